@@ -1,0 +1,14 @@
+/* commands.h -- the commands of croll, one entry each; main.c finds them here. */
+#ifndef CR_COMMANDS_H
+#define CR_COMMANDS_H
+
+#include "base/args.h"
+
+/* Defined in actors/cmd_<name>.c. */
+#define CR_COMMAND_LIST(X)
+
+#define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
+CR_COMMAND_LIST(CR_COMMAND_DECLARE)
+#undef CR_COMMAND_DECLARE
+
+#endif

@@ -1,0 +1,53 @@
+/* main.c -- croll: one binary, one command a word. Only this file prints the list of commands. */
+#include "actors/commands.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CR_VERSION "0.1.0"
+
+static const cr_command *const commands[] = {
+#define CR_COMMAND_ENTRY(name) &cr_command_##name,
+    CR_COMMAND_LIST(CR_COMMAND_ENTRY)
+#undef CR_COMMAND_ENTRY
+        NULL,
+};
+
+static void print_commands(FILE *to)
+{
+    fprintf(to, "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
+                "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
+    for (size_t i = 0; commands[i]; i++)
+        fprintf(to, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to, "\nexample:\n  croll run configs/stories_keywords.yaml max_steps=20\n");
+}
+
+int main(int argc, char **argv)
+{
+    const char *names[64];
+    size_t num = 0;
+    const char *near;
+
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
+    if (argc < 2) {
+        print_commands(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_commands(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("croll " CR_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; commands[i]; i++) {
+        if (strcmp(argv[1], commands[i]->name) == 0) return commands[i]->run(argc - 1, argv + 1);
+        names[num++] = commands[i]->name;
+    }
+    near = cr_nearest(argv[1], names, num);
+    fprintf(stderr, "croll: no command '%s'%s%s (see croll --help)\n", argv[1],
+            near ? ", did you mean " : "", near ? near : "");
+    return 2;
+}

@@ -1,0 +1,548 @@
+/* base.c -- errors, memory, text buffers, files, UTF-8, time and the log (see base.h). */
+#include "base/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- errors ---- */
+
+cr_status cr_fail(cr_err *err, cr_status status, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (err->status != CR_OK) return err->status;
+    err->status = status;
+    va_start(ap, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+cr_status cr_fail_add(cr_err *err, const char *fmt, ...)
+{
+    char old[sizeof err->msg], add[200];
+    va_list ap;
+
+    if (err->status == CR_OK) return CR_OK;
+    memcpy(old, err->msg, sizeof old);
+    va_start(ap, fmt);
+    vsnprintf(add, sizeof add, fmt, ap);
+    va_end(ap);
+    snprintf(err->msg, sizeof err->msg, "%s: %.*s", add, (int)(sizeof old - sizeof add - 3), old);
+    return err->status;
+}
+
+int cr_exit_code(cr_status status)
+{
+    static const int code[] = {
+#define CR_STATUS_EXIT(name, exit_code, text) exit_code,
+        CR_STATUSES(CR_STATUS_EXIT)
+#undef CR_STATUS_EXIT
+    };
+    return (size_t)status < CR_COUNT(code) ? code[status] : 1;
+}
+
+static void (*abort_hook)(void);
+
+void cr_set_abort_hook(void (*hook)(void))
+{
+    abort_hook = hook;
+}
+
+void cr_check_failed(const char *file, int line, const char *cond, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    cr_log(CR_LOG_ERROR, "check", "%s:%d: %s: %s", file, line, cond, text);
+    if (abort_hook) abort_hook();
+    _exit(1);
+}
+
+/* ---- host memory ---- */
+
+void *cr_alloc(size_t num_bytes)
+{
+    void *ptr = NULL;
+    size_t rounded = (num_bytes + 63) / 64 * 64;
+
+    if (rounded == 0) rounded = 64;
+    CR_CHECK(rounded >= num_bytes && posix_memalign(&ptr, 64, rounded) == 0,
+             "out of memory asking for %zu bytes", num_bytes);
+    memset(ptr, 0, rounded);
+    return ptr;
+}
+
+void *cr_realloc(void *old, size_t old_bytes, size_t num_bytes)
+{
+    void *ptr = cr_alloc(num_bytes);
+
+    if (old) memcpy(ptr, old, old_bytes < num_bytes ? old_bytes : num_bytes);
+    free(old);
+    return ptr;
+}
+
+void cr_free(void *ptr)
+{
+    free(ptr);
+}
+
+char *cr_strndup(const char *text, size_t num_bytes)
+{
+    char *copy = cr_alloc(num_bytes + 1);
+
+    memcpy(copy, text, num_bytes);
+    return copy;
+}
+
+char *cr_strdup(const char *text)
+{
+    return cr_strndup(text, strlen(text));
+}
+
+char *cr_asprintf(const char *fmt, ...)
+{
+    cr_buf buf = {0};
+    va_list ap, again;
+    int n;
+
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    CR_CHECK(n >= 0, "bad format %s", fmt);
+    cr_buf_reserve(&buf, (size_t)n);
+    vsnprintf(buf.data, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return buf.data;
+}
+
+struct cr_arena {
+    struct block {
+        struct block *next;
+        size_t used, capacity;
+        char *data;
+    } *first, *current;
+    size_t block_bytes;
+};
+
+static struct block *block_create(size_t capacity)
+{
+    struct block *b = CR_NEW(struct block);
+    void *data = NULL;
+
+    CR_CHECK(posix_memalign(&data, 64, capacity) == 0, "out of memory asking for %zu bytes", capacity);
+    b->data = data;
+    b->capacity = capacity;
+    return b;
+}
+
+cr_arena *cr_arena_create(size_t block_bytes)
+{
+    cr_arena *arena = CR_NEW(cr_arena);
+
+    arena->block_bytes = (block_bytes + 63) / 64 * 64;
+    arena->first = arena->current = block_create(arena->block_bytes);
+    return arena;
+}
+
+void cr_arena_destroy(cr_arena *arena)
+{
+    if (!arena) return;
+    for (struct block *b = arena->first, *next; b; b = next) {
+        next = b->next;
+        free(b->data);
+        free(b);
+    }
+    free(arena);
+}
+
+void *cr_arena_alloc(cr_arena *arena, size_t num_bytes)
+{
+    size_t need = (num_bytes + 63) / 64 * 64;
+
+    while (arena->current->capacity - arena->current->used < need) {
+        if (!arena->current->next)
+            arena->current->next = block_create(need > arena->block_bytes ? need : arena->block_bytes);
+        arena->current = arena->current->next;
+    }
+    arena->current->used += need;
+    return arena->current->data + arena->current->used - need;
+}
+
+char *cr_arena_strndup(cr_arena *arena, const char *text, size_t num_bytes)
+{
+    char *copy = cr_arena_alloc(arena, num_bytes + 1);
+
+    memcpy(copy, text, num_bytes);
+    copy[num_bytes] = 0;
+    return copy;
+}
+
+void cr_arena_reset(cr_arena *arena)
+{
+    for (struct block *b = arena->first; b; b = b->next)
+        b->used = 0;
+    arena->current = arena->first;
+}
+
+/* ---- growable bytes ---- */
+
+void cr_buf_free(cr_buf *buf)
+{
+    free(buf->data);
+    *buf = (cr_buf){0};
+}
+
+void cr_buf_clear(cr_buf *buf)
+{
+    buf->num_bytes = 0;
+    if (buf->data) buf->data[0] = 0;
+}
+
+void cr_buf_reserve(cr_buf *buf, size_t num_bytes)
+{
+    size_t want = buf->capacity_bytes ? buf->capacity_bytes : 64;
+    char *data;
+
+    if (num_bytes < buf->capacity_bytes) return;
+    while (want <= num_bytes)
+        want *= 2;
+    data = realloc(buf->data, want);
+    CR_CHECK(data, "out of memory asking for %zu bytes", want);
+    buf->data = data;
+    buf->data[buf->num_bytes] = 0;
+    buf->capacity_bytes = want;
+}
+
+void cr_buf_add(cr_buf *buf, const void *data, size_t num_bytes)
+{
+    cr_buf_reserve(buf, buf->num_bytes + num_bytes);
+    if (num_bytes) memcpy(buf->data + buf->num_bytes, data, num_bytes);
+    buf->num_bytes += num_bytes;
+    buf->data[buf->num_bytes] = 0;
+}
+
+void cr_buf_adds(cr_buf *buf, const char *text)
+{
+    cr_buf_add(buf, text, strlen(text));
+}
+
+void cr_buf_addc(cr_buf *buf, char c)
+{
+    cr_buf_add(buf, &c, 1);
+}
+
+void cr_buf_addf(cr_buf *buf, const char *fmt, ...)
+{
+    va_list ap, again;
+    int n;
+
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    CR_CHECK(n >= 0, "bad format %s", fmt);
+    cr_buf_reserve(buf, buf->num_bytes + (size_t)n);
+    vsnprintf(buf->data + buf->num_bytes, (size_t)n + 1, fmt, again);
+    va_end(again);
+    buf->num_bytes += (size_t)n;
+}
+
+/* ---- files and names ---- */
+
+cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err)
+{
+    bool is_stdin = strcmp(path, "-") == 0;
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = -1;
+
+    if (fd < 0) return cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
+    cr_buf_clear(out);
+    do {
+        cr_buf_reserve(out, out->num_bytes + 65536);
+        n = read(fd, out->data + out->num_bytes, out->capacity_bytes - out->num_bytes - 1);
+        if (n > 0) out->num_bytes += (size_t)n;
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    out->data[out->num_bytes] = 0;
+    if (n < 0) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (!is_stdin) close(fd);
+    return n < 0 ? CR_EIO : CR_OK;
+}
+
+cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes, cr_err *err)
+{
+    char *temporary = cr_asprintf("%s.tmp.%d", path, (int)getpid());
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    size_t done = 0;
+    cr_status status = CR_OK;
+
+    while (fd >= 0 && done < num_bytes) {
+        ssize_t n = write(fd, (const char *)data + done, num_bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break;
+        done += (size_t)n;
+    }
+    if (fd < 0 || done < num_bytes || fsync(fd) != 0 || close(fd) != 0 ||
+        rename(temporary, path) != 0) {
+        status = cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+        unlink(temporary);
+    }
+    cr_free(temporary);
+    return status;
+}
+
+cr_status cr_mkdirs(const char *path, cr_err *err)
+{
+    char *copy = cr_strdup(path);
+    cr_status status = CR_OK;
+
+    for (char *p = copy + 1; status == CR_OK; p++) {
+        char c = *p;
+        if (c != '/' && c != 0) continue;
+        *p = 0;
+        if (mkdir(copy, 0777) != 0 && errno != EEXIST)
+            status = cr_fail(err, CR_EIO, "cannot make the folder %s: %s", copy, strerror(errno));
+        *p = c;
+        if (c == 0) break;
+    }
+    cr_free(copy);
+    if (status == CR_OK && !cr_dir_exists(path))
+        status = cr_fail(err, CR_EIO, "%s is there and is no folder", path);
+    return status;
+}
+
+cr_status cr_remove_tree(const char *path, cr_err *err)
+{
+    struct stat st;
+    DIR *dir;
+    struct dirent *entry;
+    cr_status status = CR_OK;
+
+    if (lstat(path, &st) != 0) return CR_OK;
+    if (!S_ISDIR(st.st_mode)) {
+        if (unlink(path) != 0)
+            return cr_fail(err, CR_EIO, "cannot remove %s: %s", path, strerror(errno));
+        return CR_OK;
+    }
+    dir = opendir(path);
+    if (!dir) return cr_fail(err, CR_EIO, "cannot read the folder %s: %s", path, strerror(errno));
+    while (status == CR_OK && (entry = readdir(dir))) {
+        char *child;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        child = cr_path_join(path, entry->d_name);
+        status = cr_remove_tree(child, err);
+        cr_free(child);
+    }
+    closedir(dir);
+    if (status == CR_OK && rmdir(path) != 0)
+        status = cr_fail(err, CR_EIO, "cannot remove %s: %s", path, strerror(errno));
+    return status;
+}
+
+bool cr_file_exists(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+bool cr_dir_exists(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+char *cr_path_join(const char *folder, const char *name)
+{
+    size_t n = strlen(folder);
+
+    return cr_asprintf("%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
+}
+
+/* Levenshtein distance, at most `limit` + 1. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t row[128], n = strlen(b);
+
+    if (n >= CR_COUNT(row)) return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t keep = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = row[j] + 1 < keep ? row[j] + 1 : keep;
+            if (row[j - 1] + 1 < row[j]) row[j] = row[j - 1] + 1;
+        }
+    }
+    return row[n];
+}
+
+const char *cr_nearest(const char *name, const char *const *names, size_t num_names)
+{
+    const char *best = NULL;
+    size_t least = strlen(name) / 2 + 1;
+
+    for (size_t i = 0; i < num_names; i++) {
+        size_t d = edit_distance(name, names[i]);
+        if (d <= least) {
+            best = names[i];
+            if (d == 0) return best;
+            least = d - 1;
+        }
+    }
+    return best;
+}
+
+/* ---- UTF-8 ---- */
+
+int cr_utf8_decode(const char *text, size_t num_bytes, uint32_t *code_point)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    uint32_t c, least;
+    int n;
+
+    if (num_bytes == 0) return 0;
+    c = s[0];
+    if (c < 0x80) {
+        *code_point = c;
+        return 1;
+    }
+    if (c >= 0xC2 && c < 0xE0) n = 2, c &= 0x1F, least = 0x80;
+    else if (c >= 0xE0 && c < 0xF0) n = 3, c &= 0x0F, least = 0x800;
+    else if (c >= 0xF0 && c < 0xF5) n = 4, c &= 0x07, least = 0x10000;
+    else return 0;
+    if ((size_t)n > num_bytes) return 0;
+    for (int i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return 0;
+        c = c << 6 | (s[i] & 0x3F);
+    }
+    if (c < least || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return 0;
+    *code_point = c;
+    return n;
+}
+
+int cr_utf8_encode(uint32_t c, char out[4])
+{
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        out[0] = (char)(0xC0 | c >> 6);
+        out[1] = (char)(0x80 | (c & 0x3F));
+        return 2;
+    }
+    if (c < 0x10000) {
+        out[0] = (char)(0xE0 | c >> 12);
+        out[1] = (char)(0x80 | (c >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (c & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | c >> 18);
+    out[1] = (char)(0x80 | (c >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (c >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (c & 0x3F));
+    return 4;
+}
+
+bool cr_utf8_valid(const char *text, size_t num_bytes)
+{
+    uint32_t c;
+
+    for (size_t i = 0; i < num_bytes;) {
+        int n = cr_utf8_decode(text + i, num_bytes - i, &c);
+        if (n == 0) return false;
+        i += (size_t)n;
+    }
+    return true;
+}
+
+/* ---- time ---- */
+
+static double clock_s(clockid_t id)
+{
+    struct timespec t;
+
+    clock_gettime(id, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double cr_now_s(void)
+{
+    return clock_s(CLOCK_MONOTONIC);
+}
+
+double cr_wall_s(void)
+{
+    return clock_s(CLOCK_REALTIME);
+}
+
+void cr_sleep_s(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+
+    if (seconds > 0) nanosleep(&t, NULL);
+}
+
+/* ---- log ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    cr_level least;
+    const char *who;
+    int tee_fd;
+} sink = {PTHREAD_MUTEX_INITIALIZER, CR_LOG_INFO, NULL, -1};
+
+void cr_log_setup(cr_level least, const char *who)
+{
+    sink.least = least;
+    sink.who = who;
+}
+
+void cr_log_tee(int fd)
+{
+    pthread_mutex_lock(&sink.lock);
+    sink.tee_fd = fd;
+    pthread_mutex_unlock(&sink.lock);
+}
+
+void cr_log(cr_level level, const char *room, const char *fmt, ...)
+{
+    static const char *const word[] = {"debug", "info", "warning", "error"};
+    char text[1024], line[1200], stamp[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    va_list ap;
+    int n;
+
+    if (level < sink.least) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    n = snprintf(line, sizeof line, "%s%s%s: %s: %s\n", sink.who ? sink.who : "", sink.who ? ": " : "",
+                 room, word[level], text);
+    if (n >= (int)sizeof line) n = (int)sizeof line - 1;
+    pthread_mutex_lock(&sink.lock);
+    if (write(STDERR_FILENO, line, (size_t)n) < 0) errno = 0; /* nowhere left to say so */
+    if (sink.tee_fd >= 0) {
+        size_t k = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S ", localtime_r(&now, &tm));
+        if (write(sink.tee_fd, stamp, k) < 0 || write(sink.tee_fd, line, (size_t)n) < 0) errno = 0;
+    }
+    pthread_mutex_unlock(&sink.lock);
+}

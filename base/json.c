@@ -1,0 +1,133 @@
+/* json.c -- strict JSON reading through jansson, and our writer (see json.h). */
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out, cr_err *err)
+{
+    json_error_t why;
+
+    *out = json_loadb(text ? text : "", num_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (!*out)
+        return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: line %d column %d: %s", what, why.line,
+                       why.column, why.text);
+    return CR_OK;
+}
+
+cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)
+{
+    cr_buf buf = {0};
+    cr_status status;
+
+    *out = NULL;
+    status = cr_file_read(path, &buf, err);
+    if (status == CR_OK) status = cr_json_parse(buf.data, buf.num_bytes, path, out, err);
+    cr_buf_free(&buf);
+    return status;
+}
+
+void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
+{
+    cr_buf_addc(buf, '"');
+    for (size_t i = 0; i < num_bytes;) {
+        unsigned char c = (unsigned char)text[i];
+        uint32_t code_point;
+        int n = cr_utf8_decode(text + i, num_bytes - i, &code_point);
+        if (n == 0) cr_buf_adds(buf, "\xEF\xBF\xBD"), n = 1;
+        else if (c == '"' || c == '\\') cr_buf_addf(buf, "\\%c", c);
+        else if (c == '\n') cr_buf_adds(buf, "\\n");
+        else if (c == '\t') cr_buf_adds(buf, "\\t");
+        else if (c == '\r') cr_buf_adds(buf, "\\r");
+        else if (c < 0x20) cr_buf_addf(buf, "\\u%04x", c);
+        else cr_buf_add(buf, text + i, (size_t)n);
+        i += (size_t)n;
+    }
+    cr_buf_addc(buf, '"');
+}
+
+static cr_status add_number(cr_buf *buf, double x, int digits, cr_err *err)
+{
+    if (!isfinite(x)) return cr_fail(err, CR_ENUMERIC, "a number to be written is not finite (%g)", x);
+    cr_buf_addf(buf, "%.*g", digits, x);
+    return CR_OK;
+}
+
+cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err)
+{
+    return add_number(buf, (double)x, 9, err);
+}
+
+cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err)
+{
+    return add_number(buf, x, 17, err);
+}
+
+void cr_json_add_ids(cr_buf *buf, const int32_t *ids, size_t num)
+{
+    cr_buf_addc(buf, '[');
+    for (size_t i = 0; i < num; i++)
+        cr_buf_addf(buf, "%s%d", i ? "," : "", ids[i]);
+    cr_buf_addc(buf, ']');
+}
+
+cr_status cr_json_add_floats(cr_buf *buf, const float *x, size_t num, cr_err *err)
+{
+    cr_buf_addc(buf, '[');
+    for (size_t i = 0; i < num; i++) {
+        if (i) cr_buf_addc(buf, ',');
+        CR_TRY(cr_json_add_float(buf, x[i], err));
+    }
+    cr_buf_addc(buf, ']');
+    return CR_OK;
+}
+
+cr_status cr_json_add_value(cr_buf *buf, const json_t *value, cr_err *err)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        cr_buf_addc(buf, '{');
+        i = 0;
+        json_object_foreach((json_t *)(uintptr_t)value, key, item)
+        {
+            if (i++) cr_buf_addc(buf, ',');
+            cr_json_add_string(buf, key, strlen(key));
+            cr_buf_addc(buf, ':');
+            CR_TRY(cr_json_add_value(buf, item, err));
+        }
+        cr_buf_addc(buf, '}');
+        return CR_OK;
+    case JSON_ARRAY:
+        cr_buf_addc(buf, '[');
+        json_array_foreach(value, i, item)
+        {
+            if (i) cr_buf_addc(buf, ',');
+            CR_TRY(cr_json_add_value(buf, item, err));
+        }
+        cr_buf_addc(buf, ']');
+        return CR_OK;
+    case JSON_STRING:
+        cr_json_add_string(buf, json_string_value(value), json_string_length(value));
+        return CR_OK;
+    case JSON_INTEGER:
+        cr_buf_addf(buf, "%lld", (long long)json_integer_value(value));
+        return CR_OK;
+    case JSON_REAL:
+        return cr_json_add_double(buf, json_real_value(value), err);
+    case JSON_TRUE:
+        cr_buf_adds(buf, "true");
+        return CR_OK;
+    case JSON_FALSE:
+        cr_buf_adds(buf, "false");
+        return CR_OK;
+    case JSON_NULL:
+        break;
+    }
+    cr_buf_adds(buf, "null");
+    return CR_OK;
+}

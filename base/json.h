@@ -1,0 +1,29 @@
+/* json.h -- JSON in and out. Reading is jansson (strict: duplicate keys, bad UTF-8 and trailing
+ * text are errors); writing is ours, because every float must read back as the same float32 and
+ * NaN must never appear.
+ *
+ * A json_t from cr_json_parse is owned by the caller (json_decref). Strings may hold NUL bytes:
+ * use json_string_length.
+ */
+#ifndef CR_JSON_H
+#define CR_JSON_H
+
+#include "base/base.h"
+#include <jansson.h>
+
+/* CR_EFORMAT with "WHAT: line L column C: why". *out is NULL after a failure. */
+CR_MUST cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
+                                cr_err *err);
+CR_MUST cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err);
+
+/* Append to buf. Strings are escaped, UTF-8 is kept, malformed bytes become U+FFFD. */
+void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes);
+/* "%.9g" for float32 values, "%.17g" for doubles. CR_ENUMERIC if x is not finite. */
+CR_MUST cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err);
+CR_MUST cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err);
+void cr_json_add_ids(cr_buf *buf, const int32_t *ids, size_t num); /* [1,2,3] */
+CR_MUST cr_status cr_json_add_floats(cr_buf *buf, const float *x, size_t num, cr_err *err);
+/* Any json_t, compact, object order kept. */
+CR_MUST cr_status cr_json_add_value(cr_buf *buf, const json_t *value, cr_err *err);
+
+#endif
