@@ -16,8 +16,9 @@ static const cr_command *const commands[] = {
 
 static void print_commands(FILE *to)
 {
-    fprintf(to, "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
-                "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
+    fprintf(to,
+            "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
+            "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
     for (size_t i = 0; commands[i]; i++)
         fprintf(to, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(to, "\nexample:\n  croll run configs/stories_keywords.yaml max_steps=20\n");
@@ -34,7 +35,8 @@ int main(int argc, char **argv)
         print_commands(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_commands(stdout);
         return 0;
     }

@@ -16,14 +16,16 @@ static void print_help(const cr_command *c, const cr_option *options, size_t num
         printf("  %-26s %s\n", left, options[i].help);
     }
     printf("  %-26s %s\n", "--help", "show this text");
-    printf("\nexample:\n  %s\n\nexit codes: 0 done, 2 wrong usage or input, 1 failed, 3 a deadline passed, "
+    printf("\nexample:\n  %s\n\nexit codes: 0 done, 2 wrong usage or input, 1 failed, 3 a deadline "
+           "passed, "
            "130 stopped by a signal\n",
            c->example);
 }
 
 static void words_add(cr_words *words, const char *word)
 {
-    words->word = cr_realloc(words->word, words->num * sizeof *words->word, (words->num + 1) * sizeof *words->word);
+    words->word = cr_realloc(words->word, words->num * sizeof *words->word,
+                             (words->num + 1) * sizeof *words->word);
     words->word[words->num++] = word;
 }
 
@@ -87,7 +89,8 @@ cr_status cr_args_parse(const cr_command *command, const cr_option *options, siz
         equals = strchr(a, '=');
         n = equals ? (size_t)(equals - a - 2) : strlen(a + 2);
         for (size_t k = 0; k < num_options; k++)
-            if (strlen(options[k].name) == n && strncmp(options[k].name, a + 2, n) == 0) found = &options[k];
+            if (strlen(options[k].name) == n && strncmp(options[k].name, a + 2, n) == 0)
+                found = &options[k];
         if (!found) {
             const char **names = CR_NEW_ARRAY(const char *, num_options + 1);
             char *given = cr_strndup(a + 2, n);

@@ -9,7 +9,13 @@
 
 #include "base/base.h"
 
-typedef enum cr_option_kind { CR_OPT_FLAG, CR_OPT_INT, CR_OPT_DOUBLE, CR_OPT_STRING, CR_OPT_LIST } cr_option_kind;
+typedef enum cr_option_kind {
+    CR_OPT_FLAG,
+    CR_OPT_INT,
+    CR_OPT_DOUBLE,
+    CR_OPT_STRING,
+    CR_OPT_LIST
+} cr_option_kind;
 
 typedef struct cr_option {
     const char *name; /* without dashes */
@@ -25,9 +31,9 @@ typedef struct cr_words {
 } cr_words;
 
 typedef struct cr_command {
-    const char *name, *usage; /* "generate MODEL [key=value ..]" */
-    const char *summary;      /* one sentence */
-    const char *example;      /* can be pasted */
+    const char *name, *usage;          /* "generate MODEL [key=value ..]" */
+    const char *summary;               /* one sentence */
+    const char *example;               /* can be pasted */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
 } cr_command;
 

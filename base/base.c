@@ -133,7 +133,7 @@ struct cr_arena {
         struct block *next;
         size_t used, capacity;
         char *data;
-    } *first, *current;
+    } * first, *current;
     size_t block_bytes;
 };
 
@@ -142,7 +142,8 @@ static struct block *block_create(size_t capacity)
     struct block *b = CR_NEW(struct block);
     void *data = NULL;
 
-    CR_CHECK(posix_memalign(&data, 64, capacity) == 0, "out of memory asking for %zu bytes", capacity);
+    CR_CHECK(posix_memalign(&data, 64, capacity) == 0, "out of memory asking for %zu bytes",
+             capacity);
     b->data = data;
     b->capacity = capacity;
     return b;
@@ -174,7 +175,8 @@ void *cr_arena_alloc(cr_arena *arena, size_t num_bytes)
 
     while (arena->current->capacity - arena->current->used < need) {
         if (!arena->current->next)
-            arena->current->next = block_create(need > arena->block_bytes ? need : arena->block_bytes);
+            arena->current->next =
+                block_create(need > arena->block_bytes ? need : arena->block_bytes);
         arena->current = arena->current->next;
     }
     arena->current->used += need;
@@ -423,10 +425,14 @@ int cr_utf8_decode(const char *text, size_t num_bytes, uint32_t *code_point)
         *code_point = c;
         return 1;
     }
-    if (c >= 0xC2 && c < 0xE0) n = 2, c &= 0x1F, least = 0x80;
-    else if (c >= 0xE0 && c < 0xF0) n = 3, c &= 0x0F, least = 0x800;
-    else if (c >= 0xF0 && c < 0xF5) n = 4, c &= 0x07, least = 0x10000;
-    else return 0;
+    if (c >= 0xC2 && c < 0xE0)
+        n = 2, c &= 0x1F, least = 0x80;
+    else if (c >= 0xE0 && c < 0xF0)
+        n = 3, c &= 0x0F, least = 0x800;
+    else if (c >= 0xF0 && c < 0xF5)
+        n = 4, c &= 0x07, least = 0x10000;
+    else
+        return 0;
     if ((size_t)n > num_bytes) return 0;
     for (int i = 1; i < n; i++) {
         if ((s[i] & 0xC0) != 0x80) return 0;
@@ -535,8 +541,8 @@ void cr_log(cr_level level, const char *room, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    n = snprintf(line, sizeof line, "%s%s%s: %s: %s\n", sink.who ? sink.who : "", sink.who ? ": " : "",
-                 room, word[level], text);
+    n = snprintf(line, sizeof line, "%s%s%s: %s: %s\n", sink.who ? sink.who : "",
+                 sink.who ? ": " : "", room, word[level], text);
     if (n >= (int)sizeof line) n = (int)sizeof line - 1;
     pthread_mutex_lock(&sink.lock);
     if (write(STDERR_FILENO, line, (size_t)n) < 0) errno = 0; /* nowhere left to say so */

@@ -19,24 +19,24 @@
 extern "C" {
 #endif
 
-#define CR_MUST        __attribute__((warn_unused_result))
+#define CR_MUST         __attribute__((warn_unused_result))
 #define CR_PRINTF(f, a) __attribute__((format(printf, f, a)))
-#define CR_COUNT(a)    (sizeof(a) / sizeof((a)[0]))
+#define CR_COUNT(a)     (sizeof(a) / sizeof((a)[0]))
 
 /* ---- errors ---- */
 
 /* Name, exit code of the command that ends with it, meaning. */
-#define CR_STATUSES(X)                                                                             \
-    X(CR_OK, 0, "no error")                                                                        \
-    X(CR_EUSAGE, 2, "wrong usage")                                                                 \
-    X(CR_ECONFIG, 2, "wrong configuration")                                                        \
-    X(CR_EFORMAT, 2, "malformed input")                                                            \
-    X(CR_EARG, 2, "argument out of range")                                                         \
-    X(CR_EABSENT, 2, "not available")                                                              \
-    X(CR_EIO, 1, "input or output failed")                                                         \
-    X(CR_EPEER, 1, "another process failed")                                                       \
-    X(CR_ENUMERIC, 1, "a number is not finite")                                                    \
-    X(CR_ETIMEOUT, 3, "a deadline passed")                                                         \
+#define CR_STATUSES(X)                          \
+    X(CR_OK, 0, "no error")                     \
+    X(CR_EUSAGE, 2, "wrong usage")              \
+    X(CR_ECONFIG, 2, "wrong configuration")     \
+    X(CR_EFORMAT, 2, "malformed input")         \
+    X(CR_EARG, 2, "argument out of range")      \
+    X(CR_EABSENT, 2, "not available")           \
+    X(CR_EIO, 1, "input or output failed")      \
+    X(CR_EPEER, 1, "another process failed")    \
+    X(CR_ENUMERIC, 1, "a number is not finite") \
+    X(CR_ETIMEOUT, 3, "a deadline passed")      \
     X(CR_ESIGNAL, 130, "stopped by a signal")
 
 typedef enum cr_status {
@@ -58,18 +58,19 @@ cr_status cr_fail_add(cr_err *err, const char *fmt, ...) CR_PRINTF(2, 3);
 int cr_exit_code(cr_status status);
 
 /* The only two macros that change control flow. */
-#define CR_TRY(expr)                                                                               \
-    do {                                                                                           \
-        cr_status cr_st_ = (expr);                                                                 \
-        if (cr_st_ != CR_OK) return cr_st_;                                                        \
+#define CR_TRY(expr)                        \
+    do {                                    \
+        cr_status cr_st_ = (expr);          \
+        if (cr_st_ != CR_OK) return cr_st_; \
     } while (0)
-#define CR_TRY_GOTO(label, expr)                                                                   \
-    do {                                                                                           \
-        if ((expr) != CR_OK) goto label;                                                           \
+#define CR_TRY_GOTO(label, expr)         \
+    do {                                 \
+        if ((expr) != CR_OK) goto label; \
     } while (0)
 
 /* Our assert, never compiled out: prints file and line, calls the abort hook, exits with 1. */
-#define CR_CHECK(cond, ...) ((cond) ? (void)0 : cr_check_failed(__FILE__, __LINE__, #cond, __VA_ARGS__))
+#define CR_CHECK(cond, ...) \
+    ((cond) ? (void)0 : cr_check_failed(__FILE__, __LINE__, #cond, __VA_ARGS__))
 void cr_check_failed(const char *file, int line, const char *cond, const char *fmt, ...)
     CR_PRINTF(4, 5) __attribute__((noreturn));
 /* mesh installs MPI_Abort here, so that no peer waits for a dead rank. NULL: plain exit. */
@@ -83,13 +84,13 @@ void cr_free(void *ptr);                                         /* accepts NULL
 char *cr_strdup(const char *text);
 char *cr_strndup(const char *text, size_t num_bytes);
 char *cr_asprintf(const char *fmt, ...) CR_PRINTF(1, 2); /* owned by the caller */
-#define CR_NEW(type)           ((type *)cr_alloc(sizeof(type)))
-#define CR_NEW_ARRAY(type, n)  ((type *)cr_alloc(sizeof(type) * (size_t)(n)))
+#define CR_NEW(type)          ((type *)cr_alloc(sizeof(type)))
+#define CR_NEW_ARRAY(type, n) ((type *)cr_alloc(sizeof(type) * (size_t)(n)))
 
 /* A stack of memory: allocations are freed together by going back to a mark. */
 typedef struct cr_arena cr_arena;
 cr_arena *cr_arena_create(size_t block_bytes);
-void cr_arena_destroy(cr_arena *arena); /* accepts NULL */
+void cr_arena_destroy(cr_arena *arena);                  /* accepts NULL */
 void *cr_arena_alloc(cr_arena *arena, size_t num_bytes); /* aligned to 64 bytes, not zeroed */
 char *cr_arena_strndup(cr_arena *arena, const char *text, size_t num_bytes);
 void cr_arena_reset(cr_arena *arena); /* keeps the blocks for reuse */

@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out, cr_err *err)
+cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
+                        cr_err *err)
 {
     json_error_t why;
 
-    *out = json_loadb(text ? text : "", num_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    *out = json_loadb(text ? text : "", num_bytes,
+                      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!*out)
         return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: line %d column %d: %s", what, why.line,
                        why.column, why.text);
@@ -35,13 +37,20 @@ void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
         unsigned char c = (unsigned char)text[i];
         uint32_t code_point;
         int n = cr_utf8_decode(text + i, num_bytes - i, &code_point);
-        if (n == 0) cr_buf_adds(buf, "\xEF\xBF\xBD"), n = 1;
-        else if (c == '"' || c == '\\') cr_buf_addf(buf, "\\%c", c);
-        else if (c == '\n') cr_buf_adds(buf, "\\n");
-        else if (c == '\t') cr_buf_adds(buf, "\\t");
-        else if (c == '\r') cr_buf_adds(buf, "\\r");
-        else if (c < 0x20) cr_buf_addf(buf, "\\u%04x", c);
-        else cr_buf_add(buf, text + i, (size_t)n);
+        if (n == 0)
+            cr_buf_adds(buf, "\xEF\xBF\xBD"), n = 1;
+        else if (c == '"' || c == '\\')
+            cr_buf_addf(buf, "\\%c", c);
+        else if (c == '\n')
+            cr_buf_adds(buf, "\\n");
+        else if (c == '\t')
+            cr_buf_adds(buf, "\\t");
+        else if (c == '\r')
+            cr_buf_adds(buf, "\\r");
+        else if (c < 0x20)
+            cr_buf_addf(buf, "\\u%04x", c);
+        else
+            cr_buf_add(buf, text + i, (size_t)n);
         i += (size_t)n;
     }
     cr_buf_addc(buf, '"');
@@ -49,7 +58,8 @@ void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
 
 static cr_status add_number(cr_buf *buf, double x, int digits, cr_err *err)
 {
-    if (!isfinite(x)) return cr_fail(err, CR_ENUMERIC, "a number to be written is not finite (%g)", x);
+    if (!isfinite(x))
+        return cr_fail(err, CR_ENUMERIC, "a number to be written is not finite (%g)", x);
     cr_buf_addf(buf, "%.*g", digits, x);
     return CR_OK;
 }

@@ -7,7 +7,8 @@ void cr_rng_philox(uint64_t seed, cr_rng_stream stream, uint64_t hi, uint64_t lo
 {
     uint64_t key = seed ^ ((uint64_t)stream << 56 | (uint64_t)stream << 24);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c0 = (uint32_t)lo, c1 = (uint32_t)(lo >> 32), c2 = (uint32_t)hi, c3 = (uint32_t)(hi >> 32);
+    uint32_t c0 = (uint32_t)lo, c1 = (uint32_t)(lo >> 32), c2 = (uint32_t)hi,
+             c3 = (uint32_t)(hi >> 32);
 
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;

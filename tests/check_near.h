@@ -10,13 +10,16 @@
 /* after the four above, as cmocka asks */
 #include <cmocka.h>
 
-static inline void check_near_at(double got, double want, double tolerance, const char *file, int line)
+static inline void check_near_at(double got, double want, double tolerance, const char *file,
+                                 int line)
 {
     if (!(fabs(got - want) <= tolerance)) {
-        print_error("%s:%d: got %.9g, want %.9g, tolerance %.3g\n", file, line, got, want, tolerance);
+        print_error("%s:%d: got %.9g, want %.9g, tolerance %.3g\n", file, line, got, want,
+                    tolerance);
         _fail(file, line);
     }
 }
-#define check_near(got, want, tolerance) check_near_at((got), (want), (tolerance), __FILE__, __LINE__)
+#define check_near(got, want, tolerance) \
+    check_near_at((got), (want), (tolerance), __FILE__, __LINE__)
 
 #endif

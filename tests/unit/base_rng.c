@@ -52,8 +52,8 @@ static void normal_has_unit_variance(void **state)
         sum += x;
         squares += x * x;
     }
-    check_near(sum / 1e5, 0, 0.0127);       /* 4 sigma of a mean of 1e5 */
-    check_near(squares / 1e5, 1, 0.0179);   /* 4 sigma: sqrt(2 / 1e5) */
+    check_near(sum / 1e5, 0, 0.0127);     /* 4 sigma of a mean of 1e5 */
+    check_near(squares / 1e5, 1, 0.0179); /* 4 sigma: sqrt(2 / 1e5) */
 }
 
 int main(void)
