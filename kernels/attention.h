@@ -1,0 +1,87 @@
+/* attention.h -- causal attention over packed sequences and over a paged KV cache, and the
+ * vocabulary head: the two operations whose inner loop generation and training share.
+ *
+ * Attention is computed row by row of q over key tiles of CR_KV_BLOCK positions counted from the
+ * start of the sequence, with an online softmax in float32. The cache holds its blocks in the very
+ * layout of those tiles, so a decoded row gives the bits of the same row in a packed forward.
+ * No T x T matrix and no [T, V] float32 matrix ever exists.
+ */
+#ifndef CR_ATTENTION_H
+#define CR_ATTENTION_H
+
+#include "kernels/kernels.h"
+
+enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
+
+/* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query. */
+typedef struct cr_attention_args {
+    const void *q, *k, *v; /* [T, H, D], [T, K, D], [T, K, D] */
+    void *o;               /* [T, H, D] */
+    float *lse;            /* [T, H] or NULL: saved for backward */
+    cr_dtype dtype;
+    const int32_t *cu_seqlens; /* [num_seqs + 1] */
+    int64_t num_seqs, num_heads, num_kv_heads, head_dim;
+    float scale;      /* D^-0.5 */
+    int64_t window;   /* keys > query - window; 0: no window */
+} cr_attention_args;
+CR_MUST cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err);
+
+typedef struct cr_attention_grad_args {
+    cr_attention_args fwd; /* q, k, v, o, lse and shapes of the forward */
+    const void *d_o;       /* [T, H, D] gradient of o */
+    void *dq, *dk, *dv;
+} cr_attention_grad_args;
+CR_MUST cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
+
+/* One layer's cache: num_blocks blocks. Layout inside a block is the device's. */
+size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads, int64_t head_dim);
+
+/* Rows of a generation step: row r belongs to slot row_slot[r] at position row_pos[r] (0-based); the
+ * keys of that slot lie in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
+ * slot come in ascending position. First writes k and v of all rows into the cache, then attends. */
+typedef struct cr_attention_cached_args {
+    const void *q, *k, *v; /* [R, H, D], [R, K, D], [R, K, D]: the new rows */
+    void *o;               /* [R, H, D] */
+    void *blocks;          /* [num_blocks] of cr_kv_block_bytes, this layer's */
+    cr_dtype dtype;
+    const int32_t *row_slot, *row_pos; /* [R] */
+    const int32_t *block_table;        /* [num_slots, max_blocks] */
+    int64_t num_rows, max_blocks, num_heads, num_kv_heads, head_dim;
+    float scale;
+    int64_t window;
+} cr_attention_cached_args;
+CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err);
+CR_MUST cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block,
+                                   size_t num_bytes, cr_err *err);
+
+/* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
+ * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
+typedef struct cr_head_args {
+    const void *x;         /* [R, h] act dtype */
+    const cr_weight *w;    /* [V, h] */
+    const int32_t *labels; /* [R], in range */
+    int64_t num_rows;
+    float *log_prob, *entropy; /* [R] */
+    float *lse, *mean_z;       /* [R] saved for backward: logsumexp and sum(p z) */
+} cr_head_args;
+CR_MUST cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err);
+
+/* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
+ * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z). */
+typedef struct cr_head_grad_args {
+    cr_head_args fwd;                         /* x, w, labels, lse, mean_z */
+    const float *grad_log_prob, *grad_entropy; /* [R]; grad_entropy may be NULL */
+    void *dx;
+    float *dw;
+} cr_head_grad_args;
+CR_MUST cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
+
+/* For generation: logits[R, V] float32, the same bits that cr_head reduces. */
+CR_MUST cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
+                            float *logits, cr_err *err);
+/* log_prob of labels and entropy from rows of logits, with cr_head's tiles and order. */
+CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
+                                     int64_t vocab_size, const int32_t *labels, float *log_prob,
+                                     float *entropy, cr_err *err);
+
+#endif

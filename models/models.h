@@ -1,0 +1,167 @@
+/* models.h -- a model is a tree of modules.
+ *
+ * A module has a name ("model.layers.3.mlp"), a class name as in Transformers ("Qwen3MLP": wrap
+ * policies and freeze prefixes name them), parameters with shapes, children, and two functions,
+ * forward and backward. cr_model_build makes the tree from config.json without storage; everything
+ * else walks it: loading, wrapping in units, freezing, planning, printing, exporting.
+ *
+ * Who owns what: the model owns modules and parameter descriptors. Storage belongs to whoever
+ * executes the model (strategies, or the generation engine): before a module runs, that owner has
+ * set `weight` of its parameters (and `grad` of the trainable ones before backward). The hooks of a
+ * pass are the moments to do so: before(module) ... after(module).
+ *
+ * A pass is a stack. Batches are packed. Forward pushes on `tape` what backward will need; backward
+ * pops in reverse. Temporaries live on `scratch` and are released inside the function that made
+ * them. With pass->should_recompute a decoder layer pushes only its input and runs its forward
+ * again on the way back; hooks see that as CR_RECOMPUTE.
+ *
+ * Threads: one caller a model.
+ */
+#ifndef CR_MODELS_H
+#define CR_MODELS_H
+
+#include "base/json.h"
+#include "kernels/attention.h"
+#include "kernels/kernels.h"
+
+typedef struct cr_module cr_module;
+typedef struct cr_model cr_model;
+typedef struct cr_pass cr_pass;
+
+typedef enum cr_init_kind { CR_INIT_NORMAL, CR_INIT_ONES, CR_INIT_ZEROS } cr_init_kind;
+
+typedef struct cr_param {
+    char *name; /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
+    int num_dims;
+    int64_t shape[4];
+    int64_t num_elems;
+    cr_init_kind init; /* for random weights; NORMAL has std model->config.initializer_range */
+    bool is_trainable;
+    struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
+    cr_weight weight;         /* full tensor in the dtype of the pass; valid while its unit is unsharded */
+    float *grad;              /* full float32 gradient to add to, or NULL: none wanted */
+    void *owner;              /* the unit that holds it (strategies) */
+} cr_param;
+
+typedef struct cr_module_ops {
+    /* in [T, in_cols] -> out [T, out_cols], act dtype, memory of the caller; in is not changed
+     * unless the two are the same pointer. */
+    cr_status (*forward)(cr_module *m, cr_pass *p, const void *in, void *out, cr_err *err);
+    /* grad_out [T, out_cols] -> grad_in [T, in_cols], overwritten; grad_in NULL: not wanted. */
+    cr_status (*backward)(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in, cr_err *err);
+} cr_module_ops;
+
+struct cr_module {
+    char *name;      /* "" for the root */
+    const char *cls; /* Transformers' class: "LlamaDecoderLayer", "Linear", "ModuleList", ... */
+    cr_module *parent, **children;
+    size_t num_children;
+    cr_param *params; /* own parameters, not those of children */
+    size_t num_params;
+    const cr_module_ops *ops; /* NULL for containers */
+    cr_model *model;
+    int layer;  /* index of the decoder layer it is in, -1 outside */
+    bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
+    void *unit; /* set by strategies when the module is the root of a unit */
+};
+
+/* What config.json says, with defaults filled in (models.md 1.4-1.7); both spellings (4.x, 5.x). */
+typedef struct cr_model_config {
+    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe" */
+    char *architecture; /* "LlamaForCausalLM" */
+    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim;
+    int64_t max_position_embeddings;
+    float rms_norm_eps, initializer_range;
+    bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
+    int64_t sliding_window, max_window_layers; /* sliding_window 0: off */
+    float *inv_freq;    /* [head_dim / 2], scaling applied (owned) */
+    float rope_scaling; /* factor on cos and sin */
+    int32_t bos_id, pad_id, eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
+    int num_eos;
+    int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
+    bool *is_sparse_layer;  /* [num_layers] (owned) */
+    bool should_norm_topk;
+    float router_aux_loss_coef;
+    cr_dtype storage_dtype; /* torch_dtype / dtype */
+    json_t *json;           /* config.json as read (owned) */
+} cr_model_config;
+
+struct cr_model {
+    cr_model_config config;
+    cr_module *root;
+    cr_module **layers; /* [num_layers] decoder layers, borrowed from the tree */
+    cr_param **params;  /* every parameter once, in the order of the tree; tied ones left out */
+    size_t num_params;
+    const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
+};
+
+/* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
+ * needed. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
+CR_MUST cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err);
+CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config, cr_model **out,
+                                 cr_err *err);
+void cr_model_free(cr_model *model);
+cr_param *cr_model_find_param(const cr_model *model, const char *name);    /* NULL: none; tied names resolve */
+cr_module *cr_model_find_module(const cr_model *model, const char *name);  /* NULL: none */
+/* Depth first, parents before children. Stops at the first failure. */
+typedef cr_status (*cr_module_visit)(void *ctx, cr_module *module, cr_err *err);
+CR_MUST cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr_err *err);
+
+/* ---- passes ---- */
+
+/* Packed tokens. labels[t] is the id whose log-prob row t must give (normally ids[t+1]), or -1:
+ * no log-prob is computed for that row. */
+typedef struct cr_batch {
+    const int32_t *ids, *positions, *labels; /* [T]; labels may be NULL: none wanted */
+    const int32_t *cu_seqlens;               /* [num_seqs + 1] */
+    int64_t num_tokens, num_seqs;
+} cr_batch;
+
+typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
+
+typedef struct cr_hooks {
+    cr_status (*before)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+    cr_status (*after)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+    void *ctx;
+} cr_hooks;
+
+/* Generation's view of the cache: see cr_attention_cached_args. NULL in a pass: packed attention. */
+typedef struct cr_kv_view {
+    void **layer_blocks; /* [num_layers] */
+    const int32_t *row_slot, *row_pos, *block_table;
+    int64_t max_blocks;
+} cr_kv_view;
+
+struct cr_pass {
+    cr_device *dev;
+    cr_dtype dtype;   /* activations and gathered weights */
+    cr_stack *tape;   /* NULL: nothing is kept, no backward */
+    cr_stack *scratch;
+    const cr_batch *batch;
+    const cr_kv_view *kv;
+    const cr_hooks *hooks; /* NULL: parameters are always there */
+    bool should_recompute;
+    cr_phase phase; /* set by the pass itself */
+};
+
+/* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
+ * through these two. */
+CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, void *out, cr_err *err);
+CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in, cr_err *err);
+
+/* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
+typedef struct cr_model_out {
+    float *log_prob, *entropy; /* [n], may be NULL when no labels are given */
+} cr_model_out;
+
+/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once. */
+CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
+/* Gradients of a scalar loss with respect to out of the last forward: [n] each; grad_entropy may be
+ * NULL. Adds to param->grad of every trainable parameter. */
+CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+                                    const float *grad_entropy, cr_err *err);
+/* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). No tape. */
+CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
+                                  float *logits, cr_err *err);
+
+#endif
