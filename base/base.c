@@ -528,27 +528,47 @@ void cr_log_tee(int fd)
     pthread_mutex_unlock(&sink.lock);
 }
 
+/* Nowhere is left to report a failed write of the log. */
+static void put(int fd, const char *text, size_t num_bytes)
+{
+    while (num_bytes > 0) {
+        ssize_t n = write(fd, text, num_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return;
+        text += n;
+        num_bytes -= (size_t)n;
+    }
+}
+
+void cr_log_line(const char *line)
+{
+    char stamp[32];
+    time_t now = time(NULL);
+    struct tm tm;
+
+    pthread_mutex_lock(&sink.lock);
+    put(STDERR_FILENO, line, strlen(line));
+    put(STDERR_FILENO, "\n", 1);
+    if (sink.tee_fd >= 0) {
+        put(sink.tee_fd, stamp,
+            strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S ", localtime_r(&now, &tm)));
+        put(sink.tee_fd, line, strlen(line));
+        put(sink.tee_fd, "\n", 1);
+    }
+    pthread_mutex_unlock(&sink.lock);
+}
+
 void cr_log(cr_level level, const char *room, const char *fmt, ...)
 {
     static const char *const word[] = {"debug", "info", "warning", "error"};
-    char text[1024], line[1200], stamp[32];
-    time_t now = time(NULL);
-    struct tm tm;
+    char text[1024], line[1200];
     va_list ap;
-    int n;
 
     if (level < sink.least) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    n = snprintf(line, sizeof line, "%s%s%s: %s: %s\n", sink.who ? sink.who : "",
-                 sink.who ? ": " : "", room, word[level], text);
-    if (n >= (int)sizeof line) n = (int)sizeof line - 1;
-    pthread_mutex_lock(&sink.lock);
-    if (write(STDERR_FILENO, line, (size_t)n) < 0) errno = 0; /* nowhere left to say so */
-    if (sink.tee_fd >= 0) {
-        size_t k = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S ", localtime_r(&now, &tm));
-        if (write(sink.tee_fd, stamp, k) < 0 || write(sink.tee_fd, line, (size_t)n) < 0) errno = 0;
-    }
-    pthread_mutex_unlock(&sink.lock);
+    snprintf(line, sizeof line, "%s%s%s: %s: %s", sink.who ? sink.who : "", sink.who ? ": " : "",
+             room, word[level], text);
+    cr_log_line(line);
 }

@@ -21,8 +21,8 @@ typedef struct cr_attention_args {
     cr_dtype dtype;
     const int32_t *cu_seqlens; /* [num_seqs + 1] */
     int64_t num_seqs, num_heads, num_kv_heads, head_dim;
-    float scale;      /* D^-0.5 */
-    int64_t window;   /* keys > query - window; 0: no window */
+    float scale;    /* D^-0.5 */
+    int64_t window; /* keys > query - window; 0: no window */
 } cr_attention_args;
 CR_MUST cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err);
 
@@ -34,7 +34,8 @@ typedef struct cr_attention_grad_args {
 CR_MUST cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
 
 /* One layer's cache: num_blocks blocks. Layout inside a block is the device's. */
-size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads, int64_t head_dim);
+size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                         int64_t head_dim);
 
 /* Rows of a generation step: row r belongs to slot row_slot[r] at position row_pos[r] (0-based); the
  * keys of that slot lie in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
@@ -50,7 +51,8 @@ typedef struct cr_attention_cached_args {
     float scale;
     int64_t window;
 } cr_attention_cached_args;
-CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err);
+CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a,
+                                      cr_err *err);
 CR_MUST cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block,
                                    size_t num_bytes, cr_err *err);
 
@@ -69,7 +71,7 @@ CR_MUST cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err);
 /* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
  * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z). */
 typedef struct cr_head_grad_args {
-    cr_head_args fwd;                         /* x, w, labels, lse, mean_z */
+    cr_head_args fwd;                          /* x, w, labels, lse, mean_z */
     const float *grad_log_prob, *grad_entropy; /* [R]; grad_entropy may be NULL */
     void *dx;
     float *dw;

@@ -65,15 +65,18 @@ size_t cr_stack_peak_bytes(const cr_stack *stack);
 /* ---- flat ranges ---- */
 
 CR_MUST cr_status cr_zero(cr_device *dev, void *dst, size_t num_bytes, cr_err *err);
-CR_MUST cr_status cr_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes, cr_err *err);
+CR_MUST cr_status cr_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes,
+                          cr_err *err);
 /* Round to nearest even. src and dst may not overlap. */
 CR_MUST cr_status cr_cast(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
                           size_t num, cr_err *err);
 /* y += x, each in its dtype, rounded once. */
-CR_MUST cr_status cr_add(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num, cr_err *err);
+CR_MUST cr_status cr_add(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num,
+                         cr_err *err);
 CR_MUST cr_status cr_scale(cr_device *dev, float *x, float factor, size_t num, cr_err *err);
 /* Sum of squares in float64, fixed order: partial sums of blocks of 4096 elements, then their sum. */
-CR_MUST cr_status cr_square_sum(cr_device *dev, const float *x, size_t num, double *out, cr_err *err);
+CR_MUST cr_status cr_square_sum(cr_device *dev, const float *x, size_t num, double *out,
+                                cr_err *err);
 
 /* One AdamW update (decoupled decay, as torch.optim.AdamW). t counts from 1. grad is multiplied by
  * grad_scale (the clip factor) on the way. */
@@ -117,7 +120,7 @@ CR_MUST cr_status cr_linear(cr_device *dev, const cr_linear_args *a, cr_err *err
 typedef struct cr_linear_grad_args {
     const void *x, *dy; /* act dtype */
     const cr_weight *w;
-    void *dx;          /* act dtype */
+    void *dx; /* act dtype */
     bool is_dx_added;
     float *dw, *dbias; /* float32 */
     int64_t num_rows;
@@ -163,20 +166,23 @@ typedef struct cr_rope_args {
 CR_MUST cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err);
 
 /* h = silu(gate) * up, all [num]. Backward: dgate, dup may be gate, up themselves. */
-CR_MUST cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
-                            size_t num, cr_err *err);
+CR_MUST cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                            void *h, size_t num, cr_err *err);
 CR_MUST cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
                                  const void *dh, void *dgate, void *dup, size_t num, cr_err *err);
 
 /* y[t] = w[ids[t]]; backward adds dy rows to dw in token order. ids are in range (callers check). */
-CR_MUST cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids, int64_t num_tokens,
-                               void *y, cr_err *err);
-CR_MUST cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
-                                    int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err);
+CR_MUST cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids,
+                               int64_t num_tokens, void *y, cr_err *err);
+CR_MUST cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const void *dy,
+                                    const int32_t *ids, int64_t num_tokens, int64_t num_cols,
+                                    float *dw, cr_err *err);
 /* dst[i] = src[index[i]]: rows of num_cols elements (gather), and dst[index[i]] = src[i] (scatter). */
-CR_MUST cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                                 int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
-CR_MUST cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                                  int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+CR_MUST cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const void *src,
+                                 const int32_t *index, int64_t num_rows, int64_t num_cols,
+                                 void *dst, cr_err *err);
+CR_MUST cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src,
+                                  const int32_t *index, int64_t num_rows, int64_t num_cols,
+                                  void *dst, cr_err *err);
 
 #endif

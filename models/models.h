@@ -38,9 +38,9 @@ typedef struct cr_param {
     cr_init_kind init; /* for random weights; NORMAL has std model->config.initializer_range */
     bool is_trainable;
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
-    cr_weight weight;         /* full tensor in the dtype of the pass; valid while its unit is unsharded */
-    float *grad;              /* full float32 gradient to add to, or NULL: none wanted */
-    void *owner;              /* the unit that holds it (strategies) */
+    cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
+    float *grad;      /* full float32 gradient to add to, or NULL: none wanted */
+    void *owner;      /* the unit that holds it (strategies) */
 } cr_param;
 
 typedef struct cr_module_ops {
@@ -48,7 +48,8 @@ typedef struct cr_module_ops {
      * unless the two are the same pointer. */
     cr_status (*forward)(cr_module *m, cr_pass *p, const void *in, void *out, cr_err *err);
     /* grad_out [T, out_cols] -> grad_in [T, in_cols], overwritten; grad_in NULL: not wanted. */
-    cr_status (*backward)(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in, cr_err *err);
+    cr_status (*backward)(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in,
+                          cr_err *err);
 } cr_module_ops;
 
 struct cr_module {
@@ -60,26 +61,28 @@ struct cr_module {
     size_t num_params;
     const cr_module_ops *ops; /* NULL for containers */
     cr_model *model;
-    int layer;  /* index of the decoder layer it is in, -1 outside */
+    int layer;            /* index of the decoder layer it is in, -1 outside */
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
-    void *unit; /* set by strategies when the module is the root of a unit */
+    void *unit;           /* set by strategies when the module is the root of a unit */
 };
 
 /* What config.json says, with defaults filled in (models.md 1.4-1.7); both spellings (4.x, 5.x). */
 typedef struct cr_model_config {
     char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe" */
     char *architecture; /* "LlamaForCausalLM" */
-    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, head_dim;
+    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
+        head_dim;
     int64_t max_position_embeddings;
     float rms_norm_eps, initializer_range;
     bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
     int64_t sliding_window, max_window_layers; /* sliding_window 0: off */
-    float *inv_freq;    /* [head_dim / 2], scaling applied (owned) */
-    float rope_scaling; /* factor on cos and sin */
-    int32_t bos_id, pad_id, eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
+    float *inv_freq;                           /* [head_dim / 2], scaling applied (owned) */
+    float rope_scaling;                        /* factor on cos and sin */
+    int32_t bos_id, pad_id,
+        eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
     int num_eos;
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool *is_sparse_layer;  /* [num_layers] (owned) */
+    bool *is_sparse_layer; /* [num_layers] (owned) */
     bool should_norm_topk;
     float router_aux_loss_coef;
     cr_dtype storage_dtype; /* torch_dtype / dtype */
@@ -98,11 +101,12 @@ struct cr_model {
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
  * needed. CR_EFORMAT / CR_EABSENT name the key or the family. The model is owned by the caller. */
 CR_MUST cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err);
-CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config, cr_model **out,
-                                 cr_err *err);
+CR_MUST cr_status cr_model_build(const json_t *config, const json_t *generation_config,
+                                 cr_model **out, cr_err *err);
 void cr_model_free(cr_model *model);
-cr_param *cr_model_find_param(const cr_model *model, const char *name);    /* NULL: none; tied names resolve */
-cr_module *cr_model_find_module(const cr_model *model, const char *name);  /* NULL: none */
+cr_param *cr_model_find_param(const cr_model *model,
+                              const char *name); /* NULL: none; tied names resolve */
+cr_module *cr_model_find_module(const cr_model *model, const char *name); /* NULL: none */
 /* Depth first, parents before children. Stops at the first failure. */
 typedef cr_status (*cr_module_visit)(void *ctx, cr_module *module, cr_err *err);
 CR_MUST cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr_err *err);
@@ -134,8 +138,8 @@ typedef struct cr_kv_view {
 
 struct cr_pass {
     cr_device *dev;
-    cr_dtype dtype;   /* activations and gathered weights */
-    cr_stack *tape;   /* NULL: nothing is kept, no backward */
+    cr_dtype dtype; /* activations and gathered weights */
+    cr_stack *tape; /* NULL: nothing is kept, no backward */
     cr_stack *scratch;
     const cr_batch *batch;
     const cr_kv_view *kv;
@@ -146,8 +150,10 @@ struct cr_pass {
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
  * through these two. */
-CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, void *out, cr_err *err);
-CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in, cr_err *err);
+CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, void *out,
+                                    cr_err *err);
+CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in,
+                                     cr_err *err);
 
 /* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
 typedef struct cr_model_out {
@@ -161,7 +167,7 @@ CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *ou
 CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
                                     const float *grad_entropy, cr_err *err);
 /* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). No tape. */
-CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
-                                  float *logits, cr_err *err);
+CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
+                                  int64_t num_rows, float *logits, cr_err *err);
 
 #endif

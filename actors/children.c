@@ -1,0 +1,158 @@
+/* children.c -- see children.h. mpirun's own banners are read for the one fact they hold (which rank
+ * died first) and kept out of the terminal. */
+#include "actors/children.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void become_child(char *const argv[], int err_fd, pid_t launcher)
+{
+    int null_fd = open("/dev/null", O_RDONLY);
+
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(127); /* it died before the line above */
+    if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
+    if (err_fd >= 0) dup2(err_fd, STDERR_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    execvp(argv[0], argv);
+    fprintf(stderr, "cannot start %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+cr_status cr_child_start(cr_child *child, const char *what, char *const argv[], bool is_watched,
+                         cr_err *err)
+{
+    int fd[2] = {-1, -1};
+    pid_t launcher = getpid();
+
+    *child = (cr_child){.err_fd = -1, .dead_rank = -1};
+    snprintf(child->what, sizeof child->what, "%s", what);
+    if (is_watched && pipe2(fd, O_CLOEXEC) != 0)
+        return cr_fail(err, CR_EIO, "cannot make a pipe for %s: %s", what, strerror(errno));
+    fflush(NULL);
+    child->pid = fork();
+    if (child->pid == 0) become_child(argv, fd[1], launcher);
+    if (fd[1] >= 0) close(fd[1]);
+    if (child->pid < 0) {
+        if (fd[0] >= 0) close(fd[0]);
+        child->pid = 0;
+        return cr_fail(err, CR_EIO, "cannot start %s: %s", what, strerror(errno));
+    }
+    setpgid(child->pid, child->pid); /* both sides: whoever comes first */
+    if (fd[0] >= 0) fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    child->err_fd = fd[0];
+    child->is_running = true;
+    return CR_OK;
+}
+
+/* mpirun's own talk, which says nothing to our users beyond the rank that died. */
+static bool is_banner(cr_child *child, const char *line)
+{
+    static const char *const start[] = {"------",
+                                        "mpirun",
+                                        "Primary job",
+                                        "a non-zero",
+                                        "prterun",
+                                        "by the application",
+                                        "exiting improperly",
+                                        "[warn]",
+                                        "WARNING: Open MPI",
+                                        "Child job",
+                                        "Per user-direction",
+                                        "MPI_ABORT was invoked",
+                                        "with errorcode",
+                                        "NOTE: invoking MPI_ABORT",
+                                        "You may or may not",
+                                        "exactly when Open MPI",
+                                        "The first process to do so",
+                                        "  Process name",
+                                        "  Exit code",
+                                        "to exit before",
+                                        "* ",
+                                        "While processing"};
+    const char *rank = strstr(line, "process rank ");
+
+    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
+        child->dead_rank = atoi(rank + 13);
+    if (line[0] == 0) return true;
+    for (size_t i = 0; i < CR_COUNT(start); i++)
+        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
+    return false;
+}
+
+static void show_line(cr_child *child)
+{
+    child->line[child->line_bytes] = 0;
+    child->line_bytes = 0;
+    if (is_banner(child, child->line)) return;
+    snprintf(child->last, sizeof child->last, "%.*s", (int)sizeof child->last - 1, child->line);
+    cr_log_line(child->line);
+}
+
+bool cr_child_pump(cr_child *child)
+{
+    char text[4096];
+    ssize_t n = 0;
+
+    if (child->pid == 0) return false;
+    while (child->err_fd >= 0 && (n = read(child->err_fd, text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            if (text[i] == '\n')
+                show_line(child);
+            else if (child->line_bytes < sizeof child->line - 1)
+                child->line[child->line_bytes++] = text[i];
+        }
+    if (child->err_fd >= 0 && n == 0) {
+        if (child->line_bytes) show_line(child);
+        close(child->err_fd);
+        child->err_fd = -1;
+    }
+    if (child->is_running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid)
+        child->is_running = false;
+    return child->is_running;
+}
+
+void cr_child_stop(cr_child *child, double grace_s)
+{
+    double until = cr_now_s() + grace_s;
+
+    if (child->pid == 0) return;
+    if (child->is_running) {
+        kill(-child->pid, SIGCONT);
+        kill(-child->pid, SIGTERM);
+        while (cr_child_pump(child) && cr_now_s() < until)
+            cr_sleep_s(0.005);
+    }
+    kill(-child->pid, SIGKILL); /* also what the child left in its group */
+    while (child->is_running) {
+        cr_child_pump(child);
+        if (child->is_running) cr_sleep_s(0.002);
+    }
+    cr_child_pump(child);
+    if (child->err_fd >= 0) close(child->err_fd);
+    child->err_fd = -1;
+    child->pid = 0;
+}
+
+const char *cr_child_fate(const cr_child *child)
+{
+    static char text[80];
+
+    if (child->is_running) return "is running";
+    if (WIFSIGNALED(child->wait_status))
+        snprintf(text, sizeof text, "was killed by signal %d", WTERMSIG(child->wait_status));
+    else
+        snprintf(text, sizeof text, "ended with exit code %d", WEXITSTATUS(child->wait_status));
+    return text;
+}
