@@ -1,0 +1,58 @@
+/* data.h -- rows of ROLL's JSONL files: load, check, assign to domains, draw in a repeatable order.
+ *
+ * Flow 1 of 9. A row is one JSON object; every column travels with its samples to the reward worker.
+ * Rows are read once and stay in memory with their prompt's ids; all problems of a file are told
+ * with FILE:LINE before anything starts. Order: per domain, a permutation keyed by (seed, epoch),
+ * so the position of a cursor is all that a checkpoint has to keep.
+ *
+ * Threads: one caller. A dataset owns its rows.
+ */
+#ifndef CR_DATA_H
+#define CR_DATA_H
+
+#include "base/json.h"
+
+typedef struct cr_row {
+    json_t *json; /* the line as it was read */
+    char *text;   /* the same as text, for the exchange */
+    int32_t *ids; /* prompt (RLVR), or prompt and answer (SFT) */
+    size_t num_ids;
+    size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */
+    int domain;        /* index into the caller's domains, -1: unused */
+    int line;          /* in its file, from 1 */
+} cr_row;
+
+typedef struct cr_dataset {
+    cr_row *rows;
+    size_t num_rows, capacity;
+    size_t num_dropped; /* too short or too long */
+} cr_dataset;
+
+/* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */
+typedef cr_status (*cr_row_encode)(void *ctx, cr_row *row, cr_err *err);
+
+/* Append the rows of a JSONL file. CR_EFORMAT with FILE:LINE and the first problem of each of up to
+ * ten bad rows in the log. */
+CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode,
+                                  void *ctx, cr_err *err);
+void cr_dataset_free(cr_dataset *data);
+
+/* Draws rows of one domain: a permutation an epoch. */
+typedef struct cr_cursor {
+    int64_t epoch, next; /* next position in the permutation of this epoch */
+} cr_cursor;
+
+typedef struct cr_order {
+    uint32_t *index; /* rows of the domain, permuted for `epoch` (owned) */
+    size_t num;
+    int64_t epoch; /* that index is permuted for, -1: none yet */
+    uint64_t seed;
+} cr_order;
+
+/* Rows of domain `domain`; num may be 0. */
+void cr_order_init(cr_order *order, const cr_dataset *data, int domain, uint64_t seed);
+void cr_order_free(cr_order *order);
+/* Row index at the cursor, which moves on by one. order->num must not be 0. */
+uint32_t cr_order_draw(cr_order *order, cr_cursor *cursor);
+
+#endif
