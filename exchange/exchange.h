@@ -1,0 +1,96 @@
+/* exchange.h -- commands, prompts, samples and rewards between the processes of a run, over Redis.
+ *
+ * A sample has one life: queued -> generating -> generated -> scoring -> scored -> trained. Each arrow
+ * is one stream with one consumer group; moving on is one atomic script (append to the next stream
+ * unless this id was already appended, acknowledge here). A worker that dies leaves its entries
+ * pending: the next one with the same consumer name gets them first, any other after claim_s. Ids
+ * decide duplicates, so a retry after a lost reply is harmless.
+ *
+ *     prompts  --group "infer"-->  generated:<domain>  --group "reward"-->  scored  --"pipeline"-->
+ *     cmd:<role>:<rank>  pipeline to one actor rank;  reply:<request>  back;  hb:<role>:<rank>  alive
+ *
+ * Messages are opaque bytes (record.h). Every call ends within the deadline of its connection
+ * (CR_ETIMEOUT); a lost connection is made again within it, also while Redis restarts and loads.
+ * Threads: one connection a thread. Many processes of any language may take part: docs/exchange.md.
+ */
+#ifndef CR_EXCHANGE_H
+#define CR_EXCHANGE_H
+
+#include "base/base.h"
+
+typedef struct cr_exchange cr_exchange;
+
+/* url: unix:/path/to.sock, redis://[user:password@]host[:port][/db]. prefix separates runs that
+ * share a server (all keys begin with it). deadline_s bounds every call beyond its own block time. */
+CR_MUST cr_status cr_exchange_open(const char *url, const char *prefix, double deadline_s,
+                                   cr_exchange **out, cr_err *err);
+void cr_exchange_close(cr_exchange *x); /* accepts NULL */
+
+/* ---- the embedded server ---- */
+
+/* Write FOLDER/redis.conf (no TCP port, append-only file in FOLDER, socket with mode 0700) and give
+ * the words that start it and its url. A socket path longer than a unix address goes to a fresh
+ * folder below /tmp. All owned by the caller; argv is NULL-terminated. */
+typedef struct cr_server_plan {
+    char *argv[3], *url, *socket_path,
+        *socket_folder; /* socket_folder: to remove at the end, or NULL */
+} cr_server_plan;
+CR_MUST cr_status cr_server_plan_make(const char *folder, cr_server_plan *out, cr_err *err);
+void cr_server_plan_free(cr_server_plan *plan); /* removes the socket and its folder */
+
+/* ---- streams ---- */
+
+typedef struct cr_entry {
+    char stream_id[40]; /* Redis' id */
+    char stream[64];    /* which stream it came from (without prefix) */
+    char *id;           /* the message's own id (owned by the batch) */
+    char *data;         /* [num_bytes] (owned by the batch) */
+    size_t num_bytes;
+} cr_entry;
+
+typedef struct cr_entries {
+    cr_entry *items;
+    size_t num;
+} cr_entries;
+void cr_entries_free(cr_entries *entries);
+
+/* Make a stream and its group; nothing happens when they exist. */
+CR_MUST cr_status cr_stream_make(cr_exchange *x, const char *stream, const char *group,
+                                 cr_err *err);
+/* Append unless `id` was appended to this stream before (CR_OK too; *is_new tells, may be NULL). */
+CR_MUST cr_status cr_stream_put(cr_exchange *x, const char *stream, const char *id,
+                                const void *data, size_t num_bytes, bool *is_new, cr_err *err);
+/* Up to `most` entries of the streams (all have the group): first what this consumer took before and
+ * never finished (once after each connect), then what others left for claim_s, then new ones,
+ * waiting at most block_s (0: do not wait). None is CR_OK with num 0. */
+CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_streams,
+                                 const char *group, const char *consumer, size_t most,
+                                 double block_s, double claim_s, cr_entries *out, cr_err *err);
+/* One atomic step: append data to `to` under `id` unless that was done before, and finish `entry`
+ * (acknowledge and delete) in the stream it came from. */
+CR_MUST cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
+                                 const char *to, const char *id, const void *data, size_t num_bytes,
+                                 bool *is_new, cr_err *err);
+/* Finish an entry. */
+CR_MUST cr_status cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group,
+                                 cr_err *err);
+/* Forget the ids seen by a stream (a step is over) and what still lies in it. */
+CR_MUST cr_status cr_stream_clear(cr_exchange *x, const char *stream, const char *group,
+                                  cr_err *err);
+/* Entries that wait or are being worked on. */
+CR_MUST cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *out, cr_err *err);
+
+/* ---- small values: replies and signs of life ---- */
+
+CR_MUST cr_status cr_reply_put(cr_exchange *x, const char *request, const void *data,
+                               size_t num_bytes, cr_err *err);
+/* Wait at most block_s; *is_there false when nothing came. out is replaced. */
+CR_MUST cr_status cr_reply_wait(cr_exchange *x, const char *request, double block_s, cr_buf *out,
+                                bool *is_there, cr_err *err);
+CR_MUST cr_status cr_value_set(cr_exchange *x, const char *key, const char *text, cr_err *err);
+/* out is empty when the key is not there. */
+CR_MUST cr_status cr_value_get(cr_exchange *x, const char *key, cr_buf *out, cr_err *err);
+/* Remove every key of this prefix. */
+CR_MUST cr_status cr_exchange_wipe(cr_exchange *x, cr_err *err);
+
+#endif
