@@ -1,0 +1,106 @@
+/* collectives.h -- what the ranks of a group do together (see mesh.h for groups and failures).
+ *
+ * Every function here is collective over the group unless it says "local". `name` is the unit or
+ * the purpose ("model.layers.3"); the kind is added to it in errors ("all_gather model.layers.3").
+ * Names are copied; those over 63 bytes are cut. On a group of one rank nothing is moved; on a meta
+ * world nothing is moved either, sums are left as they are, and counters go up.
+ *
+ * Big buffers are owned here, so that inside a host nothing is copied twice:
+ *     cr_gather   all-gather that lands in its final place. The ranks of a host share ONE buffer:
+ *                 each writes its part, all read the whole.
+ *     cr_reduce   reduce-scatter of full-size float32 buffers, summed in rank order.
+ * Both have slots that are used again and again; the start of a use waits until every rank has
+ * ended the slot's last one. One unit ahead (prefetch) is: publish slot B before computing on slot A.
+ */
+#ifndef CR_COLLECTIVES_H
+#define CR_COLLECTIVES_H
+
+#include "mesh/mesh.h"
+
+/* ---- all-gather in place ----
+ * begin -> (write own part) -> publish -> wait -> (read all) -> release. */
+
+typedef struct cr_gather cr_gather;
+
+/* capacity_bytes: largest gathered size (part_bytes * ranks) of any use. */
+CR_MUST cr_status cr_gather_create(cr_group *group, int num_slots, size_t capacity_bytes,
+                                   cr_gather **out, cr_err *err);
+void cr_gather_destroy(cr_gather *gather); /* accepts NULL */
+/* Waits until all ranks have released the slot's last use. *own_part: where this rank writes its
+ * part_bytes (the same number on every rank) before publish. */
+CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, const char *name, size_t part_bytes,
+                                  void **own_part, cr_err *err);
+CR_MUST cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err); /* returns at once */
+/* *whole: part_bytes * ranks bytes, parts in rank order; read-only, valid until release. */
+CR_MUST cr_status cr_gather_wait(cr_gather *gather, int slot, const void **whole, cr_err *err);
+void cr_gather_release(cr_gather *gather, int slot); /* local: this rank has stopped reading */
+
+/* ---- reduce-scatter ----
+ * begin -> (write or accumulate num_ranks * part_elems floats) -> publish -> finish. */
+
+typedef enum cr_reduce_dtype {
+    CR_REDUCE_F32,
+    CR_REDUCE_BF16 /* each contribution is rounded to bfloat16, the sum is taken in float32 */
+} cr_reduce_dtype;
+typedef enum cr_reduce_mode { CR_REDUCE_SET, CR_REDUCE_ADD } cr_reduce_mode;
+
+typedef struct cr_reduce cr_reduce;
+
+/* capacity_elems: largest number of floats (part_elems * ranks) of any use. */
+CR_MUST cr_status cr_reduce_create(cr_group *group, int num_slots, size_t capacity_elems,
+                                   cr_reduce **out, cr_err *err);
+void cr_reduce_destroy(cr_reduce *reduce); /* accepts NULL */
+/* Waits until all ranks have ended the slot's last use; *data: this rank's buffer, its old content
+ * undefined (the caller zeroes what it accumulates into). Local. */
+CR_MUST cr_status cr_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);
+CR_MUST cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name,
+                                    size_t part_elems, cr_reduce_dtype dtype, cr_err *err);
+/* shard[part_elems] (=, +=) sum over ranks of their elements [rank * part_elems, +part_elems). */
+CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, float *shard, cr_reduce_mode mode,
+                                   cr_err *err);
+
+/* ---- small and occasional ---- */
+
+typedef enum cr_op { CR_OP_SUM, CR_OP_MAX, CR_OP_MIN } cr_op;
+
+CR_MUST cr_status cr_barrier(cr_group *group, const char *name, cr_err *err);
+/* In place. Sums are taken in rank order in the type given. NaN in any rank gives NaN. */
+CR_MUST cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double *x,
+                                    size_t num, cr_err *err);
+CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, float *x,
+                                    size_t num, cr_err *err);
+CR_MUST cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data,
+                               size_t num_bytes, cr_err *err);
+/* Each rank gives any number of bytes. *out gets all of them, in rank order, and
+ * offsets[ranks + 1] where each rank's begin. out is emptied first. */
+CR_MUST cr_status cr_all_gather_bytes(cr_group *group, const char *name, const void *data,
+                                      size_t num_bytes, cr_buf *out, size_t *offsets, cr_err *err);
+/* send holds send_bytes[0] bytes for rank 0, then send_bytes[1] for rank 1, ..; recv likewise.
+ * CR_EPEER if a peer sends another number than recv_bytes says. */
+CR_MUST cr_status cr_all_to_all(cr_group *group, const char *name, const void *send,
+                                const size_t *send_bytes, void *recv, const size_t *recv_bytes,
+                                cr_err *err);
+/* Do fallible local work, then agree: a rank whose err holds a failure keeps it, the others get
+ * CR_EPEER with the lowest failing rank and its message. CR_OK if no rank failed. */
+CR_MUST cr_status cr_agree(cr_group *group, const char *name, cr_err *err);
+
+/* ---- point to point, between any ranks of the world (train shards to infer shards) ---- */
+
+typedef struct cr_piece {
+    int peer;            /* world rank; this rank itself is allowed (a copy) */
+    size_t offset_bytes; /* into the send or receive buffer */
+    size_t num_bytes;
+} cr_piece;
+
+typedef struct cr_transfer cr_transfer;
+
+/* Starts sending and receiving. Between two ranks the pieces must come in the same order and with
+ * the same sizes on both sides. Buffers must stay until wait; the lists are copied. Not collective:
+ * only ranks with pieces take part. */
+CR_MUST cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
+                                    const cr_piece *sends, size_t num_sends, void *recv,
+                                    const cr_piece *recvs, size_t num_recvs, cr_transfer **out,
+                                    cr_err *err);
+CR_MUST cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err); /* also frees it */
+
+#endif
