@@ -1,0 +1,497 @@
+/* world.c -- opening and closing the world, the control board, the guard around blocking MPI calls,
+ * and groups (see mesh.h). */
+#include "mesh/mesh.h"
+#include "mesh/mesh_impl.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the guard: some MPI calls cannot be given a deadline, so a thread watches the clock ---- */
+
+struct cri_watchdog {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    cr_world *world;
+    char what[160];
+    double until_s; /* 0: nothing is guarded */
+    bool should_end;
+};
+
+static void *watch(void *arg)
+{
+    cri_watchdog *dog = arg;
+
+    pthread_mutex_lock(&dog->lock);
+    while (!dog->should_end) {
+        double left_s = dog->until_s - cr_now_s();
+
+        if (dog->until_s == 0) {
+            pthread_cond_wait(&dog->changed, &dog->lock);
+        } else if (left_s > 0) {
+            struct timespec t;
+            clock_gettime(CLOCK_REALTIME, &t);
+            left_s += (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+            t.tv_sec = (time_t)left_s;
+            t.tv_nsec = (long)((left_s - (double)t.tv_sec) * 1e9);
+            pthread_cond_timedwait(&dog->changed, &dog->lock, &t);
+        } else {
+            cr_log(CR_LOG_ERROR, "mesh", "rank %d: %s did not return within %.3g s",
+                   dog->world->rank, dog->what, dog->world->deadline_s);
+            _exit(cr_exit_code(CR_ETIMEOUT));
+        }
+    }
+    pthread_mutex_unlock(&dog->lock);
+    return NULL;
+}
+
+static cr_status watchdog_start(cr_world *world, cr_err *err)
+{
+    cri_watchdog *dog = CR_NEW(cri_watchdog);
+    int code;
+
+    pthread_mutex_init(&dog->lock, NULL);
+    pthread_cond_init(&dog->changed, NULL);
+    dog->world = world;
+    code = pthread_create(&dog->thread, NULL, watch, dog);
+    if (code != 0) {
+        cr_free(dog);
+        return cr_fail(err, CR_EIO, "cannot start the watchdog thread: %s", strerror(code));
+    }
+    world->watchdog = dog;
+    return CR_OK;
+}
+
+static void watchdog_stop(cr_world *world)
+{
+    cri_watchdog *dog = world->watchdog;
+
+    if (!dog) return;
+    pthread_mutex_lock(&dog->lock);
+    dog->should_end = true;
+    pthread_cond_signal(&dog->changed);
+    pthread_mutex_unlock(&dog->lock);
+    pthread_join(dog->thread, NULL);
+    cr_free(dog);
+    world->watchdog = NULL;
+}
+
+static void guard(cr_world *world, const char *what, double until_s)
+{
+    cri_watchdog *dog = world->watchdog;
+
+    if (!dog) return;
+    pthread_mutex_lock(&dog->lock);
+    if (what) snprintf(dog->what, sizeof dog->what, "%s", what);
+    dog->until_s = until_s;
+    pthread_cond_signal(&dog->changed);
+    pthread_mutex_unlock(&dog->lock);
+}
+
+void cri_guard_begin(cr_world *world, const char *what)
+{
+    guard(world, what, cr_now_s() + world->deadline_s);
+}
+
+void cri_guard_end(cr_world *world)
+{
+    guard(world, NULL, 0);
+}
+
+cr_status cri_mpi(cr_world *world, int code, const char *what, cr_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+
+    if (code == MPI_SUCCESS) return CR_OK;
+    if (world) world->is_broken = true;
+    MPI_Error_string(code, text, &length);
+    return cr_fail(err, CR_EPEER, "%s: MPI says: %s", what, text);
+}
+
+static void abort_all(void)
+{
+    int is_running = 0, is_over = 1;
+
+    MPI_Initialized(&is_running);
+    MPI_Finalized(&is_over);
+    if (is_running && !is_over) MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* ---- the world ---- */
+
+cr_world_kind cr_world_kind_here(void)
+{
+    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"};
+
+    for (size_t i = 0; i < CR_COUNT(marks); i++)
+        if (getenv(marks[i])) return CR_WORLD_MPI;
+    return CR_WORLD_LOCAL;
+}
+
+static bool has_core_for_each(int num_ranks)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= num_ranks;
+}
+
+/* Which ranks share this host's memory; their board. */
+static cr_status open_host(cr_world *w, cr_err *err)
+{
+    const char *transport = getenv("CROLL_TRANSPORT");
+    bool is_forced = transport && strcmp(transport, "mpi") == 0;
+    int mine[2] = {w->rank, 0}, num_local = 1, *all;
+    MPI_Aint bytes = 0;
+    int unit = 1;
+
+    if (transport && !is_forced && strcmp(transport, "shared") != 0)
+        return cr_fail(err, CR_EUSAGE, "CROLL_TRANSPORT is \"%s\" (use shared or mpi)", transport);
+    CR_TRY(cri_mpi(w,
+                   MPI_Comm_split_type(w->comm, is_forced ? MPI_UNDEFINED : MPI_COMM_TYPE_SHARED,
+                                       w->rank, MPI_INFO_NULL, &w->host_comm),
+                   "finding the ranks of this host", err));
+    if (w->host_comm != MPI_COMM_NULL) {
+        MPI_Comm_rank(w->host_comm, &mine[1]);
+        MPI_Comm_size(w->host_comm, &num_local);
+        CR_TRY(cri_mpi(w, MPI_Bcast(mine, 1, MPI_INT, 0, w->host_comm), "naming this host", err));
+    }
+    all = CR_NEW_ARRAY(int, 2 * w->num_ranks);
+    cr_status status = cri_mpi(w, MPI_Allgather(mine, 2, MPI_INT, all, 2, MPI_INT, w->comm),
+                               "exchanging the hosts of the ranks", err);
+    for (int r = 0; r < w->num_ranks; r++) {
+        w->host_of[r] = all[2 * r];
+        w->board_of[r] = all[2 * r + 1];
+    }
+    cr_free(all);
+    CR_TRY(status);
+    w->should_spin = has_core_for_each(num_local);
+    if (num_local == 1) return CR_OK;
+    CR_TRY(cri_mpi(w,
+                   MPI_Win_allocate_shared(
+                       (MPI_Aint)(sizeof(cri_board) * (size_t)(mine[1] == 0) * (size_t)num_local),
+                       1, MPI_INFO_NULL, w->host_comm, &w->board, &w->board_win),
+                   "making the control board of this host in shared memory (/dev/shm)", err));
+    CR_TRY(cri_mpi(w, MPI_Win_shared_query(w->board_win, 0, &bytes, &unit, &w->board),
+                   "finding the control board", err));
+    w->own_board = &w->board[mine[1]];
+    memcpy(w->own_board, &w->private_board, sizeof *w->own_board);
+    return cri_mpi(w, MPI_Barrier(w->host_comm), "starting the control board", err);
+}
+
+static cr_status open_mpi(cr_world *w, cr_err *err)
+{
+    int provided, is_running = 0;
+
+    CR_TRY(watchdog_start(w, err));
+    cri_guard_begin(w, "starting MPI");
+    MPI_Initialized(&is_running);
+    if (is_running) {
+        cri_guard_end(w);
+        return cr_fail(err, CR_EUSAGE, "the MPI world is open already (open it once a process)");
+    }
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
+        provided < MPI_THREAD_FUNNELED) {
+        cri_guard_end(w);
+        return cr_fail(err, CR_EPEER, "MPI did not start with thread support FUNNELED");
+    }
+    cr_set_abort_hook(abort_all);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &w->num_ranks);
+    w->host_of = CR_NEW_ARRAY(int, w->num_ranks);
+    w->board_of = CR_NEW_ARRAY(int, w->num_ranks);
+    CR_TRY(cri_mpi(w, MPI_Comm_dup(MPI_COMM_WORLD, &w->comm), "opening the world", err));
+    CR_TRY(cri_mpi(w, MPI_Comm_dup(MPI_COMM_WORLD, &w->transfer_comm), "opening the world", err));
+    CR_TRY(open_host(w, err));
+    cri_guard_end(w);
+    return CR_OK;
+}
+
+cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err)
+{
+    cr_world *w = CR_NEW(cr_world);
+
+    *out = NULL;
+    w->kind = args->kind;
+    w->num_ranks = 1;
+    w->deadline_s = args->deadline_s > 0 ? args->deadline_s : 300;
+    w->comm = w->transfer_comm = w->host_comm = MPI_COMM_NULL;
+    w->board_win = MPI_WIN_NULL;
+    w->own_board = &w->private_board;
+    w->phase_event = UINT64_MAX;
+    if (w->kind == CR_WORLD_META) {
+        w->rank = args->meta_rank;
+        w->num_ranks = args->meta_num_ranks;
+        if (w->num_ranks < 1 || w->rank < 0 || w->rank >= w->num_ranks)
+            cr_fail(err, CR_EARG, "rank %d of a meta world of %d ranks: no such rank", w->rank,
+                    w->num_ranks);
+    } else if (w->kind == CR_WORLD_MPI) {
+        open_mpi(w, err);
+    }
+    if (err->status != CR_OK) {
+        w->is_broken = true;
+        cr_world_close(w);
+        return err->status;
+    }
+    w->flight = cri_flight_create(w->rank);
+    *out = w;
+    return CR_OK;
+}
+
+void cr_world_close(cr_world *world)
+{
+    int is_running = 0;
+
+    if (!world) return;
+    if (world->kind == CR_WORLD_MPI && !world->is_broken) {
+        cri_guard_begin(world, "closing the world (a rank has not come to its end)");
+        if (world->board_win != MPI_WIN_NULL) MPI_Win_free(&world->board_win);
+        if (world->host_comm != MPI_COMM_NULL) MPI_Comm_free(&world->host_comm);
+        MPI_Comm_free(&world->transfer_comm);
+        MPI_Comm_free(&world->comm);
+        MPI_Initialized(&is_running);
+        cr_set_abort_hook(NULL);
+        if (is_running) MPI_Finalize();
+        cri_guard_end(world);
+    }
+    watchdog_stop(world);
+    cri_flight_destroy(world->flight);
+    cr_free(world->host_of);
+    cr_free(world->board_of);
+    cr_free(world);
+}
+
+void cr_world_fail(cr_world *world, const cr_err *err)
+{
+    world->is_broken = true;
+    snprintf(world->own_board->failure, sizeof world->own_board->failure, "%.*s",
+             (int)sizeof world->own_board->failure - 1, err->msg);
+    atomic_store(&world->own_board->has_failed, 1);
+}
+
+cr_world_kind cr_world_get_kind(const cr_world *world)
+{
+    return world->kind;
+}
+
+int cr_world_rank(const cr_world *world)
+{
+    return world->rank;
+}
+
+int cr_world_num_ranks(const cr_world *world)
+{
+    return world->num_ranks;
+}
+
+double cr_world_deadline_s(const cr_world *world)
+{
+    return world->deadline_s;
+}
+
+void cr_world_set_deadline(cr_world *world, double deadline_s)
+{
+    world->deadline_s = deadline_s;
+}
+
+void cr_world_set_phase(cr_world *world, const char *role, const char *phase)
+{
+    cri_board *b = world->own_board;
+
+    if (role) {
+        snprintf(b->role, sizeof b->role, "%s", role);
+        cri_flight_set_role(world, role);
+    }
+    if (!phase) return;
+    snprintf(b->phase, sizeof b->phase, "%s", phase);
+    if (world->phase_event != UINT64_MAX) cri_event_end(world, world->phase_event);
+    world->phase_event = cri_event_begin(world, CR_COLL_PHASE, "", phase);
+}
+
+/* ---- groups ---- */
+
+static cr_status check_members(const cr_world *world, const char *name, const int *world_ranks,
+                               int num_ranks, int *own, cr_err *err)
+{
+    *own = -1;
+    for (int i = 0; i < num_ranks; i++) {
+        if (world_ranks[i] < 0 || world_ranks[i] >= world->num_ranks)
+            return cr_fail(err, CR_EARG, "group %s: rank %d is not in the world of %d ranks", name,
+                           world_ranks[i], world->num_ranks);
+        for (int j = 0; j < i; j++)
+            if (world_ranks[i] == world_ranks[j])
+                return cr_fail(err, CR_EARG, "group %s lists rank %d twice", name, world_ranks[i]);
+        if (world_ranks[i] == world->rank) *own = i;
+    }
+    if (*own < 0)
+        return cr_fail(err, CR_EARG, "group %s does not list this rank %d", name, world->rank);
+    return CR_OK;
+}
+
+static uint32_t tag_of(const char *name, const int *world_ranks, int num_ranks)
+{
+    uint32_t h = 2166136261u;
+
+    for (const char *c = name; *c; c++)
+        h = (h ^ (uint8_t)*c) * 16777619u;
+    for (int i = 0; i < num_ranks; i++)
+        h = (h ^ (uint32_t)world_ranks[i]) * 16777619u;
+    return h % 32749;
+}
+
+static cr_status open_group(cr_group *g, cr_err *err)
+{
+    cr_world *w = g->world;
+    MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+    bool is_one_host = true;
+    cr_status status;
+
+    for (int i = 0; i < g->num_ranks; i++)
+        is_one_host = is_one_host && w->host_of[g->world_ranks[i]] == w->host_of[w->rank];
+    g->transport = is_one_host ? CRI_SHARED : CRI_MPI;
+    MPI_Comm_group(w->comm, &all);
+    MPI_Group_incl(all, g->num_ranks, g->world_ranks, &members);
+    status =
+        cri_mpi(w,
+                MPI_Comm_create_group(w->comm, members,
+                                      (int)tag_of(g->name, g->world_ranks, g->num_ranks), &g->comm),
+                "making a group's communicator", err);
+    MPI_Group_free(&members);
+    MPI_Group_free(&all);
+    CR_TRY(status);
+    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    g->seen = CR_NEW_ARRAY(uint32_t, g->num_ranks);
+    return g->transport == CRI_SHARED ? cri_group_open_shared(g, err) : cri_group_open_mpi(g, err);
+}
+
+cr_status cr_group_create(cr_world *world, const char *name, const int *world_ranks, int num_ranks,
+                          cr_group **out, cr_err *err)
+{
+    cr_group *g;
+    char what[160];
+    int own;
+
+    *out = NULL;
+    CR_TRY(check_members(world, name, world_ranks, num_ranks, &own, err));
+    g = CR_NEW(cr_group);
+    g->world = world;
+    g->rank = own;
+    g->num_ranks = num_ranks;
+    g->comm = MPI_COMM_NULL;
+    snprintf(g->name, sizeof g->name, "%s", name);
+    g->world_ranks = CR_NEW_ARRAY(int, num_ranks);
+    memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
+    g->transport = world->kind == CR_WORLD_META ? CRI_META : CRI_SELF;
+    if (num_ranks > 1 && g->transport != CRI_META) {
+        snprintf(what, sizeof what,
+                 "making group %.32s of %d ranks (first %d, last %d; did all of them come?)", name,
+                 num_ranks, world_ranks[0], world_ranks[num_ranks - 1]);
+        cri_guard_begin(world, what);
+        open_group(g, err);
+        cri_guard_end(world);
+    }
+    if (err->status != CR_OK) {
+        cr_fail_add(err, "group %s", name);
+        cr_group_destroy(g);
+        return err->status;
+    }
+    *out = g;
+    return CR_OK;
+}
+
+void cr_group_destroy(cr_group *group)
+{
+    if (!group) return;
+    cri_window_destroy(group->stage);
+    if (!group->world->is_broken) {
+        cri_guard_begin(group->world, "ending a group (a rank of it has not come to its end)");
+        if (group->comm != MPI_COMM_NULL) MPI_Comm_free(&group->comm);
+        cri_guard_end(group->world);
+    }
+    for (int i = 0; group->rounds && i < CRI_ROUNDS; i++) {
+        cr_free(group->rounds[i].theirs);
+        cr_free(group->rounds[i].requests);
+    }
+    cr_free(group->rounds);
+    cr_free(group->last);
+    cri_unmap(group->stage_all, (size_t)CRI_STAGE_BYTES * (size_t)group->num_ranks);
+    cr_free(group->seen);
+    cr_free(group->world_ranks);
+    cr_free(group);
+}
+
+int cr_group_rank(const cr_group *group)
+{
+    return group->rank;
+}
+
+int cr_group_num_ranks(const cr_group *group)
+{
+    return group->num_ranks;
+}
+
+int cr_group_world_rank(const cr_group *group, int rank)
+{
+    return group->world_ranks[rank];
+}
+
+cr_world *cr_group_world(const cr_group *group)
+{
+    return group->world;
+}
+
+bool cr_group_is_shared(const cr_group *group)
+{
+    return group->transport == CRI_SHARED;
+}
+
+/* ---- the mesh of a role ---- */
+
+cr_status cr_mesh_create(cr_world *world, const char *role, const int *world_ranks,
+                         const cr_mesh_shape *shape, cr_mesh **out, cr_err *err)
+{
+    cr_mesh *m = CR_NEW(cr_mesh);
+    int *places = CR_NEW_ARRAY(int, 2 * shape->num_ranks), *members = places + shape->num_ranks;
+    char name[CRI_GROUP_BYTES];
+
+    *out = NULL;
+    m->shape = *shape;
+    CR_TRY_GOTO(out, check_members(world, role, world_ranks, shape->num_ranks, &m->rank, err));
+    for (int axis = 0; axis < CR_NUM_AXES; axis++) {
+        int num = cr_mesh_members(shape, (cr_axis)axis, m->rank, places);
+
+        for (int i = 0; i < num; i++)
+            members[i] = world_ranks[places[i]];
+        for (int b = 0; b < axis && !m->group[axis]; b++)
+            if (m->group[b]->num_ranks == num &&
+                memcmp(m->group[b]->world_ranks, members, sizeof(int) * (size_t)num) == 0)
+                m->group[axis] = m->group[b];
+        if (m->group[axis]) continue;
+        snprintf(name, sizeof name, "%.15s.%s", role, cr_axis_name((cr_axis)axis));
+        CR_TRY_GOTO(out, cr_group_create(world, name, members, num, &m->group[axis], err));
+    }
+    *out = m;
+    m = NULL;
+out:
+    cr_mesh_destroy(m);
+    cr_free(places);
+    return err->status;
+}
+
+void cr_mesh_destroy(cr_mesh *mesh)
+{
+    if (!mesh) return;
+    for (int axis = CR_NUM_AXES - 1; axis >= 0; axis--) {
+        bool is_first = true;
+        for (int b = 0; b < axis; b++)
+            is_first = is_first && mesh->group[b] != mesh->group[axis];
+        if (is_first) cr_group_destroy(mesh->group[axis]);
+    }
+    cr_free(mesh);
+}
