@@ -538,19 +538,26 @@ cr_status cr_reply_wait(cr_exchange *x, const char *request, double block_s, cr_
                         bool *is_there, cr_err *err)
 {
     char *key = key_of(x, "reply:", request);
-    words w = {0};
+    words w = {0}, done = {0};
     redisReply *r;
 
     *is_there = false;
     cr_buf_clear(out);
-    add(&w, "BRPOP");
+    add(&w, "BLMOVE"); /* onto itself: it stays there until we have it, whatever dies meanwhile */
     add(&w, key);
+    add(&w, key);
+    add(&w, "LEFT");
+    add(&w, "LEFT");
     snprintf(w.number[w.num], sizeof w.number[0], "%.3f", block_s > 0.001 ? block_s : 0.001);
     add(&w, w.number[w.num]);
     r = command(x, &w, block_s, err);
-    if (r && r->type == REDIS_REPLY_ARRAY && r->elements == 2) {
-        cr_buf_add(out, r->element[1]->str, r->element[1]->len);
+    if (r && r->type == REDIS_REPLY_STRING) {
+        cr_buf_add(out, r->str, r->len);
         *is_there = true;
+        add(&done, "DEL");
+        add(&done, key);
+        freeReplyObject(r);
+        r = command(x, &done, 0, err);
     }
     freeReplyObject(r);
     cr_free(key);

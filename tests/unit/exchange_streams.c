@@ -164,6 +164,25 @@ static void a_killed_server_loses_nothing(void **state)
     cr_exchange_close(x);
 }
 
+static void a_reply_is_taken_once(void **state)
+{
+    cr_exchange *x = open_fresh();
+    cr_buf got = {0};
+    cr_err err = {0};
+    bool is_there;
+
+    (void)state;
+    assert_int_equal(cr_reply_wait(x, "r1", 0.05, &got, &is_there, &err), CR_OK);
+    assert_false(is_there);
+    assert_int_equal(cr_reply_put(x, "r1", "a\0b", 3, &err), CR_OK);
+    assert_int_equal(cr_reply_wait(x, "r1", 5, &got, &is_there, &err), CR_OK);
+    assert_true(is_there && got.num_bytes == 3 && memcmp(got.data, "a\0b", 3) == 0);
+    assert_int_equal(cr_reply_wait(x, "r1", 0.05, &got, &is_there, &err), CR_OK);
+    assert_false(is_there);
+    cr_buf_free(&got);
+    cr_exchange_close(x);
+}
+
 static void an_absent_server_is_a_deadline(void **state)
 {
     cr_exchange *x;
@@ -217,6 +236,7 @@ int main(void)
         cmocka_unit_test(each_entry_is_delivered_once),
         cmocka_unit_test(what_a_dead_consumer_left_is_taken_over),
         cmocka_unit_test(a_killed_server_loses_nothing),
+        cmocka_unit_test(a_reply_is_taken_once),
         cmocka_unit_test(an_absent_server_is_a_deadline),
         cmocka_unit_test(records_survive_and_refuse),
     };
