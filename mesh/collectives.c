@@ -1,8 +1,8 @@
 /* collectives.c -- small and occasional collectives (see collectives.h).
  *
  * They pass through the group's staging area in rounds of CRI_STAGE_BYTES a rank: put my next piece,
- * enter, meet, read the others' pieces, end. Two staging slots alternate, so a rank that is one round
- * ahead never waits for the slow reader of the last one. Over MPI the pieces of a round are
+ * enter, meet, read the others' pieces. Two staging slots alternate, so that one meeting a round is
+ * enough. Over MPI the pieces of a round are
  * all-gathered where every rank needs all of them, and sent directly otherwise. */
 #include "mesh/collectives.h"
 #include "mesh/flight.h"
@@ -56,15 +56,11 @@ static char *stage_of(const call *c, int rank)
     return c->group->stage->data + at * CRI_STAGE_BYTES;
 }
 
-static cr_status stage_begin(call *c, cr_err *err)
+/* The other half: nobody reads it any more, because a rank enters a round only after it has read the
+ * round before, and this rank has met everybody in that one. */
+static void stage_begin(call *c)
 {
     c->slot = (int)(c->group->stage_uses++ % 2);
-    return cri_window_begin(c->group->stage, c->slot, c->name, c->event, err);
-}
-
-static void stage_end(call *c)
-{
-    cri_window_end(c->group->stage, c->slot);
 }
 
 static cr_status check_int(const call *c, size_t num_bytes, cr_err *err)
@@ -126,12 +122,11 @@ static cr_status all_reduce_round(call *c, const vector *v, size_t at, size_t nu
     MPI_Request request;
 
     if (g->transport == CRI_SHARED) {
-        CR_TRY(stage_begin(c, err));
+        stage_begin(c);
         memcpy(stage_of(c, g->rank), mine, num_bytes);
         CR_TRY(call_meet(c, num_bytes, /*is_equal=*/true, err));
         for (int r = 0; r < g->num_ranks; r++)
             combine(v, at, stage_of(c, r), num, r == 0);
-        stage_end(c);
         return CR_OK;
     }
     CR_TRY(call_meet(c, num_bytes, /*is_equal=*/true, err));
@@ -195,11 +190,10 @@ cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data, 
     if (group->transport == CRI_SHARED) {
         for (size_t at = 0; at < num_bytes || at == 0; at += CRI_STAGE_BYTES) {
             size_t num = num_bytes - at < CRI_STAGE_BYTES ? num_bytes - at : CRI_STAGE_BYTES;
-            CR_TRY(stage_begin(&c, err));
+            stage_begin(&c);
             if (group->rank == root) memcpy(stage_of(&c, root), bytes + at, num);
             CR_TRY(call_meet(&c, num_bytes, /*is_equal=*/true, err));
             if (group->rank != root) memcpy(bytes + at, stage_of(&c, root), num);
-            stage_end(&c);
         }
     } else {
         CR_TRY(call_meet(&c, num_bytes, /*is_equal=*/true, err));
@@ -242,7 +236,7 @@ static cr_status gather_bytes_shared(call *c, const char *data, size_t num_bytes
     size_t longest = 0;
 
     for (size_t at = 0; at == 0 || at < longest; at += CRI_STAGE_BYTES) {
-        CR_TRY(stage_begin(c, err));
+        stage_begin(c);
         if (piece(num_bytes, at) > 0) memcpy(stage_of(c, g->rank), data + at, piece(num_bytes, at));
         CR_TRY(call_meet(c, num_bytes, /*is_equal=*/false, err));
         if (at == 0) lay_out(c, num_bytes, out, offsets);
@@ -252,7 +246,6 @@ static cr_status gather_bytes_shared(call *c, const char *data, size_t num_bytes
             memcpy(out->data + offsets[r] + (at < total ? at : 0), stage_of(c, r),
                    piece(total, at));
         }
-        stage_end(c);
     }
     return CR_OK;
 }
@@ -358,7 +351,7 @@ static cr_status all_to_all_shared(call *c, exchange *x, cr_err *err)
 
     for (size_t at = 0; at == 0 || at < x->longest; at += CRI_STAGE_BYTES) {
         size_t recv_at = 0;
-        CR_TRY(stage_begin(c, err));
+        stage_begin(c);
         put_stream(x, at, stage_of(c, g->rank));
         CR_TRY(call_meet(c, x->total, /*is_equal=*/false, err));
         for (int r = 0; r < g->num_ranks; r++) {
@@ -366,7 +359,6 @@ static cr_status all_to_all_shared(call *c, exchange *x, cr_err *err)
             take_stream(x, at, stage_of(c, r), r, recv_at);
             recv_at += x->recv_bytes[r];
         }
-        stage_end(c);
     }
     return CR_OK;
 }

@@ -84,7 +84,7 @@ cr_status cri_group_open_shared(cr_group *g, cr_err *err)
 {
     size_t n = (size_t)g->num_ranks, stage_bytes = 2 * CRI_STAGE_BYTES * n;
 
-    CR_TRY(cri_window_create(g, 2, stage_bytes + n * sizeof(cri_member), &g->stage, err));
+    CR_TRY(cri_window_create(g, 0, stage_bytes + n * sizeof(cri_member), &g->stage, err));
     g->members = (cri_member *)(void *)(g->stage->data + stage_bytes);
     return CR_OK;
 }
