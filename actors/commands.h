@@ -5,7 +5,7 @@
 #include "base/args.h"
 
 /* Defined in actors/cmd_<name>.c. */
-#define CR_COMMAND_LIST(X)
+#define CR_COMMAND_LIST(X) X(reward)
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)
