@@ -48,10 +48,11 @@ static cr_status score_entry(worker *w, const cr_entry *entry, cr_err *err)
         cr_record_set_real(&sample, "reward", verdict.reward);
         cr_record_set_text(&sample, "status", verdict.status, strlen(verdict.status));
         cr_record_set_text(&sample, "detail", verdict.detail, strlen(verdict.detail));
-        if (cr_record_pack(&sample, &packed, err) == CR_OK)
-            cr_stream_move(w->x, entry, "reward", "scored", entry->id, packed.data,
-                           packed.num_bytes, NULL, err);
+        CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
+        CR_TRY_GOTO(out, cr_stream_move(w->x, entry, "reward", "scored", entry->id, packed.data,
+                                        packed.num_bytes, NULL, err));
     }
+out:
     cr_record_free(&sample);
     cr_buf_free(&packed);
     return cr_fail_add(err, "sample %s", entry->id);
