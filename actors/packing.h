@@ -1,0 +1,25 @@
+/* packing.h -- which sample goes to which rank, mini-batch and micro-batch, and the record that takes
+ * it there.
+ *
+ * Flow 7 of 9. A step's samples are shuffled (keyed by seed and step), cut into mini-batches of
+ * dp * per_device_train_batch_size * gradient_accumulation_steps (one optimizer update each), and
+ * each mini-batch is dealt to the dp ranks so that their tokens balance. Every loss denominator is
+ * counted over the whole mini-batch, so the gradient does not depend on the dealing.
+ *
+ * A rank's record has, per sample, `prompt_lengths`, `lengths` (response tokens), `mini` (which
+ * mini-batch), and ragged over all its samples `ids` (prompt and response joined) and, per response
+ * token, what the caller adds in the same order.
+ */
+#ifndef CR_PACKING_H
+#define CR_PACKING_H
+
+#include "base/base.h"
+
+/* Deal samples to ranks. tokens[num_samples]; out_rank, out_mini [num_samples]. order: the order in
+ * which a rank meets its samples is that of out_order (a permutation of all samples). mini_size is
+ * the number of samples of one update; the last mini-batch may be smaller. */
+void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t mini_size,
+                     uint64_t seed, uint64_t epoch, uint32_t *out_order, int32_t *out_mini,
+                     int32_t *out_rank);
+
+#endif

@@ -1,0 +1,474 @@
+/* attention.c -- causal attention, packed and cached, forward and backward (models.md 7.5).
+ *
+ * Keys come in tiles of 64 positions from the start of the sequence: K transposed [D][64] (lanes over
+ * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32. A cache block is such a
+ * pair of tiles per kv head, so decoding reads what a packed forward builds in scratch, and both run
+ * attend() on up to 8 query rows that share the tiles (neighbouring rows, or the heads of a group).
+ * What a row gets does not depend on the rows beside it: each lane adds its keys in order.
+ */
+#include "kernels/cpu/variant/entries.h"
+
+#include <math.h>
+
+enum { TILE = CR_KV_BLOCK, MOST_ROWS = 8, MOST_VECTORS = 16 /* head_dim up to 256 */ };
+
+CR_INLINE int64_t padded(int64_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
+/* Floats of one kv head's tiles: K [D][64] then V [64][Dp]. */
+CR_INLINE int64_t tile_floats(int64_t head_dim)
+{
+    return head_dim * TILE + TILE * padded(head_dim);
+}
+
+CR_INLINE void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = dtype == CR_BF16 ? bf16_get(((const uint16_t *)src)[at + i])
+                                  : ((const float *)src)[at + i];
+}
+
+CR_INLINE void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, int64_t at)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (dtype == CR_BF16)
+            ((uint16_t *)dst)[at + i] = bf16_of(src[i]);
+        else
+            ((float *)dst)[at + i] = src[i];
+}
+
+/* Write one key and value (at element `at` of k and v) into place `slot` of a tile pair. */
+static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, int64_t head_dim,
+                      int64_t slot, float *tiles)
+{
+    float *vt = tiles + head_dim * TILE + slot * padded(head_dim);
+
+    for (int64_t d = 0; d < head_dim; d++)
+        tiles[d * TILE + slot] =
+            dtype == CR_BF16 ? bf16_get(((const uint16_t *)k)[at + d]) : ((const float *)k)[at + d];
+    widen(dtype, v, at, head_dim, vt);
+    for (int64_t d = head_dim; d < padded(head_dim); d++)
+        vt[d] = 0;
+}
+
+/* One query row that is being computed. */
+typedef struct row {
+    float q[256], o[256];
+    int64_t num_keys, first_key; /* keys first_key .. num_keys - 1 are seen */
+    float most, sum;
+    int64_t out; /* element of o where it goes, and of lse */
+    int64_t lse_at;
+} row;
+
+/* s[r][64] = scale * q_r . K, -inf outside the row's keys; tile begins at position k0. */
+CR_INLINE void scores(int num, const row *rows, const float *kt, int64_t head_dim, int64_t k0,
+                      float scale, v16 s[][4])
+{
+    for (int r = 0; r < num; r++) {
+        v16 a = v_set(0), b = a, c = a, e = a;
+        for (int64_t d = 0; d < head_dim; d++) {
+            v16 q = v_set(rows[r].q[d]);
+            a = v_fma(q, v_load(kt + d * TILE), a);
+            b = v_fma(q, v_load(kt + d * TILE + 16), b);
+            c = v_fma(q, v_load(kt + d * TILE + 32), c);
+            e = v_fma(q, v_load(kt + d * TILE + 48), e);
+        }
+        s[r][0] = a, s[r][1] = b, s[r][2] = c, s[r][3] = e;
+        for (int i = 0; i < 4; i++) {
+            i16x32 key = v_lanes() + (int32_t)(k0 + 16 * i);
+            i16x32 is_seen =
+                (key < (int32_t)rows[r].num_keys) & (key >= (int32_t)rows[r].first_key);
+            s[r][i] = v_select(is_seen, s[r][i] * v_set(scale), v_set(-INFINITY));
+        }
+    }
+}
+
+/* Take one tile into the online softmax of the rows. */
+CR_INLINE void take_values(int num, int vectors, row *rows, const float *vt, int64_t dp,
+                           int64_t keys, float p[][TILE])
+{
+    v16 acc[MOST_ROWS * 2];
+
+    for (int g = 0; g < vectors;
+         g += 2) { /* two vectors of D at a time keep the sums in registers */
+        int wide = vectors - g < 2 ? 1 : 2;
+        for (int r = 0; r < num; r++)
+            for (int w = 0; w < wide; w++)
+                acc[r * 2 + w] = v_load(rows[r].o + 16 * (g + w));
+        for (int64_t j = 0; j < keys; j++)
+            for (int w = 0; w < wide; w++) {
+                v16 v = v_load(vt + j * dp + 16 * (g + w));
+#pragma GCC unroll 8
+                for (int r = 0; r < num; r++)
+                    acc[r * 2 + w] = v_fma(v_set(p[r][j]), v, acc[r * 2 + w]);
+            }
+        for (int r = 0; r < num; r++)
+            for (int w = 0; w < wide; w++)
+                v_store(rows[r].o + 16 * (g + w), acc[r * 2 + w]);
+    }
+}
+
+CR_INLINE void attend_tile(int num, row *rows, const float *tiles, int64_t head_dim, int64_t k0,
+                           float scale)
+{
+    int64_t dp = padded(head_dim), keys = 0;
+    v16 s[MOST_ROWS][4];
+    float p[MOST_ROWS][TILE];
+
+    scores(num, rows, tiles, head_dim, k0, scale, s);
+    for (int r = 0; r < num; r++) {
+        v16 best = v_max(v_max(s[r][0], s[r][1]), v_max(s[r][2], s[r][3])), sum = v_set(0);
+        float most = v_greatest(best), shrink;
+        int64_t here = rows[r].num_keys - k0;
+        if (here > TILE) here = TILE;
+        if (here > keys) keys = here;
+        if (rows[r].most > most) most = rows[r].most;
+        if (most == -INFINITY) { /* nothing seen yet (a window that begins later) */
+            memset(p[r], 0, sizeof p[r]);
+            continue;
+        }
+        for (int i = 0; i < 4; i++) {
+            v16 e = v_select(s[r][i] > v_set(-INFINITY), v_exp(s[r][i] - v_set(most)), v_set(0));
+            v_store(p[r] + 16 * i, e);
+            sum = sum + e;
+        }
+        shrink = rows[r].sum > 0 ? expf(rows[r].most - most) : 0;
+        rows[r].sum = rows[r].sum * shrink + v_sum(sum);
+        rows[r].most = most;
+        if (shrink != 1)
+            for (int64_t d = 0; d < dp; d += 16)
+                v_store(rows[r].o + d, v_load(rows[r].o + d) * v_set(shrink));
+    }
+    take_values(num, (int)(dp / 16), rows, tiles + head_dim * TILE, dp, keys, p);
+}
+
+#define ROWS_CASE(n, call) \
+    case n: {              \
+        enum { NUM = n };  \
+        call;              \
+        break;             \
+    }
+#define FOR_ROWS(num, call) \
+    switch (num) {          \
+        ROWS_CASE(1, call)  \
+        ROWS_CASE(2, call)  \
+        ROWS_CASE(3, call)  \
+        ROWS_CASE(4, call)  \
+        ROWS_CASE(5, call)  \
+        ROWS_CASE(6, call)  \
+        ROWS_CASE(7, call)  \
+        ROWS_CASE(8, call)  \
+    }
+
+static __attribute__((noinline)) void attend(int num, row *rows, const float *tiles,
+                                             int64_t head_dim, int64_t k0, float scale)
+{
+    FOR_ROWS(num, attend_tile(NUM, rows, tiles, head_dim, k0, scale))
+}
+
+static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t head_dim,
+                      int64_t pos, int64_t window)
+{
+    widen(dtype, q, at, head_dim, r->q);
+    memset(r->o, 0, (size_t)padded(head_dim) * 4);
+    r->num_keys = pos + 1;
+    r->first_key = window > 0 && pos + 1 > window ? pos + 1 - window : 0;
+    r->most = -INFINITY;
+    r->sum = 0;
+    r->out = at;
+}
+
+static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
+{
+    float inverse = 1.0f / r->sum;
+
+    for (int64_t d = 0; d < head_dim; d++)
+        r->o[d] *= inverse;
+    narrow(dtype, r->o, head_dim, o, r->out);
+}
+
+/* ---- packed ---- */
+
+/* Tiles of one sequence and kv head; keys behind the end are zero. */
+static void build_tiles(cr_dtype dtype, const void *k, const void *v, int64_t first, int64_t len,
+                        int64_t kv_heads, int64_t kv, int64_t head_dim, float *tiles)
+{
+    int64_t num = (len + TILE - 1) / TILE;
+
+    if (len % TILE)
+        memset(tiles + (num - 1) * tile_floats(head_dim), 0, (size_t)tile_floats(head_dim) * 4);
+    for (int64_t i = 0; i < len; i++)
+        store_key(dtype, k, v, ((first + i) * kv_heads + kv) * head_dim, head_dim, i % TILE,
+                  tiles + i / TILE * tile_floats(head_dim));
+}
+
+static int64_t longest(const cr_attention_args *a)
+{
+    int64_t most = 0;
+
+    for (int64_t s = 0; s < a->num_seqs; s++)
+        if (a->cu_seqlens[s + 1] - a->cu_seqlens[s] > most)
+            most = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
+    return most;
+}
+
+static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles)
+{
+    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
+            group = a->num_heads / a->num_kv_heads, floats = tile_floats(a->head_dim);
+    row rows[MOST_ROWS];
+
+    build_tiles(a->dtype, a->k, a->v, first, len, a->num_kv_heads, kv, a->head_dim, tiles);
+    for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+        for (int64_t i = 0; i < len; i += MOST_ROWS) {
+            int num = len - i < MOST_ROWS ? (int)(len - i) : MOST_ROWS;
+            int64_t from;
+            for (int r = 0; r < num; r++)
+                begin_row(&rows[r], a->dtype, a->q,
+                          ((first + i + r) * a->num_heads + h) * a->head_dim, a->head_dim, i + r,
+                          a->window);
+            from = rows[0].first_key / TILE;
+            for (int64_t t = from; t * TILE < i + num; t++)
+                attend(num, rows, tiles + t * floats, a->head_dim, t * TILE, a->scale);
+            for (int r = 0; r < num; r++) {
+                if (a->lse)
+                    a->lse[(first + i + r) * a->num_heads + h] = rows[r].most + logf(rows[r].sum);
+                end_row(&rows[r], a->dtype, a->head_dim, a->o);
+            }
+        }
+}
+
+cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *err)
+{
+    int64_t per = (longest(a) + TILE - 1) / TILE * tile_floats(a->head_dim);
+    float *tiles = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+
+    (void)err;
+#pragma omp parallel for schedule(dynamic) num_threads(dev->num_threads) if (dev->num_threads > 1)
+    for (int64_t work = 0; work < a->num_seqs * a->num_kv_heads; work++)
+        attend_sequence(a, work / a->num_kv_heads, work % a->num_kv_heads,
+                        tiles + per * cri_thread());
+    return CR_OK;
+}
+
+/* ---- cached ---- */
+
+size_t CR_V(kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                            int64_t head_dim)
+{
+    (void)dev;
+    (void)dtype;
+    return (size_t)(num_kv_heads * tile_floats(head_dim)) * 4;
+}
+
+/* The tiles that hold position pos of a row's slot, for kv head kv. */
+static float *tiles_at(const cr_attention_cached_args *a, int64_t slot, int64_t pos, int64_t kv)
+{
+    int64_t block = a->block_table[slot * a->max_blocks + pos / TILE];
+
+    return (float *)a->blocks + (block * a->num_kv_heads + kv) * tile_floats(a->head_dim);
+}
+
+/* Rows r0 .. r1-1 belong to one slot: their heads of one kv group go together, up to 8 at a time. */
+static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t r1, int64_t kv)
+{
+    int64_t group = a->num_heads / a->num_kv_heads, total = (r1 - r0) * group,
+            slot = a->row_slot[r0];
+    row rows[MOST_ROWS];
+
+    for (int64_t i = 0; i < total; i += MOST_ROWS) {
+        int num = total - i < MOST_ROWS ? (int)(total - i) : MOST_ROWS;
+        int64_t most = 0, from = INT64_MAX;
+        for (int k = 0; k < num; k++) {
+            int64_t r = r0 + (i + k) / group, h = kv * group + (i + k) % group;
+            begin_row(&rows[k], a->dtype, a->q, (r * a->num_heads + h) * a->head_dim, a->head_dim,
+                      a->row_pos[r], a->window);
+            if (rows[k].num_keys > most) most = rows[k].num_keys;
+            if (rows[k].first_key / TILE < from) from = rows[k].first_key / TILE;
+        }
+        for (int64_t t = from; t * TILE < most; t++)
+            attend(num, rows, tiles_at(a, slot, t * TILE, kv), a->head_dim, t * TILE, a->scale);
+        for (int k = 0; k < num; k++)
+            end_row(&rows[k], a->dtype, a->head_dim, a->o);
+    }
+}
+
+cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
+{
+    (void)err;
+    for (int64_t r = 0; r < a->num_rows; r++)
+        for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
+            store_key(a->dtype, a->k, a->v, (r * a->num_kv_heads + kv) * a->head_dim, a->head_dim,
+                      a->row_pos[r] % TILE, tiles_at(a, a->row_slot[r], a->row_pos[r], kv));
+#pragma omp parallel for schedule(dynamic) \
+    num_threads(dev->num_threads) if (dev->num_threads > 1 && a->num_rows >= 16)
+    for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
+        for (int64_t r = 0, end; r < a->num_rows; r = end) {
+            for (end = r + 1; end < a->num_rows && a->row_slot[end] == a->row_slot[r]; end++)
+                continue;
+            attend_cached(a, r, end, kv);
+        }
+    return CR_OK;
+}
+
+/* ---- backward ---- */
+
+/* Per key tile, for the rows that see it: P from lse, dV += P dO, dP = dO V^T, dS = P (dP - delta),
+ * dK += scale dS q, dq += scale dS K. One task owns a kv head, so every sum has one order. */
+typedef struct grad_work {
+    float *kt, *vt, *kr, *dk, *dv; /* K^T, V^T [D][64]; K, dK, dV [64][Dp] of the current tile */
+    float *dq;                     /* [len, group, Dp] of the whole sequence */
+} grad_work;
+
+typedef struct grad_row {
+    float q[256], d_o[256];
+    float lse, delta;
+    float *dq;
+    row seen; /* num_keys and first_key only */
+} grad_row;
+
+CR_INLINE void grad_rows(int num, grad_row *rows, const grad_work *w, int64_t head_dim, int64_t k0,
+                         float scale)
+{
+    int64_t dp = padded(head_dim), keys = 0;
+    float p[MOST_ROWS][TILE], ds[MOST_ROWS][TILE];
+
+    for (int r = 0; r < num; r++) {
+        v16 s[4] = {v_set(0), v_set(0), v_set(0), v_set(0)},
+            t[4] = {v_set(0), v_set(0), v_set(0), v_set(0)};
+        int64_t here = rows[r].seen.num_keys - k0;
+        if (here > TILE) here = TILE;
+        if (here > keys) keys = here;
+        for (int64_t d = 0; d < head_dim; d++) {
+            v16 q = v_set(rows[r].q[d]), g = v_set(rows[r].d_o[d]);
+            for (int i = 0; i < 4; i++) {
+                s[i] = v_fma(q, v_load(w->kt + d * TILE + 16 * i), s[i]);
+                t[i] = v_fma(g, v_load(w->vt + d * TILE + 16 * i), t[i]);
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            i16x32 key = v_lanes() + (int32_t)(k0 + 16 * i);
+            i16x32 is_seen =
+                (key < (int32_t)rows[r].seen.num_keys) & (key >= (int32_t)rows[r].seen.first_key);
+            v16 e = v_select(is_seen, v_exp(s[i] * v_set(scale) - v_set(rows[r].lse)), v_set(0));
+            v_store(p[r] + 16 * i, e);
+            v_store(ds[r] + 16 * i, e * (t[i] - v_set(rows[r].delta)) * v_set(scale));
+        }
+    }
+    for (int64_t d = 0; d < dp; d += 16) {
+        v16 g[MOST_ROWS], q[MOST_ROWS], dq[MOST_ROWS];
+        for (int r = 0; r < num; r++)
+            g[r] = v_load(rows[r].d_o + d), q[r] = v_load(rows[r].q + d),
+            dq[r] = v_load(rows[r].dq + d);
+        for (int64_t j = 0; j < keys; j++) {
+            v16 dv = v_load(w->dv + j * dp + d), dk = v_load(w->dk + j * dp + d),
+                k = v_load(w->kr + j * dp + d);
+#pragma GCC unroll 8
+            for (int r = 0; r < num; r++) {
+                v16 a = v_set(ds[r][j]);
+                dv = v_fma(v_set(p[r][j]), g[r], dv);
+                dk = v_fma(a, q[r], dk);
+                dq[r] = v_fma(a, k, dq[r]);
+            }
+            v_store(w->dv + j * dp + d, dv);
+            v_store(w->dk + j * dp + d, dk);
+        }
+        for (int r = 0; r < num; r++)
+            v_store(rows[r].dq + d, dq[r]);
+    }
+}
+
+static __attribute__((noinline)) void run_grad(int num, grad_row *rows, const grad_work *w,
+                                               int64_t head_dim, int64_t k0, float scale)
+{
+    FOR_ROWS(num, grad_rows(NUM, rows, w, head_dim, k0, scale))
+}
+
+static void load_grad_row(const cr_attention_grad_args *g, int64_t token, int64_t i, int64_t h,
+                          int64_t group, const grad_work *w, grad_row *r)
+{
+    const cr_attention_args *a = &g->fwd;
+    int64_t at = (token * a->num_heads + h) * a->head_dim, dp = padded(a->head_dim);
+    float o[256];
+
+    widen(a->dtype, a->q, at, a->head_dim, r->q);
+    widen(a->dtype, g->d_o, at, a->head_dim, r->d_o);
+    widen(a->dtype, a->o, at, a->head_dim, o);
+    r->delta = 0;
+    for (int64_t d = 0; d < a->head_dim; d++)
+        r->delta += o[d] * r->d_o[d];
+    for (int64_t d = a->head_dim; d < dp; d++)
+        r->q[d] = r->d_o[d] = 0;
+    r->lse = a->lse[token * a->num_heads + h];
+    r->dq = w->dq + (i * group + h % group) * dp;
+    r->seen.num_keys = i + 1;
+    r->seen.first_key = a->window > 0 && i + 1 > a->window ? i + 1 - a->window : 0;
+}
+
+static void grad_sequence(const cr_attention_grad_args *g, int64_t s, int64_t kv,
+                          const grad_work *w)
+{
+    const cr_attention_args *a = &g->fwd;
+    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
+            group = a->num_heads / a->num_kv_heads, d = a->head_dim, dp = padded(d);
+    grad_row rows[MOST_ROWS];
+
+    memset(w->dq, 0, (size_t)(len * group * dp) * 4);
+    for (int64_t k0 = 0; k0 < len; k0 += TILE) {
+        int64_t keys = len - k0 < TILE ? len - k0 : TILE;
+        memset(w->kt, 0,
+               (size_t)(2 * d * TILE + 3 * TILE * dp) * 4); /* all five tiles lie together */
+        for (int64_t j = 0; j < keys; j++) {
+            int64_t at = ((first + k0 + j) * a->num_kv_heads + kv) * d;
+            float v[256];
+            widen(a->dtype, a->k, at, d, w->kr + j * dp);
+            widen(a->dtype, a->v, at, d, v);
+            for (int64_t e = 0; e < d; e++) {
+                w->kt[e * TILE + j] = w->kr[j * dp + e];
+                w->vt[e * TILE + j] = v[e];
+            }
+        }
+        for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+            for (int64_t i = k0; i < len; i += MOST_ROWS) {
+                int num = len - i < MOST_ROWS ? (int)(len - i) : MOST_ROWS;
+                if (a->window > 0 && i + 1 > k0 + keys + a->window) break;
+                for (int r = 0; r < num; r++)
+                    load_grad_row(g, first + i + r, i + r, h, group, w, &rows[r]);
+                run_grad(num, rows, w, d, k0, a->scale);
+            }
+        for (int64_t j = 0; j < keys; j++) {
+            int64_t at = ((first + k0 + j) * a->num_kv_heads + kv) * d;
+            narrow(a->dtype, w->dk + j * dp, d, g->dk, at);
+            narrow(a->dtype, w->dv + j * dp, d, g->dv, at);
+        }
+    }
+    for (int64_t i = 0; i < len; i++)
+        for (int64_t h = 0; h < group; h++)
+            narrow(a->dtype, w->dq + (i * group + h) * dp, d, g->dq,
+                   ((first + i) * a->num_heads + kv * group + h) * d);
+}
+
+cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, cr_err *err)
+{
+    const cr_attention_args *a = &g->fwd;
+    int64_t d = a->head_dim, dp = padded(d), group = a->num_heads / a->num_kv_heads,
+            tiles = 2 * d * TILE + 3 * TILE * dp;
+    int64_t per = tiles + longest(a) * group * dp;
+    float *all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+
+    (void)err;
+#pragma omp parallel for schedule(dynamic) num_threads(dev->num_threads) if (dev->num_threads > 1)
+    for (int64_t work = 0; work < a->num_seqs * a->num_kv_heads; work++) {
+        float *mine = all + per * cri_thread();
+        grad_work w = {mine,
+                       mine + d * TILE,
+                       mine + 2 * d * TILE,
+                       mine + 2 * d * TILE + TILE * dp,
+                       mine + 2 * d * TILE + 2 * TILE * dp,
+                       mine + tiles};
+        grad_sequence(g, work / a->num_kv_heads, work % a->num_kv_heads, &w);
+    }
+    return CR_OK;
+}

@@ -1,0 +1,41 @@
+/* entries.h -- the functions of one variant, as its table names them. */
+#ifndef CR_ENTRIES_H
+#define CR_ENTRIES_H
+
+#include "kernels/cpu/variant/simd.h"
+
+cr_status CR_V(cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+                     size_t num, cr_err *err);
+cr_status CR_V(add)(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num,
+                    cr_err *err);
+cr_status CR_V(scale)(cr_device *dev, float *x, float factor, size_t num, cr_err *err);
+cr_status CR_V(square_sum)(cr_device *dev, const float *x, size_t num, double *out, cr_err *err);
+cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err);
+size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w);
+cr_status CR_V(pack)(cr_device *dev, const cr_weight *w, void *packed, cr_err *err);
+cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err);
+cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err *err);
+cr_status CR_V(rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err);
+cr_status CR_V(rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err);
+cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err);
+cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+                       size_t num, cr_err *err);
+cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                            const void *dh, void *dgate, void *dup, size_t num, cr_err *err);
+cr_status CR_V(embedding_grad)(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
+                               int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err);
+cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *err);
+cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
+size_t CR_V(kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                            int64_t head_dim);
+cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err);
+cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err);
+cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
+cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
+                       float *logits, cr_err *err);
+cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
+                                int64_t vocab_size, const int32_t *labels, float *log_prob,
+                                float *entropy, cr_err *err);
+extern const cr_kernels CR_V(cpu_kernels);
+
+#endif

@@ -1,0 +1,421 @@
+/* gemm.c -- packing, the register tile, and the three products of a Linear (see gemm.h).
+ *
+ * Register tile with AVX-512: 12 rows x 32 columns (24 accumulators); fewer rows take several panels
+ * at once so that a single row (decoding) still has 8 independent chains. AVX2 has 16 registers of
+ * half the width: 4 rows x 16 columns twice. Rows of A stay in L2 (MC), a panel of B in L1/L2.
+ * Bytes: A is read n / 32 times, B m / 12 times from the near caches.
+ */
+#include "kernels/cpu/variant/gemm.h"
+#include "kernels/cpu/variant/entries.h"
+
+enum { MC = 192, NC = 1024 };
+
+/* ---- packing ---- */
+
+/* Unit i of a row of k elements. */
+CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k)
+{
+    uint32_t u;
+
+    if (dtype == CR_F32) {
+        memcpy(&u, (const char *)row + 4 * i, 4);
+    } else if (gemm_has_pairs(dtype)) {
+        if (2 * i + 1 < k)
+            memcpy(&u, (const char *)row + 4 * i, 4);
+        else
+            u = ((const uint16_t *)row)[2 * i];
+    } else {
+        u = (uint32_t)((const uint16_t *)row)[i] << 16;
+    }
+    return u;
+}
+
+/* Reads 32 rows side by side and writes in order. */
+CR_INLINE void pack_panel(cr_dtype dtype, const char *w, int64_t row_bytes, int64_t cols, int64_t k,
+                          uint32_t *panel)
+{
+    int64_t units = gemm_units(dtype, k);
+
+    for (int64_t i = 0; i < units; i++, panel += CRI_PANEL)
+        for (int64_t j = 0; j < CRI_PANEL; j++)
+            panel[j] = j < cols ? unit_of(dtype, w + j * row_bytes, i, k) : 0;
+}
+
+void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int64_t k,
+                     uint32_t *panels)
+{
+    int64_t units = gemm_units(dtype, k), row_bytes = ldw * (int64_t)cr_dtype_bytes(dtype);
+
+    for (int64_t n0 = 0; n0 < n; n0 += CRI_PANEL, panels += units * CRI_PANEL) {
+        const char *rows = (const char *)w + n0 * row_bytes;
+        if (n - n0 < CRI_PANEL)
+            pack_panel(dtype, rows, row_bytes, n - n0, k, panels);
+        else if (dtype == CR_F32)
+            pack_panel(CR_F32, rows, row_bytes, CRI_PANEL, k, panels);
+        else
+            pack_panel(CR_BF16, rows, row_bytes, CRI_PANEL, k, panels);
+    }
+}
+
+void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int64_t n,
+                     uint32_t *panels)
+{
+    int64_t units = gemm_units(dtype, k);
+
+    for (int64_t n0 = 0; n0 < n; n0 += CRI_PANEL) {
+        uint32_t *panel = panels + n0 * units;
+        int64_t cols = n - n0 < CRI_PANEL ? n - n0 : CRI_PANEL;
+        for (int64_t i = 0; i < units; i++, panel += CRI_PANEL) {
+            if (cols < CRI_PANEL) memset(panel, 0, CRI_PANEL * 4);
+            if (dtype == CR_F32) {
+                memcpy(panel, (const uint32_t *)w + i * ldw + n0, (size_t)cols * 4);
+            } else if (gemm_has_pairs(dtype)) {
+                const uint16_t *low = (const uint16_t *)w + 2 * i * ldw + n0, *high = low + ldw;
+                if (2 * i + 1 < k)
+                    for (int64_t j = 0; j < cols; j++)
+                        panel[j] = low[j] | (uint32_t)high[j] << 16;
+                else
+                    for (int64_t j = 0; j < cols; j++)
+                        panel[j] = low[j];
+            } else {
+                const uint16_t *row = (const uint16_t *)w + i * ldw + n0;
+                for (int64_t j = 0; j < cols; j++)
+                    panel[j] = (uint32_t)row[j] << 16;
+            }
+        }
+    }
+}
+
+void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out)
+{
+    int64_t units = gemm_units(dtype, k);
+
+    for (int64_t r = 0; r < m; r++, out += units) {
+        const uint16_t *row = (const uint16_t *)a + r * lda;
+        if (dtype == CR_F32) {
+            memcpy(out, (const uint32_t *)a + r * lda, (size_t)k * 4);
+        } else if (gemm_has_pairs(dtype)) {
+            memcpy(out, row, (size_t)(k / 2) * 4);
+            if (k % 2) out[k / 2] = row[k - 1];
+        } else {
+            for (int64_t i = 0; i < k; i++)
+                out[i] = (uint32_t)row[i] << 16;
+        }
+    }
+}
+
+void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+{
+    int64_t units = gemm_units(dtype, k);
+
+    for (int64_t i = 0; i < units; i++, out += m) {
+        if (dtype == CR_F32) {
+            memcpy(out, (const uint32_t *)a + i * lda, (size_t)m * 4);
+        } else if (gemm_has_pairs(dtype)) {
+            const uint16_t *low = (const uint16_t *)a + 2 * i * lda, *high = low + lda;
+            if (2 * i + 1 < k)
+                for (int64_t j = 0; j < m; j++)
+                    out[j] = low[j] | (uint32_t)high[j] << 16;
+            else
+                for (int64_t j = 0; j < m; j++)
+                    out[j] = low[j];
+        } else {
+            const uint16_t *row = (const uint16_t *)a + i * lda;
+            for (int64_t j = 0; j < m; j++)
+                out[j] = (uint32_t)row[j] << 16;
+        }
+    }
+}
+
+/* ---- the register tile ---- */
+
+CR_INLINE v16 multiply_add(bool is_pairs, uint32_t a, v16 b, v16 acc)
+{
+    float x;
+#if defined(__AVX512BF16__)
+    if (is_pairs)
+        return (v16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
+#endif
+    (void)is_pairs;
+    memcpy(&x, &a, 4);
+    return v_fma(v_set(x), b, acc);
+}
+
+/* rows x (32 * num_panels) sums into acc, starting from what acc holds. */
+CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, const uint32_t *a,
+                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, v16 *out)
+{
+    v16 acc[24];
+
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * num_panels * 2; i++)
+        acc[i] = out[i];
+    for (int64_t k = 0; k < units; k++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < num_panels; p++) {
+            v16 b0 = v_load((const float *)panel + (p * units + k) * CRI_PANEL);
+            v16 b1 = v_load((const float *)panel + (p * units + k) * CRI_PANEL + 16);
+#pragma GCC unroll 12
+            for (int r = 0; r < rows; r++) {
+                uint32_t x = a[r * row_stride + k * k_stride];
+                acc[(r * num_panels + p) * 2] =
+                    multiply_add(is_pairs, x, b0, acc[(r * num_panels + p) * 2]);
+                acc[(r * num_panels + p) * 2 + 1] =
+                    multiply_add(is_pairs, x, b1, acc[(r * num_panels + p) * 2 + 1]);
+            }
+        }
+    }
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * num_panels * 2; i++)
+        out[i] = acc[i];
+}
+
+#define TILE_CASE(rows, panels)                                                    \
+    case (rows)*8 + (panels):                                                      \
+        if (is_pairs)                                                              \
+            tile(rows, panels, true, units, a, row_stride, k_stride, panel, out);  \
+        else                                                                       \
+            tile(rows, panels, false, units, a, row_stride, k_stride, panel, out); \
+        return
+
+#if defined(__AVX512F__)
+enum { MOST_ROWS = 12 };
+#else
+enum { MOST_ROWS = 4 };
+#endif
+
+/* Noinline: one copy of each tile. */
+static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, int64_t units,
+                                               const uint32_t *a, int64_t row_stride,
+                                               int64_t k_stride, const uint32_t *panel, v16 *out)
+{
+    switch (rows * 8 + panels) {
+        TILE_CASE(1, 1);
+        TILE_CASE(1, 2);
+        TILE_CASE(1, 4);
+        TILE_CASE(2, 1);
+        TILE_CASE(2, 2);
+        TILE_CASE(3, 1);
+        TILE_CASE(3, 2);
+        TILE_CASE(4, 1);
+#if defined(__AVX512F__)
+        TILE_CASE(4, 2);
+        TILE_CASE(5, 1);
+        TILE_CASE(6, 1);
+        TILE_CASE(7, 1);
+        TILE_CASE(8, 1);
+        TILE_CASE(9, 1);
+        TILE_CASE(10, 1);
+        TILE_CASE(11, 1);
+        TILE_CASE(12, 1);
+#endif
+    }
+}
+
+/* One row of a finished tile to C: columns n0 .. n0 + cols - 1 (cols <= 32). */
+static void finish_row(const gemm_out *o, int64_t m, int64_t n0, int64_t cols, const v16 *acc)
+{
+    for (int64_t j = 0; j < cols; j += 16) {
+        int64_t n = n0 + j, some = cols - j < 16 ? cols - j : 16;
+        v16 x = acc[j / 16];
+        if (o->bias)
+            x = x + (some == 16 ? v_get(o->aux_dtype, o->bias, n)
+                                : v_get_some(o->aux_dtype, o->bias, n, some));
+        if (o->add) {
+            v16 y = some == 16 ? v_get(o->aux_dtype, o->add, m * o->ldadd + n)
+                               : v_get_some(o->aux_dtype, o->add, m * o->ldadd + n, some);
+            if (o->c_dtype ==
+                CR_BF16) { /* the branch's output is rounded before the residual add */
+                uint16_t h[16];
+                v_store_bf16(h, x);
+                x = v_load_bf16(h);
+            }
+            x = x + y;
+        }
+        if (some == 16)
+            v_put(o->c_dtype, o->c, m * o->ldc + n, x);
+        else
+            v_put_some(o->c_dtype, o->c, m * o->ldc + n, x, some);
+    }
+}
+
+/* Rows m0 .. m1 of C against panels p0 .. p1. */
+static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
+                  bool is_pairs, const uint32_t *a, int64_t row_stride, int64_t k_stride,
+                  const uint32_t *panels, const gemm_out *o)
+{
+    for (int64_t p = p0; p < p1;) {
+        int64_t rows_left = m1 - m0;
+        int wide = rows_left == 1 ? 4 : rows_left <= 3 ? 2 : 1;
+        while (wide > 1 && p + wide > p1)
+            wide /= 2;
+        for (int64_t m = m0; m < m1;) {
+            int rows = m1 - m < MOST_ROWS ? (int)(m1 - m) : MOST_ROWS;
+            v16 acc[24];
+            if (rows == MOST_ROWS && m1 - m < 2 * MOST_ROWS && m1 - m > MOST_ROWS)
+                rows = (int)(m1 - m + 1) / 2; /* even halves */
+            for (int i = 0; i < rows * wide * 2; i++) {
+                acc[i] = v_set(0);
+                if (o->is_added) {
+                    int64_t col = (p + i / 2 % wide) * CRI_PANEL + i % 2 * 16, left = n - col;
+                    const float *c = (const float *)o->c + (m + i / (2 * wide)) * o->ldc + col;
+                    if (left >= 16)
+                        acc[i] = v_load(c);
+                    else if (left > 0)
+                        acc[i] = v_get_some(CR_F32, c, 0, left);
+                }
+            }
+            run_tile(rows, wide, is_pairs, units, a + m * row_stride, row_stride, k_stride,
+                     panels + p * units * CRI_PANEL, acc);
+            for (int r = 0; r < rows; r++)
+                for (int w = 0; w < wide; w++) {
+                    int64_t n0 = (p + w) * CRI_PANEL,
+                            cols = n - n0 < CRI_PANEL ? n - n0 : CRI_PANEL;
+                    finish_row(o, m + r, n0, cols, acc + (r * wide + w) * 2);
+                }
+            m += rows;
+        }
+        p += wide;
+    }
+}
+
+void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pairs,
+                const uint32_t *a, int64_t row_stride, int64_t k_stride, const uint32_t *panels,
+                const gemm_out *out)
+{
+    int64_t num_panels = (n + CRI_PANEL - 1) / CRI_PANEL;
+    int threads = (double)m * (double)n * (double)units > 2e6 ? dev->num_threads : 1;
+
+    if (m >= 2 * MC || threads == 1) {
+        int64_t num_blocks = (m + MC - 1) / MC;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+        for (int64_t b = 0; b < num_blocks; b++)
+            block(b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels, n, units, is_pairs, a,
+                  row_stride, k_stride, panels, out);
+    } else {
+        int64_t step = (num_panels + threads - 1) / threads;
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t p = 0; p < num_panels; p += step)
+            block(0, m, p, p + step < num_panels ? p + step : num_panels, n, units, is_pairs, a,
+                  row_stride, k_stride, panels, out);
+    }
+}
+
+/* ---- the products of a Linear ---- */
+
+/* A as units, where it lies if possible; slot 1 of the scratch otherwise. */
+static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t m, int64_t k,
+                                int64_t *row_stride)
+{
+    int64_t units = gemm_units(dtype, k);
+    uint32_t *packed;
+
+    *row_stride = units;
+    if (dtype == CR_F32 || (gemm_has_pairs(dtype) && k % 2 == 0)) return x;
+    packed = cri_scratch(dev, 1, (size_t)(m * units) * 4);
+    CR_V(pack_a)(dtype, x, k, m, k, packed);
+    return packed;
+}
+
+size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w)
+{
+    (void)dev;
+    return (size_t)((w->num_rows + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL *
+                    gemm_units(w->dtype, w->num_cols)) *
+           4;
+}
+
+cr_status CR_V(pack)(cr_device *dev, const cr_weight *w, void *packed, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    CR_V(pack_rows)(w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, packed);
+    return CR_OK;
+}
+
+cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k),
+            stride;
+    const uint32_t *x = units_of(dev, w->dtype, a->x, m, k, &stride);
+    size_t out_bytes = cr_dtype_bytes(a->out_dtype), aux_bytes = cr_dtype_bytes(w->dtype);
+
+    (void)err;
+    for (int64_t n0 = 0; n0 < n; n0 += NC) {
+        int64_t cols = n - n0 < NC ? n - n0 : NC;
+        const uint32_t *panels = w->packed ? (const uint32_t *)w->packed + n0 * units : NULL;
+        gemm_out out = {(char *)a->y + (size_t)n0 * out_bytes,
+                        a->out_dtype,
+                        n,
+                        false,
+                        a->bias ? (const char *)a->bias + (size_t)n0 * aux_bytes : NULL,
+                        a->add ? (const char *)a->add + (size_t)n0 * aux_bytes : NULL,
+                        n,
+                        w->dtype};
+        if (!panels) {
+            uint32_t *packed = cri_scratch(
+                dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+            CR_V(pack_rows)
+            (w->dtype, (const char *)w->data + (size_t)(n0 * k) * aux_bytes, k, cols, k, packed);
+            panels = packed;
+        }
+        CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), x, stride, 1, panels, &out);
+    }
+    return CR_OK;
+}
+
+/* dw[n, k] += dy[t, n]^T x[t, k], t in chunks whose panels of x stay in L2. */
+void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,
+                      int64_t num_rows, int64_t n, int64_t k, float *dw)
+{
+    enum { CHUNK = 256 };
+    size_t bytes = cr_dtype_bytes(dtype);
+
+    for (int64_t t = 0; t < num_rows; t += CHUNK) {
+        int64_t rows = num_rows - t < CHUNK ? num_rows - t : CHUNK, units = gemm_units(dtype, rows);
+        uint32_t *panels =
+            cri_scratch(dev, 0, (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+        const uint32_t *a = (const uint32_t *)dy + t * ld_dy;
+        int64_t stride = ld_dy;
+        gemm_out out = {dw, CR_F32, k, true, NULL, NULL, 0, CR_F32};
+        CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);
+        if (dtype != CR_F32) {
+            uint32_t *at = cri_scratch(dev, 1, (size_t)(units * n) * 4);
+            CR_V(pack_at)
+            (dtype, (const char *)dy + (size_t)(t * ld_dy) * bytes, ld_dy, rows, n, at);
+            a = at;
+            stride = n;
+        }
+        CR_V(gemm)(dev, n, k, units, gemm_has_pairs(dtype), a, 1, stride, panels, &out);
+    }
+}
+
+cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, stride;
+    size_t bytes = cr_dtype_bytes(w->dtype);
+
+    (void)err;
+    if (a->dx) { /* dx[m, k] = dy[m, n] W[n, k] */
+        const uint32_t *dy = units_of(dev, w->dtype, a->dy, m, n, &stride);
+        for (int64_t k0 = 0; k0 < k; k0 += NC) {
+            int64_t cols = k - k0 < NC ? k - k0 : NC, units = gemm_units(w->dtype, n);
+            uint32_t *panels = cri_scratch(
+                dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+            void *dx = (char *)a->dx + (size_t)k0 * bytes;
+            gemm_out out = {dx, w->dtype, k, false, NULL, a->is_dx_added ? dx : NULL, k, w->dtype};
+            CR_V(pack_cols)
+            (w->dtype, (const char *)w->data + (size_t)k0 * bytes, k, n, cols, panels);
+            CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), dy, stride, 1, panels, &out);
+        }
+    }
+    if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, a->dw);
+    if (a->dbias)
+        for (int64_t t = 0; t < m; t++)
+            for (int64_t j = 0; j < n; j++)
+                a->dbias[j] += w->dtype == CR_BF16 ? bf16_get(((const uint16_t *)a->dy)[t * n + j])
+                                                   : ((const float *)a->dy)[t * n + j];
+    return CR_OK;
+}

@@ -1,0 +1,222 @@
+/* head.c -- the vocabulary head: log-prob, entropy and their gradients, tile by tile.
+ *
+ * Logits of a block of rows against 512 words at a time stay in L2; a running maximum M, A = sum
+ * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows (models.md 7.8). Generation has
+ * whole rows of logits and reduces them with the same function over the same tiles.
+ */
+#include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/gemm.h"
+
+#include <math.h>
+
+enum { TILE = 512, ROWS = 96 };
+
+typedef struct row_state {
+    float most, sum, moment; /* M, A, C */
+} row_state;
+
+/* Take in z[0 .. n-1], n <= TILE. */
+static void take_tile(row_state *s, const float *z, int64_t n)
+{
+    v16 best = v_set(-INFINITY), sum = v_set(0), moment = v_set(0), shift;
+    float most, scale;
+
+    for (int64_t i = 0; i < n; i += 16) {
+        v16 x = n - i >= 16 ? v_load(z + i)
+                            : v_select(v_lanes() < (int32_t)(n - i),
+                                       v_get_some(CR_F32, z, i, n - i), v_set(-INFINITY));
+        best = v_max(x, best);
+    }
+    most = v_greatest(best);
+    if (s->most > most) most = s->most;
+    shift = v_set(most);
+    for (int64_t i = 0; i < n; i += 16) {
+        v16 d, e;
+        if (n - i >= 16) {
+            d = v_load(z + i) - shift;
+            e = v_exp(d);
+        } else {
+            i16x32 is_in = v_lanes() < (int32_t)(n - i);
+            d = v_select(is_in, v_get_some(CR_F32, z, i, n - i) - shift, v_set(0));
+            e = v_select(is_in, v_exp(d), v_set(0));
+        }
+        sum = sum + e;
+        moment = v_fma(d, e, moment);
+    }
+    scale = s->sum > 0 ? expf(s->most - most) : 0;
+    s->moment = scale * (s->moment + (s->most - most) * s->sum);
+    if (scale == 0) s->moment = 0;
+    s->sum = s->sum * scale + v_sum(sum);
+    s->moment += v_sum(moment);
+    s->most = most;
+}
+
+static void finish(const row_state *s, float z_label, float *log_prob, float *entropy, float *lse,
+                   float *mean_z)
+{
+    float log_sum = logf(s->sum);
+
+    if (log_prob) *log_prob = (z_label - s->most) - log_sum;
+    if (entropy) *entropy = log_sum - s->moment / s->sum;
+    if (lse) *lse = s->most + log_sum;
+    if (mean_z) *mean_z = s->most + s->moment / s->sum;
+}
+
+/* z[rows, cols] = x[rows, h] W[v0 .., h]^T for one tile; panels of the tile are packed once. */
+static const uint32_t *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, int64_t cols)
+{
+    int64_t units = gemm_units(w->dtype, w->num_cols);
+    uint32_t *panels;
+
+    if (w->packed)
+        return (const uint32_t *)w->packed + v0 * units; /* TILE is a multiple of the panel */
+    panels =
+        cri_scratch(dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+    CR_V(pack_rows)
+    (w->dtype, (const char *)w->data + (size_t)(v0 * w->num_cols) * cr_dtype_bytes(w->dtype),
+     w->num_cols, cols, w->num_cols, panels);
+    return panels;
+}
+
+static const uint32_t *row_units(cr_device *dev, const cr_weight *w, const void *x,
+                                 int64_t num_rows)
+{
+    int64_t k = w->num_cols;
+    uint32_t *a;
+
+    if (w->dtype == CR_F32 || (gemm_has_pairs(w->dtype) && k % 2 == 0)) return x;
+    a = cri_scratch(dev, 1, (size_t)(num_rows * gemm_units(w->dtype, k)) * 4);
+    CR_V(pack_a)(w->dtype, x, k, num_rows, k, a);
+    return a;
+}
+
+cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
+    const uint32_t *x = row_units(dev, w, a->x, num);
+    row_state *state = cri_scratch(dev, 2, (size_t)num * (sizeof(row_state) + 4));
+    float *z_label = (float *)(state + num), *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+
+    (void)err;
+    for (int64_t r = 0; r < num; r++)
+        state[r] = (row_state){-INFINITY, 0, 0};
+    for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
+        int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE;
+        const uint32_t *panels = tile_panels(dev, w, v0, cols);
+        gemm_out out = {z, CR_F32, TILE, false, NULL, NULL, 0, CR_F32};
+        for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
+            int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
+            CR_V(gemm)
+            (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, 1, panels,
+             &out);
+            for (int64_t r = 0; r < rows; r++) {
+                int64_t label = a->labels[r0 + r] - v0;
+                if (label >= 0 && label < cols) z_label[r0 + r] = z[r * TILE + label];
+                take_tile(&state[r0 + r], z + r * TILE, cols);
+            }
+        }
+    }
+    for (int64_t r = 0; r < num; r++)
+        finish(&state[r], z_label[r], a->log_prob ? a->log_prob + r : NULL,
+               a->entropy ? a->entropy + r : NULL, a->lse ? a->lse + r : NULL,
+               a->mean_z ? a->mean_z + r : NULL);
+    return CR_OK;
+}
+
+/* One row of dz over a tile, from its logits. */
+CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, float mean_z,
+                      float g, float ge, int64_t label, void *dz, int64_t at)
+{
+    for (int64_t i = 0; i < cols; i += 16) {
+        int64_t some = cols - i < 16 ? cols - i : 16;
+        v16 x = some == 16 ? v_load(z + i) : v_get_some(CR_F32, z, i, some);
+        v16 p = v_exp(x - v_set(lse));
+        v16 d = -(p * v_fma(v_set(ge), x - v_set(mean_z), v_set(g)));
+        if (label >= i && label < i + 16)
+            d = v_select(v_lanes() == (int32_t)(label - i), d + v_set(g), d);
+        if (some == 16)
+            v_put(dtype, dz, at + i, d);
+        else
+            v_put_some(dtype, dz, at + i, d, some);
+    }
+}
+
+cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+{
+    const cr_weight *w = a->fwd.w;
+    int64_t k = w->num_cols, units = gemm_units(w->dtype, k), num = a->fwd.num_rows;
+    size_t bytes = cr_dtype_bytes(w->dtype);
+    float *dx = cri_scratch(dev, 2, (size_t)(num * k) * 4),
+          *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+    void *dz = cri_scratch(dev, 4, (size_t)ROWS * TILE * bytes);
+    uint32_t *xu = cri_scratch(dev, 6, (size_t)(ROWS * units) * 4);
+
+    (void)err;
+    memset(dx, 0, (size_t)(num * k) * 4);
+    for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
+        int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE,
+                dz_units = gemm_units(w->dtype, cols);
+        const char *tile = (const char *)w->data + (size_t)(v0 * k) * bytes;
+        size_t fwd_units = (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units);
+        uint32_t *panels = cri_scratch(
+            dev, 5,
+            (fwd_units + (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * dz_units)) * 4);
+        uint32_t *back = panels + fwd_units;
+        CR_V(pack_rows)(w->dtype, tile, k, cols, k, panels);
+        CR_V(pack_cols)(w->dtype, tile, k, cols, k, back);
+        for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
+            int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
+            const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * bytes;
+            gemm_out to_z = {z, CR_F32, TILE, false, NULL, NULL, 0, CR_F32};
+            gemm_out to_dx = {dx + r0 * k, CR_F32, k, true, NULL, NULL, 0, CR_F32};
+            uint32_t *dzu = dz;
+            CR_V(pack_a)(w->dtype, x, k, rows, k, xu);
+            CR_V(gemm)
+            (dev, rows, cols, units, gemm_has_pairs(w->dtype), xu, units, 1, panels, &to_z);
+            for (int64_t r = 0; r < rows; r++) {
+                float ge = a->grad_entropy ? a->grad_entropy[r0 + r] : 0;
+                if (w->dtype == CR_BF16)
+                    dz_row(CR_BF16, z + r * TILE, cols, a->fwd.lse[r0 + r], a->fwd.mean_z[r0 + r],
+                           a->grad_log_prob[r0 + r], ge, a->fwd.labels[r0 + r] - v0, dz, r * cols);
+                else
+                    dz_row(CR_F32, z + r * TILE, cols, a->fwd.lse[r0 + r], a->fwd.mean_z[r0 + r],
+                           a->grad_log_prob[r0 + r], ge, a->fwd.labels[r0 + r] - v0, dz, r * cols);
+            }
+            if (w->dtype != CR_F32) {
+                dzu = cri_scratch(dev, 7, (size_t)(rows * dz_units) * 4);
+                CR_V(pack_a)(w->dtype, dz, cols, rows, cols, dzu);
+            }
+            CR_V(gemm)
+            (dev, rows, k, dz_units, gemm_has_pairs(w->dtype), dzu, dz_units, 1, back, &to_dx);
+            if (a->dw) CR_V(product_tn)(dev, w->dtype, dz, cols, x, rows, cols, k, a->dw + v0 * k);
+        }
+    }
+    return CR_V(cast)(dev, w->dtype, a->dx, CR_F32, dx, (size_t)(num * k), err);
+}
+
+cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
+                       float *logits, cr_err *err)
+{
+    const cr_linear_args a = {
+        .x = x, .w = w, .y = logits, .out_dtype = CR_F32, .num_rows = num_rows};
+
+    return CR_V(linear)(dev, &a, err);
+}
+
+cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
+                                int64_t vocab_size, const int32_t *labels, float *log_prob,
+                                float *entropy, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    for (int64_t r = 0; r < num_rows; r++) {
+        const float *z = logits + r * vocab_size;
+        row_state s = {-INFINITY, 0, 0};
+        for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE)
+            take_tile(&s, z + v0, vocab_size - v0 < TILE ? vocab_size - v0 : TILE);
+        finish(&s, z[labels[r]], log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL, NULL,
+               NULL);
+    }
+    return CR_OK;
+}

@@ -1,0 +1,351 @@
+/* rows.c -- everything that works on rows or flat ranges: casts, norms, rotary embedding, SwiGLU,
+ * embedding, AdamW. Memory-bound: each reads its inputs once and writes its outputs once.
+ */
+#include "kernels/cpu/variant/entries.h"
+
+#include <math.h>
+
+cr_status CR_V(cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+                     size_t num, cr_err *err)
+{
+    int64_t n = (int64_t)num, i = 0;
+
+    (void)dev;
+    (void)err;
+    if (to == from) {
+        memcpy(dst, src, num * cr_dtype_bytes(to));
+        return CR_OK;
+    }
+    for (; i + 16 <= n; i += 16)
+        v_put(to, dst, i, v_get(from, src, i));
+    if (i < n) v_put_some(to, dst, i, v_get_some(from, src, i, n - i), n - i);
+    return CR_OK;
+}
+
+cr_status CR_V(add)(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num, cr_err *err)
+{
+    int64_t n = (int64_t)num, i = 0;
+
+    (void)dev;
+    (void)err;
+    for (; i + 16 <= n; i += 16)
+        v_put(dtype, y, i, v_get(dtype, y, i) + v_get(dtype, x, i));
+    if (i < n)
+        v_put_some(dtype, y, i, v_get_some(dtype, y, i, n - i) + v_get_some(dtype, x, i, n - i),
+                   n - i);
+    return CR_OK;
+}
+
+cr_status CR_V(scale)(cr_device *dev, float *x, float factor, size_t num, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    for (size_t i = 0; i < num; i++)
+        x[i] *= factor;
+    return CR_OK;
+}
+
+cr_status CR_V(square_sum)(cr_device *dev, const float *x, size_t num, double *out, cr_err *err)
+{
+    enum { BLOCK = 4096, LANES = 8 };
+
+    (void)dev;
+    (void)err;
+    *out = 0;
+    for (size_t first = 0; first < num; first += BLOCK) {
+        size_t n = num - first < BLOCK ? num - first : BLOCK, i = 0;
+        double lane[LANES] = {0}, sum = 0;
+        for (; i + LANES <= n; i += LANES)
+            for (size_t k = 0; k < LANES; k++)
+                lane[k] += (double)x[first + i + k] * (double)x[first + i + k];
+        for (size_t k = 0; k < LANES; k++)
+            sum += lane[k];
+        for (; i < n; i++)
+            sum += (double)x[first + i] * (double)x[first + i];
+        *out += sum;
+    }
+    return CR_OK;
+}
+
+/* p -= lr wd p; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr / (1 - b1^t) m / (sqrt(v /
+ * (1 - b2^t)) + eps), as torch.optim.AdamW. */
+cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err)
+{
+    float decay = (float)(1 - a->lr * a->weight_decay), b1 = (float)a->beta1, b2 = (float)a->beta2;
+    float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2), eps = (float)a->eps;
+    float step = (float)(a->lr / (1 - pow(a->beta1, (double)a->t)));
+    float root = (float)(1 / sqrt(1 - pow(a->beta2, (double)a->t))), scale = (float)a->grad_scale;
+    float *restrict p = a->param, *restrict m = a->m, *restrict v = a->v;
+    const float *restrict g = a->grad;
+
+    (void)dev;
+    (void)err;
+    for (size_t i = 0; i < a->num; i++) {
+        float x = g[i] * scale;
+        m[i] = b1 * m[i] + c1 * x;
+        v[i] = b2 * v[i] + c2 * x * x;
+        p[i] = p[i] * decay - step * (m[i] / (sqrtf(v[i]) * root + eps));
+    }
+    return CR_OK;
+}
+
+/* ---- RMSNorm ---- */
+
+CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int64_t n, float eps)
+{
+    v16 sum = v_set(0);
+    int64_t i = 0;
+
+    for (; i + 16 <= n; i += 16) {
+        v16 a = v_get(dtype, x, at + i);
+        sum = v_fma(a, a, sum);
+    }
+    if (i < n) {
+        v16 a = v_get_some(dtype, x, at + i, n - i);
+        sum = v_fma(a, a, sum);
+    }
+    return 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
+}
+
+CR_INLINE v16 rounded(cr_dtype dtype, v16 x)
+{
+    uint16_t h[16];
+
+    if (dtype != CR_BF16) return x;
+    v_store_bf16(h, x);
+    return v_load_bf16(h);
+}
+
+CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
+{
+    int64_t n = a->num_cols;
+
+    for (int64_t r = 0; r < a->num_rows; r++) {
+        int64_t at = r * n, i = 0;
+        float rstd = square_mean_root(dtype, a->x, at, n, a->eps);
+        v16 s = v_set(rstd);
+        if (a->rstd) a->rstd[r] = rstd;
+        for (; i + 16 <= n; i += 16)
+            v_put(dtype, a->y, at + i,
+                  rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
+        if (i < n)
+            v_put_some(dtype, a->y, at + i,
+                       rounded(dtype, v_get_some(dtype, a->x, at + i, n - i) * s) *
+                           v_get_some(dtype, a->weight, i, n - i),
+                       n - i);
+    }
+}
+
+cr_status CR_V(rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    if (a->dtype == CR_BF16)
+        rmsnorm_rows(CR_BF16, a);
+    else
+        rmsnorm_rows(CR_F32, a);
+    return CR_OK;
+}
+
+/* With u = dy w and r = rstd: dx = r (u - x r^2 mean(u x)); dw += dy (x r). */
+CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
+{
+    int64_t n = a->num_cols;
+
+    for (int64_t r = 0; r < a->num_rows; r++) {
+        int64_t at = r * n;
+        v16 dot = v_set(0), s = v_set(a->rstd[r]), mean;
+        for (int64_t i = 0; i < n; i += 16) {
+            int64_t some = n - i < 16 ? n - i : 16;
+            v16 x = some == 16 ? v_get(dtype, a->x, at + i) : v_get_some(dtype, a->x, at + i, some);
+            v16 dy =
+                some == 16 ? v_get(dtype, a->dy, at + i) : v_get_some(dtype, a->dy, at + i, some);
+            v16 w = some == 16 ? v_get(dtype, a->weight, i) : v_get_some(dtype, a->weight, i, some);
+            dot = v_fma(dy * w, x, dot);
+            if (a->dweight) {
+                v16 g =
+                    some == 16 ? v_load(a->dweight + i) : v_get_some(CR_F32, a->dweight, i, some);
+                g = v_fma(dy, rounded(dtype, x * s), g);
+                if (some == 16)
+                    v_store(a->dweight + i, g);
+                else
+                    v_put_some(CR_F32, a->dweight, i, g, some);
+            }
+        }
+        mean = v_set(v_sum(dot) / (float)n) * s * s;
+        for (int64_t i = 0; i < n; i += 16) {
+            int64_t some = n - i < 16 ? n - i : 16;
+            v16 x = some == 16 ? v_get(dtype, a->x, at + i) : v_get_some(dtype, a->x, at + i, some);
+            v16 dy =
+                some == 16 ? v_get(dtype, a->dy, at + i) : v_get_some(dtype, a->dy, at + i, some);
+            v16 w = some == 16 ? v_get(dtype, a->weight, i) : v_get_some(dtype, a->weight, i, some);
+            v16 dx = s * (dy * w - x * mean);
+            if (a->is_dx_added)
+                dx = dx + (some == 16 ? v_get(dtype, a->dx, at + i)
+                                      : v_get_some(dtype, a->dx, at + i, some));
+            if (some == 16)
+                v_put(dtype, a->dx, at + i, dx);
+            else
+                v_put_some(dtype, a->dx, at + i, dx, some);
+        }
+    }
+}
+
+cr_status CR_V(rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    if (a->dtype == CR_BF16)
+        rmsnorm_grad_rows(CR_BF16, a);
+    else
+        rmsnorm_grad_rows(CR_F32, a);
+    return CR_OK;
+}
+
+/* ---- rotary embedding ---- */
+
+/* The table grows to the longest position; entries are a function of position and frequency alone. */
+static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
+{
+    struct cri_rope_table *t = &dev->rope;
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < a->num_tokens; i++)
+        if (a->positions[i] > most) most = a->positions[i];
+    if (t->half != half || t->scaling != a->scaling ||
+        memcmp(t->inv_freq, a->inv_freq, (size_t)half * 4) != 0) {
+        cr_free(t->cos);
+        cr_free(t->sin);
+        cr_free(t->inv_freq);
+        *t = (struct cri_rope_table){.half = half, .scaling = a->scaling};
+        t->inv_freq = CR_NEW_ARRAY(float, half);
+        memcpy(t->inv_freq, a->inv_freq, (size_t)half * 4);
+    }
+    if (most < t->num_positions) return;
+    int64_t want = (most + 1024) / 1024 * 1024;
+    size_t old_bytes = (size_t)(t->num_positions * half) * 4, bytes = (size_t)(want * half) * 4;
+    t->cos = cr_realloc(t->cos, old_bytes, bytes);
+    t->sin = cr_realloc(t->sin, old_bytes, bytes);
+    for (int64_t p = t->num_positions; p < want; p++)
+        for (int64_t i = 0; i < half; i++) {
+            float angle = (float)p * a->inv_freq[i]; /* float32, as Transformers */
+            t->cos[p * half + i] = (float)cos((double)angle) * a->scaling;
+            t->sin[p * half + i] = (float)sin((double)angle) * a->scaling;
+        }
+    t->num_positions = want;
+}
+
+CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri_rope_table *t)
+{
+    int64_t half = a->head_dim / 2;
+    float sign = (float)a->sign;
+
+    for (int64_t r = 0; r < a->num_tokens; r++) {
+        const float *c = t->cos + a->positions[r] * half, *s = t->sin + a->positions[r] * half;
+        for (int64_t h = 0; h < a->num_heads; h++) {
+            int64_t at = (r * a->num_heads + h) * a->head_dim;
+            for (int64_t i = 0; i < half; i += 16) {
+                int64_t some = half - i < 16 ? half - i : 16;
+                v16 vc, vs, x, y;
+                if (some == 16) {
+                    vc = v_load(c + i), vs = v_load(s + i) * v_set(sign);
+                    x = v_get(dtype, a->x, at + i), y = v_get(dtype, a->x, at + half + i);
+                    v_put(dtype, a->x, at + i, v_fma(x, vc, -(y * vs)));
+                    v_put(dtype, a->x, at + half + i, v_fma(y, vc, x * vs));
+                } else {
+                    vc = v_get_some(CR_F32, c, i, some),
+                    vs = v_get_some(CR_F32, s, i, some) * v_set(sign);
+                    x = v_get_some(dtype, a->x, at + i, some),
+                    y = v_get_some(dtype, a->x, at + half + i, some);
+                    v_put_some(dtype, a->x, at + i, v_fma(x, vc, -(y * vs)), some);
+                    v_put_some(dtype, a->x, at + half + i, v_fma(y, vc, x * vs), some);
+                }
+            }
+        }
+    }
+}
+
+cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
+{
+    (void)err;
+    rope_table(dev, a, a->head_dim / 2);
+    if (a->dtype == CR_BF16)
+        rope_rows(CR_BF16, a, &dev->rope);
+    else
+        rope_rows(CR_F32, a, &dev->rope);
+    return CR_OK;
+}
+
+/* ---- SwiGLU ---- */
+
+CR_INLINE v16 sigmoid(v16 x)
+{
+    return v_set(1.0f) / (v_set(1.0f) + v_exp(-x));
+}
+
+cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+                       size_t num, cr_err *err)
+{
+    int64_t n = (int64_t)num;
+
+    (void)dev;
+    (void)err;
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t some = n - i < 16 ? n - i : 16;
+        v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
+        v16 u = some == 16 ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
+        v16 y = rounded(dtype, a * sigmoid(a)) * u;
+        if (some == 16)
+            v_put(dtype, h, i, y);
+        else
+            v_put_some(dtype, h, i, y, some);
+    }
+    return CR_OK;
+}
+
+cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                            const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+{
+    int64_t n = (int64_t)num;
+
+    (void)dev;
+    (void)err;
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t some = n - i < 16 ? n - i : 16;
+        v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
+        v16 u = some == 16 ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
+        v16 g = some == 16 ? v_get(dtype, dh, i) : v_get_some(dtype, dh, i, some);
+        v16 s = sigmoid(a), da = g * u * s * v_fma(a, v_set(1.0f) - s, v_set(1.0f)), du = g * a * s;
+        if (some == 16) {
+            v_put(dtype, dgate, i, da);
+            v_put(dtype, dup, i, du);
+        } else {
+            v_put_some(dtype, dgate, i, da, some);
+            v_put_some(dtype, dup, i, du, some);
+        }
+    }
+    return CR_OK;
+}
+
+/* ---- embedding ---- */
+
+cr_status CR_V(embedding_grad)(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
+                               int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    for (int64_t t = 0; t < num_tokens; t++) {
+        float *row = dw + (int64_t)ids[t] * num_cols;
+        for (int64_t i = 0; i < num_cols; i += 16) {
+            int64_t some = num_cols - i < 16 ? num_cols - i : 16;
+            if (some == 16)
+                v_store(row + i, v_load(row + i) + v_get(dtype, dy, t * num_cols + i));
+            else
+                v_put_some(CR_F32, row, i,
+                           v_get_some(CR_F32, row, i, some) +
+                               v_get_some(dtype, dy, t * num_cols + i, some),
+                           some);
+        }
+    }
+    return CR_OK;
+}

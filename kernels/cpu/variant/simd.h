@@ -1,0 +1,181 @@
+/* simd.h -- sixteen floats at a time, on whatever the variant's compiler flags allow.
+ *
+ * The files of this folder are compiled once for each instruction set (CR_VARIANT names it); the
+ * device chooses at run time. One v16 is a zmm register, two ymm or four xmm: the same operations
+ * in the same order, so a variant's results do not depend on how a loop was cut.
+ */
+#ifndef CR_SIMD_H
+#define CR_SIMD_H
+
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define CR_PASTE2(a, b) a##_##b
+#define CR_PASTE(a, b)  CR_PASTE2(a, b)
+#define CR_V(name)      CR_PASTE(cri_##name, CR_VARIANT)
+#define CR_INLINE       static inline __attribute__((always_inline))
+
+typedef float v16 __attribute__((vector_size(64)));
+typedef int32_t i16x32 __attribute__((vector_size(64)));
+typedef uint32_t u16x32 __attribute__((vector_size(64)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+
+CR_INLINE v16 v_load(const float *p)
+{
+    v16 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+CR_INLINE void v_store(float *p, v16 v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+CR_INLINE v16 v_set(float x)
+{
+    return (v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+CR_INLINE v16 v_fma(v16 a, v16 b, v16 c)
+{
+#if defined(__AVX512F__)
+    return (v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+    return a * b + c; /* contracted where the variant has FMA: its flags say so */
+#endif
+}
+
+CR_INLINE v16 v_select(i16x32 mask, v16 a, v16 b)
+{
+    return (v16)((mask & (i16x32)a) | (~mask & (i16x32)b));
+}
+
+CR_INLINE v16 v_max(v16 a, v16 b)
+{
+    return v_select(a > b, a, b);
+}
+
+CR_INLINE i16x32 v_lanes(void)
+{
+    return (i16x32){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+
+/* A fixed tree, so that every variant and every caller adds alike. */
+CR_INLINE float v_sum(v16 v)
+{
+    float x[16];
+    v_store(x, v);
+    for (int n = 8; n > 0; n /= 2)
+        for (int i = 0; i < n; i++)
+            x[i] += x[i + n];
+    return x[0];
+}
+
+CR_INLINE float v_greatest(v16 v)
+{
+    float x[16], best;
+    v_store(x, v);
+    best = x[0];
+    for (int i = 1; i < 16; i++)
+        best = x[i] > best ? x[i] : best;
+    return best;
+}
+
+/* exp, relative error below 2e-7 in [-87, 88]; 0 below -87.3; NaN stays. (Cephes' polynomial.) */
+CR_INLINE v16 v_exp(v16 x)
+{
+    const v16 least = v_set(-87.33654f), most = v_set(88.3762626f);
+    i16x32 is_low = x < least;
+    v16 n, r, y;
+    x = v_select(is_low, least, x);
+    x = v_select(x > most, most, x);
+    n = v_fma(x, v_set(1.44269504088896341f), v_set(12582912.0f)) - v_set(12582912.0f);
+    r = v_fma(n, v_set(-0.693359375f), x);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    y = v_set(1.9875691500e-4f);
+    y = v_fma(y, r, v_set(1.3981999507e-3f));
+    y = v_fma(y, r, v_set(8.3334519073e-3f));
+    y = v_fma(y, r, v_set(4.1665795894e-2f));
+    y = v_fma(y, r, v_set(1.6666665459e-1f));
+    y = v_fma(y, r, v_set(5.0000001201e-1f));
+    y = v_fma(y, r * r, r) + v_set(1.0f);
+    i16x32 exponent = (__builtin_convertvector(n, i16x32) + 127) << 23;
+    y = y * (v16)exponent;
+    return v_select(is_low, v_set(0.0f), y);
+}
+
+/* ---- bfloat16 ---- */
+
+CR_INLINE float bf16_get(uint16_t b)
+{
+    uint32_t u = (uint32_t)b << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* Round to nearest even; NaN stays a NaN. */
+CR_INLINE uint16_t bf16_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
+}
+
+CR_INLINE v16 v_load_bf16(const uint16_t *p)
+{
+    u16x16 h;
+    memcpy(&h, p, sizeof h);
+    return (v16)(__builtin_convertvector(h, u16x32) << 16);
+}
+
+CR_INLINE void v_store_bf16(uint16_t *p, v16 v)
+{
+    u16x32 u = (u16x32)v, rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
+    u16x32 is_nan = (u16x32)((u & 0x7FFFFFFFu) > 0x7F800000u);
+    u16x16 h = __builtin_convertvector((is_nan & (u >> 16 | 0x40)) | (~is_nan & rounded), u16x16);
+    memcpy(p, &h, sizeof h);
+}
+
+/* Element i of an array of either dtype; whole groups of sixteen. */
+CR_INLINE v16 v_get(cr_dtype dtype, const void *p, int64_t i)
+{
+    return dtype == CR_BF16 ? v_load_bf16((const uint16_t *)p + i) : v_load((const float *)p + i);
+}
+
+CR_INLINE void v_put(cr_dtype dtype, void *p, int64_t i, v16 v)
+{
+    if (dtype == CR_BF16)
+        v_store_bf16((uint16_t *)p + i, v);
+    else
+        v_store((float *)p + i, v);
+}
+
+/* The last n < 16 elements; the rest of the vector is zero. */
+CR_INLINE v16 v_get_some(cr_dtype dtype, const void *p, int64_t i, int64_t n)
+{
+    float x[16] = {0};
+    for (int64_t k = 0; k < n; k++)
+        x[k] =
+            dtype == CR_BF16 ? bf16_get(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
+    return v_load(x);
+}
+
+CR_INLINE void v_put_some(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
+{
+    float x[16];
+    v_store(x, v);
+    for (int64_t k = 0; k < n; k++)
+        if (dtype == CR_BF16)
+            ((uint16_t *)p)[i + k] = bf16_of(x[k]);
+        else
+            ((float *)p)[i + k] = x[k];
+}
+
+#endif

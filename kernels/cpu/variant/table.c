@@ -1,0 +1,38 @@
+/* table.c -- the kernels of one instruction set. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/variant/entries.h"
+
+const cr_kernels CR_V(cpu_kernels) = {
+    .name = "cpu",
+    .alloc = cri_cpu_alloc,
+    .release = cri_cpu_release,
+    .close = cri_cpu_close,
+    .zero = cri_cpu_zero,
+    .copy = cri_cpu_copy,
+    .embedding = cri_cpu_embedding,
+    .rows_gather = cri_cpu_rows_gather,
+    .rows_scatter = cri_cpu_rows_scatter,
+    .cast = CR_V(cast),
+    .add = CR_V(add),
+    .scale = CR_V(scale),
+    .square_sum = CR_V(square_sum),
+    .adamw = CR_V(adamw),
+    .packed_bytes = CR_V(packed_bytes),
+    .pack = CR_V(pack),
+    .linear = CR_V(linear),
+    .linear_grad = CR_V(linear_grad),
+    .rmsnorm = CR_V(rmsnorm),
+    .rmsnorm_grad = CR_V(rmsnorm_grad),
+    .rope = CR_V(rope),
+    .swiglu = CR_V(swiglu),
+    .swiglu_grad = CR_V(swiglu_grad),
+    .embedding_grad = CR_V(embedding_grad),
+    .attention = CR_V(attention),
+    .attention_grad = CR_V(attention_grad),
+    .kv_block_bytes = CR_V(kv_block_bytes),
+    .attention_cached = CR_V(attention_cached),
+    .head = CR_V(head),
+    .head_grad = CR_V(head_grad),
+    .logits = CR_V(logits),
+    .logits_log_prob = CR_V(logits_log_prob),
+};

@@ -1,0 +1,466 @@
+/* kernels.c -- devices, stacks, argument checks and counting; forwards to the device's table. */
+#include "kernels/kernels_impl.h"
+
+#include <string.h>
+
+size_t cr_dtype_bytes(cr_dtype dtype)
+{
+    static const size_t bytes[] = {4, 2, 2, 8};
+
+    return bytes[dtype];
+}
+
+const char *cr_dtype_name(cr_dtype dtype)
+{
+    static const char *const name[] = {"fp32", "bf16", "fp16", "fp64"};
+
+    return name[dtype];
+}
+
+/* ---- devices ---- */
+
+static const struct {
+    const char *name;
+    cr_status (*open)(cr_device *dev, cr_err *err);
+} devices[] = {
+    {"cpu", cri_cpu_open},
+    {"meta", cri_meta_open},
+};
+
+cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
+{
+    cr_device *dev = CR_NEW(cr_device);
+
+    *out = NULL;
+    dev->num_threads = num_threads < 1 ? 1 : num_threads;
+    for (size_t i = 0; i < CR_COUNT(devices); i++)
+        if (strcmp(devices[i].name, name) == 0) {
+            if (devices[i].open(dev, err) == CR_OK)
+                *out = dev;
+            else
+                cr_free(dev);
+            return err->status;
+        }
+    cr_free(dev);
+    return cr_fail(err, CR_EABSENT,
+                   "no device \"%s\" (cpu and meta are there; cuda is not available yet)", name);
+}
+
+void cr_device_close(cr_device *dev)
+{
+    if (!dev) return;
+    for (int i = 0; i < CRI_NUM_SCRATCH; i++)
+        cr_free(dev->scratch[i].data);
+    dev->kernels->close(dev);
+    cr_free(dev);
+}
+
+const char *cr_device_name(const cr_device *dev)
+{
+    return dev->kernels->name;
+}
+
+bool cr_device_is_meta(const cr_device *dev)
+{
+    return strcmp(dev->kernels->name, "meta") == 0;
+}
+
+void *cri_scratch(cr_device *dev, int slot, size_t num_bytes)
+{
+    struct cri_scratch *s = &dev->scratch[slot];
+
+    if (s->num_bytes < num_bytes) {
+        cr_free(s->data);
+        s->num_bytes = num_bytes + num_bytes / 4;
+        s->data = cr_alloc(s->num_bytes);
+    }
+    return s->data;
+}
+
+cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err)
+{
+    CR_TRY(dev->kernels->alloc(dev, num_bytes, out, err));
+    dev->stats.bytes_now += num_bytes;
+    if (dev->stats.bytes_now > dev->stats.bytes_peak) dev->stats.bytes_peak = dev->stats.bytes_now;
+    return CR_OK;
+}
+
+void cr_device_free(cr_device *dev, void *ptr, size_t num_bytes)
+{
+    if (!ptr) return;
+    dev->kernels->release(dev, ptr, num_bytes);
+    dev->stats.bytes_now -= num_bytes;
+}
+
+cr_device_stats cr_device_get_stats(const cr_device *dev)
+{
+    return dev->stats;
+}
+
+void cr_device_reset_peak(cr_device *dev)
+{
+    dev->stats.bytes_peak = dev->stats.bytes_now;
+}
+
+/* ---- stacks ---- */
+
+/* Blocks in a row; a push that does not fit goes to a new block, and when the stack is empty again
+ * the blocks become one of their common size, so a warm stack is one reservation. */
+enum { MAX_BLOCKS = 64 };
+
+struct cr_stack {
+    cr_device *dev;
+    struct stack_block {
+        char *data;
+        size_t capacity, start; /* start: offset of the block in the whole stack */
+    } block[MAX_BLOCKS];
+    int num_blocks, current;
+    size_t used, peak; /* used: offset in the whole stack */
+};
+
+cr_stack *cr_stack_create(cr_device *dev)
+{
+    cr_stack *s = CR_NEW(cr_stack);
+
+    s->dev = dev;
+    return s;
+}
+
+static void free_blocks(cr_stack *s)
+{
+    for (int i = 0; i < s->num_blocks; i++)
+        cr_device_free(s->dev, s->block[i].data, s->block[i].capacity);
+    s->num_blocks = 0;
+    s->current = 0;
+}
+
+void cr_stack_destroy(cr_stack *s)
+{
+    if (!s) return;
+    free_blocks(s);
+    cr_free(s);
+}
+
+static cr_status add_block(cr_stack *s, size_t least, cr_err *err)
+{
+    size_t start = s->num_blocks
+                       ? s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity
+                       : 0;
+    size_t want = start / 2 > least ? start / 2 : least;
+    void *data;
+
+    CR_CHECK(s->num_blocks < MAX_BLOCKS, "a stack of more than %d blocks", MAX_BLOCKS);
+    want = (want + 65535) / 65536 * 65536;
+    CR_TRY(cr_device_alloc(s->dev, want, &data, err));
+    s->block[s->num_blocks++] = (struct stack_block){data, want, start};
+    return CR_OK;
+}
+
+cr_status cr_stack_push(cr_stack *s, size_t num_bytes, void **out, cr_err *err)
+{
+    size_t need = (num_bytes + 63) / 64 * 64;
+
+    if (s->used == 0 && s->num_blocks > 1) { /* empty again: one block of everything */
+        size_t all = s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity;
+        free_blocks(s);
+        CR_TRY(add_block(s, all, err));
+    }
+    if (s->num_blocks == 0) CR_TRY(add_block(s, need, err));
+    for (;;) {
+        struct stack_block *b = &s->block[s->current];
+        if (s->used + need <= b->start + b->capacity) {
+            *out = b->data + (s->used - b->start);
+            s->used += need;
+            if (s->used > s->peak) s->peak = s->used;
+            return CR_OK;
+        }
+        if (s->current + 1 == s->num_blocks) CR_TRY(add_block(s, need, err));
+        s->current++;
+        s->used = s->block[s->current].start;
+    }
+}
+
+size_t cr_stack_mark(const cr_stack *s)
+{
+    return s->used;
+}
+
+void cr_stack_release(cr_stack *s, size_t mark)
+{
+    CR_CHECK(mark <= s->used, "a stack at %zu is released to %zu", s->used, mark);
+    s->used = mark;
+    while (s->current > 0 && mark < s->block[s->current].start)
+        s->current--;
+    /* a mark on the border belongs to the block before it, which is full: push moves on by itself */
+}
+
+size_t cr_stack_peak_bytes(const cr_stack *s)
+{
+    return s->peak;
+}
+
+/* ---- flat ranges ---- */
+
+cr_status cr_zero(cr_device *dev, void *dst, size_t num_bytes, cr_err *err)
+{
+    return dev->kernels->zero(dev, dst, num_bytes, err);
+}
+
+cr_status cr_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes, cr_err *err)
+{
+    return dev->kernels->copy(dev, dst, src, num_bytes, err);
+}
+
+static bool is_act(cr_dtype dtype)
+{
+    return dtype == CR_F32 || dtype == CR_BF16;
+}
+
+/* What every device here computes in. */
+static cr_status check_act(const char *op, cr_dtype dtype, cr_err *err)
+{
+    if (is_act(dtype)) return CR_OK;
+    return cr_fail(err, CR_EABSENT, "%s in %s is not available yet (fp32 and bf16 are)", op,
+                   cr_dtype_name(dtype));
+}
+
+static cr_status check_weight(const char *op, const cr_weight *w, cr_err *err)
+{
+    CR_TRY(check_act(op, w->dtype, err));
+    if (w->num_rows < 1 || w->num_cols < 1 || !w->data)
+        return cr_fail(err, CR_EARG, "%s: a weight of %lld x %lld", op, (long long)w->num_rows,
+                       (long long)w->num_cols);
+    return CR_OK;
+}
+
+cr_status cr_cast(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+                  size_t num, cr_err *err)
+{
+    CR_TRY(check_act("cast", to, err));
+    CR_TRY(check_act("cast", from, err));
+    return dev->kernels->cast(dev, to, dst, from, src, num, err);
+}
+
+cr_status cr_add(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num, cr_err *err)
+{
+    CR_TRY(check_act("add", dtype, err));
+    dev->stats.flops += (double)num;
+    return dev->kernels->add(dev, dtype, y, x, num, err);
+}
+
+cr_status cr_scale(cr_device *dev, float *x, float factor, size_t num, cr_err *err)
+{
+    dev->stats.flops += (double)num;
+    return dev->kernels->scale(dev, x, factor, num, err);
+}
+
+cr_status cr_square_sum(cr_device *dev, const float *x, size_t num, double *out, cr_err *err)
+{
+    dev->stats.flops += 2 * (double)num;
+    return dev->kernels->square_sum(dev, x, num, out, err);
+}
+
+cr_status cr_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
+{
+    if (a->t < 1)
+        return cr_fail(err, CR_EARG, "adamw: t is %lld, it counts from 1", (long long)a->t);
+    dev->stats.flops += 14 * (double)a->num;
+    return dev->kernels->adamw(dev, a, err);
+}
+
+/* ---- products ---- */
+
+size_t cr_weight_packed_bytes(const cr_device *dev, const cr_weight *w)
+{
+    return dev->kernels->packed_bytes(dev, w);
+}
+
+cr_status cr_weight_pack(cr_device *dev, const cr_weight *w, void *packed, cr_err *err)
+{
+    CR_TRY(check_weight("weight_pack", w, err));
+    return dev->kernels->pack(dev, w, packed, err);
+}
+
+static double product_flops(int64_t rows, const cr_weight *w)
+{
+    return 2.0 * (double)rows * (double)w->num_rows * (double)w->num_cols;
+}
+
+cr_status cr_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
+{
+    CR_TRY(check_weight("linear", a->w, err));
+    if (a->num_rows <= 0) return CR_OK;
+    dev->stats.flops += product_flops(a->num_rows, a->w);
+    return dev->kernels->linear(dev, a, err);
+}
+
+cr_status cr_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_weight("linear_grad", a->w, err));
+    if (a->num_rows <= 0) return CR_OK;
+    dev->stats.flops += product_flops(a->num_rows, a->w) * ((a->dx != NULL) + (a->dw != NULL));
+    return dev->kernels->linear_grad(dev, a, err);
+}
+
+/* ---- rows ---- */
+
+cr_status cr_rmsnorm(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
+{
+    CR_TRY(check_act("rmsnorm", a->dtype, err));
+    dev->stats.flops += 4 * (double)(a->num_rows * a->num_cols);
+    return dev->kernels->rmsnorm(dev, a, err);
+}
+
+cr_status cr_rmsnorm_grad(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_act("rmsnorm_grad", a->dtype, err));
+    dev->stats.flops += 10 * (double)(a->num_rows * a->num_cols);
+    return dev->kernels->rmsnorm_grad(dev, a, err);
+}
+
+cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err)
+{
+    CR_TRY(check_act("rope", a->dtype, err));
+    if (a->head_dim % 2 || (a->sign != 1 && a->sign != -1))
+        return cr_fail(err, CR_EARG, "rope: head_dim %lld, sign %d", (long long)a->head_dim,
+                       a->sign);
+    dev->stats.flops += 3 * (double)(a->num_tokens * a->num_heads * a->head_dim);
+    return dev->kernels->rope(dev, a, err);
+}
+
+cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+                    size_t num, cr_err *err)
+{
+    CR_TRY(check_act("swiglu", dtype, err));
+    dev->stats.flops += 4 * (double)num;
+    return dev->kernels->swiglu(dev, dtype, gate, up, h, num, err);
+}
+
+cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                         const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+{
+    CR_TRY(check_act("swiglu_grad", dtype, err));
+    dev->stats.flops += 10 * (double)num;
+    return dev->kernels->swiglu_grad(dev, dtype, gate, up, dh, dgate, dup, num, err);
+}
+
+cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids, int64_t num_tokens,
+                       void *y, cr_err *err)
+{
+    CR_TRY(check_weight("embedding", w, err));
+    return dev->kernels->embedding(dev, w, ids, num_tokens, y, err);
+}
+
+cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
+                            int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err)
+{
+    CR_TRY(check_act("embedding_grad", dtype, err));
+    return dev->kernels->embedding_grad(dev, dtype, dy, ids, num_tokens, num_cols, dw, err);
+}
+
+cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                         int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+{
+    return dev->kernels->rows_gather(dev, dtype, src, index, num_rows, num_cols, dst, err);
+}
+
+cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                          int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+{
+    return dev->kernels->rows_scatter(dev, dtype, src, index, num_rows, num_cols, dst, err);
+}
+
+/* ---- attention and head ---- */
+
+static cr_status check_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, cr_dtype dtype,
+                             cr_err *err)
+{
+    CR_TRY(check_act("attention", dtype, err));
+    if (kv_heads < 1 || heads % kv_heads || head_dim < 1 || head_dim > 256)
+        return cr_fail(err, CR_EARG,
+                       "attention: %lld heads, %lld kv heads, head_dim %lld (at most 256)",
+                       (long long)heads, (long long)kv_heads, (long long)head_dim);
+    return CR_OK;
+}
+
+static double attention_flops(const cr_attention_args *a)
+{
+    double sum = 0;
+
+    for (int64_t s = 0; s < a->num_seqs; s++) {
+        double n = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
+        sum += 2 * n * (n + 1) * (double)(a->num_heads * a->head_dim);
+    }
+    return sum;
+}
+
+cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
+{
+    CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
+    dev->stats.flops += attention_flops(a);
+    return dev->kernels->attention(dev, a, err);
+}
+
+cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_heads(a->fwd.num_heads, a->fwd.num_kv_heads, a->fwd.head_dim, a->fwd.dtype, err));
+    if (!a->fwd.lse) return cr_fail(err, CR_EARG, "attention_grad needs the lse of its forward");
+    dev->stats.flops += 2.5 * attention_flops(&a->fwd);
+    return dev->kernels->attention_grad(dev, a, err);
+}
+
+size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                         int64_t head_dim)
+{
+    return dev->kernels->kv_block_bytes(dev, dtype, num_kv_heads, head_dim);
+}
+
+cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
+{
+    CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
+    for (int64_t r = 0; r < a->num_rows; r++)
+        dev->stats.flops +=
+            4.0 * (double)(a->row_pos[r] + 1) * (double)(a->num_heads * a->head_dim);
+    return dev->kernels->attention_cached(dev, a, err);
+}
+
+cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block, size_t num_bytes,
+                           cr_err *err)
+{
+    return dev->kernels->copy(dev, dst_block, src_block, num_bytes, err);
+}
+
+cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err)
+{
+    CR_TRY(check_weight("head", a->w, err));
+    if (a->num_rows <= 0) return CR_OK;
+    dev->stats.flops += product_flops(a->num_rows, a->w);
+    return dev->kernels->head(dev, a, err);
+}
+
+cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_weight("head_grad", a->fwd.w, err));
+    if (!a->fwd.lse || !a->fwd.mean_z)
+        return cr_fail(err, CR_EARG, "head_grad needs lse and mean_z of its forward");
+    if (a->fwd.num_rows <= 0) return CR_OK;
+    dev->stats.flops += product_flops(a->fwd.num_rows, a->fwd.w) * (2 + (a->dw != NULL));
+    return dev->kernels->head_grad(dev, a, err);
+}
+
+cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
+                    float *logits, cr_err *err)
+{
+    CR_TRY(check_weight("logits", w, err));
+    if (num_rows <= 0) return CR_OK;
+    dev->stats.flops += product_flops(num_rows, w);
+    return dev->kernels->logits(dev, x, w, num_rows, logits, err);
+}
+
+cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
+                             int64_t vocab_size, const int32_t *labels, float *log_prob,
+                             float *entropy, cr_err *err)
+{
+    return dev->kernels->logits_log_prob(dev, logits, num_rows, vocab_size, labels, log_prob,
+                                         entropy, err);
+}

@@ -1,0 +1,82 @@
+/* kernels_impl.h -- the table a device fills in; included only inside kernels/.
+ *
+ * kernels.c has checked shapes and dtypes before an entry is called. No entry is NULL. Everything is
+ * queued in order; the cpu device has finished when the call returns.
+ */
+#ifndef CR_KERNELS_IMPL_H
+#define CR_KERNELS_IMPL_H
+
+#include "kernels/attention.h"
+#include "kernels/kernels.h"
+
+typedef struct cr_kernels {
+    const char *name;
+    cr_status (*alloc)(cr_device *dev, size_t num_bytes, void **out, cr_err *err);
+    void (*release)(cr_device *dev, void *ptr, size_t num_bytes);
+    void (*close)(cr_device *dev);
+    cr_status (*zero)(cr_device *dev, void *dst, size_t num_bytes, cr_err *err);
+    cr_status (*copy)(cr_device *dev, void *dst, const void *src, size_t num_bytes, cr_err *err);
+    cr_status (*cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+                      size_t num, cr_err *err);
+    cr_status (*add)(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num,
+                     cr_err *err);
+    cr_status (*scale)(cr_device *dev, float *x, float factor, size_t num, cr_err *err);
+    cr_status (*square_sum)(cr_device *dev, const float *x, size_t num, double *out, cr_err *err);
+    cr_status (*adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err);
+    size_t (*packed_bytes)(const cr_device *dev, const cr_weight *w);
+    cr_status (*pack)(cr_device *dev, const cr_weight *w, void *packed, cr_err *err);
+    cr_status (*linear)(cr_device *dev, const cr_linear_args *a, cr_err *err);
+    cr_status (*linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err *err);
+    cr_status (*rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err);
+    cr_status (*rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err);
+    cr_status (*rope)(cr_device *dev, const cr_rope_args *a, cr_err *err);
+    cr_status (*swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+                        size_t num, cr_err *err);
+    cr_status (*swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                             const void *dh, void *dgate, void *dup, size_t num, cr_err *err);
+    cr_status (*embedding)(cr_device *dev, const cr_weight *w, const int32_t *ids,
+                           int64_t num_tokens, void *y, cr_err *err);
+    cr_status (*embedding_grad)(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
+                                int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err);
+    cr_status (*rows_gather)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                             int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+    cr_status (*rows_scatter)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                              int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+    cr_status (*attention)(cr_device *dev, const cr_attention_args *a, cr_err *err);
+    cr_status (*attention_grad)(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
+    size_t (*kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                             int64_t head_dim);
+    cr_status (*attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err);
+    cr_status (*head)(cr_device *dev, const cr_head_args *a, cr_err *err);
+    cr_status (*head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
+    cr_status (*logits)(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
+                        float *logits, cr_err *err);
+    cr_status (*logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
+                                 int64_t vocab_size, const int32_t *labels, float *log_prob,
+                                 float *entropy, cr_err *err);
+} cr_kernels;
+
+enum { CRI_NUM_SCRATCH = 8 };
+
+struct cr_device {
+    const cr_kernels *kernels;
+    int num_threads;
+    cr_device_stats stats;
+    struct cri_scratch { /* grows, never shrinks: no allocation after warm-up */
+        void *data;
+        size_t num_bytes;
+    } scratch[CRI_NUM_SCRATCH];
+    struct cri_rope_table { /* cos and sin of one model, [num_positions, half] each */
+        float *cos, *sin, *inv_freq;
+        float scaling;
+        int64_t half, num_positions;
+    } rope;
+};
+
+/* Scratch number `slot` of at least num_bytes; its content is undefined. */
+void *cri_scratch(cr_device *dev, int slot, size_t num_bytes);
+
+cr_status cri_cpu_open(cr_device *dev, cr_err *err);
+cr_status cri_meta_open(cr_device *dev, cr_err *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* meta.c -- the device that touches nothing: addresses that must not be read, and counting (which
+ * kernels.c does). The same code runs on it as a plan. Results that a host would read (log-probs,
+ * norms) are zero. */
+#include "kernels/kernels_impl.h"
+
+#include <string.h>
+
+enum { PAGE = 4096 };
+
+/* Addresses are never mapped: the low part of the address space up to num_bytes past it. */
+static cr_status meta_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err)
+{
+    (void)err;
+    (void)num_bytes;
+    *out = (void *)(uintptr_t)(PAGE + 64 * (dev->stats.bytes_now / 64 % 32));
+    return CR_OK;
+}
+
+static void meta_release(cr_device *dev, void *ptr, size_t num_bytes)
+{
+    (void)dev;
+    (void)ptr;
+    (void)num_bytes;
+}
+
+static void meta_close(cr_device *dev)
+{
+    (void)dev;
+}
+
+/* An entry that does nothing: NAME(parameters), with the parameters marked as unused. */
+#define NOTHING(name, params, unused) \
+    static cr_status name params      \
+    {                                 \
+        unused;                       \
+        return CR_OK;                 \
+    }
+
+NOTHING(meta_zero, (cr_device * dev, void *dst, size_t n, cr_err *err), (void)dev; (void)dst;
+        (void)n; (void)err)
+NOTHING(meta_copy, (cr_device * dev, void *dst, const void *src, size_t n, cr_err *err), (void)dev;
+        (void)dst; (void)src; (void)n; (void)err)
+NOTHING(meta_cast,
+        (cr_device * dev, cr_dtype to, void *dst, cr_dtype from, const void *src, size_t n,
+         cr_err *err),
+        (void)dev;
+        (void)to; (void)dst; (void)from; (void)src; (void)n; (void)err)
+NOTHING(meta_add, (cr_device * dev, cr_dtype t, void *y, const void *x, size_t n, cr_err *err),
+        (void)dev;
+        (void)t; (void)y; (void)x; (void)n; (void)err)
+NOTHING(meta_scale, (cr_device * dev, float *x, float f, size_t n, cr_err *err), (void)dev; (void)x;
+        (void)f; (void)n; (void)err)
+NOTHING(meta_square_sum, (cr_device * dev, const float *x, size_t n, double *out, cr_err *err),
+        (void)dev;
+        (void)x; (void)n; *out = 0; (void)err)
+NOTHING(meta_adamw, (cr_device * dev, const cr_adamw_args *a, cr_err *err), (void)dev; (void)a;
+        (void)err)
+NOTHING(meta_pack, (cr_device * dev, const cr_weight *w, void *p, cr_err *err), (void)dev; (void)w;
+        (void)p; (void)err)
+NOTHING(meta_linear, (cr_device * dev, const cr_linear_args *a, cr_err *err), (void)dev; (void)a;
+        (void)err)
+NOTHING(meta_linear_grad, (cr_device * dev, const cr_linear_grad_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_rmsnorm, (cr_device * dev, const cr_rmsnorm_args *a, cr_err *err), (void)dev; (void)a;
+        (void)err)
+NOTHING(meta_rmsnorm_grad, (cr_device * dev, const cr_rmsnorm_grad_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_rope, (cr_device * dev, const cr_rope_args *a, cr_err *err), (void)dev; (void)a;
+        (void)err)
+NOTHING(meta_swiglu,
+        (cr_device * dev, cr_dtype t, const void *g, const void *u, void *h, size_t n, cr_err *err),
+        (void)dev;
+        (void)t; (void)g; (void)u; (void)h; (void)n; (void)err)
+NOTHING(meta_swiglu_grad,
+        (cr_device * dev, cr_dtype t, const void *g, const void *u, const void *dh, void *dg,
+         void *du, size_t n, cr_err *err),
+        (void)dev;
+        (void)t; (void)g; (void)u; (void)dh; (void)dg; (void)du; (void)n; (void)err)
+NOTHING(meta_embedding,
+        (cr_device * dev, const cr_weight *w, const int32_t *ids, int64_t n, void *y, cr_err *err),
+        (void)dev;
+        (void)w; (void)ids; (void)n; (void)y; (void)err)
+NOTHING(meta_embedding_grad,
+        (cr_device * dev, cr_dtype t, const void *dy, const int32_t *ids, int64_t n, int64_t c,
+         float *dw, cr_err *err),
+        (void)dev;
+        (void)t; (void)dy; (void)ids; (void)n; (void)c; (void)dw; (void)err)
+NOTHING(meta_rows,
+        (cr_device * dev, cr_dtype t, const void *src, const int32_t *i, int64_t n, int64_t c,
+         void *dst, cr_err *err),
+        (void)dev;
+        (void)t; (void)src; (void)i; (void)n; (void)c; (void)dst; (void)err)
+NOTHING(meta_attention, (cr_device * dev, const cr_attention_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_attention_grad, (cr_device * dev, const cr_attention_grad_args *a, cr_err *err),
+        (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_attention_cached, (cr_device * dev, const cr_attention_cached_args *a, cr_err *err),
+        (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_head_grad, (cr_device * dev, const cr_head_grad_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_logits,
+        (cr_device * dev, const void *x, const cr_weight *w, int64_t n, float *z, cr_err *err),
+        (void)dev;
+        (void)x; (void)w; (void)n; (void)z; (void)err)
+
+static cr_status meta_head(cr_device *dev, const cr_head_args *a, cr_err *err)
+{
+    size_t bytes = (size_t)a->num_rows * sizeof(float);
+
+    (void)dev;
+    (void)err;
+    if (a->log_prob) memset(a->log_prob, 0, bytes);
+    if (a->entropy) memset(a->entropy, 0, bytes);
+    return CR_OK;
+}
+
+static cr_status meta_logits_log_prob(cr_device *dev, const float *z, int64_t n, int64_t v,
+                                      const int32_t *labels, float *log_prob, float *entropy,
+                                      cr_err *err)
+{
+    const cr_head_args a = {.num_rows = n, .log_prob = log_prob, .entropy = entropy};
+
+    (void)z;
+    (void)v;
+    (void)labels;
+    return meta_head(dev, &a, err);
+}
+
+static size_t meta_packed_bytes(const cr_device *dev, const cr_weight *w)
+{
+    (void)dev;
+    return (size_t)((w->num_rows + 31) / 32 * 32 * w->num_cols) * cr_dtype_bytes(w->dtype);
+}
+
+static size_t meta_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                                  int64_t head_dim)
+{
+    (void)dev;
+    return (size_t)(2 * CR_KV_BLOCK * num_kv_heads * head_dim) * cr_dtype_bytes(dtype);
+}
+
+cr_status cri_meta_open(cr_device *dev, cr_err *err)
+{
+    static const cr_kernels meta_kernels = {
+        .name = "meta",
+        .alloc = meta_alloc,
+        .release = meta_release,
+        .close = meta_close,
+        .zero = meta_zero,
+        .copy = meta_copy,
+        .cast = meta_cast,
+        .add = meta_add,
+        .scale = meta_scale,
+        .square_sum = meta_square_sum,
+        .adamw = meta_adamw,
+        .packed_bytes = meta_packed_bytes,
+        .pack = meta_pack,
+        .linear = meta_linear,
+        .linear_grad = meta_linear_grad,
+        .rmsnorm = meta_rmsnorm,
+        .rmsnorm_grad = meta_rmsnorm_grad,
+        .rope = meta_rope,
+        .swiglu = meta_swiglu,
+        .swiglu_grad = meta_swiglu_grad,
+        .embedding = meta_embedding,
+        .embedding_grad = meta_embedding_grad,
+        .rows_gather = meta_rows,
+        .rows_scatter = meta_rows,
+        .attention = meta_attention,
+        .attention_grad = meta_attention_grad,
+        .kv_block_bytes = meta_kv_block_bytes,
+        .attention_cached = meta_attention_cached,
+        .head = meta_head,
+        .head_grad = meta_head_grad,
+        .logits = meta_logits,
+        .logits_log_prob = meta_logits_log_prob,
+    };
+
+    (void)err;
+    dev->kernels = &meta_kernels;
+    return CR_OK;
+}

@@ -1,0 +1,575 @@
+/* kernels_reference.c -- every kernel against a plain loop in double, at awkward shapes, fp32 and
+ * bf16, and the promise that a row's bits do not depend on its neighbours, on packing, on the cache
+ * or on threads. Inputs are rounded to the dtype first, so the tolerance is that of one rounded
+ * output plus float32 sums. CROLL_CPU chooses the instruction set. Not covered: speed, AMX.
+ */
+#include "base/rng.h"
+#include "kernels/attention.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static cr_device *dev;
+static cr_err err;
+static uint64_t salt;
+
+#define OK(call) assert_int_equal((call), CR_OK)
+
+typedef struct array { /* values in the dtype, and the same in double */
+    void *data;
+    double *x;
+    int64_t n;
+    cr_dtype dtype;
+} array;
+
+static float narrow(cr_dtype dtype, double x)
+{
+    float f = (float)x;
+    uint16_t h;
+
+    if (dtype == CR_F32) return f;
+    OK(cr_cast(dev, CR_BF16, &h, CR_F32, &f, 1, &err));
+    OK(cr_cast(dev, CR_F32, &f, CR_BF16, &h, 1, &err));
+    return f;
+}
+
+static array make(cr_dtype dtype, int64_t n, double scale)
+{
+    array a = {cr_alloc((size_t)n * 4), CR_NEW_ARRAY(double, n), n, dtype};
+    float *f = CR_NEW_ARRAY(float, n);
+
+    salt++;
+    for (int64_t i = 0; i < n; i++) {
+        f[i] = narrow(dtype, scale * cr_rng_normal(salt, CR_RNG_TEST, 0, (uint64_t)i));
+        a.x[i] = f[i];
+    }
+    OK(cr_cast(dev, dtype, a.data, CR_F32, f, (size_t)n, &err));
+    cr_free(f);
+    return a;
+}
+
+static void drop(array a)
+{
+    cr_free(a.data);
+    cr_free(a.x);
+}
+
+static double get(const void *data, cr_dtype dtype, int64_t i)
+{
+    float f;
+
+    if (dtype == CR_F32) return ((const float *)data)[i];
+    OK(cr_cast(dev, CR_F32, &f, CR_BF16, (const uint16_t *)data + i, 1, &err));
+    return f;
+}
+
+/* bf16 has 8 bits: half an ulp is 2^-9 relative; float32 sums of k terms of size s err about k 2^-24 s. */
+static double tolerance(cr_dtype dtype, double want, double sum)
+{
+    return (dtype == CR_BF16 ? fabs(want) * 0x1p-8 + 1e-6 : 0) + 1e-6 * (1 + sum) +
+           2e-6 * fabs(want);
+}
+
+static const cr_dtype both[] = {CR_F32, CR_BF16};
+
+static void linear_and_its_gradient(void **state)
+{
+    static const int64_t shape[][3] = {{1, 1, 1},     {1, 64, 172},  {7, 33, 65},
+                                       {13, 64, 512}, {65, 172, 64}, {200, 31, 96}};
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 2; t++) {
+            cr_dtype dt = both[t];
+            int64_t m = shape[s][0], k = shape[s][1], n = shape[s][2];
+            array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3), b = make(dt, n, 1),
+                  add = make(dt, m * n, 1), dy = make(dt, m * n, 1);
+            void *y = cr_alloc((size_t)(m * n) * 4), *dx = cr_alloc((size_t)(m * k) * 4);
+            float *dw = CR_NEW_ARRAY(float, n *k), *db = CR_NEW_ARRAY(float, n);
+            cr_weight weight = {w.data, dt, n, k, NULL};
+            cr_linear_args a = {x.data, &weight, b.data, add.data, y, dt, m};
+            cr_linear_grad_args g = {x.data, dy.data, &weight, dx, false, dw, db, m};
+            OK(cr_linear(dev, &a, &err));
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    double sum = b.x[j], size = 0;
+                    for (int64_t q = 0; q < k; q++)
+                        sum += x.x[i * k + q] * w.x[j * k + q],
+                            size += fabs(x.x[i * k + q] * w.x[j * k + q]);
+                    check_near(get(y, dt, i * n + j), narrow(dt, sum) + add.x[i * n + j],
+                               tolerance(dt, sum, size) + tolerance(dt, sum + add.x[i * n + j], 0));
+                }
+            for (int64_t i = 0; i < n * k; i++)
+                dw[i] = 1;
+            OK(cr_linear_grad(dev, &g, &err));
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t q = 0; q < k; q++) {
+                    double sum = 0, size = 0;
+                    for (int64_t j = 0; j < n; j++)
+                        sum += dy.x[i * n + j] * w.x[j * k + q],
+                            size += fabs(dy.x[i * n + j] * w.x[j * k + q]);
+                    check_near(get(dx, dt, i * k + q), sum, tolerance(dt, sum, size));
+                }
+            for (int64_t j = 0; j < n; j++) {
+                double bias = 0;
+                for (int64_t i = 0; i < m; i++)
+                    bias += dy.x[i * n + j];
+                check_near(db[j], bias, 1e-5 * (double)m);
+                for (int64_t q = 0; q < k; q++) {
+                    double sum = 1, size = 0;
+                    for (int64_t i = 0; i < m; i++)
+                        sum += dy.x[i * n + j] * x.x[i * k + q],
+                            size += fabs(dy.x[i * n + j] * x.x[i * k + q]);
+                    check_near(dw[j * k + q], sum, tolerance(CR_F32, sum, size));
+                }
+            }
+            drop(x), drop(w), drop(b), drop(add), drop(dy);
+            cr_free(y), cr_free(dx), cr_free(dw), cr_free(db);
+        }
+}
+
+static void products_do_not_depend_on_the_batch(void **state)
+{
+    enum { M = 130, K = 96, N = 200 };
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        cr_dtype dt = both[t];
+        size_t bytes = cr_dtype_bytes(dt);
+        array x = make(dt, M * K, 1), w = make(dt, N * K, 0.3);
+        char *whole = cr_alloc(M * N * 4), *part = cr_alloc(M * N * 4);
+        cr_weight weight = {w.data, dt, N, K, NULL}, packed = weight;
+        cr_linear_args a = {x.data, &weight, NULL, NULL, whole, dt, M};
+        void *panels = cr_alloc(cr_weight_packed_bytes(dev, &weight));
+        OK(cr_linear(dev, &a, &err));
+        OK(cr_weight_pack(dev, &weight, panels, &err));
+        packed.packed = panels;
+        for (int64_t step = 1; step <= M; step = step * 2 + 1)
+            for (int p = 0; p < 2; p++) {
+                memset(part, 0xEE, M * N * 4);
+                for (int64_t i = 0; i < M; i += step) {
+                    cr_linear_args b = {(char *)x.data + (size_t)(i * K) * bytes,
+                                        p ? &packed : &weight,
+                                        NULL,
+                                        NULL,
+                                        part + (size_t)(i * N) * bytes,
+                                        dt,
+                                        M - i < step ? M - i : step};
+                    OK(cr_linear(dev, &b, &err));
+                }
+                assert_memory_equal(part, whole, M * N * bytes);
+            }
+        drop(x), drop(w);
+        cr_free(whole), cr_free(part), cr_free(panels);
+    }
+}
+
+static void norms_rope_swiglu(void **state)
+{
+    static const int64_t cols[] = {1, 8, 16, 33, 576};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(cols); c++)
+        for (int t = 0; t < 2; t++) {
+            cr_dtype dt = both[t];
+            int64_t m = 5, n = cols[c];
+            array x = make(dt, m * n, 2), w = make(dt, n, 1), dy = make(dt, m * n, 1);
+            void *y = cr_alloc((size_t)(m * n) * 4), *dx = cr_alloc((size_t)(m * n) * 4);
+            float rstd[5], *dw = CR_NEW_ARRAY(float, n);
+            cr_rmsnorm_args a = {x.data, w.data, y, rstd, dt, m, n, 1e-5f};
+            cr_rmsnorm_grad_args g = {x.data, w.data, dy.data, rstd, dx, dw, false, dt, m, n};
+            OK(cr_rmsnorm(dev, &a, &err));
+            OK(cr_rmsnorm_grad(dev, &g, &err));
+            for (int64_t i = 0; i < m; i++) {
+                double s = 0, dot = 0, r;
+                for (int64_t j = 0; j < n; j++)
+                    s += x.x[i * n + j] * x.x[i * n + j];
+                r = 1 / sqrt(s / (double)n + 1e-5f);
+                check_near(rstd[i], r, 1e-5 * r);
+                for (int64_t j = 0; j < n; j++)
+                    dot += dy.x[i * n + j] * w.x[j] * x.x[i * n + j];
+                for (int64_t j = 0; j < n; j++) {
+                    double v = x.x[i * n + j], want = v * r * w.x[j],
+                           d = r * (dy.x[i * n + j] * w.x[j] - v * r * r * dot / (double)n);
+                    check_near(get(y, dt, i * n + j), want, 2 * tolerance(dt, want, 1));
+                    check_near(get(dx, dt, i * n + j), d, tolerance(dt, d, 10 * r));
+                }
+            }
+            for (int64_t j = 0; j < n; j++) {
+                double sum = 0, size = 0;
+                for (int64_t i = 0; i < m; i++)
+                    sum += dy.x[i * n + j] * narrow(dt, x.x[i * n + j] * rstd[i]),
+                        size += fabs(dy.x[i * n + j] * x.x[i * n + j] * rstd[i]);
+                check_near(dw[j], sum,
+                           tolerance(CR_F32, sum, size) + (dt == CR_BF16 ? size * 0x1p-7 : 0));
+            }
+            OK(cr_swiglu(dev, dt, x.data, dy.data, y, (size_t)(m * n), &err));
+            for (int64_t i = 0; i < m * n; i++) {
+                double want = x.x[i] / (1 + exp(-x.x[i])) * dy.x[i];
+                check_near(get(y, dt, i), want, 2 * tolerance(dt, want, 1));
+            }
+            void *du = cr_alloc((size_t)(m * n) * 4);
+            array dh = make(dt, m * n, 1);
+            OK(cr_swiglu_grad(dev, dt, x.data, dy.data, dh.data, dx, du, (size_t)(m * n), &err));
+            for (int64_t i = 0; i < m * n; i++) {
+                double s = 1 / (1 + exp(-x.x[i])),
+                       da = dh.x[i] * dy.x[i] * s * (1 + x.x[i] * (1 - s)),
+                       dup = dh.x[i] * x.x[i] * s;
+                check_near(get(dx, dt, i), da, tolerance(dt, da, 1));
+                check_near(get(du, dt, i), dup, tolerance(dt, dup, 1));
+            }
+            drop(x), drop(w), drop(dy), drop(dh);
+            cr_free(y), cr_free(dx), cr_free(dw), cr_free(du);
+        }
+}
+
+static void rope_turns_and_turns_back(void **state)
+{
+    enum { T = 4, H = 3, D = 24 };
+    const int32_t pos[T] = {0, 3, 700, 1500};
+    float freq[D / 2];
+
+    (void)state;
+    for (int i = 0; i < D / 2; i++)
+        freq[i] = powf(10000.0f, -2.0f * (float)i / D);
+    for (int t = 0; t < 2; t++) {
+        array x = make(both[t], T * H * D, 1);
+        cr_rope_args a = {x.data, both[t], pos, freq, 1.5f, 1, T, H, D};
+        OK(cr_rope(dev, &a, &err));
+        for (int64_t i = 0; i < T * H; i++)
+            for (int64_t d = 0; d < D / 2; d++) {
+                float angle = (float)pos[i / H] * freq[d];
+                double c = 1.5 * cos(angle), s = 1.5 * sin(angle), u = x.x[i * D + d],
+                       v = x.x[i * D + D / 2 + d];
+                check_near(get(x.data, both[t], i * D + d), u * c - v * s,
+                           tolerance(both[t], u * c - v * s, 3));
+                check_near(get(x.data, both[t], i * D + D / 2 + d), v * c + u * s,
+                           tolerance(both[t], v * c + u * s, 3));
+            }
+        a.sign = -1; /* times 1.5^2 */
+        OK(cr_rope(dev, &a, &err));
+        for (int64_t i = 0; i < x.n; i++)
+            check_near(get(x.data, both[t], i), 2.25 * x.x[i], both[t] == CR_BF16 ? 0.06 : 1e-5);
+        drop(x);
+    }
+}
+
+/* Softmax attention of row i of one sequence and head in double; p gets the probabilities. */
+static void reference_row(const array *q, const array *k, const array *v, int64_t first, int64_t i,
+                          int64_t h, int64_t H, int64_t K, int64_t D, int64_t window, double *p,
+                          double *o)
+{
+    int64_t kv = h / (H / K), from = window && i + 1 > window ? i + 1 - window : 0;
+    double most = -INFINITY, sum = 0;
+
+    for (int64_t j = from; j <= i; j++) {
+        double s = 0;
+        for (int64_t d = 0; d < D; d++)
+            s += q->x[((first + i) * H + h) * D + d] * k->x[((first + j) * K + kv) * D + d];
+        p[j] = s / sqrt((double)D);
+        most = fmax(most, p[j]);
+    }
+    for (int64_t j = from; j <= i; j++)
+        sum += p[j] = exp(p[j] - most);
+    for (int64_t d = 0; d < D; d++)
+        o[d] = 0;
+    for (int64_t j = 0; j <= i; j++) {
+        p[j] = j < from ? 0 : p[j] / sum;
+        for (int64_t d = 0; d < D; d++)
+            o[d] += p[j] * v->x[((first + j) * K + kv) * D + d];
+    }
+}
+
+static void attention_and_its_gradient(void **state)
+{
+    static const int64_t heads[][3] = {{8, 4, 8}, {4, 1, 24}, {2, 2, 64}, {6, 2, 80}}; /* H, K, D */
+    const int32_t cu[] = {0, 1, 66, 195, 260};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(heads); c++)
+        for (int mode = 0; mode < 3; mode++) {
+            cr_dtype dt = mode == 1 ? CR_BF16 : CR_F32;
+            int64_t H = heads[c][0], K = heads[c][1], D = heads[c][2], T = cu[4],
+                    window = mode == 2 ? 40 : 0;
+            array q = make(dt, T * H * D, 1), k = make(dt, T * K * D, 1),
+                  v = make(dt, T * K * D, 1), g = make(dt, T * H * D, 1);
+            void *o = cr_alloc((size_t)(T * H * D) * 4), *dq = cr_alloc((size_t)(T * H * D) * 4),
+                 *dk = cr_alloc((size_t)(T * K * D) * 4), *dv = cr_alloc((size_t)(T * K * D) * 4);
+            double *wq = CR_NEW_ARRAY(double, T *H *D), *wk = CR_NEW_ARRAY(double, T *K *D),
+                   *wv = CR_NEW_ARRAY(double, T *K *D);
+            float *lse = CR_NEW_ARRAY(float, T *H);
+            cr_attention_grad_args a = {{q.data, k.data, v.data, o, lse, dt, cu, 4, H, K, D,
+                                         (float)(1 / sqrt((double)D)), window},
+                                        g.data,
+                                        dq,
+                                        dk,
+                                        dv};
+            OK(cr_attention(dev, &a.fwd, &err));
+            for (int s = 0; s < 4; s++)
+                for (int64_t i = 0; i < cu[s + 1] - cu[s]; i++)
+                    for (int64_t h = 0; h < H; h++) {
+                        double p[200], want[128], delta = 0;
+                        int64_t at = ((cu[s] + i) * H + h) * D, kv = h / (H / K);
+                        reference_row(&q, &k, &v, cu[s], i, h, H, K, D, window, p, want);
+                        for (int64_t d = 0; d < D; d++) {
+                            check_near(get(o, dt, at + d), want[d], tolerance(dt, want[d], 3));
+                            delta += g.x[at + d] * want[d];
+                        }
+                        for (int64_t j = 0; j <= i; j++) {
+                            double dp = 0, ds;
+                            int64_t ka = ((cu[s] + j) * K + kv) * D;
+                            for (int64_t d = 0; d < D; d++)
+                                dp += g.x[at + d] * v.x[ka + d];
+                            ds = p[j] * (dp - delta) / sqrt((double)D);
+                            for (int64_t d = 0; d < D; d++) {
+                                wv[ka + d] += p[j] * g.x[at + d];
+                                wk[ka + d] += ds * q.x[at + d];
+                                wq[at + d] += ds * k.x[ka + d];
+                            }
+                        }
+                    }
+            OK(cr_attention_grad(dev, &a, &err));
+            double slack = dt == CR_BF16 ? 0.03 : 2e-5; /* bf16: delta comes from the rounded o */
+            for (int64_t i = 0; i < T * H * D; i++)
+                check_near(get(dq, dt, i), wq[i], slack * (1 + fabs(wq[i])));
+            for (int64_t i = 0; i < T * K * D; i++) {
+                check_near(get(dk, dt, i), wk[i], slack * (1 + fabs(wk[i])));
+                check_near(get(dv, dt, i), wv[i], slack * (1 + fabs(wv[i])));
+            }
+            drop(q), drop(k), drop(v), drop(g);
+            cr_free(o), cr_free(dq), cr_free(dk), cr_free(dv), cr_free(wq), cr_free(wk),
+                cr_free(wv), cr_free(lse);
+        }
+}
+
+/* One prompt of 70 positions, shared by two slots (block 0 shared, block 1 copied), decoded one row
+ * at a time beside each other: the bits of a packed forward of each whole sequence. */
+static void cache_gives_the_bits_of_a_packed_forward(void **state)
+{
+    enum { H = 6, K = 3, D = 24, PROMPT = 70, LEN = 140 };
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        cr_dtype dt = both[t];
+        size_t bytes = cr_dtype_bytes(dt), qrow = H * D * bytes, krow = K * D * bytes,
+               block = cr_kv_block_bytes(dev, dt, K, D);
+        array q = make(dt, 2 * LEN * H * D, 1), k = make(dt, 2 * LEN * K * D, 1),
+              v = make(dt, 2 * LEN * K * D, 1);
+        char *whole = cr_alloc(2 * LEN * qrow), *step = cr_alloc(2 * LEN * qrow),
+             *blocks = cr_alloc(8 * block);
+        const int32_t cu[] = {0, LEN, 2 * LEN}, table[] = {0, 1, 2, 0, 3, 4};
+        int32_t slots[PROMPT], pos[PROMPT];
+        cr_attention_args a = {q.data, k.data, v.data, whole, NULL, dt, cu, 2, H, K, D, 0.2f, 0};
+        cr_attention_cached_args c = {.blocks = blocks,
+                                      .dtype = dt,
+                                      .row_slot = slots,
+                                      .row_pos = pos,
+                                      .block_table = table,
+                                      .max_blocks = 3,
+                                      .num_heads = H,
+                                      .num_kv_heads = K,
+                                      .head_dim = D,
+                                      .scale = 0.2f};
+        memset(blocks, 0xFF, 8 * block); /* NaN */
+        /* both sequences have the same prompt */
+        memcpy((char *)q.data + LEN * qrow, q.data, PROMPT * qrow);
+        memcpy((char *)k.data + LEN * krow, k.data, PROMPT * krow);
+        memcpy((char *)v.data + LEN * krow, v.data, PROMPT * krow);
+        OK(cr_attention(dev, &a, &err));
+        for (int i = 0; i < PROMPT; i++)
+            slots[i] = 0, pos[i] = i;
+        for (int done = 0; done < PROMPT; done += 30) { /* the prompt in chunks */
+            c.num_rows = PROMPT - done < 30 ? PROMPT - done : 30;
+            c.row_pos = pos + done;
+            c.q = (char *)q.data + (size_t)done * qrow, c.k = (char *)k.data + (size_t)done * krow,
+            c.v = (char *)v.data + (size_t)done * krow, c.o = step + (size_t)done * qrow;
+            OK(cr_attention_cached(dev, &c, &err));
+        }
+        assert_memory_equal(step, whole, PROMPT * qrow);
+        OK(cr_kv_block_copy(dev, blocks + 3 * block, blocks + 1 * block, block, &err));
+        c.row_pos = pos;
+        for (int i = PROMPT; i < LEN; i++) {
+            char *rq = cr_alloc(2 * qrow), *rk = cr_alloc(2 * krow), *rv = cr_alloc(2 * krow),
+                 *ro = cr_alloc(2 * qrow);
+            for (int s = 0; s < 2; s++) {
+                slots[s] = s, pos[s] = i;
+                memcpy(rq + (size_t)s * qrow, (char *)q.data + (size_t)(s * LEN + i) * qrow, qrow);
+                memcpy(rk + (size_t)s * krow, (char *)k.data + (size_t)(s * LEN + i) * krow, krow);
+                memcpy(rv + (size_t)s * krow, (char *)v.data + (size_t)(s * LEN + i) * krow, krow);
+            }
+            c.q = rq, c.k = rk, c.v = rv, c.o = ro, c.num_rows = 2;
+            OK(cr_attention_cached(dev, &c, &err));
+            for (int s = 0; s < 2; s++)
+                assert_memory_equal(ro + (size_t)s * qrow, whole + (size_t)(s * LEN + i) * qrow,
+                                    qrow);
+            cr_free(rq), cr_free(rk), cr_free(rv), cr_free(ro);
+        }
+        drop(q), drop(k), drop(v);
+        cr_free(whole), cr_free(step), cr_free(blocks);
+    }
+}
+
+static void head_and_its_gradient(void **state)
+{
+    static const int64_t shape[][3] = {{3, 16, 7}, {100, 24, 512}, {7, 33, 1300}}; /* R, h, V */
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 2; t++) {
+            cr_dtype dt = both[t];
+            int64_t R = shape[s][0], k = shape[s][1], V = shape[s][2];
+            array x = make(dt, R * k, 1), w = make(dt, V * k, 0.5);
+            int32_t *labels = CR_NEW_ARRAY(int32_t, R);
+            float *out = CR_NEW_ARRAY(float, 8 * R), *dw = CR_NEW_ARRAY(float, V *k),
+                  *logits = CR_NEW_ARRAY(float, R *V);
+            double *wx = CR_NEW_ARRAY(double, R *k), *ww = CR_NEW_ARRAY(double, V *k),
+                   *z = CR_NEW_ARRAY(double, V);
+            void *dx = cr_alloc((size_t)(R * k) * 4);
+            cr_weight weight = {w.data, dt, V, k, NULL};
+            cr_head_grad_args a = {
+                {x.data, &weight, labels, R, out, out + R, out + 2 * R, out + 3 * R},
+                out + 4 * R,
+                out + 5 * R,
+                dx,
+                dw};
+            for (int64_t r = 0; r < R; r++) {
+                labels[r] = (int32_t)(r * 37 % V);
+                out[4 * R + r] = (float)(r % 3) - 1;
+                out[5 * R + r] = 0.1f * (float)(r % 5);
+            }
+            OK(cr_head(dev, &a.fwd, &err));
+            OK(cr_head_grad(dev, &a, &err));
+            for (int64_t r = 0; r < R; r++) {
+                double most = -INFINITY, sum = 0, mean = 0, lse, entropy;
+                for (int64_t v = 0; v < V; v++) {
+                    z[v] = 0;
+                    for (int64_t i = 0; i < k; i++)
+                        z[v] += x.x[r * k + i] * w.x[v * k + i];
+                    most = fmax(most, z[v]);
+                }
+                for (int64_t v = 0; v < V; v++)
+                    sum += exp(z[v] - most);
+                lse = most + log(sum);
+                for (int64_t v = 0; v < V; v++)
+                    mean += exp(z[v] - lse) * z[v];
+                entropy = lse - mean;
+                check_near(out[r], z[labels[r]] - lse, 1e-5);
+                check_near(out[R + r], entropy, 1e-5 * (1 + fabs(entropy)));
+                for (int64_t v = 0; v < V; v++) {
+                    double p = exp(z[v] - lse), dz = a.grad_log_prob[r] * ((v == labels[r]) - p) -
+                                                     a.grad_entropy[r] * p * (z[v] - mean);
+                    for (int64_t i = 0; i < k; i++) {
+                        wx[r * k + i] += dz * w.x[v * k + i];
+                        ww[v * k + i] += dz * x.x[r * k + i];
+                    }
+                }
+            }
+            for (int64_t i = 0; i < R * k; i++)
+                check_near(get(dx, dt, i), wx[i],
+                           (dt == CR_BF16 ? 0.02 : 2e-5) * (1 + fabs(wx[i])));
+            for (int64_t i = 0; i < V * k; i++)
+                check_near(dw[i], ww[i], (dt == CR_BF16 ? 0.02 : 2e-5) * (1 + fabs(ww[i])));
+            float *log_prob = out + 6 * R,
+                  *entropy = out + 7 * R; /* generation's way: the same bits */
+            for (int64_t r = 0; r < R; r++)
+                OK(cr_logits(dev, (char *)x.data + (size_t)(r * k) * cr_dtype_bytes(dt), &weight, 1,
+                             logits + r * V, &err));
+            OK(cr_logits_log_prob(dev, logits, R, V, labels, log_prob, entropy, &err));
+            assert_memory_equal(log_prob, out, (size_t)R * 4);
+            assert_memory_equal(entropy, out + R, (size_t)R * 4);
+            drop(x), drop(w);
+            cr_free(labels), cr_free(out), cr_free(dw), cr_free(logits), cr_free(wx), cr_free(ww),
+                cr_free(z), cr_free(dx);
+        }
+}
+
+static void adamw_is_torchs(void **state)
+{
+    float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0};
+    double wp[3] = {1, -2, 0.5}, wm[3] = {0}, wv[3] = {0};
+
+    (void)state;
+    for (int t = 1; t <= 100; t++) {
+        float g[3];
+        for (int i = 0; i < 3; i++) {
+            g[i] = (float)(sin(t * (i + 1)) * 3);
+            double x = g[i] * 0.5;
+            wp[i] *= 1 - 1e-2 * 0.1;
+            wm[i] = 0.9 * wm[i] + 0.1 * x;
+            wv[i] = 0.95 * wv[i] + 0.05 * x * x;
+            wp[i] -= 1e-2 / (1 - pow(0.9, t)) * wm[i] / (sqrt(wv[i] / (1 - pow(0.95, t))) + 1e-8);
+        }
+        cr_adamw_args a = {p, m, v, g, 3, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, t};
+        OK(cr_adamw(dev, &a, &err));
+    }
+    for (int i = 0; i < 3; i++)
+        check_near(p[i], wp[i], 100 * 0x1p-24 * 2); /* 100 updates, each rounds p below 2 once */
+}
+
+static void threads_change_nothing(void **state)
+{
+    enum { M = 500, K = 128, N = 256 };
+    cr_device *two;
+    array x = make(CR_F32, M * K, 1), w = make(CR_F32, N * K, 1);
+    float *a = CR_NEW_ARRAY(float, M *N), *b = CR_NEW_ARRAY(float, M *N),
+          *dw[2] = {CR_NEW_ARRAY(float, N *K), CR_NEW_ARRAY(float, N *K)};
+    cr_weight weight = {w.data, CR_F32, N, K, NULL};
+    cr_linear_args l = {x.data, &weight, NULL, NULL, a, CR_F32, M};
+
+    (void)state;
+    OK(cr_device_open("cpu", 2, &two, &err));
+    OK(cr_linear(dev, &l, &err));
+    l.y = b;
+    OK(cr_linear(two, &l, &err));
+    assert_memory_equal(a, b, M * N * 4);
+    for (int i = 0; i < 2; i++) {
+        cr_linear_grad_args g = {x.data, a, &weight, b, false, dw[i], NULL, M};
+        OK(cr_linear_grad(i ? two : dev, &g, &err));
+    }
+    assert_memory_equal(dw[0], dw[1], N * K * 4);
+    cr_device_close(two);
+    drop(x), drop(w);
+    cr_free(a), cr_free(b), cr_free(dw[0]), cr_free(dw[1]);
+}
+
+static void a_stack_gives_back_what_it_took(void **state)
+{
+    cr_stack *s = cr_stack_create(dev);
+    size_t before = cr_device_get_stats(dev).bytes_now;
+    void *p;
+
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        size_t mark[200];
+        for (int i = 0; i < 200; i++) {
+            mark[i] = cr_stack_mark(s);
+            OK(cr_stack_push(s, (size_t)(i * 997 + 1), &p, &err));
+            memset(p, i, (size_t)(i * 997 + 1));
+        }
+        for (int i = 199; i >= 0; i--)
+            cr_stack_release(s, mark[i]);
+        assert_int_equal(cr_stack_mark(s), 0);
+    }
+    cr_stack_destroy(s);
+    assert_int_equal(cr_device_get_stats(dev).bytes_now, before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_and_its_gradient),
+        cmocka_unit_test(products_do_not_depend_on_the_batch),
+        cmocka_unit_test(norms_rope_swiglu),
+        cmocka_unit_test(rope_turns_and_turns_back),
+        cmocka_unit_test(attention_and_its_gradient),
+        cmocka_unit_test(cache_gives_the_bits_of_a_packed_forward),
+        cmocka_unit_test(head_and_its_gradient),
+        cmocka_unit_test(adamw_is_torchs),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(a_stack_gives_back_what_it_took),
+    };
+    if (cr_device_open("cpu", 1, &dev, &err) != CR_OK) return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
