@@ -158,18 +158,20 @@ cr_status cr_flight_read(const char *path, cr_flight_log *out, cr_err *err)
 
     memset(out, 0, sizeof *out);
     CR_TRY_GOTO(out, cr_file_read(path, &file, err));
-    if (file.num_bytes != map_bytes) {
-        cr_fail(err, CR_EFORMAT, "%s: %zu bytes, a flight recorder's file has %zu", path,
-                file.num_bytes, map_bytes);
+    if (file.num_bytes < sizeof head) {
+        cr_fail(err, CR_EFORMAT, "%s: %zu bytes are too few for a flight recorder's file", path,
+                file.num_bytes);
         goto out;
     }
     memcpy(&head, file.data, sizeof head);
-    if (memcmp(head.magic, magic, sizeof magic) != 0 || head.capacity != NUM_EVENTS ||
-        head.event_bytes != sizeof(cr_flight_event) || !is_text(head.role, sizeof head.role)) {
+    if (memcmp(head.magic, magic, sizeof magic) != 0 || head.head_bytes != sizeof head ||
+        head.event_bytes != sizeof(cr_flight_event) || head.capacity == 0 ||
+        (file.num_bytes - sizeof head) / sizeof(cr_flight_event) != head.capacity ||
+        !is_text(head.role, sizeof head.role)) {
         cr_fail(err, CR_EFORMAT, "%s: not a flight recorder's file of this version", path);
         goto out;
     }
-    first = head.num_begun > NUM_EVENTS ? head.num_begun - NUM_EVENTS : 0;
+    first = head.num_begun > head.capacity ? head.num_begun - head.capacity : 0;
     out->rank = (int)head.rank;
     memcpy(out->role, head.role, sizeof out->role);
     out->wall_offset_s = head.wall_offset_s;
@@ -177,7 +179,7 @@ cr_status cr_flight_read(const char *path, cr_flight_log *out, cr_err *err)
     out->event = CR_NEW_ARRAY(cr_flight_event, out->num_events);
     for (size_t i = 0; i < out->num_events; i++) {
         cr_flight_event *e = &out->event[i];
-        memcpy(e, file.data + sizeof head + (first + i) % NUM_EVENTS * sizeof(cr_flight_event),
+        memcpy(e, file.data + sizeof head + (first + i) % head.capacity * sizeof(cr_flight_event),
                sizeof *e);
         if (e->coll >= CR_NUM_COLLS || !is_text(e->group, sizeof e->group) ||
             !is_text(e->name, sizeof e->name)) {

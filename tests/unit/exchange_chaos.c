@@ -112,7 +112,7 @@ static void every_sample_arrives_once(void **state)
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK);
     for (int i = 0; i < SAMPLES; i++) {
-        char id[8];
+        char id[16];
         int value = i * 7;
         snprintf(id, sizeof id, "%d", i);
         assert_int_equal(cr_stream_put(x, "in", id, &value, sizeof value, NULL, &err), CR_OK);

@@ -71,7 +71,7 @@ static void each_entry_is_delivered_once(void **state)
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK); /* again: nothing happens */
     for (int i = 0; i < 10; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "s%d", i);
         assert_int_equal(cr_stream_put(x, "in", id, "a\0b", 3, &is_new, &err), CR_OK);
         assert_true(is_new);
@@ -111,7 +111,7 @@ static void what_a_dead_consumer_left_is_taken_over(void **state)
     assert_int_equal(cr_exchange_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     for (int i = 0; i < 4; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "s%d", i);
         assert_int_equal(cr_stream_put(x, "in", id, "x", 1, NULL, &err), CR_OK);
     }
@@ -148,7 +148,7 @@ static void a_killed_server_loses_nothing(void **state)
     assert_int_equal(cr_exchange_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     for (int i = 0; i < 50; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "s%d", i);
         assert_int_equal(cr_stream_put(x, "in", id, "x", 1, NULL, &err), CR_OK);
     }
