@@ -1,0 +1,586 @@
+/* fsdp.c -- shards, unshard and reshard around modules, gradients, the update (see strategies.h).
+ *
+ * Gathered buffers are slots of two gather objects: the root's, which stays unsharded until the
+ * weights change, and the units', of which nesting depth + 2 are alive (the one that runs and the one
+ * that comes next). Every rank takes slots in the same order because every rank meets the same hooks
+ * in the same order; a rank without a batch walks the tree and meets them, too.
+ */
+#include "strategies/fsdp_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- shards ---- */
+
+bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
+                     int64_t *at)
+{
+    int64_t first = (int64_t)shard * flat->shard_elems, last = first + flat->shard_elems;
+    int64_t p0 = flat->offset[i], p1 = p0 + flat->params[i]->num_elems;
+    int64_t a = p0 > first ? p0 : first, b = p1 < last ? p1 : last;
+
+    if (a >= b) return false;
+    *begin = a - p0;
+    *end = b - p0;
+    *at = a - first;
+    return true;
+}
+
+static cr_status allocate(cr_fsdp *f, size_t num_bytes, void **out, cr_err *err)
+{
+    CR_TRY(cr_device_alloc(f->dev, num_bytes, out, err));
+    CR_TRY(cr_zero(f->dev, *out, num_bytes, err));
+    f->stats.shard_bytes += (int64_t)num_bytes;
+    return CR_OK;
+}
+
+/* Fill this rank's elements of one flat, from the source or from random numbers. */
+static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *flat, float *master,
+                           void *values, cr_err *err)
+{
+    enum { CHUNK = 1 << 20 };
+    float *chunk =
+        master ? NULL : CR_NEW_ARRAY(float, flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    for (size_t i = 0; i < flat->num_params && err->status == CR_OK; i++) {
+        int64_t begin, end, at;
+        if (!cri_shard_range(flat, i, cri_rank(f), &begin, &end, &at)) continue;
+        for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
+            int64_t stop = end - e < CHUNK ? end : e + CHUNK,
+                    where = flat->first + at + (e - begin);
+            float *to = master ? master + where : chunk;
+            if (!source)
+                cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, to);
+            else if (cr_weights_read(source, flat->params[i], e, stop, to, err) != CR_OK)
+                break;
+            if (!master &&
+                cr_cast(f->dev, f->args.param_dtype, (char *)values + (size_t)where * bytes, CR_F32,
+                        chunk, (size_t)(stop - e), err) != CR_OK)
+                break;
+        }
+    }
+    cr_free(chunk);
+    return err->status;
+}
+
+static cr_status materialise(cr_fsdp *f, cr_err *err)
+{
+    size_t trained = (size_t)f->units.trained_shard_elems,
+           frozen = (size_t)f->units.frozen_shard_elems,
+           bytes = cr_dtype_bytes(f->args.param_dtype);
+    cr_weights *source = NULL;
+
+    if (f->args.is_train) {
+        CR_TRY(allocate(f, trained * 4, (void **)&f->master, err));
+        CR_TRY(allocate(f, trained * 4, (void **)&f->grad, err));
+        CR_TRY(allocate(f, trained * 4, (void **)&f->m, err));
+        CR_TRY(allocate(f, trained * 4, (void **)&f->v, err));
+    } else {
+        CR_TRY(allocate(f, trained * bytes, &f->values, err));
+    }
+    CR_TRY(allocate(f, frozen * bytes, &f->frozen, err));
+    if (cr_device_is_meta(f->dev)) return CR_OK;
+    if (f->args.source) CR_TRY(cr_weights_open(f->args.source, f->model, &source, err));
+    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++) {
+        if (fill_flat(f, source, &f->units.unit[i].trained, f->master, f->values, err) != CR_OK)
+            break;
+        if (fill_flat(f, source, &f->units.unit[i].frozen, NULL, f->frozen, err) != CR_OK) break;
+    }
+    cr_weights_close(source);
+    return err->status;
+}
+
+/* ---- unshard and reshard ---- */
+
+static cr_gather *gather_of(const cri_unit *u)
+{
+    return u->index == 0 ? u->f->root_gather : u->f->gather;
+}
+
+static int take_slot(cri_unit *u, int kind)
+{
+    return u->index == 0 ? kind : u->f->free_slots[--u->f->num_free];
+}
+
+static int slots_needed(const cri_unit *u)
+{
+    return (u->flat[0].flat->num_params > 0) + (u->flat[1].flat->num_params > 0);
+}
+
+/* Cast the shard into the gathered buffer and tell the others; does not wait for theirs. */
+static cr_status publish(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    for (int k = 0; k < 2; k++) {
+        cri_flat *s = &u->flat[k];
+        const cr_flat *flat = s->flat;
+        void *own;
+        if (flat->num_params == 0) continue;
+        s->slot = take_slot(u, k);
+        CR_TRY(cr_gather_begin(gather_of(u), s->slot, u->unit->name,
+                               (size_t)flat->shard_elems * bytes, &own, err));
+        if (k == 0 && f->args.is_train)
+            CR_TRY(cr_cast(f->dev, f->args.param_dtype, own, CR_F32, f->master + flat->first,
+                           (size_t)flat->shard_elems, err));
+        else
+            CR_TRY(cr_copy(f->dev, own,
+                           (const char *)(k == 0 ? f->values : f->frozen) +
+                               (size_t)flat->first * bytes,
+                           (size_t)flat->shard_elems * bytes, err));
+        CR_TRY(cr_gather_publish(gather_of(u), s->slot, err));
+    }
+    u->state = CRI_PUBLISHED;
+    return CR_OK;
+}
+
+static cr_status unshard(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    if (u->state == CRI_UNSHARDED) return CR_OK;
+    if (u->state == CRI_SHARDED) CR_TRY(publish(u, err));
+    for (int k = 0; k < 2; k++) {
+        const cr_flat *flat = u->flat[k].flat;
+        const void *whole;
+        if (flat->num_params == 0) continue;
+        CR_TRY(cr_gather_wait(gather_of(u), u->flat[k].slot, &whole, err));
+        for (size_t i = 0; i < flat->num_params; i++) {
+            cr_param *p = flat->params[i];
+            p->weight.data = (const char *)whole + (size_t)flat->offset[i] * bytes;
+            p->weight.dtype = f->args.param_dtype;
+            p->weight.num_rows = p->shape[0];
+            p->weight.num_cols = p->num_elems / p->shape[0];
+            p->weight.packed = NULL;
+        }
+    }
+    u->state = CRI_UNSHARDED;
+    return CR_OK;
+}
+
+static void reshard(cri_unit *u)
+{
+    if (u->state != CRI_UNSHARDED) return;
+    for (int k = 0; k < 2; k++) {
+        const cr_flat *flat = u->flat[k].flat;
+        if (flat->num_params == 0) continue;
+        for (size_t i = 0; i < flat->num_params; i++)
+            flat->params[i]->weight.data = NULL;
+        cr_gather_release(gather_of(u), u->flat[k].slot);
+        if (u->index) u->f->free_slots[u->f->num_free++] = u->flat[k].slot;
+        u->flat[k].slot = -1;
+    }
+    u->state = CRI_SHARDED;
+}
+
+/* Publish the unit at `index` ahead of its use, if there is one and a slot is free. */
+static cr_status prefetch(cr_fsdp *f, size_t index, cr_err *err)
+{
+    cri_unit *u;
+
+    if (index == 0 || index >= f->units.num) return CR_OK;
+    u = &f->state[index];
+    if (u->state != CRI_SHARDED || f->num_free < slots_needed(u)) return CR_OK;
+    return publish(u, err);
+}
+
+/* ---- gradients of a unit ---- */
+
+static cr_status begin_grads(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cr_flat *flat = u->flat[0].flat;
+
+    if (flat->num_params == 0) return CR_OK;
+    u->reduce_slot = u->index == 0 ? 0 : f->free_reduces[--f->num_free_reduces];
+    CR_TRY(
+        cr_reduce_begin(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot, &u->grad, err));
+    CR_TRY(cr_zero(f->dev, u->grad, (size_t)flat->padded_elems * 4, err));
+    for (size_t i = 0; i < flat->num_params; i++)
+        flat->params[i]->grad = u->grad + flat->offset[i];
+    return CR_OK;
+}
+
+static cr_status finish_pending(cr_fsdp *f, cr_err *err)
+{
+    cri_unit *u = f->pending;
+
+    if (!u) return CR_OK;
+    f->pending = NULL;
+    CR_TRY(cr_reduce_finish(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot,
+                            f->grad + u->flat[0].flat->first, CR_REDUCE_ADD, err));
+    if (u->index) f->free_reduces[f->num_free_reduces++] = u->reduce_slot;
+    u->reduce_slot = -1;
+    return CR_OK;
+}
+
+/* Its reduce-scatter is finished when the next one is published: the others have time to come. */
+static cr_status end_grads(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cr_flat *flat = u->flat[0].flat;
+
+    if (flat->num_params == 0) return CR_OK;
+    for (size_t i = 0; i < flat->num_params; i++)
+        flat->params[i]->grad = NULL;
+    u->grad = NULL;
+    CR_TRY(cr_reduce_publish(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot,
+                             u->unit->name, (size_t)flat->shard_elems, f->args.reduce_dtype, err));
+    CR_TRY(finish_pending(f, err));
+    f->pending = u;
+    return CR_OK;
+}
+
+/* ---- hooks ---- */
+
+static cr_status before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+{
+    cr_fsdp *f = ctx;
+    cri_unit *u = module->unit;
+
+    if (!u || u->index == 0) return CR_OK; /* the root is unsharded by the pass itself */
+    CR_TRY(unshard(u, err));
+    if (phase == CR_FORWARD) return prefetch(f, u->index + 1, err);
+    if (phase == CR_RECOMPUTE) return CR_OK;
+    CR_TRY(begin_grads(u, err));
+    return prefetch(f, u->index - 1, err);
+}
+
+static cr_status after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+{
+    cr_fsdp *f = ctx;
+    cri_unit *u = module->unit;
+
+    if (!u || u->index == 0 || phase == CR_RECOMPUTE) return CR_OK;
+    if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));
+    if (phase == CR_BACKWARD || f->args.reshard != CR_RESHARD_NEVER) reshard(u);
+    return CR_OK;
+}
+
+/* The hooks of a pass without a batch: the same walk as the model's own. */
+static cr_status walk(cr_fsdp *f, cr_module *m, cr_phase phase, cr_err *err)
+{
+    CR_TRY(before(f, m, phase, err));
+    if (phase == CR_BACKWARD) {
+        if (m->is_checkpointed && f->args.should_recompute)
+            for (size_t i = 0; i < m->num_children; i++)
+                CR_TRY(walk(f, m->children[i], CR_RECOMPUTE, err));
+        for (size_t i = m->num_children; i-- > 0;)
+            CR_TRY(walk(f, m->children[i], phase, err));
+    } else {
+        for (size_t i = 0; i < m->num_children; i++)
+            CR_TRY(walk(f, m->children[i], phase, err));
+    }
+    return after(f, m, phase, err);
+}
+
+/* ---- life ---- */
+
+static int depth_of(const cr_module *m)
+{
+    int depth = 0;
+
+    for (; m->parent; m = m->parent)
+        depth += m->unit != NULL;
+    return depth;
+}
+
+static cr_status make_buffers(cr_fsdp *f, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype), widest = 0, widest_reduce = 0, root = 0;
+    int alive = 2, kinds = 1, num_slots;
+
+    for (size_t i = 0; i < f->units.num; i++) {
+        cr_unit *u = &f->units.unit[i];
+        size_t n =
+            (size_t)(u->trained.padded_elems > u->frozen.padded_elems ? u->trained.padded_elems
+                                                                      : u->frozen.padded_elems);
+        if (i == 0) {
+            root = n;
+            continue;
+        }
+        if (n > widest) widest = n;
+        if ((size_t)u->trained.padded_elems > widest_reduce)
+            widest_reduce = (size_t)u->trained.padded_elems;
+        if (depth_of(u->module) + 1 > alive) alive = depth_of(u->module) + 1;
+        if (u->trained.num_params && u->frozen.num_params) kinds = 2;
+    }
+    if (f->args.reshard == CR_RESHARD_NEVER || alive > (int)f->units.num) alive = (int)f->units.num;
+    num_slots = alive * kinds;
+    CR_TRY(cr_gather_create(group, 2, root * bytes, &f->root_gather, err));
+    if (widest) CR_TRY(cr_gather_create(group, num_slots, widest * bytes, &f->gather, err));
+    f->free_slots = CR_NEW_ARRAY(int, num_slots);
+    for (int i = 0; i < num_slots; i++)
+        f->free_slots[f->num_free++] = num_slots - 1 - i;
+    f->stats.gather_bytes = (int64_t)((2 * root + (size_t)num_slots * widest) * bytes);
+    if (!f->args.is_train) return CR_OK;
+    if (f->units.unit[0].trained.num_params)
+        CR_TRY(cr_reduce_create(group, 1, (size_t)f->units.unit[0].trained.padded_elems,
+                                &f->root_reduce, err));
+    if (widest_reduce) CR_TRY(cr_reduce_create(group, alive, widest_reduce, &f->reduce, err));
+    f->free_reduces = CR_NEW_ARRAY(int, alive);
+    for (int i = 0; i < alive; i++)
+        f->free_reduces[f->num_free_reduces++] = alive - 1 - i;
+    f->stats.reduce_bytes = (int64_t)(4 * ((size_t)f->units.unit[0].trained.padded_elems +
+                                           (size_t)alive * widest_reduce));
+    return CR_OK;
+}
+
+cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const cr_fsdp_args *args,
+                         cr_fsdp **out, cr_err *err)
+{
+    cr_fsdp *f = CR_NEW(cr_fsdp);
+
+    *out = NULL;
+    f->model = model;
+    f->dev = dev;
+    f->mesh = mesh;
+    f->args = *args;
+    if (cr_units_build(model, &args->wrap, mesh->shape.num_fsdp, &f->units, err) == CR_OK) {
+        f->state = CR_NEW_ARRAY(cri_unit, f->units.num);
+        for (size_t i = 0; i < f->units.num; i++) {
+            cri_unit *u = &f->state[i];
+            *u = (cri_unit){.unit = &f->units.unit[i], .index = i, .f = f, .reduce_slot = -1};
+            u->flat[0] = (cri_flat){&f->units.unit[i].trained, true, -1};
+            u->flat[1] = (cri_flat){&f->units.unit[i].frozen, false, -1};
+            f->units.unit[i].module->unit = u;
+        }
+        f->tape = cr_stack_create(dev);
+        f->scratch = cr_stack_create(dev);
+        f->hooks = (cr_hooks){before, after, f};
+        materialise(f, err);
+    }
+    if (cr_agree(mesh->group[CR_AXIS_ALL], "materialise", err) == CR_OK &&
+        make_buffers(f, err) == CR_OK) {
+        *out = f;
+        return CR_OK;
+    }
+    cr_fsdp_destroy(f);
+    return err->status;
+}
+
+void cr_fsdp_destroy(cr_fsdp *f)
+{
+    size_t trained, frozen, bytes;
+
+    if (!f) return;
+    trained = (size_t)f->units.trained_shard_elems, frozen = (size_t)f->units.frozen_shard_elems,
+    bytes = cr_dtype_bytes(f->args.param_dtype);
+    cr_reduce_destroy(f->reduce);
+    cr_reduce_destroy(f->root_reduce);
+    cr_gather_destroy(f->gather);
+    cr_gather_destroy(f->root_gather);
+    cr_device_free(f->dev, f->master, trained * 4);
+    cr_device_free(f->dev, f->grad, trained * 4);
+    cr_device_free(f->dev, f->m, trained * 4);
+    cr_device_free(f->dev, f->v, trained * 4);
+    cr_device_free(f->dev, f->values, trained * bytes);
+    cr_device_free(f->dev, f->frozen, frozen * bytes);
+    cr_stack_destroy(f->tape);
+    cr_stack_destroy(f->scratch);
+    cr_free(f->host);
+    cr_free(f->free_slots);
+    cr_free(f->free_reduces);
+    cr_free(f->state);
+    for (size_t i = 0; i < f->units.num; i++)
+        f->units.unit[i].module->unit = NULL;
+    cr_units_free(&f->units);
+    cr_free(f);
+}
+
+const cr_units *cr_fsdp_units(const cr_fsdp *f)
+{
+    return &f->units;
+}
+
+int64_t cr_fsdp_num_updates(const cr_fsdp *f)
+{
+    return f->num_updates;
+}
+
+cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
+{
+    cr_fsdp_stats s = f->stats;
+
+    s.tape_peak_bytes = (int64_t)cr_stack_peak_bytes(f->tape);
+    s.scratch_peak_bytes = (int64_t)cr_stack_peak_bytes(f->scratch);
+    return s;
+}
+
+cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err)
+{
+    double x = (double)mine;
+
+    CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "number of micro-batches", CR_OP_MAX, &x,
+                             1, err));
+    *most = (int64_t)x;
+    return CR_OK;
+}
+
+/* ---- passes ---- */
+
+static cr_pass make_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape)
+{
+    return (cr_pass){.dev = f->dev,
+                     .dtype = f->args.param_dtype,
+                     .tape = with_tape ? f->tape : NULL,
+                     .scratch = f->scratch,
+                     .batch = batch,
+                     .hooks = &f->hooks,
+                     .should_recompute = f->args.should_recompute};
+}
+
+static void end_pass(cr_fsdp *f)
+{
+    if (f->args.reshard == CR_RESHARD_ALWAYS) reshard(&f->state[0]);
+}
+
+cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
+{
+    cr_pass pass = make_pass(f, batch, false);
+
+    CR_TRY(unshard(&f->state[0], err));
+    CR_TRY(prefetch(f, 1, err));
+    CR_TRY(batch ? cr_model_forward(f->model, &pass, out, err)
+                 : walk(f, f->model->root, CR_FORWARD, err));
+    end_pass(f);
+    return CR_OK;
+}
+
+cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows, int64_t num_rows,
+                         float *logits, cr_err *err)
+{
+    cr_pass pass = make_pass(f, batch, false);
+
+    CR_TRY(unshard(&f->state[0], err));
+    CR_TRY(prefetch(f, 1, err));
+    CR_TRY(batch ? cr_model_logits(f->model, &pass, rows, num_rows, logits, err)
+                 : walk(f, f->model->root, CR_FORWARD, err));
+    end_pass(f);
+    return CR_OK;
+}
+
+static size_t num_labels(const cr_batch *batch)
+{
+    size_t n = 0;
+
+    for (int64_t t = 0; t < batch->num_tokens; t++)
+        n += batch->labels[t] >= 0;
+    return n;
+}
+
+static cr_status with_batch(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
+                            cr_err *err)
+{
+    cr_pass pass = make_pass(f, batch, true);
+    size_t num = num_labels(batch);
+    cr_model_out out;
+
+    if (num > f->host_rows || !f->host) {
+        cr_free(f->host);
+        f->host_rows = num + num / 4 + 1;
+        f->host = CR_NEW_ARRAY(float, 4 * f->host_rows);
+    }
+    out = (cr_model_out){f->host, f->host + f->host_rows};
+    float *grad_log_prob = f->host + 2 * f->host_rows, *grad_entropy = f->host + 3 * f->host_rows;
+    memset(grad_entropy, 0, num * sizeof(float));
+    CR_TRY(cr_model_forward(f->model, &pass, &out, err));
+    CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
+    CR_TRY(begin_grads(&f->state[0], err));
+    return cr_model_backward(f->model, &pass, grad_log_prob, grad_entropy, err);
+}
+
+cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
+                           cr_err *err)
+{
+    CR_TRY(unshard(&f->state[0], err));
+    CR_TRY(prefetch(f, 1, err));
+    if (batch) {
+        CR_TRY(with_batch(f, batch, loss, ctx, err));
+    } else {
+        CR_TRY(walk(f, f->model->root, CR_FORWARD, err));
+        CR_TRY(begin_grads(&f->state[0], err));
+        CR_TRY(walk(f, f->model->root, CR_BACKWARD, err));
+    }
+    CR_TRY(end_grads(&f->state[0], err));
+    CR_TRY(finish_pending(f, err));
+    end_pass(f);
+    return CR_OK;
+}
+
+/* ---- the update ---- */
+
+static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
+{
+    double sum = 0;
+
+    CR_TRY(cr_square_sum(f->dev, f->grad, (size_t)f->units.trained_shard_elems, &sum, err));
+    CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
+    *out = sqrt(sum);
+    return CR_OK;
+}
+
+cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
+{
+    size_t num = (size_t)f->units.trained_shard_elems;
+    cr_adamw_args a = {f->master,
+                       f->m,
+                       f->v,
+                       f->grad,
+                       num,
+                       lr,
+                       f->args.beta1,
+                       f->args.beta2,
+                       f->args.eps,
+                       f->args.weight_decay,
+                       1,
+                       f->num_updates + 1};
+
+    *out = (cr_update){0};
+    if (f->mesh->shape.num_ddp > 1)
+        CR_TRY(cr_all_reduce_f32(f->mesh->group[CR_AXIS_DDP], "gradients", CR_OP_SUM, f->grad, num,
+                                 err));
+    CR_TRY(grad_norm(f, &out->grad_norm, err));
+    out->is_skipped =
+        !isfinite(out->grad_norm); /* the same number on every rank: all skip, or none */
+    if (!out->is_skipped) {
+        if (f->args.max_grad_norm > 0)
+            a.grad_scale = fmin(1, f->args.max_grad_norm / (out->grad_norm + 1e-6));
+        CR_TRY(cr_adamw(f->dev, &a, err));
+        f->num_updates++;
+    }
+    for (size_t i = 0; i < f->units.num; i++) /* gathered copies are of the old weights */
+        reshard(&f->state[i]);
+    return cr_zero(f->dev, f->grad, num * 4, err);
+}
+
+/* ---- the full gradient, for `croll grad` ---- */
+
+cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    size_t *offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(group) + 1);
+    cr_buf whole = {0};
+
+    if (f->mesh->shape.num_ddp > 1)
+        CR_TRY_GOTO(out, cr_all_reduce_f32(f->mesh->group[CR_AXIS_DDP], "gradients", CR_OP_SUM,
+                                           f->grad, (size_t)f->units.trained_shard_elems, err));
+    CR_TRY_GOTO(out, grad_norm(f, norm, err));
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = &f->units.unit[i].trained;
+        if (flat->num_params == 0) continue;
+        CR_TRY_GOTO(out, cr_all_gather_bytes(group, f->units.unit[i].name, f->grad + flat->first,
+                                             (size_t)flat->shard_elems * 4, &whole, offsets, err));
+        for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
+            CR_TRY_GOTO(out, visit(ctx, flat->params[k],
+                                   (const float *)(const void *)whole.data + flat->offset[k], err));
+    }
+out:
+    cr_buf_free(&whole);
+    cr_free(offsets);
+    return err->status;
+}

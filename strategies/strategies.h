@@ -1,0 +1,160 @@
+/* strategies.h -- fsdp2_train and fsdp2_infer: a model as flat, sharded units on a mesh.
+ *
+ * Flow 5, 7 and 8 of 9. A wrap policy marks modules as units; a unit owns the parameters below it
+ * that no inner unit owns, one after another in one flat buffer (a second one for frozen parameters),
+ * cut evenly over the fsdp axis:
+ *
+ *     shard   float32 master, gradient, and AdamW moments of the same cut (train)
+ *             or the values in param_dtype (infer)
+ *     unshard cast own shard to param_dtype straight into the gathered buffer; parameters are views
+ *     reduce  one reduce-scatter of the unit's float32 gradient in reduce_dtype, added to the shard;
+ *             one all-reduce of the shard over ddp before the update
+ *
+ * Units are unsharded one ahead of their use in both directions. Losses are sums: gradients of all
+ * ranks are SUMMED, and the caller's loss has already divided by global counts, so the gradient does
+ * not depend on how the batch is cut or on the mesh.
+ *
+ * Ownership: a cr_fsdp borrows model, device and mesh and owns everything else. Threads: one.
+ * "Collective" is over the ranks of the mesh; all else is local. Ranks fail together.
+ */
+#ifndef CR_STRATEGIES_H
+#define CR_STRATEGIES_H
+
+#include "mesh/collectives.h"
+#include "mesh/mesh.h"
+#include "models/models.h"
+#include "models/weights.h"
+
+/* ---- units: a pure function of model and policy ---- */
+
+typedef struct cr_wrap_policy {
+    const char *const *classes; /* class names; NULL: the model's no-split list */
+    size_t num_classes;
+    bool should_wrap_embeddings, should_wrap_lm_output;
+} cr_wrap_policy;
+
+enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
+
+/* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
+typedef struct cr_flat {
+    cr_param **params; /* owned array */
+    int64_t *offset;   /* owned */
+    size_t num_params;
+    int64_t num_elems, padded_elems, shard_elems;
+    int64_t first; /* of its shard in the rank's buffers of all flats of its kind */
+} cr_flat;
+
+typedef struct cr_unit {
+    cr_module *module; /* the root's unit comes first */
+    char *name;        /* of the module, "root" for the root */
+    cr_flat trained, frozen;
+} cr_unit;
+
+typedef struct cr_units {
+    cr_unit *unit; /* in order of execution */
+    size_t num;
+    int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
+    int64_t num_trained, num_frozen;                 /* elements without padding */
+} cr_units;
+
+/* Mark params as frozen whose name begins with one of the comma-separated prefixes (NULL: none).
+ * CR_ECONFIG for a prefix that matches nothing, with the nearest module names. */
+CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err);
+/* num_shards: length of the fsdp axis. CR_ECONFIG: a class that matches nothing, with those there are. */
+CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
+                                 cr_units *out, cr_err *err);
+void cr_units_free(cr_units *units);
+
+/* ---- a model on a mesh ---- */
+
+typedef enum cr_reshard { CR_RESHARD_DEFAULT, CR_RESHARD_ALWAYS, CR_RESHARD_NEVER } cr_reshard;
+
+typedef struct cr_fsdp_args {
+    bool is_train;
+    cr_dtype param_dtype; /* gathered parameters and activations */
+    cr_reduce_dtype reduce_dtype;
+    cr_reshard reshard; /* default: units after forward, never the root */
+    bool should_recompute;
+    cr_wrap_policy wrap;
+    const char *source; /* MODEL folder; NULL: random weights of `seed` */
+    uint64_t seed;
+    double beta1, beta2, eps, weight_decay, max_grad_norm; /* train; max_grad_norm 0: no clip */
+} cr_fsdp_args;
+
+typedef struct cr_fsdp cr_fsdp;
+
+/* Collective. Each rank reads exactly its own elements of the source. */
+CR_MUST cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh,
+                                 const cr_fsdp_args *args, cr_fsdp **out, cr_err *err);
+void cr_fsdp_destroy(cr_fsdp *f); /* collective; accepts NULL */
+const cr_units *cr_fsdp_units(const cr_fsdp *f);
+
+/* The largest of the ranks' numbers: how many micro-batches each must run. Collective. */
+CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err);
+
+/* Log-probs and entropy of a batch's labelled rows (out as cr_model_forward), without gradient.
+ * batch NULL: this rank has none left but takes part. Collective. */
+CR_MUST cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out,
+                                  cr_err *err);
+/* Logits of chosen rows, likewise. */
+CR_MUST cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
+                                 int64_t num_rows, float *logits, cr_err *err);
+
+/* The loss of one micro-batch: from [num] log-probs and entropies to their gradients (grad_entropy
+ * comes zeroed). */
+typedef cr_status (*cr_loss_fn)(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                                float *grad_log_prob, float *grad_entropy, cr_err *err);
+/* Forward, loss, backward of one micro-batch; gradients are added to the shards. Collective. */
+CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
+                                   cr_err *err);
+
+typedef struct cr_update {
+    double grad_norm; /* before the clip */
+    bool is_skipped;  /* the norm was not finite: nothing was changed */
+} cr_update;
+/* All-reduce over ddp, clip, AdamW with learning rate lr, clear gradients. Collective. */
+CR_MUST cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err);
+int64_t cr_fsdp_num_updates(const cr_fsdp *f); /* AdamW's t */
+
+/* Full gradient, one parameter at a time, to rank 0 of the role (visit is called there only; grad has
+ * param->num_elems elements, borrowed during the call). Collective. */
+typedef cr_status (*cr_grad_visit)(void *ctx, const cr_param *param, const float *grad,
+                                   cr_err *err);
+CR_MUST cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm,
+                                      cr_err *err);
+
+/* ---- weight sync: train shards to full copies of the generation engine ---- */
+
+/* What a receiver holds: every parameter unsharded in `dtype`, laid out by the sender's units. */
+typedef struct cr_replica cr_replica;
+/* sender_shards: the fsdp axis of the sender. Local. */
+CR_MUST cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
+                                    int sender_shards, cr_dtype dtype, cr_replica **out,
+                                    cr_err *err);
+void cr_replica_destroy(cr_replica *r);
+/* Send this rank's shards, cast to dtype, to the receivers (world ranks). Replica d of the sender's
+ * ddp axis serves the receivers i with i % num_ddp == d. A checksum follows each shard. */
+CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
+                                      int num_receivers, cr_dtype dtype, cr_err *err);
+/* my_place: index of this rank among the receivers. senders: world ranks of the sender's mesh in
+ * order. Checks every checksum, then points param->weight into the replica. */
+CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
+                                         const cr_mesh_shape *sender_shape, int my_place,
+                                         cr_err *err);
+
+/* ---- checkpoints ---- */
+
+/* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters
+ * and moments by parameter name, readable by any world). model_source: where config.json and the
+ * tokenizer's files are copied from. Collective; when it returns on rank 0 all bytes are on disk. */
+CR_MUST cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role,
+                               const char *model_source, bool save_only_model, cr_err *err);
+/* Read masters, moments and the update count back; any mesh. Collective. */
+CR_MUST cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err);
+
+typedef struct cr_fsdp_stats {
+    int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
+} cr_fsdp_stats;
+cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f);
+
+#endif
