@@ -51,8 +51,20 @@ static void add_int(words *w, long long value)
 
 /* ---- connecting ---- */
 
+/* The whole text as a number from least to most. */
+static bool parse_int(const char *text, long least, long most, int *out)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+
+    if (!isdigit((unsigned char)text[0]) || *end || value < least || value > most) return false;
+    *out = (int)value;
+    return true;
+}
+
 static cr_status parse_url(cr_exchange *x, cr_err *err)
 {
+    bool is_valid = true;
     const char *p = x->url, *at, *slash, *colon;
 
     x->port = 6379;
@@ -79,20 +91,22 @@ static cr_status parse_url(cr_exchange *x, cr_err *err)
         p = at + 1;
     }
     slash = strchr(p, '/');
-    if (slash) x->db = atoi(slash + 1);
+    if (slash) is_valid = parse_int(slash + 1, 0, 1 << 20, &x->db);
     x->host = cr_strndup(p, slash ? (size_t)(slash - p) : strlen(p));
     colon = strrchr(x->host, ':');
     if (colon) {
-        x->port = atoi(colon + 1);
+        is_valid = is_valid && parse_int(colon + 1, 1, 65535, &x->port);
         x->host[colon - x->host] = 0;
     }
-    if (x->host[0] == 0 || x->port < 1 || x->port > 65535)
-        return cr_fail(err, CR_ECONFIG, "exchange.url has no valid host and port");
+    if (!is_valid || x->host[0] == 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "exchange.url needs a host, a port and a database number that are valid "
+                       "(redis://host:6379/0)");
     return CR_OK;
 }
 
-/* One attempt. False: why says what happened. */
-static bool connect_once(cr_exchange *x, char why[160])
+/* One attempt. False: why says what happened; is_final: trying again cannot help. */
+static bool connect_once(cr_exchange *x, char why[160], bool *is_final)
 {
     struct timeval limit = {(time_t)x->deadline_s, 0};
     redisReply *r;
@@ -110,6 +124,7 @@ static bool connect_once(cr_exchange *x, char why[160])
                        : redisCommand(x->redis, "AUTH %s", x->password);
         is_ready = r && r->type != REDIS_REPLY_ERROR;
         if (!is_ready) snprintf(why, 160, "%s", r ? r->str : x->redis->errstr);
+        *is_final = r && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "LOADING", 7) != 0;
         freeReplyObject(r);
     }
     if (is_ready) {
@@ -132,12 +147,13 @@ static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_er
 {
     double until = cr_now_s() + x->deadline_s + block_s, pause = 0.001;
     char why[160] = "no answer";
+    bool is_final = false;
 
     for (;;) {
         redisReply *r = NULL;
         double left = until - cr_now_s();
         if (left <= 0) break;
-        if (x->redis || connect_once(x, why)) {
+        if (x->redis || connect_once(x, why, &is_final)) {
             struct timeval limit = {(time_t)left,
                                     (suseconds_t)((left - (double)(time_t)left) * 1e6) + 1};
             redisSetTimeout(x->redis, limit);
@@ -154,12 +170,17 @@ static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_er
             redisFree(x->redis);
             x->redis = NULL;
         }
+        if (is_final) {
+            cr_fail(err, CR_ECONFIG, "Redis at %s refused the user or password of exchange.url: %s",
+                    x->host ? x->host : x->socket_path, why);
+            return NULL;
+        }
         cr_sleep_s(pause);
         pause = pause < 0.1 ? 2 * pause : 0.1;
     }
     cr_fail(
         err, CR_ETIMEOUT,
-        "Redis at %s gave no answer to %.*s within %.0f s: %s (is it running? see exchange.url)",
+        "Redis at %s gave no answer to %.*s within %.3g s: %s (is it running? see exchange.url)",
         x->socket_path ? x->socket_path : x->host, (int)w->num_bytes[0], w->at[0], x->deadline_s,
         why);
     return NULL;
