@@ -12,8 +12,10 @@
  *
  * A pass is a stack. Batches are packed. Forward pushes on `tape` what backward will need; backward
  * pops in reverse. Temporaries live on `scratch` and are released inside the function that made
- * them. With pass->should_recompute a decoder layer pushes only its input and runs its forward
- * again on the way back; hooks see that as CR_RECOMPUTE.
+ * them. A layer keeps its input, the residual stream between its halves, q, k, v, attention's
+ * output, gate and up; outputs of norms and silu(gate) * up are made again (models.md 8.2, the
+ * middle option). With pass->should_recompute it keeps only its input and runs its forward again on
+ * the way back, giving the same bits: hooks see before/after(CR_RECOMPUTE), then CR_BACKWARD.
  *
  * Threads: one caller a model.
  */
@@ -44,12 +46,16 @@ typedef struct cr_param {
 } cr_param;
 
 typedef struct cr_module_ops {
-    /* in [T, in_cols] -> out [T, out_cols], act dtype, memory of the caller; in is not changed
-     * unless the two are the same pointer. */
-    cr_status (*forward)(cr_module *m, cr_pass *p, const void *in, void *out, cr_err *err);
-    /* grad_out [T, out_cols] -> grad_in [T, in_cols], overwritten; grad_in NULL: not wanted. */
-    cr_status (*backward)(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in,
-                          cr_err *err);
+    /* out [T, out_cols] = add + module(in [T, in_cols]), act dtype, memory of the caller. add is the
+     * residual stream or NULL; out may be add, and a decoder layer's out may be in. out NULL (only
+     * when recomputing): the result is not wanted, just what backward needs. */
+    cr_status (*forward)(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                         cr_err *err);
+    /* in: the values that forward had (kept or made again by the caller). grad_out [T, out_cols] ->
+     * grad_in [T, in_cols], overwritten, may be grad_out; NULL: not wanted. The part that flows
+     * through add is the caller's. */
+    cr_status (*backward)(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                          void *grad_in, cr_err *err);
 } cr_module_ops;
 
 struct cr_module {
@@ -59,10 +65,12 @@ struct cr_module {
     size_t num_children;
     cr_param *params; /* own parameters, not those of children */
     size_t num_params;
-    const cr_module_ops *ops; /* NULL for containers */
+    const cr_module_ops *ops; /* NULL for containers and what their parent computes */
+    void *impl;               /* what the ops need (owned by the model) */
     cr_model *model;
     int layer;            /* index of the decoder layer it is in, -1 outside */
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
+    bool has_trainable;   /* a parameter in or below it is trainable; found at each forward */
     void *unit;           /* set by strategies when the module is the root of a unit */
 };
 
@@ -75,9 +83,10 @@ typedef struct cr_model_config {
     int64_t max_position_embeddings;
     float rms_norm_eps, initializer_range;
     bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
-    int64_t sliding_window, max_window_layers; /* sliding_window 0: off */
-    float *inv_freq;                           /* [head_dim / 2], scaling applied (owned) */
-    float rope_scaling;                        /* factor on cos and sin */
+    int64_t *layer_window;  /* [num_layers] sliding window, 0: full attention (owned) */
+    int64_t position_limit; /* positions must be below it; 0: no limit (dynamic rope scaling) */
+    float *inv_freq;        /* [head_dim / 2], scaling applied (owned) */
+    float rope_scaling;     /* factor on cos and sin */
     int32_t bos_id, pad_id,
         eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
     int num_eos;
@@ -96,6 +105,7 @@ struct cr_model {
     cr_param **params;  /* every parameter once, in the order of the tree; tied ones left out */
     size_t num_params;
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
+    struct cri_model *own;       /* memory of the tree and state of the pass under way */
 };
 
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
@@ -149,24 +159,28 @@ struct cr_pass {
 };
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
- * through these two. */
-CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, void *out,
-                                    cr_err *err);
-CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *grad_out, void *grad_in,
-                                     cr_err *err);
+ * through these two; children without ops (Linear, norms) are computed by their parent between
+ * the same hooks. Arguments as in cr_module_ops. */
+CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
+                                    void *out, cr_err *err);
+CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                                     void *grad_in, cr_err *err);
 
 /* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
 typedef struct cr_model_out {
     float *log_prob, *entropy; /* [n], may be NULL when no labels are given */
 } cr_model_out;
 
-/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once. */
+/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
+ * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
+ * keeps nothing and gets no backward (and no hooks of it). */
 CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
 /* Gradients of a scalar loss with respect to out of the last forward: [n] each; grad_entropy may be
  * NULL. Adds to param->grad of every trainable parameter. */
 CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
                                     const float *grad_entropy, cr_err *err);
-/* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). No tape. */
+/* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
+ * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. */
 CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
                                   int64_t num_rows, float *logits, cr_err *err);
 

@@ -1,0 +1,294 @@
+/* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
+#include "models/models_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- pieces of a tree ---- */
+
+void *cri_alloc(cr_model *model, size_t num_bytes)
+{
+    void *ptr = cr_arena_alloc(model->own->arena, num_bytes ? num_bytes : 1);
+
+    memset(ptr, 0, num_bytes);
+    return ptr;
+}
+
+static char *join_name(cr_model *model, const char *parent, const char *name)
+{
+    size_t num = strlen(parent) + strlen(name) + 2;
+    char *full = cri_alloc(model, num);
+
+    snprintf(full, num, "%s%s%s", parent, *parent ? "." : "", name);
+    return full;
+}
+
+const char *cri_class(cr_model *model, const char *suffix)
+{
+    const char *prefix = cri_family_find(model->config.model_type)->prefix;
+    size_t num = strlen(prefix) + strlen(suffix) + 1;
+    char *name = cri_alloc(model, num);
+
+    snprintf(name, num, "%s%s", prefix, suffix);
+    return name;
+}
+
+cr_module *cri_module_add(cr_model *model, cr_module *parent, const char *name, const char *cls,
+                          size_t max_children, size_t max_params)
+{
+    cr_module *m = cri_alloc(model, sizeof *m);
+
+    m->name = join_name(model, parent ? parent->name : "", name);
+    m->cls = cls;
+    m->parent = parent;
+    m->model = model;
+    m->layer = parent ? parent->layer : -1;
+    m->children = cri_alloc(model, max_children * sizeof *m->children);
+    m->params = cri_alloc(model, max_params * sizeof *m->params);
+    if (parent) parent->children[parent->num_children++] = m;
+    return m;
+}
+
+cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64_t rows,
+                        int64_t cols)
+{
+    cr_param *param = &m->params[m->num_params++];
+
+    param->name = join_name(m->model, m->name, name);
+    param->num_dims = cols ? 2 : 1;
+    param->shape[0] = rows;
+    param->shape[1] = cols;
+    param->num_elems = cols ? rows * cols : rows;
+    param->init = init;
+    param->is_trainable = true;
+    param->weight.num_rows = cols ? rows : 1;
+    param->weight.num_cols = cols ? cols : rows;
+    return param;
+}
+
+cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64_t out,
+                          bool has_bias)
+{
+    cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 0, 2);
+
+    cri_param_add(m, "weight", CR_INIT_NORMAL, out, in);
+    if (has_bias) cri_param_add(m, "bias", CR_INIT_ZEROS, out, 0);
+    return m;
+}
+
+cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, int64_t cols)
+{
+    cr_module *m = cri_module_add(parent->model, parent, name, cls, 0, 1);
+
+    cri_param_add(m, "weight", CR_INIT_ONES, cols, 0);
+    return m;
+}
+
+/* ---- the common decoder ---- */
+
+/* Class names that repeat in every layer. */
+typedef struct classes {
+    const char *layer, *attention, *mlp, *norm;
+} classes;
+
+static cr_module *add_attention(cr_module *layer, const classes *cls)
+{
+    cr_model *model = layer->model;
+    const cr_model_config *c = &model->config;
+    int64_t h = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    cr_module *m = cri_module_add(model, layer, "self_attn", cls->attention, 6, 0);
+    cri_attention *a = m->impl = cri_alloc(model, sizeof *a);
+
+    m->ops = &cri_attention_ops;
+    a->q = cri_linear_add(m, "q_proj", h, q, c->has_qkv_bias);
+    a->k = cri_linear_add(m, "k_proj", h, kv, c->has_qkv_bias);
+    a->v = cri_linear_add(m, "v_proj", h, kv, c->has_qkv_bias);
+    a->o = cri_linear_add(m, "o_proj", q, h, c->has_o_bias);
+    if (c->has_qk_norm) {
+        a->q_norm = cri_norm_add(m, "q_norm", cls->norm, c->head_dim);
+        a->k_norm = cri_norm_add(m, "k_norm", cls->norm, c->head_dim);
+    }
+    return m;
+}
+
+static cr_module *add_mlp(cr_module *layer, const classes *cls)
+{
+    cr_model *model = layer->model;
+    const cr_model_config *c = &model->config;
+    int64_t h = c->hidden_size, f = c->intermediate_size;
+    cr_module *m = cri_module_add(model, layer, "mlp", cls->mlp, 4, 0);
+    cri_mlp *mlp = m->impl = cri_alloc(model, sizeof *mlp);
+
+    m->ops = &cri_mlp_ops;
+    mlp->gate = cri_linear_add(m, "gate_proj", h, f, c->has_mlp_bias);
+    mlp->up = cri_linear_add(m, "up_proj", h, f, c->has_mlp_bias);
+    mlp->down = cri_linear_add(m, "down_proj", f, h, c->has_mlp_bias);
+    mlp->width = f;
+    cri_module_add(model, m, "act_fn", "SiLUActivation", 0, 0);
+    return m;
+}
+
+static cr_status add_layer(cr_module *list, int64_t at, const classes *cls, cr_err *err)
+{
+    cr_model *model = list->model;
+    cr_module *m;
+    cri_layer *layer;
+    char name[24];
+
+    snprintf(name, sizeof name, "%lld", (long long)at);
+    m = cri_module_add(model, list, name, cls->layer, 4, 0);
+    layer = m->impl = cri_alloc(model, sizeof *layer);
+    m->ops = &cri_layer_ops;
+    m->layer = (int)at;
+    m->is_checkpointed = true;
+    layer->attention = add_attention(m, cls);
+    if (model->config.is_sparse_layer[at])
+        return cr_fail(err, CR_EABSENT,
+                       "layer %lld of this %s model has experts: not available yet", (long long)at,
+                       model->config.model_type);
+    layer->mlp = add_mlp(m, cls);
+    layer->norm1 = cri_norm_add(m, "input_layernorm", cls->norm, model->config.hidden_size);
+    layer->norm2 =
+        cri_norm_add(m, "post_attention_layernorm", cls->norm, model->config.hidden_size);
+    model->layers[at] = m;
+    return CR_OK;
+}
+
+static cr_status build_tree(cr_model *model, cr_err *err)
+{
+    const cr_model_config *c = &model->config;
+    classes cls = {cri_class(model, "DecoderLayer"), cri_class(model, "Attention"),
+                   cri_class(model, "MLP"), cri_class(model, "RMSNorm")};
+    const char **no_split = cri_alloc(model, 2 * sizeof *no_split);
+    cr_module *list;
+    cri_root *root;
+
+    no_split[0] = cls.layer;
+    model->no_split = no_split;
+    model->layers = cri_alloc(model, (size_t)c->num_layers * sizeof *model->layers);
+    model->own->hidden = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(void *));
+    model->own->marks = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(size_t));
+    model->root = cri_module_add(model, NULL, "", cri_class(model, "ForCausalLM"), 2, 0);
+    root = model->root->impl = cri_alloc(model, sizeof *root);
+    root->base = cri_module_add(model, model->root, "model", cri_class(model, "Model"), 4, 0);
+    root->embed = cri_module_add(model, root->base, "embed_tokens", "Embedding", 0, 1);
+    root->embed->ops = &cri_embedding_ops;
+    cri_param_add(root->embed, "weight", CR_INIT_NORMAL, c->vocab_size, c->hidden_size);
+    list = cri_module_add(model, root->base, "layers", "ModuleList", (size_t)c->num_layers, 0);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        CR_TRY(add_layer(list, i, &cls, err));
+    root->norm = cri_norm_add(root->base, "norm", cls.norm, c->hidden_size);
+    cri_module_add(model, root->base, "rotary_emb", cri_class(model, "RotaryEmbedding"), 0, 0);
+    root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
+    if (c->is_tied) root->lm_head->params[0].tied_to = &root->embed->params[0];
+    return CR_OK;
+}
+
+/* ---- walking ---- */
+
+cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr_err *err)
+{
+    CR_TRY(visit(ctx, module, err));
+    for (size_t i = 0; i < module->num_children; i++)
+        CR_TRY(cr_module_walk(module->children[i], visit, ctx, err));
+    return CR_OK;
+}
+
+static void list_params(cr_model *model, cr_module *m)
+{
+    for (size_t i = 0; i < m->num_params; i++) {
+        if (m->params[i].tied_to) continue;
+        if (model->params) model->params[model->num_params] = &m->params[i];
+        model->num_params++;
+    }
+    for (size_t i = 0; i < m->num_children; i++)
+        list_params(model, m->children[i]);
+}
+
+/* The module whose full name is the first num_bytes of name. */
+static cr_module *find_module(cr_module *m, const char *name, size_t num_bytes)
+{
+    for (size_t i = 0; i < m->num_children; i++) {
+        cr_module *child = m->children[i];
+        size_t num = strlen(child->name);
+        if (num > num_bytes || strncmp(child->name, name, num) != 0) continue;
+        if (num == num_bytes) return child;
+        if (name[num] == '.') return find_module(child, name, num_bytes);
+    }
+    return NULL;
+}
+
+cr_module *cr_model_find_module(const cr_model *model, const char *name)
+{
+    return *name ? find_module(model->root, name, strlen(name)) : model->root;
+}
+
+cr_param *cr_model_find_param(const cr_model *model, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    cr_module *m = dot ? find_module(model->root, name, (size_t)(dot - name)) : NULL;
+
+    for (size_t i = 0; m && i < m->num_params; i++)
+        if (strcmp(m->params[i].name, name) == 0) return cri_own(&m->params[i]);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+cr_status cr_model_build(const json_t *config, const json_t *generation_config, cr_model **out,
+                         cr_err *err)
+{
+    cr_model *model = CR_NEW(cr_model);
+
+    *out = NULL;
+    model->own = CR_NEW(cri_model);
+    model->own->arena = cr_arena_create(1 << 16);
+    model->config.json = json_deep_copy(config);
+    if (cri_config_read(&model->config, model->config.json, generation_config, err) != CR_OK ||
+        build_tree(model, err) != CR_OK) {
+        cr_model_free(model);
+        return cr_fail_add(err, "config.json");
+    }
+    list_params(model, model->root);
+    model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
+    model->num_params = 0;
+    list_params(model, model->root);
+    *out = model;
+    return CR_OK;
+}
+
+cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err)
+{
+    char *path = cr_path_join(folder, "config.json");
+    char *generation_path = cr_path_join(folder, "generation_config.json");
+    json_t *config = NULL, *generation = NULL;
+
+    *out = NULL;
+    if (!cr_dir_exists(folder))
+        cr_fail(err, CR_EFORMAT, "%s is no folder; a MODEL is a folder with config.json", folder);
+    else if (!cr_file_exists(path))
+        cr_fail(err, CR_EFORMAT, "%s has no config.json", folder);
+    if (err->status != CR_OK) goto out;
+    CR_TRY_GOTO(out, cr_json_read_file(path, &config, err));
+    if (cr_file_exists(generation_path))
+        CR_TRY_GOTO(out, cr_json_read_file(generation_path, &generation, err));
+    if (cr_model_build(config, generation, out, err) != CR_OK) cr_fail_add(err, "%s", folder);
+out:
+    json_decref(config);
+    json_decref(generation);
+    cr_free(path);
+    cr_free(generation_path);
+    return err->status;
+}
+
+void cr_model_free(cr_model *model)
+{
+    if (!model) return;
+    cri_config_fini(&model->config);
+    cr_free(model->own->frames);
+    cr_free(model->own->rows);
+    cr_free(model->own->labels);
+    cr_arena_destroy(model->own->arena);
+    cr_free(model->own);
+    cr_free(model);
+}

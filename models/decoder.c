@@ -1,0 +1,450 @@
+/* decoder.c -- one decoder layer, and the whole model: ids to log-probs, and back.
+ *
+ * Stages of a pass, in order: 0 the embedding, 1 .. L the layers, L + 1 the last norm, L + 2 the
+ * head. `lowest` is the first stage with a trainable parameter: stages below it keep nothing and run
+ * in place, and no gradient goes below it. The norm and the head run on labelled rows only.
+ */
+#include "models/models_impl.h"
+
+#include <string.h>
+
+/* ---- one layer ---- */
+
+static cr_status push_rstd(cr_pass *p, int64_t num, void **out, cr_err *err)
+{
+    *out = NULL;
+    return p->tape ? cr_stack_push(p->tape, (size_t)num * sizeof(float), out, err) : CR_OK;
+}
+
+static cr_status norm_forward(cr_module *norm, cr_pass *p, const void *x, void *y, float *rstd,
+                              cr_err *err)
+{
+    CR_TRY(cri_enter(norm, p, err));
+    CR_TRY(cri_norm(norm, p, x, p->batch->num_tokens, y, rstd, err));
+    return cri_leave(norm, p, err);
+}
+
+/* Kept: the stream between attention and mlp, and both rstd. */
+static cr_status layer_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                               cr_err *err)
+{
+    const cri_layer *parts = m->impl;
+    int64_t tokens = p->batch->num_tokens, cols = m->model->config.hidden_size;
+    size_t mark = cr_stack_mark(p->scratch);
+    cri_frame frame = {0};
+    void *normed, *middle = out;
+
+    CR_CHECK(!add, "%s takes no stream to add to", m->name);
+    if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &middle, err));
+    CR_TRY(push_rstd(p, tokens, &frame.kept[1], err));
+    CR_TRY(push_rstd(p, tokens, &frame.kept[2], err));
+    CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
+    CR_TRY(norm_forward(parts->norm1, p, in, normed, frame.kept[1], err));
+    CR_TRY(cr_module_forward(parts->attention, p, normed, in, middle, err));
+    CR_TRY(norm_forward(parts->norm2, p, middle, normed, frame.kept[2], err));
+    CR_TRY(cr_module_forward(parts->mlp, p, normed, middle, out, err));
+    frame.kept[0] = middle;
+    if (p->tape) cri_frame_push(m, &frame);
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+/* Half a layer on the way back: stream_out = x + part(norm(x)). gradient holds that of stream_out
+ * and is where that of x is wanted: dx is NULL (not wanted) or gets it added. */
+static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const void *x,
+                               const float *rstd, const void *grad, void *dx, cr_err *err)
+{
+    int64_t tokens = p->batch->num_tokens, cols = norm->params[0].num_elems;
+    size_t mark = cr_stack_mark(p->scratch);
+    void *normed, *d_normed = NULL;
+
+    CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
+    if (dx || norm->has_trainable) CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_normed, err));
+    CR_TRY(cri_enter(norm, p, err));
+    CR_TRY(cri_norm(norm, p, x, tokens, normed, NULL, err));
+    CR_TRY(cr_module_backward(part, p, normed, grad, d_normed, err));
+    if (d_normed)
+        CR_TRY(cri_norm_back(norm, p, x, rstd, d_normed, tokens, dx ? dx : d_normed,
+                             dx ? CRI_DX_ADD : CRI_DX_SET, err));
+    CR_TRY(cri_leave(norm, p, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status layer_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                                void *grad_in, cr_err *err)
+{
+    const cri_layer *parts = m->impl;
+    int64_t tokens = p->batch->num_tokens, cols = m->model->config.hidden_size;
+    size_t mark = cr_stack_mark(p->scratch);
+    size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
+    cri_frame frame = cri_frame_pop(m);
+    bool has_lower = grad_in || parts->norm1->has_trainable || parts->attention->has_trainable;
+    void *grad = grad_in; /* of the stream, changed in place */
+
+    if (has_lower && !grad) CR_TRY(cr_stack_push(p->scratch, bytes, &grad, err));
+    if (grad && grad != grad_out) CR_TRY(cr_copy(p->dev, grad, grad_out, bytes, err));
+    CR_TRY(half_backward(parts->mlp, parts->norm2, p, frame.kept[0], frame.kept[2],
+                         grad ? grad : grad_out, grad, err));
+    if (has_lower)
+        CR_TRY(half_backward(parts->attention, parts->norm1, p, in, frame.kept[1], grad, grad_in,
+                             err));
+    else
+        (void)cri_frame_pop(parts->attention);
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+const cr_module_ops cri_layer_ops = {layer_forward, layer_backward};
+
+/* ---- embedding ---- */
+
+static cr_status embedding_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
+                                   void *out, cr_err *err)
+{
+    (void)in;
+    (void)add;
+    return cr_embedding(p->dev, &m->params[0].weight, p->batch->ids, p->batch->num_tokens, out,
+                        err);
+}
+
+/* As in torch, the row of pad_token_id gets no gradient from here: runs between pads are added. */
+static cr_status embedding_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                                    void *grad_in, cr_err *err)
+{
+    const cr_batch *b = p->batch;
+    int64_t cols = m->params[0].shape[1];
+    size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
+    int32_t pad = m->model->config.pad_id;
+
+    (void)in;
+    (void)grad_in;
+    if (!cri_grad(&m->params[0])) return CR_OK;
+    for (int64_t t = 0, end; t < b->num_tokens; t = end + 1) {
+        end = t;
+        while (end < b->num_tokens && b->ids[end] != pad)
+            end++;
+        if (end > t)
+            CR_TRY(cr_embedding_grad(p->dev, p->dtype,
+                                     (const char *)grad_out + (size_t)t * row_bytes, b->ids + t,
+                                     end - t, cols, cri_grad(&m->params[0]), err));
+    }
+    return CR_OK;
+}
+
+const cr_module_ops cri_embedding_ops = {embedding_forward, embedding_backward};
+
+/* ---- before a pass ---- */
+
+static bool mark_trainable(cr_module *m)
+{
+    m->has_trainable = false;
+    for (size_t i = 0; i < m->num_params; i++)
+        m->has_trainable |= cri_own(&m->params[i])->is_trainable;
+    for (size_t i = 0; i < m->num_children; i++)
+        m->has_trainable |= mark_trainable(m->children[i]);
+    return m->has_trainable;
+}
+
+static int64_t find_lowest(const cr_model *model)
+{
+    const cri_root *root = model->root->impl;
+    int64_t num = model->config.num_layers;
+
+    if (root->embed->has_trainable) return 0;
+    for (int64_t i = 0; i < num; i++)
+        if (model->layers[i]->has_trainable) return i + 1;
+    if (root->norm->has_trainable) return num + 1;
+    return root->lm_head->has_trainable ? num + 2 : num + 3;
+}
+
+static cr_status check_ids(const cr_model *model, const cr_batch *b, cr_err *err)
+{
+    int64_t vocab = model->config.vocab_size, limit = model->config.position_limit;
+
+    for (int64_t t = 0; t < b->num_tokens; t++) {
+        if (b->ids[t] < 0 || b->ids[t] >= vocab)
+            return cr_fail(err, CR_EARG, "token %lld has id %d, outside the vocabulary of %lld",
+                           (long long)t, b->ids[t], (long long)vocab);
+        if (b->labels && b->labels[t] >= vocab)
+            return cr_fail(err, CR_EARG, "token %lld has label %d, outside the vocabulary of %lld",
+                           (long long)t, b->labels[t], (long long)vocab);
+        if (b->positions[t] < 0 || (limit && b->positions[t] >= limit))
+            return cr_fail(err, CR_EARG,
+                           "token %lld stands at position %d; this model's rope (dynamic) ends at "
+                           "max_position_embeddings %lld",
+                           (long long)t, b->positions[t], (long long)limit);
+    }
+    return CR_OK;
+}
+
+static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *err)
+{
+    const cr_batch *b = p->batch;
+
+    CR_TRY(check_ids(model, b, err));
+    if (p->kv) return CR_OK;
+    for (int64_t s = 0; s < b->num_seqs; s++)
+        if (b->cu_seqlens[s + 1] < b->cu_seqlens[s])
+            return cr_fail(err, CR_EARG, "cu_seqlens falls at sequence %lld", (long long)s);
+    if (b->cu_seqlens[0] != 0 || b->cu_seqlens[b->num_seqs] != b->num_tokens)
+        return cr_fail(err, CR_EARG, "cu_seqlens ends at %d of %lld tokens",
+                       b->cu_seqlens[b->num_seqs], (long long)b->num_tokens);
+    return CR_OK;
+}
+
+static void reserve_rows(cri_model *own, int64_t num)
+{
+    size_t capacity = 2 * (size_t)num + 64, old = own->capacity_rows * sizeof(int32_t);
+
+    if ((size_t)num <= own->capacity_rows) return;
+    own->rows = cr_realloc(own->rows, old, capacity * sizeof(int32_t));
+    own->labels = cr_realloc(own->labels, old, capacity * sizeof(int32_t));
+    own->capacity_rows = capacity;
+}
+
+static void list_labels(cri_model *own, const cr_batch *b)
+{
+    own->num_rows = 0;
+    if (!b->labels) return;
+    reserve_rows(own, b->num_tokens);
+    for (int64_t t = 0; t < b->num_tokens; t++) {
+        if (b->labels[t] < 0) continue;
+        own->rows[own->num_rows] = (int32_t)t;
+        own->labels[own->num_rows++] = b->labels[t];
+    }
+}
+
+/* ---- forward ---- */
+
+/* Embedding and layers: *x is the input of the last norm. */
+static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    cri_model *own = model->own;
+    int64_t tokens = p->batch->num_tokens, cols = model->config.hidden_size;
+    cr_stack *tape = p->tape;
+
+    CR_TRY(cri_push(cri_keep(p), p, tokens, cols, x, err));
+    CR_TRY(cr_module_forward(root->embed, p, NULL, NULL, *x, err));
+    for (int64_t i = 0; i < model->config.num_layers; i++) {
+        void *y = *x;
+        cr_status status;
+        own->hidden[i] = *x;
+        p->tape = i + 1 >= own->lowest ? tape : NULL;
+        if (p->tape) {
+            own->marks[i] = cr_stack_mark(tape);
+            CR_TRY(cri_push(tape, p, tokens, cols, &y, err));
+        }
+        status = cr_module_forward(model->layers[i], p, *x, NULL, y, err);
+        p->tape = tape;
+        CR_TRY(status);
+        *x = y;
+    }
+    return CR_OK;
+}
+
+/* Rows of x for the head: x itself when all are wanted. */
+static cr_status gather(cr_model *model, cr_pass *p, void *x, cr_err *err)
+{
+    cri_model *own = model->own;
+    int64_t cols = model->config.hidden_size;
+
+    own->head_in = x;
+    if (own->num_rows == p->batch->num_tokens) return CR_OK;
+    CR_TRY(cri_push(cri_keep(p), p, own->num_rows, cols, &own->head_in, err));
+    if (own->num_rows == 0) return CR_OK;
+    return cr_rows_gather(p->dev, p->dtype, x, own->rows, own->num_rows, cols, own->head_in, err);
+}
+
+/* What the head computes: log-probs of labels, or logits. */
+typedef struct head_out {
+    cr_model_out *out;
+    float *logits;
+} head_out;
+
+static cr_status run_head(cr_model *model, cr_pass *p, const void *normed, const head_out *want,
+                          cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    cri_model *own = model->own;
+    const cr_weight *w = &cri_own(&root->lm_head->params[0])->weight;
+    cr_head_args a = {.x = normed,
+                      .w = w,
+                      .labels = own->labels,
+                      .num_rows = own->num_rows,
+                      .lse = own->head_lse,
+                      .mean_z = own->head_mean_z};
+
+    CR_TRY(cri_enter(root->lm_head, p, err));
+    if (own->num_rows && want->logits) {
+        CR_TRY(cr_logits(p->dev, normed, w, own->num_rows, want->logits, err));
+    } else if (own->num_rows) {
+        a.log_prob = want->out->log_prob;
+        a.entropy = want->out->entropy;
+        CR_TRY(cr_head(p->dev, &a, err));
+    }
+    return cri_leave(root->lm_head, p, err);
+}
+
+static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    cri_model *own = model->own;
+    void *x, *normed, *kept[3];
+
+    CR_TRY(cri_enter(model->root, p, err));
+    CR_TRY(cri_enter(root->base, p, err));
+    CR_TRY(run_layers(model, p, &x, err));
+    CR_TRY(gather(model, p, x, err));
+    for (int i = 0; i < 3; i++)
+        CR_TRY(push_rstd(p, own->num_rows, &kept[i], err));
+    own->head_rstd = kept[0];
+    own->head_lse = kept[1];
+    own->head_mean_z = kept[2];
+    CR_TRY(cri_push(p->scratch, p, own->num_rows, model->config.hidden_size, &normed, err));
+    CR_TRY(cri_enter(root->norm, p, err));
+    CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, own->head_rstd, err));
+    CR_TRY(cri_leave(root->norm, p, err));
+    CR_TRY(cri_leave(root->base, p, err));
+    CR_TRY(run_head(model, p, normed, want, err));
+    return cri_leave(model->root, p, err);
+}
+
+static cr_status start_pass(cr_model *model, cr_pass *p, cr_err *err)
+{
+    cri_model *own = model->own;
+
+    CR_TRY(check_batch(model, p, err));
+    p->phase = CR_FORWARD;
+    own->num_frames = 0;
+    own->is_kept = false;
+    if (!p->tape) return CR_OK;
+    mark_trainable(model->root);
+    own->lowest = find_lowest(model);
+    own->start = cr_stack_mark(p->tape);
+    return CR_OK;
+}
+
+cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    head_out want = {.out = out};
+    cr_status status;
+
+    CR_TRY(start_pass(model, p, err));
+    list_labels(model->own, p->batch);
+    status = run_forward(model, p, &want, err);
+    cr_stack_release(p->scratch, mark);
+    if (p->tape && status != CR_OK) cr_stack_release(p->tape, model->own->start);
+    model->own->is_kept = p->tape && status == CR_OK;
+    return status;
+}
+
+cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
+                          float *logits, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    head_out want = {.logits = logits};
+    cr_stack *tape = p->tape;
+    cri_model *own = model->own;
+    cr_status status;
+
+    p->tape = NULL;
+    status = start_pass(model, p, err);
+    reserve_rows(own, num_rows);
+    own->num_rows = num_rows;
+    for (int64_t r = 0; r < num_rows && status == CR_OK; r++) {
+        own->rows[r] = rows[r];
+        if (rows[r] < 0 || rows[r] >= p->batch->num_tokens)
+            status = cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r],
+                             (long long)p->batch->num_tokens);
+    }
+    if (status == CR_OK) status = run_forward(model, p, &want, err);
+    cr_stack_release(p->scratch, mark);
+    p->tape = tape;
+    return status;
+}
+
+/* ---- backward ---- */
+
+/* Head and last norm: *grad [T, h] is that of the last layer's output, if it is wanted. */
+static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_prob,
+                           const float *grad_entropy, void **grad, cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    cri_model *own = model->own;
+    cr_param *weight = &root->lm_head->params[0];
+    int64_t cols = model->config.hidden_size, tokens = p->batch->num_tokens;
+    size_t mark;
+    void *normed, *dx;
+    cr_head_grad_args a;
+
+    CR_TRY(cri_push(p->scratch, p, tokens, cols, grad, err));
+    mark = cr_stack_mark(p->scratch);
+    CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &normed, err));
+    CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &dx, err));
+    CR_TRY(cri_enter(root->norm, p, err));
+    CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, NULL, err));
+    CR_TRY(cri_enter(root->lm_head, p, err));
+    a = (cr_head_grad_args){.fwd = {.x = normed,
+                                    .w = &cri_own(weight)->weight,
+                                    .labels = own->labels,
+                                    .num_rows = own->num_rows,
+                                    .lse = own->head_lse,
+                                    .mean_z = own->head_mean_z},
+                            .grad_log_prob = grad_log_prob,
+                            .grad_entropy = grad_entropy,
+                            .dx = dx,
+                            .dw = cri_grad(weight)};
+    if (own->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
+    CR_TRY(cri_leave(root->lm_head, p, err));
+    if (own->num_rows && own->lowest <= model->config.num_layers + 1)
+        CR_TRY(cri_norm_back(root->norm, p, own->head_in, own->head_rstd, dx, own->num_rows, dx,
+                             CRI_DX_SET, err));
+    CR_TRY(cri_leave(root->norm, p, err));
+    CR_TRY(cr_zero(p->dev, *grad, (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype), err));
+    if (own->num_rows)
+        CR_TRY(cr_rows_scatter(p->dev, p->dtype, dx, own->rows, own->num_rows, cols, *grad, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+                              const float *grad_entropy, cr_err *err)
+{
+    const cri_root *root = model->root->impl;
+    cri_model *own = model->own;
+    void *grad;
+
+    CR_TRY(cri_enter(model->root, p, err));
+    CR_TRY(cri_enter(root->base, p, err));
+    CR_TRY(back_head(model, p, grad_log_prob, grad_entropy, &grad, err));
+    for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
+        void *grad_in = i + 1 > own->lowest ? grad : NULL;
+        CR_TRY(cr_module_backward(model->layers[i], p, own->hidden[i], grad, grad_in, err));
+        cr_stack_release(p->tape, own->marks[i]);
+    }
+    if (own->lowest == 0) CR_TRY(cr_module_backward(root->embed, p, NULL, grad, NULL, err));
+    CR_TRY(cri_leave(root->base, p, err));
+    return cri_leave(model->root, p, err);
+}
+
+cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+                            const float *grad_entropy, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_status status = CR_OK;
+
+    CR_CHECK(model->own->is_kept, "backward needs a forward with a tape before it");
+    model->own->is_kept = false;
+    p->phase = CR_BACKWARD;
+    if (model->own->lowest <= model->config.num_layers + 2)
+        status = run_backward(model, p, grad_log_prob, grad_entropy, err);
+    p->phase = CR_FORWARD;
+    cr_stack_release(p->scratch, mark);
+    cr_stack_release(p->tape, model->own->start);
+    CR_CHECK(status != CR_OK || model->own->num_frames == 0, "%zu frames are left",
+             model->own->num_frames);
+    return status;
+}

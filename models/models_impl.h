@@ -1,0 +1,150 @@
+/* models_impl.h -- shared inside models/: memory of a tree, frames of the pass under way, reading of
+ * config.json, and the modules' own structs. */
+#ifndef CR_MODELS_IMPL_H
+#define CR_MODELS_IMPL_H
+
+#include "models/models.h"
+
+/* ---- state that a model keeps for itself ---- */
+
+/* What one module's forward left for its backward. Frames are a stack like the tape: pushed at the
+ * end of a forward, popped at the start of the backward. They live on the host because the tape
+ * may be memory of a device. */
+typedef struct cri_frame {
+    const cr_module *module;
+    void *kept[10];
+} cri_frame;
+
+typedef struct cri_model {
+    cr_arena *arena; /* the tree */
+    cri_frame *frames;
+    size_t num_frames, capacity_frames;
+
+    /* the pass under way, between forward and backward */
+    bool is_kept;         /* a forward with a tape waits for its backward */
+    int64_t lowest;       /* first stage with a trainable parameter, see decoder.c */
+    void **hidden;        /* [num_layers + 1] input of each layer, then of the last norm */
+    size_t *marks;        /* [num_layers + 1] the tape before layer i */
+    size_t start;         /* the tape before the pass */
+    int32_t *rows;        /* [num_rows] rows with labels, or the chosen ones */
+    int32_t *labels;      /* [num_rows] */
+    size_t capacity_rows; /* of both */
+    int64_t num_rows;
+    void *head_in; /* [num_rows, h] input of the last norm, gathered */
+    float *head_rstd, *head_lse, *head_mean_z;
+} cri_model;
+
+/* ---- the tree ---- */
+
+void *cri_alloc(cr_model *model, size_t num_bytes); /* zeroed, lives as long as the model */
+/* A child appended to parent (NULL: the root). name is the last part of its full name. */
+cr_module *cri_module_add(cr_model *model, cr_module *parent, const char *name, const char *cls,
+                          size_t max_children, size_t max_params);
+cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64_t rows,
+                        int64_t cols); /* cols 0: a vector */
+cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64_t out,
+                          bool has_bias);
+cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, int64_t cols);
+/* "Qwen3" + "MLP", lives as long as the model. */
+const char *cri_class(cr_model *model, const char *suffix);
+
+/* Families (config.c): what a class name begins with and what differs between them. */
+typedef enum cri_bias { CRI_BIAS_NEVER, CRI_BIAS_ALWAYS, CRI_BIAS_KEY } cri_bias;
+typedef struct cri_family {
+    const char *model_type, *prefix; /* "qwen3", "Qwen3" */
+    cri_bias qkv_bias, o_bias, mlp_bias;
+    bool has_qk_norm, has_window, has_experts;
+    int64_t num_kv_heads, head_dim; /* of the class, when the key is absent; 0: derived */
+    int64_t max_position_embeddings;
+} cri_family;
+const cri_family *cri_family_find(const char *model_type); /* NULL: none */
+
+/* config.c: fill model->config; json stays borrowed. */
+CR_MUST cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
+                                  cr_err *err);
+void cri_config_fini(cr_model_config *c);
+
+/* ---- values of JSON objects, with sentences that name the key ---- */
+
+/* Absent and null give `fallback`; fallback < least: the key is required. */
+CR_MUST cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
+                               int64_t most, int64_t *out, cr_err *err);
+CR_MUST cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *out,
+                                cr_err *err);
+/* NaN as fallback: the key is required. */
+CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
+                                double most, double *out, cr_err *err);
+
+/* rope.c: inv_freq, rope_scaling and position_limit from rope_theta and rope_scaling (4.x) or
+ * rope_parameters (5.x). */
+CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, cr_err *err);
+
+/* ---- passes ---- */
+
+void cri_frame_push(cr_module *m, const cri_frame *frame); /* copied */
+cri_frame cri_frame_pop(cr_module *m);
+
+static inline cr_status cri_enter(cr_module *m, cr_pass *p, cr_err *err)
+{
+    return p->hooks ? p->hooks->before(p->hooks->ctx, m, p->phase, err) : CR_OK;
+}
+static inline cr_status cri_leave(cr_module *m, cr_pass *p, cr_err *err)
+{
+    return p->hooks ? p->hooks->after(p->hooks->ctx, m, p->phase, err) : CR_OK;
+}
+/* The parameter whose storage is used. */
+static inline cr_param *cri_own(cr_param *param)
+{
+    return param->tied_to ? param->tied_to : param;
+}
+/* Where gradients of a parameter go: NULL if it is frozen. */
+static inline float *cri_grad(cr_param *param)
+{
+    return cri_own(param)->is_trainable ? cri_own(param)->grad : NULL;
+}
+/* What a module keeps goes on the tape; without one it lives until the caller releases scratch. */
+static inline cr_stack *cri_keep(const cr_pass *p)
+{
+    return p->tape ? p->tape : p->scratch;
+}
+/* [num_rows, num_cols] in the dtype of the pass. */
+static inline cr_status cri_push(cr_stack *stack, const cr_pass *p, int64_t num_rows,
+                                 int64_t num_cols, void **out, cr_err *err)
+{
+    return cr_stack_push(stack, (size_t)(num_rows * num_cols) * cr_dtype_bytes(p->dtype), out, err);
+}
+
+/* Linear: y = add + x W^T + b on T rows, between its hooks. */
+CR_MUST cr_status cri_linear(cr_module *m, cr_pass *p, const void *x, const void *add, void *y,
+                             cr_err *err);
+typedef enum cri_dx { CRI_DX_SET, CRI_DX_ADD } cri_dx;
+/* dx may be NULL; frozen parameters get nothing. */
+CR_MUST cr_status cri_linear_back(cr_module *m, cr_pass *p, const void *x, const void *dy, void *dx,
+                                  cri_dx how, cr_err *err);
+/* RMSNorm over num_rows rows of the weight's length, without hooks. */
+CR_MUST cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y,
+                           float *rstd, cr_err *err);
+CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd,
+                                const void *dy, int64_t num_rows, void *dx, cri_dx how,
+                                cr_err *err);
+
+extern const cr_module_ops cri_attention_ops, cri_mlp_ops, cri_layer_ops, cri_embedding_ops;
+
+/* What the ops of these modules need, as `impl`. */
+typedef struct cri_attention {
+    cr_module *q, *k, *v, *o;
+    cr_module *q_norm, *k_norm; /* NULL: none */
+} cri_attention;
+typedef struct cri_mlp {
+    cr_module *gate, *up, *down;
+    int64_t width;
+} cri_mlp;
+typedef struct cri_layer {
+    cr_module *attention, *mlp, *norm1, *norm2;
+} cri_layer;
+/* impl of the root. */
+typedef struct cri_root {
+    cr_module *base, *embed, *norm, *lm_head;
+} cri_root;
+
+#endif

@@ -1,0 +1,140 @@
+/* rope.c -- inverse frequencies of the rotary embedding and their scaling types (models.md 1.3).
+ *
+ * Numbers are float32 as in Transformers: there the table is float32 even in a float64 model. The
+ * dynamic type equals the default one as long as no position reaches max_position_embeddings; beyond
+ * it Transformers' result depends on what ran before, so such positions are refused in a forward.
+ */
+#include "models/models_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double pi = 3.14159265358979323846;
+
+static cr_status scale_linear(cr_model_config *c, const json_t *o, cr_err *err)
+{
+    double factor;
+
+    CR_TRY(cri_json_real(o, "factor", NAN, 1e-6, 1e6, &factor, err));
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        c->inv_freq[i] /= (float)factor;
+    return CR_OK;
+}
+
+static cr_status scale_llama3(cr_model_config *c, const json_t *o, cr_err *err)
+{
+    double factor, low, high;
+    int64_t old;
+
+    CR_TRY(cri_json_real(o, "factor", NAN, 1e-6, 1e6, &factor, err));
+    CR_TRY(cri_json_real(o, "low_freq_factor", NAN, 1e-6, 1e6, &low, err));
+    CR_TRY(cri_json_real(o, "high_freq_factor", NAN, 1e-6, 1e6, &high, err));
+    CR_TRY(cri_json_int(o, "original_max_position_embeddings", 0, 1, INT32_MAX, &old, err));
+    if (!(low < high))
+        return cr_fail(err, CR_EFORMAT, "low_freq_factor %g must be below high_freq_factor %g", low,
+                       high);
+    for (int64_t i = 0; i < c->head_dim / 2; i++) {
+        double inv = c->inv_freq[i], wave = 2 * pi / inv, g;
+        if (wave < (double)old / high) continue;
+        if (wave > (double)old / low) {
+            c->inv_freq[i] = (float)(inv / factor);
+            continue;
+        }
+        g = ((double)old / wave - low) / (high - low);
+        c->inv_freq[i] = (float)((1 - g) * inv / factor + g * inv);
+    }
+    return CR_OK;
+}
+
+static double yarn_mscale(double scale, double c)
+{
+    return scale <= 1 ? 1 : 0.1 * c * log(scale) + 1;
+}
+
+/* 5.x rule: `factor` as written; the ratio of lengths only where it is absent. */
+static cr_status scale_yarn(cr_model_config *c, const json_t *o, double theta, cr_err *err)
+{
+    double factor, fast, slow, scaling, mscale, mscale_all, low, high, dim = (double)c->head_dim;
+    int64_t old;
+    bool is_truncated;
+
+    CR_TRY(cri_json_int(o, "original_max_position_embeddings", c->max_position_embeddings, 1,
+                        INT32_MAX, &old, err));
+    CR_TRY(cri_json_real(o, "factor", (double)c->max_position_embeddings / (double)old, 1e-6, 1e6,
+                         &factor, err));
+    CR_TRY(cri_json_real(o, "beta_fast", 32, 1e-6, 1e6, &fast, err));
+    CR_TRY(cri_json_real(o, "beta_slow", 1, 1e-6, 1e6, &slow, err));
+    CR_TRY(cri_json_real(o, "attention_factor", 0, 0, 1e3, &scaling, err));
+    CR_TRY(cri_json_real(o, "mscale", 0, 0, 1e3, &mscale, err));
+    CR_TRY(cri_json_real(o, "mscale_all_dim", 0, 0, 1e3, &mscale_all, err));
+    CR_TRY(cri_json_bool(o, "truncate", true, &is_truncated, err));
+    if (scaling == 0)
+        scaling = mscale > 0 && mscale_all > 0
+                      ? yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
+                      : yarn_mscale(factor, 1);
+    low = dim * log((double)old / (fast * 2 * pi)) / (2 * log(theta));
+    high = dim * log((double)old / (slow * 2 * pi)) / (2 * log(theta));
+    if (is_truncated) low = floor(low), high = ceil(high);
+    low = fmax(low, 0);
+    high = fmin(high, dim - 1);
+    if (low == high) high += 0.001;
+    for (int64_t i = 0; i < c->head_dim / 2; i++) {
+        double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        double inv = c->inv_freq[i];
+        c->inv_freq[i] = (float)(ramp * inv / factor + (1 - ramp) * inv);
+    }
+    c->rope_scaling = (float)scaling;
+    return CR_OK;
+}
+
+static cr_status apply_type(cr_model_config *c, const json_t *o, const char *type, double theta,
+                            cr_err *err)
+{
+    if (strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) return CR_OK;
+    if (strcmp(type, "linear") == 0) return scale_linear(c, o, err);
+    if (strcmp(type, "llama3") == 0) return scale_llama3(c, o, err);
+    if (strcmp(type, "yarn") == 0) return scale_yarn(c, o, theta, err);
+    if (strcmp(type, "dynamic") == 0) {
+        double factor;
+        CR_TRY(cri_json_real(o, "factor", NAN, 1e-6, 1e6, &factor, err));
+        c->position_limit = c->max_position_embeddings;
+        return CR_OK;
+    }
+    return cr_fail(err, CR_EABSENT,
+                   "rope type '%s' is not available yet (default, linear, dynamic, llama3 and yarn "
+                   "are)",
+                   type);
+}
+
+cr_status cri_rope_read(cr_model_config *c, const json_t *json, cr_err *err)
+{
+    const json_t *o = json_object_get(json, "rope_parameters"), *type;
+    const char *key = "rope_parameters", *name = "default";
+    double theta, partial;
+
+    if (!json_is_object(o)) o = json_object_get(json, key = "rope_scaling");
+    if (o && !json_is_object(o) && !json_is_null(o))
+        return cr_fail(err, CR_EFORMAT, "%s must be an object or null", key);
+    if (!json_is_object(o)) o = NULL;
+    CR_TRY(cri_json_real(json, "rope_theta", 10000, 1.0001, 1e15, &theta, err));
+    if (o) CR_TRY(cri_json_real(o, "rope_theta", theta, 1.0001, 1e15, &theta, err));
+    CR_TRY(cri_json_real(json, "partial_rotary_factor", 1, 0, 1, &partial, err));
+    if (o && partial == 1)
+        CR_TRY(cri_json_real(o, "partial_rotary_factor", 1, 0, 1, &partial, err));
+    if (partial != 1)
+        return cr_fail(err, CR_EABSENT, "partial_rotary_factor %g is not available (1 is)",
+                       partial);
+    if (o) {
+        type = json_object_get(o, "rope_type");
+        if (!type) type = json_object_get(o, "type");
+        if (type && !json_is_string(type))
+            return cr_fail(err, CR_EFORMAT, "%s.rope_type must be text", key);
+        if (type) name = json_string_value(type);
+    }
+    c->rope_scaling = 1;
+    c->inv_freq = CR_NEW_ARRAY(float, c->head_dim / 2);
+    for (int64_t i = 0; i < c->head_dim / 2; i++)
+        c->inv_freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)c->head_dim);
+    if (apply_type(c, o, name, theta, err) != CR_OK) return cr_fail_add(err, "%s", key);
+    return CR_OK;
+}
