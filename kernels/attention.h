@@ -81,6 +81,10 @@ CR_MUST cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_er
 /* For generation: logits[R, V] float32, the same bits that cr_head reduces. */
 CR_MUST cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
                             float *logits, cr_err *err);
+/* Draw from softmax(logits / temperature) of one row by inverting its distribution function at u in
+ * [0, 1), in order of ids; temperature 0: the first of the greatest. */
+CR_MUST cr_status cr_logits_sample(cr_device *dev, const float *logits, int64_t vocab_size,
+                                   float temperature, float u, int32_t *id, cr_err *err);
 /* log_prob of labels and entropy from rows of logits, with cr_head's tiles and order. */
 CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
                                      int64_t vocab_size, const int32_t *labels, float *log_prob,

@@ -464,3 +464,11 @@ cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_ro
     return dev->kernels->logits_log_prob(dev, logits, num_rows, vocab_size, labels, log_prob,
                                          entropy, err);
 }
+
+cr_status cr_logits_sample(cr_device *dev, const float *logits, int64_t vocab_size,
+                           float temperature, float u, int32_t *id, cr_err *err)
+{
+    if (!(temperature >= 0))
+        return cr_fail(err, CR_EARG, "temperature %g is not at least 0", (double)temperature);
+    return dev->kernels->logits_sample(dev, logits, vocab_size, temperature, u, id, err);
+}

@@ -105,6 +105,19 @@ NOTHING(meta_logits,
         (void)dev;
         (void)x; (void)w; (void)n; (void)z; (void)err)
 
+static cr_status meta_logits_sample(cr_device *dev, const float *z, int64_t v, float t, float u,
+                                    int32_t *id, cr_err *err)
+{
+    (void)dev;
+    (void)z;
+    (void)v;
+    (void)t;
+    (void)u;
+    (void)err;
+    *id = 0;
+    return CR_OK;
+}
+
 static cr_status meta_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     size_t bytes = (size_t)a->num_rows * sizeof(float);
@@ -175,6 +188,7 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
         .head = meta_head,
         .head_grad = meta_head_grad,
         .logits = meta_logits,
+        .logits_sample = meta_logits_sample,
         .logits_log_prob = meta_logits_log_prob,
     };
 

@@ -33,6 +33,8 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err);
 cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
 cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
                        float *logits, cr_err *err);
+cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab_size,
+                              float temperature, float u, int32_t *id, cr_err *err);
 cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
                                 int64_t vocab_size, const int32_t *labels, float *log_prob,
                                 float *entropy, cr_err *err);

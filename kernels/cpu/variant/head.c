@@ -220,3 +220,54 @@ cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num
     }
     return CR_OK;
 }
+
+/* Weights e^((z - most) / T) are summed in groups of 16, then of BLOCK; the draw walks down the same
+ * sums, so nothing is added twice in another order. */
+cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab_size,
+                              float temperature, float u, int32_t *id, cr_err *err)
+{
+    int64_t num_groups = (vocab_size + 15) / 16, best = 0;
+    float *weight, *group, most = -INFINITY, inverse, sum = 0, left;
+
+    (void)err;
+    for (int64_t v = 0; v + 16 <= vocab_size; v += 16) {
+        float here = v_greatest(v_load(logits + v));
+        if (here > most) most = here, best = v;
+    }
+    for (int64_t v = vocab_size / 16 * 16; v < vocab_size; v++)
+        if (logits[v] > most) most = logits[v], best = v;
+    if (temperature == 0) {
+        while (best < vocab_size && logits[best] != most)
+            best++;
+        *id = (int32_t)best;
+        return CR_OK;
+    }
+    weight = cri_scratch(dev, 2, (size_t)num_groups * 17 * 4);
+    group = weight + num_groups * 16;
+    inverse = 1 / temperature;
+    for (int64_t g = 0; g < num_groups; g++) {
+        int64_t n = vocab_size - g * 16;
+        v16 z = n >= 16 ? v_load(logits + g * 16)
+                        : v_select(v_lanes() < (int32_t)n, v_get_some(CR_F32, logits, g * 16, n),
+                                   v_set(-INFINITY));
+        v16 e = v_exp((z - v_set(most)) * v_set(inverse));
+        if (n < 16) e = v_select(v_lanes() < (int32_t)n, e, v_set(0));
+        v_store(weight + g * 16, e);
+        group[g] = v_sum(e);
+        sum += group[g];
+    }
+    left = u * sum;
+    int64_t g = 0, v, last = 0;
+    while (g + 1 < num_groups && left >= group[g])
+        left -= group[g++];
+    for (v = g * 16; v < vocab_size; v++) {
+        if (weight[v] == 0) continue;
+        last = v;
+        if (left < weight[v]) break;
+        left -= weight[v];
+    }
+    *id = (int32_t)(v < vocab_size
+                        ? v
+                        : last); /* rounding may leave a little: the last word that can be drawn */
+    return CR_OK;
+}

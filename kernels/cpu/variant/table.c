@@ -34,5 +34,6 @@ const cr_kernels CR_V(cpu_kernels) = {
     .head = CR_V(head),
     .head_grad = CR_V(head_grad),
     .logits = CR_V(logits),
+    .logits_sample = CR_V(logits_sample),
     .logits_log_prob = CR_V(logits_log_prob),
 };
