@@ -23,7 +23,8 @@ typedef struct cr_engine_limits {
     int64_t max_running;   /* samples at a time */
     int64_t max_model_len; /* prompt and response; 0: the model's max_position_embeddings */
     int64_t max_rows;      /* rows of one forward (chunks of prompts); 0: 512 */
-    int64_t kv_bytes; /* memory of the cache; 0: what max_running samples of max_model_len need */
+    int64_t
+        kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
 } cr_engine_limits;
 
 typedef struct cr_generating {
@@ -33,9 +34,11 @@ typedef struct cr_generating {
     int64_t top_k;            /* <= 0: off */
     float repetition_penalty; /* 1: off */
     int64_t max_new_tokens;
-    const char *const *stop; /* texts that end a sample; borrowed while the request lives */
+    const char *const *stop; /* texts that end a sample; copied by submit */
     size_t num_stop;
-    bool should_cut_stop; /* leave the stop text out of `text` */
+    bool should_cut_stop;    /* leave the stop text out of `text` */
+    const int32_t *stop_ids; /* ids that end a sample beside the model's eos ids; copied */
+    size_t num_stop_ids;
     uint64_t seed;
 } cr_generating;
 
@@ -50,7 +53,8 @@ void cr_engine_destroy(cr_engine *e); /* accepts NULL */
 /* decode gives the text of all output ids of a sample so far; NULL: no text, no stop texts. */
 void cr_engine_set_text(cr_engine *e, cr_engine_decode decode, void *ctx);
 void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx);
-/* The values behind param->weight have changed: pack them again. Only while nothing runs. */
+/* The values behind param->weight have changed: pack them again. Only while nothing runs, and once
+ * before the first step: the cache is reserved then (CR_EARG: kv_bytes hold no sequence). */
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 
 /* CR_EARG: empty prompt, id out of range, or prompt + 1 token does not fit max_model_len. */

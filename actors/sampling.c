@@ -1,24 +1,28 @@
-/* sampling.c -- see sampling.h. Without filters the device draws from the row itself; filters sort
- * their candidates once, greatest first, ties by id. */
+/* sampling.c -- see sampling.h. Without filters the device draws from the row itself. Filters work
+ * on the few greatest candidates, sorted once: greatest first, equal ones by id. Without top_k the
+ * mass of all others is known from the device's log-sum, so only as many are sorted as top_p asks
+ * for. */
 #include "actors/sampling.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 void cr_sampler_free(cr_sampler *s)
 {
     cr_free(s->z);
     cr_free(s->candidates);
+    cr_free(s->sorted);
     *s = (cr_sampler){0};
 }
 
-static int by_logit(const void *a, const void *b)
+static void reserve(cr_sampler *s, size_t num)
 {
-    const struct cr_candidate *x = a, *y = b;
-
-    if (x->z != y->z) return x->z < y->z ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id);
+    if (s->capacity >= num) return;
+    cr_sampler_free(s);
+    s->z = CR_NEW_ARRAY(float, num);
+    s->candidates = CR_NEW_ARRAY(struct cr_candidate, num);
+    s->sorted = CR_NEW_ARRAY(struct cr_candidate, num);
+    s->capacity = num;
 }
 
 static void penalise(float *z, float penalty, const int32_t *ids, size_t num, const float *raw)
@@ -62,43 +66,120 @@ static float kth_greatest(const float *z, size_t n, size_t k, struct cr_candidat
     return heap[0].z;
 }
 
-/* top_k, top_p and min_p on logits that are already divided by the temperature. */
-static int32_t draw_filtered(cr_sampler *s, const float *z, size_t n, const cr_generating *how,
-                             float u)
+/* Grows as z falls. */
+static uint32_t sort_key(float z)
 {
-    struct cr_candidate *c = s->candidates;
-    size_t num = 0, keep;
-    float least = -INFINITY, most;
-    double total = 0, mass = 0, left;
+    uint32_t bits;
 
-    if (how->top_k > 0 && (size_t)how->top_k < n) least = kth_greatest(z, n, (size_t)how->top_k, c);
+    memcpy(&bits, &z, sizeof bits);
+    return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
+}
+
+/* Those with z >= least, greatest first, equal ones in order of ids (radix sort: stable). The result
+ * is s->candidates again. */
+static size_t collect(cr_sampler *s, size_t n, float least)
+{
+    struct cr_candidate *from = s->candidates, *to = s->sorted;
+    size_t num = 0;
+
     for (size_t i = 0; i < n; i++)
-        if (z[i] >= least) c[num++] = (struct cr_candidate){z[i], (int32_t)i};
-    qsort(c, num, sizeof *c, by_logit);
-    most = c[0].z;
+        if (s->z[i] >= least) from[num++] = (struct cr_candidate){s->z[i], (int32_t)i};
+    for (int shift = 0; shift < 32; shift += 8) {
+        size_t start[257] = {0};
+        for (size_t i = 0; i < num; i++)
+            start[(sort_key(from[i].z) >> shift & 255) + 1]++;
+        for (int b = 0; b < 256; b++)
+            start[b + 1] += start[b];
+        for (size_t i = 0; i < num; i++)
+            to[start[sort_key(from[i].z) >> shift & 255]++] = from[i];
+        struct cr_candidate *swap = from;
+        from = to;
+        to = swap;
+    }
+    return num;
+}
+
+/* Turn the first candidates into weights e^(z - most) until their mass reaches `wanted`; how many. */
+static size_t take_mass(struct cr_candidate *c, size_t num, float most, double wanted, double *mass)
+{
+    size_t keep;
+
+    *mass = 0;
+    for (keep = 0; keep < num && (keep == 0 || *mass < wanted); keep++) {
+        c[keep].z = expf(c[keep].z - most);
+        *mass += c[keep].z;
+    }
+    return keep;
+}
+
+static double total_mass(const struct cr_candidate *c, size_t num, float most)
+{
+    double total = 0;
+
     for (size_t i = 0; i < num; i++)
         total += expf(c[i].z - most);
-    keep = num;
-    if (how->top_p < 1) { /* the smallest top set whose mass reaches top_p; at least one */
-        for (keep = 0; keep < num && (keep == 0 || mass < (double)how->top_p * total); keep++)
-            mass += expf(c[keep].z - most);
-        total = mass;
-    }
-    if (how->min_p > 0) {
-        size_t k = 1;
-        while (k < keep && expf(c[k].z - most) >= how->min_p)
-            k++;
-        keep = k;
-        total = 0;
-        for (size_t i = 0; i < keep; i++)
-            total += expf(c[i].z - most);
-    }
-    left = (double)u * total;
+    return total;
+}
+
+static int32_t draw(const struct cr_candidate *weights, size_t keep, double mass, float u)
+{
+    double left = (double)u * mass;
+
     for (size_t i = 0; i + 1 < keep; i++) {
-        left -= expf(c[i].z - most);
-        if (left < 0) return c[i].id;
+        left -= weights[i].z;
+        if (left < 0) return weights[i].id;
     }
-    return c[keep - 1].id;
+    return weights[keep - 1].id;
+}
+
+static float greatest(const float *z, size_t n, int32_t *id)
+{
+    float lane[16], most = -INFINITY;
+    size_t i = 0;
+
+    for (int l = 0; l < 16; l++)
+        lane[l] = -INFINITY;
+    for (; i + 16 <= n; i += 16)
+        for (int l = 0; l < 16; l++)
+            lane[l] = z[i + l] > lane[l] ? z[i + l] : lane[l];
+    for (int l = 0; l < 16; l++)
+        most = lane[l] > most ? lane[l] : most;
+    for (; i < n; i++)
+        most = z[i] > most ? z[i] : most;
+    for (i = 0; i < n && z[i] != most;)
+        i++;
+    *id = (int32_t)i;
+    return most;
+}
+
+/* top_k, top_p and min_p on s->z, which is divided by the temperature already. */
+static cr_status draw_filtered(cr_sampler *s, cr_device *dev, size_t n, const cr_generating *how,
+                               float u, int32_t *id, cr_err *err)
+{
+    struct cr_candidate *c = s->candidates;
+    bool has_k = how->top_k > 0 && (size_t)how->top_k < n;
+    float most = greatest(s->z, n, id), log_prob, min_z = -INFINITY, width = 4;
+    size_t num, keep;
+    double mass, wanted = INFINITY;
+
+    if (!isfinite(most)) return CR_OK; /* the caller sees it in the log-prob */
+    if (how->min_p > 0) min_z = most + logf(how->min_p);
+    if (has_k) {
+        num = collect(s, n, kth_greatest(s->z, n, (size_t)how->top_k, c));
+        if (how->top_p < 1) wanted = (double)how->top_p * total_mass(c, num, most);
+    } else if (how->top_p < 1) { /* the smallest top set whose mass reaches top_p */
+        CR_TRY(cr_logits_log_prob(dev, s->z, 1, (int64_t)n, id, &log_prob, NULL, err));
+        wanted = (double)how->top_p * exp(-(double)log_prob);
+        while ((num = collect(s, n, most - width)) < n && total_mass(c, num, most) < wanted)
+            width = width < 64 ? width * 2 : INFINITY;
+    } else {
+        num = collect(s, n, min_z);
+    }
+    while (num > 1 && c[num - 1].z < min_z)
+        num--;
+    keep = take_mass(c, num, most, wanted, &mass);
+    *id = draw(c, keep, mass, u);
+    return CR_OK;
 }
 
 cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const float *logits, int64_t vocab_size,
@@ -113,12 +194,7 @@ cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const float *logits, in
 
     if (!has_penalty && !has_filter)
         return cr_logits_sample(dev, logits, vocab_size, how->temperature, u, id, err);
-    if (s->capacity < n) {
-        cr_sampler_free(s);
-        s->z = CR_NEW_ARRAY(float, n);
-        s->candidates = CR_NEW_ARRAY(struct cr_candidate, n);
-        s->capacity = n;
-    }
+    reserve(s, n);
     memcpy(s->z, logits, n * sizeof *s->z);
     if (has_penalty) {
         penalise(s->z, how->repetition_penalty, prompt, num_prompt, logits);
@@ -128,6 +204,5 @@ cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const float *logits, in
     if (how->temperature != 1)
         for (size_t i = 0; i < n; i++)
             s->z[i] /= how->temperature;
-    *id = draw_filtered(s, s->z, n, how, u);
-    return CR_OK;
+    return draw_filtered(s, dev, n, how, u, id, err);
 }

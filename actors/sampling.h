@@ -12,7 +12,7 @@ typedef struct cr_sampler {
     struct cr_candidate {
         float z;
         int32_t id;
-    } * candidates;
+    } * candidates, *sorted;
     size_t capacity;
 } cr_sampler;
 void cr_sampler_free(cr_sampler *s);
