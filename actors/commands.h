@@ -5,7 +5,10 @@
 #include "base/args.h"
 
 /* Defined in actors/cmd_<name>.c. */
-#define CR_COMMAND_LIST(X) X(reward)
+#define CR_COMMAND_LIST(X) \
+    X(logprobs)            \
+    X(grad)                \
+    X(reward)
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)
