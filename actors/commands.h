@@ -5,10 +5,13 @@
 #include "base/args.h"
 
 /* Defined in actors/cmd_<name>.c. */
+/* clang-format off: one command a line */
 #define CR_COMMAND_LIST(X) \
+    X(config)              \
     X(logprobs)            \
     X(grad)                \
     X(reward)
+/* clang-format on */
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)
