@@ -256,8 +256,6 @@ static void resolve_plain(cr_yaml *yaml, cr_node *n, const char *s, size_t num_b
         n->kind = CR_NODE_INT;
     else if (!why && matches_real(s, &n->real, &why))
         n->kind = CR_NODE_REAL;
-    else if (strcmp(s, "<<") == 0)
-        why = "<< is a merge key, not a value";
     if (why) cr_diagnose(d, CR_ERROR, n->place, "'%s': %s", s, why);
 }
 
