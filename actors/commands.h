@@ -8,10 +8,10 @@
 /* clang-format off: one command a line */
 #define CR_COMMAND_LIST(X) \
     X(config)              \
+    X(generate)            \
     X(logprobs)            \
     X(grad)                \
     X(reward)
-/* clang-format on */
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)

@@ -1,18 +1,20 @@
 /* lines.c -- JSONL requests in, answers out (see lines.h). */
 #include "actors/lines.h"
 
-#include <stdlib.h>
+#include <errno.h>
+#include <poll.h>
 #include <string.h>
+#include <unistd.h>
 
 void cr_lines_init(cr_lines *lines, FILE *in, FILE *out)
 {
-    *lines = (cr_lines){.in = in, .out = out, .names = json_object()};
+    *lines = (cr_lines){.in = fileno(in), .out = out, .names = json_object()};
 }
 
 void cr_lines_fini(cr_lines *lines)
 {
     json_decref(lines->names);
-    free(lines->text);
+    cr_buf_free(&lines->text);
     *lines = (cr_lines){0};
 }
 
@@ -125,13 +127,13 @@ static cr_status read_id(cr_lines *lines, cr_line *line, const cr_line_rules *ru
     return CR_OK;
 }
 
-static cr_status read_line(cr_lines *lines, const cr_line_rules *rules, size_t num_bytes,
-                           cr_line *line, cr_err *err)
+static cr_status read_line(cr_lines *lines, const cr_line_rules *rules, const char *text,
+                           size_t num_bytes, cr_line *line, cr_err *err)
 {
     char what[40];
 
     snprintf(what, sizeof what, "line %lld", (long long)line->number);
-    CR_TRY(cr_json_parse(lines->text, num_bytes, what, &line->json, err));
+    CR_TRY(cr_json_parse(text, num_bytes, what, &line->json, err));
     if (!json_is_object(line->json))
         return cr_fail(err, CR_EFORMAT, "%s: must be a JSON object", what);
     CR_TRY(read_id(lines, line, rules, err));
@@ -139,20 +141,71 @@ static cr_status read_line(cr_lines *lines, const cr_line_rules *rules, size_t n
     return read_labels(line, rules, err);
 }
 
+/* The next line of the input with its bytes, valid until the next call; false at the end. */
+static bool next_text(cr_lines *lines, const char **text, size_t *num_bytes)
+{
+    enum { BLOCK = 1 << 16 };
+    size_t seen = lines->next; /* the line does not end before this */
+
+    for (;;) {
+        char *data = lines->text.data, *end = NULL;
+        size_t num = lines->text.num_bytes;
+        ssize_t got;
+        if (num > seen) end = memchr(data + seen, '\n', num - seen);
+        if (end || (lines->has_ended && num > lines->next)) {
+            *text = data + lines->next;
+            *num_bytes = end ? (size_t)(end - *text) + 1 : num - lines->next;
+            lines->next += *num_bytes;
+            return true;
+        }
+        if (lines->has_ended) return false;
+        if (lines->next) {
+            memmove(data, data + lines->next, num - lines->next + 1);
+            lines->text.num_bytes = num -= lines->next;
+            lines->next = 0;
+        }
+        seen = num;
+        cr_buf_reserve(&lines->text, num + BLOCK);
+        do
+            got = read(lines->in, lines->text.data + num, BLOCK);
+        while (got < 0 && errno == EINTR);
+        if (got < 0) cr_log(CR_LOG_ERROR, "lines", "stdin cannot be read: %s", strerror(errno));
+        if (got < 0) lines->has_failed = true;
+        if (got <= 0) lines->has_ended = true;
+        if (got > 0) lines->text.num_bytes += (size_t)got;
+        lines->text.data[lines->text.num_bytes] = 0;
+    }
+}
+
+bool cr_lines_is_ready(const cr_lines *lines)
+{
+    struct pollfd in = {.fd = lines->in, .events = POLLIN};
+    size_t rest = lines->text.num_bytes - lines->next;
+
+    if (lines->has_ended || (rest && memchr(lines->text.data + lines->next, '\n', rest)))
+        return true;
+    return poll(&in, 1, 0) > 0;
+}
+
 bool cr_lines_next(cr_lines *lines, const cr_line_rules *rules, cr_line *line)
 {
+    const char *text;
+    size_t num;
+
     *line = (cr_line){0};
-    for (;;) {
-        ssize_t num = getline(&lines->text, &lines->capacity, lines->in);
+    while (next_text(lines, &text, &num)) {
         cr_err err = {0};
-        if (num < 0) return false;
+        size_t blank = 0;
         lines->number++;
-        if (strspn(lines->text, " \t\r\n") == (size_t)num) continue;
+        while (blank < num && strchr(" \t\r\n", text[blank]) && text[blank])
+            blank++;
+        if (blank == num) continue;
         line->number = lines->number;
         line->id = cr_strdup("null");
-        if (read_line(lines, rules, (size_t)num, line, &err) != CR_OK) cr_line_fail(line, err.msg);
+        if (read_line(lines, rules, text, num, line, &err) != CR_OK) cr_line_fail(line, err.msg);
         return true;
     }
+    return false;
 }
 
 /* ---- answers ---- */

@@ -45,19 +45,23 @@ typedef struct cr_line_rules {
 } cr_line_rules;
 
 typedef struct cr_lines {
-    FILE *in, *out;
+    FILE *out;
+    int in;          /* descriptor */
     int64_t number;  /* of the last line read */
     bool has_failed; /* a line was answered with an error */
     bool is_closed;  /* out cannot be written any more */
     json_t *names;   /* ids used so far, when rules need names */
-    char *text;      /* getline's */
-    size_t capacity;
+    cr_buf text;     /* what was read; bytes from `next` on are not yet used */
+    size_t next;
+    bool has_ended; /* nothing more can be read */
 } cr_lines;
 
 void cr_lines_init(cr_lines *lines, FILE *in, FILE *out);
 void cr_lines_fini(cr_lines *lines);
 /* The next line that is not blank; false at the end of input. line is then empty. */
 bool cr_lines_next(cr_lines *lines, const cr_line_rules *rules, cr_line *line);
+/* Whether there is something to read now: cr_lines_next need not wait for its first byte. */
+bool cr_lines_is_ready(const cr_lines *lines);
 void cr_line_free(cr_line *line); /* {0} is fine */
 /* Turn a line into a failed one, with this sentence. */
 void cr_line_fail(cr_line *line, const char *sentence);

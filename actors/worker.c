@@ -56,7 +56,7 @@ static cr_status take_key(keys *k, cr_worker_kind kind, const char *word, cr_err
     if (is_key(word, "device_mapping", &value) &&
         (strcmp(value, "list(range(0,1))") == 0 || strcmp(value, "[0]") == 0))
         return CR_OK;
-    if (kind == CR_WORKER_INFER && is_key(word, "infer_batch_size", &value))
+    if (kind != CR_WORKER_TRAIN && is_key(word, "infer_batch_size", &value))
         return take_count("infer_batch_size", value, &k->infer_batch_size, err);
     if (kind == CR_WORKER_TRAIN) {
         if (is_key(word, "training_args.per_device_train_batch_size", &value))
@@ -123,7 +123,7 @@ static cr_status open_parts(cr_worker *w, cr_worker_kind kind, const keys *k,
 cr_status cr_worker_open(cr_worker *w, cr_worker_kind kind, const cr_words *words,
                          const char *device_name, cr_err *err)
 {
-    keys k = {.infer_batch_size = 16, .train_batch_size = 8};
+    keys k = {.infer_batch_size = kind == CR_WORKER_GENERATE ? 256 : 16, .train_batch_size = 8};
 
     *w = (cr_worker){0};
     if (words->num == 0) return cr_fail(err, CR_EUSAGE, "MODEL is missing (a folder)");

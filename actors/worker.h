@@ -13,7 +13,7 @@
 #include "base/args.h"
 #include "models/weights.h"
 
-typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_TRAIN } cr_worker_kind;
+typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_GENERATE, CR_WORKER_TRAIN } cr_worker_kind;
 
 typedef struct cr_worker {
     const char *folder; /* borrowed from words */
@@ -22,7 +22,7 @@ typedef struct cr_worker {
     cr_full_weights full; /* with gradients if it trains */
     cr_stack *tape, *scratch;
     cr_dtype dtype;
-    int64_t batch_size; /* lines of one forward */
+    int64_t batch_size; /* lines of one forward; samples at a time if it generates */
     bool should_recompute;
 } cr_worker;
 

@@ -1,0 +1,253 @@
+/* cmd_generate.c -- croll generate: completions of prompts, line by line (reference/cli.md 2).
+ *
+ * Lines go to the engine as they come, up to a bound, and are answered in order. A draw is keyed by
+ * (seed, the line's id or, without one, its number, index), so an answer does not depend on the
+ * line's place or company.
+ */
+#include "actors/commands.h"
+#include "actors/engine.h"
+#include "actors/worker.h"
+#include "base/rng.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum { INDEX_BITS = 20, MOST_OPEN = 4096 };
+
+/* A line and what has come for it. */
+typedef struct request {
+    struct request *next;
+    cr_line line;
+    cr_generated *done; /* [n] */
+    size_t num_done;
+} request;
+
+typedef struct ask {
+    cr_worker worker;
+    cr_lines lines;
+    cr_line_rules rules;
+    cr_engine *engine;
+    cr_generating how;
+    size_t num_samples;
+    request *first, *last; /* lines that wait for their answer */
+    size_t num_open;
+    uint64_t *sample_ids; /* [num_samples] */
+    bool has_json, has_ended;
+} ask;
+
+/* ---- requests ---- */
+
+static void add_request(ask *a, request *r)
+{
+    if (a->last)
+        a->last->next = r;
+    else
+        a->first = r;
+    a->last = r;
+    a->num_open++;
+}
+
+static void drop_first(ask *a)
+{
+    request *r = a->first;
+
+    a->first = r->next;
+    if (!a->first) a->last = NULL;
+    a->num_open--;
+    for (size_t i = 0; r->done && i < a->num_samples; i++)
+        cr_generated_free(&r->done[i]);
+    cr_free(r->done);
+    cr_line_free(&r->line);
+    cr_free(r);
+}
+
+/* The upper bits name the line, the lower ones the sample. */
+static void name_samples(ask *a, const cr_line *line)
+{
+    uint64_t key = strcmp(line->id, "null") == 0 ? cr_hash64(&line->number, sizeof line->number)
+                                                 : cr_hash64(line->id, strlen(line->id));
+
+    for (size_t i = 0; i < a->num_samples; i++)
+        a->sample_ids[i] = (key << INDEX_BITS) | i;
+}
+
+/* Hand a line to the engine; what it refuses is answered with an error. */
+static void submit(ask *a, const cr_line *line)
+{
+    request *r = CR_NEW(request);
+    cr_err err = {0};
+
+    r->line = *line;
+    add_request(a, r);
+    if (r->line.error) return;
+    name_samples(a, &r->line);
+    r->done = CR_NEW_ARRAY(cr_generated, a->num_samples);
+    if (cr_engine_submit(a->engine, r->line.ids, r->line.num_ids, a->sample_ids, a->num_samples,
+                         &a->how, r, &err) != CR_OK)
+        cr_line_fail(&r->line, err.msg);
+}
+
+/* Take lines in while the engine has use for them; wait for one only if there is nothing to do. */
+static void read_lines(ask *a)
+{
+    cr_line line;
+
+    while (!a->has_ended && a->num_open < MOST_OPEN &&
+           cr_engine_num_waiting(a->engine) < (size_t)a->worker.batch_size) {
+        if (a->first && !cr_lines_is_ready(&a->lines)) return;
+        if (cr_lines_next(&a->lines, &a->rules, &line))
+            submit(a, &line);
+        else
+            a->has_ended = true;
+    }
+}
+
+/* ---- answers ---- */
+
+static cr_status write_json(ask *a, const cr_line *line, size_t index, const cr_generated *g,
+                            cr_err *err)
+{
+    cr_buf text = {0};
+    cr_status status;
+
+    cr_buf_addf(&text, "{\"id\":%s,\"index\":%zu,\"prompt_ids\":", line->id, index);
+    cr_json_add_ids(&text, line->ids, line->num_ids);
+    cr_buf_adds(&text, ",\"output_ids\":");
+    cr_json_add_ids(&text, g->ids, g->num_ids);
+    if (g->text) {
+        cr_buf_adds(&text, ",\"text\":");
+        cr_json_add_string(&text, g->text, g->text_bytes);
+    }
+    cr_buf_adds(&text, ",\"logprobs\":");
+    status = cr_json_add_floats(&text, g->log_probs, g->num_ids, err);
+    cr_buf_addf(&text, ",\"finish_reason\":\"%s\"}", g->finish);
+    if (status == CR_OK) status = cr_lines_write(&a->lines, &text, err);
+    cr_buf_free(&text);
+    return status;
+}
+
+/* Answers of the lines that are complete, in order. */
+static cr_status answer(ask *a, cr_err *err)
+{
+    while (a->first && (a->first->line.error || a->first->num_done == a->num_samples)) {
+        request *r = a->first;
+        if (r->line.error) CR_TRY(cr_lines_write_error(&a->lines, &r->line, err));
+        for (size_t i = 0; !r->line.error && i < a->num_samples; i++)
+            CR_TRY(write_json(a, &r->line, i, &r->done[i], err));
+        drop_first(a);
+    }
+    return CR_OK;
+}
+
+static cr_status answer_all(ask *a, cr_err *err)
+{
+    cr_generated g;
+
+    for (;;) {
+        read_lines(a);
+        CR_TRY(answer(a, err));
+        if (!a->first && a->has_ended) return CR_OK;
+        CR_TRY(cr_engine_step(a->engine, err));
+        while (cr_engine_poll(a->engine, &g)) {
+            request *r = g.user;
+            r->done[g.sample_id & ((1u << INDEX_BITS) - 1)] = g;
+            r->num_done++;
+        }
+    }
+}
+
+/* ---- the command ---- */
+
+/* The cache may take a quarter of the memory; sequences are as long as the model and that allow. */
+static cr_status open_engine(ask *a, cr_err *err)
+{
+    const cr_model_config *c = &a->worker.model->config;
+    size_t block = cr_kv_block_bytes(a->worker.dev, a->worker.dtype, c->num_kv_heads, c->head_dim) *
+                   (size_t)c->num_layers;
+    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    cr_engine_limits limits = {.max_running = a->worker.batch_size,
+                               .max_model_len = c->max_position_embeddings,
+                               .kv_bytes = bytes};
+
+    if (limits.max_model_len > bytes / (int64_t)block * CR_KV_BLOCK)
+        limits.max_model_len = bytes / (int64_t)block * CR_KV_BLOCK;
+    CR_TRY(cr_engine_create(a->worker.model, a->worker.dev, &limits, &a->engine, err));
+    return cr_engine_set_weights(a->engine, err);
+}
+
+static void close_ask(ask *a)
+{
+    cr_engine_destroy(a->engine);
+    while (a->first)
+        drop_first(a);
+    cr_free(a->sample_ids);
+    cr_lines_fini(&a->lines);
+    cr_worker_close(&a->worker);
+}
+
+static int run(int argc, char **argv)
+{
+    ask a = {0};
+    const char *device = NULL, *prompt = NULL;
+    int64_t max_new_tokens = 256, top_k = 0, num = 1, seed = 0;
+    double temperature = 1, top_p = 1, repetition_penalty = 1;
+    cr_words words = {0}, stop = {0};
+    const cr_option options[] = {
+        {"prompt", CR_OPT_STRING, &prompt, "TEXT", "one prompt, instead of lines on stdin"},
+        {"max-new-tokens", CR_OPT_INT, &max_new_tokens, "N", "most tokens of an answer (256)"},
+        {"temperature", CR_OPT_DOUBLE, &temperature, "T", "divides the logits; 0: greedy (1)"},
+        {"top-p", CR_OPT_DOUBLE, &top_p, "P",
+         "draw from the fewest tokens that hold this much probability; 1: from all (1)"},
+        {"top-k", CR_OPT_INT, &top_k, "K", "draw from the K likeliest tokens; 0: from all (0)"},
+        {"repetition-penalty", CR_OPT_DOUBLE, &repetition_penalty, "R",
+         "weakens tokens that were there before; 1: off (1)"},
+        {"n", CR_OPT_INT, &num, "N", "completions a prompt (1)"},
+        {"seed", CR_OPT_INT, &seed, "SEED", "another seed, other draws (0)"},
+        {"stop", CR_OPT_LIST, &stop, "TEXT", "end an answer at this text; may be given again"},
+        {"json", CR_OPT_FLAG, &a.has_json, NULL, "one JSON object a completion"},
+        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default) or cuda"},
+    };
+    cr_err err = {0};
+    bool is_help;
+    int code;
+
+    cr_lines_init(&a.lines, stdin, stdout);
+    if (cr_args_parse(&cr_command_generate, options, CR_COUNT(options), argc, argv, &words,
+                      &is_help, &err) == CR_OK &&
+        !is_help) {
+        if (num < 1 || num > 1 << INDEX_BITS)
+            cr_note(cr_fail(&err, CR_EUSAGE, "--n is %lld, expected 1 to %d", (long long)num,
+                            1 << INDEX_BITS));
+        a.num_samples = (size_t)num;
+        a.sample_ids = CR_NEW_ARRAY(uint64_t, num);
+        a.how = (cr_generating){.temperature = (float)temperature,
+                                .top_p = (float)top_p,
+                                .top_k = top_k,
+                                .repetition_penalty = (float)repetition_penalty,
+                                .max_new_tokens = max_new_tokens,
+                                .stop = stop.word,
+                                .num_stop = stop.num,
+                                .seed = (uint64_t)seed};
+        if (err.status == CR_OK &&
+            cr_worker_open(&a.worker, CR_WORKER_GENERATE, &words, device, &err) == CR_OK &&
+            open_engine(&a, &err) == CR_OK) {
+            a.rules = cr_worker_rules(&a.worker);
+            cr_note(answer_all(&a, &err));
+        }
+    }
+    code = err.status ? cr_command_fail(&cr_command_generate, &err) : a.lines.has_failed ? 2 : 0;
+    close_ask(&a);
+    cr_words_free(&words);
+    cr_words_free(&stop);
+    return code;
+}
+
+const cr_command cr_command_generate = {
+    "generate",
+    "generate MODEL [key=value ..] < LINES.jsonl",
+    "Complete prompts: {\"id\", \"prompt\" or \"messages\" or \"input_ids\"} in, text or "
+    "{\"id\",\"index\",\"prompt_ids\",\"output_ids\",\"text\",\"logprobs\",\"finish_reason\"} out, "
+    "in order.",
+    "croll generate ../shared/data/stories260k --temperature 0 --prompt 'Once upon a time'",
+    run,
+};
