@@ -1,0 +1,282 @@
+/* loss.c -- correction, policy loss, value loss (see rl.h). */
+#include "rl/rl.h"
+
+#include <math.h>
+
+/* ---- train / infer correction ---- */
+
+/* One quantity of a row in the four grains: token as is, mean, sum, mean of each run of 1s. */
+static void grains(const double *x, const double *m, size_t n, double *out[CR_NUM_GRAINS],
+                   double (*finish)(double))
+{
+    double sum = 0, count = 0;
+
+    for (size_t t = 0; t < n; t++)
+        sum += x[t] * m[t], count += m[t];
+    for (size_t t = 0; t < n; t++) {
+        out[CR_GRAIN_TOKEN][t] = finish(x[t]);
+        out[CR_GRAIN_GEOMETRIC][t] = finish(count > 0 ? sum / (count + 1e-8) : 0);
+        out[CR_GRAIN_SEQUENCE][t] = finish(sum);
+        out[CR_GRAIN_SEGMENT][t] = finish(0);
+    }
+    for (size_t t = 0, end; t < n; t = end) {
+        double run = 0;
+        for (end = t; end < n && m[end] != 0; end++)
+            run += x[end];
+        for (size_t k = t; k < end; k++)
+            out[CR_GRAIN_SEGMENT][k] = finish(run / ((double)(end - t) + 1e-8));
+        if (end == t) end++;
+    }
+}
+
+static double same(double x)
+{
+    return x;
+}
+
+void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
+                   const double *old_log_probs, const double *infer_log_probs, const double *mask,
+                   double *const *ratio, double *const *diff, double *weight, double *keep)
+{
+    size_t longest = 0;
+    double *work, *x;
+
+    for (size_t i = 0; i < rows->num_samples; i++)
+        if (rows->start[i + 1] - rows->start[i] > longest)
+            longest = rows->start[i + 1] - rows->start[i];
+    work = CR_NEW_ARRAY(double, (2 * CR_NUM_GRAINS + 1) * longest);
+    x = work + 2 * CR_NUM_GRAINS * longest;
+    for (size_t i = 0; i < rows->num_samples; i++) {
+        size_t first = rows->start[i], n = rows->start[i + 1] - first;
+        double *r[CR_NUM_GRAINS], *d[CR_NUM_GRAINS];
+        for (size_t g = 0; g < CR_NUM_GRAINS; g++)
+            r[g] = work + g * longest, d[g] = work + (CR_NUM_GRAINS + g) * longest;
+        for (size_t t = 0; t < n; t++)
+            x[t] = old_log_probs[first + t] - infer_log_probs[first + t];
+        grains(x, mask + first, n, r, exp);
+        for (size_t t = 0; t < n; t++)
+            x[t] = exp(old_log_probs[first + t]) - exp(infer_log_probs[first + t]);
+        grains(x, mask + first, n, d, same);
+        for (size_t t = 0; t < n; t++) {
+            double w = 1, k = 1;
+            if (c->has_weight)
+                w = c->upper_bound > 0 ? fmin(r[c->weight_type][t], c->upper_bound)
+                                       : r[c->weight_type][t];
+            for (size_t f = 0; f < c->num_filters; f++) {
+                const struct cr_correction_filter *q = &c->filters[f];
+                if (!q->is_enabled) continue;
+                if (q->is_ratio &&
+                    !(r[q->agg_type][t] >= q->ratio_low && r[q->agg_type][t] <= q->ratio_high))
+                    k = 0;
+                if (q->is_diff &&
+                    !(d[q->agg_type][t] >= q->diff_low && d[q->agg_type][t] <= q->diff_high))
+                    k = 0;
+            }
+            weight[first + t] = w;
+            keep[first + t] = k;
+            for (size_t g = 0; g < CR_NUM_GRAINS && ratio; g++)
+                ratio[g][first + t] = r[g][t], diff[g][first + t] = d[g][t];
+        }
+    }
+    cr_free(work);
+}
+
+/* ---- the policy loss ---- */
+
+void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
+                    double *num_samples)
+{
+    for (size_t i = 0; i < rows->num_samples; i++) {
+        double count = 0;
+        for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++)
+            count += mask[t];
+        *num_tokens += count;
+        *num_samples += count > 0;
+    }
+}
+
+static double or_one(double x)
+{
+    return x > 0 ? x : 1;
+}
+
+/* What one unmasked token of row i counts in the mean: the weight of its loss. */
+static double coefficient(cr_agg mode, double row_count, double tokens, double samples,
+                          double width)
+{
+    switch (mode) {
+    case CR_AGG_TOKEN_MEAN:
+        return 1 / or_one(tokens);
+    case CR_AGG_SEQ_MEAN_TOKEN_SUM:
+        return 1 / (or_one(samples) + 1e-8);
+    case CR_AGG_SEQ_MEAN_TOKEN_MEAN:
+        return 1 / (row_count + 1e-8) / (or_one(samples) + 1e-8);
+    case CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM:
+        return 1 / or_one(width) / or_one(samples);
+    }
+    return 0;
+}
+
+typedef struct token_loss {
+    double loss, grad; /* d loss / d log_prob; for a sequence ratio d loss / d log ratio */
+} token_loss;
+
+static double clamp(double x, double low, double high)
+{
+    return fmin(fmax(x, low), high);
+}
+
+static token_loss ppo(const cr_loss_config *c, double rho, double A)
+{
+    double low = c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip,
+           high = c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip;
+    double clipped = clamp(rho, 1 - low, 1 + high);
+    token_loss t = {-fmin(rho * A, clipped * A), 0};
+
+    if (rho * A <= clipped * A || clipped == rho) t.grad = -A * rho;
+    if (c->dual_clip_loss && A < 0) {
+        double bound = -(1 + 2 * c->pg_clip) * A;
+        if (t.loss > bound) t = (token_loss){bound, 0};
+    }
+    return t;
+}
+
+static token_loss variant(const cr_loss_config *c, double log_prob, double old, double A,
+                          double score)
+{
+    double d = log_prob - old, rho = exp(d), factor = 1, high = 1 + c->cispo_epsilon_high,
+           low = 1 - c->cispo_epsilon_low;
+
+    switch (c->pg_variant) {
+    case CR_PG_PPO:
+    case CR_PG_VANILLA:
+        break;
+    case CR_PG_TIS:
+        factor = clamp(rho, c->tis_lower_bound, c->tis_upper_bound);
+        break;
+    case CR_PG_TOPR:
+        factor = score > 0 ? c->topr_positive_weight : c->topr_negative_weight * clamp(rho, 0, 1);
+        break;
+    case CR_PG_CISPO:
+        factor = clamp(rho, low, high);
+        if (c->cispo_use_unified_mask && ((A > 0 && rho > high) || (A < 0 && rho < low)))
+            factor = 0;
+        break;
+    case CR_PG_KIMI15:
+        return (token_loss){-A * log_prob + 0.5 * c->kimi15_tau * d * d, -A + c->kimi15_tau * d};
+    }
+    return (token_loss){-factor * A * log_prob, -factor * A};
+}
+
+static void take_metrics(const cr_loss_config *c, cr_loss_args *a, size_t t, double rho)
+{
+    double low = c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip,
+           high = c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip;
+    cr_loss_metrics *m = &a->metrics;
+
+    if (a->infer_log_probs && a->mask[t] != 0)
+        m->infer_diff_max = fmax(m->infer_diff_max, fabs(a->log_probs[t] - a->infer_log_probs[t]));
+    if (a->final_mask[t] == 0) return;
+    m->ratio_max = m->num_tokens > 0 ? fmax(m->ratio_max, rho) : rho;
+    m->ratio_min = m->num_tokens > 0 ? fmin(m->ratio_min, rho) : rho;
+    m->ratio_sum += rho;
+    m->num_tokens++;
+    m->clip_low += (rho < 1 - low) / or_one(a->all.final_tokens);
+    m->clip_high += (rho > 1 + high) / or_one(a->all.final_tokens);
+}
+
+static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
+{
+    size_t first = a->rows.start[i], end = a->rows.start[i + 1];
+    double w = a->weights ? a->weights[i] : 1, score = a->scores ? a->scores[i] : 0, count = 0,
+           total = 0, log_ratio = 0, sequence_grad = 0;
+    double cf, cm;
+    bool is_sequence = c->pg_variant == CR_PG_PPO && c->is_sequence_ratio;
+    cr_loss_metrics *m = &a->metrics;
+
+    for (size_t t = first; t < end; t++) {
+        count += a->final_mask[t];
+        total += a->mask[t];
+        log_ratio += (a->log_probs[t] - a->old_log_probs[t]) * a->final_mask[t];
+    }
+    log_ratio = count > 0 ? log_ratio / (count + 1e-8) : 0;
+    cf = coefficient(c->loss_agg_mode, count, a->all.final_tokens, a->all.final_samples,
+                     a->all.width);
+    cm = coefficient(c->loss_agg_mode, total, a->all.tokens, a->all.samples, a->all.width);
+    for (size_t t = first; t < end; t++) {
+        double F = a->final_mask[t], M = a->mask[t], d = a->log_probs[t] - a->old_log_probs[t],
+               rho = exp(is_sequence ? log_ratio : d);
+        token_loss l = c->pg_variant == CR_PG_PPO ? ppo(c, rho, a->advantages[t])
+                                                  : variant(c, a->log_probs[t], a->old_log_probs[t],
+                                                            a->advantages[t], score);
+        double is = a->is_weight ? a->is_weight[t] : 1,
+               g = c->rl_loss_coef * w * cf * F * is * l.grad;
+        m->pg_loss += cf * F * is * l.loss;
+        m->weighted_pg_loss += w * cf * F * is * l.loss;
+        a->grad_log_probs[t] = is_sequence ? 0 : g;
+        if (is_sequence) sequence_grad += g;
+        if (a->ref_log_probs) {
+            double r = a->ref_log_probs[t] - a->log_probs[t], k3 = exp(r) - r - 1;
+            m->kl_loss += cf * F * clamp(k3, -10, 10);
+            if (c->use_kl_loss && k3 < 10)
+                a->grad_log_probs[t] += c->rl_loss_coef * c->kl_loss_coef * cf * F * (1 - exp(r));
+        }
+        m->approxkl += cm * M * 0.5 * d * d;
+        m->policykl += cm * M * d;
+        if (a->grad_entropy) a->grad_entropy[t] = 0;
+        if (a->entropy && c->entropy_loss_coef > 0) {
+            m->entropy_loss += cm * M * a->entropy[t];
+            a->grad_entropy[t] = -c->entropy_loss_coef * cm * M;
+        }
+        if (a->ratio) a->ratio[t] = rho;
+        take_metrics(c, a, t, rho);
+    }
+    for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
+        a->grad_log_probs[t] += sequence_grad * a->final_mask[t] / (count + 1e-8);
+}
+
+void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a)
+{
+    cr_loss_metrics *m = &a->metrics;
+
+    *m = (cr_loss_metrics){0};
+    for (size_t i = 0; i < a->rows.num_samples; i++)
+        row_loss(c, a, i);
+    m->total_loss = c->rl_loss_coef * (m->weighted_pg_loss +
+                                       (c->use_kl_loss ? c->kl_loss_coef * m->kl_loss : 0)) -
+                    c->entropy_loss_coef * m->entropy_loss;
+}
+
+/* ---- value loss ---- */
+
+void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
+                   const double *returns, const double *mask, double value_clip, double *vf_loss,
+                   double *clipfrac, double *grad_values)
+{
+    double clipped_tokens = 0, tokens = 0;
+
+    *vf_loss = 0;
+    for (size_t i = 0; i < rows->num_samples; i++) {
+        double count = 0, sum = 0;
+        for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++)
+            count += mask[t];
+        for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++) {
+            double e = values[t] - returns[t], l = e * e, g = 2 * e;
+            if (value_clip > 0) {
+                double v = clamp(values[t], old_values[t] - value_clip, old_values[t] + value_clip),
+                       f = v - returns[t];
+                if (f * f > l) {
+                    l = f * f;
+                    g = v == values[t] ? 2 * f : 0;
+                    clipped_tokens += mask[t];
+                }
+            }
+            sum += l * mask[t];
+            grad_values[t] =
+                count > 0 ? 0.5 * g * mask[t] / (count + 1e-8) / (double)rows->num_samples : 0;
+        }
+        tokens += count;
+        if (count > 0) *vf_loss += 0.5 * sum / (count + 1e-8) / (double)rows->num_samples;
+    }
+    *clipfrac = tokens > 0 ? clipped_tokens / tokens : 0;
+}
