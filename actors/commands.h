@@ -11,6 +11,7 @@
     X(generate)            \
     X(logprobs)            \
     X(grad)                \
+    X(inspect)             \
     X(reward)
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
