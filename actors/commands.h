@@ -13,6 +13,7 @@
     X(grad)                \
     X(inspect)             \
     X(reward)
+/* clang-format on */
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)

@@ -1,0 +1,107 @@
+/* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams] [new tokens]
+ * [fp32|bf16] [temperature] [threads] [repeats]`, defaults 1 256 fp32 0 1 5. One JSON line as those of the peers: 16 prompt tokens a
+ * stream, ends held back, the first run not counted. cpu_s is that of the best run.
+ */
+#include "actors/engine.h"
+#include "models/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct times {
+    double wall, cpu, prefill; /* seconds; prefill: wall of the steps with prompt rows */
+} times;
+
+static cr_status run_once(cr_engine *e, const cr_generating *how, int64_t streams, int64_t vocab,
+                          times *out, cr_err *err)
+{
+    double wall = cr_now_s(), cpu = cpu_s();
+    cr_generated g;
+
+    for (int64_t s = 0; s < streams; s++) {
+        int32_t prompt[16];
+        uint64_t id = (uint64_t)s;
+        for (int t = 0; t < 16; t++)
+            prompt[t] = (int32_t)(t == 0 ? 1 : (s * 131 + t * 17) % vocab);
+        CR_TRY(cr_engine_submit(e, prompt, 16, &id, 1, how, NULL, err));
+    }
+    CR_TRY(cr_engine_step(e, err));
+    out->prefill = cr_now_s() - wall;
+    while (!cr_engine_is_idle(e))
+        CR_TRY(cr_engine_step(e, err));
+    while (cr_engine_poll(e, &g))
+        cr_generated_free(&g);
+    out->wall = cr_now_s() - wall;
+    out->cpu = cpu_s() - cpu;
+    return CR_OK;
+}
+
+static cr_status measure(const char *folder, int64_t streams, int64_t num_new, cr_dtype dtype,
+                         float temperature, int threads, int repeats, cr_err *err)
+{
+    cr_device *dev;
+    cr_model *model;
+    cr_full_weights full;
+    cr_engine *e;
+    times best = {.wall = 1e30};
+    cr_generating how = {.temperature = temperature,
+                         .top_p = 1,
+                         .repetition_penalty = 1,
+                         .max_new_tokens = num_new,
+                         .seed = 1};
+    cr_engine_limits limits = {
+        .max_running = streams, .max_model_len = num_new + 16, .max_rows = 16 * streams};
+
+    CR_TRY(cr_device_open("cpu", threads, &dev, err));
+    CR_TRY(cr_model_open(folder, &model, err));
+    model->config.num_eos = 0;
+    CR_TRY(cr_full_weights_load(&full, model, dev, dtype, folder, err));
+    CR_TRY(cr_engine_create(model, dev, &limits, &e, err));
+    CR_TRY(cr_engine_set_weights(e, err));
+    for (int r = 0; r <= repeats; r++) {
+        times now;
+        CR_TRY(run_once(e, &how, streams, model->config.vocab_size, &now, err));
+        if (r && now.wall < best.wall) best = now;
+    }
+    printf("{\"case\": \"%s %s b%lld\", \"temperature\": %g, \"new\": %lld, \"threads\": %d, "
+           "\"tokens_per_s\": %.0f, \"decode_tokens_per_s\": %.0f, \"tokens_per_cpu_s\": %.0f, "
+           "\"wall_s\": %.4f, \"cpu_s\": %.4f}\n",
+           folder, cr_dtype_name(dtype), (long long)streams, (double)temperature,
+           (long long)num_new, threads, (double)(streams * num_new) / best.wall,
+           (double)(streams * (num_new - 1)) / (best.wall - best.prefill),
+           (double)(streams * num_new) / best.cpu, best.wall, best.cpu);
+    cr_engine_destroy(e);
+    cr_full_weights_fini(&full);
+    cr_model_free(model);
+    cr_device_close(dev);
+    return CR_OK;
+}
+
+int main(int argc, char **argv)
+{
+    cr_err err = {0};
+    int64_t streams = argc > 2 ? atoll(argv[2]) : 1, num_new = argc > 3 ? atoll(argv[3]) : 256;
+    cr_dtype dtype = argc > 4 && strcmp(argv[4], "bf16") == 0 ? CR_BF16 : CR_F32;
+    float temperature = argc > 5 ? (float)atof(argv[5]) : 0;
+    int threads = argc > 6 ? atoi(argv[6]) : 1, repeats = argc > 7 ? atoi(argv[7]) : 5;
+
+    if (argc < 2) {
+        fprintf(stderr, "usage: bench_decode MODEL [streams] [new] [dtype] [temperature] [threads] "
+                        "[repeats]\n");
+        return 2;
+    }
+    if (measure(argv[1], streams, num_new, dtype, temperature, threads, repeats, &err) == CR_OK)
+        return 0;
+    fprintf(stderr, "bench_decode: %s\n", err.msg);
+    return 1;
+}
