@@ -4,6 +4,23 @@
 
 #include "kernels/kernels_impl.h"
 
+/* for (i = 0; i < num; i++) body, on this many threads. One thread runs a plain loop: OpenMP's team of
+ * one costs a microsecond, and decoding has hundreds of small loops a token. */
+/* clang-format off */
+#define CRI_FOR(threads, i, num, ...)                                             \
+    do {                                                                          \
+        int team_ = (threads);                                                    \
+        if (team_ == 1) {                                                         \
+            for (int64_t i = 0; i < (num); i++)                                   \
+                __VA_ARGS__;                                                      \
+        } else {                                                                  \
+            _Pragma("omp parallel for schedule(dynamic) num_threads(team_)")      \
+            for (int64_t i = 0; i < (num); i++)                                   \
+                __VA_ARGS__;                                                      \
+        }                                                                         \
+    } while (0)
+/* clang-format on */
+
 /* Which thread of a parallel loop this is: its share of a scratch. */
 int cri_thread(void);
 cr_status cri_cpu_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err);

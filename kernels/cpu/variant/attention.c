@@ -62,32 +62,37 @@ typedef struct row {
     int64_t lse_at;
 } row;
 
-/* s[r][64] = scale * q_r . K, -inf outside the row's keys; tile begins at position k0. */
-CR_INLINE void scores(int num, const row *rows, const float *kt, int64_t head_dim, int64_t k0,
-                      float scale, v16 s[][4])
+/* s[r][64] = scale * q_r . K_r for rows r and r + 1 (num 2) or r alone, -inf outside the row's keys;
+ * the tiles begin at position k0. */
+CR_INLINE void scores(int num, const row *rows, const float *const *kt, int64_t head_dim,
+                      int64_t k0, float scale, v16 s[][4])
 {
-    for (int r = 0; r < num; r++) {
-        v16 a = v_set(0), b = a, c = a, e = a;
-        for (int64_t d = 0; d < head_dim; d++) {
+    v16 acc[8];
+
+#pragma GCC unroll 8
+    for (int i = 0; i < 4 * num; i++)
+        acc[i] = v_set(0);
+    for (int64_t d = 0; d < head_dim; d++)
+#pragma GCC unroll 2
+        for (int r = 0; r < num; r++) {
             v16 q = v_set(rows[r].q[d]);
-            a = v_fma(q, v_load(kt + d * TILE), a);
-            b = v_fma(q, v_load(kt + d * TILE + 16), b);
-            c = v_fma(q, v_load(kt + d * TILE + 32), c);
-            e = v_fma(q, v_load(kt + d * TILE + 48), e);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++)
+                acc[4 * r + i] = v_fma(q, v_load(kt[r] + d * TILE + 16 * i), acc[4 * r + i]);
         }
-        s[r][0] = a, s[r][1] = b, s[r][2] = c, s[r][3] = e;
+    for (int r = 0; r < num; r++)
         for (int i = 0; i < 4; i++) {
             i16x32 key = v_lanes() + (int32_t)(k0 + 16 * i);
             i16x32 is_seen =
                 (key < (int32_t)rows[r].num_keys) & (key >= (int32_t)rows[r].first_key);
-            s[r][i] = v_select(is_seen, s[r][i] * v_set(scale), v_set(-INFINITY));
+            s[r][i] = v_select(is_seen, acc[4 * r + i] * v_set(scale), v_set(-INFINITY));
         }
-    }
 }
 
 /* Take one tile into the online softmax of the rows. */
-CR_INLINE void take_values(int num, int vectors, row *rows, const float *vt, int64_t dp,
-                           int64_t keys, float p[][TILE])
+CR_INLINE void take_values(int num, bool is_shared, int vectors, row *rows,
+                           const float *const *tiles, int64_t at, int64_t dp, int64_t keys,
+                           float p[][TILE])
 {
     v16 acc[MOST_ROWS * 2];
 
@@ -99,10 +104,13 @@ CR_INLINE void take_values(int num, int vectors, row *rows, const float *vt, int
                 acc[r * 2 + w] = v_load(rows[r].o + 16 * (g + w));
         for (int64_t j = 0; j < keys; j++)
             for (int w = 0; w < wide; w++) {
-                v16 v = v_load(vt + j * dp + 16 * (g + w));
+                int64_t from = at + j * dp + 16 * (g + w);
+                v16 v = v_load(tiles[0] + from);
 #pragma GCC unroll 8
-                for (int r = 0; r < num; r++)
+                for (int r = 0; r < num; r++) {
+                    if (!is_shared) v = v_load(tiles[r] + from);
                     acc[r * 2 + w] = v_fma(v_set(p[r][j]), v, acc[r * 2 + w]);
+                }
             }
         for (int r = 0; r < num; r++)
             for (int w = 0; w < wide; w++)
@@ -110,14 +118,17 @@ CR_INLINE void take_values(int num, int vectors, row *rows, const float *vt, int
     }
 }
 
-CR_INLINE void attend_tile(int num, row *rows, const float *tiles, int64_t head_dim, int64_t k0,
-                           float scale)
+/* Row r attends to tiles[r]; is_shared: all of them are tiles[0]. */
+CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *const *tiles,
+                           int64_t head_dim, int64_t k0, float scale)
 {
     int64_t dp = padded(head_dim), keys = 0;
     v16 s[MOST_ROWS][4];
     float p[MOST_ROWS][TILE];
 
-    scores(num, rows, tiles, head_dim, k0, scale, s);
+    for (int r = 0; r + 1 < num; r += 2)
+        scores(2, rows + r, tiles + r, head_dim, k0, scale, s + r);
+    if (num % 2) scores(1, rows + num - 1, tiles + num - 1, head_dim, k0, scale, s + num - 1);
     for (int r = 0; r < num; r++) {
         v16 best = v_max(v_max(s[r][0], s[r][1]), v_max(s[r][2], s[r][3])), sum = v_set(0);
         float most = v_greatest(best), shrink;
@@ -141,7 +152,7 @@ CR_INLINE void attend_tile(int num, row *rows, const float *tiles, int64_t head_
             for (int64_t d = 0; d < dp; d += 16)
                 v_store(rows[r].o + d, v_load(rows[r].o + d) * v_set(shrink));
     }
-    take_values(num, (int)(dp / 16), rows, tiles + head_dim * TILE, dp, keys, p);
+    take_values(num, is_shared, (int)(dp / 16), rows, tiles, head_dim * TILE, dp, keys, p);
 }
 
 #define ROWS_CASE(n, call) \
@@ -165,7 +176,15 @@ CR_INLINE void attend_tile(int num, row *rows, const float *tiles, int64_t head_
 static __attribute__((noinline)) void attend(int num, row *rows, const float *tiles,
                                              int64_t head_dim, int64_t k0, float scale)
 {
-    FOR_ROWS(num, attend_tile(NUM, rows, tiles, head_dim, k0, scale))
+    const float *same[MOST_ROWS] = {tiles, tiles, tiles, tiles, tiles, tiles, tiles, tiles};
+
+    FOR_ROWS(num, attend_tile(NUM, true, rows, same, head_dim, k0, scale))
+}
+
+static __attribute__((noinline)) void attend_each(int num, row *rows, const float *const *tiles,
+                                                  int64_t head_dim, int64_t k0, float scale)
+{
+    FOR_ROWS(num, attend_tile(NUM, false, rows, tiles, head_dim, k0, scale))
 }
 
 static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t head_dim,
@@ -246,10 +265,9 @@ cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *er
     float *tiles = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
 
     (void)err;
-#pragma omp parallel for schedule(dynamic) num_threads(dev->num_threads) if (dev->num_threads > 1)
-    for (int64_t work = 0; work < a->num_seqs * a->num_kv_heads; work++)
-        attend_sequence(a, work / a->num_kv_heads, work % a->num_kv_heads,
-                        tiles + per * cri_thread());
+    CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads,
+            attend_sequence(a, work / a->num_kv_heads, work % a->num_kv_heads,
+                            tiles + per * cri_thread()));
     return CR_OK;
 }
 
@@ -295,6 +313,45 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
     }
 }
 
+/* One row alone in its slot: all its heads, up to 8 at a time in even parts. */
+static void attend_alone(const cr_attention_cached_args *a, int64_t r)
+{
+    int64_t group = a->num_heads / a->num_kv_heads,
+            parts = (a->num_heads + MOST_ROWS - 1) / MOST_ROWS;
+    row rows[MOST_ROWS];
+
+    for (int64_t part = 0; part < parts; part++) {
+        int64_t h0 = part * a->num_heads / parts;
+        int num = (int)((part + 1) * a->num_heads / parts - h0);
+        for (int i = 0; i < num; i++)
+            begin_row(&rows[i], a->dtype, a->q, (r * a->num_heads + h0 + i) * a->head_dim,
+                      a->head_dim, a->row_pos[r], a->window);
+        for (int64_t t = rows[0].first_key / TILE; t * TILE < rows[0].num_keys; t++) {
+            const float *tiles[MOST_ROWS];
+            for (int i = 0; i < num; i++)
+                tiles[i] = tiles_at(a, a->row_slot[r], t * TILE, (h0 + i) / group);
+            attend_each(num, rows, tiles, a->head_dim, t * TILE, a->scale);
+        }
+        for (int i = 0; i < num; i++)
+            end_row(&rows[i], a->dtype, a->head_dim, a->o);
+    }
+}
+
+/* The rows of the slot whose first row is r; nothing if r is not its first. */
+static void attend_slot(const cr_attention_cached_args *a, int64_t r)
+{
+    int64_t end = r + 1;
+
+    if (r > 0 && a->row_slot[r - 1] == a->row_slot[r]) return;
+    while (end < a->num_rows && a->row_slot[end] == a->row_slot[r])
+        end++;
+    if (end == r + 1 && a->num_heads < MOST_ROWS * a->num_kv_heads)
+        attend_alone(a, r);
+    else
+        for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
+            attend_cached(a, r, end, kv);
+}
+
 cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
 {
     (void)err;
@@ -302,14 +359,7 @@ cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args 
         for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
             store_key(a->dtype, a->k, a->v, (r * a->num_kv_heads + kv) * a->head_dim, a->head_dim,
                       a->row_pos[r] % TILE, tiles_at(a, a->row_slot[r], a->row_pos[r], kv));
-#pragma omp parallel for schedule(dynamic) \
-    num_threads(dev->num_threads) if (dev->num_threads > 1 && a->num_rows >= 16)
-    for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
-        for (int64_t r = 0, end; r < a->num_rows; r = end) {
-            for (end = r + 1; end < a->num_rows && a->row_slot[end] == a->row_slot[r]; end++)
-                continue;
-            attend_cached(a, r, end, kv);
-        }
+    CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows, attend_slot(a, r));
     return CR_OK;
 }
 
@@ -459,8 +509,7 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
     float *all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
 
     (void)err;
-#pragma omp parallel for schedule(dynamic) num_threads(dev->num_threads) if (dev->num_threads > 1)
-    for (int64_t work = 0; work < a->num_seqs * a->num_kv_heads; work++) {
+    CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
         float *mine = all + per * cri_thread();
         grad_work w = {mine,
                        mine + d * TILE,
@@ -469,6 +518,6 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
                        mine + 2 * d * TILE + 2 * TILE * dp,
                        mine + tiles};
         grad_sequence(g, work / a->num_kv_heads, work % a->num_kv_heads, &w);
-    }
+    });
     return CR_OK;
 }

@@ -288,10 +288,9 @@ void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pai
 
     if (m >= 2 * MC || threads == 1) {
         int64_t num_blocks = (m + MC - 1) / MC;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-        for (int64_t b = 0; b < num_blocks; b++)
-            block(b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels, n, units, is_pairs, a,
-                  row_stride, k_stride, panels, out);
+        CRI_FOR(threads, b, num_blocks,
+                block(b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels, n, units,
+                      is_pairs, a, row_stride, k_stride, panels, out));
     } else {
         int64_t step = (num_panels + threads - 1) / threads;
 #pragma omp parallel for schedule(static) num_threads(threads)

@@ -65,25 +65,40 @@ CR_INLINE i16x32 v_lanes(void)
     return (i16x32){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 }
 
-/* A fixed tree, so that every variant and every caller adds alike. */
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+
+CR_INLINE v8 v_low(v16 v)
+{
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+CR_INLINE v8 v_high(v16 v)
+{
+    return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+/* A fixed tree (i and i + 8, then 4, 2, 1 apart), so that every variant and every caller adds alike. */
 CR_INLINE float v_sum(v16 v)
 {
-    float x[16];
-    v_store(x, v);
-    for (int n = 8; n > 0; n /= 2)
-        for (int i = 0; i < n; i++)
-            x[i] += x[i + n];
-    return x[0];
+    v8 x = v_low(v) + v_high(v);
+    v4 y = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+
+    y = y + __builtin_shufflevector(y, y, 2, 3, 0, 1);
+    return y[0] + y[1];
 }
 
 CR_INLINE float v_greatest(v16 v)
 {
-    float x[16], best;
-    v_store(x, v);
-    best = x[0];
-    for (int i = 1; i < 16; i++)
-        best = x[i] > best ? x[i] : best;
-    return best;
+    v = v_max(v,
+              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    v = v_max(v,
+              __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+    v = v_max(v,
+              __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+    v = v_max(v,
+              __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+    return v[0];
 }
 
 /* exp, relative error below 2e-7 in [-87, 88]; 0 below -87.3; NaN stays. (Cephes' polynomial.) */
