@@ -1,8 +1,9 @@
 /* attention.c -- causal attention, packed and cached, forward and backward (models.md 7.5).
  *
  * Keys come in tiles of 64 positions from the start of the sequence: K transposed [D][64] (lanes over
- * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32. A cache block is such a
- * pair of tiles per kv head, so decoding reads what a packed forward builds in scratch, and both run
+ * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32. Heads of at most 8 have
+ * two keys in a row of V, element by element in turn, and their two sums are added at the end. A
+ * cache block is such a pair of tiles per kv head, so decoding reads what a packed forward builds in scratch, and both run
  * attend() on up to 8 query rows that share the tiles (neighbouring rows, or the heads of a group).
  * What a row gets does not depend on the rows beside it: each lane adds its keys in order.
  */
@@ -17,10 +18,16 @@ CR_INLINE int64_t padded(int64_t head_dim)
     return (head_dim + 15) / 16 * 16;
 }
 
-/* Floats of one kv head's tiles: K [D][64] then V [64][Dp]. */
+/* Keys in a row of V. */
+CR_INLINE int64_t keys_of_row(int64_t head_dim)
+{
+    return head_dim <= 8 ? 2 : 1;
+}
+
+/* Floats of one kv head's tiles: K [D][64] then V [64 or 32][Dp]. */
 CR_INLINE int64_t tile_floats(int64_t head_dim)
 {
-    return head_dim * TILE + TILE * padded(head_dim);
+    return head_dim * TILE + TILE / keys_of_row(head_dim) * padded(head_dim);
 }
 
 CR_INLINE void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
@@ -43,14 +50,20 @@ CR_INLINE void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, in
 static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, int64_t head_dim,
                       int64_t slot, float *tiles)
 {
-    float *vt = tiles + head_dim * TILE + slot * padded(head_dim);
+    int64_t pair = keys_of_row(head_dim), dp = padded(head_dim);
+    float *vt = tiles + head_dim * TILE + slot / pair * dp, wide[256];
 
     for (int64_t d = 0; d < head_dim; d++)
         tiles[d * TILE + slot] =
             dtype == CR_BF16 ? bf16_get(((const uint16_t *)k)[at + d]) : ((const float *)k)[at + d];
-    widen(dtype, v, at, head_dim, vt);
-    for (int64_t d = head_dim; d < padded(head_dim); d++)
-        vt[d] = 0;
+    if (slot % pair == 0) memset(vt, 0, (size_t)dp * 4); /* the second of a pair comes later */
+    if (pair == 1) {
+        widen(dtype, v, at, head_dim, vt);
+        return;
+    }
+    widen(dtype, v, at, head_dim, wide);
+    for (int64_t d = 0; d < head_dim; d++)
+        vt[2 * d + slot % 2] = wide[d];
 }
 
 /* One query row that is being computed. */
@@ -90,13 +103,25 @@ CR_INLINE void scores(int num, const row *rows, const float *const *kt, int64_t 
 }
 
 /* Take one tile into the online softmax of the rows. */
-CR_INLINE void take_values(int num, bool is_shared, int vectors, row *rows,
+CR_INLINE void take_values(int num, bool is_shared, bool is_paired, int vectors, row *rows,
                            const float *const *tiles, int64_t at, int64_t dp, int64_t keys,
                            float p[][TILE])
 {
     v16 acc[MOST_ROWS * 2];
 
-    for (int g = 0; g < vectors;
+    for (int r = 0; is_paired && r < num; r++)
+        acc[r] = v_load(rows[r].o);
+    for (int64_t j = 0; is_paired && j < keys; j += 2) {
+        v16 v = v_load(tiles[0] + at + j / 2 * 16);
+#pragma GCC unroll 8
+        for (int r = 0; r < num; r++) {
+            if (!is_shared) v = v_load(tiles[r] + at + j / 2 * 16);
+            acc[r] = v_fma(v_set2(p[r] + j), v, acc[r]);
+        }
+    }
+    for (int r = 0; is_paired && r < num; r++)
+        v_store(rows[r].o, acc[r]);
+    for (int g = 0; !is_paired && g < vectors;
          g += 2) { /* two vectors of D at a time keep the sums in registers */
         int wide = vectors - g < 2 ? 1 : 2;
         for (int r = 0; r < num; r++)
@@ -152,7 +177,11 @@ CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *cons
             for (int64_t d = 0; d < dp; d += 16)
                 v_store(rows[r].o + d, v_load(rows[r].o + d) * v_set(shrink));
     }
-    take_values(num, is_shared, (int)(dp / 16), rows, tiles, head_dim * TILE, dp, keys, p);
+    if (keys_of_row(head_dim) == 2)
+        take_values(num, is_shared, true, 1, rows, tiles, head_dim * TILE, dp, keys, p);
+    else
+        take_values(num, is_shared, false, (int)(dp / 16), rows, tiles, head_dim * TILE, dp, keys,
+                    p);
 }
 
 #define ROWS_CASE(n, call) \
@@ -203,6 +232,9 @@ static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
 {
     float inverse = 1.0f / r->sum;
 
+    if (keys_of_row(head_dim) == 2)
+        for (int64_t d = 0; d < head_dim; d++)
+            r->o[d] = r->o[2 * d] + r->o[2 * d + 1];
     for (int64_t d = 0; d < head_dim; d++)
         r->o[d] *= inverse;
     narrow(dtype, r->o, head_dim, o, r->out);

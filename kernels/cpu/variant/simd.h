@@ -20,6 +20,7 @@
 #define CR_INLINE       static inline __attribute__((always_inline))
 
 typedef float v16 __attribute__((vector_size(64)));
+typedef double v8d __attribute__((vector_size(64)));
 typedef int32_t i16x32 __attribute__((vector_size(64)));
 typedef uint32_t u16x32 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
@@ -39,6 +40,14 @@ CR_INLINE void v_store(float *p, v16 v)
 CR_INLINE v16 v_set(float x)
 {
     return (v16){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+/* p[0], p[1], p[0], ... */
+CR_INLINE v16 v_set2(const float *p)
+{
+    double x;
+    memcpy(&x, p, sizeof x);
+    return (v16)(v8d){x, x, x, x, x, x, x, x};
 }
 
 CR_INLINE v16 v_fma(v16 a, v16 b, v16 c)
@@ -176,6 +185,10 @@ CR_INLINE void v_put(cr_dtype dtype, void *p, int64_t i, v16 v)
 CR_INLINE v16 v_get_some(cr_dtype dtype, const void *p, int64_t i, int64_t n)
 {
     float x[16] = {0};
+#if defined(__AVX512F__)
+    if (dtype == CR_F32)
+        return (v16)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), (const float *)p + i);
+#endif
     for (int64_t k = 0; k < n; k++)
         x[k] =
             dtype == CR_BF16 ? bf16_get(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
@@ -185,6 +198,12 @@ CR_INLINE v16 v_get_some(cr_dtype dtype, const void *p, int64_t i, int64_t n)
 CR_INLINE void v_put_some(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
 {
     float x[16];
+#if defined(__AVX512F__)
+    if (dtype == CR_F32) {
+        _mm512_mask_storeu_ps((float *)p + i, (__mmask16)((1u << n) - 1), (__m512)v);
+        return;
+    }
+#endif
     v_store(x, v);
     for (int64_t k = 0; k < n; k++)
         if (dtype == CR_BF16)
