@@ -68,9 +68,9 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
 
 /* One query row that is being computed. */
 typedef struct row {
-    float q[256], o[256];
-    int64_t num_keys, first_key; /* keys first_key .. num_keys - 1 are seen */
-    float most, sum;
+    float q[256], o[256], sums[16]; /* sums: of the weights, key j in lane j mod 16 */
+    int64_t num_keys, first_key;    /* keys first_key .. num_keys - 1 are seen */
+    float most;
     int64_t out; /* element of o where it goes, and of lse */
     int64_t lse_at;
 } row;
@@ -93,40 +93,34 @@ CR_INLINE void scores(int num, const row *rows, const float *const *kt, int64_t 
             for (int i = 0; i < 4; i++)
                 acc[4 * r + i] = v_fma(q, v_load(kt[r] + d * TILE + 16 * i), acc[4 * r + i]);
         }
-    for (int r = 0; r < num; r++)
+    for (int r = 0; r < num; r++) {
+        if (rows[r].num_keys >= k0 + TILE && rows[r].first_key <= k0) {
+            for (int i = 0; i < 4; i++)
+                s[r][i] = acc[4 * r + i] * v_set(scale);
+            continue;
+        }
         for (int i = 0; i < 4; i++) {
             i16x32 key = v_lanes() + (int32_t)(k0 + 16 * i);
             i16x32 is_seen =
                 (key < (int32_t)rows[r].num_keys) & (key >= (int32_t)rows[r].first_key);
             s[r][i] = v_select(is_seen, acc[4 * r + i] * v_set(scale), v_set(-INFINITY));
         }
+    }
 }
 
-/* Take one tile into the online softmax of the rows. */
-CR_INLINE void take_values(int num, bool is_shared, bool is_paired, int vectors, row *rows,
-                           const float *const *tiles, int64_t at, int64_t dp, int64_t keys,
-                           float p[][TILE])
+/* o_r = o_r shrink_r + p_r V_r, keys in order. */
+CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *const *tiles,
+                           int64_t head_dim, int64_t keys, float p[][TILE], const float *shrink)
 {
+    int64_t at = head_dim * TILE, dp = padded(head_dim);
+    int vectors = (int)(dp / 16);
     v16 acc[MOST_ROWS * 2];
 
-    for (int r = 0; is_paired && r < num; r++)
-        acc[r] = v_load(rows[r].o);
-    for (int64_t j = 0; is_paired && j < keys; j += 2) {
-        v16 v = v_load(tiles[0] + at + j / 2 * 16);
-#pragma GCC unroll 8
-        for (int r = 0; r < num; r++) {
-            if (!is_shared) v = v_load(tiles[r] + at + j / 2 * 16);
-            acc[r] = v_fma(v_set2(p[r] + j), v, acc[r]);
-        }
-    }
-    for (int r = 0; is_paired && r < num; r++)
-        v_store(rows[r].o, acc[r]);
-    for (int g = 0; !is_paired && g < vectors;
-         g += 2) { /* two vectors of D at a time keep the sums in registers */
+    for (int g = 0; g < vectors; g += 2) { /* two at a time keep the sums in registers */
         int wide = vectors - g < 2 ? 1 : 2;
         for (int r = 0; r < num; r++)
             for (int w = 0; w < wide; w++)
-                acc[r * 2 + w] = v_load(rows[r].o + 16 * (g + w));
+                acc[r * 2 + w] = v_load(rows[r].o + 16 * (g + w)) * v_set(shrink[r]);
         for (int64_t j = 0; j < keys; j++)
             for (int w = 0; w < wide; w++) {
                 int64_t from = at + j * dp + 16 * (g + w);
@@ -143,45 +137,69 @@ CR_INLINE void take_values(int num, bool is_shared, bool is_paired, int vectors,
     }
 }
 
-/* Row r attends to tiles[r]; is_shared: all of them are tiles[0]. */
+/* The same for two keys in a row of V. */
+CR_INLINE void take_pairs(int num, bool is_shared, row *rows, const float *const *tiles,
+                          int64_t head_dim, int64_t keys, float p[][TILE], const float *shrink)
+{
+    int64_t at = head_dim * TILE;
+    v16 acc[MOST_ROWS];
+
+    for (int r = 0; r < num; r++)
+        acc[r] = v_load(rows[r].o) * v_set(shrink[r]);
+    for (int64_t j = 0; j < keys; j += 2) {
+        v16 v = v_load(tiles[0] + at + j * 8);
+#pragma GCC unroll 8
+        for (int r = 0; r < num; r++) {
+            if (!is_shared) v = v_load(tiles[r] + at + j * 8);
+            acc[r] = v_fma(v_set2(p[r] + j), v, acc[r]);
+        }
+    }
+    for (int r = 0; r < num; r++)
+        v_store(rows[r].o, acc[r]);
+}
+
+/* p = e^(s - most) for a row's 64 keys, most being the greatest so far: what went before shrinks. A
+ * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
+CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_most)
+{
+    float most = v_greatest(v_max(v_max(s[0], s[1]), v_max(s[2], s[3]))), shift;
+
+    *old_most = r->most;
+    if (most > r->most) r->most = most;
+    shift = r->most == -INFINITY ? 0 : r->most;
+    for (int i = 0; i < 4; i++)
+        v_store(p + 16 * i, 16 * i < keys ? v_exp(s[i] - v_set(shift)) : v_set(0));
+    *old_most -= shift;
+}
+
+/* Take one tile into the online softmax of the rows. Row r attends to tiles[r]; is_shared: all of
+ * them are tiles[0]. */
 CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *const *tiles,
                            int64_t head_dim, int64_t k0, float scale)
 {
-    int64_t dp = padded(head_dim), keys = 0;
+    int64_t keys = 0;
     v16 s[MOST_ROWS][4];
-    float p[MOST_ROWS][TILE];
+    float p[MOST_ROWS][TILE], shrink[16] = {0};
 
     for (int r = 0; r + 1 < num; r += 2)
         scores(2, rows + r, tiles + r, head_dim, k0, scale, s + r);
     if (num % 2) scores(1, rows + num - 1, tiles + num - 1, head_dim, k0, scale, s + num - 1);
+    for (int r = 0; r < num; r++)
+        if (rows[r].num_keys - k0 > keys) keys = rows[r].num_keys - k0;
+    if (keys > TILE) keys = TILE;
+    for (int r = 0; r < num; r++)
+        weigh(&rows[r], s[r], keys, p[r], &shrink[r]);
+    v_store(shrink, v_exp(v_load(shrink)));
     for (int r = 0; r < num; r++) {
-        v16 best = v_max(v_max(s[r][0], s[r][1]), v_max(s[r][2], s[r][3])), sum = v_set(0);
-        float most = v_greatest(best), shrink;
-        int64_t here = rows[r].num_keys - k0;
-        if (here > TILE) here = TILE;
-        if (here > keys) keys = here;
-        if (rows[r].most > most) most = rows[r].most;
-        if (most == -INFINITY) { /* nothing seen yet (a window that begins later) */
-            memset(p[r], 0, sizeof p[r]);
-            continue;
-        }
-        for (int i = 0; i < 4; i++) {
-            v16 e = v_select(s[r][i] > v_set(-INFINITY), v_exp(s[r][i] - v_set(most)), v_set(0));
-            v_store(p[r] + 16 * i, e);
-            sum = sum + e;
-        }
-        shrink = rows[r].sum > 0 ? expf(rows[r].most - most) : 0;
-        rows[r].sum = rows[r].sum * shrink + v_sum(sum);
-        rows[r].most = most;
-        if (shrink != 1)
-            for (int64_t d = 0; d < dp; d += 16)
-                v_store(rows[r].o + d, v_load(rows[r].o + d) * v_set(shrink));
+        v16 sums = v_load(rows[r].sums) * v_set(shrink[r]);
+        for (int i = 0; i < 4; i++)
+            sums = sums + v_load(p[r] + 16 * i);
+        v_store(rows[r].sums, sums);
     }
     if (keys_of_row(head_dim) == 2)
-        take_values(num, is_shared, true, 1, rows, tiles, head_dim * TILE, dp, keys, p);
+        take_pairs(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
     else
-        take_values(num, is_shared, false, (int)(dp / 16), rows, tiles, head_dim * TILE, dp, keys,
-                    p);
+        take_values(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
 }
 
 #define ROWS_CASE(n, call) \
@@ -223,14 +241,15 @@ static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t
     memset(r->o, 0, (size_t)padded(head_dim) * 4);
     r->num_keys = pos + 1;
     r->first_key = window > 0 && pos + 1 > window ? pos + 1 - window : 0;
+    memset(r->sums, 0, sizeof r->sums);
     r->most = -INFINITY;
-    r->sum = 0;
     r->out = at;
 }
 
-static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
+/* Writes the row; returns its logsumexp. */
+static float end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
 {
-    float inverse = 1.0f / r->sum;
+    float sum = v_sum(v_load(r->sums)), inverse = 1.0f / sum;
 
     if (keys_of_row(head_dim) == 2)
         for (int64_t d = 0; d < head_dim; d++)
@@ -238,6 +257,7 @@ static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
     for (int64_t d = 0; d < head_dim; d++)
         r->o[d] *= inverse;
     narrow(dtype, r->o, head_dim, o, r->out);
+    return r->most + logf(sum);
 }
 
 /* ---- packed ---- */
@@ -284,9 +304,8 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
             for (int64_t t = from; t * TILE < i + num; t++)
                 attend(num, rows, tiles + t * floats, a->head_dim, t * TILE, a->scale);
             for (int r = 0; r < num; r++) {
-                if (a->lse)
-                    a->lse[(first + i + r) * a->num_heads + h] = rows[r].most + logf(rows[r].sum);
-                end_row(&rows[r], a->dtype, a->head_dim, a->o);
+                float lse = end_row(&rows[r], a->dtype, a->head_dim, a->o);
+                if (a->lse) a->lse[(first + i + r) * a->num_heads + h] = lse;
             }
         }
 }
@@ -341,7 +360,7 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
         for (int64_t t = from; t * TILE < most; t++)
             attend(num, rows, tiles_at(a, slot, t * TILE, kv), a->head_dim, t * TILE, a->scale);
         for (int k = 0; k < num; k++)
-            end_row(&rows[k], a->dtype, a->head_dim, a->o);
+            (void)end_row(&rows[k], a->dtype, a->head_dim, a->o);
     }
 }
 
@@ -365,7 +384,7 @@ static void attend_alone(const cr_attention_cached_args *a, int64_t r)
             attend_each(num, rows, tiles, a->head_dim, t * TILE, a->scale);
         }
         for (int i = 0; i < num; i++)
-            end_row(&rows[i], a->dtype, a->head_dim, a->o);
+            (void)end_row(&rows[i], a->dtype, a->head_dim, a->o);
     }
 }
 

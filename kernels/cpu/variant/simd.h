@@ -64,9 +64,14 @@ CR_INLINE v16 v_select(i16x32 mask, v16 a, v16 b)
     return (v16)((mask & (i16x32)a) | (~mask & (i16x32)b));
 }
 
+/* a > b ? a : b, and so b if one is no number. */
 CR_INLINE v16 v_max(v16 a, v16 b)
 {
+#if defined(__AVX512F__)
+    return (v16)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     return v_select(a > b, a, b);
+#endif
 }
 
 CR_INLINE i16x32 v_lanes(void)
@@ -116,7 +121,7 @@ CR_INLINE v16 v_exp(v16 x)
     const v16 least = v_set(-87.33654f), most = v_set(88.3762626f);
     i16x32 is_low = x < least;
     v16 n, r, y;
-    x = v_select(is_low, least, x);
+    x = v_max(least, x);
     x = v_select(x > most, most, x);
     n = v_fma(x, v_set(1.44269504088896341f), v_set(12582912.0f)) - v_set(12582912.0f);
     r = v_fma(n, v_set(-0.693359375f), x);
