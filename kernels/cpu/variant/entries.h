@@ -2,7 +2,7 @@
 #ifndef CR_ENTRIES_H
 #define CR_ENTRIES_H
 
-#include "kernels/cpu/variant/simd.h"
+#include "kernels/cpu/variant/simd_io.h"
 
 cr_status CR_V(cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
                      size_t num, cr_err *err);

@@ -8,7 +8,7 @@
 #ifndef CR_GEMM_H
 #define CR_GEMM_H
 
-#include "kernels/cpu/variant/simd.h"
+#include "kernels/cpu/variant/simd_io.h"
 
 enum { CRI_PANEL = 32 };
 
