@@ -182,7 +182,6 @@ static void close_ask(ask *a)
         drop_first(a);
     cr_free(a->sample_ids);
     cr_lines_fini(&a->lines);
-    cr_worker_close(&a->worker);
 }
 
 static int run(int argc, char **argv)
@@ -229,14 +228,15 @@ static int run(int argc, char **argv)
                                 .num_stop = stop.num,
                                 .seed = (uint64_t)seed};
         if (err.status == CR_OK &&
-            cr_worker_open(&a.worker, CR_WORKER_GENERATE, &words, device, &err) == CR_OK &&
-            open_engine(&a, &err) == CR_OK) {
+            cr_worker_read(&a.worker, CR_WORKER_GENERATE, &words, &err) == CR_OK &&
+            cr_worker_open(&a.worker, device, &err) == CR_OK && open_engine(&a, &err) == CR_OK) {
             a.rules = cr_worker_rules(&a.worker);
             cr_note(answer_all(&a, &err));
         }
     }
-    code = err.status ? cr_command_fail(&cr_command_generate, &err) : a.lines.has_failed ? 2 : 0;
+    code = a.lines.has_failed ? 2 : 0;
     close_ask(&a);
+    code = cr_worker_leave(&a.worker, &cr_command_generate, code, &err);
     cr_words_free(&words);
     cr_words_free(&stop);
     return code;

@@ -1,100 +1,75 @@
 /* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
 #include "actors/worker.h"
+#include "actors/ranks.h"
 
-#include "strategies/strategies.h"
-
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- worker keys ---- */
 
-typedef struct keys {
-    const char *dtype, *freeze;
-    int64_t infer_batch_size, train_batch_size;
-    bool is_recompute_off;
-} keys;
-
-static cr_status take_count(const char *key, const char *text, int64_t *out, cr_err *err)
-{
-    char *end;
-
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    if (end == text || *end || errno || *out < 1)
-        return cr_fail(err, CR_EUSAGE, "%s must be a whole number from 1, not '%s'", key, text);
-    return CR_OK;
-}
-
-static cr_status take_bool(const char *key, const char *text, bool *out, cr_err *err)
-{
-    *out = strcmp(text, "true") == 0;
-    if (!*out && strcmp(text, "false") != 0)
-        return cr_fail(err, CR_EUSAGE, "%s must be true or false, not '%s'", key, text);
-    return CR_OK;
-}
-
-static bool is_key(const char *word, const char *key, const char **value)
+static bool is_key(const char *word, const char *key)
 {
     size_t num = strlen(key);
 
-    if (strncmp(word, key, num) != 0 || word[num] != '=') return false;
-    *value = word + num + 1;
-    return true;
+    return strncmp(word, key, num) == 0 && word[num] == '=';
 }
 
-static cr_status take_key(keys *k, cr_worker_kind kind, const char *word, cr_err *err)
+cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *words, cr_err *err)
 {
-    const char *value, *equals = strchr(word, '=');
+    cr_diagnostics d = {0};
+    bool has_batch_size = false;
+    cr_status status;
 
-    if (!equals) return cr_fail(err, CR_EUSAGE, "'%s' is no key=value", word);
-    if (is_key(word, "model_args.dtype", &value)) {
-        k->dtype = value;
-        return CR_OK;
+    *w = (cr_worker){.kind = kind, .num_ranks = 1};
+    if (words->num == 0) return cr_fail(err, CR_EUSAGE, "MODEL is missing (a folder)");
+    w->folder = words->word[0];
+    for (size_t i = 1; i < words->num; i++) {
+        if (!strchr(words->word[i], '='))
+            return cr_fail(err, CR_EUSAGE, "'%s' is no key=value", words->word[i]);
+        has_batch_size |= is_key(words->word[i], "infer_batch_size");
+        w->has_dtype |= is_key(words->word[i], "model_args.dtype") ||
+                        is_key(words->word[i], "strategy_args.strategy_config.param_dtype");
     }
-    if (is_key(word, "device_mapping", &value) &&
-        (strcmp(value, "list(range(0,1))") == 0 || strcmp(value, "[0]") == 0))
-        return CR_OK;
-    if (kind != CR_WORKER_TRAIN && is_key(word, "infer_batch_size", &value))
-        return take_count("infer_batch_size", value, &k->infer_batch_size, err);
-    if (kind == CR_WORKER_TRAIN) {
-        if (is_key(word, "training_args.per_device_train_batch_size", &value))
-            return take_count("per_device_train_batch_size", value, &k->train_batch_size, err);
-        if (is_key(word, "model_args.disable_gradient_checkpointing", &value))
-            return take_bool("disable_gradient_checkpointing", value, &k->is_recompute_off, err);
-        if (is_key(word, "model_args.freeze_module_prefix", &value)) {
-            k->freeze = value;
-            return CR_OK;
-        }
-    }
-    return cr_fail(err, CR_EABSENT, "%.*s with this value is not available yet here",
-                   (int)(equals - word), word);
-}
-
-static cr_status choose_dtype(const char *name, const cr_model *model, cr_dtype *out, cr_err *err)
-{
-    if (!name && model->config.storage_dtype == CR_F16)
-        return cr_fail(err, CR_EABSENT,
-                       "the checkpoint is fp16, and computing in it is not available yet (add "
-                       "model_args.dtype=bf16 or fp32)");
-    if (!name) {
-        *out = model->config.storage_dtype;
-    } else if (strcmp(name, "fp32") == 0) {
-        *out = CR_F32;
-    } else if (strcmp(name, "bf16") == 0) {
-        *out = CR_BF16;
-    } else if (strcmp(name, "fp16") == 0) {
-        return cr_fail(err, CR_EABSENT,
-                       "model_args.dtype=fp16 is not available yet (fp32 and bf16 "
-                       "are)");
-    } else {
-        return cr_fail(err, CR_ECONFIG, "model_args.dtype '%s' is unknown (fp32 or bf16)", name);
-    }
+    status = cr_config_worker(kind == CR_WORKER_TRAIN ? "actor_train" : "reference", w->folder,
+                              words->word + 1, words->num - 1, &w->config, &d, err);
+    if (cr_world_kind_here() == CR_WORLD_LOCAL || status != CR_OK) cr_diagnostics_print(&d);
+    cr_diagnostics_free(&d);
+    CR_TRY(status);
+    w->keys = &w->config.train;
+    if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
+    w->batch_size = w->keys->infer_batch_size;
+    if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->per_device_train_batch_size;
+    if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = 256;
+    if (kind == CR_WORKER_GENERATE && w->num_ranks > 1)
+        return cr_fail(err, CR_EABSENT, "generate on several ranks is not available yet");
     return CR_OK;
 }
 
+bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, char **argv,
+                      int *code)
+{
+    cr_err err = {0};
+
+    if (w->num_ranks <= 1 || cr_world_kind_here() == CR_WORLD_MPI) return false;
+    if (cr_ranks_run(w->num_ranks, argc, argv, code, &err) != CR_OK)
+        *code = cr_command_fail(command, &err);
+    return true;
+}
+
 /* ---- opening ---- */
+
+static cr_status choose_dtype(cr_worker *w, cr_err *err)
+{
+    if (!w->has_dtype && w->model->config.storage_dtype == CR_F16)
+        return cr_fail(err, CR_EABSENT,
+                       "the checkpoint is fp16, and computing in it is not available yet (add "
+                       "model_args.dtype=bf16 or fp32)");
+    if (w->has_dtype)
+        w->dtype = strcmp(w->keys->dtype, "fp32") == 0 ? CR_F32 : CR_BF16;
+    else
+        w->dtype = w->model->config.storage_dtype;
+    return CR_OK;
+}
 
 static int num_cpus(void)
 {
@@ -103,45 +78,82 @@ static int num_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static cr_status open_parts(cr_worker *w, cr_worker_kind kind, const keys *k,
-                            const char *device_name, cr_err *err)
+static cr_status open_mesh(cr_worker *w, cr_err *err)
 {
-    CR_TRY(cr_model_open(w->folder, &w->model, err));
-    CR_TRY(choose_dtype(k->dtype, w->model, &w->dtype, err));
-    CR_TRY(cr_model_freeze(w->model, k->freeze, err));
-    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_cpus(), &w->dev, err));
-    if (cr_device_is_meta(w->dev))
-        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
-    CR_TRY(cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err));
-    w->tape = cr_stack_create(w->dev);
-    w->scratch = cr_stack_create(w->dev);
-    w->batch_size = kind == CR_WORKER_TRAIN ? k->train_batch_size : k->infer_batch_size;
-    w->should_recompute = !k->is_recompute_off;
-    return kind == CR_WORKER_TRAIN ? cr_full_weights_add_grads(&w->full, w->model, err) : CR_OK;
-}
+    cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = w->config.collective_timeout};
+    int *ranks = CR_NEW_ARRAY(int, w->num_ranks);
+    cr_mesh_shape shape;
 
-cr_status cr_worker_open(cr_worker *w, cr_worker_kind kind, const cr_words *words,
-                         const char *device_name, cr_err *err)
-{
-    keys k = {.infer_batch_size = kind == CR_WORKER_GENERATE ? 256 : 16, .train_batch_size = 8};
-
-    *w = (cr_worker){0};
-    if (words->num == 0) return cr_fail(err, CR_EUSAGE, "MODEL is missing (a folder)");
-    w->folder = words->word[0];
-    for (size_t i = 1; i < words->num; i++)
-        CR_TRY(take_key(&k, kind, words->word[i], err));
-    if (open_parts(w, kind, &k, device_name, err) != CR_OK) cr_worker_close(w);
+    for (int i = 0; i < w->num_ranks; i++)
+        ranks[i] = i;
+    CR_TRY_GOTO(out, cr_ranks_join(err));
+    CR_TRY_GOTO(out, cr_world_open(&args, &w->world, err));
+    w->rank = cr_world_rank(w->world);
+    if (cr_world_num_ranks(w->world) != w->num_ranks) {
+        cr_fail(err, CR_EUSAGE, "mpirun started %d ranks, but device_mapping lists %d devices",
+                cr_world_num_ranks(w->world), w->num_ranks);
+        goto out;
+    }
+    CR_TRY_GOTO(out, cr_mesh_shape_init(&shape, w->num_ranks, (int)w->keys->fsdp_size,
+                                        (int)w->keys->ulysses_size, 1, 0, err));
+    CR_TRY_GOTO(out, cr_mesh_create(w->world, w->keys->name, ranks, &shape, &w->mesh, err));
+out:
+    cr_free(ranks);
     return err->status;
 }
 
-void cr_worker_close(cr_worker *w)
+static cr_status open_units(cr_worker *w, cr_err *err)
 {
-    cr_stack_destroy(w->tape);
-    cr_stack_destroy(w->scratch);
+    const cr_worker_config *k = w->keys;
+    cr_fsdp_args args = {.is_train = w->kind == CR_WORKER_TRAIN,
+                         .param_dtype = w->dtype,
+                         .reduce_dtype =
+                             strcmp(k->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
+                         .reshard = k->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
+                                    : k->reshard_after_forward   ? CR_RESHARD_ALWAYS
+                                                                 : CR_RESHARD_NEVER,
+                         .should_recompute = k->should_recompute,
+                         .wrap = {k->num_wrap_classes ? (const char *const *)k->wrap_classes : NULL,
+                                  k->num_wrap_classes, k->wrap_embeddings, k->wrap_lm_output},
+                         .source = w->folder};
+
+    return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
+}
+
+cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
+{
+    int num_threads = num_cpus() / w->num_ranks;
+
+    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
+    CR_TRY(cr_model_open(w->folder, &w->model, err));
+    CR_TRY(choose_dtype(w, err));
+    CR_TRY(cr_model_freeze(w->model, w->keys->freeze_module_prefix, err));
+    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
+                          &w->dev, err));
+    if (cr_device_is_meta(w->dev))
+        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
+    if (w->kind == CR_WORKER_GENERATE)
+        return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
+    return open_units(w, err);
+}
+
+int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_err *err)
+{
+    if (err->status != CR_OK) {
+        if (w->world) cr_world_fail(w->world, err);
+        code = w->rank == 0 ? cr_command_fail(command, err) : cr_exit_code(err->status);
+    }
+    code = cr_ranks_leave(code);
+    if (err->status != CR_OK && w->num_ranks > 1) return code; /* the groups are broken */
+    cr_fsdp_destroy(w->fsdp);
+    cr_mesh_destroy(w->mesh);
+    if (w->world) cr_world_close(w->world);
     cr_full_weights_fini(&w->full);
     cr_model_free(w->model);
     if (w->dev) cr_device_close(w->dev);
+    cr_config_free(&w->config);
     *w = (cr_worker){0};
+    return code;
 }
 
 cr_line_rules cr_worker_rules(const cr_worker *w)
@@ -149,16 +161,6 @@ cr_line_rules cr_worker_rules(const cr_worker *w)
     const cr_model_config *c = &w->model->config;
 
     return (cr_line_rules){.vocab_size = c->vocab_size, .max_tokens = c->position_limit};
-}
-
-cr_pass cr_worker_pass(cr_worker *w, const cr_batch *batch, bool has_tape)
-{
-    return (cr_pass){.dev = w->dev,
-                     .dtype = w->dtype,
-                     .tape = has_tape ? w->tape : NULL,
-                     .scratch = w->scratch,
-                     .batch = batch,
-                     .should_recompute = w->should_recompute};
 }
 
 /* ---- packing ---- */

@@ -100,12 +100,31 @@ static cr_gather *gather_of(const cri_unit *u)
 
 static int take_slot(cri_unit *u, int kind)
 {
-    return u->index == 0 ? kind : u->f->free_slots[--u->f->num_free];
+    if (u->index == 0) return kind;
+    CR_CHECK(u->f->num_free > 0, "no slot is left to unshard %s", u->unit->name);
+    return u->f->free_slots[--u->f->num_free];
+}
+
+/* Where a flat's values are kept, if that is the whole flat in param_dtype already; else NULL. */
+static const void *resident(const cri_unit *u, int kind)
+{
+    const cr_fsdp *f = u->f;
+    bool is_cast = kind == 0 && f->args.is_train && f->args.param_dtype != CR_F32;
+    const void *base = kind == 1 ? f->frozen : f->args.is_train ? (void *)f->master : f->values;
+
+    if (is_cast || cr_group_num_ranks(f->mesh->group[CR_AXIS_FSDP]) > 1) return NULL;
+    return (const char *)base +
+           (size_t)u->flat[kind].flat->first * cr_dtype_bytes(f->args.param_dtype);
+}
+
+static bool is_gathered(const cri_unit *u, int kind)
+{
+    return u->flat[kind].flat->num_params > 0 && !resident(u, kind);
 }
 
 static int slots_needed(const cri_unit *u)
 {
-    return (u->flat[0].flat->num_params > 0) + (u->flat[1].flat->num_params > 0);
+    return is_gathered(u, 0) + is_gathered(u, 1);
 }
 
 /* Cast the shard into the gathered buffer and tell the others; does not wait for theirs. */
@@ -118,7 +137,7 @@ static cr_status publish(cri_unit *u, cr_err *err)
         cri_flat *s = &u->flat[k];
         const cr_flat *flat = s->flat;
         void *own;
-        if (flat->num_params == 0) continue;
+        if (!is_gathered(u, k)) continue;
         s->slot = take_slot(u, k);
         CR_TRY(cr_gather_begin(gather_of(u), s->slot, u->unit->name,
                                (size_t)flat->shard_elems * bytes, &own, err));
@@ -145,9 +164,9 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     if (u->state == CRI_SHARDED) CR_TRY(publish(u, err));
     for (int k = 0; k < 2; k++) {
         const cr_flat *flat = u->flat[k].flat;
-        const void *whole;
+        const void *whole = resident(u, k);
         if (flat->num_params == 0) continue;
-        CR_TRY(cr_gather_wait(gather_of(u), u->flat[k].slot, &whole, err));
+        if (!whole) CR_TRY(cr_gather_wait(gather_of(u), u->flat[k].slot, &whole, err));
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
             p->weight.data = (const char *)whole + (size_t)flat->offset[i] * bytes;
@@ -166,9 +185,9 @@ static void reshard(cri_unit *u)
     if (u->state != CRI_UNSHARDED) return;
     for (int k = 0; k < 2; k++) {
         const cr_flat *flat = u->flat[k].flat;
-        if (flat->num_params == 0) continue;
         for (size_t i = 0; i < flat->num_params; i++)
             flat->params[i]->weight.data = NULL;
+        if (!is_gathered(u, k)) continue;
         cr_gather_release(gather_of(u), u->flat[k].slot);
         if (u->index) u->f->free_slots[u->f->num_free++] = u->flat[k].slot;
         u->flat[k].slot = -1;
@@ -183,24 +202,39 @@ static cr_status prefetch(cr_fsdp *f, size_t index, cr_err *err)
 
     if (index == 0 || index >= f->units.num) return CR_OK;
     u = &f->state[index];
-    if (u->state != CRI_SHARDED || f->num_free < slots_needed(u)) return CR_OK;
+    if (u->state != CRI_SHARDED || slots_needed(u) == 0 || f->num_free < slots_needed(u))
+        return CR_OK;
     return publish(u, err);
 }
 
 /* ---- gradients of a unit ---- */
 
+static bool is_reduced(const cr_fsdp *f)
+{
+    return cr_group_num_ranks(f->mesh->group[CR_AXIS_FSDP]) > 1;
+}
+
+static cr_reduce *reduce_of(const cri_unit *u)
+{
+    return u->index == 0 ? u->f->root_reduce : u->f->reduce;
+}
+
 static cr_status begin_grads(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
+    float *grad = f->grad + flat->first;
 
     if (flat->num_params == 0) return CR_OK;
-    u->reduce_slot = u->index == 0 ? 0 : f->free_reduces[--f->num_free_reduces];
-    CR_TRY(
-        cr_reduce_begin(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot, &u->grad, err));
-    CR_TRY(cr_zero(f->dev, u->grad, (size_t)flat->padded_elems * 4, err));
+    if (is_reduced(f)) {
+        CR_CHECK(u->index == 0 || f->num_free_reduces > 0, "no slot is left for the gradient of %s",
+                 u->unit->name);
+        u->reduce_slot = u->index == 0 ? 0 : f->free_reduces[--f->num_free_reduces];
+        CR_TRY(cr_reduce_begin(reduce_of(u), u->reduce_slot, &grad, err));
+        CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * 4, err));
+    }
     for (size_t i = 0; i < flat->num_params; i++)
-        flat->params[i]->grad = u->grad + flat->offset[i];
+        flat->params[i]->grad = grad + flat->offset[i];
     return CR_OK;
 }
 
@@ -210,8 +244,8 @@ static cr_status finish_pending(cr_fsdp *f, cr_err *err)
 
     if (!u) return CR_OK;
     f->pending = NULL;
-    CR_TRY(cr_reduce_finish(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot,
-                            f->grad + u->flat[0].flat->first, CR_REDUCE_ADD, err));
+    CR_TRY(cr_reduce_finish(reduce_of(u), u->reduce_slot, f->grad + u->flat[0].flat->first,
+                            CR_REDUCE_ADD, err));
     if (u->index) f->free_reduces[f->num_free_reduces++] = u->reduce_slot;
     u->reduce_slot = -1;
     return CR_OK;
@@ -226,9 +260,9 @@ static cr_status end_grads(cri_unit *u, cr_err *err)
     if (flat->num_params == 0) return CR_OK;
     for (size_t i = 0; i < flat->num_params; i++)
         flat->params[i]->grad = NULL;
-    u->grad = NULL;
-    CR_TRY(cr_reduce_publish(u->index == 0 ? f->root_reduce : f->reduce, u->reduce_slot,
-                             u->unit->name, (size_t)flat->shard_elems, f->args.reduce_dtype, err));
+    if (!is_reduced(f)) return CR_OK;
+    CR_TRY(cr_reduce_publish(reduce_of(u), u->reduce_slot, u->unit->name, (size_t)flat->shard_elems,
+                             f->args.reduce_dtype, err));
     CR_TRY(finish_pending(f, err));
     f->pending = u;
     return CR_OK;
@@ -246,7 +280,7 @@ static cr_status before(void *ctx, cr_module *module, cr_phase phase, cr_err *er
     if (phase == CR_FORWARD) return prefetch(f, u->index + 1, err);
     if (phase == CR_RECOMPUTE) return CR_OK;
     CR_TRY(begin_grads(u, err));
-    return prefetch(f, u->index - 1, err);
+    return u->index > f->lowest ? prefetch(f, u->index - 1, err) : CR_OK;
 }
 
 static cr_status after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
@@ -260,74 +294,101 @@ static cr_status after(void *ctx, cr_module *module, cr_phase phase, cr_err *err
     return CR_OK;
 }
 
-/* The hooks of a pass without a batch: the same walk as the model's own. */
-static cr_status walk(cr_fsdp *f, cr_module *m, cr_phase phase, cr_err *err)
-{
-    CR_TRY(before(f, m, phase, err));
-    if (phase == CR_BACKWARD) {
-        if (m->is_checkpointed && f->args.should_recompute)
-            for (size_t i = 0; i < m->num_children; i++)
-                CR_TRY(walk(f, m->children[i], CR_RECOMPUTE, err));
-        for (size_t i = m->num_children; i-- > 0;)
-            CR_TRY(walk(f, m->children[i], phase, err));
-    } else {
-        for (size_t i = 0; i < m->num_children; i++)
-            CR_TRY(walk(f, m->children[i], phase, err));
-    }
-    return after(f, m, phase, err);
-}
-
 /* ---- life ---- */
 
-static int depth_of(const cr_module *m)
+/* The most units below the root that are unsharded together: those of one layer (after its recompute
+ * all of them are), or the last norm and the head, and units around them. */
+static int most_alive(const cr_fsdp *f)
 {
-    int depth = 0;
+    int most = 1, num = 0, layer = -1;
 
-    for (; m->parent; m = m->parent)
-        depth += m->unit != NULL;
-    return depth;
+    for (size_t i = 1; i < f->units.num; i++) {
+        const cr_module *m = f->units.unit[i].module;
+        int outer = 0;
+        for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
+            outer += up->unit && up->layer < 0;
+        num = m->layer == layer && strcmp(m->cls, "Embedding") != 0 ? num + 1 : 1;
+        layer = m->layer;
+        if (num + outer > most) most = num + outer;
+    }
+    return most;
+}
+
+/* The first layer with a trainable parameter; -1: the embedding has one. */
+static int lowest_layer(const cr_module *m, int lowest)
+{
+    for (size_t i = 0; i < m->num_params; i++) {
+        const cr_param *p = m->params[i].tied_to ? m->params[i].tied_to : &m->params[i];
+        bool is_first = strcmp(m->cls, "Embedding") == 0;
+        if (p->is_trainable && (is_first || (m->layer >= 0 && m->layer < lowest)))
+            lowest = is_first ? -1 : m->layer;
+    }
+    for (size_t i = 0; i < m->num_children; i++)
+        lowest = lowest_layer(m->children[i], lowest);
+    return lowest;
+}
+
+/* Units before this one have no backward: their parameters, and those before them, are frozen. */
+static size_t lowest_unit(const cr_fsdp *f)
+{
+    int lowest = lowest_layer(f->model->root, (int)f->model->config.num_layers);
+    size_t i = 1;
+
+    while (lowest >= 0 && i < f->units.num && f->units.unit[i].module->layer < lowest)
+        i++;
+    return i;
+}
+
+static cr_status make_reduces(cr_fsdp *f, size_t widest, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    size_t root = (size_t)f->units.unit[0].trained.padded_elems;
+    int num_slots = most_alive(f) + 1; /* nested units, and the one that is being reduced */
+
+    if (!f->args.is_train || !is_reduced(f)) return CR_OK;
+    if (root) CR_TRY(cr_reduce_create(group, 1, root, &f->root_reduce, err));
+    if (widest) CR_TRY(cr_reduce_create(group, num_slots, widest, &f->reduce, err));
+    f->free_reduces = CR_NEW_ARRAY(int, num_slots);
+    for (int i = 0; i < num_slots; i++)
+        f->free_reduces[f->num_free_reduces++] = num_slots - 1 - i;
+    f->stats.reduce_bytes = (int64_t)(4 * (root + (size_t)num_slots * widest));
+    return CR_OK;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 
 static cr_status make_buffers(cr_fsdp *f, cr_err *err)
 {
     cr_group *group = f->mesh->group[CR_AXIS_FSDP];
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype), widest = 0, widest_reduce = 0, root = 0;
-    int alive = 2, kinds = 1, num_slots;
+    int64_t widest = 0, widest_trained = 0, root = 0;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+    int alive = f->args.reshard == CR_RESHARD_NEVER ? (int)f->units.num : most_alive(f) + 1,
+        kinds = 1;
 
     for (size_t i = 0; i < f->units.num; i++) {
-        cr_unit *u = &f->units.unit[i];
-        size_t n =
-            (size_t)(u->trained.padded_elems > u->frozen.padded_elems ? u->trained.padded_elems
-                                                                      : u->frozen.padded_elems);
-        if (i == 0) {
+        const cri_unit *u = &f->state[i];
+        int64_t n = 0;
+        for (int k = 0; k < 2; k++)
+            if (is_gathered(u, k)) n = max64(n, u->flat[k].flat->padded_elems);
+        if (i == 0)
             root = n;
-            continue;
-        }
-        if (n > widest) widest = n;
-        if ((size_t)u->trained.padded_elems > widest_reduce)
-            widest_reduce = (size_t)u->trained.padded_elems;
-        if (depth_of(u->module) + 1 > alive) alive = depth_of(u->module) + 1;
-        if (u->trained.num_params && u->frozen.num_params) kinds = 2;
+        else
+            widest = max64(widest, n);
+        if (i) widest_trained = max64(widest_trained, u->flat[0].flat->padded_elems);
+        if (i && slots_needed(u) == 2) kinds = 2;
     }
-    if (f->args.reshard == CR_RESHARD_NEVER || alive > (int)f->units.num) alive = (int)f->units.num;
-    num_slots = alive * kinds;
-    CR_TRY(cr_gather_create(group, 2, root * bytes, &f->root_gather, err));
-    if (widest) CR_TRY(cr_gather_create(group, num_slots, widest * bytes, &f->gather, err));
-    f->free_slots = CR_NEW_ARRAY(int, num_slots);
-    for (int i = 0; i < num_slots; i++)
-        f->free_slots[f->num_free++] = num_slots - 1 - i;
-    f->stats.gather_bytes = (int64_t)((2 * root + (size_t)num_slots * widest) * bytes);
-    if (!f->args.is_train) return CR_OK;
-    if (f->units.unit[0].trained.num_params)
-        CR_TRY(cr_reduce_create(group, 1, (size_t)f->units.unit[0].trained.padded_elems,
-                                &f->root_reduce, err));
-    if (widest_reduce) CR_TRY(cr_reduce_create(group, alive, widest_reduce, &f->reduce, err));
-    f->free_reduces = CR_NEW_ARRAY(int, alive);
-    for (int i = 0; i < alive; i++)
-        f->free_reduces[f->num_free_reduces++] = alive - 1 - i;
-    f->stats.reduce_bytes = (int64_t)(4 * ((size_t)f->units.unit[0].trained.padded_elems +
-                                           (size_t)alive * widest_reduce));
-    return CR_OK;
+    f->lowest = lowest_unit(f);
+    if (root) CR_TRY(cr_gather_create(group, 2, (size_t)root * bytes, &f->root_gather, err));
+    if (widest)
+        CR_TRY(cr_gather_create(group, alive * kinds, (size_t)widest * bytes, &f->gather, err));
+    f->free_slots = CR_NEW_ARRAY(int, alive *kinds);
+    for (int i = 0; i < alive * kinds; i++)
+        f->free_slots[f->num_free++] = alive * kinds - 1 - i;
+    f->stats.gather_bytes = (2 * root + alive * kinds * widest) * (int64_t)bytes;
+    return make_reduces(f, (size_t)widest_trained, err);
 }
 
 cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const cr_fsdp_args *args,
@@ -439,14 +500,24 @@ static void end_pass(cr_fsdp *f)
     if (f->args.reshard == CR_RESHARD_ALWAYS) reshard(&f->state[0]);
 }
 
+/* What a rank runs that has no batch left: the others need its part in the collectives. */
+static const cr_batch *dummy_batch(void)
+{
+    static const int32_t zero[1] = {0}, offsets[2] = {0, 1};
+    static const cr_batch batch = {zero, zero, zero, offsets, 1, 1};
+
+    return &batch;
+}
+
 cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch, false);
+    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), false);
+    float ignored[2];
+    cr_model_out nobody = {ignored, ignored + 1};
 
     CR_TRY(unshard(&f->state[0], err));
     CR_TRY(prefetch(f, 1, err));
-    CR_TRY(batch ? cr_model_forward(f->model, &pass, out, err)
-                 : walk(f, f->model->root, CR_FORWARD, err));
+    CR_TRY(cr_model_forward(f->model, &pass, batch ? out : &nobody, err));
     end_pass(f);
     return CR_OK;
 }
@@ -454,12 +525,11 @@ cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, 
 cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows, int64_t num_rows,
                          float *logits, cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch, false);
+    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), false);
 
     CR_TRY(unshard(&f->state[0], err));
     CR_TRY(prefetch(f, 1, err));
-    CR_TRY(batch ? cr_model_logits(f->model, &pass, rows, num_rows, logits, err)
-                 : walk(f, f->model->root, CR_FORWARD, err));
+    CR_TRY(cr_model_logits(f->model, &pass, rows, batch ? num_rows : 0, logits, err));
     end_pass(f);
     return CR_OK;
 }
@@ -468,16 +538,17 @@ static size_t num_labels(const cr_batch *batch)
 {
     size_t n = 0;
 
-    for (int64_t t = 0; t < batch->num_tokens; t++)
+    for (int64_t t = 0; batch->labels && t < batch->num_tokens; t++)
         n += batch->labels[t] >= 0;
     return n;
 }
 
-static cr_status with_batch(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
-                            cr_err *err)
+cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
+                           cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch, true);
-    size_t num = num_labels(batch);
+    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), true);
+    size_t num = num_labels(pass.batch);
+    float *grad_log_prob, *grad_entropy;
     cr_model_out out;
 
     if (num > f->host_rows || !f->host) {
@@ -486,26 +557,15 @@ static cr_status with_batch(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, 
         f->host = CR_NEW_ARRAY(float, 4 * f->host_rows);
     }
     out = (cr_model_out){f->host, f->host + f->host_rows};
-    float *grad_log_prob = f->host + 2 * f->host_rows, *grad_entropy = f->host + 3 * f->host_rows;
-    memset(grad_entropy, 0, num * sizeof(float));
-    CR_TRY(cr_model_forward(f->model, &pass, &out, err));
-    CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
-    CR_TRY(begin_grads(&f->state[0], err));
-    return cr_model_backward(f->model, &pass, grad_log_prob, grad_entropy, err);
-}
-
-cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
-                           cr_err *err)
-{
+    grad_log_prob = f->host + 2 * f->host_rows;
+    grad_entropy = f->host + 3 * f->host_rows;
+    memset(grad_log_prob, 0, 2 * f->host_rows * sizeof(float));
     CR_TRY(unshard(&f->state[0], err));
     CR_TRY(prefetch(f, 1, err));
-    if (batch) {
-        CR_TRY(with_batch(f, batch, loss, ctx, err));
-    } else {
-        CR_TRY(walk(f, f->model->root, CR_FORWARD, err));
-        CR_TRY(begin_grads(&f->state[0], err));
-        CR_TRY(walk(f, f->model->root, CR_BACKWARD, err));
-    }
+    CR_TRY(cr_model_forward(f->model, &pass, &out, err));
+    if (batch) CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
+    CR_TRY(begin_grads(&f->state[0], err));
+    CR_TRY(cr_model_backward(f->model, &pass, grad_log_prob, grad_entropy, err));
     CR_TRY(end_grads(&f->state[0], err));
     CR_TRY(finish_pending(f, err));
     end_pass(f);

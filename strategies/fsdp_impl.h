@@ -19,7 +19,6 @@ typedef struct cri_unit {
     cri_state state;
     size_t index;
     int reduce_slot; /* -1: none */
-    float *grad;     /* its full gradient while its backward runs */
     struct cr_fsdp *f;
 } cri_unit;
 
@@ -37,6 +36,7 @@ struct cr_fsdp {
     cr_gather *root_gather, *gather;
     cr_reduce *root_reduce, *reduce;
     int *free_slots, num_free, *free_reduces, num_free_reduces;
+    size_t lowest;     /* the first unit that has a backward */
     cri_unit *pending; /* published a reduce that is not finished */
     cr_stack *tape, *scratch;
     cr_hooks hooks;

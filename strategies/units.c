@@ -71,23 +71,31 @@ static void flat_close(cr_flat *flat, int num_shards, int64_t *first)
     *first += flat->shard_elems;
 }
 
-static bool is_root_of_unit(builder *b, cr_module *m)
+/* Modules that a pass runs between hooks: those with ops, and the products and norms of a parent. */
+static bool is_run(const cr_module *m)
 {
-    const cr_model *model = m->model;
-    bool is_tied = model->config.is_tied;
+    return m->ops || m->num_params > 0;
+}
+
+/* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
+static bool is_tied_pair(const cr_module *m)
+{
+    return m->model->config.is_tied &&
+           (strcmp(m->cls, "Embedding") == 0 || strcmp(m->name, "lm_head") == 0);
+}
+
+static bool is_root_of_unit(builder *b, const cr_module *m)
+{
     bool is_unit = false;
 
-    for (size_t i = 0; i < b->num_classes; i++)
+    for (size_t i = 0; i < b->num_classes && is_run(m); i++)
         if (strcmp(b->classes[i], m->cls) == 0) {
             b->matched[i]++;
             is_unit = true;
         }
-    /* a tied pair lives in one storage, so it stays in the root */
-    if (!is_tied && b->policy->should_wrap_embeddings && strcmp(m->cls, "Embedding") == 0)
-        is_unit = true;
-    if (!is_tied && b->policy->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0)
-        is_unit = true;
-    return is_unit && m->ops;
+    if (b->policy->should_wrap_embeddings && strcmp(m->cls, "Embedding") == 0) is_unit = true;
+    if (b->policy->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0) is_unit = true;
+    return is_unit && !is_tied_pair(m);
 }
 
 static void collect(builder *b, cr_module *m, size_t unit)
@@ -101,11 +109,21 @@ static void collect(builder *b, cr_module *m, size_t unit)
     }
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
+        cr_unit *u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
         if (p->tied_to) continue;
-        flat_add(p->is_trainable ? &b->units->unit[unit].trained : &b->units->unit[unit].frozen, p);
+        flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
     }
     for (size_t i = 0; i < m->num_children; i++)
         collect(b, m->children[i], unit);
+}
+
+static bool is_listed(const cr_buf *names, const char *cls)
+{
+    size_t n = strlen(cls);
+
+    for (const char *p = names->data; p && (p = strstr(p, cls)); p += n)
+        if ((p == names->data || p[-1] == ' ') && (p[n] == 0 || p[n] == ',')) return true;
+    return false;
 }
 
 static cr_status add_class(void *ctx, cr_module *m, cr_err *err)
@@ -113,7 +131,7 @@ static cr_status add_class(void *ctx, cr_module *m, cr_err *err)
     cr_buf *names = ctx;
 
     (void)err;
-    if (!m->ops || strstr(names->data ? names->data : "", m->cls)) return CR_OK;
+    if (!is_run(m) || !m->parent || is_listed(names, m->cls)) return CR_OK;
     cr_buf_addf(names, "%s%s", names->num_bytes ? ", " : "", m->cls);
     return CR_OK;
 }
