@@ -9,10 +9,13 @@
 #include "actors/worker.h"
 #include "base/rng.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { INDEX_BITS = 20, MOST_OPEN = 4096 };
+
+#define NOT_GIVEN INT64_MIN
 
 /* A line and what has come for it. */
 typedef struct request {
@@ -184,61 +187,94 @@ static void close_ask(ask *a)
     cr_lines_fini(&a->lines);
 }
 
+/* What the options said; what they left out comes from generating_args of the worker keys. */
+typedef struct options {
+    const char *device, *prompt;
+    double temperature, top_p, repetition_penalty; /* NAN: not given */
+    int64_t max_new_tokens, top_k, num, seed;      /* NOT_GIVEN */
+    cr_words stop;
+} options;
+
+static cr_status settle(ask *a, const options *o, cr_err *err)
+{
+    const cr_generating_args *g = &a->worker.keys->generating;
+    int64_t num = o->num == NOT_GIVEN ? g->num_return_sequences : o->num;
+
+    if (num < 1 || num > 1 << INDEX_BITS)
+        return cr_fail(err, CR_EUSAGE, "--n is %lld, expected 1 to %d", (long long)num,
+                       1 << INDEX_BITS);
+    a->num_samples = (size_t)num;
+    a->sample_ids = CR_NEW_ARRAY(uint64_t, num);
+    a->how = (cr_generating){
+        .temperature = (float)(isnan(o->temperature) ? g->temperature : o->temperature),
+        .top_p = (float)(isnan(o->top_p) ? g->top_p : o->top_p),
+        .min_p = (float)g->min_p,
+        .top_k = o->top_k == NOT_GIVEN ? g->top_k : o->top_k,
+        .repetition_penalty =
+            (float)(isnan(o->repetition_penalty) ? g->repetition_penalty : o->repetition_penalty),
+        .max_new_tokens = o->max_new_tokens == NOT_GIVEN ? g->max_new_tokens : o->max_new_tokens,
+        .stop = o->stop.num ? o->stop.word : (const char *const *)g->stop_strings,
+        .num_stop = o->stop.num ? o->stop.num : g->num_stop_strings,
+        .should_cut_stop = !g->include_stop_str_in_output,
+        .seed = (uint64_t)o->seed};
+    return cr_generating_check(&a->how, err);
+}
+
+static cr_status generate(ask *a, const options *o, const cr_words *words, cr_err *err)
+{
+    CR_TRY(cr_worker_read(&a->worker, CR_WORKER_GENERATE, words, err));
+    CR_TRY(settle(a, o, err));
+    CR_TRY(cr_worker_open(&a->worker, o->device, err));
+    CR_TRY(open_engine(a, err));
+    a->rules = cr_worker_rules(&a->worker);
+    return answer_all(a, err);
+}
+
 static int run(int argc, char **argv)
 {
     ask a = {0};
-    const char *device = NULL, *prompt = NULL;
-    int64_t max_new_tokens = 256, top_k = 0, num = 1, seed = 0;
-    double temperature = 1, top_p = 1, repetition_penalty = 1;
-    cr_words words = {0}, stop = {0};
-    const cr_option options[] = {
-        {"prompt", CR_OPT_STRING, &prompt, "TEXT", "one prompt, instead of lines on stdin"},
-        {"max-new-tokens", CR_OPT_INT, &max_new_tokens, "N", "most tokens of an answer (256)"},
-        {"temperature", CR_OPT_DOUBLE, &temperature, "T", "divides the logits; 0: greedy (1)"},
-        {"top-p", CR_OPT_DOUBLE, &top_p, "P",
-         "draw from the fewest tokens that hold this much probability; 1: from all (1)"},
-        {"top-k", CR_OPT_INT, &top_k, "K", "draw from the K likeliest tokens; 0: from all (0)"},
-        {"repetition-penalty", CR_OPT_DOUBLE, &repetition_penalty, "R",
-         "weakens tokens that were there before; 1: off (1)"},
-        {"n", CR_OPT_INT, &num, "N", "completions a prompt (1)"},
-        {"seed", CR_OPT_INT, &seed, "SEED", "another seed, other draws (0)"},
-        {"stop", CR_OPT_LIST, &stop, "TEXT", "end an answer at this text; may be given again"},
+    options o = {.temperature = NAN,
+                 .top_p = NAN,
+                 .repetition_penalty = NAN,
+                 .max_new_tokens = NOT_GIVEN,
+                 .top_k = NOT_GIVEN,
+                 .num = NOT_GIVEN};
+    const cr_option table[] = {
+        {"prompt", CR_OPT_STRING, &o.prompt, "TEXT", "one prompt, instead of lines on stdin"},
+        {"max-new-tokens", CR_OPT_INT, &o.max_new_tokens, "N",
+         "most tokens of an answer (generating_args.max_new_tokens, 8192)"},
+        {"temperature", CR_OPT_DOUBLE, &o.temperature, "T",
+         "divides the logits; 0: greedy (generating_args.temperature, 0.95)"},
+        {"top-p", CR_OPT_DOUBLE, &o.top_p, "P",
+         "draw from the fewest tokens that hold this much probability; 1: from all "
+         "(generating_args.top_p, 0.7)"},
+        {"top-k", CR_OPT_INT, &o.top_k, "K",
+         "draw from the K likeliest tokens; 0: from all (generating_args.top_k, 50)"},
+        {"repetition-penalty", CR_OPT_DOUBLE, &o.repetition_penalty, "R",
+         "weakens tokens that were there before; 1: off (generating_args.repetition_penalty, 1)"},
+        {"n", CR_OPT_INT, &o.num, "N",
+         "completions a prompt (generating_args.num_return_sequences, 1)"},
+        {"seed", CR_OPT_INT, &o.seed, "SEED", "another seed, other draws (0)"},
+        {"stop", CR_OPT_LIST, &o.stop, "TEXT",
+         "end an answer at this text; may be given again (generating_args.stop_strings)"},
         {"json", CR_OPT_FLAG, &a.has_json, NULL, "one JSON object a completion"},
-        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default) or cuda"},
+        {"device", CR_OPT_STRING, &o.device, "NAME", "cpu (default) or cuda"},
     };
+    cr_words words = {0};
     cr_err err = {0};
     bool is_help;
     int code;
 
     cr_lines_init(&a.lines, stdin, stdout);
-    if (cr_args_parse(&cr_command_generate, options, CR_COUNT(options), argc, argv, &words,
-                      &is_help, &err) == CR_OK &&
-        !is_help) {
-        if (num < 1 || num > 1 << INDEX_BITS)
-            cr_note(cr_fail(&err, CR_EUSAGE, "--n is %lld, expected 1 to %d", (long long)num,
-                            1 << INDEX_BITS));
-        a.num_samples = (size_t)num;
-        a.sample_ids = CR_NEW_ARRAY(uint64_t, num);
-        a.how = (cr_generating){.temperature = (float)temperature,
-                                .top_p = (float)top_p,
-                                .top_k = top_k,
-                                .repetition_penalty = (float)repetition_penalty,
-                                .max_new_tokens = max_new_tokens,
-                                .stop = stop.word,
-                                .num_stop = stop.num,
-                                .seed = (uint64_t)seed};
-        if (err.status == CR_OK &&
-            cr_worker_read(&a.worker, CR_WORKER_GENERATE, &words, &err) == CR_OK &&
-            cr_worker_open(&a.worker, device, &err) == CR_OK && open_engine(&a, &err) == CR_OK) {
-            a.rules = cr_worker_rules(&a.worker);
-            cr_note(answer_all(&a, &err));
-        }
-    }
+    if (cr_args_parse(&cr_command_generate, table, CR_COUNT(table), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        !is_help)
+        cr_note(generate(&a, &o, &words, &err));
     code = a.lines.has_failed ? 2 : 0;
     close_ask(&a);
     code = cr_worker_leave(&a.worker, &cr_command_generate, code, &err);
     cr_words_free(&words);
-    cr_words_free(&stop);
+    cr_words_free(&o.stop);
     return code;
 }
 

@@ -252,6 +252,24 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 
 /* ---- requests ---- */
 
+cr_status cr_generating_check(const cr_generating *how, cr_err *err)
+{
+    if (how->max_new_tokens < 1)
+        return cr_fail(err, CR_EARG, "max_new_tokens is %lld, expected 1 or more",
+                       (long long)how->max_new_tokens);
+    if (!(how->temperature >= 0 && isfinite(how->temperature)))
+        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or more",
+                       (double)how->temperature);
+    if (!(how->top_p > 0) || !(how->min_p >= 0 && how->min_p <= 1))
+        return cr_fail(err, CR_EARG,
+                       "top_p is %g and min_p %g, expected 0 < top_p, 0 <= min_p <= 1",
+                       (double)how->top_p, (double)how->min_p);
+    if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
+        return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",
+                       (double)how->repetition_penalty);
+    return CR_OK;
+}
+
 static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t num_prompt,
                                const cr_generating *how, cr_err *err)
 {
@@ -266,19 +284,7 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
         if (prompt[i] < 0 || prompt[i] >= vocab)
             return cr_fail(err, CR_EARG, "id %d at place %zu is outside the vocabulary of %lld",
                            prompt[i], i, vocab);
-    if (how->max_new_tokens < 1)
-        return cr_fail(err, CR_EARG, "max_new_tokens is %lld, expected 1 or more",
-                       (long long)how->max_new_tokens);
-    if (!(how->temperature >= 0 && isfinite(how->temperature)))
-        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or more",
-                       (double)how->temperature);
-    if (!(how->top_p > 0) || !(how->min_p >= 0 && how->min_p <= 1))
-        return cr_fail(err, CR_EARG,
-                       "top_p is %g and min_p %g, expected 0 < top_p, 0 <= min_p <= 1",
-                       (double)how->top_p, (double)how->min_p);
-    if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
-        return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",
-                       (double)how->repetition_penalty);
+    CR_TRY(cr_generating_check(how, err));
     if (how->num_stop && !e->decode)
         return cr_fail(err, CR_EARG, "stop texts need a tokenizer, and this engine has none");
     return CR_OK;

@@ -42,6 +42,9 @@ typedef struct cr_generating {
     uint64_t seed;
 } cr_generating;
 
+/* CR_EARG: a setting that makes no sense. submit checks the same. */
+CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
+
 /* Turn one more token of a sample into text: append its bytes. Needed for stop texts and `text`. */
 typedef void (*cr_engine_decode)(void *ctx, const int32_t *ids, size_t num_ids, cr_buf *text);
 /* Called for each new token of a sample (streaming); may be NULL. */

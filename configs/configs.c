@@ -714,7 +714,11 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
         root = cr_node_new(&c->yaml, CR_NODE_MAP, c->yaml.root->place);
         cr_node_set(&c->yaml, root, block, root->place, checked);
         c->yaml.root = root;
-        if (d->num_errors == 0) bind_worker(c, root, block, &c->train, is_train, d);
+        if (d->num_errors == 0) {
+            bind_worker(c, root, block, &c->train, is_train, d);
+            bind_generating(cr_node_get(cr_node_get(root, block), "generating_args"),
+                            &c->train.generating);
+        }
         if (!c->train.model_path) c->train.model_path = cr_strdup(model);
         c->collective_timeout = 60;
     }

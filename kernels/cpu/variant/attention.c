@@ -246,8 +246,8 @@ static void begin_row(row *r, cr_dtype dtype, const void *q, int64_t at, int64_t
     r->out = at;
 }
 
-/* Writes the row; returns its logsumexp. */
-static float end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
+/* Writes the row, and its logsumexp where that is wanted. */
+static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o, float *lse)
 {
     float sum = v_sum(v_load(r->sums)), inverse = 1.0f / sum;
 
@@ -257,7 +257,7 @@ static float end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o)
     for (int64_t d = 0; d < head_dim; d++)
         r->o[d] *= inverse;
     narrow(dtype, r->o, head_dim, o, r->out);
-    return r->most + logf(sum);
+    if (lse) *lse = r->most + logf(sum);
 }
 
 /* ---- packed ---- */
@@ -303,10 +303,9 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
             from = rows[0].first_key / TILE;
             for (int64_t t = from; t * TILE < i + num; t++)
                 attend(num, rows, tiles + t * floats, a->head_dim, t * TILE, a->scale);
-            for (int r = 0; r < num; r++) {
-                float lse = end_row(&rows[r], a->dtype, a->head_dim, a->o);
-                if (a->lse) a->lse[(first + i + r) * a->num_heads + h] = lse;
-            }
+            for (int r = 0; r < num; r++)
+                end_row(&rows[r], a->dtype, a->head_dim, a->o,
+                        a->lse ? &a->lse[(first + i + r) * a->num_heads + h] : NULL);
         }
 }
 
@@ -360,7 +359,7 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
         for (int64_t t = from; t * TILE < most; t++)
             attend(num, rows, tiles_at(a, slot, t * TILE, kv), a->head_dim, t * TILE, a->scale);
         for (int k = 0; k < num; k++)
-            (void)end_row(&rows[k], a->dtype, a->head_dim, a->o);
+            end_row(&rows[k], a->dtype, a->head_dim, a->o, NULL);
     }
 }
 
@@ -384,7 +383,7 @@ static void attend_alone(const cr_attention_cached_args *a, int64_t r)
             attend_each(num, rows, tiles, a->head_dim, t * TILE, a->scale);
         }
         for (int i = 0; i < num; i++)
-            (void)end_row(&rows[i], a->dtype, a->head_dim, a->o);
+            end_row(&rows[i], a->dtype, a->head_dim, a->o, NULL);
     }
 }
 

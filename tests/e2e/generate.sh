@@ -1,0 +1,57 @@
+#!/bin/bash
+# croll generate on a real checkpoint: what a line gets depends on its id, not on its place or company;
+# a bad line is answered in place; a pipe is answered while it is open; log-probs are those of logprobs.
+set -eu
+model=../shared/data/stories260k
+[ -d $model ] || { echo "skipped: no $model"; exit 77; }
+tmp=$(mktemp -d)
+trap 'rm -rf $tmp' EXIT
+generate() { "$CROLL" generate $model --json --max-new-tokens 12 --temperature 1 --top-p 1 --top-k 0 "$@"; }
+fail() { echo "FAILED: $*"; exit 1; }
+
+for i in 1 2 3 4 5 6; do echo "{\"id\":\"l$i\",\"input_ids\":[1,40$i,4${i}7]}"; done >$tmp/lines
+generate --n 3 --seed 7 <$tmp/lines >$tmp/all
+[ "$(wc -l <$tmp/all)" = 18 ] || fail "18 completions"
+generate --n 3 --seed 7 <$tmp/lines | cmp - $tmp/all || fail "same seed, other text"
+tac $tmp/lines | generate --n 3 --seed 7 infer_batch_size=2 | sort | cmp - <(sort $tmp/all) || fail "order of lines"
+sed -n 4p $tmp/lines | generate --n 3 --seed 7 | cmp - <(grep '"l4"' $tmp/all) || fail "a line alone"
+generate --n 3 --seed 8 <$tmp/lines | cmp -s - $tmp/all && fail "another seed, same text"
+
+# bad lines in between: unknown id, no tokens, no JSON, too long; the others as if they were not there
+{ sed -n 1,2p $tmp/lines
+  echo '{"id":"bad1","input_ids":[512]}'
+  echo '{"id":"bad2","input_ids":[]}'
+  echo '{"id":"bad3",'
+  echo "{\"id\":\"bad4\",\"input_ids\":[1$(printf ',3%.0s' $(seq 600))]}"
+  sed -n 3,6p $tmp/lines; } >$tmp/mixed
+code=0
+generate --n 3 --seed 7 <$tmp/mixed >$tmp/answers 2>$tmp/err || code=$?
+[ $code = 2 ] || fail "exit code $code after bad lines"
+grep -v '"error"' $tmp/answers | cmp - $tmp/all || fail "good lines beside bad ones"
+[ "$(sed -n 7,10p $tmp/answers | grep -c '"error"')" = 4 ] || fail "errors in their places: $(cat $tmp/answers)"
+
+# a conversation over a pipe
+coproc talk { generate --n 1 --seed 7; }
+for i in 2 5; do
+    sed -n ${i}p $tmp/lines >&"${talk[1]}"
+    IFS= read -r -t 20 -u "${talk[0]}" answer || fail "no answer while the pipe is open"
+    [ "$answer" = "$(grep "\"l$i\",\"index\":0" $tmp/all)" ] || fail "answer over a pipe: $answer"
+done
+exec {talk[1]}>&-
+wait $talk_PID || fail "exit code of the conversation"
+
+# log-probs of the first completion, as text
+line=$(grep '"l3","index":2' $tmp/all)
+prompt=$(sed 's/.*"prompt_ids":\[\([0-9,]*\)\].*/\1/' <<<"$line")
+output=$(sed 's/.*"output_ids":\[\([0-9,]*\)\].*/\1/' <<<"$line")
+want=$(sed 's/.*"logprobs":\[\([^]]*\)\].*/\1/' <<<"$line")
+got=$(echo "{\"id\":1,\"input_ids\":[$prompt,$output]}" | "$CROLL" logprobs $model)
+[[ $got == *",$want]"* ]] || fail "log-probs: $got and $want"
+
+# wrong settings are refused before anything is read
+for bad in "--n 0" "--max-new-tokens 0" "--temperature -1" "--top-p 0" "generating_args.num_beams=2"; do
+    code=0
+    generate $bad </dev/null >$tmp/out 2>$tmp/err || code=$?
+    [ $code = 2 ] && [ -s $tmp/err ] && [ ! -s $tmp/out ] || fail "$bad: exit code $code"
+done
+echo ok
