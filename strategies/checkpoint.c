@@ -3,16 +3,54 @@
  * state/ROLE.json names every parameter with its first element in three raw float32 files, ROLE.master,
  * ROLE.m and ROLE.v. Each rank writes its own elements with pwrite and reads, on any other mesh, the
  * elements that its shards want: the files know nothing of ranks. Frozen parameters are in MODEL only.
+ *
+ * A save is a list of writes. They are done at once from the shards, or, so that training can go on,
+ * by a thread from a copy of masters and moments; one save at a time. The thread calls nothing that
+ * communicates and touches nothing of the cr_fsdp that changes.
  */
 #include "strategies/fsdp_impl.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { NUM_FILES = 4, MODEL_FILE = 3 }; /* master, m, v as `kinds`, then the model */
+static const char *const kinds[] = {"master", "m", "v"};
+
+typedef struct piece {
+    int file;
+    bool is_rounded; /* float32 here, bfloat16 there */
+    const void *data;
+    size_t num, elem_bytes; /* here */
+    int64_t at;
+} piece;
+
+struct cri_save {
+    char *paths[NUM_FILES]; /* NULL: not written */
+    piece *pieces;
+    size_t num_pieces, capacity;
+    float *copy; /* masters and moments as they were at the call, or NULL */
+    size_t copy_bytes;
+    cr_device *dev;
+    /* of rank 0 */
+    char *model_source, *model_folder, *state_folder, *index_path;
+    cr_dtype dtype;
+    cr_buf header, index;
+    int64_t model_bytes;
+    /* the writer */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_done;
+    cr_err err;
+};
+
+/* ---- bytes ---- */
 
 static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_bytes, int64_t at,
                               const char *what, cr_err *err)
@@ -29,9 +67,34 @@ static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_byte
     return CR_OK;
 }
 
-/* ---- state ---- */
+static uint16_t bf16_of(float x)
+{
+    uint32_t u;
 
-static const char *const kinds[] = {"master", "m", "v"};
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static cr_status write_piece(const piece *p, int fd, const char *path, cr_err *err)
+{
+    enum { BLOCK = 1 << 16 };
+    static _Thread_local uint16_t block[BLOCK];
+    const float *x = p->data;
+
+    if (!p->is_rounded)
+        return transfer_all(fd, true, (void *)(uintptr_t)p->data, p->num * p->elem_bytes, p->at,
+                            path, err);
+    for (size_t i = 0; i < p->num; i += BLOCK) {
+        size_t n = p->num - i < BLOCK ? p->num - i : BLOCK;
+        for (size_t k = 0; k < n; k++)
+            block[k] = bf16_of(x[i + k]);
+        CR_TRY(transfer_all(fd, true, block, 2 * n, p->at + 2 * (int64_t)i, path, err));
+    }
+    return CR_OK;
+}
+
+/* ---- state ---- */
 
 static float *buffer_of(const cr_fsdp *f, size_t kind)
 {
@@ -58,55 +121,48 @@ static json_t *state_index(const cr_fsdp *f)
     return root;
 }
 
-/* Move this rank's elements between its shards and the three files. */
-static cr_status move_state(cr_fsdp *f, const json_t *params, const char *folder, const char *role,
-                            bool is_write, cr_err *err)
+/* This rank's elements of parameter k, in its shard and in the file of a kind. False: none. CR_EFORMAT
+ * if the index does not know the parameter. */
+static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_flat *flat, size_t k,
+                            const char *path, bool *is_here, int64_t *num, int64_t *in_shard,
+                            int64_t *in_file, cr_err *err)
 {
-    for (size_t kind = 0; kind < CR_COUNT(kinds) && err->status == CR_OK; kind++) {
-        char *path = cr_asprintf("%s/state/%s.%s", folder, role, kinds[kind]);
-        int fd = open(path, (is_write ? O_WRONLY | O_CREAT : O_RDONLY) | O_CLOEXEC, 0666);
-        if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
-        for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++) {
-            const cr_flat *flat = &f->units.unit[i].trained;
-            for (size_t k = 0; k < flat->num_params && err->status == CR_OK; k++) {
-                json_t *entry = json_object_get(params, flat->params[k]->name);
-                int64_t begin, end, at, first = json_integer_value(json_object_get(entry, "first"));
-                if (!entry || json_integer_value(json_object_get(entry, "num")) !=
-                                  flat->params[k]->num_elems) {
-                    cr_fail(err, CR_EFORMAT,
-                            "%s has no parameter %s of %lld elements: it belongs to another model",
-                            path, flat->params[k]->name, (long long)flat->params[k]->num_elems);
-                    break;
-                }
-                if (!cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at)) continue;
-                transfer_all(fd, is_write, buffer_of(f, kind) + flat->first + at,
-                             (size_t)(end - begin) * 4, (first + begin) * 4, path, err);
-            }
-        }
-        if (fd >= 0 && is_write && fsync(fd) != 0)
-            cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        cr_free(path);
-    }
-    return err->status;
+    const json_t *entry = json_object_get(params, flat->params[k]->name);
+    int64_t begin, end, at, first = json_integer_value(json_object_get(entry, "first"));
+
+    if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems ||
+        first < 0)
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has no parameter %s of %lld elements: it belongs to another model", path,
+                       flat->params[k]->name, (long long)flat->params[k]->num_elems);
+    *is_here = cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at);
+    if (!*is_here) return CR_OK;
+    *num = end - begin;
+    *in_shard = flat->first + at;
+    *in_file = (first + begin) * 4;
+    return CR_OK;
 }
 
-static cr_status save_state(cr_fsdp *f, const char *folder, const char *role, cr_err *err)
+static cr_status read_kind(cr_fsdp *f, const json_t *params, size_t kind, const char *path,
+                           cr_err *err)
 {
-    json_t *index = state_index(f);
-    cr_buf text = {0};
-    char *path = cr_asprintf("%s/state/%s.json", folder, role);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    if (f->mesh->rank == 0) {
-        cr_note(cr_json_add_value(&text, index, err));
-        if (err->status == CR_OK)
-            cr_note(cr_file_write_atomic(path, text.data, text.num_bytes, err));
+    if (fd < 0) return cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = &f->units.unit[i].trained;
+        for (size_t k = 0; k < flat->num_params; k++) {
+            int64_t num, in_shard, in_file;
+            bool is_here;
+            CR_TRY_GOTO(out, find_range(f, params, flat, k, path, &is_here, &num, &in_shard,
+                                        &in_file, err));
+            if (!is_here) continue;
+            CR_TRY_GOTO(out, transfer_all(fd, false, buffer_of(f, kind) + in_shard, (size_t)num * 4,
+                                          in_file, path, err));
+        }
     }
-    if (err->status == CR_OK)
-        move_state(f, json_object_get(index, "params"), folder, role, true, err);
-    json_decref(index);
-    cr_buf_free(&text);
-    cr_free(path);
+out:
+    close(fd);
     return err->status;
 }
 
@@ -115,9 +171,20 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
     char *path = cr_asprintf("%s/state/%s.json", folder, role);
     json_t *index = NULL;
 
-    if (cr_json_read_file(path, &index, err) == CR_OK) {
+    if (!cr_file_exists(path)) {
+        cr_fail(err, CR_EIO,
+                "%s is not there: this checkpoint cannot be resumed (was it written with "
+                "save_only_model?)",
+                path);
+    } else if (cr_json_read_file(path, &index, err) == CR_OK) {
         f->num_updates = json_integer_value(json_object_get(index, "updates"));
-        move_state(f, json_object_get(index, "params"), folder, role, false, err);
+        for (size_t kind = 0; kind < CR_COUNT(kinds) && err->status == CR_OK; kind++) {
+            char *data = cr_asprintf("%s/state/%s.%s", folder, role, kinds[kind]);
+            cr_note(read_kind(f, json_object_get(index, "params"), kind, data, err));
+            cr_free(data);
+        }
+        for (size_t i = 0; i < f->units.num; i++) /* gathered copies are of the old weights */
+            cri_reshard(&f->state[i]);
     }
     json_decref(index);
     cr_free(path);
@@ -193,36 +260,31 @@ static int64_t plan_find(const plan *p, const cr_param *param)
     return p->first_byte[at - p->params];
 }
 
-static cr_status write_flat(cr_fsdp *f, const plan *p, const cr_flat *flat, bool is_trained, int fd,
-                            const char *path, cr_err *err)
+/* config.json with the dtype that the weights are stored in; as it is if that is what it says. */
+static cr_status copy_config(const char *from, const char *to, cr_dtype dtype, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+    const char *name = dtype == CR_BF16 ? "bfloat16" : "float32", *key = "torch_dtype", *old;
+    json_t *root = NULL;
+    cr_buf text = {0};
 
-    for (size_t k = 0; k < flat->num_params; k++) {
-        int64_t begin, end, at;
-        char *cast;
-        if (!cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at)) continue;
-        cast = cr_alloc((size_t)(end - begin) * bytes);
-        if (is_trained && f->master)
-            cr_note(cr_cast(f->dev, f->args.param_dtype, cast, CR_F32, f->master + flat->first + at,
-                            (size_t)(end - begin), err));
-        else
-            memcpy(cast,
-                   (char *)(is_trained ? f->values : f->frozen) +
-                       (size_t)(flat->first + at) * bytes,
-                   (size_t)(end - begin) * bytes);
-        if (err->status == CR_OK)
-            err->status =
-                transfer_all(fd, true, cast, (size_t)(end - begin) * bytes,
-                             plan_find(p, flat->params[k]) + begin * (int64_t)bytes, path, err);
-        cr_free(cast);
-        CR_TRY(err->status);
+    if (cr_json_read_file(from, &root, err) == CR_OK) {
+        if (json_object_get(root, "dtype")) key = "dtype";
+        old = json_string_value(json_object_get(root, key));
+        if (old && strcmp(old, name) == 0) {
+            cr_note(cr_file_read(from, &text, err));
+        } else {
+            json_object_set_new(root, key, json_string(name));
+            cr_note(cr_json_add_value(&text, root, err));
+        }
+        if (err->status == CR_OK) cr_note(cr_file_write_atomic(to, text.data, text.num_bytes, err));
     }
-    return CR_OK;
+    json_decref(root);
+    cr_buf_free(&text);
+    return err->status;
 }
 
 /* config.json, tokenizer files, templates: everything but weights. */
-static cr_status copy_files(const char *from, const char *to, cr_err *err)
+static cr_status copy_files(const char *from, const char *to, cr_dtype dtype, cr_err *err)
 {
     static const char *const endings[] = {".json", ".txt", ".jinja", ".model"};
     DIR *dir = opendir(from);
@@ -237,7 +299,9 @@ static cr_status copy_files(const char *from, const char *to, cr_err *err)
         if (!is_wanted || strstr(entry->d_name, ".safetensors.index.json")) continue;
         char *source = cr_path_join(from, entry->d_name), *target = cr_path_join(to, entry->d_name);
         cr_buf data = {0};
-        if (cr_file_exists(source) && cr_file_read(source, &data, err) == CR_OK)
+        if (strcmp(entry->d_name, "config.json") == 0)
+            cr_note(copy_config(source, target, dtype, err));
+        else if (cr_file_exists(source) && cr_file_read(source, &data, err) == CR_OK)
             cr_note(cr_file_write_atomic(target, data.data, data.num_bytes, err));
         cr_buf_free(&data);
         cr_free(source);
@@ -247,51 +311,256 @@ static cr_status copy_files(const char *from, const char *to, cr_err *err)
     return err->status;
 }
 
-static cr_status save_model(cr_fsdp *f, const char *folder, const char *role,
-                            const char *model_source, cr_err *err)
+/* ---- the list of writes ---- */
+
+static void add_piece(struct cri_save *s, piece p)
 {
-    char *model_folder = cr_path_join(folder, role),
-         *path = cr_path_join(model_folder, "model.safetensors");
+    if (s->num_pieces == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        s->pieces =
+            cr_realloc(s->pieces, s->capacity * sizeof *s->pieces, capacity * sizeof *s->pieces);
+        s->capacity = capacity;
+    }
+    s->pieces[s->num_pieces++] = p;
+}
+
+/* Masters and moments are read from here: the copy, or the shards. */
+static const float *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
+{
+    return s->copy ? s->copy + kind * (size_t)f->units.trained_shard_elems : buffer_of(f, kind);
+}
+
+static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
+{
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    for (size_t i = 0; i < 2 * f->units.num; i++) {
+        bool is_trained = i % 2 == 0, is_master = is_trained && f->master;
+        const cr_flat *flat =
+            is_trained ? &f->units.unit[i / 2].trained : &f->units.unit[i / 2].frozen;
+        for (size_t k = 0; k < flat->num_params; k++) {
+            int64_t begin, end, at;
+            if (!cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at)) continue;
+            piece w = {.file = MODEL_FILE,
+                       .num = (size_t)(end - begin),
+                       .elem_bytes = bytes,
+                       .at = plan_find(p, flat->params[k]) + begin * (int64_t)bytes};
+            at += flat->first;
+            if (is_master) {
+                w.data = saved(f, s, 0) + at;
+                w.is_rounded = f->args.param_dtype == CR_BF16;
+            } else {
+                w.data = (char *)(is_trained ? f->values : f->frozen) + (size_t)at * bytes;
+            }
+            add_piece(s, w);
+        }
+    }
+}
+
+static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params, cr_err *err)
+{
+    for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
+        for (size_t i = 0; i < f->units.num; i++) {
+            const cr_flat *flat = &f->units.unit[i].trained;
+            for (size_t k = 0; k < flat->num_params; k++) {
+                int64_t num, in_shard, in_file;
+                bool is_here;
+                CR_TRY(find_range(f, params, flat, k, "the index", &is_here, &num, &in_shard,
+                                  &in_file, err));
+                if (!is_here) continue;
+                add_piece(s, (piece){.file = (int)kind,
+                                     .data = saved(f, s, kind) + in_shard,
+                                     .num = (size_t)num,
+                                     .elem_bytes = 4,
+                                     .at = in_file});
+            }
+        }
+    return CR_OK;
+}
+
+static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
+{
+    size_t num = (size_t)f->units.trained_shard_elems;
+    void *copy;
+
+    s->copy_bytes = 3 * num * sizeof(float);
+    CR_TRY(cr_device_alloc(f->dev, s->copy_bytes, &copy, err));
+    s->copy = copy;
+    for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
+        CR_TRY(cr_copy(f->dev, s->copy + kind * num, buffer_of(f, kind), num * sizeof(float), err));
+    return CR_OK;
+}
+
+static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, cr_err *err)
+{
+    json_t *index = state_index(f);
     plan p;
-    int fd;
 
     plan_make(f, &p);
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-    if (f->mesh->rank == 0 && err->status == CR_OK) {
-        if (ftruncate(fd, p.num_bytes) != 0)
-            cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-        if (err->status == CR_OK &&
-            transfer_all(fd, true, p.header.data, p.header.num_bytes, 0, path, err) == CR_OK)
-            copy_files(model_source, model_folder, err);
+    list_model(f, s, &p);
+    if (!save_only_model && f->master)
+        cr_note(list_state(f, s, json_object_get(index, "params"), err));
+    if (f->mesh->rank == 0) {
+        cr_buf_add(&s->header, p.header.data, p.header.num_bytes);
+        s->model_bytes = p.num_bytes;
+        if (err->status == CR_OK && !save_only_model && f->master)
+            cr_note(cr_json_add_value(&s->index, index, err));
     }
-    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++)
-        if (write_flat(f, &p, &f->units.unit[i].trained, true, fd, path, err) == CR_OK)
-            write_flat(f, &p, &f->units.unit[i].frozen, false, fd, path, err);
-    if (fd >= 0 && fsync(fd) != 0)
-        cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
     plan_free(&p);
-    cr_free(path);
-    cr_free(model_folder);
+    json_decref(index);
     return err->status;
+}
+
+/* ---- writing ---- */
+
+static void sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
+}
+
+static void write_small_files(struct cri_save *s, int model_fd, cr_err *err)
+{
+    if (ftruncate(model_fd, s->model_bytes) != 0)
+        cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[MODEL_FILE], strerror(errno));
+    if (err->status == CR_OK)
+        cr_note(transfer_all(model_fd, true, s->header.data, s->header.num_bytes, 0,
+                             s->paths[MODEL_FILE], err));
+    if (err->status == CR_OK) cr_note(copy_files(s->model_source, s->model_folder, s->dtype, err));
+    if (err->status == CR_OK && s->index.num_bytes)
+        cr_note(cr_file_write_atomic(s->index_path, s->index.data, s->index.num_bytes, err));
+}
+
+static void *write_all(void *arg)
+{
+    struct cri_save *s = arg;
+    int fds[NUM_FILES];
+    cr_err *err = &s->err;
+
+    for (int i = 0; i < NUM_FILES; i++) {
+        fds[i] = s->paths[i] ? open(s->paths[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+        if (s->paths[i] && fds[i] < 0)
+            cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[i], strerror(errno));
+    }
+    if (err->status == CR_OK && s->model_source) write_small_files(s, fds[MODEL_FILE], err);
+    for (size_t i = 0; i < s->num_pieces && err->status == CR_OK; i++)
+        cr_note(
+            write_piece(&s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file], err));
+    for (int i = 0; i < NUM_FILES; i++) {
+        if (fds[i] < 0) continue;
+        if (err->status == CR_OK && fsync(fds[i]) != 0)
+            cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[i], strerror(errno));
+        close(fds[i]);
+    }
+    if (s->model_source) {
+        sync_folder(s->model_folder);
+        sync_folder(s->state_folder);
+    }
+    atomic_store(&s->is_done, true);
+    return NULL;
+}
+
+static void save_free(struct cri_save *s)
+{
+    for (int i = 0; i < NUM_FILES; i++)
+        cr_free(s->paths[i]);
+    cr_free(s->pieces);
+    if (s->copy) cr_device_free(s->dev, s->copy, s->copy_bytes);
+    cr_free(s->model_source);
+    cr_free(s->model_folder);
+    cr_free(s->state_folder);
+    cr_free(s->index_path);
+    cr_buf_free(&s->header);
+    cr_buf_free(&s->index);
+    cr_free(s);
+}
+
+void cri_save_abandon(cr_fsdp *f)
+{
+    if (!f->save) return;
+    if (f->save->has_thread) pthread_join(f->save->thread, NULL);
+    save_free(f->save);
+    f->save = NULL;
+}
+
+static struct cri_save *new_save(cr_fsdp *f, const char *folder, const char *role,
+                                 const char *model_source, bool save_only_model)
+{
+    struct cri_save *s = CR_NEW(struct cri_save);
+    bool has_state = !save_only_model && f->master;
+
+    s->dev = f->dev;
+    s->dtype = f->args.param_dtype;
+    s->model_folder = cr_path_join(folder, role);
+    s->state_folder = cr_path_join(folder, "state");
+    s->index_path = cr_asprintf("%s/%s.json", s->state_folder, role);
+    for (size_t kind = 0; has_state && kind < CR_COUNT(kinds); kind++)
+        s->paths[kind] = cr_asprintf("%s/%s.%s", s->state_folder, role, kinds[kind]);
+    s->paths[MODEL_FILE] = cr_path_join(s->model_folder, "model.safetensors");
+    if (f->mesh->rank == 0) s->model_source = cr_strdup(model_source);
+    return s;
+}
+
+/* Folders, the list, and with is_async a copy of what changes. Replicas of the ddp axis hold the same:
+ * the first one writes. */
+static cr_status prepare(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
+                         bool save_only_model, bool is_async, cr_err *err)
+{
+    bool is_writer = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank) == 0;
+    struct cri_save *s = new_save(f, folder, role, model_source, save_only_model);
+
+    f->save = s;
+    if (f->mesh->rank == 0 && cr_mkdirs(s->model_folder, err) == CR_OK && !save_only_model)
+        cr_note(cr_mkdirs(s->state_folder, err));
+    if (is_writer && err->status == CR_OK) {
+        if (is_async && f->master) cr_note(copy_shards(f, s, err));
+        if (err->status == CR_OK) cr_note(list_all(f, s, save_only_model, err));
+    }
+    if (cr_agree(f->mesh->group[CR_AXIS_ALL], "begin the checkpoint", err) != CR_OK)
+        cri_save_abandon(f);
+    return err->status;
+}
+
+cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
+                             const char *model_source, bool save_only_model, cr_err *err)
+{
+    int code;
+
+    if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
+    CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/true, err));
+    if (f->save->num_pieces == 0) return CR_OK;
+    code = pthread_create(&f->save->thread, NULL, write_all, f->save);
+    f->save->has_thread = code == 0;
+    if (code != 0) write_all(f->save); /* no thread to be had: the save is there, only slower */
+    return CR_OK;
+}
+
+bool cr_fsdp_is_saving(const cr_fsdp *f)
+{
+    return f->save && f->save->num_pieces && !atomic_load(&f->save->is_done);
+}
+
+cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err)
+{
+    struct cri_save *s = f->save;
+
+    if (s) {
+        if (s->has_thread) pthread_join(s->thread, NULL);
+        s->has_thread = false;
+        if (s->err.status != CR_OK) cr_fail(err, s->err.status, "%s", s->err.msg);
+        cri_save_abandon(f);
+    }
+    return cr_agree(f->mesh->group[CR_AXIS_ALL], "write the checkpoint", err);
 }
 
 cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
                        bool save_only_model, cr_err *err)
 {
-    cr_group *all = f->mesh->group[CR_AXIS_ALL];
-    char *model_folder = cr_path_join(folder, role), *state = cr_path_join(folder, "state");
-    bool is_writer = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank) == 0;
-
-    if (f->mesh->rank == 0 && cr_mkdirs(model_folder, err) == CR_OK && !save_only_model)
-        cr_note(cr_mkdirs(state, err));
-    cr_note(cr_agree(all, "make the checkpoint's folders", err));
-    if (err->status == CR_OK && is_writer &&
-        save_model(f, folder, role, model_source, err) == CR_OK && !save_only_model)
-        save_state(f, folder, role, err);
-    cr_note(cr_agree(all, "write the checkpoint", err));
-    cr_free(model_folder);
-    cr_free(state);
-    return err->status;
+    if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
+    CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/false, err));
+    if (f->save->num_pieces) write_all(f->save);
+    return cr_fsdp_save_wait(f, err);
 }

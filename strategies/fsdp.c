@@ -180,7 +180,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     return CR_OK;
 }
 
-static void reshard(cri_unit *u)
+void cri_reshard(cri_unit *u)
 {
     if (u->state != CRI_UNSHARDED) return;
     for (int k = 0; k < 2; k++) {
@@ -195,16 +195,39 @@ static void reshard(cri_unit *u)
     u->state = CRI_SHARDED;
 }
 
-/* Publish the unit at `index` ahead of its use, if there is one and a slot is free. */
-static cr_status prefetch(cr_fsdp *f, size_t index, cr_err *err)
+/* Publish the next unit of the recorded order, if a slot is free for it. */
+static cr_status prefetch(cr_fsdp *f, cr_err *err)
 {
+    cri_order *o = f->order;
     cri_unit *u;
 
-    if (index == 0 || index >= f->units.num) return CR_OK;
-    u = &f->state[index];
+    if (o->at == o->num) return CR_OK;
+    u = o->units[o->at];
     if (u->state != CRI_SHARDED || slots_needed(u) == 0 || f->num_free < slots_needed(u))
         return CR_OK;
     return publish(u, err);
+}
+
+/* A module of the unit is about to run. The order in which a pass comes to gather units is recorded,
+ * and what came next the last time is gathered under the compute of this one. */
+static cr_status need(cri_unit *u, cr_err *err)
+{
+    cri_order *o = u->f->order;
+
+    if (u->state == CRI_UNSHARDED) return CR_OK;
+    if (o->at == o->num || o->units[o->at] != u) {
+        if (o->at == o->capacity) {
+            size_t capacity = o->capacity ? 2 * o->capacity : 64;
+            o->units =
+                cr_realloc(o->units, o->capacity * sizeof *o->units, capacity * sizeof *o->units);
+            o->capacity = capacity;
+        }
+        o->units[o->at] = u;
+        o->num = o->at + 1;
+    }
+    o->at++;
+    CR_TRY(unshard(u, err));
+    return prefetch(u->f, err);
 }
 
 /* ---- gradients of a unit ---- */
@@ -272,15 +295,12 @@ static cr_status end_grads(cri_unit *u, cr_err *err)
 
 static cr_status before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
 {
-    cr_fsdp *f = ctx;
     cri_unit *u = module->unit;
 
-    if (!u || u->index == 0) return CR_OK; /* the root is unsharded by the pass itself */
-    CR_TRY(unshard(u, err));
-    if (phase == CR_FORWARD) return prefetch(f, u->index + 1, err);
-    if (phase == CR_RECOMPUTE) return CR_OK;
-    CR_TRY(begin_grads(u, err));
-    return u->index > f->lowest ? prefetch(f, u->index - 1, err) : CR_OK;
+    (void)ctx;
+    if (!u || u->index == 0) return CR_OK; /* the root is unsharded before the pass */
+    CR_TRY(need(u, err));
+    return phase == CR_BACKWARD ? begin_grads(u, err) : CR_OK;
 }
 
 static cr_status after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
@@ -290,7 +310,7 @@ static cr_status after(void *ctx, cr_module *module, cr_phase phase, cr_err *err
 
     if (!u || u->index == 0 || phase == CR_RECOMPUTE) return CR_OK;
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));
-    if (phase == CR_BACKWARD || f->args.reshard != CR_RESHARD_NEVER) reshard(u);
+    if (f->args.reshard != CR_RESHARD_NEVER) cri_reshard(u); /* else until the weights change */
     return CR_OK;
 }
 
@@ -312,31 +332,6 @@ static int most_alive(const cr_fsdp *f)
         if (num + outer > most) most = num + outer;
     }
     return most;
-}
-
-/* The first layer with a trainable parameter; -1: the embedding has one. */
-static int lowest_layer(const cr_module *m, int lowest)
-{
-    for (size_t i = 0; i < m->num_params; i++) {
-        const cr_param *p = m->params[i].tied_to ? m->params[i].tied_to : &m->params[i];
-        bool is_first = strcmp(m->cls, "Embedding") == 0;
-        if (p->is_trainable && (is_first || (m->layer >= 0 && m->layer < lowest)))
-            lowest = is_first ? -1 : m->layer;
-    }
-    for (size_t i = 0; i < m->num_children; i++)
-        lowest = lowest_layer(m->children[i], lowest);
-    return lowest;
-}
-
-/* Units before this one have no backward: their parameters, and those before them, are frozen. */
-static size_t lowest_unit(const cr_fsdp *f)
-{
-    int lowest = lowest_layer(f->model->root, (int)f->model->config.num_layers);
-    size_t i = 1;
-
-    while (lowest >= 0 && i < f->units.num && f->units.unit[i].module->layer < lowest)
-        i++;
-    return i;
 }
 
 static cr_status make_reduces(cr_fsdp *f, size_t widest, cr_err *err)
@@ -380,7 +375,6 @@ static cr_status make_buffers(cr_fsdp *f, cr_err *err)
         if (i) widest_trained = max64(widest_trained, u->flat[0].flat->padded_elems);
         if (i && slots_needed(u) == 2) kinds = 2;
     }
-    f->lowest = lowest_unit(f);
     if (root) CR_TRY(cr_gather_create(group, 2, (size_t)root * bytes, &f->root_gather, err));
     if (widest)
         CR_TRY(cr_gather_create(group, alive * kinds, (size_t)widest * bytes, &f->gather, err));
@@ -429,6 +423,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     size_t trained, frozen, bytes;
 
     if (!f) return;
+    cri_save_abandon(f);
     trained = (size_t)f->units.trained_shard_elems, frozen = (size_t)f->units.frozen_shard_elems,
     bytes = cr_dtype_bytes(f->args.param_dtype);
     cr_reduce_destroy(f->reduce);
@@ -446,6 +441,8 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_free(f->host);
     cr_free(f->free_slots);
     cr_free(f->free_reduces);
+    cr_free(f->orders[0].units);
+    cr_free(f->orders[1].units);
     cr_free(f->state);
     for (size_t i = 0; i < f->units.num; i++)
         f->units.unit[i].module->unit = NULL;
@@ -484,22 +481,6 @@ cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err
 
 /* ---- passes ---- */
 
-static cr_pass make_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape)
-{
-    return (cr_pass){.dev = f->dev,
-                     .dtype = f->args.param_dtype,
-                     .tape = with_tape ? f->tape : NULL,
-                     .scratch = f->scratch,
-                     .batch = batch,
-                     .hooks = &f->hooks,
-                     .should_recompute = f->args.should_recompute};
-}
-
-static void end_pass(cr_fsdp *f)
-{
-    if (f->args.reshard == CR_RESHARD_ALWAYS) reshard(&f->state[0]);
-}
-
 /* What a rank runs that has no batch left: the others need its part in the collectives. */
 static const cr_batch *dummy_batch(void)
 {
@@ -509,14 +490,35 @@ static const cr_batch *dummy_batch(void)
     return &batch;
 }
 
+/* A pass that begins: the root is there, and the first unit on its way. */
+static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, cr_pass *out,
+                            cr_err *err)
+{
+    *out = (cr_pass){.dev = f->dev,
+                     .dtype = f->args.param_dtype,
+                     .tape = with_tape ? f->tape : NULL,
+                     .scratch = f->scratch,
+                     .batch = batch ? batch : dummy_batch(),
+                     .hooks = &f->hooks,
+                     .should_recompute = f->args.should_recompute};
+    f->order = &f->orders[with_tape];
+    f->order->at = 0;
+    CR_TRY(unshard(&f->state[0], err));
+    return prefetch(f, err);
+}
+
+static void end_pass(cr_fsdp *f)
+{
+    if (f->args.reshard == CR_RESHARD_ALWAYS) cri_reshard(&f->state[0]);
+}
+
 cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), false);
     float ignored[2];
     cr_model_out nobody = {ignored, ignored + 1};
+    cr_pass pass;
 
-    CR_TRY(unshard(&f->state[0], err));
-    CR_TRY(prefetch(f, 1, err));
+    CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
     CR_TRY(cr_model_forward(f->model, &pass, batch ? out : &nobody, err));
     end_pass(f);
     return CR_OK;
@@ -525,10 +527,9 @@ cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, 
 cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows, int64_t num_rows,
                          float *logits, cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), false);
+    cr_pass pass;
 
-    CR_TRY(unshard(&f->state[0], err));
-    CR_TRY(prefetch(f, 1, err));
+    CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
     CR_TRY(cr_model_logits(f->model, &pass, rows, batch ? num_rows : 0, logits, err));
     end_pass(f);
     return CR_OK;
@@ -546,10 +547,10 @@ static size_t num_labels(const cr_batch *batch)
 cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                            cr_err *err)
 {
-    cr_pass pass = make_pass(f, batch ? batch : dummy_batch(), true);
-    size_t num = num_labels(pass.batch);
+    size_t num = num_labels(batch ? batch : dummy_batch());
     float *grad_log_prob, *grad_entropy;
     cr_model_out out;
+    cr_pass pass;
 
     if (num > f->host_rows || !f->host) {
         cr_free(f->host);
@@ -560,8 +561,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     grad_log_prob = f->host + 2 * f->host_rows;
     grad_entropy = f->host + 3 * f->host_rows;
     memset(grad_log_prob, 0, 2 * f->host_rows * sizeof(float));
-    CR_TRY(unshard(&f->state[0], err));
-    CR_TRY(prefetch(f, 1, err));
+    CR_TRY(begin_pass(f, batch, /*with_tape=*/true, &pass, err));
     CR_TRY(cr_model_forward(f->model, &pass, &out, err));
     if (batch) CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
     CR_TRY(begin_grads(&f->state[0], err));
@@ -614,7 +614,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
         f->num_updates++;
     }
     for (size_t i = 0; i < f->units.num; i++) /* gathered copies are of the old weights */
-        reshard(&f->state[i]);
+        cri_reshard(&f->state[i]);
     return cr_zero(f->dev, f->grad, num * 4, err);
 }
 

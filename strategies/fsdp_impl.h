@@ -22,6 +22,12 @@ typedef struct cri_unit {
     struct cr_fsdp *f;
 } cri_unit;
 
+/* The order in which a kind of pass gathers units, and where the pass under way is in it. */
+typedef struct cri_order {
+    cri_unit **units;
+    size_t num, capacity, at;
+} cri_order;
+
 struct cr_fsdp {
     cr_model *model;
     cr_device *dev;
@@ -36,14 +42,15 @@ struct cr_fsdp {
     cr_gather *root_gather, *gather;
     cr_reduce *root_reduce, *reduce;
     int *free_slots, num_free, *free_reduces, num_free_reduces;
-    size_t lowest;     /* the first unit that has a backward */
-    cri_unit *pending; /* published a reduce that is not finished */
+    cri_unit *pending;           /* published a reduce that is not finished */
+    cri_order orders[2], *order; /* without and with backward; that of the pass under way */
     cr_stack *tape, *scratch;
     cr_hooks hooks;
     float *host; /* log_prob, entropy and their gradients, [4, host_rows] */
     size_t host_rows;
     int64_t num_updates;
     cr_fsdp_stats stats;
+    struct cri_save *save; /* under way, or NULL */
 };
 
 static inline int cri_rank(const cr_fsdp *f)
@@ -55,5 +62,9 @@ static inline int cri_rank(const cr_fsdp *f)
  * where they lie in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
+
+void cri_reshard(cri_unit *u); /* drop the gathered copy, if there is one */
+/* Wait for the writer and forget its result. */
+void cri_save_abandon(struct cr_fsdp *f);
 
 #endif

@@ -132,8 +132,10 @@ CR_MUST cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wr
                                     int sender_shards, cr_dtype dtype, cr_replica **out,
                                     cr_err *err);
 void cr_replica_destroy(cr_replica *r);
+/* Weight version: how many updates the weights had when they were sent; -1: none have come. */
+int64_t cr_replica_version(const cr_replica *r);
 /* Send this rank's shards, cast to dtype, to the receivers (world ranks). Replica d of the sender's
- * ddp axis serves the receivers i with i % num_ddp == d. A checksum follows each shard. */
+ * ddp axis serves the receivers i with i % num_ddp == d. Checksums of each unit follow. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
                                       int num_receivers, cr_dtype dtype, cr_err *err);
 /* my_place: index of this rank among the receivers. senders: world ranks of the sender's mesh in
@@ -149,6 +151,13 @@ CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const i
  * tokenizer's files are copied from. Collective; when it returns on rank 0 all bytes are on disk. */
 CR_MUST cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role,
                                const char *model_source, bool save_only_model, cr_err *err);
+/* The same, but it returns once this rank's masters and moments are copied; a thread writes them while
+ * training goes on. One save at a time: the next one first waits for the last. Collective. */
+CR_MUST cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
+                                     const char *model_source, bool save_only_model, cr_err *err);
+bool cr_fsdp_is_saving(const cr_fsdp *f); /* this rank's thread still writes */
+/* All bytes of all ranks are on disk, or why not. Collective. */
+CR_MUST cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err);
 /* Read masters, moments and the update count back; any mesh. Collective. */
 CR_MUST cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err);
 

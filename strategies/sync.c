@@ -1,8 +1,8 @@
 /* sync.c -- weight sync: from the train shards straight to where the receivers keep them.
  *
  * Sender and receiver compute the same layout from the same model and policy, so a shard travels
- * once, in the receiver's dtype, and lands in its final place. Pieces go in order of units; eight
- * bytes of checksum follow each sender's last one.
+ * once, in the receiver's dtype, and lands in its final place. Behind the flats of a sender comes its
+ * trailer: the weight version, and a checksum of each flat of its shard.
  */
 #include "strategies/fsdp_impl.h"
 
@@ -14,9 +14,10 @@ struct cr_replica {
     cr_units units;
     int num_shards;
     cr_dtype dtype;
-    char *data; /* all flats of all units, gathered */
-    size_t num_bytes;
-    size_t *base; /* [2 * units.num] where each flat begins in data */
+    char *data; /* all flats of all units, gathered; then the trailer of each shard */
+    size_t num_bytes, all_bytes; /* without and with trailers */
+    size_t *base;                /* [2 * units.num] where each flat begins in data */
+    int64_t version;             /* optimizer updates the weights have had; -1: none arrived yet */
 };
 
 /* Four lanes of multiply and mix over 8-byte words: order matters, every bit counts, 10 GB/s. */
@@ -62,8 +63,10 @@ cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_polic
         r->base[k] = r->num_bytes;
         r->num_bytes += (size_t)flat_of(&r->units, k)->padded_elems * cr_dtype_bytes(dtype);
     }
-    if (cr_device_alloc(dev, r->num_bytes, &data, err) != CR_OK) {
-        r->num_bytes = 0;
+    r->num_bytes = (r->num_bytes + 63) / 64 * 64;
+    r->all_bytes = r->num_bytes + (size_t)sender_shards * (1 + 2 * r->units.num) * sizeof(uint64_t);
+    r->version = -1;
+    if (cr_device_alloc(dev, r->all_bytes, &data, err) != CR_OK) {
         cr_replica_destroy(r);
         return err->status;
     }
@@ -75,45 +78,59 @@ cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_polic
 void cr_replica_destroy(cr_replica *r)
 {
     if (!r) return;
-    cr_device_free(r->dev, r->data, r->num_bytes);
+    if (r->data) cr_device_free(r->dev, r->data, r->all_bytes);
     cr_units_free(&r->units);
     cr_free(r->base);
     cr_free(r);
 }
 
+int64_t cr_replica_version(const cr_replica *r)
+{
+    return r->version;
+}
+
+static size_t trailer_words(const cr_units *units)
+{
+    return 1 + 2 * units->num;
+}
+
+/* This rank's shards in dtype, one flat after another, and the trailer. */
+static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
+{
+    size_t bytes = cr_dtype_bytes(dtype), stored = cr_dtype_bytes(f->args.param_dtype), at = 0;
+    uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&f->units));
+
+    trailer[0] = (uint64_t)f->num_updates;
+    for (size_t k = 0; k < 2 * f->units.num && err->status == CR_OK; k++) {
+        const cr_flat *flat = flat_of(&f->units, k);
+        size_t n = (size_t)flat->shard_elems;
+        bool is_master = k % 2 == 0 && f->master;
+        const char *base = k % 2 ? f->frozen : f->values;
+        const void *from = is_master ? (const void *)(f->master + flat->first)
+                                     : base + (size_t)flat->first * stored;
+        if (n)
+            cr_note(cr_cast(f->dev, dtype, send + at, is_master ? CR_F32 : f->args.param_dtype,
+                            from, n, err));
+        trailer[1 + k] = checksum(send + at, n * bytes, trailer[0] ^ (uint64_t)k << 56);
+        at += n * bytes;
+    }
+    memcpy(send + at, trailer, trailer_words(&f->units) * sizeof *trailer);
+    cr_free(trailer);
+    return err->status;
+}
+
 cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers, int num_receivers,
                               cr_dtype dtype, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(dtype), num_flats = 2 * f->units.num, total = 0, num = 0;
+    size_t bytes = cr_dtype_bytes(dtype), num_flats = 2 * f->units.num, num = 0,
+           tail = trailer_words(&f->units) * sizeof(uint64_t),
+           total = (size_t)(f->units.trained_shard_elems + f->units.frozen_shard_elems) * bytes;
     int num_ddp = f->mesh->shape.num_ddp,
         my_ddp = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank);
     cr_piece *pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
     cr_transfer *transfer = NULL;
-    uint64_t sum;
-    char *send;
+    char *send = cr_alloc(total + tail);
 
-    for (size_t k = 0; k < num_flats; k++)
-        total += (size_t)flat_of(&f->units, k)->shard_elems * bytes;
-    send = cr_alloc(total + 8);
-    total = 0;
-    for (size_t k = 0; k < num_flats && err->status == CR_OK; k++) {
-        const cr_flat *flat = flat_of(&f->units, k);
-        size_t n = (size_t)flat->shard_elems;
-        if (k % 2)
-            cr_fail(err,
-                    cr_cast(f->dev, dtype, send + total, f->args.param_dtype,
-                            (char *)f->frozen +
-                                (size_t)flat->first * cr_dtype_bytes(f->args.param_dtype),
-                            n, err),
-                    "cast");
-        else
-            cr_fail(err,
-                    cr_cast(f->dev, dtype, send + total, CR_F32, f->master + flat->first, n, err),
-                    "cast");
-        total += n * bytes;
-    }
-    sum = checksum(send, total, 0);
-    memcpy(send + total, &sum, 8);
     for (int i = my_ddp; i < num_receivers; i += num_ddp) {
         size_t at = 0;
         for (size_t k = 0; k < num_flats; k++) {
@@ -121,56 +138,50 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
             if (n) pieces[num++] = (cr_piece){receivers[i], at, n};
             at += n;
         }
-        pieces[num++] = (cr_piece){receivers[i], at, 8};
+        pieces[num++] = (cr_piece){receivers[i], at, tail};
     }
-    if (err->status == CR_OK)
-        cr_note(cr_transfer_start(world, "weight sync", send, pieces, num, NULL, NULL, 0, &transfer,
-                                  err));
-    if (err->status == CR_OK) cr_note(cr_transfer_wait(transfer, err));
+    if (fill(f, dtype, send, err) == CR_OK &&
+        cr_transfer_start(world, "weight sync", send, pieces, num, NULL, NULL, 0, &transfer, err) ==
+            CR_OK)
+        cr_note(cr_transfer_wait(transfer, err));
     cr_free(send);
     cr_free(pieces);
     return err->status;
 }
 
-cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
-                                 const cr_mesh_shape *shape, int my_place, cr_err *err)
+/* Every flat of every sender's shard against its checksum; one version from all. */
+static cr_status check(cr_replica *r, const int *senders, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(r->dtype), num_flats = 2 * r->units.num, num = 0, shard_bytes = 0;
-    cr_piece *pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)shape->num_fsdp);
-    uint64_t *sums = CR_NEW_ARRAY(uint64_t, shape->num_fsdp);
-    int replica = my_place % shape->num_ddp;
-    cr_transfer *transfer = NULL;
-    char *check;
+    size_t bytes = cr_dtype_bytes(r->dtype), words = trailer_words(&r->units);
 
-    for (int s = 0; s < shape->num_fsdp; s++) {
-        int peer = senders[replica * shape->num_fsdp + s];
-        for (size_t k = 0; k < num_flats; k++) {
+    for (int s = 0; s < r->num_shards; s++) {
+        const uint64_t *trailer =
+                           (const uint64_t *)(void *)(r->data + r->num_bytes) + (size_t)s * words,
+                       *first = (const uint64_t *)(void *)(r->data + r->num_bytes);
+        for (size_t k = 0; k < 2 * r->units.num; k++) {
             size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
-            if (n) pieces[num++] = (cr_piece){peer, r->base[k] + (size_t)s * n, n};
+            uint64_t start = trailer[0] ^ (uint64_t)k << 56; /* covers the version, too */
+            if (checksum(r->data + r->base[k] + (size_t)s * n, n, start) != trailer[1 + k])
+                return cr_fail(err, CR_EPEER,
+                               "weight sync: unit %s of rank %d arrived with another checksum than "
+                               "it was sent with",
+                               r->units.unit[k / 2].name, senders[s]);
         }
-        /* checksums land behind the data: offsets are relative to it */
-        pieces[num++] = (cr_piece){peer, (size_t)((char *)&sums[s] - r->data), 8};
+        if (trailer[0] != first[0])
+            return cr_fail(err, CR_EPEER,
+                           "weight sync: rank %d sent version %llu, rank %d version %llu",
+                           senders[0], (unsigned long long)first[0], senders[s],
+                           (unsigned long long)trailer[0]);
+        r->version = (int64_t)first[0];
     }
-    if (cr_transfer_start(world, "weight sync", NULL, NULL, 0, r->data, pieces, num, &transfer,
-                          err) == CR_OK)
-        cr_note(cr_transfer_wait(transfer, err));
-    for (size_t k = 0; k < num_flats; k++)
-        shard_bytes += (size_t)flat_of(&r->units, k)->shard_elems * bytes;
-    check = cr_alloc(shard_bytes);
-    for (int s = 0; s < shape->num_fsdp && err->status == CR_OK; s++) {
-        size_t at = 0;
-        for (size_t k = 0; k < num_flats; k++) {
-            size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
-            memcpy(check + at, r->data + r->base[k] + (size_t)s * n, n);
-            at += n;
-        }
-        if (checksum(check, at, 0) != sums[s])
-            cr_fail(err, CR_EPEER,
-                    "weight sync: the shard of rank %d arrived with another checksum than it was "
-                    "sent with",
-                    senders[replica * shape->num_fsdp + s]);
-    }
-    for (size_t k = 0; k < num_flats && err->status == CR_OK; k++) {
+    return CR_OK;
+}
+
+static void point_params(cr_replica *r)
+{
+    size_t bytes = cr_dtype_bytes(r->dtype);
+
+    for (size_t k = 0; k < 2 * r->units.num; k++) {
         const cr_flat *flat = flat_of(&r->units, k);
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
@@ -179,8 +190,32 @@ cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *send
                             p->shape[0], p->num_elems / p->shape[0], p->weight.packed};
         }
     }
-    cr_free(check);
-    cr_free(sums);
+}
+
+cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
+                                 const cr_mesh_shape *shape, int my_place, cr_err *err)
+{
+    size_t bytes = cr_dtype_bytes(r->dtype), num_flats = 2 * r->units.num, num = 0,
+           tail = trailer_words(&r->units) * sizeof(uint64_t);
+    const int *mine = senders + my_place % shape->num_ddp * shape->num_fsdp;
+    cr_piece *pieces;
+    cr_transfer *transfer = NULL;
+
+    if (shape->num_fsdp != r->num_shards)
+        return cr_fail(err, CR_EARG, "weight sync: %d senders for a replica of %d shards",
+                       shape->num_fsdp, r->num_shards);
+    pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)shape->num_fsdp);
+    for (int s = 0; s < shape->num_fsdp; s++) {
+        for (size_t k = 0; k < num_flats; k++) {
+            size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
+            if (n) pieces[num++] = (cr_piece){mine[s], r->base[k] + (size_t)s * n, n};
+        }
+        pieces[num++] = (cr_piece){mine[s], r->num_bytes + (size_t)s * tail, tail};
+    }
+    if (cr_transfer_start(world, "weight sync", NULL, NULL, 0, r->data, pieces, num, &transfer,
+                          err) == CR_OK &&
+        cr_transfer_wait(transfer, err) == CR_OK && check(r, mine, err) == CR_OK)
+        point_params(r);
     cr_free(pieces);
     return err->status;
 }

@@ -5,6 +5,38 @@
 
 /* ---- freezing ---- */
 
+typedef struct name_list {
+    const char **name;
+    size_t num;
+} name_list;
+
+static cr_status add_name(void *ctx, cr_module *m, cr_err *err)
+{
+    name_list *n = ctx;
+
+    (void)err;
+    n->name = cr_realloc(n->name, n->num * sizeof *n->name, (n->num + 1) * sizeof *n->name);
+    n->name[n->num++] = m->name;
+    return CR_OK;
+}
+
+static cr_status no_such_prefix(cr_model *model, const char *prefix, size_t num_bytes, cr_err *err)
+{
+    char *given = cr_strndup(prefix, num_bytes);
+    name_list n = {0};
+    const char *near;
+
+    if (num_bytes && given[num_bytes - 1] == '.') given[num_bytes - 1] = 0;
+    cr_note(cr_module_walk(model->root, add_name, &n, err));
+    near = cr_nearest(given, n.name, n.num);
+    cr_fail(err, CR_ECONFIG, "freeze_module_prefix: no parameter begins with '%s' (%s %s)", given,
+            near ? "the nearest module is" : "the first parameter is",
+            near ? near : model->params[0]->name);
+    cr_free(given);
+    cr_free(n.name);
+    return err->status;
+}
+
 cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err)
 {
     for (const char *p = prefixes; p && *p;) {
@@ -16,20 +48,7 @@ cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err)
                 model->params[i]->is_trainable = false;
                 num++;
             }
-        if (num == 0) {
-            const char **names = CR_NEW_ARRAY(const char *, model->num_params);
-            char *given = cr_strndup(p, n);
-            for (size_t i = 0; i < model->num_params; i++)
-                names[i] = model->params[i]->name;
-            const char *near = cr_nearest(given, names, model->num_params);
-            cr_fail(err, CR_ECONFIG,
-                    "freeze_module_prefix: no parameter begins with '%s'%s%s (the first is %s)",
-                    given, near ? "; the nearest is " : "", near ? near : "",
-                    model->params[0]->name);
-            cr_free(given);
-            cr_free(names);
-            return err->status;
-        }
+        if (num == 0) return no_such_prefix(model, p, n, err);
         p += n;
         p += *p == ',';
     }
@@ -71,10 +90,10 @@ static void flat_close(cr_flat *flat, int num_shards, int64_t *first)
     *first += flat->shard_elems;
 }
 
-/* Modules that a pass runs between hooks: those with ops, and the products and norms of a parent. */
+/* A pass runs every module between hooks, but for lists of modules. */
 static bool is_run(const cr_module *m)
 {
-    return m->ops || m->num_params > 0;
+    return strcmp(m->cls, "ModuleList") != 0;
 }
 
 /* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */

@@ -1,0 +1,159 @@
+/* strategies_sync.c -- weight sync over a transport played here: what is sent is kept, may be damaged,
+ * and is then received by the same process. Every flipped bit is found, and the message names the unit.
+ * The real transport is in tests/mesh/strategies.c.
+ */
+#include "base/rng.h"
+#include "strategies/strategies.h"
+
+#include <setjmp.h> /* cmocka needs these before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- the transport ---- */
+
+static cr_buf wire;
+
+cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
+                            const cr_piece *sends, size_t num_sends, void *recv,
+                            const cr_piece *recvs, size_t num_recvs, cr_transfer **out, cr_err *err)
+{
+    size_t at = 0;
+
+    (void)world;
+    (void)name;
+    (void)err;
+    *out = NULL;
+    if (num_sends) cr_buf_clear(&wire);
+    for (size_t i = 0; i < num_sends; i++)
+        cr_buf_add(&wire, (const char *)send + sends[i].offset_bytes, sends[i].num_bytes);
+    for (size_t i = 0; i < num_recvs; at += recvs[i++].num_bytes)
+        memcpy((char *)recv + recvs[i].offset_bytes, wire.data + at, recvs[i].num_bytes);
+    if (num_recvs) assert_int_equal(at, wire.num_bytes);
+    return CR_OK;
+}
+
+cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err)
+{
+    (void)transfer;
+    return err->status;
+}
+
+/* ---- the test ---- */
+
+static cr_model *make_model(const char *frozen, cr_err *err)
+{
+    static const char text[] =
+        "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"vocab_size\":31,"
+        "\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
+        "\"rms_norm_eps\":1e-6,\"torch_dtype\":\"float32\"}";
+    json_t *json;
+    cr_model *model;
+
+    assert_int_equal(cr_json_parse(text, strlen(text), "config", &json, err), CR_OK);
+    assert_int_equal(cr_model_build(json, NULL, &model, err), CR_OK);
+    json_decref(json);
+    assert_int_equal(cr_model_freeze(model, frozen, err), CR_OK);
+    return model;
+}
+
+static void a_flipped_bit_is_found(void **state)
+{
+    static const char frozen[] = "model.embed_tokens,model.layers.1.mlp.up_proj";
+    cr_err err = {0};
+    cr_world_args world_args = {.kind = CR_WORLD_LOCAL};
+    cr_fsdp_args args = {.is_train = true, .param_dtype = CR_BF16, .seed = 3};
+    cr_wrap_policy policy = {0};
+    int here[1] = {0};
+    cr_model *sender = make_model(frozen, &err), *receiver = make_model(frozen, &err);
+    cr_world *world;
+    cr_device *dev;
+    cr_mesh_shape shape;
+    cr_mesh *mesh;
+    cr_fsdp *f;
+    cr_replica *replica;
+
+    (void)state;
+    assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
+    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
+    assert_int_equal(cr_mesh_create(world, "actor_train", here, &shape, &mesh, &err), CR_OK);
+    assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);
+    assert_int_equal(cr_replica_create(receiver, dev, &policy, 1, CR_BF16, &replica, &err), CR_OK);
+    assert_int_equal(cr_weight_sync_send(f, world, here, 1, CR_BF16, &err), CR_OK);
+    assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_OK);
+    for (uint64_t i = 0; i < 200; i++) {
+        uint32_t w[4];
+        size_t at;
+        cr_rng_philox(1, CR_RNG_TEST, 0, i, w);
+        at = i == 0 ? 0 : i == 1 ? wire.num_bytes - 1 : w[0] % wire.num_bytes;
+        wire.data[at] = (char)(wire.data[at] ^ (1 << w[1] % 8));
+        assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_EPEER);
+        assert_non_null(strstr(err.msg, "unit "));
+        err = (cr_err){0};
+        wire.data[at] = (char)(wire.data[at] ^ (1 << w[1] % 8));
+    }
+    assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_OK);
+    cr_replica_destroy(replica);
+    cr_fsdp_destroy(f);
+    cr_mesh_destroy(mesh);
+    cr_device_close(dev);
+    cr_world_close(world);
+    cr_model_free(sender);
+    cr_model_free(receiver);
+    cr_buf_free(&wire);
+}
+
+/* ---- units ---- */
+
+static void units_of(const char *const *classes, size_t num, cr_units *out, cr_err *err)
+{
+    cr_model *model = make_model(NULL, err);
+    cr_wrap_policy policy = {classes, num, false, false};
+
+    cr_note(cr_units_build(model, &policy, 4, out, err));
+    if (err->status == CR_OK) cr_units_free(out);
+    cr_model_free(model);
+}
+
+static void a_class_that_matches_nothing_is_named(void **state)
+{
+    const char *const wrong[] = {"LlamaDecoderLayer", "LlamaAttn"}, *const list[] = {"ModuleList"};
+    cr_units units;
+    cr_err err = {0};
+
+    (void)state;
+    units_of(wrong, 2, &units, &err);
+    assert_int_equal(err.status, CR_ECONFIG);
+    assert_non_null(strstr(err.msg, "LlamaAttn"));
+    assert_non_null(strstr(err.msg, "LlamaDecoderLayer, LlamaAttention"));
+    err = (cr_err){0};
+    units_of(list, 1, &units, &err);
+    assert_int_equal(err.status, CR_ECONFIG);
+}
+
+static void a_prefix_that_matches_nothing_is_named(void **state)
+{
+    cr_err err = {0};
+    cr_model *model = make_model(NULL, &err);
+
+    (void)state;
+    assert_int_equal(cr_model_freeze(model, "lm_head,model.layer.0", &err), CR_ECONFIG);
+    assert_non_null(strstr(err.msg, "'model.layer.0'"));
+    assert_non_null(strstr(err.msg, "model.layers.0"));
+    cr_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_flipped_bit_is_found),
+        cmocka_unit_test(a_class_that_matches_nothing_is_named),
+        cmocka_unit_test(a_prefix_that_matches_nothing_is_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
