@@ -80,7 +80,8 @@ static bool is_banner(cr_child *child, const char *line)
                                         "  Exit code",
                                         "to exit before",
                                         "* ",
-                                        "While processing"};
+                                        "While processing",
+                                        "the job to be terminated"};
     const char *rank = strstr(line, "process rank ");
 
     if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)

@@ -5,14 +5,17 @@
 #include "base/args.h"
 
 /* Defined in actors/cmd_<name>.c. */
-/* clang-format off: one command a line */
+/* clang-format off */
 #define CR_COMMAND_LIST(X) \
-    X(config)              \
-    X(generate)            \
-    X(logprobs)            \
-    X(grad)                \
-    X(inspect)             \
-    X(reward)
+    X(run) \
+    X(config) \
+    X(generate) \
+    X(logprobs) \
+    X(grad) \
+    X(inspect) \
+    X(reward) \
+    X(score) \
+    X(actor)
 /* clang-format on */
 
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;

@@ -155,8 +155,8 @@ static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_er
         if (left <= 0) break;
         if (x->redis || connect_once(x, why, &is_final)) {
             struct timeval limit = {(time_t)left,
-                                    (suseconds_t)((left - (double)(time_t)left) * 1e6) + 1};
-            redisSetTimeout(x->redis, limit);
+                                    (suseconds_t)((left - (double)(time_t)left) * 999998) + 1};
+            redisSetTimeout(x->redis, limit); /* tv_usec stays below a million, or it is refused */
             r = redisCommandArgv(x->redis, w->num, (const char **)(uintptr_t)w->at, w->num_bytes);
             if (r && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "LOADING", 7) != 0) {
                 cr_fail(err, CR_EIO, "Redis refused %.*s: %s", (int)w->num_bytes[0], w->at[0],
@@ -497,21 +497,29 @@ cr_status cr_stream_take(cr_exchange *x, const char *const *streams, size_t num_
     return CR_OK;
 }
 
+/* XTRIM, not DEL: who waits for the stream goes on waiting. */
 cr_status cr_stream_clear(cr_exchange *x, const char *stream, const char *group, cr_err *err)
 {
     char *key = key_of(x, "s:", stream), *ids_key = key_of(x, "ids:", stream);
-    words w = {0};
+    words trim = {0}, del = {0};
     redisReply *r;
 
-    add(&w, "DEL");
-    add(&w, key);
-    add(&w, ids_key);
-    r = command(x, &w, 0, err);
+    (void)group;
+    add(&trim, "XTRIM");
+    add(&trim, key);
+    add(&trim, "MAXLEN");
+    add(&trim, "0");
+    r = command(x, &trim, 0, err);
     freeReplyObject(r);
+    add(&del, "DEL");
+    add(&del, ids_key);
+    if (err->status == CR_OK) {
+        r = command(x, &del, 0, err);
+        freeReplyObject(r);
+    }
     cr_free(key);
     cr_free(ids_key);
-    CR_TRY(err->status);
-    return cr_stream_make(x, stream, group, err);
+    return err->status;
 }
 
 cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *out, cr_err *err)

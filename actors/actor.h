@@ -1,0 +1,51 @@
+/* actor.h -- one actor rank from inside: what cmd_actor.c sets up and the roles work with.
+ *
+ * An actor sleeps in a blocking read of its command stream. A command is a record with `op` and
+ * `request`; its answer is a record with `status` (0, or a failure and its `message`) under that
+ * request. After a failure the rank tells its peers and leaves with the failure's exit code.
+ */
+#ifndef CR_ACTOR_H
+#define CR_ACTOR_H
+
+#include "actors/heartbeat.h"
+#include "actors/roles.h"
+#include "exchange/record.h"
+#include "strategies/strategies.h"
+
+typedef struct cr_actor {
+    const cr_config *config;
+    cr_layout layout;
+    cr_role role;
+    int rank; /* in the role */
+    const struct cr_role_ranks *ranks;
+    cr_world *world;
+    cr_mesh *mesh;
+    cr_device *dev;
+    cr_model *model;
+    cr_exchange *x;
+    cr_heartbeat *heart;
+    const char *url, *prefix;
+} cr_actor;
+
+/* One command: fill reply, or fail. is_last: leave after the reply. */
+typedef cr_status (*cr_actor_serve)(void *role, const char *op, const cr_record *command,
+                                    cr_record *reply, cr_err *err);
+
+/* fsdp2_train, or fsdp2_infer of a reference. */
+typedef struct cr_trainer cr_trainer;
+CR_MUST cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err);
+void cr_trainer_close(cr_trainer *t); /* accepts NULL */
+CR_MUST cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
+                                   cr_record *reply, cr_err *err);
+
+/* fsdp2_infer with the generation engine. */
+typedef struct cr_generator cr_generator;
+CR_MUST cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err);
+void cr_generator_close(cr_generator *g); /* accepts NULL */
+CR_MUST cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
+                                     cr_record *reply, cr_err *err);
+
+cr_dtype cr_dtype_of(const char *name); /* "bf16" or "fp32" */
+cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
+
+#endif

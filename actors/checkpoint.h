@@ -1,0 +1,24 @@
+/* checkpoint.h -- checkpoint-N of a run: complete or not there at all.
+ *
+ * Writers fill checkpoint-N.tmp; finishing it writes manifest.json (every file with size and SHA-256),
+ * syncs, renames it to checkpoint-N, and moves the link `latest`. A reader never sees a partial one.
+ */
+#ifndef CR_CHECKPOINT_H
+#define CR_CHECKPOINT_H
+
+#include "configs/configs.h"
+
+/* The checkpoint that the run resumes, or NULL (owned by the caller), and the step that follows it.
+ * CR_ECONFIG: it is asked for and is not there or not complete. */
+CR_MUST cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *first_step,
+                                     cr_err *err);
+/* An empty checkpoint-STEP.tmp with a folder `state`; owned by the caller. */
+CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder,
+                                      cr_err *err);
+/* keep: how many to keep, 0 all. */
+CR_MUST cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
+                                       int64_t keep, cr_err *err);
+/* Check every file of a checkpoint against its manifest. */
+CR_MUST cr_status cr_checkpoint_verify(const char *path, cr_err *err);
+
+#endif

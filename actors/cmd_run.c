@@ -1,0 +1,135 @@
+/* cmd_run.c -- `croll run`: from one ROLL YAML file to a finished run.
+ *
+ * Everything that can be wrong with the configuration, the data and the folders is found before a
+ * process starts; from then on run.c watches and the pipeline works.
+ */
+#include "actors/checkpoint.h"
+#include "actors/commands.h"
+#include "actors/pipelines.h"
+#include "actors/report.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+static int run_command(int argc, char **argv);
+
+const cr_command cr_command_run = {"run", "run FILE [key=value ..]",
+                                   "Run the job that a ROLL YAML file describes.",
+                                   "croll run configs/stories_keywords.yaml max_steps=20 "
+                                   "actor_train.training_args.learning_rate=1e-4",
+                                   run_command};
+
+/* Refuse a folder that holds a run, unless it is resumed or overwritten. */
+static cr_status prepare_output(const cr_config *config, bool should_overwrite, bool is_resumed,
+                                cr_err *err)
+{
+    static const char *const ours[] = {"metrics.jsonl", "run.log",  "config.yaml", "latest",
+                                       "rollouts",      "exchange", "flight",      "run.html"};
+    char *metrics = cr_path_join(config->output_dir, "config.yaml");
+    bool is_used = cr_file_exists(metrics);
+    struct dirent *entry;
+    DIR *dir;
+
+    cr_free(metrics);
+    if (is_used && !is_resumed && !should_overwrite)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s already holds a run (resume_from_checkpoint=true goes on with it, "
+                       "--overwrite starts anew)",
+                       config->output_dir);
+    if (is_used && should_overwrite && !is_resumed) {
+        for (size_t i = 0; i < CR_COUNT(ours) && err->status == CR_OK; i++) {
+            char *path = cr_path_join(config->output_dir, ours[i]);
+            cr_note(cr_remove_tree(path, err));
+            cr_free(path);
+        }
+        dir = err->status == CR_OK ? opendir(config->output_dir) : NULL;
+        while (dir && err->status == CR_OK && (entry = readdir(dir)))
+            if (strncmp(entry->d_name, "checkpoint-", 11) == 0) {
+                char *path = cr_path_join(config->output_dir, entry->d_name);
+                cr_note(cr_remove_tree(path, err));
+                cr_free(path);
+            }
+        if (dir) closedir(dir);
+    }
+    if (err->status == CR_OK) cr_note(cr_mkdirs(config->output_dir, err));
+    return err->status;
+}
+
+/* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
+static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
+{
+    *fd = open(output_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) != 0)
+        return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", output_dir,
+                       strerror(errno));
+    return CR_OK;
+}
+
+static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
+{
+    char *resume_path = NULL, *config_path = NULL;
+    cr_run run = {.log_fd = -1};
+    int64_t first_step = 0;
+    int lock = -1;
+    cr_status status;
+
+    CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
+    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path != NULL, err));
+    CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
+    config_path = cr_path_join(config->output_dir, "config.yaml");
+    CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
+    cr_log_line(resume_path ? "resuming" : "starting");
+    if (cr_run_open(&run, config, config_path, first_step, err) == CR_OK)
+        status = config->kind == CR_PIPELINE_SFT ? cr_pipeline_sft(&run, resume_path, err)
+                                                 : cr_pipeline_rlvr(&run, resume_path, err);
+    else
+        status = err->status;
+    if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
+        for (int i = 0; i < 50 && cr_child_pump(&run.actors); i++)
+            cr_sleep_s(0.01);
+    }
+    cr_run_close(&run);
+    {
+        cr_err ignored = {0};
+        if (cr_report_write(config->output_dir, config->exp_name, &ignored) != CR_OK)
+            cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
+    }
+out:
+    if (lock >= 0) close(lock);
+    cr_free(resume_path);
+    cr_free(config_path);
+    return err->status;
+}
+
+static int run_command(int argc, char **argv)
+{
+    bool should_overwrite = false, is_help;
+    const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
+                                  "start anew in a folder that holds a run"}};
+    cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    cr_err err = {0};
+
+    if (cr_args_parse(&cr_command_run, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        is_help) {
+        cr_words_free(&words);
+        return 0;
+    }
+    if (err.status == CR_OK && words.num < 1)
+        cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll run --help)");
+    if (err.status == CR_OK)
+        cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
+    cr_diagnostics_print(&d);
+    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &err));
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    cr_words_free(&words);
+    return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_run, &err);
+}

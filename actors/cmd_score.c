@@ -1,0 +1,135 @@
+/* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
+#include "actors/commands.h"
+#include "configs/configs.h"
+#include "rl/rules/rules.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int run(int argc, char **argv);
+
+const cr_command cr_command_score = {
+    "score", "score DOMAIN [--config FILE]",
+    "Score JSON lines (a data row plus \"response\") with a built-in rule.",
+    "echo '{\"id\":1,\"prompt\":\"3+4=\",\"ground_truth\":\"7\",\"response\":\"\\\\boxed{7}\"}' | "
+    "croll score math_rule",
+    run};
+
+static void answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out)
+{
+    cr_err ignored = {0};
+    const json_t *id = json_object_get(row, "id");
+
+    cr_buf_clear(out);
+    cr_buf_adds(out, "{\"id\":");
+    if (id)
+        cr_note(cr_json_add_value(out, id, &ignored));
+    else
+        cr_buf_adds(out, "null");
+    if (error) {
+        cr_buf_adds(out, ",\"error\":");
+        cr_json_add_string(out, error, strlen(error));
+    } else {
+        cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.17g,\"status\":\"%s\",\"detail\":", r->score,
+                    r->reward, r->status);
+        cr_json_add_string(out, r->detail, strlen(r->detail));
+    }
+    cr_buf_adds(out, "}\n");
+}
+
+/* One line; false: it was bad. */
+static bool score_line(cr_rule rule, const char *reward_type, double limit_s, const char *line,
+                       size_t n, long number, cr_buf *out)
+{
+    json_t *row = NULL, *response;
+    cr_rule_result result = {0};
+    cr_err err = {0};
+    char what[40];
+    bool is_good = false;
+
+    snprintf(what, sizeof what, "line %ld", number);
+    if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
+        cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
+    response = json_object_get(row, "response");
+    if (err.status == CR_OK && !json_is_string(response))
+        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
+    if (err.status == CR_OK) {
+        const cr_rule_args a = {row, json_string_value(response),
+                                strlen(json_string_value(response)), reward_type,
+                                cr_now_s() + limit_s};
+        rule(&a, &result);
+        is_good = true;
+    }
+    answer(row, &result, is_good ? NULL : err.msg, out);
+    json_decref(row);
+    return is_good;
+}
+
+static int run(int argc, char **argv)
+{
+    const char *config_path = NULL, *reward_type = NULL, *name;
+    double limit_s = 5;
+    const cr_option options[] = {
+        {"config", CR_OPT_STRING, &config_path, "FILE",
+         "DOMAIN is a domain of this file's rewards, with its settings"},
+        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS", "for one line (default 5)"},
+    };
+    cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    cr_err err = {0};
+    cr_rule rule = NULL;
+    bool is_help, has_bad = false;
+    char *line = NULL;
+    size_t capacity = 0;
+    cr_buf out = {0};
+    long number = 0;
+    ssize_t n;
+
+    if (cr_args_parse(&cr_command_score, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        is_help) {
+        cr_words_free(&words);
+        return 0;
+    }
+    if (err.status == CR_OK && words.num != 1)
+        cr_fail(&err, CR_EUSAGE, "one DOMAIN is needed (see croll score --help)");
+    name = words.num ? words.word[0] : "";
+    if (err.status == CR_OK && config_path) {
+        const cr_reward_config *r;
+        if (cr_config_load(config_path, NULL, 0, &config, &d, &err) != CR_OK)
+            cr_diagnostics_print(&d);
+        r = cr_config_find_reward(&config, name);
+        if (err.status == CR_OK && !r)
+            cr_fail(&err, CR_EUSAGE, "%s has no reward domain '%s'", config_path, name);
+        if (err.status == CR_OK) {
+            name = r->rule ? r->rule : "";
+            reward_type = r->reward_type;
+        }
+    }
+    if (err.status == CR_OK && !(rule = cr_rule_find(name))) {
+        size_t num = 0;
+        while (cr_rule_names[num])
+            num++;
+        const char *near = cr_nearest(name, cr_rule_names, num);
+        cr_fail(&err, CR_EUSAGE,
+                "no rule '%s'%s%s (rules that other issues bring are not available yet)", name,
+                near ? ", did you mean " : "", near ? near : "");
+    }
+    while (rule && (n = getline(&line, &capacity, stdin)) >= 0) {
+        number++;
+        if (strspn(line, " \t\r\n") == (size_t)n) continue;
+        if (!score_line(rule, reward_type, limit_s, line, (size_t)n, number, &out)) has_bad = true;
+        if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
+            break; /* nobody reads any more */
+    }
+    if (has_bad) cr_fail(&err, CR_EFORMAT, "some lines were wrong (see their \"error\")");
+    free(line);
+    cr_buf_free(&out);
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    cr_words_free(&words);
+    return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_score, &err);
+}

@@ -1,0 +1,245 @@
+/* generator.c -- actor_infer: prompts in, samples out, weights by sync.
+ *
+ * Flow 2 of 9. A `generate` command opens the prompts stream to this rank until `pause`. Prompts are
+ * taken while the engine has room for them, so ranks share a rollout by their speed; a sample is put
+ * on its domain's stream as soon as it is finished. A prompt's entry is finished with its last sample:
+ * until then it is pending, and a rank that dies loses nothing.
+ */
+#include "actors/actor.h"
+#include "actors/engine.h"
+#include "models/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct cr_generator {
+    cr_actor *a;
+    cr_replica *replica;
+    cr_engine *engine;
+    cr_tokenizer *tokenizer;
+    char commands[96]; /* this rank's command stream */
+};
+
+/* One prompt in the engine. */
+typedef struct request {
+    cr_entry entry; /* its stream and id; data is gone */
+    cr_record record;
+    const char *domain, *row;
+    size_t domain_bytes, row_bytes, num_left;
+} request;
+
+static void decode_text(void *ctx, const int32_t *ids, size_t num, cr_buf *text)
+{
+    cr_tokenizer_decode(ctx, ids, num, /*skip_special=*/true, text);
+}
+
+cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
+{
+    const cr_config *c = a->config;
+    const cr_worker_config *w = a->ranks->worker;
+    cr_generator *g = CR_NEW(cr_generator);
+    cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
+    cr_engine_limits limits = {.max_running = c->max_running_requests,
+                               .max_model_len =
+                                   w->max_model_len ? w->max_model_len : c->sequence_length};
+    cr_mesh_shape sender;
+
+    *out = NULL;
+    g->a = a;
+    snprintf(g->commands, sizeof g->commands, "cmd:%s:%d", a->ranks->name, a->rank);
+    CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
+    CR_TRY_GOTO(out, cr_model_freeze(a->model, c->train.freeze_module_prefix,
+                                     err)); /* the sender's layout */
+    CR_TRY_GOTO(out, cr_mesh_shape_init(&sender, c->train.num_devices, (int)c->train.fsdp_size,
+                                        (int)c->train.ulysses_size, 1, 0, err));
+    CR_TRY_GOTO(out, cr_replica_create(a->model, a->dev, &wrap, sender.num_fsdp,
+                                       cr_dtype_of(w->dtype), &g->replica, err));
+    CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
+    cr_engine_set_text(g->engine, decode_text, g->tokenizer);
+out:
+    if (err->status == CR_OK)
+        *out = g;
+    else
+        cr_generator_close(g);
+    return err->status;
+}
+
+void cr_generator_close(cr_generator *g)
+{
+    if (!g) return;
+    cr_engine_destroy(g->engine);
+    cr_replica_destroy(g->replica);
+    cr_tokenizer_close(g->tokenizer);
+    cr_free(g);
+}
+
+static cr_status sync_weights(cr_generator *g, cr_err *err)
+{
+    const cr_config *c = g->a->config;
+    const struct cr_role_ranks *train = &g->a->layout.role[CR_ROLE_TRAIN];
+    int *senders = CR_NEW_ARRAY(int, train->num);
+    cr_mesh_shape shape;
+
+    for (int r = 0; r < train->num; r++)
+        senders[r] = train->first + r;
+    if (cr_mesh_shape_init(&shape, train->num, (int)c->train.fsdp_size, (int)c->train.ulysses_size,
+                           1, 0, err) == CR_OK &&
+        cr_weight_sync_receive(g->replica, g->a->world, senders, &shape, g->a->rank, err) == CR_OK)
+        cr_note(cr_engine_set_weights(g->engine, err));
+    cr_free(senders);
+    return err->status;
+}
+
+/* ---- a rollout ---- */
+
+static void request_free(request *r)
+{
+    cr_record_free(&r->record);
+    cr_free(r);
+}
+
+static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
+{
+    const cr_config *c = g->a->config;
+    request *r = CR_NEW(request);
+    const void *prompt, *ids;
+    size_t num_prompt, num_samples;
+    int64_t is_validation;
+    const cr_generating_args *args;
+
+    r->entry = *entry;
+    r->entry.id = r->entry.data = NULL;
+    CR_TRY_GOTO(bad, cr_record_unpack(entry->data, entry->num_bytes, &r->record, err));
+    CR_TRY_GOTO(bad, cr_record_get_text(&r->record, "domain", &r->domain, &r->domain_bytes, err));
+    CR_TRY_GOTO(bad, cr_record_get_text(&r->record, "row", &r->row, &r->row_bytes, err));
+    CR_TRY_GOTO(bad, cr_record_get_int(&r->record, "validation", &is_validation, err));
+    CR_TRY_GOTO(
+        bad, cr_record_get(&r->record, "prompt_ids", CR_RECORD_INT32, &prompt, &num_prompt, err));
+    CR_TRY_GOTO(bad,
+                cr_record_get(&r->record, "sample_ids", CR_RECORD_UINT64, &ids, &num_samples, err));
+    args = is_validation ? &c->validation.generating : &c->infer.generating;
+    cr_generating how = {.temperature = (float)args->temperature,
+                         .top_p = (float)args->top_p,
+                         .min_p = (float)args->min_p,
+                         .top_k = args->top_k,
+                         .repetition_penalty = (float)args->repetition_penalty,
+                         .max_new_tokens = args->max_new_tokens,
+                         .stop = (const char *const *)args->stop_strings,
+                         .num_stop = args->num_stop_strings,
+                         .should_cut_stop = !args->include_stop_str_in_output,
+                         .seed = (uint64_t)c->seed};
+    r->num_left = num_samples;
+    CR_TRY_GOTO(bad,
+                cr_engine_submit(g->engine, prompt, num_prompt, ids, num_samples, &how, r, err));
+    return CR_OK;
+bad:
+    cr_fail_add(err, "prompt %s", entry->id);
+    request_free(r);
+    return err->status;
+}
+
+static cr_status publish(cr_generator *g, cr_generated *s, int64_t version, cr_err *err)
+{
+    request *r = s->user;
+    cr_record record = {0};
+    cr_buf packed = {0};
+    char id[24], stream[96];
+
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)s->sample_id);
+    snprintf(stream, sizeof stream, "generated:%.*s", (int)r->domain_bytes, r->domain);
+    cr_record_set_text(&record, "row", r->row, r->row_bytes);
+    cr_record_set_text(&record, "response", s->text, s->text_bytes);
+    cr_record_set_text(&record, "finish", s->finish, strlen(s->finish));
+    cr_record_set_int(&record, "version", version);
+    cr_record_add(&record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
+    cr_record_add(&record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
+    if (cr_record_pack(&record, &packed, err) == CR_OK) {
+        bool is_last = --r->num_left == 0;
+        if (is_last)
+            cr_note(cr_stream_move(g->a->x, &r->entry, "infer", stream, id, packed.data,
+                                   packed.num_bytes, NULL, err));
+        else
+            cr_note(cr_stream_put(g->a->x, stream, id, packed.data, packed.num_bytes, NULL, err));
+        if (is_last) request_free(r);
+    }
+    cr_record_free(&record);
+    cr_buf_free(&packed);
+    return err->status;
+}
+
+/* Is this entry the pause? Then reply to it. */
+static cr_status take_command(cr_generator *g, const cr_entry *entry, bool *is_pause, cr_err *err)
+{
+    cr_record command, reply = {0};
+    const char *op, *name;
+    size_t n;
+    cr_buf packed = {0};
+
+    CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &command, err));
+    CR_TRY_GOTO(out, cr_record_get_text(&command, "op", &op, &n, err));
+    CR_TRY_GOTO(out, cr_record_get_text(&command, "request", &name, &n, err));
+    if (strcmp(op, "pause") != 0) {
+        cr_fail(err, CR_EFORMAT, "the command %s came while generating", op);
+        goto out;
+    }
+    *is_pause = true;
+    cr_record_set_int(&reply, "status", CR_OK);
+    CR_TRY_GOTO(out, cr_record_pack(&reply, &packed, err));
+    CR_TRY_GOTO(out, cr_reply_put(g->a->x, name, packed.data, packed.num_bytes, err));
+    CR_TRY_GOTO(out, cr_stream_done(g->a->x, entry, "infer", err));
+out:
+    cr_record_free(&command);
+    cr_record_free(&reply);
+    cr_buf_free(&packed);
+    return err->status;
+}
+
+static cr_status generate(cr_generator *g, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    const char *const streams[] = {g->commands, "prompts"};
+    int64_t version, step;
+    bool is_paused = false;
+    char consumer[32];
+    cr_engine_stats before = cr_engine_get_stats(g->engine), after;
+    cr_generated s;
+
+    snprintf(consumer, sizeof consumer, "infer-%d", g->a->rank);
+    CR_TRY(cr_record_get_int(command, "version", &version, err));
+    CR_TRY(cr_record_get_int(command, "step", &step, err));
+    cr_heartbeat_say(g->a->heart, "generating for step %lld", (long long)step);
+    while (!is_paused) {
+        bool is_idle = cr_engine_is_idle(g->engine);
+        cr_entries entries = {0};
+        /* keep a few prompts ahead of the free places, no more: the other ranks want some, too */
+        if (cr_engine_num_waiting(g->engine) == 0)
+            CR_TRY(cr_stream_take(g->a->x, streams, 2, "infer", consumer, 2, is_idle ? 1.0 : 0,
+                                  3600, &entries, err));
+        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
+            if (strcmp(entries.items[i].stream, "prompts") == 0)
+                cr_note(submit(g, &entries.items[i], err));
+            else
+                cr_note(take_command(g, &entries.items[i], &is_paused, err));
+        cr_entries_free(&entries);
+        CR_TRY(err->status);
+        CR_TRY(cr_engine_step(g->engine, err));
+        while (cr_engine_poll(g->engine, &s)) {
+            cr_note(publish(g, &s, version, err));
+            cr_generated_free(&s);
+            CR_TRY(err->status);
+        }
+    }
+    after = cr_engine_get_stats(g->engine);
+    cr_record_set_int(reply, "tokens", after.num_tokens - before.num_tokens);
+    cr_record_set_int(reply, "preempted", after.num_preempted - before.num_preempted);
+    return CR_OK;
+}
+
+cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
+                             cr_record *reply, cr_err *err)
+{
+    cr_generator *g = generator;
+
+    if (strcmp(op, "sync") == 0) return sync_weights(g, err);
+    if (strcmp(op, "generate") == 0) return generate(g, command, reply, err);
+    return cr_fail(err, CR_EFORMAT, "actor_infer does not know the command %s", op);
+}

@@ -1,0 +1,286 @@
+/* pipeline_rlvr.c -- reinforcement learning from verifiable rewards, synchronous form.
+ *
+ * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, reference and
+ * old log-probs, advantages, train, report, checkpoint if due.
+ */
+#include "actors/assemble.h"
+#include "actors/checkpoint.h"
+#include "actors/pipelines.h"
+#include "actors/prompts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct rlvr {
+    cr_run *run;
+    const cr_config *c;
+    cr_tokenizer *tokenizer;
+    cr_chat *chat;
+    cr_dataset data, validation;
+    cr_order *orders;   /* [num_rewards] */
+    cr_cursor *cursors; /* [num_rewards] */
+    int *num_prompts;   /* [num_rewards] of a step */
+    cr_learning learning;
+} rlvr;
+
+/* ---- start ---- */
+
+static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *from, cr_err *err)
+{
+    cr_prompt_maker maker = {s->c, s->tokenizer, s->chat, s->c->prompt_length};
+
+    for (size_t i = 0; i < from->num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->file_names[i], cr_prompt_encode_rlvr, &maker, err));
+    if (data->num_dropped)
+        cr_log(CR_LOG_INFO, "data",
+               "%zu rows dropped: shorter than 6 tokens or longer than prompt_length %lld",
+               data->num_dropped, (long long)s->c->prompt_length);
+    return CR_OK;
+}
+
+/* Domains in order; each but the last gets its share, rounded down, the last the rest. */
+static cr_status split_domains(rlvr *s, cr_err *err)
+{
+    int left = (int)s->c->rollout_batch_size;
+    size_t last = 0;
+
+    for (size_t d = 0; d < s->c->num_rewards; d++)
+        if (s->c->rewards[d].probability > 0) last = d;
+    for (size_t d = 0; d < s->c->num_rewards; d++) {
+        cr_order_init(&s->orders[d], &s->data, (int)d, (uint64_t)s->c->seed);
+        if (s->c->rewards[d].probability <= 0) continue;
+        s->num_prompts[d] =
+            d == last ? left
+                      : (int)(s->c->rewards[d].probability * (double)s->c->rollout_batch_size);
+        left -= s->num_prompts[d];
+        if (s->num_prompts[d] < 1)
+            return cr_fail(err, CR_ECONFIG,
+                           "the domain %s gets no prompt of %lld a step (domain_interleave_probs)",
+                           s->c->rewards[d].domain, (long long)s->c->rollout_batch_size);
+        if ((size_t)s->num_prompts[d] > s->orders[d].num)
+            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu rows, a step takes %d",
+                           s->c->rewards[d].domain, s->orders[d].num, s->num_prompts[d]);
+    }
+    return CR_OK;
+}
+
+static cr_status open_pipeline(rlvr *s, cr_err *err)
+{
+    s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
+    s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
+    s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
+    CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
+    if (!s->c->train.prompt) CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
+    CR_TRY(load_files(s, &s->data, &s->c->train, err));
+    if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
+    CR_TRY(split_domains(s, err));
+    cr_learning_init(&s->learning, s->c);
+    return CR_OK;
+}
+
+/* ---- the state that a checkpoint keeps ---- */
+
+static cr_status save(rlvr *s, int64_t step, cr_err *err)
+{
+    cr_run *run = s->run;
+    json_t *root = json_object(), *cursors = json_object();
+    cr_record command = {0};
+    cr_buf text = {0};
+    char *folder = NULL, *path = NULL;
+
+    for (size_t d = 0; d < s->c->num_rewards; d++)
+        json_object_set_new(cursors, s->c->rewards[d].domain,
+                            json_pack("{s:I,s:I}", "epoch", (json_int_t)s->cursors[d].epoch, "next",
+                                      (json_int_t)s->cursors[d].next));
+    json_object_set_new(root, "step", json_integer(step));
+    json_object_set_new(root, "cursors", cursors);
+    json_object_set_new(root, "learning", cr_learning_to_json(&s->learning));
+    CR_TRY_GOTO(out, cr_checkpoint_begin(run->output_dir, step, &folder, err));
+    path = cr_path_join(folder, "state/pipeline.json");
+    CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
+    CR_TRY_GOTO(out, cr_file_write_atomic(path, text.data, text.num_bytes, err));
+    cr_record_set_text(&command, "folder", folder, strlen(folder));
+    CR_TRY_GOTO(out, cr_run_call(run, CR_ROLE_TRAIN, "save", &command, NULL, err));
+    CR_TRY_GOTO(out,
+                cr_checkpoint_finish(run->output_dir, folder, step, s->c->max_ckpt_to_keep, err));
+out:
+    json_decref(root);
+    cr_record_free(&command);
+    cr_buf_free(&text);
+    cr_free(folder);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
+{
+    char *path = cr_path_join(checkpoint, "state/pipeline.json");
+    json_t *root = NULL, *cursor;
+    cr_record command = {0};
+
+    if (cr_json_read_file(path, &root, err) == CR_OK) {
+        for (size_t d = 0; d < s->c->num_rewards; d++) {
+            cursor = json_object_get(json_object_get(root, "cursors"), s->c->rewards[d].domain);
+            s->cursors[d].epoch = json_integer_value(json_object_get(cursor, "epoch"));
+            s->cursors[d].next = json_integer_value(json_object_get(cursor, "next"));
+        }
+        cr_learning_from_json(&s->learning, json_object_get(root, "learning"));
+        cr_record_set_text(&command, "folder", checkpoint, strlen(checkpoint));
+        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+    }
+    json_decref(root);
+    cr_record_free(&command);
+    cr_free(path);
+    return err->status;
+}
+
+/* ---- phases of a step ---- */
+
+/* Train ranks send, infer ranks receive: both are asked before either is waited for. */
+static cr_status sync_weights(rlvr *s, cr_err *err)
+{
+    cr_run *run = s->run;
+    static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER};
+    cr_request *requests = CR_NEW_ARRAY(cr_request, run->layout.num_ranks);
+    int num = 0;
+
+    for (size_t k = 0; k < CR_COUNT(roles); k++)
+        for (int r = 0; r < run->layout.role[roles[k]].num && err->status == CR_OK; r++) {
+            cr_record command = {0};
+            cr_note(cr_run_send(run, roles[k], r, "sync", &command, &requests[num++], err));
+            cr_record_free(&command);
+        }
+    for (int i = 0; i < num && err->status == CR_OK; i++) {
+        cr_record reply;
+        if (cr_run_wait(run, &requests[i], &reply, err) == CR_OK) cr_record_free(&reply);
+    }
+    cr_free(requests);
+    return err->status;
+}
+
+/* Share of samples with score 1, over all and by tag. */
+static cr_status validate(rlvr *s, int64_t step, const char *prefix, cr_metrics *m, cr_err *err)
+{
+    cr_rollout_args args = {.data = &s->validation,
+                            .group_size = 1,
+                            .step = step,
+                            .version = s->learning.updates,
+                            .is_validation = true};
+    cr_rollout rollout;
+    double right = 0, start = cr_now_s();
+    char tags[32][64];
+    double sums[32] = {0}, counts[32] = {0};
+    size_t num_tags = 0;
+
+    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, err));
+    for (size_t i = 0; i < rollout.num_samples; i++) {
+        const cr_sample *x = &rollout.samples[i];
+        const char *tag =
+            json_string_value(json_object_get(s->validation.rows[x->row].json, "tag"));
+        size_t k = 0;
+        right += x->score == 1;
+        while (tag && k < num_tags && strcmp(tags[k], tag) != 0)
+            k++;
+        if (!tag || k == CR_COUNT(tags)) continue;
+        if (k == num_tags) snprintf(tags[num_tags++], sizeof tags[0], "%.63s", tag);
+        sums[k] += x->score == 1;
+        counts[k]++;
+    }
+    if (rollout.num_samples)
+        cr_metrics_set(m, right / (double)rollout.num_samples, "%s/all/mean", prefix);
+    for (size_t k = 0; k < num_tags; k++)
+        cr_metrics_set(m, sums[k] / counts[k], "%s/%s/mean", prefix, tags[k]);
+    if (!cr_metrics_get(m, "time/val_step")) cr_metrics_set(m, cr_now_s() - start, "time/val_step");
+    cr_rollout_free(&rollout);
+    return CR_OK;
+}
+
+static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
+{
+    for (size_t i = 0; i < 3 && i * r->group_size < r->num_samples; i++) {
+        const cr_sample *x = &r->samples[i * r->group_size];
+        const char *prompt =
+            json_string_value(json_object_get(s->data.rows[x->row].json, "prompt"));
+        cr_buf line = {0};
+        cr_buf_addf(&line, "  step %lld, score %g: ", (long long)step, x->score);
+        cr_json_add_string(&line, prompt ? prompt : "", prompt ? strlen(prompt) : 0);
+        cr_buf_adds(&line, " -> ");
+        cr_json_add_string(&line, x->response, strlen(x->response));
+        cr_log_line(line.data);
+        cr_buf_free(&line);
+    }
+}
+
+static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, cr_err *err)
+{
+    cr_run *run = s->run;
+    double start = cr_now_s(), at = start;
+    cr_rollout rollout = {0};
+    cr_rollout_args args = {
+        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size, step, 0, false};
+    bool is_last = step == s->c->max_steps - 1;
+
+    if (step % s->c->model_update_frequency == 0 || step == run->first_step) {
+        CR_TRY(sync_weights(s, err));
+        cr_metrics_set(m, cr_now_s() - at, "time/step_model_update");
+    }
+    if (s->c->has_validation && step % s->c->eval_steps == 0)
+        CR_TRY(validate(s, step, "val_correct", m, err));
+    args.version = s->learning.updates;
+    at = cr_now_s();
+    CR_TRY(cr_rollout_collect(run, &args, &rollout, err));
+    cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
+    CR_TRY_GOTO(out, cr_rollout_write(run, &rollout, &s->data, step, err));
+    if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
+    CR_TRY_GOTO(out, cr_learn(&s->learning, run, &rollout, &s->data, step, m, err));
+    if (is_last &&
+        s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
+        CR_TRY_GOTO(out, sync_weights(s, err));
+        CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", m, err));
+    }
+    if (is_last || (step > 0 && step % s->c->save_steps == 0)) CR_TRY_GOTO(out, save(s, step, err));
+    cr_metrics_set(m, cr_now_s() - start, "time/step_total");
+    cr_metrics_set(
+        m, (double)(rollout.num_prompt_tokens + rollout.num_response_tokens) / (cr_now_s() - start),
+        "system/tps/tps");
+    CR_TRY_GOTO(out, cr_tracker_log(run->tracker, step, m, err));
+    cr_view_step(run->view, step, m, cr_now_s() - start);
+    if (cr_metrics_get(m, "final/val_correct/all/mean"))
+        cr_log(CR_LOG_INFO, "rlvr", "validation after the last step: %.4f",
+               *cr_metrics_get(m, "final/val_correct/all/mean"));
+out:
+    cr_rollout_free(&rollout);
+    return err->status;
+}
+
+cr_status cr_pipeline_rlvr(cr_run *run, const char *resume_path, cr_err *err)
+{
+    rlvr s = {.run = run, .c = run->config};
+    cr_metrics m = {0};
+
+    CR_TRY_GOTO(out, open_pipeline(&s, err));
+    CR_TRY_GOTO(out, cr_tracker_open(run->output_dir, s.c->track_with,
+                                     s.c->tracker_log_dir ? s.c->tracker_log_dir : run->output_dir,
+                                     run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, s.c->max_steps, "critic/score/mean");
+    if (resume_path) CR_TRY_GOTO(out, resume(&s, resume_path, err));
+    for (run->step = run->first_step; run->step < s.c->max_steps && err->status == CR_OK;
+         run->step++) {
+        cr_metrics_clear(&m);
+        CR_TRY_GOTO(out, one_step(&s, run->step, &m, err));
+    }
+out:
+    cr_metrics_free(&m);
+    for (size_t d = 0; s.orders && d < s.c->num_rewards; d++)
+        cr_order_free(&s.orders[d]);
+    cr_learning_free(&s.learning);
+    cr_free(s.orders);
+    cr_free(s.cursors);
+    cr_free(s.num_prompts);
+    cr_dataset_free(&s.data);
+    cr_dataset_free(&s.validation);
+    cr_chat_close(s.chat);
+    cr_tokenizer_close(s.tokenizer);
+    return err->status;
+}

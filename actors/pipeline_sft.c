@@ -1,0 +1,187 @@
+/* pipeline_sft.c -- supervised fine-tuning: rows in file order, one optimizer update a step. */
+#include "actors/checkpoint.h"
+#include "actors/pipelines.h"
+#include "actors/prompts.h"
+#include "rl/rl.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sft {
+    cr_run *run;
+    const cr_config *c;
+    cr_tokenizer *tokenizer;
+    cr_chat *chat;
+    cr_dataset data;
+    size_t batch; /* rows of a step: dp * b * GA */
+    int64_t num_steps, schedule_steps, warmup;
+    cr_schedule schedule;
+} sft;
+
+static cr_status load(sft *s, cr_err *err)
+{
+    cr_prompt_maker maker = {.config = s->c};
+
+    CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
+    CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
+    maker.tokenizer = s->tokenizer;
+    maker.chat = s->chat;
+    for (size_t i = 0; i < s->c->train.num_file_names; i++)
+        CR_TRY(cr_dataset_load(&s->data, s->c->train.file_names[i], cr_prompt_encode_sft, &maker,
+                               err));
+    s->batch =
+        (size_t)(s->c->train.num_devices / s->c->train.ulysses_size *
+                 s->c->train.per_device_train_batch_size * s->c->train.gradient_accumulation_steps);
+    if (s->data.num_rows < s->batch)
+        return cr_fail(err, CR_ECONFIG, "the data has %zu rows, a step takes %zu", s->data.num_rows,
+                       s->batch);
+    s->schedule_steps = s->c->train.num_train_epochs * (int64_t)(s->data.num_rows / s->batch);
+    s->num_steps = s->schedule_steps < s->c->max_steps ? s->schedule_steps : s->c->max_steps;
+    s->warmup = s->c->train.warmup_steps
+                    ? s->c->train.warmup_steps
+                    : (int64_t)ceil((double)s->schedule_steps * s->c->train.warmup_ratio);
+    for (int k = 0; k < CR_NUM_SCHEDULES; k++)
+        if (strcmp(cr_schedule_names[k], s->c->train.lr_scheduler_type) == 0)
+            s->schedule = (cr_schedule)k;
+    return CR_OK;
+}
+
+/* Rows rank, rank + dp, .. of the step's batch, as one record. */
+static void fill(const sft *s, int64_t step, int rank, int num_dp, cr_record *r, cr_buf buffers[4],
+                 float lr[1], float counts[5])
+{
+    size_t per_epoch = s->data.num_rows / s->batch, first = (size_t)step % per_epoch * s->batch;
+
+    for (size_t k = 0; k < s->batch; k++) {
+        const cr_row *row = &s->data.rows[first + k];
+        int32_t prompt = (int32_t)row->num_prompt,
+                length = (int32_t)(row->num_ids - row->num_prompt), mini = 0;
+        counts[2] +=
+            (float)(prompt > 0 ? length
+                               : length - 1); /* the first token has nothing to be predicted from */
+        if ((int)(k % (size_t)num_dp) != rank) continue;
+        if (prompt == 0) prompt = 1, length--;
+        cr_buf_add(&buffers[0], &prompt, 4);
+        cr_buf_add(&buffers[1], &length, 4);
+        cr_buf_add(&buffers[2], &mini, 4);
+        cr_buf_add(&buffers[3], row->ids, row->num_ids * 4);
+    }
+    if (counts[2] < 1) counts[2] = 1;
+    lr[0] = (float)cr_learning_rate(s->schedule, s->c->train.learning_rate, s->warmup,
+                                    s->schedule_steps, step);
+    static const char *const names[] = {"prompts", "lengths", "mini", "ids"};
+    for (int i = 0; i < 4; i++)
+        cr_record_add(r, names[i], CR_RECORD_INT32, buffers[i].data ? buffers[i].data : "",
+                      buffers[i].num_bytes / 4);
+    cr_record_add(r, "lr", CR_RECORD_FLOAT32, lr, 1);
+    cr_record_add(r, "counts", CR_RECORD_FLOAT32, counts, 5);
+    cr_record_set_int(r, "minis", 1);
+}
+
+static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
+{
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
+    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
+    double start = cr_now_s(), loss = 0, norm = 0, tokens = 0, lr_now = 0;
+    int64_t skipped = 0;
+
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        cr_record record = {0};
+        cr_buf buffers[4] = {{0}, {0}, {0}, {0}};
+        float lr[1], counts[5] = {1, 1, 0, 1, 1};
+        fill(s, step, r, num, &record, buffers, lr, counts);
+        lr_now = lr[0];
+        if (r == 0) tokens = counts[2];
+        cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &record, &requests[r], err));
+        cr_record_free(&record);
+        for (int i = 0; i < 4; i++)
+            cr_buf_free(&buffers[i]);
+    }
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        cr_record reply;
+        double x;
+        if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
+        if (cr_record_get_real(&reply, "total_loss", &x, err) == CR_OK) loss += x;
+        cr_note(cr_record_get_real(&reply, "grad_norm", &norm, err));
+        cr_note(cr_record_get_int(&reply, "skipped", &skipped, err));
+        cr_record_free(&reply);
+    }
+    cr_free(requests);
+    CR_TRY(err->status);
+    if (skipped)
+        cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",
+               (long long)step);
+    cr_metrics_set(m, loss, "sft_train/loss");
+    cr_metrics_set(m, skipped ? (double)NAN : norm, "sft_train/grad_norm");
+    cr_metrics_set(m, lr_now, "sft_train/lr");
+    cr_metrics_set(m, tokens, "sft_train/tokens");
+    cr_metrics_set(m, cr_now_s() - start, "time/step_train");
+    cr_metrics_set(m, tokens / (cr_now_s() - start), "system/tps/tps");
+    return CR_OK;
+}
+
+static cr_status save(sft *s, int64_t step, cr_err *err)
+{
+    cr_record command = {0};
+    char *folder;
+
+    CR_TRY(cr_checkpoint_begin(s->run->output_dir, step, &folder, err));
+    cr_record_set_text(&command, "folder", folder, strlen(folder));
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err) == CR_OK)
+        cr_note(
+            cr_checkpoint_finish(s->run->output_dir, folder, step, s->c->max_ckpt_to_keep, err));
+    cr_record_free(&command);
+    cr_free(folder);
+    return err->status;
+}
+
+static cr_status steps(sft *s, const char *resume_path, cr_err *err)
+{
+    cr_run *run = s->run;
+    cr_metrics m = {0};
+    cr_record command = {0};
+
+    if (resume_path) {
+        cr_record_set_text(&command, "folder", resume_path, strlen(resume_path));
+        cr_note(cr_run_call(run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+        cr_record_free(&command);
+    }
+    for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;
+         run->step++) {
+        double start = cr_now_s();
+        bool is_last = run->step == s->num_steps - 1;
+        cr_metrics_clear(&m);
+        CR_TRY_GOTO(out, train(s, run->step, &m, err));
+        if (is_last || (run->step > 0 && run->step % s->c->save_steps == 0))
+            CR_TRY_GOTO(out, save(s, run->step, err));
+        cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
+        CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
+        cr_view_step(run->view, run->step, &m, cr_now_s() - start);
+        CR_TRY_GOTO(out, cr_run_watch(run, err));
+    }
+out:
+    if (err->status == CR_ESIGNAL && run->step > run->first_step) { /* what is done is kept */
+        cr_err ignored = {0};
+        if (save(s, run->step - 1, &ignored) != CR_OK)
+            cr_log(CR_LOG_WARN, "sft", "the state could not be saved: %s", ignored.msg);
+    }
+    cr_metrics_free(&m);
+    return err->status;
+}
+
+cr_status cr_pipeline_sft(cr_run *run, const char *resume_path, cr_err *err)
+{
+    sft s = {.run = run, .c = run->config};
+
+    if (load(&s, err) == CR_OK &&
+        cr_tracker_open(run->output_dir, s.c->track_with,
+                        s.c->tracker_log_dir ? s.c->tracker_log_dir : run->output_dir,
+                        run->first_step, &run->tracker, err) == CR_OK) {
+        run->view = cr_view_create(run->first_step, s.num_steps, "sft_train/loss");
+        cr_note(steps(&s, resume_path, err));
+    }
+    cr_dataset_free(&s.data);
+    cr_chat_close(s.chat);
+    cr_tokenizer_close(s.tokenizer);
+    return err->status;
+}

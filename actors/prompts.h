@@ -1,0 +1,26 @@
+/* prompts.h -- from a data row to token ids: templates, domains, labels (rlvr.md 5, 6).
+ *
+ * Flow 1 of 9. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
+ * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and
+ * answer, labels on the answer only.
+ */
+#ifndef CR_PROMPTS_H
+#define CR_PROMPTS_H
+
+#include "actors/data.h"
+#include "configs/configs.h"
+#include "models/chat.h"
+#include "models/tokenizer.h"
+
+typedef struct cr_prompt_maker {
+    const cr_config *config;
+    cr_tokenizer *tokenizer; /* borrowed */
+    cr_chat *chat;           /* borrowed */
+    int64_t prompt_length;
+} cr_prompt_maker;
+
+/* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */
+CR_MUST cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err);
+CR_MUST cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err);
+
+#endif

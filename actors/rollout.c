@@ -1,0 +1,328 @@
+/* rollout.c -- see rollout.h. */
+#include "actors/rollout.h"
+#include "rl/rl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One group in flight. */
+typedef struct flight {
+    cr_sample *samples; /* [group_size] (owned) */
+    size_t num_come;
+    int domain;
+    bool is_kept;
+} flight;
+
+typedef struct collector {
+    cr_run *run;
+    const cr_rollout_args *args;
+    flight *flights;
+    size_t num, capacity, num_done, num_kept;
+    size_t num_filtered;
+} collector;
+
+static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
+{
+    return (uint64_t)args->is_validation << 63 | (uint64_t)args->step << 40 | (uint64_t)draw << 16 |
+           (uint64_t)index;
+}
+
+/* Put one prompt on the stream. */
+static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
+{
+    const cr_rollout_args *args = c->args;
+    const cr_row *row = &args->data->rows[row_index];
+    uint64_t *ids = CR_NEW_ARRAY(uint64_t, args->group_size);
+    cr_record record = {0};
+    cr_buf packed = {0};
+    char name[32];
+    flight f = {.samples = CR_NEW_ARRAY(cr_sample, args->group_size), .domain = domain};
+
+    for (size_t i = 0; i < args->group_size; i++) {
+        ids[i] = id_of(args, c->num, i);
+        f.samples[i] = (cr_sample){.id = ids[i], .domain = domain, .row = row_index};
+    }
+    if (c->num == c->capacity) {
+        size_t want = c->capacity ? 2 * c->capacity : 64;
+        c->flights = cr_realloc(c->flights, c->num * sizeof f, want * sizeof f);
+        c->capacity = want;
+    }
+    snprintf(name, sizeof name, "%016llx", (unsigned long long)ids[0]);
+    c->flights[c->num++] = f;
+    cr_record_set_text(&record, "row", row->text, strlen(row->text));
+    cr_record_set_text(&record, "domain", c->run->config->rewards[domain].domain,
+                       strlen(c->run->config->rewards[domain].domain));
+    cr_record_set_int(&record, "validation", args->is_validation);
+    cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, row->ids, row->num_ids);
+    cr_record_add(&record, "sample_ids", CR_RECORD_UINT64, ids, args->group_size);
+    if (cr_record_pack(&record, &packed, err) == CR_OK)
+        cr_note(
+            cr_stream_put(c->run->x, "prompts", name, packed.data, packed.num_bytes, NULL, err));
+    cr_record_free(&record);
+    cr_buf_free(&packed);
+    cr_free(ids);
+    return err->status;
+}
+
+/* A group is complete: does the query filter of its domain keep it? */
+static bool is_kept(const collector *c, const flight *f)
+{
+    const cr_reward_config *reward = &c->run->config->rewards[f->domain];
+    double *scores;
+    bool kept = true;
+
+    if (c->args->is_validation || c->args->group_size < 2) return true;
+    scores = CR_NEW_ARRAY(double, c->args->group_size);
+    for (size_t i = 0; i < c->args->group_size; i++)
+        scores[i] = f->samples[i].reward;
+    if (reward->filter.type == CR_FILTER_MEAN)
+        kept = cr_filter_mean(scores, c->args->group_size, reward->filter.threshold_down,
+                              reward->filter.threshold_up);
+    if (reward->filter.type == CR_FILTER_STD)
+        kept = cr_filter_std(scores, c->args->group_size, reward->filter.std_threshold);
+    cr_free(scores);
+    return kept;
+}
+
+static cr_status read_sample(const cr_record *r, cr_sample *s, cr_err *err)
+{
+    const void *ids, *log_probs;
+    const char *text;
+    size_t num_ids, num_log_probs, n;
+
+    CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
+    CR_TRY(cr_record_get(r, "log_probs", CR_RECORD_FLOAT32, &log_probs, &num_log_probs, err));
+    if (num_ids != num_log_probs)
+        return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu log-probs", num_ids, num_log_probs);
+    CR_TRY(cr_record_get_real(r, "score", &s->score, err));
+    CR_TRY(cr_record_get_real(r, "reward", &s->reward, err));
+    CR_TRY(cr_record_get_int(r, "version", &s->version, err));
+    if (!isfinite(s->score) || !isfinite(s->reward))
+        return cr_fail(err, CR_EFORMAT, "the score is not finite");
+    CR_TRY(cr_record_get_text(r, "finish", &text, &n, err));
+    snprintf(s->finish, sizeof s->finish, "%s", text);
+    CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
+    snprintf(s->status, sizeof s->status, "%s", text);
+    CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
+    s->detail = cr_strndup(text, n);
+    CR_TRY(cr_record_get_text(r, "response", &text, &n, err));
+    s->response = cr_strndup(text, n);
+    s->num_ids = num_ids;
+    s->ids = CR_NEW_ARRAY(int32_t, num_ids);
+    s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);
+    memcpy(s->ids, ids, num_ids * sizeof *s->ids);
+    memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
+    s->has_come = true;
+    return CR_OK;
+}
+
+/* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
+static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+{
+    unsigned long long id = strtoull(entry->id, NULL, 16);
+    size_t draw = id >> 16 & 0xFFFFFF, index = id & 0xFFFF;
+    cr_record record = {0};
+    flight *f;
+    cr_sample *s;
+
+    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id ||
+        c->flights[draw].samples[index].has_come)
+        return cr_stream_done(c->run->x, entry, "pipeline", err);
+    f = &c->flights[draw];
+    s = &f->samples[index];
+    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
+        cr_note(read_sample(&record, s, err));
+    cr_record_free(&record);
+    CR_TRY(cr_fail_add(err, "sample %s", entry->id));
+    CR_TRY(cr_stream_done(c->run->x, entry, "pipeline", err));
+    if (++f->num_come < c->args->group_size) return CR_OK;
+    c->num_done++;
+    f->is_kept = is_kept(c, f);
+    if (f->is_kept) {
+        c->num_kept++;
+        return CR_OK;
+    }
+    c->num_filtered++;
+    if (c->num_filtered > 50 * c->args->group_size + 20 * c->num_kept + 1000)
+        return cr_fail(err, CR_ECONFIG,
+                       "the query filter of %s rejected %zu groups and kept %zu: no batch can be "
+                       "filled (widen query_filter_config, or raise temperature)",
+                       c->run->config->rewards[f->domain].domain, c->num_filtered, c->num_kept);
+    return ask(c, f->domain,
+               cr_order_draw(&c->args->orders[f->domain], &c->args->cursors[f->domain]), err);
+}
+
+static cr_status ask_all(collector *c, cr_err *err)
+{
+    const cr_rollout_args *args = c->args;
+
+    if (args->is_validation) {
+        for (size_t i = 0; i < args->data->num_rows; i++)
+            if (args->data->rows[i].domain >= 0)
+                CR_TRY(ask(c, args->data->rows[i].domain, (uint32_t)i, err));
+        return CR_OK;
+    }
+    for (size_t d = 0; d < c->run->config->num_rewards; d++)
+        for (int i = 0; i < args->num_prompts[d]; i++)
+            CR_TRY(ask(c, (int)d, cr_order_draw(&args->orders[d], &args->cursors[d]), err));
+    return CR_OK;
+}
+
+static cr_status collect(collector *c, cr_err *err)
+{
+    static const char *const scored[] = {"scored"};
+
+    CR_TRY(ask_all(c, err));
+    while (c->num_done < c->num) {
+        cr_entries entries;
+        CR_TRY(cr_stream_take(c->run->x, scored, 1, "pipeline", "pipeline", 64, 0.2, 60, &entries,
+                              err));
+        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
+            cr_note(accept(c, &entries.items[i], err));
+        cr_entries_free(&entries);
+        CR_TRY(err->status);
+        CR_TRY(cr_run_watch(c->run, err));
+        if (c->run->view)
+            cr_view_progress(c->run->view, "step %lld: %zu of %zu groups %s",
+                             (long long)c->args->step, c->num_done, c->num,
+                             c->args->is_validation ? "validated" : "scored");
+    }
+    return CR_OK;
+}
+
+/* Groups in order of domain, then of draw. */
+static void order_groups(collector *c, cr_rollout *out)
+{
+    out->group_size = c->args->group_size;
+    out->samples = CR_NEW_ARRAY(cr_sample, c->num_kept * out->group_size);
+    for (size_t d = 0; d < c->run->config->num_rewards; d++)
+        for (size_t i = 0; i < c->num; i++) {
+            flight *f = &c->flights[i];
+            if (!f->is_kept || f->domain != (int)d) continue;
+            for (size_t k = 0; k < out->group_size; k++) {
+                cr_sample *s = &out->samples[out->num_samples++];
+                *s = f->samples[k];
+                f->samples[k] = (cr_sample){.id = 0};
+                s->group = out->num_groups;
+                out->num_timeouts += strcmp(s->status, "timeout") == 0;
+                out->num_errors += strcmp(s->status, "error") == 0;
+                out->num_response_tokens += s->num_ids;
+                out->num_prompt_tokens += c->args->data->rows[s->row].num_ids;
+            }
+            out->num_groups++;
+        }
+    out->num_drawn = c->num;
+    out->num_filtered = c->num_filtered;
+}
+
+static void sample_free(cr_sample *s)
+{
+    cr_free(s->ids);
+    cr_free(s->log_prob_infer);
+    cr_free(s->log_prob_old);
+    cr_free(s->log_prob_ref);
+    cr_free(s->response);
+    cr_free(s->detail);
+}
+
+static cr_status clear_streams(cr_run *run, cr_err *err)
+{
+    char name[96];
+
+    CR_TRY(cr_stream_clear(run->x, "prompts", "infer", err));
+    CR_TRY(cr_stream_clear(run->x, "scored", "pipeline", err));
+    for (size_t i = 0; i < run->config->num_rewards; i++) {
+        snprintf(name, sizeof name, "generated:%s", run->config->rewards[i].domain);
+        CR_TRY(cr_stream_clear(run->x, name, "reward", err));
+    }
+    return CR_OK;
+}
+
+cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out, cr_err *err)
+{
+    collector c = {.run = run, .args = args};
+    int num_infer = run->layout.role[CR_ROLE_INFER].num;
+    cr_request *requests = CR_NEW_ARRAY(cr_request, num_infer);
+    cr_record command = {0};
+    double start = cr_now_s();
+
+    *out = (cr_rollout){0};
+    cr_record_set_int(&command, "step", args->step);
+    cr_record_set_int(&command, "version", args->version);
+    for (int r = 0; r < num_infer && err->status == CR_OK; r++)
+        cr_note(cr_run_send(run, CR_ROLE_INFER, r, "generate", &command, &requests[r], err));
+    if (err->status == CR_OK) cr_note(collect(&c, err));
+    out->generate_s = cr_now_s() - start;
+    if (err->status == CR_OK)
+        cr_note(cr_run_call(run, CR_ROLE_INFER, "pause", &command, NULL, err));
+    for (int r = 0; r < num_infer && err->status == CR_OK; r++) {
+        cr_record reply;
+        cr_note(cr_run_wait(run, &requests[r], &reply, err));
+        if (err->status == CR_OK) cr_record_free(&reply);
+    }
+    if (err->status == CR_OK) cr_note(clear_streams(run, err));
+    if (err->status == CR_OK) order_groups(&c, out);
+    for (size_t i = 0; i < c.num; i++) {
+        for (size_t k = 0; k < args->group_size; k++)
+            sample_free(&c.flights[i].samples[k]);
+        cr_free(c.flights[i].samples);
+    }
+    cr_free(c.flights);
+    cr_free(requests);
+    cr_record_free(&command);
+    return err->status;
+}
+
+void cr_rollout_free(cr_rollout *rollout)
+{
+    for (size_t i = 0; i < rollout->num_samples; i++)
+        sample_free(&rollout->samples[i]);
+    cr_free(rollout->samples);
+    *rollout = (cr_rollout){0};
+}
+
+cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const cr_dataset *data,
+                           int64_t step, cr_err *err)
+{
+    char *folder = cr_path_join(run->output_dir, "rollouts"),
+         *path = cr_asprintf("%s/step-%06lld.jsonl", folder, (long long)step);
+    cr_buf out = {0};
+
+    cr_note(cr_mkdirs(folder, err));
+    for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++) {
+        const cr_sample *s = &rollout->samples[i];
+        const cr_row *row = &data->rows[s->row];
+        json_t *prompt = json_object_get(row->json, "prompt");
+        cr_buf_addf(&out,
+                    "{\"id\":\"%016llx\",\"group\":%zu,\"domain\":", (unsigned long long)s->id,
+                    s->group);
+        cr_json_add_string(&out, run->config->rewards[s->domain].domain,
+                           strlen(run->config->rewards[s->domain].domain));
+        cr_buf_adds(&out, ",\"prompt\":");
+        if (json_is_string(prompt))
+            cr_json_add_string(&out, json_string_value(prompt), json_string_length(prompt));
+        else
+            cr_buf_adds(&out, "null");
+        cr_buf_adds(&out, ",\"response\":");
+        cr_json_add_string(&out, s->response, strlen(s->response));
+        cr_buf_adds(&out, ",\"prompt_ids\":");
+        cr_json_add_ids(&out, row->ids, row->num_ids);
+        cr_buf_adds(&out, ",\"ids\":");
+        cr_json_add_ids(&out, s->ids, s->num_ids);
+        cr_buf_adds(&out, ",\"log_probs\":");
+        if (cr_json_add_floats(&out, s->log_prob_infer, s->num_ids, err) != CR_OK) break;
+        cr_buf_addf(&out, ",\"score\":%.9g,\"reward\":%.9g,\"status\":", s->score, s->reward);
+        cr_json_add_string(&out, s->status, strlen(s->status));
+        cr_buf_adds(&out, ",\"finish\":");
+        cr_json_add_string(&out, s->finish, strlen(s->finish));
+        cr_buf_addf(&out, ",\"version\":%lld}\n", (long long)s->version);
+    }
+    if (err->status == CR_OK)
+        cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
+    cr_buf_free(&out);
+    cr_free(path);
+    cr_free(folder);
+    return err->status;
+}

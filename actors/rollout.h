@@ -1,0 +1,64 @@
+/* rollout.h -- all groups of one step: prompts out, scored samples back, in a repeatable order.
+ *
+ * Flows 1 to 4 of 9. A group is the samples of one prompt. Groups are drawn from the cursors of their
+ * domains; a group that the domain's query filter rejects is replaced by the next prompt, so what is
+ * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
+ * (domain, draw, index).
+ *
+ * Sample ids: bit 63 for validation, then step (23 bits), draw (24 bits), index (16 bits). They key
+ * the random numbers of generation, name the sample in every file, and make retries harmless.
+ *
+ * A rollout owns its samples (cr_rollout_free).
+ */
+#ifndef CR_ROLLOUT_H
+#define CR_ROLLOUT_H
+
+#include "actors/data.h"
+#include "actors/run.h"
+
+typedef struct cr_sample {
+    uint64_t id;
+    int domain;                         /* index into config->rewards */
+    size_t group;                       /* place of its group in the rollout */
+    uint32_t row;                       /* index into the data set */
+    int32_t *ids;                       /* response tokens; the prompt is data->rows[row].ids */
+    float *log_prob_infer;              /* [num_ids] */
+    float *log_prob_old, *log_prob_ref; /* [num_ids], filled by the pipeline, NULL until then */
+    size_t num_ids;
+    char *response; /* text */
+    char finish[8]; /* "stop" or "length" */
+    char status[12], *detail;
+    double score, reward;
+    int64_t version; /* weight version it was sampled with */
+    bool has_come;
+} cr_sample;
+
+typedef struct cr_rollout {
+    cr_sample *samples; /* [num_groups * group_size], groups adjacent */
+    size_t num_samples, num_groups, group_size;
+    size_t num_drawn, num_filtered;  /* groups asked for, and rejected by the query filter */
+    size_t num_timeouts, num_errors; /* statuses of samples */
+    double generate_s;               /* until the last sample was there */
+    size_t num_prompt_tokens, num_response_tokens;
+} cr_rollout;
+
+typedef struct cr_rollout_args {
+    const cr_dataset *data;
+    cr_order *orders;       /* [num_rewards] of each domain */
+    cr_cursor *cursors;     /* [num_rewards], moved on */
+    const int *num_prompts; /* [num_rewards] groups wanted of each domain */
+    size_t group_size;
+    int64_t step, version;
+    bool
+        is_validation; /* every row once in file order: orders and cursors are not used, no filter */
+} cr_rollout_args;
+
+/* Ask, wait, order. The actors must hold the weights of `version`. */
+CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
+                                     cr_err *err);
+void cr_rollout_free(cr_rollout *rollout);
+/* rollouts/step-000000.jsonl: one line a sample, in order. */
+CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,
+                                   const cr_dataset *data, int64_t step, cr_err *err);
+
+#endif

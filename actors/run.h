@@ -1,0 +1,76 @@
+/* run.h -- a running job as the pipelines see it: its processes, its exchange, its files.
+ *
+ * `croll run` opens a cr_run: it starts Redis, the actor ranks (one mpirun) and the reward workers,
+ * and from then on watches them in every wait: a dead reward worker is started again, a dead Redis
+ * too, a dead or silent actor rank ends the run with a sentence that names it. The pipelines (rlvr,
+ * sft) only call the functions below.
+ *
+ * Threads: the launcher's only one. Failures: cr_run_close ends every process and leaves no file
+ * behind that blocks the next start.
+ */
+#ifndef CR_RUN_H
+#define CR_RUN_H
+
+#include "actors/children.h"
+#include "actors/metrics.h"
+#include "actors/roles.h"
+#include "actors/view.h"
+#include "configs/configs.h"
+#include "exchange/exchange.h"
+#include "exchange/record.h"
+
+enum { CR_RUN_REWARDS = 256 };
+
+typedef struct cr_reward_child {
+    cr_child child;
+    const char *domain; /* borrowed from the configuration */
+    int worker, num_starts;
+} cr_reward_child;
+
+typedef struct cr_run {
+    const cr_config *config; /* borrowed */
+    cr_layout layout;
+    char *output_dir, *config_path; /* owned */
+    int64_t first_step, step;       /* step: the one that runs now, for messages */
+    cr_exchange *x;
+    cr_server_plan server_plan;
+    cr_child server, actors;
+    cr_reward_child rewards[CR_RUN_REWARDS];
+    size_t num_rewards;
+    struct cr_life { /* of each actor rank */
+        char last[160];
+        double moved_s; /* when its count moved */
+    } * lives;
+    double looked_s;
+    int64_t num_requests;
+    cr_tracker *tracker;
+    cr_view *view;
+    int log_fd;
+} cr_run;
+
+/* Start everything. first_step: 0, or the one behind the checkpoint that is resumed. */
+CR_MUST cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
+                              int64_t first_step, cr_err *err);
+/* End everything; how: what the run ended with (shown when it is a failure). */
+void cr_run_close(cr_run *run);
+
+/* Look after the children; fails when the run cannot go on. Called by every wait below. */
+CR_MUST cr_status cr_run_watch(cr_run *run, cr_err *err);
+
+/* Send a command to one rank of a role. request: where its reply will lie. */
+typedef struct cr_request {
+    char name[32];
+    cr_role role;
+    int rank;
+    const char *op; /* borrowed, static */
+} cr_request;
+CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
+                              cr_request *out, cr_err *err);
+/* Wait for its reply; a reply that is a failure becomes ours, with role, rank and step. */
+CR_MUST cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply,
+                              cr_err *err);
+/* The same command to every rank of a role; replies (may be NULL) has one record a rank. */
+CR_MUST cr_status cr_run_call(cr_run *run, cr_role role, const char *op, cr_record *args,
+                              cr_record *replies, cr_err *err);
+
+#endif

@@ -1,0 +1,515 @@
+/* trainer.c -- actor_train, sft_train and reference: passes over records of samples.
+ *
+ * Flow 5, 7, 8 and 9. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
+ * `ids` (both, joined); per response token whatever the loss needs. Micro-batches are packed from
+ * per_device_train_batch_size (or infer_batch_size) samples; all ranks run the same number.
+ */
+#include "actors/actor.h"
+#include "rl/rl.h"
+
+#include <math.h>
+#include <string.h>
+
+struct cr_trainer {
+    cr_actor *a;
+    cr_fsdp *f;
+    bool is_train;
+    /* the micro-batch that runs */
+    int32_t *ids, *positions, *labels, *cu;
+    size_t capacity_tokens, capacity_samples;
+    double *work; /* per response token, 10 arrays */
+    size_t capacity_work;
+    size_t *start; /* [capacity_samples + 1] */
+};
+
+/* A record's samples. */
+typedef struct samples {
+    const int32_t *prompts, *lengths, *ids, *mini;
+    size_t num, num_ids, num_tokens;
+    size_t *first_id, *first_token; /* [num] (owned) */
+    const float *old, *ref, *infer, *advantages, *mask, *final, *scores, *weights;
+} samples;
+
+cr_dtype cr_dtype_of(const char *name)
+{
+    return strcmp(name, "bf16") == 0 ? CR_BF16 : CR_F32;
+}
+
+cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
+{
+    return (cr_wrap_policy){w->num_wrap_classes ? (const char *const *)w->wrap_classes : NULL,
+                            w->num_wrap_classes, w->wrap_embeddings, w->wrap_lm_output};
+}
+
+cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
+{
+    const cr_worker_config *w = a->ranks->worker;
+    cr_trainer *t = CR_NEW(cr_trainer);
+    cr_fsdp_args args = {.is_train = a->role == CR_ROLE_TRAIN,
+                         .param_dtype = cr_dtype_of(w->dtype),
+                         .reduce_dtype =
+                             strcmp(w->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
+                         .reshard = w->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
+                                    : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
+                                                                 : CR_RESHARD_NEVER,
+                         .should_recompute = w->should_recompute,
+                         .wrap = cr_wrap_policy_of(w),
+                         .source = w->model_path,
+                         .seed = (uint64_t)a->config->seed,
+                         .beta1 = w->adam_beta1,
+                         .beta2 = w->adam_beta2,
+                         .eps = 1e-8,
+                         .weight_decay = w->weight_decay,
+                         .max_grad_norm = a->config->algorithm.max_grad_norm};
+
+    *out = NULL;
+    t->a = a;
+    t->is_train = args.is_train;
+    if ((!t->is_train || cr_model_freeze(a->model, w->freeze_module_prefix, err) == CR_OK))
+        cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
+    if (err->status == CR_OK)
+        *out = t;
+    else
+        cr_trainer_close(t);
+    return err->status;
+}
+
+void cr_trainer_close(cr_trainer *t)
+{
+    if (!t) return;
+    cr_fsdp_destroy(t->f);
+    cr_free(t->ids);
+    cr_free(t->positions);
+    cr_free(t->labels);
+    cr_free(t->cu);
+    cr_free(t->work);
+    cr_free(t->start);
+    cr_free(t);
+}
+
+/* ---- records ---- */
+
+static cr_status get_floats(const cr_record *r, const char *name, size_t num, const float **out,
+                            cr_err *err)
+{
+    const void *data;
+    size_t n;
+
+    CR_TRY(cr_record_get(r, name, CR_RECORD_FLOAT32, &data, &n, err));
+    if (n != num) return cr_fail(err, CR_EFORMAT, "%s has %zu numbers, expected %zu", name, n, num);
+    *out = data;
+    return CR_OK;
+}
+
+static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
+                          cr_err *err)
+{
+    const void *data;
+
+    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
+    *out = data;
+    return CR_OK;
+}
+
+static cr_status read_samples(const cr_trainer *t, const cr_record *r, samples *s, cr_err *err)
+{
+    size_t num_prompts, num_minis;
+
+    *s = (samples){0};
+    CR_TRY(get_ints(r, "prompts", &s->prompts, &num_prompts, err));
+    CR_TRY(get_ints(r, "lengths", &s->lengths, &s->num, err));
+    CR_TRY(get_ints(r, "mini", &s->mini, &num_minis, err));
+    CR_TRY(get_ints(r, "ids", &s->ids, &s->num_ids, err));
+    if (num_prompts != s->num || num_minis != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
+    s->first_id = CR_NEW_ARRAY(size_t, s->num);
+    s->first_token = CR_NEW_ARRAY(size_t, s->num);
+    size_t ids = 0;
+    for (size_t i = 0; i < s->num; i++) {
+        if (s->prompts[i] < 1 || s->lengths[i] < 0)
+            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
+                           s->prompts[i], s->lengths[i]);
+        s->first_id[i] = ids;
+        s->first_token[i] = s->num_tokens;
+        ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
+        s->num_tokens += (size_t)s->lengths[i];
+    }
+    if (ids != s->num_ids)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
+    for (size_t i = 0; i < ids; i++)
+        if (s->ids[i] < 0 || s->ids[i] >= t->a->model->config.vocab_size)
+            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", s->ids[i]);
+    return CR_OK;
+}
+
+static void samples_free(samples *s)
+{
+    cr_free(s->first_id);
+    cr_free(s->first_token);
+}
+
+/* ---- packing ---- */
+
+static void reserve(cr_trainer *t, size_t tokens, size_t num)
+{
+    if (tokens > t->capacity_tokens) {
+        cr_free(t->ids);
+        cr_free(t->positions);
+        cr_free(t->labels);
+        t->capacity_tokens = tokens + tokens / 4;
+        t->ids = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
+        t->positions = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
+        t->labels = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
+    }
+    if (num > t->capacity_samples || !t->cu) {
+        cr_free(t->cu);
+        cr_free(t->start);
+        t->capacity_samples = num + 16;
+        t->cu = CR_NEW_ARRAY(int32_t, t->capacity_samples + 1);
+        t->start = CR_NEW_ARRAY(size_t, t->capacity_samples + 1);
+    }
+}
+
+/* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels. */
+static cr_batch pack(cr_trainer *t, const samples *s, const size_t *order, size_t num)
+{
+    size_t tokens = 0, at = 0;
+
+    for (size_t k = 0; k < num; k++)
+        tokens += (size_t)(s->prompts[order[k]] + s->lengths[order[k]]);
+    reserve(t, tokens, num);
+    t->start[0] = 0;
+    for (size_t k = 0; k < num; k++) {
+        size_t i = order[k], n = (size_t)(s->prompts[i] + s->lengths[i]);
+        const int32_t *ids = s->ids + s->first_id[i];
+        t->cu[k] = (int32_t)at;
+        for (size_t j = 0; j < n; j++, at++) {
+            t->ids[at] = ids[j];
+            t->positions[at] = (int32_t)j;
+            t->labels[at] = j + 1 < n && j + 1 >= (size_t)s->prompts[i] ? ids[j + 1] : -1;
+        }
+        t->start[k + 1] = t->start[k] + (size_t)s->lengths[i];
+    }
+    t->cu[num] = (int32_t)at;
+    return (cr_batch){t->ids, t->positions, t->labels, t->cu, (int64_t)at, (int64_t)num};
+}
+
+/* ---- log-probs ---- */
+
+static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
+{
+    size_t per = (size_t)t->a->ranks->worker->infer_batch_size, *order = NULL;
+    float *log_prob = NULL, *entropy = NULL, *out = NULL;
+    int64_t num_micros = 0;
+    samples s;
+
+    CR_TRY_GOTO(out, read_samples(t, command, &s, err));
+    CR_TRY_GOTO(out, cr_fsdp_agree_num(t->f, (int64_t)((s.num + per - 1) / per), &num_micros, err));
+    out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
+    log_prob = CR_NEW_ARRAY(float, s.num_tokens);
+    entropy = CR_NEW_ARRAY(float, s.num_tokens);
+    order = CR_NEW_ARRAY(size_t, per);
+    for (int64_t m = 0; m < num_micros; m++) {
+        size_t first = (size_t)m * per, num = first >= s.num        ? 0
+                                              : s.num - first < per ? s.num - first
+                                                                    : per;
+        cr_model_out result = {log_prob, entropy};
+        for (size_t k = 0; k < num; k++)
+            order[k] = first + k;
+        cr_batch batch = pack(t, &s, order, num);
+        CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
+        if (num == 0) continue;
+        memcpy(out + s.first_token[first], log_prob, t->start[num] * sizeof(float));
+        memcpy(out + s.num_tokens + s.first_token[first], entropy, t->start[num] * sizeof(float));
+    }
+    cr_record_add(reply, "log_probs", CR_RECORD_FLOAT32, out, s.num_tokens);
+    cr_record_add(reply, "entropy", CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
+    reply->owned = out; /* freed with the reply */
+    out = NULL;
+out:
+    samples_free(&s);
+    cr_free(order);
+    cr_free(log_prob);
+    cr_free(entropy);
+    cr_free(out);
+    return err->status;
+}
+
+/* ---- training ---- */
+
+typedef struct step {
+    cr_trainer *t;
+    const samples *s;
+    const size_t *order; /* of the micro-batch */
+    size_t num;
+    const cr_loss_config *loss;
+    cr_denominators all;
+    bool is_on_policy; /* old log-probs are those of this pass */
+    bool is_sft;
+    cr_loss_metrics sum;
+} step;
+
+/* Gather a per-token float array of the record, in the order of the micro-batch, as doubles. */
+static void gather(const step *p, const float *from, double *to)
+{
+    for (size_t k = 0; k < p->num; k++) {
+        size_t i = p->order[k];
+        for (size_t j = 0; j < (size_t)p->s->lengths[i]; j++)
+            *to++ = from ? from[p->s->first_token[i] + j] : 0;
+    }
+}
+
+static cr_status sft_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                          float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    step *p = ctx;
+
+    (void)entropy;
+    (void)grad_entropy;
+    for (size_t i = 0; i < num; i++) {
+        if (!isfinite(log_prob[i]))
+            return cr_fail(err, CR_ENUMERIC,
+                           "a log-prob is not finite (have the weights diverged?)");
+        p->sum.total_loss -= (double)log_prob[i] / p->all.tokens;
+        grad_log_prob[i] = (float)(-1 / p->all.tokens);
+    }
+    return CR_OK;
+}
+
+static void add_metrics(cr_loss_metrics *sum, const cr_loss_metrics *m)
+{
+    sum->total_loss += m->total_loss;
+    sum->pg_loss += m->pg_loss;
+    sum->weighted_pg_loss += m->weighted_pg_loss;
+    sum->kl_loss += m->kl_loss;
+    sum->entropy_loss += m->entropy_loss;
+    sum->approxkl += m->approxkl;
+    sum->policykl += m->policykl;
+    sum->clip_low += m->clip_low;
+    sum->clip_high += m->clip_high;
+    if (m->num_tokens > 0) {
+        sum->ratio_max = sum->num_tokens > 0 ? fmax(sum->ratio_max, m->ratio_max) : m->ratio_max;
+        sum->ratio_min = sum->num_tokens > 0 ? fmin(sum->ratio_min, m->ratio_min) : m->ratio_min;
+    }
+    sum->ratio_sum += m->ratio_sum;
+    sum->num_tokens += m->num_tokens;
+    sum->infer_diff_max = fmax(sum->infer_diff_max, m->infer_diff_max);
+}
+
+static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    enum { LP, OLD, REF, INFER, ENT, ADV, MASK, FINAL, GLP, GENT, NUM };
+    step *p = ctx;
+    cr_trainer *t = p->t;
+    double *a[NUM], *per_sample;
+
+    if (NUM * num + 2 * p->num > t->capacity_work) {
+        cr_free(t->work);
+        t->capacity_work = NUM * num + 2 * p->num + 1024;
+        t->work = CR_NEW_ARRAY(double, t->capacity_work);
+    }
+    for (size_t k = 0; k < NUM; k++)
+        a[k] = t->work + k * num;
+    per_sample = t->work + NUM * num;
+    for (size_t i = 0; i < num; i++) {
+        if (!isfinite(log_prob[i]))
+            return cr_fail(err, CR_ENUMERIC,
+                           "a log-prob is not finite (have the weights diverged?)");
+        a[LP][i] = log_prob[i];
+        a[ENT][i] = entropy[i];
+    }
+    gather(p, p->s->old, a[OLD]);
+    if (p->is_on_policy) memcpy(a[OLD], a[LP], num * sizeof(double));
+    gather(p, p->s->ref, a[REF]);
+    gather(p, p->s->infer, a[INFER]);
+    gather(p, p->s->advantages, a[ADV]);
+    gather(p, p->s->mask, a[MASK]);
+    gather(p, p->s->final, a[FINAL]);
+    for (size_t k = 0; k < p->num; k++) {
+        per_sample[k] = p->s->scores[p->order[k]];
+        per_sample[p->num + k] = p->s->weights[p->order[k]];
+    }
+    cr_loss_args args = {.rows = {p->num, t->start},
+                         .log_probs = a[LP],
+                         .old_log_probs = a[OLD],
+                         .ref_log_probs = p->s->ref ? a[REF] : NULL,
+                         .infer_log_probs = a[INFER],
+                         .entropy = a[ENT],
+                         .advantages = a[ADV],
+                         .mask = a[MASK],
+                         .final_mask = a[FINAL],
+                         .scores = per_sample,
+                         .weights = per_sample + p->num,
+                         .all = p->all,
+                         .grad_log_probs = a[GLP],
+                         .grad_entropy = a[GENT]};
+    cr_policy_loss(p->loss, &args);
+    add_metrics(&p->sum, &args.metrics);
+    for (size_t i = 0; i < num; i++) {
+        grad_log_prob[i] = (float)a[GLP][i];
+        grad_entropy[i] = (float)a[GENT][i];
+    }
+    return CR_OK;
+}
+
+static cr_loss_config loss_config(const cr_config *c)
+{
+    static const char *const modes[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
+                                        "seq-mean-token-sum-norm"};
+    const cr_algorithm *a = &c->algorithm;
+    cr_loss_config l = {.pg_variant = CR_PG_PPO,
+                        .pg_clip = a->pg_clip,
+                        .pg_clip_low = a->pg_clip_low,
+                        .pg_clip_high = a->pg_clip_high,
+                        .use_pg_clip_range = a->use_pg_clip_range,
+                        .dual_clip_loss = a->dual_clip_loss,
+                        .use_kl_loss = a->use_kl_loss,
+                        .kl_loss_coef = a->kl_loss_coef,
+                        .rl_loss_coef = a->rl_loss_coef,
+                        .entropy_loss_coef = a->entropy_loss_coef};
+
+    l.is_sequence_ratio =
+        strcmp(a->importance_sampling ? a->importance_sampling : "token", "seq") == 0;
+    for (size_t i = 0; i < CR_COUNT(modes); i++)
+        if (a->loss_agg_mode && strcmp(a->loss_agg_mode, modes[i]) == 0)
+            l.loss_agg_mode = (cr_agg)i;
+    return l;
+}
+
+/* One optimizer update over this rank's samples of mini-batch `mini`. */
+static cr_status update(step *p, int32_t mini, double lr, cr_update *result, cr_err *err)
+{
+    cr_trainer *t = p->t;
+    size_t per = (size_t)t->a->ranks->worker->per_device_train_batch_size,
+           *mine = CR_NEW_ARRAY(size_t, p->s->num), num = 0;
+    int64_t num_micros;
+
+    for (size_t i = 0; i < p->s->num; i++)
+        if (p->s->mini[i] == mini) mine[num++] = i;
+    CR_TRY_GOTO(out, cr_fsdp_agree_num(t->f, (int64_t)((num + per - 1) / per), &num_micros, err));
+    for (int64_t m = 0; m < num_micros; m++) {
+        size_t first = (size_t)m * per;
+        p->num = first >= num ? 0 : num - first < per ? num - first : per;
+        p->order = mine + first;
+        cr_batch batch = pack(t, p->s, p->order, p->num);
+        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
+                                          p->is_sft ? sft_loss : rl_loss, p, err));
+    }
+    CR_TRY_GOTO(out, cr_fsdp_update(t->f, lr, result, err));
+out:
+    cr_free(mine);
+    return err->status;
+}
+
+static void reply_metrics(cr_record *reply, const step *p, double grad_norm, int64_t num_skipped)
+{
+    const cr_loss_metrics *m = &p->sum;
+    const struct {
+        const char *name;
+        double value;
+    } values[] = {{"total_loss", m->total_loss},
+                  {"pg_loss", m->pg_loss},
+                  {"weighted_pg_loss", m->weighted_pg_loss},
+                  {"kl_loss", m->kl_loss},
+                  {"entropy_loss", m->entropy_loss},
+                  {"approxkl", m->approxkl},
+                  {"policykl", m->policykl},
+                  {"clip_low", m->clip_low},
+                  {"clip_high", m->clip_high},
+                  {"ratio_sum", m->ratio_sum},
+                  {"ratio_max", m->ratio_max},
+                  {"ratio_min", m->ratio_min},
+                  {"num_tokens", m->num_tokens},
+                  {"infer_diff_max", m->infer_diff_max},
+                  {"grad_norm", grad_norm}};
+
+    for (size_t i = 0; i < CR_COUNT(values); i++)
+        cr_record_set_real(reply, values[i].name,
+                           isfinite(values[i].value) ? values[i].value : 1e300);
+    cr_record_set_int(reply, "skipped", num_skipped);
+}
+
+static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
+                       cr_err *err)
+{
+    cr_loss_config loss = loss_config(t->a->config);
+    const float *lr, *counts;
+    int64_t num_minis, is_on_policy = 0, skipped = 0;
+    double norms = 0;
+    samples s;
+    step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
+
+    CR_TRY_GOTO(out, read_samples(t, command, &s, err));
+    CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
+    CR_TRY_GOTO(out, get_floats(command, "lr", (size_t)num_minis, &lr, err));
+    CR_TRY_GOTO(out, get_floats(command, "counts", 5 * (size_t)num_minis, &counts, err));
+    if (!is_sft) {
+        CR_TRY_GOTO(out, cr_record_get_int(command, "on_policy", &is_on_policy, err));
+        CR_TRY_GOTO(out, get_floats(command, "infer", s.num_tokens, &s.infer, err));
+        CR_TRY_GOTO(out, get_floats(command, "advantages", s.num_tokens, &s.advantages, err));
+        CR_TRY_GOTO(out, get_floats(command, "mask", s.num_tokens, &s.mask, err));
+        CR_TRY_GOTO(out, get_floats(command, "final", s.num_tokens, &s.final, err));
+        CR_TRY_GOTO(out, get_floats(command, "scores", s.num, &s.scores, err));
+        CR_TRY_GOTO(out, get_floats(command, "weights", s.num, &s.weights, err));
+        if (cr_record_has(command, "old"))
+            CR_TRY_GOTO(out, get_floats(command, "old", s.num_tokens, &s.old, err));
+        if (cr_record_has(command, "ref"))
+            CR_TRY_GOTO(out, get_floats(command, "ref", s.num_tokens, &s.ref, err));
+    }
+    p.is_on_policy = is_on_policy != 0;
+    for (int64_t m = 0; m < num_minis; m++) {
+        cr_update result;
+        const float *c = counts + 5 * m;
+        p.all = (cr_denominators){c[0], c[1], c[2], c[3], c[4]};
+        CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], &result, err));
+        skipped += result.is_skipped;
+        norms += result.grad_norm;
+    }
+    reply_metrics(reply, &p, norms / (double)(num_minis > 0 ? num_minis : 1), skipped);
+out:
+    samples_free(&s);
+    return err->status;
+}
+
+/* ---- the rest ---- */
+
+static cr_status sync_weights(cr_trainer *t, cr_err *err)
+{
+    const struct cr_role_ranks *infer = &t->a->layout.role[CR_ROLE_INFER];
+    int *receivers = CR_NEW_ARRAY(int, infer->num);
+
+    for (int r = 0; r < infer->num; r++)
+        receivers[r] = infer->first + r;
+    cr_note(cr_weight_sync_send(t->f, t->a->world, receivers, infer->num,
+                                cr_dtype_of(infer->worker->dtype), err));
+    cr_free(receivers);
+    return err->status;
+}
+
+cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
+                           cr_record *reply, cr_err *err)
+{
+    cr_trainer *t = trainer;
+    const cr_worker_config *w = t->a->ranks->worker;
+    const char *folder;
+    size_t n;
+
+    if (strcmp(op, "log_probs") == 0) return log_probs(t, command, reply, err);
+    if (strcmp(op, "train_step") == 0 && t->is_train) return train(t, command, false, reply, err);
+    if (strcmp(op, "sft_step") == 0 && t->is_train) return train(t, command, true, reply, err);
+    if (strcmp(op, "sync") == 0 && t->is_train) return sync_weights(t, err);
+    if (strcmp(op, "save") == 0 || strcmp(op, "resume") == 0) {
+        CR_TRY(cr_record_get_text(command, "folder", &folder, &n, err));
+        if (op[0] == 's')
+            return cr_fsdp_save(t->f, folder, t->a->ranks->name, w->model_path, w->save_only_model,
+                                err);
+        return cr_fsdp_resume(t->f, folder, t->a->ranks->name, err);
+    }
+    if (strcmp(op, "memory") == 0) {
+        cr_record_set_int(reply, "device_peak_bytes",
+                          (int64_t)cr_device_get_stats(t->a->dev).bytes_peak);
+        return CR_OK;
+    }
+    return cr_fail(err, CR_EFORMAT, "%s does not know the command %s", t->a->ranks->name, op);
+}

@@ -1,0 +1,549 @@
+/* ifeval.c -- see ifeval.h. One function an instruction, in the order of the reference; texts are
+ * compared as Python would (Unicode letters, banker's rounding). Arguments that an instruction does
+ * not know are ignored, as ROLL does; one that it needs and lacks is an error.
+ */
+#include "rl/rules/ifeval.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+typedef struct check {
+    const char *text; /* the response behind its thinking */
+    size_t num_bytes;
+    const json_t *arguments;
+    bool is_missing; /* an argument lacks or has the wrong kind */
+} check;
+
+/* ---- text ---- */
+
+static bool is_space(uint32_t c)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+
+    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 ||
+           k == UTF8PROC_CATEGORY_ZS || k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP;
+}
+
+static bool is_word(uint32_t c)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+
+    return c == '_' || (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
+           (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
+}
+
+/* The code point at *at, which moves on; malformed bytes count as U+FFFD. */
+static uint32_t next_char(const char *text, size_t n, size_t *at)
+{
+    uint32_t c;
+    int k = cr_utf8_decode(text + *at, n - *at, &c);
+
+    *at += (size_t)(k ? k : 1);
+    return k ? c : 0xFFFD;
+}
+
+typedef int32_t (*map_char)(int32_t c);
+
+static char *map_text(const char *text, size_t n, map_char map)
+{
+    cr_buf out = {0};
+
+    cr_buf_reserve(&out, n);
+    for (size_t i = 0; i < n;) {
+        char utf8[4];
+        cr_buf_add(&out, utf8,
+                   (size_t)cr_utf8_encode((uint32_t)map((int32_t)next_char(text, n, &i)), utf8));
+    }
+    return out.data;
+}
+
+static char *lower(const char *text)
+{
+    return map_text(text, strlen(text), utf8proc_tolower);
+}
+
+static size_t count_text(const char *text, const char *part)
+{
+    size_t n = 0, k = strlen(part);
+
+    if (k == 0) return 0;
+    for (const char *p = text; (p = strstr(p, part)); p += k)
+        n++;
+    return n;
+}
+
+/* Text without white space at both ends: *n is its length. */
+static const char *strip(const char *text, size_t *n)
+{
+    while (*n && is_space((unsigned char)*text))
+        text++, (*n)--;
+    while (*n && is_space((unsigned char)text[*n - 1]))
+        (*n)--;
+    return text;
+}
+
+/* ---- arguments ---- */
+
+static const char *text_argument(check *c, const char *name)
+{
+    const json_t *v = json_object_get(c->arguments, name);
+
+    if (!json_is_string(v)) c->is_missing = true;
+    return json_is_string(v) ? json_string_value(v) : "";
+}
+
+static long number_argument(check *c, const char *name)
+{
+    const json_t *v = json_object_get(c->arguments, name);
+
+    if (json_is_string(v)) return strtol(json_string_value(v), NULL, 10);
+    if (!json_is_number(v)) c->is_missing = true;
+    return (long)json_number_value(v);
+}
+
+static bool compare(check *c, long n, double slack)
+{
+    long N = number_argument(c, "N");
+    const char *how = text_argument(c, "quantifier");
+
+    if (strcmp(how, "at least") == 0) return n >= N;
+    if (strcmp(how, "at most") == 0) return n <= N;
+    return strcmp(how, "around") == 0 && labs(n - N) <= (long)slack;
+}
+
+/* ---- the instructions ---- */
+
+static bool has_words(check *c, const char *list, bool wants_all)
+{
+    const json_t *words = json_object_get(c->arguments, list);
+    char *text = lower(c->text);
+    size_t i;
+    json_t *w;
+    bool result = wants_all;
+
+    if (!json_is_array(words)) c->is_missing = true;
+    json_array_foreach(words, i, w)
+    {
+        char *word = lower(json_is_string(w) ? json_string_value(w) : "");
+        bool is_there = strstr(text, word) != NULL;
+        if (wants_all && !is_there) result = false;
+        if (!wants_all && is_there) result = true;
+        cr_free(word);
+    }
+    cr_free(text);
+    return result;
+}
+
+static bool keywords(check *c)
+{
+    return has_words(c, "keyword_list", true);
+}
+
+static bool forbidden_words(check *c)
+{
+    return !has_words(c, "forbidden_words", false);
+}
+
+/* Runs of word characters: how many satisfy the test. */
+static long count_runs(const char *text,
+                       bool (*is_counted)(const char *run, size_t n, const void *ctx),
+                       const void *ctx)
+{
+    size_t n = strlen(text), start = 0;
+    bool is_in = false;
+    long count = 0;
+
+    for (size_t i = 0; i <= n;) {
+        size_t at = i;
+        bool is_part = i < n && is_word(next_char(text, n, &i));
+        if (at == n) i = n + 1;
+        if (is_part && !is_in) start = at;
+        if (!is_part && is_in) count += is_counted(text + start, at - start, ctx);
+        is_in = is_part;
+    }
+    return count;
+}
+
+static bool is_same(const char *run, size_t n, const void *word)
+{
+    return strlen(word) == n && memcmp(run, word, n) == 0;
+}
+
+static bool is_capitals(const char *run, size_t n, const void *ctx)
+{
+    (void)ctx;
+    for (size_t i = 0; i < n; i++)
+        if (run[i] < 'A' || run[i] > 'Z') return false;
+    return true;
+}
+
+static bool keyword_frequency(check *c)
+{
+    char *text = lower(c->text), *word = lower(text_argument(c, "word"));
+    bool result = count_runs(text, is_same, word) == number_argument(c, "N");
+
+    cr_free(text);
+    cr_free(word);
+    return result;
+}
+
+static bool letter_frequency(check *c)
+{
+    return (long)count_text(c->text, text_argument(c, "letter")) == number_argument(c, "N");
+}
+
+/* Pieces between separators; how many are blank. */
+static long count_pieces(const char *text, const char *separator, long *num_blank)
+{
+    long n = 1;
+    size_t k = strlen(separator);
+
+    *num_blank = 0;
+    for (const char *p = text;; n++) {
+        const char *end = k ? strstr(p, separator) : NULL;
+        size_t length = end ? (size_t)(end - p) : strlen(p);
+        strip(p, &length);
+        *num_blank += length == 0;
+        if (!end) return n;
+        p = end + k;
+    }
+}
+
+static bool paragraph_count(check *c)
+{
+    long blank, n = count_pieces(c->text, "* * *", &blank);
+
+    return n == number_argument(c, "N") && blank == 0;
+}
+
+static bool word_constraint(check *c)
+{
+    long n = 0;
+    bool is_in = false;
+
+    for (size_t i = 0; i < c->num_bytes;) {
+        bool is_part = !is_space(next_char(c->text, c->num_bytes, &i));
+        n += is_part && !is_in;
+        is_in = is_part;
+    }
+    return compare(c, n, fmax(rint(0.1 * (double)number_argument(c, "N")), 1));
+}
+
+/* A space after . or ? ends a sentence, but not after "U.S." or "Mr.". */
+static bool sentence_constraint(check *c)
+{
+    const char *t = c->text;
+    long n = 1;
+
+    for (size_t i = 1; i < c->num_bytes; i++) {
+        bool is_initials, is_title;
+        if (t[i] != ' ' || (t[i - 1] != '.' && t[i - 1] != '?')) continue;
+        is_initials = i >= 4 && is_word((unsigned char)t[i - 4]) && t[i - 3] == '.' &&
+                      is_word((unsigned char)t[i - 2]);
+        is_title = i >= 3 && t[i - 1] == '.' && t[i - 3] >= 'A' && t[i - 3] <= 'Z' &&
+                   t[i - 2] >= 'a' && t[i - 2] <= 'z';
+        n += !is_initials && !is_title;
+    }
+    return compare(c, n, 1);
+}
+
+static bool paragraphs(check *c)
+{
+    const char *first = text_argument(c, "first_word"), *p = c->text, *end;
+    long N = number_argument(c, "N"), wanted = number_argument(c, "i"), n = 1;
+    bool is_found = false;
+
+    for (;; n++) {
+        size_t length;
+        end = strstr(p, "\n\n");
+        length = end ? (size_t)(end - p) : strlen(p);
+        if (n == wanted) {
+            const char *s = strip(p, &length);
+            is_found = strlen(first) <= length && strncmp(s, first, strlen(first)) == 0;
+        }
+        if (!end) break;
+        p = end + 2;
+    }
+    return n == N && is_found;
+}
+
+static bool postscript(check *c)
+{
+    const char *marker = text_argument(c, "postscript_marker"), *at = strstr(c->text, marker);
+    size_t n = at ? strlen(at) : 0;
+
+    if (!at) return false;
+    strip(at, &n);
+    return n > strlen(marker);
+}
+
+/* Pieces from `open` to the next `shut` on one line. */
+static long count_marked(const char *text, char open, char shut)
+{
+    long n = 0;
+
+    for (const char *p = strchr(text, open); p; p = strchr(p, open)) {
+        const char *end = p + 1 + strcspn(p + 1, (char[]){shut, '\n', 0});
+        if (*end == shut) {
+            n++;
+            p = end + 1;
+        } else {
+            p++;
+        }
+    }
+    return n;
+}
+
+static bool placeholders(check *c)
+{
+    return count_marked(c->text, '[', ']') >= number_argument(c, "N");
+}
+
+static bool highlighted_sections(check *c)
+{
+    return count_marked(c->text, '*', '*') >= number_argument(c, "N");
+}
+
+static bool bullet_points(check *c)
+{
+    long n = 0;
+
+    for (const char *p = c->text;;) {
+        size_t length = strcspn(p, "\n"), k = length;
+        const char *s = strip(p, &k);
+        n += k && (*s == '*' || *s == '-');
+        if (!p[length]) break;
+        p += length + 1;
+    }
+    return n == number_argument(c, "N");
+}
+
+static bool title(check *c)
+{
+    for (const char *p = strstr(c->text, "<<"); p; p = strstr(p + 1, "<<")) {
+        const char *end = strstr(p + 2, ">>"), *line = strchr(p, '\n');
+        if (end && (!line || line > end)) return true;
+    }
+    return false;
+}
+
+static bool choice(check *c)
+{
+    const json_t *options = json_object_get(c->arguments, "options");
+    size_t i;
+    json_t *o;
+
+    if (!json_is_array(options)) c->is_missing = true;
+    json_array_foreach(options, i, o) if (json_is_string(o) &&
+                                          strstr(json_string_value(o), c->text)) return true;
+    return false;
+}
+
+static bool sections(check *c)
+{
+    const char *splitter = text_argument(c, "section_splitter");
+    long blank, n = count_pieces(c->text, splitter, &blank);
+
+    if (*splitter && strncmp(c->text, splitter, strlen(splitter)) == 0)
+        n--; /* an empty part leads */
+    return n == number_argument(c, "N");
+}
+
+static bool json_format(check *c)
+{
+    json_error_t why;
+    json_t *v = json_loadb(c->text, c->num_bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+
+    json_decref(v);
+    return v != NULL;
+}
+
+static bool repeat_prompt(check *c)
+{
+    const char *prompt = text_argument(c, "original_prompt");
+
+    return strncmp(c->text, prompt, strlen(prompt)) == 0;
+}
+
+static bool two_responses(check *c)
+{
+    const char *at = strstr(c->text, "******"), *a = c->text, *b;
+    size_t na, nb;
+
+    if (!at || count_text(c->text, "******") != 1) return false;
+    b = at + 6;
+    na = (size_t)(at - a);
+    nb = strlen(b);
+    a = strip(a, &na);
+    b = strip(b, &nb);
+    return na != nb || memcmp(a, b, na) != 0;
+}
+
+static bool is_mapped(check *c, map_char map)
+{
+    char *mapped = map_text(c->text, c->num_bytes, map);
+    bool result = strcmp(mapped, c->text) == 0;
+
+    cr_free(mapped);
+    return result;
+}
+
+static bool uppercase(check *c)
+{
+    return is_mapped(c, utf8proc_toupper);
+}
+
+static bool lowercase(check *c)
+{
+    return is_mapped(c, utf8proc_tolower);
+}
+
+static bool capital_words(check *c)
+{
+    return compare(c, count_runs(c->text, is_capitals, NULL), 0);
+}
+
+static bool end_phrase(check *c)
+{
+    const char *phrase = text_argument(c, "end_phrase");
+    size_t n = strlen(phrase);
+
+    return c->num_bytes >= n && strcmp(c->text + c->num_bytes - n, phrase) == 0;
+}
+
+static bool quotation(check *c)
+{
+    return c->num_bytes && c->text[0] == '"' && c->text[c->num_bytes - 1] == '"';
+}
+
+static bool no_commas(check *c)
+{
+    return !strchr(c->text, ',');
+}
+
+static const struct {
+    const char *name;
+    bool (*check)(check *c);
+} instructions[] = {
+    {"verify_keywords", keywords},
+    {"verify_keyword_frequency", keyword_frequency},
+    {"validate_forbidden_words", forbidden_words},
+    {"verify_letter_frequency", letter_frequency},
+    {"verify_paragraph_count", paragraph_count},
+    {"validate_word_constraint", word_constraint},
+    {"verify_sentence_constraint", sentence_constraint},
+    {"validate_paragraphs", paragraphs},
+    {"verify_postscript", postscript},
+    {"validate_placeholders", placeholders},
+    {"verify_bullet_points", bullet_points},
+    {"validate_title", title},
+    {"validate_choice", choice},
+    {"validate_highlighted_sections", highlighted_sections},
+    {"validate_sections", sections},
+    {"validate_json_format", json_format},
+    {"validate_repeat_prompt", repeat_prompt},
+    {"validate_two_responses", two_responses},
+    {"validate_uppercase", uppercase},
+    {"validate_lowercase", lowercase},
+    {"validate_frequency_capital_words", capital_words},
+    {"validate_end", end_phrase},
+    {"validate_quotation", quotation},
+    {"validate_no_commas", no_commas},
+};
+
+/* ---- the rule ---- */
+
+static void remove_all(char *text, const char *part)
+{
+    size_t n = strlen(part);
+
+    for (char *p = text; (p = strstr(p, part));)
+        memmove(p, p + n, strlen(p + n) + 1);
+}
+
+/* 0 to -0.5 as words come in the same threes again and again. */
+static double repetition_penalty(const char *text)
+{
+    char *low = lower(text);
+    size_t n = strlen(low), num = 0, distinct = 0, capacity = 64;
+    const char **word = CR_NEW_ARRAY(const char *, n / 2 + 2);
+    size_t *length = CR_NEW_ARRAY(size_t, n / 2 + 2);
+    uint64_t *seen;
+    bool is_in = false;
+
+    for (size_t i = 0; i <= n;) {
+        size_t at = i;
+        bool is_part = i < n && !is_space(next_char(low, n, &i));
+        if (at == n) i = n + 1;
+        if (is_part && !is_in) word[num] = low + at;
+        if (!is_part && is_in) length[num] = (size_t)(low + at - word[num]), num++;
+        is_in = is_part;
+    }
+    while (capacity < 4 * num)
+        capacity *= 2;
+    seen = CR_NEW_ARRAY(uint64_t, capacity);
+    for (size_t i = 0; i + 2 < num; i++) {
+        uint64_t h = 1;
+        for (size_t k = i; k < i + 3; k++) {
+            for (size_t b = 0; b < length[k]; b++)
+                h = (h ^ (unsigned char)word[k][b]) * 0x100000001b3u;
+            h = (h ^ 0x20 ^ length[k] << 8) * 0xFF51AFD7ED558CCDu;
+        }
+        size_t slot = h & (capacity - 1);
+        while (seen[slot] && seen[slot] != h)
+            slot = (slot + 1) & (capacity - 1);
+        distinct += seen[slot] == 0;
+        seen[slot] = h;
+    }
+    cr_free(low);
+    cr_free(word);
+    cr_free(length);
+    cr_free(seen);
+    return num < 3 ? 0 : -0.5 * (1 - (double)distinct / (double)(num - 2));
+}
+
+void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    const char *gold = cr_rule_text(a->row, "ground_truth"), *name, *behind;
+    char *text;
+    json_t *root = NULL;
+    cr_err err = {0};
+    check c;
+
+    if (!gold) {
+        cr_rule_error(out, "the row has no text ground_truth");
+        return;
+    }
+    if (cr_json_parse(gold, strlen(gold), "ground_truth", &root, &err) != CR_OK ||
+        !json_is_object(root)) {
+        cr_rule_error(out, "%.190s", err.status ? err.msg : "ground_truth is no object");
+        json_decref(root);
+        return;
+    }
+    name = json_string_value(json_object_get(root, "func_name"));
+    text = cr_strndup(a->response, a->response_bytes);
+    remove_all(text, "<|endoftext|>");
+    remove_all(text, "<pad>");
+    remove_all(text, "<|im_end|>");
+    behind = text;
+    for (const char *p = text; (p = strstr(p, "</think>"));)
+        behind = p += 8;
+    while (behind != text && *behind == '\n')
+        behind++;
+    c = (check){behind, strlen(behind), root, false};
+    cr_rule_error(out, "ifeval does not know the function %.60s", name ? name : "(none)");
+    for (size_t i = 0; name && i < CR_COUNT(instructions); i++)
+        if (strcmp(instructions[i].name, name) == 0) {
+            bool holds = instructions[i].check(&c);
+            if (c.is_missing) {
+                cr_rule_error(out, "%s: an argument is missing or has the wrong kind", name);
+                break;
+            }
+            *out = (cr_rule_result){
+                .score = holds, .reward = holds + repetition_penalty(text), .status = "ok"};
+        }
+    json_decref(root);
+    cr_free(text);
+}

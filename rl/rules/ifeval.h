@@ -1,0 +1,10 @@
+/* ifeval.h -- ifeval: does the response follow an instruction that a program can check? */
+#ifndef CR_IFEVAL_H
+#define CR_IFEVAL_H
+
+#include "rl/rules/rules.h"
+
+/* ground_truth is JSON: {"func_name": .., arguments}. */
+void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out);
+
+#endif

@@ -1,0 +1,37 @@
+/* rules.h -- built-in reward rules: one response to one score. Pure functions, text in, number out.
+ *
+ * Flow 3 of 9. `row` is a line of a ROLL data file. A score is what accuracy and masks look at (1
+ * right, 0 wrong), a reward is what training uses. Every rule is bounded in time by its deadline
+ * (seconds on cr_now_s's clock); a rule that cannot judge says status "error", never a silent zero.
+ * Threads: any.
+ */
+#ifndef CR_RULES_H
+#define CR_RULES_H
+
+#include "base/json.h"
+
+typedef struct cr_rule_result {
+    double score, reward;
+    char status[12]; /* "ok", "timeout", "error" */
+    char detail[200];
+} cr_rule_result;
+
+typedef struct cr_rule_args {
+    const json_t *row;    /* an object */
+    const char *response; /* special tokens removed, NUL-terminated */
+    size_t response_bytes;
+    const char *reward_type; /* "loose", "soft", "strict", or NULL */
+    double deadline_s;
+} cr_rule_args;
+
+typedef void (*cr_rule)(const cr_rule_args *a, cr_rule_result *out);
+/* NULL: no rule of that name. */
+cr_rule cr_rule_find(const char *name);
+/* Names of all rules, NULL-terminated. */
+extern const char *const cr_rule_names[];
+
+void cr_rule_error(cr_rule_result *out, const char *fmt, ...) CR_PRINTF(2, 3);
+/* Text of a column; NULL: none. */
+const char *cr_rule_text(const json_t *row, const char *column);
+
+#endif
