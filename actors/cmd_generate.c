@@ -21,6 +21,9 @@ enum { INDEX_BITS = 20, MOST_OPEN = 4096 };
 typedef struct request {
     struct request *next;
     cr_line line;
+    uint64_t key;      /* of its samples: id >> INDEX_BITS */
+    bool is_streaming; /* its text is shown as it comes */
+    size_t shown, num_tokens;
     cr_generated *done; /* [n] */
     size_t num_done;
 } request;
@@ -65,13 +68,15 @@ static void drop_first(ask *a)
 }
 
 /* The upper bits name the line, the lower ones the sample. */
-static void name_samples(ask *a, const cr_line *line)
+static void name_samples(ask *a, request *r)
 {
+    const cr_line *line = &r->line;
     uint64_t key = strcmp(line->id, "null") == 0 ? cr_hash64(&line->number, sizeof line->number)
                                                  : cr_hash64(line->id, strlen(line->id));
 
     for (size_t i = 0; i < a->num_samples; i++)
         a->sample_ids[i] = (key << INDEX_BITS) | i;
+    r->key = a->sample_ids[0] >> INDEX_BITS;
 }
 
 /* Hand a line to the engine; what it refuses is answered with an error. */
@@ -83,11 +88,29 @@ static void submit(ask *a, const cr_line *line)
     r->line = *line;
     add_request(a, r);
     if (r->line.error) return;
-    name_samples(a, &r->line);
+    name_samples(a, r);
     r->done = CR_NEW_ARRAY(cr_generated, a->num_samples);
     if (cr_engine_submit(a->engine, r->line.ids, r->line.num_ids, a->sample_ids, a->num_samples,
                          &a->how, r, &err) != CR_OK)
         cr_line_fail(&r->line, err.msg);
+}
+
+/* --prompt: the only line. */
+static cr_status submit_prompt(ask *a, const char *prompt, cr_err *err)
+{
+    cr_line line = {.number = 1, .id = cr_strdup("null")};
+    json_t *text = json_string(prompt);
+    cr_status status =
+        text ? a->rules.encode(a->rules.ctx, text, false, &line.ids, &line.num_ids, err)
+             : cr_fail(err, CR_EUSAGE, "--prompt is no UTF-8 text");
+
+    json_decref(text);
+    a->has_ended = true;
+    if (status == CR_OK)
+        submit(a, &line);
+    else
+        cr_line_free(&line);
+    return status;
 }
 
 /* Take lines in while the engine has use for them; wait for one only if there is nothing to do. */
@@ -129,14 +152,49 @@ static cr_status write_json(ask *a, const cr_line *line, size_t index, const cr_
     return status;
 }
 
+/* Without --json: the first line that waits shows its text as it comes, if it is one text. */
+static void show_token(void *ctx, uint64_t sample_id, int32_t id, float log_prob, const char *text,
+                       size_t num_bytes)
+{
+    ask *a = ctx;
+    request *r = a->first;
+
+    (void)id;
+    (void)log_prob;
+    if (a->has_json || a->num_samples != 1 || !r || r->key != sample_id >> INDEX_BITS) return;
+    if (r->num_tokens++ == 0) r->is_streaming = true;
+    if (!r->is_streaming) return;
+    fwrite(text, 1, num_bytes, a->lines.out);
+    fflush(a->lines.out);
+    r->shown += num_bytes;
+}
+
+static cr_status write_text(ask *a, const request *r, const cr_generated *g, cr_err *err)
+{
+    cr_buf rest = {0};
+    cr_status status;
+
+    if (r->shown < g->text_bytes) cr_buf_add(&rest, g->text + r->shown, g->text_bytes - r->shown);
+    status = cr_lines_write(&a->lines, &rest, err);
+    cr_buf_free(&rest);
+    return status;
+}
+
 /* Answers of the lines that are complete, in order. */
 static cr_status answer(ask *a, cr_err *err)
 {
     while (a->first && (a->first->line.error || a->first->num_done == a->num_samples)) {
         request *r = a->first;
-        if (r->line.error) CR_TRY(cr_lines_write_error(&a->lines, &r->line, err));
+        if (r->line.error && a->has_json) {
+            CR_TRY(cr_lines_write_error(&a->lines, &r->line, err));
+        } else if (r->line.error) {
+            cr_log(CR_LOG_ERROR, "generate", "line %lld: %s", (long long)r->line.number,
+                   r->line.error);
+            a->lines.has_failed = true;
+        }
         for (size_t i = 0; !r->line.error && i < a->num_samples; i++)
-            CR_TRY(write_json(a, &r->line, i, &r->done[i], err));
+            CR_TRY(a->has_json ? write_json(a, &r->line, i, &r->done[i], err)
+                               : write_text(a, r, &r->done[i], err));
         drop_first(a);
     }
     return CR_OK;
@@ -175,6 +233,8 @@ static cr_status open_engine(ask *a, cr_err *err)
     if (limits.max_model_len > bytes / (int64_t)block * CR_KV_BLOCK)
         limits.max_model_len = bytes / (int64_t)block * CR_KV_BLOCK;
     CR_TRY(cr_engine_create(a->worker.model, a->worker.dev, &limits, &a->engine, err));
+    cr_engine_set_tokenizer(a->engine, a->worker.encoder.tokenizer);
+    cr_engine_set_on_token(a->engine, show_token, a);
     return cr_engine_set_weights(a->engine, err);
 }
 
@@ -225,8 +285,10 @@ static cr_status generate(ask *a, const options *o, const cr_words *words, cr_er
     CR_TRY(cr_worker_read(&a->worker, CR_WORKER_GENERATE, words, err));
     CR_TRY(settle(a, o, err));
     CR_TRY(cr_worker_open(&a->worker, o->device, err));
+    CR_TRY(cr_worker_need_tokenizer(&a->worker, err));
     CR_TRY(open_engine(a, err));
     a->rules = cr_worker_rules(&a->worker);
+    if (o->prompt) CR_TRY(submit_prompt(a, o->prompt, err));
     return answer_all(a, err);
 }
 

@@ -7,14 +7,16 @@
 /* Defined in actors/cmd_<name>.c. */
 /* clang-format off */
 #define CR_COMMAND_LIST(X) \
-    X(run) \
-    X(config) \
-    X(generate) \
-    X(logprobs) \
-    X(grad) \
-    X(inspect) \
-    X(reward) \
-    X(score) \
+    X(run)                 \
+    X(config)              \
+    X(generate)            \
+    X(logprobs)            \
+    X(grad)                \
+    X(tokenize)            \
+    X(detokenize)          \
+    X(score)               \
+    X(inspect)             \
+    X(reward)              \
     X(actor)
 /* clang-format on */
 

@@ -42,7 +42,7 @@ struct seq {
     float *log_probs;
     int64_t num_output;
     cr_buf text;
-    bool has_text; /* text is final */
+    cr_token_stream stream;
     const char *finish;
 };
 
@@ -78,8 +78,7 @@ struct cr_engine {
         size_t num_bytes;
     } * packed; /* [num_params] */
     cr_sampler sampler;
-    cr_engine_decode decode;
-    void *decode_ctx;
+    const cr_tokenizer *tokenizer;
     cr_engine_on_token on_token;
     void *on_token_ctx;
     cr_engine_stats stats;
@@ -209,10 +208,9 @@ void cr_engine_destroy(cr_engine *e)
     cr_free(e);
 }
 
-void cr_engine_set_text(cr_engine *e, cr_engine_decode decode, void *ctx)
+void cr_engine_set_tokenizer(cr_engine *e, const cr_tokenizer *tokenizer)
 {
-    e->decode = decode;
-    e->decode_ctx = ctx;
+    e->tokenizer = tokenizer;
 }
 
 void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx)
@@ -285,7 +283,7 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
             return cr_fail(err, CR_EARG, "id %d at place %zu is outside the vocabulary of %lld",
                            prompt[i], i, vocab);
     CR_TRY(cr_generating_check(how, err));
-    if (how->num_stop && !e->decode)
+    if (how->num_stop && !e->tokenizer)
         return cr_fail(err, CR_EARG, "stop texts need a tokenizer, and this engine has none");
     return CR_OK;
 }
@@ -331,6 +329,7 @@ static void seq_free(seq *s)
     if (--s->group->num_alive == 0) group_free(s->group);
     cr_free(s->output);
     cr_free(s->log_probs);
+    if (s->stream.tokenizer) cr_token_stream_end(&s->stream, &s->text);
     cr_buf_free(&s->text);
     cr_free(s);
 }
@@ -351,6 +350,7 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
         s->slot = -1;
         s->output = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         s->log_probs = CR_NEW_ARRAY(float, g->how.max_new_tokens);
+        if (e->tokenizer) cr_token_stream_init(&s->stream, e->tokenizer, /*skip_special=*/true);
         g->num_alive++;
         insert(&e->waiting, s, NULL);
     }
@@ -571,51 +571,51 @@ static bool is_end(const cr_engine *e, const seq *s, int32_t id)
     return false;
 }
 
-/* Text so far, and whether a stop text has come. Only the tail can hold a new one. */
-static bool has_stop_text(cr_engine *e, seq *s)
+/* Whether the last token, whose text begins at `from`, completes a stop text. Bytes that the stream
+ * holds back although they are whole characters are looked at, too (byte fallback). */
+static bool has_stop_text(seq *s, size_t from)
 {
+    const cr_generating *how = &s->group->how;
+    const char *held = (const char *)s->stream.run;
     size_t before = s->text.num_bytes;
 
-    cr_buf_clear(&s->text);
-    e->decode(e->decode_ctx, s->output, (size_t)s->num_output, &s->text);
-    for (size_t i = 0; i < s->group->how.num_stop; i++) {
-        const char *stop = s->group->how.stop[i];
-        size_t n = strlen(stop), from = before > n ? before - n : 0;
+    if (s->stream.num_run && cr_utf8_valid(held, s->stream.num_run))
+        cr_buf_add(&s->text, held, s->stream.num_run);
+    for (size_t i = 0; i < how->num_stop; i++) {
+        size_t n = strlen(how->stop[i]), start = from > n ? from - n : 0;
         const char *at;
         if (n == 0 || s->text.num_bytes < n) continue;
-        at = memmem(s->text.data + from, s->text.num_bytes - from, stop, n);
+        at = memmem(s->text.data + start, s->text.num_bytes - start, how->stop[i], n);
         if (!at) continue;
-        if (s->group->how.should_cut_stop) {
-            s->text.num_bytes = (size_t)(at - s->text.data);
-            s->text.data[s->text.num_bytes] = 0;
-        }
-        s->has_text = true;
+        if (how->should_cut_stop) s->text.num_bytes = (size_t)(at - s->text.data);
+        s->text.data[s->text.num_bytes] = 0;
+        s->stream.num_run = 0; /* is in the text, or cut off */
         return true;
     }
+    if (s->text.num_bytes > before) s->text.data[s->text.num_bytes = before] = 0;
     return false;
-}
-
-static void finish_text(cr_engine *e, seq *s)
-{
-    if (!e->decode || s->has_text) return;
-    cr_buf_clear(&s->text);
-    e->decode(e->decode_ctx, s->output, (size_t)s->num_output, &s->text);
 }
 
 /* One more token of s. */
 static void accept_token(cr_engine *e, seq *s, int32_t id, float log_prob)
 {
+    size_t from = s->text.num_bytes;
+
     s->state = SEQ_RUNNING;
     s->output[s->num_output] = id;
     s->log_probs[s->num_output++] = log_prob;
     e->stats.num_tokens++;
-    if (e->on_token) e->on_token(e->on_token_ctx, s->id, id, log_prob);
-    if (is_end(e, s, id) || (s->group->how.num_stop && has_stop_text(e, s)))
+    if (e->tokenizer) cr_token_stream_push(&s->stream, id, &s->text);
+    if (e->on_token)
+        e->on_token(e->on_token_ctx, s->id, id, log_prob,
+                    s->text.num_bytes > from ? s->text.data + from : "", s->text.num_bytes - from);
+    if (is_end(e, s, id) || (s->group->how.num_stop && has_stop_text(s, from)))
         s->finish = "stop";
     else if (s->num_output >= s->group->how.max_new_tokens)
         s->finish = "length";
     if (!s->finish) return;
-    finish_text(e, s);
+    if (e->tokenizer) cr_token_stream_end(&s->stream, &s->text);
+    s->stream.tokenizer = NULL;
     leave(e, s);
     insert(&e->finished, s, NULL);
 }
@@ -743,7 +743,7 @@ bool cr_engine_poll(cr_engine *e, cr_generated *out)
                           .text = s->text.data,
                           .text_bytes = s->text.num_bytes,
                           .finish = s->finish};
-    if (e->decode && !out->text) out->text = cr_strdup("");
+    if (e->tokenizer && !out->text) out->text = cr_strdup("");
     s->output = NULL;
     s->log_probs = NULL;
     s->text = (cr_buf){0};

@@ -16,6 +16,7 @@
 #define CR_ENGINE_H
 
 #include "models/models.h"
+#include "models/tokenizer.h"
 
 typedef struct cr_engine cr_engine;
 
@@ -45,16 +46,15 @@ typedef struct cr_generating {
 /* CR_EARG: a setting that makes no sense. submit checks the same. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
-/* Turn one more token of a sample into text: append its bytes. Needed for stop texts and `text`. */
-typedef void (*cr_engine_decode)(void *ctx, const int32_t *ids, size_t num_ids, cr_buf *text);
-/* Called for each new token of a sample (streaming); may be NULL. */
-typedef void (*cr_engine_on_token)(void *ctx, uint64_t sample_id, int32_t id, float log_prob);
+/* Called for each new token of a sample, with the text that it completes (may be empty). */
+typedef void (*cr_engine_on_token)(void *ctx, uint64_t sample_id, int32_t id, float log_prob,
+                                   const char *text, size_t num_bytes);
 
 CR_MUST cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
                                    cr_engine **out, cr_err *err);
 void cr_engine_destroy(cr_engine *e); /* accepts NULL */
-/* decode gives the text of all output ids of a sample so far; NULL: no text, no stop texts. */
-void cr_engine_set_text(cr_engine *e, cr_engine_decode decode, void *ctx);
+/* For `text` (special tokens left out) and stop texts; borrowed. NULL: neither. */
+void cr_engine_set_tokenizer(cr_engine *e, const cr_tokenizer *tokenizer);
 void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx);
 /* The values behind param->weight have changed: pack them again. Only while nothing runs, and once
  * before the first step: the cache is reserved then (CR_EARG: kv_bytes hold no sequence). */
@@ -75,7 +75,7 @@ typedef struct cr_generated {
     int32_t *ids;
     float *log_probs;
     size_t num_ids;
-    char *text; /* NULL without decode */
+    char *text; /* NULL without a tokenizer */
     size_t text_bytes;
     const char *finish; /* "stop" or "length" */
 } cr_generated;

@@ -28,11 +28,6 @@ typedef struct request {
     size_t domain_bytes, row_bytes, num_left;
 } request;
 
-static void decode_text(void *ctx, const int32_t *ids, size_t num, cr_buf *text)
-{
-    cr_tokenizer_decode(ctx, ids, num, /*skip_special=*/true, text);
-}
-
 cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
 {
     const cr_config *c = a->config;
@@ -55,7 +50,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     CR_TRY_GOTO(out, cr_replica_create(a->model, a->dev, &wrap, sender.num_fsdp,
                                        cr_dtype_of(w->dtype), &g->replica, err));
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
-    cr_engine_set_text(g->engine, decode_text, g->tokenizer);
+    cr_engine_set_tokenizer(g->engine, g->tokenizer);
 out:
     if (err->status == CR_OK)
         *out = g;

@@ -64,26 +64,36 @@ static cr_status read_ids(const json_t *list, const char *key, const cr_line_rul
 
 static cr_status read_input(cr_line *line, const cr_line_rules *rules, cr_err *err)
 {
+    const char *key = rules->text_key ? rules->text_key : "prompt";
     const json_t *ids = json_object_get(line->json, "input_ids");
-    const json_t *prompt = json_object_get(line->json, "prompt");
+    const json_t *prompt = json_object_get(line->json, key);
     const json_t *messages = json_object_get(line->json, "messages");
 
+    if (rules->refuses_ids) ids = NULL;
     if ((ids != NULL) + (prompt != NULL) + (messages != NULL) != 1)
-        return cr_fail(err, CR_EFORMAT, "the line must have one of input_ids, prompt and messages");
+        return cr_fail(err, CR_EFORMAT, "the line must have one of %s%s and messages",
+                       rules->refuses_ids ? "" : "input_ids, ", key);
     if (ids) {
         CR_TRY(read_ids(ids, "input_ids", rules, false, &line->ids, &line->num_ids, err));
     } else if (!rules->encode) {
         return cr_fail(err, CR_EABSENT, "%s is not available yet here, input_ids is",
-                       prompt ? "prompt" : "messages");
+                       prompt ? key : "messages");
     } else {
         if (prompt && !json_is_string(prompt))
-            return cr_fail(err, CR_EFORMAT, "prompt must be text");
+            return cr_fail(err, CR_EFORMAT, "%s must be text", key);
         if (messages && !json_is_array(messages))
             return cr_fail(err, CR_EFORMAT, "messages must be a list");
         CR_TRY(rules->encode(rules->ctx, prompt ? prompt : messages, messages != NULL, &line->ids,
                              &line->num_ids, err));
     }
-    if (line->num_ids == 0) return cr_fail(err, CR_EFORMAT, "the line has no tokens");
+    for (size_t i = 0; i < line->num_ids; i++)
+        if (rules->vocab_size && line->ids[i] >= rules->vocab_size)
+            return cr_fail(err, CR_EFORMAT,
+                           "token %zu has id %d: the tokenizer knows more than the %lld ids of the "
+                           "model",
+                           i, line->ids[i], (long long)rules->vocab_size);
+    if (line->num_ids == 0 && !rules->may_be_empty)
+        return cr_fail(err, CR_EFORMAT, "the line has no tokens");
     if (rules->max_tokens && (int64_t)line->num_ids > rules->max_tokens)
         return cr_fail(err, CR_EFORMAT, "the line has %zu tokens, at most %lld are possible",
                        line->num_ids, (long long)rules->max_tokens);

@@ -38,6 +38,9 @@ typedef cr_status (*cr_line_encode)(void *ctx, const json_t *prompt_or_messages,
 typedef struct cr_line_rules {
     cr_line_encode encode; /* NULL: only input_ids are taken */
     void *ctx;
+    const char *text_key; /* of the text that is encoded; NULL: "prompt" */
+    bool refuses_ids;     /* input_ids are not taken */
+    bool may_be_empty;    /* a line without tokens is fine */
     int64_t vocab_size;
     int64_t max_tokens; /* of one line; 0: any */
     bool has_labels;    /* read `labels` */

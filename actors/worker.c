@@ -149,6 +149,7 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
     cr_mesh_destroy(w->mesh);
     if (w->world) cr_world_close(w->world);
     cr_full_weights_fini(&w->full);
+    cr_encoder_close(&w->encoder);
     cr_model_free(w->model);
     if (w->dev) cr_device_close(w->dev);
     cr_config_free(&w->config);
@@ -156,11 +157,28 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
     return code;
 }
 
-cr_line_rules cr_worker_rules(const cr_worker *w)
+/* ---- lines ---- */
+
+cr_status cr_worker_need_tokenizer(cr_worker *w, cr_err *err)
+{
+    return cr_encoder_open(&w->encoder, w->folder, err);
+}
+
+static cr_status encode(void *ctx, const json_t *text, bool is_messages, int32_t **out, size_t *num,
+                        cr_err *err)
+{
+    cr_worker *w = ctx;
+
+    CR_TRY(cr_worker_need_tokenizer(w, err));
+    return cr_encoder_encode(&w->encoder, text, is_messages, out, num, err);
+}
+
+cr_line_rules cr_worker_rules(cr_worker *w)
 {
     const cr_model_config *c = &w->model->config;
 
-    return (cr_line_rules){.vocab_size = c->vocab_size, .max_tokens = c->position_limit};
+    return (cr_line_rules){
+        .encode = encode, .ctx = w, .vocab_size = c->vocab_size, .max_tokens = c->position_limit};
 }
 
 /* ---- packing ---- */

@@ -15,6 +15,7 @@
 #ifndef CR_WORKER_H
 #define CR_WORKER_H
 
+#include "actors/encoder.h"
 #include "actors/lines.h"
 #include "base/args.h"
 #include "configs/configs.h"
@@ -34,6 +35,7 @@ typedef struct cr_worker {
     cr_model *model;
     cr_fsdp *fsdp;        /* logprobs, grad */
     cr_full_weights full; /* generate */
+    cr_encoder encoder;   /* {0} until it is needed */
     cr_dtype dtype;
     int64_t batch_size; /* lines of one forward and rank; samples at a time if it generates */
     int rank, num_ranks;
@@ -49,8 +51,10 @@ bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int ar
 CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);
-/* What lines this model takes. */
-cr_line_rules cr_worker_rules(const cr_worker *worker);
+/* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
+cr_line_rules cr_worker_rules(cr_worker *worker);
+/* Open the tokenizer of MODEL, unless it is open. */
+CR_MUST cr_status cr_worker_need_tokenizer(cr_worker *worker, cr_err *err);
 
 /* ---- lines as one packed batch ---- */
 

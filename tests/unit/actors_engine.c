@@ -274,11 +274,40 @@ static void test_prompt_is_computed_once(void **state)
 
 /* ---- ends ---- */
 
-static void letters(void *ctx, const int32_t *ids, size_t num, cr_buf *text)
+/* Token i is two letters. */
+static void letters(const int32_t *ids, size_t num, cr_buf *text)
 {
-    (void)ctx;
     for (size_t i = 0; i < num; i++)
         cr_buf_addf(text, "%c%c", 'a' + ids[i] % 26, 'a' + ids[i] / 26);
+}
+
+static cr_tokenizer *letter_tokenizer(void)
+{
+    cr_buf json = {0};
+    cr_tokenizer *t;
+    cr_err err = {0};
+
+    cr_buf_adds(&json, "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,"
+                       "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                       "\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,"
+                       "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                       "\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\","
+                       "\"dropout\":null,\"unk_token\":null,\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < VOCAB; i++)
+        cr_buf_addf(&json, "%s\"%c%c\":%d", i ? "," : "", 'a' + i % 26, 'a' + i / 26, i);
+    cr_buf_adds(&json, "}}}");
+    must(cr_tokenizer_parse(json.data, json.num_bytes, NULL, "test", &t, &err), &err);
+    cr_buf_free(&json);
+    return t;
+}
+
+static void collect_text(void *ctx, uint64_t sample_id, int32_t id, float log_prob,
+                         const char *text, size_t num_bytes)
+{
+    (void)sample_id;
+    (void)id;
+    (void)log_prob;
+    cr_buf_add(ctx, text, num_bytes);
 }
 
 static void test_ends(void **state)
@@ -289,7 +318,8 @@ static void test_ends(void **state)
     cr_err err = {0};
     char stop[4] = {0};
     const char *stops[] = {"no such text", stop};
-    cr_buf text = {0};
+    cr_buf text = {0}, streamed = {0};
+    cr_tokenizer *tokenizer = letter_tokenizer();
     size_t at = 0;
 
     (void)state;
@@ -299,15 +329,18 @@ static void test_ends(void **state)
     q.how.seed = 21;
     q.how.num_stop = 1;
     q.how.stop = stops;
-    must(CR_OK, &err);
     assert_int_equal(cr_engine_submit(b.engine, q.prompt, 1, q.sample_ids, 1, &q.how, NULL, &err),
                      CR_EARG); /* no tokenizer */
-    cr_engine_set_text(b.engine, letters, NULL);
+    q.how.num_stop = 0;
+    cr_engine_set_tokenizer(b.engine, tokenizer);
+    cr_engine_set_on_token(b.engine, collect_text, &streamed);
     submit(&b, &q);
     finish(&b, a);
+    cr_engine_set_on_token(b.engine, NULL, NULL);
     cr_generated *whole = &a->of[4][0];
     assert_true(whole->num_ids > 8);
-    letters(NULL, whole->ids, whole->num_ids, &text);
+    letters(whole->ids, whole->num_ids, &text);
+    assert_string_equal(streamed.data, text.data);
     assert_int_equal(whole->text_bytes, text.num_bytes);
     assert_memory_equal(whole->text, text.data, text.num_bytes);
 
@@ -355,8 +388,10 @@ static void test_ends(void **state)
         free_answers(s);
     }
     cr_buf_free(&text);
+    cr_buf_free(&streamed);
     free_answers(a);
     bench_close(&b);
+    cr_tokenizer_close(tokenizer);
 }
 
 static void test_refusals(void **state)
