@@ -39,9 +39,26 @@ static void answer(const json_t *row, const cr_rule_result *r, const char *error
     cr_buf_adds(out, "}\n");
 }
 
-/* One line; false: it was bad. */
-static bool score_line(cr_rule rule, const char *reward_type, double limit_s, const char *line,
-                       size_t n, long number, cr_buf *out)
+/* Python writes half of a surrogate pair as it is; it stands for no character, so U+FFFD. */
+static void mend_surrogates(char *line, size_t n)
+{
+    for (size_t i = 0; i + 5 < n; i++) {
+        bool is_high, has_low;
+        if (line[i] != '\\') continue;
+        if (line[++i] != 'u' || (line[i + 1] != 'd' && line[i + 1] != 'D')) continue;
+        is_high = strchr("89abAB", line[i + 2]) != NULL;
+        has_low = i + 10 < n && line[i + 5] == '\\' && line[i + 6] == 'u' &&
+                  (line[i + 7] == 'd' || line[i + 7] == 'D') && strchr("cdefCDEF", line[i + 8]);
+        if (is_high && has_low)
+            i += 10;
+        else if (is_high || strchr("cdefCDEF", line[i + 2]))
+            memcpy(line + i + 1, "fffd", 4);
+    }
+}
+
+/* One line; false: it was bad. The settings' deadline counts from now. */
+static bool score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_t n,
+                       long number, cr_buf *out)
 {
     json_t *row = NULL, *response;
     cr_rule_result result = {0};
@@ -50,15 +67,20 @@ static bool score_line(cr_rule rule, const char *reward_type, double limit_s, co
     bool is_good = false;
 
     snprintf(what, sizeof what, "line %ld", number);
+    mend_surrogates(line, n);
     if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
         cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
     response = json_object_get(row, "response");
     if (err.status == CR_OK && !json_is_string(response))
         cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
+    if (err.status == CR_OK && !json_is_string(json_object_get(row, "ground_truth")))
+        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"ground_truth\"", what);
     if (err.status == CR_OK) {
-        const cr_rule_args a = {row, json_string_value(response),
-                                strlen(json_string_value(response)), reward_type,
-                                cr_now_s() + limit_s};
+        cr_rule_args a = *settings;
+        a.row = row;
+        a.response = json_string_value(response);
+        a.response_bytes = json_string_length(response);
+        a.deadline_s += cr_now_s();
         rule(&a, &result);
         is_good = true;
     }
@@ -69,12 +91,12 @@ static bool score_line(cr_rule rule, const char *reward_type, double limit_s, co
 
 static int run(int argc, char **argv)
 {
-    const char *config_path = NULL, *reward_type = NULL, *name;
-    double limit_s = 5;
+    const char *config_path = NULL, *name;
+    cr_rule_args settings = {.deadline_s = 5};
     const cr_option options[] = {
         {"config", CR_OPT_STRING, &config_path, "FILE",
          "DOMAIN is a domain of this file's rewards, with its settings"},
-        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS", "for one line (default 5)"},
+        {"timeout", CR_OPT_DOUBLE, &settings.deadline_s, "SECONDS", "for one line (default 5)"},
     };
     cr_words words = {0};
     cr_diagnostics d = {0};
@@ -106,7 +128,8 @@ static int run(int argc, char **argv)
             cr_fail(&err, CR_EUSAGE, "%s has no reward domain '%s'", config_path, name);
         if (err.status == CR_OK) {
             name = r->rule ? r->rule : "";
-            reward_type = r->reward_type;
+            settings.reward_type = r->reward_type;
+            settings.length_coef = r->response_length_penalty_coef;
         }
     }
     if (err.status == CR_OK && !(rule = cr_rule_find(name))) {
@@ -121,7 +144,7 @@ static int run(int argc, char **argv)
     while (rule && (n = getline(&line, &capacity, stdin)) >= 0) {
         number++;
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (!score_line(rule, reward_type, limit_s, line, (size_t)n, number, &out)) has_bad = true;
+        if (!score_line(rule, &settings, line, (size_t)n, number, &out)) has_bad = true;
         if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
             break; /* nobody reads any more */
     }

@@ -3,6 +3,8 @@
  * not know are ignored, as ROLL does; one that it needs and lacks is an error.
  */
 #include "rl/rules/ifeval.h"
+#include "rl/rules/language.h"
+#include "rl/rules/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,52 +20,6 @@ typedef struct check {
 
 /* ---- text ---- */
 
-static bool is_space(uint32_t c)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-
-    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 ||
-           k == UTF8PROC_CATEGORY_ZS || k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP;
-}
-
-static bool is_word(uint32_t c)
-{
-    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-
-    return c == '_' || (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
-           (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
-}
-
-/* The code point at *at, which moves on; malformed bytes count as U+FFFD. */
-static uint32_t next_char(const char *text, size_t n, size_t *at)
-{
-    uint32_t c;
-    int k = cr_utf8_decode(text + *at, n - *at, &c);
-
-    *at += (size_t)(k ? k : 1);
-    return k ? c : 0xFFFD;
-}
-
-typedef int32_t (*map_char)(int32_t c);
-
-static char *map_text(const char *text, size_t n, map_char map)
-{
-    cr_buf out = {0};
-
-    cr_buf_reserve(&out, n);
-    for (size_t i = 0; i < n;) {
-        char utf8[4];
-        cr_buf_add(&out, utf8,
-                   (size_t)cr_utf8_encode((uint32_t)map((int32_t)next_char(text, n, &i)), utf8));
-    }
-    return out.data;
-}
-
-static char *lower(const char *text)
-{
-    return map_text(text, strlen(text), utf8proc_tolower);
-}
-
 static size_t count_text(const char *text, const char *part)
 {
     size_t n = 0, k = strlen(part);
@@ -77,9 +33,9 @@ static size_t count_text(const char *text, const char *part)
 /* Text without white space at both ends: *n is its length. */
 static const char *strip(const char *text, size_t *n)
 {
-    while (*n && is_space((unsigned char)*text))
+    while (*n && cri_is_space((unsigned char)*text))
         text++, (*n)--;
-    while (*n && is_space((unsigned char)text[*n - 1]))
+    while (*n && cri_is_space((unsigned char)text[*n - 1]))
         (*n)--;
     return text;
 }
@@ -98,9 +54,17 @@ static long number_argument(check *c, const char *name)
 {
     const json_t *v = json_object_get(c->arguments, name);
 
-    if (json_is_string(v)) return strtol(json_string_value(v), NULL, 10);
-    if (!json_is_number(v)) c->is_missing = true;
-    return (long)json_number_value(v);
+    double x = json_number_value(v);
+    char *end;
+
+    if (json_is_string(v)) {
+        x = strtod(json_string_value(v), &end);
+        if (end == json_string_value(v) || *end) c->is_missing = true;
+    } else if (!json_is_number(v)) {
+        c->is_missing = true;
+    }
+    if (!(fabs(x) < 1e15)) c->is_missing = true;
+    return c->is_missing ? 0 : (long)x;
 }
 
 static bool compare(check *c, long n, double slack)
@@ -118,7 +82,7 @@ static bool compare(check *c, long n, double slack)
 static bool has_words(check *c, const char *list, bool wants_all)
 {
     const json_t *words = json_object_get(c->arguments, list);
-    char *text = lower(c->text);
+    char *text = cri_text_lower(c->text);
     size_t i;
     json_t *w;
     bool result = wants_all;
@@ -126,7 +90,7 @@ static bool has_words(check *c, const char *list, bool wants_all)
     if (!json_is_array(words)) c->is_missing = true;
     json_array_foreach(words, i, w)
     {
-        char *word = lower(json_is_string(w) ? json_string_value(w) : "");
+        char *word = cri_text_lower(json_is_string(w) ? json_string_value(w) : "");
         bool is_there = strstr(text, word) != NULL;
         if (wants_all && !is_there) result = false;
         if (!wants_all && is_there) result = true;
@@ -157,7 +121,7 @@ static long count_runs(const char *text,
 
     for (size_t i = 0; i <= n;) {
         size_t at = i;
-        bool is_part = i < n && is_word(next_char(text, n, &i));
+        bool is_part = i < n && cri_is_word(cri_text_next(text, n, &i));
         if (at == n) i = n + 1;
         if (is_part && !is_in) start = at;
         if (!is_part && is_in) count += is_counted(text + start, at - start, ctx);
@@ -181,7 +145,7 @@ static bool is_capitals(const char *run, size_t n, const void *ctx)
 
 static bool keyword_frequency(check *c)
 {
-    char *text = lower(c->text), *word = lower(text_argument(c, "word"));
+    char *text = cri_text_lower(c->text), *word = cri_text_lower(text_argument(c, "word"));
     bool result = count_runs(text, is_same, word) == number_argument(c, "N");
 
     cr_free(text);
@@ -191,7 +155,11 @@ static bool keyword_frequency(check *c)
 
 static bool letter_frequency(check *c)
 {
-    return (long)count_text(c->text, text_argument(c, "letter")) == number_argument(c, "N");
+    const char *letter = text_argument(c, "letter");
+    size_t at = 0, n = strlen(letter);
+
+    if (n == 0 || (cri_text_next(letter, n, &at), at) != n) c->is_missing = true; /* one letter */
+    return (long)count_text(c->text, letter) == number_argument(c, "N");
 }
 
 /* Pieces between separators; how many are blank. */
@@ -224,7 +192,7 @@ static bool word_constraint(check *c)
     bool is_in = false;
 
     for (size_t i = 0; i < c->num_bytes;) {
-        bool is_part = !is_space(next_char(c->text, c->num_bytes, &i));
+        bool is_part = !cri_is_space(cri_text_next(c->text, c->num_bytes, &i));
         n += is_part && !is_in;
         is_in = is_part;
     }
@@ -240,8 +208,8 @@ static bool sentence_constraint(check *c)
     for (size_t i = 1; i < c->num_bytes; i++) {
         bool is_initials, is_title;
         if (t[i] != ' ' || (t[i - 1] != '.' && t[i - 1] != '?')) continue;
-        is_initials = i >= 4 && is_word((unsigned char)t[i - 4]) && t[i - 3] == '.' &&
-                      is_word((unsigned char)t[i - 2]);
+        is_initials = i >= 4 && cri_is_word((unsigned char)t[i - 4]) && t[i - 3] == '.' &&
+                      cri_is_word((unsigned char)t[i - 2]);
         is_title = i >= 3 && t[i - 1] == '.' && t[i - 3] >= 'A' && t[i - 3] <= 'Z' &&
                    t[i - 2] >= 'a' && t[i - 2] <= 'z';
         n += !is_initials && !is_title;
@@ -282,15 +250,17 @@ static bool postscript(check *c)
 /* Pieces from `open` to the next `shut` on one line. */
 static long count_marked(const char *text, char open, char shut)
 {
+    const char *start = NULL;
     long n = 0;
 
-    for (const char *p = strchr(text, open); p; p = strchr(p, open)) {
-        const char *end = p + 1 + strcspn(p + 1, (char[]){shut, '\n', 0});
-        if (*end == shut) {
+    for (const char *p = text; *p; p++) {
+        if (*p == '\n') {
+            start = NULL;
+        } else if (start && *p == shut) {
+            start = NULL;
             n++;
-            p = end + 1;
-        } else {
-            p++;
+        } else if (!start && *p == open) {
+            start = p;
         }
     }
     return n;
@@ -322,9 +292,15 @@ static bool bullet_points(check *c)
 
 static bool title(check *c)
 {
-    for (const char *p = strstr(c->text, "<<"); p; p = strstr(p + 1, "<<")) {
-        const char *end = strstr(p + 2, ">>"), *line = strchr(p, '\n');
-        if (end && (!line || line > end)) return true;
+    const char *start = NULL;
+
+    for (const char *p = c->text; *p; p++) {
+        if (*p == '\n')
+            start = NULL;
+        else if (!start && p[0] == '<' && p[1] == '<')
+            start = p++;
+        else if (start && p[0] == '>' && p[1] == '>')
+            return true;
     }
     return false;
 }
@@ -381,9 +357,9 @@ static bool two_responses(check *c)
     return na != nb || memcmp(a, b, na) != 0;
 }
 
-static bool is_mapped(check *c, map_char map)
+static bool is_mapped(check *c, cri_map_char map)
 {
-    char *mapped = map_text(c->text, c->num_bytes, map);
+    char *mapped = cri_text_map(c->text, c->num_bytes, map);
     bool result = strcmp(mapped, c->text) == 0;
 
     cr_free(mapped);
@@ -423,6 +399,14 @@ static bool no_commas(check *c)
     return !strchr(c->text, ',');
 }
 
+static bool response_language(check *c)
+{
+    const char *language = text_argument(c, "language");
+
+    if (!cri_language_is_known(language)) c->is_missing = true;
+    return strcmp(cri_language_of(c->text), language) == 0;
+}
+
 static const struct {
     const char *name;
     bool (*check)(check *c);
@@ -431,6 +415,7 @@ static const struct {
     {"verify_keyword_frequency", keyword_frequency},
     {"validate_forbidden_words", forbidden_words},
     {"verify_letter_frequency", letter_frequency},
+    {"validate_response_language", response_language},
     {"verify_paragraph_count", paragraph_count},
     {"validate_word_constraint", word_constraint},
     {"verify_sentence_constraint", sentence_constraint},
@@ -455,55 +440,6 @@ static const struct {
 
 /* ---- the rule ---- */
 
-static void remove_all(char *text, const char *part)
-{
-    size_t n = strlen(part);
-
-    for (char *p = text; (p = strstr(p, part));)
-        memmove(p, p + n, strlen(p + n) + 1);
-}
-
-/* 0 to -0.5 as words come in the same threes again and again. */
-static double repetition_penalty(const char *text)
-{
-    char *low = lower(text);
-    size_t n = strlen(low), num = 0, distinct = 0, capacity = 64;
-    const char **word = CR_NEW_ARRAY(const char *, n / 2 + 2);
-    size_t *length = CR_NEW_ARRAY(size_t, n / 2 + 2);
-    uint64_t *seen;
-    bool is_in = false;
-
-    for (size_t i = 0; i <= n;) {
-        size_t at = i;
-        bool is_part = i < n && !is_space(next_char(low, n, &i));
-        if (at == n) i = n + 1;
-        if (is_part && !is_in) word[num] = low + at;
-        if (!is_part && is_in) length[num] = (size_t)(low + at - word[num]), num++;
-        is_in = is_part;
-    }
-    while (capacity < 4 * num)
-        capacity *= 2;
-    seen = CR_NEW_ARRAY(uint64_t, capacity);
-    for (size_t i = 0; i + 2 < num; i++) {
-        uint64_t h = 1;
-        for (size_t k = i; k < i + 3; k++) {
-            for (size_t b = 0; b < length[k]; b++)
-                h = (h ^ (unsigned char)word[k][b]) * 0x100000001b3u;
-            h = (h ^ 0x20 ^ length[k] << 8) * 0xFF51AFD7ED558CCDu;
-        }
-        size_t slot = h & (capacity - 1);
-        while (seen[slot] && seen[slot] != h)
-            slot = (slot + 1) & (capacity - 1);
-        distinct += seen[slot] == 0;
-        seen[slot] = h;
-    }
-    cr_free(low);
-    cr_free(word);
-    cr_free(length);
-    cr_free(seen);
-    return num < 3 ? 0 : -0.5 * (1 - (double)distinct / (double)(num - 2));
-}
-
 void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
 {
     const char *gold = cr_rule_text(a->row, "ground_truth"), *name, *behind;
@@ -523,15 +459,8 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
         return;
     }
     name = json_string_value(json_object_get(root, "func_name"));
-    text = cr_strndup(a->response, a->response_bytes);
-    remove_all(text, "<|endoftext|>");
-    remove_all(text, "<pad>");
-    remove_all(text, "<|im_end|>");
-    behind = text;
-    for (const char *p = text; (p = strstr(p, "</think>"));)
-        behind = p += 8;
-    while (behind != text && *behind == '\n')
-        behind++;
+    text = cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
+    behind = cri_text_after_think(text);
     c = (check){behind, strlen(behind), root, false};
     cr_rule_error(out, "ifeval does not know the function %.60s", name ? name : "(none)");
     for (size_t i = 0; name && i < CR_COUNT(instructions); i++)
@@ -542,7 +471,7 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
                 break;
             }
             *out = (cr_rule_result){
-                .score = holds, .reward = holds + repetition_penalty(text), .status = "ok"};
+                .score = holds, .reward = holds + cri_text_repetition(text), .status = "ok"};
         }
     json_decref(root);
     cr_free(text);

@@ -1,12 +1,14 @@
 /* rules.c -- the table of rules (see rules.h). */
 #include "rl/rules/rules.h"
+#include "rl/rules/choice.h"
 #include "rl/rules/ifeval.h"
 #include "rl/rules/math.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const char *const cr_rule_names[] = {"math_rule", "ifeval", NULL};
+const char *const cr_rule_names[] = {"math_rule",    "ifeval",      "multiple_choice_boxed",
+                                     "crossthinkqa", "general_val", NULL};
 
 static void math_rule(const cr_rule_args *a, cr_rule_result *out)
 {
@@ -22,7 +24,8 @@ static void math_rule(const cr_rule_args *a, cr_rule_result *out)
 
 cr_rule cr_rule_find(const char *name)
 {
-    static const cr_rule rules[] = {math_rule, cr_ifeval_rule};
+    static const cr_rule rules[] = {math_rule, cr_ifeval_rule, cr_multiple_choice_rule,
+                                    cr_crossthink_rule, cr_general_val_rule};
 
     for (size_t i = 0; cr_rule_names[i]; i++)
         if (strcmp(cr_rule_names[i], name) == 0) return rules[i];

@@ -18,9 +18,10 @@ typedef struct cr_rule_result {
 
 typedef struct cr_rule_args {
     const json_t *row;    /* an object */
-    const char *response; /* special tokens removed, NUL-terminated */
+    const char *response; /* as generated, special tokens and NUL bytes included */
     size_t response_bytes;
     const char *reward_type; /* "loose", "soft", "strict", or NULL */
+    double length_coef;      /* response_length_penalty_coef */
     double deadline_s;
 } cr_rule_args;
 

@@ -1,0 +1,147 @@
+/* choice.c -- see choice.h. */
+#include "rl/rules/choice.h"
+#include "rl/rules/text.h"
+
+#include <string.h>
+#include <strings.h>
+
+typedef struct verdict {
+    bool is_right, is_boxed;
+} verdict;
+
+/* Content of the last \boxed{..} with at least one byte before the first }; NULL: none. */
+static const char *last_box(const char *text, size_t *num_bytes)
+{
+    const char *best = NULL, *p = text;
+
+    while ((p = strstr(p, "\\boxed{"))) {
+        const char *start = p + 7, *end = strchr(start, '}');
+        if (!end) break;
+        p = end;
+        if (end == start) continue;
+        best = start;
+        *num_bytes = (size_t)(end - start);
+    }
+    return best;
+}
+
+static const char *behind_answer_is(const char *text)
+{
+    const char *best = text;
+
+    for (const char *p = text; *p; p++)
+        if ((*p == 'a' || *p == 'A') && strncasecmp(p, "answer is", 9) == 0) best = p + 9;
+    return best;
+}
+
+static verdict judge(const char *plain, const char *gold)
+{
+    const char *text = cri_text_after_think(plain), *where;
+    size_t n = 0, at = 0;
+    uint32_t want = cri_text_next(gold, strlen(gold), &at);
+    verdict v = {false, true};
+
+    where = last_box(text, &n);
+    if (!where) {
+        v.is_boxed = false;
+        where = behind_answer_is(text);
+        n = strlen(where);
+    }
+    for (at = 0; at < n;) {
+        uint32_t c = cri_text_next(where, n, &at);
+        if (!cri_is_upper(c)) continue;
+        v.is_right = c == want;
+        break;
+    }
+    return v;
+}
+
+/* The response's plain text, owned by the caller; NULL: the row cannot be judged, out says why. */
+static char *prepare(const cr_rule_args *a, const char **gold, cr_rule_result *out)
+{
+    *gold = cr_rule_text(a->row, "ground_truth");
+    if (!*gold || !**gold) {
+        cr_rule_error(out, "the row has no text ground_truth");
+        return NULL;
+    }
+    return cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
+}
+
+static void answer(bool is_right, double reward, cr_rule_result *out)
+{
+    *out = (cr_rule_result){.score = is_right, .reward = reward, .status = "ok"};
+}
+
+void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    const char *gold;
+    char *plain = prepare(a, &gold, out);
+    verdict v;
+
+    if (!plain) return;
+    v = judge(plain, gold);
+    answer(v.is_right && v.is_boxed, v.is_right && v.is_boxed, out);
+    cr_free(plain);
+}
+
+/* ROLL measures the padded row of ids, hence a constant; here it is the response's own tokens. */
+static bool length_penalty(const cr_rule_args *a, double *penalty, cr_rule_result *out)
+{
+    const json_t *tokens = json_object_get(a->row, "response_tokens");
+    double n = json_number_value(tokens);
+
+    *penalty = 0;
+    if (a->length_coef == 0) return true;
+    if (!json_is_integer(tokens)) {
+        cr_rule_error(out, "response_length_penalty_coef needs the column response_tokens, the "
+                           "number of the response's tokens (or set it to 0)");
+        return false;
+    }
+    *penalty = a->length_coef * (n < 100 ? -0.5 : n > 400 ? 0 : -0.5 * (400 - n) / 300);
+    return true;
+}
+
+void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    static const struct {
+        const char *type;
+        double value[2][2]; /* [is right][is boxed] */
+    } table[] = {{"loose", {{-1, -1}, {1, 1}}},
+                 {"soft", {{-1, -0.5}, {0.5, 1}}},
+                 {"strict", {{-1, -1}, {-1, 1}}}};
+    const char *gold;
+    double penalty;
+    char *plain;
+
+    if (!length_penalty(a, &penalty, out) || !(plain = prepare(a, &gold, out))) return;
+    cr_rule_error(out,
+                  "crossthinkqa needs reward_type loose, soft or strict, not %s (set it in a "
+                  "domain and score with --config FILE)",
+                  a->reward_type ? a->reward_type : "none");
+    for (size_t i = 0; a->reward_type && i < CR_COUNT(table); i++)
+        if (strcmp(a->reward_type, table[i].type) == 0) {
+            verdict v = judge(plain, gold);
+            double value = table[i].value[v.is_right][v.is_boxed];
+            answer(value > 0, value + cri_text_repetition(plain) + penalty, out);
+        }
+    cr_free(plain);
+}
+
+void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    static const char *const tags[] = {"ceval", "race_high", "mmlu_pro", "commonsense_qa"};
+    const char *gold, *tag = cr_rule_text(a->row, "tag");
+    char *plain = prepare(a, &gold, out);
+
+    if (!plain) return;
+    cr_rule_error(out,
+                  "general_val knows the tags ceval, race_high, mmlu_pro and commonsense_qa, "
+                  "not %.60s",
+                  tag ? tag : "a row without one");
+    for (size_t i = 0; tag && i < CR_COUNT(tags); i++)
+        if (strcmp(tag, tags[i]) == 0) {
+            verdict v = judge(plain, gold);
+            answer(v.is_right, v.is_right, out);
+        }
+    cr_free(plain);
+}

@@ -1,0 +1,18 @@
+/* choice.h -- multiple choice: is the first capital letter of the answer the right one?
+ *
+ * The answer is the last non-empty \boxed{..}, else what follows the last "answer is", else all of
+ * the text behind its thinking (rlvr.md 4.2, "multiple choice family").
+ */
+#ifndef CR_CHOICE_H
+#define CR_CHOICE_H
+
+#include "rl/rules/rules.h"
+
+/* 1 for the right letter in a box. ROLL's reward is a constant 0; here it is the score. */
+void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out);
+/* Needs reward_type: what an answer without a box is worth. Rewards also length and variety. */
+void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out);
+/* 1 for the right letter, boxed or not; the tags ceval, race_high, mmlu_pro, commonsense_qa. */
+void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out);
+
+#endif
