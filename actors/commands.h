@@ -16,6 +16,7 @@
     X(detokenize)          \
     X(score)               \
     X(inspect)             \
+    X(formula)             \
     X(reward)              \
     X(actor)
 /* clang-format on */

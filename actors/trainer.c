@@ -461,7 +461,11 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
     for (int64_t m = 0; m < num_minis; m++) {
         cr_update result;
         const float *c = counts + 5 * m;
-        p.all = (cr_denominators){c[0], c[1], c[2], c[3], c[4]};
+        p.all = (cr_denominators){.final_tokens = c[0],
+                                  .final_samples = c[1],
+                                  .tokens = c[2],
+                                  .samples = c[3],
+                                  .width = c[4]};
         CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], &result, err));
         skipped += result.is_skipped;
         norms += result.grad_norm;

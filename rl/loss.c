@@ -189,20 +189,25 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
 {
     size_t first = a->rows.start[i], end = a->rows.start[i + 1];
     double w = a->weights ? a->weights[i] : 1, score = a->scores ? a->scores[i] : 0, count = 0,
-           total = 0, log_ratio = 0, sequence_grad = 0;
-    double cf, cm;
+           total = 0, entropy_total = 0, log_ratio = 0, sequence_grad = 0;
+    const double *entropy_mask = a->entropy_mask ? a->entropy_mask : a->mask;
+    double cf, cm, ce;
     bool is_sequence = c->pg_variant == CR_PG_PPO && c->is_sequence_ratio;
     cr_loss_metrics *m = &a->metrics;
 
     for (size_t t = first; t < end; t++) {
         count += a->final_mask[t];
         total += a->mask[t];
+        entropy_total += entropy_mask[t];
         log_ratio += (a->log_probs[t] - a->old_log_probs[t]) * a->final_mask[t];
     }
     log_ratio = count > 0 ? log_ratio / (count + 1e-8) : 0;
     cf = coefficient(c->loss_agg_mode, count, a->all.final_tokens, a->all.final_samples,
                      a->all.width);
     cm = coefficient(c->loss_agg_mode, total, a->all.tokens, a->all.samples, a->all.width);
+    ce = a->entropy_mask ? coefficient(c->loss_agg_mode, entropy_total, a->all.entropy_tokens,
+                                       a->all.entropy_samples, a->all.width)
+                         : cm;
     for (size_t t = first; t < end; t++) {
         double F = a->final_mask[t], M = a->mask[t], d = a->log_probs[t] - a->old_log_probs[t],
                rho = exp(is_sequence ? log_ratio : d);
@@ -211,11 +216,13 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
                                                             a->advantages[t], score);
         double is = a->is_weight ? a->is_weight[t] : 1,
                g = c->rl_loss_coef * w * cf * F * is * l.grad;
-        m->pg_loss += cf * F * is * l.loss;
-        m->weighted_pg_loss += w * cf * F * is * l.loss;
-        a->grad_log_probs[t] = is_sequence ? 0 : g;
-        if (is_sequence) sequence_grad += g;
-        if (a->ref_log_probs) {
+        a->grad_log_probs[t] = is_sequence || F == 0 ? 0 : g;
+        if (F != 0) { /* outside the mask anything may stand, and 0 times infinity is no 0 */
+            m->pg_loss += cf * F * is * l.loss;
+            m->weighted_pg_loss += w * cf * F * is * l.loss;
+            if (is_sequence) sequence_grad += g;
+        }
+        if (a->ref_log_probs && F != 0) {
             double r = a->ref_log_probs[t] - a->log_probs[t], k3 = exp(r) - r - 1;
             m->kl_loss += cf * F * clamp(k3, -10, 10);
             if (c->use_kl_loss && k3 < 10)
@@ -223,11 +230,8 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
         }
         m->approxkl += cm * M * 0.5 * d * d;
         m->policykl += cm * M * d;
-        if (a->grad_entropy) a->grad_entropy[t] = 0;
-        if (a->entropy && c->entropy_loss_coef > 0) {
-            m->entropy_loss += cm * M * a->entropy[t];
-            a->grad_entropy[t] = -c->entropy_loss_coef * cm * M;
-        }
+        if (a->entropy) m->entropy_loss += ce * entropy_mask[t] * a->entropy[t];
+        if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
         if (a->ratio) a->ratio[t] = rho;
         take_metrics(c, a, t, rho);
     }
@@ -253,11 +257,9 @@ void cr_value_loss(const cr_ragged *rows, const double *values, const double *ol
                    const double *returns, const double *mask, double value_clip, double *vf_loss,
                    double *clipfrac, double *grad_values)
 {
-    double clipped_tokens = 0, tokens = 0;
-
-    *vf_loss = 0;
+    *vf_loss = *clipfrac = 0;
     for (size_t i = 0; i < rows->num_samples; i++) {
-        double count = 0, sum = 0;
+        double count = 0, sum = 0, clipped = 0;
         for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++)
             count += mask[t];
         for (size_t t = rows->start[i]; t < rows->start[i + 1]; t++) {
@@ -268,15 +270,15 @@ void cr_value_loss(const cr_ragged *rows, const double *values, const double *ol
                 if (f * f > l) {
                     l = f * f;
                     g = v == values[t] ? 2 * f : 0;
-                    clipped_tokens += mask[t];
+                    clipped += mask[t];
                 }
             }
             sum += l * mask[t];
             grad_values[t] =
                 count > 0 ? 0.5 * g * mask[t] / (count + 1e-8) / (double)rows->num_samples : 0;
         }
-        tokens += count;
-        if (count > 0) *vf_loss += 0.5 * sum / (count + 1e-8) / (double)rows->num_samples;
+        if (count <= 0) continue;
+        *vf_loss += 0.5 * sum / (count + 1e-8) / (double)rows->num_samples;
+        *clipfrac += clipped / (count + 1e-8) / (double)rows->num_samples;
     }
-    *clipfrac = tokens > 0 ? clipped_tokens / tokens : 0;
 }

@@ -134,7 +134,8 @@ typedef struct cr_loss_config {
  * final mask and of the response mask. 0 is taken as 1. */
 typedef struct cr_denominators {
     double final_tokens, final_samples, tokens, samples;
-    double width; /* longest response (seq-mean-token-sum-norm) */
+    double entropy_tokens, entropy_samples; /* of entropy_mask, if there is one */
+    double width;                           /* longest response (seq-mean-token-sum-norm) */
 } cr_denominators;
 
 /* Sums that add up over parts of a mini-batch; every mean is already over the mini-batch. */
@@ -152,6 +153,7 @@ typedef struct cr_loss_args {
     const double *advantages, *mask, *final_mask;
     const double *scores, *weights; /* [N]; NULL: 0, 1 */
     const double *is_weight;        /* per token, or NULL */
+    const double *entropy_mask;     /* NULL: mask. Filters of the correction leave it as it is */
     cr_denominators all;
     /* out, per token; ratio may be NULL */
     double *grad_log_probs, *grad_entropy, *ratio;
@@ -162,7 +164,8 @@ void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a);
 void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
                     double *num_samples);
 
-/* 0.5 * mean over rows of the masked mean of (v - return)^2 or its clipped maximum (clip 0: off). */
+/* 0.5 * mean over rows of the masked mean of (v - return)^2 or its clipped maximum (clip 0: off);
+ * clipfrac: mean over rows of the part of the row whose clipped error is the greater. */
 void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
                    const double *returns, const double *mask, double value_clip, double *vf_loss,
                    double *clipfrac, double *grad_values);
