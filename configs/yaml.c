@@ -271,6 +271,7 @@ typedef struct reader {
         cr_node *node;
     } anchors[MAX_ANCHORS];
     size_t num_anchors;
+    const cr_node *merge; /* the plain << that was read last */
     bool has_failed;
 } reader;
 
@@ -341,6 +342,7 @@ static cr_node *read_scalar(reader *r, const yaml_event_t *event)
         }
     } else if (is_plain && !tag) {
         resolve_plain(r->yaml, node, value, n, r->d);
+        if (n == 2 && memcmp(value, "<<", 2) == 0) r->merge = node;
     } else {
         node->text = cr_arena_strndup(r->yaml->arena, value, n);
     }
@@ -348,6 +350,15 @@ static cr_node *read_scalar(reader *r, const yaml_event_t *event)
 }
 
 static cr_node *read_node(reader *r, yaml_event_t *event, int depth);
+
+/* What is no key: << has no other meaning. */
+static cr_node *read_value(reader *r, yaml_event_t *event, int depth)
+{
+    cr_node *node = read_node(r, event, depth);
+
+    if (node && node == r->merge) fail_at(r, node->place, "%s is a key, not a value", "<<");
+    return node;
+}
 
 /* Text of a key, as Python's str() of what it resolves to. */
 static const char *key_text(reader *r, const cr_node *key)
@@ -396,10 +407,10 @@ static void read_map(reader *r, cr_node *map, int depth)
         cr_node *key = read_node(r, &event, depth + 1), *value;
         const char *name;
         if (!key || r->has_failed) return;
-        bool is_merge = key->kind == CR_NODE_TEXT && strcmp(key->text, "<<") == 0;
+        bool is_merge = key == r->merge;
         name = key_text(r, key);
         if (!next_event(r, &event)) return;
-        value = read_node(r, &event, depth + 1);
+        value = read_value(r, &event, depth + 1);
         if (!value || r->has_failed) return;
         if (is_merge && num_merges < CR_COUNT(merges))
             merges[num_merges++] = value;
@@ -461,7 +472,7 @@ static cr_node *read_node(reader *r, yaml_event_t *event, int depth)
                 yaml_event_delete(&item);
                 break;
             }
-            value = read_node(r, &item, depth + 1);
+            value = read_value(r, &item, depth + 1);
             if (!value || r->has_failed) break;
             cr_node_append(r->yaml, node, value);
         }
@@ -514,7 +525,7 @@ cr_node *cri_yaml_parse(cr_yaml *yaml, const char *text, size_t num_bytes, const
             yaml_event_delete(&event);
             break;
         }
-        root = read_node(r, &event, 0);
+        root = read_value(r, &event, 0);
         if (!root) break;
     }
     yaml_parser_delete(&r->parser);
