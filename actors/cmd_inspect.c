@@ -2,6 +2,7 @@
  *
  * Headers are checked in full before the first line is printed; data is not read.
  */
+#include "actors/checkpoint.h"
 #include "actors/commands.h"
 #include "base/json.h"
 #include "models/safetensors.h"
@@ -61,35 +62,26 @@ static cr_status add_path(listing *l, const char *path, cr_err *err)
     return CR_OK;
 }
 
-/* A checkpoint holds one MODEL folder for each role that trains. */
-static cr_status add_checkpoint(listing *l, const char *folder, cr_err *err)
-{
-    static const char *const roles[] = {"actor_train", "critic"};
-    cr_status status = CR_OK;
-
-    for (size_t i = 0; i < CR_COUNT(roles) && status == CR_OK; i++) {
-        char *path = cr_path_join(folder, roles[i]);
-        if (cr_dir_exists(path)) status = add_path(l, path, err);
-        cr_free(path);
-    }
-    return status;
-}
-
 static cr_status list(listing *l, const cr_words *words, cr_err *err)
 {
+    char *roles[CR_CHECKPOINT_MOST_ROLES];
     const char *path;
-    char *inner;
-    bool is_checkpoint;
+    size_t num;
 
     if (words->num != 1)
         return cr_fail(err, CR_EUSAGE, "give one PATH (a file, an index, a MODEL or a checkpoint)");
     path = words->word[0];
     if (!cr_file_exists(path) && !cr_dir_exists(path))
         return cr_fail(err, CR_EFORMAT, "%s does not exist", path);
-    inner = cr_path_join(path, "actor_train");
-    is_checkpoint = cr_dir_exists(inner);
-    cr_free(inner);
-    return is_checkpoint ? add_checkpoint(l, path, err) : add_path(l, path, err);
+    num = cr_checkpoint_roles(path, roles); /* none: it is no checkpoint */
+    if (num == 0) return add_path(l, path, err);
+    for (size_t i = 0; i < num; i++) {
+        char *inner = cr_path_join(path, roles[i]);
+        if (err->status == CR_OK) cr_note(add_path(l, inner, err));
+        cr_free(inner);
+        cr_free(roles[i]);
+    }
+    return err->status;
 }
 
 static int run(int argc, char **argv)

@@ -17,6 +17,9 @@
     X(score)               \
     X(inspect)             \
     X(formula)             \
+    X(init)                \
+    X(export)              \
+    X(doctor)              \
     X(reward)              \
     X(actor)
 /* clang-format on */

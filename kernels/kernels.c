@@ -60,6 +60,11 @@ const char *cr_device_name(const cr_device *dev)
     return dev->kernels->name;
 }
 
+const char *cr_device_variant(const cr_device *dev)
+{
+    return dev->variant ? dev->variant : "";
+}
+
 bool cr_device_is_meta(const cr_device *dev)
 {
     return strcmp(dev->kernels->name, "meta") == 0;

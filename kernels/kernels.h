@@ -39,6 +39,7 @@ typedef struct cr_device cr_device;
 CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err);
 void cr_device_close(cr_device *dev);
 const char *cr_device_name(const cr_device *dev);
+const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
 bool cr_device_is_meta(const cr_device *dev);
 
 /* 64-byte aligned, NOT zeroed. On meta: an address that must not be read. */

@@ -62,6 +62,7 @@ enum { CRI_NUM_SCRATCH = 8 };
 
 struct cr_device {
     const cr_kernels *kernels;
+    const char *variant; /* instruction set of the kernels, "": no matter */
     int num_threads;
     cr_device_stats stats;
     struct cri_scratch { /* grows, never shrinks: no allocation after warm-up */

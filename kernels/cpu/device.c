@@ -36,6 +36,7 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
         best = i;
     }
     dev->kernels = tables[best];
+    dev->variant = names[best];
     return CR_OK;
 }
 

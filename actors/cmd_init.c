@@ -1,0 +1,118 @@
+/* cmd_init.c -- croll init: random weights for a config.json, as Transformers would start training. */
+#include "actors/commands.h"
+#include "models/safetensors.h"
+#include "models/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct ask {
+    int64_t seed;
+    bool should_overwrite;
+    cr_device *dev;
+    cr_model *model;
+} ask;
+
+enum { CHUNK = 1 << 16 };
+
+static cr_status put_param(cr_tensor_writer *writer, const ask *a, size_t index, cr_dtype dtype,
+                           cr_err *err)
+{
+    const cr_param *param = a->model->params[index];
+    float *values = CR_NEW_ARRAY(float, CHUNK), *stored = CR_NEW_ARRAY(float, CHUNK);
+
+    for (int64_t e = 0; e < param->num_elems && err->status == CR_OK; e += CHUNK) {
+        int64_t end = e + CHUNK < param->num_elems ? e + CHUNK : param->num_elems;
+        cr_param_init(a->model, param, (uint64_t)a->seed, e, end, values);
+        if (cr_cast(a->dev, dtype, stored, CR_F32, values, (size_t)(end - e), err) == CR_OK)
+            cr_note(cr_tensor_writer_put(writer, index, e, end, stored, err));
+    }
+    cr_free(values);
+    cr_free(stored);
+    return err->status;
+}
+
+static cr_status write_weights(const ask *a, const char *path, cr_err *err)
+{
+    const cr_model *m = a->model;
+    cr_tensor_spec *specs = CR_NEW_ARRAY(cr_tensor_spec, m->num_params);
+    cr_dtype dtype = m->config.storage_dtype;
+    cr_tensor_writer *writer = NULL;
+    long long num_elems = 0;
+
+    for (size_t i = 0; i < m->num_params; i++) {
+        const cr_param *p = m->params[i];
+        specs[i] = (cr_tensor_spec){.name = p->name, .dtype = dtype, .num_dims = p->num_dims};
+        memcpy(specs[i].shape, p->shape, sizeof p->shape);
+        num_elems += p->num_elems;
+    }
+    CR_TRY_GOTO(out, cr_tensor_writer_open(path, specs, m->num_params, &writer, err));
+    for (size_t i = 0; i < m->num_params && err->status == CR_OK; i++)
+        cr_note(put_param(writer, a, i, dtype, err));
+    if (err->status == CR_OK)
+        cr_note(cr_tensor_writer_close(writer, err));
+    else
+        cr_tensor_writer_abort(writer);
+    if (err->status == CR_OK)
+        printf("%s: %zu tensors, %lld elements\n", path, m->num_params, num_elems);
+out:
+    cr_free(specs);
+    return err->status;
+}
+
+static cr_status init(ask *a, const cr_words *words, cr_err *err)
+{
+    char *path, *index;
+    bool is_there;
+
+    if (words->num != 1)
+        return cr_fail(err, CR_EUSAGE, "give one MODEL, a folder with config.json");
+    CR_TRY(cr_model_open(words->word[0], &a->model, err));
+    if (a->model->config.storage_dtype != CR_F32 && a->model->config.storage_dtype != CR_BF16)
+        return cr_fail(err, CR_EFORMAT, "%s/config.json: torch_dtype must be float32 or bfloat16",
+                       words->word[0]);
+    CR_TRY(cr_device_open("cpu", 1, &a->dev, err));
+    path = cr_path_join(words->word[0], "model.safetensors");
+    index = cr_path_join(words->word[0], "model.safetensors.index.json");
+    is_there = cr_file_exists(path) || cr_file_exists(index);
+    if (cr_file_exists(index))
+        cr_fail(err, CR_EUSAGE, "%s is there: this folder has weights in shards", index);
+    else if (is_there && !a->should_overwrite)
+        cr_fail(err, CR_EUSAGE, "%s is there already (--overwrite replaces it)", path);
+    else
+        cr_note(write_weights(a, path, err));
+    cr_free(path);
+    cr_free(index);
+    return err->status;
+}
+
+static int run(int argc, char **argv)
+{
+    ask a = {.seed = 42};
+    const cr_option options[] = {
+        {"seed", CR_OPT_INT, &a.seed, "N", "of the random numbers (default 42)"},
+        {"overwrite", CR_OPT_FLAG, &a.should_overwrite, NULL, "replace weights that are there"},
+    };
+    cr_words words = {0};
+    cr_err err = {0};
+    bool is_help;
+
+    if (cr_args_parse(&cr_command_init, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        !is_help)
+        cr_note(init(&a, &words, &err));
+    cr_model_free(a.model);
+    if (a.dev) cr_device_close(a.dev);
+    cr_words_free(&words);
+    return err.status ? cr_command_fail(&cr_command_init, &err) : 0;
+}
+
+const cr_command cr_command_init = {
+    "init",
+    "init MODEL [--seed N]",
+    "Random weights for the config.json of a folder: model.safetensors in its torch_dtype, normal "
+    "with "
+    "initializer_range, norms one, biases zero. The values depend on the seed only.",
+    "croll init output/quickstart/model --seed 42",
+    run,
+};
