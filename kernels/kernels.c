@@ -375,6 +375,62 @@ cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src, const
     return dev->kernels->rows_scatter(dev, dtype, src, index, num_rows, num_cols, dst, err);
 }
 
+/* ---- experts ---- */
+
+static cr_status check_router(const cr_router_args *a, cr_err *err)
+{
+    CR_TRY(check_act("router", a->dtype, err));
+    if (a->top_k < 1 || a->top_k > a->num_experts)
+        return cr_fail(err, CR_EARG, "router: %lld of %lld experts", (long long)a->top_k,
+                       (long long)a->num_experts);
+    return CR_OK;
+}
+
+cr_status cr_router(cr_device *dev, const cr_router_args *a, cr_err *err)
+{
+    CR_TRY(check_router(a, err));
+    dev->stats.flops += 4 * (double)(a->num_rows * a->num_experts);
+    return dev->kernels->router(dev, a, err);
+}
+
+cr_status cr_router_grad(cr_device *dev, const cr_router_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_router(&a->fwd, err));
+    dev->stats.flops += 4 * (double)(a->fwd.num_rows * a->fwd.num_experts);
+    return dev->kernels->router_grad(dev, a, err);
+}
+
+cr_status cr_expert_sort(cr_device *dev, const cr_expert_sort_args *a, cr_err *err)
+{
+    if (a->num_rows * a->top_k > INT32_MAX)
+        return cr_fail(err, CR_EARG, "expert_sort: %lld tokens with %lld experts each are too many",
+                       (long long)a->num_rows, (long long)a->top_k);
+    return dev->kernels->expert_sort(dev, a, err);
+}
+
+cr_status cr_rows_combine(cr_device *dev, const cr_rows_combine_args *a, cr_err *err)
+{
+    CR_TRY(check_act("rows_combine", a->dtype, err));
+    dev->stats.flops += 2 * (double)(a->num_rows * a->top_k * a->num_cols);
+    return dev->kernels->rows_combine(dev, a, err);
+}
+
+cr_status cr_rows_scale(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
+                        int64_t num_rows, int64_t num_cols, void *y, cr_err *err)
+{
+    CR_TRY(check_act("rows_scale", dtype, err));
+    dev->stats.flops += (double)(num_rows * num_cols);
+    return dev->kernels->rows_scale(dev, dtype, x, factor, num_rows, num_cols, y, err);
+}
+
+cr_status cr_rows_dot(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
+                      int64_t num_rows, int64_t num_cols, float *out, cr_err *err)
+{
+    CR_TRY(check_act("rows_dot", dtype, err));
+    dev->stats.flops += 2 * (double)(num_rows * num_cols);
+    return dev->kernels->rows_dot(dev, dtype, a, b, num_rows, num_cols, out, err);
+}
+
 /* ---- attention and head ---- */
 
 static cr_status check_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, cr_dtype dtype,

@@ -7,6 +7,7 @@
 #define CR_KERNELS_IMPL_H
 
 #include "kernels/attention.h"
+#include "kernels/experts.h"
 #include "kernels/kernels.h"
 
 typedef struct cr_kernels {
@@ -42,6 +43,14 @@ typedef struct cr_kernels {
                              int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
     cr_status (*rows_scatter)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
                               int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+    cr_status (*router)(cr_device *dev, const cr_router_args *a, cr_err *err);
+    cr_status (*router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err);
+    cr_status (*expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err *err);
+    cr_status (*rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_err *err);
+    cr_status (*rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
+                            int64_t num_rows, int64_t num_cols, void *y, cr_err *err);
+    cr_status (*rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
+                          int64_t num_rows, int64_t num_cols, float *out, cr_err *err);
     cr_status (*attention)(cr_device *dev, const cr_attention_args *a, cr_err *err);
     cr_status (*attention_grad)(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
     size_t (*kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,

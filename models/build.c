@@ -88,7 +88,7 @@ cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, in
 
 /* Class names that repeat in every layer. */
 typedef struct classes {
-    const char *layer, *attention, *mlp, *norm;
+    const char *layer, *attention, *mlp, *norm, *sparse, *experts;
 } classes;
 
 static cr_module *add_attention(cr_module *layer, const classes *cls)
@@ -111,12 +111,12 @@ static cr_module *add_attention(cr_module *layer, const classes *cls)
     return m;
 }
 
-static cr_module *add_mlp(cr_module *layer, const classes *cls)
+static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cls, int64_t f)
 {
-    cr_model *model = layer->model;
+    cr_model *model = parent->model;
     const cr_model_config *c = &model->config;
-    int64_t h = c->hidden_size, f = c->intermediate_size;
-    cr_module *m = cri_module_add(model, layer, "mlp", cls->mlp, 4, 0);
+    int64_t h = c->hidden_size;
+    cr_module *m = cri_module_add(model, parent, name, cls->mlp, 4, 0);
     cri_mlp *mlp = m->impl = cri_alloc(model, sizeof *mlp);
 
     m->ops = &cri_mlp_ops;
@@ -128,7 +128,27 @@ static cr_module *add_mlp(cr_module *layer, const classes *cls)
     return m;
 }
 
-static cr_status add_layer(cr_module *list, int64_t at, const classes *cls, cr_err *err)
+/* Names as in files: experts one by one. The class of their list is that of Transformers 5. */
+static cr_module *add_sparse(cr_module *layer, const classes *cls)
+{
+    cr_model *model = layer->model;
+    const cr_model_config *c = &model->config;
+    cr_module *m = cri_module_add(model, layer, "mlp", cls->sparse, 2, 0);
+    cri_sparse *sparse = m->impl = cri_alloc(model, sizeof *sparse);
+
+    m->ops = &cri_sparse_ops;
+    sparse->gate = cri_linear_add(m, "gate", c->hidden_size, c->num_experts, false);
+    sparse->list = cri_module_add(model, m, "experts", cls->experts, (size_t)c->num_experts, 0);
+    sparse->count = cri_alloc(model, (size_t)c->num_experts * sizeof *sparse->count);
+    for (int64_t e = 0; e < c->num_experts; e++) {
+        char name[24];
+        snprintf(name, sizeof name, "%lld", (long long)e);
+        add_mlp(sparse->list, name, cls, c->moe_intermediate_size);
+    }
+    return m;
+}
+
+static void add_layer(cr_module *list, int64_t at, const classes *cls)
 {
     cr_model *model = list->model;
     cr_module *m;
@@ -142,23 +162,24 @@ static cr_status add_layer(cr_module *list, int64_t at, const classes *cls, cr_e
     m->layer = (int)at;
     m->is_checkpointed = true;
     layer->attention = add_attention(m, cls);
-    if (model->config.is_sparse_layer[at])
-        return cr_fail(err, CR_EABSENT,
-                       "layer %lld of this %s model has experts: not available yet", (long long)at,
-                       model->config.model_type);
-    layer->mlp = add_mlp(m, cls);
+    layer->mlp = model->config.is_sparse_layer[at]
+                     ? add_sparse(m, cls)
+                     : add_mlp(m, "mlp", cls, model->config.intermediate_size);
     layer->norm1 = cri_norm_add(m, "input_layernorm", cls->norm, model->config.hidden_size);
     layer->norm2 =
         cri_norm_add(m, "post_attention_layernorm", cls->norm, model->config.hidden_size);
     model->layers[at] = m;
-    return CR_OK;
 }
 
-static cr_status build_tree(cr_model *model, cr_err *err)
+static void build_tree(cr_model *model)
 {
     const cr_model_config *c = &model->config;
-    classes cls = {cri_class(model, "DecoderLayer"), cri_class(model, "Attention"),
-                   cri_class(model, "MLP"), cri_class(model, "RMSNorm")};
+    classes cls = {cri_class(model, "DecoderLayer"),
+                   cri_class(model, "Attention"),
+                   cri_class(model, "MLP"),
+                   cri_class(model, "RMSNorm"),
+                   cri_class(model, "SparseMoeBlock"),
+                   cri_class(model, "Experts")};
     const char **no_split = cri_alloc(model, 2 * sizeof *no_split);
     cr_module *list;
     cri_root *root;
@@ -176,12 +197,14 @@ static cr_status build_tree(cr_model *model, cr_err *err)
     cri_param_add(root->embed, "weight", CR_INIT_NORMAL, c->vocab_size, c->hidden_size);
     list = cri_module_add(model, root->base, "layers", "ModuleList", (size_t)c->num_layers, 0);
     for (int64_t i = 0; i < c->num_layers; i++)
-        CR_TRY(add_layer(list, i, &cls, err));
+        add_layer(list, i, &cls);
     root->norm = cri_norm_add(root->base, "norm", cls.norm, c->hidden_size);
     cri_module_add(model, root->base, "rotary_emb", cri_class(model, "RotaryEmbedding"), 0, 0);
     root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
     if (c->is_tied) root->lm_head->params[0].tied_to = &root->embed->params[0];
-    return CR_OK;
+    model->own->router_picks = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
+    model->own->router_probs = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
+    model->own->router_grad = cri_alloc(model, (size_t)c->num_experts * sizeof(float));
 }
 
 /* ---- walking ---- */
@@ -244,11 +267,11 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     model->own = CR_NEW(cri_model);
     model->own->arena = cr_arena_create(1 << 16);
     model->config.json = json_deep_copy(config);
-    if (cri_config_read(&model->config, model->config.json, generation_config, err) != CR_OK ||
-        build_tree(model, err) != CR_OK) {
+    if (cri_config_read(&model->config, model->config.json, generation_config, err) != CR_OK) {
         cr_model_free(model);
         return cr_fail_add(err, "config.json");
     }
+    build_tree(model);
     list_params(model, model->root);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
     model->num_params = 0;

@@ -234,6 +234,7 @@ static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_
                         err));
     CR_TRY(cri_json_int(json, "decoder_sparse_step", 1, 1, 4096, &step, err));
     CR_TRY(cri_json_bool(json, "norm_topk_prob", false, &c->should_norm_topk, err));
+    CR_TRY(cri_json_bool(json, "output_router_logits", false, &c->wants_aux_loss, err));
     CR_TRY(cri_json_real(json, "router_aux_loss_coef", 0.001, 0, 1e6, &coef, err));
     c->router_aux_loss_coef = (float)coef;
     if (c->num_experts && c->num_experts_per_tok > c->num_experts)

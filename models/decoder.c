@@ -317,6 +317,9 @@ static cr_status start_pass(cr_model *model, cr_pass *p, cr_err *err)
 
     CR_TRY(check_batch(model, p, err));
     p->phase = CR_FORWARD;
+    own->router_rows = 0;
+    for (int64_t e = 0; e < model->config.num_experts; e++)
+        own->router_picks[e] = own->router_probs[e] = 0;
     own->num_frames = 0;
     own->is_kept = false;
     if (!p->tape) return CR_OK;

@@ -24,6 +24,7 @@
 
 #include "base/json.h"
 #include "kernels/attention.h"
+#include "kernels/experts.h"
 #include "kernels/kernels.h"
 
 typedef struct cr_module cr_module;
@@ -91,8 +92,8 @@ typedef struct cr_model_config {
         eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
     int num_eos;
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool *is_sparse_layer; /* [num_layers] (owned) */
-    bool should_norm_topk;
+    bool *is_sparse_layer;                 /* [num_layers] (owned) */
+    bool should_norm_topk, wants_aux_loss; /* norm_topk_prob, output_router_logits */
     float router_aux_loss_coef;
     cr_dtype storage_dtype; /* torch_dtype / dtype */
     json_t *json;           /* config.json as read (owned) */
@@ -104,6 +105,10 @@ struct cr_model {
     cr_module **layers; /* [num_layers] decoder layers, borrowed from the tree */
     cr_param **params;  /* every parameter once, in the order of the tree; tied ones left out */
     size_t num_params;
+    /* Factor of the routers' auxiliary loss in the loss that backward derives, set before a forward;
+     * not 0: cr_model_aux_loss is valid after it. */
+    float aux_weight;
+    bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     struct cri_model *own;       /* memory of the tree and state of the pass under way */
 };
@@ -175,6 +180,8 @@ typedef struct cr_model_out {
  * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
  * keeps nothing and gets no backward (and no hooks of it). */
 CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
+/* Load-balancing loss of the last forward, all layers jointly, without factor (models.md 1.7). */
+double cr_model_aux_loss(const cr_model *model);
 /* Gradients of a scalar loss with respect to out of the last forward: [n] each; grad_entropy may be
  * NULL. Adds to param->grad of every trainable parameter. */
 CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,

@@ -32,6 +32,11 @@ typedef struct cri_model {
     int64_t num_rows;
     void *head_in; /* [num_rows, h] input of the last norm, gathered */
     float *head_rstd, *head_lse, *head_mean_z;
+
+    /* of the routers in this forward, all layers together, if the model has an aux_weight */
+    int64_t router_rows;
+    double *router_picks, *router_probs; /* [E] */
+    float *router_grad;                  /* [E] */
 } cri_model;
 
 /* ---- the tree ---- */
@@ -128,7 +133,8 @@ CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const f
                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
                                 cr_err *err);
 
-extern const cr_module_ops cri_attention_ops, cri_mlp_ops, cri_layer_ops, cri_embedding_ops;
+extern const cr_module_ops cri_attention_ops, cri_mlp_ops, cri_sparse_ops, cri_layer_ops,
+    cri_embedding_ops;
 
 /* What the ops of these modules need, as `impl`. */
 typedef struct cri_attention {
@@ -138,7 +144,15 @@ typedef struct cri_attention {
 typedef struct cri_mlp {
     cr_module *gate, *up, *down;
     int64_t width;
+    /* of an expert, for its backward: the factor of each row's output, and where its gradient goes
+     * (NULL: not wanted) */
+    const float *row_weight;
+    float *row_grad;
 } cri_mlp;
+typedef struct cri_sparse {
+    cr_module *gate, *list; /* the router's weight; the experts are children of the list */
+    int64_t *count;         /* [E] rows of each in the forward that was last */
+} cri_sparse;
 typedef struct cri_layer {
     cr_module *attention, *mlp, *norm1, *norm2;
 } cri_layer;

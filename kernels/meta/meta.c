@@ -105,6 +105,35 @@ NOTHING(meta_logits,
         (void)dev;
         (void)x; (void)w; (void)n; (void)z; (void)err)
 
+NOTHING(meta_router, (cr_device * dev, const cr_router_args *a, cr_err *err), (void)dev; (void)a;
+        (void)err)
+NOTHING(meta_router_grad, (cr_device * dev, const cr_router_grad_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_rows_combine, (cr_device * dev, const cr_rows_combine_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_rows_scale,
+        (cr_device * dev, cr_dtype t, const void *x, const float *f, int64_t n, int64_t c, void *y,
+         cr_err *err),
+        (void)dev;
+        (void)t; (void)x; (void)f; (void)n; (void)c; (void)y; (void)err)
+NOTHING(meta_rows_dot,
+        (cr_device * dev, cr_dtype t, const void *a, const void *b, int64_t n, int64_t c,
+         float *out, cr_err *err),
+        (void)dev;
+        (void)t; (void)a; (void)b; (void)n; (void)c; (void)out; (void)err)
+
+/* Evenly, the first experts get the rest. */
+static cr_status meta_expert_sort(cr_device *dev, const cr_expert_sort_args *a, cr_err *err)
+{
+    int64_t n = a->num_rows * a->top_k;
+
+    (void)dev;
+    (void)err;
+    for (int64_t e = 0; e < a->num_experts; e++)
+        a->count[e] = n / a->num_experts + (e < n % a->num_experts);
+    return CR_OK;
+}
+
 static cr_status meta_logits_sample(cr_device *dev, const float *z, int64_t v, float t, float u,
                                     int32_t *id, cr_err *err)
 {
@@ -181,6 +210,12 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
         .embedding_grad = meta_embedding_grad,
         .rows_gather = meta_rows,
         .rows_scatter = meta_rows,
+        .router = meta_router,
+        .router_grad = meta_router_grad,
+        .expert_sort = meta_expert_sort,
+        .rows_combine = meta_rows_combine,
+        .rows_scale = meta_rows_scale,
+        .rows_dot = meta_rows_dot,
         .attention = meta_attention,
         .attention_grad = meta_attention_grad,
         .kv_block_bytes = meta_kv_block_bytes,

@@ -38,6 +38,14 @@ cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab
 cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
                                 int64_t vocab_size, const int32_t *labels, float *log_prob,
                                 float *entropy, cr_err *err);
+cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err);
+cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err);
+cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err *err);
+cr_status CR_V(rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_err *err);
+cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
+                           int64_t num_rows, int64_t num_cols, void *y, cr_err *err);
+cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
+                         int64_t num_rows, int64_t num_cols, float *out, cr_err *err);
 extern const cr_kernels CR_V(cpu_kernels);
 
 #endif

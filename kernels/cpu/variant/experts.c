@@ -1,0 +1,209 @@
+/* experts.c -- router and rows of experts (see kernels/experts.h). */
+#include "kernels/cpu/variant/entries.h"
+
+CR_INLINE v16 get(cr_dtype dtype, const void *p, int64_t i, int64_t n)
+{
+    return n >= 16 ? v_get(dtype, p, i) : v_get_some(dtype, p, i, n);
+}
+
+CR_INLINE void put(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
+{
+    if (n >= 16)
+        v_put(dtype, p, i, v);
+    else
+        v_put_some(dtype, p, i, v, n);
+}
+
+static float rounded(cr_dtype dtype, float x)
+{
+    return dtype == CR_BF16 ? bf16_get(bf16_of(x)) : x;
+}
+
+/* ---- router ---- */
+
+CR_INLINE void softmax_row(cr_dtype dtype, const void *logits, int64_t at, int64_t n, float *prob)
+{
+    float most = -__builtin_inff(), scale;
+    v16 sum = v_set(0);
+
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t some = n - i;
+        v16 z = get(dtype, logits, at + i, some);
+        if (some < 16) z = v_select(v_lanes() < (int32_t)some, z, v_set(-__builtin_inff()));
+        most = v_greatest(v_max(z, v_set(most)));
+    }
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t some = n - i;
+        v16 e = v_exp(get(dtype, logits, at + i, some) - v_set(most));
+        if (some < 16) e = v_select(v_lanes() < (int32_t)some, e, v_set(0));
+        put(CR_F32, prob, i, e, some);
+        sum = sum + e;
+    }
+    scale = 1.0f / v_sum(sum);
+    for (int64_t i = 0; i < n; i += 16)
+        put(CR_F32, prob, i, get(CR_F32, prob, i, n - i) * v_set(scale), n - i);
+}
+
+/* k distinct indices whatever prob holds, also if it is no number. */
+static void choose(const float *prob, int64_t num_experts, int64_t k, int32_t *expert)
+{
+    for (int64_t j = 0; j < k; j++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < num_experts; e++) {
+            bool is_taken = false;
+            if (best >= 0 && !(prob[e] > prob[best])) continue;
+            for (int64_t i = 0; i < j; i++)
+                is_taken |= expert[i] == (int32_t)e;
+            if (!is_taken) best = e;
+        }
+        expert[j] = (int32_t)best;
+    }
+}
+
+cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err)
+{
+    int64_t n = a->num_experts, k = a->top_k;
+
+    (void)dev;
+    (void)err;
+    for (int64_t t = 0; t < a->num_rows; t++) {
+        float *prob = a->prob + t * n, *weight = a->weight + t * k, sum = 0;
+        int32_t *expert = a->expert + t * k;
+        if (a->dtype == CR_BF16)
+            softmax_row(CR_BF16, a->logits, t * n, n, prob);
+        else
+            softmax_row(CR_F32, a->logits, t * n, n, prob);
+        choose(prob, n, k, expert);
+        for (int64_t j = 0; j < k; j++)
+            sum += prob[expert[j]];
+        for (int64_t j = 0; j < k; j++)
+            weight[j] = rounded(a->dtype, a->should_norm ? prob[expert[j]] / sum : prob[expert[j]]);
+        for (int64_t e = 0; a->prob_sum && e < n; e++)
+            a->prob_sum[e] += (double)prob[e];
+    }
+    return CR_OK;
+}
+
+/* With s the sum of the chosen p: weight w = p / s, dz = w (dw - sum w dw) on the chosen ones. Without
+ * the norm, dz = p (dw - sum p dw), dw 0 where not chosen. */
+static void router_grad_row(const cr_router_grad_args *a, int64_t t, float *dz)
+{
+    int64_t n = a->fwd.num_experts, k = a->fwd.top_k;
+    const float *prob = a->fwd.prob + t * n, *dw = a->grad_weight + t * k;
+    const int32_t *expert = a->fwd.expert + t * k;
+    float sum = 0, mean = 0, aux = 0;
+
+    for (int64_t j = 0; j < k; j++) {
+        sum += prob[expert[j]];
+        mean += prob[expert[j]] * dw[j];
+    }
+    if (a->fwd.should_norm) mean /= sum;
+    for (int64_t e = 0; e < n; e++)
+        dz[e] = a->fwd.should_norm ? 0 : -prob[e] * mean;
+    for (int64_t j = 0; j < k; j++) {
+        float p = prob[expert[j]];
+        if (a->fwd.should_norm)
+            dz[expert[j]] = p / sum * (dw[j] - mean);
+        else
+            dz[expert[j]] = p * (dw[j] - mean);
+    }
+    if (!a->of_prob) return;
+    for (int64_t e = 0; e < n; e++)
+        aux += prob[e] * a->of_prob[e];
+    for (int64_t e = 0; e < n; e++)
+        dz[e] += prob[e] * (a->of_prob[e] - aux);
+}
+
+cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err)
+{
+    int64_t n = a->fwd.num_experts;
+    float *dz = cri_scratch(dev, 0, (size_t)n * sizeof(float));
+
+    (void)err;
+    for (int64_t t = 0; t < a->fwd.num_rows; t++) {
+        router_grad_row(a, t, dz);
+        for (int64_t i = 0; i < n; i += 16)
+            put(a->fwd.dtype, a->dlogits, t * n + i, get(CR_F32, dz, i, n - i), n - i);
+    }
+    return CR_OK;
+}
+
+cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err *err)
+{
+    int64_t n = a->num_rows * a->top_k, at = 0;
+    int64_t *next = cri_scratch(dev, 0, (size_t)a->num_experts * sizeof *next);
+
+    (void)err;
+    memset(a->count, 0, (size_t)a->num_experts * sizeof *a->count);
+    for (int64_t i = 0; i < n; i++)
+        a->count[a->expert[i]]++;
+    for (int64_t e = 0; e < a->num_experts; e++) {
+        next[e] = at;
+        at += a->count[e];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t slot = next[a->expert[i]]++;
+        a->slot[i] = (int32_t)slot;
+        a->token[slot] = (int32_t)(i / a->top_k);
+    }
+    return CR_OK;
+}
+
+/* ---- rows ---- */
+
+CR_INLINE void combine_rows(cr_dtype dtype, const cr_rows_combine_args *a)
+{
+    int64_t n = a->num_cols, k = a->top_k;
+
+    for (int64_t t = 0; t < a->num_rows; t++)
+        for (int64_t i = 0; i < n; i += 16) {
+            int64_t some = n - i;
+            v16 sum = v_set(0);
+            for (int64_t j = 0; j < k; j++) {
+                v16 x = get(dtype, a->x, (int64_t)a->slot[t * k + j] * n + i, some);
+                sum = a->weight ? v_fma(v_set(a->weight[t * k + j]), x, sum) : sum + x;
+            }
+            if (a->add) sum = sum + get(dtype, a->add, t * n + i, some);
+            put(dtype, a->y, t * n + i, sum, some);
+        }
+}
+
+cr_status CR_V(rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    if (a->dtype == CR_BF16)
+        combine_rows(CR_BF16, a);
+    else
+        combine_rows(CR_F32, a);
+    return CR_OK;
+}
+
+cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
+                           int64_t num_rows, int64_t num_cols, void *y, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    for (int64_t r = 0; r < num_rows; r++)
+        for (int64_t i = 0; i < num_cols; i += 16) {
+            int64_t at = r * num_cols + i, some = num_cols - i;
+            put(dtype, y, at, get(dtype, x, at, some) * v_set(factor[r]), some);
+        }
+    return CR_OK;
+}
+
+cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
+                         int64_t num_rows, int64_t num_cols, float *out, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    for (int64_t r = 0; r < num_rows; r++) {
+        v16 sum = v_set(0);
+        for (int64_t i = 0; i < num_cols; i += 16) {
+            int64_t at = r * num_cols + i, some = num_cols - i;
+            sum = v_fma(get(dtype, a, at, some), get(dtype, b, at, some), sum);
+        }
+        out[r] = v_sum(sum);
+    }
+    return CR_OK;
+}

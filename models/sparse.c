@@ -1,0 +1,298 @@
+/* sparse.c -- the block of experts: each token goes through the k experts that the router chooses, and
+ * their outputs are summed with the router's weights (models.md 1.7 and 7.7).
+ *
+ * Tokens are sorted by expert, so that an expert's rows are one range, and every expert is a module of
+ * its own that runs between its hooks, also with no rows at all: which collectives a rank meets does
+ * not depend on its data (model->skips_idle_experts leaves the idle ones out, as Transformers does).
+ *
+ * Kept for backward: probabilities, choices, weights and the order of rows; an expert keeps gate and
+ * up of its rows. The rows themselves are gathered again. An expert's output is never kept: the
+ * gradient of a token's weight is taken before down_proj, where the output would be (see mlp.c).
+ */
+#include "models/models_impl.h"
+
+#include <string.h>
+
+/* Of one call, in the memory that keeps it (cri_keep), by token and by slot (kernels/experts.h). */
+typedef struct routing {
+    float *prob, *weight;
+    int32_t *expert, *slot, *token;
+    int64_t num_tokens, top_k, num_slots, num_experts, cols;
+} routing;
+
+static routing routing_of(const cr_module *m, const cr_pass *p)
+{
+    const cr_model_config *c = &m->model->config;
+    int64_t tokens = p->batch->num_tokens;
+
+    return (routing){.num_tokens = tokens,
+                     .top_k = c->num_experts_per_tok,
+                     .num_slots = tokens * c->num_experts_per_tok,
+                     .num_experts = c->num_experts,
+                     .cols = c->hidden_size};
+}
+
+static cr_status push_words(cr_stack *stack, int64_t num, void *out, cr_err *err)
+{
+    void *ptr;
+
+    CR_TRY(cr_stack_push(stack, (size_t)num * 4, &ptr, err));
+    memcpy(out, &ptr, sizeof ptr);
+    return CR_OK;
+}
+
+static cr_status reserve(cr_pass *p, routing *r, cr_err *err)
+{
+    cr_stack *keep = cri_keep(p);
+
+    CR_TRY(push_words(keep, r->num_tokens * r->num_experts, &r->prob, err));
+    CR_TRY(push_words(keep, r->num_slots, &r->weight, err));
+    CR_TRY(push_words(keep, r->num_slots, &r->expert, err));
+    CR_TRY(push_words(keep, r->num_slots, &r->slot, err));
+    return push_words(keep, r->num_slots, &r->token, err);
+}
+
+static cr_router_args router_args(const cr_module *m, const cr_pass *p, const routing *r)
+{
+    return (cr_router_args){.dtype = p->dtype,
+                            .should_norm = m->model->config.should_norm_topk,
+                            .num_rows = r->num_tokens,
+                            .num_experts = r->num_experts,
+                            .top_k = r->top_k,
+                            .prob = r->prob,
+                            .expert = r->expert,
+                            .weight = r->weight};
+}
+
+/* ---- the auxiliary loss ---- */
+
+/* Of the forward under way, over all layers jointly: what the loss is made of. */
+static void count_picks(cr_module *m, const cr_pass *p, const routing *r)
+{
+    const cri_sparse *parts = m->impl;
+    cri_model *own = m->model->own;
+
+    if (m->model->aux_weight == 0 || p->phase != CR_FORWARD) return;
+    own->router_rows += r->num_tokens;
+    for (int64_t e = 0; e < r->num_experts; e++)
+        own->router_picks[e] += (double)parts->count[e];
+}
+
+/* With F_e = picks / rows and P_e = mean prob: aux = E sum F_e P_e, F constant. */
+double cr_model_aux_loss(const cr_model *model)
+{
+    const cri_model *own = model->own;
+    double sum = 0, rows = (double)own->router_rows;
+
+    if (own->router_rows == 0) return 0;
+    for (int64_t e = 0; e < model->config.num_experts; e++)
+        sum += own->router_picks[e] / rows * (own->router_probs[e] / rows);
+    return (double)model->config.num_experts * sum;
+}
+
+static const float *grad_of_prob(cr_module *m, const routing *r)
+{
+    cri_model *own = m->model->own;
+    double rows = (double)own->router_rows;
+
+    if (m->model->aux_weight == 0 || own->router_rows == 0) return NULL;
+    for (int64_t e = 0; e < r->num_experts; e++)
+        own->router_grad[e] = (float)(m->model->aux_weight * (double)r->num_experts *
+                                      own->router_picks[e] / rows / rows);
+    return own->router_grad;
+}
+
+/* ---- forward ---- */
+
+static cr_status route(cr_module *m, cr_pass *p, const void *in, routing *r, cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+    size_t mark = cr_stack_mark(p->scratch);
+    bool is_counted = m->model->aux_weight != 0 && p->phase == CR_FORWARD;
+    cr_router_args router = router_args(m, p, r);
+    cr_expert_sort_args sort = {.expert = r->expert,
+                                .num_rows = r->num_tokens,
+                                .top_k = r->top_k,
+                                .num_experts = r->num_experts,
+                                .slot = r->slot,
+                                .token = r->token,
+                                .count = parts->count};
+    void *logits;
+
+    CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &logits, err));
+    CR_TRY(cri_linear(parts->gate, p, in, NULL, logits, err));
+    router.logits = logits;
+    router.prob_sum = is_counted ? m->model->own->router_probs : NULL;
+    CR_TRY(cr_router(p->dev, &router, err));
+    CR_TRY(cr_expert_sort(p->dev, &sort, err));
+    count_picks(m, p, r);
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static char *row_at(const cr_pass *p, const routing *r, void *rows, int64_t at)
+{
+    return rows ? (char *)rows + (size_t)(at * r->cols) * cr_dtype_bytes(p->dtype) : NULL;
+}
+
+static bool is_called(const cr_module *m, int64_t num_rows)
+{
+    return num_rows > 0 || !m->model->skips_idle_experts;
+}
+
+/* rows [slots, cols] through their experts, in place; the result is wanted or not. */
+static cr_status run_experts(cr_module *m, cr_pass *p, const routing *r, void *rows, bool is_wanted,
+                             cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+    cr_batch batch = {0};
+    cr_pass part = *p;
+    int64_t at = 0;
+
+    part.batch = &batch;
+    CR_TRY(cri_enter(parts->list, p, err));
+    for (int64_t e = 0; e < r->num_experts; e++) {
+        void *x = row_at(p, r, rows, at);
+        batch.num_tokens = parts->count[e];
+        if (is_called(m, batch.num_tokens))
+            CR_TRY(cr_module_forward(parts->list->children[e], &part, x, NULL, is_wanted ? x : NULL,
+                                     err));
+        at += batch.num_tokens;
+    }
+    return cri_leave(parts->list, p, err);
+}
+
+static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                         cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    routing r = routing_of(m, p);
+    cr_rows_combine_args combine;
+    void *rows;
+
+    CR_TRY(reserve(p, &r, err));
+    CR_TRY(route(m, p, in, &r, err));
+    CR_TRY(cri_push(p->scratch, p, r.num_slots, r.cols, &rows, err));
+    CR_TRY(cr_rows_gather(p->dev, p->dtype, in, r.token, r.num_slots, r.cols, rows, err));
+    CR_TRY(run_experts(m, p, &r, rows, out != NULL, err));
+    combine = (cr_rows_combine_args){.x = rows,
+                                     .add = add,
+                                     .slot = r.slot,
+                                     .weight = r.weight,
+                                     .y = out,
+                                     .dtype = p->dtype,
+                                     .num_rows = r.num_tokens,
+                                     .top_k = r.top_k,
+                                     .num_cols = r.cols};
+    if (out) CR_TRY(cr_rows_combine(p->dev, &combine, err));
+    if (p->tape) {
+        cri_frame frame = {.kept = {r.prob, r.weight, r.expert, r.slot, r.token}};
+        cri_frame_push(m, &frame);
+    }
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+/* ---- backward ---- */
+
+/* Gradients by slot: rows in and out, the weight of each and its gradient (NULL: not wanted). */
+typedef struct slots {
+    void *in, *grad; /* grad: of the output, then of the input */
+    float *weight, *grad_weight;
+} slots;
+
+static cr_status back_experts(cr_module *m, cr_pass *p, const routing *r, const slots *s,
+                              bool is_dx_wanted, cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+    cr_batch batch = {0};
+    cr_pass part = *p;
+    int64_t at = r->num_slots;
+
+    part.batch = &batch;
+    CR_TRY(cri_enter(parts->list, p, err));
+    for (int64_t e = r->num_experts - 1; e >= 0; e--) {
+        cr_module *expert = parts->list->children[e];
+        cri_mlp *mlp = expert->impl;
+        void *grad;
+        batch.num_tokens = parts->count[e];
+        if (!is_called(m, batch.num_tokens)) continue;
+        at -= batch.num_tokens;
+        grad = row_at(p, r, s->grad, at);
+        mlp->row_weight = s->weight + at;
+        mlp->row_grad = s->grad_weight ? s->grad_weight + at : NULL;
+        CR_TRY(cr_module_backward(expert, &part, row_at(p, r, s->in, at), grad,
+                                  is_dx_wanted ? grad : NULL, err));
+    }
+    return cri_leave(parts->list, p, err);
+}
+
+/* grad_in += that of the router's logits times its weight. */
+static cr_status back_router(cr_module *m, cr_pass *p, const routing *r, const slots *s,
+                             const void *in, void *grad_in, cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(m, r)};
+    float *grad_weight;
+
+    CR_TRY(push_words(p->scratch, r->num_slots, &grad_weight, err));
+    CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
+    CR_TRY(
+        cr_rows_gather(p->dev, CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight, err));
+    grad.grad_weight = grad_weight;
+    CR_TRY(cr_router_grad(p->dev, &grad, err));
+    CR_TRY(cri_linear_back(parts->gate, p, in, grad.dlogits, grad_in, CRI_DX_ADD, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status gather_slots(cr_module *m, cr_pass *p, const routing *r, const void *in,
+                              const void *grad_out, bool is_router_wanted, slots *s, cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+
+    *s = (slots){0};
+    CR_TRY(push_words(p->scratch, r->num_slots, &s->weight, err));
+    CR_TRY(cr_rows_scatter(p->dev, CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight, err));
+    if (is_router_wanted) CR_TRY(push_words(p->scratch, r->num_slots, &s->grad_weight, err));
+    CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->grad, err));
+    CR_TRY(
+        cr_rows_gather(p->dev, p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad, err));
+    if (!parts->list->has_trainable) return CR_OK;
+    CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->in, err));
+    return cr_rows_gather(p->dev, p->dtype, in, r->token, r->num_slots, r->cols, s->in, err);
+}
+
+static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                          void *grad_in, cr_err *err)
+{
+    const cri_sparse *parts = m->impl;
+    size_t mark = cr_stack_mark(p->scratch);
+    cri_frame frame = cri_frame_pop(m);
+    routing r = routing_of(m, p);
+    bool is_router_wanted = grad_in || parts->gate->has_trainable;
+    cr_rows_combine_args combine;
+    slots s;
+
+    r.prob = frame.kept[0];
+    r.weight = frame.kept[1];
+    r.expert = frame.kept[2];
+    r.slot = frame.kept[3];
+    r.token = frame.kept[4];
+    CR_TRY(gather_slots(m, p, &r, in, grad_out, is_router_wanted, &s, err));
+    CR_TRY(back_experts(m, p, &r, &s, grad_in != NULL, err));
+    combine = (cr_rows_combine_args){.x = s.grad,
+                                     .slot = r.slot,
+                                     .y = grad_in,
+                                     .dtype = p->dtype,
+                                     .num_rows = r.num_tokens,
+                                     .top_k = r.top_k,
+                                     .num_cols = r.cols};
+    if (grad_in) CR_TRY(cr_rows_combine(p->dev, &combine, err));
+    if (is_router_wanted) CR_TRY(back_router(m, p, &r, &s, in, grad_in, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+const cr_module_ops cri_sparse_ops = {forward, backward};
