@@ -133,7 +133,7 @@ static token_loss ppo(const cr_loss_config *c, double rho, double A)
     double clipped = clamp(rho, 1 - low, 1 + high);
     token_loss t = {-fmin(rho * A, clipped * A), 0};
 
-    if (rho * A <= clipped * A || clipped == rho) t.grad = -A * rho;
+    if (rho * A <= clipped * A) t.grad = -A * rho;
     if (c->dual_clip_loss && A < 0) {
         double bound = -(1 + 2 * c->pg_clip) * A;
         if (t.loss > bound) t = (token_loss){bound, 0};

@@ -1,0 +1,345 @@
+/* rl_advantage.c -- sample masks, normalisation, KL, advantages and the KL controller against their
+ * definitions as sums (no recursions, no running values), and what must not depend on the batch.
+ * Not covered: losses (rl_loss.c); schedules, which acceptance compares with Transformers.
+ */
+#include "base/rng.h"
+#include "rl/rl.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N = 12, GROUP = 4, MAX_T = 120 };
+
+typedef struct batch {
+    size_t start[N + 1];
+    double scores[N], old[MAX_T], ref[MAX_T], values[MAX_T], final[MAX_T];
+    double rewards[N], token[MAX_T], adv[MAX_T], raw[MAX_T], returns[MAX_T], kl[MAX_T];
+    double kl_mean, reward_frac, adv_frac;
+    cr_moments moments;
+} batch;
+
+static double uniform(uint64_t seed, uint64_t n)
+{
+    uint32_t w[4];
+
+    cr_rng_philox(seed, CR_RNG_TEST, 0, n, w);
+    return cr_rng_double(w[0], w[1]);
+}
+
+static double normal(uint64_t seed, uint64_t n)
+{
+    return cr_rng_normal(seed, CR_RNG_TEST, 1, n);
+}
+
+static void make_batch(batch *b, uint64_t seed)
+{
+    *b = (batch){.moments = {0, 1, 1e-24}};
+    for (size_t i = 0; i < N; i++) { /* 0 to 9 tokens; row 3 is empty */
+        b->scores[i] = floor(4 * uniform(seed, i)) / 2 - 0.5;
+        b->start[i + 1] = b->start[i] + (i == 3 ? 0 : (size_t)(1 + 9 * uniform(seed, 50 + i)));
+    }
+    for (size_t t = 0; t < MAX_T; t++) {
+        b->old[t] = -fabs(normal(seed, 100 + t));
+        b->ref[t] = -fabs(normal(seed, 300 + t));
+        b->values[t] = normal(seed, 500 + t);
+        b->final[t] = uniform(seed, 700 + t) < 0.8;
+    }
+}
+
+static void run(const cr_advantage_config *c, batch *b, size_t first, size_t end, size_t group)
+{
+    cr_err err = {0};
+    cr_advantage_args a = {.rows = {end - first, b->start + first},
+                           .group = group,
+                           .scores = b->scores + first,
+                           .old_log_probs = b->old,
+                           .ref_log_probs = b->ref,
+                           .values = b->values,
+                           .final_mask = b->final,
+                           .moments = &b->moments,
+                           .rewards = b->rewards + first,
+                           .token_rewards = b->token,
+                           .advantages = b->adv,
+                           .raw_advantages = b->raw,
+                           .returns = b->returns,
+                           .kl = b->kl};
+
+    if (cr_advantage(c, &a, &err) != CR_OK) fail_msg("%s", err.msg);
+    b->kl_mean = a.kl_mean;
+    b->reward_frac = a.reward_clip_frac;
+    b->adv_frac = a.advantage_clip_frac;
+}
+
+/* ---- definitions ---- */
+
+/* Mean and unbiased deviation of x over what w counts. */
+static void moments_of(const double *x, const double *w, size_t n, double *mean, double *std)
+{
+    double sum = 0, num = 0, squares = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * (w ? w[i] : 1), num += w ? w[i] : 1;
+    *mean = sum / num;
+    for (size_t i = 0; i < n; i++)
+        squares += (w ? w[i] : 1) * pow(x[i] - *mean, 2);
+    *std = num > 1 ? sqrt(squares / (num - 1)) : 0;
+}
+
+static double cut(double x, double limit)
+{
+    return limit <= 0 ? x : x > limit ? limit : x < -limit ? -limit : x;
+}
+
+static double want_reward(const cr_advantage_config *c, const batch *b, size_t i)
+{
+    double mean[4] = {0}, std[4] = {0};
+    cr_norm m = c->norm_mean_type, s = c->norm_std_type;
+
+    if (c->adv_estimator == CR_ADV_GRPO) m = s = CR_NORM_GROUP;
+    moments_of(b->scores, NULL, N, &mean[CR_NORM_BATCH], &std[CR_NORM_BATCH]);
+    moments_of(b->scores + i / GROUP * GROUP, NULL, GROUP, &mean[CR_NORM_GROUP],
+               &std[CR_NORM_GROUP]);
+    mean[CR_NORM_RUNNING] = mean[CR_NORM_BATCH]; /* of the first batch */
+    std[CR_NORM_RUNNING] = std[CR_NORM_BATCH];
+    return cut((b->scores[i] - mean[m]) / (s == CR_NORM_NONE ? 1 : std[s] + 1e-6), c->reward_clip);
+}
+
+static double kl_of(cr_kl kind, double d)
+{
+    return kind == CR_KL_K1 ? d : kind == CR_KL_ABS ? fabs(d) : kind == CR_KL_MSE ? d * d / 2 : NAN;
+}
+
+static void whitened(double *x, const double *w, size_t n)
+{
+    double mean, std;
+
+    moments_of(x, w, n, &mean, &std);
+    for (size_t t = 0; t < n; t++)
+        x[t] = (x[t] - mean) / sqrt(std * std + 1e-8);
+}
+
+/* sum_k decay^k x[t + k] to the end of the row. */
+static double tail(const double *x, size_t t, size_t end, double decay)
+{
+    double sum = 0;
+
+    for (size_t k = t; k < end; k++)
+        sum += pow(decay, (double)(k - t)) * x[k];
+    return sum;
+}
+
+static void check_batch(const cr_advantage_config *c, const batch *b)
+{
+    double token[MAX_T], delta[MAX_T], adv[MAX_T], kl_mean = 0, size = 1;
+    size_t num = b->start[N];
+    bool is_gae = c->adv_estimator == CR_ADV_GAE;
+
+    for (size_t i = 0; i < N; i++) {
+        double sum = 0, reward = want_reward(c, b, i);
+        size = fmax(size, fabs(reward));
+        check_near(b->rewards[i], reward, 1e-12 * (1 + fabs(reward)));
+        for (size_t t = b->start[i]; t < b->start[i + 1]; t++) {
+            double kl = kl_of(c->kl_penalty, b->old[t] - b->ref[t]);
+            check_near(b->kl[t], kl, 1e-14);
+            sum += kl;
+            token[t] = (t + 1 == b->start[i + 1] ? b->rewards[i] : 0) -
+                       (c->add_token_level_kl ? c->kl_coef * kl : 0);
+            token[t] = cut(token[t], c->reward_clip);
+        }
+        if (b->start[i + 1] > b->start[i])
+            kl_mean += sum / (double)(b->start[i + 1] - b->start[i]) / N;
+    }
+    check_near(b->kl_mean, kl_mean, 1e-7);
+    if (c->whiten_rewards) whitened(token, b->final, num);
+    for (size_t i = 0; i < N; i++)
+        for (size_t t = b->start[i]; t < b->start[i + 1]; t++) {
+            bool is_last = t + 1 == b->start[i + 1];
+            token[t] *= b->final[t];
+            check_near(b->token[t], token[t],
+                       1e-6); /* 1e-8 of masked means, divided by a deviation */
+            delta[t] = b->token[t];
+            if (is_gae) delta[t] += (is_last ? 0 : c->gamma * b->values[t + 1]) - b->values[t];
+        }
+    for (size_t i = 0; i < N; i++)
+        for (size_t t = b->start[i]; t < b->start[i + 1]; t++) {
+            adv[t] = tail(delta, t, b->start[i + 1], c->gamma * (is_gae ? c->lambd : 1));
+            check_near(b->raw[t], adv[t], 1e-12 * size);
+            check_near(b->returns[t], adv[t] + (is_gae ? b->values[t] : 0), 1e-12 * size);
+        }
+    if (c->whiten_advantages) whitened(adv, b->final, num);
+    for (size_t t = 0; t < num; t++)
+        check_near(b->adv[t], cut(adv[t] * b->final[t], c->advantage_clip), 1e-6);
+}
+
+static void all_settings(void **state)
+{
+    batch b;
+
+    (void)state;
+    for (uint64_t n = 0; n < 4 * 4 * 3 * 8; n++) {
+        cr_advantage_config c = {.adv_estimator = (cr_estimator)(n / 16 % 3),
+                                 .norm_mean_type = (cr_norm)(n % 4),
+                                 .norm_std_type = (cr_norm)(n / 4 % 4),
+                                 .gamma = n & 1 ? 1 : 0.9,
+                                 .lambd = 0.95,
+                                 .reward_clip = n / 48 & 1 ? 0.7 : 0,
+                                 .advantage_clip = n / 48 & 2 ? 0.6 : 0,
+                                 .whiten_rewards = n / 48 & 1,
+                                 .whiten_advantages = n / 48 & 4,
+                                 .add_token_level_kl = n / 48 & 2,
+                                 .kl_penalty = (cr_kl)(n % 3),
+                                 .kl_coef = 0.3};
+        make_batch(&b, n);
+        run(&c, &b, 0, N, GROUP);
+        check_batch(&c, &b);
+    }
+}
+
+/* k3 never is less than 0, and is cut at 10. */
+static void k3(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_REINFORCE, .gamma = 1, .kl_penalty = CR_KL_K3};
+    batch b;
+
+    (void)state;
+    make_batch(&b, 1);
+    b.old[0] = -9, b.ref[0] = 0;
+    run(&c, &b, 0, N, GROUP);
+    check_near(b.kl[0], 10, 0);
+    for (size_t t = 1; t < b.start[N]; t++) {
+        double d = b.ref[t] - b.old[t], k = exp(d) - d - 1;
+        check_near(b.kl[t], k > 10 ? 10 : k, 1e-13);
+        assert_true(b.kl[t] >= 0);
+    }
+}
+
+/* A group of equal rewards says nothing: exact zeros, also where their mean is an ulp off. */
+static void equal_rewards(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_GRPO, .gamma = 1};
+    batch b;
+
+    (void)state;
+    make_batch(&b, 2);
+    for (size_t i = 0; i < GROUP; i++)
+        b.scores[i] = 0.1;
+    run(&c, &b, 0, N, GROUP);
+    for (size_t t = 0; t < b.start[GROUP]; t++)
+        assert_true(b.adv[t] == 0);
+    run(&c, &b, 0, N, 1); /* groups of one: no deviation, no NaN */
+    for (size_t t = 0; t < b.start[N]; t++)
+        assert_true(b.adv[t] == 0);
+}
+
+/* A row alone has the bits that it has among others: nothing leaks over its ends. */
+static void rows_alone(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_GAE, .gamma = 0.9, .lambd = 0.8};
+    batch whole, alone;
+
+    (void)state;
+    make_batch(&whole, 3);
+    alone = whole;
+    run(&c, &whole, 0, N, GROUP);
+    for (size_t i = 0; i < N; i++) {
+        run(&c, &alone, i, i + 1, 1);
+        for (size_t t = whole.start[i]; t < whole.start[i + 1]; t++)
+            assert_true(alone.adv[t] == whole.adv[t] && alone.returns[t] == whole.returns[t]);
+    }
+}
+
+/* Running moments of batch after batch are the moments of all that was seen. */
+static void running_moments(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_REINFORCE,
+                             .norm_mean_type = CR_NORM_RUNNING,
+                             .norm_std_type = CR_NORM_RUNNING,
+                             .gamma = 1};
+    double seen[5 * N], mean, std;
+    cr_moments moments = {0, 1, 1e-24};
+    batch b;
+
+    (void)state;
+    for (size_t k = 0; k < 5; k++) {
+        make_batch(&b, k);
+        b.moments = moments;
+        memcpy(seen + k * N, b.scores, sizeof b.scores);
+        run(&c, &b, 0, N, GROUP);
+        moments = b.moments;
+        moments_of(seen, NULL, (k + 1) * N, &mean, &std);
+        for (size_t i = 0; i < N; i++)
+            check_near(b.rewards[i], (b.scores[i] - mean) / (std + 1e-6), 1e-12);
+    }
+}
+
+static void refusals(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_GAE};
+    cr_err err = {0};
+    batch b;
+    cr_advantage_args a = {.rows = {N, b.start}, .group = 5, .values = b.values};
+
+    (void)state;
+    make_batch(&b, 4);
+    a.scores = b.scores;
+    assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "group 5"));
+    err = (cr_err){0};
+    a.values = NULL;
+    assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "values"));
+}
+
+/* Thresholds are open; a group of one has no difficulty; scores between 0 and 1 count as wrong. */
+static void sample_masks(void **state)
+{
+    const double lengths[] = {8, 7, 8, 3, 5, 4, 1, 8}, scores[] = {0, 1, 0, 1, 1, 1, 0.5, 0};
+    const struct {
+        cr_mask_config config;
+        size_t group;
+        double keep[8];
+    } cases[] = {
+        {{0}, 4, {1, 1, 1, 1, 1, 1, 1, 1}},
+        {{.max_len_mask = true}, 4, {0, 1, 0, 1, 1, 1, 1, 0}},
+        {{.difficulty_mask = true, .difficulty_low_threshold = 0.5, .difficulty_high_threshold = 1},
+         4,
+         {0, 0, 0, 0, 1, 1, 1, 1}},
+        {{.difficulty_mask = true, .difficulty_high_threshold = 0.625},
+         4,
+         {1, 1, 1, 1, 0, 0, 0, 0}},
+        {{.difficulty_mask = true, .difficulty_low_threshold = 2}, 1, {1, 1, 1, 1, 1, 1, 1, 1}},
+        {{.error_max_len_clip = true, .error_max_len_threshold = 8}, 4, {0, 1, 0, 1, 1, 1, 0, 0}},
+        {{.error_max_len_clip = true, .error_max_len_threshold = 9}, 4, {1, 1, 1, 1, 1, 1, 0, 1}},
+    };
+    double keep[8];
+
+    (void)state;
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        cr_sample_mask(&cases[k].config, 8, cases[k].group, lengths, 8, scores, keep);
+        for (size_t i = 0; i < 8; i++)
+            if (keep[i] != cases[k].keep[i]) fail_msg("case %zu, sample %zu", k, i);
+    }
+}
+
+/* value *= 1 + clip(current / target - 1) * rows / horizon, by hand. */
+static void kl_controller(void **state)
+{
+    (void)state;
+    check_near(cr_kl_controller(0.2, 4, 1000, 4.4, 100), 0.2 * 1.01, 1e-16);
+    check_near(cr_kl_controller(0.2, 4, 1000, 400, 100), 0.2 * 1.02, 1e-16);
+    check_near(cr_kl_controller(0.2, 4, 1000, 0, 100), 0.2 * 0.98, 1e-16);
+    check_near(cr_kl_controller(0.2, 4, 1000, 4, 100), 0.2, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_settings),    cmocka_unit_test(k3),
+        cmocka_unit_test(equal_rewards),   cmocka_unit_test(rows_alone),
+        cmocka_unit_test(running_moments), cmocka_unit_test(refusals),
+        cmocka_unit_test(sample_masks),    cmocka_unit_test(kl_controller),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

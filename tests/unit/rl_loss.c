@@ -1,0 +1,485 @@
+/* rl_loss.c -- policy loss, correction and value loss against sums written out here, one row at a
+ * time, and their gradients against central differences of those sums (not of rl/'s).
+ * Not covered: metrics other than those below; the schedules and the rest of rl/ (rl_advantage.c).
+ */
+#include "base/rng.h"
+#include "rl/rl.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N = 5, T = 24 };
+static const size_t start[N + 1] = {0, 7, 8, 8, 15, 24}; /* a row of one token, an empty row */
+
+typedef struct batch {
+    double lp[T], old[T], ref[T], infer[T], entropy[T], adv[T], mask[T], final[T];
+    double scores[N], weights[N];
+} batch;
+
+static double uniform(uint64_t seed, uint64_t n)
+{
+    uint32_t w[4];
+
+    cr_rng_philox(seed, CR_RNG_TEST, 0, n, w);
+    return cr_rng_double(w[0], w[1]);
+}
+
+static double normal(uint64_t seed, uint64_t n)
+{
+    return cr_rng_normal(seed, CR_RNG_TEST, 1, n);
+}
+
+static void make_batch(batch *b, uint64_t seed)
+{
+    for (size_t t = 0; t < T; t++) {
+        b->old[t] = -0.1 - fabs(normal(seed, t));
+        b->lp[t] = b->old[t] + 0.4 * normal(seed, 100 + t);
+        b->ref[t] = b->old[t] + 0.5 * normal(seed, 200 + t);
+        b->infer[t] = b->old[t] + 0.2 * normal(seed, 300 + t);
+        b->entropy[t] = fabs(normal(seed, 400 + t));
+        b->adv[t] = normal(seed, 500 + t);
+        b->mask[t] = uniform(seed, 600 + t) < 0.8;
+        b->final[t] = t == 7 ? 0 : b->mask[t]; /* row 1 has no token in the final mask */
+    }
+    for (size_t i = 0; i < N; i++) {
+        b->scores[i] = uniform(seed, 700 + i) < 0.5;
+        b->weights[i] = 0.5 + uniform(seed, 800 + i);
+    }
+}
+
+/* ---- the same loss, written as the formulas read ---- */
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static double between(double low, double x, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+static double row_sum(const double *x, const double *m, size_t i)
+{
+    double sum = 0;
+
+    for (size_t t = start[i]; t < start[i + 1]; t++)
+        if (m[t] != 0) sum += x[t];
+    return sum;
+}
+
+static double row_count(const double *m, size_t i)
+{
+    double sum = 0;
+
+    for (size_t t = start[i]; t < start[i + 1]; t++)
+        sum += m[t];
+    return sum;
+}
+
+/* Aggregate over the mask, from the definitions: counts are the batch's own. */
+static double aggregate(cr_agg mode, const double *x, const double *m, const double *w)
+{
+    double tokens = 0, rows = 0, sum = 0, width = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        double k = row_count(m, i), len = (double)(start[i + 1] - start[i]);
+        tokens += k;
+        rows += k > 0;
+        width = len > width ? len : width;
+        if (k == 0) continue;
+        sum +=
+            (w ? w[i] : 1) * row_sum(x, m, i) / (mode == CR_AGG_SEQ_MEAN_TOKEN_MEAN ? k + 1e-8 : 1);
+    }
+    switch (mode) {
+    case CR_AGG_TOKEN_MEAN:
+        return sum / tokens;
+    case CR_AGG_SEQ_MEAN_TOKEN_SUM:
+    case CR_AGG_SEQ_MEAN_TOKEN_MEAN:
+        return sum / (rows + 1e-8);
+    case CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM:
+        return sum / width / rows;
+    }
+    return NAN;
+}
+
+/* lp is what is differentiated; factors that are detached see `fixed`. */
+static double token_loss(const cr_loss_config *c, const batch *b, const double *lp,
+                         const double *fixed, size_t i, size_t t)
+{
+    double A = b->adv[t], rho = exp(lp[t] - b->old[t]), held = exp(fixed[t] - b->old[t]), l;
+    double low = c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip,
+           high = c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip;
+
+    switch (c->pg_variant) {
+    case CR_PG_PPO:
+        if (c->is_sequence_ratio) {
+            double sum = 0;
+            for (size_t k = start[i]; k < start[i + 1]; k++)
+                sum += b->final[k] * (lp[k] - b->old[k]);
+            rho = exp(sum / (row_count(b->final, i) + 1e-8));
+        }
+        l = -least(rho * A, between(1 - low, rho, 1 + high) * A);
+        return c->dual_clip_loss && A < 0 ? least(l, -(1 + 2 * c->pg_clip) * A) : l;
+    case CR_PG_VANILLA:
+        return -A * lp[t];
+    case CR_PG_TIS:
+        return -between(c->tis_lower_bound, held, c->tis_upper_bound) * A * lp[t];
+    case CR_PG_TOPR:
+        return (b->scores[i] > 0 ? -c->topr_positive_weight
+                                 : -c->topr_negative_weight * between(0, held, 1)) *
+               A * lp[t];
+    case CR_PG_CISPO:
+        if (c->cispo_use_unified_mask && ((A > 0 && held > 1 + c->cispo_epsilon_high) ||
+                                          (A < 0 && held < 1 - c->cispo_epsilon_low)))
+            return 0;
+        return -between(1 - c->cispo_epsilon_low, held, 1 + c->cispo_epsilon_high) * A * lp[t];
+    case CR_PG_KIMI15:
+        return -A * lp[t] + 0.5 * c->kimi15_tau * pow(lp[t] - b->old[t], 2);
+    }
+    return NAN;
+}
+
+static double total_loss(const cr_loss_config *c, const batch *b, const double *lp,
+                         const double *fixed, const double *entropy, const double *is_weight)
+{
+    double l[T], kl[T];
+
+    for (size_t i = 0; i < N; i++)
+        for (size_t t = start[i]; t < start[i + 1]; t++) {
+            double r = b->ref[t] - lp[t];
+            l[t] = token_loss(c, b, lp, fixed, i, t) * (is_weight ? is_weight[t] : 1);
+            kl[t] = between(-10, exp(r) - r - 1, 10);
+        }
+    return c->rl_loss_coef * (aggregate(c->loss_agg_mode, l, b->final, b->weights) +
+                              (c->use_kl_loss ? c->kl_loss_coef : 0) *
+                                  aggregate(c->loss_agg_mode, kl, b->final, NULL)) -
+           c->entropy_loss_coef * aggregate(c->loss_agg_mode, entropy, b->mask, NULL);
+}
+
+/* ---- rl/'s ---- */
+
+typedef struct result {
+    double grad[T], grad_entropy[T], ratio[T];
+    cr_loss_metrics metrics;
+} result;
+
+/* Samples [first, end) of the batch, with the counts of all of it. */
+static void run_rows(const cr_loss_config *c, const batch *b, const double *is_weight, size_t first,
+                     size_t end, result *out)
+{
+    cr_loss_args a = {.rows = {end - first, start + first},
+                      .log_probs = b->lp,
+                      .old_log_probs = b->old,
+                      .ref_log_probs = b->ref,
+                      .infer_log_probs = b->infer,
+                      .entropy = b->entropy,
+                      .advantages = b->adv,
+                      .mask = b->mask,
+                      .final_mask = b->final,
+                      .scores = b->scores + first,
+                      .weights = b->weights + first,
+                      .is_weight = is_weight,
+                      .all = {.width = 9},
+                      .grad_log_probs = out->grad,
+                      .grad_entropy = out->grad_entropy,
+                      .ratio = out->ratio};
+    cr_ragged all = {N, start};
+
+    cr_count_masks(&all, b->final, &a.all.final_tokens, &a.all.final_samples);
+    cr_count_masks(&all, b->mask, &a.all.tokens, &a.all.samples);
+    cr_policy_loss(c, &a);
+    out->metrics = a.metrics;
+}
+
+static const cr_loss_config standard = {.pg_clip = 0.2,
+                                        .pg_clip_low = 0.1,
+                                        .pg_clip_high = 0.3,
+                                        .rl_loss_coef = 0.7,
+                                        .kl_loss_coef = 0.3,
+                                        .entropy_loss_coef = 0.05,
+                                        .topr_positive_weight = 0.8,
+                                        .topr_negative_weight = 0.6,
+                                        .tis_lower_bound = 0.7,
+                                        .tis_upper_bound = 1.4,
+                                        .cispo_epsilon_low = 0.2,
+                                        .cispo_epsilon_high = 0.4,
+                                        .kimi15_tau = 0.4};
+
+/* Values are sums of 24 numbers near 1: 1e-13 is 500 roundings. A central difference with h has an
+ * error of h^2 times the third derivative (near 1) and 1e-16 / h of rounding: 1e-9 with h = 1e-5. */
+static void check_case(const cr_loss_config *c, const batch *b, const double *is_weight)
+{
+    const double h = 1e-5;
+    double lp[T], entropy[T];
+    result got;
+
+    memcpy(lp, b->lp, sizeof lp);
+    memcpy(entropy, b->entropy, sizeof entropy);
+    run_rows(c, b, is_weight, 0, N, &got);
+    check_near(got.metrics.total_loss, total_loss(c, b, lp, lp, entropy, is_weight), 1e-13);
+    for (size_t t = 0; t < T; t++) {
+        double up, down;
+        lp[t] = b->lp[t] + h;
+        up = total_loss(c, b, lp, b->lp, entropy, is_weight);
+        lp[t] = b->lp[t] - h;
+        down = total_loss(c, b, lp, b->lp, entropy, is_weight);
+        lp[t] = b->lp[t];
+        check_near(got.grad[t], (up - down) / (2 * h), 2e-9);
+        entropy[t] += 1;
+        up = total_loss(c, b, lp, lp, entropy, is_weight);
+        entropy[t] = b->entropy[t];
+        check_near(got.grad_entropy[t], up - total_loss(c, b, lp, lp, entropy, is_weight), 1e-13);
+    }
+}
+
+static void values_and_gradients(void **state)
+{
+    batch b;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 5; seed++)
+        for (int mode = 0; mode <= CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM; mode++)
+            for (int variant = 0; variant <= CR_PG_KIMI15; variant++)
+                for (int flags = 0; flags < 8; flags++) {
+                    cr_loss_config c = standard;
+                    c.loss_agg_mode = (cr_agg)mode;
+                    c.pg_variant = (cr_variant)variant;
+                    c.is_sequence_ratio = flags & 1;
+                    c.dual_clip_loss = c.cispo_use_unified_mask = flags & 2;
+                    c.use_pg_clip_range = c.use_kl_loss = flags & 4;
+                    make_batch(&b, seed);
+                    check_case(&c, &b, NULL);
+                    check_case(&c, &b, b.entropy); /* any weights of tokens */
+                }
+}
+
+/* k3 is cut at 10 and has no gradient there; in a ratio beyond the dual clip neither. */
+static void clamps_have_no_gradient(void **state)
+{
+    cr_loss_config c = standard;
+    batch b;
+    result got;
+
+    (void)state;
+    make_batch(&b, 1);
+    memcpy(b.final, b.mask, sizeof b.final);
+    b.final[0] = b.mask[0] = 1;
+    b.lp[0] = -9;
+    b.old[0] = b.infer[0] = -12; /* ratio e^3 */
+    b.ref[0] = -0.5;             /* k3 = e^8.5 - 9.5 */
+    b.adv[0] = -1;
+    c.dual_clip_loss = c.use_kl_loss = true;
+    c.loss_agg_mode = CR_AGG_TOKEN_MEAN;
+    check_case(&c, &b, NULL);
+    run_rows(&c, &b, NULL, 0, N, &got);
+    assert_true(got.grad[0] == 0);
+}
+
+/* On policy every ratio is 1: the gradient is -A times the token's weight, no matter the clip. */
+static void on_policy(void **state)
+{
+    cr_loss_config c = standard;
+    batch b;
+    result got;
+    double tokens = 0;
+
+    (void)state;
+    make_batch(&b, 2);
+    memcpy(b.lp, b.old, sizeof b.lp);
+    c.loss_agg_mode = CR_AGG_TOKEN_MEAN;
+    c.use_kl_loss = false;
+    run_rows(&c, &b, NULL, 0, N, &got);
+    for (size_t t = 0; t < T; t++)
+        tokens += b.final[t];
+    for (size_t i = 0; i < N; i++)
+        for (size_t t = start[i]; t < start[i + 1]; t++)
+            check_near(got.grad[t], -0.7 * b.weights[i] * b.adv[t] * b.final[t] / tokens, 1e-15);
+    check_near(got.metrics.ratio_max, 1, 0);
+    check_near(got.metrics.clip_high + got.metrics.clip_low, 0, 0);
+}
+
+/* With the counts of the whole, the parts add up, and each token's gradient is the same bits. */
+static void parts_add_up(void **state)
+{
+    cr_loss_config c = standard;
+    batch b;
+    result whole, part[3];
+    static const size_t cut[] = {0, 2, 4, 5};
+    double sum = 0, kl = 0, entropy = 0;
+
+    (void)state;
+    make_batch(&b, 3);
+    c.use_kl_loss = true;
+    for (int mode = 0; mode <= CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM; mode++) {
+        c.loss_agg_mode = (cr_agg)mode;
+        run_rows(&c, &b, NULL, 0, N, &whole);
+        sum = kl = entropy = 0;
+        for (size_t k = 0; k < 3; k++) {
+            run_rows(&c, &b, NULL, cut[k], cut[k + 1], &part[k]);
+            sum += part[k].metrics.total_loss;
+            kl += part[k].metrics.kl_loss;
+            entropy += part[k].metrics.entropy_loss;
+            for (size_t t = start[cut[k]]; t < start[cut[k + 1]]; t++)
+                assert_true(part[k].grad[t] == whole.grad[t]);
+        }
+        check_near(sum, whole.metrics.total_loss, 1e-14);
+        check_near(kl, whole.metrics.kl_loss, 1e-14);
+        check_near(entropy, whole.metrics.entropy_loss, 1e-14);
+    }
+}
+
+/* What stands outside the masks reaches nothing, not even as infinity times 0. */
+static void outside_the_mask(void **state)
+{
+    cr_loss_config c = standard;
+    batch b;
+    result clean, dirty;
+
+    (void)state;
+    make_batch(&b, 4);
+    c.use_kl_loss = true;
+    run_rows(&c, &b, NULL, 0, N, &clean);
+    for (size_t t = 0; t < T; t++)
+        if (b.mask[t] == 0) b.lp[t] = 5000, b.ref[t] = -3000, b.adv[t] = -1e6;
+    run_rows(&c, &b, NULL, 0, N, &dirty);
+    check_near(dirty.metrics.total_loss, clean.metrics.total_loss, 0);
+    check_near(dirty.metrics.approxkl, clean.metrics.approxkl, 0);
+    check_near(dirty.metrics.ratio_max, clean.metrics.ratio_max, 0);
+    for (size_t t = 0; t < T; t++)
+        check_near(dirty.grad[t], clean.grad[t], 0);
+}
+
+/* ---- correction ---- */
+
+/* Ratio or difference of token t, from the definition of the grain. */
+static double grain_of(const batch *b, cr_grain g, bool is_ratio, size_t i, size_t t)
+{
+    double sum = 0, num = 0;
+    size_t first = start[i], end = start[i + 1];
+
+    if (g == CR_GRAIN_TOKEN) first = t, end = t + 1;
+    if (g == CR_GRAIN_SEGMENT) {
+        for (first = t; first > start[i] && b->mask[first - 1] != 0;)
+            first--;
+        for (end = t; end < start[i + 1] && b->mask[end] != 0;)
+            end++;
+    }
+    for (size_t k = first; k < end; k++)
+        if (b->mask[k] != 0 || g == CR_GRAIN_TOKEN) {
+            sum += is_ratio ? b->old[k] - b->infer[k] : exp(b->old[k]) - exp(b->infer[k]);
+            num++;
+        }
+    if (g == CR_GRAIN_GEOMETRIC || g == CR_GRAIN_SEGMENT) sum /= num + 1e-8;
+    return is_ratio ? exp(sum) : sum;
+}
+
+static void correction(void **state)
+{
+    cr_ragged rows = {N, start};
+    double ratio[CR_NUM_GRAINS][T], diff[CR_NUM_GRAINS][T], weight[T], keep[T], *r[CR_NUM_GRAINS],
+        *d[CR_NUM_GRAINS];
+    size_t num_dropped = 0, num_cut = 0;
+    batch b;
+
+    (void)state;
+    for (size_t g = 0; g < CR_NUM_GRAINS; g++)
+        r[g] = ratio[g], d[g] = diff[g];
+    for (int k = 0; k < 4 * CR_NUM_GRAINS; k++) {
+        cr_grain grain = (cr_grain)(k % CR_NUM_GRAINS), other = (cr_grain)(k / CR_NUM_GRAINS);
+        cr_correction_config c = {
+            .has_weight = true,
+            .weight_type = grain,
+            .upper_bound = 1.05,
+            .filters = {{true, true, false, other, 0.9, 1.1, 2, 3},
+                        {true, false, true, grain, 2, 3, -0.05, 0.08},
+                        {false, true, true, grain, 2, 3, 2, 3}}, /* not enabled: drops nothing */
+            .num_filters = 3};
+        make_batch(&b, (uint64_t)k);
+        cr_correction(&c, &rows, b.old, b.infer, b.mask, r, d, weight, keep);
+        for (size_t i = 0; i < N; i++)
+            for (size_t t = start[i]; t < start[i + 1]; t++) {
+                double x = grain_of(&b, other, true, i, t), y = grain_of(&b, grain, false, i, t);
+                bool is_kept = x >= 0.9 && x <= 1.1 && y >= -0.05 && y <= 0.08;
+                if (b.mask[t] == 0) continue;
+                for (int g = 0; g < CR_NUM_GRAINS; g++) {
+                    check_near(ratio[g][t], grain_of(&b, (cr_grain)g, true, i, t), 1e-13);
+                    check_near(diff[g][t], grain_of(&b, (cr_grain)g, false, i, t), 1e-13);
+                }
+                check_near(weight[t], least(1.05, grain_of(&b, grain, true, i, t)), 1e-13);
+                assert_true(keep[t] == is_kept);
+                num_dropped += !is_kept;
+                num_cut += weight[t] == 1.05;
+            }
+    }
+    assert_true(num_dropped > 50 && num_cut > 50); /* both ways were taken */
+}
+
+/* ---- value loss ---- */
+
+static double value_loss(const double *v, const double *old, const double *returns,
+                         const double *mask, double clip)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        double row = 0, k = row_count(mask, i);
+        for (size_t t = start[i]; t < start[i + 1]; t++) {
+            double a = pow(v[t] - returns[t], 2),
+                   c = pow(between(old[t] - clip, v[t], old[t] + clip) - returns[t], 2);
+            row += mask[t] * (clip > 0 && c > a ? c : a);
+        }
+        sum += k > 0 ? row / (k + 1e-8) : 0;
+    }
+    return 0.5 * sum / N;
+}
+
+static void value_losses(void **state)
+{
+    static const double clips[] = {0, 0.05, 0.5};
+    cr_ragged rows = {N, start};
+    const double h = 1e-5;
+    batch b;
+
+    (void)state;
+    for (size_t k = 0; k < 9; k++) {
+        double clip = clips[k % 3], loss, frac, grad[T], want_frac = 0;
+        make_batch(&b, k);
+        /* values lp, old values old, returns ref */
+        cr_value_loss(&rows, b.lp, b.old, b.ref, b.final, clip, &loss, &frac, grad);
+        check_near(loss, value_loss(b.lp, b.old, b.ref, b.final, clip), 1e-14);
+        for (size_t t = 0; t < T; t++) {
+            double v = b.lp[t], up, down;
+            b.lp[t] = v + h;
+            up = value_loss(b.lp, b.old, b.ref, b.final, clip);
+            b.lp[t] = v - h;
+            down = value_loss(b.lp, b.old, b.ref, b.final, clip);
+            b.lp[t] = v;
+            check_near(grad[t], (up - down) / (2 * h), 2e-10);
+        }
+        for (size_t i = 0; i < N && clip > 0; i++) {
+            double row = 0, num = row_count(b.final, i);
+            for (size_t t = start[i]; t < start[i + 1]; t++)
+                row += b.final[t] * (fabs(between(b.old[t] - clip, b.lp[t], b.old[t] + clip) -
+                                          b.ref[t]) > fabs(b.lp[t] - b.ref[t]));
+            want_frac += num > 0 ? row / num / N : 0;
+        }
+        check_near(frac, want_frac, 1e-8); /* the epsilon of a masked mean */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_and_gradients),
+        cmocka_unit_test(clamps_have_no_gradient),
+        cmocka_unit_test(on_policy),
+        cmocka_unit_test(parts_add_up),
+        cmocka_unit_test(outside_the_mask),
+        cmocka_unit_test(correction),
+        cmocka_unit_test(value_losses),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
