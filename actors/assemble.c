@@ -166,14 +166,15 @@ static void ship_floats(shipment *s, const batch *b, const char *name, const dou
 static cr_status ask_log_probs(cr_run *run, cr_role role, const batch *b, double *log_probs,
                                double *entropy, cr_err *err)
 {
-    int num = run->layout.role[role].num;
+    int num = run->layout.role[role].num,
+        same = (int)run->layout.role[role].worker->ulysses_size; /* ranks that get one batch */
     size_t n = b->r->num_samples;
     shipment *ships = CR_NEW_ARRAY(shipment, num);
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
 
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         ships[r].samples = CR_NEW_ARRAY(size_t, n);
-        for (size_t i = (size_t)r; i < n; i += (size_t)num)
+        for (size_t i = (size_t)(r / same); i < n; i += (size_t)(num / same))
             ships[r].samples[ships[r].num++] = i;
         ship_tokens(&ships[r], b, NULL);
         cr_note(cr_run_send(run, role, r, "log_probs", &ships[r].record, &requests[r], err));
@@ -364,7 +365,8 @@ static float *count_minis(const cr_learning *l, const batch *b, const int32_t *m
 static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epoch, sums *s,
                              cr_err *err)
 {
-    int num = run->layout.role[CR_ROLE_TRAIN].num;
+    int num = run->layout.role[CR_ROLE_TRAIN].num,
+        same = (int)l->config->train.ulysses_size; /* ranks that get one batch */
     size_t n = b->r->num_samples, *tokens = CR_NEW_ARRAY(size_t, n);
     uint32_t *order = CR_NEW_ARRAY(uint32_t, n);
     int32_t *mini = CR_NEW_ARRAY(int32_t, n), *rank = CR_NEW_ARRAY(int32_t, n);
@@ -375,8 +377,8 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
 
     for (size_t i = 0; i < n; i++)
         tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
-    cr_packing_deal(tokens, n, num, (size_t)l->mini_size, (uint64_t)l->config->seed, epoch, order,
-                    mini, rank);
+    cr_packing_deal(tokens, n, num / same, (size_t)l->mini_size, (uint64_t)l->config->seed, epoch,
+                    order, mini, rank);
     counts = count_minis(l, b, mini, num_minis);
     for (int64_t k = 0; k < num_minis; k++)
         lr[k] = (float)cr_learning_rate(l->schedule, l->config->train.learning_rate,
@@ -387,7 +389,7 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
         float one = 1;
         ship->samples = CR_NEW_ARRAY(size_t, n);
         for (size_t k = 0; k < n; k++)
-            if (rank[order[k]] == r) ship->samples[ship->num++] = order[k];
+            if (rank[order[k]] == r / same) ship->samples[ship->num++] = order[k];
         ship_tokens(ship, b, mini);
         ship_floats(ship, b, "infer", b->infer);
         ship_floats(ship, b, "advantages", b->advantages);
@@ -411,7 +413,7 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
-        cr_note(take_reply(&reply, s, r == 0, err));
+        if (r % same == 0) cr_note(take_reply(&reply, s, r == 0, err));
         cr_record_free(&reply);
     }
     l->updates += num_minis - s->skipped;

@@ -110,12 +110,13 @@ static cr_status cross_entropy(void *ctx, const float *log_prob, const float *en
     return CR_OK;
 }
 
-/* Every num_ranks-th line is this rank's; all ranks run the same number of micro-batches. */
+/* Every num_dp-th line is this rank's; all ranks run the same number of micro-batches. */
 static cr_status run_lines(job *j, cr_err *err)
 {
     cr_worker *w = &j->worker;
-    size_t ranks = (size_t)w->num_ranks, next = (size_t)w->rank, step = (size_t)w->batch_size,
-           mine = (j->num_lines + ranks - 1 - next) / ranks;
+    cr_group *dp = w->mesh->group[CR_AXIS_DP];
+    size_t ranks = (size_t)cr_group_num_ranks(dp), next = (size_t)cr_group_rank(dp),
+           step = (size_t)w->batch_size, mine = (j->num_lines + ranks - 1 - next) / ranks;
     int64_t num;
 
     CR_TRY(cr_fsdp_agree_num(w->fsdp, (int64_t)((mine + step - 1) / step), &num, err));
@@ -126,7 +127,7 @@ static cr_status run_lines(job *j, cr_err *err)
         CR_TRY(cr_fsdp_backward(w->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
                                 cross_entropy, j, err));
     }
-    CR_TRY(cr_all_reduce_f64(w->mesh->group[CR_AXIS_ALL], "loss", CR_OP_SUM, &j->loss, 1, err));
+    CR_TRY(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &j->loss, 1, err));
     j->loss /= (double)j->num_labels;
     return CR_OK;
 }

@@ -119,7 +119,10 @@ static void add_values(ask *a, const float *log_prob, const float *entropy)
 static cr_status run_round(ask *a, cr_err *err)
 {
     const cr_worker *w = &a->worker;
-    size_t num = count_lines(a), ranks = (size_t)w->num_ranks, rank = (size_t)w->rank, rows;
+    cr_group *dp = w->mesh->group[CR_AXIS_DP];
+    size_t num = count_lines(a), ranks = (size_t)cr_group_num_ranks(dp),
+           rank = (size_t)cr_group_rank(dp), rows;
+    bool is_teller = cr_group_rank(w->mesh->group[CR_AXIS_ULYSSES]) == 0;
     float *values;
     cr_status status;
 
@@ -129,6 +132,7 @@ static cr_status run_round(ask *a, cr_err *err)
     status = cr_fsdp_forward(w->fsdp, rows ? &a->packed.batch : NULL,
                              &(cr_model_out){values, values + rows}, err);
     add_values(a, values, values + rows);
+    if (!is_teller) cr_buf_clear(&a->sent); /* all ranks of a ulysses group have the same */
     cr_free(values);
     CR_TRY(status);
     return cr_all_gather_bytes(w->mesh->group[CR_AXIS_ALL], "log-probs", a->sent.data,
@@ -172,7 +176,8 @@ static void keep_line(ask *a, const cr_line *line)
 
 static cr_status answer_all(ask *a, cr_err *err)
 {
-    int64_t ranks = a->worker.num_ranks, num_good = 0, num_tokens = 0;
+    int64_t ranks = cr_group_num_ranks(a->worker.mesh->group[CR_AXIS_DP]), num_good = 0,
+            num_tokens = 0;
     cr_line line;
 
     while (a->worker.rank == 0 && cr_lines_next(&a->lines, &a->rules, &line)) {
@@ -207,7 +212,8 @@ static cr_status put_logits(ask *a, const cr_line *line, cr_tensor_writer *write
     cr_packed_clear(&a->packed);
     cr_packed_add(&a->packed, line);
     status = cr_fsdp_logits(a->worker.fsdp, &a->packed.batch, rows, num, logits, err);
-    if (status == CR_OK) status = cr_tensor_writer_put(writer, index, 0, num * vocab, logits, err);
+    if (status == CR_OK && writer)
+        status = cr_tensor_writer_put(writer, index, 0, num * vocab, logits, err);
     cr_free(logits);
     cr_free(rows);
     return status;
@@ -232,7 +238,26 @@ static cr_status open_writer(ask *a, const char *path, size_t *num, cr_tensor_wr
     return status;
 }
 
-/* Line by line on rank 0; the others only give their shards. */
+/* The line of rank 0 (NULL elsewhere) runs on all ranks of its ulysses group; the others only give
+ * their shards. */
+static cr_status run_logits(ask *a, const cr_line *line, cr_tensor_writer *writer, size_t index,
+                            cr_err *err)
+{
+    cr_group *group = a->worker.mesh->group[CR_AXIS_ULYSSES];
+    cr_line mine = {0};
+    cr_status status;
+
+    if (cr_group_rank(a->worker.mesh->group[CR_AXIS_DP]) != 0)
+        return cr_fsdp_logits(a->worker.fsdp, NULL, NULL, 0, NULL, err);
+    if (line) mine = *line;
+    CR_TRY(cr_broadcast(group, "number of ids", 0, &mine.num_ids, sizeof mine.num_ids, err));
+    if (!line) mine.ids = CR_NEW_ARRAY(int32_t, mine.num_ids);
+    status = cr_broadcast(group, "ids", 0, mine.ids, mine.num_ids * sizeof(int32_t), err);
+    if (status == CR_OK) status = put_logits(a, &mine, writer, index, err);
+    if (!line) cr_free(mine.ids);
+    return status;
+}
+
 static cr_status write_logits(ask *a, const char *path, cr_err *err)
 {
     cr_group *all = a->worker.mesh->group[CR_AXIS_ALL];
@@ -244,13 +269,8 @@ static cr_status write_logits(ask *a, const char *path, cr_err *err)
     CR_TRY_GOTO(out, cr_agree(all, "open the file of logits", err));
     CR_TRY_GOTO(out, cr_broadcast(all, "number of lines", 0, &num, sizeof num, err));
     for (size_t i = 0, k = 0; k < num && status == CR_OK; i++) {
-        if (a->worker.rank != 0)
-            status = cr_fsdp_logits(a->worker.fsdp, NULL, NULL, 0, NULL, err);
-        else if (a->line[i].error)
-            continue;
-        else
-            status = put_logits(a, &a->line[i], writer, k, err);
-        k++;
+        if (a->worker.rank == 0 && a->line[i].error) continue;
+        status = run_logits(a, a->worker.rank == 0 ? &a->line[i] : NULL, writer, k++, err);
     }
 out:
     if (a->worker.rank == 0 && err->status == CR_OK)

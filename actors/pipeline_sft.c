@@ -80,7 +80,8 @@ static void fill(const sft *s, int64_t step, int rank, int num_dp, cr_record *r,
 
 static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
 {
-    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num,
+        same = (int)s->c->train.ulysses_size; /* ranks that get one batch */
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
     double start = cr_now_s(), loss = 0, norm = 0, tokens = 0, lr_now = 0;
     int64_t skipped = 0;
@@ -89,7 +90,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
         cr_record record = {0};
         cr_buf buffers[4] = {{0}, {0}, {0}, {0}};
         float lr[1], counts[5] = {1, 1, 0, 1, 1};
-        fill(s, step, r, num, &record, buffers, lr, counts);
+        fill(s, step, r / same, num / same, &record, buffers, lr, counts);
         lr_now = lr[0];
         if (r == 0) tokens = counts[2];
         cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &record, &requests[r], err));
@@ -101,7 +102,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
         cr_record reply;
         double x;
         if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
-        if (cr_record_get_real(&reply, "total_loss", &x, err) == CR_OK) loss += x;
+        if (cr_record_get_real(&reply, "total_loss", &x, err) == CR_OK && r % same == 0) loss += x;
         cr_note(cr_record_get_real(&reply, "grad_norm", &norm, err));
         cr_note(cr_record_get_int(&reply, "skipped", &skipped, err));
         cr_record_free(&reply);

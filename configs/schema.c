@@ -242,7 +242,7 @@ const cri_key cri_keys[] = {
     LATER("model_args", "moe_aux_loss_coef", CRI_REAL, NULL),
     {"model_args", "model_config_kwargs", CRI_MAP, "{}", NULL, CRI_LATER},
     T("model_args", "freeze_module_prefix", NULL),
-    LATER("model_args", "ulysses_size", CRI_INT, "1"),
+    I("model_args", "ulysses_size", "1", "1"),
     LATER("model_args", "lora_target", CRI_TEXT, NULL),
     I("model_args", "lora_rank", "8", "1"),
     I("model_args", "lora_alpha", NULL, "1"),

@@ -3,17 +3,24 @@
  *
  * Kept for backward: q and k before their norms with rstd (families with qk-norm), rotated q, k, v,
  * attention's output and lse. The input is the caller's: it makes the norm's output again.
+ *
+ * With a split (ulysses/) attention itself works on all tokens and some of the heads; q, k, v are
+ * kept in that layout only, its output in both.
  */
 #include "models/models_impl.h"
+#include "models/split.h"
 
 #include <math.h>
 
-/* Activations of one call, all in memory of `keep`. */
+/* Activations of one call. T: tokens of the batch, H: heads of the model; with a split attention
+ * works on A tokens and fewer heads, else the two sets are the same memory. */
 typedef struct activations {
-    void *q, *k, *v, *o;          /* [T, H, D], [T, K, D] twice, [T, H, D] */
-    void *q_raw, *k_raw;          /* before the norms; q, k themselves if there are none */
-    float *q_rstd, *k_rstd, *lse; /* [T, H], [T, K], [T, H]; NULL without a tape */
-    int64_t num_tokens, q_cols, kv_cols;
+    void *q, *k, *v, *o;                     /* [A, H', D], [A, K', D] twice, [A, H', D] */
+    void *q_rows, *k_rows, *v_rows, *o_rows; /* [T, H, D], [T, K, D] twice, [T, H, D] */
+    void *q_raw, *k_raw;                 /* before the norms; q_rows, k_rows if there are none */
+    float *q_rstd, *k_rstd, *lse;        /* [T, H], [T, K], [A, H']; NULL without a tape */
+    int64_t num_tokens, q_cols, kv_cols; /* T, H D, K D */
+    int64_t all_tokens, q_all_cols, kv_all_cols; /* A, H' D, K' D */
 } activations;
 
 static cr_status push_floats(cr_stack *stack, int64_t num, float **out, cr_err *err)
@@ -25,27 +32,47 @@ static cr_status push_floats(cr_stack *stack, int64_t num, float **out, cr_err *
     return CR_OK;
 }
 
+static activations shapes(const cr_model_config *c, const cr_pass *p)
+{
+    const cr_split *split = p->split;
+
+    return (activations){.num_tokens = p->batch->num_tokens,
+                         .q_cols = c->num_heads * c->head_dim,
+                         .kv_cols = c->num_kv_heads * c->head_dim,
+                         .all_tokens = split ? split->num_tokens : p->batch->num_tokens,
+                         .q_all_cols = (split ? split->num_heads : c->num_heads) * c->head_dim,
+                         .kv_all_cols =
+                             (split ? split->num_kv_heads : c->num_kv_heads) * c->head_dim};
+}
+
 static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, cr_err *err)
 {
     cr_stack *keep = cri_keep(p);
-    int64_t tokens = p->batch->num_tokens;
 
-    *a = (activations){.num_tokens = tokens,
-                       .q_cols = c->num_heads * c->head_dim,
-                       .kv_cols = c->num_kv_heads * c->head_dim};
-    CR_TRY(cri_push(keep, p, tokens, a->q_cols, &a->q, err));
-    CR_TRY(cri_push(keep, p, tokens, a->kv_cols, &a->k, err));
-    CR_TRY(cri_push(keep, p, tokens, a->kv_cols, &a->v, err));
-    CR_TRY(cri_push(keep, p, tokens, a->q_cols, &a->o, err));
-    a->q_raw = a->q;
-    a->k_raw = a->k;
+    *a = shapes(c, p);
+    CR_TRY(cri_push(keep, p, a->all_tokens, a->q_all_cols, &a->q, err));
+    CR_TRY(cri_push(keep, p, a->all_tokens, a->kv_all_cols, &a->k, err));
+    CR_TRY(cri_push(keep, p, a->all_tokens, a->kv_all_cols, &a->v, err));
+    CR_TRY(cri_push(keep, p, a->all_tokens, a->q_all_cols, &a->o, err));
+    a->q_rows = a->q;
+    a->k_rows = a->k;
+    a->v_rows = a->v;
+    a->o_rows = a->o;
+    if (p->split) {
+        CR_TRY(cri_push(keep, p, a->num_tokens, a->q_cols, &a->o_rows, err));
+        CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->q_cols, &a->q_rows, err));
+        CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->kv_cols, &a->k_rows, err));
+        CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->kv_cols, &a->v_rows, err));
+    }
+    a->q_raw = a->q_rows;
+    a->k_raw = a->k_rows;
     if (!p->tape) return CR_OK;
-    CR_TRY(push_floats(keep, tokens * c->num_heads, &a->lse, err));
+    CR_TRY(push_floats(keep, a->all_tokens * a->q_all_cols / c->head_dim, &a->lse, err));
     if (!c->has_qk_norm) return CR_OK;
-    CR_TRY(cri_push(keep, p, tokens, a->q_cols, &a->q_raw, err));
-    CR_TRY(cri_push(keep, p, tokens, a->kv_cols, &a->k_raw, err));
-    CR_TRY(push_floats(keep, tokens * c->num_heads, &a->q_rstd, err));
-    return push_floats(keep, tokens * c->num_kv_heads, &a->k_rstd, err);
+    CR_TRY(cri_push(keep, p, a->num_tokens, a->q_cols, &a->q_raw, err));
+    CR_TRY(cri_push(keep, p, a->num_tokens, a->kv_cols, &a->k_raw, err));
+    CR_TRY(push_floats(keep, a->num_tokens * c->num_heads, &a->q_rstd, err));
+    return push_floats(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
 }
 
 static cr_status norm_heads(cr_module *norm, cr_pass *p, const void *x, int64_t num_heads, void *y,
@@ -84,10 +111,10 @@ static cr_attention_args packed_args(const cr_module *m, const cr_pass *p, const
                                .o = a->o,
                                .lse = a->lse,
                                .dtype = p->dtype,
-                               .cu_seqlens = p->batch->cu_seqlens,
-                               .num_seqs = p->batch->num_seqs,
-                               .num_heads = c->num_heads,
-                               .num_kv_heads = c->num_kv_heads,
+                               .cu_seqlens = p->split ? p->split->cu_seqlens : p->batch->cu_seqlens,
+                               .num_seqs = p->split ? p->split->num_seqs : p->batch->num_seqs,
+                               .num_heads = a->q_all_cols / c->head_dim,
+                               .num_kv_heads = a->kv_all_cols / c->head_dim,
                                .head_dim = c->head_dim,
                                .scale = 1.0f / sqrtf((float)c->head_dim),
                                .window = c->layer_window[m->layer]};
@@ -118,6 +145,22 @@ static cr_status attend(const cr_module *m, cr_pass *p, const activations *a, cr
     return cr_attention_cached(p->dev, &cached, err);
 }
 
+/* Attention between its two exchanges, if there is a split. */
+static cr_status exchange_and_attend(const cr_module *m, cr_pass *p, const activations *a,
+                                     cr_err *err)
+{
+    const cri_attention *parts = m->impl;
+    const cr_model_config *c = &m->model->config;
+    const cr_split *s = p->split;
+
+    if (!s) return attend(m, p, a, err);
+    CR_TRY(s->to_heads(s->ctx, parts->q->name, p, a->q_rows, c->num_heads, a->q, err));
+    CR_TRY(s->to_heads(s->ctx, parts->k->name, p, a->k_rows, c->num_kv_heads, a->k, err));
+    CR_TRY(s->to_heads(s->ctx, parts->v->name, p, a->v_rows, c->num_kv_heads, a->v, err));
+    CR_TRY(attend(m, p, a, err));
+    return s->to_rows(s->ctx, parts->o->name, p, a->o, c->num_heads, a->o_rows, err);
+}
+
 static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
                          cr_err *err)
 {
@@ -129,18 +172,18 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
     CR_TRY(reserve(c, p, &a, err));
     CR_TRY(cri_linear(parts->q, p, in, NULL, a.q_raw, err));
     CR_TRY(cri_linear(parts->k, p, in, NULL, a.k_raw, err));
-    CR_TRY(cri_linear(parts->v, p, in, NULL, a.v, err));
+    CR_TRY(cri_linear(parts->v, p, in, NULL, a.v_rows, err));
     if (parts->q_norm) {
-        CR_TRY(norm_heads(parts->q_norm, p, a.q_raw, c->num_heads, a.q, a.q_rstd, err));
-        CR_TRY(norm_heads(parts->k_norm, p, a.k_raw, c->num_kv_heads, a.k, a.k_rstd, err));
+        CR_TRY(norm_heads(parts->q_norm, p, a.q_raw, c->num_heads, a.q_rows, a.q_rstd, err));
+        CR_TRY(norm_heads(parts->k_norm, p, a.k_raw, c->num_kv_heads, a.k_rows, a.k_rstd, err));
     }
-    CR_TRY(rotate(c, p, a.q, c->num_heads, ROTATE, err));
-    CR_TRY(rotate(c, p, a.k, c->num_kv_heads, ROTATE, err));
-    CR_TRY(attend(m, p, &a, err));
-    CR_TRY(cri_linear(parts->o, p, a.o, add, out, err));
+    CR_TRY(rotate(c, p, a.q_rows, c->num_heads, ROTATE, err));
+    CR_TRY(rotate(c, p, a.k_rows, c->num_kv_heads, ROTATE, err));
+    CR_TRY(exchange_and_attend(m, p, &a, err));
+    CR_TRY(cri_linear(parts->o, p, a.o_rows, add, out, err));
     if (p->tape) {
         cri_frame frame = {
-            .kept = {a.q, a.k, a.v, a.o, a.lse, a.q_raw, a.k_raw, a.q_rstd, a.k_rstd}};
+            .kept = {a.q, a.k, a.v, a.o, a.o_rows, a.lse, a.q_raw, a.k_raw, a.q_rstd, a.k_rstd}};
         cri_frame_push(m, &frame);
     }
     cr_stack_release(p->scratch, mark);
@@ -149,21 +192,20 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
 
 static activations take_frame(cr_module *m, const cr_pass *p)
 {
-    const cr_model_config *c = &m->model->config;
     cri_frame f = cri_frame_pop(m);
+    activations a = shapes(&m->model->config, p);
 
-    return (activations){.q = f.kept[0],
-                         .k = f.kept[1],
-                         .v = f.kept[2],
-                         .o = f.kept[3],
-                         .lse = f.kept[4],
-                         .q_raw = f.kept[5],
-                         .k_raw = f.kept[6],
-                         .q_rstd = f.kept[7],
-                         .k_rstd = f.kept[8],
-                         .num_tokens = p->batch->num_tokens,
-                         .q_cols = c->num_heads * c->head_dim,
-                         .kv_cols = c->num_kv_heads * c->head_dim};
+    a.q = f.kept[0];
+    a.k = f.kept[1];
+    a.v = f.kept[2];
+    a.o = f.kept[3];
+    a.o_rows = f.kept[4];
+    a.lse = f.kept[5];
+    a.q_raw = f.kept[6];
+    a.k_raw = f.kept[7];
+    a.q_rstd = f.kept[8];
+    a.k_rstd = f.kept[9];
+    return a;
 }
 
 /* Gradient through the rotation and the norm of q (or k): dx becomes the gradient of the product. */
@@ -185,6 +227,35 @@ static bool needs_qkv(const cri_attention *parts, const void *grad_in)
            (parts->k_norm && parts->k_norm->has_trainable);
 }
 
+/* From d_o [T, H, D] to the gradients of rotated q, k, v in the same rows; memory on scratch. */
+static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, void *d_o,
+                             void *d_qkv[3], cr_err *err)
+{
+    const cri_attention *parts = m->impl;
+    const cr_model_config *c = &m->model->config;
+    const cr_split *s = p->split;
+    cr_attention_grad_args g = {.fwd = packed_args(m, p, a), .d_o = d_o};
+    void *d_o_all;
+
+    CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->q_cols, &d_qkv[0], err));
+    CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->kv_cols, &d_qkv[1], err));
+    CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->kv_cols, &d_qkv[2], err));
+    g.dq = d_qkv[0];
+    g.dk = d_qkv[1];
+    g.dv = d_qkv[2];
+    if (!s) return cr_attention_grad(p->dev, &g, err);
+    CR_TRY(cri_push(p->scratch, p, a->all_tokens, a->q_all_cols, &d_o_all, err));
+    CR_TRY(cri_push(p->scratch, p, a->all_tokens, a->q_all_cols, &g.dq, err));
+    CR_TRY(cri_push(p->scratch, p, a->all_tokens, a->kv_all_cols, &g.dk, err));
+    CR_TRY(cri_push(p->scratch, p, a->all_tokens, a->kv_all_cols, &g.dv, err));
+    CR_TRY(s->to_heads(s->ctx, parts->o->name, p, d_o, c->num_heads, d_o_all, err));
+    g.d_o = d_o_all;
+    CR_TRY(cr_attention_grad(p->dev, &g, err));
+    CR_TRY(s->to_rows(s->ctx, parts->q->name, p, g.dq, c->num_heads, d_qkv[0], err));
+    CR_TRY(s->to_rows(s->ctx, parts->k->name, p, g.dk, c->num_kv_heads, d_qkv[1], err));
+    return s->to_rows(s->ctx, parts->v->name, p, g.dv, c->num_kv_heads, d_qkv[2], err);
+}
+
 static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
                           void *grad_in, cr_err *err)
 {
@@ -193,22 +264,17 @@ static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *
     size_t mark = cr_stack_mark(p->scratch);
     activations a = take_frame(m, p);
     bool is_needed = needs_qkv(parts, grad_in);
-    cr_attention_grad_args g = {.fwd = packed_args(m, p, &a)};
-    void *d_o = NULL;
+    void *d_o = NULL, *d_qkv[3];
 
     if (is_needed) CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.q_cols, &d_o, err));
-    CR_TRY(cri_linear_back(parts->o, p, a.o, grad_out, d_o, CRI_DX_SET, err));
+    CR_TRY(cri_linear_back(parts->o, p, a.o_rows, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
-        CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.q_cols, &g.dq, err));
-        CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.kv_cols, &g.dk, err));
-        CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.kv_cols, &g.dv, err));
-        g.d_o = d_o;
-        CR_TRY(cr_attention_grad(p->dev, &g, err));
-        CR_TRY(back_heads(m, parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, g.dq, err));
-        CR_TRY(back_heads(m, parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, g.dk, err));
-        CR_TRY(cri_linear_back(parts->q, p, in, g.dq, grad_in, CRI_DX_SET, err));
-        CR_TRY(cri_linear_back(parts->k, p, in, g.dk, grad_in, CRI_DX_ADD, err));
-        CR_TRY(cri_linear_back(parts->v, p, in, g.dv, grad_in, CRI_DX_ADD, err));
+        CR_TRY(back_attend(m, p, &a, d_o, d_qkv, err));
+        CR_TRY(back_heads(m, parts->q_norm, p, a.q_raw, a.q_rstd, c->num_heads, d_qkv[0], err));
+        CR_TRY(back_heads(m, parts->k_norm, p, a.k_raw, a.k_rstd, c->num_kv_heads, d_qkv[1], err));
+        CR_TRY(cri_linear_back(parts->q, p, in, d_qkv[0], grad_in, CRI_DX_SET, err));
+        CR_TRY(cri_linear_back(parts->k, p, in, d_qkv[1], grad_in, CRI_DX_ADD, err));
+        CR_TRY(cri_linear_back(parts->v, p, in, d_qkv[2], grad_in, CRI_DX_ADD, err));
     }
     cr_stack_release(p->scratch, mark);
     return CR_OK;

@@ -158,7 +158,8 @@ struct cr_pass {
     cr_stack *scratch;
     const cr_batch *batch;
     const cr_kv_view *kv;
-    const cr_hooks *hooks; /* NULL: parameters are always there */
+    const struct cr_split *split; /* NULL: the batch has its sequences whole (split.h) */
+    const cr_hooks *hooks;        /* NULL: parameters are always there */
     bool should_recompute;
     cr_phase phase; /* set by the pass itself */
 };

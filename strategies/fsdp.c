@@ -407,7 +407,9 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
         f->tape = cr_stack_create(dev);
         f->scratch = cr_stack_create(dev);
         f->hooks = (cr_hooks){before, after, f};
-        materialise(f, err);
+        if (mesh->shape.num_ulysses == 1 ||
+            cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK)
+            materialise(f, err);
     }
     if (cr_agree(mesh->group[CR_AXIS_ALL], "materialise", err) == CR_OK &&
         make_buffers(f, err) == CR_OK) {
@@ -436,6 +438,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_device_free(f->dev, f->v, trained * 4);
     cr_device_free(f->dev, f->values, trained * bytes);
     cr_device_free(f->dev, f->frozen, frozen * bytes);
+    cr_ulysses_destroy(f->ulysses);
     cr_stack_destroy(f->tape);
     cr_stack_destroy(f->scratch);
     cr_free(f->host);
@@ -501,6 +504,11 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
                      .batch = batch ? batch : dummy_batch(),
                      .hooks = &f->hooks,
                      .should_recompute = f->args.should_recompute};
+    if (f->ulysses) {
+        cr_ulysses_cut(f->ulysses, out->batch);
+        out->batch = cr_ulysses_batch(f->ulysses);
+        out->split = cr_ulysses_split(f->ulysses);
+    }
     f->order = &f->orders[with_tape];
     f->order->at = 0;
     CR_TRY(unshard(&f->state[0], err));
@@ -512,6 +520,21 @@ static void end_pass(cr_fsdp *f)
     if (f->args.reshard == CR_RESHARD_ALWAYS) cri_reshard(&f->state[0]);
 }
 
+/* Forward of this rank's rows; then out has those of the whole batch. */
+static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass, cr_model_out *out,
+                             cr_err *err)
+{
+    size_t first = 0, num;
+    cr_model_out mine;
+
+    if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &num);
+    mine = (cr_model_out){out->log_prob + first, out->entropy + first};
+    CR_TRY(cr_model_forward(f->model, pass, &mine, err));
+    if (!f->ulysses || !batch) return CR_OK;
+    CR_TRY(cr_ulysses_collect(f->ulysses, "log-probs", out->log_prob, 1, err));
+    return cr_ulysses_collect(f->ulysses, "entropies", out->entropy, 1, err);
+}
+
 cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
 {
     float ignored[2];
@@ -519,7 +542,7 @@ cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, 
     cr_pass pass;
 
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
-    CR_TRY(cr_model_forward(f->model, &pass, batch ? out : &nobody, err));
+    CR_TRY(run_forward(f, batch, &pass, batch ? out : &nobody, err));
     end_pass(f);
     return CR_OK;
 }
@@ -527,12 +550,24 @@ cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, 
 cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows, int64_t num_rows,
                          float *logits, cr_err *err)
 {
+    int64_t vocab = f->model->config.vocab_size;
+    size_t first = 0, num = batch ? (size_t)num_rows : 0;
+    int32_t *own = NULL;
     cr_pass pass;
 
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
-    CR_TRY(cr_model_logits(f->model, &pass, rows, batch ? num_rows : 0, logits, err));
+    if (f->ulysses && batch) {
+        own = CR_NEW_ARRAY(int32_t, num);
+        cr_ulysses_choose(f->ulysses, rows, num_rows, own);
+        cr_ulysses_rows(f->ulysses, &first, &num);
+    }
+    if (cr_model_logits(f->model, &pass, own ? own : rows, (int64_t)num,
+                        logits + first * (size_t)vocab, err) == CR_OK &&
+        own)
+        cr_note(cr_ulysses_collect(f->ulysses, "logits", logits, vocab, err));
+    cr_free(own);
     end_pass(f);
-    return CR_OK;
+    return err->status;
 }
 
 static size_t num_labels(const cr_batch *batch)
@@ -547,7 +582,7 @@ static size_t num_labels(const cr_batch *batch)
 cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                            cr_err *err)
 {
-    size_t num = num_labels(batch ? batch : dummy_batch());
+    size_t num = num_labels(batch ? batch : dummy_batch()), first = 0, own;
     float *grad_log_prob, *grad_entropy;
     cr_model_out out;
     cr_pass pass;
@@ -562,10 +597,11 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     grad_entropy = f->host + 3 * f->host_rows;
     memset(grad_log_prob, 0, 2 * f->host_rows * sizeof(float));
     CR_TRY(begin_pass(f, batch, /*with_tape=*/true, &pass, err));
-    CR_TRY(cr_model_forward(f->model, &pass, &out, err));
+    CR_TRY(run_forward(f, batch, &pass, &out, err));
     if (batch) CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
     CR_TRY(begin_grads(&f->state[0], err));
-    CR_TRY(cr_model_backward(f->model, &pass, grad_log_prob, grad_entropy, err));
+    if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
+    CR_TRY(cr_model_backward(f->model, &pass, grad_log_prob + first, grad_entropy + first, err));
     CR_TRY(end_grads(&f->state[0], err));
     CR_TRY(finish_pending(f, err));
     end_pass(f);

@@ -3,6 +3,7 @@
 #define CR_FSDP_IMPL_H
 
 #include "strategies/strategies.h"
+#include "ulysses/ulysses.h"
 
 typedef enum cri_state { CRI_SHARDED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
 
@@ -46,7 +47,8 @@ struct cr_fsdp {
     cri_order orders[2], *order; /* without and with backward; that of the pass under way */
     cr_stack *tape, *scratch;
     cr_hooks hooks;
-    float *host; /* log_prob, entropy and their gradients, [4, host_rows] */
+    cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
+    float *host;         /* log_prob, entropy and their gradients, [4, host_rows] */
     size_t host_rows;
     int64_t num_updates;
     cr_fsdp_stats stats;

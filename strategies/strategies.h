@@ -93,10 +93,11 @@ const cr_units *cr_fsdp_units(const cr_fsdp *f);
 CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err);
 
 /* Log-probs and entropy of a batch's labelled rows (out as cr_model_forward), without gradient.
- * batch NULL: this rank has none left but takes part. Collective. */
+ * batch NULL: this rank has none left but takes part. The ranks of a ulysses group are given the same
+ * batch, here and below, and all get the values of all its rows. Collective. */
 CR_MUST cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out,
                                   cr_err *err);
-/* Logits of chosen rows, likewise. */
+/* Logits of chosen rows (in ascending order), likewise. */
 CR_MUST cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
                                  int64_t num_rows, float *logits, cr_err *err);
 

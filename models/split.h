@@ -1,0 +1,25 @@
+/* split.h -- what a pass needs when the sequences of its batch go on in other ranks' batches: attention
+ * is handed to two functions that ulysses/ fills in, so that models/ knows of no ranks.
+ *
+ * Owned by who fills it in; valid for one pass. Threads and errors: those of the pass.
+ */
+#ifndef CR_SPLIT_H
+#define CR_SPLIT_H
+
+#include "models/models.h"
+
+/* Attention runs on all tokens and some of the heads. Both functions are collective and may use
+ * p->scratch. */
+typedef struct cr_split {
+    const int32_t *cu_seqlens; /* of all tokens; those of the batch are of its own rows */
+    int64_t num_tokens, num_seqs, num_heads, num_kv_heads; /* of attention here */
+    /* x [batch's tokens, num_heads, D] to y [all tokens, heads here, D], and back; copies of one head
+     * are added on the way back. num_heads: of the whole model, queries' or keys'. */
+    cr_status (*to_heads)(void *ctx, const char *name, cr_pass *p, const void *x, int64_t num_heads,
+                          void *y, cr_err *err);
+    cr_status (*to_rows)(void *ctx, const char *name, cr_pass *p, const void *y, int64_t num_heads,
+                         void *x, cr_err *err);
+    void *ctx;
+} cr_split;
+
+#endif

@@ -1,0 +1,102 @@
+/* cut_data.h -- a tiny model and its sequences, for cut.h. */
+#ifndef CUT_DATA_H
+#define CUT_DATA_H
+
+#include "base/rng.h"
+#include "strategies/fsdp_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OK(expr) CR_CHECK((expr) == CR_OK, "%s", err.msg)
+
+enum { NUM_SEQS = 9, MAX_LEN = 19, VOCAB = 61, MAX_LABELS = NUM_SEQS * MAX_LEN };
+
+static cr_err err;
+static cr_world *world;
+static cr_group *everyone;
+static int me;
+
+typedef struct cut {
+    int ranks, fsdp, ulysses; /* fsdp 0: all of them */
+    int micro;                /* sequences of one forward */
+    int heads, kv_heads;
+    bool is_recomputed, has_bias;
+    cr_reshard reshard;
+    cr_dtype dtype;
+    int num_tiles;
+    int shortest; /* sequence */
+} cut;
+
+typedef struct cut_result {
+    float *grad; /* all parameters one after another; on rank 0 of the cut */
+    size_t num_grad;
+    double loss;                                     /* of all ranks */
+    float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was told; else NaN */
+    cr_fsdp_stats stats;
+} cut_result;
+
+static cr_model *cut_model(const cut *c)
+{
+    const char *type = c->has_bias ? "qwen2" : "qwen3", *cls = c->has_bias ? "Qwen2" : "Qwen3";
+    char text[700];
+    json_t *json;
+    cr_model *model;
+
+    snprintf(text, sizeof text,
+             "{\"architectures\":[\"%sForCausalLM\"],\"model_type\":\"%s\",\"vocab_size\":%d,"
+             "\"hidden_size\":32,\"intermediate_size\":44,\"num_hidden_layers\":2,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d%s,"
+             "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
+             "\"initializer_range\":0.1,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\"}",
+             cls, type, VOCAB, c->heads, c->kv_heads, c->has_bias ? "" : ",\"head_dim\":8");
+    OK(cr_json_parse(text, strlen(text), "config", &json, &err));
+    OK(cr_model_build(json, NULL, &model, &err));
+    json_decref(json);
+    return model;
+}
+
+typedef struct cut_batch {
+    int32_t ids[MAX_LABELS], positions[MAX_LABELS], labels[MAX_LABELS], cu[NUM_SEQS + 1];
+    int first_label[NUM_SEQS]; /* of each sequence of the batch, among all of the data */
+    cr_batch b;
+} cut_batch;
+
+static int cut_length(const cut *c, int seq)
+{
+    uint32_t w[4];
+
+    cr_rng_philox(7, CR_RNG_TEST, 0, (uint64_t)seq, w);
+    return c->shortest + (int)(w[0] % (uint32_t)(MAX_LEN + 1 - c->shortest));
+}
+
+/* Labels of a sequence: all but the first row's. */
+static int cut_num_labels(const cut *c, int seq)
+{
+    int num = cut_length(c, seq);
+
+    return num > 2 ? num - 2 : 0;
+}
+
+static void cut_append(const cut *c, cut_batch *x, int seq)
+{
+    int num = cut_length(c, seq), n = (int)x->b.num_tokens, label = 0;
+    uint32_t w[4];
+
+    for (int s = 0; s < seq; s++)
+        label += cut_num_labels(c, s);
+    for (int t = 0; t < num; t++) {
+        cr_rng_philox(7, CR_RNG_TEST, 1, (uint64_t)(seq * 1000 + t), w);
+        x->ids[n + t] = (int32_t)(w[0] % VOCAB);
+        x->positions[n + t] = t;
+        x->labels[n + t] = -1;
+        if (t > 1) x->labels[n + t - 1] = x->ids[n + t];
+    }
+    x->first_label[x->b.num_seqs] = label;
+    x->cu[0] = 0;
+    x->cu[x->b.num_seqs + 1] = n + num;
+    x->b = (cr_batch){x->ids, x->positions, x->labels, x->cu, n + num, x->b.num_seqs + 1};
+}
+
+#endif
