@@ -4,15 +4,61 @@
 #include "models/safetensors.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct cr_weights {
     cr_tensors *tensors;
     const cr_model *model;
-    const cr_tensor **of_param; /* [model->num_params] */
 };
 
 /* ---- which tensor is which parameter ---- */
+
+/* Where a parameter's elements lie: a tensor of its shape, or a part of one that holds all experts of a
+ * layer, as Transformers 5 keeps them: gate_up_proj [E, 2 m, h], gate first, and down_proj [E, h, m]. */
+typedef struct source {
+    const cr_tensor *tensor; /* NULL: none */
+    int64_t first;           /* element of the tensor */
+    int num_dims;            /* the shape it must have */
+    int64_t shape[4];
+} source;
+
+static source find_fused(const cr_weights *w, const cr_param *p)
+{
+    static const char experts[] = ".mlp.experts.";
+    const char *at = strstr(p->name, experts), *rest;
+    bool is_gate, is_up, is_down;
+    char *end, *name;
+    int64_t expert, parts;
+    source s = {0};
+
+    if (!at) return s;
+    at += sizeof experts - 1;
+    expert = strtoll(at, &end, 10);
+    rest = end;
+    is_gate = strcmp(rest, ".gate_proj.weight") == 0;
+    is_up = strcmp(rest, ".up_proj.weight") == 0;
+    is_down = strcmp(rest, ".down_proj.weight") == 0;
+    if (end == at || !(is_gate || is_up || is_down)) return s;
+    name =
+        cr_asprintf("%.*s%s", (int)(at - p->name), p->name, is_down ? "down_proj" : "gate_up_proj");
+    parts = is_down ? 1 : 2;
+    s = (source){.tensor = cr_tensors_find(w->tensors, name),
+                 .first = (expert * parts + is_up) * p->num_elems,
+                 .num_dims = 3,
+                 .shape = {w->model->config.num_experts, parts * p->shape[0], p->shape[1]}};
+    cr_free(name);
+    return s;
+}
+
+static source find_source(const cr_weights *w, const cr_param *p)
+{
+    source s = {.tensor = cr_tensors_find(w->tensors, p->name), .num_dims = p->num_dims};
+
+    if (!s.tensor) return find_fused(w, p);
+    memcpy(s.shape, p->shape, sizeof s.shape);
+    return s;
+}
 
 /* Names that a checkpoint may have beside the parameters. */
 static bool is_left_alone(const cr_model *model, const char *name)
@@ -40,17 +86,21 @@ static void list_name(name_list *list, const char *name)
 
 static cr_status match_names(cr_weights *w, const char *folder, cr_err *err)
 {
+    bool *is_used = CR_NEW_ARRAY(bool, w->tensors->num_tensors + 1);
     name_list missing = {0}, unexpected = {0};
 
     for (size_t i = 0; i < w->model->num_params; i++) {
-        w->of_param[i] = cr_tensors_find(w->tensors, w->model->params[i]->name);
-        if (!w->of_param[i]) list_name(&missing, w->model->params[i]->name);
+        source s = find_source(w, w->model->params[i]);
+        if (s.tensor)
+            is_used[s.tensor - w->tensors->tensor] = true;
+        else
+            list_name(&missing, w->model->params[i]->name);
     }
     for (size_t i = 0; i < w->tensors->num_tensors; i++) {
         const char *name = w->tensors->tensor[i].name;
-        if (!is_left_alone(w->model, name) && !cr_model_find_param(w->model, name))
-            list_name(&unexpected, name);
+        if (!is_used[i] && !is_left_alone(w->model, name)) list_name(&unexpected, name);
     }
+    cr_free(is_used);
     if (missing.num)
         return cr_fail(err, CR_EFORMAT,
                        "%s: the checkpoint lacks %zu parameters of the model: %s%s", folder,
@@ -62,21 +112,31 @@ static cr_status match_names(cr_weights *w, const char *folder, cr_err *err)
     return CR_OK;
 }
 
+static void write_shape(char text[80], const int64_t *shape, int num_dims)
+{
+    size_t used = (size_t)snprintf(text, 80, "[");
+
+    for (int d = 0; d < num_dims && d < 4; d++)
+        used +=
+            (size_t)snprintf(text + used, 80 - used, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    snprintf(text + used, 80 - used, "]");
+}
+
 static cr_status match_shapes(const cr_weights *w, const char *folder, cr_err *err)
 {
     for (size_t i = 0; i < w->model->num_params; i++) {
-        const cr_param *p = w->model->params[i];
-        const cr_tensor *t = w->of_param[i];
-        bool is_same = t->num_dims == p->num_dims && t->num_elems == p->num_elems;
-        for (int d = 0; is_same && d < p->num_dims; d++)
-            is_same = t->shape[d] == p->shape[d];
+        source s = find_source(w, w->model->params[i]);
+        const cr_tensor *t = s.tensor;
+        bool is_same = t->num_dims == s.num_dims;
+        char got[80], want[80];
+        for (int d = 0; is_same && d < s.num_dims; d++)
+            is_same = t->shape[d] == s.shape[d];
+        write_shape(got, t->shape, t->num_dims);
+        write_shape(want, s.shape, s.num_dims);
         if (!is_same)
             return cr_fail(err, CR_EFORMAT,
-                           "%s: tensor '%s' of %s has shape [%lld, %lld], the model's config.json "
-                           "wants [%lld, %lld]",
-                           folder, t->name, t->file, (long long)(t->num_dims ? t->shape[0] : 1),
-                           (long long)(t->num_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0],
-                           (long long)(p->num_dims > 1 ? p->shape[1] : 1));
+                           "%s: tensor '%s' of %s has shape %s, the model's config.json wants %s",
+                           folder, t->name, t->file, got, want);
         if (strcmp(t->dtype, "F32") != 0 && strcmp(t->dtype, "BF16") != 0 &&
             strcmp(t->dtype, "F16") != 0)
             return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' is %s, expected F32, BF16 or F16",
@@ -91,7 +151,6 @@ cr_status cr_weights_open(const char *folder, const cr_model *model, cr_weights 
 
     *out = NULL;
     w->model = model;
-    w->of_param = CR_NEW_ARRAY(const cr_tensor *, model->num_params);
     if (cr_tensors_open(folder, &w->tensors, err) != CR_OK ||
         match_names(w, folder, err) != CR_OK || match_shapes(w, folder, err) != CR_OK) {
         cr_weights_close(w);
@@ -105,7 +164,6 @@ void cr_weights_close(cr_weights *w)
 {
     if (!w) return;
     cr_tensors_close(w->tensors);
-    cr_free(w->of_param);
     cr_free(w);
 }
 
@@ -113,7 +171,7 @@ cr_status cr_weights_read(const cr_weights *w, const cr_param *param, int64_t be
                           float *out, cr_err *err)
 {
     const cr_param *own = param->tied_to ? param->tied_to : param;
-    const cr_tensor *t = cr_tensors_find(w->tensors, own->name);
+    source s = find_source(w, own);
 
-    return cr_tensor_read_f32(t, begin, end, out, err);
+    return cr_tensor_read_f32(s.tensor, s.first + begin, s.first + end, out, err);
 }
