@@ -25,9 +25,9 @@ static const char *const kinds[] = {"master", "m", "v"};
 
 typedef struct piece {
     int file;
-    bool is_rounded; /* float32 here, bfloat16 there */
+    cr_dtype from, to; /* here, in the file */
     const void *data;
-    size_t num, elem_bytes; /* here */
+    size_t num;
     int64_t at;
 } piece;
 
@@ -35,7 +35,7 @@ struct cri_save {
     char *paths[NUM_FILES]; /* NULL: not written */
     piece *pieces;
     size_t num_pieces, capacity;
-    float *copy; /* masters and moments as they were at the call, or NULL */
+    char *copy; /* masters and moments as they were at the call, or NULL */
     size_t copy_bytes;
     cr_device *dev;
     /* of rank 0 */
@@ -67,36 +67,26 @@ static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_byte
     return CR_OK;
 }
 
-static uint16_t bf16_of(float x)
-{
-    uint32_t u;
-
-    memcpy(&u, &x, 4);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
-static cr_status write_piece(const piece *p, int fd, const char *path, cr_err *err)
+static cr_status write_piece(const struct cri_save *s, const piece *p, int fd, const char *path,
+                             cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
-    static _Thread_local uint16_t block[BLOCK];
-    const float *x = p->data;
+    static _Thread_local float block[BLOCK];
+    size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
 
-    if (!p->is_rounded)
-        return transfer_all(fd, true, (void *)(uintptr_t)p->data, p->num * p->elem_bytes, p->at,
-                            path, err);
+    if (p->from == p->to)
+        return transfer_all(fd, true, (void *)(uintptr_t)p->data, p->num * from, p->at, path, err);
     for (size_t i = 0; i < p->num; i += BLOCK) {
         size_t n = p->num - i < BLOCK ? p->num - i : BLOCK;
-        for (size_t k = 0; k < n; k++)
-            block[k] = bf16_of(x[i + k]);
-        CR_TRY(transfer_all(fd, true, block, 2 * n, p->at + 2 * (int64_t)i, path, err));
+        CR_TRY(cr_cast(s->dev, p->to, block, p->from, (const char *)p->data + i * from, n, err));
+        CR_TRY(transfer_all(fd, true, block, to * n, p->at + (int64_t)(to * i), path, err));
     }
     return CR_OK;
 }
 
 /* ---- state ---- */
 
-static float *buffer_of(const cr_fsdp *f, size_t kind)
+static char *buffer_of(const cr_fsdp *f, size_t kind)
 {
     return kind == 0 ? f->master : kind == 1 ? f->m : f->v;
 }
@@ -116,6 +106,10 @@ static json_t *state_index(const cr_fsdp *f)
             at += p->num_elems;
         }
     json_object_set_new(root, "updates", json_integer(f->num_updates));
+    if (f->loss_scale > 0) {
+        json_object_set_new(root, "loss_scale", json_real(f->loss_scale));
+        json_object_set_new(root, "good_updates", json_integer(f->num_good_updates));
+    }
     json_object_set_new(root, "elements", json_integer(at));
     json_object_set_new(root, "params", params);
     return root;
@@ -143,6 +137,24 @@ static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_fla
     return CR_OK;
 }
 
+static cr_status read_range(cr_fsdp *f, int fd, size_t kind, int64_t in_shard, int64_t num,
+                            int64_t in_file, const char *path, cr_err *err)
+{
+    enum { BLOCK = 1 << 16 };
+    static _Thread_local float block[BLOCK];
+    cr_dtype dtype = f->args.master_dtype;
+    size_t bytes = cr_dtype_bytes(dtype);
+    char *to = buffer_of(f, kind) + (size_t)in_shard * bytes;
+
+    if (dtype == CR_F32) return transfer_all(fd, false, to, (size_t)num * 4, in_file, path, err);
+    for (int64_t i = 0; i < num; i += BLOCK) {
+        size_t n = (size_t)(num - i < BLOCK ? num - i : BLOCK);
+        CR_TRY(transfer_all(fd, false, block, n * 4, in_file + 4 * i, path, err));
+        CR_TRY(cr_cast(f->dev, dtype, to + (size_t)i * bytes, CR_F32, block, n, err));
+    }
+    return CR_OK;
+}
+
 static cr_status read_kind(cr_fsdp *f, const json_t *params, size_t kind, const char *path,
                            cr_err *err)
 {
@@ -157,8 +169,7 @@ static cr_status read_kind(cr_fsdp *f, const json_t *params, size_t kind, const 
             CR_TRY_GOTO(out, find_range(f, params, flat, k, path, &is_here, &num, &in_shard,
                                         &in_file, err));
             if (!is_here) continue;
-            CR_TRY_GOTO(out, transfer_all(fd, false, buffer_of(f, kind) + in_shard, (size_t)num * 4,
-                                          in_file, path, err));
+            CR_TRY_GOTO(out, read_range(f, fd, kind, in_shard, num, in_file, path, err));
         }
     }
 out:
@@ -168,9 +179,11 @@ out:
 
 cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err)
 {
-    char *path = cr_asprintf("%s/state/%s.json", folder, role);
+    char *path;
     json_t *index = NULL;
 
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "resume", err));
+    path = cr_asprintf("%s/state/%s.json", folder, role);
     if (!cr_file_exists(path)) {
         cr_fail(err, CR_EIO,
                 "%s is not there: this checkpoint cannot be resumed (was it written with "
@@ -178,13 +191,16 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
                 path);
     } else if (cr_json_read_file(path, &index, err) == CR_OK) {
         f->num_updates = json_integer_value(json_object_get(index, "updates"));
+        if (f->loss_scale > 0 && json_object_get(index, "loss_scale")) {
+            f->loss_scale = json_real_value(json_object_get(index, "loss_scale"));
+            f->num_good_updates = json_integer_value(json_object_get(index, "good_updates"));
+        }
         for (size_t kind = 0; kind < CR_COUNT(kinds) && err->status == CR_OK; kind++) {
             char *data = cr_asprintf("%s/state/%s.%s", folder, role, kinds[kind]);
             cr_note(read_kind(f, json_object_get(index, "params"), kind, data, err));
             cr_free(data);
         }
-        for (size_t i = 0; i < f->units.num; i++) /* gathered copies are of the old weights */
-            cri_reshard(&f->state[i]);
+        cri_reshard_all(f);
     }
     json_decref(index);
     cr_free(path);
@@ -325,9 +341,11 @@ static void add_piece(struct cri_save *s, piece p)
 }
 
 /* Masters and moments are read from here: the copy, or the shards. */
-static const float *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
+static const char *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
 {
-    return s->copy ? s->copy + kind * (size_t)f->units.trained_shard_elems : buffer_of(f, kind);
+    size_t bytes = (size_t)f->units.trained_shard_elems * cr_dtype_bytes(f->args.master_dtype);
+
+    return s->copy ? s->copy + kind * bytes : buffer_of(f, kind);
 }
 
 static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
@@ -342,16 +360,15 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
             int64_t begin, end, at;
             if (!cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at)) continue;
             piece w = {.file = MODEL_FILE,
+                       .from = is_master ? f->args.master_dtype : f->args.param_dtype,
+                       .to = f->args.param_dtype,
                        .num = (size_t)(end - begin),
-                       .elem_bytes = bytes,
                        .at = plan_find(p, flat->params[k]) + begin * (int64_t)bytes};
             at += flat->first;
-            if (is_master) {
-                w.data = saved(f, s, 0) + at;
-                w.is_rounded = f->args.param_dtype == CR_BF16;
-            } else {
-                w.data = (char *)(is_trained ? f->values : f->frozen) + (size_t)at * bytes;
-            }
+            w.data = is_master    ? saved(f, s, 0)
+                     : is_trained ? (char *)f->values
+                                  : (char *)f->frozen;
+            w.data = (const char *)w.data + (size_t)at * cr_dtype_bytes(w.from);
             add_piece(s, w);
         }
     }
@@ -359,6 +376,8 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
 
 static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params, cr_err *err)
 {
+    size_t bytes = cr_dtype_bytes(f->args.master_dtype);
+
     for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
         for (size_t i = 0; i < f->units.num; i++) {
             const cr_flat *flat = &f->units.unit[i].trained;
@@ -369,9 +388,10 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
                                   &in_file, err));
                 if (!is_here) continue;
                 add_piece(s, (piece){.file = (int)kind,
-                                     .data = saved(f, s, kind) + in_shard,
+                                     .from = f->args.master_dtype,
+                                     .to = CR_F32,
+                                     .data = saved(f, s, kind) + (size_t)in_shard * bytes,
                                      .num = (size_t)num,
-                                     .elem_bytes = 4,
                                      .at = in_file});
             }
         }
@@ -380,14 +400,14 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
 
 static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems;
+    size_t bytes = (size_t)f->units.trained_shard_elems * cr_dtype_bytes(f->args.master_dtype);
     void *copy;
 
-    s->copy_bytes = 3 * num * sizeof(float);
-    CR_TRY(cr_device_alloc(f->dev, s->copy_bytes, &copy, err));
+    s->copy_bytes = CR_COUNT(kinds) * bytes;
+    CR_TRY(cr_device_alloc(f->host, s->copy_bytes, &copy, err));
     s->copy = copy;
     for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
-        CR_TRY(cr_copy(f->dev, s->copy + kind * num, buffer_of(f, kind), num * sizeof(float), err));
+        CR_TRY(cr_copy(f->dev, s->copy + kind * bytes, buffer_of(f, kind), bytes, err));
     return CR_OK;
 }
 
@@ -447,8 +467,8 @@ static void *write_all(void *arg)
     }
     if (err->status == CR_OK && s->model_source) write_small_files(s, fds[MODEL_FILE], err);
     for (size_t i = 0; i < s->num_pieces && err->status == CR_OK; i++)
-        cr_note(
-            write_piece(&s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file], err));
+        cr_note(write_piece(s, &s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file],
+                            err));
     for (int i = 0; i < NUM_FILES; i++) {
         if (fds[i] < 0) continue;
         if (err->status == CR_OK && fsync(fds[i]) != 0)
@@ -492,7 +512,7 @@ static struct cri_save *new_save(cr_fsdp *f, const char *folder, const char *rol
     struct cri_save *s = CR_NEW(struct cri_save);
     bool has_state = !save_only_model && f->master;
 
-    s->dev = f->dev;
+    s->dev = f->host;
     s->dtype = f->args.param_dtype;
     s->model_folder = cr_path_join(folder, role);
     s->state_folder = cr_path_join(folder, "state");
@@ -529,6 +549,7 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
 {
     int code;
 
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "checkpoint", err));
     if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
     CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/true, err));
     if (f->save->num_pieces == 0) return CR_OK;
@@ -559,6 +580,7 @@ cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err)
 cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
                        bool save_only_model, cr_err *err)
 {
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "checkpoint", err));
     if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
     CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/false, err));
     if (f->save->num_pieces) write_all(f->save);

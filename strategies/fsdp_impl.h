@@ -1,4 +1,10 @@
-/* fsdp_impl.h -- a cr_fsdp from inside (strategies/ only). */
+/* fsdp_impl.h -- a cr_fsdp from inside (strategies/ only).
+ *
+ * shards.c   what a rank keeps: masters, gradients, moments, and moving them to the host
+ * gather.c   gathered copies around modules, gradients of units, hooks
+ * fsdp.c     life, passes
+ * update.c   complete gradients, loss scale, AdamW
+ */
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
 
@@ -7,17 +13,28 @@
 
 typedef enum cri_state { CRI_SHARDED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
 
+/* The slots of one gather object. Every rank takes them in the same order because every rank meets
+ * the same hooks in the same order. */
+typedef struct cri_pool {
+    cr_gather *gather;
+    int *free_slots, num_free;
+} cri_pool;
+
 /* One flat buffer of one unit while the model runs. */
 typedef struct cri_flat {
     const cr_flat *flat;
     bool is_trained;
-    int slot; /* of its gather object, -1: none */
+    cri_pool *pool; /* where its gathered copy is, or NULL */
+    int slot;
+    int64_t first_slice; /* element of f->slices; the slice is 1 / num_slices of the flat */
+    int64_t first_whole; /* element of f->whole_grad (trained) */
 } cri_flat;
 
 typedef struct cri_unit {
     cr_unit *unit;
     cri_flat flat[2]; /* trained, frozen */
     cri_state state;
+    bool is_sliced; /* its slices are those of the weights now, kept since forward */
     size_t index;
     int reduce_slot; /* -1: none */
     struct cr_fsdp *f;
@@ -29,28 +46,59 @@ typedef struct cri_order {
     size_t num, capacity, at;
 } cri_order;
 
+/* What a rank keeps, in buffers that can be moved to the host and back. */
+typedef enum cri_kind {
+    CRI_MASTER,
+    CRI_GRAD,
+    CRI_M,
+    CRI_V,
+    CRI_VALUES,
+    CRI_FROZEN,
+    CRI_NUM_KINDS
+} cri_kind;
+typedef struct cri_arena {
+    void *data;
+    size_t num_bytes;
+    bool is_away; /* on the host */
+} cri_arena;
+
+typedef enum cri_traffic { CRI_GATHERS, CRI_REDUCES, CRI_ALL_REDUCES } cri_traffic;
+
 struct cr_fsdp {
     cr_model *model;
-    cr_device *dev;
+    cr_device *dev, *host;
     cr_mesh *mesh;
+    cr_group *slice_group; /* reshard to num_slices ranks after forward; NULL: not */
+    int num_slices;
     cr_fsdp_args args;
     cr_units units;
     cri_unit *state; /* [units.num] */
-    /* own shards of all trained flats, one after another; infer has values instead of the four */
-    float *master, *grad, *m, *v;
-    void *values; /* trained flats in param_dtype (infer) */
-    void *frozen; /* frozen flats in param_dtype */
-    cr_gather *root_gather, *gather;
+    cri_arena arena[CRI_NUM_KINDS];
+    /* own shards of all trained flats, one after another: masters and moments in master_dtype
+     * (train), or values in param_dtype (infer). Pointers into arenas; NULL while they are away. */
+    void *master, *m, *v, *values;
+    float *grad;
+    void *frozen;      /* frozen flats in param_dtype */
+    float *whole_grad; /* with is_reduced_once: unreduced gradients of all units */
+    int64_t whole_elems;
+    bool has_whole_grad, is_grad_complete;
+    char *slices;
+    int64_t slice_elems;
+    cri_pool root_pool, pool, slice_pool;
     cr_reduce *root_reduce, *reduce;
-    int *free_slots, num_free, *free_reduces, num_free_reduces;
-    cri_unit *pending;           /* published a reduce that is not finished */
+    int *free_reduces, num_free_reduces;
+    cri_unit *pending;           /* published a reduction that is not finished, */
+    int pending_slot;            /* in this slot */
     cri_order orders[2], *order; /* without and with backward; that of the pass under way */
     cr_stack *tape, *scratch;
     cr_hooks hooks;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
-    float *host;         /* log_prob, entropy and their gradients, [4, host_rows] */
-    size_t host_rows;
+    float *host_rows;    /* log_prob, entropy and their gradients, [4, num_host_rows] */
+    size_t num_host_rows;
     int64_t num_updates;
+    double loss_scale;        /* 0: none */
+    int64_t num_good_updates; /* since the scale changed */
+    int num_alive;
     cr_fsdp_stats stats;
     struct cri_save *save; /* under way, or NULL */
 };
@@ -60,13 +108,39 @@ static inline int cri_rank(const cr_fsdp *f)
     return cr_group_rank(f->mesh->group[CR_AXIS_FSDP]);
 }
 
+/* A shard is cut and has to be gathered and reduced. */
+static inline bool cri_is_cut(const cr_fsdp *f)
+{
+    return cr_group_num_ranks(f->mesh->group[CR_AXIS_FSDP]) > 1;
+}
+
+/* ---- shards.c ---- */
+
 /* This rank's elements of a flat that belong to parameter i: [*begin, *end) of the parameter, and
  * where they lie in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
+cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
+void cri_shards_destroy(cr_fsdp *f);
+/* CR_EARG if one of the states (enum cr_states) is on the host. */
+cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
 
-void cri_reshard(cri_unit *u); /* drop the gathered copy, if there is one */
-/* Wait for the writer and forget its result. */
-void cri_save_abandon(struct cr_fsdp *f);
+/* ---- gather.c ---- */
+
+cr_status cri_buffers_create(cr_fsdp *f, cr_err *err);
+void cri_buffers_destroy(cr_fsdp *f);
+cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
+cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err);
+cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
+cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
+/* Reduce what is_reduced_once has kept back. */
+cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
+void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes);
+
+/* ---- checkpoint.c ---- */
+
+void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 
 #endif

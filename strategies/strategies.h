@@ -4,13 +4,17 @@
  * that no inner unit owns, one after another in one flat buffer (a second one for frozen parameters),
  * cut evenly over the fsdp axis:
  *
- *     shard   float32 master, gradient, and AdamW moments of the same cut (train)
- *             or the values in param_dtype (infer)
+ *     shard   master and AdamW moments in master_dtype and a float32 gradient of the same cut
+ *             (train), or the values in param_dtype (infer); frozen parameters: values only
  *     unshard cast own shard to param_dtype straight into the gathered buffer; parameters are views
  *     reduce  one reduce-scatter of the unit's float32 gradient in reduce_dtype, added to the shard;
- *             one all-reduce of the shard over ddp before the update
+ *             one all-reduce of the shard over ddp, float32, before the update
  *
- * Units are unsharded one ahead of their use in both directions. Losses are sums: gradients of all
+ * Units are unsharded one ahead of their use in both directions. Each micro-batch gathers every unit
+ * twice (forward; recompute or backward), but tables of embeddings and what has no backward once;
+ * with reshard "never" each unit once a step, with an int the second time among that many ranks; the
+ * root once a step, or once a micro-batch with "always" (it is kept from its forward to its backward,
+ * because nothing lies between). Each micro-batch reduces every unit with trained parameters once. Losses are sums: gradients of all
  * ranks are SUMMED, and the caller's loss has already divided by global counts, so the gradient does
  * not depend on how the batch is cut or on the mesh.
  *
@@ -22,48 +26,8 @@
 
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
-#include "models/models.h"
 #include "models/weights.h"
-
-/* ---- units: a pure function of model and policy ---- */
-
-typedef struct cr_wrap_policy {
-    const char *const *classes; /* class names; NULL: the model's no-split list */
-    size_t num_classes;
-    bool should_wrap_embeddings, should_wrap_lm_output;
-} cr_wrap_policy;
-
-enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
-
-/* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
-typedef struct cr_flat {
-    cr_param **params; /* owned array */
-    int64_t *offset;   /* owned */
-    size_t num_params;
-    int64_t num_elems, padded_elems, shard_elems;
-    int64_t first; /* of its shard in the rank's buffers of all flats of its kind */
-} cr_flat;
-
-typedef struct cr_unit {
-    cr_module *module; /* the root's unit comes first */
-    char *name;        /* of the module, "root" for the root */
-    cr_flat trained, frozen;
-} cr_unit;
-
-typedef struct cr_units {
-    cr_unit *unit; /* in order of execution */
-    size_t num;
-    int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
-    int64_t num_trained, num_frozen;                 /* elements without padding */
-} cr_units;
-
-/* Mark params as frozen whose name begins with one of the comma-separated prefixes (NULL: none).
- * CR_ECONFIG for a prefix that matches nothing, with the nearest module names. */
-CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err);
-/* num_shards: length of the fsdp axis. CR_ECONFIG: a class that matches nothing, with those there are. */
-CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
-                                 cr_units *out, cr_err *err);
-void cr_units_free(cr_units *units);
+#include "strategies/units.h"
 
 /* ---- a model on a mesh ---- */
 
@@ -71,7 +35,8 @@ typedef enum cr_reshard { CR_RESHARD_DEFAULT, CR_RESHARD_ALWAYS, CR_RESHARD_NEVE
 
 typedef struct cr_fsdp_args {
     bool is_train;
-    cr_dtype param_dtype; /* gathered parameters and activations */
+    cr_dtype
+        param_dtype; /* gathered parameters and activations; log-probs and logits are float32 */
     cr_reduce_dtype reduce_dtype;
     cr_reshard reshard; /* default: units after forward, never the root */
     bool should_recompute;
@@ -79,6 +44,13 @@ typedef struct cr_fsdp_args {
     const char *source; /* MODEL folder; NULL: random weights of `seed` */
     uint64_t seed;
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* train; max_grad_norm 0: no clip */
+    int reshard_ranks; /* 0: as `reshard`; else it decides: 1 never, F as default, k: reshard to k
+                              neighbours after forward */
+    bool is_reduced_once;  /* gradients are kept whole and reduced before the update, once a step */
+    cr_dtype master_dtype; /* train. CR_BF16: updates below 1/512 of a weight are lost */
+    bool is_offloaded;     /* masters, gradients and moments live on the host */
+    double loss_scale;     /* the first one; 0: none (fp16 asks for 65536) */
+    int64_t loss_scale_interval; /* good updates until it doubles */
 } cr_fsdp_args;
 
 typedef struct cr_fsdp cr_fsdp;
@@ -110,12 +82,16 @@ CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn
                                    cr_err *err);
 
 typedef struct cr_update {
-    double grad_norm; /* before the clip */
-    bool is_skipped;  /* the norm was not finite: nothing was changed */
+    double grad_norm;  /* before the clip */
+    bool is_skipped;   /* the norm was not finite: nothing was changed but the loss scale */
+    double loss_scale; /* of the next step */
 } cr_update;
 /* All-reduce over ddp, clip, AdamW with learning rate lr, clear gradients. Collective. */
 CR_MUST cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err);
 int64_t cr_fsdp_num_updates(const cr_fsdp *f); /* AdamW's t */
+
+/* The smallest change of a weight that survives the rounding of its master. */
+double cr_smallest_update(cr_dtype master_dtype, double weight);
 
 /* Full gradient, one parameter at a time, to rank 0 of the role (visit is called there only; grad has
  * param->num_elems elements, borrowed during the call). Collective. */
@@ -123,6 +99,20 @@ typedef cr_status (*cr_grad_visit)(void *ctx, const cr_param *param, const float
                                    cr_err *err);
 CR_MUST cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm,
                                       cr_err *err);
+
+/* ---- moving states between phases (colocated roles) ---- */
+
+enum cr_states {
+    CR_STATE_PARAMS = 1, /* masters or values, frozen ones */
+    CR_STATE_GRADS = 2,
+    CR_STATE_MOMENTS = 4,
+    CR_STATE_BUFFERS = 8, /* gathered copies, reductions, tape, scratch: freed, not copied */
+    CR_STATE_ALL = 15
+};
+/* To the host and back; what is there already stays. A call that needs what is away is CR_EARG.
+ * Between steps only. With args.is_offloaded only buffers move. Collective. */
+CR_MUST cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err);
+CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
 
 /* ---- weight sync: train shards to full copies of the generation engine ---- */
 
@@ -162,8 +152,19 @@ CR_MUST cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err);
 /* Read masters, moments and the update count back; any mesh. Collective. */
 CR_MUST cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err);
 
+/* num_bytes: the whole gathered buffer, the whole buffer before its reduction, the shard. */
+typedef struct cr_traffic_count {
+    int64_t num, num_bytes;
+} cr_traffic_count;
+typedef struct cr_traffic {
+    cr_traffic_count gathers, reduces, all_reduces; /* of units; since create */
+} cr_traffic;
+
 typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
+    int64_t host_bytes;   /* of offloaded states */
+    int most_units_alive; /* gathered at the same time, without the root */
+    cr_traffic traffic;
 } cr_fsdp_stats;
 cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f);
 

@@ -97,7 +97,7 @@ static size_t trailer_words(const cr_units *units)
 /* This rank's shards in dtype, one flat after another, and the trailer. */
 static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(dtype), stored = cr_dtype_bytes(f->args.param_dtype), at = 0;
+    size_t bytes = cr_dtype_bytes(dtype), at = 0;
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&f->units));
 
     trailer[0] = (uint64_t)f->num_updates;
@@ -105,12 +105,11 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
         const cr_flat *flat = flat_of(&f->units, k);
         size_t n = (size_t)flat->shard_elems;
         bool is_master = k % 2 == 0 && f->master;
-        const char *base = k % 2 ? f->frozen : f->values;
-        const void *from = is_master ? (const void *)(f->master + flat->first)
-                                     : base + (size_t)flat->first * stored;
+        cr_dtype stored = is_master ? f->args.master_dtype : f->args.param_dtype;
+        const char *from = is_master ? f->master : k % 2 ? f->frozen : f->values;
         if (n)
-            cr_note(cr_cast(f->dev, dtype, send + at, is_master ? CR_F32 : f->args.param_dtype,
-                            from, n, err));
+            cr_note(cr_cast(f->dev, dtype, send + at, stored,
+                            from + (size_t)flat->first * cr_dtype_bytes(stored), n, err));
         trailer[1 + k] = checksum(send + at, n * bytes, trailer[0] ^ (uint64_t)k << 56);
         at += n * bytes;
     }
@@ -127,10 +126,13 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
            total = (size_t)(f->units.trained_shard_elems + f->units.frozen_shard_elems) * bytes;
     int num_ddp = f->mesh->shape.num_ddp,
         my_ddp = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank);
-    cr_piece *pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
     cr_transfer *transfer = NULL;
-    char *send = cr_alloc(total + tail);
+    cr_piece *pieces;
+    char *send;
 
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
+    pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
+    send = cr_alloc(total + tail);
     for (int i = my_ddp; i < num_receivers; i += num_ddp) {
         size_t at = 0;
         for (size_t k = 0; k < num_flats; k++) {

@@ -1,69 +1,109 @@
-/* units.c -- from a tree and a policy to flat layouts (see strategies.h). */
-#include "strategies/strategies.h"
+/* units.c -- from a tree and a policy to flat layouts (see units.h). */
+#include "strategies/units.h"
 
 #include <string.h>
 
-/* ---- freezing ---- */
-
-typedef struct name_list {
-    const char **name;
-    size_t num;
-} name_list;
-
-static cr_status add_name(void *ctx, cr_module *m, cr_err *err)
-{
-    name_list *n = ctx;
-
-    (void)err;
-    n->name = cr_realloc(n->name, n->num * sizeof *n->name, (n->num + 1) * sizeof *n->name);
-    n->name[n->num++] = m->name;
-    return CR_OK;
-}
-
-static cr_status no_such_prefix(cr_model *model, const char *prefix, size_t num_bytes, cr_err *err)
-{
-    char *given = cr_strndup(prefix, num_bytes);
-    name_list n = {0};
-    const char *near;
-
-    if (num_bytes && given[num_bytes - 1] == '.') given[num_bytes - 1] = 0;
-    cr_note(cr_module_walk(model->root, add_name, &n, err));
-    near = cr_nearest(given, n.name, n.num);
-    cr_fail(err, CR_ECONFIG, "freeze_module_prefix: no parameter begins with '%s' (%s %s)", given,
-            near ? "the nearest module is" : "the first parameter is",
-            near ? near : model->params[0]->name);
-    cr_free(given);
-    cr_free(n.name);
-    return err->status;
-}
-
-cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err)
-{
-    for (const char *p = prefixes; p && *p;) {
-        size_t n = strcspn(p, ","), num = 0;
-        while (n && *p == ' ')
-            p++, n--;
-        for (size_t i = 0; n && i < model->num_params; i++)
-            if (strncmp(model->params[i]->name, p, n) == 0) {
-                model->params[i]->is_trainable = false;
-                num++;
-            }
-        if (num == 0) return no_such_prefix(model, p, n, err);
-        p += n;
-        p += *p == ',';
-    }
-    return CR_OK;
-}
-
-/* ---- units ---- */
+typedef enum mark { MARK_NONE, MARK_UNIT, MARK_EXPERT } mark;
 
 typedef struct builder {
+    cr_model *model;
     const cr_wrap_policy *policy;
     cr_units *units;
-    size_t *matched; /* [num_classes] */
-    const char *const *classes;
+    const char *const *classes; /* of the policy, or the model's */
     size_t num_classes;
+    size_t *matched, *matched_experts, *matched_modules; /* how many modules each name marked */
+    bool is_roll;
+    mark *marks; /* of each module, parents before children */
+    size_t at;   /* where a walk in that order is */
 } builder;
+
+/* ---- which modules ---- */
+
+/* A pass runs every module between hooks, but for lists of modules. */
+static bool is_run(const cr_module *m)
+{
+    return strcmp(m->cls, "ModuleList") != 0;
+}
+
+static bool is_embedding(const cr_module *m)
+{
+    return strcmp(m->cls, "Embedding") == 0;
+}
+
+/* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
+static bool is_tied_pair(const cr_module *m)
+{
+    return m->model->config.is_tied && (is_embedding(m) || strcmp(m->name, "lm_head") == 0);
+}
+
+/* "model.layers.*.mlp": a part "*" is any one part. */
+static bool is_name_like(const char *name, const char *pattern)
+{
+    for (;;) {
+        size_t n = strcspn(name, "."), k = strcspn(pattern, ".");
+        if (!(k == 1 && *pattern == '*' && n) && (n != k || strncmp(name, pattern, n) != 0))
+            return false;
+        name += n;
+        pattern += k;
+        if (*name != *pattern) return false;
+        if (!*name) return true;
+        name++;
+        pattern++;
+    }
+}
+
+static bool is_listed_class(const char *const *classes, size_t num, const cr_module *m,
+                            size_t *matched)
+{
+    bool is_listed = false;
+
+    for (size_t i = 0; i < num && is_run(m); i++)
+        if (strcmp(classes[i], m->cls) == 0) {
+            matched[i]++;
+            is_listed = true;
+        }
+    return is_listed;
+}
+
+static bool is_listed_module(builder *b, const cr_module *m)
+{
+    bool is_listed = false;
+
+    for (size_t i = 0; i < b->policy->num_modules && is_run(m); i++)
+        if (is_name_like(m->name, b->policy->modules[i])) {
+            b->matched_modules[i]++;
+            is_listed = true;
+        }
+    return is_listed;
+}
+
+/* Marks m and what is below it. Returns the elements that no unit has taken; *has_layer: a module
+ * that one of the classes names is here. */
+static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
+{
+    const cr_wrap_policy *p = b->policy;
+    size_t index = b->at++;
+    bool is_below = false, is_layer, is_unit, is_expert;
+    int64_t left = 0;
+
+    for (size_t i = 0; i < m->num_params && !is_tied_pair(m); i++)
+        left += m->params[i].tied_to ? 0 : m->params[i].num_elems;
+    for (size_t i = 0; i < m->num_children; i++)
+        left += mark_below(b, m->children[i], &is_below);
+    is_expert = is_listed_class(p->expert_classes, p->num_expert_classes, m, b->matched_experts);
+    is_layer = is_listed_class(b->classes, b->num_classes, m, b->matched) ||
+               (b->is_roll && !p->should_wrap_embeddings && is_embedding(m) && !is_tied_pair(m));
+    is_unit = is_expert || is_listed_module(b, m) || (is_layer && (p->is_nested || !is_below)) ||
+              (p->should_wrap_embeddings && is_embedding(m)) ||
+              (p->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0) ||
+              (p->min_elems > 0 && left >= p->min_elems);
+    *has_layer = *has_layer || is_below || is_layer;
+    if (!is_unit || !m->parent || !is_run(m) || is_tied_pair(m)) return left;
+    b->marks[index] = is_expert ? MARK_EXPERT : MARK_UNIT;
+    return 0;
+}
+
+/* ---- layouts ---- */
 
 static void flat_add(cr_flat *flat, cr_param *param)
 {
@@ -90,42 +130,19 @@ static void flat_close(cr_flat *flat, int num_shards, int64_t *first)
     *first += flat->shard_elems;
 }
 
-/* A pass runs every module between hooks, but for lists of modules. */
-static bool is_run(const cr_module *m)
+static size_t add_unit(cr_units *u, cr_module *m, bool is_expert)
 {
-    return strcmp(m->cls, "ModuleList") != 0;
-}
-
-/* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
-static bool is_tied_pair(const cr_module *m)
-{
-    return m->model->config.is_tied &&
-           (strcmp(m->cls, "Embedding") == 0 || strcmp(m->name, "lm_head") == 0);
-}
-
-static bool is_root_of_unit(builder *b, const cr_module *m)
-{
-    bool is_unit = false;
-
-    for (size_t i = 0; i < b->num_classes && is_run(m); i++)
-        if (strcmp(b->classes[i], m->cls) == 0) {
-            b->matched[i]++;
-            is_unit = true;
-        }
-    if (b->policy->should_wrap_embeddings && strcmp(m->cls, "Embedding") == 0) is_unit = true;
-    if (b->policy->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0) is_unit = true;
-    return is_unit && !is_tied_pair(m);
+    u->unit = cr_realloc(u->unit, u->num * sizeof *u->unit, (u->num + 1) * sizeof *u->unit);
+    u->unit[u->num] = (cr_unit){
+        .module = m, .name = cr_strdup(m->parent ? m->name : "root"), .is_expert = is_expert};
+    return u->num++;
 }
 
 static void collect(builder *b, cr_module *m, size_t unit)
 {
-    if (m->parent && is_root_of_unit(b, m)) {
-        cr_units *u = b->units;
-        u->unit = cr_realloc(u->unit, u->num * sizeof *u->unit, (u->num + 1) * sizeof *u->unit);
-        unit = u->num++;
-        u->unit[unit].module = m;
-        u->unit[unit].name = cr_strdup(m->name);
-    }
+    mark how = b->marks[b->at++];
+
+    if (how != MARK_NONE || !m->parent) unit = add_unit(b->units, m, how == MARK_EXPERT);
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
         cr_unit *u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
@@ -136,7 +153,9 @@ static void collect(builder *b, cr_module *m, size_t unit)
         collect(b, m->children[i], unit);
 }
 
-static bool is_listed(const cr_buf *names, const char *cls)
+/* ---- names that match nothing ---- */
+
+static bool is_in_list(const cr_buf *names, const char *cls)
 {
     size_t n = strlen(cls);
 
@@ -150,44 +169,113 @@ static cr_status add_class(void *ctx, cr_module *m, cr_err *err)
     cr_buf *names = ctx;
 
     (void)err;
-    if (!is_run(m) || !m->parent || is_listed(names, m->cls)) return CR_OK;
+    if (!is_run(m) || !m->parent || is_in_list(names, m->cls)) return CR_OK;
     cr_buf_addf(names, "%s%s", names->num_bytes ? ", " : "", m->cls);
     return CR_OK;
 }
 
-static cr_status check_matched(builder *b, cr_model *model, cr_err *err)
+static cr_status check_classes(builder *b, const char *key, const char *const *classes, size_t num,
+                               const size_t *matched, cr_err *err)
 {
-    cr_buf names = {0};
-
-    for (size_t i = 0; i < b->num_classes && err->status == CR_OK; i++) {
-        if (b->matched[i] || !b->policy->classes) continue; /* only what a person wrote */
-        CR_TRY(cr_module_walk(model->root, add_class, &names, err));
-        cr_fail(err, CR_ECONFIG, "wrap_policy: no module has the class %s (there are %s)",
-                b->classes[i], names.data);
+    for (size_t i = 0; i < num; i++) {
+        cr_buf names = {0};
+        if (matched[i]) continue;
+        CR_TRY(cr_module_walk(b->model->root, add_class, &names, err));
+        cr_fail(err, CR_ECONFIG, "wrap_policy: %s: no module has the class %s (there are %s)", key,
+                classes[i], names.data);
+        cr_buf_free(&names);
+        return err->status;
     }
-    cr_buf_free(&names);
-    return err->status;
+    return CR_OK;
+}
+
+typedef struct nearest {
+    const char **names;
+    size_t num;
+} nearest;
+
+static cr_status add_module(void *ctx, cr_module *m, cr_err *err)
+{
+    nearest *n = ctx;
+
+    (void)err;
+    n->names = cr_realloc(n->names, n->num * sizeof *n->names, (n->num + 1) * sizeof *n->names);
+    n->names[n->num++] = m->name;
+    return CR_OK;
+}
+
+static cr_status check_modules(builder *b, cr_err *err)
+{
+    for (size_t i = 0; i < b->policy->num_modules; i++) {
+        nearest n = {0};
+        const char *near;
+        if (b->matched_modules[i]) continue;
+        CR_TRY(cr_module_walk(b->model->root, add_module, &n, err));
+        near = cr_nearest(b->policy->modules[i], n.names, n.num);
+        cr_fail(err, CR_ECONFIG, "wrap_policy: no module has the name %s%s%s%s",
+                b->policy->modules[i], near ? " (the nearest is " : "", near ? near : "",
+                near ? ")" : "");
+        cr_free(n.names);
+        return err->status;
+    }
+    return CR_OK;
+}
+
+static cr_status check_matched(builder *b, cr_err *err)
+{
+    const cr_wrap_policy *p = b->policy;
+
+    if (p->classes) /* only what a person wrote */
+        CR_TRY(check_classes(b, "transformer_layer_cls_to_wrap", b->classes, b->num_classes,
+                             b->matched, err));
+    CR_TRY(check_classes(b, "moe_experts", p->expert_classes, p->num_expert_classes,
+                         b->matched_experts, err));
+    CR_TRY(check_modules(b, err));
+    if (p->min_elems > 0 && b->units->num == 1)
+        return cr_fail(err, CR_ECONFIG,
+                       "wrap_policy: no module has %lld elements of its own or left by others: the "
+                       "whole model has %lld",
+                       (long long)p->min_elems,
+                       (long long)(b->units->num_trained + b->units->num_frozen));
+    return CR_OK;
+}
+
+static cr_status count_module(void *ctx, cr_module *m, cr_err *err)
+{
+    size_t *num = ctx;
+
+    (void)m;
+    (void)err;
+    (*num)++;
+    return CR_OK;
 }
 
 cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
                          cr_units *out, cr_err *err)
 {
-    builder b = {.policy = policy,
+    builder b = {.model = model,
+                 .policy = policy,
                  .units = out,
                  .classes = policy->classes,
-                 .num_classes = policy->num_classes};
+                 .num_classes = policy->num_classes,
+                 .is_roll =
+                     !policy->is_nested && policy->num_modules == 0 && policy->min_elems <= 0};
+    size_t num_modules = 0;
+    bool has_layer = false;
 
-    *out = (cr_units){0};
-    if (!b.classes) {
+    *out = (cr_units){.num_shards = num_shards};
+    if (!b.classes && b.is_roll) {
         b.classes = model->no_split;
         while (b.classes && b.classes[b.num_classes])
             b.num_classes++;
     }
+    CR_TRY(cr_module_walk(model->root, count_module, &num_modules, err));
+    b.marks = CR_NEW_ARRAY(mark, num_modules);
     b.matched = CR_NEW_ARRAY(size_t, b.num_classes + 1);
-    out->unit = CR_NEW(cr_unit);
-    out->num = 1;
-    out->unit[0].module = model->root;
-    out->unit[0].name = cr_strdup("root");
+    b.matched_experts = CR_NEW_ARRAY(size_t, policy->num_expert_classes + 1);
+    b.matched_modules = CR_NEW_ARRAY(size_t, policy->num_modules + 1);
+    mark_below(&b, model->root, &has_layer);
+    b.at = 0;
     collect(&b, model->root, 0);
     for (size_t i = 0; i < out->num; i++) {
         cr_unit *u = &out->unit[i];
@@ -196,9 +284,11 @@ cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_
         flat_close(&u->trained, num_shards, &out->trained_shard_elems);
         flat_close(&u->frozen, num_shards, &out->frozen_shard_elems);
     }
-    check_matched(&b, model, err);
+    if (check_matched(&b, err) != CR_OK) cr_units_free(out);
+    cr_free(b.marks);
     cr_free(b.matched);
-    if (err->status != CR_OK) cr_units_free(out);
+    cr_free(b.matched_experts);
+    cr_free(b.matched_modules);
     return err->status;
 }
 

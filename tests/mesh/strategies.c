@@ -160,8 +160,10 @@ static void check_padding(const cr_fsdp *f)
             if (cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at))
                 memset(is_used + at, 1, (size_t)(end - begin));
         for (int64_t e = 0; e < flat->shard_elems; e++)
-            CR_CHECK(is_used[e] || (f->master[flat->first + e] == 0 && f->m[flat->first + e] == 0 &&
-                                    f->v[flat->first + e] == 0 && f->grad[flat->first + e] == 0),
+            CR_CHECK(is_used[e] ||
+                         (((float *)f->master)[flat->first + e] == 0 &&
+                          ((float *)f->m)[flat->first + e] == 0 &&
+                          ((float *)f->v)[flat->first + e] == 0 && f->grad[flat->first + e] == 0),
                      "padding of %s is not zero", f->units.unit[i].name);
         cr_free(is_used);
     }
@@ -195,7 +197,7 @@ static void train_steps(const plan *p, cr_fsdp *f, int rank, result *r)
         }
         step_grads(p, f, rank, s, &l);
         OK(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "loss", CR_OP_SUM, &l.sum, 1, &err));
-        if (s == p->first && p->first == 0 && p->inf_step < 0 && p->ranks == p->fsdp) {
+        if (s == p->first && p->first == 0 && p->inf_step < 0) {
             double norm;
             OK(cr_fsdp_visit_grads(f, keep_grad, r, &norm, &err));
         }
@@ -237,8 +239,9 @@ static result train(plan p)
 
     if (p.fsdp == 0) p.fsdp = p.ranks;
     if (p.has_units_of_parts)
-        args.wrap = (cr_wrap_policy){parts, 3, /*embeddings*/ true, /*lm_output*/ true};
-    if (p.has_outer_units) args.wrap = (cr_wrap_policy){outer, 2, false, true};
+        args.wrap =
+            (cr_wrap_policy){parts, 3, /*embeddings*/ true, /*lm_output*/ true, .is_nested = true};
+    if (p.has_outer_units) args.wrap = (cr_wrap_policy){outer, 2, false, true, .is_nested = true};
     if (me < p.ranks) {
         OK(cr_device_open("cpu", 1, &dev, &err));
         model = make_model(&p);

@@ -1,0 +1,120 @@
+/* freeze.c -- which parameters are trained: prefixes, and the stages of vision-language runs (see
+ * units.h). */
+#include "strategies/units.h"
+
+#include <string.h>
+
+typedef struct name_list {
+    const char **name;
+    size_t num;
+} name_list;
+
+static cr_status add_name(void *ctx, cr_module *m, cr_err *err)
+{
+    name_list *n = ctx;
+
+    (void)err;
+    n->name = cr_realloc(n->name, n->num * sizeof *n->name, (n->num + 1) * sizeof *n->name);
+    n->name[n->num++] = m->name;
+    return CR_OK;
+}
+
+static cr_status no_such_prefix(cr_model *model, const char *what, const char *prefix,
+                                size_t num_bytes, cr_err *err)
+{
+    char *given = cr_strndup(prefix, num_bytes);
+    name_list n = {0};
+    const char *near;
+
+    if (num_bytes && given[num_bytes - 1] == '.') given[num_bytes - 1] = 0;
+    cr_note(cr_module_walk(model->root, add_name, &n, err));
+    near = cr_nearest(given, n.name, n.num);
+    cr_fail(err, CR_ECONFIG, "%s: no parameter begins with '%s' (%s %s)", what, given,
+            near ? "the nearest module is" : "the first parameter is",
+            near ? near : model->params[0]->name);
+    cr_free(given);
+    cr_free(n.name);
+    return err->status;
+}
+
+/* Sets is_trainable of what the prefixes name. */
+static cr_status set_prefixes(cr_model *model, const char *what, const char *prefixes,
+                              bool is_trainable, cr_err *err)
+{
+    for (const char *p = prefixes; p && *p;) {
+        size_t n = strcspn(p, ","), num = 0;
+        while (n && *p == ' ')
+            p++, n--;
+        for (size_t i = 0; n && i < model->num_params; i++)
+            if (strncmp(model->params[i]->name, p, n) == 0) {
+                model->params[i]->is_trainable = is_trainable;
+                num++;
+            }
+        if (num == 0) return no_such_prefix(model, what, p, n, err);
+        p += n;
+        p += *p == ',';
+    }
+    return CR_OK;
+}
+
+cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err)
+{
+    return set_prefixes(model, "freeze_module_prefix", prefixes, false, err);
+}
+
+typedef enum part { NONE, LAST, ALL } part;
+
+static const struct stage {
+    const char *name;
+    bool has_vision, has_projector;
+    part language;
+} stages[] = {
+    {"align", false, true, NONE},
+    {"finetune", false, true, ALL},
+    {"vla-train", false, true, ALL},
+    {"full-finetune", true, true, ALL},
+    {"vla-full-train", true, true, ALL},
+    {"last-layer-finetune", false, false, LAST},
+    {"vla-sandwich-train", true, true, LAST},
+};
+
+static const struct stage *find_stage(const char *name, cr_err *err)
+{
+    const char *names[CR_COUNT(stages)], *near;
+
+    for (size_t i = 0; i < CR_COUNT(stages); i++) {
+        if (strcmp(stages[i].name, name) == 0) return &stages[i];
+        names[i] = stages[i].name;
+    }
+    near = cr_nearest(name, names, CR_COUNT(names));
+    cr_fail(err, CR_ECONFIG, "stage: there is no '%s' (%s %s)", name,
+            near ? "the nearest is" : "the first is", near ? near : names[0]);
+    return NULL;
+}
+
+static bool is_below(const cr_param *p, const cr_module *m)
+{
+    size_t n = strlen(m->name);
+
+    return strncmp(p->name, m->name, n) == 0 && p->name[n] == '.';
+}
+
+cr_status cr_model_freeze_stage(cr_model *model, const char *name, const cr_towers *towers,
+                                cr_err *err)
+{
+    const struct stage *s = find_stage(name, err);
+    const cr_module *last = model->layers[model->config.num_layers - 1];
+
+    if (!s) return err->status;
+    for (size_t i = 0; i < model->num_params; i++) {
+        cr_param *p = model->params[i];
+        p->is_trainable = s->language == ALL || (s->language == LAST && is_below(p, last));
+    }
+    CR_TRY(set_prefixes(model, "vision", towers->vision, s->has_vision, err));
+    CR_TRY(set_prefixes(model, "projector", towers->projector, s->has_projector, err));
+    for (size_t i = 0; i < model->num_params; i++)
+        if (model->params[i]->is_trainable) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "stage %s trains nothing of this model: it has no vision tower and no projector",
+                   name);
+}

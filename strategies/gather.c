@@ -1,0 +1,520 @@
+/* gather.c -- gathered copies of units around the modules that use them, and the gradients of units.
+ *
+ * Gathered copies are slots of pools: the root's, which stays until the weights change; the units', of
+ * which two are alive (the one that runs and the one that comes next) plus one for each unit that
+ * nests in the same layer; and, to gather again after a reshard to fewer ranks, a pool over those. A
+ * rank without a batch walks the tree and meets the same hooks.
+ */
+#include "strategies/fsdp_impl.h"
+
+#include <string.h>
+
+void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes)
+{
+    cr_traffic *t = &f->stats.traffic;
+    cr_traffic_count *counts[] = {&t->gathers, &t->reduces, &t->all_reduces};
+
+    counts[kind]->num++;
+    counts[kind]->num_bytes += (int64_t)num_bytes;
+}
+
+/* ---- where a unit's values are ---- */
+
+static cri_pool *pool_of(cri_unit *u)
+{
+    return u->index == 0 ? &u->f->root_pool : u->is_sliced ? &u->f->slice_pool : &u->f->pool;
+}
+
+/* The shard of a flat, if it is the whole flat in param_dtype already; else NULL. */
+static const void *resident(const cri_unit *u, int kind)
+{
+    const cr_fsdp *f = u->f;
+    bool is_cast = kind == 0 && f->args.is_train && f->args.param_dtype != f->args.master_dtype;
+    const void *base = kind == 1 ? f->frozen : f->args.is_train ? f->master : f->values;
+
+    if (is_cast || cri_is_cut(f)) return NULL;
+    return (const char *)base +
+           (size_t)u->flat[kind].flat->first * cr_dtype_bytes(f->args.param_dtype);
+}
+
+static bool is_gathered(const cri_unit *u, int kind)
+{
+    return u->flat[kind].flat->num_params > 0 && !resident(u, kind);
+}
+
+static int slots_needed(const cri_unit *u)
+{
+    return is_gathered(u, 0) + is_gathered(u, 1);
+}
+
+/* ---- unshard ---- */
+
+static cr_status fill_part(cri_unit *u, int kind, void *own, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cri_flat *s = &u->flat[kind];
+    const cr_flat *flat = s->flat;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype), num = (size_t)flat->shard_elems,
+           master_bytes = cr_dtype_bytes(f->args.master_dtype);
+
+    if (u->is_sliced)
+        return cr_copy(f->dev, own, f->slices + (size_t)s->first_slice * bytes,
+                       (size_t)(flat->padded_elems / f->num_slices) * bytes, err);
+    if (kind == 0 && f->args.is_train)
+        return cr_cast(f->dev, f->args.param_dtype, own, f->args.master_dtype,
+                       (const char *)f->master + (size_t)flat->first * master_bytes, num, err);
+    return cr_copy(f->dev, own,
+                   (const char *)(kind == 0 ? f->values : f->frozen) + (size_t)flat->first * bytes,
+                   num * bytes, err);
+}
+
+/* Write the own part into the gathered buffer and tell the others; does not wait for theirs. */
+static cr_status publish(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    cri_pool *pool = pool_of(u);
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+    int num_parts = u->is_sliced ? f->num_slices : f->units.num_shards;
+
+    for (int k = 0; k < 2; k++) {
+        cri_flat *s = &u->flat[k];
+        size_t part_bytes = (size_t)(s->flat->padded_elems / num_parts) * bytes;
+        void *own;
+        if (!is_gathered(u, k)) continue;
+        CR_CHECK(pool->num_free > 0, "no slot is left to unshard %s", u->unit->name);
+        s->pool = pool;
+        s->slot = pool->free_slots[--pool->num_free];
+        CR_TRY(cr_gather_begin(pool->gather, s->slot, u->unit->name, part_bytes, &own, err));
+        CR_TRY(fill_part(u, k, own, err));
+        CR_TRY(cr_gather_publish(pool->gather, s->slot, err));
+        if (cri_is_cut(f)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
+    }
+    u->state = CRI_PUBLISHED;
+    if (u->index && slots_needed(u) && ++f->num_alive > f->stats.most_units_alive)
+        f->stats.most_units_alive = f->num_alive;
+    return CR_OK;
+}
+
+static cr_status unshard(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    if (u->state == CRI_UNSHARDED) return CR_OK;
+    if (u->state == CRI_SHARDED) CR_TRY(publish(u, err));
+    for (int k = 0; k < 2; k++) {
+        const cri_flat *s = &u->flat[k];
+        const cr_flat *flat = s->flat;
+        const void *whole = resident(u, k);
+        if (flat->num_params == 0) continue;
+        if (!whole) CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
+        for (size_t i = 0; i < flat->num_params; i++) {
+            cr_param *p = flat->params[i];
+            p->weight.data = (const char *)whole + (size_t)flat->offset[i] * bytes;
+            p->weight.dtype = f->args.param_dtype;
+            p->weight.num_rows = p->shape[0];
+            p->weight.num_cols = p->num_elems / p->shape[0];
+            p->weight.packed = NULL;
+        }
+    }
+    u->state = CRI_UNSHARDED;
+    return CR_OK;
+}
+
+/* Drop the gathered copy, if there is one. */
+static void reshard(cri_unit *u)
+{
+    if (u->state != CRI_UNSHARDED) return;
+    for (int k = 0; k < 2; k++) {
+        cri_flat *s = &u->flat[k];
+        for (size_t i = 0; i < s->flat->num_params; i++)
+            s->flat->params[i]->weight.data = NULL;
+        if (!s->pool) continue;
+        cr_gather_release(s->pool->gather, s->slot);
+        s->pool->free_slots[s->pool->num_free++] = s->slot;
+        s->pool = NULL;
+    }
+    u->state = CRI_SHARDED;
+    u->f->num_alive -= u->index && slots_needed(u);
+}
+
+void cri_reshard_all(cr_fsdp *f)
+{
+    for (size_t i = 0; i < f->units.num; i++) {
+        reshard(&f->state[i]);
+        f->state[i].is_sliced = false;
+    }
+}
+
+/* After forward with a reshard to fewer ranks: keep this rank's slice of the gathered copy. */
+static cr_status keep_slice(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    if (!f->slice_group || u->is_sliced || u->state != CRI_UNSHARDED) return CR_OK;
+    for (int k = 0; k < 2; k++) {
+        const cri_flat *s = &u->flat[k];
+        size_t part = (size_t)(s->flat->padded_elems / f->num_slices) * bytes;
+        const void *whole;
+        if (!s->pool) continue;
+        CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
+        CR_TRY(cr_copy(f->dev, f->slices + (size_t)s->first_slice * bytes,
+                       (const char *)whole + part * (size_t)cr_group_rank(f->slice_group), part,
+                       err));
+    }
+    u->is_sliced = true;
+    return CR_OK;
+}
+
+/* Publish the next unit of the recorded order, if a slot is free for it. */
+static cr_status prefetch(cr_fsdp *f, cr_err *err)
+{
+    cri_order *o = f->order;
+    cri_unit *u;
+
+    if (o->at == o->num) return CR_OK;
+    u = o->units[o->at];
+    if (u->state != CRI_SHARDED || slots_needed(u) == 0 || pool_of(u)->num_free < slots_needed(u))
+        return CR_OK;
+    return publish(u, err);
+}
+
+/* A module of the unit is about to run. The order in which a pass comes to gather units is recorded,
+ * and what came next the last time is gathered under the compute of this one. */
+static cr_status need(cri_unit *u, cr_err *err)
+{
+    cri_order *o = u->f->order;
+
+    if (u->state == CRI_UNSHARDED) return CR_OK;
+    if (o->at == o->num || o->units[o->at] != u) {
+        if (o->at == o->capacity) {
+            size_t capacity = o->capacity ? 2 * o->capacity : 64;
+            o->units =
+                cr_realloc(o->units, o->capacity * sizeof *o->units, capacity * sizeof *o->units);
+            o->capacity = capacity;
+        }
+        o->units[o->at] = u;
+        o->num = o->at + 1;
+    }
+    o->at++;
+    CR_TRY(unshard(u, err));
+    return prefetch(u->f, err);
+}
+
+/* ---- gradients of a unit ---- */
+
+static cr_reduce *reduce_of(const cri_unit *u)
+{
+    return u->index == 0 ? u->f->root_reduce : u->f->reduce;
+}
+
+static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+
+    CR_CHECK(u->index == 0 || f->num_free_reduces > 0, "no slot is left for the gradient of %s",
+             u->unit->name);
+    u->reduce_slot = u->index == 0 ? 0 : f->free_reduces[--f->num_free_reduces];
+    return cr_reduce_begin(reduce_of(u), u->reduce_slot, data, err);
+}
+
+static cr_status finish_pending(cr_fsdp *f, cr_err *err)
+{
+    cri_unit *u = f->pending;
+
+    if (!u) return CR_OK;
+    f->pending = NULL;
+    CR_TRY(cr_reduce_finish(reduce_of(u), f->pending_slot, f->grad + u->flat[0].flat->first,
+                            CR_REDUCE_ADD, err));
+    if (u->index) f->free_reduces[f->num_free_reduces++] = f->pending_slot;
+    return CR_OK;
+}
+
+/* Its reduce-scatter is finished when the next one is published: the others have time to come. */
+static cr_status publish_reduce(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cr_flat *flat = u->flat[0].flat;
+    size_t bytes = f->args.reduce_dtype == CR_REDUCE_F32 ? 4 : 2;
+
+    CR_TRY(cr_reduce_publish(reduce_of(u), u->reduce_slot, u->unit->name, (size_t)flat->shard_elems,
+                             f->args.reduce_dtype, err));
+    cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
+    CR_TRY(finish_pending(f, err));
+    f->pending = u;
+    f->pending_slot = u->reduce_slot;
+    u->reduce_slot = -1;
+    return CR_OK;
+}
+
+static cr_status begin_grads(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cr_flat *flat = u->flat[0].flat;
+    float *grad = f->grad + flat->first;
+
+    if (flat->num_params == 0) return CR_OK;
+    if (f->whole_grad) {
+        grad = f->whole_grad + u->flat[0].first_whole;
+    } else if (cri_is_cut(f)) {
+        CR_TRY(begin_reduce(u, &grad, err));
+        CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * sizeof(float), err));
+    }
+    for (size_t i = 0; i < flat->num_params; i++)
+        flat->params[i]->grad = grad + flat->offset[i];
+    return CR_OK;
+}
+
+static cr_status end_grads(cri_unit *u, cr_err *err)
+{
+    cr_fsdp *f = u->f;
+    const cr_flat *flat = u->flat[0].flat;
+
+    if (flat->num_params == 0) return CR_OK;
+    for (size_t i = 0; i < flat->num_params; i++)
+        flat->params[i]->grad = NULL;
+    f->has_whole_grad = f->whole_grad != NULL;
+    return f->whole_grad || !cri_is_cut(f) ? CR_OK : publish_reduce(u, err);
+}
+
+cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
+{
+    if (!f->has_whole_grad) return CR_OK;
+    for (size_t i = 0; i < f->units.num; i++) {
+        cri_unit *u = &f->state[i];
+        const cr_flat *flat = u->flat[0].flat;
+        float *data;
+        if (flat->num_params == 0) continue;
+        CR_TRY(begin_reduce(u, &data, err));
+        CR_TRY(cr_copy(f->dev, data, f->whole_grad + u->flat[0].first_whole,
+                       (size_t)flat->padded_elems * sizeof(float), err));
+        CR_TRY(publish_reduce(u, err));
+    }
+    CR_TRY(finish_pending(f, err));
+    f->has_whole_grad = false;
+    return cr_zero(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float), err);
+}
+
+/* ---- passes and hooks ---- */
+
+cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
+{
+    f->order = &f->orders[is_with_backward];
+    f->order->at = 0;
+    CR_TRY(unshard(&f->state[0], err));
+    return prefetch(f, err);
+}
+
+cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err)
+{
+    return begin_grads(&f->state[0], err);
+}
+
+/* A unit that was gathered ahead and that this pass did not come to. */
+static cr_status drain(cr_fsdp *f, cr_err *err)
+{
+    cri_order *o = f->order;
+    cri_unit *u = o->at < o->num ? o->units[o->at] : NULL;
+
+    o->num = o->at;
+    if (!u || u->state != CRI_PUBLISHED) return CR_OK;
+    CR_TRY(unshard(u, err));
+    reshard(u);
+    return CR_OK;
+}
+
+cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
+{
+    CR_TRY(drain(f, err));
+    if (is_with_backward) {
+        CR_TRY(end_grads(&f->state[0], err));
+        CR_TRY(finish_pending(f, err));
+    }
+    if (f->args.reshard == CR_RESHARD_ALWAYS) reshard(&f->state[0]);
+    return CR_OK;
+}
+
+/* The gradient of a table needs its rows' numbers, not the table. */
+static bool is_backward_blind(const cr_module *m)
+{
+    return strcmp(m->cls, "Embedding") == 0;
+}
+
+cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+{
+    cri_unit *u = module->unit;
+
+    (void)ctx;
+    if (!u || u->index == 0) return CR_OK; /* the root is unsharded before the pass */
+    if (phase != CR_BACKWARD || !is_backward_blind(module)) CR_TRY(need(u, err));
+    return phase == CR_BACKWARD ? begin_grads(u, err) : CR_OK;
+}
+
+/* After recompute a unit stays for its backward. Experts do not: all of a layer would be alive. */
+cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+{
+    cr_fsdp *f = ctx;
+    cri_unit *u = module->unit;
+
+    if (!u || u->index == 0) return CR_OK;
+    if (phase == CR_RECOMPUTE && !u->unit->is_expert) return CR_OK;
+    if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));
+    if (f->args.reshard == CR_RESHARD_NEVER) return CR_OK; /* until the weights change */
+    if (phase == CR_FORWARD && f->order == &f->orders[1]) CR_TRY(keep_slice(u, err));
+    reshard(u);
+    if (phase == CR_BACKWARD) u->is_sliced = false;
+    return CR_OK;
+}
+
+/* ---- buffers ---- */
+
+/* The most units below the root that are unsharded together: those of one layer (after its recompute
+ * all of them are), or the last norm and the head, and units around them. */
+static int most_alive(const cr_fsdp *f)
+{
+    int most = 1, num = 0, layer = -1;
+    bool has_expert = false;
+
+    for (size_t i = 1; i < f->units.num; i++) {
+        const cr_unit *u = &f->units.unit[i];
+        const cr_module *m = u->module;
+        bool is_same = m->layer == layer && strcmp(m->cls, "Embedding") != 0;
+        int outer = 0;
+        for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
+            outer += up->unit && up->layer < 0;
+        if (!is_same) num = 0, has_expert = false;
+        if (!u->is_expert || !has_expert) num++;
+        has_expert = has_expert || u->is_expert;
+        layer = m->layer;
+        if (num + outer > most) most = num + outer;
+    }
+    return most;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int num_slots,
+                             int64_t num_elems, cr_err *err)
+{
+    size_t bytes = (size_t)num_elems * cr_dtype_bytes(f->args.param_dtype);
+
+    if (num_elems == 0) return CR_OK;
+    CR_TRY(cr_gather_create(group, num_slots, bytes, &pool->gather, err));
+    pool->free_slots = CR_NEW_ARRAY(int, num_slots);
+    for (int i = 0; i < num_slots; i++)
+        pool->free_slots[pool->num_free++] = num_slots - 1 - i;
+    f->stats.gather_bytes += (int64_t)bytes * num_slots;
+    return CR_OK;
+}
+
+static void pool_destroy(cri_pool *pool)
+{
+    cr_gather_destroy(pool->gather);
+    cr_free(pool->free_slots);
+    *pool = (cri_pool){0};
+}
+
+static cr_status reduces_create(cr_fsdp *f, int64_t widest, int num_slots, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    size_t root = (size_t)f->units.unit[0].trained.padded_elems;
+
+    if (!f->args.is_train || !cri_is_cut(f)) return CR_OK;
+    if (root) CR_TRY(cr_reduce_create(group, 1, root, &f->root_reduce, err));
+    if (widest) CR_TRY(cr_reduce_create(group, num_slots, (size_t)widest, &f->reduce, err));
+    f->free_reduces = CR_NEW_ARRAY(int, num_slots);
+    f->num_free_reduces = 0;
+    for (int i = 0; i < num_slots; i++)
+        f->free_reduces[f->num_free_reduces++] = num_slots - 1 - i;
+    f->stats.reduce_bytes = (int64_t)(4 * (root + (size_t)(num_slots * widest)));
+    return CR_OK;
+}
+
+/* Gradients of all units, unreduced; slices of all units but the root. */
+static cr_status wide_create(cr_fsdp *f, cr_err *err)
+{
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+    void *data;
+
+    f->whole_elems = f->slice_elems = 0;
+    for (size_t i = 0; i < f->units.num; i++)
+        for (int k = 0; k < 2; k++) {
+            cri_flat *s = &f->state[i].flat[k];
+            s->first_whole = f->whole_elems;
+            if (k == 0) f->whole_elems += s->flat->padded_elems;
+            s->first_slice = f->slice_elems;
+            if (i && f->num_slices) f->slice_elems += s->flat->padded_elems / f->num_slices;
+        }
+    if (f->slice_group) {
+        CR_TRY(cr_device_alloc(f->dev, (size_t)f->slice_elems * bytes, &data, err));
+        f->slices = data;
+    }
+    if (!f->args.is_train || !f->args.is_reduced_once || !cri_is_cut(f)) return CR_OK;
+    CR_TRY(cr_device_alloc(f->dev, (size_t)f->whole_elems * sizeof(float), &data, err));
+    f->whole_grad = data;
+    return cr_zero(f->dev, data, (size_t)f->whole_elems * sizeof(float), err);
+}
+
+cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    int64_t widest = 0, widest_trained = 0, root = 0;
+    int alive = most_alive(f) + 1, kinds = 1, root_kinds = slots_needed(&f->state[0]);
+
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cri_unit *u = &f->state[i];
+        int64_t n = 0;
+        for (int k = 0; k < 2; k++)
+            if (is_gathered(u, k)) n = max64(n, u->flat[k].flat->padded_elems);
+        if (i == 0) {
+            root = n;
+            continue;
+        }
+        widest = max64(widest, n);
+        widest_trained = max64(widest_trained, u->flat[0].flat->padded_elems);
+        if (slots_needed(u) == 2) kinds = 2;
+    }
+    f->stats.gather_bytes = 0;
+    f->tape = cr_stack_create(f->dev);
+    f->scratch = cr_stack_create(f->dev);
+    CR_TRY(pool_create(f, &f->root_pool, group, root_kinds, root, err));
+    CR_TRY(pool_create(f, &f->pool, group,
+                       kinds * (f->args.reshard == CR_RESHARD_NEVER ? (int)f->units.num : alive),
+                       widest, err));
+    if (f->slice_group)
+        CR_TRY(pool_create(f, &f->slice_pool, f->slice_group, kinds * alive, widest, err));
+    CR_TRY(reduces_create(f, widest_trained, f->args.is_reduced_once ? 2 : alive, err));
+    return wide_create(f, err);
+}
+
+void cri_buffers_destroy(cr_fsdp *f)
+{
+    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
+
+    if (f->tape) {
+        f->stats.tape_peak_bytes =
+            max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
+        f->stats.scratch_peak_bytes =
+            max64(f->stats.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
+        cr_stack_destroy(f->tape);
+        cr_stack_destroy(f->scratch);
+    }
+    cr_reduce_destroy(f->reduce);
+    cr_reduce_destroy(f->root_reduce);
+    pool_destroy(&f->slice_pool);
+    pool_destroy(&f->pool);
+    pool_destroy(&f->root_pool);
+    cr_free(f->free_reduces);
+    if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_elems * bytes);
+    if (f->whole_grad)
+        cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));
+    f->tape = f->scratch = NULL;
+    f->reduce = f->root_reduce = NULL;
+    f->free_reduces = NULL;
+    f->slices = NULL;
+    f->whole_grad = NULL;
+}

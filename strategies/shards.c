@@ -1,0 +1,187 @@
+/* shards.c -- what a rank keeps between passes (see fsdp_impl.h), and where: on the device, or on the
+ * host (offload_policy: always; cr_fsdp_offload: until cr_fsdp_load). */
+#include "strategies/fsdp_impl.h"
+
+#include <string.h>
+
+bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
+                     int64_t *at)
+{
+    int64_t first = (int64_t)shard * flat->shard_elems, last = first + flat->shard_elems;
+    int64_t p0 = flat->offset[i], p1 = p0 + flat->params[i]->num_elems;
+    int64_t a = p0 > first ? p0 : first, b = p1 < last ? p1 : last;
+
+    if (a >= b) return false;
+    *begin = a - p0;
+    *end = b - p0;
+    *at = a - first;
+    return true;
+}
+
+/* ---- arenas ---- */
+
+static const unsigned state_of[CRI_NUM_KINDS] = {
+    [CRI_MASTER] = CR_STATE_PARAMS, [CRI_GRAD] = CR_STATE_GRADS,    [CRI_M] = CR_STATE_MOMENTS,
+    [CRI_V] = CR_STATE_MOMENTS,     [CRI_VALUES] = CR_STATE_PARAMS, [CRI_FROZEN] = CR_STATE_PARAMS};
+
+static void *here(const cr_fsdp *f, cri_kind kind)
+{
+    return f->arena[kind].is_away ? NULL : f->arena[kind].data;
+}
+
+static void point(cr_fsdp *f)
+{
+    f->master = here(f, CRI_MASTER);
+    f->grad = here(f, CRI_GRAD);
+    f->m = here(f, CRI_M);
+    f->v = here(f, CRI_V);
+    f->values = here(f, CRI_VALUES);
+    f->frozen = here(f, CRI_FROZEN);
+}
+
+static cr_device *place(cr_fsdp *f, bool is_away)
+{
+    return is_away || f->args.is_offloaded ? f->host : f->dev;
+}
+
+static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *err)
+{
+    cri_arena *a = &f->arena[kind];
+
+    CR_TRY(cr_device_alloc(place(f, false), num_bytes, &a->data, err));
+    a->num_bytes = num_bytes;
+    f->stats.shard_bytes += (int64_t)num_bytes;
+    return cr_zero(f->dev, a->data, num_bytes, err);
+}
+
+static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
+{
+    cri_arena *a = &f->arena[kind];
+    void *data;
+
+    if (!a->data || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
+    CR_TRY(cr_device_alloc(place(f, is_away), a->num_bytes, &data, err));
+    CR_TRY(cr_copy(f->dev, data, a->data, a->num_bytes, err));
+    cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
+    a->data = data;
+    a->is_away = is_away;
+    return CR_OK;
+}
+
+static cr_status move_states(cr_fsdp *f, unsigned states, bool is_away, cr_err *err)
+{
+    for (int kind = 0; kind < CRI_NUM_KINDS && err->status == CR_OK; kind++)
+        if (state_of[kind] & states) cr_note(move(f, (cri_kind)kind, is_away, err));
+    point(f);
+    return cr_agree(f->mesh->group[CR_AXIS_ALL], is_away ? "offload" : "load", err);
+}
+
+cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
+{
+    if (f->save) CR_TRY(cr_fsdp_save_wait(f, err)); /* its writer reads frozen shards */
+    if (states & CR_STATE_PARAMS) cri_reshard_all(f);
+    CR_TRY(move_states(f, states, true, err));
+    if (states & CR_STATE_BUFFERS && !f->has_whole_grad) {
+        cri_reshard_all(f);
+        cri_buffers_destroy(f);
+    }
+    return CR_OK;
+}
+
+cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err)
+{
+    CR_TRY(move_states(f, states, false, err));
+    return states & CR_STATE_BUFFERS && !f->tape ? cri_buffers_create(f, err) : CR_OK;
+}
+
+cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err)
+{
+    static const char *const names[] = {"parameters", "gradients", "moments", "buffers"};
+
+    for (int kind = 0; kind < CRI_NUM_KINDS; kind++)
+        if (state_of[kind] & states && f->arena[kind].is_away)
+            return cr_fail(err, CR_EARG, "%s: the %s are offloaded (load them first)", what,
+                           names[__builtin_ctz(state_of[kind])]);
+    if (states & CR_STATE_BUFFERS && !f->tape)
+        return cr_fail(err, CR_EARG, "%s: the buffers are offloaded (load them first)", what);
+    return CR_OK;
+}
+
+/* ---- first values ---- */
+
+/* Fill this rank's elements of one flat, from the source or from random numbers. */
+static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *flat, void *to,
+                           cr_dtype dtype, cr_err *err)
+{
+    enum { CHUNK = 1 << 20 };
+    float *chunk = dtype == CR_F32
+                       ? NULL
+                       : CR_NEW_ARRAY(float, flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
+    size_t bytes = cr_dtype_bytes(dtype);
+
+    for (size_t i = 0; i < flat->num_params && err->status == CR_OK; i++) {
+        int64_t begin, end, at;
+        if (!cri_shard_range(flat, i, cri_rank(f), &begin, &end, &at)) continue;
+        for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
+            int64_t stop = end - e < CHUNK ? end : e + CHUNK,
+                    where = flat->first + at + (e - begin);
+            void *place = (char *)to + (size_t)where * bytes;
+            float *values = chunk ? chunk : place;
+            if (!source)
+                cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, values);
+            else if (cr_weights_read(source, flat->params[i], e, stop, values, err) != CR_OK)
+                break;
+            if (chunk &&
+                cr_cast(f->dev, dtype, place, CR_F32, chunk, (size_t)(stop - e), err) != CR_OK)
+                break;
+        }
+    }
+    cr_free(chunk);
+    return err->status;
+}
+
+static cr_status fill(cr_fsdp *f, cr_err *err)
+{
+    cr_dtype dtype = f->args.is_train ? f->args.master_dtype : f->args.param_dtype;
+    void *to = f->args.is_train ? f->master : f->values;
+    cr_weights *source = NULL;
+
+    if (f->args.source) CR_TRY(cr_weights_open(f->args.source, f->model, &source, err));
+    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++) {
+        const cr_unit *u = &f->units.unit[i];
+        if (fill_flat(f, source, &u->trained, to, dtype, err) != CR_OK) break;
+        if (fill_flat(f, source, &u->frozen, f->frozen, f->args.param_dtype, err) != CR_OK) break;
+    }
+    cr_weights_close(source);
+    return err->status;
+}
+
+cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
+{
+    size_t trained = (size_t)f->units.trained_shard_elems,
+           frozen = (size_t)f->units.frozen_shard_elems,
+           bytes = cr_dtype_bytes(f->args.param_dtype),
+           master_bytes = cr_dtype_bytes(f->args.master_dtype);
+
+    CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu", 1, &f->host, err));
+    if (f->args.is_train) {
+        CR_TRY(allocate(f, CRI_MASTER, trained * master_bytes, err));
+        CR_TRY(allocate(f, CRI_GRAD, trained * sizeof(float), err));
+        CR_TRY(allocate(f, CRI_M, trained * master_bytes, err));
+        CR_TRY(allocate(f, CRI_V, trained * master_bytes, err));
+    } else {
+        CR_TRY(allocate(f, CRI_VALUES, trained * bytes, err));
+    }
+    CR_TRY(allocate(f, CRI_FROZEN, frozen * bytes, err));
+    point(f);
+    return cr_device_is_meta(f->dev) ? CR_OK : fill(f, err);
+}
+
+void cri_shards_destroy(cr_fsdp *f)
+{
+    for (int kind = 0; kind < CRI_NUM_KINDS; kind++) {
+        cri_arena *a = &f->arena[kind];
+        if (a->data) cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
+    }
+    if (f->host) cr_device_close(f->host);
+}

@@ -1,0 +1,91 @@
+/* units.h -- from a tree and a policy to units: a pure function, the same on every rank.
+ *
+ * A policy marks modules; the root is always marked. A unit owns the parameters below its module that
+ * no inner unit owns, in one flat buffer for trained and one for frozen parameters. Two kinds of
+ * policy:
+ *
+ *     ROLL's       `classes` (NULL: the model's no-split list). Where a class stands above another one
+ *                  the children win. Untied embeddings are a unit of their own.
+ *     the seeds'   with is_nested, `modules` or `min_elems`: any rule that says yes makes a unit (an
+ *                  "or" of policies; class or size is the "hybrid"), inside each other if need be.
+ *                  min_elems is asked from the leaves up, of what no inner unit has taken.
+ *
+ * Lists of modules (ModuleList) never run, so they never are units. A tied pair stays in the root.
+ *
+ * Ownership: cr_units owns its arrays and borrows the model. Threads: any. Errors: CR_ECONFIG for a
+ * name that matches nothing, with the names there are.
+ */
+#ifndef CR_UNITS_H
+#define CR_UNITS_H
+
+#include "mesh/collectives.h"
+#include "models/models.h"
+
+/* ---- freezing: before units are built ---- */
+
+/* Mark params as frozen whose name begins with one of the comma-separated prefixes (NULL: none).
+ * CR_ECONFIG for a prefix that matches nothing, with the nearest module names. */
+CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err);
+
+/* Which parts of a tree a stage trains. A part is a list of prefixes as above, NULL: it has none;
+ * what no prefix names is the language model. */
+typedef struct cr_towers {
+    const char *vision, *projector;
+} cr_towers;
+
+/* stage: align, finetune, full-finetune, last-layer-finetune, vla-train, vla-full-train or
+ * vla-sandwich-train. "Last layer" is the last decoder layer. CR_ECONFIG for another name. */
+CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, const cr_towers *towers,
+                                        cr_err *err);
+
+/* ---- units ---- */
+
+typedef struct cr_wrap_policy {
+    const char *const *classes; /* exact class names */
+    size_t num_classes;
+    bool should_wrap_embeddings, should_wrap_lm_output;
+    bool is_nested;             /* a marked module above another one stays marked */
+    const char *const *modules; /* full names; a part "*" is any: "model.layers.*.mlp" */
+    size_t num_modules;
+    int64_t min_elems;                 /* > 0: size rule */
+    const char *const *expert_classes; /* one unit each, whatever stands above them (moe_experts) */
+    size_t num_expert_classes;
+} cr_wrap_policy;
+
+enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
+
+/* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
+typedef struct cr_flat {
+    cr_param **params; /* owned array */
+    int64_t *offset;   /* owned */
+    size_t num_params;
+    int64_t num_elems, padded_elems, shard_elems;
+    int64_t first; /* of its shard in the rank's buffers of all flats of its kind */
+} cr_flat;
+
+typedef struct cr_unit {
+    cr_module *module; /* the root's unit comes first */
+    char *name;        /* of the module, "root" for the root */
+    bool is_expert;
+    cr_flat trained, frozen;
+} cr_unit;
+
+typedef struct cr_units {
+    cr_unit *unit; /* in order of execution */
+    size_t num;
+    int num_shards;
+    int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
+    int64_t num_trained, num_frozen;                 /* elements without padding */
+} cr_units;
+
+/* num_shards: length of the fsdp axis. */
+CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
+                                 cr_units *out, cr_err *err);
+void cr_units_free(cr_units *units);
+
+/* The wrapped tree as text: every module, equal neighbours once; units with their number, elements,
+ * MiB in param_dtype and of a shard in float32; totals; a warning for a wrap that wastes. */
+void cr_units_write_tree(const cr_units *units, const cr_model *model, cr_dtype param_dtype,
+                         cr_buf *out);
+
+#endif

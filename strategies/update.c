@@ -1,0 +1,151 @@
+/* update.c -- from the gradients of all micro-batches to the next weights (see strategies.h).
+ *
+ * Hierarchy: each micro-batch was reduced over fsdp; here the shard is summed once over ddp, so every
+ * replica holds the same bits, and clipping needs a sum over fsdp only.
+ */
+#include "strategies/fsdp_impl.h"
+
+#include <math.h>
+
+/* The sum over all ranks, unscaled, is in the shards. */
+static cr_status complete_grads(cr_fsdp *f, cr_err *err)
+{
+    size_t num = (size_t)f->units.trained_shard_elems;
+
+    if (f->is_grad_complete) return CR_OK;
+    CR_TRY(cri_reduce_whole(f, err));
+    if (f->mesh->shape.num_ddp > 1) {
+        CR_TRY(cr_all_reduce_f32(f->mesh->group[CR_AXIS_DDP], "gradients", CR_OP_SUM, f->grad, num,
+                                 err));
+        cri_count(f, CRI_ALL_REDUCES, num * sizeof(float));
+    }
+    if (f->loss_scale > 0) CR_TRY(cr_scale(f->dev, f->grad, (float)(1 / f->loss_scale), num, err));
+    f->is_grad_complete = true;
+    return CR_OK;
+}
+
+static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
+{
+    double sum = 0;
+
+    CR_TRY(cr_square_sum(f->dev, f->grad, (size_t)f->units.trained_shard_elems, &sum, err));
+    CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
+    *out = sqrt(sum);
+    return CR_OK;
+}
+
+/* ---- AdamW ---- */
+
+/* Masters and moments in another dtype: float32 for a block at a time, rounded back. */
+static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *err)
+{
+    enum { BLOCK = 1 << 16 };
+    cr_dtype dtype = f->args.master_dtype;
+    void *at[3] = {f->master, f->m, f->v}, *memory;
+    size_t mark = cr_stack_mark(f->scratch);
+    float *x[3];
+
+    CR_TRY(cr_stack_push(f->scratch, 3 * BLOCK * sizeof(float), &memory, err));
+    for (int k = 0; k < 3; k++)
+        x[k] = (float *)memory + k * BLOCK;
+    for (size_t first = 0; first < whole->num; first += BLOCK) {
+        cr_adamw_args a = *whole;
+        size_t offset = first * cr_dtype_bytes(dtype);
+        a.param = x[0], a.m = x[1], a.v = x[2];
+        a.grad = whole->grad + first;
+        a.num = whole->num - first < BLOCK ? whole->num - first : BLOCK;
+        for (int k = 0; k < 3; k++)
+            CR_TRY(cr_cast(f->dev, CR_F32, x[k], dtype, (char *)at[k] + offset, a.num, err));
+        CR_TRY(cr_adamw(f->dev, &a, err));
+        for (int k = 0; k < 3; k++)
+            CR_TRY(cr_cast(f->dev, dtype, (char *)at[k] + offset, CR_F32, x[k], a.num, err));
+    }
+    cr_stack_release(f->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
+{
+    const cr_fsdp_args *o = &f->args;
+    cr_adamw_args a = {.param = f->master,
+                       .m = f->m,
+                       .v = f->v,
+                       .grad = f->grad,
+                       .num = (size_t)f->units.trained_shard_elems,
+                       .lr = lr,
+                       .beta1 = o->beta1,
+                       .beta2 = o->beta2,
+                       .eps = o->eps,
+                       .weight_decay = o->weight_decay,
+                       .grad_scale = 1,
+                       .t = f->num_updates + 1};
+
+    if (o->max_grad_norm > 0) a.grad_scale = fmin(1, o->max_grad_norm / (norm + 1e-6));
+    CR_TRY(o->master_dtype == CR_F32 ? cr_adamw(f->dev, &a, err) : update_rounded(f, &a, err));
+    f->num_updates++;
+    return CR_OK;
+}
+
+/* Halved after an overflow, doubled after so many good updates. */
+static void adapt_scale(cr_fsdp *f, bool is_overflow)
+{
+    if (f->loss_scale <= 0) return;
+    if (is_overflow) {
+        f->loss_scale = fmax(f->loss_scale / 2, 1);
+        f->num_good_updates = 0;
+    } else if (++f->num_good_updates >= f->args.loss_scale_interval) {
+        f->loss_scale = fmin(f->loss_scale * 2, 0x1p40);
+        f->num_good_updates = 0;
+    }
+}
+
+cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
+{
+    *out = (cr_update){0};
+    CR_TRY(cri_need_states(
+        f, CR_STATE_PARAMS | CR_STATE_GRADS | CR_STATE_MOMENTS | CR_STATE_BUFFERS, "update", err));
+    CR_TRY(complete_grads(f, err));
+    CR_TRY(grad_norm(f, &out->grad_norm, err));
+    out->is_skipped =
+        !isfinite(out->grad_norm); /* the same number on every rank: all skip, or none */
+    if (!out->is_skipped) CR_TRY(adamw(f, lr, out->grad_norm, err));
+    adapt_scale(f, out->is_skipped);
+    out->loss_scale = f->loss_scale;
+    cri_reshard_all(f);
+    f->is_grad_complete = false;
+    return cr_zero(f->dev, f->grad, (size_t)f->units.trained_shard_elems * sizeof(float), err);
+}
+
+double cr_smallest_update(cr_dtype master_dtype, double weight)
+{
+    int exponent;
+
+    frexp(weight, &exponent); /* half a unit in the last place */
+    return ldexp(1, exponent - (master_dtype == CR_F32 ? 25 : 9));
+}
+
+/* ---- the full gradient, for `croll grad` ---- */
+
+cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm, cr_err *err)
+{
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
+    size_t *offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(group) + 1);
+    cr_buf whole = {0};
+
+    CR_TRY_GOTO(out, cri_need_states(f, CR_STATE_GRADS | CR_STATE_BUFFERS, "gradients", err));
+    CR_TRY_GOTO(out, complete_grads(f, err));
+    CR_TRY_GOTO(out, grad_norm(f, norm, err));
+    for (size_t i = 0; i < f->units.num; i++) {
+        const cr_flat *flat = &f->units.unit[i].trained;
+        if (flat->num_params == 0) continue;
+        CR_TRY_GOTO(out, cr_all_gather_bytes(group, f->units.unit[i].name, f->grad + flat->first,
+                                             (size_t)flat->shard_elems * 4, &whole, offsets, err));
+        for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
+            CR_TRY_GOTO(out, visit(ctx, flat->params[k],
+                                   (const float *)(const void *)whole.data + flat->offset[k], err));
+    }
+out:
+    cr_buf_free(&whole);
+    cr_free(offsets);
+    return err->status;
+}
