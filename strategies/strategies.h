@@ -35,8 +35,7 @@ typedef enum cr_reshard { CR_RESHARD_DEFAULT, CR_RESHARD_ALWAYS, CR_RESHARD_NEVE
 
 typedef struct cr_fsdp_args {
     bool is_train;
-    cr_dtype
-        param_dtype; /* gathered parameters and activations; log-probs and logits are float32 */
+    cr_dtype param_dtype; /* gathered parameters, activations; log-probs and logits are float32 */
     cr_reduce_dtype reduce_dtype;
     cr_reshard reshard; /* default: units after forward, never the root */
     bool should_recompute;
@@ -44,8 +43,8 @@ typedef struct cr_fsdp_args {
     const char *source; /* MODEL folder; NULL: random weights of `seed` */
     uint64_t seed;
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* train; max_grad_norm 0: no clip */
-    int reshard_ranks; /* 0: as `reshard`; else it decides: 1 never, F as default, k: reshard to k
-                              neighbours after forward */
+    /* 0: as `reshard`. Else it decides: 1 never, F default, k: to k neighbours after forward. */
+    int reshard_ranks;
     bool is_reduced_once;  /* gradients are kept whole and reduced before the update, once a step */
     cr_dtype master_dtype; /* train. CR_BF16: updates below 1/512 of a weight are lost */
     bool is_offloaded;     /* masters, gradients and moments live on the host */

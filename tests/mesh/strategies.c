@@ -570,37 +570,31 @@ static void test_few_sequences(void)
     }
 }
 
-/* 3 layer units and the root, 3 micro-batches a step: gathers are 2 a unit and micro-batch with
- * reshard, 1 a unit and step without; reductions 1 a unit and micro-batch. Bytes are those of the
- * padded units. */
+/* 3 layers, the embedding and the root, 3 micro-batches a step on each of 2 ranks: bytes are those of the
+ * padded units, by hand. tests/mesh/traffic.c has the other settings. */
 static void test_counts(void)
 {
     plan p = usual;
-    uint64_t layer, root;
     result r;
 
     p.name = "counts";
     p.ranks = 2;
     p.micro = 1;
     p.dtype = CR_BF16;
-    if (me == 0) { /* the same arithmetic by hand: 24 * (32 + 16 + 16 + 32 + 40 * 3), norms */
-        uint64_t padded = 24 * (32 + 16 + 16 + 32 + 3 * 40) + 4 * 32; /* 2 norms of 24, 2 of 8 */
-        layer = (padded + 63) / 64 * 64;
-        root = ((uint64_t)(2 * 24 * VOCAB + 31) / 32 * 32 + 32 + 63) / 64 * 64;
-    }
-    for (int is_kept = 0; is_kept < 2; is_kept++) {
-        p.reshard = is_kept ? CR_RESHARD_NEVER : CR_RESHARD_DEFAULT;
-        r = train(p);
-        cr_free(r.grad);
-        if (me != 0) continue;
-        uint64_t uses = is_kept ? 1 : 6;
-        CR_CHECK(r.gathers.num == 3 * uses + 1 && r.reduces.num == 4 * 3,
+    r = train(p);
+    cr_free(r.grad);
+    if (me == 0) { /* products, then 2 norms of 24 and 2 of 8, each padded to 32; flats to 64 */
+        uint64_t layer = 24 * (32 + 16 + 16 + 32 + 3 * 40) + 4 * 32, table = 24 * VOCAB;
+        layer = (layer + 63) / 64 * 64;
+        uint64_t embed = (table + 63) / 64 * 64,
+                 root = ((table + 31) / 32 * 32 + 32 + 63) / 64 * 64;
+        CR_CHECK(r.gathers.num == 3 * 2 * 3 + 3 + 1 && r.reduces.num == 5 * 3,
                  "%llu gathers, %llu reductions", (unsigned long long)r.gathers.num,
                  (unsigned long long)r.reduces.num);
-        CR_CHECK(r.gathers.num_bytes == 2 * (3 * uses * layer + root),
+        CR_CHECK(r.gathers.num_bytes == 2 * (18 * layer + 3 * embed + root),
                  "%llu bytes gathered, want %llu", (unsigned long long)r.gathers.num_bytes,
-                 (unsigned long long)(2 * (3 * uses * layer + root)));
-        CR_CHECK(r.reduces.num_bytes == 3 * 4 * (3 * layer + root), "%llu bytes reduced",
+                 (unsigned long long)(2 * (18 * layer + 3 * embed + root)));
+        CR_CHECK(r.reduces.num_bytes == 3 * 4 * (3 * layer + embed + root), "%llu bytes reduced",
                  (unsigned long long)r.reduces.num_bytes);
     }
 }
