@@ -53,6 +53,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
                                     : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
                                                                  : CR_RESHARD_NEVER,
                          .should_recompute = w->should_recompute,
+                         .mlp_tiles = w->mlp_tiles,
                          .wrap = cr_wrap_policy_of(w),
                          .source = w->model_path,
                          .seed = (uint64_t)a->config->seed,

@@ -113,6 +113,7 @@ static cr_status open_units(cr_worker *w, cr_err *err)
                                     : k->reshard_after_forward   ? CR_RESHARD_ALWAYS
                                                                  : CR_RESHARD_NEVER,
                          .should_recompute = k->should_recompute,
+                         .mlp_tiles = k->mlp_tiles,
                          .wrap = {k->num_wrap_classes ? (const char *const *)k->wrap_classes : NULL,
                                   k->num_wrap_classes, k->wrap_embeddings, k->wrap_lm_output},
                          .source = w->folder};

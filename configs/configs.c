@@ -188,6 +188,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
     config = cri_check_block(&c->yaml, "fsdp2", config, d);
     cr_node_set(&c->yaml, strategy, "strategy_config", config->place, config);
     w->fsdp_size = int_of(config, "fsdp_size", 1);
+    w->mlp_tiles = flag_of(config, "apply_tiled_mlp") ? int_of(config, "tiled_num_shards", 4) : 0;
     reshard = cr_node_get(config, "reshard_after_forward");
     w->reshard_after_forward = reshard->kind == CR_NODE_BOOL ? reshard->flag : -1;
     w->save_only_model = flag_of(config, "save_only_model");
@@ -224,22 +225,6 @@ static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
     if (cr_device_mapping(text.data ? text.data : "", &w->devices, &w->num_devices, &err) != CR_OK)
         cr_diagnose(d, CR_ERROR, n->place, "device_mapping: %s", err.msg);
     cr_buf_free(&text);
-}
-
-static void check_mesh(const cr_worker_config *w, cr_node *block, cr_diagnostics *d)
-{
-    cr_node *n = cr_node_at(block, "strategy_args.strategy_config.fsdp_size");
-    char divisors[160] = "";
-    int64_t W = w->num_devices;
-
-    if (!n || W == 0 || w->fsdp_size <= 1 || w->fsdp_size >= W || W % w->fsdp_size == 0) return;
-    for (int64_t k = 1; k <= W && strlen(divisors) < 140; k++)
-        if (W % k == 0)
-            snprintf(divisors + strlen(divisors), sizeof divisors - strlen(divisors), "%s%lld",
-                     *divisors ? k == W ? " or " : ", " : "", (long long)k);
-    cr_diagnose(d, CR_ERROR, n->place,
-                "M1: fsdp_size %lld does not divide the %lld devices of %s (use %s)",
-                (long long)w->fsdp_size, (long long)W, w->name, divisors);
 }
 
 static void bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
@@ -292,7 +277,7 @@ static void bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker
     if (!w->reduce_dtype) w->reduce_dtype = cr_strdup("fp32");
     if (!w->master_dtype) w->master_dtype = cr_strdup(w->dtype);
     if (w->fsdp_size == 0) w->fsdp_size = 1;
-    check_mesh(w, block, d);
+    cri_check_mesh(w, block, d);
     if (w->messages && w->prompt)
         cr_diagnose(d, CR_ERROR, cr_node_get(data, "prompt")->place,
                     "data_args of %s: messages and prompt exclude each other", name);

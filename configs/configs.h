@@ -30,6 +30,7 @@ typedef struct cr_worker_config {
     char *freeze_module_prefix; /* or NULL */
     bool should_recompute;
     int64_t ulysses_size, fsdp_size;
+    int64_t mlp_tiles;         /* tiled_num_shards if apply_tiled_mlp, else 0 */
     int reshard_after_forward; /* -1: default (null), 0, 1 */
     bool wrap_embeddings, wrap_lm_output, save_only_model;
     char **wrap_classes;

@@ -324,7 +324,7 @@ const cri_key cri_keys[] = {
     LATER("fsdp2", "efsdp_size", CRI_INT, "1"),
     LATER("fsdp2", "moe_use_grouped_mm", CRI_BOOL, "false"),
     LATER("fsdp2", "apply_expert_patch", CRI_BOOL, "false"),
-    LATER("fsdp2", "apply_tiled_mlp", CRI_BOOL, "false"),
+    B("fsdp2", "apply_tiled_mlp", "false"),
     I("fsdp2", "tiled_num_shards", "4", "1"),
     B("fsdp2", "async_save_ckpt", "true"),
     B("fsdp2", "save_only_model", "false"),

@@ -2,7 +2,7 @@
 #ifndef CR_SCHEMA_H
 #define CR_SCHEMA_H
 
-#include "configs/yaml.h"
+#include "configs/configs.h"
 
 typedef enum cri_type {
     CRI_BOOL,
@@ -46,5 +46,8 @@ extern const size_t cri_num_reward_classes;
 
 /* Check `map` against a block and give back a map with every key in the schema's order. */
 cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, cr_diagnostics *d);
+
+/* rules.c: the mesh of a worker against its devices and its model's heads (rules M1 to M5, M11). */
+void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d);
 
 #endif

@@ -2,7 +2,12 @@
  * two is made again in backward, and their gradients take their place on the tape.
  *
  * As an expert, each row's output is multiplied by a weight later (sparse.c). With h = silu(gate x) * up x,
- * the gradient of that weight is grad_out . down(h) = (down^T grad_out) . h: no output is needed. */
+ * the gradient of that weight is grad_out . down(h) = (down^T grad_out) . h: no output is needed.
+ *
+ * With pass->mlp_tiles > 1 it runs tile by tile of its rows (TiledMLP, fsdp2.md 5) and keeps nothing:
+ * backward makes gate and up of a tile again. Weights are there for all tiles of a call (one pair of
+ * hooks each), and gradients of all tiles are added in float32 where they belong.
+ */
 #include "models/models_impl.h"
 
 static cr_status swiglu(cr_module *m, cr_pass *p, const void *gate, const void *up, void **h,
@@ -15,6 +20,142 @@ static cr_status swiglu(cr_module *m, cr_pass *p, const void *gate, const void *
     return cr_swiglu(p->dev, p->dtype, gate, up, *h, (size_t)(tokens * parts->width), err);
 }
 
+/* Backward of the rows of p->batch from gate and up, which become their own gradients. The two pointers
+ * of an expert are those of these rows. */
+static cr_status back_rows(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                           void *grad_in, void *gate, void *up, const float *row_weight,
+                           float *row_grad, cr_err *err)
+{
+    const cri_mlp *parts = m->impl;
+    int64_t tokens = p->batch->num_tokens;
+    size_t num = (size_t)(tokens * parts->width);
+    void *h = NULL, *weighted, *dh = NULL;
+    bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
+
+    if (parts->down->has_trainable || row_grad) CR_TRY(swiglu(m, p, gate, up, &h, err));
+    weighted = h;
+    if (row_weight && parts->down->has_trainable) {
+        CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &weighted, err));
+        CR_TRY(cr_rows_scale(p->dev, p->dtype, h, row_weight, tokens, parts->width, weighted, err));
+    }
+    if (is_needed || row_grad) CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &dh, err));
+    CR_TRY(cri_linear_back(parts->down, p, weighted, grad_out, dh, CRI_DX_SET, err));
+    if (row_grad) CR_TRY(cr_rows_dot(p->dev, p->dtype, dh, h, tokens, parts->width, row_grad, err));
+    if (!is_needed) return CR_OK;
+    if (row_weight)
+        CR_TRY(cr_rows_scale(p->dev, p->dtype, dh, row_weight, tokens, parts->width, dh, err));
+    CR_TRY(cr_swiglu_grad(p->dev, p->dtype, gate, up, dh, gate, up, num, err));
+    CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
+    return cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err);
+}
+
+/* ---- tiles ---- */
+
+/* Rows [first, first + num) of a tiled call, as a pass without hooks. */
+typedef struct tile {
+    cr_pass pass;
+    cr_batch rows;
+    int64_t first;
+} tile;
+
+static bool is_tiled(const cr_pass *p)
+{
+    return p->mlp_tiles > 1;
+}
+
+/* The next one: as many rows as the others, the last the rest. False: there is none. */
+static bool next_tile(const cr_pass *p, tile *t)
+{
+    int64_t total = p->batch->num_tokens, most = (total + p->mlp_tiles - 1) / p->mlp_tiles,
+            first = t->first + t->rows.num_tokens;
+
+    if (first >= total) return false;
+    *t = (tile){.pass = *p, .first = first};
+    t->rows.num_tokens = total - first < most ? total - first : most;
+    t->pass.hooks = NULL;
+    return true;
+}
+
+/* Of rows of num_cols elements, those that begin at the tile. */
+static void *at(const tile *t, const void *rows, int64_t num_cols)
+{
+    return (char *)(uintptr_t)rows + (size_t)(t->first * num_cols) * cr_dtype_bytes(t->pass.dtype);
+}
+
+static int64_t in_cols(const cri_mlp *parts)
+{
+    return parts->gate->params[0].shape[1];
+}
+
+static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const void *in, void **gate,
+                             void **up, cr_err *err)
+{
+    CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, gate, err));
+    CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, up, err));
+    CR_TRY(cri_linear(parts->gate, p, in, NULL, *gate, err));
+    return cri_linear(parts->up, p, in, NULL, *up, err);
+}
+
+static cr_status enter_all(const cri_mlp *parts, cr_pass *p, cr_err *err)
+{
+    CR_TRY(cri_enter(parts->gate, p, err));
+    CR_TRY(cri_enter(parts->up, p, err));
+    return cri_enter(parts->down, p, err);
+}
+
+static cr_status leave_all(const cri_mlp *parts, cr_pass *p, cr_err *err)
+{
+    CR_TRY(cri_leave(parts->down, p, err));
+    CR_TRY(cri_leave(parts->up, p, err));
+    return cri_leave(parts->gate, p, err);
+}
+
+static cr_status forward_tiles(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                               cr_err *err)
+{
+    const cri_mlp *parts = m->impl;
+    int64_t cols = in_cols(parts);
+    size_t mark = cr_stack_mark(p->scratch);
+    void *gate, *up, *h;
+    tile t = {.first = 0};
+
+    if (!out) return CR_OK; /* nothing is kept, nothing is wanted */
+    CR_TRY(enter_all(parts, p, err));
+    while (next_tile(p, &t)) {
+        t.pass.batch = &t.rows;
+        CR_TRY(gate_and_up(parts, &t.pass, at(&t, in, cols), &gate, &up, err));
+        CR_TRY(swiglu(m, &t.pass, gate, up, &h, err));
+        CR_TRY(cri_linear(parts->down, &t.pass, h, add ? at(&t, add, cols) : NULL,
+                          at(&t, out, cols), err));
+        cr_stack_release(p->scratch, mark);
+    }
+    return leave_all(parts, p, err);
+}
+
+static cr_status backward_tiles(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                                void *grad_in, cr_err *err)
+{
+    const cri_mlp *parts = m->impl;
+    int64_t cols = in_cols(parts);
+    size_t mark = cr_stack_mark(p->scratch);
+    tile t = {.first = 0};
+    void *gate, *up;
+
+    CR_TRY(enter_all(parts, p, err));
+    while (next_tile(p, &t)) {
+        t.pass.batch = &t.rows;
+        CR_TRY(gate_and_up(parts, &t.pass, at(&t, in, cols), &gate, &up, err));
+        CR_TRY(back_rows(m, &t.pass, at(&t, in, cols), at(&t, grad_out, cols),
+                         grad_in ? at(&t, grad_in, cols) : NULL, gate, up,
+                         parts->row_weight ? parts->row_weight + t.first : NULL,
+                         parts->row_grad ? parts->row_grad + t.first : NULL, err));
+        cr_stack_release(p->scratch, mark);
+    }
+    return leave_all(parts, p, err);
+}
+
+/* ---- all rows at once ---- */
+
 static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
                          cr_err *err)
 {
@@ -23,6 +164,7 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
     cri_frame frame = {0};
     void *h;
 
+    if (is_tiled(p)) return forward_tiles(m, p, in, add, out, err);
     CR_TRY(cri_push(cri_keep(p), p, p->batch->num_tokens, parts->width, &frame.kept[0], err));
     CR_TRY(cri_push(cri_keep(p), p, p->batch->num_tokens, parts->width, &frame.kept[1], err));
     CR_TRY(cri_linear(parts->gate, p, in, NULL, frame.kept[0], err));
@@ -41,32 +183,12 @@ static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *
 {
     const cri_mlp *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    int64_t tokens = p->batch->num_tokens;
-    size_t num = (size_t)(tokens * parts->width);
-    cri_frame frame = cri_frame_pop(m);
-    void *gate = frame.kept[0], *up = frame.kept[1], *h = NULL, *weighted, *dh = NULL;
-    bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
+    cri_frame frame;
 
-    if (parts->down->has_trainable || parts->row_grad) CR_TRY(swiglu(m, p, gate, up, &h, err));
-    weighted = h;
-    if (parts->row_weight && parts->down->has_trainable) {
-        CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &weighted, err));
-        CR_TRY(cr_rows_scale(p->dev, p->dtype, h, parts->row_weight, tokens, parts->width, weighted,
-                             err));
-    }
-    if (is_needed || parts->row_grad)
-        CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &dh, err));
-    CR_TRY(cri_linear_back(parts->down, p, weighted, grad_out, dh, CRI_DX_SET, err));
-    if (parts->row_grad)
-        CR_TRY(cr_rows_dot(p->dev, p->dtype, dh, h, tokens, parts->width, parts->row_grad, err));
-    if (is_needed) {
-        if (parts->row_weight)
-            CR_TRY(cr_rows_scale(p->dev, p->dtype, dh, parts->row_weight, tokens, parts->width, dh,
-                                 err));
-        CR_TRY(cr_swiglu_grad(p->dev, p->dtype, gate, up, dh, gate, up, num, err));
-        CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
-        CR_TRY(cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err));
-    }
+    if (is_tiled(p)) return backward_tiles(m, p, in, grad_out, grad_in, err);
+    frame = cri_frame_pop(m);
+    CR_TRY(back_rows(m, p, in, grad_out, grad_in, frame.kept[0], frame.kept[1], parts->row_weight,
+                     parts->row_grad, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -161,7 +161,8 @@ struct cr_pass {
     const struct cr_split *split; /* NULL: the batch has its sequences whole (split.h) */
     const cr_hooks *hooks;        /* NULL: parameters are always there */
     bool should_recompute;
-    cr_phase phase; /* set by the pass itself */
+    int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
+    cr_phase phase;    /* set by the pass itself */
 };
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes

@@ -162,7 +162,8 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
                      .scratch = f->scratch,
                      .batch = batch ? batch : dummy_batch(),
                      .hooks = &f->hooks,
-                     .should_recompute = f->args.should_recompute};
+                     .should_recompute = f->args.should_recompute,
+                     .mlp_tiles = f->args.mlp_tiles};
     if (f->ulysses) {
         cr_ulysses_cut(f->ulysses, out->batch);
         out->batch = cr_ulysses_batch(f->ulysses);

@@ -39,6 +39,7 @@ typedef struct cr_fsdp_args {
     cr_reduce_dtype reduce_dtype;
     cr_reshard reshard; /* default: units after forward, never the root */
     bool should_recompute;
+    int64_t mlp_tiles; /* TiledMLP: parts of each MLP's rows; 0, 1: off */
     cr_wrap_policy wrap;
     const char *source; /* MODEL folder; NULL: random weights of `seed` */
     uint64_t seed;
