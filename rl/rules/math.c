@@ -1,66 +1,104 @@
-/* math.c -- see math.h. Numbers and texts for now: the last \boxed{..} against the ground truth. */
+/* math.c -- see math.h. */
 #include "rl/rules/math.h"
+#include "rl/rules/math_impl.h"
+#include "rl/rules/text.h"
 
-#include <math.h>
-#include <stdlib.h>
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Content of the last \boxed{..}, braces matched; NULL: none. Owned by the caller. */
-static char *last_box(const char *text)
+/* Where the answer is looked for; NULL: the think tags are not as they should be. */
+static char *region_of(const char *text, const char *prompt)
 {
-    const char *best = NULL, *p = text;
-    int depth = 1;
+    static const char open[] = "<think>", close[] = "</think>";
+    size_t n = strlen(prompt), k;
+    const char *tag = strstr(text, close), *start = text, *p;
+    char *out;
 
-    while ((p = strstr(p, "\\boxed{"))) {
-        best = p + 7;
-        p = best;
-    }
-    if (!best) return NULL;
-    for (p = best; *p; p++) {
-        depth += (*p == '{') - (*p == '}');
-        if (depth == 0) return cr_strndup(best, (size_t)(p - best));
-    }
-    return NULL;
-}
-
-static char *without_spaces(const char *text)
-{
-    char *out = cr_strdup(text), *to = out;
-
-    for (const char *p = text; *p; p++)
-        if (!strchr(" \t\n$,", *p)) *to++ = *p;
-    *to = 0;
+    while (n && prompt[n - 1] == '\n')
+        n--;
+    bool is_thinking = n >= 7 && memcmp(prompt + n - 7, open, 7) == 0;
+    if (tag && strstr(tag + 1, close)) return NULL;
+    if (strstr(!is_thinking && strncmp(text, open, 7) == 0 ? text + 7 : text, open)) return NULL;
+    if (tag) start = tag + 8;
+    for (p = start; !tag && (p = strstr(p, "\n\n")); p++)
+        start = p + 2;
+    while (isspace((unsigned char)*start))
+        start++;
+    k = strlen(start);
+    while (k && isspace((unsigned char)start[k - 1]))
+        k--;
+    out = cr_strndup(start, k);
     return out;
 }
 
-static bool is_number(const char *text, double *x)
+/* LaTeX as a whole, else what can be found in it. */
+static cri_math *read_answer(cri_question *q, const char *text)
 {
-    char *end;
+    char *clean = cri_math_clean(text);
+    cri_math *m = *clean ? cri_math_parse(q, clean) : NULL;
 
-    *x = strtod(text, &end);
-    return end != text && *end == 0 && isfinite(*x);
+    if (!m && !q->trouble && *clean) m = cri_math_find(q, text);
+    cr_free(clean);
+    return m;
+}
+
+static bool is_same_text(const char *a, const char *b)
+{
+    for (; *a || *b; a++, b++) {
+        while (*a == ' ')
+            a++;
+        while (*b == ' ')
+            b++;
+        if (*a != *b) return false;
+        if (!*a) break;
+    }
+    return true;
+}
+
+static void judge(cri_question *q, const char *region, const char *gold, cr_rule_result *out)
+{
+    char *box = cri_math_last_box(region);
+    cri_math *answer, *right;
+
+    *out = (cr_rule_result){.status = "ok"};
+    if (box && is_same_text(box, gold) && *gold) {
+        out->score = out->reward = 1;
+        cr_free(box);
+        return;
+    }
+    answer = box ? read_answer(q, box) : *region ? cri_math_find(q, region) : NULL;
+    right = read_answer(q, gold);
+    if (!right && !q->trouble && !q->is_late)
+        cr_rule_error(out, "the ground truth cannot be read as mathematics: %.100s", gold);
+    else if (!answer)
+        snprintf(out->detail, sizeof out->detail, "no answer was found in the response");
+    else if (cri_math_equal(q, right, answer) && !q->trouble && !q->is_late)
+        out->score = out->reward = 1;
+    cr_free(box);
 }
 
 void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
                   const char *ground_truth, double deadline_s, cr_rule_result *out)
 {
-    char *box = last_box(response), *a, *b;
-    double x, y;
-    bool is_right = false;
+    cri_question q = {.deadline_s = deadline_s};
+    char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END);
+    char *region = region_of(text, prompt);
 
-    (void)prompt;
-    (void)response_bytes;
-    (void)deadline_s;
-    *out = (cr_rule_result){.status = "ok"};
-    if (!box) return;
-    a = without_spaces(box);
-    b = without_spaces(ground_truth);
-    if (is_number(a, &x) && is_number(b, &y))
-        is_right = fabs(x - y) <= 5e-7 * fmax(1, fabs(y));
-    else
-        is_right = *a && strcmp(a, b) == 0;
-    out->score = out->reward = is_right;
-    cr_free(box);
-    cr_free(a);
-    cr_free(b);
+    if (!region) {
+        *out = (cr_rule_result){.status = "ok"};
+        snprintf(out->detail, sizeof out->detail, "think tags are not in their place");
+    } else {
+        q.arena = cr_arena_create(1 << 16);
+        judge(&q, region, ground_truth, out);
+        if (q.is_late) {
+            cr_rule_error(out, "the deadline passed while the answer was judged");
+            memcpy(out->status, "timeout", 8);
+        } else if (q.trouble) {
+            cr_rule_error(out, "%s", q.trouble);
+        }
+        cr_arena_destroy(q.arena);
+    }
+    cr_free(region);
+    cr_free(text);
 }

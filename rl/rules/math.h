@@ -1,4 +1,14 @@
-/* math.h -- math_rule: is the boxed answer equal to the ground truth? (rlvr.md 4.2) */
+/* math.h -- math_rule: is the answer of a response equal to the ground truth? (rlvr.md 4.2)
+ *
+ * The answer is looked for behind </think>, else in the last paragraph: the last \boxed{..}, else
+ * the last formula or number. Both sides are read as LaTeX or plain text and compared as values:
+ * numbers, roots, constants, sets, intervals, tuples, matrices, equations, expressions, words. The
+ * verdicts are those of Math-Verify (a test oracle, never a dependency) where it agrees with plain
+ * mathematics. One difference to ROLL: an answer of one paragraph counts.
+ *
+ * What is too deep, too long or too large to be judged has status "error", what takes longer than
+ * the deadline "timeout"; a response without any answer is wrong: score 0, status "ok".
+ */
 #ifndef CR_MATH_H
 #define CR_MATH_H
 
