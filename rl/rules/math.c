@@ -35,8 +35,15 @@ static char *region_of(const char *text, const char *prompt)
 /* LaTeX as a whole, else what can be found in it. */
 static cri_math *read_answer(cri_question *q, const char *text)
 {
-    char *clean = cri_math_clean(text);
-    cri_math *m = *clean ? cri_math_parse(q, clean) : NULL;
+    char *clean;
+    cri_math *m;
+
+    if (strlen(text) > CRI_MATH_MAX_BYTES) {
+        q->trouble = "the answer is too long";
+        return NULL;
+    }
+    clean = cri_math_clean(text);
+    m = *clean ? cri_math_parse(q, clean) : NULL;
 
     if (!m && !q->trouble && *clean) m = cri_math_find(q, text);
     cr_free(clean);

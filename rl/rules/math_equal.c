@@ -27,7 +27,8 @@ typedef struct segments {
 
 static bool is_same_real(long double a, long double b)
 {
-    return a == b || fabsl(a - b) <= 1e-15L * fmaxl(1, fmaxl(fabsl(a), fabsl(b)));
+    if (isinf(a) || isinf(b)) return a == b;
+    return fabsl(a - b) <= 1e-15L * fmaxl(1, fmaxl(fabsl(a), fabsl(b)));
 }
 
 static bool put(segments *s, long double low, long double high, bool low_open, bool high_open)
@@ -529,6 +530,10 @@ bool cri_math_equal(cri_question *q, const cri_math *gold_tree, const cri_math *
     if (is_gold_assignment && !is_equation(answer)) return cri_math_equal(q, last_of(gold), answer);
     if (gold->kind == CRI_REL && answer->kind == CRI_REL)
         return are_relations_equal(q, gold, answer);
+    if (gold->kind == CRI_REL && answer->kind == CRI_SET && answer->num_args == 1)
+        return cri_math_equal(q, gold, answer->arg[0]);
+    if (answer->kind == CRI_REL && gold->kind == CRI_SET && gold->num_args == 1)
+        return cri_math_equal(q, gold->arg[0], answer);
     if (gold->kind == CRI_REL || answer->kind == CRI_REL)
         return cri_sets_equal(q, gold, answer) == CRI_YES;
     if (is_collection(gold) || is_collection(answer)) return are_collections_equal(q, gold, answer);

@@ -129,7 +129,7 @@ static size_t name_bytes(const char *s)
 {
     size_t n = 0;
 
-    while (isalpha((unsigned char)s[n]))
+    while (n < 64 && isalpha((unsigned char)s[n])) /* no name is longer */
         n++;
     return n;
 }
@@ -300,9 +300,16 @@ static cri_math *text_symbol(parser *p)
         s++, n--;
     while (n && (isspace((unsigned char)s[n - 1]) || s[n - 1] == '.'))
         n--;
-    for (; k < n && (isdigit((unsigned char)s[k]) || s[k] == '.'); k++)
+    bool is_minus = n && *s == '-';
+    size_t num_points = 0;
+    for (k = is_minus; k < n && (isdigit((unsigned char)s[k]) || s[k] == '.'); k++) {
         digits += s[k] != '.';
-    if (n && k == n && digits) return leaf(p, CRI_NUM, s, n);
+        num_points += s[k] == '.';
+    }
+    if (k == n && digits && num_points < 2) {
+        cri_math *m = leaf(p, CRI_NUM, s + is_minus, n - is_minus);
+        return is_minus ? cri_math_node(p->q, CRI_NEG, 1, m, NULL) : m;
+    }
     return symbol(p, s, n);
 }
 

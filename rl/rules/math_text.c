@@ -6,6 +6,13 @@
 #include <string.h>
 #include <strings.h>
 
+enum {
+    LONGEST_RUN = 500,       /* of a calculation in free text */
+    LONGEST_FORMULA = 20000, /* in free text */
+    FARTHEST_UNIT = 1000,    /* bytes before the end */
+    MOST_UNCLOSED = 100
+};
+
 /* ---- boxes ---- */
 
 /* The } that closes what begins at p; quotes hide braces if asked. NULL: none. */
@@ -128,13 +135,16 @@ static void open_texts(char **text)
                                            "\\mbox{", "\\rm{",     "\\text {",  "\\textrm{"};
     cr_buf out = {0};
     const char *p = *text;
+    int num_unclosed = 0;
 
     while (*p) {
         size_t n = 0, k;
-        const char *s, *end;
-        for (size_t i = 0; *p == '\\' && i < CR_COUNT(commands) && !n; i++)
+        const char *s, *end = NULL;
+        for (size_t i = 0;
+             *p == '\\' && num_unclosed < MOST_UNCLOSED && i < CR_COUNT(commands) && !n; i++)
             if (strncmp(p, commands[i], strlen(commands[i])) == 0) n = strlen(commands[i]);
-        if (!n || !(end = closing(p + n, false))) {
+        if (n && !(end = closing(p + n, false))) num_unclosed++;
+        if (!end) {
             cr_buf_addc(&out, *p++);
             continue;
         }
@@ -188,7 +198,7 @@ static void cut_unit_text(char *text)
     else if (n > 2 && isdigit((unsigned char)text[n - 1]) && text[n - 2] == '^')
         n -= 2;
     if (n == 0 || text[n - 1] != '}') return;
-    for (char *p = text; p < text + n; p++)
+    for (char *p = n > FARTHEST_UNIT ? text + n - FARTHEST_UNIT : text; p < text + n; p++)
         if (*p == '\\' && (strncmp(p, "\\text", 5) == 0 || strncmp(p, "\\mathrm", 7) == 0 ||
                            strncmp(p, "\\mbox", 5) == 0 || strncmp(p, "\\mathit", 7) == 0 ||
                            strncmp(p, "\\mathbf", 7) == 0 || strncmp(p, "\\rm", 3) == 0)) {
@@ -391,7 +401,8 @@ static size_t number_at(finder *f, size_t start, size_t i)
     if (!isdigit((unsigned char)s[k]) &&
         !(s[k] == '.' && isdigit((unsigned char)s[k + 1]) && k <= i + 1))
         return 0;
-    n = strspn(s + k, "0123456789. +-*/^()");
+    for (n = 0; n < LONGEST_RUN && s[k + n] && strchr("0123456789. +-*/^()", s[k + n]);)
+        n++;
     end = k + n;
     while (end > k && !isdigit((unsigned char)s[end - 1]) && s[end - 1] != ')')
         end--;
@@ -439,8 +450,13 @@ static int by_end(const void *a, const void *b)
 
 static cri_math *read_candidate(cri_question *q, const char *s, const candidate *c)
 {
-    char *part = cr_strndup(s + c->from, c->to - c->from), *clean = cri_math_clean(part);
-    cri_math *m = *clean ? cri_math_parse(q, clean) : NULL;
+    char *part, *clean;
+    cri_math *m;
+
+    if (c->to - c->from > LONGEST_FORMULA) return NULL;
+    part = cr_strndup(s + c->from, c->to - c->from);
+    clean = cri_math_clean(part);
+    m = *clean ? cri_math_parse(q, clean) : NULL;
 
     cr_free(part);
     cr_free(clean);

@@ -21,7 +21,7 @@ __extension__ typedef __int128 i128;
 static const uint64_t prime[CRI_MATH_PRIMES] = {2305843009213693921u, 2305843009213693693u},
                       root_of_minus_1[CRI_MATH_PRIMES] = {583529827753931384u, 966685122347009555u};
 static const long double EPS = 0x1p-60L, PI = 3.14159265358979323846264338327950288L;
-enum { MAX_FACTORIAL = 20000000 };
+enum { MAX_FACTORIAL = 1000000 };
 
 static uint64_t mul_mod(uint64_t a, uint64_t b, uint64_t p)
 {
@@ -442,6 +442,26 @@ static cri_value factorial(const cri_value *a)
     return v;
 }
 
+/* n over k as a number, exact while it fits. */
+static void choose_number(cri_value *v, int64_t n, int64_t k)
+{
+    long double x = 1, exact = 1;
+
+    for (int64_t i = 1; i <= k; i++) {
+        x *= (long double)(n - k + i) / (long double)i;
+        if (exact < 1e17L) exact = rintl(exact * (long double)(n - k + i) / (long double)i);
+    }
+    if (exact < 1e17L) {
+        *v = from_int((int64_t)exact);
+        return;
+    }
+    for (int i = 0; i < CRI_MATH_POINTS; i++) {
+        v->z[i] = x;
+        v->error[i] = (long double)k * EPS * x;
+        v->is_number[i] = isfinite(x);
+    }
+}
+
 static cri_value binomial(const cri_value *n, const cri_value *k)
 {
     cri_value v, rest = add(n, k, -1), a, b, c, bottom;
@@ -452,13 +472,11 @@ static cri_value binomial(const cri_value *n, const cri_value *k)
         if (k->num < 0 || (n->num >= 0 && k->num > n->num)) return from_int(0);
         if (n->num >= 0 && few <= MAX_FACTORIAL / 2) {
             cri_value top = nothing, below = nothing;
-            long double x = 1;
             falling(&top, n->num, few);
             falling(&below, few, few);
             v = cri_value_div(&top, &below);
-            for (int64_t i = 1; i <= few && x < 1e17L; i++)
-                x = rintl(x * (long double)(n->num - few + i) / (long double)i);
-            return x < 1e17L ? from_int((int64_t)x) : v;
+            choose_number(&v, n->num, few);
+            return v;
         }
     }
     a = factorial(n);
@@ -637,14 +655,17 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
         v = from_int(0);
         x = eval(q, m->arg[0], seed);
         return add(&v, &x, -1);
+    case CRI_BINOM:
+        q->num_steps |= 255; /* long work: look at the clock */
+        return two(q, m, seed);
     case CRI_DIV:
     case CRI_POW:
-    case CRI_BINOM:
     case CRI_MOD:
         return two(q, m, seed);
     case CRI_FUNC:
         return function(q, m, seed);
     case CRI_FACT:
+        q->num_steps |= 255;
         x = eval(q, m->arg[0], seed);
         return factorial(&x);
     case CRI_ABS:
