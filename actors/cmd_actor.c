@@ -1,6 +1,7 @@
 /* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
 #include "actors/actor.h"
 #include "actors/commands.h"
+#include "mesh/flight.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -84,6 +85,18 @@ static int threads_for(const cr_layout *layout)
     return cores / widest > 1 ? cores / widest : 1;
 }
 
+/* flight/rank-NN.bin of the run: there after any kind of death. */
+static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
+{
+    char *folder = cr_path_join(a->config->output_dir, "flight"),
+         *path = cr_asprintf("%s/rank-%02d.bin", folder, world_rank);
+
+    if (cr_mkdirs(folder, err) == CR_OK) cr_note(cr_flight_open(a->world, path, err));
+    cr_free(folder);
+    cr_free(path);
+    return err->status;
+}
+
 static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
@@ -95,6 +108,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
 
     CR_TRY(cr_world_open(&world, &a->world, err));
     world_rank = cr_world_rank(a->world);
+    CR_TRY(record_flight(a, world_rank, err));
     if (cr_world_num_ranks(a->world) != a->layout.num_ranks)
         return cr_fail(err, CR_ECONFIG, "the configuration has %d actor ranks, %d were started",
                        a->layout.num_ranks, cr_world_num_ranks(a->world));

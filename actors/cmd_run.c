@@ -49,7 +49,8 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite, 
         }
         dir = err->status == CR_OK ? opendir(config->output_dir) : NULL;
         while (dir && err->status == CR_OK && (entry = readdir(dir)))
-            if (strncmp(entry->d_name, "checkpoint-", 11) == 0) {
+            if (strncmp(entry->d_name, "checkpoint-", 11) == 0 ||
+                strncmp(entry->d_name, "events.out.tfevents.", 20) == 0) {
                 char *path = cr_path_join(config->output_dir, entry->d_name);
                 cr_note(cr_remove_tree(path, err));
                 cr_free(path);
@@ -74,10 +75,14 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL;
     cr_run run = {.log_fd = -1};
+    const cr_pipeline_ops *ops =
+        config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
+    void *pipeline = NULL;
     int64_t first_step = 0;
     int lock = -1;
     cr_status status;
 
+    CR_TRY_GOTO(out, ops->open(config, &pipeline, err));
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path != NULL, err));
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
@@ -85,8 +90,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
     cr_log_line(resume_path ? "resuming" : "starting");
     if (cr_run_open(&run, config, config_path, first_step, err) == CR_OK)
-        status = config->kind == CR_PIPELINE_SFT ? cr_pipeline_sft(&run, resume_path, err)
-                                                 : cr_pipeline_rlvr(&run, resume_path, err);
+        status = ops->run(pipeline, &run, resume_path, err);
     else
         status = err->status;
     if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
@@ -100,6 +104,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
     }
 out:
+    ops->close(pipeline);
     if (lock >= 0) close(lock);
     cr_free(resume_path);
     cr_free(config_path);

@@ -65,7 +65,7 @@ static cr_status split_domains(rlvr *s, cr_err *err)
     return CR_OK;
 }
 
-static cr_status open_pipeline(rlvr *s, cr_err *err)
+static cr_status load(rlvr *s, cr_err *err)
 {
     s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
     s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
@@ -212,7 +212,7 @@ static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
     }
 }
 
-static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, cr_err *err)
+static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, cr_err *err)
 {
     cr_run *run = s->run;
     double start = cr_now_s(), at = start;
@@ -239,7 +239,8 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, cr_err *err)
         CR_TRY_GOTO(out, sync_weights(s, err));
         CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", m, err));
     }
-    if (is_last || (step > 0 && step % s->c->save_steps == 0)) CR_TRY_GOTO(out, save(s, step, err));
+    *is_saved = is_last || cr_run_should_stop(run) || (step > 0 && step % s->c->save_steps == 0);
+    if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));
     cr_metrics_set(m, cr_now_s() - start, "time/step_total");
     cr_metrics_set(
         m, (double)(rollout.num_prompt_tokens + rollout.num_response_tokens) / (cr_now_s() - start),
@@ -254,33 +255,54 @@ out:
     return err->status;
 }
 
-cr_status cr_pipeline_rlvr(cr_run *run, const char *resume_path, cr_err *err)
+static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
 {
-    rlvr s = {.run = run, .c = run->config};
-    cr_metrics m = {0};
+    rlvr *s = CR_NEW(rlvr);
 
-    CR_TRY_GOTO(out, open_pipeline(&s, err));
-    CR_TRY_GOTO(out, cr_tracker_open(run->output_dir, s.c->track_with,
-                                     s.c->tracker_log_dir ? s.c->tracker_log_dir : run->output_dir,
-                                     run->first_step, &run->tracker, err));
-    run->view = cr_view_create(run->first_step, s.c->max_steps, "critic/score/mean");
-    if (resume_path) CR_TRY_GOTO(out, resume(&s, resume_path, err));
-    for (run->step = run->first_step; run->step < s.c->max_steps && err->status == CR_OK;
+    s->c = config;
+    *out = s;
+    return load(s, err);
+}
+
+static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
+{
+    rlvr *s = pipeline;
+    cr_metrics m = {0};
+    bool is_saved = false;
+
+    s->run = run;
+    CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
+                           s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
+                           run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
+    if (resume_path) CR_TRY(resume(s, resume_path, err));
+    for (run->step = run->first_step; run->step < s->c->max_steps && err->status == CR_OK;
          run->step++) {
         cr_metrics_clear(&m);
-        CR_TRY_GOTO(out, one_step(&s, run->step, &m, err));
+        if (one_step(s, run->step, &m, &is_saved, err) == CR_OK && is_saved &&
+            run->step < s->c->max_steps - 1)
+            cr_note(cr_run_stopped(run, err));
     }
-out:
     cr_metrics_free(&m);
-    for (size_t d = 0; s.orders && d < s.c->num_rewards; d++)
-        cr_order_free(&s.orders[d]);
-    cr_learning_free(&s.learning);
-    cr_free(s.orders);
-    cr_free(s.cursors);
-    cr_free(s.num_prompts);
-    cr_dataset_free(&s.data);
-    cr_dataset_free(&s.validation);
-    cr_chat_close(s.chat);
-    cr_tokenizer_close(s.tokenizer);
     return err->status;
 }
+
+static void close_pipeline(void *pipeline)
+{
+    rlvr *s = pipeline;
+
+    if (!s) return;
+    for (size_t d = 0; s->orders && d < s->c->num_rewards; d++)
+        cr_order_free(&s->orders[d]);
+    cr_learning_free(&s->learning);
+    cr_free(s->orders);
+    cr_free(s->cursors);
+    cr_free(s->num_prompts);
+    cr_dataset_free(&s->data);
+    cr_dataset_free(&s->validation);
+    cr_chat_close(s->chat);
+    cr_tokenizer_close(s->tokenizer);
+    cr_free(s);
+}
+
+const cr_pipeline_ops cr_pipeline_rlvr = {open_pipeline, run_pipeline, close_pipeline};

@@ -150,39 +150,53 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
     for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;
          run->step++) {
         double start = cr_now_s();
-        bool is_last = run->step == s->num_steps - 1;
+        bool is_last = run->step == s->num_steps - 1, should_save;
         cr_metrics_clear(&m);
         CR_TRY_GOTO(out, train(s, run->step, &m, err));
-        if (is_last || (run->step > 0 && run->step % s->c->save_steps == 0))
-            CR_TRY_GOTO(out, save(s, run->step, err));
+        should_save = is_last || cr_run_should_stop(run) ||
+                      (run->step > 0 && run->step % s->c->save_steps == 0);
+        if (should_save) CR_TRY_GOTO(out, save(s, run->step, err));
         cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
         CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
         cr_view_step(run->view, run->step, &m, cr_now_s() - start);
         CR_TRY_GOTO(out, cr_run_watch(run, err));
+        if (should_save && !is_last) CR_TRY_GOTO(out, cr_run_stopped(run, err));
     }
 out:
-    if (err->status == CR_ESIGNAL && run->step > run->first_step) { /* what is done is kept */
-        cr_err ignored = {0};
-        if (save(s, run->step - 1, &ignored) != CR_OK)
-            cr_log(CR_LOG_WARN, "sft", "the state could not be saved: %s", ignored.msg);
-    }
     cr_metrics_free(&m);
     return err->status;
 }
 
-cr_status cr_pipeline_sft(cr_run *run, const char *resume_path, cr_err *err)
+static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
 {
-    sft s = {.run = run, .c = run->config};
+    sft *s = CR_NEW(sft);
 
-    if (load(&s, err) == CR_OK &&
-        cr_tracker_open(run->output_dir, s.c->track_with,
-                        s.c->tracker_log_dir ? s.c->tracker_log_dir : run->output_dir,
-                        run->first_step, &run->tracker, err) == CR_OK) {
-        run->view = cr_view_create(run->first_step, s.num_steps, "sft_train/loss");
-        cr_note(steps(&s, resume_path, err));
-    }
-    cr_dataset_free(&s.data);
-    cr_chat_close(s.chat);
-    cr_tokenizer_close(s.tokenizer);
-    return err->status;
+    s->c = config;
+    *out = s;
+    return load(s, err);
 }
+
+static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
+{
+    sft *s = pipeline;
+
+    s->run = run;
+    CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
+                           s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
+                           run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, s->num_steps, "sft_train/loss");
+    return steps(s, resume_path, err);
+}
+
+static void close_pipeline(void *pipeline)
+{
+    sft *s = pipeline;
+
+    if (!s) return;
+    cr_dataset_free(&s->data);
+    cr_chat_close(s->chat);
+    cr_tokenizer_close(s->tokenizer);
+    cr_free(s);
+}
+
+const cr_pipeline_ops cr_pipeline_sft = {open_pipeline, run_pipeline, close_pipeline};

@@ -1,5 +1,6 @@
 /* run.c -- see run.h. */
 #include "actors/run.h"
+#include "actors/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,11 +12,12 @@
 #include <unistd.h>
 
 static const char prefix[] = "croll:";
-static volatile sig_atomic_t caught;
+static volatile sig_atomic_t caught, num_caught;
 
 static void on_signal(int number)
 {
     caught = number;
+    num_caught++;
 }
 
 static char *word(const char *text)
@@ -52,44 +54,18 @@ static const char *exchange_url(const cr_run *run)
     return run->config->exchange_url ? run->config->exchange_url : run->server_plan.url;
 }
 
-/* One mpirun for all actor ranks. Ranks may outnumber cores and give them up when idle; nothing is
- * searched for outside this host, which makes the start fast. */
+/* One mpirun for all actor ranks. */
 static cr_status start_actors(cr_run *run, cr_err *err)
 {
-    char ranks[16];
-    char *argv[] = {word("mpirun"),
-                    word("--oversubscribe"),
-                    word("--bind-to"),
-                    word("none"),
-                    word("--mca"),
-                    word("mpi_yield_when_idle"),
-                    word("1"),
-                    word("--mca"),
-                    word("btl"),
-                    word("self,vader"),
-                    word("--mca"),
-                    word("btl_vader_single_copy_mechanism"),
-                    word("none"),
-                    word("--mca"),
-                    word("pml"),
-                    word("ob1"),
-                    word("--mca"),
-                    word("plm"),
-                    word("isolated"),
-                    word("-n"),
-                    ranks,
-                    word(self_path()),
-                    word("actor"),
-                    run->config_path,
-                    word("--exchange"),
-                    word(exchange_url(run)),
-                    word("--prefix"),
-                    word(prefix),
-                    NULL};
+    char *argv[CR_MPIRUN_WORDS + 8];
+    const char *const words[] = {self_path(),  "actor",           run->config_path,
+                                 "--exchange", exchange_url(run), "--prefix",
+                                 prefix};
+    size_t num = cr_mpirun_words(argv, run->layout.num_ranks);
 
-    snprintf(ranks, sizeof ranks, "%d", run->layout.num_ranks);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    for (size_t i = 0; i < CR_COUNT(words); i++)
+        argv[num + i] = word(words[i]);
+    argv[num + CR_COUNT(words)] = NULL;
     return cr_child_start(&run->actors, "the actors", argv, true, err);
 }
 
@@ -260,9 +236,15 @@ static cr_status check_lives(cr_run *run, cr_err *err)
 
 cr_status cr_run_watch(cr_run *run, cr_err *err)
 {
-    if (caught)
-        return cr_fail(err, CR_ESIGNAL, "stopped by signal %d in step %lld", (int)caught,
+    if (num_caught > 1)
+        return cr_fail(err, CR_ESIGNAL, "stopped at once by signal %d in step %lld", (int)caught,
                        (long long)run->step);
+    if (num_caught && !run->has_said_stop) {
+        cr_log(CR_LOG_WARN, "run",
+               "signal %d: step %lld is finished and saved first (once more: stop at once)",
+               (int)caught, (long long)run->step);
+        run->has_said_stop = true;
+    }
     CR_TRY(check_actors(run, err));
     for (size_t i = 0; i < run->num_rewards; i++) {
         cr_reward_child *r = &run->rewards[i];
@@ -280,6 +262,21 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
         CR_TRY(start_server(run, err));
     }
     return check_lives(run, err);
+}
+
+bool cr_run_should_stop(const cr_run *run)
+{
+    (void)run;
+    return num_caught > 0;
+}
+
+cr_status cr_run_stopped(cr_run *run, cr_err *err)
+{
+    if (!num_caught) return CR_OK;
+    return cr_fail(err, CR_ESIGNAL,
+                   "stopped by signal %d after step %lld, which is saved "
+                   "(resume_from_checkpoint=true goes on)",
+                   (int)caught, (long long)run->step);
 }
 
 /* ---- commands ---- */

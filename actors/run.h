@@ -43,6 +43,7 @@ typedef struct cr_run {
     } * lives;
     double looked_s;
     int64_t num_requests;
+    bool has_said_stop; /* that it will end with this step */
     cr_tracker *tracker;
     cr_view *view;
     int log_fd;
@@ -54,8 +55,13 @@ CR_MUST cr_status cr_run_open(cr_run *run, const cr_config *config, const char *
 /* End everything; how: what the run ended with (shown when it is a failure). */
 void cr_run_close(cr_run *run);
 
-/* Look after the children; fails when the run cannot go on. Called by every wait below. */
+/* Look after the children; fails when the run cannot go on, and at the second signal. Called by every
+ * wait below. */
 CR_MUST cr_status cr_run_watch(cr_run *run, cr_err *err);
+/* A signal has come: save at the end of this step, then call cr_run_stopped, which ends the run
+ * (CR_ESIGNAL) if one has come. */
+bool cr_run_should_stop(const cr_run *run);
+CR_MUST cr_status cr_run_stopped(cr_run *run, cr_err *err);
 
 /* Send a command to one rank of a role. request: where its reply will lie. */
 typedef struct cr_request {
