@@ -39,24 +39,33 @@ static cr_status cut_loss_fn(void *ctx, const float *log_prob, const float *entr
     return CR_OK;
 }
 
+/* Parameters come unit by unit; they are kept in the order of the model. */
 static cr_status cut_keep(void *ctx, const cr_param *param, const float *grad, cr_err *e)
 {
     cut_result *r = ctx;
-    size_t old = r->num_grad * sizeof(float), bytes = (size_t)param->num_elems * sizeof(float);
+    size_t at = 0;
 
     (void)e;
-    r->grad = cr_realloc(r->grad, old, old + bytes);
-    memcpy(r->grad + r->num_grad, grad, bytes);
-    r->num_grad += (size_t)param->num_elems;
+    if (!r->grad) {
+        for (size_t i = 0; i < r->model->num_params; i++)
+            r->num_grad += (size_t)r->model->params[i]->num_elems;
+        r->grad = CR_NEW_ARRAY(float, r->num_grad);
+        for (size_t i = 0; i < r->num_grad; i++)
+            r->grad[i] = NAN;
+    }
+    for (size_t i = 0; r->model->params[i] != param; i++)
+        at += (size_t)r->model->params[i]->num_elems;
+    memcpy(r->grad + at, grad, (size_t)param->num_elems * sizeof(float));
     return CR_OK;
 }
 
-/* Forward and backward over all sequences, dealt to the dp ranks in turn. */
+/* Forward and backward over all samples, dealt to the dp ranks in turn. */
 static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
 {
     cr_group *dp = f->mesh->group[CR_AXIS_DP];
-    int ranks = cr_group_num_ranks(dp), next = cr_group_rank(dp);
-    int64_t mine = (NUM_SEQS - next + ranks - 1) / ranks, most;
+    int ranks = cr_group_num_ranks(dp), next = cr_group_rank(dp), pack = c->pack ? c->pack : 1,
+        num = (NUM_SEQS + pack - 1) / pack;
+    int64_t mine = (num - next + ranks - 1) / ranks, most;
     cut_batch *x = CR_NEW(cut_batch);
     cut_loss l = {c, x, r, 0};
     double norm;
@@ -66,10 +75,12 @@ static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
     OK(cr_fsdp_agree_num(f, (mine + c->micro - 1) / c->micro, &most, &err));
     for (int64_t m = 0; m < most; m++) {
         x->b = (cr_batch){0};
-        for (int k = 0; k < c->micro && next < NUM_SEQS; k++, next += ranks)
-            cut_append(c, x, next);
+        for (int k = 0; k < c->micro && next < num; k++, next += ranks)
+            for (int s = next * pack; s < (next + 1) * pack && s < NUM_SEQS; s++)
+                cut_append(c, x, s);
         OK(cr_fsdp_backward(f, x->b.num_seqs ? &x->b : NULL, cut_loss_fn, &l, &err));
     }
+    cr_free(x);
     OK(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &r->loss, 1, &err));
     OK(cr_fsdp_visit_grads(f, cut_keep, r, &norm, &err));
 }
@@ -81,6 +92,10 @@ static cut_result cut_run(const cut *c, int first)
                          .param_dtype = c->dtype,
                          .reshard = c->reshard,
                          .should_recompute = c->is_recomputed,
+                         .mlp_tiles = c->num_tiles,
+                         .is_offloaded = c->is_offloaded,
+                         .is_reduced_once = c->is_reduced_once,
+                         .wrap = c->wrap,
                          .seed = 11};
     int ranks[64], fsdp = c->fsdp ? c->fsdp : c->ranks;
     cut_result r = {0};
@@ -100,7 +115,9 @@ static cut_result cut_run(const cut *c, int first)
     OK(cr_mesh_shape_init(&shape, c->ranks, fsdp, c->ulysses, 1, 0, &err));
     OK(cr_mesh_create(world, "cut", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
+    r.model = model;
     cut_pass(c, f, &r);
+    r.model = NULL;
     r.stats = cr_fsdp_get_stats(f);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);

@@ -20,17 +20,21 @@ static int me;
 
 typedef struct cut {
     int ranks, fsdp, ulysses; /* fsdp 0: all of them */
-    int micro;                /* sequences of one forward */
+    int micro;                /* samples of one forward */
+    int pack;                 /* sequences of a sample; 0: 1 */
     int heads, kv_heads;
     bool is_recomputed, has_bias;
     cr_reshard reshard;
     cr_dtype dtype;
     int num_tiles;
     int shortest; /* sequence */
+    bool is_moe, is_offloaded, is_reduced_once;
+    cr_wrap_policy wrap;
 } cut;
 
 typedef struct cut_result {
-    float *grad; /* all parameters one after another; on rank 0 of the cut */
+    const cr_model *model; /* while it runs */
+    float *grad;           /* all parameters one after another; on rank 0 of the cut */
     size_t num_grad;
     double loss;                                     /* of all ranks */
     float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was told; else NaN */
@@ -39,18 +43,23 @@ typedef struct cut_result {
 
 static cr_model *cut_model(const cut *c)
 {
-    const char *type = c->has_bias ? "qwen2" : "qwen3", *cls = c->has_bias ? "Qwen2" : "Qwen3";
-    char text[700];
+    const char *type = c->is_moe ? "qwen3_moe" : c->has_bias ? "qwen2" : "qwen3";
+    const char *cls = c->is_moe ? "Qwen3Moe" : c->has_bias ? "Qwen2" : "Qwen3";
+    char text[900];
     json_t *json;
     cr_model *model;
 
     snprintf(text, sizeof text,
              "{\"architectures\":[\"%sForCausalLM\"],\"model_type\":\"%s\",\"vocab_size\":%d,"
              "\"hidden_size\":32,\"intermediate_size\":44,\"num_hidden_layers\":2,"
-             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d%s,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d%s%s,"
              "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
              "\"initializer_range\":0.1,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\"}",
-             cls, type, VOCAB, c->heads, c->kv_heads, c->has_bias ? "" : ",\"head_dim\":8");
+             cls, type, VOCAB, c->heads, c->kv_heads, c->has_bias ? "" : ",\"head_dim\":8",
+             c->is_moe
+                 ? ",\"num_experts\":5,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
+                   "\"norm_topk_prob\":true"
+                 : "");
     OK(cr_json_parse(text, strlen(text), "config", &json, &err));
     OK(cr_model_build(json, NULL, &model, &err));
     json_decref(json);
