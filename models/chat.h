@@ -1,8 +1,17 @@
 /* chat.h -- messages to the text that a chat model expects (models.md 5.5, rlvr.md 5.2).
  *
- * The checkpoint's own template (chat_template.jinja, or chat_template of tokenizer_config.json)
- * decides; ROLL's template names stand for fixed forms. A template that croll cannot follow is an
- * error, never a guess. A cr_chat is read-only after opening.
+ * The checkpoint's own template (chat_template.jinja, or chat_template of tokenizer_config.json, one
+ * or several by name) decides; jinja.h interprets it. The text is that of Transformers'
+ * apply_chat_template. ROLL's template names stand for:
+ *
+ *     native, qwen2_5     the checkpoint's own
+ *     qwen3               the same with enable_thinking true; native_nonthinking: false
+ *     longcot_V3          the same, then "<think>" and a newline
+ *     chatml, empty       fixed ChatML turns, with no system turn of their own; empty: one user turn
+ *
+ * A template that croll cannot follow is an error, never a guess; a template that refuses the messages
+ * (raise_exception) is an error with its words. Errors of the template itself come with the first
+ * rendering that needs it. A cr_chat is read-only after opening: any number of threads may render.
  */
 #ifndef CR_CHAT_H
 #define CR_CHAT_H
@@ -17,5 +26,10 @@ void cr_chat_close(cr_chat *chat); /* accepts NULL */
 CR_MUST cr_status cr_chat_render(const cr_chat *chat, const char *template_name,
                                  const json_t *messages, bool add_generation_prompt, cr_buf *out,
                                  cr_err *err);
+/* The same with more variables for the template: an object, e.g. tools, documents, enable_thinking;
+ * NULL: none. With tools a checkpoint's template named tool_use is taken, if there is one. */
+CR_MUST cr_status cr_chat_render_with(const cr_chat *chat, const char *template_name,
+                                      const json_t *messages, const json_t *vars,
+                                      bool add_generation_prompt, cr_buf *out, cr_err *err);
 
 #endif
