@@ -413,7 +413,8 @@ static void cache_gives_the_bits_of_a_packed_forward(void **state)
 
 static void head_and_its_gradient(void **state)
 {
-    static const int64_t shape[][3] = {{3, 16, 7}, {100, 24, 512}, {7, 33, 1300}}; /* R, h, V */
+    static const int64_t shape[][3] = {
+        {3, 16, 7}, {100, 24, 512}, {7, 33, 1300}, {3, 8, 151936}}; /* R, h, V (C35) */
 
     (void)state;
     for (size_t s = 0; s < CR_COUNT(shape); s++)

@@ -169,7 +169,9 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
             int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
             const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * bytes;
             gemm_out to_z = {z, CR_F32, TILE, false, NULL, NULL, 0, CR_F32};
-            gemm_out to_dx = {dx + r0 * k, CR_F32, k, true, NULL, NULL, 0, CR_F32};
+            float *here =
+                dx + r0 * k; /* a tile's sum begins at 0: 152k terms one by one lose 5 bits */
+            gemm_out to_dx = {here, CR_F32, k, false, NULL, here, k, CR_F32};
             uint32_t *dzu = dz;
             CR_V(pack_a)(w->dtype, x, k, rows, k, xu);
             CR_V(gemm)
