@@ -9,8 +9,8 @@
 
 #include "actors/heartbeat.h"
 #include "actors/roles.h"
+#include "actors/strategy_args.h"
 #include "exchange/record.h"
-#include "strategies/strategies.h"
 
 typedef struct cr_actor {
     const cr_config *config;
@@ -44,8 +44,5 @@ CR_MUST cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err
 void cr_generator_close(cr_generator *g); /* accepts NULL */
 CR_MUST cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
                                      cr_record *reply, cr_err *err);
-
-cr_dtype cr_dtype_of(const char *name); /* "bf16" or "fp32" */
-cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 
 #endif

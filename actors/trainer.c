@@ -30,39 +30,15 @@ typedef struct samples {
     const float *old, *ref, *infer, *advantages, *mask, *final, *scores, *weights;
 } samples;
 
-cr_dtype cr_dtype_of(const char *name)
-{
-    return strcmp(name, "bf16") == 0 ? CR_BF16 : CR_F32;
-}
-
-cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
-{
-    return (cr_wrap_policy){w->num_wrap_classes ? (const char *const *)w->wrap_classes : NULL,
-                            w->num_wrap_classes, w->wrap_embeddings, w->wrap_lm_output};
-}
-
 cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
 {
     const cr_worker_config *w = a->ranks->worker;
     cr_trainer *t = CR_NEW(cr_trainer);
-    cr_fsdp_args args = {.is_train = a->role == CR_ROLE_TRAIN,
-                         .param_dtype = cr_dtype_of(w->dtype),
-                         .reduce_dtype =
-                             strcmp(w->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
-                         .reshard = w->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
-                                    : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
-                                                                 : CR_RESHARD_NEVER,
-                         .should_recompute = w->should_recompute,
-                         .mlp_tiles = w->mlp_tiles,
-                         .wrap = cr_wrap_policy_of(w),
-                         .source = w->model_path,
-                         .seed = (uint64_t)a->config->seed,
-                         .beta1 = w->adam_beta1,
-                         .beta2 = w->adam_beta2,
-                         .eps = 1e-8,
-                         .weight_decay = w->weight_decay,
-                         .max_grad_norm = a->config->algorithm.max_grad_norm};
+    cr_fsdp_args args = cr_fsdp_args_of(w, a->role == CR_ROLE_TRAIN);
 
+    args.source = w->model_path;
+    args.seed = (uint64_t)a->config->seed;
+    args.max_grad_norm = a->config->algorithm.max_grad_norm;
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;

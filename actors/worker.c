@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- worker keys ---- */
 
@@ -104,20 +105,10 @@ out:
 
 static cr_status open_units(cr_worker *w, cr_err *err)
 {
-    const cr_worker_config *k = w->keys;
-    cr_fsdp_args args = {.is_train = w->kind == CR_WORKER_TRAIN,
-                         .param_dtype = w->dtype,
-                         .reduce_dtype =
-                             strcmp(k->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
-                         .reshard = k->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
-                                    : k->reshard_after_forward   ? CR_RESHARD_ALWAYS
-                                                                 : CR_RESHARD_NEVER,
-                         .should_recompute = k->should_recompute,
-                         .mlp_tiles = k->mlp_tiles,
-                         .wrap = {k->num_wrap_classes ? (const char *const *)k->wrap_classes : NULL,
-                                  k->num_wrap_classes, k->wrap_embeddings, k->wrap_lm_output},
-                         .source = w->folder};
+    cr_fsdp_args args = cr_fsdp_args_of(w->keys, w->kind == CR_WORKER_TRAIN);
 
+    args.param_dtype = w->dtype;
+    args.source = w->folder;
     return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
 }
 
@@ -142,6 +133,8 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
 {
     if (err->status != CR_OK) {
         if (w->world) cr_world_fail(w->world, err);
+        if (w->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
+            nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
         code = w->rank == 0 ? cr_command_fail(command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);

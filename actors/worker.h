@@ -17,9 +17,9 @@
 
 #include "actors/encoder.h"
 #include "actors/lines.h"
+#include "actors/strategy_args.h"
 #include "base/args.h"
 #include "configs/configs.h"
-#include "strategies/strategies.h"
 
 typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_GENERATE, CR_WORKER_TRAIN } cr_worker_kind;
 

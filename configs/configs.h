@@ -30,11 +30,14 @@ typedef struct cr_worker_config {
     char *freeze_module_prefix; /* or NULL */
     bool should_recompute;
     int64_t ulysses_size, fsdp_size;
-    int64_t mlp_tiles;         /* tiled_num_shards if apply_tiled_mlp, else 0 */
-    int reshard_after_forward; /* -1: default (null), 0, 1 */
-    bool wrap_embeddings, wrap_lm_output, save_only_model;
-    char **wrap_classes;
-    size_t num_wrap_classes; /* 0: the model's own */
+    int64_t mlp_tiles;                  /* tiled_num_shards if apply_tiled_mlp, else 0 */
+    int reshard_after_forward;          /* -1: default (null), 0, 1 */
+    int reshard_ranks;                  /* a whole number was given; 0: none */
+    bool is_offloaded, is_reduced_once; /* reduce_scatter_during_grad_accumulation: false */
+    bool wrap_embeddings, wrap_lm_output, wrap_nested, save_only_model;
+    char **wrap_classes, **wrap_modules, **moe_experts;
+    size_t num_wrap_classes, num_wrap_modules, num_moe_experts; /* 0: the model's own; none */
+    int64_t wrap_min_params;
     double learning_rate, weight_decay, adam_beta1, adam_beta2, warmup_ratio;
     char *lr_scheduler_type;
     int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps,

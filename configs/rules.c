@@ -84,12 +84,24 @@ static void check_ulysses(const cr_worker_config *w, const cr_node *block, cr_di
         check_heads(w, n->place, d);
 }
 
+static void check_reshard(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d)
+{
+    const cr_node *n = cr_node_at(block, "strategy_args.strategy_config.reshard_after_forward");
+    int64_t W = w->num_devices, F = w->fsdp_size <= 1 || w->fsdp_size >= W ? W : w->fsdp_size;
+
+    if (n && W > 0 && w->reshard_ranks > 1 && F % w->reshard_ranks != 0)
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "U8: reshard_after_forward %d does not divide the %lld ranks of a shard group",
+                    w->reshard_ranks, (long long)F);
+}
+
 void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d)
 {
     const cr_node *n = cr_node_at(block, "strategy_args.strategy_config.fsdp_size");
     int64_t devices = w->num_devices, size = w->fsdp_size;
     char divisors[160];
 
+    check_reshard(w, block, d);
     check_ulysses(w, block, d);
     if (!n || devices == 0 || size <= 1 || size >= devices || devices % size == 0) return;
     list_divisors(devices, divisors);

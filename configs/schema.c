@@ -316,8 +316,8 @@ const cri_key cri_keys[] = {
     {"fsdp2", "param_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "master_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "reduce_dtype", CRI_DTYPE, "float32", NULL, CRI_HAVE},
-    B("fsdp2", "reshard_after_forward", NULL),
-    LATER("fsdp2", "offload_policy", CRI_BOOL, "false"),
+    {"fsdp2", "reshard_after_forward", CRI_ANY, NULL, NULL, CRI_HAVE}, /* true, false, a number */
+    B("fsdp2", "offload_policy", "false"),
     B("fsdp2", "reduce_scatter_during_grad_accumulation", "true"),
     K("fsdp2", "wrap_policy", "wrap_policy"),
     LATER("fsdp2", "ep_size", CRI_INT, "1"),
@@ -333,7 +333,10 @@ const cri_key cri_keys[] = {
     {"wrap_policy", "transformer_layer_cls_to_wrap", CRI_TEXTS, NULL, NULL, CRI_HAVE},
     B("wrap_policy", "wrap_embeddings", "false"),
     B("wrap_policy", "wrap_lm_output", "false"),
-    LATER("wrap_policy", "moe_experts", CRI_TEXTS, NULL),
+    {"wrap_policy", "moe_experts", CRI_TEXTS, NULL, NULL, CRI_HAVE},
+    {"wrap_policy", "modules", CRI_TEXTS, NULL, NULL, CRI_HAVE}, /* croll's own from here */
+    I("wrap_policy", "min_num_params", "0", "0"),
+    B("wrap_policy", "nested", "false"),
 
     /* ---- reward blocks: a worker block and these ---- */
     T("reward", "code_url", NULL),

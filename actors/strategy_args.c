@@ -1,0 +1,50 @@
+/* strategy_args.c -- see strategy_args.h. */
+#include "actors/strategy_args.h"
+
+#include <string.h>
+
+cr_dtype cr_dtype_of(const char *name)
+{
+    return strcmp(name, "bf16") == 0 ? CR_BF16 : CR_F32;
+}
+
+static const char *const *classes_of(char **names, size_t num)
+{
+    return num ? (const char *const *)names : NULL;
+}
+
+cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
+{
+    return (cr_wrap_policy){.classes = classes_of(w->wrap_classes, w->num_wrap_classes),
+                            .num_classes = w->num_wrap_classes,
+                            .should_wrap_embeddings = w->wrap_embeddings,
+                            .should_wrap_lm_output = w->wrap_lm_output,
+                            .is_nested = w->wrap_nested,
+                            .modules = classes_of(w->wrap_modules, w->num_wrap_modules),
+                            .num_modules = w->num_wrap_modules,
+                            .min_elems = w->wrap_min_params,
+                            .expert_classes = classes_of(w->moe_experts, w->num_moe_experts),
+                            .num_expert_classes = w->num_moe_experts};
+}
+
+cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
+{
+    return (cr_fsdp_args){.is_train = is_train,
+                          .param_dtype = cr_dtype_of(w->dtype),
+                          .master_dtype = cr_dtype_of(w->master_dtype),
+                          .reduce_dtype =
+                              strcmp(w->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
+                          .reshard = w->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
+                                     : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
+                                                                  : CR_RESHARD_NEVER,
+                          .reshard_ranks = w->reshard_ranks,
+                          .is_reduced_once = w->is_reduced_once,
+                          .is_offloaded = w->is_offloaded,
+                          .should_recompute = w->should_recompute,
+                          .mlp_tiles = w->mlp_tiles,
+                          .wrap = cr_wrap_policy_of(w),
+                          .beta1 = w->adam_beta1,
+                          .beta2 = w->adam_beta2,
+                          .eps = 1e-8,
+                          .weight_decay = w->weight_decay};
+}

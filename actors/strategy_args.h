@@ -1,0 +1,14 @@
+/* strategy_args.h -- from the keys of a worker block to what strategies/ takes. Pure functions; the
+ * results borrow the config's texts. */
+#ifndef CR_STRATEGY_ARGS_H
+#define CR_STRATEGY_ARGS_H
+
+#include "configs/configs.h"
+#include "strategies/strategies.h"
+
+cr_dtype cr_dtype_of(const char *name); /* "bf16" or "fp32" */
+cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
+/* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
+cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);
+
+#endif
