@@ -1,5 +1,8 @@
 /* cmd_grad.c -- croll grad: the full gradient of the cross entropy of given lines (reference/cli.md 2).
  *
+ * With an auxiliary loss of routers, each micro-batch adds it over its own tokens with its share of all
+ * label tokens as weight: that part does depend on the cut.
+ *
  * The loss is summed over all label tokens of all lines and divided by their number, so it has to
  * know all lines before the first backward; how they are dealt to ranks and cut into micro-batches
  * changes nothing but the order of float32 sums. Rank 0 reads and writes; the others get the lines.
@@ -121,11 +124,16 @@ static cr_status run_lines(job *j, cr_err *err)
 
     CR_TRY(cr_fsdp_agree_num(w->fsdp, (int64_t)((mine + step - 1) / step), &num, err));
     for (int64_t m = 0; m < num; m++) {
+        int64_t labels = 0;
         cr_packed_clear(&j->packed);
         for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks)
-            cr_packed_add(&j->packed, &j->line[next]);
+            labels += cr_packed_add(&j->packed, &j->line[next]);
+        w->model->aux_weight =
+            cr_aux_weight(w->model, w->keys, (double)labels / (double)j->num_labels);
         CR_TRY(cr_fsdp_backward(w->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
                                 cross_entropy, j, err));
+        j->loss +=
+            (double)w->model->aux_weight * (double)j->num_labels * cr_model_aux_loss(w->model);
     }
     CR_TRY(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &j->loss, 1, err));
     j->loss /= (double)j->num_labels;

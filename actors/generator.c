@@ -49,6 +49,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
                                         (int)c->train.ulysses_size, 1, 0, err));
     CR_TRY_GOTO(out, cr_replica_create(a->model, a->dev, &wrap, sender.num_fsdp,
                                        cr_dtype_of(w->dtype), &g->replica, err));
+    cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
     cr_engine_set_tokenizer(g->engine, g->tokenizer);
 out:

@@ -48,3 +48,17 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .eps = 1e-8,
                           .weight_decay = w->weight_decay};
 }
+
+void cr_experts_set(cr_model *model, const cr_worker_config *keys)
+{
+    model->skips_idle_experts = !keys || !keys->apply_expert_patch;
+}
+
+float cr_aux_weight(const cr_model *model, const cr_worker_config *keys, double share)
+{
+    const cr_model_config *c = &model->config;
+    double factor = keys->moe_aux_loss_coef;
+
+    if (factor < 0) factor = c->wants_aux_loss ? (double)c->router_aux_loss_coef : 0;
+    return c->num_experts ? (float)(factor * share) : 0;
+}

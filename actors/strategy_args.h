@@ -10,5 +10,11 @@ cr_dtype cr_dtype_of(const char *name); /* "bf16" or "fp32" */
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 /* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);
+/* apply_expert_patch: which experts the model calls. keys NULL: the model runs whole on one rank and has
+ * no collectives to match. */
+void cr_experts_set(cr_model *model, const cr_worker_config *keys);
+/* Weight of the routers' auxiliary loss of a micro-batch with this share of the loss's tokens: the
+ * factor is moe_aux_loss_coef, or config.json's own if that asks for router logits. */
+float cr_aux_weight(const cr_model *model, const cr_worker_config *keys, double share);
 
 #endif

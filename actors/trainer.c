@@ -42,6 +42,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;
+    cr_experts_set(a->model, w);
     if ((!t->is_train || cr_model_freeze(a->model, w->freeze_module_prefix, err) == CR_OK))
         cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
     if (err->status == CR_OK)
@@ -354,6 +355,16 @@ static cr_loss_config loss_config(const cr_config *c)
     return l;
 }
 
+/* Each rank of a ulysses group derives the loss over its part of the tokens. */
+static float aux_weight(const step *p)
+{
+    const cr_trainer *t = p->t;
+    double parts = p->all.tokens * t->a->mesh->shape.num_ulysses;
+
+    if (p->num == 0 || !(parts > 0)) return 0;
+    return cr_aux_weight(t->a->model, t->a->ranks->worker, (double)t->start[p->num] / parts);
+}
+
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
 static cr_status update(step *p, int32_t mini, double lr, cr_update *result, cr_err *err)
 {
@@ -370,8 +381,10 @@ static cr_status update(step *p, int32_t mini, double lr, cr_update *result, cr_
         p->num = first >= num ? 0 : num - first < per ? num - first : per;
         p->order = mine + first;
         cr_batch batch = pack(t, p->s, p->order, p->num);
+        t->a->model->aux_weight = aux_weight(p);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
                                           p->is_sft ? sft_loss : rl_loss, p, err));
+        p->sum.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
     }
     CR_TRY_GOTO(out, cr_fsdp_update(t->f, lr, result, err));
 out:

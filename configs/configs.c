@@ -224,6 +224,11 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
         if (n && n->kind != CR_NODE_NULL)
             *lists[i].texts = texts_of(wrap, lists[i].key, lists[i].num);
     }
+    w->apply_expert_patch = flag_of(config, "apply_expert_patch");
+    if (w->num_moe_experts && !w->apply_expert_patch && w->num_devices > 1)
+        cr_diagnose(d, CR_WARNING, cr_node_get(wrap, "moe_experts")->place,
+                    "moe_experts: experts without tokens are not gathered, so ranks that route "
+                    "differently stop with an error (apply_expert_patch: true calls every expert)");
     given = dtype_of(config, "param_dtype", NULL, d);
     if (given) {
         cr_free(w->dtype);
@@ -273,6 +278,7 @@ static void bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker
     w->dtype = dtype_of(model, "dtype", "bf16", d);
     w->should_recompute = is_train && !flag_of(model, "disable_gradient_checkpointing");
     w->freeze_module_prefix = text_of(model, "freeze_module_prefix");
+    w->moe_aux_loss_coef = real_of(model, "moe_aux_loss_coef", -1);
     w->ulysses_size = int_of(model, "ulysses_size", 1);
     w->learning_rate = real_of(training, "learning_rate", 5e-5);
     w->lr_scheduler_type = text_of(training, "lr_scheduler_type");
