@@ -26,17 +26,18 @@ extern "C" {
 /* ---- errors ---- */
 
 /* Name, exit code of the command that ends with it, meaning. */
-#define CR_STATUSES(X)                          \
-    X(CR_OK, 0, "no error")                     \
-    X(CR_EUSAGE, 2, "wrong usage")              \
-    X(CR_ECONFIG, 2, "wrong configuration")     \
-    X(CR_EFORMAT, 2, "malformed input")         \
-    X(CR_EARG, 2, "argument out of range")      \
-    X(CR_EABSENT, 2, "not available")           \
-    X(CR_EIO, 1, "input or output failed")      \
-    X(CR_EPEER, 1, "another process failed")    \
-    X(CR_ENUMERIC, 1, "a number is not finite") \
-    X(CR_ETIMEOUT, 3, "a deadline passed")      \
+#define CR_STATUSES(X)                              \
+    X(CR_OK, 0, "no error")                         \
+    X(CR_EUSAGE, 2, "wrong usage")                  \
+    X(CR_ECONFIG, 2, "wrong configuration")         \
+    X(CR_EFORMAT, 2, "malformed input")             \
+    X(CR_EARG, 2, "argument out of range")          \
+    X(CR_EABSENT, 2, "not available")               \
+    X(CR_EIO, 1, "input or output failed")          \
+    X(CR_EPEER, 1, "another process failed")        \
+    X(CR_ENUMERIC, 1, "a number is not finite")     \
+    X(CR_ETIMEOUT, 3, "a deadline passed")          \
+    X(CR_EDIVERGED, 3, "ranks do different things") \
     X(CR_ESIGNAL, 130, "stopped by a signal")
 
 typedef enum cr_status {

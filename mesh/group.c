@@ -175,11 +175,13 @@ static cr_status check_failed(cr_group *g, const char *what, const bool *is_miss
     for (int r = 0; r < g->num_ranks; r++) {
         cri_board *b = is_missing[r] ? board_of(g->world, g->world_ranks[r]) : NULL;
 
-        if (b && atomic_load(&b->has_failed)) {
+        uint32_t status = b ? atomic_load(&b->has_failed) : 0;
+
+        if (status) {
             char text[400];
-            snprintf(text, sizeof text, "%s: rank %d failed: %.200s", what, g->world_ranks[r],
+            snprintf(text, sizeof text, "%s: rank %d failed: %.239s", what, g->world_ranks[r],
                      b->failure);
-            return fail_group(g, CR_EPEER, text, err);
+            return fail_group(g, status == CR_EDIVERGED ? CR_EDIVERGED : CR_EPEER, text, err);
         }
     }
     return CR_OK;
@@ -224,7 +226,7 @@ static cr_status compare(cr_group *g, const cri_entry *mine, const cri_entry *th
                  g->name, mine->sequence, g->world->rank, cr_coll_name((cr_coll)mine->coll),
                  mine->name, g->world_ranks[rank], cr_coll_name((cr_coll)theirs->coll),
                  theirs->name);
-    return fail_group(g, CR_EPEER, text, err);
+    return fail_group(g, CR_EDIVERGED, text, err);
 }
 
 static void board_enter(cr_group *g, const cri_entry *e)

@@ -7,7 +7,7 @@
  * A group is an ordered set of world ranks that communicate; collectives.h works on it. Each group
  * has its own sequence of collectives, and every rank of the group must call the same ones in the
  * same order: each rank publishes (sequence, kind, name, bytes) before it waits, so
- *     - a rank that does something else is CR_EPEER at once, naming both ranks and both calls;
+ *     - a rank that does something else is CR_EDIVERGED at once, naming both ranks and both calls;
  *     - a wait past the world's deadline is CR_ETIMEOUT, naming who is missing and what it did last.
  * After such a failure the group must not be used again; leave the process with a non-zero exit
  * code (mpirun then ends the others).

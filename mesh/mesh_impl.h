@@ -54,7 +54,7 @@ typedef struct cri_round { /* one outstanding meeting over MPI */
 
 /* Who is where, in the host's window. Written by its rank only; readers accept a torn text. */
 typedef struct cri_board {
-    _Atomic uint32_t has_failed;
+    _Atomic uint32_t has_failed; /* 0, or its cr_status */
     uint32_t sequence, coll;
     uint32_t is_inside; /* in the collective, or after it */
     double since_s;

@@ -272,7 +272,7 @@ void cr_world_fail(cr_world *world, const cr_err *err)
     world->is_broken = true;
     snprintf(world->own_board->failure, sizeof world->own_board->failure, "%.*s",
              (int)sizeof world->own_board->failure - 1, err->msg);
-    atomic_store(&world->own_board->has_failed, 1);
+    atomic_store(&world->own_board->has_failed, (uint32_t)err->status);
 }
 
 cr_world_kind cr_world_get_kind(const cr_world *world)

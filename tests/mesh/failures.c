@@ -58,18 +58,18 @@ static void test_mismatch(void)
     OK(cr_gather_create(g, 2, 1024, &gather, &err));
     OK(cr_gather_begin(gather, 0, world->rank ? "experts.1" : "experts.0", 512, &part, &err));
     OK(cr_gather_publish(gather, 0, &err));
-    expect(cr_gather_wait(gather, 0, &whole, &e), &e, CR_EPEER,
+    expect(cr_gather_wait(gather, 0, &whole, &e), &e, CR_EDIVERGED,
            WORDS("all_gather experts.0", "all_gather experts.1", "rank 0", "rank 1", "fsdp"));
     CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
     g = fresh("sizes");
     e = (cr_err){0};
-    expect(cr_all_reduce_f64(g, "norm", CR_OP_SUM, x, world->rank ? 2 : 1, &e), &e, CR_EPEER,
+    expect(cr_all_reduce_f64(g, "norm", CR_OP_SUM, x, world->rank ? 2 : 1, &e), &e, CR_EDIVERGED,
            WORDS("all_reduce norm", "rank 0 has", "rank 1 has", "8", "16"));
     g = fresh("kinds");
     e = (cr_err){0};
     expect(world->rank ? cr_barrier(g, "end", &e)
                        : cr_all_reduce_f64(g, "loss", CR_OP_SUM, x, 1, &e),
-           &e, CR_EPEER, WORDS("rank 0", "rank 1", "all_reduce loss", "barrier end"));
+           &e, CR_EDIVERGED, WORDS("rank 0", "rank 1", "all_reduce loss", "barrier end"));
 }
 
 static void test_all_to_all_sizes(void)
