@@ -19,6 +19,19 @@ run() {
 # NAME of each step, one a line
 values() { sed "s|.*\"$2\":\([-0-9.e+]*\).*|\1|" $tmp/$1/metrics.jsonl; }
 
+# what cannot be is told where it is written, and nothing starts (fsdp2.md 1.4)
+refuse() {
+    local id=$1 code=0
+    shift
+    "$CROLL" config configs/stories_keywords.yaml pretrain=$model "$@" >$tmp/$id.log 2>&1 || code=$?
+    [ $code = 2 ] && grep -q "error: $id: " $tmp/$id.log || fail "$id: exit code $code"
+}
+refuse M2 actor_train.model_args.ulysses_size=3
+refuse M3 actor_train.model_args.ulysses_size=4 "actor_train.device_mapping=list(range(0,4))"
+refuse M4 actor_train.model_args.ulysses_size=3 "actor_train.device_mapping=list(range(0,3))" \
+    actor_train.strategy_args.strategy_config.fsdp_size=3
+refuse M11 actor_infer.model_args.ulysses_size=2
+
 train=actor_train.strategy_args.strategy_config
 run one "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
 run two "actor_train.device_mapping=list(range(0,2))" $train.fsdp_size=2 \
