@@ -176,7 +176,7 @@ static json_t *share(const json_t *value) /* a reference; reading alone follows 
     return json_incref((json_t *)(uintptr_t)value);
 }
 
-/* As Transformers hands it to templates: no null entries, reasoning under its newer and older name. */
+/* As Transformers hands it over: no null entries, reasoning under its newer and older name. */
 static json_t *prepared(const json_t *message)
 {
     const json_t *reasoning = find_reasoning(message);

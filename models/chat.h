@@ -7,11 +7,12 @@
  *     native, qwen2_5     the checkpoint's own
  *     qwen3               the same with enable_thinking true; native_nonthinking: false
  *     longcot_V3          the same, then "<think>" and a newline
- *     chatml, empty       fixed ChatML turns, with no system turn of their own; empty: one user turn
+ *     chatml, empty       ChatML turns with no default system turn; empty: exactly one user turn
  *
- * A template that croll cannot follow is an error, never a guess; a template that refuses the messages
- * (raise_exception) is an error with its words. Errors of the template itself come with the first
- * rendering that needs it. A cr_chat is read-only after opening: any number of threads may render.
+ * A template that croll cannot follow is an error, never a guess; one that refuses the messages
+ * (raise_exception) is an error with its words. What is wrong with a template itself comes with the
+ * first rendering that needs it. A cr_chat is read-only after opening, any number of threads may
+ * render.
  */
 #ifndef CR_CHAT_H
 #define CR_CHAT_H
@@ -22,7 +23,7 @@ typedef struct cr_chat cr_chat;
 
 CR_MUST cr_status cr_chat_open(const char *folder, cr_chat **out, cr_err *err);
 void cr_chat_close(cr_chat *chat); /* accepts NULL */
-/* messages: an array of {"role", "content"}. template_name: NULL or "native": the checkpoint's own. */
+/* messages: an array of {"role", "content"}. template_name: NULL: native. */
 CR_MUST cr_status cr_chat_render(const cr_chat *chat, const char *template_name,
                                  const json_t *messages, bool add_generation_prompt, cr_buf *out,
                                  cr_err *err);

@@ -4,7 +4,7 @@
  *           jinja_value.c, jinja_text.c, jinja_print.c: values and their operations
  *           jinja_filters.c, jinja_methods.c: what templates call by name
  *
- * Values live in the rendering's arena and go all at once; they point into the JSON of the variables.
+ * Values live in the rendering's arena and go all at once; texts may stay in the variables' JSON.
  */
 #ifndef CR_JINJA_IMPL_H
 #define CR_JINJA_IMPL_H

@@ -1,5 +1,5 @@
-/* jinja_lex.c -- a template's text to tokens, with Jinja's whitespace control: "-" strips to both
- * sides, a tag or comment alone on its line leaves nothing (lstrip_blocks, trim_blocks), "+" keeps. */
+/* jinja_lex.c -- a template's text to tokens, with Jinja's whitespace control: "-" strips, "+" keeps,
+ * a tag or comment alone on its line leaves nothing (lstrip_blocks, trim_blocks). */
 #include "models/jinja_impl.h"
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@ static bool is_one_of(const cri_parser *p, const char *const *names)
     return false;
 }
 
-/* Until a block tag that is one of ends (NULL: the end of the template); stands on its name then. */
+/* Until a block tag that is one of ends (NULL: until the end); stands on its name then. */
 static cr_status body_items(cri_parser *p, const char *const *ends, cri_nodes *items)
 {
     cri_node *n;

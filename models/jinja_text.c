@@ -102,7 +102,7 @@ cr_status cri_jinja_replace(cri_run *run, const cri_value *in, const cri_value *
 
 /* ---- upper and lower case ---- */
 
-/* Characters whose case is more than one other character, which Python knows and utf8proc does not. */
+/* Characters whose case is several others, or hangs on the word: utf8proc does not do them. */
 static bool has_special_case(uint32_t c)
 {
     return c == 0xDF || c == 0x130 || c == 0x149 || c == 0x1F0 || c == 0x390 || c == 0x3B0 ||

@@ -1,4 +1,4 @@
-/* jinja_value.c -- values with Python's rules: truth, equality, order, str(), lookups, arithmetic. */
+/* jinja_value.c -- values with Python's rules: truth, equality, order, lookups, arithmetic. */
 #include "models/jinja_impl.h"
 
 #include <math.h>

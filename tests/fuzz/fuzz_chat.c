@@ -1,4 +1,4 @@
-/* fuzz_chat.c -- arbitrary bytes as a chat template: a text or a sentence, in bounded time and memory. */
+/* fuzz_chat.c -- arbitrary bytes as a chat template: a text or a sentence, in bounded time. */
 #include "models/jinja.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* models_chat.c -- chat templates: texts as Transformers renders them, what must be refused, bounds.
- * The expected texts were made by jinja2 3.1 in Transformers' environment. With CROLL_CHAT_CASES=FILE the
- * cases of that file are tried too; tests/parity/chat_templates.py makes one and runs this.
+/* models_chat.c -- chat templates: texts as Transformers renders them, refusals, bounds.
+ * The expected texts were made by jinja2 3.1 in Transformers' environment. With CROLL_CHAT_CASES=FILE
+ * that file's cases are tried too; tests/parity/chat_templates.py makes one and runs this.
  * Not covered: dates other than a fixed one, characters whose upper case is several others. */
 #include "models/chat.h"
 #include "models/jinja.h"
