@@ -458,6 +458,22 @@ static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
     }
 }
 
+/* Whole numbers are counted with and multiplied later on: what fits in 31 bits cannot overflow there. */
+static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
+{
+    static const char *const wide[] = {"seed",
+                                       "error_max_len_threshold"}; /* only compared, copied */
+    const int64_t most = INT32_MAX;
+
+    for (size_t i = 0; i < CR_COUNT(wide); i++)
+        if (strcmp(key->name, wide[i]) == 0) return;
+    if (n->integer >= -most && n->integer <= most) return;
+    if (n->integer > most || !key->range) /* else it was said */
+        wrong(key, n, "a whole number of at most 2147483647 (31 bits)", d);
+    n->integer =
+        n->integer > 0 ? most : -most; /* what is derived from it is checked all the same */
+}
+
 static void check_choice(const cri_key *key, const cr_node *n, cr_diagnostics *d)
 {
     const char *names[32], *near;
@@ -510,8 +526,10 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
     case CRI_INT:
         if (n->kind != CR_NODE_INT)
             wrong(key, n, "a whole number", d);
-        else
+        else {
             check_number(key, n, d);
+            check_whole(key, n, d);
+        }
         break;
     case CRI_REAL:
         if (n->kind != CR_NODE_INT && n->kind != CR_NODE_REAL)

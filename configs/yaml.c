@@ -155,6 +155,7 @@ static bool matches_int(const char *s, int64_t *out, const char **why)
     const char *p = s + (*s == '-' || *s == '+');
     char digits[64];
     size_t n = 0;
+    bool is_too_long = false;
     int base = 10;
 
     *why = NULL;
@@ -176,7 +177,10 @@ static bool matches_int(const char *s, int64_t *out, const char **why)
             return *why != NULL;
         }
         if (digit >= base) return false;
-        if (n + 1 < sizeof digits) digits[n++] = (char)c;
+        if (n + 1 < sizeof digits)
+            digits[n++] = (char)c;
+        else
+            is_too_long = true;
     }
     digits[n] = 0;
     if (base == 8 && n > 0) {
@@ -185,8 +189,10 @@ static bool matches_int(const char *s, int64_t *out, const char **why)
     }
     errno = 0;
     uint64_t u = strtoull(digits, NULL, base);
-    if (errno || u > (uint64_t)INT64_MAX) *why = "the number is too large";
-    *out = *s == '-' ? -(int64_t)u : (int64_t)u;
+    if (errno || is_too_long || u > (uint64_t)INT64_MAX + (*s == '-'))
+        *why = "the number is too large";
+    /* as unsigned: the least number has no opposite */
+    *out = *why ? 0 : (int64_t)(*s == '-' ? 0 - u : u);
     return n > 0;
 }
 

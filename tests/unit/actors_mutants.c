@@ -3,7 +3,8 @@
  * sentence, whole lines of JSON out, no crash, no hang, no sanitizer report, no leak.
  *
  * The commands are called in a child process of this one, so that 1000 of them cost no 1000 starts; a
- * child that dies leaves its last input behind. tests/e2e/mutants.sh runs whole processes.
+ * child that dies leaves its last input behind. tests/e2e/mutants.sh runs whole processes. More than
+ * 1000: CROLL_MUTANTS=20000.
  * Not covered: commands that open a model (logprobs: there); Redis's bytes (fuzz_record).
  */
 #include "actors/commands.h"
@@ -19,9 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NUM_MUTANTS = 1000, LIMIT_S = 10 };
+enum { LIMIT_S = 10 }; /* for one call */
 
+static size_t num_mutants = 1000;
 static char folder[64];
+static cr_buf said; /* by a child that failed; global, because fail_msg does not return */
 static volatile size_t *current; /* mutant, shared with the child */
 
 static const char *in_folder(const char *name)
@@ -120,12 +123,11 @@ static void in_child(void (*try)(size_t number), size_t num)
     }
     assert_true(child > 0 && waitpid(child, &status, 0) == child);
     if (status != 0) {
-        cr_buf text = {0};
-        read_file(in_folder("err"), &text);
+        read_file(in_folder("err"), &said);
         fail_msg("mutant %zu: %s %d; its files stay in %s; it wrote:\n%.3000s", *current,
                  WIFSIGNALED(status) ? "signal" : "exit code",
                  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), folder,
-                 text.data ? text.data : "");
+                 said.data ? said.data : "");
     }
 }
 
@@ -186,7 +188,7 @@ static void yaml(void **state)
     add_text("defaults:\n  - base\n  - _self_\na: &x {b: 1, c: [1, 2.5, ~]}\nd: {<<: *x, e: "
              "${a.b}}\nf: |\n  text\n  ${d.e}\ng: \"\\x41\"\nactor_train:\n  device_mapping: "
              "list(range(0,8))\n");
-    in_child(try_yaml, NUM_MUTANTS);
+    in_child(try_yaml, num_mutants);
 }
 
 static void try_tensors(size_t number)
@@ -233,7 +235,7 @@ static void safetensors(void **state)
     }
     if (err.status != CR_OK) fail_msg("%s", err.msg);
     add_base(path);
-    in_child(try_tensors, NUM_MUTANTS);
+    in_child(try_tensors, num_mutants);
 }
 
 static const char tokenizer_lines[] =
@@ -272,7 +274,7 @@ static void tokenizer(void **state)
     cr_buf_adds(&lines, tokenizer_lines);
     write_file(in_folder("lines"), &lines);
     cr_buf_free(&lines);
-    in_child(try_tokenizer, NUM_MUTANTS);
+    in_child(try_tokenizer, num_mutants);
 }
 
 /* ---- rows: all mutants of a base in one call, as in a pipe; and some calls of their own ---- */
@@ -284,8 +286,8 @@ static void try_rows(size_t number)
 {
     cr_buf all = {0};
 
-    for (size_t i = 0; i < NUM_MUTANTS; i++) {
-        mutate_base(number * NUM_MUTANTS + i);
+    for (size_t i = 0; i < num_mutants; i++) {
+        mutate_base(number * num_mutants + i);
         cr_buf_add(&all, mutant.data, mutant.num_bytes);
         cr_buf_addc(&all, '\n');
     }
@@ -380,7 +382,7 @@ static void formula(void **state)
         "{\"init_kl_coef\":0.2,\"target_kl\":6,\"kl_horizon\":10000,\"steps\":[[3,64],[9,64]]}");
     add_text("{\"lr_scheduler_type\":\"polynomial\",\"learning_rate\":1e-5,\"warmup_steps\":2,"
              "\"max_steps\":10}");
-    in_child(try_formula, NUM_MUTANTS);
+    in_child(try_formula, num_mutants);
 }
 
 /* ---- the program ---- */
@@ -404,9 +406,14 @@ int main(void)
         cmocka_unit_test_teardown(tokenizer_rows, no_bases),
         cmocka_unit_test_teardown(formula, no_bases),
     };
-    int failed = cmocka_run_group_tests(tests, open_folder, NULL);
+    const char *more = getenv("CROLL_MUTANTS");
+    int failed;
     cr_err err = {0};
 
+    if (more) num_mutants = strtoul(more, NULL, 10);
+    failed = cmocka_run_group_tests(tests, open_folder, NULL);
+    cr_buf_free(&said);
+    cr_buf_free(&mutant);
     if (!failed) cr_note(cr_remove_tree(folder, &err));
     return failed;
 }
