@@ -28,7 +28,7 @@ typedef struct cut {
     cr_dtype dtype;
     int num_tiles;
     int shortest; /* sequence */
-    bool is_moe, is_offloaded, is_reduced_once;
+    bool is_moe, is_tied, is_offloaded, is_reduced_once;
     cr_wrap_policy wrap;
 } cut;
 
@@ -54,12 +54,13 @@ static cr_model *cut_model(const cut *c)
              "\"hidden_size\":32,\"intermediate_size\":44,\"num_hidden_layers\":2,"
              "\"num_attention_heads\":%d,\"num_key_value_heads\":%d%s%s,"
              "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
-             "\"initializer_range\":0.1,\"tie_word_embeddings\":false,\"torch_dtype\":\"float32\"}",
+             "\"initializer_range\":0.1,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}",
              cls, type, VOCAB, c->heads, c->kv_heads, c->has_bias ? "" : ",\"head_dim\":8",
              c->is_moe
                  ? ",\"num_experts\":5,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
                    "\"norm_topk_prob\":true"
-                 : "");
+                 : "",
+             c->is_tied ? "true" : "false");
     OK(cr_json_parse(text, strlen(text), "config", &json, &err));
     OK(cr_model_build(json, NULL, &model, &err));
     json_decref(json);

@@ -1,7 +1,7 @@
 /* cut_matrix.c -- the gradient does not depend on how model and batch are cut: 240 combinations, drawn
  * from a fixed seed, of {1, 2, 4, 8 ranks} x {fsdp, HSDP} x {ulysses 1, 2, 4} x {recompute} x {reshard}
  * x {tiled} x {offload} x {micro-batch 1, 2, all} x {one sequence each, packed} x {units} x {one
- * reduction a step} x {Qwen3, Qwen3-MoE} x {key/value heads}, each against the same model on one rank
+ * reduction a step} x {Qwen3, Qwen3-MoE} x {key/value heads} x {tied embeddings}, each against the same model on one rank
  * with nothing cut. Smaller worlds are parts of the 8 ranks that run at the same time. Every value of
  * every dimension is met at least 20 times, or the test fails.
  * CUT_SEED and CUT_NUM in the environment draw others. Not covered: bf16 (its gradient depends on
@@ -95,6 +95,7 @@ static cut draw_cut(void)
     c.is_offloaded = one_of("offload", 2, (const int[]){0, 1});
     c.is_reduced_once = one_of("reduced once", 2, (const int[]){0, 1});
     c.is_moe = one_of("moe", 2, (const int[]){0, 1});
+    c.is_tied = one_of("tied", 2, (const int[]){0, 1});
     c.wrap = draw_wrap(c.is_moe);
     return c;
 }
@@ -102,11 +103,12 @@ static cut draw_cut(void)
 static char *describe(const cut *c)
 {
     return cr_asprintf("%d ranks, fsdp %d, ulysses %d, kv %d, micro %d of %d%s, reshard %d, tiles "
-                       "%d%s%s%s, units %s",
+                       "%d%s%s%s%s, units %s",
                        c->ranks, c->fsdp, c->ulysses, c->kv_heads, c->micro, c->pack,
                        c->is_recomputed ? ", recompute" : "", (int)c->reshard, c->num_tiles,
                        c->is_offloaded ? ", offload" : "",
                        c->is_reduced_once ? ", reduced once" : "", c->is_moe ? ", moe" : "",
+                       c->is_tied ? ", tied" : "",
                        c->wrap.num_expert_classes       ? "of experts"
                        : c->wrap.num_classes            ? "of parts"
                        : c->wrap.should_wrap_embeddings ? "with embeddings"
@@ -118,14 +120,15 @@ static char *describe(const cut *c)
 /* The gradient of one rank and nothing cut, of each model; made when it is first needed. */
 static const cut_result *whole_of(const cut *c)
 {
-    static cut_result whole[2][5];
-    cut_result *w = &whole[c->is_moe][c->kv_heads];
+    static cut_result whole[2][2][5];
+    cut_result *w = &whole[c->is_moe][c->is_tied][c->kv_heads];
     cut alone = {.ranks = 1,
                  .ulysses = 1,
                  .micro = NUM_SEQS,
                  .heads = c->heads,
                  .kv_heads = c->kv_heads,
                  .is_moe = c->is_moe,
+                 .is_tied = c->is_tied,
                  .shortest = c->shortest};
 
     if (!w->grad) *w = cut_run(&alone, me);
