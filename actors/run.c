@@ -49,6 +49,17 @@ static cr_status start_server(cr_run *run, cr_err *err)
     return status;
 }
 
+/* A dead server is started again: its file has everything. */
+static cr_status revive_server(void *ctx, cr_err *err)
+{
+    cr_run *run = ctx;
+
+    if (cr_child_pump(&run->server)) return CR_OK;
+    cr_log(CR_LOG_WARN, "run", "redis-server %s; starting it again from its append-only file",
+           cr_child_fate(&run->server));
+    return start_server(run, err);
+}
+
 static const char *exchange_url(const cr_run *run)
 {
     return run->config->exchange_url ? run->config->exchange_url : run->server_plan.url;
@@ -146,6 +157,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     sigaction(SIGTERM, &action, NULL);
     if (!config->exchange_url) CR_TRY(start_server(run, err));
     CR_TRY(cr_exchange_open(exchange_url(run), prefix, 30, &run->x, err));
+    if (!config->exchange_url) cr_exchange_set_revive(run->x, revive_server, run);
     CR_TRY(make_streams(run, err));
     CR_TRY(start_actors(run, err));
     for (size_t i = 0; i < config->num_rewards; i++)
@@ -256,11 +268,7 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
                cr_child_fate(&r->child));
         CR_TRY(start_reward(run, r, err));
     }
-    if (!run->config->exchange_url && !cr_child_pump(&run->server)) {
-        cr_log(CR_LOG_WARN, "run", "redis-server %s; starting it again from its append-only file",
-               cr_child_fate(&run->server));
-        CR_TRY(start_server(run, err));
-    }
+    if (!run->config->exchange_url) CR_TRY(revive_server(run, err));
     return check_lives(run, err);
 }
 

@@ -20,6 +20,8 @@ struct cr_exchange {
     char *url, *prefix, *host, *user, *password, *socket_path;
     int port, db;
     double deadline_s;
+    cr_exchange_revive revive; /* NULL: only wait */
+    void *revive_ctx;
     bool
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
 };
@@ -141,6 +143,12 @@ static bool connect_once(cr_exchange *x, char why[160], bool *is_final)
     return is_ready;
 }
 
+void cr_exchange_set_revive(cr_exchange *x, cr_exchange_revive revive, void *ctx)
+{
+    x->revive = revive;
+    x->revive_ctx = ctx;
+}
+
 /* Send one command; a lost connection is made again until the deadline (plus block_s). The reply is
  * owned by the caller (freeReplyObject); NULL after a failure. */
 static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_err *err)
@@ -175,6 +183,7 @@ static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_er
                     x->host ? x->host : x->socket_path, why);
             return NULL;
         }
+        if (x->revive && x->revive(x->revive_ctx, err) != CR_OK) return NULL;
         cr_sleep_s(pause);
         pause = pause < 0.1 ? 2 * pause : 0.1;
     }

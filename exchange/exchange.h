@@ -25,6 +25,10 @@ typedef struct cr_exchange cr_exchange;
 CR_MUST cr_status cr_exchange_open(const char *url, const char *prefix, double deadline_s,
                                    cr_exchange **out, cr_err *err);
 void cr_exchange_close(cr_exchange *x); /* accepts NULL */
+/* Called between attempts to reach a server that is away: whoever runs the server starts it again
+ * there. A failure ends the command that waits. */
+typedef cr_status (*cr_exchange_revive)(void *ctx, cr_err *err);
+void cr_exchange_set_revive(cr_exchange *x, cr_exchange_revive revive, void *ctx);
 
 /* ---- the embedded server ---- */
 
