@@ -42,6 +42,10 @@ job quiet max_steps=$((kills + 4))
 diff <(timeless $tmp/quiet/metrics.jsonl) <(timeless $tmp/workers/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the killed workers changed the numbers"; }
 
 start dead max_steps=1000 save_steps=1
+for try in $(seq 300); do
+    [ -L $tmp/dead/latest ] && break
+    sleep 0.1
+done
 kill -9 $(rank_of dead 1)
 begin=$(date +%s) code=0
 wait $pid || code=$?
