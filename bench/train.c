@@ -1,0 +1,145 @@
+/* train.c -- tokens per second and memory of training steps under fsdp2_train: `scripts/mpi RANKS
+ * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute]`, defaults fp32 8 256 5 0. One JSON line
+ * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted; tokens_per_s is
+ * of all ranks and the median step; memory in MB a rank.
+ */
+#include "strategies/strategies.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct setup {
+    const char *folder;
+    bool is_bf16, should_recompute;
+    int64_t rows, length;
+    int steps;
+} setup;
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Mean cross entropy over the labels of all ranks. */
+static cr_status mean_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                           float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    double *loss = ctx, all = loss[1];
+
+    (void)entropy;
+    (void)grad_entropy;
+    (void)err;
+    for (size_t i = 0; i < num; i++) {
+        loss[0] -= (double)log_prob[i] / all;
+        grad_log_prob[i] = (float)(-1 / all);
+    }
+    return CR_OK;
+}
+
+/* A value in kB of /proc/self/FILE, as MB. */
+static double proc_mb(const char *file, const char *key)
+{
+    char path[64], line[256];
+    double kb = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/self/%s", file);
+    f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, key, strlen(key)) == 0) kb = atof(line + strlen(key));
+    if (f) fclose(f);
+    return kb / 1024;
+}
+
+static cr_status measure(const setup *s, cr_world *world, cr_err *err)
+{
+    int num = cr_world_num_ranks(world), *ranks = CR_NEW_ARRAY(int, num);
+    int64_t tokens = s->rows * s->length;
+    int32_t *ids = CR_NEW_ARRAY(int32_t, 3 * tokens), *cu = CR_NEW_ARRAY(int32_t, s->rows + 1);
+    double *times = CR_NEW_ARRAY(double, s->steps + 1);
+    cr_fsdp_args args = {.is_train = true,
+                         .param_dtype = s->is_bf16 ? CR_BF16 : CR_F32,
+                         .reduce_dtype = CR_REDUCE_F32,
+                         .should_recompute = s->should_recompute,
+                         .source = s->folder,
+                         .beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .eps = 1e-8,
+                         .max_grad_norm = 1};
+    cr_batch batch = {.ids = ids,
+                      .positions = ids + tokens,
+                      .labels = ids + 2 * tokens,
+                      .cu_seqlens = cu,
+                      .num_tokens = tokens,
+                      .num_seqs = s->rows};
+    double loss[2] = {0, (double)(num * s->rows * (s->length - 1))};
+    cr_mesh_shape shape;
+    cr_update update = {0};
+    cr_device *dev;
+    cr_model *model;
+    cr_mesh *mesh;
+    cr_fsdp *f;
+
+    for (int r = 0; r < num; r++)
+        ranks[r] = r;
+    CR_TRY(cr_device_open("cpu", 1, &dev, err));
+    CR_TRY(cr_model_open(s->folder, &model, err));
+    CR_TRY(cr_mesh_shape_init(&shape, num, 0, 1, 1, 0, err));
+    CR_TRY(cr_mesh_create(world, "bench", ranks, &shape, &mesh, err));
+    CR_TRY(cr_fsdp_create(model, dev, mesh, &args, &f, err));
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t at = t % s->length;
+        ids[t] = (int32_t)((t * 7919 + cr_world_rank(world) * 104729) % model->config.vocab_size);
+        ids[tokens + t] = (int32_t)at;
+        ids[2 * tokens + t - (at > 0)] = at > 0 ? ids[t] : -1;
+        if (at == s->length - 1) ids[2 * tokens + t] = -1;
+    }
+    for (int64_t r = 0; r <= s->rows; r++)
+        cu[r] = (int32_t)(r * s->length);
+    for (int i = 0; i <= s->steps; i++) {
+        double start = cr_now_s();
+        loss[0] = 0;
+        CR_TRY(cr_fsdp_backward(f, &batch, mean_loss, loss, err));
+        CR_TRY(cr_fsdp_update(f, 1e-3, &update, err));
+        times[i] = cr_now_s() - start;
+    }
+    qsort(times + 1, (size_t)s->steps, sizeof *times, by_value);
+    if (cr_world_rank(world) == 0)
+        printf(
+            "{\"peer\":\"croll\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\",\"recompute\":%d,"
+            "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"step_s\":%.4f,\"last_share_of_"
+            "loss\":%.4f,"
+            "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f}\n",
+            s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
+            (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
+            times[1 + s->steps / 2], loss[0], update.grad_norm, proc_mb("status", "VmHWM:"),
+            proc_mb("smaps_rollup", "Pss:"));
+    cr_fsdp_destroy(f);
+    cr_mesh_destroy(mesh);
+    cr_model_free(model);
+    cr_device_close(dev);
+    cr_free(ranks);
+    cr_free(ids);
+    cr_free(cu);
+    cr_free(times);
+    return CR_OK;
+}
+
+int main(int argc, char **argv)
+{
+    cr_world_args args = {.kind = cr_world_kind_here()};
+    setup s = {argc > 1 ? argv[1] : "",         argc > 2 && strcmp(argv[2], "bf16") == 0,
+               argc > 6 && atoi(argv[6]) > 0,   argc > 3 ? atoll(argv[3]) : 8,
+               argc > 4 ? atoll(argv[4]) : 256, argc > 5 ? atoi(argv[5]) : 5};
+    cr_world *world;
+    cr_err err = {0};
+
+    if (cr_world_open(&args, &world, &err) != CR_OK || measure(&s, world, &err) != CR_OK) {
+        fprintf(stderr, "bench_train: %s\n", err.msg);
+        return 1;
+    }
+    cr_world_close(world);
+    return 0;
+}
