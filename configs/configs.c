@@ -245,6 +245,18 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
             0x1p-14);
 }
 
+/* The name of a chat template; two of ROLL's are long prompts that croll does not carry. */
+static char *template_of(const cr_node *map, const char *key, cr_diagnostics *d)
+{
+    char *name = text_of(map, key);
+
+    if (name && (strcmp(name, "base") == 0 || strcmp(name, "longCOT_qwen2.5") == 0))
+        cr_diagnose(d, CR_ERROR, cr_node_get(map, key)->place,
+                    "%s: %s is not available yet (native takes the checkpoint's own template)", key,
+                    name);
+    return name;
+}
+
 static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
 {
     cr_node *n = cr_node_get(block, "device_mapping");
@@ -291,7 +303,7 @@ static void bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker
     w->gradient_accumulation_steps = int_of(training, "gradient_accumulation_steps", 1);
     w->num_train_epochs = int_of(training, "num_train_epochs", 1);
     w->file_names = texts_of(data, "file_name", &w->num_file_names);
-    w->template = text_of(data, "template");
+    w->template = template_of(data, "template", d);
     w->messages = text_of(data, "messages");
     w->prompt = text_of(data, "prompt");
     w->infer_batch_size = int_of(block, "infer_batch_size", 16);
@@ -635,7 +647,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->track_with = text_of(root, "track_with");
     c->tracker_log_dir = text_of(cr_node_get(root, "tracker_kwargs"), "log_dir");
     c->pretrain = text_of(root, "pretrain");
-    c->global_template = text_of(root, "global_template");
+    c->global_template = template_of(root, "global_template", d);
     c->seed = int_of(root, "seed", 42);
     c->max_steps = int_of(root, "max_steps", 500);
     c->save_steps = int_of(root, "save_steps", 50);

@@ -38,6 +38,9 @@
         block, name, CRI_ANY, NULL, NULL, CRI_DEAD \
     }
 
+#define TEMPLATES \
+    "native|native_nonthinking|qwen2_5|qwen3|chatml|base|empty|longCOT_qwen2.5|longcot_V3"
+
 const cri_key cri_keys[] = {
     /* ---- every pipeline ---- */
     T("run", "exp_name", "croll"),
@@ -56,7 +59,7 @@ const cri_key cri_keys[] = {
     {"run", "system_envs", CRI_MAP, "{}", NULL, CRI_HAVE},
     T("run", "pretrain", NULL),
     R("run", "max_grad_norm", "1.0", "0"),
-    T("run", "global_template", NULL),
+    C("run", "global_template", NULL, TEMPLATES),
     I("run", "sequence_length", NULL, "1"),
     K("run", "exchange", "exchange"),
     R("run", "collective_timeout", "30", "1"),
@@ -275,8 +278,7 @@ const cri_key cri_keys[] = {
     DEAD("training_args", "output_dir"),
     DEAD("training_args", "logging_steps"),
 
-    C("data_args", "template", "native",
-      "native|qwen2_5|qwen3|chatml|base|empty|longCOT_qwen2.5|longcot_V3"),
+    C("data_args", "template", "native", TEMPLATES),
     {"data_args", "file_name", CRI_TEXTS, NULL, NULL, CRI_HAVE},
     T("data_args", "messages", NULL),
     T("data_args", "prompt", NULL),
