@@ -192,7 +192,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
     } else if (cr_json_read_file(path, &index, err) == CR_OK) {
         f->num_updates = json_integer_value(json_object_get(index, "updates"));
         if (f->loss_scale > 0 && json_object_get(index, "loss_scale")) {
-            f->loss_scale = json_real_value(json_object_get(index, "loss_scale"));
+            f->loss_scale = json_number_value(json_object_get(index, "loss_scale"));
             f->num_good_updates = json_integer_value(json_object_get(index, "good_updates"));
         }
         for (size_t kind = 0; kind < CR_COUNT(kinds) && err->status == CR_OK; kind++) {
