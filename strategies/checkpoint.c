@@ -204,7 +204,8 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
     }
     json_decref(index);
     cr_free(path);
-    return cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err);
+    CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
+    return cr_fsdp_check_replicas(f, false, err);
 }
 
 /* ---- MODEL folder ---- */

@@ -3,6 +3,7 @@
  * shards.c   what a rank keeps: masters, gradients, moments, and moving them to the host
  * gather.c   gathered copies around modules, gradients of units, hooks
  * fsdp.c     life, passes
+ * replicas.c equal bits over ddp
  * update.c   complete gradients, loss scale, AdamW
  */
 #ifndef CR_FSDP_IMPL_H
@@ -138,6 +139,10 @@ void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
 /* Reduce what is_reduced_once has kept back. */
 cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
 void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes);
+
+/* ---- replicas.c ---- */
+
+uint64_t cri_checksum(const void *data, size_t num_bytes, uint64_t start);
 
 /* ---- checkpoint.c ---- */
 

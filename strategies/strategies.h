@@ -100,6 +100,10 @@ typedef cr_status (*cr_grad_visit)(void *ctx, const cr_param *param, const float
 CR_MUST cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm,
                                       cr_err *err);
 
+/* Replicas along ddp hold the same bits, or CR_EPEER names the one that does not. With should_repair
+ * those of the first replica are taken before (sync_module_states). cr_fsdp_resume checks. Collective. */
+CR_MUST cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err);
+
 /* ---- moving states between phases (colocated roles) ---- */
 
 enum cr_states {

@@ -20,24 +20,6 @@ struct cr_replica {
     int64_t version;             /* optimizer updates the weights have had; -1: none arrived yet */
 };
 
-/* Four lanes of multiply and mix over 8-byte words: order matters, every bit counts, 10 GB/s. */
-static uint64_t checksum(const void *data, size_t num_bytes, uint64_t start)
-{
-    const unsigned char *p = data;
-    uint64_t lane[4] = {start ^ 0x9E3779B97F4A7C15u, start + 1, start ^ 2, start + 3}, word;
-    size_t i = 0;
-
-    for (; i + 32 <= num_bytes; i += 32)
-        for (int k = 0; k < 4; k++) {
-            memcpy(&word, p + i + 8 * (size_t)k, 8);
-            lane[k] = (lane[k] ^ word) * 0xFF51AFD7ED558CCDu;
-            lane[k] ^= lane[k] >> 29;
-        }
-    for (; i < num_bytes; i++)
-        lane[0] = (lane[0] ^ p[i]) * 0x100000001B3u;
-    return ((lane[0] * 31 + lane[1]) * 31 + lane[2]) * 31 + lane[3];
-}
-
 static const cr_flat *flat_of(const cr_units *units, size_t k)
 {
     return k % 2 ? &units->unit[k / 2].frozen : &units->unit[k / 2].trained;
@@ -110,7 +92,7 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
         if (n)
             cr_note(cr_cast(f->dev, dtype, send + at, stored,
                             from + (size_t)flat->first * cr_dtype_bytes(stored), n, err));
-        trailer[1 + k] = checksum(send + at, n * bytes, trailer[0] ^ (uint64_t)k << 56);
+        trailer[1 + k] = cri_checksum(send + at, n * bytes, trailer[0] ^ (uint64_t)k << 56);
         at += n * bytes;
     }
     memcpy(send + at, trailer, trailer_words(&f->units) * sizeof *trailer);
@@ -163,7 +145,7 @@ static cr_status check(cr_replica *r, const int *senders, cr_err *err)
         for (size_t k = 0; k < 2 * r->units.num; k++) {
             size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
             uint64_t start = trailer[0] ^ (uint64_t)k << 56; /* covers the version, too */
-            if (checksum(r->data + r->base[k] + (size_t)s * n, n, start) != trailer[1 + k])
+            if (cri_checksum(r->data + r->base[k] + (size_t)s * n, n, start) != trailer[1 + k])
                 return cr_fail(err, CR_EPEER,
                                "weight sync: unit %s of rank %d arrived with another checksum than "
                                "it was sent with",

@@ -9,7 +9,7 @@
 
 /* ---- tests ---- */
 
-static void test_cuts(void)
+static void test_c5_c6_c26_cuts(void)
 {
     const plan plans[] = {
         {.name = "2 ranks", .ranks = 2},
@@ -77,7 +77,7 @@ static void test_repeat(void)
 }
 
 /* 4 steps = 2 steps, a checkpoint, 2 steps; and a checkpoint read and written on another mesh. */
-static void test_resume(void)
+static void test_c46_c47_resume(void)
 {
     plan p = usual;
 
@@ -94,10 +94,9 @@ static void test_resume(void)
     p.save = "rest";
     train(p);
     same_bytes("whole", "rest");
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        p.ranks = ranks;
-        p.fsdp = ranks == 3 ? 2 : 0; /* hsdp (2, 2) in the place of 3 */
-        if (ranks == 3) p.ranks = 4;
+    for (int ranks = 1; ranks <= 5; ranks++) {
+        p.ranks = ranks < 5 ? ranks : 4;
+        p.fsdp = ranks < 5 ? 0 : 2; /* the last one is hsdp (2, 2) */
         p.first = p.last = 2;
         p.save = "again";
         train(p);
@@ -105,7 +104,7 @@ static void test_resume(void)
     }
 }
 
-static void test_background_save(void)
+static void test_c49_background_save(void)
 {
     plan p = usual;
 
@@ -116,7 +115,7 @@ static void test_background_save(void)
     same_bytes("now", "background");
 }
 
-static void test_skip(void)
+static void test_c22_skip(void)
 {
     plan p = usual;
     result r;
@@ -134,7 +133,7 @@ static void test_skip(void)
 }
 
 /* The first moment of the first step is 0.1 of the clipped gradient, whose norm is max_grad_norm. */
-static void test_clip(void)
+static void test_c21_clip(void)
 {
     plan p = usual;
     result r;
@@ -195,7 +194,7 @@ static void test_forward(cr_dtype dtype)
 }
 
 /* Frozen parameters keep their values, have no gradient, and the others train as without freezing. */
-static void test_frozen(void)
+static void test_c16_frozen(void)
 {
     plan p = usual;
     result one, two;
@@ -216,7 +215,7 @@ static void test_frozen(void)
 }
 
 /* More ranks than sequences; then a tied model. */
-static void test_few_sequences(void)
+static void test_c19_c52_few_sequences(void)
 {
     plan p = usual;
     result one, four;
@@ -240,7 +239,7 @@ static void test_few_sequences(void)
 
 /* 3 layers, the embedding and the root, 3 micro-batches a step on each of 2 ranks: bytes are those of the
  * padded units, by hand. tests/mesh/traffic.c has the other settings. */
-static void test_counts(void)
+static void test_c8_counts(void)
 {
     plan p = usual;
     result r;
@@ -268,7 +267,7 @@ static void test_counts(void)
 }
 
 /* Ranks 0 and 1 train as shards or as replicas, 2 and 3 receive; every value is the master rounded. */
-static void test_sync(cr_dtype dtype, int num_ddp)
+static void test_c44_sync(cr_dtype dtype, int num_ddp)
 {
     int senders[2] = {0, 1}, receivers[2] = {2, 3};
     cr_wrap_policy policy = {0};
@@ -314,24 +313,53 @@ static void test_sync(cr_dtype dtype, int num_ddp)
     cr_device_close(dev);
 }
 
+/* One bit of one replica is wrong: it is found and named, and repaired when asked. */
+static void test_c43_replicas(void)
+{
+    cr_fsdp_args args = {.is_train = true, .seed = 11};
+    int ranks[RANKS] = {0, 1, 2, 3};
+    cr_mesh_shape shape;
+    cr_device *dev;
+    cr_model *model = make_model(&usual);
+    cr_mesh *mesh;
+    cr_fsdp *f;
+
+    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_mesh_shape_init(&shape, RANKS, 2, 1, 1, 0, &err));
+    OK(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err));
+    OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
+    OK(cr_fsdp_check_replicas(f, false, &err));
+    if (me == 3) ((uint32_t *)f->v)[77] ^= 1;
+    CR_CHECK(cr_fsdp_check_replicas(f, false, &err) == CR_EPEER, "nothing was found");
+    CR_CHECK(strstr(err.msg, "second moments of rank 3"), "%s", err.msg);
+    err = (cr_err){0};
+    OK(cr_fsdp_check_replicas(f, true, &err));
+    CR_CHECK(((uint32_t *)f->v)[77] == 0, "not repaired");
+    cr_fsdp_destroy(f);
+    cr_mesh_destroy(mesh);
+    cr_model_free(model);
+    cr_device_close(dev);
+}
+
 int main(void)
 {
     open_world();
-    test_cuts();
+    test_c5_c6_c26_cuts();
     test_repeat();
-    test_resume();
-    test_background_save();
-    test_skip();
-    test_clip();
+    test_c46_c47_resume();
+    test_c49_background_save();
+    test_c22_skip();
+    test_c21_clip();
     test_forward(CR_F32);
     test_forward(CR_BF16);
-    test_frozen();
-    test_few_sequences();
-    test_counts();
+    test_c16_frozen();
+    test_c19_c52_few_sequences();
+    test_c8_counts();
     for (int num_ddp = 1; num_ddp <= 2; num_ddp++) {
-        test_sync(CR_BF16, num_ddp);
-        test_sync(CR_F32, num_ddp);
+        test_c44_sync(CR_BF16, num_ddp);
+        test_c44_sync(CR_F32, num_ddp);
     }
+    test_c43_replicas();
     close_world();
     return 0;
 }

@@ -269,6 +269,14 @@ static void c28_tree(void **state)
     assert_int_equal(cr_units_build(&t->model, &policy, 4, &units, &err), CR_OK);
     cr_units_write_tree(&units, &t->model, CR_BF16, &text);
     assert_string_equal(text.data, want);
+    cr_units_free(&units);
+    policy = (cr_wrap_policy){MODULES("vision.blocks.1.mlp")}; /* neighbours that are not alike */
+    assert_int_equal(cr_units_build(&t->model, &policy, 4, &units, &err), CR_OK);
+    cr_buf_clear(&text);
+    cr_units_write_tree(&units, &t->model, CR_F32, &text);
+    assert_non_null(strstr(text.data, "      (0): Block\n        (attn): Linear\n"));
+    assert_non_null(strstr(text.data, "      (1): Block\n        (attn): Linear\n"
+                                      "        (mlp): FSDP[Linear] unit #1, 400 elements"));
     cr_buf_free(&text);
     cr_units_free(&units);
     free_tree(t);

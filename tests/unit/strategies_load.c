@@ -1,0 +1,167 @@
+/* strategies_load.c -- what each rank of a mesh reads and keeps, one rank after another played in this
+ * process: every element of the checkpoint is read once, by its owner; values, also random ones, are the
+ * same for every number of ranks; padding is zero. The files themselves: models_files.c.
+ */
+#include "strategies/fsdp_impl.h"
+
+#include <setjmp.h> /* cmocka needs these before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- a checkpoint that counts ---- */
+
+enum { SEED = 5, MAX_PARAMS = 64, MAX_ELEMS = 8192 };
+
+struct cr_weights {
+    const cr_model *model;
+};
+static unsigned char reads[MAX_PARAMS][MAX_ELEMS];
+static int64_t num_read;
+
+cr_status cr_weights_open(const char *folder, const cr_model *model, cr_weights **out, cr_err *err)
+{
+    (void)folder;
+    *out = CR_NEW(cr_weights);
+    (*out)->model = model;
+    return err->status;
+}
+
+void cr_weights_close(cr_weights *weights)
+{
+    cr_free(weights);
+}
+
+cr_status cr_weights_read(const cr_weights *weights, const cr_param *param, int64_t begin,
+                          int64_t end, float *out, cr_err *err)
+{
+    size_t i = 0;
+
+    while (weights->model->params[i] != param)
+        i++;
+    assert_true(i < MAX_PARAMS && end <= MAX_ELEMS && begin < end && end <= param->num_elems);
+    for (int64_t e = begin; e < end; e++)
+        reads[i][e]++;
+    num_read += end - begin;
+    cr_param_init(weights->model, param, SEED, begin, end, out);
+    return err->status;
+}
+
+/* ---- ranks in turn ---- */
+
+static cr_model *make_model(void)
+{
+    static const char text[] =
+        "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"vocab_size\":37,"
+        "\"hidden_size\":20,\"intermediate_size\":27,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":5,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
+        "\"rms_norm_eps\":1e-6,\"initializer_range\":0.1,\"torch_dtype\":\"float32\"}";
+    cr_err err = {0};
+    json_t *json;
+    cr_model *model;
+
+    assert_int_equal(cr_json_parse(text, strlen(text), "config", &json, &err), CR_OK);
+    assert_int_equal(cr_model_build(json, NULL, &model, &err), CR_OK);
+    json_decref(json);
+    assert_int_equal(cr_model_freeze(model, "model.layers.1.mlp", &err), CR_OK);
+    return model;
+}
+
+/* Copies the elements of one rank's shards into whole [params of the model]. Returns how many. */
+static int64_t collect(const cr_fsdp *f, int rank, float *whole)
+{
+    int64_t num = 0;
+
+    for (size_t i = 0; i < 2 * f->units.num; i++) {
+        const cr_flat *flat = i % 2 ? &f->units.unit[i / 2].frozen : &f->units.unit[i / 2].trained;
+        const float *shard = (const float *)(i % 2 ? f->frozen : f->master) + flat->first;
+        int64_t here = 0;
+        for (size_t k = 0; k < flat->num_params; k++) {
+            int64_t begin, end, at, offset = 0;
+            for (size_t p = 0; f->model->params[p] != flat->params[k]; p++)
+                offset += f->model->params[p]->num_elems;
+            if (!cri_shard_range(flat, k, rank, &begin, &end, &at)) continue;
+            memcpy(whole + offset + begin, shard + at, (size_t)(end - begin) * sizeof(float));
+            here += end - begin;
+            for (int64_t e = 0; e < at && k == 0 && rank > 0 && begin == 0; e++)
+                assert_true(shard[e] == 0); /* nothing but padding comes before it */
+        }
+        num += here;
+        if (here == 0)
+            for (int64_t e = 0; e < flat->shard_elems; e++)
+                assert_true(shard[e] == 0);
+    }
+    return num;
+}
+
+/* All parameters as num_ranks ranks hold them, each played in turn. */
+static float *run_ranks(int num_ranks, const char *source, int64_t *num_elems)
+{
+    float *whole = CR_NEW_ARRAY(float, MAX_PARAMS *MAX_ELEMS);
+    int ranks[16];
+
+    *num_elems = 0;
+    for (int i = 0; i < num_ranks; i++)
+        ranks[i] = i;
+    for (int r = 0; r < num_ranks; r++) {
+        cr_world_args world_args = {CR_WORLD_META, r, num_ranks, 0};
+        cr_fsdp_args args = {.is_train = true, .source = source, .seed = SEED};
+        cr_err err = {0};
+        cr_world *world;
+        cr_device *dev;
+        cr_mesh_shape shape;
+        cr_mesh *mesh;
+        cr_model *model = make_model();
+        cr_fsdp *f;
+        assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
+        assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+        assert_int_equal(cr_mesh_shape_init(&shape, num_ranks, num_ranks, 1, 1, 0, &err), CR_OK);
+        assert_int_equal(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err), CR_OK);
+        num_read = 0;
+        assert_int_equal(cr_fsdp_create(model, dev, mesh, &args, &f, &err), CR_OK);
+        assert_true(num_read <= f->units.trained_shard_elems + f->units.frozen_shard_elems);
+        *num_elems += collect(f, r, whole);
+        cr_fsdp_destroy(f);
+        cr_mesh_destroy(mesh);
+        cr_device_close(dev);
+        cr_world_close(world);
+        cr_model_free(model);
+    }
+    return whole;
+}
+
+static void c3_c41_c42_each_rank_its_own(void **state)
+{
+    cr_model *model = make_model();
+    int64_t all = 0, num;
+    float *one = run_ranks(1, NULL, &num);
+
+    (void)state;
+    for (size_t i = 0; i < model->num_params; i++)
+        all += model->params[i]->num_elems;
+    assert_int_equal(num, all);
+    for (int num_ranks = 1; num_ranks <= 8; num_ranks++)
+        for (int is_read = 0; is_read < 2; is_read++) {
+            memset(reads, 0, sizeof reads);
+            float *many = run_ranks(num_ranks, is_read ? "a checkpoint" : NULL, &num);
+            assert_int_equal(num, all);
+            assert_memory_equal(one, many, (size_t)all * sizeof(float));
+            for (size_t i = 0; i < model->num_params; i++)
+                for (int64_t e = 0; e < model->params[i]->num_elems; e++)
+                    assert_int_equal(reads[i][e], is_read);
+            cr_free(many);
+        }
+    cr_free(one);
+    cr_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(c3_c41_c42_each_rank_its_own),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
