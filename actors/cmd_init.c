@@ -68,8 +68,9 @@ static cr_status init(ask *a, const cr_words *words, cr_err *err)
     if (words->num != 1)
         return cr_fail(err, CR_EUSAGE, "give one MODEL, a folder with config.json");
     CR_TRY(cr_model_open(words->word[0], &a->model, err));
-    if (a->model->config.storage_dtype != CR_F32 && a->model->config.storage_dtype != CR_BF16)
-        return cr_fail(err, CR_EFORMAT, "%s/config.json: torch_dtype must be float32 or bfloat16",
+    if (a->model->config.storage_dtype == CR_F64)
+        return cr_fail(err, CR_EFORMAT,
+                       "%s/config.json: torch_dtype must be float32, bfloat16 or float16",
                        words->word[0]);
     CR_TRY(cr_device_open("cpu", 1, &a->dev, err));
     path = cr_path_join(words->word[0], "model.safetensors");

@@ -5,7 +5,7 @@
 
 cr_dtype cr_dtype_of(const char *name)
 {
-    return strcmp(name, "bf16") == 0 ? CR_BF16 : CR_F32;
+    return strcmp(name, "bf16") == 0 ? CR_BF16 : strcmp(name, "fp16") == 0 ? CR_F16 : CR_F32;
 }
 
 static const char *const *classes_of(char **names, size_t num)
@@ -42,6 +42,8 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .is_offloaded = w->is_offloaded,
                           .should_recompute = w->should_recompute,
                           .mlp_tiles = w->mlp_tiles,
+                          .loss_scale = is_train && strcmp(w->dtype, "fp16") == 0 ? 65536 : 0,
+                          .loss_scale_interval = 400, /* ROLL's */
                           .wrap = cr_wrap_policy_of(w),
                           .beta1 = w->adam_beta1,
                           .beta2 = w->adam_beta2,

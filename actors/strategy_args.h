@@ -6,7 +6,7 @@
 #include "configs/configs.h"
 #include "strategies/strategies.h"
 
-cr_dtype cr_dtype_of(const char *name); /* "bf16" or "fp32" */
+cr_dtype cr_dtype_of(const char *name); /* "bf16", "fp16" or "fp32" */
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 /* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);

@@ -59,17 +59,9 @@ bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, c
 
 /* ---- opening ---- */
 
-static cr_status choose_dtype(cr_worker *w, cr_err *err)
+static void choose_dtype(cr_worker *w)
 {
-    if (!w->has_dtype && w->model->config.storage_dtype == CR_F16)
-        return cr_fail(err, CR_EABSENT,
-                       "the checkpoint is fp16, and computing in it is not available yet (add "
-                       "model_args.dtype=bf16 or fp32)");
-    if (w->has_dtype)
-        w->dtype = strcmp(w->keys->dtype, "fp32") == 0 ? CR_F32 : CR_BF16;
-    else
-        w->dtype = w->model->config.storage_dtype;
-    return CR_OK;
+    w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
 }
 
 static int num_cpus(void)
@@ -108,6 +100,7 @@ static cr_status open_units(cr_worker *w, cr_err *err)
     cr_fsdp_args args = cr_fsdp_args_of(w->keys, w->kind == CR_WORKER_TRAIN);
 
     args.param_dtype = w->dtype;
+    if (w->dtype == CR_F16) args.loss_scale = 1024; /* one gradient: nothing to adapt to */
     args.source = w->folder;
     return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
 }
@@ -118,7 +111,7 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
     CR_TRY(cr_model_open(w->folder, &w->model, err));
-    CR_TRY(choose_dtype(w, err));
+    choose_dtype(w);
     cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
     CR_TRY(cr_model_freeze(w->model, w->keys->freeze_module_prefix, err));
     CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,

@@ -127,10 +127,13 @@ static char *dtype_of(const cr_node *map, const char *key, const char *otherwise
 {
     char *text = text_of(map, key);
     const char *name = text ? short_dtype(text) : otherwise;
+    bool is_compute = strcmp(key, "dtype") == 0 || strcmp(key, "param_dtype") == 0;
 
-    if (name && strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0) {
+    if (text && strcmp(name, "fp32") != 0 && strcmp(name, "bf16") != 0 &&
+        !(is_compute && strcmp(name, "fp16") == 0)) {
         cr_diagnose(d, CR_ERROR, cr_node_get(map, key)->place,
-                    "%s: %s is not available yet (fp32 and bf16 are)", key, name);
+                    "%s: %s is not available (fp32 and bf16 are%s)", key, name,
+                    is_compute ? ", and fp16" : "");
         name = "fp32";
     }
     cr_free(text);

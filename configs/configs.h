@@ -24,7 +24,7 @@ typedef struct cr_generating_args {
 typedef struct cr_worker_config {
     const char *name;           /* "actor_train" */
     char *model_path;           /* model_args.model_name_or_path */
-    char *dtype;                /* "fp32" or "bf16": dtype of compute (param_dtype if given) */
+    char *dtype;                /* "fp32", "bf16", "fp16": of compute (param_dtype if given) */
     char *master_dtype;         /* "fp32" or "bf16" */
     char *reduce_dtype;         /* "fp32" or "bf16" */
     char *freeze_module_prefix; /* or NULL */

@@ -218,14 +218,14 @@ cr_status cr_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes, 
 
 static bool is_act(cr_dtype dtype)
 {
-    return dtype == CR_F32 || dtype == CR_BF16;
+    return dtype == CR_F32 || dtype == CR_BF16 || dtype == CR_F16;
 }
 
 /* What every device here computes in. */
 static cr_status check_act(const char *op, cr_dtype dtype, cr_err *err)
 {
     if (is_act(dtype)) return CR_OK;
-    return cr_fail(err, CR_EABSENT, "%s in %s is not available yet (fp32 and bf16 are)", op,
+    return cr_fail(err, CR_EABSENT, "%s in %s is not available yet (fp32, bf16 and fp16 are)", op,
                    cr_dtype_name(dtype));
 }
 

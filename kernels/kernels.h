@@ -15,7 +15,7 @@
  *
  * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head
  * dimension, V vocabulary. All matrices are row-major and contiguous. `act` dtype is that of the
- * activations (CR_F32 or CR_BF16). Device pointers come from cr_device_alloc; ids, positions,
+ * activations (CR_F32, CR_BF16 or CR_F16). Device pointers come from cr_device_alloc; ids, positions,
  * offsets and per-token scalars (log-probs, lse, rstd) are plain host-visible arrays on cpu.
  *
  * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do

@@ -210,6 +210,11 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
 
 /* ---- MODEL folder ---- */
 
+static const struct {
+    const char *stored, *config;
+} dtype_names[] = {
+    [CR_F32] = {"F32", "float32"}, [CR_BF16] = {"BF16", "bfloat16"}, [CR_F16] = {"F16", "float16"}};
+
 /* Where each parameter lies in model.safetensors; the header is the same on every rank. */
 typedef struct plan {
     cr_param **params;
@@ -242,7 +247,7 @@ static void plan_make(const cr_fsdp *f, plan *p)
         cr_buf_adds(&json, ",");
         cr_json_add_string(&json, q->name, strlen(q->name));
         cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
-                    f->args.param_dtype == CR_BF16 ? "BF16" : "F32");
+                    dtype_names[f->args.param_dtype].stored);
         for (int d = 0; d < q->num_dims; d++)
             cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)q->shape[d]);
         p->first_byte[i] = at;
@@ -280,7 +285,7 @@ static int64_t plan_find(const plan *p, const cr_param *param)
 /* config.json with the dtype that the weights are stored in; as it is if that is what it says. */
 static cr_status copy_config(const char *from, const char *to, cr_dtype dtype, cr_err *err)
 {
-    const char *name = dtype == CR_BF16 ? "bfloat16" : "float32", *key = "torch_dtype", *old;
+    const char *name = dtype_names[dtype].config, *key = "torch_dtype", *old;
     json_t *root = NULL;
     cr_buf text = {0};
 

@@ -14,10 +14,9 @@ static cr_status check_args(const cr_fsdp_args *a, const cr_mesh *mesh, cr_err *
         return cr_fail(err, CR_ECONFIG,
                        "U8: reshard_after_forward %d does not divide the %d ranks of a shard group",
                        a->reshard_ranks, n);
-    if (a->param_dtype != CR_F32 && a->param_dtype != CR_BF16)
-        return cr_fail(err, CR_EABSENT, "param_dtype: computing in %s is not available (use bf16)",
-                       cr_dtype_name(a->param_dtype));
-    if (a->master_dtype != CR_F32 && a->master_dtype != CR_BF16)
+    if (a->param_dtype == CR_F64)
+        return cr_fail(err, CR_EABSENT, "param_dtype: computing in fp64 is not available");
+    if (a->is_train && a->master_dtype != CR_F32 && a->master_dtype != CR_BF16)
         return cr_fail(err, CR_ECONFIG, "master_dtype: masters are fp32 or bf16, not %s",
                        cr_dtype_name(a->master_dtype));
     return CR_OK;

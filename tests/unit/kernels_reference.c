@@ -30,8 +30,8 @@ static float narrow(cr_dtype dtype, double x)
     uint16_t h;
 
     if (dtype == CR_F32) return f;
-    OK(cr_cast(dev, CR_BF16, &h, CR_F32, &f, 1, &err));
-    OK(cr_cast(dev, CR_F32, &f, CR_BF16, &h, 1, &err));
+    OK(cr_cast(dev, dtype, &h, CR_F32, &f, 1, &err));
+    OK(cr_cast(dev, CR_F32, &f, dtype, &h, 1, &err));
     return f;
 }
 
@@ -61,18 +61,58 @@ static double get(const void *data, cr_dtype dtype, int64_t i)
     float f;
 
     if (dtype == CR_F32) return ((const float *)data)[i];
-    OK(cr_cast(dev, CR_F32, &f, CR_BF16, (const uint16_t *)data + i, 1, &err));
+    OK(cr_cast(dev, CR_F32, &f, dtype, (const uint16_t *)data + i, 1, &err));
     return f;
 }
 
-/* bf16 has 8 bits: half an ulp is 2^-9 relative; float32 sums of k terms of size s err about k 2^-24 s. */
+/* bf16 has 8 bits, fp16 11: half an ulp is 2^-9 (2^-12) relative; float32 sums of k terms of size s err about k 2^-24 s. */
 static double tolerance(cr_dtype dtype, double want, double sum)
 {
-    return (dtype == CR_BF16 ? fabs(want) * 0x1p-8 + 1e-6 : 0) + 1e-6 * (1 + sum) +
-           2e-6 * fabs(want);
+    return (dtype == CR_BF16  ? fabs(want) * 0x1p-8 + 1e-6
+            : dtype == CR_F16 ? fabs(want) * 0x1p-11 + 1e-6
+                              : 0) +
+           1e-6 * (1 + sum) + 2e-6 * fabs(want);
 }
 
-static const cr_dtype both[] = {CR_F32, CR_BF16};
+static const cr_dtype both[] = {CR_F32, CR_BF16, CR_F16};
+
+/* Every float16 there and back, and rounding to it: to the nearest multiple of the last bit, ties to even. */
+static void float16(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 0x10000; i += 16) {
+        uint16_t h[16], again[16];
+        float f[16];
+        for (uint32_t k = 0; k < 16; k++)
+            h[k] = (uint16_t)(i + k);
+        OK(cr_cast(dev, CR_F32, f, CR_F16, h, 16, &err));
+        OK(cr_cast(dev, CR_F16, again, CR_F32, f, 15, &err)); /* the tail, too */
+        for (int k = 0; k < 15; k++) {
+            int exponent = h[k] >> 10 & 31, bits = h[k] & 1023;
+            double want = exponent ? ldexp(1024 + bits, exponent - 25) : ldexp(bits, -24);
+            if (exponent == 31 && bits) {
+                assert_true(isnan(f[k]) && (again[k] & 0x7C00) == 0x7C00 && again[k] & 1023);
+                continue;
+            }
+            assert_int_equal(again[k], h[k]);
+            if (exponent < 31) assert_true(f[k] == (h[k] >> 15 ? -want : want));
+            if (exponent == 31) assert_true(isinf(f[k]) && (f[k] < 0) == h[k] >> 15);
+        }
+    }
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint32_t w[4];
+        int exponent;
+        double x, step, want;
+        cr_rng_philox(9, CR_RNG_TEST, 0, i, w);
+        x = ldexp(1 + (w[0] & ~(w[2] & 1 ? 0xFFF80000u : 0)) * 0x1p-32, (int)(w[1] % 44) - 27);
+        x = (float)x;
+        frexp(x, &exponent);
+        step = ldexp(1, exponent - 11 < -24 ? -24 : exponent - 11);
+        want = rint(x / step) * step;
+        if (want >= 65520) want = INFINITY;
+        assert_true(narrow(CR_F16, -x) == -want);
+    }
+}
 
 static void linear_and_its_gradient(void **state)
 {
@@ -203,7 +243,7 @@ static void norms_rope_swiglu(void **state)
                     sum += dy.x[i * n + j] * narrow(dt, x.x[i * n + j] * rstd[i]),
                         size += fabs(dy.x[i * n + j] * x.x[i * n + j] * rstd[i]);
                 check_near(dw[j], sum,
-                           tolerance(CR_F32, sum, size) + (dt == CR_BF16 ? size * 0x1p-7 : 0));
+                           tolerance(CR_F32, sum, size) + (dt != CR_F32 ? size * 0x1p-7 : 0));
             }
             OK(cr_swiglu(dev, dt, x.data, dy.data, y, (size_t)(m * n), &err));
             for (int64_t i = 0; i < m * n; i++) {
@@ -251,7 +291,7 @@ static void rope_turns_and_turns_back(void **state)
         a.sign = -1; /* times 1.5^2 */
         OK(cr_rope(dev, &a, &err));
         for (int64_t i = 0; i < x.n; i++)
-            check_near(get(x.data, both[t], i), 2.25 * x.x[i], both[t] == CR_BF16 ? 0.06 : 1e-5);
+            check_near(get(x.data, both[t], i), 2.25 * x.x[i], both[t] != CR_F32 ? 0.06 : 1e-5);
         drop(x);
     }
 }
@@ -289,8 +329,8 @@ static void attention_and_its_gradient(void **state)
 
     (void)state;
     for (size_t c = 0; c < CR_COUNT(heads); c++)
-        for (int mode = 0; mode < 3; mode++) {
-            cr_dtype dt = mode == 1 ? CR_BF16 : CR_F32;
+        for (int mode = 0; mode < 4; mode++) {
+            cr_dtype dt = mode == 1 ? CR_BF16 : mode == 3 ? CR_F16 : CR_F32;
             int64_t H = heads[c][0], K = heads[c][1], D = heads[c][2], T = cu[4],
                     window = mode == 2 ? 40 : 0;
             array q = make(dt, T * H * D, 1), k = make(dt, T * K * D, 1),
@@ -331,7 +371,7 @@ static void attention_and_its_gradient(void **state)
                         }
                     }
             OK(cr_attention_grad(dev, &a, &err));
-            double slack = dt == CR_BF16 ? 0.03 : 2e-5; /* bf16: delta comes from the rounded o */
+            double slack = dt != CR_F32 ? 0.03 : 2e-5; /* bf16: delta comes from the rounded o */
             for (int64_t i = 0; i < T * H * D; i++)
                 check_near(get(dq, dt, i), wq[i], slack * (1 + fabs(wq[i])));
             for (int64_t i = 0; i < T * K * D; i++) {
@@ -468,10 +508,9 @@ static void head_and_its_gradient(void **state)
                 }
             }
             for (int64_t i = 0; i < R * k; i++)
-                check_near(get(dx, dt, i), wx[i],
-                           (dt == CR_BF16 ? 0.02 : 2e-5) * (1 + fabs(wx[i])));
+                check_near(get(dx, dt, i), wx[i], (dt != CR_F32 ? 0.02 : 2e-5) * (1 + fabs(wx[i])));
             for (int64_t i = 0; i < V * k; i++)
-                check_near(dw[i], ww[i], (dt == CR_BF16 ? 0.02 : 2e-5) * (1 + fabs(ww[i])));
+                check_near(dw[i], ww[i], (dt != CR_F32 ? 0.02 : 2e-5) * (1 + fabs(ww[i])));
             float *log_prob = out + 6 * R,
                   *entropy = out + 7 * R; /* generation's way: the same bits */
             for (int64_t r = 0; r < R; r++)
@@ -560,6 +599,7 @@ static void a_stack_gives_back_what_it_took(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(float16),
         cmocka_unit_test(linear_and_its_gradient),
         cmocka_unit_test(products_do_not_depend_on_the_batch),
         cmocka_unit_test(norms_rope_swiglu),

@@ -33,17 +33,13 @@ CR_INLINE int64_t tile_floats(int64_t head_dim)
 CR_INLINE void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
 {
     for (int64_t i = 0; i < n; i++)
-        dst[i] = dtype == CR_BF16 ? bf16_get(((const uint16_t *)src)[at + i])
-                                  : ((const float *)src)[at + i];
+        dst[i] = e_get(dtype, src, at + i);
 }
 
 CR_INLINE void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, int64_t at)
 {
     for (int64_t i = 0; i < n; i++)
-        if (dtype == CR_BF16)
-            ((uint16_t *)dst)[at + i] = bf16_of(src[i]);
-        else
-            ((float *)dst)[at + i] = src[i];
+        e_put(dtype, dst, at + i, src[i]);
 }
 
 /* Write one key and value (at element `at` of k and v) into place `slot` of a tile pair. */
@@ -54,8 +50,7 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
     float *vt = tiles + head_dim * TILE + slot / pair * dp, wide[256];
 
     for (int64_t d = 0; d < head_dim; d++)
-        tiles[d * TILE + slot] =
-            dtype == CR_BF16 ? bf16_get(((const uint16_t *)k)[at + d]) : ((const float *)k)[at + d];
+        tiles[d * TILE + slot] = e_get(dtype, k, at + d);
     if (slot % pair == 0) memset(vt, 0, (size_t)dp * 4); /* the second of a pair comes later */
     if (pair == 1) {
         widen(dtype, v, at, head_dim, vt);

@@ -16,7 +16,7 @@ CR_INLINE void put(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
 
 static float rounded(cr_dtype dtype, float x)
 {
-    return dtype == CR_BF16 ? bf16_get(bf16_of(x)) : x;
+    return dtype == CR_BF16 ? bf16_get(bf16_of(x)) : dtype == CR_F16 ? f16_get(f16_of(x)) : x;
 }
 
 /* ---- router ---- */
@@ -69,10 +69,7 @@ cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err)
     for (int64_t t = 0; t < a->num_rows; t++) {
         float *prob = a->prob + t * n, *weight = a->weight + t * k, sum = 0;
         int32_t *expert = a->expert + t * k;
-        if (a->dtype == CR_BF16)
-            softmax_row(CR_BF16, a->logits, t * n, n, prob);
-        else
-            softmax_row(CR_F32, a->logits, t * n, n, prob);
+        CR_BY_DTYPE(a->dtype, softmax_row, a->logits, t * n, n, prob);
         choose(prob, n, k, expert);
         for (int64_t j = 0; j < k; j++)
             sum += prob[expert[j]];
@@ -172,10 +169,7 @@ cr_status CR_V(rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_e
 {
     (void)dev;
     (void)err;
-    if (a->dtype == CR_BF16)
-        combine_rows(CR_BF16, a);
-    else
-        combine_rows(CR_F32, a);
+    CR_BY_DTYPE(a->dtype, combine_rows, a);
     return CR_OK;
 }
 

@@ -12,6 +12,18 @@ enum { MC = 192, NC = 1024 };
 
 /* ---- packing ---- */
 
+/* A half as a unit of its own. */
+CR_INLINE uint32_t widened(cr_dtype dtype, uint16_t h)
+{
+    uint32_t u;
+    float x;
+
+    if (dtype == CR_BF16) return (uint32_t)h << 16;
+    x = f16_get(h);
+    memcpy(&u, &x, 4);
+    return u;
+}
+
 /* Unit i of a row of k elements. */
 CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k)
 {
@@ -25,7 +37,7 @@ CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k
         else
             u = ((const uint16_t *)row)[2 * i];
     } else {
-        u = (uint32_t)((const uint16_t *)row)[i] << 16;
+        u = widened(dtype, ((const uint16_t *)row)[i]);
     }
     return u;
 }
@@ -50,10 +62,8 @@ void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int6
         const char *rows = (const char *)w + n0 * row_bytes;
         if (n - n0 < CRI_PANEL)
             pack_panel(dtype, rows, row_bytes, n - n0, k, panels);
-        else if (dtype == CR_F32)
-            pack_panel(CR_F32, rows, row_bytes, CRI_PANEL, k, panels);
         else
-            pack_panel(CR_BF16, rows, row_bytes, CRI_PANEL, k, panels);
+            CR_BY_DTYPE(dtype, pack_panel, rows, row_bytes, CRI_PANEL, k, panels);
     }
 }
 
@@ -80,7 +90,7 @@ void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int6
             } else {
                 const uint16_t *row = (const uint16_t *)w + i * ldw + n0;
                 for (int64_t j = 0; j < cols; j++)
-                    panel[j] = (uint32_t)row[j] << 16;
+                    panel[j] = widened(dtype, row[j]);
             }
         }
     }
@@ -99,7 +109,7 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
             if (k % 2) out[k / 2] = row[k - 1];
         } else {
             for (int64_t i = 0; i < k; i++)
-                out[i] = (uint32_t)row[i] << 16;
+                out[i] = widened(dtype, row[i]);
         }
     }
 }
@@ -122,7 +132,7 @@ void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_
         } else {
             const uint16_t *row = (const uint16_t *)a + i * lda;
             for (int64_t j = 0; j < m; j++)
-                out[j] = (uint32_t)row[j] << 16;
+                out[j] = widened(dtype, row[j]);
         }
     }
 }
@@ -224,13 +234,7 @@ static void finish_row(const gemm_out *o, int64_t m, int64_t n0, int64_t cols, c
         if (o->add) {
             v16 y = some == 16 ? v_get(o->aux_dtype, o->add, m * o->ldadd + n)
                                : v_get_some(o->aux_dtype, o->add, m * o->ldadd + n, some);
-            if (o->c_dtype ==
-                CR_BF16) { /* the branch's output is rounded before the residual add */
-                uint16_t h[16];
-                v_store_bf16(h, x);
-                x = v_load_bf16(h);
-            }
-            x = x + y;
+            x = v_rounded(o->c_dtype, x) + y; /* the branch's output, then the residual */
         }
         if (some == 16)
             v_put(o->c_dtype, o->c, m * o->ldc + n, x);
@@ -414,7 +418,6 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
     if (a->dbias)
         for (int64_t t = 0; t < m; t++)
             for (int64_t j = 0; j < n; j++)
-                a->dbias[j] += w->dtype == CR_BF16 ? bf16_get(((const uint16_t *)a->dy)[t * n + j])
-                                                   : ((const float *)a->dy)[t * n + j];
+                a->dbias[j] += e_get(w->dtype, a->dy, t * n + j);
     return CR_OK;
 }

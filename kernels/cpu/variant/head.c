@@ -178,12 +178,9 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
             (dev, rows, cols, units, gemm_has_pairs(w->dtype), xu, units, 1, panels, &to_z);
             for (int64_t r = 0; r < rows; r++) {
                 float ge = a->grad_entropy ? a->grad_entropy[r0 + r] : 0;
-                if (w->dtype == CR_BF16)
-                    dz_row(CR_BF16, z + r * TILE, cols, a->fwd.lse[r0 + r], a->fwd.mean_z[r0 + r],
-                           a->grad_log_prob[r0 + r], ge, a->fwd.labels[r0 + r] - v0, dz, r * cols);
-                else
-                    dz_row(CR_F32, z + r * TILE, cols, a->fwd.lse[r0 + r], a->fwd.mean_z[r0 + r],
-                           a->grad_log_prob[r0 + r], ge, a->fwd.labels[r0 + r] - v0, dz, r * cols);
+                CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, cols, a->fwd.lse[r0 + r],
+                            a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r], ge,
+                            a->fwd.labels[r0 + r] - v0, dz, r * cols);
             }
             if (w->dtype != CR_F32) {
                 dzu = cri_scratch(dev, 7, (size_t)(rows * dz_units) * 4);

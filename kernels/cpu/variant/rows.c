@@ -107,15 +107,6 @@ CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int6
     return 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
 }
 
-CR_INLINE v16 rounded(cr_dtype dtype, v16 x)
-{
-    uint16_t h[16];
-
-    if (dtype != CR_BF16) return x;
-    v_store_bf16(h, x);
-    return v_load_bf16(h);
-}
-
 CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
 {
     int64_t n = a->num_cols;
@@ -127,10 +118,10 @@ CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
         if (a->rstd) a->rstd[r] = rstd;
         for (; i + 16 <= n; i += 16)
             v_put(dtype, a->y, at + i,
-                  rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
+                  v_rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
         if (i < n)
             v_put_some(dtype, a->y, at + i,
-                       rounded(dtype, v_get_some(dtype, a->x, at + i, n - i) * s) *
+                       v_rounded(dtype, v_get_some(dtype, a->x, at + i, n - i) * s) *
                            v_get_some(dtype, a->weight, i, n - i),
                        n - i);
     }
@@ -140,10 +131,7 @@ cr_status CR_V(rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
 {
     (void)dev;
     (void)err;
-    if (a->dtype == CR_BF16)
-        rmsnorm_rows(CR_BF16, a);
-    else
-        rmsnorm_rows(CR_F32, a);
+    CR_BY_DTYPE(a->dtype, rmsnorm_rows, a);
     return CR_OK;
 }
 
@@ -165,7 +153,7 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
             if (a->dweight) {
                 v16 g =
                     some == 16 ? v_load(a->dweight + i) : v_get_some(CR_F32, a->dweight, i, some);
-                g = v_fma(dy, rounded(dtype, x * s), g);
+                g = v_fma(dy, v_rounded(dtype, x * s), g);
                 if (some == 16)
                     v_store(a->dweight + i, g);
                 else
@@ -195,10 +183,7 @@ cr_status CR_V(rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_e
 {
     (void)dev;
     (void)err;
-    if (a->dtype == CR_BF16)
-        rmsnorm_grad_rows(CR_BF16, a);
-    else
-        rmsnorm_grad_rows(CR_F32, a);
+    CR_BY_DTYPE(a->dtype, rmsnorm_grad_rows, a);
     return CR_OK;
 }
 
@@ -269,10 +254,7 @@ cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
 {
     (void)err;
     rope_table(dev, a, a->head_dim / 2);
-    if (a->dtype == CR_BF16)
-        rope_rows(CR_BF16, a, &dev->rope);
-    else
-        rope_rows(CR_F32, a, &dev->rope);
+    CR_BY_DTYPE(a->dtype, rope_rows, a, &dev->rope);
     return CR_OK;
 }
 
@@ -294,7 +276,7 @@ cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const v
         int64_t some = n - i < 16 ? n - i : 16;
         v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
         v16 u = some == 16 ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
-        v16 y = rounded(dtype, a * sigmoid(a)) * u;
+        v16 y = v_rounded(dtype, a * sigmoid(a)) * u;
         if (some == 16)
             v_put(dtype, h, i, y);
         else

@@ -1,4 +1,4 @@
-/* simd_io.h -- sixteen elements of an array in float32 or bfloat16, read and written as a v16. */
+/* simd_io.h -- sixteen elements of an array in float32, bfloat16 or float16, read and written as a v16. */
 #ifndef CR_SIMD_IO_H
 #define CR_SIMD_IO_H
 
@@ -38,18 +38,136 @@ CR_INLINE void v_store_bf16(uint16_t *p, v16 v)
     memcpy(p, &h, sizeof h);
 }
 
-/* Element i of an array of either dtype; whole groups of sixteen. */
+/* ---- float16 ---- */
+
+CR_INLINE float f16_get(uint16_t h)
+{
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#else
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13, u;
+    float x;
+    if (rest >= 0x7C00u << 13) {
+        u = sign | 0x7F800000u | (rest & 0x7FFFFF) | (rest & 0x7FFFFF ? 0x400000u : 0);
+    } else { /* 2^112 brings the exponent's bias from 15 to 127, of denormals, too */
+        memcpy(&x, &rest, 4);
+        x *= 0x1p112f;
+        memcpy(&u, &x, 4);
+        u |= sign;
+    }
+    memcpy(&x, &u, 4);
+    return x;
+#endif
+}
+
+/* Round to nearest even, past 65519 to infinity; NaN stays a NaN. */
+CR_INLINE uint16_t f16_of(float x)
+{
+#if defined(__F16C__)
+    return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    uint32_t u, sign, h;
+    memcpy(&u, &x, 4);
+    sign = u >> 16 & 0x8000;
+    u &= 0x7FFFFFFF;
+    if (u > 0x7F800000u) {
+        h = 0x7E00 | (u >> 13 & 0x3FF);
+    } else if (u >= 0x477FF000u) {
+        h = 0x7C00;
+    } else if (u < 0x38800000u) { /* denormal: the sum rounds at its last bit */
+        float f;
+        memcpy(&f, &u, 4);
+        f += 0.5f;
+        memcpy(&h, &f, 4);
+        h -= 0x3F000000u;
+    } else {
+        u += 0xFFFu + (u >> 13 & 1);
+        h = (u - 0x38000000u) >> 13;
+    }
+    return (uint16_t)(sign | h);
+#endif
+}
+
+CR_INLINE v16 v_load_f16(const uint16_t *p)
+{
+#if defined(__AVX512F__)
+    return (v16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+#else
+    float x[16];
+    for (int i = 0; i < 16; i++)
+        x[i] = f16_get(p[i]);
+    return v_load(x);
+#endif
+}
+
+CR_INLINE void v_store_f16(uint16_t *p, v16 v)
+{
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    for (int i = 0; i < 16; i++)
+        p[i] = f16_of(v[i]);
+#endif
+}
+
+/* ---- either ---- */
+
+/* fn(dtype, ..) with the dtype as a constant. */
+#define CR_BY_DTYPE(dtype, fn, ...)                 \
+    ((dtype) == CR_BF16  ? fn(CR_BF16, __VA_ARGS__) \
+     : (dtype) == CR_F16 ? fn(CR_F16, __VA_ARGS__)  \
+                         : fn(CR_F32, __VA_ARGS__))
+
+CR_INLINE float e_get(cr_dtype dtype, const void *p, int64_t i)
+{
+    return dtype == CR_BF16  ? bf16_get(((const uint16_t *)p)[i])
+           : dtype == CR_F16 ? f16_get(((const uint16_t *)p)[i])
+                             : ((const float *)p)[i];
+}
+
+CR_INLINE void e_put(cr_dtype dtype, void *p, int64_t i, float x)
+{
+    if (dtype == CR_BF16)
+        ((uint16_t *)p)[i] = bf16_of(x);
+    else if (dtype == CR_F16)
+        ((uint16_t *)p)[i] = f16_of(x);
+    else
+        ((float *)p)[i] = x;
+}
+
+/* Element i of an array; whole groups of sixteen. */
 CR_INLINE v16 v_get(cr_dtype dtype, const void *p, int64_t i)
 {
-    return dtype == CR_BF16 ? v_load_bf16((const uint16_t *)p + i) : v_load((const float *)p + i);
+    return dtype == CR_BF16  ? v_load_bf16((const uint16_t *)p + i)
+           : dtype == CR_F16 ? v_load_f16((const uint16_t *)p + i)
+                             : v_load((const float *)p + i);
 }
 
 CR_INLINE void v_put(cr_dtype dtype, void *p, int64_t i, v16 v)
 {
     if (dtype == CR_BF16)
         v_store_bf16((uint16_t *)p + i, v);
+    else if (dtype == CR_F16)
+        v_store_f16((uint16_t *)p + i, v);
     else
         v_store((float *)p + i, v);
+}
+
+/* As if it had been stored and read. */
+CR_INLINE v16 v_rounded(cr_dtype dtype, v16 x)
+{
+    uint16_t h[16];
+
+    if (dtype == CR_BF16) {
+        v_store_bf16(h, x);
+        return v_load_bf16(h);
+    }
+    if (dtype == CR_F16) {
+        v_store_f16(h, x);
+        return v_load_f16(h);
+    }
+    return x;
 }
 
 /* The last n < 16 elements; the rest of the vector is zero. */
@@ -61,8 +179,7 @@ CR_INLINE v16 v_get_some(cr_dtype dtype, const void *p, int64_t i, int64_t n)
         return (v16)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), (const float *)p + i);
 #endif
     for (int64_t k = 0; k < n; k++)
-        x[k] =
-            dtype == CR_BF16 ? bf16_get(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
+        x[k] = e_get(dtype, p, i + k);
     return v_load(x);
 }
 
@@ -77,10 +194,7 @@ CR_INLINE void v_put_some(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
 #endif
     v_store(x, v);
     for (int64_t k = 0; k < n; k++)
-        if (dtype == CR_BF16)
-            ((uint16_t *)p)[i + k] = bf16_of(x[k]);
-        else
-            ((float *)p)[i + k] = x[k];
+        e_put(dtype, p, i + k, x[k]);
 }
 
 #endif
