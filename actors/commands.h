@@ -9,6 +9,7 @@
 #define CR_COMMAND_LIST(X) \
     X(run)                 \
     X(config)              \
+    X(plan)                \
     X(generate)            \
     X(logprobs)            \
     X(grad)                \

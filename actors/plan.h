@@ -1,0 +1,63 @@
+/* plan.h -- one rank of a role, run on a world and a device that only count (`croll plan`).
+ *
+ * The tree, the units, the passes and the collectives are those of the run itself: a meta world plays
+ * rank 0 of any number of ranks, a meta device hands out addresses that nobody reads. So bytes are
+ * those that the run asks its device and its groups for; what a kernel keeps for itself, programs,
+ * libraries and Redis are not in them.
+ *
+ * Ownership: the caller's structs, texts of the config borrowed. Threads: one.
+ */
+#ifndef CR_PLAN_H
+#define CR_PLAN_H
+
+#include "actors/strategy_args.h"
+#include "mesh/flight.h"
+
+/* What a micro-batch is made of, at its worst: samples of full length. */
+typedef struct cr_plan_batch {
+    int64_t num_samples;                /* of a training micro-batch */
+    int64_t num_infer;                  /* of a forward for log-probs */
+    int64_t sample_tokens, sample_rows; /* all tokens; those with a log-prob */
+    int64_t micros;                     /* of an update, per rank (gradient_accumulation_steps) */
+    int64_t updates, forwards;          /* of a step, per rank; forwards for log-probs */
+} cr_plan_batch;
+
+typedef struct cr_plan_bytes {
+    int64_t masters, gradients, moments, values; /* values: frozen, or those of fsdp2_infer */
+    int64_t gathered, reduction;                 /* buffers of units */
+    int64_t kept;                                /* slices, unreduced gradients; a KV cache */
+    int64_t tape, scratch;
+} cr_plan_bytes;
+
+enum { CR_PLAN_MOST_PHASES = 5 };
+
+typedef struct cr_plan_role {
+    const char *name;
+    bool is_train;
+    cr_mesh_shape mesh;
+    int64_t num_elems, num_trained, shard_elems; /* shard: of trained parameters, with padding */
+    size_t num_units;
+    int most_units_alive;
+    int64_t host_bytes; /* offloaded states */
+    struct cr_plan_phase {
+        const char *name;
+        cr_plan_bytes bytes; /* at its peak; masters to values are 0 when they are offloaded */
+    } phase[CR_PLAN_MOST_PHASES];
+    size_t num_phases;
+    cr_traffic step;                     /* of one step of the pipeline */
+    cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
+    cr_traffic_count synced;             /* weights received by an engine in a step */
+    double step_flops;                   /* of this rank */
+    cr_buf tree;                         /* owned: the wrapped tree, with warnings */
+} cr_plan_role;
+
+int64_t cr_plan_sum(const cr_plan_bytes *b);
+/* The most bytes of any phase. */
+int64_t cr_plan_peak(const cr_plan_role *role);
+
+/* Run rank 0 of a role with `num_ranks` ranks. out->name and is_train come from the caller. */
+CR_MUST cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
+                              const cr_plan_batch *batch, cr_plan_role *out, cr_err *err);
+void cr_plan_role_free(cr_plan_role *role);
+
+#endif

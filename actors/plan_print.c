@@ -1,0 +1,362 @@
+/* plan_print.c -- see plan_print.h. */
+#include "actors/plan_print.h"
+#include "base/json.h"
+
+#include <string.h>
+
+enum { BAR = 48, NUM_KINDS = 9 };
+
+/* Kinds of bytes, in the order in which a bar shows them. */
+static const struct {
+    char letter;
+    const char *name, *text;
+    size_t offset;
+} kinds[NUM_KINDS] = {
+    {'M', "masters", "masters", offsetof(cr_plan_bytes, masters)},
+    {'G', "gradients", "gradients", offsetof(cr_plan_bytes, gradients)},
+    {'O', "moments", "optimizer moments", offsetof(cr_plan_bytes, moments)},
+    {'V', "values", "weights without optimizer", offsetof(cr_plan_bytes, values)},
+    {'U', "gathered", "gathered units", offsetof(cr_plan_bytes, gathered)},
+    {'R', "reduction", "buffers of reductions", offsetof(cr_plan_bytes, reduction)},
+    {'K', "kept", "kept between passes, KV cache", offsetof(cr_plan_bytes, kept)},
+    {'T', "tape", "tape (activations)", offsetof(cr_plan_bytes, tape)},
+    {'S', "scratch", "scratch", offsetof(cr_plan_bytes, scratch)},
+};
+
+static int64_t part(const cr_plan_bytes *b, int kind)
+{
+    int64_t n;
+
+    memcpy(&n, (const char *)b + kinds[kind].offset, sizeof n);
+    return n;
+}
+
+/* "12.3 GiB"; text holds 32 bytes. */
+static const char *size_of(int64_t bytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double x = (double)bytes;
+    size_t u = 0;
+
+    while (x >= 1024 && u + 1 < CR_COUNT(units))
+        x /= 1024, u++;
+    snprintf(text, 32, u == 0 ? "%.0f %s" : "%.2f %s", x, units[u]);
+    return text;
+}
+
+static const struct cr_plan_phase *peak_phase(const cr_plan_role *r)
+{
+    const struct cr_plan_phase *best = &r->phase[0];
+
+    for (size_t i = 1; i < r->num_phases; i++)
+        if (cr_plan_sum(&r->phase[i].bytes) > cr_plan_sum(&best->bytes)) best = &r->phase[i];
+    return best;
+}
+
+/* The next warning in a tree's text: its start after "warning: ", its length; NULL: no more. */
+static const char *next_warning(const char **at, size_t *num)
+{
+    const char *found = *at ? strstr(*at, "warning: ") : NULL, *end;
+
+    if (!found) return NULL;
+    found += strlen("warning: ");
+    end = strchr(found, '\n');
+    *num = end ? (size_t)(end - found) : strlen(found);
+    *at = found + *num;
+    return found;
+}
+
+/* ---- text ---- */
+
+static void text_batch(const cr_plan *p, cr_buf *out)
+{
+    const cr_config *c = &p->config;
+    const cr_plan_batch *b = &p->batch;
+    long long mini = (long long)(b->num_samples * b->micros);
+
+    if (p->is_sft)
+        cr_buf_addf(out, "batch    %lld samples a step\n", (long long)p->num_samples);
+    else
+        cr_buf_addf(
+            out, "batch    rollout_batch_size %lld x %lld in a group = %lld samples a step\n",
+            (long long)c->rollout_batch_size, (long long)c->group_size, (long long)p->num_samples);
+    cr_buf_addf(
+        out,
+        "         on %lld data-parallel ranks: %lld samples each\n"
+        "         per_device_train_batch_size %lld x gradient_accumulation_steps %lld = %lld "
+        "samples of an update and rank\n"
+        "         %lld update%s a step, %lld micro-batch%s each, of at most %lld x %lld "
+        "tokens\n",
+        (long long)p->num_dp, (long long)(p->num_samples / p->num_dp), (long long)b->num_samples,
+        (long long)b->micros, mini, (long long)b->updates, b->updates == 1 ? "" : "s",
+        (long long)b->micros, b->micros == 1 ? "" : "es", (long long)b->num_samples,
+        (long long)b->sample_tokens);
+}
+
+static void text_timeline(const cr_plan_role *r, cr_buf *out)
+{
+    int64_t peak = cr_plan_peak(r);
+    char size[32];
+
+    for (size_t i = 0; i < r->num_phases && peak > 0; i++) {
+        const cr_plan_bytes *b = &r->phase[i].bytes;
+        double sum = 0;
+        int at = 0;
+        cr_buf_addf(out, "    %-10s|", r->phase[i].name);
+        for (int k = 0; k < NUM_KINDS; k++) {
+            sum += (double)part(b, k);
+            for (; at < (int)(sum / (double)peak * BAR + 0.5); at++)
+                cr_buf_addc(out, kinds[k].letter);
+        }
+        cr_buf_addf(out, "%*s| %s\n", BAR - at, "", size_of((int64_t)sum, size));
+    }
+}
+
+static void text_bytes(const cr_plan_role *r, cr_buf *out)
+{
+    const struct cr_plan_phase *peak = peak_phase(r);
+    char size[32];
+
+    cr_buf_addf(out, "  memory of a rank, at most %s (%s)\n",
+                size_of(cr_plan_sum(&peak->bytes), size), peak->name);
+    for (int k = 0; k < NUM_KINDS; k++)
+        if (part(&peak->bytes, k))
+            cr_buf_addf(out, "    %c %-30s %12s\n", kinds[k].letter, kinds[k].text,
+                        size_of(part(&peak->bytes, k), size));
+    if (r->host_bytes)
+        cr_buf_addf(out, "      %-30s %12s\n", "on the host (offload_policy)",
+                    size_of(r->host_bytes, size));
+}
+
+static void text_traffic(const cr_plan_role *r, cr_buf *out)
+{
+    const struct {
+        const char *name;
+        int64_t num, num_bytes;
+    } rows[] = {
+        {"all-gather of units", r->step.gathers.num, r->step.gathers.num_bytes},
+        {"reduce-scatter of units", r->step.reduces.num, r->step.reduces.num_bytes},
+        {"all-reduce over ddp", r->step.all_reduces.num, r->step.all_reduces.num_bytes},
+        {"all-to-all of ulysses", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes},
+        {"weights from training", r->synced.num, r->synced.num_bytes}};
+    bool has_any = false;
+    char size[32];
+
+    for (size_t i = 0; i < CR_COUNT(rows); i++) {
+        if (!rows[i].num) continue;
+        if (!has_any) cr_buf_adds(out, "  collectives of a step and rank (whole buffers)\n");
+        has_any = true;
+        cr_buf_addf(out, "    %-24s %8lld x, together %s\n", rows[i].name, (long long)rows[i].num,
+                    size_of(rows[i].num_bytes, size));
+    }
+    if (r->step_flops > 0)
+        cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
+}
+
+static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool with_tree, cr_buf *out)
+{
+    const cr_mesh_shape *m = &r->mesh;
+    const char *at = r->tree.data;
+    size_t num;
+
+    cr_buf_addf(out, "\n%s  %s on %d rank%s", r->name, w->strategy_name, m->num_ranks,
+                m->num_ranks == 1 ? "" : "s");
+    if (r->num_units == 0)
+        cr_buf_adds(out, ", each with the whole model\n");
+    else
+        cr_buf_addf(out, ": ddp %d x fsdp %d, dp %d x ulysses %d\n", m->num_ddp, m->num_fsdp,
+                    m->num_dp, m->num_ulysses);
+    cr_buf_addf(out, "  %.4g billion parameters", (double)r->num_elems / 1e9);
+    if (r->is_train && r->num_trained < r->num_elems)
+        cr_buf_addf(out, ", %.4g of them trained", (double)r->num_trained / 1e9);
+    if (r->num_units)
+        cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
+                    r->most_units_alive);
+    cr_buf_adds(out, "\n");
+    text_bytes(r, out);
+    if (r->num_phases > 1) text_timeline(r, out);
+    text_traffic(r, out);
+    if (with_tree && r->tree.data) cr_buf_add(out, r->tree.data, r->tree.num_bytes);
+    for (const char *text; !with_tree && (text = next_warning(&at, &num));)
+        cr_buf_addf(out, "  warning: %.*s\n", (int)num, text);
+}
+
+static void text_memory(const cr_plan *p, cr_buf *out)
+{
+    char a[32], b[32];
+
+    cr_buf_addf(out, "\nfullest device: %s of all its roles\n", size_of(p->device_peak, a));
+    if (!p->memory) return;
+    if (p->device_peak <= p->memory)
+        cr_buf_addf(out, "it fits in %s\n", size_of(p->memory, b));
+    else
+        cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", size_of(p->memory, b),
+                    size_of(p->device_peak - p->memory, a));
+    if (p->largest)
+        cr_buf_addf(out, "largest per_device_train_batch_size that fits: %lld%s\n",
+                    (long long)p->largest, p->is_limit ? " or more (the most a step has)" : "");
+    else
+        cr_buf_adds(out, "no micro-batch fits, not even of one sample (more shards, recompute "
+                         "(disable_gradient_checkpointing: false), ulysses_size, tiles or "
+                         "offload_policy make it smaller)\n");
+}
+
+void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
+{
+    cr_buf_addf(out, "plan of %s: nothing is started\n\n", p->path);
+    text_batch(p, out);
+    for (size_t r = 0; r < p->num_roles; r++)
+        text_role(&p->role[r], p->worker[r], with_tree, out);
+    text_memory(p, out);
+    for (size_t i = 0; i < p->d.num; i++)
+        if (strstr(p->d.items[i].text, "not available"))
+            cr_buf_addf(out, "left out: %s\n", p->d.items[i].text);
+}
+
+/* ---- JSON ---- */
+
+static void key(cr_buf *out, const char *name)
+{
+    char last = out->num_bytes ? out->data[out->num_bytes - 1] : '{';
+
+    if (last != '{' && last != '[') cr_buf_addc(out, ',');
+    cr_buf_addf(out, "\"%s\":", name);
+}
+
+static void number(cr_buf *out, const char *name, int64_t x)
+{
+    key(out, name);
+    cr_buf_addf(out, "%lld", (long long)x);
+}
+
+static void text(cr_buf *out, const char *name, const char *data, size_t num)
+{
+    key(out, name);
+    cr_json_add_string(out, data, num);
+}
+
+static void json_bytes(cr_buf *out, const cr_plan_bytes *b)
+{
+    for (int k = 0; k < NUM_KINDS; k++)
+        number(out, kinds[k].name, part(b, k));
+    number(out, "total", cr_plan_sum(b));
+}
+
+static void json_count(cr_buf *out, const char *name, int64_t num, int64_t num_bytes)
+{
+    key(out, name);
+    cr_buf_addf(out, "{\"num\":%lld,\"bytes\":%lld}", (long long)num, (long long)num_bytes);
+}
+
+static void json_traffic(cr_buf *out, const cr_plan_role *r)
+{
+    key(out, "step");
+    cr_buf_addc(out, '{');
+    json_count(out, "all_gather", r->step.gathers.num, r->step.gathers.num_bytes);
+    json_count(out, "reduce_scatter", r->step.reduces.num, r->step.reduces.num_bytes);
+    json_count(out, "all_reduce", r->step.all_reduces.num, r->step.all_reduces.num_bytes);
+    json_count(out, "all_to_all", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes);
+    json_count(out, "weight_sync", r->synced.num, r->synced.num_bytes);
+    key(out, "flops");
+    cr_buf_addf(out, "%.17g}", r->step_flops);
+}
+
+static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool with_tree)
+{
+    const struct cr_plan_phase *peak = peak_phase(r);
+    const char *at = r->tree.data;
+    size_t num;
+
+    cr_buf_addc(out, '{');
+    text(out, "name", r->name, strlen(r->name));
+    text(out, "strategy", w->strategy_name, strlen(w->strategy_name));
+    key(out, "mesh");
+    cr_buf_addf(out, "{\"ranks\":%d,\"ddp\":%d,\"fsdp\":%d,\"dp\":%d,\"ulysses\":%d}",
+                r->mesh.num_ranks, r->mesh.num_ddp, r->mesh.num_fsdp, r->mesh.num_dp,
+                r->mesh.num_ulysses);
+    number(out, "parameters", r->num_elems);
+    number(out, "trained", r->num_trained);
+    number(out, "shard_elements", r->shard_elems);
+    number(out, "units", (int64_t)r->num_units);
+    number(out, "most_units_alive", r->most_units_alive);
+    number(out, "host_bytes", r->host_bytes);
+    text(out, "peak_phase", peak->name, strlen(peak->name));
+    key(out, "peak_bytes");
+    cr_buf_addc(out, '{');
+    json_bytes(out, &peak->bytes);
+    cr_buf_addc(out, '}');
+    key(out, "phases");
+    cr_buf_addc(out, '[');
+    for (size_t i = 0; i < r->num_phases; i++) {
+        cr_buf_adds(out, i ? ",{" : "{");
+        text(out, "phase", r->phase[i].name, strlen(r->phase[i].name));
+        json_bytes(out, &r->phase[i].bytes);
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_addc(out, ']');
+    json_traffic(out, r);
+    key(out, "warnings");
+    cr_buf_addc(out, '[');
+    for (const char *line, *first = at; (line = next_warning(&at, &num)); first = NULL) {
+        if (!first) cr_buf_addc(out, ',');
+        cr_json_add_string(out, line, num);
+    }
+    cr_buf_addc(out, ']');
+    if (with_tree && r->tree.data) text(out, "tree", r->tree.data, r->tree.num_bytes);
+    cr_buf_addc(out, '}');
+}
+
+static void json_batch(const cr_plan *p, cr_buf *out)
+{
+    const cr_plan_batch *b = &p->batch;
+
+    key(out, "batch");
+    cr_buf_addc(out, '{');
+    if (!p->is_sft) {
+        number(out, "rollout_batch_size", p->config.rollout_batch_size);
+        number(out, "group", p->config.group_size);
+    }
+    number(out, "samples", p->num_samples);
+    number(out, "dp", p->num_dp);
+    number(out, "samples_per_rank", p->num_samples / p->num_dp);
+    number(out, "per_device_train_batch_size", b->num_samples);
+    number(out, "gradient_accumulation_steps", b->micros);
+    number(out, "updates", b->updates);
+    number(out, "log_prob_forwards", b->forwards);
+    number(out, "sequence_length", b->sample_tokens);
+    number(out, "micro_batch_tokens", b->num_samples * b->sample_tokens);
+    cr_buf_addc(out, '}');
+}
+
+void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
+{
+    bool is_first = true;
+
+    cr_buf_addc(out, '{');
+    text(out, "file", p->path, strlen(p->path));
+    text(out, "pipeline", p->is_sft ? "sft" : "rlvr", p->is_sft ? 3 : 4);
+    json_batch(p, out);
+    key(out, "roles");
+    cr_buf_addc(out, '[');
+    for (size_t r = 0; r < p->num_roles; r++) {
+        if (r) cr_buf_addc(out, ',');
+        json_role(out, &p->role[r], p->worker[r], with_tree);
+    }
+    cr_buf_addc(out, ']');
+    number(out, "device_peak_bytes", p->device_peak);
+    if (p->memory) {
+        number(out, "memory_bytes", p->memory);
+        key(out, "fits");
+        cr_buf_adds(out, p->device_peak <= p->memory ? "true" : "false");
+        number(out, "largest_per_device_train_batch_size", p->largest);
+    }
+    key(out, "not_available");
+    cr_buf_addc(out, '[');
+    for (size_t i = 0; i < p->d.num; i++) {
+        if (!strstr(p->d.items[i].text, "not available")) continue;
+        if (!is_first) cr_buf_addc(out, ',');
+        is_first = false;
+        cr_json_add_string(out, p->d.items[i].text, strlen(p->d.items[i].text));
+    }
+    cr_buf_adds(out, "]}\n");
+}

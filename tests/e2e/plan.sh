@@ -1,0 +1,186 @@
+#!/bin/bash
+# plan.sh -- croll plan against closed formulas: bytes of shards and traffic of FSDP, HSDP, with and
+# without reshard, accumulation and offload; the largest micro-batch for a memory; a 70B model planned in
+# seconds; what is not there is named. Needs python3.
+# Not covered: bytes of a real run beside the plan's (tests/mesh/plan.c), numbers of actor_infer's cache.
+set -u
+: "${CROLL:?the binary}"
+command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAIL: $*" >&2; cat "$dir/err" >&2; exit 1; }
+
+mkdir "$dir/tiny" "$dir/big"
+cat > "$dir/tiny/config.json" <<'JSON'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 512, "hidden_size": 64,
+ "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "head_dim": 16, "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "tie_word_embeddings": false}
+JSON
+cat > "$dir/big/config.json" <<'JSON'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,
+ "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+ "head_dim": 128, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192, "tie_word_embeddings": false}
+JSON
+cat > "$dir/sft.yaml" <<YAML
+exp_name: plan
+pretrain: $dir/tiny
+output_dir: $dir/out
+sequence_length: 64
+sft_train:
+  model_args: {dtype: bf16, disable_gradient_checkpointing: false}
+  training_args: {learning_rate: 1.0e-5, per_device_train_batch_size: 2, gradient_accumulation_steps: 3}
+  data_args: {file_name: [none.jsonl], prompt: p}
+  strategy_args: {strategy_name: fsdp2_train, strategy_config: {param_dtype: bf16}}
+  device_mapping: list(range(0,4))
+YAML
+cat > "$dir/rlvr.yaml" <<YAML
+exp_name: plan
+pretrain: $dir/tiny
+output_dir: $dir/out
+rollout_batch_size: 16
+num_return_sequences_in_group: 4
+prompt_length: 16
+response_length: 48
+init_kl_coef: 0.1
+adv_estimator: grpo
+ppo_epochs: 2
+actor_train:
+  model_args: {dtype: bf16}
+  training_args: {learning_rate: 1.0e-5, per_device_train_batch_size: 2, gradient_accumulation_steps: 4}
+  data_args: {file_name: [none.jsonl], messages: messages, domain_interleave_probs: {ifeval: 1.0}}
+  strategy_args: {strategy_name: fsdp2_train, strategy_config: {fsdp_size: 2, param_dtype: bf16}}
+  device_mapping: list(range(0,4))
+  infer_batch_size: 4
+actor_infer:
+  model_args: {dtype: bf16}
+  strategy_args: {strategy_name: fsdp2_infer}
+  device_mapping: list(range(0,4))
+reference:
+  model_args: {dtype: bf16}
+  strategy_args: {strategy_name: fsdp2_infer, strategy_config: {param_dtype: bf16}}
+  device_mapping: list(range(0,4))
+  infer_batch_size: 4
+rewards:
+  ifeval:
+    worker_cls: roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker
+    tag_included: [ifeval]
+  judged:
+    worker_cls: roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker
+YAML
+
+number=0
+plan() { # what python checks, then arguments; the plan is `p`, its first role `r`
+    local check=$1
+    shift
+    number=$((number + 1))
+    "$CROLL" plan "$@" --json > "$dir/plan$number" 2> "$dir/err" || fail "plan $*: exit $?"
+    python3 - "$dir/plan$number" > "$dir/err" 2>&1 <<PY || fail "plan $*"
+import json, sys
+p = json.load(open(sys.argv[1]))
+r = p["roles"][0]
+s, peak = r["step"], r["peak_bytes"]
+def pad(n, to): return (n + to - 1) // to * to
+def flat(sizes, shards):                     # starts at multiples of 32, cut evenly
+    at = 0
+    for n in sizes: at = pad(at, 32) + n
+    return at
+h, i, v, q, k, d, layers = 64, 96, 512, 64, 32, 16, 3
+layer = [q * h, k * h, k * h, h * q, d, d, 3 * i * h, h, h]
+embed, root = v * h, v * h + h               # norm and head are the root's
+all = embed + root + layers * sum(layer)
+def near(x, want, part=0.02):                # padding of the cut
+    assert want <= x <= want * (1 + part), (x, want)
+def equal(x, want): assert x == want, (x, want)
+$check
+PY
+}
+
+sft() { local check=$1; shift; plan "$check" "$dir/sft.yaml" "$@"; }
+config=sft_train.strategy_args.strategy_config
+
+# 12 bytes for each element of a shard and 4 for its gradient; every unit twice per micro-batch (tables
+# once), the root once a step, one reduction per micro-batch
+shards='
+n = r["shard_elements"]
+near(n * r["mesh"]["fsdp"], all)
+equal(r["parameters"], all)
+equal([peak["masters"], peak["gradients"], peak["moments"]], [4 * n, 4 * n, 8 * n])
+equal(peak["total"], sum(x for name, x in peak.items() if name != "total"))'
+sft "$shards"'
+equal(r["mesh"], dict(ranks=4, ddp=1, fsdp=4, dp=4, ulysses=1))
+equal(p["batch"]["samples"], 24)
+equal(s["all_gather"]["num"], 3 * (2 * layers + 1) + 1)
+near(s["all_gather"]["bytes"], 2 * (3 * (2 * layers * sum(layer) + embed) + root))
+equal(s["reduce_scatter"]["num"], 3 * (layers + 2))
+near(s["reduce_scatter"]["bytes"], 4 * 3 * all)
+equal(s["all_reduce"], dict(num=0, bytes=0))'
+sft "$shards"'
+equal(s["all_gather"]["num"], layers + 2)
+near(s["all_gather"]["bytes"], 2 * all)
+near(s["reduce_scatter"]["bytes"], 4 * 3 * all)' $config.reshard_after_forward=false
+sft "$shards"'
+equal(s["all_gather"]["num"], 3 * (2 * layers + 1 + 1))
+near(s["all_gather"]["bytes"], 3 * 2 * (2 * layers * sum(layer) + all - layers * sum(layer)))' \
+    $config.reshard_after_forward=true
+sft "$shards"'
+equal((r["mesh"]["ddp"], r["mesh"]["fsdp"]), (32, 2))
+equal(s["all_reduce"], dict(num=1, bytes=4 * n))
+near(s["reduce_scatter"]["bytes"], 2 * 3 * all)' --world 64 $config.fsdp_size=2 $config.reduce_dtype=bf16
+sft '
+n = r["shard_elements"]
+equal((peak["masters"], peak["gradients"], peak["moments"]), (0, 0, 0))
+equal(r["host_bytes"], 16 * n)' $config.offload_policy=true
+sft '
+equal(s["all_gather"]["num"], 0)
+equal(p["batch"]["dp"], 1)' --world 1
+# no recompute keeps more; ulysses cuts it and moves 4 all-to-alls a layer and direction
+sft '
+equal(s["all_to_all"]["num"], 3 * layers * 4 * 2)
+equal(s["all_to_all"]["bytes"], 3 * layers * 2 * (2 * 64 // 2 * d * (2 * 4 + 2 * 2) // 2 * 2))' \
+    sft_train.model_args.ulysses_size=2 sft_train.model_args.disable_gradient_checkpointing=true
+
+# the step of rlvr: 64 samples, 16 per rank, 2 updates of 8 in each of 2 epochs
+plan '
+b = p["batch"]
+equal((b["samples"], b["dp"], b["samples_per_rank"], b["updates"], b["log_prob_forwards"]), (64, 4, 16, 4, 4))
+equal([x["name"] for x in p["roles"]], ["actor_train", "actor_infer", "reference"])
+equal(s["all_reduce"]["num"], 4)
+equal(s["reduce_scatter"]["num"], 4 * 4 * (layers + 2))
+t, g, f = p["roles"]
+near(g["peak_bytes"]["values"], 2 * all)
+equal(g["peak_bytes"]["kept"] % (128 * layers), 0)
+near(f["peak_bytes"]["values"], 2 * all / 4)
+equal(f["step"]["reduce_scatter"]["num"], 0)
+equal(p["device_peak_bytes"], sum(x["peak_bytes"]["total"] for x in p["roles"]))
+assert len(p["not_available"]) == 1 and "LLMJudge" in p["not_available"][0], p["not_available"]' "$dir/rlvr.yaml"
+
+# the largest micro-batch: its plan fits, the next one does not
+size=2MiB
+sft 'print(p["largest_per_device_train_batch_size"], file=open("'"$dir"'/most", "w"))
+assert p["fits"]' --memory $size
+most=$(cat "$dir/most")
+batch=sft_train.training_args.per_device_train_batch_size
+sft 'assert p["fits"]' --memory $size $batch="$most"
+sft 'assert not p["fits"]' --memory $size $batch=$((most + 1))
+sft 'equal(p["largest_per_device_train_batch_size"], 0)' --memory 100kB
+
+# 70B on 8 ranks, planned in 2 s of one core and 100 MB
+python3 - "$CROLL" plan "$dir/sft.yaml" pretrain="$dir/big" sequence_length=4096 --world 8 --memory 80GB --tree \
+    > "$dir/out" 2> "$dir/err" <<'PY' || fail "70B"
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+r = resource.getrusage(resource.RUSAGE_CHILDREN)
+if r.ru_utime + r.ru_stime > 2 or r.ru_maxrss > 100e3: sys.exit(f"{r.ru_utime + r.ru_stime} s, {r.ru_maxrss} kB")
+sys.exit(code)
+PY
+grep -q 'does NOT fit' "$dir/out" || fail "70B fits in 8 x 80 GB: $(cat "$dir/out")"
+grep -q '80 x FSDP\[LlamaDecoderLayer\]' "$dir/out" || fail "no tree: $(cat "$dir/out")"
+grep -Eq '^    backward +\|M+G+O+U+R+T+S?' "$dir/out" || fail "no timeline: $(cat "$dir/out")"
+sft 'assert any("the root keeps" in w for w in r["warnings"]), r["warnings"]' \
+    "$config.wrap_policy={wrap_embeddings: false, transformer_layer_cls_to_wrap: [Qwen3Model]}"
+
+"$CROLL" plan "$dir/sft.yaml" --memory 80furlongs > "$dir/out" 2> "$dir/err"
+[ $? = 2 ] || fail "a size of furlongs is exit 2"
+"$CROLL" plan "$dir/sft.yaml" pretrain="$dir/none" > "$dir/out" 2> "$dir/err"
+[ $? = 2 ] || fail "no config.json is exit 2"
+echo "$number plans"
