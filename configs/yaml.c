@@ -229,7 +229,7 @@ static bool matches_real(const char *s, double *out, const char **why)
         if (*q != '_') plain[n++] = *q;
     plain[n] = 0;
     *out = strtod(plain, NULL);
-    if (!isfinite(*out)) *why = "the number is too large";
+    if (!isfinite(*out)) *why = "the number is too large", *out = 0;
     return true;
 }
 
