@@ -127,8 +127,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_model_open(w->model_path, &a->model, err));
     if (a->role == CR_ROLE_INFER)
         return CR_OK; /* engines need no mesh: each holds the whole model */
-    CR_TRY(cr_mesh_shape_init(&shape, a->ranks->num, (int)w->fsdp_size, (int)w->ulysses_size, 1, 0,
-                              err));
+    CR_TRY(cr_mesh_shape_of(w, a->ranks->num, &shape, err));
     if (a->ranks->num > (int)CR_COUNT(ranks))
         return cr_fail(err, CR_ECONFIG, "%s: at most %zu ranks", a->ranks->name, CR_COUNT(ranks));
     for (int i = 0; i < a->ranks->num; i++)

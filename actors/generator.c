@@ -45,8 +45,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
     CR_TRY_GOTO(out, cr_model_freeze(a->model, c->train.freeze_module_prefix,
                                      err)); /* the sender's layout */
-    CR_TRY_GOTO(out, cr_mesh_shape_init(&sender, c->train.num_devices, (int)c->train.fsdp_size,
-                                        (int)c->train.ulysses_size, 1, 0, err));
+    CR_TRY_GOTO(out, cr_mesh_shape_of(&c->train, c->train.num_devices, &sender, err));
     CR_TRY_GOTO(out, cr_replica_create(a->model, a->dev, &wrap, sender.num_fsdp,
                                        cr_dtype_of(w->dtype), &g->replica, err));
     cr_experts_set(a->model, NULL);
@@ -78,8 +77,7 @@ static cr_status sync_weights(cr_generator *g, cr_err *err)
 
     for (int r = 0; r < train->num; r++)
         senders[r] = train->first + r;
-    if (cr_mesh_shape_init(&shape, train->num, (int)c->train.fsdp_size, (int)c->train.ulysses_size,
-                           1, 0, err) == CR_OK &&
+    if (cr_mesh_shape_of(&c->train, train->num, &shape, err) == CR_OK &&
         cr_weight_sync_receive(g->replica, g->a->world, senders, &shape, g->a->rank, err) == CR_OK)
         cr_note(cr_engine_set_weights(g->engine, err));
     cr_free(senders);

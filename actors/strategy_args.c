@@ -51,9 +51,16 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .weight_decay = w->weight_decay};
 }
 
+cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,
+                           cr_err *err)
+{
+    return cr_mesh_shape_init(out, num_ranks, (int)w->fsdp_size, (int)w->ulysses_size,
+                              (int)w->ep_size, w->ep_size > 1 ? (int)w->efsdp_size : 0, err);
+}
+
 void cr_experts_set(cr_model *model, const cr_worker_config *keys)
 {
-    model->skips_idle_experts = !keys || !keys->apply_expert_patch;
+    model->skips_idle_experts = !keys || (!keys->apply_expert_patch && keys->ep_size <= 1);
 }
 
 float cr_aux_weight(const cr_model *model, const cr_worker_config *keys, double share)

@@ -10,7 +10,9 @@ cr_dtype cr_dtype_of(const char *name); /* "bf16", "fp16" or "fp32" */
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 /* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);
-/* apply_expert_patch: which experts the model calls. keys NULL: the model runs whole on one rank and has
+CR_MUST cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,
+                                   cr_err *err);
+/* apply_expert_patch and ep_size: which experts the model calls. keys NULL: the model runs whole on one rank and has
  * no collectives to match. */
 void cr_experts_set(cr_model *model, const cr_worker_config *keys);
 /* Weight of the routers' auxiliary loss of a micro-batch with this share of the loss's tokens: the

@@ -87,8 +87,7 @@ static cr_status open_mesh(cr_worker *w, cr_err *err)
                 cr_world_num_ranks(w->world), w->num_ranks);
         goto out;
     }
-    CR_TRY_GOTO(out, cr_mesh_shape_init(&shape, w->num_ranks, (int)w->keys->fsdp_size,
-                                        (int)w->keys->ulysses_size, 1, 0, err));
+    CR_TRY_GOTO(out, cr_mesh_shape_of(w->keys, w->num_ranks, &shape, err));
     CR_TRY_GOTO(out, cr_mesh_create(w->world, w->keys->name, ranks, &shape, &w->mesh, err));
 out:
     cr_free(ranks);

@@ -228,7 +228,9 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
             *lists[i].texts = texts_of(wrap, lists[i].key, lists[i].num);
     }
     w->apply_expert_patch = flag_of(config, "apply_expert_patch");
-    if (w->num_moe_experts && !w->apply_expert_patch && w->num_devices > 1)
+    w->ep_size = int_of(config, "ep_size", 1);
+    w->efsdp_size = int_of(config, "efsdp_size", 1);
+    if (w->num_moe_experts && !w->apply_expert_patch && w->ep_size == 1 && w->num_devices > 1)
         cr_diagnose(d, CR_WARNING, cr_node_get(wrap, "moe_experts")->place,
                     "moe_experts: experts without tokens are not gathered, so ranks that route "
                     "differently stop with an error (apply_expert_patch: true calls every expert)");

@@ -38,6 +38,7 @@ typedef struct cr_worker_config {
     char **wrap_classes, **wrap_modules, **moe_experts;
     size_t num_wrap_classes, num_wrap_modules, num_moe_experts; /* 0: the model's own; none */
     int64_t wrap_min_params;
+    int64_t ep_size, efsdp_size;
     bool apply_expert_patch;  /* experts without tokens are called, too */
     double moe_aux_loss_coef; /* -1: as config.json says */
     double learning_rate, weight_decay, adam_beta1, adam_beta2, warmup_ratio;

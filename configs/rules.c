@@ -16,27 +16,32 @@ static void list_divisors(int64_t num, char text[160])
                      *text ? k == num ? " or " : ", " : "", (long long)k);
 }
 
-/* 0: the model's config.json does not say (what reads the model tells why). */
-static void read_heads(const char *folder, int64_t *heads, int64_t *kv_heads)
+/* The model's config.json, or NULL (what reads the model tells why). */
+static json_t *read_config(const char *folder)
 {
     char *path = cr_asprintf("%s/config.json", folder ? folder : "");
     cr_buf text = {0};
     json_t *json = NULL;
-    const json_t *at;
     cr_err ignored = {0};
 
-    *heads = *kv_heads = 0;
-    if (cr_file_read(path, &text, &ignored) == CR_OK &&
-        cr_json_parse(text.data, text.num_bytes, path, &json, &ignored) == CR_OK) {
-        at = json_object_get(json, "text_config");
-        if (!json_is_object(at)) at = json;
-        *heads = json_integer_value(json_object_get(at, "num_attention_heads"));
-        *kv_heads = json_integer_value(json_object_get(at, "num_key_value_heads"));
-        if (*kv_heads < 1) *kv_heads = *heads;
-    }
-    json_decref(json);
+    if (cr_file_read(path, &text, &ignored) == CR_OK)
+        cr_note(cr_json_parse(text.data, text.num_bytes, path, &json, &ignored));
     cr_buf_free(&text);
     cr_free(path);
+    return json;
+}
+
+/* 0: config.json does not say. */
+static void read_heads(const char *folder, int64_t *heads, int64_t *kv_heads)
+{
+    json_t *json = read_config(folder);
+    const json_t *at = json_object_get(json, "text_config");
+
+    if (!json_is_object(at)) at = json;
+    *heads = json_integer_value(json_object_get(at, "num_attention_heads"));
+    *kv_heads = json_integer_value(json_object_get(at, "num_key_value_heads"));
+    if (*kv_heads < 1) *kv_heads = *heads;
+    json_decref(json);
 }
 
 static void check_heads(const cr_worker_config *w, cr_place place, cr_diagnostics *d)
@@ -95,6 +100,39 @@ static void check_reshard(const cr_worker_config *w, const cr_node *block, cr_di
                     w->reshard_ranks, (long long)F);
 }
 
+/* What the model's config.json says of experts, 0: nothing. */
+static int64_t read_experts(const char *folder)
+{
+    json_t *json = read_config(folder);
+    int64_t num = json_integer_value(json_object_get(json, "num_experts"));
+
+    if (num < 1) num = json_integer_value(json_object_get(json, "num_local_experts"));
+    json_decref(json);
+    return num;
+}
+
+static void check_experts(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d)
+{
+    const cr_node *n = cr_node_at(block, "strategy_args.strategy_config.ep_size");
+    int64_t ep = w->ep_size, efsdp = w->efsdp_size, devices = w->num_devices, experts;
+
+    if (!n || ep <= 1) return;
+    experts = read_experts(w->model_path);
+    if (devices > 0 && (ep * efsdp > devices || devices % (ep * efsdp) != 0))
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "M7: ep_size %lld times efsdp_size %lld does not divide the %lld devices of %s",
+                    (long long)ep, (long long)efsdp, (long long)devices, w->name);
+    else if (w->num_moe_experts == 0)
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "M9: with ep_size %lld wrap_policy.moe_experts must name the class of the "
+                    "experts (Qwen3MoeMLP, or Qwen3MoeExperts for all of a layer)",
+                    (long long)ep);
+    else if (experts > 0 && experts % ep != 0)
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "M8: ep_size %lld does not divide the %lld experts of %s", (long long)ep,
+                    (long long)experts, w->model_path);
+}
+
 void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d)
 {
     const cr_node *n = cr_node_at(block, "strategy_args.strategy_config.fsdp_size");
@@ -103,6 +141,7 @@ void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnost
 
     check_reshard(w, block, d);
     check_ulysses(w, block, d);
+    check_experts(w, block, d);
     if (!n || devices == 0 || size <= 1 || size >= devices || devices % size == 0) return;
     list_divisors(devices, divisors);
     cr_diagnose(d, CR_ERROR, n->place,

@@ -139,7 +139,9 @@ static cr_module *add_sparse(cr_module *layer, const classes *cls)
     m->ops = &cri_sparse_ops;
     sparse->gate = cri_linear_add(m, "gate", c->hidden_size, c->num_experts, false);
     sparse->list = cri_module_add(model, m, "experts", cls->experts, (size_t)c->num_experts, 0);
-    sparse->count = cri_alloc(model, (size_t)c->num_experts * sizeof *sparse->count);
+    sparse->count = cri_alloc(model, 3 * (size_t)c->num_experts * sizeof *sparse->count);
+    sparse->arriving = sparse->count + c->num_experts;
+    sparse->here = sparse->arriving + c->num_experts;
     for (int64_t e = 0; e < c->num_experts; e++) {
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)e);

@@ -158,8 +158,9 @@ struct cr_pass {
     cr_stack *scratch;
     const cr_batch *batch;
     const cr_kv_view *kv;
-    const struct cr_split *split; /* NULL: the batch has its sequences whole (split.h) */
-    const cr_hooks *hooks;        /* NULL: parameters are always there */
+    const struct cr_split *split;      /* NULL: the batch has its sequences whole (split.h) */
+    const struct cr_dispatch *experts; /* NULL: all experts run here (dispatch.h) */
+    const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
     cr_phase phase;    /* set by the pass itself */

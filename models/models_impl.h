@@ -3,6 +3,7 @@
 #ifndef CR_MODELS_IMPL_H
 #define CR_MODELS_IMPL_H
 
+#include "models/dispatch.h"
 #include "models/models.h"
 
 /* ---- state that a model keeps for itself ---- */
@@ -133,6 +134,27 @@ CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const f
                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
                                 cr_err *err);
 
+/* Rows of one call of a block of experts, in the memory that keeps them (cri_keep): by token and by slot
+ * (kernels/experts.h), and those here by expert, which are the slots unless the pass has a dispatch. */
+typedef struct cri_routing {
+    float *prob, *weight;
+    int32_t *expert, *slot, *token;
+    int32_t *place; /* [num_here] of a row that arrived, among those by expert; NULL: no dispatch */
+    int64_t num_tokens, top_k, num_slots, num_experts, cols, num_here;
+} cri_routing;
+
+/* dispatch.c; all but the first are only for a pass with a dispatch. Rows have num_cols elements. */
+
+CR_MUST cr_status cri_push_words(cr_stack *stack, int64_t num, void *out, cr_err *err);
+/* Counts are exchanged: parts->here and r->num_here; place is written if it is wanted. */
+void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r);
+CR_MUST cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
+/* From rows by slot to rows here by expert, and back. */
+CR_MUST cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                                int64_t num_cols, const void *slots, void *here, cr_err *err);
+CR_MUST cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                                     int64_t num_cols, const void *here, void *slots, cr_err *err);
+
 extern const cr_module_ops cri_attention_ops, cri_mlp_ops, cri_sparse_ops, cri_layer_ops,
     cri_embedding_ops;
 
@@ -151,7 +173,9 @@ typedef struct cri_mlp {
 } cri_mlp;
 typedef struct cri_sparse {
     cr_module *gate, *list; /* the router's weight; the experts are children of the list */
-    int64_t *count;         /* [E] rows of each in the forward that was last */
+    /* [E] of the forward that was last: rows of this rank's tokens for each expert, rows that came
+     * from other ranks (dispatch.h), rows that each expert runs here */
+    int64_t *count, *arriving, *here;
 } cri_sparse;
 typedef struct cri_layer {
     cr_module *attention, *mlp, *norm1, *norm2;

@@ -6,53 +6,38 @@
  * not depend on its data (model->skips_idle_experts leaves the idle ones out, as Transformers does).
  *
  * Kept for backward: probabilities, choices, weights and the order of rows; an expert keeps gate and
- * up of its rows. The rows themselves are gathered again. An expert's output is never kept: the
+ * up of its rows. Where experts run on other ranks (dispatch.h) so does all of this, and the rows that
+ * came are kept. Else the rows are gathered again. An expert's output is never kept: the
  * gradient of a token's weight is taken before down_proj, where the output would be (see mlp.c).
  */
 #include "models/models_impl.h"
 
 #include <string.h>
 
-/* Of one call, in the memory that keeps it (cri_keep), by token and by slot (kernels/experts.h). */
-typedef struct routing {
-    float *prob, *weight;
-    int32_t *expert, *slot, *token;
-    int64_t num_tokens, top_k, num_slots, num_experts, cols;
-} routing;
-
-static routing routing_of(const cr_module *m, const cr_pass *p)
+static cri_routing routing_of(const cr_module *m, const cr_pass *p)
 {
     const cr_model_config *c = &m->model->config;
     int64_t tokens = p->batch->num_tokens;
 
-    return (routing){.num_tokens = tokens,
-                     .top_k = c->num_experts_per_tok,
-                     .num_slots = tokens * c->num_experts_per_tok,
-                     .num_experts = c->num_experts,
-                     .cols = c->hidden_size};
+    return (cri_routing){.num_tokens = tokens,
+                         .top_k = c->num_experts_per_tok,
+                         .num_slots = tokens * c->num_experts_per_tok,
+                         .num_experts = c->num_experts,
+                         .cols = c->hidden_size};
 }
 
-static cr_status push_words(cr_stack *stack, int64_t num, void *out, cr_err *err)
-{
-    void *ptr;
-
-    CR_TRY(cr_stack_push(stack, (size_t)num * 4, &ptr, err));
-    memcpy(out, &ptr, sizeof ptr);
-    return CR_OK;
-}
-
-static cr_status reserve(cr_pass *p, routing *r, cr_err *err)
+static cr_status reserve(cr_pass *p, cri_routing *r, cr_err *err)
 {
     cr_stack *keep = cri_keep(p);
 
-    CR_TRY(push_words(keep, r->num_tokens * r->num_experts, &r->prob, err));
-    CR_TRY(push_words(keep, r->num_slots, &r->weight, err));
-    CR_TRY(push_words(keep, r->num_slots, &r->expert, err));
-    CR_TRY(push_words(keep, r->num_slots, &r->slot, err));
-    return push_words(keep, r->num_slots, &r->token, err);
+    CR_TRY(cri_push_words(keep, r->num_tokens * r->num_experts, &r->prob, err));
+    CR_TRY(cri_push_words(keep, r->num_slots, &r->weight, err));
+    CR_TRY(cri_push_words(keep, r->num_slots, &r->expert, err));
+    CR_TRY(cri_push_words(keep, r->num_slots, &r->slot, err));
+    return cri_push_words(keep, r->num_slots, &r->token, err);
 }
 
-static cr_router_args router_args(const cr_module *m, const cr_pass *p, const routing *r)
+static cr_router_args router_args(const cr_module *m, const cr_pass *p, const cri_routing *r)
 {
     return (cr_router_args){.dtype = p->dtype,
                             .should_norm = m->model->config.should_norm_topk,
@@ -67,7 +52,7 @@ static cr_router_args router_args(const cr_module *m, const cr_pass *p, const ro
 /* ---- the auxiliary loss ---- */
 
 /* Of the forward under way, over all layers jointly: what the loss is made of. */
-static void count_picks(cr_module *m, const cr_pass *p, const routing *r)
+static void count_picks(cr_module *m, const cr_pass *p, const cri_routing *r)
 {
     const cri_sparse *parts = m->impl;
     cri_model *own = m->model->own;
@@ -90,7 +75,7 @@ double cr_model_aux_loss(const cr_model *model)
     return (double)model->config.num_experts * sum;
 }
 
-static const float *grad_of_prob(cr_module *m, const routing *r)
+static const float *grad_of_prob(cr_module *m, const cri_routing *r)
 {
     cri_model *own = m->model->own;
     double rows = (double)own->router_rows;
@@ -104,7 +89,7 @@ static const float *grad_of_prob(cr_module *m, const routing *r)
 
 /* ---- forward ---- */
 
-static cr_status route(cr_module *m, cr_pass *p, const void *in, routing *r, cr_err *err)
+static cr_status route(cr_module *m, cr_pass *p, const void *in, cri_routing *r, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
@@ -130,7 +115,7 @@ static cr_status route(cr_module *m, cr_pass *p, const void *in, routing *r, cr_
     return CR_OK;
 }
 
-static char *row_at(const cr_pass *p, const routing *r, void *rows, int64_t at)
+static char *row_at(const cr_pass *p, const cri_routing *r, void *rows, int64_t at)
 {
     return rows ? (char *)rows + (size_t)(at * r->cols) * cr_dtype_bytes(p->dtype) : NULL;
 }
@@ -140,8 +125,8 @@ static bool is_called(const cr_module *m, int64_t num_rows)
     return num_rows > 0 || !m->model->skips_idle_experts;
 }
 
-/* rows [slots, cols] through their experts, in place; the result is wanted or not. */
-static cr_status run_experts(cr_module *m, cr_pass *p, const routing *r, void *rows, bool is_wanted,
+/* x [here, cols] through their experts to y, which may be x; NULL: the result is not wanted. */
+static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, void *x, void *y,
                              cr_err *err)
 {
     const cri_sparse *parts = m->impl;
@@ -152,29 +137,51 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const routing *r, void *r
     part.batch = &batch;
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = 0; e < r->num_experts; e++) {
-        void *x = row_at(p, r, rows, at);
-        batch.num_tokens = parts->count[e];
+        batch.num_tokens = parts->here[e];
         if (is_called(m, batch.num_tokens))
-            CR_TRY(cr_module_forward(parts->list->children[e], &part, x, NULL, is_wanted ? x : NULL,
-                                     err));
+            CR_TRY(cr_module_forward(parts->list->children[e], &part, row_at(p, r, x, at), NULL,
+                                     row_at(p, r, y, at), err));
         at += batch.num_tokens;
     }
     return cri_leave(parts->list, p, err);
+}
+
+/* rows [slots, cols] become the outputs of their experts, which run on other ranks, too. *kept: their
+ * inputs here, for backward. */
+static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, void *rows, bool is_wanted,
+                               void **kept, cr_err *err)
+{
+    void *y = NULL;
+
+    CR_TRY(cri_agree_rows(m, p, r, err));
+    CR_TRY(cri_push(cri_keep(p), p, r->num_here, r->cols, kept, err));
+    CR_TRY(cri_send_rows(m, p, r, p->dtype, r->cols, rows, *kept, err));
+    if (is_wanted) {
+        y = *kept;
+        if (p->tape) CR_TRY(cri_push(p->scratch, p, r->num_here, r->cols, &y, err));
+    }
+    CR_TRY(run_experts(m, p, r, *kept, y, err));
+    return y ? cri_give_back_rows(m, p, r, p->dtype, r->cols, y, rows, err) : CR_OK;
 }
 
 static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
                          cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
-    routing r = routing_of(m, p);
+    cri_routing r = routing_of(m, p);
     cr_rows_combine_args combine;
-    void *rows;
+    void *rows, *kept = NULL;
 
     CR_TRY(reserve(p, &r, err));
     CR_TRY(route(m, p, in, &r, err));
     CR_TRY(cri_push(p->scratch, p, r.num_slots, r.cols, &rows, err));
     CR_TRY(cr_rows_gather(p->dev, p->dtype, in, r.token, r.num_slots, r.cols, rows, err));
-    CR_TRY(run_experts(m, p, &r, rows, out != NULL, err));
+    if (p->experts) {
+        CR_TRY(run_elsewhere(m, p, &r, rows, out != NULL, &kept, err));
+    } else {
+        cri_count_here(m, p, &r);
+        CR_TRY(run_experts(m, p, &r, rows, out ? rows : NULL, err));
+    }
     combine = (cr_rows_combine_args){.x = rows,
                                      .add = add,
                                      .slot = r.slot,
@@ -186,7 +193,7 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
                                      .num_cols = r.cols};
     if (out) CR_TRY(cr_rows_combine(p->dev, &combine, err));
     if (p->tape) {
-        cri_frame frame = {.kept = {r.prob, r.weight, r.expert, r.slot, r.token}};
+        cri_frame frame = {.kept = {r.prob, r.weight, r.expert, r.slot, r.token, r.place, kept}};
         cri_frame_push(m, &frame);
     }
     cr_stack_release(p->scratch, mark);
@@ -195,19 +202,20 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
 
 /* ---- backward ---- */
 
-/* Gradients by slot: rows in and out, the weight of each and its gradient (NULL: not wanted). */
+/* By slot or by expert here: rows in and their gradients, the weight of each and its gradient (NULL: not
+ * wanted). */
 typedef struct slots {
     void *in, *grad; /* grad: of the output, then of the input */
     float *weight, *grad_weight;
 } slots;
 
-static cr_status back_experts(cr_module *m, cr_pass *p, const routing *r, const slots *s,
+static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
                               bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     cr_batch batch = {0};
     cr_pass part = *p;
-    int64_t at = r->num_slots;
+    int64_t at = r->num_here;
 
     part.batch = &batch;
     CR_TRY(cri_enter(parts->list, p, err));
@@ -215,7 +223,7 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const routing *r, const 
         cr_module *expert = parts->list->children[e];
         cri_mlp *mlp = expert->impl;
         void *grad;
-        batch.num_tokens = parts->count[e];
+        batch.num_tokens = parts->here[e];
         if (!is_called(m, batch.num_tokens)) continue;
         at -= batch.num_tokens;
         grad = row_at(p, r, s->grad, at);
@@ -227,8 +235,29 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const routing *r, const 
     return cri_leave(parts->list, p, err);
 }
 
+/* The same through experts that run on other ranks: s is by slot, and so are the gradients after it. */
+static cr_status back_elsewhere(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
+                                bool is_dx_wanted, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    slots here = {.in = s->in};
+
+    CR_TRY(cri_push(p->scratch, p, r->num_here, r->cols, &here.grad, err));
+    CR_TRY(cri_push_words(p->scratch, r->num_here, &here.weight, err));
+    if (s->grad_weight) CR_TRY(cri_push_words(p->scratch, r->num_here, &here.grad_weight, err));
+    CR_TRY(cri_send_rows(m, p, r, p->dtype, r->cols, s->grad, here.grad, err));
+    CR_TRY(cri_send_rows(m, p, r, CR_F32, 1, s->weight, here.weight, err));
+    CR_TRY(back_experts(m, p, r, &here, is_dx_wanted, err));
+    if (is_dx_wanted)
+        CR_TRY(cri_give_back_rows(m, p, r, p->dtype, r->cols, here.grad, s->grad, err));
+    if (s->grad_weight)
+        CR_TRY(cri_give_back_rows(m, p, r, CR_F32, 1, here.grad_weight, s->grad_weight, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
 /* grad_in += that of the router's logits times its weight. */
-static cr_status back_router(cr_module *m, cr_pass *p, const routing *r, const slots *s,
+static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
                              const void *in, void *grad_in, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
@@ -236,7 +265,7 @@ static cr_status back_router(cr_module *m, cr_pass *p, const routing *r, const s
     cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(m, r)};
     float *grad_weight;
 
-    CR_TRY(push_words(p->scratch, r->num_slots, &grad_weight, err));
+    CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
     CR_TRY(
         cr_rows_gather(p->dev, CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight, err));
@@ -247,19 +276,19 @@ static cr_status back_router(cr_module *m, cr_pass *p, const routing *r, const s
     return CR_OK;
 }
 
-static cr_status gather_slots(cr_module *m, cr_pass *p, const routing *r, const void *in,
+static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, const void *in,
                               const void *grad_out, bool is_router_wanted, slots *s, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
 
     *s = (slots){0};
-    CR_TRY(push_words(p->scratch, r->num_slots, &s->weight, err));
+    CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->weight, err));
     CR_TRY(cr_rows_scatter(p->dev, CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight, err));
-    if (is_router_wanted) CR_TRY(push_words(p->scratch, r->num_slots, &s->grad_weight, err));
+    if (is_router_wanted) CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->grad, err));
     CR_TRY(
         cr_rows_gather(p->dev, p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad, err));
-    if (!parts->list->has_trainable) return CR_OK;
+    if (p->experts || !(parts->list->has_trainable || p->mlp_tiles > 1)) return CR_OK;
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->in, err));
     return cr_rows_gather(p->dev, p->dtype, in, r->token, r->num_slots, r->cols, s->in, err);
 }
@@ -270,7 +299,7 @@ static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = cri_frame_pop(m);
-    routing r = routing_of(m, p);
+    cri_routing r = routing_of(m, p);
     bool is_router_wanted = grad_in || parts->gate->has_trainable;
     cr_rows_combine_args combine;
     slots s;
@@ -280,8 +309,15 @@ static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *
     r.expert = frame.kept[2];
     r.slot = frame.kept[3];
     r.token = frame.kept[4];
+    r.place = frame.kept[5];
+    cri_count_here(m, p, &r);
     CR_TRY(gather_slots(m, p, &r, in, grad_out, is_router_wanted, &s, err));
-    CR_TRY(back_experts(m, p, &r, &s, grad_in != NULL, err));
+    if (p->experts) {
+        s.in = frame.kept[6];
+        CR_TRY(back_elsewhere(m, p, &r, &s, grad_in != NULL, err));
+    } else {
+        CR_TRY(back_experts(m, p, &r, &s, grad_in != NULL, err));
+    }
     combine = (cr_rows_combine_args){.x = s.grad,
                                      .slot = r.slot,
                                      .y = grad_in,

@@ -69,8 +69,9 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     if (check_args(args, mesh, err) == CR_OK &&
         cr_units_build(model, &args->wrap, mesh->shape.num_fsdp, &f->units, err) == CR_OK) {
         make_states(f);
-        if (mesh->shape.num_ulysses == 1 ||
-            cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK)
+        if ((mesh->shape.num_ulysses == 1 ||
+             cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&
+            (mesh->shape.num_ep == 1 || cr_moe_create(mesh, model, &f->moe, err) == CR_OK))
             cri_shards_create(f, err);
     }
     if (cr_agree(mesh->group[CR_AXIS_ALL], "materialise", err) == CR_OK &&
@@ -88,6 +89,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cri_save_abandon(f);
     cri_buffers_destroy(f);
     cr_ulysses_destroy(f->ulysses);
+    cr_moe_destroy(f->moe);
     cr_group_destroy(f->slice_group);
     cri_shards_destroy(f);
     cr_free(f->host_rows);
@@ -168,6 +170,7 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
         out->batch = cr_ulysses_batch(f->ulysses);
         out->split = cr_ulysses_split(f->ulysses);
     }
+    if (f->moe) out->experts = cr_moe_dispatch(f->moe);
     return cri_begin_pass(f, with_tape, err);
 }
 

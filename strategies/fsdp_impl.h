@@ -9,6 +9,7 @@
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
 
+#include "moe/moe.h"
 #include "strategies/strategies.h"
 #include "ulysses/ulysses.h"
 
@@ -94,6 +95,7 @@ struct cr_fsdp {
     cr_stack *tape, *scratch;
     cr_hooks hooks;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
+    cr_moe *moe;         /* NULL: ep_size 1 */
     float *host_rows;    /* log_prob, entropy and their gradients, [4, num_host_rows] */
     size_t num_host_rows;
     int64_t num_updates;

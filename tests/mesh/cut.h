@@ -112,7 +112,8 @@ static cut_result cut_run(const cut *c, int first)
         ranks[i] = first + i;
     OK(cr_device_open("cpu", 1, &dev, &err));
     model = cut_model(c);
-    OK(cr_mesh_shape_init(&shape, c->ranks, fsdp, c->ulysses, 1, 0, &err));
+    OK(cr_mesh_shape_init(&shape, c->ranks, fsdp, c->ulysses, c->ep > 1 ? c->ep : 1, c->efsdp,
+                          &err));
     OK(cr_mesh_create(world, "cut", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     r.model = model;

@@ -27,7 +27,8 @@ typedef struct cut {
     cr_reshard reshard;
     cr_dtype dtype;
     int num_tiles;
-    int shortest; /* sequence */
+    int shortest;  /* sequence */
+    int ep, efsdp; /* expert axes; ep 0, 1: none */
     bool is_moe, is_tied, is_offloaded, is_reduced_once;
     cr_wrap_policy wrap;
 } cut;
@@ -57,7 +58,7 @@ static cr_model *cut_model(const cut *c)
              "\"initializer_range\":0.1,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}",
              cls, type, VOCAB, c->heads, c->kv_heads, c->has_bias ? "" : ",\"head_dim\":8",
              c->is_moe
-                 ? ",\"num_experts\":5,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
+                 ? ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
                    "\"norm_topk_prob\":true"
                  : "",
              c->is_tied ? "true" : "false");

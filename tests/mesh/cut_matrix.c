@@ -1,7 +1,8 @@
 /* cut_matrix.c -- the gradient does not depend on how model and batch are cut: 240 combinations, drawn
  * from a fixed seed, of {1, 2, 4, 8 ranks} x {fsdp, HSDP} x {ulysses 1, 2, 4} x {recompute} x {reshard}
- * x {tiled} x {offload} x {micro-batch 1, 2, all} x {one sequence each, packed} x {units} x {one
- * reduction a step} x {Qwen3, Qwen3-MoE} x {key/value heads} x {tied embeddings}, each against the same model on one rank
+ * x {expert parallel 1, 2, 4 with experts cut or not} x {tiled} x {offload} x {micro-batch 1, 2, all}
+ * x {one sequence each, packed} x {units} x {one reduction a step} x {Qwen3, Qwen3-MoE} x {key/value
+ * heads} x {tied embeddings}, each against the same model on one rank
  * with nothing cut. Smaller worlds are parts of the 8 ranks that run at the same time. Every value of
  * every dimension is met at least 20 times, or the test fails.
  * CUT_SEED and CUT_NUM in the environment draw others. Not covered: bf16 (its gradient depends on
@@ -49,7 +50,27 @@ static void count(const char *name, int value)
 
 static const char *const of_parts[] = {"Qwen3Attention", "Qwen3MLP", "Qwen3RMSNorm"};
 static const char *const of_moe_parts[] = {"Qwen3MoeAttention", "Qwen3MoeSparseMoeBlock"};
-static const char *const of_experts[] = {"Qwen3MoeMLP"};
+static const char *const of_experts[] = {"Qwen3MoeMLP"}, *const of_lists[] = {"Qwen3MoeExperts"};
+
+static int one_of(const char *name, int num, const int *values)
+{
+    int value = values[draw(num)];
+
+    count(name, value);
+    return value;
+}
+
+/* Experts of other ranks need units of their own (rule M9). */
+static void draw_experts(cut *c)
+{
+    c->ep = c->ranks >= 4 ? one_of("ep", 4, (const int[]){1, 2, 4, 4})
+                          : one_of("ep", c->ranks, (const int[]){1, 2});
+    if (c->ep == 1) return;
+    c->efsdp = c->ranks / c->ep / (c->ranks / c->ep > 1 ? 1 + draw(2) : 1);
+    count("experts cut", c->efsdp > 1);
+    c->wrap.expert_classes = draw(2) ? of_experts : of_lists;
+    c->wrap.num_expert_classes = 1;
+}
 
 static cr_wrap_policy draw_wrap(bool is_moe)
 {
@@ -65,14 +86,6 @@ static cr_wrap_policy draw_wrap(bool is_moe)
         p.num_expert_classes = 1;
     }
     return p;
-}
-
-static int one_of(const char *name, int num, const int *values)
-{
-    int value = values[draw(num)];
-
-    count(name, value);
-    return value;
 }
 
 static cut draw_cut(void)
@@ -97,18 +110,19 @@ static cut draw_cut(void)
     c.is_moe = one_of("moe", 2, (const int[]){0, 1});
     c.is_tied = one_of("tied", 2, (const int[]){0, 1});
     c.wrap = draw_wrap(c.is_moe);
+    if (c.is_moe) draw_experts(&c);
     return c;
 }
 
 static char *describe(const cut *c)
 {
     return cr_asprintf("%d ranks, fsdp %d, ulysses %d, kv %d, micro %d of %d%s, reshard %d, tiles "
-                       "%d%s%s%s%s, units %s",
+                       "%d%s%s%s%s, ep %d x %d, units %s",
                        c->ranks, c->fsdp, c->ulysses, c->kv_heads, c->micro, c->pack,
                        c->is_recomputed ? ", recompute" : "", (int)c->reshard, c->num_tiles,
                        c->is_offloaded ? ", offload" : "",
                        c->is_reduced_once ? ", reduced once" : "", c->is_moe ? ", moe" : "",
-                       c->is_tied ? ", tied" : "",
+                       c->is_tied ? ", tied" : "", c->ep, c->efsdp,
                        c->wrap.num_expert_classes       ? "of experts"
                        : c->wrap.num_classes            ? "of parts"
                        : c->wrap.should_wrap_embeddings ? "with embeddings"

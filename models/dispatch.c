@@ -1,0 +1,99 @@
+/* dispatch.c -- rows of a block of experts on their way to the ranks that have the experts and back (see
+ * dispatch.h). They arrive by rank, then expert, and are put in the order of experts, so that an expert's
+ * rows are one range; within it the ranks keep their order. */
+#include "models/models_impl.h"
+
+#include <string.h>
+
+cr_status cri_push_words(cr_stack *stack, int64_t num, void *out, cr_err *err)
+{
+    void *ptr;
+
+    CR_TRY(cr_stack_push(stack, (size_t)num * 4, &ptr, err));
+    memcpy(out, &ptr, sizeof ptr);
+    return CR_OK;
+}
+
+static cr_travel travel_of(const cr_module *m)
+{
+    const cri_sparse *parts = m->impl;
+
+    return (cr_travel){.name = m->name,
+                       .num_experts = m->model->config.num_experts,
+                       .leaving = parts->count,
+                       .arriving = parts->arriving};
+}
+
+void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r)
+{
+    const cri_sparse *parts = m->impl;
+    const cr_dispatch *d = p->experts;
+    int64_t num_ranks = d ? d->num_ranks : 1, num = r->num_experts / num_ranks,
+            first = d ? d->rank * num : 0;
+
+    memset(parts->here, 0, (size_t)r->num_experts * sizeof *parts->here);
+    r->num_here = 0;
+    for (int64_t s = 0; s < num_ranks; s++)
+        for (int64_t e = 0; e < num; e++) {
+            int64_t n = d ? parts->arriving[s * num + e] : parts->count[e];
+            parts->here[first + e] += n;
+            r->num_here += n;
+        }
+}
+
+/* The rows of rank s for expert e begin where those of lower ranks for e end. */
+static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri_routing *r)
+{
+    int64_t num = r->num_experts / d->num_ranks, at = 0, i = 0;
+
+    for (int64_t s = 0; s < d->num_ranks; s++) {
+        at = 0;
+        for (int64_t e = 0; e < num; e++) {
+            int64_t before = 0;
+            for (int64_t lower = 0; lower < s; lower++)
+                before += parts->arriving[lower * num + e];
+            for (int64_t k = 0; k < parts->arriving[s * num + e]; k++)
+                r->place[i++] = (int32_t)(at + before + k);
+            at += parts->here[d->rank * num + e];
+        }
+    }
+}
+
+cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err)
+{
+    cr_travel t = travel_of(m);
+
+    CR_TRY(p->experts->agree(p->experts->ctx, &t, err));
+    cri_count_here(m, p, r);
+    CR_TRY(cri_push_words(cri_keep(p), r->num_here, &r->place, err));
+    if (!cr_device_is_meta(p->dev)) find_places(m->impl, p->experts, r);
+    return CR_OK;
+}
+
+cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                        int64_t num_cols, const void *slots, void *here, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
+    cr_travel t = travel_of(m);
+    void *arrived;
+
+    CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
+    CR_TRY(p->experts->send(p->experts->ctx, &t, slots, row_bytes, arrived, err));
+    CR_TRY(cr_rows_scatter(p->dev, dtype, arrived, r->place, r->num_here, num_cols, here, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                             int64_t num_cols, const void *here, void *slots, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
+    cr_travel t = travel_of(m);
+    void *arrived;
+
+    CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
+    CR_TRY(cr_rows_gather(p->dev, dtype, here, r->place, r->num_here, num_cols, arrived, err));
+    CR_TRY(p->experts->give_back(p->experts->ctx, &t, arrived, row_bytes, slots, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
