@@ -46,8 +46,8 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     CR_TRY_GOTO(out, cr_model_freeze(a->model, c->train.freeze_module_prefix,
                                      err)); /* the sender's layout */
     CR_TRY_GOTO(out, cr_mesh_shape_of(&c->train, c->train.num_devices, &sender, err));
-    CR_TRY_GOTO(out, cr_replica_create(a->model, a->dev, &wrap, sender.num_fsdp,
-                                       cr_dtype_of(w->dtype), &g->replica, err));
+    CR_TRY_GOTO(out, cr_replica_create_for(a->model, a->dev, &wrap, &sender, cr_dtype_of(w->dtype),
+                                           &g->replica, err));
     cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
     cr_engine_set_tokenizer(g->engine, g->tokenizer);

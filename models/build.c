@@ -43,6 +43,7 @@ cr_module *cri_module_add(cr_model *model, cr_module *parent, const char *name, 
     m->parent = parent;
     m->model = model;
     m->layer = parent ? parent->layer : -1;
+    m->expert = parent ? parent->expert : -1;
     m->children = cri_alloc(model, max_children * sizeof *m->children);
     m->params = cri_alloc(model, max_params * sizeof *m->params);
     if (parent) parent->children[parent->num_children++] = m;
@@ -128,6 +129,18 @@ static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cl
     return m;
 }
 
+static void mark_expert(cr_module *m, int expert)
+{
+    m->expert = expert;
+    for (size_t i = 0; i < m->num_children; i++)
+        mark_expert(m->children[i], expert);
+}
+
+static void add_expert(cr_module *list, const char *name, const classes *cls, int expert)
+{
+    mark_expert(add_mlp(list, name, cls, list->model->config.moe_intermediate_size), expert);
+}
+
 /* Names as in files: experts one by one. The class of their list is that of Transformers 5. */
 static cr_module *add_sparse(cr_module *layer, const classes *cls)
 {
@@ -145,7 +158,7 @@ static cr_module *add_sparse(cr_module *layer, const classes *cls)
     for (int64_t e = 0; e < c->num_experts; e++) {
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)e);
-        add_mlp(sparse->list, name, cls, c->moe_intermediate_size);
+        add_expert(sparse->list, name, cls, (int)e);
     }
     return m;
 }

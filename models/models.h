@@ -69,7 +69,7 @@ struct cr_module {
     const cr_module_ops *ops; /* NULL for containers and what their parent computes */
     void *impl;               /* what the ops need (owned by the model) */
     cr_model *model;
-    int layer;            /* index of the decoder layer it is in, -1 outside */
+    int layer, expert;    /* index of the decoder layer and of the expert it is in, -1 outside */
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
     bool has_trainable;   /* a parameter in or below it is trainable; found at each forward */
     void *unit;           /* set by strategies when the module is the root of a unit */

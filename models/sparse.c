@@ -120,9 +120,14 @@ static char *row_at(const cr_pass *p, const cri_routing *r, void *rows, int64_t 
     return rows ? (char *)rows + (size_t)(at * r->cols) * cr_dtype_bytes(p->dtype) : NULL;
 }
 
-static bool is_called(const cr_module *m, int64_t num_rows)
+/* Experts of other ranks have no weights here. */
+static bool is_called(const cr_module *m, const cr_pass *p, int64_t expert)
 {
-    return num_rows > 0 || !m->model->skips_idle_experts;
+    const cri_sparse *parts = m->impl;
+    const cr_dispatch *d = p->experts;
+
+    if (d) return expert * d->num_ranks / m->model->config.num_experts == d->rank;
+    return parts->here[expert] > 0 || !m->model->skips_idle_experts;
 }
 
 /* x [here, cols] through their experts to y, which may be x; NULL: the result is not wanted. */
@@ -138,7 +143,7 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, voi
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = 0; e < r->num_experts; e++) {
         batch.num_tokens = parts->here[e];
-        if (is_called(m, batch.num_tokens))
+        if (is_called(m, p, e))
             CR_TRY(cr_module_forward(parts->list->children[e], &part, row_at(p, r, x, at), NULL,
                                      row_at(p, r, y, at), err));
         at += batch.num_tokens;
@@ -224,7 +229,7 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, co
         cri_mlp *mlp = expert->impl;
         void *grad;
         batch.num_tokens = parts->here[e];
-        if (!is_called(m, batch.num_tokens)) continue;
+        if (!is_called(m, p, e)) continue;
         at -= batch.num_tokens;
         grad = row_at(p, r, s->grad, at);
         mlp->row_weight = s->weight + at;

@@ -91,20 +91,20 @@ static char *buffer_of(const cr_fsdp *f, size_t kind)
     return kind == 0 ? f->master : kind == 1 ? f->m : f->v;
 }
 
-/* First element of each trained parameter in the files: the order of units, without padding. */
+/* First element of each trained parameter in the files: the order of the tree, without padding. */
 static json_t *state_index(const cr_fsdp *f)
 {
     json_t *root = json_object(), *params = json_object();
     int64_t at = 0;
 
-    for (size_t i = 0; i < f->units.num; i++)
-        for (size_t k = 0; k < f->units.unit[i].trained.num_params; k++) {
-            const cr_param *p = f->units.unit[i].trained.params[k];
-            json_object_set_new(
-                params, p->name,
-                json_pack("{s:I,s:I}", "first", (json_int_t)at, "num", (json_int_t)p->num_elems));
-            at += p->num_elems;
-        }
+    for (size_t i = 0; i < f->model->num_params; i++) {
+        const cr_param *p = f->model->params[i];
+        if (!p->is_trainable) continue;
+        json_object_set_new(
+            params, p->name,
+            json_pack("{s:I,s:I}", "first", (json_int_t)at, "num", (json_int_t)p->num_elems));
+        at += p->num_elems;
+    }
     json_object_set_new(root, "updates", json_integer(f->num_updates));
     if (f->loss_scale > 0) {
         json_object_set_new(root, "loss_scale", json_real(f->loss_scale));
@@ -129,7 +129,7 @@ static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_fla
         return cr_fail(err, CR_EFORMAT,
                        "%s has no parameter %s of %lld elements: it belongs to another model", path,
                        flat->params[k]->name, (long long)flat->params[k]->num_elems);
-    *is_here = cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at);
+    *is_here = cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at);
     if (!*is_here) return CR_OK;
     *num = end - begin;
     *in_shard = flat->first + at;
@@ -364,7 +364,8 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
             is_trained ? &f->units.unit[i / 2].trained : &f->units.unit[i / 2].frozen;
         for (size_t k = 0; k < flat->num_params; k++) {
             int64_t begin, end, at;
-            if (!cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at)) continue;
+            if (!cri_is_writer(f, flat)) continue;
+            if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
             piece w = {.file = MODEL_FILE,
                        .from = is_master ? f->args.master_dtype : f->args.param_dtype,
                        .to = f->args.param_dtype,
@@ -392,7 +393,7 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
                 bool is_here;
                 CR_TRY(find_range(f, params, flat, k, "the index", &is_here, &num, &in_shard,
                                   &in_file, err));
-                if (!is_here) continue;
+                if (!is_here || !cri_is_writer(f, flat)) continue;
                 add_piece(s, (piece){.file = (int)kind,
                                      .from = f->args.master_dtype,
                                      .to = CR_F32,
@@ -530,15 +531,17 @@ static struct cri_save *new_save(cr_fsdp *f, const char *folder, const char *rol
     return s;
 }
 
-/* Folders, the list, and with is_async a copy of what changes. Replicas of the ddp axis hold the same:
- * the first one writes. */
+/* Folders, the list, and with is_async a copy of what changes. Replicas hold the same: the first one
+ * writes (cri_is_writer). */
 static cr_status prepare(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
                          bool save_only_model, bool is_async, cr_err *err)
 {
-    bool is_writer = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank) == 0;
+    bool is_writer = false;
     struct cri_save *s = new_save(f, folder, role, model_source, save_only_model);
 
     f->save = s;
+    for (size_t i = 0; i < f->units.num; i++)
+        is_writer = is_writer || cri_is_writer(f, &f->units.unit[i].trained);
     if (f->mesh->rank == 0 && cr_mkdirs(s->model_folder, err) == CR_OK && !save_only_model)
         cr_note(cr_mkdirs(s->state_folder, err));
     if (is_writer && err->status == CR_OK) {

@@ -58,6 +58,7 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
                          cr_fsdp **out, cr_err *err)
 {
     cr_fsdp *f = CR_NEW(cr_fsdp);
+    cr_deal deal = cri_deal(&mesh->shape, cr_mesh_axis_rank(&mesh->shape, CR_AXIS_EP, mesh->rank));
 
     *out = NULL;
     f->model = model;
@@ -67,7 +68,8 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     f->loss_scale = args->loss_scale;
     f->hooks = (cr_hooks){cri_before, cri_after, f};
     if (check_args(args, mesh, err) == CR_OK &&
-        cr_units_build(model, &args->wrap, mesh->shape.num_fsdp, &f->units, err) == CR_OK) {
+        cr_units_build_dealt(model, &args->wrap, mesh->shape.num_fsdp, &deal, &f->units, err) ==
+            CR_OK) {
         make_states(f);
         if ((mesh->shape.num_ulysses == 1 ||
              cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&

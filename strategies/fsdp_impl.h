@@ -22,6 +22,12 @@ typedef struct cri_pool {
     int *free_slots, num_free;
 } cri_pool;
 
+/* Likewise of one reduce object. */
+typedef struct cri_reduces {
+    cr_reduce *reduce;
+    int *free_slots, num_free;
+} cri_reduces;
+
 /* One flat buffer of one unit while the model runs. */
 typedef struct cri_flat {
     const cr_flat *flat;
@@ -86,9 +92,8 @@ struct cr_fsdp {
     bool has_whole_grad, is_grad_complete;
     char *slices;
     int64_t slice_elems;
-    cri_pool root_pool, pool, slice_pool;
-    cr_reduce *root_reduce, *reduce;
-    int *free_reduces, num_free_reduces;
+    cri_pool root_pool, pool, slice_pool, dealt_pool;
+    cri_reduces root_reduces, reduces, dealt_reduces;
     cri_unit *pending;           /* published a reduction that is not finished, */
     int pending_slot;            /* in this slot */
     cri_order orders[2], *order; /* without and with backward; that of the pass under way */
@@ -106,15 +111,36 @@ struct cr_fsdp {
     struct cri_save *save; /* under way, or NULL */
 };
 
+/* The ranks that a unit is cut over, and this one's place among them: dealt experts have their own. */
+static inline cr_group *cri_group_of(const cr_fsdp *f, const cr_flat *flat)
+{
+    return f->mesh->group[flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP];
+}
+static inline int cri_shard_of(const cr_fsdp *f, const cr_flat *flat)
+{
+    return cr_group_rank(cri_group_of(f, flat));
+}
+
 static inline int cri_rank(const cr_fsdp *f)
 {
     return cr_group_rank(f->mesh->group[CR_AXIS_FSDP]);
 }
 
 /* A shard is cut and has to be gathered and reduced. */
-static inline bool cri_is_cut(const cr_fsdp *f)
+static inline bool cri_is_cut(const cr_fsdp *f, const cr_flat *flat)
 {
-    return cr_group_num_ranks(f->mesh->group[CR_AXIS_FSDP]) > 1;
+    return cr_group_num_ranks(cri_group_of(f, flat)) > 1;
+}
+/* Ranks that have the same: the first of them writes checkpoints. */
+static inline bool cri_is_writer(const cr_fsdp *f, const cr_flat *flat)
+{
+    return cr_mesh_axis_rank(&f->mesh->shape, flat->is_dealt ? CR_AXIS_EDDP : CR_AXIS_DDP,
+                             f->mesh->rank) == 0;
+}
+/* What cr_units_build_dealt asks for; rank -1: of all ranks. */
+static inline cr_deal cri_deal(const cr_mesh_shape *shape, int rank)
+{
+    return (cr_deal){shape->num_ep, shape->num_efsdp, rank};
 }
 
 /* ---- shards.c ---- */

@@ -20,9 +20,19 @@ void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes)
 
 /* ---- where a unit's values are ---- */
 
+static bool is_cut(const cri_unit *u)
+{
+    return cri_is_cut(u->f, &u->unit->trained);
+}
+
 static cri_pool *pool_of(cri_unit *u)
 {
-    return u->index == 0 ? &u->f->root_pool : u->is_sliced ? &u->f->slice_pool : &u->f->pool;
+    cr_fsdp *f = u->f;
+
+    return u->index == 0         ? &f->root_pool
+           : u->unit->owner >= 0 ? &f->dealt_pool
+           : u->is_sliced        ? &f->slice_pool
+                                 : &f->pool;
 }
 
 /* The shard of a flat, if it is the whole flat in param_dtype already; else NULL. */
@@ -32,7 +42,7 @@ static const void *resident(const cri_unit *u, int kind)
     bool is_cast = kind == 0 && f->args.is_train && f->args.param_dtype != f->args.master_dtype;
     const void *base = kind == 1 ? f->frozen : f->args.is_train ? f->master : f->values;
 
-    if (is_cast || cri_is_cut(f)) return NULL;
+    if (is_cast || is_cut(u)) return NULL;
     return (const char *)base +
            (size_t)u->flat[kind].flat->first * cr_dtype_bytes(f->args.param_dtype);
 }
@@ -74,7 +84,7 @@ static cr_status publish(cri_unit *u, cr_err *err)
     cr_fsdp *f = u->f;
     cri_pool *pool = pool_of(u);
     size_t bytes = cr_dtype_bytes(f->args.param_dtype);
-    int num_parts = u->is_sliced ? f->num_slices : f->units.num_shards;
+    int num_parts = u->is_sliced ? f->num_slices : u->unit->num_shards;
 
     for (int k = 0; k < 2; k++) {
         cri_flat *s = &u->flat[k];
@@ -87,7 +97,7 @@ static cr_status publish(cri_unit *u, cr_err *err)
         CR_TRY(cr_gather_begin(pool->gather, s->slot, u->unit->name, part_bytes, &own, err));
         CR_TRY(fill_part(u, k, own, err));
         CR_TRY(cr_gather_publish(pool->gather, s->slot, err));
-        if (cri_is_cut(f)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
+        if (is_cut(u)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
     }
     u->state = CRI_PUBLISHED;
     if (u->index && slots_needed(u) && ++f->num_alive > f->stats.most_units_alive)
@@ -152,7 +162,8 @@ static cr_status keep_slice(cri_unit *u, cr_err *err)
     cr_fsdp *f = u->f;
     size_t bytes = cr_dtype_bytes(f->args.param_dtype);
 
-    if (!f->slice_group || u->is_sliced || u->state != CRI_UNSHARDED) return CR_OK;
+    if (!f->slice_group || u->unit->owner >= 0 || u->is_sliced || u->state != CRI_UNSHARDED)
+        return CR_OK;
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         size_t part = (size_t)(s->flat->padded_elems / f->num_slices) * bytes;
@@ -204,30 +215,33 @@ static cr_status need(cri_unit *u, cr_err *err)
 
 /* ---- gradients of a unit ---- */
 
-static cr_reduce *reduce_of(const cri_unit *u)
+static cri_reduces *reduces_of(cri_unit *u)
 {
-    return u->index == 0 ? u->f->root_reduce : u->f->reduce;
+    return u->index == 0         ? &u->f->root_reduces
+           : u->unit->owner >= 0 ? &u->f->dealt_reduces
+                                 : &u->f->reduces;
 }
 
 static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
 {
-    cr_fsdp *f = u->f;
+    cri_reduces *r = reduces_of(u);
 
-    CR_CHECK(u->index == 0 || f->num_free_reduces > 0, "no slot is left for the gradient of %s",
-             u->unit->name);
-    u->reduce_slot = u->index == 0 ? 0 : f->free_reduces[--f->num_free_reduces];
-    return cr_reduce_begin(reduce_of(u), u->reduce_slot, data, err);
+    CR_CHECK(r->num_free > 0, "no slot is left for the gradient of %s", u->unit->name);
+    u->reduce_slot = r->free_slots[--r->num_free];
+    return cr_reduce_begin(r->reduce, u->reduce_slot, data, err);
 }
 
 static cr_status finish_pending(cr_fsdp *f, cr_err *err)
 {
     cri_unit *u = f->pending;
+    cri_reduces *r;
 
     if (!u) return CR_OK;
+    r = reduces_of(u);
     f->pending = NULL;
-    CR_TRY(cr_reduce_finish(reduce_of(u), f->pending_slot, f->grad + u->flat[0].flat->first,
+    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot, f->grad + u->flat[0].flat->first,
                             CR_REDUCE_ADD, err));
-    if (u->index) f->free_reduces[f->num_free_reduces++] = f->pending_slot;
+    r->free_slots[r->num_free++] = f->pending_slot;
     return CR_OK;
 }
 
@@ -238,8 +252,8 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
     const cr_flat *flat = u->flat[0].flat;
     size_t bytes = f->args.reduce_dtype == CR_REDUCE_F32 ? 4 : 2;
 
-    CR_TRY(cr_reduce_publish(reduce_of(u), u->reduce_slot, u->unit->name, (size_t)flat->shard_elems,
-                             f->args.reduce_dtype, err));
+    CR_TRY(cr_reduce_publish(reduces_of(u)->reduce, u->reduce_slot, u->unit->name,
+                             (size_t)flat->shard_elems, f->args.reduce_dtype, err));
     cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
     CR_TRY(finish_pending(f, err));
     f->pending = u;
@@ -255,9 +269,9 @@ static cr_status begin_grads(cri_unit *u, cr_err *err)
     float *grad = f->grad + flat->first;
 
     if (flat->num_params == 0) return CR_OK;
-    if (f->whole_grad) {
+    if (is_cut(u) && f->whole_grad) {
         grad = f->whole_grad + u->flat[0].first_whole;
-    } else if (cri_is_cut(f)) {
+    } else if (is_cut(u)) {
         CR_TRY(begin_reduce(u, &grad, err));
         CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * sizeof(float), err));
     }
@@ -275,7 +289,7 @@ static cr_status end_grads(cri_unit *u, cr_err *err)
     for (size_t i = 0; i < flat->num_params; i++)
         flat->params[i]->grad = NULL;
     f->has_whole_grad = f->whole_grad != NULL;
-    return f->whole_grad || !cri_is_cut(f) ? CR_OK : publish_reduce(u, err);
+    return f->whole_grad || !is_cut(u) ? CR_OK : publish_reduce(u, err);
 }
 
 cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
@@ -285,7 +299,7 @@ cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
         cri_unit *u = &f->state[i];
         const cr_flat *flat = u->flat[0].flat;
         float *data;
-        if (flat->num_params == 0) continue;
+        if (flat->num_params == 0 || !is_cut(u)) continue;
         CR_TRY(begin_reduce(u, &data, err));
         CR_TRY(cr_copy(f->dev, data, f->whole_grad + u->flat[0].first_whole,
                        (size_t)flat->padded_elems * sizeof(float), err));
@@ -381,6 +395,7 @@ static int most_alive(const cr_fsdp *f)
         const cr_module *m = u->module;
         bool is_same = m->layer == layer && strcmp(m->cls, "Embedding") != 0;
         int outer = 0;
+        if (u->owner >= 0) continue; /* they have a pool of their own */
         for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
             outer += up->unit && up->layer < 0;
         if (!is_same) num = 0, has_expert = false;
@@ -418,20 +433,23 @@ static void pool_destroy(cri_pool *pool)
     *pool = (cri_pool){0};
 }
 
-static cr_status reduces_create(cr_fsdp *f, int64_t widest, int num_slots, cr_err *err)
+static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int num_slots,
+                                int64_t num_elems, cr_err *err)
 {
-    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
-    size_t root = (size_t)f->units.unit[0].trained.padded_elems;
-
-    if (!f->args.is_train || !cri_is_cut(f)) return CR_OK;
-    if (root) CR_TRY(cr_reduce_create(group, 1, root, &f->root_reduce, err));
-    if (widest) CR_TRY(cr_reduce_create(group, num_slots, (size_t)widest, &f->reduce, err));
-    f->free_reduces = CR_NEW_ARRAY(int, num_slots);
-    f->num_free_reduces = 0;
+    if (!f->args.is_train || cr_group_num_ranks(group) == 1 || num_elems == 0) return CR_OK;
+    CR_TRY(cr_reduce_create(group, num_slots, (size_t)num_elems, &r->reduce, err));
+    r->free_slots = CR_NEW_ARRAY(int, num_slots);
     for (int i = 0; i < num_slots; i++)
-        f->free_reduces[f->num_free_reduces++] = num_slots - 1 - i;
-    f->stats.reduce_bytes = (int64_t)(4 * (root + (size_t)(num_slots * widest)));
+        r->free_slots[r->num_free++] = num_slots - 1 - i;
+    f->stats.reduce_bytes += 4 * num_slots * num_elems;
     return CR_OK;
+}
+
+static void reduces_destroy(cri_reduces *r)
+{
+    cr_reduce_destroy(r->reduce);
+    cr_free(r->free_slots);
+    *r = (cri_reduces){0};
 }
 
 /* Gradients of all units, unreduced; slices of all units but the root. */
@@ -445,49 +463,61 @@ static cr_status wide_create(cr_fsdp *f, cr_err *err)
         for (int k = 0; k < 2; k++) {
             cri_flat *s = &f->state[i].flat[k];
             s->first_whole = f->whole_elems;
-            if (k == 0) f->whole_elems += s->flat->padded_elems;
+            if (k == 0 && cri_is_cut(f, s->flat)) f->whole_elems += s->flat->padded_elems;
             s->first_slice = f->slice_elems;
-            if (i && f->num_slices) f->slice_elems += s->flat->padded_elems / f->num_slices;
+            if (i && f->num_slices && !s->flat->is_dealt)
+                f->slice_elems += s->flat->padded_elems / f->num_slices;
         }
     if (f->slice_group) {
         CR_TRY(cr_device_alloc(f->dev, (size_t)f->slice_elems * bytes, &data, err));
         f->slices = data;
     }
-    if (!f->args.is_train || !f->args.is_reduced_once || !cri_is_cut(f)) return CR_OK;
+    if (!f->args.is_train || !f->args.is_reduced_once) return CR_OK;
+    if (f->mesh->shape.num_fsdp == 1 && f->mesh->shape.num_efsdp == 1) return CR_OK;
     CR_TRY(cr_device_alloc(f->dev, (size_t)f->whole_elems * sizeof(float), &data, err));
     f->whole_grad = data;
     return cr_zero(f->dev, data, (size_t)f->whole_elems * sizeof(float), err);
 }
 
+/* The largest of some units: gathered (of one flat), trained, and how many flats of one are gathered. */
+typedef struct widths {
+    int64_t gathered, trained;
+    int num_units, kinds;
+} widths;
+
+static void widen(widths *w, const cri_unit *u)
+{
+    for (int k = 0; k < 2; k++)
+        if (is_gathered(u, k)) w->gathered = max64(w->gathered, u->flat[k].flat->padded_elems);
+    w->trained = max64(w->trained, u->flat[0].flat->padded_elems);
+    if (slots_needed(u) > w->kinds) w->kinds = slots_needed(u);
+    w->num_units++;
+}
+
 cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
 {
-    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
-    int64_t widest = 0, widest_trained = 0, root = 0;
-    int alive = most_alive(f) + 1, kinds = 1, root_kinds = slots_needed(&f->state[0]);
+    cr_group *group = f->mesh->group[CR_AXIS_FSDP], *dealt_group = f->mesh->group[CR_AXIS_EFSDP];
+    bool is_kept = f->args.reshard == CR_RESHARD_NEVER;
+    widths root = {0}, units = {.kinds = 1}, dealt = {.kinds = 1};
+    int alive = most_alive(f) + 1;
 
-    for (size_t i = 0; i < f->units.num; i++) {
-        const cri_unit *u = &f->state[i];
-        int64_t n = 0;
-        for (int k = 0; k < 2; k++)
-            if (is_gathered(u, k)) n = max64(n, u->flat[k].flat->padded_elems);
-        if (i == 0) {
-            root = n;
-            continue;
-        }
-        widest = max64(widest, n);
-        widest_trained = max64(widest_trained, u->flat[0].flat->padded_elems);
-        if (slots_needed(u) == 2) kinds = 2;
-    }
-    f->stats.gather_bytes = 0;
+    for (size_t i = 0; i < f->units.num; i++)
+        widen(i == 0 ? &root : f->units.unit[i].owner >= 0 ? &dealt : &units, &f->state[i]);
+    f->stats.gather_bytes = f->stats.reduce_bytes = 0;
     f->tape = cr_stack_create(f->dev);
     f->scratch = cr_stack_create(f->dev);
-    CR_TRY(pool_create(f, &f->root_pool, group, root_kinds, root, err));
-    CR_TRY(pool_create(f, &f->pool, group,
-                       kinds * (f->args.reshard == CR_RESHARD_NEVER ? (int)f->units.num : alive),
-                       widest, err));
+    CR_TRY(pool_create(f, &f->root_pool, group, root.kinds, root.gathered, err));
+    CR_TRY(pool_create(f, &f->pool, group, units.kinds * (is_kept ? (int)f->units.num : alive),
+                       units.gathered, err));
     if (f->slice_group)
-        CR_TRY(pool_create(f, &f->slice_pool, f->slice_group, kinds * alive, widest, err));
-    CR_TRY(reduces_create(f, widest_trained, f->args.is_reduced_once ? 2 : alive, err));
+        CR_TRY(pool_create(f, &f->slice_pool, f->slice_group, units.kinds * alive, units.gathered,
+                           err));
+    CR_TRY(pool_create(f, &f->dealt_pool, dealt_group,
+                       dealt.kinds * (is_kept ? dealt.num_units : 2), dealt.gathered, err));
+    CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
+    CR_TRY(reduces_create(f, &f->reduces, group, f->args.is_reduced_once ? 2 : alive, units.trained,
+                          err));
+    CR_TRY(reduces_create(f, &f->dealt_reduces, dealt_group, 2, dealt.trained, err));
     return wide_create(f, err);
 }
 
@@ -503,18 +533,17 @@ void cri_buffers_destroy(cr_fsdp *f)
         cr_stack_destroy(f->tape);
         cr_stack_destroy(f->scratch);
     }
-    cr_reduce_destroy(f->reduce);
-    cr_reduce_destroy(f->root_reduce);
+    reduces_destroy(&f->dealt_reduces);
+    reduces_destroy(&f->reduces);
+    reduces_destroy(&f->root_reduces);
+    pool_destroy(&f->dealt_pool);
     pool_destroy(&f->slice_pool);
     pool_destroy(&f->pool);
     pool_destroy(&f->root_pool);
-    cr_free(f->free_reduces);
     if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_elems * bytes);
     if (f->whole_grad)
         cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));
     f->tape = f->scratch = NULL;
-    f->reduce = f->root_reduce = NULL;
-    f->free_reduces = NULL;
     f->slices = NULL;
     f->whole_grad = NULL;
 }

@@ -121,7 +121,7 @@ static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *
 
     for (size_t i = 0; i < flat->num_params && err->status == CR_OK; i++) {
         int64_t begin, end, at;
-        if (!cri_shard_range(flat, i, cri_rank(f), &begin, &end, &at)) continue;
+        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
         for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
             int64_t stop = end - e < CHUNK ? end : e + CHUNK,
                     where = flat->first + at + (e - begin);

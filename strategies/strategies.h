@@ -126,11 +126,15 @@ typedef struct cr_replica cr_replica;
 CR_MUST cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
                                     int sender_shards, cr_dtype dtype, cr_replica **out,
                                     cr_err *err);
+/* The same for a sender of any mesh, with experts dealt or not. */
+CR_MUST cr_status cr_replica_create_for(cr_model *model, cr_device *dev,
+                                        const cr_wrap_policy *policy, const cr_mesh_shape *sender,
+                                        cr_dtype dtype, cr_replica **out, cr_err *err);
 void cr_replica_destroy(cr_replica *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_replica_version(const cr_replica *r);
 /* Send this rank's shards, cast to dtype, to the receivers (world ranks). Replica d of the sender's
- * ddp axis serves the receivers i with i % num_ddp == d. Checksums of each unit follow. */
+ * ddp axis serves the receivers i with i % num_ddp == d (dealt experts: eddp). Checksums of each unit follow. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
                                       int num_receivers, cr_dtype dtype, cr_err *err);
 /* my_place: index of this rank among the receivers. senders: world ranks of the sender's mesh in

@@ -3,6 +3,9 @@
  * Sender and receiver compute the same layout from the same model and policy, so a shard travels
  * once, in the receiver's dtype, and lands in its final place. Behind the flats of a sender comes its
  * trailer: the weight version, and a checksum of each flat of its shard.
+ *
+ * If experts are dealt (units.h), the receiver has the units of all ep ranks, a sender only some of
+ * them, in the same order.
  */
 #include "strategies/fsdp_impl.h"
 
@@ -12,9 +15,9 @@ struct cr_replica {
     cr_model *model;
     cr_device *dev;
     cr_units units;
-    int num_shards;
+    cr_mesh_shape sender;
     cr_dtype dtype;
-    char *data; /* all flats of all units, gathered; then the trailer of each shard */
+    char *data; /* all flats of all units, gathered; then the trailer of each sender */
     size_t num_bytes, all_bytes; /* without and with trailers */
     size_t *base;                /* [2 * units.num] where each flat begins in data */
     int64_t version;             /* optimizer updates the weights have had; -1: none arrived yet */
@@ -25,18 +28,41 @@ static const cr_flat *flat_of(const cr_units *units, size_t k)
     return k % 2 ? &units->unit[k / 2].frozen : &units->unit[k / 2].trained;
 }
 
+static size_t trailer_words(const cr_units *units)
+{
+    return 1 + 2 * units->num;
+}
+
+/* Most senders of one receiver: a shard group, and an expert group with its shards. */
+static size_t most_senders(const cr_mesh_shape *s)
+{
+    return (size_t)(s->num_fsdp + (s->num_ep > 1 ? s->num_efsdp * s->num_ep : 0));
+}
+
 cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
                             int sender_shards, cr_dtype dtype, cr_replica **out, cr_err *err)
 {
+    cr_mesh_shape sender;
+
+    *out = NULL;
+    CR_TRY(cr_mesh_shape_init(&sender, sender_shards, sender_shards, 1, 1, 0, err));
+    return cr_replica_create_for(model, dev, policy, &sender, dtype, out, err);
+}
+
+cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
+                                const cr_mesh_shape *sender, cr_dtype dtype, cr_replica **out,
+                                cr_err *err)
+{
     cr_replica *r = CR_NEW(cr_replica);
+    cr_deal deal = cri_deal(sender, -1);
     void *data;
 
     *out = NULL;
     r->model = model;
     r->dev = dev;
-    r->num_shards = sender_shards;
+    r->sender = *sender;
     r->dtype = dtype;
-    if (cr_units_build(model, policy, sender_shards, &r->units, err) != CR_OK) {
+    if (cr_units_build_dealt(model, policy, sender->num_fsdp, &deal, &r->units, err) != CR_OK) {
         cr_free(r);
         return err->status;
     }
@@ -46,7 +72,8 @@ cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_polic
         r->num_bytes += (size_t)flat_of(&r->units, k)->padded_elems * cr_dtype_bytes(dtype);
     }
     r->num_bytes = (r->num_bytes + 63) / 64 * 64;
-    r->all_bytes = r->num_bytes + (size_t)sender_shards * (1 + 2 * r->units.num) * sizeof(uint64_t);
+    r->all_bytes =
+        r->num_bytes + most_senders(sender) * trailer_words(&r->units) * sizeof(uint64_t);
     r->version = -1;
     if (cr_device_alloc(dev, r->all_bytes, &data, err) != CR_OK) {
         cr_replica_destroy(r);
@@ -69,11 +96,6 @@ void cr_replica_destroy(cr_replica *r)
 int64_t cr_replica_version(const cr_replica *r)
 {
     return r->version;
-}
-
-static size_t trailer_words(const cr_units *units)
-{
-    return 1 + 2 * units->num;
 }
 
 /* This rank's shards in dtype, one flat after another, and the trailer. */
@@ -100,14 +122,21 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
     return err->status;
 }
 
+/* Replicas of a flat's shard take turns: does `rank` of the senders send its own to the receiver? */
+static bool serves(const cr_mesh_shape *shape, int rank, const cr_flat *flat, int receiver)
+{
+    cr_axis axis = flat->is_dealt ? CR_AXIS_EDDP : CR_AXIS_DDP;
+
+    return receiver % cr_mesh_axis_ranks(shape, axis) == cr_mesh_axis_rank(shape, axis, rank);
+}
+
 cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers, int num_receivers,
                               cr_dtype dtype, cr_err *err)
 {
     size_t bytes = cr_dtype_bytes(dtype), num_flats = 2 * f->units.num, num = 0,
            tail = trailer_words(&f->units) * sizeof(uint64_t),
            total = (size_t)(f->units.trained_shard_elems + f->units.frozen_shard_elems) * bytes;
-    int num_ddp = f->mesh->shape.num_ddp,
-        my_ddp = cr_mesh_axis_rank(&f->mesh->shape, CR_AXIS_DDP, f->mesh->rank);
+    const cr_mesh_shape *shape = &f->mesh->shape;
     cr_transfer *transfer = NULL;
     cr_piece *pieces;
     char *send;
@@ -115,14 +144,16 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
     pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
     send = cr_alloc(total + tail);
-    for (int i = my_ddp; i < num_receivers; i += num_ddp) {
-        size_t at = 0;
+    for (int i = 0; i < num_receivers; i++) {
+        size_t at = 0, before = num;
         for (size_t k = 0; k < num_flats; k++) {
-            size_t n = (size_t)flat_of(&f->units, k)->shard_elems * bytes;
-            if (n) pieces[num++] = (cr_piece){receivers[i], at, n};
+            const cr_flat *flat = flat_of(&f->units, k);
+            size_t n = (size_t)flat->shard_elems * bytes;
+            if (n && serves(shape, f->mesh->rank, flat, i))
+                pieces[num++] = (cr_piece){receivers[i], at, n};
             at += n;
         }
-        pieces[num++] = (cr_piece){receivers[i], at, tail};
+        if (num > before) pieces[num++] = (cr_piece){receivers[i], at, tail};
     }
     if (fill(f, dtype, send, err) == CR_OK &&
         cr_transfer_start(world, "weight sync", send, pieces, num, NULL, NULL, 0, &transfer, err) ==
@@ -133,31 +164,56 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
     return err->status;
 }
 
-/* Every flat of every sender's shard against its checksum; one version from all. */
-static cr_status check(cr_replica *r, const int *senders, cr_err *err)
-{
-    size_t bytes = cr_dtype_bytes(r->dtype), words = trailer_words(&r->units);
+/* ---- what comes from one sender ---- */
 
-    for (int s = 0; s < r->num_shards; s++) {
-        const uint64_t *trailer =
-                           (const uint64_t *)(void *)(r->data + r->num_bytes) + (size_t)s * words,
-                       *first = (const uint64_t *)(void *)(r->data + r->num_bytes);
-        for (size_t k = 0; k < 2 * r->units.num; k++) {
-            size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
-            uint64_t start = trailer[0] ^ (uint64_t)k << 56; /* covers the version, too */
-            if (cri_checksum(r->data + r->base[k] + (size_t)s * n, n, start) != trailer[1 + k])
-                return cr_fail(err, CR_EPEER,
-                               "weight sync: unit %s of rank %d arrived with another checksum than "
-                               "it was sent with",
-                               r->units.unit[k / 2].name, senders[s]);
-        }
-        if (trailer[0] != first[0])
-            return cr_fail(err, CR_EPEER,
-                           "weight sync: rank %d sent version %llu, rank %d version %llu",
-                           senders[0], (unsigned long long)first[0], senders[s],
-                           (unsigned long long)trailer[0]);
-        r->version = (int64_t)first[0];
+/* A flat of the replica whose shard a sender has. */
+typedef struct part {
+    size_t flat, own; /* its number here, and among the sender's flats */
+    size_t at, num_bytes;
+    bool is_coming; /* not from another replica of the sender */
+} part;
+
+/* Its flats in its order; returns how many. *is_sender: something comes. */
+static size_t list_parts(const cr_replica *r, const cr_mesh_shape *shape, int rank, int my_place,
+                         part *parts, bool *is_sender)
+{
+    int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, rank);
+    size_t num = 0;
+
+    *is_sender = false;
+    for (size_t k = 0; k < 2 * r->units.num; k++) {
+        const cr_flat *flat = flat_of(&r->units, k);
+        const cr_unit *u = &r->units.unit[k / 2];
+        int shard = cr_mesh_axis_rank(shape, flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP, rank);
+        part p = {.flat = k, .own = num};
+        if (u->owner >= 0 && u->owner != ep) continue;
+        p.num_bytes = (size_t)flat->shard_elems * cr_dtype_bytes(r->dtype);
+        p.at = r->base[k] + (size_t)shard * p.num_bytes;
+        p.is_coming = p.num_bytes && serves(shape, rank, flat, my_place);
+        *is_sender = *is_sender || p.is_coming;
+        parts[num++] = p;
     }
+    return num;
+}
+
+/* Every flat of a sender's shard against its checksum; its version is that of the others. */
+static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_t num,
+                             const uint64_t *trailer, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++) {
+        const part *p = &parts[i];
+        uint64_t start = trailer[0] ^ (uint64_t)p->own << 56; /* covers the version, too */
+        bool is_seen = p->is_coming || p->num_bytes == 0;
+        if (is_seen && cri_checksum(r->data + p->at, p->num_bytes, start) != trailer[1 + p->own])
+            return cr_fail(err, CR_EPEER,
+                           "weight sync: unit %s of rank %d arrived with another checksum than it "
+                           "was sent with",
+                           r->units.unit[p->flat / 2].name, sender);
+    }
+    if (r->version >= 0 && trailer[0] != (uint64_t)r->version)
+        return cr_fail(err, CR_EPEER, "weight sync: rank %d sent version %llu, others version %lld",
+                       sender, (unsigned long long)trailer[0], (long long)r->version);
+    r->version = (int64_t)trailer[0];
     return CR_OK;
 }
 
@@ -176,30 +232,55 @@ static void point_params(cr_replica *r)
     }
 }
 
+/* Pieces of all senders, or checks of what they sent. pieces NULL: checks. */
+static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_shape *shape,
+                             int my_place, cr_piece *pieces, size_t *num_pieces, cr_err *err)
+{
+    size_t tail_at = r->num_bytes;
+    part *parts = CR_NEW_ARRAY(part, 2 * r->units.num);
+
+    for (int s = 0; s < shape->num_ranks && err->status == CR_OK; s++) {
+        bool is_sender;
+        size_t num = list_parts(r, shape, s, my_place, parts, &is_sender),
+               tail = (1 + num) * sizeof(uint64_t);
+        if (!is_sender) continue;
+        for (size_t i = 0; pieces && i < num; i++)
+            if (parts[i].is_coming)
+                pieces[(*num_pieces)++] = (cr_piece){senders[s], parts[i].at, parts[i].num_bytes};
+        if (pieces)
+            pieces[(*num_pieces)++] = (cr_piece){senders[s], tail_at, tail};
+        else
+            cr_note(check_parts(r, senders[s], parts, num,
+                                (const uint64_t *)(void *)(r->data + tail_at), err));
+        tail_at += tail;
+    }
+    cr_free(parts);
+    return err->status;
+}
+
 cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
                                  const cr_mesh_shape *shape, int my_place, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(r->dtype), num_flats = 2 * r->units.num, num = 0,
-           tail = trailer_words(&r->units) * sizeof(uint64_t);
-    const int *mine = senders + my_place % shape->num_ddp * shape->num_fsdp;
+    const cr_mesh_shape *s = &r->sender;
     cr_piece *pieces;
     cr_transfer *transfer = NULL;
+    size_t num = 0;
 
-    if (shape->num_fsdp != r->num_shards)
-        return cr_fail(err, CR_EARG, "weight sync: %d senders for a replica of %d shards",
-                       shape->num_fsdp, r->num_shards);
-    pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)shape->num_fsdp);
-    for (int s = 0; s < shape->num_fsdp; s++) {
-        for (size_t k = 0; k < num_flats; k++) {
-            size_t n = (size_t)flat_of(&r->units, k)->shard_elems * bytes;
-            if (n) pieces[num++] = (cr_piece){mine[s], r->base[k] + (size_t)s * n, n};
-        }
-        pieces[num++] = (cr_piece){mine[s], r->num_bytes + (size_t)s * tail, tail};
-    }
+    if (shape->num_fsdp != s->num_fsdp || shape->num_ep != s->num_ep ||
+        (s->num_ep > 1 && shape->num_efsdp != s->num_efsdp))
+        return cr_fail(err, CR_EARG,
+                       "weight sync: senders of shards %d, experts %d x %d for a replica of %d, %d "
+                       "x %d",
+                       shape->num_fsdp, shape->num_ep, shape->num_efsdp, s->num_fsdp, s->num_ep,
+                       s->num_efsdp);
+    pieces = CR_NEW_ARRAY(cr_piece, trailer_words(&r->units) * most_senders(s));
+    cr_note(each_sender(r, senders, shape, my_place, pieces, &num, err));
     if (cr_transfer_start(world, "weight sync", NULL, NULL, 0, r->data, pieces, num, &transfer,
                           err) == CR_OK &&
-        cr_transfer_wait(transfer, err) == CR_OK && check(r, mine, err) == CR_OK)
-        point_params(r);
+        cr_transfer_wait(transfer, err) == CR_OK) {
+        r->version = -1;
+        if (each_sender(r, senders, shape, my_place, NULL, NULL, err) == CR_OK) point_params(r);
+    }
     cr_free(pieces);
     return err->status;
 }

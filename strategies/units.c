@@ -13,6 +13,8 @@ typedef struct builder {
     size_t num_classes;
     size_t *matched, *matched_experts, *matched_modules; /* how many modules each name marked */
     bool is_roll;
+    const cr_deal *deal; /* NULL: none */
+    const cr_param *misplaced;
     mark *marks; /* of each module, parents before children */
     size_t at;   /* where a walk in that order is */
 } builder;
@@ -130,27 +132,97 @@ static void flat_close(cr_flat *flat, int num_shards, int64_t *first)
     *first += flat->shard_elems;
 }
 
-static size_t add_unit(cr_units *u, cr_module *m, bool is_expert)
+enum { NOWHERE = -1 }; /* of an expert of another rank */
+
+static int64_t add_unit(cr_units *u, cr_module *m, bool is_expert, int owner)
 {
     u->unit = cr_realloc(u->unit, u->num * sizeof *u->unit, (u->num + 1) * sizeof *u->unit);
-    u->unit[u->num] = (cr_unit){
-        .module = m, .name = cr_strdup(m->parent ? m->name : "root"), .is_expert = is_expert};
-    return u->num++;
+    u->unit[u->num] = (cr_unit){.module = m,
+                                .name = cr_strdup(m->parent ? m->name : "root"),
+                                .is_expert = is_expert,
+                                .owner = owner};
+    return (int64_t)u->num++;
 }
 
-static void collect(builder *b, cr_module *m, size_t unit)
+static int owner_of(const builder *b, const cr_module *m)
+{
+    return (int)(m->expert * b->deal->num_ranks / b->model->config.num_experts);
+}
+
+/* An expert or a list of them; a dense MLP may have the experts' class. */
+static bool has_experts(const cr_module *m)
+{
+    return m->expert >= 0 || (m->num_children && m->children[0]->expert >= 0);
+}
+
+/* Units of a module of expert_classes: one, or of a list of experts one for each rank that is asked for,
+ * the first of which is returned. */
+static int64_t add_dealt(builder *b, cr_module *m)
+{
+    int rank = b->deal->rank;
+    int64_t first = (int64_t)b->units->num;
+
+    if (m->expert >= 0 && rank >= 0 && owner_of(b, m) != rank) return NOWHERE;
+    if (m->expert >= 0) return add_unit(b->units, m, true, owner_of(b, m));
+    for (int r = 0; r < b->deal->num_ranks; r++)
+        if (rank < 0 || r == rank) add_unit(b->units, m, true, r);
+    return first;
+}
+
+/* Of a module below a dealt list of experts. */
+static int64_t unit_in_list(const builder *b, const cr_module *m, int64_t unit)
+{
+    if (unit < 0 || b->units->unit[unit].module == m) return unit;
+    if (b->deal->rank < 0) return unit + owner_of(b, m);
+    return owner_of(b, m) == b->deal->rank ? unit : NOWHERE;
+}
+
+static void collect_param(builder *b, cr_module *m, cr_param *p, int64_t unit)
+{
+    cr_unit *u;
+
+    if (p->tied_to || unit < 0) return;
+    u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
+    if (b->deal && (u->owner >= 0) != (m->expert >= 0)) b->misplaced = p;
+    flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
+}
+
+static void collect(builder *b, cr_module *m, int64_t unit)
 {
     mark how = b->marks[b->at++];
+    bool is_expert = how == MARK_EXPERT;
 
-    if (how != MARK_NONE || !m->parent) unit = add_unit(b->units, m, how == MARK_EXPERT);
-    for (size_t i = 0; i < m->num_params; i++) {
-        cr_param *p = &m->params[i];
-        cr_unit *u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
-        if (p->tied_to) continue;
-        flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
-    }
+    if (b->deal && is_expert && has_experts(m))
+        unit = add_dealt(b, m);
+    else if (how != MARK_NONE || !m->parent)
+        unit = add_unit(b->units, m, is_expert, -1);
+    else if (b->deal && m->expert >= 0 && m->parent->expert < 0 && unit >= 0 &&
+             b->units->unit[unit].owner >= 0)
+        unit = unit_in_list(b, m, unit);
+    for (size_t i = 0; i < m->num_params; i++)
+        collect_param(b, m, &m->params[i], unit);
     for (size_t i = 0; i < m->num_children; i++)
         collect(b, m->children[i], unit);
+}
+
+/* Units that are not dealt come first in the buffers. */
+static void close_units(builder *b)
+{
+    cr_units *out = b->units;
+
+    for (int is_dealt = 0; is_dealt < 2; is_dealt++) {
+        for (size_t i = 0; i < out->num; i++) {
+            cr_unit *u = &out->unit[i];
+            if ((u->owner >= 0) != is_dealt) continue;
+            u->num_shards = is_dealt ? b->deal->num_shards : out->num_shards;
+            u->trained.is_dealt = u->frozen.is_dealt = is_dealt;
+            out->num_trained += u->trained.num_elems;
+            out->num_frozen += u->frozen.num_elems;
+            flat_close(&u->trained, u->num_shards, &out->trained_shard_elems);
+            flat_close(&u->frozen, u->num_shards, &out->frozen_shard_elems);
+        }
+        if (!is_dealt) out->undealt_shard_elems = out->trained_shard_elems;
+    }
 }
 
 /* ---- names that match nothing ---- */
@@ -231,6 +303,11 @@ static cr_status check_matched(builder *b, cr_err *err)
     CR_TRY(check_classes(b, "moe_experts", p->expert_classes, p->num_expert_classes,
                          b->matched_experts, err));
     CR_TRY(check_modules(b, err));
+    if (b->misplaced)
+        return cr_fail(err, CR_ECONFIG,
+                       "M9: with ep_size %d wrap_policy.moe_experts must name the class of the "
+                       "experts (%s is in another unit)",
+                       b->deal->num_ranks, b->misplaced->name);
     if (p->min_elems > 0 && b->units->num == 1)
         return cr_fail(err, CR_ECONFIG,
                        "wrap_policy: no module has %lld elements of its own or left by others: the "
@@ -253,11 +330,18 @@ static cr_status count_module(void *ctx, cr_module *m, cr_err *err)
 cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
                          cr_units *out, cr_err *err)
 {
+    return cr_units_build_dealt(model, policy, num_shards, NULL, out, err);
+}
+
+cr_status cr_units_build_dealt(cr_model *model, const cr_wrap_policy *policy, int num_shards,
+                               const cr_deal *deal, cr_units *out, cr_err *err)
+{
     builder b = {.model = model,
                  .policy = policy,
                  .units = out,
                  .classes = policy->classes,
                  .num_classes = policy->num_classes,
+                 .deal = deal && deal->num_ranks > 1 ? deal : NULL,
                  .is_roll =
                      !policy->is_nested && policy->num_modules == 0 && policy->min_elems <= 0};
     size_t num_modules = 0;
@@ -277,13 +361,7 @@ cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_
     mark_below(&b, model->root, &has_layer);
     b.at = 0;
     collect(&b, model->root, 0);
-    for (size_t i = 0; i < out->num; i++) {
-        cr_unit *u = &out->unit[i];
-        out->num_trained += u->trained.num_elems;
-        out->num_frozen += u->frozen.num_elems;
-        flat_close(&u->trained, num_shards, &out->trained_shard_elems);
-        flat_close(&u->frozen, num_shards, &out->frozen_shard_elems);
-    }
+    close_units(&b);
     if (check_matched(&b, err) != CR_OK) cr_units_free(out);
     cr_free(b.marks);
     cr_free(b.matched);

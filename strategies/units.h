@@ -60,6 +60,7 @@ typedef struct cr_flat {
     int64_t *offset;   /* owned */
     size_t num_params;
     int64_t num_elems, padded_elems, shard_elems;
+    bool is_dealt; /* of a unit that is dealt */
     int64_t first; /* of its shard in the rank's buffers of all flats of its kind */
 } cr_flat;
 
@@ -67,20 +68,34 @@ typedef struct cr_unit {
     cr_module *module; /* the root's unit comes first */
     char *name;        /* of the module, "root" for the root */
     bool is_expert;
+    int num_shards, owner; /* owner: the ep rank that has it, -1: it is not dealt */
     cr_flat trained, frozen;
 } cr_unit;
 
 typedef struct cr_units {
     cr_unit *unit; /* in order of execution */
     size_t num;
-    int num_shards;
+    int num_shards;                                  /* of units that are not dealt */
     int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
+    int64_t undealt_shard_elems;                     /* the first of the trained ones */
     int64_t num_trained, num_frozen;                 /* elements without padding */
 } cr_units;
 
 /* num_shards: length of the fsdp axis. */
 CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
                                  cr_units *out, cr_err *err);
+
+/* Expert parallel: each expert's parameters are on one of the ranks of the ep axis (moe.h), in units of
+ * expert_classes that are cut over the efsdp axis. A module with experts of several ranks is a unit
+ * on each. */
+typedef struct cr_deal {
+    int num_ranks, num_shards; /* lengths of the ep and the efsdp axis */
+    int rank;                  /* only units of this ep rank and of all; -1: those of every rank */
+} cr_deal;
+/* deal NULL or of one rank: as above. CR_ECONFIG (M9): an expert is in no unit of its own. */
+CR_MUST cr_status cr_units_build_dealt(cr_model *model, const cr_wrap_policy *policy,
+                                       int num_shards, const cr_deal *deal, cr_units *out,
+                                       cr_err *err);
 void cr_units_free(cr_units *units);
 
 /* The wrapped tree as text: every module, equal neighbours once; units with their number, elements,

@@ -1,24 +1,31 @@
 /* update.c -- from the gradients of all micro-batches to the next weights (see strategies.h).
  *
  * Hierarchy: each micro-batch was reduced over fsdp; here the shard is summed once over ddp, so every
- * replica holds the same bits, and clipping needs a sum over fsdp only.
+ * replica holds the same bits, and clipping needs a sum over fsdp only. For dealt experts, whose
+ * shards are the last ones, these are efsdp and eddp.
  */
 #include "strategies/fsdp_impl.h"
 
 #include <math.h>
 
+static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, float *grad, size_t num, cr_err *err)
+{
+    if (cr_mesh_axis_ranks(&f->mesh->shape, axis) == 1 || num == 0) return CR_OK;
+    CR_TRY(cr_all_reduce_f32(f->mesh->group[axis], "gradients", CR_OP_SUM, grad, num, err));
+    cri_count(f, CRI_ALL_REDUCES, num * sizeof(float));
+    return CR_OK;
+}
+
 /* The sum over all ranks, unscaled, is in the shards. */
 static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems;
+    size_t num = (size_t)f->units.trained_shard_elems,
+           undealt = (size_t)f->units.undealt_shard_elems;
 
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
-    if (f->mesh->shape.num_ddp > 1) {
-        CR_TRY(cr_all_reduce_f32(f->mesh->group[CR_AXIS_DDP], "gradients", CR_OP_SUM, f->grad, num,
-                                 err));
-        cri_count(f, CRI_ALL_REDUCES, num * sizeof(float));
-    }
+    CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, undealt, err));
+    CR_TRY(sum_replicas(f, CR_AXIS_EDDP, f->grad + undealt, num - undealt, err));
     if (f->loss_scale > 0) CR_TRY(cr_scale(f->dev, f->grad, (float)(1 / f->loss_scale), num, err));
     f->is_grad_complete = true;
     return CR_OK;
@@ -26,10 +33,18 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 
 static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 {
-    double sum = 0;
+    size_t num = (size_t)f->units.trained_shard_elems,
+           undealt = (size_t)f->units.undealt_shard_elems;
+    double sum = 0, of_experts = 0;
 
-    CR_TRY(cr_square_sum(f->dev, f->grad, (size_t)f->units.trained_shard_elems, &sum, err));
+    CR_TRY(cr_square_sum(f->dev, f->grad, undealt, &sum, err));
     CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
+    if (f->mesh->shape.num_ep > 1) {
+        CR_TRY(cr_square_sum(f->dev, f->grad + undealt, num - undealt, &of_experts, err));
+        CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "grad_norm of experts", CR_OP_SUM,
+                                 &of_experts, 1, err));
+        sum += of_experts / f->mesh->shape.num_eddp; /* all of them have the same */
+    }
     *out = sqrt(sum);
     return CR_OK;
 }
@@ -126,26 +141,71 @@ double cr_smallest_update(cr_dtype master_dtype, double weight)
 
 /* ---- the full gradient, for `croll grad` ---- */
 
+typedef struct visitor {
+    cr_grad_visit visit;
+    void *ctx;
+    cr_buf whole;
+    size_t *offsets; /* [ranks + 1] */
+} visitor;
+
+/* mine: this rank's shard of the flat, or NULL: the others of the group have all of it. */
+static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *name,
+                            const cr_flat *flat, const cr_flat *mine, cr_err *err)
+{
+    if (flat->num_params == 0) return CR_OK;
+    CR_TRY(cr_all_gather_bytes(f->mesh->group[axis], name, mine ? f->grad + mine->first : NULL,
+                               mine ? (size_t)mine->shard_elems * sizeof(float) : 0, &v->whole,
+                               v->offsets, err));
+    for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
+        CR_TRY(v->visit(v->ctx, flat->params[k],
+                        (const float *)(const void *)v->whole.data + flat->offset[k], err));
+    return CR_OK;
+}
+
+/* Dealt experts of every ep rank, from the first of those that have the same. */
+static cr_status visit_dealt(cr_fsdp *f, visitor *v, cr_err *err)
+{
+    const cr_mesh_shape *shape = &f->mesh->shape;
+    cr_deal deal = cri_deal(shape, -1);
+    int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, f->mesh->rank);
+    bool is_first = cr_mesh_axis_rank(shape, CR_AXIS_EDDP, f->mesh->rank) == 0;
+    size_t own = 0;
+    cr_units all;
+
+    if (shape->num_ep == 1) return CR_OK;
+    CR_TRY(cr_units_build_dealt(f->model, &f->args.wrap, shape->num_fsdp, &deal, &all, err));
+    for (size_t i = 0; i < all.num && err->status == CR_OK; i++) {
+        const cr_unit *u = &all.unit[i];
+        const cr_flat *mine = NULL;
+        if (u->owner < 0) continue;
+        if (u->owner == ep) { /* units are in the same order in both */
+            while (f->units.unit[own].owner < 0)
+                own++;
+            mine = is_first ? &f->units.unit[own].trained : NULL;
+            own++;
+        }
+        cr_note(visit_flat(f, v, CR_AXIS_ALL, u->name, &u->trained, mine, err));
+    }
+    cr_units_free(&all);
+    return err->status;
+}
+
 cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double *norm, cr_err *err)
 {
-    cr_group *group = f->mesh->group[CR_AXIS_FSDP];
-    size_t *offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(group) + 1);
-    cr_buf whole = {0};
+    visitor v = {
+        .visit = visit, .ctx = ctx, .offsets = CR_NEW_ARRAY(size_t, f->mesh->shape.num_ranks + 1)};
 
     CR_TRY_GOTO(out, cri_need_states(f, CR_STATE_GRADS | CR_STATE_BUFFERS, "gradients", err));
     CR_TRY_GOTO(out, complete_grads(f, err));
     CR_TRY_GOTO(out, grad_norm(f, norm, err));
     for (size_t i = 0; i < f->units.num; i++) {
-        const cr_flat *flat = &f->units.unit[i].trained;
-        if (flat->num_params == 0) continue;
-        CR_TRY_GOTO(out, cr_all_gather_bytes(group, f->units.unit[i].name, f->grad + flat->first,
-                                             (size_t)flat->shard_elems * 4, &whole, offsets, err));
-        for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
-            CR_TRY_GOTO(out, visit(ctx, flat->params[k],
-                                   (const float *)(const void *)whole.data + flat->offset[k], err));
+        const cr_unit *u = &f->units.unit[i];
+        if (u->owner >= 0) continue;
+        CR_TRY_GOTO(out, visit_flat(f, &v, CR_AXIS_FSDP, u->name, &u->trained, &u->trained, err));
     }
+    CR_TRY_GOTO(out, visit_dealt(f, &v, err));
 out:
-    cr_buf_free(&whole);
-    cr_free(offsets);
+    cr_buf_free(&v.whole);
+    cr_free(v.offsets);
     return err->status;
 }

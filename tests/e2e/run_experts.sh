@@ -1,8 +1,9 @@
 #!/bin/bash
 # croll run on a model with experts: three steps of RLVR, with generation, weight sync and checkpoints, on two
-# training ranks with a unit for each expert, and with the experts dealt to the two ranks, have the
-# metrics of one training rank (the samples are the same, sums differ in order); log-probs of generation
-# are those of training; the checkpoints hold the same weights, expert by expert.
+# training ranks with a unit for each expert, on two with the experts dealt to them, and on four with
+# experts dealt to two and held twice, have the metrics of one training rank (the samples are the same, sums
+# differ in order); log-probs of generation are those of training; the checkpoints hold the same weights,
+# expert by expert, and training goes on from them on another mesh.
 # Not covered: SFT and Transformers (accept/training.py), more ranks (tests/mesh/cut_matrix.c).
 set -eu
 stories=../shared/data/stories260k
@@ -33,28 +34,45 @@ run() {
 # NAME of each step, one a line
 values() { sed "s|.*\"$2\":\([-0-9.e+]*\).*|\1|" $tmp/$1/metrics.jsonl; }
 
+same() { # two runs, a metric, the number of steps
+    paste <(values $1 $3) <(values $2 $3) |
+        awk -v n=$3 -v num=$4 '{ d = $1 - $2; s = $1 < 0 ? -$1 : $1
+            if ($1 !~ /^[-0-9]/ || d * d > (1e-6 + 1e-4 * s) ^ 2) { print n, "step", NR - 1, $0; bad = 1 } }
+            END { exit bad || NR != num }' || fail "$2: $3 differs from $1"
+}
+
 train=actor_train.strategy_args.strategy_config
 run one "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
 half=actor_train.training_args.gradient_accumulation_steps=2
 run units $half $train.apply_expert_patch=true "$train.wrap_policy.moe_experts=[Qwen3MoeMLP]"
 run dealt $half $train.ep_size=2 "$train.wrap_policy.moe_experts=[Qwen3MoeExperts]"
-for other in units dealt; do
+run twice actor_train.training_args.gradient_accumulation_steps=1 $train.ep_size=2 \
+    "$train.wrap_policy.moe_experts=[Qwen3MoeMLP]" $train.fsdp_size=4 \
+    "actor_train.device_mapping=list(range(0,4))"
+for other in units dealt twice; do
     for name in actor/total_loss actor/approxkl token/response_length/mean critic/score/mean; do
-        paste <(values one $name) <(values $other $name) |
-            awk -v n=$name '{ d = $1 - $2; s = $1 < 0 ? -$1 : $1
-                if ($1 !~ /^[-0-9]/ || d * d > (1e-6 + 1e-4 * s) ^ 2) { print n, "step", NR - 1, $0; bad = 1 } }
-                END { exit bad || NR != 3 }' || fail "$other: $name differs"
+        same one $other $name 3
     done
 done
-for name in one units dealt; do
+for name in one units dealt twice; do
     values $name actor/train_infer_diff_max | grep -vx 0 && fail "$name: generation and training differ"
     "$CROLL" inspect $tmp/$name/checkpoint-2/actor_train | sed 's/[^ ]*$//' >$tmp/$name.tensors
     echo '{"id":1,"input_ids":[1,403,407,400,261,302,17,450,88,123]}' |
         "$CROLL" logprobs $tmp/$name/checkpoint-2/actor_train model_args.dtype=fp32 | grep -o -- '-[0-9.]*' >$tmp/$name.logprobs
 done
-for other in units dealt; do
+for other in units dealt twice; do
     cmp $tmp/one.tensors $tmp/$other.tensors || fail "$other: other tensors in the checkpoint"
     paste $tmp/one.logprobs $tmp/$other.logprobs |
         awk '{ d = $1 - $2; if (d * d > 1e-6) { print; bad = 1 } } END { exit bad || NR != 9 }' ||
         fail "$other: the checkpoint has other weights"
+done
+
+# on from checkpoints of other meshes: from one rank's, from that of dealt experts, and the other way round
+more="max_steps=5 save_steps=100"
+run from_one $more resume_from_checkpoint=$tmp/one/checkpoint-2 "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
+run from_twice $more resume_from_checkpoint=$tmp/twice/checkpoint-2 "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
+run to_dealt $more $half resume_from_checkpoint=$tmp/one/checkpoint-2 $train.ep_size=2 "$train.wrap_policy.moe_experts=[Qwen3MoeMLP]"
+for other in from_twice to_dealt; do
+    same from_one $other actor/total_loss 2
+    same from_one $other actor_train/grad_norm 2
 done

@@ -1,0 +1,86 @@
+/* experts.c -- expert parallel keeps what it promises of memory and traffic: dealt experts are gathered only
+ * over the ranks that share them, and a rank keeps no more than without. That gradients do not change
+ * is in cut_matrix.c, training, checkpoints and weight sync in tests/e2e/run_experts.sh.
+ * // ranks: 4
+ */
+#include "tests/mesh/cut.h"
+
+static const char *const of_experts[] = {"Qwen3MoeMLP"};
+
+static cut_result run(int ep, int efsdp)
+{
+    cut c = {.ranks = 4,
+             .ulysses = 1,
+             .micro = 3,
+             .heads = 4,
+             .kv_heads = 2,
+             .shortest = 2,
+             .is_moe = true,
+             .ep = ep,
+             .efsdp = efsdp,
+             .wrap = {.expert_classes = of_experts, .num_expert_classes = 1}};
+
+    return cut_run(&c, 0);
+}
+
+/* Two layers of 8 experts of three matrices of 32 x 24 float32 each: no padding is needed. */
+enum { EXPERT_BYTES = 3 * 32 * 24 * 4, NUM_EXPERTS = 2 * 8 };
+
+/* A micro-batch gathers each unit in forward and backward: 9 sequences on 4 ranks are one each. */
+static void gathers_are_those_of_own_experts(void)
+{
+    cut_result all = run(1, 0);
+
+    for (int ep = 2; ep <= 4; ep += 2)
+        for (int efsdp = 1; efsdp <= 4 / ep; efsdp++) {
+            cut_result dealt = run(ep, efsdp);
+            int64_t saved =
+                        all.stats.traffic.gathers.num_bytes - dealt.stats.traffic.gathers.num_bytes,
+                    own = efsdp > 1 ? NUM_EXPERTS / ep : 0,
+                    want = 2LL * EXPERT_BYTES * (NUM_EXPERTS - own);
+            CR_CHECK(saved == want, "ep %d x %d: %lld bytes are saved, want %lld", ep, efsdp,
+                     (long long)saved, (long long)want);
+            /* experts held by 4 / (ep * efsdp) ranks each; ep 1: by none twice */
+            saved = dealt.stats.shard_bytes - all.stats.shard_bytes;
+            want = 4LL * EXPERT_BYTES * NUM_EXPERTS * (4 / (ep * efsdp) - 1) / 4;
+            CR_CHECK(saved == want, "ep %d x %d: %lld bytes more are kept, want %lld", ep, efsdp,
+                     (long long)saved, (long long)want);
+            if (me == 0) CR_CHECK(cut_distance(&dealt, &all) <= 1e-6, "ep %d x %d", ep, efsdp);
+            cr_free(dealt.grad);
+        }
+    cr_free(all.grad);
+}
+
+static void wrong_numbers_are_sentences(void)
+{
+    cr_mesh_shape shape;
+    cr_err e = {0};
+    cr_model *model = cut_model(&(cut){.heads = 4, .kv_heads = 2, .is_moe = true});
+    cr_deal deal = {.num_ranks = 2, .num_shards = 1, .rank = 0};
+    cr_wrap_policy none = {0};
+    cr_units units;
+
+    OK(cr_mesh_shape_init(&shape, 6, 6, 1, 3, 2, &err));
+    CR_CHECK(cr_mesh_check_experts(&shape, 8, &e) == CR_ECONFIG && strstr(e.msg, "M8"), "%s",
+             e.msg);
+    e = (cr_err){0};
+    CR_CHECK(cr_units_build_dealt(model, &none, 2, &deal, &units, &e) == CR_ECONFIG &&
+                 strstr(e.msg, "M9"),
+             "%s", e.msg);
+    cr_model_free(model);
+}
+
+int main(void)
+{
+    cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
+    int ranks[] = {0, 1, 2, 3};
+
+    OK(cr_world_open(&args, &world, &err));
+    me = cr_world_rank(world);
+    OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
+    gathers_are_those_of_own_experts();
+    wrong_numbers_are_sentences();
+    cr_group_destroy(everyone);
+    cr_world_close(world);
+    return 0;
+}
