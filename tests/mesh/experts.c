@@ -27,7 +27,7 @@ static cut_result run(int ep, int efsdp)
 enum { EXPERT_BYTES = 3 * 32 * 24 * 4, NUM_EXPERTS = 2 * 8 };
 
 /* A micro-batch gathers each unit in forward and backward: 9 sequences on 4 ranks are one each. */
-static void gathers_are_those_of_own_experts(void)
+static void c31_gathers_are_those_of_own_experts(void)
 {
     cut_result all = run(1, 0);
 
@@ -78,7 +78,7 @@ int main(void)
     OK(cr_world_open(&args, &world, &err));
     me = cr_world_rank(world);
     OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
-    gathers_are_those_of_own_experts();
+    c31_gathers_are_those_of_own_experts();
     wrong_numbers_are_sentences();
     cr_group_destroy(everyone);
     cr_world_close(world);

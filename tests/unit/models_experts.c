@@ -203,7 +203,7 @@ static double slow_loss(slow *s, double bump)
 }
 
 /* float32 sums of 24 and 18 terms, 20 probabilities: about 1e-6 of values of about 5; 10 times that. */
-static void forward_equals_double(void **state)
+static void c32_forward_equals_double(void **state)
 {
     (void)state;
     for (size_t f = 0; f < CR_COUNT(configs); f++) {
@@ -238,7 +238,7 @@ static void check_element(slow *s, const float *grad, int64_t num, int64_t elem,
                  want, largest);
 }
 
-static void gradients_equal_differences(void **state)
+static void c33_gradients_equal_differences(void **state)
 {
     (void)state;
     for (size_t f = 0; f < CR_COUNT(configs); f++) {
@@ -414,7 +414,7 @@ static cr_status on_after(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
 
 /* The router sends every token to experts 1 and 3 of 5 (its other rows are zero, x has one sign); expert 0
  * is no number, and nobody sees it. */
-static void idle_experts_are_called_and_harmless(void **state)
+static void c30_idle_experts_are_called_and_harmless(void **state)
 {
     static bench b;
     trace t = {0};
@@ -538,12 +538,12 @@ static void stacked_experts_are_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_equals_double),
-        cmocka_unit_test(gradients_equal_differences),
+        cmocka_unit_test(c32_forward_equals_double),
+        cmocka_unit_test(c33_gradients_equal_differences),
         cmocka_unit_test(rows_do_not_depend_on_company),
         cmocka_unit_test(recompute_and_idle_experts_change_no_bit),
         cmocka_unit_test(freezing_changes_no_bit),
-        cmocka_unit_test(idle_experts_are_called_and_harmless),
+        cmocka_unit_test(c30_idle_experts_are_called_and_harmless),
         cmocka_unit_test(stacked_experts_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
