@@ -32,24 +32,46 @@ static const state states[] = {{"masters", CRI_MASTER},
                                {"values", CRI_VALUES},
                                {"frozen parameters", CRI_FROZEN}};
 
-/* The first replica whose bits are not those of replica 0, or -1; *which: of what. */
-static cr_status find_odd(cr_fsdp *f, int *odd, const char **which, cr_err *err)
+/* Dealt experts, whose shards are the last in each arena, have replicas of their own (eddp). */
+typedef struct range {
+    char *data;
+    size_t num_bytes;
+} range;
+
+static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
 {
-    cr_group *ddp = f->mesh->group[CR_AXIS_DDP];
-    int num = cr_group_num_ranks(ddp);
+    const cri_arena *a = &f->arena[kind];
+    const cr_units *u = &f->units;
+    bool is_frozen = kind == CRI_FROZEN;
+    int64_t all = is_frozen ? u->frozen_shard_elems : u->trained_shard_elems,
+            undealt = is_frozen ? u->undealt_frozen : u->undealt_trained;
+    size_t bytes = all ? a->num_bytes / (size_t)all : 0, border = (size_t)undealt * bytes;
+
+    if (!a->data || all == 0) return (range){0};
+    return axis == CR_AXIS_DDP ? (range){a->data, border}
+                               : (range){(char *)a->data + border, a->num_bytes - border};
+}
+
+/* The first replica whose bits are not those of replica 0, or -1; *which: of what. */
+static cr_status find_odd(cr_fsdp *f, cr_axis axis, int *odd, const char **which, cr_err *err)
+{
+    cr_group *group = f->mesh->group[axis];
+    int num = cr_group_num_ranks(group);
     size_t *offsets = CR_NEW_ARRAY(size_t, num + 1), bytes = CR_COUNT(states) * sizeof(uint64_t);
     uint64_t sums[CR_COUNT(states)];
     cr_buf all = {0};
 
     *odd = -1;
-    for (size_t k = 0; k < CR_COUNT(states); k++)
-        sums[k] =
-            cri_checksum(f->arena[states[k].kind].data, f->arena[states[k].kind].num_bytes, k);
-    if (cr_all_gather_bytes(ddp, "checksums of replicas", sums, bytes, &all, offsets, err) == CR_OK)
+    for (size_t k = 0; k < CR_COUNT(states); k++) {
+        range x = range_of(f, states[k].kind, axis);
+        sums[k] = cri_checksum(x.data, x.num_bytes, k);
+    }
+    if (cr_all_gather_bytes(group, "checksums of replicas", sums, bytes, &all, offsets, err) ==
+        CR_OK)
         for (int r = 1; r < num && *odd < 0; r++)
             for (size_t k = 0; k < CR_COUNT(states) && *odd < 0; k++)
                 if (memcmp(all.data + (size_t)r * bytes + 8 * k, all.data + 8 * k, 8) != 0) {
-                    *odd = cr_group_world_rank(ddp, r);
+                    *odd = cr_group_world_rank(group, r);
                     *which = states[k].name;
                 }
     cr_buf_free(&all);
@@ -57,26 +79,36 @@ static cr_status find_odd(cr_fsdp *f, int *odd, const char **which, cr_err *err)
     return err->status;
 }
 
-cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err)
+static cr_status check_axis(cr_fsdp *f, cr_axis axis, bool should_repair, cr_err *err)
 {
-    cr_group *ddp = f->mesh->group[CR_AXIS_DDP];
+    cr_group *group = f->mesh->group[axis];
     const char *which = NULL;
     int odd;
 
-    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "replicas", err));
-    if (cr_group_num_ranks(ddp) == 1 || cr_device_is_meta(f->dev)) return CR_OK;
-    if (should_repair) {
-        for (size_t k = 0; k < CR_COUNT(states); k++) {
-            const cri_arena *a = &f->arena[states[k].kind];
-            if (a->num_bytes)
-                CR_TRY(cr_broadcast(ddp, states[k].name, 0, a->data, a->num_bytes, err));
-        }
-        cri_reshard_all(f);
+    if (cr_group_num_ranks(group) == 1) return CR_OK;
+    for (size_t k = 0; should_repair && k < CR_COUNT(states); k++) {
+        range x = range_of(f, states[k].kind, axis);
+        if (x.num_bytes) CR_TRY(cr_broadcast(group, states[k].name, 0, x.data, x.num_bytes, err));
     }
-    CR_TRY(find_odd(f, &odd, &which, err));
-    if (odd >= 0)
-        cr_fail(err, CR_EPEER,
-                "the %s of rank %d have other bits than those of rank %d, its replica", which, odd,
-                cr_group_world_rank(ddp, 0));
-    return cr_agree(f->mesh->group[CR_AXIS_ALL], "compare replicas", err);
+    CR_TRY(find_odd(f, axis, &odd, &which, err));
+    if (odd < 0) return CR_OK;
+    return cr_fail(err, CR_EPEER,
+                   "the %s of rank %d have other bits than those of rank %d, its replica", which,
+                   odd, cr_group_world_rank(group, 0));
+}
+
+cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err)
+{
+    const cr_mesh_shape *shape = &f->mesh->shape;
+
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "replicas", err));
+    if ((shape->num_ddp == 1 && (shape->num_ep == 1 || shape->num_eddp == 1)) ||
+        cr_device_is_meta(f->dev))
+        return CR_OK;
+    if (should_repair) cri_reshard_all(f);
+    cr_note(check_axis(f, CR_AXIS_DDP, should_repair, err));
+    CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "compare replicas", err));
+    if (shape->num_ep == 1) return CR_OK;
+    cr_note(check_axis(f, CR_AXIS_EDDP, should_repair, err));
+    return cr_agree(f->mesh->group[CR_AXIS_ALL], "compare replicas of experts", err);
 }

@@ -221,7 +221,9 @@ static void close_units(builder *b)
             flat_close(&u->trained, u->num_shards, &out->trained_shard_elems);
             flat_close(&u->frozen, u->num_shards, &out->frozen_shard_elems);
         }
-        if (!is_dealt) out->undealt_shard_elems = out->trained_shard_elems;
+        if (is_dealt) continue;
+        out->undealt_trained = out->trained_shard_elems;
+        out->undealt_frozen = out->frozen_shard_elems;
     }
 }
 

@@ -77,7 +77,7 @@ typedef struct cr_units {
     size_t num;
     int num_shards;                                  /* of units that are not dealt */
     int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
-    int64_t undealt_shard_elems;                     /* the first of the trained ones */
+    int64_t undealt_trained, undealt_frozen;         /* the first of these */
     int64_t num_trained, num_frozen;                 /* elements without padding */
 } cr_units;
 

@@ -19,8 +19,7 @@ static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, float *grad, size_t num,
 /* The sum over all ranks, unscaled, is in the shards. */
 static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems,
-           undealt = (size_t)f->units.undealt_shard_elems;
+    size_t num = (size_t)f->units.trained_shard_elems, undealt = (size_t)f->units.undealt_trained;
 
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
@@ -33,8 +32,7 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 
 static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems,
-           undealt = (size_t)f->units.undealt_shard_elems;
+    size_t num = (size_t)f->units.trained_shard_elems, undealt = (size_t)f->units.undealt_trained;
     double sum = 0, of_experts = 0;
 
     CR_TRY(cr_square_sum(f->dev, f->grad, undealt, &sum, err));
