@@ -66,7 +66,8 @@ static void draw_experts(cut *c)
     c->ep = c->ranks >= 4 ? one_of("ep", 4, (const int[]){1, 2, 4, 4})
                           : one_of("ep", c->ranks, (const int[]){1, 2});
     if (c->ep == 1) return;
-    c->efsdp = c->ranks / c->ep / (c->ranks / c->ep > 1 ? 1 + draw(2) : 1);
+    c->efsdp = c->ranks / c->ep;
+    if (c->efsdp > 1 && draw(3) == 0) c->efsdp /= 2;
     count("experts cut", c->efsdp > 1);
     c->wrap.expert_classes = draw(2) ? of_experts : of_lists;
     c->wrap.num_expert_classes = 1;
