@@ -253,8 +253,11 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
 {
     const cr_units *u = cr_fsdp_units(b->f);
 
-    out->num_elems = u->num_trained + u->num_frozen;
-    out->num_trained = u->num_trained;
+    out->num_elems = out->num_trained = 0; /* of all ranks: those of dealt experts are not here */
+    for (size_t i = 0; i < model->num_params; i++) {
+        out->num_elems += model->params[i]->num_elems;
+        if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;
+    }
     out->shard_elems = u->trained_shard_elems;
     out->num_units = u->num;
     out->host_bytes = cr_fsdp_get_stats(b->f).host_bytes;
@@ -267,8 +270,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
     bool with_log_probs = p->forwards > 0;
     bench b = {0};
 
-    CR_TRY(cr_mesh_shape_init(&out->mesh, num_ranks, (int)w->fsdp_size, (int)w->ulysses_size, 1, 0,
-                              err));
+    CR_TRY(cr_mesh_shape_of(w, num_ranks, &out->mesh, err));
     cr_experts_set(model, w);
     model->aux_weight = cr_aux_weight(model, w, 1);
     /* each kind of pass on buffers of its own, so that each phase has its own peaks */

@@ -133,12 +133,11 @@ static void text_traffic(const cr_plan_role *r, cr_buf *out)
     const struct {
         const char *name;
         int64_t num, num_bytes;
-    } rows[] = {
-        {"all-gather of units", r->step.gathers.num, r->step.gathers.num_bytes},
-        {"reduce-scatter of units", r->step.reduces.num, r->step.reduces.num_bytes},
-        {"all-reduce over ddp", r->step.all_reduces.num, r->step.all_reduces.num_bytes},
-        {"all-to-all of ulysses", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes},
-        {"weights from training", r->synced.num, r->synced.num_bytes}};
+    } rows[] = {{"all-gather of units", r->step.gathers.num, r->step.gathers.num_bytes},
+                {"reduce-scatter of units", r->step.reduces.num, r->step.reduces.num_bytes},
+                {"all-reduce over ddp", r->step.all_reduces.num, r->step.all_reduces.num_bytes},
+                {"all-to-all", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes},
+                {"weights from training", r->synced.num, r->synced.num_bytes}};
     bool has_any = false;
     char size[32];
 
