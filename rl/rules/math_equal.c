@@ -463,9 +463,10 @@ static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
     if (a->kind == CRI_TUPLE && b->kind == CRI_SET && !has_open) return are_in_order(q, a, b);
     if (cri_math_is_expression(a) || a->kind == CRI_MATRIX || cri_math_is_expression(b) ||
         b->kind == CRI_MATRIX) { /* a set of one element is that element */
-        if (a->kind == CRI_SET && a->num_args == 1) return cri_math_equal(q, a->arg[0], b);
-        if (b->kind == CRI_SET && b->num_args == 1) return cri_math_equal(q, a, b->arg[0]);
-        return false;
+        if (a->kind != CRI_SET && b->kind != CRI_SET) return false;
+        one = cri_math_node(q, CRI_SET, 1, a->kind == CRI_SET ? b : a, NULL);
+        return one &&
+               are_same_elements(q, a->kind == CRI_SET ? a : one, a->kind == CRI_SET ? one : b);
     }
     answer = cri_sets_equal(q, a, b);
     if (answer != CRI_UNKNOWN) return answer == CRI_YES;

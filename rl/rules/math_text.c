@@ -296,6 +296,7 @@ typedef struct candidate {
     size_t start, end; /* of the whole match, marks included */
     size_t from, to;   /* of its content */
     bool is_latex;
+    char *joined; /* contents of formulas in a row, owned; NULL: one formula */
 } candidate;
 
 typedef struct finder {
@@ -314,7 +315,7 @@ static void add(finder *f, size_t start, size_t from, size_t to, size_t end, boo
         f->found = cr_realloc(f->found, f->capacity * sizeof *f->found, wider * sizeof *f->found);
         f->capacity = wider;
     }
-    f->found[f->num++] = (candidate){start, end, from, to, is_latex};
+    f->found[f->num++] = (candidate){start, end, from, to, is_latex, NULL};
 }
 
 /* open .. close from i on; *none remembers that no close is left. */
@@ -359,6 +360,41 @@ static size_t bare_fraction(finder *f, size_t i)
     }
     add(f, start, start, k, k, true);
     return k;
+}
+
+/* $1$, $2$ and $3$: one answer, a set. */
+static bool is_joint(const char *s, size_t n)
+{
+    char word[16] = "";
+    size_t k = 0;
+
+    if (n > 12) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isspace((unsigned char)s[i])) word[k++] = s[i];
+    return strcmp(word, ",") == 0 || strcmp(word, "and") == 0 || strcmp(word, "or") == 0 ||
+           strcmp(word, ",and") == 0 || strcmp(word, ",or") == 0;
+}
+
+static void join_formulas(finder *f)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < f->num; i++) {
+        candidate *c = &f->found[i], *last = n ? &f->found[n - 1] : NULL;
+        if (last && c->start >= last->end && c->to - c->from < LONGEST_FORMULA / 2 &&
+            last->to - last->from < LONGEST_FORMULA / 2 &&
+            is_joint(f->s + last->end, c->start - last->end)) {
+            char *first = last->joined;
+            last->joined = cr_asprintf(
+                "%.*s,%.*s", first ? LONGEST_FORMULA : (int)(last->to - last->from),
+                first ? first : f->s + last->from, (int)(c->to - c->from), f->s + c->from);
+            cr_free(first);
+            last->end = c->end;
+        } else {
+            f->found[n++] = *c;
+        }
+    }
+    f->num = n;
 }
 
 static void find_latex(finder *f)
@@ -454,7 +490,7 @@ static cri_math *read_candidate(cri_question *q, const char *s, const candidate 
     cri_math *m;
 
     if (c->to - c->from > LONGEST_FORMULA) return NULL;
-    part = cr_strndup(s + c->from, c->to - c->from);
+    part = c->joined ? cr_strdup(c->joined) : cr_strndup(s + c->from, c->to - c->from);
     clean = cri_math_clean(part);
     m = *clean ? cri_math_parse(q, clean) : NULL;
 
@@ -490,15 +526,20 @@ cri_math *cri_math_find(cri_question *q, const char *text)
 {
     finder f = {.s = text, .n = strlen(text)};
     cri_math *m = NULL;
+    size_t num;
 
     find_latex(&f);
+    join_formulas(&f);
     find_numbers(&f);
     if (f.num) qsort(f.found, f.num, sizeof *f.found, by_end);
+    num = f.num;
     if (f.num > 1000) f.num = 1000; /* the last ones */
     if (f.num) m = find_behind(q, &f, "final answer is", 3);
     if (!m && !q->trouble && f.num) m = find_behind(q, &f, "answer", 50);
     for (size_t i = 0; i < f.num && !m && !q->trouble && cri_math_goes_on(q); i++)
         m = read_candidate(q, text, &f.found[i]);
+    for (size_t i = 0; i < num; i++)
+        cr_free(f.found[i].joined);
     cr_free(f.found);
     return m;
 }
