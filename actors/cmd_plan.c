@@ -27,19 +27,15 @@ static bool is_absent_part(const struct cr_diagnostic *x)
     return strstr(x->text, "not available") != NULL;
 }
 
-/* Errors that only say what croll does not have yet become warnings; others stay. */
-static size_t excuse(cr_diagnostics *d)
+/* If all errors only say what croll does not have yet, they become warnings. */
+static bool excuse(cr_diagnostics *d)
 {
-    size_t num = 0;
-
-    for (size_t i = 0; i < d->num; i++) {
-        struct cr_diagnostic *x = &d->items[i];
-        if (x->severity != CR_ERROR || !is_absent_part(x)) continue;
-        x->severity = CR_WARNING;
-        d->num_errors--;
-        num++;
-    }
-    return num;
+    for (size_t i = 0; i < d->num; i++)
+        if (d->items[i].severity == CR_ERROR && !is_absent_part(&d->items[i])) return false;
+    for (size_t i = 0; i < d->num; i++)
+        if (d->items[i].severity == CR_ERROR) d->items[i].severity = CR_WARNING;
+    d->num_errors = 0;
+    return true;
 }
 
 static const char *const roles[] = {"actor_train", "actor_infer", "reference", "sft_train"};
@@ -85,7 +81,7 @@ static cr_status load(cr_plan *p, const cr_words *words, cr_err *err)
     if (p->world == 0 || scale_devices(p, words, &all, err) == CR_OK)
         cr_note(cr_config_load(words->word[0], all.word, all.num, &p->config, &p->d, err));
     cr_free(all.word);
-    if (err->status == CR_ECONFIG && excuse(&p->d) && p->d.num_errors == 0) *err = (cr_err){0};
+    if (err->status == CR_ECONFIG && excuse(&p->d)) *err = (cr_err){0};
     CR_TRY(err->status);
     if (!p->config.train.model_path || !p->config.train.dtype || p->config.train.num_devices < 1)
         return cr_fail(err, CR_ECONFIG, "%s has no part that can be planned (see above)",

@@ -296,8 +296,8 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     json_traffic(out, r);
     key(out, "warnings");
     cr_buf_addc(out, '[');
-    for (const char *line, *first = at; (line = next_warning(&at, &num)); first = NULL) {
-        if (!first) cr_buf_addc(out, ',');
+    for (const char *line; (line = next_warning(&at, &num));) {
+        if (out->data[out->num_bytes - 1] != '[') cr_buf_addc(out, ',');
         cr_json_add_string(out, line, num);
     }
     cr_buf_addc(out, ']');
