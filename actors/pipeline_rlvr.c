@@ -4,9 +4,9 @@
  * old log-probs, advantages, train, report, checkpoint if due.
  */
 #include "actors/assemble.h"
-#include "actors/checkpoint.h"
 #include "actors/pipelines.h"
 #include "actors/prompts.h"
+#include "actors/saver.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +22,7 @@ typedef struct rlvr {
     cr_cursor *cursors; /* [num_rewards] */
     int *num_prompts;   /* [num_rewards] of a step */
     cr_learning learning;
+    cr_saver saver;
 } rlvr;
 
 /* ---- start ---- */
@@ -83,11 +84,10 @@ static cr_status load(rlvr *s, cr_err *err)
 
 static cr_status save(rlvr *s, int64_t step, cr_err *err)
 {
-    cr_run *run = s->run;
     json_t *root = json_object(), *cursors = json_object();
-    cr_record command = {0};
     cr_buf text = {0};
-    char *folder = NULL, *path = NULL;
+    const char *folder;
+    char *path = NULL;
 
     for (size_t d = 0; d < s->c->num_rewards; d++)
         json_object_set_new(cursors, s->c->rewards[d].domain,
@@ -96,19 +96,14 @@ static cr_status save(rlvr *s, int64_t step, cr_err *err)
     json_object_set_new(root, "step", json_integer(step));
     json_object_set_new(root, "cursors", cursors);
     json_object_set_new(root, "learning", cr_learning_to_json(&s->learning));
-    CR_TRY_GOTO(out, cr_checkpoint_begin(run->output_dir, step, &folder, err));
+    CR_TRY_GOTO(out, cr_saver_begin(&s->saver, step, &folder, err));
     path = cr_path_join(folder, "state/pipeline.json");
     CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
     CR_TRY_GOTO(out, cr_file_write_atomic(path, text.data, text.num_bytes, err));
-    cr_record_set_text(&command, "folder", folder, strlen(folder));
-    CR_TRY_GOTO(out, cr_run_call(run, CR_ROLE_TRAIN, "save", &command, NULL, err));
-    CR_TRY_GOTO(out,
-                cr_checkpoint_finish(run->output_dir, folder, step, s->c->max_ckpt_to_keep, err));
+    CR_TRY_GOTO(out, cr_saver_start(&s->saver, err));
 out:
     json_decref(root);
-    cr_record_free(&command);
     cr_buf_free(&text);
-    cr_free(folder);
     cr_free(path);
     return err->status;
 }
@@ -240,7 +235,9 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", m, err));
     }
     *is_saved = is_last || cr_run_should_stop(run) || (step > 0 && step % s->c->save_steps == 0);
+    CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
     if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));
+    if (is_last || cr_run_should_stop(run)) CR_TRY_GOTO(out, cr_saver_wait(&s->saver, err));
     cr_metrics_set(m, cr_now_s() - start, "time/step_total");
     cr_metrics_set(
         m, (double)(rollout.num_prompt_tokens + rollout.num_response_tokens) / (cr_now_s() - start),
@@ -270,7 +267,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     cr_metrics m = {0};
     bool is_saved = false;
 
-    s->run = run;
+    s->saver.run = s->run = run;
     CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
                            s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
                            run->first_step, &run->tracker, err));
@@ -294,6 +291,7 @@ static void close_pipeline(void *pipeline)
     if (!s) return;
     for (size_t d = 0; s->orders && d < s->c->num_rewards; d++)
         cr_order_free(&s->orders[d]);
+    cr_saver_fini(&s->saver);
     cr_learning_free(&s->learning);
     cr_free(s->orders);
     cr_free(s->cursors);

@@ -1,7 +1,7 @@
 /* pipeline_sft.c -- supervised fine-tuning: rows in file order, one optimizer update a step. */
-#include "actors/checkpoint.h"
 #include "actors/pipelines.h"
 #include "actors/prompts.h"
+#include "actors/saver.h"
 #include "rl/rl.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@ typedef struct sft {
     size_t batch; /* rows of a step: dp * b * GA */
     int64_t num_steps, schedule_steps, warmup;
     cr_schedule schedule;
+    cr_saver saver;
 } sft;
 
 static cr_status load(sft *s, cr_err *err)
@@ -123,17 +124,10 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
 
 static cr_status save(sft *s, int64_t step, cr_err *err)
 {
-    cr_record command = {0};
-    char *folder;
+    const char *folder;
 
-    CR_TRY(cr_checkpoint_begin(s->run->output_dir, step, &folder, err));
-    cr_record_set_text(&command, "folder", folder, strlen(folder));
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err) == CR_OK)
-        cr_note(
-            cr_checkpoint_finish(s->run->output_dir, folder, step, s->c->max_ckpt_to_keep, err));
-    cr_record_free(&command);
-    cr_free(folder);
-    return err->status;
+    CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
+    return cr_saver_start(&s->saver, err);
 }
 
 static cr_status steps(sft *s, const char *resume_path, cr_err *err)
@@ -155,7 +149,9 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
         CR_TRY_GOTO(out, train(s, run->step, &m, err));
         should_save = is_last || cr_run_should_stop(run) ||
                       (run->step > 0 && run->step % s->c->save_steps == 0);
+        CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
         if (should_save) CR_TRY_GOTO(out, save(s, run->step, err));
+        if (is_last || cr_run_should_stop(run)) CR_TRY_GOTO(out, cr_saver_wait(&s->saver, err));
         cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
         CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
         cr_view_step(run->view, run->step, &m, cr_now_s() - start);
@@ -180,7 +176,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
 {
     sft *s = pipeline;
 
-    s->run = run;
+    s->saver.run = s->run = run;
     CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
                            s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
                            run->first_step, &run->tracker, err));
@@ -193,6 +189,7 @@ static void close_pipeline(void *pipeline)
     sft *s = pipeline;
 
     if (!s) return;
+    cr_saver_fini(&s->saver);
     cr_dataset_free(&s->data);
     cr_chat_close(s->chat);
     cr_tokenizer_close(s->tokenizer);

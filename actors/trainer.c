@@ -496,9 +496,14 @@ cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *comma
     if (strcmp(op, "save") == 0 || strcmp(op, "resume") == 0) {
         CR_TRY(cr_record_get_text(command, "folder", &folder, &n, err));
         if (op[0] == 's')
-            return cr_fsdp_save(t->f, folder, t->a->ranks->name, w->model_path, w->save_only_model,
-                                err);
+            return cr_fsdp_save_start(t->f, folder, t->a->ranks->name, w->model_path,
+                                      w->save_only_model, err);
         return cr_fsdp_resume(t->f, folder, t->a->ranks->name, err);
+    }
+    if (strcmp(op, "save_wait") == 0) return cr_fsdp_save_wait(t->f, err);
+    if (strcmp(op, "save_poll") == 0) {
+        cr_record_set_int(reply, "busy", cr_fsdp_is_saving(t->f));
+        return CR_OK;
     }
     if (strcmp(op, "memory") == 0) {
         cr_record_set_int(reply, "device_peak_bytes",

@@ -217,6 +217,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
     w->is_offloaded = flag_of(config, "offload_policy");
     w->is_reduced_once = !flag_of(config, "reduce_scatter_during_grad_accumulation");
     w->save_only_model = flag_of(config, "save_only_model");
+    w->async_save_ckpt = flag_of(config, "async_save_ckpt");
     wrap = cr_node_get(config, "wrap_policy");
     w->wrap_embeddings = flag_of(wrap, "wrap_embeddings");
     w->wrap_lm_output = flag_of(wrap, "wrap_lm_output");

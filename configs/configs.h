@@ -34,7 +34,7 @@ typedef struct cr_worker_config {
     int reshard_after_forward;          /* -1: default (null), 0, 1 */
     int reshard_ranks;                  /* a whole number was given; 0: none */
     bool is_offloaded, is_reduced_once; /* reduce_scatter_during_grad_accumulation: false */
-    bool wrap_embeddings, wrap_lm_output, wrap_nested, save_only_model;
+    bool wrap_embeddings, wrap_lm_output, wrap_nested, save_only_model, async_save_ckpt;
     char **wrap_classes, **wrap_modules, **moe_experts;
     size_t num_wrap_classes, num_wrap_modules, num_moe_experts; /* 0: the model's own; none */
     int64_t wrap_min_params;

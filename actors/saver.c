@@ -1,0 +1,63 @@
+/* saver.c -- see saver.h. */
+#include "actors/saver.h"
+#include "actors/checkpoint.h"
+
+#include <string.h>
+
+cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err *err)
+{
+    CR_TRY(cr_saver_wait(s, err));
+    CR_TRY(cr_checkpoint_begin(s->run->output_dir, step, &s->folder, err));
+    s->step = step;
+    *folder = s->folder;
+    return CR_OK;
+}
+
+cr_status cr_saver_start(cr_saver *s, cr_err *err)
+{
+    cr_record command = {0};
+    cr_status status;
+
+    cr_record_set_text(&command, "folder", s->folder, strlen(s->folder));
+    status = cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err);
+    cr_record_free(&command);
+    if (status == CR_OK && !s->run->config->train.async_save_ckpt) return cr_saver_wait(s, err);
+    return status;
+}
+
+cr_status cr_saver_poll(cr_saver *s, cr_err *err)
+{
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
+    cr_record command = {0}, *replies = CR_NEW_ARRAY(cr_record, num);
+    int64_t num_busy = 0, is_busy;
+
+    if (s->folder &&
+        cr_run_call(s->run, CR_ROLE_TRAIN, "save_poll", &command, replies, err) == CR_OK)
+        for (int r = 0; r < num; r++)
+            if (cr_record_get_int(&replies[r], "busy", &is_busy, err) == CR_OK) num_busy += is_busy;
+    for (int r = 0; r < num; r++)
+        cr_record_free(&replies[r]);
+    cr_free(replies);
+    cr_record_free(&command);
+    if (err->status == CR_OK && num_busy == 0) return cr_saver_wait(s, err);
+    return err->status;
+}
+
+cr_status cr_saver_wait(cr_saver *s, cr_err *err)
+{
+    cr_record command = {0};
+
+    if (!s->folder) return CR_OK;
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save_wait", &command, NULL, err) == CR_OK)
+        cr_note(cr_checkpoint_finish(s->run->output_dir, s->folder, s->step,
+                                     s->run->config->max_ckpt_to_keep, err));
+    cr_record_free(&command);
+    cr_saver_fini(s);
+    return err->status;
+}
+
+void cr_saver_fini(cr_saver *s)
+{
+    cr_free(s->folder);
+    s->folder = NULL;
+}
