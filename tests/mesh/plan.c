@@ -143,6 +143,7 @@ int main(void)
                                     .reduce_dtype = fp32,
                                     .fsdp_size = 2,
                                     .ulysses_size = 1,
+                                    .ep_size = 1,
                                     .reshard_after_forward = -1,
                                     .wrap_embeddings = true,
                                     .should_recompute = true,
