@@ -5,12 +5,21 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <cpuid.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 extern const cr_kernels cri_cpu_kernels_base, cri_cpu_kernels_avx2, cri_cpu_kernels_avx512,
     cri_cpu_kernels_avx512bf16;
+
+/* clang 14 does not know "f16c" in __builtin_cpu_supports. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
 
 cr_status cri_cpu_open(cr_device *dev, cr_err *err)
 {
@@ -21,9 +30,7 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
     size_t best = 0;
 
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
-        best = 1;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) best = 1;
     if (best == 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         best = 2;
