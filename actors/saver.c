@@ -28,11 +28,12 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
 cr_status cr_saver_poll(cr_saver *s, cr_err *err)
 {
     int num = s->run->layout.role[CR_ROLE_TRAIN].num;
-    cr_record command = {0}, *replies = CR_NEW_ARRAY(cr_record, num);
+    cr_record command = {0}, *replies;
     int64_t num_busy = 0, is_busy;
 
-    if (s->folder &&
-        cr_run_call(s->run, CR_ROLE_TRAIN, "save_poll", &command, replies, err) == CR_OK)
+    if (!s->folder) return CR_OK;
+    replies = CR_NEW_ARRAY(cr_record, num);
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save_poll", &command, replies, err) == CR_OK)
         for (int r = 0; r < num; r++)
             if (cr_record_get_int(&replies[r], "busy", &is_busy, err) == CR_OK) num_busy += is_busy;
     for (int r = 0; r < num; r++)

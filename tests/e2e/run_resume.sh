@@ -10,14 +10,10 @@ job again $keys
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/again/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "two runs with one seed differ"; }
 
 # killed in step 5 or so, the whole process group at once, and again after it went on
-setsid "$CROLL" run configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model output_dir=$tmp/killed track_with=none \
-    "actor_train.data_args.file_name=[$tmp/home/sums.train.jsonl]" \
-    "validation.data_args.file_name=[$tmp/home/sums.val.jsonl]" $keys >$tmp/killed.log 2>&1 </dev/null &
+words killed $keys
+setsid "${words[@]}" >$tmp/killed.log 2>&1 </dev/null &
 log=$tmp/killed.log
-for try in $(seq 600); do
-    [ "$(cat $tmp/killed/metrics.jsonl 2>/dev/null | wc -l)" -ge 5 ] && break
-    sleep 0.1
-done
+steps killed 5
 pid=$(pgrep -f "run configs/quickstart/rlvr.yaml pretrain=$tmp" | head -1)
 kill -9 -- -$pid 2>/dev/null || kill -9 $pid
 wait || true
@@ -32,15 +28,11 @@ done
 cmp $tmp/whole/latest/actor_train/model.safetensors $tmp/killed/latest/actor_train/model.safetensors || fail "weights differ"
 
 # a signal: the step is finished and saved, exit code 130, nothing is left
-"$CROLL" run configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model output_dir=$tmp/stopped track_with=none \
-    "actor_train.data_args.file_name=[$tmp/home/sums.train.jsonl]" \
-    "validation.data_args.file_name=[$tmp/home/sums.val.jsonl]" $keys >$tmp/stopped.log 2>&1 </dev/null &
+words stopped $keys
+"${words[@]}" >$tmp/stopped.log 2>&1 </dev/null &
 pid=$!
 log=$tmp/stopped.log
-for try in $(seq 600); do
-    [ "$(cat $tmp/stopped/metrics.jsonl 2>/dev/null | wc -l)" -ge 2 ] && break
-    sleep 0.1
-done
+steps stopped 2
 kill -TERM $pid
 code=0
 wait $pid || code=$?

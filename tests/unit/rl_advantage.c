@@ -2,9 +2,9 @@
  * definitions as sums (no recursions, no running values), and what must not depend on the batch.
  * Not covered: losses (rl_loss.c); schedules, which acceptance compares with Transformers.
  */
-#include "base/rng.h"
 #include "rl/rl.h"
 #include "tests/check_near.h"
+#include "tests/draws.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,19 +18,6 @@ typedef struct batch {
     double kl_mean, reward_frac, adv_frac;
     cr_moments moments;
 } batch;
-
-static double uniform(uint64_t seed, uint64_t n)
-{
-    uint32_t w[4];
-
-    cr_rng_philox(seed, CR_RNG_TEST, 0, n, w);
-    return cr_rng_double(w[0], w[1]);
-}
-
-static double normal(uint64_t seed, uint64_t n)
-{
-    return cr_rng_normal(seed, CR_RNG_TEST, 1, n);
-}
 
 static void make_batch(batch *b, uint64_t seed)
 {

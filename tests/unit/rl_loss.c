@@ -2,9 +2,9 @@
  * time, and their gradients against central differences of those sums (not of rl/'s).
  * Not covered: metrics other than those below; the schedules and the rest of rl/ (rl_advantage.c).
  */
-#include "base/rng.h"
 #include "rl/rl.h"
 #include "tests/check_near.h"
+#include "tests/draws.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,19 +16,6 @@ typedef struct batch {
     double lp[T], old[T], ref[T], infer[T], entropy[T], adv[T], mask[T], final[T];
     double scores[N], weights[N];
 } batch;
-
-static double uniform(uint64_t seed, uint64_t n)
-{
-    uint32_t w[4];
-
-    cr_rng_philox(seed, CR_RNG_TEST, 0, n, w);
-    return cr_rng_double(w[0], w[1]);
-}
-
-static double normal(uint64_t seed, uint64_t n)
-{
-    return cr_rng_normal(seed, CR_RNG_TEST, 1, n);
-}
 
 static void make_batch(batch *b, uint64_t seed)
 {
