@@ -37,13 +37,15 @@ static cr_status score_entry(worker *w, const cr_entry *entry, cr_err *err)
     cr_verdict verdict;
     cr_buf packed = {0};
     const char *row, *response;
-    size_t row_bytes, response_bytes;
+    const void *ids;
+    size_t row_bytes, response_bytes, num_ids;
 
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
     if (cr_record_get_text(&sample, "row", &row, &row_bytes, err) == CR_OK &&
         cr_record_get_text(&sample, "response", &response, &response_bytes, err) == CR_OK &&
-        cr_scorer_ask(&w->scorer, row, row_bytes, entry->id, response, response_bytes, &verdict,
-                      err) == CR_OK) {
+        cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err) == CR_OK &&
+        cr_scorer_ask(&w->scorer, row, row_bytes, entry->id, response, response_bytes, num_ids,
+                      &verdict, err) == CR_OK) {
         cr_record_set_real(&sample, "score", verdict.score);
         cr_record_set_real(&sample, "reward", verdict.reward);
         cr_record_set_text(&sample, "status", verdict.status, strlen(verdict.status));

@@ -149,8 +149,8 @@ static void read_verdict(const cr_buf *answer, cr_verdict *out)
 }
 
 static cr_status make_question(const char *row, size_t row_bytes, const char *id,
-                               const char *response, size_t response_bytes, cr_buf *out,
-                               cr_err *err)
+                               const char *response, size_t response_bytes, size_t response_tokens,
+                               cr_buf *out, cr_err *err)
 {
     json_t *root;
     cr_status status;
@@ -161,6 +161,7 @@ static cr_status make_question(const char *row, size_t row_bytes, const char *id
         return cr_fail(err, CR_EFORMAT, "a sample's row is not a JSON object");
     }
     json_object_set_new(root, "id", json_string(id));
+    json_object_set_new(root, "response_tokens", json_integer((json_int_t)response_tokens));
     json_object_del(root, "response");
     status = cr_json_add_value(out, root, err);
     json_decref(root);
@@ -172,13 +173,15 @@ static cr_status make_question(const char *row, size_t row_bytes, const char *id
 }
 
 cr_status cr_scorer_ask(cr_scorer *s, const char *row, size_t row_bytes, const char *id,
-                        const char *response, size_t response_bytes, cr_verdict *out, cr_err *err)
+                        const char *response, size_t response_bytes, size_t response_tokens,
+                        cr_verdict *out, cr_err *err)
 {
     cr_buf question = {0}, answer = {0};
     talk how = TALK_ENDED;
 
     *out = (cr_verdict){.score = 0};
-    CR_TRY(make_question(row, row_bytes, id, response, response_bytes, &question, err));
+    CR_TRY(make_question(row, row_bytes, id, response, response_bytes, response_tokens, &question,
+                         err));
     for (int attempt = 0; attempt < 2 && how == TALK_ENDED; attempt++) { /* it may have died idle */
         if (s->pid == 0 && start(s, err) != CR_OK) break;
         how = exchange_line(s, &question, &answer);

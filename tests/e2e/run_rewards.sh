@@ -1,0 +1,26 @@
+#!/bin/bash
+# croll run with scorers that need more than the text: one's own program, and a rule with a length penalty,
+# are told how many tokens the response has.
+# Not here: scorers that hang or die (run_chaos.sh).
+. tests/e2e/run.inc
+quick_model 20
+
+# awk as a scorer: the score is the number of tokens it was told
+cat >$tmp/count <<'EOF'
+#!/bin/bash
+exec mawk -W interactive '{
+    n = $0; sub(/.*"response_tokens":/, "", n); sub(/,.*/, "", n)
+    printf "{\"score\":%d}\n", n; fflush() }'
+EOF
+chmod +x $tmp/count
+job counted max_steps=1 validation=null rewards.math_rule.exec=$tmp/count
+[ $code = 0 ] || fail "exit code $code"
+sed -E 's/.*"ids":\[([^]]*)\].*"score":([0-9]+).*/\2 \1/' $tmp/counted/rollouts/step-000000.jsonl >$tmp/pairs
+[ "$(wc -l <$tmp/pairs)" = 512 ] || fail "$(wc -l <$tmp/pairs) samples"
+awk '{ n = $2 == "" ? 0 : split($2, ids, ","); if (n != $1) exit 1 }' $tmp/pairs || fail "a scorer was told another length"
+
+# the built-in rule whose penalty counts tokens
+job penalty max_steps=1 validation=null rewards.math_rule.reward_type=soft rewards.math_rule.response_length_penalty_coef=0.5 \
+    rewards.math_rule.worker_cls=roll.pipeline.rlvr.rewards.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker
+[ $code = 0 ] || fail "exit code $code"
+! grep -v '"status":"ok"' $tmp/penalty/rollouts/step-000000.jsonl | head -2 | grep . || fail "crossthinkqa did not score"
