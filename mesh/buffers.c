@@ -231,8 +231,6 @@ cr_status cr_reduce_begin(cr_reduce *reduce, int index, float **data, cr_err *er
 
 /* ---- sums ---- */
 
-enum { BLOCK = 4096 };
-
 static uint16_t bf16_of(float x)
 {
     uint32_t u;
@@ -242,81 +240,22 @@ static uint16_t bf16_of(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Four at a time (SSE), in the vectors that gcc and clang share: -O2 does not make them by itself. */
-typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef uint32_t u32x4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef uint16_t u16x4 __attribute__((vector_size(8), aligned(2), may_alias));
-
-static inline f32x4 load_f32(const float *x)
-{
-    return *(const f32x4 *)x;
-}
-
-/* x rounded to bfloat16 and back: nearest, ties to even; NaN stays NaN. */
-static inline f32x4 load_rounded(const float *x)
-{
-    i32x4 u = *(const i32x4 *)(const void *)x, top = u & -65536;
-    i32x4 is_nan = (u & 0x7fffffff) > 0x7f800000;
-    i32x4 step = ((u >> 16) & 1) + 0x7fff;
-    i32x4 up = (i32x4)((u32x4)u + (u32x4)step) & -65536;
-
-    return (f32x4)((is_nan & (top | 0x400000)) | (~is_nan & up));
-}
-
-static inline f32x4 load_bf16(const uint16_t *x)
-{
-    return (f32x4)(__builtin_convertvector(*(const u16x4 *)x, u32x4) << 16);
-}
-
-/* acc (=, +=) x. The rest goes through a full vector too, so that each element is treated alike. */
-#define DEFINE_ADD(name, type, load)                                                         \
-    static void name(float *restrict acc, const type *restrict x, size_t num, bool is_first) \
-    {                                                                                        \
-        size_t i = 0;                                                                        \
-        type last[4] = {0};                                                                  \
-        f32x4 sum;                                                                           \
-                                                                                             \
-        for (; is_first && i + 4 <= num; i += 4)                                             \
-            *(f32x4 *)(acc + i) = load(x + i);                                               \
-        for (; i + 4 <= num; i += 4)                                                         \
-            *(f32x4 *)(acc + i) += load(x + i);                                              \
-        if (i == num) return;                                                                \
-        memcpy(last, x + i, (num - i) * sizeof *x);                                          \
-        sum = load(last);                                                                    \
-        for (size_t k = 0; i < num; i++, k++)                                                \
-            acc[i] = is_first ? sum[k] : acc[i] + sum[k];                                    \
-    }
-DEFINE_ADD(add_f32, float, load_f32)
-DEFINE_ADD(add_rounded, float, load_rounded)
-DEFINE_ADD(add_bf16, uint16_t, load_bf16)
-
-/* shard (=, +=) sum of the contributions, in rank order, a block at a time so that the sum stays in
- * the first cache. The sum over ranks is complete before it is added to what the shard held. */
+/* shard (=, +=) sum of the contributions. */
 static void sum_parts(cr_reduce *r, int index, const slot *s, float *shard, cr_reduce_mode mode)
 {
-    int n = r->group->num_ranks;
-    const float *arrived = r->arrived ? r->arrived + (size_t)index * r->slot_elems : NULL;
-    float block[BLOCK];
+    cr_group *g = r->group;
+    size_t n = (size_t)g->num_ranks, own = s->part_elems * (size_t)g->rank;
+    bool is_bf16 = s->dtype == CR_REDUCE_BF16;
+    const char *arrived =
+        (const char *)(r->arrived ? r->arrived + (size_t)index * r->slot_elems : NULL);
 
-    for (size_t at = 0; at < s->part_elems; at += BLOCK) {
-        size_t num = s->part_elems - at < BLOCK ? s->part_elems - at : BLOCK;
-        float *acc = mode == CR_REDUCE_SET ? shard + at : block;
-
-        for (int p = 0; p < n; p++) {
-            size_t mine = s->part_elems * (size_t)r->group->rank + at;
-            size_t theirs = s->part_elems * (size_t)p + at;
-            if (arrived && s->dtype == CR_REDUCE_BF16)
-                add_bf16(acc, (const uint16_t *)(const void *)arrived + theirs, num, p == 0);
-            else if (arrived)
-                add_f32(acc, arrived + theirs, num, p == 0);
-            else if (s->dtype == CR_REDUCE_BF16)
-                add_rounded(acc, reduce_data(r, index, p) + mine, num, p == 0);
-            else
-                add_f32(acc, reduce_data(r, index, p) + mine, num, p == 0);
-        }
-        if (mode == CR_REDUCE_ADD) add_f32(shard + at, block, num, /*is_first=*/false);
-    }
+    for (size_t p = 0; p < n; p++)
+        g->parts[p] = arrived ? arrived + p * s->part_elems * (is_bf16 ? 2 : 4)
+                              : (const void *)(reduce_data(r, index, (int)p) + own);
+    cri_sum(!is_bf16  ? CRI_SUM_F32
+            : arrived ? CRI_SUM_BF16
+                      : CRI_SUM_ROUNDED,
+            shard, g->parts, (int)n, s->part_elems, mode == CR_REDUCE_ADD);
 }
 
 cr_status cr_reduce_publish(cr_reduce *reduce, int index, const char *name, size_t part_elems,

@@ -102,16 +102,21 @@ typedef struct vector { /* what is reduced, of either type */
     size_t num, elem_bytes;
 } vector;
 
-static void combine(const vector *v, size_t at, const char *x, size_t num, bool is_first)
+/* What the ranks gave is at g->parts. */
+static void combine(const cr_group *g, const vector *v, size_t at, size_t num)
 {
-    char *acc = v->data + at * v->elem_bytes;
+    void *acc = v->data + at * v->elem_bytes;
 
-    if (is_first)
-        memcpy(acc, x, num * v->elem_bytes);
-    else if (v->is_double)
-        combine_f64(v->op, (double *)(void *)acc, (const double *)(const void *)x, num);
-    else
-        combine_f32(v->op, (float *)(void *)acc, (const float *)(const void *)x, num);
+    if (!v->is_double && v->op == CR_OP_SUM) {
+        cri_sum(CRI_SUM_F32, acc, g->parts, g->num_ranks, num, /*is_added=*/false);
+        return;
+    }
+    memcpy(acc, g->parts[0], num * v->elem_bytes);
+    for (int r = 1; r < g->num_ranks; r++)
+        if (v->is_double)
+            combine_f64(v->op, acc, g->parts[r], num);
+        else
+            combine_f32(v->op, acc, g->parts[r], num);
 }
 
 static cr_status all_reduce_round(call *c, const vector *v, size_t at, size_t num, cr_err *err)
@@ -126,7 +131,8 @@ static cr_status all_reduce_round(call *c, const vector *v, size_t at, size_t nu
         memcpy(stage_of(c, g->rank), mine, num_bytes);
         CR_TRY(call_meet(c, num_bytes, /*is_equal=*/true, err));
         for (int r = 0; r < g->num_ranks; r++)
-            combine(v, at, stage_of(c, r), num, r == 0);
+            g->parts[r] = stage_of(c, r);
+        combine(g, v, at, num);
         return CR_OK;
     }
     CR_TRY(call_meet(c, num_bytes, /*is_equal=*/true, err));
@@ -136,7 +142,8 @@ static cr_status all_reduce_round(call *c, const vector *v, size_t at, size_t nu
                    c->name, err));
     CR_TRY(cri_wait_requests(g, &request, 1, c->name, c->event, err));
     for (int r = 0; r < g->num_ranks; r++)
-        combine(v, at, g->stage_all + (size_t)r * num_bytes, num, r == 0);
+        g->parts[r] = g->stage_all + (size_t)r * num_bytes;
+    combine(g, v, at, num);
     return CR_OK;
 }
 

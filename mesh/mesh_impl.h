@@ -91,6 +91,7 @@ struct cr_group {
     char name[CRI_GROUP_BYTES];
     int rank, num_ranks;
     int *world_ranks;
+    const void **parts; /* [num_ranks] for cri_sum */
     cri_transport transport;
     uint32_t sequence; /* last one entered */
     uint32_t verified; /* all ranks agreed up to here */
@@ -150,6 +151,17 @@ cr_status cri_window_begin(cri_window *window, int slot, const char *name, uint6
 void cri_window_end(cri_window *window, int slot);
 void *cri_map(size_t num_bytes, bool is_meta); /* private zero pages; meta: not readable */
 void cri_unmap(void *ptr, size_t num_bytes);
+
+/* ---- sums.c ---- */
+
+typedef enum cri_sum_kind {
+    CRI_SUM_F32,
+    CRI_SUM_ROUNDED, /* of float32, each rounded to bfloat16 */
+    CRI_SUM_BF16
+} cri_sum_kind;
+/* out[num] (=, += with is_added) parts[0] + parts[1] + .. in this order, in float32. */
+void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_parts, size_t num,
+             bool is_added);
 
 /* ---- flight.c ---- */
 

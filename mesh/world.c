@@ -386,6 +386,7 @@ cr_status cr_group_create(cr_world *world, const char *name, const int *world_ra
     g->comm = MPI_COMM_NULL;
     snprintf(g->name, sizeof g->name, "%s", name);
     g->world_ranks = CR_NEW_ARRAY(int, num_ranks);
+    g->parts = CR_NEW_ARRAY(const void *, num_ranks);
     memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
     g->transport = world->kind == CR_WORLD_META ? CRI_META : CRI_SELF;
     if (num_ranks > 1 && g->transport != CRI_META) {
@@ -423,6 +424,7 @@ void cr_group_destroy(cr_group *group)
     cri_unmap(group->stage_all, (size_t)CRI_STAGE_BYTES * (size_t)group->num_ranks);
     cr_free(group->seen);
     cr_free(group->world_ranks);
+    cr_free(group->parts);
     cr_free(group);
 }
 

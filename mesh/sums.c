@@ -1,0 +1,95 @@
+/* sums.c -- sums of the ranks' contributions, in rank order (see mesh_impl.h).
+ *
+ * One pass: every contribution is read once and the result written once, so that a sum is as fast as the
+ * memory (or the cache that the peer just wrote to). The same additions in vectors of 64 bytes, made three
+ * times: the widest that this CPU has is chosen when first used. All of them give the same bits. */
+#include "mesh/mesh_impl.h"
+
+#include <string.h>
+
+enum { LANES = 16 };
+
+/* Vectors that gcc and clang share, of what is anywhere in memory. */
+typedef float f32s __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t i32s __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t u32s __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t u16s __attribute__((vector_size(32), aligned(2), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void load_f32(f32s *out, const void *x)
+{
+    *out = *(const f32s *)x;
+}
+
+/* float32 rounded to bfloat16 and back: nearest, ties to even; NaN stays NaN. */
+INLINE void load_rounded(f32s *out, const void *x)
+{
+    i32s u = *(const i32s *)x, top = u & -65536;
+    i32s is_nan = (u & 0x7fffffff) > 0x7f800000;
+    i32s step = ((u >> 16) & 1) + 0x7fff;
+    i32s up = (i32s)((u32s)u + (u32s)step) & -65536;
+
+    *out = (f32s)((is_nan & (top | 0x400000)) | (~is_nan & up));
+}
+
+INLINE void load_bf16(f32s *out, const void *x)
+{
+    *out = (f32s)(__builtin_convertvector(*(const u16s *)x, u32s) << 16);
+}
+
+typedef void sum_fn(float *out, const void *const *parts, int num_parts, size_t num, bool is_added);
+
+/* The rest goes through a full vector too, so that each element is treated alike. */
+#define DEFINE_SUM(name, target, type, load)                                                 \
+    target static void name(float *out, const void *const *parts, int num_parts, size_t num, \
+                            bool is_added)                                                   \
+    {                                                                                        \
+        f32s sum = {0}, x;                                                                   \
+        size_t i = 0;                                                                        \
+                                                                                             \
+        for (; i + LANES <= num; i += LANES) {                                               \
+            load(&sum, (const type *)parts[0] + i);                                          \
+            for (int p = 1; p < num_parts; p++) {                                            \
+                load(&x, (const type *)parts[p] + i);                                        \
+                sum += x;                                                                    \
+            }                                                                                \
+            if (is_added) sum += *(const f32s *)(out + i);                                   \
+            *(f32s *)(out + i) = sum;                                                        \
+        }                                                                                    \
+        for (int p = 0; i < num && p < num_parts; p++) {                                     \
+            type last[LANES] = {0};                                                          \
+            memcpy(last, (const type *)parts[p] + i, (num - i) * sizeof(type));              \
+            load(&x, last);                                                                  \
+            if (p > 0) x += sum;                                                             \
+            sum = x;                                                                         \
+        }                                                                                    \
+        for (int k = 0; i < num; i++, k++)                                                   \
+            out[i] = is_added ? out[i] + sum[k] : sum[k];                                    \
+    }
+
+#define DEFINE_SUMS(isa, target)                           \
+    DEFINE_SUM(f32_##isa, target, float, load_f32)         \
+    DEFINE_SUM(rounded_##isa, target, float, load_rounded) \
+    DEFINE_SUM(bf16_##isa, target, uint16_t, load_bf16)
+
+DEFINE_SUMS(any, )
+#ifdef __x86_64__
+DEFINE_SUMS(avx2, __attribute__((target("avx2"))))
+DEFINE_SUMS(avx512, __attribute__((target("avx512f,prefer-vector-width=512"))))
+#endif
+
+void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_parts, size_t num,
+             bool is_added)
+{
+    static sum_fn *const any[] = {f32_any, rounded_any, bf16_any};
+    static sum_fn *const *best = any;
+#ifdef __x86_64__
+    static sum_fn *const avx2[] = {f32_avx2, rounded_avx2, bf16_avx2};
+    static sum_fn *const avx512[] = {f32_avx512, rounded_avx512, bf16_avx512};
+
+    if (best == any && __builtin_cpu_supports("avx2"))
+        best = __builtin_cpu_supports("avx512f") ? avx512 : avx2;
+#endif
+    best[kind](out, parts, num_parts, num, is_added);
+}
