@@ -63,7 +63,8 @@ static double all_gather(const work *w)
 
     fill(w->shard, w->part_elems);
     begin_s = start();
-    OK(cr_gather_begin(w->gather, 0, "unit", w->part_bytes, &part, &err));
+    OK(cr_gather_announce(w->gather, 0, "unit", w->part_bytes, &err));
+    OK(cr_gather_begin(w->gather, 0, &part, &err));
     memcpy(part, w->shard, w->part_bytes);
     OK(cr_gather_publish(w->gather, 0, &err));
     OK(cr_gather_wait(w->gather, 0, &whole, &err));

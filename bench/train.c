@@ -1,8 +1,11 @@
 /* train.c -- tokens per second and memory of training steps under fsdp2_train: `scripts/mpi RANKS
  * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute]`, defaults fp32 8 256 5 0. One JSON line
  * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted; tokens_per_s is
- * of all ranks and the median step; memory in MB a rank.
+ * of all ranks and the median step; memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the
+ * counted steps that ranks spent waiting for others, of the rank that waited most.
  */
+#include "mesh/collectives.h"
+#include "mesh/flight.h"
 #include "strategies/strategies.h"
 
 #include <stdio.h>
@@ -53,6 +56,14 @@ static double proc_mb(const char *file, const char *key)
     return kb / 1024;
 }
 
+/* Seconds that this rank has waited so far: in gathers, reduce-scatters, and the small collectives. */
+static void get_waits(const cr_world *world, double *out)
+{
+    out[0] = cr_flight_get_count(world, CR_COLL_ALL_GATHER).waited_s;
+    out[1] = cr_flight_get_count(world, CR_COLL_REDUCE_SCATTER).waited_s;
+    out[2] = cr_flight_get_count(world, CR_COLL_ALL_REDUCE).waited_s;
+}
+
 static cr_status measure(const setup *s, cr_world *world, cr_err *err)
 {
     int num = cr_world_num_ranks(world), *ranks = CR_NEW_ARRAY(int, num);
@@ -74,7 +85,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
                       .cu_seqlens = cu,
                       .num_tokens = tokens,
                       .num_seqs = s->rows};
-    double loss[2] = {0, (double)(num * s->rows * (s->length - 1))};
+    double loss[2] = {0, (double)(num * s->rows * (s->length - 1))}, before[3], wait[3], sum = 0;
     cr_mesh_shape shape;
     cr_update update = {0};
     cr_device *dev;
@@ -100,22 +111,30 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
         cu[r] = (int32_t)(r * s->length);
     for (int i = 0; i <= s->steps; i++) {
         double start = cr_now_s();
+        if (i == 1) get_waits(world, before);
         loss[0] = 0;
         CR_TRY(cr_fsdp_backward(f, &batch, mean_loss, loss, err));
         CR_TRY(cr_fsdp_update(f, 1e-3, &update, err));
         times[i] = cr_now_s() - start;
     }
+    get_waits(world, wait);
+    for (int i = 1; i <= s->steps; i++)
+        sum += times[i];
+    for (int k = 0; k < 3; k++)
+        wait[k] = (wait[k] - before[k]) / sum;
+    CR_TRY(cr_all_reduce_f64(mesh->group[CR_AXIS_ALL], "waits", CR_OP_MAX, wait, 3, err));
     qsort(times + 1, (size_t)s->steps, sizeof *times, by_value);
     if (cr_world_rank(world) == 0)
         printf(
             "{\"peer\":\"croll\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\",\"recompute\":%d,"
             "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"step_s\":%.4f,\"last_share_of_"
             "loss\":%.4f,"
-            "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f}\n",
+            "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"
+            "\"reduce_wait\":%.4f,\"other_wait\":%.4f}\n",
             s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
             (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
             times[1 + s->steps / 2], loss[0], update.grad_norm, proc_mb("status", "VmHWM:"),
-            proc_mb("smaps_rollup", "Pss:"));
+            proc_mb("smaps_rollup", "Pss:"), wait[0], wait[1], wait[2]);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);

@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
+typedef enum progress { FREE, ANNOUNCED, BEGUN, PUBLISHED } progress;
+
 typedef struct slot {
-    bool is_begun, is_published;
+    progress progress;
     uint32_t sequence;
     uint64_t event;
     size_t part_bytes; /* gather */
@@ -28,15 +30,15 @@ static size_t align_up(size_t x)
 }
 
 static cr_status check_slot(const cr_group *g, const slot *slots, int num_slots, int index,
-                            bool is_begun, bool is_published, cr_err *err)
+                            progress expected, cr_err *err)
 {
+    static const char *const words[] = {"free", "announced", "begun", "published"};
+
     if (index < 0 || index >= num_slots)
         return cr_fail(err, CR_EARG, "group %s: slot %d of %d", g->name, index, num_slots);
-    if (slots[index].is_begun != is_begun || slots[index].is_published != is_published)
-        return cr_fail(err, CR_EARG,
-                       "group %s: slot %d (%s) is %s%s: the order is begin, publish, wait, release",
-                       g->name, index, slots[index].name, slots[index].is_begun ? "begun" : "free",
-                       slots[index].is_published ? " and published" : "");
+    if (slots[index].progress != expected)
+        return cr_fail(err, CR_EARG, "group %s: slot %d (%s) is %s, not %s", g->name, index,
+                       slots[index].name, words[slots[index].progress], words[expected]);
     return CR_OK;
 }
 
@@ -87,22 +89,40 @@ void cr_gather_destroy(cr_gather *gather)
     cr_free(gather);
 }
 
-cr_status cr_gather_begin(cr_gather *gather, int index, const char *name, size_t part_bytes,
-                          void **own_part, cr_err *err)
+cr_status cr_gather_announce(cr_gather *gather, int index, const char *name, size_t part_bytes,
+                             cr_err *err)
 {
     cr_group *g = gather->group;
     slot *s = &gather->slots[index];
 
-    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, false, false, err));
+    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, FREE, err));
     if (part_bytes * (size_t)g->num_ranks > gather->slot_bytes)
         return cr_fail(err, CR_EARG, "%s: %d parts of %zu bytes do not fit the gather's %zu bytes",
                        name, g->num_ranks, part_bytes, gather->slot_bytes);
     snprintf(s->name, sizeof s->name, "%s", name);
     s->event = cri_event_begin(g->world, CR_COLL_ALL_GATHER, g->name, name);
     s->part_bytes = part_bytes;
-    if (gather->window) CR_TRY(cri_window_begin(gather->window, index, name, s->event, err));
-    s->is_begun = true;
-    *own_part = gather->data + gather->slot_bytes * (size_t)index + part_bytes * (size_t)g->rank;
+    CR_TRY(
+        cri_enter(g, CR_COLL_ALL_GATHER, name, part_bytes, /*is_equal=*/true, &s->sequence, err));
+    cri_event_entered(g->world, s->event, s->sequence, part_bytes * (size_t)g->num_ranks);
+    s->progress = ANNOUNCED;
+    return CR_OK;
+}
+
+bool cr_gather_is_free(const cr_gather *gather, int index)
+{
+    return !gather->window || cri_window_is_free(gather->window, index);
+}
+
+cr_status cr_gather_begin(cr_gather *gather, int index, void **own_part, cr_err *err)
+{
+    cr_group *g = gather->group;
+    slot *s = &gather->slots[index];
+
+    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, ANNOUNCED, err));
+    if (gather->window) CR_TRY(cri_window_begin(gather->window, index, s->name, s->event, err));
+    s->progress = BEGUN;
+    *own_part = gather->data + gather->slot_bytes * (size_t)index + s->part_bytes * (size_t)g->rank;
     return CR_OK;
 }
 
@@ -113,11 +133,9 @@ cr_status cr_gather_publish(cr_gather *gather, int index, cr_err *err)
     MPI_Datatype type;
     int count;
 
-    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, true, false, err));
-    CR_TRY(cri_enter(g, CR_COLL_ALL_GATHER, s->name, s->part_bytes, /*is_equal=*/true, &s->sequence,
-                     err));
-    cri_event_entered(g->world, s->event, s->sequence, s->part_bytes * (size_t)g->num_ranks);
-    s->is_published = true;
+    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, BEGUN, err));
+    s->progress = PUBLISHED;
+    if (gather->window) cri_window_write(gather->window, index);
     if (g->transport != CRI_MPI) return CR_OK;
     CR_TRY(cri_mpi_count(s->part_bytes, &count, &type, err));
     return cri_mpi(g->world,
@@ -132,8 +150,10 @@ cr_status cr_gather_wait(cr_gather *gather, int index, const void **whole, cr_er
     cr_group *g = gather->group;
     slot *s = &gather->slots[index];
 
-    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, true, true, err));
+    CR_TRY(check_slot(g, gather->slots, gather->num_slots, index, PUBLISHED, err));
     CR_TRY(cri_meet(g, s->sequence, s->event, err));
+    if (gather->window)
+        CR_TRY(cri_window_wait_written(gather->window, index, s->name, s->event, err));
     if (g->transport == CRI_MPI)
         CR_TRY(cri_wait_requests(g, &s->request, 1, s->name, s->event, err));
     cri_event_end(g->world, s->event);
@@ -145,8 +165,8 @@ void cr_gather_release(cr_gather *gather, int index)
 {
     slot *s = &gather->slots[index];
 
-    CR_CHECK(s->is_begun && s->is_published, "released %s before it was published", s->name);
-    s->is_begun = s->is_published = false;
+    CR_CHECK(s->progress == PUBLISHED, "released %s before it was published", s->name);
+    s->progress = FREE;
     if (gather->window) cri_window_end(gather->window, index);
 }
 
@@ -219,12 +239,12 @@ cr_status cr_reduce_begin(cr_reduce *reduce, int index, float **data, cr_err *er
 {
     slot *s = &reduce->slots[index];
 
-    CR_TRY(check_slot(reduce->group, reduce->slots, reduce->num_slots, index, false, false, err));
+    CR_TRY(check_slot(reduce->group, reduce->slots, reduce->num_slots, index, FREE, err));
     s->event =
         cri_event_begin(reduce->group->world, CR_COLL_REDUCE_SCATTER, reduce->group->name, s->name);
     if (reduce->window)
         CR_TRY(cri_window_begin(reduce->window, index, "a reduction", s->event, err));
-    s->is_begun = true;
+    s->progress = BEGUN;
     *data = reduce_data(reduce, index, reduce->group->rank);
     return CR_OK;
 }
@@ -269,7 +289,7 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int index, const char *name, size
     MPI_Datatype type;
     int count;
 
-    CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, index, true, false, err));
+    CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, index, BEGUN, err));
     if (num > reduce->slot_elems)
         return cr_fail(err, CR_EARG, "%s: %d parts of %zu floats do not fit the reduction's %zu",
                        name, g->num_ranks, part_elems, reduce->slot_elems);
@@ -280,7 +300,7 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int index, const char *name, size
                      &s->sequence, err));
     cri_event_named(g->world, s->event, name);
     cri_event_entered(g->world, s->event, s->sequence, num * elem_bytes);
-    s->is_published = true;
+    s->progress = PUBLISHED;
     if (g->transport != CRI_MPI) return CR_OK;
     wire = reduce->wire + (size_t)index * reduce->slot_elems;
     if (dtype == CR_REDUCE_BF16) {
@@ -296,19 +316,29 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int index, const char *name, size
                    name, err);
 }
 
+bool cr_reduce_is_ready(const cr_reduce *reduce, int index)
+{
+    const cr_group *g = reduce->group;
+    const slot *s = &reduce->slots[index];
+
+    for (int r = 0; reduce->window && r < g->num_ranks; r++)
+        if (!cri_flag_reached(&g->members[r].entered, s->sequence)) return false;
+    return reduce->window && s->progress == PUBLISHED;
+}
+
 cr_status cr_reduce_finish(cr_reduce *reduce, int index, float *shard, cr_reduce_mode mode,
                            cr_err *err)
 {
     cr_group *g = reduce->group;
     slot *s = &reduce->slots[index];
 
-    CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, index, true, true, err));
+    CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, index, PUBLISHED, err));
     CR_TRY(cri_meet(g, s->sequence, s->event, err));
     if (g->transport == CRI_MPI)
         CR_TRY(cri_wait_requests(g, &s->request, 1, s->name, s->event, err));
     if (g->transport != CRI_META) sum_parts(reduce, index, s, shard, mode);
     if (reduce->window) cri_window_end(reduce->window, index);
-    s->is_begun = s->is_published = false;
+    s->progress = FREE;
     cri_event_end(g->world, s->event);
     return CR_OK;
 }

@@ -11,6 +11,8 @@
  *     cr_reduce   reduce-scatter of full-size float32 buffers, summed in rank order.
  * Both have slots that are used again and again; the start of a use waits until every rank has
  * ended the slot's last one. One unit ahead (prefetch) is: publish slot B before computing on slot A.
+ * A rank that is ahead need not wait for that: what it does in order (announce, publish) is apart from
+ * what may be done whenever the others have come (cr_gather_is_free, cr_reduce_is_ready).
  */
 #ifndef CR_COLLECTIVES_H
 #define CR_COLLECTIVES_H
@@ -18,7 +20,7 @@
 #include "mesh/mesh.h"
 
 /* ---- all-gather in place ----
- * begin -> (write own part) -> publish -> wait -> (read all) -> release. */
+ * announce -> begin -> (write own part) -> publish -> wait -> (read all) -> release. */
 
 typedef struct cr_gather cr_gather;
 
@@ -26,10 +28,15 @@ typedef struct cr_gather cr_gather;
 CR_MUST cr_status cr_gather_create(cr_group *group, int num_slots, size_t capacity_bytes,
                                    cr_gather **out, cr_err *err);
 void cr_gather_destroy(cr_gather *gather); /* accepts NULL */
-/* Waits until all ranks have released the slot's last use. *own_part: where this rank writes its
- * part_bytes (the same number on every rank) before publish. */
-CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, const char *name, size_t part_bytes,
-                                  void **own_part, cr_err *err);
+/* Its place in the order of the group's collectives; returns at once. part_bytes: of this rank, the same
+ * number on every rank. */
+CR_MUST cr_status cr_gather_announce(cr_gather *gather, int slot, const char *name,
+                                     size_t part_bytes, cr_err *err);
+/* Local: all ranks have released the slot's last use, so that begin will not wait. Between hosts always
+ * true: there begin and publish have to follow before the group's next collective. */
+bool cr_gather_is_free(const cr_gather *gather, int slot);
+/* Waits until the slot is free. *own_part: where this rank writes its part before publish. */
+CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, void **own_part, cr_err *err);
 CR_MUST cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err); /* returns at once */
 /* *whole: part_bytes * ranks bytes, parts in rank order; read-only, valid until release. */
 CR_MUST cr_status cr_gather_wait(cr_gather *gather, int slot, const void **whole, cr_err *err);
@@ -55,6 +62,8 @@ void cr_reduce_destroy(cr_reduce *reduce); /* accepts NULL */
 CR_MUST cr_status cr_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);
 CR_MUST cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name,
                                     size_t part_elems, cr_reduce_dtype dtype, cr_err *err);
+/* Local: all ranks have published, so that finish will not wait. Between hosts always false. */
+bool cr_reduce_is_ready(const cr_reduce *reduce, int slot);
 /* shard[part_elems] (=, +=) sum over ranks of their elements [rank * part_elems, +part_elems). */
 CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, float *shard, cr_reduce_mode mode,
                                    cr_err *err);

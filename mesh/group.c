@@ -187,6 +187,18 @@ static cr_status check_failed(cr_group *g, const char *what, const bool *is_miss
     return CR_OK;
 }
 
+bool cri_flag_wait_rank(const cr_group *group, int rank, cri_flag *flag, uint32_t target,
+                        double until_s)
+{
+    cri_board *b = board_of(group->world, group->world_ranks[rank]);
+
+    for (double now_s = cr_now_s();; now_s = cr_now_s()) {
+        double slice_s = now_s + look_around_s < until_s ? now_s + look_around_s : until_s;
+        if (cri_flag_wait(flag, target, slice_s, group->world->should_spin)) return true;
+        if (slice_s == until_s || (b && atomic_load(&b->has_failed))) return false;
+    }
+}
+
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err)
 {
     bool *is_missing = CR_NEW_ARRAY(bool, group->num_ranks);

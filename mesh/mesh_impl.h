@@ -120,6 +120,9 @@ cr_status cri_group_open_mpi(cr_group *group, cr_err *err);
 cr_status cri_enter(cr_group *group, cr_coll coll, const char *name, size_t num_bytes,
                     bool is_equal, uint32_t *sequence, cr_err *err);
 cr_status cri_meet(cr_group *group, uint32_t sequence, uint64_t event, cr_err *err);
+/* Wait for a flag that rank sets. False: not until until_s, or that rank has said that it failed. */
+bool cri_flag_wait_rank(const cr_group *group, int rank, cri_flag *flag, uint32_t target,
+                        double until_s);
 /* rank did not come to `what` in time: CR_ETIMEOUT, or CR_EPEER if it said that it failed. */
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
 /* Bytes that rank published at the sequence met last. */
@@ -139,15 +142,20 @@ struct cri_window {
     cr_group *group;
     int num_slots;
     MPI_Win win;
-    char *data;      /* the ranks' common bytes */
-    cri_flag *ended; /* [num_slots][num_ranks] uses that rank has ended */
-    uint32_t *uses;  /* [num_slots] uses begun here */
+    char *data;        /* the ranks' common bytes */
+    cri_flag *ended;   /* [num_slots][num_ranks] uses that rank has ended */
+    cri_flag *written; /* [num_slots][num_ranks] uses that rank has written its part of */
+    uint32_t *uses;    /* [num_slots] uses begun here */
 };
 cr_status cri_window_create(cr_group *group, int num_slots, size_t num_bytes, cri_window **out,
                             cr_err *err);
 void cri_window_destroy(cri_window *window);
+bool cri_window_is_free(const cri_window *window, int slot); /* begin would not wait */
 cr_status cri_window_begin(cri_window *window, int slot, const char *name, uint64_t event,
                            cr_err *err);
+void cri_window_write(cri_window *window, int slot); /* this rank's part is there */
+cr_status cri_window_wait_written(cri_window *window, int slot, const char *name, uint64_t event,
+                                  cr_err *err);
 void cri_window_end(cri_window *window, int slot);
 void *cri_map(size_t num_bytes, bool is_meta); /* private zero pages; meta: not readable */
 void cri_unmap(void *ptr, size_t num_bytes);

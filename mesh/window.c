@@ -1,5 +1,6 @@
 /* window.c -- shared memory of a group with slots, and private pages (see mesh_impl.h). A slot's
- * next use begins when every rank has ended the last one: one counter a rank and slot. */
+ * next use begins when every rank has ended the last one: two counters a rank and slot, uses written and
+ * uses ended. */
 #include "mesh/mesh.h"
 #include "mesh/mesh_impl.h"
 
@@ -54,7 +55,8 @@ cr_status cri_window_create(cr_group *group, int num_slots, size_t num_bytes, cr
                             cr_err *err)
 {
     cri_window *w = CR_NEW(cri_window);
-    size_t flag_bytes = sizeof(cri_flag) * (size_t)num_slots * (size_t)group->num_ranks;
+    size_t num_flags = (size_t)num_slots * (size_t)group->num_ranks,
+           flag_bytes = 2 * num_flags * sizeof(cri_flag);
     MPI_Aint bytes = group->rank == 0 ? (MPI_Aint)(flag_bytes + num_bytes) : 0;
     char *base = NULL;
     int unit = 1;
@@ -76,6 +78,7 @@ cr_status cri_window_create(cr_group *group, int num_slots, size_t num_bytes, cr
     cri_guard_end(group->world);
     if (err->status != CR_OK) goto failed;
     w->ended = (cri_flag *)(void *)base;
+    w->written = w->ended + num_flags;
     w->data = base + flag_bytes;
     *out = w;
     return CR_OK;
@@ -96,23 +99,54 @@ void cri_window_destroy(cri_window *window)
     cr_free(window);
 }
 
-cr_status cri_window_begin(cri_window *window, int slot, const char *name, uint64_t event,
-                           cr_err *err)
+bool cri_window_is_free(const cri_window *window, int slot)
+{
+    int n = window->group->num_ranks;
+
+    for (int r = 0; r < n; r++)
+        if (!cri_flag_reached(&window->ended[slot * n + r], window->uses[slot])) return false;
+    return true;
+}
+
+/* Wait until every rank's flag of the slot has come to the uses begun here. */
+static cr_status wait_flags(cri_window *window, cri_flag *flags, int slot, const char *what,
+                            const char *name, uint64_t event, cr_err *err)
 {
     cr_group *g = window->group;
     double begin_s = cr_now_s(), until_s = begin_s + g->world->deadline_s;
-    char what[160];
+    char text[200];
 
     for (int r = 0; r < g->num_ranks; r++) {
-        cri_flag *flag = &window->ended[slot * g->num_ranks + r];
-        if (cri_flag_wait(flag, window->uses[slot], until_s, g->world->should_spin)) continue;
-        snprintf(what, sizeof what, "beginning %.63s: slot %d (group %s) is still read", name, slot,
-                 g->name);
-        return cri_fail_late(g, what, r, err);
+        if (cri_flag_wait_rank(g, r, &flags[slot * g->num_ranks + r], window->uses[slot], until_s))
+            continue;
+        snprintf(text, sizeof text, what, name, slot, g->name);
+        return cri_fail_late(g, text, r, err);
     }
-    window->uses[slot]++;
     cri_event_waited(g->world, event, cr_now_s() - begin_s);
     return CR_OK;
+}
+
+cr_status cri_window_begin(cri_window *window, int slot, const char *name, uint64_t event,
+                           cr_err *err)
+{
+    CR_TRY(wait_flags(window, window->ended, slot,
+                      "beginning %.63s: slot %d (group %s) is still read", name, event, err));
+    window->uses[slot]++;
+    return CR_OK;
+}
+
+void cri_window_write(cri_window *window, int slot)
+{
+    cr_group *g = window->group;
+
+    cri_flag_set(&window->written[slot * g->num_ranks + g->rank], window->uses[slot]);
+}
+
+cr_status cri_window_wait_written(cri_window *window, int slot, const char *name, uint64_t event,
+                                  cr_err *err)
+{
+    return wait_flags(window, window->written, slot,
+                      "%.63s: a part of slot %d (group %s) is not written", name, event, err);
 }
 
 void cri_window_end(cri_window *window, int slot)

@@ -13,7 +13,8 @@
 #include "strategies/strategies.h"
 #include "ulysses/ulysses.h"
 
-typedef enum cri_state { CRI_SHARDED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
+/* Announced: the others know that it comes next; its own part may not be written yet. */
+typedef enum cri_state { CRI_SHARDED, CRI_ANNOUNCED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
 
 /* The slots of one gather object. Every rank takes them in the same order because every rank meets
  * the same hooks in the same order. */
@@ -94,8 +95,10 @@ struct cr_fsdp {
     int64_t slice_elems;
     cri_pool root_pool, pool, slice_pool, dealt_pool;
     cri_reduces root_reduces, reduces, dealt_reduces;
-    cri_unit *pending;           /* published a reduction that is not finished, */
-    int pending_slot;            /* in this slot */
+    cri_unit *ahead;             /* announced */
+    cri_unit *pending;           /* published a reduction whose slot is not given back, */
+    int pending_slot;            /* this one, */
+    bool is_pending_summed;      /* which may have ended before its turn */
     cri_order orders[2], *order; /* without and with backward; that of the pass under way */
     cr_stack *tape, *scratch;
     cr_hooks hooks;

@@ -78,8 +78,8 @@ static cr_status fill_part(cri_unit *u, int kind, void *own, cr_err *err)
                    num * bytes, err);
 }
 
-/* Write the own part into the gathered buffer and tell the others; does not wait for theirs. */
-static cr_status publish(cri_unit *u, cr_err *err)
+/* Take slots, and the place in the order of collectives. */
+static cr_status announce(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     cri_pool *pool = pool_of(u);
@@ -89,20 +89,41 @@ static cr_status publish(cri_unit *u, cr_err *err)
     for (int k = 0; k < 2; k++) {
         cri_flat *s = &u->flat[k];
         size_t part_bytes = (size_t)(s->flat->padded_elems / num_parts) * bytes;
-        void *own;
         if (!is_gathered(u, k)) continue;
         CR_CHECK(pool->num_free > 0, "no slot is left to unshard %s", u->unit->name);
         s->pool = pool;
         s->slot = pool->free_slots[--pool->num_free];
-        CR_TRY(cr_gather_begin(pool->gather, s->slot, u->unit->name, part_bytes, &own, err));
-        CR_TRY(fill_part(u, k, own, err));
-        CR_TRY(cr_gather_publish(pool->gather, s->slot, err));
+        CR_TRY(cr_gather_announce(pool->gather, s->slot, u->unit->name, part_bytes, err));
         if (is_cut(u)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
     }
-    u->state = CRI_PUBLISHED;
+    u->state = CRI_ANNOUNCED;
     if (u->index && slots_needed(u) && ++f->num_alive > f->stats.most_units_alive)
         f->stats.most_units_alive = f->num_alive;
     return CR_OK;
+}
+
+/* Write the own part into the gathered buffer (when the others have stopped reading what was there) and
+ * tell them; does not wait for theirs. */
+static cr_status publish(cri_unit *u, cr_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        const cri_flat *s = &u->flat[k];
+        void *own;
+        if (!s->pool) continue;
+        CR_TRY(cr_gather_begin(s->pool->gather, s->slot, &own, err));
+        CR_TRY(fill_part(u, k, own, err));
+        CR_TRY(cr_gather_publish(s->pool->gather, s->slot, err));
+    }
+    u->state = CRI_PUBLISHED;
+    return CR_OK;
+}
+
+static bool is_free(const cri_unit *u)
+{
+    for (int k = 0; k < 2; k++)
+        if (u->flat[k].pool && !cr_gather_is_free(u->flat[k].pool->gather, u->flat[k].slot))
+            return false;
+    return true;
 }
 
 static cr_status unshard(cri_unit *u, cr_err *err)
@@ -111,7 +132,9 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     size_t bytes = cr_dtype_bytes(f->args.param_dtype);
 
     if (u->state == CRI_UNSHARDED) return CR_OK;
-    if (u->state == CRI_SHARDED) CR_TRY(publish(u, err));
+    if (u->state == CRI_SHARDED) CR_TRY(announce(u, err));
+    if (u->state == CRI_ANNOUNCED) CR_TRY(publish(u, err));
+    if (f->ahead == u) f->ahead = NULL;
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         const cr_flat *flat = s->flat;
@@ -178,7 +201,35 @@ static cr_status keep_slice(cri_unit *u, cr_err *err)
     return CR_OK;
 }
 
-/* Publish the next unit of the recorded order, if a slot is free for it. */
+static cri_reduces *reduces_of(cri_unit *u)
+{
+    return u->index == 0         ? &u->f->root_reduces
+           : u->unit->owner >= 0 ? &u->f->dealt_reduces
+                                 : &u->f->reduces;
+}
+
+static cr_status sum_pending(cr_fsdp *f, cr_err *err)
+{
+    f->is_pending_summed = true;
+    return cr_reduce_finish(reduces_of(f->pending)->reduce, f->pending_slot,
+                            f->grad + f->pending->flat[0].flat->first, CR_REDUCE_ADD, err);
+}
+
+/* What this rank owes the others and can do without waiting; called between modules. A rank that is a
+ * little ahead so goes on computing, instead of meeting the others at every unit. */
+static cr_status progress(cr_fsdp *f, cr_err *err)
+{
+    cri_unit *u = f->pending;
+
+    if (u && !f->is_pending_summed && cr_reduce_is_ready(reduces_of(u)->reduce, f->pending_slot))
+        CR_TRY(sum_pending(f, err));
+    u = f->ahead;
+    if (!u || !is_free(u)) return CR_OK;
+    f->ahead = NULL;
+    return publish(u, err);
+}
+
+/* Announce the next unit of the recorded order, if a slot is free for it. */
 static cr_status prefetch(cr_fsdp *f, cr_err *err)
 {
     cri_order *o = f->order;
@@ -188,7 +239,9 @@ static cr_status prefetch(cr_fsdp *f, cr_err *err)
     u = o->units[o->at];
     if (u->state != CRI_SHARDED || slots_needed(u) == 0 || pool_of(u)->num_free < slots_needed(u))
         return CR_OK;
-    return publish(u, err);
+    CR_TRY(announce(u, err));
+    f->ahead = u;
+    return progress(f, err);
 }
 
 /* A module of the unit is about to run. The order in which a pass comes to gather units is recorded,
@@ -215,13 +268,6 @@ static cr_status need(cri_unit *u, cr_err *err)
 
 /* ---- gradients of a unit ---- */
 
-static cri_reduces *reduces_of(cri_unit *u)
-{
-    return u->index == 0         ? &u->f->root_reduces
-           : u->unit->owner >= 0 ? &u->f->dealt_reduces
-                                 : &u->f->reduces;
-}
-
 static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
 {
     cri_reduces *r = reduces_of(u);
@@ -233,15 +279,14 @@ static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
 
 static cr_status finish_pending(cr_fsdp *f, cr_err *err)
 {
-    cri_unit *u = f->pending;
     cri_reduces *r;
 
-    if (!u) return CR_OK;
-    r = reduces_of(u);
-    f->pending = NULL;
-    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot, f->grad + u->flat[0].flat->first,
-                            CR_REDUCE_ADD, err));
+    if (!f->pending) return CR_OK;
+    if (!f->is_pending_summed) CR_TRY(sum_pending(f, err));
+    r = reduces_of(
+        f->pending); /* here, not after the sum: every rank takes slots in the same order */
     r->free_slots[r->num_free++] = f->pending_slot;
+    f->pending = NULL;
     return CR_OK;
 }
 
@@ -258,6 +303,7 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
     CR_TRY(finish_pending(f, err));
     f->pending = u;
     f->pending_slot = u->reduce_slot;
+    f->is_pending_summed = false;
     u->reduce_slot = -1;
     return CR_OK;
 }
@@ -332,7 +378,7 @@ static cr_status drain(cr_fsdp *f, cr_err *err)
     cri_unit *u = o->at < o->num ? o->units[o->at] : NULL;
 
     o->num = o->at;
-    if (!u || u->state != CRI_PUBLISHED) return CR_OK;
+    if (!u || (u->state != CRI_ANNOUNCED && u->state != CRI_PUBLISHED)) return CR_OK;
     CR_TRY(unshard(u, err));
     reshard(u);
     return CR_OK;
@@ -359,7 +405,7 @@ cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
 {
     cri_unit *u = module->unit;
 
-    (void)ctx;
+    CR_TRY(progress(ctx, err));
     if (!u || u->index == 0) return CR_OK; /* the root is unsharded before the pass */
     if (phase != CR_BACKWARD || !is_backward_blind(module)) CR_TRY(need(u, err));
     return phase == CR_BACKWARD ? begin_grads(u, err) : CR_OK;
@@ -371,6 +417,7 @@ cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
     cr_fsdp *f = ctx;
     cri_unit *u = module->unit;
 
+    CR_TRY(progress(f, err));
     if (!u || u->index == 0) return CR_OK;
     if (phase == CR_RECOMPUTE && !u->unit->is_expert) return CR_OK;
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));

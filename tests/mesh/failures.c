@@ -56,7 +56,8 @@ static void test_mismatch(void)
     double begin_s = cr_now_s(), x[2] = {1, 1};
 
     OK(cr_gather_create(g, 2, 1024, &gather, &err));
-    OK(cr_gather_begin(gather, 0, world->rank ? "experts.1" : "experts.0", 512, &part, &err));
+    OK(cr_gather_announce(gather, 0, world->rank ? "experts.1" : "experts.0", 512, &err));
+    OK(cr_gather_begin(gather, 0, &part, &err));
     OK(cr_gather_publish(gather, 0, &err));
     expect(cr_gather_wait(gather, 0, &whole, &e), &e, CR_EDIVERGED,
            WORDS("all_gather experts.0", "all_gather experts.1", "rank 0", "rank 1", "fsdp"));
@@ -116,15 +117,18 @@ static void test_late_release(void)
     cr_err e = {0};
 
     OK(cr_gather_create(g, 1, 1024, &gather, &err));
-    OK(cr_gather_begin(gather, 0, "a", 512, &part, &err));
+    OK(cr_gather_announce(gather, 0, "a", 512, &err));
+    OK(cr_gather_begin(gather, 0, &part, &err));
     OK(cr_gather_publish(gather, 0, &err));
     OK(cr_gather_wait(gather, 0, &whole, &err));
-    CR_CHECK(cr_gather_begin(gather, 0, "b", 512, &part, &e) == CR_EARG, "begun twice");
+    CR_CHECK(cr_gather_announce(gather, 0, "b", 512, &e) == CR_EARG, "announced twice");
     e = (cr_err){0};
     if (world->rank == 1 || !cr_group_is_shared(g)) return;
     cr_world_set_deadline(world, 0.2);
     cr_gather_release(gather, 0);
-    expect(cr_gather_begin(gather, 0, "b", 512, &part, &e), &e, CR_ETIMEOUT,
+    OK(cr_gather_announce(gather, 0, "b", 512, &err));
+    CR_CHECK(!cr_gather_is_free(gather, 0), "free");
+    expect(cr_gather_begin(gather, 0, &part, &e), &e, CR_ETIMEOUT,
            WORDS("beginning b", "slot 0", "rank 1"));
     cr_world_set_deadline(world, 3);
 }

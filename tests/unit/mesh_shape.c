@@ -142,7 +142,8 @@ static void meta_counts(void **state)
     assert_int_equal(cr_reduce_create(mesh->group[CR_AXIS_FSDP], 1, huge / 4, &reduce, &err),
                      CR_OK);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(cr_gather_begin(gather, i % 2, "unit", huge / 256, &part, &err), CR_OK);
+        assert_int_equal(cr_gather_announce(gather, i % 2, "unit", huge / 256, &err), CR_OK);
+        assert_int_equal(cr_gather_begin(gather, i % 2, &part, &err), CR_OK);
         assert_int_equal(cr_gather_publish(gather, i % 2, &err), CR_OK);
         assert_int_equal(cr_gather_wait(gather, i % 2, &whole, &err), CR_OK);
         assert_true((const char *)part == (const char *)whole + 5 * (huge / 256));
