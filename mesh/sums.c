@@ -76,7 +76,7 @@ typedef void sum_fn(float *out, const void *const *parts, int num_parts, size_t 
 DEFINE_SUMS(any, )
 #ifdef __x86_64__
 DEFINE_SUMS(avx2, __attribute__((target("avx2"))))
-DEFINE_SUMS(avx512, __attribute__((target("avx512f,prefer-vector-width=512"))))
+DEFINE_SUMS(avx512, __attribute__((target("avx512f"))))
 #endif
 
 void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_parts, size_t num,

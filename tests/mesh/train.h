@@ -39,6 +39,15 @@ static void subtract(cr_traffic_count *a, const cr_traffic_count *b)
     a->num_bytes -= b->num_bytes;
 }
 
+static cr_flight_count since(cr_coll coll, cr_flight_count before)
+{
+    cr_flight_count now = cr_flight_get_count(world, coll);
+
+    now.num -= before.num;
+    now.num_bytes -= before.num_bytes;
+    return now;
+}
+
 static void measure_units(const cr_fsdp *f, result *r)
 {
     r->num_units = f->units.num;
@@ -54,7 +63,8 @@ static void train_steps(const plan *p, cr_fsdp *f, int rank, result *r)
 {
     for (int s = p->first; s < p->last; s++) {
         cr_flight_count gathers = cr_flight_get_count(world, CR_COLL_ALL_GATHER),
-                        reduces = cr_flight_get_count(world, CR_COLL_REDUCE_SCATTER);
+                        reduces = cr_flight_get_count(world, CR_COLL_REDUCE_SCATTER),
+                        all_reduces = cr_flight_get_count(world, CR_COLL_ALL_REDUCE);
         loss_ctx l = {.is_inf = s == p->inf_step && rank == p->ranks - 1};
         cr_traffic traffic;
         cr_update update;
@@ -80,12 +90,9 @@ static void train_steps(const plan *p, cr_fsdp *f, int rank, result *r)
         r->loss[s] = l.sum;
         r->norm[s] = update.grad_norm;
         r->is_skipped[s] = update.is_skipped;
-        r->gathers = cr_flight_get_count(world, CR_COLL_ALL_GATHER);
-        r->reduces = cr_flight_get_count(world, CR_COLL_REDUCE_SCATTER);
-        r->gathers.num -= gathers.num;
-        r->gathers.num_bytes -= gathers.num_bytes;
-        r->reduces.num -= reduces.num;
-        r->reduces.num_bytes -= reduces.num_bytes;
+        r->gathers = since(CR_COLL_ALL_GATHER, gathers);
+        r->reduces = since(CR_COLL_REDUCE_SCATTER, reduces);
+        r->all_reduces = since(CR_COLL_ALL_REDUCE, all_reduces);
     }
 }
 

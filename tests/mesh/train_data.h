@@ -54,10 +54,10 @@ typedef struct result {
     double loss[STEPS], norm[STEPS];
     double loss_scale[STEPS];
     bool is_skipped[STEPS];
-    cr_flight_count gathers, reduces; /* of the last step, rank 0 */
-    cr_traffic traffic;               /* of the last step */
-    cr_fsdp_stats stats;              /* at the end */
-    cr_unit_size units[40];           /* rank 0 */
+    cr_flight_count gathers, reduces, all_reduces; /* of the last step, rank 0; by the recorder */
+    cr_traffic traffic;                            /* of the last step */
+    cr_fsdp_stats stats;                           /* at the end */
+    cr_unit_size units[40];                        /* rank 0 */
     size_t num_units;
     int64_t num_micro; /* of the last step */
     float *grad;       /* of the first step, in the order of the model's parameters (rank 0) */
