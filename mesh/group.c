@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum { ENTRY_TAG = 1, SHOWN_RANKS = 3 };
-static const double spin_s = 20e-6, yield_s = 200e-6, look_around_s = 0.05;
+static const double spin_s = 2e-6, yield_s = 200e-6, look_around_s = 0.05;
 
 /* ---- flags ---- */
 
