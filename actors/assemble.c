@@ -67,7 +67,8 @@ typedef struct batch {
     double *infer, *old, *ref, *entropy, *mask, *final, *advantages, *raw, *returns, *token_rewards,
         *kl, *rewards; /* owned as one */
     double *memory;
-    bool has_old, has_ref;
+    cr_old_log_probs old_from;
+    bool has_ref;
 } batch;
 
 static void batch_init(batch *b, cr_rollout *r, const cr_dataset *data)
@@ -161,6 +162,24 @@ static void ship_floats(shipment *s, const batch *b, const char *name, const dou
     attach(s, name, CR_RECORD_FLOAT32, out);
 }
 
+/* Numbers per token that a rank answered, in the order of its samples. */
+static cr_status unship_floats(const cr_record *reply, const char *name, const shipment *ship,
+                               const batch *b, double *to, cr_err *err)
+{
+    const void *from;
+    size_t num, want = 0, at = 0;
+
+    CR_TRY(cr_record_get(reply, name, CR_RECORD_FLOAT32, &from, &num, err));
+    for (size_t k = 0; k < ship->num; k++)
+        want += b->r->samples[ship->samples[k]].num_ids;
+    if (num != want)
+        return cr_fail(err, CR_EFORMAT, "%zu numbers of %s for %zu tokens", num, name, want);
+    for (size_t k = 0; k < ship->num; k++)
+        for (size_t t = b->start[ship->samples[k]]; t < b->start[ship->samples[k] + 1]; t++)
+            to[t] = ((const float *)from)[at++];
+    return CR_OK;
+}
+
 /* ---- log-probs of a role over the whole batch ---- */
 
 static cr_status ask_log_probs(cr_run *run, cr_role role, const batch *b, double *log_probs,
@@ -181,24 +200,10 @@ static cr_status ask_log_probs(cr_run *run, cr_role role, const batch *b, double
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
-        const void *lp, *ent;
-        size_t num_lp = 0, num_ent = 0, at = 0;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
-        if (cr_record_get(&reply, "log_probs", CR_RECORD_FLOAT32, &lp, &num_lp, err) == CR_OK &&
-            cr_record_get(&reply, "entropy", CR_RECORD_FLOAT32, &ent, &num_ent, err) == CR_OK) {
-            size_t want = 0;
-            for (size_t k = 0; k < ships[r].num; k++)
-                want += b->r->samples[ships[r].samples[k]].num_ids;
-            if (num_lp != want || num_ent != want)
-                cr_fail(err, CR_EFORMAT, "%s rank %d answered %zu log-probs for %zu tokens",
-                        run->layout.role[role].name, r, num_lp, want);
-            for (size_t k = 0; k < ships[r].num && err->status == CR_OK; k++)
-                for (size_t t = b->start[ships[r].samples[k]];
-                     t < b->start[ships[r].samples[k] + 1]; t++, at++) {
-                    log_probs[t] = ((const float *)lp)[at];
-                    if (entropy) entropy[t] = ((const float *)ent)[at];
-                }
-        }
+        cr_note(unship_floats(&reply, "log_probs", &ships[r], b, log_probs, err));
+        if (entropy && err->status == CR_OK)
+            cr_note(unship_floats(&reply, "entropy", &ships[r], b, entropy, err));
         cr_record_free(&reply);
     }
     for (int r = 0; r < num; r++)
@@ -307,8 +312,8 @@ static cr_status domain_advantages(cr_learning *l, batch *b, size_t first, size_
 
 typedef struct sums {
     double pg_loss, weighted_pg_loss, kl_loss, total_loss, approxkl, policykl, clip_low, clip_high,
-        ratio_sum, num_tokens, ratio_max, ratio_min, infer_diff_max, grad_norm;
-    int64_t num_updates, skipped;
+        ratio_sum, num_tokens, ratio_max, ratio_min, infer_diff_max, entropy, grad_norm;
+    int64_t num_updates, skipped, num_compared, num_different;
 } sums;
 
 static cr_status take_reply(const cr_record *reply, sums *s, bool is_first, cr_err *err)
@@ -320,8 +325,10 @@ static cr_status take_reply(const cr_record *reply, sums *s, bool is_first, cr_e
                  {"kl_loss", &s->kl_loss},     {"total_loss", &s->total_loss},
                  {"approxkl", &s->approxkl},   {"policykl", &s->policykl},
                  {"clip_low", &s->clip_low},   {"clip_high", &s->clip_high},
-                 {"ratio_sum", &s->ratio_sum}, {"num_tokens", &s->num_tokens}};
+                 {"ratio_sum", &s->ratio_sum}, {"num_tokens", &s->num_tokens},
+                 {"entropy_sum", &s->entropy}};
     double x, most, least;
+    int64_t n;
 
     for (size_t i = 0; i < CR_COUNT(added); i++) {
         CR_TRY(cr_record_get_real(reply, added[i].name, &x, err));
@@ -336,6 +343,10 @@ static cr_status take_reply(const cr_record *reply, sums *s, bool is_first, cr_e
     }
     CR_TRY(cr_record_get_real(reply, "infer_diff_max", &x, err));
     s->infer_diff_max = fmax(s->infer_diff_max, x);
+    CR_TRY(cr_record_get_int(reply, "compared", &n, err));
+    s->num_compared += n;
+    CR_TRY(cr_record_get_int(reply, "different", &n, err));
+    s->num_different += n;
     if (!is_first) return CR_OK; /* the same on every rank */
     CR_TRY(cr_record_get_real(reply, "grad_norm", &x, err));
     s->grad_norm += x;
@@ -362,8 +373,8 @@ static float *count_minis(const cr_learning *l, const batch *b, const int32_t *m
     return counts;
 }
 
-static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epoch, sums *s,
-                             cr_err *err)
+static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epoch, bool is_again,
+                             sums *s, cr_err *err)
 {
     int num = run->layout.role[CR_ROLE_TRAIN].num,
         same = (int)l->config->train.ulysses_size; /* ranks that get one batch */
@@ -372,6 +383,7 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
     int32_t *mini = CR_NEW_ARRAY(int32_t, n), *rank = CR_NEW_ARRAY(int32_t, n);
     int64_t num_minis = ((int64_t)n + l->mini_size - 1) / l->mini_size;
     float *counts, *lr = CR_NEW_ARRAY(float, num_minis);
+    cr_old_log_probs old_from = is_again ? CR_OLD_COMPUTED : b->old_from;
     shipment *ships = CR_NEW_ARRAY(shipment, num);
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
 
@@ -395,7 +407,7 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
         ship_floats(ship, b, "advantages", b->advantages);
         ship_floats(ship, b, "mask", b->mask);
         ship_floats(ship, b, "final", b->final);
-        if (b->has_old) ship_floats(ship, b, "old", b->old);
+        if (old_from == CR_OLD_COMPUTED) ship_floats(ship, b, "old", b->old);
         if (b->has_ref) ship_floats(ship, b, "ref", b->ref);
         for (size_t k = 0; k < ship->num; k++) {
             float score = (float)b->r->samples[ship->samples[k]].score;
@@ -407,13 +419,16 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
         cr_record_add(&ship->record, "lr", CR_RECORD_FLOAT32, lr, (size_t)num_minis);
         cr_record_add(&ship->record, "counts", CR_RECORD_FLOAT32, counts, 5 * (size_t)num_minis);
         cr_record_set_int(&ship->record, "minis", num_minis);
-        cr_record_set_int(&ship->record, "on_policy", !b->has_old);
+        cr_record_set_int(&ship->record, "old_from", old_from);
+        cr_record_set_int(&ship->record, "is_again", is_again);
         cr_note(cr_run_send(run, CR_ROLE_TRAIN, r, "train_step", &ship->record, &requests[r], err));
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
         if (r % same == 0) cr_note(take_reply(&reply, s, r == 0, err));
+        if (cr_record_has(&reply, "old"))
+            cr_note(unship_floats(&reply, "old", &ships[r], b, b->old, err));
         cr_record_free(&reply);
     }
     l->updates += num_minis - s->skipped;
@@ -509,10 +524,35 @@ static void train_metrics(const cr_learning *l, const batch *b, const sums *s, c
     cr_metrics_set(m, s->grad_norm / ((double)l->config->algorithm.ppo_epochs),
                    "actor_train/grad_norm");
     cr_metrics_set(m, (double)s->skipped, "actor_train/skipped_updates");
-    /* before any update of this rollout: by the recomputed log-probs, else by the first pass */
-    for (size_t t = 0; t < b->num_tokens && b->has_old; t++)
-        diff = fmax(diff, fabs(b->old[t] - b->infer[t]));
-    cr_metrics_set(m, b->has_old ? diff : s->infer_diff_max, "actor/train_infer_diff_max");
+    /* before any update of this rollout: all rows if they were computed, else those of its first update */
+    if (b->old_from == CR_OLD_COMPUTED)
+        for (size_t t = 0; t < b->num_tokens; t++)
+            diff = fmax(diff, fabs(b->old[t] - b->infer[t]));
+    else
+        cr_metrics_set(m, s->entropy / fmax((double)s->num_compared, 1), "critic/entropy/mean");
+    cr_metrics_set(m, fmax(diff, s->infer_diff_max), "actor/train_infer_diff_max");
+    cr_metrics_set(
+        m, (double)(b->old_from == CR_OLD_COMPUTED ? (int64_t)b->num_tokens : s->num_compared),
+        "actor/train_infer_compared_tokens");
+    if (b->old_from == CR_OLD_OF_SAMPLER)
+        cr_metrics_set(m, s->num_different > 0, "actor/old_log_probs_recomputed");
+}
+
+/* As the configuration says, if the samples are of the weights that train now. */
+static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, int64_t step)
+{
+    cr_old_log_probs from = l->config->old_log_probs;
+
+    for (size_t i = 0; i < r->num_samples && from == CR_OLD_OF_SAMPLER; i++)
+        if (r->samples[i].version != l->updates) {
+            cr_log(CR_LOG_WARN, "rlvr",
+                   "step %lld: sample %016llx is of weights after %lld updates, training has had "
+                   "%lld: old log-probs are computed",
+                   (long long)step, (unsigned long long)r->samples[i].id,
+                   (long long)r->samples[i].version, (long long)l->updates);
+            from = CR_OLD_COMPUTED;
+        }
+    return from;
 }
 
 cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
@@ -530,16 +570,16 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
         cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
     }
     at = cr_now_s();
-    if (c->enable_old_logprobs_recompute || c->algorithm.ppo_epochs > 1) {
+    memcpy(b.old, b.infer,
+           b.num_tokens * sizeof(double)); /* the same bits, unless training says no */
+    b.old_from = choose_old(l, rollout, step);
+    if (b.old_from == CR_OLD_COMPUTED) {
         CR_TRY_GOTO(out, ask_log_probs(run, CR_ROLE_TRAIN, &b, b.old, b.entropy, err));
-        b.has_old = true;
         for (size_t t = 0; t < b.num_tokens; t++)
             entropy += b.entropy[t];
         cr_metrics_set(m, entropy / (double)(b.num_tokens ? b.num_tokens : 1),
                        "critic/entropy/mean");
         cr_metrics_set(m, cr_now_s() - at, "time/old_log_probs");
-    } else { /* on-policy: the sampler's log-probs are those of training, bit for bit */
-        memcpy(b.old, b.infer, b.num_tokens * sizeof(double));
     }
     for (size_t first = 0, end; first < rollout->num_samples; first = end) {
         int domain = rollout->samples[first].domain;
@@ -554,7 +594,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     if (valid > 0)
         for (int64_t e = 0; e < c->algorithm.ppo_epochs; e++)
             CR_TRY_GOTO(out, train_epoch(l, run, &b, (uint64_t)(step * c->algorithm.ppo_epochs + e),
-                                         &s, err));
+                                         e > 0, &s, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_train");
     token_metrics(l, &b, m);
     group_metrics(&b, m);
@@ -565,6 +605,13 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     if (s.skipped)
         cr_log(CR_LOG_WARN, "rlvr", "step %lld: %lld updates skipped: the gradient is not finite",
                (long long)step, (long long)s.skipped);
+    if (s.num_different && b.old_from == CR_OLD_OF_SAMPLER)
+        cr_log(
+            CR_LOG_WARN, "rlvr",
+            "step %lld: %lld of %lld log-probs of actor_infer are not those of actor_train (by up "
+            "to %g): old log-probs were computed",
+            (long long)step, (long long)s.num_different, (long long)s.num_compared,
+            s.infer_diff_max);
     cr_metrics_set(m, (double)step, "system/global_step");
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
     cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");

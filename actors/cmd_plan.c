@@ -133,7 +133,7 @@ static void arithmetic(cr_plan *p)
         .updates = p->is_sft ? 1
                              : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
                                    (p->num_samples / p->num_dp / mini)};
-    if (!p->is_sft && (c->enable_old_logprobs_recompute || c->algorithm.ppo_epochs > 1))
+    if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = ceil_div(p->num_samples / p->num_dp, w->infer_batch_size);
 }
 

@@ -132,7 +132,7 @@ bad:
     return err->status;
 }
 
-static cr_status publish(cr_generator *g, cr_generated *s, int64_t version, cr_err *err)
+static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
 {
     request *r = s->user;
     cr_record record = {0};
@@ -144,7 +144,7 @@ static cr_status publish(cr_generator *g, cr_generated *s, int64_t version, cr_e
     cr_record_set_text(&record, "row", r->row, r->row_bytes);
     cr_record_set_text(&record, "response", s->text, s->text_bytes);
     cr_record_set_text(&record, "finish", s->finish, strlen(s->finish));
-    cr_record_set_int(&record, "version", version);
+    cr_record_set_int(&record, "version", cr_replica_version(g->replica));
     cr_record_add(&record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
     cr_record_add(&record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
     if (cr_record_pack(&record, &packed, err) == CR_OK) {
@@ -191,14 +191,13 @@ out:
 static cr_status generate(cr_generator *g, const cr_record *command, cr_record *reply, cr_err *err)
 {
     const char *const streams[] = {g->commands, "prompts"};
-    int64_t version, step;
+    int64_t step;
     bool is_paused = false;
     char consumer[32];
     cr_engine_stats before = cr_engine_get_stats(g->engine), after;
     cr_generated s;
 
     snprintf(consumer, sizeof consumer, "infer-%d", g->a->rank);
-    CR_TRY(cr_record_get_int(command, "version", &version, err));
     CR_TRY(cr_record_get_int(command, "step", &step, err));
     cr_heartbeat_say(g->a->heart, "generating for step %lld", (long long)step);
     while (!is_paused) {
@@ -217,7 +216,7 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
         CR_TRY(err->status);
         CR_TRY(cr_engine_step(g->engine, err));
         while (cr_engine_poll(g->engine, &s)) {
-            cr_note(publish(g, &s, version, err));
+            cr_note(publish(g, &s, err));
             cr_generated_free(&s);
             CR_TRY(err->status);
         }

@@ -157,11 +157,8 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
 /* Share of samples with score 1, over all and by tag. */
 static cr_status validate(rlvr *s, int64_t step, const char *prefix, cr_metrics *m, cr_err *err)
 {
-    cr_rollout_args args = {.data = &s->validation,
-                            .group_size = 1,
-                            .step = step,
-                            .version = s->learning.updates,
-                            .is_validation = true};
+    cr_rollout_args args = {
+        .data = &s->validation, .group_size = 1, .step = step, .is_validation = true};
     cr_rollout rollout;
     double right = 0, start = cr_now_s();
     char tags[32][64];
@@ -213,7 +210,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     double start = cr_now_s(), at = start;
     cr_rollout rollout = {0};
     cr_rollout_args args = {
-        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size, step, 0, false};
+        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size, step, false};
     bool is_last = step == s->c->max_steps - 1;
 
     if (step % s->c->model_update_frequency == 0 || step == run->first_step) {
@@ -222,7 +219,6 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     }
     if (s->c->has_validation && step % s->c->eval_steps == 0)
         CR_TRY(validate(s, step, "val_correct", m, err));
-    args.version = s->learning.updates;
     at = cr_now_s();
     CR_TRY(cr_rollout_collect(run, &args, &rollout, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");

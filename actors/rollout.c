@@ -250,7 +250,6 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
 
     *out = (cr_rollout){0};
     cr_record_set_int(&command, "step", args->step);
-    cr_record_set_int(&command, "version", args->version);
     for (int r = 0; r < num_infer && err->status == CR_OK; r++)
         cr_note(cr_run_send(run, CR_ROLE_INFER, r, "generate", &command, &requests[r], err));
     if (err->status == CR_OK) cr_note(collect(&c, err));

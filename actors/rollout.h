@@ -29,7 +29,7 @@ typedef struct cr_sample {
     char finish[8]; /* "stop" or "length" */
     char status[12], *detail;
     double score, reward;
-    int64_t version; /* weight version it was sampled with */
+    int64_t version; /* updates that the weights it was sampled with have had */
     bool has_come;
 } cr_sample;
 
@@ -48,12 +48,12 @@ typedef struct cr_rollout_args {
     cr_cursor *cursors;     /* [num_rewards], moved on */
     const int *num_prompts; /* [num_rewards] groups wanted of each domain */
     size_t group_size;
-    int64_t step, version;
+    int64_t step;
     bool
         is_validation; /* every row once in file order: orders and cursors are not used, no filter */
 } cr_rollout_args;
 
-/* Ask, wait, order. The actors must hold the weights of `version`. */
+/* Ask, wait, order. */
 CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
                                      cr_err *err);
 void cr_rollout_free(cr_rollout *rollout);

@@ -174,41 +174,45 @@ static cr_batch pack(cr_trainer *t, const samples *s, const size_t *order, size_
 
 /* ---- log-probs ---- */
 
+/* Of all samples, in order, without gradient. out, entropy: [num_tokens]. */
+static cr_status forward_all(cr_trainer *t, const samples *s, float *out, float *entropy,
+                             cr_err *err)
+{
+    size_t per = (size_t)t->a->ranks->worker->infer_batch_size, *order = CR_NEW_ARRAY(size_t, per);
+    int64_t num_micros = 0;
+
+    CR_TRY_GOTO(out,
+                cr_fsdp_agree_num(t->f, (int64_t)((s->num + per - 1) / per), &num_micros, err));
+    for (int64_t m = 0; m < num_micros; m++) {
+        size_t first = (size_t)m * per, num = first >= s->num        ? 0
+                                              : s->num - first < per ? s->num - first
+                                                                     : per;
+        size_t at = num ? s->first_token[first] : 0;
+        cr_model_out result = {out + at, entropy + at};
+        for (size_t k = 0; k < num; k++)
+            order[k] = first + k;
+        cr_batch batch = pack(t, s, order, num);
+        CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
+    }
+out:
+    cr_free(order);
+    return err->status;
+}
+
 static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
-    size_t per = (size_t)t->a->ranks->worker->infer_batch_size, *order = NULL;
-    float *log_prob = NULL, *entropy = NULL, *out = NULL;
-    int64_t num_micros = 0;
+    float *out = NULL;
     samples s;
 
     CR_TRY_GOTO(out, read_samples(t, command, &s, err));
-    CR_TRY_GOTO(out, cr_fsdp_agree_num(t->f, (int64_t)((s.num + per - 1) / per), &num_micros, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
-    log_prob = CR_NEW_ARRAY(float, s.num_tokens);
-    entropy = CR_NEW_ARRAY(float, s.num_tokens);
-    order = CR_NEW_ARRAY(size_t, per);
-    for (int64_t m = 0; m < num_micros; m++) {
-        size_t first = (size_t)m * per, num = first >= s.num        ? 0
-                                              : s.num - first < per ? s.num - first
-                                                                    : per;
-        cr_model_out result = {log_prob, entropy};
-        for (size_t k = 0; k < num; k++)
-            order[k] = first + k;
-        cr_batch batch = pack(t, &s, order, num);
-        CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
-        if (num == 0) continue;
-        memcpy(out + s.first_token[first], log_prob, t->start[num] * sizeof(float));
-        memcpy(out + s.num_tokens + s.first_token[first], entropy, t->start[num] * sizeof(float));
-    }
+    CR_TRY_GOTO(out, forward_all(t, &s, out, out + s.num_tokens, err));
     cr_record_add(reply, "log_probs", CR_RECORD_FLOAT32, out, s.num_tokens);
     cr_record_add(reply, "entropy", CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
     samples_free(&s);
-    cr_free(order);
-    cr_free(log_prob);
-    cr_free(entropy);
     cr_free(out);
     return err->status;
 }
@@ -222,9 +226,14 @@ typedef struct step {
     size_t num;
     const cr_loss_config *loss;
     cr_denominators all;
-    bool is_on_policy; /* old log-probs are those of this pass */
+    cr_old_log_probs old_from;
+    bool is_first; /* update of the rollout: these weights sampled it */
     bool is_sft;
     cr_loss_metrics sum;
+    /* of the first update */
+    double diff_max, entropy;
+    int64_t num_compared, num_different;
+    float *old; /* of all samples and their entropies, when the sampler's were not equal (owned) */
 } step;
 
 /* Gather a per-token float array of the record, in the order of the micro-batch, as doubles. */
@@ -271,7 +280,19 @@ static void add_metrics(cr_loss_metrics *sum, const cr_loss_metrics *m)
     }
     sum->ratio_sum += m->ratio_sum;
     sum->num_tokens += m->num_tokens;
-    sum->infer_diff_max = fmax(sum->infer_diff_max, m->infer_diff_max);
+}
+
+/* The sampler's log-probs against those of the pass under the same weights. */
+static void compare(step *p, const float *log_prob, const double *infer, const float *entropy,
+                    size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        double x = log_prob[i];
+        p->num_different += x < infer[i] || x > infer[i];
+        p->diff_max = fmax(p->diff_max, fabs(x - infer[i]));
+        p->entropy += (double)entropy[i];
+    }
+    p->num_compared += (int64_t)num;
 }
 
 static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
@@ -298,9 +319,10 @@ static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy,
         a[ENT][i] = entropy[i];
     }
     gather(p, p->s->old, a[OLD]);
-    if (p->is_on_policy) memcpy(a[OLD], a[LP], num * sizeof(double));
+    if (p->is_first || p->old_from == CR_OLD_OF_PASS) memcpy(a[OLD], a[LP], num * sizeof(double));
     gather(p, p->s->ref, a[REF]);
     gather(p, p->s->infer, a[INFER]);
+    if (p->is_first) compare(p, log_prob, a[INFER], entropy, num);
     gather(p, p->s->advantages, a[ADV]);
     gather(p, p->s->mask, a[MASK]);
     gather(p, p->s->final, a[FINAL]);
@@ -365,8 +387,22 @@ static float aux_weight(const step *p)
     return cr_aux_weight(t->a->model, t->a->ranks->worker, (double)t->start[p->num] / parts);
 }
 
+/* Behind the first update's passes, before its weights change: may the later updates take the sampler's
+ * log-probs for those of these weights? Only if all ranks found equal bits, else they are computed. */
+static cr_status settle_old(step *p, samples *s, cr_err *err)
+{
+    int64_t most;
+
+    CR_TRY(cr_fsdp_agree_num(p->t->f, p->num_different, &most, err));
+    s->old = s->infer;
+    if (most == 0) return CR_OK;
+    s->old = p->old = CR_NEW_ARRAY(float, 2 * s->num_tokens);
+    return forward_all(p->t, s, p->old, p->old + s->num_tokens, err);
+}
+
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
-static cr_status update(step *p, int32_t mini, double lr, cr_update *result, cr_err *err)
+static cr_status update(step *p, samples *s, int32_t mini, double lr, cr_update *result,
+                        cr_err *err)
 {
     cr_trainer *t = p->t;
     size_t per = (size_t)t->a->ranks->worker->per_device_train_batch_size,
@@ -386,6 +422,7 @@ static cr_status update(step *p, int32_t mini, double lr, cr_update *result, cr_
                                           p->is_sft ? sft_loss : rl_loss, p, err));
         p->sum.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
     }
+    if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER) CR_TRY_GOTO(out, settle_old(p, s, err));
     CR_TRY_GOTO(out, cr_fsdp_update(t->f, lr, result, err));
 out:
     cr_free(mine);
@@ -411,13 +448,16 @@ static void reply_metrics(cr_record *reply, const step *p, double grad_norm, int
                   {"ratio_max", m->ratio_max},
                   {"ratio_min", m->ratio_min},
                   {"num_tokens", m->num_tokens},
-                  {"infer_diff_max", m->infer_diff_max},
+                  {"infer_diff_max", p->diff_max},
+                  {"entropy_sum", p->entropy},
                   {"grad_norm", grad_norm}};
 
     for (size_t i = 0; i < CR_COUNT(values); i++)
         cr_record_set_real(reply, values[i].name,
                            isfinite(values[i].value) ? values[i].value : 1e300);
     cr_record_set_int(reply, "skipped", num_skipped);
+    cr_record_set_int(reply, "compared", p->num_compared);
+    cr_record_set_int(reply, "different", p->num_different);
 }
 
 static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
@@ -425,7 +465,7 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
 {
     cr_loss_config loss = loss_config(t->a->config);
     const float *lr, *counts;
-    int64_t num_minis, is_on_policy = 0, skipped = 0;
+    int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0, skipped = 0;
     double norms = 0;
     samples s;
     step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
@@ -435,19 +475,20 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
     CR_TRY_GOTO(out, get_floats(command, "lr", (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, get_floats(command, "counts", 5 * (size_t)num_minis, &counts, err));
     if (!is_sft) {
-        CR_TRY_GOTO(out, cr_record_get_int(command, "on_policy", &is_on_policy, err));
+        CR_TRY_GOTO(out, cr_record_get_int(command, "old_from", &old_from, err));
+        CR_TRY_GOTO(out, cr_record_get_int(command, "is_again", &is_again, err));
         CR_TRY_GOTO(out, get_floats(command, "infer", s.num_tokens, &s.infer, err));
         CR_TRY_GOTO(out, get_floats(command, "advantages", s.num_tokens, &s.advantages, err));
         CR_TRY_GOTO(out, get_floats(command, "mask", s.num_tokens, &s.mask, err));
         CR_TRY_GOTO(out, get_floats(command, "final", s.num_tokens, &s.final, err));
         CR_TRY_GOTO(out, get_floats(command, "scores", s.num, &s.scores, err));
         CR_TRY_GOTO(out, get_floats(command, "weights", s.num, &s.weights, err));
-        if (cr_record_has(command, "old"))
+        if (old_from == CR_OLD_COMPUTED)
             CR_TRY_GOTO(out, get_floats(command, "old", s.num_tokens, &s.old, err));
         if (cr_record_has(command, "ref"))
             CR_TRY_GOTO(out, get_floats(command, "ref", s.num_tokens, &s.ref, err));
     }
-    p.is_on_policy = is_on_policy != 0;
+    p.old_from = (cr_old_log_probs)old_from;
     for (int64_t m = 0; m < num_minis; m++) {
         cr_update result;
         const float *c = counts + 5 * m;
@@ -456,12 +497,19 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
                                   .tokens = c[2],
                                   .samples = c[3],
                                   .width = c[4]};
-        CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], &result, err));
+        p.is_first = m == 0 && !is_again && !is_sft && old_from != CR_OLD_COMPUTED;
+        CR_TRY_GOTO(out, update(&p, &s, (int32_t)m, lr[m], &result, err));
         skipped += result.is_skipped;
         norms += result.grad_norm;
     }
     reply_metrics(reply, &p, norms / (double)(num_minis > 0 ? num_minis : 1), skipped);
+    if (p.old) {
+        cr_record_add(reply, "old", CR_RECORD_FLOAT32, p.old, s.num_tokens);
+        reply->owned = p.old;
+        p.old = NULL;
+    }
 out:
+    cr_free(p.old);
     samples_free(&s);
     return err->status;
 }

@@ -562,6 +562,20 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
                     (long long)c->train.gradient_accumulation_steps);
 }
 
+/* The engine's log-probs are those of a training pass, bit for bit, if both compute with one dtype and
+ * the weights of one version. The pass that ROLL derives is then not run; one that the file asks for
+ * is, and so is one whose result is needed before training. */
+static cr_old_log_probs choose_old_log_probs(const cr_config *c, bool is_asked_for)
+{
+    const cr_algorithm *a = &c->algorithm;
+
+    if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1) return CR_OLD_OF_PASS;
+    if (is_asked_for || a->add_token_level_kl || c->model_update_frequency != 1 ||
+        !c->train.dtype || !c->infer.dtype || strcmp(c->train.dtype, c->infer.dtype) != 0)
+        return CR_OLD_COMPUTED;
+    return CR_OLD_OF_SAMPLER;
+}
+
 static void load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_algorithm *a = &c->algorithm;
@@ -594,6 +608,7 @@ static void load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
         c->enable_old_logprobs_recompute = true;
     if (flag_of(root, "force_disable_old_logprobs_recompute"))
         c->enable_old_logprobs_recompute = false;
+    c->old_log_probs = choose_old_log_probs(c, flag_of(root, "enable_old_logprobs_recompute"));
     set_flag(c, root, "enable_reference", c->enable_reference);
     set_flag(c, root, "enable_old_logprobs_recompute", c->enable_old_logprobs_recompute);
     if (cr_node_get(root, "actor_infer")->kind == CR_NODE_MAP) {

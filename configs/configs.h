@@ -89,6 +89,13 @@ typedef struct cr_algorithm {
     bool max_len_mask, difficulty_mask, error_max_len_clip, has_target_kl;
 } cr_algorithm;
 
+/* Where the log-probs before the updates of a step come from. */
+typedef enum cr_old_log_probs {
+    CR_OLD_OF_PASS,    /* each update's own first pass: one update a step, or recompute disabled */
+    CR_OLD_OF_SAMPLER, /* the sampler's, when the first update finds them equal to its own */
+    CR_OLD_COMPUTED    /* a pass over the whole batch before training */
+} cr_old_log_probs;
+
 typedef enum cr_pipeline { CR_PIPELINE_RLVR, CR_PIPELINE_SFT } cr_pipeline;
 
 typedef struct cr_config {
@@ -99,7 +106,8 @@ typedef struct cr_config {
     char *resume; /* NULL: no; "": the newest; else a path */
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t model_update_frequency;
-    bool enable_reference, enable_old_logprobs_recompute;
+    bool enable_reference, enable_old_logprobs_recompute; /* the latter as ROLL derives it */
+    cr_old_log_probs old_log_probs;
     char *prompt_key, *response_key, *query_key, *system_key, *global_template;
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, validation;
