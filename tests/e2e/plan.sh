@@ -44,6 +44,7 @@ response_length: 48
 init_kl_coef: 0.1
 adv_estimator: grpo
 ppo_epochs: 2
+enable_old_logprobs_recompute: true
 actor_train:
   model_args: {dtype: bf16}
   training_args: {learning_rate: 1.0e-5, per_device_train_batch_size: 2, gradient_accumulation_steps: 4}
@@ -153,6 +154,11 @@ near(f["peak_bytes"]["values"], 2 * all / 4)
 equal(f["step"]["reduce_scatter"]["num"], 0)
 equal(p["device_peak_bytes"], sum(x["peak_bytes"]["total"] for x in p["roles"]))
 assert len(p["not_available"]) == 1 and "LLMJudge" in p["not_available"][0], p["not_available"]' "$dir/rlvr.yaml"
+
+# the sampler's log-probs are the old ones, unless the file asks for a pass
+plan 'equal(p["batch"]["log_prob_forwards"], 0)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false
+plan 'equal(p["batch"]["log_prob_forwards"], 4)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false \
+    actor_infer.model_args.dtype=fp32
 
 # the largest micro-batch: its plan fits, the next one does not
 size=2MiB
