@@ -23,7 +23,7 @@ double cr_learning_rate(cr_schedule kind, double lr, int64_t warmup, int64_t ste
     case CR_LR_COSINE_WITH_RESTARTS:
         return q >= 1 ? 0 : lr * fmax(0, 0.5 * (1 + cos(M_PI * fmod(q, 1))));
     case CR_LR_POLYNOMIAL:
-        return k > steps ? last : (lr - last) * (1 - (t - w) / (T - w)) + last;
+        return k > steps ? last : (lr - last) * (1 - q) + last;
     case CR_LR_INVERSE_SQRT: {
         double s = warmup ? w : 10000;
         return lr / sqrt((t + s - w) / s);

@@ -68,7 +68,6 @@ static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
     int64_t mine = (num - next + ranks - 1) / ranks, most;
     cut_batch *x = CR_NEW(cut_batch);
     cut_loss l = {c, x, r, 0};
-    double norm;
 
     for (int s = 0; s < NUM_SEQS; s++)
         l.total += cut_num_labels(c, s);
@@ -78,11 +77,12 @@ static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
         for (int k = 0; k < c->micro && next < num; k++, next += ranks)
             for (int s = next * pack; s < (next + 1) * pack && s < NUM_SEQS; s++)
                 cut_append(c, x, s);
-        OK(cr_fsdp_backward(f, x->b.num_seqs ? &x->b : NULL, cut_loss_fn, &l, &err));
+        OK(cr_fsdp_backward(f, x->b.num_seqs ? &x->b : NULL, c->loss ? c->loss : cut_loss_fn, &l,
+                            &err));
     }
     cr_free(x);
     OK(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &r->loss, 1, &err));
-    OK(cr_fsdp_visit_grads(f, cut_keep, r, &norm, &err));
+    OK(cr_fsdp_visit_grads(f, cut_keep, r, &r->norm, &err));
 }
 
 /* first: world rank of the cut's first rank. */

@@ -11,7 +11,13 @@
 
 #define OK(expr) CR_CHECK((expr) == CR_OK, "%s", err.msg)
 
-enum { NUM_SEQS = 9, MAX_LEN = 19, VOCAB = 61, MAX_LABELS = NUM_SEQS * MAX_LEN };
+enum {
+    NUM_SEQS = 9,
+    MAX_LEN = 19,
+    VOCAB = 61,
+    MAX_LABELS = NUM_SEQS * MAX_LEN,
+    MAX_ROWS = 2 * MAX_LABELS /* with padding */
+};
 
 static cr_err err;
 static cr_world *world;
@@ -27,8 +33,12 @@ typedef struct cut {
     cr_reshard reshard;
     cr_dtype dtype;
     int num_tiles;
-    int shortest;  /* sequence */
-    int ep, efsdp; /* expert axes; ep 0, 1: none */
+    int shortest;            /* sequence */
+    int start;               /* position of the first token */
+    int pad_left, pad_right; /* tokens around each sequence that nobody asks for */
+    bool is_one_token;       /* a sequence repeats one token: all its rows have one route */
+    cr_loss_fn loss;         /* of a cut_loss; NULL: cut_loss_fn */
+    int ep, efsdp;           /* expert axes; ep 0, 1: none */
     bool is_moe, is_tied, is_offloaded, is_reduced_once;
     cr_wrap_policy wrap;
 } cut;
@@ -37,7 +47,7 @@ typedef struct cut_result {
     const cr_model *model; /* while it runs */
     float *grad;           /* all parameters one after another; on rank 0 of the cut */
     size_t num_grad;
-    double loss;                                     /* of all ranks */
+    double loss, norm;                               /* of all ranks */
     float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was told; else NaN */
     cr_fsdp_stats stats;
 } cut_result;
@@ -69,8 +79,8 @@ static cr_model *cut_model(const cut *c)
 }
 
 typedef struct cut_batch {
-    int32_t ids[MAX_LABELS], positions[MAX_LABELS], labels[MAX_LABELS], cu[NUM_SEQS + 1];
-    int first_label[NUM_SEQS]; /* of each sequence of the batch, among all of the data */
+    int32_t ids[MAX_ROWS], positions[MAX_ROWS], labels[MAX_ROWS], cu[2 * NUM_SEQS + 1];
+    int first_label[2 * NUM_SEQS]; /* of each sequence of the batch, among all of the data */
     cr_batch b;
 } cut_batch;
 
@@ -90,24 +100,40 @@ static int cut_num_labels(const cut *c, int seq)
     return num > 2 ? num - 2 : 0;
 }
 
+static void cut_row(cut_batch *x, int id, int position)
+{
+    x->ids[x->b.num_tokens] = id;
+    x->positions[x->b.num_tokens] = position;
+    x->labels[x->b.num_tokens++] = -1;
+}
+
+static void cut_end_sequence(cut_batch *x, int label)
+{
+    x->first_label[x->b.num_seqs++] = label;
+    x->cu[x->b.num_seqs] = (int32_t)x->b.num_tokens;
+    x->cu[0] = 0;
+    x->b = (cr_batch){x->ids, x->positions, x->labels, x->cu, x->b.num_tokens, x->b.num_seqs};
+}
+
+/* Padding on the left is a sequence of its own; on the right nothing before it sees it. */
 static void cut_append(const cut *c, cut_batch *x, int seq)
 {
-    int num = cut_length(c, seq), n = (int)x->b.num_tokens, label = 0;
+    int num = cut_length(c, seq), label = 0;
     uint32_t w[4];
 
     for (int s = 0; s < seq; s++)
         label += cut_num_labels(c, s);
+    for (int t = 0; t < c->pad_left; t++)
+        cut_row(x, 0, 0);
+    if (c->pad_left) cut_end_sequence(x, label);
     for (int t = 0; t < num; t++) {
-        cr_rng_philox(7, CR_RNG_TEST, 1, (uint64_t)(seq * 1000 + t), w);
-        x->ids[n + t] = (int32_t)(w[0] % VOCAB);
-        x->positions[n + t] = t;
-        x->labels[n + t] = -1;
-        if (t > 1) x->labels[n + t - 1] = x->ids[n + t];
+        cr_rng_philox(7, CR_RNG_TEST, 1, (uint64_t)(seq * 1000 + (c->is_one_token ? 0 : t)), w);
+        cut_row(x, (int)(w[0] % VOCAB), c->start + t);
+        if (t > 1) x->labels[x->b.num_tokens - 2] = (int)(w[0] % VOCAB);
     }
-    x->first_label[x->b.num_seqs] = label;
-    x->cu[0] = 0;
-    x->cu[x->b.num_seqs + 1] = n + num;
-    x->b = (cr_batch){x->ids, x->positions, x->labels, x->cu, n + num, x->b.num_seqs + 1};
+    for (int t = 0; t < c->pad_right; t++)
+        cut_row(x, 0, c->start + num + t);
+    cut_end_sequence(x, label);
 }
 
 #endif

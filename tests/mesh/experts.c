@@ -51,6 +51,36 @@ static void c31_gathers_are_those_of_own_experts(void)
     cr_free(all.grad);
 }
 
+/* Every row of a rank has one route: of 4 ranks with 2 experts each at most 2 are sent something, and
+ * at least 6 of 8 experts are empty for it. */
+static void c31_nothing_for_a_peer(void)
+{
+    cut c = {.ranks = 1,
+             .ulysses = 1,
+             .micro = 1,
+             .heads = 4,
+             .kv_heads = 2,
+             .shortest = 4,
+             .is_moe = true,
+             .is_one_token = true,
+             .wrap = {.expert_classes = of_experts, .num_expert_classes = 1}};
+    cut_result one = cut_run(&c, 0), got;
+
+    c.ranks = 4;
+    for (int ep = 2; ep <= 4; ep += 2)
+        for (int efsdp = 1; efsdp <= 4 / ep; efsdp++) {
+            c.ep = ep;
+            c.efsdp = efsdp;
+            got = cut_run(&c, 0);
+            if (me == 0)
+                CR_CHECK(cut_distance(&got, &one) <= 1e-6 &&
+                             fabs(got.norm - one.norm) <= 1e-6 * one.norm,
+                         "ep %d x %d: gradient off by %.3g", ep, efsdp, cut_distance(&got, &one));
+            cr_free(got.grad);
+        }
+    cr_free(one.grad);
+}
+
 static void wrong_numbers_are_sentences(void)
 {
     cr_mesh_shape shape;
@@ -79,6 +109,7 @@ int main(void)
     me = cr_world_rank(world);
     OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
     c31_gathers_are_those_of_own_experts();
+    c31_nothing_for_a_peer();
     wrong_numbers_are_sentences();
     cr_group_destroy(everyone);
     cr_world_close(world);

@@ -31,6 +31,7 @@ static void check(cut c, double allowed)
     alone.fsdp = 0;
     alone.micro = NUM_SEQS;
     alone.is_recomputed = false;
+    alone.pad_left = alone.pad_right = 0;
     want = cut_run(&alone, me);
     got = cut_run(&c, 0);
     if (me < c.ranks) check_bits(&got, &want, what);
@@ -46,7 +47,26 @@ static void check(cut c, double allowed)
     OK(cr_barrier(everyone, what, &err));
 }
 
-static void test_gradients(void)
+/* Left and right padding, packing, positions from 1: the rows that count have the bits of one rank
+ * without padding, wherever the cut between ranks falls. */
+static void test_c37_c38_padding_and_positions(void)
+{
+    const cut usual = {
+        .ranks = 4, .ulysses = 2, .micro = 3, .heads = 4, .kv_heads = 2, .shortest = 3};
+
+    for (int size = 2; size <= 4; size += 2)
+        for (int way = 0; way < 4; way++) {
+            cut c = usual;
+            c.ulysses = size;
+            c.pad_left = way == 1 ? 5 : way == 3 ? 3 : 0;
+            c.pad_right = way == 2 ? 7 : way == 3 ? 2 : 0;
+            c.start = way == 0 ? 1 : 0;
+            c.micro = way == 3 ? NUM_SEQS : 2;
+            check(c, 1e-6);
+        }
+}
+
+static void test_c37_gradients(void)
 {
     const cut usual = {
         .ranks = 4, .ulysses = 2, .micro = 3, .heads = 4, .kv_heads = 2, .shortest = 3};
@@ -143,7 +163,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     cr_free(zeros);
 }
 
-static void test_layout(void)
+static void test_c36_layout(void)
 {
     for (int size = 2; size <= 4; size += 2)
         for (int kv = 1; kv <= 8; kv *= 2)
@@ -177,8 +197,9 @@ int main(void)
     OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
     expect_heads_error(6, 2, "M4");
     expect_heads_error(12, 3, "M5");
-    test_layout();
-    test_gradients();
+    test_c36_layout();
+    test_c37_gradients();
+    test_c37_c38_padding_and_positions();
     cr_group_destroy(everyone);
     cr_world_close(world);
     return 0;

@@ -3,6 +3,7 @@
  * or on threads. Inputs are rounded to the dtype first, so the tolerance is that of one rounded
  * output plus float32 sums. CROLL_CPU chooses the instruction set. Not covered: speed, AMX.
  */
+#include "base/json.h"
 #include "base/rng.h"
 #include "kernels/attention.h"
 #include "tests/check_near.h"
@@ -451,10 +452,10 @@ static void cache_gives_the_bits_of_a_packed_forward(void **state)
     }
 }
 
-static void head_and_its_gradient(void **state)
+static void c35_head_and_its_gradient(void **state)
 {
     static const int64_t shape[][3] = {
-        {3, 16, 7}, {100, 24, 512}, {7, 33, 1300}, {3, 8, 151936}}; /* R, h, V (C35) */
+        {3, 16, 7}, {100, 24, 1000}, {7, 33, 1300}, {3, 8, 151936}}; /* R, h, V */
 
     (void)state;
     for (size_t s = 0; s < CR_COUNT(shape); s++)
@@ -525,7 +526,7 @@ static void head_and_its_gradient(void **state)
         }
 }
 
-static void adamw_is_torchs(void **state)
+static void c24_adamw_is_torchs(void **state)
 {
     float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0};
     double wp[3] = {1, -2, 0.5}, wm[3] = {0}, wv[3] = {0};
@@ -546,6 +547,12 @@ static void adamw_is_torchs(void **state)
     }
     for (int i = 0; i < 3; i++)
         check_near(p[i], wp[i], 100 * 0x1p-24 * 2); /* 100 updates, each rounds p below 2 once */
+    json_t *all;
+    if (cr_json_read_file("tests/parity/formulas.json", &all, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0; i < 3; i++) /* torch.optim.AdamW of the same gradients */
+        check_near(p[i], json_number_value(json_array_get(json_object_get(all, "adamw"), i)), 1e-6);
+    json_decref(all);
 }
 
 static void threads_change_nothing(void **state)
@@ -606,8 +613,8 @@ int main(void)
         cmocka_unit_test(rope_turns_and_turns_back),
         cmocka_unit_test(attention_and_its_gradient),
         cmocka_unit_test(cache_gives_the_bits_of_a_packed_forward),
-        cmocka_unit_test(head_and_its_gradient),
-        cmocka_unit_test(adamw_is_torchs),
+        cmocka_unit_test(c35_head_and_its_gradient),
+        cmocka_unit_test(c24_adamw_is_torchs),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(a_stack_gives_back_what_it_took),
     };

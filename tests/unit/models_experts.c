@@ -5,6 +5,7 @@
  * idle experts called or not); hooks; checkpoints with stacked experts. Not covered: Transformers itself
  * and generation (the acceptance checks do that), accuracy in bf16 (only its bitwise promises).
  */
+#include "base/json.h"
 #include "base/rng.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
@@ -266,6 +267,43 @@ static void c33_gradients_equal_differences(void **state)
     }
 }
 
+/* Rows of x are those of the unit matrix, so the gate's weights are the router's logits, transposed, and
+ * its gradient is that of the logits. Transformers' numbers are float32 of about 2 and 0.01. */
+static void c33_auxiliary_loss_is_transformers(void **state)
+{
+    static bench b;
+    json_t *all, *aux;
+    cr_err err = {0};
+
+    (void)state;
+    if (cr_json_read_file("tests/parity/formulas.json", &all, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    aux = json_object_get(all, "aux_loss");
+    open_bench(&b, configs[1], CR_F32);
+    b.batch.num_tokens = H;
+    b.model->aux_weight = 1;
+    memset(b.c, 0, sizeof b.c);
+    for (int i = 0; i < H * H; i++)
+        b.x[i] = i / H == i % H;
+    for (int layer = 0; layer < 2; layer++) {
+        float *gate = (float *)(uintptr_t)b.block[layer]->children[0]->params[0].weight.data;
+        json_t *logits = json_array_get(json_object_get(aux, "logits"), (size_t)layer);
+        for (int i = 0; i < H * 5; i++)
+            gate[i % 5 * H + i / 5] = (float)json_number_value(json_array_get(logits, (size_t)i));
+    }
+    run_blocks(&b);
+    check_near(cr_model_aux_loss(b.model), json_number_value(json_object_get(aux, "loss")), 1e-6);
+    for (int layer = 0; layer < 2; layer++) {
+        const float *grad = b.block[layer]->children[0]->params[0].grad;
+        json_t *want = json_array_get(json_object_get(aux, "grads"), (size_t)layer);
+        for (int i = 0; i < H * 5; i++)
+            check_near(grad[i % 5 * H + i / 5], json_number_value(json_array_get(want, (size_t)i)),
+                       1e-7);
+    }
+    json_decref(all);
+    close_bench(&b);
+}
+
 /* ---- what must hold bit for bit ---- */
 
 static void rows_do_not_depend_on_company(void **state)
@@ -412,6 +450,33 @@ static cr_status on_after(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
     return CR_OK;
 }
 
+/* AdamW without a gradient only takes its part of the weight. */
+static void check_only_decays(const bench *b, const cr_param *p)
+{
+    float w[M * H], m[M * H] = {0}, v[M * H] = {0};
+    cr_adamw_args a = {.param = w,
+                       .m = m,
+                       .v = v,
+                       .grad = p->grad,
+                       .num = (size_t)p->num_elems,
+                       .lr = 1e-2,
+                       .beta1 = 0.9,
+                       .beta2 = 0.95,
+                       .eps = 1e-8,
+                       .weight_decay = 0.1,
+                       .grad_scale = 1,
+                       .t = 1};
+    cr_err err = {0};
+
+    memcpy(w, p->weight.data, a.num * sizeof *w);
+    assert_int_equal(cr_adamw(b->dev, &a, &err), CR_OK);
+    for (size_t e = 0; e < a.num; e++) {
+        float before = ((const float *)p->weight.data)[e];
+        if (isfinite(before)) check_near(w[e], before * (1 - 1e-3), 0x1p-23 * fabsf(before));
+        assert_true(m[e] == 0 && v[e] == 0);
+    }
+}
+
 /* The router sends every token to experts 1 and 3 of 5 (its other rows are zero, x has one sign); expert 0
  * is no number, and nobody sees it. */
 static void c30_idle_experts_are_called_and_harmless(void **state)
@@ -448,6 +513,7 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
                 sum += fabs(p->grad[e]);
             assert_true(strstr(p->name, "experts.1.") || strstr(p->name, "experts.3.") ? sum > 0
                                                                                        : sum == 0);
+            if (sum == 0) check_only_decays(&b, p);
         }
     }
     close_bench(&b);
@@ -540,6 +606,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(c32_forward_equals_double),
         cmocka_unit_test(c33_gradients_equal_differences),
+        cmocka_unit_test(c33_auxiliary_loss_is_transformers),
         cmocka_unit_test(rows_do_not_depend_on_company),
         cmocka_unit_test(recompute_and_idle_experts_change_no_bit),
         cmocka_unit_test(freezing_changes_no_bit),

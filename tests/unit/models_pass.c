@@ -87,7 +87,8 @@ typedef struct data {
     cr_batch batch;
 } data;
 
-static void add_sequence(data *d, int length, int salt)
+/* Positions count from `start`. */
+static void add_sequence_at(data *d, int length, int salt, int start)
 {
     int64_t at = d->batch.num_tokens;
 
@@ -95,7 +96,7 @@ static void add_sequence(data *d, int length, int salt)
         uint32_t w[4];
         cr_rng_philox(5, CR_RNG_TEST, (uint64_t)salt, (uint64_t)t, w);
         d->ids[at + t] = (int32_t)(w[0] % 70);
-        d->positions[at + t] = t;
+        d->positions[at + t] = start + t;
         d->labels[at + t] = -1;
         if (t) d->labels[at + t - 1] = w[1] % 5 ? d->ids[at + t] : -1; /* with holes */
     }
@@ -106,6 +107,11 @@ static void add_sequence(data *d, int length, int salt)
     d->batch.positions = d->positions;
     d->batch.labels = d->labels;
     d->batch.cu_seqlens = d->cu;
+}
+
+static void add_sequence(data *d, int length, int salt)
+{
+    add_sequence_at(d, length, salt, 0);
 }
 
 static int num_labels(const data *d)
@@ -363,6 +369,36 @@ static void forward_equals_double(void **state)
         for (int i = 0; i < num_labels(&d); i++) {
             check_near(lp[i], want_lp[i], 2e-5);
             check_near(ent[i], want_ent[i], 2e-5);
+        }
+        slow_close(&s);
+        bench_close(&b);
+    }
+}
+
+/* Each sequence says where its positions start: rotary embedding reads them, not the place in the
+ * batch. Distances are the same as from 0, so the outcome is, to the rounding of larger angles. */
+static void c38_positions_start_anywhere(void **state)
+{
+    static const int starts[] = {0, 1, 7, 50};
+
+    (void)state;
+    for (size_t f = 0; f < CR_COUNT(families); f++) {
+        bench b = bench_open(families[f], CR_F32);
+        slow s = slow_open(b.model);
+        float lp[2][MAX_TOKENS], ent[MAX_TOKENS];
+        double want_lp[MAX_TOKENS], want_ent[MAX_TOKENS];
+        for (int moved = 0; moved < 2; moved++) {
+            data d = {0};
+            cr_pass p;
+            for (int i = 0; i < 4; i++)
+                add_sequence_at(&d, 6 + 5 * i, i, moved ? starts[i] : 0);
+            p = make_pass(&b, &d, NOTHING);
+            forward(&b, &p, lp[moved], ent);
+            slow_forward(&s, &d, want_lp, want_ent);
+            for (int i = 0; i < num_labels(&d); i++) {
+                check_near(lp[moved][i], want_lp[i], 2e-5);
+                check_near(lp[moved][i], lp[0][i], 5e-5);
+            }
         }
         slow_close(&s);
         bench_close(&b);
@@ -728,6 +764,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_equals_double),
+        cmocka_unit_test(c38_positions_start_anywhere),
         cmocka_unit_test(gradients_equal_differences),
         cmocka_unit_test(packing_changes_no_bit),
         cmocka_unit_test(recompute_changes_no_bit),

@@ -147,7 +147,7 @@ static void check_equal(int64_t tokens, int64_t tiles, bool is_dx_wanted, bool i
     bench_close(b);
 }
 
-static void tiles_change_nothing(void **state)
+static void c34_tiles_change_nothing(void **state)
 {
     static const int64_t tokens[] = {1, 3, 5, 64}, tiles[] = {1, 3, 4, 8};
 
@@ -162,7 +162,7 @@ static void tiles_change_nothing(void **state)
 
 /* Nothing on the tape; on scratch gate, up, h of one tile, and dh on the way back. The layer above
  * has x and dx. fsdp2.md's bounds are 3 and 7 T/n I e. */
-static void memory_is_that_of_one_tile(void **state)
+static void c34_memory_is_that_of_one_tile(void **state)
 {
     (void)state;
     for (int type = 0; type < 2; type++)
@@ -183,7 +183,7 @@ static void memory_is_that_of_one_tile(void **state)
         }
 }
 
-static void hooks_see_each_weight_once(void **state)
+static void c34_hooks_see_each_weight_once(void **state)
 {
     bench *b = bench_open(CR_F32, 64);
 
@@ -198,9 +198,9 @@ static void hooks_see_each_weight_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiles_change_nothing),
-        cmocka_unit_test(memory_is_that_of_one_tile),
-        cmocka_unit_test(hooks_see_each_weight_once),
+        cmocka_unit_test(c34_tiles_change_nothing),
+        cmocka_unit_test(c34_memory_is_that_of_one_tile),
+        cmocka_unit_test(c34_hooks_see_each_weight_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* rl_advantage.c -- sample masks, normalisation, KL, advantages and the KL controller against their
  * definitions as sums (no recursions, no running values), and what must not depend on the batch.
- * Not covered: losses (rl_loss.c); schedules, which acceptance compares with Transformers.
+ * Not covered: losses (rl_loss.c); schedules (rl_schedules.c).
  */
 #include "rl/rl.h"
 #include "tests/check_near.h"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# experts.sh -- experts as units of their own on 2 ranks whose tokens go to different experts (C29).
+# c29_experts.sh -- experts as units of their own on 2 ranks whose tokens go to different experts (C29).
 # A line that repeats one token has one route, and rank r gets line r. Token 0 against the tokens 1 to 6:
 # with apply_expert_patch every run gives the gradient of one rank; without it a run ends well where both
 # ranks choose the same expert, and stops with exit code 3 and both ranks and units where they do not.
