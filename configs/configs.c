@@ -190,6 +190,33 @@ static void bind_reshard(const cr_node *n, cr_worker_config *w, cr_diagnostics *
                     "U8: reshard_after_forward is true, false, null or a number of ranks from 1");
 }
 
+/* The rest of PyTorch's mixed precision policy, as far as it has a meaning here. */
+static void check_precision(const cr_node *config, cr_diagnostics *d)
+{
+    static const struct {
+        const char *key, *why;
+    } fixed[] = {
+        {"output_dtype", "log-probs, entropies, values and logits leave the model in fp32, and a "
+                         "unit hands the next one param_dtype"},
+        {"buffer_dtype", "the only buffers are rotary tables, computed in fp32"},
+    };
+    const cr_node *cast = cr_node_get(config, "cast_forward_inputs");
+
+    for (size_t i = 0; i < CR_COUNT(fixed); i++) {
+        char *name = text_of(config, fixed[i].key);
+        const char *dtype = short_dtype(name);
+        if (dtype && strcmp(dtype, "fp32") != 0)
+            cr_diagnose(d, CR_ERROR, cr_node_get(config, fixed[i].key)->place,
+                        "%s: %s is not available: %s (leave the key out)", fixed[i].key, dtype,
+                        fixed[i].why);
+        cr_free(name);
+    }
+    if (cast && cast->kind == CR_NODE_BOOL)
+        cr_diagnose(d, CR_NOTE, cast->place,
+                    "cast_forward_inputs: true and false are the same: what enters a unit is in "
+                    "param_dtype already (ids and positions are whole numbers)");
+}
+
 static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, bool is_train,
                        cr_diagnostics *d)
 {
@@ -240,6 +267,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
         cr_free(w->dtype);
         w->dtype = given;
     }
+    check_precision(config, d);
     w->reduce_dtype = dtype_of(config, "reduce_dtype", "fp32", d);
     w->master_dtype = dtype_of(config, "master_dtype", is_train ? "fp32" : w->dtype, d);
     if (is_train && strcmp(w->master_dtype, "fp32") != 0)

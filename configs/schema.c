@@ -318,6 +318,9 @@ const cri_key cri_keys[] = {
     {"fsdp2", "param_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "master_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "reduce_dtype", CRI_DTYPE, "float32", NULL, CRI_HAVE},
+    {"fsdp2", "output_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE}, /* PyTorch's, not ROLL's: */
+    {"fsdp2", "buffer_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE}, /* only fp32, which they are */
+    B("fsdp2", "cast_forward_inputs", NULL),
     {"fsdp2", "reshard_after_forward", CRI_ANY, NULL, NULL, CRI_HAVE}, /* true, false, a number */
     B("fsdp2", "offload_policy", "false"),
     B("fsdp2", "reduce_scatter_during_grad_accumulation", "true"),

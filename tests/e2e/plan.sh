@@ -185,6 +185,36 @@ grep -Eq '^    backward +\|M+G+O+U+R+T+S?' "$dir/out" || fail "no timeline: $(ca
 sft 'assert any("the root keeps" in w for w in r["warnings"]), r["warnings"]' \
     "$config.wrap_policy={wrap_embeddings: false, transformer_layer_cls_to_wrap: [Qwen3Model]}"
 
+# policies from the YAML: the tree's units, and names that match nothing
+tree() { # number of units, a line of the tree, then the policy
+    "$CROLL" plan "$dir/sft.yaml" --tree "$config.wrap_policy=$3" > "$dir/out" 2> "$dir/err" || fail "$3"
+    grep -q "^$1 units on 4 shards: 158240 elements" "$dir/out" || fail "$3: no $1 units: $(cat "$dir/out")"
+    grep -qF "$2" "$dir/out" || fail "$3: $(cat "$dir/out")"
+}
+tree 5 '3 x FSDP[Qwen3DecoderLayer] 3 units from #2' '{}'
+tree 7 '(mlp): FSDP[Qwen3MLP] 3 units from #2' '{transformer_layer_cls_to_wrap: [Qwen3Attention, Qwen3MLP], nested: true}'
+tree 5 '(norm): FSDP[Qwen3RMSNorm] unit #4' '{modules: [model.layers.*.mlp, model.norm]}'
+tree 6 '(lm_head): FSDP[Linear] unit #5' '{min_num_params: 20000}'
+tree 12 '3 x FSDP[Qwen3DecoderLayer] 3 units from #2' \
+    '{transformer_layer_cls_to_wrap: [Qwen3DecoderLayer], min_num_params: 10000, nested: true}'
+says() { # exit code, a part of the message, then keys
+    local code=$1 part=$2
+    shift 2
+    "$CROLL" plan "$dir/sft.yaml" "$@" > "$dir/out" 2> "$dir/err"
+    [ $? = "$code" ] || fail "$*: exit code"
+    grep -qF "$part" "$dir/err" || fail "$*: no word of: $part"
+}
+says 2 'no module has the class Qwen3Layer (there are Qwen3Model' \
+    "$config.wrap_policy={transformer_layer_cls_to_wrap: [Qwen3Layer]}"
+says 2 'no module has 20000000 elements' "$config.wrap_policy={min_num_params: 20000000}"
+says 0 'output_dtype: bf16 is not available: log-probs' $config.output_dtype=bf16
+says 0 'buffer_dtype: fp16 is not available' $config.buffer_dtype=fp16
+says 0 'cast_forward_inputs: true and false are the same' $config.cast_forward_inputs=false
+"$CROLL" config "$dir/sft.yaml" $config.output_dtype=bf16 > "$dir/out" 2> "$dir/err"
+[ $? = 2 ] || fail "output_dtype: bf16 is accepted"
+"$CROLL" config "$dir/sft.yaml" $config.output_dtype=fp32 $config.buffer_dtype=float32 \
+    > "$dir/out" 2> "$dir/err" || fail "output_dtype: fp32"
+
 "$CROLL" plan "$dir/sft.yaml" --memory 80furlongs > "$dir/out" 2> "$dir/err"
 [ $? = 2 ] || fail "a size of furlongs is exit 2"
 "$CROLL" plan "$dir/sft.yaml" pretrain="$dir/none" > "$dir/out" 2> "$dir/err"

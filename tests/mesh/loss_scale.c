@@ -102,22 +102,21 @@ static void test_c25_gradient_is_that_of_one_process(cr_loss_fn loss)
     cut_result one = cut_run(&c, 0), got;
 
     for (int D = 1; D <= 4; D *= 2)
-        for (int P = 1; P <= 2; P++)
-            for (int micro = 1; micro <= 2; micro++) {
-                c.ranks = D * P;
-                c.ulysses = P;
-                c.micro = micro;
-                got = cut_run(&c, 0);
-                if (me == 0) {
-                    double far = cut_distance(&got, &one);
-                    CR_CHECK(far <= 1e-6 && fabs(got.norm - one.norm) <= 1e-6 * one.norm &&
-                                 fabs(got.loss - one.loss) <= 1e-6 * fabs(one.loss),
-                             "D %d, P %d, micro %d, agg %d: gradient off by %.3g, loss %.9g, %.9g",
-                             D, P, micro, (int)agg, far, got.loss, one.loss);
-                }
-                cr_free(got.grad);
-                OK(cr_barrier(everyone, "plan", &err));
+        for (int P = 1; P <= 2; P++) {
+            c.ranks = D * P;
+            c.ulysses = P;
+            c.micro = (D + (int)agg) % 2 + 1;
+            got = cut_run(&c, 0);
+            if (me == 0) {
+                double far = cut_distance(&got, &one);
+                CR_CHECK(far <= 1e-6 && fabs(got.norm - one.norm) <= 1e-6 * one.norm &&
+                             fabs(got.loss - one.loss) <= 1e-6 * fabs(one.loss),
+                         "D %d, P %d, micro %d, agg %d: gradient off by %.3g, loss %.9g, %.9g", D,
+                         P, c.micro, (int)agg, far, got.loss, one.loss);
             }
+            cr_free(got.grad);
+            OK(cr_barrier(everyone, "plan", &err));
+        }
     cr_free(one.grad);
 }
 

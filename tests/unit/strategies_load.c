@@ -157,9 +157,78 @@ static void c3_c41_c42_each_rank_its_own(void **state)
     cr_model_free(model);
 }
 
+/* ---- C4 ---- */
+
+/* A parameter is no matrix to a flat: its elements lie one after another and are cut where a shard ends,
+ * so there is no dimension to choose and nothing that could be uneven. */
+static const int64_t shapes[][4] = {{32, 16}, {6, 4},    {16, 15}, {7, 15},  {17, 8}, {5},
+                                    {1},      {3, 5, 7}, {1, 129}, {129, 1}, {2, 3}};
+
+static void c4_any_shape_round_trips(void **state)
+{
+    cr_param params[CR_COUNT(shapes)] = {0}, *list[CR_COUNT(shapes)];
+    char no_name[] = "", part_name[] = "part", param_name[] = "p";
+    cr_module root = {.name = no_name, .cls = "Model", .layer = -1},
+              part = {.name = part_name, .cls = "Part", .parent = &root, .layer = -1},
+              *children[] = {&part};
+    const char *const classes[] = {"Part"};
+    cr_wrap_policy policy = {.classes = classes, .num_classes = 1, .is_nested = true};
+    cr_model model = {.root = &root, .params = list, .num_params = CR_COUNT(shapes)};
+
+    (void)state;
+    root.model = part.model = &model;
+    root.children = children;
+    root.num_children = 1;
+    part.params = params;
+    part.num_params = CR_COUNT(shapes);
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        cr_param *p = list[i] = &params[i];
+        p->name = param_name;
+        p->num_elems = 1;
+        for (int d = 0; d < 4 && shapes[i][d]; d++) {
+            p->shape[p->num_dims++] = shapes[i][d];
+            p->num_elems *= shapes[i][d];
+        }
+    }
+    for (int kind = 0; kind < 2; kind++) /* trained, frozen */
+        for (int num_ranks = 1; num_ranks <= 13; num_ranks++) {
+            cr_units units;
+            cr_err err = {0};
+            for (size_t i = 0; i < CR_COUNT(shapes); i++)
+                params[i].is_trainable = kind == 0;
+            assert_int_equal(cr_units_build(&model, &policy, num_ranks, &units, &err), CR_OK);
+            const cr_flat *flat = kind ? &units.unit[1].frozen : &units.unit[1].trained;
+            uint32_t *gathered = CR_NEW_ARRAY(uint32_t, flat->padded_elems);
+            int64_t num = 0;
+            assert_int_equal(flat->shard_elems * num_ranks, flat->padded_elems);
+            for (int r = 0; r < num_ranks; r++) { /* shards next to each other: an all-gather */
+                uint32_t *shard = gathered + r * flat->shard_elems;
+                for (size_t i = 0; i < flat->num_params; i++) {
+                    int64_t begin, end, at;
+                    if (!cri_shard_range(flat, i, r, &begin, &end, &at)) continue;
+                    for (int64_t e = begin; e < end; e++, num++)
+                        shard[at + e - begin] = (uint32_t)(i << 16) + (uint32_t)e + 1;
+                }
+            }
+            for (size_t i = 0; i < flat->num_params; i++) /* a parameter is a view of it */
+                for (int64_t e = 0; e < flat->params[i]->num_elems; e++, num--)
+                    assert_int_equal(gathered[flat->offset[i] + e],
+                                     (uint32_t)(i << 16) + (uint32_t)e + 1);
+            assert_int_equal(num, 0);
+            for (int64_t e = 0; e < flat->padded_elems; e++)
+                num += gathered[e] != 0;
+            for (size_t i = 0; i < flat->num_params; i++)
+                num -= flat->params[i]->num_elems;
+            assert_int_equal(num, 0); /* padding is zero */
+            cr_free(gathered);
+            cr_units_free(&units);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(c4_any_shape_round_trips),
         cmocka_unit_test(c3_c41_c42_each_rank_its_own),
     };
 
