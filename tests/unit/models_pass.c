@@ -385,19 +385,21 @@ static void c38_positions_start_anywhere(void **state)
     for (size_t f = 0; f < CR_COUNT(families); f++) {
         bench b = bench_open(families[f], CR_F32);
         slow s = slow_open(b.model);
-        float lp[2][MAX_TOKENS], ent[MAX_TOKENS];
+        float lp[3][MAX_TOKENS], ent[MAX_TOKENS];
         double want_lp[MAX_TOKENS], want_ent[MAX_TOKENS];
-        for (int moved = 0; moved < 2; moved++) {
+        for (int moved = 0; moved < 3; moved++) {
             data d = {0};
             cr_pass p;
             for (int i = 0; i < 4; i++)
                 add_sequence_at(&d, 6 + 5 * i, i, moved ? starts[i] : 0);
+            for (int t = 0; t < d.batch.num_tokens && moved == 2; t++)
+                d.positions[t] = 2 * d.positions[t] + t % 2; /* holes: only the reference knows */
             p = make_pass(&b, &d, NOTHING);
             forward(&b, &p, lp[moved], ent);
             slow_forward(&s, &d, want_lp, want_ent);
             for (int i = 0; i < num_labels(&d); i++) {
                 check_near(lp[moved][i], want_lp[i], 2e-5);
-                check_near(lp[moved][i], lp[0][i], 5e-5);
+                if (moved == 1) check_near(lp[1][i], lp[0][i], 5e-5);
             }
         }
         slow_close(&s);

@@ -164,7 +164,7 @@ static void c3_c41_c42_each_rank_its_own(void **state)
 static const int64_t shapes[][4] = {{32, 16}, {6, 4},    {16, 15}, {7, 15},  {17, 8}, {5},
                                     {1},      {3, 5, 7}, {1, 129}, {129, 1}, {2, 3}};
 
-static void c4_any_shape_round_trips(void **state)
+static void c3_c4_any_shape_round_trips(void **state)
 {
     cr_param params[CR_COUNT(shapes)] = {0}, *list[CR_COUNT(shapes)];
     char no_name[] = "", part_name[] = "part", param_name[] = "p";
@@ -228,7 +228,7 @@ static void c4_any_shape_round_trips(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(c4_any_shape_round_trips),
+        cmocka_unit_test(c3_c4_any_shape_round_trips),
         cmocka_unit_test(c3_c41_c42_each_rank_its_own),
     };
 
