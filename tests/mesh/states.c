@@ -1,5 +1,5 @@
 /* states.c -- a unit's state and dtypes while it runs: what is gathered before and after each module of
- * each phase, under every way to reshard (C7, the table of fsdp2.md 2.3), the dtype on both sides of
+ * each phase, under every way to reshard (C7, the table of fsdp2.md 2.3), the next unit gathered ahead (C9), the dtype on both sides of
  * every boundary (C11), what is kept of frozen parameters, one norm on all ranks (C21), float16 on
  * numbers of ranks that do not divide (C13).
  * Not covered: numbers and traffic of these modes (modes.c), devices other than cpu.
@@ -14,6 +14,7 @@ typedef struct probe {
     cr_fsdp *f;
     bool is_with_backward;
     int num_calls[3]; /* of units; forward, recompute, backward */
+    int step, num_ahead;
 } probe;
 
 static probe watch;
@@ -46,6 +47,18 @@ static void check_state(const cri_unit *u, cri_state state, bool is_sliced, cons
                      watch.p->name, when, u->unit->name);
 }
 
+/* C9: before a unit computes, the one that comes next in this pass is on its way. Known from the first
+ * step on. */
+static void check_next(cr_phase phase)
+{
+    const cri_order *o = watch.f->order;
+
+    if (watch.step == 0 || o->at >= o->num) return;
+    CR_CHECK(o->units[o->at]->state != CRI_SHARDED, "%s: phase %d: %s is not gathered ahead",
+             watch.p->name, (int)phase, o->units[o->at]->unit->name);
+    watch.num_ahead++;
+}
+
 static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
 {
     const cri_unit *u = m->unit;
@@ -56,6 +69,7 @@ static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
     if (phase == CR_BACKWARD && strcmp(m->cls, "Embedding") == 0) return CR_OK;
     check_state(u, CRI_UNSHARDED, u->is_sliced, "before");
     check_there(u, phase);
+    check_next(phase);
     return CR_OK;
 }
 
@@ -108,7 +122,7 @@ static void check_output(const float *x, int num)
     CR_CHECK(low != 0, "%s: outputs are rounded", watch.p->name);
 }
 
-static void test_c7_c11_states_and_dtypes(void)
+static void test_c7_c9_c11_states_and_dtypes(void)
 {
     static const char frozen[] = "model.embed_tokens,model.layers.0.self_attn,model.layers.2";
     const plan plans[] = {
@@ -158,6 +172,7 @@ static void test_c7_c11_states_and_dtypes(void)
         check_all(CRI_SHARDED, CRI_SHARDED, "at the start");
         for (int step = 0; step < 2; step++) { /* gathered ahead from the second on */
             watch.is_with_backward = false;
+            watch.step = step;
             OK(cr_fsdp_forward(f, &x->b, &(cr_model_out){log_prob, entropy}, &err));
             check_output(log_prob, labels);
             check_output(entropy, labels);
@@ -169,6 +184,8 @@ static void test_c7_c11_states_and_dtypes(void)
             watch.is_with_backward = false;
             check_all(CRI_SHARDED, CRI_SHARDED, "after an update");
         }
+        CR_CHECK(watch.num_ahead >= (is_never(p) ? 3 : 6), "%s: %d units were gathered ahead",
+                 p->name, watch.num_ahead);
         CR_CHECK(watch.num_calls[CR_FORWARD] > 0 && watch.num_calls[CR_BACKWARD] > 0 &&
                      (watch.num_calls[CR_RECOMPUTE] > 0) == !p->is_recomputed_off,
                  "%s: hooks were not called", p->name);
@@ -242,7 +259,7 @@ static void test_c21_one_norm(void)
 int main(void)
 {
     open_world();
-    test_c7_c11_states_and_dtypes();
+    test_c7_c9_c11_states_and_dtypes();
     test_c13_any_number_of_ranks();
     test_c21_one_norm();
     close_world();
