@@ -1,4 +1,9 @@
-/* checkpoint.c -- see checkpoint.h. */
+/* checkpoint.c -- see checkpoint.h.
+ *
+ * Folders appear and disappear by one rename: what is being written or removed is named *.tmp, and
+ * cr_checkpoint_clean removes what a killed run left of it. A kill between any two calls below leaves
+ * `latest` at a complete checkpoint (tests/unit/actors_checkpoint.c tries every one).
+ */
 #include "actors/checkpoint.h"
 #include "base/json.h"
 
@@ -57,6 +62,8 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
         cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
     else
         closedir(dir);
+    if (num == CR_COUNT(names))
+        cr_fail(err, CR_EIO, "%s: more than %zu files are none of a checkpoint", path, num - 1);
     qsort(names, num, sizeof *names, by_name);
     for (size_t i = 0; i < num; i++) {
         char *name = *inner ? cr_path_join(inner, names[i]) : cr_strdup(names[i]),
@@ -88,6 +95,7 @@ static void sync_folder(const char *path)
 
 cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder, cr_err *err)
 {
+    cr_err ignored = {0};
     char *state;
 
     *folder = cr_asprintf("%s/checkpoint-%lld.tmp", output_dir, (long long)step);
@@ -95,70 +103,148 @@ cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folde
     if (cr_remove_tree(*folder, err) == CR_OK) cr_note(cr_mkdirs(state, err));
     cr_free(state);
     if (err->status == CR_OK) return CR_OK;
+    cr_note(cr_remove_tree(*folder, &ignored));
     cr_free(*folder);
     *folder = NULL;
     return err->status;
 }
 
-/* Remove the oldest ones beyond `keep`; the new one and what it links to are kept last. */
-static void prune(const char *output_dir, int64_t keep)
+/* N of checkpoint-N, or -1: another name. */
+static long long step_of(const char *name)
+{
+    char *end;
+    long long step;
+
+    if (strncmp(name, "checkpoint-", 11) != 0 || name[11] < '0' || name[11] > '9') return -1;
+    step = strtoll(name + 11, &end, 10);
+    return *end ? -1 : step;
+}
+
+/* Steps of the checkpoints in a folder, in no order; owned by the caller. */
+static long long *list_steps(const char *output_dir, size_t *num)
 {
     DIR *dir = opendir(output_dir);
     struct dirent *entry;
-    long long steps[4096];
-    size_t num = 0;
-    cr_err ignored = {0};
+    long long *steps = NULL;
+    size_t capacity = 0;
 
-    while (dir && num < CR_COUNT(steps) && (entry = readdir(dir))) {
-        char *end;
-        if (strncmp(entry->d_name, "checkpoint-", 11) != 0) continue;
-        steps[num] = strtoll(entry->d_name + 11, &end, 10);
-        if (end != entry->d_name + 11 && *end == 0) num++;
+    *num = 0;
+    while (dir && (entry = readdir(dir))) {
+        long long step = step_of(entry->d_name);
+        if (step < 0) continue;
+        if (*num == capacity) {
+            steps = cr_realloc(steps, capacity * sizeof *steps, (capacity + 64) * sizeof *steps);
+            capacity += 64;
+        }
+        steps[(*num)++] = step;
     }
     if (dir) closedir(dir);
+    return steps;
+}
+
+void cr_checkpoint_clean(const char *output_dir)
+{
+    DIR *dir = opendir(output_dir);
+    struct dirent *entry;
+
+    while (dir && (entry = readdir(dir))) {
+        size_t n = strlen(entry->d_name);
+        bool is_partial = strncmp(entry->d_name, "checkpoint-", 11) == 0 && n > 4 &&
+                          strcmp(entry->d_name + n - 4, ".tmp") == 0;
+        if (is_partial || strcmp(entry->d_name, "latest.tmp") == 0) {
+            char *path = cr_path_join(output_dir, entry->d_name);
+            cr_err failure = {0};
+            if (cr_remove_tree(path, &failure) != CR_OK)
+                cr_log(CR_LOG_WARN, "checkpoint", "%s", failure.msg);
+            else if (is_partial)
+                cr_log(CR_LOG_INFO, "checkpoint", "%s, of a run that was killed, is removed", path);
+            cr_free(path);
+        }
+    }
+    if (dir) closedir(dir);
+}
+
+/* checkpoint-STEP ends to be there, at once; its files go afterwards. */
+static void remove_one(const char *output_dir, long long step)
+{
+    char *path = cr_asprintf("%s/checkpoint-%lld", output_dir, step),
+         *gone = cr_asprintf("%s/checkpoint-%lld.old.tmp", output_dir, step);
+    cr_err failure = {0};
+
+    if (cr_remove_tree(gone, &failure) == CR_OK && rename(path, gone) != 0)
+        cr_fail(&failure, CR_EIO, "cannot rename %s: %s", path, strerror(errno));
+    if (failure.status == CR_OK) cr_note(cr_remove_tree(gone, &failure));
+    if (failure.status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint", "%s", failure.msg);
+    cr_free(path);
+    cr_free(gone);
+}
+
+/* Remove the oldest ones beyond `keep`, never the one that `latest` names now. */
+static void prune(const char *output_dir, long long newest, int64_t keep)
+{
+    size_t num;
+    long long *steps = list_steps(output_dir, &num);
+
     while (keep > 0 && num > (size_t)keep) {
-        size_t oldest = 0;
-        for (size_t i = 1; i < num; i++)
-            if (steps[i] < steps[oldest]) oldest = i;
-        char *path = cr_asprintf("%s/checkpoint-%lld", output_dir, steps[oldest]);
-        if (cr_remove_tree(path, &ignored) != CR_OK)
-            cr_log(CR_LOG_WARN, "checkpoint", "%s", ignored.msg);
-        cr_free(path);
+        size_t oldest = num;
+        for (size_t i = 0; i < num; i++)
+            if (steps[i] != newest && (oldest == num || steps[i] < steps[oldest])) oldest = i;
+        if (oldest == num) break;
+        remove_one(output_dir, steps[oldest]);
         steps[oldest] = steps[--num];
     }
+    cr_free(steps);
+}
+
+/* folder becomes checkpoint-STEP. One of an earlier life of this run is there until the very moment,
+ * where the file system can exchange two names. */
+static cr_status commit(const char *output_dir, const char *folder, long long step, cr_err *err)
+{
+    char *target = cr_asprintf("%s/checkpoint-%lld", output_dir, step);
+
+    if (!cr_dir_exists(target)) {
+        if (rename(folder, target) != 0)
+            cr_fail(err, CR_EIO, "cannot rename %s: %s", folder, strerror(errno));
+    } else if (renameat2(AT_FDCWD, folder, AT_FDCWD, target, RENAME_EXCHANGE) == 0) {
+        cr_note(cr_remove_tree(folder, err));
+    } else {
+        remove_one(output_dir, step);
+        if (rename(folder, target) != 0)
+            cr_fail(err, CR_EIO, "cannot rename %s: %s", folder, strerror(errno));
+    }
+    sync_folder(output_dir);
+    cr_free(target);
+    return err->status;
 }
 
 cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
                                int64_t keep, cr_err *err)
 {
     json_t *root = json_object(), *files = json_object();
-    char *manifest = cr_path_join(folder, "manifest.json"),
-         *target = cr_asprintf("%s/checkpoint-%lld", output_dir, (long long)step);
+    char *manifest = cr_path_join(folder, "manifest.json");
     char *link = cr_path_join(output_dir, "latest"),
          *fresh = cr_asprintf("%s/latest.tmp", output_dir), name[64];
     cr_buf text = {0};
 
     json_object_set_new(root, "step", json_integer(step));
     json_object_set_new(root, "files", files);
-    if (list_files(folder, "", files, err) == CR_OK &&
-        cr_json_add_value(&text, root, err) == CR_OK &&
-        cr_file_write_atomic(manifest, text.data, text.num_bytes, err) == CR_OK) {
-        sync_folder(folder);
-        if (cr_dir_exists(target))
-            cr_note(cr_remove_tree(target, err)); /* of an earlier life of this run */
-        if (err->status == CR_OK && rename(folder, target) != 0)
-            cr_fail(err, CR_EIO, "cannot rename %s: %s", folder, strerror(errno));
-        sync_folder(output_dir);
-    }
+    CR_TRY_GOTO(out, list_files(folder, "", files, err));
+    CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
+    CR_TRY_GOTO(out, cr_file_write_atomic(manifest, text.data, text.num_bytes, err));
+    sync_folder(folder);
+    CR_TRY_GOTO(out, commit(output_dir, folder, step, err));
     snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
     unlink(fresh);
-    if (err->status == CR_OK && (symlink(name, fresh) != 0 || rename(fresh, link) != 0))
+    if (symlink(name, fresh) != 0 || rename(fresh, link) != 0) {
         cr_fail(err, CR_EIO, "cannot set the link %s: %s", link, strerror(errno));
-    if (err->status == CR_OK) prune(output_dir, keep);
+        goto out;
+    }
+    sync_folder(output_dir);
+    prune(output_dir, step, keep);
+out:
     json_decref(root);
     cr_buf_free(&text);
     cr_free(manifest);
-    cr_free(target);
     cr_free(link);
     cr_free(fresh);
     return err->status;
@@ -167,12 +253,19 @@ cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
     char *manifest = cr_path_join(path, "manifest.json"), hex[65];
-    json_t *root = NULL, *entry;
+    json_t *root = NULL, *files, *entry;
     const char *name;
     int64_t size;
 
-    if (cr_json_read_file(manifest, &root, err) == CR_OK)
-        json_object_foreach(json_object_get(root, "files"), name, entry)
+    if (!cr_dir_exists(path)) {
+        cr_fail(err, CR_EIO, "there is no checkpoint at %s", path);
+    } else if (!cr_file_exists(manifest)) {
+        cr_fail(err, CR_EFORMAT, "%s has no manifest.json: it is no complete checkpoint", path);
+    } else if (cr_json_read_file(manifest, &root, err) == CR_OK) {
+        files = json_object_get(root, "files");
+        if (json_object_size(files) == 0 || !json_is_integer(json_object_get(root, "step")))
+            cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
+        json_object_foreach(files, name, entry)
         {
             char *file = cr_path_join(path, name);
             const char *want = json_string_value(json_object_get(entry, "sha256"));
@@ -181,9 +274,33 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
                 cr_fail(err, CR_EFORMAT, "%s is not what %s says (damaged?)", file, manifest);
             cr_free(file);
         }
+    }
     json_decref(root);
     cr_free(manifest);
     return err->status;
+}
+
+/* Where `latest` leads; if it is not there (killed right before it was set) the newest one with a
+ * manifest. NULL: there is none. */
+static char *find_latest(const char *output_dir)
+{
+    char *path = cr_path_join(output_dir, "latest");
+    long long newest = -1, *steps;
+    size_t num;
+
+    if (cr_dir_exists(path)) return path;
+    cr_free(path);
+    steps = list_steps(output_dir, &num);
+    for (size_t i = 0; i < num; i++) {
+        char *manifest = cr_asprintf("%s/checkpoint-%lld/manifest.json", output_dir, steps[i]);
+        if (steps[i] > newest && cr_file_exists(manifest)) newest = steps[i];
+        cr_free(manifest);
+    }
+    cr_free(steps);
+    if (newest < 0) return NULL;
+    cr_log(CR_LOG_WARN, "run", "%s/latest is not there: taking checkpoint-%lld", output_dir,
+           newest);
+    return cr_asprintf("%s/checkpoint-%lld", output_dir, newest);
 }
 
 cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *first_step, cr_err *err)
@@ -194,17 +311,11 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
     *path = NULL;
     *first_step = 0;
     if (!config->resume) return CR_OK;
-    *path =
-        *config->resume ? cr_strdup(config->resume) : cr_path_join(config->output_dir, "latest");
-    if (!cr_dir_exists(*path)) {
-        if (*config->resume)
-            cr_fail(err, CR_ECONFIG, "resume_from_checkpoint: there is no checkpoint at %s", *path);
-        cr_free(*path);
-        *path = NULL;
-        if (err->status == CR_OK)
-            cr_log(CR_LOG_WARN, "run", "no checkpoint in %s yet: starting from the beginning",
-                   config->output_dir);
-        return err->status;
+    *path = *config->resume ? cr_strdup(config->resume) : find_latest(config->output_dir);
+    if (!*path) {
+        cr_log(CR_LOG_WARN, "run", "no checkpoint in %s yet: starting from the beginning",
+               config->output_dir);
+        return CR_OK;
     }
     manifest = cr_path_join(*path, "manifest.json");
     if (cr_checkpoint_verify(*path, err) == CR_OK &&

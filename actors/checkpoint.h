@@ -1,7 +1,8 @@
 /* checkpoint.h -- checkpoint-N of a run: complete or not there at all.
  *
  * Writers fill checkpoint-N.tmp; finishing it writes manifest.json (every file with size and SHA-256),
- * syncs, renames it to checkpoint-N, and moves the link `latest`. A reader never sees a partial one.
+ * syncs, renames it to checkpoint-N, moves the link `latest` and only then removes what is beyond
+ * max_ckpt_to_keep. A reader never sees a partial one.
  */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
@@ -15,7 +16,9 @@ CR_MUST cr_status cr_checkpoint_find(const cr_config *config, char **path, int64
 /* An empty checkpoint-STEP.tmp with a folder `state`; owned by the caller. */
 CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder,
                                       cr_err *err);
-/* keep: how many to keep, 0 all. */
+/* Remove what a run that was killed left of saves that did not end. Nobody else may use the folder. */
+void cr_checkpoint_clean(const char *output_dir);
+/* keep: how many to keep, 0 all. The new one is kept, whatever its number. */
 CR_MUST cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
                                        int64_t keep, cr_err *err);
 /* Check every file of a checkpoint against its manifest. */

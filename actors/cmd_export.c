@@ -81,7 +81,12 @@ static cr_status export(const cr_words *words, const char *role, cr_err *err)
         cr_remove_tree(partial, err) == CR_OK && cr_mkdirs(partial, err) == CR_OK &&
         copy_folder(source, partial, err) == CR_OK && rename(partial, out) != 0)
         cr_fail(err, CR_EIO, "cannot rename %s: %s", partial, strerror(errno));
-    if (err->status == CR_OK) printf("%s: %s\n", out, source);
+    if (err->status == CR_OK) {
+        printf("%s: %s\n", out, source);
+    } else {
+        cr_err ignored = {0};
+        cr_note(cr_remove_tree(partial, &ignored));
+    }
     cr_free(source);
     cr_free(partial);
     return err->status;

@@ -57,13 +57,14 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite, 
             }
         if (dir) closedir(dir);
     }
-    if (err->status == CR_OK) cr_note(cr_mkdirs(config->output_dir, err));
+    if (err->status == CR_OK) cr_checkpoint_clean(config->output_dir);
     return err->status;
 }
 
 /* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
 static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
 {
+    CR_TRY(cr_mkdirs(output_dir, err));
     *fd = open(output_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) != 0)
         return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", output_dir,
@@ -84,8 +85,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
 
     CR_TRY_GOTO(out, ops->open(config, &pipeline, err));
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
-    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path != NULL, err));
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
+    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, config->resume != NULL, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
     cr_log_line(resume_path ? "resuming" : "starting");

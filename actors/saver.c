@@ -21,8 +21,12 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
     cr_record_set_text(&command, "folder", s->folder, strlen(s->folder));
     status = cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err);
     cr_record_free(&command);
-    if (status == CR_OK && !s->run->config->train.async_save_ckpt) return cr_saver_wait(s, err);
     return status;
+}
+
+cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err)
+{
+    return is_last || !s->run->config->train.async_save_ckpt ? cr_saver_wait(s, err) : CR_OK;
 }
 
 cr_status cr_saver_poll(cr_saver *s, cr_err *err)
@@ -53,12 +57,20 @@ cr_status cr_saver_wait(cr_saver *s, cr_err *err)
         cr_note(cr_checkpoint_finish(s->run->output_dir, s->folder, s->step,
                                      s->run->config->max_ckpt_to_keep, err));
     cr_record_free(&command);
-    cr_saver_fini(s);
+    if (err->status != CR_OK) cr_fail_add(err, "checkpoint-%lld is not saved", (long long)s->step);
+    if (err->status == CR_OK) { /* renamed */
+        cr_free(s->folder);
+        s->folder = NULL;
+    }
     return err->status;
 }
 
 void cr_saver_fini(cr_saver *s)
 {
+    cr_err ignored = {0};
+
+    if (s->folder && cr_remove_tree(s->folder, &ignored) != CR_OK)
+        cr_log(CR_LOG_WARN, "checkpoint", "%s", ignored.msg);
     cr_free(s->folder);
     s->folder = NULL;
 }

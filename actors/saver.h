@@ -19,8 +19,12 @@ typedef struct cr_saver {
 CR_MUST cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err *err);
 /* All state of the pipeline is in the folder: let the ranks save. */
 CR_MUST cr_status cr_saver_start(cr_saver *s, cr_err *err);
+/* The step's metrics are written: without async_save_ckpt, and after the last step, finish the save. A
+ * checkpoint never has a step that metrics.jsonl lacks. */
+CR_MUST cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err);
 CR_MUST cr_status cr_saver_poll(cr_saver *s, cr_err *err);
 CR_MUST cr_status cr_saver_wait(cr_saver *s, cr_err *err); /* nothing under way: nothing done */
+/* A save that did not end is removed: when no rank writes any more. */
 void cr_saver_fini(cr_saver *s);
 
 #endif
