@@ -9,16 +9,29 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The rest of a file; some file systems cannot do it inside the kernel. */
+static ssize_t copy_rest(int in, int out)
+{
+    static char block[1 << 20];
+    ssize_t n, done, k;
+
+    while ((n = copy_file_range(in, NULL, out, NULL, 1 << 30, 0)) > 0) {
+    }
+    if (n == 0 || (errno != EXDEV && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP))
+        return n;
+    while ((n = read(in, block, sizeof block)) > 0)
+        for (done = 0; done < n; done += k)
+            if ((k = write(out, block + done, (size_t)(n - done))) < 0) return -1;
+    return n;
+}
+
 static cr_status copy_file(const char *from, const char *to, cr_err *err)
 {
     int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
-    ssize_t n = 1;
 
     if (in < 0) return cr_fail(err, CR_EIO, "cannot read %s: %s", from, strerror(errno));
     out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    while (out >= 0 && n > 0)
-        n = copy_file_range(in, NULL, out, NULL, 1 << 30, 0);
-    if (out < 0 || n < 0 || fsync(out) != 0)
+    if (out < 0 || copy_rest(in, out) < 0 || fsync(out) != 0)
         cr_fail(err, CR_EIO, "cannot write %s: %s", to, strerror(errno));
     close(in);
     if (out >= 0) close(out);

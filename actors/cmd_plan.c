@@ -6,6 +6,7 @@
  */
 #include "actors/commands.h"
 #include "actors/plan_print.h"
+#include "actors/shapes.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -22,16 +23,23 @@ const cr_command cr_command_plan = {
 
 /* ---- the file ---- */
 
-static bool is_absent_part(const struct cr_diagnostic *x)
+/* What stops a run and not its plan: parts that croll does not have, another engine's name, rows that
+ * are no whole mini-batches on so many ranks. */
+static bool is_excused(const struct cr_diagnostic *x)
 {
-    return strstr(x->text, "not available") != NULL;
+    static const char *const marks[] = {"not available", "is another engine's",
+                                        "not whole mini-batches"};
+
+    for (size_t i = 0; i < CR_COUNT(marks); i++)
+        if (strstr(x->text, marks[i])) return true;
+    return false;
 }
 
-/* If all errors only say what croll does not have yet, they become warnings. */
+/* If all errors are of that kind, they become warnings. */
 static bool excuse(cr_diagnostics *d)
 {
     for (size_t i = 0; i < d->num; i++)
-        if (d->items[i].severity == CR_ERROR && !is_absent_part(&d->items[i])) return false;
+        if (d->items[i].severity == CR_ERROR && !is_excused(&d->items[i])) return false;
     for (size_t i = 0; i < d->num; i++)
         if (d->items[i].severity == CR_ERROR) d->items[i].severity = CR_WARNING;
     d->num_errors = 0;
@@ -132,18 +140,25 @@ static void arithmetic(cr_plan *p)
         .micros = w->gradient_accumulation_steps,
         .updates = p->is_sft ? 1
                              : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
-                                   (p->num_samples / p->num_dp / mini)};
+                                   ceil_div(p->num_samples / p->num_dp, mini)};
     if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
         p->batch.forwards = ceil_div(p->num_samples / p->num_dp, w->infer_batch_size);
 }
 
-/* A model of the role; frozen as training needs it. */
+/* A model of the role, from its folder or from its published shape; frozen as training needs it. */
 static cr_status open_model(const char *folder, const char *prefix, cr_model **out, cr_err *err)
 {
-    if (cr_model_open(folder, out, err) != CR_OK) {
-        cr_fail_add(err, "the plan needs the model's config.json (pretrain=FOLDER)");
-        return err->status;
-    }
+    json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
+
+    if (known)
+        cr_note(cr_model_build(known, NULL, out, err));
+    else if (cr_model_open(folder, out, err) != CR_OK)
+        cr_fail_add(err,
+                    "the plan needs the model's config.json (pretrain=FOLDER; known by name are "
+                    "Qwen/Qwen3-0.6B to 235B-A22B, Qwen/Qwen2.5-0.5B to 72B, "
+                    "meta-llama/Meta-Llama-3-8B and 70B)");
+    json_decref(known);
+    CR_TRY(err->status);
     return prefix ? cr_model_freeze(*out, prefix, err) : CR_OK;
 }
 

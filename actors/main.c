@@ -31,6 +31,7 @@ int main(int argc, char **argv)
     const char *near;
 
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
+    signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
     if (argc < 2) {
         print_commands(stderr);
         return 2;

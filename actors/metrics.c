@@ -143,8 +143,14 @@ cr_status cr_tracker_log(cr_tracker *t, int64_t step, cr_metrics *m, cr_err *err
         status = cr_json_add_double(&line, m->items[i].value, err);
     }
     cr_buf_adds(&line, "}\n");
-    if (status == CR_OK && write(t->fd, line.data, line.num_bytes) != (ssize_t)line.num_bytes)
-        status = cr_fail(err, CR_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
+    for (size_t done = 0; status == CR_OK && done < line.num_bytes;) {
+        ssize_t n = write(t->fd, line.data + done, line.num_bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            status = cr_fail(err, CR_EIO, "cannot write metrics.jsonl: %s", strerror(errno));
+        else
+            done += (size_t)n;
+    }
     if (status == CR_OK && t->is_stdout) {
         fputs(line.data, stdout);
         fflush(stdout);

@@ -4,11 +4,18 @@
 
 #include <string.h>
 
+static cr_status not_saved(const cr_saver *s, cr_err *err)
+{
+    return cr_fail_add(err, "checkpoint-%lld is not saved (earlier ones are whole)",
+                       (long long)s->step);
+}
+
 cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err *err)
 {
     CR_TRY(cr_saver_wait(s, err));
-    CR_TRY(cr_checkpoint_begin(s->run->output_dir, step, &s->folder, err));
     s->step = step;
+    if (cr_checkpoint_begin(s->run->output_dir, step, &s->folder, err) != CR_OK)
+        return not_saved(s, err);
     *folder = s->folder;
     return CR_OK;
 }
@@ -21,7 +28,7 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
     cr_record_set_text(&command, "folder", s->folder, strlen(s->folder));
     status = cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err);
     cr_record_free(&command);
-    return status;
+    return status == CR_OK ? CR_OK : not_saved(s, err);
 }
 
 cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err)
@@ -57,7 +64,7 @@ cr_status cr_saver_wait(cr_saver *s, cr_err *err)
         cr_note(cr_checkpoint_finish(s->run->output_dir, s->folder, s->step,
                                      s->run->config->max_ckpt_to_keep, err));
     cr_record_free(&command);
-    if (err->status != CR_OK) cr_fail_add(err, "checkpoint-%lld is not saved", (long long)s->step);
+    if (err->status != CR_OK) cr_note(not_saved(s, err));
     if (err->status == CR_OK) { /* renamed */
         cr_free(s->folder);
         s->folder = NULL;

@@ -346,6 +346,7 @@ static void bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker
     strategy_name = text_of(strategy, "strategy_name");
     w->strategy_name =
         strategy_name ? strategy_name : cr_strdup(is_train ? "fsdp2_train" : "fsdp2_infer");
+    w->ep_size = w->efsdp_size = 1;
     if (strncmp(w->strategy_name, "fsdp2", 5) == 0) {
         bind_fsdp2(c, strategy, w, is_train, d);
     } else if (is_train) {

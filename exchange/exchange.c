@@ -167,8 +167,14 @@ static redisReply *command(cr_exchange *x, const words *w, double block_s, cr_er
             redisSetTimeout(x->redis, limit); /* tv_usec stays below a million, or it is refused */
             r = redisCommandArgv(x->redis, w->num, (const char **)(uintptr_t)w->at, w->num_bytes);
             if (r && r->type == REDIS_REPLY_ERROR && strncmp(r->str, "LOADING", 7) != 0) {
-                cr_fail(err, CR_EIO, "Redis refused %.*s: %s", (int)w->num_bytes[0], w->at[0],
-                        r->str);
+                if (strncmp(r->str, "MISCONF ", 8) == 0)
+                    cr_fail(err, CR_EIO,
+                            "Redis takes no more (%s): make room on the disk of its append-only "
+                            "file, then resume_from_checkpoint=true goes on",
+                            r->str + 8);
+                else
+                    cr_fail(err, CR_EIO, "Redis refused %.*s: %s", (int)w->num_bytes[0], w->at[0],
+                            r->str);
                 freeReplyObject(r);
                 return NULL;
             }

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { NUM_FILES = 4, MODEL_FILE = 3 }; /* master, m, v as `kinds`, then the model */
@@ -42,7 +43,7 @@ struct cri_save {
     char *model_source, *model_folder, *state_folder, *index_path;
     cr_dtype dtype;
     cr_buf header, index;
-    int64_t model_bytes;
+    int64_t file_bytes[NUM_FILES]; /* whole files, of all ranks */
     /* the writer */
     pthread_t thread;
     bool has_thread;
@@ -60,7 +61,8 @@ static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_byte
                              : pread(fd, (char *)data + done, num_bytes - done, at + (int64_t)done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
-            return cr_fail(err, CR_EIO, "cannot %s %s: %s", is_write ? "write" : "read", what,
+            return cr_fail(err, CR_EIO, "cannot %s %zu bytes of %s: %s",
+                           is_write ? "write" : "read", num_bytes - done, what,
                            n < 0 ? strerror(errno) : "it ends early");
         done += (size_t)n;
     }
@@ -418,6 +420,24 @@ static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
     return CR_OK;
 }
 
+/* Before anything is written: a disk that gets full stops the exchange and the metrics, too. */
+static cr_status check_room(const struct cri_save *s, cr_err *err)
+{
+    enum { SPARE = 4 << 20 };
+    struct statvfs fs;
+    int64_t need = (int64_t)(s->header.num_bytes + s->index.num_bytes), room;
+
+    for (int i = 0; i < NUM_FILES; i++)
+        need += s->file_bytes[i];
+    if (statvfs(s->state_folder, &fs) != 0 && statvfs(s->model_folder, &fs) != 0) return CR_OK;
+    room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+    if (need + SPARE <= room) return CR_OK;
+    return cr_fail(err, CR_EIO,
+                   "no room for %s: the checkpoint has %lld bytes, %lld are free, of which %d are "
+                   "left to logs (free some, lower max_ckpt_to_keep, or set another output_dir)",
+                   s->model_folder, (long long)need, (long long)room, SPARE);
+}
+
 static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, cr_err *err)
 {
     json_t *index = state_index(f);
@@ -429,9 +449,12 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
         cr_note(list_state(f, s, json_object_get(index, "params"), err));
     if (f->mesh->rank == 0) {
         cr_buf_add(&s->header, p.header.data, p.header.num_bytes);
-        s->model_bytes = p.num_bytes;
+        s->file_bytes[MODEL_FILE] = p.num_bytes;
+        for (size_t kind = 0; kind < CR_COUNT(kinds) && s->paths[kind]; kind++)
+            s->file_bytes[kind] = 4 * json_integer_value(json_object_get(index, "elements"));
         if (err->status == CR_OK && !save_only_model && f->master)
             cr_note(cr_json_add_value(&s->index, index, err));
+        if (err->status == CR_OK) cr_note(check_room(s, err));
     }
     plan_free(&p);
     json_decref(index);
@@ -449,10 +472,20 @@ static void sync_folder(const char *path)
     close(fd);
 }
 
+/* All blocks are there before the first byte, where the file system can do that. */
+static void reserve(const struct cri_save *s, const int *fds, cr_err *err)
+{
+    for (int i = 0; i < NUM_FILES && err->status == CR_OK; i++) {
+        if (fds[i] < 0 || fallocate(fds[i], 0, 0, s->file_bytes[i]) == 0) continue;
+        if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fds[i], s->file_bytes[i]) == 0)
+            continue;
+        cr_fail(err, CR_EIO, "cannot write %lld bytes of %s: %s", (long long)s->file_bytes[i],
+                s->paths[i], strerror(errno));
+    }
+}
+
 static void write_small_files(struct cri_save *s, int model_fd, cr_err *err)
 {
-    if (ftruncate(model_fd, s->model_bytes) != 0)
-        cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[MODEL_FILE], strerror(errno));
     if (err->status == CR_OK)
         cr_note(transfer_all(model_fd, true, s->header.data, s->header.num_bytes, 0,
                              s->paths[MODEL_FILE], err));
@@ -472,6 +505,7 @@ static void *write_all(void *arg)
         if (s->paths[i] && fds[i] < 0)
             cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[i], strerror(errno));
     }
+    if (err->status == CR_OK && s->model_source) reserve(s, fds, err);
     if (err->status == CR_OK && s->model_source) write_small_files(s, fds[MODEL_FILE], err);
     for (size_t i = 0; i < s->num_pieces && err->status == CR_OK; i++)
         cr_note(write_piece(s, &s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file],
@@ -481,6 +515,7 @@ static void *write_all(void *arg)
         if (err->status == CR_OK && fsync(fds[i]) != 0)
             cr_fail(err, CR_EIO, "cannot write %s: %s", s->paths[i], strerror(errno));
         close(fds[i]);
+        if (err->status != CR_OK) unlink(s->paths[i]); /* its bytes are wanted */
     }
     if (s->model_source) {
         sync_folder(s->model_folder);

@@ -58,14 +58,19 @@ for ((i = 0; i < kills; i++)); do
     resume=
     [ $i = 0 ] || resume=resume_from_checkpoint=true
     log=$tmp/saves.$i.log
+    : >$log
     "${words[@]}" $resume >$log 2>&1 </dev/null &
     pid=$!
-    for ((try = 0; try < 3000; try++)); do # two steps, and the save of the first one is under way
-        [ "$(grep -c '^step' $log)" -ge 2 ] && break
+    wanted=$((3 + RANDOM % 3)) seen=0 # steps of this life, each of which begins a save
+    while [ $seen -lt $wanted ]; do
+        now=$(grep -c '^step' $log || true)
+        [ $now = $seen ] || { took=$((${EPOCHREALTIME/./} - ${since:-0})) since=${EPOCHREALTIME/./} seen=$now; }
         kill -0 $pid 2>/dev/null || fail "kill $i: the run ended by itself"
-        sleep 0.02
+        sleep 0.01
     done
-    sleep 0.$((RANDOM % 8))$((RANDOM % 10))
+    late=$((took * (RANDOM % 1000) / 1000)) # within the time of a step
+    [ $late -lt 5000000 ] || late=5000000
+    sleep $((late / 1000000)).$(printf %06d $((late % 1000000)))
     kill -9 $(pgrep -f "$tmp/saves/|output_dir=$tmp/saves ") 2>/dev/null || true
     wait $pid 2>/dev/null || true
     nothing_left saves
