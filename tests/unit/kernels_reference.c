@@ -325,7 +325,8 @@ static void reference_row(const array *q, const array *k, const array *v, int64_
 
 static void attention_and_its_gradient(void **state)
 {
-    static const int64_t heads[][3] = {{8, 4, 8}, {4, 1, 24}, {2, 2, 64}, {6, 2, 80}}; /* H, K, D */
+    static const int64_t heads[][3] = {{8, 4, 8},  {3, 3, 12}, {5, 1, 16},
+                                       {4, 1, 24}, {2, 2, 64}, {6, 2, 80}}; /* H, K, D */
     const int32_t cu[] = {0, 1, 66, 195, 260};
 
     (void)state;
@@ -387,22 +388,22 @@ static void attention_and_its_gradient(void **state)
 
 /* One prompt of 70 positions, shared by two slots (block 0 shared, block 1 copied), decoded one row
  * at a time beside each other: the bits of a packed forward of each whole sequence. */
-static void cache_gives_the_bits_of_a_packed_forward(void **state)
+static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window)
 {
-    enum { H = 6, K = 3, D = 24, PROMPT = 70, LEN = 140 };
+    enum { PROMPT = 70, LEN = 140 };
 
-    (void)state;
     for (int t = 0; t < 2; t++) {
         cr_dtype dt = both[t];
-        size_t bytes = cr_dtype_bytes(dt), qrow = H * D * bytes, krow = K * D * bytes,
-               block = cr_kv_block_bytes(dev, dt, K, D);
+        size_t bytes = cr_dtype_bytes(dt), qrow = (size_t)(H * D) * bytes,
+               krow = (size_t)(K * D) * bytes, block = cr_kv_block_bytes(dev, dt, K, D);
         array q = make(dt, 2 * LEN * H * D, 1), k = make(dt, 2 * LEN * K * D, 1),
               v = make(dt, 2 * LEN * K * D, 1);
         char *whole = cr_alloc(2 * LEN * qrow), *step = cr_alloc(2 * LEN * qrow),
              *blocks = cr_alloc(8 * block);
         const int32_t cu[] = {0, LEN, 2 * LEN}, table[] = {0, 1, 2, 0, 3, 4};
         int32_t slots[PROMPT], pos[PROMPT];
-        cr_attention_args a = {q.data, k.data, v.data, whole, NULL, dt, cu, 2, H, K, D, 0.2f, 0};
+        cr_attention_args a = {q.data, k.data, v.data, whole, NULL, dt,    cu,
+                               2,      H,      K,      D,     0.2f, window};
         cr_attention_cached_args c = {.blocks = blocks,
                                       .dtype = dt,
                                       .row_slot = slots,
@@ -412,7 +413,8 @@ static void cache_gives_the_bits_of_a_packed_forward(void **state)
                                       .num_heads = H,
                                       .num_kv_heads = K,
                                       .head_dim = D,
-                                      .scale = 0.2f};
+                                      .scale = 0.2f,
+                                      .window = window};
         memset(blocks, 0xFF, 8 * block); /* NaN */
         /* both sequences have the same prompt */
         memcpy((char *)q.data + LEN * qrow, q.data, PROMPT * qrow);
@@ -450,6 +452,17 @@ static void cache_gives_the_bits_of_a_packed_forward(void **state)
         drop(q), drop(k), drop(v);
         cr_free(whole), cr_free(step), cr_free(blocks);
     }
+}
+
+static void cache_gives_the_bits_of_a_packed_forward(void **state)
+{
+    (void)state;
+    cache_against_packed(6, 3, 24, 0);
+    cache_against_packed(8, 4, 8, 0); /* short heads: pairs of a group, a head alone, odd groups */
+    cache_against_packed(2, 2, 4, 0);
+    cache_against_packed(6, 2, 12, 37);
+    cache_against_packed(5, 1, 16, 20);
+    cache_against_packed(10, 5, 8, 50);
 }
 
 static void c35_head_and_its_gradient(void **state)

@@ -1,12 +1,13 @@
 /* attention.c -- causal attention, packed and cached, forward and backward (models.md 7.5).
  *
  * Keys come in tiles of 64 positions from the start of the sequence: K transposed [D][64] (lanes over
- * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32. Heads of at most 8 have
- * two keys in a row of V, element by element in turn, and their two sums are added at the end. A
- * cache block is such a pair of tiles per kv head, so decoding reads what a packed forward builds in scratch, and both run
- * attend() on up to 8 query rows that share the tiles (neighbouring rows, or the heads of a group).
- * What a row gets does not depend on the rows beside it: each lane adds its keys in order.
+ * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32; heads of at most 16 have
+ * tiles and a way of their own (attention_short.h). A cache block is such a pair of tiles per kv head,
+ * so decoding reads what a packed forward builds in scratch, and both run attend() on up to 8 query
+ * rows that share the tiles (neighbouring rows, or the heads of a group). What a row gets does not
+ * depend on the rows beside it: each lane adds its keys in order.
  */
+#include "kernels/cpu/variant/attention_short.h"
 #include "kernels/cpu/variant/entries.h"
 
 #include <math.h>
@@ -18,16 +19,11 @@ CR_INLINE int64_t padded(int64_t head_dim)
     return (head_dim + 15) / 16 * 16;
 }
 
-/* Keys in a row of V. */
-CR_INLINE int64_t keys_of_row(int64_t head_dim)
-{
-    return head_dim <= 8 ? 2 : 1;
-}
-
-/* Floats of one kv head's tiles: K [D][64] then V [64 or 32][Dp]. */
+/* Floats of one kv head's tiles: K [D][64] then V [64][Dp]. */
 CR_INLINE int64_t tile_floats(int64_t head_dim)
 {
-    return head_dim * TILE + TILE / keys_of_row(head_dim) * padded(head_dim);
+    return head_dim <= SHORT_HEAD ? short_tile_floats(head_dim)
+                                  : (head_dim + padded(head_dim)) * TILE;
 }
 
 CR_INLINE void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
@@ -46,19 +42,17 @@ CR_INLINE void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, in
 static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, int64_t head_dim,
                       int64_t slot, float *tiles)
 {
-    int64_t pair = keys_of_row(head_dim), dp = padded(head_dim);
-    float *vt = tiles + head_dim * TILE + slot / pair * dp, wide[256];
+    int64_t dp = padded(head_dim);
+    float *vt = tiles + head_dim * TILE + slot * dp;
 
-    for (int64_t d = 0; d < head_dim; d++)
-        tiles[d * TILE + slot] = e_get(dtype, k, at + d);
-    if (slot % pair == 0) memset(vt, 0, (size_t)dp * 4); /* the second of a pair comes later */
-    if (pair == 1) {
-        widen(dtype, v, at, head_dim, vt);
+    if (head_dim <= SHORT_HEAD) {
+        CR_V(short_store)(dtype, k, v, at, head_dim, slot, tiles);
         return;
     }
-    widen(dtype, v, at, head_dim, wide);
     for (int64_t d = 0; d < head_dim; d++)
-        vt[2 * d + slot % 2] = wide[d];
+        tiles[d * TILE + slot] = e_get(dtype, k, at + d);
+    memset(vt, 0, (size_t)dp * 4);
+    widen(dtype, v, at, head_dim, vt);
 }
 
 /* One query row that is being computed. */
@@ -132,27 +126,6 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
     }
 }
 
-/* The same for two keys in a row of V. */
-CR_INLINE void take_pairs(int num, bool is_shared, row *rows, const float *const *tiles,
-                          int64_t head_dim, int64_t keys, float p[][TILE], const float *shrink)
-{
-    int64_t at = head_dim * TILE;
-    v16 acc[MOST_ROWS];
-
-    for (int r = 0; r < num; r++)
-        acc[r] = v_load(rows[r].o) * v_set(shrink[r]);
-    for (int64_t j = 0; j < keys; j += 2) {
-        v16 v = v_load(tiles[0] + at + j * 8);
-#pragma GCC unroll 8
-        for (int r = 0; r < num; r++) {
-            if (!is_shared) v = v_load(tiles[r] + at + j * 8);
-            acc[r] = v_fma(v_set2(p[r] + j), v, acc[r]);
-        }
-    }
-    for (int r = 0; r < num; r++)
-        v_store(rows[r].o, acc[r]);
-}
-
 /* p = e^(s - most) for a row's 64 keys, most being the greatest so far: what went before shrinks. A
  * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
 CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_most)
@@ -191,10 +164,7 @@ CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *cons
             sums = sums + v_load(p[r] + 16 * i);
         v_store(rows[r].sums, sums);
     }
-    if (keys_of_row(head_dim) == 2)
-        take_pairs(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
-    else
-        take_values(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
+    take_values(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
 }
 
 #define ROWS_CASE(n, call) \
@@ -246,9 +216,6 @@ static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o, float *ls
 {
     float sum = v_sum(v_load(r->sums)), inverse = 1.0f / sum;
 
-    if (keys_of_row(head_dim) == 2)
-        for (int64_t d = 0; d < head_dim; d++)
-            r->o[d] = r->o[2 * d] + r->o[2 * d + 1];
     for (int64_t d = 0; d < head_dim; d++)
         r->o[d] *= inverse;
     narrow(dtype, r->o, head_dim, o, r->out);
@@ -280,6 +247,33 @@ static int64_t longest(const cr_attention_args *a)
     return most;
 }
 
+/* Rows r0 .. r1 - 1 of one sequence and its heads of kv groups kv0 .. kv1 - 1, short ones. Row r is at
+ * position pos[r], or r - r0 without pos; kv head kv has its tiles kv * kv_stride behind. */
+static void attend_short(const short_heads *h, int64_t r0, int64_t r1, const int32_t *pos,
+                         int64_t num_heads, int64_t group, int64_t kv0, int64_t kv1,
+                         const float *tiles, int64_t kv_stride, float *lse)
+{
+    short_pair pairs[SHORT_PAIRS];
+    int num = 0;
+
+    for (int64_t kv = kv0; kv < kv1; kv++)
+        for (int64_t i = 0; i < (r1 - r0) * group; i++) {
+            int64_t r = r0 + i / group, at = r * num_heads + kv * group + i % group;
+            short_pair *p;
+            if (i % 2 == 0) {
+                if (num == SHORT_PAIRS) {
+                    CR_V(short_attend)(h, num, pairs);
+                    num = 0;
+                }
+                pairs[num++] = (short_pair){.tiles = tiles + kv * kv_stride};
+            }
+            p = &pairs[num - 1];
+            p->rows[p->num++] =
+                (short_row){at * h->head_dim, pos ? pos[r] : r - r0, lse ? lse + at : NULL};
+        }
+    CR_V(short_attend)(h, num, pairs);
+}
+
 static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles)
 {
     int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
@@ -304,15 +298,43 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
         }
 }
 
+/* The same for short heads; tiles and then scores of num_tiles tiles. */
+static void attend_short_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles,
+                                  int64_t num_tiles)
+{
+    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
+            floats = tile_floats(a->head_dim);
+    short_heads h = {.dtype = a->dtype,
+                     .head_dim = a->head_dim,
+                     .window = a->window,
+                     .scale = a->scale,
+                     .q = a->q,
+                     .o = a->o,
+                     .stride = floats,
+                     .scores = tiles + num_tiles * floats,
+                     .ld_scores = num_tiles * TILE};
+
+    build_tiles(a->dtype, a->k, a->v, first, len, a->num_kv_heads, kv, a->head_dim, tiles);
+    attend_short(&h, first, first + len, NULL, a->num_heads, a->num_heads / a->num_kv_heads, kv,
+                 kv + 1, tiles, 0, a->lse);
+}
+
 cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *err)
 {
-    int64_t per = (longest(a) + TILE - 1) / TILE * tile_floats(a->head_dim);
-    float *tiles = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+    bool is_short = a->head_dim <= SHORT_HEAD;
+    int64_t num_tiles = (longest(a) + TILE - 1) / TILE,
+            per = num_tiles * (tile_floats(a->head_dim) + is_short * 2 * SHORT_PAIRS * TILE);
+    float *all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
 
     (void)err;
-    CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads,
-            attend_sequence(a, work / a->num_kv_heads, work % a->num_kv_heads,
-                            tiles + per * cri_thread()));
+    CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
+        int64_t s = work / a->num_kv_heads, kv = work % a->num_kv_heads;
+        float *mine = all + per * cri_thread();
+        if (is_short)
+            attend_short_sequence(a, s, kv, mine, num_tiles);
+        else
+            attend_sequence(a, s, kv, mine);
+    });
     return CR_OK;
 }
 
@@ -382,15 +404,46 @@ static void attend_alone(const cr_attention_cached_args *a, int64_t r)
     }
 }
 
-/* The rows of the slot whose first row is r; nothing if r is not its first. */
-static void attend_slot(const cr_attention_cached_args *a, int64_t r)
+/* Rows r0 .. r1 - 1 of one slot with short heads. */
+static void attend_short_slot(const cr_attention_cached_args *a, int64_t r0, int64_t r1,
+                              float *scores, int64_t ld_scores)
+{
+    int64_t floats = tile_floats(a->head_dim);
+    short_heads h = {.dtype = a->dtype,
+                     .head_dim = a->head_dim,
+                     .window = a->window,
+                     .scale = a->scale,
+                     .q = a->q,
+                     .o = a->o,
+                     .table = a->block_table + a->row_slot[r0] * a->max_blocks,
+                     .stride = a->num_kv_heads * floats,
+                     .scores = scores,
+                     .ld_scores = ld_scores};
+
+    if (r1 == r0 + 1 && r1 < a->num_rows) {
+        h.next_table = a->block_table + a->row_slot[r1] * a->max_blocks;
+        h.next_tiles = a->row_pos[r1] / TILE + 1;
+    }
+    attend_short(&h, r0, r1, a->row_pos, a->num_heads, a->num_heads / a->num_kv_heads, 0,
+                 a->num_kv_heads, a->blocks, floats, NULL);
+}
+
+/* The rows of the slot whose first row is r, keys first; nothing if r is not its first. */
+static void attend_slot(const cr_attention_cached_args *a, int64_t r, float *scores,
+                        int64_t ld_scores)
 {
     int64_t end = r + 1;
 
     if (r > 0 && a->row_slot[r - 1] == a->row_slot[r]) return;
     while (end < a->num_rows && a->row_slot[end] == a->row_slot[r])
         end++;
-    if (end == r + 1 && a->num_heads < MOST_ROWS * a->num_kv_heads)
+    for (int64_t i = r; i < end; i++)
+        for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
+            store_key(a->dtype, a->k, a->v, (i * a->num_kv_heads + kv) * a->head_dim, a->head_dim,
+                      a->row_pos[i] % TILE, tiles_at(a, a->row_slot[i], a->row_pos[i], kv));
+    if (a->head_dim <= SHORT_HEAD)
+        attend_short_slot(a, r, end, scores, ld_scores);
+    else if (end == r + 1 && a->num_heads < MOST_ROWS * a->num_kv_heads)
         attend_alone(a, r);
     else
         for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
@@ -399,12 +452,15 @@ static void attend_slot(const cr_attention_cached_args *a, int64_t r)
 
 cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
 {
+    int64_t ld_scores = TILE;
+    float *scores;
+
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
-        for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
-            store_key(a->dtype, a->k, a->v, (r * a->num_kv_heads + kv) * a->head_dim, a->head_dim,
-                      a->row_pos[r] % TILE, tiles_at(a, a->row_slot[r], a->row_pos[r], kv));
-    CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows, attend_slot(a, r));
+        if (a->row_pos[r] >= ld_scores) ld_scores = (a->row_pos[r] / TILE + 1) * TILE;
+    scores = cri_scratch(dev, 0, (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
+    CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,
+            attend_slot(a, r, scores + 2 * SHORT_PAIRS * ld_scores * cri_thread(), ld_scores));
     return CR_OK;
 }
 
