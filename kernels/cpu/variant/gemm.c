@@ -151,15 +151,20 @@ CR_INLINE v16 multiply_add(bool is_pairs, uint32_t a, v16 b, v16 acc)
     return v_fma(v_set(x), b, acc);
 }
 
-/* rows x (32 * num_panels) sums into acc, starting from what acc holds. */
-CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, const uint32_t *a,
-                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, v16 *out)
+/* rows x (32 * num_panels) sums into out, starting from 0 or from what out holds. */
+CR_INLINE void tile(int rows, int num_panels, bool is_pairs, bool is_fresh, int64_t units,
+                    const uint32_t *a, int64_t row_stride, int64_t k_stride, const uint32_t *panel,
+                    v16 *out)
 {
     v16 acc[24];
 
 #pragma GCC unroll 24
     for (int i = 0; i < rows * num_panels * 2; i++)
-        acc[i] = out[i];
+        acc[i] = v_set(0);
+    if (!is_fresh)
+#pragma GCC unroll 24
+        for (int i = 0; i < rows * num_panels * 2; i++)
+            acc[i] = out[i];
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
@@ -180,12 +185,12 @@ CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, cons
         out[i] = acc[i];
 }
 
-#define TILE_CASE(rows, panels)                                                    \
-    case (rows)*8 + (panels):                                                      \
-        if (is_pairs)                                                              \
-            tile(rows, panels, true, units, a, row_stride, k_stride, panel, out);  \
-        else                                                                       \
-            tile(rows, panels, false, units, a, row_stride, k_stride, panel, out); \
+#define TILE_CASE(rows, panels)                                                              \
+    case (rows)*8 + (panels):                                                                \
+        if (is_pairs)                                                                        \
+            tile(rows, panels, true, is_fresh, units, a, row_stride, k_stride, panel, out);  \
+        else                                                                                 \
+            tile(rows, panels, false, is_fresh, units, a, row_stride, k_stride, panel, out); \
         return
 
 #if defined(__AVX512F__)
@@ -195,8 +200,8 @@ enum { MOST_ROWS = 4 };
 #endif
 
 /* Noinline: one copy of each tile. */
-static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, int64_t units,
-                                               const uint32_t *a, int64_t row_stride,
+static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, bool is_fresh,
+                                               int64_t units, const uint32_t *a, int64_t row_stride,
                                                int64_t k_stride, const uint32_t *panel, v16 *out)
 {
     switch (rows * 8 + panels) {
@@ -222,25 +227,56 @@ static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pai
     }
 }
 
-/* One row of a finished tile to C: columns n0 .. n0 + cols - 1 (cols <= 32). */
-static void finish_row(const gemm_out *o, int64_t m, int64_t n0, int64_t cols, const v16 *acc)
+/* Sixteen columns of a row of C from their sums; some < 16: the last ones. */
+CR_INLINE void finish(cr_dtype dtype, cr_dtype aux, const gemm_out *o, int64_t m, int64_t n,
+                      int64_t some, v16 x)
 {
-    for (int64_t j = 0; j < cols; j += 16) {
-        int64_t n = n0 + j, some = cols - j < 16 ? cols - j : 16;
-        v16 x = acc[j / 16];
-        if (o->bias)
-            x = x + (some == 16 ? v_get(o->aux_dtype, o->bias, n)
-                                : v_get_some(o->aux_dtype, o->bias, n, some));
-        if (o->add) {
-            v16 y = some == 16 ? v_get(o->aux_dtype, o->add, m * o->ldadd + n)
-                               : v_get_some(o->aux_dtype, o->add, m * o->ldadd + n, some);
-            x = v_rounded(o->c_dtype, x) + y; /* the branch's output, then the residual */
-        }
-        if (some == 16)
-            v_put(o->c_dtype, o->c, m * o->ldc + n, x);
-        else
-            v_put_some(o->c_dtype, o->c, m * o->ldc + n, x, some);
+    if (o->bias) x = x + (some < 16 ? v_get_some(aux, o->bias, n, some) : v_get(aux, o->bias, n));
+    if (o->add) {
+        int64_t at = m * o->ldadd + n;
+        v16 y = some < 16 ? v_get_some(aux, o->add, at, some) : v_get(aux, o->add, at);
+        x = v_rounded(dtype, x) + y; /* the branch's output, then the residual */
     }
+    if (some < 16)
+        v_put_some(dtype, o->c, m * o->ldc + n, x, some);
+    else
+        v_put(dtype, o->c, m * o->ldc + n, x);
+}
+
+/* A whole tile to rows m .. m + rows - 1, columns n0 .. n0 + 32 wide - 1 of C. */
+CR_INLINE void finish_tile(cr_dtype dtype, const gemm_out *o, int64_t m, int64_t n0, int rows,
+                           int wide, const v16 *acc)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2 * wide; i++)
+            finish(dtype, dtype, o, m + r, n0 + i * 16, 16, acc[r * 2 * wide + i]);
+}
+
+/* At the right edge of C, which has n columns, or with a bias or residual of another dtype. */
+static void finish_edge(const gemm_out *o, int64_t m, int64_t n0, int64_t n, int rows, int wide,
+                        const v16 *acc)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2 * wide; i++) {
+            int64_t at = n0 + i * 16;
+            if (at < n)
+                finish(o->c_dtype, o->aux_dtype, o, m + r, at, n - at < 16 ? n - at : 16,
+                       acc[r * 2 * wide + i]);
+        }
+}
+
+/* What C holds, as the beginning of a tile's sums. */
+static void begin_tile(const gemm_out *o, int64_t m, int64_t n0, int64_t n, int rows, int wide,
+                       v16 *acc)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2 * wide; i++) {
+            int64_t at = n0 + i * 16;
+            const float *c = (const float *)o->c + (m + r) * o->ldc + at;
+            acc[r * 2 * wide + i] = n - at >= 16 ? v_load(c)
+                                    : n > at     ? v_get_some(CR_F32, c, 0, n - at)
+                                                 : v_set(0);
+        }
 }
 
 /* Rows m0 .. m1 of C against panels p0 .. p1. */
@@ -248,6 +284,8 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
                   bool is_pairs, const uint32_t *a, int64_t row_stride, int64_t k_stride,
                   const uint32_t *panels, const gemm_out *o)
 {
+    bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
+
     for (int64_t p = p0; p < p1;) {
         int64_t rows_left = m1 - m0;
         int wide = rows_left == 1 ? 4 : rows_left <= 3 ? 2 : 1;
@@ -255,28 +293,17 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
             wide /= 2;
         for (int64_t m = m0; m < m1;) {
             int rows = m1 - m < MOST_ROWS ? (int)(m1 - m) : MOST_ROWS;
+            int64_t n0 = p * CRI_PANEL;
             v16 acc[24];
             if (rows == MOST_ROWS && m1 - m < 2 * MOST_ROWS && m1 - m > MOST_ROWS)
                 rows = (int)(m1 - m + 1) / 2; /* even halves */
-            for (int i = 0; i < rows * wide * 2; i++) {
-                acc[i] = v_set(0);
-                if (o->is_added) {
-                    int64_t col = (p + i / 2 % wide) * CRI_PANEL + i % 2 * 16, left = n - col;
-                    const float *c = (const float *)o->c + (m + i / (2 * wide)) * o->ldc + col;
-                    if (left >= 16)
-                        acc[i] = v_load(c);
-                    else if (left > 0)
-                        acc[i] = v_get_some(CR_F32, c, 0, left);
-                }
-            }
-            run_tile(rows, wide, is_pairs, units, a + m * row_stride, row_stride, k_stride,
-                     panels + p * units * CRI_PANEL, acc);
-            for (int r = 0; r < rows; r++)
-                for (int w = 0; w < wide; w++) {
-                    int64_t n0 = (p + w) * CRI_PANEL,
-                            cols = n - n0 < CRI_PANEL ? n - n0 : CRI_PANEL;
-                    finish_row(o, m + r, n0, cols, acc + (r * wide + w) * 2);
-                }
+            if (o->is_added) begin_tile(o, m, n0, n, rows, wide, acc);
+            run_tile(rows, wide, is_pairs, !o->is_added, units, a + m * row_stride, row_stride,
+                     k_stride, panels + n0 * units, acc);
+            if (is_plain && n - n0 >= wide * CRI_PANEL)
+                CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, rows, wide, acc);
+            else
+                finish_edge(o, m, n0, n, rows, wide, acc);
             m += rows;
         }
         p += wide;

@@ -32,10 +32,15 @@ CR_INLINE v16 v_load_bf16(const uint16_t *p)
 
 CR_INLINE void v_store_bf16(uint16_t *p, v16 v)
 {
+#if defined(__AVX512BF16__) /* denormals become 0, as they do in products of pairs */
+    __m256bh b = _mm512_cvtneps_pbh((__m512)v);
+    memcpy(p, &b, sizeof b);
+#else
     u16x32 u = (u16x32)v, rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
     u16x32 is_nan = (u16x32)((u & 0x7FFFFFFFu) > 0x7F800000u);
     u16x16 h = __builtin_convertvector((is_nan & (u >> 16 | 0x40)) | (~is_nan & rounded), u16x16);
     memcpy(p, &h, sizeof h);
+#endif
 }
 
 /* ---- float16 ---- */
