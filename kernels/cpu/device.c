@@ -9,6 +9,7 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 extern const cr_kernels cri_cpu_kernels_base, cri_cpu_kernels_avx2, cri_cpu_kernels_avx512,
     cri_cpu_kernels_avx512bf16;
@@ -51,12 +52,16 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
 
 cr_status cri_cpu_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err)
 {
+    enum { HUGE_PAGE = 1 << 21 };
     size_t rounded = num_bytes ? (num_bytes + 63) / 64 * 64 : 64;
 
     (void)dev;
     *out = NULL;
-    if (posix_memalign(out, rounded >= 1 << 21 ? 1 << 21 : 64, rounded) != 0)
+    if (posix_memalign(out, rounded >= HUGE_PAGE ? HUGE_PAGE : 64, rounded) != 0)
         return cr_fail(err, CR_EIO, "out of memory asking for %zu bytes", num_bytes);
+    if (rounded >=
+        HUGE_PAGE) /* fewer misses of the TLB; it is only a wish, so its result is ignored */
+        (void)madvise(*out, rounded / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return CR_OK;
 }
 

@@ -114,27 +114,72 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
     }
 }
 
-void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+/* Units i of cols <= CRI_ROWS columns. */
+CR_INLINE void pack_group_row(cr_dtype dtype, const char *a, int64_t lda, int64_t k, int64_t i,
+                              int64_t cols, uint32_t *out)
 {
-    int64_t units = gemm_units(dtype, k);
+    if (dtype == CR_F32) {
+        memcpy(out, (const uint32_t *)(const void *)a + i * lda, (size_t)cols * 4);
+    } else if (gemm_has_pairs(dtype)) {
+        const uint16_t *low = (const uint16_t *)(const void *)a + 2 * i * lda;
+        bool has_high = 2 * i + 1 < k;
+        for (int64_t j = 0; j < cols; j++)
+            out[j] = low[j] | (has_high ? (uint32_t)low[lda + j] << 16 : 0);
+    } else {
+        const uint16_t *row = (const uint16_t *)(const void *)a + i * lda;
+        for (int64_t j = 0; j < cols; j++)
+            out[j] = widened(dtype, row[j]);
+    }
+}
 
-    for (int64_t i = 0; i < units; i++, out += m) {
-        if (dtype == CR_F32) {
-            memcpy(out, (const uint32_t *)a + i * lda, (size_t)m * 4);
-        } else if (gemm_has_pairs(dtype)) {
-            const uint16_t *low = (const uint16_t *)a + 2 * i * lda, *high = low + lda;
-            if (2 * i + 1 < k)
-                for (int64_t j = 0; j < m; j++)
-                    out[j] = low[j] | (uint32_t)high[j] << 16;
+#if defined(__AVX512BF16__)
+/* Pair i of a whole group. */
+CR_INLINE void pack_group_pairs(const uint16_t *a, int64_t lda, int64_t k, int64_t i, uint32_t *out)
+{
+    const uint16_t *low = a + 2 * i * lda;
+    const __mmask16 group = (1 << CRI_ROWS) - 1;
+    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(group, low));
+    if (2 * i + 1 < k) {
+        __m512i y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(group, low + lda));
+        x = _mm512_or_si512(x, _mm512_slli_epi32(y, 16));
+    }
+    _mm512_mask_storeu_epi32(out, group, x);
+}
+#endif
+
+CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m,
+                           uint32_t *out)
+{
+    enum { AHEAD = 8 };
+    int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype),
+            rows_a_unit = gemm_has_pairs(dtype) ? 2 : 1, stride = gemm_group_units(units);
+
+    for (int64_t i = 0; i < units; i++, out += CRI_ROWS) {
+        if (i + AHEAD < units)
+            for (int64_t r = 0; r < rows_a_unit; r++)
+                for (int64_t g = 0; g < m * bytes; g += 64)
+                    __builtin_prefetch((const char *)a +
+                                       ((i + AHEAD) * rows_a_unit + r) * lda * bytes + g);
+        for (int64_t g = 0; g < m; g += CRI_ROWS) {
+            const char *at = (const char *)a + g * bytes;
+#if defined(__AVX512BF16__)
+            if (dtype == CR_BF16 && m - g >= CRI_ROWS) {
+                pack_group_pairs((const uint16_t *)(const void *)at, lda, k, i,
+                                 out + g / CRI_ROWS * stride);
+                continue;
+            }
+#endif
+            if (m - g >= CRI_ROWS)
+                pack_group_row(dtype, at, lda, k, i, CRI_ROWS, out + g / CRI_ROWS * stride);
             else
-                for (int64_t j = 0; j < m; j++)
-                    out[j] = low[j];
-        } else {
-            const uint16_t *row = (const uint16_t *)a + i * lda;
-            for (int64_t j = 0; j < m; j++)
-                out[j] = widened(dtype, row[j]);
+                pack_group_row(dtype, at, lda, k, i, m - g, out + g / CRI_ROWS * stride);
         }
     }
+}
+
+void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+{
+    CR_BY_DTYPE(dtype, pack_groups, a, lda, k, m, out);
 }
 
 /* ---- the register tile ---- */
@@ -151,20 +196,15 @@ CR_INLINE v16 multiply_add(bool is_pairs, uint32_t a, v16 b, v16 acc)
     return v_fma(v_set(x), b, acc);
 }
 
-/* rows x (32 * num_panels) sums into out, starting from 0 or from what out holds. */
-CR_INLINE void tile(int rows, int num_panels, bool is_pairs, bool is_fresh, int64_t units,
-                    const uint32_t *a, int64_t row_stride, int64_t k_stride, const uint32_t *panel,
-                    v16 *out)
+/* rows x (32 * num_panels) sums into out. */
+CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, const uint32_t *a,
+                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, v16 *out)
 {
     v16 acc[24];
 
 #pragma GCC unroll 24
     for (int i = 0; i < rows * num_panels * 2; i++)
         acc[i] = v_set(0);
-    if (!is_fresh)
-#pragma GCC unroll 24
-        for (int i = 0; i < rows * num_panels * 2; i++)
-            acc[i] = out[i];
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
@@ -185,23 +225,17 @@ CR_INLINE void tile(int rows, int num_panels, bool is_pairs, bool is_fresh, int6
         out[i] = acc[i];
 }
 
-#define TILE_CASE(rows, panels)                                                              \
-    case (rows)*8 + (panels):                                                                \
-        if (is_pairs)                                                                        \
-            tile(rows, panels, true, is_fresh, units, a, row_stride, k_stride, panel, out);  \
-        else                                                                                 \
-            tile(rows, panels, false, is_fresh, units, a, row_stride, k_stride, panel, out); \
+#define TILE_CASE(rows, panels)                                                    \
+    case (rows)*8 + (panels):                                                      \
+        if (is_pairs)                                                              \
+            tile(rows, panels, true, units, a, row_stride, k_stride, panel, out);  \
+        else                                                                       \
+            tile(rows, panels, false, units, a, row_stride, k_stride, panel, out); \
         return
 
-#if defined(__AVX512F__)
-enum { MOST_ROWS = 12 };
-#else
-enum { MOST_ROWS = 4 };
-#endif
-
 /* Noinline: one copy of each tile. */
-static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, bool is_fresh,
-                                               int64_t units, const uint32_t *a, int64_t row_stride,
+static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, int64_t units,
+                                               const uint32_t *a, int64_t row_stride,
                                                int64_t k_stride, const uint32_t *panel, v16 *out)
 {
     switch (rows * 8 + panels) {
@@ -265,25 +299,24 @@ static void finish_edge(const gemm_out *o, int64_t m, int64_t n0, int64_t n, int
         }
 }
 
-/* What C holds, as the beginning of a tile's sums. */
-static void begin_tile(const gemm_out *o, int64_t m, int64_t n0, int64_t n, int rows, int wide,
-                       v16 *acc)
+/* Asks for what finish_tile will add while the sums are made. */
+CR_INLINE void prefetch_add(const gemm_out *o, int64_t m, int64_t n0, int rows)
 {
-    for (int r = 0; r < rows; r++)
-        for (int i = 0; i < 2 * wide; i++) {
-            int64_t at = n0 + i * 16;
-            const float *c = (const float *)o->c + (m + r) * o->ldc + at;
-            acc[r * 2 * wide + i] = n - at >= 16 ? v_load(c)
-                                    : n > at     ? v_get_some(CR_F32, c, 0, n - at)
-                                                 : v_set(0);
-        }
+    int64_t bytes = (int64_t)cr_dtype_bytes(o->aux_dtype);
+
+    for (int r = 0; r < rows; r++) {
+        const char *at = (const char *)o->add + ((m + r) * o->ldadd + n0) * bytes;
+        __builtin_prefetch(at);
+        __builtin_prefetch(at + CRI_PANEL * bytes - 1);
+    }
 }
 
 /* Rows m0 .. m1 of C against panels p0 .. p1. */
 static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
-                  bool is_pairs, const uint32_t *a, int64_t row_stride, int64_t k_stride,
-                  const uint32_t *panels, const gemm_out *o)
+                  bool is_pairs, const uint32_t *a, int64_t row_stride, const uint32_t *panels,
+                  const gemm_out *o)
 {
+    bool is_grouped = row_stride == CRI_GROUPS;
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
 
     for (int64_t p = p0; p < p1;) {
@@ -292,14 +325,16 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
         while (wide > 1 && p + wide > p1)
             wide /= 2;
         for (int64_t m = m0; m < m1;) {
-            int rows = m1 - m < MOST_ROWS ? (int)(m1 - m) : MOST_ROWS;
+            int rows = m1 - m < CRI_ROWS ? (int)(m1 - m) : CRI_ROWS;
             int64_t n0 = p * CRI_PANEL;
             v16 acc[24];
-            if (rows == MOST_ROWS && m1 - m < 2 * MOST_ROWS && m1 - m > MOST_ROWS)
+            if (!is_grouped && rows == CRI_ROWS && m1 - m < 2 * CRI_ROWS && m1 - m > CRI_ROWS)
                 rows = (int)(m1 - m + 1) / 2; /* even halves */
-            if (o->is_added) begin_tile(o, m, n0, n, rows, wide, acc);
-            run_tile(rows, wide, is_pairs, !o->is_added, units, a + m * row_stride, row_stride,
-                     k_stride, panels + n0 * units, acc);
+            if (o->add) prefetch_add(o, m, n0, rows);
+            run_tile(rows, wide, is_pairs, units,
+                     a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride),
+                     is_grouped ? 1 : row_stride, is_grouped ? CRI_ROWS : 1, panels + n0 * units,
+                     acc);
             if (is_plain && n - n0 >= wide * CRI_PANEL)
                 CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, rows, wide, acc);
             else
@@ -311,8 +346,7 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
 }
 
 void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pairs,
-                const uint32_t *a, int64_t row_stride, int64_t k_stride, const uint32_t *panels,
-                const gemm_out *out)
+                const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out)
 {
     int64_t num_panels = (n + CRI_PANEL - 1) / CRI_PANEL;
     int threads = (double)m * (double)n * (double)units > 2e6 ? dev->num_threads : 1;
@@ -321,13 +355,13 @@ void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pai
         int64_t num_blocks = (m + MC - 1) / MC;
         CRI_FOR(threads, b, num_blocks,
                 block(b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels, n, units,
-                      is_pairs, a, row_stride, k_stride, panels, out));
+                      is_pairs, a, row_stride, panels, out));
     } else {
         int64_t step = (num_panels + threads - 1) / threads;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t p = 0; p < num_panels; p += step)
             block(0, m, p, p + step < num_panels ? p + step : num_panels, n, units, is_pairs, a,
-                  row_stride, k_stride, panels, out);
+                  row_stride, panels, out);
     }
 }
 
@@ -378,7 +412,6 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
         gemm_out out = {(char *)a->y + (size_t)n0 * out_bytes,
                         a->out_dtype,
                         n,
-                        false,
                         a->bias ? (const char *)a->bias + (size_t)n0 * aux_bytes : NULL,
                         a->add ? (const char *)a->add + (size_t)n0 * aux_bytes : NULL,
                         n,
@@ -390,34 +423,35 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
             (w->dtype, (const char *)w->data + (size_t)(n0 * k) * aux_bytes, k, cols, k, packed);
             panels = packed;
         }
-        CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), x, stride, 1, panels, &out);
+        CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), x, stride, panels, &out);
     }
     return CR_OK;
 }
 
-/* dw[n, k] += dy[t, n]^T x[t, k], t in chunks whose panels of x stay in L2. */
+/* dw[n, k] += dy[t, n]^T x[t, k], t in chunks; bands of dy^T stay in L2. */
 void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,
                       int64_t num_rows, int64_t n, int64_t k, float *dw)
 {
-    enum { CHUNK = 256 };
+    enum { BAND = 16 * CRI_ROWS };
+    int64_t chunk = gemm_has_pairs(dtype) ? 1024 : 512;
     size_t bytes = cr_dtype_bytes(dtype);
 
-    for (int64_t t = 0; t < num_rows; t += CHUNK) {
-        int64_t rows = num_rows - t < CHUNK ? num_rows - t : CHUNK, units = gemm_units(dtype, rows);
-        uint32_t *panels =
-            cri_scratch(dev, 0, (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
-        const uint32_t *a = (const uint32_t *)dy + t * ld_dy;
-        int64_t stride = ld_dy;
-        gemm_out out = {dw, CR_F32, k, true, NULL, NULL, 0, CR_F32};
+    for (int64_t t = 0; t < num_rows; t += chunk) {
+        int64_t rows = num_rows - t < chunk ? num_rows - t : chunk, units = gemm_units(dtype, rows);
+        uint32_t *groups =
+                     cri_scratch(dev, 1, (size_t)(BAND / CRI_ROWS * gemm_group_units(units)) * 4),
+                 *panels = cri_scratch(
+                     dev, 0, (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
         CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);
-        if (dtype != CR_F32) {
-            uint32_t *at = cri_scratch(dev, 1, (size_t)(units * n) * 4);
+        for (int64_t n0 = 0; n0 < n; n0 += BAND) {
+            int64_t band = n - n0 < BAND ? n - n0 : BAND;
+            float *at = dw + n0 * k;
+            gemm_out out = {at, CR_F32, k, NULL, at, k, CR_F32};
             CR_V(pack_at)
-            (dtype, (const char *)dy + (size_t)(t * ld_dy) * bytes, ld_dy, rows, n, at);
-            a = at;
-            stride = n;
+            (dtype, (const char *)dy + (size_t)(t * ld_dy + n0) * bytes, ld_dy, rows, band, groups);
+            CR_V(gemm)
+            (dev, band, k, units, gemm_has_pairs(dtype), groups, CRI_GROUPS, panels, &out);
         }
-        CR_V(gemm)(dev, n, k, units, gemm_has_pairs(dtype), a, 1, stride, panels, &out);
     }
 }
 
@@ -435,10 +469,10 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
             uint32_t *panels = cri_scratch(
                 dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
             void *dx = (char *)a->dx + (size_t)k0 * bytes;
-            gemm_out out = {dx, w->dtype, k, false, NULL, a->is_dx_added ? dx : NULL, k, w->dtype};
+            gemm_out out = {dx, w->dtype, k, NULL, a->is_dx_added ? dx : NULL, k, w->dtype};
             CR_V(pack_cols)
             (w->dtype, (const char *)w->data + (size_t)k0 * bytes, k, n, cols, panels);
-            CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), dy, stride, 1, panels, &out);
+            CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), dy, stride, panels, &out);
         }
     }
     if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, a->dw);

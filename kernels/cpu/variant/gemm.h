@@ -1,16 +1,22 @@
 /* gemm.h -- the one product all others are made of.
  *
- * C[m, n] (=, +=) sum over k of A[m, k] B[k, n], k ascending, one float32 accumulator an element.
+ * C[m, n] = sum over k of A[m, k] B[k, n], k ascending, one float32 accumulator an element.
  * Numbers come in units of 4 bytes: one float32, or (where the variant has vdpbf16ps) a pair of
  * bfloat16 along k. B is packed in panels of 32 columns: panel[k][32] units. A is read where it
- * lies: unit (m, k) at a[m * row_stride + k * k_stride].
+ * lies, unit (m, k) at a[m * row_stride + k], or (row_stride CRI_GROUPS) from groups of CRI_ROWS rows,
+ * one after another: group[k][CRI_ROWS].
  */
 #ifndef CR_GEMM_H
 #define CR_GEMM_H
 
 #include "kernels/cpu/variant/simd_io.h"
 
-enum { CRI_PANEL = 32 };
+/* CRI_ROWS: rows of the greatest register tile. */
+#if defined(__AVX512F__)
+enum { CRI_PANEL = 32, CRI_ROWS = 12, CRI_GROUPS = 0 };
+#else
+enum { CRI_PANEL = 32, CRI_ROWS = 4, CRI_GROUPS = 0 };
+#endif
 
 /* Is this dtype multiplied in pairs here? */
 CR_INLINE bool gemm_has_pairs(cr_dtype dtype)
@@ -29,21 +35,26 @@ CR_INLINE int64_t gemm_units(cr_dtype dtype, int64_t num)
     return gemm_has_pairs(dtype) ? (num + 1) / 2 : num;
 }
 
+/* From one group of rows to the next: a cache line more than it needs, so that groups which are
+ * written side by side do not all fall into one set of the cache. */
+CR_INLINE int64_t gemm_group_units(int64_t units)
+{
+    return units * CRI_ROWS + 16;
+}
+
 typedef struct gemm_out {
     void *c; /* [m, n], row stride ldc elements of c_dtype */
     cr_dtype c_dtype;
     int64_t ldc;
-    bool is_added;    /* float32 C only: accumulate in place */
     const void *bias; /* [n] in aux_dtype or NULL */
-    const void *add;  /* [m, n], row stride ldadd, aux_dtype, or NULL */
+    const void *add;  /* [m, n], row stride ldadd, aux_dtype, or NULL; may be c */
     int64_t ldadd;
     cr_dtype aux_dtype;
 } gemm_out;
 
 /* panels: ceil(n / 32) panels of num_units * 32 units. */
 void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t num_units, bool is_pairs,
-                const uint32_t *a, int64_t row_stride, int64_t k_stride, const uint32_t *panels,
-                const gemm_out *out);
+                const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out);
 
 /* Pack num_cols columns of W as B: from rows of W ([n, k] row-major, k contiguous: B = W^T). */
 void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int64_t k,
@@ -53,7 +64,7 @@ void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int6
                      uint32_t *panels);
 /* A as units [m][units], when it cannot be read where it lies. */
 void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out);
-/* A^T of a matrix [k, m] (m contiguous) as units [units][m]. */
+/* A^T of a matrix [k, m] (m contiguous) as groups of CRI_ROWS rows. */
 void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out);
 /* dw[n, k] += dy[t, n]^T x[t, k] over num_rows t; dy has row stride ld_dy. */
 void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,

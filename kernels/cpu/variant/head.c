@@ -78,15 +78,15 @@ static const uint32_t *tile_panels(cr_device *dev, const cr_weight *w, int64_t v
     return panels;
 }
 
-static const uint32_t *row_units(cr_device *dev, const cr_weight *w, const void *x,
-                                 int64_t num_rows)
+/* Rows as units, where they lie if possible. */
+static const uint32_t *row_units(cr_device *dev, int slot, cr_dtype dtype, const void *x,
+                                 int64_t num_rows, int64_t k)
 {
-    int64_t k = w->num_cols;
     uint32_t *a;
 
-    if (w->dtype == CR_F32 || (gemm_has_pairs(w->dtype) && k % 2 == 0)) return x;
-    a = cri_scratch(dev, 1, (size_t)(num_rows * gemm_units(w->dtype, k)) * 4);
-    CR_V(pack_a)(w->dtype, x, k, num_rows, k, a);
+    if (dtype == CR_F32 || (gemm_has_pairs(dtype) && k % 2 == 0)) return x;
+    a = cri_scratch(dev, slot, (size_t)(num_rows * gemm_units(dtype, k)) * 4);
+    CR_V(pack_a)(dtype, x, k, num_rows, k, a);
     return a;
 }
 
@@ -94,7 +94,7 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
-    const uint32_t *x = row_units(dev, w, a->x, num);
+    const uint32_t *x = row_units(dev, 1, w->dtype, a->x, num, w->num_cols);
     row_state *state = cri_scratch(dev, 2, (size_t)num * (sizeof(row_state) + 4));
     float *z_label = (float *)(state + num), *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
 
@@ -104,12 +104,11 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE;
         const uint32_t *panels = tile_panels(dev, w, v0, cols);
-        gemm_out out = {z, CR_F32, TILE, false, NULL, NULL, 0, CR_F32};
+        gemm_out out = {z, CR_F32, TILE, NULL, NULL, 0, CR_F32};
         for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
             int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
             CR_V(gemm)
-            (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, 1, panels,
-             &out);
+            (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, panels, &out);
             for (int64_t r = 0; r < rows; r++) {
                 int64_t label = a->labels[r0 + r] - v0;
                 if (label >= 0 && label < cols) z_label[r0 + r] = z[r * TILE + label];
@@ -142,53 +141,75 @@ CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, f
     }
 }
 
-cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+/* A tile of words and its panels: W^T to make logits, W to make dx. */
+typedef struct head_tile {
+    int64_t v0, cols;
+    const uint32_t *forward, *back;
+} head_tile;
+
+static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
+{
+    head_tile t = {v0, w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE, NULL, NULL};
+    int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
+            dz_units = gemm_units(w->dtype, t.cols);
+    const char *rows = (const char *)w->data + (size_t)(v0 * k) * cr_dtype_bytes(w->dtype);
+    size_t num = (size_t)((t.cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units),
+           num_back = (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * dz_units);
+    uint32_t *panels = cri_scratch(dev, 5, (num + num_back) * 4);
+
+    CR_V(pack_rows)(w->dtype, rows, k, t.cols, k, panels);
+    CR_V(pack_cols)(w->dtype, rows, k, t.cols, k, panels + num);
+    t.forward = panels;
+    t.back = panels + num;
+    return t;
+}
+
+/* dz of rows r0 .. r0 + rows - 1 (<= ROWS) over a tile, and what it adds to their dx. */
+static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_tile *t, int64_t r0,
+                      int64_t rows, void *dz, float *dx)
 {
     const cr_weight *w = a->fwd.w;
-    int64_t k = w->num_cols, units = gemm_units(w->dtype, k), num = a->fwd.num_rows;
-    size_t bytes = cr_dtype_bytes(w->dtype);
-    float *dx = cri_scratch(dev, 2, (size_t)(num * k) * 4),
-          *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
-    void *dz = cri_scratch(dev, 4, (size_t)ROWS * TILE * bytes);
-    uint32_t *xu = cri_scratch(dev, 6, (size_t)(ROWS * units) * 4);
+    int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
+            dz_units = gemm_units(w->dtype, t->cols);
+    bool is_pairs = gemm_has_pairs(w->dtype);
+    float *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+    const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * cr_dtype_bytes(w->dtype);
+    const uint32_t *xu = row_units(dev, 6, w->dtype, x, rows, k), *dzu;
+    gemm_out to_z = {z, CR_F32, TILE, NULL, NULL, 0, CR_F32};
+    gemm_out to_dx = {dx, CR_F32, k, NULL, dx, k, CR_F32};
 
-    (void)err;
+    CR_V(gemm)(dev, rows, t->cols, units, is_pairs, xu, units, t->forward, &to_z);
+    for (int64_t r = 0; r < rows; r++)
+        CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, a->fwd.lse[r0 + r],
+                    a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r],
+                    a->grad_entropy ? a->grad_entropy[r0 + r] : 0, a->fwd.labels[r0 + r] - t->v0,
+                    dz, r * t->cols);
+    dzu = row_units(dev, 7, w->dtype, dz, rows, t->cols);
+    CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
+}
+
+/* A tile's sum of dx begins at 0: 152k terms one by one lose 5 bits. dz of up to BLOCK rows is kept
+ * for one product with their x. */
+cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+{
+    enum { BLOCK = 10 * ROWS };
+    const cr_weight *w = a->fwd.w;
+    int64_t k = w->num_cols, num = a->fwd.num_rows, most = num < BLOCK ? num : BLOCK;
+    size_t bytes = cr_dtype_bytes(w->dtype);
+    float *dx = cri_scratch(dev, 2, (size_t)(num * k) * 4);
+    char *dz = cri_scratch(dev, 4, (size_t)(most * TILE) * bytes);
+
     memset(dx, 0, (size_t)(num * k) * 4);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
-        int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE,
-                dz_units = gemm_units(w->dtype, cols);
-        const char *tile = (const char *)w->data + (size_t)(v0 * k) * bytes;
-        size_t fwd_units = (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units);
-        uint32_t *panels = cri_scratch(
-            dev, 5,
-            (fwd_units + (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * dz_units)) * 4);
-        uint32_t *back = panels + fwd_units;
-        CR_V(pack_rows)(w->dtype, tile, k, cols, k, panels);
-        CR_V(pack_cols)(w->dtype, tile, k, cols, k, back);
-        for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
-            int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
-            const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * bytes;
-            gemm_out to_z = {z, CR_F32, TILE, false, NULL, NULL, 0, CR_F32};
-            float *here =
-                dx + r0 * k; /* a tile's sum begins at 0: 152k terms one by one lose 5 bits */
-            gemm_out to_dx = {here, CR_F32, k, false, NULL, here, k, CR_F32};
-            uint32_t *dzu = dz;
-            CR_V(pack_a)(w->dtype, x, k, rows, k, xu);
-            CR_V(gemm)
-            (dev, rows, cols, units, gemm_has_pairs(w->dtype), xu, units, 1, panels, &to_z);
-            for (int64_t r = 0; r < rows; r++) {
-                float ge = a->grad_entropy ? a->grad_entropy[r0 + r] : 0;
-                CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, cols, a->fwd.lse[r0 + r],
-                            a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r], ge,
-                            a->fwd.labels[r0 + r] - v0, dz, r * cols);
-            }
-            if (w->dtype != CR_F32) {
-                dzu = cri_scratch(dev, 7, (size_t)(rows * dz_units) * 4);
-                CR_V(pack_a)(w->dtype, dz, cols, rows, cols, dzu);
-            }
-            CR_V(gemm)
-            (dev, rows, k, dz_units, gemm_has_pairs(w->dtype), dzu, dz_units, 1, back, &to_dx);
-            if (a->dw) CR_V(product_tn)(dev, w->dtype, dz, cols, x, rows, cols, k, a->dw + v0 * k);
+        head_tile t = pack_tile(dev, w, v0);
+        for (int64_t b = 0; b < num; b += BLOCK) {
+            int64_t end = num - b < BLOCK ? num : b + BLOCK;
+            for (int64_t r = b; r < end; r += ROWS)
+                grad_rows(dev, a, &t, r, end - r < ROWS ? end - r : ROWS,
+                          dz + (size_t)((r - b) * t.cols) * bytes, dx + r * k);
+            if (a->dw) CR_V(product_tn)
+            (dev, w->dtype, dz, t.cols, (const char *)a->fwd.x + (size_t)(b * k) * bytes, end - b,
+             t.cols, k, a->dw + v0 * k);
         }
     }
     return CR_V(cast)(dev, w->dtype, a->dx, CR_F32, dx, (size_t)(num * k), err);

@@ -19,6 +19,12 @@
 #define CR_V(name)      CR_PASTE(cri_##name, CR_VARIANT)
 #define CR_INLINE       static inline __attribute__((always_inline))
 
+/* fn(dtype, ..) with the dtype as a constant. */
+#define CR_BY_DTYPE(dtype, fn, ...)                 \
+    ((dtype) == CR_BF16  ? fn(CR_BF16, __VA_ARGS__) \
+     : (dtype) == CR_F16 ? fn(CR_F16, __VA_ARGS__)  \
+                         : fn(CR_F32, __VA_ARGS__))
+
 typedef float v16 __attribute__((vector_size(64)));
 typedef double v8d __attribute__((vector_size(64)));
 typedef int32_t i16x32 __attribute__((vector_size(64)));

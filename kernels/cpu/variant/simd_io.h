@@ -118,12 +118,6 @@ CR_INLINE void v_store_f16(uint16_t *p, v16 v)
 
 /* ---- either ---- */
 
-/* fn(dtype, ..) with the dtype as a constant. */
-#define CR_BY_DTYPE(dtype, fn, ...)                 \
-    ((dtype) == CR_BF16  ? fn(CR_BF16, __VA_ARGS__) \
-     : (dtype) == CR_F16 ? fn(CR_F16, __VA_ARGS__)  \
-                         : fn(CR_F32, __VA_ARGS__))
-
 CR_INLINE float e_get(cr_dtype dtype, const void *p, int64_t i)
 {
     return dtype == CR_BF16  ? bf16_get(((const uint16_t *)p)[i])
