@@ -1,6 +1,6 @@
 /* packing.c -- see packing.h. Dealing is longest-processing-time first on ROLL's workload
- * 24576 L + L^2 (rlvr.md 2.7): the longest sample goes to the rank with the least work that still has
- * room, so that every rank gets the same number of samples (or one more). */
+ * 24576 L + L^2 (rlvr.md 2.7): the longest sample goes to the micro-batch with the least work that still
+ * has room, so that every rank gets the same number of samples (or one more). */
 #include "actors/packing.h"
 #include "base/rng.h"
 
@@ -8,6 +8,7 @@
 
 typedef struct load {
     uint32_t sample;
+    size_t at; /* place in the order */
     double work;
 } load;
 
@@ -19,43 +20,60 @@ static int by_work(const void *a, const void *b)
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
-static void deal_mini(load *loads, size_t num, int num_dp, int32_t *out_rank)
+/* cell[num]: where each sample of the order goes. Every cell takes at most `room`. */
+static void fill_cells(load *loads, size_t num, size_t num_cells, size_t *cell)
 {
-    double *work = CR_NEW_ARRAY(double, num_dp);
-    size_t *count = CR_NEW_ARRAY(size_t, num_dp),
-           room = (num + (size_t)num_dp - 1) / (size_t)num_dp;
+    size_t *count = CR_NEW_ARRAY(size_t, num_cells), room = (num + num_cells - 1) / num_cells;
+    double *work = CR_NEW_ARRAY(double, num_cells);
 
     qsort(loads, num, sizeof *loads, by_work);
     for (size_t i = 0; i < num; i++) {
-        int best = -1;
-        for (int r = 0; r < num_dp; r++)
-            if (count[r] < room && (best < 0 || work[r] < work[best])) best = r;
+        size_t best = num_cells;
+        for (size_t c = 0; c < num_cells; c++)
+            if (count[c] < room && (best == num_cells || work[c] < work[best])) best = c;
         work[best] += loads[i].work;
         count[best]++;
-        out_rank[loads[i].sample] = best;
+        cell[loads[i].at] = best;
     }
     cr_free(work);
     cr_free(count);
 }
 
-void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t mini_size,
-                     uint64_t seed, uint64_t epoch, uint32_t *out_order, int32_t *out_mini,
-                     int32_t *out_rank)
+/* Cells are micro-batch 0 of each rank, then micro-batch 1 of each rank, .. */
+void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, uint32_t *order,
+                          size_t num, int32_t *out_rank)
 {
-    load *loads = CR_NEW_ARRAY(load, num_samples);
+    size_t dp = (size_t)num_dp, num_micros = num % (dp * micro_size) ? 1 : num / (dp * micro_size);
+    size_t *cell = CR_NEW_ARRAY(size_t, num), at = 0;
+    load *loads = CR_NEW_ARRAY(load, num);
 
+    for (size_t i = 0; i < num; i++) {
+        double length = (double)tokens[order[i]];
+        loads[i] = (load){order[i], i, 24576 * length + length * length};
+    }
+    fill_cells(loads, num, num_micros * dp, cell);
+    for (size_t i = 0; i < num; i++) {
+        loads[i].sample = order[i];
+        out_rank[order[i]] = (int32_t)(cell[i] % dp);
+    }
+    for (size_t m = 0; m < num_micros; m++)
+        for (size_t i = 0; i < num; i++)
+            if (cell[i] / dp == m) order[at++] = loads[i].sample;
+    cr_free(cell);
+    cr_free(loads);
+}
+
+void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t micro_size,
+                     size_t mini_size, uint64_t seed, uint64_t epoch, uint32_t *out_order,
+                     int32_t *out_mini, int32_t *out_rank)
+{
     for (size_t i = 0; i < num_samples; i++)
         out_order[i] = (uint32_t)i;
     cr_rng_shuffle(seed ^ 0x6d696e69, epoch, out_order, num_samples);
     for (size_t first = 0; first < num_samples; first += mini_size) {
         size_t num = num_samples - first < mini_size ? num_samples - first : mini_size;
-        for (size_t i = 0; i < num; i++) {
-            uint32_t s = out_order[first + i];
-            double length = (double)tokens[s];
-            loads[i] = (load){s, 24576 * length + length * length};
-            out_mini[s] = (int32_t)(first / mini_size);
-        }
-        deal_mini(loads, num, num_dp, out_rank);
+        for (size_t i = 0; i < num; i++)
+            out_mini[out_order[first + i]] = (int32_t)(first / mini_size);
+        cr_packing_deal_mini(tokens, num_dp, micro_size, out_order + first, num, out_rank);
     }
-    cr_free(loads);
 }

@@ -3,8 +3,9 @@
  *
  * Flow 7 of 9. A step's samples are shuffled (keyed by seed and step), cut into mini-batches of
  * dp * per_device_train_batch_size * gradient_accumulation_steps (one optimizer update each), and
- * each mini-batch is dealt to the dp ranks so that their tokens balance. Every loss denominator is
- * counted over the whole mini-batch, so the gradient does not depend on the dealing.
+ * each mini-batch is dealt to the micro-batches of the dp ranks so that their tokens balance: ranks meet in
+ * every unit of every micro-batch. Every loss denominator is counted over the whole mini-batch, so the
+ * gradient does not depend on the dealing.
  *
  * A rank's record has, per sample, `prompt_lengths`, `lengths` (response tokens), `mini` (which
  * mini-batch), and ragged over all its samples `ids` (prompt and response joined) and, per response
@@ -15,11 +16,16 @@
 
 #include "base/base.h"
 
-/* Deal samples to ranks. tokens[num_samples]; out_rank, out_mini [num_samples]. order: the order in
- * which a rank meets its samples is that of out_order (a permutation of all samples). mini_size is
- * the number of samples of one update; the last mini-batch may be smaller. */
-void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t mini_size,
-                     uint64_t seed, uint64_t epoch, uint32_t *out_order, int32_t *out_mini,
-                     int32_t *out_rank);
+/* Deal the samples of one mini-batch, order[num], to ranks: out_rank[sample], by tokens[sample]. order is
+ * rearranged: a rank that takes its samples in this order, micro_size at a time, has the micro-batches
+ * meant (if the samples fill them all; else only the ranks balance). */
+void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, uint32_t *order,
+                          size_t num, int32_t *out_rank);
+/* Deal a step. tokens[num_samples]; out_rank, out_mini [num_samples]. out_order: a permutation of all
+ * samples, in which each rank meets its own. mini_size is the number of samples of one update; the last
+ * mini-batch may be smaller. */
+void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t micro_size,
+                     size_t mini_size, uint64_t seed, uint64_t epoch, uint32_t *out_order,
+                     int32_t *out_mini, int32_t *out_rank);
 
 #endif

@@ -1,4 +1,5 @@
 /* pipeline_sft.c -- supervised fine-tuning: rows in file order, one optimizer update a step. */
+#include "actors/packing.h"
 #include "actors/pipelines.h"
 #include "actors/prompts.h"
 #include "actors/saver.h"
@@ -47,20 +48,42 @@ static cr_status load(sft *s, cr_err *err)
     return CR_OK;
 }
 
-/* Rows rank, rank + dp, .. of the step's batch, as one record. */
-static void fill(const sft *s, int64_t step, int rank, int num_dp, cr_record *r, cr_buf buffers[4],
-                 float lr[1], float counts[5])
+/* Which rows of the step's batch go to which rank, so that tokens balance: the gradient does not depend on it. */
+typedef struct deal {
+    const cr_row *rows;
+    uint32_t *order;
+    int32_t *rank; /* [batch] of a row */
+} deal;
+
+static deal deal_rows(const sft *s, int64_t step, int num_dp)
 {
-    size_t per_epoch = s->data.num_rows / s->batch, first = (size_t)step % per_epoch * s->batch;
+    size_t per_epoch = s->data.num_rows / s->batch, *tokens = CR_NEW_ARRAY(size_t, s->batch);
+    deal d = {.rows = s->data.rows + (size_t)step % per_epoch * s->batch,
+              .order = CR_NEW_ARRAY(uint32_t, s->batch),
+              .rank = CR_NEW_ARRAY(int32_t, s->batch)};
 
     for (size_t k = 0; k < s->batch; k++) {
-        const cr_row *row = &s->data.rows[first + k];
+        tokens[k] = d.rows[k].num_ids;
+        d.order[k] = (uint32_t)k;
+    }
+    cr_packing_deal_mini(tokens, num_dp, (size_t)s->c->train.per_device_train_batch_size, d.order,
+                         s->batch, d.rank);
+    cr_free(tokens);
+    return d;
+}
+
+/* The rows of a rank as one record. */
+static void fill(const sft *s, int64_t step, const deal *d, int rank, cr_record *r,
+                 cr_buf buffers[4], float lr[1], float counts[5])
+{
+    for (size_t k = 0; k < s->batch; k++) {
+        const cr_row *row = &d->rows[d->order[k]];
         int32_t prompt = (int32_t)row->num_prompt,
                 length = (int32_t)(row->num_ids - row->num_prompt), mini = 0;
         counts[2] +=
             (float)(prompt > 0 ? length
                                : length - 1); /* the first token has nothing to be predicted from */
-        if ((int)(k % (size_t)num_dp) != rank) continue;
+        if (d->rank[d->order[k]] != rank) continue;
         if (prompt == 0) prompt = 1, length--;
         cr_buf_add(&buffers[0], &prompt, 4);
         cr_buf_add(&buffers[1], &length, 4);
@@ -84,6 +107,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     int num = s->run->layout.role[CR_ROLE_TRAIN].num,
         same = (int)s->c->train.ulysses_size; /* ranks that get one batch */
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
+    deal dealt = deal_rows(s, step, num / same);
     double start = cr_now_s(), loss = 0, norm = 0, tokens = 0, lr_now = 0;
     int64_t skipped = 0;
 
@@ -91,7 +115,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
         cr_record record = {0};
         cr_buf buffers[4] = {{0}, {0}, {0}, {0}};
         float lr[1], counts[5] = {1, 1, 0, 1, 1};
-        fill(s, step, r / same, num / same, &record, buffers, lr, counts);
+        fill(s, step, &dealt, r / same, &record, buffers, lr, counts);
         lr_now = lr[0];
         if (r == 0) tokens = counts[2];
         cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &record, &requests[r], err));
@@ -109,6 +133,8 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
         cr_record_free(&reply);
     }
     cr_free(requests);
+    cr_free(dealt.order);
+    cr_free(dealt.rank);
     CR_TRY(err->status);
     if (skipped)
         cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",

@@ -360,10 +360,16 @@ cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
 
 cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
 {
+    cri_unit *root = &f->state[0];
+
     f->order = &f->orders[is_with_backward];
     f->order->at = 0;
-    CR_TRY(unshard(&f->state[0], err));
-    return prefetch(f, err);
+    if (root->state == CRI_SHARDED) {
+        CR_TRY(announce(root, err));
+        if (is_free(root)) CR_TRY(publish(root, err));
+    }
+    CR_TRY(prefetch(f, err)); /* before the wait for the root */
+    return unshard(root, err);
 }
 
 cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err)
