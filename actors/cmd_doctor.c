@@ -1,6 +1,7 @@
 /* cmd_doctor.c -- croll doctor: what this machine offers a run, and what each finding means. */
 #include "actors/commands.h"
 #include "base/json.h"
+#include "kernels/gpu.h"
 #include "kernels/kernels.h"
 
 #include <sched.h>
@@ -135,10 +136,37 @@ static void check_limits(report *r)
             files.rlim_cur < 1024 ? "shards of large checkpoints may need more: ulimit -n 4096"
                                   : "enough for every checkpoint of croll");
     }
-    if (access("/dev/nvidia0", F_OK) == 0)
-        say(r, "gpu", NOTE, "there is an NVIDIA GPU", "this build computes on the CPU only");
-    else
-        say(r, "gpu", FINE, "none", "everything runs on the CPU");
+}
+
+static void check_gpus(report *r)
+{
+    cr_gpu_report *g = CR_NEW(cr_gpu_report);
+    cr_err err = {0};
+    char found[256], meaning[256];
+
+    if (cr_gpu_probe(g, &err) != CR_OK)
+        say(r, "gpu", NOTE,
+            access("/dev/nvidiactl", F_OK) == 0 ? "there is an NVIDIA driver" : "none", err.msg);
+    if (g->runtime[0]) {
+        snprintf(found, sizeof found, "CUDA %s, cuBLAS %s, NCCL %s, driver for CUDA %s", g->runtime,
+                 g->cublas, g->nccl, g->driver[0] ? g->driver : "absent");
+        say(r, "cuda", g->driver[0] ? FINE : NOTE, found,
+            "what this build was linked with; the driver has to be as new as the runtime");
+    }
+    for (int i = 0; i < g->num_listed; i++) {
+        const cr_gpu *gpu = &g->gpu[i];
+        snprintf(found, sizeof found, "%d: %s, compute capability %d.%d, %.1f GB, %.1f GB free", i,
+                 gpu->name, gpu->capability_major, gpu->capability_minor,
+                 (double)gpu->memory_bytes / 1e9, (double)gpu->free_bytes / 1e9);
+        if (gpu->fault[0])
+            snprintf(meaning, sizeof meaning, "a kernel of this build does not run on it: %s",
+                     gpu->fault);
+        else
+            snprintf(meaning, sizeof meaning,
+                     "code of this build runs on it; training and generation use the CPU so far");
+        say(r, "gpu", gpu->fault[0] ? NOTE : FINE, found, meaning);
+    }
+    cr_free(g);
 }
 
 static int run(int argc, char **argv)
@@ -159,6 +187,7 @@ static int run(int argc, char **argv)
             check_memory(&r);
             check_programs(&r);
             check_limits(&r);
+            check_gpus(&r);
             if (r.has_failed)
                 cr_fail(&err, CR_EABSENT, "something that runs need is missing (see above)");
         }

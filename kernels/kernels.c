@@ -25,6 +25,7 @@ static const struct {
 } devices[] = {
     {"cpu", cri_cpu_open},
     {"meta", cri_meta_open},
+    {"cuda", cri_cuda_open},
 };
 
 cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
@@ -42,8 +43,7 @@ cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_
             return err->status;
         }
     cr_free(dev);
-    return cr_fail(err, CR_EABSENT,
-                   "no device \"%s\" (cpu and meta are there; cuda is not available yet)", name);
+    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda and meta are known)", name);
 }
 
 void cr_device_close(cr_device *dev)

@@ -34,7 +34,7 @@ const char *cr_dtype_name(cr_dtype dtype); /* "fp32", "bf16", "fp16", "fp64" */
 
 typedef struct cr_device cr_device;
 
-/* name: "cpu", "meta". num_threads >= 1: threads that one kernel may use (results do not change).
+/* name: "cpu", "meta", "cuda". num_threads >= 1: threads that one kernel may use (results do not change).
  * The device is owned by the caller. CR_EABSENT: unknown or not built in. */
 CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err);
 void cr_device_close(cr_device *dev);

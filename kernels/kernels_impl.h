@@ -90,5 +90,6 @@ void *cri_scratch(cr_device *dev, int slot, size_t num_bytes);
 
 cr_status cri_cpu_open(cr_device *dev, cr_err *err);
 cr_status cri_meta_open(cr_device *dev, cr_err *err);
+cr_status cri_cuda_open(cr_device *dev, cr_err *err); /* kernels/cuda/ or kernels/cuda_absent.c */
 
 #endif

@@ -1,0 +1,17 @@
+/* cuda_absent.c -- stands in for kernels/cuda/ in a build without CUDA: answers, and says why. */
+#include "kernels/gpu.h"
+#include "kernels/kernels_impl.h"
+
+cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err)
+{
+    *out = (cr_gpu_report){0};
+    return cr_fail(err, CR_EABSENT,
+                   "this build is for CPUs; scripts/gpu-check builds croll with CUDA and looks");
+}
+
+cr_status cri_cuda_open(cr_device *dev, cr_err *err)
+{
+    (void)dev;
+    return cr_fail(err, CR_EABSENT,
+                   "device cuda is not available yet, and this build has no CUDA: use cpu");
+}

@@ -1,0 +1,34 @@
+/* gpu.h -- what GPUs this machine has for this build, and whether code of this build runs on them.
+ *
+ * For `croll doctor` and the tests only: models reach a GPU through a device (kernels.h), never
+ * through here. A build without CUDA links kernels/cuda_absent.c and answers the same calls.
+ *
+ * Ownership: a cr_gpu_report is plain data of the caller. Threads: any. Errors: CR_EABSENT when
+ * this build has no CUDA, when there is no driver, or when the driver shows no GPU; the message says which.
+ */
+#ifndef CR_GPU_H
+#define CR_GPU_H
+
+#include "base/base.h"
+
+enum { CR_MAX_GPUS = 16 };
+
+typedef struct cr_gpu {
+    char name[128];
+    size_t memory_bytes, free_bytes;
+    int capability_major, capability_minor; /* 9, 0: the code of this build must fit it */
+    char fault[200];                        /* "": a kernel of this build ran and was right */
+} cr_gpu;
+
+/* Versions as NVIDIA writes them: 13.0, 2.27.7. driver: the newest CUDA that the driver can run. */
+typedef struct cr_gpu_report {
+    char driver[16], runtime[16], cublas[16], nccl[16];
+    int num_gpus, num_listed; /* num_listed: at most CR_MAX_GPUS */
+    cr_gpu gpu[CR_MAX_GPUS];
+} cr_gpu_report;
+
+/* The versions are filled in even when there is no GPU (all "" without CUDA). Local; takes a
+ * moment, since each GPU gets a context. */
+CR_MUST cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err);
+
+#endif
