@@ -84,15 +84,6 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
     return err->status;
 }
 
-static void sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
 cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder, cr_err *err)
 {
     cr_err ignored = {0};
@@ -212,7 +203,7 @@ static cr_status commit(const char *output_dir, const char *folder, long long st
         if (rename(folder, target) != 0)
             cr_fail(err, CR_EIO, "cannot rename %s: %s", folder, strerror(errno));
     }
-    sync_folder(output_dir);
+    cr_folder_sync(output_dir);
     cr_free(target);
     return err->status;
 }
@@ -231,7 +222,7 @@ cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64
     CR_TRY_GOTO(out, list_files(folder, "", files, err));
     CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
     CR_TRY_GOTO(out, cr_file_write_atomic(manifest, text.data, text.num_bytes, err));
-    sync_folder(folder);
+    cr_folder_sync(folder);
     CR_TRY_GOTO(out, commit(output_dir, folder, step, err));
     snprintf(name, sizeof name, "checkpoint-%lld", (long long)step);
     unlink(fresh);
@@ -239,7 +230,7 @@ cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64
         cr_fail(err, CR_EIO, "cannot set the link %s: %s", link, strerror(errno));
         goto out;
     }
-    sync_folder(output_dir);
+    cr_folder_sync(output_dir);
     prune(output_dir, step, keep);
 out:
     json_decref(root);

@@ -17,11 +17,27 @@ void cr_encoder_close(cr_encoder *e)
     *e = (cr_encoder){0};
 }
 
-cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages, int32_t **ids,
-                            size_t *num, cr_err *err)
+cr_status cr_encode_text(const cr_tokenizer *tokenizer, const char *text, size_t num_bytes,
+                         bool add_special, int32_t **ids, size_t *num, cr_err *err)
 {
     cr_ids out = {0};
 
+    *ids = NULL;
+    *num = 0;
+    if (cr_tokenizer_encode(tokenizer, text, num_bytes, add_special, &out, err) != CR_OK) {
+        cr_ids_free(&out);
+        return err->status;
+    }
+    *ids = out.id ? out.id : CR_NEW_ARRAY(int32_t, 1);
+    *num = out.num;
+    return CR_OK;
+}
+
+cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages, int32_t **ids,
+                            size_t *num, cr_err *err)
+{
+    *ids = NULL;
+    *num = 0;
     cr_buf_clear(&e->text);
     if (is_messages) {
         if (!e->chat) CR_TRY(cr_chat_open(e->folder, &e->chat, err));
@@ -29,10 +45,6 @@ cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages,
     } else {
         cr_buf_add(&e->text, json_string_value(text), json_string_length(text));
     }
-    if (cr_tokenizer_encode(e->tokenizer, e->text.data ? e->text.data : "", e->text.num_bytes,
-                            !is_messages && !e->has_no_special, &out, err) != CR_OK)
-        cr_ids_free(&out);
-    *ids = out.id;
-    *num = out.num;
-    return err->status;
+    return cr_encode_text(e->tokenizer, e->text.data ? e->text.data : "", e->text.num_bytes,
+                          !is_messages && !e->has_no_special, ids, num, err);
 }

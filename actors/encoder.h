@@ -20,6 +20,9 @@ typedef struct cr_encoder {
 /* Open the tokenizer of a MODEL folder. Nothing is done if it is open. */
 CR_MUST cr_status cr_encoder_open(cr_encoder *e, const char *folder, cr_err *err);
 void cr_encoder_close(cr_encoder *e); /* {0} is fine */
+/* Ids of a ready text. *ids is the caller's (cr_free), never NULL if all went well. */
+CR_MUST cr_status cr_encode_text(const cr_tokenizer *tokenizer, const char *text, size_t num_bytes,
+                                 bool add_special, int32_t **ids, size_t *num, cr_err *err);
 /* text: a JSON string, or a list of messages. *ids is the caller's (cr_free). */
 CR_MUST cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages,
                                     int32_t **ids, size_t *num, cr_err *err);

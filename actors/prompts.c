@@ -1,5 +1,6 @@
 /* prompts.c -- see prompts.h. */
 #include "actors/prompts.h"
+#include "actors/encoder.h"
 
 #include <string.h>
 
@@ -42,20 +43,6 @@ static cr_status find_domain(const cr_config *c, cr_row *row, cr_err *err)
     return CR_OK;
 }
 
-static cr_status encode(const cr_prompt_maker *m, const char *text, size_t num_bytes,
-                        bool add_special, int32_t **ids, size_t *num, cr_err *err)
-{
-    cr_ids out = {0};
-
-    if (cr_tokenizer_encode(m->tokenizer, text, num_bytes, add_special, &out, err) != CR_OK) {
-        cr_ids_free(&out);
-        return err->status;
-    }
-    *ids = out.id ? out.id : CR_NEW_ARRAY(int32_t, 1); /* now the caller's */
-    *num = out.num;
-    return CR_OK;
-}
-
 static const char *template_of(const cr_config *c)
 {
     return c->global_template ? c->global_template : c->train.template;
@@ -73,14 +60,14 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         prompt = json_object_get(row->json, w->prompt);
         if (!json_is_string(prompt))
             return cr_fail(err, CR_EFORMAT, "the column %s is no text", w->prompt);
-        CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
-                      /*add_special=*/true, &row->ids, &row->num_ids, err));
+        CR_TRY(cr_encode_text(m->tokenizer, json_string_value(prompt), json_string_length(prompt),
+                              /*add_special=*/true, &row->ids, &row->num_ids, err));
     } else {
         CR_TRY(get_messages(json_object_get(row->json, w->messages), w->messages, &messages, err));
         if (cr_chat_render(m->chat, template_of(m->config), messages,
                            /*add_generation_prompt=*/true, &text, err) == CR_OK)
-            cr_note(encode(m, text.data ? text.data : "", text.num_bytes, /*add_special=*/false,
-                           &row->ids, &row->num_ids, err));
+            cr_note(cr_encode_text(m->tokenizer, text.data ? text.data : "", text.num_bytes,
+                                   /*add_special=*/false, &row->ids, &row->num_ids, err));
         json_decref(messages);
         cr_buf_free(&text);
         CR_TRY(err->status);
@@ -107,8 +94,8 @@ static cr_status encode_chat(cr_prompt_maker *m, json_t *messages, bool is_promp
     if (cr_chat_render(m->chat, template_of(m->config), messages, is_prompt, &text, err) == CR_OK) {
         if (!is_prompt && text.num_bytes && text.data[text.num_bytes - 1] == '\n')
             text.num_bytes--; /* less one newline, as ROLL */
-        cr_note(encode(m, text.data ? text.data : "", text.num_bytes, /*add_special=*/true, ids,
-                       num, err));
+        cr_note(cr_encode_text(m->tokenizer, text.data ? text.data : "", text.num_bytes,
+                               /*add_special=*/true, ids, num, err));
     }
     cr_buf_free(&text);
     return err->status;

@@ -111,23 +111,6 @@ char *cr_strdup(const char *text)
     return cr_strndup(text, strlen(text));
 }
 
-char *cr_asprintf(const char *fmt, ...)
-{
-    cr_buf buf = {0};
-    va_list ap, again;
-    int n;
-
-    va_start(ap, fmt);
-    va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
-    CR_CHECK(n >= 0, "bad format %s", fmt);
-    cr_buf_reserve(&buf, (size_t)n);
-    vsnprintf(buf.data, (size_t)n + 1, fmt, again);
-    va_end(again);
-    return buf.data;
-}
-
 struct cr_arena {
     struct block {
         struct block *next;
@@ -246,20 +229,38 @@ void cr_buf_addc(cr_buf *buf, char c)
     cr_buf_add(buf, &c, 1);
 }
 
-void cr_buf_addf(cr_buf *buf, const char *fmt, ...)
+static void add_formatted(cr_buf *buf, const char *fmt, va_list ap)
 {
-    va_list ap, again;
+    va_list again;
     int n;
 
-    va_start(ap, fmt);
     va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
+    n = vsnprintf(NULL, 0, fmt, again);
+    va_end(again);
     CR_CHECK(n >= 0, "bad format %s", fmt);
     cr_buf_reserve(buf, buf->num_bytes + (size_t)n);
-    vsnprintf(buf->data + buf->num_bytes, (size_t)n + 1, fmt, again);
-    va_end(again);
+    vsnprintf(buf->data + buf->num_bytes, (size_t)n + 1, fmt, ap);
     buf->num_bytes += (size_t)n;
+}
+
+void cr_buf_addf(cr_buf *buf, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    add_formatted(buf, fmt, ap);
+    va_end(ap);
+}
+
+char *cr_asprintf(const char *fmt, ...)
+{
+    cr_buf buf = {0};
+    va_list ap;
+
+    va_start(ap, fmt);
+    add_formatted(&buf, fmt, ap);
+    va_end(ap);
+    return buf.data;
 }
 
 /* ---- files and names ---- */
@@ -303,6 +304,15 @@ cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_by
     }
     cr_free(temporary);
     return status;
+}
+
+void cr_folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
 }
 
 cr_status cr_mkdirs(const char *path, cr_err *err)

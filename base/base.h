@@ -122,6 +122,7 @@ CR_MUST cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err);
 /* Write to a temporary name in the same folder, fsync, rename: it appears whole or not at all. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes,
                                        cr_err *err);
+void cr_folder_sync(const char *path);                      /* so that a rename in it lasts */
 CR_MUST cr_status cr_mkdirs(const char *path, cr_err *err); /* like mkdir -p */
 CR_MUST cr_status cr_remove_tree(const char *path, cr_err *err);
 bool cr_file_exists(const char *path);

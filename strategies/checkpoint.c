@@ -463,15 +463,6 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
 
 /* ---- writing ---- */
 
-static void sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
 /* All blocks are there before the first byte, where the file system can do that. */
 static void reserve(const struct cri_save *s, const int *fds, cr_err *err)
 {
@@ -518,8 +509,8 @@ static void *write_all(void *arg)
         if (err->status != CR_OK) unlink(s->paths[i]); /* its bytes are wanted */
     }
     if (s->model_source) {
-        sync_folder(s->model_folder);
-        sync_folder(s->state_folder);
+        cr_folder_sync(s->model_folder);
+        cr_folder_sync(s->state_folder);
     }
     atomic_store(&s->is_done, true);
     return NULL;

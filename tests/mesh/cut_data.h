@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "strategies/fsdp_impl.h"
+#include "tests/model_bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,7 +58,6 @@ static cr_model *cut_model(const cut *c)
     const char *type = c->is_moe ? "qwen3_moe" : c->has_bias ? "qwen2" : "qwen3";
     const char *cls = c->is_moe ? "Qwen3Moe" : c->has_bias ? "Qwen2" : "Qwen3";
     char text[900];
-    json_t *json;
     cr_model *model;
 
     snprintf(text, sizeof text,
@@ -72,9 +72,7 @@ static cr_model *cut_model(const cut *c)
                    "\"norm_topk_prob\":true"
                  : "",
              c->is_tied ? "true" : "false");
-    OK(cr_json_parse(text, strlen(text), "config", &json, &err));
-    OK(cr_model_build(json, NULL, &model, &err));
-    json_decref(json);
+    OK(build_model(text, &model, &err));
     return model;
 }
 

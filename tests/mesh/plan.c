@@ -3,6 +3,7 @@
  * Not covered: experts (their tape depends on the router's choice), what kernels keep for themselves.
  */
 #include "actors/plan.h"
+#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,11 +26,8 @@ static cr_model *make_model(void)
         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
         "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":512}";
     cr_model *model = NULL;
-    json_t *json;
 
-    must(cr_json_parse(text, strlen(text), "config", &json, &err), "config");
-    must(cr_model_build(json, NULL, &model, &err), "model");
-    json_decref(json);
+    must(build_model(text, &model, &err), "model");
     return model;
 }
 

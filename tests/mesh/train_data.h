@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "mesh/flight.h"
 #include "strategies/fsdp_impl.h"
+#include "tests/model_bench.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -70,7 +71,6 @@ static const plan usual = {.ranks = 1, .micro = 2, .num_seqs = 6, .last = 4, .in
 static cr_model *make_model(const plan *p)
 {
     char text[700];
-    json_t *json;
     cr_model *model;
 
     snprintf(text, sizeof text,
@@ -80,9 +80,7 @@ static cr_model *make_model(const plan *p)
              "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
              "\"initializer_range\":0.1,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}",
              VOCAB, p->is_tied ? "true" : "false");
-    OK(cr_json_parse(text, strlen(text), "config", &json, &err));
-    OK(cr_model_build(json, NULL, &model, &err));
-    json_decref(json);
+    OK(build_model(text, &model, &err));
     OK(cr_model_freeze(model, p->frozen, &err));
     return model;
 }

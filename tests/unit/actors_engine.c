@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -35,16 +36,13 @@ static void must(cr_status status, const cr_err *err)
 static bench bench_open(cr_dtype dtype, cr_engine_limits limits)
 {
     cr_err err = {0};
-    json_t *json;
     bench b = {0};
 
-    must(cr_json_parse(config, strlen(config), "test", &json, &err), &err);
-    must(cr_model_build(json, NULL, &b.model, &err), &err);
+    must(build_model(config, &b.model, &err), &err);
     must(cr_device_open("cpu", 1, &b.dev, &err), &err);
     must(cr_full_weights_init(&b.full, b.model, b.dev, dtype, NULL, 11, &err), &err);
     must(cr_engine_create(b.model, b.dev, &limits, &b.engine, &err), &err);
     must(cr_engine_set_weights(b.engine, &err), &err);
-    json_decref(json);
     return b;
 }
 

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +16,7 @@
 
 /* ---- a model with a device ---- */
 
-typedef struct bench {
-    cr_device *dev;
-    cr_model *model;
-    cr_full_weights full;
-    cr_stack *tape, *scratch;
-} bench;
+typedef model_bench bench;
 
 #define BASE                                                                                   \
     "\"hidden_size\":32,\"intermediate_size\":48,\"num_attention_heads\":4,\"vocab_size\":70," \
@@ -53,29 +49,11 @@ static void disturb(cr_model *model)
 static bench bench_open(const char *text, cr_dtype dtype)
 {
     cr_err err = {0};
-    json_t *json;
-    bench b = {0};
+    bench b;
 
-    if (cr_json_parse(text, strlen(text), "test", &json, &err) != CR_OK ||
-        cr_model_build(json, NULL, &b.model, &err) != CR_OK ||
-        cr_device_open("cpu", 1, &b.dev, &err) != CR_OK ||
-        cr_full_weights_init(&b.full, b.model, b.dev, dtype, NULL, 11, &err) != CR_OK ||
-        cr_full_weights_add_grads(&b.full, b.model, &err) != CR_OK)
-        fail_msg("%s", err.msg);
-    json_decref(json);
+    if (model_bench_open(&b, text, dtype, &err) != CR_OK) fail_msg("%s", err.msg);
     disturb(b.model);
-    b.tape = cr_stack_create(b.dev);
-    b.scratch = cr_stack_create(b.dev);
     return b;
-}
-
-static void bench_close(bench *b)
-{
-    cr_stack_destroy(b->tape);
-    cr_stack_destroy(b->scratch);
-    cr_full_weights_fini(&b->full);
-    cr_model_free(b->model);
-    cr_device_close(b->dev);
 }
 
 /* ---- a batch ---- */
@@ -371,7 +349,7 @@ static void forward_equals_double(void **state)
             check_near(ent[i], want_ent[i], 2e-5);
         }
         slow_close(&s);
-        bench_close(&b);
+        model_bench_close(&b);
     }
 }
 
@@ -403,7 +381,7 @@ static void c38_positions_start_anywhere(void **state)
             }
         }
         slow_close(&s);
-        bench_close(&b);
+        model_bench_close(&b);
     }
 }
 
@@ -462,7 +440,7 @@ static void gradients_equal_differences(void **state)
         for (size_t i = 0; i < b.model->num_params; i++)
             check_gradient(&b, &s, &d, b.model->params[i]);
         slow_close(&s);
-        bench_close(&b);
+        model_bench_close(&b);
     }
 }
 
@@ -492,7 +470,7 @@ static void packing_changes_no_bit(void **state)
                 assert_memory_equal(ent, packed_ent + at, (size_t)num * sizeof *ent);
                 at += num;
             }
-            bench_close(&b);
+            model_bench_close(&b);
         }
 }
 
@@ -524,7 +502,7 @@ static void recompute_changes_no_bit(void **state)
             assert_memory_equal(kept, b.full.grad, b.full.grad_bytes);
             assert_true(cr_stack_peak_bytes(b.tape) < kept_bytes);
             cr_free(kept);
-            bench_close(&b);
+            model_bench_close(&b);
         }
 }
 
@@ -570,7 +548,7 @@ static void freezing_changes_no_bit(void **state)
             }
         }
         cr_free(all);
-        bench_close(&b);
+        model_bench_close(&b);
     }
 }
 
@@ -601,7 +579,7 @@ static void tape_has_the_bytes_of_the_formula(void **state)
         want = 64 * (4 * h + c->num_layers * layer) + rows * (4 * h + 4 * 3);
         assert_int_equal(cr_stack_mark(b.tape), want);
         cr_stack_release(b.tape, 0);
-        bench_close(&b);
+        model_bench_close(&b);
     }
 }
 
@@ -662,7 +640,7 @@ static void cached_rows_equal_packed_rows(void **state)
                 cr_free(blocks[i]);
             cr_free(want);
             cr_free(got);
-            bench_close(&b);
+            model_bench_close(&b);
         }
 }
 
@@ -724,7 +702,7 @@ static void hooks_are_balanced_even_without_tokens(void **state)
         expect += t.num[CR_BACKWARD];
     }
     assert_int_equal(expect, 2 * 33);
-    bench_close(&b);
+    model_bench_close(&b);
 }
 
 static void wrong_ids_are_sentences(void **state)
@@ -742,7 +720,7 @@ static void wrong_ids_are_sentences(void **state)
     p = make_pass(&b, &d, NOTHING);
     assert_int_equal(cr_model_forward(b.model, &p, &out, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "70"));
-    bench_close(&b);
+    model_bench_close(&b);
 }
 
 static void init_is_the_same_for_every_cut(void **state)
@@ -759,7 +737,7 @@ static void init_is_the_same_for_every_cut(void **state)
         assert_memory_equal(part, whole + begin, (size_t)(end - begin) * sizeof *part);
     }
     cr_free(whole);
-    bench_close(&b);
+    model_bench_close(&b);
 }
 
 int main(void)

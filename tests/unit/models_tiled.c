@@ -6,17 +6,15 @@
 #include "base/rng.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/model_bench.h"
 
 #include <string.h>
 
 enum { H = 64, I = 96, MAX_TOKENS = 64 };
 
 typedef struct bench {
-    cr_model *model;
+    model_bench m;
     cr_module *mlp;
-    cr_device *dev;
-    cr_full_weights full;
-    cr_stack *tape, *scratch;
     cr_batch batch;
     float x[MAX_TOKENS * H], dy[MAX_TOKENS * H], y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
     int num_calls[3][2]; /* gate, up, down; forward, backward */
@@ -35,19 +33,10 @@ static bench *bench_open(cr_dtype dtype, int64_t num_tokens)
         "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":128,"
         "\"rms_norm_eps\":1e-6,\"initializer_range\":0.2,\"mlp_bias\":true}";
     bench *b = CR_NEW(bench);
-    json_t *json;
     cr_err err = {0};
 
-    if (cr_json_parse(text, strlen(text), "config", &json, &err) != CR_OK ||
-        cr_model_build(json, NULL, &b->model, &err) != CR_OK ||
-        cr_device_open("cpu", 1, &b->dev, &err) != CR_OK ||
-        cr_full_weights_init(&b->full, b->model, b->dev, dtype, NULL, 11, &err) != CR_OK ||
-        cr_full_weights_add_grads(&b->full, b->model, &err) != CR_OK)
-        fail_msg("%s", err.msg);
-    json_decref(json);
-    b->mlp = cr_model_find_module(b->model, "model.layers.1.mlp");
-    b->tape = cr_stack_create(b->dev);
-    b->scratch = cr_stack_create(b->dev);
+    if (model_bench_open(&b->m, text, dtype, &err) != CR_OK) fail_msg("%s", err.msg);
+    b->mlp = cr_model_find_module(b->m.model, "model.layers.1.mlp");
     b->batch.num_tokens = num_tokens;
     for (int64_t i = 0; i < num_tokens * H; i++) {
         b->x[i] = random_at(1, i);
@@ -58,11 +47,7 @@ static bench *bench_open(cr_dtype dtype, int64_t num_tokens)
 
 static void bench_close(bench *b)
 {
-    cr_stack_destroy(b->tape);
-    cr_stack_destroy(b->scratch);
-    cr_full_weights_fini(&b->full);
-    cr_model_free(b->model);
-    cr_device_close(b->dev);
+    model_bench_close(&b->m);
     cr_free(b);
 }
 
@@ -91,10 +76,10 @@ static cr_status see(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
 static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
 {
     cr_hooks hooks = {see, see, b};
-    cr_pass p = {.dev = b->dev,
+    cr_pass p = {.dev = b->m.dev,
                  .dtype = dtype,
-                 .tape = b->tape,
-                 .scratch = b->scratch,
+                 .tape = b->m.tape,
+                 .scratch = b->m.scratch,
                  .batch = &b->batch,
                  .hooks = &hooks,
                  .mlp_tiles = num_tiles};
@@ -103,15 +88,15 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
     memset(b->num_calls, 0, sizeof b->num_calls);
     memset(b->y, 0, sizeof b->y);
     memset(b->dx, 0, sizeof b->dx);
-    for (size_t i = 0; i < b->full.grad_bytes / sizeof(float); i++)
-        b->full.grad[i] = 0.5f;
-    mark_all(b->model->root);
+    for (size_t i = 0; i < b->m.full.grad_bytes / sizeof(float); i++)
+        b->m.full.grad[i] = 0.5f;
+    mark_all(b->m.model->root);
     if (cr_module_forward(b->mlp, &p, b->x, NULL, b->y, &err) != CR_OK) fail_msg("%s", err.msg);
     p.phase = CR_BACKWARD;
     if (cr_module_backward(b->mlp, &p, b->x, b->dy, is_dx_wanted ? b->dx : NULL, &err) != CR_OK)
         fail_msg("%s", err.msg);
-    cr_stack_release(b->tape, 0);
-    assert_int_equal(cr_stack_mark(b->scratch), 0);
+    cr_stack_release(b->m.tape, 0);
+    assert_int_equal(cr_stack_mark(b->m.scratch), 0);
 }
 
 static double distance(const float *a, const float *b, size_t num)
@@ -128,21 +113,22 @@ static double distance(const float *a, const float *b, size_t num)
 static void check_equal(int64_t tokens, int64_t tiles, bool is_dx_wanted, bool is_down_frozen)
 {
     bench *b = bench_open(CR_F32, tokens);
-    float *want = cr_alloc(b->full.grad_bytes), y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
+    float *want = cr_alloc(b->m.full.grad_bytes), y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
 
     if (is_down_frozen)
         for (size_t i = 0; i < 2; i++)
-            cr_model_find_module(b->model, "model.layers.1.mlp.down_proj")->params[i].is_trainable =
-                false;
+            cr_model_find_module(b->m.model, "model.layers.1.mlp.down_proj")
+                ->params[i]
+                .is_trainable = false;
     run(b, CR_F32, 0, is_dx_wanted);
-    memcpy(want, b->full.grad, b->full.grad_bytes);
+    memcpy(want, b->m.full.grad, b->m.full.grad_bytes);
     memcpy(y, b->y, sizeof y);
     memcpy(dx, b->dx, sizeof dx);
     run(b, CR_F32, tiles, is_dx_wanted);
     assert_memory_equal(b->y, y, sizeof y);
     assert_memory_equal(b->dx, dx, sizeof dx);
     /* sums of up to 64 rows in another order: 4 ulp */
-    check_near(distance(b->full.grad, want, b->full.grad_bytes / sizeof(float)), 0, 5e-7);
+    check_near(distance(b->m.full.grad, want, b->m.full.grad_bytes / sizeof(float)), 0, 5e-7);
     cr_free(want);
     bench_close(b);
 }
@@ -172,13 +158,13 @@ static void c34_memory_is_that_of_one_tile(void **state)
             int64_t part = 64 / tiles * I * (int64_t)cr_dtype_bytes(dtype);
             for (int i = 0; i < 2; i++) { /* the second time each stack is one block */
                 run(b, dtype, tiles, true);
-                assert_int_equal(cr_stack_peak_bytes(b->tape), 0);
+                assert_int_equal(cr_stack_peak_bytes(b->m.tape), 0);
             }
-            assert_int_equal(cr_stack_peak_bytes(b->scratch), 4 * part);
+            assert_int_equal(cr_stack_peak_bytes(b->m.scratch), 4 * part);
             bench_close(b);
             b = bench_open(dtype, 64);
             run(b, dtype, 0, true);
-            assert_int_equal(cr_stack_peak_bytes(b->tape), 2 * part * tiles);
+            assert_int_equal(cr_stack_peak_bytes(b->m.tape), 2 * part * tiles);
             bench_close(b);
         }
 }

@@ -3,27 +3,17 @@
  * Not covered: numbers of a forward (models_pass.c), files (models_files.c). */
 #include "models/models.h"
 #include "tests/check_near.h"
+#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static cr_status build(const char *text, cr_model **model, cr_err *err)
-{
-    json_t *json = NULL;
-    cr_status status;
-
-    if (cr_json_parse(text, strlen(text), "test", &json, err) != CR_OK) return err->status;
-    status = cr_model_build(json, NULL, model, err);
-    json_decref(json);
-    return status;
-}
 
 static cr_model *must_build(const char *text)
 {
     cr_err err = {0};
     cr_model *model;
 
-    if (build(text, &model, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (build_model(text, &model, &err) != CR_OK) fail_msg("%s", err.msg);
     return model;
 }
 

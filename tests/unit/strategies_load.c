@@ -3,6 +3,7 @@
  * same for every number of ranks; padding is zero. The files themselves: models_files.c.
  */
 #include "strategies/fsdp_impl.h"
+#include "tests/model_bench.h"
 
 #include <setjmp.h> /* cmocka needs these before it */
 #include <stdarg.h>
@@ -59,12 +60,9 @@ static cr_model *make_model(void)
         "\"num_attention_heads\":5,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
         "\"rms_norm_eps\":1e-6,\"initializer_range\":0.1,\"torch_dtype\":\"float32\"}";
     cr_err err = {0};
-    json_t *json;
     cr_model *model;
 
-    assert_int_equal(cr_json_parse(text, strlen(text), "config", &json, &err), CR_OK);
-    assert_int_equal(cr_model_build(json, NULL, &model, &err), CR_OK);
-    json_decref(json);
+    assert_int_equal(build_model(text, &model, &err), CR_OK);
     assert_int_equal(cr_model_freeze(model, "model.layers.1.mlp", &err), CR_OK);
     return model;
 }

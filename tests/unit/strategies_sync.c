@@ -4,6 +4,7 @@
  */
 #include "base/rng.h"
 #include "strategies/strategies.h"
+#include "tests/model_bench.h"
 
 #include <setjmp.h> /* cmocka needs these before it */
 #include <stdarg.h>
@@ -50,12 +51,9 @@ static cr_model *make_model(const char *frozen, cr_err *err)
         "\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":2,"
         "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"max_position_embeddings\":64,"
         "\"rms_norm_eps\":1e-6,\"torch_dtype\":\"float32\"}";
-    json_t *json;
     cr_model *model;
 
-    assert_int_equal(cr_json_parse(text, strlen(text), "config", &json, err), CR_OK);
-    assert_int_equal(cr_model_build(json, NULL, &model, err), CR_OK);
-    json_decref(json);
+    assert_int_equal(build_model(text, &model, err), CR_OK);
     assert_int_equal(cr_model_freeze(model, frozen, err), CR_OK);
     return model;
 }

@@ -3,6 +3,7 @@
  * 7B model. Gradients under these wraps: tests/mesh/modes.c.
  */
 #include "strategies/units.h"
+#include "tests/model_bench.h"
 
 #include <setjmp.h> /* cmocka needs these before it */
 #include <stdarg.h>
@@ -207,12 +208,9 @@ static void c27_sizes_on_7b(void **state)
     };
     cr_err err = {0};
     cr_model *model;
-    json_t *json;
 
     (void)state;
-    assert_int_equal(cr_json_parse(text, strlen(text), "config", &json, &err), CR_OK);
-    assert_int_equal(cr_model_build(json, NULL, &model, &err), CR_OK);
-    json_decref(json);
+    assert_int_equal(build_model(text, &model, &err), CR_OK);
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         cr_units units;
         assert_int_equal(cr_units_build(model, &cases[i].policy, 8, &units, &err), CR_OK);
