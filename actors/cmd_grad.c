@@ -235,7 +235,7 @@ static int run(int argc, char **argv)
     const cr_option options[] = {
         {"out", CR_OPT_STRING, &j.path, "FILE",
          "the gradient: a safetensors file, float32 (required)"},
-        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default) or cuda"},
+        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default); cuda is not available yet"},
     };
     cr_words words = {0};
     cr_err err = {0};

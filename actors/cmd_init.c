@@ -110,7 +110,7 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_init = {
     "init",
-    "init MODEL [--seed N]",
+    "init MODEL [--seed N] [--overwrite]",
     "Random weights for the config.json of a folder: model.safetensors in its torch_dtype, normal "
     "with "
     "initializer_range, norms one, biases zero. The values depend on the seed only.",

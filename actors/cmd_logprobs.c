@@ -318,7 +318,7 @@ static int run(int argc, char **argv)
         {"entropy", CR_OPT_FLAG, &a.has_entropy, NULL, "also the entropy at every position (nats)"},
         {"logits", CR_OPT_STRING, &logits, "FILE",
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
-        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default) or cuda"},
+        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default); cuda is not available yet"},
     };
     cr_words words = {0};
     cr_err err = {0};

@@ -18,7 +18,7 @@
 
 static int run_command(int argc, char **argv);
 
-const cr_command cr_command_run = {"run", "run FILE [key=value ..]",
+const cr_command cr_command_run = {"run", "run FILE [key=value ..] [--overwrite]",
                                    "Run the job that a ROLL YAML file describes.",
                                    "croll run configs/stories_keywords.yaml max_steps=20 "
                                    "actor_train.training_args.learning_rate=1e-4",

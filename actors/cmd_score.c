@@ -11,7 +11,7 @@
 static int run(int argc, char **argv);
 
 const cr_command cr_command_score = {
-    "score", "score DOMAIN [--config FILE]",
+    "score", "score DOMAIN [--config FILE] [--timeout SECONDS]",
     "Score JSON lines (a data row plus \"response\") with a built-in rule.",
     "echo '{\"id\":1,\"prompt\":\"3+4=\",\"ground_truth\":\"7\",\"response\":\"\\\\boxed{7}\"}' | "
     "croll score math_rule",

@@ -14,14 +14,29 @@ static const cr_command *const commands[] = {
         NULL,
 };
 
+/* A summary up to its first full stop or colon; --help of the command has the rest. */
+static int brief_chars(const char *summary)
+{
+    size_t num = strcspn(summary, ".:");
+
+    while (summary[num] && summary[num + 1] && summary[num + 1] != ' ')
+        num += 1 + strcspn(summary + num + 1, ".:"); /* inside a word, as in config.json */
+    return (int)num;
+}
+
 static void print_commands(FILE *to)
 {
     fprintf(to,
             "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
             "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
     for (size_t i = 0; commands[i]; i++)
-        fprintf(to, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "\nexample:\n  croll run configs/stories_keywords.yaml max_steps=20\n");
+        fprintf(to, "  %-12s %.*s\n", commands[i]->name, brief_chars(commands[i]->summary),
+                commands[i]->summary);
+    fprintf(to,
+            "\nexamples:\n"
+            "  croll run configs/quickstart/rlvr.yaml     (scripts/quickstart makes its model)\n"
+            "  croll plan my.yaml --memory 80GB\n"
+            "  croll generate MODEL --prompt 'Once upon a time'\n");
 }
 
 int main(int argc, char **argv)
