@@ -1,0 +1,37 @@
+/* bind.h -- from the checked tree to plain structs: what the files of this room share (configs/ only).
+ *
+ * read.c takes values out of the tree, worker.c fills in a worker block, rlvr.c a pipeline; configs.c
+ * calls them. Errors in the file go to the diagnostics, at their place; nothing here fails otherwise.
+ */
+#ifndef CR_BIND_H
+#define CR_BIND_H
+
+#include "configs/schema.h"
+
+/* Values of a map that the schema has checked; `otherwise` (or 0, NULL) where the key is null. Texts
+ * are the caller's, each with its list. */
+char *cri_text_of(const cr_node *map, const char *key);
+char **cri_texts_of(const cr_node *map, const char *key, size_t *num);
+int64_t cri_int_of(const cr_node *map, const char *key, int64_t otherwise);
+double cri_real_of(const cr_node *map, const char *key, double otherwise);
+bool cri_flag_of(const cr_node *map, const char *key);
+
+/* Where a key stands; the file's start if it stands nowhere. */
+cr_place cri_place_of(const cr_config *c, const char *dotted);
+/* Put a derived value into the resolved tree. */
+void cri_set_int(cr_config *c, cr_node *map, const char *key, int64_t value);
+void cri_set_flag(cr_config *c, cr_node *map, const char *key, bool value);
+void cri_set_text(cr_config *c, cr_node *map, const char *key, const char *value);
+/* A block that was left out, with all its defaults. */
+cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *block,
+                      cr_diagnostics *d);
+
+/* The name of a chat template, the caller's; those that are not carried are errors. */
+char *cri_template_of(const cr_node *map, const char *key, cr_diagnostics *d);
+void cri_bind_generating(const cr_node *g, cr_generating_args *out);
+/* Everything of the block `name` of root; nothing if it is absent. */
+void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
+                     bool is_train, cr_diagnostics *d);
+void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
+
+#endif
