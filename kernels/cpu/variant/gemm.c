@@ -67,33 +67,69 @@ void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int6
     }
 }
 
-void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int64_t n,
-                     uint32_t *panels)
+/* Unit i of cols columns of a matrix [k, n], side by side: cols is most often a constant. */
+CR_INLINE void pack_units(cr_dtype dtype, const char *w, int64_t ldw, int64_t k, int64_t i,
+                          int64_t cols, uint32_t *out)
 {
-    int64_t units = gemm_units(dtype, k);
+    if (dtype == CR_F32) {
+        memcpy(out, (const uint32_t *)(const void *)w + i * ldw, (size_t)cols * 4);
+    } else if (gemm_has_pairs(dtype)) {
+        const uint16_t *low = (const uint16_t *)(const void *)w + 2 * i * ldw;
+        if (2 * i + 1 < k)
+            for (int64_t j = 0; j < cols; j++)
+                out[j] = low[j] | (uint32_t)low[ldw + j] << 16;
+        else
+            for (int64_t j = 0; j < cols; j++)
+                out[j] = low[j];
+    } else {
+        const uint16_t *row = (const uint16_t *)(const void *)w + i * ldw;
+        for (int64_t j = 0; j < cols; j++)
+            out[j] = widened(dtype, row[j]);
+    }
+}
 
-    for (int64_t n0 = 0; n0 < n; n0 += CRI_PANEL) {
-        uint32_t *panel = panels + n0 * units;
-        int64_t cols = n - n0 < CRI_PANEL ? n - n0 : CRI_PANEL;
-        for (int64_t i = 0; i < units; i++, panel += CRI_PANEL) {
-            if (cols < CRI_PANEL) memset(panel, 0, CRI_PANEL * 4);
-            if (dtype == CR_F32) {
-                memcpy(panel, (const uint32_t *)w + i * ldw + n0, (size_t)cols * 4);
-            } else if (gemm_has_pairs(dtype)) {
-                const uint16_t *low = (const uint16_t *)w + 2 * i * ldw + n0, *high = low + ldw;
-                if (2 * i + 1 < k)
-                    for (int64_t j = 0; j < cols; j++)
-                        panel[j] = low[j] | (uint32_t)high[j] << 16;
-                else
-                    for (int64_t j = 0; j < cols; j++)
-                        panel[j] = low[j];
-            } else {
-                const uint16_t *row = (const uint16_t *)w + i * ldw + n0;
-                for (int64_t j = 0; j < cols; j++)
-                    panel[j] = widened(dtype, row[j]);
+/* Asks for the rows of unit i. */
+CR_INLINE void prefetch_unit(cr_dtype dtype, const void *a, int64_t lda, int64_t i, int64_t cols)
+{
+    int64_t bytes = (int64_t)cr_dtype_bytes(dtype), num = gemm_has_pairs(dtype) ? 2 : 1;
+
+    for (int64_t r = i * num; r < (i + 1) * num; r++)
+        for (int64_t at = 0; at < cols * bytes; at += 64)
+            __builtin_prefetch((const char *)a + r * lda * bytes + at);
+}
+
+enum { AHEAD = 8 };
+
+/* Eight panels side by side: more of a row is read at a time, and the lines that are written fit into
+ * one set of the cache. */
+CR_INLINE void pack_matrix(cr_dtype dtype, const char *w, int64_t ldw, int64_t k, int64_t n,
+                           uint32_t *panels)
+{
+    enum { BAND = 8 * CRI_PANEL };
+    int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype);
+
+    for (int64_t n0 = 0; n0 < n; n0 += BAND) {
+        int64_t band = n - n0 < BAND ? n - n0 : BAND;
+        for (int64_t i = 0; i < units; i++) {
+            if (i + AHEAD < units) prefetch_unit(dtype, w + n0 * bytes, ldw, i + AHEAD, band);
+            for (int64_t j = 0; j < band; j += CRI_PANEL) {
+                const char *at = w + (n0 + j) * bytes;
+                uint32_t *out = panels + (n0 + j) * units + i * CRI_PANEL;
+                if (band - j >= CRI_PANEL) {
+                    pack_units(dtype, at, ldw, k, i, CRI_PANEL, out);
+                } else {
+                    memset(out, 0, CRI_PANEL * 4);
+                    pack_units(dtype, at, ldw, k, i, band - j, out);
+                }
             }
         }
     }
+}
+
+void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int64_t n,
+                     uint32_t *panels)
+{
+    CR_BY_DTYPE(dtype, pack_matrix, w, ldw, k, n, panels);
 }
 
 void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out)
@@ -114,65 +150,48 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
     }
 }
 
-/* Units i of cols <= CRI_ROWS columns. */
-CR_INLINE void pack_group_row(cr_dtype dtype, const char *a, int64_t lda, int64_t k, int64_t i,
-                              int64_t cols, uint32_t *out)
+#if defined(__AVX512BF16__)
+CR_INLINE __m512i load_group(const uint16_t *p)
 {
-    if (dtype == CR_F32) {
-        memcpy(out, (const uint32_t *)(const void *)a + i * lda, (size_t)cols * 4);
-    } else if (gemm_has_pairs(dtype)) {
-        const uint16_t *low = (const uint16_t *)(const void *)a + 2 * i * lda;
-        bool has_high = 2 * i + 1 < k;
-        for (int64_t j = 0; j < cols; j++)
-            out[j] = low[j] | (has_high ? (uint32_t)low[lda + j] << 16 : 0);
-    } else {
-        const uint16_t *row = (const uint16_t *)(const void *)a + i * lda;
-        for (int64_t j = 0; j < cols; j++)
-            out[j] = widened(dtype, row[j]);
-    }
+    __m128i low = _mm_loadu_si128((const __m128i *)(const void *)p),
+            high = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8));
+
+    return _mm512_cvtepu16_epi32(_mm256_set_m128i(high, low));
 }
 
-#if defined(__AVX512BF16__)
-/* Pair i of a whole group. */
-CR_INLINE void pack_group_pairs(const uint16_t *a, int64_t lda, int64_t k, int64_t i, uint32_t *out)
+/* Pair i of a whole group. Four units more than it has are written: into the next pair, which comes
+ * later, or behind the last one (masked loads and stores take three times as long). */
+CR_INLINE void pack_group(const uint16_t *a, int64_t lda, int64_t k, int64_t i, uint32_t *out)
 {
     const uint16_t *low = a + 2 * i * lda;
-    const __mmask16 group = (1 << CRI_ROWS) - 1;
-    __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(group, low));
-    if (2 * i + 1 < k) {
-        __m512i y = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(group, low + lda));
-        x = _mm512_or_si512(x, _mm512_slli_epi32(y, 16));
-    }
-    _mm512_mask_storeu_epi32(out, group, x);
+    __m512i x = load_group(low);
+
+    if (2 * i + 1 < k) x = _mm512_or_si512(x, _mm512_slli_epi32(load_group(low + lda), 16));
+    _mm512_storeu_si512(out, x);
 }
 #endif
 
 CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m,
                            uint32_t *out)
 {
-    enum { AHEAD = 8 };
     int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype),
-            rows_a_unit = gemm_has_pairs(dtype) ? 2 : 1, stride = gemm_group_units(units);
+            stride = gemm_group_units(units);
 
     for (int64_t i = 0; i < units; i++, out += CRI_ROWS) {
-        if (i + AHEAD < units)
-            for (int64_t r = 0; r < rows_a_unit; r++)
-                for (int64_t g = 0; g < m * bytes; g += 64)
-                    __builtin_prefetch((const char *)a +
-                                       ((i + AHEAD) * rows_a_unit + r) * lda * bytes + g);
+        if (i + AHEAD < units) prefetch_unit(dtype, a, lda, i + AHEAD, m);
         for (int64_t g = 0; g < m; g += CRI_ROWS) {
             const char *at = (const char *)a + g * bytes;
 #if defined(__AVX512BF16__)
             if (dtype == CR_BF16 && m - g >= CRI_ROWS) {
-                pack_group_pairs((const uint16_t *)(const void *)at, lda, k, i,
-                                 out + g / CRI_ROWS * stride);
+                pack_group((const uint16_t *)(const void *)at, lda, k, i,
+                           out + g / CRI_ROWS * stride);
                 continue;
             }
 #endif
             if (m - g >= CRI_ROWS)
-                pack_group_row(dtype, at, lda, k, i, CRI_ROWS, out + g / CRI_ROWS * stride);
+                pack_units(dtype, at, lda, k, i, CRI_ROWS, out + g / CRI_ROWS * stride);
             else
-                pack_group_row(dtype, at, lda, k, i, m - g, out + g / CRI_ROWS * stride);
+                pack_units(dtype, at, lda, k, i, m - g, out + g / CRI_ROWS * stride);
         }
     }
 }
