@@ -103,6 +103,9 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     for (int64_t t = 0; t < tokens; t++) {
         int64_t at = t % s->length;
         ids[t] = (int32_t)((t * 7919 + cr_world_rank(world) * 104729) % model->config.vocab_size);
+        if (ids[t] ==
+            model->config.pad_id) /* its row is 0 at first: 1 / sqrt(eps) a layer, inf after 30 */
+            ids[t] = (int32_t)((ids[t] + 1) % model->config.vocab_size);
         ids[tokens + t] = (int32_t)at;
         ids[2 * tokens + t - (at > 0)] = at > 0 ? ids[t] : -1;
         if (at == s->length - 1) ids[2 * tokens + t] = -1;
