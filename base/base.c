@@ -14,6 +14,13 @@
 
 /* ---- errors ---- */
 
+/* A message may quote outside bytes, and is one line all the same. */
+static void make_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
+}
+
 cr_status cr_fail(cr_err *err, cr_status status, const char *fmt, ...)
 {
     va_list ap;
@@ -23,6 +30,7 @@ cr_status cr_fail(cr_err *err, cr_status status, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    make_one_line(err->msg);
     return status;
 }
 
@@ -37,6 +45,7 @@ cr_status cr_fail_add(cr_err *err, const char *fmt, ...)
     vsnprintf(add, sizeof add, fmt, ap);
     va_end(ap);
     snprintf(err->msg, sizeof err->msg, "%s: %.*s", add, (int)(sizeof old - sizeof add - 3), old);
+    make_one_line(err->msg);
     return err->status;
 }
 

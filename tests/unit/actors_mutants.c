@@ -390,6 +390,21 @@ static void formula(void **state)
     in_child(try_formula, num_mutants);
 }
 
+/* Found by fuzz_formula: the parser quotes the bytes it stopped at, line ends and all. */
+static void a_sentence_is_one_line(void **state)
+{
+    static const char request[] = "{\n\"lr_\\w\r\x7fmup\n\": 1}";
+    cr_err err = {0};
+    cr_buf out = {0};
+
+    (void)state;
+    assert_int_equal(cr_formula("schedule", request, sizeof request - 1, &out, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "line 2"));
+    for (const char *c = err.msg; *c; c++)
+        assert_true((unsigned char)*c >= 0x20 && *c != 0x7f);
+    cr_buf_free(&out);
+}
+
 /* ---- the program ---- */
 
 static int open_folder(void **state)
@@ -411,6 +426,7 @@ int main(void)
         cmocka_unit_test_teardown(score_rows, no_bases),
         cmocka_unit_test_teardown(tokenizer_rows, no_bases),
         cmocka_unit_test_teardown(formula, no_bases),
+        cmocka_unit_test(a_sentence_is_one_line),
     };
     const char *more = getenv("CROLL_MUTANTS");
     int failed;
