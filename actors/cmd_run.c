@@ -7,6 +7,7 @@
 #include "actors/commands.h"
 #include "actors/pipelines.h"
 #include "actors/report.h"
+#include "actors/strategy_args.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -72,6 +73,33 @@ static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
     return CR_OK;
 }
 
+/* The tree of a role exists, and what the file says of its modules matches something. */
+static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err *err)
+{
+    cr_wrap_policy policy = cr_wrap_policy_of(w);
+    cr_model *model = NULL;
+    cr_units units = {0};
+
+    if (!w->model_path || w->num_devices < 1) return CR_OK;
+    if (cr_model_open(w->model_path, &model, err) == CR_OK &&
+        cr_model_freeze(model, w->freeze_module_prefix, err) == CR_OK && w->ep_size <= 1 &&
+        strncmp(w->strategy_name, "fsdp2", 5) == 0)
+        cr_note(cr_units_build(model, &policy, 1, &units, err));
+    cr_units_free(&units);
+    cr_model_free(model);
+    if (err->status == CR_OK) return CR_OK;
+    err->status = CR_ECONFIG;
+    return cr_fail_add(err, "%s", role);
+}
+
+static cr_status check_trees(const cr_config *c, cr_err *err)
+{
+    CR_TRY(check_tree(&c->train, c->kind == CR_PIPELINE_SFT ? "sft_train" : "actor_train", err));
+    if (c->kind == CR_PIPELINE_SFT) return CR_OK;
+    CR_TRY(check_tree(&c->infer, "actor_infer", err));
+    return c->enable_reference ? check_tree(&c->reference, "reference", err) : CR_OK;
+}
+
 static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL;
@@ -83,6 +111,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     int lock = -1;
     cr_status status;
 
+    CR_TRY_GOTO(out, check_trees(config, err));
     CR_TRY_GOTO(out, ops->open(config, &pipeline, err));
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));

@@ -41,6 +41,10 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     w->batch_size = w->keys->infer_batch_size;
     if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->per_device_train_batch_size;
     if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = 256;
+    if (kind == CR_WORKER_GENERATE && w->keys->ulysses_size > 1)
+        return cr_fail(err, CR_EUSAGE,
+                       "M11: ulysses_size %lld is for training and log-probs only (use 1)",
+                       (long long)w->keys->ulysses_size);
     if (kind == CR_WORKER_GENERATE && w->num_ranks > 1)
         return cr_fail(err, CR_EABSENT, "generate on several ranks is not available yet");
     return CR_OK;

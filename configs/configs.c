@@ -95,6 +95,21 @@ static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
     return false;
 }
 
+/* The roles of such a file, for `croll plan`. What is wrong with the rest is not ours to say. */
+static void load_roles(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    cr_diagnostics all = {0};
+
+    c->kind = CR_PIPELINE_RLVR;
+    c->yaml.root = root = cri_check_block(&c->yaml, "rlvr", root, &all);
+    load_run(c, root, &all);
+    cri_load_rlvr(c, root, &all);
+    for (size_t i = 0; i < all.num; i++)
+        if (all.items[i].severity != CR_ERROR)
+            cr_diagnose(d, all.items[i].severity, all.items[i].place, "%s", all.items[i].text);
+    cr_diagnostics_free(&all);
+}
+
 cr_status cr_config_load(const char *path, const char *const *overrides, size_t num_overrides,
                          cr_config *c, cr_diagnostics *d, cr_err *err)
 {
@@ -104,7 +119,9 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
     c->path = cr_strdup(path);
     cr_yaml_load(&c->yaml, path, overrides, num_overrides, d);
     root = c->yaml.root;
-    if (d->num_errors == 0 && !is_other_pipeline(root, d)) {
+    if (d->num_errors == 0 && is_other_pipeline(root, d)) {
+        if (cr_node_get(root, "actor_train")) load_roles(c, root, d);
+    } else if (d->num_errors == 0) {
         bool is_sft = cr_node_get(root, "sft_train") != NULL,
              is_rlvr = cr_node_get(root, "rewards") || cr_node_get(root, "actor_train") ||
                        cr_node_get(root, "actor_infer");

@@ -240,6 +240,8 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->strategy_name =
         strategy_name ? strategy_name : cr_strdup(is_train ? "fsdp2_train" : "fsdp2_infer");
     w->ep_size = w->efsdp_size = 1;
+    w->ep_size = w->efsdp_size = 1;
+    w->reshard_after_forward = -1;
     if (strncmp(w->strategy_name, "fsdp2", 5) == 0) {
         bind_fsdp2(c, strategy, w, is_train, d);
     } else if (is_train) {
@@ -250,7 +252,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
         map_engine(c, strategy, w->strategy_name, w, d);
     }
     if (!w->reduce_dtype) w->reduce_dtype = cr_strdup("fp32");
-    if (!w->master_dtype) w->master_dtype = cr_strdup(w->dtype);
+    if (!w->master_dtype) w->master_dtype = cr_strdup(is_train ? "fp32" : w->dtype);
     if (w->fsdp_size == 0) w->fsdp_size = 1;
     cri_check_mesh(w, block, d);
     if (w->messages && w->prompt)

@@ -1,0 +1,52 @@
+#!/bin/bash
+# C51: what is not there or makes no sense exits with 2 and the sentence that says so, nothing is written:
+# generate with ulysses, numbers from the meta device, a prefix or a class that matches nothing, checkpoints
+# that are missing or hold no state. An attention name (sdpa) with ulysses is no error here: every backend
+# sees the whole sequence, so the numbers are those of one rank.
+. tests/e2e/run.inc
+scripts/make_sums $tmp/home
+model=$tmp/home/model
+"$CROLL" init $model >/dev/null
+echo '{"id":1,"prompt":"12+3=15"}' >$tmp/lines
+echo '{"id":1,"input_ids":[1,2,3,4,5,6,7,8]}' >$tmp/ids
+
+# refuse PATTERN command..: exit code 2, that last line, nothing on stdout
+refuse() {
+    local pattern=$1 code=0
+    shift
+    log=$tmp/log
+    "$CROLL" "$@" >$tmp/stdout 2>$log <$tmp/lines || code=$?
+    [ $code = 2 ] || fail "$*: exit code $code"
+    grep -Eq -- "$pattern" $log || fail "$*: another sentence"
+    [ ! -s $tmp/stdout ] || fail "$*: wrote $(head -c 100 $tmp/stdout)"
+}
+two='device_mapping=list(range(0,2))'
+sft() {
+    local pattern=$1
+    shift
+    refuse "$pattern" run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/out track_with=none max_steps=2 \
+        "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" "$@"
+    [ ! -e $tmp/out ] || fail "$*: made its output_dir"
+}
+refuse 'M11: ulysses_size 2 is for training and log-probs only' generate $model model_args.ulysses_size=2 "$two"
+refuse 'M11: ulysses_size 2' generate $model model_args.ulysses_size=2
+refuse 'device meta only counts' logprobs $model --device meta
+refuse 'device meta only counts' grad $model --out $tmp/g.safetensors --device meta
+refuse "no parameter begins with 'model.layer.0' \(the nearest" grad $model --out $tmp/g.safetensors model_args.freeze_module_prefix=model.layer.0
+refuse 'Qwen3Layer.*Qwen3DecoderLayer' grad $model --out $tmp/g.safetensors \
+    'strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
+[ ! -e $tmp/g.safetensors ] || fail "a refused grad wrote its file"
+refuse 'nowhere is no folder; a MODEL is a folder with config.json' logprobs $tmp/nowhere
+refuse 'nowhere is no checkpoint' export $tmp/nowhere $tmp/x
+sft 'there is no checkpoint at .*nowhere' resume_from_checkpoint=$tmp/nowhere
+sft 'has no manifest.json: it is no complete checkpoint' resume_from_checkpoint=$model
+sft 'nowhere' pretrain=$tmp/nowhere
+sft "sft_train: .*no parameter begins with 'layers'" sft_train.model_args.freeze_module_prefix=layers
+sft 'sft_train: .*Qwen3Layer.*Qwen3DecoderLayer' \
+    'sft_train.strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
+
+"$CROLL" logprobs $model $two model_args.ulysses_size=2 model_args.attn_implementation=sdpa model_args.dtype=fp32 <$tmp/ids >$tmp/two 2>$tmp/log ||
+    fail "sdpa with ulysses: exit code $?"
+"$CROLL" logprobs $model model_args.dtype=fp32 <$tmp/ids >$tmp/one
+cmp $tmp/one $tmp/two || fail "sdpa with ulysses has other numbers than one rank"
+echo ok
