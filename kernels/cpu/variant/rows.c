@@ -265,13 +265,8 @@ CR_INLINE v16 sigmoid(v16 x)
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-x));
 }
 
-cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
-                       size_t num, cr_err *err)
+CR_INLINE void swiglu_range(cr_dtype dtype, const void *gate, const void *up, void *h, int64_t n)
 {
-    int64_t n = (int64_t)num;
-
-    (void)dev;
-    (void)err;
     for (int64_t i = 0; i < n; i += 16) {
         int64_t some = n - i < 16 ? n - i : 16;
         v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
@@ -282,16 +277,20 @@ cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const v
         else
             v_put_some(dtype, h, i, y, some);
     }
+}
+
+cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+                       size_t num, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    CR_BY_DTYPE(dtype, swiglu_range, gate, up, h, (int64_t)num);
     return CR_OK;
 }
 
-cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
-                            const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *up, const void *dh,
+                                 void *dgate, void *dup, int64_t n)
 {
-    int64_t n = (int64_t)num;
-
-    (void)dev;
-    (void)err;
     for (int64_t i = 0; i < n; i += 16) {
         int64_t some = n - i < 16 ? n - i : 16;
         v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
@@ -306,6 +305,14 @@ cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, co
             v_put_some(dtype, dup, i, du, some);
         }
     }
+}
+
+cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
+                            const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    CR_BY_DTYPE(dtype, swiglu_grad_range, gate, up, dh, dgate, dup, (int64_t)num);
     return CR_OK;
 }
 

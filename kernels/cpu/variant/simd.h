@@ -80,6 +80,16 @@ CR_INLINE v16 v_max(v16 a, v16 b)
 #endif
 }
 
+/* gcc makes four instructions of the conversion. */
+CR_INLINE u16x32 v_widened(u16x16 h)
+{
+#if defined(__AVX512F__)
+    return (u16x32)_mm512_cvtepu16_epi32((__m256i)h);
+#else
+    return __builtin_convertvector(h, u16x32);
+#endif
+}
+
 CR_INLINE i16x32 v_lanes(void)
 {
     return (i16x32){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -27,7 +27,7 @@ CR_INLINE v16 v_load_bf16(const uint16_t *p)
 {
     u16x16 h;
     memcpy(&h, p, sizeof h);
-    return (v16)(__builtin_convertvector(h, u16x32) << 16);
+    return (v16)(v_widened(h) << 16);
 }
 
 CR_INLINE void v_store_bf16(uint16_t *p, v16 v)
