@@ -8,6 +8,7 @@
 #define CR_ACTOR_H
 
 #include "actors/heartbeat.h"
+#include "actors/phases.h"
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
 #include "exchange/record.h"

@@ -1,6 +1,7 @@
 /* assemble.c -- see assemble.h. */
 #include "actors/assemble.h"
 #include "actors/packing.h"
+#include "actors/phases.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -183,7 +184,7 @@ static cr_status unship_floats(const cr_record *reply, const char *name, const s
 /* ---- log-probs of a role over the whole batch ---- */
 
 static cr_status ask_log_probs(cr_run *run, cr_role role, const batch *b, double *log_probs,
-                               double *entropy, cr_err *err)
+                               double *entropy, cr_metrics *m, cr_err *err)
 {
     int num = run->layout.role[role].num,
         same = (int)run->layout.role[role].worker->ulysses_size; /* ranks that get one batch */
@@ -196,11 +197,14 @@ static cr_status ask_log_probs(cr_run *run, cr_role role, const batch *b, double
         for (size_t i = (size_t)(r / same); i < n; i += (size_t)(num / same))
             ships[r].samples[ships[r].num++] = i;
         ship_tokens(&ships[r], b, NULL);
+        if (role == CR_ROLE_TRAIN) /* it trains next */
+            cr_record_set_int(&ships[r].record, "is_offload_states", 0);
         cr_note(cr_run_send(run, role, r, "log_probs", &ships[r].record, &requests[r], err));
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
+        if (r == 0) cr_phase_metrics(m, run->layout.role[role].name, "compute_log_probs", &reply);
         cr_note(unship_floats(&reply, "log_probs", &ships[r], b, log_probs, err));
         if (entropy && err->status == CR_OK)
             cr_note(unship_floats(&reply, "entropy", &ships[r], b, entropy, err));
@@ -373,9 +377,11 @@ static float *count_minis(const cr_learning *l, const batch *b, const int32_t *m
     return counts;
 }
 
-static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epoch, bool is_again,
-                             sums *s, cr_err *err)
+static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, int64_t step, int64_t epoch,
+                             sums *s, cr_metrics *m, cr_err *err)
 {
+    int64_t num_epochs = l->config->algorithm.ppo_epochs;
+    bool is_again = epoch > 0, is_last = epoch == num_epochs - 1;
     int num = run->layout.role[CR_ROLE_TRAIN].num,
         same = (int)l->config->train.ulysses_size; /* ranks that get one batch */
     size_t n = b->r->num_samples, *tokens = CR_NEW_ARRAY(size_t, n);
@@ -390,7 +396,8 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
     for (size_t i = 0; i < n; i++)
         tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
     cr_packing_deal(tokens, n, num / same, (size_t)l->config->train.per_device_train_batch_size,
-                    (size_t)l->mini_size, (uint64_t)l->config->seed, epoch, order, mini, rank);
+                    (size_t)l->mini_size, (uint64_t)l->config->seed,
+                    (uint64_t)(step * num_epochs + epoch), order, mini, rank);
     counts = count_minis(l, b, mini, num_minis);
     for (int64_t k = 0; k < num_minis; k++)
         lr[k] = (float)cr_learning_rate(l->schedule, l->config->train.learning_rate,
@@ -421,11 +428,13 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, uint64_t epo
         cr_record_set_int(&ship->record, "minis", num_minis);
         cr_record_set_int(&ship->record, "old_from", old_from);
         cr_record_set_int(&ship->record, "is_again", is_again);
+        cr_record_set_int(&ship->record, "is_offload_states", is_last);
         cr_note(cr_run_send(run, CR_ROLE_TRAIN, r, "train_step", &ship->record, &requests[r], err));
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
+        if (r == 0) cr_phase_metrics(m, "actor_train", "train_step", &reply);
         if (r % same == 0) cr_note(take_reply(&reply, s, r == 0, err));
         if (cr_record_has(&reply, "old"))
             cr_note(unship_floats(&reply, "old", &ships[r], b, b->old, err));
@@ -565,7 +574,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
 
     batch_init(&b, rollout, data);
     if (c->enable_reference) {
-        CR_TRY_GOTO(out, ask_log_probs(run, CR_ROLE_REFERENCE, &b, b.ref, NULL, err));
+        CR_TRY_GOTO(out, ask_log_probs(run, CR_ROLE_REFERENCE, &b, b.ref, NULL, m, err));
         b.has_ref = true;
         cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
     }
@@ -574,7 +583,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
            b.num_tokens * sizeof(double)); /* the same bits, unless training says no */
     b.old_from = choose_old(l, rollout, step);
     if (b.old_from == CR_OLD_COMPUTED) {
-        CR_TRY_GOTO(out, ask_log_probs(run, CR_ROLE_TRAIN, &b, b.old, b.entropy, err));
+        CR_TRY_GOTO(out, ask_log_probs(run, CR_ROLE_TRAIN, &b, b.old, b.entropy, m, err));
         for (size_t t = 0; t < b.num_tokens; t++)
             entropy += b.entropy[t];
         cr_metrics_set(m, entropy / (double)(b.num_tokens ? b.num_tokens : 1),
@@ -593,8 +602,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     at = cr_now_s();
     if (valid > 0)
         for (int64_t e = 0; e < c->algorithm.ppo_epochs; e++)
-            CR_TRY_GOTO(out, train_epoch(l, run, &b, (uint64_t)(step * c->algorithm.ppo_epochs + e),
-                                         e > 0, &s, err));
+            CR_TRY_GOTO(out, train_epoch(l, run, &b, step, e, &s, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_train");
     token_metrics(l, &b, m);
     group_metrics(&b, m);

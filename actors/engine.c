@@ -187,22 +187,49 @@ static cr_status reserve_cache(cr_engine *e, cr_dtype dtype, cr_err *err)
     return CR_OK;
 }
 
+static void drop_weights_and_cache(cr_engine *e)
+{
+    for (int64_t l = 0; l < e->model->config.num_layers; l++) {
+        cr_device_free(e->dev, e->layer_blocks[l], (size_t)e->num_blocks * e->block_bytes);
+        e->layer_blocks[l] = NULL;
+    }
+    for (size_t i = 0; i < e->model->num_params; i++) {
+        if (!e->packed[i].data) continue;
+        cr_device_free(e->dev, e->packed[i].data, e->packed[i].num_bytes);
+        e->packed[i].data = NULL;
+        e->model->params[i]->weight.packed = NULL;
+    }
+    cr_free(e->free_block);
+    cr_free(e->ref);
+    cr_free(e->logits);
+    e->free_block = e->ref = NULL;
+    e->logits = NULL;
+    e->logits_rows = e->num_blocks = e->num_free = 0;
+    cr_stack_destroy(e->scratch);
+    e->scratch = NULL;
+}
+
+void cr_engine_release(cr_engine *e)
+{
+    CR_CHECK(cr_engine_is_idle(e), "the engine is released while samples are generated");
+    drop_weights_and_cache(e);
+    e->scratch = cr_stack_create(e->dev);
+}
+
+int64_t cr_engine_host_bytes(const cr_engine *e)
+{
+    return e->logits_rows * e->model->config.vocab_size * (int64_t)sizeof *e->logits +
+           e->num_blocks * (int64_t)(sizeof *e->ref + sizeof *e->free_block);
+}
+
 void cr_engine_destroy(cr_engine *e)
 {
     if (!e) return;
     cr_engine_abort(e);
-    for (int64_t l = 0; l < e->model->config.num_layers; l++)
-        cr_device_free(e->dev, e->layer_blocks[l], (size_t)e->num_blocks * e->block_bytes);
-    for (size_t i = 0; i < e->model->num_params; i++) {
-        if (!e->packed[i].data) continue;
-        cr_device_free(e->dev, e->packed[i].data, e->packed[i].num_bytes);
-        e->model->params[i]->weight.packed = NULL;
-    }
-    cr_stack_destroy(e->scratch);
+    drop_weights_and_cache(e);
     cr_sampler_free(&e->sampler);
-    void *mine[] = {e->packed, e->layer_blocks, e->free_block, e->ref,     e->table,
-                    e->ids,    e->row_slot,     e->row_pos,    e->pick,    e->drawn,
-                    e->picked, e->free_slot,    e->logits,     e->log_prob};
+    void *mine[] = {e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot, e->row_pos,
+                    e->pick,   e->drawn,        e->picked, e->free_slot, e->log_prob};
     for (size_t i = 0; i < CR_COUNT(mine); i++)
         cr_free(mine[i]);
     cr_free(e);

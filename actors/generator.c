@@ -17,6 +17,8 @@ struct cr_generator {
     cr_replica *replica;
     cr_engine *engine;
     cr_tokenizer *tokenizer;
+    bool is_shared;    /* its devices: the engine sleeps between rollouts */
+    bool is_loaded;    /* the engine has packed the weights that it generates with */
     char commands[96]; /* this rank's command stream */
 };
 
@@ -28,26 +30,36 @@ typedef struct request {
     size_t domain_bytes, row_bytes, num_left;
 } request;
 
+/* A place for the weights, unless there is one. */
+static cr_status need_replica(cr_generator *g, cr_err *err)
+{
+    const cr_worker_config *train = &g->a->config->train;
+    cr_wrap_policy wrap = cr_wrap_policy_of(train);
+    cr_mesh_shape sender;
+
+    if (g->replica) return CR_OK;
+    CR_TRY(cr_mesh_shape_of(train, train->num_devices, &sender, err));
+    return cr_replica_create_for(g->a->model, g->a->dev, &wrap, &sender,
+                                 cr_dtype_of(g->a->ranks->worker->dtype), &g->replica, err);
+}
+
 cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
 {
     const cr_config *c = a->config;
     const cr_worker_config *w = a->ranks->worker;
     cr_generator *g = CR_NEW(cr_generator);
-    cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
     cr_engine_limits limits = {.max_running = c->max_running_requests,
                                .max_model_len =
                                    w->max_model_len ? w->max_model_len : c->sequence_length};
-    cr_mesh_shape sender;
 
     *out = NULL;
     g->a = a;
+    g->is_shared = cr_phase_is_shared(&a->layout, a->role);
     snprintf(g->commands, sizeof g->commands, "cmd:%s:%d", a->ranks->name, a->rank);
     CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
     CR_TRY_GOTO(out, cr_model_freeze(a->model, c->train.freeze_module_prefix,
                                      err)); /* the sender's layout */
-    CR_TRY_GOTO(out, cr_mesh_shape_of(&c->train, c->train.num_devices, &sender, err));
-    CR_TRY_GOTO(out, cr_replica_create_for(a->model, a->dev, &wrap, &sender, cr_dtype_of(w->dtype),
-                                           &g->replica, err));
+    CR_TRY_GOTO(out, need_replica(g, err));
     cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
     cr_engine_set_tokenizer(g->engine, g->tokenizer);
@@ -77,9 +89,10 @@ static cr_status sync_weights(cr_generator *g, cr_err *err)
 
     for (int r = 0; r < train->num; r++)
         senders[r] = train->first + r;
-    if (cr_mesh_shape_of(&c->train, train->num, &shape, err) == CR_OK &&
-        cr_weight_sync_receive(g->replica, g->a->world, senders, &shape, g->a->rank, err) == CR_OK)
-        cr_note(cr_engine_set_weights(g->engine, err));
+    g->is_loaded = false;
+    if (need_replica(g, err) == CR_OK &&
+        cr_mesh_shape_of(&c->train, train->num, &shape, err) == CR_OK)
+        cr_note(cr_weight_sync_receive(g->replica, g->a->world, senders, &shape, g->a->rank, err));
     cr_free(senders);
     return err->status;
 }
@@ -227,12 +240,63 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
     return CR_OK;
 }
 
+/* ---- phases ---- */
+
+static int64_t held_bytes(const cr_generator *g)
+{
+    return (int64_t)cr_device_get_stats(g->a->dev).bytes_now + cr_engine_host_bytes(g->engine);
+}
+
+/* Weights that came since are packed, and a cache is there. */
+static cr_status load(cr_generator *g, cr_err *err)
+{
+    if (g->is_loaded) return CR_OK;
+    if (!g->replica || cr_replica_version(g->replica) < 0)
+        return cr_fail(err, CR_EARG,
+                       "actor_infer has no weights to generate with (sync comes first)");
+    CR_TRY(cr_engine_set_weights(g->engine, err));
+    g->is_loaded = true;
+    return CR_OK;
+}
+
+static void offload(cr_generator *g)
+{
+    cr_engine_release(g->engine);
+    g->is_loaded = false;
+    if (g->a->ranks->worker->sleep_level > 1) {
+        cr_replica_destroy(g->replica);
+        g->replica = NULL;
+    }
+    cr_phase_trim(g->a->dev);
+}
+
+static cr_status serve_rollout(cr_generator *g, const cr_record *command, cr_record *reply,
+                               cr_err *err)
+{
+    int64_t should_offload = 1;
+    cr_phase_cycle phase = {.began_s = cr_now_s(), .bytes[0] = held_bytes(g)};
+
+    if (cr_record_has_value(command, "is_offload_states"))
+        CR_TRY(cr_record_get_int(command, "is_offload_states", &should_offload, err));
+    CR_TRY(load(g, err));
+    phase.loaded_s = cr_now_s();
+    phase.bytes[1] = held_bytes(g);
+    CR_TRY(generate(g, command, reply, err));
+    phase.done_s = cr_now_s();
+    phase.bytes[2] = held_bytes(g);
+    if (!g->is_shared) return CR_OK;
+    if (should_offload) offload(g);
+    phase.bytes[3] = held_bytes(g);
+    cr_phase_report(&phase, reply);
+    return CR_OK;
+}
+
 cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
                              cr_record *reply, cr_err *err)
 {
     cr_generator *g = generator;
 
     if (strcmp(op, "sync") == 0) return sync_weights(g, err);
-    if (strcmp(op, "generate") == 0) return generate(g, command, reply, err);
+    if (strcmp(op, "generate") == 0) return serve_rollout(g, command, reply, err);
     return cr_fail(err, CR_EFORMAT, "actor_infer does not know the command %s", op);
 }

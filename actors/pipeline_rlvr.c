@@ -155,17 +155,21 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
 }
 
 /* Share of samples with score 1, over all and by tag. */
-static cr_status validate(rlvr *s, int64_t step, const char *prefix, cr_metrics *m, cr_err *err)
+static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_followed,
+                          cr_metrics *m, cr_err *err)
 {
-    cr_rollout_args args = {
-        .data = &s->validation, .group_size = 1, .step = step, .is_validation = true};
+    cr_rollout_args args = {.data = &s->validation,
+                            .group_size = 1,
+                            .step = step,
+                            .is_validation = true,
+                            .is_followed = is_followed};
     cr_rollout rollout;
     double right = 0, start = cr_now_s();
     char tags[32][64];
     double sums[32] = {0}, counts[32] = {0};
     size_t num_tags = 0;
 
-    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, err));
+    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
     for (size_t i = 0; i < rollout.num_samples; i++) {
         const cr_sample *x = &rollout.samples[i];
         const char *tag =
@@ -210,7 +214,8 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     double start = cr_now_s(), at = start;
     cr_rollout rollout = {0};
     cr_rollout_args args = {
-        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size, step, false};
+        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size,
+        step,     false,     false};
     bool is_last = step == s->c->max_steps - 1;
 
     if (step % s->c->model_update_frequency == 0 || step == run->first_step) {
@@ -218,9 +223,9 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         cr_metrics_set(m, cr_now_s() - at, "time/step_model_update");
     }
     if (s->c->has_validation && step % s->c->eval_steps == 0)
-        CR_TRY(validate(s, step, "val_correct", m, err));
+        CR_TRY(validate(s, step, "val_correct", true, m, err));
     at = cr_now_s();
-    CR_TRY(cr_rollout_collect(run, &args, &rollout, err));
+    CR_TRY(cr_rollout_collect(run, &args, &rollout, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
     CR_TRY_GOTO(out, cr_rollout_write(run, &rollout, &s->data, step, err));
     if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
@@ -228,7 +233,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     if (is_last &&
         s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
         CR_TRY_GOTO(out, sync_weights(s, err));
-        CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", m, err));
+        CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", false, m, err));
     }
     *is_saved = is_last || cr_run_should_stop(run) || (step > 0 && step % s->c->save_steps == 0);
     CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));

@@ -1,5 +1,6 @@
 /* rollout.c -- see rollout.h. */
 #include "actors/rollout.h"
+#include "actors/phases.h"
 #include "rl/rl.h"
 
 #include <math.h>
@@ -240,7 +241,8 @@ static cr_status clear_streams(cr_run *run, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out, cr_err *err)
+cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
+                             cr_metrics *m, cr_err *err)
 {
     collector c = {.run = run, .args = args};
     int num_infer = run->layout.role[CR_ROLE_INFER].num;
@@ -250,6 +252,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
 
     *out = (cr_rollout){0};
     cr_record_set_int(&command, "step", args->step);
+    cr_record_set_int(&command, "is_offload_states", !args->is_followed);
     for (int r = 0; r < num_infer && err->status == CR_OK; r++)
         cr_note(cr_run_send(run, CR_ROLE_INFER, r, "generate", &command, &requests[r], err));
     if (err->status == CR_OK) cr_note(collect(&c, err));
@@ -259,7 +262,9 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     for (int r = 0; r < num_infer && err->status == CR_OK; r++) {
         cr_record reply;
         cr_note(cr_run_wait(run, &requests[r], &reply, err));
-        if (err->status == CR_OK) cr_record_free(&reply);
+        if (err->status != CR_OK) break;
+        if (r == 0) cr_phase_metrics(m, "actor_infer", "generate", &reply);
+        cr_record_free(&reply);
     }
     if (err->status == CR_OK) cr_note(clear_streams(run, err));
     if (err->status == CR_OK) order_groups(&c, out);

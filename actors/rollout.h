@@ -51,11 +51,12 @@ typedef struct cr_rollout_args {
     int64_t step;
     bool
         is_validation; /* every row once in file order: orders and cursors are not used, no filter */
+    bool is_followed;  /* by another rollout with the same weights: engines stay loaded */
 } cr_rollout_args;
 
 /* Ask, wait, order. */
 CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
-                                     cr_err *err);
+                                     cr_metrics *m, cr_err *err);
 void cr_rollout_free(cr_rollout *rollout);
 /* rollouts/step-000000.jsonl: one line a sample, in order. */
 CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,

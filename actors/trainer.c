@@ -14,6 +14,7 @@ struct cr_trainer {
     cr_actor *a;
     cr_fsdp *f;
     bool is_train;
+    bool is_shared; /* its devices: states leave them behind a command */
     /* the micro-batch that runs */
     int32_t *ids, *positions, *labels, *cu;
     size_t capacity_tokens, capacity_samples;
@@ -30,6 +31,8 @@ typedef struct samples {
     const float *old, *ref, *infer, *advantages, *mask, *final, *scores, *weights;
 } samples;
 
+static cr_status offload(cr_trainer *t, cr_err *err);
+
 cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
 {
     const cr_worker_config *w = a->ranks->worker;
@@ -42,9 +45,11 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;
+    t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     if ((!t->is_train || cr_model_freeze(a->model, w->freeze_module_prefix, err) == CR_OK))
         cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
+    if (err->status == CR_OK && t->is_shared) cr_note(offload(t, err));
     if (err->status == CR_OK)
         *out = t;
     else
@@ -529,10 +534,45 @@ static cr_status sync_weights(cr_trainer *t, cr_err *err)
     return err->status;
 }
 
-cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
-                           cr_record *reply, cr_err *err)
+/* ---- phases ---- */
+
+/* Everything but what must stay; and what is packed for a micro-batch. */
+static cr_status offload(cr_trainer *t, cr_err *err)
 {
-    cr_trainer *t = trainer;
+    void **mine[] = {(void **)&t->ids, (void **)&t->positions, (void **)&t->labels,
+                     (void **)&t->cu,  (void **)&t->work,      (void **)&t->start};
+
+    for (size_t i = 0; i < CR_COUNT(mine); i++) {
+        cr_free(*mine[i]);
+        *mine[i] = NULL;
+    }
+    t->capacity_tokens = t->capacity_samples = t->capacity_work = 0;
+    CR_TRY(cr_fsdp_offload(t->f, cr_phase_states(t->a->dev, CR_STATE_ALL), err));
+    cr_phase_trim(t->a->dev);
+    return CR_OK;
+}
+
+/* What a command works on. */
+static unsigned states_of(const char *op)
+{
+    static const struct {
+        const char *op;
+        unsigned states;
+    } needs[] = {{"log_probs", CR_STATE_PARAMS | CR_STATE_BUFFERS},
+                 {"train_step", CR_STATE_ALL},
+                 {"sft_step", CR_STATE_ALL},
+                 {"sync", CR_STATE_PARAMS},
+                 {"save", CR_STATE_PARAMS | CR_STATE_MOMENTS},
+                 {"resume", CR_STATE_PARAMS | CR_STATE_MOMENTS}};
+
+    for (size_t i = 0; i < CR_COUNT(needs); i++)
+        if (strcmp(needs[i].op, op) == 0) return needs[i].states;
+    return 0;
+}
+
+static cr_status dispatch(cr_trainer *t, const char *op, const cr_record *command, cr_record *reply,
+                          cr_err *err)
+{
     const cr_worker_config *w = t->a->ranks->worker;
     const char *folder;
     size_t n;
@@ -559,4 +599,33 @@ cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *comma
         return CR_OK;
     }
     return cr_fail(err, CR_EFORMAT, "%s does not know the command %s", t->a->ranks->name, op);
+}
+
+static int64_t held_bytes(const cr_trainer *t)
+{
+    return cr_fsdp_get_stats(t->f).held_bytes +
+           (int64_t)(3 * t->capacity_tokens * sizeof(int32_t) + t->capacity_work * sizeof(double));
+}
+
+cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
+                           cr_record *reply, cr_err *err)
+{
+    cr_trainer *t = trainer;
+    unsigned states = cr_phase_states(t->a->dev, states_of(op));
+    int64_t should_offload = 1;
+    cr_phase_cycle phase = {.began_s = cr_now_s(), .bytes[0] = held_bytes(t)};
+
+    if (!t->is_shared || !states) return dispatch(t, op, command, reply, err);
+    if (cr_record_has_value(command, "is_offload_states"))
+        CR_TRY(cr_record_get_int(command, "is_offload_states", &should_offload, err));
+    CR_TRY(cr_fsdp_load(t->f, states, err));
+    phase.loaded_s = cr_now_s();
+    phase.bytes[1] = held_bytes(t);
+    CR_TRY(dispatch(t, op, command, reply, err));
+    phase.done_s = cr_now_s();
+    phase.bytes[2] = held_bytes(t);
+    if (should_offload) CR_TRY(offload(t, err));
+    phase.bytes[3] = held_bytes(t);
+    cr_phase_report(&phase, reply);
+    return CR_OK;
 }

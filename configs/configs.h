@@ -55,6 +55,7 @@ typedef struct cr_worker_config {
     int64_t infer_batch_size, world_size;
     int64_t max_model_len; /* of the engine; 0: from lengths */
     double gpu_memory_utilization;
+    int64_t sleep_level; /* of an idle engine: 1 drops cache and packed weights, 2 all weights */
 } cr_worker_config;
 
 typedef struct cr_query_filter {

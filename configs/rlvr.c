@@ -220,6 +220,12 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
         cr_diagnose(
             d, CR_ERROR, cri_place_of(c, "actor_train.data_args"),
             "actor_train.data_args needs messages (the column of the chat) or prompt (ready text)");
+    if (c->infer.sleep_level > 2 || (c->infer.sleep_level == 2 && c->model_update_frequency != 1))
+        cr_diagnose(
+            d, CR_ERROR, cri_place_of(c, "actor_infer"),
+            "actor_infer: sleep_level %lld is not possible: 1 drops the cache between rollouts, 2 "
+            "also the weights, which model_update_frequency 1 sends again before the next one",
+            (long long)c->infer.sleep_level);
     if (c->num_rewards == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
     if (dp > 0 && mini > 0 && (rows % dp != 0 || rows / dp % mini != 0))

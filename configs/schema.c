@@ -315,6 +315,7 @@ const cri_key cri_keys[] = {
      CRI_HAVE}, /* checked as one of the next two */
 
     I("fsdp2", "fsdp_size", "1", NULL),
+    I("fsdp2", "sleep_level", "1", "1"), /* of the engine, as in vllm's config */
     {"fsdp2", "param_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "master_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
     {"fsdp2", "reduce_dtype", CRI_DTYPE, "float32", NULL, CRI_HAVE},

@@ -68,6 +68,7 @@ static void map_engine(cr_config *c, cr_node *strategy, const char *name, cr_wor
     cr_buf_free(&rest);
     w->max_model_len = cri_int_of(config, "max_model_len", 0);
     w->gpu_memory_utilization = cri_real_of(config, "gpu_memory_utilization", 0);
+    w->sleep_level = cri_int_of(config, "sleep_level", 1);
     (void)c;
 }
 
@@ -135,6 +136,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
     reshard = cr_node_get(config, "reshard_after_forward");
     bind_reshard(reshard, w, d);
     w->is_offloaded = cri_flag_of(config, "offload_policy");
+    w->sleep_level = cri_int_of(config, "sleep_level", 1);
     w->is_reduced_once = !cri_flag_of(config, "reduce_scatter_during_grad_accumulation");
     w->save_only_model = cri_flag_of(config, "save_only_model");
     w->async_save_ckpt = cri_flag_of(config, "async_save_ckpt");

@@ -197,3 +197,8 @@ bool cr_record_has(const cr_record *r, const char *name)
 {
     return find(r, name) != NULL;
 }
+
+bool cr_record_has_value(const cr_record *r, const char *key)
+{
+    return json_object_get(r->head, key) != NULL;
+}

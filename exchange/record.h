@@ -52,6 +52,7 @@ CR_MUST cr_status cr_record_get_text(const cr_record *r, const char *key, const 
                                      size_t *num_bytes, cr_err *err);
 CR_MUST cr_status cr_record_get(const cr_record *r, const char *name, cr_record_kind kind,
                                 const void **out, size_t *num, cr_err *err);
-bool cr_record_has(const cr_record *r, const char *name);
+bool cr_record_has(const cr_record *r, const char *name); /* an array */
+bool cr_record_has_value(const cr_record *r, const char *key);
 
 #endif

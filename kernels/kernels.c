@@ -1,5 +1,6 @@
 /* kernels.c -- devices, stacks, argument checks and counting; forwards to the device's table. */
 #include "kernels/kernels_impl.h"
+#include "kernels/scratch.h"
 
 #include <string.h>
 
@@ -68,6 +69,14 @@ const char *cr_device_variant(const cr_device *dev)
 bool cr_device_is_meta(const cr_device *dev)
 {
     return strcmp(dev->kernels->name, "meta") == 0;
+}
+
+void cr_device_drop_scratch(cr_device *dev)
+{
+    for (int i = 0; i < CRI_NUM_SCRATCH; i++) {
+        cr_free(dev->scratch[i].data);
+        dev->scratch[i] = (struct cri_scratch){0};
+    }
 }
 
 void *cri_scratch(cr_device *dev, int slot, size_t num_bytes)

@@ -128,6 +128,8 @@ cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
         s.scratch_peak_bytes =
             max64(s.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
     }
+    s.held_bytes = (int64_t)cr_device_get_stats(f->dev).bytes_now;
+    if (f->tape) s.held_bytes += s.gather_bytes + s.reduce_bytes;
     s.host_bytes = (int64_t)cr_device_get_stats(f->host).bytes_now;
     return s;
 }
@@ -261,6 +263,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     grad_entropy = f->host_rows + 3 * f->num_host_rows;
     memset(grad_log_prob, 0, 2 * f->num_host_rows * sizeof(float));
     CR_TRY(begin_pass(f, batch, /*with_tape=*/true, &pass, err));
+    f->has_grad = true;
     CR_TRY(run_forward(f, batch, &pass, &out, err));
     if (batch) CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
     if (f->loss_scale > 0) scale_rows(grad_log_prob, 2 * f->num_host_rows, f->loss_scale);

@@ -91,6 +91,7 @@ struct cr_fsdp {
     float *whole_grad; /* with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
     bool has_whole_grad, is_grad_complete;
+    bool has_grad; /* a backward since the last update: else gradients are zero */
     char *slices;
     int64_t slice_elems;
     cri_pool root_pool, pool, slice_pool, dealt_pool;

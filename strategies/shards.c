@@ -54,12 +54,28 @@ static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *e
     return cr_zero(f->dev, a->data, num_bytes, err);
 }
 
+/* Gradients that are zero: nothing is kept of them. */
+static cr_status move_zeros(cr_fsdp *f, cri_arena *a, bool is_away, cr_err *err)
+{
+    if (is_away) {
+        cr_device_free(f->dev, a->data, a->num_bytes);
+        a->data = NULL;
+    } else {
+        CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->data, err));
+        CR_TRY(cr_zero(f->dev, a->data, a->num_bytes, err));
+    }
+    a->is_away = is_away;
+    return CR_OK;
+}
+
 static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
 {
     cri_arena *a = &f->arena[kind];
     void *data;
 
-    if (!a->data || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
+    if (a->num_bytes == 0 || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
+    if (kind == CRI_GRAD && (is_away ? !f->has_grad : !a->data))
+        return move_zeros(f, a, is_away, err);
     CR_TRY(cr_device_alloc(place(f, is_away), a->num_bytes, &data, err));
     CR_TRY(cr_copy(f->dev, data, a->data, a->num_bytes, err));
     cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
@@ -78,12 +94,16 @@ static cr_status move_states(cr_fsdp *f, unsigned states, bool is_away, cr_err *
 
 cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
 {
-    if (f->save) CR_TRY(cr_fsdp_save_wait(f, err)); /* its writer reads frozen shards */
+    if (f->save && states & CR_STATE_PARAMS) /* its writer reads frozen shards */
+        CR_TRY(cr_fsdp_save_wait(f, err));
     if (states & CR_STATE_PARAMS) cri_reshard_all(f);
     CR_TRY(move_states(f, states, true, err));
     if (states & CR_STATE_BUFFERS && !f->has_whole_grad) {
         cri_reshard_all(f);
         cri_buffers_destroy(f);
+        cr_free(f->host_rows);
+        f->host_rows = NULL;
+        f->num_host_rows = 0;
     }
     return CR_OK;
 }

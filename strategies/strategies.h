@@ -113,7 +113,8 @@ enum cr_states {
     CR_STATE_BUFFERS = 8, /* gathered copies, reductions, tape, scratch: freed, not copied */
     CR_STATE_ALL = 15
 };
-/* To the host and back; what is there already stays. A call that needs what is away is CR_EARG.
+/* To the host and back; what is there already stays. Gradients that are zero (no backward since the
+ * last update) are freed and made again. A call that needs what is away is CR_EARG.
  * Between steps only. With args.is_offloaded only buffers move. Collective. */
 CR_MUST cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err);
 CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
@@ -171,6 +172,7 @@ typedef struct cr_traffic {
 typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
     int64_t host_bytes;   /* of offloaded states */
+    int64_t held_bytes;   /* of the device, and gathered copies and reductions, now */
     int most_units_alive; /* gathered at the same time, without the root */
     cr_traffic traffic;
 } cr_fsdp_stats;

@@ -125,7 +125,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     adapt_scale(f, out->is_skipped);
     out->loss_scale = f->loss_scale;
     cri_reshard_all(f);
-    f->is_grad_complete = false;
+    f->is_grad_complete = f->has_grad = false;
     return cr_zero(f->dev, f->grad, (size_t)f->units.trained_shard_elems * sizeof(float), err);
 }
 

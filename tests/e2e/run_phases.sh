@@ -1,0 +1,33 @@
+#!/bin/bash
+# croll run with roles that share devices: states are offloaded behind each command, byte counts return to where they
+# were in every step, and the weights are those of a run whose roles have devices of their own.
+# Not here: states on a device whose memory is not the host's (tests/mesh/modes.c counts those).
+. tests/e2e/run.inc
+quick_model 40
+short="max_steps=3 init_kl_coef=0.1 eval_steps=1"
+reference='reference={model_args: {dtype: fp32}, strategy_args: {strategy_name: fsdp2_infer, strategy_config: {fsdp_size: 2, param_dtype: fp32}}, device_mapping: "list(range(0,2))", infer_batch_size: 64}'
+own='actor_infer.device_mapping=list(range(2,4))'
+job shared $short "$reference"
+[ $code = 0 ] || fail "exit code $code"
+job alone $short "${reference/range(0,2)/range(4,6)}" "$own"
+[ $code = 0 ] || fail "exit code $code"
+cmp $tmp/shared/latest/actor_train/model.safetensors $tmp/alone/latest/actor_train/model.safetensors || fail "other weights"
+! grep -q '"memory/' $tmp/alone/metrics.jsonl || fail "a role with devices of its own was offloaded"
+for phase in actor_train/train_step actor_infer/generate reference/compute_log_probs; do
+    values memory/$phase/start/offload/allocated $tmp/shared/metrics.jsonl >$tmp/before
+    values memory/$phase/end/offload/allocated $tmp/shared/metrics.jsonl >$tmp/after
+    values memory/$phase/end/onload/allocated $tmp/shared/metrics.jsonl >$tmp/most
+    [ "$(wc -l <$tmp/before)" = 3 ] || fail "$phase is not reported in every step"
+    cmp $tmp/before $tmp/after || fail "bytes of $phase do not return to the start"
+    [ "$(sort -u $tmp/after | wc -l)" = 1 ] || fail "bytes of $phase grow from step to step"
+    paste $tmp/after $tmp/most | awk '$2 <= 1.2 * $1 { exit 1 }' || fail "$phase gave nothing up"
+done
+# sleep_level 2: the engine's weights go, too
+job deep $short "$reference" actor_infer.strategy_args.strategy_config.sleep_level=2
+[ $code = 0 ] || fail "exit code $code"
+cmp $tmp/shared/latest/actor_train/model.safetensors $tmp/deep/latest/actor_train/model.safetensors || fail "other weights"
+paste <(values memory/actor_infer/generate/end/offload/allocated $tmp/deep/metrics.jsonl) \
+    <(values memory/actor_infer/generate/end/offload/allocated $tmp/shared/metrics.jsonl) |
+    awk '$1 >= $2 { exit 1 }' || fail "sleep_level 2 keeps what sleep_level 1 keeps"
+job wrong $short actor_infer.strategy_args.strategy_config.sleep_level=2 actor_infer.model_update_frequency=2
+[ $code = 2 ] || fail "weights that are dropped and not sent: exit code $code"
