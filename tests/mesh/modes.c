@@ -204,6 +204,7 @@ static void test_c13_fp16_overflow(void)
     }
     CR_CHECK(r.is_skipped[0], "the first scale fits");
     CR_CHECK(updates >= 1 && updates <= 4, "%d updates, scale %g", updates, scale);
+    cr_free(r.grad);
     p.resume = "overflow";
     p.first = p.last = updates;
     p.save = "again";
@@ -390,7 +391,7 @@ static void test_c13_c22_loss_scale(void)
     p.fsdp = 2;
     p.inf_step = 1;
     p.save = "plain";
-    train(p);
+    cr_free(train(p).grad);
     p.loss_scale = 1024;
     p.save = "scaled";
     r = train(p);
@@ -398,6 +399,7 @@ static void test_c13_c22_loss_scale(void)
     for (int s = 0; s < 4; s++)
         CR_CHECK(r.loss_scale[s] == want[s] && r.is_skipped[s] == (s == 1),
                  "step %d: scale %g, skipped %d", s, r.loss_scale[s], r.is_skipped[s]);
+    cr_free(r.grad);
     p.resume = "scaled"; /* 3 updates, at a scale of 1024 and after none at it */
     p.first = 3;
     p.last = 5;
@@ -420,7 +422,7 @@ static double share_moved(cr_dtype master, double lr)
     p.lr = lr;
     p.last = 0;
     p.save = "before";
-    train(p);
+    cr_free(train(p).grad);
     p.last = 6;
     p.save = "after";
     cr_free(train(p).grad);

@@ -109,8 +109,8 @@ static int32_t draw(cr_sampler *s, cr_device *dev, const float *z, int n, const 
     cr_err err = {0};
     int32_t id;
 
-    if (cr_sample_token(s, dev, z, n, how, history, num / 2, history + num / 2, num - num / 2, u,
-                        &id, &err) != CR_OK)
+    if (cr_sample_token(s, dev, z, n, how, history, num / 2, num ? history + num / 2 : NULL,
+                        num - num / 2, u, &id, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_in_range(id, 0, n - 1);
     return id;
