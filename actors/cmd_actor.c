@@ -61,7 +61,10 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             cr_heartbeat_say(a->heart, "%s", op);
             cr_world_set_phase(a->world, NULL, op);
             if (!should_stop) cr_note(role_serve(role, op, &command, &reply, &how));
-            if (how.status != CR_OK) cr_world_fail(a->world, &how);
+            if (how.status != CR_OK)
+                cr_world_fail(a->world, &how);
+            else
+                cr_world_set_phase(a->world, NULL, "waiting for a command");
             CR_TRY_GOTO(next, reply_to(a, request, &reply, &how, err));
             if (how.status != CR_OK) *err = how;
         next:

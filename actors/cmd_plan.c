@@ -1,7 +1,7 @@
 /* cmd_plan.c -- `croll plan`: batch arithmetic, meshes, memory and traffic of a run before it starts.
  *
  * What a role's rank does is counted by plan.c; here are the file, the devices, the search for the
- * largest micro-batch, and the two ways to print. What the file asks for and croll does not have yet
+ * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
 #include "actors/commands.h"
@@ -16,7 +16,7 @@
 static int run(int argc, char **argv);
 
 const cr_command cr_command_plan = {
-    "plan", "plan FILE [key=value ..] [--world N] [--memory 80GB] [--tree] [--json]",
+    "plan", "plan FILE [key=value ..] [--world N] [--memory 80GB] [--tree] [--json] [--html PAGE]",
     "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
     "model, no weights).",
     "croll plan configs/smol_rules.yaml pretrain=MODEL --world 64 --memory 80GB", run};
@@ -168,7 +168,9 @@ static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_pla
     const cr_worker_config *w = &p->config.train;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = p->is_sft ? "sft_train" : "actor_train", .is_train = true};
+    *out = (cr_plan_role){.name = p->is_sft ? "sft_train" : "actor_train",
+                          .is_train = true,
+                          .with_moments = p->with_moments && batch == &p->batch};
     if (open_model(w->model_path, w->freeze_module_prefix, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
     cr_model_free(model);
@@ -182,7 +184,7 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
     cr_plan_batch batch = p->batch;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = "reference"};
+    *out = (cr_plan_role){.name = "reference", .with_moments = p->with_moments};
     batch.num_infer = w->infer_batch_size;
     batch.forwards = ceil_div(ceil_div(p->num_samples, dp), w->infer_batch_size);
     if (open_model(w->model_path, NULL, &model, err) == CR_OK)
@@ -322,10 +324,29 @@ static cr_status plan(cr_plan *p, const cr_words *words, const char *memory, cr_
     return make(p, err);
 }
 
+static cr_status print(const cr_plan *p, bool is_json, bool with_tree, const char *page,
+                       cr_err *err)
+{
+    cr_buf out = {0};
+
+    if (page) {
+        cr_plan_html(p, &out);
+        cr_note(cr_file_write_atomic(page, out.data, out.num_bytes, err));
+        cr_buf_clear(&out);
+    }
+    if (is_json)
+        cr_plan_json(p, with_tree, &out);
+    else
+        cr_plan_text(p, with_tree, &out);
+    fwrite(out.data, 1, out.num_bytes, stdout);
+    cr_buf_free(&out);
+    return err->status;
+}
+
 static int run(int argc, char **argv)
 {
     bool is_json = false, with_tree = false, is_help = false;
-    const char *memory = NULL;
+    const char *memory = NULL, *page = NULL;
     cr_plan p = {0};
     const cr_option options[] = {
         {"world", CR_OPT_INT, &p.world, "N",
@@ -334,21 +355,19 @@ static int run(int argc, char **argv)
          "of a device, as 80GB: say what fits and the largest micro-batch"},
         {"tree", CR_OPT_FLAG, &with_tree, NULL, "the wrapped tree of every role, too"},
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
+        {"html", CR_OPT_STRING, &page, "PAGE",
+         "also write a page to look at: meshes, trees, memory along a step, traffic"},
     };
     cr_words words = {0};
-    cr_buf out = {0};
     cr_err err = {0};
 
     if (cr_args_parse(&cr_command_plan, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help && plan(&p, &words, memory, &err) == CR_OK) {
-        if (is_json)
-            cr_plan_json(&p, with_tree, &out);
-        else
-            cr_plan_text(&p, with_tree, &out);
-        fwrite(out.data, 1, out.num_bytes, stdout);
+        !is_help) {
+        p.with_moments = page != NULL;
+        if (plan(&p, &words, memory, &err) == CR_OK)
+            cr_note(print(&p, is_json, with_tree, page, &err));
     }
-    cr_buf_free(&out);
     cr_words_free(&words);
     for (size_t i = 0; i < CR_COUNT(p.role); i++)
         cr_plan_role_free(&p.role[i]);

@@ -102,7 +102,7 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
 
 static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
 {
-    char *resume_path = NULL, *config_path = NULL;
+    char *resume_path = NULL, *config_path = NULL, *flight = NULL;
     cr_run run = {.log_fd = -1};
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
@@ -118,6 +118,9 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, config->resume != NULL, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
+    flight =
+        cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
+    CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     cr_log_line(resume_path ? "resuming" : "starting");
     if (cr_run_open(&run, config, config_path, first_step, err) == CR_OK)
         status = ops->run(pipeline, &run, resume_path, err);
@@ -130,7 +133,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     cr_run_close(&run);
     {
         cr_err ignored = {0};
-        if (cr_report_write(config->output_dir, config->exp_name, &ignored) != CR_OK)
+        if (cr_report_write(config->output_dir, config->exp_name, err, &ignored) != CR_OK)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
     }
 out:
@@ -138,6 +141,7 @@ out:
     if (lock >= 0) close(lock);
     cr_free(resume_path);
     cr_free(config_path);
+    cr_free(flight);
     return err->status;
 }
 

@@ -20,6 +20,7 @@
     X(formula)             \
     X(init)                \
     X(export)              \
+    X(report)              \
     X(doctor)              \
     X(reward)              \
     X(actor)

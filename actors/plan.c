@@ -6,6 +6,7 @@
  */
 #include "actors/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct bench {
@@ -16,6 +17,9 @@ typedef struct bench {
     int32_t *ids, *positions, *labels, *cu;
     cr_batch batch;
     cr_fsdp_stats after_forward; /* of the training micro-batch */
+    cr_plan_role *role;
+    cr_plan_bytes standing; /* beside what a moment has */
+    double first_flops;
 } bench;
 
 /* Everything that is counted, to be subtracted. */
@@ -196,6 +200,53 @@ static cr_status update(bench *b, cr_err *err)
     return cr_fsdp_update(b->f, 1e-6, &result, err);
 }
 
+/* ---- moments ---- */
+
+static void add_moment(bench *b, const cr_plan_moment *x)
+{
+    cr_plan_role *r = b->role;
+
+    if (!r->moment) r->moment = CR_NEW_ARRAY(cr_plan_moment, CR_PLAN_MOST_MOMENTS);
+    if (r->num_moments == CR_PLAN_MOST_MOMENTS) {
+        for (size_t i = 0; i < CR_PLAN_MOST_MOMENTS / 2; i++) {
+            const cr_plan_moment *pair = &r->moment[2 * i];
+            double flops = pair[1].flops;
+            r->moment[i] = pair[cr_plan_sum(&pair[1].bytes) > cr_plan_sum(&pair[0].bytes)];
+            r->moment[i].flops = flops;
+        }
+        r->num_moments /= 2;
+    }
+    r->moment[r->num_moments++] = *x;
+}
+
+static void see(void *ctx, const cr_fsdp_moment *m)
+{
+    static const char *const phases[] = {"forward", "recompute of", "backward"};
+    bench *b = ctx;
+    cr_plan_moment x = {.bytes = b->standing};
+
+    x.bytes.gathered = m->gathered;
+    x.bytes.reduction = m->reduction;
+    x.bytes.tape = m->tape;
+    x.bytes.scratch = m->scratch;
+    x.flops = cr_device_get_stats(b->dev).flops - b->first_flops;
+    snprintf(x.what, sizeof x.what, "%s %s", phases[m->phase],
+             m->module->parent ? m->module->name : "the model");
+    add_moment(b, &x);
+}
+
+static void watch(bench *b, const cr_worker_config *w, const cr_plan_role *out, int64_t kept)
+{
+    const cr_fsdp_stats none = {0};
+
+    if (!out->with_moments) return;
+    b->standing = bytes_of(b, w, out, &none, kept);
+    b->first_flops = cr_device_get_stats(b->dev).flops;
+    cr_fsdp_watch(b->f, see, b);
+}
+
+/* ---- passes ---- */
+
 static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_plan_batch *p,
                                int64_t kept, cr_plan_role *out, cr_err *err)
 {
@@ -209,6 +260,7 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     add_phase(out, "backward", bytes_of(b, w, out, &s, kept));
     CR_TRY(update(b, err));
     then = count(b);
+    watch(b, w, out, kept);
     CR_TRY(micro(b, err));
     add(out, b, &then, p->updates);
     then = count(b);
@@ -221,6 +273,11 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     s.tape_peak_bytes = 0; /* its memory stays reserved; an update needs none */
     out->most_units_alive = s.most_units_alive;
     add_phase(out, "update", bytes_of(b, w, out, &s, kept));
+    if (out->with_moments) {
+        cr_plan_moment last = {.bytes = b->standing, .what = "update"};
+        last.flops = cr_device_get_stats(b->dev).flops - b->first_flops;
+        add_moment(b, &last);
+    }
     return CR_OK;
 }
 
@@ -238,6 +295,7 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     result.entropy = result.log_prob + rows;
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
     then = count(b);
+    if (!out->is_train) watch(b, w, out, kept);
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
     add(out, b, &then, p->forwards);
     s = cr_fsdp_get_stats(b->f);
@@ -278,6 +336,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
         int64_t kept;
         cr_fsdp_stats s;
         if (bench_open(&b, model, w, out, err) != CR_OK) break;
+        b.role = out;
         s = cr_fsdp_get_stats(b.f);
         kept =
             (int64_t)cr_device_get_stats(b.dev).bytes_now - (w->is_offloaded ? 0 : s.shard_bytes);
@@ -298,4 +357,5 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
 void cr_plan_role_free(cr_plan_role *role)
 {
     cr_buf_free(&role->tree);
+    cr_free(role->moment);
 }

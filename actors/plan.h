@@ -29,7 +29,14 @@ typedef struct cr_plan_bytes {
     int64_t tape, scratch;
 } cr_plan_bytes;
 
-enum { CR_PLAN_MOST_PHASES = 5 };
+enum { CR_PLAN_MOST_PHASES = 5, CR_PLAN_MOST_MOMENTS = 16384 };
+
+/* Bytes in use at one point of a step. Neighbours are merged when there are too many: the fuller stays. */
+typedef struct cr_plan_moment {
+    cr_plan_bytes bytes;
+    double flops;  /* since the step began */
+    char what[80]; /* "backward model.layers.3.mlp" */
+} cr_plan_moment;
 
 typedef struct cr_plan_role {
     const char *name;
@@ -49,13 +56,17 @@ typedef struct cr_plan_role {
     cr_traffic_count synced;             /* weights received by an engine in a step */
     double step_flops;                   /* of this rank */
     cr_buf tree;                         /* owned: the wrapped tree, with warnings */
+    cr_plan_moment *
+        moment; /* owned; if they are asked for: two micro-batches and their update, or a forward */
+    size_t num_moments;
+    bool with_moments; /* the caller's wish */
 } cr_plan_role;
 
 int64_t cr_plan_sum(const cr_plan_bytes *b);
 /* The most bytes of any phase. */
 int64_t cr_plan_peak(const cr_plan_role *role);
 
-/* Run rank 0 of a role with `num_ranks` ranks. out->name and is_train come from the caller. */
+/* Run rank 0 of a role with `num_ranks` ranks. out->name, is_train and with_moments come from the caller. */
 CR_MUST cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
                               const cr_plan_batch *batch, cr_plan_role *out, cr_err *err);
 void cr_plan_role_free(cr_plan_role *role);

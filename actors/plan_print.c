@@ -1,17 +1,13 @@
 /* plan_print.c -- see plan_print.h. */
 #include "actors/plan_print.h"
+#include "actors/html.h"
 #include "base/json.h"
 
 #include <string.h>
 
-enum { BAR = 48, NUM_KINDS = 9 };
+enum { BAR = 48, NUM_KINDS = CR_PLAN_KINDS };
 
-/* Kinds of bytes, in the order in which a bar shows them. */
-static const struct {
-    char letter;
-    const char *name, *text;
-    size_t offset;
-} kinds[NUM_KINDS] = {
+const cr_plan_kind cr_plan_kinds[CR_PLAN_KINDS] = {
     {'M', "masters", "masters", offsetof(cr_plan_bytes, masters)},
     {'G', "gradients", "gradients", offsetof(cr_plan_bytes, gradients)},
     {'O', "moments", "optimizer moments", offsetof(cr_plan_bytes, moments)},
@@ -23,28 +19,15 @@ static const struct {
     {'S', "scratch", "scratch", offsetof(cr_plan_bytes, scratch)},
 };
 
-static int64_t part(const cr_plan_bytes *b, int kind)
+int64_t cr_plan_part(const cr_plan_bytes *b, int kind)
 {
     int64_t n;
 
-    memcpy(&n, (const char *)b + kinds[kind].offset, sizeof n);
+    memcpy(&n, (const char *)b + cr_plan_kinds[kind].offset, sizeof n);
     return n;
 }
 
-/* "12.3 GiB"; text holds 32 bytes. */
-static const char *size_of(int64_t bytes, char text[32])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double x = (double)bytes;
-    size_t u = 0;
-
-    while (x >= 1024 && u + 1 < CR_COUNT(units))
-        x /= 1024, u++;
-    snprintf(text, 32, u == 0 ? "%.0f %s" : "%.2f %s", x, units[u]);
-    return text;
-}
-
-static const struct cr_plan_phase *peak_phase(const cr_plan_role *r)
+const struct cr_plan_phase *cr_plan_peak_phase(const cr_plan_role *r)
 {
     const struct cr_plan_phase *best = &r->phase[0];
 
@@ -53,8 +36,7 @@ static const struct cr_plan_phase *peak_phase(const cr_plan_role *r)
     return best;
 }
 
-/* The next warning in a tree's text: its start after "warning: ", its length; NULL: no more. */
-static const char *next_warning(const char **at, size_t *num)
+const char *cr_plan_next_warning(const char **at, size_t *num)
 {
     const char *found = *at ? strstr(*at, "warning: ") : NULL, *end;
 
@@ -104,28 +86,28 @@ static void text_timeline(const cr_plan_role *r, cr_buf *out)
         int at = 0;
         cr_buf_addf(out, "    %-10s|", r->phase[i].name);
         for (int k = 0; k < NUM_KINDS; k++) {
-            sum += (double)part(b, k);
+            sum += (double)cr_plan_part(b, k);
             for (; at < (int)(sum / (double)peak * BAR + 0.5); at++)
-                cr_buf_addc(out, kinds[k].letter);
+                cr_buf_addc(out, cr_plan_kinds[k].letter);
         }
-        cr_buf_addf(out, "%*s| %s\n", BAR - at, "", size_of((int64_t)sum, size));
+        cr_buf_addf(out, "%*s| %s\n", BAR - at, "", cr_size_text((int64_t)sum, size));
     }
 }
 
 static void text_bytes(const cr_plan_role *r, cr_buf *out)
 {
-    const struct cr_plan_phase *peak = peak_phase(r);
+    const struct cr_plan_phase *peak = cr_plan_peak_phase(r);
     char size[32];
 
     cr_buf_addf(out, "  memory of a rank, at most %s (%s)\n",
-                size_of(cr_plan_sum(&peak->bytes), size), peak->name);
+                cr_size_text(cr_plan_sum(&peak->bytes), size), peak->name);
     for (int k = 0; k < NUM_KINDS; k++)
-        if (part(&peak->bytes, k))
-            cr_buf_addf(out, "    %c %-30s %12s\n", kinds[k].letter, kinds[k].text,
-                        size_of(part(&peak->bytes, k), size));
+        if (cr_plan_part(&peak->bytes, k))
+            cr_buf_addf(out, "    %c %-30s %12s\n", cr_plan_kinds[k].letter, cr_plan_kinds[k].text,
+                        cr_size_text(cr_plan_part(&peak->bytes, k), size));
     if (r->host_bytes)
         cr_buf_addf(out, "      %-30s %12s\n", "on the host (offload_policy)",
-                    size_of(r->host_bytes, size));
+                    cr_size_text(r->host_bytes, size));
 }
 
 static void text_traffic(const cr_plan_role *r, cr_buf *out)
@@ -146,7 +128,7 @@ static void text_traffic(const cr_plan_role *r, cr_buf *out)
         if (!has_any) cr_buf_adds(out, "  collectives of a step and rank (whole buffers)\n");
         has_any = true;
         cr_buf_addf(out, "    %-24s %8lld x, together %s\n", rows[i].name, (long long)rows[i].num,
-                    size_of(rows[i].num_bytes, size));
+                    cr_size_text(rows[i].num_bytes, size));
     }
     if (r->step_flops > 0)
         cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
@@ -176,7 +158,7 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool wit
     if (r->num_phases > 1) text_timeline(r, out);
     text_traffic(r, out);
     if (with_tree && r->tree.data) cr_buf_add(out, r->tree.data, r->tree.num_bytes);
-    for (const char *text; !with_tree && (text = next_warning(&at, &num));)
+    for (const char *text; !with_tree && (text = cr_plan_next_warning(&at, &num));)
         cr_buf_addf(out, "  warning: %.*s\n", (int)num, text);
 }
 
@@ -184,13 +166,13 @@ static void text_memory(const cr_plan *p, cr_buf *out)
 {
     char a[32], b[32];
 
-    cr_buf_addf(out, "\nfullest device: %s of all its roles\n", size_of(p->device_peak, a));
+    cr_buf_addf(out, "\nfullest device: %s of all its roles\n", cr_size_text(p->device_peak, a));
     if (!p->memory) return;
     if (p->device_peak <= p->memory)
-        cr_buf_addf(out, "it fits in %s\n", size_of(p->memory, b));
+        cr_buf_addf(out, "it fits in %s\n", cr_size_text(p->memory, b));
     else
-        cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", size_of(p->memory, b),
-                    size_of(p->device_peak - p->memory, a));
+        cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", cr_size_text(p->memory, b),
+                    cr_size_text(p->device_peak - p->memory, a));
     if (p->largest)
         cr_buf_addf(out, "largest per_device_train_batch_size that fits: %lld%s\n",
                     (long long)p->largest, p->is_limit ? " or more (the most a step has)" : "");
@@ -237,7 +219,7 @@ static void text(cr_buf *out, const char *name, const char *data, size_t num)
 static void json_bytes(cr_buf *out, const cr_plan_bytes *b)
 {
     for (int k = 0; k < NUM_KINDS; k++)
-        number(out, kinds[k].name, part(b, k));
+        number(out, cr_plan_kinds[k].name, cr_plan_part(b, k));
     number(out, "total", cr_plan_sum(b));
 }
 
@@ -262,7 +244,7 @@ static void json_traffic(cr_buf *out, const cr_plan_role *r)
 
 static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool with_tree)
 {
-    const struct cr_plan_phase *peak = peak_phase(r);
+    const struct cr_plan_phase *peak = cr_plan_peak_phase(r);
     const char *at = r->tree.data;
     size_t num;
 
@@ -296,7 +278,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     json_traffic(out, r);
     key(out, "warnings");
     cr_buf_addc(out, '[');
-    for (const char *line; (line = next_warning(&at, &num));) {
+    for (const char *line; (line = cr_plan_next_warning(&at, &num));) {
         if (out->data[out->num_bytes - 1] != '[') cr_buf_addc(out, ',');
         cr_json_add_string(out, line, num);
     }

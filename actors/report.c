@@ -1,6 +1,8 @@
-/* report.c -- see report.h. Each curve is an inline SVG; the order of the first ones is the order in
- * which a person looks: does it learn, does it stay near, what does it cost. */
+/* report.c -- see report.h. The order of the curves is the order in which a person looks: does it learn,
+ * does it stay near, what does it cost. */
 #include "actors/report.h"
+#include "actors/html.h"
+#include "actors/timeline_html.h"
 #include "base/json.h"
 
 #include <dirent.h>
@@ -29,39 +31,33 @@ static const char *const curves[] = {
     "time/step_train",
 };
 
-static void add_text(cr_buf *out, const char *text, size_t num_bytes)
+/* The last value of each that there is. */
+static const struct {
+    const char *metric, *text;
+} cards[] = {{"critic/score/mean", "score, last step"},
+             {"val_correct/all/mean", "validation, last one"},
+             {"sft_train/loss", "loss"},
+             {"system/tps/tps", "tokens a second"},
+             {"time/step_total", "seconds a step"}};
+
+enum { WIDTH = 315, HEIGHT = 130, LEFT = 6, RIGHT = 309, TOP = 8, BOTTOM = 122 };
+
+static double value_of(const json_t *row, const char *name)
 {
-    for (size_t i = 0; i < num_bytes; i++)
-        switch (text[i]) {
-        case '<':
-            cr_buf_adds(out, "&lt;");
-            break;
-        case '>':
-            cr_buf_adds(out, "&gt;");
-            break;
-        case '&':
-            cr_buf_adds(out, "&amp;");
-            break;
-        case '"':
-            cr_buf_adds(out, "&quot;");
-            break;
-        default:
-            cr_buf_addc(out, text[i]);
-        }
+    return json_number_value(json_object_get(row, name));
 }
 
 /* rows: the parsed lines of metrics.jsonl. Nothing is drawn for a metric that no line has. */
 static void add_curve(cr_buf *out, json_t *rows, const char *name)
 {
-    double least = 0, most = 0, last = 0, first_step = 0, last_step = 0;
+    double least = 0, most = 0, last = 0, first_step = 0, last_step = 0, x = 0, y = 0;
     size_t num = 0, i;
     json_t *row;
 
     json_array_foreach(rows, i, row)
     {
-        json_t *x = json_object_get(row, name);
-        double v = json_number_value(x), step = json_number_value(json_object_get(row, "step"));
-        if (!x) continue;
+        double v = value_of(row, name), step = value_of(row, "step");
+        if (!json_object_get(row, name)) continue;
         if (num == 0) least = most = v, first_step = step;
         if (v < least) least = v;
         if (v > most) most = v;
@@ -70,22 +66,27 @@ static void add_curve(cr_buf *out, json_t *rows, const char *name)
         num++;
     }
     if (num == 0) return;
-    cr_buf_adds(out, "<figure><figcaption>");
-    add_text(out, name, strlen(name));
-    cr_buf_addf(out, " <b>%.4g</b></figcaption><svg viewBox=\"0 0 320 120\"><polyline points=\"",
-                last);
+    cr_buf_addf(out,
+                "<figure><figcaption><b>%.4g</b>%s</figcaption><svg width=\"%d\" height=\"%d\" "
+                "viewBox=\"0 0 %d %d\"><rect width=\"%d\" height=\"%d\" rx=\"6\" "
+                "fill=\"#f3f6fa\"/><polyline fill=\"none\" stroke=\"#2457a6\" stroke-width=\"1.6\" "
+                "stroke-linejoin=\"round\" points=\"",
+                last, name, WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
     json_array_foreach(rows, i, row)
     {
-        json_t *x = json_object_get(row, name);
-        double step = json_number_value(json_object_get(row, "step"));
-        if (!x) continue;
-        cr_buf_addf(
-            out, "%.1f,%.1f ",
-            last_step > first_step ? 4 + 312 * (step - first_step) / (last_step - first_step) : 160,
-            most > least ? 112 - 104 * (json_number_value(x) - least) / (most - least) : 60);
+        if (!json_object_get(row, name)) continue;
+        x = last_step > first_step ? LEFT + (RIGHT - LEFT) * (value_of(row, "step") - first_step) /
+                                                (last_step - first_step)
+                                   : WIDTH / 2;
+        y = most > least ? BOTTOM - (BOTTOM - TOP) * (value_of(row, name) - least) / (most - least)
+                         : HEIGHT / 2;
+        cr_buf_addf(out, "%.1f,%.1f ", x, y);
     }
-    cr_buf_addf(out, "\"/></svg><small>%.4g to %.4g, steps %.0f to %.0f</small></figure>\n", least,
-                most, first_step, last_step);
+    cr_buf_addf(
+        out,
+        "\"/><circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#2457a6\"/></svg><small>%.4g to "
+        "%.4g, steps %.0f to %.0f</small></figure>\n",
+        x, y, least, most, first_step, last_step);
 }
 
 static int by_name(const void *a, const void *b)
@@ -101,7 +102,8 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
     int num = 0;
 
     if (cr_file_read(path, &text, &ignored) != CR_OK) return;
-    cr_buf_addf(out, "<h2>%s</h2><table><tr><th>score<th>prompt<th>response</tr>\n", title);
+    cr_buf_addf(out, "<h2>%s</h2><table><tr><th>score</th><th>prompt</th><th>response</th></tr>\n",
+                title);
     for (char *line = text.data; line && *line && num < 5; num++) {
         char *end = strchr(line, '\n');
         json_t *row = NULL;
@@ -110,12 +112,13 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
         if (cr_json_parse(line, (size_t)(end - line), path, &row, &bad) == CR_OK) {
             json_t *prompt = json_object_get(row, "prompt"),
                    *response = json_object_get(row, "response");
-            cr_buf_addf(out, "<tr><td>%.3g<td><pre>",
+            cr_buf_addf(out, "<tr><td>%.3g</td><td><pre>",
                         json_number_value(json_object_get(row, "score")));
-            if (prompt) add_text(out, json_string_value(prompt), json_string_length(prompt));
-            cr_buf_adds(out, "</pre><td><pre>");
-            if (response) add_text(out, json_string_value(response), json_string_length(response));
-            cr_buf_adds(out, "</pre></tr>\n");
+            if (prompt) cr_html_add(out, json_string_value(prompt), json_string_length(prompt));
+            cr_buf_adds(out, "</pre></td><td><pre>");
+            if (response)
+                cr_html_add(out, json_string_value(response), json_string_length(response));
+            cr_buf_adds(out, "</pre></td></tr>\n");
         }
         json_decref(row);
         line = end + 1;
@@ -143,43 +146,99 @@ static void add_rollouts(cr_buf *out, const char *output_dir)
     cr_free(folder);
 }
 
-cr_status cr_report_write(const char *output_dir, const char *title, cr_err *err)
+/* Lines of metrics.jsonl; one that a death has cut short is left out. */
+static json_t *read_metrics(const char *output_dir)
 {
-    char *metrics = cr_path_join(output_dir, "metrics.jsonl"),
-         *path = cr_path_join(output_dir, "run.html");
-    cr_buf text = {0}, out = {0};
+    char *path = cr_path_join(output_dir, "metrics.jsonl");
     json_t *rows = json_array();
-    cr_status status = cr_file_read(metrics, &text, err);
+    cr_buf text = {0};
+    cr_err ignored = {0};
 
-    for (char *line = text.data; status == CR_OK && line && *line;) {
-        char *end = strchr(line, '\n');
+    if (cr_file_exists(path)) cr_note(cr_file_read(path, &text, &ignored));
+    for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         json_t *row = NULL;
-        if (!end) break;
-        status = cr_json_parse(line, (size_t)(end - line), metrics, &row, err);
-        if (row) json_array_append_new(rows, row);
-        line = end + 1;
+        cr_err bad = {0};
+        if (cr_json_parse(line, (size_t)(end - line), path, &row, &bad) == CR_OK)
+            json_array_append_new(rows, row);
     }
-    if (status == CR_OK) {
-        cr_buf_adds(&out, "<!doctype html><meta charset=utf-8><title>");
-        add_text(&out, title, strlen(title));
-        cr_buf_adds(&out, "</title><style>body{font:14px "
-                          "sans-serif;margin:2em;color:#222}figure{display:inline-block;width:"
-                          "330px;margin:6px}svg{width:320px;background:#f6f6f4}polyline{fill:none;"
-                          "stroke:#2457a6;stroke-width:1.5"
-                          "}small{color:#666}pre{white-space:pre-wrap;margin:0}td{vertical-align:"
-                          "top;padding:4px 10px;border-top:"
-                          "1px solid #ddd}</style><h1>");
-        add_text(&out, title, strlen(title));
-        cr_buf_adds(&out, "</h1>\n");
-        for (size_t i = 0; i < CR_COUNT(curves); i++)
-            add_curve(&out, rows, curves[i]);
-        add_rollouts(&out, output_dir);
-        status = cr_file_write_atomic(path, out.data, out.num_bytes, err);
-    }
-    json_decref(rows);
     cr_buf_free(&text);
-    cr_buf_free(&out);
-    cr_free(metrics);
     cr_free(path);
-    return status;
+    return rows;
+}
+
+static void add_card(cr_buf *out, json_t *rows, const char *name, const char *what)
+{
+    size_t i = json_array_size(rows);
+
+    while (i-- > 0) {
+        json_t *row = json_array_get(rows, i);
+        if (!json_object_get(row, name)) continue;
+        cr_buf_addf(out, "<div class=\"card\"><b>%.4g</b><span>%s</span></div>",
+                    value_of(row, name), what);
+        return;
+    }
+}
+
+static void add_cards(cr_buf *out, json_t *rows, const cr_timeline *t)
+{
+    double gathers, reductions;
+
+    cr_buf_addf(out, "<div class=\"cards\"><div class=\"card\"><b>%zu</b><span>steps</span></div>",
+                json_array_size(rows));
+    for (size_t i = 0; i < CR_COUNT(cards); i++)
+        add_card(out, rows, cards[i].metric, cards[i].text);
+    if (t && cr_timeline_wait_share(t, &gathers, &reductions))
+        cr_buf_addf(
+            out,
+            "<div class=\"card\"><b>%.1f %% + %.1f %%</b><span>of a training step waits for "
+            "gathers + reductions</span></div>",
+            100 * gathers, 100 * reductions);
+    cr_buf_adds(out, "</div>\n");
+}
+
+static void add_ending(cr_buf *out, const cr_err *ending)
+{
+    if (!ending || ending->status == CR_OK) return;
+    cr_buf_addf(out, "<div class=\"%s\">The run ended with: ",
+                ending->status == CR_ESIGNAL ? "warn" : "bad");
+    cr_html_adds(out, ending->msg);
+    cr_buf_adds(out, "</div>\n");
+}
+
+cr_status cr_report_write(const char *output_dir, const char *title, const cr_err *ending,
+                          cr_err *err)
+{
+    char *flight = cr_path_join(output_dir, "flight"), *path = cr_path_join(output_dir, "run.html");
+    json_t *rows = read_metrics(output_dir);
+    bool has_flight = cr_dir_exists(flight);
+    cr_timeline t = {0};
+    cr_err unread = {0};
+    cr_buf out = {0};
+
+    cr_html_begin(&out, title, output_dir);
+    add_ending(&out, ending);
+    if (has_flight && cr_timeline_read(flight, &t, &unread) != CR_OK) {
+        cr_buf_adds(&out, "<div class=\"bad\">");
+        cr_html_adds(&out, unread.msg);
+        cr_buf_adds(&out, "</div>\n");
+    }
+    if (t.num_logs) cr_timeline_html_findings(&t, &out);
+    add_cards(&out, rows, t.num_logs ? &t : NULL);
+    cr_buf_adds(&out, "<div class=\"curves\">");
+    for (size_t i = 0; i < CR_COUNT(curves); i++)
+        add_curve(&out, rows, curves[i]);
+    cr_buf_adds(&out, "</div>\n");
+    if (t.num_logs) {
+        cr_timeline_html_pictures(&t, &out);
+        cr_timeline_html_tables(&t, &out);
+    }
+    add_rollouts(&out, output_dir);
+    cr_html_end(&out);
+    cr_note(cr_file_write_atomic(path, out.data, out.num_bytes, err));
+    cr_timeline_free(&t);
+    json_decref(rows);
+    cr_buf_free(&out);
+    cr_free(flight);
+    cr_free(path);
+    return err->status;
 }

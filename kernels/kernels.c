@@ -129,7 +129,7 @@ struct cr_stack {
         size_t capacity, start; /* start: offset of the block in the whole stack */
     } block[MAX_BLOCKS];
     int num_blocks, current;
-    size_t used, peak; /* used: offset in the whole stack */
+    size_t used, peak, high; /* used: offset in the whole stack; high: peak since it was taken */
 };
 
 cr_stack *cr_stack_create(cr_device *dev)
@@ -186,6 +186,7 @@ cr_status cr_stack_push(cr_stack *s, size_t num_bytes, void **out, cr_err *err)
             *out = b->data + (s->used - b->start);
             s->used += need;
             if (s->used > s->peak) s->peak = s->used;
+            if (s->used > s->high) s->high = s->used;
             return CR_OK;
         }
         if (s->current + 1 == s->num_blocks) CR_TRY(add_block(s, need, err));
@@ -211,6 +212,14 @@ void cr_stack_release(cr_stack *s, size_t mark)
 size_t cr_stack_peak_bytes(const cr_stack *s)
 {
     return s->peak;
+}
+
+size_t cr_stack_take_high(cr_stack *s)
+{
+    size_t high = s->high;
+
+    s->high = s->used;
+    return high;
 }
 
 /* ---- flat ranges ---- */

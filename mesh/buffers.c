@@ -100,7 +100,7 @@ cr_status cr_gather_announce(cr_gather *gather, int index, const char *name, siz
         return cr_fail(err, CR_EARG, "%s: %d parts of %zu bytes do not fit the gather's %zu bytes",
                        name, g->num_ranks, part_bytes, gather->slot_bytes);
     snprintf(s->name, sizeof s->name, "%s", name);
-    s->event = cri_event_begin(g->world, CR_COLL_ALL_GATHER, g->name, name);
+    s->event = cri_event_begin(g->world, CR_COLL_ALL_GATHER, g, name);
     s->part_bytes = part_bytes;
     CR_TRY(
         cri_enter(g, CR_COLL_ALL_GATHER, name, part_bytes, /*is_equal=*/true, &s->sequence, err));
@@ -241,7 +241,7 @@ cr_status cr_reduce_begin(cr_reduce *reduce, int index, float **data, cr_err *er
 
     CR_TRY(check_slot(reduce->group, reduce->slots, reduce->num_slots, index, FREE, err));
     s->event =
-        cri_event_begin(reduce->group->world, CR_COLL_REDUCE_SCATTER, reduce->group->name, s->name);
+        cri_event_begin(reduce->group->world, CR_COLL_REDUCE_SCATTER, reduce->group, "a reduction");
     if (reduce->window)
         CR_TRY(cri_window_begin(reduce->window, index, "a reduction", s->event, err));
     s->progress = BEGUN;

@@ -30,15 +30,17 @@ static call call_begin(cr_group *group, cr_coll coll, const char *name)
     return (call){.group = group,
                   .coll = coll,
                   .name = name,
-                  .event = cri_event_begin(group->world, coll, group->name, name)};
+                  .event = cri_event_begin(group->world, coll, group, name)};
 }
 
 /* Enter and meet; called once a round. */
 static cr_status call_meet(call *c, size_t num_bytes, bool is_equal, cr_err *err)
 {
     uint32_t sequence;
+    cr_status status = cri_enter(c->group, c->coll, c->name, num_bytes, is_equal, &sequence, err);
 
-    CR_TRY(cri_enter(c->group, c->coll, c->name, num_bytes, is_equal, &sequence, err));
+    cri_event_round(c->group->world, c->event, c->group->sequence, num_bytes);
+    CR_TRY(status);
     return cri_meet(c->group, sequence, c->event, err);
 }
 

@@ -1,8 +1,9 @@
 /* flight.h -- the flight recorder: the last collectives and phases of this rank, and counters.
  *
- * A ring of fixed size in memory, one event a collective (phases of cr_world_set_phase too). Once
- * cr_flight_open gave it a file the ring lives in that file (a shared mapping), so it is there
- * after any kind of death, kill -9 included. Local; the world's thread calls.
+ * A ring of fixed size in memory, one event a collective (phases of cr_world_set_phase too), and sums
+ * over the whole life. Once cr_flight_open gave it a file both live in that file (a shared mapping),
+ * so they are there after any kind of death, kill -9 included. timeline.h merges the files of all
+ * ranks. Local; the world's thread calls.
  */
 #ifndef CR_FLIGHT_H
 #define CR_FLIGHT_H
@@ -33,11 +34,13 @@ const char *cr_coll_name(cr_coll coll);
 /* num_bytes is the whole payload: the gathered buffer, the buffer before its reduction (in the
  * dtype it is reduced from), this rank's sent bytes for the others. */
 typedef struct cr_flight_event {
-    uint32_t sequence; /* in its group */
+    uint32_t sequence; /* in its group, from 1; 0: not entered yet, or no group's */
     uint32_t coll;     /* cr_coll */
     uint64_t num_bytes;
     double begin_s, end_s; /* monotonic; end_s 0: not ended */
     double waited_s;       /* of it, asleep for other ranks */
+    uint32_t group_tag;    /* of the group's name and members; 0: none */
+    uint32_t num_ranks;    /* of the group */
     char group[24], name[64];
 } cr_flight_event;
 
@@ -46,18 +49,35 @@ typedef struct cr_flight_count {
     double waited_s, total_s;
 } cr_flight_count;
 
+/* Time in one phase, and of it asleep in each kind of collective. The last of CR_FLIGHT_PHASES is of all
+ * that had no room. */
+enum { CR_FLIGHT_PHASES = 24 };
+typedef struct cr_flight_phase {
+    char name[48];
+    uint64_t num;
+    double total_s, waited_s[CR_NUM_COLLS];
+} cr_flight_phase;
+
 /* From now on the ring is the file at path (made or replaced). */
 CR_MUST cr_status cr_flight_open(cr_world *world, const char *path, cr_err *err);
 /* Sums since the world was opened, for one kind. */
 cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll);
 
-/* Read a ring's file, checked in full; events in order of begin. */
+/* Read a ring's file, checked in full; events in the order in which they were
+ * written: by begin, but for phases that are longer than the ring. */
 typedef struct cr_flight_log {
     int rank;
     char role[24];
+    uint64_t clock;         /* ranks with the same one share the monotonic clock */
     double wall_offset_s;   /* seconds since 1970 = monotonic + this */
     cr_flight_event *event; /* owned */
     size_t num_events;
+    uint64_t num_begun; /* since the start; the events are the last of them */
+    cr_flight_count count[CR_NUM_COLLS];
+    cr_flight_phase phase[CR_FLIGHT_PHASES];
+    size_t num_phases;
+    char phase_now[48]; /* goes on, not in the sums */
+    double phase_begin_s;
 } cr_flight_log;
 CR_MUST cr_status cr_flight_read(const char *path, cr_flight_log *out, cr_err *err);
 void cr_flight_log_free(cr_flight_log *log);

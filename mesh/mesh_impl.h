@@ -78,8 +78,6 @@ struct cr_world {
     cri_board private_board;
     cri_watchdog *watchdog;
     struct cri_flight *flight;
-    uint64_t phase_event;
-    cr_flight_count counts[CR_NUM_COLLS];
 };
 
 typedef enum cri_transport { CRI_SELF, CRI_META, CRI_SHARED, CRI_MPI } cri_transport;
@@ -89,6 +87,7 @@ typedef struct cri_window cri_window;
 struct cr_group {
     cr_world *world;
     char name[CRI_GROUP_BYTES];
+    uint32_t tag; /* of name and members */
     int rank, num_ranks;
     int *world_ranks;
     const void **parts; /* [num_ranks] for cri_sum */
@@ -175,11 +174,15 @@ void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_pa
 
 struct cri_flight *cri_flight_create(int rank);
 void cri_flight_destroy(struct cri_flight *flight);
-uint64_t cri_event_begin(cr_world *world, cr_coll coll, const char *group, const char *name);
+/* group NULL: none */
+uint64_t cri_event_begin(cr_world *world, cr_coll coll, const cr_group *group, const char *name);
+/* Entered a round: what a death in it leaves. */
+void cri_event_round(cr_world *world, uint64_t event, uint32_t sequence, size_t num_bytes);
 void cri_event_entered(cr_world *world, uint64_t event, uint32_t sequence, size_t num_bytes);
 void cri_event_named(cr_world *world, uint64_t event, const char *name);
 void cri_event_waited(cr_world *world, uint64_t event, double waited_s);
 void cri_event_end(cr_world *world, uint64_t event);
 void cri_flight_set_role(cr_world *world, const char *role);
+void cri_flight_set_phase(cr_world *world, const char *phase);
 
 #endif

@@ -111,7 +111,7 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
     t = CR_NEW(cr_transfer);
     t->world = world;
     snprintf(t->name, sizeof t->name, "%s", name);
-    t->event = cri_event_begin(world, CR_COLL_TRANSFER, "", name);
+    t->event = cri_event_begin(world, CR_COLL_TRANSFER, NULL, name);
     for (size_t i = 0; i < num_sends; i++)
         if (sends[i].peer != world->rank) sent_bytes += sends[i].num_bytes;
     cri_event_entered(world, t->event, 0, sent_bytes);

@@ -41,11 +41,12 @@ static cr_status check_room(const cr_group *g, size_t num_bytes, cr_err *err)
 /* Making a window blocks inside MPI, where nothing is compared: compare before. */
 static cr_status meet_first(cr_group *g, size_t num_bytes, cr_err *err)
 {
-    uint64_t event = cri_event_begin(g->world, CR_COLL_BARRIER, g->name, "shared buffers");
+    uint64_t event = cri_event_begin(g->world, CR_COLL_BARRIER, g, "shared buffers");
     uint32_t sequence;
 
     CR_TRY(cri_enter(g, CR_COLL_BARRIER, "shared buffers", num_bytes, /*is_equal=*/true, &sequence,
                      err));
+    cri_event_entered(g->world, event, sequence, num_bytes);
     CR_TRY(cri_meet(g, sequence, event, err));
     cri_event_end(g->world, event);
     return CR_OK;

@@ -224,7 +224,6 @@ cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err)
     w->comm = w->transfer_comm = w->host_comm = MPI_COMM_NULL;
     w->board_win = MPI_WIN_NULL;
     w->own_board = &w->private_board;
-    w->phase_event = UINT64_MAX;
     if (w->kind == CR_WORLD_META) {
         w->rank = args->meta_rank;
         w->num_ranks = args->meta_num_ranks;
@@ -310,8 +309,7 @@ void cr_world_set_phase(cr_world *world, const char *role, const char *phase)
     }
     if (!phase) return;
     snprintf(b->phase, sizeof b->phase, "%s", phase);
-    if (world->phase_event != UINT64_MAX) cri_event_end(world, world->phase_event);
-    world->phase_event = cri_event_begin(world, CR_COLL_PHASE, "", phase);
+    cri_flight_set_phase(world, phase);
 }
 
 /* ---- groups ---- */
@@ -342,7 +340,7 @@ static uint32_t tag_of(const char *name, const int *world_ranks, int num_ranks)
         h = (h ^ (uint8_t)*c) * 16777619u;
     for (int i = 0; i < num_ranks; i++)
         h = (h ^ (uint32_t)world_ranks[i]) * 16777619u;
-    return h % 32749;
+    return h;
 }
 
 static cr_status open_group(cr_group *g, cr_err *err)
@@ -357,11 +355,8 @@ static cr_status open_group(cr_group *g, cr_err *err)
     g->transport = is_one_host ? CRI_SHARED : CRI_MPI;
     MPI_Comm_group(w->comm, &all);
     MPI_Group_incl(all, g->num_ranks, g->world_ranks, &members);
-    status =
-        cri_mpi(w,
-                MPI_Comm_create_group(w->comm, members,
-                                      (int)tag_of(g->name, g->world_ranks, g->num_ranks), &g->comm),
-                "making a group's communicator", err);
+    status = cri_mpi(w, MPI_Comm_create_group(w->comm, members, (int)(g->tag % 32749), &g->comm),
+                     "making a group's communicator", err);
     MPI_Group_free(&members);
     MPI_Group_free(&all);
     CR_TRY(status);
@@ -388,6 +383,7 @@ cr_status cr_group_create(cr_world *world, const char *name, const int *world_ra
     g->world_ranks = CR_NEW_ARRAY(int, num_ranks);
     g->parts = CR_NEW_ARRAY(const void *, num_ranks);
     memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
+    g->tag = tag_of(g->name, g->world_ranks, num_ranks);
     g->transport = world->kind == CR_WORLD_META ? CRI_META : CRI_SELF;
     if (num_ranks > 1 && g->transport != CRI_META) {
         snprintf(what, sizeof what,

@@ -134,6 +134,12 @@ cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
     return s;
 }
 
+void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx)
+{
+    f->watcher = watcher;
+    f->watcher_ctx = ctx;
+}
+
 cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err)
 {
     double x = (double)mine;

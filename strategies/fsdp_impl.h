@@ -112,6 +112,9 @@ struct cr_fsdp {
     int64_t num_good_updates; /* since the scale changed */
     int num_alive;
     cr_fsdp_stats stats;
+    int64_t gathered_now, reduced_now; /* bytes of units */
+    cr_fsdp_watcher watcher;           /* or NULL */
+    void *watcher_ctx;
     struct cri_save *save; /* under way, or NULL */
 };
 

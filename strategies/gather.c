@@ -93,6 +93,7 @@ static cr_status announce(cri_unit *u, cr_err *err)
         CR_CHECK(pool->num_free > 0, "no slot is left to unshard %s", u->unit->name);
         s->pool = pool;
         s->slot = pool->free_slots[--pool->num_free];
+        f->gathered_now += (int64_t)part_bytes * num_parts;
         CR_TRY(cr_gather_announce(pool->gather, s->slot, u->unit->name, part_bytes, err));
         if (is_cut(u)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
     }
@@ -165,6 +166,8 @@ static void reshard(cri_unit *u)
         if (!s->pool) continue;
         cr_gather_release(s->pool->gather, s->slot);
         s->pool->free_slots[s->pool->num_free++] = s->slot;
+        u->f->gathered_now -=
+            s->flat->padded_elems * (int64_t)cr_dtype_bytes(u->f->args.param_dtype);
         s->pool = NULL;
     }
     u->state = CRI_SHARDED;
@@ -274,6 +277,7 @@ static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
 
     CR_CHECK(r->num_free > 0, "no slot is left for the gradient of %s", u->unit->name);
     u->reduce_slot = r->free_slots[--r->num_free];
+    u->f->reduced_now += 4 * u->unit->trained.padded_elems;
     return cr_reduce_begin(r->reduce, u->reduce_slot, data, err);
 }
 
@@ -286,6 +290,7 @@ static cr_status finish_pending(cr_fsdp *f, cr_err *err)
     r = reduces_of(
         f->pending); /* here, not after the sum: every rank takes slots in the same order */
     r->free_slots[r->num_free++] = f->pending_slot;
+    f->reduced_now -= 4 * f->pending->unit->trained.padded_elems;
     f->pending = NULL;
     return CR_OK;
 }
@@ -407,14 +412,27 @@ static bool is_backward_blind(const cr_module *m)
     return strcmp(m->cls, "Embedding") == 0;
 }
 
+static void tell_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
+{
+    cr_fsdp_moment moment = {module, phase, f->gathered_now, f->reduced_now, 0, 0};
+
+    if (!f->watcher) return;
+    moment.tape = (int64_t)cr_stack_take_high(f->tape);
+    moment.scratch = (int64_t)cr_stack_take_high(f->scratch);
+    f->watcher(f->watcher_ctx, &moment);
+}
+
 cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
 {
     cri_unit *u = module->unit;
 
     CR_TRY(progress(ctx, err));
-    if (!u || u->index == 0) return CR_OK; /* the root is unsharded before the pass */
-    if (phase != CR_BACKWARD || !is_backward_blind(module)) CR_TRY(need(u, err));
-    return phase == CR_BACKWARD ? begin_grads(u, err) : CR_OK;
+    if (u && u->index) { /* the root is unsharded before the pass */
+        if (phase != CR_BACKWARD || !is_backward_blind(module)) CR_TRY(need(u, err));
+        if (phase == CR_BACKWARD) CR_TRY(begin_grads(u, err));
+    }
+    tell_watcher(ctx, module, phase);
+    return CR_OK;
 }
 
 /* After recompute a unit stays for its backward. Experts do not: all of a layer would be alive. */
@@ -424,6 +442,7 @@ cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
     cri_unit *u = module->unit;
 
     CR_TRY(progress(f, err));
+    tell_watcher(f, module, phase);
     if (!u || u->index == 0) return CR_OK;
     if (phase == CR_RECOMPUTE && !u->unit->is_expert) return CR_OK;
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));

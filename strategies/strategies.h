@@ -178,4 +178,14 @@ typedef struct cr_fsdp_stats {
 } cr_fsdp_stats;
 cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f);
 
+/* Bytes in use when a module begins or ends: gathered units and gradients in reduction now; of tape and
+ * scratch the most since the last moment. */
+typedef struct cr_fsdp_moment {
+    const cr_module *module;
+    cr_phase phase;
+    int64_t gathered, reduction, tape, scratch;
+} cr_fsdp_moment;
+typedef void (*cr_fsdp_watcher)(void *ctx, const cr_fsdp_moment *moment);
+void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx); /* NULL: nobody */
+
 #endif

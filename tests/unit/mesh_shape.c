@@ -190,10 +190,10 @@ static void flight_file(void **state)
         assert_int_equal(cr_barrier(group, name, &err), CR_OK);
     }
     assert_int_equal(cr_flight_read(path, &log, &err), CR_OK);
-    assert_int_equal(log.num_events, 4096);
-    assert_string_equal(log.event[4095].name, "b4999");
-    assert_string_equal(log.event[0].name, "b904");
-    assert_int_equal(log.event[4095].sequence, 5000);
+    assert_int_equal(log.num_events, 4095); /* the oldest may be torn */
+    assert_string_equal(log.event[4094].name, "b4999");
+    assert_string_equal(log.event[0].name, "b905");
+    assert_int_equal(log.event[4094].sequence, 5000);
     assert_string_equal(log.role, "actor_train");
     cr_flight_log_free(&log);
     assert_int_equal(cr_file_read(path, &file, &err), CR_OK);

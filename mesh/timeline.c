@@ -1,0 +1,267 @@
+/* timeline.c -- see timeline.h. All calls of all ranks are sorted by (group, sequence); what stands in
+ * one place must be one thing. Then the last call of each rank in each group is compared.
+ */
+#include "mesh/timeline.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One call of one rank. */
+typedef struct call {
+    const cr_flight_log *log;
+    const cr_flight_event *e;
+} call;
+
+static int compare(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const call *x = a, *y = b;
+    int c = compare(x->e->group_tag, y->e->group_tag);
+
+    if (c == 0) c = compare(x->e->sequence, y->e->sequence);
+    return c ? c : compare((uint64_t)x->log->rank, (uint64_t)y->log->rank);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const cr_flight_log *x = a, *y = b;
+
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Kinds whose bytes are those of every rank. While a call of several rounds goes on they are the round's. */
+static bool has_equal_bytes(const cr_flight_event *a, const cr_flight_event *b)
+{
+    if (a->coll == CR_COLL_ALL_GATHER || a->coll == CR_COLL_REDUCE_SCATTER) return true;
+    return (a->coll == CR_COLL_ALL_REDUCE || a->coll == CR_COLL_BROADCAST) && a->end_s > 0 &&
+           b->end_s > 0;
+}
+
+static bool is_same_call(const cr_flight_event *a, const cr_flight_event *b)
+{
+    return a->coll == b->coll && strcmp(a->name, b->name) == 0 &&
+           (!has_equal_bytes(a, b) || a->num_bytes == b->num_bytes);
+}
+
+/* ---- sentences ---- */
+
+static void say_rank(cr_buf *out, const cr_flight_log *log)
+{
+    cr_buf_addf(out, "rank %d", log->rank);
+    if (log->role[0]) cr_buf_addf(out, " (%s)", log->role);
+}
+
+static void say_call(cr_buf *out, const cr_flight_event *e)
+{
+    cr_buf_addf(out, "%s %s", cr_coll_name((cr_coll)e->coll), e->name);
+    if (e->num_bytes) cr_buf_addf(out, " of %llu bytes", (unsigned long long)e->num_bytes);
+}
+
+/* Ranks with the call of `as`, then that call. */
+static void say_alike(cr_buf *out, const call *calls, size_t num, const call *as)
+{
+    size_t said = 0, all = 0;
+
+    for (size_t i = 0; i < num; i++)
+        all += is_same_call(calls[i].e, as->e);
+    for (size_t i = 0; i < num && said < 8; i++) {
+        if (!is_same_call(calls[i].e, as->e)) continue;
+        if (said++) cr_buf_adds(out, ", ");
+        say_rank(out, calls[i].log);
+    }
+    if (all > said) cr_buf_addf(out, " and %zu more", all - said);
+    cr_buf_adds(out, " called ");
+    say_call(out, as->e);
+}
+
+/* ---- findings ---- */
+
+/* calls[num]: one place. True: a difference was said. */
+static bool find_difference(cr_buf *out, const call *calls, size_t num)
+{
+    size_t other = 1;
+
+    while (other < num && is_same_call(calls[0].e, calls[other].e))
+        other++;
+    if (other >= num) return false;
+    cr_buf_addf(out, "Ranks did different things in call %u of group %s: ", calls[0].e->sequence,
+                calls[0].e->group);
+    say_alike(out, calls, num, &calls[0]);
+    cr_buf_adds(out, "; ");
+    say_alike(out, calls, num, &calls[other]);
+    cr_buf_adds(out, ". Every rank of a group must make the same calls in the same order.\n");
+    return true;
+}
+
+static const cr_flight_event *last_of_group(const cr_flight_log *log, uint32_t tag)
+{
+    const cr_flight_event *last = NULL;
+
+    for (size_t i = 0; i < log->num_events; i++) {
+        const cr_flight_event *e = &log->event[i];
+        if (e->group_tag == tag && e->sequence && (!last || e->sequence > last->sequence)) last = e;
+    }
+    return last;
+}
+
+/* Ranks of one group whose last call is not the group's last one. */
+static void find_stopped(cr_buf *out, const cr_timeline *t, const cr_flight_event *of)
+{
+    const cr_flight_event *most = NULL;
+    const cr_flight_log *first = NULL;
+    size_t num = 0;
+
+    for (size_t i = 0; i < t->num_logs; i++) {
+        const cr_flight_event *e = last_of_group(&t->log[i], of->group_tag);
+        if (!e) continue;
+        num++;
+        if (!most || e->sequence > most->sequence) most = e, first = &t->log[i];
+    }
+    for (size_t i = 0; i < t->num_logs && most; i++) {
+        const cr_flight_event *e = last_of_group(&t->log[i], of->group_tag);
+        if (!e || e->sequence == most->sequence) continue;
+        say_rank(out, &t->log[i]);
+        cr_buf_addf(out, " stopped at call %u of group %s, ", e->sequence, of->group);
+        say_call(out, e);
+        cr_buf_adds(out, e->end_s > 0 ? "; " : " (which it did not end); ");
+        say_rank(out, first);
+        cr_buf_addf(out, " went on to call %u, ", most->sequence);
+        say_call(out, most);
+        if (most->end_s == 0) cr_buf_adds(out, ", and waited there");
+        cr_buf_adds(out, ".\n");
+    }
+    if (num < of->num_ranks)
+        cr_buf_addf(out, "Group %s has %u ranks, but only %zu of them have left a record of it.\n",
+                    of->group, of->num_ranks, num);
+}
+
+/* Calls of one group, by place. */
+static void compare_group(cr_timeline *t, const call *calls, size_t num, cr_buf *stopped)
+{
+    for (size_t i = 0, end; i < num; i = end) {
+        for (end = i + 1; end < num && calls[end].e->sequence == calls[i].e->sequence;)
+            end++;
+        if (find_difference(&t->findings, calls + i, end - i))
+            return; /* later ones follow from it */
+    }
+    if (calls[0].e->num_ranks > 1) find_stopped(stopped, t, calls[0].e);
+}
+
+static void compare_calls(cr_timeline *t)
+{
+    size_t num = 0, all = 0;
+    cr_buf stopped = {0};
+    call *calls;
+
+    for (size_t i = 0; i < t->num_logs; i++)
+        all += t->log[i].num_events;
+    calls = CR_NEW_ARRAY(call, all);
+    for (size_t i = 0; i < t->num_logs; i++)
+        for (size_t k = 0; k < t->log[i].num_events; k++) {
+            const cr_flight_event *e = &t->log[i].event[k];
+            if (e->sequence && e->group_tag) calls[num++] = (call){&t->log[i], e};
+        }
+    qsort(calls, num, sizeof *calls, by_place);
+    for (size_t i = 0, end; i < num; i = end) {
+        for (end = i + 1; end < num && calls[end].e->group_tag == calls[i].e->group_tag;)
+            end++;
+        compare_group(t, calls + i, end - i, &stopped);
+    }
+    if (stopped.num_bytes) cr_buf_add(&t->findings, stopped.data, stopped.num_bytes);
+    cr_buf_free(&stopped);
+    cr_free(calls);
+}
+
+/* ---- one clock ---- */
+
+static void align(cr_timeline *t)
+{
+    t->shift_s = CR_NEW_ARRAY(double, t->num_logs);
+    for (size_t i = 0; i < t->num_logs; i++) {
+        size_t same = 0;
+        while (t->log[same].clock != t->log[i].clock)
+            same++;
+        t->shift_s[i] = t->log[same].wall_offset_s;
+        t->has_hosts = t->has_hosts || t->log[i].clock != t->log[0].clock;
+    }
+    for (size_t i = 0; i < t->num_logs; i++)
+        for (size_t k = 0; k < t->log[i].num_events; k++) {
+            const cr_flight_event *e = &t->log[i].event[k];
+            double begin = e->begin_s + t->shift_s[i],
+                   end = (e->end_s > 0 ? e->end_s : e->begin_s) + t->shift_s[i];
+            if (t->begin_s == 0 || begin < t->begin_s) t->begin_s = begin;
+            if (end > t->end_s) t->end_s = end;
+        }
+}
+
+/* ---- the whole ---- */
+
+const cr_flight_event *cr_timeline_last(const cr_flight_log *log)
+{
+    const cr_flight_event *last = NULL;
+
+    for (size_t i = 0; i < log->num_events; i++)
+        if (log->event[i].coll != CR_COLL_PHASE) last = &log->event[i];
+    return last;
+}
+
+void cr_timeline_merge(cr_flight_log *log, size_t num, cr_timeline *out)
+{
+    *out = (cr_timeline){.log = log, .num_logs = num};
+    qsort(log, num, sizeof *log, by_rank);
+    align(out);
+    compare_calls(out);
+}
+
+cr_status cr_timeline_read(const char *folder, cr_timeline *out, cr_err *err)
+{
+    cr_flight_log *log = NULL;
+    cr_buf unread = {0};
+    struct dirent *entry;
+    size_t num = 0;
+    DIR *dir = opendir(folder);
+
+    *out = (cr_timeline){0};
+    while (dir && (entry = readdir(dir))) {
+        size_t n = strlen(entry->d_name);
+        char *path;
+        cr_err bad = {0};
+        if (strncmp(entry->d_name, "rank-", 5) != 0 || n < 10 ||
+            strcmp(entry->d_name + n - 4, ".bin") != 0)
+            continue;
+        path = cr_path_join(folder, entry->d_name);
+        log = cr_realloc(log, num * sizeof *log, (num + 1) * sizeof *log);
+        if (cr_flight_read(path, &log[num], &bad) == CR_OK)
+            num++;
+        else
+            cr_buf_addf(&unread, "A record is left out: %s.\n", bad.msg);
+        cr_free(path);
+    }
+    if (dir) closedir(dir);
+    if (num == 0) {
+        cr_fail(err, CR_EIO, "%s has no record of a rank that can be read%s%s", folder,
+                unread.num_bytes ? ": " : "", unread.num_bytes ? unread.data : "");
+        cr_free(log);
+    } else {
+        cr_timeline_merge(log, num, out);
+        if (unread.num_bytes) cr_buf_add(&out->findings, unread.data, unread.num_bytes);
+    }
+    cr_buf_free(&unread);
+    return err->status;
+}
+
+void cr_timeline_free(cr_timeline *t)
+{
+    for (size_t i = 0; i < t->num_logs; i++)
+        cr_flight_log_free(&t->log[i]);
+    cr_free(t->log);
+    cr_free(t->shift_s);
+    cr_buf_free(&t->findings);
+    *t = (cr_timeline){0};
+}
