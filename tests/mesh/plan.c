@@ -1,6 +1,8 @@
 /* plan.c -- croll plan against the run: two updates of two micro-batches on 2 ranks, and what the plan
- * says of the same: bytes of shards, buffers, tape and scratch, and every collective, exactly (B4, B5).
- * Not covered: experts (their tape depends on the router's choice), what kernels keep for themselves.
+ * says of the same: bytes of shards, buffers, tape and scratch, and every collective, exactly (B4, B5). With
+ * experts the plan takes tokens as spread evenly: rows of an expert are padded to 64 bytes, so the tape may
+ * differ a little and scratch, of the largest expert, by 15 %, and with dealt experts by what the router sends to this rank; all else is exact.
+ * Not covered: what kernels keep for themselves (plan_memory.c).
  */
 #include "actors/plan.h"
 #include "tests/model_bench.h"
@@ -18,13 +20,20 @@ static void must(cr_status status, const char *what)
     CR_CHECK(status == CR_OK, "%s: %s", what, err.msg);
 }
 
-static cr_model *make_model(void)
+static const char dense[] =
+    "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":100,"
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
+    "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":512}";
+static const char sparse[] =
+    "{\"model_type\":\"qwen3_moe\",\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":100,"
+    "\"hidden_size\":64,\"intermediate_size\":96,\"moe_intermediate_size\":32,\"num_experts\":4,"
+    "\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"num_hidden_layers\":3,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
+    "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":512}";
+
+static cr_model *make_model(const char *text)
 {
-    static const char text[] =
-        "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":100,"
-        "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"
-        "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
-        "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":512}";
     cr_model *model = NULL;
 
     must(build_model(text, &model, &err), "model");
@@ -46,6 +55,14 @@ static void equal(int64_t got, int64_t want, const char *what, const char *name)
              (long long)want);
 }
 
+/* Within a share of it: what a router decides. */
+static void near(int64_t got, int64_t want, double share, const char *what, const char *name)
+{
+    CR_CHECK((double)(got > want ? got - want : want - got) <= share * (double)want,
+             "%s: %s: the plan has %lld, the run %lld", name, what, (long long)got,
+             (long long)want);
+}
+
 static void equal_count(cr_traffic_count got, cr_traffic_count now, cr_traffic_count then,
                         const char *what, const char *name)
 {
@@ -54,10 +71,10 @@ static void equal_count(cr_traffic_count got, cr_traffic_count now, cr_traffic_c
 }
 
 /* An update of two micro-batches, twice; what the second one moved is in now - *then. */
-static cr_fsdp_stats run(const cr_worker_config *w, cr_fsdp_stats *then)
+static cr_fsdp_stats run(const char *text, const cr_worker_config *w, cr_fsdp_stats *then)
 {
     cr_fsdp_args args = cr_fsdp_args_of(w, true);
-    cr_model *model = make_model();
+    cr_model *model = make_model(text);
     cr_mesh *mesh = NULL;
     cr_device *dev = NULL;
     cr_fsdp *f = NULL;
@@ -76,8 +93,9 @@ static cr_fsdp_stats run(const cr_worker_config *w, cr_fsdp_stats *then)
     for (int s = 0; s <= SAMPLES; s++)
         cu[s] = s * LENGTH;
     args.max_grad_norm = 1;
-    must(cr_mesh_shape_init(&shape, 2, (int)w->fsdp_size, (int)w->ulysses_size, 1, 0, &err),
-         "mesh");
+    must(cr_mesh_shape_of(w, 2, &shape, &err), "mesh");
+    cr_experts_set(model, w);
+    model->aux_weight = cr_aux_weight(model, w, 1);
     must(cr_mesh_create(world, "train", ranks, &shape, &mesh, &err), "mesh");
     must(cr_device_open("cpu", 1, &dev, &err), "device");
     must(cr_fsdp_create(model, dev, mesh, &args, &f, &err), "units");
@@ -96,7 +114,8 @@ static cr_fsdp_stats run(const cr_worker_config *w, cr_fsdp_stats *then)
     return now;
 }
 
-static void check(const cr_worker_config *w, const char *name)
+/* routed: share of the tape and of scratch that may depend on the router. */
+static void check(const char *text, const cr_worker_config *w, double routed, const char *name)
 {
     const cr_plan_batch batch = {.num_samples = SAMPLES,
                                  .sample_tokens = LENGTH,
@@ -104,8 +123,8 @@ static void check(const cr_worker_config *w, const char *name)
                                  .micros = MICROS,
                                  .updates = 1};
     cr_plan_role plan = {.name = "train", .is_train = true};
-    cr_model *model = make_model();
-    cr_fsdp_stats then, now = run(w, &then);
+    cr_model *model = make_model(text);
+    cr_fsdp_stats then, now = run(text, w, &then);
     const cr_plan_bytes *b;
 
     must(cr_plan_run(model, w, 2, &batch, &plan, &err), "plan");
@@ -117,9 +136,9 @@ static void check(const cr_worker_config *w, const char *name)
     equal(b->gathered, now.gather_bytes, "gathered units", name);
     equal(b->reduction, now.reduce_bytes, "reductions", name);
     if (cr_world_rank(world) == 0) /* whose part of a sequence the plan plays */
-        equal(b->tape, now.tape_peak_bytes, "tape", name);
+        near(b->tape, now.tape_peak_bytes, routed, "tape", name);
     if (cr_world_rank(world) == 0)
-        equal(plan.phase[3].bytes.scratch, now.scratch_peak_bytes, "scratch", name);
+        near(plan.phase[3].bytes.scratch, now.scratch_peak_bytes, routed, "scratch", name);
     equal(plan.most_units_alive, now.most_units_alive, "units alive", name);
     equal_count(plan.step.gathers, now.traffic.gathers, then.traffic.gathers, "gathers", name);
     equal_count(plan.step.reduces, now.traffic.reduces, then.traffic.reduces, "reduces", name);
@@ -135,7 +154,7 @@ static void check(const cr_worker_config *w, const char *name)
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
-    char bf16[] = "bf16", fp32[] = "fp32";
+    char bf16[] = "bf16", fp32[] = "fp32", expert[] = "Qwen3MoeMLP", *experts[] = {expert};
     const cr_worker_config usual = {.dtype = bf16,
                                     .master_dtype = fp32,
                                     .reduce_dtype = fp32,
@@ -146,29 +165,36 @@ int main(void)
                                     .wrap_embeddings = true,
                                     .should_recompute = true,
                                     .adam_beta1 = 0.9,
-                                    .adam_beta2 = 0.999};
+                                    .adam_beta2 = 0.999,
+                                    .moe_aux_loss_coef = -1};
     cr_worker_config w = usual;
 
     must(cr_world_open(&args, &world, &err), "world");
-    check(&w, "usual");
+    check(dense, &w, 0, "usual");
     w.should_recompute = false;
-    check(&w, "no recompute");
+    check(dense, &w, 0, "no recompute");
     w = usual, w.dtype = fp32;
-    check(&w, "fp32");
+    check(dense, &w, 0, "fp32");
     w = usual, w.reshard_after_forward = 0;
-    check(&w, "no reshard");
+    check(dense, &w, 0, "no reshard");
     w = usual, w.reshard_after_forward = 1, w.reduce_dtype = bf16;
-    check(&w, "the root, too");
+    check(dense, &w, 0, "the root, too");
     w = usual, w.is_reduced_once = true;
-    check(&w, "reduced once");
+    check(dense, &w, 0, "reduced once");
     w = usual, w.is_offloaded = true;
-    check(&w, "offload");
+    check(dense, &w, 0, "offload");
     w = usual, w.master_dtype = bf16;
-    check(&w, "bf16 masters");
+    check(dense, &w, 0, "bf16 masters");
     w = usual, w.ulysses_size = 2;
-    check(&w, "ulysses");
+    check(dense, &w, 0, "ulysses");
     w = usual, w.mlp_tiles = 4;
-    check(&w, "tiles");
+    check(dense, &w, 0, "tiles");
+    w = usual, w.dtype = fp32;
+    check(sparse, &w, 0.15, "blocks of experts");
+    w.apply_expert_patch = true, w.moe_experts = experts, w.num_moe_experts = 1;
+    check(sparse, &w, 0.15, "a unit for each expert");
+    w.ep_size = 2;
+    check(sparse, &w, 0.3, "dealt experts");
     cr_world_close(world);
     return 0;
 }
