@@ -20,6 +20,7 @@ typedef struct bench {
     cr_plan_role *role;
     cr_plan_bytes standing; /* beside what a moment has */
     double first_flops;
+    int stride, num_in_last; /* moments of a place, and of the last one so far */
 } bench;
 
 /* Everything that is counted, to be subtracted. */
@@ -202,21 +203,36 @@ static cr_status update(bench *b, cr_err *err)
 
 /* ---- moments ---- */
 
+/* Keeps the fuller of two neighbours; their width is that of both. */
+static void merge(cr_plan_moment *a, const cr_plan_moment *b)
+{
+    double flops = b->flops;
+
+    if (cr_plan_sum(&b->bytes) > cr_plan_sum(&a->bytes)) *a = *b;
+    a->flops = flops;
+}
+
+/* Each place stands for b->stride moments; when all places are full, for twice as many. */
 static void add_moment(bench *b, const cr_plan_moment *x)
 {
     cr_plan_role *r = b->role;
 
     if (!r->moment) r->moment = CR_NEW_ARRAY(cr_plan_moment, CR_PLAN_MOST_MOMENTS);
+    if (b->num_in_last < b->stride) {
+        merge(&r->moment[r->num_moments - 1], x);
+        b->num_in_last++;
+        return;
+    }
     if (r->num_moments == CR_PLAN_MOST_MOMENTS) {
         for (size_t i = 0; i < CR_PLAN_MOST_MOMENTS / 2; i++) {
-            const cr_plan_moment *pair = &r->moment[2 * i];
-            double flops = pair[1].flops;
-            r->moment[i] = pair[cr_plan_sum(&pair[1].bytes) > cr_plan_sum(&pair[0].bytes)];
-            r->moment[i].flops = flops;
+            if (i) r->moment[i] = r->moment[2 * i];
+            merge(&r->moment[i], &r->moment[2 * i + 1]);
         }
         r->num_moments /= 2;
+        b->stride *= 2;
     }
     r->moment[r->num_moments++] = *x;
+    b->num_in_last = 1;
 }
 
 static void see(void *ctx, const cr_fsdp_moment *m)
@@ -242,6 +258,7 @@ static void watch(bench *b, const cr_worker_config *w, const cr_plan_role *out, 
     if (!out->with_moments) return;
     b->standing = bytes_of(b, w, out, &none, kept);
     b->first_flops = cr_device_get_stats(b->dev).flops;
+    b->stride = b->num_in_last = 1;
     cr_fsdp_watch(b->f, see, b);
 }
 
@@ -276,6 +293,7 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     if (out->with_moments) {
         cr_plan_moment last = {.bytes = b->standing, .what = "update"};
         last.flops = cr_device_get_stats(b->dev).flops - b->first_flops;
+        b->num_in_last = b->stride; /* a place of its own */
         add_moment(b, &last);
     }
     return CR_OK;

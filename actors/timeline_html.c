@@ -187,23 +187,43 @@ static void time_axis(const view *v, double y)
     cr_buf_adds(v->out, "\n");
 }
 
+/* Has a collective in the view, or everything is shown. */
+static bool is_seen(const view *v, size_t index)
+{
+    const cr_flight_log *log = &v->t->log[index];
+    double shift = v->t->shift_s[index];
+
+    for (size_t i = 0; i < log->num_events; i++) {
+        const cr_flight_event *e = &log->event[i];
+        double end = e->end_s > 0 ? e->end_s + shift : v->t->end_s;
+        if (e->coll != CR_COLL_PHASE && end >= v->from_s && e->begin_s + shift <= v->to_s)
+            return true;
+    }
+    return !v->has_lanes;
+}
+
 static void picture(cr_buf *out, const cr_timeline *t, double from_s, double to_s, bool has_lanes,
                     const char *title, const char *text)
 {
     view v = {t, from_s, to_s > from_s ? to_s : from_s + 1e-3, has_lanes, out};
-    size_t num = t->num_logs < MOST_RANKS ? t->num_logs : MOST_RANKS;
-    double each = PHASE_HEIGHT + (has_lanes ? LANES * LANE_HEIGHT + 9 : 4),
-           height = each * (double)num;
+    size_t num = 0, rank[MOST_RANKS], all = 0;
+    double each = PHASE_HEIGHT + (has_lanes ? LANES * LANE_HEIGHT + 9 : 4), height;
 
+    for (size_t i = 0; i < t->num_logs; i++) {
+        if (!is_seen(&v, i)) continue;
+        if (num < MOST_RANKS) rank[num++] = i;
+        all++;
+    }
+    height = each * (double)num;
     cr_buf_addf(out, "<h3>%s</h3><p class=\"quiet\">%s", title, text);
-    if (num < t->num_logs) cr_buf_addf(out, " The first %zu of %zu ranks.", num, t->num_logs);
+    if (num < all) cr_buf_addf(out, " The first %zu of %zu ranks.", num, all);
     cr_buf_addf(out,
                 "</p>\n<svg width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\" "
                 "shape-rendering=\"crispEdges\">\n",
                 WIDTH, height + 16, WIDTH, height + 16);
     time_axis(&v, height);
     for (size_t i = 0; i < num; i++)
-        rank_lanes(&v, i, each * (double)i);
+        rank_lanes(&v, rank[i], each * (double)i);
     cr_buf_adds(out, "</svg>\n");
 }
 
