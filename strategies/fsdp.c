@@ -138,6 +138,9 @@ void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx)
 {
     f->watcher = watcher;
     f->watcher_ctx = ctx;
+    if (!f->tape) return;
+    cr_stack_take_high(f->tape); /* what was before */
+    cr_stack_take_high(f->scratch);
 }
 
 cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err)
