@@ -13,6 +13,7 @@
 #include "actors/engine.h"
 #include "actors/sampling.h"
 #include "base/rng.h"
+#include "kernels/lanes.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,11 +52,19 @@ typedef struct list {
     int64_t num;
 } list;
 
+/* What a lane does of a step. */
+typedef struct part {
+    cr_stack *scratch;
+    cr_sampler sampler;
+    int64_t row0, row1, pick0, pick1;
+} part;
+
 struct cr_engine {
     cr_model *model;
     cr_device *dev;
     cr_engine_limits limits;
-    cr_stack *scratch;
+    cr_lanes *lanes;
+    part *parts; /* [lanes]; the first one's is also that of a step that is not cut */
     list waiting, running, finished; /* running: FOLLOWING, FILLING and RUNNING */
     /* cache */
     void **layer_blocks; /* [num_layers], reserved with the first weights */
@@ -77,7 +86,7 @@ struct cr_engine {
         void *data;
         size_t num_bytes;
     } * packed; /* [num_params] */
-    cr_sampler sampler;
+    size_t packed_bytes;
     const cr_tokenizer *tokenizer;
     cr_engine_on_token on_token;
     void *on_token_ctx;
@@ -132,6 +141,13 @@ static void reserve_steps(cr_engine *e)
         e->free_slot[e->num_free_slots++] = i;
 }
 
+/* The first part's is the device's, as it is that of steps that are not cut. */
+static void make_scratch(cr_engine *e)
+{
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+        e->parts[i].scratch = cr_stack_create(i ? cr_lanes_device(e->lanes, i) : e->dev);
+}
+
 cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
                            cr_engine **out, cr_err *err)
 {
@@ -152,7 +168,9 @@ cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limi
     e->model = model;
     e->dev = dev;
     e->limits = l;
-    e->scratch = cr_stack_create(dev);
+    e->lanes = cr_lanes_create(dev);
+    e->parts = CR_NEW_ARRAY(part, cr_lanes_num(e->lanes));
+    make_scratch(e);
     e->max_blocks = blocks_of(l.max_model_len);
     e->layer_blocks = CR_NEW_ARRAY(void *, c->num_layers);
     e->packed = cr_alloc(model->num_params * sizeof *e->packed);
@@ -205,20 +223,27 @@ static void drop_weights_and_cache(cr_engine *e)
     e->free_block = e->ref = NULL;
     e->logits = NULL;
     e->logits_rows = e->num_blocks = e->num_free = 0;
-    cr_stack_destroy(e->scratch);
-    e->scratch = NULL;
+    e->packed_bytes = 0;
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
+        cr_stack_destroy(e->parts[i].scratch);
+        e->parts[i].scratch = NULL;
+    }
 }
 
 void cr_engine_release(cr_engine *e)
 {
     CR_CHECK(cr_engine_is_idle(e), "the engine is released while samples are generated");
     drop_weights_and_cache(e);
-    e->scratch = cr_stack_create(e->dev);
+    make_scratch(e);
 }
 
 int64_t cr_engine_host_bytes(const cr_engine *e)
 {
-    return e->logits_rows * e->model->config.vocab_size * (int64_t)sizeof *e->logits +
+    int64_t of_lanes = 0;
+
+    for (int i = 1; i < cr_lanes_num(e->lanes); i++)
+        of_lanes += (int64_t)cr_device_get_stats(cr_lanes_device(e->lanes, i)).bytes_now;
+    return of_lanes + e->logits_rows * e->model->config.vocab_size * (int64_t)sizeof *e->logits +
            e->num_blocks * (int64_t)(sizeof *e->ref + sizeof *e->free_block);
 }
 
@@ -227,9 +252,11 @@ void cr_engine_destroy(cr_engine *e)
     if (!e) return;
     cr_engine_abort(e);
     drop_weights_and_cache(e);
-    cr_sampler_free(&e->sampler);
-    void *mine[] = {e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot, e->row_pos,
-                    e->pick,   e->drawn,        e->picked, e->free_slot, e->log_prob};
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+        cr_sampler_free(&e->parts[i].sampler);
+    cr_lanes_destroy(e->lanes);
+    void *mine[] = {e->parts,   e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot,
+                    e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->log_prob};
     for (size_t i = 0; i < CR_COUNT(mine); i++)
         cr_free(mine[i]);
     cr_free(e);
@@ -267,6 +294,7 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
         p->weight.packed = NULL;
         if (!e->packed[i].data) {
             e->packed[i].num_bytes = cr_weight_packed_bytes(e->dev, &p->weight);
+            e->packed_bytes += e->packed[i].num_bytes;
             CR_TRY(cr_device_alloc(e->dev, e->packed[i].num_bytes, &e->packed[i].data, err));
         }
         CR_TRY(cr_weight_pack(e->dev, &p->weight, e->packed[i].data, err));
@@ -648,16 +676,16 @@ static void accept_token(cr_engine *e, seq *s, int32_t id, float log_prob)
 }
 
 /* Draw for s from a row of logits. */
-static cr_status draw(cr_engine *e, const seq *s, const float *logits, int32_t *id, cr_err *err)
+static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, const seq *s,
+                      const float *logits, int32_t *id, cr_err *err)
 {
     const group *g = s->group;
     int64_t vocab = e->model->config.vocab_size;
     uint32_t word[4];
 
     cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
-    CR_TRY(cr_sample_token(&e->sampler, e->dev, logits, vocab, &g->how, g->prompt,
-                           (size_t)g->num_prompt, s->output, (size_t)s->num_output,
-                           cr_rng_float(word[0]), id, err));
+    CR_TRY(cr_sample_token(sampler, dev, logits, vocab, &g->how, g->prompt, (size_t)g->num_prompt,
+                           s->output, (size_t)s->num_output, cr_rng_float(word[0]), id, err));
     if (*id < 0 || *id >= vocab)
         return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
                        (long long)s->num_output, (unsigned long long)s->id);
@@ -683,7 +711,7 @@ static cr_status fork_followers(cr_engine *e, seq *s, const float *logits, cr_er
         if (x->group != s->group || x->state != SEQ_FOLLOWING || x->num_output > 0) continue;
         CR_TRY(share(e, x, s, s->num_cached, &is_done, err));
         if (!is_done) return CR_OK;
-        CR_TRY(draw(e, x, logits, &id, err));
+        CR_TRY(draw(e, e->dev, &e->parts[0].sampler, x, logits, &id, err));
         CR_TRY(cr_logits_log_prob(e->dev, logits, 1, e->model->config.vocab_size, &id, &log_prob,
                                   NULL, err));
         CR_TRY(check_log_prob(x, log_prob, err));
@@ -692,15 +720,11 @@ static cr_status fork_followers(cr_engine *e, seq *s, const float *logits, cr_er
     return CR_OK;
 }
 
-/* Tokens for the picked rows. */
-static cr_status draw_tokens(cr_engine *e, int64_t num_picks, cr_err *err)
+/* Drawn tokens become part of their samples. */
+static cr_status accept_tokens(cr_engine *e, int64_t num_picks, cr_err *err)
 {
     int64_t vocab = e->model->config.vocab_size;
 
-    for (int64_t i = 0; i < num_picks; i++)
-        CR_TRY(draw(e, e->picked[i], e->logits + i * vocab, &e->drawn[i], err));
-    CR_TRY(
-        cr_logits_log_prob(e->dev, e->logits, num_picks, vocab, e->drawn, e->log_prob, NULL, err));
     for (int64_t i = 0; i < num_picks; i++) {
         seq *s = e->picked[i];
         CR_TRY(check_log_prob(s, e->log_prob[i], err));
@@ -720,30 +744,84 @@ static cr_status grow_logits(cr_engine *e, int64_t rows)
     return CR_OK;
 }
 
+/* Forward of a part of the step's rows, and tokens for those that are picked. */
+static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
+{
+    cr_engine *e = ctx;
+    part *own = &e->parts[lane];
+    int64_t row0 = own->row0, pick0 = own->pick0, num_picks = own->pick1 - pick0,
+            vocab = e->model->config.vocab_size;
+    float *logits = e->logits + pick0 * vocab;
+    int32_t cu[2] = {0, (int32_t)(own->row1 - row0)};
+    cr_batch batch = {.ids = e->ids + row0,
+                      .positions = e->row_pos + row0,
+                      .cu_seqlens = cu,
+                      .num_tokens = own->row1 - row0,
+                      .num_seqs = 1};
+    cr_kv_view kv = {e->layer_blocks, e->row_slot + row0, e->row_pos + row0, e->table,
+                     e->max_blocks};
+    cr_pass pass = {.dev = dev,
+                    .dtype = e->model->params[0]->weight.dtype,
+                    .scratch = own->scratch,
+                    .batch = &batch,
+                    .kv = &kv};
+
+    for (int64_t i = pick0; i < own->pick1; i++)
+        e->pick[i] -= (int32_t)row0;
+    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
+    for (int64_t i = 0; i < num_picks; i++)
+        CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], logits + i * vocab,
+                    &e->drawn[pick0 + i], err));
+    return cr_logits_log_prob(dev, logits, num_picks, vocab, e->drawn + pick0, e->log_prob + pick0,
+                              NULL, err);
+}
+
+/* Cut the step between sequences into even parts, one for each lane; how many. One: lanes would be
+ * uneven or small, or each would have to read weights that do not stay in its caches. */
+static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
+{
+    enum { LEAST_ROWS = 8, MOST_BYTES = 8 << 20 };
+    int num = (int)min64(cr_lanes_num(e->lanes), num_rows / LEAST_ROWS);
+    int64_t row = 0, pick = 0, most = 0;
+
+    if (e->packed_bytes > MOST_BYTES || e->model->config.num_experts > 0) num = 1;
+    for (int i = 0; i < num; i++) {
+        part *p = &e->parts[i];
+        p->row0 = row;
+        p->pick0 = pick;
+        row = num_rows * (i + 1) / num;
+        if (row < p->row0) row = p->row0;
+        while (row > 0 && row < num_rows && e->row_slot[row] == e->row_slot[row - 1])
+            row++;
+        while (pick < num_picks && e->pick[pick] < row)
+            pick++;
+        p->row1 = row;
+        p->pick1 = pick;
+        if (row - p->row0 > most) most = row - p->row0;
+    }
+    if (num > 1 && most * num <= num_rows + num_rows / 2) return num;
+    e->parts[0].row0 = e->parts[0].pick0 = 0;
+    e->parts[0].row1 = num_rows;
+    e->parts[0].pick1 = num_picks;
+    return 1;
+}
+
 cr_status cr_engine_step(cr_engine *e, cr_err *err)
 {
     int64_t num_picks, num_rows;
-    int32_t cu[2] = {0};
+    int num_parts;
 
     CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     if (num_rows == 0) return CR_OK;
-    cu[1] = (int32_t)num_rows;
-    cr_batch batch = {.ids = e->ids,
-                      .positions = e->row_pos,
-                      .cu_seqlens = cu,
-                      .num_tokens = num_rows,
-                      .num_seqs = 1};
-    cr_kv_view kv = {e->layer_blocks, e->row_slot, e->row_pos, e->table, e->max_blocks};
-    cr_pass pass = {.dev = e->dev,
-                    .dtype = e->model->params[0]->weight.dtype,
-                    .scratch = e->scratch,
-                    .batch = &batch,
-                    .kv = &kv};
     CR_TRY(grow_logits(e, num_picks));
-    CR_TRY(cr_model_logits(e->model, &pass, e->pick, num_picks, e->logits, err));
+    num_parts = cut_step(e, num_rows, num_picks);
+    if (num_parts == 1)
+        CR_TRY(run_part(e, 0, e->dev, err));
+    else
+        CR_TRY(cr_lanes_run(e->lanes, num_parts, run_part, e, err));
     e->stats.num_steps++;
-    return draw_tokens(e, num_picks, err);
+    return accept_tokens(e, num_picks, err);
 }
 
 bool cr_engine_is_idle(const cr_engine *e)

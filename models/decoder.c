@@ -230,7 +230,7 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
     for (int64_t i = 0; i < model->config.num_layers; i++) {
         void *y = *x;
         cr_status status;
-        own->hidden[i] = *x;
+        if (tape) own->hidden[i] = *x;
         p->tape = i + 1 >= own->lowest ? tape : NULL;
         if (p->tape) {
             own->marks[i] = cr_stack_mark(tape);
@@ -344,26 +344,29 @@ cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_er
     return status;
 }
 
+/* The pass has a state of its own, so that others may run beside it. */
 cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
                           float *logits, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.logits = logits};
     cr_stack *tape = p->tape;
-    cri_model *own = model->own;
+    cri_model own = {.rows = (int32_t *)(uintptr_t)rows, /* only read */
+                     .num_rows = num_rows,
+                     .router_picks = model->own->router_picks,
+                     .router_probs = model->own->router_probs};
+    cr_model mine = *model;
     cr_status status;
 
+    mine.own = &own;
+    if (model->config.num_experts > 0) model->own->router_rows = 0; /* their modules count there */
     p->tape = NULL;
-    status = start_pass(model, p, err);
-    reserve_rows(own, num_rows);
-    own->num_rows = num_rows;
-    for (int64_t r = 0; r < num_rows && status == CR_OK; r++) {
-        own->rows[r] = rows[r];
+    status = start_pass(&mine, p, err);
+    for (int64_t r = 0; r < num_rows && status == CR_OK; r++)
         if (rows[r] < 0 || rows[r] >= p->batch->num_tokens)
             status = cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r],
                              (long long)p->batch->num_tokens);
-    }
-    if (status == CR_OK) status = run_forward(model, p, &want, err);
+    if (status == CR_OK) status = run_forward(&mine, p, &want, err);
     cr_stack_release(p->scratch, mark);
     p->tape = tape;
     return status;

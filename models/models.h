@@ -190,7 +190,8 @@ double cr_model_aux_loss(const cr_model *model);
 CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
                                     const float *grad_entropy, cr_err *err);
 /* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
- * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. */
+ * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. Threads may run a model
+ * without experts at the same time, each with a pass, a device and scratch of its own. */
 CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
                                   int64_t num_rows, float *logits, cr_err *err);
 

@@ -21,8 +21,8 @@
     } while (0)
 /* clang-format on */
 
-/* Which thread of a parallel loop this is: its share of a scratch. */
-int cri_thread(void);
+/* Which thread of a parallel loop of dev this is: its share of a scratch. */
+int cri_thread(const cr_device *dev);
 cr_status cri_cpu_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err);
 void cri_cpu_release(cr_device *dev, void *ptr, size_t num_bytes);
 void cri_cpu_close(cr_device *dev);

@@ -128,7 +128,7 @@ cr_status cri_cpu_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src,
     return CR_OK;
 }
 
-int cri_thread(void)
+int cri_thread(const cr_device *dev)
 {
-    return omp_get_thread_num();
+    return dev->num_threads == 1 ? 0 : omp_get_thread_num(); /* a lane runs on any thread */
 }

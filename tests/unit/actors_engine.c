@@ -33,13 +33,13 @@ static void must(cr_status status, const cr_err *err)
     if (status != CR_OK) fail_msg("%s", err->msg);
 }
 
-static bench bench_open(cr_dtype dtype, cr_engine_limits limits)
+static bench bench_open(cr_dtype dtype, int threads, cr_engine_limits limits)
 {
     cr_err err = {0};
     bench b = {0};
 
     must(build_model(config, &b.model, &err), &err);
-    must(cr_device_open("cpu", 1, &b.dev, &err), &err);
+    must(cr_device_open("cpu", threads, &b.dev, &err), &err);
     must(cr_full_weights_init(&b.full, b.model, b.dev, dtype, NULL, 11, &err), &err);
     must(cr_engine_create(b.model, b.dev, &limits, &b.engine, &err), &err);
     must(cr_engine_set_weights(b.engine, &err), &err);
@@ -120,9 +120,10 @@ static void free_answers(answers *a)
 }
 
 /* Every request at once under these limits. */
-static answers *ask_all(cr_dtype dtype, cr_engine_limits limits, cr_engine_stats *stats)
+static answers *ask_all(cr_dtype dtype, int threads, cr_engine_limits limits,
+                        cr_engine_stats *stats)
 {
-    bench b = bench_open(dtype, limits);
+    bench b = bench_open(dtype, threads, limits);
     answers *a = CR_NEW(answers);
 
     for (int g = 0; g < NUM_GROUPS; g++) {
@@ -169,16 +170,19 @@ static void test_company_changes_nothing(void **state)
     for (int d = 0; d < 2; d++) {
         cr_dtype dtype = d ? CR_BF16 : CR_F32;
         cr_engine_stats stats;
-        answers *want = ask_all(dtype, blocks(MOST_SAMPLES, 512, 1000), &stats), *got;
+        answers *want = ask_all(dtype, 1, blocks(MOST_SAMPLES, 512, 1000), &stats), *got;
         assert_int_equal(stats.num_preempted, 0);
-        got = ask_all(dtype, blocks(3, 16, 1000), &stats); /* few at a time, prompts in chunks */
+        got = ask_all(dtype, 1, blocks(3, 16, 1000), &stats); /* few at a time, prompts in chunks */
         check_same(got, want);
         free_answers(got);
-        got = ask_all(dtype, blocks(MOST_SAMPLES, 40, 9), &stats); /* blocks run out */
+        got = ask_all(dtype, 1, blocks(MOST_SAMPLES, 40, 9), &stats); /* blocks run out */
         assert_true(stats.num_preempted > 10);
         check_same(got, want);
         free_answers(got);
-        got = ask_all(dtype, blocks(1, 512, 5), &stats); /* each alone */
+        got = ask_all(dtype, 3, blocks(40, 60, 1000), &stats); /* cut over lanes */
+        check_same(got, want);
+        free_answers(got);
+        got = ask_all(dtype, 1, blocks(1, 512, 5), &stats); /* each alone */
         check_same(got, want);
         free_answers(got);
         free_answers(want);
@@ -192,8 +196,8 @@ static void test_log_probs_are_those_of_training(void **state)
     for (int d = 0; d < 2; d++) {
         cr_engine_stats stats;
         cr_dtype dtype = d ? CR_BF16 : CR_F32;
-        answers *a = ask_all(dtype, blocks(16, 50, 30), &stats);
-        bench b = bench_open(dtype, blocks(1, 1, 5));
+        answers *a = ask_all(dtype, 1, blocks(16, 50, 30), &stats);
+        bench b = bench_open(dtype, 1, blocks(1, 1, 5));
         cr_stack *scratch = cr_stack_create(b.dev);
         enum { MOST = 72 * 300 };
         int32_t *ids = CR_NEW_ARRAY(int32_t, MOST), *pos = CR_NEW_ARRAY(int32_t, MOST),
@@ -258,7 +262,7 @@ static void test_prompt_is_computed_once(void **state)
     q.how.stop_ids = ends; /* answers of many lengths, so that slots become free one by one */
     q.how.num_stop_ids = 30;
     for (int running = 8; running >= 3; running -= 5) {
-        bench b = bench_open(CR_F32, blocks(running, 512, 100));
+        bench b = bench_open(CR_F32, 1, blocks(running, 512, 100));
         answers *a = CR_NEW(answers);
         submit(&b, &q);
         finish(&b, a);
@@ -310,7 +314,7 @@ static void collect_text(void *ctx, uint64_t sample_id, int32_t id, float log_pr
 
 static void test_ends(void **state)
 {
-    bench b = bench_open(CR_F32, blocks(4, 64, 100));
+    bench b = bench_open(CR_F32, 1, blocks(4, 64, 100));
     answers *a = CR_NEW(answers);
     request q = make_request(4);
     cr_err err = {0};
@@ -394,7 +398,7 @@ static void test_ends(void **state)
 
 static void test_refusals(void **state)
 {
-    bench b = bench_open(CR_F32, blocks(4, 64, 100));
+    bench b = bench_open(CR_F32, 1, blocks(4, 64, 100));
     cr_engine_limits small = blocks(4, 64, 4);
     request q = make_request(0);
     cr_engine *e;

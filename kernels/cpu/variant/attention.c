@@ -249,29 +249,32 @@ static int64_t longest(const cr_attention_args *a)
 
 /* Rows r0 .. r1 - 1 of one sequence and its heads of kv groups kv0 .. kv1 - 1, short ones. Row r is at
  * position pos[r], or r - r0 without pos; kv head kv has its tiles kv * kv_stride behind. */
-static void attend_short(const short_heads *h, int64_t r0, int64_t r1, const int32_t *pos,
+static void attend_short(const short_heads *heads, int64_t r0, int64_t r1, const int32_t *pos,
                          int64_t num_heads, int64_t group, int64_t kv0, int64_t kv1,
                          const float *tiles, int64_t kv_stride, float *lse)
 {
     short_pair pairs[SHORT_PAIRS];
     int num = 0;
 
-    for (int64_t kv = kv0; kv < kv1; kv++)
-        for (int64_t i = 0; i < (r1 - r0) * group; i++) {
-            int64_t r = r0 + i / group, at = r * num_heads + kv * group + i % group;
-            short_pair *p;
-            if (i % 2 == 0) {
-                if (num == SHORT_PAIRS) {
-                    CR_V(short_attend)(h, num, pairs);
+    for (int64_t kv = kv0; kv < kv1; kv++) {
+        bool is_open = false; /* the last pair has place for another row of this kv head */
+        for (int64_t r = r0; r < r1; r++)
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+                int64_t at = r * num_heads + h;
+                if (!is_open && num == SHORT_PAIRS) {
+                    CR_V(short_attend)(heads, num, pairs);
                     num = 0;
                 }
-                pairs[num++] = (short_pair){.tiles = tiles + kv * kv_stride};
+                if (!is_open) {
+                    pairs[num].tiles = tiles + kv * kv_stride;
+                    pairs[num++].num = 0;
+                }
+                pairs[num - 1].rows[pairs[num - 1].num++] =
+                    (short_row){at * heads->head_dim, pos ? pos[r] : r - r0, lse ? lse + at : NULL};
+                is_open = !is_open;
             }
-            p = &pairs[num - 1];
-            p->rows[p->num++] =
-                (short_row){at * h->head_dim, pos ? pos[r] : r - r0, lse ? lse + at : NULL};
-        }
-    CR_V(short_attend)(h, num, pairs);
+    }
+    CR_V(short_attend)(heads, num, pairs);
 }
 
 static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles)
@@ -329,7 +332,7 @@ cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *er
     (void)err;
     CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
         int64_t s = work / a->num_kv_heads, kv = work % a->num_kv_heads;
-        float *mine = all + per * cri_thread();
+        float *mine = all + per * cri_thread(dev);
         if (is_short)
             attend_short_sequence(a, s, kv, mine, num_tiles);
         else
@@ -460,7 +463,7 @@ cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args 
         if (a->row_pos[r] >= ld_scores) ld_scores = (a->row_pos[r] / TILE + 1) * TILE;
     scores = cri_scratch(dev, 0, (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
     CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,
-            attend_slot(a, r, scores + 2 * SHORT_PAIRS * ld_scores * cri_thread(), ld_scores));
+            attend_slot(a, r, scores + 2 * SHORT_PAIRS * ld_scores * cri_thread(dev), ld_scores));
     return CR_OK;
 }
 
@@ -611,7 +614,7 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
 
     (void)err;
     CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
-        float *mine = all + per * cri_thread();
+        float *mine = all + per * cri_thread(dev);
         grad_work w = {mine,
                        mine + d * TILE,
                        mine + 2 * d * TILE,

@@ -1,0 +1,64 @@
+/* lanes.c -- see lanes.h. */
+#include "kernels/lanes.h"
+#include "kernels/kernels_impl.h"
+
+typedef struct lane {
+    cr_device *dev;
+    cr_err err;
+} lane;
+
+struct cr_lanes {
+    int num;
+    lane *of; /* [num] */
+};
+
+cr_lanes *cr_lanes_create(const cr_device *dev)
+{
+    cr_lanes *lanes = CR_NEW(cr_lanes);
+
+    lanes->num = dev->num_threads;
+    lanes->of = CR_NEW_ARRAY(lane, lanes->num);
+    for (int i = 0; i < lanes->num; i++) {
+        cr_device *one = CR_NEW(cr_device);
+        one->kernels = dev->kernels;
+        one->variant = dev->variant;
+        one->num_threads = 1;
+        lanes->of[i].dev = one;
+    }
+    return lanes;
+}
+
+void cr_lanes_destroy(cr_lanes *lanes)
+{
+    if (!lanes) return;
+    for (int i = 0; i < lanes->num; i++)
+        cr_device_close(lanes->of[i].dev);
+    cr_free(lanes->of);
+    cr_free(lanes);
+}
+
+int cr_lanes_num(const cr_lanes *lanes)
+{
+    return lanes->num;
+}
+
+cr_device *cr_lanes_device(cr_lanes *lanes, int i)
+{
+    return lanes->of[i].dev;
+}
+
+cr_status cr_lanes_run(cr_lanes *lanes, int num, cr_lane_fn fn, void *ctx, cr_err *err)
+{
+    CR_CHECK(num <= lanes->num, "%d lanes of %d", num, lanes->num);
+#pragma omp parallel for schedule(static, 1) num_threads(num)
+    for (int i = 0; i < num; i++) {
+        lanes->of[i].err.status = CR_OK;
+        (void)fn(ctx, i, lanes->of[i].dev, &lanes->of[i].err);
+    }
+    for (int i = 0; i < num; i++)
+        if (lanes->of[i].err.status != CR_OK) {
+            *err = lanes->of[i].err;
+            return err->status;
+        }
+    return CR_OK;
+}
