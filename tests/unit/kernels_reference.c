@@ -266,15 +266,14 @@ static void norms_rope_swiglu(void **state)
         }
 }
 
-static void rope_turns_and_turns_back(void **state)
+static void rope_of_heads(int64_t H, int64_t D)
 {
-    enum { T = 4, H = 3, D = 24 };
+    enum { T = 4 };
     const int32_t pos[T] = {0, 3, 700, 1500};
-    float freq[D / 2];
+    float freq[12];
 
-    (void)state;
     for (int i = 0; i < D / 2; i++)
-        freq[i] = powf(10000.0f, -2.0f * (float)i / D);
+        freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);
     for (int t = 0; t < 2; t++) {
         array x = make(both[t], T * H * D, 1);
         cr_rope_args a = {x.data, both[t], pos, freq, 1.5f, 1, T, H, D};
@@ -295,6 +294,15 @@ static void rope_turns_and_turns_back(void **state)
             check_near(get(x.data, both[t], i), 2.25 * x.x[i], both[t] != CR_F32 ? 0.06 : 1e-5);
         drop(x);
     }
+}
+
+static void rope_turns_and_turns_back(void **state)
+{
+    (void)state;
+    rope_of_heads(3, 24);
+    rope_of_heads(6, 8); /* short heads side by side */
+    rope_of_heads(3, 16);
+    rope_of_heads(3, 8);
 }
 
 /* Softmax attention of row i of one sequence and head in double; p gets the probabilities. */

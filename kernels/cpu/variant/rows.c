@@ -220,11 +220,43 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     t->num_positions = want;
 }
 
+/* Heads of 8 or 16 elements: 16 elements of a row at a time. */
+CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a,
+                               const struct cri_rope_table *t)
+{
+    int64_t half = a->head_dim / 2, cols = a->num_heads * a->head_dim;
+    float sign = (float)a->sign, cosine[16], sine[16];
+
+    for (int64_t r = 0; r < a->num_tokens; r++) {
+        const float *c = t->cos + a->positions[r] * half, *s = t->sin + a->positions[r] * half;
+        v16 vc, vs;
+        for (int64_t i = 0; i < 16; i++) {
+            cosine[i] = c[i % half];
+            sine[i] = s[i % half] * (i / half % 2 ? sign : -sign);
+        }
+        vc = v_load(cosine), vs = v_load(sine);
+        for (int64_t at = r * cols; at < (r + 1) * cols; at += 16) {
+            v16 x = v_get(dtype, a->x, at), other;
+            if (half == 4)
+                other = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9,
+                                                10, 11);
+            else
+                other = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4,
+                                                5, 6, 7);
+            v_put(dtype, a->x, at, v_fma(x, vc, other * vs));
+        }
+    }
+}
+
 CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri_rope_table *t)
 {
     int64_t half = a->head_dim / 2;
     float sign = (float)a->sign;
 
+    if ((half == 4 || half == 8) && a->num_heads * a->head_dim % 16 == 0) {
+        rope_short_rows(dtype, a, t);
+        return;
+    }
     for (int64_t r = 0; r < a->num_tokens; r++) {
         const float *c = t->cos + a->positions[r] * half, *s = t->sin + a->positions[r] * half;
         for (int64_t h = 0; h < a->num_heads; h++) {
