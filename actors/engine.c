@@ -237,14 +237,9 @@ void cr_engine_release(cr_engine *e)
     make_scratch(e);
 }
 
-int64_t cr_engine_host_bytes(const cr_engine *e)
+int64_t cr_engine_scratch_bytes(const cr_engine *e)
 {
-    int64_t of_lanes = 0;
-
-    for (int i = 1; i < cr_lanes_num(e->lanes); i++)
-        of_lanes += (int64_t)cr_device_get_stats(cr_lanes_device(e->lanes, i)).bytes_now;
-    return of_lanes + e->logits_rows * e->model->config.vocab_size * (int64_t)sizeof *e->logits +
-           e->num_blocks * (int64_t)(sizeof *e->ref + sizeof *e->free_block);
+    return (int64_t)cr_stack_reserved_bytes(e->parts[0].scratch);
 }
 
 void cr_engine_destroy(cr_engine *e)

@@ -63,7 +63,8 @@ CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* Free the cache, packed weights and what steps work in. Only while nothing runs; cr_engine_set_weights
  * comes before the next step. */
 void cr_engine_release(cr_engine *e);
-int64_t cr_engine_host_bytes(const cr_engine *e); /* what it holds beside its device's memory */
+/* Bytes of its device that steps work in: they grow with the samples that happened to run together. */
+int64_t cr_engine_scratch_bytes(const cr_engine *e);
 
 /* CR_EARG: empty prompt, id out of range, or prompt + 1 token does not fit max_model_len. */
 CR_MUST cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,

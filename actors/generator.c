@@ -242,9 +242,10 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
 
 /* ---- phases ---- */
 
+/* Without what steps work in: how samples come together depends on time, and a run's numbers do not. */
 static int64_t held_bytes(const cr_generator *g)
 {
-    return (int64_t)cr_device_get_stats(g->a->dev).bytes_now + cr_engine_host_bytes(g->engine);
+    return (int64_t)cr_device_get_stats(g->a->dev).bytes_now - cr_engine_scratch_bytes(g->engine);
 }
 
 /* Weights that came since are packed, and a cache is there. */

@@ -214,6 +214,13 @@ size_t cr_stack_peak_bytes(const cr_stack *s)
     return s->peak;
 }
 
+size_t cr_stack_reserved_bytes(const cr_stack *s)
+{
+    if (s->num_blocks == 0) return 0;
+    const struct stack_block *last = &s->block[s->num_blocks - 1];
+    return last->start + last->capacity;
+}
+
 size_t cr_stack_take_high(cr_stack *s)
 {
     size_t high = s->high;

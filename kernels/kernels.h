@@ -62,6 +62,7 @@ CR_MUST cr_status cr_stack_push(cr_stack *stack, size_t num_bytes, void **out, c
 size_t cr_stack_mark(const cr_stack *stack);
 void cr_stack_release(cr_stack *stack, size_t mark);
 size_t cr_stack_peak_bytes(const cr_stack *stack);
+size_t cr_stack_reserved_bytes(const cr_stack *stack); /* what it holds of the device now */
 /* The most bytes since the last call of this. */
 size_t cr_stack_take_high(cr_stack *stack);
 
