@@ -395,9 +395,10 @@ static cr_status train_epoch(cr_learning *l, cr_run *run, batch *b, int64_t step
 
     for (size_t i = 0; i < n; i++)
         tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
-    cr_packing_deal(tokens, n, num / same, (size_t)l->config->train.per_device_train_batch_size,
-                    (size_t)l->mini_size, (uint64_t)l->config->seed,
-                    (uint64_t)(step * num_epochs + epoch), order, mini, rank);
+    cr_packing_deal(tokens, n, b->r->group_size, num / same,
+                    (size_t)l->config->train.per_device_train_batch_size, (size_t)l->mini_size,
+                    (uint64_t)l->config->seed, (uint64_t)(step * num_epochs + epoch), order, mini,
+                    rank);
     counts = count_minis(l, b, mini, num_minis);
     for (int64_t k = 0; k < num_minis; k++)
         lr[k] = (float)cr_learning_rate(l->schedule, l->config->train.learning_rate,

@@ -63,13 +63,21 @@ void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, u
     cr_free(loads);
 }
 
-void cr_packing_deal(const size_t *tokens, size_t num_samples, int num_dp, size_t micro_size,
-                     size_t mini_size, uint64_t seed, uint64_t epoch, uint32_t *out_order,
-                     int32_t *out_mini, int32_t *out_rank)
+void cr_packing_deal(const size_t *tokens, size_t num_samples, size_t group_size, int num_dp,
+                     size_t micro_size, size_t mini_size, uint64_t seed, uint64_t epoch,
+                     uint32_t *out_order, int32_t *out_mini, int32_t *out_rank)
 {
+    size_t num_groups = num_samples / group_size;
+    uint32_t *group = CR_NEW_ARRAY(uint32_t, num_groups);
+
+    CR_CHECK(num_groups * group_size == num_samples, "%zu samples in groups of %zu", num_samples,
+             group_size);
+    for (size_t g = 0; g < num_groups; g++)
+        group[g] = (uint32_t)g;
+    cr_rng_shuffle(seed ^ 0x6d696e69, epoch, group, num_groups);
     for (size_t i = 0; i < num_samples; i++)
-        out_order[i] = (uint32_t)i;
-    cr_rng_shuffle(seed ^ 0x6d696e69, epoch, out_order, num_samples);
+        out_order[i] = group[i / group_size] * (uint32_t)group_size + (uint32_t)(i % group_size);
+    cr_free(group);
     for (size_t first = 0; first < num_samples; first += mini_size) {
         size_t num = num_samples - first < mini_size ? num_samples - first : mini_size;
         for (size_t i = 0; i < num; i++)

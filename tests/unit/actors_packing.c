@@ -1,4 +1,4 @@
-/* actors_packing.c -- dealing samples to ranks and micro-batches: everyone once, the sizes that were asked for, and
+/* actors_packing.c -- dealing samples to ranks and micro-batches: everyone once, groups whole, the sizes that were asked for, and
  * tokens that balance in every micro-batch.
  * Not covered: the records that take the samples there (tests/e2e). */
 #include "actors/packing.h"
@@ -6,7 +6,7 @@
 #include "tests/check_near.h"
 
 #include <math.h>
-enum { NUM = 240, DP = 3, MICRO = 4, MINI = DP * MICRO * 5 };
+enum { NUM = 240, DP = 3, MICRO = 4, MINI = DP * MICRO * 5, GROUP = 6 };
 
 /* Tokens of each (mini-batch, micro-batch, rank), when every rank takes MICRO of its samples at a time. */
 static void test_micro_batches(void **state)
@@ -19,7 +19,7 @@ static void test_micro_batches(void **state)
     (void)state;
     for (size_t i = 0; i < NUM; i++)
         tokens[i] = 20 + (size_t)(100 * fabs(cr_rng_normal(7, CR_RNG_TEST, 0, i)));
-    cr_packing_deal(tokens, NUM, DP, MICRO, MINI, 42, 3, order, mini, rank);
+    cr_packing_deal(tokens, NUM, GROUP, DP, MICRO, MINI, 42, 3, order, mini, rank);
     for (size_t k = 0; k < NUM; k++) {
         uint32_t i = order[k];
         assert_false(is_dealt[i]);
@@ -27,6 +27,8 @@ static void test_micro_batches(void **state)
         assert_int_equal(mini[i], k / MINI);
         work[mini[i]][seen[mini[i]][rank[i]]++ / MICRO][rank[i]] += tokens[i];
     }
+    for (size_t i = 0; i < NUM; i++)
+        assert_int_equal(mini[i], mini[i / GROUP * GROUP]);
     for (size_t b = 0; b < NUM / MINI; b++) {
         size_t least = SIZE_MAX, most = 0;
         for (size_t c = 0; c < 5 * DP; c++) {
