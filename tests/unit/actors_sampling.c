@@ -38,7 +38,7 @@ static int falling(const void *a, const void *b)
 static void exact(const float *logits, int n, const cr_generating *how, const int32_t *history,
                   size_t num_history, double *p)
 {
-    int *order = calloc((size_t)n, sizeof *order), keep = n;
+    int *order = CR_NEW_ARRAY(int, n), keep = n;
     double total = 0, mass = 0, most;
 
     for (int i = 0; i < n; i++) {
@@ -75,7 +75,7 @@ static void exact(const float *logits, int n, const cr_generating *how, const in
         total += p[i];
     for (int i = 0; i < n; i++)
         p[i] /= total;
-    free(order);
+    cr_free(order);
 }
 
 /* Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal. */
