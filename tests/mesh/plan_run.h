@@ -1,0 +1,133 @@
+/* plan_run.h -- a trained role on two ranks, run and planned: shared by plan.c, which compares what both count, and
+ * plan_memory.c, which looks at what the kernel counts. Both ranks call; any error ends the program. */
+#ifndef PLAN_RUN_H
+#define PLAN_RUN_H
+
+#include "actors/plan.h"
+#include "tests/model_bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SAMPLES = 3, MAX_LENGTH = 128, MICROS = 2 };
+
+static cr_err err;
+static cr_world *world;
+
+static void must(cr_status status, const char *what)
+{
+    CR_CHECK(status == CR_OK, "%s: %s", what, err.msg);
+}
+
+static char bf16[] = "bf16", fp32[] = "fp32", expert[] = "Qwen3MoeMLP", *experts[] = {expert};
+static const cr_worker_config usual = {.dtype = bf16,
+                                       .master_dtype = fp32,
+                                       .reduce_dtype = fp32,
+                                       .fsdp_size = 2,
+                                       .ulysses_size = 1,
+                                       .ep_size = 1,
+                                       .reshard_after_forward = -1,
+                                       .should_recompute = true,
+                                       .adam_beta1 = 0.9,
+                                       .adam_beta2 = 0.999,
+                                       .moe_aux_loss_coef = -1};
+
+static cr_model *make_model(const char *text, const cr_worker_config *w)
+{
+    cr_model *model = NULL;
+
+    must(build_model(text, &model, &err), "model");
+    if (w->freeze_module_prefix)
+        must(cr_model_freeze(model, w->freeze_module_prefix, &err), "freeze");
+    return model;
+}
+
+/* ---- the run ---- */
+
+typedef struct trained {
+    cr_model *model;
+    cr_mesh *mesh;
+    cr_device *dev;
+    cr_fsdp *f;
+    int32_t ids[SAMPLES * MAX_LENGTH], positions[SAMPLES * MAX_LENGTH],
+        labels[SAMPLES * MAX_LENGTH], cu[SAMPLES + 1];
+    cr_batch batch;
+} trained;
+
+/* Tokens differ between ranks, so that routers choose differently. */
+static void fill_batch(trained *t, int length)
+{
+    int vocab = (int)t->model->config.vocab_size, num = SAMPLES * length;
+
+    for (int i = 0; i < num; i++) {
+        t->ids[i] = (i * 7919 + cr_world_rank(world) * 31) % vocab;
+        t->positions[i] = i % length;
+        t->labels[i] = i % length + 1 < length ? (i * 31) % vocab : -1;
+    }
+    for (int s = 0; s <= SAMPLES; s++)
+        t->cu[s] = s * length;
+    t->batch = (cr_batch){t->ids, t->positions, t->labels, t->cu, num, SAMPLES};
+}
+
+static void trained_open(trained *t, const char *text, const cr_worker_config *w, int length)
+{
+    cr_fsdp_args args = cr_fsdp_args_of(w, true);
+    int ranks[2] = {0, 1};
+    cr_mesh_shape shape;
+
+    t->model = make_model(text, w);
+    fill_batch(t, length);
+    args.max_grad_norm = 1;
+    must(cr_mesh_shape_of(w, 2, &shape, &err), "mesh");
+    cr_experts_set(t->model, w);
+    t->model->aux_weight = cr_aux_weight(t->model, w, 1);
+    must(cr_mesh_create(world, "train", ranks, &shape, &t->mesh, &err), "mesh");
+    must(cr_device_open("cpu", 1, &t->dev, &err), "device");
+    must(cr_fsdp_create(t->model, t->dev, t->mesh, &args, &t->f, &err), "units");
+}
+
+static cr_status mean_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                           float *grad_log_prob, float *grad_entropy, cr_err *e)
+{
+    (void)ctx, (void)log_prob, (void)entropy, (void)grad_entropy, (void)e;
+    for (size_t i = 0; i < num; i++)
+        grad_log_prob[i] = -0.01F;
+    return CR_OK;
+}
+
+static void trained_update(trained *t)
+{
+    cr_update result;
+
+    for (int m = 0; m < MICROS; m++)
+        must(cr_fsdp_backward(t->f, &t->batch, mean_loss, NULL, &err), "backward");
+    must(cr_fsdp_update(t->f, 1e-3, &result, &err), "update");
+    CR_CHECK(!result.is_skipped, "skipped");
+}
+
+static void trained_close(trained *t)
+{
+    cr_fsdp_destroy(t->f);
+    cr_device_close(t->dev);
+    cr_mesh_destroy(t->mesh);
+    cr_model_free(t->model);
+}
+
+/* ---- the plan of the same ---- */
+
+static cr_plan_role plan_of(const char *text, const cr_worker_config *w, int length)
+{
+    const cr_plan_batch batch = {.num_samples = SAMPLES,
+                                 .sample_tokens = length,
+                                 .sample_rows = length - 1,
+                                 .micros = MICROS,
+                                 .updates = 1};
+    cr_plan_role plan = {.name = "train", .is_train = true};
+    cr_model *model = make_model(text, w);
+
+    must(cr_plan_run(model, w, 2, &batch, &plan, &err), "plan");
+    cr_model_free(model);
+    return plan;
+}
+
+#endif
