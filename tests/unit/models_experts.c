@@ -5,11 +5,10 @@
  * idle experts called or not); hooks; checkpoints with stacked experts. Not covered: Transformers itself
  * and generation (the acceptance checks do that), accuracy in bf16 (only its bitwise promises).
  */
-#include "base/json.h"
 #include "base/rng.h"
 #include "models/safetensors.h"
-#include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/model_bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,10 +29,7 @@ enum { H = 24, M = 18, NUM_TOKENS = 33, MAX_EXPERTS = 20 };
 static const float AUX = 0.7f;
 
 typedef struct bench {
-    cr_device *dev;
-    cr_model *model;
-    cr_full_weights full;
-    cr_stack *tape, *scratch;
+    model_bench m;
     cr_batch batch;
     cr_pass pass;
     cr_module *block[2];
@@ -51,22 +47,14 @@ static cr_status mark_trainable(void *ctx, cr_module *m, cr_err *err)
 static void open_bench(bench *b, const char *text, cr_dtype dtype)
 {
     cr_err err = {0};
-    json_t *json;
 
     memset(b, 0, sizeof *b);
-    if (cr_json_parse(text, strlen(text), "test", &json, &err) != CR_OK ||
-        cr_model_build(json, NULL, &b->model, &err) != CR_OK ||
-        cr_device_open("cpu", 1, &b->dev, &err) != CR_OK ||
-        cr_full_weights_init(&b->full, b->model, b->dev, dtype, NULL, 11, &err) != CR_OK ||
-        cr_full_weights_add_grads(&b->full, b->model, &err) != CR_OK ||
-        cr_module_walk(b->model->root, mark_trainable, NULL, &err) != CR_OK)
+    if (model_bench_open(&b->m, text, dtype, &err) != CR_OK ||
+        cr_module_walk(b->m.model->root, mark_trainable, NULL, &err) != CR_OK)
         fail_msg("%s", err.msg);
-    json_decref(json);
-    b->tape = cr_stack_create(b->dev);
-    b->scratch = cr_stack_create(b->dev);
     b->batch.num_tokens = NUM_TOKENS;
-    b->block[0] = cr_model_find_module(b->model, "model.layers.0.mlp");
-    b->block[1] = cr_model_find_module(b->model, "model.layers.1.mlp");
+    b->block[0] = cr_model_find_module(b->m.model, "model.layers.0.mlp");
+    b->block[1] = cr_model_find_module(b->m.model, "model.layers.1.mlp");
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         b->x[i] = (float)cr_rng_normal(2, CR_RNG_TEST, 1, (uint64_t)i);
         b->c[0][i] = (float)cr_rng_normal(2, CR_RNG_TEST, 2, (uint64_t)i);
@@ -74,24 +62,15 @@ static void open_bench(bench *b, const char *text, cr_dtype dtype)
     }
 }
 
-static void close_bench(bench *b)
-{
-    cr_stack_destroy(b->tape);
-    cr_stack_destroy(b->scratch);
-    cr_full_weights_fini(&b->full);
-    cr_model_free(b->model);
-    cr_device_close(b->dev);
-}
-
 /* Both blocks on x, each added to x; then back from c. */
 static void run_blocks(bench *b)
 {
     cr_err err = {0};
 
-    b->pass = (cr_pass){.dev = b->dev,
+    b->pass = (cr_pass){.dev = b->m.dev,
                         .dtype = CR_F32,
-                        .tape = b->tape,
-                        .scratch = b->scratch,
+                        .tape = b->m.tape,
+                        .scratch = b->m.scratch,
                         .batch = &b->batch,
                         .hooks = b->pass.hooks};
     for (int i = 0; i < 2; i++)
@@ -101,8 +80,8 @@ static void run_blocks(bench *b)
     for (int i = 1; i >= 0; i--)
         if (cr_module_backward(b->block[i], &b->pass, b->x, b->c[i], b->dx[i], &err) != CR_OK)
             fail_msg("%s", err.msg);
-    assert_int_equal(cr_stack_mark(b->scratch), 0);
-    cr_stack_release(b->tape, 0);
+    assert_int_equal(cr_stack_mark(b->m.scratch), 0);
+    cr_stack_release(b->m.tape, 0);
 }
 
 /* ---- the same in double precision, token by token ---- */
@@ -156,7 +135,7 @@ static void slow_expert(const slow *s, const cr_module *e, const double *x, doub
 
 static void slow_token(slow *s, const cr_module *block, const double *x, double *y)
 {
-    const cr_model_config *c = &s->b->model->config;
+    const cr_model_config *c = &s->b->m.model->config;
     double p[MAX_EXPERTS], sum = 0, of_chosen = 0, out[H];
     bool is_chosen[MAX_EXPERTS] = {0};
 
@@ -185,7 +164,7 @@ static void slow_token(slow *s, const cr_module *block, const double *x, double 
 static double slow_blocks(slow *s, double *y)
 {
     double aux = 0, rows = 2 * NUM_TOKENS;
-    int64_t num = s->b->model->config.num_experts;
+    int64_t num = s->b->m.model->config.num_experts;
 
     memset(s->picks, 0, sizeof s->picks);
     memset(s->probs, 0, sizeof s->probs);
@@ -224,15 +203,15 @@ static void c32_forward_equals_double(void **state)
         double y[2 * NUM_TOKENS * H], aux;
         slow s = {.b = &b, .elem = -1};
         open_bench(&b, configs[f], CR_F32);
-        b.model->aux_weight = AUX;
+        b.m.model->aux_weight = AUX;
         run_blocks(&b);
         aux = slow_blocks(&s, y);
-        check_near(cr_model_aux_loss(b.model), aux, 1e-6 * aux);
+        check_near(cr_model_aux_loss(b.m.model), aux, 1e-6 * aux);
         for (int i = 0; i < NUM_TOKENS * H; i++) {
             check_near(b.y[0][i], y[i], 5e-5);
             check_near(b.y[1][i], y[NUM_TOKENS * H + i], 5e-5);
         }
-        close_bench(&b);
+        model_bench_close(&b.m);
     }
 }
 
@@ -248,18 +227,18 @@ static void c32_bf16_is_near_double(void **state)
 
     (void)state;
     open_bench(&b, configs[2], CR_BF16);
-    assert_int_equal(cr_cast(b.dev, CR_BF16, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
+    assert_int_equal(cr_cast(b.m.dev, CR_BF16, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
-    b.pass = (cr_pass){.dev = b.dev, .dtype = CR_BF16, .scratch = b.scratch, .batch = &b.batch};
+    b.pass = (cr_pass){.dev = b.m.dev, .dtype = CR_BF16, .scratch = b.m.scratch, .batch = &b.batch};
     assert_int_equal(cr_module_forward(b.block[0], &b.pass, x, x, y, &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         far += pow(from_bf16(y, i) - want[i], 2);
         size += pow(want[i], 2);
     }
     check_near(sqrt(far / size), 0, 8e-3); /* measured: 3.9e-3 */
-    close_bench(&b);
+    model_bench_close(&b.m);
 }
 
 /* Central difference with step 1e-6 in double of a loss of about 100: error about 1e-8. float32 gradients
@@ -284,10 +263,10 @@ static void c33_gradients_equal_differences(void **state)
         static bench b;
         slow s = {.b = &b};
         open_bench(&b, configs[f], CR_F32);
-        b.model->aux_weight = AUX;
+        b.m.model->aux_weight = AUX;
         run_blocks(&b);
-        for (size_t i = 0; i < b.model->num_params; i++) {
-            const cr_param *p = b.model->params[i];
+        for (size_t i = 0; i < b.m.model->num_params; i++) {
+            const cr_param *p = b.m.model->params[i];
             if (!strstr(p->name, ".mlp.")) continue;
             for (uint64_t k = 0; k < 3; k++) {
                 uint32_t w[4];
@@ -301,7 +280,7 @@ static void c33_gradients_equal_differences(void **state)
             s.elem = e;
             check_element(&s, b.dx[0], NUM_TOKENS * H, e, "input, without the stream");
         }
-        close_bench(&b);
+        model_bench_close(&b.m);
     }
 }
 
@@ -319,7 +298,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
     aux = json_object_get(all, "aux_loss");
     open_bench(&b, configs[1], CR_F32);
     b.batch.num_tokens = H;
-    b.model->aux_weight = 1;
+    b.m.model->aux_weight = 1;
     memset(b.c, 0, sizeof b.c);
     for (int i = 0; i < H * H; i++)
         b.x[i] = i / H == i % H;
@@ -330,7 +309,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
             gate[i % 5 * H + i / 5] = (float)json_number_value(json_array_get(logits, (size_t)i));
     }
     run_blocks(&b);
-    check_near(cr_model_aux_loss(b.model), json_number_value(json_object_get(aux, "loss")), 1e-6);
+    check_near(cr_model_aux_loss(b.m.model), json_number_value(json_object_get(aux, "loss")), 1e-6);
     for (int layer = 0; layer < 2; layer++) {
         const float *grad = b.block[layer]->children[0]->params[0].grad;
         json_t *want = json_array_get(json_object_get(aux, "grads"), (size_t)layer);
@@ -339,7 +318,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
                        1e-7);
     }
     json_decref(all);
-    close_bench(&b);
+    model_bench_close(&b.m);
 }
 
 /* ---- what must hold bit for bit ---- */
@@ -355,9 +334,9 @@ static void rows_do_not_depend_on_company(void **state)
             char x[NUM_TOKENS * H * 4], all[NUM_TOKENS * H * 4], one[H * 4];
             cr_err err = {0};
             open_bench(&b, configs[f], dtype);
-            b.pass =
-                (cr_pass){.dev = b.dev, .dtype = dtype, .scratch = b.scratch, .batch = &b.batch};
-            assert_int_equal(cr_cast(b.dev, dtype, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
+            b.pass = (cr_pass){
+                .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .batch = &b.batch};
+            assert_int_equal(cr_cast(b.m.dev, dtype, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
             assert_int_equal(cr_module_forward(b.block[0], &b.pass, x, x, all, &err), CR_OK);
             b.batch.num_tokens = 1;
             for (size_t t = 0; t < NUM_TOKENS; t++) {
@@ -365,7 +344,7 @@ static void rows_do_not_depend_on_company(void **state)
                 assert_int_equal(cr_module_forward(b.block[0], &b.pass, in, in, one, &err), CR_OK);
                 assert_memory_equal(one, all + t * row, row);
             }
-            close_bench(&b);
+            model_bench_close(&b.m);
         }
 }
 
@@ -389,19 +368,19 @@ static void gradients(bench *b, bool should_recompute)
         positions[t] = t < 20 ? t : t - 20;
         grad[t] = b->c[0][t];
     }
-    b->pass = (cr_pass){.dev = b->dev,
-                        .dtype = b->model->params[0]->weight.dtype,
-                        .tape = b->tape,
-                        .scratch = b->scratch,
+    b->pass = (cr_pass){.dev = b->m.dev,
+                        .dtype = b->m.model->params[0]->weight.dtype,
+                        .tape = b->m.tape,
+                        .scratch = b->m.scratch,
                         .batch = &batch,
                         .hooks = b->pass.hooks,
                         .should_recompute = should_recompute};
-    memset(b->full.grad, 0, b->full.grad_bytes);
-    if (cr_model_forward(b->model, &b->pass, &out, &err) != CR_OK ||
-        cr_model_backward(b->model, &b->pass, grad, grad, &err) != CR_OK)
+    memset(b->m.full.grad, 0, b->m.full.grad_bytes);
+    if (cr_model_forward(b->m.model, &b->pass, &out, &err) != CR_OK ||
+        cr_model_backward(b->m.model, &b->pass, grad, grad, &err) != CR_OK)
         fail_msg("%s", err.msg);
-    assert_int_equal(cr_stack_mark(b->scratch), 0);
-    assert_int_equal(cr_stack_mark(b->tape), 0);
+    assert_int_equal(cr_stack_mark(b->m.scratch), 0);
+    assert_int_equal(cr_stack_mark(b->m.tape), 0);
 }
 
 static void recompute_and_idle_experts_change_no_bit(void **state)
@@ -413,18 +392,18 @@ static void recompute_and_idle_experts_change_no_bit(void **state)
             float *all;
             double aux;
             open_bench(&b, configs[f], type ? CR_BF16 : CR_F32);
-            b.model->aux_weight = AUX;
+            b.m.model->aux_weight = AUX;
             gradients(&b, false);
-            aux = cr_model_aux_loss(b.model);
-            all = memcpy(cr_alloc(b.full.grad_bytes), b.full.grad, b.full.grad_bytes);
+            aux = cr_model_aux_loss(b.m.model);
+            all = memcpy(cr_alloc(b.m.full.grad_bytes), b.m.full.grad, b.m.full.grad_bytes);
             for (int way = 0; way < 3; way++) {
-                b.model->skips_idle_experts = way > 0;
+                b.m.model->skips_idle_experts = way > 0;
                 gradients(&b, way != 1);
-                assert_memory_equal(all, b.full.grad, b.full.grad_bytes);
-                assert_true(cr_model_aux_loss(b.model) == aux);
+                assert_memory_equal(all, b.m.full.grad, b.m.full.grad_bytes);
+                assert_true(cr_model_aux_loss(b.m.model) == aux);
             }
             cr_free(all);
-            close_bench(&b);
+            model_bench_close(&b.m);
         }
 }
 
@@ -440,23 +419,23 @@ static void freezing_changes_no_bit(void **state)
         float *all;
         open_bench(&b, configs[f], CR_F32);
         gradients(&b, false);
-        all = memcpy(cr_alloc(b.full.grad_bytes), b.full.grad, b.full.grad_bytes);
+        all = memcpy(cr_alloc(b.m.full.grad_bytes), b.m.full.grad, b.m.full.grad_bytes);
         for (size_t k = 0; k < CR_COUNT(frozen); k++) { /* more and more */
-            for (size_t i = 0; i < b.model->num_params; i++)
-                if (strstr(b.model->params[i]->name, frozen[k]))
-                    b.model->params[i]->is_trainable = false;
+            for (size_t i = 0; i < b.m.model->num_params; i++)
+                if (strstr(b.m.model->params[i]->name, frozen[k]))
+                    b.m.model->params[i]->is_trainable = false;
             gradients(&b, k % 2);
-            for (size_t i = 0; i < b.model->num_params; i++) {
-                cr_param *p = b.model->params[i];
+            for (size_t i = 0; i < b.m.model->num_params; i++) {
+                cr_param *p = b.m.model->params[i];
                 if (p->is_trainable)
-                    assert_memory_equal(p->grad, all + (p->grad - b.full.grad),
+                    assert_memory_equal(p->grad, all + (p->grad - b.m.full.grad),
                                         (size_t)p->num_elems * sizeof(float));
                 for (int64_t e = 0; !p->is_trainable && e < p->num_elems; e++)
                     assert_true(p->grad[e] == 0);
             }
         }
         cr_free(all);
-        close_bench(&b);
+        model_bench_close(&b.m);
     }
 }
 
@@ -507,7 +486,7 @@ static void check_only_decays(const bench *b, const cr_param *p)
     cr_err err = {0};
 
     memcpy(w, p->weight.data, a.num * sizeof *w);
-    assert_int_equal(cr_adamw(b->dev, &a, &err), CR_OK);
+    assert_int_equal(cr_adamw(b->m.dev, &a, &err), CR_OK);
     for (size_t e = 0; e < a.num; e++) {
         float before = ((const float *)p->weight.data)[e];
         if (isfinite(before)) check_near(w[e], before * (1 - 1e-3), 0x1p-23 * fabsf(before));
@@ -527,8 +506,8 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
 
     (void)state;
     open_bench(&b, configs[1], CR_F32);
-    gate = cr_model_find_param(b.model, "model.layers.0.mlp.gate.weight");
-    poison = cr_model_find_param(b.model, "model.layers.0.mlp.experts.0.up_proj.weight");
+    gate = cr_model_find_param(b.m.model, "model.layers.0.mlp.gate.weight");
+    poison = cr_model_find_param(b.m.model, "model.layers.0.mlp.experts.0.up_proj.weight");
     w = (float *)(uintptr_t)gate->weight.data;
     for (int64_t e = 0; e < gate->num_elems; e++)
         w[e] = e / H == 1 || e / H == 3 ? 0.1f * (float)(e / H) : 0;
@@ -538,13 +517,13 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
     b.pass.hooks = &hooks;
     for (int skips = 0; skips < 2; skips++) {
         t.calls[0] = 0;
-        b.model->skips_idle_experts = skips;
+        b.m.model->skips_idle_experts = skips;
         run_blocks(&b);
         assert_string_equal(t.calls, skips ? "1f3f3b1b" : "0f1f2f3f4f4b3b2b1b0b");
         for (int i = 0; i < NUM_TOKENS * H; i++)
             assert_true(isfinite(b.y[0][i]) && isfinite(b.dx[0][i]));
-        for (size_t i = 0; i < b.model->num_params; i++) {
-            const cr_param *p = b.model->params[i];
+        for (size_t i = 0; i < b.m.model->num_params; i++) {
+            const cr_param *p = b.m.model->params[i];
             double sum = 0;
             if (!strstr(p->name, "layers.0.mlp.experts.")) continue;
             for (int64_t e = 0; e < p->num_elems; e++)
@@ -554,7 +533,7 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
             if (sum == 0) check_only_decays(&b, p);
         }
     }
-    close_bench(&b);
+    model_bench_close(&b.m);
 }
 
 /* ---- checkpoints with stacked experts ---- */
@@ -562,7 +541,7 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
 /* The model's parameters, but those of experts stacked by layer: gate_up_proj and down_proj. */
 static void write_stacked(const bench *b, const char *path, bool is_transposed)
 {
-    int64_t num = b->model->config.num_experts;
+    int64_t num = b->m.model->config.num_experts;
     cr_tensor_spec specs[64];
     const float *data[64] = {0};
     char names[4][60];
@@ -570,8 +549,8 @@ static void write_stacked(const bench *b, const char *path, bool is_transposed)
     cr_tensor_writer *writer;
     cr_err err = {0};
 
-    for (size_t i = 0; i < b->model->num_params; i++) {
-        const cr_param *p = b->model->params[i];
+    for (size_t i = 0; i < b->m.model->num_params; i++) {
+        const cr_param *p = b->m.model->params[i];
         if (strstr(p->name, ".experts.")) continue;
         data[n] = p->weight.data;
         specs[n] = (cr_tensor_spec){.name = p->name, .dtype = CR_F32, .num_dims = p->num_dims};
@@ -622,20 +601,20 @@ static void stacked_experts_are_read(void **state)
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     open_bench(&b, configs[1], CR_F32);
     write_stacked(&b, path, /*is_transposed=*/true);
-    assert_int_equal(cr_weights_open(folder, b.model, &weights, &err), CR_EFORMAT);
+    assert_int_equal(cr_weights_open(folder, b.m.model, &weights, &err), CR_EFORMAT);
     if (!strstr(err.msg, "[5, 36, 24]")) fail_msg("%s", err.msg);
     err = (cr_err){0};
     write_stacked(&b, path, /*is_transposed=*/false);
-    if (cr_weights_open(folder, b.model, &weights, &err) != CR_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < b.model->num_params; i++) {
-        const cr_param *p = b.model->params[i];
+    if (cr_weights_open(folder, b.m.model, &weights, &err) != CR_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < b.m.model->num_params; i++) {
+        const cr_param *p = b.m.model->params[i];
         if (!strstr(p->name, ".experts.")) continue;
         assert_int_equal(cr_weights_read(weights, p, 5, p->num_elems, got, &err), CR_OK);
         assert_memory_equal(got, (const float *)p->weight.data + 5,
                             (size_t)(p->num_elems - 5) * sizeof *got);
     }
     cr_weights_close(weights);
-    close_bench(&b);
+    model_bench_close(&b.m);
     assert_int_equal(cr_remove_tree(folder, &err), CR_OK);
 }
 
