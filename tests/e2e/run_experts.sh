@@ -27,7 +27,7 @@ run() {
     local name=$1
     shift
     "$CROLL" run configs/stories_keywords.yaml pretrain=$tmp/model output_dir=$tmp/$name \
-        logging_dir=$tmp/$name/logs max_steps=3 eval_steps=100 save_steps=3 rollout_batch_size=8 ppo_epochs=1 \
+        logging_dir=$tmp/$name/logs max_steps=3 eval_steps=100 save_steps=3 rollout_batch_size=8 \
         actor_train.training_args.per_device_train_batch_size=8 \
         actor_train.training_args.gradient_accumulation_steps=4 "$@" >$tmp/$name.log 2>&1 </dev/null ||
         fail "exit code $? of the run on $name"
