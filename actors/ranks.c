@@ -26,28 +26,35 @@ static char *word(const char *text)
     return (char *)(uintptr_t)text; /* argv is not written to */
 }
 
-size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks)
+size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_folder *folder)
 {
     /* ranks may outnumber cores and give them up when idle; nothing outside this host is searched */
-    static const char *const words[] = {"mpirun",    "--oversubscribe",
-                                        "--bind-to", "none",
-                                        "--mca",     "mpi_yield_when_idle",
-                                        "1",         "--mca",
-                                        "btl",       "self,vader",
-                                        "--mca",     "btl_vader_single_copy_mechanism",
-                                        "none",      "--mca",
-                                        "pml",       "ob1",
-                                        "--mca",     "plm",
-                                        "isolated",  "-n"};
+    static const char *const words[] = {
+        "mpirun",     "--oversubscribe", "--bind-to",
+        "none",       "--mca",           "mpi_yield_when_idle",
+        "1",          "--mca",           "btl",
+        "self,vader", "--mca",           "btl_vader_single_copy_mechanism",
+        "none",       "--mca",           "pml",
+        "ob1",        "--mca",           "plm",
+        "isolated"};
+    static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
+                                         "osc_sm_backing_directory"};
     static char number[16];
+    size_t num = 0;
 
     for (size_t i = 0; i < CR_COUNT(words); i++)
-        argv[i] = word(words[i]);
+        argv[num++] = word(words[i]);
+    for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++) {
+        argv[num++] = word("--mca");
+        argv[num++] = word(places[i]);
+        argv[num++] = word(folder->path);
+    }
     snprintf(number, sizeof number, "%d", num_ranks);
-    argv[CR_COUNT(words)] = number;
+    argv[num++] = word("-n");
+    argv[num++] = number;
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    return CR_COUNT(words) + 1;
+    return num;
 }
 
 /* ---- the socket ---- */
@@ -158,19 +165,22 @@ cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *
     struct sigaction action = {.sa_handler = on_signal};
     char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    size_t num = cr_mpirun_words(words, num_ranks);
+    cr_mpi_folder folder = {0};
     cr_child child = {0};
     int listener = -1;
+    size_t num;
 
     CR_CHECK(n > 0, "cannot read /proc/self/exe: %s", strerror(errno));
     self[n] = 0;
-    words[num++] = self;
-    for (int i = 0; i < argc; i++)
-        words[num++] = argv[i];
+    *code = -1;
     open_missing();
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    *code = -1;
+    CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
+    num = cr_mpirun_words(words, num_ranks, &folder);
+    words[num++] = self;
+    for (int i = 0; i < argc; i++)
+        words[num++] = argv[i];
     if (listen_here(&listener, err) == CR_OK &&
         cr_child_start(&child, "mpirun", words, true, err) == CR_OK) {
         watch(&child, &listener, code);
@@ -182,7 +192,9 @@ cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *
         else if (*code < 0)
             cr_fail(err, CR_EPEER, "the ranks ended early: mpirun %s", cr_child_fate(&child));
     }
+out:
     if (listener >= 0) close(listener);
+    cr_mpi_folder_close(&folder);
     cr_free(words);
     return err->status;
 }

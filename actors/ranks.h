@@ -12,11 +12,12 @@
 #ifndef CR_RANKS_H
 #define CR_RANKS_H
 
-#include "base/base.h"
+#include "actors/mpi_folder.h"
 
-/* Words of an mpirun for this host that starts fast; the caller appends the program. Borrowed. */
-enum { CR_MPIRUN_WORDS = 24 };
-size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks);
+/* Words of an mpirun for this host that starts fast and keeps its files in `folder`; the caller appends the
+ * program. Borrowed, the folder's path too. */
+enum { CR_MPIRUN_WORDS = 32 };
+size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_folder *folder);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks. *code: its exit code. */
 CR_MUST cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err);

@@ -72,8 +72,10 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     const char *const words[] = {self_path(),  "actor",           run->config_path,
                                  "--exchange", exchange_url(run), "--prefix",
                                  prefix};
-    size_t num = cr_mpirun_words(argv, run->layout.num_ranks);
+    size_t num;
 
+    CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
+    num = cr_mpirun_words(argv, run->layout.num_ranks, &run->mpi_folder);
     for (size_t i = 0; i < CR_COUNT(words); i++)
         argv[num + i] = word(words[i]);
     argv[num + CR_COUNT(words)] = NULL;
@@ -174,6 +176,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
 void cr_run_close(cr_run *run)
 {
     cr_child_stop(&run->actors, 2);
+    cr_mpi_folder_close(&run->mpi_folder);
     for (size_t i = 0; i < run->num_rewards; i++)
         if (run->rewards[i].child.pid) kill(run->rewards[i].child.pid, SIGTERM);
     for (size_t i = 0; i < run->num_rewards; i++)

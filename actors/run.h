@@ -13,6 +13,7 @@
 
 #include "actors/children.h"
 #include "actors/metrics.h"
+#include "actors/mpi_folder.h"
 #include "actors/roles.h"
 #include "actors/view.h"
 #include "configs/configs.h"
@@ -35,6 +36,7 @@ typedef struct cr_run {
     cr_exchange *x;
     cr_server_plan server_plan;
     cr_child server, actors;
+    cr_mpi_folder mpi_folder; /* of the actors */
     cr_reward_child rewards[CR_RUN_REWARDS];
     size_t num_rewards;
     struct cr_life { /* of each actor rank */
