@@ -1,0 +1,278 @@
+/* attention_grad.c -- backward of causal attention (models.md 7.5), as products (gemm.h).
+ *
+ * For each tile of 64 keys and each block of the rows that see it: S = q K^T, P from lse, dP = dO V^T,
+ * dS = scale P (dP - delta), and dV += P^T dO, dK += dS^T q, dq += dS K. In bfloat16 P and dS are
+ * rounded to it before they are multiplied; sums are float32. One task owns a kv head of a sequence, so
+ * every sum has one order, which no other sequence changes.
+ */
+#include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/gemm.h"
+
+enum { TILE = CR_KV_BLOCK, ROWS = 8 * CRI_ROWS };
+
+/* One task's memory. Panels and groups are B and A of gemm.h. */
+typedef struct work {
+    float *dq, *delta;              /* [group, len, wide], [group, len] */
+    float *dk, *dv;                 /* [D, TILE] of the tile, transposed */
+    float *s, *dp;                  /* [ROWS, TILE] of the block */
+    uint32_t *p_panels, *ds_panels; /* P and dS, rows along k */
+    void *ds;                       /* dS as rows [ROWS, TILE] in the dtype of products */
+    uint32_t *kt, *vt, *k;          /* panels of the tile: K^T, V^T, K */
+    uint32_t *q, *d_o;              /* groups of the block: q^T, dO^T */
+    uint32_t *rows;                 /* rows of q or dO, where they cannot be read in place */
+} work;
+
+/* Shapes of a call. */
+typedef struct shape {
+    const cr_attention_grad_args *g;
+    const cr_attention_args *a;
+    cr_device *dev;
+    cr_dtype inner; /* of P and dS: bfloat16 where it is multiplied in pairs, else float32 */
+    bool is_pairs;
+    int64_t d, d_units, group;
+    int64_t wide; /* D in whole panels: row stride of sums */
+} shape;
+
+#if defined(__AVX512BF16__)
+/* Units of two rows, rounded to bfloat16. */
+CR_INLINE v16 pairs_of(v16 low, v16 high)
+{
+    __m512i x = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low)),
+            y = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
+
+    return (v16)_mm512_or_si512(x, _mm512_slli_epi32(y, 16));
+}
+#endif
+
+static int64_t whole_panels(int64_t cols)
+{
+    return (cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL;
+}
+
+static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
+{
+    int64_t tile_units = gemm_units(z->inner, TILE), row_units = gemm_units(z->inner, ROWS);
+    struct {
+        void *to;
+        int64_t num;
+    } parts[] = {
+        {&w->dq, z->group * len * z->wide},
+        {&w->delta, z->group * len},
+        {&w->dk, TILE * z->d},
+        {&w->dv, TILE * z->d},
+        {&w->s, ROWS * TILE},
+        {&w->dp, ROWS * TILE},
+        {&w->p_panels, TILE * row_units},
+        {&w->ds_panels, TILE * row_units},
+        {&w->ds, ROWS * TILE},
+        {&w->kt, TILE * z->d_units},
+        {&w->vt, TILE * z->d_units},
+        {&w->k, z->wide * tile_units},
+        {&w->q, (z->d / CRI_ROWS + 1) * gemm_group_units(row_units)},
+        {&w->d_o, (z->d / CRI_ROWS + 1) * gemm_group_units(row_units)},
+        {&w->rows, ROWS * z->d_units},
+    };
+    int64_t at = 0;
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint32_t *here = base ? base + at : NULL;
+        memcpy(parts[i].to, &here, sizeof here);
+        at += (parts[i].num + 31) / 16 * 16;
+    }
+    return at;
+}
+
+/* C[m, n] (+)= A B in float32, n in whole panels. */
+static void product(const shape *z, int64_t m, int64_t n, int64_t units, const uint32_t *a,
+                    int64_t row_stride, const uint32_t *panels, float *c, int64_t ldc,
+                    bool is_added)
+{
+    gemm_out out = {c, CR_F32, ldc, NULL, is_added ? c : NULL, ldc, CR_F32};
+
+    CR_V(gemm)(z->dev, m, whole_panels(n), units, z->is_pairs, a, row_stride, panels, &out);
+}
+
+/* Rows of q or dO from element `at` as A. */
+static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int64_t at,
+                               int64_t num, int64_t *row_stride)
+{
+    int64_t ld = z->a->num_heads * z->d;
+    const char *first = (const char *)x + (size_t)at * cr_dtype_bytes(z->a->dtype);
+
+    if (z->a->dtype == CR_F32 || (z->is_pairs && z->d % 2 == 0)) {
+        *row_stride = z->is_pairs ? ld / 2 : ld;
+        return (const uint32_t *)(const void *)first;
+    }
+    *row_stride = z->d_units;
+    CR_V(pack_a)(z->a->dtype, first, ld, num, z->d, w->rows);
+    return w->rows;
+}
+
+/* P and dS of sixteen keys from k0 on of a row at position pos. */
+CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t pos, int64_t k0,
+                     float lse, float delta, v16 *p, v16 *ds)
+{
+    int64_t first = z->a->window > 0 ? pos + 1 - z->a->window : 0;
+    v16 scale = v_set(z->a->scale);
+
+    *p = v_exp(v_load(s) * scale - v_set(lse));
+    *ds = *p * (v_load(dp) - v_set(delta)) * scale;
+    if (k0 + 15 > pos || k0 < first) {
+        i16x32 key = v_lanes() + (int32_t)k0;
+        i16x32 is_seen = (key <= (int32_t)pos) & (key >= (int32_t)first);
+        *p = v_select(is_seen, *p, v_set(0));
+        *ds = v_select(is_seen, *ds, v_set(0));
+    }
+}
+
+/* P and dS of rows i .. i + num - 1 of a sequence against the keys of a tile. */
+static void weigh_rows(const shape *z, const work *w, const float *lse, const float *delta,
+                       int64_t i, int64_t num, int64_t k0, int64_t keys)
+{
+    int64_t units = gemm_units(z->inner, num), step = z->is_pairs ? 2 : 1, stride = z->a->num_heads;
+
+    for (int64_t r = 0; r < num; r += step)
+        for (int64_t j = 0; j < keys; j += 16) {
+            int64_t at = (j / CRI_PANEL * units + r / step) * CRI_PANEL + j % CRI_PANEL;
+            v16 p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
+            for (int64_t t = 0; t < step && r + t < num; t++)
+                weigh(z, w->s + (r + t) * TILE + j, w->dp + (r + t) * TILE + j, i + r + t, k0 + j,
+                      lse[(r + t) * stride], delta[r + t], &p[t], &ds[t]);
+#if defined(__AVX512BF16__)
+            if (z->is_pairs) {
+                v_store((float *)w->p_panels + at, pairs_of(p[0], p[1]));
+                v_store((float *)w->ds_panels + at, pairs_of(ds[0], ds[1]));
+                v_put(CR_BF16, w->ds, r * TILE + j, ds[0]);
+                v_put(CR_BF16, w->ds, (r + 1) * TILE + j, ds[1]);
+                continue;
+            }
+#endif
+            v_store((float *)w->p_panels + at, p[0]);
+            v_store((float *)w->ds_panels + at, ds[0]);
+            v_store((float *)w->ds + r * TILE + j, ds[0]);
+        }
+}
+
+/* What num rows of head h from position i on give and get at the tile of k0. */
+static void take_block(const shape *z, const work *w, int64_t first, int64_t len, int64_t h,
+                       int64_t i, int64_t num, int64_t k0, int64_t keys)
+{
+    const cr_attention_args *a = z->a;
+    int64_t row = (first + i) * a->num_heads + h, at = row * z->d, ld = a->num_heads * z->d,
+            local = (h % z->group) * len + i, units = gemm_units(z->inner, num), stride;
+    size_t bytes = cr_dtype_bytes(a->dtype);
+    const uint32_t *rows = rows_of(z, w, a->q, at, num, &stride);
+
+    product(z, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
+    rows = rows_of(z, w, z->g->d_o, at, num, &stride);
+    product(z, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
+    weigh_rows(z, w, a->lse + row, w->delta + local, i, num, k0, keys);
+    CR_V(pack_at)(a->dtype, (const char *)a->q + (size_t)at * bytes, ld, num, z->d, w->q);
+    CR_V(pack_at)(a->dtype, (const char *)z->g->d_o + (size_t)at * bytes, ld, num, z->d, w->d_o);
+    product(z, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);
+    product(z, z->d, keys, units, w->q, CRI_GROUPS, w->ds_panels, w->dk, TILE, true);
+    product(z, num, z->d, gemm_units(z->inner, keys), w->ds, gemm_units(z->inner, TILE), w->k,
+            w->dq + local * z->wide, z->wide, true);
+}
+
+/* x [num, d] in rows of TILE, transposed. */
+static void put_columns(const shape *z, const float *xt, int64_t num, void *dst, int64_t at,
+                        int64_t ld)
+{
+    for (int64_t r = 0; r < num; r++)
+        for (int64_t i = 0; i < z->d; i++)
+            e_put(z->a->dtype, dst, at + r * ld + i, xt[i * TILE + r]);
+}
+
+CR_INLINE void put_rows(cr_dtype dtype, const shape *z, const float *src, int64_t num, void *dst,
+                        int64_t at, int64_t ld)
+{
+    int64_t d = z->d;
+
+    for (int64_t r = 0; r < num; r++)
+        for (int64_t i = 0; i < d; i += 16) {
+            if (d - i >= 16)
+                v_put(dtype, dst, at + r * ld + i, v_load(src + r * z->wide + i));
+            else
+                v_put_some(dtype, dst, at + r * ld + i,
+                           v_get_some(CR_F32, src, r * z->wide + i, d - i), d - i);
+        }
+}
+
+/* delta = dO . o of every row of the sequence and head of the group. */
+static void sum_deltas(const shape *z, const work *w, int64_t first, int64_t len, int64_t h0)
+{
+    const cr_attention_args *a = z->a;
+
+    for (int64_t h = 0; h < z->group; h++)
+        for (int64_t i = 0; i < len; i++) {
+            int64_t at = ((first + i) * a->num_heads + h0 + h) * z->d;
+            float sum = 0;
+            for (int64_t e = 0; e < z->d; e++)
+                sum += e_get(a->dtype, a->o, at + e) * e_get(a->dtype, z->g->d_o, at + e);
+            w->delta[h * len + i] = sum;
+        }
+}
+
+static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
+{
+    const cr_attention_args *a = z->a;
+    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first, h0 = kv * z->group,
+            ld = a->num_kv_heads * z->d;
+    size_t bytes = cr_dtype_bytes(a->dtype);
+
+    memset(w->dq, 0, (size_t)(z->group * len * z->wide) * 4);
+    sum_deltas(z, w, first, len, h0);
+    for (int64_t k0 = 0; k0 < len; k0 += TILE) {
+        int64_t keys = len - k0 < TILE ? len - k0 : TILE, at = (first + k0) * ld + kv * z->d,
+                end = a->window > 0 && k0 + keys - 1 + a->window < len ? k0 + keys - 1 + a->window
+                                                                       : len;
+        const char *k = (const char *)a->k + (size_t)at * bytes,
+                   *v = (const char *)a->v + (size_t)at * bytes;
+
+        CR_V(pack_rows)(a->dtype, k, ld, keys, z->d, w->kt);
+        CR_V(pack_rows)(a->dtype, v, ld, keys, z->d, w->vt);
+        CR_V(pack_cols)(a->dtype, k, ld, keys, z->d, w->k);
+        memset(w->dk, 0, (size_t)(TILE * z->d) * 4);
+        memset(w->dv, 0, (size_t)(TILE * z->d) * 4);
+        for (int64_t h = h0; h < h0 + z->group; h++)
+            for (int64_t i = k0; i < end; i += ROWS)
+                take_block(z, w, first, len, h, i, end - i < ROWS ? end - i : ROWS, k0, keys);
+        put_columns(z, w->dk, keys, z->g->dk, at, ld);
+        put_columns(z, w->dv, keys, z->g->dv, at, ld);
+    }
+    for (int64_t h = 0; h < z->group; h++)
+        CR_BY_DTYPE(a->dtype, put_rows, z, w->dq + h * len * z->wide, len, z->g->dq,
+                    (first * a->num_heads + h0 + h) * z->d, a->num_heads * z->d);
+}
+
+cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, cr_err *err)
+{
+    const cr_attention_args *a = &g->fwd;
+    bool is_pairs = gemm_has_pairs(a->dtype);
+    shape z = {.g = g,
+               .a = a,
+               .dev = dev,
+               .inner = is_pairs ? CR_BF16 : CR_F32,
+               .is_pairs = is_pairs,
+               .d = a->head_dim,
+               .d_units = gemm_units(a->dtype, a->head_dim),
+               .group = a->num_heads / a->num_kv_heads,
+               .wide = whole_panels(a->head_dim)};
+    int64_t most = 0, per;
+    uint32_t *all;
+    work w;
+
+    (void)err;
+    for (int64_t s = 0; s < a->num_seqs; s++)
+        if (a->cu_seqlens[s + 1] - a->cu_seqlens[s] > most)
+            most = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
+    per = lay_out(&z, most, NULL, &w);
+    all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+    CRI_FOR(dev->num_threads, task, a->num_seqs * a->num_kv_heads, {
+        work mine;
+        lay_out(&z, most, all + per * cri_thread(dev), &mine);
+        grad_sequence(&z, task / a->num_kv_heads, task % a->num_kv_heads, &mine);
+    });
+    return CR_OK;
+}
