@@ -64,24 +64,28 @@ typedef struct row {
     int64_t lse_at;
 } row;
 
-/* s[r][64] = scale * q_r . K_r for rows r and r + 1 (num 2) or r alone, -inf outside the row's keys;
- * the tiles begin at position k0. */
-CR_INLINE void scores(int num, const row *rows, const float *const *kt, int64_t head_dim,
-                      int64_t k0, float scale, v16 s[][4])
+/* s[r][64] = scale * q_r . K_r for num <= 4 rows, -inf outside the row's keys; the tiles begin at
+ * position k0, and is_shared: all are kt[0]. */
+CR_INLINE void scores(int num, bool is_shared, const row *rows, const float *const *kt,
+                      int64_t head_dim, int64_t k0, float scale, v16 s[][4])
 {
-    v16 acc[8];
+    v16 acc[16];
 
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < 4 * num; i++)
         acc[i] = v_set(0);
-    for (int64_t d = 0; d < head_dim; d++)
-#pragma GCC unroll 2
+    for (int64_t d = 0; d < head_dim; d++) {
+        v16 k[4];
+#pragma GCC unroll 4
         for (int r = 0; r < num; r++) {
             v16 q = v_set(rows[r].q[d]);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++)
-                acc[4 * r + i] = v_fma(q, v_load(kt[r] + d * TILE + 16 * i), acc[4 * r + i]);
+            for (int i = 0; i < 4; i++) {
+                if (r == 0 || !is_shared) k[i] = v_load(kt[r] + d * TILE + 16 * i);
+                acc[4 * r + i] = v_fma(q, k[i], acc[4 * r + i]);
+            }
         }
+    }
     for (int r = 0; r < num; r++) {
         if (rows[r].num_keys >= k0 + TILE && rows[r].first_key <= k0) {
             for (int i = 0; i < 4; i++)
@@ -145,13 +149,15 @@ CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float 
 CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *const *tiles,
                            int64_t head_dim, int64_t k0, float scale)
 {
+    const int step = is_shared ? 4 : 2; /* rows whose sums fit into registers with their keys */
     int64_t keys = 0;
     v16 s[MOST_ROWS][4];
     float p[MOST_ROWS][TILE], shrink[16] = {0};
 
-    for (int r = 0; r + 1 < num; r += 2)
-        scores(2, rows + r, tiles + r, head_dim, k0, scale, s + r);
-    if (num % 2) scores(1, rows + num - 1, tiles + num - 1, head_dim, k0, scale, s + num - 1);
+#pragma GCC unroll 4
+    for (int r = 0; r < num; r += step)
+        scores(num - r < step ? num - r : step, is_shared, rows + r, tiles + r, head_dim, k0, scale,
+               s + r);
     for (int r = 0; r < num; r++)
         if (rows[r].num_keys - k0 > keys) keys = rows[r].num_keys - k0;
     if (keys > TILE) keys = TILE;
