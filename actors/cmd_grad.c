@@ -152,7 +152,8 @@ static cr_status open_writer(job *j, cr_err *err)
     for (size_t i = 0; i < model->num_params; i++) {
         const cr_param *p = model->params[i];
         if (!p->is_trainable) continue;
-        specs[num] = (cr_tensor_spec){.name = p->name, .dtype = CR_F32, .num_dims = p->num_dims};
+        specs[num] =
+            (cr_tensor_spec){.name = p->file_name, .dtype = CR_F32, .num_dims = p->num_dims};
         for (int d = 0; d < p->num_dims; d++)
             specs[num].shape[d] = p->shape[d];
         num++;

@@ -42,7 +42,7 @@ static cr_status write_weights(const ask *a, const char *path, cr_err *err)
 
     for (size_t i = 0; i < m->num_params; i++) {
         const cr_param *p = m->params[i];
-        specs[i] = (cr_tensor_spec){.name = p->name, .dtype = dtype, .num_dims = p->num_dims};
+        specs[i] = (cr_tensor_spec){.name = p->file_name, .dtype = dtype, .num_dims = p->num_dims};
         memcpy(specs[i].shape, p->shape, sizeof p->shape);
         num_elems += p->num_elems;
     }

@@ -1,5 +1,5 @@
 /* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
-#include "models/models_impl.h"
+#include "models/vision_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,9 +23,8 @@ static char *join_name(cr_model *model, const char *parent, const char *name)
     return full;
 }
 
-const char *cri_class(cr_model *model, const char *suffix)
+const char *cri_class(cr_model *model, const char *prefix, const char *suffix)
 {
-    const char *prefix = cri_family_find(model->config.model_type)->prefix;
     size_t num = strlen(prefix) + strlen(suffix) + 1;
     char *name = cri_alloc(model, num);
 
@@ -56,6 +55,8 @@ cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64
     cr_param *param = &m->params[m->num_params++];
 
     param->name = join_name(m->model, m->name, name);
+    param->file_name = param->name;
+    param->init_std = m->model->config.initializer_range;
     param->num_dims = cols ? 2 : 1;
     param->shape[0] = rows;
     param->shape[1] = cols;
@@ -64,6 +65,19 @@ cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64
     param->is_trainable = true;
     param->weight.num_rows = cols ? rows : 1;
     param->weight.num_cols = cols ? cols : rows;
+    return param;
+}
+
+cr_param *cri_conv_add(cr_module *m, const char *name, const int64_t shape[CR_PARAM_MAX_DIMS])
+{
+    int64_t cols = 1;
+    cr_param *param;
+
+    for (int i = 1; i < CR_PARAM_MAX_DIMS; i++)
+        cols *= shape[i];
+    param = cri_param_add(m, name, CR_INIT_NORMAL, shape[0], cols);
+    param->num_dims = CR_PARAM_MAX_DIMS;
+    memcpy(param->shape, shape, sizeof param->shape);
     return param;
 }
 
@@ -186,17 +200,36 @@ static void add_layer(cr_module *list, int64_t at, const classes *cls)
     model->layers[at] = m;
 }
 
+static void add_decoder(cr_model *model, cr_module *base, const cri_family *family,
+                        const classes *cls)
+{
+    const cr_model_config *c = &model->config;
+    cri_root *root = model->root->impl;
+    cr_module *list;
+
+    root->embed = cri_module_add(model, base, "embed_tokens", "Embedding", 0, 1);
+    root->embed->ops = &cri_embedding_ops;
+    cri_param_add(root->embed, "weight", CR_INIT_NORMAL, c->vocab_size, c->hidden_size);
+    list = cri_module_add(model, base, "layers", "ModuleList", (size_t)c->num_layers, 0);
+    for (int64_t i = 0; i < c->num_layers; i++)
+        add_layer(list, i, cls);
+    root->norm = cri_norm_add(base, "norm", cls->norm, c->hidden_size);
+    cri_module_add(model, base, "rotary_emb",
+                   cri_class(model, family->text_prefix, "RotaryEmbedding"), 0, 0);
+}
+
 static void build_tree(cr_model *model)
 {
     const cr_model_config *c = &model->config;
-    classes cls = {cri_class(model, "DecoderLayer"),
-                   cri_class(model, "Attention"),
-                   cri_class(model, "MLP"),
-                   cri_class(model, "RMSNorm"),
-                   cri_class(model, "SparseMoeBlock"),
-                   cri_class(model, "Experts")};
-    const char **no_split = cri_alloc(model, 2 * sizeof *no_split);
-    cr_module *list;
+    const cri_family *family = cri_family_find(c->model_type);
+    const char *text = family->text_prefix;
+    classes cls = {cri_class(model, text, "DecoderLayer"),
+                   cri_class(model, text, "Attention"),
+                   family->mlp ? family->mlp : cri_class(model, text, "MLP"),
+                   cri_class(model, text, "RMSNorm"),
+                   cri_class(model, text, "SparseMoeBlock"),
+                   cri_class(model, text, "Experts")};
+    const char **no_split = cri_alloc(model, 3 * sizeof *no_split);
     cri_root *root;
 
     no_split[0] = cls.layer;
@@ -204,22 +237,45 @@ static void build_tree(cr_model *model)
     model->layers = cri_alloc(model, (size_t)c->num_layers * sizeof *model->layers);
     model->own->hidden = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(void *));
     model->own->marks = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(size_t));
-    model->root = cri_module_add(model, NULL, "", cri_class(model, "ForCausalLM"), 2, 0);
+    model->root = cri_module_add(model, NULL, "", cri_class(model, c->architecture, ""), 2, 0);
     root = model->root->impl = cri_alloc(model, sizeof *root);
-    root->base = cri_module_add(model, model->root, "model", cri_class(model, "Model"), 4, 0);
-    root->embed = cri_module_add(model, root->base, "embed_tokens", "Embedding", 0, 1);
-    root->embed->ops = &cri_embedding_ops;
-    cri_param_add(root->embed, "weight", CR_INIT_NORMAL, c->vocab_size, c->hidden_size);
-    list = cri_module_add(model, root->base, "layers", "ModuleList", (size_t)c->num_layers, 0);
-    for (int64_t i = 0; i < c->num_layers; i++)
-        add_layer(list, i, &cls);
-    root->norm = cri_norm_add(root->base, "norm", cls.norm, c->hidden_size);
-    cri_module_add(model, root->base, "rotary_emb", cri_class(model, "RotaryEmbedding"), 0, 0);
+    root->base = cri_module_add(model, model->root, "model",
+                                cri_class(model, family->prefix, "Model"), 4, 0);
+    if (c->vision) {
+        root->visual = cri_vision_add(root->base, family);
+        no_split[1] = cri_class(model, family->prefix, "VisionBlock");
+        model->towers.vision = "model.visual.";
+        model->towers.projector = family->vision == CRI_VISION_DEEPSTACK && c->vision->num_deepstack
+                                      ? "model.visual.merger.,model.visual.deepstack_merger_list."
+                                      : "model.visual.merger.";
+        root->text = cri_module_add(model, root->base, "language_model",
+                                    cri_class(model, family->prefix, "TextModel"), 4, 0);
+    }
+    add_decoder(model, c->vision ? root->text : root->base, family, &cls);
     root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
     if (c->is_tied) root->lm_head->params[0].tied_to = &root->embed->params[0];
     model->own->router_picks = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
     model->own->router_probs = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
     model->own->router_grad = cri_alloc(model, (size_t)c->num_experts * sizeof(float));
+}
+
+/* The other spelling of names below model.visual and model.language_model; files of Qwen2.5-VL have
+ * it. */
+static void name_params(cr_model *model, cr_module *m)
+{
+    static const char visual[] = "model.visual.", text[] = "model.language_model.";
+    const cri_family *family = cri_family_find(model->config.model_type);
+
+    for (size_t i = 0; i < m->num_params; i++) {
+        cr_param *p = &m->params[i];
+        if (strncmp(p->name, visual, sizeof visual - 1) == 0)
+            p->alias = p->name + sizeof "model." - 1;
+        else if (strncmp(p->name, text, sizeof text - 1) == 0)
+            p->alias = join_name(model, "model", p->name + sizeof text - 1);
+        if (p->alias && family->vision == CRI_VISION_WINDOWS) p->file_name = p->alias;
+    }
+    for (size_t i = 0; i < m->num_children; i++)
+        name_params(model, m->children[i]);
 }
 
 /* ---- walking ---- */
@@ -287,6 +343,7 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
         return cr_fail_add(err, "config.json");
     }
     build_tree(model);
+    if (model->config.vision) name_params(model, model->root);
     list_params(model, model->root);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
     model->num_params = 0;

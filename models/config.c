@@ -1,4 +1,4 @@
-/* config.c -- config.json of a family, checked in full (models.md 1.4-1.7).
+/* config.c -- config.json of a family, checked in full (models.md 1.4-1.7; vision_config: config_vision.c).
  *
  * Absent keys have the defaults of Transformers' classes, except the sizes that decide the shapes of
  * weights: those are required. A key that would change the result and that we do not compute
@@ -6,19 +6,75 @@
  * a model's mathematics and are left alone. Both spellings: 4.x (rope_scaling, torch_dtype,
  * num_experts) and 5.x (rope_parameters, dtype, num_local_experts).
  */
-#include "models/models_impl.h"
+#include "models/config_impl.h"
 
 #include <math.h>
 #include <string.h>
 
 static const cri_family families[] = {
-    {"llama", "Llama", CRI_BIAS_KEY, CRI_BIAS_KEY, CRI_BIAS_KEY, false, false, false, 0, 0, 2048},
-    {"qwen2", "Qwen2", CRI_BIAS_ALWAYS, CRI_BIAS_NEVER, CRI_BIAS_NEVER, false, true, false, 32, 0,
-     32768},
-    {"qwen3", "Qwen3", CRI_BIAS_KEY, CRI_BIAS_KEY, CRI_BIAS_NEVER, true, true, false, 32, 128,
-     32768},
-    {"qwen3_moe", "Qwen3Moe", CRI_BIAS_KEY, CRI_BIAS_KEY, CRI_BIAS_NEVER, true, true, true, 4, 0,
-     32768},
+    {.model_type = "llama",
+     .prefix = "Llama",
+     .text_prefix = "Llama",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .mlp_bias = CRI_BIAS_KEY,
+     .max_position_embeddings = 2048},
+    {.model_type = "qwen2",
+     .prefix = "Qwen2",
+     .text_prefix = "Qwen2",
+     .qkv_bias = CRI_BIAS_ALWAYS,
+     .has_window = true,
+     .num_kv_heads = 32,
+     .max_position_embeddings = 32768},
+    {.model_type = "qwen3",
+     .prefix = "Qwen3",
+     .text_prefix = "Qwen3",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .has_qk_norm = true,
+     .has_window = true,
+     .num_kv_heads = 32,
+     .head_dim = 128,
+     .max_position_embeddings = 32768},
+    {.model_type = "qwen3_moe",
+     .prefix = "Qwen3Moe",
+     .text_prefix = "Qwen3Moe",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .has_qk_norm = true,
+     .has_window = true,
+     .has_experts = true,
+     .num_kv_heads = 4,
+     .max_position_embeddings = 32768},
+    {.model_type = "qwen2_5_vl",
+     .prefix = "Qwen2_5_VL",
+     .text_prefix = "Qwen2_5_VL",
+     .mlp = "Qwen2MLP",
+     .qkv_bias = CRI_BIAS_ALWAYS,
+     .has_window = true,
+     .num_kv_heads = 8,
+     .max_position_embeddings = 32768,
+     .max_window_layers = 80,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .vision = CRI_VISION_WINDOWS,
+     .vision_class = "Qwen2_5_VisionTransformerPretrainedModel",
+     .vision_act = "silu",
+     .patch_size = 14},
+    {.model_type = "qwen3_vl",
+     .prefix = "Qwen3VL",
+     .text_prefix = "Qwen3VLText",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .has_qk_norm = true,
+     .num_kv_heads = 32,
+     .head_dim = 128,
+     .max_position_embeddings = 128000,
+     .rope_theta = 5e5,
+     .vision = CRI_VISION_DEEPSTACK,
+     .vision_class = "Qwen3VLVisionModel",
+     .vision_act = "gelu_pytorch_tanh",
+     .patch_size = 16},
 };
 
 const cri_family *cri_family_find(const char *model_type)
@@ -30,7 +86,7 @@ const cri_family *cri_family_find(const char *model_type)
 
 /* ---- values ---- */
 
-static const json_t *get(const json_t *o, const char *key)
+const json_t *cri_json_get(const json_t *o, const char *key)
 {
     const json_t *value = json_object_get(o, key);
 
@@ -40,7 +96,7 @@ static const json_t *get(const json_t *o, const char *key)
 cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
                        int64_t most, int64_t *out, cr_err *err)
 {
-    const json_t *value = get(o, key);
+    const json_t *value = cri_json_get(o, key);
 
     *out = fallback;
     if (!value && fallback >= least) return CR_OK;
@@ -57,7 +113,7 @@ cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64
 
 cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *out, cr_err *err)
 {
-    const json_t *value = get(o, key);
+    const json_t *value = cri_json_get(o, key);
 
     *out = fallback;
     if (!value) return CR_OK;
@@ -69,7 +125,7 @@ cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *o
 cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
                         double most, double *out, cr_err *err)
 {
-    const json_t *value = get(o, key);
+    const json_t *value = cri_json_get(o, key);
 
     *out = fallback;
     if (!value && !isnan(fallback)) return CR_OK;
@@ -81,9 +137,9 @@ cr_status cri_json_real(const json_t *o, const char *key, double fallback, doubl
     return CR_OK;
 }
 
-static cr_status refuse_unless(const json_t *o, const char *key, const char *only, cr_err *err)
+cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_err *err)
 {
-    const json_t *value = get(o, key);
+    const json_t *value = cri_json_get(o, key);
 
     if (!value || (json_is_string(value) && strcmp(json_string_value(value), only) == 0))
         return CR_OK;
@@ -96,7 +152,8 @@ static cr_status refuse_unless(const json_t *o, const char *key, const char *onl
 static cr_status read_family(cr_model_config *c, const json_t *json, const cri_family **family,
                              cr_err *err)
 {
-    const json_t *type = get(json, "model_type"), *names = get(json, "architectures"), *first;
+    const json_t *type = cri_json_get(json, "model_type"),
+                 *names = cri_json_get(json, "architectures"), *first;
 
     if (!json_is_string(type))
         return cr_fail(err, CR_EFORMAT,
@@ -104,10 +161,12 @@ static cr_status read_family(cr_model_config *c, const json_t *json, const cri_f
     *family = cri_family_find(json_string_value(type));
     if (!*family)
         return cr_fail(err, CR_EABSENT,
-                       "model_type '%s' is not available (llama, qwen2, qwen3 and qwen3_moe are)",
+                       "model_type '%s' is not available (llama, qwen2, qwen3, qwen3_moe, "
+                       "qwen2_5_vl and qwen3_vl are)",
                        json_string_value(type));
     c->model_type = cr_strdup((*family)->model_type);
-    c->architecture = cr_asprintf("%sForCausalLM", (*family)->prefix);
+    c->architecture = cr_asprintf("%sFor%s", (*family)->prefix,
+                                  (*family)->vision ? "ConditionalGeneration" : "CausalLM");
     if (!names) return CR_OK;
     first = json_array_get(names, 0);
     if (!json_is_array(names) || (json_array_size(names) && !json_is_string(first)))
@@ -137,7 +196,8 @@ static cr_status read_sizes(cr_model_config *c, const json_t *json, const cri_fa
                        "num_key_value_heads %lld does not divide num_attention_heads %lld",
                        (long long)c->num_kv_heads, (long long)c->num_heads);
     dim = has_dim || !family->head_dim ? c->hidden_size / c->num_heads : family->head_dim;
-    if (!get(json, "head_dim") && dim * c->num_heads != c->hidden_size && dim != family->head_dim)
+    if (!cri_json_get(json, "head_dim") && dim * c->num_heads != c->hidden_size &&
+        dim != family->head_dim)
         return cr_fail(err, CR_EFORMAT,
                        "num_attention_heads %lld does not divide hidden_size %lld, and there is no "
                        "head_dim",
@@ -164,14 +224,15 @@ static cr_status read_switches(cr_model_config *c, const json_t *json, const cri
 {
     double eps, range, dropout;
 
-    CR_TRY(refuse_unless(json, "hidden_act", "silu", err));
-    if (get(json, "quantization_config"))
+    CR_TRY(cri_json_only(json, "hidden_act", "silu", err));
+    if (cri_json_get(json, "quantization_config"))
         return cr_fail(err, CR_EABSENT,
                        "'quantization_config': quantised weights are not available");
     CR_TRY(cri_json_real(json, "attention_dropout", 0, 0, 1, &dropout, err));
     if (dropout != 0)
         return cr_fail(err, CR_EABSENT, "attention_dropout %g is not available (0 is)", dropout);
-    CR_TRY(cri_json_real(json, "rms_norm_eps", 1e-6, 0, 1, &eps, err));
+    eps = family->rms_norm_eps > 0 ? family->rms_norm_eps : 1e-6;
+    CR_TRY(cri_json_real(json, "rms_norm_eps", eps, 0, 1, &eps, err));
     CR_TRY(cri_json_real(json, "initializer_range", 0.02, 0, 10, &range, err));
     c->rms_norm_eps = (float)eps;
     c->initializer_range = (float)range;
@@ -187,7 +248,7 @@ static cr_status read_switches(cr_model_config *c, const json_t *json, const cri
 static cr_status read_windows(cr_model_config *c, const json_t *json, const cri_family *family,
                               cr_err *err)
 {
-    const json_t *types = get(json, "layer_types");
+    const json_t *types = cri_json_get(json, "layer_types");
     int64_t window, from = 0;
     bool is_on = false;
 
@@ -195,8 +256,11 @@ static cr_status read_windows(cr_model_config *c, const json_t *json, const cri_
     if (family->has_window) CR_TRY(cri_json_bool(json, "use_sliding_window", false, &is_on, err));
     if (!is_on) return CR_OK;
     if (!family->has_experts)
-        CR_TRY(cri_json_int(json, "max_window_layers", 28, 0, INT32_MAX, &from, err));
-    if (json_object_get(json, "sliding_window") && !get(json, "sliding_window")) return CR_OK;
+        CR_TRY(cri_json_int(json, "max_window_layers",
+                            family->max_window_layers ? family->max_window_layers : 28, 0,
+                            INT32_MAX, &from, err));
+    if (json_object_get(json, "sliding_window") && !cri_json_get(json, "sliding_window"))
+        return CR_OK;
     CR_TRY(cri_json_int(json, "sliding_window", 4096, 1, INT32_MAX, &window, err));
     for (int64_t i = from; i < c->num_layers; i++)
         c->layer_window[i] = window;
@@ -220,7 +284,7 @@ static cr_status read_windows(cr_model_config *c, const json_t *json, const cri_
 static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_family *family,
                               cr_err *err)
 {
-    const json_t *dense = get(json, "mlp_only_layers"), *entry;
+    const json_t *dense = cri_json_get(json, "mlp_only_layers"), *entry;
     int64_t step, num_local;
     double coef;
     size_t at;
@@ -260,10 +324,10 @@ static cr_status read_dtype(cr_model_config *c, const json_t *json, cr_err *err)
         const char *name;
         cr_dtype dtype;
     } names[] = {{"float32", CR_F32}, {"bfloat16", CR_BF16}, {"float16", CR_F16}};
-    const json_t *value = get(json, "dtype");
+    const json_t *value = cri_json_get(json, "dtype");
     const char *text;
 
-    if (!value) value = get(json, "torch_dtype");
+    if (!value) value = cri_json_get(json, "torch_dtype");
     c->storage_dtype = CR_F32;
     if (!value) return CR_OK;
     text = json_is_string(value) ? json_string_value(value) : "";
@@ -281,7 +345,7 @@ static cr_status read_dtype(cr_model_config *c, const json_t *json, cr_err *err)
 /* One id, or null. Negative ids (old Llama files say pad -1) mean none. */
 static cr_status read_id(const json_t *json, const char *key, int32_t *out, cr_err *err)
 {
-    const json_t *value = get(json, key);
+    const json_t *value = cri_json_get(json, key);
 
     *out = -1;
     if (!value) return CR_OK;
@@ -306,7 +370,7 @@ static cr_status add_eos(cr_model_config *c, const json_t *id, cr_err *err)
 static cr_status read_ids(cr_model_config *c, const json_t *json, const json_t *generation,
                           cr_err *err)
 {
-    const json_t *eos = get(generation, "eos_token_id"), *entry;
+    const json_t *eos = cri_json_get(generation, "eos_token_id"), *entry;
     size_t at;
 
     for (size_t i = 0; i < CR_COUNT(c->eos_ids); i++)
@@ -316,7 +380,7 @@ static cr_status read_ids(cr_model_config *c, const json_t *json, const json_t *
     if (c->pad_id >= c->vocab_size)
         return cr_fail(err, CR_EFORMAT, "pad_token_id %d is outside the vocabulary of %lld",
                        c->pad_id, (long long)c->vocab_size);
-    if (!eos) eos = get(json, "eos_token_id");
+    if (!eos) eos = cri_json_get(json, "eos_token_id");
     if (!eos) return CR_OK;
     if (!json_is_array(eos)) return add_eos(c, eos, err);
     json_array_foreach(eos, at, entry) CR_TRY(add_eos(c, entry, err));
@@ -327,18 +391,24 @@ cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *
                           cr_err *err)
 {
     const cri_family *family = NULL;
+    json_t *text;
 
     if (!json_is_object(json)) return cr_fail(err, CR_EFORMAT, "must be a JSON object");
     if (generation && !json_is_object(generation))
         return cr_fail(err, CR_EFORMAT, "generation_config.json must be a JSON object");
     CR_TRY(read_family(c, json, &family, err));
-    CR_TRY(read_sizes(c, json, family, err));
-    CR_TRY(read_switches(c, json, family, err));
-    CR_TRY(read_windows(c, json, family, err));
-    CR_TRY(read_experts(c, json, family, err));
-    CR_TRY(read_dtype(c, json, err));
-    CR_TRY(read_ids(c, json, generation, err));
-    return cri_rope_read(c, json, err);
+    text = cri_vision_text(json, family);
+    CR_TRY_GOTO(out, read_sizes(c, text, family, err));
+    CR_TRY_GOTO(out, read_switches(c, text, family, err));
+    CR_TRY_GOTO(out, read_windows(c, text, family, err));
+    CR_TRY_GOTO(out, read_experts(c, text, family, err));
+    CR_TRY_GOTO(out, read_dtype(c, text, err));
+    CR_TRY_GOTO(out, read_ids(c, text, generation, err));
+    CR_TRY_GOTO(out, cri_rope_read(c, text, family->rope_theta, err));
+    CR_TRY_GOTO(out, cri_vision_read(c, json, text, family, err));
+out:
+    json_decref(text);
+    return err->status;
 }
 
 void cri_config_fini(cr_model_config *c)
@@ -346,7 +416,10 @@ void cri_config_fini(cr_model_config *c)
     cr_free(c->model_type);
     cr_free(c->architecture);
     cr_free(c->inv_freq);
+    cr_free(c->rope_axis);
     cr_free(c->layer_window);
     cr_free(c->is_sparse_layer);
+    if (c->vision) cr_free(c->vision->is_full);
+    cr_free(c->vision);
     json_decref(c->json);
 }

@@ -1,12 +1,13 @@
 /* init.c -- random weights that do not depend on who asks for which range (see weights.h). */
 #include "base/rng.h"
+#include "models/models_impl.h"
 #include "models/weights.h"
 
 #include <math.h>
 #include <string.h>
 
 /* Two normal numbers of pair `pair` (Box-Muller): elements 2 pair and 2 pair + 1. */
-static void normal_pair(uint64_t seed, uint64_t name, int64_t pair, double std, float out[2])
+static void normal_pair(uint64_t seed, uint64_t name, int64_t pair, float std, float out[2])
 {
     uint32_t w[4];
     double radius, angle;
@@ -18,8 +19,8 @@ static void normal_pair(uint64_t seed, uint64_t name, int64_t pair, double std, 
     out[1] = (float)(radius * sin(angle));
 }
 
-static void fill_normal(const cr_param *param, uint64_t seed, double std, int64_t begin,
-                        int64_t end, float *out)
+static void fill_normal(const cr_param *param, uint64_t seed, float std, int64_t begin, int64_t end,
+                        float *out)
 {
     uint64_t name = cr_hash64(param->name, strlen(param->name));
     float pair[2];
@@ -39,12 +40,13 @@ void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, 
                    int64_t end, float *out)
 {
     const cr_param *own = param->tied_to ? param->tied_to : param;
+    const cri_root *root = model->root->impl;
     int64_t pad = model->config.pad_id;
 
     CR_CHECK(begin >= 0 && begin <= end && end <= own->num_elems, "range of %s", own->name);
     switch (own->init) {
     case CR_INIT_NORMAL:
-        fill_normal(own, seed, model->config.initializer_range, begin, end, out);
+        fill_normal(own, seed, own->init_std, begin, end, out);
         break;
     case CR_INIT_ONES:
         for (int64_t e = 0; e < end - begin; e++)
@@ -54,7 +56,7 @@ void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, 
         memset(out, 0, (size_t)(end - begin) * sizeof *out);
         break;
     }
-    if (pad >= 0 && strcmp(own->name, "model.embed_tokens.weight") == 0)
+    if (pad >= 0 && own == root->embed->params)
         for (int64_t e = pad * own->shape[1]; e < (pad + 1) * own->shape[1]; e++)
             if (e >= begin && e < end) out[e - begin] = 0;
 }

@@ -22,10 +22,9 @@
 #ifndef CR_MODELS_H
 #define CR_MODELS_H
 
-#include "base/json.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
-#include "kernels/kernels.h"
+#include "models/config.h"
 
 typedef struct cr_module cr_module;
 typedef struct cr_model cr_model;
@@ -33,12 +32,17 @@ typedef struct cr_pass cr_pass;
 
 typedef enum cr_init_kind { CR_INIT_NORMAL, CR_INIT_ONES, CR_INIT_ZEROS } cr_init_kind;
 
+enum { CR_PARAM_MAX_DIMS = 5 };
+
 typedef struct cr_param {
-    char *name; /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
+    char *name;  /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
+    char *alias; /* its other spelling in files, e.g. "visual.merger.ln_q.weight", or NULL */
+    const char *file_name; /* the one of the two that files of the hub have */
     int num_dims;
-    int64_t shape[4];
+    int64_t shape[CR_PARAM_MAX_DIMS];
     int64_t num_elems;
-    cr_init_kind init; /* for random weights; NORMAL has std model->config.initializer_range */
+    cr_init_kind init; /* for random weights */
+    float init_std;    /* of NORMAL */
     bool is_trainable;
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
     cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
@@ -75,29 +79,11 @@ struct cr_module {
     void *unit;           /* set by strategies when the module is the root of a unit */
 };
 
-/* What config.json says, with defaults filled in (models.md 1.4-1.7); both spellings (4.x, 5.x). */
-typedef struct cr_model_config {
-    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe" */
-    char *architecture; /* "LlamaForCausalLM" */
-    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
-        head_dim;
-    int64_t max_position_embeddings;
-    float rms_norm_eps, initializer_range;
-    bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
-    int64_t *layer_window;  /* [num_layers] sliding window, 0: full attention (owned) */
-    int64_t position_limit; /* positions must be below it; 0: no limit (dynamic rope scaling) */
-    float *inv_freq;        /* [head_dim / 2], scaling applied (owned) */
-    float rope_scaling;     /* factor on cos and sin */
-    int32_t bos_id, pad_id,
-        eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
-    int num_eos;
-    int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
-    bool *is_sparse_layer;                 /* [num_layers] (owned) */
-    bool should_norm_topk, wants_aux_loss; /* norm_topk_prob, output_router_logits */
-    float router_aux_loss_coef;
-    cr_dtype storage_dtype; /* torch_dtype / dtype */
-    json_t *json;           /* config.json as read (owned) */
-} cr_model_config;
+/* Parts of a vision-language tree as comma-separated prefixes of names, NULL: it has none. The vision
+ * tower is what `vision` names and `projector` does not; the rest is the language model. */
+typedef struct cr_towers {
+    const char *vision, *projector;
+} cr_towers;
 
 struct cr_model {
     cr_model_config config;
@@ -110,7 +96,8 @@ struct cr_model {
     float aux_weight;
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
-    struct cri_model *own;       /* memory of the tree and state of the pass under way */
+    cr_towers towers;
+    struct cri_model *own; /* memory of the tree and state of the pass under way */
 };
 
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are

@@ -1,8 +1,9 @@
-/* models_impl.h -- shared inside models/: memory of a tree, frames of the pass under way, reading of
- * config.json, and the modules' own structs. */
+/* models_impl.h -- shared inside models/: memory of a tree, frames of the pass under way, and the
+ * modules' own structs. */
 #ifndef CR_MODELS_IMPL_H
 #define CR_MODELS_IMPL_H
 
+#include "models/config_impl.h"
 #include "models/dispatch.h"
 #include "models/models.h"
 
@@ -48,42 +49,13 @@ cr_module *cri_module_add(cr_model *model, cr_module *parent, const char *name, 
                           size_t max_children, size_t max_params);
 cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64_t rows,
                         int64_t cols); /* cols 0: a vector */
+/* Rows of four-dimensional footprints, as Conv3d keeps them. */
+cr_param *cri_conv_add(cr_module *m, const char *name, const int64_t shape[CR_PARAM_MAX_DIMS]);
 cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64_t out,
                           bool has_bias);
 cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, int64_t cols);
 /* "Qwen3" + "MLP", lives as long as the model. */
-const char *cri_class(cr_model *model, const char *suffix);
-
-/* Families (config.c): what a class name begins with and what differs between them. */
-typedef enum cri_bias { CRI_BIAS_NEVER, CRI_BIAS_ALWAYS, CRI_BIAS_KEY } cri_bias;
-typedef struct cri_family {
-    const char *model_type, *prefix; /* "qwen3", "Qwen3" */
-    cri_bias qkv_bias, o_bias, mlp_bias;
-    bool has_qk_norm, has_window, has_experts;
-    int64_t num_kv_heads, head_dim; /* of the class, when the key is absent; 0: derived */
-    int64_t max_position_embeddings;
-} cri_family;
-const cri_family *cri_family_find(const char *model_type); /* NULL: none */
-
-/* config.c: fill model->config; json stays borrowed. */
-CR_MUST cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
-                                  cr_err *err);
-void cri_config_fini(cr_model_config *c);
-
-/* ---- values of JSON objects, with sentences that name the key ---- */
-
-/* Absent and null give `fallback`; fallback < least: the key is required. */
-CR_MUST cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
-                               int64_t most, int64_t *out, cr_err *err);
-CR_MUST cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *out,
-                                cr_err *err);
-/* NaN as fallback: the key is required. */
-CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
-                                double most, double *out, cr_err *err);
-
-/* rope.c: inv_freq, rope_scaling and position_limit from rope_theta and rope_scaling (4.x) or
- * rope_parameters (5.x). */
-CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, cr_err *err);
+const char *cri_class(cr_model *model, const char *prefix, const char *suffix);
 
 /* ---- passes ---- */
 
@@ -183,6 +155,7 @@ typedef struct cri_layer {
 /* impl of the root. */
 typedef struct cri_root {
     cr_module *base, *embed, *norm, *lm_head;
+    cr_module *visual, *text; /* NULL in text families, whose base is the text */
 } cri_root;
 
 #endif

@@ -106,7 +106,7 @@ static cr_status apply_type(cr_model_config *c, const json_t *o, const char *typ
                    type);
 }
 
-cr_status cri_rope_read(cr_model_config *c, const json_t *json, cr_err *err)
+cr_status cri_rope_read(cr_model_config *c, const json_t *json, double usual_theta, cr_err *err)
 {
     const json_t *o = json_object_get(json, "rope_parameters"), *type;
     const char *key = "rope_parameters", *name = "default";
@@ -116,7 +116,8 @@ cr_status cri_rope_read(cr_model_config *c, const json_t *json, cr_err *err)
     if (o && !json_is_object(o) && !json_is_null(o))
         return cr_fail(err, CR_EFORMAT, "%s must be an object or null", key);
     if (!json_is_object(o)) o = NULL;
-    CR_TRY(cri_json_real(json, "rope_theta", 10000, 1.0001, 1e15, &theta, err));
+    CR_TRY(cri_json_real(json, "rope_theta", usual_theta > 0 ? usual_theta : 10000, 1.0001, 1e15,
+                         &theta, err));
     if (o) CR_TRY(cri_json_real(o, "rope_theta", theta, 1.0001, 1e15, &theta, err));
     CR_TRY(cri_json_real(json, "partial_rotary_factor", 1, 0, 1, &partial, err));
     if (o && partial == 1)

@@ -20,7 +20,7 @@ typedef struct source {
     const cr_tensor *tensor; /* NULL: none */
     int64_t first;           /* element of the tensor */
     int num_dims;            /* the shape it must have */
-    int64_t shape[4];
+    int64_t shape[CR_PARAM_MAX_DIMS];
 } source;
 
 static source find_fused(const cr_weights *w, const cr_param *p)
@@ -55,6 +55,7 @@ static source find_source(const cr_weights *w, const cr_param *p)
 {
     source s = {.tensor = cr_tensors_find(w->tensors, p->name), .num_dims = p->num_dims};
 
+    if (!s.tensor && p->alias) s.tensor = cr_tensors_find(w->tensors, p->alias);
     if (!s.tensor) return find_fused(w, p);
     memcpy(s.shape, p->shape, sizeof s.shape);
     return s;
@@ -94,7 +95,7 @@ static cr_status match_names(cr_weights *w, const char *folder, cr_err *err)
         if (s.tensor)
             is_used[s.tensor - w->tensors->tensor] = true;
         else
-            list_name(&missing, w->model->params[i]->name);
+            list_name(&missing, w->model->params[i]->file_name);
     }
     for (size_t i = 0; i < w->tensors->num_tensors; i++) {
         const char *name = w->tensors->tensor[i].name;
@@ -116,7 +117,7 @@ static void write_shape(char text[80], const int64_t *shape, int num_dims)
 {
     size_t used = (size_t)snprintf(text, 80, "[");
 
-    for (int d = 0; d < num_dims && d < 4; d++)
+    for (int d = 0; d < num_dims && d < CR_PARAM_MAX_DIMS; d++)
         used +=
             (size_t)snprintf(text + used, 80 - used, "%s%lld", d ? ", " : "", (long long)shape[d]);
     snprintf(text + used, 80 - used, "]");

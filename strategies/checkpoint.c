@@ -226,9 +226,9 @@ typedef struct plan {
     int64_t num_bytes;
 } plan;
 
-static int by_name(const void *a, const void *b)
+static int by_file_name(const void *a, const void *b)
 {
-    return strcmp((*(cr_param *const *)a)->name, (*(cr_param *const *)b)->name);
+    return strcmp((*(cr_param *const *)a)->file_name, (*(cr_param *const *)b)->file_name);
 }
 
 static void plan_make(const cr_fsdp *f, plan *p)
@@ -242,12 +242,12 @@ static void plan_make(const cr_fsdp *f, plan *p)
     p->params = CR_NEW_ARRAY(cr_param *, p->num);
     p->first_byte = CR_NEW_ARRAY(int64_t, p->num);
     memcpy(p->params, f->model->params, p->num * sizeof *p->params);
-    qsort(p->params, p->num, sizeof *p->params, by_name);
+    qsort(p->params, p->num, sizeof *p->params, by_file_name);
     cr_buf_adds(&json, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < p->num; i++) {
         const cr_param *q = p->params[i];
         cr_buf_adds(&json, ",");
-        cr_json_add_string(&json, q->name, strlen(q->name));
+        cr_json_add_string(&json, q->file_name, strlen(q->file_name));
         cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
                     dtype_names[f->args.param_dtype].stored);
         for (int d = 0; d < q->num_dims; d++)
@@ -279,7 +279,7 @@ static void plan_free(plan *p)
 static int64_t plan_find(const plan *p, const cr_param *param)
 {
     cr_param *key = (cr_param *)(uintptr_t)param;
-    cr_param **at = bsearch(&key, p->params, p->num, sizeof *p->params, by_name);
+    cr_param **at = bsearch(&key, p->params, p->num, sizeof *p->params, by_file_name);
 
     return p->first_byte[at - p->params];
 }

@@ -45,11 +45,14 @@ static cr_status set_prefixes(cr_model *model, const char *what, const char *pre
         size_t n = strcspn(p, ","), num = 0;
         while (n && *p == ' ')
             p++, n--;
-        for (size_t i = 0; n && i < model->num_params; i++)
-            if (strncmp(model->params[i]->name, p, n) == 0) {
-                model->params[i]->is_trainable = is_trainable;
+        for (size_t i = 0; n && i < model->num_params; i++) {
+            cr_param *param = model->params[i];
+            if (strncmp(param->name, p, n) == 0 ||
+                (param->alias && strncmp(param->alias, p, n) == 0)) {
+                param->is_trainable = is_trainable;
                 num++;
             }
+        }
         if (num == 0) return no_such_prefix(model, what, p, n, err);
         p += n;
         p += *p == ',';
@@ -99,22 +102,21 @@ static bool is_below(const cr_param *p, const cr_module *m)
     return strncmp(p->name, m->name, n) == 0 && p->name[n] == '.';
 }
 
-cr_status cr_model_freeze_stage(cr_model *model, const char *name, const cr_towers *towers,
-                                cr_err *err)
+cr_status cr_model_freeze_stage(cr_model *model, const char *name, cr_err *err)
 {
     const struct stage *s = find_stage(name, err);
     const cr_module *last = model->layers[model->config.num_layers - 1];
 
     if (!s) return err->status;
+    if ((s->has_vision && !model->towers.vision) || (s->has_projector && !model->towers.projector))
+        return cr_fail(
+            err, CR_ECONFIG,
+            "stage: %s trains the %s, but a %s has none (last-layer-finetune needs none)", name,
+            s->has_vision ? "vision tower" : "projector", model->config.model_type);
     for (size_t i = 0; i < model->num_params; i++) {
         cr_param *p = model->params[i];
         p->is_trainable = s->language == ALL || (s->language == LAST && is_below(p, last));
     }
-    CR_TRY(set_prefixes(model, "vision", towers->vision, s->has_vision, err));
-    CR_TRY(set_prefixes(model, "projector", towers->projector, s->has_projector, err));
-    for (size_t i = 0; i < model->num_params; i++)
-        if (model->params[i]->is_trainable) return CR_OK;
-    return cr_fail(err, CR_ECONFIG,
-                   "stage %s trains nothing of this model: it has no vision tower and no projector",
-                   name);
+    CR_TRY(set_prefixes(model, "vision", model->towers.vision, s->has_vision, err));
+    return set_prefixes(model, "projector", model->towers.projector, s->has_projector, err);
 }

@@ -23,20 +23,16 @@
 
 /* ---- freezing: before units are built ---- */
 
-/* Mark params as frozen whose name begins with one of the comma-separated prefixes (NULL: none).
+/* Mark params as frozen whose name, in either of its spellings, begins with one of the comma-separated
+ * prefixes (NULL: none).
  * CR_ECONFIG for a prefix that matches nothing, with the nearest module names. */
 CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err);
 
-/* Which parts of a tree a stage trains. A part is a list of prefixes as above, NULL: it has none;
- * what no prefix names is the language model. */
-typedef struct cr_towers {
-    const char *vision, *projector;
-} cr_towers;
-
-/* stage: align, finetune, full-finetune, last-layer-finetune, vla-train, vla-full-train or
- * vla-sandwich-train. "Last layer" is the last decoder layer. CR_ECONFIG for another name. */
-CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, const cr_towers *towers,
-                                        cr_err *err);
+/* Which parts of the model (model->towers) a stage trains: align, finetune, full-finetune,
+ * last-layer-finetune, vla-train, vla-full-train or vla-sandwich-train (fsdp2.md 7.2). "Last layer" is
+ * the last decoder layer. CR_ECONFIG for another name, and for a stage that trains a part which the
+ * model has not. */
+CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, cr_err *err);
 
 /* ---- units ---- */
 

@@ -1,0 +1,55 @@
+/* config.h -- what config.json says, with defaults filled in (models.md 1.4-1.7, 2.2, 2.3), in both
+ * spellings (4.x, 5.x).
+ *
+ * Part of a cr_model (models.h), which owns it. Read-only once the model is built, so any number of
+ * threads may read it.
+ */
+#ifndef CR_CONFIG_H
+#define CR_CONFIG_H
+
+#include "base/json.h"
+#include "kernels/kernels.h"
+
+enum { CR_MAX_DEEPSTACK = 16, CR_MERGE = 2 /* patches of a token, along a side */ };
+
+/* vision_config. Lengths are in elements, windows and patches in pixels. */
+typedef struct cr_vision_config {
+    int64_t depth, hidden_size, intermediate_size, num_heads, out_hidden_size;
+    int64_t in_channels, patch_size, temporal_patch_size;
+    int64_t patch_dim; /* in_channels * temporal_patch_size * patch_size^2: a row of pixels */
+    bool *is_full;     /* [depth] the block attends over a whole frame, else over windows (owned) */
+    int64_t window_size;                 /* a side; 0: the family has no windows */
+    int64_t position_side;               /* learned positions are a square of this side; 0: none */
+    int64_t num_deepstack;               /* features for the outputs of decoder layers 0, 1, .. */
+    int64_t deepstack[CR_MAX_DEEPSTACK]; /* the blocks after which they are taken, rising */
+    double tokens_per_second; /* of a video's temporal ids; 0: each frame is an item of its own */
+    float norm_eps, rope_theta, initializer_range;
+    int32_t image_id, video_id, start_id; /* placeholders, and the token before their first */
+} cr_vision_config;
+
+typedef struct cr_model_config {
+    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl" */
+    char *architecture; /* "LlamaForCausalLM" */
+    int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
+        head_dim;
+    int64_t max_position_embeddings;
+    float rms_norm_eps, initializer_range;
+    bool is_tied, has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
+    int64_t *layer_window;  /* [num_layers] sliding window, 0: full attention (owned) */
+    int64_t position_limit; /* positions must be below it; 0: no limit (dynamic rope scaling) */
+    float *inv_freq;        /* [head_dim / 2], scaling applied (owned) */
+    float rope_scaling;     /* factor on cos and sin */
+    uint8_t *rope_axis;     /* [head_dim / 2] M-RoPE: t, h or w; NULL: there is one axis (owned) */
+    int32_t bos_id, pad_id,
+        eos_ids[16]; /* -1: none; generation_config.json decides eos when there */
+    int num_eos;
+    int64_t num_experts, num_experts_per_tok, moe_intermediate_size;
+    bool *is_sparse_layer;                 /* [num_layers] (owned) */
+    bool should_norm_topk, wants_aux_loss; /* norm_topk_prob, output_router_logits */
+    float router_aux_loss_coef;
+    cr_dtype storage_dtype;   /* torch_dtype / dtype */
+    cr_vision_config *vision; /* NULL: a text model (owned) */
+    json_t *json;             /* config.json as read (owned) */
+} cr_model_config;
+
+#endif

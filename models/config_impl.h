@@ -1,0 +1,58 @@
+/* config_impl.h -- reading config.json inside models/: the families, and values of JSON objects. */
+#ifndef CR_CONFIG_IMPL_H
+#define CR_CONFIG_IMPL_H
+
+#include "models/config.h"
+
+/* Families (config.c): what a class name begins with and what differs between them. */
+typedef enum cri_bias { CRI_BIAS_NEVER, CRI_BIAS_ALWAYS, CRI_BIAS_KEY } cri_bias;
+typedef enum cri_vision_kind {
+    CRI_VISION_NONE,
+    CRI_VISION_WINDOWS,  /* Qwen2.5-VL */
+    CRI_VISION_DEEPSTACK /* Qwen3-VL */
+} cri_vision_kind;
+typedef struct cri_family {
+    const char *model_type, *prefix; /* "qwen3_vl", "Qwen3VL" */
+    const char *text_prefix, *mlp;   /* "Qwen3VLText"; NULL: text_prefix and "MLP" */
+    cri_bias qkv_bias, o_bias, mlp_bias;
+    bool has_qk_norm, has_window, has_experts;
+    int64_t num_kv_heads, head_dim; /* of the class, when the key is absent; 0: derived */
+    int64_t max_position_embeddings, max_window_layers;
+    double rms_norm_eps, rope_theta; /* 0: the usual ones */
+    cri_vision_kind vision;
+    const char *vision_class, *vision_act;
+    int64_t patch_size;
+} cri_family;
+const cri_family *cri_family_find(const char *model_type); /* NULL: none */
+
+/* config.c: fill model->config; json stays borrowed. */
+CR_MUST cr_status cri_config_read(cr_model_config *c, const json_t *json, const json_t *generation,
+                                  cr_err *err);
+void cri_config_fini(cr_model_config *c);
+
+/* ---- values of JSON objects, with sentences that name the key ---- */
+
+const json_t *cri_json_get(const json_t *o, const char *key); /* NULL: absent or null */
+/* Absent, null or the text `only`. */
+CR_MUST cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_err *err);
+/* Absent and null give `fallback`; fallback < least: the key is required. */
+CR_MUST cr_status cri_json_int(const json_t *o, const char *key, int64_t fallback, int64_t least,
+                               int64_t most, int64_t *out, cr_err *err);
+CR_MUST cr_status cri_json_bool(const json_t *o, const char *key, bool fallback, bool *out,
+                                cr_err *err);
+/* NaN as fallback: the key is required. */
+CR_MUST cr_status cri_json_real(const json_t *o, const char *key, double fallback, double least,
+                                double most, double *out, cr_err *err);
+
+/* rope.c: inv_freq, rope_scaling and position_limit from rope_theta and rope_scaling (4.x) or
+ * rope_parameters (5.x). usual_theta: of the family, 0: 10000. */
+CR_MUST cr_status cri_rope_read(cr_model_config *c, const json_t *json, double usual_theta,
+                                cr_err *err);
+
+/* config_vision.c: the text part as one object (the caller frees it). */
+json_t *cri_vision_text(const json_t *json, const cri_family *family);
+/* config->vision and rope_axis, which stay NULL in text families. */
+CR_MUST cr_status cri_vision_read(cr_model_config *c, const json_t *json, const json_t *text,
+                                  const cri_family *family, cr_err *err);
+
+#endif

@@ -1,0 +1,24 @@
+/* vision.h -- images and videos of a batch, as the vision tower of a vision-language model takes them
+ * (models.md 2.1): patches are cut and ordered already.
+ *
+ * An item is an image or a video; its grid says how many frames (t) of how many rows (h) and columns
+ * (w) of patches it has, h and w even. A patch is a row of pixels, in_channels x temporal_patch_size x
+ * patch_size x patch_size of them, and the patches of a frame come in blocks of 2 x 2: four rows in a
+ * row are one token of the language model.
+ *
+ * Ownership: the arrays belong to the caller and live as long as the pass. Threads: those of the pass.
+ */
+#ifndef CR_VISION_H
+#define CR_VISION_H
+
+#include "models/models.h"
+
+typedef struct cr_vision_input {
+    const float *pixels;          /* [num_patches, patch_dim] */
+    const int32_t (*grid)[3];     /* (t, h, w) of each item, in the order of placeholders */
+    const bool *is_video;         /* [num_items]; NULL: images only */
+    const float *second_per_grid; /* [num_items] of videos; NULL: 1 */
+    int64_t num_items, num_patches;
+} cr_vision_input;
+
+#endif
