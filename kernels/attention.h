@@ -1,5 +1,5 @@
-/* attention.h -- causal attention over packed sequences and over a paged KV cache, and the
- * vocabulary head: the two operations whose inner loop generation and training share.
+/* attention.h -- attention over packed sequences (causal, or over all of each) and over a paged KV cache,
+ * and the vocabulary head: the two operations whose inner loop generation and training share.
  *
  * Attention is computed row by row of q over key tiles of CR_KV_BLOCK positions counted from the
  * start of the sequence, with an online softmax in float32. The cache holds its blocks in the very
@@ -13,7 +13,7 @@
 
 enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 
-/* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query. */
+/* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query unless said. */
 typedef struct cr_attention_args {
     const void *q, *k, *v; /* [T, H, D], [T, K, D], [T, K, D] */
     void *o;               /* [T, H, D] */
@@ -21,8 +21,9 @@ typedef struct cr_attention_args {
     cr_dtype dtype;
     const int32_t *cu_seqlens; /* [num_seqs + 1] */
     int64_t num_seqs, num_heads, num_kv_heads, head_dim;
-    float scale;    /* D^-0.5 */
-    int64_t window; /* keys > query - window; 0: no window */
+    float scale;           /* D^-0.5 */
+    int64_t window;        /* keys > query - window; 0: no window */
+    bool is_bidirectional; /* every row sees all keys of its sequence; no window then */
 } cr_attention_args;
 CR_MUST cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err);
 

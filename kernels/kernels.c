@@ -400,6 +400,53 @@ cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src, const
     return dev->kernels->rows_scatter(dev, dtype, src, index, num_rows, num_cols, dst, err);
 }
 
+/* ---- vision ---- */
+
+cr_status cr_rows_add(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                      int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+{
+    CR_TRY(check_act("rows_add", dtype, err));
+    dev->stats.flops += (double)(num_rows * num_cols);
+    return dev->kernels->rows_add(dev, dtype, src, index, num_rows, num_cols, dst, err);
+}
+
+cr_status cr_layernorm(cr_device *dev, const cr_layernorm_args *a, cr_err *err)
+{
+    CR_TRY(check_act("layernorm", a->dtype, err));
+    dev->stats.flops += 7 * (double)(a->num_rows * a->num_cols);
+    return dev->kernels->layernorm(dev, a, err);
+}
+
+cr_status cr_layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_act("layernorm_grad", a->dtype, err));
+    dev->stats.flops += 14 * (double)(a->num_rows * a->num_cols);
+    return dev->kernels->layernorm_grad(dev, a, err);
+}
+
+cr_status cr_gelu(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x, void *y,
+                  size_t num, cr_err *err)
+{
+    CR_TRY(check_act("gelu", dtype, err));
+    dev->stats.flops += 8 * (double)num;
+    return dev->kernels->gelu(dev, kind, dtype, x, y, num, err);
+}
+
+cr_status cr_gelu_grad(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x,
+                       const void *dy, void *dx, size_t num, cr_err *err)
+{
+    CR_TRY(check_act("gelu_grad", dtype, err));
+    dev->stats.flops += 16 * (double)num;
+    return dev->kernels->gelu_grad(dev, kind, dtype, x, dy, dx, num, err);
+}
+
+cr_status cr_embedding_bag_grad(cr_device *dev, const cr_embedding_bag_grad_args *a, cr_err *err)
+{
+    CR_TRY(check_act("embedding_bag_grad", a->dtype, err));
+    dev->stats.flops += 2 * (double)(a->num_rows * a->per_row * a->num_cols);
+    return dev->kernels->embedding_bag_grad(dev, a, err);
+}
+
 /* ---- experts ---- */
 
 static cr_status check_router(const cr_router_args *a, cr_err *err)
@@ -469,27 +516,37 @@ static cr_status check_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, 
     return CR_OK;
 }
 
+static cr_status check_packed(const cr_attention_args *a, cr_err *err)
+{
+    CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
+    if (a->is_bidirectional && a->window > 0)
+        return cr_fail(err, CR_EARG, "attention: bidirectional with a window of %lld",
+                       (long long)a->window);
+    return CR_OK;
+}
+
 static double attention_flops(const cr_attention_args *a)
 {
     double sum = 0;
 
     for (int64_t s = 0; s < a->num_seqs; s++) {
-        double n = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
-        sum += 2 * n * (n + 1) * (double)(a->num_heads * a->head_dim);
+        double n = a->cu_seqlens[s + 1] - a->cu_seqlens[s],
+               seen = a->is_bidirectional ? 2 * n : n + 1;
+        sum += 2 * n * seen * (double)(a->num_heads * a->head_dim);
     }
     return sum;
 }
 
 cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
 {
-    CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
+    CR_TRY(check_packed(a, err));
     dev->stats.flops += attention_flops(a);
     return dev->kernels->attention(dev, a, err);
 }
 
 cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err)
 {
-    CR_TRY(check_heads(a->fwd.num_heads, a->fwd.num_kv_heads, a->fwd.head_dim, a->fwd.dtype, err));
+    CR_TRY(check_packed(&a->fwd, err));
     if (!a->fwd.lse) return cr_fail(err, CR_EARG, "attention_grad needs the lse of its forward");
     dev->stats.flops += 2.5 * attention_flops(&a->fwd);
     return dev->kernels->attention_grad(dev, a, err);

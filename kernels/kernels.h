@@ -157,7 +157,8 @@ typedef struct cr_rmsnorm_grad_args {
 CR_MUST cr_status cr_rmsnorm_grad(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err);
 
 /* Half-split rotary embedding in place on x[num_tokens, num_heads, D] (row stride num_heads * D):
- * angle = positions[t] * inv_freq[i]; cos and sin are float32, times `scaling`. sign -1: backward. */
+ * angle = angles[t, i], or positions[t] * inv_freq[i] where angles is NULL; cos and sin are float32,
+ * times `scaling`. sign -1: backward. Equal angles are equal bits, wherever they come from. */
 typedef struct cr_rope_args {
     void *x;
     cr_dtype dtype;
@@ -166,6 +167,7 @@ typedef struct cr_rope_args {
     float scaling;
     int sign;
     int64_t num_tokens, num_heads, head_dim;
+    const float *angles; /* [num_tokens, D / 2]: rotation along several axes, or NULL */
 } cr_rope_args;
 CR_MUST cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err);
 

@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/kernels.h"
+#include "kernels/vision.h"
 
 typedef struct cr_kernels {
     const char *name;
@@ -51,6 +52,16 @@ typedef struct cr_kernels {
                             int64_t num_rows, int64_t num_cols, void *y, cr_err *err);
     cr_status (*rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
                           int64_t num_rows, int64_t num_cols, float *out, cr_err *err);
+    cr_status (*rows_add)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                          int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+    cr_status (*layernorm)(cr_device *dev, const cr_layernorm_args *a, cr_err *err);
+    cr_status (*layernorm_grad)(cr_device *dev, const cr_layernorm_grad_args *a, cr_err *err);
+    cr_status (*gelu)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x, void *y,
+                      size_t num, cr_err *err);
+    cr_status (*gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x,
+                           const void *dy, void *dx, size_t num, cr_err *err);
+    cr_status (*embedding_bag_grad)(cr_device *dev, const cr_embedding_bag_grad_args *a,
+                                    cr_err *err);
     cr_status (*attention)(cr_device *dev, const cr_attention_args *a, cr_err *err);
     cr_status (*attention_grad)(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
     size_t (*kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
@@ -82,7 +93,9 @@ struct cr_device {
         float *cos, *sin, *inv_freq;
         float scaling;
         int64_t half, num_positions;
+        int64_t capacity; /* elements, of turns */
     } rope;
+    struct cri_rope_table turns; /* of the last angles of rows, which lie in inv_freq */
 };
 
 /* Scratch number `slot` of at least num_bytes; its content is undefined. */

@@ -74,9 +74,13 @@ void cri_cpu_release(cr_device *dev, void *ptr, size_t num_bytes)
 
 void cri_cpu_close(cr_device *dev)
 {
-    cr_free(dev->rope.cos);
-    cr_free(dev->rope.sin);
-    cr_free(dev->rope.inv_freq);
+    struct cri_rope_table *tables[] = {&dev->rope, &dev->turns};
+
+    for (size_t i = 0; i < CR_COUNT(tables); i++) {
+        cr_free(tables[i]->cos);
+        cr_free(tables[i]->sin);
+        cr_free(tables[i]->inv_freq);
+    }
 }
 
 cr_status cri_cpu_zero(cr_device *dev, void *dst, size_t num_bytes, cr_err *err)

@@ -90,6 +90,24 @@ NOTHING(meta_rows,
          void *dst, cr_err *err),
         (void)dev;
         (void)t; (void)src; (void)i; (void)n; (void)c; (void)dst; (void)err)
+NOTHING(meta_layernorm, (cr_device * dev, const cr_layernorm_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_layernorm_grad, (cr_device * dev, const cr_layernorm_grad_args *a, cr_err *err),
+        (void)dev;
+        (void)a; (void)err)
+NOTHING(meta_gelu,
+        (cr_device * dev, cr_gelu_kind k, cr_dtype t, const void *x, void *y, size_t n,
+         cr_err *err),
+        (void)dev;
+        (void)k; (void)t; (void)x; (void)y; (void)n; (void)err)
+NOTHING(meta_gelu_grad,
+        (cr_device * dev, cr_gelu_kind k, cr_dtype t, const void *x, const void *dy, void *dx,
+         size_t n, cr_err *err),
+        (void)dev;
+        (void)k; (void)t; (void)x; (void)dy; (void)dx; (void)n; (void)err)
+NOTHING(meta_embedding_bag_grad,
+        (cr_device * dev, const cr_embedding_bag_grad_args *a, cr_err *err), (void)dev;
+        (void)a; (void)err)
 NOTHING(meta_attention, (cr_device * dev, const cr_attention_args *a, cr_err *err), (void)dev;
         (void)a; (void)err)
 NOTHING(meta_attention_grad, (cr_device * dev, const cr_attention_grad_args *a, cr_err *err),
@@ -210,6 +228,12 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
         .embedding_grad = meta_embedding_grad,
         .rows_gather = meta_rows,
         .rows_scatter = meta_rows,
+        .rows_add = meta_rows,
+        .layernorm = meta_layernorm,
+        .layernorm_grad = meta_layernorm_grad,
+        .gelu = meta_gelu,
+        .gelu_grad = meta_gelu_grad,
+        .embedding_bag_grad = meta_embedding_bag_grad,
         .router = meta_router,
         .router_grad = meta_router_grad,
         .expert_sort = meta_expert_sort,

@@ -1,4 +1,4 @@
-/* attention.c -- causal attention, packed and cached, forward (models.md 7.5; attention_grad.c: backward).
+/* attention.c -- attention, packed and cached, forward (models.md 7.5; attention_grad.c: backward).
  *
  * Keys come in tiles of 64 positions from the start of the sequence: K transposed [D][64] (lanes over
  * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32; heads of at most 16 have
@@ -276,11 +276,21 @@ static void attend_short(const short_heads *heads, int64_t r0, int64_t r1, const
                     pairs[num++].num = 0;
                 }
                 pairs[num - 1].rows[pairs[num - 1].num++] =
-                    (short_row){at * heads->head_dim, pos ? pos[r] : r - r0, lse ? lse + at : NULL};
+                    (short_row){at * heads->head_dim,
+                                heads->sees_all ? r1 - r0 - 1
+                                : pos           ? pos[r]
+                                                : r - r0,
+                                lse ? lse + at : NULL};
                 is_open = !is_open;
             }
     }
     CR_V(short_attend)(heads, num, pairs);
+}
+
+/* The last key that row i of a sequence sees. */
+CR_INLINE int64_t last_key(const cr_attention_args *a, int64_t i, int64_t len)
+{
+    return a->is_bidirectional ? len - 1 : i;
 }
 
 static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles)
@@ -296,10 +306,10 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
             int64_t from;
             for (int r = 0; r < num; r++)
                 begin_row(&rows[r], a->dtype, a->q,
-                          ((first + i + r) * a->num_heads + h) * a->head_dim, a->head_dim, i + r,
-                          a->window);
+                          ((first + i + r) * a->num_heads + h) * a->head_dim, a->head_dim,
+                          last_key(a, i + r, len), a->window);
             from = rows[0].first_key / TILE;
-            for (int64_t t = from; t * TILE < i + num; t++)
+            for (int64_t t = from; t * TILE < rows[num - 1].num_keys; t++)
                 attend(num, rows, tiles + t * floats, a->head_dim, t * TILE, a->scale);
             for (int r = 0; r < num; r++)
                 end_row(&rows[r], a->dtype, a->head_dim, a->o,
@@ -316,6 +326,7 @@ static void attend_short_sequence(const cr_attention_args *a, int64_t s, int64_t
     short_heads h = {.dtype = a->dtype,
                      .head_dim = a->head_dim,
                      .window = a->window,
+                     .sees_all = a->is_bidirectional,
                      .scale = a->scale,
                      .q = a->q,
                      .o = a->o,

@@ -1,4 +1,4 @@
-/* attention_grad.c -- backward of causal attention (models.md 7.5), as products (gemm.h).
+/* attention_grad.c -- backward of attention (models.md 7.5), as products (gemm.h).
  *
  * For each tile of 64 keys and each block of the rows that see it: S = q K^T, P from lse, dP = dO V^T,
  * dS = scale P (dP - delta), and dV += P^T dO, dK += dS^T q, dq += dS K. In bfloat16 P and dS are
@@ -108,7 +108,7 @@ static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int
     return w->rows;
 }
 
-/* P and dS of sixteen keys from k0 on of a row at position pos. */
+/* P and dS of sixteen keys from k0 on of a row that sees keys up to position pos. */
 CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t pos, int64_t k0,
                      float lse, float delta, v16 *p, v16 *ds)
 {
@@ -125,9 +125,9 @@ CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t po
     }
 }
 
-/* P and dS of rows i .. i + num - 1 of a sequence against the keys of a tile. */
+/* P and dS of rows i .. i + num - 1 of a sequence of len rows against the keys of a tile. */
 static void weigh_rows(const shape *z, const work *w, const float *lse, const float *delta,
-                       int64_t i, int64_t num, int64_t k0, int64_t keys)
+                       int64_t len, int64_t i, int64_t num, int64_t k0, int64_t keys)
 {
     int64_t units = gemm_units(z->inner, num), step = z->is_pairs ? 2 : 1, stride = z->a->num_heads;
 
@@ -136,8 +136,9 @@ static void weigh_rows(const shape *z, const work *w, const float *lse, const fl
             int64_t at = (j / CRI_PANEL * units + r / step) * CRI_PANEL + j % CRI_PANEL;
             v16 p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
             for (int64_t t = 0; t < step && r + t < num; t++)
-                weigh(z, w->s + (r + t) * TILE + j, w->dp + (r + t) * TILE + j, i + r + t, k0 + j,
-                      lse[(r + t) * stride], delta[r + t], &p[t], &ds[t]);
+                weigh(z, w->s + (r + t) * TILE + j, w->dp + (r + t) * TILE + j,
+                      z->a->is_bidirectional ? len - 1 : i + r + t, k0 + j, lse[(r + t) * stride],
+                      delta[r + t], &p[t], &ds[t]);
 #if defined(__AVX512BF16__)
             if (z->is_pairs) {
                 v_store((float *)w->p_panels + at, pairs_of(p[0], p[1]));
@@ -166,7 +167,7 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
     product(z, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
     rows = rows_of(z, w, z->g->d_o, at, num, &stride);
     product(z, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
-    weigh_rows(z, w, a->lse + row, w->delta + local, i, num, k0, keys);
+    weigh_rows(z, w, a->lse + row, w->delta + local, len, i, num, k0, keys);
     CR_V(pack_at)(a->dtype, (const char *)a->q + (size_t)at * bytes, ld, num, z->d, w->q);
     CR_V(pack_at)(a->dtype, (const char *)z->g->d_o + (size_t)at * bytes, ld, num, z->d, w->d_o);
     product(z, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);
@@ -236,7 +237,7 @@ static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
         memset(w->dk, 0, (size_t)(TILE * z->d) * 4);
         memset(w->dv, 0, (size_t)(TILE * z->d) * 4);
         for (int64_t h = h0; h < h0 + z->group; h++)
-            for (int64_t i = k0; i < end; i += ROWS)
+            for (int64_t i = a->is_bidirectional ? 0 : k0; i < end; i += ROWS)
                 take_block(z, w, first, len, h, i, end - i < ROWS ? end - i : ROWS, k0, keys);
         put_columns(z, w->dk, keys, z->g->dk, at, ld);
         put_columns(z, w->dv, keys, z->g->dv, at, ld);

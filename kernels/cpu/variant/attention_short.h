@@ -27,6 +27,7 @@ CR_INLINE int64_t short_tile_floats(int64_t head_dim)
 typedef struct short_heads {
     cr_dtype dtype;
     int64_t head_dim, window;
+    bool sees_all; /* every row of a call sees the keys of all its rows */
     float scale;
     const void *q;
     void *o;

@@ -46,6 +46,16 @@ cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const 
                            int64_t num_rows, int64_t num_cols, void *y, cr_err *err);
 cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
                          int64_t num_rows, int64_t num_cols, float *out, cr_err *err);
+cr_status CR_V(rows_add)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
+                         int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
+cr_status CR_V(layernorm)(cr_device *dev, const cr_layernorm_args *a, cr_err *err);
+cr_status CR_V(layernorm_grad)(cr_device *dev, const cr_layernorm_grad_args *a, cr_err *err);
+cr_status CR_V(gelu)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x, void *y,
+                     size_t num, cr_err *err);
+cr_status CR_V(gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x,
+                          const void *dy, void *dx, size_t num, cr_err *err);
+cr_status CR_V(embedding_bag_grad)(cr_device *dev, const cr_embedding_bag_grad_args *a,
+                                   cr_err *err);
 extern const cr_kernels CR_V(cpu_kernels);
 
 #endif

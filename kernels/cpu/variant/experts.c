@@ -1,18 +1,6 @@
 /* experts.c -- router and rows of experts (see kernels/experts.h). */
 #include "kernels/cpu/variant/entries.h"
-
-CR_INLINE v16 get(cr_dtype dtype, const void *p, int64_t i, int64_t n)
-{
-    return n >= 16 ? v_get(dtype, p, i) : v_get_some(dtype, p, i, n);
-}
-
-CR_INLINE void put(cr_dtype dtype, void *p, int64_t i, v16 v, int64_t n)
-{
-    if (n >= 16)
-        v_put(dtype, p, i, v);
-    else
-        v_put_some(dtype, p, i, v, n);
-}
+#include "kernels/cpu/variant/simd_rows.h"
 
 static float rounded(cr_dtype dtype, float x)
 {
@@ -28,20 +16,20 @@ CR_INLINE void softmax_row(cr_dtype dtype, const void *logits, int64_t at, int64
 
     for (int64_t i = 0; i < n; i += 16) {
         int64_t some = n - i;
-        v16 z = get(dtype, logits, at + i, some);
+        v16 z = v_get_left(dtype, logits, at + i, some);
         if (some < 16) z = v_select(v_lanes() < (int32_t)some, z, v_set(-__builtin_inff()));
         most = v_greatest(v_max(z, v_set(most)));
     }
     for (int64_t i = 0; i < n; i += 16) {
         int64_t some = n - i;
-        v16 e = v_exp(get(dtype, logits, at + i, some) - v_set(most));
+        v16 e = v_exp(v_get_left(dtype, logits, at + i, some) - v_set(most));
         if (some < 16) e = v_select(v_lanes() < (int32_t)some, e, v_set(0));
-        put(CR_F32, prob, i, e, some);
+        v_put_left(CR_F32, prob, i, e, some);
         sum = sum + e;
     }
     scale = 1.0f / v_sum(sum);
     for (int64_t i = 0; i < n; i += 16)
-        put(CR_F32, prob, i, get(CR_F32, prob, i, n - i) * v_set(scale), n - i);
+        v_put_left(CR_F32, prob, i, v_get_left(CR_F32, prob, i, n - i) * v_set(scale), n - i);
 }
 
 /* k distinct indices whatever prob holds, also if it is no number. */
@@ -120,7 +108,8 @@ cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err
     for (int64_t t = 0; t < a->fwd.num_rows; t++) {
         router_grad_row(a, t, dz);
         for (int64_t i = 0; i < n; i += 16)
-            put(a->fwd.dtype, a->dlogits, t * n + i, get(CR_F32, dz, i, n - i), n - i);
+            v_put_left(a->fwd.dtype, a->dlogits, t * n + i, v_get_left(CR_F32, dz, i, n - i),
+                       n - i);
     }
     return CR_OK;
 }
@@ -157,11 +146,11 @@ CR_INLINE void combine_rows(cr_dtype dtype, const cr_rows_combine_args *a)
             int64_t some = n - i;
             v16 sum = v_set(0);
             for (int64_t j = 0; j < k; j++) {
-                v16 x = get(dtype, a->x, (int64_t)a->slot[t * k + j] * n + i, some);
+                v16 x = v_get_left(dtype, a->x, (int64_t)a->slot[t * k + j] * n + i, some);
                 sum = a->weight ? v_fma(v_set(a->weight[t * k + j]), x, sum) : sum + x;
             }
-            if (a->add) sum = sum + get(dtype, a->add, t * n + i, some);
-            put(dtype, a->y, t * n + i, sum, some);
+            if (a->add) sum = sum + v_get_left(dtype, a->add, t * n + i, some);
+            v_put_left(dtype, a->y, t * n + i, sum, some);
         }
 }
 
@@ -181,7 +170,7 @@ cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const 
     for (int64_t r = 0; r < num_rows; r++)
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t at = r * num_cols + i, some = num_cols - i;
-            put(dtype, y, at, get(dtype, x, at, some) * v_set(factor[r]), some);
+            v_put_left(dtype, y, at, v_get_left(dtype, x, at, some) * v_set(factor[r]), some);
         }
     return CR_OK;
 }
@@ -195,7 +184,7 @@ cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const vo
         v16 sum = v_set(0);
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t at = r * num_cols + i, some = num_cols - i;
-            sum = v_fma(get(dtype, a, at, some), get(dtype, b, at, some), sum);
+            sum = v_fma(v_get_left(dtype, a, at, some), v_get_left(dtype, b, at, some), sum);
         }
         out[r] = v_sum(sum);
     }

@@ -220,6 +220,38 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     t->num_positions = want;
 }
 
+/* Angles of each row: made again when they are others than in the last call. Layers of a pass share them. */
+static void rope_turns(cr_device *dev, const cr_rope_args *a, int64_t half)
+{
+    struct cri_rope_table *t = &dev->turns;
+    int64_t num = a->num_tokens * half, old = t->num_positions * t->half;
+    size_t bytes = (size_t)num * 4;
+
+    if (num == old && t->half == half && t->scaling == a->scaling &&
+        memcmp(t->inv_freq, a->angles, bytes) == 0)
+        return;
+    if (num > t->capacity) {
+        size_t old_bytes = (size_t)t->capacity * 4;
+        t->cos = cr_realloc(t->cos, old_bytes, bytes);
+        t->sin = cr_realloc(t->sin, old_bytes, bytes);
+        t->inv_freq = cr_realloc(t->inv_freq, old_bytes, bytes);
+        t->capacity = num;
+    }
+    memcpy(t->inv_freq, a->angles, bytes);
+    t->half = half;
+    t->scaling = a->scaling;
+    t->num_positions = a->num_tokens;
+    for (int64_t i = 0; i < num; i++) {
+        t->cos[i] = (float)cos((double)a->angles[i]) * a->scaling;
+        t->sin[i] = (float)sin((double)a->angles[i]) * a->scaling;
+    }
+}
+
+CR_INLINE int64_t rope_row(const cr_rope_args *a, int64_t r)
+{
+    return (a->angles ? r : a->positions[r]) * (a->head_dim / 2);
+}
+
 /* Heads of 8 or 16 elements: 16 elements of a row at a time. */
 CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a,
                                const struct cri_rope_table *t)
@@ -228,7 +260,7 @@ CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a,
     float sign = (float)a->sign, cosine[16], sine[16];
 
     for (int64_t r = 0; r < a->num_tokens; r++) {
-        const float *c = t->cos + a->positions[r] * half, *s = t->sin + a->positions[r] * half;
+        const float *c = t->cos + rope_row(a, r), *s = t->sin + rope_row(a, r);
         v16 vc, vs;
         for (int64_t i = 0; i < 16; i++) {
             cosine[i] = c[i % half];
@@ -258,7 +290,7 @@ CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri
         return;
     }
     for (int64_t r = 0; r < a->num_tokens; r++) {
-        const float *c = t->cos + a->positions[r] * half, *s = t->sin + a->positions[r] * half;
+        const float *c = t->cos + rope_row(a, r), *s = t->sin + rope_row(a, r);
         for (int64_t h = 0; h < a->num_heads; h++) {
             int64_t at = (r * a->num_heads + h) * a->head_dim;
             for (int64_t i = 0; i < half; i += 16) {
@@ -285,8 +317,12 @@ CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri
 cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
 {
     (void)err;
-    rope_table(dev, a, a->head_dim / 2);
-    CR_BY_DTYPE(a->dtype, rope_rows, a, &dev->rope);
+    if (a->num_tokens <= 0) return CR_OK;
+    if (a->angles)
+        rope_turns(dev, a, a->head_dim / 2);
+    else
+        rope_table(dev, a, a->head_dim / 2);
+    CR_BY_DTYPE(a->dtype, rope_rows, a, a->angles ? &dev->turns : &dev->rope);
     return CR_OK;
 }
 
