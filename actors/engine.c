@@ -48,6 +48,30 @@ static void make_scratch(cr_engine *e)
         e->parts[i].scratch = cr_stack_create(i ? cr_lanes_device(e->lanes, i) : e->dev);
 }
 
+/* Weights are in the dtype of the pass, but for modules that always are in float32. */
+static cr_dtype pass_dtype(const cr_model *model)
+{
+    for (size_t i = 0; i < model->num_params; i++)
+        if (!model->params[i]->is_fp32) return model->params[i]->weight.dtype;
+    return CR_F32;
+}
+
+/* The cache has one dtype. */
+static cr_status check_layers(const cr_model *model, cr_err *err)
+{
+    for (int64_t l = 0; l < model->config.num_layers; l++)
+        for (size_t i = 0; i < model->layers[l]->num_children; i++) {
+            const cr_module *m = model->layers[l]->children[i];
+            if (m->is_fp32 && strstr(m->cls, "Attention"))
+                return cr_fail(
+                    err, CR_EABSENT,
+                    "generation with %s in float32 is not available: its keys and values "
+                    "lie in one cache with those of the other layers",
+                    m->name);
+        }
+    return CR_OK;
+}
+
 cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
                            cr_engine **out, cr_err *err)
 {
@@ -64,6 +88,7 @@ cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limi
                        "engine limits: %lld running samples, %lld rows, length %lld, %lld bytes",
                        (long long)l.max_running, (long long)l.max_rows, (long long)l.max_model_len,
                        (long long)l.kv_bytes);
+    CR_TRY(check_layers(model, err));
     e = CR_NEW(cr_engine);
     e->model = model;
     e->dev = dev;
@@ -80,12 +105,12 @@ cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limi
 }
 
 /* The cache, when the dtype of the weights is known. */
-static cr_status reserve_cache(cr_engine *e, cr_dtype dtype, cr_err *err)
+static cr_status reserve_cache(cr_engine *e, cr_err *err)
 {
     const cr_model_config *c = &e->model->config;
     int64_t all = e->limits.max_running * e->max_blocks, fit;
 
-    e->block_bytes = cr_kv_block_bytes(e->dev, dtype, c->num_kv_heads, c->head_dim);
+    e->block_bytes = cr_kv_block_bytes(e->dev, e->dtype, c->num_kv_heads, c->head_dim);
     fit = e->limits.kv_bytes / (int64_t)e->block_bytes / c->num_layers;
     e->num_blocks = e->limits.kv_bytes ? cri_min(fit, all) : all;
     if (e->num_blocks < e->max_blocks)
@@ -182,7 +207,8 @@ static bool is_product(const cr_model *model, const cr_param *p)
 cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 {
     CR_CHECK(cr_engine_is_idle(e), "weights change while samples are generated");
-    if (!e->ref) CR_TRY(reserve_cache(e, e->model->params[0]->weight.dtype, err));
+    e->dtype = pass_dtype(e->model);
+    if (!e->ref) CR_TRY(reserve_cache(e, err));
     for (size_t i = 0; i < e->model->num_params; i++) {
         cr_param *p = e->model->params[i];
         if (!is_product(e->model, p)) continue;

@@ -72,6 +72,7 @@ struct cr_engine {
     cri_seq_list waiting, running, finished; /* running: FOLLOWING, FILLING and RUNNING */
     /* cache */
     void **layer_blocks; /* [num_layers], reserved with the first weights */
+    cr_dtype dtype;      /* of passes, known with the first weights */
     size_t block_bytes;
     int64_t num_blocks, max_blocks; /* of the pool; of one sequence */
     int32_t *free_block, *ref;

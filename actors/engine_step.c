@@ -353,11 +353,8 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                       .num_seqs = 1};
     cr_kv_view kv = {e->layer_blocks, e->row_slot + row0, e->row_pos + row0, e->table,
                      e->max_blocks};
-    cr_pass pass = {.dev = dev,
-                    .dtype = e->model->params[0]->weight.dtype,
-                    .scratch = own->scratch,
-                    .batch = &batch,
-                    .kv = &kv};
+    cr_pass pass = {
+        .dev = dev, .dtype = e->dtype, .scratch = own->scratch, .batch = &batch, .kv = &kv};
 
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;

@@ -128,7 +128,8 @@ static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const c
 {
     const cr_units *u = cr_fsdp_units(b->f);
     int64_t master = role->is_train ? (int64_t)cr_dtype_bytes(cr_dtype_of(w->master_dtype)) : 0,
-            act = (int64_t)cr_dtype_bytes(cr_dtype_of(w->dtype)), trained = u->trained_shard_elems;
+            trained = u->trained_shard.elems;
+    cr_dtype dtype = cr_dtype_of(w->dtype);
     cr_plan_bytes p = {.gathered = s->gather_bytes,
                        .reduction = s->reduce_bytes,
                        .kept = kept,
@@ -139,7 +140,8 @@ static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const c
     p.masters = trained * master;
     p.gradients = role->is_train ? 4 * trained : 0;
     p.moments = 2 * trained * master;
-    p.values = act * (u->frozen_shard_elems + (role->is_train ? 0 : trained));
+    p.values = cr_extent_bytes(u->frozen_shard, dtype) +
+               (role->is_train ? 0 : cr_extent_bytes(u->trained_shard, dtype));
     return p;
 }
 
@@ -334,7 +336,7 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
         out->num_elems += model->params[i]->num_elems;
         if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;
     }
-    out->shard_elems = u->trained_shard_elems;
+    out->shard_elems = u->trained_shard.elems;
     out->num_units = u->num;
     out->host_bytes = cr_fsdp_get_stats(b->f).host_bytes;
     cr_units_write_tree(u, model, cr_dtype_of(w->dtype), &out->tree);

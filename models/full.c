@@ -3,6 +3,11 @@
 
 enum { BLOCK_ELEMS = 1 << 16 };
 
+static cr_dtype dtype_of(const cr_param *param, cr_dtype dtype)
+{
+    return param->is_fp32 ? CR_F32 : dtype;
+}
+
 /* Offset of the next parameter, and of the end at last. */
 static size_t after(size_t at, const cr_param *param, cr_dtype dtype)
 {
@@ -35,16 +40,18 @@ cr_status cr_full_weights_init(cr_full_weights *full, cr_model *model, cr_device
 
     *full = (cr_full_weights){.dev = dev};
     for (size_t i = 0; i < model->num_params; i++)
-        full->data_bytes = after(full->data_bytes, model->params[i], dtype);
+        full->data_bytes =
+            after(full->data_bytes, model->params[i], dtype_of(model->params[i], dtype));
     CR_TRY_GOTO(out, cr_device_alloc(dev, full->data_bytes, &full->data, err));
     for (size_t i = 0; i < model->num_params; i++) {
         cr_param *param = model->params[i];
+        cr_dtype own = dtype_of(param, dtype);
         char *dst = (char *)full->data + at;
-        CR_TRY_GOTO(out, fill(full, model, param, dtype, dst, source, seed, block, err));
+        CR_TRY_GOTO(out, fill(full, model, param, own, dst, source, seed, block, err));
         param->weight.data = dst;
-        param->weight.dtype = dtype;
+        param->weight.dtype = own;
         param->weight.packed = NULL;
-        at = after(at, param, dtype);
+        at = after(at, param, own);
     }
 out:
     cr_free(block);

@@ -44,6 +44,7 @@ typedef struct cr_param {
     cr_init_kind init; /* for random weights */
     float init_std;    /* of NORMAL */
     bool is_trainable;
+    bool is_fp32;             /* of a module that is */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
     cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
     float *grad;      /* full float32 gradient to add to, or NULL: none wanted */
@@ -75,6 +76,7 @@ struct cr_module {
     cr_model *model;
     int layer, expert;    /* index of the decoder layer and of the expert it is in, -1 outside */
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
+    bool is_fp32;         /* see cr_module_set_fp32 */
     bool has_trainable;   /* a parameter in or below it is trainable; found at each forward */
     void *unit;           /* set by strategies when the module is the root of a unit */
 };
@@ -152,6 +154,11 @@ struct cr_pass {
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
     cr_phase phase;    /* set by the pass itself */
 };
+
+/* It and all below compute in float32 whatever the dtype of the pass, with float32 weights: what comes
+ * in, what goes out and their gradients are cast at its border. For decoder layers, attention, MLPs, and
+ * parts that switch by themselves (vision towers). Set before anyone lays out weights. */
+void cr_module_set_fp32(cr_module *m);
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
  * through these two; children without ops (Linear, norms) are computed by their parent between

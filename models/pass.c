@@ -1,4 +1,4 @@
-/* pass.c -- running one module: hooks, recompute, frames, and the two operations that every parent
+/* pass.c -- running one module: hooks, recompute, casts around modules in float32, frames, and the two operations that every parent
  * computes for its children, Linear and RMSNorm. */
 #include "models/models_impl.h"
 
@@ -29,6 +29,84 @@ cri_frame cri_frame_pop(cr_module *m)
     return own->frames[own->num_frames];
 }
 
+/* ---- modules in float32 ---- */
+
+static void mark_fp32(cr_module *m)
+{
+    m->is_fp32 = true;
+    for (size_t i = 0; i < m->num_params; i++)
+        m->params[i].is_fp32 = true;
+    for (size_t i = 0; i < m->num_children; i++)
+        mark_fp32(m->children[i]);
+}
+
+void cr_module_set_fp32(cr_module *m)
+{
+    CR_CHECK(m->parent && (m->ops || m->impl), "%s cannot compute in float32 by itself", m->name);
+    mark_fp32(m);
+}
+
+static bool is_border(const cr_module *m, const cr_pass *p)
+{
+    return m->is_fp32 && p->dtype != CR_F32;
+}
+
+static size_t num_at_border(const cr_module *m, const cr_pass *p)
+{
+    return (size_t)(p->batch->num_tokens * m->model->config.hidden_size);
+}
+
+/* *wide: rows in float32, on scratch; NULL stays NULL. */
+static cr_status widen(const cr_module *m, cr_pass *p, const void *rows, void **wide, cr_err *err)
+{
+    size_t num = num_at_border(m, p);
+
+    *wide = NULL;
+    if (!rows) return CR_OK;
+    CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), wide, err));
+    return cr_cast(p->dev, CR_F32, *wide, p->dtype, rows, num, err);
+}
+
+/* As cr_module_ops, the module in float32. */
+static cr_status forward_wide(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                              cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
+    cr_dtype dtype = p->dtype;
+    void *x, *stream, *y = NULL;
+    cr_status status;
+
+    CR_TRY(widen(m, p, in, &x, err));
+    CR_TRY(widen(m, p, add, &stream, err));
+    if (out) CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &y, err));
+    p->dtype = CR_F32;
+    status = m->ops->forward(m, p, x, stream, y, err);
+    p->dtype = dtype;
+    CR_TRY(status);
+    if (out) CR_TRY(cr_cast(p->dev, dtype, out, CR_F32, y, num, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status backward_wide(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                               void *grad_in, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
+    cr_dtype dtype = p->dtype;
+    void *x, *dy;
+    cr_status status;
+
+    CR_TRY(widen(m, p, in, &x, err));
+    CR_TRY(widen(m, p, grad_out, &dy, err));
+    p->dtype = CR_F32;
+    status = m->ops->backward(m, p, x, dy, grad_in ? dy : NULL, err);
+    p->dtype = dtype;
+    CR_TRY(status);
+    if (grad_in) CR_TRY(cr_cast(p->dev, dtype, grad_in, CR_F32, dy, num, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
 /* ---- one module ---- */
 
 cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
@@ -39,7 +117,8 @@ cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void
 
     CR_TRY(cri_enter(m, p, err));
     if (m->is_checkpointed && p->should_recompute && p->phase == CR_FORWARD) p->tape = NULL;
-    status = m->ops->forward(m, p, in, add, out, err);
+    status = is_border(m, p) ? forward_wide(m, p, in, add, out, err)
+                             : m->ops->forward(m, p, in, add, out, err);
     p->tape = tape;
     CR_TRY(status);
     return cri_leave(m, p, err);
@@ -64,7 +143,8 @@ cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const voi
 
     if (is_again) CR_TRY(recompute(m, p, in, err));
     CR_TRY(cri_enter(m, p, err));
-    CR_TRY(m->ops->backward(m, p, in, grad_out, grad_in, err));
+    CR_TRY(is_border(m, p) ? backward_wide(m, p, in, grad_out, grad_in, err)
+                           : m->ops->backward(m, p, in, grad_out, grad_in, err));
     CR_TRY(cri_leave(m, p, err));
     if (is_again) cr_stack_release(p->tape, mark);
     return CR_OK;

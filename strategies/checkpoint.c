@@ -134,7 +134,7 @@ static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_fla
     *is_here = cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at);
     if (!*is_here) return CR_OK;
     *num = end - begin;
-    *in_shard = flat->first + at;
+    *in_shard = flat->first.elems + at;
     *in_file = (first + begin) * 4;
     return CR_OK;
 }
@@ -226,14 +226,21 @@ typedef struct plan {
     int64_t num_bytes;
 } plan;
 
+/* Float32 before halves, so that all begin at a multiple of their size; then by name. */
 static int by_file_name(const void *a, const void *b)
 {
-    return strcmp((*(cr_param *const *)a)->file_name, (*(cr_param *const *)b)->file_name);
+    const cr_param *x = *(cr_param *const *)a, *y = *(cr_param *const *)b;
+
+    return x->is_fp32 != y->is_fp32 ? (x->is_fp32 ? -1 : 1) : strcmp(x->file_name, y->file_name);
+}
+
+static cr_dtype stored_dtype(const cr_fsdp *f, const cr_param *param)
+{
+    return param->is_fp32 ? CR_F32 : f->args.param_dtype;
 }
 
 static void plan_make(const cr_fsdp *f, plan *p)
 {
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
     cr_buf json = {0};
     uint64_t n;
     int64_t at = 0;
@@ -249,11 +256,11 @@ static void plan_make(const cr_fsdp *f, plan *p)
         cr_buf_adds(&json, ",");
         cr_json_add_string(&json, q->file_name, strlen(q->file_name));
         cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
-                    dtype_names[f->args.param_dtype].stored);
+                    dtype_names[stored_dtype(f, q)].stored);
         for (int d = 0; d < q->num_dims; d++)
             cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)q->shape[d]);
         p->first_byte[i] = at;
-        at += q->num_elems * (int64_t)bytes;
+        at += q->num_elems * (int64_t)cr_dtype_bytes(stored_dtype(f, q));
         cr_buf_addf(&json, "],\"data_offsets\":[%lld,%lld]}", (long long)p->first_byte[i],
                     (long long)at);
     }
@@ -349,19 +356,17 @@ static void add_piece(struct cri_save *s, piece p)
 }
 
 /* Masters and moments are read from here: the copy, or the shards. */
-static const char *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
+static char *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
 {
-    size_t bytes = (size_t)f->units.trained_shard_elems * cr_dtype_bytes(f->args.master_dtype);
+    size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
 
     return s->copy ? s->copy + kind * bytes : buffer_of(f, kind);
 }
 
 static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
 {
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
-
     for (size_t i = 0; i < 2 * f->units.num; i++) {
-        bool is_trained = i % 2 == 0, is_master = is_trained && f->master;
+        bool is_trained = i % 2 == 0;
         const cr_flat *flat =
             is_trained ? &f->units.unit[i / 2].trained : &f->units.unit[i / 2].frozen;
         for (size_t k = 0; k < flat->num_params; k++) {
@@ -369,15 +374,12 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
             if (!cri_is_writer(f, flat)) continue;
             if (!cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at)) continue;
             piece w = {.file = MODEL_FILE,
-                       .from = is_master ? f->args.master_dtype : f->args.param_dtype,
-                       .to = f->args.param_dtype,
-                       .num = (size_t)(end - begin),
-                       .at = plan_find(p, flat->params[k]) + begin * (int64_t)bytes};
-            at += flat->first;
-            w.data = is_master    ? saved(f, s, 0)
-                     : is_trained ? (char *)f->values
-                                  : (char *)f->frozen;
-            w.data = (const char *)w.data + (size_t)at * cr_dtype_bytes(w.from);
+                       .from = cri_shard_dtype(f, flat, is_trained),
+                       .to = cri_dtype(f, flat),
+                       .num = (size_t)(end - begin)};
+            w.at = plan_find(p, flat->params[k]) + begin * (int64_t)cr_dtype_bytes(w.to);
+            w.data = cri_shard(f, flat, is_trained, saved(f, s, 0)) +
+                     (size_t)at * cr_dtype_bytes(w.from);
             add_piece(s, w);
         }
     }
@@ -409,7 +411,7 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
 
 static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
 {
-    size_t bytes = (size_t)f->units.trained_shard_elems * cr_dtype_bytes(f->args.master_dtype);
+    size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
     void *copy;
 
     s->copy_bytes = CR_COUNT(kinds) * bytes;

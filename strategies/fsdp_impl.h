@@ -35,7 +35,7 @@ typedef struct cri_flat {
     bool is_trained;
     cri_pool *pool; /* where its gathered copy is, or NULL */
     int slot;
-    int64_t first_slice; /* element of f->slices; the slice is 1 / num_slices of the flat */
+    int64_t slice_at;    /* byte of f->slices; the slice is 1 / num_slices of the flat */
     int64_t first_whole; /* element of f->whole_grad (trained) */
 } cri_flat;
 
@@ -84,16 +84,17 @@ struct cr_fsdp {
     cri_unit *state; /* [units.num] */
     cri_arena arena[CRI_NUM_KINDS];
     /* own shards of all trained flats, one after another: masters and moments in master_dtype
-     * (train), or values in param_dtype (infer). Pointers into arenas; NULL while they are away. */
+     * (train), or values (infer). Values and frozen flats have their own dtypes (cr_flat_dtype).
+     * Pointers into arenas; NULL while they are away. */
     void *master, *m, *v, *values;
     float *grad;
-    void *frozen;      /* frozen flats in param_dtype */
+    void *frozen;      /* frozen flats */
     float *whole_grad; /* with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
     bool has_whole_grad, is_grad_complete;
     bool has_grad; /* a backward since the last update: else gradients are zero */
     char *slices;
-    int64_t slice_elems;
+    int64_t slice_bytes;
     cri_pool root_pool, pool, slice_pool, dealt_pool;
     cri_reduces root_reduces, reduces, dealt_reduces;
     cri_unit *ahead;             /* announced */
@@ -133,6 +134,15 @@ static inline int cri_rank(const cr_fsdp *f)
     return cr_group_rank(f->mesh->group[CR_AXIS_FSDP]);
 }
 
+static inline cr_dtype cri_dtype(const cr_fsdp *f, const cr_flat *flat)
+{
+    return cr_flat_dtype(flat, f->args.param_dtype);
+}
+static inline size_t cri_gathered_bytes(const cr_fsdp *f, const cr_flat *flat)
+{
+    return (size_t)flat->padded_elems * cr_dtype_bytes(cri_dtype(f, flat));
+}
+
 /* A shard is cut and has to be gathered and reduced. */
 static inline bool cri_is_cut(const cr_fsdp *f, const cr_flat *flat)
 {
@@ -156,6 +166,10 @@ static inline cr_deal cri_deal(const cr_mesh_shape *shape, int rank)
  * where they lie in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
+/* The dtype of the shards of a trained or frozen flat, and where this rank's begins. masters: f->master,
+ * or a copy of it. */
+cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
+char *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, void *masters);
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */

@@ -35,21 +35,17 @@ static cri_pool *pool_of(cri_unit *u)
                                  : &f->pool;
 }
 
-/* The shard of a flat, if it is the whole flat in param_dtype already; else NULL. */
-static const void *resident(const cri_unit *u, int kind)
+/* Its shard is the whole flat in its dtype already. */
+static bool is_resident(const cri_unit *u, int kind)
 {
-    const cr_fsdp *f = u->f;
-    bool is_cast = kind == 0 && f->args.is_train && f->args.param_dtype != f->args.master_dtype;
-    const void *base = kind == 1 ? f->frozen : f->args.is_train ? f->master : f->values;
+    const cr_flat *flat = u->flat[kind].flat;
 
-    if (is_cast || is_cut(u)) return NULL;
-    return (const char *)base +
-           (size_t)u->flat[kind].flat->first * cr_dtype_bytes(f->args.param_dtype);
+    return !is_cut(u) && cri_shard_dtype(u->f, flat, kind == 0) == cri_dtype(u->f, flat);
 }
 
 static bool is_gathered(const cri_unit *u, int kind)
 {
-    return u->flat[kind].flat->num_params > 0 && !resident(u, kind);
+    return u->flat[kind].flat->num_params > 0 && !is_resident(u, kind);
 }
 
 static int slots_needed(const cri_unit *u)
@@ -64,18 +60,11 @@ static cr_status fill_part(cri_unit *u, int kind, void *own, cr_err *err)
     cr_fsdp *f = u->f;
     const cri_flat *s = &u->flat[kind];
     const cr_flat *flat = s->flat;
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype), num = (size_t)flat->shard_elems,
-           master_bytes = cr_dtype_bytes(f->args.master_dtype);
-
     if (u->is_sliced)
-        return cr_copy(f->dev, own, f->slices + (size_t)s->first_slice * bytes,
-                       (size_t)(flat->padded_elems / f->num_slices) * bytes, err);
-    if (kind == 0 && f->args.is_train)
-        return cr_cast(f->dev, f->args.param_dtype, own, f->args.master_dtype,
-                       (const char *)f->master + (size_t)flat->first * master_bytes, num, err);
-    return cr_copy(f->dev, own,
-                   (const char *)(kind == 0 ? f->values : f->frozen) + (size_t)flat->first * bytes,
-                   num * bytes, err);
+        return cr_copy(f->dev, own, f->slices + s->slice_at,
+                       cri_gathered_bytes(f, flat) / (size_t)f->num_slices, err);
+    return cr_cast(f->dev, cri_dtype(f, flat), own, cri_shard_dtype(f, flat, kind == 0),
+                   cri_shard(f, flat, kind == 0, f->master), (size_t)flat->shard_elems, err);
 }
 
 /* Take slots, and the place in the order of collectives. */
@@ -83,12 +72,11 @@ static cr_status announce(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     cri_pool *pool = pool_of(u);
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
     int num_parts = u->is_sliced ? f->num_slices : u->unit->num_shards;
 
     for (int k = 0; k < 2; k++) {
         cri_flat *s = &u->flat[k];
-        size_t part_bytes = (size_t)(s->flat->padded_elems / num_parts) * bytes;
+        size_t part_bytes = cri_gathered_bytes(f, s->flat) / (size_t)num_parts;
         if (!is_gathered(u, k)) continue;
         CR_CHECK(pool->num_free > 0, "no slot is left to unshard %s", u->unit->name);
         s->pool = pool;
@@ -130,7 +118,6 @@ static bool is_free(const cri_unit *u)
 static cr_status unshard(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
 
     if (u->state == CRI_UNSHARDED) return CR_OK;
     if (u->state == CRI_SHARDED) CR_TRY(announce(u, err));
@@ -139,13 +126,17 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         const cr_flat *flat = s->flat;
-        const void *whole = resident(u, k);
+        cr_dtype dtype = cri_dtype(f, flat);
+        const void *whole;
         if (flat->num_params == 0) continue;
-        if (!whole) CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
+        if (is_resident(u, k))
+            whole = cri_shard(f, flat, k == 0, f->master);
+        else
+            CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
-            p->weight.data = (const char *)whole + (size_t)flat->offset[i] * bytes;
-            p->weight.dtype = f->args.param_dtype;
+            p->weight.data = (const char *)whole + (size_t)flat->offset[i] * cr_dtype_bytes(dtype);
+            p->weight.dtype = dtype;
             p->weight.num_rows = p->shape[0];
             p->weight.num_cols = p->num_elems / p->shape[0];
             p->weight.packed = NULL;
@@ -166,8 +157,7 @@ static void reshard(cri_unit *u)
         if (!s->pool) continue;
         cr_gather_release(s->pool->gather, s->slot);
         s->pool->free_slots[s->pool->num_free++] = s->slot;
-        u->f->gathered_now -=
-            s->flat->padded_elems * (int64_t)cr_dtype_bytes(u->f->args.param_dtype);
+        u->f->gathered_now -= (int64_t)cri_gathered_bytes(u->f, s->flat);
         s->pool = NULL;
     }
     u->state = CRI_SHARDED;
@@ -186,17 +176,16 @@ void cri_reshard_all(cr_fsdp *f)
 static cr_status keep_slice(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
 
     if (!f->slice_group || u->unit->owner >= 0 || u->is_sliced || u->state != CRI_UNSHARDED)
         return CR_OK;
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
-        size_t part = (size_t)(s->flat->padded_elems / f->num_slices) * bytes;
+        size_t part = cri_gathered_bytes(f, s->flat) / (size_t)f->num_slices;
         const void *whole;
         if (!s->pool) continue;
         CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
-        CR_TRY(cr_copy(f->dev, f->slices + (size_t)s->first_slice * bytes,
+        CR_TRY(cr_copy(f->dev, f->slices + s->slice_at,
                        (const char *)whole + part * (size_t)cr_group_rank(f->slice_group), part,
                        err));
     }
@@ -215,7 +204,7 @@ static cr_status sum_pending(cr_fsdp *f, cr_err *err)
 {
     f->is_pending_summed = true;
     return cr_reduce_finish(reduces_of(f->pending)->reduce, f->pending_slot,
-                            f->grad + f->pending->flat[0].flat->first, CR_REDUCE_ADD, err);
+                            f->grad + f->pending->flat[0].flat->first.elems, CR_REDUCE_ADD, err);
 }
 
 /* What this rank owes the others and can do without waiting; called between modules. A rank that is a
@@ -300,10 +289,11 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
-    size_t bytes = f->args.reduce_dtype == CR_REDUCE_F32 ? 4 : 2;
+    cr_reduce_dtype dtype = flat->is_fp32 ? CR_REDUCE_F32 : f->args.reduce_dtype;
+    size_t bytes = dtype == CR_REDUCE_F32 ? 4 : 2;
 
     CR_TRY(cr_reduce_publish(reduces_of(u)->reduce, u->reduce_slot, u->unit->name,
-                             (size_t)flat->shard_elems, f->args.reduce_dtype, err));
+                             (size_t)flat->shard_elems, dtype, err));
     cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
     CR_TRY(finish_pending(f, err));
     f->pending = u;
@@ -317,7 +307,7 @@ static cr_status begin_grads(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
-    float *grad = f->grad + flat->first;
+    float *grad = f->grad + flat->first.elems;
 
     if (flat->num_params == 0) return CR_OK;
     if (is_cut(u) && f->whole_grad) {
@@ -465,7 +455,8 @@ static int most_alive(const cr_fsdp *f)
     for (size_t i = 1; i < f->units.num; i++) {
         const cr_unit *u = &f->units.unit[i];
         const cr_module *m = u->module;
-        bool is_same = m->layer == layer && strcmp(m->cls, "Embedding") != 0;
+        bool is_block = m->layer < 0 && m->parent && strcmp(m->parent->cls, "ModuleList") == 0;
+        bool is_same = m->layer == layer && !is_block && strcmp(m->cls, "Embedding") != 0;
         int outer = 0;
         if (u->owner >= 0) continue; /* they have a pool of their own */
         for (const cr_module *up = m->parent; up && up->parent; up = up->parent)
@@ -485,11 +476,9 @@ static int64_t max64(int64_t a, int64_t b)
 }
 
 static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int num_slots,
-                             int64_t num_elems, cr_err *err)
+                             size_t bytes, cr_err *err)
 {
-    size_t bytes = (size_t)num_elems * cr_dtype_bytes(f->args.param_dtype);
-
-    if (num_elems == 0) return CR_OK;
+    if (bytes == 0) return CR_OK;
     CR_TRY(cr_gather_create(group, num_slots, bytes, &pool->gather, err));
     pool->free_slots = CR_NEW_ARRAY(int, num_slots);
     for (int i = 0; i < num_slots; i++)
@@ -527,21 +516,20 @@ static void reduces_destroy(cri_reduces *r)
 /* Gradients of all units, unreduced; slices of all units but the root. */
 static cr_status wide_create(cr_fsdp *f, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
     void *data;
 
-    f->whole_elems = f->slice_elems = 0;
+    f->whole_elems = f->slice_bytes = 0;
     for (size_t i = 0; i < f->units.num; i++)
         for (int k = 0; k < 2; k++) {
             cri_flat *s = &f->state[i].flat[k];
             s->first_whole = f->whole_elems;
             if (k == 0 && cri_is_cut(f, s->flat)) f->whole_elems += s->flat->padded_elems;
-            s->first_slice = f->slice_elems;
+            s->slice_at = f->slice_bytes;
             if (i && f->num_slices && !s->flat->is_dealt)
-                f->slice_elems += s->flat->padded_elems / f->num_slices;
+                f->slice_bytes += (int64_t)cri_gathered_bytes(f, s->flat) / f->num_slices;
         }
     if (f->slice_group) {
-        CR_TRY(cr_device_alloc(f->dev, (size_t)f->slice_elems * bytes, &data, err));
+        CR_TRY(cr_device_alloc(f->dev, (size_t)f->slice_bytes, &data, err));
         f->slices = data;
     }
     if (!f->args.is_train || !f->args.is_reduced_once) return CR_OK;
@@ -551,16 +539,20 @@ static cr_status wide_create(cr_fsdp *f, cr_err *err)
     return cr_zero(f->dev, data, (size_t)f->whole_elems * sizeof(float), err);
 }
 
-/* The largest of some units: gathered (of one flat), trained, and how many flats of one are gathered. */
+/* The largest of some units: bytes of a gathered flat, trained elements, and how many flats of one are
+ * gathered. */
 typedef struct widths {
-    int64_t gathered, trained;
+    size_t gathered;
+    int64_t trained;
     int num_units, kinds;
 } widths;
 
 static void widen(widths *w, const cri_unit *u)
 {
-    for (int k = 0; k < 2; k++)
-        if (is_gathered(u, k)) w->gathered = max64(w->gathered, u->flat[k].flat->padded_elems);
+    for (int k = 0; k < 2; k++) {
+        size_t bytes = cri_gathered_bytes(u->f, u->flat[k].flat);
+        if (is_gathered(u, k) && bytes > w->gathered) w->gathered = bytes;
+    }
     w->trained = max64(w->trained, u->flat[0].flat->padded_elems);
     if (slots_needed(u) > w->kinds) w->kinds = slots_needed(u);
     w->num_units++;
@@ -595,8 +587,6 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
 
 void cri_buffers_destroy(cr_fsdp *f)
 {
-    size_t bytes = cr_dtype_bytes(f->args.param_dtype);
-
     if (f->tape) {
         f->stats.tape_peak_bytes =
             max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
@@ -612,7 +602,7 @@ void cri_buffers_destroy(cr_fsdp *f)
     pool_destroy(&f->slice_pool);
     pool_destroy(&f->pool);
     pool_destroy(&f->root_pool);
-    if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_elems * bytes);
+    if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_bytes);
     if (f->whole_grad)
         cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));
     f->tape = f->scratch = NULL;

@@ -43,11 +43,12 @@ static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
     const cri_arena *a = &f->arena[kind];
     const cr_units *u = &f->units;
     bool is_frozen = kind == CRI_FROZEN;
-    int64_t all = is_frozen ? u->frozen_shard_elems : u->trained_shard_elems,
-            undealt = is_frozen ? u->undealt_frozen : u->undealt_trained;
-    size_t bytes = all ? a->num_bytes / (size_t)all : 0, border = (size_t)undealt * bytes;
+    bool is_master = !is_frozen && kind != CRI_VALUES;
+    cr_extent undealt = is_frozen ? u->undealt_frozen : u->undealt_trained;
+    size_t border = is_master ? (size_t)undealt.elems * cr_dtype_bytes(f->args.master_dtype)
+                              : (size_t)cr_extent_bytes(undealt, f->args.param_dtype);
 
-    if (!a->data || all == 0) return (range){0};
+    if (!a->data) return (range){0};
     return axis == CR_AXIS_DDP ? (range){a->data, border}
                                : (range){(char *)a->data + border, a->num_bytes - border};
 }

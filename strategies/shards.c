@@ -18,6 +18,19 @@ bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, i
     return true;
 }
 
+cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained)
+{
+    return is_trained && f->args.is_train ? f->args.master_dtype : cri_dtype(f, flat);
+}
+
+char *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, void *masters)
+{
+    if (is_trained && f->args.is_train)
+        return (char *)masters + (size_t)flat->first.elems * cr_dtype_bytes(f->args.master_dtype);
+    return (char *)(is_trained ? f->values : f->frozen) +
+           cr_extent_bytes(flat->first, f->args.param_dtype);
+}
+
 /* ---- arenas ---- */
 
 static const unsigned state_of[CRI_NUM_KINDS] = {
@@ -130,10 +143,12 @@ cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, c
 /* ---- first values ---- */
 
 /* Fill this rank's elements of one flat, from the source or from random numbers. */
-static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *flat, void *to,
-                           cr_dtype dtype, cr_err *err)
+static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *flat,
+                           bool is_trained, cr_err *err)
 {
     enum { CHUNK = 1 << 20 };
+    cr_dtype dtype = cri_shard_dtype(f, flat, is_trained);
+    char *shard = cri_shard(f, flat, is_trained, f->master);
     float *chunk = dtype == CR_F32
                        ? NULL
                        : CR_NEW_ARRAY(float, flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
@@ -143,9 +158,8 @@ static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *
         int64_t begin, end, at;
         if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
         for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
-            int64_t stop = end - e < CHUNK ? end : e + CHUNK,
-                    where = flat->first + at + (e - begin);
-            void *place = (char *)to + (size_t)where * bytes;
+            int64_t stop = end - e < CHUNK ? end : e + CHUNK, where = at + (e - begin);
+            void *place = shard + (size_t)where * bytes;
             float *values = chunk ? chunk : place;
             if (!source)
                 cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, values);
@@ -162,15 +176,13 @@ static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *
 
 static cr_status fill(cr_fsdp *f, cr_err *err)
 {
-    cr_dtype dtype = f->args.is_train ? f->args.master_dtype : f->args.param_dtype;
-    void *to = f->args.is_train ? f->master : f->values;
     cr_weights *source = NULL;
 
     if (f->args.source) CR_TRY(cr_weights_open(f->args.source, f->model, &source, err));
     for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++) {
         const cr_unit *u = &f->units.unit[i];
-        if (fill_flat(f, source, &u->trained, to, dtype, err) != CR_OK) break;
-        if (fill_flat(f, source, &u->frozen, f->frozen, f->args.param_dtype, err) != CR_OK) break;
+        if (fill_flat(f, source, &u->trained, true, err) != CR_OK) break;
+        if (fill_flat(f, source, &u->frozen, false, err) != CR_OK) break;
     }
     cr_weights_close(source);
     return err->status;
@@ -178,10 +190,11 @@ static cr_status fill(cr_fsdp *f, cr_err *err)
 
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
 {
-    size_t trained = (size_t)f->units.trained_shard_elems,
-           frozen = (size_t)f->units.frozen_shard_elems,
-           bytes = cr_dtype_bytes(f->args.param_dtype),
-           master_bytes = cr_dtype_bytes(f->args.master_dtype);
+    const cr_units *u = &f->units;
+    size_t trained = (size_t)u->trained_shard.elems,
+           master_bytes = cr_dtype_bytes(f->args.master_dtype),
+           values = (size_t)cr_extent_bytes(u->trained_shard, f->args.param_dtype),
+           frozen = (size_t)cr_extent_bytes(u->frozen_shard, f->args.param_dtype);
 
     CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu", 1, &f->host, err));
     if (f->args.is_train) {
@@ -190,9 +203,9 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
         CR_TRY(allocate(f, CRI_M, trained * master_bytes, err));
         CR_TRY(allocate(f, CRI_V, trained * master_bytes, err));
     } else {
-        CR_TRY(allocate(f, CRI_VALUES, trained * bytes, err));
+        CR_TRY(allocate(f, CRI_VALUES, values, err));
     }
-    CR_TRY(allocate(f, CRI_FROZEN, frozen * bytes, err));
+    CR_TRY(allocate(f, CRI_FROZEN, frozen, err));
     point(f);
     return cr_device_is_meta(f->dev) ? CR_OK : fill(f, err);
 }

@@ -28,6 +28,16 @@ static const cr_flat *flat_of(const cr_units *units, size_t k)
     return k % 2 ? &units->unit[k / 2].frozen : &units->unit[k / 2].trained;
 }
 
+static size_t shard_bytes(const cr_flat *flat, cr_dtype dtype)
+{
+    return (size_t)flat->shard_elems * cr_dtype_bytes(cr_flat_dtype(flat, dtype));
+}
+
+static size_t shards_of(const cr_units *units, size_t k)
+{
+    return (size_t)units->unit[k / 2].num_shards;
+}
+
 static size_t trailer_words(const cr_units *units)
 {
     return 1 + 2 * units->num;
@@ -69,7 +79,7 @@ cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_p
     r->base = CR_NEW_ARRAY(size_t, 2 * r->units.num);
     for (size_t k = 0; k < 2 * r->units.num; k++) {
         r->base[k] = r->num_bytes;
-        r->num_bytes += (size_t)flat_of(&r->units, k)->padded_elems * cr_dtype_bytes(dtype);
+        r->num_bytes += shard_bytes(flat_of(&r->units, k), dtype) * shards_of(&r->units, k);
     }
     r->num_bytes = (r->num_bytes + 63) / 64 * 64;
     r->all_bytes =
@@ -98,24 +108,23 @@ int64_t cr_replica_version(const cr_replica *r)
     return r->version;
 }
 
-/* This rank's shards in dtype, one flat after another, and the trailer. */
+/* This rank's shards in dtype (in float32 those of modules that are), one flat after another, and the trailer. */
 static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(dtype), at = 0;
+    size_t at = 0;
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&f->units));
 
     trailer[0] = (uint64_t)f->num_updates;
     for (size_t k = 0; k < 2 * f->units.num && err->status == CR_OK; k++) {
         const cr_flat *flat = flat_of(&f->units, k);
-        size_t n = (size_t)flat->shard_elems;
-        bool is_master = k % 2 == 0 && f->master;
-        cr_dtype stored = is_master ? f->args.master_dtype : f->args.param_dtype;
-        const char *from = is_master ? f->master : k % 2 ? f->frozen : f->values;
+        size_t n = (size_t)flat->shard_elems, bytes = shard_bytes(flat, dtype);
+        bool is_trained = k % 2 == 0;
         if (n)
-            cr_note(cr_cast(f->dev, dtype, send + at, stored,
-                            from + (size_t)flat->first * cr_dtype_bytes(stored), n, err));
-        trailer[1 + k] = cri_checksum(send + at, n * bytes, trailer[0] ^ (uint64_t)k << 56);
-        at += n * bytes;
+            cr_note(cr_cast(f->dev, cr_flat_dtype(flat, dtype), send + at,
+                            cri_shard_dtype(f, flat, is_trained),
+                            cri_shard(f, flat, is_trained, f->master), n, err));
+        trailer[1 + k] = cri_checksum(send + at, bytes, trailer[0] ^ (uint64_t)k << 56);
+        at += bytes;
     }
     memcpy(send + at, trailer, trailer_words(&f->units) * sizeof *trailer);
     cr_free(trailer);
@@ -133,9 +142,10 @@ static bool serves(const cr_mesh_shape *shape, int rank, const cr_flat *flat, in
 cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers, int num_receivers,
                               cr_dtype dtype, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(dtype), num_flats = 2 * f->units.num, num = 0,
+    size_t num_flats = 2 * f->units.num, num = 0,
            tail = trailer_words(&f->units) * sizeof(uint64_t),
-           total = (size_t)(f->units.trained_shard_elems + f->units.frozen_shard_elems) * bytes;
+           total = (size_t)(cr_extent_bytes(f->units.trained_shard, dtype) +
+                            cr_extent_bytes(f->units.frozen_shard, dtype));
     const cr_mesh_shape *shape = &f->mesh->shape;
     cr_transfer *transfer = NULL;
     cr_piece *pieces;
@@ -148,7 +158,7 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
         size_t at = 0, before = num;
         for (size_t k = 0; k < num_flats; k++) {
             const cr_flat *flat = flat_of(&f->units, k);
-            size_t n = (size_t)flat->shard_elems * bytes;
+            size_t n = shard_bytes(flat, dtype);
             if (n && serves(shape, f->mesh->rank, flat, i))
                 pieces[num++] = (cr_piece){receivers[i], at, n};
             at += n;
@@ -187,7 +197,7 @@ static size_t list_parts(const cr_replica *r, const cr_mesh_shape *shape, int ra
         int shard = cr_mesh_axis_rank(shape, flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP, rank);
         part p = {.flat = k, .own = num};
         if (u->owner >= 0 && u->owner != ep) continue;
-        p.num_bytes = (size_t)flat->shard_elems * cr_dtype_bytes(r->dtype);
+        p.num_bytes = shard_bytes(flat, r->dtype);
         p.at = r->base[k] + (size_t)shard * p.num_bytes;
         p.is_coming = p.num_bytes && serves(shape, rank, flat, my_place);
         *is_sender = *is_sender || p.is_coming;
@@ -219,15 +229,14 @@ static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_
 
 static void point_params(cr_replica *r)
 {
-    size_t bytes = cr_dtype_bytes(r->dtype);
-
     for (size_t k = 0; k < 2 * r->units.num; k++) {
         const cr_flat *flat = flat_of(&r->units, k);
+        cr_dtype dtype = cr_flat_dtype(flat, r->dtype);
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
             p->weight =
-                (cr_weight){r->data + r->base[k] + (size_t)flat->offset[i] * bytes, r->dtype,
-                            p->shape[0], p->num_elems / p->shape[0], p->weight.packed};
+                (cr_weight){r->data + r->base[k] + (size_t)flat->offset[i] * cr_dtype_bytes(dtype),
+                            dtype, p->shape[0], p->num_elems / p->shape[0], p->weight.packed};
         }
     }
 }

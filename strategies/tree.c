@@ -43,7 +43,8 @@ static void list_nodes(tree *t, const cr_module *m)
 
 static bool is_same_flat(const cr_flat *a, const cr_flat *b)
 {
-    return a->num_elems == b->num_elems && a->num_params == b->num_params;
+    return a->num_elems == b->num_elems && a->num_params == b->num_params &&
+           a->is_fp32 == b->is_fp32;
 }
 
 /* Alike in class, units and elements, all the way down. */
@@ -76,9 +77,11 @@ static double mib(double bytes)
 
 static void write_unit(tree *t, const cr_unit *u, size_t num_same)
 {
-    size_t index = (size_t)(u - t->units->unit), bytes = cr_dtype_bytes(t->dtype);
+    size_t index = (size_t)(u - t->units->unit), bytes;
+    cr_dtype dtype = cr_flat_dtype(&u->trained, t->dtype);
     const cr_flat *trained = &u->trained, *frozen = &u->frozen;
 
+    bytes = cr_dtype_bytes(dtype);
     if (num_same > 1)
         cr_buf_addf(t->out, "%zu units from #%zu, each ", num_same, index);
     else
@@ -88,7 +91,7 @@ static void write_unit(tree *t, const cr_unit *u, size_t num_same)
     cr_buf_addf(
         t->out, ", %.2f MiB gathered in %s, shard %.2f MiB",
         mib((double)(trained->padded_elems + frozen->padded_elems) * (double)bytes),
-        cr_dtype_name(t->dtype),
+        cr_dtype_name(dtype),
         mib((double)trained->shard_elems * 4 + (double)frozen->shard_elems * (double)bytes));
 }
 

@@ -14,7 +14,7 @@ typedef struct builder {
     size_t *matched, *matched_experts, *matched_modules; /* how many modules each name marked */
     bool is_roll;
     const cr_deal *deal; /* NULL: none */
-    const cr_param *misplaced;
+    const cr_param *misplaced, *mixed;
     mark *marks; /* of each module, parents before children */
     size_t at;   /* where a walk in that order is */
 } builder;
@@ -30,6 +30,16 @@ static bool is_run(const cr_module *m)
 static bool is_embedding(const cr_module *m)
 {
     return strcmp(m->cls, "Embedding") == 0;
+}
+
+/* In float32, inside a module that is not: a unit, so that units have one dtype. */
+static bool begins_fp32(const cr_module *m)
+{
+    const cr_module *up = m->parent;
+
+    while (up && !is_run(up))
+        up = up->parent;
+    return up && is_run(m) && m->is_fp32 && !up->is_fp32;
 }
 
 /* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
@@ -98,7 +108,7 @@ static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
     is_unit = is_expert || is_listed_module(b, m) || (is_layer && (p->is_nested || !is_below)) ||
               (p->should_wrap_embeddings && is_embedding(m)) ||
               (p->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0) ||
-              (p->min_elems > 0 && left >= p->min_elems);
+              (p->min_elems > 0 && left >= p->min_elems) || begins_fp32(m);
     *has_layer = *has_layer || is_below || is_layer;
     if (!is_unit || !m->parent || !is_run(m) || is_tied_pair(m)) return left;
     b->marks[index] = is_expert ? MARK_EXPERT : MARK_UNIT;
@@ -122,14 +132,15 @@ static void flat_add(cr_flat *flat, cr_param *param)
     flat->padded_elems += (param->num_elems + CR_FLAT_ALIGN - 1) / CR_FLAT_ALIGN * CR_FLAT_ALIGN;
 }
 
-static void flat_close(cr_flat *flat, int num_shards, int64_t *first)
+static void flat_close(cr_flat *flat, int num_shards, cr_extent *first)
 {
     int64_t cut = (int64_t)num_shards * CR_FLAT_ALIGN;
 
     flat->padded_elems = (flat->padded_elems + cut - 1) / cut * cut;
     flat->shard_elems = flat->padded_elems / num_shards;
     flat->first = *first;
-    *first += flat->shard_elems;
+    first->elems += flat->shard_elems;
+    if (flat->is_fp32) first->fp32 += flat->shard_elems;
 }
 
 enum { NOWHERE = -1 }; /* of an expert of another rank */
@@ -140,7 +151,9 @@ static int64_t add_unit(cr_units *u, cr_module *m, bool is_expert, int owner)
     u->unit[u->num] = (cr_unit){.module = m,
                                 .name = cr_strdup(m->parent ? m->name : "root"),
                                 .is_expert = is_expert,
-                                .owner = owner};
+                                .owner = owner,
+                                .trained = {.is_fp32 = m->is_fp32},
+                                .frozen = {.is_fp32 = m->is_fp32}};
     return (int64_t)u->num++;
 }
 
@@ -184,6 +197,7 @@ static void collect_param(builder *b, cr_module *m, cr_param *p, int64_t unit)
     if (p->tied_to || unit < 0) return;
     u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
     if (b->deal && (u->owner >= 0) != (m->expert >= 0)) b->misplaced = p;
+    if (m->is_fp32 != u->trained.is_fp32) b->mixed = p;
     flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
 }
 
@@ -218,12 +232,12 @@ static void close_units(builder *b)
             u->trained.is_dealt = u->frozen.is_dealt = is_dealt;
             out->num_trained += u->trained.num_elems;
             out->num_frozen += u->frozen.num_elems;
-            flat_close(&u->trained, u->num_shards, &out->trained_shard_elems);
-            flat_close(&u->frozen, u->num_shards, &out->frozen_shard_elems);
+            flat_close(&u->trained, u->num_shards, &out->trained_shard);
+            flat_close(&u->frozen, u->num_shards, &out->frozen_shard);
         }
         if (is_dealt) continue;
-        out->undealt_trained = out->trained_shard_elems;
-        out->undealt_frozen = out->frozen_shard_elems;
+        out->undealt_trained = out->trained_shard;
+        out->undealt_frozen = out->frozen_shard;
     }
 }
 
@@ -310,6 +324,10 @@ static cr_status check_matched(builder *b, cr_err *err)
                        "M9: with ep_size %d wrap_policy.moe_experts must name the class of the "
                        "experts (%s is in another unit)",
                        b->deal->num_ranks, b->misplaced->name);
+    if (b->mixed)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s cannot be in float32 while the rest of its unit is not: it is tied",
+                       b->mixed->name);
     if (p->min_elems > 0 && b->units->num == 1)
         return cr_fail(err, CR_ECONFIG,
                        "wrap_policy: no module has %lld elements of its own or left by others: the "

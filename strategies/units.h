@@ -11,6 +11,8 @@
  *                  min_elems is asked from the leaves up, of what no inner unit has taken.
  *
  * Lists of modules (ModuleList) never run, so they never are units. A tied pair stays in the root.
+ * Whatever the policy, a module that computes in float32 inside one that does not is a unit
+ * (cr_module_set_fp32): all parameters of a unit have one dtype.
  *
  * Ownership: cr_units owns its arrays and borrows the model. Threads: any. Errors: CR_ECONFIG for a
  * name that matches nothing, with the names there are.
@@ -51,14 +53,31 @@ typedef struct cr_wrap_policy {
 enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
 
 /* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
+/* Elements of several flats, so many of them in float32 whatever param_dtype is. */
+typedef struct cr_extent {
+    int64_t elems, fp32;
+} cr_extent;
+static inline int64_t cr_extent_bytes(cr_extent x, cr_dtype param_dtype)
+{
+    return (x.elems - x.fp32) * (int64_t)cr_dtype_bytes(param_dtype) +
+           x.fp32 * (int64_t)sizeof(float);
+}
+
 typedef struct cr_flat {
     cr_param **params; /* owned array */
     int64_t *offset;   /* owned */
     size_t num_params;
     int64_t num_elems, padded_elems, shard_elems;
-    bool is_dealt; /* of a unit that is dealt */
-    int64_t first; /* of its shard in the rank's buffers of all flats of its kind */
+    bool is_dealt;   /* of a unit that is dealt */
+    bool is_fp32;    /* of a module that is (models.h) */
+    cr_extent first; /* before its shard in the rank's buffers of all flats of its kind */
 } cr_flat;
+
+/* Of its gathered copy, of a frozen shard and of what is exported. */
+static inline cr_dtype cr_flat_dtype(const cr_flat *flat, cr_dtype param_dtype)
+{
+    return flat->is_fp32 ? CR_F32 : param_dtype;
+}
 
 typedef struct cr_unit {
     cr_module *module; /* the root's unit comes first */
@@ -71,10 +90,10 @@ typedef struct cr_unit {
 typedef struct cr_units {
     cr_unit *unit; /* in order of execution */
     size_t num;
-    int num_shards;                                  /* of units that are not dealt */
-    int64_t trained_shard_elems, frozen_shard_elems; /* sums over units */
-    int64_t undealt_trained, undealt_frozen;         /* the first of these */
-    int64_t num_trained, num_frozen;                 /* elements without padding */
+    int num_shards;                            /* of units that are not dealt */
+    cr_extent trained_shard, frozen_shard;     /* sums over units */
+    cr_extent undealt_trained, undealt_frozen; /* the first of these */
+    int64_t num_trained, num_frozen;           /* elements without padding */
 } cr_units;
 
 /* num_shards: length of the fsdp axis. */

@@ -19,7 +19,8 @@ static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, float *grad, size_t num,
 /* The sum over all ranks, unscaled, is in the shards. */
 static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems, undealt = (size_t)f->units.undealt_trained;
+    size_t num = (size_t)f->units.trained_shard.elems,
+           undealt = (size_t)f->units.undealt_trained.elems;
 
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
@@ -32,7 +33,8 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 
 static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 {
-    size_t num = (size_t)f->units.trained_shard_elems, undealt = (size_t)f->units.undealt_trained;
+    size_t num = (size_t)f->units.trained_shard.elems,
+           undealt = (size_t)f->units.undealt_trained.elems;
     double sum = 0, of_experts = 0;
 
     CR_TRY(cr_square_sum(f->dev, f->grad, undealt, &sum, err));
@@ -84,7 +86,7 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
                        .m = f->m,
                        .v = f->v,
                        .grad = f->grad,
-                       .num = (size_t)f->units.trained_shard_elems,
+                       .num = (size_t)f->units.trained_shard.elems,
                        .lr = lr,
                        .beta1 = o->beta1,
                        .beta2 = o->beta2,
@@ -126,7 +128,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     out->loss_scale = f->loss_scale;
     cri_reshard_all(f);
     f->is_grad_complete = f->has_grad = false;
-    return cr_zero(f->dev, f->grad, (size_t)f->units.trained_shard_elems * sizeof(float), err);
+    return cr_zero(f->dev, f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
 }
 
 double cr_smallest_update(cr_dtype master_dtype, double weight)
@@ -151,9 +153,9 @@ static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *na
                             const cr_flat *flat, const cr_flat *mine, cr_err *err)
 {
     if (flat->num_params == 0) return CR_OK;
-    CR_TRY(cr_all_gather_bytes(f->mesh->group[axis], name, mine ? f->grad + mine->first : NULL,
-                               mine ? (size_t)mine->shard_elems * sizeof(float) : 0, &v->whole,
-                               v->offsets, err));
+    CR_TRY(cr_all_gather_bytes(
+        f->mesh->group[axis], name, mine ? f->grad + mine->first.elems : NULL,
+        mine ? (size_t)mine->shard_elems * sizeof(float) : 0, &v->whole, v->offsets, err));
     for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
         CR_TRY(v->visit(v->ctx, flat->params[k],
                         (const float *)(const void *)v->whole.data + flat->offset[k], err));

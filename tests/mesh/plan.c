@@ -88,6 +88,7 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
+    char low[] = "model.layers.0";
     cr_worker_config base = usual, w;
 
     must(cr_world_open(&args, &world, &err), "world");
@@ -111,6 +112,15 @@ int main(void)
     check(dense, &w, 0, "ulysses");
     w = base, w.mlp_tiles = 4;
     check(dense, &w, 0, "tiles");
+    w = base, w.reduce_dtype = bf16;
+    wide = "model.layers.1";
+    check(dense, &w, 0, "a layer in float32");
+    wide = "model.layers.0.mlp", w.freeze_module_prefix = low;
+    check(dense, &w, 0, "a frozen MLP in float32");
+    w.ulysses_size = 2;
+    wide = "model.layers.2.self_attn", w.freeze_module_prefix = NULL;
+    check(dense, &w, 0, "attention in float32, ulysses");
+    wide = NULL;
     w = base, w.dtype = fp32;
     check(sparse, &w, 0.15, "blocks of experts");
     w.apply_expert_patch = true, w.moe_experts = experts, w.num_moe_experts = 1;

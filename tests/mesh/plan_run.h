@@ -32,6 +32,8 @@ static const cr_worker_config usual = {.dtype = bf16,
                                        .adam_beta2 = 0.999,
                                        .moe_aux_loss_coef = -1};
 
+static const char *wide; /* a module in float32, or NULL */
+
 static cr_model *make_model(const char *text, const cr_worker_config *w)
 {
     cr_model *model = NULL;
@@ -39,6 +41,7 @@ static cr_model *make_model(const char *text, const cr_worker_config *w)
     must(build_model(text, &model, &err), "model");
     if (w->freeze_module_prefix)
         must(cr_model_freeze(model, w->freeze_module_prefix, &err), "freeze");
+    if (wide) cr_module_set_fp32(cr_model_find_module(model, wide));
     return model;
 }
 

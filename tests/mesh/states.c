@@ -98,7 +98,7 @@ static void check_all(cri_state root, cri_state others, const char *when)
 /* Masters and moments in master_dtype, gradients in float32, what is frozen in param_dtype. */
 static void check_kept(const cr_fsdp *f)
 {
-    size_t trained = (size_t)f->units.trained_shard_elems,
+    size_t trained = (size_t)f->units.trained_shard.elems,
            master = cr_dtype_bytes(f->args.master_dtype);
 
     CR_CHECK(f->arena[CRI_MASTER].num_bytes == trained * master &&
@@ -106,7 +106,7 @@ static void check_kept(const cr_fsdp *f)
                  f->arena[CRI_V].num_bytes == trained * master &&
                  f->arena[CRI_GRAD].num_bytes == trained * sizeof(float) &&
                  f->arena[CRI_FROZEN].num_bytes ==
-                     (size_t)f->units.frozen_shard_elems * cr_dtype_bytes(f->args.param_dtype),
+                     (size_t)cr_extent_bytes(f->units.frozen_shard, f->args.param_dtype),
              "%s: bytes kept", watch.p->name);
 }
 

@@ -267,14 +267,17 @@ static void test_c8_counts(void)
 }
 
 /* Ranks 0 and 1 train as shards or as replicas, 2 and 3 receive; every value is the master rounded. */
-static void test_c44_sync(cr_dtype dtype, int num_ddp)
+static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
 {
+    plan p = usual;
     int senders[2] = {0, 1}, receivers[2] = {2, 3};
     cr_wrap_policy policy = {0};
-    cr_model *model = make_model(&usual);
     cr_mesh_shape shape;
     cr_device *dev;
+    cr_model *model;
 
+    if (is_mixed) p.fp32[0] = "model.layers.1.mlp", p.frozen = "model.layers.1.mlp.up_proj";
+    model = make_model(&p);
     OK(cr_device_open("cpu", 1, &dev, &err));
     OK(cr_mesh_shape_init(&shape, 2, 2, 1, 1, 0, &err));
     shape.num_ddp = num_ddp;
@@ -295,14 +298,15 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp)
         OK(cr_weight_sync_receive(replica, world, senders, &shape, me - 2, &err));
         CR_CHECK(cr_replica_version(replica) == 0, "version");
         for (size_t i = 0; i < model->num_params; i++) {
-            cr_param *p = model->params[i];
-            size_t n = (size_t)p->num_elems, bytes = cr_dtype_bytes(dtype);
+            cr_param *q = model->params[i];
+            cr_dtype own = q->is_fp32 ? CR_F32 : dtype;
+            size_t n = (size_t)q->num_elems, bytes = cr_dtype_bytes(own);
             float *want = CR_NEW_ARRAY(float, n);
             char *rounded = cr_alloc(n * bytes);
-            cr_param_init(model, p, 11, 0, p->num_elems, want);
-            OK(cr_cast(dev, dtype, rounded, CR_F32, want, n, &err));
-            CR_CHECK(memcmp(rounded, p->weight.data, n * bytes) == 0, "%s arrived otherwise",
-                     p->name);
+            cr_param_init(model, q, 11, 0, q->num_elems, want);
+            OK(cr_cast(dev, own, rounded, CR_F32, want, n, &err));
+            CR_CHECK(q->weight.dtype == own && memcmp(rounded, q->weight.data, n * bytes) == 0,
+                     "%s arrived otherwise", q->name);
             cr_free(want);
             cr_free(rounded);
         }
@@ -356,8 +360,9 @@ int main(void)
     test_c19_c52_few_sequences();
     test_c8_counts();
     for (int num_ddp = 1; num_ddp <= 2; num_ddp++) {
-        test_c44_sync(CR_BF16, num_ddp);
-        test_c44_sync(CR_F32, num_ddp);
+        test_c44_sync(CR_BF16, num_ddp, false);
+        test_c44_sync(CR_F32, num_ddp, false);
+        test_c44_sync(CR_BF16, num_ddp, true);
     }
     test_c43_replicas();
     close_world();

@@ -11,15 +11,14 @@ static void check_padding(const cr_fsdp *f)
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_flat *flat = &f->units.unit[i].trained;
         bool *is_used = CR_NEW_ARRAY(bool, flat->shard_elems);
-        int64_t begin, end, at;
+        int64_t begin, end, at, first = flat->first.elems;
         for (size_t k = 0; k < flat->num_params; k++)
             if (cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at))
                 memset(is_used + at, 1, (size_t)(end - begin));
         for (int64_t e = 0; e < flat->shard_elems; e++)
             CR_CHECK(is_used[e] ||
-                         (((float *)f->master)[flat->first + e] == 0 &&
-                          ((float *)f->m)[flat->first + e] == 0 &&
-                          ((float *)f->v)[flat->first + e] == 0 && f->grad[flat->first + e] == 0),
+                         (((float *)f->master)[first + e] == 0 && ((float *)f->m)[first + e] == 0 &&
+                          ((float *)f->v)[first + e] == 0 && f->grad[first + e] == 0),
                      "padding of %s is not zero", f->units.unit[i].name);
         cr_free(is_used);
     }
@@ -54,8 +53,9 @@ static void measure_units(const cr_fsdp *f, result *r)
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_unit *u = &f->units.unit[i];
         r->units[i] =
-            (cr_unit_size){u->trained.padded_elems, u->frozen.padded_elems, u->trained.shard_elems,
-                           strcmp(u->module->cls, "Embedding") == 0, u->module->layer};
+            (cr_unit_size){u->trained.padded_elems, u->frozen.padded_elems,
+                           u->trained.shard_elems,  strcmp(u->module->cls, "Embedding") == 0,
+                           u->trained.is_fp32,      u->module->layer};
     }
 }
 

@@ -35,6 +35,7 @@ typedef struct plan {
     bool is_tied, is_recomputed_off, is_reduced_once, is_offloaded;
     cr_wrap_policy wrap;
     const char *frozen, *resume, *save; /* folders below `folder` */
+    const char *fp32[3];                /* modules that compute in float32 */
     int first, last;                    /* steps */
     bool is_async;                      /* save before the last step, in the background */
     int inf_step; /* rank ranks-1 has an infinite gradient there; -1: nowhere */
@@ -47,7 +48,7 @@ typedef struct plan {
 /* What the formulas of traffic need to know of a unit. */
 typedef struct cr_unit_size {
     int64_t trained, frozen, shard; /* padded elements; of the trained shard */
-    bool is_embedding;
+    bool is_embedding, is_fp32;
     int layer;
 } cr_unit_size;
 
@@ -82,6 +83,8 @@ static cr_model *make_model(const plan *p)
              VOCAB, p->is_tied ? "true" : "false");
     OK(build_model(text, &model, &err));
     OK(cr_model_freeze(model, p->frozen, &err));
+    for (size_t i = 0; i < CR_COUNT(p->fp32) && p->fp32[i]; i++)
+        cr_module_set_fp32(cr_model_find_module(model, p->fp32[i]));
     return model;
 }
 

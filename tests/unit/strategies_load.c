@@ -74,7 +74,7 @@ static int64_t collect(const cr_fsdp *f, int rank, float *whole)
 
     for (size_t i = 0; i < 2 * f->units.num; i++) {
         const cr_flat *flat = i % 2 ? &f->units.unit[i / 2].frozen : &f->units.unit[i / 2].trained;
-        const float *shard = (const float *)(i % 2 ? f->frozen : f->master) + flat->first;
+        const float *shard = (const float *)(i % 2 ? f->frozen : f->master) + flat->first.elems;
         int64_t here = 0;
         for (size_t k = 0; k < flat->num_params; k++) {
             int64_t begin, end, at, offset = 0;
@@ -119,7 +119,7 @@ static float *run_ranks(int num_ranks, const char *source, int64_t *num_elems)
         assert_int_equal(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err), CR_OK);
         num_read = 0;
         assert_int_equal(cr_fsdp_create(model, dev, mesh, &args, &f, &err), CR_OK);
-        assert_true(num_read <= f->units.trained_shard_elems + f->units.frozen_shard_elems);
+        assert_true(num_read <= f->units.trained_shard.elems + f->units.frozen_shard.elems);
         *num_elems += collect(f, r, whole);
         cr_fsdp_destroy(f);
         cr_mesh_destroy(mesh);

@@ -220,6 +220,89 @@ static void c27_sizes_on_7b(void **state)
     cr_model_free(model);
 }
 
+/* ---- modules in float32 ---- */
+
+static void c11_float32_is_a_unit(void **state)
+{
+    const struct {
+        cr_wrap_policy policy;
+        const char *fp32, *frozen;
+        bool is_tied;
+        const char *want; /* units, those in float32 with a star, or a part of the error */
+    } cases[] = {
+        {{0},
+         "vision",
+         .want = "root 5432, vision* 2320, model.embed_tokens 5000, "
+                 "model.layers.0 2432, model.layers.1 2432"},
+        {{0},
+         "model.layers.0.mlp",
+         "model.layers.0.mlp",
+         .want =
+             "root 7752, model.embed_tokens 5000, model.layers.0 832, model.layers.0.mlp* 1600, "
+             "model.layers.1 2432"},
+        /* what a policy marks below is float32, too; what it marks above is not */
+        {{CLASSES("Block", "LlamaDecoderLayer"), .is_nested = true},
+         "vision",
+         .want = "root 10432, vision* 320, vision.blocks.0* 1000, vision.blocks.1* 1000, "
+                 "model.layers.0 2432, model.layers.1 2432"},
+        {{CLASSES("LlamaModel"), .is_nested = true},
+         "model.layers.1",
+         "model.layers",
+         .want = "root 7720, model 7464, model.layers.1* 2432"},
+        {{.min_elems = 2000},
+         "vision.blocks.1",
+         .want = "root 1752, vision.blocks.1* 1000, model.embed_tokens 5000, model.layers.0 2432, "
+                 "model.layers.1 2432, lm_head 5000"},
+        {{0},
+         "model.embed_tokens",
+         .is_tied = true,
+         .want = "model.embed_tokens.weight cannot be in float32"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        tree *t = make_tree(cases[i].is_tied);
+        int64_t trained = 0, frozen = 0, bytes[2] = {0};
+        cr_buf text = {0};
+        cr_err err = {0};
+        cr_units units;
+        for (size_t m = 0; m < t->num; m++) {
+            t->modules[m].impl = t; /* so that it computes by itself */
+            if (strcmp(t->modules[m].name, cases[i].fp32) == 0) cr_module_set_fp32(&t->modules[m]);
+        }
+        assert_int_equal(cr_model_freeze(&t->model, cases[i].frozen, &err), CR_OK);
+        if (cr_units_build(&t->model, &cases[i].policy, 4, &units, &err) != CR_OK) {
+            assert_int_equal(err.status, CR_ECONFIG);
+            if (!strstr(err.msg, cases[i].want)) fail_msg("case %zu: %s", i, err.msg);
+            free_tree(t);
+            continue;
+        }
+        for (size_t k = 0; k < units.num; k++) {
+            const cr_unit *u = &units.unit[k];
+            const cr_flat *flats[] = {&u->trained, &u->frozen};
+            cr_buf_addf(&text, "%s%s%s %lld", k ? ", " : "", u->name, u->trained.is_fp32 ? "*" : "",
+                        (long long)(u->trained.num_elems + u->frozen.num_elems));
+            for (int f = 0; f < 2; f++) { /* one after another, in bytes */
+                assert_int_equal(cr_extent_bytes(flats[f]->first, CR_BF16), bytes[f]);
+                bytes[f] += flats[f]->shard_elems *
+                            (int64_t)cr_dtype_bytes(cr_flat_dtype(flats[f], CR_BF16));
+                for (size_t p = 0; p < flats[f]->num_params; p++)
+                    assert_int_equal(flats[f]->params[p]->is_fp32, flats[f]->is_fp32);
+            }
+            trained += u->trained.shard_elems;
+            frozen += u->frozen.shard_elems;
+        }
+        if (strcmp(text.data, cases[i].want) != 0) fail_msg("case %zu: %s", i, text.data);
+        assert_int_equal(units.trained_shard.elems, trained);
+        assert_int_equal(units.frozen_shard.elems, frozen);
+        assert_int_equal(cr_extent_bytes(units.trained_shard, CR_BF16), bytes[0]);
+        assert_int_equal(cr_extent_bytes(units.frozen_shard, CR_BF16), bytes[1]);
+        cr_units_free(&units);
+        cr_buf_free(&text);
+        free_tree(t);
+    }
+}
+
 /* ---- the wrapped tree as text ---- */
 
 static void c28_tree(void **state)
@@ -275,6 +358,17 @@ static void c28_tree(void **state)
     assert_non_null(strstr(text.data, "      (0): Block\n        (attn): Linear\n"));
     assert_non_null(strstr(text.data, "      (1): Block\n        (attn): Linear\n"
                                       "        (mlp): FSDP[Linear] unit #1, 400 elements"));
+    cr_units_free(&units);
+    t->layers[1]->impl = t;
+    cr_module_set_fp32(t->layers[1]); /* likewise */
+    policy = (cr_wrap_policy){0};
+    assert_int_equal(cr_units_build(&t->model, &policy, 4, &units, &err), CR_OK);
+    cr_buf_clear(&text);
+    cr_units_write_tree(&units, &t->model, CR_BF16, &text);
+    assert_non_null(strstr(text.data, "(0): FSDP[LlamaDecoderLayer] unit #2, 2432 elements, 0.00 "
+                                      "MiB gathered in bf16"));
+    assert_non_null(strstr(text.data, "(1): FSDP[LlamaDecoderLayer] unit #3, 2432 elements, 0.01 "
+                                      "MiB gathered in fp32"));
     cr_buf_free(&text);
     cr_units_free(&units);
     free_tree(t);
@@ -342,6 +436,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(c27_units_of_policies),
         cmocka_unit_test(c27_sizes_on_7b),
+        cmocka_unit_test(c11_float32_is_a_unit),
         cmocka_unit_test(c28_tree),
         cmocka_unit_test(c40_stages),
     };
