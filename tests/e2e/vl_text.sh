@@ -1,0 +1,80 @@
+#!/bin/bash
+# vl_text.sh -- a vision-language checkpoint as a text model: Qwen3-VL with the text weights of a Qwen3 learns
+# from text alone, on two ranks, exactly what the Qwen3 learns; the tower, trained as the rest or frozen by
+# its name on the hub, keeps its bits; the export has both, and generates the same. Needs python3.
+# Not covered: images.
+. tests/e2e/run.inc
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+scripts/make_sums $tmp/home
+"$CROLL" init $tmp/home/model >/dev/null
+cp -r $tmp/home/model $tmp/home/vl
+cat >$tmp/vl.py <<'PY'
+import json, struct, sys
+
+def read(path):
+    data = open(path + "/model.safetensors", "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header.pop("__metadata__", None)
+    return {k: (t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for k, t in header.items()}
+
+def write(path, tensors):
+    header, at = {}, 0
+    for k, (dtype, shape, data) in tensors.items():
+        header[k] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    open(path + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+
+def vl_name(name):
+    return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
+
+what, text, vl = sys.argv[1:4]
+if what == "config":
+    c = json.load(open(text + "/config.json"))
+    half, v = c["head_dim"] // 2, c["vocab_size"]
+    json.dump({"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"],
+               "tie_word_embeddings": c.get("tie_word_embeddings", False), "torch_dtype": c.get("torch_dtype", "float32"),
+               "image_token_id": v - 1, "video_token_id": v - 2, "vision_start_token_id": v - 3,
+               "text_config": {**c, "rope_scaling": {"mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}},
+               "vision_config": dict(depth=2, hidden_size=32, intermediate_size=48, num_heads=2, patch_size=4,
+                                     out_hidden_size=c["hidden_size"], num_position_embeddings=16, deepstack_visual_indexes=[0])},
+              open(vl + "/config.json", "w"))
+elif what == "weights":
+    tensors = {k: t for k, t in read(vl).items() if ".visual." in k}
+    write(vl, {**tensors, **{vl_name(k): t for k, t in read(text).items()}})
+else:  # the text as `text` has it, the tower as `first` had it
+    first, a, b = read(sys.argv[4]), read(text), read(vl)
+    want = {**{k: t for k, t in first.items() if ".visual." in k}, **{vl_name(k): t for k, t in a.items()}}
+    wrong = sorted(k for k in {*want, *b} if want.get(k) != b.get(k))
+    sys.exit(f"not the same: {wrong[:3]}" if wrong else 0)
+PY
+python3 $tmp/vl.py config $tmp/home/model $tmp/home/vl
+rm $tmp/home/vl/model.safetensors
+"$CROLL" init $tmp/home/vl >/dev/null
+python3 $tmp/vl.py weights $tmp/home/model $tmp/home/vl
+
+# sft NAME MODEL [key=value ..]: 6 steps, the export in $tmp/NAME.export. Nothing is clipped: sums of other units
+# would give a norm that differs in its last digit.
+sft() {
+    local name=$1 model=$2
+    shift 2
+    log=$tmp/$name.log
+    "$CROLL" run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/$name track_with=none max_steps=6 max_grad_norm=1000 \
+        "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" "$@" >$log 2>&1 </dev/null || fail "$name: exit code $?"
+    "$CROLL" export $tmp/$name/latest $tmp/$name.export >/dev/null
+}
+losses() { values "[a-z_]*/loss" $tmp/$1/metrics.jsonl; }
+
+sft text $tmp/home/model
+sft vl $tmp/home/vl
+sft frozen $tmp/home/vl sft_train.model_args.freeze_module_prefix=visual
+for name in vl frozen; do
+    [ -n "$(losses text)" ] && [ "$(losses text)" = "$(losses $name)" ] || fail "$name: $(losses $name) instead of $(losses text)"
+    python3 $tmp/vl.py same $tmp/text.export $tmp/$name.export $tmp/home/vl || fail "$name: the export"
+done
+answer() { "$CROLL" generate $tmp/$1.export --prompt 'What is 3 + 4?' --temperature 0 --max-new-tokens 8 --json | sed 's/.*"output_ids"/"output_ids"/; s/"finish.*//'; }
+[ -n "$(answer text)" ] && [ "$(answer text)" = "$(answer vl)" ] || fail "$(answer vl) instead of $(answer text)"
+grep -q 'Qwen3VLVisionBlock' < <("$CROLL" plan configs/quickstart/sft.yaml pretrain=$tmp/home/vl --tree) || fail "no vision blocks in the plan's tree"
+echo "ok"
