@@ -54,6 +54,9 @@ size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_
     argv[num++] = number;
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    /* MPI's look at the machine would try ten X displays and start OpenCL: without /etc/hosts that
+     * waits for the name "localhost", 10 s and more */
+    setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
     return num;
 }
 
