@@ -26,16 +26,34 @@ CR_INLINE int64_t tile_floats(int64_t head_dim)
                                   : (head_dim + padded(head_dim)) * TILE;
 }
 
-CR_INLINE void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
+CR_INLINE void widen_row(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
 {
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = 0;
+
+    for (; n - i >= 16; i += 16)
+        v_store(dst + i, v_get(dtype, src, at + i));
+    for (; i < n; i++)
         dst[i] = e_get(dtype, src, at + i);
 }
 
-CR_INLINE void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, int64_t at)
+static void widen(cr_dtype dtype, const void *src, int64_t at, int64_t n, float *dst)
 {
-    for (int64_t i = 0; i < n; i++)
+    CR_BY_DTYPE(dtype, widen_row, src, at, n, dst);
+}
+
+CR_INLINE void narrow_row(cr_dtype dtype, const float *src, int64_t n, void *dst, int64_t at)
+{
+    int64_t i = 0;
+
+    for (; n - i >= 16; i += 16)
+        v_put(dtype, dst, at + i, v_load(src + i));
+    for (; i < n; i++)
         e_put(dtype, dst, at + i, src[i]);
+}
+
+static void narrow(cr_dtype dtype, const float *src, int64_t n, void *dst, int64_t at)
+{
+    CR_BY_DTYPE(dtype, narrow_row, src, n, dst, at);
 }
 
 /* Write one key and value (at element `at` of k and v) into place `slot` of a tile pair. */
@@ -43,14 +61,15 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
                       int64_t slot, float *tiles)
 {
     int64_t dp = padded(head_dim);
-    float *vt = tiles + head_dim * TILE + slot * dp;
+    float *vt = tiles + head_dim * TILE + slot * dp, key[256];
 
     if (head_dim <= SHORT_HEAD) {
         CR_V(short_store)(dtype, k, v, at, head_dim, slot, tiles);
         return;
     }
+    widen(dtype, k, at, head_dim, key);
     for (int64_t d = 0; d < head_dim; d++)
-        tiles[d * TILE + slot] = e_get(dtype, k, at + d);
+        tiles[d * TILE + slot] = key[d];
     memset(vt, 0, (size_t)dp * 4);
     widen(dtype, v, at, head_dim, vt);
 }

@@ -177,12 +177,12 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
 }
 
 /* x [num, d] in rows of TILE, transposed. */
-static void put_columns(const shape *z, const float *xt, int64_t num, void *dst, int64_t at,
-                        int64_t ld)
+CR_INLINE void put_columns(cr_dtype dtype, const shape *z, const float *xt, int64_t num, void *dst,
+                           int64_t at, int64_t ld)
 {
     for (int64_t r = 0; r < num; r++)
         for (int64_t i = 0; i < z->d; i++)
-            e_put(z->a->dtype, dst, at + r * ld + i, xt[i * TILE + r]);
+            e_put(dtype, dst, at + r * ld + i, xt[i * TILE + r]);
 }
 
 CR_INLINE void put_rows(cr_dtype dtype, const shape *z, const float *src, int64_t num, void *dst,
@@ -201,17 +201,21 @@ CR_INLINE void put_rows(cr_dtype dtype, const shape *z, const float *src, int64_
 }
 
 /* delta = dO . o of every row of the sequence and head of the group. */
-static void sum_deltas(const shape *z, const work *w, int64_t first, int64_t len, int64_t h0)
+CR_INLINE void sum_deltas(cr_dtype dtype, const shape *z, const work *w, int64_t first, int64_t len,
+                          int64_t h0)
 {
-    const cr_attention_args *a = z->a;
+    const void *o = z->a->o, *d_o = z->g->d_o;
 
     for (int64_t h = 0; h < z->group; h++)
         for (int64_t i = 0; i < len; i++) {
-            int64_t at = ((first + i) * a->num_heads + h0 + h) * z->d;
-            float sum = 0;
-            for (int64_t e = 0; e < z->d; e++)
-                sum += e_get(a->dtype, a->o, at + e) * e_get(a->dtype, z->g->d_o, at + e);
-            w->delta[h * len + i] = sum;
+            int64_t at = ((first + i) * z->a->num_heads + h0 + h) * z->d, end = at + z->d;
+            v16 sum = v_set(0);
+            for (; end - at >= 16; at += 16)
+                sum = v_fma(v_get(dtype, o, at), v_get(dtype, d_o, at), sum);
+            if (end > at)
+                sum = v_fma(v_get_some(dtype, o, at, end - at),
+                            v_get_some(dtype, d_o, at, end - at), sum);
+            w->delta[h * len + i] = v_sum(sum);
         }
 }
 
@@ -223,7 +227,7 @@ static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
     size_t bytes = cr_dtype_bytes(a->dtype);
 
     memset(w->dq, 0, (size_t)(z->group * len * z->wide) * 4);
-    sum_deltas(z, w, first, len, h0);
+    CR_BY_DTYPE(a->dtype, sum_deltas, z, w, first, len, h0);
     for (int64_t k0 = 0; k0 < len; k0 += TILE) {
         int64_t keys = len - k0 < TILE ? len - k0 : TILE, at = (first + k0) * ld + kv * z->d,
                 end = a->window > 0 && k0 + keys - 1 + a->window < len ? k0 + keys - 1 + a->window
@@ -239,8 +243,8 @@ static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
         for (int64_t h = h0; h < h0 + z->group; h++)
             for (int64_t i = a->is_bidirectional ? 0 : k0; i < end; i += ROWS)
                 take_block(z, w, first, len, h, i, end - i < ROWS ? end - i : ROWS, k0, keys);
-        put_columns(z, w->dk, keys, z->g->dk, at, ld);
-        put_columns(z, w->dv, keys, z->g->dv, at, ld);
+        CR_BY_DTYPE(a->dtype, put_columns, z, w->dk, keys, z->g->dk, at, ld);
+        CR_BY_DTYPE(a->dtype, put_columns, z, w->dv, keys, z->g->dv, at, ld);
     }
     for (int64_t h = 0; h < z->group; h++)
         CR_BY_DTYPE(a->dtype, put_rows, z, w->dq + h * len * z->wide, len, z->g->dq,

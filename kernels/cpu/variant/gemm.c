@@ -42,15 +42,46 @@ CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k
     return u;
 }
 
+#if defined(__AVX512F__)
+/* Sixteen units from unit i on. */
+CR_INLINE v16 units_at(cr_dtype dtype, const void *row, int64_t i)
+{
+    return gemm_has_pairs(dtype) ? v_load((const float *)row + i) : v_get(dtype, row, i);
+}
+
+/* As many units of 32 whole rows as squares of 16 x 16 hold. Returns their number. */
+CR_INLINE int64_t pack_squares(cr_dtype dtype, const char *w, int64_t row_bytes, int64_t k,
+                               uint32_t *panel)
+{
+    int64_t units = (gemm_has_pairs(dtype) ? k / 2 : k) / 16 * 16;
+
+    for (int64_t i = 0; i < units; i += 16)
+        for (int64_t j = 0; j < CRI_PANEL; j += 16) {
+            v16 x[16];
+#pragma GCC unroll 16
+            for (int64_t r = 0; r < 16; r++)
+                x[r] = units_at(dtype, w + (j + r) * row_bytes, i);
+            v_transpose(x);
+#pragma GCC unroll 16
+            for (int64_t r = 0; r < 16; r++)
+                v_store((float *)panel + (i + r) * CRI_PANEL + j, x[r]);
+        }
+    return units;
+}
+#endif
+
 /* Reads 32 rows side by side and writes in order. */
 CR_INLINE void pack_panel(cr_dtype dtype, const char *w, int64_t row_bytes, int64_t cols, int64_t k,
                           uint32_t *panel)
 {
-    int64_t units = gemm_units(dtype, k);
+    int64_t units = gemm_units(dtype, k), i = 0;
 
-    for (int64_t i = 0; i < units; i++, panel += CRI_PANEL)
+#if defined(__AVX512F__)
+    if (cols == CRI_PANEL) i = pack_squares(dtype, w, row_bytes, k, panel);
+#endif
+    for (; i < units; i++)
         for (int64_t j = 0; j < CRI_PANEL; j++)
-            panel[j] = j < cols ? unit_of(dtype, w + j * row_bytes, i, k) : 0;
+            panel[i * CRI_PANEL + j] = j < cols ? unit_of(dtype, w + j * row_bytes, i, k) : 0;
 }
 
 void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int64_t k,

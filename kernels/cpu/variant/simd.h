@@ -131,6 +131,31 @@ CR_INLINE float v_greatest(v16 v)
     return v[0];
 }
 
+#if defined(__AVX512F__)
+/* x[i][j] and x[j][i] change places: blocks of 8, 4, 2 and 1 lanes beside the diagonal do so. */
+CR_INLINE void v_transpose(v16 x[16])
+{
+#define LIST(...) __VA_ARGS__
+#define SWAP_BLOCKS(step, low, high)                                  \
+    for (int i = 0; i < 16; i++)                                      \
+        if (!(i & (step))) {                                          \
+            v16 a = x[i], b = x[i + (step)];                          \
+            x[i] = __builtin_shufflevector(a, b, LIST low);           \
+            x[i + (step)] = __builtin_shufflevector(a, b, LIST high); \
+        }
+    SWAP_BLOCKS(8, (0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
+                (8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31))
+    SWAP_BLOCKS(4, (0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27),
+                (4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31))
+    SWAP_BLOCKS(2, (0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+                (2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+    SWAP_BLOCKS(1, (0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30),
+                (1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31))
+#undef SWAP_BLOCKS
+#undef LIST
+}
+#endif
+
 /* exp, relative error below 2e-7 in [-87, 88]; 0 below -87.3; NaN stays. (Cephes' polynomial.) */
 CR_INLINE v16 v_exp(v16 x)
 {
