@@ -1,11 +1,14 @@
 /* models_precision.c -- modules that compute in float32 in a pass of halves (C11): with rows of halves
  * widened by hand, a pass in float32 gives the same bits of output, of weight gradients and of the input's
- * gradient, each rounded once at the border.
+ * gradient, each rounded once at the border. And gradients of a model against PyTorch's fully_shard with a
+ * MixedPrecisionPolicy of each module (tests/parity/fsdp_precision.py).
  * Not covered: vision towers (they switch by themselves), units (mesh/precision.c).
  */
 #include "base/rng.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
+
+#include <math.h>
 
 enum { TOKENS = 23, COLS = 64, NUM = TOKENS * COLS };
 
@@ -43,13 +46,15 @@ static void trainable(cr_module *m)
         trainable(m->children[i]);
 }
 
-/* fp32: a module of a model of halves; NULL: the whole pass in float32. */
-static side *open_side(const char *text, cr_dtype dtype, const char *fp32)
+/* fp32: names of modules, or NULL. */
+static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
 {
     side *s = CR_NEW(side);
 
     must(build_model(text, &s->b.model, &err));
-    if (fp32) cr_module_set_fp32(cr_model_find_module(s->b.model, fp32));
+    for (size_t i = 0; i < json_array_size(fp32); i++)
+        cr_module_set_fp32(
+            cr_model_find_module(s->b.model, json_string_value(json_array_get(fp32, i))));
     must(cr_device_open("cpu", 1, &s->b.dev, &err));
     must(cr_full_weights_init(&s->b.full, s->b.model, s->b.dev, dtype, NULL, 11, &err));
     must(cr_full_weights_add_grads(&s->b.full, s->b.model, &err));
@@ -112,7 +117,8 @@ static void c11_module_in_float32(void **state)
         positions[t] = t < 9 ? t : t - 9;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         cr_dtype dtype = cases[i].dtype;
-        side *half = open_side(cases[i].text, dtype, cases[i].name),
+        json_t *fp32 = json_pack("[s]", cases[i].name);
+        side *half = open_side(cases[i].text, dtype, fp32),
              *wide = open_side(cases[i].text, CR_F32, NULL);
         float rows[3][NUM];
         char *halves[] = {half->in, half->add, half->grad_out},
@@ -135,12 +141,118 @@ static void c11_module_in_float32(void **state)
         }
         close_side(half);
         close_side(wide);
+        json_decref(fp32);
     }
+}
+
+/* ---- PyTorch ---- */
+
+/* The weights of tests/parity/fsdp_precision.py. */
+static void fill_by_name(side *s)
+{
+    for (size_t i = 0; i < s->b.model->num_params; i++) {
+        const cr_param *p = s->b.model->params[i];
+        float *x = CR_NEW_ARRAY(float, p->num_elems);
+        uint32_t hash = 2166136261U;
+        for (const char *c = p->name; *c; c++)
+            hash = (hash ^ (uint8_t)*c) * 16777619U;
+        for (int64_t e = 0; e < p->num_elems; e++) {
+            uint32_t h = (uint32_t)e * 2654435761U + hash;
+            h = (h ^ (h >> 15)) * 2246822519U;
+            h = ((h ^ (h >> 13)) >> 8) & 0xFFFFFF;
+            x[e] = (float)(h * 0x1p-25 - 0.25) + (p->num_dims == 1 ? 1.0F : 0.0F);
+        }
+        must(cr_cast(s->b.dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, x,
+                     (size_t)p->num_elems, &err));
+        cr_free(x);
+    }
+}
+
+/* Two sequences; labels are the next ids. */
+static cr_batch torch_batch(void)
+{
+    static const int length[] = {17, 9};
+    static int32_t id[26], position[26], label[26], offset[] = {0, 17, 26};
+
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; i < length[s]; i++) {
+            int t = offset[s] + i;
+            id[t] = (i * 7 + s * 13 + i * i * 3 + 3) % 61;
+            position[t] = i;
+            label[t] = -1;
+            if (i) label[t - 1] = id[t];
+        }
+    return (cr_batch){id, position, label, offset, 26, 2};
+}
+
+/* |a - b| / |b| over the elements that the file has. */
+static double distance(const side *s, const json_t *grads)
+{
+    const char *name;
+    json_t *list;
+    double far = 0, size = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)grads, name, list)
+    {
+        const cr_param *p = cr_model_find_param(s->b.model, name);
+        for (size_t e = 0; e < json_array_size(list); e++) {
+            double want = json_number_value(json_array_get(list, e)), d = p->grad[e] - want;
+            far += d * d;
+            size += want * want;
+        }
+    }
+    return sqrt(far / size);
+}
+
+/* Gradients of fully_shard, whose policy differs from module to module. Two ways to round to bf16 are as far
+ * apart as 2e-2; with all layers in float32 only embeddings and head do (measured 4.5e-3; with layers in bf16
+ * 1.9e-2). */
+static void c11_is_torchs(void **state)
+{
+    static const char text[] =
+        "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"vocab_size\":61,"
+        "\"hidden_size\":24,\"intermediate_size\":40,\"num_hidden_layers\":3,"
+        "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"
+        "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
+        "\"tie_word_embeddings\":false}";
+    json_t *all, *c;
+    size_t i;
+
+    (void)state;
+    must(cr_json_read_file("tests/parity/fsdp_precision.json", &all, &err));
+    json_array_foreach(json_object_get(all, "cases"), i, c)
+    {
+        const char *name = json_string_value(json_object_get(c, "dtype"));
+        json_t *fp32 = json_object_get(c, "fp32");
+        cr_dtype dtype = strcmp(name, "float32") == 0 ? CR_F32 : CR_BF16;
+        const cr_batch x = torch_batch();
+        float log_prob[24], entropy[24], grad[24];
+        double loss = 0, want = json_real_value(json_object_get(c, "loss")), far,
+               most = dtype == CR_F32              ? 5e-6
+                      : json_array_size(fp32) == 3 ? 8e-3
+                                                   : 2e-2;
+        side *s = open_side(text, dtype, fp32);
+        fill_by_name(s);
+        s->pass.batch = &x;
+        must(cr_model_forward(s->b.model, &s->pass, &(cr_model_out){log_prob, entropy}, &err));
+        for (int k = 0; k < 24; k++) {
+            loss -= (double)log_prob[k] / 24;
+            grad[k] = -1.0F / 24;
+        }
+        must(cr_model_backward(s->b.model, &s->pass, grad, NULL, &err));
+        far = distance(s, json_object_get(c, "grads"));
+        if (far > most || fabs(loss - want) > most * want)
+            fail_msg("case %zu: gradient off by %.3g, loss %.9g, want %.9g", i, far, loss, want);
+        close_side(s);
+    }
+    assert_int_equal(i, 4);
+    json_decref(all);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(c11_module_in_float32)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(c11_module_in_float32),
+                                       cmocka_unit_test(c11_is_torchs)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
