@@ -1,8 +1,9 @@
 /* train.c -- tokens per second and memory of training steps under fsdp2_train: `scripts/mpi RANKS
  * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute]`, defaults fp32 8 256 5 0. One JSON line
- * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted; tokens_per_s is
- * of all ranks and the median step; memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the
- * counted steps that ranks spent waiting for others, of the rank that waited most.
+ * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted;
+ * tokens_per_s is of all ranks and the median step, gflop_per_s what the devices counted in it (99 % are products);
+ * memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the counted steps that ranks spent waiting
+ * for others, of the rank that waited most.
  */
 #include "mesh/collectives.h"
 #include "mesh/flight.h"
@@ -85,7 +86,8 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
                       .cu_seqlens = cu,
                       .num_tokens = tokens,
                       .num_seqs = s->rows};
-    double loss[2] = {0, (double)(num * s->rows * (s->length - 1))}, before[3], wait[3], sum = 0;
+    double loss[2] = {0, (double)(num * s->rows * (s->length - 1))}, before[3], wait[3], sum = 0,
+           work = 0;
     cr_mesh_shape shape;
     cr_update update = {0};
     cr_device *dev;
@@ -113,12 +115,13 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     for (int64_t r = 0; r <= s->rows; r++)
         cu[r] = (int32_t)(r * s->length);
     for (int i = 0; i <= s->steps; i++) {
-        double start = cr_now_s();
+        double start = cr_now_s(), flops = cr_device_get_stats(dev).flops;
         if (i == 1) get_waits(world, before);
         loss[0] = 0;
         CR_TRY(cr_fsdp_backward(f, &batch, mean_loss, loss, err));
         CR_TRY(cr_fsdp_update(f, 1e-3, &update, err));
         times[i] = cr_now_s() - start;
+        work = cr_device_get_stats(dev).flops - flops;
     }
     get_waits(world, wait);
     for (int i = 1; i <= s->steps; i++)
@@ -130,14 +133,16 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     if (cr_world_rank(world) == 0)
         printf(
             "{\"peer\":\"croll\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\",\"recompute\":%d,"
-            "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"step_s\":%.4f,\"last_share_of_"
+            "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"gflop_per_s\":%.1f,\"step_s\":%.4f,"
+            "\"last_share_of_"
             "loss\":%.4f,"
             "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"
             "\"reduce_wait\":%.4f,\"other_wait\":%.4f}\n",
             s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
             (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
-            times[1 + s->steps / 2], loss[0], update.grad_norm, proc_mb("status", "VmHWM:"),
-            proc_mb("smaps_rollup", "Pss:"), wait[0], wait[1], wait[2]);
+            num * work * 1e-9 / times[1 + s->steps / 2], times[1 + s->steps / 2], loss[0],
+            update.grad_norm, proc_mb("status", "VmHWM:"), proc_mb("smaps_rollup", "Pss:"), wait[0],
+            wait[1], wait[2]);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);
