@@ -50,7 +50,7 @@ log=$tmp/dead.log
 "${words[@]}" >$log 2>&1 </dev/null &
 run=$!
 steps dead 2
-pid=$(pgrep -f "croll actor $tmp/dead/config.yaml" | sort -n | sed -n 2p)
+pid=$(rank_of dead 0)
 [ -n "$pid" ] || fail "no actor"
 kill -9 $pid
 code=0

@@ -20,7 +20,6 @@ start() {
     done
     fail "$name has no first step after 30 s"
 }
-rank_of() { pgrep -f "actor $tmp/$1/config.yaml" | tail -n +2 | sort -n | sed -n "$(($2 + 1))p"; }
 
 start workers max_steps=$((kills + 4))
 for ((i = 0; i < kills; i++)); do
