@@ -96,7 +96,8 @@ static cr_status rotate(const cr_model_config *c, cr_pass *p, void *x, int64_t n
                       .sign = sign,
                       .num_tokens = p->batch->num_tokens,
                       .num_heads = num_heads,
-                      .head_dim = c->head_dim};
+                      .head_dim = c->head_dim,
+                      .angles = p->angles};
 
     return cr_rope(p->dev, &a, err);
 }

@@ -178,11 +178,32 @@ static cr_status check_ids(const cr_model *model, const cr_batch *b, cr_err *err
     return CR_OK;
 }
 
+static cr_status check_axes(const cr_model *model, const cr_pass *p, cr_err *err)
+{
+    const cr_batch *b = p->batch;
+
+    if (!b->mrope) return CR_OK;
+    if (!model->config.rope_axis)
+        return cr_fail(err, CR_EARG, "positions along t, h and w, but a %s has one axis",
+                       model->config.model_type);
+    if (p->split)
+        return cr_fail(err, CR_EABSENT,
+                       "positions along t, h and w are not available under sequence parallel "
+                       "(ulysses_size 1 is)");
+    for (int64_t t = 0; t < 3 * b->num_tokens; t++)
+        if (b->mrope[t] < 0 ||
+            (model->config.position_limit && b->mrope[t] >= model->config.position_limit))
+            return cr_fail(err, CR_EARG, "token %lld stands at position %d of axis %c",
+                           (long long)(t % b->num_tokens), b->mrope[t], "thw"[t / b->num_tokens]);
+    return CR_OK;
+}
+
 static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *err)
 {
     const cr_batch *b = p->batch;
 
     CR_TRY(check_ids(model, b, err));
+    CR_TRY(check_axes(model, p, err));
     if (p->kv) return CR_OK;
     for (int64_t s = 0; s < b->num_seqs; s++)
         if (b->cu_seqlens[s + 1] < b->cu_seqlens[s])
@@ -217,6 +238,19 @@ static void list_labels(cri_model *own, const cr_batch *b)
 
 /* ---- forward ---- */
 
+static cr_status find_angles(const cr_model *model, cr_pass *p, cr_err *err)
+{
+    size_t num = (size_t)(p->batch->num_tokens * model->config.head_dim / 2);
+    void *angles;
+
+    p->angles = NULL;
+    if (!p->batch->mrope) return CR_OK;
+    CR_TRY(cr_stack_push(cri_keep(p), num * sizeof(float), &angles, err));
+    if (!cr_device_is_meta(p->dev)) cri_rope_angles(&model->config, p->batch, angles);
+    p->angles = angles;
+    return CR_OK;
+}
+
 /* Embedding and layers: *x is the input of the last norm. */
 static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
 {
@@ -225,6 +259,7 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
     int64_t tokens = p->batch->num_tokens, cols = model->config.hidden_size;
     cr_stack *tape = p->tape;
 
+    CR_TRY(find_angles(model, p, err));
     CR_TRY(cri_push(cri_keep(p), p, tokens, cols, x, err));
     CR_TRY(cr_module_forward(root->embed, p, NULL, NULL, *x, err));
     for (int64_t i = 0; i < model->config.num_layers; i++) {
@@ -295,6 +330,7 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
+    if (root->text) CR_TRY(cri_enter(root->text, p, err));
     CR_TRY(run_layers(model, p, &x, err));
     CR_TRY(gather(model, p, x, err));
     for (int i = 0; i < 3; i++)
@@ -306,6 +342,7 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
     CR_TRY(cri_enter(root->norm, p, err));
     CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, own->head_rstd, err));
     CR_TRY(cri_leave(root->norm, p, err));
+    if (root->text) CR_TRY(cri_leave(root->text, p, err));
     CR_TRY(cri_leave(root->base, p, err));
     CR_TRY(run_head(model, p, normed, want, err));
     return cri_leave(model->root, p, err);
@@ -425,6 +462,7 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
+    if (root->text) CR_TRY(cri_enter(root->text, p, err));
     CR_TRY(back_head(model, p, grad_log_prob, grad_entropy, &grad, err));
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
         void *grad_in = i + 1 > own->lowest ? grad : NULL;
@@ -432,6 +470,7 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
         cr_stack_release(p->tape, own->marks[i]);
     }
     if (own->lowest == 0) CR_TRY(cr_module_backward(root->embed, p, NULL, grad, NULL, err));
+    if (root->text) CR_TRY(cri_leave(root->text, p, err));
     CR_TRY(cri_leave(root->base, p, err));
     return cri_leave(model->root, p, err);
 }

@@ -123,6 +123,8 @@ typedef struct cr_batch {
     const int32_t *ids, *positions, *labels; /* [T]; labels may be NULL: none wanted */
     const int32_t *cu_seqlens;               /* [num_seqs + 1] */
     int64_t num_tokens, num_seqs;
+    const int32_t
+        *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
@@ -152,7 +154,8 @@ struct cr_pass {
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    cr_phase phase;    /* set by the pass itself */
+    cr_phase phase;    /* set by the pass itself, as is the next */
+    const float *angles; /* [T, head_dim / 2] of the rotation; NULL: positions have one axis */
 };
 
 /* It and all below compute in float32 whatever the dtype of the pass, with float32 weights: what comes

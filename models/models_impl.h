@@ -106,6 +106,9 @@ CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const f
                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
                                 cr_err *err);
 
+/* positions.c: [T, head_dim / 2] from batch->mrope. */
+void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles);
+
 /* Rows of one call of a block of experts, in the memory that keeps them (cri_keep): by token and by slot
  * (kernels/experts.h), and those here by expert, which are the slots unless the pass has a dispatch. */
 typedef struct cri_routing {

@@ -21,4 +21,11 @@ typedef struct cr_vision_input {
     int64_t num_items, num_patches;
 } cr_vision_input;
 
+/* Position ids of the axes t, h and w for a batch's `mrope`: [3][num_tokens], as get_rope_index of
+ * Transformers 4.x gives them to each sequence (a video's temporal ids are truncated products, not
+ * products of truncated factors). Reads ids and cu_seqlens of the batch; vision NULL: text only. CR_EARG
+ * says which placeholders and which item do not fit. */
+CR_MUST cr_status cr_vision_positions(const cr_model_config *config, const cr_batch *batch,
+                                      const cr_vision_input *vision, int32_t *mrope, cr_err *err);
+
 #endif

@@ -1,12 +1,13 @@
 /* models_vl.c -- vision-language models: trees against those of Transformers (tests/parity/vision_trees.txt),
- * parameter counts of published models, config.json with nested and flat text, and values that must be
- * refused.
- * Not covered: the tower's numbers (models_vision.c). */
+ * parameter counts of published models, config.json with nested and flat text, values that must be
+ * refused; position ids, log-probs and the gradient of every parameter against those of Transformers
+ * (vision_models.json), both from tests/parity/vision_models.py. */
 #include "models/vision.h"
 #include "strategies/units.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,291 @@ static void freezing(void **state)
         }
 }
 
+/* ---- numbers ---- */
+
+static uint32_t crc32(const char *text)
+{
+    uint32_t x = 0xFFFFFFFFu;
+
+    for (; *text; text++) {
+        x ^= (unsigned char)*text;
+        for (int k = 0; k < 8; k++)
+            x = (x >> 1) ^ (x & 1 ? 0xEDB88320u : 0);
+    }
+    return ~x;
+}
+
+/* As in vision_models.py. */
+static double noise(const char *name, const char *what, int64_t at)
+{
+    char text[200];
+    uint32_t x;
+
+    snprintf(text, sizeof text, "%s%s", what, name);
+    x = crc32(text) + (uint32_t)at;
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    x ^= x >> 16;
+    return x / 2147483648.0 - 1;
+}
+
+static void set_weights(const cr_model *model)
+{
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        float *w = (float *)(uintptr_t)p->weight.data;
+        const char *end = p->name + strlen(p->name) - 6;
+        bool is_table = strstr(p->name, "embed") && !strstr(p->name, "patch");
+        double cols = (double)(p->num_elems / p->shape[0]);
+        double factor = is_table ? 1 : p->num_dims == 1 ? 0.2 : 1.7 / sqrt(cols);
+        for (int64_t e = 0; e < p->num_elems; e++)
+            w[e] = (float)(noise(p->name, "", e) * factor +
+                           (p->num_dims == 1 && strcmp(end, "weight") == 0));
+    }
+}
+
+enum { MAX_TOKENS = 128, MAX_ITEMS = 8 };
+
+typedef struct inputs {
+    int32_t ids[MAX_TOKENS], positions[MAX_TOKENS], labels[MAX_TOKENS], cu[8],
+        mrope[3 * MAX_TOKENS], grid[MAX_ITEMS][3];
+    bool is_video[MAX_ITEMS];
+    float second[MAX_ITEMS];
+    float *pixels;
+    cr_batch batch;
+    cr_vision_input vision;
+} inputs;
+
+static int32_t whole(const json_t *array, size_t at)
+{
+    return (int32_t)json_integer_value(json_array_get(array, at));
+}
+
+static void read_items(const json_t *c, int64_t patch_dim, inputs *in)
+{
+    const json_t *items = json_object_get(c, "items"), *entry;
+    size_t at;
+
+    json_array_foreach(items, at, entry)
+    {
+        in->is_video[at] = whole(entry, 0) != 0;
+        for (size_t k = 0; k < 3; k++)
+            in->grid[at][k] = whole(entry, k + 1);
+        in->second[at] =
+            (float)json_number_value(json_array_get(json_object_get(c, "second_per_grid"), at));
+        in->vision.num_patches += (int64_t)in->grid[at][0] * in->grid[at][1] * in->grid[at][2];
+    }
+    in->vision.grid = (const int32_t(*)[3])in->grid;
+    in->vision.is_video = in->is_video;
+    in->vision.second_per_grid = in->second;
+    in->vision.num_items = (int64_t)json_array_size(items);
+    in->vision.pixels = in->pixels =
+        CR_NEW_ARRAY(float, (size_t)(in->vision.num_patches * patch_dim + 1));
+    for (int64_t i = 0, row = 0; i < in->vision.num_items; i++) {
+        int64_t rows = (int64_t)in->grid[i][0] * in->grid[i][1] * in->grid[i][2];
+        char name[24];
+        snprintf(name, sizeof name, "pixels %lld", (long long)i);
+        for (int64_t e = 0; e < rows * patch_dim; e++)
+            in->pixels[row * patch_dim + e] = (float)noise(name, "", e);
+        row += rows;
+    }
+}
+
+static void read_inputs(const json_t *c, int64_t patch_dim, inputs *in)
+{
+    const json_t *seqs = json_object_get(c, "ids"), *seq, *places = json_object_get(c, "mrope");
+    int64_t num = 0, at = 0;
+    size_t s;
+
+    *in = (inputs){0};
+    json_array_foreach(seqs, s, seq) num += (int64_t)json_array_size(seq);
+    assert_true(num <= MAX_TOKENS);
+    json_array_foreach(seqs, s, seq)
+    {
+        size_t n = json_array_size(seq);
+        for (size_t t = 0; t < n; t++, at++) {
+            in->ids[at] = whole(seq, t);
+            in->positions[at] = (int32_t)t;
+            in->labels[at] = t + 1 < n ? whole(seq, t + 1) : -1;
+            for (size_t axis = 0; axis < 3; axis++)
+                in->mrope[(int64_t)axis * num + at] =
+                    whole(json_array_get(json_array_get(places, s), axis), t);
+        }
+        in->cu[s + 1] = (int32_t)at;
+    }
+    in->batch = (cr_batch){.ids = in->ids,
+                           .positions = in->positions,
+                           .labels = in->labels,
+                           .cu_seqlens = in->cu,
+                           .num_tokens = num,
+                           .num_seqs = (int64_t)s};
+    read_items(c, patch_dim, in);
+}
+
+/* Norm of the gradient, and its projections, against the file's. */
+static void check_grad(const cr_param *p, const json_t *want, double allowed)
+{
+    static const char *const what[] = {"", "first ", "second "};
+    double norm = json_number_value(json_array_get(want, 0));
+
+    if (json_array_size(want) != 3) fail_msg("%s is not in the file", p->name);
+    for (size_t k = 0; k < 3; k++) {
+        double x = 0, y = json_number_value(json_array_get(want, k));
+        for (int64_t e = 0; e < p->num_elems; e++)
+            x += (double)p->grad[e] * (k ? noise(p->name, what[k], e) : p->grad[e]);
+        if (k == 0) x = sqrt(x);
+        /* of a projection: that of the difference's norm on a vector of num_elems / 3 */
+        if (!(fabs(x - y) <= allowed * norm * (k ? sqrt((double)p->num_elems) : 1)))
+            fail_msg("%s: %.9g, Transformers has %.9g (norm %g)", p->name, x, y, norm);
+    }
+}
+
+/* What float32 may be off by: another order of sums errs by as much again, a few times. */
+enum { SLACK = 8 };
+
+static void check_case(const json_t *c, cr_pass pass)
+{
+    const char *family = json_string_value(json_object_get(c, "family"));
+    const json_t *want = json_object_get(c, "log_prob");
+    double own = json_number_value(json_object_get(c, "own_log_prob")),
+           own_grad = json_number_value(json_object_get(c, "own_grad"));
+    float log_prob[MAX_TOKENS], grad[MAX_TOKENS];
+    cr_model_out out = {log_prob, NULL};
+    size_t num = json_array_size(want);
+    cr_err err = {0};
+    model_bench b;
+    inputs in;
+
+    if (model_bench_open(&b, family[4] == '2' ? qwen2_5_vl : qwen3_vl, CR_F32, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    set_weights(b.model);
+    read_inputs(c, b.model->config.vision->patch_dim, &in);
+    in.batch.mrope = in.mrope;
+    pass.dev = b.dev;
+    pass.tape = b.tape;
+    pass.scratch = b.scratch;
+    pass.batch = &in.batch;
+    if (cr_model_forward(b.model, &pass, &out, &err) != CR_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < num; i++) {
+        check_near(log_prob[i], json_number_value(json_array_get(want, i)), SLACK * own);
+        grad[i] = (float)noise("grad", "", (int64_t)i);
+    }
+    if (cr_model_backward(b.model, &pass, grad, NULL, &err) != CR_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < b.model->num_params; i++)
+        check_grad(b.model->params[i],
+                   json_object_get(json_object_get(c, "grad"), b.model->params[i]->name),
+                   SLACK * own_grad);
+    cr_free(in.pixels);
+    model_bench_close(&b);
+}
+
+static void change(inputs *in, int kind)
+{
+    int64_t first = 0;
+
+    while (in->ids[first] != 90)
+        first++;
+    switch (kind) {
+    case 0:
+        in->ids[first] = 5;
+        break;
+    case 1:
+        in->ids[in->batch.num_tokens - 1] = 90;
+        break;
+    case 2:
+        in->grid[0][1] += 2, in->vision.num_patches += 2 * in->grid[0][2];
+        break;
+    case 3:
+        in->grid[0][2]++;
+        break;
+    case 4:
+        in->vision.num_patches--;
+        break;
+    case 5:
+        in->is_video[0] = true;
+        break;
+    case 6:
+        in->vision.num_items--, in->vision.num_patches -= 8;
+        break;
+    case 7:
+        in->grid[2][0] = 0;
+        break;
+    default: /* the sequence of the video ends too early */
+        in->cu[2] = in->cu[1] + 12;
+    }
+}
+
+/* Positions of Transformers, and what does not fit. */
+static void positions_of_items(void **state)
+{
+    static const char *const sentences[] = {
+        "item 0 (1 x 6 x 10 patches) needs 15 placeholders from token 9 on, 14 are there",
+        "is a placeholder, but the batch has only 3",
+        "item 0 (1 x 8 x 10 patches) needs 20 placeholders from token 8 on, 15 are there",
+        "item 0 has a grid of 1 x 6 x 11 patches",
+        "3 items have 116 patches by their grids, 115 are given",
+        "token 8 is a placeholder of an image, but item 0 is a video",
+        "has only 2",
+        "item 2 has a grid of 0 x 4 x 2",
+        "item 1"};
+    json_t *all = NULL, *c;
+    cr_err err = {0};
+    size_t at;
+    int num = 0;
+
+    (void)state;
+    if (cr_json_read_file("tests/parity/vision_models.json", &all, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    json_array_foreach(all, at, c)
+    {
+        const char *family = json_string_value(json_object_get(c, "family"));
+        cr_model *model = must_build(family[4] == '2' ? qwen2_5_vl : qwen3_vl);
+        int32_t mrope[3 * MAX_TOKENS];
+        inputs in;
+        if (json_array_size(json_object_get(c, "items")) == 0) {
+            cr_model_free(model);
+            continue;
+        }
+        num++;
+        read_inputs(c, model->config.vision->patch_dim, &in);
+        if (cr_vision_positions(&model->config, &in.batch, &in.vision, mrope, &err) != CR_OK)
+            fail_msg("%s", err.msg);
+        assert_memory_equal(mrope, in.mrope, 3 * (size_t)in.batch.num_tokens * sizeof *mrope);
+        cr_free(in.pixels);
+        for (int k = 0; k < (int)CR_COUNT(sentences); k++) {
+            err = (cr_err){0};
+            read_inputs(c, model->config.vision->patch_dim, &in);
+            change(&in, k);
+            if (cr_vision_positions(&model->config, &in.batch, &in.vision, mrope, &err) == CR_OK)
+                fail_msg("accepted: %s", sentences[k]);
+            if (!strstr(err.msg, sentences[k])) fail_msg("%s, case %d: %s", family, k, err.msg);
+            cr_free(in.pixels);
+        }
+        err = (cr_err){0};
+        cr_model_free(model);
+    }
+    assert_int_equal(num, 2);
+    json_decref(all);
+}
+
+static void numbers_of_transformers(void **state)
+{
+    json_t *all = NULL, *c;
+    cr_err err = {0};
+    size_t at;
+
+    (void)state;
+    if (cr_json_read_file("tests/parity/vision_models.json", &all, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    json_array_foreach(all, at, c)
+    {
+        if (json_array_size(json_object_get(c, "items"))) continue;
+        check_case(c, (cr_pass){.dtype = CR_F32});
+        check_case(c, (cr_pass){.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3});
+    }
+    json_decref(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +603,8 @@ int main(void)
         cmocka_unit_test(configs),
         cmocka_unit_test(wrong_values_name_their_key),
         cmocka_unit_test(freezing),
+        cmocka_unit_test(positions_of_items),
+        cmocka_unit_test(numbers_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
