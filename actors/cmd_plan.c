@@ -145,8 +145,9 @@ static void arithmetic(cr_plan *p)
         p->batch.forwards = ceil_div(p->num_samples / p->num_dp, w->infer_batch_size);
 }
 
-/* A model of the role, from its folder or from its published shape; frozen as training needs it. */
-static cr_status open_model(const char *folder, const char *prefix, cr_model **out, cr_err *err)
+/* A model of the role, from its folder or from its published shape. */
+static cr_status open_model(const char *folder, const cr_worker_config *train, bool should_freeze,
+                            cr_model **out, cr_err *err)
 {
     json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
 
@@ -159,7 +160,7 @@ static cr_status open_model(const char *folder, const char *prefix, cr_model **o
                     "meta-llama/Meta-Llama-3-8B and 70B)");
     json_decref(known);
     CR_TRY(err->status);
-    return prefix ? cr_model_freeze(*out, prefix, err) : CR_OK;
+    return cr_model_prepare(*out, train, should_freeze, err);
 }
 
 static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_role *out,
@@ -171,7 +172,7 @@ static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_pla
     *out = (cr_plan_role){.name = p->is_sft ? "sft_train" : "actor_train",
                           .is_train = true,
                           .with_moments = p->with_moments && batch == &p->batch};
-    if (open_model(w->model_path, w->freeze_module_prefix, &model, err) == CR_OK)
+    if (open_model(w->model_path, w, true, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
     cr_model_free(model);
     return err->status;
@@ -187,7 +188,7 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
     *out = (cr_plan_role){.name = "reference", .with_moments = p->with_moments};
     batch.num_infer = w->infer_batch_size;
     batch.forwards = ceil_div(ceil_div(p->num_samples, dp), w->infer_batch_size);
-    if (open_model(w->model_path, NULL, &model, err) == CR_OK)
+    if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
     cr_model_free(model);
     return err->status;
@@ -207,7 +208,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
 
     *out = (cr_plan_role){.name = "actor_infer"};
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
-    CR_TRY_GOTO(out, open_model(w->model_path, c->train.freeze_module_prefix, &model, err));
+    CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
     CR_TRY_GOTO(out, cr_replica_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
                                        cr_dtype_of(w->dtype), &replica, err));

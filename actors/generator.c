@@ -57,8 +57,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     g->is_shared = cr_phase_is_shared(&a->layout, a->role);
     snprintf(g->commands, sizeof g->commands, "cmd:%s:%d", a->ranks->name, a->rank);
     CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
-    CR_TRY_GOTO(out, cr_model_freeze(a->model, c->train.freeze_module_prefix,
-                                     err)); /* the sender's layout */
+    CR_TRY_GOTO(out, cr_model_prepare(a->model, &c->train, true, err)); /* the sender's layout */
     CR_TRY_GOTO(out, need_replica(g, err));
     cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));

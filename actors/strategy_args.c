@@ -27,6 +27,18 @@ cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
                             .num_expert_classes = w->num_moe_experts};
 }
 
+cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool should_freeze,
+                           cr_err *err)
+{
+    if (!should_freeze && !model->tower) return CR_OK;
+    CR_TRY(train->stage ? cr_model_freeze_stage(model, train->stage, err)
+                        : cr_model_freeze(model, train->freeze_module_prefix, err));
+    cr_model_set_precision(model);
+    for (size_t i = 0; i < model->num_params && !should_freeze; i++)
+        model->params[i]->is_trainable = true;
+    return CR_OK;
+}
+
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
 {
     return (cr_fsdp_args){.is_train = is_train,

@@ -47,7 +47,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     t->is_train = args.is_train;
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
-    if ((!t->is_train || cr_model_freeze(a->model, w->freeze_module_prefix, err) == CR_OK))
+    if (cr_model_prepare(a->model, &a->config->train, t->is_train, err) == CR_OK)
         cr_note(cr_fsdp_create(a->model, a->dev, a->mesh, &args, &t->f, err));
     if (err->status == CR_OK && t->is_shared) cr_note(offload(t, err));
     if (err->status == CR_OK)

@@ -216,6 +216,7 @@ static void worker_free(cr_worker_config *w)
                            w->master_dtype,
                            w->reduce_dtype,
                            w->freeze_module_prefix,
+                           w->stage,
                            w->lr_scheduler_type,
                            w->template,
                            w->messages,

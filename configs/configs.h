@@ -22,12 +22,12 @@ typedef struct cr_generating_args {
 } cr_generating_args;
 
 typedef struct cr_worker_config {
-    const char *name;           /* "actor_train" */
-    char *model_path;           /* model_args.model_name_or_path */
-    char *dtype;                /* "fp32", "bf16", "fp16": of compute (param_dtype if given) */
-    char *master_dtype;         /* "fp32" or "bf16" */
-    char *reduce_dtype;         /* "fp32" or "bf16" */
-    char *freeze_module_prefix; /* or NULL */
+    const char *name;   /* "actor_train" */
+    char *model_path;   /* model_args.model_name_or_path */
+    char *dtype;        /* "fp32", "bf16", "fp16": of compute (param_dtype if given) */
+    char *master_dtype; /* "fp32" or "bf16" */
+    char *reduce_dtype; /* "fp32" or "bf16" */
+    char *freeze_module_prefix, *stage; /* or NULL, and not both */
     bool should_recompute;
     int64_t ulysses_size, fsdp_size;
     int64_t mlp_tiles;                  /* tiled_num_shards if apply_tiled_mlp, else 0 */

@@ -245,6 +245,9 @@ const cri_key cri_keys[] = {
     R("model_args", "moe_aux_loss_coef", NULL, "0"),
     {"model_args", "model_config_kwargs", CRI_MAP, "{}", NULL, CRI_LATER},
     T("model_args", "freeze_module_prefix", NULL),
+    C("model_args", "stage", NULL, /* croll's own: which parts of a vision-language model train */
+      "align|finetune|full-finetune|last-layer-finetune|vla-train|vla-full-train|"
+      "vla-sandwich-train"),
     I("model_args", "ulysses_size", "1", "1"),
     LATER("model_args", "lora_target", CRI_TEXT, NULL),
     I("model_args", "lora_rank", "8", "1"),

@@ -90,7 +90,7 @@ static void check_precision(const cr_node *config, cr_diagnostics *d)
         const char *key, *why;
     } fixed[] = {
         {"output_dtype", "log-probs, entropies, values and logits leave the model in fp32, and a "
-                         "unit hands the next one param_dtype"},
+                         "unit hands the next one param_dtype, a vision tower in fp32, too"},
         {"buffer_dtype", "the only buffers are rotary tables, computed in fp32"},
     };
     const cr_node *cast = cr_node_get(config, "cast_forward_inputs");
@@ -105,9 +105,11 @@ static void check_precision(const cr_node *config, cr_diagnostics *d)
         cr_free(name);
     }
     if (cast && cast->kind == CR_NODE_BOOL)
-        cr_diagnose(d, CR_NOTE, cast->place,
-                    "cast_forward_inputs: true and false are the same: what enters a unit is in "
-                    "param_dtype already (ids and positions are whole numbers)");
+        cr_diagnose(
+            d, CR_NOTE, cast->place,
+            "cast_forward_inputs: true and false are the same: what enters a unit is in its "
+            "dtype already (ids and positions are whole numbers, and pixels enter a tower as "
+            "they are)");
 }
 
 static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, bool is_train,
@@ -219,6 +221,10 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->dtype = dtype_of(model, "dtype", "bf16", d);
     w->should_recompute = is_train && !cri_flag_of(model, "disable_gradient_checkpointing");
     w->freeze_module_prefix = cri_text_of(model, "freeze_module_prefix");
+    w->stage = cri_text_of(model, "stage");
+    if (w->stage && w->freeze_module_prefix)
+        cr_diagnose(d, CR_ERROR, cr_node_get(model, "stage")->place,
+                    "stage: freeze_module_prefix says what is frozen, too (leave one of them out)");
     w->moe_aux_loss_coef = cri_real_of(model, "moe_aux_loss_coef", -1);
     w->ulysses_size = cri_int_of(model, "ulysses_size", 1);
     w->learning_rate = cri_real_of(training, "learning_rate", 5e-5);

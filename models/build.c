@@ -245,6 +245,7 @@ static void build_tree(cr_model *model)
         root->visual = cri_vision_add(root->base, family);
         no_split[1] = cri_class(model, family->prefix, "VisionBlock");
         model->towers.vision = "model.visual.";
+        model->tower = root->visual;
         model->towers.projector = family->vision == CRI_VISION_DEEPSTACK && c->vision->num_deepstack
                                       ? "model.visual.merger.,model.visual.deepstack_merger_list."
                                       : "model.visual.merger.";

@@ -99,6 +99,7 @@ struct cr_model {
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
+    cr_module *tower;      /* what runs over images, with its projector; NULL: none */
     struct cri_model *own; /* memory of the tree and state of the pass under way */
 };
 

@@ -45,7 +45,10 @@ static bool begins_fp32(const cr_module *m)
 /* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
 static bool is_tied_pair(const cr_module *m)
 {
-    return m->model->config.is_tied && (is_embedding(m) || strcmp(m->name, "lm_head") == 0);
+    const char *dot = strrchr(m->name, '.');
+
+    return m->model->config.is_tied && (strcmp(dot ? dot + 1 : m->name, "embed_tokens") == 0 ||
+                                        strcmp(m->name, "lm_head") == 0);
 }
 
 /* "model.layers.*.mlp": a part "*" is any one part. */

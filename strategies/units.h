@@ -36,6 +36,11 @@ CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err 
  * model has not. */
 CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, cr_err *err);
 
+/* A vision tower with a trained parameter computes in float32 (its norms and residual sums are fragile in
+ * halves); one that is frozen in the dtype of the pass, projector and language model in any case. After
+ * freezing. */
+void cr_model_set_precision(cr_model *model);
+
 /* ---- units ---- */
 
 typedef struct cr_wrap_policy {

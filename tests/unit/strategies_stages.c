@@ -1,0 +1,123 @@
+/* strategies_stages.c -- every stage (fsdp2.md 7.2) on trees of Qwen2.5-VL and Qwen3-VL (C40): what is
+ * trained, elements of the optimizer, bytes of what is frozen, and the dtype of the vision tower.
+ * Not covered: what a tower computes.
+ */
+#include "strategies/fsdp_impl.h"
+#include "tests/check_near.h"
+#include "tests/model_bench.h"
+
+#define TEXT                                                                                   \
+    "\"vocab_size\":99,\"hidden_size\":48,\"intermediate_size\":70,\"num_attention_heads\":4," \
+    "\"num_key_value_heads\":2,\"rms_norm_eps\":1e-6,\"num_hidden_layers\":3,"                 \
+    "\"head_dim\":12,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000.0,"   \
+    "\"mrope_section\":[2,2,2]}"
+#define VISION                                                                                  \
+    "\"depth\":3,\"hidden_size\":40,\"intermediate_size\":52,\"num_heads\":2,\"patch_size\":4," \
+    "\"spatial_merge_size\":2,\"temporal_patch_size\":2,\"out_hidden_size\":48"
+#define IDS                                                                                    \
+    "\"tie_word_embeddings\":true,\"image_token_id\":90,\"video_token_id\":91,\"vision_start_" \
+    "token_id\":92"
+
+static const char *const models[] = {
+    "{\"model_type\":\"qwen2_5_vl\",\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"]," IDS
+    ",\"text_config\":{\"model_type\":\"qwen2_5_vl_text\"," TEXT
+    "},\"vision_config\":{\"model_type\":\"qwen2_5_vl_vision\"," VISION
+    ",\"window_size\":16,\"fullatt_block_indexes\":[1],\"tokens_per_second\":2}}",
+    "{\"model_type\":\"qwen3_vl\",\"architectures\":[\"Qwen3VLForConditionalGeneration\"]," IDS
+    ",\"text_config\":{" TEXT "},\"vision_config\":{" VISION
+    ",\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[0,2]}}"};
+
+/* V: the tower, P: the projector, L: the last layer, l: the rest of the language model. */
+static char part_of(const char *name)
+{
+    if (strstr(name, ".visual.merger.") || strstr(name, ".deepstack_merger_list.")) return 'P';
+    if (strstr(name, ".visual.")) return 'V';
+    return strstr(name, ".language_model.layers.2.") ? 'L' : 'l';
+}
+
+static void c40_stages_of_towers(void **state)
+{
+    static const struct {
+        const char *stage, *prefix, *trained;
+    } cases[] = {
+        {"align", NULL, "P"},
+        {"finetune", NULL, "PLl"},
+        {"vla-train", NULL, "PLl"},
+        {"full-finetune", NULL, "VPLl"},
+        {"vla-full-train", NULL, "VPLl"},
+        {"last-layer-finetune", NULL, "L"},
+        {"vla-sandwich-train", NULL, "VPL"},
+        {NULL, NULL, "VPLl"},
+        {NULL, "visual", "Ll"},
+        {NULL, "model.language_model", "VP"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * CR_COUNT(cases); i++) {
+        const char *trained = cases[i / 2].trained;
+        bool is_wide = strchr(trained, 'V');
+        const cr_fsdp_args args = {.is_train = true, .param_dtype = CR_BF16};
+        cr_world_args meta = {.kind = CR_WORLD_META, .meta_rank = 1, .meta_num_ranks = 4};
+        int64_t num_trained = 0, num[2] = {0}, shard = 0, frozen_bytes = 0;
+        int ranks[] = {0, 1, 2, 3};
+        cr_model *model;
+        cr_world *world;
+        cr_mesh *mesh;
+        cr_device *dev;
+        cr_mesh_shape shape;
+        cr_fsdp *f;
+        cr_err err = {0};
+        if (build_model(models[i % 2], &model, &err) != CR_OK ||
+            (cases[i / 2].stage ? cr_model_freeze_stage(model, cases[i / 2].stage, &err)
+                                : cr_model_freeze(model, cases[i / 2].prefix, &err)) != CR_OK)
+            fail_msg("case %zu: %s", i, err.msg);
+        cr_model_set_precision(model);
+        for (size_t k = 0; k < model->num_params; k++) {
+            const cr_param *p = model->params[k];
+            bool is_tower = strstr(p->name, ".visual.");
+            if (p->is_trainable != !!strchr(trained, part_of(p->name)) ||
+                p->is_fp32 != (is_wide && is_tower))
+                fail_msg("case %zu: %s: trained %d, float32 %d", i, p->name, p->is_trainable,
+                         p->is_fp32);
+            num_trained += p->is_trainable ? p->num_elems : 0;
+        }
+        if (cr_world_open(&meta, &world, &err) != CR_OK ||
+            cr_device_open("meta", 1, &dev, &err) != CR_OK ||
+            cr_mesh_shape_init(&shape, 4, 4, 1, 1, 0, &err) != CR_OK ||
+            cr_mesh_create(world, "train", ranks, &shape, &mesh, &err) != CR_OK ||
+            cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
+            fail_msg("case %zu: %s", i, err.msg);
+        for (size_t k = 0; k < f->units.num; k++) {
+            const cr_unit *u = &f->units.unit[k];
+            const cr_flat *flats[] = {&u->trained, &u->frozen};
+            for (int t = 0; t < 2; t++)
+                for (size_t p = 0; p < flats[t]->num_params; p++) {
+                    assert_int_equal(flats[t]->params[p]->is_trainable, t == 0);
+                    assert_int_equal(flats[t]->params[p]->is_fp32, flats[t]->is_fp32);
+                    num[t] += flats[t]->params[p]->num_elems;
+                }
+            shard += u->trained.shard_elems;
+            frozen_bytes += u->frozen.shard_elems * (u->frozen.is_fp32 ? 4 : 2);
+        }
+        assert_int_equal(num[0], num_trained); /* elements of the optimizer; the rest is padding */
+        assert_int_equal(num[0], f->units.num_trained);
+        assert_int_equal(num[1], f->units.num_frozen);
+        assert_int_equal(f->arena[CRI_MASTER].num_bytes, 4 * shard);
+        assert_int_equal(f->arena[CRI_M].num_bytes, 4 * shard);
+        assert_int_equal(f->arena[CRI_V].num_bytes, 4 * shard);
+        assert_int_equal(f->arena[CRI_FROZEN].num_bytes, frozen_bytes);
+        assert_true(4 * shard >= num_trained && 4 * shard <= num_trained + num_trained / 2 + 8192);
+        cr_fsdp_destroy(f);
+        cr_mesh_destroy(mesh);
+        cr_device_close(dev);
+        cr_world_close(world);
+        cr_model_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(c40_stages_of_towers)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
