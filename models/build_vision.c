@@ -18,6 +18,7 @@ static cr_module *add_norm(const tower *t, cr_module *parent, const char *name, 
 
     cri_param_add(m, "weight", CR_INIT_ONES, cols, 0);
     if (t->is_layer_norm) cri_param_add(m, "bias", CR_INIT_ZEROS, cols, 0);
+    m->impl = &t->model->config.vision->norm_eps;
     return m;
 }
 
@@ -37,42 +38,68 @@ static void add_patch_embed(const tower *t, cr_module *visual, cri_vision *impl)
     if (t->is_layer_norm) cri_param_add(impl->patch_proj, "bias", CR_INIT_ZEROS, c->hidden_size, 0);
 }
 
-static void add_mlp(const tower *t, cri_vision_block *b)
+static cr_module *add_attention(const tower *t, cr_module *block, int64_t at)
 {
-    int64_t d = t->c->hidden_size, f = t->c->intermediate_size;
-    cr_module *m = b->mlp = cri_module_add(
-        t->model, b->module, "mlp",
-        cri_class(t->model, t->family->prefix, t->is_layer_norm ? "VisionMLP" : "MLP"), 4, 0);
+    int64_t d = t->c->hidden_size;
+    cr_module *m = cri_module_add(t->model, block, "attn",
+                                  cri_class(t->model, t->family->prefix, "VisionAttention"), 2, 0);
+    cri_vision_attention *a = m->impl = cri_alloc(t->model, sizeof *a);
 
-    if (t->is_layer_norm) {
-        b->fc1 = cri_linear_add(m, "linear_fc1", d, f, true);
-        b->fc2 = cri_linear_add(m, "linear_fc2", f, d, true);
-        cri_module_add(t->model, m, "act_fn", "GELUTanh", 0, 0);
-    } else {
-        b->gate = cri_linear_add(m, "gate_proj", d, f, true);
-        b->up = cri_linear_add(m, "up_proj", d, f, true);
-        b->down = cri_linear_add(m, "down_proj", f, d, true);
-        cri_module_add(t->model, m, "act_fn", "SiLUActivation", 0, 0);
-    }
+    m->ops = &cri_vision_attention_ops;
+    a->qkv = cri_linear_add(m, "qkv", d, 3 * d, true);
+    a->proj = cri_linear_add(m, "proj", d, d, true);
+    a->is_full = t->c->is_full[at];
+    return m;
 }
 
-static void add_block(const tower *t, cr_module *list, int64_t at, cri_vision_block *b)
+static cr_module *add_gelu_mlp(const tower *t, cr_module *block)
 {
-    const char *prefix = t->family->prefix;
+    int64_t d = t->c->hidden_size, f = t->c->intermediate_size;
+    cr_module *m = cri_module_add(t->model, block, "mlp",
+                                  cri_class(t->model, t->family->prefix, "VisionMLP"), 4, 0);
+    cri_gelu_mlp *mlp = m->impl = cri_alloc(t->model, sizeof *mlp);
+
+    m->ops = &cri_gelu_mlp_ops;
+    mlp->fc1 = cri_linear_add(m, "linear_fc1", d, f, true);
+    mlp->fc2 = cri_linear_add(m, "linear_fc2", f, d, true);
+    cri_module_add(t->model, m, "act_fn", "GELUTanh", 0, 0);
+    return m;
+}
+
+static cr_module *add_swiglu_mlp(const tower *t, cr_module *block)
+{
+    int64_t d = t->c->hidden_size, f = t->c->intermediate_size;
+    cr_module *m =
+        cri_module_add(t->model, block, "mlp", cri_class(t->model, t->family->prefix, "MLP"), 4, 0);
+    cri_mlp *mlp = m->impl = cri_alloc(t->model, sizeof *mlp);
+
+    m->ops = &cri_mlp_ops;
+    mlp->gate = cri_linear_add(m, "gate_proj", d, f, true);
+    mlp->up = cri_linear_add(m, "up_proj", d, f, true);
+    mlp->down = cri_linear_add(m, "down_proj", f, d, true);
+    mlp->width = f;
+    cri_module_add(t->model, m, "act_fn", "SiLUActivation", 0, 0);
+    return m;
+}
+
+static cr_module *add_block(const tower *t, cr_module *list, int64_t at)
+{
     int64_t d = t->c->hidden_size;
     char name[24];
+    cr_module *m;
+    cri_layer *layer;
 
     snprintf(name, sizeof name, "%lld", (long long)at);
-    b->module =
-        cri_module_add(t->model, list, name, cri_class(t->model, prefix, "VisionBlock"), 4, 0);
-    b->module->is_checkpointed = true;
-    b->norm1 = add_norm(t, b->module, "norm1", d);
-    b->norm2 = add_norm(t, b->module, "norm2", d);
-    b->attention = cri_module_add(t->model, b->module, "attn",
-                                  cri_class(t->model, prefix, "VisionAttention"), 2, 0);
-    b->qkv = cri_linear_add(b->attention, "qkv", d, 3 * d, true);
-    b->proj = cri_linear_add(b->attention, "proj", d, d, true);
-    add_mlp(t, b);
+    m = cri_module_add(t->model, list, name, cri_class(t->model, t->family->prefix, "VisionBlock"),
+                       4, 0);
+    layer = m->impl = cri_alloc(t->model, sizeof *layer);
+    m->ops = &cri_layer_ops;
+    m->is_checkpointed = true;
+    layer->norm1 = add_norm(t, m, "norm1", d);
+    layer->norm2 = add_norm(t, m, "norm2", d);
+    layer->attention = add_attention(t, m, at);
+    layer->mlp = t->is_layer_norm ? add_gelu_mlp(t, m) : add_swiglu_mlp(t, m);
+    return m;
 }
 
 /* norm_cols: those of a row, or of the four that become one. */
@@ -141,7 +168,9 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family)
     impl->list = cri_module_add(model, m, "blocks", "ModuleList", (size_t)c->depth, 0);
     impl->blocks = cri_alloc(model, (size_t)c->depth * sizeof *impl->blocks);
     for (int64_t i = 0; i < c->depth; i++)
-        add_block(&t, impl->list, i, &impl->blocks[i]);
+        impl->blocks[i] = add_block(&t, impl->list, i);
+    impl->hidden = cri_alloc(model, (size_t)(c->depth + 1) * sizeof *impl->hidden);
+    impl->marks = cri_alloc(model, (size_t)c->depth * sizeof *impl->marks);
     add_merger(&t, m, "merger", c->hidden_size, &impl->merger);
     if (is_layer_norm) add_deepstack(&t, m, impl);
     set_std(m, c->initializer_range);

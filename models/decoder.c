@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- one layer ---- */
+/* ---- one layer, of the decoder or of a vision tower ---- */
 
 static cr_status push_rstd(cr_pass *p, int64_t num, void **out, cr_err *err)
 {
@@ -29,15 +29,15 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const void *in, const v
                                cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = m->model->config.hidden_size;
+    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
     void *normed, *middle = out;
 
     CR_CHECK(!add, "%s takes no stream to add to", m->name);
     if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &middle, err));
-    CR_TRY(push_rstd(p, tokens, &frame.kept[1], err));
-    CR_TRY(push_rstd(p, tokens, &frame.kept[2], err));
+    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm1, tokens), &frame.kept[1], err));
+    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm2, tokens), &frame.kept[2], err));
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
     CR_TRY(norm_forward(parts->norm1, p, in, normed, frame.kept[1], err));
     CR_TRY(cr_module_forward(parts->attention, p, normed, in, middle, err));
@@ -75,7 +75,7 @@ static cr_status layer_backward(cr_module *m, cr_pass *p, const void *in, const 
                                 void *grad_in, cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = m->model->config.hidden_size;
+    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
     cri_frame frame = cri_frame_pop(m);

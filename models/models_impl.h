@@ -99,12 +99,18 @@ typedef enum cri_dx { CRI_DX_SET, CRI_DX_ADD } cri_dx;
 /* dx may be NULL; frozen parameters get nothing. */
 CR_MUST cr_status cri_linear_back(cr_module *m, cr_pass *p, const void *x, const void *dy, void *dx,
                                   cri_dx how, cr_err *err);
-/* RMSNorm over num_rows rows of the weight's length, without hooks. */
+/* RMSNorm, or LayerNorm if it has a bias, over num_rows rows of the weight's length, without hooks. Its
+ * impl is its eps (a float), or NULL: rms_norm_eps. rstd [num_rows] is for the backward, and has the means
+ * of a LayerNorm behind it: cri_norm_floats in all. */
 CR_MUST cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y,
                            float *rstd, cr_err *err);
 CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd,
                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
                                 cr_err *err);
+static inline int64_t cri_norm_floats(const cr_module *m, int64_t num_rows)
+{
+    return (int64_t)m->num_params * num_rows;
+}
 
 /* positions.c: [T, head_dim / 2] from batch->mrope. */
 void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles);

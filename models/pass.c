@@ -1,5 +1,6 @@
-/* pass.c -- running one module: hooks, recompute, casts around modules in float32, frames, and the two operations that every parent
- * computes for its children, Linear and RMSNorm. */
+/* pass.c -- running one module: hooks, recompute, casts around modules in float32, frames, and the two
+ * operations that every parent computes for its children, Linear and norms. */
+#include "kernels/vision.h"
 #include "models/models_impl.h"
 
 /* ---- frames ---- */
@@ -154,15 +155,16 @@ cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const voi
 
 cr_status cri_linear(cr_module *m, cr_pass *p, const void *x, const void *add, void *y, cr_err *err)
 {
-    cr_linear_args a = {.x = x,
-                        .w = &cri_own(&m->params[0])->weight,
-                        .bias = m->num_params > 1 ? m->params[1].weight.data : NULL,
-                        .add = add,
-                        .y = y,
-                        .out_dtype = p->dtype,
-                        .num_rows = p->batch->num_tokens};
+    cr_linear_args a;
 
-    CR_TRY(cri_enter(m, p, err));
+    CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
+    a = (cr_linear_args){.x = x,
+                         .w = &cri_own(&m->params[0])->weight,
+                         .bias = m->num_params > 1 ? m->params[1].weight.data : NULL,
+                         .add = add,
+                         .y = y,
+                         .out_dtype = p->dtype,
+                         .num_rows = p->batch->num_tokens};
     CR_TRY(cr_linear(p->dev, &a, err));
     return cri_leave(m, p, err);
 }
@@ -186,7 +188,31 @@ cr_status cri_linear_back(cr_module *m, cr_pass *p, const void *x, const void *d
     return cri_leave(m, p, err);
 }
 
-/* ---- RMSNorm ---- */
+/* ---- norms ---- */
+
+static float eps_of(const cr_module *m)
+{
+    const float *own = m->impl;
+
+    return own ? *own : m->model->config.rms_norm_eps;
+}
+
+static cr_status layer_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y,
+                            float *rstd, cr_err *err)
+{
+    cr_layernorm_args a = {.x = x,
+                           .weight = m->params[0].weight.data,
+                           .bias = m->params[1].weight.data,
+                           .y = y,
+                           .mean = rstd ? rstd + num_rows : NULL,
+                           .rstd = rstd,
+                           .dtype = p->dtype,
+                           .num_rows = num_rows,
+                           .num_cols = m->params[0].num_elems,
+                           .eps = eps_of(m)};
+
+    return cr_layernorm(p->dev, &a, err);
+}
 
 cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y, float *rstd,
                    cr_err *err)
@@ -198,9 +224,30 @@ cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, vo
                          .dtype = p->dtype,
                          .num_rows = num_rows,
                          .num_cols = m->params[0].num_elems,
-                         .eps = m->model->config.rms_norm_eps};
+                         .eps = eps_of(m)};
 
+    if (m->num_params > 1) return layer_norm(m, p, x, num_rows, y, rstd, err);
     return cr_rmsnorm(p->dev, &a, err);
+}
+
+static cr_status layer_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd,
+                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
+                                 cr_err *err)
+{
+    cr_layernorm_grad_args a = {.x = x,
+                                .weight = m->params[0].weight.data,
+                                .dy = dy,
+                                .mean = rstd + num_rows,
+                                .rstd = rstd,
+                                .dx = dx,
+                                .dweight = cri_grad(&m->params[0]),
+                                .dbias = cri_grad(&m->params[1]),
+                                .is_dx_added = how == CRI_DX_ADD,
+                                .dtype = p->dtype,
+                                .num_rows = num_rows,
+                                .num_cols = m->params[0].num_elems};
+
+    return cr_layernorm_grad(p->dev, &a, err);
 }
 
 cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd, const void *dy,
@@ -217,5 +264,6 @@ cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rs
                               .num_rows = num_rows,
                               .num_cols = m->params[0].num_elems};
 
+    if (m->num_params > 1) return layer_norm_back(m, p, x, rstd, dy, num_rows, dx, how, err);
     return cr_rmsnorm_grad(p->dev, &a, err);
 }
