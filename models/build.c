@@ -279,6 +279,20 @@ static void name_params(cr_model *model, cr_module *m)
         name_params(model, m->children[i]);
 }
 
+static void make_idle(cr_model *model)
+{
+    static const int32_t grid[1][3] = {{1, CR_MERGE, CR_MERGE}};
+    cr_vision_input *idle = cri_alloc(model, sizeof *idle);
+    size_t num = CR_MERGE * CR_MERGE * (size_t)model->config.vision->patch_dim;
+
+    *idle = (cr_vision_input){.pixels = cri_alloc(model, num * sizeof(float)),
+                              .grid = grid,
+                              .num_items = 1,
+                              .num_patches = CR_MERGE * CR_MERGE,
+                              .is_idle = true};
+    model->own->idle = idle;
+}
+
 /* ---- walking ---- */
 
 cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr_err *err)
@@ -344,7 +358,10 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
         return cr_fail_add(err, "config.json");
     }
     build_tree(model);
-    if (model->config.vision) name_params(model, model->root);
+    if (model->config.vision) {
+        name_params(model, model->root);
+        make_idle(model);
+    }
     list_params(model, model->root);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
     model->num_params = 0;
@@ -384,6 +401,7 @@ void cr_model_free(cr_model *model)
     cr_free(model->own->frames);
     cr_free(model->own->rows);
     cr_free(model->own->labels);
+    cr_free(model->own->placed);
     cr_arena_destroy(model->own->arena);
     cr_free(model->own);
     cr_free(model);

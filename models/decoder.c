@@ -1,8 +1,9 @@
 /* decoder.c -- one decoder layer, and the whole model: ids to log-probs, and back.
  *
- * Stages of a pass, in order: 0 the embedding, 1 .. L the layers, L + 1 the last norm, L + 2 the
- * head. `lowest` is the first stage with a trainable parameter: stages below it keep nothing and run
- * in place, and no gradient goes below it. The norm and the head run on labelled rows only.
+ * Stages of a pass, in order: 0 the vision tower and the embedding, 1 .. L the layers, L + 1 the last
+ * norm, L + 2 the head. `lowest` is the first stage with a trainable parameter: stages below it keep
+ * nothing and run in place, and no gradient goes below it. The norm and the head run on labelled rows
+ * only.
  */
 #include "models/models_impl.h"
 
@@ -108,7 +109,8 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const void *in, con
                         err);
 }
 
-/* As in torch, the row of pad_token_id gets no gradient from here: runs between pads are added. */
+/* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
+ * image's features: runs between those are added. */
 static cr_status embedding_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
                                     void *grad_in, cr_err *err)
 {
@@ -122,7 +124,7 @@ static cr_status embedding_backward(cr_module *m, cr_pass *p, const void *in, co
     if (!cri_grad(&m->params[0])) return CR_OK;
     for (int64_t t = 0, end; t < b->num_tokens; t = end + 1) {
         end = t;
-        while (end < b->num_tokens && b->ids[end] != pad)
+        while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
             end++;
         if (end > t)
             CR_TRY(cr_embedding_grad(p->dev, p->dtype,
@@ -146,12 +148,12 @@ static bool mark_trainable(cr_module *m)
     return m->has_trainable;
 }
 
-static int64_t find_lowest(const cr_model *model)
+static int64_t find_lowest(const cr_model *model, const cr_pass *p)
 {
     const cri_root *root = model->root->impl;
     int64_t num = model->config.num_layers;
 
-    if (root->embed->has_trainable) return 0;
+    if (root->embed->has_trainable || cri_is_tower_back(model, p)) return 0;
     for (int64_t i = 0; i < num; i++)
         if (model->layers[i]->has_trainable) return i + 1;
     if (root->norm->has_trainable) return num + 1;
@@ -204,14 +206,14 @@ static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *er
 
     CR_TRY(check_ids(model, b, err));
     CR_TRY(check_axes(model, p, err));
-    if (p->kv) return CR_OK;
+    if (p->kv) return cri_check_images(model, p, err);
     for (int64_t s = 0; s < b->num_seqs; s++)
         if (b->cu_seqlens[s + 1] < b->cu_seqlens[s])
             return cr_fail(err, CR_EARG, "cu_seqlens falls at sequence %lld", (long long)s);
     if (b->cu_seqlens[0] != 0 || b->cu_seqlens[b->num_seqs] != b->num_tokens)
         return cr_fail(err, CR_EARG, "cu_seqlens ends at %d of %lld tokens",
                        b->cu_seqlens[b->num_seqs], (long long)b->num_tokens);
-    return CR_OK;
+    return cri_check_images(model, p, err);
 }
 
 static void reserve_rows(cri_model *own, int64_t num)
@@ -262,6 +264,7 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
     CR_TRY(find_angles(model, p, err));
     CR_TRY(cri_push(cri_keep(p), p, tokens, cols, x, err));
     CR_TRY(cr_module_forward(root->embed, p, NULL, NULL, *x, err));
+    CR_TRY(cri_place_features(model, p, *x, err));
     for (int64_t i = 0; i < model->config.num_layers; i++) {
         void *y = *x;
         cr_status status;
@@ -274,6 +277,7 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
         status = cr_module_forward(model->layers[i], p, *x, NULL, y, err);
         p->tape = tape;
         CR_TRY(status);
+        CR_TRY(cri_add_features(model, p, i, y, err));
         *x = y;
     }
     return CR_OK;
@@ -330,6 +334,7 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
+    CR_TRY(cri_run_tower(model, p, err));
     if (root->text) CR_TRY(cri_enter(root->text, p, err));
     CR_TRY(run_layers(model, p, &x, err));
     CR_TRY(gather(model, p, x, err));
@@ -361,7 +366,7 @@ static cr_status start_pass(cr_model *model, cr_pass *p, cr_err *err)
     own->is_kept = false;
     if (!p->tape) return CR_OK;
     mark_trainable(model->root);
-    own->lowest = find_lowest(model);
+    own->lowest = find_lowest(model, p);
     own->start = cr_stack_mark(p->tape);
     return CR_OK;
 }
@@ -404,6 +409,7 @@ cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int6
             status = cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r],
                              (long long)p->batch->num_tokens);
     if (status == CR_OK) status = run_forward(&mine, p, &want, err);
+    cr_free(own.placed);
     cr_stack_release(p->scratch, mark);
     p->tape = tape;
     return status;
@@ -463,14 +469,19 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
     if (root->text) CR_TRY(cri_enter(root->text, p, err));
+    CR_TRY(cri_reserve_features(model, p, err));
     CR_TRY(back_head(model, p, grad_log_prob, grad_entropy, &grad, err));
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
         void *grad_in = i + 1 > own->lowest ? grad : NULL;
+        CR_TRY(cri_back_features(model, p, i, grad, err));
         CR_TRY(cr_module_backward(model->layers[i], p, own->hidden[i], grad, grad_in, err));
         cr_stack_release(p->tape, own->marks[i]);
     }
-    if (own->lowest == 0) CR_TRY(cr_module_backward(root->embed, p, NULL, grad, NULL, err));
+    CR_TRY(cri_back_features(model, p, -1, grad, err));
+    if (root->embed->has_trainable)
+        CR_TRY(cr_module_backward(root->embed, p, NULL, grad, NULL, err));
     if (root->text) CR_TRY(cri_leave(root->text, p, err));
+    CR_TRY(cri_back_tower(model, p, err));
     CR_TRY(cri_leave(root->base, p, err));
     return cri_leave(model->root, p, err);
 }

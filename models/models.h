@@ -126,6 +126,7 @@ typedef struct cr_batch {
     int64_t num_tokens, num_seqs;
     const int32_t
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
+    const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;

@@ -35,6 +35,13 @@ typedef struct cri_model {
     void *head_in; /* [num_rows, h] input of the last norm, gathered */
     float *head_rstd, *head_lse, *head_mean_z;
 
+    /* of images in this pass: the tokens that take the tower's features, and those (on scratch) */
+    int32_t *placed; /* [num_placed] */
+    size_t capacity_placed;
+    int64_t num_placed;
+    void *features, *deepstack[CR_MAX_DEEPSTACK];
+    struct cr_vision_input *idle; /* cr_vision_idle; NULL: text families */
+
     /* of the routers in this forward, all layers together, if the model has an aux_weight */
     int64_t router_rows;
     double *router_picks, *router_probs; /* [E] */
@@ -111,6 +118,23 @@ static inline int64_t cri_norm_floats(const cr_module *m, int64_t num_rows)
 {
     return (int64_t)m->num_params * num_rows;
 }
+
+/* inject.c: features of images in the stream of the decoder. All do nothing in a batch without images. */
+
+CR_MUST cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err);
+/* Does the tower have a backward in this pass? */
+bool cri_is_tower_back(const cr_model *model, const cr_pass *p);
+/* Is this token's embedding replaced? */
+bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token);
+/* Before the embedding; after it; after layer `at`. x: the stream. */
+CR_MUST cr_status cri_run_tower(cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_place_features(cr_model *model, cr_pass *p, void *x, cr_err *err);
+CR_MUST cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, void *x, cr_err *err);
+/* Backward of the last two, from the gradient of the stream there; then of the tower. */
+CR_MUST cr_status cri_reserve_features(cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const void *grad,
+                                    cr_err *err);
+CR_MUST cr_status cri_back_tower(cr_model *model, cr_pass *p, cr_err *err);
 
 /* positions.c: [T, head_dim / 2] from batch->mrope. */
 void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles);

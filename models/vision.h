@@ -19,7 +19,11 @@ typedef struct cr_vision_input {
     const bool *is_video;         /* [num_items]; NULL: images only */
     const float *second_per_grid; /* [num_items] of videos; NULL: 1 */
     int64_t num_items, num_patches;
+    bool is_idle; /* the tower runs because it runs on other ranks: no token takes what it gives */
 } cr_vision_input;
+
+/* A black image that is idle; the model owns it. NULL: the model has no vision tower. */
+const cr_vision_input *cr_vision_idle(const cr_model *model);
 
 /* Position ids of the axes t, h and w for a batch's `mrope`: [3][num_tokens], as get_rope_index of
  * Transformers 4.x gives them to each sequence (a video's temporal ids are truncated products, not

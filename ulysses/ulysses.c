@@ -137,7 +137,7 @@ static cr_batch lengthen(cr_ulysses *u, const cr_batch *b)
     for (int64_t s = 0; s < b->num_seqs; s++)
         if (b->cu_seqlens[s + 1] > b->cu_seqlens[s]) offsets[++seqs] = b->cu_seqlens[s + 1];
     offsets[++seqs] = (int32_t)num;
-    return (cr_batch){ids, positions, labels, offsets, (int64_t)num, seqs};
+    return (cr_batch){ids, positions, labels, offsets, (int64_t)num, seqs, b->mrope, b->vision};
 }
 
 /* Where sequences begin and end among rows [first, end). */
@@ -189,7 +189,9 @@ void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
     u->mine = (cr_batch){.ids = u->whole.ids + first,
                          .positions = u->whole.positions + first,
                          .labels = u->whole.labels ? u->whole.labels + first : NULL,
-                         .num_tokens = end - first};
+                         .num_tokens = end - first,
+                         .mrope = u->whole.mrope, /* these two are refused by the model */
+                         .vision = u->whole.vision};
     cut_sequences(u, first, end);
     count_labels(u);
     list_rows(u);

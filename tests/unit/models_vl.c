@@ -338,18 +338,30 @@ static double noise(const char *name, const char *what, int64_t at)
     return x / 2147483648.0 - 1;
 }
 
-static void set_weights(const cr_model *model)
+static float value_of(const cr_param *p, int64_t at)
 {
-    for (size_t i = 0; i < model->num_params; i++) {
-        const cr_param *p = model->params[i];
-        float *w = (float *)(uintptr_t)p->weight.data;
-        const char *end = p->name + strlen(p->name) - 6;
-        bool is_table = strstr(p->name, "embed") && !strstr(p->name, "patch");
-        double cols = (double)(p->num_elems / p->shape[0]);
-        double factor = is_table ? 1 : p->num_dims == 1 ? 0.2 : 1.7 / sqrt(cols);
+    const char *end = p->name + strlen(p->name) - 6;
+    bool is_table = strstr(p->name, "embed") && !strstr(p->name, "patch");
+    double cols = (double)(p->num_elems / p->shape[0]);
+    double factor = is_table ? 1 : p->num_dims == 1 ? 0.2 : 1.7 / sqrt(cols);
+
+    return (float)(noise(p->name, "", at) * factor +
+                   (p->num_dims == 1 && strcmp(end, "weight") == 0));
+}
+
+static void set_weights(const model_bench *b)
+{
+    cr_err err = {0};
+
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
         for (int64_t e = 0; e < p->num_elems; e++)
-            w[e] = (float)(noise(p->name, "", e) * factor +
-                           (p->num_dims == 1 && strcmp(end, "weight") == 0));
+            values[e] = value_of(p, e);
+        if (cr_cast(b->dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, values,
+                    (size_t)p->num_elems, &err) != CR_OK)
+            fail_msg("%s", err.msg);
+        cr_free(values);
     }
 }
 
@@ -452,38 +464,86 @@ static void check_grad(const cr_param *p, const json_t *want, double allowed)
 /* What float32 may be off by: another order of sums errs by as much again, a few times. */
 enum { SLACK = 8 };
 
-static void check_case(const json_t *c, cr_pass pass)
+/* How a case is run. */
+typedef struct way {
+    cr_pass pass;
+    const char *stage; /* NULL: all is trained */
+    bool has_fp32_tower, is_idle;
+} way;
+
+static void must(cr_status status, const cr_err *err)
 {
-    const char *family = json_string_value(json_object_get(c, "family"));
-    const json_t *want = json_object_get(c, "log_prob");
+    if (status != CR_OK) fail_msg("%s", err->msg);
+}
+
+static void open_bench(const char *family, const way *w, model_bench *b)
+{
+    cr_err err = {0};
+    const char *text = family[4] == '2' ? qwen2_5_vl : qwen3_vl;
+
+    *b = (model_bench){0};
+    must(build_model(text, &b->model, &err), &err);
+    if (w->has_fp32_tower) cr_module_set_fp32(cr_model_find_module(b->model, "model.visual"));
+    if (w->stage) must(cr_model_freeze_stage(b->model, w->stage, &err), &err);
+    must(cr_device_open("cpu", 1, &b->dev, &err), &err);
+    must(cr_full_weights_init(&b->full, b->model, b->dev, w->pass.dtype, NULL, 11, &err), &err);
+    must(cr_full_weights_add_grads(&b->full, b->model, &err), &err);
+    b->tape = cr_stack_create(b->dev);
+    b->scratch = cr_stack_create(b->dev);
+    set_weights(b);
+}
+
+static void check_log_probs(const json_t *c, const way *w, const float *log_prob)
+{
+    const json_t *want = json_object_get(c, "log_prob"), *entry;
     double own = json_number_value(json_object_get(c, "own_log_prob")),
-           own_grad = json_number_value(json_object_get(c, "own_grad"));
+           own_bf16 = json_number_value(json_object_get(c, "own_bf16")), sum = 0;
+    size_t at;
+
+    json_array_foreach(want, at, entry)
+    {
+        double off = log_prob[at] - json_number_value(entry);
+        sum += off * off;
+        if (w->pass.dtype == CR_F32)
+            check_near(log_prob[at], json_number_value(entry), SLACK * own);
+    }
+    if (!(sqrt(sum / (double)json_array_size(want)) <= 1.5 * own_bf16))
+        fail_msg("off by %g, Transformers in bfloat16 by %g", sqrt(sum), own_bf16);
+}
+
+static void check_case(const json_t *c, const way *w)
+{
+    size_t num = json_array_size(json_object_get(c, "log_prob"));
+    double own_grad = json_number_value(json_object_get(c, "own_grad"));
     float log_prob[MAX_TOKENS], grad[MAX_TOKENS];
     cr_model_out out = {log_prob, NULL};
-    size_t num = json_array_size(want);
+    cr_pass pass = w->pass;
     cr_err err = {0};
     model_bench b;
     inputs in;
 
-    if (model_bench_open(&b, family[4] == '2' ? qwen2_5_vl : qwen3_vl, CR_F32, &err) != CR_OK)
-        fail_msg("%s", err.msg);
-    set_weights(b.model);
+    open_bench(json_string_value(json_object_get(c, "family")), w, &b);
     read_inputs(c, b.model->config.vision->patch_dim, &in);
     in.batch.mrope = in.mrope;
+    if (in.vision.num_items) in.batch.vision = &in.vision;
+    if (w->is_idle) in.batch.vision = cr_vision_idle(b.model);
     pass.dev = b.dev;
     pass.tape = b.tape;
     pass.scratch = b.scratch;
     pass.batch = &in.batch;
-    if (cr_model_forward(b.model, &pass, &out, &err) != CR_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < num; i++) {
-        check_near(log_prob[i], json_number_value(json_array_get(want, i)), SLACK * own);
+    must(cr_model_forward(b.model, &pass, &out, &err), &err);
+    check_log_probs(c, w, log_prob);
+    for (size_t i = 0; i < num; i++)
         grad[i] = (float)noise("grad", "", (int64_t)i);
+    must(cr_model_backward(b.model, &pass, grad, NULL, &err), &err);
+    for (size_t i = 0; i < b.model->num_params && w->pass.dtype == CR_F32; i++) {
+        const cr_param *p = b.model->params[i];
+        if (p->is_trainable)
+            check_grad(p, json_object_get(json_object_get(c, "grad"), p->name), SLACK * own_grad);
+        else
+            assert_null(p->grad);
     }
-    if (cr_model_backward(b.model, &pass, grad, NULL, &err) != CR_OK) fail_msg("%s", err.msg);
-    for (size_t i = 0; i < b.model->num_params; i++)
-        check_grad(b.model->params[i],
-                   json_object_get(json_object_get(c, "grad"), b.model->params[i]->name),
-                   SLACK * own_grad);
+    assert_int_equal(cr_stack_mark(b.tape) + cr_stack_mark(b.scratch), 0);
     cr_free(in.pixels);
     model_bench_close(&b);
 }
@@ -577,20 +637,86 @@ static void positions_of_items(void **state)
     json_decref(all);
 }
 
+/* Packed sequences with and without images: whole, recomputed and in tiles, by stages, with a tower that
+ * runs for nothing, in bfloat16 with a tower in either precision. */
 static void numbers_of_transformers(void **state)
 {
+    static const way ways[] = {
+        {.pass = {.dtype = CR_F32}},
+        {.pass = {.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3}},
+        {.pass = {.dtype = CR_F32}, .stage = "align"},
+        {.pass = {.dtype = CR_F32, .should_recompute = true}, .stage = "finetune"},
+        {.pass = {.dtype = CR_F32}, .stage = "last-layer-finetune"},
+        {.pass = {.dtype = CR_F32}, .stage = "vla-sandwich-train"},
+        {.pass = {.dtype = CR_BF16}},
+        {.pass = {.dtype = CR_BF16, .should_recompute = true}, .has_fp32_tower = true},
+    };
+    static const way idle[] = {
+        {.pass = {.dtype = CR_F32}, .is_idle = true},
+        {.pass = {.dtype = CR_F32}, .is_idle = true, .stage = "vla-sandwich-train"},
+    };
     json_t *all = NULL, *c;
     cr_err err = {0};
     size_t at;
 
     (void)state;
-    if (cr_json_read_file("tests/parity/vision_models.json", &all, &err) != CR_OK)
-        fail_msg("%s", err.msg);
+    must(cr_json_read_file("tests/parity/vision_models.json", &all, &err), &err);
     json_array_foreach(all, at, c)
     {
-        if (json_array_size(json_object_get(c, "items"))) continue;
-        check_case(c, (cr_pass){.dtype = CR_F32});
-        check_case(c, (cr_pass){.dtype = CR_F32, .should_recompute = true, .mlp_tiles = 3});
+        bool has_images = json_array_size(json_object_get(c, "items")) > 0;
+        for (size_t i = 0; i < CR_COUNT(ways); i++)
+            check_case(c, &ways[i]);
+        for (size_t i = 0; i < CR_COUNT(idle) && !has_images; i++)
+            check_case(c, &idle[i]);
+    }
+    json_decref(all);
+}
+
+/* What a forward refuses before it runs anything. */
+static void wrong_batches(void **state)
+{
+    static const char text_model[] = "{\"model_type\":\"qwen3\",\"head_dim\":16,"
+                                     "\"num_hidden_layers\":2," TEXT_KEYS "}";
+    static const char *const sentences[] = {"a batch with images needs positions",
+                                            "item 1 of 4 has no placeholders",
+                                            "generation from images is not available",
+                                            "stands at position -3 of axis h",
+                                            "a qwen3 has no vision tower",
+                                            "but a qwen3 has one axis"};
+    json_t *all = NULL;
+    cr_err err = {0};
+
+    (void)state;
+    must(cr_json_read_file("tests/parity/vision_models.json", &all, &err), &err);
+    for (int i = 0; i < (int)CR_COUNT(sentences); i++) {
+        float log_prob[MAX_TOKENS];
+        cr_model_out out = {log_prob, NULL};
+        cr_kv_view kv = {0};
+        cr_pass pass = {.dtype = CR_F32};
+        model_bench b;
+        inputs in;
+        must(model_bench_open(&b, i < 4 ? qwen2_5_vl : text_model, CR_F32, &err), &err);
+        read_inputs(json_array_get(all, 1), 96, &in);
+        in.batch.vision = i == 5 ? NULL : &in.vision;
+        in.batch.mrope = i == 0 || i == 4 ? NULL : in.mrope;
+        pass.dev = b.dev;
+        pass.scratch = b.scratch;
+        pass.batch = &in.batch;
+        if (i == 1) {
+            in.vision.num_items = 4;
+            in.batch.num_tokens = in.cu[1];
+            in.batch.num_seqs = 1;
+            memcpy(in.grid[3], in.grid[2], sizeof in.grid[3]);
+            in.vision.num_patches += 8;
+        }
+        if (i == 2) pass.kv = &kv;
+        if (i == 3) in.mrope[in.batch.num_tokens + 1] = -3;
+        if (cr_model_forward(b.model, &pass, &out, &err) == CR_OK)
+            fail_msg("accepted: %s", sentences[i]);
+        if (!strstr(err.msg, sentences[i])) fail_msg("case %d: %s", i, err.msg);
+        err = (cr_err){0};
+        cr_free(in.pixels);
+        model_bench_close(&b);
     }
     json_decref(all);
 }
@@ -604,6 +730,7 @@ int main(void)
         cmocka_unit_test(wrong_values_name_their_key),
         cmocka_unit_test(freezing),
         cmocka_unit_test(positions_of_items),
+        cmocka_unit_test(wrong_batches),
         cmocka_unit_test(numbers_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
