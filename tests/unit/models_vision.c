@@ -1,6 +1,6 @@
 /* models_vision.c -- vision towers against Transformers (tests/parity/vision.py): rows, deepstack features,
  * the gradient of every parameter; with weights that are there only between hooks, kept or recomputed;
- * frozen parts, float32 inside a bf16 pass, and items that do not depend on each other.
+ * frozen parts, float32 inside a bf16 pass, memory of a plan, and items that do not depend on each other.
  * Not covered: real images, the language model around it, ranks.
  */
 #include "models/vision_impl.h"
@@ -132,7 +132,7 @@ static cr_status after(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
     return CR_OK;
 }
 
-static bench *bench_open(size_t number, cr_dtype dtype, bool is_fp32)
+static bench *bench_open_on(const char *device, size_t number, cr_dtype dtype, bool is_fp32)
 {
     bench *b = CR_NEW(bench);
     const json_t *config, *grids;
@@ -146,7 +146,7 @@ static bench *bench_open(size_t number, cr_dtype dtype, bool is_fp32)
     free(text);
     b->visual = cr_model_find_module(b->m.model, "model.visual");
     if (is_fp32) cr_module_set_fp32(b->visual);
-    OK(cr_device_open("cpu", 1, &b->m.dev, &err));
+    OK(cr_device_open(device, 1, &b->m.dev, &err));
     OK(cr_full_weights_init(&b->m.full, b->m.model, b->m.dev, dtype, NULL, 11, &err));
     OK(cr_full_weights_add_grads(&b->m.full, b->m.model, &err));
     b->m.tape = cr_stack_create(b->m.dev);
@@ -172,6 +172,11 @@ static bench *bench_open(size_t number, cr_dtype dtype, bool is_fp32)
     return b;
 }
 
+static bench *bench_open(size_t number, cr_dtype dtype, bool is_fp32)
+{
+    return bench_open_on("cpu", number, dtype, is_fp32);
+}
+
 static void bench_close(bench *b)
 {
     model_bench_close(&b->m);
@@ -194,7 +199,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
 
     mark(b->m.model->root);
     OK(cr_module_walk(b->visual, put_all_away, NULL, &err));
-    memset(b->m.full.grad, 0, b->m.full.grad_bytes);
+    OK(cr_zero(b->m.dev, b->m.full.grad, b->m.full.grad_bytes, &err));
     for (int64_t i = 0; i < b->num_features; i++) {
         out[i] = cr_alloc(num * 4);
         grad[i] = cr_alloc(num * 4);
@@ -425,6 +430,28 @@ static void halves_are_near(void **state)
     }
 }
 
+/* The plan's device takes as much of both stacks, and counts as many operations. */
+static void a_plan_takes_the_same_memory(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < CASES; c++)
+        for (int is_fp32 = 0; is_fp32 < 2; is_fp32++)
+            for (int again = 0; again < 2; again++) {
+                bench *b = bench_open(c, CR_BF16, is_fp32),
+                      *plan = bench_open_on("meta", c, CR_BF16, is_fp32);
+                run(b, CR_BF16, true, again);
+                run(plan, CR_BF16, true, again);
+                assert_int_equal(cr_stack_peak_bytes(b->m.tape), cr_stack_peak_bytes(plan->m.tape));
+                assert_int_equal(cr_stack_peak_bytes(b->m.scratch),
+                                 cr_stack_peak_bytes(plan->m.scratch));
+                assert_true(cr_stack_peak_bytes(b->m.tape) > 0);
+                assert_true(cr_device_get_stats(b->m.dev).flops ==
+                            cr_device_get_stats(plan->m.dev).flops);
+                bench_close(b);
+                bench_close(plan);
+            }
+}
+
 static void grids_are_checked(void **state)
 {
     static const int32_t bad[][3] = {{1, 3, 4},   {1, 4, 5}, {0, 4, 4},
@@ -464,6 +491,7 @@ int main(void)
         cmocka_unit_test(frozen_parts),
         cmocka_unit_test(float32_inside_halves),
         cmocka_unit_test(halves_are_near),
+        cmocka_unit_test(a_plan_takes_the_same_memory),
         cmocka_unit_test(grids_are_checked),
     };
     return cmocka_run_group_tests(tests, read_goldens, drop_goldens);
