@@ -188,10 +188,6 @@ static cr_status check_axes(const cr_model *model, const cr_pass *p, cr_err *err
     if (!model->config.rope_axis)
         return cr_fail(err, CR_EARG, "positions along t, h and w, but a %s has one axis",
                        model->config.model_type);
-    if (p->split)
-        return cr_fail(err, CR_EABSENT,
-                       "positions along t, h and w are not available under sequence parallel "
-                       "(ulysses_size 1 is)");
     for (int64_t t = 0; t < 3 * b->num_tokens; t++)
         if (b->mrope[t] < 0 ||
             (model->config.position_limit && b->mrope[t] >= model->config.position_limit))

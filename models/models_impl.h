@@ -38,7 +38,7 @@ typedef struct cri_model {
     /* of images in this pass: the tokens that take the tower's features, and those (on scratch) */
     int32_t *placed; /* [num_placed] */
     size_t capacity_placed;
-    int64_t num_placed;
+    int64_t num_placed, first_placed; /* the feature that the first of them takes */
     void *features, *deepstack[CR_MAX_DEEPSTACK];
     struct cr_vision_input *idle; /* cr_vision_idle; NULL: text families */
 

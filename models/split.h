@@ -13,6 +13,8 @@
 typedef struct cr_split {
     const int32_t *cu_seqlens; /* of all tokens; those of the batch are of its own rows */
     int64_t num_tokens, num_seqs, num_heads, num_kv_heads; /* of attention here */
+    const cr_batch *whole; /* what was cut, and the row of it that is the batch's first */
+    int64_t first;
     /* x [batch's tokens, num_heads, D] to y [all tokens, heads here, D], and back; copies of one head
      * are added on the way back. num_heads: of the whole model, queries' or keys'. */
     cr_status (*to_heads)(void *ctx, const char *name, cr_pass *p, const void *x, int64_t num_heads,

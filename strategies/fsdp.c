@@ -1,4 +1,5 @@
 /* fsdp.c -- a model on a mesh: its life and its passes (see strategies.h). */
+#include "models/vision.h"
 #include "strategies/fsdp_impl.h"
 
 #include <string.h>
@@ -95,8 +96,8 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_group_destroy(f->slice_group);
     cri_shards_destroy(f);
     cr_free(f->host_rows);
-    cr_free(f->orders[0].units);
-    cr_free(f->orders[1].units);
+    for (size_t i = 0; i < CR_COUNT(f->orders); i++)
+        cr_free(f->orders[i].units);
     cr_free(f->state);
     for (size_t i = 0; i < f->units.num; i++)
         f->units.unit[i].module->unit = NULL;
@@ -164,17 +165,36 @@ static const cr_batch *dummy_batch(void)
     return &batch;
 }
 
+/* If one rank's batch has images, all ranks run the tower: those without over a black one whose features
+ * go nowhere, because its units are gathered and reduced together. */
+static cr_status agree_on_images(cr_fsdp *f, const cr_batch **batch, cr_err *err)
+{
+    double num = (*batch)->vision ? 1 : 0;
+
+    f->has_images = false;
+    if (!f->model->tower) return CR_OK;
+    CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "images", CR_OP_MAX, &num, 1, err));
+    f->has_images = num > 0;
+    if (!f->has_images || (*batch)->vision) return CR_OK;
+    f->idle = **batch;
+    f->idle.vision = cr_vision_idle(f->model);
+    *batch = &f->idle;
+    return CR_OK;
+}
+
 /* A pass that begins: the root is there, and the first unit on its way. */
 static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, cr_pass *out,
                             cr_err *err)
 {
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_BUFFERS | (with_tape ? CR_STATE_GRADS : 0),
                            with_tape ? "backward" : "forward", err));
+    batch = batch ? batch : dummy_batch();
+    CR_TRY(agree_on_images(f, &batch, err));
     *out = (cr_pass){.dev = f->dev,
                      .dtype = f->args.param_dtype,
                      .tape = with_tape ? f->tape : NULL,
                      .scratch = f->scratch,
-                     .batch = batch ? batch : dummy_batch(),
+                     .batch = batch,
                      .hooks = &f->hooks,
                      .should_recompute = f->args.should_recompute,
                      .mlp_tiles = f->args.mlp_tiles};

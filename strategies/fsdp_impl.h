@@ -97,11 +97,15 @@ struct cr_fsdp {
     int64_t slice_bytes;
     cri_pool root_pool, pool, slice_pool, dealt_pool;
     cri_reduces root_reduces, reduces, dealt_reduces;
-    cri_unit *ahead;             /* announced */
-    cri_unit *pending;           /* published a reduction whose slot is not given back, */
-    int pending_slot;            /* this one, */
-    bool is_pending_summed;      /* which may have ended before its turn */
-    cri_order orders[2], *order; /* without and with backward; that of the pass under way */
+    cri_unit *ahead;        /* announced */
+    cri_unit *pending;      /* published a reduction whose slot is not given back, */
+    int pending_slot;       /* this one, */
+    bool is_pending_summed; /* which may have ended before its turn */
+    cri_order orders[4],
+        *order;            /* without and with backward, then with images; the one under way */
+    bool is_with_backward; /* the pass under way */
+    bool has_images;       /* a rank has some in the pass under way: all run the tower */
+    cr_batch idle;         /* this rank's batch, if it has none of them */
     cr_stack *tape, *scratch;
     cr_hooks hooks;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
@@ -133,7 +137,6 @@ static inline int cri_rank(const cr_fsdp *f)
 {
     return cr_group_rank(f->mesh->group[CR_AXIS_FSDP]);
 }
-
 static inline cr_dtype cri_dtype(const cr_fsdp *f, const cr_flat *flat)
 {
     return cr_flat_dtype(flat, f->args.param_dtype);
@@ -189,12 +192,9 @@ void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
 cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
 void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes);
 
-/* ---- replicas.c ---- */
+/* ---- replicas.c, checkpoint.c ---- */
 
 uint64_t cri_checksum(const void *data, size_t num_bytes, uint64_t start);
-
-/* ---- checkpoint.c ---- */
-
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 
 #endif

@@ -357,7 +357,8 @@ cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
 {
     cri_unit *root = &f->state[0];
 
-    f->order = &f->orders[is_with_backward];
+    f->is_with_backward = is_with_backward;
+    f->order = &f->orders[2 * f->has_images + is_with_backward];
     f->order->at = 0;
     if (root->state == CRI_SHARDED) {
         CR_TRY(announce(root, err));
@@ -437,7 +438,7 @@ cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
     if (phase == CR_RECOMPUTE && !u->unit->is_expert) return CR_OK;
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));
     if (f->args.reshard == CR_RESHARD_NEVER) return CR_OK; /* until the weights change */
-    if (phase == CR_FORWARD && f->order == &f->orders[1]) CR_TRY(keep_slice(u, err));
+    if (phase == CR_FORWARD && f->is_with_backward) CR_TRY(keep_slice(u, err));
     reshard(u);
     if (phase == CR_BACKWARD) u->is_sliced = false;
     return CR_OK;

@@ -12,9 +12,11 @@ struct cr_ulysses {
     cr_group *group;
     int rank, num_ranks;
     int64_t num_kv_heads, head_dim;
-    cr_batch whole;   /* what was cut; ids, positions, labels are borrowed or in `grown` */
-    cr_batch mine;    /* ids, positions, labels point into whole's */
-    int32_t *grown;   /* ids, positions, labels of a batch that was too short */
+    cr_batch whole; /* what was cut; ids, positions, labels are borrowed or in `grown` */
+    cr_batch mine;  /* ids, positions, labels point into whole's */
+    int32_t *grown; /* ids, positions, labels of a batch that was too short */
+    int32_t *axes;  /* mrope of `mine` */
+    size_t capacity_axes;
     int32_t *offsets; /* cu_seqlens of `mine`, then those of a batch that was too short */
     size_t capacity_offsets;
     int32_t *parts, *copies; /* [P, t] row numbers of heads that divide, and that are repeated */
@@ -156,6 +158,20 @@ static void cut_sequences(cr_ulysses *u, int64_t first, int64_t end)
     u->mine.num_seqs = num;
 }
 
+/* Positions along three axes; what was added to a short batch has its positions thrice. */
+static void cut_axes(cr_ulysses *u, const cr_batch *b, int64_t first)
+{
+    int64_t num = u->mine.num_tokens;
+
+    grow(&u->axes, &u->capacity_axes, 3 * (size_t)num);
+    for (int64_t a = 0; a < 3; a++)
+        for (int64_t t = 0; t < num; t++)
+            u->axes[a * num + t] = first + t < b->num_tokens
+                                       ? b->mrope[a * b->num_tokens + first + t]
+                                       : u->mine.positions[t];
+    u->mine.mrope = u->axes;
+}
+
 static void count_labels(cr_ulysses *u)
 {
     for (int r = 0; r < u->num_ranks; r++) {
@@ -190,14 +206,16 @@ void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
                          .positions = u->whole.positions + first,
                          .labels = u->whole.labels ? u->whole.labels + first : NULL,
                          .num_tokens = end - first,
-                         .mrope = u->whole.mrope, /* these two are refused by the model */
-                         .vision = u->whole.vision};
+                         .vision = whole->vision};
+    if (whole->mrope) cut_axes(u, whole, first);
     cut_sequences(u, first, end);
     count_labels(u);
     list_rows(u);
     u->split.cu_seqlens = u->whole.cu_seqlens;
     u->split.num_seqs = u->whole.num_seqs;
     u->split.num_tokens = u->whole.num_tokens;
+    u->split.first = first;
+    u->split.whole = whole;
 }
 
 const cr_batch *cr_ulysses_batch(const cr_ulysses *u)
@@ -281,6 +299,7 @@ void cr_ulysses_destroy(cr_ulysses *u)
 {
     if (!u) return;
     cr_free(u->grown);
+    cr_free(u->axes);
     cr_free(u->offsets);
     cr_free(u->parts);
     cr_free(u->copies);

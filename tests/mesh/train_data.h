@@ -69,7 +69,7 @@ typedef struct result {
 
 static const plan usual = {.ranks = 1, .micro = 2, .num_seqs = 6, .last = 4, .inf_step = -1};
 
-static cr_model *make_model(const plan *p)
+static inline cr_model *make_model(const plan *p)
 {
     char text[700];
     cr_model *model;
@@ -95,7 +95,7 @@ typedef struct batch {
 } batch;
 
 /* Sequence `seq` of a step is a function of both; its first 2 rows have no label. Returns labels. */
-static int append(batch *x, int step, int seq)
+static inline int append(batch *x, int step, int seq)
 {
     uint32_t w[4];
     int num, n = (int)x->b.num_tokens, labels = 0;
@@ -121,8 +121,8 @@ typedef struct loss_ctx {
 } loss_ctx;
 
 /* Cross entropy and a little entropy, so that both gradients are there. */
-static cr_status loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                      float *grad_log_prob, float *grad_entropy, cr_err *e)
+static inline cr_status loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                             float *grad_log_prob, float *grad_entropy, cr_err *e)
 {
     loss_ctx *l = ctx;
 
