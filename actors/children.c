@@ -83,7 +83,12 @@ static bool is_banner(cr_child *child, const char *line)
                                         "While processing",
                                         "the job to be terminated"};
     const char *rank = strstr(line, "process rank ");
+    bool was_in_advice = child->is_in_advice;
 
+    /* over many lines: what a rank has to do before it exits; up to the next ruler */
+    if (strncmp(line, "mpirun has exited due to", 24) == 0) child->is_in_advice = true;
+    if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
+    if (was_in_advice && strncmp(line, "croll ", 6) != 0) return true;
     if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
         child->dead_rank = atoi(rank + 13);
     if (line[0] == 0) return true;

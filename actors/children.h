@@ -17,8 +17,9 @@ typedef struct cr_child {
     int err_fd;      /* read end of its stderr when it is watched, else -1 */
     char line[512];  /* the incomplete last line of its stderr */
     size_t line_bytes;
-    int dead_rank;  /* rank that mpirun named as the first to die, -1: none */
-    char last[400]; /* last complete line that was no banner */
+    bool is_in_advice; /* of mpirun, which goes on over many lines */
+    int dead_rank;     /* rank that mpirun named as the first to die, -1: none */
+    char last[400];    /* last complete line that was no banner */
 } cr_child;
 
 /* argv[0] is searched in PATH. stdin is /dev/null, stdout goes to our stderr. With is_watched its

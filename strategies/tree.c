@@ -70,6 +70,14 @@ static const char *last_part(const char *name)
     return dot ? dot + 1 : name;
 }
 
+/* In a list: "model.layers.3", "model.layers.3.mlp.experts.7". */
+static bool is_numbered(const cr_module *m)
+{
+    const char *part = last_part(m->name);
+
+    return part[0] && part[strspn(part, "0123456789")] == 0;
+}
+
 static double mib(double bytes)
 {
     return bytes / (1 << 20);
@@ -115,7 +123,7 @@ static void write_node(tree *t, const node *n, int depth, const char *last, size
     for (const node *c = n + 1, *end = n + n->size; c < end;) {
         const node *same = c + c->size, *final = c;
         size_t num = 1;
-        while (strcmp(m->cls, "ModuleList") == 0 && same < end && is_same(c, same)) {
+        while (is_numbered(c->module) && same < end && is_same(c, same)) {
             final = same;
             same += same->size;
             num++;

@@ -197,6 +197,11 @@ tree 5 '(norm): FSDP[Qwen3RMSNorm] unit #4' '{modules: [model.layers.*.mlp, mode
 tree 6 '(lm_head): FSDP[Linear] unit #5' '{min_num_params: 20000}'
 tree 12 '3 x FSDP[Qwen3DecoderLayer] 3 units from #2' \
     '{transformer_layer_cls_to_wrap: [Qwen3DecoderLayer], min_num_params: 10000, nested: true}'
+mkdir "$dir/moe"
+sed 's/Qwen3ForCausalLM/Qwen3MoeForCausalLM/; s/"qwen3"/"qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32/' \
+    "$dir/tiny/config.json" > "$dir/moe/config.json"
+"$CROLL" plan "$dir/sft.yaml" --tree pretrain="$dir/moe" > "$dir/out" 2> "$dir/err" || fail "moe"
+grep -qF '(0-5): 6 x Qwen3MoeMLP' "$dir/out" || fail "experts that are alike are not one line: $(cat "$dir/out")"
 says() { # exit code, a part of the message, then keys
     local code=$1 part=$2
     shift 2

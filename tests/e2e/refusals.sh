@@ -36,6 +36,9 @@ refuse "no parameter begins with 'model.layer.0' \(the nearest" grad $model --ou
 refuse 'Qwen3Layer.*Qwen3DecoderLayer' grad $model --out $tmp/g.safetensors \
     'strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
 [ ! -e $tmp/g.safetensors ] || fail "a refused grad wrote its file"
+# four ranks, one sentence: nothing of mpirun's advice on ranks that exit
+refuse 'M4: ulysses_size 3 does not divide' grad $model --out $tmp/g.safetensors 'device_mapping=list(range(0,3))' model_args.ulysses_size=3
+[ $(wc -l <$tmp/log) = 1 ] || fail "more than one line"
 refuse 'nowhere is no folder; a MODEL is a folder with config.json' logprobs $tmp/nowhere
 refuse 'nowhere is no checkpoint' export $tmp/nowhere $tmp/x
 sft 'there is no checkpoint at .*nowhere' resume_from_checkpoint=$tmp/nowhere
