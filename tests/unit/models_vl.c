@@ -404,7 +404,7 @@ static void read_items(const json_t *c, int64_t patch_dim, inputs *in)
         CR_NEW_ARRAY(float, (size_t)(in->vision.num_patches * patch_dim + 1));
     for (int64_t i = 0, row = 0; i < in->vision.num_items; i++) {
         int64_t rows = (int64_t)in->grid[i][0] * in->grid[i][1] * in->grid[i][2];
-        char name[24];
+        char name[40];
         snprintf(name, sizeof name, "pixels %lld", (long long)i);
         for (int64_t e = 0; e < rows * patch_dim; e++)
             in->pixels[row * patch_dim + e] = (float)noise(name, "", e);
@@ -585,7 +585,7 @@ static void change(inputs *in, int kind)
 }
 
 /* Positions of Transformers, and what does not fit. */
-static void positions_of_items(void **state)
+static void c38_positions_of_items(void **state)
 {
     static const char *const sentences[] = {
         "item 0 (1 x 6 x 10 patches) needs 15 placeholders from token 9 on, 14 are there",
@@ -729,7 +729,7 @@ int main(void)
         cmocka_unit_test(configs),
         cmocka_unit_test(wrong_values_name_their_key),
         cmocka_unit_test(freezing),
-        cmocka_unit_test(positions_of_items),
+        cmocka_unit_test(c38_positions_of_items),
         cmocka_unit_test(wrong_batches),
         cmocka_unit_test(numbers_of_transformers),
     };
