@@ -116,7 +116,8 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
     CR_TRY(cr_model_open(w->folder, &w->model, err));
     choose_dtype(w);
     cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
-    CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
+    if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
+        CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
     CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
                           &w->dev, err));
     if (cr_device_is_meta(w->dev))

@@ -77,4 +77,20 @@ done
 answer() { "$CROLL" generate $tmp/$1.export --prompt 'What is 3 + 4?' --temperature 0 --max-new-tokens 8 --json | sed 's/.*"output_ids"/"output_ids"/; s/"finish.*//'; }
 [ -n "$(answer text)" ] && [ "$(answer text)" = "$(answer vl)" ] || fail "$(answer vl) instead of $(answer text)"
 grep -q 'Qwen3VLVisionBlock' < <("$CROLL" plan configs/quickstart/sft.yaml pretrain=$tmp/home/vl --tree) || fail "no vision blocks in the plan's tree"
+
+# RLVR in bf16 with a trained tower, which is float32 in every role: what was sampled is what is trained on
+job rlvr pretrain=$tmp/vl.export max_steps=2 validation=null \
+    actor_train.model_args.dtype=bf16 actor_infer.model_args.dtype=bf16 \
+    actor_train.strategy_args.strategy_config.param_dtype=bf16 actor_infer.strategy_args.strategy_config.param_dtype=bf16
+[ $code -eq 0 ] || fail "rlvr: exit code $code"
+[ "$(values actor/train_infer_diff_max $tmp/rlvr/metrics.jsonl | tr '\n' ' ')" = "0 0 " ] || fail "log-probs differ"
+"$CROLL" export $tmp/rlvr/latest $tmp/rlvr.export >/dev/null
+python3 - $tmp/rlvr.export <<'PY' || fail "dtypes of the export"
+import json, struct, sys
+data = open(sys.argv[1] + "/model.safetensors", "rb").read()
+header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+header.pop("__metadata__", None)
+wrong = [k for k, t in header.items() if t["dtype"] != ("F32" if ".visual." in k else "BF16")]
+sys.exit(f"wrong: {wrong[:3]}" if wrong else 0)
+PY
 echo "ok"

@@ -8,6 +8,15 @@
 
 enum { LENGTH = 20 };
 
+static const char images[] =
+    "{\"model_type\":\"qwen3_vl\",\"architectures\":[\"Qwen3VLForConditionalGeneration\"],"
+    "\"image_token_id\":90,\"video_token_id\":91,\"vision_start_token_id\":92,\"text_config\":{"
+    "\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"rms_norm_eps\":1e-6,"
+    "\"rope_scaling\":{\"mrope_section\":[4,2,2]}},\"vision_config\":{\"depth\":3,"
+    "\"hidden_size\":32,\"intermediate_size\":48,\"num_heads\":2,\"patch_size\":4,"
+    "\"out_hidden_size\":64,\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[0,2]}}";
+
 static const char dense[] =
     "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"],\"vocab_size\":100,"
     "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":3,"
@@ -88,7 +97,7 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
-    char low[] = "model.layers.0";
+    char low[] = "model.layers.0", align[] = "align";
     cr_worker_config base = usual, w;
 
     must(cr_world_open(&args, &world, &err), "world");
@@ -121,6 +130,10 @@ int main(void)
     wide = "model.layers.2.self_attn", w.freeze_module_prefix = NULL;
     check(dense, &w, 0, "attention in float32, ulysses");
     wide = NULL;
+    w = base;
+    check(images, &w, 0, "a tower in float32, text alone");
+    w.stage = align, w.reduce_dtype = bf16;
+    check(images, &w, 0, "a frozen tower, text alone");
     w = base, w.dtype = fp32;
     check(sparse, &w, 0.15, "blocks of experts");
     w.apply_expert_patch = true, w.moe_experts = experts, w.num_moe_experts = 1;

@@ -39,8 +39,7 @@ static cr_model *make_model(const char *text, const cr_worker_config *w)
     cr_model *model = NULL;
 
     must(build_model(text, &model, &err), "model");
-    if (w->freeze_module_prefix)
-        must(cr_model_freeze(model, w->freeze_module_prefix, &err), "freeze");
+    must(cr_model_prepare(model, w, true, &err), "freeze");
     if (wide) cr_module_set_fp32(cr_model_find_module(model, wide));
     return model;
 }
