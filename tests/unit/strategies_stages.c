@@ -1,7 +1,9 @@
 /* strategies_stages.c -- every stage (fsdp2.md 7.2) on trees of Qwen2.5-VL and Qwen3-VL (C40): what is
- * trained, elements of the optimizer, bytes of what is frozen, and the dtype of the vision tower.
- * Not covered: what a tower computes.
+ * trained, elements of the optimizer, bytes of what is frozen, and the dtype of the math of the tower and of
+ * the language model, with an image.
+ * Not covered: what a tower computes (models_vision.c).
  */
+#include "models/vision.h"
 #include "strategies/fsdp_impl.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
@@ -35,43 +37,52 @@ static char part_of(const char *name)
     return strstr(name, ".language_model.layers.2.") ? 'L' : 'l';
 }
 
+/* Each row of the table, and prefixes. Parts that are trained. */
+static const struct row {
+    const char *stage, *prefix, *trained;
+} rows[] = {
+    {"align", NULL, "P"},
+    {"finetune", NULL, "PLl"},
+    {"vla-train", NULL, "PLl"},
+    {"full-finetune", NULL, "VPLl"},
+    {"vla-full-train", NULL, "VPLl"},
+    {"last-layer-finetune", NULL, "L"},
+    {"vla-sandwich-train", NULL, "VPL"},
+    {NULL, NULL, "VPLl"},
+    {NULL, "visual", "Ll"},
+    {NULL, "model.language_model", "VP"},
+};
+
+static cr_model *open_model(const char *text, const struct row *r)
+{
+    cr_model *model;
+    cr_err err = {0};
+
+    if (build_model(text, &model, &err) != CR_OK ||
+        (r->stage ? cr_model_freeze_stage(model, r->stage, &err)
+                  : cr_model_freeze(model, r->prefix, &err)) != CR_OK)
+        fail_msg("%s", err.msg);
+    cr_model_set_precision(model);
+    return model;
+}
+
 static void c40_stages_of_towers(void **state)
 {
-    static const struct {
-        const char *stage, *prefix, *trained;
-    } cases[] = {
-        {"align", NULL, "P"},
-        {"finetune", NULL, "PLl"},
-        {"vla-train", NULL, "PLl"},
-        {"full-finetune", NULL, "VPLl"},
-        {"vla-full-train", NULL, "VPLl"},
-        {"last-layer-finetune", NULL, "L"},
-        {"vla-sandwich-train", NULL, "VPL"},
-        {NULL, NULL, "VPLl"},
-        {NULL, "visual", "Ll"},
-        {NULL, "model.language_model", "VP"},
-    };
-
     (void)state;
-    for (size_t i = 0; i < 2 * CR_COUNT(cases); i++) {
-        const char *trained = cases[i / 2].trained;
+    for (size_t i = 0; i < 2 * CR_COUNT(rows); i++) {
+        const char *trained = rows[i / 2].trained;
         bool is_wide = strchr(trained, 'V');
         const cr_fsdp_args args = {.is_train = true, .param_dtype = CR_BF16};
         cr_world_args meta = {.kind = CR_WORLD_META, .meta_rank = 1, .meta_num_ranks = 4};
         int64_t num_trained = 0, num[2] = {0}, shard = 0, frozen_bytes = 0;
         int ranks[] = {0, 1, 2, 3};
-        cr_model *model;
+        cr_model *model = open_model(models[i % 2], &rows[i / 2]);
         cr_world *world;
         cr_mesh *mesh;
         cr_device *dev;
         cr_mesh_shape shape;
         cr_fsdp *f;
         cr_err err = {0};
-        if (build_model(models[i % 2], &model, &err) != CR_OK ||
-            (cases[i / 2].stage ? cr_model_freeze_stage(model, cases[i / 2].stage, &err)
-                                : cr_model_freeze(model, cases[i / 2].prefix, &err)) != CR_OK)
-            fail_msg("case %zu: %s", i, err.msg);
-        cr_model_set_precision(model);
         for (size_t k = 0; k < model->num_params; k++) {
             const cr_param *p = model->params[k];
             bool is_tower = strstr(p->name, ".visual.");
@@ -115,9 +126,90 @@ static void c40_stages_of_towers(void **state)
     }
 }
 
+/* ---- the dtype of math ---- */
+
+typedef struct seen {
+    bool is_wide;
+    int num_tower, num_text;
+} seen;
+
+/* Products and norms take the dtype of their weights. */
+static void see(void *ctx, const cr_fsdp_moment *moment)
+{
+    seen *s = ctx;
+    const cr_module *m = moment->module;
+    bool is_tower = strstr(m->name, ".visual.");
+
+    if (m->num_params == 0 || m->params[0].tied_to || strcmp(m->cls, "Embedding") == 0 ||
+        moment->phase == CR_BACKWARD)
+        return;
+    for (size_t i = 0; i < m->num_params; i++)
+        if (m->params[i].weight.data &&
+            m->params[i].weight.dtype != (is_tower && s->is_wide ? CR_F32 : CR_BF16))
+            fail_msg("%s computes in %s", m->name, cr_dtype_name(m->params[i].weight.dtype));
+    s->num_tower += is_tower;
+    s->num_text += !is_tower;
+}
+
+static cr_status no_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    (void)ctx, (void)log_prob, (void)entropy, (void)grad_entropy, (void)err;
+    for (size_t i = 0; i < num; i++)
+        grad_log_prob[i] = -0.1F;
+    return CR_OK;
+}
+
+/* One image of two tokens in a sequence of seven. */
+static void c40_dtype_of_towers(void **state)
+{
+    static float pixels[8 * 96];
+    static const int32_t ids[] = {1, 92, 90, 90, 3, 4, 5}, labels[] = {-1, -1, -1, 3, 4, 5, -1},
+                         positions[] = {0, 1, 2, 3, 4, 5, 6}, cu[] = {0, 7},
+                         grid[1][3] = {{1, 4, 2}};
+    const cr_vision_input vision = {
+        .pixels = pixels, .grid = grid, .num_items = 1, .num_patches = 8};
+    int32_t mrope[21];
+
+    (void)state;
+    for (int i = 0; i < 8 * 96; i++)
+        pixels[i] = (float)(i % 13) / 8 - 0.7F;
+    for (size_t i = 0; i < 2 * CR_COUNT(rows); i++) {
+        const cr_fsdp_args args = {.is_train = true, .param_dtype = CR_BF16, .seed = 3};
+        cr_world_args local = {.kind = CR_WORLD_LOCAL};
+        const cr_batch batch = {ids, positions, labels, cu, 7, 1, mrope, &vision};
+        cr_model *model = open_model(models[i % 2], &rows[i / 2]);
+        seen s = {.is_wide = strchr(rows[i / 2].trained, 'V')};
+        int rank = 0;
+        cr_mesh_shape shape;
+        cr_world *world;
+        cr_mesh *mesh;
+        cr_device *dev;
+        cr_fsdp *f;
+        cr_err err = {0};
+        if (cr_world_open(&local, &world, &err) != CR_OK ||
+            cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
+            cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
+            cr_mesh_create(world, "train", &rank, &shape, &mesh, &err) != CR_OK ||
+            cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
+            fail_msg("case %zu: %s", i, err.msg);
+        cr_fsdp_watch(f, see, &s);
+        if (cr_vision_positions(&model->config, &batch, &vision, mrope, &err) != CR_OK ||
+            cr_fsdp_backward(f, &batch, no_loss, NULL, &err) != CR_OK)
+            fail_msg("case %zu: %s", i, err.msg);
+        assert_true(s.num_tower > 20 && s.num_text > 20);
+        cr_fsdp_destroy(f);
+        cr_mesh_destroy(mesh);
+        cr_device_close(dev);
+        cr_world_close(world);
+        cr_model_free(model);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(c40_stages_of_towers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(c40_stages_of_towers),
+                                       cmocka_unit_test(c40_dtype_of_towers)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
