@@ -241,6 +241,27 @@ out:
     return err->status;
 }
 
+/* The step that the folder's own name says, wherever a link to it is; -1: another name. */
+static long long step_of_folder(const char *path)
+{
+    char *real = realpath(path, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    long long step = slash ? step_of(slash + 1) : -1;
+
+    free(real);
+    return step;
+}
+
+static cr_status check_step(const char *path, const char *manifest, json_t *root, cr_err *err)
+{
+    long long name = step_of_folder(path), step = json_integer_value(json_object_get(root, "step"));
+
+    if (name >= 0 && name != step)
+        return cr_fail(err, CR_EFORMAT,
+                       "%s is of step %lld, its folder is checkpoint-%lld (damaged?)", manifest,
+                       step, name);
+    return CR_OK;
+}
+
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
     char *manifest = cr_path_join(path, "manifest.json"), hex[65];
@@ -256,6 +277,7 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
         files = json_object_get(root, "files");
         if (json_object_size(files) == 0 || !json_is_integer(json_object_get(root, "step")))
             cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
+        cr_note(check_step(path, manifest, root, err));
         json_object_foreach(files, name, entry)
         {
             char *file = cr_path_join(path, name);
@@ -294,6 +316,26 @@ static char *find_latest(const char *output_dir)
     return cr_asprintf("%s/checkpoint-%lld", output_dir, newest);
 }
 
+/* What to do instead: the newest checkpoint of the run before this one. */
+static void advise(const cr_config *config, const char *path, cr_err *err)
+{
+    long long step = step_of_folder(path), older = -1, *steps;
+    cr_err why = *err;
+    size_t num;
+
+    steps = list_steps(config->output_dir, &num);
+    for (size_t i = 0; i < num; i++) {
+        char *other = cr_asprintf("%s/checkpoint-%lld/manifest.json", config->output_dir, steps[i]);
+        if (steps[i] > older && steps[i] < step && cr_file_exists(other)) older = steps[i];
+        cr_free(other);
+    }
+    cr_free(steps);
+    if (older < 0) return;
+    *err = (cr_err){0};
+    cr_fail(err, why.status, "%s (an older one: resume_from_checkpoint=%s/checkpoint-%lld)",
+            why.msg, config->output_dir, older);
+}
+
 cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *first_step, cr_err *err)
 {
     char *manifest;
@@ -316,6 +358,7 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
     cr_free(manifest);
     if (err->status == CR_OK) return CR_OK;
     err->status = CR_ECONFIG;
+    advise(config, *path, err);
     cr_free(*path);
     *path = NULL;
     return cr_fail_add(err, "resume_from_checkpoint");

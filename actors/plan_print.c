@@ -175,7 +175,10 @@ static void text_memory(const cr_plan *p, cr_buf *out)
                     cr_size_text(p->device_peak - p->memory, a));
     if (p->largest)
         cr_buf_addf(out, "largest per_device_train_batch_size that fits: %lld%s\n",
-                    (long long)p->largest, p->is_limit ? " or more (the most a step has)" : "");
+                    (long long)p->largest,
+                    !p->is_limit ? ""
+                    : p->is_sft  ? " or more (a pass of more than a million tokens is not tried)"
+                                 : " or more (the most a step has)");
     else
         cr_buf_adds(out, "no micro-batch fits, not even of one sample (more shards, recompute "
                          "(disable_gradient_checkpointing: false), ulysses_size, tiles or "

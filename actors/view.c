@@ -22,6 +22,10 @@ cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score
 {
     cr_view *v = CR_NEW(cr_view);
 
+    if (first_step >= max_steps)
+        cr_log(CR_LOG_WARN, "run",
+               "nothing is left to do: step %lld is done, and max_steps is %lld",
+               (long long)first_step - 1, (long long)max_steps);
     v->first_step = first_step;
     v->max_steps = max_steps;
     snprintf(v->score_name, sizeof v->score_name, "%s", score_name);

@@ -2,7 +2,8 @@
  *
  * state/ROLE.json names every parameter with its first element in three raw float32 files, ROLE.master,
  * ROLE.m and ROLE.v. Each rank writes its own elements with pwrite and reads, on any other mesh, the
- * elements that its shards want: the files know nothing of ranks. Frozen parameters are in MODEL only.
+ * elements that its shards want: the files know nothing of ranks. Frozen parameters are in MODEL only,
+ * and come from there: a run may freeze what an earlier one trained.
  *
  * A save is a list of writes. They are done at once from the shards, or, so that training can go on,
  * by a thread from a copy of masters and moments; one save at a time. The thread calls nothing that
@@ -126,6 +127,12 @@ static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_fla
     const json_t *entry = json_object_get(params, flat->params[k]->name);
     int64_t begin, end, at, first = json_integer_value(json_object_get(entry, "first"));
 
+    if (!entry && json_object_size(params))
+        return cr_fail(
+            err, CR_EFORMAT,
+            "%s has no parameter %s: it was frozen when this was written, or this is another "
+            "model's (freeze what that run froze, or begin anew with its MODEL as pretrain)",
+            path, flat->params[k]->name);
     if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems ||
         first < 0)
         return cr_fail(err, CR_EFORMAT,
@@ -179,6 +186,17 @@ out:
     return err->status;
 }
 
+static cr_status read_frozen(cr_fsdp *f, const char *folder, const char *role, cr_err *err)
+{
+    char *model;
+
+    if (f->units.num_frozen == 0) return CR_OK;
+    model = cr_path_join(folder, role);
+    cr_note(cri_shards_read_frozen(f, model, err));
+    cr_free(model);
+    return err->status;
+}
+
 cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err)
 {
     char *path;
@@ -202,6 +220,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
             cr_note(read_kind(f, json_object_get(index, "params"), kind, data, err));
             cr_free(data);
         }
+        if (err->status == CR_OK) cr_note(read_frozen(f, folder, role, err));
         cri_reshard_all(f);
     }
     json_decref(index);

@@ -1,6 +1,6 @@
 /* fsdp_impl.h -- a cr_fsdp from inside (strategies/ only).
  *
- * shards.c   what a rank keeps: masters, gradients, moments, and moving them to the host
+ * shards.c   what a rank keeps, and moving it to the host
  * gather.c   gathered copies around modules, gradients of units, hooks
  * fsdp.c     life, passes
  * replicas.c equal bits over ddp
@@ -169,11 +169,11 @@ static inline cr_deal cri_deal(const cr_mesh_shape *shape, int rank)
  * where they lie in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
-/* The dtype of the shards of a trained or frozen flat, and where this rank's begins. masters: f->master,
- * or a copy of it. */
+/* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */
 cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 char *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, void *masters);
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
+cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *err); /* again */
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
 cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);

@@ -188,6 +188,17 @@ static cr_status fill(cr_fsdp *f, cr_err *err)
     return err->status;
 }
 
+cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *err)
+{
+    cr_weights *source;
+
+    CR_TRY(cr_weights_open(model_folder, f->model, &source, err));
+    for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++)
+        cr_note(fill_flat(f, source, &f->units.unit[i].frozen, false, err));
+    cr_weights_close(source);
+    return err->status;
+}
+
 cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
 {
     const cr_units *u = &f->units;

@@ -104,6 +104,32 @@ static void test_c46_c47_resume(void)
     }
 }
 
+/* What a checkpoint was trained to stays when it is frozen from there on, and is in the next one. */
+static void test_c46_frozen_later(void)
+{
+    plan p = usual;
+
+    p.name = "frozen later";
+    p.ranks = 4;
+    p.first = p.last = 2;
+    p.resume = "half";
+    p.frozen = "model.embed_tokens,model.layers.1";
+    for (int life = 0; life < 2; life++) {
+        p.save = life ? "later" : "again";
+        p.ranks = life ? 3 : 4;
+        train(p);
+        if (me == 0) {
+            cr_buf x = read_state("half", "actor_train/model.safetensors"),
+                   y = read_state(p.save, "actor_train/model.safetensors");
+            CR_CHECK(x.num_bytes == y.num_bytes && memcmp(x.data, y.data, x.num_bytes) == 0,
+                     "life %d: weights that are frozen now are not the checkpoint's", life);
+            cr_buf_free(&x);
+            cr_buf_free(&y);
+        }
+        p.resume = p.save;
+    }
+}
+
 static void test_c49_background_save(void)
 {
     plan p = usual;
@@ -351,6 +377,7 @@ int main(void)
     test_c5_c6_c26_cuts();
     test_repeat();
     test_c46_c47_resume();
+    test_c46_frozen_later();
     test_c49_background_save();
     test_c22_skip();
     test_c21_clip();
