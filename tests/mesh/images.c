@@ -373,6 +373,29 @@ static void test_c39_images(void)
     }
 }
 
+/* A pass with images gathers the tower's units, each once and in float32; one without gathers none. */
+static void check_gathers(const cr_fsdp *f, bool with_images, cr_traffic_count before)
+{
+    cr_traffic_count now = cr_fsdp_get_stats(f).traffic.gathers;
+    int64_t num = 0, num_bytes = 0;
+
+    for (size_t i = 1; i < f->units.num; i++) {
+        const cr_unit *u = &f->units.unit[i];
+        bool is_tower = strstr(u->name, "visual");
+        CR_CHECK(u->trained.is_fp32 == is_tower, "%s: float32 %d", u->name, u->trained.is_fp32);
+        if (is_tower && !with_images) continue;
+        num++;
+        num_bytes += u->trained.padded_elems * (is_tower ? 4 : 2);
+    }
+    CR_CHECK(now.num - before.num == num && now.num_bytes - before.num_bytes == num_bytes,
+             "images %d: %lld gathers of %lld bytes, want %lld of %lld", with_images,
+             (long long)(now.num - before.num), (long long)(now.num_bytes - before.num_bytes),
+             (long long)num, (long long)num_bytes);
+    CR_CHECK(cr_fsdp_get_stats(f).most_units_alive <= 3,
+             "%d units were alive", /* the tower's own */
+             cr_fsdp_get_stats(f).most_units_alive);
+}
+
 /* Log-probs of fsdp2_infer: the first rank has images, the others text or nothing; then nobody has images. */
 static void test_c39_forward(const char *family)
 {
@@ -400,8 +423,10 @@ static void test_c39_forward(const char *family)
                 x->vision = (cr_vision_input){0};
                 put_sequence(x, model, 0, me == 0 && with_images ? BOTH : NOTHING);
                 finish(x, model);
+                cr_traffic_count before = cr_fsdp_get_stats(f).traffic.gathers;
                 OK(cr_fsdp_forward(f, me == n - 1 && n == 4 ? NULL : &x->b,
                                    &(cr_model_out){log_prob, entropy}, &err));
+                if (n > 1 && again) check_gathers(f, with_images, before);
                 if (n == 1) memcpy(first[again % 2], log_prob, sizeof log_prob);
                 CR_CHECK(me != 0 || memcmp(first[again % 2], log_prob,
                                            (size_t)num_labels(x) * sizeof(float)) == 0,
