@@ -336,6 +336,22 @@ static void advise(const cr_config *config, const char *path, cr_err *err)
             why.msg, config->output_dir, older);
 }
 
+/* The trained role can go on from there. */
+static cr_status check_state(const cr_config *config, const char *path, cr_err *err)
+{
+    const char *role = config->kind == CR_PIPELINE_SFT ? "sft_train" : "actor_train";
+    char *state = cr_asprintf("%s/state/%s.json", path, role);
+
+    if (!cr_file_exists(state))
+        cr_fail(
+            err, CR_EFORMAT,
+            "%s is not there, so it cannot be resumed (was it written with save_only_model, or by "
+            "another pipeline? its model folder is good as pretrain)",
+            state);
+    cr_free(state);
+    return err->status;
+}
+
 cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *first_step, cr_err *err)
 {
     char *manifest;
@@ -351,14 +367,15 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
         return CR_OK;
     }
     manifest = cr_path_join(*path, "manifest.json");
-    if (cr_checkpoint_verify(*path, err) == CR_OK &&
-        cr_json_read_file(manifest, &root, err) == CR_OK)
+    if (cr_checkpoint_verify(*path, err) != CR_OK)
+        advise(config, *path, err);
+    else if (check_state(config, *path, err) == CR_OK &&
+             cr_json_read_file(manifest, &root, err) == CR_OK)
         *first_step = json_integer_value(json_object_get(root, "step")) + 1;
     json_decref(root);
     cr_free(manifest);
     if (err->status == CR_OK) return CR_OK;
     err->status = CR_ECONFIG;
-    advise(config, *path, err);
     cr_free(*path);
     *path = NULL;
     return cr_fail_add(err, "resume_from_checkpoint");

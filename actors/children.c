@@ -56,6 +56,14 @@ cr_status cr_child_start(cr_child *child, const char *what, char *const argv[], 
     return CR_OK;
 }
 
+/* mpirun itself may crash while it is being ended ("[host:pid] *** Process received signal ***"). */
+static bool is_own_crash(const cr_child *child, const char *line)
+{
+    const char *colon = line[0] == '[' ? strchr(line, ':') : NULL;
+
+    return colon && atol(colon + 1) == (long)child->pid;
+}
+
 /* mpirun's own talk, which says nothing to our users beyond the rank that died. */
 static bool is_banner(cr_child *child, const char *line)
 {
@@ -91,7 +99,7 @@ static bool is_banner(cr_child *child, const char *line)
     if (was_in_advice && strncmp(line, "croll ", 6) != 0) return true;
     if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
         child->dead_rank = atoi(rank + 13);
-    if (line[0] == 0) return true;
+    if (line[0] == 0 || is_own_crash(child, line)) return true;
     for (size_t i = 0; i < CR_COUNT(start); i++)
         if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
     return false;

@@ -488,7 +488,8 @@ static cr_status list_all(cr_fsdp *f, struct cri_save *s, bool save_only_model, 
 static void reserve(const struct cri_save *s, const int *fds, cr_err *err)
 {
     for (int i = 0; i < NUM_FILES && err->status == CR_OK; i++) {
-        if (fds[i] < 0 || fallocate(fds[i], 0, 0, s->file_bytes[i]) == 0) continue;
+        if (fds[i] < 0 || s->file_bytes[i] == 0 || fallocate(fds[i], 0, 0, s->file_bytes[i]) == 0)
+            continue;
         if ((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fds[i], s->file_bytes[i]) == 0)
             continue;
         cr_fail(err, CR_EIO, "cannot write %lld bytes of %s: %s", (long long)s->file_bytes[i],

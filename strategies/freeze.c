@@ -62,7 +62,12 @@ static cr_status set_prefixes(cr_model *model, const char *what, const char *pre
 
 cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err)
 {
-    return set_prefixes(model, "freeze_module_prefix", prefixes, false, err);
+    CR_TRY(set_prefixes(model, "freeze_module_prefix", prefixes, false, err));
+    for (size_t i = 0; i < model->num_params; i++)
+        if (model->params[i]->is_trainable) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "freeze_module_prefix: %s is every parameter: nothing is left to train",
+                   prefixes);
 }
 
 typedef enum part { NONE, LAST, ALL } part;

@@ -45,8 +45,14 @@ sft 'there is no checkpoint at .*nowhere' resume_from_checkpoint=$tmp/nowhere
 sft 'has no manifest.json: it is no complete checkpoint' resume_from_checkpoint=$model
 sft 'nowhere' pretrain=$tmp/nowhere
 sft "sft_train: .*no parameter begins with 'layers'" sft_train.model_args.freeze_module_prefix=layers
+sft 'freeze_module_prefix: model is every parameter: nothing is left to train' sft_train.model_args.freeze_module_prefix=model
 sft 'sft_train: .*Qwen3Layer.*Qwen3DecoderLayer' \
     'sft_train.strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
+only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
+    "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
+log=$tmp/only.log
+"$CROLL" "${only[@]}" >$log 2>&1 </dev/null || fail "save_only_model: exit code $?"
+refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
 
 "$CROLL" logprobs $model $two model_args.ulysses_size=2 model_args.attn_implementation=sdpa model_args.dtype=fp32 <$tmp/ids >$tmp/two 2>$tmp/log ||
     fail "sdpa with ulysses: exit code $?"
