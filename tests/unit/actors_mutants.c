@@ -110,7 +110,7 @@ static void check_answer(int code, bool is_json)
 static void in_child(void (*try)(size_t number), size_t num)
 {
     static const int deadly[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS};
-    int status;
+    int status = 0;
     pid_t child;
 
     fflush(NULL);

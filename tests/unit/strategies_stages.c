@@ -77,11 +77,11 @@ static void c40_stages_of_towers(void **state)
         int64_t num_trained = 0, num[2] = {0}, shard = 0, frozen_bytes = 0;
         int ranks[] = {0, 1, 2, 3};
         cr_model *model = open_model(models[i % 2], &rows[i / 2]);
-        cr_world *world;
-        cr_mesh *mesh;
-        cr_device *dev;
+        cr_world *world = NULL;
+        cr_mesh *mesh = NULL;
+        cr_device *dev = NULL;
         cr_mesh_shape shape;
-        cr_fsdp *f;
+        cr_fsdp *f = NULL;
         cr_err err = {0};
         for (size_t k = 0; k < model->num_params; k++) {
             const cr_param *p = model->params[k];
