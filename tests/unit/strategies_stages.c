@@ -182,10 +182,10 @@ static void c40_dtype_of_towers(void **state)
         seen s = {.is_wide = strchr(rows[i / 2].trained, 'V')};
         int rank = 0;
         cr_mesh_shape shape;
-        cr_world *world;
-        cr_mesh *mesh;
-        cr_device *dev;
-        cr_fsdp *f;
+        cr_world *world = NULL;
+        cr_mesh *mesh = NULL;
+        cr_device *dev = NULL;
+        cr_fsdp *f = NULL;
         cr_err err = {0};
         if (cr_world_open(&local, &world, &err) != CR_OK ||
             cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
