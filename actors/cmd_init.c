@@ -15,16 +15,38 @@ typedef struct ask {
 
 enum { CHUNK = 1 << 16 };
 
-static cr_status put_param(cr_tensor_writer *writer, const ask *a, size_t index, cr_dtype dtype,
-                           cr_err *err)
+/* Elements [begin, end) in `dtype`, which lie column by column in the file. */
+static cr_status put_columns(cr_tensor_writer *writer, const cr_param *param, size_t index,
+                             cr_dtype dtype, int64_t begin, int64_t end, const char *stored,
+                             cr_err *err)
 {
-    const cr_param *param = a->model->params[index];
+    size_t bytes = cr_dtype_bytes(dtype);
+    char *column = cr_alloc((size_t)param->shape[0] * bytes);
+
+    for (int64_t col = 0; col < param->shape[1] && err->status == CR_OK; col++) {
+        cr_column run = cr_stacked_column(param, begin, end, col);
+        for (int64_t i = 0; i < run.num; i++)
+            memcpy(column + (size_t)i * bytes,
+                   stored + (size_t)(run.elem + i * run.step - begin) * bytes, bytes);
+        if (run.num)
+            cr_note(cr_tensor_writer_put(writer, index, run.at, run.at + run.num, column, err));
+    }
+    cr_free(column);
+    return err->status;
+}
+
+static cr_status put_param(cr_tensor_writer *writer, const ask *a, const cr_param *param,
+                           size_t index, cr_dtype dtype, cr_err *err)
+{
     float *values = CR_NEW_ARRAY(float, CHUNK), *stored = CR_NEW_ARRAY(float, CHUNK);
 
     for (int64_t e = 0; e < param->num_elems && err->status == CR_OK; e += CHUNK) {
         int64_t end = e + CHUNK < param->num_elems ? e + CHUNK : param->num_elems;
         cr_param_init(a->model, param, (uint64_t)a->seed, e, end, values);
-        if (cr_cast(a->dev, dtype, stored, CR_F32, values, (size_t)(end - e), err) == CR_OK)
+        if (cr_cast(a->dev, dtype, stored, CR_F32, values, (size_t)(end - e), err) != CR_OK) break;
+        if (param->stacked)
+            cr_note(put_columns(writer, param, index, dtype, e, end, (char *)stored, err));
+        else
             cr_note(cr_tensor_writer_put(writer, index, e, end, stored, err));
     }
     cr_free(values);
@@ -32,31 +54,44 @@ static cr_status put_param(cr_tensor_writer *writer, const ask *a, size_t index,
     return err->status;
 }
 
+/* The tensor that has this parameter, added if it is not there yet. */
+static size_t add_spec(cr_tensor_spec *specs, size_t *num, const cr_param *p, cr_dtype dtype)
+{
+    const char *name = p->stacked ? p->stacked->tensor : p->file_name;
+
+    for (size_t i = *num; p->stacked && i-- > 0;)
+        if (strcmp(specs[i].name, name) == 0) return i;
+    specs[*num] =
+        (cr_tensor_spec){.name = name, .dtype = dtype, .num_dims = p->stacked ? 3 : p->num_dims};
+    memcpy(specs[*num].shape, p->stacked ? p->stacked->shape : p->shape,
+           (size_t)specs[*num].num_dims * sizeof *p->shape);
+    return (*num)++;
+}
+
 static cr_status write_weights(const ask *a, const char *path, cr_err *err)
 {
     const cr_model *m = a->model;
     cr_tensor_spec *specs = CR_NEW_ARRAY(cr_tensor_spec, m->num_params);
+    size_t *index = CR_NEW_ARRAY(size_t, m->num_params), num = 0;
     cr_dtype dtype = m->config.storage_dtype;
     cr_tensor_writer *writer = NULL;
     long long num_elems = 0;
 
     for (size_t i = 0; i < m->num_params; i++) {
-        const cr_param *p = m->params[i];
-        specs[i] = (cr_tensor_spec){.name = p->file_name, .dtype = dtype, .num_dims = p->num_dims};
-        memcpy(specs[i].shape, p->shape, sizeof p->shape);
-        num_elems += p->num_elems;
+        index[i] = add_spec(specs, &num, m->params[i], dtype);
+        num_elems += m->params[i]->num_elems;
     }
-    CR_TRY_GOTO(out, cr_tensor_writer_open(path, specs, m->num_params, &writer, err));
+    CR_TRY_GOTO(out, cr_tensor_writer_open(path, specs, num, &writer, err));
     for (size_t i = 0; i < m->num_params && err->status == CR_OK; i++)
-        cr_note(put_param(writer, a, i, dtype, err));
+        cr_note(put_param(writer, a, m->params[i], index[i], dtype, err));
     if (err->status == CR_OK)
         cr_note(cr_tensor_writer_close(writer, err));
     else
         cr_tensor_writer_abort(writer);
-    if (err->status == CR_OK)
-        printf("%s: %zu tensors, %lld elements\n", path, m->num_params, num_elems);
+    if (err->status == CR_OK) printf("%s: %zu tensors, %lld elements\n", path, num, num_elems);
 out:
     cr_free(specs);
+    cr_free(index);
     return err->status;
 }
 

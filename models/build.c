@@ -361,6 +361,7 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     if (model->config.vision) {
         name_params(model, model->root);
         make_idle(model);
+        if (cri_family_find(model->config.model_type)->is_stacked) cri_stack_experts(model);
     }
     list_params(model, model->root);
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));

@@ -75,6 +75,21 @@ static const cri_family families[] = {
      .vision_class = "Qwen3VLVisionModel",
      .vision_act = "gelu_pytorch_tanh",
      .patch_size = 16},
+    {.model_type = "qwen3_vl_moe",
+     .prefix = "Qwen3VLMoe",
+     .text_prefix = "Qwen3VLMoeText",
+     .qkv_bias = CRI_BIAS_KEY,
+     .o_bias = CRI_BIAS_KEY,
+     .has_qk_norm = true,
+     .has_experts = true,
+     .is_stacked = true,
+     .num_kv_heads = 16,
+     .max_position_embeddings = 128000,
+     .rope_theta = 5e5,
+     .vision = CRI_VISION_DEEPSTACK,
+     .vision_class = "Qwen3VLMoeVisionModel",
+     .vision_act = "gelu_pytorch_tanh",
+     .patch_size = 16},
 };
 
 const cri_family *cri_family_find(const char *model_type)
@@ -162,7 +177,7 @@ static cr_status read_family(cr_model_config *c, const json_t *json, const cri_f
     if (!*family)
         return cr_fail(err, CR_EABSENT,
                        "model_type '%s' is not available (llama, qwen2, qwen3, qwen3_moe, "
-                       "qwen2_5_vl and qwen3_vl are)",
+                       "qwen2_5_vl, qwen3_vl and qwen3_vl_moe are)",
                        json_string_value(type));
     c->model_type = cr_strdup((*family)->model_type);
     c->architecture = cr_asprintf("%sFor%s", (*family)->prefix,
@@ -285,19 +300,22 @@ static cr_status read_experts(cr_model_config *c, const json_t *json, const cri_
                               cr_err *err)
 {
     const json_t *dense = cri_json_get(json, "mlp_only_layers"), *entry;
+    bool is_vl = family->is_stacked; /* defaults of another class */
     int64_t step, num_local;
     double coef;
     size_t at;
 
     c->is_sparse_layer = CR_NEW_ARRAY(bool, c->num_layers);
     if (!family->has_experts) return CR_OK;
-    CR_TRY(cri_json_int(json, "num_local_experts", 128, 0, 4096, &num_local, err));
+    CR_TRY(cri_json_int(json, "num_local_experts", is_vl ? 60 : 128, 0, 4096, &num_local, err));
     CR_TRY(cri_json_int(json, "num_experts", num_local, 0, 4096, &c->num_experts, err));
-    CR_TRY(cri_json_int(json, "num_experts_per_tok", 8, 1, 4096, &c->num_experts_per_tok, err));
-    CR_TRY(cri_json_int(json, "moe_intermediate_size", 768, 1, 1 << 22, &c->moe_intermediate_size,
-                        err));
+    CR_TRY(cri_json_int(json, "num_experts_per_tok", is_vl ? 4 : 8, 1, 4096,
+                        &c->num_experts_per_tok, err));
+    CR_TRY(cri_json_int(json, "moe_intermediate_size", is_vl ? 1408 : 768, 1, 1 << 22,
+                        &c->moe_intermediate_size, err));
     CR_TRY(cri_json_int(json, "decoder_sparse_step", 1, 1, 4096, &step, err));
     CR_TRY(cri_json_bool(json, "norm_topk_prob", false, &c->should_norm_topk, err));
+    c->should_norm_topk = c->should_norm_topk || is_vl;
     CR_TRY(cri_json_bool(json, "output_router_logits", false, &c->wants_aux_loss, err));
     CR_TRY(cri_json_real(json, "router_aux_loss_coef", 0.001, 0, 1e6, &coef, err));
     c->router_aux_loss_coef = (float)coef;

@@ -28,7 +28,7 @@ typedef struct cr_vision_config {
 } cr_vision_config;
 
 typedef struct cr_model_config {
-    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl" */
+    char *model_type;   /* "llama", "qwen2", "qwen3", "qwen3_moe", "qwen2_5_vl", "qwen3_vl", .. */
     char *architecture; /* "LlamaForCausalLM" */
     int64_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
         head_dim;

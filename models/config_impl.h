@@ -16,6 +16,7 @@ typedef struct cri_family {
     const char *text_prefix, *mlp;   /* "Qwen3VLText"; NULL: text_prefix and "MLP" */
     cri_bias qkv_bias, o_bias, mlp_bias;
     bool has_qk_norm, has_window, has_experts;
+    bool is_stacked; /* files have its experts as cr_stacked; the router always renormalises */
     int64_t num_kv_heads, head_dim; /* of the class, when the key is absent; 0: derived */
     int64_t max_position_embeddings, max_window_layers;
     double rms_norm_eps, rope_theta; /* 0: the usual ones */

@@ -38,6 +38,8 @@ typedef struct cr_param {
     char *name;  /* Hugging Face name, e.g. "model.norm.weight" (owned by the model) */
     char *alias; /* its other spelling in files, e.g. "visual.merger.ln_q.weight", or NULL */
     const char *file_name; /* the one of the two that files of the hub have */
+    const struct cr_stacked
+        *stacked; /* files have it in a tensor with others (weights.h), or NULL */
     int num_dims;
     int64_t shape[CR_PARAM_MAX_DIMS];
     int64_t num_elems;

@@ -64,6 +64,9 @@ cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, in
 /* "Qwen3" + "MLP", lives as long as the model. */
 const char *cri_class(cr_model *model, const char *prefix, const char *suffix);
 
+/* stacked.c: sets param->stacked of all experts. */
+void cri_stack_experts(cr_model *model);
+
 /* ---- passes ---- */
 
 void cri_frame_push(cr_module *m, const cri_frame *frame); /* copied */

@@ -21,6 +21,7 @@ typedef struct source {
     int64_t first;           /* element of the tensor */
     int num_dims;            /* the shape it must have */
     int64_t shape[CR_PARAM_MAX_DIMS];
+    bool is_stacked; /* as param->stacked says, which knows the places of elements */
 } source;
 
 static source find_fused(const cr_weights *w, const cr_param *p)
@@ -51,13 +52,49 @@ static source find_fused(const cr_weights *w, const cr_param *p)
     return s;
 }
 
+static bool has_shape(const cr_tensor *t, const int64_t shape[3])
+{
+    return t && t->num_dims == 3 && memcmp(t->shape, shape, 3 * sizeof *shape) == 0;
+}
+
+/* Does the tensor have the experts as param->stacked says, or, `other`, as they are here? Where both shapes
+ * are the same, those of the layer's other tensor are not. A tensor of neither shape is said to have
+ * the wrong one of the hub's. */
+static bool is_stacked(const cr_weights *w, const cr_param *p, const source *other)
+{
+    const char *name = strrchr(p->name, '.'), *tensor;
+    bool is_down;
+    int64_t h, m;
+    char *beside;
+    const cr_tensor *t;
+
+    if (!p->stacked || !other->tensor) return false;
+    tensor = p->stacked->tensor;
+    if (!has_shape(other->tensor, other->shape)) return true;
+    if (!has_shape(other->tensor, p->stacked->shape)) return false;
+    is_down = name - p->name > 9 && strncmp(name - 9, "down_proj", 9) == 0;
+    h = p->shape[is_down ? 0 : 1];
+    m = p->shape[is_down ? 1 : 0];
+    beside = cr_asprintf("%.*s%s", (int)(strrchr(tensor, '.') + 1 - tensor), tensor,
+                         is_down ? "gate_up_proj" : "down_proj");
+    t = cr_tensors_find(w->tensors, beside);
+    cr_free(beside);
+    return !t || t->num_dims != 3 || t->shape[1] == (is_down ? h : m);
+}
+
 static source find_source(const cr_weights *w, const cr_param *p)
 {
     source s = {.tensor = cr_tensors_find(w->tensors, p->name), .num_dims = p->num_dims};
 
     if (!s.tensor && p->alias) s.tensor = cr_tensors_find(w->tensors, p->alias);
-    if (!s.tensor) return find_fused(w, p);
-    memcpy(s.shape, p->shape, sizeof s.shape);
+    if (s.tensor) {
+        memcpy(s.shape, p->shape, sizeof s.shape);
+        return s;
+    }
+    s = find_fused(w, p);
+    if (!is_stacked(w, p, &s)) return s;
+    s.is_stacked = true;
+    memcpy(s.shape, p->stacked->shape, sizeof p->stacked->shape);
     return s;
 }
 
@@ -168,11 +205,28 @@ void cr_weights_close(cr_weights *w)
     cr_free(w);
 }
 
+static cr_status read_stacked(const cr_tensor *tensor, const cr_param *p, int64_t begin,
+                              int64_t end, float *out, cr_err *err)
+{
+    float *column = CR_NEW_ARRAY(float, (size_t)p->shape[0]);
+
+    for (int64_t col = 0; col < p->shape[1] && err->status == CR_OK; col++) {
+        cr_column run = cr_stacked_column(p, begin, end, col);
+        if (run.num == 0) continue;
+        cr_note(cr_tensor_read_f32(tensor, run.at, run.at + run.num, column, err));
+        for (int64_t i = 0; i < run.num; i++)
+            out[run.elem + i * run.step - begin] = column[i];
+    }
+    cr_free(column);
+    return err->status;
+}
+
 cr_status cr_weights_read(const cr_weights *w, const cr_param *param, int64_t begin, int64_t end,
                           float *out, cr_err *err)
 {
     const cr_param *own = param->tied_to ? param->tied_to : param;
     source s = find_source(w, own);
 
+    if (s.is_stacked) return read_stacked(s.tensor, own, begin, end, out, err);
     return cr_tensor_read_f32(s.tensor, s.first + begin, s.first + end, out, err);
 }

@@ -10,7 +10,7 @@
  * A checkpoint is matched against the model when it is opened: a name that is missing, unexpected or
  * has another shape is an error that lists the names. A stored lm_head of a tied model and
  * `rotary_emb.inv_freq` are left alone; experts may come one by one or stacked as Transformers 5 keeps
- * them; F32, F16 and BF16 are converted (models.md 4.2).
+ * them, and transposed for qwen3_vl_moe; F32, F16 and BF16 are converted (models.md 4.2).
  *
  * Ownership: cr_weights keeps the files mapped until it is closed; the model is borrowed until then.
  * Threads: reads of one cr_weights may run in parallel.
@@ -31,6 +31,24 @@ void cr_weights_close(cr_weights *weights); /* accepts NULL */
 /* Elements [begin, end) of param (row-major, a tied one reads the tensor it is tied to). */
 CR_MUST cr_status cr_weights_read(const cr_weights *weights, const cr_param *param, int64_t begin,
                                   int64_t end, float *out, cr_err *err);
+
+/* ---- tensors of several parameters ---- */
+
+/* Files of qwen3_vl_moe have the experts of a layer in two tensors, transposed: gate_up_proj [E, h, 2 m],
+ * gate beside up, and down_proj [E, m, h]. Element (row, col) of the parameter is element
+ * first + col * shape[2] + row there. */
+typedef struct cr_stacked {
+    const char *tensor;
+    int64_t shape[3], first;
+} cr_stacked;
+
+/* Elements of such a parameter, `step` apart, that lie together in the tensor. */
+typedef struct cr_column {
+    int64_t elem, step; /* the first one, of the parameter */
+    int64_t at, num;    /* in the tensor */
+} cr_column;
+/* Those among elements [begin, end) that are of a column; num may be 0. There are shape[1] columns. */
+cr_column cr_stacked_column(const cr_param *param, int64_t begin, int64_t end, int64_t col);
 
 /* ---- random weights ---- */
 

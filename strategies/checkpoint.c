@@ -9,6 +9,7 @@
  * by a thread from a copy of masters and moments; one save at a time. The thread calls nothing that
  * communicates and touches nothing of the cr_fsdp that changes.
  */
+#include "models/weights.h"
 #include "strategies/fsdp_impl.h"
 
 #include <dirent.h>
@@ -31,6 +32,9 @@ typedef struct piece {
     const void *data;
     size_t num;
     int64_t at;
+    const cr_param
+        *stacked; /* of a tensor that begins at `at`, its elements from `first` on; or NULL */
+    int64_t first;
 } piece;
 
 struct cri_save {
@@ -70,6 +74,32 @@ static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_byte
     return CR_OK;
 }
 
+/* Column by column, as they lie together in the file. */
+static cr_status write_columns(const struct cri_save *s, const piece *p, int fd, const char *path,
+                               cr_err *err)
+{
+    enum { BLOCK = 1 << 12 };
+    static _Thread_local float block[BLOCK], stored[BLOCK];
+    size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
+
+    for (int64_t col = 0; col < p->stacked->shape[1]; col++) {
+        cr_column run = cr_stacked_column(p->stacked, p->first, p->first + (int64_t)p->num, col);
+        for (int64_t i = 0; i < run.num; i += BLOCK) {
+            int64_t n = run.num - i < BLOCK ? run.num - i : BLOCK;
+            for (int64_t k = 0; k < n; k++)
+                memcpy((char *)block + (size_t)k * from,
+                       (const char *)p->data +
+                           (size_t)(run.elem + (i + k) * run.step - p->first) * from,
+                       from);
+            if (p->from != p->to)
+                CR_TRY(cr_cast(s->dev, p->to, stored, p->from, block, (size_t)n, err));
+            CR_TRY(transfer_all(fd, true, p->from == p->to ? block : stored, (size_t)n * to,
+                                p->at + (run.at + i) * (int64_t)to, path, err));
+        }
+    }
+    return CR_OK;
+}
+
 static cr_status write_piece(const struct cri_save *s, const piece *p, int fd, const char *path,
                              cr_err *err)
 {
@@ -77,6 +107,7 @@ static cr_status write_piece(const struct cri_save *s, const piece *p, int fd, c
     static _Thread_local float block[BLOCK];
     size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
 
+    if (p->stacked) return write_columns(s, p, fd, path, err);
     if (p->from == p->to)
         return transfer_all(fd, true, (void *)(uintptr_t)p->data, p->num * from, p->at, path, err);
     for (size_t i = 0; i < p->num; i += BLOCK) {
@@ -236,7 +267,7 @@ static const struct {
 } dtype_names[] = {
     [CR_F32] = {"F32", "float32"}, [CR_BF16] = {"BF16", "bfloat16"}, [CR_F16] = {"F16", "float16"}};
 
-/* Where each parameter lies in model.safetensors; the header is the same on every rank. */
+/* Where each parameter, or the tensor it is in, begins in model.safetensors; the header is the same on every rank. */
 typedef struct plan {
     cr_param **params;
     int64_t *first_byte; /* of the data, relative to the file */
@@ -245,12 +276,19 @@ typedef struct plan {
     int64_t num_bytes;
 } plan;
 
-/* Float32 before halves, so that all begin at a multiple of their size; then by name. */
-static int by_file_name(const void *a, const void *b)
+static const char *tensor_of(const cr_param *p)
+{
+    return p->stacked ? p->stacked->tensor : p->file_name;
+}
+
+/* Float32 before halves, so that all begin at a multiple of their size; then by tensor and name. */
+static int by_tensor(const void *a, const void *b)
 {
     const cr_param *x = *(cr_param *const *)a, *y = *(cr_param *const *)b;
+    int order = strcmp(tensor_of(x), tensor_of(y));
 
-    return x->is_fp32 != y->is_fp32 ? (x->is_fp32 ? -1 : 1) : strcmp(x->file_name, y->file_name);
+    if (x->is_fp32 != y->is_fp32) return x->is_fp32 ? -1 : 1;
+    return order ? order : strcmp(x->name, y->name);
 }
 
 static cr_dtype stored_dtype(const cr_fsdp *f, const cr_param *param)
@@ -268,18 +306,27 @@ static void plan_make(const cr_fsdp *f, plan *p)
     p->params = CR_NEW_ARRAY(cr_param *, p->num);
     p->first_byte = CR_NEW_ARRAY(int64_t, p->num);
     memcpy(p->params, f->model->params, p->num * sizeof *p->params);
-    qsort(p->params, p->num, sizeof *p->params, by_file_name);
+    qsort(p->params, p->num, sizeof *p->params, by_tensor);
     cr_buf_adds(&json, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < p->num; i++) {
         const cr_param *q = p->params[i];
+        const int64_t *shape = q->stacked ? q->stacked->shape : q->shape;
+        const char *tensor = tensor_of(q);
+        int64_t num = 1;
+        if (i > 0 && strcmp(tensor, tensor_of(p->params[i - 1])) == 0) {
+            p->first_byte[i] = p->first_byte[i - 1]; /* the tensor is there */
+            continue;
+        }
         cr_buf_adds(&json, ",");
-        cr_json_add_string(&json, q->file_name, strlen(q->file_name));
+        cr_json_add_string(&json, tensor, strlen(tensor));
         cr_buf_addf(&json, ":{\"dtype\":\"%s\",\"shape\":[",
                     dtype_names[stored_dtype(f, q)].stored);
-        for (int d = 0; d < q->num_dims; d++)
-            cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)q->shape[d]);
+        for (int d = 0; d < (q->stacked ? 3 : q->num_dims); d++) {
+            cr_buf_addf(&json, "%s%lld", d ? "," : "", (long long)shape[d]);
+            num *= shape[d];
+        }
         p->first_byte[i] = at;
-        at += q->num_elems * (int64_t)cr_dtype_bytes(stored_dtype(f, q));
+        at += num * (int64_t)cr_dtype_bytes(stored_dtype(f, q));
         cr_buf_addf(&json, "],\"data_offsets\":[%lld,%lld]}", (long long)p->first_byte[i],
                     (long long)at);
     }
@@ -305,7 +352,7 @@ static void plan_free(plan *p)
 static int64_t plan_find(const plan *p, const cr_param *param)
 {
     cr_param *key = (cr_param *)(uintptr_t)param;
-    cr_param **at = bsearch(&key, p->params, p->num, sizeof *p->params, by_file_name);
+    cr_param **at = bsearch(&key, p->params, p->num, sizeof *p->params, by_tensor);
 
     return p->first_byte[at - p->params];
 }
@@ -396,7 +443,11 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
                        .from = cri_shard_dtype(f, flat, is_trained),
                        .to = cri_dtype(f, flat),
                        .num = (size_t)(end - begin)};
-            w.at = plan_find(p, flat->params[k]) + begin * (int64_t)cr_dtype_bytes(w.to);
+            w.at = plan_find(p, flat->params[k]);
+            if (flat->params[k]->stacked)
+                w.stacked = flat->params[k], w.first = begin;
+            else
+                w.at += begin * (int64_t)cr_dtype_bytes(w.to);
             w.data = cri_shard(f, flat, is_trained, saved(f, s, 0)) +
                      (size_t)at * cr_dtype_bytes(w.from);
             add_piece(s, w);
