@@ -118,7 +118,7 @@ void cri_describe(const cr_group *group, const cr_world *world, int world_rank, 
 
     if (b && b->group[0]) {
         snprintf(text, capacity_bytes,
-                 "rank %d%s%.23s%s %s %s %.63s (group %.23s, sequence %u) %.1f s ago%s%.47s",
+                 "rank %d%s%.23s%s, which %s %s %.63s (group %.23s, sequence %u) %.1f s ago%s%.47s",
                  world_rank, b->role[0] ? " (" : "", b->role, b->role[0] ? ")" : "",
                  b->is_inside ? "entered" : "left", cr_coll_name((cr_coll)b->coll), b->name,
                  b->group, b->sequence, cr_now_s() - b->since_s, b->phase[0] ? ", phase " : "",
@@ -126,8 +126,9 @@ void cri_describe(const cr_group *group, const cr_world *world, int world_rank, 
         return;
     }
     if (b) {
-        snprintf(text, capacity_bytes, "rank %d%s%.23s%s has been in no collective yet%s%.47s",
-                 world_rank, b->role[0] ? " (" : "", b->role, b->role[0] ? ")" : "",
+        snprintf(text, capacity_bytes,
+                 "rank %d%s%.23s%s, which has been in no collective yet%s%.47s", world_rank,
+                 b->role[0] ? " (" : "", b->role, b->role[0] ? ")" : "",
                  b->phase[0] ? ", phase " : "", b->phase);
         return;
     }

@@ -141,6 +141,35 @@ static void find_stopped(cr_buf *out, const cr_timeline *t, const cr_flight_even
                     of->group, of->num_ranks, num);
 }
 
+/* A rank that the others waited for in vain may wake up when they are gone, and go on for some calls:
+ * those would make the others look like the ones that stopped. So what it did LATE_S after their last
+ * event is left out, and said. */
+static void cut_late(cr_timeline *t, size_t at)
+{
+    enum { LATE_S = 10 };
+    cr_flight_log *log = &t->log[at];
+    double last_s = 0;
+    bool is_awaited = false;
+    size_t keep = 0;
+
+    for (size_t i = 0; i < t->num_logs; i++) {
+        const cr_flight_event *e = cr_timeline_last(&t->log[i]);
+        if (i == at || t->log[i].clock != log->clock || !e) continue;
+        if (e->begin_s > last_s) last_s = e->begin_s;
+        if (e->end_s > last_s) last_s = e->end_s;
+        is_awaited = is_awaited || (e->end_s == 0 && last_of_group(log, e->group_tag));
+    }
+    while (keep < log->num_events && log->event[keep].begin_s < last_s + LATE_S)
+        keep++;
+    if (!is_awaited || keep == 0 || keep == log->num_events) return;
+    say_rank(&t->findings, log);
+    cr_buf_addf(&t->findings, " did nothing for %.1f s after ",
+                log->event[keep].begin_s - log->event[keep - 1].begin_s);
+    say_call(&t->findings, &log->event[keep - 1]);
+    cr_buf_adds(&t->findings, ", while others waited for it: it was stopped, or it hung.\n");
+    log->num_events = keep;
+}
+
 /* Calls of one group, by place. */
 static void compare_group(cr_timeline *t, const call *calls, size_t num, cr_buf *stopped)
 {
@@ -159,8 +188,10 @@ static void compare_calls(cr_timeline *t)
     cr_buf stopped = {0};
     call *calls;
 
-    for (size_t i = 0; i < t->num_logs; i++)
+    for (size_t i = 0; i < t->num_logs; i++) {
+        cut_late(t, i);
         all += t->log[i].num_events;
+    }
     calls = CR_NEW_ARRAY(call, all);
     for (size_t i = 0; i < t->num_logs; i++)
         for (size_t k = 0; k < t->log[i].num_events; k++) {

@@ -134,6 +134,29 @@ static void stopped_rank(void **state)
     cr_timeline_free(&t);
 }
 
+/* Rank 1 hangs after its third call, the others wait and give up, then it goes on for a moment. */
+static void late_rank(void **state)
+{
+    cr_flight_log *log = make_logs(3);
+    cr_timeline t;
+
+    (void)state;
+    for (int r = 0; r < 3; r += 2) {
+        log[r].num_events = 4;
+        log[r].event[3].end_s = 0;
+    }
+    for (int i = 3; i < CALLS; i++)
+        log[1].event[i].begin_s += 30;
+    cr_timeline_merge(log, 3, &t);
+    assert_int_equal(num_findings(&t), 2);
+    expect(&t,
+           "rank 1 (actor_train) did nothing for 31.0 s after all_gather model.layers.1 of 4096 "
+           "bytes, while others waited for it");
+    expect(&t, "rank 1 (actor_train) stopped at call 12 of group actor_train.fsdp, all_gather "
+               "model.layers.1 of 4096 bytes; rank 0 (actor_train) went on to call 13");
+    cr_timeline_free(&t);
+}
+
 /* Groups of one name, as the shard groups of two replicas are, are not mixed. */
 static void two_groups(void **state)
 {
@@ -214,7 +237,8 @@ int main(void)
         cmocka_unit_test(agreeing_ranks), cmocka_unit_test(own_bytes),
         cmocka_unit_test(other_unit),     cmocka_unit_test(other_bytes),
         cmocka_unit_test(stopped_rank),   cmocka_unit_test(two_groups),
-        cmocka_unit_test(missing_rank),   cmocka_unit_test(files),
+        cmocka_unit_test(late_rank),      cmocka_unit_test(missing_rank),
+        cmocka_unit_test(files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
