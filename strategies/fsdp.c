@@ -71,6 +71,12 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     if (check_args(args, mesh, err) == CR_OK &&
         cr_units_build_dealt(model, &args->wrap, mesh->shape.num_fsdp, &deal, &f->units, err) ==
             CR_OK) {
+        if (mesh->rank == 0 && !cr_device_is_meta(dev) && args->wrap.num_expert_classes == 0 &&
+            cr_units_can_diverge(&f->units, model))
+            cr_log(CR_LOG_WARN, "fsdp",
+                   "the wrap policy makes units of experts: ranks that route differently stop with "
+                   "an error "
+                   "(apply_expert_patch: true calls every expert)");
         make_states(f);
         if ((mesh->shape.num_ulysses == 1 ||
              cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&

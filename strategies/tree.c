@@ -161,6 +161,11 @@ static void write_totals(const cr_units *u, cr_buf *out)
     if (largest && most * 2 > all && u->num > 2)
         cr_buf_addf(out, "warning: %s has %.0f %% of the elements in one unit\n", largest->name,
                     100.0 * (double)most / (double)all);
+    if (cr_units_can_diverge(u, root->module->model))
+        cr_buf_adds(
+            out,
+            "warning: experts are units, and those without tokens are not gathered: ranks that "
+            "route differently stop with an error (apply_expert_patch: true calls every expert)\n");
     if (num_tiny > 256)
         cr_buf_addf(out,
                     "warning: %zu units have fewer than 100000 elements: their collectives cost "

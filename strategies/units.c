@@ -409,3 +409,11 @@ void cr_units_free(cr_units *units)
     cr_free(units->unit);
     *units = (cr_units){0};
 }
+
+bool cr_units_can_diverge(const cr_units *units, const cr_model *model)
+{
+    if (!model->skips_idle_experts || units->num_shards == 1) return false;
+    for (size_t i = 0; i < units->num; i++)
+        if (strstr(units->unit[i].name, ".experts.")) return true;
+    return false;
+}

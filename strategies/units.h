@@ -117,6 +117,9 @@ CR_MUST cr_status cr_units_build_dealt(cr_model *model, const cr_wrap_policy *po
                                        int num_shards, const cr_deal *deal, cr_units *out,
                                        cr_err *err);
 void cr_units_free(cr_units *units);
+/* Ranks will gather units that the others do not, where their tokens go to other experts: experts are
+ * units, and idle ones are not called. */
+bool cr_units_can_diverge(const cr_units *units, const cr_model *model);
 
 /* The wrapped tree as text: every module, equal neighbours once; units with their number, elements,
  * MiB in param_dtype and of a shard in float32; totals; a warning for a wrap that wastes. */

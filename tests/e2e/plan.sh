@@ -202,6 +202,12 @@ sed 's/Qwen3ForCausalLM/Qwen3MoeForCausalLM/; s/"qwen3"/"qwen3_moe", "num_expert
     "$dir/tiny/config.json" > "$dir/moe/config.json"
 "$CROLL" plan "$dir/sft.yaml" --tree pretrain="$dir/moe" > "$dir/out" 2> "$dir/err" || fail "moe"
 grep -qF '(0-5): 6 x Qwen3MoeMLP' "$dir/out" || fail "experts that are alike are not one line: $(cat "$dir/out")"
+unpatched="$config.wrap_policy={transformer_layer_cls_to_wrap: [Linear]}"
+"$CROLL" plan "$dir/sft.yaml" pretrain="$dir/moe" "$unpatched" > "$dir/out" 2> "$dir/err" || fail "linear"
+grep -q 'warning: experts are units.*apply_expert_patch' "$dir/out" || fail "no warning: $(cat "$dir/out")"
+"$CROLL" plan "$dir/sft.yaml" pretrain="$dir/moe" "$unpatched" $config.apply_expert_patch=true > "$dir/out" 2> "$dir/err" ||
+    fail "linear with the patch"
+grep -q 'warning' "$dir/out" && fail "a warning for nothing: $(cat "$dir/out")"
 says() { # exit code, a part of the message, then keys
     local code=$1 part=$2
     shift 2
