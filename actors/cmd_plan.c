@@ -5,6 +5,7 @@
  * is named and left out of the plan.
  */
 #include "actors/commands.h"
+#include "actors/engine.h"
 #include "actors/plan_print.h"
 #include "actors/shapes.h"
 
@@ -215,10 +216,11 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)
         length = model->config.position_limit;
-    bytes.kept = c->max_running_requests * ceil_div(length, CR_KV_BLOCK) *
-                 model->config.num_layers *
-                 (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype), model->config.num_kv_heads,
-                                            model->config.head_dim);
+    bytes.kept =
+        c->max_running_requests * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
+            (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype), model->config.num_kv_heads,
+                                       model->config.head_dim) +
+        cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
@@ -231,23 +233,35 @@ out:
     return err->status;
 }
 
-/* The fullest device: roles that share one add up, because an idle role keeps its memory. */
+/* What a role keeps of a device while another one works there (phases.h, on a device that is the host). */
+static int64_t idle_bytes(const cr_plan_role *r, const cr_worker_config *w)
+{
+    const cr_plan_bytes *b = &r->phase[0].bytes;
+
+    return w->sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
+}
+
+/* The fullest device. Roles that share one take turns. */
 static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
 {
     int most = 0;
-    int64_t *bytes, peak = 0;
+    int64_t *idle, peak = 0;
 
     for (size_t r = 0; r < p->num_roles; r++)
         for (int i = 0; i < p->worker[r]->num_devices; i++)
             if (p->worker[r]->devices[i] >= most) most = p->worker[r]->devices[i] + 1;
-    bytes = CR_NEW_ARRAY(int64_t, most);
-    for (size_t r = 0; r < p->num_roles; r++)
-        for (int i = 0; i < p->worker[r]->num_devices; i++) {
-            int64_t *at = &bytes[p->worker[r]->devices[i]];
-            *at += cr_plan_peak(r == 0 ? train : &p->role[r]);
-            if (*at > peak) peak = *at;
+    idle = CR_NEW_ARRAY(int64_t, most);
+    for (int pass = 0; pass < 2; pass++) /* first what all of them keep, then who works */
+        for (size_t r = 0; r < p->num_roles; r++) {
+            const cr_plan_role *role = r == 0 ? train : &p->role[r];
+            int64_t kept = idle_bytes(role, p->worker[r]), extra = cr_plan_peak(role) - kept;
+            for (int i = 0; i < p->worker[r]->num_devices; i++) {
+                int64_t *at = &idle[p->worker[r]->devices[i]];
+                if (pass == 0) *at += kept;
+                if (pass == 1 && *at + extra > peak) peak = *at + extra;
+            }
         }
-    cr_free(bytes);
+    cr_free(idle);
     return peak;
 }
 

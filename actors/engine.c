@@ -204,6 +204,19 @@ static bool is_product(const cr_model *model, const cr_param *p)
            strcmp(p->name + n - (sizeof embed - 1), embed) != 0;
 }
 
+int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype)
+{
+    int64_t num_bytes = 0;
+
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        cr_weight w = {
+            .dtype = p->is_fp32 ? CR_F32 : dtype, .num_rows = p->shape[0], .num_cols = p->shape[1]};
+        if (is_product(model, p)) num_bytes += (int64_t)cr_weight_packed_bytes(dev, &w);
+    }
+    return num_bytes;
+}
+
 cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 {
     CR_CHECK(cr_engine_is_idle(e), "weights change while samples are generated");

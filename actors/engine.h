@@ -59,6 +59,8 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
 /* The values behind param->weight have changed: pack them again. Only while nothing runs, and once
  * before the first step: the cache is reserved then (CR_EARG: kv_bytes hold no sequence). */
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
+/* What packed weights take on a device. */
+int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
 
 /* Free the cache, packed weights and what steps work in. Only while nothing runs; cr_engine_set_weights
  * comes before the next step. */

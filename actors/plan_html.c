@@ -432,7 +432,7 @@ static void cards(cr_buf *out, const cr_plan *p)
     char text[160], size[32];
 
     cr_buf_adds(out, "<div class=\"cards\">");
-    card(out, cr_size_text(p->device_peak, size), "fullest device, all its roles");
+    card(out, cr_size_text(p->device_peak, size), "fullest device");
     if (p->memory) {
         snprintf(text, sizeof text, "%s%lld", p->is_limit ? "at least " : "",
                  (long long)p->largest);

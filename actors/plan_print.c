@@ -14,7 +14,7 @@ const cr_plan_kind cr_plan_kinds[CR_PLAN_KINDS] = {
     {'V', "values", "weights without optimizer", offsetof(cr_plan_bytes, values)},
     {'U', "gathered", "gathered units", offsetof(cr_plan_bytes, gathered)},
     {'R', "reduction", "buffers of reductions", offsetof(cr_plan_bytes, reduction)},
-    {'K', "kept", "kept between passes, KV cache", offsetof(cr_plan_bytes, kept)},
+    {'K', "kept", "kept: KV cache, packed weights", offsetof(cr_plan_bytes, kept)},
     {'T', "tape", "tape (activations)", offsetof(cr_plan_bytes, tape)},
     {'S', "scratch", "scratch", offsetof(cr_plan_bytes, scratch)},
 };
@@ -166,7 +166,8 @@ static void text_memory(const cr_plan *p, cr_buf *out)
 {
     char a[32], b[32];
 
-    cr_buf_addf(out, "\nfullest device: %s of all its roles\n", cr_size_text(p->device_peak, a));
+    cr_buf_addf(out, "\nfullest device: %s%s\n", cr_size_text(p->device_peak, a),
+                p->num_roles > 1 ? " (roles that share one take turns)" : "");
     if (!p->memory) return;
     if (p->device_peak <= p->memory)
         cr_buf_addf(out, "it fits in %s\n", cr_size_text(p->memory, b));

@@ -22,6 +22,14 @@ for phase in actor_train/train_step actor_infer/generate reference/compute_log_p
     [ "$(sort -u $tmp/after | wc -l)" = 1 ] || fail "bytes of $phase grow from step to step"
     paste $tmp/after $tmp/most | awk '$2 <= 1.2 * $1 { exit 1 }' || fail "$phase gave nothing up"
 done
+# the plan knows what an engine at work holds: weights, packed weights, cache
+words shared $short "$reference"
+log=$tmp/plan.log
+"$CROLL" plan "${words[@]:2}" --json >$tmp/plan 2>$log || fail "plan: exit code $?"
+planned=$(tr '{' '\n' <$tmp/plan | grep -A 20 '"name":"actor_infer"' | sed -n 's/.*"values":\([0-9]*\).*"kept":\([0-9]*\).*/\1 \2/p' | head -n 1)
+values memory/actor_infer/generate/end/onload/allocated $tmp/shared/metrics.jsonl | tail -n 1 |
+    awk -v planned="$planned" '{ split(planned, x, " "); want = x[1] + x[2]; got = $1 * 2 ^ 30
+        if (want < 0.999 * got || want > 1.01 * got) { print got, want; exit 1 } }' || fail "the plan has other bytes for an engine"
 # sleep_level 2: the engine's weights go, too
 job deep $short "$reference" actor_infer.strategy_args.strategy_config.sleep_level=2
 [ $code = 0 ] || fail "exit code $code"
