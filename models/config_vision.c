@@ -45,6 +45,9 @@ static cr_status read_sizes(cr_vision_config *c, const json_t *v, const cri_fami
                        "multiple of 4 elements, up to 256)",
                        (long long)c->hidden_size, (long long)c->num_heads);
     c->patch_dim = c->in_channels * c->temporal_patch_size * c->patch_size * c->patch_size;
+    if (c->patch_dim > 1 << 20)
+        return cr_fail(err, CR_EABSENT, "patches of %lld values are not available (up to %d are)",
+                       (long long)c->patch_dim, 1 << 20);
     return CR_OK;
 }
 

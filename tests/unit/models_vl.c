@@ -238,6 +238,7 @@ static const struct refusal {
     {qwen3_vl, "vision_config", "\"num_heads\":16", "multiple of 4"},
     {qwen3_vl, "vision_config", "\"out_hidden_size\":32", "out_hidden_size 32 is not"},
     {qwen3_vl, "vision_config", "\"patch_size\":[4,4]", "patch_size"},
+    {qwen3_vl, "vision_config", "\"patch_size\":256,\"temporal_patch_size\":64", "values"},
     {qwen3_vl, "vision_config", "\"spatial_merge_size\":4", "spatial_merge_size 4"},
     {qwen3_vl, "vision_config", "\"hidden_act\":\"silu\"", "gelu_pytorch_tanh"},
     {qwen2_5_vl, "vision_config", "\"hidden_act\":\"quick_gelu\"", "quick_gelu"},
