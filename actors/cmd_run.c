@@ -73,6 +73,33 @@ static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
     return CR_OK;
 }
 
+/* A run gives its model text, from which a vision tower and its projector learn nothing. */
+static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
+{
+    const char *tower = model->tower ? model->tower->name : NULL;
+    size_t num = 0, num_tower = 0;
+
+    if (!tower) return CR_OK;
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        bool is_tower = strncmp(p->name, tower, strlen(tower)) == 0;
+        num += p->is_trainable && !is_tower;
+        num_tower += p->is_trainable && is_tower;
+    }
+    if (num == 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "model_args: only parts of %s are trained, which learn from images, and a "
+                       "run has text (stage finetune or last-layer-finetune trains the language "
+                       "model)",
+                       tower);
+    if (num_tower)
+        cr_log(CR_LOG_WARN, "run",
+               "%s: the trained parts of %s get no gradient from text, only weight decay "
+               "(model_args.freeze_module_prefix: %s leaves them alone)",
+               role, tower, tower);
+    return CR_OK;
+}
+
 /* The tree of a role exists, and what the file says of its modules matches something. */
 static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err *err)
 {
@@ -82,8 +109,10 @@ static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err 
 
     if (!w->model_path || w->num_devices < 1) return CR_OK;
     if (cr_model_open(w->model_path, &model, err) == CR_OK &&
-        cr_model_prepare(model, w, true, err) == CR_OK && w->ep_size <= 1 &&
-        strncmp(w->strategy_name, "fsdp2", 5) == 0)
+        cr_model_prepare(model, w, true, err) == CR_OK &&
+        (strcmp(w->strategy_name, "fsdp2_train") != 0 ||
+         check_learners(model, role, err) == CR_OK) &&
+        w->ep_size <= 1 && strncmp(w->strategy_name, "fsdp2", 5) == 0)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
     cr_model_free(model);

@@ -8,12 +8,12 @@
 
 cr_dtype cr_dtype_of(const char *name); /* "bf16", "fp16" or "fp32" */
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
-/* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 /* Freezes what the training of a run does (its stage, or its prefixes) and sets the precision of the
  * vision tower. Roles that do not train compute as the one that does, so that numbers of the same weights
  * are the same: with should_freeze false nothing is left frozen. Before units are built. */
 CR_MUST cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train,
                                    bool should_freeze, cr_err *err);
+/* All but source, seed and max_grad_norm. is_train: fsdp2_train. */
 cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train);
 CR_MUST cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,
                                    cr_err *err);

@@ -119,6 +119,12 @@ cp -r $tmp/home/model $tmp/experts
 python3 $tmp/vl.py moe $tmp/dense $tmp/experts
 both dense
 both experts
+grep -q 'model.visual get no gradient from text' $tmp/dense-vl.log || fail "no warning of a tower that learns nothing"
+! grep -q 'no gradient' $tmp/dense-frozen.log || fail "a warning of a frozen tower"
+code=0
+"$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/dense.vl output_dir=$tmp/align sft_train.model_args.stage=align \
+    "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" >$tmp/align.log 2>&1 </dev/null || code=$?
+[ $code -eq 2 ] && grep -q 'learn from images' $tmp/align.log || fail "align with text: $(cat $tmp/align.log)"
 grep -q 'Qwen3VLVisionBlock' < <("$CROLL" plan configs/quickstart/sft.yaml pretrain=$tmp/dense.vl --tree) ||
     fail "no vision blocks in the plan's tree"
 
