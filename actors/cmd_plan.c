@@ -133,6 +133,7 @@ static void arithmetic(cr_plan *p)
     p->is_sft = c->kind == CR_PIPELINE_SFT;
     p->num_dp = w->num_devices / w->ulysses_size;
     p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
+    p->rank_samples = ceil_div(p->num_samples, p->num_dp);
     p->batch = (cr_plan_batch){
         .num_samples = w->per_device_train_batch_size,
         .num_infer = w->infer_batch_size,
@@ -141,9 +142,9 @@ static void arithmetic(cr_plan *p)
         .micros = w->gradient_accumulation_steps,
         .updates = p->is_sft ? 1
                              : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
-                                   ceil_div(p->num_samples / p->num_dp, mini)};
+                                   ceil_div(p->rank_samples, mini)};
     if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
-        p->batch.forwards = ceil_div(p->num_samples / p->num_dp, w->infer_batch_size);
+        p->batch.forwards = ceil_div(p->rank_samples, w->infer_batch_size);
 }
 
 /* A model of the role, from its folder or from its published shape. */
@@ -286,7 +287,7 @@ static cr_status search(cr_plan *p, cr_err *err)
     bool fits = true;
 
     if (limit < 1) limit = 1;
-    if (!p->is_sft && limit > p->num_samples / p->num_dp) limit = p->num_samples / p->num_dp;
+    if (!p->is_sft && limit > p->rank_samples) limit = p->rank_samples;
     for (most = 1; fits && least < limit;) {
         if (most > limit) most = limit;
         CR_TRY(try_micro(p, most, &fits, err));

@@ -64,12 +64,13 @@ static void text_batch(const cr_plan *p, cr_buf *out)
             (long long)c->rollout_batch_size, (long long)c->group_size, (long long)p->num_samples);
     cr_buf_addf(
         out,
-        "         on %lld data-parallel ranks: %lld samples each\n"
+        "         on %lld data-parallel ranks: %s%lld sample%s each\n"
         "         per_device_train_batch_size %lld x gradient_accumulation_steps %lld = %lld "
         "samples of an update and rank\n"
         "         %lld update%s a step, %lld micro-batch%s each, of at most %lld x %lld "
         "tokens\n",
-        (long long)p->num_dp, (long long)(p->num_samples / p->num_dp), (long long)b->num_samples,
+        (long long)p->num_dp, p->num_samples % p->num_dp ? "at most " : "",
+        (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s", (long long)b->num_samples,
         (long long)b->micros, mini, (long long)b->updates, b->updates == 1 ? "" : "s",
         (long long)b->micros, b->micros == 1 ? "" : "es", (long long)b->num_samples,
         (long long)b->sample_tokens);
@@ -162,8 +163,17 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool wit
         cr_buf_addf(out, "  warning: %.*s\n", (int)num, text);
 }
 
+/* A role beside the trained one that no device can hold, or NULL. */
+static const cr_plan_role *too_large(const cr_plan *p)
+{
+    for (size_t r = 1; r < p->num_roles; r++)
+        if (cr_plan_peak(&p->role[r]) > p->memory) return &p->role[r];
+    return NULL;
+}
+
 static void text_memory(const cr_plan *p, cr_buf *out)
 {
+    const cr_plan_role *alone;
     char a[32], b[32];
 
     cr_buf_addf(out, "\nfullest device: %s%s\n", cr_size_text(p->device_peak, a),
@@ -180,6 +190,9 @@ static void text_memory(const cr_plan *p, cr_buf *out)
                     !p->is_limit ? ""
                     : p->is_sft  ? " or more (a pass of more than a million tokens is not tried)"
                                  : " or more (the most a step has)");
+    else if ((alone = too_large(p)))
+        cr_buf_addf(out, "no micro-batch fits: %s alone needs %s\n", alone->name,
+                    cr_size_text(cr_plan_peak(alone), a));
     else
         cr_buf_adds(out, "no micro-batch fits, not even of one sample (more shards, recompute "
                          "(disable_gradient_checkpointing: false), ulysses_size, tiles or "
@@ -303,7 +316,7 @@ static void json_batch(const cr_plan *p, cr_buf *out)
     }
     number(out, "samples", p->num_samples);
     number(out, "dp", p->num_dp);
-    number(out, "samples_per_rank", p->num_samples / p->num_dp);
+    number(out, "samples_per_rank", p->rank_samples);
     number(out, "per_device_train_batch_size", b->num_samples);
     number(out, "gradient_accumulation_steps", b->micros);
     number(out, "updates", b->updates);

@@ -157,6 +157,13 @@ idle = [sum(x["peak_bytes"][k] for k in ("masters", "moments", "values")) for x 
 equal(p["device_peak_bytes"], max(x["peak_bytes"]["total"] + sum(idle) - i for x, i in zip(p["roles"], idle)))
 assert len(p["not_available"]) == 1 and "LLMJudge" in p["not_available"][0], p["not_available"]' "$dir/rlvr.yaml"
 
+# more ranks than samples: a run is refused, the plan is of one sample a rank
+plan '
+equal((p["batch"]["samples_per_rank"], p["batch"]["updates"], s["all_reduce"]["num"]), (1, 2, 2))
+assert s["reduce_scatter"]["num"] > 0' "$dir/rlvr.yaml" --world 128
+"$CROLL" plan "$dir/rlvr.yaml" --memory 100kB > "$dir/out" 2> "$dir/err" || fail "100kB"
+grep -q 'no micro-batch fits: actor_infer alone needs' "$dir/out" || fail "100kB: $(cat "$dir/out")"
+
 # the sampler's log-probs are the old ones, unless the file asks for a pass
 plan 'equal(p["batch"]["log_prob_forwards"], 0)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false
 plan 'equal(p["batch"]["log_prob_forwards"], 4)' "$dir/rlvr.yaml" enable_old_logprobs_recompute=false \
