@@ -335,6 +335,7 @@ const cri_key cri_keys[] = {
     B("fsdp2", "apply_expert_patch", "false"),
     B("fsdp2", "apply_tiled_mlp", "false"),
     I("fsdp2", "tiled_num_shards", "4", "1"),
+    T("fsdp2", "model_type", NULL), /* whose MLP classes ROLL patches for tiles */
     B("fsdp2", "async_save_ckpt", "true"),
     B("fsdp2", "save_only_model", "false"),
     DEAD("fsdp2", "use_batched_model_update"),

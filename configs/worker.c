@@ -124,7 +124,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
         {"moe_experts", &w->moe_experts, &w->num_moe_experts},
         {"modules", &w->wrap_modules, &w->num_wrap_modules},
     };
-    cr_node *config = cr_node_get(strategy, "strategy_config"), *reshard, *wrap;
+    cr_node *config = cr_node_get(strategy, "strategy_config"), *reshard, *wrap, *tiled;
     char *given;
 
     if (!config || config->kind != CR_NODE_MAP)
@@ -135,6 +135,8 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
     w->fsdp_size = cri_int_of(config, "fsdp_size", 1);
     w->mlp_tiles =
         cri_flag_of(config, "apply_tiled_mlp") ? cri_int_of(config, "tiled_num_shards", 4) : 0;
+    if (w->mlp_tiles && (tiled = cr_node_get(config, "model_type")) && tiled->kind != CR_NODE_NULL)
+        cr_diagnose(d, CR_NOTE, tiled->place, "model_type: every MLP is tiled, whatever it says");
     reshard = cr_node_get(config, "reshard_after_forward");
     bind_reshard(reshard, w, d);
     w->is_offloaded = cri_flag_of(config, "offload_policy");
@@ -248,9 +250,11 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->strategy_name =
         strategy_name ? strategy_name : cr_strdup(is_train ? "fsdp2_train" : "fsdp2_infer");
     w->ep_size = w->efsdp_size = 1;
-    w->ep_size = w->efsdp_size = 1;
     w->reshard_after_forward = -1;
     if (strncmp(w->strategy_name, "fsdp2", 5) == 0) {
+        if (is_train && strcmp(w->strategy_name, "fsdp2_infer") == 0)
+            cr_diagnose(d, CR_ERROR, cr_node_get(strategy, "strategy_name")->place,
+                        "strategy_name: %s needs fsdp2_train, not fsdp2_infer", name);
         bind_fsdp2(c, strategy, w, is_train, d);
     } else if (is_train) {
         cr_diagnose(d, CR_ERROR, cr_node_get(strategy, "strategy_name")->place,

@@ -48,6 +48,9 @@ sft "sft_train: .*no parameter begins with 'layers'" sft_train.model_args.freeze
 sft 'freeze_module_prefix: model is every parameter: nothing is left to train' sft_train.model_args.freeze_module_prefix=model
 sft 'sft_train: .*Qwen3Layer.*Qwen3DecoderLayer' \
     'sft_train.strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
+sft 'strategy_name: sft_train needs fsdp2_train, not fsdp2_infer' sft_train.strategy_args.strategy_name=fsdp2_infer
+"$CROLL" config configs/quickstart/sft.yaml 'sft_train.strategy_args.strategy_config={apply_tiled_mlp: true, model_type: qwen3}' \
+    >$tmp/stdout 2>$log || fail "model_type, which ROLL reads for tiles, is refused"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
 log=$tmp/only.log
