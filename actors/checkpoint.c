@@ -262,6 +262,15 @@ static cr_status check_step(const char *path, const char *manifest, json_t *root
     return CR_OK;
 }
 
+void cr_checkpoint_prune(const char *output_dir, const char *resumed, int64_t keep)
+{
+    char *latest = cr_path_join(output_dir, "latest");
+    long long step = step_of_folder(resumed);
+
+    if (step >= 0 && step == step_of_folder(latest)) prune(output_dir, step, keep);
+    cr_free(latest);
+}
+
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
     char *manifest = cr_path_join(path, "manifest.json"), hex[65];

@@ -18,6 +18,9 @@ CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char
                                       cr_err *err);
 /* Remove what a run that was killed left of saves that did not end. Nobody else may use the folder. */
 void cr_checkpoint_clean(const char *output_dir);
+/* Remove the oldest ones beyond `keep` (0: none), if the run resumes `latest`: room for the next one, where
+ * a full disk has ended the run before. */
+void cr_checkpoint_prune(const char *output_dir, const char *resumed, int64_t keep);
 /* keep: how many to keep, 0 all. The new one is kept, whatever its number. */
 CR_MUST cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
                                        int64_t keep, cr_err *err);

@@ -68,8 +68,9 @@ static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out,
         int64_t first, end;
         if (num[r] == 0) continue;
         first = (int64_t)devices[r][0] * p->world / most;
-        end = first + (num[r] * p->world + most - 1) / most;
+        end = ((int64_t)devices[r][0] + num[r]) * p->world / most; /* neighbours stay neighbours */
         if (end > p->world) end = p->world;
+        if (end == first) end++;
         out->word[out->num++] = p->override[r] = cr_asprintf(
             "%s.device_mapping=list(range(%lld,%lld))", roles[r], (long long)first, (long long)end);
     }

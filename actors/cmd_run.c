@@ -26,13 +26,13 @@ const cr_command cr_command_run = {"run", "run FILE [key=value ..] [--overwrite]
                                    run_command};
 
 /* Refuse a folder that holds a run, unless it is resumed or overwritten. */
-static cr_status prepare_output(const cr_config *config, bool should_overwrite, bool is_resumed,
-                                cr_err *err)
+static cr_status prepare_output(const cr_config *config, bool should_overwrite,
+                                const char *resume_path, cr_err *err)
 {
     static const char *const ours[] = {"metrics.jsonl", "run.log",  "config.yaml", "latest",
                                        "rollouts",      "exchange", "flight",      "run.html"};
     char *metrics = cr_path_join(config->output_dir, "config.yaml");
-    bool is_used = cr_file_exists(metrics);
+    bool is_used = cr_file_exists(metrics), is_resumed = config->resume != NULL;
     struct dirent *entry;
     DIR *dir;
 
@@ -58,14 +58,21 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite, 
             }
         if (dir) closedir(dir);
     }
-    if (err->status == CR_OK) cr_checkpoint_clean(config->output_dir);
+    if (err->status == CR_OK) {
+        cr_checkpoint_clean(config->output_dir);
+        if (resume_path)
+            cr_checkpoint_prune(config->output_dir, resume_path, config->max_ckpt_to_keep);
+    }
     return err->status;
 }
 
 /* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
 static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
 {
-    CR_TRY(cr_mkdirs(output_dir, err));
+    if (cr_mkdirs(output_dir, err) != CR_OK) {
+        err->status = CR_ECONFIG; /* nothing was started */
+        return cr_fail_add(err, "output_dir");
+    }
     *fd = open(output_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) != 0)
         return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", output_dir,
@@ -144,7 +151,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     CR_TRY_GOTO(out, ops->open(config, &pipeline, err));
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
-    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, config->resume != NULL, err));
+    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
     flight =

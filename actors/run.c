@@ -213,7 +213,8 @@ static cr_status check_actors(cr_run *run, cr_err *err)
                    WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
                    : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
                                                                    : CR_EPEER,
-                   "step %lld: %s", (long long)run->step,
+                   "step %lld: %s%s", (long long)run->step,
+                   run->actors.last[0] ? "" : "mpirun, which holds the actors, ",
                    run->actors.last[0] ? run->actors.last : cr_child_fate(&run->actors));
 }
 

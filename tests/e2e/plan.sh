@@ -161,6 +161,13 @@ assert len(p["not_available"]) == 1 and "LLMJudge" in p["not_available"][0], p["
 plan '
 equal((p["batch"]["samples_per_rank"], p["batch"]["updates"], s["all_reduce"]["num"]), (1, 2, 2))
 assert s["reduce_scatter"]["num"] > 0' "$dir/rlvr.yaml" --world 128
+# roles side by side stay so on any number of devices
+for world in 9 15 2; do
+    plan '
+t, g, f = p["roles"]
+equal(t["mesh"]["ranks"] + g["mesh"]["ranks"], '$world')' "$dir/rlvr.yaml" --world $world \
+        actor_train.strategy_args.strategy_config.fsdp_size=1 "actor_infer.device_mapping=list(range(4,8))"
+done
 "$CROLL" plan "$dir/rlvr.yaml" --memory 100kB > "$dir/out" 2> "$dir/err" || fail "100kB"
 grep -q 'no micro-batch fits: actor_infer alone needs' "$dir/out" || fail "100kB: $(cat "$dir/out")"
 

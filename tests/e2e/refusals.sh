@@ -55,6 +55,7 @@ only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
 log=$tmp/only.log
 "$CROLL" "${only[@]}" >$log 2>&1 </dev/null || fail "save_only_model: exit code $?"
+refuse "output_dir: $tmp/ids is there and is no folder" "${only[@]}" output_dir=$tmp/ids
 refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
 
 "$CROLL" logprobs $model $two model_args.ulysses_size=2 model_args.attn_implementation=sdpa model_args.dtype=fp32 <$tmp/ids >$tmp/two 2>$tmp/log ||

@@ -334,6 +334,27 @@ static void c51_refused(void **state)
     }
 }
 
+/* Fewer are kept from the start of a run that goes on from `latest`. */
+static void kept_at_the_start(void **state)
+{
+    const history h = {"", 2, 0, 0, 0, true};
+    char *first = NULL, *second = NULL, *latest = NULL;
+
+    (void)state;
+    earlier(&h);
+    first = cr_path_join(dir, "checkpoint-1");
+    second = cr_path_join(dir, "checkpoint-2");
+    latest = cr_path_join(dir, "latest");
+    cr_checkpoint_prune(dir, latest, 0);
+    cr_checkpoint_prune(dir, second, 1); /* `latest` is the first one */
+    assert_true(cr_dir_exists(first) && cr_dir_exists(second));
+    cr_checkpoint_prune(dir, latest, 1);
+    assert_true(cr_dir_exists(first) && !cr_dir_exists(second));
+    cr_free(first);
+    cr_free(second);
+    cr_free(latest);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -354,9 +375,9 @@ static int end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(c48_killed_at_every_call),
-                                       cmocka_unit_test(c48_disk_full_at_every_call),
-                                       cmocka_unit_test(c51_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(c48_killed_at_every_call), cmocka_unit_test(c48_disk_full_at_every_call),
+        cmocka_unit_test(c51_refused), cmocka_unit_test(kept_at_the_start)};
 
     cr_log_setup(CR_LOG_ERROR, NULL);
     return cmocka_run_group_tests(tests, begin, end);
