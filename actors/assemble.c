@@ -33,31 +33,6 @@ void cr_learning_free(cr_learning *l)
     *l = (cr_learning){0};
 }
 
-json_t *cr_learning_to_json(const cr_learning *l)
-{
-    json_t *moments = json_array();
-
-    for (size_t d = 0; d < l->config->num_rewards; d++)
-        json_array_append_new(moments, json_pack("[f,f,f]", l->moments[d].mean, l->moments[d].var,
-                                                 l->moments[d].count));
-    return json_pack("{s:I,s:f,s:o}", "updates", (json_int_t)l->updates, "kl_coef", l->kl_coef,
-                     "moments", moments);
-}
-
-void cr_learning_from_json(cr_learning *l, const json_t *json)
-{
-    json_t *moments = json_object_get(json, "moments");
-
-    l->updates = json_integer_value(json_object_get(json, "updates"));
-    l->kl_coef = json_number_value(json_object_get(json, "kl_coef"));
-    for (size_t d = 0; d < l->config->num_rewards && d < json_array_size(moments); d++) {
-        json_t *m = json_array_get(moments, d);
-        l->moments[d] = (cr_moments){json_number_value(json_array_get(m, 0)),
-                                     json_number_value(json_array_get(m, 1)),
-                                     json_number_value(json_array_get(m, 2))};
-    }
-}
-
 /* ---- the batch: per response token, samples in the order of the rollout ---- */
 
 typedef struct batch {

@@ -22,8 +22,6 @@ typedef struct cr_learning {
 
 void cr_learning_init(cr_learning *l, const cr_config *config);
 void cr_learning_free(cr_learning *l);
-json_t *cr_learning_to_json(const cr_learning *l); /* owned by the caller */
-void cr_learning_from_json(cr_learning *l, const json_t *json);
 
 /* One rollout into updates of actor_train; metrics of the step are added to m. */
 CR_MUST cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,

@@ -255,6 +255,8 @@ static cr_status check_step(const char *path, const char *manifest, json_t *root
 {
     long long name = step_of_folder(path), step = json_integer_value(json_object_get(root, "step"));
 
+    if (step < 0 || step >= INT64_MAX)
+        return cr_fail(err, CR_EFORMAT, "%s is of step %lld (damaged?)", manifest, step);
     if (name >= 0 && name != step)
         return cr_fail(err, CR_EFORMAT,
                        "%s is of step %lld, its folder is checkpoint-%lld (damaged?)", manifest,
@@ -269,6 +271,14 @@ void cr_checkpoint_prune(const char *output_dir, const char *resumed, int64_t ke
 
     if (step >= 0 && step == step_of_folder(latest)) prune(output_dir, step, keep);
     cr_free(latest);
+}
+
+/* A name of list_files: below the folder, never above it. */
+static bool is_inside(const char *name)
+{
+    for (const char *p = name; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL)
+        if (*p == 0 || *p == '/' || strncmp(p, "../", 3) == 0 || strcmp(p, "..") == 0) return false;
+    return true;
 }
 
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
@@ -286,11 +296,15 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
         files = json_object_get(root, "files");
         if (json_object_size(files) == 0 || !json_is_integer(json_object_get(root, "step")))
             cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
-        cr_note(check_step(path, manifest, root, err));
+        else
+            cr_note(check_step(path, manifest, root, err));
         json_object_foreach(files, name, entry)
         {
             char *file = cr_path_join(path, name);
             const char *want = json_string_value(json_object_get(entry, "sha256"));
+            if (err->status == CR_OK && !is_inside(name))
+                cr_fail(err, CR_EFORMAT, "%s names %s, which is not inside of it (damaged?)",
+                        manifest, name);
             if (err->status == CR_OK && hash_file(file, hex, &size, err) == CR_OK &&
                 (!want || strcmp(want, hex) != 0))
                 cr_fail(err, CR_EFORMAT, "%s is not what %s says (damaged?)", file, manifest);

@@ -42,20 +42,17 @@ cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode enco
     cr_buf text = {0};
     cr_err first = {0};
     int line_number = 0, num_bad = 0;
+    size_t at = 0, n;
 
     CR_TRY(cr_file_read(path, &text, err));
-    for (char *line = text.data, *end; line && *line; line = end + 1) {
-        size_t n;
+    for (const char *line; (line = cr_line_next(&text, &at, &n));) {
         cr_err bad = {0};
-        end = memchr(line, '\n', text.num_bytes - (size_t)(line - text.data));
-        n = end ? (size_t)(end - line) : text.num_bytes - (size_t)(line - text.data);
         line_number++;
         if (strspn(line, " \t\r") < n &&
             add_row(data, path, line_number, line, n, encode, ctx, &bad) != CR_OK) {
             if (num_bad++ < 10) cr_log_line(bad.msg);
             if (first.status == CR_OK) first = bad;
         }
-        if (!end) break;
     }
     cr_buf_free(&text);
     if (num_bad == 0) return CR_OK;

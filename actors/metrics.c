@@ -75,18 +75,16 @@ static cr_status cut_lines(const char *path, int64_t first_step, cr_err *err)
 {
     cr_buf old = {0}, kept = {0};
     cr_status status = cr_file_read(path, &old, err);
+    size_t at = 0, n;
 
-    for (char *line = old.data; status == CR_OK && line && *line;) {
-        char *end = strchr(line, '\n');
+    for (const char *line; status == CR_OK && (line = cr_line_next(&old, &at, &n));) {
         json_t *row = NULL;
         cr_err ignored = {0};
-        if (!end) break;
-        if (cr_json_parse(line, (size_t)(end - line), path, &row, &ignored) == CR_OK &&
+        if (line[n] == '\n' && cr_json_parse(line, n, path, &row, &ignored) == CR_OK &&
             json_is_integer(json_object_get(row, "step")) &&
             json_integer_value(json_object_get(row, "step")) < first_step)
-            cr_buf_add(&kept, line, (size_t)(end - line) + 1);
+            cr_buf_add(&kept, line, n + 1);
         json_decref(row);
-        line = end + 1;
     }
     if (status == CR_OK)
         status = cr_file_write_atomic(path, kept.data ? kept.data : "", kept.num_bytes, err);

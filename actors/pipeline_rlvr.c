@@ -3,8 +3,8 @@
  * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, reference and
  * old log-probs, advantages, train, report, checkpoint if due.
  */
-#include "actors/assemble.h"
 #include "actors/pipelines.h"
+#include "actors/progress.h"
 #include "actors/prompts.h"
 #include "actors/saver.h"
 
@@ -84,26 +84,13 @@ static cr_status load(rlvr *s, cr_err *err)
 
 static cr_status save(rlvr *s, int64_t step, cr_err *err)
 {
-    json_t *root = json_object(), *cursors = json_object();
-    cr_buf text = {0};
     const char *folder;
-    char *path = NULL;
+    char *path;
 
-    for (size_t d = 0; d < s->c->num_rewards; d++)
-        json_object_set_new(cursors, s->c->rewards[d].domain,
-                            json_pack("{s:I,s:I}", "epoch", (json_int_t)s->cursors[d].epoch, "next",
-                                      (json_int_t)s->cursors[d].next));
-    json_object_set_new(root, "step", json_integer(step));
-    json_object_set_new(root, "cursors", cursors);
-    json_object_set_new(root, "learning", cr_learning_to_json(&s->learning));
-    CR_TRY_GOTO(out, cr_saver_begin(&s->saver, step, &folder, err));
+    CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
     path = cr_path_join(folder, "state/pipeline.json");
-    CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
-    CR_TRY_GOTO(out, cr_file_write_atomic(path, text.data, text.num_bytes, err));
-    CR_TRY_GOTO(out, cr_saver_start(&s->saver, err));
-out:
-    json_decref(root);
-    cr_buf_free(&text);
+    if (cr_progress_write(path, step, &s->learning, s->cursors, err) == CR_OK)
+        cr_note(cr_saver_start(&s->saver, err));
     cr_free(path);
     return err->status;
 }
@@ -111,20 +98,11 @@ out:
 static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 {
     char *path = cr_path_join(checkpoint, "state/pipeline.json");
-    json_t *root = NULL, *cursor;
     cr_record command = {0};
 
-    if (cr_json_read_file(path, &root, err) == CR_OK) {
-        for (size_t d = 0; d < s->c->num_rewards; d++) {
-            cursor = json_object_get(json_object_get(root, "cursors"), s->c->rewards[d].domain);
-            s->cursors[d].epoch = json_integer_value(json_object_get(cursor, "epoch"));
-            s->cursors[d].next = json_integer_value(json_object_get(cursor, "next"));
-        }
-        cr_learning_from_json(&s->learning, json_object_get(root, "learning"));
-        cr_record_set_text(&command, "folder", checkpoint, strlen(checkpoint));
+    cr_record_set_text(&command, "folder", checkpoint, strlen(checkpoint));
+    if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
         cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
-    }
-    json_decref(root);
     cr_record_free(&command);
     cr_free(path);
     return err->status;

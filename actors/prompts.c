@@ -119,7 +119,9 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
         return cr_fail(err, CR_EFORMAT, "the column %s (response_key) is no text", c->response_key);
     if (json_is_string(query) && json_string_length(query)) {
         cr_buf text = {0};
-        cr_buf_addf(&text, "%s\n%s", json_string_value(prompt), json_string_value(query));
+        cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
+        cr_buf_addc(&text, '\n');
+        cr_buf_add(&text, json_string_value(query), json_string_length(query));
         joined = json_stringn(text.data, text.num_bytes);
         cr_buf_free(&text);
     }

@@ -99,17 +99,16 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
 {
     cr_buf text = {0};
     cr_err ignored = {0};
+    size_t at = 0, n;
     int num = 0;
 
     if (cr_file_read(path, &text, &ignored) != CR_OK) return;
     cr_buf_addf(out, "<h2>%s</h2><table><tr><th>score</th><th>prompt</th><th>response</th></tr>\n",
                 title);
-    for (char *line = text.data; line && *line && num < 5; num++) {
-        char *end = strchr(line, '\n');
+    for (const char *line; num < 5 && (line = cr_line_next(&text, &at, &n)); num++) {
         json_t *row = NULL;
         cr_err bad = {0};
-        if (!end) break;
-        if (cr_json_parse(line, (size_t)(end - line), path, &row, &bad) == CR_OK) {
+        if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) {
             json_t *prompt = json_object_get(row, "prompt"),
                    *response = json_object_get(row, "response");
             cr_buf_addf(out, "<tr><td>%.3g</td><td><pre>",
@@ -121,7 +120,6 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
             cr_buf_adds(out, "</pre></td></tr>\n");
         }
         json_decref(row);
-        line = end + 1;
     }
     cr_buf_adds(out, "</table>\n");
     cr_buf_free(&text);
@@ -153,13 +151,13 @@ static json_t *read_metrics(const char *output_dir)
     json_t *rows = json_array();
     cr_buf text = {0};
     cr_err ignored = {0};
+    size_t at = 0, n;
 
     if (cr_file_exists(path)) cr_note(cr_file_read(path, &text, &ignored));
-    for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+    for (const char *line; (line = cr_line_next(&text, &at, &n));) {
         json_t *row = NULL;
         cr_err bad = {0};
-        if (cr_json_parse(line, (size_t)(end - line), path, &row, &bad) == CR_OK)
-            json_array_append_new(rows, row);
+        if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) json_array_append_new(rows, row);
     }
     cr_buf_free(&text);
     cr_free(path);

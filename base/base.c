@@ -293,6 +293,18 @@ cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err)
     return n < 0 ? CR_EIO : CR_OK;
 }
 
+const char *cr_line_next(const cr_buf *text, size_t *at, size_t *num_bytes)
+{
+    const char *line, *end;
+
+    if (*at >= text->num_bytes) return NULL;
+    line = text->data + *at;
+    end = memchr(line, '\n', text->num_bytes - *at);
+    *num_bytes = end ? (size_t)(end - line) : text->num_bytes - *at;
+    *at += *num_bytes + 1;
+    return line;
+}
+
 cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes, cr_err *err)
 {
     char *temporary = cr_asprintf("%s.tmp.%d", path, (int)getpid());

@@ -122,6 +122,9 @@ CR_MUST cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err);
 /* Write to a temporary name in the same folder, fsync, rename: it appears whole or not at all. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes,
                                        cr_err *err);
+/* The line of text at *at, which moves behind it, or NULL at the end. Its newline is at [*num_bytes]: the
+ * last line may have none there. Bytes are bytes: a NUL is one of a line. */
+const char *cr_line_next(const cr_buf *text, size_t *at, size_t *num_bytes);
 void cr_folder_sync(const char *path);                      /* so that a rename in it lasts */
 CR_MUST cr_status cr_mkdirs(const char *path, cr_err *err); /* like mkdir -p */
 CR_MUST cr_status cr_remove_tree(const char *path, cr_err *err);

@@ -15,6 +15,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -164,8 +165,7 @@ static cr_status find_range(const cr_fsdp *f, const json_t *params, const cr_fla
             "%s has no parameter %s: it was frozen when this was written, or this is another "
             "model's (freeze what that run froze, or begin anew with its MODEL as pretrain)",
             path, flat->params[k]->name);
-    if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems ||
-        first < 0)
+    if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems)
         return cr_fail(err, CR_EFORMAT,
                        "%s has no parameter %s of %lld elements: it belongs to another model", path,
                        flat->params[k]->name, (long long)flat->params[k]->num_elems);
@@ -228,6 +228,39 @@ static cr_status read_frozen(cr_fsdp *f, const char *folder, const char *role, c
     return err->status;
 }
 
+static bool is_count(const json_t *v, int64_t most)
+{
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most;
+}
+
+/* What state_index writes: counts that are none, and elements that lie beyond the files. */
+static cr_status check_index(const json_t *index, const char *path, cr_err *err)
+{
+    const json_t *params = json_object_get(index, "params"),
+                 *scale = json_object_get(index, "loss_scale");
+    int64_t num = json_integer_value(json_object_get(index, "elements"));
+    const char *name;
+    json_t *entry;
+
+    if (!is_count(json_object_get(index, "updates"), INT64_MAX / 2) ||
+        !is_count(json_object_get(index, "elements"), INT64_MAX / 4) || !json_is_object(params))
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has no \"updates\", \"elements\" or \"params\" (damaged?)", path);
+    if (scale && (!(json_number_value(scale) > 0) || !isfinite(json_number_value(scale)) ||
+                  !is_count(json_object_get(index, "good_updates"), INT64_MAX / 2)))
+        return cr_fail(err, CR_EFORMAT, "%s has a loss scale that is none (damaged?)", path);
+    json_object_foreach((json_t *)(uintptr_t)params, name, entry)
+    {
+        const json_t *n = json_object_get(entry, "num");
+        if (!is_count(n, num) ||
+            !is_count(json_object_get(entry, "first"), num - json_integer_value(n)))
+            return cr_fail(err, CR_EFORMAT,
+                           "%s: the elements of %s are not among its %lld (damaged?)", path, name,
+                           (long long)num);
+    }
+    return CR_OK;
+}
+
 cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err)
 {
     char *path;
@@ -240,7 +273,8 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
                 "%s is not there: this checkpoint cannot be resumed (was it written with "
                 "save_only_model?)",
                 path);
-    } else if (cr_json_read_file(path, &index, err) == CR_OK) {
+    } else if (cr_json_read_file(path, &index, err) == CR_OK &&
+               check_index(index, path, err) == CR_OK) {
         f->num_updates = json_integer_value(json_object_get(index, "updates"));
         if (f->loss_scale > 0 && json_object_get(index, "loss_scale")) {
             f->loss_scale = json_number_value(json_object_get(index, "loss_scale"));

@@ -301,8 +301,15 @@ static void c51_refused(void **state)
     const history h = {"", 2, 0, 0, 0, true};
     char path[96], manifest[160];
     cr_config config = {.resume = path, .output_dir = dir};
-    static const char *const texts[] = {"{}", "{\"step\":2,\"files\":{}}", "{\"step\":2", "",
-                                        "{\"step\":7,\"files\":{\"x\":{}}}"};
+    static const char *const texts[] = {"{}",
+                                        "{\"step\":2,\"files\":{}}",
+                                        "{\"step\":2",
+                                        "",
+                                        "{\"step\":7,\"files\":{\"x\":{}}}",
+                                        "{\"step\":9223372036854775807,\"files\":{\"x\":{}}}",
+                                        "{\"step\":2,\"files\":{\"state/../../x\":{}}}",
+                                        "{\"step\":2,\"files\":{\"/dev/zero\":{}}}"};
+    enum { TEXTS = CR_COUNT(texts) };
     char *found;
     int64_t first_step;
 
@@ -310,14 +317,14 @@ static void c51_refused(void **state)
     earlier(&h);
     snprintf(path, sizeof path, "%s/checkpoint-2", dir);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < TEXTS + 3; i++) {
         cr_err err = {0}, ignored = {0};
-        if (i < 5)
+        if (i < TEXTS)
             assert_int_equal(cr_file_write_atomic(manifest, texts[i], strlen(texts[i]), &ignored),
                              CR_OK);
-        if (i == 5) unlink(manifest);
-        if (i == 6) assert_int_equal(cr_remove_tree(path, &ignored), CR_OK);
-        if (i == 7) { /* one byte of a file */
+        if (i == TEXTS) unlink(manifest);
+        if (i == TEXTS + 1) assert_int_equal(cr_remove_tree(path, &ignored), CR_OK);
+        if (i == TEXTS + 2) { /* one byte of a file */
             snprintf(path, sizeof path, "%s/checkpoint-1", dir);
             snprintf(manifest, sizeof manifest, "%s/%s", path, files[0]);
             int fd = open(manifest, O_WRONLY);
@@ -330,7 +337,9 @@ static void c51_refused(void **state)
         assert_non_null(strstr(err.msg, path));
         assert_non_null(strstr(err.msg, "resume_from_checkpoint"));
         if (i == 4) assert_non_null(strstr(err.msg, "is of step 7, its folder is checkpoint-2"));
-        if (i < 5) assert_non_null(strstr(err.msg, "checkpoint-1)")); /* the one to take instead */
+        if (i == 6 || i == 7) assert_non_null(strstr(err.msg, "which is not inside of it"));
+        if (i < TEXTS)
+            assert_non_null(strstr(err.msg, "checkpoint-1)")); /* the one to take instead */
     }
 }
 

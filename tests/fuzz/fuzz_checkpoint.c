@@ -1,0 +1,147 @@
+/* fuzz_checkpoint.c -- arbitrary bytes as the three JSON files of a checkpoint, apart by NULs: its manifest,
+ * the index of a role's state and the progress of the pipeline. Each is refused with a sentence, or what
+ * was read can be used. */
+#include "actors/checkpoint.h"
+#include "actors/progress.h"
+#include "strategies/strategies.h"
+#include "tests/fuzz/mutator.h"
+#include "tests/model_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char output_dir[64], folder[96];
+static cr_fsdp *f;
+static cr_reward_config rewards[] = {{.domain = (char[]){"a"}}, {.domain = (char[]){"b"}}};
+
+static void put(const char *name, const void *data, size_t size)
+{
+    char *path = cr_path_join(folder, name);
+    FILE *file = fopen(path, "wb");
+
+    CR_CHECK(file && fwrite(data, 1, size, file) == size, "%s", path);
+    fclose(file);
+    cr_free(path);
+}
+
+static void clean(void)
+{
+    cr_err err = {0};
+
+    cr_note(cr_remove_tree(output_dir, &err));
+}
+
+/* A model of 160 elements that is trained by one rank, and the files of its state. */
+static void begin(void)
+{
+    static const char model_json[] =
+        "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":8,"
+        "\"hidden_size\":4,\"intermediate_size\":2,\"num_attention_heads\":1,"
+        "\"num_key_value_heads\":1,\"num_hidden_layers\":1,\"rms_norm_eps\":1e-5,"
+        "\"max_position_embeddings\":8,\"tie_word_embeddings\":true}";
+    static const char *const names[] = {"state/actor_train.master", "state/actor_train.m",
+                                        "state/actor_train.v"};
+    const cr_fsdp_args args = {.is_train = true, .seed = 3, .loss_scale = 4};
+    const cr_world_args local = {.kind = CR_WORLD_LOCAL};
+    cr_mesh_shape shape;
+    cr_world *world;
+    cr_mesh *mesh;
+    cr_device *dev;
+    cr_model *model;
+    char *state;
+    float zeros[1024] = {0};
+    cr_err err = {0};
+    int rank = 0;
+
+    snprintf(output_dir, sizeof output_dir,
+             "%s/croll-fuzz-checkpoint-%d", /* memory, if it is there */
+             cr_dir_exists("/dev/shm") ? "/dev/shm" : "/tmp", (int)getpid());
+    snprintf(folder, sizeof folder, "%s/checkpoint-3", output_dir);
+    state = cr_path_join(folder, "state");
+    atexit(clean);
+    if (cr_mkdirs(state, &err) != CR_OK || build_model(model_json, &model, &err) != CR_OK ||
+        cr_world_open(&local, &world, &err) != CR_OK ||
+        cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
+        cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
+        cr_mesh_create(world, "actor_train", &rank, &shape, &mesh, &err) != CR_OK ||
+        cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
+        CR_CHECK(false, "%s", err.msg);
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        put(names[i], zeros, sizeof zeros);
+    cr_free(state);
+    cr_log_setup(CR_LOG_ERROR, NULL);
+}
+
+static void find(void)
+{
+    cr_config config = {.resume = folder, .output_dir = output_dir};
+    cr_err err = {0};
+    int64_t first_step;
+    char *path;
+
+    if (cr_checkpoint_find(&config, &path, &first_step, &err) == CR_OK)
+        CR_CHECK(first_step == 4, "step %lld", (long long)first_step);
+    else
+        CR_CHECK(err.status == CR_ECONFIG && strstr(err.msg, "checkpoint-3") && !path, "%s",
+                 err.msg);
+    cr_free(path);
+}
+
+static void resume(void)
+{
+    cr_err err = {0};
+
+    if (cr_fsdp_resume(f, folder, "actor_train", &err) == CR_OK)
+        CR_CHECK(cr_fsdp_num_updates(f) >= 0, "%lld updates", (long long)cr_fsdp_num_updates(f));
+    else
+        CR_CHECK(strstr(err.msg, "checkpoint-3"), "%s", err.msg);
+}
+
+static void go_on(void)
+{
+    const cr_config config = {.rewards = rewards, .num_rewards = 2};
+    cr_row rows[] = {{.domain = 0}, {.domain = 1}, {.domain = 0}};
+    const cr_dataset dataset = {.rows = rows, .num_rows = 3};
+    cr_moments moments[2] = {{0}};
+    cr_learning learning = {.config = &config, .moments = moments};
+    cr_cursor cursors[2];
+    char *path = cr_path_join(folder, "state/pipeline.json");
+    cr_err err = {0};
+
+    if (cr_progress_read(path, &learning, cursors, &err) == CR_OK) {
+        for (int d = 0; d < 2; d++) {
+            cr_order order;
+            cr_order_init(&order, &dataset, d, 7);
+            for (int i = 0; i < 5; i++)
+                CR_CHECK(rows[cr_order_draw(&order, &cursors[d])].domain == d, "domain %d", d);
+            cr_order_free(&order);
+        }
+        CR_CHECK(cr_progress_write(path, 3, &learning, cursors, &err) == CR_OK &&
+                     cr_progress_read(path, &learning, cursors, &err) == CR_OK,
+                 "%s", err.msg);
+    } else {
+        CR_CHECK(strstr(err.msg, path), "%s", err.msg);
+    }
+    cr_free(path);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char *const names[] = {"manifest.json", "state/actor_train.json",
+                                        "state/pipeline.json"};
+
+    if (!f) begin();
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        size_t n = strnlen((const char *)data, size), used = n + (n < size);
+        put(names[i], data, n);
+        data += used;
+        size -= used;
+    }
+    find();
+    resume();
+    go_on();
+    return 0;
+}

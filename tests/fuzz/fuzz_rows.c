@@ -1,0 +1,112 @@
+/* fuzz_rows.c -- arbitrary bytes as a JSONL file of SFT and of RLVR: every line is a row, is dropped, or is
+ * told by its number; ids of rows are in the vocabulary and rows can be drawn. */
+#include "actors/prompts.h"
+#include "tests/fuzz/mutator.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { VOCAB = 260, MOST = 40 };
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char *tags[] = {(char[]){"gsm8k"}, (char[]){"ifeval"}};
+static cr_reward_config rewards[] = {
+    {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1},
+    {.domain = (char[]){"ifeval"}, .tags = tags + 1, .num_tags = 1}};
+static cr_tokenizer *tokenizer;
+static cr_chat *chat;
+
+/* All bytes, as they are in a byte-level vocabulary, and an end of text; turns of ChatML. */
+static void open_model(void)
+{
+    cr_buf json = {0};
+    cr_err err = {0};
+    int next = 256;
+
+    cr_buf_adds(&json, "{\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true}],"
+                       "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                       "\"decoder\":{\"type\":\"ByteLevel\"},"
+                       "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int b = 0; b < 256; b++) {
+        bool is_shown = (b > 32 && b < 127) || (b > 160 && b != 173);
+        int c = is_shown ? b : next++;
+        char text[4] = {(char)(c < 128 ? c : 0xC0 | c >> 6), (char)(c < 128 ? 0 : 0x80 | (c & 63))};
+        cr_json_add_string(&json, text, strlen(text));
+        cr_buf_addf(&json, ":%d%s", b, b < 255 ? "," : "}}}");
+    }
+    CR_CHECK(cr_tokenizer_parse(json.data, json.num_bytes, NULL, "fuzz", &tokenizer, &err) ==
+                     CR_OK &&
+                 cr_chat_open("/nonexistent", &chat, &err) == CR_OK,
+             "%s", err.msg);
+    cr_buf_free(&json);
+}
+
+static size_t count_lines(const uint8_t *data, size_t size)
+{
+    size_t num = 0;
+    bool is_blank = true;
+
+    for (size_t i = 0; i < size; i++) {
+        if (data[i] == '\n') is_blank = true;
+        if (!memchr("\n \t\r", data[i], 4)) num += is_blank, is_blank = false;
+    }
+    return num;
+}
+
+static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_prompt_maker *maker)
+{
+    cr_dataset rows = {0};
+    cr_err err = {0};
+
+    if (cr_dataset_load(&rows, path, encode, maker, &err) == CR_OK)
+        CR_CHECK(rows.num_rows + rows.num_dropped == num_lines, "%zu rows of %zu lines",
+                 rows.num_rows + rows.num_dropped, num_lines);
+    else
+        CR_CHECK(cr_exit_code(err.status) == 2 && strstr(err.msg, path), "%s", err.msg);
+    for (size_t i = 0; i < rows.num_rows; i++) {
+        const cr_row *row = &rows.rows[i];
+        CR_CHECK(row->num_prompt <= row->num_ids && row->num_ids <= MOST && row->domain < 2,
+                 "row %zu", i);
+        for (size_t k = 0; k < row->num_ids; k++)
+            CR_CHECK(row->ids[k] >= 0 && row->ids[k] < VOCAB, "id %d", row->ids[k]);
+    }
+    for (int d = 0; d < 2; d++) {
+        cr_cursor cursor = {0};
+        cr_order order;
+        cr_order_init(&order, &rows, d, 7);
+        for (size_t i = 0; order.num && i < 2 * order.num + 1; i++)
+            CR_CHECK(rows.rows[cr_order_draw(&order, &cursor)].domain == d, "domain %d", d);
+        cr_order_free(&order);
+    }
+    cr_dataset_free(&rows);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    cr_config config = {.rewards = rewards,
+                        .num_rewards = 2,
+                        .sequence_length = MOST,
+                        .train = {.messages = (char[]){"messages"}, .template = (char[]){"chatml"}},
+                        .prompt_key = (char[]){"prompt"},
+                        .response_key = (char[]){"response"},
+                        .query_key = (char[]){"query"},
+                        .system_key = (char[]){"system"}};
+    cr_prompt_maker maker = {.config = &config, .prompt_length = MOST};
+    size_t num_lines = count_lines(data, size);
+    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    char path[64];
+
+    if (!tokenizer) open_model();
+    maker.tokenizer = tokenizer;
+    maker.chat = chat;
+    CR_CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size, "%zu bytes of a file", size);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    load(path, num_lines, cr_prompt_encode_sft, &maker);
+    load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    config.train.prompt = (char[]){"prompt"}; /* ready text instead of messages */
+    load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    close(fd);
+    return 0;
+}
