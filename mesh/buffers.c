@@ -102,8 +102,8 @@ cr_status cr_gather_announce(cr_gather *gather, int index, const char *name, siz
     snprintf(s->name, sizeof s->name, "%s", name);
     s->event = cri_event_begin(g->world, CR_COLL_ALL_GATHER, g, name);
     s->part_bytes = part_bytes;
-    CR_TRY(
-        cri_enter(g, CR_COLL_ALL_GATHER, name, part_bytes, /*is_equal=*/true, &s->sequence, err));
+    CR_TRY(cri_enter(g, CR_COLL_ALL_GATHER, name, part_bytes, /*is_equal=*/true,
+                     gather->window ? index : 0, &s->sequence, err));
     cri_event_entered(g->world, s->event, s->sequence, part_bytes * (size_t)g->num_ranks);
     s->progress = ANNOUNCED;
     return CR_OK;
@@ -297,7 +297,7 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int index, const char *name, size
     s->part_elems = part_elems;
     s->dtype = dtype;
     CR_TRY(cri_enter(g, CR_COLL_REDUCE_SCATTER, name, part_elems * elem_bytes, /*is_equal=*/true,
-                     &s->sequence, err));
+                     reduce->window ? index : 0, &s->sequence, err));
     cri_event_named(g->world, s->event, name);
     cri_event_entered(g->world, s->event, s->sequence, num * elem_bytes);
     s->progress = PUBLISHED;

@@ -37,7 +37,8 @@ static call call_begin(cr_group *group, cr_coll coll, const char *name)
 static cr_status call_meet(call *c, size_t num_bytes, bool is_equal, cr_err *err)
 {
     uint32_t sequence;
-    cr_status status = cri_enter(c->group, c->coll, c->name, num_bytes, is_equal, &sequence, err);
+    cr_status status =
+        cri_enter(c->group, c->coll, c->name, num_bytes, is_equal, 0, &sequence, err);
 
     cri_event_round(c->group->world, c->event, c->group->sequence, num_bytes);
     CR_TRY(status);

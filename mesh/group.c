@@ -182,22 +182,12 @@ static cr_status check_failed(cr_group *g, const char *what, const bool *is_miss
             char text[400];
             snprintf(text, sizeof text, "%s: rank %d failed: %.239s", what, g->world_ranks[r],
                      b->failure);
-            return fail_group(g, status == CR_EDIVERGED ? CR_EDIVERGED : CR_EPEER, text, err);
+            return fail_group(
+                g, status == CR_EDIVERGED || status == CR_ETIMEOUT ? (cr_status)status : CR_EPEER,
+                text, err);
         }
     }
     return CR_OK;
-}
-
-bool cri_flag_wait_rank(const cr_group *group, int rank, cri_flag *flag, uint32_t target,
-                        double until_s)
-{
-    cri_board *b = board_of(group->world, group->world_ranks[rank]);
-
-    for (double now_s = cr_now_s();; now_s = cr_now_s()) {
-        double slice_s = now_s + look_around_s < until_s ? now_s + look_around_s : until_s;
-        if (cri_flag_wait(flag, target, slice_s, group->world->should_spin)) return true;
-        if (slice_s == until_s || (b && atomic_load(&b->has_failed))) return false;
-    }
 }
 
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err)
@@ -225,8 +215,18 @@ static cr_status compare(cr_group *g, const cri_entry *mine, const cri_entry *th
                         strcmp(mine->name, theirs->name) == 0;
     char text[480];
 
-    if (is_same_call && (!mine->is_equal || mine->num_bytes == theirs->num_bytes)) return CR_OK;
-    if (is_same_call)
+    if (is_same_call && mine->slot == theirs->slot &&
+        (!mine->is_equal || mine->num_bytes == theirs->num_bytes))
+        return CR_OK;
+    if (is_same_call && mine->slot != theirs->slot) /* their parts would be mixed up */
+        snprintf(text, sizeof text,
+                 "ranks do different things in group %s: at sequence %u rank %d calls %s %.63s in "
+                 "slot %u, "
+                 "rank %d calls %s %.63s in slot %u (they have released other units before)",
+                 g->name, mine->sequence, g->world->rank, cr_coll_name((cr_coll)mine->coll),
+                 mine->name, mine->slot, g->world_ranks[rank], cr_coll_name((cr_coll)theirs->coll),
+                 theirs->name, theirs->slot);
+    else if (is_same_call)
         snprintf(text, sizeof text,
                  "%s %.63s (group %s, sequence %u): rank %d has %llu bytes, rank %d has %llu",
                  cr_coll_name((cr_coll)mine->coll), mine->name, g->name, mine->sequence,
@@ -269,6 +269,23 @@ static cr_status compare_up_to(cr_group *g, int rank, uint32_t sequence, cr_err 
         g->seen[rank] = s;
     }
     return CR_OK;
+}
+
+cr_status cri_flag_wait_rank(cr_group *group, int rank, cri_flag *flag, uint32_t target,
+                             double until_s, bool *has_come, cr_err *err)
+{
+    cri_board *b = board_of(group->world, group->world_ranks[rank]);
+
+    *has_come = false;
+    for (double now_s = cr_now_s();; now_s = cr_now_s()) {
+        double slice_s = now_s + look_around_s < until_s ? now_s + look_around_s : until_s;
+        *has_come = cri_flag_wait(flag, target, slice_s, group->world->should_spin);
+        if (*has_come) return CR_OK;
+        /* it may never come: the slots of ranks that do different things are used differently */
+        for (int p = 0; p < group->num_ranks; p++)
+            CR_TRY(compare_up_to(group, p, group->sequence, err));
+        if (slice_s == until_s || (b && atomic_load(&b->has_failed))) return CR_OK;
+    }
 }
 
 static cr_status meet_shared(cr_group *g, uint32_t sequence, const char *what, cr_err *err)
@@ -441,10 +458,13 @@ cr_status cri_mpi_count(size_t num_bytes, int *count, MPI_Datatype *type, cr_err
 /* ---- both ---- */
 
 cr_status cri_enter(cr_group *group, cr_coll coll, const char *name, size_t num_bytes,
-                    bool is_equal, uint32_t *sequence, cr_err *err)
+                    bool is_equal, int slot, uint32_t *sequence, cr_err *err)
 {
-    cri_entry entry = {
-        .sequence = ++group->sequence, .coll = coll, .num_bytes = num_bytes, .is_equal = is_equal};
+    cri_entry entry = {.sequence = ++group->sequence,
+                       .coll = coll,
+                       .num_bytes = num_bytes,
+                       .is_equal = is_equal,
+                       .slot = (uint32_t)slot};
 
     *sequence = entry.sequence;
     snprintf(entry.name, sizeof entry.name, "%s", name);

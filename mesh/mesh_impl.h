@@ -36,7 +36,8 @@ bool cri_flag_wait(cri_flag *flag, uint32_t target, double until_s, bool should_
 typedef struct cri_entry {
     uint32_t sequence, coll;
     uint64_t num_bytes;
-    uint64_t is_equal; /* num_bytes must be the same everywhere */
+    uint32_t is_equal; /* num_bytes must be the same everywhere */
+    uint32_t slot;     /* likewise; of the window, 0 if there is none */
     char name[CRI_NAME_BYTES];
 } cri_entry;
 
@@ -117,11 +118,12 @@ cr_status cri_group_open_shared(cr_group *group, cr_err *err);
 cr_status cri_group_open_mpi(cr_group *group, cr_err *err);
 
 cr_status cri_enter(cr_group *group, cr_coll coll, const char *name, size_t num_bytes,
-                    bool is_equal, uint32_t *sequence, cr_err *err);
+                    bool is_equal, int slot, uint32_t *sequence, cr_err *err);
 cr_status cri_meet(cr_group *group, uint32_t sequence, uint64_t event, cr_err *err);
-/* Wait for a flag that rank sets. False: not until until_s, or that rank has said that it failed. */
-bool cri_flag_wait_rank(const cr_group *group, int rank, cri_flag *flag, uint32_t target,
-                        double until_s);
+/* Wait for a flag that rank sets. *has_come false: not until until_s, or that rank has said that it failed.
+ * CR_EDIVERGED: ranks do different things, so it may never come. */
+cr_status cri_flag_wait_rank(cr_group *group, int rank, cri_flag *flag, uint32_t target,
+                             double until_s, bool *has_come, cr_err *err);
 /* rank did not come to `what` in time: CR_ETIMEOUT, or CR_EPEER if it said that it failed. */
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
 /* Bytes that rank published at the sequence met last. */

@@ -44,8 +44,8 @@ static cr_status meet_first(cr_group *g, size_t num_bytes, cr_err *err)
     uint64_t event = cri_event_begin(g->world, CR_COLL_BARRIER, g, "shared buffers");
     uint32_t sequence;
 
-    CR_TRY(cri_enter(g, CR_COLL_BARRIER, "shared buffers", num_bytes, /*is_equal=*/true, &sequence,
-                     err));
+    CR_TRY(cri_enter(g, CR_COLL_BARRIER, "shared buffers", num_bytes, /*is_equal=*/true, 0,
+                     &sequence, err));
     cri_event_entered(g->world, event, sequence, num_bytes);
     CR_TRY(cri_meet(g, sequence, event, err));
     cri_event_end(g->world, event);
@@ -116,10 +116,12 @@ static cr_status wait_flags(cri_window *window, cri_flag *flags, int slot, const
     cr_group *g = window->group;
     double begin_s = cr_now_s(), until_s = begin_s + g->world->deadline_s;
     char text[200];
+    bool has_come;
 
     for (int r = 0; r < g->num_ranks; r++) {
-        if (cri_flag_wait_rank(g, r, &flags[slot * g->num_ranks + r], window->uses[slot], until_s))
-            continue;
+        CR_TRY(cri_flag_wait_rank(g, r, &flags[slot * g->num_ranks + r], window->uses[slot],
+                                  until_s, &has_come, err));
+        if (has_come) continue;
         snprintf(text, sizeof text, what, name, slot, g->name);
         return cri_fail_late(g, text, r, err);
     }

@@ -73,6 +73,56 @@ static void test_mismatch(void)
            &e, CR_EDIVERGED, WORDS("rank 0", "rank 1", "all_reduce loss", "barrier end"));
 }
 
+/* Ranks that released other units before have the same one in other slots: each would read what was there. */
+static void test_slots(void)
+{
+    cr_group *g = fresh("slots");
+    cr_gather *gather;
+    const void *whole;
+    void *part;
+    cr_err e = {0};
+    double begin_s = cr_now_s();
+
+    OK(cr_gather_create(g, 2, 1024, &gather, &err));
+    OK(cr_gather_announce(gather, world->rank, "experts.2", 512, &err));
+    OK(cr_gather_begin(gather, world->rank, &part, &err));
+    OK(cr_gather_publish(gather, world->rank, &err));
+    if (cr_group_is_shared(g))
+        expect(cr_gather_wait(gather, world->rank, &whole, &e), &e, CR_EDIVERGED,
+               WORDS("rank 0 calls all_gather experts.2 in slot 0",
+                     "rank 1 calls all_gather experts.2 in slot 1"));
+    else /* messages have no slots */
+        OK(cr_gather_wait(gather, world->rank, &whole, &err));
+    CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
+}
+
+/* Rank 1 begins a slot that rank 0 never releases, because it went another way before. */
+static void test_busy_slot(void)
+{
+    cr_group *g = fresh("busy");
+    cr_gather *gather;
+    const void *whole;
+    void *part;
+    cr_err e = {0};
+    double begin_s;
+
+    OK(cr_gather_create(g, 2, 1024, &gather, &err));
+    OK(cr_gather_announce(gather, 0, "experts.0", 512, &err));
+    OK(cr_gather_begin(gather, 0, &part, &err));
+    OK(cr_gather_publish(gather, 0, &err));
+    OK(cr_gather_wait(gather, 0, &whole, &err));
+    begin_s = cr_now_s();
+    if (world->rank) cr_gather_release(gather, 0);
+    OK(cr_gather_announce(gather, world->rank ? 0 : 1, "experts.1", 512, &err));
+    if (!cr_group_is_shared(g)) return;
+    if (world->rank)
+        expect(cr_gather_begin(gather, 0, &part, &e), &e, CR_EDIVERGED,
+               WORDS("rank 0", "rank 1", "experts.1"));
+    else
+        cr_sleep_s(0.5);
+    CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
+}
+
 static void test_all_to_all_sizes(void)
 {
     cr_group *g = fresh("a2a");
@@ -175,6 +225,8 @@ int main(void)
     CR_CHECK(world->num_ranks == 2, "run with scripts/mpi 2");
     for (int pass = 0; pass < 2; pass++) {
         test_mismatch();
+        test_slots();
+        test_busy_slot();
         test_all_to_all_sizes();
         test_deadline();
         test_late_release();
