@@ -1,7 +1,7 @@
 /* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
 #include "actors/commands.h"
+#include "actors/score_line.h"
 #include "configs/configs.h"
-#include "rl/rules/rules.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,78 +16,6 @@ const cr_command cr_command_score = {
     "echo '{\"id\":1,\"prompt\":\"3+4=\",\"ground_truth\":\"7\",\"response\":\"\\\\boxed{7}\"}' | "
     "croll score math_rule",
     run};
-
-static void answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out)
-{
-    cr_err ignored = {0};
-    const json_t *id = json_object_get(row, "id");
-
-    cr_buf_clear(out);
-    cr_buf_adds(out, "{\"id\":");
-    if (id)
-        cr_note(cr_json_add_value(out, id, &ignored));
-    else
-        cr_buf_adds(out, "null");
-    if (error) {
-        cr_buf_adds(out, ",\"error\":");
-        cr_json_add_string(out, error, strlen(error));
-    } else {
-        cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.17g,\"status\":\"%s\",\"detail\":", r->score,
-                    r->reward, r->status);
-        cr_json_add_string(out, r->detail, strlen(r->detail));
-    }
-    cr_buf_adds(out, "}\n");
-}
-
-/* Python writes half of a surrogate pair as it is; it stands for no character, so U+FFFD. */
-static void mend_surrogates(char *line, size_t n)
-{
-    for (size_t i = 0; i + 5 < n; i++) {
-        bool is_high, has_low;
-        if (line[i] != '\\') continue;
-        if (line[++i] != 'u' || (line[i + 1] != 'd' && line[i + 1] != 'D')) continue;
-        is_high = strchr("89abAB", line[i + 2]) != NULL;
-        has_low = i + 10 < n && line[i + 5] == '\\' && line[i + 6] == 'u' &&
-                  (line[i + 7] == 'd' || line[i + 7] == 'D') && strchr("cdefCDEF", line[i + 8]);
-        if (is_high && has_low)
-            i += 10;
-        else if (is_high || strchr("cdefCDEF", line[i + 2]))
-            memcpy(line + i + 1, "fffd", 4);
-    }
-}
-
-/* One line; false: it was bad. The settings' deadline counts from now. */
-static bool score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_t n,
-                       long number, cr_buf *out)
-{
-    json_t *row = NULL, *response;
-    cr_rule_result result = {0};
-    cr_err err = {0};
-    char what[40];
-    bool is_good = false;
-
-    snprintf(what, sizeof what, "line %ld", number);
-    mend_surrogates(line, n);
-    if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
-        cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
-    response = json_object_get(row, "response");
-    if (err.status == CR_OK && !json_is_string(response))
-        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
-    if (err.status == CR_OK && !json_is_string(json_object_get(row, "ground_truth")))
-        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"ground_truth\"", what);
-    if (err.status == CR_OK) {
-        cr_rule_args a = *settings;
-        a.row = row;
-        a.response = json_string_value(response);
-        a.response_bytes = json_string_length(response);
-        a.deadline_s += cr_now_s();
-        rule(&a, &result);
-        is_good = true;
-    }
-    answer(row, &result, is_good ? NULL : err.msg, out);
-    json_decref(row);
-    return is_good;
-}
 
 static int run(int argc, char **argv)
 {
@@ -144,7 +72,7 @@ static int run(int argc, char **argv)
     while (rule && (n = getline(&line, &capacity, stdin)) >= 0) {
         number++;
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (!score_line(rule, &settings, line, (size_t)n, number, &out)) has_bad = true;
+        if (!cr_score_line(rule, &settings, line, (size_t)n, number, &out)) has_bad = true;
         if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
             break; /* nobody reads any more */
     }

@@ -7,6 +7,7 @@
  */
 #include "actors/actor.h"
 #include "actors/engine.h"
+#include "actors/messages.h"
 #include "models/tokenizer.h"
 
 #include <stdio.h>
@@ -108,22 +109,19 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
 {
     const cr_config *c = g->a->config;
     request *r = CR_NEW(request);
-    const void *prompt, *ids;
-    size_t num_prompt, num_samples;
-    int64_t is_validation;
+    cr_prompt p;
     const cr_generating_args *args;
 
     r->entry = *entry;
     r->entry.id = r->entry.data = NULL;
     CR_TRY_GOTO(bad, cr_record_unpack(entry->data, entry->num_bytes, &r->record, err));
-    CR_TRY_GOTO(bad, cr_record_get_text(&r->record, "domain", &r->domain, &r->domain_bytes, err));
-    CR_TRY_GOTO(bad, cr_record_get_text(&r->record, "row", &r->row, &r->row_bytes, err));
-    CR_TRY_GOTO(bad, cr_record_get_int(&r->record, "validation", &is_validation, err));
-    CR_TRY_GOTO(
-        bad, cr_record_get(&r->record, "prompt_ids", CR_RECORD_INT32, &prompt, &num_prompt, err));
-    CR_TRY_GOTO(bad,
-                cr_record_get(&r->record, "sample_ids", CR_RECORD_UINT64, &ids, &num_samples, err));
-    args = is_validation ? &c->validation.generating : &c->infer.generating;
+    CR_TRY_GOTO(bad, cr_prompt_read(&r->record, &p, err));
+    r->domain = p.domain;
+    r->domain_bytes = p.domain_bytes;
+    r->row = p.row;
+    r->row_bytes = p.row_bytes;
+    r->num_left = p.num_samples;
+    args = p.is_validation ? &c->validation.generating : &c->infer.generating;
     cr_generating how = {.temperature = (float)args->temperature,
                          .top_p = (float)args->top_p,
                          .min_p = (float)args->min_p,
@@ -134,9 +132,8 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
                          .num_stop = args->num_stop_strings,
                          .should_cut_stop = !args->include_stop_str_in_output,
                          .seed = (uint64_t)c->seed};
-    r->num_left = num_samples;
-    CR_TRY_GOTO(bad,
-                cr_engine_submit(g->engine, prompt, num_prompt, ids, num_samples, &how, r, err));
+    CR_TRY_GOTO(
+        bad, cr_engine_submit(g->engine, p.ids, p.num_ids, p.samples, p.num_samples, &how, r, err));
     return CR_OK;
 bad:
     cr_fail_add(err, "prompt %s", entry->id);

@@ -1,5 +1,6 @@
 /* rollout.c -- see rollout.h. */
 #include "actors/rollout.h"
+#include "actors/messages.h"
 #include "actors/phases.h"
 #include "rl/rl.h"
 
@@ -87,38 +88,6 @@ static bool is_kept(const collector *c, const flight *f)
     return kept;
 }
 
-static cr_status read_sample(const cr_record *r, cr_sample *s, cr_err *err)
-{
-    const void *ids, *log_probs;
-    const char *text;
-    size_t num_ids, num_log_probs, n;
-
-    CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
-    CR_TRY(cr_record_get(r, "log_probs", CR_RECORD_FLOAT32, &log_probs, &num_log_probs, err));
-    if (num_ids != num_log_probs)
-        return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu log-probs", num_ids, num_log_probs);
-    CR_TRY(cr_record_get_real(r, "score", &s->score, err));
-    CR_TRY(cr_record_get_real(r, "reward", &s->reward, err));
-    CR_TRY(cr_record_get_int(r, "version", &s->version, err));
-    if (!isfinite(s->score) || !isfinite(s->reward))
-        return cr_fail(err, CR_EFORMAT, "the score is not finite");
-    CR_TRY(cr_record_get_text(r, "finish", &text, &n, err));
-    snprintf(s->finish, sizeof s->finish, "%s", text);
-    CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
-    snprintf(s->status, sizeof s->status, "%s", text);
-    CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
-    s->detail = cr_strndup(text, n);
-    CR_TRY(cr_record_get_text(r, "response", &text, &n, err));
-    s->response = cr_strndup(text, n);
-    s->num_ids = num_ids;
-    s->ids = CR_NEW_ARRAY(int32_t, num_ids);
-    s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);
-    memcpy(s->ids, ids, num_ids * sizeof *s->ids);
-    memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
-    s->has_come = true;
-    return CR_OK;
-}
-
 /* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
 static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
 {
@@ -134,7 +103,7 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
     f = &c->flights[draw];
     s = &f->samples[index];
     if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
-        cr_note(read_sample(&record, s, err));
+        cr_note(cr_sample_read(&record, s, err));
     cr_record_free(&record);
     CR_TRY(cr_fail_add(err, "sample %s", entry->id));
     CR_TRY(cr_stream_done(c->run->x, entry, "pipeline", err));
@@ -218,16 +187,6 @@ static void order_groups(collector *c, cr_rollout *out)
     out->num_filtered = c->num_filtered;
 }
 
-static void sample_free(cr_sample *s)
-{
-    cr_free(s->ids);
-    cr_free(s->log_prob_infer);
-    cr_free(s->log_prob_old);
-    cr_free(s->log_prob_ref);
-    cr_free(s->response);
-    cr_free(s->detail);
-}
-
 static cr_status clear_streams(cr_run *run, cr_err *err)
 {
     char name[96];
@@ -270,7 +229,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     if (err->status == CR_OK) order_groups(&c, out);
     for (size_t i = 0; i < c.num; i++) {
         for (size_t k = 0; k < args->group_size; k++)
-            sample_free(&c.flights[i].samples[k]);
+            cr_sample_free(&c.flights[i].samples[k]);
         cr_free(c.flights[i].samples);
     }
     cr_free(c.flights);
@@ -282,7 +241,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
 void cr_rollout_free(cr_rollout *rollout)
 {
     for (size_t i = 0; i < rollout->num_samples; i++)
-        sample_free(&rollout->samples[i]);
+        cr_sample_free(&rollout->samples[i]);
     cr_free(rollout->samples);
     *rollout = (cr_rollout){0};
 }

@@ -117,11 +117,12 @@ static talk exchange_line(cr_scorer *s, const cr_buf *question, cr_buf *answer)
     }
 }
 
-static void read_verdict(const cr_buf *answer, cr_verdict *out)
+void cr_verdict_read(const cr_buf *answer, cr_verdict *out)
 {
     json_t *root = NULL, *score, *reward, *status, *detail, *error;
     cr_err bad = {0};
 
+    *out = (cr_verdict){.score = 0};
     snprintf(out->status, sizeof out->status, "error");
     if (cr_json_parse(answer->data, answer->num_bytes, "the scorer's answer", &root, &bad) !=
         CR_OK) {
@@ -187,7 +188,7 @@ cr_status cr_scorer_ask(cr_scorer *s, const char *row, size_t row_bytes, const c
         how = exchange_line(s, &question, &answer);
         if (how != TALK_ANSWERED) cr_scorer_close(s);
     }
-    if (err->status == CR_OK && how == TALK_ANSWERED) read_verdict(&answer, out);
+    if (err->status == CR_OK && how == TALK_ANSWERED) cr_verdict_read(&answer, out);
     if (err->status == CR_OK && how != TALK_ANSWERED) {
         snprintf(out->status, sizeof out->status, how == TALK_TIMEOUT ? "timeout" : "error");
         if (how == TALK_TIMEOUT)

@@ -35,4 +35,7 @@ CR_MUST cr_status cr_scorer_ask(cr_scorer *s, const char *row, size_t row_bytes,
                                 const char *response, size_t response_bytes, size_t response_tokens,
                                 cr_verdict *out, cr_err *err);
 
+/* The answer of a program, without its newline: any bytes. */
+void cr_verdict_read(const cr_buf *answer, cr_verdict *out);
+
 #endif

@@ -5,6 +5,7 @@
  * per_device_train_batch_size (or infer_batch_size) samples; all ranks run the same number.
  */
 #include "actors/actor.h"
+#include "actors/messages.h"
 #include "rl/rl.h"
 
 #include <math.h>
@@ -22,14 +23,6 @@ struct cr_trainer {
     size_t capacity_work;
     size_t *start; /* [capacity_samples + 1] */
 };
-
-/* A record's samples. */
-typedef struct samples {
-    const int32_t *prompts, *lengths, *ids, *mini;
-    size_t num, num_ids, num_tokens;
-    size_t *first_id, *first_token; /* [num] (owned) */
-    const float *old, *ref, *infer, *advantages, *mask, *final, *scores, *weights;
-} samples;
 
 static cr_status offload(cr_trainer *t, cr_err *err);
 
@@ -70,67 +63,6 @@ void cr_trainer_close(cr_trainer *t)
     cr_free(t);
 }
 
-/* ---- records ---- */
-
-static cr_status get_floats(const cr_record *r, const char *name, size_t num, const float **out,
-                            cr_err *err)
-{
-    const void *data;
-    size_t n;
-
-    CR_TRY(cr_record_get(r, name, CR_RECORD_FLOAT32, &data, &n, err));
-    if (n != num) return cr_fail(err, CR_EFORMAT, "%s has %zu numbers, expected %zu", name, n, num);
-    *out = data;
-    return CR_OK;
-}
-
-static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
-                          cr_err *err)
-{
-    const void *data;
-
-    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
-    *out = data;
-    return CR_OK;
-}
-
-static cr_status read_samples(const cr_trainer *t, const cr_record *r, samples *s, cr_err *err)
-{
-    size_t num_prompts, num_minis;
-
-    *s = (samples){0};
-    CR_TRY(get_ints(r, "prompts", &s->prompts, &num_prompts, err));
-    CR_TRY(get_ints(r, "lengths", &s->lengths, &s->num, err));
-    CR_TRY(get_ints(r, "mini", &s->mini, &num_minis, err));
-    CR_TRY(get_ints(r, "ids", &s->ids, &s->num_ids, err));
-    if (num_prompts != s->num || num_minis != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
-    s->first_id = CR_NEW_ARRAY(size_t, s->num);
-    s->first_token = CR_NEW_ARRAY(size_t, s->num);
-    size_t ids = 0;
-    for (size_t i = 0; i < s->num; i++) {
-        if (s->prompts[i] < 1 || s->lengths[i] < 0)
-            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
-                           s->prompts[i], s->lengths[i]);
-        s->first_id[i] = ids;
-        s->first_token[i] = s->num_tokens;
-        ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
-        s->num_tokens += (size_t)s->lengths[i];
-    }
-    if (ids != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
-    for (size_t i = 0; i < ids; i++)
-        if (s->ids[i] < 0 || s->ids[i] >= t->a->model->config.vocab_size)
-            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", s->ids[i]);
-    return CR_OK;
-}
-
-static void samples_free(samples *s)
-{
-    cr_free(s->first_id);
-    cr_free(s->first_token);
-}
-
 /* ---- packing ---- */
 
 static void reserve(cr_trainer *t, size_t tokens, size_t num)
@@ -154,7 +86,7 @@ static void reserve(cr_trainer *t, size_t tokens, size_t num)
 }
 
 /* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels. */
-static cr_batch pack(cr_trainer *t, const samples *s, const size_t *order, size_t num)
+static cr_batch pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num)
 {
     size_t tokens = 0, at = 0;
 
@@ -180,7 +112,7 @@ static cr_batch pack(cr_trainer *t, const samples *s, const size_t *order, size_
 /* ---- log-probs ---- */
 
 /* Of all samples, in order, without gradient. out, entropy: [num_tokens]. */
-static cr_status forward_all(cr_trainer *t, const samples *s, float *out, float *entropy,
+static cr_status forward_all(cr_trainer *t, const cr_samples *s, float *out, float *entropy,
                              cr_err *err)
 {
     size_t per = (size_t)t->a->ranks->worker->infer_batch_size, *order = CR_NEW_ARRAY(size_t, per);
@@ -207,9 +139,9 @@ out:
 static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
 {
     float *out = NULL;
-    samples s;
+    cr_samples s;
 
-    CR_TRY_GOTO(out, read_samples(t, command, &s, err));
+    CR_TRY_GOTO(out, cr_samples_read(command, t->a->model->config.vocab_size, &s, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
     CR_TRY_GOTO(out, forward_all(t, &s, out, out + s.num_tokens, err));
     cr_record_add(reply, "log_probs", CR_RECORD_FLOAT32, out, s.num_tokens);
@@ -217,7 +149,7 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
-    samples_free(&s);
+    cr_samples_free(&s);
     cr_free(out);
     return err->status;
 }
@@ -226,7 +158,7 @@ out:
 
 typedef struct step {
     cr_trainer *t;
-    const samples *s;
+    const cr_samples *s;
     const size_t *order; /* of the micro-batch */
     size_t num;
     const cr_loss_config *loss;
@@ -394,7 +326,7 @@ static float aux_weight(const step *p)
 
 /* Behind the first update's passes, before its weights change: may the later updates take the sampler's
  * log-probs for those of these weights? Only if all ranks found equal bits, else they are computed. */
-static cr_status settle_old(step *p, samples *s, cr_err *err)
+static cr_status settle_old(step *p, cr_samples *s, cr_err *err)
 {
     int64_t most;
 
@@ -406,7 +338,7 @@ static cr_status settle_old(step *p, samples *s, cr_err *err)
 }
 
 /* One optimizer update over this rank's samples of mini-batch `mini`. */
-static cr_status update(step *p, samples *s, int32_t mini, double lr, cr_update *result,
+static cr_status update(step *p, cr_samples *s, int32_t mini, double lr, cr_update *result,
                         cr_err *err)
 {
     cr_trainer *t = p->t;
@@ -472,26 +404,26 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
     const float *lr, *counts;
     int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0, skipped = 0;
     double norms = 0;
-    samples s;
+    cr_samples s;
     step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
 
-    CR_TRY_GOTO(out, read_samples(t, command, &s, err));
+    CR_TRY_GOTO(out, cr_samples_read(command, t->a->model->config.vocab_size, &s, err));
     CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
-    CR_TRY_GOTO(out, get_floats(command, "lr", (size_t)num_minis, &lr, err));
-    CR_TRY_GOTO(out, get_floats(command, "counts", 5 * (size_t)num_minis, &counts, err));
+    CR_TRY_GOTO(out, cr_floats_read(command, "lr", (size_t)num_minis, &lr, err));
+    CR_TRY_GOTO(out, cr_floats_read(command, "counts", 5 * (size_t)num_minis, &counts, err));
     if (!is_sft) {
         CR_TRY_GOTO(out, cr_record_get_int(command, "old_from", &old_from, err));
         CR_TRY_GOTO(out, cr_record_get_int(command, "is_again", &is_again, err));
-        CR_TRY_GOTO(out, get_floats(command, "infer", s.num_tokens, &s.infer, err));
-        CR_TRY_GOTO(out, get_floats(command, "advantages", s.num_tokens, &s.advantages, err));
-        CR_TRY_GOTO(out, get_floats(command, "mask", s.num_tokens, &s.mask, err));
-        CR_TRY_GOTO(out, get_floats(command, "final", s.num_tokens, &s.final, err));
-        CR_TRY_GOTO(out, get_floats(command, "scores", s.num, &s.scores, err));
-        CR_TRY_GOTO(out, get_floats(command, "weights", s.num, &s.weights, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "infer", s.num_tokens, &s.infer, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "advantages", s.num_tokens, &s.advantages, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "mask", s.num_tokens, &s.mask, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "final", s.num_tokens, &s.final, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "scores", s.num, &s.scores, err));
+        CR_TRY_GOTO(out, cr_floats_read(command, "weights", s.num, &s.weights, err));
         if (old_from == CR_OLD_COMPUTED)
-            CR_TRY_GOTO(out, get_floats(command, "old", s.num_tokens, &s.old, err));
+            CR_TRY_GOTO(out, cr_floats_read(command, "old", s.num_tokens, &s.old, err));
         if (cr_record_has(command, "ref"))
-            CR_TRY_GOTO(out, get_floats(command, "ref", s.num_tokens, &s.ref, err));
+            CR_TRY_GOTO(out, cr_floats_read(command, "ref", s.num_tokens, &s.ref, err));
     }
     p.old_from = (cr_old_log_probs)old_from;
     for (int64_t m = 0; m < num_minis; m++) {
@@ -515,7 +447,7 @@ static cr_status train(cr_trainer *t, const cr_record *command, bool is_sft, cr_
     }
 out:
     cr_free(p.old);
-    samples_free(&s);
+    cr_samples_free(&s);
     return err->status;
 }
 

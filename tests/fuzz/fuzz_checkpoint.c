@@ -4,35 +4,15 @@
 #include "actors/checkpoint.h"
 #include "actors/progress.h"
 #include "strategies/strategies.h"
+#include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/model_bench.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char output_dir[64], folder[96];
+static char folder[96];
 static cr_fsdp *f;
 static cr_reward_config rewards[] = {{.domain = (char[]){"a"}}, {.domain = (char[]){"b"}}};
-
-static void put(const char *name, const void *data, size_t size)
-{
-    char *path = cr_path_join(folder, name);
-    FILE *file = fopen(path, "wb");
-
-    CR_CHECK(file && fwrite(data, 1, size, file) == size, "%s", path);
-    fclose(file);
-    cr_free(path);
-}
-
-static void clean(void)
-{
-    cr_err err = {0};
-
-    cr_note(cr_remove_tree(output_dir, &err));
-}
 
 /* A model of 160 elements that is trained by one rank, and the files of its state. */
 static void begin(void)
@@ -42,8 +22,9 @@ static void begin(void)
         "\"hidden_size\":4,\"intermediate_size\":2,\"num_attention_heads\":1,"
         "\"num_key_value_heads\":1,\"num_hidden_layers\":1,\"rms_norm_eps\":1e-5,"
         "\"max_position_embeddings\":8,\"tie_word_embeddings\":true}";
-    static const char *const names[] = {"state/actor_train.master", "state/actor_train.m",
-                                        "state/actor_train.v"};
+    static const char *const names[] = {"checkpoint-3/state/actor_train.master",
+                                        "checkpoint-3/state/actor_train.m",
+                                        "checkpoint-3/state/actor_train.v"};
     const cr_fsdp_args args = {.is_train = true, .seed = 3, .loss_scale = 4};
     const cr_world_args local = {.kind = CR_WORLD_LOCAL};
     cr_mesh_shape shape;
@@ -51,18 +32,13 @@ static void begin(void)
     cr_mesh *mesh;
     cr_device *dev;
     cr_model *model;
-    char *state;
     float zeros[1024] = {0};
     cr_err err = {0};
     int rank = 0;
 
-    snprintf(output_dir, sizeof output_dir,
-             "%s/croll-fuzz-checkpoint-%d", /* memory, if it is there */
-             cr_dir_exists("/dev/shm") ? "/dev/shm" : "/tmp", (int)getpid());
-    snprintf(folder, sizeof folder, "%s/checkpoint-3", output_dir);
-    state = cr_path_join(folder, "state");
-    atexit(clean);
-    if (cr_mkdirs(state, &err) != CR_OK || build_model(model_json, &model, &err) != CR_OK ||
+    fuzz_begin("checkpoint-3/state");
+    snprintf(folder, sizeof folder, "%s/checkpoint-3", fuzz_folder);
+    if (build_model(model_json, &model, &err) != CR_OK ||
         cr_world_open(&local, &world, &err) != CR_OK ||
         cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
@@ -70,14 +46,13 @@ static void begin(void)
         cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
         CR_CHECK(false, "%s", err.msg);
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        put(names[i], zeros, sizeof zeros);
-    cr_free(state);
+        fuzz_put(names[i], zeros, sizeof zeros);
     cr_log_setup(CR_LOG_ERROR, NULL);
 }
 
 static void find(void)
 {
-    cr_config config = {.resume = folder, .output_dir = output_dir};
+    cr_config config = {.resume = folder, .output_dir = fuzz_folder};
     cr_err err = {0};
     int64_t first_step;
     char *path;
@@ -130,16 +105,12 @@ static void go_on(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const names[] = {"manifest.json", "state/actor_train.json",
-                                        "state/pipeline.json"};
+    static const char *const names[] = {"checkpoint-3/manifest.json",
+                                        "checkpoint-3/state/actor_train.json",
+                                        "checkpoint-3/state/pipeline.json"};
 
     if (!f) begin();
-    for (size_t i = 0; i < CR_COUNT(names); i++) {
-        size_t n = strnlen((const char *)data, size), used = n + (n < size);
-        put(names[i], data, n);
-        data += used;
-        size -= used;
-    }
+    fuzz_put_all(names, CR_COUNT(names), data, size);
     find();
     resume();
     go_on();

@@ -1,17 +1,71 @@
-/* fuzz_record.c -- a record may come from any process that reaches Redis. */
-#include "exchange/record.h"
+/* fuzz_record.c -- a record may come from any process that reaches Redis: what was read can be written, and
+ * what the streams carry is refused with a sentence or can be used. */
+#include "actors/messages.h"
 
+#include <math.h>
+#include <string.h>
+
+enum { VOCAB = 100 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_prompt(const cr_record *r)
+{
+    cr_prompt p;
+    cr_err err = {0};
+
+    if (cr_prompt_read(r, &p, &err) == CR_OK)
+        CR_CHECK(p.num_samples > 0 && p.row[p.row_bytes] == 0 && p.domain[p.domain_bytes] == 0,
+                 "%zu samples", p.num_samples);
+    else
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+}
+
+static void read_sample(const cr_record *r)
+{
+    cr_sample s = {0};
+    cr_err err = {0};
+
+    if (cr_sample_read(r, &s, &err) == CR_OK)
+        CR_CHECK(s.num_ids > 0 && isfinite(s.score) && isfinite(s.reward) &&
+                     isfinite(s.log_prob_infer[s.num_ids - 1]) && s.response && s.detail,
+                 "%zu tokens", s.num_ids);
+    else
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !s.has_come, "%s", err.msg);
+    cr_sample_free(&s);
+}
+
+static void read_samples(const cr_record *r)
+{
+    cr_samples s;
+    cr_err err = {0};
+
+    if (cr_samples_read(r, VOCAB, &s, &err) == CR_OK) {
+        size_t ids = 0, tokens = 0;
+        for (size_t i = 0; i < s.num; i++) {
+            CR_CHECK(s.first_id[i] == ids && s.first_token[i] == tokens, "sample %zu", i);
+            for (int k = 0; k < s.prompts[i] + s.lengths[i]; k++, ids++)
+                CR_CHECK(s.ids[ids] >= 0 && s.ids[ids] < VOCAB, "id %d", s.ids[ids]);
+            tokens += (size_t)s.lengths[i];
+        }
+        CR_CHECK(tokens == s.num_tokens, "%zu tokens", tokens);
+    } else {
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+    }
+    cr_samples_free(&s);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     cr_record r;
     cr_buf again = {0};
     cr_err err = {0};
 
-    if (cr_record_unpack(data, size, &r, &err) == CR_OK &&
-        cr_record_pack(&r, &again, &err) != CR_OK)
-        __builtin_trap(); /* what was read can be written */
-    if (err.status == CR_OK) cr_record_free(&r);
+    if (cr_record_unpack(data, size, &r, &err) != CR_OK) return 0;
+    CR_CHECK(cr_record_pack(&r, &again, &err) == CR_OK, "%s", err.msg);
+    read_prompt(&r);
+    read_sample(&r);
+    read_samples(&r);
+    cr_record_free(&r);
     cr_buf_free(&again);
     return 0;
 }

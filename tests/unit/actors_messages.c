@@ -1,0 +1,145 @@
+/* actors_messages.c -- what other programs send: records of the streams, lines and answers of scoring. What is
+ * wrong is refused with a sentence; halves of surrogate pairs are mended, and nothing else is.
+ * Not covered: arbitrary bytes (tests/fuzz); the streams themselves (exchange_streams.c, e2e/run_rewards.sh).
+ */
+#include "actors/messages.h"
+#include "actors/score_line.h"
+#include "actors/scorer.h"
+#include "tests/check_near.h"
+
+#include <string.h>
+
+/* A sample; wrong: 0 nothing, else what the sentence has to say. */
+static void sample_of(int wrong, const char *says)
+{
+    const int32_t ids[] = {1, 2};
+    const float log_probs[] = {-1, wrong == 1 ? NAN : wrong == 2 ? -INFINITY : -2};
+    size_t num = wrong == 3 ? 0 : 2;
+    static const char *const texts[] = {"finish", "status", "detail", "response"};
+    cr_record r = {0};
+    cr_sample s = {0};
+    cr_err err = {0};
+
+    cr_record_set_real(&r, "score", 1);
+    cr_record_set_real(&r, "reward", 0.5);
+    cr_record_set_int(&r, "version", 3);
+    for (int i = 0; i < (wrong == 5 ? 3 : 4); i++)
+        cr_record_set_text(&r, texts[i], "text", 4);
+    cr_record_add(&r, "ids", CR_RECORD_INT32, ids, num);
+    cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, wrong == 4 ? 1 : num);
+    assert_int_equal(cr_sample_read(&r, &s, &err), wrong ? CR_EFORMAT : CR_OK);
+    if (wrong && !strstr(err.msg, says)) fail_msg("%s", err.msg);
+    assert_int_equal(s.has_come, wrong == 0);
+    if (!wrong) check_near(s.log_prob_infer[1], -2, 0);
+    cr_sample_free(&s);
+    cr_record_free(&r);
+}
+
+static void samples(void **state)
+{
+    (void)state;
+    sample_of(0, "");
+    sample_of(1, "the log-prob of token 1 is not finite");
+    sample_of(2, "the log-prob of token 1 is not finite");
+    sample_of(3, "no tokens");
+    sample_of(4, "2 tokens with 1 log-probs");
+    sample_of(5, "response");
+}
+
+static void prompts(void **state)
+{
+    const int32_t ids[] = {1};
+    const uint64_t wanted[] = {7};
+
+    (void)state;
+    for (size_t num = 0; num < 2; num++) {
+        cr_record r = {0};
+        cr_prompt p;
+        cr_err err = {0};
+        cr_record_set_text(&r, "row", "{}", 2);
+        cr_record_set_text(&r, "domain", "d", 1);
+        cr_record_set_int(&r, "validation", 0);
+        cr_record_add(&r, "prompt_ids", CR_RECORD_INT32, ids, 1);
+        cr_record_add(&r, "sample_ids", CR_RECORD_UINT64, wanted, num);
+        assert_int_equal(cr_prompt_read(&r, &p, &err), num ? CR_OK : CR_EFORMAT);
+        cr_record_free(&r);
+    }
+}
+
+static void rows_of_a_train_rank(void **state)
+{
+    static const struct {
+        int32_t prompts[2], lengths[2], ids[4];
+        size_t num_ids;
+        const char *says;
+    } cases[] = {{{1, 2}, {1, 0}, {0, 9, 1, 2}, 4, NULL},
+                 {{1, 2}, {1, 0}, {0, 10, 1, 2}, 4, "outside the vocabulary"},
+                 {{1, 2}, {1, 0}, {0, -1, 1, 2}, 4, "outside the vocabulary"},
+                 {{1, 2}, {1, 1}, {0, 1, 1, 2}, 4, "samples of 5 ids came with 4"},
+                 {{0, 2}, {1, 1}, {0, 1, 1, 2}, 4, "sample 0 has 0 prompt"},
+                 {{1, 3}, {1, -1}, {0, 1, 1, 2}, 4, "sample 1 has 3 prompt and -1"}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const int32_t mini[2] = {0};
+        cr_record r = {0};
+        cr_samples s;
+        cr_err err = {0};
+        cr_record_add(&r, "prompts", CR_RECORD_INT32, cases[i].prompts, 2);
+        cr_record_add(&r, "lengths", CR_RECORD_INT32, cases[i].lengths, 2);
+        cr_record_add(&r, "mini", CR_RECORD_INT32, mini, 2);
+        cr_record_add(&r, "ids", CR_RECORD_INT32, cases[i].ids, cases[i].num_ids);
+        assert_int_equal(cr_samples_read(&r, 10, &s, &err), cases[i].says ? CR_EFORMAT : CR_OK);
+        if (cases[i].says && !strstr(err.msg, cases[i].says)) fail_msg("%s", err.msg);
+        cr_samples_free(&s);
+        cr_record_free(&r);
+    }
+}
+
+/* The rule of the lines below: it answers with the response. */
+static void echo(const cr_rule_args *a, cr_rule_result *out)
+{
+    *out = (cr_rule_result){.score = 1, .reward = 1, .status = "ok"};
+    memcpy(out->detail, a->response, a->response_bytes);
+}
+
+static void halves_of_pairs(void **state)
+{
+    static const struct {
+        const char *escaped, *text; /* NULL: refused */
+    } cases[] = {{"\\ud83e\\udd17", "\xf0\x9f\xa4\x97"},
+                 {"\\ud83e", "\xef\xbf\xbd"},
+                 {"\\uDD17\\uD83E", "\xef\xbf\xbd\xef\xbf\xbd"},
+                 {"\\ud83e\\ud83e\\udd17", "\xef\xbf\xbd\xf0\x9f\xa4\x97"},
+                 {"\\\\ud83e", "\\\\ud83e"},
+                 {"\\ud7ff", "\xed\x9f\xbf"},
+                 {"\\ud8ZZ", NULL},
+                 {"\\udcZ7", NULL},
+                 {"\\ud8", NULL}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const cr_rule_args settings = {.deadline_s = 5};
+        cr_buf line = {0}, out = {0};
+        cr_verdict verdict;
+        cr_buf_addf(&line, "{\"ground_truth\":\"\",\"response\":\"%s\"}", cases[i].escaped);
+        if (cr_score_line(echo, &settings, line.data, line.num_bytes, 1, &out) != !!cases[i].text)
+            fail_msg("%s: %s", cases[i].escaped, out.data);
+        out.num_bytes--;
+        cr_verdict_read(&out, &verdict);
+        assert_string_equal(verdict.status, cases[i].text ? "ok" : "error");
+        if (cases[i].text && !strstr(out.data, cases[i].text))
+            fail_msg("%s: %s", cases[i].escaped, out.data);
+        cr_buf_free(&line);
+        cr_buf_free(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(prompts),
+                                       cmocka_unit_test(rows_of_a_train_rank),
+                                       cmocka_unit_test(halves_of_pairs)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
