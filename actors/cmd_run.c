@@ -148,7 +148,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     cr_status status;
 
     CR_TRY_GOTO(out, check_trees(config, err));
-    CR_TRY_GOTO(out, ops->open(config, &pipeline, err));
+    if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
+    CR_TRY_GOTO(out, err->status);
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));

@@ -20,6 +20,25 @@ typedef struct sft {
     cr_saver saver;
 } sft;
 
+/* Rows that are cut before their answer begins have nothing to learn. */
+static cr_status check_answers(const sft *s, cr_err *err)
+{
+    size_t num_empty = 0;
+
+    for (size_t i = 0; i < s->data.num_rows; i++)
+        num_empty +=
+            s->data.rows[i].num_ids <= s->data.rows[i].num_prompt || s->data.rows[i].num_ids < 2;
+    if (num_empty && num_empty == s->data.num_rows)
+        return cr_fail(err, CR_ECONFIG,
+                       "no row has a token of its answer within sequence_length %lld (raise it)",
+                       (long long)s->c->sequence_length);
+    if (num_empty)
+        cr_log(CR_LOG_WARN, "sft",
+               "%zu of %zu rows have no token of their answer within sequence_length %lld",
+               num_empty, s->data.num_rows, (long long)s->c->sequence_length);
+    return CR_OK;
+}
+
 static cr_status load(sft *s, cr_err *err)
 {
     cr_prompt_maker maker = {.config = s->c};
@@ -31,6 +50,7 @@ static cr_status load(sft *s, cr_err *err)
     for (size_t i = 0; i < s->c->train.num_file_names; i++)
         CR_TRY(cr_dataset_load(&s->data, s->c->train.file_names[i], cr_prompt_encode_sft, &maker,
                                err));
+    CR_TRY(check_answers(s, err));
     s->batch =
         (size_t)(s->c->train.num_devices / s->c->train.ulysses_size *
                  s->c->train.per_device_train_batch_size * s->c->train.gradient_accumulation_steps);

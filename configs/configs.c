@@ -10,6 +10,9 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
             *path = cr_node_get(args, "model_name_or_path"),
             *pretrain = cr_node_get(root, "pretrain");
 
+    if (cr_node_get(root, "sft_train")->kind == CR_NODE_NULL)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
+                    "sft_train is empty: there is nothing to run");
     if (cr_node_get(root, "sft_train")->kind != CR_NODE_MAP) return;
     args = cri_block_of(c, cr_node_get(root, "sft_train"), "model_args", "model_args", d);
     if (!path || path->kind != CR_NODE_TEXT) {

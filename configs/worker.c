@@ -47,6 +47,23 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out)
     out->include_stop_str_in_output = !include || include->kind != CR_NODE_BOOL || include->flag;
 }
 
+/* Numbers with an upper end. */
+static void check_ranges(const cr_node *training, const cr_worker_config *w, cr_diagnostics *d)
+{
+    const struct {
+        const char *key;
+        bool is_wrong;
+        const char *range;
+    } checks[] = {{"adam_beta1", w->adam_beta1 >= 1, "below 1"},
+                  {"adam_beta2", w->adam_beta2 >= 1, "below 1"},
+                  {"warmup_ratio", w->warmup_ratio > 1, "of at most 1"}};
+
+    for (size_t i = 0; i < CR_COUNT(checks); i++)
+        if (checks[i].is_wrong)
+            cr_diagnose(d, CR_ERROR, cr_node_get(training, checks[i].key)->place,
+                        "%s: a number %s is expected", checks[i].key, checks[i].range);
+}
+
 /* The strategy_config of another engine: what means something to ours, the rest in one note. */
 static void map_engine(cr_config *c, cr_node *strategy, const char *name, cr_worker_config *w,
                        cr_diagnostics *d)
@@ -239,6 +256,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->per_device_train_batch_size = cri_int_of(training, "per_device_train_batch_size", 8);
     w->gradient_accumulation_steps = cri_int_of(training, "gradient_accumulation_steps", 1);
     w->num_train_epochs = cri_int_of(training, "num_train_epochs", 1);
+    check_ranges(training, w, d);
     w->file_names = cri_texts_of(data, "file_name", &w->num_file_names);
     w->template = cri_template_of(data, "template", d);
     w->messages = cri_text_of(data, "messages");

@@ -51,6 +51,11 @@ sft 'sft_train: .*Qwen3Layer.*Qwen3DecoderLayer' \
 sft 'strategy_name: sft_train needs fsdp2_train, not fsdp2_infer' sft_train.strategy_args.strategy_name=fsdp2_infer
 "$CROLL" config configs/quickstart/sft.yaml 'sft_train.strategy_args.strategy_config={apply_tiled_mlp: true, model_type: qwen3}' \
     >$tmp/stdout 2>$log || fail "model_type, which ROLL reads for tiles, is refused"
+sft 'no row has a token of its answer within sequence_length 3' sequence_length=3
+sft 'sft_train is empty' sft_train=null
+sft 'adam_beta2: a number below 1 is expected' sft_train.training_args.adam_beta2=1.0
+sft 'warmup_ratio: a number of at most 1' sft_train.training_args.warmup_ratio=2
+sft 'cannot open .*/no_rows' "sft_train.data_args.file_name=[$tmp/no_rows]"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
 log=$tmp/only.log
