@@ -49,6 +49,7 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
     CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
     s->detail = cr_strndup(text, n);
     s->response = cr_strndup(response, num_bytes);
+    s->response_bytes = num_bytes;
     s->num_ids = num_ids;
     s->ids = CR_NEW_ARRAY(int32_t, num_ids);
     s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);

@@ -180,7 +180,7 @@ static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
         cr_buf_addf(&line, "  step %lld, score %g: ", (long long)step, x->score);
         cr_json_add_string(&line, prompt ? prompt : "", prompt ? strlen(prompt) : 0);
         cr_buf_adds(&line, " -> ");
-        cr_json_add_string(&line, x->response, strlen(x->response));
+        cr_json_add_string(&line, x->response, x->response_bytes);
         cr_log_line(line.data);
         cr_buf_free(&line);
     }

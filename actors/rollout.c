@@ -269,7 +269,7 @@ cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const c
         else
             cr_buf_adds(&out, "null");
         cr_buf_adds(&out, ",\"response\":");
-        cr_json_add_string(&out, s->response, strlen(s->response));
+        cr_json_add_string(&out, s->response, s->response_bytes);
         cr_buf_adds(&out, ",\"prompt_ids\":");
         cr_json_add_ids(&out, row->ids, row->num_ids);
         cr_buf_adds(&out, ",\"ids\":");

@@ -25,7 +25,8 @@ typedef struct cr_sample {
     float *log_prob_infer;              /* [num_ids] */
     float *log_prob_old, *log_prob_ref; /* [num_ids], filled by the pipeline, NULL until then */
     size_t num_ids;
-    char *response; /* text */
+    char *response; /* text, any bytes */
+    size_t response_bytes;
     char finish[8]; /* "stop" or "length" */
     char status[12], *detail;
     double score, reward;

@@ -1,5 +1,6 @@
 /* fuzz_config.c -- arbitrary bytes as config.json (and generation_config.json): a tree or a sentence. */
 #include "models/models.h"
+#include "tests/fuzz/mutator.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

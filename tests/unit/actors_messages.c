@@ -24,13 +24,17 @@ static void sample_of(int wrong, const char *says)
     cr_record_set_real(&r, "reward", 0.5);
     cr_record_set_int(&r, "version", 3);
     for (int i = 0; i < (wrong == 5 ? 3 : 4); i++)
-        cr_record_set_text(&r, texts[i], "text", 4);
+        cr_record_set_text(&r, texts[i], "t\0xt", 4);
     cr_record_add(&r, "ids", CR_RECORD_INT32, ids, num);
     cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, wrong == 4 ? 1 : num);
     assert_int_equal(cr_sample_read(&r, &s, &err), wrong ? CR_EFORMAT : CR_OK);
     if (wrong && !strstr(err.msg, says)) fail_msg("%s", err.msg);
     assert_int_equal(s.has_come, wrong == 0);
-    if (!wrong) check_near(s.log_prob_infer[1], -2, 0);
+    if (!wrong) {
+        check_near(s.log_prob_infer[1], -2, 0);
+        assert_int_equal(s.response_bytes, 4);
+        assert_memory_equal(s.response, "t\0xt", 4);
+    }
     cr_sample_free(&s);
     cr_record_free(&r);
 }
