@@ -55,8 +55,9 @@ void cr_timeline_html_findings(const cr_timeline *t, cr_buf *out)
     if (!t->findings.num_bytes) {
         cr_buf_addf(
             out,
-            "<div class=\"good\">The records of %zu rank%s agree: the same calls in the same "
-            "order, and none stopped before the others.</div>\n",
+            "<div class=\"good\">No difference in the records of %zu rank%s: calls that several "
+            "ranks made are the same, in the same order (where a rank ends between two calls, "
+            "nothing is recorded of it).</div>\n",
             t->num_logs, t->num_logs == 1 ? "" : "s");
         return;
     }

@@ -271,6 +271,11 @@ static cr_status check_classes(builder *b, const char *key, const char *const *c
     for (size_t i = 0; i < num; i++) {
         cr_buf names = {0};
         if (matched[i]) continue;
+        if (strcmp(classes[i], "ModuleList") == 0)
+            return cr_fail(err, CR_ECONFIG,
+                           "wrap_policy: %s: a ModuleList never runs (name the class of what is in "
+                           "it)",
+                           key);
         CR_TRY(cr_module_walk(b->model->root, add_class, &names, err));
         cr_fail(err, CR_ECONFIG, "wrap_policy: %s: no module has the class %s (there are %s)", key,
                 classes[i], names.data);
