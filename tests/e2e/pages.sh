@@ -31,11 +31,11 @@ words plan max_steps=2
 "${words[0]}" plan "${words[@]:2}" --html $tmp/plan.html --memory 1GB >$tmp/plan.txt 2>&1 || fail "plan"
 page $tmp/plan.html "It fits in" actor_train "all-gather of units" "FSDP[Qwen3DecoderLayer]" "Mesh: ddp 1 x fsdp 2" \
     "optimizer moments" "tape (activations): at most" actor_infer
-page $tmp/home/sft/run.html "sft_train/loss" "sft_step" "agree: the same calls"
+page $tmp/home/sft/run.html "sft_train/loss" "sft_step" "No difference in the records"
 
 job whole max_steps=2 save_steps=100 eval_steps=100
 [ $code -eq 0 ] || fail "run: exit code $code"
-page $tmp/whole/run.html "agree: the same calls in the same order" "critic/score/mean" "The last training step" train_step generate \
+page $tmp/whole/run.html "No difference in the records in the same order" "critic/score/mean" "The last training step" train_step generate \
     "waits for gathers" reduce_scatter "Samples of the first step" "actor_infer"
 cp $tmp/whole/run.html $tmp/before.html
 rm $tmp/whole/run.html
