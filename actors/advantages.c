@@ -1,0 +1,97 @@
+/* advantages.c -- masks, rewards and advantages of one domain (see assemble_impl.h). */
+#include "actors/assemble_impl.h"
+
+#include <string.h>
+
+static cr_norm norm_of(const char *name)
+{
+    return !name                        ? CR_NORM_NONE
+           : strcmp(name, "batch") == 0 ? CR_NORM_BATCH
+           : strcmp(name, "group") == 0 ? CR_NORM_GROUP
+                                        : CR_NORM_RUNNING;
+}
+
+static cr_advantage_config advantage_config(const cr_learning *l)
+{
+    const cr_algorithm *a = &l->config->algorithm;
+
+    return (cr_advantage_config){
+        .adv_estimator = strcmp(a->adv_estimator, "grpo") == 0 ? CR_ADV_GRPO : CR_ADV_REINFORCE,
+        .norm_mean_type = norm_of(a->norm_mean_type),
+        .norm_std_type = norm_of(a->norm_std_type),
+        .gamma = a->gamma,
+        .lambd = a->lambd,
+        .reward_clip = a->reward_clip,
+        .advantage_clip = a->advantage_clip,
+        .whiten_rewards = a->whiten_rewards,
+        .whiten_advantages = a->whiten_advantages,
+        .add_token_level_kl = a->add_token_level_kl,
+        .kl_penalty = strcmp(a->kl_penalty, "abs") == 0   ? CR_KL_ABS
+                      : strcmp(a->kl_penalty, "mse") == 0 ? CR_KL_MSE
+                                                          : CR_KL_K1,
+        .kl_coef = l->kl_coef};
+}
+
+cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
+                                int domain, cr_metrics *m, cr_err *err)
+{
+    const cr_algorithm *alg = &l->config->algorithm;
+    cr_mask_config masks = {alg->max_len_mask,
+                            alg->difficulty_mask,
+                            alg->error_max_len_clip,
+                            alg->difficulty_low_threshold,
+                            alg->difficulty_high_threshold,
+                            (double)alg->error_max_len_threshold};
+    cr_advantage_config config = advantage_config(l);
+    size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
+    double *scores = CR_NEW_ARRAY(double, 4 * n), *lengths = scores + n, *keep = scores + 2 * n,
+           *raw = scores + 3 * n, kept = 0;
+    const char *name = l->config->rewards[domain].domain;
+
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = b->r->samples[first + i].score;
+        raw[i] = b->r->samples[first + i].reward;
+        lengths[i] = (double)b->r->samples[first + i].num_ids;
+        start[i] = b->start[first + i] - base;
+    }
+    start[n] = b->start[end] - base;
+    cr_sample_mask(&masks, n, b->r->group_size, lengths,
+                   (double)(l->config->sequence_length - l->config->prompt_length), scores, keep);
+    for (size_t i = 0; i < n; i++) {
+        /* a sample without a verdict teaches nothing */
+        if (strcmp(b->r->samples[first + i].status, "ok") != 0) keep[i] = 0;
+        kept += keep[i];
+        for (size_t t = b->start[first + i]; t < b->start[first + i + 1]; t++)
+            b->final[t] = b->mask[t] * keep[i];
+    }
+    cr_advantage_args args = {.rows = {n, start},
+                              .group = b->r->group_size,
+                              .scores = raw,
+                              .old_log_probs = b->has_ref ? b->old + base : NULL,
+                              .ref_log_probs = b->has_ref ? b->ref + base : NULL,
+                              .final_mask = b->final + base,
+                              .moments = &l->moments[domain],
+                              .rewards = b->rewards + first,
+                              .token_rewards = b->token_rewards + base,
+                              .advantages = b->advantages + base,
+                              .raw_advantages = b->raw + base,
+                              .returns = b->returns + base,
+                              .kl = b->kl + base};
+    if (cr_advantage(&config, &args, err) == CR_OK) {
+        cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
+        if (b->has_ref) {
+            cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
+            cr_metrics_set(m, alg->add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef", name);
+            if (alg->has_target_kl)
+                l->kl_coef = cr_kl_controller(l->kl_coef, alg->target_kl, alg->kl_horizon,
+                                              args.kl_mean, (double)n);
+        }
+        if (alg->reward_clip > 0)
+            cr_metrics_set(m, args.reward_clip_frac, "%s/critic/reward_clip_frac", name);
+        if (alg->advantage_clip > 0)
+            cr_metrics_set(m, args.advantage_clip_frac, "%s/critic/advantage_clip_frac", name);
+    }
+    cr_free(start);
+    cr_free(scores);
+    return err->status;
+}
