@@ -7,7 +7,7 @@
 #define CR_FORMULA_IMPL_H
 
 #include "actors/formula.h"
-#include "rl/rl.h"
+#include "rl/loss.h"
 
 typedef struct cri_request {
     cr_arena *arena;

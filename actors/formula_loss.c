@@ -5,15 +5,13 @@
 
 /* ---- correction ---- */
 
-static const char *const grains[] = {"token", "geometric", "sequence", "segment", NULL};
-
 static cr_status read_filter(cri_request *r, const json_t *object, const char *where,
                              struct cr_correction_filter *f, cr_err *err)
 {
     int grain = CR_GRAIN_TOKEN;
     const cri_field fields[] = {
         {"enabled", CRI_F_FLAG, 0, &f->is_enabled, NULL},
-        {"agg_type", CRI_F_CHOICE, 0, &grain, grains},
+        {"agg_type", CRI_F_CHOICE, 0, &grain, cr_grain_names},
         {"ratio_enabled", CRI_F_FLAG, 0, &f->is_ratio, NULL},
         {"ratio_low", CRI_F_NUMBER, 0, &f->ratio_low, NULL},
         {"ratio_high", CRI_F_NUMBER, 0, &f->ratio_high, NULL},
@@ -44,7 +42,7 @@ static cr_status read_correction(cri_request *r, const json_t *object, const cha
     };
     const cri_field settings[] = {
         {"enabled", CRI_F_FLAG, 0, &c->has_weight, NULL},
-        {"weight_type", CRI_F_CHOICE, 0, &grain, grains},
+        {"weight_type", CRI_F_CHOICE, 0, &grain, cr_grain_names},
         {"upper_bound", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &c->upper_bound, NULL},
         {"detach", CRI_F_FLAG, 0, &is_detached, NULL},
     };
@@ -97,9 +95,9 @@ cr_status cri_formula_correction(cri_request *r, const json_t *body, cri_answer 
     cri_put_rows(a, "filter_mask", &r->rows, keep);
     for (size_t g = 0; g < CR_NUM_GRAINS; g++) {
         char key[32];
-        snprintf(key, sizeof key, "ratio_%s", grains[g]);
+        snprintf(key, sizeof key, "ratio_%s", cr_grain_names[g]);
         cri_put_rows(a, key, &r->rows, ratio[g]);
-        snprintf(key, sizeof key, "diff_%s", grains[g]);
+        snprintf(key, sizeof key, "diff_%s", cr_grain_names[g]);
         cri_put_rows(a, key, &r->rows, diff[g]);
     }
     return a->err->status;
@@ -107,10 +105,7 @@ cr_status cri_formula_correction(cri_request *r, const json_t *body, cri_answer 
 
 /* ---- policy loss ---- */
 
-static const char *const variants[] = {"ppo", "vanilla", "tis", "topr", "cispo", "kimi15", NULL};
 static const char *const ratios[] = {"token", "seq", NULL};
-static const char *const modes[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
-                                    "seq-mean-token-sum-norm", NULL};
 
 typedef struct loss_request {
     cr_loss_config config;
@@ -127,9 +122,9 @@ static cr_status read_loss_config(cri_request *r, const json_t *config, loss_req
     int pg_variant = CR_PG_PPO, sampling = 0, mode = CR_AGG_SEQ_MEAN_TOKEN_MEAN;
     const json_t *correction = NULL;
     const cri_field fields[] = {
-        {"pg_variant", CRI_F_CHOICE, 0, &pg_variant, variants},
+        {"pg_variant", CRI_F_CHOICE, 0, &pg_variant, cr_variant_names},
         {"importance_sampling", CRI_F_CHOICE, 0, &sampling, ratios},
-        {"loss_agg_mode", CRI_F_CHOICE, 0, &mode, modes},
+        {"loss_agg_mode", CRI_F_CHOICE, 0, &mode, cr_agg_names},
         {"pg_clip", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->pg_clip, NULL},
         {"use_pg_clip_range", CRI_F_FLAG, 0, &c->use_pg_clip_range, NULL},
         {"pg_clip_low", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->pg_clip_low, NULL},
@@ -147,6 +142,11 @@ static cr_status read_loss_config(cri_request *r, const json_t *config, loss_req
         {"cispo_epsilon_high", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->cispo_epsilon_high, NULL},
         {"cispo_use_unified_mask", CRI_F_FLAG, 0, &c->cispo_use_unified_mask, NULL},
         {"kimi15_tau", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->kimi15_tau, NULL},
+        {"dppo_mask_low", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->dppo_mask_low, NULL},
+        {"dppo_mask_high", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->dppo_mask_high, NULL},
+        {"dppo_clip_ratio_c", CRI_F_NUMBER, CRI_F_POSITIVE, &c->dppo_clip_ratio_c, NULL},
+        {"sapo_temperature_pos", CRI_F_NUMBER, CRI_F_POSITIVE, &c->sapo_temperature_pos, NULL},
+        {"sapo_temperature_neg", CRI_F_NUMBER, CRI_F_POSITIVE, &c->sapo_temperature_neg, NULL},
         {"train_infer_correction", CRI_F_VALUE, 0, &correction, NULL},
     };
 
@@ -287,7 +287,12 @@ cr_status cri_formula_loss(cri_request *r, const json_t *body, cri_answer *a)
                                  .tis_upper_bound = 1,
                                  .cispo_epsilon_low = 0.1,
                                  .cispo_epsilon_high = 0.1,
-                                 .kimi15_tau = 0.1},
+                                 .kimi15_tau = 0.1,
+                                 .dppo_mask_low = 0.2,
+                                 .dppo_mask_high = 0.2,
+                                 .dppo_clip_ratio_c = 20,
+                                 .sapo_temperature_pos = 1,
+                                 .sapo_temperature_neg = 1.05},
                       .tokens = -1,
                       .samples = -1};
 

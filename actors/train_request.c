@@ -3,6 +3,7 @@
 #include "actors/assemble_impl.h"
 #include "actors/packing.h"
 #include "actors/phases.h"
+#include "rl/loss.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  */
 #include "actors/actor.h"
 #include "actors/messages.h"
-#include "rl/rl.h"
+#include "rl/loss.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,13 @@
-/* loss.c -- correction, policy loss, value loss (see rl.h). */
-#include "rl/rl.h"
+/* loss.c -- correction, policy loss, value loss (see loss.h). */
+#include "rl/loss.h"
 
 #include <math.h>
+
+const char *const cr_grain_names[] = {"token", "geometric", "sequence", "segment", NULL};
+const char *const cr_agg_names[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
+                                    "seq-mean-token-sum-norm", NULL};
+const char *const cr_variant_names[] = {"ppo",    "vanilla", "tis",  "topr", "cispo",
+                                        "kimi15", "dppo_tv", "sapo", NULL};
 
 /* ---- train / infer correction ---- */
 
@@ -83,6 +89,28 @@ void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
 
 /* ---- the policy loss ---- */
 
+void cr_sample_weights(size_t num, const double *difficulty, const double *lengths,
+                       const double *is_trained, double *out)
+{
+    double least = HUGE_VAL, greatest = -HUGE_VAL, sum = 0, count = 0;
+
+    for (size_t i = 0; i < num && lengths; i++)
+        if (is_trained[i] != 0) {
+            least = fmin(least, lengths[i]);
+            greatest = fmax(greatest, lengths[i]);
+        }
+    for (size_t i = 0; i < num; i++) {
+        out[i] = 0;
+        if (is_trained[i] == 0) continue;
+        out[i] = difficulty ? 0.5 + 1.5 * fmin(fmax(difficulty[i], 0), 1) : 1;
+        if (lengths) out[i] *= 1.5 - (lengths[i] - least) / (greatest - least + 1e-8);
+        sum += out[i];
+        count++;
+    }
+    for (size_t i = 0; i < num; i++)
+        out[i] *= count / (sum + 1e-8);
+}
+
 void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
                     double *num_samples)
 {
@@ -113,6 +141,8 @@ static double coefficient(cr_agg mode, double row_count, double tokens, double s
         return 1 / (row_count + 1e-8) / (or_one(samples) + 1e-8);
     case CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM:
         return 1 / or_one(width) / or_one(samples);
+    case CR_NUM_AGGS:
+        break;
     }
     return 0;
 }
@@ -126,14 +156,27 @@ static double clamp(double x, double low, double high)
     return fmin(fmax(x, low), high);
 }
 
-static token_loss ppo(const cr_loss_config *c, double rho, double A)
-{
-    double low = c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip,
-           high = c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip;
-    double clipped = clamp(rho, 1 - low, 1 + high);
-    token_loss t = {-fmin(rho * A, clipped * A), 0};
+/* What the loss of a token reads. */
+typedef struct token {
+    double log_prob, old, rho, A, score; /* rho: exp(log_prob - old), or of the whole sequence */
+} token;
 
-    if (rho * A <= clipped * A) t.grad = -A * rho;
+static double clip_low_of(const cr_loss_config *c)
+{
+    return 1 - (c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip);
+}
+
+static double clip_high_of(const cr_loss_config *c)
+{
+    return 1 + (c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip);
+}
+
+static token_loss ppo(const cr_loss_config *c, const token *x)
+{
+    double A = x->A, clipped = clamp(x->rho, clip_low_of(c), clip_high_of(c));
+    token_loss t = {-fmin(x->rho * A, clipped * A), 0};
+
+    if (x->rho * A <= clipped * A) t.grad = -A * x->rho;
     if (c->dual_clip_loss && A < 0) {
         double bound = -(1 + 2 * c->pg_clip) * A;
         if (t.loss > bound) t = (token_loss){bound, 0};
@@ -141,37 +184,88 @@ static token_loss ppo(const cr_loss_config *c, double rho, double A)
     return t;
 }
 
-static token_loss variant(const cr_loss_config *c, double log_prob, double old, double A,
-                          double score)
+static token_loss sapo(const cr_loss_config *c, const token *x)
 {
-    double d = log_prob - old, rho = exp(d), factor = 1, high = 1 + c->cispo_epsilon_high,
-           low = 1 - c->cispo_epsilon_low;
+    double tau = x->A > 0 ? c->sapo_temperature_pos : c->sapo_temperature_neg,
+           gate = 1 / (1 + exp(-tau * (x->rho - 1)));
+
+    /* the gate's slope rho s (1 - s) is 0 long before rho is infinite */
+    return (token_loss){-4 / tau * gate * x->A,
+                        gate < 1 ? -4 * gate * (1 - gate) * x->rho * x->A : 0};
+}
+
+/* Where the variant cuts the token: -1 below, 1 above, 0 not. */
+static int side(const cr_loss_config *c, const token *x)
+{
+    double low = -HUGE_VAL, high = HUGE_VAL, of = x->rho;
 
     switch (c->pg_variant) {
     case CR_PG_PPO:
-    case CR_PG_VANILLA:
+        low = clip_low_of(c);
+        high = clip_high_of(c);
         break;
     case CR_PG_TIS:
-        factor = clamp(rho, c->tis_lower_bound, c->tis_upper_bound);
+        low = c->tis_lower_bound;
+        high = c->tis_upper_bound;
         break;
     case CR_PG_TOPR:
-        factor = score > 0 ? c->topr_positive_weight : c->topr_negative_weight * clamp(rho, 0, 1);
+        if (!(x->score > 0)) high = 1;
         break;
     case CR_PG_CISPO:
-        factor = clamp(rho, low, high);
-        if (c->cispo_use_unified_mask && ((A > 0 && rho > high) || (A < 0 && rho < low)))
-            factor = 0;
+        low = 1 - c->cispo_epsilon_low;
+        high = 1 + c->cispo_epsilon_high;
         break;
+    case CR_PG_DPPO_TV:
+        of = exp(x->log_prob) - exp(x->old);
+        if (x->A > 0)
+            high = c->dppo_mask_high;
+        else
+            low = -c->dppo_mask_low;
+        break;
+    case CR_PG_VANILLA:
     case CR_PG_KIMI15:
-        return (token_loss){-A * log_prob + 0.5 * c->kimi15_tau * d * d, -A + c->kimi15_tau * d};
+    case CR_PG_SAPO:
+    case CR_NUM_VARIANTS:
+        break;
     }
-    return (token_loss){-factor * A * log_prob, -factor * A};
+    return (of > high) - (of < low);
 }
 
-static void take_metrics(const cr_loss_config *c, cr_loss_args *a, size_t t, double rho)
+static token_loss loss_of(const cr_loss_config *c, const token *x, int cut)
 {
-    double low = c->use_pg_clip_range ? c->pg_clip_low : c->pg_clip,
-           high = c->use_pg_clip_range ? c->pg_clip_high : c->pg_clip;
+    double d = x->log_prob - x->old, factor = 1;
+
+    switch (c->pg_variant) {
+    case CR_PG_PPO:
+        return ppo(c, x);
+    case CR_PG_SAPO:
+        return sapo(c, x);
+    case CR_PG_KIMI15:
+        return (token_loss){-x->A * x->log_prob + 0.5 * c->kimi15_tau * d * d,
+                            -x->A + c->kimi15_tau * d};
+    case CR_PG_TIS:
+        factor = clamp(x->rho, c->tis_lower_bound, c->tis_upper_bound);
+        break;
+    case CR_PG_TOPR:
+        factor =
+            x->score > 0 ? c->topr_positive_weight : c->topr_negative_weight * clamp(x->rho, 0, 1);
+        break;
+    case CR_PG_CISPO:
+        factor = clamp(x->rho, 1 - c->cispo_epsilon_low, 1 + c->cispo_epsilon_high);
+        if (c->cispo_use_unified_mask && cut * x->A > 0) factor = 0;
+        break;
+    case CR_PG_DPPO_TV:
+        factor = cut ? 0 : fmin(x->rho, c->dppo_clip_ratio_c);
+        break;
+    case CR_PG_VANILLA:
+    case CR_NUM_VARIANTS:
+        break;
+    }
+    return (token_loss){-factor * x->A * x->log_prob, -factor * x->A};
+}
+
+static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut)
+{
     cr_loss_metrics *m = &a->metrics;
 
     if (a->infer_log_probs && a->mask[t] != 0)
@@ -181,8 +275,8 @@ static void take_metrics(const cr_loss_config *c, cr_loss_args *a, size_t t, dou
     m->ratio_min = m->num_tokens > 0 ? fmin(m->ratio_min, rho) : rho;
     m->ratio_sum += rho;
     m->num_tokens++;
-    m->clip_low += (rho < 1 - low) / or_one(a->all.final_tokens);
-    m->clip_high += (rho > 1 + high) / or_one(a->all.final_tokens);
+    m->clip_low += (cut < 0) / or_one(a->all.final_tokens);
+    m->clip_high += (cut > 0) / or_one(a->all.final_tokens);
 }
 
 static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
@@ -211,9 +305,9 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
     for (size_t t = first; t < end; t++) {
         double F = a->final_mask[t], M = a->mask[t], d = a->log_probs[t] - a->old_log_probs[t],
                rho = exp(is_sequence ? log_ratio : d);
-        token_loss l = c->pg_variant == CR_PG_PPO ? ppo(c, rho, a->advantages[t])
-                                                  : variant(c, a->log_probs[t], a->old_log_probs[t],
-                                                            a->advantages[t], score);
+        token x = {a->log_probs[t], a->old_log_probs[t], rho, a->advantages[t], score};
+        int cut = side(c, &x);
+        token_loss l = loss_of(c, &x, cut);
         double is = a->is_weight ? a->is_weight[t] : 1,
                g = c->rl_loss_coef * w * cf * F * is * l.grad;
         a->grad_log_probs[t] = is_sequence || F == 0 ? 0 : g;
@@ -233,7 +327,7 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
         if (a->entropy) m->entropy_loss += ce * entropy_mask[t] * a->entropy[t];
         if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
         if (a->ratio) a->ratio[t] = rho;
-        take_metrics(c, a, t, rho);
+        take_metrics(a, t, rho, cut);
     }
     for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
         a->grad_log_probs[t] += sequence_grad * a->final_mask[t] / (count + 1e-8);

@@ -1,14 +1,11 @@
-/* rl.h -- rewards to advantages, log-probs to a loss and its gradient: pure functions.
+/* rl.h -- rewards to advantages, schedules, filters: pure functions. Losses are in loss.h.
  *
- * Flow 6 and 7 of 9. No I/O, no device, no state. Batches are ragged: sample i has the response
+ * Flow 6 of 9. No I/O, no device, no state. Batches are ragged: sample i has the response
  * tokens start[i] .. start[i+1]-1 of every per-token array, no padding. Samples of a group (one
  * prompt) are adjacent. Everything is float64: what is summed here is small.
  *
- * Losses are sums divided by counts over the whole mini-batch, which the caller passes in, so a loss
- * may be computed on any part of the mini-batch and the parts add up; so do the metric sums.
- *
  * Formulas and names of settings are ROLL's (its mistakes put right: masks count in every mode, no
- * value leaks in from behind a row, a group of one has standard deviation 0). docs/formulas.md.
+ * value leaks in from behind a row, a group of one has standard deviation 0).
  *
  * Ownership: every array belongs to the caller. Threads: any. Errors: CR_EARG names the setting.
  */
@@ -74,101 +71,6 @@ CR_MUST cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *
 /* Adaptive controller: value *= 1 + clip(current / target - 1, -0.2, 0.2) * rows / horizon. */
 double cr_kl_controller(double value, double target_kl, double kl_horizon, double current,
                         double rows);
-
-/* ---- train / infer correction ---- */
-
-typedef enum cr_grain {
-    CR_GRAIN_TOKEN,
-    CR_GRAIN_GEOMETRIC,
-    CR_GRAIN_SEQUENCE,
-    CR_GRAIN_SEGMENT,
-    CR_NUM_GRAINS
-} cr_grain;
-
-typedef struct cr_correction_config {
-    bool has_weight;
-    cr_grain weight_type;
-    double upper_bound; /* 0: none */
-    struct cr_correction_filter {
-        bool is_enabled, is_ratio, is_diff;
-        cr_grain agg_type;
-        double ratio_low, ratio_high, diff_low, diff_high;
-    } filters[8];
-    size_t num_filters;
-} cr_correction_config;
-/* ratio and diff: [CR_NUM_GRAINS] arrays of all tokens, or NULL. weight and keep: per token. */
-void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
-                   const double *old_log_probs, const double *infer_log_probs, const double *mask,
-                   double *const *ratio, double *const *diff, double *weight, double *keep);
-
-/* ---- the policy loss ---- */
-
-typedef enum cr_agg {
-    CR_AGG_TOKEN_MEAN,
-    CR_AGG_SEQ_MEAN_TOKEN_SUM,
-    CR_AGG_SEQ_MEAN_TOKEN_MEAN,
-    CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM
-} cr_agg;
-typedef enum cr_variant {
-    CR_PG_PPO,
-    CR_PG_VANILLA,
-    CR_PG_TIS,
-    CR_PG_TOPR,
-    CR_PG_CISPO,
-    CR_PG_KIMI15
-} cr_variant;
-
-typedef struct cr_loss_config {
-    cr_variant pg_variant;
-    bool is_sequence_ratio; /* importance_sampling: seq */
-    cr_agg loss_agg_mode;
-    double pg_clip, pg_clip_low, pg_clip_high;
-    bool use_pg_clip_range, dual_clip_loss, use_kl_loss;
-    double kl_loss_coef, rl_loss_coef, entropy_loss_coef;
-    double topr_positive_weight, topr_negative_weight, tis_lower_bound, tis_upper_bound;
-    double cispo_epsilon_low, cispo_epsilon_high, kimi15_tau;
-    bool cispo_use_unified_mask;
-} cr_loss_config;
-
-/* Denominators over the whole mini-batch and all ranks: tokens, and samples with at least one, of the
- * final mask and of the response mask. 0 is taken as 1. */
-typedef struct cr_denominators {
-    double final_tokens, final_samples, tokens, samples;
-    double entropy_tokens, entropy_samples; /* of entropy_mask, if there is one */
-    double width;                           /* longest response (seq-mean-token-sum-norm) */
-} cr_denominators;
-
-/* Sums that add up over parts of a mini-batch; every mean is already over the mini-batch. */
-typedef struct cr_loss_metrics {
-    double total_loss, pg_loss, weighted_pg_loss, kl_loss, entropy_loss, approxkl, policykl;
-    double ratio_sum, ratio_max, ratio_min, num_tokens; /* over the final mask */
-    double clip_low, clip_high; /* tokens with ratio below, above the range, / final_tokens */
-    double infer_diff_max;      /* max |log_prob - infer_log_prob| over the mask */
-} cr_loss_metrics;
-
-typedef struct cr_loss_args {
-    cr_ragged rows;
-    const double *log_probs, *old_log_probs, *ref_log_probs; /* ref NULL: no KL */
-    const double *infer_log_probs, *entropy;                 /* may be NULL */
-    const double *advantages, *mask, *final_mask;
-    const double *scores, *weights; /* [N]; NULL: 0, 1 */
-    const double *is_weight;        /* per token, or NULL */
-    const double *entropy_mask;     /* NULL: mask. Filters of the correction leave it as it is */
-    cr_denominators all;
-    /* out, per token; ratio may be NULL */
-    double *grad_log_probs, *grad_entropy, *ratio;
-    cr_loss_metrics metrics;
-} cr_loss_args;
-void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a);
-/* Counts of one part, to be added up into cr_denominators. */
-void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
-                    double *num_samples);
-
-/* 0.5 * mean over rows of the masked mean of (v - return)^2 or its clipped maximum (clip 0: off);
- * clipfrac: mean over rows of the part of the row whose clipped error is the greater. */
-void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
-                   const double *returns, const double *mask, double value_clip, double *vf_loss,
-                   double *clipfrac, double *grad_values);
 
 /* ---- small things ---- */
 

@@ -5,7 +5,7 @@
  * Not covered: where the pipelines count (tests/e2e/run_*.sh).
  * // ranks: 8
  */
-#include "rl/rl.h"
+#include "rl/loss.h"
 #include "tests/mesh/cut.h"
 
 enum { RANKS = 8 };

@@ -2,7 +2,7 @@
  * time, and their gradients against central differences of those sums (not of rl/'s).
  * Not covered: metrics other than those below; the schedules and the rest of rl/ (rl_advantage.c).
  */
-#include "rl/rl.h"
+#include "rl/loss.h"
 #include "tests/check_near.h"
 #include "tests/draws.h"
 
@@ -87,6 +87,8 @@ static double aggregate(cr_agg mode, const double *x, const double *m, const dou
         return sum / (rows + 1e-8);
     case CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM:
         return sum / width / rows;
+    case CR_NUM_AGGS:
+        break;
     }
     return NAN;
 }
@@ -124,6 +126,17 @@ static double token_loss(const cr_loss_config *c, const batch *b, const double *
         return -between(1 - c->cispo_epsilon_low, held, 1 + c->cispo_epsilon_high) * A * lp[t];
     case CR_PG_KIMI15:
         return -A * lp[t] + 0.5 * c->kimi15_tau * pow(lp[t] - b->old[t], 2);
+    case CR_PG_DPPO_TV: {
+        double moved = exp(fixed[t]) - exp(b->old[t]);
+        if (A > 0 ? moved > c->dppo_mask_high : moved < -c->dppo_mask_low) return 0;
+        return -least(held, c->dppo_clip_ratio_c) * A * lp[t];
+    }
+    case CR_PG_SAPO: {
+        double tau = A > 0 ? c->sapo_temperature_pos : c->sapo_temperature_neg;
+        return -4 / tau / (1 + exp(-tau * (rho - 1))) * A;
+    }
+    case CR_NUM_VARIANTS:
+        break;
     }
     return NAN;
 }
@@ -192,7 +205,12 @@ static const cr_loss_config standard = {.pg_clip = 0.2,
                                         .tis_upper_bound = 1.4,
                                         .cispo_epsilon_low = 0.2,
                                         .cispo_epsilon_high = 0.4,
-                                        .kimi15_tau = 0.4};
+                                        .kimi15_tau = 0.4,
+                                        .dppo_mask_low = 0.05,
+                                        .dppo_mask_high = 0.1,
+                                        .dppo_clip_ratio_c = 1.2,
+                                        .sapo_temperature_pos = 1.5,
+                                        .sapo_temperature_neg = 2.5};
 
 /* Values are sums of 24 numbers near 1: 1e-13 is 500 roundings. A central difference with h has an
  * error of h^2 times the third derivative (near 1) and 1e-16 / h of rounding: 1e-9 with h = 1e-5. */
@@ -228,7 +246,7 @@ static void values_and_gradients(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 5; seed++)
         for (int mode = 0; mode <= CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM; mode++)
-            for (int variant = 0; variant <= CR_PG_KIMI15; variant++)
+            for (int variant = 0; variant < CR_NUM_VARIANTS; variant++)
                 for (int flags = 0; flags < 8; flags++) {
                     cr_loss_config c = standard;
                     c.loss_agg_mode = (cr_agg)mode;
@@ -336,6 +354,69 @@ static void outside_the_mask(void **state)
     check_near(dirty.metrics.ratio_max, clean.metrics.ratio_max, 0);
     for (size_t t = 0; t < T; t++)
         check_near(dirty.grad[t], clean.grad[t], 0);
+}
+
+/* With one epsilon away from the clip bounds, each variant cuts the tokens its definition names. */
+static void tokens_that_are_cut(void **state)
+{
+    static const double rho[] = {0.4, 0.95, 1.3, 1.6}, low = 0.7, high = 1.4;
+    static const int want[CR_NUM_VARIANTS][2] = {/* below, above, of the four with A = 1, -1 */
+                                                 [CR_PG_PPO] = {1, 2},
+                                                 [CR_PG_TIS] = {1, 1},
+                                                 [CR_PG_TOPR] = {0, 2},
+                                                 [CR_PG_CISPO] = {1, 1},
+                                                 [CR_PG_DPPO_TV] = {1, 1}};
+
+    (void)state;
+    for (int v = 0; v < CR_NUM_VARIANTS; v++) {
+        static const size_t one_row[] = {0, 8};
+        double lp[8], old[8], adv[8], ones[8], grad[8], grad_entropy[8], score = 0;
+        cr_loss_config c = standard;
+        cr_loss_args a = {.rows = {1, one_row},
+                          .log_probs = lp,
+                          .old_log_probs = old,
+                          .advantages = adv,
+                          .mask = ones,
+                          .final_mask = ones,
+                          .scores = &score,
+                          .all = {8, 1, 8, 1, 0, 0, 8},
+                          .grad_log_probs = grad,
+                          .grad_entropy = grad_entropy};
+        c.pg_variant = (cr_variant)v;
+        c.tis_lower_bound = low;
+        c.tis_upper_bound = high;
+        c.dppo_mask_low = c.dppo_mask_high = 0.25; /* of probabilities near 0.5 */
+        for (int t = 0; t < 8; t++) {
+            old[t] = log(0.5);
+            lp[t] = old[t] + log(rho[t % 4]);
+            adv[t] = t < 4 ? 1 : -1;
+            ones[t] = 1;
+        }
+        cr_policy_loss(&c, &a);
+        check_near(a.metrics.clip_low * 8, want[v][0] * (v == CR_PG_DPPO_TV ? 1 : 2), 1e-12);
+        check_near(a.metrics.clip_high * 8, want[v][1] * (v == CR_PG_DPPO_TV ? 1 : 2), 1e-12);
+    }
+}
+
+/* Samples 1 and 3 of 5 do not train: they have no weight and no part in the mean or the range. */
+static void sample_weights(void **state)
+{
+    static const double difficulty[] = {0, 7, 0.5, 0.2, 2}, lengths[] = {10, 1, 20, 900, 30},
+                        is_trained[] = {1, 0, 1, 0, 1};
+    double w[5], d[] = {0.5, 1.25, 2}, l[] = {1.5, 1, 0.5}, sum = 0;
+
+    (void)state;
+    cr_sample_weights(5, difficulty, lengths, is_trained, w);
+    for (int k = 0; k < 3; k++)
+        sum += d[k] * l[k];
+    check_near(w[1] + w[3], 0, 0);
+    for (int k = 0; k < 3; k++)
+        check_near(w[2 * k], 3 * d[k] * l[k] / sum, 1e-8);
+    cr_sample_weights(5, difficulty, NULL, is_trained, w);
+    for (int k = 0; k < 3; k++)
+        check_near(w[2 * k], 3 * d[k] / 3.75, 1e-8);
+    cr_sample_weights(5, NULL, NULL, is_trained, w);
+    check_near(w[0], 1, 1e-8);
 }
 
 /* ---- correction ---- */
@@ -464,6 +545,8 @@ int main(void)
         cmocka_unit_test(on_policy),
         cmocka_unit_test(parts_add_up),
         cmocka_unit_test(outside_the_mask),
+        cmocka_unit_test(tokens_that_are_cut),
+        cmocka_unit_test(sample_weights),
         cmocka_unit_test(correction),
         cmocka_unit_test(value_losses),
     };

@@ -1,0 +1,135 @@
+/* loss.h -- log-probs to a loss and its gradient: pure functions, in float64.
+ *
+ * Flow 7 of 9. Batches are ragged as in rl.h. Losses are sums divided by counts over the whole
+ * mini-batch, which the caller passes in, so a loss may be computed on any part of the mini-batch and
+ * the parts add up; so do the metric sums. Formulas are below.
+ *
+ * Ownership: every array belongs to the caller. Threads: any.
+ */
+#ifndef CR_LOSS_H
+#define CR_LOSS_H
+
+#include "rl/rl.h"
+
+/* ---- train / infer correction ---- */
+
+typedef enum cr_grain {
+    CR_GRAIN_TOKEN,
+    CR_GRAIN_GEOMETRIC,
+    CR_GRAIN_SEQUENCE,
+    CR_GRAIN_SEGMENT,
+    CR_NUM_GRAINS
+} cr_grain;
+extern const char *const cr_grain_names[CR_NUM_GRAINS + 1]; /* lists of names end with NULL */
+
+typedef struct cr_correction_config {
+    bool has_weight;
+    cr_grain weight_type;
+    double upper_bound; /* 0: none */
+    struct cr_correction_filter {
+        bool is_enabled, is_ratio, is_diff;
+        cr_grain agg_type;
+        double ratio_low, ratio_high, diff_low, diff_high;
+    } filters[8];
+    size_t num_filters;
+} cr_correction_config;
+/* ratio and diff: [CR_NUM_GRAINS] arrays of all tokens, or NULL. weight and keep: per token. */
+void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
+                   const double *old_log_probs, const double *infer_log_probs, const double *mask,
+                   double *const *ratio, double *const *diff, double *weight, double *keep);
+
+/* ---- the policy loss ---- */
+
+typedef enum cr_agg {
+    CR_AGG_TOKEN_MEAN,
+    CR_AGG_SEQ_MEAN_TOKEN_SUM,
+    CR_AGG_SEQ_MEAN_TOKEN_MEAN,
+    CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM,
+    CR_NUM_AGGS
+} cr_agg;
+extern const char *const cr_agg_names[CR_NUM_AGGS + 1];
+
+/* Loss of a token with advantage A, log-prob lp, ratio rho = exp(lp - old); sg() has no gradient.
+ *   ppo      -min(rho A, clip(rho, 1 - low, 1 + high) A), dual clip; arXiv:1707.06347, 1912.09729.
+ *            With a sequence ratio GSPO, arXiv:2507.18071
+ *   vanilla  -A lp (REINFORCE)
+ *   tis      -sg(clip(rho, lower, upper)) A lp: truncated importance sampling
+ *   topr     -w+ A lp where the score is > 0, else -w- sg(clip(rho, 0, 1)) A lp; arXiv:2503.14286
+ *   cispo    -sg(clip(rho, 1 - low, 1 + high)) A lp; arXiv:2506.13585 (equation 7: unified mask)
+ *   kimi15   -A lp + tau / 2 (lp - old)^2; arXiv:2501.12599, equation 3
+ *   dppo_tv  -sg(min(rho, c)) A lp where the token's probability has not moved more than the mask
+ *            allows in the direction of A, else 0; arXiv:2602.04879 (DPPO, binary TV)
+ *   sapo     -4 / tau sigmoid(tau (rho - 1)) A, tau by the sign of A; arXiv:2511.20347 */
+typedef enum cr_variant {
+    CR_PG_PPO,
+    CR_PG_VANILLA,
+    CR_PG_TIS,
+    CR_PG_TOPR,
+    CR_PG_CISPO,
+    CR_PG_KIMI15,
+    CR_PG_DPPO_TV,
+    CR_PG_SAPO,
+    CR_NUM_VARIANTS
+} cr_variant;
+extern const char *const cr_variant_names[CR_NUM_VARIANTS + 1];
+
+typedef struct cr_loss_config {
+    cr_variant pg_variant;
+    bool is_sequence_ratio; /* importance_sampling: seq */
+    cr_agg loss_agg_mode;
+    double pg_clip, pg_clip_low, pg_clip_high;
+    bool use_pg_clip_range, dual_clip_loss, use_kl_loss;
+    double kl_loss_coef, rl_loss_coef, entropy_loss_coef;
+    double topr_positive_weight, topr_negative_weight, tis_lower_bound, tis_upper_bound;
+    double cispo_epsilon_low, cispo_epsilon_high, kimi15_tau;
+    bool cispo_use_unified_mask;
+    double dppo_mask_low, dppo_mask_high, dppo_clip_ratio_c;
+    double sapo_temperature_pos, sapo_temperature_neg;
+} cr_loss_config;
+
+/* Denominators over the whole mini-batch and all ranks: tokens, and samples with at least one, of the
+ * final mask and of the response mask. 0 is taken as 1. */
+typedef struct cr_denominators {
+    double final_tokens, final_samples, tokens, samples;
+    double entropy_tokens, entropy_samples; /* of entropy_mask, if there is one */
+    double width;                           /* longest response (seq-mean-token-sum-norm) */
+} cr_denominators;
+
+/* Sums that add up over parts of a mini-batch; every mean is already over the mini-batch. */
+typedef struct cr_loss_metrics {
+    double total_loss, pg_loss, weighted_pg_loss, kl_loss, entropy_loss, approxkl, policykl;
+    double ratio_sum, ratio_max, ratio_min, num_tokens; /* over the final mask */
+    double clip_low, clip_high; /* tokens that the variant cuts below, above, / final_tokens */
+    double infer_diff_max;      /* max |log_prob - infer_log_prob| over the mask */
+} cr_loss_metrics;
+
+typedef struct cr_loss_args {
+    cr_ragged rows;
+    const double *log_probs, *old_log_probs, *ref_log_probs; /* ref NULL: no KL */
+    const double *infer_log_probs, *entropy;                 /* may be NULL */
+    const double *advantages, *mask, *final_mask;
+    const double *scores, *weights; /* [N]; NULL: 0, 1 */
+    const double *is_weight;        /* per token, or NULL */
+    const double *entropy_mask;     /* NULL: mask. Filters of the correction leave it as it is */
+    cr_denominators all;
+    /* out, per token; ratio may be NULL */
+    double *grad_log_probs, *grad_entropy, *ratio;
+    cr_loss_metrics metrics;
+} cr_loss_args;
+void cr_policy_loss(const cr_loss_config *c, cr_loss_args *a);
+/* Weight of each sample's policy loss: 0.5 + 1.5 clip(difficulty, 0, 1), times 1.5 - (length - least)
+ * / (greatest - least), scaled so that the mean over the samples with is_trained != 0 is 1; least and
+ * greatest are of those. difficulty NULL, lengths NULL: without that factor. */
+void cr_sample_weights(size_t num, const double *difficulty, const double *lengths,
+                       const double *is_trained, double *out);
+/* Counts of one part, to be added up into cr_denominators. */
+void cr_count_masks(const cr_ragged *rows, const double *mask, double *num_tokens,
+                    double *num_samples);
+
+/* 0.5 * mean over rows of the masked mean of (v - return)^2 or its clipped maximum (clip 0: off);
+ * clipfrac: mean over rows of the part of the row whose clipped error is the greater. */
+void cr_value_loss(const cr_ragged *rows, const double *values, const double *old_values,
+                   const double *returns, const double *mask, double value_clip, double *vf_loss,
+                   double *clipfrac, double *grad_values);
+
+#endif
