@@ -44,22 +44,23 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                             (double)alg->error_max_len_threshold};
     cr_advantage_config config = advantage_config(l);
     size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
-    double *scores = CR_NEW_ARRAY(double, 4 * n), *lengths = scores + n, *keep = scores + 2 * n,
-           *raw = scores + 3 * n, kept = 0;
+    double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
+           *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0;
     const char *name = l->config->rewards[domain].domain;
 
     for (size_t i = 0; i < n; i++) {
         scores[i] = b->r->samples[first + i].score;
         raw[i] = b->r->samples[first + i].reward;
         lengths[i] = (double)b->r->samples[first + i].num_ids;
+        verdict[i] = cr_sample_has_verdict(&b->r->samples[first + i]);
+        judged += verdict[i];
         start[i] = b->start[first + i] - base;
     }
     start[n] = b->start[end] - base;
     cr_sample_mask(&masks, n, b->r->group_size, lengths,
-                   (double)(l->config->sequence_length - l->config->prompt_length), scores, keep);
+                   (double)(l->config->sequence_length - l->config->prompt_length), scores, verdict,
+                   keep);
     for (size_t i = 0; i < n; i++) {
-        /* a sample without a verdict teaches nothing */
-        if (strcmp(b->r->samples[first + i].status, "ok") != 0) keep[i] = 0;
         kept += keep[i];
         for (size_t t = b->start[first + i]; t < b->start[first + i + 1]; t++)
             b->final[t] = b->mask[t] * keep[i];
@@ -67,6 +68,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     cr_advantage_args args = {.rows = {n, start},
                               .group = b->r->group_size,
                               .scores = raw,
+                              .verdict = verdict,
                               .old_log_probs = b->has_ref ? b->old + base : NULL,
                               .ref_log_probs = b->has_ref ? b->ref + base : NULL,
                               .final_mask = b->final + base,
@@ -82,9 +84,9 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         if (b->has_ref) {
             cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
             cr_metrics_set(m, alg->add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef", name);
-            if (alg->has_target_kl)
+            if (alg->has_target_kl && judged > 0)
                 l->kl_coef = cr_kl_controller(l->kl_coef, alg->target_kl, alg->kl_horizon,
-                                              args.kl_mean, (double)n);
+                                              args.kl_mean, judged);
         }
         if (alg->reward_clip > 0)
             cr_metrics_set(m, args.reward_clip_frac, "%s/critic/reward_clip_frac", name);

@@ -103,7 +103,9 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
         {"old_log_probs", CRI_F_ROWS, 0, &args.old_log_probs, NULL},
         {"ref_log_probs", CRI_F_ROWS, 0, &args.ref_log_probs, NULL},
         {"values", CRI_F_ROWS, 0, &args.values, NULL},
+        {"token_rewards", CRI_F_ROWS, 0, &args.token_scores, NULL},
         {"scores", CRI_F_SAMPLES, CRI_F_REQUIRED, &args.scores, NULL},
+        {"verdict", CRI_F_FLAGS, 0, &args.verdict, NULL},
         {"group", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &group, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
     };
@@ -146,11 +148,12 @@ cr_status cri_formula_sample_mask(cri_request *r, const json_t *body, cri_answer
 {
     cr_mask_config c = {.difficulty_high_threshold = 1, .error_max_len_threshold = 9999999999.0};
     const json_t *config = NULL;
-    const double *lengths, *scores;
+    const double *lengths, *scores, *verdict = NULL;
     double group = 0, response_length = 0, *keep;
     const cri_field fields[] = {
         {"lengths", CRI_F_SAMPLES, CRI_F_REQUIRED | CRI_F_WHOLE, &lengths, NULL},
         {"scores", CRI_F_SAMPLES, CRI_F_REQUIRED, &scores, NULL},
+        {"verdict", CRI_F_FLAGS, 0, &verdict, NULL},
         {"group", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &group, NULL},
         {"response_length", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &response_length, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
@@ -172,7 +175,8 @@ cr_status cri_formula_sample_mask(cri_request *r, const json_t *body, cri_answer
             return cr_fail(a->err, CR_EARG, "lengths[%zu] is %.0f, but response_length is %.0f", i,
                            lengths[i], response_length);
     keep = cri_numbers(r, r->num_samples);
-    cr_sample_mask(&c, r->num_samples, (size_t)group, lengths, response_length, scores, keep);
+    cr_sample_mask(&c, r->num_samples, (size_t)group, lengths, response_length, scores, verdict,
+                   keep);
     cri_put_list(a, "keep", keep, r->num_samples);
     return a->err->status;
 }

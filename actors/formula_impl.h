@@ -21,6 +21,7 @@ typedef enum cri_field_kind {
     CRI_F_ROWS,    /* const double *: [N] lists of numbers, flat */
     CRI_F_MASK,    /* const double *: rows of 0 and 1 */
     CRI_F_SAMPLES, /* const double *: [N] numbers */
+    CRI_F_FLAGS,   /* const double *: [N] of true and false, as 1 and 0 */
     CRI_F_NUMBER,  /* double */
     CRI_F_COUNT,   /* double: a whole number, 0 to 2^53 */
     CRI_F_FLAG,    /* bool */

@@ -180,6 +180,32 @@ static cr_status read_rows(cri_request *r, const json_t *list, const char *key, 
 
 /* ---- fields ---- */
 
+static cr_status read_flags(cri_request *r, const json_t *list, const char *key, const double **out,
+                            cr_err *err)
+{
+    const json_t *v;
+    double *x;
+    size_t i;
+
+    if (!json_is_array(list))
+        return cr_fail(err, CR_EARG, "%s is %s, but a list of true and false is needed", key,
+                       kind_of(list));
+    CR_TRY(agree_on_samples(r, key, json_array_size(list), err));
+    *out = x = cri_numbers(r, json_array_size(list));
+    json_array_foreach(list, i, v)
+    {
+        double flag = json_is_number(v) ? json_number_value(v) : json_is_true(v);
+        if (!json_is_boolean(v) && !json_is_number(v))
+            return cr_fail(err, CR_EARG, "%s[%zu] is %s, but true or false is needed", key, i,
+                           kind_of(v));
+        if (flag != 0 && flag != 1)
+            return cr_fail(err, CR_EARG, "%s[%zu] is %.9g, but true or false (1 or 0) is needed",
+                           key, i, flag);
+        x[i] = flag;
+    }
+    return CR_OK;
+}
+
 static cr_status read_choice(const json_t *v, const char *at, const char *const *choices, int *to,
                              cr_err *err)
 {
@@ -232,6 +258,8 @@ static cr_status read_field(cri_request *r, const json_t *v, const char *where, 
         num = r->has_samples ? r->num_samples : SIZE_MAX;
         if (json_is_array(v)) CR_TRY(agree_on_samples(r, f->key, json_array_size(v), err));
         return cri_read_list(r, v, at, f->rules, &num, f->to, err);
+    case CRI_F_FLAGS:
+        return read_flags(r, v, f->key, f->to, err);
     case CRI_F_NUMBER:
         return read_number(v, at, f->rules, f->to, err);
     case CRI_F_COUNT:

@@ -3,21 +3,36 @@
 
 #include <math.h>
 
+/* Over tokens that the loss uses. */
+static void kept_summary(const cri_learn_batch *b, const char *name, const double *x, cr_metrics *m)
+{
+    double *kept = CR_NEW_ARRAY(double, b->num_tokens);
+    size_t num = 0;
+
+    for (size_t t = 0; t < b->num_tokens; t++)
+        if (b->final[t] != 0) kept[num++] = x[t];
+    cr_metrics_set_summary(m, name, kept, num);
+    cr_free(kept);
+}
+
+/* Scores and rewards: over samples with a verdict. */
 void cri_token_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m)
 {
     size_t n = b->r->num_samples;
     double *x = CR_NEW_ARRAY(double, 5 * n), *prompt = x, *response = x + n, *total = x + 2 * n,
            *score = x + 3 * n, *reward = x + 4 * n, clip = 0, right = 0, wrong = 0;
     double most = (double)(l->config->sequence_length - l->config->prompt_length);
+    size_t judged = 0;
 
     for (size_t i = 0; i < n; i++) {
         const cr_sample *s = &b->r->samples[i];
         prompt[i] = (double)b->data->rows[s->row].num_ids;
         response[i] = (double)s->num_ids;
         total[i] = prompt[i] + response[i];
-        score[i] = s->score;
-        reward[i] = b->rewards[i];
         clip += response[i] >= most;
+        if (!cr_sample_has_verdict(s)) continue;
+        score[judged] = s->score;
+        reward[judged++] = b->rewards[i];
         right += s->score == 1;
         wrong += s->score == 0;
     }
@@ -25,33 +40,44 @@ void cri_token_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metric
     cr_metrics_set_summary(m, "token/response_length", response, n);
     cr_metrics_set_summary(m, "token/total_length", total, n);
     cr_metrics_set(m, clip / (double)n, "token/total_response_length/clip");
-    cr_metrics_set_summary(m, "critic/score", score, n);
-    cr_metrics_set_summary(m, "critic/rewards", reward, n);
-    cr_metrics_set_summary(m, "critic/advantages", b->advantages, b->num_tokens);
-    cr_metrics_set_summary(m, "critic/raw_advantages", b->raw, b->num_tokens);
-    cr_metrics_set_summary(m, "critic/returns", b->returns, b->num_tokens);
-    cr_metrics_set(m, right / (double)n, "critic/correct/mean");
-    cr_metrics_set(m, right / (double)n, "critic/score_distribution/correct_samples_ratio");
-    cr_metrics_set(m, wrong / (double)n, "critic/score_distribution/incorrect_samples_ratio");
+    cr_metrics_set_summary(m, "critic/score", score, judged);
+    cr_metrics_set_summary(m, "critic/rewards", reward, judged);
+    kept_summary(b, "critic/advantages", b->advantages, m);
+    kept_summary(b, "critic/raw_advantages", b->raw, m);
+    kept_summary(b, "critic/returns", b->returns, m);
+    if (judged) {
+        right /= (double)judged;
+        wrong /= (double)judged;
+        cr_metrics_set(m, right, "critic/correct/mean");
+        cr_metrics_set(m, right, "critic/score_distribution/correct_samples_ratio");
+        cr_metrics_set(m, wrong, "critic/score_distribution/incorrect_samples_ratio");
+    }
     cr_free(x);
 }
 
+/* Groups with a verdict, by what their verdicts say. */
 void cri_group_metrics(const cri_learn_batch *b, cr_metrics *m)
 {
-    double all = 0, none = 0;
+    double all = 0, none = 0, num = 0;
     size_t g = b->r->group_size;
 
     if (g < 2) return;
     for (size_t first = 0; first < b->r->num_samples; first += g) {
-        size_t right = 0;
-        for (size_t i = 0; i < g; i++)
-            right += b->r->samples[first + i].score == 1;
-        all += right == g;
+        size_t right = 0, judged = 0;
+        for (size_t i = 0; i < g; i++) {
+            const cr_sample *s = &b->r->samples[first + i];
+            judged += cr_sample_has_verdict(s);
+            right += cr_sample_has_verdict(s) && s->score == 1;
+        }
+        if (judged == 0) continue;
+        all += right == judged;
         none += right == 0;
+        num++;
     }
-    cr_metrics_set(m, all / (double)b->r->num_groups, "group/all_correct_groups_ratio");
-    cr_metrics_set(m, none / (double)b->r->num_groups, "group/all_incorrect_groups_ratio");
-    cr_metrics_set(m, 1 - (all + none) / (double)b->r->num_groups, "group/mixed_groups_ratio");
+    if (num == 0) return;
+    cr_metrics_set(m, all / num, "group/all_correct_groups_ratio");
+    cr_metrics_set(m, none / num, "group/all_incorrect_groups_ratio");
+    cr_metrics_set(m, 1 - (all + none) / num, "group/mixed_groups_ratio");
 }
 
 void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cri_update_sums *s,

@@ -132,7 +132,7 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
     return err->status;
 }
 
-/* Share of samples with score 1, over all and by tag. */
+/* Share of samples with score 1, over all with a verdict and by tag. */
 static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_followed,
                           cr_metrics *m, cr_err *err)
 {
@@ -142,7 +142,7 @@ static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_fol
                             .is_validation = true,
                             .is_followed = is_followed};
     cr_rollout rollout;
-    double right = 0, start = cr_now_s();
+    double right = 0, judged = 0, start = cr_now_s();
     char tags[32][64];
     double sums[32] = {0}, counts[32] = {0};
     size_t num_tags = 0;
@@ -153,7 +153,9 @@ static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_fol
         const char *tag =
             json_string_value(json_object_get(s->validation.rows[x->row].json, "tag"));
         size_t k = 0;
+        if (!cr_sample_has_verdict(x)) continue;
         right += x->score == 1;
+        judged++;
         while (tag && k < num_tags && strcmp(tags[k], tag) != 0)
             k++;
         if (!tag || k == CR_COUNT(tags)) continue;
@@ -161,8 +163,7 @@ static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_fol
         sums[k] += x->score == 1;
         counts[k]++;
     }
-    if (rollout.num_samples)
-        cr_metrics_set(m, right / (double)rollout.num_samples, "%s/all/mean", prefix);
+    if (judged > 0) cr_metrics_set(m, right / judged, "%s/all/mean", prefix);
     for (size_t k = 0; k < num_tags; k++)
         cr_metrics_set(m, sums[k] / counts[k], "%s/%s/mean", prefix, tags[k]);
     if (!cr_metrics_get(m, "time/val_step")) cr_metrics_set(m, cr_now_s() - start, "time/val_step");

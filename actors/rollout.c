@@ -72,19 +72,20 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
 static bool is_kept(const collector *c, const flight *f)
 {
     const cr_reward_config *reward = &c->run->config->rewards[f->domain];
-    double *scores;
+    double *rewards;
+    size_t num = 0;
     bool kept = true;
 
     if (c->args->is_validation || c->args->group_size < 2) return true;
-    scores = CR_NEW_ARRAY(double, c->args->group_size);
+    rewards = CR_NEW_ARRAY(double, c->args->group_size);
     for (size_t i = 0; i < c->args->group_size; i++)
-        scores[i] = f->samples[i].reward;
-    if (reward->filter.type == CR_FILTER_MEAN)
-        kept = cr_filter_mean(scores, c->args->group_size, reward->filter.threshold_down,
+        if (cr_sample_has_verdict(&f->samples[i])) rewards[num++] = f->samples[i].reward;
+    if (num && reward->filter.type == CR_FILTER_MEAN)
+        kept = cr_filter_mean(rewards, num, reward->filter.threshold_down,
                               reward->filter.threshold_up);
-    if (reward->filter.type == CR_FILTER_STD)
-        kept = cr_filter_std(scores, c->args->group_size, reward->filter.std_threshold);
-    cr_free(scores);
+    if (num && reward->filter.type == CR_FILTER_STD)
+        kept = cr_filter_std(rewards, num, reward->filter.std_threshold);
+    cr_free(rewards);
     return kept;
 }
 

@@ -16,6 +16,8 @@
 #include "actors/data.h"
 #include "actors/run.h"
 
+#include <string.h>
+
 typedef struct cr_sample {
     uint64_t id;
     int domain;                         /* index into config->rewards */
@@ -33,6 +35,12 @@ typedef struct cr_sample {
     int64_t version; /* updates that the weights it was sampled with have had */
     bool has_come;
 } cr_sample;
+
+/* Timed out and failed ones have no score: they are left out of every mean. */
+static inline bool cr_sample_has_verdict(const cr_sample *s)
+{
+    return strcmp(s->status, "ok") == 0;
+}
 
 typedef struct cr_rollout {
     cr_sample *samples; /* [num_groups * group_size], groups adjacent */

@@ -4,44 +4,51 @@
 #include <math.h>
 #include <string.h>
 
-static double mean_of(const double *x, size_t n)
+/* Samples without a verdict count nowhere. */
+static bool counts(const double *verdict, size_t i)
 {
-    double sum = 0;
+    return !verdict || verdict[i] != 0;
+}
+
+static double mean_of(const double *x, const double *verdict, size_t n)
+{
+    double sum = 0, num = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += x[i];
-    return n ? sum / (double)n : 0;
+        if (counts(verdict, i)) sum += x[i], num++;
+    return num > 0 ? sum / num : 0;
 }
 
 /* Unbiased; 0 for fewer than two. */
-static double std_of(const double *x, size_t n)
+static double std_of(const double *x, const double *verdict, size_t n)
 {
-    double mean = mean_of(x, n), sum = 0;
+    double mean = mean_of(x, verdict, n), sum = 0, num = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += (x[i] - mean) * (x[i] - mean);
-    return n > 1 ? sqrt(sum / (double)(n - 1)) : 0;
+        if (counts(verdict, i)) sum += (x[i] - mean) * (x[i] - mean), num++;
+    return num > 1 ? sqrt(sum / (num - 1)) : 0;
 }
 
 bool cr_filter_mean(const double *rewards, size_t num, double down, double up)
 {
-    double mean = mean_of(rewards, num);
+    double mean = mean_of(rewards, NULL, num);
 
-    return num < 2 || (mean > down && mean < up);
+    return mean > down && mean < up;
 }
 
 bool cr_filter_std(const double *rewards, size_t num, double threshold)
 {
-    return num < 2 || std_of(rewards, num) > threshold;
+    return std_of(rewards, NULL, num) > threshold;
 }
 
 void cr_sample_mask(const cr_mask_config *c, size_t num_samples, size_t group,
                     const double *lengths, double response_length, const double *scores,
-                    double *keep)
+                    const double *verdict, double *keep)
 {
     for (size_t i = 0; i < num_samples; i++) {
-        double mean = mean_of(scores + i / group * group, group);
-        bool is_kept = true;
+        size_t first = i / group * group;
+        double mean = mean_of(scores + first, verdict ? verdict + first : NULL, group);
+        bool is_kept = counts(verdict, i);
         if (c->max_len_mask && lengths[i] == response_length) is_kept = false;
         if (c->difficulty_mask && group > 1 &&
             !(mean > c->difficulty_low_threshold && mean < c->difficulty_high_threshold))
@@ -54,56 +61,81 @@ void cr_sample_mask(const cr_mask_config *c, size_t num_samples, size_t group,
 }
 
 /* Chan's merge of a batch into the running moments. */
-static void take_in(cr_moments *m, const double *x, size_t n)
+static void take_in(cr_moments *m, const double *x, const double *verdict, size_t n)
 {
-    double mean = mean_of(x, n), var = 0, delta = mean - m->mean, total = m->count + (double)n;
+    double mean = mean_of(x, verdict, n), var = 0, delta = mean - m->mean, num = 0, total;
 
     for (size_t i = 0; i < n; i++)
-        var += (x[i] - mean) * (x[i] - mean) / (double)n;
-    m->var = (var * (double)n + m->var * m->count + delta * delta * m->count * (double)n / total) /
-             total;
-    m->mean += delta * (double)n / total;
+        if (counts(verdict, i)) var += (x[i] - mean) * (x[i] - mean), num++;
+    if (num == 0) return;
+    total = m->count + num;
+    m->var = (var + m->var * m->count + delta * delta * m->count * num / total) / total;
+    m->mean += delta * num / total;
     m->count = total;
+}
+
+/* Equal rewards of a group are exactly 0: the mean of equal numbers may miss them by an ulp. */
+static void zero_equal_group(cr_advantage_args *a, const double *verdict, size_t first)
+{
+    const double *one = NULL;
+
+    for (size_t i = first; i < first + a->group; i++) {
+        if (!counts(verdict, i)) continue;
+        if (one && *one != a->scores[i]) return;
+        one = &a->scores[i];
+    }
+    for (size_t i = first; i < first + a->group; i++)
+        a->rewards[i] = 0;
+}
+
+static void clip_rewards(double reward_clip, cr_advantage_args *a)
+{
+    double num = 0;
+
+    a->reward_clip_frac = 0;
+    for (size_t i = 0; i < a->rows.num_samples && reward_clip > 0; i++) {
+        if (!counts(a->verdict, i)) continue;
+        a->reward_clip_frac += fabs(a->rewards[i]) > reward_clip;
+        a->rewards[i] = fmin(fmax(a->rewards[i], -reward_clip), reward_clip);
+        num++;
+    }
+    if (num > 0) a->reward_clip_frac /= num;
 }
 
 static cr_status normalise(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
 {
+    const double *v = a->verdict;
     size_t n = a->rows.num_samples;
     cr_norm mean_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_mean_type;
     cr_norm std_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_std_type;
+    double batch_mean, batch_std;
 
     if (a->group == 0 || n % a->group)
         return cr_fail(err, CR_EARG, "group %zu does not divide the %zu samples", a->group, n);
     if ((mean_type == CR_NORM_RUNNING || std_type == CR_NORM_RUNNING) && !a->moments)
         return cr_fail(err, CR_EARG, "norm_mean_type: running needs moments");
     if (a->moments && (mean_type == CR_NORM_RUNNING || std_type == CR_NORM_RUNNING))
-        take_in(a->moments, a->scores, n);
+        take_in(a->moments, a->scores, v, n);
+    batch_mean = mean_of(a->scores, v, n);
+    batch_std = std_of(a->scores, v, n);
     for (size_t i = 0; i < n; i++) {
-        const double *g = a->scores + i / a->group * a->group;
+        size_t first = i / a->group * a->group;
+        const double *g = a->scores + first, *of_group = v ? v + first : NULL;
         double mean = 0, std = 1, x = a->scores[i];
-        if (mean_type == CR_NORM_BATCH) mean = mean_of(a->scores, n);
-        if (mean_type == CR_NORM_GROUP) mean = mean_of(g, a->group);
+        a->rewards[i] = 0;
+        if (!counts(v, i)) continue;
+        if (mean_type == CR_NORM_BATCH) mean = batch_mean;
+        if (mean_type == CR_NORM_GROUP) mean = mean_of(g, of_group, a->group);
         if (mean_type == CR_NORM_RUNNING) mean = a->moments->mean;
-        if (std_type == CR_NORM_BATCH) std = std_of(a->scores, n) + 1e-6;
-        if (std_type == CR_NORM_GROUP) std = std_of(g, a->group) + 1e-6;
+        if (std_type == CR_NORM_BATCH) std = batch_std + 1e-6;
+        if (std_type == CR_NORM_GROUP) std = std_of(g, of_group, a->group) + 1e-6;
         if (std_type == CR_NORM_RUNNING)
             std = sqrt(a->moments->var * a->moments->count / fmax(a->moments->count - 1, 1)) + 1e-6;
         a->rewards[i] = (x - mean) / std;
     }
-    /* equal rewards of a group are exactly 0: the mean of equal numbers may miss them by an ulp */
-    for (size_t first = 0; first < n && mean_type == CR_NORM_GROUP; first += a->group) {
-        bool is_equal = true;
-        for (size_t i = 1; i < a->group; i++)
-            is_equal = is_equal && a->scores[first + i] == a->scores[first];
-        for (size_t i = 0; i < a->group && is_equal; i++)
-            a->rewards[first + i] = 0;
-    }
-    a->reward_clip_frac = 0;
-    for (size_t i = 0; i < n && c->reward_clip > 0; i++) {
-        a->reward_clip_frac += fabs(a->rewards[i]) > c->reward_clip;
-        a->rewards[i] = fmin(fmax(a->rewards[i], -c->reward_clip), c->reward_clip);
-    }
-    if (n) a->reward_clip_frac /= (double)n;
+    for (size_t first = 0; first < n && mean_type == CR_NORM_GROUP; first += a->group)
+        zero_equal_group(a, v, first);
+    clip_rewards(c->reward_clip, a);
     return CR_OK;
 }
 
@@ -139,44 +171,37 @@ static void whiten(double *x, const double *mask, size_t n)
         x[t] = (x[t] - mean) / sqrt(var + 1e-8);
 }
 
-/* Rewards of tokens: each sample's at its last token, less the KL of every token. */
+/* Rewards of tokens: each sample's at its last token, its own token by token, less the KL. */
 static void token_rewards(const cr_advantage_config *c, cr_advantage_args *a)
 {
     size_t num_tokens = a->rows.start[a->rows.num_samples];
     bool has_kl = a->old_log_probs && a->ref_log_probs;
+    double num = 0;
 
     a->kl_mean = 0;
     for (size_t i = 0; i < a->rows.num_samples; i++) {
         size_t first = a->rows.start[i], end = a->rows.start[i + 1];
+        bool is_counted = counts(a->verdict, i);
         double sum = 0;
         for (size_t t = first; t < end; t++) {
             a->kl[t] =
                 has_kl ? estimate_kl(c->kl_penalty, a->old_log_probs[t], a->ref_log_probs[t]) : 0;
             sum += a->kl[t];
             a->token_rewards[t] = t + 1 == end ? a->rewards[i] : 0;
+            if (a->token_scores && is_counted) a->token_rewards[t] += a->token_scores[t];
             if (c->add_token_level_kl) a->token_rewards[t] -= c->kl_coef * a->kl[t];
         }
-        if (end > first) a->kl_mean += sum / ((double)(end - first) + 1e-8);
+        if (end > first && is_counted) a->kl_mean += sum / ((double)(end - first) + 1e-8);
+        num += is_counted;
     }
-    if (a->rows.num_samples) a->kl_mean /= (double)a->rows.num_samples;
+    if (num > 0) a->kl_mean /= num;
     for (size_t t = 0; t < num_tokens && c->reward_clip > 0; t++)
         a->token_rewards[t] = fmin(fmax(a->token_rewards[t], -c->reward_clip), c->reward_clip);
 }
 
-cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
+/* Discounted sums from the end of each row, or generalised advantage estimation. */
+static void estimate(const cr_advantage_config *c, cr_advantage_args *a)
 {
-    size_t num_tokens = a->rows.start[a->rows.num_samples];
-    double valid = 0;
-
-    if (c->adv_estimator == CR_ADV_GAE && !a->values)
-        return cr_fail(err, CR_EARG, "adv_estimator gae needs values");
-    CR_TRY(normalise(c, a, err));
-    token_rewards(c, a);
-    for (size_t t = 0; t < num_tokens; t++)
-        valid += a->final_mask[t];
-    if (c->whiten_rewards && valid > 1) whiten(a->token_rewards, a->final_mask, num_tokens);
-    for (size_t t = 0; t < num_tokens; t++)
-        a->token_rewards[t] *= a->final_mask[t];
     for (size_t i = 0; i < a->rows.num_samples; i++) {
         double carry = 0, next_value = 0; /* nothing comes behind the last token */
         for (size_t t = a->rows.start[i + 1]; t-- > a->rows.start[i];) {
@@ -192,15 +217,48 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
             a->raw_advantages[t] = a->advantages[t] = carry;
         }
     }
-    if (c->whiten_advantages && valid > 1) whiten(a->advantages, a->final_mask, num_tokens);
+}
+
+/* The final mask with samples without a verdict left out; num: tokens of the others. Owned. */
+static double *mask_of_verdicts(const cr_advantage_args *a, size_t *num)
+{
+    double *mask = CR_NEW_ARRAY(double, a->rows.start[a->rows.num_samples]);
+
+    *num = 0;
+    for (size_t i = 0; i < a->rows.num_samples; i++)
+        for (size_t t = a->rows.start[i]; t < a->rows.start[i + 1] && counts(a->verdict, i); t++) {
+            mask[t] = a->final_mask[t];
+            ++*num;
+        }
+    return mask;
+}
+
+cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
+{
+    size_t num_tokens = a->rows.start[a->rows.num_samples], num_counted;
+    double valid = 0, *mask;
+
+    if (c->adv_estimator == CR_ADV_GAE && !a->values)
+        return cr_fail(err, CR_EARG, "adv_estimator gae needs values");
+    CR_TRY(normalise(c, a, err));
+    token_rewards(c, a);
+    mask = mask_of_verdicts(a, &num_counted);
+    for (size_t t = 0; t < num_tokens; t++)
+        valid += mask[t];
+    if (c->whiten_rewards && valid > 1) whiten(a->token_rewards, mask, num_tokens);
+    for (size_t t = 0; t < num_tokens; t++)
+        a->token_rewards[t] *= mask[t];
+    estimate(c, a);
+    if (c->whiten_advantages && valid > 1) whiten(a->advantages, mask, num_tokens);
     a->advantage_clip_frac = 0;
     for (size_t t = 0; t < num_tokens; t++) {
-        a->advantages[t] *= a->final_mask[t];
+        a->advantages[t] *= mask[t];
         if (c->advantage_clip <= 0) continue;
         a->advantage_clip_frac += fabs(a->advantages[t]) > c->advantage_clip;
         a->advantages[t] = fmin(fmax(a->advantages[t], -c->advantage_clip), c->advantage_clip);
     }
-    if (num_tokens) a->advantage_clip_frac /= (double)num_tokens;
+    if (num_counted) a->advantage_clip_frac /= (double)num_counted;
+    cr_free(mask);
     return CR_OK;
 }
 

@@ -27,10 +27,11 @@ typedef struct cr_mask_config {
     double error_max_len_threshold;
 } cr_mask_config;
 /* keep[i] 1 or 0: not cut off (length < response_length); group mean inside the open thresholds;
- * wrong answers not too long. lengths in tokens. */
+ * wrong answers not too long. lengths in tokens. verdict [N]: 0 where a sample has no score, which is
+ * then neither kept nor part of its group's mean; NULL: all have one. */
 void cr_sample_mask(const cr_mask_config *c, size_t num_samples, size_t group,
                     const double *lengths, double response_length, const double *scores,
-                    double *keep);
+                    const double *verdict, double *keep);
 
 /* ---- rewards, KL, advantages ---- */
 
@@ -55,7 +56,10 @@ typedef struct cr_advantage_config {
 typedef struct cr_advantage_args {
     cr_ragged rows;
     size_t group;
-    const double *scores;                        /* [N] response-level rewards */
+    const double *scores;  /* [N] response-level rewards */
+    const double *verdict; /* [N]: 0 where there is no score; such samples are left out of every
+                                   mean and clip fraction, and get 0. NULL: all have one */
+    const double *token_scores; /* per token, added to the token's reward; NULL: none */
     const double *old_log_probs, *ref_log_probs; /* per token; NULL: no KL */
     const double *values;                        /* per token, gae only */
     const double *final_mask;                    /* per token */
@@ -63,7 +67,7 @@ typedef struct cr_advantage_args {
     /* out */
     double *rewards; /* [N] after normalisation and clip */
     double *token_rewards, *advantages, *raw_advantages, *returns, *kl; /* per token */
-    double kl_mean; /* mean over rows of each row's masked mean */
+    double kl_mean; /* mean over rows with a verdict of each row's mean */
     double reward_clip_frac, advantage_clip_frac;
 } cr_advantage_args;
 CR_MUST cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err);
@@ -89,7 +93,8 @@ extern const char *const cr_schedule_names[CR_NUM_SCHEDULES];
 double cr_learning_rate(cr_schedule kind, double learning_rate, int64_t warmup_steps,
                         int64_t max_steps, int64_t k);
 
-/* Query filter of a group's rewards: mean inside (down, up), or unbiased std above the threshold. */
+/* Query filter of a group's rewards (those with a verdict): mean inside (down, up), or unbiased std, 0 of
+ * a single one, above the threshold. */
 bool cr_filter_mean(const double *rewards, size_t num, double down, double up);
 bool cr_filter_std(const double *rewards, size_t num, double threshold);
 

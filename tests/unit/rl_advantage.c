@@ -34,24 +34,32 @@ static void make_batch(batch *b, uint64_t seed)
     }
 }
 
+static cr_advantage_args args_of(batch *b, size_t num, size_t group)
+{
+    return (cr_advantage_args){.rows = {num, b->start},
+                               .group = group,
+                               .scores = b->scores,
+                               .old_log_probs = b->old,
+                               .ref_log_probs = b->ref,
+                               .values = b->values,
+                               .final_mask = b->final,
+                               .moments = &b->moments,
+                               .rewards = b->rewards,
+                               .token_rewards = b->token,
+                               .advantages = b->adv,
+                               .raw_advantages = b->raw,
+                               .returns = b->returns,
+                               .kl = b->kl};
+}
+
 static void run(const cr_advantage_config *c, batch *b, size_t first, size_t end, size_t group)
 {
     cr_err err = {0};
-    cr_advantage_args a = {.rows = {end - first, b->start + first},
-                           .group = group,
-                           .scores = b->scores + first,
-                           .old_log_probs = b->old,
-                           .ref_log_probs = b->ref,
-                           .values = b->values,
-                           .final_mask = b->final,
-                           .moments = &b->moments,
-                           .rewards = b->rewards + first,
-                           .token_rewards = b->token,
-                           .advantages = b->adv,
-                           .raw_advantages = b->raw,
-                           .returns = b->returns,
-                           .kl = b->kl};
+    cr_advantage_args a = args_of(b, end - first, group);
 
+    a.rows.start += first;
+    a.scores += first;
+    a.rewards += first;
     if (cr_advantage(c, &a, &err) != CR_OK) fail_msg("%s", err.msg);
     b->kl_mean = a.kl_mean;
     b->reward_frac = a.reward_clip_frac;
@@ -278,6 +286,123 @@ static void refusals(void **state)
     assert_non_null(strstr(err.msg, "values"));
 }
 
+/* Groups of 6 of which 4 have a verdict are, bit for bit, the groups of those 4 alone. */
+static void verdicts_alone(void **state)
+{
+    static const double verdict[N] = {1, 0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 0};
+    double tokens[MAX_T];
+    const double *values[] = {NULL, tokens};
+
+    (void)state;
+    for (size_t t = 0; t < MAX_T; t++)
+        tokens[t] = normal(9, t);
+    for (uint64_t n = 0; n < 4 * 4 * 3 * 16; n++) {
+        cr_advantage_config c = {.adv_estimator = (cr_estimator)(n / 16 % 3),
+                                 .norm_mean_type = (cr_norm)(n % 4),
+                                 .norm_std_type = (cr_norm)(n / 4 % 4),
+                                 .gamma = n & 1 ? 1 : 0.9,
+                                 .lambd = 0.95,
+                                 .reward_clip = n / 48 & 1 ? 0.7 : 0,
+                                 .advantage_clip = n / 48 & 2 ? 0.6 : 0,
+                                 .whiten_rewards = n / 48 & 1,
+                                 .whiten_advantages = n / 48 & 4,
+                                 .add_token_level_kl = n / 48 & 2,
+                                 .kl_coef = 0.3};
+        batch all, some = {.moments = {0, 1, 1e-24}};
+        double all_tokens[MAX_T], some_tokens[MAX_T];
+        cr_advantage_args a, s;
+        cr_err err = {0};
+        size_t k = 0, u = 0;
+        make_batch(&all, n);
+        for (size_t i = 0; i < N; i++)
+            if (verdict[i] == 0) all.scores[i] = 1e5; /* whatever stands there */
+        memcpy(all_tokens, tokens, sizeof tokens);
+        for (size_t i = 0; i < N; i++) {
+            if (verdict[i] == 0) continue;
+            some.scores[k] = all.scores[i];
+            for (size_t t = all.start[i]; t < all.start[i + 1]; t++, u++) {
+                some.old[u] = all.old[t], some.ref[u] = all.ref[t];
+                some.values[u] = all.values[t], some.final[u] = all.final[t];
+                some_tokens[u] = all_tokens[t];
+            }
+            some.start[++k] = u;
+        }
+        a = args_of(&all, N, 6);
+        a.verdict = verdict;
+        a.token_scores = values[n / 384 & 1] ? all_tokens : NULL;
+        s = args_of(&some, k, 4);
+        s.token_scores = a.token_scores ? some_tokens : NULL;
+        assert_int_equal(cr_advantage(&c, &a, &err), CR_OK);
+        assert_int_equal(cr_advantage(&c, &s, &err), CR_OK);
+        check_near(a.kl_mean, s.kl_mean, 0);
+        check_near(a.reward_clip_frac, s.reward_clip_frac, 0);
+        check_near(a.advantage_clip_frac, s.advantage_clip_frac, 0);
+        check_near(all.moments.mean, some.moments.mean, 0);
+        check_near(all.moments.var, some.moments.var, 0);
+        check_near(all.moments.count, some.moments.count, 0);
+        k = u = 0;
+        for (size_t i = 0; i < N; i++) {
+            check_near(all.rewards[i], verdict[i] != 0 ? some.rewards[k++] : 0, 0);
+            for (size_t t = all.start[i]; t < all.start[i + 1]; t++) {
+                check_near(all.adv[t], verdict[i] != 0 ? some.adv[u] : 0, 0);
+                if (verdict[i] != 0) check_near(all.token[t], some.token[u++], 0);
+            }
+        }
+    }
+}
+
+/* A token's own reward counts from its place on, the sample's from the last one. */
+static void rewards_of_tokens(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_REINFORCE, .gamma = 0.9};
+    double tokens[MAX_T], sum[MAX_T];
+    cr_advantage_args a;
+    cr_err err = {0};
+    batch b;
+
+    (void)state;
+    make_batch(&b, 6);
+    for (size_t t = 0; t < MAX_T; t++)
+        tokens[t] = sum[t] = normal(10, t), b.final[t] = 1;
+    for (size_t i = 0; i < N; i++)
+        if (b.start[i + 1] > b.start[i]) sum[b.start[i + 1] - 1] += b.scores[i];
+    a = args_of(&b, N, GROUP);
+    a.token_scores = tokens;
+    assert_int_equal(cr_advantage(&c, &a, &err), CR_OK);
+    for (size_t i = 0; i < N; i++)
+        for (size_t t = b.start[i]; t < b.start[i + 1]; t++)
+            check_near(b.adv[t], tail(sum, t, b.start[i + 1], 0.9), 1e-12);
+}
+
+/* One verdict in a group: no deviation, nothing to learn. None: nothing at all, and no NaN. */
+static void few_verdicts(void **state)
+{
+    cr_advantage_config c = {.adv_estimator = CR_ADV_GRPO, .gamma = 1};
+    double verdict[N] = {[2] = 1, [8] = 1, [9] = 1}, keep[N], lengths[N] = {0};
+    cr_mask_config masks = {.difficulty_mask = true, .difficulty_high_threshold = 0.5};
+    cr_advantage_args a;
+    cr_err err = {0};
+    batch b;
+
+    (void)state;
+    make_batch(&b, 5);
+    b.scores[8] = 0, b.scores[9] = 0.5;
+    a = args_of(&b, N, GROUP);
+    a.verdict = verdict;
+    assert_int_equal(cr_advantage(&c, &a, &err), CR_OK);
+    for (size_t t = 0; t < b.start[8]; t++)
+        check_near(b.adv[t], 0, 0);
+    check_near(b.rewards[9], 0.25 / (sqrt(0.125) + 1e-6), 1e-12);
+    cr_sample_mask(&masks, N, GROUP, lengths, 8, b.scores, verdict, keep);
+    for (size_t i = 0; i < N; i++)
+        check_near(keep[i], i == 8 || i == 9 || (i == 2 && b.scores[2] > 0 && b.scores[2] < 0.5),
+                   0);
+    assert_false(cr_filter_std((double[]){1}, 1, 0));
+    assert_true(cr_filter_std((double[]){1, 0.5}, 2, 0));
+    assert_true(cr_filter_mean((double[]){0.5}, 1, 0, 1));
+    assert_false(cr_filter_mean((double[]){1}, 1, 0, 1));
+}
+
 /* Thresholds are open; a group of one has no difficulty; scores between 0 and 1 count as wrong. */
 static void sample_masks(void **state)
 {
@@ -303,7 +428,7 @@ static void sample_masks(void **state)
 
     (void)state;
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
-        cr_sample_mask(&cases[k].config, 8, cases[k].group, lengths, 8, scores, keep);
+        cr_sample_mask(&cases[k].config, 8, cases[k].group, lengths, 8, scores, NULL, keep);
         for (size_t i = 0; i < 8; i++)
             if (keep[i] != cases[k].keep[i]) fail_msg("case %zu, sample %zu", k, i);
     }
@@ -322,10 +447,12 @@ static void kl_controller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_settings),    cmocka_unit_test(k3),
-        cmocka_unit_test(equal_rewards),   cmocka_unit_test(rows_alone),
-        cmocka_unit_test(running_moments), cmocka_unit_test(refusals),
-        cmocka_unit_test(sample_masks),    cmocka_unit_test(kl_controller),
+        cmocka_unit_test(all_settings),      cmocka_unit_test(k3),
+        cmocka_unit_test(equal_rewards),     cmocka_unit_test(rows_alone),
+        cmocka_unit_test(running_moments),   cmocka_unit_test(refusals),
+        cmocka_unit_test(sample_masks),      cmocka_unit_test(kl_controller),
+        cmocka_unit_test(verdicts_alone),    cmocka_unit_test(few_verdicts),
+        cmocka_unit_test(rewards_of_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
