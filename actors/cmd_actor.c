@@ -15,7 +15,8 @@ static int run(int argc, char **argv);
 
 const cr_command cr_command_actor = {
     "actor", "actor CONFIG --exchange URL", "One actor rank of a run (croll run starts them).",
-    "mpirun -n 4 croll actor output/run/config.yaml --exchange unix:/tmp/redis.sock", run};
+    "mpirun -n 4 croll actor output/quickstart/rlvr/config.yaml --exchange unix:/tmp/redis.sock",
+    run};
 
 static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, const cr_err *how,
                           cr_err *err)

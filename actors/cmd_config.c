@@ -9,7 +9,7 @@ static int run(int argc, char **argv);
 const cr_command cr_command_config = {
     "config", "config FILE [key=value ..] [--json] [--raw]",
     "Check a YAML file and print the resolved configuration.",
-    "croll config configs/stories_keywords.yaml max_steps=20 --json", run};
+    "croll config configs/quickstart/rlvr.yaml max_steps=20 --json", run};
 
 static void print_tree(const cr_node *root, bool is_json)
 {

@@ -1,4 +1,4 @@
-/* cmd_detokenize.c -- croll detokenize: the text of token ids, line by line (reference/cli.md 2). */
+/* cmd_detokenize.c -- croll detokenize: the text of token ids, line by line. */
 #include "actors/commands.h"
 #include "actors/lines.h"
 #include "models/tokenizer.h"
@@ -67,7 +67,7 @@ const cr_command cr_command_detokenize = {
     "Text of token ids: JSONL {\"id\",\"input_ids\"} on stdin, {\"id\",\"text\"} on stdout. Only "
     "the "
     "tokenizer of MODEL is read.",
-    "echo '{\"id\":1,\"input_ids\":[403,407,261,378]}' | croll detokenize "
-    "../shared/data/stories260k",
+    "echo '{\"id\":1,\"input_ids\":[51,43,52,61]}' | croll detokenize "
+    "output/quickstart/sft_model",
     run,
 };

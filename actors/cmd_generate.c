@@ -1,4 +1,4 @@
-/* cmd_generate.c -- croll generate: completions of prompts, line by line (reference/cli.md 2).
+/* cmd_generate.c -- croll generate: completions of prompts, line by line.
  *
  * Lines go to the engine as they come, up to a bound, and are answered in order. A draw is keyed by
  * (seed, the line's id or, without one, its number, index), so an answer does not depend on the
@@ -346,6 +346,6 @@ const cr_command cr_command_generate = {
     "Complete prompts: {\"id\", \"prompt\" or \"messages\" or \"input_ids\"} in, text or "
     "{\"id\",\"index\",\"prompt_ids\",\"output_ids\",\"text\",\"logprobs\",\"finish_reason\"} out, "
     "in order.",
-    "croll generate ../shared/data/stories260k --temperature 0 --prompt 'Once upon a time'",
+    "croll generate output/quickstart/sft_model --temperature 0 --prompt '354+3='",
     run,
 };

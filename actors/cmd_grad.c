@@ -1,4 +1,4 @@
-/* cmd_grad.c -- croll grad: the full gradient of the cross entropy of given lines (reference/cli.md 2).
+/* cmd_grad.c -- croll grad: the full gradient of the cross entropy of given lines.
  *
  * With an auxiliary loss of routers, each micro-batch adds it over its own tokens with its share of all
  * label tokens as weight: that part does depend on the cut.
@@ -262,7 +262,7 @@ const cr_command cr_command_grad = {
     "Gradient of the mean cross entropy over all label tokens of all lines; prints loss, tokens "
     "and "
     "grad_norm.",
-    "echo '{\"id\":1,\"input_ids\":[1,403,407]}' | croll grad ../shared/data/stories260k --out "
+    "echo '{\"id\":1,\"input_ids\":[51,43,52,61]}' | croll grad output/quickstart/sft_model --out "
     "/tmp/g.safetensors model_args.dtype=fp32",
     run,
 };

@@ -115,6 +115,6 @@ const cr_command cr_command_inspect = {
     "inspect PATH [--json]",
     "Every tensor of a safetensors file, an index with its shards, a MODEL folder or a checkpoint: "
     "name, dtype, shape, bytes, file. Headers are checked in full.",
-    "croll inspect ../shared/data/stories260k",
+    "croll inspect output/quickstart/sft_model",
     run,
 };

@@ -1,4 +1,4 @@
-/* cmd_logprobs.c -- croll logprobs: log-probs of given tokens, line by line (reference/cli.md 2).
+/* cmd_logprobs.c -- croll logprobs: log-probs of given tokens, line by line.
  *
  * Lines are packed without padding, infer_batch_size of them in one forward of one rank; a line's
  * answer has the same bits in any company and on any rank. Rank 0 reads and answers: in each round it
@@ -341,7 +341,7 @@ const cr_command cr_command_logprobs = {
     "logprobs MODEL [key=value ..] < LINES.jsonl",
     "Log-probability of every next token of each line: {\"id\", \"input_ids\" or \"prompt\" or "
     "\"messages\"} in, {\"id\",\"input_ids\",\"logprobs\"} out, in order.",
-    "echo '{\"id\":1,\"input_ids\":[1,403,407]}' | croll logprobs ../shared/data/stories260k "
+    "echo '{\"id\":1,\"input_ids\":[51,43,52,61]}' | croll logprobs output/quickstart/sft_model "
     "model_args.dtype=fp32 --entropy",
     run,
 };

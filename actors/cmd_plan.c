@@ -20,7 +20,7 @@ const cr_command cr_command_plan = {
     "plan", "plan FILE [key=value ..] [--world N] [--memory 80GB] [--tree] [--json] [--html PAGE]",
     "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
     "model, no weights).",
-    "croll plan configs/smol_rules.yaml pretrain=MODEL --world 64 --memory 80GB", run};
+    "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB", run};
 
 /* ---- the file ---- */
 

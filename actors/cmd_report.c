@@ -11,7 +11,7 @@ static int run(int argc, char **argv);
 const cr_command cr_command_report = {"report", "report RUN",
                                       "Write run.html of a run's folder again: curves, timeline of "
                                       "all ranks, what ranks disagree on.",
-                                      "croll report output/run", run};
+                                      "croll report output/quickstart/rlvr", run};
 
 static cr_status report(const char *folder, cr_err *err)
 {

@@ -78,7 +78,8 @@ static int run(int argc, char **argv);
 const cr_command cr_command_reward = {
     "reward", "reward FILE --domain D --exchange URL [--exec PROGRAM]",
     "Score samples of one domain from the exchange until stopped; any number of workers may run.",
-    "croll reward output/run/config.yaml --domain math_rule --exchange redis://host:6379/0 "
+    "croll reward output/quickstart/rlvr/config.yaml --domain math_rule --exchange "
+    "redis://host:6379/0 "
     "--prefix run1:",
     run};
 

@@ -19,11 +19,11 @@
 
 static int run_command(int argc, char **argv);
 
-const cr_command cr_command_run = {"run", "run FILE [key=value ..] [--overwrite]",
-                                   "Run the job that a ROLL YAML file describes.",
-                                   "croll run configs/stories_keywords.yaml max_steps=20 "
-                                   "actor_train.training_args.learning_rate=1e-4",
-                                   run_command};
+const cr_command cr_command_run = {
+    "run", "run FILE [key=value ..] [--overwrite]", "Run the job that a ROLL YAML file describes.",
+    "croll run configs/quickstart/rlvr.yaml output_dir=output/mine max_steps=5 "
+    "actor_train.training_args.learning_rate=1e-4",
+    run_command};
 
 /* Refuse a folder that holds a run, unless it is resumed or overwritten. */
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,

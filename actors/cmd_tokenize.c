@@ -1,4 +1,4 @@
-/* cmd_tokenize.c -- croll tokenize: token ids of texts and chats, line by line (reference/cli.md 2). */
+/* cmd_tokenize.c -- croll tokenize: token ids of texts and chats, line by line. */
 #include "actors/commands.h"
 #include "actors/encoder.h"
 #include "actors/lines.h"
@@ -82,6 +82,6 @@ const cr_command cr_command_tokenize = {
     "tokenize MODEL [--text] [--no-special]",
     "Token ids of texts: JSONL {\"id\",\"text\"} or {\"id\",\"messages\"} on stdin, "
     "{\"id\",\"input_ids\"} on stdout. Only the tokenizer of MODEL is read.",
-    "echo '{\"id\":1,\"text\":\"Once upon a time\"}' | croll tokenize ../shared/data/stories260k",
+    "echo '{\"id\":1,\"text\":\"354+3=\"}' | croll tokenize output/quickstart/sft_model",
     run,
 };

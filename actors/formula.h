@@ -1,9 +1,9 @@
 /* formula.h -- one formula of training on numbers that somebody wrote down, so that any number of a
  * run can be checked by hand.
  *
- * A request is one JSON object (../shared/reference/cli.md 4): rows of different lengths, settings
- * under ROLL's names. It is checked in full, then the very functions of rl/ and kernels/ are called
- * that training calls, then the answer is one JSON object.
+ * A request is one JSON object: rows of different lengths, settings under ROLL's names. It is checked
+ * in full, then the very functions of rl/ and kernels/ are called that training calls, then the
+ * answer is one JSON object.
  *
  * Ownership: the text is borrowed during the call. Threads: any. Errors: CR_EFORMAT, CR_EARG with
  * the key and index; also for a result that is not finite.

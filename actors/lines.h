@@ -1,12 +1,8 @@
 /* lines.h -- JSONL requests of a command: one object a line in, one answer a line out, in order.
  *
- * A line carries `input_ids`, `prompt` or `messages` (reference/cli.md 2) and an `id` that its
- * answer copies. A bad line is answered in place with {"id":..,"error":"SENTENCE"}, the others go
- * on, and the command ends with exit code 2. Lines are read one at a time, so a pipe may be
- * answered while it is still open.
- *
- *     while (cr_lines_next(&lines, &rules, &line)) ...     read, check, encode
- *     cr_lines_answer / cr_lines_fail                      write its answer
+ * A line carries `input_ids`, `prompt` or `messages` and an `id` that its answer copies. A bad line
+ * is answered in place with {"id":..,"error":".."} (cr_line_fail), the others go on, and the command
+ * ends with exit code 2. Lines are read one at a time, so a pipe may be answered while it is open.
  *
  * Ownership: a cr_line owns what it holds (cr_line_free); rules are borrowed during the call.
  * Threads: one caller.

@@ -36,7 +36,7 @@ static void print_commands(FILE *to)
             "\nexamples:\n"
             "  croll run configs/quickstart/rlvr.yaml     (scripts/quickstart makes its model)\n"
             "  croll plan my.yaml --memory 80GB\n"
-            "  croll generate MODEL --prompt 'Once upon a time'\n");
+            "  croll generate output/quickstart/rlvr_model --prompt '354+3='\n");
 }
 
 int main(int argc, char **argv)

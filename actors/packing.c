@@ -1,5 +1,5 @@
 /* packing.c -- see packing.h. Dealing is longest-processing-time first on ROLL's workload
- * 24576 L + L^2 (rlvr.md 2.7): the longest sample goes to the micro-batch with the least work that still
+ * 24576 L + L^2: the longest sample goes to the micro-batch with the least work that still
  * has room, so that every rank gets the same number of samples (or one more). */
 #include "actors/packing.h"
 #include "base/rng.h"

@@ -1,4 +1,4 @@
-/* prompts.h -- from a data row to token ids: templates, domains, labels (rlvr.md 5, 6).
+/* prompts.h -- from a data row to token ids: templates, domains, labels.
  *
  * Flow 1 of 9. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
  * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and

@@ -1,5 +1,5 @@
-/* sampling.h -- one token from one row of logits, in the order of Hugging Face's processors
- * (models.md 6): repetition penalty, temperature, top_k, top_p, min_p, then one draw.
+/* sampling.h -- one token from one row of logits, in the order of Hugging Face's processors:
+ * repetition penalty, temperature, top_k, top_p, min_p, then one draw.
  */
 #ifndef CR_SAMPLING_H
 #define CR_SAMPLING_H

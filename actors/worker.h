@@ -1,7 +1,7 @@
 /* worker.h -- MODEL and worker keys of a command (`croll logprobs MODEL model_args.dtype=fp32 ..`): the
  * model, its weights and its device, ready to run, on as many ranks as device_mapping lists.
  *
- * Keys are those of a YAML worker block without its name (reference/cli.md 2), read by the schema of
+ * Keys are those of a YAML worker block without its name, read by the schema of
  * configs/. A command that works on several ranks does, in this order:
  *
  *     cr_worker_read      keys; CR_OK on every rank or on none

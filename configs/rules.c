@@ -1,4 +1,4 @@
-/* rules.c -- rules that tie a worker's mesh to its devices and its model (fsdp2.md 1.4), told where the
+/* rules.c -- rules that tie a worker's mesh to its devices and its model, told where the
  * YAML breaks them, before anything starts. mesh/ has the same rules for who has no YAML. */
 #include "base/json.h"
 #include "configs/schema.h"

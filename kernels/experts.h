@@ -1,5 +1,5 @@
 /* experts.h -- operations of mixtures of experts: the router, the order of tokens by expert, and sums
- * over a token's experts (models.md 1.7 and 7.7).
+ * over a token's experts.
  *
  * T tokens choose k of E experts each. The T k pairs are numbered twice: pair t k + j is token t's j-th
  * choice, and its slot is its place when pairs are sorted by expert, then token, then j. Products

@@ -1,5 +1,5 @@
 /* vision.h -- operations of vision towers that text models do without: LayerNorm, GELU, sums of weighted
- * table rows (interpolated positions) and rows added to some others (models.md 2.2, 2.3 and 7).
+ * table rows (interpolated positions) and rows added to some others.
  *
  * The forward of an embedding bag is cr_rows_combine (experts.h) with the table as x. Promises, threads
  * and errors as in kernels.h; index arrays are host-visible on cpu and in range.

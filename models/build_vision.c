@@ -1,5 +1,4 @@
-/* build_vision.c -- the vision tower's part of the tree, with the names and classes of Transformers
- * (models.md 2.2, 2.3). */
+/* build_vision.c -- the vision tower's part of the tree, with the names and classes of Transformers. */
 #include "models/vision_impl.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* chat.h -- messages to the text that a chat model expects (models.md 5.5, rlvr.md 5.2).
+/* chat.h -- messages to the text that a chat model expects.
  *
  * The checkpoint's own template (chat_template.jinja, or chat_template of tokenizer_config.json, one
  * or several by name) decides; jinja.h interprets it. The text is that of Transformers'

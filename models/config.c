@@ -1,4 +1,4 @@
-/* config.c -- config.json of a family, checked in full (models.md 1.4-1.7; vision_config: config_vision.c).
+/* config.c -- config.json of a family, checked in full (vision_config: config_vision.c).
  *
  * Absent keys have the defaults of Transformers' classes, except the sizes that decide the shapes of
  * weights: those are required. A key that would change the result and that we do not compute

@@ -1,4 +1,4 @@
-/* config.h -- what config.json says, with defaults filled in (models.md 1.4-1.7, 2.2, 2.3), in both
+/* config.h -- what config.json says, with defaults filled in, in both
  * spellings (4.x, 5.x).
  *
  * Part of a cr_model (models.h), which owns it. Read-only once the model is built, so any number of

@@ -1,4 +1,4 @@
-/* config_vision.c -- vision_config and the token ids of vision-language families (models.md 2.2, 2.3),
+/* config_vision.c -- vision_config and the token ids of vision-language families,
  * and M-RoPE's axes. Keys that the shapes of weights need are required; what the tower does not
  * compute is refused. */
 #include "models/config_impl.h"

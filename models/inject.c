@@ -1,4 +1,4 @@
-/* inject.c -- features of images in the stream of the decoder (models.md 2.2, 2.3, 2.5): those of the merger
+/* inject.c -- features of images in the stream of the decoder: those of the merger
  * replace the embeddings of placeholders, those of deepstack are added there to the outputs of the first
  * layers. On the way back their gradients go to the tower; the table of embeddings gets none from the
  * rows that were replaced.

@@ -4,7 +4,7 @@
  * As an expert, each row's output is multiplied by a weight later (sparse.c). With h = silu(gate x) * up x,
  * the gradient of that weight is grad_out . down(h) = (down^T grad_out) . h: no output is needed.
  *
- * With pass->mlp_tiles > 1 it runs tile by tile of its rows (TiledMLP, fsdp2.md 5) and keeps nothing:
+ * With pass->mlp_tiles > 1 it runs tile by tile of its rows (TiledMLP) and keeps nothing:
  * backward makes gate and up of a tile again. Weights are there for all tiles of a call (one pair of
  * hooks each), and gradients of all tiles are added in float32 where they belong.
  */

@@ -13,8 +13,8 @@
  * A pass is a stack. Batches are packed. Forward pushes on `tape` what backward will need; backward
  * pops in reverse. Temporaries live on `scratch` and are released inside the function that made
  * them. A layer keeps its input, the residual stream between its halves, q, k, v, attention's
- * output, gate and up; outputs of norms and silu(gate) * up are made again (models.md 8.2, the
- * middle option). With pass->should_recompute it keeps only its input and runs its forward again on
+ * output, gate and up; outputs of norms and silu(gate) * up are made again from them.
+ * With pass->should_recompute it keeps only its input and runs its forward again on
  * the way back, giving the same bits: hooks see before/after(CR_RECOMPUTE), then CR_BACKWARD.
  *
  * Threads: one caller a model.
@@ -184,7 +184,7 @@ typedef struct cr_model_out {
  * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
  * keeps nothing and gets no backward (and no hooks of it). */
 CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
-/* Load-balancing loss of the last forward, all layers jointly, without factor (models.md 1.7). */
+/* Load-balancing loss of the last forward, all layers jointly, without factor. */
 double cr_model_aux_loss(const cr_model *model);
 /* Gradients of a scalar loss with respect to out of the last forward: [n] each; grad_entropy may be
  * NULL. Adds to param->grad of every trainable parameter. */

@@ -1,5 +1,5 @@
-/* positions.c -- where the tokens of images and videos stand along the axes t, h and w (models.md 2.2,
- * 2.3), and the angles that follow. */
+/* positions.c -- where the tokens of images and videos stand along the axes t, h and w of rotary
+ * positions, and the angles that follow. */
 #include "models/models_impl.h"
 #include "models/vision.h"
 

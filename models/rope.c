@@ -1,4 +1,4 @@
-/* rope.c -- inverse frequencies of the rotary embedding and their scaling types (models.md 1.3).
+/* rope.c -- inverse frequencies of the rotary embedding and their scaling types.
  *
  * Numbers are float32 as in Transformers: there the table is float32 even in a float64 model. The
  * dynamic type equals the default one as long as no position reaches max_position_embeddings; beyond

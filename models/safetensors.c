@@ -1,4 +1,4 @@
-/* safetensors.c -- reading safetensors files, with every check of models.md 4.1 (see safetensors.h). */
+/* safetensors.c -- reading safetensors files, with every check that safetensors.h lists. */
 #include "models/safetensors.h"
 
 #include "base/json.h"
@@ -222,7 +222,8 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(cr_tensor *const *)a)->name, (*(cr_tensor *const *)b)->name);
 }
 
-static cr_status sort_names(cr_tensors *all, cr_err *err)
+/* path: the file or the index that was opened. */
+static cr_status sort_names(cr_tensors *all, const char *path, cr_err *err)
 {
     all->by_name = CR_NEW_ARRAY(cr_tensor *, all->num_tensors);
     for (size_t i = 0; i < all->num_tensors; i++)
@@ -230,7 +231,7 @@ static cr_status sort_names(cr_tensors *all, cr_err *err)
     qsort(all->by_name, all->num_tensors, sizeof *all->by_name, by_name);
     for (size_t i = 1; i < all->num_tensors; i++)
         if (strcmp(all->by_name[i - 1]->name, all->by_name[i]->name) == 0)
-            return cr_fail(err, CR_EFORMAT, "tensor '%s' is in %s and again in %s",
+            return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' is in %s and again in %s", path,
                            all->by_name[i]->name, all->by_name[i - 1]->file, all->by_name[i]->file);
     return CR_OK;
 }
@@ -292,9 +293,11 @@ static cr_status open_shards(cr_tensors *all, const char *path, const json_t *ma
 
     for (void *at = json_object_iter((json_t *)(uintptr_t)map); at && status == CR_OK;
          at = json_object_iter_next((json_t *)(uintptr_t)map, at)) {
-        const char *file = json_string_value(json_object_iter_value(at));
+        const json_t *value = json_object_iter_value(at);
+        const char *file = json_string_value(value);
         char *shard;
-        if (!file || !*file || strchr(file, '/') || file[0] == '.') {
+        if (!file || !*file || strchr(file, '/') || file[0] == '.' ||
+            strlen(file) != json_string_length(value)) {
             status = cr_fail(err, CR_EFORMAT, "%s: weight_map gives '%s' no file beside the index",
                              path, json_object_iter_key(at));
             continue;
@@ -337,7 +340,7 @@ static cr_status open_index(cr_tensors *all, const char *path, cr_err *err)
         status = cr_fail(err, CR_EFORMAT, "%s: weight_map is missing", path);
     else
         status = open_shards(all, path, map, err);
-    if (status == CR_OK) status = sort_names(all, err);
+    if (status == CR_OK) status = sort_names(all, path, err);
     if (status == CR_OK) status = check_index(all, path, map, err);
     json_decref(index);
     return status;
@@ -349,7 +352,7 @@ static cr_status open_path(cr_tensors *all, const char *path, cr_err *err)
 
     if (num > 5 && strcmp(path + num - 5, ".json") == 0) return open_index(all, path, err);
     CR_TRY(open_file(all, path, err));
-    return sort_names(all, err);
+    return sort_names(all, path, err);
 }
 
 static cr_status open_folder(cr_tensors *all, const char *folder, cr_err *err)
@@ -393,7 +396,7 @@ cr_status cr_tensors_parse(const void *bytes, size_t num_bytes, const char *what
     f->bytes = bytes;
     f->num_bytes = num_bytes;
     *out = all;
-    if (read_file(all, f, err) == CR_OK && sort_names(all, err) == CR_OK) return CR_OK;
+    if (read_file(all, f, err) == CR_OK && sort_names(all, what, err) == CR_OK) return CR_OK;
     cr_tensors_close(all);
     *out = NULL;
     return err->status;

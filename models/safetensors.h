@@ -1,8 +1,8 @@
 /* safetensors.h -- tensors in safetensors files: read one file, an index with its shards or a MODEL
  * folder; write one file.
  *
- * Files are outside input: everything of a header is checked before anything is used (models.md 4.1:
- * lengths, JSON, duplicate names, dtypes, shapes, offsets without holes or overlap, no missing or
+ * Files are outside input: everything of a header is checked before anything is used
+ * (lengths, JSON, duplicate names, dtypes, shapes, offsets without holes or overlap, no missing or
  * trailing bytes). Data is mapped, not read; it may be misaligned, so take elements through
  * cr_tensor_read_f32 or memcpy. A writer appears under its name only when it is complete.
  *

@@ -1,5 +1,5 @@
 /* sparse.c -- the block of experts: each token goes through the k experts that the router chooses, and
- * their outputs are summed with the router's weights (models.md 1.7 and 7.7).
+ * their outputs are summed with the router's weights.
  *
  * Tokens are sorted by expert, so that an expert's rows are one range, and every expert is a module of
  * its own that runs between its hooks, also with no rows at all: which collectives a rank meets does

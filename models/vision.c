@@ -1,4 +1,4 @@
-/* vision.c -- the vision tower: patches to rows of merged tokens, and back (models.md 2.2, 2.3, 7.9).
+/* vision.c -- the vision tower: patches to rows of merged tokens, and back.
  *
  * Patches are embedded, run through the blocks in the tower's order (window by window) and merged four to
  * one; deepstack features are merged from the outputs of some blocks. `lowest` is the first block that

@@ -1,5 +1,5 @@
-/* vision.h -- images and videos of a batch, as the vision tower of a vision-language model takes them
- * (models.md 2.1): patches are cut and ordered already.
+/* vision.h -- images and videos of a batch, as the vision tower of a vision-language model takes them:
+ * patches are cut and ordered already.
  *
  * An item is an image or a video; its grid says how many frames (t) of how many rows (h) and columns
  * (w) of patches it has, h and w even. A patch is a row of pixels, in_channels x temporal_patch_size x

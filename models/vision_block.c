@@ -1,5 +1,5 @@
 /* vision_block.c -- what blocks of a vision tower compute otherwise than decoder layers: attention over
- * whole frames or windows with a fused qkv (models.md 2.1), and the MLP with GELU.
+ * whole frames or windows with a fused qkv, and the MLP with GELU.
  *
  * Kept for backward: rotated q, k, v, attention's output and lse; fc1's output.
  */

@@ -55,7 +55,7 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family);
 
 /* ---- rows ---- */
 
-/* What the grids of a call say of its rows (models.md 2.1 to 2.3): host arrays. Modules of the tower find
+/* What the grids of a call say of its rows: host arrays. Modules of the tower find
  * it through the batch of their pass, its first member. In the tower windows lie one after another. */
 typedef struct cri_patches {
     cr_batch rows;   /* num_tokens: patches */

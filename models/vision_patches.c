@@ -1,5 +1,5 @@
 /* vision_patches.c -- from the grids of images and videos to the order, the segments and the positions of
- * their patches (models.md 2.1 to 2.3). All float32 as in Transformers. */
+ * their patches. All float32 as in Transformers. */
 #include "models/vision_impl.h"
 
 #include <math.h>

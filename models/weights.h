@@ -10,7 +10,7 @@
  * A checkpoint is matched against the model when it is opened: a name that is missing, unexpected or
  * has another shape is an error that lists the names. A stored lm_head of a tied model and
  * `rotary_emb.inv_freq` are left alone; experts may come one by one or stacked as Transformers 5 keeps
- * them, and transposed for qwen3_vl_moe; F32, F16 and BF16 are converted (models.md 4.2).
+ * them, and transposed for qwen3_vl_moe; F32, F16 and BF16 are converted.
  *
  * Ownership: cr_weights keeps the files mapped until it is closed; the model is borrowed until then.
  * Threads: reads of one cr_weights may run in parallel.

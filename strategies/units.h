@@ -31,7 +31,7 @@
 CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err *err);
 
 /* Which parts of the model (model->towers) a stage trains: align, finetune, full-finetune,
- * last-layer-finetune, vla-train, vla-full-train or vla-sandwich-train (fsdp2.md 7.2). "Last layer" is
+ * last-layer-finetune, vla-train, vla-full-train or vla-sandwich-train. "Last layer" is
  * the last decoder layer. CR_ECONFIG for another name, and for a stage that trains a part which the
  * model has not. */
 CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, cr_err *err);

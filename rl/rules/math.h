@@ -1,4 +1,4 @@
-/* math.h -- math_rule: is the answer of a response equal to the ground truth? (rlvr.md 4.2)
+/* math.h -- math_rule: is the answer of a response equal to the ground truth?
  *
  * The answer is looked for behind </think>, else in the last paragraph: the last \boxed{..}, else
  * the last formula or number. Both sides are read as LaTeX or plain text and compared as values:

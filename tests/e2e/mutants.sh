@@ -4,7 +4,6 @@
 # 1000 times each within one process; CROLL_MUTANTS=1000 does it here too (20 without).
 set -eu
 num=${CROLL_MUTANTS:-20}
-model=../shared/data/stories260k
 tmp=$(mktemp -d)
 trap 'rm -rf $tmp' EXIT
 fail() { echo "FAILED: $*"; tail -c 3000 $tmp/err; exit 1; }
@@ -19,7 +18,10 @@ expect() {
     [ $code = 0 ] || [ -s $tmp/err ] || [ -s $tmp/out ] || fail "$name: croll $*: exit code 2 without a word"
 }
 
-"$TOOLS/tool_mutate" configs/stories_keywords.yaml "$num" $tmp/yaml
+scripts/make_sums $tmp/home
+model=$tmp/home/model
+"$CROLL" init $model >/dev/null
+"$TOOLS/tool_mutate" configs/quickstart/rlvr.yaml "$num" $tmp/yaml
 for ((i = 0; i < num; i++)); do
     expect "YAML $i" config $tmp/yaml$i </dev/null
     rm $tmp/yaml$i
@@ -34,7 +36,6 @@ END
 expect "rows" score math_rule <$tmp/rows
 [ "$(wc -l <$tmp/out)" -ge 900 ] || fail "$(wc -l <$tmp/out) answers to 1000 rows"
 
-[ -d $model ] || { echo "skipped the rest: no $model"; exit 77; }
 head -c 40000 $model/model.safetensors >$tmp/head # its tensors end behind the file, which is an error too
 for base in $model/model.safetensors $tmp/head; do
     "$TOOLS/tool_mutate" $base $((num / 2)) $tmp/tensors
@@ -52,7 +53,7 @@ for ((i = 0; i < num; i++)); do
 done
 
 cat >$tmp/prompts <<'END'
-{"id":1,"input_ids":[1,403,407,270],"labels":[-100,403,407,270]}
+{"id":1,"input_ids":[1,203,207,250],"labels":[-100,203,207,250]}
 {"id":"b","prompt":"Once upon a time"}
 {"id":3,"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"there"}]}
 END

@@ -26,7 +26,7 @@ for want in sys.argv[2:]:
 PY
 }
 
-quick_model 2
+quick_model
 words plan max_steps=2
 "${words[0]}" plan "${words[@]:2}" --html $tmp/plan.html --memory 1GB >$tmp/plan.txt 2>&1 || fail "plan"
 page $tmp/plan.html "It fits in" actor_train "all-gather of units" "FSDP[Qwen3DecoderLayer]" "Mesh: ddp 1 x fsdp 2" \

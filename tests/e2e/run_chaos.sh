@@ -3,7 +3,7 @@
 # lost or scored twice; a dead or frozen rank ends the run with a sentence that names it.
 # CROLL_CHAOS_KILLS: how many reward workers are killed (8).
 . tests/e2e/run.inc
-quick_model 60
+quick_model
 kills=${CROLL_CHAOS_KILLS:-8}
 
 # start NAME [key=value ..]: job in the background, $pid

@@ -3,48 +3,38 @@
 # training ranks with a unit for each expert, on two with the experts dealt to them, and on four with
 # experts dealt to two and held twice, have the metrics of one training rank (the samples are the same, sums
 # differ in order); log-probs of generation are those of training; the checkpoints hold the same weights,
-# expert by expert, and training goes on from them on another mesh.
-# Not covered: SFT and Transformers (accept/training.py), more ranks (tests/mesh/cut_matrix.c).
-set -eu
-stories=../shared/data/stories260k
-[ -d $stories ] && [ -d ../shared/data/stories_rules ] || { echo "skipped: no $stories"; exit 77; }
-tmp=$(mktemp -d)
-trap 'rm -rf $tmp' EXIT
-fail() { echo "FAILED: $*"; tail -n 5 $tmp/*.log; exit 1; }
-
-mkdir $tmp/model
-cp $stories/tokenizer* $tmp/model
-cat >$tmp/model/config.json <<'JSON'
-{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 48,
+# expert by expert, and training goes on from them on another mesh. The task is one that random weights solve
+# half of the time: answers without a comma.
+# Not covered: SFT, Transformers, more ranks (tests/mesh/cut_matrix.c).
+. tests/e2e/run.inc
+scripts/make_sums $tmp/home
+cp -r $tmp/home/model $tmp/home/sft_model
+cat >$tmp/home/sft_model/config.json <<'JSON'
+{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 264, "hidden_size": 48,
  "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
  "num_key_value_heads": 2, "head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
- "mlp_only_layers": [1], "initializer_range": 0.15, "max_position_embeddings": 512, "bos_token_id": 1,
- "eos_token_id": 2, "torch_dtype": "float32"}
+ "mlp_only_layers": [1], "initializer_range": 0.15, "max_position_embeddings": 512, "eos_token_id": 258,
+ "torch_dtype": "float32"}
 JSON
-"$CROLL" init $tmp/model --seed 3 >$tmp/init.log 2>&1 || fail "init"
+log=$tmp/init.log
+"$CROLL" init $tmp/home/sft_model --seed 3 >$log 2>&1 || fail "init"
+sed 's/"ground_truth":"[0-9]*"/"ground_truth":"{\\"func_name\\": \\"validate_no_commas\\"}"/' $tmp/home/sums.train.jsonl >$tmp/rows.jsonl
 
 run() {
     local name=$1
     shift
-    "$CROLL" run configs/stories_keywords.yaml pretrain=$tmp/model output_dir=$tmp/$name \
-        logging_dir=$tmp/$name/logs max_steps=3 eval_steps=100 save_steps=3 rollout_batch_size=8 \
-        actor_train.training_args.per_device_train_batch_size=8 \
-        actor_train.training_args.gradient_accumulation_steps=4 "$@" >$tmp/$name.log 2>&1 </dev/null ||
-        fail "exit code $? of the run on $name"
-}
-# NAME of each step, one a line
-values() { sed "s|.*\"$2\":\([-0-9.e+]*\).*|\1|" $tmp/$1/metrics.jsonl; }
-
-same() { # two runs, a metric, the number of steps
-    paste <(values $1 $3) <(values $2 $3) |
-        awk -v n=$3 -v num=$4 '{ d = $1 - $2; s = $1 < 0 ? -$1 : $1
-            if ($1 !~ /^[-0-9]/ || d * d > (1e-6 + 1e-4 * s) ^ 2) { print n, "step", NR - 1, $0; bad = 1 } }
-            END { exit bad || NR != num }' || fail "$2: $3 differs from $1"
+    job $name max_steps=3 validation=null save_steps=3 rollout_batch_size=8 num_return_sequences_in_group=8 \
+        response_length=64 "actor_train.data_args.file_name=[$tmp/rows.jsonl]" \
+        "actor_train.data_args.domain_interleave_probs={ifeval: 1.0}" \
+        "rewards={ifeval: {worker_cls: roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker, tag_included: [sums], world_size: 1}}" \
+        actor_train.training_args.per_device_train_batch_size=8 "$@"
+    [ $code = 0 ] || fail "exit code $code of the run on $name"
 }
 
 train=actor_train.strategy_args.strategy_config
 run one "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
 half=actor_train.training_args.gradient_accumulation_steps=2
+learned one 3
 run units $half $train.apply_expert_patch=true "$train.wrap_policy.moe_experts=[Qwen3MoeMLP]"
 run dealt $half $train.ep_size=2 "$train.wrap_policy.moe_experts=[Qwen3MoeExperts]"
 run twice actor_train.training_args.gradient_accumulation_steps=1 $train.ep_size=2 \
@@ -56,9 +46,9 @@ for other in units dealt twice; do
     done
 done
 for name in one units dealt twice; do
-    values $name actor/train_infer_diff_max | grep -vx 0 && fail "$name: generation and training differ"
+    values actor/train_infer_diff_max $tmp/$name/metrics.jsonl | grep -vx 0 && fail "$name: generation and training differ"
     "$CROLL" inspect $tmp/$name/checkpoint-2/actor_train | sed 's/[^ ]*$//' >$tmp/$name.tensors
-    echo '{"id":1,"input_ids":[1,403,407,400,261,302,17,450,88,123]}' |
+    echo '{"id":1,"input_ids":[1,203,207,200,161,102,17,250,88,123]}' |
         "$CROLL" logprobs $tmp/$name/checkpoint-2/actor_train model_args.dtype=fp32 | grep -o -- '-[0-9.]*' >$tmp/$name.logprobs
 done
 for other in units dealt twice; do

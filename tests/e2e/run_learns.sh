@@ -2,7 +2,7 @@
 # croll run: the score rises, train and generation agree, and every sample is written once.
 # Not here: other models, other rewards (the acceptance runs of bench/README.md).
 . tests/e2e/run.inc
-quick_model 200
+quick_model
 job learns max_steps=24 eval_steps=24
 [ $code = 0 ] || fail "exit code $code"
 first=$(values val_correct/all/mean $tmp/learns/metrics.jsonl | head -1)

@@ -6,7 +6,7 @@
 [ "$(stat -f -c %T /dev/shm)" = tmpfs ] || { echo "skipped: /dev/shm is no tmpfs"; exit 77; }
 . tests/e2e/run.inc
 trap "kill -9 \$(jobs -p) 2>/dev/null || true; rm -rf $tmp" EXIT
-quick_model 2
+quick_model
 
 # start NAME: a long run in the background; its launcher is $launcher, its folder $folder
 start() {

@@ -3,7 +3,7 @@
 # over the batch gives, over one and two epochs, and what is compared is counted.
 # Not here: a sampler whose log-probs differ (it has none; planted by hand: the weights are those of the pass).
 . tests/e2e/run.inc
-quick_model 40
+quick_model
 several="max_steps=2 validation=null actor_train.training_args.gradient_accumulation_steps=1"
 for epochs in 1 2; do
     job taken$epochs $several ppo_epochs=$epochs

@@ -1,7 +1,7 @@
 #!/bin/bash
 # croll run: the same seed gives the same numbers; a run that was killed goes on as if it had not been.
 . tests/e2e/run.inc
-quick_model 60
+quick_model
 keys="max_steps=9 save_steps=3 eval_steps=4"
 job whole $keys
 [ $code = 0 ] || fail "exit code $code"

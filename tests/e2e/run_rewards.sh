@@ -3,7 +3,7 @@
 # are told how many tokens the response has.
 # Not here: scorers that hang or die (run_chaos.sh).
 . tests/e2e/run.inc
-quick_model 20
+quick_model
 
 # awk as a scorer: the score is the number of tokens it was told
 cat >$tmp/count <<'EOF'

@@ -1,7 +1,7 @@
 /* states.c -- a unit's state and dtypes while it runs: what is gathered before and after each module of
- * each phase, under every way to reshard (C7, the table of fsdp2.md 2.3), the next unit gathered ahead (C9), the dtype on both sides of
- * every boundary (C11), what is kept of frozen parameters, one norm on all ranks (C21), float16 on
- * numbers of ranks that do not divide (C13).
+ * each phase, under every way to reshard (C7), the next unit gathered ahead (C9), the dtype on both
+ * sides of every boundary (C11), what is kept of frozen parameters, one norm on all ranks (C21),
+ * float16 on numbers of ranks that do not divide (C13).
  * Not covered: numbers and traffic of these modes (modes.c), devices other than cpu.
  * // ranks: 4
  */

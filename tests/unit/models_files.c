@@ -263,6 +263,8 @@ static void an_index_must_tell_the_truth(void **state)
         {"{\"weight_map\":{\"a\":\"a.safetensors\",\"c\":\"b.safetensors\"}}", false},
         {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", false},
         {"{\"weight_map\":{\"a\":\"absent.safetensors\"}}", false},
+        {"{\"weight_map\":{\"a\":\"a.safetensors\\u0000\"}}", false},
+        {"{\"weight_map\":{\"a\":\"a.safetensors\\u0000.bin\"}}", false},
         {"{\"weight_map\":{\"a\":7}}", false},
         {"{\"weight_map\":{}}", false},
         {"[]", false},
@@ -293,6 +295,34 @@ static void an_index_must_tell_the_truth(void **state)
     }
 }
 
+static void two_shards_with_one_tensor(void **state)
+{
+    static const char index[] =
+        "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}";
+    cr_tensor_spec specs[2] = {{.name = "a", .dtype = CR_F32}, {.name = "b", .dtype = CR_F32}};
+    cr_err err = {0}, why = {0};
+    cr_tensors *tensors;
+    float x = 1;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        cr_tensor_writer *writer;
+        assert_int_equal(cr_tensor_writer_open(in_folder(i ? "b.safetensors" : "a.safetensors"),
+                                               specs, i + 1, &writer, &err),
+                         CR_OK);
+        for (size_t k = 0; k <= i; k++)
+            assert_int_equal(cr_tensor_writer_put(writer, k, 0, 1, &x, &err), CR_OK);
+        assert_int_equal(cr_tensor_writer_close(writer, &err), CR_OK);
+    }
+    assert_int_equal(cr_file_write_atomic(in_folder("model.safetensors.index.json"), index,
+                                          sizeof index - 1, &err),
+                     CR_OK);
+    assert_int_equal(cr_tensors_open(folder, &tensors, &why), CR_EFORMAT);
+    if (!strstr(why.msg, folder) || !strstr(why.msg, "tensor 'a' is in") ||
+        !strstr(why.msg, "a.safetensors") || !strstr(why.msg, "b.safetensors"))
+        fail_msg("%s", why.msg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +331,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(write_and_read_back, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(checkpoints_are_matched, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(an_index_must_tell_the_truth, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(two_shards_with_one_tensor, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

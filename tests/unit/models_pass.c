@@ -552,7 +552,7 @@ static void freezing_changes_no_bit(void **state)
     }
 }
 
-/* Bytes a layer keeps: models.md 8.2, "recompute norms and silu*up". 64 tokens: nothing is rounded. */
+/* Bytes a layer keeps: all but outputs of norms and silu(gate) * up. 64 tokens: nothing is rounded. */
 static void tape_has_the_bytes_of_the_formula(void **state)
 {
     (void)state;

@@ -1,6 +1,5 @@
 /* models_tiled.c -- TiledMLP against the same MLP at once (C34): outputs and input gradients have the
- * same bits, weight gradients differ by the order of float32 sums, memory is that of the formulas
- * (fsdp2.md 5.4), and hooks see each weight once a call.
+ * same bits, weight gradients differ by the order of float32 sums, memory is that of the formulas, and hooks see each weight once a call.
  * Not covered: experts (tests of sparse.c), ranks (mesh/cut_matrix.c).
  */
 #include "base/rng.h"
@@ -147,7 +146,7 @@ static void c34_tiles_change_nothing(void **state)
 }
 
 /* Nothing on the tape; on scratch gate, up, h of one tile, and dh on the way back. The layer above
- * has x and dx. fsdp2.md's bounds are 3 and 7 T/n I e. */
+ * has x and dx. The bounds are 3 (forward) and 7 (backward) T/n I e. */
 static void c34_memory_is_that_of_one_tile(void **state)
 {
     (void)state;

@@ -17,7 +17,7 @@ static cr_model *must_build(const char *text)
     return model;
 }
 
-/* models.md section 9. */
+/* Shapes and numbers of parameters that the models publish. */
 static const struct published {
     const char *name, *type;
     int h, layers, heads, kv, dim, f, vocab, is_tied;
@@ -114,7 +114,7 @@ static void names_and_classes(void **state)
     "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"vocab_size\":8,\"head_dim\":" #dim "," \
     "\"max_position_embeddings\":1024," scaling "}"
 
-/* Vectors of models.md 1.3; they are float32, so 3 units in the last place. */
+/* Vectors of Transformers' rope_utils; they are float32, so 3 units in the last place. */
 static void check_freq(const cr_model *model, int at, double want)
 {
     check_near(model->config.inv_freq[at], want, 3.6e-7 * want);

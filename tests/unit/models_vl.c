@@ -125,7 +125,7 @@ static void trees_of_transformers(void **state)
     cr_buf_free(&got);
 }
 
-/* models.md section 9. */
+/* Shapes and numbers of parameters that the models publish. */
 static const struct published {
     const char *name, *type, *text, *vision, *section;
     bool is_tied;

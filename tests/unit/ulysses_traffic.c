@@ -1,5 +1,5 @@
 /* ulysses_traffic.c -- a rank of a world that only counts (meta) runs forward and backward with
- * sequence parallel: the bytes of the all-to-alls are those of the closed formula (fsdp2.md 6.1), with
+ * sequence parallel: the bytes of the all-to-alls are those of the closed formula, with
  * and without recompute, heads that divide and that are repeated, and no number is ever touched.
  * Not covered: numbers (mesh/ulysses.c).
  */

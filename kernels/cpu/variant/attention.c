@@ -1,4 +1,4 @@
-/* attention.c -- attention, packed and cached, forward (models.md 7.5; attention_grad.c: backward).
+/* attention.c -- attention, packed and cached, forward (attention_grad.c: backward).
  *
  * Keys come in tiles of 64 positions from the start of the sequence: K transposed [D][64] (lanes over
  * keys) and V [64][Dp] (lanes over D, Dp = D rounded up to 16), in float32; heads of at most 16 have

@@ -1,4 +1,4 @@
-/* attention_grad.c -- backward of attention (models.md 7.5), as products (gemm.h).
+/* attention_grad.c -- backward of attention, as products (gemm.h).
  *
  * For each tile of 64 keys and each block of the rows that see it: S = q K^T, P from lse, dP = dO V^T,
  * dS = scale P (dP - delta), and dV += P^T dO, dK += dS^T q, dq += dS K. In bfloat16 P and dS are

@@ -1,7 +1,7 @@
 /* head.c -- the vocabulary head: log-prob, entropy and their gradients, tile by tile.
  *
  * Logits of a block of rows against 512 words at a time stay in L2; a running maximum M, A = sum
- * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows (models.md 7.8). Generation has
+ * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows. Generation has
  * whole rows of logits and reduces them with the same function over the same tiles.
  */
 #include "kernels/cpu/variant/entries.h"
