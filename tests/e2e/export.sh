@@ -3,7 +3,7 @@
 # order and sums of bytes; a tied head is left out, an untied one is there; weights that were read from two
 # shards with an index come back bit for bit after a step with learning rate 0, in fp32 and rounded to bf16.
 . tests/e2e/run.inc
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 scripts/make_sums $tmp/home
 cp -r $tmp/home/model $tmp/home/untied
 sed -i 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' $tmp/home/untied/config.json

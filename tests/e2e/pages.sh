@@ -4,7 +4,7 @@
 # the killed rank is named in it, with its last call.
 # Not covered: what a page looks like; ranks that disagree (tests/unit/mesh_timeline.c).
 . tests/e2e/run.inc
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 
 # page FILE TEXT..: well-formed, on its own, with these texts
 page() {

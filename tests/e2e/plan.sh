@@ -5,7 +5,7 @@
 # Not covered: bytes of a real run beside the plan's (tests/mesh/plan.c), numbers of actor_infer's cache.
 set -u
 : "${CROLL:?the binary}"
-command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "FAIL: $*" >&2; cat "$dir/err" >&2; exit 1; }

@@ -6,7 +6,7 @@ set -u
 : "${CROLL:?the binary}"
 data=../shared/data/roll_yaml/examples
 [ -d $data ] || { echo "skipped: no $data"; exit 77; }
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "FAILED: $*"; tail -n 5 "$dir/err"; exit 1; }

@@ -5,7 +5,7 @@
 # CROLL_SAVES_KILLS: how many kills (6); CROLL_SAVES_SEED: of the moments. Every single call of a commit:
 # unit/actors_checkpoint.c.
 . tests/e2e/run.inc
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 kills=${CROLL_SAVES_KILLS:-6} RANDOM=${CROLL_SAVES_SEED:-1}
 scripts/make_sums $tmp/home
 # some 60 MB a save: longer than a step, so that one is nearly always under way

@@ -4,7 +4,7 @@
 # Not covered: images in the planned batch.
 set -u
 : "${CROLL:?the binary}"
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "FAIL: $*" >&2; exit 1; }

@@ -5,7 +5,7 @@
 # files have the experts of a layer transposed in two tensors, beside a Qwen3-MoE. Needs python3.
 # Not covered: images.
 . tests/e2e/run.inc
-command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 scripts/make_sums $tmp/home
 cat >$tmp/vl.py <<'PY'
 import array, json, re, struct, sys
