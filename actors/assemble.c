@@ -56,7 +56,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
 {
     const cr_config *c = l->config;
     double at = cr_now_s(), valid = 0, entropy = 0;
-    cri_update_sums s = {0};
+    cr_train_sums s = {0};
     cri_learn_batch b;
 
     cri_learn_batch_init(&b, rollout, data);
@@ -97,9 +97,9 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
         cri_train_metrics(l, &b, &s, m);
     else
         cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
-    if (s.skipped)
+    if (s.num_skipped)
         cr_log(CR_LOG_WARN, "rlvr", "step %lld: %lld updates skipped: the gradient is not finite",
-               (long long)step, (long long)s.skipped);
+               (long long)step, (long long)s.num_skipped);
     if (s.num_different && b.old_from == CR_OLD_OF_SAMPLER)
         cr_log(
             CR_LOG_WARN, "rlvr",

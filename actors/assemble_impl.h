@@ -8,6 +8,7 @@
 #define CR_ASSEMBLE_IMPL_H
 
 #include "actors/assemble.h"
+#include "actors/messages.h"
 
 typedef struct cri_learn_batch {
     cr_rollout *r;
@@ -17,6 +18,9 @@ typedef struct cri_learn_batch {
     double *infer, *old, *ref, *entropy, *mask, *final, *advantages, *raw, *returns, *token_rewards,
         *kl, *rewards; /* owned as one */
     double *memory;
+    /* NULL unless the step needs them: mask before the filters of the correction; weights of tokens, of
+     * samples (owned) */
+    double *entropy_mask, *is_weight, *weights;
     cr_old_log_probs old_from;
     bool has_ref;
 } cri_learn_batch;
@@ -28,13 +32,6 @@ typedef struct cri_payload {
     size_t *samples; /* of the batch, in the order sent */
     size_t num;
 } cri_payload;
-
-/* Sums over the updates of a step, as the train ranks reply them. */
-typedef struct cri_update_sums {
-    double pg_loss, weighted_pg_loss, kl_loss, total_loss, approxkl, policykl, clip_low, clip_high,
-        ratio_sum, num_tokens, ratio_max, ratio_min, infer_diff_max, entropy, grad_norm;
-    int64_t num_updates, skipped, num_compared, num_different;
-} cri_update_sums;
 
 void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *data);
 void cri_learn_batch_free(cri_learn_batch *b);
@@ -58,10 +55,11 @@ CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size
                                         size_t end, int domain, cr_metrics *m, cr_err *err);
 /* All mini-batches of one of ppo_epochs: asks every train rank and adds up their replies. */
 CR_MUST cr_status cri_train_epoch(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
-                                  int64_t epoch, cri_update_sums *s, cr_metrics *m, cr_err *err);
+                                  int64_t epoch_of_step, cr_train_sums *s, cr_metrics *m,
+                                  cr_err *err);
 void cri_token_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m);
 void cri_group_metrics(const cri_learn_batch *b, cr_metrics *m);
-void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cri_update_sums *s,
+void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_train_sums *s,
                        cr_metrics *m);
 
 #endif

@@ -30,6 +30,9 @@ void cri_learn_batch_free(cri_learn_batch *b)
 {
     cr_free(b->start);
     cr_free(b->memory);
+    cr_free(b->entropy_mask);
+    cr_free(b->is_weight);
+    cr_free(b->weights);
 }
 
 /* ---- payloads ---- */

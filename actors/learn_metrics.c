@@ -80,7 +80,7 @@ void cri_group_metrics(const cri_learn_batch *b, cr_metrics *m)
     cr_metrics_set(m, 1 - (all + none) / num, "group/mixed_groups_ratio");
 }
 
-void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cri_update_sums *s,
+void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_train_sums *s,
                        cr_metrics *m)
 {
     double updates = (double)(s->num_updates > 0 ? s->num_updates : 1),
@@ -103,15 +103,15 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cri
     cr_metrics_set(m, (s->clip_low + s->clip_high) / updates, "actor/clipfrac");
     cr_metrics_set(m, s->clip_low / updates, "actor/ppo_ratio_low_clipfrac");
     cr_metrics_set(m, s->clip_high / updates, "actor/ppo_ratio_high_clipfrac");
-    cr_metrics_set(m, s->grad_norm / ((double)l->config->algorithm.ppo_epochs),
+    cr_metrics_set(m, s->grad_norm / (double)(s->num_updates - s->num_skipped),
                    "actor_train/grad_norm");
-    cr_metrics_set(m, (double)s->skipped, "actor_train/skipped_updates");
+    cr_metrics_set(m, (double)s->num_skipped, "actor_train/skipped_updates");
     /* before any update of this rollout: all rows if they were computed, else those of its first update */
     if (b->old_from == CR_OLD_COMPUTED)
         for (size_t t = 0; t < b->num_tokens; t++)
             diff = fmax(diff, fabs(b->old[t] - b->infer[t]));
     else
-        cr_metrics_set(m, s->entropy / fmax((double)s->num_compared, 1), "critic/entropy/mean");
+        cr_metrics_set(m, s->entropy_sum / fmax((double)s->num_compared, 1), "critic/entropy/mean");
     cr_metrics_set(m, fmax(diff, s->infer_diff_max), "actor/train_infer_diff_max");
     cr_metrics_set(
         m, (double)(b->old_from == CR_OLD_COMPUTED ? (int64_t)b->num_tokens : s->num_compared),

@@ -129,3 +129,135 @@ void cr_samples_free(cr_samples *s)
     cr_free(s->first_id);
     cr_free(s->first_token);
 }
+
+/* ---- train_step ---- */
+
+const char *const cr_step_array_names[CR_STEP_ARRAYS] = {[CR_STEP_INFER] = "infer",
+                                                         [CR_STEP_ADVANTAGES] = "advantages",
+                                                         [CR_STEP_MASK] = "mask",
+                                                         [CR_STEP_FINAL] = "final",
+                                                         [CR_STEP_OLD] = "old",
+                                                         [CR_STEP_REF] = "ref",
+                                                         [CR_STEP_ENTROPY_MASK] = "entropy_mask",
+                                                         [CR_STEP_IS_WEIGHT] = "is_weight",
+                                                         [CR_STEP_SCORES] = "scores",
+                                                         [CR_STEP_WEIGHTS] = "weights"};
+
+cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
+                              const float *out[CR_STEP_ARRAYS], cr_err *err)
+{
+    static const bool is_optional[CR_STEP_ARRAYS] = {[CR_STEP_OLD] = true,
+                                                     [CR_STEP_REF] = true,
+                                                     [CR_STEP_ENTROPY_MASK] = true,
+                                                     [CR_STEP_IS_WEIGHT] = true,
+                                                     [CR_STEP_WEIGHTS] = true};
+
+    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
+        const char *name = cr_step_array_names[k];
+        out[k] = NULL;
+        if (is_optional[k] && !cr_record_has(r, name)) continue;
+        CR_TRY(cr_floats_read(r, name, k >= CR_STEP_SCORES ? s->num : s->num_tokens, &out[k], err));
+    }
+    return CR_OK;
+}
+
+cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out, cr_err *err)
+{
+    const void *data;
+    size_t n;
+
+    CR_TRY(cr_record_get(r, "counts", CR_RECORD_UINT64, &data, &n, err));
+    if (n % CR_MINI_COUNTS != 0 || n / CR_MINI_COUNTS != num_minis)
+        return cr_fail(err, CR_EFORMAT, "%zu counts of %zu mini-batches", n, num_minis);
+    *out = data;
+    return CR_OK;
+}
+
+/* How parts of a sum come together. */
+typedef enum part_kind {
+    ADDED,
+    GREATEST,  /* of numbers >= 0 */
+    LEAST,     /* of the parts that have tokens */
+    OF_UPDATES /* added over updates, the same on every rank */
+} part_kind;
+
+static const struct real_field {
+    const char *name;
+    size_t at;
+    part_kind part;
+} reals[] = {{"total_loss", offsetof(cr_train_sums, total_loss), ADDED},
+             {"pg_loss", offsetof(cr_train_sums, pg_loss), ADDED},
+             {"weighted_pg_loss", offsetof(cr_train_sums, weighted_pg_loss), ADDED},
+             {"kl_loss", offsetof(cr_train_sums, kl_loss), ADDED},
+             {"entropy_loss", offsetof(cr_train_sums, entropy_loss), ADDED},
+             {"approxkl", offsetof(cr_train_sums, approxkl), ADDED},
+             {"policykl", offsetof(cr_train_sums, policykl), ADDED},
+             {"clip_low", offsetof(cr_train_sums, clip_low), ADDED},
+             {"clip_high", offsetof(cr_train_sums, clip_high), ADDED},
+             {"ratio_sum", offsetof(cr_train_sums, ratio_sum), ADDED},
+             {"ratio_max", offsetof(cr_train_sums, ratio_max), GREATEST},
+             {"ratio_min", offsetof(cr_train_sums, ratio_min), LEAST},
+             {"num_tokens", offsetof(cr_train_sums, num_tokens), ADDED},
+             {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
+             {"infer_diff_max", offsetof(cr_train_sums, infer_diff_max), GREATEST},
+             {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}};
+
+static const struct int_field {
+    const char *name;
+    size_t at;
+    part_kind part;
+} ints[] = {{"compared", offsetof(cr_train_sums, num_compared), ADDED},
+            {"different", offsetof(cr_train_sums, num_different), ADDED},
+            {"updates", offsetof(cr_train_sums, num_updates), OF_UPDATES},
+            {"skipped", offsetof(cr_train_sums, num_skipped), OF_UPDATES}};
+
+static double *real_at(cr_train_sums *s, const struct real_field *f)
+{
+    return (double *)(void *)((char *)s + f->at);
+}
+
+static int64_t *int_at(cr_train_sums *s, const struct int_field *f)
+{
+    return (int64_t *)(void *)((char *)s + f->at);
+}
+
+void cr_train_sums_write(const cr_train_sums *s, cr_record *r)
+{
+    cr_train_sums copy = *s;
+
+    for (size_t i = 0; i < CR_COUNT(reals); i++)
+        if (isfinite(*real_at(&copy, &reals[i])))
+            cr_record_set_real(r, reals[i].name, *real_at(&copy, &reals[i]));
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        cr_record_set_int(r, ints[i].name, *int_at(&copy, &ints[i]));
+}
+
+cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err)
+{
+    for (size_t i = 0; i < CR_COUNT(reals); i++) {
+        *real_at(s, &reals[i]) = (double)NAN;
+        if (cr_record_has_value(r, reals[i].name))
+            CR_TRY(cr_record_get_real(r, reals[i].name, real_at(s, &reals[i]), err));
+    }
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        CR_TRY(cr_record_get_int(r, ints[i].name, int_at(s, &ints[i]), err));
+    return CR_OK;
+}
+
+/* fmax and fmin would leave NaN out. */
+void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update)
+{
+    cr_train_sums part = *from;
+    bool has_tokens = to->num_tokens > 0, adds_tokens = from->num_tokens > 0;
+
+    for (size_t i = 0; i < CR_COUNT(reals); i++) {
+        double *x = real_at(to, &reals[i]), y = *real_at(&part, &reals[i]);
+        if (reals[i].part == ADDED || (reals[i].part == OF_UPDATES && !is_same_update)) *x += y;
+        if (reals[i].part == GREATEST) *x = isnan(*x) || isnan(y) ? (double)NAN : fmax(*x, y);
+        if (reals[i].part == LEAST && adds_tokens)
+            *x = !has_tokens ? y : isnan(*x) || isnan(y) ? (double)NAN : fmin(*x, y);
+    }
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        if (ints[i].part == ADDED || !is_same_update)
+            *int_at(to, &ints[i]) += *int_at(&part, &ints[i]);
+}

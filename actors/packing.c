@@ -1,6 +1,6 @@
 /* packing.c -- see packing.h. Dealing is longest-processing-time first on ROLL's workload
- * 24576 L + L^2: the longest sample goes to the micro-batch with the least work that still
- * has room, so that every rank gets the same number of samples (or one more). */
+ * 24576 L + L^2: the longest sample goes to the cell with the least work that still has room, so that
+ * every rank gets the same number of samples (or one more) where micro-batches count samples. */
 #include "actors/packing.h"
 #include "base/rng.h"
 
@@ -20,10 +20,10 @@ static int by_work(const void *a, const void *b)
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
-/* cell[num]: where each sample of the order goes. Every cell takes at most `room`. */
-static void fill_cells(load *loads, size_t num, size_t num_cells, size_t *cell)
+/* cell[num]: where each sample of the order goes. Every cell takes at most `room` samples. */
+static void fill_cells(load *loads, size_t num, size_t num_cells, size_t room, size_t *cell)
 {
-    size_t *count = CR_NEW_ARRAY(size_t, num_cells), room = (num + num_cells - 1) / num_cells;
+    size_t *count = CR_NEW_ARRAY(size_t, num_cells);
     double *work = CR_NEW_ARRAY(double, num_cells);
 
     qsort(loads, num, sizeof *loads, by_work);
@@ -43,7 +43,9 @@ static void fill_cells(load *loads, size_t num, size_t num_cells, size_t *cell)
 void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, uint32_t *order,
                           size_t num, int32_t *out_rank)
 {
-    size_t dp = (size_t)num_dp, num_micros = num % (dp * micro_size) ? 1 : num / (dp * micro_size);
+    size_t dp = (size_t)num_dp, full = dp * micro_size,
+           num_micros = full == 0 || num % full ? 1 : num / full, num_cells = num_micros * dp,
+           room = micro_size ? (num + num_cells - 1) / num_cells : num;
     size_t *cell = CR_NEW_ARRAY(size_t, num), at = 0;
     load *loads = CR_NEW_ARRAY(load, num);
 
@@ -51,7 +53,7 @@ void cr_packing_deal_mini(const size_t *tokens, int num_dp, size_t micro_size, u
         double length = (double)tokens[order[i]];
         loads[i] = (load){order[i], i, 24576 * length + length * length};
     }
-    fill_cells(loads, num, num_micros * dp, cell);
+    fill_cells(loads, num, num_cells, room, cell);
     for (size_t i = 0; i < num; i++) {
         loads[i].sample = order[i];
         out_rank[order[i]] = (int32_t)(cell[i] % dp);
@@ -84,4 +86,48 @@ void cr_packing_deal(const size_t *tokens, size_t num_samples, size_t group_size
             out_mini[out_order[first + i]] = (int32_t)(first / mini_size);
         cr_packing_deal_mini(tokens, num_dp, micro_size, out_order + first, num, out_rank);
     }
+}
+
+/* First fit of samples that are sorted by falling work; the number of micro-batches. */
+static size_t first_fit(const load *loads, const size_t *tokens, size_t num, size_t max_tokens,
+                        size_t *out_micro)
+{
+    size_t *used = CR_NEW_ARRAY(size_t, num ? num : 1), num_micros = 0;
+
+    for (size_t i = 0; i < num; i++) {
+        size_t n = tokens[loads[i].at], m = 0;
+        while (m < num_micros && used[m] + n > max_tokens)
+            m++;
+        num_micros += m == num_micros;
+        used[m] += n;
+        out_micro[loads[i].at] = m;
+    }
+    cr_free(used);
+    return num_micros;
+}
+
+size_t cr_packing_cut(const size_t *tokens, size_t num, size_t max_tokens, size_t min_micros,
+                      size_t *out_micro)
+{
+    load *loads = CR_NEW_ARRAY(load, num ? num : 1);
+    size_t num_micros, *even = CR_NEW_ARRAY(size_t, num ? num : 1), *used;
+    bool does_fit = true;
+
+    for (size_t i = 0; i < num; i++)
+        loads[i] = (load){(uint32_t)i, i, (double)tokens[i]};
+    qsort(loads, num, sizeof *loads, by_work);
+    num_micros = first_fit(loads, tokens, num, max_tokens, out_micro);
+    if (num_micros < min_micros) num_micros = min_micros;
+    used = CR_NEW_ARRAY(size_t, num_micros ? num_micros : 1);
+    if (num_micros) fill_cells(loads, num, num_micros, num, even);
+    for (size_t i = 0; i < num; i++)
+        used[even[i]] += tokens[i];
+    for (size_t m = 0; m < num_micros; m++)
+        does_fit = does_fit && used[m] <= max_tokens;
+    for (size_t i = 0; i < num && does_fit; i++)
+        out_micro[i] = even[i];
+    cr_free(used);
+    cr_free(even);
+    cr_free(loads);
+    return num_micros;
 }

@@ -1,4 +1,5 @@
 /* pipeline_sft.c -- supervised fine-tuning: rows in file order, one optimizer update a step. */
+#include "actors/messages.h"
 #include "actors/packing.h"
 #include "actors/pipelines.h"
 #include "actors/prompts.h"
@@ -94,15 +95,14 @@ static deal deal_rows(const sft *s, int64_t step, int num_dp)
 
 /* The rows of a rank as one record. */
 static void fill(const sft *s, int64_t step, const deal *d, int rank, cr_record *r,
-                 cr_buf buffers[4], float lr[1], float counts[5])
+                 cr_buf buffers[4], float lr[1], uint64_t counts[CR_MINI_COUNTS])
 {
     for (size_t k = 0; k < s->batch; k++) {
         const cr_row *row = &d->rows[d->order[k]];
         int32_t prompt = (int32_t)row->num_prompt,
                 length = (int32_t)(row->num_ids - row->num_prompt), mini = 0;
-        counts[2] +=
-            (float)(prompt > 0 ? length
-                               : length - 1); /* the first token has nothing to be predicted from */
+        /* the first token has nothing to be predicted from */
+        counts[CR_MINI_TOKENS] += (uint64_t)(prompt > 0 ? length : length - 1);
         if (d->rank[d->order[k]] != rank) continue;
         if (prompt == 0) prompt = 1, length--;
         cr_buf_add(&buffers[0], &prompt, 4);
@@ -110,7 +110,7 @@ static void fill(const sft *s, int64_t step, const deal *d, int rank, cr_record 
         cr_buf_add(&buffers[2], &mini, 4);
         cr_buf_add(&buffers[3], row->ids, row->num_ids * 4);
     }
-    if (counts[2] < 1) counts[2] = 1;
+    if (counts[CR_MINI_TOKENS] < 1) counts[CR_MINI_TOKENS] = 1;
     lr[0] = (float)cr_learning_rate(s->schedule, s->c->train.learning_rate, s->warmup,
                                     s->schedule_steps, step);
     static const char *const names[] = {"prompts", "lengths", "mini", "ids"};
@@ -118,7 +118,7 @@ static void fill(const sft *s, int64_t step, const deal *d, int rank, cr_record 
         cr_record_add(r, names[i], CR_RECORD_INT32, buffers[i].data ? buffers[i].data : "",
                       buffers[i].num_bytes / 4);
     cr_record_add(r, "lr", CR_RECORD_FLOAT32, lr, 1);
-    cr_record_add(r, "counts", CR_RECORD_FLOAT32, counts, 5);
+    cr_record_add(r, "counts", CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
     cr_record_set_int(r, "minis", 1);
 }
 
@@ -128,16 +128,17 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
         same = (int)s->c->train.ulysses_size; /* ranks that get one batch */
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
     deal dealt = deal_rows(s, step, num / same);
-    double start = cr_now_s(), loss = 0, norm = 0, tokens = 0, lr_now = 0;
-    int64_t skipped = 0;
+    double start = cr_now_s(), tokens = 0, lr_now = 0;
+    cr_train_sums sums = {0};
 
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record record = {0};
         cr_buf buffers[4] = {{0}, {0}, {0}, {0}};
-        float lr[1], counts[5] = {1, 1, 0, 1, 1};
+        float lr[1];
+        uint64_t counts[CR_MINI_COUNTS] = {0};
         fill(s, step, &dealt, r / same, &record, buffers, lr, counts);
         lr_now = lr[0];
-        if (r == 0) tokens = counts[2];
+        if (r == 0) tokens = (double)counts[CR_MINI_TOKENS];
         cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &record, &requests[r], err));
         cr_record_free(&record);
         for (int i = 0; i < 4; i++)
@@ -145,22 +146,21 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
-        double x;
+        cr_train_sums part = {0};
         if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
-        if (cr_record_get_real(&reply, "total_loss", &x, err) == CR_OK && r % same == 0) loss += x;
-        cr_note(cr_record_get_real(&reply, "grad_norm", &norm, err));
-        cr_note(cr_record_get_int(&reply, "skipped", &skipped, err));
+        cr_note(cr_train_sums_read(&reply, &part, err));
+        if (r % same == 0) cr_train_sums_add(&sums, &part, r > 0);
         cr_record_free(&reply);
     }
     cr_free(requests);
     cr_free(dealt.order);
     cr_free(dealt.rank);
     CR_TRY(err->status);
-    if (skipped)
+    if (sums.num_skipped)
         cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",
                (long long)step);
-    cr_metrics_set(m, loss, "sft_train/loss");
-    cr_metrics_set(m, skipped ? (double)NAN : norm, "sft_train/grad_norm");
+    cr_metrics_set(m, sums.total_loss, "sft_train/loss");
+    cr_metrics_set(m, sums.num_skipped ? (double)NAN : sums.grad_norm, "sft_train/grad_norm");
     cr_metrics_set(m, lr_now, "sft_train/lr");
     cr_metrics_set(m, tokens, "sft_train/tokens");
     cr_metrics_set(m, cr_now_s() - start, "time/step_train");

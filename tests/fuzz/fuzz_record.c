@@ -3,6 +3,7 @@
 #include "actors/messages.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { VOCAB = 100 };
@@ -34,6 +35,35 @@ static void read_sample(const cr_record *r)
     cr_sample_free(&s);
 }
 
+static void read_step(const cr_record *r, const cr_samples *s)
+{
+    const float *array[CR_STEP_ARRAYS];
+    const uint64_t *counts;
+    float sum = 0;
+    cr_err err = {0};
+
+    if (cr_step_arrays_read(r, s, array, &err) == CR_OK)
+        for (int k = 0; k < CR_STEP_ARRAYS; k++)
+            for (size_t i = 0; i < (k >= CR_STEP_SCORES ? s->num : s->num_tokens) && array[k]; i++)
+                sum += array[k][i];
+    else
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+    err = (cr_err){0};
+    if (cr_counts_read(r, 2, &counts, &err) == CR_OK) sum += (float)counts[2 * CR_MINI_COUNTS - 1];
+    if (sum > 1e30F) fputs("", stderr); /* every number was read */
+}
+
+static void read_sums(const cr_record *r)
+{
+    cr_train_sums all = {0}, part = {0};
+    cr_err err = {0};
+
+    if (cr_train_sums_read(r, &part, &err) == CR_OK)
+        cr_train_sums_add(&all, &part, false);
+    else
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+}
+
 static void read_samples(const cr_record *r)
 {
     cr_samples s;
@@ -48,6 +78,7 @@ static void read_samples(const cr_record *r)
             tokens += (size_t)s.lengths[i];
         }
         CR_CHECK(tokens == s.num_tokens, "%zu tokens", tokens);
+        read_step(r, &s);
     } else {
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
     }
@@ -65,6 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_prompt(&r);
     read_sample(&r);
     read_samples(&r);
+    read_sums(&r);
     cr_record_free(&r);
     cr_buf_free(&again);
     return 0;

@@ -100,6 +100,69 @@ static void rows_of_a_train_rank(void **state)
     }
 }
 
+/* Two ranks and two epochs; a number that is not finite stays one, in the sums it is part of. */
+static void sums_of_updates(void **state)
+{
+    cr_train_sums all = {0}, part = {.total_loss = 1,
+                                     .ratio_max = 2,
+                                     .ratio_min = 0.5,
+                                     .num_tokens = 3,
+                                     .grad_norm = 7,
+                                     .num_updates = 4,
+                                     .num_skipped = 1};
+    cr_err err = {0};
+
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        cr_record r = {0};
+        cr_train_sums back = {0};
+        if (k == 2) part.pg_loss = (double)INFINITY, part.infer_diff_max = (double)NAN;
+        if (k == 3) part.num_tokens = 0, part.ratio_min = 0; /* no token: no ratio */
+        cr_train_sums_write(&part, &r);
+        assert_int_equal(cr_train_sums_read(&r, &back, &err), CR_OK);
+        cr_train_sums_add(&all, &back, k % 2 == 1);
+        cr_record_free(&r);
+    }
+    check_near(all.total_loss, 4, 0);
+    check_near(all.grad_norm, 14, 0);
+    check_near(all.ratio_max, 2, 0);
+    check_near(all.ratio_min, 0.5, 0);
+    assert_int_equal(all.num_updates, 8);
+    assert_int_equal(all.num_skipped, 2);
+    assert_true(isnan(all.pg_loss) && isnan(all.infer_diff_max));
+}
+
+static void arrays_of_a_step(void **state)
+{
+    const float x[3] = {1, 2, 3};
+    const uint64_t counts[2 * CR_MINI_COUNTS] = {UINT64_C(1) << 53};
+    const float *array[CR_STEP_ARRAYS];
+    const uint64_t *got;
+    cr_samples s = {.num = 2, .num_tokens = 3};
+
+    (void)state;
+    for (int missing = -1; missing < CR_STEP_ARRAYS; missing++) {
+        bool is_optional = missing == CR_STEP_OLD || missing == CR_STEP_REF ||
+                           missing == CR_STEP_ENTROPY_MASK || missing == CR_STEP_IS_WEIGHT ||
+                           missing == CR_STEP_WEIGHTS;
+        cr_record r = {0};
+        cr_err err = {0};
+        for (int k = 0; k < CR_STEP_ARRAYS; k++)
+            if (k != missing)
+                cr_record_add(&r, cr_step_array_names[k], CR_RECORD_FLOAT32, x,
+                              k >= CR_STEP_SCORES ? 2 : 3);
+        cr_record_add(&r, "counts", CR_RECORD_UINT64, counts, 2 * CR_MINI_COUNTS);
+        assert_int_equal(cr_step_arrays_read(&r, &s, array, &err),
+                         missing < 0 || is_optional ? CR_OK : CR_EFORMAT);
+        if (is_optional) assert_null(array[missing]);
+        err = (cr_err){0};
+        assert_int_equal(cr_counts_read(&r, 2, &got, &err), CR_OK);
+        assert_true(got[0] == UINT64_C(1) << 53);
+        assert_int_equal(cr_counts_read(&r, 3, &got, &err), CR_EFORMAT);
+        cr_record_free(&r);
+    }
+}
+
 /* The rule of the lines below: it answers with the response. */
 static void echo(const cr_rule_args *a, cr_rule_result *out)
 {
@@ -141,8 +204,11 @@ static void halves_of_pairs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(prompts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples),
+                                       cmocka_unit_test(prompts),
                                        cmocka_unit_test(rows_of_a_train_rank),
+                                       cmocka_unit_test(sums_of_updates),
+                                       cmocka_unit_test(arrays_of_a_step),
                                        cmocka_unit_test(halves_of_pairs)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

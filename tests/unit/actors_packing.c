@@ -62,10 +62,57 @@ static void test_uneven(void **state)
         assert_in_range(num[r], 5, 6);
 }
 
+static size_t draw(uint64_t seed, uint64_t hi, uint64_t lo)
+{
+    uint32_t words[4];
+
+    cr_rng_philox(seed, CR_RNG_TEST, hi, lo, words);
+    return words[0];
+}
+
+/* By tokens: no micro-batch above the limit (but a sample that is), few of them, and as many as were
+ * asked for, with tokens spread over them. */
+static void test_cut_by_tokens(void **state)
+{
+    (void)state;
+    for (uint64_t k = 0; k < 200; k++) {
+        size_t num = 1 + draw(k, 0, 0) % 60, tokens[60], micro[60], used[64] = {0},
+               limit = 500 + draw(k, 0, 1) % 1500, sum = 0, first, second;
+        for (size_t i = 0; i < num; i++) {
+            tokens[i] = 10 + draw(k, 1, i) % 490;
+            sum += tokens[i];
+        }
+        first = cr_packing_cut(tokens, num, limit, 0, micro);
+        for (size_t i = 0; i < num; i++)
+            used[micro[i]] += tokens[i];
+        for (size_t m = 0; m < first; m++)
+            assert_true(used[m] > 0 && used[m] <= limit);
+        assert_true(first >= (sum + limit - 1) / limit && first <= 2 * sum / limit + 1);
+        second = cr_packing_cut(tokens, num, limit, first + 2, micro);
+        assert_int_equal(second, first + 2);
+        for (size_t i = 0; i < num; i++)
+            assert_true(micro[i] < second);
+    }
+}
+
+static void test_cut_corners(void **state)
+{
+    const size_t tokens[] = {30, 900, 30, 40}, even[] = {6, 6, 6, 6};
+    size_t micro[4];
+
+    (void)state;
+    assert_int_equal(cr_packing_cut(tokens, 0, 100, 0, micro), 0);
+    assert_int_equal(cr_packing_cut(tokens, 4, 100, 0, micro), 2); /* 900 has one of its own */
+    assert_true(micro[1] != micro[0] && micro[0] == micro[2] && micro[2] == micro[3]);
+    assert_int_equal(cr_packing_cut(even, 4, 18, 0, micro), 2);
+    assert_true((micro[0] == 0) + (micro[1] == 0) + (micro[2] == 0) + (micro[3] == 0) == 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_micro_batches),
-                                       cmocka_unit_test(test_uneven)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_cut_by_tokens), cmocka_unit_test(test_cut_corners)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

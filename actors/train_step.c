@@ -1,0 +1,284 @@
+/* train_step.c -- updates of actor_train and sft_train: mini-batches of a record, their loss, and what
+ * they add up to (see trainer_impl.h). */
+#include "actors/trainer_impl.h"
+#include "rl/loss.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct step {
+    cr_trainer *t;
+    const cr_samples *s;
+    const float *array[CR_STEP_ARRAYS]; /* of the record; NULL: none */
+    const size_t *order;                /* of the micro-batch */
+    size_t num;
+    const cr_loss_config *loss;
+    cr_denominators all;
+    cr_old_log_probs old_from;
+    bool is_first; /* update of the rollout: these weights sampled it */
+    bool is_sft;
+    cr_train_sums sum;
+    float *old; /* of all samples and their entropies, when the sampler's were not equal (owned) */
+} step;
+
+/* ---- losses ---- */
+
+static cr_status sft_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                          float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    step *p = ctx;
+
+    (void)entropy;
+    (void)grad_entropy;
+    for (size_t i = 0; i < num; i++) {
+        if (!isfinite(log_prob[i]))
+            return cr_fail(err, CR_ENUMERIC,
+                           "a log-prob is not finite (have the weights diverged?)");
+        p->sum.total_loss -= (double)log_prob[i] / p->all.tokens;
+        grad_log_prob[i] = (float)(-1 / p->all.tokens);
+    }
+    return CR_OK;
+}
+
+static cr_train_sums sums_of(const cr_loss_metrics *m)
+{
+    return (cr_train_sums){.total_loss = m->total_loss,
+                           .pg_loss = m->pg_loss,
+                           .weighted_pg_loss = m->weighted_pg_loss,
+                           .kl_loss = m->kl_loss,
+                           .entropy_loss = m->entropy_loss,
+                           .approxkl = m->approxkl,
+                           .policykl = m->policykl,
+                           .clip_low = m->clip_low,
+                           .clip_high = m->clip_high,
+                           .ratio_sum = m->ratio_sum,
+                           .ratio_max = m->ratio_max,
+                           .ratio_min = m->ratio_min,
+                           .num_tokens = m->num_tokens};
+}
+
+/* The sampler's log-probs against those of the pass under the same weights. */
+static void compare(step *p, const double *log_prob, const double *infer, const double *entropy,
+                    size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        p->sum.num_different += log_prob[i] < infer[i] || log_prob[i] > infer[i];
+        p->sum.infer_diff_max = fmax(p->sum.infer_diff_max, fabs(log_prob[i] - infer[i]));
+        p->sum.entropy_sum += entropy[i];
+    }
+    p->sum.num_compared += (int64_t)num;
+}
+
+/* What the loss of a micro-batch reads and writes, in its order, in the trainer's work memory. */
+typedef struct loss_memory {
+    double *log_prob, *entropy, *grad_log_prob, *grad_entropy; /* per token */
+    double *array[CR_STEP_ARRAYS];                             /* of the record; NULL: none */
+} loss_memory;
+
+static loss_memory take_memory(step *p, size_t num)
+{
+    cr_trainer *t = p->t;
+    size_t need = (4 + CR_STEP_SCORES) * num + (CR_STEP_ARRAYS - CR_STEP_SCORES) * p->num;
+    loss_memory m = {0};
+    double *at;
+
+    if (need > t->capacity_work || !t->work) {
+        cr_free(t->work);
+        t->capacity_work = need + 1024;
+        t->work = CR_NEW_ARRAY(double, t->capacity_work);
+    }
+    at = t->work;
+    m.log_prob = at;
+    m.entropy = at + num;
+    m.grad_log_prob = at + 2 * num;
+    m.grad_entropy = at + 3 * num;
+    at += 4 * num;
+    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
+        bool is_per_sample = k >= CR_STEP_SCORES;
+        const float *from = p->array[k];
+        if (from) m.array[k] = at;
+        for (size_t i = 0; i < p->num && from; i++) {
+            size_t sample = p->order[i], first = is_per_sample ? sample : p->s->first_token[sample],
+                   n = is_per_sample ? 1 : (size_t)p->s->lengths[sample];
+            for (size_t j = 0; j < n; j++)
+                *at++ = from[first + j];
+        }
+    }
+    return m;
+}
+
+static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    step *p = ctx;
+    loss_memory m = take_memory(p, num);
+    bool is_of_pass = p->is_first || p->old_from == CR_OLD_OF_PASS;
+    cr_train_sums part;
+
+    for (size_t i = 0; i < num; i++) {
+        if (!isfinite(log_prob[i]))
+            return cr_fail(err, CR_ENUMERIC,
+                           "a log-prob is not finite (have the weights diverged?)");
+        m.log_prob[i] = log_prob[i];
+        m.entropy[i] = entropy[i];
+    }
+    if (p->is_first) compare(p, m.log_prob, m.array[CR_STEP_INFER], m.entropy, num);
+    cr_loss_args args = {.rows = {p->num, p->t->start},
+                         .log_probs = m.log_prob,
+                         .old_log_probs = is_of_pass ? m.log_prob : m.array[CR_STEP_OLD],
+                         .ref_log_probs = m.array[CR_STEP_REF],
+                         .infer_log_probs = m.array[CR_STEP_INFER],
+                         .entropy = m.entropy,
+                         .advantages = m.array[CR_STEP_ADVANTAGES],
+                         .mask = m.array[CR_STEP_MASK],
+                         .final_mask = m.array[CR_STEP_FINAL],
+                         .entropy_mask = m.array[CR_STEP_ENTROPY_MASK],
+                         .is_weight = m.array[CR_STEP_IS_WEIGHT],
+                         .scores = m.array[CR_STEP_SCORES],
+                         .weights = m.array[CR_STEP_WEIGHTS],
+                         .all = p->all,
+                         .grad_log_probs = m.grad_log_prob,
+                         .grad_entropy = m.grad_entropy};
+    cr_policy_loss(p->loss, &args);
+    part = sums_of(&args.metrics);
+    cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
+    for (size_t i = 0; i < num; i++) {
+        grad_log_prob[i] = (float)m.grad_log_prob[i];
+        grad_entropy[i] = (float)m.grad_entropy[i];
+    }
+    return CR_OK;
+}
+
+static cr_loss_config loss_config(const cr_config *c)
+{
+    static const char *const modes[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
+                                        "seq-mean-token-sum-norm"};
+    const cr_algorithm *a = &c->algorithm;
+    cr_loss_config l = {.pg_variant = CR_PG_PPO,
+                        .pg_clip = a->pg_clip,
+                        .pg_clip_low = a->pg_clip_low,
+                        .pg_clip_high = a->pg_clip_high,
+                        .use_pg_clip_range = a->use_pg_clip_range,
+                        .dual_clip_loss = a->dual_clip_loss,
+                        .use_kl_loss = a->use_kl_loss,
+                        .kl_loss_coef = a->kl_loss_coef,
+                        .rl_loss_coef = a->rl_loss_coef,
+                        .entropy_loss_coef = a->entropy_loss_coef};
+
+    l.is_sequence_ratio =
+        strcmp(a->importance_sampling ? a->importance_sampling : "token", "seq") == 0;
+    for (size_t i = 0; i < CR_COUNT(modes); i++)
+        if (a->loss_agg_mode && strcmp(a->loss_agg_mode, modes[i]) == 0)
+            l.loss_agg_mode = (cr_agg)i;
+    return l;
+}
+
+/* ---- updates ---- */
+
+/* Each rank of a ulysses group derives the loss over its part of the tokens. */
+static float aux_weight(const step *p)
+{
+    const cr_trainer *t = p->t;
+    double parts = p->all.tokens * t->a->mesh->shape.num_ulysses;
+
+    if (p->num == 0 || !(parts > 0)) return 0;
+    return cr_aux_weight(t->a->model, t->a->ranks->worker, (double)t->start[p->num] / parts);
+}
+
+/* After the first update's passes, before its weights change: may the later updates take the sampler's
+ * log-probs for those of these weights? Only if all ranks found equal bits, else they are computed. */
+static cr_status choose_source_of_old(step *p, cr_err *err)
+{
+    int64_t most;
+
+    CR_TRY(cr_fsdp_agree_num(p->t->f, p->sum.num_different, &most, err));
+    p->array[CR_STEP_OLD] = p->array[CR_STEP_INFER];
+    if (most == 0) return CR_OK;
+    p->array[CR_STEP_OLD] = p->old = CR_NEW_ARRAY(float, 2 * p->s->num_tokens + 1);
+    return cri_forward_all(p->t, p->s, p->old, p->old + p->s->num_tokens, err);
+}
+
+/* One optimizer update over this rank's samples of mini-batch `mini`. */
+static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
+{
+    cr_trainer *t = p->t;
+    cri_micro_rule rule = {.samples = (size_t)t->a->ranks->worker->per_device_train_batch_size};
+    size_t *mine = CR_NEW_ARRAY(size_t, p->s->num + 1), num = 0;
+    cri_micros micros = {0};
+    cr_update result;
+
+    for (size_t i = 0; i < p->s->num; i++)
+        if (p->s->mini[i] == mini) mine[num++] = i;
+    CR_TRY_GOTO(out, cri_cut_on_all(t, p->s, mine, num, &rule, &micros, err));
+    for (size_t m = 0; m < micros.num; m++) {
+        p->order = micros.order + micros.start[m];
+        p->num = micros.start[m + 1] - micros.start[m];
+        cr_batch batch = cri_pack(t, p->s, p->order, p->num);
+        t->a->model->aux_weight = aux_weight(p);
+        CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
+                                          p->is_sft ? sft_loss : rl_loss, p, err));
+        p->sum.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
+    }
+    if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER)
+        CR_TRY_GOTO(out, choose_source_of_old(p, err));
+    CR_TRY_GOTO(out, cr_fsdp_update(t->f, lr, &result, err));
+    p->sum.num_updates++;
+    p->sum.num_skipped += result.is_skipped;
+    if (!result.is_skipped) p->sum.grad_norm += result.grad_norm;
+out:
+    cri_micros_free(&micros);
+    cr_free(mine);
+    return err->status;
+}
+
+static cr_denominators denominators_of(const uint64_t counts[CR_MINI_COUNTS])
+{
+    return (cr_denominators){.final_tokens = (double)counts[CR_MINI_FINAL_TOKENS],
+                             .final_samples = (double)counts[CR_MINI_FINAL_SAMPLES],
+                             .tokens = (double)counts[CR_MINI_TOKENS],
+                             .samples = (double)counts[CR_MINI_SAMPLES],
+                             .entropy_tokens = (double)counts[CR_MINI_ENTROPY_TOKENS],
+                             .entropy_samples = (double)counts[CR_MINI_ENTROPY_SAMPLES],
+                             .width = (double)counts[CR_MINI_WIDTH]};
+}
+
+cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
+                    cr_err *err)
+{
+    cr_loss_config loss = loss_config(t->a->config);
+    const float *lr;
+    const uint64_t *counts;
+    int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0;
+    cr_samples s;
+    step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
+
+    CR_TRY_GOTO(out, cr_samples_read(command, t->a->model->config.vocab_size, &s, err));
+    CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
+    CR_TRY_GOTO(out, cr_floats_read(command, "lr", (size_t)num_minis, &lr, err));
+    CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
+    if (!is_sft) {
+        CR_TRY_GOTO(out, cr_record_get_int(command, "old_from", &old_from, err));
+        CR_TRY_GOTO(out, cr_record_get_int(command, "is_again", &is_again, err));
+        CR_TRY_GOTO(out, cr_step_arrays_read(command, &s, p.array, err));
+        if (old_from == CR_OLD_COMPUTED && !p.array[CR_STEP_OLD])
+            CR_TRY_GOTO(
+                out, cr_fail(err, CR_EFORMAT, "%s is missing", cr_step_array_names[CR_STEP_OLD]));
+    }
+    p.old_from = (cr_old_log_probs)old_from;
+    for (int64_t m = 0; m < num_minis; m++) {
+        p.all = denominators_of(counts + CR_MINI_COUNTS * m);
+        p.is_first = m == 0 && !is_again && !is_sft && old_from != CR_OLD_COMPUTED;
+        CR_TRY_GOTO(out, update(&p, (int32_t)m, lr[m], err));
+    }
+    cr_train_sums_write(&p.sum, reply);
+    if (p.old) {
+        cr_record_add(reply, cr_step_array_names[CR_STEP_OLD], CR_RECORD_FLOAT32, p.old,
+                      s.num_tokens);
+        reply->owned = p.old;
+        p.old = NULL;
+    }
+out:
+    cr_free(p.old);
+    cr_samples_free(&s);
+    return err->status;
+}

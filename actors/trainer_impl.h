@@ -1,0 +1,56 @@
+/* trainer_impl.h -- parts of a trainer, shared by trainer.c and train_step.c only.
+ *
+ * Flow 5, 7, 8 and 9. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
+ * `ids` (both, joined); per response token whatever the loss needs. Micro-batches are packed from
+ * per_device_train_batch_size (or infer_batch_size) samples, or up to a number of tokens; all ranks run
+ * the same number.
+ */
+#ifndef CR_TRAINER_IMPL_H
+#define CR_TRAINER_IMPL_H
+
+#include "actors/actor.h"
+#include "actors/messages.h"
+
+struct cr_trainer {
+    cr_actor *a;
+    cr_fsdp *f;
+    bool is_train;
+    bool is_shared; /* its devices: states leave them behind a command */
+    /* the micro-batch that runs */
+    int32_t *ids, *positions, *labels, *cu;
+    size_t capacity_tokens, capacity_samples;
+    double *work; /* per response token, 10 arrays */
+    size_t capacity_work;
+    size_t *start; /* [capacity_samples + 1] */
+};
+
+/* ---- micro-batches ---- */
+
+typedef struct cri_micro_rule {
+    size_t samples; /* of each micro-batch, */
+    size_t tokens;  /* unless this is not 0: at most so many tokens */
+} cri_micro_rule;
+
+typedef struct cri_micros { /* owned */
+    size_t *order;          /* of the record's samples */
+    size_t *start;          /* [num + 1] in order */
+    size_t num;
+} cri_micros;
+/* Samples mine[num] of the record; micro-batches up to min_micros that are empty are added. */
+void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
+             size_t min_micros, cri_micros *out);
+/* As many on every rank as on the one that needs the most. Collective. */
+CR_MUST cr_status cri_cut_on_all(cr_trainer *t, const cr_samples *s, const size_t *mine, size_t num,
+                                 const cri_micro_rule *rule, cri_micros *out, cr_err *err);
+void cri_micros_free(cri_micros *m);
+/* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels. Valid
+ * until the next call. */
+cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num);
+/* Log-probs and entropies of all response tokens, in the order of the record, without gradient. */
+CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float *entropy,
+                                  cr_err *err);
+/* train_step or sft_step. */
+CR_MUST cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
+                            cr_err *err);
+
+#endif
