@@ -6,25 +6,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cr_status add_row(cr_dataset *data, const char *path, int line_number, const char *line,
-                         size_t num_bytes, cr_row_encode encode, void *ctx, cr_err *err)
-{
-    cr_row row = {.line = line_number, .domain = -1};
-    char what[400];
+/* What is being loaded, and what is wrong with it so far. */
+typedef struct loading {
+    cr_dataset *data;
+    const char *path;
+    cr_row_encode encode;
+    void *ctx;
+    size_t num_bad;
+    cr_err first;
+} loading;
 
-    snprintf(what, sizeof what, "%s:%d", path, line_number);
-    CR_TRY(cr_json_parse(line, num_bytes, what, &row.json, err));
-    if (!json_is_object(row.json)) {
-        json_decref(row.json);
-        return cr_fail(err, CR_EFORMAT, "%s: a row must be a JSON object", what);
-    }
-    row.text = cr_strndup(line, num_bytes);
-    if (encode(ctx, &row, err) != CR_OK || !row.ids) {
-        json_decref(row.json);
-        cr_free(row.text);
-        cr_free(row.ids);
-        if (err->status == CR_OK) data->num_dropped++;
-        return cr_fail_add(err, "%s", what);
+static void row_free(cr_row *row)
+{
+    json_decref(row->json);
+    cr_free(row->text);
+    cr_free(row->ids);
+    cr_free(row->learns);
+}
+
+/* Takes row->json and row->text. */
+static cr_status add_row(const loading *l, cr_row *row, cr_err *err)
+{
+    cr_dataset *data = l->data;
+
+    if (!json_is_object(row->json))
+        cr_fail(err, CR_EFORMAT, "a row must be a JSON object");
+    else
+        cr_note(l->encode(l->ctx, row, err));
+    if (err->status != CR_OK || !row->ids) {
+        row_free(row);
+        data->num_dropped += err->status == CR_OK;
+        return err->status;
     }
     if (data->num_rows == data->capacity) {
         size_t want = data->capacity ? 2 * data->capacity : 256;
@@ -32,41 +44,124 @@ static cr_status add_row(cr_dataset *data, const char *path, int line_number, co
             cr_realloc(data->rows, data->num_rows * sizeof *data->rows, want * sizeof *data->rows);
         data->capacity = want;
     }
-    data->rows[data->num_rows++] = row;
+    data->rows[data->num_rows++] = *row;
+    return CR_OK;
+}
+
+static void note_bad(loading *l, const cr_err *bad)
+{
+    if (l->num_bad++ < 10) cr_log_line(bad->msg);
+    if (l->first.status == CR_OK) l->first = *bad;
+}
+
+static void load_lines(loading *l, const cr_buf *text, size_t at)
+{
+    int line_number = 0;
+    size_t n;
+
+    for (const char *line; (line = cr_line_next(text, &at, &n));) {
+        cr_row row = {.line = ++line_number, .domain = -1};
+        cr_err bad = {0};
+        char what[400];
+        if (strspn(line, " \t\r") >= n) continue;
+        snprintf(what, sizeof what, "%s:%d", l->path, line_number);
+        if (cr_json_parse(line, n, what, &row.json, &bad) == CR_OK) {
+            row.text = cr_strndup(line, n);
+            if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
+        }
+        if (bad.status != CR_OK) note_bad(l, &bad);
+    }
+}
+
+static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *err)
+{
+    json_t *all, *element;
+    size_t i;
+
+    if (cr_json_parse(text->data + at, text->num_bytes - at, l->path, &all, err) != CR_OK)
+        return cr_fail_add(err, "a file that begins with [ is read as one JSON array");
+    json_array_foreach(all, i, element)
+    {
+        cr_row row = {.line = (int)i + 1, .domain = -1, .json = json_incref(element)};
+        cr_err bad = {0};
+        cr_buf line = {0};
+        if (cr_json_add_value(&line, element, &bad) == CR_OK) {
+            row.text = line.data;
+            cr_note(add_row(l, &row, &bad));
+        } else {
+            json_decref(element);
+            cr_buf_free(&line);
+        }
+        if (bad.status == CR_OK) continue;
+        cr_fail_add(&bad, "%s: row %zu", l->path, i + 1);
+        note_bad(l, &bad);
+    }
+    json_decref(all);
+    return CR_OK;
+}
+
+/* Files that are no JSON text, by their first bytes, and what makes JSON of them. */
+static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
+{
+    static const struct {
+        const char *bytes;
+        size_t num;
+        const char *what, *before, *after;
+    } formats[] = {
+        {"PAR1", 4, "Parquet", "python3 -c \"import pandas as p; p.read_parquet('",
+         "').to_json('rows.jsonl', "
+         "orient='records', lines=True, force_ascii=False)\""},
+        {"\x1f\x8b", 2, "compressed by gzip", "gunzip -c ", " > rows.jsonl"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "zstd -dc ", " > rows.jsonl"},
+        {"\xfd"
+         "7zXZ",
+         5, "compressed by xz", "xz -dc ", " > rows.jsonl"},
+        {"PK\x03\x04", 4, "a zip archive", "unzip ", ""},
+        {"\xff\xfe", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
+        {"\xfe\xff", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
+    };
+
+    for (size_t i = 0; i < CR_COUNT(formats); i++)
+        if (text->num_bytes >= formats[i].num &&
+            memcmp(text->data, formats[i].bytes, formats[i].num) == 0)
+            return cr_fail(err, CR_EFORMAT,
+                           "%s: the file is %s, JSON text is expected (convert it: %s%s%s)", path,
+                           formats[i].what, formats[i].before, path, formats[i].after);
     return CR_OK;
 }
 
 cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode, void *ctx,
                           cr_err *err)
 {
+    loading l = {.data = data, .path = path, .encode = encode, .ctx = ctx};
     cr_buf text = {0};
-    cr_err first = {0};
-    int line_number = 0, num_bad = 0;
-    size_t at = 0, n;
+    size_t at = 0, blank;
 
     CR_TRY(cr_file_read(path, &text, err));
-    for (const char *line; (line = cr_line_next(&text, &at, &n));) {
-        cr_err bad = {0};
-        line_number++;
-        if (strspn(line, " \t\r") < n &&
-            add_row(data, path, line_number, line, n, encode, ctx, &bad) != CR_OK) {
-            if (num_bad++ < 10) cr_log_line(bad.msg);
-            if (first.status == CR_OK) first = bad;
-        }
+    if (check_format(path, &text, err) != CR_OK) goto out;
+    if (text.num_bytes >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0) {
+        cr_log(CR_LOG_INFO, "data", "%s: the byte order mark at its begin is skipped", path);
+        at = 3;
     }
+    blank = text.num_bytes ? strspn(text.data + at, " \t\r\n") : 0;
+    if (at + blank < text.num_bytes && text.data[at + blank] == '[')
+        cr_note(load_array(&l, &text, at, err));
+    else
+        load_lines(&l, &text, at);
+    if (l.num_bad > 1)
+        cr_fail(err, l.first.status, "%s (and %zu more wrong row%s in %s)", l.first.msg,
+                l.num_bad - 1, l.num_bad > 2 ? "s" : "", path);
+    else if (l.num_bad)
+        cr_fail(err, l.first.status, "%s", l.first.msg);
+out:
     cr_buf_free(&text);
-    if (num_bad == 0) return CR_OK;
-    return cr_fail(err, first.status, "%s (and %d more wrong rows in %s)", first.msg, num_bad - 1,
-                   path);
+    return err->status;
 }
 
 void cr_dataset_free(cr_dataset *data)
 {
-    for (size_t i = 0; i < data->num_rows; i++) {
-        json_decref(data->rows[i].json);
-        cr_free(data->rows[i].text);
-        cr_free(data->rows[i].ids);
-    }
+    for (size_t i = 0; i < data->num_rows; i++)
+        row_free(&data->rows[i]);
     cr_free(data->rows);
     *data = (cr_dataset){0};
 }

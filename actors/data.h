@@ -1,9 +1,10 @@
-/* data.h -- rows of ROLL's JSONL files: load, check, assign to domains, draw in a repeatable order.
+/* data.h -- rows of ROLL's data files: load, check, assign to domains, draw in a repeatable order.
  *
- * Flow 1 of 9. A row is one JSON object; every column travels with its samples to the reward worker.
- * Rows are read once and stay in memory with their prompt's ids; all problems of a file are told
- * with FILE:LINE before anything starts. Order: per domain, a permutation keyed by (seed, epoch),
- * so the position of a cursor is all that a checkpoint has to keep.
+ * Flow 1 of 9. A file holds one JSON object a line, or one JSON array of objects (docs/data.md); every
+ * column of a row travels with its samples to the reward worker. Rows are read once and stay in memory
+ * with their prompt's ids; all problems of a file are told with FILE:LINE before anything starts.
+ * Order: per domain, a permutation keyed by (seed, epoch), so the position of a cursor is all that a
+ * checkpoint has to keep.
  *
  * Threads: one caller. A dataset owns its rows.
  */
@@ -18,21 +19,24 @@ typedef struct cr_row {
     int32_t *ids; /* prompt (RLVR), or prompt and answer (SFT) */
     size_t num_ids;
     size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */
-    int domain;        /* index into the caller's domains, -1: unused */
-    int line;          /* in its file, from 1 */
+    uint8_t *
+        learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all behind num_prompt */
+    int domain; /* index into the caller's domains, -1: unused */
+    int line;   /* in its file, or element of its array, from 1 */
 } cr_row;
 
 typedef struct cr_dataset {
     cr_row *rows;
     size_t num_rows, capacity;
-    size_t num_dropped; /* too short or too long */
+    size_t num_dropped; /* left out by the encoder */
 } cr_dataset;
 
 /* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */
 typedef cr_status (*cr_row_encode)(void *ctx, cr_row *row, cr_err *err);
 
-/* Append the rows of a JSONL file. CR_EFORMAT with FILE:LINE and the first problem of each of up to
- * ten bad rows in the log. */
+/* Append the rows of a file. CR_EFORMAT with FILE:LINE (of an array: FILE: row N) and the first problem
+ * of each of up to ten bad rows in the log; files of another kind (Parquet, gzip, UTF-16, ..) are refused
+ * with the command that converts them. A byte order mark is skipped. */
 CR_MUST cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode,
                                   void *ctx, cr_err *err);
 void cr_dataset_free(cr_dataset *data);

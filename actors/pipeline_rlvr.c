@@ -27,16 +27,18 @@ typedef struct rlvr {
 
 /* ---- start ---- */
 
-static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *from, cr_err *err)
+static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *from,
+                            int64_t prompt_length, cr_err *err)
 {
-    cr_prompt_maker maker = {s->c, s->tokenizer, s->chat, s->c->prompt_length};
+    cr_prompt_maker maker = {.config = s->c,
+                             .from = from,
+                             .tokenizer = s->tokenizer,
+                             .chat = s->chat,
+                             .prompt_length = prompt_length};
 
     for (size_t i = 0; i < from->num_file_names; i++)
         CR_TRY(cr_dataset_load(data, from->file_names[i], cr_prompt_encode_rlvr, &maker, err));
-    if (data->num_dropped)
-        cr_log(CR_LOG_INFO, "data",
-               "%zu rows dropped: shorter than 6 tokens or longer than prompt_length %lld",
-               data->num_dropped, (long long)s->c->prompt_length);
+    cr_prompt_report(&maker, from->name);
     return CR_OK;
 }
 
@@ -72,9 +74,11 @@ static cr_status load(rlvr *s, cr_err *err)
     s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
     s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
     CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
-    if (!s->c->train.prompt) CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
-    CR_TRY(load_files(s, &s->data, &s->c->train, err));
-    if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
+    if (!s->c->train.prompt || (s->c->has_validation && !s->c->validation.prompt))
+        CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
+    CR_TRY(load_files(s, &s->data, &s->c->train, s->c->prompt_length, err));
+    if (s->c->has_validation)
+        CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
     CR_TRY(split_domains(s, err));
     cr_learning_init(&s->learning, s->c);
     return CR_OK;

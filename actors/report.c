@@ -14,6 +14,7 @@ static const char *const curves[] = {
     "critic/score/mean",
     "val_correct/all/mean",
     "sft_train/loss",
+    "sft_train/val_loss",
     "actor/total_loss",
     "actor/pg_loss",
     "actor/kl_loss",

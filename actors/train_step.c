@@ -213,7 +213,8 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
     for (size_t m = 0; m < micros.num; m++) {
         p->order = micros.order + micros.start[m];
         p->num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch = cri_pack(t, p->s, p->order, p->num);
+        cr_batch batch =
+            cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->array[CR_STEP_MASK] : NULL);
         t->a->model->aux_weight = aux_weight(p);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
                                           p->is_sft ? sft_loss : rl_loss, p, err));
@@ -256,6 +257,9 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
     CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
     CR_TRY_GOTO(out, cr_floats_read(command, "lr", (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
+    if (is_sft && cr_record_has(command, cr_step_array_names[CR_STEP_MASK]))
+        CR_TRY_GOTO(out, cr_floats_read(command, cr_step_array_names[CR_STEP_MASK], s.num_tokens,
+                                        &p.array[CR_STEP_MASK], err));
     if (!is_sft) {
         CR_TRY_GOTO(out, cr_record_get_int(command, "old_from", &old_from, err));
         CR_TRY_GOTO(out, cr_record_get_int(command, "is_again", &is_again, err));

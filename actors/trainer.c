@@ -66,7 +66,8 @@ static void reserve(cr_trainer *t, size_t tokens, size_t num)
     }
 }
 
-cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num)
+cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
+                  const float *learns)
 {
     size_t tokens = 0, at = 0;
 
@@ -78,12 +79,16 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
         size_t i = order[k], n = (size_t)(s->prompts[i] + s->lengths[i]);
         const int32_t *ids = s->ids + s->first_id[i];
         t->cu[k] = (int32_t)at;
+        t->start[k + 1] = t->start[k];
         for (size_t j = 0; j < n; j++, at++) {
+            bool has_label =
+                j + 1 < n && j + 1 >= (size_t)s->prompts[i] &&
+                (!learns || learns[s->first_token[i] + j + 1 - (size_t)s->prompts[i]] > 0);
             t->ids[at] = ids[j];
             t->positions[at] = (int32_t)j;
-            t->labels[at] = j + 1 < n && j + 1 >= (size_t)s->prompts[i] ? ids[j + 1] : -1;
+            t->labels[at] = has_label ? ids[j + 1] : -1;
+            t->start[k + 1] += has_label;
         }
-        t->start[k + 1] = t->start[k] + (size_t)s->lengths[i];
     }
     t->cu[num] = (int32_t)at;
     return (cr_batch){t->ids, t->positions, t->labels, t->cu, (int64_t)at, (int64_t)num};
@@ -151,7 +156,7 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float 
     for (size_t m = 0; m < micros.num; m++) {
         const size_t *order = micros.order + micros.start[m];
         size_t num = micros.start[m + 1] - micros.start[m];
-        cr_batch batch = cri_pack(t, s, order, num);
+        cr_batch batch = cri_pack(t, s, order, num, NULL);
         cr_model_out result = {part, part + t->start[num]};
         CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
         for (size_t k = 0; k < num; k++) {

@@ -43,9 +43,10 @@ void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micr
 CR_MUST cr_status cri_cut_on_all(cr_trainer *t, const cr_samples *s, const size_t *mine, size_t num,
                                  const cri_micro_rule *rule, cri_micros *out, cr_err *err);
 void cri_micros_free(cri_micros *m);
-/* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels. Valid
- * until the next call. */
-cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num);
+/* Samples order[0 .. num-1] as one packed batch; rows that predict a response token have labels, less those
+ * where `learns` (per response token, or NULL) is 0. t->start counts labels. Valid until the next call. */
+cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
+                  const float *learns);
 /* Log-probs and entropies of all response tokens, in the order of the record, without gradient. */
 CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float *entropy,
                                   cr_err *err);

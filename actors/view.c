@@ -70,10 +70,13 @@ static void add_curve(cr_view *v, cr_buf *line, double score)
 
 void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
 {
-    static const char *const phase[][2] = {
-        {"gen", "time/step_generate"},      {"ref", "time/ref_log_probs_values"},
-        {"old", "time/old_log_probs"},      {"train", "time/step_train"},
-        {"sync", "time/step_model_update"}, {"val", "time/val_step"}};
+    static const char *const phase[][2] = {{"gen", "time/step_generate"},
+                                           {"ref", "time/ref_log_probs_values"},
+                                           {"old", "time/old_log_probs"},
+                                           {"train", "time/step_train"},
+                                           {"sync", "time/step_model_update"},
+                                           {"val", "time/val_step"},
+                                           {"val", "time/val"}};
     cr_buf line = {0};
     const double *score = cr_metrics_get(m, v->score_name);
     double left;
@@ -83,6 +86,7 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
     cr_buf_addf(&line, "step %*lld/%lld", v->max_steps > 999 ? 4 : 3, (long long)step,
                 (long long)v->max_steps);
     add_number(&line, m, "val", "val_correct/all/mean", "%.3f");
+    add_number(&line, m, "val", "sft_train/val_loss", "%.4f");
     add_number(&line, m, "score", "critic/score/mean", "%.3f");
     add_number(&line, m, "loss", "actor/total_loss", "%.4f");
     add_number(&line, m, "loss", "sft_train/loss", "%.4f");

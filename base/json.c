@@ -12,10 +12,12 @@ cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, js
 
     *out = json_loadb(text ? text : "", num_bytes,
                       JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!*out)
-        return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: line %d column %d: %s", what, why.line,
-                       why.column, why.text);
-    return CR_OK;
+    if (*out) return CR_OK;
+    if (!text || !memchr(text, '\n', num_bytes)) /* its line is its caller's to name */
+        return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: column %d: %s", what, why.column,
+                       why.text);
+    return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: line %d column %d: %s", what, why.line,
+                   why.column, why.text);
 }
 
 cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)

@@ -11,7 +11,8 @@
 #include "base/base.h"
 #include <jansson.h>
 
-/* CR_EFORMAT with "WHAT: line L column C: why". *out is NULL after a failure. */
+/* CR_EFORMAT with "WHAT: not valid JSON: line L column C: why", without the line if the text has only one.
+ * *out is NULL after a failure. */
 CR_MUST cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
                                 cr_err *err);
 CR_MUST cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err);

@@ -32,6 +32,8 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d);
+/* data_args that validation does not give itself are those of training. */
+void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d);
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
 
 #endif

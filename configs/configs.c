@@ -23,6 +23,12 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
                         "sft_train has no model: give pretrain");
     }
     cri_bind_worker(c, root, "sft_train", &c->train, true, d);
+    cri_bind_validation(c, root, "sft_train", d);
+    c->should_shuffle = cri_flag_of(root, "shuffle");
+    if (c->train.prompt)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
+                    "data_args.prompt is a column of rlvr (sft: prompt_key and response_key, or "
+                    "data_args.messages)");
     c->sequence_length = cri_int_of(root, "sequence_length", 0);
     if (!c->sequence_length)
         cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
@@ -224,6 +230,7 @@ static void worker_free(cr_worker_config *w)
                            w->template,
                            w->messages,
                            w->prompt,
+                           w->tag,
                            w->strategy_name};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)

@@ -47,7 +47,8 @@ typedef struct cr_worker_config {
         num_train_epochs;
     char **file_names;
     size_t num_file_names;
-    char *template, *messages, *prompt; /* column names; NULL: none */
+    char *template, *messages, *prompt, *tag; /* column names; NULL: none */
+    bool drops_unknown_tags;
     cr_generating_args generating;
     char *strategy_name;
     int *devices; /* device_mapping evaluated */
@@ -106,10 +107,12 @@ typedef struct cr_config {
     int64_t seed, max_steps, save_steps, eval_steps, logging_steps, max_ckpt_to_keep;
     char *resume; /* NULL: no; "": the newest; else a path */
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
+    int64_t val_prompt_length; /* of validation rows */
     int64_t model_update_frequency;
     bool enable_reference, enable_old_logprobs_recompute; /* the latter as ROLL derives it */
     cr_old_log_probs old_log_probs;
     char *prompt_key, *response_key, *query_key, *system_key, *global_template;
+    bool should_shuffle; /* sft: rows in another order each epoch */
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, validation;
     bool has_reference, has_validation;

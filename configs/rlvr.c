@@ -87,6 +87,7 @@ static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
          has_total = cri_int_of(root, "val_sequence_length", 0) > 0;
 
     c->prompt_length = cri_int_of(root, "prompt_length", 1024);
+    c->val_prompt_length = cri_int_of(root, "val_prompt_length", c->prompt_length);
     if (!response && !total)
         cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1},
                     "response_length or sequence_length must be given");
@@ -266,8 +267,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     if (c->has_reference) cri_bind_worker(c, root, "reference", &c->reference, false, d);
     c->has_validation = cr_node_get(root, "validation")->kind == CR_NODE_MAP;
     if (c->has_validation) {
-        cri_bind_worker(c, root, "validation", &c->validation, false, d);
-        c->has_validation = c->validation.num_file_names > 0;
+        cri_bind_validation(c, root, "actor_train", d);
         cri_bind_generating(cr_node_at(root, "validation.generating_args"),
                             &c->validation.generating);
     }
@@ -301,6 +301,9 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
                                                       cri_int_of(root, "val_prompt_length", 0);
         cri_set_int(c, cr_node_at(root, "validation.generating_args"), "max_new_tokens",
                     c->validation.generating.max_new_tokens);
+        if (c->infer.max_model_len == 0 && /* the engine holds the longer of both */
+            c->val_prompt_length + c->validation.generating.max_new_tokens > c->sequence_length)
+            c->infer.max_model_len = c->val_prompt_length + c->validation.generating.max_new_tokens;
     }
     check_rlvr(c, root, d);
 }

@@ -191,7 +191,8 @@ const cri_key cri_keys[] = {
     T("sft", "query_key", NULL),
     T("sft", "response_key", "output"),
     K("sft", "sft_train", "worker"),
-    LATER("sft", "validation", CRI_ANY, NULL),
+    B("sft", "shuffle", "false"),
+    K("sft", "validation", "worker"),
 
     /* ---- worker blocks ---- */
     T("worker", "name", NULL),
@@ -288,6 +289,7 @@ const cri_key cri_keys[] = {
     {"data_args", "domain_interleave_probs", CRI_NUMBERS, NULL, NULL, CRI_HAVE},
     I("data_args", "preprocessing_num_workers", NULL, "1"),
     T("data_args", "tag", "tag"),
+    C("data_args", "unknown_tag", "error", "error|drop"),
     LATER("data_args", "image_folder", CRI_TEXT, NULL),
     DEAD("data_args", "id"),
     DEAD("data_args", "response"),

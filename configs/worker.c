@@ -223,11 +223,40 @@ static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
     cr_buf_free(&text);
 }
 
+static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *key)
+{
+    const cr_node *own = cr_node_get(to, key), *other = cr_node_get(from, key);
+
+    if (own && own->kind != CR_NODE_NULL && own->place.line > 0) return;
+    if (other && other->kind == CR_NODE_TEXT) cri_set_text(c, to, key, other->text);
+}
+
+void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d)
+{
+    cr_node *block = cr_node_get(root, "validation"), *to,
+            *from = cr_node_get(cr_node_get(root, train), "data_args");
+    bool has_columns;
+
+    if (!block || block->kind != CR_NODE_MAP) return;
+    to = cri_block_of(c, block, "data_args", "data_args", d);
+    has_columns = cr_node_get(to, "messages")->kind == CR_NODE_TEXT ||
+                  cr_node_get(to, "prompt")->kind == CR_NODE_TEXT;
+    if (!has_columns) {
+        inherit(c, to, from, "messages");
+        inherit(c, to, from, "prompt");
+    }
+    inherit(c, to, from, "template");
+    inherit(c, to, from, "tag");
+    inherit(c, to, from, "unknown_tag");
+    cri_bind_worker(c, root, "validation", &c->validation, false, d);
+    c->has_validation = c->validation.num_file_names > 0;
+}
+
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d)
 {
     cr_node *block = cr_node_get(root, name), *model, *training, *data, *strategy;
-    char *strategy_name;
+    char *strategy_name, *unknown_tag;
 
     w->name = name;
     if (!block || block->kind != CR_NODE_MAP) return;
@@ -261,6 +290,10 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->template = cri_template_of(data, "template", d);
     w->messages = cri_text_of(data, "messages");
     w->prompt = cri_text_of(data, "prompt");
+    w->tag = cri_text_of(data, "tag");
+    unknown_tag = cri_text_of(data, "unknown_tag");
+    w->drops_unknown_tags = unknown_tag && strcmp(unknown_tag, "drop") == 0;
+    cr_free(unknown_tag);
     w->infer_batch_size = cri_int_of(block, "infer_batch_size", 16);
     w->world_size = cri_int_of(block, "world_size", 1);
     bind_devices(block, w, d);

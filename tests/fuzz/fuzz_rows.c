@@ -1,6 +1,8 @@
-/* fuzz_rows.c -- arbitrary bytes as a JSONL file of SFT and of RLVR: every line is a row, is dropped, or is
- * told by its number; ids of rows are in the vocabulary and rows can be drawn. */
+/* fuzz_rows.c -- arbitrary bytes as a file of rows, lines or an array, of SFT (columns, messages) and of
+ * RLVR: every line is a row, is dropped, or is told by its number; ids of rows are in the vocabulary and rows
+ * can be drawn. */
 #include "actors/prompts.h"
+#include "tests/byte_tokenizer.h"
 #include "tests/fuzz/mutator.h"
 
 #include <stdio.h>
@@ -18,37 +20,21 @@ static cr_reward_config rewards[] = {
 static cr_tokenizer *tokenizer;
 static cr_chat *chat;
 
-/* All bytes, as they are in a byte-level vocabulary, and an end of text; turns of ChatML. */
-static void open_model(void)
+static bool is_array(const uint8_t *data, size_t size)
 {
-    cr_buf json = {0};
-    cr_err err = {0};
-    int next = 256;
+    size_t i = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 
-    cr_buf_adds(&json, "{\"added_tokens\":[{\"id\":256,\"content\":\"<s>\",\"special\":true}],"
-                       "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-                       "\"decoder\":{\"type\":\"ByteLevel\"},"
-                       "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-    for (int b = 0; b < 256; b++) {
-        bool is_shown = (b > 32 && b < 127) || (b > 160 && b != 173);
-        int c = is_shown ? b : next++;
-        char text[4] = {(char)(c < 128 ? c : 0xC0 | c >> 6), (char)(c < 128 ? 0 : 0x80 | (c & 63))};
-        cr_json_add_string(&json, text, strlen(text));
-        cr_buf_addf(&json, ":%d%s", b, b < 255 ? "," : "}}}");
-    }
-    CR_CHECK(cr_tokenizer_parse(json.data, json.num_bytes, NULL, "fuzz", &tokenizer, &err) ==
-                     CR_OK &&
-                 cr_chat_open("/nonexistent", &chat, &err) == CR_OK,
-             "%s", err.msg);
-    cr_buf_free(&json);
+    while (i < size && memchr(" \t\r\n", data[i], 4))
+        i++;
+    return i < size && data[i] == '[';
 }
 
 static size_t count_lines(const uint8_t *data, size_t size)
 {
-    size_t num = 0;
+    size_t num = 0, i = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     bool is_blank = true;
 
-    for (size_t i = 0; i < size; i++) {
+    for (; i < size; i++) {
         if (data[i] == '\n') is_blank = true;
         if (!memchr("\n \t\r", data[i], 4)) num += is_blank, is_blank = false;
     }
@@ -61,8 +47,8 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
     cr_err err = {0};
 
     if (cr_dataset_load(&rows, path, encode, maker, &err) == CR_OK)
-        CR_CHECK(rows.num_rows + rows.num_dropped == num_lines, "%zu rows of %zu lines",
-                 rows.num_rows + rows.num_dropped, num_lines);
+        CR_CHECK(num_lines == SIZE_MAX || rows.num_rows + rows.num_dropped == num_lines,
+                 "%zu rows of %zu lines", rows.num_rows + rows.num_dropped, num_lines);
     else
         CR_CHECK(cr_exit_code(err.status) == 2 && strstr(err.msg, path), "%s", err.msg);
     for (size_t i = 0; i < rows.num_rows; i++) {
@@ -94,17 +80,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         .query_key = (char[]){"query"},
                         .system_key = (char[]){"system"}};
     cr_prompt_maker maker = {.config = &config, .prompt_length = MOST};
-    size_t num_lines = count_lines(data, size);
+    size_t num_lines = is_array(data, size) ? SIZE_MAX : count_lines(data, size);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     char path[64];
 
-    if (!tokenizer) open_model();
+    if (!tokenizer) {
+        cr_err err = {0};
+        tokenizer = byte_tokenizer();
+        CR_CHECK(cr_chat_open("/nonexistent", &chat, &err) == CR_OK, "%s", err.msg);
+    }
+    maker.from = &config.train;
     maker.tokenizer = tokenizer;
     maker.chat = chat;
     CR_CHECK(fd >= 0 && write(fd, data, size) == (ssize_t)size, "%zu bytes of a file", size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     load(path, num_lines, cr_prompt_encode_sft, &maker);
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    config.train.messages = NULL; /* prompt and response */
+    load(path, num_lines, cr_prompt_encode_sft, &maker);
     config.train.prompt = (char[]){"prompt"}; /* ready text instead of messages */
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
     close(fd);

@@ -42,7 +42,7 @@ static void rows_behind_a_nul(void **state)
     (void)state;
     assert_int_equal(cr_dataset_load(&data, path, one_id, NULL, &err), CR_EFORMAT);
     assert_non_null(strstr(err.msg, "rows.jsonl:3"));
-    assert_non_null(strstr(err.msg, "and 1 more wrong rows"));
+    assert_non_null(strstr(err.msg, "(and 1 more wrong row in "));
     assert_int_equal(data.num_rows, 3);
     assert_int_equal(data.rows[2].line, 6);
     cr_dataset_free(&data);
