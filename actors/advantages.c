@@ -3,45 +3,33 @@
 
 #include <string.h>
 
-static cr_norm norm_of(const char *name)
-{
-    return !name                        ? CR_NORM_NONE
-           : strcmp(name, "batch") == 0 ? CR_NORM_BATCH
-           : strcmp(name, "group") == 0 ? CR_NORM_GROUP
-                                        : CR_NORM_RUNNING;
-}
-
 static cr_advantage_config advantage_config(const cr_learning *l)
 {
     const cr_algorithm *a = &l->config->algorithm;
 
-    return (cr_advantage_config){
-        .adv_estimator = strcmp(a->adv_estimator, "grpo") == 0 ? CR_ADV_GRPO : CR_ADV_REINFORCE,
-        .norm_mean_type = norm_of(a->norm_mean_type),
-        .norm_std_type = norm_of(a->norm_std_type),
-        .gamma = a->gamma,
-        .lambd = a->lambd,
-        .reward_clip = a->reward_clip,
-        .advantage_clip = a->advantage_clip,
-        .whiten_rewards = a->whiten_rewards,
-        .whiten_advantages = a->whiten_advantages,
-        .add_token_level_kl = a->add_token_level_kl,
-        .kl_penalty = strcmp(a->kl_penalty, "abs") == 0   ? CR_KL_ABS
-                      : strcmp(a->kl_penalty, "mse") == 0 ? CR_KL_MSE
-                                                          : CR_KL_K1,
-        .kl_coef = l->kl_coef};
+    return (cr_advantage_config){.adv_estimator = (cr_estimator)a->adv_estimator,
+                                 .norm_mean_type = (cr_norm)a->norm_mean_type,
+                                 .norm_std_type = (cr_norm)a->norm_std_type,
+                                 .gamma = a->gamma,
+                                 .reward_clip = a->reward_clip,
+                                 .advantage_clip = a->advantage_clip,
+                                 .whiten_rewards = a->whiten_rewards,
+                                 .whiten_advantages = a->whiten_advantages,
+                                 .add_token_level_kl = a->add_token_level_kl,
+                                 .kl_penalty = (cr_kl)a->kl_penalty,
+                                 .kl_coef = l->kl_coef};
 }
 
 cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
                                 int domain, cr_metrics *m, cr_err *err)
 {
     const cr_algorithm *alg = &l->config->algorithm;
-    cr_mask_config masks = {alg->max_len_mask,
-                            alg->difficulty_mask,
-                            alg->error_max_len_clip,
-                            alg->difficulty_low_threshold,
-                            alg->difficulty_high_threshold,
-                            (double)alg->error_max_len_threshold};
+    cr_mask_config masks = {alg->masks.max_len_mask,
+                            alg->masks.difficulty_mask,
+                            alg->masks.error_max_len_clip,
+                            alg->masks.difficulty_low_threshold,
+                            alg->masks.difficulty_high_threshold,
+                            (double)alg->masks.error_max_len_threshold};
     cr_advantage_config config = advantage_config(l);
     size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,

@@ -14,16 +14,16 @@ void cr_learning_init(cr_learning *l, const cr_config *c)
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
-    l->mini_size = dp * c->train.per_device_train_batch_size * c->train.gradient_accumulation_steps;
+    l->mini_size = dp * c->train.training.per_device_train_batch_size *
+                   c->train.training.gradient_accumulation_steps;
     l->schedule_steps = c->max_steps * c->rollout_batch_size * c->group_size *
                         c->algorithm.ppo_epochs / l->mini_size;
     if (l->schedule_steps < 1) l->schedule_steps = 1;
-    l->warmup_steps = c->train.warmup_steps
-                          ? c->train.warmup_steps
-                          : (int64_t)ceil((double)l->schedule_steps * c->train.warmup_ratio);
-    for (int k = 0; k < CR_NUM_SCHEDULES; k++)
-        if (strcmp(cr_schedule_names[k], c->train.lr_scheduler_type) == 0)
-            l->schedule = (cr_schedule)k;
+    l->warmup_steps =
+        c->train.training.warmup_steps
+            ? c->train.training.warmup_steps
+            : (int64_t)ceil((double)l->schedule_steps * c->train.training.warmup_ratio);
+    l->schedule = (cr_schedule)c->train.training.lr_scheduler_type;
 }
 
 void cr_learning_free(cr_learning *l)

@@ -93,7 +93,7 @@ static cr_status load(cr_plan *p, const cr_words *words, cr_err *err)
     cr_free(all.word);
     if (err->status == CR_ECONFIG && excuse(&p->d)) *err = (cr_err){0};
     CR_TRY(err->status);
-    if (!p->config.train.model_path || !p->config.train.dtype || p->config.train.num_devices < 1)
+    if (!p->config.train.model_path || p->config.train.num_devices < 1)
         return cr_fail(err, CR_ECONFIG, "%s has no part that can be planned (see above)",
                        words->word[0]);
     return CR_OK;
@@ -129,18 +129,19 @@ static void arithmetic(cr_plan *p)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->train;
-    int64_t mini = w->per_device_train_batch_size * w->gradient_accumulation_steps;
+    int64_t mini =
+        w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps;
 
     p->is_sft = c->kind == CR_PIPELINE_SFT;
     p->num_dp = w->num_devices / w->ulysses_size;
     p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
     p->rank_samples = ceil_div(p->num_samples, p->num_dp);
     p->batch = (cr_plan_batch){
-        .num_samples = w->per_device_train_batch_size,
+        .num_samples = w->training.per_device_train_batch_size,
         .num_infer = w->infer_batch_size,
         .sample_tokens = c->sequence_length,
         .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
-        .micros = w->gradient_accumulation_steps,
+        .micros = w->training.gradient_accumulation_steps,
         .updates = p->is_sft ? 1
                              : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
                                    ceil_div(p->rank_samples, mini)};
@@ -203,7 +204,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->infer;
     cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
-    int64_t length = w->max_model_len ? w->max_model_len : c->sequence_length;
+    int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length;
     cr_plan_bytes bytes = {0};
     cr_replica *replica = NULL;
     cr_device *dev = NULL;
@@ -240,7 +241,7 @@ static int64_t idle_bytes(const cr_plan_role *r, const cr_worker_config *w)
 {
     const cr_plan_bytes *b = &r->phase[0].bytes;
 
-    return w->sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
+    return w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
 }
 
 /* The fullest device. Roles that share one take turns. */
@@ -312,11 +313,11 @@ static cr_status make(cr_plan *p, cr_err *err)
     arithmetic(p);
     p->worker[p->num_roles] = &c->train;
     CR_TRY(plan_train(p, &p->batch, &p->role[p->num_roles++], err));
-    if (!p->is_sft && c->infer.num_devices && c->infer.dtype) {
+    if (!p->is_sft && c->infer.num_devices) {
         p->worker[p->num_roles] = &c->infer;
         CR_TRY(plan_infer(p, &p->role[p->num_roles++], err));
     }
-    if (!p->is_sft && c->enable_reference && c->reference.num_devices && c->reference.dtype) {
+    if (!p->is_sft && c->enable_reference && c->reference.num_devices) {
         p->worker[p->num_roles] = &c->reference;
         CR_TRY(plan_reference(p, &p->role[p->num_roles++], err));
     }

@@ -117,9 +117,8 @@ static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err 
     if (!w->model_path || w->num_devices < 1) return CR_OK;
     if (cr_model_open(w->model_path, &model, err) == CR_OK &&
         cr_model_prepare(model, w, true, err) == CR_OK &&
-        (strcmp(w->strategy_name, "fsdp2_train") != 0 ||
-         check_learners(model, role, err) == CR_OK) &&
-        w->ep_size <= 1 && strncmp(w->strategy_name, "fsdp2", 5) == 0)
+        (w->strategy != CR_STRATEGY_FSDP2_TRAIN || check_learners(model, role, err) == CR_OK) &&
+        w->ep_size <= 1 && w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
     cr_model_free(model);

@@ -50,8 +50,8 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     const cr_worker_config *w = a->ranks->worker;
     cr_generator *g = CR_NEW(cr_generator);
     cr_engine_limits limits = {.max_running = c->max_running_requests,
-                               .max_model_len =
-                                   w->max_model_len ? w->max_model_len : c->sequence_length};
+                               .max_model_len = w->engine.max_model_len ? w->engine.max_model_len
+                                                                        : c->sequence_length};
 
     *out = NULL;
     g->a = a;
@@ -260,7 +260,7 @@ static void offload(cr_generator *g)
 {
     cr_engine_release(g->engine);
     g->is_loaded = false;
-    if (g->a->ranks->worker->sleep_level > 1) {
+    if (g->a->ranks->worker->engine.sleep_level > 1) {
         cr_replica_destroy(g->replica);
         g->replica = NULL;
     }

@@ -93,7 +93,7 @@ static cr_status cut_lines(const char *path, int64_t first_step, cr_err *err)
     return status;
 }
 
-cr_status cr_tracker_open(const char *output_dir, const char *track_with, const char *log_dir,
+cr_status cr_tracker_open(const char *output_dir, cr_choice_track track_with, const char *log_dir,
                           int64_t first_step, cr_tracker **out, cr_err *err)
 {
     char *path = cr_path_join(output_dir, "metrics.jsonl");
@@ -105,8 +105,8 @@ cr_status cr_tracker_open(const char *output_dir, const char *track_with, const 
     t->fd = status == CR_OK ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
     if (status == CR_OK && t->fd < 0)
         status = cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-    t->is_stdout = track_with && strcmp(track_with, "stdout") == 0;
-    if (status == CR_OK && track_with && strcmp(track_with, "tensorboard") == 0)
+    t->is_stdout = track_with == CR_TRACK_STDOUT;
+    if (status == CR_OK && track_with == CR_TRACK_TENSORBOARD)
         status = cr_tensorboard_open(log_dir, &t->tensorboard, err);
     cr_free(path);
     if (status == CR_OK)

@@ -36,8 +36,8 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
                              .chat = s->chat,
                              .prompt_length = prompt_length};
 
-    for (size_t i = 0; i < from->num_file_names; i++)
-        CR_TRY(cr_dataset_load(data, from->file_names[i], cr_prompt_encode_rlvr, &maker, err));
+    for (size_t i = 0; i < from->data.num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
     cr_prompt_report(&maker, from->name);
     return CR_OK;
 }
@@ -74,7 +74,7 @@ static cr_status load(rlvr *s, cr_err *err)
     s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
     s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
     CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
-    if (!s->c->train.prompt || (s->c->has_validation && !s->c->validation.prompt))
+    if (!s->c->train.data.prompt || (s->c->has_validation && !s->c->validation.data.prompt))
         CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
     CR_TRY(load_files(s, &s->data, &s->c->train, s->c->prompt_length, err));
     if (s->c->has_validation)

@@ -65,8 +65,8 @@ static cr_status load_files(sft *s, cr_dataset *data, const cr_worker_config *fr
     cr_prompt_maker maker = {
         .config = s->c, .from = from, .tokenizer = s->tokenizer, .chat = s->chat};
 
-    for (size_t i = 0; i < from->num_file_names; i++)
-        CR_TRY(cr_dataset_load(data, from->file_names[i], cr_prompt_encode_sft, &maker, err));
+    for (size_t i = 0; i < from->data.num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_sft, &maker, err));
     cr_prompt_report(&maker, from->name);
     return check_answers(s, data, from->name, err);
 }
@@ -79,19 +79,20 @@ static cr_status load(sft *s, cr_err *err)
     CR_TRY(cr_chat_open(w->model_path, &s->chat, err));
     CR_TRY(load_files(s, &s->data, w, err));
     if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
-    s->batch = (size_t)(w->num_devices / w->ulysses_size * w->per_device_train_batch_size *
-                        w->gradient_accumulation_steps);
+    s->batch = (size_t)(w->num_devices / w->ulysses_size * w->training.per_device_train_batch_size *
+                        w->training.gradient_accumulation_steps);
     if (s->data.num_rows < s->batch)
         return cr_fail(err, CR_ECONFIG, "the data has %zu rows, a step takes %zu", s->data.num_rows,
                        s->batch);
     s->order = CR_NEW_ARRAY(uint32_t, s->data.num_rows);
     s->epoch = -1;
-    s->schedule_steps = w->num_train_epochs * (int64_t)(s->data.num_rows / s->batch);
+    s->schedule_steps =
+        (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch));
     s->num_steps = s->schedule_steps < s->c->max_steps ? s->schedule_steps : s->c->max_steps;
-    s->warmup = w->warmup_steps ? w->warmup_steps
-                                : (int64_t)ceil((double)s->schedule_steps * w->warmup_ratio);
-    for (int k = 0; k < CR_NUM_SCHEDULES; k++)
-        if (strcmp(cr_schedule_names[k], w->lr_scheduler_type) == 0) s->schedule = (cr_schedule)k;
+    s->warmup = w->training.warmup_steps
+                    ? w->training.warmup_steps
+                    : (int64_t)ceil((double)s->schedule_steps * w->training.warmup_ratio);
+    s->schedule = (cr_schedule)w->training.lr_scheduler_type;
     return CR_OK;
 }
 
@@ -104,7 +105,7 @@ static const uint32_t *rows_of(sft *s, int64_t step)
         s->epoch = step / per_epoch;
         for (size_t i = 0; i < s->data.num_rows; i++)
             s->order[i] = (uint32_t)i;
-        if (s->c->should_shuffle)
+        if (s->c->sft.shuffle)
             cr_rng_shuffle((uint64_t)s->c->seed, (uint64_t)s->epoch, s->order, s->data.num_rows);
     }
     return s->order + (size_t)(step % per_epoch) * s->batch;
@@ -243,8 +244,8 @@ static deal deal_rows(sft *s, int64_t step, int num_dp)
         d.num_learnt += (double)num_learnt(&s->data.rows[d.rows[k]]);
     }
     if (d.num_learnt < 1) d.num_learnt = 1;
-    cr_packing_deal_mini(tokens, num_dp, (size_t)s->c->train.per_device_train_batch_size, d.order,
-                         s->batch, d.rank);
+    cr_packing_deal_mini(tokens, num_dp, (size_t)s->c->train.training.per_device_train_batch_size,
+                         d.order, s->batch, d.rank);
     cr_free(tokens);
     return d;
 }
@@ -257,7 +258,7 @@ static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_
 
     for (size_t k = 0; k < s->batch; k++)
         if (d->rank[d->order[k]] == rank) add_row(&p, &s->data.rows[d->rows[d->order[k]]]);
-    attach_rows(&p, s->c->train.messages != NULL);
+    attach_rows(&p, s->c->train.data.messages != NULL);
     cr_record_add(&p.record, "lr", CR_RECORD_FLOAT32, &lr, 1);
     cr_record_add(&p.record, "counts", CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
     cr_record_set_int(&p.record, "minis", 1);
@@ -274,7 +275,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     deal dealt = deal_rows(s, step, num / same);
     double start = cr_now_s();
     cr_train_sums sums = {0};
-    float lr = (float)cr_learning_rate(s->schedule, s->c->train.learning_rate, s->warmup,
+    float lr = (float)cr_learning_rate(s->schedule, s->c->train.training.learning_rate, s->warmup,
                                        s->schedule_steps, step);
 
     for (int r = 0; r < num && err->status == CR_OK; r++)

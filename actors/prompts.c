@@ -55,7 +55,7 @@ static cr_status check_text_only(const json_t *row, const json_t *messages, cr_e
 static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
 {
     const cr_config *c = m->config;
-    const char *column = m->from->tag ? m->from->tag : "tag",
+    const char *column = m->from->data.tag ? m->from->data.tag : "tag",
                *domain = json_string_value(json_object_get(row->json, "domain")),
                *tag = json_string_value(json_object_get(row->json, column));
 
@@ -65,7 +65,7 @@ static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
             if (strcmp(c->rewards[i].tags[k], tag) == 0) row->domain = (int)i;
     }
     if (row->domain < 0 && !domain && !tag && c->num_rewards == 1) row->domain = 0;
-    if (row->domain >= 0 || domain || m->from->drops_unknown_tags) return CR_OK;
+    if (row->domain >= 0 || domain || m->from->data.drops_unknown_tags) return CR_OK;
     if (tag)
         return cr_fail(err, CR_EFORMAT,
                        "no block of rewards includes the tag '%.60s' (add it to a tag_included, or "
@@ -76,7 +76,7 @@ static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
 
 static const char *template_of(const cr_prompt_maker *m)
 {
-    return m->config->global_template ? m->config->global_template : m->from->template;
+    return m->config->global_template ? m->config->global_template : m->from->data.template;
 }
 
 /* Ids of a rendered text. */
@@ -99,15 +99,16 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         m->num_unknown++;
         return CR_OK;
     }
-    if (w->prompt) {
-        prompt = json_object_get(row->json, w->prompt);
+    if (w->data.prompt) {
+        prompt = json_object_get(row->json, w->data.prompt);
         if (!json_is_string(prompt))
-            return cr_fail(err, CR_EFORMAT, "the column %s is no text", w->prompt);
+            return cr_fail(err, CR_EFORMAT, "the column %s is no text", w->data.prompt);
         CR_TRY(check_text_only(row->json, NULL, err));
         CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
                       /*add_special=*/true, row, err));
     } else {
-        CR_TRY(get_messages(json_object_get(row->json, w->messages), w->messages, &messages, err));
+        CR_TRY(get_messages(json_object_get(row->json, w->data.messages), w->data.messages,
+                            &messages, err));
         if (check_text_only(row->json, messages, err) == CR_OK &&
             cr_chat_render(m->chat, template_of(m), messages,
                            /*add_generation_prompt=*/true, &text, err) == CR_OK)
@@ -147,18 +148,19 @@ static cr_status render(cr_prompt_maker *m, const json_t *messages, const json_t
 static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
 {
     const cr_config *c = m->config;
-    json_t *prompt = json_object_get(row->json, c->prompt_key),
-           *query = c->query_key ? json_object_get(row->json, c->query_key) : NULL,
-           *answer = json_object_get(row->json, c->response_key),
-           *system = c->system_key ? json_object_get(row->json, c->system_key) : NULL, *messages,
-           *joined = NULL;
+    json_t *prompt = json_object_get(row->json, c->sft.prompt_key),
+           *query = c->sft.query_key ? json_object_get(row->json, c->sft.query_key) : NULL,
+           *answer = json_object_get(row->json, c->sft.response_key),
+           *system = c->sft.system_key ? json_object_get(row->json, c->sft.system_key) : NULL,
+           *messages, *joined = NULL;
     cr_row begin = {0};
     cr_buf text = {0};
 
     if (!json_is_string(prompt))
-        return cr_fail(err, CR_EFORMAT, "the column %s (prompt_key) is no text", c->prompt_key);
+        return cr_fail(err, CR_EFORMAT, "the column %s (prompt_key) is no text", c->sft.prompt_key);
     if (!json_is_string(answer))
-        return cr_fail(err, CR_EFORMAT, "the column %s (response_key) is no text", c->response_key);
+        return cr_fail(err, CR_EFORMAT, "the column %s (response_key) is no text",
+                       c->sft.response_key);
     CR_TRY(check_text_only(row->json, NULL, err));
     if (json_is_string(query) && json_string_length(query)) {
         cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
@@ -289,7 +291,7 @@ static cr_status add_turn(chat_row *c, size_t i, cr_err *err)
 
 static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, cr_err *err)
 {
-    const char *column = m->from->messages;
+    const char *column = m->from->data.messages;
     const json_t *tools = json_object_get(row->json, "tools");
     chat_row c = {.m = m, .row = row};
     json_t *message;
@@ -324,7 +326,7 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     cr_prompt_maker *m = ctx;
     int64_t most = m->config->sequence_length;
 
-    CR_TRY(m->from->messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
+    CR_TRY(m->from->data.messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
     if ((int64_t)row->num_ids > most) {
         row->num_ids = (size_t)most;
         m->num_cut++;

@@ -62,7 +62,7 @@ static cr_status revive_server(void *ctx, cr_err *err)
 
 static const char *exchange_url(const cr_run *run)
 {
-    return run->config->exchange_url ? run->config->exchange_url : run->server_plan.url;
+    return run->config->exchange.url ? run->config->exchange.url : run->server_plan.url;
 }
 
 /* One mpirun for all actor ranks. */
@@ -157,9 +157,9 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     open_log(run);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (!config->exchange_url) CR_TRY(start_server(run, err));
+    if (!config->exchange.url) CR_TRY(start_server(run, err));
     CR_TRY(cr_exchange_open(exchange_url(run), prefix, 30, &run->x, err));
-    if (!config->exchange_url) cr_exchange_set_revive(run->x, revive_server, run);
+    if (!config->exchange.url) cr_exchange_set_revive(run->x, revive_server, run);
     CR_TRY(make_streams(run, err));
     CR_TRY(start_actors(run, err));
     for (size_t i = 0; i < config->num_rewards; i++)
@@ -272,7 +272,7 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
                cr_child_fate(&r->child));
         CR_TRY(start_reward(run, r, err));
     }
-    if (!run->config->exchange_url) CR_TRY(revive_server(run, err));
+    if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
     return check_lives(run, err);
 }
 

@@ -1,13 +1,6 @@
 /* strategy_args.c -- see strategy_args.h. */
 #include "actors/strategy_args.h"
 
-#include <string.h>
-
-cr_dtype cr_dtype_of(const char *name)
-{
-    return strcmp(name, "bf16") == 0 ? CR_BF16 : strcmp(name, "fp16") == 0 ? CR_F16 : CR_F32;
-}
-
 static const char *const *classes_of(char **names, size_t num)
 {
     return num ? (const char *const *)names : NULL;
@@ -15,16 +8,17 @@ static const char *const *classes_of(char **names, size_t num)
 
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w)
 {
-    return (cr_wrap_policy){.classes = classes_of(w->wrap_classes, w->num_wrap_classes),
-                            .num_classes = w->num_wrap_classes,
-                            .should_wrap_embeddings = w->wrap_embeddings,
-                            .should_wrap_lm_output = w->wrap_lm_output,
-                            .is_nested = w->wrap_nested,
-                            .modules = classes_of(w->wrap_modules, w->num_wrap_modules),
-                            .num_modules = w->num_wrap_modules,
-                            .min_elems = w->wrap_min_params,
-                            .expert_classes = classes_of(w->moe_experts, w->num_moe_experts),
-                            .num_expert_classes = w->num_moe_experts};
+    return (cr_wrap_policy){.classes = classes_of(w->wrap.classes, w->wrap.num_classes),
+                            .num_classes = w->wrap.num_classes,
+                            .should_wrap_embeddings = w->wrap.embeddings,
+                            .should_wrap_lm_output = w->wrap.lm_output,
+                            .is_nested = w->wrap.nested,
+                            .modules = classes_of(w->wrap.modules, w->wrap.num_modules),
+                            .num_modules = w->wrap.num_modules,
+                            .min_elems = w->wrap.min_params,
+                            .expert_classes =
+                                classes_of(w->wrap.moe_experts, w->wrap.num_moe_experts),
+                            .num_expert_classes = w->wrap.num_moe_experts};
 }
 
 cr_status cr_model_prepare(cr_model *model, const cr_worker_config *train, bool should_freeze,
@@ -44,8 +38,7 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
     return (cr_fsdp_args){.is_train = is_train,
                           .param_dtype = cr_dtype_of(w->dtype),
                           .master_dtype = cr_dtype_of(w->master_dtype),
-                          .reduce_dtype =
-                              strcmp(w->reduce_dtype, "bf16") == 0 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
+                          .reduce_dtype = cr_reduce_dtype_of(w->reduce_dtype),
                           .reshard = w->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
                                      : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
                                                                   : CR_RESHARD_NEVER,
@@ -54,13 +47,13 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
                           .is_offloaded = w->is_offloaded,
                           .should_recompute = w->should_recompute,
                           .mlp_tiles = w->mlp_tiles,
-                          .loss_scale = is_train && strcmp(w->dtype, "fp16") == 0 ? 65536 : 0,
+                          .loss_scale = is_train && w->dtype == CR_CHOICE_FP16 ? 65536 : 0,
                           .loss_scale_interval = 400, /* ROLL's */
                           .wrap = cr_wrap_policy_of(w),
-                          .beta1 = w->adam_beta1,
-                          .beta2 = w->adam_beta2,
+                          .beta1 = w->training.adam_beta1,
+                          .beta2 = w->training.adam_beta2,
                           .eps = 1e-8,
-                          .weight_decay = w->weight_decay};
+                          .weight_decay = w->training.weight_decay};
 }
 
 cr_status cr_mesh_shape_of(const cr_worker_config *w, int num_ranks, cr_mesh_shape *out,

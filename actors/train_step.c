@@ -151,26 +151,20 @@ static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy,
 
 static cr_loss_config loss_config(const cr_config *c)
 {
-    static const char *const modes[] = {"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
-                                        "seq-mean-token-sum-norm"};
     const cr_algorithm *a = &c->algorithm;
-    cr_loss_config l = {.pg_variant = CR_PG_PPO,
-                        .pg_clip = a->pg_clip,
-                        .pg_clip_low = a->pg_clip_low,
-                        .pg_clip_high = a->pg_clip_high,
-                        .use_pg_clip_range = a->use_pg_clip_range,
-                        .dual_clip_loss = a->dual_clip_loss,
-                        .use_kl_loss = a->use_kl_loss,
-                        .kl_loss_coef = a->kl_loss_coef,
-                        .rl_loss_coef = a->rl_loss_coef,
-                        .entropy_loss_coef = a->entropy_loss_coef};
 
-    l.is_sequence_ratio =
-        strcmp(a->importance_sampling ? a->importance_sampling : "token", "seq") == 0;
-    for (size_t i = 0; i < CR_COUNT(modes); i++)
-        if (a->loss_agg_mode && strcmp(a->loss_agg_mode, modes[i]) == 0)
-            l.loss_agg_mode = (cr_agg)i;
-    return l;
+    return (cr_loss_config){.pg_variant = CR_PG_PPO,
+                            .pg_clip = a->clip.pg_clip,
+                            .pg_clip_low = a->clip.pg_clip_low,
+                            .pg_clip_high = a->clip.pg_clip_high,
+                            .use_pg_clip_range = a->clip.use_pg_clip_range,
+                            .dual_clip_loss = a->clip.dual_clip_loss,
+                            .use_kl_loss = a->use_kl_loss,
+                            .kl_loss_coef = a->kl_loss_coef,
+                            .rl_loss_coef = a->rl_loss_coef,
+                            .entropy_loss_coef = a->entropy_loss_coef,
+                            .is_sequence_ratio = a->importance_sampling == CR_CHOICE_RATIO_SEQ,
+                            .loss_agg_mode = (cr_agg)a->loss_agg_mode};
 }
 
 /* ---- updates ---- */
@@ -202,7 +196,8 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
 static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
 {
     cr_trainer *t = p->t;
-    cri_micro_rule rule = {.samples = (size_t)t->a->ranks->worker->per_device_train_batch_size};
+    cri_micro_rule rule = {.samples =
+                               (size_t)t->a->ranks->worker->training.per_device_train_batch_size};
     size_t *mine = CR_NEW_ARRAY(size_t, p->s->num + 1), num = 0;
     cri_micros micros = {0};
     cr_update result;

@@ -39,7 +39,7 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     w->keys = &w->config.train;
     if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
     w->batch_size = w->keys->infer_batch_size;
-    if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->per_device_train_batch_size;
+    if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->training.per_device_train_batch_size;
     if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = 256;
     if (kind == CR_WORKER_GENERATE && w->keys->ulysses_size > 1)
         return cr_fail(err, CR_EUSAGE,

@@ -8,13 +8,15 @@
 
 #include "configs/schema.h"
 
-/* Values of a map that the schema has checked; `otherwise` (or 0, NULL) where the key is null. Texts
- * are the caller's, each with its list. */
+/* Values of a map that the schema has checked, which has all defaults; 0 or NULL where the key is null.
+ * Texts are the caller's, each with its list. */
 char *cri_text_of(const cr_node *map, const char *key);
 char **cri_texts_of(const cr_node *map, const char *key, size_t *num);
-int64_t cri_int_of(const cr_node *map, const char *key, int64_t otherwise);
-double cri_real_of(const cr_node *map, const char *key, double otherwise);
+int64_t cri_int_of(const cr_node *map, const char *key);
+double cri_real_of(const cr_node *map, const char *key);
 bool cri_flag_of(const cr_node *map, const char *key);
+bool cri_is_given(const cr_node *map, const char *key);   /* or has a default */
+bool cri_is_in_file(const cr_node *map, const char *key); /* stands there, and is not null */
 
 /* Where a key stands; the file's start if it stands nowhere. */
 cr_place cri_place_of(const cr_config *c, const char *dotted);
@@ -26,8 +28,6 @@ void cri_set_text(cr_config *c, cr_node *map, const char *key, const char *value
 cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *block,
                       cr_diagnostics *d);
 
-/* The name of a chat template, the caller's; those that are not carried are errors. */
-char *cri_template_of(const cr_node *map, const char *key, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,

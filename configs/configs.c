@@ -24,49 +24,62 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
     }
     cri_bind_worker(c, root, "sft_train", &c->train, true, d);
     cri_bind_validation(c, root, "sft_train", d);
-    c->should_shuffle = cri_flag_of(root, "shuffle");
-    if (c->train.prompt)
+    if (c->train.data.prompt)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
                     "data_args.prompt is a column of rlvr (sft: prompt_key and response_key, or "
                     "data_args.messages)");
-    c->sequence_length = cri_int_of(root, "sequence_length", 0);
+    c->sequence_length = cri_int_of(root, "sequence_length");
     if (!c->sequence_length)
         cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
-    c->prompt_key = cri_text_of(root, "prompt_key");
-    c->query_key = cri_text_of(root, "query_key");
-    c->response_key = cri_text_of(root, "response_key");
-    c->system_key = cri_text_of(root, "system_key");
+    c->sft.prompt_key = cri_text_of(root, "prompt_key");
+    c->sft.query_key = cri_text_of(root, "query_key");
+    c->sft.response_key = cri_text_of(root, "response_key");
+    c->sft.system_key = cri_text_of(root, "system_key");
+    c->sft.shuffle = cri_flag_of(root, "shuffle");
     if (c->train.num_devices == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
                     "sft_train.device_mapping is missing");
-    if (c->train.num_file_names == 0)
+    if (c->train.data.num_file_names == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
                     "sft_train.data_args.file_name is missing");
+}
+
+static void bind_tracker(cr_config *c, const cr_node *root)
+{
+    char *text = cri_text_of(root, "track_with");
+
+    c->track_with = (cr_choice_track)cri_choice_of("run", root, "track_with");
+    if (c->track_with == CR_TRACK_EXEC) c->track_program = cr_strdup(text + strlen("exec "));
+    c->tracker_log_dir = cri_text_of(cr_node_get(root, "tracker_kwargs"), "log_dir");
+    cr_free(text);
 }
 
 static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     const cr_node *resume = cr_node_get(root, "resume_from_checkpoint");
+    cr_node *exchange;
 
     c->exp_name = cri_text_of(root, "exp_name");
     c->output_dir = cri_text_of(root, "output_dir");
     c->logging_dir = cri_text_of(root, "logging_dir");
-    c->track_with = cri_text_of(root, "track_with");
-    c->tracker_log_dir = cri_text_of(cr_node_get(root, "tracker_kwargs"), "log_dir");
+    bind_tracker(c, root);
     c->pretrain = cri_text_of(root, "pretrain");
-    c->global_template = cri_template_of(root, "global_template", d);
-    c->seed = cri_int_of(root, "seed", 42);
-    c->max_steps = cri_int_of(root, "max_steps", 500);
-    c->save_steps = cri_int_of(root, "save_steps", 50);
-    c->eval_steps = cri_int_of(root, "eval_steps", 10);
-    c->logging_steps = cri_int_of(root, "logging_steps", 1);
-    c->max_ckpt_to_keep = cri_int_of(root, "max_ckpt_to_keep", 0);
-    c->model_update_frequency =
-        cri_int_of(cr_node_get(root, "actor_infer"), "model_update_frequency", 1);
-    c->collective_timeout = cri_real_of(root, "collective_timeout", 30);
-    c->reward_timeout = cri_real_of(root, "reward_timeout", 10);
-    c->algorithm.max_grad_norm = cri_real_of(root, "max_grad_norm", 1);
-    c->exchange_url = cri_text_of(cr_node_get(root, "exchange"), "url");
+    c->global_template = cri_text_of(root, "global_template");
+    c->seed = cri_int_of(root, "seed");
+    c->max_steps = cri_int_of(root, "max_steps");
+    c->save_steps = cri_int_of(root, "save_steps");
+    c->eval_steps = cri_int_of(root, "eval_steps");
+    c->logging_steps = cri_int_of(root, "logging_steps");
+    c->max_ckpt_to_keep = cri_int_of(root, "max_ckpt_to_keep");
+    c->collective_timeout = cri_real_of(root, "collective_timeout");
+    c->reward_timeout = cri_real_of(root, "reward_timeout");
+    c->rpc_timeout = (double)cri_int_of(root, "rpc_timeout");
+    c->algorithm.max_grad_norm = cri_real_of(root, "max_grad_norm");
+    exchange = cri_block_of(c, root, "exchange", "exchange", d);
+    c->exchange =
+        (cr_exchange_keys){cri_text_of(exchange, "url"), cri_text_of(exchange, "prefix"),
+                           cri_text_of(exchange, "ca_file"), cri_text_of(exchange, "cert_file"),
+                           cri_text_of(exchange, "key_file")};
     if (resume->kind == CR_NODE_BOOL && resume->flag)
         c->resume = cr_strdup("");
     else if (resume->kind == CR_NODE_TEXT)
@@ -74,15 +87,6 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     else if (resume->kind != CR_NODE_BOOL && resume->kind != CR_NODE_NULL)
         cr_diagnose(d, CR_ERROR, resume->place,
                     "resume_from_checkpoint: true, false or a path is expected");
-    if (c->track_with &&
-        (strcmp(c->track_with, "wandb") == 0 || strcmp(c->track_with, "swanlab") == 0 ||
-         strcmp(c->track_with, "trackio") == 0))
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "track_with"),
-                    "track_with: %s is not available yet (tensorboard, stdout and none are)",
-                    c->track_with);
-    if (cri_flag_of(root, "profiler_timeline") && cri_flag_of(root, "profiler_memory"))
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "profiler_memory"),
-                    "profiler_timeline and profiler_memory exclude each other");
 }
 
 /* ---- entry ---- */
@@ -220,25 +224,16 @@ static void texts_free(char **texts, size_t num)
 
 static void worker_free(cr_worker_config *w)
 {
-    char *const texts[] = {w->model_path,
-                           w->dtype,
-                           w->master_dtype,
-                           w->reduce_dtype,
-                           w->freeze_module_prefix,
-                           w->stage,
-                           w->lr_scheduler_type,
-                           w->template,
-                           w->messages,
-                           w->prompt,
-                           w->tag,
-                           w->strategy_name};
+    char *const texts[] = {
+        w->model_path,    w->freeze_module_prefix, w->stage,       w->strategy_name,
+        w->data.template, w->data.messages,        w->data.prompt, w->data.tag};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);
-    texts_free(w->wrap_classes, w->num_wrap_classes);
-    texts_free(w->wrap_modules, w->num_wrap_modules);
-    texts_free(w->moe_experts, w->num_moe_experts);
-    texts_free(w->file_names, w->num_file_names);
+    texts_free(w->wrap.classes, w->wrap.num_classes);
+    texts_free(w->wrap.modules, w->wrap.num_modules);
+    texts_free(w->wrap.moe_experts, w->wrap.num_moe_experts);
+    texts_free(w->data.file_names, w->data.num_file_names);
     texts_free(w->generating.stop_strings, w->generating.num_stop_strings);
     cr_free(w->devices);
 }
@@ -249,22 +244,20 @@ void cr_config_free(cr_config *c)
                            c->exp_name,
                            c->output_dir,
                            c->logging_dir,
-                           c->track_with,
+                           c->track_program,
                            c->tracker_log_dir,
                            c->pretrain,
                            c->resume,
-                           c->prompt_key,
-                           c->response_key,
-                           c->query_key,
-                           c->system_key,
                            c->global_template,
-                           c->exchange_url,
-                           c->algorithm.adv_estimator,
-                           c->algorithm.loss_agg_mode,
-                           c->algorithm.importance_sampling,
-                           c->algorithm.kl_penalty,
-                           c->algorithm.norm_mean_type,
-                           c->algorithm.norm_std_type};
+                           c->sft.prompt_key,
+                           c->sft.response_key,
+                           c->sft.query_key,
+                           c->sft.system_key,
+                           c->exchange.url,
+                           c->exchange.prefix,
+                           c->exchange.ca_file,
+                           c->exchange.cert_file,
+                           c->exchange.key_file};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);

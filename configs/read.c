@@ -14,20 +14,34 @@ char *cri_text_of(const cr_node *map, const char *key)
     return out.data;
 }
 
-int64_t cri_int_of(const cr_node *map, const char *key, int64_t otherwise)
+int64_t cri_int_of(const cr_node *map, const char *key)
 {
     const cr_node *n = cr_node_get(map, key);
 
-    return n && n->kind == CR_NODE_INT ? n->integer : otherwise;
+    return n && n->kind == CR_NODE_INT ? n->integer : 0;
 }
 
-double cri_real_of(const cr_node *map, const char *key, double otherwise)
+double cri_real_of(const cr_node *map, const char *key)
 {
     const cr_node *n = cr_node_get(map, key);
 
     return n && n->kind == CR_NODE_REAL  ? n->real
            : n && n->kind == CR_NODE_INT ? (double)n->integer
-                                         : otherwise;
+                                         : 0;
+}
+
+bool cri_is_given(const cr_node *map, const char *key)
+{
+    const cr_node *n = cr_node_get(map, key);
+
+    return n && n->kind != CR_NODE_NULL;
+}
+
+bool cri_is_in_file(const cr_node *map, const char *key)
+{
+    const cr_node *n = cr_node_get(map, key);
+
+    return n && n->kind != CR_NODE_NULL && n->place.line > 0;
 }
 
 bool cri_flag_of(const cr_node *map, const char *key)

@@ -7,40 +7,25 @@
 
 /* ---- rewards ---- */
 
-static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
+/* The rule that worker_cls names; without one the domain's own name may be a rule's. */
+static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
 {
-    cr_node *block = item->value, *filter = cr_node_get(block, "query_filter_config"),
-            *args = cr_node_get(filter, "filter_args");
-    char *cls = cri_text_of(block, "worker_cls"), *type = cri_text_of(filter, "type");
+    cr_node *block = item->value;
+    char *cls = cri_text_of(block, "worker_cls");
     const char *last = cls ? strrchr(cls, '.') : NULL;
+    cr_place place = cls ? cr_node_get(block, "worker_cls")->place : item->place;
 
-    r->domain = cr_strdup(item->key);
-    r->exec = cri_text_of(block, "exec");
-    r->tags = cri_texts_of(block, "tag_included", &r->num_tags);
-    r->world_size = cri_int_of(block, "world_size", 1);
-    r->reward_type = cri_text_of(block, "reward_type");
-    r->format_pattern = cri_text_of(block, "format_pattern");
-    r->response_length_penalty_coef = cri_real_of(block, "response_length_penalty_coef", 0);
-    r->filter.type = !type || strcmp(type, "no_filter") == 0 ? CR_FILTER_NONE
-                     : strcmp(type, "mean_filter") == 0      ? CR_FILTER_MEAN
-                                                             : CR_FILTER_STD;
-    r->filter.threshold_down = cri_real_of(args, "threshold_down", -1);
-    r->filter.threshold_up = cri_real_of(args, "threshold_up", INFINITY);
-    r->filter.std_threshold = cri_real_of(args, "std_threshold", -1);
     last = last ? last + 1 : cls;
     for (size_t i = 0; i < cri_num_reward_classes && !r->exec; i++) {
         const cri_reward_class *k = &cri_reward_classes[i];
         if (last ? strcmp(last, k->cls) != 0 : strcmp(item->key, k->rule) != 0) continue;
-        if (!k->is_there) {
-            cr_diagnose(d, CR_ERROR, cls ? cr_node_get(block, "worker_cls")->place : item->place,
-                        "rewards.%s: %s is not available yet", item->key, k->cls);
-            r->rule = "?";
-        } else {
-            r->rule = k->rule;
-        }
+        if (!k->is_there)
+            cr_diagnose(d, CR_ERROR, place, "rewards.%s: %s is not available yet", item->key,
+                        k->cls);
+        r->rule = k->is_there ? k->rule : "?";
     }
     if (!r->rule && !r->exec)
-        cr_diagnose(d, CR_ERROR, cls ? cr_node_get(block, "worker_cls")->place : item->place,
+        cr_diagnose(d, CR_ERROR, place,
                     "rewards.%s: worker_cls %s is no reward class we know (a ROLL rule's class, or "
                     "exec: PROGRAM)",
                     item->key, cls ? cls : "is missing and the domain's name");
@@ -48,8 +33,28 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
         cr_diagnose(d, CR_ERROR, item->place,
                     "rewards.%s: reward_type is needed (loose, soft or strict)", item->key);
     cr_free(cls);
-    cr_free(type);
-    (void)c;
+}
+
+static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
+{
+    cr_node *block = item->value,
+            *filter = cri_block_of(c, block, "query_filter_config", "query_filter", d),
+            *args = cri_block_of(c, filter, "filter_args", "filter_args", d);
+
+    r->domain = cr_strdup(item->key);
+    r->exec = cri_text_of(block, "exec");
+    r->tags = cri_texts_of(block, "tag_included", &r->num_tags);
+    r->world_size = cri_int_of(block, "world_size");
+    r->max_in_flight = cri_int_of(block, "max_in_flight");
+    r->reward_type = cri_text_of(block, "reward_type");
+    r->format_pattern = cri_text_of(block, "format_pattern");
+    r->response_length_penalty_coef = cri_real_of(block, "response_length_penalty_coef");
+    r->filter.type = (cr_choice_filter)cri_choice_of("query_filter", filter, "type");
+    r->filter.threshold_down = cri_real_of(args, "threshold_down");
+    r->filter.threshold_up =
+        cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
+    r->filter.std_threshold = cri_real_of(args, "std_threshold");
+    find_rule(item, r, d);
 }
 
 static void bind_rewards(cr_config *c, cr_node *root, cr_diagnostics *d)
@@ -68,7 +73,7 @@ static void bind_rewards(cr_config *c, cr_node *root, cr_diagnostics *d)
         if (!probs || probs->kind != CR_NODE_MAP)
             c->rewards[i].probability = i == 0;
         else
-            c->rewards[i].probability = cri_real_of(probs, c->rewards[i].domain, 0);
+            c->rewards[i].probability = cri_real_of(probs, c->rewards[i].domain);
     }
     for (size_t i = 0; probs && probs->kind == CR_NODE_MAP && i < probs->num; i++)
         if (!cr_node_get(rewards, probs->items[i].key))
@@ -81,13 +86,13 @@ static void bind_rewards(cr_config *c, cr_node *root, cr_diagnostics *d)
 
 static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
-    int64_t response = cri_int_of(root, "response_length", 0),
-            total = cri_int_of(root, "sequence_length", 0);
-    bool has_prompt = cri_int_of(root, "val_prompt_length", 0) > 0,
-         has_total = cri_int_of(root, "val_sequence_length", 0) > 0;
+    int64_t response = cri_int_of(root, "response_length"),
+            total = cri_int_of(root, "sequence_length");
+    bool has_prompt = cri_is_given(root, "val_prompt_length"),
+         has_total = cri_is_given(root, "val_sequence_length");
 
-    c->prompt_length = cri_int_of(root, "prompt_length", 1024);
-    c->val_prompt_length = cri_int_of(root, "val_prompt_length", c->prompt_length);
+    c->prompt_length = cri_int_of(root, "prompt_length");
+    c->val_prompt_length = has_prompt ? cri_int_of(root, "val_prompt_length") : c->prompt_length;
     if (!response && !total)
         cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1},
                     "response_length or sequence_length must be given");
@@ -129,51 +134,83 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
     }
 }
 
-static void bind_algorithm(cr_node *root, cr_algorithm *a)
+static void bind_masks(const cr_node *root, cr_mask_keys *m)
 {
-    a->adv_estimator = cri_text_of(root, "adv_estimator");
-    a->loss_agg_mode = cri_text_of(root, "loss_agg_mode");
-    a->importance_sampling = cri_text_of(root, "importance_sampling");
-    a->kl_penalty = cri_text_of(root, "kl_penalty");
-    a->norm_mean_type = cri_text_of(root, "norm_mean_type");
-    a->norm_std_type = cri_text_of(root, "norm_std_type");
-    a->gamma = cri_real_of(root, "gamma", 1);
-    a->lambd = cri_real_of(root, "lambd", 0.95);
-    a->pg_clip = cri_real_of(root, "pg_clip", 0.2);
-    a->pg_clip_low = cri_real_of(root, "pg_clip_low", 0.2);
-    a->pg_clip_high = cri_real_of(root, "pg_clip_high", 0.2);
-    a->kl_loss_coef = cri_real_of(root, "kl_loss_coef", 0);
-    a->init_kl_coef = cri_real_of(root, "init_kl_coef", 0.2);
-    a->has_target_kl = cr_node_get(root, "target_kl")->kind == CR_NODE_REAL;
-    a->target_kl = cri_real_of(root, "target_kl", 0);
-    a->kl_horizon = cri_real_of(root, "kl_horizon", 10000);
-    a->entropy_loss_coef = cri_real_of(root, "entropy_loss_coef", 0);
-    a->rl_loss_coef = cri_real_of(root, "rl_loss_coef", 1);
-    a->reward_clip = cri_real_of(root, "reward_clip", 0);
-    a->advantage_clip = cri_real_of(root, "advantage_clip", 0);
-    a->difficulty_low_threshold = cri_real_of(root, "difficulty_low_threshold", 0);
-    a->difficulty_high_threshold = cri_real_of(root, "difficulty_high_threshold", 1);
-    a->ppo_epochs = cri_int_of(root, "ppo_epochs", 1);
-    a->error_max_len_threshold = cri_int_of(root, "error_max_len_threshold", 9999999999);
-    a->use_pg_clip_range = cri_flag_of(root, "use_pg_clip_range");
-    a->dual_clip_loss = cri_flag_of(root, "dual_clip_loss");
+    m->max_len_mask = cri_flag_of(root, "max_len_mask");
+    m->difficulty_mask = cri_flag_of(root, "difficulty_mask");
+    m->difficulty_low_threshold = cri_real_of(root, "difficulty_low_threshold");
+    m->difficulty_high_threshold = cri_real_of(root, "difficulty_high_threshold");
+    m->error_max_len_clip = cri_flag_of(root, "error_max_len_clip");
+    m->error_max_len_threshold = cri_int_of(root, "error_max_len_threshold");
+    m->difficulty_loss_weight = cri_flag_of(root, "difficulty_loss_weight");
+    m->length_loss_weight = cri_flag_of(root, "length_loss_weight");
+}
+
+static void bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_diagnostics *d)
+{
+    cr_node *block = cri_block_of(c, root, "train_infer_correction", "correction", d),
+            *weight = cri_block_of(c, block, "is_weight", "is_weight", d),
+            *filters = cr_node_get(block, "filters");
+
+    k->has_weight = cri_flag_of(weight, "enabled");
+    k->weight_type = (cr_choice_grain)cri_choice_of("is_weight", weight, "weight_type");
+    k->upper_bound = cri_real_of(weight, "upper_bound");
+    for (size_t i = 0; filters->kind == CR_NODE_LIST && i < filters->num; i++) {
+        const cr_node *filter = filters->items[i].value;
+        if (!cri_flag_of(filter, "enabled")) continue;
+        if (k->num_filters == CR_COUNT(k->filters)) {
+            cr_diagnose(d, CR_ERROR, filter->place, "filters: at most %zu are possible",
+                        CR_COUNT(k->filters));
+            return;
+        }
+        k->filters[k->num_filters++] = (struct cr_correction_filter_keys){
+            true,
+            cri_flag_of(filter, "ratio_enabled"),
+            cri_flag_of(filter, "diff_enabled"),
+            (cr_choice_grain)cri_choice_of("filter", filter, "agg_type"),
+            cri_real_of(filter, "ratio_low"),
+            cri_real_of(filter, "ratio_high"),
+            cri_real_of(filter, "diff_low"),
+            cri_real_of(filter, "diff_high")};
+    }
+}
+
+static void bind_algorithm(const cr_node *root, cr_algorithm *a)
+{
+    a->adv_estimator = (cr_choice_estimator)cri_choice_of("rlvr", root, "adv_estimator");
+    a->loss_agg_mode = (cr_choice_agg)cri_choice_of("rlvr", root, "loss_agg_mode");
+    a->importance_sampling = (cr_choice_ratio)cri_choice_of("rlvr", root, "importance_sampling");
+    a->kl_penalty = (cr_choice_kl)cri_choice_of("rlvr", root, "kl_penalty");
+    a->norm_mean_type = (cr_choice_norm)cri_choice_of("rlvr", root, "norm_mean_type");
+    a->norm_std_type = (cr_choice_norm)cri_choice_of("rlvr", root, "norm_std_type");
+    a->clip.pg_clip = cri_real_of(root, "pg_clip");
+    a->clip.pg_clip_low = cri_real_of(root, "pg_clip_low");
+    a->clip.pg_clip_high = cri_real_of(root, "pg_clip_high");
+    a->clip.use_pg_clip_range = cri_flag_of(root, "use_pg_clip_range");
+    a->clip.dual_clip_loss = cri_flag_of(root, "dual_clip_loss");
+    a->gamma = cri_real_of(root, "gamma");
+    a->kl_loss_coef = cri_real_of(root, "kl_loss_coef");
+    a->init_kl_coef = cri_real_of(root, "init_kl_coef");
+    a->has_target_kl = cri_is_given(root, "target_kl");
+    a->target_kl = cri_real_of(root, "target_kl");
+    a->kl_horizon = cri_real_of(root, "kl_horizon");
+    a->entropy_loss_coef = cri_real_of(root, "entropy_loss_coef");
+    a->rl_loss_coef = cri_real_of(root, "rl_loss_coef");
+    a->reward_clip = cri_real_of(root, "reward_clip");
+    a->advantage_clip = cri_real_of(root, "advantage_clip");
+    a->ppo_epochs = cri_int_of(root, "ppo_epochs");
+    a->critic_warmup = cri_int_of(root, "critic_warmup");
     a->add_token_level_kl = cri_flag_of(root, "add_token_level_kl");
     a->use_kl_loss = cri_flag_of(root, "use_kl_loss");
     a->whiten_rewards = cri_flag_of(root, "whiten_rewards");
     a->whiten_advantages = cri_flag_of(root, "whiten_advantages");
-    a->max_len_mask = cri_flag_of(root, "max_len_mask");
-    a->difficulty_mask = cri_flag_of(root, "difficulty_mask");
-    a->error_max_len_clip = cri_flag_of(root, "error_max_len_clip");
 }
 
-/* Rules that tie the keys of an rlvr file together. */
-static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
+/* Rules of the algorithm's keys. */
+static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d)
 {
-    cr_algorithm *a = &c->algorithm;
-    double async = cri_real_of(root, "async_generation_ratio", 0);
-    int64_t rows = c->rollout_batch_size * c->group_size,
-            dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1);
-    int64_t mini = c->train.per_device_train_batch_size * c->train.gradient_accumulation_steps;
+    const cr_algorithm *a = &c->algorithm;
+    double async = cri_real_of(root, "async_generation_ratio");
 
     if (async > 0 && async < 1)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "async_generation_ratio"),
@@ -181,22 +218,14 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     else if (async > 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "async_generation_ratio"),
                     "async_generation_ratio: asynchronous rollouts are not available yet");
-    if (a->adv_estimator && strcmp(a->adv_estimator, "gae") == 0)
+    if (a->adv_estimator == CR_CHOICE_ADV_GAE)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "adv_estimator"),
                     "adv_estimator: gae needs a critic, which is not available yet (use grpo or "
                     "reinforce)");
-    if (a->kl_penalty && strcmp(a->kl_penalty, "full") == 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "kl_penalty"),
-                    "kl_penalty: full needs whole distributions and is not available yet");
-    if (a->norm_std_type && strcmp(a->norm_std_type, "group") == 0 && a->norm_mean_type &&
-        strcmp(a->norm_mean_type, "group") != 0)
+    if (a->norm_std_type == CR_CHOICE_NORM_GROUP && a->norm_mean_type != CR_CHOICE_NORM_NONE &&
+        a->norm_mean_type != CR_CHOICE_NORM_GROUP)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "norm_std_type"),
                     "norm_std_type: group goes with norm_mean_type group");
-    if (cri_flag_of(root, "is_use_additional_prompts") &&
-        cri_int_of(root, "max_additional_running_prompts", 16) < 1)
-        cr_diagnose(
-            d, CR_ERROR, cri_place_of(c, "max_additional_running_prompts"),
-            "max_additional_running_prompts must be at least 1 with is_use_additional_prompts");
     if (c->enable_reference && !c->has_reference)
         cr_diagnose(d, CR_ERROR,
                     cri_place_of(c, a->use_kl_loss                          ? "use_kl_loss"
@@ -205,6 +234,16 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "%s needs a reference model: add a reference block, or set init_kl_coef: 0.0 "
                     "and use_kl_loss: false",
                     a->use_kl_loss ? "use_kl_loss" : "init_kl_coef above 0 (default 0.2)");
+}
+
+/* What the roles need, and what their numbers must be whole multiples of. */
+static void check_roles(const cr_config *c, cr_diagnostics *d)
+{
+    int64_t rows = c->rollout_batch_size * c->group_size,
+            dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1);
+    const cr_training_args *t = &c->train.training;
+    int64_t mini = t->per_device_train_batch_size * t->gradient_accumulation_steps;
+
     if (c->train.num_devices == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
                     "actor_train.device_mapping is missing");
@@ -214,19 +253,20 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     if (c->has_reference && c->reference.num_devices == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "reference"),
                     "reference.device_mapping is missing");
-    if (c->train.num_file_names == 0)
+    if (c->train.data.num_file_names == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
                     "actor_train.data_args.file_name is missing");
-    else if (!c->train.messages && !c->train.prompt)
+    else if (!c->train.data.messages && !c->train.data.prompt)
         cr_diagnose(
             d, CR_ERROR, cri_place_of(c, "actor_train.data_args"),
             "actor_train.data_args needs messages (the column of the chat) or prompt (ready text)");
-    if (c->infer.sleep_level > 2 || (c->infer.sleep_level == 2 && c->model_update_frequency != 1))
+    if (c->infer.engine.sleep_level > 2 ||
+        (c->infer.engine.sleep_level == 2 && c->model_update_frequency != 1))
         cr_diagnose(
             d, CR_ERROR, cri_place_of(c, "actor_infer"),
             "actor_infer: sleep_level %lld is not possible: 1 drops the cache between rollouts, 2 "
             "also the weights, which model_update_frequency 1 sends again before the next one",
-            (long long)c->infer.sleep_level);
+            (long long)c->infer.engine.sleep_level);
     if (c->num_rewards == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
     if (dp > 0 && mini > 0 && (rows % dp != 0 || rows / dp % mini != 0))
@@ -235,75 +275,120 @@ static void check_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "not whole mini-batches of %lld x %lld (per_device_train_batch_size x "
                     "gradient_accumulation_steps)",
                     (long long)c->rollout_batch_size, (long long)c->group_size, (long long)rows,
-                    (long long)dp, (long long)c->train.per_device_train_batch_size,
-                    (long long)c->train.gradient_accumulation_steps);
+                    (long long)dp, (long long)t->per_device_train_batch_size,
+                    (long long)t->gradient_accumulation_steps);
 }
 
-/* The engine's log-probs are those of a training pass, bit for bit, if both compute with one dtype and
- * the weights of one version. The pass that ROLL derives is then not run; one that the file asks for
- * is, and so is one whose result is needed before training. */
-static cr_old_log_probs choose_old_log_probs(const cr_config *c, bool is_asked_for)
+/* ROLL reads it in actor_train. */
+static void bind_update_frequency(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
-    const cr_algorithm *a = &c->algorithm;
+    static const char key[] = "model_update_frequency";
+    const cr_node *train = cr_node_get(root, "actor_train"),
+                  *infer = cr_node_get(root, "actor_infer");
 
-    if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1) return CR_OLD_OF_PASS;
-    if (is_asked_for || a->add_token_level_kl || c->model_update_frequency != 1 ||
-        !c->train.dtype || !c->infer.dtype || strcmp(c->train.dtype, c->infer.dtype) != 0)
-        return CR_OLD_COMPUTED;
-    return CR_OLD_OF_SAMPLER;
+    c->model_update_frequency = cri_is_given(train, key) ? cri_int_of(train, key) : 1;
+    if (cri_is_in_file(infer, key) && cri_int_of(infer, key) != c->model_update_frequency)
+        cr_diagnose(d, CR_ERROR, cr_node_get(infer, key)->place,
+                    "actor_infer.%s is %lld and actor_train's, which counts, is %lld (leave this "
+                    "one out)",
+                    key, (long long)cri_int_of(infer, key), (long long)c->model_update_frequency);
+}
+
+/* Which log-probs are the old ones. The engine's log-probs are those of a training pass, bit for bit,
+ * if both compute with one dtype and the weights of one version. The pass that ROLL derives is then
+ * not run; one that the file asks for is, and so is one whose result is needed before training. */
+static void derive_old_log_probs(cr_config *c, cr_node *root)
+{
+    static const char key[] = "enable_old_logprobs_recompute";
+    const cr_algorithm *a = &c->algorithm;
+    const cr_training_args *t = &c->train.training;
+    int64_t dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1),
+            mini = t->per_device_train_batch_size * t->gradient_accumulation_steps;
+    bool is_asked_for = cri_flag_of(root, key);
+
+    c->enable_old_logprobs_recompute = is_asked_for || a->init_kl_coef > 0;
+    if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
+        c->enable_old_logprobs_recompute = true;
+    if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
+        c->enable_old_logprobs_recompute = false;
+    cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
+    if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
+        c->old_log_probs = CR_OLD_OF_PASS;
+    else if (is_asked_for || a->add_token_level_kl || c->model_update_frequency != 1 ||
+             c->train.dtype != c->infer.dtype)
+        c->old_log_probs = CR_OLD_COMPUTED;
+    else
+        c->old_log_probs = CR_OLD_OF_SAMPLER;
+}
+
+/* Put a derived length or count into generating_args; a different one in the file is told. */
+static void derive_int(cr_config *c, cr_node *map, const char *key, int64_t value, const char *from,
+                       cr_diagnostics *d)
+{
+    if (cri_is_in_file(map, key) && cri_int_of(map, key) != value)
+        cr_diagnose(d, CR_NOTE, cr_node_get(map, key)->place,
+                    "%s has no effect (it is %lld, which follows from %s)", key, (long long)value,
+                    from);
+    cri_set_int(c, map, key, value);
+}
+
+static void derive_generating(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    int64_t length = c->sequence_length - c->prompt_length;
+    cr_node *g = cr_node_at(root, "actor_infer.generating_args");
+
+    if (g) {
+        derive_int(c, g, "num_return_sequences", c->group_size, "num_return_sequences_in_group", d);
+        derive_int(c, g, "max_new_tokens", length, "sequence_length", d);
+        cri_bind_generating(g, &c->infer.generating);
+    }
+    if (!c->has_validation) return;
+    if (cri_is_given(root, "val_sequence_length"))
+        length = cri_int_of(root, "val_sequence_length") - cri_int_of(root, "val_prompt_length");
+    g = cr_node_at(root, "validation.generating_args");
+    derive_int(c, g, "max_new_tokens", length, "sequence_length or val_sequence_length", d);
+    cri_bind_generating(g, &c->validation.generating);
+    length += c->val_prompt_length;
+    if (c->infer.engine.max_model_len == 0 && length > c->sequence_length)
+        c->infer.engine.max_model_len = length; /* the engine holds the longer of both */
+}
+
+static void bind_rollouts(cr_config *c, cr_node *root, cr_diagnostics *d)
+{
+    cr_node *router = cri_block_of(c, root, "router_args", "router", d);
+
+    c->rollout_batch_size = cri_int_of(root, "rollout_batch_size");
+    c->group_size = cri_int_of(root, "num_return_sequences_in_group");
+    c->max_running_requests =
+        cri_int_of(cri_is_given(router, "max_running_requests") ? router : root,
+                   "max_running_requests"); /* as in ROLL, the router's counts if it is given */
+    c->max_failed_reward_steps = cri_int_of(root, "max_failed_reward_steps");
+    c->logprobs_mode =
+        cri_choice_of("rlvr", root, "logprobs_mode") ? CR_LOGPROBS_RAW : CR_LOGPROBS_SAMPLED;
+    bind_update_frequency(c, root, d);
 }
 
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     cr_algorithm *a = &c->algorithm;
-    int64_t dp, mini;
 
     derive_lengths(c, root, d);
     derive_models(c, root, d);
     bind_algorithm(root, a);
+    bind_masks(root, &a->masks);
+    bind_correction(c, root, &a->correction, d);
     cri_bind_worker(c, root, "actor_train", &c->train, true, d);
     cri_bind_worker(c, root, "actor_infer", &c->infer, false, d);
     c->has_reference = cr_node_get(root, "reference")->kind == CR_NODE_MAP;
     if (c->has_reference) cri_bind_worker(c, root, "reference", &c->reference, false, d);
-    c->has_validation = cr_node_get(root, "validation")->kind == CR_NODE_MAP;
-    if (c->has_validation) {
-        cri_bind_validation(c, root, "actor_train", d);
-        cri_bind_generating(cr_node_at(root, "validation.generating_args"),
-                            &c->validation.generating);
-    }
+    cri_bind_validation(c, root, "actor_train", d);
     bind_rewards(c, root, d);
-    c->rollout_batch_size = cri_int_of(root, "rollout_batch_size", 128);
-    c->group_size = cri_int_of(root, "num_return_sequences_in_group", 1);
-    c->max_running_requests = cri_int_of(root, "max_running_requests", 128);
+    bind_rollouts(c, root, d);
     c->enable_reference =
         cri_flag_of(root, "enable_reference") || a->use_kl_loss || a->init_kl_coef > 0;
-    dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1);
-    mini = c->train.per_device_train_batch_size * c->train.gradient_accumulation_steps;
-    c->enable_old_logprobs_recompute =
-        cri_flag_of(root, "enable_old_logprobs_recompute") || a->init_kl_coef > 0;
-    if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
-        c->enable_old_logprobs_recompute = true;
-    if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
-        c->enable_old_logprobs_recompute = false;
-    c->old_log_probs = choose_old_log_probs(c, cri_flag_of(root, "enable_old_logprobs_recompute"));
     cri_set_flag(c, root, "enable_reference", c->enable_reference);
-    cri_set_flag(c, root, "enable_old_logprobs_recompute", c->enable_old_logprobs_recompute);
-    if (cr_node_get(root, "actor_infer")->kind == CR_NODE_MAP) {
-        cr_node *g = cr_node_at(root, "actor_infer.generating_args");
-        cri_set_int(c, g, "num_return_sequences", c->group_size);
-        cri_set_int(c, g, "max_new_tokens", c->sequence_length - c->prompt_length);
-        cri_bind_generating(g, &c->infer.generating);
-    }
-    if (c->has_validation) {
-        c->validation.generating.max_new_tokens = c->sequence_length - c->prompt_length;
-        if (cri_int_of(root, "val_sequence_length", 0))
-            c->validation.generating.max_new_tokens = cri_int_of(root, "val_sequence_length", 0) -
-                                                      cri_int_of(root, "val_prompt_length", 0);
-        cri_set_int(c, cr_node_at(root, "validation.generating_args"), "max_new_tokens",
-                    c->validation.generating.max_new_tokens);
-        if (c->infer.max_model_len == 0 && /* the engine holds the longer of both */
-            c->val_prompt_length + c->validation.generating.max_new_tokens > c->sequence_length)
-            c->infer.max_model_len = c->val_prompt_length + c->validation.generating.max_new_tokens;
-    }
-    check_rlvr(c, root, d);
+    derive_old_log_probs(c, root);
+    derive_generating(c, root, d);
+    check_algorithm(c, root, d);
+    check_roles(c, d);
 }

@@ -122,7 +122,7 @@ static void check_experts(const cr_worker_config *w, const cr_node *block, cr_di
         cr_diagnose(d, CR_ERROR, n->place,
                     "M7: ep_size %lld times efsdp_size %lld does not divide the %lld devices of %s",
                     (long long)ep, (long long)efsdp, (long long)devices, w->name);
-    else if (w->num_moe_experts == 0)
+    else if (w->wrap.num_moe_experts == 0)
         cr_diagnose(d, CR_ERROR, n->place,
                     "M9: with ep_size %lld wrap_policy.moe_experts must name the class of the "
                     "experts (Qwen3MoeMLP, or Qwen3MoeExperts for all of a layer)",

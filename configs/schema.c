@@ -1,402 +1,21 @@
-/* schema.c -- the table of keys (reference: ROLL's configuration), and the check against it. */
+/* schema.c -- the check of a tree against the table of keys (keys.c). */
 #include "configs/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define B(block, name, standard)                        \
-    {                                                   \
-        block, name, CRI_BOOL, standard, NULL, CRI_HAVE \
-    }
-#define I(block, name, standard, least)                 \
-    {                                                   \
-        block, name, CRI_INT, standard, least, CRI_HAVE \
-    }
-#define R(block, name, standard, least)                  \
-    {                                                    \
-        block, name, CRI_REAL, standard, least, CRI_HAVE \
-    }
-#define T(block, name, standard)                        \
-    {                                                   \
-        block, name, CRI_TEXT, standard, NULL, CRI_HAVE \
-    }
-#define C(block, name, standard, words)                    \
-    {                                                      \
-        block, name, CRI_CHOICE, standard, words, CRI_HAVE \
-    }
-#define K(block, name, inner)                         \
-    {                                                 \
-        block, name, CRI_BLOCK, NULL, inner, CRI_HAVE \
-    }
-#define LATER(block, name, type, standard)           \
-    {                                                \
-        block, name, type, standard, NULL, CRI_LATER \
-    }
-#define DEAD(block, name)                          \
-    {                                              \
-        block, name, CRI_ANY, NULL, NULL, CRI_DEAD \
-    }
-
-#define TEMPLATES \
-    "native|native_nonthinking|qwen2_5|qwen3|chatml|base|empty|longCOT_qwen2.5|longcot_V3"
-
-const cri_key cri_keys[] = {
-    /* ---- every pipeline ---- */
-    T("run", "exp_name", "croll"),
-    I("run", "seed", "42", "0"),
-    T("run", "output_dir", "./output"),
-    T("run", "logging_dir", "./output/logs"),
-    C("run", "track_with", "tensorboard", "tensorboard|stdout|none|wandb|swanlab|trackio"),
-    {"run", "tracker_kwargs", CRI_MAP, "{}", NULL, CRI_HAVE},
-    I("run", "max_steps", "500", "1"),
-    I("run", "save_steps", "50", "1"),
-    I("run", "max_ckpt_to_keep", "0", "0"),
-    I("run", "logging_steps", "1", "1"),
-    I("run", "eval_steps", "10", "1"),
-    {"run", "resume_from_checkpoint", CRI_ANY, "false", NULL, CRI_HAVE},
-    {"run", "checkpoint_config", CRI_MAP, "{}", NULL, CRI_HAVE},
-    {"run", "system_envs", CRI_MAP, "{}", NULL, CRI_HAVE},
-    T("run", "pretrain", NULL),
-    R("run", "max_grad_norm", "1.0", "0"),
-    C("run", "global_template", NULL, TEMPLATES),
-    I("run", "sequence_length", NULL, "1"),
-    K("run", "exchange", "exchange"),
-    R("run", "collective_timeout", "30", "1"),
-    R("run", "reward_timeout", "10", "0.1"),
-    I("run", "rpc_timeout", "3600", "1"),
-    I("run", "model_update_buffer_size_mb", "1024", "1"),
-    {"run", "profiler_timeline", CRI_BOOL, "false", NULL, CRI_LATER},
-    {"run", "profiler_memory", CRI_BOOL, "false", NULL, CRI_LATER},
-    T("run", "profiler_output_dir", "./output/profiler"),
-    LATER("run", "rollout_dump_dir", CRI_TEXT, NULL),
-    LATER("run", "save_logging_board_dir", CRI_TEXT, NULL),
-    LATER("run", "rollout_mock", CRI_ANY, NULL),
-    LATER("run", "transfer_backend", CRI_ANY, NULL),
-    LATER("run", "model_download_type", CRI_TEXT, NULL),
-    DEAD("run", "base_dir"),
-    DEAD("run", "length_profiler_dir"),
-    DEAD("run", "report_length_and_rewards"),
-    DEAD("run", "otlp_output_dir"),
-    DEAD("run", "num_nodes"),
-    DEAD("run", "num_gpus_per_node"),
-    DEAD("run", "is_offload_states"),
-    DEAD("run", "is_offload_optimizer_states_in_train_step"),
-    DEAD("run", "local_rank"),
-    DEAD("run", "val_batch_size"),
-    DEAD("run", "num_train_epochs"),
-    DEAD("run", "pg_variant"),
-    DEAD("run", "reward_norm"),
-    DEAD("run", "reward_shift"),
-    DEAD("run", "reward_scale"),
-    DEAD("run", "positive_loss_coef"),
-    DEAD("run", "lora_target"),
-    DEAD("run", "lora_rank"),
-    DEAD("run", "lora_alpha"),
-    DEAD("run", "flash_attn"),
-    DEAD("run", "use_remove_padding"),
-    T("exchange", "url", NULL),
-
-    /* ---- rlvr ---- */
-    I("rlvr", "prompt_length", "1024", "1"),
-    I("rlvr", "response_length", NULL, "1"),
-    I("rlvr", "val_prompt_length", NULL, "1"),
-    I("rlvr", "val_sequence_length", NULL, "1"),
-    I("rlvr", "rollout_batch_size", "128", "1"),
-    I("rlvr", "num_return_sequences_in_group", "1", "1"),
-    B("rlvr", "is_num_return_sequences_expand", "false"),
-    I("rlvr", "generate_opt_level", "1", "0"),
-    I("rlvr", "max_running_requests", "128", "1"),
-    LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false"),
-    I("rlvr", "max_additional_running_prompts", "16", "0"),
-    LATER("rlvr", "user_defined_rollout_loop_cls", CRI_TEXT, NULL),
-    LATER("rlvr", "router_args", CRI_ANY, NULL),
-    R("rlvr", "async_generation_ratio", "0", "0"),
-    C("rlvr", "adv_estimator", "gae", "gae|reinforce|grpo|gigpo|step_reinforce"),
-    I("rlvr", "ppo_epochs", "1", "1"),
-    R("rlvr", "gamma", "1", "0"),
-    R("rlvr", "lambd", "0.95", "0"),
-    R("rlvr", "pg_clip", "0.2", "0"),
-    B("rlvr", "use_pg_clip_range", "false"),
-    R("rlvr", "pg_clip_low", "0.2", "0"),
-    R("rlvr", "pg_clip_high", "0.2", "0"),
-    B("rlvr", "dual_clip_loss", "false"),
-    R("rlvr", "value_clip", NULL, "0"),
-    C("rlvr", "kl_penalty", "kl", "kl|abs|mse|full"),
-    R("rlvr", "init_kl_coef", "0.2", "0"),
-    R("rlvr", "target_kl", NULL, "0"),
-    R("rlvr", "kl_horizon", "10000", "1"),
-    B("rlvr", "add_token_level_kl", "false"),
-    B("rlvr", "use_kl_loss", "false"),
-    R("rlvr", "kl_loss_coef", "0", "0"),
-    R("rlvr", "entropy_loss_coef", "0", "0"),
-    C("rlvr", "loss_agg_mode", "seq-mean-token-mean",
-      "token-mean|seq-mean-token-sum|seq-mean-token-mean|seq-mean-token-sum-norm"),
-    R("rlvr", "reward_clip", NULL, "0"),
-    R("rlvr", "advantage_clip", NULL, "0"),
-    B("rlvr", "whiten_rewards", "false"),
-    B("rlvr", "whiten_advantages", "false"),
-    C("rlvr", "norm_mean_type", NULL, "batch|group|running"),
-    C("rlvr", "norm_std_type", NULL, "batch|group|running"),
-    I("rlvr", "critic_warmup", "0", "0"),
-    B("rlvr", "enable_reference", "false"),
-    B("rlvr", "enable_old_logprobs_recompute", "false"),
-    B("rlvr", "force_disable_old_logprobs_recompute", "false"),
-    K("rlvr", "train_infer_correction", "correction"),
-    T("rlvr", "reward_pretrain", NULL),
-    {"rlvr", "tag_to_template", CRI_MAP, "{}", NULL, CRI_LATER},
-    C("rlvr", "importance_sampling", "token", "token|seq"),
-    R("rlvr", "rl_loss_coef", "1.0", "0"),
-    B("rlvr", "max_len_mask", "false"),
-    B("rlvr", "difficulty_mask", "false"),
-    R("rlvr", "difficulty_low_threshold", "0.0", NULL),
-    R("rlvr", "difficulty_high_threshold", "1.0", NULL),
-    B("rlvr", "error_max_len_clip", "false"),
-    I("rlvr", "error_max_len_threshold", "9999999999", "0"),
-    LATER("rlvr", "difficulty_loss_weight", CRI_BOOL, "false"),
-    LATER("rlvr", "length_loss_weight", CRI_BOOL, "false"),
-    K("rlvr", "actor_train", "worker"),
-    K("rlvr", "actor_infer", "worker"),
-    K("rlvr", "reference", "worker"),
-    K("rlvr", "validation", "worker"),
-    LATER("rlvr", "critic", CRI_ANY, NULL),
-    LATER("rlvr", "reward_model", CRI_ANY, NULL),
-    LATER("rlvr", "teacher", CRI_ANY, NULL),
-    LATER("rlvr", "student_train", CRI_ANY, NULL),
-    LATER("rlvr", "student_infer", CRI_ANY, NULL),
-    LATER("rlvr", "is_pure_opd", CRI_BOOL, "false"),
-    LATER("rlvr", "use_opd", CRI_BOOL, "false"),
-    LATER("rlvr", "pure_opd_pipeline_type", CRI_TEXT, NULL),
-    {"rlvr", "rewards", CRI_BLOCKS, NULL, "reward", CRI_HAVE},
-    DEAD("rlvr", "l2"),
-    DEAD("rlvr", "use_reward_scaling"),
-    DEAD("rlvr", "use_reward_norm"),
-    DEAD("rlvr", "add_len_reward"),
-    DEAD("rlvr", "dataset_filter"),
-    DEAD("rlvr", "mask_type"),
-    DEAD("rlvr", "balance_length"),
-    DEAD("rlvr", "minibatch_data_iter_num"),
-    DEAD("rlvr", "postive_loss_coef"),
-    DEAD("rlvr", "use_topr_neg_loss_coef"),
-    DEAD("rlvr", "use_policy_loss_type"),
-    DEAD("rlvr", "use_topr_loss"),
-    DEAD("rlvr", "val_greedy"),
-    DEAD("rlvr", "val_n_sample"),
-    {"correction", "is_weight", CRI_MAP, "{}", NULL, CRI_LATER},
-    {"correction", "filters", CRI_ANY, "[]", NULL, CRI_LATER},
-
-    /* ---- sft ---- */
-    T("sft", "system_key", NULL),
-    T("sft", "prompt_key", "instruction"),
-    T("sft", "query_key", NULL),
-    T("sft", "response_key", "output"),
-    K("sft", "sft_train", "worker"),
-    B("sft", "shuffle", "false"),
-    K("sft", "validation", "worker"),
-
-    /* ---- worker blocks ---- */
-    T("worker", "name", NULL),
-    T("worker", "worker_cls", NULL),
-    LATER("worker", "pg_variant", CRI_TEXT, NULL),
-    I("worker", "world_size", NULL, "1"),
-    {"worker", "device_mapping", CRI_DEVICES, NULL, NULL, CRI_HAVE},
-    I("worker", "num_gpus_per_worker", "1", "1"),
-    I("worker", "model_update_frequency", "1", "1"),
-    I("worker", "infer_batch_size", "16", "1"),
-    I("worker", "backend_timeout", "30", "1"),
-    {"worker", "system_envs", CRI_MAP, "{}", NULL, CRI_HAVE},
-    I("worker", "max_concurrency", "1", "1"),
-    K("worker", "model_args", "model_args"),
-    K("worker", "training_args", "training_args"),
-    K("worker", "data_args", "data_args"),
-    K("worker", "generating_args", "generating_args"),
-    K("worker", "strategy_args", "strategy_args"),
-    LATER("worker", "use_dynamic_batching_in_train", CRI_BOOL, "false"),
-    LATER("worker", "use_dynamic_batching_in_infer", CRI_BOOL, "false"),
-    I("worker", "max_tokens_per_microbatch_in_train", "0", "0"),
-    I("worker", "max_tokens_per_microbatch_in_infer", NULL, "0"),
-    I("worker", "sequence_length_round_in_train", "4", "1"),
-    I("worker", "sequence_length_round_in_infer", "4", "1"),
-    B("worker", "use_sequence_packing", "false"), /* sequences are always packed here */
-    {"worker", "sequence_packing_args", CRI_MAP, "{}", NULL, CRI_HAVE},
-    B("worker", "logits_in_fp32", "true"),
-    LATER("worker", "router_replay", CRI_ANY, NULL),
-    LATER("worker", "mtp_training_mode", CRI_ANY, NULL),
-    B("worker", "apply_loss_scale", "true"),
-    LATER("worker", "opd_kl_coef", CRI_ANY, NULL),
-    {"worker", "tag_included", CRI_TEXTS, "[]", NULL, CRI_HAVE},
-    R("worker", "topr_positive_weight", "1.0", "0"),
-    R("worker", "topr_negative_weight", "1.0", "0"),
-    DEAD("worker", "offload_nccl"),
-    DEAD("worker", "use_remove_padding"),
-    DEAD("worker", "eval_steps"),
-    DEAD("worker", "tis_lower_bound"),
-    DEAD("worker", "tis_upper_bound"),
-    DEAD("worker", "cispo_epsilon_low"),
-    DEAD("worker", "cispo_epsilon_high"),
-    DEAD("worker", "kimi15_tau"),
-
-    T("model_args", "model_name_or_path", NULL),
-    {"model_args", "dtype", CRI_DTYPE, "bf16", NULL, CRI_HAVE},
-    T("model_args", "attn_implementation", NULL),
-    B("model_args", "disable_gradient_checkpointing", "false"),
-    T("model_args", "gradient_checkpointing_use_reentrant", NULL),
-    T("model_args", "model_type", NULL),
-    I("model_args", "num_labels", "1", "1"),
-    R("model_args", "moe_aux_loss_coef", NULL, "0"),
-    {"model_args", "model_config_kwargs", CRI_MAP, "{}", NULL, CRI_LATER},
-    T("model_args", "freeze_module_prefix", NULL),
-    C("model_args", "stage", NULL, /* croll's own: which parts of a vision-language model train */
-      "align|finetune|full-finetune|last-layer-finetune|vla-train|vla-full-train|"
-      "vla-sandwich-train"),
-    I("model_args", "ulysses_size", "1", "1"),
-    LATER("model_args", "lora_target", CRI_TEXT, NULL),
-    I("model_args", "lora_rank", "8", "1"),
-    I("model_args", "lora_alpha", NULL, "1"),
-    R("model_args", "lora_dropout", "0.0", "0"),
-    LATER("model_args", "additional_target", CRI_TEXT, NULL),
-    LATER("model_args", "adapter_name_or_path", CRI_TEXT, NULL),
-    T("model_args", "autocast_adapter_dtype", NULL),
-    T("model_args", "device_map", NULL),
-    DEAD("model_args", "flash_attn"),
-
-    R("training_args", "learning_rate", "5.0e-5", "0"),
-    C("training_args", "lr_scheduler_type", "linear",
-      "linear|cosine|cosine_with_restarts|polynomial|constant|constant_with_warmup|inverse_sqrt"),
-    R("training_args", "weight_decay", "0.0", "0"),
-    R("training_args", "adam_beta1", "0.9", "0"),
-    R("training_args", "adam_beta2", "0.999", "0"),
-    I("training_args", "per_device_train_batch_size", "8", "1"),
-    I("training_args", "gradient_accumulation_steps", "1", "1"),
-    I("training_args", "warmup_steps", "0", "0"),
-    R("training_args", "warmup_ratio", "0.0", "0"),
-    I("training_args", "num_train_epochs", "1", "1"),
-    I("training_args", "max_steps", "-1", NULL),
-    I("training_args", "seed", NULL, "0"),
-    I("training_args", "dataloader_num_workers", "0", "0"),
-    DEAD("training_args", "data_seed"),
-    DEAD("training_args", "tf32"),
-    DEAD("training_args", "fp16"),
-    DEAD("training_args", "bf16"),
-    DEAD("training_args", "save_hf_model"),
-    DEAD("training_args", "output_dir"),
-    DEAD("training_args", "logging_steps"),
-
-    C("data_args", "template", "native", TEMPLATES),
-    {"data_args", "file_name", CRI_TEXTS, NULL, NULL, CRI_HAVE},
-    T("data_args", "messages", NULL),
-    T("data_args", "prompt", NULL),
-    {"data_args", "domain_interleave_probs", CRI_NUMBERS, NULL, NULL, CRI_HAVE},
-    I("data_args", "preprocessing_num_workers", NULL, "1"),
-    T("data_args", "tag", "tag"),
-    C("data_args", "unknown_tag", "error", "error|drop"),
-    LATER("data_args", "image_folder", CRI_TEXT, NULL),
-    DEAD("data_args", "id"),
-    DEAD("data_args", "response"),
-    DEAD("data_args", "dataset_type"),
-    DEAD("data_args", "eval_file_name"),
-    DEAD("data_args", "dataset_dir"),
-    DEAD("data_args", "interleave_probs"),
-
-    B("generating_args", "do_sample", "true"),
-    R("generating_args", "temperature", "0.95", "0"),
-    R("generating_args", "top_p", "0.7", "0"),
-    I("generating_args", "top_k", "50", "-1"),
-    R("generating_args", "min_p", "0", "0"),
-    LATER("generating_args", "num_beams", CRI_INT, "1"),
-    I("generating_args", "max_length", "8192", "1"),
-    I("generating_args", "max_new_tokens", "8192", "1"),
-    R("generating_args", "repetition_penalty", "1.0", "0.000001"),
-    R("generating_args", "length_penalty", "1.0", NULL),
-    I("generating_args", "num_return_sequences", "1", "1"),
-    {"generating_args", "stop_strings", CRI_TEXTS, NULL, NULL, CRI_HAVE},
-    B("generating_args", "include_stop_str_in_output", NULL),
-    I("generating_args", "logprobs", "0", "0"),
-
-    C("strategy_args", "strategy_name", NULL,
-      "fsdp2_train|fsdp2_infer|vllm|sglang|hf_infer|megatron_infer|megatron_train|deepspeed_train|"
-      "deepspeed_infer"),
-    {"strategy_args", "strategy_config", CRI_ANY, NULL, NULL,
-     CRI_HAVE}, /* checked as one of the next two */
-
-    I("fsdp2", "fsdp_size", "1", NULL),
-    I("fsdp2", "sleep_level", "1", "1"), /* of the engine, as in vllm's config */
-    {"fsdp2", "param_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
-    {"fsdp2", "master_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE},
-    {"fsdp2", "reduce_dtype", CRI_DTYPE, "float32", NULL, CRI_HAVE},
-    {"fsdp2", "output_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE}, /* PyTorch's, not ROLL's: */
-    {"fsdp2", "buffer_dtype", CRI_DTYPE, NULL, NULL, CRI_HAVE}, /* only fp32, which they are */
-    B("fsdp2", "cast_forward_inputs", NULL),
-    {"fsdp2", "reshard_after_forward", CRI_ANY, NULL, NULL, CRI_HAVE}, /* true, false, a number */
-    B("fsdp2", "offload_policy", "false"),
-    B("fsdp2", "reduce_scatter_during_grad_accumulation", "true"),
-    K("fsdp2", "wrap_policy", "wrap_policy"),
-    I("fsdp2", "ep_size", "1", "1"),
-    I("fsdp2", "efsdp_size", "1", "1"),
-    B("fsdp2", "moe_use_grouped_mm", "false"),
-    B("fsdp2", "apply_expert_patch", "false"),
-    B("fsdp2", "apply_tiled_mlp", "false"),
-    I("fsdp2", "tiled_num_shards", "4", "1"),
-    T("fsdp2", "model_type", NULL), /* whose MLP classes ROLL patches for tiles */
-    B("fsdp2", "async_save_ckpt", "true"),
-    B("fsdp2", "save_only_model", "false"),
-    DEAD("fsdp2", "use_batched_model_update"),
-    DEAD("fsdp2", "use_remove_padding"),
-    {"wrap_policy", "transformer_layer_cls_to_wrap", CRI_TEXTS, NULL, NULL, CRI_HAVE},
-    B("wrap_policy", "wrap_embeddings", "false"),
-    B("wrap_policy", "wrap_lm_output", "false"),
-    {"wrap_policy", "moe_experts", CRI_TEXTS, NULL, NULL, CRI_HAVE},
-    {"wrap_policy", "modules", CRI_TEXTS, NULL, NULL, CRI_HAVE}, /* croll's own from here */
-    I("wrap_policy", "min_num_params", "0", "0"),
-    B("wrap_policy", "nested", "false"),
-
-    /* ---- reward blocks: a worker block and these ---- */
-    T("reward", "code_url", NULL),
-    B("reward", "use_local", "true"),
-    T("reward", "judge_prompt", NULL),
-    T("reward", "judge_model_type", NULL),
-    T("reward", "judge_model_name", NULL),
-    T("reward", "judge_api_url", NULL),
-    T("reward", "judge_api_key", NULL),
-    T("reward", "format_pattern", NULL),
-    C("reward", "reward_type", NULL, "loose|soft|strict"),
-    R("reward", "response_length_penalty_coef", "0.0", NULL),
-    K("reward", "query_filter_config", "query_filter"),
-    T("reward", "exec", NULL),
-    {"reward", "reward_manager_config", CRI_ANY, NULL, NULL, CRI_LATER},
-    DEAD("reward", "response_filter_config"),
-    C("query_filter", "type", "no_filter", "no_filter|mean_filter|std_filter"),
-    {"query_filter", "filter_args", CRI_MAP, "{}", NULL, CRI_HAVE},
-};
-const size_t cri_num_keys = CR_COUNT(cri_keys);
-
-const cri_reward_class cri_reward_classes[] = {
-    {"MathRuleRewardWorker", "math_rule", true},
-    {"GeneralRuleRewardWorker", "ifeval", true},
-    {"MultipleChoiceBoxedRuleRewardWorker", "multiple_choice_boxed", true},
-    {"CrossThinkQARuleRewardWorker", "crossthinkqa", true},
-    {"GeneralValRuleRewardWorker", "general_val", true},
-    {"CodeSandboxRewardWorker", "code", false},
-    {"LLMJudgeRewardWorker", "llm_judge", false},
-    {"RemoteRewardSystemWorker", "remote", false},
-    {"DetectionRewardWorker", "detection", false},
-    {"VideoR1RewardWorker", "video_r1", false},
-    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", false},
-};
-const size_t cri_num_reward_classes = CR_COUNT(cri_reward_classes);
-
 /* ---- the check ---- */
 
-/* A block may extend others: rlvr and sft have the keys of run, a reward those of a worker. */
+/* A block may extend others: rlvr and sft have the keys of run. */
 static bool is_in(const char *block, const cri_key *key)
 {
     if (strcmp(key->block, block) == 0) return true;
-    if (strcmp(block, "rlvr") == 0 || strcmp(block, "sft") == 0)
-        return strcmp(key->block, "run") == 0;
-    return strcmp(block, "reward") == 0 && strcmp(key->block, "worker") == 0;
+    return (strcmp(block, "rlvr") == 0 || strcmp(block, "sft") == 0) &&
+           strcmp(key->block, "run") == 0;
 }
 
-static const cri_key *find_key(const char *block, const char *name)
+const cri_key *cri_find_key(const char *block, const char *name)
 {
     for (size_t i = 0; i < cri_num_keys; i++)
         if (is_in(block, &cri_keys[i]) && strcmp(cri_keys[i].name, name) == 0) return &cri_keys[i];
@@ -410,7 +29,7 @@ static void unknown_key(const char *block, const struct cr_item *item, cr_diagno
     size_t num = 0;
 
     for (size_t i = 0; i < cri_num_keys; i++)
-        if (is_in(block, &cri_keys[i]) && cri_keys[i].have != CRI_DEAD)
+        if (is_in(block, &cri_keys[i]) && cri_keys[i].state != CRI_NO_EFFECT)
             names[num++] = cri_keys[i].name;
     for (size_t i = 0; i < num && !near;
          i++) /* a part of a longer name, as use_additional_prompts */
@@ -431,23 +50,48 @@ static const char *shown(const cr_node *n, char text[80])
     return text;
 }
 
-static bool is_dtype(const char *s)
+/* The name that DTYPES has for a dtype, or NULL. */
+static const char *dtype_name(const char *s)
 {
-    static const char *const names[] = {"bf16", "bfloat16", "fp16",  "float16", "half",
-                                        "fp32", "float32",  "float", "fp64",    "float64"};
+    static const char *const names[][2] = {
+        {"bf16", "bf16"}, {"bfloat16", "bf16"}, {"fp16", "fp16"},    {"float16", "fp16"},
+        {"half", "fp16"}, {"fp32", "fp32"},     {"float32", "fp32"}, {"float", "fp32"},
+        {"fp64", "fp64"}, {"float64", "fp64"}};
 
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        if (strcmp(s, names[i]) == 0) return true;
-    return false;
+        if (strcmp(s, names[i][0]) == 0) return names[i][1];
+    return NULL;
 }
 
-static bool is_choice(const char *words, const char *word)
+/* Which of a choice's words it is, from 0; -1: none. is_later: the word is not available yet. */
+static int index_of(const char *words, const char *word, bool *is_later)
 {
-    size_t n = strlen(word);
+    int index = 0;
 
-    for (const char *p = words; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-        if (strcspn(p, "|") == n && strncmp(p, word, n) == 0) return true;
-    return false;
+    for (const char *p = words; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL, index++) {
+        size_t n;
+        *is_later = *p == '!';
+        p += *is_later;
+        n = strcspn(p, "|");
+        if (n > 8 && strncmp(p + n - 8, " PROGRAM", 8) == 0) {
+            if (strncmp(p, word, n - 7) == 0 && word[n - 7]) return index;
+        } else if (strncmp(p, word, n) == 0 && !word[n]) {
+            return index;
+        }
+    }
+    return -1;
+}
+
+int cri_choice_of(const char *block, const cr_node *map, const char *name)
+{
+    const cri_key *key = cri_find_key(block, name);
+    const cr_node *n = cr_node_get(map, name);
+    bool is_later;
+    int index;
+
+    if (!n || n->kind != CR_NODE_TEXT) return 0;
+    index = index_of(key->range, n->text, &is_later);
+    return index < 0 ? 0 : index + !key->standard;
 }
 
 static void wrong(const cri_key *key, const cr_node *n, const char *expected, cr_diagnostics *d)
@@ -463,7 +107,8 @@ static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
     double x = n->kind == CR_NODE_INT ? (double)n->integer : n->real;
     char expected[64];
 
-    if (key->type == CRI_REAL && n->kind == CR_NODE_INT) n->real = x, n->kind = CR_NODE_REAL;
+    if ((key->type == CRI_REAL || key->type == CRI_OPTIONAL) && n->kind == CR_NODE_INT)
+        n->real = x, n->kind = CR_NODE_REAL;
     if (key->range && x < atof(key->range)) {
         snprintf(expected, sizeof expected, "a number of at least %s", key->range);
         wrong(key, n, expected, d);
@@ -486,24 +131,53 @@ static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
         n->integer > 0 ? most : -most; /* what is derived from it is checked all the same */
 }
 
+/* Words that are not available yet are no advice. */
 static void check_choice(const cri_key *key, const cr_node *n, cr_diagnostics *d)
 {
     const char *names[32], *near;
-    char *copy;
+    char *copy = cr_strdup(key->range);
+    cr_buf there = {0};
+    bool is_later = false;
     size_t num = 0;
+    int index = n->kind == CR_NODE_TEXT ? index_of(key->range, n->text, &is_later) : -1;
 
-    if (n->kind == CR_NODE_TEXT && is_choice(key->range, n->text)) return;
-    copy = cr_strdup(key->range);
     for (char *p = copy, *next; p && num < CR_COUNT(names); p = next) {
         next = strchr(p, '|');
         if (next) *next++ = 0;
+        if (*p == '!') continue;
         names[num++] = p;
+        cr_buf_addf(&there, "%s%s", num > 1 ? "|" : "", p);
     }
-    near = n->kind == CR_NODE_TEXT ? cr_nearest(n->text, names, num) : NULL;
-    cr_diagnose(d, CR_ERROR, n->place, "%s: '%.60s' is none of %s%s%s%s", key->name,
-                n->kind == CR_NODE_TEXT ? n->text : "this", key->range,
-                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+    near = index < 0 && n->kind == CR_NODE_TEXT ? cr_nearest(n->text, names, num) : NULL;
+    if (index < 0)
+        cr_diagnose(d, CR_ERROR, n->place, "%s: '%.60s' is none of %s%s%s%s", key->name,
+                    n->kind == CR_NODE_TEXT ? n->text : "this", there.data,
+                    near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+    else if (is_later)
+        cr_diagnose(d, CR_ERROR, n->place, "%s: %.60s is not available yet (%s %s)", key->name,
+                    n->text, there.data, num > 1 ? "are" : "is");
+    cr_buf_free(&there);
     cr_free(copy);
+}
+
+/* A block, or a list of blocks, that switches off what it describes. */
+static bool is_off(const cr_node *n)
+{
+    static const char *const switches[] = {"enabled", "enable"};
+    const cr_node *mode = cr_node_get(n, "mode");
+
+    if (n->kind == CR_NODE_LIST) {
+        for (size_t i = 0; i < n->num; i++)
+            if (!is_off(n->items[i].value)) return false;
+        return true;
+    }
+    if (n->kind != CR_NODE_MAP) return false;
+    for (size_t i = 0; i < CR_COUNT(switches); i++) {
+        const cr_node *on = cr_node_get(n, switches[i]);
+        if (on && on->kind == CR_NODE_BOOL) return !on->flag;
+    }
+    if (mode && mode->kind == CR_NODE_TEXT) return strcmp(mode->text, "disable") == 0;
+    return n->num == 0;
 }
 
 static bool same_value(cr_yaml *yaml, const cri_key *key, const cr_node *n)
@@ -516,14 +190,24 @@ static bool same_value(cr_yaml *yaml, const cri_key *key, const cr_node *n)
 
     cr_node_write_json(n, &a);
     cr_node_write_json(standard, &b);
-    is_same = strcmp(a.data, b.data) == 0 ||
+    is_same = strcmp(a.data, b.data) == 0 || is_off(n) ||
               (standard->kind == CR_NODE_INT && n->kind == CR_NODE_REAL &&
                n->real == (double)standard->integer) ||
-              (n->kind == CR_NODE_MAP && n->num == 0);
+              (key->type == CRI_TEXT && key->range && n->kind == CR_NODE_TEXT &&
+               strcmp(n->text, key->range) == 0);
     cr_buf_free(&a);
     cr_buf_free(&b);
     cr_diagnostics_free(&none);
     return is_same;
+}
+
+static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagnostics *d)
+{
+    for (size_t i = 0; i < n->num; i++)
+        if (n->items[i].value->kind == CR_NODE_MAP)
+            n->items[i].value = cri_check_block(yaml, key->range, n->items[i].value, d);
+        else
+            wrong(key, n->items[i].value, "a block of keys", d);
 }
 
 /* One value; may be replaced (blocks). */
@@ -544,6 +228,7 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
         }
         break;
     case CRI_REAL:
+    case CRI_OPTIONAL:
         if (n->kind != CR_NODE_INT && n->kind != CR_NODE_REAL)
             wrong(key, n, "a number", d);
         else
@@ -556,8 +241,10 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
         check_choice(key, n, d);
         break;
     case CRI_DTYPE:
-        if (n->kind != CR_NODE_TEXT || !is_dtype(n->text))
+        if (n->kind != CR_NODE_TEXT || !dtype_name(n->text))
             wrong(key, n, "a dtype (fp32, bf16, ..)", d);
+        else
+            n->text = cr_arena_strndup(yaml->arena, dtype_name(n->text), 4);
         break;
     case CRI_TEXTS:
         if (n->kind == CR_NODE_MAP ||
@@ -584,20 +271,21 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
             n = cri_check_block(yaml, key->range, n, d);
         break;
     case CRI_BLOCKS:
-        if (n->kind != CR_NODE_MAP) {
+        if (n->kind != CR_NODE_MAP)
             wrong(key, n, "a map of blocks", d);
-            break;
-        }
-        for (size_t i = 0; i < n->num; i++)
-            if (n->items[i].value->kind == CR_NODE_MAP)
-                n->items[i].value = cri_check_block(yaml, key->range, n->items[i].value, d);
-            else
-                wrong(key, n->items[i].value, "a block of keys", d);
+        else
+            check_blocks(yaml, key, n, d);
+        break;
+    case CRI_LIST:
+        if (n->kind != CR_NODE_LIST)
+            wrong(key, n, "a list of blocks", d);
+        else
+            check_blocks(yaml, key, n, d);
         break;
     case CRI_ANY:
         break;
     }
-    if (key->have == CRI_LATER && d->num_errors == before && !same_value(yaml, key, n)) {
+    if (key->state == CRI_LATER && d->num_errors == before && !same_value(yaml, key, n)) {
         char text[80];
         cr_diagnose(d, CR_ERROR, n->place, "%s: %s is not available yet", key->name,
                     n->kind == CR_NODE_MAP ? "this block" : shown(n, text));
@@ -605,32 +293,62 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
     return n;
 }
 
+/* The value of a key that is not given. */
+static cr_node *standard_of(cr_yaml *yaml, const cri_key *key, cr_place place, cr_diagnostics *d)
+{
+    cr_node *value = cr_yaml_parse_value(yaml, key->standard ? key->standard : "null", place, d);
+
+    if ((key->type == CRI_REAL || key->type == CRI_OPTIONAL) && value->kind == CR_NODE_INT)
+        value->real = (double)value->integer, value->kind = CR_NODE_REAL;
+    return value;
+}
+
+/* A value of another type was told; what is derived from the key is checked with its default. */
+static bool is_bound(const cri_key *key, const cr_node *n)
+{
+    switch (key->type) {
+    case CRI_BOOL:
+        return n->kind == CR_NODE_BOOL;
+    case CRI_INT:
+        return n->kind == CR_NODE_INT;
+    case CRI_REAL:
+    case CRI_OPTIONAL:
+        return n->kind == CR_NODE_REAL;
+    case CRI_CHOICE:
+    case CRI_DTYPE:
+        return n->kind == CR_NODE_TEXT;
+    default:
+        return true;
+    }
+}
+
 cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, cr_diagnostics *d)
 {
     cr_node *out = cr_node_new(yaml, CR_NODE_MAP, map->place);
 
     for (size_t i = 0; i < map->num; i++)
-        if (!find_key(block, map->items[i].key)) unknown_key(block, &map->items[i], d);
+        if (!cri_find_key(block, map->items[i].key)) unknown_key(block, &map->items[i], d);
     for (size_t i = 0; i < cri_num_keys; i++) {
         const cri_key *key = &cri_keys[i];
         struct cr_item *item;
         cr_node *value;
-        if (!is_in(block, key) || find_key(block, key->name) != key) continue;
+        if (!is_in(block, key) || cri_find_key(block, key->name) != key) continue;
         item = cr_node_item(map, key->name);
-        if (item && item->value->kind != CR_NODE_NULL) {
-            if (key->have == CRI_DEAD) {
-                cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (ROLL ignores it, too)",
-                            key->name);
-                continue;
-            }
+        if (key->state == CRI_NO_EFFECT) {
+            if (item && item->value->kind != CR_NODE_NULL)
+                cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (%s)", key->name, key->text);
+            continue;
+        }
+        if (item && item->value->kind == CR_NODE_NULL && key->type == CRI_OPTIONAL) {
+            cr_node_set(yaml, out, key->name, item->place, item->value);
+        } else if (item && item->value->kind != CR_NODE_NULL) {
             value = check_value(yaml, key, item->value, d);
+            if (!is_bound(key, value)) value = standard_of(yaml, key, item->place, d);
             cr_node_set(yaml, out, key->name, item->place, value);
-        } else if (key->have != CRI_DEAD) {
-            cr_place place = item ? item->place : (cr_place){map->place.file, 0, 0};
-            value = cr_yaml_parse_value(yaml, key->standard ? key->standard : "null", place, d);
-            if (key->type == CRI_REAL && value->kind == CR_NODE_INT)
-                value->real = (double)value->integer, value->kind = CR_NODE_REAL;
-            cr_node_set(yaml, out, key->name, place, value);
+        } else {
+            value =
+                standard_of(yaml, key, item ? item->place : (cr_place){map->place.file, 0, 0}, d);
+            cr_node_set(yaml, out, key->name, value->place, value);
         }
     }
     return out;

@@ -6,10 +6,12 @@
 
 typedef enum cri_type {
     CRI_BOOL,
-    CRI_INT,  /* range: least value as text, or NULL */
-    CRI_REAL, /* range: likewise */
+    CRI_INT,      /* range: least value as text, or NULL */
+    CRI_REAL,     /* range: likewise */
+    CRI_OPTIONAL, /* a real, or null, which is not the default */
     CRI_TEXT,
-    CRI_CHOICE, /* range: words separated by | */
+    CRI_CHOICE, /* range: words separated by |; !word: known, not available yet; "exec PROGRAM": any
+                   text that begins with "exec " */
     CRI_DTYPE,
     CRI_TEXTS,   /* a list of texts, or one text */
     CRI_MAP,     /* free keys */
@@ -17,21 +19,25 @@ typedef enum cri_type {
     CRI_DEVICES,
     CRI_BLOCK,  /* range: the block's name */
     CRI_BLOCKS, /* a map of blocks */
+    CRI_LIST,   /* a list of blocks */
     CRI_ANY,
 } cri_type;
 
-typedef enum cri_have {
-    CRI_HAVE,
-    CRI_LATER, /* a value other than the default is "not available yet" */
-    CRI_DEAD,  /* ROLL ignores it, and so do we: a note */
-} cri_have;
+/* Every key has one of these; a row without is found by tests/unit/configs_keys.c. */
+typedef enum cri_key_state {
+    CRI_STATELESS,
+    CRI_READ,      /* text: who reads it */
+    CRI_NO_EFFECT, /* a note whenever it is given; text: why */
+    CRI_LATER      /* "not available yet", unless the value is the default or switched off */
+} cri_key_state;
 
 typedef struct cri_key {
     const char *block, *name;
     cri_type type;
     const char *standard; /* default as YAML; NULL: none (null) */
     const char *range;
-    cri_have have;
+    cri_key_state state;
+    const char *text;
 } cri_key;
 
 extern const cri_key cri_keys[];
@@ -44,6 +50,10 @@ typedef struct cri_reward_class {
 extern const cri_reward_class cri_reward_classes[];
 extern const size_t cri_num_reward_classes;
 
+const cri_key *cri_find_key(const char *block, const char *name); /* NULL: unknown */
+/* Which of a choice's words: as the enums of choices.h count. null is 0; without a default words count
+ * from 1. */
+int cri_choice_of(const char *block, const cr_node *map, const char *name);
 /* Check `map` against a block and give back a map with every key in the schema's order. */
 cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, cr_diagnostics *d);
 

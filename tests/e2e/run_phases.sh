@@ -37,5 +37,5 @@ cmp $tmp/shared/latest/actor_train/model.safetensors $tmp/deep/latest/actor_trai
 paste <(values memory/actor_infer/generate/end/offload/allocated $tmp/deep/metrics.jsonl) \
     <(values memory/actor_infer/generate/end/offload/allocated $tmp/shared/metrics.jsonl) |
     awk '$1 >= $2 { exit 1 }' || fail "sleep_level 2 keeps what sleep_level 1 keeps"
-job wrong $short actor_infer.strategy_args.strategy_config.sleep_level=2 actor_infer.model_update_frequency=2
+job wrong $short actor_infer.strategy_args.strategy_config.sleep_level=2 actor_train.model_update_frequency=2
 [ $code = 2 ] || fail "weights that are dropped and not sent: exit code $code"

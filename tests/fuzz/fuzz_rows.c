@@ -96,9 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     load(path, num_lines, cr_prompt_encode_sft, &maker);
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
-    config.train.messages = NULL; /* prompt and response */
+    config.train.data.messages = NULL; /* prompt and response */
     load(path, num_lines, cr_prompt_encode_sft, &maker);
-    config.train.prompt = (char[]){"prompt"}; /* ready text instead of messages */
+    config.train.data.prompt = (char[]){"prompt"}; /* ready text instead of messages */
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
     close(fd);
     return 0;

@@ -89,7 +89,7 @@ int main(void)
     mallopt(M_MMAP_THRESHOLD, 1 << 17); /* what a setting frees is gone before the next one */
     base_bytes = pss_bytes();
     check(dense, &w, "usual");
-    w.should_recompute = false, w.dtype = fp32;
+    w.should_recompute = false, w.dtype = CR_CHOICE_FP32;
     check(dense, &w, "fp32, no recompute");
     w = usual, w.is_offloaded = true;
     check(dense, &w, "offload");
@@ -101,7 +101,7 @@ int main(void)
     check(dense, &w, "frozen");
     w = usual;
     check(sparse, &w, "experts");
-    w = usual, w.ep_size = 2, w.moe_experts = experts, w.num_moe_experts = 1;
+    w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
     check(sparse, &w, "dealt experts");
     cr_group_destroy(both);
     cr_world_close(world);

@@ -19,17 +19,16 @@ static void must(cr_status status, const char *what)
     CR_CHECK(status == CR_OK, "%s: %s", what, err.msg);
 }
 
-static char bf16[] = "bf16", fp32[] = "fp32", expert[] = "Qwen3MoeMLP", *experts[] = {expert};
-static const cr_worker_config usual = {.dtype = bf16,
-                                       .master_dtype = fp32,
-                                       .reduce_dtype = fp32,
+static char expert[] = "Qwen3MoeMLP", *experts[] = {expert};
+static const cr_worker_config usual = {.dtype = CR_CHOICE_BF16,
+                                       .master_dtype = CR_CHOICE_FP32,
+                                       .reduce_dtype = CR_CHOICE_FP32,
                                        .fsdp_size = 2,
                                        .ulysses_size = 1,
                                        .ep_size = 1,
                                        .reshard_after_forward = -1,
                                        .should_recompute = true,
-                                       .adam_beta1 = 0.9,
-                                       .adam_beta2 = 0.999,
+                                       .training = {.adam_beta1 = 0.9, .adam_beta2 = 0.999},
                                        .moe_aux_loss_coef = -1};
 
 static const char *wide; /* a module in float32, or NULL */

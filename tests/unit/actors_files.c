@@ -59,7 +59,7 @@ static void metrics_behind_zeros(void **state)
     cr_err err = {0};
 
     (void)state;
-    if (cr_tracker_open(dir, NULL, dir, 2, &tracker, &err) != CR_OK ||
+    if (cr_tracker_open(dir, CR_TRACK_NONE, dir, 2, &tracker, &err) != CR_OK ||
         cr_file_read(path, &kept, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_string_equal(kept.data, "{\"step\":0}\n{\"step\":1}\n");

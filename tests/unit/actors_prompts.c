@@ -56,7 +56,7 @@ static char *text_of(const cr_row *row, bool only_learnt)
 
 static void check_turns(const char *row, const char *whole, const char *learnt)
 {
-    cr_worker_config from = {.messages = (char[]){"messages"}, .template = NULL};
+    cr_worker_config from = {.data = {.messages = (char[]){"messages"}, .template = NULL}};
     cr_dataset data;
     cr_err err;
     char *text;
@@ -115,7 +115,7 @@ static void turns_without_reasoning(void **state)
 
 static void turns_that_cannot_be_found(void **state)
 {
-    cr_worker_config from = {.messages = (char[]){"messages"}};
+    cr_worker_config from = {.data = {.messages = (char[]){"messages"}}};
     cr_dataset data;
     cr_err err;
 
@@ -156,8 +156,10 @@ static void check_rlvr(const char *row, cr_worker_config *from, int domain, cons
 
 static void domains_of_rows(void **state)
 {
-    cr_worker_config from = {.prompt = (char[]){"q"}, .tag = (char[]){"source"}},
-                     drops = {.prompt = from.prompt, .tag = from.tag, .drops_unknown_tags = true};
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .tag = (char[]){"source"}}},
+                     drops = {.data = {.prompt = from.data.prompt,
+                                       .tag = from.data.tag,
+                                       .drops_unknown_tags = true}};
 
     (void)state;
     check_rlvr("{\"q\":\"1234567\",\"source\":\"gsm8k\",\"tag\":\"x\"}", &from, 0, NULL);
@@ -171,7 +173,8 @@ static void domains_of_rows(void **state)
 
 static void images_are_refused(void **state)
 {
-    cr_worker_config text = {.prompt = (char[]){"q"}}, chats = {.messages = (char[]){"m"}};
+    cr_worker_config text = {.data = {.prompt = (char[]){"q"}}},
+                     chats = {.data = {.messages = (char[]){"m"}}};
 
     (void)state;
     use_template("{% for m in messages %}{{ m.role }}: {{ m.content[0].text }}{% endfor %}");
@@ -198,7 +201,7 @@ static void arrays_are_rows(void **state)
                       array[] = "\n [{\"q\": \"1234567\", \"domain\":\"ifeval\"},\n"
                                 "{\"q\":\"7654321\",\"domain\":\"ifeval\"} ]\n",
                       wrong[] = "[{\"q\":\"1234567\"},{\"q\":3},4]", torn[] = "[{\"q\":\"1\"},";
-    cr_worker_config from = {.prompt = (char[]){"q"}};
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}}};
     cr_dataset a, b;
     cr_err err;
 
@@ -234,7 +237,7 @@ static void other_formats(void **state)
         {"\xff\xfe{\0", 4, "iconv -f UTF-16"},      {"\xfe\xff\0{", 4, "iconv -f UTF-16"},
         {"\x28\xb5\x2f\xfd.", 5, "zstd -dc"},       {"{\"q\":}", 6, ":1: not valid JSON: column"},
         {"{}\n{", 4, "x:2: not valid JSON: column"}};
-    cr_worker_config from = {.prompt = (char[]){"q"}, .drops_unknown_tags = true};
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .drops_unknown_tags = true}};
     cr_dataset data;
     cr_err err;
 

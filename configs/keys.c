@@ -1,0 +1,475 @@
+/* keys.c -- every key: its type, its default, its range, and who reads it or why nobody does.
+ *
+ * Names are ROLL's; croll's own say so. Words of choices are in the order of their enum (choices.h).
+ */
+#include "configs/schema.h"
+
+#define B(block, name, standard, who)                        \
+    {                                                        \
+        block, name, CRI_BOOL, standard, NULL, CRI_READ, who \
+    }
+#define I(block, name, standard, least, who)                 \
+    {                                                        \
+        block, name, CRI_INT, standard, least, CRI_READ, who \
+    }
+#define R(block, name, standard, least, who)                  \
+    {                                                         \
+        block, name, CRI_REAL, standard, least, CRI_READ, who \
+    }
+#define T(block, name, standard, who)                        \
+    {                                                        \
+        block, name, CRI_TEXT, standard, NULL, CRI_READ, who \
+    }
+#define C(block, name, standard, words, who)                    \
+    {                                                           \
+        block, name, CRI_CHOICE, standard, words, CRI_READ, who \
+    }
+#define K(block, name, inner)                                               \
+    {                                                                       \
+        block, name, CRI_BLOCK, NULL, inner, CRI_READ, "see the keys in it" \
+    }
+#define READ(block, name, type, standard, who)           \
+    {                                                    \
+        block, name, type, standard, NULL, CRI_READ, who \
+    }
+#define LATER(block, name, type, standard, range)           \
+    {                                                       \
+        block, name, type, standard, range, CRI_LATER, NULL \
+    }
+#define NONE(block, name, why)                               \
+    {                                                        \
+        block, name, CRI_ANY, NULL, NULL, CRI_NO_EFFECT, why \
+    }
+#define DEAD(block, name) NONE(block, name, "ROLL ignores it, too")
+
+#define TEMPLATES \
+    "native|native_nonthinking|qwen2_5|qwen3|chatml|empty|longcot_V3|!base|!longCOT_qwen2.5"
+#define DTYPES    "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
+#define VARIANTS  "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
+#define GRAINS    "token|geometric|sequence|segment"
+#define NO_LORA   "lora_target is not available yet"
+#define NO_CRITIC "there is no critic: only adv_estimator gae reads it"
+#define NO_JUDGE  "no reward class that croll has asks a model"
+#define PACKED    "sequences are always packed, without padding"
+
+const cri_key cri_keys[] = {
+    /* ---- every pipeline ---- */
+    T("run", "exp_name", "croll", "run.html"),
+    I("run", "seed", "42", "0", "rollouts, prompts, trainer"),
+    T("run", "output_dir", "./output", "launcher"),
+    NONE("run", "logging_dir", "the log is output_dir/run.log"),
+    C("run", "track_with", "tensorboard",
+      "tensorboard|stdout|none|!exec PROGRAM|!wandb|!swanlab|!trackio", "metrics"),
+    READ("run", "tracker_kwargs", CRI_MAP, "{}", "metrics (log_dir)"),
+    I("run", "max_steps", "500", "1", "pipeline"),
+    I("run", "save_steps", "50", "1", "pipeline"),
+    I("run", "max_ckpt_to_keep", "0", "0", "checkpoints"),
+    I("run", "logging_steps", "1", "1", "pipeline"),
+    I("run", "eval_steps", "10", "1", "pipeline"),
+    READ("run", "resume_from_checkpoint", CRI_ANY, "false", "checkpoints"),
+    NONE("run", "checkpoint_config", "checkpoints are in output_dir"),
+    NONE("run", "system_envs", "not handed to the processes yet"),
+    T("run", "pretrain", NULL, "every role"),
+    R("run", "max_grad_norm", "1.0", "0", "trainer"),
+    C("run", "global_template", NULL, TEMPLATES, "prompts"),
+    I("run", "sequence_length", NULL, "1", "every role"),
+    K("run", "exchange", "exchange"),
+    R("run", "collective_timeout", "30", "1", "every rank"), /* croll's own, and the next */
+    R("run", "reward_timeout", "10", "0.1", "reward workers"),
+    NONE("run", "rpc_timeout", "a rollout has no deadline of its own yet"),
+    NONE("run", "model_update_buffer_size_mb", "weights go to the engines without such a buffer"),
+    NONE("run", "profiler_timeline", "every run records one: see run.html in output_dir"),
+    NONE("run", "profiler_memory",
+         "croll plan tells the memory of each role, and metrics.jsonl what a run used"),
+    NONE("run", "profiler_output_dir", "the timeline is in run.html in output_dir"),
+    NONE("run", "rollout_dump_dir", "every run writes its samples to output_dir/rollouts"),
+    NONE("run", "save_logging_board_dir",
+         "every run writes its samples, token by token, to output_dir/rollouts"),
+    LATER("run", "rollout_mock", CRI_ANY, NULL, NULL),
+    LATER("run", "transfer_backend", CRI_ANY, NULL, NULL),
+    NONE("run", "model_download_type", "croll downloads no model"),
+    DEAD("run", "base_dir"),
+    DEAD("run", "length_profiler_dir"),
+    DEAD("run", "report_length_and_rewards"),
+    DEAD("run", "otlp_output_dir"),
+    DEAD("run", "num_nodes"),
+    DEAD("run", "num_gpus_per_node"),
+    DEAD("run", "is_offload_states"),
+    DEAD("run", "is_offload_optimizer_states_in_train_step"),
+    DEAD("run", "local_rank"),
+    DEAD("run", "val_batch_size"),
+    DEAD("run", "num_train_epochs"),
+    DEAD("run", "pg_variant"),
+    DEAD("run", "reward_norm"),
+    DEAD("run", "reward_shift"),
+    DEAD("run", "reward_scale"),
+    DEAD("run", "positive_loss_coef"),
+    DEAD("run", "lora_target"),
+    DEAD("run", "lora_rank"),
+    DEAD("run", "lora_alpha"),
+    DEAD("run", "flash_attn"),
+    DEAD("run", "use_remove_padding"),
+    T("exchange", "url", NULL, "exchange"),
+    LATER("exchange", "prefix", CRI_TEXT, NULL, NULL),
+    LATER("exchange", "ca_file", CRI_TEXT, NULL, NULL),
+    LATER("exchange", "cert_file", CRI_TEXT, NULL, NULL),
+    LATER("exchange", "key_file", CRI_TEXT, NULL, NULL),
+
+    /* ---- rlvr ---- */
+    I("rlvr", "prompt_length", "1024", "1", "prompts, engine"),
+    I("rlvr", "response_length", NULL, "1", "sequence_length"),
+    I("rlvr", "val_prompt_length", NULL, "1", "prompts, validation"),
+    I("rlvr", "val_sequence_length", NULL, "1", "validation"),
+    I("rlvr", "rollout_batch_size", "128", "1", "rollouts"),
+    I("rlvr", "num_return_sequences_in_group", "1", "1", "rollouts"),
+    NONE("rlvr", "is_num_return_sequences_expand",
+         "the samples of a group are requests of their own that share their prompt's cache"),
+    NONE("rlvr", "generate_opt_level", "the engine always schedules sample by sample"),
+    I("rlvr", "max_running_requests", "128", "1", "engine"),
+    C("rlvr", "logprobs_mode", "raw", "!sampled|raw", "log-probs"), /* croll's own */
+    LATER("rlvr", "max_failed_reward_steps", CRI_INT, "3", "0"),    /* croll's own */
+    LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false", NULL),
+    NONE("rlvr", "max_additional_running_prompts",
+         "is_use_additional_prompts is not available yet"),
+    LATER("rlvr", "user_defined_rollout_loop_cls", CRI_TEXT, NULL,
+          "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"),
+    K("rlvr", "router_args", "router"),
+    R("rlvr", "async_generation_ratio", "0", "0", "the check: above 0 is not available yet"),
+    C("rlvr", "adv_estimator", "gae",
+      "reinforce|grpo|gae|!gigpo|!step_reinforce|!agentic_reinforce", "advantages"),
+    I("rlvr", "ppo_epochs", "1", "1", "pipeline"),
+    R("rlvr", "gamma", "1", "0", "advantages"),
+    NONE("rlvr", "lambd", NO_CRITIC),
+    R("rlvr", "pg_clip", "0.2", "0", "loss"),
+    B("rlvr", "use_pg_clip_range", "false", "loss"),
+    R("rlvr", "pg_clip_low", "0.2", "0", "loss"),
+    R("rlvr", "pg_clip_high", "0.2", "0", "loss"),
+    B("rlvr", "dual_clip_loss", "false", "loss"),
+    NONE("rlvr", "value_clip", NO_CRITIC),
+    C("rlvr", "kl_penalty", "kl", "kl|abs|mse|!full", "advantages"),
+    R("rlvr", "init_kl_coef", "0.2", "0", "advantages"),
+    R("rlvr", "target_kl", NULL, "0", "advantages"),
+    R("rlvr", "kl_horizon", "10000", "1", "advantages"),
+    B("rlvr", "add_token_level_kl", "false", "advantages"),
+    B("rlvr", "use_kl_loss", "false", "loss"),
+    R("rlvr", "kl_loss_coef", "0", "0", "loss"),
+    R("rlvr", "entropy_loss_coef", "0", "0", "loss"),
+    C("rlvr", "loss_agg_mode", "seq-mean-token-mean",
+      "token-mean|seq-mean-token-sum|seq-mean-token-mean|seq-mean-token-sum-norm", "loss"),
+    R("rlvr", "reward_clip", NULL, "0", "advantages"),
+    R("rlvr", "advantage_clip", NULL, "0", "advantages"),
+    B("rlvr", "whiten_rewards", "false", "advantages"),
+    B("rlvr", "whiten_advantages", "false", "advantages"),
+    C("rlvr", "norm_mean_type", NULL, "batch|group|running", "advantages"),
+    C("rlvr", "norm_std_type", NULL, "batch|group|running", "advantages"),
+    LATER("rlvr", "critic_warmup", CRI_INT, "0", "0"),
+    B("rlvr", "enable_reference", "false", "launcher"),
+    B("rlvr", "enable_old_logprobs_recompute", "false", "pipeline"),
+    B("rlvr", "force_disable_old_logprobs_recompute", "false", "pipeline"),
+    K("rlvr", "train_infer_correction", "correction"),
+    NONE("rlvr", "reward_pretrain", NO_JUDGE),
+    LATER("rlvr", "tag_to_template", CRI_MAP, "{}", NULL),
+    C("rlvr", "importance_sampling", "token", "token|seq", "loss"),
+    R("rlvr", "rl_loss_coef", "1.0", "0", "loss"),
+    B("rlvr", "max_len_mask", "false", "advantages"),
+    B("rlvr", "difficulty_mask", "false", "advantages"),
+    R("rlvr", "difficulty_low_threshold", "0.0", NULL, "advantages"),
+    R("rlvr", "difficulty_high_threshold", "1.0", NULL, "advantages"),
+    B("rlvr", "error_max_len_clip", "false", "advantages"),
+    I("rlvr", "error_max_len_threshold", "9999999999", "0", "advantages"),
+    LATER("rlvr", "difficulty_loss_weight", CRI_BOOL, "false", NULL),
+    LATER("rlvr", "length_loss_weight", CRI_BOOL, "false", NULL),
+    K("rlvr", "actor_train", "worker"),
+    K("rlvr", "actor_infer", "worker"),
+    K("rlvr", "reference", "worker"),
+    K("rlvr", "validation", "worker"),
+    LATER("rlvr", "critic", CRI_ANY, NULL, NULL),
+    LATER("rlvr", "reward_model", CRI_ANY, NULL, NULL),
+    LATER("rlvr", "teacher", CRI_ANY, NULL, NULL),
+    LATER("rlvr", "student_train", CRI_ANY, NULL, NULL),
+    LATER("rlvr", "student_infer", CRI_ANY, NULL, NULL),
+    LATER("rlvr", "is_pure_opd", CRI_BOOL, "false", NULL),
+    LATER("rlvr", "use_opd", CRI_BOOL, "false", NULL),
+    LATER("rlvr", "pure_opd_pipeline_type", CRI_TEXT, NULL, NULL),
+    {"rlvr", "rewards", CRI_BLOCKS, NULL, "reward", CRI_READ, "see the keys in it"},
+    DEAD("rlvr", "l2"),
+    DEAD("rlvr", "use_reward_scaling"),
+    DEAD("rlvr", "use_reward_norm"),
+    DEAD("rlvr", "add_len_reward"),
+    DEAD("rlvr", "dataset_filter"),
+    DEAD("rlvr", "mask_type"),
+    DEAD("rlvr", "balance_length"),
+    DEAD("rlvr", "minibatch_data_iter_num"),
+    DEAD("rlvr", "postive_loss_coef"),
+    DEAD("rlvr", "use_topr_neg_loss_coef"),
+    DEAD("rlvr", "use_policy_loss_type"),
+    DEAD("rlvr", "use_topr_loss"),
+    DEAD("rlvr", "val_greedy"),
+    DEAD("rlvr", "val_n_sample"),
+    LATER("correction", "is_weight", CRI_BLOCK, NULL, "is_weight"),
+    LATER("correction", "filters", CRI_LIST, "[]", "filter"),
+    B("is_weight", "enabled", "false", "loss"),
+    C("is_weight", "weight_type", "token", GRAINS, "loss"),
+    {"is_weight", "upper_bound", CRI_OPTIONAL, "1.2", "0", CRI_READ, "loss"},
+    LATER("is_weight", "detach", CRI_BOOL, "true", NULL),
+    B("filter", "enabled", "false", "loss"),
+    C("filter", "agg_type", "token", GRAINS, "loss"),
+    B("filter", "ratio_enabled", "true", "loss"),
+    R("filter", "ratio_low", "0.8", NULL, "loss"),
+    R("filter", "ratio_high", "1.2", NULL, "loss"),
+    B("filter", "diff_enabled", "false", "loss"),
+    R("filter", "diff_low", "-0.2", NULL, "loss"),
+    R("filter", "diff_high", "0.2", NULL, "loss"),
+    C("router", "router_name", "PromptAffinityRouter",
+      "PromptAffinityRouter|!EnvAffinityRouter|!SglangRouter", "the check"),
+    LATER("router", "router_config", CRI_MAP, "{}", NULL),
+    I("router", "max_running_requests", NULL, "1", "engine"),
+
+    /* ---- sft ---- */
+    T("sft", "system_key", NULL, "prompts"),
+    T("sft", "prompt_key", "instruction", "prompts"),
+    T("sft", "query_key", NULL, "prompts"),
+    T("sft", "response_key", "output", "prompts"),
+    B("sft", "shuffle", "false", "sft pipeline"), /* croll's own */
+    K("sft", "sft_train", "worker"),
+    K("sft", "validation", "worker"),
+
+    /* ---- worker blocks ---- */
+    NONE("worker", "name", "a block's key is its name"),
+    T("worker", "worker_cls", NULL, "the check: only ROLL's own classes"),
+    LATER("worker", "pg_variant", CRI_CHOICE, NULL, VARIANTS),
+    NONE("worker", "world_size", "device_mapping says how many ranks there are"),
+    READ("worker", "device_mapping", CRI_DEVICES, NULL, "launcher"),
+    NONE("worker", "num_gpus_per_worker", "a rank has one device"),
+    I("worker", "model_update_frequency", "1", "1", "pipeline"),
+    I("worker", "infer_batch_size", "16", "1", "trainer"),
+    NONE("worker", "backend_timeout",
+         "collective_timeout and heartbeats tell when a rank does not answer"),
+    NONE("worker", "system_envs", "not handed to the processes yet"),
+    NONE("worker", "max_concurrency", "max_running_requests says how many samples run at once"),
+    K("worker", "model_args", "model_args"),
+    K("worker", "training_args", "training_args"),
+    K("worker", "data_args", "data_args"),
+    K("worker", "generating_args", "generating_args"),
+    K("worker", "strategy_args", "strategy_args"),
+    LATER("worker", "use_dynamic_batching_in_train", CRI_BOOL, "false", NULL),
+    LATER("worker", "use_dynamic_batching_in_infer", CRI_BOOL, "false", NULL),
+    I("worker", "max_tokens_per_microbatch_in_train", "0", "0", "use_dynamic_batching_in_train"),
+    I("worker", "max_tokens_per_microbatch_in_infer", NULL, "0", "use_dynamic_batching_in_infer"),
+    NONE("worker", "sequence_length_round_in_train", PACKED),
+    NONE("worker", "sequence_length_round_in_infer", PACKED),
+    NONE("worker", "use_sequence_packing", PACKED),
+    NONE("worker", "sequence_packing_args", PACKED),
+    NONE("worker", "logits_in_fp32", "logits are always fp32"),
+    LATER("worker", "router_replay", CRI_ANY, NULL, NULL),
+    LATER("worker", "mtp_training_mode", CRI_ANY, NULL, NULL),
+    LATER("worker", "apply_loss_scale", CRI_BOOL, "true", NULL),
+    LATER("worker", "opd_kl_coef", CRI_ANY, NULL, NULL),
+    NONE("worker", "tag_included", "it belongs into a block of rewards"),
+    LATER("worker", "topr_positive_weight", CRI_REAL, "1.0", "0"),
+    LATER("worker", "topr_negative_weight", CRI_REAL, "1.0", "0"),
+    LATER("worker", "tis_lower_bound", CRI_REAL, "0.0", "0"), /* dead keys in ROLL from here */
+    LATER("worker", "tis_upper_bound", CRI_REAL, "1.0", "0"),
+    LATER("worker", "cispo_epsilon_low", CRI_REAL, "0.1", "0"),
+    LATER("worker", "cispo_epsilon_high", CRI_REAL, "0.1", "0"),
+    LATER("worker", "cispo_use_unified_mask", CRI_BOOL, "false", NULL),
+    LATER("worker", "kimi15_tau", CRI_REAL, "0.1", "0"),
+    LATER("worker", "dppo_mask_low", CRI_REAL, "0.2", "0"), /* croll's own from here */
+    LATER("worker", "dppo_mask_high", CRI_REAL, "0.2", "0"),
+    LATER("worker", "dppo_clip_ratio_c", CRI_REAL, "20", "0"),
+    LATER("worker", "sapo_temperature_pos", CRI_REAL, "1.0", "0"),
+    LATER("worker", "sapo_temperature_neg", CRI_REAL, "1.05", "0"),
+    DEAD("worker", "offload_nccl"),
+    DEAD("worker", "use_remove_padding"),
+    DEAD("worker", "eval_steps"),
+
+    T("model_args", "model_name_or_path", NULL, "the role"),
+    {"model_args", "dtype", CRI_DTYPE, "bf16", DTYPES, CRI_READ, "the role"},
+    NONE("model_args", "attn_implementation", "croll has one attention"),
+    B("model_args", "disable_gradient_checkpointing", "false", "trainer"),
+    NONE("model_args", "gradient_checkpointing_use_reentrant", "a matter of PyTorch"),
+    NONE("model_args", "model_type", "config.json says what the model is, and there is no critic"),
+    NONE("model_args", "num_labels", "no model has a head for labels"),
+    R("model_args", "moe_aux_loss_coef", NULL, "0", "trainer"),
+    LATER("model_args", "model_config_kwargs", CRI_MAP, "{}", NULL),
+    T("model_args", "freeze_module_prefix", NULL, "trainer"),
+    C("model_args", "stage", NULL, /* croll's own: which parts of a vision-language model train */
+      "align|finetune|full-finetune|last-layer-finetune|vla-train|vla-full-train|"
+      "vla-sandwich-train",
+      "trainer"),
+    I("model_args", "ulysses_size", "1", "1", "trainer"),
+    LATER("model_args", "lora_target", CRI_TEXT, NULL, NULL),
+    NONE("model_args", "lora_rank", NO_LORA),
+    NONE("model_args", "lora_alpha", NO_LORA),
+    NONE("model_args", "lora_dropout", NO_LORA),
+    LATER("model_args", "additional_target", CRI_TEXT, NULL, NULL),
+    LATER("model_args", "adapter_name_or_path", CRI_TEXT, NULL, NULL),
+    NONE("model_args", "autocast_adapter_dtype", NO_LORA),
+    NONE("model_args", "device_map", "device_mapping says where a role's ranks are"),
+    DEAD("model_args", "flash_attn"),
+
+    R("training_args", "learning_rate", "5.0e-5", "0", "trainer"),
+    C("training_args", "lr_scheduler_type", "linear",
+      "linear|cosine|cosine_with_restarts|polynomial|constant|constant_with_warmup|inverse_sqrt|"
+      "!cosine_with_min_lr|!warmup_stable_decay",
+      "trainer"),
+    LATER("training_args", "lr_scheduler_kwargs", CRI_MAP, "{}", NULL),
+    R("training_args", "weight_decay", "0.0", "0", "trainer"),
+    R("training_args", "adam_beta1", "0.9", "0", "trainer"),
+    R("training_args", "adam_beta2", "0.999", "0", "trainer"),
+    I("training_args", "per_device_train_batch_size", "8", "1", "trainer"),
+    I("training_args", "gradient_accumulation_steps", "1", "1", "trainer"),
+    I("training_args", "warmup_steps", "0", "0", "trainer"),
+    R("training_args", "warmup_ratio", "0.0", "0", "trainer"),
+    R("training_args", "num_train_epochs", "1", "0", "sft pipeline"),
+    NONE("training_args", "max_steps", "max_steps of the run says how long it is"),
+    NONE("training_args", "seed", "seed of the run is that of every role"),
+    NONE("training_args", "dataloader_num_workers", "rows are read before the first step"),
+    DEAD("training_args", "data_seed"),
+    DEAD("training_args", "tf32"),
+    DEAD("training_args", "fp16"),
+    DEAD("training_args", "bf16"),
+    DEAD("training_args", "save_hf_model"),
+    DEAD("training_args", "output_dir"),
+    DEAD("training_args", "logging_steps"),
+
+    C("data_args", "template", "native", TEMPLATES, "prompts"),
+    READ("data_args", "file_name", CRI_TEXTS, NULL, "prompts"),
+    T("data_args", "messages", NULL, "prompts"),
+    T("data_args", "prompt", NULL, "prompts"),
+    READ("data_args", "domain_interleave_probs", CRI_NUMBERS, NULL, "prompts"),
+    NONE("data_args", "preprocessing_num_workers", "rows are read before the first step"),
+    T("data_args", "tag", "tag", "prompts"),
+    C("data_args", "unknown_tag", "error", "error|drop", "prompts"), /* croll's own */
+    LATER("data_args", "image_folder", CRI_TEXT, NULL, NULL),
+    LATER("data_args", "image_max_pixels", CRI_ANY, NULL, NULL),
+    LATER("data_args", "image_min_pixels", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_folder", CRI_TEXT, NULL, NULL),
+    LATER("data_args", "video_max_pixels", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_min_pixels", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_fps", CRI_ANY, NULL, NULL),
+    LATER("data_args", "video_maxlen", CRI_ANY, NULL, NULL),
+    LATER("data_args", "audio_folder", CRI_TEXT, NULL, NULL),
+    LATER("data_args", "custom_data_kwargs_func", CRI_TEXT, NULL, NULL),
+    DEAD("data_args", "id"),
+    DEAD("data_args", "response"),
+    DEAD("data_args", "dataset_type"),
+    DEAD("data_args", "eval_file_name"),
+    DEAD("data_args", "dataset_dir"),
+    DEAD("data_args", "interleave_probs"),
+
+    B("generating_args", "do_sample", "true", "engine"),
+    R("generating_args", "temperature", "1.0", "0", "engine"),
+    R("generating_args", "top_p", "1.0", "0", "engine"),
+    I("generating_args", "top_k", "-1", "-1", "engine"),
+    R("generating_args", "min_p", "0", "0", "engine"),
+    LATER("generating_args", "num_beams", CRI_INT, "1", NULL),
+    NONE("generating_args", "max_length", "max_new_tokens says how long an answer may be"),
+    I("generating_args", "max_new_tokens", "8192", "1", "croll generate"),
+    R("generating_args", "repetition_penalty", "1.0", "0.000001", "engine"),
+    NONE("generating_args", "length_penalty", "only beam search reads it"),
+    I("generating_args", "num_return_sequences", "1", "1", "croll generate"),
+    READ("generating_args", "stop_strings", CRI_TEXTS, NULL, "engine"),
+    B("generating_args", "include_stop_str_in_output", "true", "engine"),
+    NONE("generating_args", "logprobs", "the log-prob of every token is kept"),
+
+    C("strategy_args", "strategy_name", NULL,
+      "fsdp2_train|fsdp2_infer|vllm|sglang|hf_infer|megatron_infer|megatron_train|deepspeed_train|"
+      "deepspeed_infer",
+      "the role"),
+    READ("strategy_args", "strategy_config", CRI_ANY, NULL, "the role"), /* fsdp2 or engine: */
+
+    I("engine", "max_model_len", NULL, "1", "engine"),
+    NONE("engine", "gpu_memory_utilization", "the cache holds max_running_requests sequences"),
+    I("engine", "sleep_level", "1", "1", "engine"),
+    NONE("engine", "load_format", "weights come from the trainer before the first rollout"),
+    NONE("engine", "enforce_eager", "there are no graphs to capture"),
+
+    I("fsdp2", "fsdp_size", "1", NULL, "trainer"),
+    I("fsdp2", "max_model_len", NULL, "1", "engine"), /* as vllm's, and the next */
+    I("fsdp2", "sleep_level", "1", "1", "engine"),
+    {"fsdp2", "param_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ, "the role"},
+    {"fsdp2", "master_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ, "trainer"},
+    {"fsdp2", "reduce_dtype", CRI_DTYPE, "fp32", DTYPES, CRI_READ, "trainer"},
+    {"fsdp2", "output_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ,
+     "the check: only fp32"}, /* PyTorch's, not ROLL's */
+    {"fsdp2", "buffer_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ, "the check: only fp32"},
+    NONE("fsdp2", "cast_forward_inputs",
+         "what enters a unit is in its dtype already: ids and positions are whole numbers, and "
+         "pixels enter a tower as they are"),
+    READ("fsdp2", "reshard_after_forward", CRI_ANY, NULL, "trainer"), /* true, false, a number */
+    B("fsdp2", "offload_policy", "false", "trainer"),
+    B("fsdp2", "reduce_scatter_during_grad_accumulation", "true", "trainer"),
+    K("fsdp2", "wrap_policy", "wrap_policy"),
+    I("fsdp2", "ep_size", "1", "1", "trainer"),
+    I("fsdp2", "efsdp_size", "1", "1", "trainer"),
+    NONE("fsdp2", "moe_use_grouped_mm", "croll has one way to compute experts"),
+    B("fsdp2", "apply_expert_patch", "false", "trainer"),
+    B("fsdp2", "apply_tiled_mlp", "false", "trainer"),
+    I("fsdp2", "tiled_num_shards", "4", "1", "trainer"),
+    NONE("fsdp2", "model_type", "every MLP can be tiled"), /* whose MLPs ROLL patches */
+    B("fsdp2", "async_save_ckpt", "true", "trainer"),
+    B("fsdp2", "save_only_model", "false", "trainer"),
+    DEAD("fsdp2", "use_batched_model_update"),
+    DEAD("fsdp2", "use_remove_padding"),
+    READ("wrap_policy", "transformer_layer_cls_to_wrap", CRI_TEXTS, NULL, "trainer"),
+    B("wrap_policy", "wrap_embeddings", "false", "trainer"),
+    B("wrap_policy", "wrap_lm_output", "false", "trainer"),
+    READ("wrap_policy", "moe_experts", CRI_TEXTS, NULL, "trainer"),
+    READ("wrap_policy", "modules", CRI_TEXTS, NULL, "trainer"), /* croll's own from here */
+    I("wrap_policy", "min_num_params", "0", "0", "trainer"),
+    B("wrap_policy", "nested", "false", "trainer"),
+
+    /* ---- reward blocks ---- */
+    T("reward", "worker_cls", NULL, "reward workers"),
+    I("reward", "world_size", "1", "1", "launcher"),
+    READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
+    T("reward", "format_pattern", NULL, "reward workers"),
+    C("reward", "reward_type", NULL, "loose|soft|strict", "reward workers"),
+    R("reward", "response_length_penalty_coef", "0.0", NULL, "reward workers"),
+    K("reward", "query_filter_config", "query_filter"),
+    T("reward", "exec", NULL, "reward workers"), /* croll's own, and the next */
+    LATER("reward", "max_in_flight", CRI_INT, "64", "1"),
+    LATER("reward", "reward_manager_config", CRI_ANY, NULL, NULL),
+    NONE("reward", "system_envs", "not handed to the processes yet"),
+    NONE("reward", "code_url", "only ROLL's code sandbox reads it"),
+    NONE("reward", "use_local", "only ROLL's code sandbox reads it"),
+    NONE("reward", "judge_prompt", NO_JUDGE),
+    NONE("reward", "judge_model_type", NO_JUDGE),
+    NONE("reward", "judge_model_name", NO_JUDGE),
+    NONE("reward", "judge_api_url", NO_JUDGE),
+    NONE("reward", "judge_api_key", NO_JUDGE),
+    NONE("reward", "model_args", NO_JUDGE),
+    NONE("reward", "training_args", NO_JUDGE),
+    NONE("reward", "data_args", NO_JUDGE),
+    NONE("reward", "generating_args", NO_JUDGE),
+    NONE("reward", "strategy_args", NO_JUDGE),
+    NONE("reward", "device_mapping", NO_JUDGE),
+    NONE("reward", "num_gpus_per_worker", NO_JUDGE),
+    NONE("reward", "infer_batch_size", NO_JUDGE),
+    NONE("reward", "name", "a domain's key is its name"),
+    NONE("reward", "max_concurrency", "world_size says how many workers a domain has"),
+    NONE("reward", "backend_timeout", "reward_timeout is the deadline of a verdict"),
+    DEAD("reward", "response_filter_config"),
+    C("query_filter", "type", "no_filter", "no_filter|mean_filter|std_filter", "rollouts"),
+    K("query_filter", "filter_args", "filter_args"),
+    R("filter_args", "threshold_down", "-1", NULL, "rollouts"),
+    R("filter_args", "threshold_up", NULL, NULL, "rollouts"),
+    R("filter_args", "std_threshold", "-1", NULL, "rollouts"),
+};
+const size_t cri_num_keys = CR_COUNT(cri_keys);
+
+const cri_reward_class cri_reward_classes[] = {
+    {"MathRuleRewardWorker", "math_rule", true},
+    {"GeneralRuleRewardWorker", "ifeval", true},
+    {"MultipleChoiceBoxedRuleRewardWorker", "multiple_choice_boxed", true},
+    {"CrossThinkQARuleRewardWorker", "crossthinkqa", true},
+    {"GeneralValRuleRewardWorker", "general_val", true},
+    {"CodeSandboxRewardWorker", "code", false},
+    {"LLMJudgeRewardWorker", "llm_judge", false},
+    {"RemoteRewardSystemWorker", "remote", false},
+    {"DetectionRewardWorker", "detection", false},
+    {"VideoR1RewardWorker", "video_r1", false},
+    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", false},
+};
+const size_t cri_num_reward_classes = CR_COUNT(cri_reward_classes);

@@ -1,0 +1,91 @@
+/* worker.h -- a role's block (actor_train, actor_infer, reference, validation, sft_train), by topic.
+ * Part of configs.h.
+ */
+#ifndef CR_WORKER_CONFIG_H
+#define CR_WORKER_CONFIG_H
+
+#include "base/base.h"
+#include "configs/choices.h"
+
+typedef struct cr_generating_args {
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k, max_new_tokens, num_return_sequences;
+    char **stop_strings;
+    size_t num_stop_strings;
+    bool include_stop_str_in_output;
+} cr_generating_args;
+
+typedef struct cr_training_args {
+    double learning_rate, weight_decay, adam_beta1, adam_beta2, warmup_ratio, num_train_epochs;
+    cr_choice_schedule lr_scheduler_type;
+    int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
+} cr_training_args;
+
+typedef struct cr_data_args {
+    char **file_names;
+    size_t num_file_names;
+    char *template;
+    char *messages, *prompt, *tag; /* names of columns; messages, prompt: NULL: none */
+    bool drops_unknown_tags;
+} cr_data_args;
+
+/* Which modules are units (wrap_policy), and which are experts. */
+typedef struct cr_wrap_args {
+    bool embeddings, lm_output, nested;
+    char **classes, **modules, **moe_experts;
+    size_t num_classes, num_modules, num_moe_experts; /* 0: the model's own; none */
+    int64_t min_params;
+} cr_wrap_args;
+
+/* Of generation. */
+typedef struct cr_engine_args {
+    int64_t max_model_len;         /* 0: from lengths */
+    double gpu_memory_utilization; /* share of the memory for the KV cache; 0: not given */
+    int64_t sleep_level; /* of an idle engine: 1 drops cache and packed weights, 2 all weights */
+} cr_engine_args;
+
+/* Micro-batches by tokens instead of by samples; 0: not. */
+typedef struct cr_batching_args {
+    int64_t train_tokens, infer_tokens;
+} cr_batching_args;
+
+/* The policy loss of ActorPGWorker (worker_cls) and its coefficients. */
+typedef struct cr_variant_args {
+    cr_choice_variant pg_variant; /* NONE: the loss of ActorWorker */
+    double topr_positive_weight, topr_negative_weight, tis_lower_bound, tis_upper_bound;
+    double cispo_epsilon_low, cispo_epsilon_high, kimi15_tau;
+    double dppo_mask_low, dppo_mask_high, dppo_clip_ratio_c;
+    double sapo_temperature_pos, sapo_temperature_neg;
+    bool cispo_use_unified_mask, apply_loss_scale;
+} cr_variant_args;
+
+typedef struct cr_worker_config {
+    const char *name;                                  /* "actor_train" */
+    char *model_path;                                  /* model_args.model_name_or_path */
+    cr_choice_dtype dtype, master_dtype, reduce_dtype; /* dtype: of compute */
+    char *freeze_module_prefix, *stage;                /* or NULL, and not both */
+    bool should_recompute;
+    double moe_aux_loss_coef; /* -1: as config.json says */
+    int64_t infer_batch_size;
+    cr_training_args training;
+    cr_data_args data;
+    cr_generating_args generating;
+    cr_batching_args batching;
+    cr_variant_args loss;
+    /* devices and their strategy */
+    int *devices; /* device_mapping evaluated */
+    int num_devices;
+    char *strategy_name;
+    cr_choice_strategy strategy;
+    cr_wrap_args wrap;
+    cr_engine_args engine;
+    int64_t ulysses_size, fsdp_size, ep_size, efsdp_size;
+    int64_t mlp_tiles;                  /* tiled_num_shards if apply_tiled_mlp, else 0 */
+    int reshard_after_forward;          /* -1: default (null), 0, 1 */
+    int reshard_ranks;                  /* a whole number was given; 0: none */
+    bool is_offloaded, is_reduced_once; /* reduce_scatter_during_grad_accumulation: false */
+    bool apply_expert_patch;            /* experts without tokens are called, too */
+    bool save_only_model, async_save_ckpt;
+} cr_worker_config;
+
+#endif
