@@ -4,7 +4,7 @@
  * the last formula or number. Both sides are read as LaTeX or plain text and compared as values:
  * numbers, roots, constants, sets, intervals, tuples, matrices, equations, expressions, words. The
  * verdicts are those of Math-Verify (a test oracle, never a dependency) where it agrees with plain
- * mathematics. One difference to ROLL: an answer of one paragraph counts.
+ * mathematics; docs/math.md lists the differences. One to ROLL: an answer of one paragraph counts.
  *
  * What is too deep, too long or too large to be judged has status "error", what takes longer than
  * the deadline "timeout"; a response without any answer is wrong: score 0, status "ok".

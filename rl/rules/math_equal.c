@@ -11,190 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ELEMENTS = 200, MAX_SEGMENTS = 256 };
-
-/* ---- sets of real numbers ---- */
-
-typedef struct segment {
-    long double low, high;
-    bool is_low_open, is_high_open;
-} segment;
-
-typedef struct segments {
-    segment item[MAX_SEGMENTS];
-    int num;
-} segments;
-
-static bool is_same_real(long double a, long double b)
-{
-    if (isinf(a) || isinf(b)) return a == b;
-    return fabsl(a - b) <= 1e-15L * fmaxl(1, fmaxl(fabsl(a), fabsl(b)));
-}
-
-static bool put(segments *s, long double low, long double high, bool low_open, bool high_open)
-{
-    if (s->num == MAX_SEGMENTS) return false;
-    if (low > high || (is_same_real(low, high) && (low_open || high_open))) return true; /* empty */
-    s->item[s->num++] = (segment){low, high, low_open || isinf(low), high_open || isinf(high)};
-    return true;
-}
-
-static int by_low(const void *a, const void *b)
-{
-    const segment *x = a, *y = b;
-
-    if (!is_same_real(x->low, y->low)) return x->low < y->low ? -1 : 1;
-    return x->is_low_open - y->is_low_open;
-}
-
-/* In order, those that touch joined. */
-static void tidy(segments *s)
-{
-    int n = 0;
-
-    if (s->num) qsort(s->item, (size_t)s->num, sizeof *s->item, by_low);
-    for (int i = 0; i < s->num; i++) {
-        segment *last = n ? &s->item[n - 1] : NULL, x = s->item[i];
-        bool is_beside = last && is_same_real(last->high, x.low);
-        if (last && (is_beside ? !(last->is_high_open && x.is_low_open) : x.low < last->high)) {
-            if (is_same_real(last->high, x.high))
-                last->is_high_open = last->is_high_open && x.is_high_open;
-            else if (x.high > last->high)
-                last->high = x.high, last->is_high_open = x.is_high_open;
-        } else {
-            s->item[n++] = x;
-        }
-    }
-    s->num = n;
-}
-
-static bool complement(const segments *a, segments *out)
-{
-    long double low = -INFINITY;
-    bool is_open = true;
-
-    *out = (segments){.num = 0};
-    for (int i = 0; i < a->num; i++) {
-        if (!put(out, low, a->item[i].low, is_open, !a->item[i].is_low_open)) return false;
-        low = a->item[i].high;
-        is_open = !a->item[i].is_high_open;
-    }
-    return isinf(low) && low > 0 ? true : put(out, low, INFINITY, is_open, true);
-}
-
-static bool meet(const segments *a, const segments *b, segments *out)
-{
-    *out = (segments){.num = 0};
-    for (int i = 0; i < a->num; i++)
-        for (int k = 0; k < b->num; k++) {
-            segment x = a->item[i], y = b->item[k], low = x, high = x;
-            if (is_same_real(x.low, y.low))
-                low.is_low_open = x.is_low_open || y.is_low_open;
-            else if (y.low > x.low)
-                low = y;
-            if (is_same_real(x.high, y.high))
-                high.is_high_open = x.is_high_open || y.is_high_open;
-            else if (y.high < x.high)
-                high = y;
-            if (!put(out, low.low, high.high, low.is_low_open, high.is_high_open)) return false;
-        }
-    tidy(out);
-    return true;
-}
-
-/* x < 3, 1 <= x < 2: one variable alone on one side of each sign. */
-static bool from_relation(cri_question *q, const cri_math *m, const char **name, segments *out)
-{
-    segments all = {.num = 0};
-
-    put(&all, -INFINITY, INFINITY, true, true);
-    *name = NULL;
-    for (int i = 0; i + 1 < m->num_args; i++) {
-        const cri_math *a = m->arg[i], *b = m->arg[i + 1], *x = a->kind == CRI_SYM ? a : b;
-        char sign = m->text[i];
-        bool is_open = sign == '<' || sign == '>', is_up = (sign == '>' || sign == 'g');
-        long double bound;
-        segments one = {.num = 0}, next;
-        if (x->kind != CRI_SYM || (*name && strcmp(*name, x->text) != 0)) return false;
-        *name = x->text;
-        if (!cri_math_real(q, x == a ? b : a, &bound)) return false;
-        if (x == b) is_up = !is_up;
-        if (sign == 'n') {
-            put(&one, -INFINITY, bound, true, true);
-            put(&one, bound, INFINITY, true, true);
-        } else if (!strchr("<>lg", sign)) {
-            return false;
-        } else if (is_up) {
-            put(&one, bound, INFINITY, is_open, true);
-        } else {
-            put(&one, -INFINITY, bound, true, is_open);
-        }
-        if (!meet(&all, &one, &next)) return false;
-        all = next;
-    }
-    *out = all;
-    return true;
-}
-
-static bool from_tree(cri_question *q, const cri_math *m, segments *out, int depth)
-{
-    segments a, b, c;
-    long double low, high;
-    const char *name;
-
-    *out = (segments){.num = 0};
-    if (depth > 8) return false; /* each level holds three lists on the stack */
-    switch (m->kind) {
-    case CRI_EMPTY:
-        return true;
-    case CRI_NAMED:
-        return m->text[0] == 'R' && put(out, -INFINITY, INFINITY, true, true);
-    case CRI_REL:
-        return from_relation(q, m, &name, out);
-    case CRI_TUPLE:
-        return m->num_args == 2 && cri_math_real(q, m->arg[0], &low) &&
-               cri_math_real(q, m->arg[1], &high) && low <= high &&
-               put(out, low, high, m->op & CRI_OPEN_LEFT, m->op & CRI_OPEN_RIGHT);
-    case CRI_SET:
-        for (int i = 0; i < m->num_args; i++)
-            if (!cri_math_real(q, m->arg[i], &low) || isinf(low) ||
-                !put(out, low, low, false, false))
-                return false;
-        tidy(out);
-        return true;
-    case CRI_UNION:
-    case CRI_MEET:
-    case CRI_MINUS:
-        if (!from_tree(q, m->arg[0], &a, depth + 1) || !from_tree(q, m->arg[1], &b, depth + 1))
-            return false;
-        if (m->kind == CRI_MEET) return meet(&a, &b, out);
-        if (m->kind == CRI_MINUS) return complement(&b, &c) && meet(&a, &c, out);
-        for (int i = 0; i < b.num; i++)
-            if (!put(&a, b.item[i].low, b.item[i].high, b.item[i].is_low_open,
-                     b.item[i].is_high_open))
-                return false;
-        *out = a;
-        tidy(out);
-        return true;
-    default:
-        return false;
-    }
-}
-
-cri_answer cri_sets_equal(cri_question *q, const cri_math *a, const cri_math *b)
-{
-    segments x, y;
-
-    if (!from_tree(q, a, &x, 0) || !from_tree(q, b, &y, 0)) return CRI_UNKNOWN;
-    if (x.num != y.num) return CRI_NO;
-    for (int i = 0; i < x.num; i++)
-        if (!is_same_real(x.item[i].low, y.item[i].low) ||
-            !is_same_real(x.item[i].high, y.item[i].high) ||
-            x.item[i].is_low_open != y.item[i].is_low_open ||
-            x.item[i].is_high_open != y.item[i].is_high_open)
-            return CRI_NO;
-    return CRI_YES;
-}
+enum { MAX_ELEMENTS = 200 };
 
 /* ---- expressions ---- */
 
@@ -229,7 +46,7 @@ static bool word_of(const cri_math *m, char *out, size_t size)
     return true;
 }
 
-static bool is_decimal(const cri_math *m)
+bool cri_math_is_decimal(const cri_math *m)
 {
     if (m->kind == CRI_NEG) m = m->arg[0];
     return m->kind == CRI_NUM && strchr(m->text, '.');
@@ -263,10 +80,10 @@ static bool are_expressions_equal(cri_question *q, const cri_math *a, const cri_
         return strcmp(x, y) == 0;
     va = cri_math_eval(q, a, 0);
     vb = cri_math_eval(q, b, 0);
-    if (va.is_undefined || vb.is_undefined) return false;
-    if ((is_decimal(a) || is_decimal(b)) && !(va.is_small && va.den == 1) &&
+    if (va.is_undefined || vb.is_undefined) return is_same_tree(a, b); /* 12:00 */
+    if ((cri_math_is_decimal(a) || cri_math_is_decimal(b)) && !(va.is_small && va.den == 1) &&
         !(vb.is_small && vb.den == 1) && cri_math_real(q, a, &ra) && cri_math_real(q, b, &rb))
-        return fabsl(ra) < 1e12L ? rintl(ra * 1e6L) == rintl(rb * 1e6L) : is_same_real(ra, rb);
+        return cri_value_near(&va, &vb);
     answer = cri_value_equal(&va, &vb);
     if (answer == CRI_UNKNOWN && is_same_tree(a, b)) return true;
     if (answer == CRI_UNKNOWN && !q->trouble && !has_alien(a) && !has_alien(b))
@@ -294,7 +111,7 @@ static bool is_assignment(const cri_math *m)
     return is_equation(m) && is_of_symbols(m->arg[0]);
 }
 
-static const cri_math *last_of(const cri_math *m)
+static cri_math *last_of(const cri_math *m)
 {
     return m->arg[m->num_args - 1];
 }
@@ -358,12 +175,9 @@ static bool are_relations_equal(cri_question *q, cri_math *a, cri_math *b)
 {
     int n = a->num_args - 1;
     bool is_same = n == b->num_args - 1, is_turned = is_same;
-    const char *x, *y;
-    segments s, t;
-
+    cri_answer answer;
     if (n == 1 && b->num_args == 2) return are_signs_equal(q, a, 0, b, 0);
-    if (from_relation(q, a, &x, &s) && from_relation(q, b, &y, &t))
-        return strcmp(x, y) == 0 && cri_sets_equal(q, a, b) == CRI_YES;
+    if ((answer = cri_sets_equal(q, a, b)) != CRI_UNKNOWN) return answer == CRI_YES;
     for (int i = 0; i < n && is_same; i++)
         is_same = are_signs_equal(q, a, i, b, i);
     for (int i = 0; i < n && is_turned && !is_same; i++)
@@ -371,13 +185,31 @@ static bool are_relations_equal(cri_question *q, cri_math *a, cri_math *b)
     return is_same || is_turned;
 }
 
-/* x = a = b: the first side and the last. */
+static bool is_constant(cri_question *q, const cri_math *m)
+{
+    long double x;
+
+    return cri_math_real(q, m, &x);
+}
+
+/* 3 + 4 = 7, 1 = x = 0: what stands before the last side are names and numbers. */
+static bool is_calculation(cri_question *q, const cri_math *m)
+{
+    if (!is_equation(m) || !is_constant(q, last_of(m))) return false;
+    for (int i = 0; i + 1 < m->num_args; i++)
+        if (!is_of_symbols(m->arg[i]) && !is_constant(q, m->arg[i])) return false;
+    return true;
+}
+
+/* What matters of an equation: x = a = b is x = b, 5 = x is x = 5. */
 static cri_math *shortened(cri_question *q, cri_math *m)
 {
+    bool is_turned = m->num_args == 2 && m->arg[1]->kind == CRI_SYM && is_constant(q, m->arg[0]);
     cri_math *s;
 
-    if (m->num_args == 2) return m;
-    s = cri_math_node(q, CRI_REL, 2, m->arg[0], m->arg[m->num_args - 1]);
+    if (!is_turned && (m->num_args == 2 || !is_assignment(m))) return m;
+    s = cri_math_node(q, CRI_REL, 2, is_turned ? m->arg[1] : m->arg[0],
+                      is_turned ? m->arg[0] : last_of(m));
     if (s) s->text = "=";
     return s;
 }
@@ -448,6 +280,21 @@ static bool is_collection(const cri_math *m)
     return m->kind >= CRI_SET && m->kind <= CRI_NAMED;
 }
 
+/* x < 1 or x > 2 */
+static bool has_inequalities(const cri_math *m)
+{
+    return m->kind == CRI_SET && m->num_args && m->arg[0]->kind == CRI_REL &&
+           !is_equation(m->arg[0]);
+}
+
+/* (p = 5, q = 2) */
+static bool are_assignments(const cri_math *m)
+{
+    for (int i = 0; i < m->num_args; i++)
+        if (!is_assignment(m->arg[i])) return false;
+    return true;
+}
+
 static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
 {
     cri_answer answer;
@@ -455,8 +302,12 @@ static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
     bool has_open = (a->kind == CRI_TUPLE && brackets(q, a) != 3) ||
                     (b->kind == CRI_TUPLE && brackets(q, b) != 3);
 
-    if (a->kind == CRI_TUPLE && b->kind == CRI_TUPLE)
+    if ((has_inequalities(a) || has_inequalities(b)) && cri_sets_equal(q, a, b) == CRI_YES)
+        return true;
+    if (a->kind == CRI_TUPLE && b->kind == CRI_TUPLE) {
+        if (are_assignments(a) && are_assignments(b)) return are_same_elements(q, a, b);
         return (a->num_args != 2 || brackets(q, a) == brackets(q, b)) && are_in_order(q, a, b);
+    }
     if (a->kind == CRI_EMPTY || b->kind == CRI_EMPTY) return a->kind == b->kind;
     if (a->kind == CRI_SET && (b->kind == CRI_SET || (b->kind == CRI_TUPLE && !has_open)))
         return are_same_elements(q, a, b);
@@ -480,55 +331,16 @@ static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
 
 /* ---- the whole ---- */
 
-/* 2 M, M / 2 and -M as matrices: the factor goes to every element. */
-static cri_math *spread(cri_question *q, cri_math *m)
+bool cri_math_equal(cri_question *q, cri_math *gold, cri_math *answer)
 {
-    cri_math *matrix = NULL, *out, **item;
-    int at = 0;
-
-    if (m->kind != CRI_MUL && m->kind != CRI_DIV && m->kind != CRI_NEG) return m;
-    for (int i = 0; i < m->num_args; i++) {
-        if (m->arg[i]->kind != CRI_MATRIX) continue;
-        if (matrix || (m->kind == CRI_DIV && i == 1)) return m;
-        matrix = m->arg[i];
-        at = i;
-    }
-    if (!matrix || !(out = cri_math_node(q, CRI_MATRIX, 0, NULL, NULL))) return m;
-    out->op = matrix->op;
-    out->num_args = matrix->num_args;
-    item = cr_arena_alloc(q->arena, (size_t)matrix->num_args * sizeof *item);
-    for (int i = 0; i < matrix->num_args; i++) {
-        cri_math **args = cr_arena_alloc(q->arena, (size_t)m->num_args * sizeof *args);
-        memcpy(args, m->arg, (size_t)m->num_args * sizeof *args);
-        args[at] = matrix->arg[i];
-        item[i] = cri_math_node(q, m->kind, 0, NULL, NULL);
-        if (!item[i]) return m;
-        item[i]->arg = args;
-        item[i]->num_args = m->num_args;
-    }
-    out->arg = item;
-    return out;
-}
-
-bool cri_math_equal(cri_question *q, const cri_math *gold_tree, const cri_math *answer_tree)
-{
-    cri_math *gold, *answer;
-    cri_math *copies[2];
+    cri_answer verdict;
 
     if (!cri_math_goes_on(q) || q->trouble) return false;
-    for (int i = 0; i < 2; i++) { /* nodes that may be rewritten */
-        copies[i] = cr_arena_alloc(q->arena, sizeof(cri_math));
-        *copies[i] = i ? *answer_tree : *gold_tree;
-    }
-    gold = copies[0];
-    answer = copies[1];
-    gold = spread(q, gold);
-    answer = spread(q, answer);
-    bool is_gold_assignment = is_assignment(gold);
-    if (is_gold_assignment && !(gold = shortened(q, gold))) return false;
-    if (is_assignment(answer) && !(answer = shortened(q, answer))) return false;
+    if (is_equation(gold) && !(gold = shortened(q, gold))) return false;
+    if (is_equation(answer) && !(answer = shortened(q, answer))) return false;
     if (is_equation(answer) && !is_equation(gold)) return cri_math_equal(q, gold, last_of(answer));
-    if (is_gold_assignment && !is_equation(answer)) return cri_math_equal(q, last_of(gold), answer);
+    if (!is_equation(answer) && (is_assignment(gold) || is_calculation(q, gold)))
+        return cri_math_equal(q, last_of(gold), answer);
     if (gold->kind == CRI_REL && answer->kind == CRI_REL)
         return are_relations_equal(q, gold, answer);
     if (gold->kind == CRI_REL && answer->kind == CRI_SET && answer->num_args == 1)
@@ -538,6 +350,8 @@ bool cri_math_equal(cri_question *q, const cri_math *gold_tree, const cri_math *
     if (gold->kind == CRI_REL || answer->kind == CRI_REL)
         return cri_sets_equal(q, gold, answer) == CRI_YES;
     if (is_collection(gold) || is_collection(answer)) return are_collections_equal(q, gold, answer);
+    if (q->has_matrix && (verdict = cri_matrices_equal(q, gold, answer)) != CRI_UNKNOWN)
+        return verdict == CRI_YES;
     if (gold->kind == CRI_MATRIX && answer->kind == CRI_MATRIX)
         return gold->op == answer->op && are_in_order(q, gold, answer);
     if (gold->kind == CRI_MATRIX || answer->kind == CRI_MATRIX) return false;

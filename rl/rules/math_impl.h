@@ -21,9 +21,10 @@ enum {
 typedef struct cri_question {
     cr_arena *arena;
     double deadline_s;
-    long num_nodes, num_steps;
-    const char *trouble; /* a sentence; NULL: none */
-    bool is_late;
+    long num_nodes, num_steps, num_terms; /* terms of sums and products */
+    const char *trouble;                  /* a sentence; NULL: none */
+    bool is_late, has_matrix;
+    const struct cri_binding *bound; /* of the sums and products around what is evaluated */
 } cri_question;
 
 /* ---- trees ---- */
@@ -106,16 +107,26 @@ bool cri_math_is_expression(const cri_math *m);
 
 typedef enum cri_answer { CRI_NO, CRI_YES, CRI_UNKNOWN } cri_answer;
 cri_answer cri_value_equal(const cri_value *a, const cri_value *b);
+/* a + sign b; sign: 1 or -1. */
+cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign);
+cri_value cri_value_mul(const cri_value *a, const cri_value *b);
 /* a / b where both are known, else undefined. */
 cri_value cri_value_div(const cri_value *a, const cri_value *b);
+/* Real and the same to six decimals (15 digits from 1e12 on). */
+bool cri_value_near(const cri_value *a, const cri_value *b);
 /* A real constant, within its error; false otherwise. Infinities count. */
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x);
 
 /* ---- verdicts ---- */
 
+/* Matrices, one of them or both computed (A + B, 2A, A^2, A^T): CRI_NO or CRI_YES if both have a
+ * value, else CRI_UNKNOWN. */
+cri_answer cri_matrices_equal(cri_question *q, const cri_math *a, const cri_math *b);
 /* Sets of real numbers: CRI_NO or CRI_YES if both are such, else CRI_UNKNOWN. */
 cri_answer cri_sets_equal(cri_question *q, const cri_math *a, const cri_math *b);
 /* Is the answer right for this gold? Not symmetric. */
-bool cri_math_equal(cri_question *q, const cri_math *gold, const cri_math *answer);
+bool cri_math_equal(cri_question *q, cri_math *gold, cri_math *answer);
+/* 0.5, -0.5: a number with a point. */
+bool cri_math_is_decimal(const cri_math *m);
 
 #endif

@@ -1,6 +1,6 @@
 /* math_parse.c -- LaTeX and plain text to trees, by recursive descent (see math_impl.h).
  *
- *     list     element (, or ; element)*             a set, if more than one
+ *     list     element (, or ; or \lor element)*     a set, if more than one; 1,2;3,4: of tuples
  *     element  operand (relation operand)*           read twice if it holds +-: both signs
  *     operand  sum (cup, cap or minus sum)*
  *     sum      product (+ or - product)*
@@ -142,7 +142,7 @@ static cri_math *parse_run(cri_parser *p)
     return all.num == 1 ? all.item[0] : cri_from_nodes(p, CRI_MUL, &all);
 }
 
-static cri_math *parse_product(cri_parser *p)
+cri_math *cri_parse_product(cri_parser *p)
 {
     static const char *const times[] = {"\\times",  "\\cdot",   "*", "\\ast",
                                         "\xC3\x97", "\xC2\xB7", NULL},
@@ -188,7 +188,7 @@ cri_math *cri_parse_sum(cri_parser *p)
             is_signed = false;
         }
         if (all.num && !is_signed) break;
-        m = parse_product(p);
+        m = cri_parse_product(p);
         if (m && is_minus) m = cri_math_node(p->q, CRI_NEG, 1, m, NULL);
         if (!cri_push(p, &all, m)) return NULL;
     }
@@ -255,6 +255,16 @@ static char take_relation(cri_parser *p)
     return 0;
 }
 
+/* x, f(x), |AB|, A/B: it has no value of its own. */
+static bool is_name(const cri_math *m)
+{
+    if (m->kind == CRI_SYM) return true;
+    if (m->kind != CRI_MUL && m->kind != CRI_DIV && m->kind != CRI_ABS) return false;
+    for (int i = 0; i < m->num_args; i++)
+        if (!is_name(m->arg[i])) return false;
+    return true;
+}
+
 static cri_math *parse_relation(cri_parser *p)
 {
     cri_nodes all = {0};
@@ -269,7 +279,10 @@ static cri_math *parse_relation(cri_parser *p)
             cr_buf_free(&signs);
             return NULL;
         }
-        if (sign == 'a') continue; /* what is approximately so adds nothing */
+        if (sign == 'a') { /* x is about 11; elsewhere what is about the same adds nothing */
+            if (all.num > 1 || !is_name(all.item[0])) continue;
+            sign = '=';
+        }
         cri_push(p, &all, right);
         cr_buf_addc(&signs, sign);
     }
@@ -280,40 +293,84 @@ static cri_math *parse_relation(cri_parser *p)
     return m;
 }
 
+/* , or ; or \lor, which is remembered; 0: none here. */
+static char take_separator(cri_parser *p, cri_nodes *l)
+{
+    char c;
+
+    cri_skip(p);
+    c = p->s[p->at];
+    if (c == ',' || c == ';') return p->s[p->at++];
+    if (c != '\\') return 0;
+    if (cri_take(p, "\\lor")) return l->has_or = true, ',';
+    return cri_take(p, "\\land") ? ',' : 0;
+}
+
+/* The elements from the group_start-th on are one: p=5,q=2 of p=5,q=2;p=7,q=2. */
+static bool close_group(cri_parser *p, cri_nodes *l, int group_start)
+{
+    cri_nodes group = {.item = l->item + group_start, .num = l->num - group_start};
+    cri_math *m;
+
+    if (group.num < 2) return true;
+    if (!(m = cri_from_nodes(p, CRI_TUPLE, &group))) return false;
+    m->arg = cr_arena_alloc(p->q->arena, (size_t)group.num * sizeof *m->arg);
+    memcpy(m->arg, group.item, (size_t)group.num * sizeof *m->arg);
+    m->op = CRI_OPEN_LEFT | CRI_OPEN_RIGHT;
+    l->item[group_start] = m;
+    l->num = group_start + 1;
+    return true;
+}
+
+/* One element; with +- in it both. False: there is none. */
+static bool push_element(cri_parser *p, cri_nodes *l, cri_math *m, size_t at)
+{
+    if (!p->has_plus_minus) return cri_push(p, l, m);
+    for (int sign = 0; sign < 2; sign++) {
+        p->at = at;
+        p->is_minus = sign;
+        if (!cri_push(p, l, parse_relation(p))) return false;
+    }
+    return true;
+}
+
 /* One element stays itself; more become a node of that kind with op -1. A group of one element
  * leaves +- to the list around it, else each +- makes two elements. */
 cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group)
 {
     cri_nodes all = {0};
     cri_math *m;
-    bool is_minus = p->is_minus, had = p->has_plus_minus, is_more = true;
+    bool is_minus = p->is_minus, had = p->has_plus_minus, has_groups = false;
+    int group_start = 0;
+    char separator = 0;
 
-    for (bool is_first = true; is_more; is_first = false) {
+    do {
         size_t at = p->at;
         p->has_plus_minus = false;
         m = parse_relation(p);
         if (!m) return NULL;
-        is_more = cri_take(p, ",") || cri_take(p, ";");
-        if (is_group && is_first && !is_more) {
-            p->has_plus_minus = p->has_plus_minus || had;
-            return m;
-        }
-        if (p->has_plus_minus) {
-            for (int sign = 0; sign < 2; sign++) {
-                p->at = at;
-                p->is_minus = sign;
-                if (!cri_push(p, &all, parse_relation(p))) return NULL;
+        if (p->has_plus_minus && is_group && !separator) { /* alone in it? */
+            size_t end = p->at;
+            if (!take_separator(p, &all)) {
+                p->has_plus_minus = true;
+                return m;
             }
-            is_more = cri_take(p, ",") || cri_take(p, ";");
-        } else if (!cri_push(p, &all, m)) {
-            return NULL;
+            p->at = end;
         }
-    }
+        if (!push_element(p, &all, m, at)) return NULL;
+        separator = take_separator(p, &all);
+        if (kind == CRI_SET && (separator == ';' || (has_groups && !separator))) {
+            has_groups = has_groups || all.num - group_start > 1;
+            if (has_groups && !close_group(p, &all, group_start)) return NULL;
+            group_start = all.num;
+        }
+    } while (separator);
     p->is_minus = is_minus;
     p->has_plus_minus = had;
     if (all.num == 1) return all.item[0];
     m = cri_from_nodes(p, kind, &all);
     if (m) m->op = -1;
+    if (m && all.has_or) m->text = "or";
     return m;
 }
 
@@ -328,7 +385,7 @@ static char *without_thousands(const char *clean)
     p = start + strspn(start, " -+");
     while (isdigit((unsigned char)*p))
         p++, digits++;
-    if (digits == 0 || digits > 3) return NULL;
+    if (digits == 0 || digits > 3 || p[-digits] == '0') return NULL;
     while (*p == ',' && isdigit((unsigned char)p[1]) && isdigit((unsigned char)p[2]) &&
            isdigit((unsigned char)p[3]) && !isdigit((unsigned char)p[4]))
         p += 4, groups++;

@@ -12,11 +12,13 @@ typedef struct cri_parser {
     bool is_minus;       /* which sign +- has */
     bool has_plus_minus; /* one was read */
     bool is_angle;       /* inside a trigonometric argument: degrees count */
+    int num_series;      /* sums and products around this place */
 } cri_parser;
 
 typedef struct cri_nodes {
     cri_math **item; /* in the arena */
     int num, capacity;
+    bool has_or; /* between two of them */
 } cri_nodes;
 
 /* ---- math_token.c: nodes and tokens; NULL or false: trouble ---- */
@@ -49,6 +51,7 @@ cri_math *cri_number(cri_parser *p);
 
 cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group);
 cri_math *cri_parse_sum(cri_parser *p);
+cri_math *cri_parse_product(cri_parser *p);
 cri_math *cri_parse_postfix(cri_parser *p);
 /* TeX's argument: a group, a command or one character. */
 cri_math *cri_parse_tex_argument(cri_parser *p);

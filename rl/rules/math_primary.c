@@ -2,6 +2,7 @@
 #include "rl/rules/math_parse_impl.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- primaries ---- */
@@ -39,6 +40,36 @@ static cri_math *repeating(cri_parser *p, size_t start, size_t end)
     return cri_math_node(p->q, CRI_DIV, 2, a, b);
 }
 
+/* Bytes of a space between thousands at s, if three digits follow; 0: none. */
+static size_t thousands_space(const char *s)
+{
+    size_t n = *s == ' ' || *s == '~' ? 1 : *s == '\\' && (s[1] == ',' || s[1] == ' ') ? 2 : 0;
+
+    if (n == 0 && (strncmp(s, "\xC2\xA0", 2) == 0 || strncmp(s, "\xE2\x80\xAF", 3) == 0 ||
+                   strncmp(s, "\xE2\x80\x89", 3) == 0))
+        n = *s == '\xC2' ? 2 : 3;
+    return n && strspn(s + n, "0123456789") == 3 ? n : 0;
+}
+
+/* 12 000 and 1\,234\,567.8: digits from start to p->at, then groups of three; NULL: none. */
+static cri_math *spaced_number(cri_parser *p, size_t start)
+{
+    const char *s = p->s;
+    size_t n = p->at - start, end = p->at, decimals, space;
+    char *digits, *to;
+
+    if (n == 0 || s[start] == '0' || !thousands_space(s + end)) return NULL;
+    for (int i = 0; i < 12 && (space = thousands_space(s + end)); i++)
+        end += space + 3;
+    decimals = s[end] == '.' ? strspn(s + end + 1, "0123456789") : 0;
+    if (decimals) end += 1 + decimals;
+    to = digits = cr_arena_alloc(p->q->arena, end - start);
+    for (const char *c = s + start; c < s + end; c++)
+        if (isdigit((unsigned char)*c) || *c == '.') *to++ = *c;
+    p->at = end;
+    return cri_leaf(p, CRI_NUM, digits, (size_t)(to - digits));
+}
+
 cri_math *cri_number(cri_parser *p)
 {
     size_t start = p->at, end;
@@ -47,17 +78,7 @@ cri_math *cri_number(cri_parser *p)
 
     while (isdigit((unsigned char)s[p->at]))
         p->at++;
-    while (p->at > start && p->at - start <= 3 && /* 1\,000 */
-           s[p->at] == '\\' && (s[p->at + 1] == ',' || s[p->at + 1] == ' ') &&
-           isdigit((unsigned char)s[p->at + 2]) && isdigit((unsigned char)s[p->at + 3]) &&
-           isdigit((unsigned char)s[p->at + 4]) && !isdigit((unsigned char)s[p->at + 5])) {
-        char *joined = cr_arena_alloc(p->q->arena, 8);
-        memset(joined, 0, 8);
-        memcpy(joined, s + start, p->at - start);
-        memcpy(joined + (p->at - start), s + p->at + 2, 3);
-        p->at += 5;
-        return cri_leaf(p, CRI_NUM, joined, strlen(joined));
-    }
+    if (p->at - start <= 3 && (m = spaced_number(p, start))) return m;
     if (s[p->at] == '.' && (isdigit((unsigned char)s[p->at + 1]) || s[p->at + 1] == '\\')) {
         p->at++;
         while (isdigit((unsigned char)s[p->at]))
@@ -189,6 +210,7 @@ static cri_math *matrix(cri_parser *p)
     if (!cri_take(p, "\\end{") || !cri_braces(p, &n) || columns <= 0 || in_row) return NULL;
     m = cri_from_nodes(p, CRI_MATRIX, &all);
     if (m) m->op = columns;
+    p->q->has_matrix = true;
     if (is_det && m) {
         cri_math *det = cri_math_node(p->q, CRI_FUNC, 1, m, NULL);
         if (det) det->text = "det";
@@ -205,6 +227,42 @@ static const char *const functions[] = {
     "coth", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "ln",   "log",
     "lg",   "exp",    "max",    "min",    "gcd",     "lcm",     "det"};
 static const char *const opaques[] = {"sum", "prod", "int", "lim", "iint", "oint", "iiint"};
+
+/* k becomes the name of the bound variable. */
+static void rename_symbol(cri_math *m, const char *from, const char *to)
+{
+    bool is_same =
+        (m->kind == CRI_SYM || m->kind == CRI_I || m->kind == CRI_E) && strcmp(m->text, from) == 0;
+
+    if (is_same) m->kind = CRI_SYM, m->text = to;
+    for (int i = 0; i < m->num_args; i++)
+        rename_symbol(m->arg[i], from, to);
+}
+
+/* Behind \sum or \prod: _{k=1}^{n} and a product that holds k; NULL: it is written otherwise. */
+static cri_math *series(cri_parser *p, const char *name, size_t n)
+{
+    cri_nodes all = {0};
+    cri_math *index, *low, *high, *body, *m;
+    char *bound;
+
+    if (!cri_take(p, "_") || !cri_take(p, "{") || !(index = cri_primary(p))) return NULL;
+    if (index->num_args || !cri_take(p, "=") || !(low = cri_parse_sum(p))) return NULL;
+    if (!cri_take(p, "}") || !cri_take(p, "^") || !(high = cri_parse_tex_argument(p))) return NULL;
+    p->num_series++;
+    body = cri_parse_product(p);
+    p->num_series--;
+    if (!body) return NULL;
+    bound = cr_arena_alloc(p->q->arena, 16);
+    snprintf(bound, 16, "#%d", p->num_series); /* the same for every name of k */
+    rename_symbol(body, index->text, bound);
+    if (!cri_push(p, &all, body) || !cri_push(p, &all, low) || !cri_push(p, &all, high) ||
+        !cri_push(p, &all, cri_leaf(p, CRI_SYM, bound, strlen(bound))))
+        return NULL;
+    m = cri_from_nodes(p, CRI_FUNC, &all);
+    if (m) m->text = cr_arena_strndup(p->q->arena, name, n);
+    return m;
+}
 
 static bool is_function_next(cri_parser *p)
 {
@@ -350,13 +408,34 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
         return cri_symbol(p, p->s + start, p->at - start);
     }
     if (cri_is_one_of(name, n, functions, CR_COUNT(functions))) return function(p, name, n);
+    if (IS("sum") || IS("prod")) {
+        size_t at = p->at;
+        cri_math *m = series(p, name, n);
+        if (m || p->q->trouble) return m;
+        p->at = at;
+    }
     if (cri_is_one_of(name, n, opaques, CR_COUNT(opaques))) return opaque(p, start);
     if (cri_is_one_of(name, n, refused, CR_COUNT(refused)) || n == 0) return NULL;
     return cri_symbol(p, name, n);
 #undef IS
 }
 
-/* A run of letters: a function's name, pi, or one variable a letter. */
+/* Yes, Monday: a capital letter and small ones, alone. No order of a product's letters counts. */
+static bool is_word(const cri_parser *p, const char *s, size_t n)
+{
+    const char *before = s;
+
+    if (n < 3 || !isupper((unsigned char)*s) || (s[n] && strchr("^_({", s[n])) ||
+        cri_is_one_of(s + 1, n - 1, functions, CR_COUNT(functions)))
+        return false;
+    for (size_t i = 1; i < n; i++)
+        if (!islower((unsigned char)s[i])) return false;
+    while (before > p->s && before[-1] == ' ')
+        before--;
+    return before == p->s || !(isalnum((unsigned char)before[-1]) || strchr("})]", before[-1]));
+}
+
+/* A run of letters: a function's name, pi, a word, or one variable a letter. */
 static cri_math *letters(cri_parser *p)
 {
     const char *s = p->s + p->at;
@@ -378,6 +457,10 @@ static cri_math *letters(cri_parser *p)
     if (n == 2 && strncmp(s, "pi", 2) == 0) {
         p->at += 2;
         return cri_leaf(p, CRI_PI, "pi", 2);
+    }
+    if (is_word(p, s, n)) {
+        p->at += n;
+        return cri_symbol(p, s, n);
     }
     if (n) {
         p->at++;

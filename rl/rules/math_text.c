@@ -7,10 +7,9 @@
 #include <strings.h>
 
 enum {
-    LONGEST_RUN = 500,       /* of a calculation in free text */
-    LONGEST_FORMULA = 20000, /* in free text */
-    FARTHEST_UNIT = 1000,    /* bytes before the end */
-    MOST_UNCLOSED = 100
+    FARTHEST_UNIT = 1000, /* bytes before the end */
+    MOST_UNCLOSED = 100,
+    MOST_BOXES = 50 /* of one answer */
 };
 
 /* ---- boxes ---- */
@@ -38,19 +37,97 @@ static const char *last_of(const char *text, const char *part)
     return best;
 }
 
+/* The \\boxed{ that begins last before end; NULL: none. */
+static const char *box_before(const char *text, const char *end)
+{
+    for (const char *p = end; p > text; p--)
+        if (p[-1] == '\\' && strncmp(p, "boxed{", 6) == 0) return p - 1;
+    return NULL;
+}
+
+/* Bytes of what means nothing between two boxes; 0: none here. */
+static size_t filler(const char *p)
+{
+    static const char *const marks[] = {"\\text{", "\\mathrm{", "\\textbf{",
+                                        "\\mbox{", "\\quad",    "\\qquad"};
+
+    if (strchr(" \t$}*~&\n", *p)) return 1;
+    for (size_t i = 0; i < CR_COUNT(marks); i++)
+        if (strncmp(p, marks[i], strlen(marks[i])) == 0) return strlen(marks[i]);
+    return *p == '\\' && p[1] && strchr("()[],;:! \\", p[1]) ? 2 : 0;
+}
+
+/* Bytes of a mark or word that joins two boxes; 0: none here. */
+static size_t separator(const char *p)
+{
+    static const char *const marks[] = {",", ";", "and", "or"};
+
+    for (size_t i = 0; i < CR_COUNT(marks); i++) {
+        size_t n = strlen(marks[i]);
+        if (strncmp(p, marks[i], n) == 0 && (n == 1 || !isalpha((unsigned char)p[n]))) return n;
+    }
+    return 0;
+}
+
+/* What stands between two boxes makes one answer of them: "and" or a comma; behind it perhaps
+ * "y =", which belongs to the second: name and n. */
+static bool is_joint(const char *p, const char *end, const char **name, size_t *n)
+{
+    bool has_separator = false;
+    size_t k;
+
+    *n = 0;
+    while (p < end) {
+        if ((k = separator(p))) {
+            has_separator = true;
+        } else if (!(k = filler(p))) {
+            k = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_{}()'\\");
+            *name = p;
+            *n = k;
+            k += strspn(p + k, " ");
+            if (*n == 0 || *n > 16 || !has_separator || p[k] != '=') return false;
+            k++;
+            for (p += k; p < end; p++)
+                if (!strchr(" $", *p)) return false;
+            return true;
+        }
+        p += k;
+    }
+    return p == end && has_separator;
+}
+
+/* The boxes before the one at first that are one answer with it, in front of its content. */
+static char *with_joined(const char *region, const char *first, char *content)
+{
+    const char *box, *end, *name;
+    size_t n;
+
+    for (int i = 0; i < MOST_BOXES && (box = box_before(region, first)); i++) {
+        char *all;
+        end = closing(box + 7, true);
+        if (!end || end >= first || !is_joint(end + 1, first, &name, &n)) break;
+        all = cr_asprintf("%.*s,%.*s%s%s", (int)(end - box - 7), box + 7, (int)n, n ? name : "",
+                          n ? "=" : "", content);
+        cr_free(content);
+        content = all;
+        first = box;
+    }
+    return content;
+}
+
 char *cri_math_last_box(const char *region)
 {
     const char *start = last_of(region, "\\boxed\\{"), *end;
 
     if (start) {
         start += 8;
-    } else {
-        start = last_of(region, "\\boxed{");
-        if (!start) return NULL;
-        start += 7;
+        end = closing(start, true);
+        return end ? cr_strndup(start, (size_t)(end - start)) : NULL;
     }
-    end = closing(start, true);
-    return end ? cr_strndup(start, (size_t)(end - start)) : NULL;
+    start = last_of(region, "\\boxed{");
+    end = start ? closing(start + 7, true) : NULL;
+    if (!end) return NULL;
+    return with_joined(region, start, cr_strndup(start + 7, (size_t)(end - start - 7)));
 }
 
 /* ---- cleaning ---- */
@@ -98,34 +175,41 @@ static void unbox(char **text)
     }
 }
 
-/* "1 and 2", "x = 1 or x = 2": commas. */
+/* A comma or \lor in place of a word; a comma before the word goes. */
+static void put_separator(cr_buf *out, bool is_or)
+{
+    while (out->num_bytes && isspace((unsigned char)out->data[out->num_bytes - 1]))
+        out->num_bytes--;
+    if (out->num_bytes && out->data[out->num_bytes - 1] == ',') out->num_bytes--;
+    cr_buf_adds(out, is_or ? "\\lor " : ",");
+}
+
+/* "1 and 2", "x = 1 or x = 2": separators. */
 static void separate_words(char **text)
 {
-    static const char *const words[] = {"and", "or"};
+    static const char *const words[] = {"or", "and"};
     cr_buf out = {0};
     const char *p = *text;
 
+    if (!strstr(p, "and") && !strstr(p, "or")) return;
     while (*p) {
-        size_t n = 0;
-        if (p == *text || !(isalpha((unsigned char)p[-1]) || p[-1] == '\\'))
-            for (size_t i = 0; i < CR_COUNT(words); i++)
+        size_t i = CR_COUNT(words);
+        if ((*p == 'a' || *p == 'o') &&
+            (p == *text || !(isalpha((unsigned char)p[-1]) || p[-1] == '\\')))
+            for (i = 0; i < CR_COUNT(words); i++)
                 if (strncmp(p, words[i], strlen(words[i])) == 0 &&
                     !isalpha((unsigned char)p[strlen(words[i])]))
-                    n = strlen(words[i]);
-        if (n) {
-            size_t k = out.num_bytes;
-            while (k && (isspace((unsigned char)out.data[k - 1])))
-                k--;
-            if (k && out.data[k - 1] == ',') out.num_bytes = k - 1;
-            cr_buf_addc(&out, ',');
-            p += n;
+                    break;
+        if (i < CR_COUNT(words)) {
+            put_separator(&out, i == 0);
+            p += strlen(words[i]);
         } else {
             cr_buf_addc(&out, *p++);
         }
     }
     cr_buf_adds(&out, "");
     cr_free(*text);
-    *text = out.data ? out.data : cr_strdup("");
+    *text = out.data;
 }
 
 /* \text{ and } -> , and \mathrm{e} -> e. */
@@ -155,7 +239,7 @@ static void open_texts(char **text)
         while (k && (isspace((unsigned char)s[k - 1]) || s[k - 1] == ','))
             k--;
         if ((k == 3 && memcmp(s, "and", 3) == 0) || (k == 2 && memcmp(s, "or", 2) == 0))
-            cr_buf_adds(&out, ",");
+            put_separator(&out, k == 2);
         else if (k == 0)
             cr_buf_addc(&out, ' ');
         else if (k == 1 && strncmp(p, "\\mathrm", 7) == 0 && strchr("edi", *s))
@@ -174,11 +258,10 @@ static size_t trim_end(char *text)
     size_t n = strlen(text);
 
     for (;;) {
-        if (n && (isspace((unsigned char)text[n - 1]) || text[n - 1] == '.' || text[n - 1] == ',' ||
-                  text[n - 1] == ';'))
-            n--;
-        else if (n > 1 && text[n - 2] == '\\' && strchr(",;: !\\", text[n - 1]))
+        if (n > 1 && text[n - 2] == '\\' && strchr(",;: !\\", text[n - 1]))
             n -= 2;
+        else if (n && (isspace((unsigned char)text[n - 1]) || strchr(".,;", text[n - 1])))
+            n--;
         else
             break;
     }
@@ -265,11 +348,34 @@ static void cut_unit_word(char *text)
     }
 }
 
+/* \\frac, \\left( of a text that was escaped twice: one backslash for two, if all come in pairs and
+ * one pair stands before a word. */
+static void halve_backslashes(char *text)
+{
+    bool is_double = false;
+    char *to;
+
+    for (const char *p = text; (p = strchr(p, '\\'));) {
+        size_t n = strspn(p, "\\");
+        if (n % 2) return;
+        p += n;
+        is_double = is_double || (isalpha((unsigned char)*p) && isalpha((unsigned char)p[1]));
+    }
+    if (!is_double) return;
+    to = text;
+    for (const char *p = text; *p; p++) {
+        *to++ = *p;
+        if (*p == '\\') p++;
+    }
+    *to = 0;
+}
+
 char *cri_math_clean(const char *raw)
 {
     static const char *const gone[] = {"\\$", "$", "\"", "'", "\\displaystyle", "\\,\\!", NULL};
     char *text = cr_strdup(raw);
 
+    halve_backslashes(text);
     unbox(&text);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20) *c = ' ';
@@ -279,6 +385,8 @@ char *cri_math_clean(const char *raw)
         replace_all(&text, gone[i], "");
     replace_all(&text, "\\!", "");
     replace_all(&text, "{,}", ",");
+    replace_all(&text, " {, }", ",");
+    replace_all(&text, "{, }", ",");
     replace_all(&text, "infinity", "\\infty ");
     open_texts(&text);
     separate_words(&text);
@@ -288,258 +396,4 @@ char *cri_math_clean(const char *raw)
     }
     trim_end(text);
     return text;
-}
-
-/* ---- free text ---- */
-
-typedef struct candidate {
-    size_t start, end; /* of the whole match, marks included */
-    size_t from, to;   /* of its content */
-    bool is_latex;
-    char *joined; /* contents of formulas in a row, owned; NULL: one formula */
-} candidate;
-
-typedef struct finder {
-    const char *s;
-    size_t n;
-    candidate *found;
-    size_t num, capacity;
-    bool has_no_dollars, has_no_bracket, has_no_paren; /* no closing mark from here on */
-} finder;
-
-static void add(finder *f, size_t start, size_t from, size_t to, size_t end, bool is_latex)
-{
-    if (to <= from) return;
-    if (f->num == f->capacity) {
-        size_t wider = f->capacity ? 2 * f->capacity : 64;
-        f->found = cr_realloc(f->found, f->capacity * sizeof *f->found, wider * sizeof *f->found);
-        f->capacity = wider;
-    }
-    f->found[f->num++] = (candidate){start, end, from, to, is_latex, NULL};
-}
-
-/* open .. close from i on; *none remembers that no close is left. */
-static size_t enclosed(finder *f, size_t i, size_t open, const char *close, bool *none)
-{
-    const char *end = *none ? NULL : strstr(f->s + i + open, close);
-
-    if (!end) {
-        *none = true;
-        return 0;
-    }
-    add(f, i, i + open, (size_t)(end - f->s), (size_t)(end - f->s) + strlen(close), true);
-    return (size_t)(end - f->s) + strlen(close);
-}
-
-static size_t inline_dollars(finder *f, size_t i)
-{
-    for (size_t k = i + 1; k < f->n && f->s[k] != '\n'; k++) {
-        if (f->s[k] == '\\' && k + 1 < f->n) {
-            k++;
-        } else if (f->s[k] == '$') {
-            add(f, i, i + 1, k, k + 1, true);
-            return k + 1;
-        }
-    }
-    return 0;
-}
-
-/* \frac{3}{4} without dollars. */
-static size_t bare_fraction(finder *f, size_t i)
-{
-    size_t k = i + 5, start = i && f->s[i - 1] == '-' ? i - 1 : i;
-
-    for (int part = 0; part < 2; part++) {
-        if (f->s[k] != '{') return 0;
-        k++;
-        k += f->s[k] == '-';
-        if (!isdigit((unsigned char)f->s[k])) return 0;
-        k += strspn(f->s + k, "0123456789.,");
-        if (f->s[k] != '}') return 0;
-        k++;
-    }
-    add(f, start, start, k, k, true);
-    return k;
-}
-
-/* $1$, $2$ and $3$: one answer, a set. */
-static bool is_joint(const char *s, size_t n)
-{
-    char word[16] = "";
-    size_t k = 0;
-
-    if (n > 12) return false;
-    for (size_t i = 0; i < n; i++)
-        if (!isspace((unsigned char)s[i])) word[k++] = s[i];
-    return strcmp(word, ",") == 0 || strcmp(word, "and") == 0 || strcmp(word, "or") == 0 ||
-           strcmp(word, ",and") == 0 || strcmp(word, ",or") == 0;
-}
-
-static void join_formulas(finder *f)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < f->num; i++) {
-        candidate *c = &f->found[i], *last = n ? &f->found[n - 1] : NULL;
-        if (last && c->start >= last->end && c->to - c->from < LONGEST_FORMULA / 2 &&
-            last->to - last->from < LONGEST_FORMULA / 2 &&
-            is_joint(f->s + last->end, c->start - last->end)) {
-            char *first = last->joined;
-            last->joined = cr_asprintf(
-                "%.*s,%.*s", first ? LONGEST_FORMULA : (int)(last->to - last->from),
-                first ? first : f->s + last->from, (int)(c->to - c->from), f->s + c->from);
-            cr_free(first);
-            last->end = c->end;
-        } else {
-            f->found[n++] = *c;
-        }
-    }
-    f->num = n;
-}
-
-static void find_latex(finder *f)
-{
-    for (size_t i = 0; i < f->n;) {
-        const char *s = f->s + i;
-        bool is_escaped = i && s[-1] == '\\';
-        size_t next = 0;
-        if (is_escaped)
-            next = 0;
-        else if (s[0] == '$' && s[1] == '$')
-            next = enclosed(f, i, 2, "$$", &f->has_no_dollars);
-        else if (s[0] == '$' && !(i && isdigit((unsigned char)s[-1])))
-            next = inline_dollars(f, i);
-        else if (s[0] == '\\' && s[1] == '[')
-            next = enclosed(f, i, 2, "\\]", &f->has_no_bracket);
-        else if (s[0] == '\\' && s[1] == '(')
-            next = enclosed(f, i, 2, "\\)", &f->has_no_paren);
-        else if (strncmp(s, "\\frac", 5) == 0)
-            next = bare_fraction(f, i);
-        else if (s[0] == '[' && i && isspace((unsigned char)s[-1])) {
-            size_t k = strcspn(s + 1, "\n][");
-            if (s[1 + k] == ']' && (s[2 + k] == 0 || isspace((unsigned char)s[2 + k]))) {
-                add(f, i, i + 1, i + 1 + k, i + 2 + k, true);
-                next = i + 2 + k;
-            } else {
-                next = i + 1 + k;
-            }
-        }
-        i = next > i ? next : i + 1;
-    }
-}
-
-/* A number or a calculation with numbers at i; 0: none. */
-static size_t number_at(finder *f, size_t start, size_t i)
-{
-    const char *s = f->s;
-    size_t k = i + strspn(s + i, "-("), n, end, op;
-
-    if (!isdigit((unsigned char)s[k]) &&
-        !(s[k] == '.' && isdigit((unsigned char)s[k + 1]) && k <= i + 1))
-        return 0;
-    for (n = 0; n < LONGEST_RUN && s[k + n] && strchr("0123456789. +-*/^()", s[k + n]);)
-        n++;
-    end = k + n;
-    while (end > k && !isdigit((unsigned char)s[end - 1]) && s[end - 1] != ')')
-        end--;
-    op = k + strcspn(s + k, "+*/^");
-    for (size_t c = k + 1; c < end && op >= end; c++)
-        if (s[c] == '-') op = c;
-    if (op < end) { /* a calculation; its letters or commas would make it a part of something */
-        add(f, start, i, end, end, false);
-        return end;
-    }
-    if (s[i] == '(') return 0;
-    end = k + strspn(s + k, "0123456789");
-    while (s[end] == ',' && isdigit((unsigned char)s[end + 1]) &&
-           isdigit((unsigned char)s[end + 2]) && isdigit((unsigned char)s[end + 3]) &&
-           !isdigit((unsigned char)s[end + 4]))
-        end += 4;
-    if (s[end] == '.' && isdigit((unsigned char)s[end + 1]))
-        end += 1 + strspn(s + end + 1, "0123456789");
-    add(f, start, i, end, end, false);
-    return end;
-}
-
-static void find_numbers(finder *f)
-{
-    for (size_t i = 0; i < f->n;) {
-        size_t k = i, next;
-        uint32_t c;
-        bool is_start = i == 0 || f->s[i - 1] == '=' || isspace((unsigned char)f->s[i - 1]);
-        if (is_start && strncmp(f->s + k, "**", 2) == 0) k += 2;
-        if (is_start && f->s[k] == '$') k++;
-        if (is_start && cr_utf8_decode(f->s + k, f->n - k, &c) == 3 && c >= 0x20A0 && c <= 0x20CF)
-            k += 3;
-        next = is_start ? number_at(f, i, k) : 0;
-        i = next > i ? next : i + 1;
-    }
-}
-
-static int by_end(const void *a, const void *b)
-{
-    const candidate *x = a, *y = b;
-
-    if (x->end != y->end) return x->end < y->end ? 1 : -1;
-    return x->start > y->start ? 1 : x->start < y->start ? -1 : 0;
-}
-
-static cri_math *read_candidate(cri_question *q, const char *s, const candidate *c)
-{
-    char *part, *clean;
-    cri_math *m;
-
-    if (c->to - c->from > LONGEST_FORMULA) return NULL;
-    part = c->joined ? cr_strdup(c->joined) : cr_strndup(s + c->from, c->to - c->from);
-    clean = cri_math_clean(part);
-    m = *clean ? cri_math_parse(q, clean) : NULL;
-
-    cr_free(part);
-    cr_free(clean);
-    return m;
-}
-
-/* The candidates that stand within 50 bytes behind the word, the last of them first. */
-static cri_math *find_behind(cri_question *q, finder *f, const char *word, size_t reach)
-{
-    size_t n = strlen(word), at = f->n;
-
-    for (size_t i = f->n; i-- > 0 && cri_math_goes_on(q);) {
-        const candidate *best = NULL;
-        if (strncasecmp(f->s + i, word, n) != 0) continue;
-        for (size_t k = 0; k < f->num; k++) {
-            const candidate *c = &f->found[k];
-            if (c->start < i + n || c->start > i + n + reach || c->start >= at) continue;
-            if (!best || c->start < best->start || (c->start == best->start && c->is_latex))
-                best = c;
-        }
-        at = i;
-        if (best) {
-            cri_math *m = read_candidate(q, f->s, best);
-            if (m || q->trouble) return m;
-        }
-    }
-    return NULL;
-}
-
-cri_math *cri_math_find(cri_question *q, const char *text)
-{
-    finder f = {.s = text, .n = strlen(text)};
-    cri_math *m = NULL;
-    size_t num;
-
-    find_latex(&f);
-    join_formulas(&f);
-    find_numbers(&f);
-    if (f.num) qsort(f.found, f.num, sizeof *f.found, by_end);
-    num = f.num;
-    if (f.num > 1000) f.num = 1000; /* the last ones */
-    if (f.num) m = find_behind(q, &f, "final answer is", 3);
-    if (!m && !q->trouble && f.num) m = find_behind(q, &f, "answer", 50);
-    for (size_t i = 0; i < f.num && !m && !q->trouble && cri_math_goes_on(q); i++)
-        m = read_candidate(q, text, &f.found[i]);
-    for (size_t i = 0; i < num; i++)
-        cr_free(f.found[i].joined);
-    cr_free(f.found);
-    return m;
 }

@@ -105,8 +105,9 @@ size_t cri_name_bytes(const char *s)
 
 bool cri_is_one_of(const char *s, size_t n, const char *const *names, size_t num)
 {
+    if (n == 0) return false;
     for (size_t i = 0; i < num; i++)
-        if (strlen(names[i]) == n && memcmp(names[i], s, n) == 0) return true;
+        if (names[i][0] == *s && strncmp(names[i], s, n) == 0 && !names[i][n]) return true;
     return false;
 }
 
@@ -114,6 +115,7 @@ void cri_skip(cri_parser *p)
 {
     for (;;) {
         const char *s = p->s + p->at;
+        if (*s > ' ' && *s < '~' && *s != '\\') return;
         if (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r' || *s == '~') {
             p->at++;
         } else if (strncmp(s, "\xC2\xA0", 2) == 0) {
@@ -125,6 +127,8 @@ void cri_skip(cri_parser *p)
             bool is_size = strncmp(s, "\\left", 5) == 0 || strncmp(s, "\\right", 6) == 0;
             p->at += 1 + cri_name_bytes(s + 1);
             if (is_size && p->s[p->at] == '.') p->at++; /* an invisible bracket */
+        } else if (strncmp(s, "\\quad", 5) == 0) {
+            p->at += 5; /* \quadx, as some write it */
         } else {
             return;
         }
@@ -134,10 +138,10 @@ void cri_skip(cri_parser *p)
 /* The next bytes, if they are this text; a command must end where the text does. */
 bool cri_sees(cri_parser *p, const char *text)
 {
-    size_t n = strlen(text);
+    size_t n;
 
     cri_skip(p);
-    if (strncmp(p->s + p->at, text, n) != 0) return false;
+    if (p->s[p->at] != text[0] || strncmp(p->s + p->at, text, n = strlen(text)) != 0) return false;
     return text[0] != '\\' || !isalpha((unsigned char)text[n - 1]) ||
            !isalpha((unsigned char)p->s[p->at + n]);
 }

@@ -21,7 +21,7 @@ __extension__ typedef __int128 i128;
 static const uint64_t prime[CRI_MATH_PRIMES] = {2305843009213693921u, 2305843009213693693u},
                       root_of_minus_1[CRI_MATH_PRIMES] = {583529827753931384u, 966685122347009555u};
 static const long double EPS = 0x1p-60L, PI = 3.14159265358979323846264338327950288L;
-enum { MAX_FACTORIAL = 1000000 };
+enum { MAX_FACTORIAL = 1000000, MAX_TERMS = 2000 /* of a sum */, MAX_ALL_TERMS = 50000 };
 
 static uint64_t mul_mod(uint64_t a, uint64_t b, uint64_t p)
 {
@@ -104,23 +104,24 @@ static void set_small(cri_value *v, i128 num, i128 den)
 
 static cri_value from_digits(const char *text)
 {
-    cri_value v = from_real(strtold(text, NULL));
+    cri_value v;
     size_t num = 0, decimals = 0;
     bool is_behind = false;
     int64_t n = 0, den = 1;
 
-    v.has_field = true;
     for (const char *c = text; *c; c++) {
-        if (*c == '.') {
-            is_behind = true;
-            continue;
-        }
+        is_behind = is_behind || *c == '.';
+        if (*c == '.') continue;
         num += num > 0 || *c != '0';
         decimals += is_behind;
-        for (int i = 0; i < CRI_MATH_PRIMES; i++)
-            v.field[i] = (mul_mod(v.field[i], 10, prime[i]) + (uint64_t)(*c - '0')) % prime[i];
         if (num <= 18 && decimals <= 18) n = 10 * n + (*c - '0'), den *= is_behind ? 10 : 1;
     }
+    if (num <= 18 && decimals == 0) return from_int(n);
+    v = from_real(strtold(text, NULL));
+    v.has_field = true;
+    for (const char *c = text; *c; c++)
+        for (int i = 0; i < CRI_MATH_PRIMES && *c != '.'; i++)
+            v.field[i] = (mul_mod(v.field[i], 10, prime[i]) + (uint64_t)(*c - '0')) % prime[i];
     for (int i = 0; i < CRI_MATH_PRIMES; i++)
         v.field[i] = mul_mod(
             v.field[i], pow_mod(pow_mod(10, prime[i] - 2, prime[i]), decimals, prime[i]), prime[i]);
@@ -171,7 +172,7 @@ static void check_numbers(cri_value *v)
             v->is_number[k] = false;
 }
 
-static cri_value add(const cri_value *a, const cri_value *b, int sign)
+cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign)
 {
     cri_value v = nothing;
 
@@ -190,7 +191,7 @@ static cri_value add(const cri_value *a, const cri_value *b, int sign)
     return v;
 }
 
-static cri_value mul(const cri_value *a, const cri_value *b)
+cri_value cri_value_mul(const cri_value *a, const cri_value *b)
 {
     cri_value v = nothing;
 
@@ -239,7 +240,7 @@ cri_value cri_value_div(const cri_value *a, const cri_value *b)
 {
     cri_value r = inverse(b);
 
-    return mul(a, &r);
+    return cri_value_mul(a, &r);
 }
 
 /* ---- powers ---- */
@@ -396,7 +397,7 @@ static cri_value step(cri_kind kind, const cri_value *a)
         if (kind == CRI_ABS && a->num >= 0) return *a;
         if (kind == CRI_ABS) {
             cri_value zero = from_int(0);
-            return add(&zero, a, -1);
+            return cri_value_add(&zero, a, -1);
         }
         return from_int(kind == CRI_FLOOR || a->num % a->den == 0 ? q : q + 1);
     }
@@ -464,7 +465,7 @@ static void choose_number(cri_value *v, int64_t n, int64_t k)
 
 static cri_value binomial(const cri_value *n, const cri_value *k)
 {
-    cri_value v, rest = add(n, k, -1), a, b, c, bottom;
+    cri_value v, rest = cri_value_add(n, k, -1), a, b, c, bottom;
 
     if (n->is_small && k->is_small && n->den == 1 && k->den == 1) {
         int64_t few = k->num;
@@ -482,7 +483,7 @@ static cri_value binomial(const cri_value *n, const cri_value *k)
     a = factorial(n);
     b = factorial(k);
     c = factorial(&rest);
-    bottom = mul(&b, &c);
+    bottom = cri_value_mul(&b, &c);
     return cri_value_div(&a, &bottom);
 }
 
@@ -493,8 +494,8 @@ static cri_value modulo(const cri_value *a, const cri_value *b)
     if (b->is_small && b->num == 0) return undefined();
     q = cri_value_div(a, b);
     q = step(CRI_FLOOR, &q);
-    part = mul(&q, b);
-    return add(a, &part, -1);
+    part = cri_value_mul(&q, b);
+    return cri_value_add(a, &part, -1);
 }
 
 /* ---- trees ---- */
@@ -523,13 +524,13 @@ static cri_value determinant(cri_question *q, const cri_math *m, uint64_t seed)
             x[c * n + k] = x[best * n + k];
             x[best * n + k] = t;
         }
-        if (best != c) det = add(&zero, &det, -1);
-        det = mul(&det, &x[c * n + c]);
+        if (best != c) det = cri_value_add(&zero, &det, -1);
+        det = cri_value_mul(&det, &x[c * n + c]);
         for (int r = c + 1; r < n; r++) {
             cri_value f = cri_value_div(&x[r * n + c], &x[c * n + c]);
             for (int k = c; k < n; k++) {
-                cri_value t = mul(&f, &x[c * n + k]);
-                x[r * n + k] = add(&x[r * n + k], &t, -1);
+                cri_value t = cri_value_mul(&f, &x[c * n + k]);
+                x[r * n + k] = cri_value_add(&x[r * n + k], &t, -1);
             }
         }
     }
@@ -573,6 +574,49 @@ static cri_value unknown(cri_question *q, const cri_math *m, uint64_t seed)
     return random_element(m->text, h);
 }
 
+/* What k is in a term of a sum. */
+struct cri_binding {
+    const char *name;
+    cri_value value;
+    const struct cri_binding *outer;
+};
+
+static const cri_value *bound_value(const cri_question *q, const char *name)
+{
+    for (const struct cri_binding *b = q->bound; b; b = b->outer)
+        if (strcmp(b->name, name) == 0) return &b->value;
+    return NULL;
+}
+
+/* A sum or product of a known number of terms; else like an unknown function of term and ends. */
+static cri_value series(cri_question *q, const cri_math *m, uint64_t seed)
+{
+    cri_value low = eval(q, m->arg[1], seed), high = eval(q, m->arg[2], seed), v, term;
+    bool is_sum = m->text[0] == 's';
+
+    if (low.is_small && high.is_small && low.den == 1 && high.den == 1 &&
+        llabs(low.num) < INT32_MAX && llabs(high.num) < INT32_MAX &&
+        high.num - low.num < MAX_TERMS) {
+        struct cri_binding b = {.name = m->arg[3]->text, .outer = q->bound};
+        v = from_int(!is_sum);
+        q->bound = &b;
+        for (int64_t k = low.num; k <= high.num && cri_math_goes_on(q) && !q->trouble; k++) {
+            if (++q->num_terms > MAX_ALL_TERMS) q->trouble = "sums with too many terms";
+            b.value = from_int(k);
+            term = eval(q, m->arg[0], seed);
+            v = is_sum ? cri_value_add(&v, &term, 1) : cri_value_mul(&v, &term);
+        }
+        q->bound = b.outer;
+        return v;
+    }
+    if (m->arg[2]->kind == CRI_INF) high = constant("infinity", 1);
+    term = eval(q, m->arg[0], seed);
+    if (!low.has_field || !high.has_field || !term.has_field) return nothing;
+    return random_element(m->text,
+                          mix(mix(mix(seed + low.field[0]) + high.field[0]) + term.field[0]) +
+                              term.field[1]);
+}
+
 static bool is_known(const char *f)
 {
     static const char *const names[] = {"det", "max", "min", "gcd", "lcm", "log", "lg"};
@@ -588,6 +632,8 @@ static cri_value function(cri_question *q, const cri_math *m, uint64_t seed)
     const char *f = m->text;
     cri_value a, b;
 
+    if (m->num_args == 4 && (strcmp(f, "sum") == 0 || strcmp(f, "prod") == 0))
+        return series(q, m, seed);
     if (!is_known(f)) return unknown(q, m, seed);
     if (strcmp(f, "det") == 0) return determinant(q, m->arg[0], seed);
     a = eval(q, m->arg[0], seed);
@@ -627,6 +673,7 @@ static cri_value two(cri_question *q, const cri_math *m, uint64_t seed)
 
 static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
 {
+    const cri_value *bound;
     cri_value v = nothing, x;
 
     if (!cri_math_goes_on(q)) return v;
@@ -634,6 +681,7 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
     case CRI_NUM:
         return from_digits(m->text);
     case CRI_SYM:
+        if (q->bound && (bound = bound_value(q, m->text))) return *bound;
         return random_element(m->text, seed + 1);
     case CRI_PI:
         return constant("pi", PI);
@@ -648,13 +696,13 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
         v = from_int(m->kind == CRI_MUL);
         for (int i = 0; i < m->num_args; i++) {
             x = eval(q, m->arg[i], seed);
-            v = m->kind == CRI_ADD ? add(&v, &x, 1) : mul(&v, &x);
+            v = m->kind == CRI_ADD ? cri_value_add(&v, &x, 1) : cri_value_mul(&v, &x);
         }
         return v;
     case CRI_NEG:
         v = from_int(0);
         x = eval(q, m->arg[0], seed);
-        return add(&v, &x, -1);
+        return cri_value_add(&v, &x, -1);
     case CRI_BINOM:
         q->num_steps |= 255; /* long work: look at the clock */
         return two(q, m, seed);
@@ -717,6 +765,19 @@ static bool has_variable(const cri_math *m)
     for (int i = 0; i < m->num_args && !has; i++)
         has = has_variable(m->arg[i]);
     return has;
+}
+
+bool cri_value_near(const cri_value *a, const cri_value *b)
+{
+    for (int k = 0; k < CRI_MATH_POINTS; k++) {
+        long double x = creall(a->z[k]), y = creall(b->z[k]);
+        if (!a->is_number[k] || !b->is_number[k] || fabsl(cimagl(a->z[k])) > a->error[k] ||
+            fabsl(cimagl(b->z[k])) > b->error[k])
+            return false;
+        if (fabsl(x) < 1e12L ? rintl(x * 1e6L) != rintl(y * 1e6L) : fabsl(x - y) > 1e-15L * x)
+            return false;
+    }
+    return true;
 }
 
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x)
