@@ -1,8 +1,8 @@
 /* rl_rules.c -- verdicts of the built-in reward rules, each pair settled by hand.
  *
  * Not covered: agreement with Math-Verify and the Python definitions of ifeval, and speed; forms of
- * mathematical answers are in rl_rules_math.c. Every wrong answer stands beside a right one that a careless comparison
- * would take for the same.
+ * mathematical answers are in rl_rules_math.c. Every wrong answer stands beside a right one that a
+ * careless comparison would take for the same.
  */
 #include "rl/rules/math.h"
 #include "rl/rules/rules.h"
