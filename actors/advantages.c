@@ -20,6 +20,32 @@ static cr_advantage_config advantage_config(const cr_learning *l)
                                  .kl_coef = l->kl_coef};
 }
 
+/* What the files of rollouts have. */
+static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
+{
+    for (size_t i = first; i < end; i++) {
+        cr_sample *s = &b->r->samples[i];
+        s->advantages = CR_NEW_ARRAY(float, s->num_ids);
+        for (size_t t = 0; t < s->num_ids; t++)
+            s->advantages[t] = (float)b->advantages[b->start[i] + t];
+    }
+}
+
+/* Rewards of single tokens, for cr_advantage; NULL: no sample of these has any. Owned. */
+static double *token_scores(const cri_learn_batch *b, size_t first, size_t end)
+{
+    double *out = NULL;
+
+    for (size_t i = first; i < end; i++) {
+        const cr_sample *s = &b->r->samples[i];
+        if (!s->token_rewards) continue;
+        if (!out) out = CR_NEW_ARRAY(double, b->start[end] - b->start[first]);
+        for (size_t t = 0; t < s->num_ids; t++)
+            out[b->start[i] - b->start[first] + t] = s->token_rewards[t];
+    }
+    return out;
+}
+
 cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
                                 int domain, cr_metrics *m, cr_err *err)
 {
@@ -33,7 +59,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     cr_advantage_config config = advantage_config(l);
     size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
-           *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0;
+           *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
+           *tokens = token_scores(b, first, end);
     const char *name = l->config->rewards[domain].domain;
 
     for (size_t i = 0; i < n; i++) {
@@ -57,6 +84,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                               .group = b->r->group_size,
                               .scores = raw,
                               .verdict = verdict,
+                              .token_scores = tokens,
                               .old_log_probs = b->has_ref ? b->old + base : NULL,
                               .ref_log_probs = b->has_ref ? b->ref + base : NULL,
                               .final_mask = b->final + base,
@@ -68,6 +96,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                               .returns = b->returns + base,
                               .kl = b->kl + base};
     if (cr_advantage(&config, &args, err) == CR_OK) {
+        keep_advantages(b, first, end);
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
         if (b->has_ref) {
             cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
@@ -83,5 +112,6 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     }
     cr_free(start);
     cr_free(scores);
+    cr_free(tokens);
     return err->status;
 }

@@ -1,6 +1,7 @@
 /* assemble.c -- see assemble.h. */
 #include "actors/assemble_impl.h"
 #include "actors/packing.h"
+#include "actors/verdicts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -111,8 +112,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
     cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");
     cr_metrics_set(m, (double)rollout->num_filtered, "scheduler/filtered_groups");
-    cr_metrics_set(m, (double)rollout->num_timeouts, "scheduler/reward_timeouts");
-    cr_metrics_set(m, (double)rollout->num_errors, "scheduler/reward_errors");
+    cr_verdict_metrics(c, rollout, m);
     cr_metrics_set(m,
                    (double)rollout->num_response_tokens /
                        (rollout->generate_s > 0 ? rollout->generate_s : 1),

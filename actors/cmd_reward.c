@@ -2,10 +2,11 @@
  *
  * Flow 3 of 9. Takes samples of one domain, asks a scoring program (scorer.h), moves each to `scored`.
  * It may be killed at any moment: its successor (same --worker) gets what it held, and a sample that
- * two workers scored is appended once. Any number may run, on any host that reaches Redis.
+ * two workers scored is appended once. Any number may run, on any host that reaches Redis. Its key
+ * hb:WORKER counts its rounds, at least one every two seconds: one that stands still is frozen.
  */
 #include "actors/commands.h"
-#include "actors/scorer.h"
+#include "actors/reward_program.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
 
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t should_stop;
@@ -24,51 +24,158 @@ static void on_signal(int number)
     should_stop = 1;
 }
 
+/* A sample whose verdict is awaited. */
+typedef struct held {
+    cr_entry entry; /* owned */
+    double put_s;
+} held;
+
 typedef struct worker {
     cr_exchange *x;
-    cr_scorer scorer;
-    const char *stream;
-    char name[80];
+    cr_scorer *scorer;
+    cr_reward_program program;
+    char stream[96], name[128];
+    held *held;
+    size_t num_held, capacity;
+    double recent_s; /* smoothed time of an answer */
+    double beat_s;
+    long num_beats;
 } worker;
 
-static cr_status score_entry(worker *w, const cr_entry *entry, cr_err *err)
+/* The sample's line to the scorer; the entry is held until its verdict comes. */
+static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
 {
+    unsigned long long bits = strtoull(entry->id, NULL, 16);
+    cr_reward_line line = {.id = entry->id,
+                           .step = (int64_t)(bits >> 40 & 0x7FFFFF),
+                           .is_validation = bits >> 63 != 0};
     cr_record sample;
-    cr_verdict verdict;
-    cr_buf packed = {0};
-    const char *row, *response;
+    cr_buf text = {0};
     const void *ids;
-    size_t row_bytes, response_bytes, num_ids;
+    size_t n;
 
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
-    if (cr_record_get_text(&sample, "row", &row, &row_bytes, err) == CR_OK &&
-        cr_record_get_text(&sample, "response", &response, &response_bytes, err) == CR_OK &&
-        cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err) == CR_OK &&
-        cr_scorer_ask(&w->scorer, row, row_bytes, entry->id, response, response_bytes, num_ids,
-                      &verdict, err) == CR_OK) {
-        cr_record_set_real(&sample, "score", verdict.score);
-        cr_record_set_real(&sample, "reward", verdict.reward);
-        cr_record_set_text(&sample, "status", verdict.status, strlen(verdict.status));
-        cr_record_set_text(&sample, "detail", verdict.detail, strlen(verdict.detail));
-        CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
-        CR_TRY_GOTO(out, cr_stream_move(w->x, entry, "reward", "scored", entry->id, packed.data,
-                                        packed.num_bytes, NULL, err));
+    if (cr_record_get_text(&sample, "row", &line.row, &line.row_bytes, err) == CR_OK &&
+        cr_record_get_text(&sample, "response", &line.response, &line.response_bytes, err) ==
+            CR_OK &&
+        cr_record_get_text(&sample, "finish", &line.finish, &n, err) == CR_OK &&
+        cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &line.num_ids, err) == CR_OK) {
+        line.ids = w->program.is_own ? ids : NULL;
+        if (cr_reward_line_write(&line, &text, err) == CR_OK)
+            cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
     }
+    if (err->status == CR_OK) {
+        if (w->num_held == w->capacity) {
+            size_t want = w->capacity ? 2 * w->capacity : 16;
+            w->held = cr_realloc(w->held, w->num_held * sizeof *w->held, want * sizeof *w->held);
+            w->capacity = want;
+        }
+        w->held[w->num_held++] = (held){*entry, cr_now_s()};
+        entry->id = entry->data = NULL; /* the batch keeps nothing of it */
+    }
+    cr_buf_free(&text);
+    cr_record_free(&sample);
+    return cr_fail_add(err, "sample %s", entry->id ? entry->id : "");
+}
+
+static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *verdict, cr_err *err)
+{
+    cr_record sample;
+    cr_buf packed = {0}, metrics = {0};
+    const void *ids;
+    size_t num_ids;
+
+    CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
+    cr_record_set_real(&sample, "score", verdict->score);
+    cr_record_set_real(&sample, "reward", verdict->reward);
+    cr_record_set_text(&sample, "status", verdict->status, strlen(verdict->status));
+    cr_record_set_text(&sample, "detail", verdict->detail, strlen(verdict->detail));
+    CR_TRY_GOTO(out, cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
+    if (verdict->token_rewards)
+        cr_record_add(&sample, "token_rewards", CR_RECORD_FLOAT32, verdict->token_rewards, num_ids);
+    if (verdict->metrics) {
+        CR_TRY_GOTO(out, cr_json_add_value(&metrics, verdict->metrics, err));
+        cr_record_set_text(&sample, "metrics", metrics.data, metrics.num_bytes);
+    }
+    CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
+    CR_TRY_GOTO(out, cr_stream_move(w->x, entry, "reward", "scored", entry->id, packed.data,
+                                    packed.num_bytes, NULL, err));
 out:
     cr_record_free(&sample);
     cr_buf_free(&packed);
+    cr_buf_free(&metrics);
     return cr_fail_add(err, "sample %s", entry->id);
+}
+
+static void held_free(held *h)
+{
+    cr_free(h->entry.id);
+    cr_free(h->entry.data);
+}
+
+/* Verdicts that come within wait_s go on their way. */
+static cr_status hand_on(worker *w, double wait_s, cr_err *err)
+{
+    cr_verdict verdict;
+    char *id;
+
+    for (; err->status == CR_OK && cr_scorer_next(w->scorer, wait_s, &id, &verdict); wait_s = 0) {
+        size_t i = 0;
+        while (strcmp(w->held[i].entry.id, id) != 0)
+            i++;
+        held h = w->held[i];
+        w->held[i] = w->held[--w->num_held];
+        w->recent_s = 0.8 * w->recent_s + 0.2 * (cr_now_s() - h.put_s);
+        cr_note(publish(w, &h.entry, &verdict, err));
+        held_free(&h);
+        cr_free(id);
+        cr_verdict_free(&verdict);
+    }
+    return err->status;
+}
+
+static bool is_held(const worker *w, const char *id)
+{
+    for (size_t i = 0; i < w->num_held; i++)
+        if (strcmp(w->held[i].entry.id, id) == 0) return true;
+    return false;
+}
+
+/* As many samples as the program works on, and a few more where their way here takes longer than that. */
+static cr_status take(worker *w, cr_err *err)
+{
+    const char *stream = w->stream;
+    size_t most = w->program.args.max_in_flight + (w->recent_s < 0.05 ? 7 : 0);
+    cr_entries entries;
+
+    if (w->num_held >= most) return CR_OK;
+    CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
+                          w->num_held ? 0 : 1.0, 30.0, &entries, err));
+    /* after a lost connection what is held comes again */
+    for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
+        if (!is_held(w, entries.items[i].id)) cr_note(ask(w, &entries.items[i], err));
+    cr_entries_free(&entries);
+    return err->status;
+}
+
+static cr_status beat(worker *w, cr_err *err)
+{
+    char key[160], count[32];
+
+    if (cr_now_s() - w->beat_s < 1) return CR_OK;
+    w->beat_s = cr_now_s();
+    snprintf(key, sizeof key, "hb:%s", w->name);
+    snprintf(count, sizeof count, "%ld", ++w->num_beats);
+    return cr_value_set(w->x, key, count, err);
 }
 
 static cr_status work(worker *w, cr_err *err)
 {
+    w->recent_s = 1;
     while (!should_stop) {
-        cr_entries entries;
-        CR_TRY(cr_stream_take(w->x, &w->stream, 1, "reward", w->name, 8, 1.0, 30.0, &entries, err));
-        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
-            score_entry(w, &entries.items[i], err);
-        cr_entries_free(&entries);
-        CR_TRY(err->status);
+        CR_TRY(beat(w, err));
+        CR_TRY(take(w, err));
+        CR_TRY(hand_on(w, 0.05, err));
     }
     return CR_OK;
 }
@@ -83,10 +190,32 @@ const cr_command cr_command_reward = {
     "--prefix run1:",
     run};
 
+static cr_status open_worker(worker *w, const cr_config *config, const char *path,
+                             const char *domain, const char *exec, double limit_s, cr_err *err)
+{
+    const cr_reward_config *reward = cr_config_find_reward(config, domain);
+
+    if (!reward) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, domain);
+    snprintf(w->stream, sizeof w->stream, "generated:%s", domain);
+    CR_TRY(cr_reward_program_open(config, path, reward, exec, limit_s, &w->program, err));
+    w->scorer = cr_scorer_create(&w->program.args);
+    return CR_OK;
+}
+
+static void close_worker(worker *w)
+{
+    cr_scorer_destroy(w->scorer);
+    cr_reward_program_close(&w->program);
+    cr_exchange_close(w->x);
+    for (size_t i = 0; i < w->num_held; i++)
+        held_free(&w->held[i]);
+    cr_free(w->held);
+}
+
 static int run(int argc, char **argv)
 {
-    const char *domain = NULL, *url = NULL, *prefix = "croll:", *program = NULL, *name = NULL;
-    double limit_s = 10;
+    const char *domain = NULL, *url = NULL, *prefix = "croll:", *exec = NULL, *name = NULL;
+    double limit_s = 0;
     const cr_option options[] = {
         {"domain", CR_OPT_STRING, &domain, "D", "a domain of the file's rewards"},
         {"exchange", CR_OPT_STRING, &url, "URL",
@@ -96,18 +225,19 @@ static int run(int argc, char **argv)
         {"worker", CR_OPT_STRING, &name, "NAME",
          "a successor with the same name takes over what this one holds (default: host and "
          "process)"},
-        {"exec", CR_OPT_STRING, &program, "PROGRAM",
-         "score with this program: JSON lines in, JSON lines out (default: croll score)"},
-        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS", "for one sample (default 10)"},
+        {"exec", CR_OPT_STRING, &exec, "PROGRAM",
+         "score with this program: JSON lines in, JSON lines out (default: the file's)"},
+        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS",
+         "for one sample (default: the file's reward_timeout)"},
     };
     cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
     cr_err err = {0};
     bool is_help;
     worker w = {0};
-    char self[4096], host[40] = "", stream[64];
-    char *score_argv[8];
+    char host[40] = "";
     struct sigaction action = {.sa_handler = on_signal};
-    ssize_t n;
 
     if (cr_args_parse(&cr_command_reward, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
@@ -118,37 +248,22 @@ static int run(int argc, char **argv)
     if (err.status == CR_OK && (words.num != 1 || !domain || !url))
         cr_fail(&err, CR_EUSAGE,
                 "a FILE, --domain and --exchange are needed (see croll reward --help)");
-    n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    if (err.status == CR_OK) {
-        if (program) {
-            score_argv[0] = (char *)(uintptr_t)program;
-            score_argv[1] = NULL;
-        } else {
-            score_argv[0] = self;
-            score_argv[1] = (char *)(uintptr_t) "score";
-            score_argv[2] = (char *)(uintptr_t)domain;
-            score_argv[3] = (char *)(uintptr_t) "--config";
-            score_argv[4] = (char *)(uintptr_t)words.word[0];
-            score_argv[5] = NULL;
-        }
-        gethostname(host, sizeof host - 1);
-        if (name)
-            snprintf(w.name, sizeof w.name, "%s", name);
-        else
-            snprintf(w.name, sizeof w.name, "%s-%d", host, (int)getpid());
-        snprintf(stream, sizeof stream, "generated:%s", domain);
-        w.stream = stream;
-        cr_log_setup(CR_LOG_INFO, w.name);
-        sigaction(SIGTERM, &action, NULL);
-        sigaction(SIGINT, &action, NULL);
-        cr_scorer_init(&w.scorer, score_argv, limit_s);
-        if (cr_exchange_open(url, prefix, 60, &w.x, &err) == CR_OK &&
-            cr_stream_make(w.x, stream, "reward", &err) == CR_OK)
-            work(&w, &err);
-        cr_scorer_close(&w.scorer);
-        cr_exchange_close(w.x);
-    }
+    gethostname(host, sizeof host - 1);
+    snprintf(w.name, sizeof w.name, "%s-%d", host, (int)getpid());
+    if (name) snprintf(w.name, sizeof w.name, "%s", name);
+    cr_log_setup(CR_LOG_INFO, w.name);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
+        cr_diagnostics_print(&d);
+    if (err.status == CR_OK &&
+        open_worker(&w, &config, words.word[0], domain, exec, limit_s, &err) == CR_OK &&
+        cr_exchange_open(url, prefix, 60, &w.x, &err) == CR_OK &&
+        cr_stream_make(w.x, w.stream, "reward", &err) == CR_OK)
+        cr_note(work(&w, &err));
+    close_worker(&w);
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
     cr_words_free(&words);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_reward, &err);
 }

@@ -1,5 +1,6 @@
 /* messages.c -- see messages.h. */
 #include "actors/messages.h"
+#include "actors/scorer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,6 +23,28 @@ cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
     return CR_OK;
 }
 
+/* What its scoring program said beside the verdict. */
+static cr_status read_extras(const cr_record *r, cr_sample *s, cr_err *err)
+{
+    const float *tokens;
+    const char *text;
+    size_t n;
+
+    if (cr_record_has(r, "token_rewards")) {
+        CR_TRY(cr_floats_read(r, "token_rewards", s->num_ids, &tokens, err));
+        s->token_rewards = CR_NEW_ARRAY(float, n = s->num_ids);
+        memcpy(s->token_rewards, tokens, n * sizeof *tokens);
+        for (size_t i = 0; i < n; i++)
+            if (!(fabsf(tokens[i]) <= (float)CR_SCORE_LIMIT))
+                return cr_fail(err, CR_EFORMAT, "the reward of token %zu is out of range", i);
+    }
+    if (!cr_record_has_value(r, "metrics")) return CR_OK;
+    CR_TRY(cr_record_get_text(r, "metrics", &text, &n, err));
+    CR_TRY(cr_json_parse(text, n, "metrics", &s->metrics, err));
+    if (!json_is_object(s->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is no object");
+    return CR_OK;
+}
+
 cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
 {
     const void *ids, *log_probs;
@@ -39,11 +62,13 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
     CR_TRY(cr_record_get_real(r, "score", &s->score, err));
     CR_TRY(cr_record_get_real(r, "reward", &s->reward, err));
     CR_TRY(cr_record_get_int(r, "version", &s->version, err));
-    if (!isfinite(s->score) || !isfinite(s->reward))
-        return cr_fail(err, CR_EFORMAT, "the score is not finite");
+    if (!(fabs(s->score) <= CR_SCORE_LIMIT) || !(fabs(s->reward) <= CR_SCORE_LIMIT))
+        return cr_fail(err, CR_EFORMAT, "the score is outside -1e6 .. 1e6");
     CR_TRY(cr_record_get_text(r, "finish", &text, &n, err));
     snprintf(s->finish, sizeof s->finish, "%s", text);
     CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
+    if (strcmp(text, "ok") != 0 && strcmp(text, "timeout") != 0 && strcmp(text, "error") != 0)
+        return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
     snprintf(s->status, sizeof s->status, "%s", text);
     CR_TRY(cr_record_get_text(r, "response", &response, &num_bytes, err));
     CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
@@ -55,6 +80,7 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
     s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);
     memcpy(s->ids, ids, num_ids * sizeof *s->ids);
     memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
+    CR_TRY(read_extras(r, s, err));
     s->has_come = true;
     return CR_OK;
 }
@@ -67,6 +93,9 @@ void cr_sample_free(cr_sample *s)
     cr_free(s->log_prob_ref);
     cr_free(s->response);
     cr_free(s->detail);
+    cr_free(s->token_rewards);
+    cr_free(s->advantages);
+    json_decref(s->metrics);
 }
 
 /* ---- to a train rank ---- */

@@ -6,7 +6,9 @@
 #include "actors/pipelines.h"
 #include "actors/progress.h"
 #include "actors/prompts.h"
+#include "actors/reward_program.h"
 #include "actors/saver.h"
+#include "actors/verdicts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +25,7 @@ typedef struct rlvr {
     int *num_prompts;   /* [num_rewards] of a step */
     cr_learning learning;
     cr_saver saver;
+    int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
 } rlvr;
 
 /* ---- start ---- */
@@ -40,6 +43,30 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
         CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
     cr_prompt_report(&maker, from->name);
     return CR_OK;
+}
+
+/* Programs of one's own are tried with the first row of their domain; rows that no step draws are told. */
+static cr_status check_rewards(rlvr *s, cr_err *err)
+{
+    const cr_dataset *const sets[] = {&s->data, &s->validation};
+
+    for (size_t d = 0; d < s->c->num_rewards && err->status == CR_OK; d++) {
+        const cr_reward_config *r = &s->c->rewards[d];
+        const char *first = NULL;
+        size_t num = 0;
+        for (size_t k = 0; k < CR_COUNT(sets); k++)
+            for (size_t i = 0; i < sets[k]->num_rows; i++) {
+                if (sets[k]->rows[i].domain != (int)d) continue;
+                if (!first) first = sets[k]->rows[i].text;
+                num += k == 0;
+            }
+        if (num && r->probability <= 0)
+            cr_log(CR_LOG_WARN, "data",
+                   "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
+                   r->domain);
+        if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first, err));
+    }
+    return err->status;
 }
 
 /* Domains in order; each but the last gets its share, rounded down, the last the rest. */
@@ -80,6 +107,7 @@ static cr_status load(rlvr *s, cr_err *err)
     if (s->c->has_validation)
         CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
     CR_TRY(split_domains(s, err));
+    CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
     return CR_OK;
 }
@@ -152,6 +180,8 @@ static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_fol
     size_t num_tags = 0;
 
     CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
+    cr_verdict_warn(&rollout, "validation of step", step);
+    cr_note(cr_rollout_write(s->run, &rollout, &s->validation, step, true, err));
     for (size_t i = 0; i < rollout.num_samples; i++) {
         const cr_sample *x = &rollout.samples[i];
         const char *tag =
@@ -172,7 +202,7 @@ static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_fol
         cr_metrics_set(m, sums[k] / counts[k], "%s/%s/mean", prefix, tags[k]);
     if (!cr_metrics_get(m, "time/val_step")) cr_metrics_set(m, cr_now_s() - start, "time/val_step");
     cr_rollout_free(&rollout);
-    return CR_OK;
+    return err->status;
 }
 
 static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
@@ -182,13 +212,29 @@ static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
         const char *prompt =
             json_string_value(json_object_get(s->data.rows[x->row].json, "prompt"));
         cr_buf line = {0};
-        cr_buf_addf(&line, "  step %lld, score %g: ", (long long)step, x->score);
+        cr_buf_addf(&line, "  step %lld, ", (long long)step);
+        if (cr_sample_has_verdict(x))
+            cr_buf_addf(&line, "score %g: ", x->score);
+        else
+            cr_buf_addf(&line, "no score (%s): ", x->status);
         cr_json_add_string(&line, prompt ? prompt : "", prompt ? strlen(prompt) : 0);
         cr_buf_adds(&line, " -> ");
         cr_json_add_string(&line, x->response, x->response_bytes);
         cr_log_line(line.data);
         cr_buf_free(&line);
     }
+}
+
+/* The file of the rollout has the advantages, and is there also when learning fails. */
+static cr_status learn(rlvr *s, cr_rollout *rollout, int64_t step, cr_metrics *m, cr_err *err)
+{
+    cr_err unwritten = {0};
+    cr_status status = cr_learn(&s->learning, s->run, rollout, &s->data, step, m, err);
+
+    if (cr_rollout_write(s->run, rollout, &s->data, step, false, &unwritten) == CR_OK ||
+        status != CR_OK)
+        return status;
+    return cr_fail(err, unwritten.status, "%s", unwritten.msg);
 }
 
 static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, cr_err *err)
@@ -210,9 +256,9 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     at = cr_now_s();
     CR_TRY(cr_rollout_collect(run, &args, &rollout, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
-    CR_TRY_GOTO(out, cr_rollout_write(run, &rollout, &s->data, step, err));
+    cr_verdict_warn(&rollout, "step", step);
     if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
-    CR_TRY_GOTO(out, cr_learn(&s->learning, run, &rollout, &s->data, step, m, err));
+    CR_TRY_GOTO(out, learn(s, &rollout, step, m, err));
     if (is_last &&
         s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
         CR_TRY_GOTO(out, sync_weights(s, err));
@@ -227,6 +273,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         "system/tps/tps");
     CR_TRY_GOTO(out, cr_tracker_log(run->tracker, step, m, err));
     cr_view_step(run->view, step, m, cr_now_s() - start);
+    CR_TRY_GOTO(out, cr_verdict_end_step(s->c, &rollout, m, step, &s->num_empty, err));
     CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(run), err));
     if (cr_metrics_get(m, "final/val_correct/all/mean"))
         cr_log(CR_LOG_INFO, "rlvr", "validation after the last step: %.4f",

@@ -1,6 +1,7 @@
 /* prompts.c -- see prompts.h. */
 #include "actors/prompts.h"
 #include "actors/encoder.h"
+#include "rl/rules/rules.h"
 
 #include <string.h>
 
@@ -99,6 +100,8 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         m->num_unknown++;
         return CR_OK;
     }
+    if (m->config->rewards[row->domain].rule)
+        CR_TRY(cr_rule_check_row(m->config->rewards[row->domain].rule, row->json, err));
     if (w->data.prompt) {
         prompt = json_object_get(row->json, w->data.prompt);
         if (!json_is_string(prompt))

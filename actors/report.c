@@ -111,9 +111,14 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
         cr_err bad = {0};
         if (cr_json_parse(line, n, path, &row, &bad) == CR_OK) {
             json_t *prompt = json_object_get(row, "prompt"),
-                   *response = json_object_get(row, "response");
-            cr_buf_addf(out, "<tr><td>%.3g</td><td><pre>",
-                        json_number_value(json_object_get(row, "score")));
+                   *response = json_object_get(row, "response"),
+                   *score = json_object_get(row, "score");
+            cr_buf_adds(out, "<tr><td>");
+            if (json_is_number(score))
+                cr_buf_addf(out, "%.3g", json_number_value(score));
+            else if (json_is_string(json_object_get(row, "status")))
+                cr_html_adds(out, json_string_value(json_object_get(row, "status")));
+            cr_buf_adds(out, "</td><td><pre>");
             if (prompt) cr_html_add(out, json_string_value(prompt), json_string_length(prompt));
             cr_buf_adds(out, "</pre></td><td><pre>");
             if (response)
@@ -195,6 +200,32 @@ static void add_cards(cr_buf *out, json_t *rows, const cr_timeline *t)
     cr_buf_adds(out, "</div>\n");
 }
 
+/* What a curve does not show: samples without a score, steps that changed no weight. */
+static void add_verdicts(cr_buf *out, json_t *rows)
+{
+    double empty = 0, timeouts = 0, errors = 0;
+    json_t *row;
+    size_t i;
+
+    json_array_foreach(rows, i, row)
+    {
+        empty += json_object_get(row, "mask/final_mask_sum_eq_0") != NULL;
+        timeouts += value_of(row, "scheduler/reward_timeouts");
+        errors += value_of(row, "scheduler/reward_errors");
+    }
+    if (empty > 0)
+        cr_buf_addf(
+            out,
+            "<div class=\"bad\">%.0f of %zu steps trained nothing: no sample had a verdict, or "
+            "masks left none (run.log has the reason of each)</div>\n",
+            empty, json_array_size(rows));
+    if (timeouts + errors > 0)
+        cr_buf_addf(out,
+                    "<div class=\"warn\">%.0f samples have no verdict: %.0f time-outs, %.0f errors "
+                    "of reward programs (\"detail\" in rollouts/ says why)</div>\n",
+                    timeouts + errors, timeouts, errors);
+}
+
 static void add_ending(cr_buf *out, const cr_err *ending)
 {
     if (!ending || ending->status == CR_OK) return;
@@ -216,6 +247,7 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
 
     cr_html_begin(&out, title, output_dir);
     add_ending(&out, ending);
+    add_verdicts(&out, rows);
     if (has_flight && cr_timeline_read(flight, &t, &unread) != CR_OK) {
         cr_buf_adds(&out, "<div class=\"bad\">");
         cr_html_adds(&out, unread.msg);

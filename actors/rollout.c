@@ -9,20 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ENOUGH = 8 };
+
 /* One group in flight. */
 typedef struct flight {
     cr_sample *samples; /* [group_size] (owned) */
     size_t num_come;
     int domain;
-    bool is_kept;
+    bool is_kept, is_failed; /* failed: no sample has a verdict, and nothing was drawn for it yet */
 } flight;
 
 typedef struct collector {
     cr_run *run;
     const cr_rollout_args *args;
     flight *flights;
-    size_t num, capacity, num_done, num_kept;
-    size_t num_filtered;
+    size_t num, capacity, num_done, num_kept, num_wanted;
+    size_t num_filtered, num_redrawn, num_verdicts, num_retries, num_timeouts, num_errors;
+    char *failure; /* of the first sample without a verdict (owned) */
 } collector;
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
@@ -40,8 +43,14 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     cr_record record = {0};
     cr_buf packed = {0};
     char name[32];
-    flight f = {.samples = CR_NEW_ARRAY(cr_sample, args->group_size), .domain = domain};
+    flight f = {.domain = domain};
 
+    if (c->num >> 24) {
+        cr_free(ids);
+        return cr_fail(err, CR_ECONFIG, "a step has drawn %zu groups: no id is left for more",
+                       c->num);
+    }
+    f.samples = CR_NEW_ARRAY(cr_sample, args->group_size);
     for (size_t i = 0; i < args->group_size; i++) {
         ids[i] = id_of(args, c->num, i);
         f.samples[i] = (cr_sample){.id = ids[i], .domain = domain, .row = row_index};
@@ -89,27 +98,49 @@ static bool is_kept(const collector *c, const flight *f)
     return kept;
 }
 
-/* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
-static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+/* The same sample once more on its domain's stream, as "ID.1". */
+static cr_status score_again(collector *c, const flight *f, const cr_entry *entry, cr_sample *s,
+                             cr_err *err)
 {
-    unsigned long long id = strtoull(entry->id, NULL, 16);
-    size_t draw = id >> 16 & 0xFFFFFF, index = id & 0xFFFF;
-    cr_record record = {0};
-    flight *f;
-    cr_sample *s;
+    char stream[96], id[24];
 
-    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id ||
-        c->flights[draw].samples[index].has_come)
-        return cr_stream_done(c->run->x, entry, "pipeline", err);
-    f = &c->flights[draw];
-    s = &f->samples[index];
-    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
-        cr_note(cr_sample_read(&record, s, err));
-    cr_record_free(&record);
-    CR_TRY(cr_fail_add(err, "sample %s", entry->id));
-    CR_TRY(cr_stream_done(c->run->x, entry, "pipeline", err));
-    if (++f->num_come < c->args->group_size) return CR_OK;
+    snprintf(stream, sizeof stream, "generated:%s", c->run->config->rewards[f->domain].domain);
+    snprintf(id, sizeof id, "%016llx.1", (unsigned long long)s->id);
+    cr_sample_free(s);
+    *s = (cr_sample){.id = s->id, .domain = s->domain, .row = s->row, .is_second = true};
+    c->num_retries++;
+    return cr_stream_move(c->run->x, entry, "pipeline", stream, id, entry->data, entry->num_bytes,
+                          NULL, err);
+}
+
+static void count_failure(collector *c, const flight *f, const cr_sample *s)
+{
+    c->num_timeouts += strcmp(s->status, "timeout") == 0;
+    c->num_errors += strcmp(s->status, "error") == 0;
+    if (!c->failure)
+        c->failure = cr_asprintf("%s of %s, sample %016llx: %s", s->status,
+                                 c->run->config->rewards[f->domain].domain,
+                                 (unsigned long long)s->id, s->detail);
+}
+
+static bool has_verdict(const collector *c, const flight *f)
+{
+    for (size_t i = 0; i < c->args->group_size; i++)
+        if (cr_sample_has_verdict(&f->samples[i])) return true;
+    return false;
+}
+
+static cr_status draw(collector *c, int domain, cr_err *err)
+{
+    return ask(c, domain, cr_order_draw(&c->args->orders[domain], &c->args->cursors[domain]), err);
+}
+
+/* The group is complete: it is kept, or the next prompt of its domain takes its place. */
+static cr_status settle(collector *c, flight *f, cr_err *err)
+{
     c->num_done++;
+    f->is_failed = !c->args->is_validation && !has_verdict(c, f);
+    if (f->is_failed) return CR_OK;
     f->is_kept = is_kept(c, f);
     if (f->is_kept) {
         c->num_kept++;
@@ -121,8 +152,58 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
                        "the query filter of %s rejected %zu groups and kept %zu: no batch can be "
                        "filled (widen query_filter_config, or raise temperature)",
                        c->run->config->rewards[f->domain].domain, c->num_filtered, c->num_kept);
-    return ask(c, f->domain,
-               cr_order_draw(&c->args->orders[f->domain], &c->args->cursors[f->domain]), err);
+    return draw(c, f->domain, err);
+}
+
+/* All that was asked has come. Groups without a verdict are drawn again, as often as the step has groups
+ * and unless nothing at all got a verdict; else they stay. In order of draws, so that the same verdicts
+ * give the same rollout whatever came first. */
+static cr_status settle_failed(collector *c, cr_err *err)
+{
+    for (size_t i = 0, num = c->num; i < num; i++) {
+        if (!c->flights[i].is_failed) continue;
+        c->flights[i].is_failed = false;
+        if (c->num_verdicts > 0 && c->num_redrawn < c->num_wanted) {
+            c->num_redrawn++;
+            CR_TRY(draw(c, c->flights[i].domain, err));
+        } else {
+            c->flights[i].is_kept = true;
+            c->num_kept++;
+        }
+    }
+    return CR_OK;
+}
+
+/* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
+static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+{
+    unsigned long long id = strtoull(entry->id, NULL, 16);
+    size_t draw = id >> 16 & 0xFFFFFF, index = id & 0xFFFF;
+    cr_record record = {0};
+    flight *f;
+    cr_sample *s;
+
+    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id ||
+        c->flights[draw].samples[index].has_come ||
+        c->flights[draw].samples[index].is_second != !!strchr(entry->id, '.'))
+        return cr_stream_done(c->run->x, entry, "pipeline", err);
+    f = &c->flights[draw];
+    s = &f->samples[index];
+    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
+        cr_note(cr_sample_read(&record, s, err));
+    cr_record_free(&record);
+    CR_TRY(cr_fail_add(err, "sample %s", entry->id));
+    if (cr_sample_has_verdict(s)) {
+        c->num_verdicts++;
+    } else {
+        /* in vain where nothing gets a verdict: then enough have tried */
+        if (!s->is_second && (c->num_verdicts > 0 || c->num_timeouts + c->num_errors < ENOUGH))
+            return score_again(c, f, entry, s, err);
+        count_failure(c, f, s);
+    }
+    CR_TRY(cr_stream_done(c->run->x, entry, "pipeline", err));
+    if (++f->num_come < c->args->group_size) return CR_OK;
+    return settle(c, f, err);
 }
 
 static cr_status ask_all(collector *c, cr_err *err)
@@ -135,6 +216,8 @@ static cr_status ask_all(collector *c, cr_err *err)
                 CR_TRY(ask(c, args->data->rows[i].domain, (uint32_t)i, err));
         return CR_OK;
     }
+    for (size_t d = 0; d < c->run->config->num_rewards; d++)
+        c->num_wanted += (size_t)args->num_prompts[d];
     for (size_t d = 0; d < c->run->config->num_rewards; d++)
         for (int i = 0; i < args->num_prompts[d]; i++)
             CR_TRY(ask(c, (int)d, cr_order_draw(&args->orders[d], &args->cursors[d]), err));
@@ -159,6 +242,7 @@ static cr_status collect(collector *c, cr_err *err)
             cr_view_progress(c->run->view, "step %lld: %zu of %zu groups %s",
                              (long long)c->args->step, c->num_done, c->num,
                              c->args->is_validation ? "validated" : "scored");
+        if (c->num_done == c->num) CR_TRY(settle_failed(c, err));
     }
     return CR_OK;
 }
@@ -177,8 +261,6 @@ static void order_groups(collector *c, cr_rollout *out)
                 *s = f->samples[k];
                 f->samples[k] = (cr_sample){.id = 0};
                 s->group = out->num_groups;
-                out->num_timeouts += strcmp(s->status, "timeout") == 0;
-                out->num_errors += strcmp(s->status, "error") == 0;
                 out->num_response_tokens += s->num_ids;
                 out->num_prompt_tokens += c->args->data->rows[s->row].num_ids;
             }
@@ -186,6 +268,12 @@ static void order_groups(collector *c, cr_rollout *out)
         }
     out->num_drawn = c->num;
     out->num_filtered = c->num_filtered;
+    out->num_redrawn = c->num_redrawn;
+    out->num_retries = c->num_retries;
+    out->num_timeouts = c->num_timeouts;
+    out->num_errors = c->num_errors;
+    out->failure = c->failure;
+    c->failure = NULL;
 }
 
 static cr_status clear_streams(cr_run *run, cr_err *err)
@@ -234,6 +322,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
         cr_free(c.flights[i].samples);
     }
     cr_free(c.flights);
+    cr_free(c.failure);
     cr_free(requests);
     cr_record_free(&command);
     return err->status;
@@ -244,49 +333,6 @@ void cr_rollout_free(cr_rollout *rollout)
     for (size_t i = 0; i < rollout->num_samples; i++)
         cr_sample_free(&rollout->samples[i]);
     cr_free(rollout->samples);
+    cr_free(rollout->failure);
     *rollout = (cr_rollout){0};
-}
-
-cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const cr_dataset *data,
-                           int64_t step, cr_err *err)
-{
-    char *folder = cr_path_join(run->output_dir, "rollouts"),
-         *path = cr_asprintf("%s/step-%06lld.jsonl", folder, (long long)step);
-    cr_buf out = {0};
-
-    cr_note(cr_mkdirs(folder, err));
-    for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++) {
-        const cr_sample *s = &rollout->samples[i];
-        const cr_row *row = &data->rows[s->row];
-        json_t *prompt = json_object_get(row->json, "prompt");
-        cr_buf_addf(&out,
-                    "{\"id\":\"%016llx\",\"group\":%zu,\"domain\":", (unsigned long long)s->id,
-                    s->group);
-        cr_json_add_string(&out, run->config->rewards[s->domain].domain,
-                           strlen(run->config->rewards[s->domain].domain));
-        cr_buf_adds(&out, ",\"prompt\":");
-        if (json_is_string(prompt))
-            cr_json_add_string(&out, json_string_value(prompt), json_string_length(prompt));
-        else
-            cr_buf_adds(&out, "null");
-        cr_buf_adds(&out, ",\"response\":");
-        cr_json_add_string(&out, s->response, s->response_bytes);
-        cr_buf_adds(&out, ",\"prompt_ids\":");
-        cr_json_add_ids(&out, row->ids, row->num_ids);
-        cr_buf_adds(&out, ",\"ids\":");
-        cr_json_add_ids(&out, s->ids, s->num_ids);
-        cr_buf_adds(&out, ",\"log_probs\":");
-        if (cr_json_add_floats(&out, s->log_prob_infer, s->num_ids, err) != CR_OK) break;
-        cr_buf_addf(&out, ",\"score\":%.9g,\"reward\":%.9g,\"status\":", s->score, s->reward);
-        cr_json_add_string(&out, s->status, strlen(s->status));
-        cr_buf_adds(&out, ",\"finish\":");
-        cr_json_add_string(&out, s->finish, strlen(s->finish));
-        cr_buf_addf(&out, ",\"version\":%lld}\n", (long long)s->version);
-    }
-    if (err->status == CR_OK)
-        cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
-    cr_buf_free(&out);
-    cr_free(path);
-    cr_free(folder);
-    return err->status;
 }

@@ -5,6 +5,11 @@
  * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
  * (domain, draw, index).
  *
+ * A sample whose verdict is a time-out or an error is scored once more, under "ID.1". A group in which
+ * no sample has a verdict then is replaced by the next prompt, too, at most as often as the step has
+ * groups and once all others have come; where nothing at all has a verdict, and after that, such groups
+ * stay, and nothing is learned from them.
+ *
  * Sample ids: bit 63 for validation, then step (23 bits), draw (24 bits), index (16 bits). They key
  * the random numbers of generation, name the sample in every file, and make retries harmless.
  *
@@ -32,7 +37,11 @@ typedef struct cr_sample {
     char finish[8]; /* "stop" or "length" */
     char status[12], *detail;
     double score, reward;
-    int64_t version; /* updates that the weights it was sampled with have had */
+    float *token_rewards; /* [num_ids], what the scoring program gives single tokens, or NULL */
+    json_t *metrics;      /* its own numbers by name, or NULL */
+    float *advantages;    /* [num_ids] once the step has learned, else NULL */
+    bool is_second;       /* asked again: the first verdict was a time-out or an error */
+    int64_t version;      /* updates that the weights it was sampled with have had */
     bool has_come;
 } cr_sample;
 
@@ -46,8 +55,11 @@ typedef struct cr_rollout {
     cr_sample *samples; /* [num_groups * group_size], groups adjacent */
     size_t num_samples, num_groups, group_size;
     size_t num_drawn, num_filtered;  /* groups asked for, and rejected by the query filter */
-    size_t num_timeouts, num_errors; /* statuses of samples */
-    double generate_s;               /* until the last sample was there */
+    size_t num_redrawn;              /* groups without any verdict that were replaced */
+    size_t num_timeouts, num_errors; /* samples without a verdict, those of redrawn groups too */
+    size_t num_retries;              /* samples that were scored a second time */
+    char *failure;     /* the first sample without a verdict, and why; NULL: all have one (owned) */
+    double generate_s; /* until the last sample was there */
     size_t num_prompt_tokens, num_response_tokens;
 } cr_rollout;
 
@@ -67,8 +79,9 @@ typedef struct cr_rollout_args {
 CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
                                      cr_metrics *m, cr_err *err);
 void cr_rollout_free(cr_rollout *rollout);
-/* rollouts/step-000000.jsonl: one line a sample, in order. */
+/* rollouts/step-000000.jsonl, of a validation val-000000.jsonl: one line a sample, in order. */
 CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,
-                                   const cr_dataset *data, int64_t step, cr_err *err);
+                                   const cr_dataset *data, int64_t step, bool is_validation,
+                                   cr_err *err);
 
 #endif

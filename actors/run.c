@@ -82,38 +82,6 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     return cr_child_start(&run->actors, "the actors", argv, true, err);
 }
 
-static cr_status start_reward(cr_run *run, cr_reward_child *r, cr_err *err)
-{
-    char name[80], what[64], limit[32];
-    const cr_reward_config *reward = cr_config_find_reward(run->config, r->domain);
-    char *argv[] = {word(self_path()),
-                    word("reward"),
-                    run->config_path,
-                    word("--domain"),
-                    word(r->domain),
-                    word("--exchange"),
-                    word(exchange_url(run)),
-                    word("--prefix"),
-                    word(prefix),
-                    word("--worker"),
-                    name,
-                    word("--timeout"),
-                    limit,
-                    NULL,
-                    NULL,
-                    NULL};
-
-    snprintf(name, sizeof name, "reward-%s-%d", r->domain, r->worker);
-    snprintf(what, sizeof what, "reward worker %d of %s", r->worker, r->domain);
-    snprintf(limit, sizeof limit, "%g", run->config->reward_timeout);
-    if (reward && reward->exec) {
-        argv[13] = word("--exec");
-        argv[14] = reward->exec;
-    }
-    r->num_starts++;
-    return cr_child_start(&r->child, what, argv, false, err);
-}
-
 static cr_status make_streams(cr_run *run, cr_err *err)
 {
     char name[96];
@@ -162,25 +130,15 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     if (!config->exchange.url) cr_exchange_set_revive(run->x, revive_server, run);
     CR_TRY(make_streams(run, err));
     CR_TRY(start_actors(run, err));
-    for (size_t i = 0; i < config->num_rewards; i++)
-        for (int k = 0; k < config->rewards[i].world_size && run->num_rewards < CR_RUN_REWARDS;
-             k++) {
-            cr_reward_child *r = &run->rewards[run->num_rewards++];
-            r->domain = config->rewards[i].domain;
-            r->worker = k;
-            CR_TRY(start_reward(run, r, err));
-        }
-    return CR_OK;
+    return cr_reward_workers_start(&run->rewards, config, config_path, self_path(),
+                                   exchange_url(run), prefix, err);
 }
 
 void cr_run_close(cr_run *run)
 {
     cr_child_stop(&run->actors, 2);
     cr_mpi_folder_close(&run->mpi_folder);
-    for (size_t i = 0; i < run->num_rewards; i++)
-        if (run->rewards[i].child.pid) kill(run->rewards[i].child.pid, SIGTERM);
-    for (size_t i = 0; i < run->num_rewards; i++)
-        cr_child_stop(&run->rewards[i].child, 1);
+    cr_reward_workers_stop(&run->rewards);
     cr_exchange_close(run->x);
     cr_child_stop(&run->server, 5);
     cr_server_plan_free(&run->server_plan);
@@ -262,16 +220,7 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
         run->has_said_stop = true;
     }
     CR_TRY(check_actors(run, err));
-    for (size_t i = 0; i < run->num_rewards; i++) {
-        cr_reward_child *r = &run->rewards[i];
-        if (cr_child_pump(&r->child)) continue;
-        if (r->num_starts > 1000 ||
-            (WIFEXITED(r->child.wait_status) && WEXITSTATUS(r->child.wait_status) == 2))
-            return cr_fail(err, CR_EPEER, "%s %s", r->child.what, cr_child_fate(&r->child));
-        cr_log(CR_LOG_WARN, "run", "%s %s; starting it again", r->child.what,
-               cr_child_fate(&r->child));
-        CR_TRY(start_reward(run, r, err));
-    }
+    CR_TRY(cr_reward_workers_watch(&run->rewards, run->x, err));
     if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
     return check_lives(run, err);
 }

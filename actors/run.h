@@ -14,19 +14,12 @@
 #include "actors/children.h"
 #include "actors/metrics.h"
 #include "actors/mpi_folder.h"
+#include "actors/reward_workers.h"
 #include "actors/roles.h"
 #include "actors/view.h"
 #include "configs/configs.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
-
-enum { CR_RUN_REWARDS = 256 };
-
-typedef struct cr_reward_child {
-    cr_child child;
-    const char *domain; /* borrowed from the configuration */
-    int worker, num_starts;
-} cr_reward_child;
 
 typedef struct cr_run {
     const cr_config *config; /* borrowed */
@@ -37,8 +30,7 @@ typedef struct cr_run {
     cr_server_plan server_plan;
     cr_child server, actors;
     cr_mpi_folder mpi_folder; /* of the actors */
-    cr_reward_child rewards[CR_RUN_REWARDS];
-    size_t num_rewards;
+    cr_reward_workers rewards;
     struct cr_life { /* of each actor rank */
         char last[160];
         double moved_s; /* when its count moved */

@@ -68,8 +68,8 @@ bool cr_score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_
     response = json_object_get(row, "response");
     if (err.status == CR_OK && !json_is_string(response))
         cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
-    if (err.status == CR_OK && !json_is_string(json_object_get(row, "ground_truth")))
-        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"ground_truth\"", what);
+    if (err.status == CR_OK && cr_rule_take_ground_truth(row, &err) != CR_OK)
+        cr_fail_add(&err, "%s", what);
     if (err.status == CR_OK) {
         cr_rule_args a = *settings;
         a.row = row;

@@ -1,10 +1,18 @@
-/* scorer.h -- one scoring program: a child that reads a JSON line and answers with one.
+/* scorer.h -- one scoring program: a child that reads JSON lines and answers each with one.
  *
- * Built-in rules and anybody's own program are the same to a reward worker: `croll score DOMAIN` or
- * `--exec PROGRAM`, each given {"id", row columns.., "response_tokens", "response"} and answering
- * {"score", "reward", "status", "detail"} (docs/rewards.md). A program that gives no answer within the
- * limit is killed and started again; the sample gets status "timeout", never a silent zero.
- * One thread a scorer.
+ * Built-in rules and anybody's own program are the same to a reward worker: `croll score DOMAIN`, or
+ * the words of `exec` (docs/rewards.md). Up to max_in_flight lines are with the program at once; an
+ * answer belongs to the line whose id it has, in any order. What can go wrong is a verdict, too:
+ *
+ *   no answer within limit_s of writing the line      "timeout"; a later answer is dropped. The program
+ *       is started again when it has answered nothing for limit_s, or has as many such lines as
+ *       max_in_flight
+ *   a line that is no answer to one that is asked     counts against the lines asked: as many of them as
+ *       lines asked make all these "error"
+ *   the program ends                                  its lines are asked again, half as many at once;
+ *       a line that was alone with a program that had answered nothing, or alone twice, is "error"
+ *
+ * So every line that was put comes back with a verdict. One thread a scorer.
  */
 #ifndef CR_SCORER_H
 #define CR_SCORER_H
@@ -12,30 +20,43 @@
 #include "base/json.h"
 #include <sys/types.h>
 
-typedef struct cr_scorer {
-    char **argv; /* borrowed, NULL-terminated */
-    double limit_s;
-    pid_t pid; /* 0: not running */
-    int to_fd, from_fd;
-    cr_buf pending; /* bytes read behind the last answer */
-} cr_scorer;
+/* Scores, rewards and rewards of tokens are finite and within +-CR_SCORE_LIMIT. */
+#define CR_SCORE_LIMIT 1e6
 
 typedef struct cr_verdict {
-    double score, reward;
-    char status[12]; /* "ok", "timeout", "error" */
-    char detail[200];
+    double score, reward; /* 0 unless status is "ok" */
+    char status[12];      /* "ok", "timeout", "error" */
+    char detail[400];
+    bool is_fault;        /* of the program: it timed out, ended, or its answer is wrong */
+    json_t *metrics;      /* name -> number, or NULL (owned) */
+    float *token_rewards; /* of each token of the response, or NULL (owned) */
 } cr_verdict;
+void cr_verdict_free(cr_verdict *verdict);
 
-void cr_scorer_init(cr_scorer *s, char **argv, double limit_s);
-void cr_scorer_close(cr_scorer *s);
-/* row: one JSON object as text; response is put into it as "response", id as "id", the number of its
- * tokens as "response_tokens". A program that cannot be started is CR_EIO; everything else that goes
- * wrong is in the verdict. */
-CR_MUST cr_status cr_scorer_ask(cr_scorer *s, const char *row, size_t row_bytes, const char *id,
-                                const char *response, size_t response_bytes, size_t response_tokens,
-                                cr_verdict *out, cr_err *err);
+typedef struct cr_scorer_args {
+    char *const *argv, *const *env; /* NULL-terminated, borrowed; env: NAME=VALUE, may be NULL */
+    double limit_s;
+    size_t max_in_flight;
+} cr_scorer_args;
 
-/* The answer of a program, without its newline: any bytes. */
-void cr_verdict_read(const cr_buf *answer, cr_verdict *out);
+typedef struct cr_scorer cr_scorer;
+cr_scorer *cr_scorer_create(const cr_scorer_args *args);
+void cr_scorer_destroy(cr_scorer *s); /* accepts NULL; kills the program */
+
+/* Ask a line (with its newline; copied) whose "id" is id, of a response with num_tokens tokens. */
+void cr_scorer_put(cr_scorer *s, const char *id, const cr_buf *line, size_t num_tokens);
+/* Lines put whose verdict was not taken yet. */
+size_t cr_scorer_load(const cr_scorer *s);
+/* Work until there is a verdict, at most wait_s: true, id and verdict are the caller's (cr_free,
+ * cr_verdict_free). */
+bool cr_scorer_next(cr_scorer *s, double wait_s, char **id, cr_verdict *out);
+
+/* ---- answers: any bytes ---- */
+
+/* The JSON object of a line and its text "id", borrowed from it. CR_EFORMAT: it is no answer. */
+CR_MUST cr_status cr_answer_parse(const char *line, size_t num_bytes, json_t **root,
+                                  const char **id, cr_err *err);
+/* Its verdict; what is wrong with the answer is in there. */
+void cr_verdict_read(const json_t *root, size_t num_tokens, cr_verdict *out);
 
 #endif

@@ -124,3 +124,40 @@ int cr_command_fail(const cr_command *command, const cr_err *err)
     fprintf(stderr, "croll %s: %s\n", command->name, err->msg);
     return cr_exit_code(err->status);
 }
+
+/* One word from *at on, which moves behind it, written to *to. */
+static bool take_word(const char **at, char **to)
+{
+    const char *p = *at;
+    char quote = 0;
+
+    for (; *p && (quote || !strchr(" \t\r\n", *p)); p++) {
+        if (quote ? *p == quote : *p == '\'' || *p == '"')
+            quote = quote ? 0 : *p;
+        else if (*p == '\\' && p[1] && (!quote || (quote == '"' && (p[1] == '"' || p[1] == '\\'))))
+            *(*to)++ = *++p;
+        else
+            *(*to)++ = *p;
+    }
+    *(*to)++ = 0;
+    *at = p;
+    return !quote;
+}
+
+cr_status cr_split_words(const char *text, char ***words, cr_err *err)
+{
+    size_t most = strlen(text) / 2 + 2, num = 0;
+    char **list = cr_alloc(most * sizeof *list + strlen(text) + 2), *to = (char *)(list + most);
+
+    *words = NULL;
+    for (const char *at = text; *(at += strspn(at, " \t\r\n"));) {
+        list[num++] = to;
+        if (!take_word(&at, &to)) cr_fail(err, CR_EUSAGE, "a quote is not closed in: %.200s", text);
+    }
+    if (num == 0) cr_fail(err, CR_EUSAGE, "there is no word");
+    if (err->status == CR_OK)
+        *words = list;
+    else
+        cr_free(list);
+    return err->status;
+}

@@ -43,6 +43,10 @@ CR_MUST cr_status cr_args_parse(const cr_command *command, const cr_option *opti
                                 size_t num_options, int argc, char **argv, cr_words *words,
                                 bool *is_help, cr_err *err);
 void cr_words_free(cr_words *words);
+/* Words of a command line, apart at blanks as a shell has them: 'as is', "with \" and \\", and \ before any
+ * character outside of quotes; nothing else is special. NULL-terminated and owned (one cr_free).
+ * CR_EUSAGE: a quote is open, or there is no word. */
+CR_MUST cr_status cr_split_words(const char *text, char ***words, cr_err *err);
 /* Print "croll COMMAND: MESSAGE" to stderr; returns the exit code of err. */
 int cr_command_fail(const cr_command *command, const cr_err *err);
 

@@ -23,12 +23,12 @@ typedef struct cr_query_filter {
 typedef struct cr_reward_config {
     char *domain;
     const char *rule; /* "math_rule": the built-in that worker_cls names; NULL with exec */
-    char *exec;       /* a program of one's own, or NULL */
+    char *exec;       /* the words of a program of one's own, or NULL */
     char **tags;
     size_t num_tags;
-    int64_t world_size, max_in_flight;
-    double probability; /* share of prompts, 0: validation only */
-    char *reward_type;  /* "loose", "soft", "strict", or NULL */
+    int64_t world_size, max_in_flight; /* lines that the program has at once */
+    double probability;                /* share of prompts, 0: validation only */
+    char *reward_type;                 /* "loose", "soft", "strict", or NULL */
     double response_length_penalty_coef;
     char *format_pattern;
     cr_query_filter filter;
@@ -104,7 +104,7 @@ typedef struct cr_config {
     cr_choice_track track_with;
     char *track_program; /* of CR_TRACK_EXEC */
     int64_t seed, max_steps, save_steps, eval_steps, logging_steps, max_ckpt_to_keep;
-    int64_t max_failed_reward_steps; /* 0: never stop */
+    int64_t max_failed_reward_steps; /* in a row that train nothing, before the run ends; 0: any */
     char *resume;                    /* NULL: no; "": the newest; else a path */
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t val_prompt_length; /* prompt_length, if it is not given */

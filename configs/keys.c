@@ -127,7 +127,7 @@ const cri_key cri_keys[] = {
     NONE("rlvr", "generate_opt_level", "the engine always schedules sample by sample"),
     I("rlvr", "max_running_requests", "128", "1", "engine"),
     C("rlvr", "logprobs_mode", "raw", "!sampled|raw", "log-probs"), /* croll's own */
-    LATER("rlvr", "max_failed_reward_steps", CRI_INT, "3", "0"),    /* croll's own */
+    I("rlvr", "max_failed_reward_steps", "3", "0", "rollouts"),     /* croll's own */
     LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false", NULL),
     NONE("rlvr", "max_additional_running_prompts",
          "is_use_additional_prompts is not available yet"),
@@ -429,7 +429,7 @@ const cri_key cri_keys[] = {
     R("reward", "response_length_penalty_coef", "0.0", NULL, "reward workers"),
     K("reward", "query_filter_config", "query_filter"),
     T("reward", "exec", NULL, "reward workers"), /* croll's own, and the next */
-    LATER("reward", "max_in_flight", CRI_INT, "64", "1"),
+    I("reward", "max_in_flight", "1", "1", "reward workers"),
     LATER("reward", "reward_manager_config", CRI_ANY, NULL, NULL),
     NONE("reward", "system_envs", "not handed to the processes yet"),
     NONE("reward", "code_url", "only ROLL's code sandbox reads it"),

@@ -1,4 +1,5 @@
 /* rlvr.c -- the rlvr pipeline: rewards, lengths, the algorithm, and rules across keys. */
+#include "base/args.h"
 #include "configs/bind.h"
 
 #include <math.h>
@@ -35,6 +36,23 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
     cr_free(cls);
 }
 
+/* The words of exec can be told apart; built-in rules take one line at a time. */
+static void check_program(const cr_node *block, const cr_reward_config *r, cr_diagnostics *d)
+{
+    char **words = NULL;
+    cr_err err = {0};
+
+    if (r->exec && cr_split_words(r->exec, &words, &err) != CR_OK)
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "exec")->place, "rewards.%s.exec: %s",
+                    r->domain, err.msg);
+    if (!r->exec && r->max_in_flight > 1)
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "max_in_flight")->place,
+                    "rewards.%s.max_in_flight: a built-in rule takes one line at a time "
+                    "(world_size is the number of its processes)",
+                    r->domain);
+    cr_free(words);
+}
+
 static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
 {
     cr_node *block = item->value,
@@ -54,6 +72,7 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->filter.threshold_up =
         cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
     r->filter.std_threshold = cri_real_of(args, "std_threshold");
+    check_program(block, r, d);
     find_rule(item, r, d);
 }
 
@@ -204,6 +223,24 @@ static void bind_algorithm(const cr_node *root, cr_algorithm *a)
     a->use_kl_loss = cri_flag_of(root, "use_kl_loss");
     a->whiten_rewards = cri_flag_of(root, "whiten_rewards");
     a->whiten_advantages = cri_flag_of(root, "whiten_advantages");
+}
+
+/* A sample's id has 23 bits for its step, 24 for its group's draw in the step, 16 for its place in the
+ * group. */
+static void check_ids(const cr_config *c, cr_diagnostics *d)
+{
+    const struct {
+        const char *key;
+        int64_t value, most;
+    } limits[] = {{"max_steps", c->max_steps, 1 << 23},
+                  {"rollout_batch_size", c->rollout_batch_size, 1 << 24},
+                  {"num_return_sequences_in_group", c->group_size, 1 << 16}};
+
+    for (size_t i = 0; i < CR_COUNT(limits); i++)
+        if (limits[i].value > limits[i].most)
+            cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),
+                        "%s is %lld, but the ids of samples have room for %lld", limits[i].key,
+                        (long long)limits[i].value, (long long)limits[i].most);
 }
 
 /* Rules of the algorithm's keys. */
@@ -389,6 +426,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_set_flag(c, root, "enable_reference", c->enable_reference);
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
+    check_ids(c, d);
     check_algorithm(c, root, d);
     check_roles(c, d);
 }

@@ -127,21 +127,31 @@ void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
     cr_free(plain);
 }
 
-void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out)
+cr_status cr_general_val_check_row(const json_t *row, cr_err *err)
 {
     static const char *const tags[] = {"ceval", "race_high", "mmlu_pro", "commonsense_qa"};
-    const char *gold, *tag = cr_rule_text(a->row, "tag");
+    const char *tag = cr_rule_text(row, "tag");
+
+    for (size_t i = 0; tag && i < CR_COUNT(tags); i++)
+        if (strcmp(tag, tags[i]) == 0) return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "general_val knows the tags ceval, race_high, mmlu_pro and commonsense_qa, "
+                   "not %.60s",
+                   tag ? tag : "a row without one");
+}
+
+void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    const char *gold;
     char *plain = prepare(a, &gold, out);
+    cr_err err = {0};
+    verdict v;
 
     if (!plain) return;
-    cr_rule_error(out,
-                  "general_val knows the tags ceval, race_high, mmlu_pro and commonsense_qa, "
-                  "not %.60s",
-                  tag ? tag : "a row without one");
-    for (size_t i = 0; tag && i < CR_COUNT(tags); i++)
-        if (strcmp(tag, tags[i]) == 0) {
-            verdict v = judge(plain, gold);
-            answer(v.is_right, v.is_right, out);
-        }
+    v = judge(plain, gold);
+    if (cr_general_val_check_row(a->row, &err) == CR_OK)
+        answer(v.is_right, v.is_right, out);
+    else
+        cr_rule_error(out, "%.190s", err.msg);
     cr_free(plain);
 }

@@ -13,6 +13,7 @@ void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out);
 /* Needs reward_type: what an answer without a box is worth. Rewards also length and variety. */
 void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out);
 /* 1 for the right letter, boxed or not; the tags ceval, race_high, mmlu_pro, commonsense_qa. */
+CR_MUST cr_status cr_general_val_check_row(const json_t *row, cr_err *err);
 void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out);
 
 #endif

@@ -440,39 +440,60 @@ static const struct {
 
 /* ---- the rule ---- */
 
+/* The arguments of a row's check, and which of the instructions it is. */
+static cr_status read_gold(const char *gold, json_t **root, size_t *which, cr_err *err)
+{
+    const char *name;
+
+    if (cr_json_parse(gold, strlen(gold), "ground_truth", root, err) != CR_OK) return err->status;
+    name = json_string_value(json_object_get(*root, "func_name"));
+    for (*which = 0; name && *which < CR_COUNT(instructions); ++*which)
+        if (strcmp(instructions[*which].name, name) == 0) return CR_OK;
+    cr_fail(err, CR_EFORMAT, "ground_truth is no object with a func_name that ifeval knows: %.60s",
+            name ? name : "(none)");
+    json_decref(*root);
+    *root = NULL;
+    return err->status;
+}
+
+cr_status cr_ifeval_check_row(const char *gold, cr_err *err)
+{
+    json_t *root = NULL;
+    size_t which;
+
+    CR_TRY(read_gold(gold, &root, &which, err));
+    json_decref(root);
+    return CR_OK;
+}
+
 void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
 {
-    const char *gold = cr_rule_text(a->row, "ground_truth"), *name, *behind;
+    const char *gold = cr_rule_text(a->row, "ground_truth"), *behind;
     char *text;
     json_t *root = NULL;
     cr_err err = {0};
+    size_t which;
+    bool holds;
     check c;
 
     if (!gold) {
         cr_rule_error(out, "the row has no text ground_truth");
         return;
     }
-    if (cr_json_parse(gold, strlen(gold), "ground_truth", &root, &err) != CR_OK ||
-        !json_is_object(root)) {
-        cr_rule_error(out, "%.190s", err.status ? err.msg : "ground_truth is no object");
-        json_decref(root);
+    if (read_gold(gold, &root, &which, &err) != CR_OK) {
+        cr_rule_error(out, "%.190s", err.msg);
         return;
     }
-    name = json_string_value(json_object_get(root, "func_name"));
     text = cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
     behind = cri_text_after_think(text);
     c = (check){behind, strlen(behind), root, false};
-    cr_rule_error(out, "ifeval does not know the function %.60s", name ? name : "(none)");
-    for (size_t i = 0; name && i < CR_COUNT(instructions); i++)
-        if (strcmp(instructions[i].name, name) == 0) {
-            bool holds = instructions[i].check(&c);
-            if (c.is_missing) {
-                cr_rule_error(out, "%s: an argument is missing or has the wrong kind", name);
-                break;
-            }
-            *out = (cr_rule_result){
-                .score = holds, .reward = holds + cri_text_repetition(text), .status = "ok"};
-        }
+    holds = instructions[which].check(&c);
+    if (c.is_missing)
+        cr_rule_error(out, "%s: an argument is missing or has the wrong kind",
+                      instructions[which].name);
+    else
+        *out = (cr_rule_result){
+            .score = holds, .reward = holds + cri_text_repetition(text), .status = "ok"};
     json_decref(root);
     cr_free(text);
 }

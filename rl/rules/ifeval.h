@@ -5,6 +5,7 @@
 #include "rl/rules/rules.h"
 
 /* ground_truth is JSON: {"func_name": .., arguments}. */
+CR_MUST cr_status cr_ifeval_check_row(const char *ground_truth, cr_err *err);
 void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out);
 
 #endif

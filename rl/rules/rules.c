@@ -5,6 +5,7 @@
 #include "rl/rules/math.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *const cr_rule_names[] = {"math_rule",    "ifeval",      "multiple_choice_boxed",
@@ -30,6 +31,53 @@ cr_rule cr_rule_find(const char *name)
     for (size_t i = 0; cr_rule_names[i]; i++)
         if (strcmp(cr_rule_names[i], name) == 0) return rules[i];
     return NULL;
+}
+
+/* The shortest text that reads back as x. */
+static json_t *text_of_number(const json_t *number)
+{
+    double x = json_number_value(number);
+    char text[40];
+
+    if (json_is_integer(number)) {
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(number));
+        return json_string(text);
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return json_string(text);
+}
+
+cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err)
+{
+    const json_t *gold = json_object_get(row, "ground_truth");
+
+    if (json_is_string(gold)) return CR_OK;
+    if (json_is_number(gold)) {
+        json_object_set_new(row, "ground_truth", text_of_number(gold));
+        return CR_OK;
+    }
+    return cr_fail(err, CR_EFORMAT,
+                   "the column ground_truth is %s (it needs the right answer, a text or a number)",
+                   !gold                ? "missing"
+                   : json_is_null(gold) ? "null"
+                                        : "neither text nor number");
+}
+
+cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
+{
+    const char *gold;
+
+    CR_TRY(cr_rule_take_ground_truth(row, err));
+    gold = cr_rule_text(row, "ground_truth");
+    if (!gold[strspn(gold, " \t\r\n")])
+        return cr_fail(err, CR_EFORMAT,
+                       "the column ground_truth is empty (it needs the right answer)");
+    if (strcmp(name, "ifeval") == 0) return cr_ifeval_check_row(gold, err);
+    if (strcmp(name, "general_val") == 0) return cr_general_val_check_row(row, err);
+    return CR_OK;
 }
 
 void cr_rule_error(cr_rule_result *out, const char *fmt, ...)

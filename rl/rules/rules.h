@@ -31,6 +31,11 @@ cr_rule cr_rule_find(const char *name);
 /* Names of all rules, NULL-terminated. */
 extern const char *const cr_rule_names[];
 
+/* ground_truth of a row is text; a number becomes its text. CR_EFORMAT: it is missing or neither. */
+CR_MUST cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err);
+/* The row has what the rule of this name needs to judge any response; as above for ground_truth. */
+CR_MUST cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err);
+
 void cr_rule_error(cr_rule_result *out, const char *fmt, ...) CR_PRINTF(2, 3);
 /* Text of a column; NULL: none. */
 const char *cr_rule_text(const json_t *row, const char *column);

@@ -10,7 +10,8 @@ cat >$tmp/count <<'EOF'
 #!/bin/bash
 exec mawk -W interactive '{
     n = $0; sub(/.*"response_tokens":/, "", n); sub(/,.*/, "", n)
-    printf "{\"score\":%d}\n", n; fflush() }'
+    id = $0; sub(/.*"id":"/, "", id); sub(/".*/, "", id)
+    printf "{\"id\":\"%s\",\"score\":%d}\n", id, n; fflush() }'
 EOF
 chmod +x $tmp/count
 job counted max_steps=1 validation=null rewards.math_rule.exec=$tmp/count

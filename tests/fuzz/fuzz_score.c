@@ -8,6 +8,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A line as a program's answer to a response of three tokens: what is taken is within its bounds. */
+static void read_answer(const cr_buf *line)
+{
+    const char *id;
+    json_t *root;
+    cr_verdict v;
+    cr_err err = {0};
+
+    if (cr_answer_parse(line->data, line->num_bytes, &root, &id, &err) != CR_OK) return;
+    cr_verdict_read(root, 3, &v);
+    CR_CHECK(fabs(v.score) <= CR_SCORE_LIMIT && fabs(v.reward) <= CR_SCORE_LIMIT, "%g", v.score);
+    CR_CHECK(strcmp(v.status, "ok") == 0 || strcmp(v.status, "timeout") == 0 ||
+                 strcmp(v.status, "error") == 0,
+             "%s", v.status);
+    for (size_t i = 0; v.token_rewards && i < 3; i++)
+        CR_CHECK(fabsf(v.token_rewards[i]) <= (float)CR_SCORE_LIMIT, "%g", v.token_rewards[i]);
+    cr_verdict_free(&v);
+    json_decref(root);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const cr_rule_args settings = {.deadline_s = 2, .reward_type = "soft", .length_coef = 0.01};
@@ -23,17 +43,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         num++;
     if (size < 2) return 0;
     cr_buf_add(&line, data + 1, size - 1);
-    cr_verdict_read(&line, &verdict);
-    CR_CHECK(isfinite(verdict.score) && isfinite(verdict.reward), "score %g", verdict.score);
+    read_answer(&line);
     is_good = cr_score_line(cr_rule_find(cr_rule_names[data[0] % num]), &settings, line.data,
                             line.num_bytes, 1, &out);
     CR_CHECK(cr_now_s() - start < 8, "%.1f s", cr_now_s() - start);
     n = --out.num_bytes;
     CR_CHECK(out.data[n] == '\n' && !memchr(out.data, '\n', n), "%s", out.data);
     CR_CHECK(cr_json_parse(out.data, n, "answer", &json, &err) == CR_OK, "%s", err.msg);
-    cr_verdict_read(&out, &verdict);
+    cr_verdict_read(json, 0, &verdict);
+    CR_CHECK(!verdict.is_fault, "%s", verdict.detail);
     CR_CHECK(is_good == !json_object_get(json, "error"), "%s", out.data);
     CR_CHECK(is_good || strcmp(verdict.status, "error") == 0, "%s", out.data);
+    cr_verdict_free(&verdict);
     json_decref(json);
     cr_buf_free(&line);
     cr_buf_free(&out);

@@ -20,11 +20,14 @@ static void sample_of(int wrong, const char *says)
     cr_sample s = {0};
     cr_err err = {0};
 
-    cr_record_set_real(&r, "score", 1);
+    cr_record_set_real(&r, "score", wrong == 9 ? 1e300 : 1);
     cr_record_set_real(&r, "reward", 0.5);
     cr_record_set_int(&r, "version", 3);
     for (int i = 0; i < (wrong == 5 ? 3 : 4); i++)
-        cr_record_set_text(&r, texts[i], "t\0xt", 4);
+        cr_record_set_text(&r, texts[i], i == 1 ? (wrong == 6 ? "banana" : "ok") : "t\0xt",
+                           i == 1 ? (wrong == 6 ? 6 : 2) : 4);
+    if (wrong == 7) cr_record_add(&r, "token_rewards", CR_RECORD_FLOAT32, log_probs, 1);
+    if (wrong == 8) cr_record_set_text(&r, "metrics", "[1]", 3);
     cr_record_add(&r, "ids", CR_RECORD_INT32, ids, num);
     cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, wrong == 4 ? 1 : num);
     assert_int_equal(cr_sample_read(&r, &s, &err), wrong ? CR_EFORMAT : CR_OK);
@@ -48,6 +51,10 @@ static void samples(void **state)
     sample_of(3, "no tokens");
     sample_of(4, "2 tokens with 1 log-probs");
     sample_of(5, "response");
+    sample_of(6, "the status is banana");
+    sample_of(7, "token_rewards has 1 numbers, expected 2");
+    sample_of(8, "metrics is no object");
+    sample_of(9, "the score is outside");
 }
 
 static void prompts(void **state)
@@ -189,11 +196,15 @@ static void halves_of_pairs(void **state)
         const cr_rule_args settings = {.deadline_s = 5};
         cr_buf line = {0}, out = {0};
         cr_verdict verdict;
+        json_t *root;
+        cr_err err = {0};
         cr_buf_addf(&line, "{\"ground_truth\":\"\",\"response\":\"%s\"}", cases[i].escaped);
         if (cr_score_line(echo, &settings, line.data, line.num_bytes, 1, &out) != !!cases[i].text)
             fail_msg("%s: %s", cases[i].escaped, out.data);
         out.num_bytes--;
-        cr_verdict_read(&out, &verdict);
+        assert_int_equal(cr_json_parse(out.data, out.num_bytes, "answer", &root, &err), CR_OK);
+        cr_verdict_read(root, 0, &verdict);
+        json_decref(root);
         assert_string_equal(verdict.status, cases[i].text ? "ok" : "error");
         if (cases[i].text && !strstr(out.data, cases[i].text))
             fail_msg("%s: %s", cases[i].escaped, out.data);
