@@ -13,6 +13,9 @@
 #include "actors/strategy_args.h"
 #include "exchange/record.h"
 
+/* Commands and prompts of a rank are its own: a dead rank ends the run, nobody takes them over. */
+enum { CR_RANK_CLAIM_SECONDS = 3600 };
+
 typedef struct cr_actor {
     const cr_config *config;
     cr_layout layout;
@@ -25,7 +28,7 @@ typedef struct cr_actor {
     cr_model *model;
     cr_exchange *x;
     cr_heartbeat *heart;
-    const char *url, *prefix;
+    cr_exchange_args exchange;
 } cr_actor;
 
 /* One command: fill reply, or fail. is_last: leave after the reply. */

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { FAILED_SECONDS = 5 }; /* mpirun ends the other ranks in less */
+
 static void become_child(char *const argv[], int err_fd, pid_t launcher)
 {
     int null_fd = open("/dev/null", O_RDONLY);
@@ -64,8 +66,21 @@ static bool is_own_crash(const cr_child *child, const char *line)
     return colon && atol(colon + 1) == (long)child->pid;
 }
 
+/* Lines of Open MPI and PMIx that tell a cause, and what it is to a user. */
+static const struct {
+    const char *text, *meaning;
+} causes[] = {
+    {"unable to find network interfaces",
+     "Open MPI finds no network interface: the loopback has to be up (ip link set lo up)"},
+    {"Unable to start listen thread",
+     "Open MPI cannot start a thread: memory or processes are limited (ulimit -v, ulimit -u)"},
+    {"OUT-OF-RESOURCE",
+     "Open MPI has no room for its files in shared memory (df /dev/shm; docker: --shm-size; "
+     "ulimit -f; ulimit -n)"},
+};
+
 /* mpirun's own talk, which says nothing to our users beyond the rank that died. */
-static bool is_banner(cr_child *child, const char *line)
+static bool is_banner(const char *line)
 {
     static const char *const start[] = {"------",
                                         "mpirun",
@@ -90,36 +105,64 @@ static bool is_banner(cr_child *child, const char *line)
                                         "* ",
                                         "While processing",
                                         "the job to be terminated"};
-    const char *rank = strstr(line, "process rank ");
-    bool was_in_advice = child->is_in_advice;
 
-    /* over many lines: what a rank has to do before it exits; up to the next ruler */
-    if (strncmp(line, "mpirun has exited due to", 24) == 0) child->is_in_advice = true;
-    if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
-    if (was_in_advice && strncmp(line, "croll ", 6) != 0) return true;
-    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
-        child->dead_rank = atoi(rank + 13);
-    if (line[0] == 0 || is_own_crash(child, line)) return true;
     for (size_t i = 0; i < CR_COUNT(start); i++)
         if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
     return false;
 }
 
-static void show_line(cr_child *child)
+/* "croll run: ..", "actor_train rank 1: ..": what our own programs say. */
+static bool is_own(const char *line)
 {
-    child->line[child->line_bytes] = 0;
-    child->line_bytes = 0;
-    if (is_banner(child, child->line)) return;
-    snprintf(child->last, sizeof child->last, "%.*s", (int)sizeof child->last - 1, child->line);
-    cr_log_line(child->line);
+    const char *colon = strstr(line, ": "), *rank = strstr(line, " rank ");
+
+    return strncmp(line, "croll ", 6) == 0 ||
+           (colon && rank && rank < colon && !strchr(" [", line[0]));
 }
 
-bool cr_child_pump(cr_child *child)
+/* What the line tells of a failure. */
+static void learn(cr_child *child, const char *line, bool is_noise)
+{
+    const char *rank = strstr(line, "process rank ");
+    size_t used = strlen(child->paragraph);
+
+    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
+        child->dead_rank = atoi(rank + 13);
+    if ((rank && strstr(line, "exited on signal")) ||
+        strstr(line, "processes exited with non-zero status") ||
+        strncmp(line, "mpirun has exited due to", 24) == 0)
+        child->failed_s = cr_now_s();
+    for (size_t i = 0; i < CR_COUNT(causes) && !child->meaning; i++)
+        if (strstr(line, causes[i].text)) child->meaning = causes[i].meaning;
+    if (is_own(line))
+        snprintf(child->own, sizeof child->own, "%.*s", (int)sizeof child->own - 1, line);
+    else if (!is_noise && line[0] != '[')
+        snprintf(child->paragraph + used, sizeof child->paragraph - used, "%s%s", used ? " " : "",
+                 line);
+}
+
+static void show_line(cr_child *child)
+{
+    const char *line = child->line;
+    bool was_in_advice = child->is_in_advice, is_noise;
+
+    child->line[child->line_bytes] = 0;
+    child->line_bytes = 0;
+    /* over many lines: what a rank has to do before it exits; up to the next ruler */
+    if (strncmp(line, "mpirun has exited due to", 24) == 0) child->is_in_advice = true;
+    if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
+    is_noise = (was_in_advice && strncmp(line, "croll ", 6) != 0) || line[0] == 0 ||
+               is_own_crash(child, line) || is_banner(line);
+    learn(child, line, is_noise);
+    if (!is_noise) cr_log_line(line);
+}
+
+/* Show what it wrote up to now. */
+static void drain(cr_child *child)
 {
     char text[4096];
     ssize_t n = 0;
 
-    if (child->pid == 0) return false;
     while (child->err_fd >= 0 && (n = read(child->err_fd, text, sizeof text)) > 0)
         for (ssize_t i = 0; i < n; i++) {
             if (text[i] == '\n')
@@ -132,9 +175,17 @@ bool cr_child_pump(cr_child *child)
         close(child->err_fd);
         child->err_fd = -1;
     }
-    if (child->is_running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid)
+}
+
+bool cr_child_pump(cr_child *child)
+{
+    if (child->pid == 0) return false;
+    drain(child);
+    if (child->is_running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid) {
         child->is_running = false;
-    return child->is_running;
+        drain(child);
+    }
+    return child->is_running && !(child->failed_s && cr_now_s() - child->failed_s > FAILED_SECONDS);
 }
 
 void cr_child_stop(cr_child *child, double grace_s)
@@ -145,8 +196,10 @@ void cr_child_stop(cr_child *child, double grace_s)
     if (child->is_running) {
         kill(-child->pid, SIGCONT);
         kill(-child->pid, SIGTERM);
-        while (cr_child_pump(child) && cr_now_s() < until)
+        while (child->is_running && cr_now_s() < until) {
+            cr_child_pump(child);
             cr_sleep_s(0.005);
+        }
     }
     kill(-child->pid, SIGKILL); /* also what the child left in its group */
     while (child->is_running) {
@@ -159,14 +212,33 @@ void cr_child_stop(cr_child *child, double grace_s)
     child->pid = 0;
 }
 
-const char *cr_child_fate(const cr_child *child)
+const char *cr_child_fate(const cr_child *child, char text[CR_FATE])
 {
-    static char text[80];
-
-    if (child->is_running) return "is running";
-    if (WIFSIGNALED(child->wait_status))
-        snprintf(text, sizeof text, "was killed by signal %d", WTERMSIG(child->wait_status));
+    if (child->is_running)
+        snprintf(text, CR_FATE, "is running");
+    else if (WIFSIGNALED(child->wait_status))
+        snprintf(text, CR_FATE, "was killed by signal %d", WTERMSIG(child->wait_status));
     else
-        snprintf(text, sizeof text, "ended with exit code %d", WEXITSTATUS(child->wait_status));
+        snprintf(text, CR_FATE, "ended with exit code %d", WEXITSTATUS(child->wait_status));
     return text;
+}
+
+const char *cr_child_reason(const cr_child *child)
+{
+    if (child->own[0]) return child->own;
+    return child->meaning ? child->meaning : child->paragraph;
+}
+
+char *cr_self_path(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+    CR_CHECK(n > 0, "cannot read /proc/self/exe: %s", strerror(errno));
+    return cr_strndup(path, (size_t)n);
+}
+
+char *cr_word(const char *text)
+{
+    return (char *)(uintptr_t)text;
 }

@@ -18,19 +18,30 @@ typedef struct cr_child {
     char line[512];  /* the incomplete last line of its stderr */
     size_t line_bytes;
     bool is_in_advice; /* of mpirun, which goes on over many lines */
-    int dead_rank;     /* rank that mpirun named as the first to die, -1: none */
-    char last[400];    /* last complete line that was no banner */
+    int dead_rank;     /* rank that mpirun named as the first to be killed, -1: none */
+    double failed_s;   /* when mpirun said that a rank has failed, 0: it has not */
+    /* what it wrote: the last line of a program of ours, what a line of MPI means, MPI's last paragraph */
+    char own[400], paragraph[400];
+    const char *meaning; /* static text */
 } cr_child;
 
 /* argv[0] is searched in PATH. stdin is /dev/null, stdout goes to our stderr. With is_watched its
  * stderr is read through cr_child_pump and shown line by line, else it is ours. */
 CR_MUST cr_status cr_child_start(cr_child *child, const char *what, char *const argv[],
                                  bool is_watched, cr_err *err);
-/* Show what it wrote, notice its end. False once it has ended (and all was shown). */
+/* Show what it wrote, notice its end. False once it has ended (and all was shown), also for an mpirun that goes on
+ * although it knows that a rank has failed. */
 bool cr_child_pump(cr_child *child);
 /* SIGTERM to its process group, SIGKILL after grace_s; waits for the end. Accepts what never ran. */
 void cr_child_stop(cr_child *child, double grace_s);
-/* "ended with exit code 3", "was killed by signal 9"; static text, valid until the next call. */
-const char *cr_child_fate(const cr_child *child);
+/* "ended with exit code 3", "was killed by signal 9". */
+enum { CR_FATE = 64 };
+const char *cr_child_fate(const cr_child *child, char text[CR_FATE]);
+/* Why it failed, from what it wrote, best knowledge first; "" when it said nothing. Borrowed. */
+const char *cr_child_reason(const cr_child *child);
+
+/* The path of this program, owned by the caller; and a word of argv, which nobody writes to. */
+char *cr_self_path(void);
+char *cr_word(const char *text);
 
 #endif

@@ -1,10 +1,10 @@
 /* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
 #include "actors/actor.h"
 #include "actors/commands.h"
+#include "actors/endpoint.h"
 #include "mesh/flight.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,10 +13,11 @@
 
 static int run(int argc, char **argv);
 
-const cr_command cr_command_actor = {
-    "actor", "actor CONFIG --exchange URL", "One actor rank of a run (croll run starts them).",
-    "mpirun -n 4 croll actor output/quickstart/rlvr/config.yaml --exchange unix:/tmp/redis.sock",
-    run};
+const cr_command cr_command_actor = {"actor", "actor CONFIG [--exchange URL]",
+                                     "One actor rank of a run (croll run starts them).",
+                                     "CROLL_EXCHANGE_URL=unix:/tmp/redis.sock mpirun -n 4 croll "
+                                     "actor output/quickstart/rlvr/config.yaml",
+                                     run};
 
 static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, const cr_err *how,
                           cr_err *err)
@@ -41,11 +42,12 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
     const char *const streams[] = {stream};
 
     snprintf(stream, sizeof stream, "cmd:%s:%d", a->ranks->name, a->rank);
-    snprintf(consumer, sizeof consumer, "infer-%d", a->rank);
+    snprintf(consumer, sizeof consumer, "actor-%d", a->rank);
     for (;;) {
         cr_entries entries;
         cr_heartbeat_say(a->heart, "waiting for a command");
-        CR_TRY(cr_stream_take(a->x, streams, 1, "infer", consumer, 1, 10, 3600, &entries, err));
+        CR_TRY(cr_stream_take(a->x, streams, 1, a->ranks->name, consumer, 1, 10,
+                              CR_RANK_CLAIM_SECONDS, &entries, err));
         if (entries.num) {
             cr_record command, reply = {0};
             cr_err how = {0};
@@ -57,7 +59,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             CR_TRY_GOTO(next, cr_record_get_text(&command, "op", &op, &n, err));
             CR_TRY_GOTO(next, cr_record_get_text(&command, "request", &request, &n, err));
             /* finished before it is done: a rank that dies in it ends the run anyway */
-            CR_TRY_GOTO(next, cr_stream_done(a->x, &entries.items[0], "infer", err));
+            cr_stream_done(a->x, &entries.items[0], a->ranks->name);
             should_stop = strcmp(op, "stop") == 0;
             cr_heartbeat_say(a->heart, "%s", op);
             cr_world_set_phase(a->world, NULL, op);
@@ -81,8 +83,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
 /* Threads of one rank: the cores of this host, shared by the ranks of the widest role. */
 static int threads_for(const cr_layout *layout)
 {
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1, widest = 1;
+    int cores = cr_num_cores(), widest = 1;
 
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (layout->role[r].num > widest) widest = layout->role[r].num;
@@ -105,7 +106,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
                                  .deadline_s = a->config->collective_timeout};
-    int world_rank, ranks[256];
+    int world_rank, *ranks;
     const cr_worker_config *w;
     cr_mesh_shape shape;
     char name[96];
@@ -125,18 +126,19 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     w = a->ranks->worker;
     cr_world_set_phase(a->world, a->ranks->name, "starting");
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
-    CR_TRY(cr_exchange_open(a->url, a->prefix, 60, &a->x, err));
-    CR_TRY(cr_heartbeat_start(a->url, a->prefix, name, 60, &a->heart, err));
+    CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
+    CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
     CR_TRY(cr_device_open("cpu", threads_for(&a->layout), &a->dev, err));
     CR_TRY(cr_model_open(w->model_path, &a->model, err));
     if (a->role == CR_ROLE_INFER)
         return CR_OK; /* engines need no mesh: each holds the whole model */
     CR_TRY(cr_mesh_shape_of(w, a->ranks->num, &shape, err));
-    if (a->ranks->num > (int)CR_COUNT(ranks))
-        return cr_fail(err, CR_ECONFIG, "%s: at most %zu ranks", a->ranks->name, CR_COUNT(ranks));
+    ranks = CR_NEW_ARRAY(int, a->ranks->num);
     for (int i = 0; i < a->ranks->num; i++)
         ranks[i] = a->ranks->first + i;
-    return cr_mesh_create(a->world, a->ranks->name, ranks, &shape, &a->mesh, err);
+    cr_note(cr_mesh_create(a->world, a->ranks->name, ranks, &shape, &a->mesh, err));
+    cr_free(ranks);
+    return err->status;
 }
 
 static cr_status live(cr_actor *a, cr_err *err)
@@ -158,12 +160,15 @@ static cr_status live(cr_actor *a, cr_err *err)
 
 static int run(int argc, char **argv)
 {
-    const char *url = NULL, *prefix = "croll:";
+    const char *url = NULL, *prefix = NULL;
     const cr_option options[] = {
-        {"exchange", CR_OPT_STRING, &url, "URL", "where the run's Redis is"},
+        {"exchange", CR_OPT_STRING, &url, "URL",
+         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
+         ", which no command line shows)"},
         {"prefix", CR_OPT_STRING, &prefix, "TEXT",
-         "what the run's keys begin with (default croll:)"},
+         "what the run's keys begin with (default: that of the run beside CONFIG)"},
     };
+    char *from_variable = cr_exchange_take_variable(), *beside = NULL;
     cr_words words = {0};
     cr_diagnostics d = {0};
     cr_config config = {0};
@@ -179,15 +184,16 @@ static int run(int argc, char **argv)
         cr_words_free(&words);
         return 0;
     }
+    if (!url) url = from_variable;
     if (err.status == CR_OK && (words.num != 1 || !url))
-        cr_fail(&err, CR_EUSAGE, "CONFIG and --exchange are needed");
+        cr_fail(&err, CR_EUSAGE, "CONFIG and --exchange or " CR_EXCHANGE_VARIABLE " are needed");
     if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
         cr_diagnostics_print(&d);
     if (err.status == CR_OK) {
         cr_layout_init(&a.layout, &config);
         a.config = &config;
-        a.url = url;
-        a.prefix = prefix;
+        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
+        a.exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
         cr_note(live(&a, &err));
     }
     if (err.status != CR_OK) {
@@ -206,5 +212,7 @@ static int run(int argc, char **argv)
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);
+    cr_free(from_variable);
+    cr_free(beside);
     return 0;
 }

@@ -4,7 +4,6 @@
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,13 +69,11 @@ static void proc_value(const char *path, const char *key, char *out, size_t size
 static cr_status check_cpu(report *r, cr_err *err)
 {
     char model[256], found[400];
-    cpu_set_t set;
     cr_device *dev;
 
     CR_TRY(cr_device_open("cpu", 1, &dev, err));
     proc_value("/proc/cpuinfo", "model name", model, sizeof model);
-    snprintf(found, sizeof found, "%s, %d usable cores, kernels for %s", model,
-             sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1,
+    snprintf(found, sizeof found, "%s, %d usable cores, kernels for %s", model, cr_num_cores(),
              cr_device_variant(dev));
     say(r, "cpu", FINE, found,
         strcmp(cr_device_variant(dev), "avx512bf16") == 0

@@ -60,6 +60,8 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
     char *roles[CR_CHECKPOINT_MOST_ROLES];
     size_t num = cr_checkpoint_roles(checkpoint, roles);
     cr_buf names = {0};
+    char *latest = cr_path_join(checkpoint, "latest");
+    bool is_run = cr_dir_exists(latest);
 
     *source = NULL;
     for (size_t i = 0; i < num; i++) {
@@ -68,7 +70,9 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
         cr_buf_addf(&names, "%s%s", i ? ", " : "", roles[i]);
     }
     if (num == 0)
-        cr_fail(err, CR_EUSAGE, "%s is no checkpoint: no folder in it holds a model", checkpoint);
+        cr_fail(err, CR_EUSAGE, "%s is no checkpoint: no folder in it holds a model%s%s%s",
+                checkpoint, is_run ? " (it is a run's folder: " : "", is_run ? latest : "",
+                is_run ? " is its newest checkpoint)" : "");
     else if (!*source)
         cr_fail(err, CR_EUSAGE,
                 role ? "there is no role %s, there are: %s" : "%schoose with --role: %s",
@@ -76,6 +80,7 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
     for (size_t i = 0; i < num; i++)
         cr_free(roles[i]);
     cr_buf_free(&names);
+    cr_free(latest);
     return err->status;
 }
 

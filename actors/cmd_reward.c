@@ -6,6 +6,7 @@
  * hb:WORKER counts its rounds, at least one every two seconds: one that stands still is frozen.
  */
 #include "actors/commands.h"
+#include "actors/endpoint.h"
 #include "actors/reward_program.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
@@ -186,8 +187,7 @@ const cr_command cr_command_reward = {
     "reward", "reward FILE --domain D --exchange URL [--exec PROGRAM]",
     "Score samples of one domain from the exchange until stopped; any number of workers may run.",
     "croll reward output/quickstart/rlvr/config.yaml --domain math_rule --exchange "
-    "redis://host:6379/0 "
-    "--prefix run1:",
+    "redis://host:6379/0",
     run};
 
 static cr_status open_worker(worker *w, const cr_config *config, const char *path,
@@ -214,14 +214,15 @@ static void close_worker(worker *w)
 
 static int run(int argc, char **argv)
 {
-    const char *domain = NULL, *url = NULL, *prefix = "croll:", *exec = NULL, *name = NULL;
+    const char *domain = NULL, *url = NULL, *prefix = NULL, *exec = NULL, *name = NULL;
     double limit_s = 0;
     const cr_option options[] = {
         {"domain", CR_OPT_STRING, &domain, "D", "a domain of the file's rewards"},
         {"exchange", CR_OPT_STRING, &url, "URL",
-         "where the run's Redis is (unix:/path or redis://host:port/db)"},
+         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
+         ", which no command line shows)"},
         {"prefix", CR_OPT_STRING, &prefix, "TEXT",
-         "what the run's keys begin with (default croll:)"},
+         "what the run's keys begin with (default: that of the run beside FILE)"},
         {"worker", CR_OPT_STRING, &name, "NAME",
          "a successor with the same name takes over what this one holds (default: host and "
          "process)"},
@@ -234,7 +235,9 @@ static int run(int argc, char **argv)
     cr_diagnostics d = {0};
     cr_config config = {0};
     cr_err err = {0};
-    bool is_help;
+    bool is_help, is_impatient;
+    char *from_variable = cr_exchange_take_variable(), *beside = NULL;
+    cr_exchange_args exchange = {0};
     worker w = {0};
     char host[40] = "";
     struct sigaction action = {.sa_handler = on_signal};
@@ -245,6 +248,8 @@ static int run(int argc, char **argv)
         cr_words_free(&words);
         return 0;
     }
+    is_impatient = url != NULL; /* by hand: a wrong host is an error at once */
+    if (!url) url = from_variable;
     if (err.status == CR_OK && (words.num != 1 || !domain || !url))
         cr_fail(&err, CR_EUSAGE,
                 "a FILE, --domain and --exchange are needed (see croll reward --help)");
@@ -256,14 +261,21 @@ static int run(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
         cr_diagnostics_print(&d);
+    if (err.status == CR_OK) {
+        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
+        exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
+        exchange.may_be_starting = !is_impatient;
+    }
     if (err.status == CR_OK &&
         open_worker(&w, &config, words.word[0], domain, exec, limit_s, &err) == CR_OK &&
-        cr_exchange_open(url, prefix, 60, &w.x, &err) == CR_OK &&
+        cr_exchange_open(&exchange, &w.x, &err) == CR_OK &&
         cr_stream_make(w.x, w.stream, "reward", &err) == CR_OK)
         cr_note(work(&w, &err));
     close_worker(&w);
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);
+    cr_free(from_variable);
+    cr_free(beside);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_reward, &err);
 }

@@ -8,6 +8,7 @@
 #include "actors/pipelines.h"
 #include "actors/report.h"
 #include "actors/strategy_args.h"
+#include "models/weights.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -107,6 +108,18 @@ static cr_status check_learners(const cr_model *model, const char *role, cr_err 
     return CR_OK;
 }
 
+/* Its files are there and whole: names, shapes and lengths. */
+static cr_status check_weights(const cr_worker_config *w, const cr_model *model, const char *role,
+                               cr_err *err)
+{
+    cr_weights *weights = NULL;
+
+    if (strcmp(role, "actor_infer") == 0) return CR_OK; /* its weights come from actor_train */
+    cr_note(cr_weights_open(w->model_path, model, &weights, err));
+    cr_weights_close(weights);
+    return err->status;
+}
+
 /* The tree of a role exists, and what the file says of its modules matches something. */
 static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err *err)
 {
@@ -118,7 +131,8 @@ static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err 
     if (cr_model_open(w->model_path, &model, err) == CR_OK &&
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN || check_learners(model, role, err) == CR_OK) &&
-        w->ep_size <= 1 && w->strategy != CR_STRATEGY_OTHER)
+        check_weights(w, model, role, err) == CR_OK && w->ep_size <= 1 &&
+        w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
     cr_model_free(model);
@@ -139,10 +153,12 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL, *flight = NULL;
     cr_run run = {.log_fd = -1};
+    cr_endpoint endpoint = {0};
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
     void *pipeline = NULL;
     int64_t first_step = 0;
+    bool is_made = false;
     int lock = -1;
     cr_status status;
 
@@ -150,7 +166,14 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
+    if (config->resume && !resume_path)
+        cr_log(CR_LOG_WARN, "run",
+               "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
+               config->output_dir);
+    CR_TRY_GOTO(out, cr_endpoint_open(&endpoint, config, err));
+    is_made = !cr_dir_exists(config->output_dir);
     CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
+    CR_TRY_GOTO(out, cr_endpoint_claim(&endpoint, config, err));
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
@@ -158,7 +181,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     cr_log_line(resume_path ? "resuming" : "starting");
-    if (cr_run_open(&run, config, config_path, first_step, err) == CR_OK)
+    if (cr_run_open(&run, config, config_path, &endpoint, first_step, err) == CR_OK)
         status = ops->run(pipeline, &run, resume_path, err);
     else
         status = err->status;
@@ -173,6 +196,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
     }
 out:
+    cr_endpoint_close(&endpoint);                        /* if the run has not taken it over */
+    if (lock >= 0 && is_made) rmdir(config->output_dir); /* if nothing was written there */
     ops->close(pipeline);
     if (lock >= 0) close(lock);
     cr_free(resume_path);

@@ -159,10 +159,10 @@ static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
     if (cr_record_pack(&record, &packed, err) == CR_OK) {
         bool is_last = --r->num_left == 0;
         if (is_last)
-            cr_note(cr_stream_move(g->a->x, &r->entry, "infer", stream, id, packed.data,
+            cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed.data,
                                    packed.num_bytes, NULL, err));
         else
-            cr_note(cr_stream_put(g->a->x, stream, id, packed.data, packed.num_bytes, NULL, err));
+            cr_stream_put_later(g->a->x, stream, id, packed.data, packed.num_bytes);
         if (is_last) request_free(r);
     }
     cr_record_free(&record);
@@ -189,7 +189,7 @@ static cr_status take_command(cr_generator *g, const cr_entry *entry, bool *is_p
     cr_record_set_int(&reply, "status", CR_OK);
     CR_TRY_GOTO(out, cr_record_pack(&reply, &packed, err));
     CR_TRY_GOTO(out, cr_reply_put(g->a->x, name, packed.data, packed.num_bytes, err));
-    CR_TRY_GOTO(out, cr_stream_done(g->a->x, entry, "infer", err));
+    cr_stream_done(g->a->x, entry, g->a->ranks->name);
 out:
     cr_record_free(&command);
     cr_record_free(&reply);
@@ -206,7 +206,7 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
     cr_engine_stats before = cr_engine_get_stats(g->engine), after;
     cr_generated s;
 
-    snprintf(consumer, sizeof consumer, "infer-%d", g->a->rank);
+    snprintf(consumer, sizeof consumer, "actor-%d", g->a->rank);
     CR_TRY(cr_record_get_int(command, "step", &step, err));
     cr_heartbeat_say(g->a->heart, "generating for step %lld", (long long)step);
     while (!is_paused) {
@@ -214,8 +214,8 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
         cr_entries entries = {0};
         /* keep a few prompts ahead of the free places, no more: the other ranks want some, too */
         if (cr_engine_num_waiting(g->engine) == 0)
-            CR_TRY(cr_stream_take(g->a->x, streams, 2, "infer", consumer, 2, is_idle ? 1.0 : 0,
-                                  3600, &entries, err));
+            CR_TRY(cr_stream_take(g->a->x, streams, 2, g->a->ranks->name, consumer, 2,
+                                  is_idle ? 1.0 : 0, CR_RANK_CLAIM_SECONDS, &entries, err));
         for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
             if (strcmp(entries.items[i].stream, "prompts") == 0)
                 cr_note(submit(g, &entries.items[i], err));
@@ -229,6 +229,8 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
             cr_generated_free(&s);
             CR_TRY(err->status);
         }
+        CR_TRY(
+            cr_exchange_flush(g->a->x, err)); /* samples that were not the last of their prompt */
     }
     after = cr_engine_get_stats(g->engine);
     cr_record_set_int(reply, "tokens", after.num_tokens - before.num_tokens);

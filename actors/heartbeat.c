@@ -4,16 +4,27 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
+
+enum { LEASE_SECONDS = 30 }; /* a launcher that is killed holds its prefix no longer */
 
 struct cr_heartbeat {
     cr_exchange *x;
     char key[96], what[120];
+    char *run_id, *who; /* run_id: it holds a prefix */
+    cr_err lost;        /* why it is not held any more */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool should_stop;
 };
+
+static cr_status beat_once(cr_heartbeat *hb, const char *text, cr_err *err)
+{
+    return hb->run_id ? cr_prefix_hold(hb->x, hb->run_id, hb->who, LEASE_SECONDS, err)
+                      : cr_value_set(hb->x, hb->key, text, err);
+}
 
 static void *beat(void *context)
 {
@@ -27,10 +38,10 @@ static void *beat(void *context)
         cr_err err = {0};
         snprintf(text, sizeof text, "%ld %s", ++count, hb->what);
         pthread_mutex_unlock(&hb->lock);
-        if (cr_value_set(hb->x, hb->key, text, &err) != CR_OK)
-            cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
+        if (beat_once(hb, text, &err) != CR_OK) cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
         pthread_mutex_lock(&hb->lock);
-        clock_gettime(CLOCK_REALTIME, &until);
+        if (hb->run_id && err.status == CR_ECONFIG) hb->lost = err;
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += 1;
         while (!hb->should_stop &&
                pthread_cond_timedwait(&hb->wake, &hb->lock, &until) != ETIMEDOUT)
@@ -40,27 +51,65 @@ static void *beat(void *context)
     return NULL;
 }
 
-cr_status cr_heartbeat_start(const char *url, const char *prefix, const char *name,
-                             double deadline_s, cr_heartbeat **out, cr_err *err)
+static void destroy(cr_heartbeat *hb)
+{
+    cr_exchange_close(hb->x);
+    cr_free(hb->run_id);
+    cr_free(hb->who);
+    pthread_cond_destroy(&hb->wake);
+    pthread_mutex_destroy(&hb->lock);
+    cr_free(hb);
+}
+
+/* Takes hb; *out is NULL after a failure. */
+static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartbeat **out,
+                       cr_err *err)
+{
+    pthread_condattr_t clock;
+
+    *out = NULL;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&hb->lock, NULL);
+    pthread_cond_init(&hb->wake, &clock);
+    pthread_condattr_destroy(&clock);
+    if (cr_exchange_open(args, &hb->x, err) == CR_OK && beat_once(hb, "0 starting", err) == CR_OK &&
+        (errno = pthread_create(&hb->thread, NULL, beat, hb)) != 0)
+        cr_fail(err, CR_EIO, "cannot start a heartbeat thread: %s", strerror(errno));
+    if (err->status == CR_OK)
+        *out = hb;
+    else
+        destroy(hb);
+    return err->status;
+}
+
+cr_status cr_heartbeat_start(const cr_exchange_args *args, const char *name, cr_heartbeat **out,
+                             cr_err *err)
 {
     cr_heartbeat *hb = CR_NEW(cr_heartbeat);
 
-    *out = NULL;
     snprintf(hb->key, sizeof hb->key, "hb:%s", name);
     snprintf(hb->what, sizeof hb->what, "starting");
-    pthread_mutex_init(&hb->lock, NULL);
-    pthread_cond_init(&hb->wake, NULL);
-    if (cr_exchange_open(url, prefix, deadline_s, &hb->x, err) != CR_OK) {
-        cr_free(hb);
-        return err->status;
-    }
-    if (pthread_create(&hb->thread, NULL, beat, hb) != 0) {
-        cr_exchange_close(hb->x);
-        cr_free(hb);
-        return cr_fail(err, CR_EIO, "cannot start the heartbeat thread of %s", name);
-    }
-    *out = hb;
-    return CR_OK;
+    return start(hb, args, out, err);
+}
+
+cr_status cr_heartbeat_hold(const cr_exchange_args *args, const char *run_id, const char *who,
+                            cr_heartbeat **out, cr_err *err)
+{
+    cr_heartbeat *hb = CR_NEW(cr_heartbeat);
+
+    hb->run_id = cr_strdup(run_id);
+    hb->who = cr_strdup(who);
+    return start(hb, args, out, err);
+}
+
+cr_status cr_heartbeat_check(cr_heartbeat *hb, cr_err *err)
+{
+    if (!hb) return CR_OK;
+    pthread_mutex_lock(&hb->lock);
+    if (hb->lost.status != CR_OK) cr_fail(err, CR_EPEER, "%s", hb->lost.msg);
+    pthread_mutex_unlock(&hb->lock);
+    return err->status;
 }
 
 void cr_heartbeat_say(cr_heartbeat *hb, const char *fmt, ...)
@@ -83,8 +132,5 @@ void cr_heartbeat_stop(cr_heartbeat *hb)
     pthread_cond_signal(&hb->wake);
     pthread_mutex_unlock(&hb->lock);
     pthread_join(hb->thread, NULL);
-    cr_exchange_close(hb->x);
-    pthread_mutex_destroy(&hb->lock);
-    pthread_cond_destroy(&hb->wake);
-    cr_free(hb);
+    destroy(hb);
 }

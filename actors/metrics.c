@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void cr_metrics_set(cr_metrics *m, double value, const char *name_fmt, ...)
@@ -118,6 +119,7 @@ cr_status cr_tracker_open(const char *output_dir, cr_choice_track track_with, co
 
 cr_status cr_tracker_log(cr_tracker *t, int64_t step, cr_metrics *m, cr_err *err)
 {
+    struct stat st;
     cr_buf line = {0};
     size_t num_bad = 0;
     cr_status status = CR_OK;
@@ -141,6 +143,10 @@ cr_status cr_tracker_log(cr_tracker *t, int64_t step, cr_metrics *m, cr_err *err
         status = cr_json_add_double(&line, m->items[i].value, err);
     }
     cr_buf_adds(&line, "}\n");
+    if (fstat(t->fd, &st) == 0 && st.st_nlink == 0)
+        status =
+            cr_fail(err, CR_EIO,
+                    "metrics.jsonl was removed while the run goes on: its lines would be lost");
     for (size_t done = 0; status == CR_OK && done < line.num_bytes;) {
         ssize_t n = write(t->fd, line.data + done, line.num_bytes - done);
         if (n < 0 && errno == EINTR) continue;

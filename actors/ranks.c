@@ -21,12 +21,7 @@ static const char variable[] = "CROLL_RANKS_SOCKET";
 static volatile sig_atomic_t caught;
 static int launcher = -1; /* a rank 0's connection */
 
-static char *word(const char *text)
-{
-    return (char *)(uintptr_t)text; /* argv is not written to */
-}
-
-size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_folder *folder)
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder)
 {
     /* ranks may outnumber cores and give them up when idle; nothing outside this host is searched */
     static const char *const words[] = {
@@ -39,25 +34,23 @@ size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_
         "isolated"};
     static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
                                          "osc_sm_backing_directory"};
-    static char number[16];
-    size_t num = 0;
 
+    *m = (cr_mpirun){.num = 0};
     for (size_t i = 0; i < CR_COUNT(words); i++)
-        argv[num++] = word(words[i]);
+        m->word[m->num++] = cr_word(words[i]);
     for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++) {
-        argv[num++] = word("--mca");
-        argv[num++] = word(places[i]);
-        argv[num++] = word(folder->path);
+        m->word[m->num++] = cr_word("--mca");
+        m->word[m->num++] = cr_word(places[i]);
+        m->word[m->num++] = cr_word(folder->path);
     }
-    snprintf(number, sizeof number, "%d", num_ranks);
-    argv[num++] = word("-n");
-    argv[num++] = number;
+    snprintf(m->num_ranks, sizeof m->num_ranks, "%d", num_ranks);
+    m->word[m->num++] = cr_word("-n");
+    m->word[m->num++] = m->num_ranks;
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     /* MPI's look at the machine would try ten X displays and start OpenCL: without /etc/hosts that
      * waits for the name "localhost", 10 s and more */
     setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
-    return num;
 }
 
 /* ---- the socket ---- */
@@ -165,25 +158,25 @@ static void watch(cr_child *child, int *listener, int *code)
 
 cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err)
 {
-    struct sigaction action = {.sa_handler = on_signal};
-    char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    struct sigaction action = {.sa_handler = on_signal}, before;
+    char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
     cr_mpi_folder folder = {0};
+    cr_mpirun mpirun;
     cr_child child = {0};
     int listener = -1;
-    size_t num;
+    char fate[CR_FATE];
 
-    CR_CHECK(n > 0, "cannot read /proc/self/exe: %s", strerror(errno));
-    self[n] = 0;
     *code = -1;
     open_missing();
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, NULL, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup ignores it */
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
-    num = cr_mpirun_words(words, num_ranks, &folder);
-    words[num++] = self;
-    for (int i = 0; i < argc; i++)
-        words[num++] = argv[i];
+    cr_mpirun_init(&mpirun, num_ranks, &folder);
+    memcpy(words, mpirun.word, mpirun.num * sizeof *words);
+    words[mpirun.num] = self;
+    memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);
     if (listen_here(&listener, err) == CR_OK &&
         cr_child_start(&child, "mpirun", words, true, err) == CR_OK) {
         watch(&child, &listener, code);
@@ -193,12 +186,15 @@ cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *
         else if (*code < 0 && child.dead_rank >= 0)
             cr_fail(err, CR_EPEER, "rank %d was killed", child.dead_rank);
         else if (*code < 0)
-            cr_fail(err, CR_EPEER, "the ranks ended early: mpirun %s", cr_child_fate(&child));
+            cr_fail(err, CR_EPEER, "the ranks ended early: %s",
+                    cr_child_reason(&child)[0] ? cr_child_reason(&child)
+                                               : cr_child_fate(&child, fate));
     }
 out:
     if (listener >= 0) close(listener);
     cr_mpi_folder_close(&folder);
     cr_free(words);
+    cr_free(self);
     return err->status;
 }
 

@@ -15,9 +15,13 @@
 #include "actors/mpi_folder.h"
 
 /* Words of an mpirun for this host that starts fast and keeps its files in `folder`; the caller appends the
- * program. Borrowed, the folder's path too. */
-enum { CR_MPIRUN_WORDS = 32 };
-size_t cr_mpirun_words(char *argv[CR_MPIRUN_WORDS], int num_ranks, const cr_mpi_folder *folder);
+ * program. Borrowed from here, the folder and the literals of the program. */
+enum { CR_MPIRUN_WORDS = 48 };
+typedef struct cr_mpirun {
+    char *word[CR_MPIRUN_WORDS], num_ranks[16];
+    size_t num;
+} cr_mpirun;
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks. *code: its exit code. */
 CR_MUST cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err);

@@ -6,18 +6,20 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { LOOKS = 16 }; /* workers whose count is read in one second */
+enum {
+    LOOKS = 16, /* workers whose count is read in one second */
+    MAX_STARTS = 1000
+};
 
 static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
 {
-    const char *const words[] = {w->words[0], "reward",     w->words[1], "--domain",
-                                 r->domain,   "--exchange", w->words[2], "--prefix",
-                                 w->words[3], "--worker",   r->name};
+    const char *const words[] = {w->words[0], "reward",    w->words[1], "--domain", r->domain,
+                                 "--prefix",  w->words[2], "--worker",  r->name};
     char *argv[CR_COUNT(words) + 1] = {NULL};
     char what[64];
 
     for (size_t i = 0; i < CR_COUNT(words); i++)
-        argv[i] = (char *)(uintptr_t)words[i]; /* argv is not written to */
+        argv[i] = cr_word(words[i]);
     snprintf(what, sizeof what, "reward worker %d of %.30s", r->number, r->domain);
     r->num_starts++;
     r->moved_s = cr_now_s();
@@ -25,12 +27,12 @@ static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
 }
 
 cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,
-                                  const char *config_path, const char *self, const char *url,
-                                  const char *prefix, cr_err *err)
+                                  const char *config_path, const char *self, const char *prefix,
+                                  cr_err *err)
 {
     size_t num = 0;
 
-    *w = (cr_reward_workers){.words = {self, config_path, url, prefix},
+    *w = (cr_reward_workers){.words = {self, config_path, prefix},
                              .limit_s = config->collective_timeout + 5};
     for (size_t i = 0; i < config->num_rewards; i++)
         num += (size_t)config->rewards[i].world_size;
@@ -47,20 +49,15 @@ cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,
 }
 
 /* Has its count moved within the limit? */
-static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, cr_exchange *x, cr_err *err)
+static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, const cr_buf *value,
+                         cr_err *err)
 {
-    cr_buf value = {0};
-    char key[160];
-    double now;
+    double now = cr_now_s();
 
-    snprintf(key, sizeof key, "hb:%s", r->name);
-    CR_TRY(cr_value_get(x, key, &value, err));
-    now = cr_now_s();
-    if (value.num_bytes && strncmp(value.data, r->count, sizeof r->count - 1) != 0) {
-        snprintf(r->count, sizeof r->count, "%s", value.data);
+    if (value->num_bytes && strncmp(value->data, r->count, sizeof r->count - 1) != 0) {
+        snprintf(r->count, sizeof r->count, "%s", value->data);
         r->moved_s = now;
     }
-    cr_buf_free(&value);
     if (now - r->moved_s <= w->limit_s) return CR_OK;
     cr_log(CR_LOG_WARN, "run",
            "%s has given no sign of life for %.0f s; it is killed and started again", r->child.what,
@@ -69,27 +66,44 @@ static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, cr_exchange 
     return start(w, r, err);
 }
 
+/* The counts of a few, read together. */
+static cr_status look(cr_reward_workers *w, cr_exchange *x, cr_err *err)
+{
+    cr_buf values[LOOKS] = {{0}};
+    char *keys[LOOKS];
+    size_t num = w->num < LOOKS ? w->num : LOOKS;
+
+    for (size_t i = 0; i < num; i++)
+        keys[i] = cr_asprintf("hb:%s", w->items[(w->next + i) % w->num].name);
+    cr_note(cr_values_get(x, (const char *const *)keys, num, values, err));
+    for (size_t i = 0; i < num; i++) {
+        if (err->status == CR_OK)
+            cr_note(look_at(w, &w->items[(w->next + i) % w->num], &values[i], err));
+        cr_buf_free(&values[i]);
+        cr_free(keys[i]);
+    }
+    w->next = (w->next + num) % w->num;
+    return err->status;
+}
+
 cr_status cr_reward_workers_watch(cr_reward_workers *w, cr_exchange *x, cr_err *err)
 {
     double now = cr_now_s();
+    char fate[CR_FATE];
 
     for (size_t i = 0; i < w->num; i++) {
         cr_reward_worker *r = &w->items[i];
         if (cr_child_pump(&r->child)) continue;
-        if (r->num_starts > 1000 ||
+        if (r->num_starts > MAX_STARTS ||
             (WIFEXITED(r->child.wait_status) && WEXITSTATUS(r->child.wait_status) == 2))
-            return cr_fail(err, CR_EPEER, "%s %s", r->child.what, cr_child_fate(&r->child));
+            return cr_fail(err, CR_EPEER, "%s %s", r->child.what, cr_child_fate(&r->child, fate));
         cr_log(CR_LOG_WARN, "run", "%s %s; starting it again", r->child.what,
-               cr_child_fate(&r->child));
+               cr_child_fate(&r->child, fate));
         CR_TRY(start(w, r, err));
     }
     if (now - w->looked_s < 1) return CR_OK;
     w->looked_s = now;
-    for (size_t i = 0; i < w->num && i < LOOKS; i++) {
-        w->next = (w->next + 1) % w->num;
-        CR_TRY(look_at(w, &w->items[w->next], x, err));
-    }
-    return CR_OK;
+    return w->num ? look(w, x, err) : CR_OK;
 }
 
 void cr_reward_workers_stop(cr_reward_workers *w)

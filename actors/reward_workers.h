@@ -22,13 +22,13 @@ typedef struct cr_reward_workers {
     cr_reward_worker *items; /* owned */
     size_t num, next;        /* next: whose count is looked at next */
     double looked_s, limit_s;
-    const char *words[4]; /* program, configuration, url, prefix: borrowed */
+    const char *words[3]; /* program, configuration, prefix: borrowed */
 } cr_reward_workers;
 
 /* All words are borrowed until the workers are stopped. */
 CR_MUST cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,
                                           const char *config_path, const char *self,
-                                          const char *url, const char *prefix, cr_err *err);
+                                          const char *prefix, cr_err *err);
 /* Look after them; fails when one cannot be kept running. */
 CR_MUST cr_status cr_reward_workers_watch(cr_reward_workers *w, cr_exchange *x, cr_err *err);
 void cr_reward_workers_stop(cr_reward_workers *w); /* {0} is fine */

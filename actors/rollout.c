@@ -69,8 +69,7 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, row->ids, row->num_ids);
     cr_record_add(&record, "sample_ids", CR_RECORD_UINT64, ids, args->group_size);
     if (cr_record_pack(&record, &packed, err) == CR_OK)
-        cr_note(
-            cr_stream_put(c->run->x, "prompts", name, packed.data, packed.num_bytes, NULL, err));
+        cr_stream_put_later(c->run->x, "prompts", name, packed.data, packed.num_bytes);
     cr_record_free(&record);
     cr_buf_free(&packed);
     cr_free(ids);
@@ -186,7 +185,7 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
     if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id ||
         c->flights[draw].samples[index].has_come ||
         c->flights[draw].samples[index].is_second != !!strchr(entry->id, '.'))
-        return cr_stream_done(c->run->x, entry, "pipeline", err);
+        return CR_OK;
     f = &c->flights[draw];
     s = &f->samples[index];
     if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
@@ -201,7 +200,6 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
             return score_again(c, f, entry, s, err);
         count_failure(c, f, s);
     }
-    CR_TRY(cr_stream_done(c->run->x, entry, "pipeline", err));
     if (++f->num_come < c->args->group_size) return CR_OK;
     return settle(c, f, err);
 }
@@ -224,20 +222,51 @@ static cr_status ask_all(collector *c, cr_err *err)
     return CR_OK;
 }
 
+/* Who has the samples that do not come? */
+static cr_status no_sample_came(const collector *c, cr_err *err)
+{
+    const cr_config *config = c->run->config;
+    int64_t num = 0;
+
+    for (size_t d = 0; d < config->num_rewards; d++) {
+        char *stream = cr_asprintf("generated:%s", config->rewards[d].domain);
+        cr_status status = cr_stream_length(c->run->x, stream, &num, err);
+        cr_free(stream);
+        CR_TRY(status);
+        if (num)
+            return cr_fail(err, CR_ETIMEOUT,
+                           "step %lld: no sample was scored for %g s (rpc_timeout): %lld wait for "
+                           "the reward workers of %s",
+                           (long long)c->args->step, config->rpc_timeout, (long long)num,
+                           config->rewards[d].domain);
+    }
+    return cr_fail(err, CR_ETIMEOUT,
+                   "step %lld: actor_infer generated no sample for %g s (rpc_timeout), %zu of %zu "
+                   "groups are there",
+                   (long long)c->args->step, config->rpc_timeout, c->num_done, c->num);
+}
+
 static cr_status collect(collector *c, cr_err *err)
 {
     static const char *const scored[] = {"scored"};
+    double came_s;
 
     CR_TRY(ask_all(c, err));
+    CR_TRY(cr_exchange_flush(c->run->x, err));
+    came_s = cr_now_s();
     while (c->num_done < c->num) {
         cr_entries entries;
         CR_TRY(cr_stream_take(c->run->x, scored, 1, "pipeline", "pipeline", 64, 0.2, 60, &entries,
                               err));
-        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
+        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++) {
             cr_note(accept(c, &entries.items[i], err));
+            cr_stream_done(c->run->x, &entries.items[i], "pipeline");
+        }
+        if (entries.num) came_s = cr_now_s();
         cr_entries_free(&entries);
         CR_TRY(err->status);
         CR_TRY(cr_run_watch(c->run, err));
+        if (cr_now_s() - came_s > c->run->config->rpc_timeout) return no_sample_came(c, err);
         if (c->run->view)
             cr_view_progress(c->run->view, "step %lld: %zu of %zu groups %s",
                              (long long)c->args->step, c->num_done, c->num,
@@ -276,17 +305,16 @@ static void order_groups(collector *c, cr_rollout *out)
     c->failure = NULL;
 }
 
-static cr_status clear_streams(cr_run *run, cr_err *err)
+static void clear_streams(cr_run *run)
 {
     char name[96];
 
-    CR_TRY(cr_stream_clear(run->x, "prompts", "infer", err));
-    CR_TRY(cr_stream_clear(run->x, "scored", "pipeline", err));
+    cr_stream_clear(run->x, "prompts");
+    cr_stream_clear(run->x, "scored");
     for (size_t i = 0; i < run->config->num_rewards; i++) {
         snprintf(name, sizeof name, "generated:%s", run->config->rewards[i].domain);
-        CR_TRY(cr_stream_clear(run->x, name, "reward", err));
+        cr_stream_clear(run->x, name);
     }
-    return CR_OK;
 }
 
 cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
@@ -314,7 +342,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
         if (r == 0) cr_phase_metrics(m, "actor_infer", "generate", &reply);
         cr_record_free(&reply);
     }
-    if (err->status == CR_OK) cr_note(clear_streams(run, err));
+    if (err->status == CR_OK) clear_streams(run);
     if (err->status == CR_OK) order_groups(&c, out);
     for (size_t i = 0; i < c.num; i++) {
         for (size_t k = 0; k < args->group_size; k++)

@@ -12,22 +12,24 @@
 #define CR_RUN_H
 
 #include "actors/children.h"
+#include "actors/endpoint.h"
 #include "actors/metrics.h"
 #include "actors/mpi_folder.h"
 #include "actors/reward_workers.h"
 #include "actors/roles.h"
 #include "actors/view.h"
 #include "configs/configs.h"
-#include "exchange/exchange.h"
 #include "exchange/record.h"
 
 typedef struct cr_run {
     const cr_config *config; /* borrowed */
     cr_layout layout;
-    char *output_dir, *config_path; /* owned */
-    int64_t first_step, step;       /* step: the one that runs now, for messages */
-    cr_exchange *x;
+    char *output_dir, *config_path, *self_path; /* owned */
+    int64_t first_step, step;                   /* step: the one that runs now, for messages */
+    cr_endpoint endpoint;
+    cr_exchange *x; /* the endpoint's */
     cr_server_plan server_plan;
+    bool has_server_answered; /* the embedded one */
     cr_child server, actors;
     cr_mpi_folder mpi_folder; /* of the actors */
     cr_reward_workers rewards;
@@ -36,6 +38,8 @@ typedef struct cr_run {
         double moved_s; /* when its count moved */
     } * lives;
     double looked_s;
+    dev_t output_device; /* of output_dir, with its inode: is it still there? */
+    ino_t output_inode;
     int64_t num_requests;
     bool has_said_stop; /* that it will end with this step */
     cr_tracker *tracker;
@@ -43,10 +47,11 @@ typedef struct cr_run {
     int log_fd;
 } cr_run;
 
-/* Start everything. first_step: 0, or the one behind the checkpoint that is resumed. */
+/* Start everything. config_path: the resolved configuration in output_dir. endpoint: claimed, taken over.
+ * first_step: 0, or the one after the checkpoint that is resumed. Call cr_run_close also after a failure. */
 CR_MUST cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
-                              int64_t first_step, cr_err *err);
-/* End everything; how: what the run ended with (shown when it is a failure). */
+                              cr_endpoint *endpoint, int64_t first_step, cr_err *err);
+/* End everything. */
 void cr_run_close(cr_run *run);
 
 /* Look after the children; fails when the run cannot go on, and at the second signal. Called by every
@@ -57,7 +62,7 @@ CR_MUST cr_status cr_run_watch(cr_run *run, cr_err *err);
 bool cr_run_should_stop(const cr_run *run);
 CR_MUST cr_status cr_run_stopped(cr_run *run, cr_err *err);
 
-/* Send a command to one rank of a role. request: where its reply will lie. */
+/* Send a command to one rank of a role, with the next cr_run_wait. request: where its reply will lie. */
 typedef struct cr_request {
     char name[32];
     cr_role role;
@@ -66,7 +71,7 @@ typedef struct cr_request {
 } cr_request;
 CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
                               cr_request *out, cr_err *err);
-/* Wait for its reply; a reply that is a failure becomes ours, with role, rank and step. */
+/* Wait for its reply, at most rpc_timeout; a reply that is a failure becomes ours, with role, rank and step. */
 CR_MUST cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply,
                               cr_err *err);
 /* The same command to every rank of a role; replies (may be NULL) has one record a rank. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CURVE = 24 };
+enum { CURVE = 24, QUIET_SECONDS = 30 };
 
 struct cr_view {
     int64_t first_step, max_steps;
@@ -15,12 +15,14 @@ struct cr_view {
     double curve[CURVE]; /* the newest scores, oldest first */
     int num_curve;
     double recent_s; /* smoothed duration of a step */
+    double said_s;   /* when a line was written */
     bool is_terminal, has_progress;
 };
 
 cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score_name)
 {
     cr_view *v = CR_NEW(cr_view);
+    const char *term = getenv("TERM");
 
     if (first_step >= max_steps)
         cr_log(CR_LOG_WARN, "run",
@@ -29,7 +31,9 @@ cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score
     v->first_step = first_step;
     v->max_steps = max_steps;
     snprintf(v->score_name, sizeof v->score_name, "%s", score_name);
-    v->is_terminal = isatty(STDERR_FILENO) && !getenv("NO_COLOR");
+    v->is_terminal = isatty(STDERR_FILENO) && !getenv("NO_COLOR") && term &&
+                     strcmp(term, "dumb") != 0; /* it shows escapes as they are */
+    v->said_s = cr_now_s();
     return v;
 }
 
@@ -108,6 +112,7 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
     if (left >= 1) cr_buf_addf(&line, "  left %d:%02d", (int)(left / 60), (int)fmod(left, 60));
     if (score && v->is_terminal) add_curve(v, &line, *score);
     cr_view_clear_progress(v);
+    v->said_s = cr_now_s();
     cr_log_line(line.data);
     cr_buf_free(&line);
 }
@@ -117,10 +122,15 @@ void cr_view_progress(cr_view *v, const char *fmt, ...)
     char text[120];
     va_list ap;
 
-    if (!v->is_terminal) return;
+    if (!v->is_terminal && cr_now_s() - v->said_s < QUIET_SECONDS) return;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    if (!v->is_terminal) {
+        v->said_s = cr_now_s();
+        cr_log_line(text);
+        return;
+    }
     fprintf(stderr, "\r\033[K%s", text);
     v->has_progress = true;
 }

@@ -13,7 +13,7 @@ cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score
 void cr_view_free(cr_view *view);
 /* One line for a finished step; step_s is its duration in seconds. */
 void cr_view_step(cr_view *view, int64_t step, const cr_metrics *m, double step_s);
-/* A transient line under the last one (progress inside a step); only on a terminal. */
+/* Progress inside a step: a transient line under the last one on a terminal, else a line of the log every 30 s. */
 void cr_view_progress(cr_view *view, const char *fmt, ...) CR_PRINTF(2, 3);
 void cr_view_clear_progress(cr_view *view);
 

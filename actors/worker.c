@@ -2,7 +2,6 @@
 #include "actors/worker.h"
 #include "actors/ranks.h"
 
-#include <sched.h>
 #include <string.h>
 #include <time.h>
 
@@ -68,13 +67,6 @@ static void choose_dtype(cr_worker *w)
     w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
 }
 
-static int num_cpus(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 static cr_status open_mesh(cr_worker *w, cr_err *err)
 {
     cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = w->config.collective_timeout};
@@ -110,7 +102,7 @@ static cr_status open_units(cr_worker *w, cr_err *err)
 
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
-    int num_threads = num_cpus() / w->num_ranks;
+    int num_threads = cr_num_cores() / w->num_ranks;
 
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
     CR_TRY(cr_model_open(w->folder, &w->model, err));

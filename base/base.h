@@ -147,6 +147,9 @@ double cr_now_s(void);  /* monotonic seconds */
 double cr_wall_s(void); /* seconds since 1970 */
 void cr_sleep_s(double seconds);
 
+/* Cores that this process may use. */
+int cr_num_cores(void);
+
 /* ---- log: stderr, one line an event ---- */
 
 typedef enum cr_level { CR_LOG_DEBUG, CR_LOG_INFO, CR_LOG_WARN, CR_LOG_ERROR } cr_level;

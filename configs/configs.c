@@ -73,7 +73,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->max_ckpt_to_keep = cri_int_of(root, "max_ckpt_to_keep");
     c->collective_timeout = cri_real_of(root, "collective_timeout");
     c->reward_timeout = cri_real_of(root, "reward_timeout");
-    c->rpc_timeout = (double)cri_int_of(root, "rpc_timeout");
+    c->rpc_timeout = cri_real_of(root, "rpc_timeout");
     c->algorithm.max_grad_norm = cri_real_of(root, "max_grad_norm");
     exchange = cri_block_of(c, root, "exchange", "exchange", d);
     c->exchange =

@@ -76,7 +76,7 @@ const cri_key cri_keys[] = {
     K("run", "exchange", "exchange"),
     R("run", "collective_timeout", "30", "1", "every rank"), /* croll's own, and the next */
     R("run", "reward_timeout", "10", "0.1", "reward workers"),
-    NONE("run", "rpc_timeout", "a rollout has no deadline of its own yet"),
+    R("run", "rpc_timeout", "3600", "1", "launcher: commands and samples that do not come"),
     NONE("run", "model_update_buffer_size_mb", "weights go to the engines without such a buffer"),
     NONE("run", "profiler_timeline", "every run records one: see run.html in output_dir"),
     NONE("run", "profiler_memory",
@@ -110,10 +110,10 @@ const cri_key cri_keys[] = {
     DEAD("run", "flash_attn"),
     DEAD("run", "use_remove_padding"),
     T("exchange", "url", NULL, "exchange"),
-    LATER("exchange", "prefix", CRI_TEXT, NULL, NULL),
-    LATER("exchange", "ca_file", CRI_TEXT, NULL, NULL),
-    LATER("exchange", "cert_file", CRI_TEXT, NULL, NULL),
-    LATER("exchange", "key_file", CRI_TEXT, NULL, NULL),
+    T("exchange", "prefix", NULL, "exchange"),
+    T("exchange", "ca_file", NULL, "exchange"),
+    T("exchange", "cert_file", NULL, "exchange"),
+    T("exchange", "key_file", NULL, "exchange"),
 
     /* ---- rlvr ---- */
     I("rlvr", "prompt_length", "1024", "1", "prompts, engine"),

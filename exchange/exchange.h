@@ -20,15 +20,36 @@
 
 typedef struct cr_exchange cr_exchange;
 
-/* url: unix:/path/to.sock, redis://[user:password@]host[:port][/db]. prefix separates runs that
- * share a server (all keys begin with it). deadline_s bounds every call beyond its own block time. */
-CR_MUST cr_status cr_exchange_open(const char *url, const char *prefix, double deadline_s,
-                                   cr_exchange **out, cr_err *err);
+typedef struct cr_exchange_args {
+    /* unix:/path/to.sock, redis://[user:password@]host[:port][/db], rediss:// the same with TLS */
+    const char *url;
+    const char *prefix; /* of all keys: separates runs that share a server */
+    /* rediss://: the certificates that are trusted (NULL: the system's), and our own (NULL: none); PEM */
+    const char *ca_file, *cert_file, *key_file;
+    double deadline_s; /* bounds every call beyond its own block time */
+    /* Wait for a server that is not there yet. Otherwise a refused connection or an unknown host is an error
+     * at once, until the first answer; what waiting cannot cure (a wrong password, no TLS, a certificate, no
+     * Redis at all) is one always. */
+    bool may_be_starting;
+} cr_exchange_args;
+
+/* CR_ECONFIG: it cannot be reached so. The texts of args are copied. */
+CR_MUST cr_status cr_exchange_open(const cr_exchange_args *args, cr_exchange **out, cr_err *err);
 void cr_exchange_close(cr_exchange *x); /* accepts NULL */
+void cr_exchange_set_prefix(cr_exchange *x, const char *prefix);
+void cr_exchange_set_deadline(cr_exchange *x, double deadline_s);
+/* The server's address for messages: without user and password. Borrowed. */
+const char *cr_exchange_address(const cr_exchange *x);
+/* The launcher of a run gives the url, which may hold a password, to its processes in this variable. */
+#define CR_EXCHANGE_VARIABLE "CROLL_EXCHANGE_URL"
+/* The variable's text (owned) or NULL; it is removed, so that programs started from here do not see it. */
+char *cr_exchange_take_variable(void);
+
 /* Called between attempts to reach a server that is away: whoever runs the server starts it again
  * there. A failure ends the command that waits. */
 typedef cr_status (*cr_exchange_revive)(void *ctx, cr_err *err);
-void cr_exchange_set_revive(cr_exchange *x, cr_exchange_revive revive, void *ctx);
+CR_MUST cr_status cr_exchange_open_revived(const cr_exchange_args *args, cr_exchange_revive revive,
+                                           void *ctx, cr_exchange **out, cr_err *err);
 
 /* ---- the embedded server ---- */
 
@@ -75,12 +96,16 @@ CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, siz
 CR_MUST cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
                                  const char *to, const char *id, const void *data, size_t num_bytes,
                                  bool *is_new, cr_err *err);
+/* Three commands that are sent with the next one, to save their way there and back; a failure is the next
+ * one's. Append as cr_stream_put does. */
+void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, const void *data,
+                         size_t num_bytes);
 /* Finish an entry. */
-CR_MUST cr_status cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group,
-                                 cr_err *err);
+void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group);
 /* Forget the ids seen by a stream (a step is over) and what still lies in it. */
-CR_MUST cr_status cr_stream_clear(cr_exchange *x, const char *stream, const char *group,
-                                  cr_err *err);
+void cr_stream_clear(cr_exchange *x, const char *stream);
+/* Send them now. */
+CR_MUST cr_status cr_exchange_flush(cr_exchange *x, cr_err *err);
 /* Entries that wait or are being worked on. */
 CR_MUST cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *out, cr_err *err);
 
@@ -92,9 +117,19 @@ CR_MUST cr_status cr_reply_put(cr_exchange *x, const char *request, const void *
 CR_MUST cr_status cr_reply_wait(cr_exchange *x, const char *request, double block_s, cr_buf *out,
                                 bool *is_there, cr_err *err);
 CR_MUST cr_status cr_value_set(cr_exchange *x, const char *key, const char *text, cr_err *err);
-/* out is empty when the key is not there. */
-CR_MUST cr_status cr_value_get(cr_exchange *x, const char *key, cr_buf *out, cr_err *err);
-/* Remove every key of this prefix. */
-CR_MUST cr_status cr_exchange_wipe(cr_exchange *x, cr_err *err);
+/* out [num] is replaced; empty where a key is not there. */
+CR_MUST cr_status cr_values_get(cr_exchange *x, const char *const *keys, size_t num, cr_buf *out,
+                                cr_err *err);
+
+/* ---- who owns the prefix ---- */
+
+/* Own all keys of this prefix for lease_s, or go on owning them: called again before the lease ends. run_id
+ * names the run, the same after it was resumed; who is shown to others. CR_ECONFIG: another run owns them. */
+CR_MUST cr_status cr_prefix_hold(cr_exchange *x, const char *run_id, const char *who,
+                                 double lease_s, cr_err *err);
+/* Remove every key of this prefix but its owner's. */
+CR_MUST cr_status cr_prefix_wipe(cr_exchange *x, cr_err *err);
+/* Own it no longer, if run_id does. */
+CR_MUST cr_status cr_prefix_release(cr_exchange *x, const char *run_id, cr_err *err);
 
 #endif

@@ -87,12 +87,14 @@ void cri_flight_destroy(struct cri_flight *flight)
 cr_status cr_flight_open(cr_world *world, const char *path, cr_err *err)
 {
     struct cri_flight *f = world->flight;
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), code = fd < 0 ? errno : 0;
     void *map = MAP_FAILED;
 
-    if (fd < 0 || ftruncate(fd, (off_t)map_bytes) != 0) {
-        cr_fail(err, CR_EIO, "%s: cannot make the flight recorder's file: %s", path,
-                strerror(errno));
+    /* all blocks at once: on a full disk a later write into the mapping would kill the rank (SIGBUS) */
+    if (code == 0) code = posix_fallocate(fd, 0, (off_t)map_bytes);
+    if (code != 0) {
+        cr_fail(err, CR_EIO, "%s: cannot make the flight recorder's file of %.1f MB: %s", path,
+                (double)map_bytes / 1e6, strerror(code));
         if (fd >= 0) close(fd);
         return err->status;
     }

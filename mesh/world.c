@@ -4,7 +4,6 @@
 #include "mesh/mesh_impl.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,13 +133,6 @@ cr_world_kind cr_world_kind_here(void)
     return CR_WORLD_LOCAL;
 }
 
-static bool has_core_for_each(int num_ranks)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= num_ranks;
-}
-
 /* Which ranks share this host's memory; their board. */
 static cr_status open_host(cr_world *w, cr_err *err)
 {
@@ -170,7 +162,7 @@ static cr_status open_host(cr_world *w, cr_err *err)
     }
     cr_free(all);
     CR_TRY(status);
-    w->should_spin = has_core_for_each(num_local);
+    w->should_spin = cr_num_cores() >= num_local;
     if (num_local == 1) return CR_OK;
     CR_TRY(cri_mpi(w,
                    MPI_Win_allocate_shared(

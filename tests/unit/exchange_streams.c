@@ -52,7 +52,10 @@ static cr_exchange *open_fresh(void)
     cr_exchange *x;
     cr_err err = {0};
 
-    assert_int_equal(cr_exchange_open(plan.url, "t:", 10, &x, &err), CR_OK);
+    const cr_exchange_args args = {
+        .url = plan.url, .prefix = "t:", .deadline_s = 10, .may_be_starting = true};
+
+    assert_int_equal(cr_exchange_open(&args, &x, &err), CR_OK);
     return x;
 }
 
@@ -66,7 +69,7 @@ static void each_entry_is_delivered_once(void **state)
     bool is_new;
 
     (void)state;
-    assert_int_equal(cr_exchange_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "out", "g", &err), CR_OK); /* again: nothing happens */
@@ -108,7 +111,7 @@ static void what_a_dead_consumer_left_is_taken_over(void **state)
     cr_err err = {0};
 
     (void)state;
-    assert_int_equal(cr_exchange_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     for (int i = 0; i < 4; i++) {
         char id[16];
@@ -145,7 +148,7 @@ static void a_killed_server_loses_nothing(void **state)
     bool is_new;
 
     (void)state;
-    assert_int_equal(cr_exchange_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
     for (int i = 0; i < 50; i++) {
         char id[16];
@@ -183,18 +186,107 @@ static void a_reply_is_taken_once(void **state)
     cr_exchange_close(x);
 }
 
+/* What is sent with the next call comes in order, and a failure of it is that call's. */
+static void later_commands_come_first(void **state)
+{
+    cr_exchange *x = open_fresh();
+    cr_entries got;
+    cr_err err = {0};
+    int64_t n;
+
+    (void)state;
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
+    for (int i = 0; i < 3; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "s%d", i);
+        cr_stream_put_later(x, "in", id, "a\0b", 3);
+    }
+    cr_stream_put_later(x, "in", "s1", "again", 5);
+    assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(cr_stream_take(x, in, 1, "g", "c", 2, 0, 60, &got, &err), CR_OK);
+    assert_int_equal(got.num, 2);
+    assert_memory_equal(got.items[1].data, "a\0b", 3);
+    cr_stream_done(x, &got.items[0], "g");
+    cr_stream_put_later(x, "in", "s9", "x", 1);
+    kill(server, SIGKILL); /* lost with the connection, and sent again */
+    waitpid(server, NULL, 0);
+    start_server();
+    assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
+    assert_int_equal(n, 3);
+    cr_entries_free(&got);
+    cr_stream_clear(x, "in");
+    assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
+    assert_int_equal(n, 0);
+    assert_int_equal(cr_value_set(x, "s:text", "1", &err), CR_OK);
+    cr_stream_put_later(x, "text", "id", "x", 1); /* refused: that key is no stream */
+    assert_int_equal(cr_value_set(x, "other", "1", &err), CR_EIO);
+    assert_non_null(strstr(err.msg, "EVAL"));
+    cr_exchange_close(x);
+}
+
+/* The prefix is matched as it is, and the owner's key is no part of what is removed. */
+static void a_prefix_has_one_owner(void **state)
+{
+    cr_exchange_args args = {
+        .url = plan.url, .prefix = "a*:", .deadline_s = 10, .may_be_starting = true};
+    cr_exchange *x, *y;
+    cr_buf got = {0};
+    cr_err err = {0}, refused = {0};
+    const char *key = "step";
+
+    (void)state;
+    assert_int_equal(cr_exchange_open(&args, &x, &err), CR_OK);
+    args.prefix = "ab:";
+    assert_int_equal(cr_exchange_open(&args, &y, &err), CR_OK);
+    assert_int_equal(cr_prefix_hold(x, "one", "the first", 0.5, &err), CR_OK);
+    assert_int_equal(cr_prefix_hold(x, "one", "resumed", 0.5, &err), CR_OK);
+    assert_int_equal(cr_prefix_hold(x, "two", "the second", 0.5, &refused), CR_ECONFIG);
+    assert_non_null(strstr(refused.msg, "another run: resumed"));
+    assert_int_equal(cr_prefix_hold(y, "two", "the second", 0.5, &err), CR_OK);
+    assert_int_equal(cr_value_set(x, "step", "3", &err), CR_OK);
+    assert_int_equal(cr_value_set(y, "step", "4", &err), CR_OK);
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_values_get(x, &key, 1, &got, &err), CR_OK);
+    assert_int_equal(got.num_bytes, 0);
+    assert_int_equal(cr_values_get(y, &key, 1, &got, &err), CR_OK);
+    assert_string_equal(got.data, "4");
+    refused = (cr_err){0};
+    assert_int_equal(cr_prefix_hold(x, "two", "the second", 0.5, &refused), CR_ECONFIG);
+    assert_int_equal(cr_prefix_release(x, "two", &err), CR_OK); /* it is not its own */
+    refused = (cr_err){0};
+    assert_int_equal(cr_prefix_hold(x, "two", "the second", 0.5, &refused), CR_ECONFIG);
+    cr_sleep_s(0.6); /* the lease is over */
+    assert_int_equal(cr_prefix_hold(x, "two", "the second", 0.5, &err), CR_OK);
+    assert_int_equal(cr_prefix_release(x, "two", &err), CR_OK);
+    assert_int_equal(cr_prefix_hold(x, "one", "the first", 0.5, &err), CR_OK);
+    cr_buf_free(&got);
+    cr_exchange_close(x);
+    cr_exchange_close(y);
+}
+
 static void an_absent_server_is_a_deadline(void **state)
 {
+    cr_exchange_args args = {.url = "unix:/nowhere/redis.sock",
+                             .prefix = "t:",
+                             .deadline_s = 0.3,
+                             .may_be_starting = true};
     cr_exchange *x;
     cr_err err = {0};
     double start = cr_now_s();
 
     (void)state;
-    assert_int_equal(cr_exchange_open("unix:/nowhere/redis.sock", "t:", 0.3, &x, &err),
-                     CR_ETIMEOUT);
+    assert_int_equal(cr_exchange_open(&args, &x, &err), CR_ETIMEOUT);
     assert_null(x);
     assert_true(cr_now_s() - start < 2);
     assert_non_null(strstr(err.msg, "/nowhere/redis.sock"));
+    args.may_be_starting = false;
+    args.deadline_s = 30;
+    err = (cr_err){0};
+    start = cr_now_s();
+    assert_int_equal(cr_exchange_open(&args, &x, &err), CR_ECONFIG);
+    assert_true(cr_now_s() - start < 2);
 }
 
 static void records_survive_and_refuse(void **state)
@@ -239,6 +331,8 @@ int main(void)
         cmocka_unit_test(what_a_dead_consumer_left_is_taken_over),
         cmocka_unit_test(a_killed_server_loses_nothing),
         cmocka_unit_test(a_reply_is_taken_once),
+        cmocka_unit_test(later_commands_come_first),
+        cmocka_unit_test(a_prefix_has_one_owner),
         cmocka_unit_test(an_absent_server_is_a_deadline),
         cmocka_unit_test(records_survive_and_refuse),
     };

@@ -1,0 +1,310 @@
+/* call.c -- see call.h. What a call does is harmless twice (ids decide), so after a lost connection all of it is
+ * sent again. */
+#include "exchange/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- requests ---- */
+
+void cri_begin(cri_request *q, size_t num_words, const char *verb)
+{
+    cr_buf_addf(&q->bytes, "*%zu\r\n", num_words);
+    if (q->num++ == 0) snprintf(q->verb, sizeof q->verb, "%s", verb);
+    cri_text(q, verb);
+}
+
+void cri_word(cri_request *q, const void *data, size_t num_bytes)
+{
+    cr_buf_addf(&q->bytes, "$%zu\r\n", num_bytes);
+    cr_buf_add(&q->bytes, data, num_bytes);
+    cr_buf_adds(&q->bytes, "\r\n");
+}
+
+void cri_text(cri_request *q, const char *text)
+{
+    cri_word(q, text, strlen(text));
+}
+
+void cri_int(cri_request *q, long long value)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%lld", value);
+    cri_text(q, text);
+}
+
+void cri_add(cri_request *q, ...)
+{
+    va_list ap;
+    size_t num = 0;
+    const char *word;
+
+    va_start(ap, q);
+    while (va_arg(ap, const char *))
+        num++;
+    va_end(ap);
+    va_start(ap, q);
+    cri_begin(q, num, va_arg(ap, const char *));
+    while ((word = va_arg(ap, const char *)))
+        cri_text(q, word);
+    va_end(ap);
+}
+
+char *cri_key(const cr_exchange *x, const char *kind, const char *name)
+{
+    return cr_asprintf("%s%s%s", x->prefix, kind, name);
+}
+
+/* ---- connecting ---- */
+
+/* An error that passes by itself. */
+static bool will_pass(const redisReply *r)
+{
+    return strncmp(r->str, "LOADING", 7) == 0 || strncmp(r->str, "BUSY ", 5) == 0 ||
+           strstr(r->str, "max number of clients");
+}
+
+static void drop(cr_exchange *x)
+{
+    cri_link_close(x->link);
+    x->link = NULL;
+}
+
+/* User, password and database, on a connection that was just made. */
+static cri_outcome log_in(cr_exchange *x, double until_s, char why[CRI_WHY])
+{
+    const cri_address *a = &x->address;
+    cri_request q = {0};
+    cri_outcome outcome;
+    int num;
+
+    if (a->password && a->user[0])
+        cri_add(&q, "AUTH", a->user, a->password, NULL);
+    else if (a->password)
+        cri_add(&q, "AUTH", a->password, NULL);
+    if (a->db) {
+        cri_begin(&q, 2, "SELECT");
+        cri_int(&q, a->db);
+    } else {
+        cri_add(&q, "PING", NULL);
+    }
+    num = q.num;
+    outcome = cri_link_send(x->link, q.bytes.data, q.bytes.num_bytes, until_s, why);
+    cr_buf_free(&q.bytes);
+    for (int i = 0; i < num && outcome == CRI_DONE; i++) {
+        redisReply *r;
+        bool is_auth = i + 1 < num;
+        outcome = cri_link_receive(x->link, until_s, &r, why);
+        if (outcome != CRI_DONE || r->type != REDIS_REPLY_ERROR) {
+            freeReplyObject(r);
+            continue;
+        }
+        outcome = will_pass(r) ? CRI_AGAIN : CRI_NEVER;
+        snprintf(
+            why, CRI_WHY, "%s%s",
+            outcome == CRI_AGAIN ? ""
+            : strncmp(r->str, "NOAUTH", 6) == 0
+                ? "it wants a password (redis://user:password@host or redis://:password@host): "
+            : is_auth ? "it refused the user or password of exchange.url: "
+                      : "",
+            r->str);
+        freeReplyObject(r);
+    }
+    return outcome;
+}
+
+static cri_outcome connect_once(cr_exchange *x, double until_s, char why[CRI_WHY])
+{
+    cri_outcome outcome = cri_link_open(&x->address, x->tls, until_s, &x->link, why);
+
+    if (outcome == CRI_DONE) outcome = log_in(x, until_s, why);
+    if (outcome != CRI_DONE) drop(x);
+    if (outcome == CRI_DONE) x->should_read_pending = x->may_be_starting = true;
+    if (outcome == CRI_ABSENT && x->may_be_starting) outcome = CRI_AGAIN;
+    return outcome;
+}
+
+/* ---- calls ---- */
+
+static void refuse(const char *verb, const char *text, cr_err *err)
+{
+    if (strncmp(text, "MISCONF ", 8) == 0)
+        cr_fail(err, CR_EIO,
+                "Redis takes no more (%s): make room on the disk of its append-only file, then "
+                "resume_from_checkpoint=true goes on",
+                text + 8);
+    else
+        cr_fail(err, CR_EIO, "Redis refused %s: %s", verb, text);
+}
+
+/* The replies of all that was sent; those of x->later are only looked at for errors. */
+static cri_outcome receive(cr_exchange *x, const cri_request *q, double until_s,
+                           const char *accepted, redisReply **replies, char why[CRI_WHY],
+                           cr_err *err)
+{
+    for (int i = -x->later.num; i < q->num; i++) {
+        redisReply *r;
+        cri_outcome outcome = cri_link_receive(x->link, until_s, &r, why);
+        if (outcome != CRI_DONE) return outcome;
+        if (r->type == REDIS_REPLY_ERROR && will_pass(r)) {
+            snprintf(why, CRI_WHY, "%s", r->str);
+            freeReplyObject(r);
+            return CRI_AGAIN;
+        }
+        if (r->type == REDIS_REPLY_ERROR && i < 0)
+            refuse(x->later.verb, r->str, err);
+        else if (r->type == REDIS_REPLY_ERROR &&
+                 !(accepted && strncmp(r->str, accepted, strlen(accepted)) == 0))
+            refuse(q->verb, r->str, err);
+        if (i >= 0 && replies && err->status == CR_OK)
+            replies[i] = r;
+        else
+            freeReplyObject(r);
+    }
+    return CRI_DONE;
+}
+
+static void forget(redisReply **replies, int num)
+{
+    for (int i = 0; replies && i < num; i++) {
+        freeReplyObject(replies[i]);
+        replies[i] = NULL;
+    }
+}
+
+static cri_outcome attempt(cr_exchange *x, const cri_request *q, double until_s,
+                           const char *accepted, redisReply **replies, char why[CRI_WHY],
+                           cr_err *err)
+{
+    cri_outcome outcome = x->link ? CRI_DONE : connect_once(x, until_s, why);
+
+    if (outcome != CRI_DONE) return outcome;
+    if (x->later.num)
+        outcome =
+            cri_link_send(x->link, x->later.bytes.data, x->later.bytes.num_bytes, until_s, why);
+    if (outcome == CRI_DONE && q->num)
+        outcome = cri_link_send(x->link, q->bytes.data, q->bytes.num_bytes, until_s, why);
+    if (outcome == CRI_DONE) outcome = receive(x, q, until_s, accepted, replies, why, err);
+    if (outcome == CRI_DONE) return CRI_DONE;
+    drop(x);
+    forget(replies, q->num);
+    return outcome == CRI_NEVER ? CRI_NEVER : CRI_AGAIN;
+}
+
+static cr_status call(cr_exchange *x, const cri_request *q, double block_s, const char *accepted,
+                      redisReply **replies, cr_err *err)
+{
+    double until_s = cr_now_s() + x->deadline_s + block_s, pause_s = 0.001;
+    char why[CRI_WHY] = "no answer";
+
+    for (;;) {
+        cri_outcome outcome = attempt(x, q, until_s, accepted, replies, why, err);
+        if (outcome == CRI_DONE) return err->status;
+        if (outcome == CRI_NEVER || outcome == CRI_ABSENT)
+            return cr_fail(err, CR_ECONFIG, "Redis at %s: %s (see exchange.url)", x->address.shown,
+                           why);
+        if (x->revive) CR_TRY(x->revive(x->revive_ctx, err));
+        if (cr_now_s() + pause_s >= until_s) break;
+        cr_sleep_s(pause_s);
+        pause_s = pause_s < 0.1 ? 2 * pause_s : 0.1;
+    }
+    return cr_fail(err, CR_ETIMEOUT,
+                   "Redis at %s gave no answer to %s within %.3g s: %s (is it running? see "
+                   "exchange.url)",
+                   x->address.shown, q->num ? q->verb : x->later.verb, x->deadline_s, why);
+}
+
+cr_status cri_call(cr_exchange *x, cri_request *q, double block_s, const char *accepted,
+                   redisReply **replies, cr_err *err)
+{
+    for (int i = 0; replies && i < q->num; i++)
+        replies[i] = NULL;
+    if (err->status == CR_OK) cr_note(call(x, q, block_s, accepted, replies, err));
+    if (err->status != CR_OK) forget(replies, q->num);
+    cr_buf_free(&q->bytes);
+    cr_buf_free(&x->later.bytes); /* done, or given up with this call */
+    x->later = (cri_request){0};
+    return err->status;
+}
+
+cr_status cr_exchange_flush(cr_exchange *x, cr_err *err)
+{
+    cri_request none = {0};
+
+    return x->later.num ? cri_call(x, &none, 0, NULL, NULL, err) : CR_OK;
+}
+
+/* ---- opening ---- */
+
+cr_status cr_exchange_open(const cr_exchange_args *args, cr_exchange **out, cr_err *err)
+{
+    return cr_exchange_open_revived(args, NULL, NULL, out, err);
+}
+
+cr_status cr_exchange_open_revived(const cr_exchange_args *args, cr_exchange_revive revive,
+                                   void *ctx, cr_exchange **out, cr_err *err)
+{
+    cr_exchange *x = CR_NEW(cr_exchange);
+    cri_request ping = {0};
+
+    *out = NULL;
+    x->prefix = cr_strdup(args->prefix);
+    x->deadline_s = args->deadline_s;
+    x->may_be_starting = args->may_be_starting;
+    x->revive = revive;
+    x->revive_ctx = ctx;
+    if (cri_address_parse(args->url, &x->address, err) == CR_OK && x->address.is_tls)
+        cr_note(cri_tls_open(args, &x->tls, err));
+    if (err->status == CR_OK && !x->address.is_tls &&
+        (args->ca_file || args->cert_file || args->key_file))
+        cr_fail(err, CR_ECONFIG,
+                "exchange.ca_file, cert_file and key_file are for TLS: the url must begin with "
+                "rediss://");
+    if (err->status == CR_OK) {
+        cri_add(&ping, "PING", NULL);
+        cr_note(cri_call(x, &ping, 0, NULL, NULL, err));
+    }
+    if (err->status == CR_OK)
+        *out = x;
+    else
+        cr_exchange_close(x);
+    return err->status;
+}
+
+void cr_exchange_close(cr_exchange *x)
+{
+    if (!x) return;
+    drop(x);
+    SSL_CTX_free(x->tls);
+    cri_address_free(&x->address);
+    cr_buf_free(&x->later.bytes);
+    cr_free(x->prefix);
+    cr_free(x);
+}
+
+void cr_exchange_set_prefix(cr_exchange *x, const char *prefix)
+{
+    cr_free(x->prefix);
+    x->prefix = cr_strdup(prefix);
+}
+
+void cr_exchange_set_deadline(cr_exchange *x, double deadline_s)
+{
+    x->deadline_s = deadline_s;
+}
+
+const char *cr_exchange_address(const cr_exchange *x)
+{
+    return x->address.shown;
+}
+
+char *cr_exchange_take_variable(void)
+{
+    const char *text = getenv(CR_EXCHANGE_VARIABLE);
+    char *copy = text ? cr_strdup(text) : NULL;
+
+    unsetenv(CR_EXCHANGE_VARIABLE);
+    return copy;
+}

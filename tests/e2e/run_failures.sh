@@ -1,0 +1,101 @@
+#!/bin/bash
+# What goes wrong around a run is said at once and as it is: a closed terminal saves (SIGHUP, not under nohup), a folder that
+# vanishes, a resume of nothing, weights that are cut off, limits of open files and of /dev/shm, no network, a full disk, odd
+# folder names, samples that never come (rpc_timeout).
+# Not covered: a disk that fails with EIO.
+. tests/e2e/run.inc
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
+scripts/make_sums $tmp/home
+"$CROLL" init $tmp/home/model >/dev/null
+
+# sft FOLDER [key=value ..]: two ranks, log in $tmp/log; exit code in $code
+sft_words() {
+    words=("$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model track_with=none max_steps=1
+        "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" output_dir="$1" "${@:2}")
+}
+sft() {
+    sft_words "$@"
+    log=$tmp/log code=0
+    "${words[@]}" >$log 2>&1 </dev/null || code=$?
+}
+said() { grep -Eq -- "$1" $log || fail "$2: another sentence"; }
+
+# odd names of the folder end up in redis.conf
+sft "$tmp/a \"b\\c' d"
+[ $code = 0 ] && [ -L "$tmp/a \"b\\c' d/latest" ] || fail "odd folder: exit code $code"
+
+sft $tmp/new resume_from_checkpoint=true
+[ $code = 0 ] || fail "resume of nothing: exit code $code"
+said "there is no checkpoint in $tmp/new: starting at step 0" "resume of nothing"
+"$CROLL" export $tmp/new $tmp/exported 2>$log && fail "export of a run's folder"
+said "it is a run's folder: $tmp/new/latest is its newest checkpoint" export
+
+# SIGHUP: saved like SIGTERM; ignored where nohup ignores it
+sft_words $tmp/hup max_steps=100000 save_steps=100000
+log=$tmp/hup.log
+"${words[@]}" >$log 2>&1 </dev/null &
+steps hup 1
+kill -HUP $!
+code=0
+wait $! || code=$?
+[ $code = 130 ] || fail "SIGHUP: exit code $code"
+said 'stopped by signal 1 after step [0-9]+, which is saved' SIGHUP
+[ -L $tmp/hup/latest ] && [ ! -e $tmp/hup/exchange/redis.sock ] || fail "SIGHUP: no checkpoint, or a socket is left"
+sft_words $tmp/nohup max_steps=100000 save_steps=100000
+log=$tmp/nohup.log
+nohup "${words[@]}" >$log 2>&1 </dev/null &
+steps nohup 1
+kill -HUP $!
+steps nohup 3
+# and its folder vanishes
+rm -rf $tmp/nohup 2>/dev/null || rm -rf $tmp/nohup
+code=0
+wait $! || code=$?
+[ $code = 1 ] || fail "output_dir removed: exit code $code"
+said 'output_dir .* was removed|metrics.jsonl was removed' "output_dir removed"
+
+# weights that are cut off or not there: before anything is written
+cp -r $tmp/home/model $tmp/cut
+truncate -s -100 $tmp/cut/model.safetensors
+sft $tmp/not_made pretrain=$tmp/cut
+[ $code = 2 ] && [ ! -e $tmp/not_made ] || fail "cut weights: exit code $code"
+said 'sft_train: .*model.safetensors' "cut weights"
+rm $tmp/cut/model.safetensors
+sft $tmp/not_made pretrain=$tmp/cut
+[ $code = 2 ] && [ ! -e $tmp/not_made ] || fail "no weights: exit code $code"
+
+(ulimit -n 20; sft $tmp/files; [ $code = 1 ]; said "ulimit -n. of 20 is not enough" "few files") || exit 1
+if unshare -mn true 2>/dev/null; then
+    unshare -n bash -c '"$@"' x "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model track_with=none max_steps=1 \
+        "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" output_dir=$tmp/net >$log 2>&1 && fail "no network: exit code 0"
+    said 'croll run: .*no network interface: the loopback has to be up' "no network"
+    begin=$(date +%s)
+    unshare -m bash -c 'mount -t tmpfs -o size=1m tmpfs /dev/shm && "$@"' x "$CROLL" run configs/quickstart/sft.yaml \
+        pretrain=$tmp/home/model track_with=none max_steps=1 "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" \
+        output_dir=$tmp/shm >$log 2>&1 && fail "small /dev/shm: exit code 0"
+    said 'croll run: .*no room for its files in shared memory' "small /dev/shm"
+    [ $(($(date +%s) - begin)) -le 25 ] || fail "small /dev/shm: after $(($(date +%s) - begin)) s"
+    mkdir $tmp/disk
+    unshare -m bash -c 'mount -t tmpfs -o size=300k tmpfs '$tmp/disk' && "$@"' x "$CROLL" run configs/quickstart/sft.yaml \
+        pretrain=$tmp/home/model track_with=none max_steps=1 "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" \
+        output_dir=$tmp/disk/out >$log 2>&1 && fail "full disk: exit code 0"
+    said "croll run: .*flight.*No space left" "full disk"
+fi
+
+# samples that never come: a reward worker that is stopped
+quick_model_small() {
+    words=("$CROLL" run configs/quickstart/rlvr.yaml pretrain=$tmp/home/model output_dir=$tmp/stopped track_with=none
+        "actor_train.data_args.file_name=[$tmp/home/sums.train.jsonl]" "validation.data_args.file_name=[$tmp/home/sums.val.jsonl]"
+        rollout_batch_size=4 num_return_sequences_in_group=4 actor_train.training_args.per_device_train_batch_size=4
+        actor_train.training_args.gradient_accumulation_steps=2 max_steps=100000 rpc_timeout=4 eval_steps=100000)
+}
+quick_model_small
+log=$tmp/stopped.log
+"${words[@]}" >$log 2>&1 </dev/null &
+steps stopped 1
+pkill -STOP -f "reward $tmp/stopped/config.yaml"
+begin=$(date +%s) code=0
+wait $! || code=$?
+[ $code = 3 ] || fail "a reward worker stopped: exit code $code"
+said 'no sample was scored for 4 s \(rpc_timeout\): [0-9]+ wait for the reward workers of ' "a reward worker stopped"
+echo ok
