@@ -27,7 +27,7 @@ typedef struct cri_learn_batch {
 
 typedef struct cri_payload {
     cr_record record;
-    cr_buf buffers[16];
+    cr_buf buffers[24];
     size_t num_buffers;
     size_t *samples; /* of the batch, in the order sent */
     size_t num;
@@ -38,7 +38,7 @@ void cri_learn_batch_free(cri_learn_batch *b);
 void cri_payload_free(cri_payload *s);
 cr_buf *cri_payload_buffer(cri_payload *s);
 void cri_payload_attach(cri_payload *s, const char *name, cr_record_kind kind, const cr_buf *b);
-/* prompts, lengths, mini, ids of the payload's samples. mini NULL: all 0. */
+/* prompts, lengths, mini, ids (and kept words) of the payload's samples. mini NULL: all 0. */
 void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int32_t *mini);
 /* x: per token of the batch. */
 void cri_payload_add_floats(cri_payload *s, const cri_learn_batch *b, const char *name,

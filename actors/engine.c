@@ -239,6 +239,11 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 
 /* ---- requests ---- */
 
+bool cr_generating_has_filter(const cr_generating *how)
+{
+    return how->temperature > 0 && (how->top_k > 0 || how->top_p < 1 || how->min_p > 0);
+}
+
 cr_status cr_generating_check(const cr_generating *how, cr_err *err)
 {
     if (how->max_new_tokens < 1)
@@ -318,6 +323,9 @@ static void seq_free(cri_seq *s)
     if (--s->group->num_alive == 0) group_free(s->group);
     cr_free(s->output);
     cr_free(s->log_probs);
+    cr_free(s->log_mass);
+    cr_free(s->num_kept);
+    cr_buf_free(&s->kept);
     if (s->stream.tokenizer) cr_token_stream_end(&s->stream, &s->text);
     cr_buf_free(&s->text);
     cr_free(s);
@@ -339,6 +347,10 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
         s->slot = -1;
         s->output = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         s->log_probs = CR_NEW_ARRAY(float, g->how.max_new_tokens);
+        if (how->log_probs == CR_LOG_PROBS_SAMPLED && cr_generating_has_filter(how)) {
+            s->log_mass = CR_NEW_ARRAY(float, g->how.max_new_tokens);
+            s->num_kept = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
+        }
         if (e->tokenizer) cr_token_stream_init(&s->stream, e->tokenizer, /*skip_special=*/true);
         g->num_alive++;
         cri_seq_insert(&e->waiting, s, NULL);
@@ -369,13 +381,17 @@ bool cr_engine_poll(cr_engine *e, cr_generated *out)
                           .ids = s->output,
                           .log_probs = s->log_probs,
                           .num_ids = (size_t)s->num_output,
+                          .log_mass = s->log_mass,
+                          .num_kept = s->num_kept,
+                          .kept_ids = (int32_t *)(void *)s->kept.data,
+                          .num_kept_ids = s->kept.num_bytes / sizeof(int32_t),
                           .text = s->text.data,
                           .text_bytes = s->text.num_bytes,
                           .finish = s->finish};
     if (e->tokenizer && !out->text) out->text = cr_strdup("");
-    s->output = NULL;
-    s->log_probs = NULL;
-    s->text = (cr_buf){0};
+    s->output = s->num_kept = NULL;
+    s->log_probs = s->log_mass = NULL;
+    s->text = s->kept = (cr_buf){0};
     seq_free(s);
     return true;
 }
@@ -384,6 +400,9 @@ void cr_generated_free(cr_generated *g)
 {
     cr_free(g->ids);
     cr_free(g->log_probs);
+    cr_free(g->log_mass);
+    cr_free(g->num_kept);
+    cr_free(g->kept_ids);
     cr_free(g->text);
     *g = (cr_generated){0};
 }

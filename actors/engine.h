@@ -6,8 +6,9 @@
  * computed again later.
  *
  * A sample's tokens depend on the weights, its prompt, its settings and (seed, sample id, place)
- * only: not on its neighbours, on limits, on preemption, or on the rank. log_prob is the raw model's
- * (no temperature, no filter), with the bits of a packed forward.
+ * only: not on its neighbours, on limits, on preemption, or on the rank. Log-probs are the raw
+ * model's or those of the distribution that was sampled, with the bits of a packed forward
+ * (docs/sampling.md).
  *
  * Ownership: model and device are borrowed; requests are copied; a polled sample belongs to the
  * caller (cr_generated_free). No allocation per step after warm-up. One thread.
@@ -28,7 +29,12 @@ typedef struct cr_engine_limits {
         kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
 } cr_engine_limits;
 
+/* What log-probs are of: the model's softmax, or what was left to draw from after repetition penalty,
+ * temperature and filters. Greedy samples have the model's. */
+typedef enum cr_log_probs { CR_LOG_PROBS_RAW, CR_LOG_PROBS_SAMPLED } cr_log_probs;
+
 typedef struct cr_generating {
+    cr_log_probs log_probs;
     float temperature;        /* 0: greedy */
     float top_p;              /* >= 1: off */
     float min_p;              /* 0: off */
@@ -43,6 +49,8 @@ typedef struct cr_generating {
     uint64_t seed;
 } cr_generating;
 
+/* Does a filter (top_k, top_p, min_p) leave fewer words to draw from? Not in greedy samples. */
+bool cr_generating_has_filter(const cr_generating *how);
 /* CR_EARG: a setting that makes no sense. submit checks the same. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
@@ -83,6 +91,11 @@ typedef struct cr_generated {
     int32_t *ids;
     float *log_probs;
     size_t num_ids;
+    /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept words had
+     * before, and the kept words of each token (num_kept 0: all), one list behind the other */
+    float *log_mass;
+    int32_t *num_kept, *kept_ids;
+    size_t num_kept_ids;
     char *text; /* NULL without a tokenizer */
     size_t text_bytes;
     const char *finish; /* "stop" or "length" */

@@ -45,6 +45,9 @@ struct cri_seq {
     int64_t num_cached; /* positions in the cache */
     int32_t *output;    /* [max_new_tokens] */
     float *log_probs;
+    float *log_mass;   /* [max_new_tokens], as are num_kept; NULL: no filter (cr_generated) */
+    int32_t *num_kept; /* of the next token, too, once it is drawn */
+    cr_buf kept;       /* int32_t */
     int64_t num_output;
     cr_buf text;
     cr_token_stream stream;

@@ -269,19 +269,32 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
 }
 
 /* Draw for s from a row of logits. */
-static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, const cri_seq *s,
-                      const float *logits, int32_t *id, cr_err *err)
+static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, cri_seq *s,
+                      const float *logits, int32_t *id, float *log_prob, cr_err *err)
 {
     const cri_group *g = s->group;
-    int64_t vocab = e->model->config.vocab_size;
     uint32_t word[4];
+    cr_drawn drawn;
 
     cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
-    CR_TRY(cr_sample_token(sampler, dev, logits, vocab, &g->how, g->prompt, (size_t)g->num_prompt,
-                           s->output, (size_t)s->num_output, cr_rng_float(word[0]), id, err));
-    if (*id < 0 || *id >= vocab)
+    cr_sample_args args = {.logits = logits,
+                           .vocab_size = e->model->config.vocab_size,
+                           .how = &g->how,
+                           .prompt = g->prompt,
+                           .output = s->output,
+                           .num_prompt = (size_t)g->num_prompt,
+                           .num_output = (size_t)s->num_output,
+                           .u = cr_rng_float(word[0])};
+    CR_TRY(cr_sample_token(sampler, dev, &args, &drawn, err));
+    if (drawn.id < 0)
         return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
                        (long long)s->num_output, (unsigned long long)s->id);
+    *id = drawn.id;
+    *log_prob = drawn.log_prob;
+    if (!s->num_kept) return CR_OK;
+    s->log_mass[s->num_output] = drawn.log_mass;
+    s->num_kept[s->num_output] = (int32_t)drawn.num_kept;
+    cr_buf_add(&s->kept, drawn.kept_ids, drawn.num_kept * sizeof *drawn.kept_ids);
     return CR_OK;
 }
 
@@ -304,9 +317,7 @@ static cr_status fork_followers(cr_engine *e, cri_seq *s, const float *logits, c
         if (x->group != s->group || x->state != CRI_FOLLOWING || x->num_output > 0) continue;
         CR_TRY(share(e, x, s, s->num_cached, &is_done, err));
         if (!is_done) return CR_OK;
-        CR_TRY(draw(e, e->dev, &e->parts[0].sampler, x, logits, &id, err));
-        CR_TRY(cr_logits_log_prob(e->dev, logits, 1, e->model->config.vocab_size, &id, &log_prob,
-                                  NULL, err));
+        CR_TRY(draw(e, e->dev, &e->parts[0].sampler, x, logits, &id, &log_prob, err));
         CR_TRY(check_log_prob(x, log_prob, err));
         accept_token(e, x, id, log_prob);
     }
@@ -361,9 +372,8 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
     CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
     for (int64_t i = 0; i < num_picks; i++)
         CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], logits + i * vocab,
-                    &e->drawn[pick0 + i], err));
-    return cr_logits_log_prob(dev, logits, num_picks, vocab, e->drawn + pick0, e->log_prob + pick0,
-                              NULL, err);
+                    &e->drawn[pick0 + i], &e->log_prob[pick0 + i], err));
+    return CR_OK;
 }
 
 /* Cut the step between sequences into even parts, one for each lane; how many. One: lanes would be

@@ -6,8 +6,7 @@
  * until then it is pending, and a rank that dies loses nothing.
  */
 #include "actors/actor.h"
-#include "actors/engine.h"
-#include "actors/messages.h"
+#include "actors/distribution.h"
 #include "models/tokenizer.h"
 
 #include <stdio.h>
@@ -110,7 +109,7 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     const cr_config *c = g->a->config;
     request *r = CR_NEW(request);
     cr_prompt p;
-    const cr_generating_args *args;
+    cr_generating how;
 
     r->entry = *entry;
     r->entry.id = r->entry.data = NULL;
@@ -121,17 +120,8 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     r->row = p.row;
     r->row_bytes = p.row_bytes;
     r->num_left = p.num_samples;
-    args = p.is_validation ? &c->validation.generating : &c->infer.generating;
-    cr_generating how = {.temperature = (float)args->temperature,
-                         .top_p = (float)args->top_p,
-                         .min_p = (float)args->min_p,
-                         .top_k = args->top_k,
-                         .repetition_penalty = (float)args->repetition_penalty,
-                         .max_new_tokens = args->max_new_tokens,
-                         .stop = (const char *const *)args->stop_strings,
-                         .num_stop = args->num_stop_strings,
-                         .should_cut_stop = !args->include_stop_str_in_output,
-                         .seed = (uint64_t)c->seed};
+    how = cr_generating_of(c, p.is_validation ? &c->validation.generating : &c->infer.generating);
+    if (p.is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* nobody trains on them */
     CR_TRY_GOTO(
         bad, cr_engine_submit(g->engine, p.ids, p.num_ids, p.samples, p.num_samples, &how, r, err));
     return CR_OK;
@@ -156,6 +146,12 @@ static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
     cr_record_set_int(&record, "version", cr_replica_version(g->replica));
     cr_record_add(&record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
     cr_record_add(&record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
+    if (s->num_kept) {
+        cr_record_add(&record, "log_mass", CR_RECORD_FLOAT32, s->log_mass, s->num_ids);
+        cr_record_add(&record, "num_kept", CR_RECORD_INT32, s->num_kept, s->num_ids);
+        cr_record_add(&record, "kept_ids", CR_RECORD_INT32, s->kept_ids ? s->kept_ids : s->ids,
+                      s->num_kept_ids);
+    }
     if (cr_record_pack(&record, &packed, err) == CR_OK) {
         bool is_last = --r->num_left == 0;
         if (is_last)

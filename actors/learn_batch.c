@@ -55,7 +55,20 @@ void cri_payload_attach(cri_payload *s, const char *name, cr_record_kind kind, c
     cr_record_add(&s->record, name, kind, b->data ? b->data : "", b->num_bytes / 4);
 }
 
-/* Tokens of the samples: prompts, lengths, mini, ids. mini NULL: all 0. */
+/* What the tokens were drawn from, if filters took words away. */
+static void add_kept(cri_payload *s, const cri_learn_batch *b)
+{
+    cr_buf *num = cri_payload_buffer(s), *ids = cri_payload_buffer(s);
+
+    for (size_t k = 0; k < s->num; k++) {
+        const cr_sample *x = &b->r->samples[s->samples[k]];
+        cr_buf_add(num, x->kept.num, x->num_ids * 4);
+        cr_buf_add(ids, x->kept.ids, x->kept.num_ids * 4);
+    }
+    cri_payload_attach(s, "num_kept", CR_RECORD_INT32, num);
+    cri_payload_attach(s, "kept_ids", CR_RECORD_INT32, ids);
+}
+
 void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int32_t *mini)
 {
     cr_buf *prompts = cri_payload_buffer(s), *lengths = cri_payload_buffer(s),
@@ -76,6 +89,7 @@ void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int3
     cri_payload_attach(s, "lengths", CR_RECORD_INT32, lengths);
     cri_payload_attach(s, "mini", CR_RECORD_INT32, minis);
     cri_payload_attach(s, "ids", CR_RECORD_INT32, ids);
+    if (b->r->num_samples && b->r->samples[0].kept.num) add_kept(s, b); /* all have, or none */
 }
 
 void cri_payload_add_floats(cri_payload *s, const cri_learn_batch *b, const char *name,

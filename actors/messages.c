@@ -45,6 +45,67 @@ static cr_status read_extras(const cr_record *r, cr_sample *s, cr_err *err)
     return CR_OK;
 }
 
+static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
+                          cr_err *err)
+{
+    const void *data;
+
+    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
+    *out = data;
+    return CR_OK;
+}
+
+/* Kept words of num tokens begin at ids[*at]: they ascend, are in the vocabulary, and the token is one of them. */
+static cr_status check_kept(const int32_t *tokens, size_t num, const int32_t *num_kept,
+                            const int32_t *ids, size_t num_ids, int64_t vocab_size, size_t *at,
+                            cr_err *err)
+{
+    for (size_t t = 0; t < num; t++) {
+        bool has_token = num_kept[t] == 0;
+        if (num_kept[t] < 0 || (size_t)num_kept[t] > num_ids - *at)
+            return cr_fail(err, CR_EFORMAT, "token %zu has %d kept_ids of %zu", t, num_kept[t],
+                           num_ids - *at);
+        for (const int32_t *id = ids + *at, *end = id + num_kept[t]; id < end; id++) {
+            if (*id < 0 || *id >= vocab_size || (id > ids + *at && *id <= id[-1]))
+                return cr_fail(err, CR_EFORMAT, "kept_ids of token %zu: %d is out of place", t,
+                               *id);
+            has_token |= *id == tokens[t];
+        }
+        if (!has_token)
+            return cr_fail(err, CR_EFORMAT, "kept_ids of token %zu are without itself, %d", t,
+                           tokens[t]);
+        *at += (size_t)num_kept[t];
+    }
+    return CR_OK;
+}
+
+/* Of a sample that has its ids. */
+static cr_status read_kept(const cr_record *r, cr_sample *s, cr_err *err)
+{
+    const int32_t *num_kept, *kept_ids;
+    const float *log_mass;
+    size_t num, num_ids, at = 0;
+
+    if (!cr_record_has(r, "num_kept")) return CR_OK;
+    CR_TRY(get_ints(r, "num_kept", &num_kept, &num, err));
+    CR_TRY(get_ints(r, "kept_ids", &kept_ids, &num_ids, err));
+    CR_TRY(cr_floats_read(r, "log_mass", s->num_ids, &log_mass, err));
+    if (num != s->num_ids)
+        return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu num_kept", s->num_ids, num);
+    CR_TRY(check_kept(s->ids, num, num_kept, kept_ids, num_ids, INT64_MAX, &at, err));
+    if (at != num_ids)
+        return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
+    for (size_t t = 0; t < num; t++)
+        if (!(log_mass[t] <= 1e-3f && log_mass[t] > -INFINITY))
+            return cr_fail(err, CR_EFORMAT, "token %zu has log_mass %g", t, (double)log_mass[t]);
+    s->kept = (cr_kept){CR_NEW_ARRAY(float, num), CR_NEW_ARRAY(int32_t, num),
+                        CR_NEW_ARRAY(int32_t, num_ids), num_ids};
+    memcpy(s->kept.log_mass, log_mass, num * sizeof *log_mass);
+    memcpy(s->kept.num, num_kept, num * sizeof *num_kept);
+    memcpy(s->kept.ids, kept_ids, num_ids * sizeof *kept_ids);
+    return CR_OK;
+}
+
 cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
 {
     const void *ids, *log_probs;
@@ -81,6 +142,7 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
     memcpy(s->ids, ids, num_ids * sizeof *s->ids);
     memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
     CR_TRY(read_extras(r, s, err));
+    CR_TRY(read_kept(r, s, err));
     s->has_come = true;
     return CR_OK;
 }
@@ -91,6 +153,9 @@ void cr_sample_free(cr_sample *s)
     cr_free(s->log_prob_infer);
     cr_free(s->log_prob_old);
     cr_free(s->log_prob_ref);
+    cr_free(s->kept.log_mass);
+    cr_free(s->kept.num);
+    cr_free(s->kept.ids);
     cr_free(s->response);
     cr_free(s->detail);
     cr_free(s->token_rewards);
@@ -112,13 +177,31 @@ cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const
     return CR_OK;
 }
 
-static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
-                          cr_err *err)
+static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
 {
-    const void *data;
+    size_t num, num_ids, at = 0;
 
-    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
-    *out = data;
+    if (!cr_record_has(r, "num_kept")) return CR_OK;
+    CR_TRY(get_ints(r, "num_kept", &s->num_kept, &num, err));
+    CR_TRY(get_ints(r, "kept_ids", &s->kept_ids, &num_ids, err));
+    if (num != s->num_tokens)
+        return cr_fail(err, CR_EFORMAT, "%zu response tokens with %zu num_kept", s->num_tokens,
+                       num);
+    s->first_kept = CR_NEW_ARRAY(size_t, num);
+    for (size_t i = 0; i < s->num; i++) {
+        const int32_t *tokens = s->ids + s->first_id[i] + s->prompts[i],
+                      *num_kept = s->num_kept + s->first_token[i];
+        size_t first = at;
+        if (check_kept(tokens, (size_t)s->lengths[i], num_kept, s->kept_ids, num_ids, vocab_size,
+                       &at, err) != CR_OK)
+            return cr_fail_add(err, "sample %zu", i);
+        for (size_t t = 0; t < (size_t)s->lengths[i]; t++) {
+            s->first_kept[s->first_token[i] + t] = first;
+            first += (size_t)num_kept[t];
+        }
+    }
+    if (at != num_ids)
+        return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
     return CR_OK;
 }
 
@@ -150,13 +233,14 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     for (size_t i = 0; i < ids; i++)
         if (s->ids[i] < 0 || s->ids[i] >= vocab_size)
             return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", s->ids[i]);
-    return CR_OK;
+    return read_all_kept(r, vocab_size, s, err);
 }
 
 void cr_samples_free(cr_samples *s)
 {
     cr_free(s->first_id);
     cr_free(s->first_token);
+    cr_free(s->first_kept);
 }
 
 /* ---- train_step ---- */

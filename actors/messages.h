@@ -28,7 +28,9 @@ void cr_sample_free(cr_sample *s);
 typedef struct cr_samples {
     const int32_t *prompts, *lengths, *ids, *mini;
     size_t num, num_ids, num_tokens;
-    size_t *first_id, *first_token; /* [num] (owned) */
+    size_t *first_id, *first_token;     /* [num] (owned) */
+    const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
+    size_t *first_kept;                 /* [num_tokens] (owned) */
 } cr_samples;
 
 /* Ids are below vocab_size. Free with cr_samples_free, also after a failure. */

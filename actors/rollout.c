@@ -1,5 +1,6 @@
 /* rollout.c -- see rollout.h. */
 #include "actors/rollout.h"
+#include "actors/distribution.h"
 #include "actors/messages.h"
 #include "actors/phases.h"
 #include "rl/rl.h"
@@ -22,6 +23,7 @@ typedef struct flight {
 typedef struct collector {
     cr_run *run;
     const cr_rollout_args *args;
+    cr_distribution distribution;
     flight *flights;
     size_t num, capacity, num_done, num_kept, num_wanted;
     size_t num_filtered, num_redrawn, num_verdicts, num_retries, num_timeouts, num_errors;
@@ -188,8 +190,9 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
         return CR_OK;
     f = &c->flights[draw];
     s = &f->samples[index];
-    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
-        cr_note(cr_sample_read(&record, s, err));
+    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK &&
+        cr_sample_read(&record, s, err) == CR_OK && !c->args->is_validation)
+        cr_note(cr_distribution_check(&c->distribution, s->kept.num != NULL, err));
     cr_record_free(&record);
     CR_TRY(cr_fail_add(err, "sample %s", entry->id));
     if (cr_sample_has_verdict(s)) {
@@ -320,7 +323,7 @@ static void clear_streams(cr_run *run)
 cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
                              cr_metrics *m, cr_err *err)
 {
-    collector c = {.run = run, .args = args};
+    collector c = {.run = run, .args = args, .distribution = cr_distribution_of(run->config)};
     int num_infer = run->layout.role[CR_ROLE_INFER].num;
     cr_request *requests = CR_NEW_ARRAY(cr_request, num_infer);
     cr_record command = {0};

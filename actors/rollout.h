@@ -23,6 +23,13 @@
 
 #include <string.h>
 
+/* Which words each token of a sample was drawn from (cr_generated); {0}: no filters. */
+typedef struct cr_kept {
+    float *log_mass;    /* [num_ids] */
+    int32_t *num, *ids; /* [num_ids], and one list behind the other */
+    size_t num_ids;     /* of all lists */
+} cr_kept;
+
 typedef struct cr_sample {
     uint64_t id;
     int domain;                         /* index into config->rewards */
@@ -32,6 +39,7 @@ typedef struct cr_sample {
     float *log_prob_infer;              /* [num_ids] */
     float *log_prob_old, *log_prob_ref; /* [num_ids], filled by the pipeline, NULL until then */
     size_t num_ids;
+    cr_kept kept;
     char *response; /* text, any bytes */
     size_t response_bytes;
     char finish[8]; /* "stop" or "length" */

@@ -54,8 +54,36 @@ static cr_status add_verdict(cr_buf *out, const cr_sample *s, cr_err *err)
     return s->advantages ? add_advantage(out, s, err) : CR_OK;
 }
 
+/* What filters kept of each token's words; the words themselves only where a step has few. */
+static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_words, cr_err *err)
+{
+    const int32_t *ids = s->kept.ids;
+
+    if (!s->kept.num) return CR_OK;
+    CR_TRY(add_floats(out, "log_mass", s->kept.log_mass, s->num_ids, err));
+    if (!has_words) return CR_OK;
+    cr_buf_adds(out, ",\"kept_ids\":[");
+    for (size_t t = 0; t < s->num_ids; t++) {
+        if (t) cr_buf_addc(out, ',');
+        cr_json_add_ids(out, ids, (size_t)s->kept.num[t]);
+        ids += s->kept.num[t];
+    }
+    cr_buf_addc(out, ']');
+    return CR_OK;
+}
+
+static bool has_few_words(const cr_rollout *rollout)
+{
+    const size_t most = 4 << 20; /* about 25 MB */
+    size_t num = 0;
+
+    for (size_t i = 0; i < rollout->num_samples; i++)
+        num += rollout->samples[i].kept.num_ids;
+    return num <= most;
+}
+
 static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, const cr_row *row,
-                            cr_err *err)
+                            bool has_words, cr_err *err)
 {
     const char *domain = run->config->rewards[s->domain].domain;
 
@@ -70,6 +98,7 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
     cr_buf_adds(out, ",\"ids\":");
     cr_json_add_ids(out, s->ids, s->num_ids);
     CR_TRY(add_floats(out, "log_probs", s->log_prob_infer, s->num_ids, err));
+    CR_TRY(add_kept(out, s, has_words, err));
     CR_TRY(add_verdict(out, s, err));
     add_text(out, "finish", s->finish, strlen(s->finish));
     cr_buf_addf(out, ",\"version\":%lld}\n", (long long)s->version);
@@ -83,11 +112,12 @@ cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const c
          *path = cr_asprintf("%s/%s-%06lld.jsonl", folder, is_validation ? "val" : "step",
                              (long long)step);
     cr_buf out = {0};
+    bool has_words = has_few_words(rollout);
 
     cr_note(cr_mkdirs(folder, err));
     for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++)
-        cr_note(
-            add_sample(&out, run, &rollout->samples[i], &data->rows[rollout->samples[i].row], err));
+        cr_note(add_sample(&out, run, &rollout->samples[i], &data->rows[rollout->samples[i].row],
+                           has_words, err));
     if (err->status == CR_OK)
         cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
     cr_buf_free(&out);

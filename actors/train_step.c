@@ -248,7 +248,7 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
     cr_samples s;
     step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
 
-    CR_TRY_GOTO(out, cr_samples_read(command, t->a->model->config.vocab_size, &s, err));
+    CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
     CR_TRY_GOTO(out, cr_floats_read(command, "lr", (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));

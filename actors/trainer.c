@@ -19,6 +19,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
     *out = NULL;
     t->a = a;
     t->is_train = args.is_train;
+    t->distribution = cr_distribution_of(a->config);
     t->is_shared = cr_phase_is_shared(&a->layout, a->role);
     cr_experts_set(a->model, w);
     if (cr_model_prepare(a->model, &a->config->train, t->is_train, err) == CR_OK)
@@ -41,10 +42,18 @@ void cr_trainer_close(cr_trainer *t)
     cr_free(t->cu);
     cr_free(t->work);
     cr_free(t->start);
+    cr_edits_free(&t->edits);
     cr_free(t);
 }
 
 /* ---- packing ---- */
+
+cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_samples *s,
+                           cr_err *err)
+{
+    CR_TRY(cr_samples_read(command, t->a->model->config.vocab_size, s, err));
+    return cr_distribution_check(&t->distribution, s->num_kept != NULL, err);
+}
 
 static void reserve(cr_trainer *t, size_t tokens, size_t num)
 {
@@ -91,7 +100,13 @@ cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_
         }
     }
     t->cu[num] = (int32_t)at;
-    return (cr_batch){t->ids, t->positions, t->labels, t->cu, (int64_t)at, (int64_t)num};
+    return (cr_batch){.ids = t->ids,
+                      .positions = t->positions,
+                      .labels = t->labels,
+                      .cu_seqlens = t->cu,
+                      .num_tokens = (int64_t)at,
+                      .num_seqs = (int64_t)num,
+                      .edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits)};
 }
 
 void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
@@ -178,7 +193,7 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
     float *out = NULL;
     cr_samples s;
 
-    CR_TRY_GOTO(out, cr_samples_read(command, t->a->model->config.vocab_size, &s, err));
+    CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
     CR_TRY_GOTO(out, cri_forward_all(t, &s, out, out + s.num_tokens, err));
     cr_record_add(reply, "log_probs", CR_RECORD_FLOAT32, out, s.num_tokens);
@@ -222,6 +237,7 @@ static cr_status offload(cr_trainer *t, cr_err *err)
         *mine[i] = NULL;
     }
     t->capacity_tokens = t->capacity_samples = t->capacity_work = 0;
+    cr_edits_free(&t->edits);
     CR_TRY(cr_fsdp_offload(t->f, cr_phase_states(t->a->dev, CR_STATE_ALL), err));
     cr_phase_trim(t->a->dev);
     return CR_OK;
@@ -310,7 +326,8 @@ static const struct op *find_op(const cr_trainer *t, const char *name)
 static int64_t held_bytes(const cr_trainer *t)
 {
     return cr_fsdp_get_stats(t->f).held_bytes +
-           (int64_t)(3 * t->capacity_tokens * sizeof(int32_t) + t->capacity_work * sizeof(double));
+           (int64_t)(3 * t->capacity_tokens * sizeof(int32_t) + t->capacity_work * sizeof(double) +
+                     cr_edits_bytes(&t->edits));
 }
 
 cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,

@@ -9,7 +9,7 @@
 #define CR_TRAINER_IMPL_H
 
 #include "actors/actor.h"
-#include "actors/messages.h"
+#include "actors/distribution.h"
 
 struct cr_trainer {
     cr_actor *a;
@@ -22,7 +22,14 @@ struct cr_trainer {
     double *work; /* per response token, 10 arrays */
     size_t capacity_work;
     size_t *start; /* [capacity_samples + 1] */
+    cr_distribution distribution;
+    cr_edits edits;
 };
+
+/* The samples of a command, checked against the model and the file. Free with cr_samples_free, also
+ * after a failure. */
+CR_MUST cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_samples *s,
+                                   cr_err *err);
 
 /* ---- micro-batches ---- */
 

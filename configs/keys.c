@@ -126,8 +126,8 @@ const cri_key cri_keys[] = {
          "the samples of a group are requests of their own that share their prompt's cache"),
     NONE("rlvr", "generate_opt_level", "the engine always schedules sample by sample"),
     I("rlvr", "max_running_requests", "128", "1", "engine"),
-    C("rlvr", "logprobs_mode", "raw", "!sampled|raw", "log-probs"), /* croll's own */
-    I("rlvr", "max_failed_reward_steps", "3", "0", "rollouts"),     /* croll's own */
+    C("rlvr", "logprobs_mode", "sampled", "sampled|raw", "engine, trainer"), /* croll's own */
+    I("rlvr", "max_failed_reward_steps", "3", "0", "rollouts"),              /* croll's own */
     LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false", NULL),
     NONE("rlvr", "max_additional_running_prompts",
          "is_use_additional_prompts is not available yet"),

@@ -400,8 +400,7 @@ static void bind_rollouts(cr_config *c, cr_node *root, cr_diagnostics *d)
         cri_int_of(cri_is_given(router, "max_running_requests") ? router : root,
                    "max_running_requests"); /* as in ROLL, the router's counts if it is given */
     c->max_failed_reward_steps = cri_int_of(root, "max_failed_reward_steps");
-    c->logprobs_mode =
-        cri_choice_of("rlvr", root, "logprobs_mode") ? CR_LOGPROBS_RAW : CR_LOGPROBS_SAMPLED;
+    c->logprobs_mode = (cr_choice_logprobs)cri_choice_of("rlvr", root, "logprobs_mode");
     bind_update_frequency(c, root, d);
 }
 

@@ -57,6 +57,20 @@ CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_
 CR_MUST cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block,
                                    size_t num_bytes, cr_err *err);
 
+/* What sampling makes of rows of logits before it draws: words of a row's history are penalised (z < 0: z p, else z / p),
+ * all are divided by the temperature, and only the kept words can be drawn. Log-probs, entropies and gradients are those of
+ * that distribution; which words are kept does not move with the logits. Borrowed. Arrays have an element a row. */
+typedef struct cr_row_edits {
+    float temperature, penalty; /* above 0; 1: off */
+    const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all words */
+    const int32_t *kept_num;    /* 0: this row keeps all words */
+    const int32_t *kept_ids;    /* of a row: ascending, its label among them */
+    const int32_t *seen_list; /* the list that has the row's history; may be NULL if penalty is 1 */
+    const int32_t *seen_until;            /* and up to which place it had come */
+    const size_t *seen_first;             /* [lists + 1] */
+    const int32_t *seen_ids, *seen_place; /* of a list: ids ascending, and where each was first */
+} cr_row_edits;
+
 /* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
  * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
 typedef struct cr_head_args {
@@ -66,6 +80,7 @@ typedef struct cr_head_args {
     int64_t num_rows;
     float *log_prob, *entropy; /* [R] */
     float *lse, *mean_z;       /* [R] saved for backward: logsumexp and sum(p z) */
+    const cr_row_edits *edits; /* z is what they make of the logits; NULL: the logits */
 } cr_head_args;
 CR_MUST cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err);
 
@@ -86,9 +101,10 @@ CR_MUST cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, i
  * [0, 1), in order of ids; temperature 0: the first of the greatest. */
 CR_MUST cr_status cr_logits_sample(cr_device *dev, const float *logits, int64_t vocab_size,
                                    float temperature, float u, int32_t *id, cr_err *err);
-/* log_prob of labels and entropy from rows of logits, with cr_head's tiles and order. */
+/* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
 CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
-                                     int64_t vocab_size, const int32_t *labels, float *log_prob,
-                                     float *entropy, cr_err *err);
+                                     int64_t vocab_size, const int32_t *labels,
+                                     const cr_row_edits *edits, float *log_prob, float *entropy,
+                                     cr_err *err);
 
 #endif

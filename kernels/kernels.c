@@ -573,9 +573,19 @@ cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_bloc
     return dev->kernels->copy(dev, dst_block, src_block, num_bytes, err);
 }
 
+static cr_status check_edits(const char *what, const cr_row_edits *e, cr_err *err)
+{
+    if (!e || (e->temperature > 0 && e->penalty > 0 && (e->penalty == 1 || e->seen_list)))
+        return CR_OK;
+    return cr_fail(err, CR_EARG, "%s: rows of temperature %g and repetition penalty %g%s", what,
+                   (double)e->temperature, (double)e->penalty,
+                   e->seen_list ? "" : " without their words");
+}
+
 cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     CR_TRY(check_weight("head", a->w, err));
+    CR_TRY(check_edits("head", a->edits, err));
     if (a->num_rows <= 0) return CR_OK;
     dev->stats.flops += product_flops(a->num_rows, a->w);
     return dev->kernels->head(dev, a, err);
@@ -584,6 +594,7 @@ cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
 {
     CR_TRY(check_weight("head_grad", a->fwd.w, err));
+    CR_TRY(check_edits("head_grad", a->fwd.edits, err));
     if (!a->fwd.lse || !a->fwd.mean_z)
         return cr_fail(err, CR_EARG, "head_grad needs lse and mean_z of its forward");
     if (a->fwd.num_rows <= 0) return CR_OK;
@@ -601,10 +612,11 @@ cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t n
 }
 
 cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
-                             int64_t vocab_size, const int32_t *labels, float *log_prob,
-                             float *entropy, cr_err *err)
+                             int64_t vocab_size, const int32_t *labels, const cr_row_edits *edits,
+                             float *log_prob, float *entropy, cr_err *err)
 {
-    return dev->kernels->logits_log_prob(dev, logits, num_rows, vocab_size, labels, log_prob,
+    CR_TRY(check_edits("logits_log_prob", edits, err));
+    return dev->kernels->logits_log_prob(dev, logits, num_rows, vocab_size, labels, edits, log_prob,
                                          entropy, err);
 }
 

@@ -74,8 +74,9 @@ typedef struct cr_kernels {
     cr_status (*logits_sample)(cr_device *dev, const float *logits, int64_t vocab_size,
                                float temperature, float u, int32_t *id, cr_err *err);
     cr_status (*logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
-                                 int64_t vocab_size, const int32_t *labels, float *log_prob,
-                                 float *entropy, cr_err *err);
+                                 int64_t vocab_size, const int32_t *labels,
+                                 const cr_row_edits *edits, float *log_prob, float *entropy,
+                                 cr_err *err);
 } cr_kernels;
 
 enum { CRI_NUM_SCRATCH = 8 };

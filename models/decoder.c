@@ -309,7 +309,8 @@ static cr_status run_head(cr_model *model, cr_pass *p, const void *normed, const
                       .labels = own->labels,
                       .num_rows = own->num_rows,
                       .lse = own->head_lse,
-                      .mean_z = own->head_mean_z};
+                      .mean_z = own->head_mean_z,
+                      .edits = p->batch->edits};
 
     CR_TRY(cri_enter(root->lm_head, p, err));
     if (own->num_rows && want->logits) {
@@ -437,7 +438,8 @@ static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_pr
                                     .labels = own->labels,
                                     .num_rows = own->num_rows,
                                     .lse = own->head_lse,
-                                    .mean_z = own->head_mean_z},
+                                    .mean_z = own->head_mean_z,
+                                    .edits = p->batch->edits},
                             .grad_log_prob = grad_log_prob,
                             .grad_entropy = grad_entropy,
                             .dx = dx,

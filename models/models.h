@@ -129,6 +129,7 @@ typedef struct cr_batch {
     const int32_t
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
     const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
+    const struct cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;

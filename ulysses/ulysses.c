@@ -12,10 +12,11 @@ struct cr_ulysses {
     cr_group *group;
     int rank, num_ranks;
     int64_t num_kv_heads, head_dim;
-    cr_batch whole; /* what was cut; ids, positions, labels are borrowed or in `grown` */
-    cr_batch mine;  /* ids, positions, labels point into whole's */
-    int32_t *grown; /* ids, positions, labels of a batch that was too short */
-    int32_t *axes;  /* mrope of `mine` */
+    cr_batch whole;     /* what was cut; ids, positions, labels are borrowed or in `grown` */
+    cr_batch mine;      /* ids, positions, labels point into whole's */
+    cr_row_edits edits; /* of `mine`: rows in whole's */
+    int32_t *grown;     /* ids, positions, labels of a batch that was too short */
+    int32_t *axes;      /* mrope of `mine` */
     size_t capacity_axes;
     int32_t *offsets; /* cu_seqlens of `mine`, then those of a batch that was too short */
     size_t capacity_offsets;
@@ -139,7 +140,8 @@ static cr_batch lengthen(cr_ulysses *u, const cr_batch *b)
     for (int64_t s = 0; s < b->num_seqs; s++)
         if (b->cu_seqlens[s + 1] > b->cu_seqlens[s]) offsets[++seqs] = b->cu_seqlens[s + 1];
     offsets[++seqs] = (int32_t)num;
-    return (cr_batch){ids, positions, labels, offsets, (int64_t)num, seqs, b->mrope, b->vision};
+    return (cr_batch){ids,  positions, labels,    offsets, (int64_t)num,
+                      seqs, b->mrope,  b->vision, b->edits};
 }
 
 /* Where sequences begin and end among rows [first, end). */
@@ -181,6 +183,25 @@ static void count_labels(cr_ulysses *u)
     }
 }
 
+/* Those of this rank's labelled rows. */
+static void cut_edits(cr_ulysses *u, const cr_row_edits *whole)
+{
+    size_t first, num;
+
+    if (!whole) return;
+    cr_ulysses_rows(u, &first, &num);
+    u->edits = *whole;
+    if (whole->kept_first) {
+        u->edits.kept_first += first;
+        u->edits.kept_num += first;
+    }
+    if (whole->seen_list) {
+        u->edits.seen_list += first;
+        u->edits.seen_until += first;
+    }
+    u->mine.edits = &u->edits;
+}
+
 static void list_rows(cr_ulysses *u)
 {
     int64_t tokens = u->mine.num_tokens, kv = u->num_kv_heads, ranks = u->num_ranks;
@@ -210,6 +231,7 @@ void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
     if (whole->mrope) cut_axes(u, whole, first);
     cut_sequences(u, first, end);
     count_labels(u);
+    cut_edits(u, whole->edits);
     list_rows(u);
     u->split.cu_seqlens = u->whole.cu_seqlens;
     u->split.num_seqs = u->whole.num_seqs;

@@ -177,14 +177,15 @@ static cr_status meta_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 }
 
 static cr_status meta_logits_log_prob(cr_device *dev, const float *z, int64_t n, int64_t v,
-                                      const int32_t *labels, float *log_prob, float *entropy,
-                                      cr_err *err)
+                                      const int32_t *labels, const cr_row_edits *edits,
+                                      float *log_prob, float *entropy, cr_err *err)
 {
     const cr_head_args a = {.num_rows = n, .log_prob = log_prob, .entropy = entropy};
 
     (void)z;
     (void)v;
     (void)labels;
+    (void)edits;
     return meta_head(dev, &a, err);
 }
 

@@ -32,6 +32,9 @@ static void read_sample(const cr_record *r)
                  "%zu tokens", s.num_ids);
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !s.has_come, "%s", err.msg);
+    for (size_t t = 0, at = 0; s.has_come && s.kept.num && t < s.num_ids; t++)
+        for (int32_t k = 0; k < s.kept.num[t]; k++, at++)
+            CR_CHECK(at < s.kept.num_ids && s.kept.ids[at] >= 0, "kept word %zu", at);
     cr_sample_free(&s);
 }
 
@@ -78,6 +81,11 @@ static void read_samples(const cr_record *r)
             tokens += (size_t)s.lengths[i];
         }
         CR_CHECK(tokens == s.num_tokens, "%zu tokens", tokens);
+        for (size_t t = 0; s.num_kept && t < tokens; t++)
+            for (int32_t k = 0; k < s.num_kept[t]; k++) {
+                const int32_t *id = s.kept_ids + s.first_kept[t] + k;
+                CR_CHECK(*id >= 0 && *id < VOCAB && (k == 0 || *id > id[-1]), "kept word %d", *id);
+            }
         read_step(r, &s);
     } else {
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);

@@ -57,6 +57,69 @@ static void samples(void **state)
     sample_of(9, "the score is outside");
 }
 
+/* Kept words of a sample of tokens 1 and 2, and of a train rank's samples of 10 words. */
+static void kept_words(void **state)
+{
+    static const struct {
+        int32_t num[2], ids[5];
+        size_t num_ids;
+        float log_mass;
+        const char *sample, *samples; /* what the sentence says; NULL: fine */
+    } cases[] = {
+        {{2, 3}, {1, 9, 0, 2, 3}, 5, -0.5f, NULL, NULL},
+        {{0, 1}, {2}, 1, 0, NULL, NULL},
+        {{2, 3}, {1, 10, 0, 2, 3}, 5, -0.5f, NULL, "10 is out of place"},
+        {{2, 3}, {1, 1, 0, 2, 3}, 5, -0.5f, "token 0: 1 is out of place", "out of place"},
+        {{2, 3}, {1, 9, 3, 2, 4}, 5, -0.5f, "token 1: 2 is out of place", "out of place"},
+        {{1, 1}, {-1, 2}, 2, -0.5f, "-1 is out of place", "-1 is out of place"},
+        {{2, 2}, {1, 9, 3, 4}, 4, -0.5f, "token 1 are without itself, 2", "without itself"},
+        {{2, 3}, {1, 9, 0, 2}, 4, -0.5f, "token 1 has 3 kept_ids of 2", "has 3 kept_ids of 2"},
+        {{2, -1}, {1, 9}, 2, -0.5f, "token 1 has -1", "token 1 has -1"},
+        {{1, 1}, {1, 2, 3}, 3, -0.5f, "tokens of 2 kept_ids came with 3", "came with 3"},
+        {{1, 1}, {1, 2}, 2, 0.1f, "token 1 has log_mass 0.1", NULL},
+        {{1, 1}, {1, 2}, 2, NAN, "token 1 has log_mass nan", NULL},
+    };
+    const int32_t tokens[2] = {1, 2}, all[4] = {7, 1, 7, 2}, ones[2] = {1, 1}, mini[2] = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const float mass[2] = {-1, cases[i].log_mass}, log_probs[2] = {-1, -1};
+        static const char *const texts[] = {"finish", "status", "detail", "response"};
+        cr_record r = {0}, rank = {0};
+        cr_sample s = {0};
+        cr_samples many;
+        cr_err err = {0}, rank_err = {0};
+        cr_record_set_real(&r, "score", 1);
+        cr_record_set_real(&r, "reward", 1);
+        cr_record_set_int(&r, "version", 0);
+        for (int k = 0; k < 4; k++)
+            cr_record_set_text(&r, texts[k], "ok", 2);
+        cr_record_add(&r, "ids", CR_RECORD_INT32, tokens, 2);
+        cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, 2);
+        cr_record_add(&r, "log_mass", CR_RECORD_FLOAT32, mass, 2);
+        cr_record_add(&rank, "prompts", CR_RECORD_INT32, ones, 2);
+        cr_record_add(&rank, "lengths", CR_RECORD_INT32, ones, 2);
+        cr_record_add(&rank, "mini", CR_RECORD_INT32, mini, 2);
+        cr_record_add(&rank, "ids", CR_RECORD_INT32, all, 4);
+        for (int k = 0; k < 2; k++) {
+            cr_record_add(k ? &rank : &r, "num_kept", CR_RECORD_INT32, cases[i].num, 2);
+            cr_record_add(k ? &rank : &r, "kept_ids", CR_RECORD_INT32, cases[i].ids,
+                          cases[i].num_ids);
+        }
+        assert_int_equal(cr_sample_read(&r, &s, &err), cases[i].sample ? CR_EFORMAT : CR_OK);
+        if (cases[i].sample && !strstr(err.msg, cases[i].sample)) fail_msg("%s", err.msg);
+        if (!cases[i].sample) assert_int_equal(s.kept.num_ids, cases[i].num_ids);
+        assert_int_equal(cr_samples_read(&rank, 10, &many, &rank_err),
+                         cases[i].samples ? CR_EFORMAT : CR_OK);
+        if (cases[i].samples && !strstr(rank_err.msg, "kept_ids")) fail_msg("%s", rank_err.msg);
+        if (!cases[i].samples) assert_int_equal(many.first_kept[1], cases[i].num[0]);
+        cr_samples_free(&many);
+        cr_sample_free(&s);
+        cr_record_free(&r);
+        cr_record_free(&rank);
+    }
+}
+
 static void prompts(void **state)
 {
     const int32_t ids[] = {1};
@@ -215,12 +278,11 @@ static void halves_of_pairs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples),
-                                       cmocka_unit_test(prompts),
-                                       cmocka_unit_test(rows_of_a_train_rank),
-                                       cmocka_unit_test(sums_of_updates),
-                                       cmocka_unit_test(arrays_of_a_step),
-                                       cmocka_unit_test(halves_of_pairs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(samples),         cmocka_unit_test(kept_words),
+        cmocka_unit_test(prompts),         cmocka_unit_test(rows_of_a_train_rank),
+        cmocka_unit_test(sums_of_updates), cmocka_unit_test(arrays_of_a_step),
+        cmocka_unit_test(halves_of_pairs)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

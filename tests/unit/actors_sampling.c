@@ -106,14 +106,20 @@ static double deviations(const int *counts, const double *p, int n)
 static int32_t draw(cr_sampler *s, cr_device *dev, const float *z, int n, const cr_generating *how,
                     const int32_t *history, size_t num, float u)
 {
+    cr_sample_args args = {.logits = z,
+                           .vocab_size = n,
+                           .how = how,
+                           .prompt = history,
+                           .output = num ? history + num / 2 : NULL,
+                           .num_prompt = num / 2,
+                           .num_output = num - num / 2,
+                           .u = u};
+    cr_drawn drawn;
     cr_err err = {0};
-    int32_t id;
 
-    if (cr_sample_token(s, dev, z, n, how, history, num / 2, num ? history + num / 2 : NULL,
-                        num - num / 2, u, &id, &err) != CR_OK)
-        fail_msg("%s", err.msg);
-    assert_in_range(id, 0, n - 1);
-    return id;
+    if (cr_sample_token(s, dev, &args, &drawn, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_in_range(drawn.id, 0, n - 1);
+    return drawn.id;
 }
 
 static void test_distributions(void **state)

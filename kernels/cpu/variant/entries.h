@@ -36,8 +36,9 @@ cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_
 cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab_size,
                               float temperature, float u, int32_t *id, cr_err *err);
 cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
-                                int64_t vocab_size, const int32_t *labels, float *log_prob,
-                                float *entropy, cr_err *err);
+                                int64_t vocab_size, const int32_t *labels,
+                                const cr_row_edits *edits, float *log_prob, float *entropy,
+                                cr_err *err);
 cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err);
 cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err);
 cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err *err);

@@ -1,15 +1,16 @@
 /* head.c -- the vocabulary head: log-prob, entropy and their gradients, tile by tile.
  *
  * Logits of a block of rows against 512 words at a time stay in L2; a running maximum M, A = sum
- * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows. Generation has
- * whole rows of logits and reduces them with the same function over the same tiles.
+ * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows. Generation has whole rows of
+ * logits and reduces them with the same functions over the same tiles.
  */
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
+#include "kernels/cpu/variant/row_edits.h"
 
 #include <math.h>
 
-enum { TILE = 512, ROWS = 96 };
+enum { TILE = CRI_TILE, ROWS = 96 };
 
 typedef struct row_state {
     float most, sum, moment; /* M, A, C */
@@ -110,9 +111,11 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
             CR_V(gemm)
             (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, panels, &out);
             for (int64_t r = 0; r < rows; r++) {
-                int64_t label = a->labels[r0 + r] - v0;
-                if (label >= 0 && label < cols) z_label[r0 + r] = z[r * TILE + label];
-                take_tile(&state[r0 + r], z + r * TILE, cols);
+                float *tile = z + r * TILE;
+                edited_tile t =
+                    edit_tile(a->edits, r0 + r, a->labels[r0 + r], v0, cols, tile, NULL);
+                if (t.label >= 0) z_label[r0 + r] = tile[t.label];
+                if (t.num) take_tile(&state[r0 + r], tile, t.num);
             }
         }
     }
@@ -164,6 +167,32 @@ static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
     return t;
 }
 
+CR_INLINE void put_row(cr_dtype dtype, void *to, int64_t at, const float *x, int64_t num)
+{
+    for (int64_t i = 0; i < num; i += 16)
+        if (num - i >= 16)
+            v_put(dtype, to, at + i, v_load(x + i));
+        else
+            v_put_some(dtype, to, at + i, v_load(x + i), num - i);
+}
+
+/* One row of dz over a tile, from its logits, which are overwritten. */
+static void dz_edited(const cr_head_grad_args *a, const head_tile *t, int64_t r, float *z, void *dz,
+                      int64_t at)
+{
+    float slope[TILE], d[TILE], wide[TILE] = {0};
+    cr_dtype dtype = a->fwd.w->dtype;
+    edited_tile e = edit_tile(a->fwd.edits, r, a->fwd.labels[r], t->v0, t->cols, z, slope);
+
+    dz_row(CR_F32, z, e.num, a->fwd.lse[r], a->fwd.mean_z[r], a->grad_log_prob[r],
+           a->grad_entropy ? a->grad_entropy[r] : 0, e.label, d, 0);
+    for (int64_t i = 0; e.kept && i < e.num; i++)
+        wide[e.kept[i] - t->v0] = d[i] * slope[e.kept[i] - t->v0];
+    for (int64_t i = 0; !e.kept && i < e.num; i++)
+        wide[i] = d[i] * slope[i];
+    CR_BY_DTYPE(dtype, put_row, dz, at, wide, t->cols);
+}
+
 /* dz of rows r0 .. r0 + rows - 1 (<= ROWS) over a tile, and what it adds to their dx. */
 static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_tile *t, int64_t r0,
                       int64_t rows, void *dz, float *dx)
@@ -180,10 +209,13 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_til
 
     CR_V(gemm)(dev, rows, t->cols, units, is_pairs, xu, units, t->forward, &to_z);
     for (int64_t r = 0; r < rows; r++)
-        CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, a->fwd.lse[r0 + r],
-                    a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r],
-                    a->grad_entropy ? a->grad_entropy[r0 + r] : 0, a->fwd.labels[r0 + r] - t->v0,
-                    dz, r * t->cols);
+        if (a->fwd.edits)
+            dz_edited(a, t, r0 + r, z + r * TILE, dz, r * t->cols);
+        else
+            CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, a->fwd.lse[r0 + r],
+                        a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r],
+                        a->grad_entropy ? a->grad_entropy[r0 + r] : 0,
+                        a->fwd.labels[r0 + r] - t->v0, dz, r * t->cols);
     dzu = row_units(dev, 7, w->dtype, dz, rows, t->cols);
     CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
 }
@@ -225,17 +257,29 @@ cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_
 }
 
 cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
-                                int64_t vocab_size, const int32_t *labels, float *log_prob,
-                                float *entropy, cr_err *err)
+                                int64_t vocab_size, const int32_t *labels,
+                                const cr_row_edits *edits, float *log_prob, float *entropy,
+                                cr_err *err)
 {
+    float copy[TILE];
+
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < num_rows; r++) {
         const float *z = logits + r * vocab_size;
         row_state s = {-INFINITY, 0, 0};
-        for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE)
-            take_tile(&s, z + v0, vocab_size - v0 < TILE ? vocab_size - v0 : TILE);
-        finish(&s, z[labels[r]], log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL, NULL,
+        float z_label = z[labels[r]];
+        for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
+            int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
+            edited_tile t = {.num = cols, .label = -1};
+            if (edits) {
+                memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
+                t = edit_tile(edits, r, labels[r], v0, cols, copy, NULL);
+            }
+            if (t.label >= 0) z_label = copy[t.label];
+            if (t.num) take_tile(&s, edits ? copy : z + v0, t.num);
+        }
+        finish(&s, z_label, log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL, NULL,
                NULL);
     }
     return CR_OK;

@@ -1,0 +1,132 @@
+/* distribution.c -- see distribution.h. */
+#include "actors/distribution.h"
+
+#include <stdlib.h>
+
+cr_generating cr_generating_of(const cr_config *c, const cr_generating_args *args)
+{
+    return (cr_generating){.log_probs = c->logprobs_mode == CR_LOGPROBS_RAW ? CR_LOG_PROBS_RAW
+                                                                            : CR_LOG_PROBS_SAMPLED,
+                           .temperature = (float)args->temperature,
+                           .top_p = (float)args->top_p,
+                           .min_p = (float)args->min_p,
+                           .top_k = args->top_k,
+                           .repetition_penalty = (float)args->repetition_penalty,
+                           .max_new_tokens = args->max_new_tokens,
+                           .stop = (const char *const *)args->stop_strings,
+                           .num_stop = args->num_stop_strings,
+                           .should_cut_stop = !args->include_stop_str_in_output,
+                           .seed = (uint64_t)c->seed};
+}
+
+cr_distribution cr_distribution_of(const cr_config *c)
+{
+    cr_generating how = cr_generating_of(c, &c->infer.generating);
+
+    if (c->kind != CR_PIPELINE_RLVR || how.log_probs == CR_LOG_PROBS_RAW || how.temperature == 0)
+        return (cr_distribution){1, 1, false};
+    return (cr_distribution){how.temperature, how.repetition_penalty,
+                             cr_generating_has_filter(&how)};
+}
+
+cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err)
+{
+    if (d->has_filter == has_kept) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "it has %s kept_ids, and actor_infer's generating_args %s",
+                   has_kept ? "" : "no", has_kept ? "ask for none" : "filter words");
+}
+
+/* Words by id, then by place, as one number. */
+static int by_word(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void add_int(cr_buf *to, int64_t x)
+{
+    int32_t word = (int32_t)x;
+
+    cr_buf_add(to, &word, sizeof word);
+}
+
+static void add_size(cr_buf *to, size_t x)
+{
+    cr_buf_add(to, &x, sizeof x);
+}
+
+/* The list of a sample's words, each where it came first. */
+static void add_seen(cr_edits *e, const int32_t *ids, size_t num)
+{
+    uint64_t *order;
+
+    cr_buf_clear(&e->order);
+    for (size_t i = 0; i < num; i++) {
+        uint64_t word = (uint64_t)ids[i] << 32 | i;
+        cr_buf_add(&e->order, &word, sizeof word);
+    }
+    order = (uint64_t *)(void *)e->order.data;
+    qsort(order, num, sizeof *order, by_word);
+    for (size_t i = 0; i < num; i++) {
+        if (i && order[i] >> 32 == order[i - 1] >> 32) continue;
+        add_int(&e->seen_ids, (int64_t)(order[i] >> 32));
+        add_int(&e->seen_place, (int64_t)(order[i] & UINT32_MAX));
+    }
+    add_size(&e->seen_first, e->seen_ids.num_bytes / sizeof(int32_t));
+}
+
+const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samples *s,
+                                         const size_t *order, size_t num, cr_edits *e)
+{
+    cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list, &e->seen_until,
+                     &e->seen_first, &e->seen_ids, &e->seen_place};
+    bool has_penalty = d->repetition_penalty != 1;
+
+    if (d->temperature == 1 && !has_penalty && !d->has_filter) return NULL;
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        cr_buf_clear(all[i]);
+    add_size(&e->seen_first, 0);
+    for (size_t k = 0; k < num; k++) {
+        size_t i = order[k], prompt = (size_t)s->prompts[i], length = (size_t)s->lengths[i];
+        if (has_penalty) add_seen(e, s->ids + s->first_id[i], prompt + length);
+        for (size_t t = 0; t < length; t++) {
+            if (has_penalty) add_int(&e->seen_list, (int64_t)k);
+            if (has_penalty) add_int(&e->seen_until, (int64_t)(prompt + t) - 1);
+            if (d->has_filter) add_size(&e->kept_first, s->first_kept[s->first_token[i] + t]);
+            if (d->has_filter) add_int(&e->kept_num, s->num_kept[s->first_token[i] + t]);
+        }
+    }
+    e->rows = (cr_row_edits){.temperature = d->temperature,
+                             .penalty = d->repetition_penalty,
+                             .kept_first = (const size_t *)(void *)e->kept_first.data,
+                             .kept_num = (const int32_t *)(void *)e->kept_num.data,
+                             .kept_ids = s->kept_ids,
+                             .seen_list = (const int32_t *)(void *)e->seen_list.data,
+                             .seen_until = (const int32_t *)(void *)e->seen_until.data,
+                             .seen_first = (const size_t *)(void *)e->seen_first.data,
+                             .seen_ids = (const int32_t *)(void *)e->seen_ids.data,
+                             .seen_place = (const int32_t *)(void *)e->seen_place.data};
+    if (!d->has_filter) e->rows.kept_first = NULL;
+    return &e->rows;
+}
+
+size_t cr_edits_bytes(const cr_edits *e)
+{
+    const cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list,  &e->seen_until,
+                           &e->seen_first, &e->seen_ids, &e->seen_place, &e->order};
+    size_t num_bytes = 0;
+
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        num_bytes += all[i]->capacity_bytes;
+    return num_bytes;
+}
+
+void cr_edits_free(cr_edits *e)
+{
+    cr_buf *all[] = {&e->kept_first, &e->kept_num, &e->seen_list,  &e->seen_until,
+                     &e->seen_first, &e->seen_ids, &e->seen_place, &e->order};
+
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        cr_buf_free(all[i]);
+}
