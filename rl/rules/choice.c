@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include <strings.h>
+#include <utf8proc.h>
 
 typedef struct verdict {
     bool is_right, is_boxed;
@@ -34,11 +35,23 @@ static const char *behind_answer_is(const char *text)
     return best;
 }
 
+/* The first letter, as a capital: B of "B. two", "(b)". 0: there is none. */
+static uint32_t letter_of(const char *gold)
+{
+    size_t n = strlen(gold);
+
+    for (size_t at = 0; at < n;) {
+        uint32_t c = (uint32_t)utf8proc_toupper((int32_t)cri_text_next(gold, n, &at));
+        if (cri_is_upper(c)) return c;
+    }
+    return 0;
+}
+
 static verdict judge(const char *plain, const char *gold)
 {
     const char *text = cri_text_after_think(plain), *where;
     size_t n = 0, at = 0;
-    uint32_t want = cri_text_next(gold, strlen(gold), &at);
+    uint32_t want = letter_of(gold);
     verdict v = {false, true};
 
     where = last_box(text, &n);
@@ -56,12 +69,25 @@ static verdict judge(const char *plain, const char *gold)
     return v;
 }
 
+cr_status cr_choice_check_gold(const char *gold, cr_err *err)
+{
+    if (letter_of(gold)) return CR_OK;
+    return cr_fail(err, CR_EFORMAT,
+                   "the column ground_truth has no letter of a choice, as in \"B\": %.100s", gold);
+}
+
 /* The response's plain text, owned by the caller; NULL: the row cannot be judged, out says why. */
 static char *prepare(const cr_rule_args *a, const char **gold, cr_rule_result *out)
 {
+    cr_err err = {0};
+
     *gold = cr_rule_text(a->row, "ground_truth");
     if (!*gold || !**gold) {
         cr_rule_error(out, "the row has no text ground_truth");
+        return NULL;
+    }
+    if (cr_choice_check_gold(*gold, &err) != CR_OK) {
+        cr_rule_error(out, "%.190s", err.msg);
         return NULL;
     }
     return cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);

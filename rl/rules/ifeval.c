@@ -33,11 +33,16 @@ static size_t count_text(const char *text, const char *part)
 /* Text without white space at both ends: *n is its length. */
 static const char *strip(const char *text, size_t *n)
 {
-    while (*n && cri_is_space((unsigned char)*text))
-        text++, (*n)--;
-    while (*n && cri_is_space((unsigned char)text[*n - 1]))
-        (*n)--;
-    return text;
+    size_t start = *n, end = *n; /* of what is no white space */
+
+    for (size_t i = 0; i < *n;) {
+        size_t at = i;
+        if (cri_is_space(cri_text_next(text, *n, &i))) continue;
+        if (start == *n) start = at;
+        end = i;
+    }
+    *n = end - start;
+    return text + start;
 }
 
 /* ---- arguments ---- */
@@ -90,6 +95,7 @@ static bool has_words(check *c, const char *list, bool wants_all)
     if (!json_is_array(words)) c->is_missing = true;
     json_array_foreach(words, i, w)
     {
+        if (!json_is_string(w)) c->is_missing = true;
         char *word = cri_text_lower(json_is_string(w) ? json_string_value(w) : "");
         bool is_there = strstr(text, word) != NULL;
         if (wants_all && !is_there) result = false;
@@ -110,44 +116,44 @@ static bool forbidden_words(check *c)
     return !has_words(c, "forbidden_words", false);
 }
 
-/* Runs of word characters: how many satisfy the test. */
-static long count_runs(const char *text,
-                       bool (*is_counted)(const char *run, size_t n, const void *ctx),
-                       const void *ctx)
+/* Does a word character stand right before at? */
+static bool is_inside_word(const char *text, const char *at)
 {
-    size_t n = strlen(text), start = 0;
-    bool is_in = false;
+    const char *p = at;
+    size_t i = 0;
+
+    if (p == text) return false;
+    do
+        p--;
+    while (p > text && ((unsigned char)*p & 0xC0) == 0x80);
+    return cri_is_word(cri_text_next(p, (size_t)(at - p), &i));
+}
+
+/* How often the word or phrase stands in the text, not as a part of a longer word. */
+static long count_word(const char *text, const char *word)
+{
+    size_t k = strlen(word), n = strlen(text), first = 0;
+    bool is_open = cri_is_word(cri_text_next(word, k, &first)), /* ends that letters may prolong */
+        is_shut = is_inside_word(word, word + k);
     long count = 0;
 
-    for (size_t i = 0; i <= n;) {
-        size_t at = i;
-        bool is_part = i < n && cri_is_word(cri_text_next(text, n, &i));
-        if (at == n) i = n + 1;
-        if (is_part && !is_in) start = at;
-        if (!is_part && is_in) count += is_counted(text + start, at - start, ctx);
-        is_in = is_part;
+    for (const char *p = text; (p = strstr(p, word));) {
+        size_t end = (size_t)(p - text) + k;
+        bool is_cut = (is_open && is_inside_word(text, p)) ||
+                      (is_shut && end < n && cri_is_word(cri_text_next(text, n, &end)));
+        count += !is_cut;
+        p += is_cut ? 1 : k;
     }
     return count;
-}
-
-static bool is_same(const char *run, size_t n, const void *word)
-{
-    return strlen(word) == n && memcmp(run, word, n) == 0;
-}
-
-static bool is_capitals(const char *run, size_t n, const void *ctx)
-{
-    (void)ctx;
-    for (size_t i = 0; i < n; i++)
-        if (run[i] < 'A' || run[i] > 'Z') return false;
-    return true;
 }
 
 static bool keyword_frequency(check *c)
 {
     char *text = cri_text_lower(c->text), *word = cri_text_lower(text_argument(c, "word"));
-    bool result = count_runs(text, is_same, word) == number_argument(c, "N");
+    bool result;
 
+    if (!*word) c->is_missing = true;
+    result = *word && count_word(text, word) == number_argument(c, "N");
     cr_free(text);
     cr_free(word);
     return result;
@@ -199,7 +205,7 @@ static bool word_constraint(check *c)
     return compare(c, n, fmax(rint(0.1 * (double)number_argument(c, "N")), 1));
 }
 
-/* A space after . or ? ends a sentence, but not after "U.S." or "Mr.". */
+/* White space after . or ? ends a sentence, but not after "U.S." or "Mr.". */
 static bool sentence_constraint(check *c)
 {
     const char *t = c->text;
@@ -207,7 +213,7 @@ static bool sentence_constraint(check *c)
 
     for (size_t i = 1; i < c->num_bytes; i++) {
         bool is_initials, is_title;
-        if (t[i] != ' ' || (t[i - 1] != '.' && t[i - 1] != '?')) continue;
+        if (!strchr(" \t\n\r\f\v", t[i]) || (t[i - 1] != '.' && t[i - 1] != '?')) continue;
         is_initials = i >= 4 && cri_is_word((unsigned char)t[i - 4]) && t[i - 3] == '.' &&
                       cri_is_word((unsigned char)t[i - 2]);
         is_title = i >= 3 && t[i - 1] == '.' && t[i - 3] >= 'A' && t[i - 3] <= 'Z' &&
@@ -305,16 +311,24 @@ static bool title(check *c)
     return false;
 }
 
+/* The text is an option or a part of one. Nothing at all is none, though it is a part of each. */
 static bool choice(check *c)
 {
     const json_t *options = json_object_get(c->arguments, "options");
-    size_t i;
+    size_t i, n = c->num_bytes;
     json_t *o;
+    bool result = false;
 
+    strip(c->text, &n);
     if (!json_is_array(options)) c->is_missing = true;
-    json_array_foreach(options, i, o) if (json_is_string(o) &&
-                                          strstr(json_string_value(o), c->text)) return true;
-    return false;
+    json_array_foreach(options, i, o)
+    {
+        if (!json_is_string(o))
+            c->is_missing = true;
+        else if (n && strstr(json_string_value(o), c->text))
+            result = true;
+    }
+    return result;
 }
 
 static bool sections(check *c)
@@ -322,15 +336,16 @@ static bool sections(check *c)
     const char *splitter = text_argument(c, "section_splitter");
     long blank, n = count_pieces(c->text, splitter, &blank);
 
-    if (*splitter && strncmp(c->text, splitter, strlen(splitter)) == 0)
-        n--; /* an empty part leads */
+    if (!*splitter) c->is_missing = true;
+    if (strncmp(c->text, splitter, strlen(splitter)) == 0) n--; /* an empty part leads */
     return n == number_argument(c, "N");
 }
 
 static bool json_format(check *c)
 {
     json_error_t why;
-    json_t *v = json_loadb(c->text, c->num_bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *v = json_loadb(c->text, c->num_bytes,
+                           JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
 
     json_decref(v);
     return v != NULL;
@@ -376,9 +391,21 @@ static bool lowercase(check *c)
     return is_mapped(c, utf8proc_tolower);
 }
 
+/* Runs of word characters that are capital letters from A to Z, all of them. */
 static bool capital_words(check *c)
 {
-    return compare(c, count_runs(c->text, is_capitals, NULL), 0);
+    bool is_in = false, is_capital = true;
+    long n = 0;
+
+    for (size_t i = 0; i < c->num_bytes;) {
+        uint32_t letter = cri_text_next(c->text, c->num_bytes, &i);
+        bool is_part = cri_is_word(letter);
+        if (!is_part) n += is_in && is_capital;
+        if (is_part && !is_in) is_capital = true;
+        if (is_part) is_capital = is_capital && letter >= 'A' && letter <= 'Z';
+        is_in = is_part;
+    }
+    return compare(c, n + (is_in && is_capital), 0);
 }
 
 static bool end_phrase(check *c)

@@ -76,6 +76,7 @@ cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
         return cr_fail(err, CR_EFORMAT,
                        "the column ground_truth is empty (it needs the right answer)");
     if (strcmp(name, "ifeval") == 0) return cr_ifeval_check_row(gold, err);
+    if (strcmp(name, "math_rule") != 0) CR_TRY(cr_choice_check_gold(gold, err));
     if (strcmp(name, "general_val") == 0) return cr_general_val_check_row(row, err);
     return CR_OK;
 }

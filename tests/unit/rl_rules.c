@@ -173,6 +173,71 @@ static void choices(void **state)
     check_near(ask("crossthinkqa", "B", "a b B a b B a b", 15, "x").reward, 0.5 - 0.25, 1e-12);
     assert_string_equal(ask("general_val", "B", "B", 1, "nonsense").status, "error");
     assert_string_equal(ask("general_val", "", "B", 1, "ceval").status, "error");
+    assert_string_equal(ask("general_val", "2", "B", 1, "ceval").status, "error");
+    for (int i = 0; i < 2; i++) {
+        json_t *row = json_pack("{s:s}", "ground_truth", i ? "b)" : "2");
+        cr_err err = {0};
+        cr_status s = cr_rule_check_row("multiple_choice_boxed", row, &err);
+        assert_int_equal(s, i ? CR_OK : CR_EFORMAT);
+        s = cr_rule_check_row("math_rule", row, &err);
+        assert_true(i || s == CR_OK);
+        json_decref(row);
+    }
+    for (int i = 0; i < 2; i++) {
+        check_near(ask("general_val", i ? "(b)" : "b) two", "It is B", 7, "ceval").score, 0, 0);
+        check_near(ask("general_val", i ? "(b)" : "b) two", "B it is", 7, "ceval").score, 1, 0);
+    }
+}
+
+/* Rows at which a shorter check goes wrong. */
+static void ifeval_odd_rows(void **state)
+{
+    static const struct {
+        const char *gold, *response;
+        double score; /* -1: an error */
+    } cases[] = {
+#define KEYWORD(word, N) \
+    "{\"func_name\":\"verify_keyword_frequency\",\"word\":\"" word "\",\"N\":" #N "}"
+        {KEYWORD("two words", 2), "Two words, two wordsmiths; my two words", 1}, /* a phrase */
+        {KEYWORD("two words", 3), "Two words, two wordsmiths; my two words", 0},
+        {KEYWORD("cat", 1), "cat concat cats", 1},
+        {KEYWORD("\xC3\xA9t\xC3\xA9", 1), "\xC3\x89t\xC3\xA9 \xC3\xA0\xC3\xA9t\xC3\xA9", 1},
+        {KEYWORD("c++", 1), "C++ and xc++", 1},
+        {KEYWORD("", 0), "x", -1},
+#undef KEYWORD
+        {"{\"func_name\":\"validate_choice\",\"options\":[\"yes\",\"no\"]}", "no", 1},
+        {"{\"func_name\":\"validate_choice\",\"options\":[\"yes\",\"no\"]}", "", 0},
+        {"{\"func_name\":\"validate_choice\",\"options\":[\"a b\",\"no\"]}", " ", 0},
+        {"{\"func_name\":\"validate_choice\",\"options\":[1,2]}", "1", -1},
+        {"{\"func_name\":\"verify_keywords\",\"keyword_list\":[\"a\",7]}", "a 7", -1},
+        {"{\"func_name\":\"validate_forbidden_words\",\"forbidden_words\":[7]}", "a", -1},
+        {"{\"func_name\":\"validate_json_format\"}", "[123456789012345678901234567890]", 1},
+        {"{\"func_name\":\"validate_json_format\"}", "[1234567890123456789012345678,]", 0},
+        {"{\"func_name\":\"verify_sentence_constraint\",\"N\":3,\"quantifier\":\"at least\"}",
+         "It is.\nIt was?\n\nIt will.", 1},
+        {"{\"func_name\":\"verify_sentence_constraint\",\"N\":4,\"quantifier\":\"at least\"}",
+         "It is.\nIt was?\n\nIt will.", 0},
+        {"{\"func_name\":\"validate_sections\",\"N\":1,\"section_splitter\":\"\"}", "x", -1},
+        {"{\"func_name\":\"validate_two_responses\"}", "same\xE3\x80\x80******same", 0},
+        {"{\"func_name\":\"validate_two_responses\"}", "\xC3\x85******\xC3\x85\xC2\xA0", 0},
+        {"{\"func_name\":\"validate_frequency_capital_words\",\"N\":2,\"quantifier\":\"at most\"}",
+         "NASA A1 \xC3\x89"
+         "A ESA",
+         1},
+        {"{\"func_name\":\"validate_frequency_capital_words\",\"N\":2,\"quantifier\":\"at most\"}",
+         "NASA (ESA) X", 0},
+        {"{\"func_name\":\"validate_frequency_capital_words\",\"N\":2,\"quantifier\":\"at least\"}",
+         "NASA A1 ESA", 1},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_rule_result r =
+            ask("ifeval", cases[i].gold, cases[i].response, strlen(cases[i].response), "ifeval");
+        double got = strcmp(r.status, "ok") == 0 ? r.score : -1;
+        if (got != cases[i].score) print_error("%s: %s\n", cases[i].gold, cases[i].response);
+        check_near(got, cases[i].score, 0);
+    }
 }
 
 static void ifeval_languages(void **state)
@@ -216,6 +281,7 @@ int main(void)
         cmocka_unit_test(where_the_answer_is),
         cmocka_unit_test(what_cannot_be_judged_says_so),
         cmocka_unit_test(choices),
+        cmocka_unit_test(ifeval_odd_rows),
         cmocka_unit_test(ifeval_languages),
     };
 
