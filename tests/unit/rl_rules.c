@@ -274,6 +274,47 @@ static void ifeval_languages(void **state)
                         "error");
 }
 
+/* What is wrong with a row is known before any response is: says NULL where nothing is. */
+static void rows(void **state)
+{
+    static const struct {
+        const char *rule, *row, *gold, *says;
+    } cases[] = {
+        {"math_rule", "{\"ground_truth\":\"7\"}", "7", NULL},
+        {"math_rule", "{\"ground_truth\":29}", "29", NULL},
+        {"math_rule", "{\"ground_truth\":0.1}", "0.1", NULL},
+        {"math_rule", "{\"ground_truth\":-1e-7}", "-1e-07", NULL},
+        {"math_rule", "{\"ground_truth\":0.30000000000000004}", "0.30000000000000004", NULL},
+        {"math_rule", "{}", NULL, "ground_truth is missing"},
+        {"math_rule", "{\"ground_truth\":null}", NULL, "ground_truth is null"},
+        {"math_rule", "{\"ground_truth\":[7]}", NULL, "neither text nor number"},
+        {"math_rule", "{\"ground_truth\":true}", NULL, "neither text nor number"},
+        {"crossthinkqa", "{\"ground_truth\":\" \\n\"}", NULL, "ground_truth is empty"},
+        {"ifeval", "{\"ground_truth\":\"{\\\"func_name\\\":\\\"validate_no_commas\\\"}\"}", NULL,
+         NULL},
+        {"ifeval", "{\"ground_truth\":\"{\\\"func_name\\\":\\\"validate_nothing\\\"}\"}", NULL,
+         "ifeval knows: validate_nothing"},
+        {"ifeval", "{\"ground_truth\":\"[]\"}", NULL, "ifeval knows: (none)"},
+        {"ifeval", "{\"ground_truth\":\"{\"}", NULL, "ground_truth"},
+        {"general_val", "{\"ground_truth\":\"A\",\"tag\":\"ceval\"}", "A", NULL},
+        {"general_val", "{\"ground_truth\":\"A\",\"tag\":\"sums\"}", NULL, "not sums"},
+        {"general_val", "{\"ground_truth\":\"A\"}", NULL, "a row without one"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        json_t *row = NULL;
+        cr_err err = {0};
+        assert_int_equal(cr_json_parse(cases[k].row, strlen(cases[k].row), "row", &row, &err),
+                         CR_OK);
+        if (cr_rule_check_row(cases[k].rule, row, &err) != (cases[k].says ? CR_EFORMAT : CR_OK) ||
+            (cases[k].says && !strstr(err.msg, cases[k].says)))
+            fail_msg("%s: %s", cases[k].row, err.msg);
+        if (cases[k].gold) assert_string_equal(cr_rule_text(row, "ground_truth"), cases[k].gold);
+        json_decref(row);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +324,7 @@ int main(void)
         cmocka_unit_test(choices),
         cmocka_unit_test(ifeval_odd_rows),
         cmocka_unit_test(ifeval_languages),
+        cmocka_unit_test(rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
