@@ -232,9 +232,10 @@ static void check_ids(const cr_config *c, cr_diagnostics *d)
     const struct {
         const char *key;
         int64_t value, most;
-    } limits[] = {{"max_steps", c->max_steps, 1 << 23},
-                  {"rollout_batch_size", c->rollout_batch_size, 1 << 24},
-                  {"num_return_sequences_in_group", c->group_size, 1 << 16}};
+    } limits[] = {
+        {"max_steps", c->max_steps, (1 << 23) - 1}, /* validation of the last step: the next */
+        {"rollout_batch_size", c->rollout_batch_size, 1 << 24},
+        {"num_return_sequences_in_group", c->group_size, 1 << 16}};
 
     for (size_t i = 0; i < CR_COUNT(limits); i++)
         if (limits[i].value > limits[i].most)

@@ -49,6 +49,16 @@ for bad in "$tmp/no/program" "bash -c 'echo 5'" "cat /dev/null" 'python3 -c "[pr
     [ ! -e $tmp/refused ] || fail "$bad: the run was started"
     rm $log
 done
+while IFS='|' read -r says change; do
+    job refused max_steps=1 "${small[@]}" "$change"
+    [ $code = 2 ] && grep -q "$says" $log || fail "$change: exit code $code"
+    rm $log
+done <<'LIST'
+a built-in rule takes one line at a time|rewards.math_rule.max_in_flight=2
+a quote is not closed|rewards.math_rule.exec=python3 'rw.py
+65544, but the ids of samples have room for 65536|num_return_sequences_in_group=65544
+8388608, but the ids of samples have room for 8388607|max_steps=8388608
+LIST
 grep -v '"ground_truth"' $tmp/home/sums.train.jsonl | grep . && fail "rows without ground_truth"
 sed '3s/"ground_truth": *"[^"]*"/"ground_truth": null/; 5s/"ground_truth": *"\([^"]*\)"/"ground_truth": \1/' \
     $tmp/home/sums.train.jsonl >$tmp/rows.jsonl
