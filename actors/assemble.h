@@ -1,6 +1,6 @@
 /* assemble.h -- what a step does with its rollout: log-probs, advantages, mini-batches, updates.
  *
- * Flow 4 to 7 of 9, on the pipeline's side: everything per token is kept here in the order of the
+ * Flow 5 and 6 of 7, on the pipeline's side: everything per token is kept here in the order of the
  * rollout's samples; actors get what they need and answer with log-probs and sums.
  */
 #ifndef CR_ASSEMBLE_H

@@ -1,6 +1,6 @@
 /* cmd_reward.c -- `croll reward`: one elastic reward worker.
  *
- * Flow 3 of 9. Takes samples of one domain, asks a scoring program (scorer.h), moves each to `scored`.
+ * Flow 4 of 7. Takes samples of one domain, asks a scoring program (scorer.h), moves each to `scored`.
  * It may be killed at any moment: its successor (same --worker) gets what it held, and a sample that
  * two workers scored is appended once. Any number may run, on any host that reaches Redis. Its key
  * hb:WORKER counts its rounds, at least one every two seconds: one that stands still is frozen.

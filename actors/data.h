@@ -1,6 +1,6 @@
 /* data.h -- rows of ROLL's data files: load, check, assign to domains, draw in a repeatable order.
  *
- * Flow 1 of 9. A file holds one JSON object a line, or one JSON array of objects (docs/data.md); every
+ * Flow 2 of 7. A file holds one JSON object a line, or one JSON array of objects (docs/data.md); every
  * column of a row travels with its samples to the reward worker. Rows are read once and stay in memory
  * with their prompt's ids; all problems of a file are told with FILE:LINE before anything starts.
  * Order: per domain, a permutation keyed by (seed, epoch), so the position of a cursor is all that a

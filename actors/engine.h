@@ -1,6 +1,6 @@
 /* engine.h -- the generation engine: continuous batching over a paged cache, in one process.
  *
- * Flow 2 of 9. A request is one prompt and n samples. Its prompt is computed once; the samples share
+ * Flow 3 of 7. A request is one prompt and n samples. Its prompt is computed once; the samples share
  * its full cache blocks and copy the last one. Each step() is one forward over a row per running
  * sample and chunks of waiting prompts. When blocks run out the youngest sample gives its up and is
  * computed again later.

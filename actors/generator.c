@@ -1,6 +1,6 @@
 /* generator.c -- actor_infer: prompts in, samples out, weights by sync.
  *
- * Flow 2 of 9. A `generate` command opens the prompts stream to this rank until `pause`. Prompts are
+ * Flow 3 of 7. A `generate` command opens the prompts stream to this rank until `pause`. Prompts are
  * taken while the engine has room for them, so ranks share a rollout by their speed; a sample is put
  * on its domain's stream as soon as it is finished. A prompt's entry is finished with its last sample:
  * until then it is pending, and a rank that dies loses nothing.

@@ -1,6 +1,6 @@
 /* metrics.h -- the numbers of one step, and where they go: metrics.jsonl and the trackers.
  *
- * A step's metrics are a list of (name, value); names are ROLL's. Adding a name twice
+ * Flow 7 of 7. A step's metrics are a list of (name, value); names are ROLL's. Adding a name twice
  * is a broken invariant. Non-finite values are left out of the files and reported once by a warning
  * and by "system/nonfinite_metrics", because JSON has no NaN and a plot must not hide one.
  */

@@ -1,6 +1,6 @@
 /* packing.h -- which sample goes to which rank, mini-batch and micro-batch.
  *
- * Flow 7 of 9. A step's groups are shuffled (keyed by seed and step), and their samples cut into
+ * Flow 6 of 7. A step's groups are shuffled (keyed by seed and step), and their samples cut into
  * mini-batches of dp * per_device_train_batch_size * gradient_accumulation_steps (one optimizer update
  * each). A group's advantages sum to zero, so its samples stay in one update, where what they have in
  * common cancels; ROLL shuffles samples. Each mini-batch is dealt to the dp ranks so that the work of

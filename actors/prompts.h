@@ -1,6 +1,6 @@
 /* prompts.h -- from a data row to token ids: columns, templates, domains, labels (docs/data.md).
  *
- * Flow 1 of 9. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
+ * Flow 2 of 7. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
  * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and
  * answer columns, labels on the answer only; or `messages` of any number of turns, labels on every turn
  * of the assistant, its end-of-turn token included. Longer than sequence_length is cut.

@@ -1,6 +1,6 @@
 /* trainer_impl.h -- parts of a trainer, shared by trainer.c and train_step.c only.
  *
- * Flow 5, 7, 8 and 9. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
+ * Flow 1, 6 and 7 of 7. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
  * `ids` (both, joined); per response token whatever the loss needs. Micro-batches are packed from
  * per_device_train_batch_size (or infer_batch_size) samples, or up to a number of tokens; all ranks run
  * the same number.

@@ -16,30 +16,33 @@ static void list_divisors(int64_t num, char text[160])
                      *text ? k == num ? " or " : ", " : "", (long long)k);
 }
 
-/* The model's config.json, or NULL (what reads the model tells why). */
+/* What the model's config.json says of the language model: the file, or its text_config; NULL: nothing
+ * (what reads the model tells why). The caller owns it. */
 static json_t *read_config(const char *folder)
 {
     char *path = cr_asprintf("%s/config.json", folder ? folder : "");
     cr_buf text = {0};
-    json_t *json = NULL;
+    json_t *json = NULL, *text_config;
     cr_err ignored = {0};
 
     if (cr_file_read(path, &text, &ignored) == CR_OK)
         cr_note(cr_json_parse(text.data, text.num_bytes, path, &json, &ignored));
     cr_buf_free(&text);
     cr_free(path);
-    return json;
+    text_config = json_object_get(json, "text_config");
+    if (!json_is_object(text_config)) return json;
+    json_incref(text_config);
+    json_decref(json);
+    return text_config;
 }
 
 /* 0: config.json does not say. */
 static void read_heads(const char *folder, int64_t *heads, int64_t *kv_heads)
 {
     json_t *json = read_config(folder);
-    const json_t *at = json_object_get(json, "text_config");
 
-    if (!json_is_object(at)) at = json;
-    *heads = json_integer_value(json_object_get(at, "num_attention_heads"));
-    *kv_heads = json_integer_value(json_object_get(at, "num_key_value_heads"));
+    *heads = json_integer_value(json_object_get(json, "num_attention_heads"));
+    *kv_heads = json_integer_value(json_object_get(json, "num_key_value_heads"));
     if (*kv_heads < 1) *kv_heads = *heads;
     json_decref(json);
 }

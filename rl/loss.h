@@ -1,6 +1,6 @@
 /* loss.h -- log-probs to a loss and its gradient: pure functions, in float64.
  *
- * Flow 7 of 9. Batches are ragged as in rl.h. Losses are sums divided by counts over the whole
+ * Flow 6 of 7. Batches are ragged as in rl.h. Losses are sums divided by counts over the whole
  * mini-batch, which the caller passes in, so a loss may be computed on any part of the mini-batch and
  * the parts add up; so do the metric sums. Formulas are below.
  *

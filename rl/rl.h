@@ -1,6 +1,6 @@
 /* rl.h -- rewards to advantages, schedules, filters: pure functions. Losses are in loss.h.
  *
- * Flow 6 of 9. No I/O, no device, no state. Batches are ragged: sample i has the response
+ * Flow 6 of 7. No I/O, no device, no state. Batches are ragged: sample i has the response
  * tokens start[i] .. start[i+1]-1 of every per-token array, no padding. Samples of a group (one
  * prompt) are adjacent. Everything is float64: what is summed here is small.
  *

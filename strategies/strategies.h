@@ -1,6 +1,6 @@
 /* strategies.h -- fsdp2_train and fsdp2_infer: a model as flat, sharded units on a mesh.
  *
- * Flow 5, 7 and 8 of 9. A wrap policy marks modules as units; a unit owns the parameters below it
+ * Flow 1 and 6 of 7. A wrap policy marks modules as units; a unit owns the parameters below it
  * that no inner unit owns, one after another in one flat buffer (a second one for frozen parameters),
  * cut evenly over the fsdp axis:
  *

@@ -1,6 +1,6 @@
 /* rules.h -- built-in reward rules: one response to one score. Pure functions, text in, number out.
  *
- * Flow 3 of 9. `row` is a line of a ROLL data file. A score is what accuracy and masks look at (1
+ * Flow 4 of 7. `row` is a line of a ROLL data file. A score is what accuracy and masks look at (1
  * right, 0 wrong), a reward is what training uses. Every rule is bounded in time by its deadline
  * (seconds on cr_now_s's clock); a rule that cannot judge says status "error", never a silent zero.
  * Threads: any.

@@ -23,6 +23,10 @@ refuse M2 actor_train.model_args.ulysses_size=3
 refuse M3 actor_train.model_args.ulysses_size=4 "actor_train.device_mapping=list(range(0,4))"
 refuse M4 actor_train.model_args.ulysses_size=3 "actor_train.device_mapping=list(range(0,3))" \
     actor_train.strategy_args.strategy_config.fsdp_size=3
+mkdir $tmp/experts # of a vision-language model: its text_config counts
+echo '{"text_config":{"num_experts":3}}' >$tmp/experts/config.json
+refuse M8 pretrain=$tmp/experts actor_train.strategy_args.strategy_config.ep_size=2 \
+    "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeMLP]}"
 refuse M11 actor_infer.model_args.ulysses_size=2
 
 train=actor_train.strategy_args.strategy_config
