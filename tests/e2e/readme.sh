@@ -47,6 +47,7 @@ grep -ohE '^ *\{ *"[^"]*", *"[^"]+"|^ *[A-Z_]+\( *"?[a-z_]*"?, *"?[a-z_]+"?' con
 
 metric() { # is NAME, or NAME without its last part, one that the sources write?
     local name=$1
+    [[ $name == X/* ]] && name=${name#X} && { grep -qE -- "$(echo "$name" | sed "s/X/.+/g")" "$folder/formats"; return; } # any prefix
     while :; do
         echo "$name" | grep -qxE -f "$folder/metrics" && return 0
         grep -qF "\"${name%%/*}\"" "$folder/sources" && echo "$name" | grep -qxE -f "$folder/metrics_of_a_prefix" && return 0
