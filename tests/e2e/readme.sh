@@ -63,7 +63,7 @@ for page in $pages; do
         [ -e "$here/$path" ] || missing "the link $path leads nowhere"
     done
     for path in $(grep -oE '(^|[ `(])\.?(actors|base|bench|configs|docs|examples|exchange|kernels|mesh|models|moe|rl|scripts|strategies|tests|ulysses|\.ci)/[A-Za-z0-9_./*-]*[A-Za-z0-9_*]' "$page" | tr -d ' `(' | sort -u); do
-        case $path in models/Qwen* | models/Smol* | examples/gsm8k/*.jsonl) continue ;; esac # what the user downloads
+        case $path in models/Qwen* | models/Smol* | examples/gsm8k/*.jsonl | exchange/*.json) continue ;; esac # downloaded, or of a run
         compgen -G "$path" > /dev/null || compgen -G "$path.*" > /dev/null || missing "there is no $path"
     done
     # commands and their options, in blocks of code, too
