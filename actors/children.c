@@ -12,7 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FAILED_SECONDS = 5 }; /* mpirun ends the other ranks in less */
+enum {
+    FAILED_SECONDS = 5, /* mpirun ends the other ranks in less */
+    KILLED_SECONDS = 20 /* what was killed ends at once, unless it hangs in the kernel */
+};
 
 static void become_child(char *const argv[], int err_fd, pid_t launcher)
 {
@@ -202,11 +205,15 @@ void cr_child_stop(cr_child *child, double grace_s)
         }
     }
     kill(-child->pid, SIGKILL); /* also what the child left in its group */
-    while (child->is_running) {
+    until = cr_now_s() + KILLED_SECONDS;
+    while (child->is_running && cr_now_s() < until) {
         cr_child_pump(child);
         if (child->is_running) cr_sleep_s(0.002);
     }
     cr_child_pump(child);
+    if (child->is_running)
+        cr_log(CR_LOG_WARN, "run", "%s (process %d) does not end: the kernel waits for a device",
+               child->what, (int)child->pid);
     if (child->err_fd >= 0) close(child->err_fd);
     child->err_fd = -1;
     child->pid = 0;

@@ -99,8 +99,7 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *ver
         cr_record_set_text(&sample, "metrics", metrics.data, metrics.num_bytes);
     }
     CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
-    CR_TRY_GOTO(out, cr_stream_move(w->x, entry, "reward", "scored", entry->id, packed.data,
-                                    packed.num_bytes, NULL, err));
+    cr_stream_move_later(w->x, entry, "reward", "scored", entry->id, packed.data, packed.num_bytes);
 out:
     cr_record_free(&sample);
     cr_buf_free(&packed);
@@ -149,7 +148,7 @@ static cr_status take(worker *w, cr_err *err)
     size_t most = w->program.args.max_in_flight + (w->recent_s < 0.05 ? 7 : 0);
     cr_entries entries;
 
-    if (w->num_held >= most) return CR_OK;
+    if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
     CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
                           w->num_held ? 0 : 1.0, 30.0, &entries, err));
     /* after a lost connection what is held comes again */

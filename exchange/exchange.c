@@ -92,6 +92,12 @@ void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, con
     add_move(x, &x->later, NULL, "", stream, id, data, num_bytes);
 }
 
+void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
+                          const char *id, const void *data, size_t num_bytes)
+{
+    add_move(x, &x->later, entry, group, to, id, data, num_bytes);
+}
+
 void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group)
 {
     char *key = cri_key(x, "s:", entry->stream);

@@ -96,10 +96,12 @@ CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, siz
 CR_MUST cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
                                  const char *to, const char *id, const void *data, size_t num_bytes,
                                  bool *is_new, cr_err *err);
-/* Three commands that are sent with the next one, to save their way there and back; a failure is the next
- * one's. Append as cr_stream_put does. */
+/* Four commands that are sent with the next one, to save their way there and back; a failure is the next
+ * one's. As cr_stream_put and cr_stream_move. */
 void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, const void *data,
                          size_t num_bytes);
+void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
+                          const char *id, const void *data, size_t num_bytes);
 /* Finish an entry. */
 void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group);
 /* Forget the ids seen by a stream (a step is over) and what still lies in it. */

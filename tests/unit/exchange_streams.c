@@ -209,12 +209,13 @@ static void later_commands_come_first(void **state)
     assert_int_equal(got.num, 2);
     assert_memory_equal(got.items[1].data, "a\0b", 3);
     cr_stream_done(x, &got.items[0], "g");
+    cr_stream_put_later(x, "in", "s8", "x", 1);
     cr_stream_put_later(x, "in", "s9", "x", 1);
     kill(server, SIGKILL); /* lost with the connection, and sent again */
     waitpid(server, NULL, 0);
     start_server();
     assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     cr_entries_free(&got);
     cr_stream_clear(x, "in");
     assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
