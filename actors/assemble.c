@@ -39,75 +39,106 @@ void cr_learning_free(cr_learning *l)
 static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, int64_t step)
 {
     cr_old_log_probs from = l->config->old_log_probs;
+    bool is_corrected = cri_has_correction(l->config); /* it needs them before training */
 
-    for (size_t i = 0; i < r->num_samples && from == CR_OLD_OF_SAMPLER; i++)
+    if (from == CR_OLD_OF_PASS && !is_corrected) return from;
+    if (is_corrected && l->has_differed) return CR_OLD_COMPUTED;
+    for (size_t i = 0; i < r->num_samples && from != CR_OLD_COMPUTED; i++)
         if (r->samples[i].version != l->updates) {
-            cr_log(CR_LOG_WARN, "rlvr",
-                   "step %lld: sample %016llx is of weights after %lld updates, training has had "
-                   "%lld: old log-probs are computed",
-                   (long long)step, (unsigned long long)r->samples[i].id,
-                   (long long)r->samples[i].version, (long long)l->updates);
+            if (from == CR_OLD_OF_SAMPLER)
+                cr_log(CR_LOG_WARN, "rlvr",
+                       "step %lld: sample %016llx is of weights after %lld updates, training has "
+                       "had %lld: old log-probs are computed",
+                       (long long)step, (unsigned long long)r->samples[i].id,
+                       (long long)r->samples[i].version, (long long)l->updates);
             from = CR_OLD_COMPUTED;
         }
     return from;
 }
 
-cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
-                   int64_t step, cr_metrics *m, cr_err *err)
+/* Log-probs of the reference, and of the weights before the step's updates. */
+static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                               cr_metrics *m, cr_err *err)
 {
-    const cr_config *c = l->config;
-    double at = cr_now_s(), valid = 0, entropy = 0;
-    cr_train_sums s = {0};
-    cri_learn_batch b;
+    double at = cr_now_s(), entropy = 0;
 
-    cri_learn_batch_init(&b, rollout, data);
-    if (c->enable_reference) {
-        CR_TRY_GOTO(out, cri_ask_log_probs(run, CR_ROLE_REFERENCE, &b, b.ref, NULL, m, err));
-        b.has_ref = true;
+    if (l->config->enable_reference) {
+        CR_TRY(cri_ask_log_probs(run, CR_ROLE_REFERENCE, b, b->ref, NULL, m, err));
+        b->has_ref = true;
         cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
     }
     at = cr_now_s();
-    memcpy(b.old, b.infer,
-           b.num_tokens * sizeof(double)); /* the same bits, unless training says no */
-    b.old_from = choose_old(l, rollout, step);
-    if (b.old_from == CR_OLD_COMPUTED) {
-        CR_TRY_GOTO(out, cri_ask_log_probs(run, CR_ROLE_TRAIN, &b, b.old, b.entropy, m, err));
-        for (size_t t = 0; t < b.num_tokens; t++)
-            entropy += b.entropy[t];
-        cr_metrics_set(m, entropy / (double)(b.num_tokens ? b.num_tokens : 1),
-                       "critic/entropy/mean");
-        cr_metrics_set(m, cr_now_s() - at, "time/old_log_probs");
-    }
-    for (size_t first = 0, end; first < rollout->num_samples; first = end) {
-        int domain = rollout->samples[first].domain;
-        for (end = first; end < rollout->num_samples && rollout->samples[end].domain == domain;
-             end++)
+    /* the same bits, unless training says no */
+    memcpy(b->old, b->infer, b->num_tokens * sizeof(double));
+    b->old_from = choose_old(l, b->r, step);
+    if (b->old_from != CR_OLD_COMPUTED) return CR_OK;
+    CR_TRY(cri_ask_log_probs(run, CR_ROLE_TRAIN, b, b->old, b->entropy, m, err));
+    for (size_t t = 0; t < b->num_tokens; t++)
+        entropy += b->entropy[t];
+    cr_metrics_set(m, entropy / (double)(b->num_tokens ? b->num_tokens : 1), "critic/entropy/mean");
+    cr_metrics_set(m, cr_now_s() - at, "time/old_log_probs");
+    return CR_OK;
+}
+
+/* Domain by domain. */
+static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *m, cr_err *err)
+{
+    const cr_rollout *r = b->r;
+
+    for (size_t first = 0, end; first < r->num_samples; first = end) {
+        int domain = r->samples[first].domain;
+        for (end = first; end < r->num_samples && r->samples[end].domain == domain; end++)
             continue;
-        CR_TRY_GOTO(out, cri_domain_advantages(l, &b, first, end, domain, m, err));
+        CR_TRY(cri_domain_advantages(l, b, first, end, domain, m, err));
     }
-    for (size_t t = 0; t < b.num_tokens; t++)
-        valid += b.final[t];
-    at = cr_now_s();
-    if (valid > 0)
-        for (int64_t e = 0; e < c->algorithm.ppo_epochs; e++)
-            CR_TRY_GOTO(out, cri_train_epoch(l, run, &b, step, e, &s, m, err));
+    if (l->config->algorithm.add_token_level_kl)
+        cr_metrics_set(m, cri_sample_mean(b, b->kl, b->mask), "critic/kl");
+    return CR_OK;
+}
+
+/* All updates of the step, if a token is left to learn from. */
+static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                              cr_metrics *m, cr_err *err)
+{
+    const cr_algorithm *a = &l->config->algorithm;
+    double valid = 0, at = cr_now_s();
+    cr_train_sums s = {0};
+
+    for (size_t t = 0; t < b->num_tokens; t++)
+        valid += b->final[t];
+    if (valid <= 0) cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
+    if (valid <= 0 || step < a->critic_warmup) return CR_OK;
+    for (int64_t e = 0; e < a->ppo_epochs; e++)
+        CR_TRY(cri_train_epoch(l, run, b, step, e, &s, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_train");
-    cri_token_metrics(l, &b, m);
-    cri_group_metrics(&b, m);
-    if (valid > 0)
-        cri_train_metrics(l, &b, &s, m);
-    else
-        cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
+    cri_train_metrics(l, b, &s, m);
+    cri_weight_metrics(b, m);
     if (s.num_skipped)
         cr_log(CR_LOG_WARN, "rlvr", "step %lld: %lld updates skipped: the gradient is not finite",
                (long long)step, (long long)s.num_skipped);
-    if (s.num_different && b.old_from == CR_OLD_OF_SAMPLER)
+    l->has_differed = l->has_differed || s.num_different > 0;
+    if (s.num_different && b->old_from == CR_OLD_OF_SAMPLER)
         cr_log(
             CR_LOG_WARN, "rlvr",
             "step %lld: %lld of %lld log-probs of actor_infer are not those of actor_train (by up "
             "to %g): old log-probs were computed",
             (long long)step, (long long)s.num_different, (long long)s.num_compared,
             s.infer_diff_max);
+    return CR_OK;
+}
+
+cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
+                   int64_t step, cr_metrics *m, cr_err *err)
+{
+    cri_learn_batch b;
+
+    cri_learn_batch_init(&b, rollout, data);
+    CR_TRY_GOTO(out, get_log_probs(l, run, &b, step, m, err));
+    CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
+    if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);
+    CR_TRY_GOTO(out, make_updates(l, run, &b, step, m, err));
+    cri_token_metrics(l, &b, m);
+    cri_group_metrics(&b, m);
     cr_metrics_set(m, (double)step, "system/global_step");
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
     cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");

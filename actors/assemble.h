@@ -14,6 +14,7 @@ typedef struct cr_learning {
     const cr_config *config; /* borrowed */
     int64_t updates;         /* optimizer updates so far: the weight version */
     double kl_coef;
+    bool has_differed;   /* log-probs of the sampler from those of training, in this process */
     cr_moments *moments; /* [num_rewards] */
     /* derived once */
     cr_schedule schedule;

@@ -1,5 +1,5 @@
 /* assemble_impl.h -- parts of a learning step, shared by assemble.c, learn_batch.c, advantages.c,
- * train_request.c and learn_metrics.c only.
+ * correction.c, train_request.c and learn_metrics.c only.
  *
  * The batch holds everything per response token in the order of the rollout's samples. A payload is
  * what one rank gets of it: the tokens and numbers of some samples as arrays of one record.
@@ -57,6 +57,16 @@ CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size
 CR_MUST cr_status cri_train_epoch(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
                                   int64_t epoch_of_step, cr_train_sums *s, cr_metrics *m,
                                   cr_err *err);
+/* Mean over samples of each one's mean over its mask; x and mask per token. */
+double cri_sample_mean(const cri_learn_batch *b, const double *x, const double *mask);
+/* correction.c. Whether train_infer_correction has anything to do. */
+bool cri_has_correction(const cr_config *c);
+/* Weights and filters from the old log-probs: is_weight, and both masks without what is filtered. */
+void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m);
+/* difficulty_loss_weight and length_loss_weight, of each mini-batch: weights. */
+void cri_weigh_samples(const cr_learning *l, cri_learn_batch *b, const int32_t *mini,
+                       int64_t num_minis);
+void cri_weight_metrics(const cri_learn_batch *b, cr_metrics *m);
 void cri_token_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m);
 void cri_group_metrics(const cri_learn_batch *b, cr_metrics *m);
 void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_train_sums *s,

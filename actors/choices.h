@@ -6,7 +6,6 @@
 #include "kernels/kernels.h"
 #include "mesh/collectives.h"
 #include "rl/loss.h"
-#include "rl/rl.h"
 
 #define CR_SAME(a, b) _Static_assert((int)(a) == (int)(b), #a " is not " #b)
 
@@ -33,6 +32,14 @@ CR_SAME(CR_CHOICE_GRAIN_TOKEN, CR_GRAIN_TOKEN);
 CR_SAME(CR_CHOICE_GRAIN_GEOMETRIC, CR_GRAIN_GEOMETRIC);
 CR_SAME(CR_CHOICE_GRAIN_SEQUENCE, CR_GRAIN_SEQUENCE);
 CR_SAME(CR_CHOICE_GRAIN_SEGMENT, CR_GRAIN_SEGMENT);
+CR_SAME(CR_CHOICE_PG_PPO, CR_PG_PPO + 1); /* 0: none */
+CR_SAME(CR_CHOICE_PG_VANILLA, CR_PG_VANILLA + 1);
+CR_SAME(CR_CHOICE_PG_TIS, CR_PG_TIS + 1);
+CR_SAME(CR_CHOICE_PG_TOPR, CR_PG_TOPR + 1);
+CR_SAME(CR_CHOICE_PG_CISPO, CR_PG_CISPO + 1);
+CR_SAME(CR_CHOICE_PG_KIMI15, CR_PG_KIMI15 + 1);
+CR_SAME(CR_CHOICE_PG_DPPO_TV, CR_PG_DPPO_TV + 1);
+CR_SAME(CR_CHOICE_PG_SAPO, CR_PG_SAPO + 1);
 CR_SAME(CR_CHOICE_LR_LINEAR, CR_LR_LINEAR);
 CR_SAME(CR_CHOICE_LR_COSINE, CR_LR_COSINE);
 CR_SAME(CR_CHOICE_LR_COSINE_WITH_RESTARTS, CR_LR_COSINE_WITH_RESTARTS);
@@ -44,6 +51,12 @@ CR_SAME(CR_CHOICE_LR_INVERSE_SQRT, CR_LR_INVERSE_SQRT);
 static inline cr_dtype cr_dtype_of(cr_choice_dtype dtype)
 {
     return (cr_dtype)dtype;
+}
+
+/* Without a choice it is the loss of ActorWorker. */
+static inline cr_variant cr_variant_of(cr_choice_variant variant)
+{
+    return variant == CR_CHOICE_PG_NONE ? CR_PG_PPO : (cr_variant)(variant - 1);
 }
 
 static inline cr_reduce_dtype cr_reduce_dtype_of(cr_choice_dtype dtype)

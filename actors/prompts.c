@@ -3,6 +3,8 @@
 #include "actors/encoder.h"
 #include "rl/rules/rules.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* `messages`: a list, or a list written as JSON text. */
@@ -88,6 +90,20 @@ static cr_status encode(const cr_prompt_maker *m, const char *text, size_t num_b
                           &row->num_ids, err);
 }
 
+/* Files of ROLL have it as a number or as text. */
+static cr_status read_difficulty(cr_row *row, cr_err *err)
+{
+    const json_t *x = json_object_get(row->json, "difficulty");
+    const char *text = json_string_value(x);
+    char *end = NULL;
+
+    row->difficulty = text ? strtod(text, &end) : json_number_value(x);
+    if (text ? end == text || *end != 0 || !isfinite(row->difficulty) : !json_is_number(x))
+        return cr_fail(err, CR_EFORMAT,
+                       "the row has no number \"difficulty\", which difficulty_loss_weight reads");
+    return CR_OK;
+}
+
 cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
@@ -102,6 +118,8 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
     }
     if (m->config->rewards[row->domain].rule)
         CR_TRY(cr_rule_check_row(m->config->rewards[row->domain].rule, row->json, err));
+    if (m->config->algorithm.masks.difficulty_loss_weight && w == &m->config->train)
+        CR_TRY(read_difficulty(row, err));
     if (w->data.prompt) {
         prompt = json_object_get(row->json, w->data.prompt);
         if (!json_is_string(prompt))

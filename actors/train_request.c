@@ -66,8 +66,10 @@ static void deal(epoch *e, uint64_t number)
     for (size_t i = 0; i < n; i++)
         tokens[i] = b->data->rows[b->r->samples[i].row].num_ids + b->r->samples[i].num_ids;
     cr_packing_deal(tokens, n, b->r->group_size, e->num_ranks / e->same,
-                    (size_t)w->training.per_device_train_batch_size, (size_t)l->mini_size,
-                    (uint64_t)l->config->seed, number, e->order, e->mini, e->rank);
+                    w->batching.train_tokens ? 0 : (size_t)w->training.per_device_train_batch_size,
+                    (size_t)l->mini_size, (uint64_t)l->config->seed, number, e->order, e->mini,
+                    e->rank);
+    cri_weigh_samples(l, e->b, e->mini, e->num_minis);
     count_masks(e);
     for (int64_t k = 0; k < e->num_minis; k++)
         e->lr[k] = (float)cr_learning_rate(l->schedule, w->training.learning_rate, l->warmup_steps,

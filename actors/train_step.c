@@ -152,8 +152,11 @@ static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy,
 static cr_loss_config loss_config(const cr_config *c)
 {
     const cr_algorithm *a = &c->algorithm;
+    const cr_variant_args *v = &c->train.loss;
 
-    return (cr_loss_config){.pg_variant = CR_PG_PPO,
+    return (cr_loss_config){.pg_variant = cr_variant_of(v->pg_variant),
+                            .is_sequence_ratio = a->importance_sampling == CR_CHOICE_RATIO_SEQ,
+                            .loss_agg_mode = (cr_agg)a->loss_agg_mode,
                             .pg_clip = a->clip.pg_clip,
                             .pg_clip_low = a->clip.pg_clip_low,
                             .pg_clip_high = a->clip.pg_clip_high,
@@ -163,8 +166,19 @@ static cr_loss_config loss_config(const cr_config *c)
                             .kl_loss_coef = a->kl_loss_coef,
                             .rl_loss_coef = a->rl_loss_coef,
                             .entropy_loss_coef = a->entropy_loss_coef,
-                            .is_sequence_ratio = a->importance_sampling == CR_CHOICE_RATIO_SEQ,
-                            .loss_agg_mode = (cr_agg)a->loss_agg_mode};
+                            .topr_positive_weight = v->topr_positive_weight,
+                            .topr_negative_weight = v->topr_negative_weight,
+                            .tis_lower_bound = v->tis_lower_bound,
+                            .tis_upper_bound = v->tis_upper_bound,
+                            .cispo_epsilon_low = v->cispo_epsilon_low,
+                            .cispo_epsilon_high = v->cispo_epsilon_high,
+                            .cispo_use_unified_mask = v->cispo_use_unified_mask,
+                            .kimi15_tau = v->kimi15_tau,
+                            .dppo_mask_low = v->dppo_mask_low,
+                            .dppo_mask_high = v->dppo_mask_high,
+                            .dppo_clip_ratio_c = v->dppo_clip_ratio_c,
+                            .sapo_temperature_pos = v->sapo_temperature_pos,
+                            .sapo_temperature_neg = v->sapo_temperature_neg};
 }
 
 /* ---- updates ---- */
@@ -196,8 +210,9 @@ static cr_status choose_source_of_old(step *p, cr_err *err)
 static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
 {
     cr_trainer *t = p->t;
-    cri_micro_rule rule = {.samples =
-                               (size_t)t->a->ranks->worker->training.per_device_train_batch_size};
+    const cr_worker_config *w = t->a->ranks->worker;
+    cri_micro_rule rule = {(size_t)w->training.per_device_train_batch_size,
+                           (size_t)w->batching.train_tokens};
     size_t *mine = CR_NEW_ARRAY(size_t, p->s->num + 1), num = 0;
     cri_micros micros = {0};
     cr_update result;

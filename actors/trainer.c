@@ -160,7 +160,7 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float 
                           cr_err *err)
 {
     const cr_worker_config *w = t->a->ranks->worker;
-    cri_micro_rule rule = {.samples = (size_t)w->infer_batch_size};
+    cri_micro_rule rule = {(size_t)w->infer_batch_size, (size_t)w->batching.infer_tokens};
     size_t *all = CR_NEW_ARRAY(size_t, s->num ? s->num : 1);
     float *part = CR_NEW_ARRAY(float, 2 * s->num_tokens + 1); /* of a micro-batch, in its order */
     cri_micros micros = {0};

@@ -94,7 +94,9 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
     add_number(&line, m, "score", "critic/score/mean", "%.3f");
     add_number(&line, m, "loss", "actor/total_loss", "%.4f");
     add_number(&line, m, "loss", "sft_train/loss", "%.4f");
-    add_number(&line, m, "kl", "actor/kl_loss", "%.4f");
+    add_number(&line, m, "kl",
+               cr_metrics_get(m, "critic/kl") ? "critic/kl" /* of the rewards */ : "actor/kl_loss",
+               "%.4f");
     add_number(&line, m, "clip", "actor/clipfrac", "%.3f");
     add_number(&line, m, "grad", "actor_train/grad_norm", "%.3f");
     add_number(&line, m, "grad", "sft_train/grad_norm", "%.3f");

@@ -1,6 +1,6 @@
 /* bind.h -- from the checked tree to plain structs: what the files of this room share (configs/ only).
  *
- * read.c takes values out of the tree, worker.c fills in a worker block, rlvr.c a pipeline; configs.c
+ * read.c takes values out of the tree, worker.c and loss.c fill in a worker block, rlvr.c a pipeline; configs.c
  * calls them. Errors in the file go to the diagnostics, at their place; nothing here fails otherwise.
  */
 #ifndef CR_BIND_H
@@ -32,6 +32,14 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d);
+/* loss.c: the policy loss and micro-batches by tokens of a worker. */
+void cri_bind_loss(const cr_node *block, bool is_train, cr_worker_config *w, cr_diagnostics *d);
+void cri_bind_batching(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
+/* Whether a sample fits into a micro-batch, once lengths are known. */
+void cri_check_batching(const cr_config *c, const cr_worker_config *w, cr_diagnostics *d);
+void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_diagnostics *d);
+/* Settings of the loss that exclude each other, and what critic_warmup means here. */
+void cri_check_loss(const cr_config *c, cr_diagnostics *d);
 /* data_args that validation does not give itself are those of training. */
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d);
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);

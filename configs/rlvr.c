@@ -165,35 +165,6 @@ static void bind_masks(const cr_node *root, cr_mask_keys *m)
     m->length_loss_weight = cri_flag_of(root, "length_loss_weight");
 }
 
-static void bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_diagnostics *d)
-{
-    cr_node *block = cri_block_of(c, root, "train_infer_correction", "correction", d),
-            *weight = cri_block_of(c, block, "is_weight", "is_weight", d),
-            *filters = cr_node_get(block, "filters");
-
-    k->has_weight = cri_flag_of(weight, "enabled");
-    k->weight_type = (cr_choice_grain)cri_choice_of("is_weight", weight, "weight_type");
-    k->upper_bound = cri_real_of(weight, "upper_bound");
-    for (size_t i = 0; filters->kind == CR_NODE_LIST && i < filters->num; i++) {
-        const cr_node *filter = filters->items[i].value;
-        if (!cri_flag_of(filter, "enabled")) continue;
-        if (k->num_filters == CR_COUNT(k->filters)) {
-            cr_diagnose(d, CR_ERROR, filter->place, "filters: at most %zu are possible",
-                        CR_COUNT(k->filters));
-            return;
-        }
-        k->filters[k->num_filters++] = (struct cr_correction_filter_keys){
-            true,
-            cri_flag_of(filter, "ratio_enabled"),
-            cri_flag_of(filter, "diff_enabled"),
-            (cr_choice_grain)cri_choice_of("filter", filter, "agg_type"),
-            cri_real_of(filter, "ratio_low"),
-            cri_real_of(filter, "ratio_high"),
-            cri_real_of(filter, "diff_low"),
-            cri_real_of(filter, "diff_high")};
-    }
-}
-
 static void bind_algorithm(const cr_node *root, cr_algorithm *a)
 {
     a->adv_estimator = (cr_choice_estimator)cri_choice_of("rlvr", root, "adv_estimator");
@@ -307,6 +278,12 @@ static void check_roles(const cr_config *c, cr_diagnostics *d)
             (long long)c->infer.engine.sleep_level);
     if (c->num_rewards == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
+    cri_check_batching(c, &c->train, d);
+    if (c->has_reference) cri_check_batching(c, &c->reference, d);
+    if (c->infer.batching.infer_tokens)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "actor_infer"),
+                    "actor_infer.use_dynamic_batching_in_infer has no effect: the engine batches "
+                    "by max_running_requests; log-probs of a batch are actor_train's");
     if (dp > 0 && mini > 0 && (rows % dp != 0 || rows / dp % mini != 0))
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rollout_batch_size"),
                     "rollout_batch_size %lld x %lld samples are %lld rows; on %lld ranks they are "
@@ -321,8 +298,8 @@ static void check_roles(const cr_config *c, cr_diagnostics *d)
 static void bind_update_frequency(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     static const char key[] = "model_update_frequency";
-    const cr_node *train = cr_node_get(root, "actor_train"),
-                  *infer = cr_node_get(root, "actor_infer");
+    const cr_node *train = cr_node_get(root, "actor_train");
+    cr_node *infer = cr_node_get(root, "actor_infer");
 
     c->model_update_frequency = cri_is_given(train, key) ? cri_int_of(train, key) : 1;
     if (cri_is_in_file(infer, key) && cri_int_of(infer, key) != c->model_update_frequency)
@@ -330,6 +307,7 @@ static void bind_update_frequency(cr_config *c, cr_node *root, cr_diagnostics *d
                     "actor_infer.%s is %lld and actor_train's, which counts, is %lld (leave this "
                     "one out)",
                     key, (long long)cri_int_of(infer, key), (long long)c->model_update_frequency);
+    if (infer->kind == CR_NODE_MAP) cri_set_int(c, infer, key, c->model_update_frequency);
 }
 
 /* Which log-probs are the old ones. The engine's log-probs are those of a training pass, bit for bit,
@@ -413,7 +391,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_models(c, root, d);
     bind_algorithm(root, a);
     bind_masks(root, &a->masks);
-    bind_correction(c, root, &a->correction, d);
+    cri_bind_correction(c, root, &a->correction, d);
     cri_bind_worker(c, root, "actor_train", &c->train, true, d);
     cri_bind_worker(c, root, "actor_infer", &c->infer, false, d);
     c->has_reference = cr_node_get(root, "reference")->kind == CR_NODE_MAP;
@@ -428,5 +406,6 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_generating(c, root, d);
     check_ids(c, d);
     check_algorithm(c, root, d);
+    cri_check_loss(c, d);
     check_roles(c, d);
 }

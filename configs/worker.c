@@ -74,33 +74,6 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
                     "data_args of %s: messages and prompt exclude each other", role);
 }
 
-static void bind_loss(const cr_node *block, cr_variant_args *l)
-{
-    l->pg_variant = (cr_choice_variant)cri_choice_of("worker", block, "pg_variant");
-    l->topr_positive_weight = cri_real_of(block, "topr_positive_weight");
-    l->topr_negative_weight = cri_real_of(block, "topr_negative_weight");
-    l->tis_lower_bound = cri_real_of(block, "tis_lower_bound");
-    l->tis_upper_bound = cri_real_of(block, "tis_upper_bound");
-    l->cispo_epsilon_low = cri_real_of(block, "cispo_epsilon_low");
-    l->cispo_epsilon_high = cri_real_of(block, "cispo_epsilon_high");
-    l->cispo_use_unified_mask = cri_flag_of(block, "cispo_use_unified_mask");
-    l->kimi15_tau = cri_real_of(block, "kimi15_tau");
-    l->dppo_mask_low = cri_real_of(block, "dppo_mask_low");
-    l->dppo_mask_high = cri_real_of(block, "dppo_mask_high");
-    l->dppo_clip_ratio_c = cri_real_of(block, "dppo_clip_ratio_c");
-    l->sapo_temperature_pos = cri_real_of(block, "sapo_temperature_pos");
-    l->sapo_temperature_neg = cri_real_of(block, "sapo_temperature_neg");
-    l->apply_loss_scale = cri_flag_of(block, "apply_loss_scale");
-}
-
-static void bind_batching(const cr_node *block, cr_batching_args *b)
-{
-    if (cri_flag_of(block, "use_dynamic_batching_in_train"))
-        b->train_tokens = cri_int_of(block, "max_tokens_per_microbatch_in_train");
-    if (cri_flag_of(block, "use_dynamic_batching_in_infer"))
-        b->infer_tokens = cri_int_of(block, "max_tokens_per_microbatch_in_infer");
-}
-
 /* The strategy_config of another engine: what means something to ours, the rest in one note. */
 static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config *w,
                               cr_diagnostics *d)
@@ -291,8 +264,8 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);
     cri_block_of(c, block, "generating_args", "generating_args", d);
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
-    bind_loss(block, &w->loss);
-    bind_batching(block, &w->batching);
+    cri_bind_loss(block, is_train, w, d);
+    cri_bind_batching(block, w, d);
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, is_train, d);
     cri_check_mesh(w, block, d);

@@ -49,14 +49,14 @@ typedef struct cr_batching_args {
     int64_t train_tokens, infer_tokens;
 } cr_batching_args;
 
-/* The policy loss of ActorPGWorker (worker_cls) and its coefficients. */
+/* The policy loss and its coefficients. */
 typedef struct cr_variant_args {
-    cr_choice_variant pg_variant; /* NONE: the loss of ActorWorker */
+    cr_choice_variant pg_variant; /* NONE: the loss of ActorWorker, which is ppo */
     double topr_positive_weight, topr_negative_weight, tis_lower_bound, tis_upper_bound;
     double cispo_epsilon_low, cispo_epsilon_high, kimi15_tau;
     double dppo_mask_low, dppo_mask_high, dppo_clip_ratio_c;
     double sapo_temperature_pos, sapo_temperature_neg;
-    bool cispo_use_unified_mask, apply_loss_scale;
+    bool cispo_use_unified_mask;
 } cr_variant_args;
 
 typedef struct cr_worker_config {
