@@ -143,7 +143,7 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
     cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");
     cr_metrics_set(m, (double)rollout->num_filtered, "scheduler/filtered_groups");
-    cr_verdict_metrics(c, rollout, m);
+    cr_verdict_metrics(l->config, rollout, m);
     cr_metrics_set(m,
                    (double)rollout->num_response_tokens /
                        (rollout->generate_s > 0 ? rollout->generate_s : 1),

@@ -125,12 +125,21 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Micro-batches of a pass for log-probs over so many samples of full length. */
+static int64_t num_forwards(const cr_plan *p, const cr_worker_config *w, int64_t samples)
+{
+    return ceil_div(samples, w->batching.infer_tokens
+                                 ? w->batching.infer_tokens / p->config.sequence_length
+                                 : w->infer_batch_size);
+}
+
 static void arithmetic(cr_plan *p)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->train;
     int64_t mini =
-        w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps;
+                w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps,
+            length = c->sequence_length;
 
     p->is_sft = c->kind == CR_PIPELINE_SFT;
     p->num_dp = w->num_devices / w->ulysses_size;
@@ -145,8 +154,12 @@ static void arithmetic(cr_plan *p)
         .updates = p->is_sft ? 1
                              : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
                                    ceil_div(p->rank_samples, mini)};
+    p->batch.train_tokens = w->batching.train_tokens;
+    p->batch.infer_tokens = w->batching.infer_tokens;
+    if (p->batch.train_tokens) /* at most: if every sample has full length */
+        p->batch.micros = ceil_div(mini, p->batch.train_tokens / length);
     if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
-        p->batch.forwards = ceil_div(p->rank_samples, w->infer_batch_size);
+        p->batch.forwards = num_forwards(p, w, p->rank_samples);
 }
 
 /* A model of the role, from its folder or from its published shape. */
@@ -191,7 +204,8 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
 
     *out = (cr_plan_role){.name = "reference", .with_moments = p->with_moments};
     batch.num_infer = w->infer_batch_size;
-    batch.forwards = ceil_div(ceil_div(p->num_samples, dp), w->infer_batch_size);
+    batch.infer_tokens = w->batching.infer_tokens;
+    batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
     if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
         cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
     cr_model_free(model);
@@ -268,17 +282,34 @@ static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
     return peak;
 }
 
-/* Does a micro-batch of num samples fit? */
-static cr_status try_micro(const cr_plan *p, int64_t num, bool *fits, cr_err *err)
+/* Does a micro-batch of num samples fit, or, if it is not 0, one of so many tokens? */
+static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *fits, cr_err *err)
 {
     cr_plan_batch batch = p->batch;
     cr_plan_role role;
 
     batch.num_samples = num;
+    batch.train_tokens = tokens;
     batch.micros = 1;
     CR_TRY(plan_train(p, &batch, &role, err));
     *fits = device_peak(p, &role) <= p->memory;
     cr_plan_role_free(&role);
+    return CR_OK;
+}
+
+/* The largest number of tokens that fits, to 1/64 of a sample: from `largest` samples to one more. */
+static cr_status search_tokens(cr_plan *p, cr_err *err)
+{
+    int64_t length = p->batch.sample_tokens, step = length < 64 ? 1 : length / 64,
+            least = p->largest * length, most = least + length;
+
+    while (!p->is_limit && most - least > step) {
+        int64_t mid = least + (most - least) / 2;
+        bool fits;
+        CR_TRY(try_micro(p, 0, mid, &fits, err));
+        *(fits ? &least : &most) = mid;
+    }
+    p->largest_tokens = least;
     return CR_OK;
 }
 
@@ -292,18 +323,18 @@ static cr_status search(cr_plan *p, cr_err *err)
     if (!p->is_sft && limit > p->rank_samples) limit = p->rank_samples;
     for (most = 1; fits && least < limit;) {
         if (most > limit) most = limit;
-        CR_TRY(try_micro(p, most, &fits, err));
+        CR_TRY(try_micro(p, most, 0, &fits, err));
         if (fits) least = most, most *= 2;
     }
     while (!fits && most - least > 1) {
         int64_t mid = least + (most - least) / 2;
         bool good;
-        CR_TRY(try_micro(p, mid, &good, err));
+        CR_TRY(try_micro(p, mid, 0, &good, err));
         *(good ? &least : &most) = mid;
     }
     p->largest = least;
     p->is_limit = least == limit;
-    return CR_OK;
+    return least ? search_tokens(p, err) : CR_OK;
 }
 
 static cr_status make(cr_plan *p, cr_err *err)

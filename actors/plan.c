@@ -41,10 +41,12 @@ static void batch_free(bench *b)
     b->ids = b->positions = b->labels = b->cu = NULL;
 }
 
-static void batch_make(bench *b, const cr_plan_batch *p, int64_t num)
+/* num samples of full length, or, if most is not 0, as many as fit and a shorter one. */
+static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t most)
 {
-    int64_t len = p->sample_tokens, tokens = num * len;
+    int64_t len = p->sample_tokens, tokens = most ? most : num * len;
 
+    if (most) num = (most + len - 1) / len;
     batch_free(b);
     b->ids = CR_NEW_ARRAY(int32_t, tokens);
     b->positions = CR_NEW_ARRAY(int32_t, tokens);
@@ -53,10 +55,10 @@ static void batch_make(bench *b, const cr_plan_batch *p, int64_t num)
     for (int64_t t = 0; t < tokens; t++) {
         int64_t at = t % len;
         b->positions[t] = (int32_t)at;
-        b->labels[t] = at + 1 < len && at + 1 >= len - p->sample_rows ? 0 : -1;
+        b->labels[t] = at + 1 < len && t + 1 < tokens && at + 1 >= len - p->sample_rows ? 0 : -1;
     }
     for (int64_t s = 0; s <= num; s++)
-        b->cu[s] = (int32_t)(s * len);
+        b->cu[s] = (int32_t)(s * len < tokens ? s * len : tokens);
     b->batch = (cr_batch){b->ids, b->positions, b->labels, b->cu, tokens, num};
 }
 
@@ -272,7 +274,7 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     cr_fsdp_stats s;
     counts then;
 
-    batch_make(b, p, p->num_samples);
+    batch_make(b, p, p->num_samples, p->train_tokens);
     CR_TRY(micro(b, err));
     add_phase(out, "forward", bytes_of(b, w, out, &b->after_forward, kept));
     s = cr_fsdp_get_stats(b->f);
@@ -309,8 +311,8 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     cr_fsdp_stats s;
     counts then;
 
-    batch_make(b, p, p->num_infer);
-    rows = (size_t)(p->num_infer * p->sample_rows);
+    batch_make(b, p, p->num_infer, p->infer_tokens);
+    rows = (size_t)b->batch.num_tokens;
     result.log_prob = CR_NEW_ARRAY(float, 2 * rows);
     result.entropy = result.log_prob + rows;
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));

@@ -18,6 +18,7 @@ typedef struct cr_plan_batch {
     int64_t num_samples;                /* of a training micro-batch */
     int64_t num_infer;                  /* of a forward for log-probs */
     int64_t sample_tokens, sample_rows; /* all tokens; those with a log-prob */
+    int64_t train_tokens, infer_tokens; /* of either micro-batch; 0: so many samples */
     int64_t micros;                     /* of an update, per rank (gradient_accumulation_steps) */
     int64_t updates, forwards;          /* of a step, per rank; forwards for log-probs */
 } cr_plan_batch;

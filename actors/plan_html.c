@@ -437,14 +437,22 @@ static void cards(cr_buf *out, const cr_plan *p)
         snprintf(text, sizeof text, "%s%lld", p->is_limit ? "at least " : "",
                  (long long)p->largest);
         card(out, p->largest ? text : "none", "largest per_device_train_batch_size that fits");
+        snprintf(text, sizeof text, "%s%lld", p->is_limit ? "at least " : "",
+                 (long long)p->largest_tokens);
+        if (p->largest) card(out, text, "largest max_tokens_per_microbatch_in_train that fits");
     }
     snprintf(text, sizeof text, "%lld", (long long)p->num_samples);
     card(out, text, "samples a step");
     snprintf(text, sizeof text, "%lld x %lld", (long long)b->updates, (long long)b->micros);
     card(out, text, "updates x micro-batches a step");
-    snprintf(text, sizeof text, "%lld x %lld", (long long)b->num_samples,
-             (long long)b->sample_tokens);
-    card(out, text, "samples x tokens of a micro-batch");
+    if (b->train_tokens) {
+        snprintf(text, sizeof text, "%lld", (long long)b->train_tokens);
+        card(out, text, "tokens of a micro-batch, at most");
+    } else {
+        snprintf(text, sizeof text, "%lld x %lld", (long long)b->num_samples,
+                 (long long)b->sample_tokens);
+        card(out, text, "samples x tokens of a micro-batch");
+    }
     cr_buf_adds(out, "</div>\n");
 }
 

@@ -54,8 +54,15 @@ static void text_batch(const cr_plan *p, cr_buf *out)
 {
     const cr_config *c = &p->config;
     const cr_plan_batch *b = &p->batch;
-    long long mini = (long long)(b->num_samples * b->micros);
+    const cr_training_args *t = &c->train.training;
+    long long mini = (long long)(b->num_samples * t->gradient_accumulation_steps);
+    char size[64];
 
+    if (b->train_tokens)
+        snprintf(size, sizeof size, "%lld", (long long)b->train_tokens);
+    else
+        snprintf(size, sizeof size, "%lld x %lld", (long long)b->num_samples,
+                 (long long)b->sample_tokens);
     if (p->is_sft)
         cr_buf_addf(out, "batch    %lld samples a step\n", (long long)p->num_samples);
     else
@@ -67,13 +74,11 @@ static void text_batch(const cr_plan *p, cr_buf *out)
         "         on %lld data-parallel ranks: %s%lld sample%s each\n"
         "         per_device_train_batch_size %lld x gradient_accumulation_steps %lld = %lld "
         "samples of an update and rank\n"
-        "         %lld update%s a step, %lld micro-batch%s each, of at most %lld x %lld "
-        "tokens\n",
+        "         %lld update%s a step, %lld micro-batch%s each, of at most %s tokens\n",
         (long long)p->num_dp, p->num_samples % p->num_dp ? "at most " : "",
         (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s", (long long)b->num_samples,
-        (long long)b->micros, mini, (long long)b->updates, b->updates == 1 ? "" : "s",
-        (long long)b->micros, b->micros == 1 ? "" : "es", (long long)b->num_samples,
-        (long long)b->sample_tokens);
+        (long long)t->gradient_accumulation_steps, mini, (long long)b->updates,
+        b->updates == 1 ? "" : "s", (long long)b->micros, b->micros == 1 ? "" : "es", size);
 }
 
 static void text_timeline(const cr_plan_role *r, cr_buf *out)
@@ -184,13 +189,16 @@ static void text_memory(const cr_plan *p, cr_buf *out)
     else
         cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", cr_size_text(p->memory, b),
                     cr_size_text(p->device_peak - p->memory, a));
-    if (p->largest)
-        cr_buf_addf(out, "largest per_device_train_batch_size that fits: %lld%s\n",
-                    (long long)p->largest,
-                    !p->is_limit ? ""
-                    : p->is_sft  ? " or more (a pass of more than a million tokens is not tried)"
-                                 : " or more (the most a step has)");
-    else if ((alone = too_large(p)))
+    if (p->largest) {
+        const char *more = !p->is_limit ? ""
+                           : p->is_sft
+                               ? " or more (a pass of more than a million tokens is not tried)"
+                               : " or more (the most a step has)";
+        cr_buf_addf(out,
+                    "largest per_device_train_batch_size that fits: %lld%s\n"
+                    "largest max_tokens_per_microbatch_in_train that fits: %lld%s\n",
+                    (long long)p->largest, more, (long long)p->largest_tokens, more);
+    } else if ((alone = too_large(p)))
         cr_buf_addf(out, "no micro-batch fits: %s alone needs %s\n", alone->name,
                     cr_size_text(cr_plan_peak(alone), a));
     else
@@ -318,11 +326,14 @@ static void json_batch(const cr_plan *p, cr_buf *out)
     number(out, "dp", p->num_dp);
     number(out, "samples_per_rank", p->rank_samples);
     number(out, "per_device_train_batch_size", b->num_samples);
-    number(out, "gradient_accumulation_steps", b->micros);
+    number(out, "gradient_accumulation_steps",
+           p->config.train.training.gradient_accumulation_steps);
+    number(out, "micro_batches", b->micros); /* of an update */
     number(out, "updates", b->updates);
     number(out, "log_prob_forwards", b->forwards);
     number(out, "sequence_length", b->sample_tokens);
-    number(out, "micro_batch_tokens", b->num_samples * b->sample_tokens);
+    number(out, "micro_batch_tokens",
+           b->train_tokens ? b->train_tokens : b->num_samples * b->sample_tokens);
     cr_buf_addc(out, '}');
 }
 
@@ -347,6 +358,7 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
         key(out, "fits");
         cr_buf_adds(out, p->device_peak <= p->memory ? "true" : "false");
         number(out, "largest_per_device_train_batch_size", p->largest);
+        number(out, "largest_max_tokens_per_microbatch_in_train", p->largest_tokens);
     }
     key(out, "not_available");
     cr_buf_addc(out, '[');

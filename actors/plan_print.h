@@ -18,9 +18,10 @@ typedef struct cr_plan {
     cr_plan_role role[3]; /* the trained one first */
     const cr_worker_config *worker[3];
     size_t num_roles;
-    int64_t device_peak; /* of the fullest device, whose roles take turns */
-    int64_t largest;     /* micro-batch that fits memory; 0: none does */
-    bool is_limit;       /* nothing larger was looked at */
+    int64_t device_peak;    /* of the fullest device, whose roles take turns */
+    int64_t largest;        /* micro-batch that fits memory; 0: none does */
+    int64_t largest_tokens; /* likewise, cut by tokens */
+    bool is_limit;          /* nothing larger was looked at */
 } cr_plan;
 
 /* Kinds of bytes, in the order in which a bar shows them. */

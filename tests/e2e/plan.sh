@@ -29,7 +29,7 @@ sequence_length: 64
 sft_train:
   model_args: {dtype: bf16, disable_gradient_checkpointing: false}
   training_args: {learning_rate: 1.0e-5, per_device_train_batch_size: 2, gradient_accumulation_steps: 3}
-  data_args: {file_name: [none.jsonl], prompt: p}
+  data_args: {file_name: [none.jsonl]}
   strategy_args: {strategy_name: fsdp2_train, strategy_config: {param_dtype: bf16}}
   device_mapping: list(range(0,4))
 YAML
@@ -185,6 +185,14 @@ batch=sft_train.training_args.per_device_train_batch_size
 sft 'assert p["fits"]' --memory $size $batch="$most"
 sft 'assert not p["fits"]' --memory $size $batch=$((most + 1))
 sft 'equal(p["largest_per_device_train_batch_size"], 0)' --memory 100kB
+# and by tokens: from so many samples up to one more; what fits, fits, and a sample more does not
+sft 'n = p["batch"]["sequence_length"]; most = p["largest_max_tokens_per_microbatch_in_train"]
+assert p["largest_per_device_train_batch_size"] * n <= most < (p["largest_per_device_train_batch_size"] + 1) * n
+print(most, most + n // 64 + 1, file=open("'"$dir"'/most", "w"))' --memory $size
+read -r most more < "$dir/most"
+tokens="sft_train.use_dynamic_batching_in_train=true sft_train.max_tokens_per_microbatch_in_train"
+sft 'assert p["fits"]; equal(p["batch"]["micro_batch_tokens"], '$most')' --memory $size $tokens="$most"
+sft 'assert not p["fits"]' --memory $size $tokens="$more"
 
 # 70B on 8 ranks, planned in 2 s of one core and 100 MB
 python3 - "$CROLL" plan "$dir/sft.yaml" pretrain="$dir/big" sequence_length=4096 --world 8 --memory 80GB --tree \
@@ -236,7 +244,7 @@ says 2 'no module has the class Qwen3Layer (there are Qwen3Model' \
 says 2 'no module has 20000000 elements' "$config.wrap_policy={min_num_params: 20000000}"
 says 0 'output_dtype: bf16 is not available: log-probs' $config.output_dtype=bf16
 says 0 'buffer_dtype: fp16 is not available' $config.buffer_dtype=fp16
-says 0 'cast_forward_inputs: true and false are the same' $config.cast_forward_inputs=false
+says 0 'cast_forward_inputs has no effect' $config.cast_forward_inputs=false
 "$CROLL" config "$dir/sft.yaml" $config.output_dtype=bf16 > "$dir/out" 2> "$dir/err"
 [ $? = 2 ] || fail "output_dtype: bf16 is accepted"
 "$CROLL" config "$dir/sft.yaml" $config.output_dtype=fp32 $config.buffer_dtype=float32 \
