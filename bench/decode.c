@@ -1,5 +1,6 @@
 /* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams] [new tokens]
- * [fp32|bf16] [temperature] [threads] [repeats]`, defaults 1 256 fp32 0 1 5. One JSON line as those of the peers: 16 prompt tokens a
+ * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled]`, defaults 1 256 fp32 0 1 5 none. The last: top_k 50,
+ * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
 #include "actors/engine.h"
@@ -47,16 +48,21 @@ static cr_status run_once(cr_engine *e, const cr_generating *how, int64_t stream
 }
 
 static cr_status measure(const char *folder, int64_t streams, int64_t num_new, cr_dtype dtype,
-                         float temperature, int threads, int repeats, cr_err *err)
+                         float temperature, int threads, int repeats, const char *filters,
+                         cr_err *err)
 {
     cr_device *dev;
     cr_model *model;
     cr_full_weights full;
     cr_engine *e;
     times best = {.wall = 1e30};
-    cr_generating how = {.temperature = temperature,
-                         .top_p = 1,
-                         .repetition_penalty = 1,
+    bool has_filters = strcmp(filters, "none") != 0;
+    cr_generating how = {.log_probs = strcmp(filters, "sampled") == 0 ? CR_LOG_PROBS_SAMPLED
+                                                                      : CR_LOG_PROBS_RAW,
+                         .temperature = temperature,
+                         .top_k = has_filters ? 50 : 0,
+                         .top_p = has_filters ? 0.9f : 1,
+                         .repetition_penalty = has_filters ? 1.1f : 1,
                          .max_new_tokens = num_new,
                          .seed = 1};
     cr_engine_limits limits = {
@@ -73,10 +79,11 @@ static cr_status measure(const char *folder, int64_t streams, int64_t num_new, c
         CR_TRY(run_once(e, &how, streams, model->config.vocab_size, &now, err));
         if (r && now.wall < best.wall) best = now;
     }
-    printf("{\"case\": \"%s %s b%lld\", \"temperature\": %g, \"new\": %lld, \"threads\": %d, "
+    printf("{\"case\": \"%s %s b%lld\", \"temperature\": %g, \"filters\": \"%s\", \"new\": %lld, "
+           "\"threads\": %d, "
            "\"tokens_per_s\": %.0f, \"decode_tokens_per_s\": %.0f, \"tokens_per_cpu_s\": %.0f, "
            "\"wall_s\": %.4f, \"cpu_s\": %.4f}\n",
-           folder, cr_dtype_name(dtype), (long long)streams, (double)temperature,
+           folder, cr_dtype_name(dtype), (long long)streams, (double)temperature, filters,
            (long long)num_new, threads, (double)(streams * num_new) / best.wall,
            (double)(streams * (num_new - 1)) / (best.wall - best.prefill),
            (double)(streams * num_new) / best.cpu, best.wall, best.cpu);
@@ -97,10 +104,11 @@ int main(int argc, char **argv)
 
     if (argc < 2) {
         fprintf(stderr, "usage: bench_decode MODEL [streams] [new] [dtype] [temperature] [threads] "
-                        "[repeats]\n");
+                        "[repeats] [none|raw|sampled]\n");
         return 2;
     }
-    if (measure(argv[1], streams, num_new, dtype, temperature, threads, repeats, &err) == CR_OK)
+    if (measure(argv[1], streams, num_new, dtype, temperature, threads, repeats,
+                argc > 8 ? argv[8] : "none", &err) == CR_OK)
         return 0;
     fprintf(stderr, "bench_decode: %s\n", err.msg);
     return 1;
