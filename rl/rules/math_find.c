@@ -154,7 +154,7 @@ static size_t tuple_at(const finder *f, size_t i)
         if (!strchr("0123456789.,;+-*/^ ", s[c])) return 0;
         commas += s[c] == ',' || s[c] == ';';
     }
-    if (commas == 1 && strcspn(s + 1, ",") <= 3 && s[k - 4] == ',' &&
+    if (k > 5 && commas == 1 && strcspn(s + 1, ",") <= 3 && s[k - 4] == ',' &&
         isdigit((unsigned char)s[k - 3]))
         return 0; /* (1,000) */
     return commas ? k + 1 : 0;

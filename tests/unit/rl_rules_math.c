@@ -216,6 +216,7 @@ static void free_text(void **state)
 
     (void)state;
     check_rows("We look. %s", rows, CR_COUNT(rows));
+    check_near(score("5", "(5,) 5", "ok"), 1, 0); /* no byte before the text is looked at */
 }
 
 int main(void)
