@@ -149,6 +149,6 @@ const cr_command cr_command_init = {
     "Random weights for the config.json of a folder: model.safetensors in its torch_dtype, normal "
     "with "
     "initializer_range, norms one, biases zero. The values depend on the seed only.",
-    "croll init output/quickstart/model --seed 42",
+    "croll init output/quickstart/model --seed 42 --overwrite",
     run,
 };

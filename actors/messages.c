@@ -151,8 +151,6 @@ void cr_sample_free(cr_sample *s)
 {
     cr_free(s->ids);
     cr_free(s->log_prob_infer);
-    cr_free(s->log_prob_old);
-    cr_free(s->log_prob_ref);
     cr_free(s->kept.log_mass);
     cr_free(s->kept.num);
     cr_free(s->kept.ids);

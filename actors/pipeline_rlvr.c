@@ -264,7 +264,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         CR_TRY_GOTO(out, sync_weights(s, err));
         CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", false, m, err));
     }
-    *is_saved = is_last || cr_run_should_stop(run) || (step > 0 && step % s->c->save_steps == 0);
+    *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
     CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
     if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));
     cr_metrics_set(m, cr_now_s() - start, "time/step_total");
@@ -274,7 +274,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     CR_TRY_GOTO(out, cr_tracker_log(run->tracker, step, m, err));
     cr_view_step(run->view, step, m, cr_now_s() - start);
     CR_TRY_GOTO(out, cr_verdict_end_step(s->c, &rollout, m, step, &s->num_empty, err));
-    CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(run), err));
+    CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
     if (cr_metrics_get(m, "final/val_correct/all/mean"))
         cr_log(CR_LOG_INFO, "rlvr", "validation after the last step: %.4f",
                *cr_metrics_get(m, "final/val_correct/all/mean"));

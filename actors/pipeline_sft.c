@@ -333,14 +333,14 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
         CR_TRY_GOTO(out, train(s, run->step, &m, err));
         if (s->c->has_validation && is_last)
             CR_TRY_GOTO(out, validate(s, "final/sft_train/val_loss", &m, err));
-        should_save = is_last || cr_run_should_stop(run) ||
-                      (run->step > 0 && run->step % s->c->save_steps == 0);
+        should_save =
+            is_last || cr_run_should_stop() || (run->step > 0 && run->step % s->c->save_steps == 0);
         CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
         if (should_save) CR_TRY_GOTO(out, save(s, run->step, err));
         cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
         CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
         cr_view_step(run->view, run->step, &m, cr_now_s() - start);
-        CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(run), err));
+        CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
         CR_TRY_GOTO(out, cr_run_watch(run, err));
         if (should_save && !is_last) CR_TRY_GOTO(out, cr_run_stopped(run, err));
     }

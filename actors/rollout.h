@@ -32,12 +32,11 @@ typedef struct cr_kept {
 
 typedef struct cr_sample {
     uint64_t id;
-    int domain;                         /* index into config->rewards */
-    size_t group;                       /* place of its group in the rollout */
-    uint32_t row;                       /* index into the data set */
-    int32_t *ids;                       /* response tokens; the prompt is data->rows[row].ids */
-    float *log_prob_infer;              /* [num_ids] */
-    float *log_prob_old, *log_prob_ref; /* [num_ids], filled by the pipeline, NULL until then */
+    int domain;            /* index into config->rewards */
+    size_t group;          /* place of its group in the rollout */
+    uint32_t row;          /* index into the data set */
+    int32_t *ids;          /* response tokens; the prompt is data->rows[row].ids */
+    float *log_prob_infer; /* [num_ids] */
     size_t num_ids;
     cr_kept kept;
     char *response; /* text, any bytes */

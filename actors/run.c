@@ -288,9 +288,8 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
     return check_lives(run, err);
 }
 
-bool cr_run_should_stop(const cr_run *run)
+bool cr_run_should_stop(void)
 {
-    (void)run;
     return num_caught > 0;
 }
 

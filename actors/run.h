@@ -59,7 +59,7 @@ void cr_run_close(cr_run *run);
 CR_MUST cr_status cr_run_watch(cr_run *run, cr_err *err);
 /* A signal has come: save at the end of this step, then call cr_run_stopped, which ends the run
  * (CR_ESIGNAL) if one has come. */
-bool cr_run_should_stop(const cr_run *run);
+bool cr_run_should_stop(void);
 CR_MUST cr_status cr_run_stopped(cr_run *run, cr_err *err);
 
 /* Send a command to one rank of a role, with the next cr_run_wait. request: where its reply will lie. */

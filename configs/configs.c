@@ -209,11 +209,6 @@ const cr_reward_config *cr_config_find_reward(const cr_config *config, const cha
     return NULL;
 }
 
-const cr_node *cr_config_at(const cr_config *config, const char *dotted)
-{
-    return cr_node_at(config->yaml.root, dotted);
-}
-
 /* ---- the end ---- */
 
 static void texts_free(char **texts, size_t num)

@@ -138,7 +138,6 @@ CR_MUST cr_status cr_config_worker(const char *block, const char *model,
 CR_MUST cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err);
 const cr_reward_config *cr_config_find_reward(const cr_config *config,
                                               const char *domain); /* NULL: none */
-const cr_node *cr_config_at(const cr_config *config, const char *dotted);
 
 /* "list(range(0,8)) + [9]": integers, lists, range, list, +, parentheses. Owned array. */
 CR_MUST cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err);

@@ -286,11 +286,6 @@ bool cr_tokenizer_is_special(const cr_tokenizer *t, int32_t id)
     return token && token->is_special;
 }
 
-const char *cr_tokenizer_role_text(const cr_tokenizer *t, cr_token_role role)
-{
-    return t->role_text[role];
-}
-
 int32_t cr_tokenizer_role(const cr_tokenizer *t, cr_token_role role)
 {
     return t->role_text[role] ? cr_tokenizer_find(t, t->role_text[role]) : -1;

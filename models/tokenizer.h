@@ -78,7 +78,5 @@ const char *cr_tokenizer_token(const cr_tokenizer *tokenizer, int32_t id, size_t
 int32_t cr_tokenizer_find(const cr_tokenizer *tokenizer, const char *token); /* -1: none */
 bool cr_tokenizer_is_special(const cr_tokenizer *tokenizer, int32_t id);
 int32_t cr_tokenizer_role(const cr_tokenizer *tokenizer, cr_token_role role); /* -1: none */
-/* Its text as tokenizer_config.json names it; NULL: none. */
-const char *cr_tokenizer_role_text(const cr_tokenizer *tokenizer, cr_token_role role);
 
 #endif
