@@ -346,9 +346,10 @@ static void advise(const cr_config *config, const char *path, cr_err *err)
     cr_err why = *err;
     size_t num;
 
-    steps = list_steps(config->output_dir, &num);
+    steps = list_steps(config->checkpoint_dir, &num);
     for (size_t i = 0; i < num; i++) {
-        char *other = cr_asprintf("%s/checkpoint-%lld/manifest.json", config->output_dir, steps[i]);
+        char *other =
+            cr_asprintf("%s/checkpoint-%lld/manifest.json", config->checkpoint_dir, steps[i]);
         if (steps[i] > older && steps[i] < step && cr_file_exists(other)) older = steps[i];
         cr_free(other);
     }
@@ -356,7 +357,7 @@ static void advise(const cr_config *config, const char *path, cr_err *err)
     if (older < 0) return;
     *err = (cr_err){0};
     cr_fail(err, why.status, "%s (an older one: resume_from_checkpoint=%s/checkpoint-%lld)",
-            why.msg, config->output_dir, older);
+            why.msg, config->checkpoint_dir, older);
 }
 
 /* The trained role can go on from there. */
@@ -383,10 +384,10 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
     *path = NULL;
     *first_step = 0;
     if (!config->resume) return CR_OK;
-    *path = *config->resume ? cr_strdup(config->resume) : find_latest(config->output_dir);
+    *path = *config->resume ? cr_strdup(config->resume) : find_latest(config->checkpoint_dir);
     if (!*path) {
         cr_log(CR_LOG_WARN, "run", "no checkpoint in %s yet: starting from the beginning",
-               config->output_dir);
+               config->checkpoint_dir);
         return CR_OK;
     }
     manifest = cr_path_join(*path, "manifest.json");

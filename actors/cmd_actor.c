@@ -158,6 +158,18 @@ static cr_status live(cr_actor *a, cr_err *err)
     return err->status;
 }
 
+/* Before MPI starts threads; mpirun says which rank this is. */
+static void set_role_envs(const cr_layout *layout)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_RANK");
+    int rank = text ? atoi(text) : 0;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (layout->role[r].worker && rank >= layout->role[r].first &&
+            rank < layout->role[r].first + layout->role[r].num)
+            cr_envs_set(layout->role[r].worker->envs);
+}
+
 static int run(int argc, char **argv)
 {
     const char *url = NULL, *prefix = NULL;
@@ -194,6 +206,7 @@ static int run(int argc, char **argv)
         a.config = &config;
         beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
         a.exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
+        set_role_envs(&a.layout);
         cr_note(live(&a, &err));
     }
     if (err.status != CR_OK) {

@@ -7,6 +7,7 @@
 #include "actors/commands.h"
 #include "actors/engine.h"
 #include "actors/worker.h"
+#include "base/limits.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -225,7 +226,7 @@ static cr_status open_engine(ask *a, cr_err *err)
     const cr_model_config *c = &a->worker.model->config;
     size_t block = cr_kv_block_bytes(a->worker.dev, a->worker.dtype, c->num_kv_heads, c->head_dim) *
                    (size_t)c->num_layers;
-    int64_t bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    int64_t bytes = cr_memory_limit() / 4;
     cr_engine_limits limits = {.max_running = a->worker.batch_size,
                                .max_model_len = c->max_position_embeddings,
                                .kv_bytes = bytes};

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int run_command(int argc, char **argv);
@@ -26,59 +27,86 @@ const cr_command cr_command_run = {
     "actor_train.training_args.learning_rate=1e-4",
     run_command};
 
-/* Refuse a folder that holds a run, unless it is resumed or overwritten. */
+/* What begins with one of these in a folder: does any, and remove them. */
+static const char *const starts[] = {"checkpoint-", "latest", "events.out.tfevents."};
+
+static bool walk_starts(const char *folder, size_t num_starts, bool should_remove, cr_err *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    bool has_any = false;
+
+    while (dir && err->status == CR_OK && (entry = readdir(dir)))
+        for (size_t i = 0; i < num_starts; i++) {
+            char *path;
+            if (strncmp(entry->d_name, starts[i], strlen(starts[i])) != 0) continue;
+            has_any = true;
+            if (!should_remove) continue;
+            path = cr_path_join(folder, entry->d_name);
+            cr_note(cr_remove_tree(path, err));
+            cr_free(path);
+            break;
+        }
+    if (dir) closedir(dir);
+    return has_any;
+}
+
+/* Refuse folders that hold a run, unless it is resumed or overwritten. */
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
-    static const char *const ours[] = {"metrics.jsonl", "run.log",  "config.yaml", "latest",
-                                       "rollouts",      "exchange", "flight",      "run.html"};
-    char *metrics = cr_path_join(config->output_dir, "config.yaml");
-    bool is_used = cr_file_exists(metrics), is_resumed = config->resume != NULL;
-    struct dirent *entry;
-    DIR *dir;
+    static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
+                                       "exchange",      "flight",  "run.html"};
+    char *path = cr_path_join(config->output_dir, "config.yaml");
+    bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
+         has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
+                     walk_starts(config->checkpoint_dir, 2, false, err);
 
-    cr_free(metrics);
-    if (is_used && !is_resumed && !should_overwrite)
+    cr_free(path);
+    if ((is_used || has_saves) && !is_resumed && !should_overwrite)
         return cr_fail(err, CR_ECONFIG,
-                       "%s already holds a run (resume_from_checkpoint=true goes on with it, "
+                       "%s already holds %s (resume_from_checkpoint=true goes on with it, "
                        "--overwrite starts anew)",
-                       config->output_dir);
-    if (is_used && should_overwrite && !is_resumed) {
-        for (size_t i = 0; i < CR_COUNT(ours) && err->status == CR_OK; i++) {
-            char *path = cr_path_join(config->output_dir, ours[i]);
-            cr_note(cr_remove_tree(path, err));
-            cr_free(path);
-        }
-        dir = err->status == CR_OK ? opendir(config->output_dir) : NULL;
-        while (dir && err->status == CR_OK && (entry = readdir(dir)))
-            if (strncmp(entry->d_name, "checkpoint-", 11) == 0 ||
-                strncmp(entry->d_name, "events.out.tfevents.", 20) == 0) {
-                char *path = cr_path_join(config->output_dir, entry->d_name);
-                cr_note(cr_remove_tree(path, err));
-                cr_free(path);
-            }
-        if (dir) closedir(dir);
+                       is_used ? config->output_dir : config->checkpoint_dir,
+                       is_used ? "a run" : "checkpoints of a run");
+    for (size_t i = 0; is_used && !is_resumed && i < CR_COUNT(ours); i++) {
+        path = cr_path_join(config->output_dir, ours[i]);
+        cr_note(cr_remove_tree(path, err));
+        cr_free(path);
     }
-    if (err->status == CR_OK) {
-        cr_checkpoint_clean(config->output_dir);
-        if (resume_path)
-            cr_checkpoint_prune(config->output_dir, resume_path, config->max_ckpt_to_keep);
-    }
-    return err->status;
+    if (is_used && !is_resumed) walk_starts(config->output_dir, CR_COUNT(starts), true, err);
+    if (has_saves && !is_resumed) walk_starts(config->checkpoint_dir, 2, true, err);
+    CR_TRY(err->status);
+    cr_checkpoint_clean(config->checkpoint_dir);
+    if (resume_path)
+        cr_checkpoint_prune(config->checkpoint_dir, resume_path, config->max_ckpt_to_keep);
+    return CR_OK;
 }
 
 /* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
-static cr_status lock_output(const char *output_dir, int *fd, cr_err *err)
+static cr_status lock_folder(const char *folder, const char *key, int *fd, cr_err *err)
 {
-    if (cr_mkdirs(output_dir, err) != CR_OK) {
+    if (cr_mkdirs(folder, err) != CR_OK) {
         err->status = CR_ECONFIG; /* nothing was started */
-        return cr_fail_add(err, "output_dir");
+        return cr_fail_add(err, "%s", key);
     }
-    *fd = open(output_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) != 0)
-        return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", output_dir,
+        return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", folder,
                        strerror(errno));
     return CR_OK;
+}
+
+/* The folder of the run, and that of its checkpoints if it is another one. */
+static cr_status lock_output(const cr_config *config, int fds[2], cr_err *err)
+{
+    struct stat a, b;
+
+    CR_TRY(lock_folder(config->output_dir, "output_dir", &fds[0], err));
+    if (fstat(fds[0], &a) == 0 && stat(config->checkpoint_dir, &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return CR_OK;
+    return lock_folder(config->checkpoint_dir, "checkpoint_config.output_dir", &fds[1], err);
 }
 
 /* A run gives its model text, from which a vision tower and its projector learn nothing. */
@@ -159,7 +187,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     void *pipeline = NULL;
     int64_t first_step = 0;
     bool is_made = false;
-    int lock = -1;
+    int locks[2] = {-1, -1};
     cr_status status;
 
     CR_TRY_GOTO(out, check_trees(config, err));
@@ -169,10 +197,10 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     if (config->resume && !resume_path)
         cr_log(CR_LOG_WARN, "run",
                "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
-               config->output_dir);
+               config->checkpoint_dir);
     CR_TRY_GOTO(out, cr_endpoint_open(&endpoint, config, err));
     is_made = !cr_dir_exists(config->output_dir);
-    CR_TRY_GOTO(out, lock_output(config->output_dir, &lock, err));
+    CR_TRY_GOTO(out, lock_output(config, locks, err));
     CR_TRY_GOTO(out, cr_endpoint_claim(&endpoint, config, err));
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
@@ -196,10 +224,11 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
             cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
     }
 out:
-    cr_endpoint_close(&endpoint);                        /* if the run has not taken it over */
-    if (lock >= 0 && is_made) rmdir(config->output_dir); /* if nothing was written there */
+    cr_endpoint_close(&endpoint);                            /* if the run has not taken it over */
+    if (locks[0] >= 0 && is_made) rmdir(config->output_dir); /* if nothing was written there */
     ops->close(pipeline);
-    if (lock >= 0) close(lock);
+    for (int i = 0; i < 2; i++)
+        if (locks[i] >= 0) close(locks[i]);
     cr_free(resume_path);
     cr_free(config_path);
     cr_free(flight);
@@ -227,6 +256,7 @@ static int run_command(int argc, char **argv)
     if (err.status == CR_OK)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
+    if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
     if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);

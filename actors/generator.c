@@ -7,6 +7,7 @@
  */
 #include "actors/actor.h"
 #include "actors/distribution.h"
+#include "base/limits.h"
 #include "models/tokenizer.h"
 
 #include <stdio.h>
@@ -43,6 +44,26 @@ static cr_status need_replica(cr_generator *g, cr_err *err)
                                  cr_dtype_of(g->a->ranks->worker->dtype), &g->replica, err);
 }
 
+/* gpu_memory_utilization: the engine's share of the memory, without what its weights take. On the cpu all
+ * ranks of the run share one memory. 0: no limit. */
+static cr_status cache_budget(const cr_generator *g, int64_t *num_bytes, cr_err *err)
+{
+    const cr_actor *a = g->a;
+    const cr_worker_config *w = a->ranks->worker;
+    double share = w->engine.gpu_memory_utilization;
+    int64_t all = cr_memory_limit() / a->layout.num_ranks,
+            weights = (int64_t)cr_device_get_stats(a->dev).bytes_now +
+                      cr_engine_packed_bytes(a->model, a->dev, cr_dtype_of(w->dtype));
+
+    *num_bytes = share > 0 ? (int64_t)(share * (double)all) - weights : 0;
+    if (share > 0 && *num_bytes < 1)
+        return cr_fail(err, CR_ECONFIG,
+                       "gpu_memory_utilization %g of %lld bytes (the memory over %d ranks) leaves "
+                       "nothing beside %lld bytes of weights",
+                       share, (long long)all, a->layout.num_ranks, (long long)weights);
+    return CR_OK;
+}
+
 cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
 {
     const cr_config *c = a->config;
@@ -60,6 +81,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     CR_TRY_GOTO(out, cr_model_prepare(a->model, &c->train, true, err)); /* the sender's layout */
     CR_TRY_GOTO(out, need_replica(g, err));
     cr_experts_set(a->model, NULL);
+    CR_TRY_GOTO(out, cache_budget(g, &limits.kv_bytes, err));
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
     cr_engine_set_tokenizer(g->engine, g->tokenizer);
 out:

@@ -2,6 +2,8 @@
 #include "actors/roles.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 void cr_layout_init(cr_layout *layout, const cr_config *config)
 {
@@ -30,4 +32,14 @@ const char *cr_layout_name(const cr_layout *layout, int world_rank, char text[64
             snprintf(text, 64, "%s rank %d", layout->role[r].name,
                      world_rank - layout->role[r].first);
     return text;
+}
+
+void cr_envs_set(char *const *envs)
+{
+    for (size_t i = 0; envs && envs[i]; i++) {
+        char *name = cr_strdup(envs[i]), *equals = strchr(name, '=');
+        *equals = 0;
+        CR_CHECK(setenv(name, equals + 1, 1) == 0, "setenv %s", name);
+        cr_free(name);
+    }
 }

@@ -18,5 +18,7 @@ typedef struct cr_layout {
 void cr_layout_init(cr_layout *layout, const cr_config *config);
 /* "actor_train rank 1" of a world rank; text holds 64 bytes. */
 const char *cr_layout_name(const cr_layout *layout, int world_rank, char text[64]);
+/* system_envs (NAME=VALUE, or NULL) into the environment of this process, before it starts a thread. */
+void cr_envs_set(char *const *envs);
 
 #endif

@@ -117,13 +117,32 @@ static cr_status make_streams(cr_run *run, cr_err *err)
     return CR_OK;
 }
 
-static void open_log(cr_run *run)
+/* run.log in output_dir, or a link there to the one in logging_dir/exp_name. */
+static cr_status open_log(cr_run *run, cr_err *err)
 {
-    char *path = cr_path_join(run->output_dir, "run.log");
+    const cr_config *c = run->config;
+    char *link = cr_path_join(run->output_dir, "run.log"),
+         *folder = c->logging_dir ? cr_path_join(c->logging_dir, c->exp_name) : NULL,
+         *path = folder ? cr_path_join(folder, "run.log") : cr_strdup(link), *target = NULL;
 
-    run->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    cr_log_tee(run->log_fd);
+    if (folder && cr_mkdirs(folder, err) == CR_OK) {
+        target = realpath(folder, NULL);
+        cr_free(path);
+        path = cr_asprintf("%s/run.log", target ? target : folder);
+        unlink(link);
+        if (symlink(path, link) != 0)
+            cr_fail(err, CR_EIO, "%s: no link to %s (%s)", link, path, strerror(errno));
+    }
+    if (err->status == CR_OK) {
+        run->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (run->log_fd < 0) cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+        cr_log_tee(run->log_fd);
+    }
+    free(target);
+    cr_free(folder);
+    cr_free(link);
     cr_free(path);
+    return err->status;
 }
 
 static void catch_signals(void)
@@ -151,7 +170,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     run->lives = CR_NEW_ARRAY(struct cr_life, run->layout.num_ranks);
     for (int i = 0; i < run->layout.num_ranks; i++)
         run->lives[i].moved_s = cr_now_s();
-    open_log(run);
+    CR_TRY(open_log(run, err));
     if (stat(run->output_dir, &folder) != 0)
         return cr_fail(err, CR_EIO, "%s: %s", run->output_dir, strerror(errno));
     run->output_device = folder.st_dev;

@@ -14,7 +14,7 @@ cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err 
 {
     CR_TRY(cr_saver_wait(s, err));
     s->step = step;
-    if (cr_checkpoint_begin(s->run->output_dir, step, &s->folder, err) != CR_OK)
+    if (cr_checkpoint_begin(s->run->config->checkpoint_dir, step, &s->folder, err) != CR_OK)
         return not_saved(s, err);
     *folder = s->folder;
     return CR_OK;
@@ -61,7 +61,7 @@ cr_status cr_saver_wait(cr_saver *s, cr_err *err)
 
     if (!s->folder) return CR_OK;
     if (cr_run_call(s->run, CR_ROLE_TRAIN, "save_wait", &command, NULL, err) == CR_OK)
-        cr_note(cr_checkpoint_finish(s->run->output_dir, s->folder, s->step,
+        cr_note(cr_checkpoint_finish(s->run->config->checkpoint_dir, s->folder, s->step,
                                      s->run->config->max_ckpt_to_keep, err));
     cr_record_free(&command);
     if (err->status != CR_OK) cr_note(not_saved(s, err));

@@ -28,6 +28,9 @@ void cri_set_text(cr_config *c, cr_node *map, const char *key, const char *value
 cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *block,
                       cr_diagnostics *d);
 
+/* system_envs as NAME=VALUE, NULL at the end; NULL if there are none. A resolved file hides what its name says is secret, so only the run may have such a value:
+ * its processes inherit it. */
+char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,

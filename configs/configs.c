@@ -58,7 +58,7 @@ static void bind_tracker(cr_config *c, const cr_node *root)
 static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
     const cr_node *resume = cr_node_get(root, "resume_from_checkpoint");
-    cr_node *exchange;
+    cr_node *exchange, *checkpoint;
 
     c->exp_name = cri_text_of(root, "exp_name");
     c->output_dir = cri_text_of(root, "output_dir");
@@ -76,6 +76,11 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->reward_timeout = cri_real_of(root, "reward_timeout");
     c->rpc_timeout = cri_real_of(root, "rpc_timeout");
     c->algorithm.max_grad_norm = cri_real_of(root, "max_grad_norm");
+    checkpoint = cri_block_of(c, root, "checkpoint_config", "checkpoint", d);
+    c->checkpoint_dir = cri_is_given(checkpoint, "output_dir")
+                            ? cri_text_of(checkpoint, "output_dir")
+                            : cr_strdup(c->output_dir);
+    c->envs = cri_envs_of(root, true, d);
     exchange = cri_block_of(c, root, "exchange", "exchange", d);
     c->exchange =
         (cr_exchange_keys){cri_text_of(exchange, "url"), cri_text_of(exchange, "prefix"),
@@ -95,15 +100,23 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
 /* Blocks of pipelines that we do not have. */
 static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
 {
-    static const char *const marks[] = {"student", "train_env_manager", "val_env_manager",
-                                        "custom_envs"};
+    static const struct {
+        const char *key, *pipeline;
+    } marks[] = {{"student", "distillation"},
+                 {"train_env_manager", "agentic"},
+                 {"val_env_manager", "agentic"},
+                 {"custom_envs", "agentic"},
+                 {"chosen_key", "DPO"},
+                 {"rejected_key", "DPO"},
+                 {"ipo", "DPO"},
+                 {"label_smoothing", "DPO"}};
 
     for (size_t i = 0; i < CR_COUNT(marks); i++) {
-        struct cr_item *item = cr_node_item(root, marks[i]);
+        struct cr_item *item = cr_node_item(root, marks[i].key);
         if (!item) continue;
         cr_diagnose(d, CR_ERROR, item->place,
-                    "the pipeline that %s belongs to is not available yet (rlvr and sft are)",
-                    marks[i]);
+                    "%s belongs to the %s pipeline, which is not available yet (rlvr and sft are)",
+                    marks[i].key, marks[i].pipeline);
         return true;
     }
     return false;
@@ -218,6 +231,13 @@ static void texts_free(char **texts, size_t num)
     cr_free(texts);
 }
 
+static void envs_free(char **envs)
+{
+    for (size_t i = 0; envs && envs[i]; i++)
+        cr_free(envs[i]);
+    cr_free(envs);
+}
+
 static void worker_free(cr_worker_config *w)
 {
     char *const texts[] = {
@@ -229,6 +249,7 @@ static void worker_free(cr_worker_config *w)
     texts_free(w->wrap.classes, w->wrap.num_classes);
     texts_free(w->wrap.modules, w->wrap.num_modules);
     texts_free(w->wrap.moe_experts, w->wrap.num_moe_experts);
+    envs_free(w->envs);
     texts_free(w->data.file_names, w->data.num_file_names);
     texts_free(w->generating.stop_strings, w->generating.num_stop_strings);
     cr_free(w->devices);
@@ -239,6 +260,7 @@ void cr_config_free(cr_config *c)
     char *const texts[] = {c->path,
                            c->exp_name,
                            c->output_dir,
+                           c->checkpoint_dir,
                            c->logging_dir,
                            c->track_program,
                            c->tracker_log_dir,
@@ -266,9 +288,11 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].exec);
         cr_free(c->rewards[i].reward_type);
         cr_free(c->rewards[i].format_pattern);
+        envs_free(c->rewards[i].envs);
         texts_free(c->rewards[i].tags, c->rewards[i].num_tags);
     }
     cr_free(c->rewards);
+    envs_free(c->envs);
     cr_yaml_free(&c->yaml);
     *c = (cr_config){0};
 }

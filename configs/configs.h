@@ -27,6 +27,7 @@ typedef struct cr_reward_config {
     char **tags;
     size_t num_tags;
     int64_t world_size, max_in_flight; /* lines that the program has at once */
+    char **envs;                       /* system_envs of workers and program, as a worker's */
     double probability;                /* share of prompts, 0: validation only */
     char *reward_type;                 /* "loose", "soft", "strict", or NULL */
     double response_length_penalty_coef;
@@ -100,6 +101,7 @@ typedef struct cr_sft_keys {
 typedef struct cr_config {
     cr_yaml yaml; /* the resolved tree */
     cr_pipeline kind;
+    char *checkpoint_dir; /* output_dir, if checkpoint_config has none */
     char *path, *exp_name, *output_dir, *logging_dir, *tracker_log_dir, *pretrain;
     cr_choice_track track_with;
     char *track_program; /* of CR_TRACK_EXEC */
@@ -120,6 +122,7 @@ typedef struct cr_config {
     cr_reward_config *rewards;
     size_t num_rewards;
     cr_exchange_keys exchange;
+    char **envs; /* system_envs of every process, as a worker's */
     double collective_timeout, reward_timeout, rpc_timeout;
 } cr_config;
 

@@ -1,5 +1,6 @@
 /* read.c -- values of a checked tree, and values put into it. */
 #include "configs/bind.h"
+#include "configs/yaml_impl.h"
 
 #include <string.h>
 
@@ -71,6 +72,35 @@ char **cri_texts_of(const cr_node *map, const char *key, size_t *num)
         else
             cr_node_write_json(n->items[i].value, &b);
         out[(*num)++] = b.data ? b.data : cr_strdup("");
+    }
+    return out;
+}
+
+char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d)
+{
+    const cr_node *map = cr_node_get(block, "system_envs");
+    char **out;
+    size_t num = 0;
+
+    if (!map || map->kind != CR_NODE_MAP || map->num == 0) return NULL;
+    out = CR_NEW_ARRAY(char *, map->num + 1);
+    for (size_t i = 0; i < map->num; i++) {
+        const struct cr_item *item = &map->items[i];
+        cr_node_kind kind = item->value->kind;
+        if (!*item->key || strchr(item->key, '=') || kind == CR_NODE_NULL || kind == CR_NODE_LIST ||
+            kind == CR_NODE_MAP) {
+            cr_diagnose(d, CR_ERROR, item->place, "system_envs: %.60s needs one text as its value",
+                        item->key);
+        } else if (!is_run && cri_is_secret(item->key)) {
+            cr_diagnose(d, CR_ERROR, item->place,
+                        "system_envs: %.60s is hidden in the run's config.yaml, which the ranks "
+                        "read (put it into system_envs of the run)",
+                        item->key);
+        } else {
+            char *value = cri_text_of(map, item->key);
+            out[num++] = cr_asprintf("%s=%s", item->key, value);
+            cr_free(value);
+        }
     }
     return out;
 }

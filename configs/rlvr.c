@@ -73,7 +73,27 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
         cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
     r->filter.std_threshold = cri_real_of(args, "std_threshold");
     check_program(block, r, d);
+    r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);
+}
+
+/* Shares that do not add up to 1 are divided by their sum. */
+static void check_shares(const cr_node *probs, cr_diagnostics *d)
+{
+    double sum = 0;
+
+    if (!probs || probs->kind != CR_NODE_MAP) return;
+    for (size_t i = 0; i < probs->num; i++) {
+        double share = cri_real_of(probs, probs->items[i].key);
+        if (!(share >= 0 && share < INFINITY))
+            cr_diagnose(d, CR_ERROR, probs->items[i].place,
+                        "domain_interleave_probs: the share of %s is no number from 0",
+                        probs->items[i].key);
+        sum += share;
+    }
+    if (!(sum > 0))
+        cr_diagnose(d, CR_ERROR, probs->place,
+                    "domain_interleave_probs: all shares are 0: no domain has prompts");
 }
 
 static void bind_rewards(cr_config *c, cr_node *root, cr_diagnostics *d)
@@ -94,6 +114,7 @@ static void bind_rewards(cr_config *c, cr_node *root, cr_diagnostics *d)
         else
             c->rewards[i].probability = cri_real_of(probs, c->rewards[i].domain);
     }
+    check_shares(probs, d);
     for (size_t i = 0; probs && probs->kind == CR_NODE_MAP && i < probs->num; i++)
         if (!cr_node_get(rewards, probs->items[i].key))
             cr_diagnose(d, CR_ERROR, probs->items[i].place,

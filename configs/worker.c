@@ -74,6 +74,36 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
                     "data_args of %s: messages and prompt exclude each other", role);
 }
 
+/* Classes of ROLL's own; one of the user's own has a loss that croll cannot know. */
+static void check_class(const cr_node *block, const char *role, cr_diagnostics *d)
+{
+    static const char *const known[] = {"ActorWorker", "ActorPGWorker", "InferWorker", "SFTWorker"};
+    const cr_node *n = cr_node_get(block, "worker_cls");
+    const char *last = cri_is_given(block, "worker_cls") ? strrchr(n->text, '.') : NULL;
+
+    if (!cri_is_given(block, "worker_cls")) return;
+    for (size_t i = 0; i < CR_COUNT(known); i++)
+        if (strcmp(last ? last + 1 : n->text, known[i]) == 0 &&
+            (!last || strncmp(n->text, "roll.", 5) == 0))
+            return;
+    cr_diagnose(d, CR_ERROR, n->place,
+                "worker_cls of %s: croll runs no class of one's own, and %.80s is none of ROLL's "
+                "(ActorWorker; ActorPGWorker with pg_variant)",
+                role, n->text);
+}
+
+static void bind_engine(const cr_node *config, cr_worker_config *w, cr_diagnostics *d)
+{
+    cr_engine_args *e = &w->engine;
+
+    e->max_model_len = cri_int_of(config, "max_model_len");
+    e->sleep_level = cri_int_of(config, "sleep_level");
+    e->gpu_memory_utilization = cri_real_of(config, "gpu_memory_utilization");
+    if (e->gpu_memory_utilization > 1)
+        cr_diagnose(d, CR_ERROR, cr_node_get(config, "gpu_memory_utilization")->place,
+                    "gpu_memory_utilization: a share of at most 1 is expected");
+}
+
 /* The strategy_config of another engine: what means something to ours, the rest in one note. */
 static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config *w,
                               cr_diagnostics *d)
@@ -95,8 +125,7 @@ static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config 
     cr_buf_free(&rest);
     config = cri_check_block(&c->yaml, "engine", known, d);
     cr_node_set(&c->yaml, strategy, "strategy_config", config->place, config);
-    w->engine.max_model_len = cri_int_of(config, "max_model_len");
-    w->engine.sleep_level = cri_int_of(config, "sleep_level");
+    bind_engine(config, w, d);
 }
 
 /* true, false, null, or to how many ranks. */
@@ -180,8 +209,7 @@ static void bind_fsdp2(cr_config *c, cr_node *strategy, cr_worker_config *w, boo
         cri_flag_of(config, "apply_tiled_mlp") ? cri_int_of(config, "tiled_num_shards") : 0;
     bind_reshard(cr_node_get(config, "reshard_after_forward"), w, d);
     w->is_offloaded = cri_flag_of(config, "offload_policy");
-    w->engine.max_model_len = cri_int_of(config, "max_model_len");
-    w->engine.sleep_level = cri_int_of(config, "sleep_level");
+    bind_engine(config, w, d);
     w->is_reduced_once = !cri_flag_of(config, "reduce_scatter_during_grad_accumulation");
     w->save_only_model = cri_flag_of(config, "save_only_model");
     w->async_save_ckpt = cri_flag_of(config, "async_save_ckpt");
@@ -205,6 +233,15 @@ static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
         cr_node_write_json(n, &text);
     if (cr_device_mapping(text.data ? text.data : "", &w->devices, &w->num_devices, &err) != CR_OK)
         cr_diagnose(d, CR_ERROR, n->place, "device_mapping: %s", err.msg);
+    for (int i = 0; i < w->num_devices; i++)
+        for (int k = 0; k < i; k++)
+            if (w->devices[i] == w->devices[k]) {
+                cr_diagnose(d, CR_ERROR, n->place,
+                            "device_mapping: device %d stands twice (a rank has a device of its "
+                            "own)",
+                            w->devices[i]);
+                i = k = w->num_devices;
+            }
     cr_buf_free(&text);
 }
 
@@ -215,6 +252,10 @@ static void bind_model(const cr_node *model, bool is_train, cr_worker_config *w,
     w->should_recompute = is_train && !cri_flag_of(model, "disable_gradient_checkpointing");
     w->freeze_module_prefix = cri_text_of(model, "freeze_module_prefix");
     w->stage = cri_text_of(model, "stage");
+    if (w->freeze_module_prefix && strstr(w->freeze_module_prefix, "vision_model"))
+        cr_diagnose(d, CR_NOTE, cr_node_get(model, "freeze_module_prefix")->place,
+                    "freeze_module_prefix: vision_model means the vision tower, as visual does (in "
+                    "ROLL it matches no parameter and freezes nothing)");
     if (w->stage && w->freeze_module_prefix)
         cr_diagnose(d, CR_ERROR, cr_node_get(model, "stage")->place,
                     "stage: freeze_module_prefix says what is frozen, too (leave one of them out)");
@@ -264,6 +305,8 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);
     cri_block_of(c, block, "generating_args", "generating_args", d);
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
+    check_class(block, name, d);
+    w->envs = cri_envs_of(block, false, d);
     cri_bind_loss(block, is_train, w, d);
     cri_bind_batching(block, w, d);
     bind_devices(block, w, d);

@@ -70,6 +70,7 @@ typedef struct cr_worker_config {
     cr_training_args training;
     cr_data_args data;
     cr_generating_args generating;
+    char **envs; /* system_envs: NAME=VALUE, NULL at the end; or NULL */
     cr_batching_args batching;
     cr_variant_args loss;
     /* devices and their strategy */

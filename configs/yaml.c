@@ -615,7 +615,7 @@ void cri_node_text(const cr_node *n, cr_buf *out)
 }
 
 /* A key whose value nobody should see. */
-static bool is_secret(const char *key)
+bool cri_is_secret(const char *key)
 {
     static const char *const ends[] = {"api_key",    "apikey",     "password",
                                        "passwd",     "secret",     "access_token",
@@ -646,7 +646,7 @@ static char *masked(const char *text)
 
 static void write_text(const cr_node *n, const char *key, cr_buf *out)
 {
-    if (key && is_secret(key)) {
+    if (key && cri_is_secret(key)) {
         cr_buf_adds(out, "\"***\"");
         return;
     }
@@ -732,7 +732,7 @@ static void write_yaml(const cr_node *n, const char *key, int indent, cr_buf *ou
             continue;
         }
         cr_buf_addc(out, ' ');
-        if (v->kind == CR_NODE_TEXT && !is_secret(name ? name : "") && !strstr(v->text, "://"))
+        if (v->kind == CR_NODE_TEXT && !cri_is_secret(name ? name : "") && !strstr(v->text, "://"))
             write_word(v->text, out);
         else
             write_json(v, name, out);

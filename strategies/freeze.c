@@ -37,22 +37,35 @@ static cr_status no_such_prefix(cr_model *model, const char *what, const char *p
     return err->status;
 }
 
-/* Sets is_trainable of what the prefixes name. */
+static size_t set_prefix(cr_model *model, const char *prefix, size_t n, bool is_trainable)
+{
+    size_t num = 0;
+
+    for (size_t i = 0; n && i < model->num_params; i++) {
+        cr_param *param = model->params[i];
+        if (strncmp(param->name, prefix, n) != 0 &&
+            !(param->alias && strncmp(param->alias, prefix, n) == 0))
+            continue;
+        param->is_trainable = is_trainable;
+        num++;
+    }
+    return num;
+}
+
+/* Sets is_trainable of what the prefixes name. vision_model, which ROLL's guide has and no parameter of
+ * these models, is the vision tower. */
 static cr_status set_prefixes(cr_model *model, const char *what, const char *prefixes,
                               bool is_trainable, cr_err *err)
 {
+    static const char tower[] = "vision_model";
+
     for (const char *p = prefixes; p && *p;) {
-        size_t n = strcspn(p, ","), num = 0;
+        size_t n = strcspn(p, ","), num;
         while (n && *p == ' ')
             p++, n--;
-        for (size_t i = 0; n && i < model->num_params; i++) {
-            cr_param *param = model->params[i];
-            if (strncmp(param->name, p, n) == 0 ||
-                (param->alias && strncmp(param->alias, p, n) == 0)) {
-                param->is_trainable = is_trainable;
-                num++;
-            }
-        }
+        num = set_prefix(model, p, n, is_trainable);
+        if (num == 0 && model->tower && n == sizeof tower - 1 && strncmp(p, tower, n) == 0)
+            num = set_prefix(model, model->tower->name, strlen(model->tower->name), is_trainable);
         if (num == 0) return no_such_prefix(model, what, p, n, err);
         p += n;
         p += *p == ',';

@@ -1,0 +1,10 @@
+/* limits.h -- what the machine lets this process have. */
+#ifndef CR_LIMITS_H
+#define CR_LIMITS_H
+
+#include "base/base.h"
+
+/* Bytes of memory that the machine has, or the cgroup of this process if that is less. */
+int64_t cr_memory_limit(void);
+
+#endif
