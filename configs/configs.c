@@ -287,7 +287,6 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].domain);
         cr_free(c->rewards[i].exec);
         cr_free(c->rewards[i].reward_type);
-        cr_free(c->rewards[i].format_pattern);
         envs_free(c->rewards[i].envs);
         texts_free(c->rewards[i].tags, c->rewards[i].num_tags);
     }

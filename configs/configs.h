@@ -31,7 +31,6 @@ typedef struct cr_reward_config {
     double probability;                /* share of prompts, 0: validation only */
     char *reward_type;                 /* "loose", "soft", "strict", or NULL */
     double response_length_penalty_coef;
-    char *format_pattern;
     cr_query_filter filter;
 } cr_reward_config;
 

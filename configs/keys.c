@@ -431,7 +431,7 @@ const cri_key cri_keys[] = {
     T("reward", "worker_cls", NULL, "reward workers"),
     I("reward", "world_size", "1", "1", "launcher"),
     READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
-    T("reward", "format_pattern", NULL, "reward workers"),
+    NONE("reward", "format_pattern", "no rule that croll has reads it"),
     C("reward", "reward_type", NULL, "loose|soft|strict", "reward workers"),
     R("reward", "response_length_penalty_coef", "0.0", NULL, "reward workers"),
     K("reward", "query_filter_config", "query_filter"),

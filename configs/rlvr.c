@@ -65,7 +65,6 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->world_size = cri_int_of(block, "world_size");
     r->max_in_flight = cri_int_of(block, "max_in_flight");
     r->reward_type = cri_text_of(block, "reward_type");
-    r->format_pattern = cri_text_of(block, "format_pattern");
     r->response_length_penalty_coef = cri_real_of(block, "response_length_penalty_coef");
     r->filter.type = (cr_choice_filter)cri_choice_of("query_filter", filter, "type");
     r->filter.threshold_down = cri_real_of(args, "threshold_down");

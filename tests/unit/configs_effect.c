@@ -1,0 +1,469 @@
+/* configs_effect.c -- no dead key: every key that is read, changed to a legal other value in a file where it
+ * applies, changes what the program is given (cr_config, field by field), or draws a diagnostic if the
+ * check is its reader. That the fields are then read is scripts/check_keys. */
+#include "configs/bind.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- all that a configuration holds, as text ---- */
+
+static void show_int(cr_buf *out, long long x)
+{
+    cr_buf_addf(out, "%lld;", x);
+}
+
+static void show_real(cr_buf *out, double x)
+{
+    cr_buf_addf(out, "%.17g;", x);
+}
+
+static void show_text(cr_buf *out, const char *x)
+{
+    cr_buf_addf(out, "%s;", x ? x : "null");
+}
+
+static void show_texts(cr_buf *out, char *const *x, size_t num)
+{
+    for (size_t i = 0; i < num; i++)
+        show_text(out, x[i]);
+    cr_buf_adds(out, "|");
+}
+
+static void show_envs(cr_buf *out, char *const *x)
+{
+    for (; x && *x; x++)
+        show_text(out, *x);
+    cr_buf_adds(out, "|");
+}
+
+#define SHOW(x) \
+    _Generic((x), double         \
+             : show_real, char * \
+             : show_text, const char * \
+             : show_text, default \
+             : show_int)(out, x)
+
+static void show_training(cr_buf *out, const cr_training_args *t)
+{
+    SHOW(t->learning_rate), SHOW(t->weight_decay), SHOW(t->adam_beta1), SHOW(t->adam_beta2);
+    SHOW(t->warmup_ratio), SHOW(t->num_train_epochs), SHOW(t->lr_scheduler_type);
+    SHOW(t->per_device_train_batch_size), SHOW(t->gradient_accumulation_steps);
+    SHOW(t->warmup_steps);
+}
+
+static void show_generating(cr_buf *out, const cr_generating_args *g)
+{
+    SHOW(g->temperature), SHOW(g->top_p), SHOW(g->min_p), SHOW(g->repetition_penalty);
+    SHOW(g->top_k), SHOW(g->max_new_tokens), SHOW(g->num_return_sequences);
+    show_texts(out, g->stop_strings, g->num_stop_strings);
+    SHOW(g->include_stop_str_in_output);
+}
+
+static void show_loss(cr_buf *out, const cr_variant_args *l)
+{
+    SHOW(l->pg_variant), SHOW(l->topr_positive_weight), SHOW(l->topr_negative_weight);
+    SHOW(l->tis_lower_bound), SHOW(l->tis_upper_bound), SHOW(l->cispo_epsilon_low);
+    SHOW(l->cispo_epsilon_high), SHOW(l->kimi15_tau), SHOW(l->dppo_mask_low);
+    SHOW(l->dppo_mask_high), SHOW(l->dppo_clip_ratio_c), SHOW(l->sapo_temperature_pos);
+    SHOW(l->sapo_temperature_neg), SHOW(l->cispo_use_unified_mask), SHOW(l->apply_loss_scale);
+}
+
+static void show_strategy(cr_buf *out, const cr_worker_config *w)
+{
+    for (int i = 0; i < w->num_devices; i++)
+        SHOW(w->devices[i]);
+    SHOW(w->strategy_name), SHOW(w->strategy), SHOW(w->wrap.embeddings), SHOW(w->wrap.lm_output);
+    SHOW(w->wrap.nested), SHOW(w->wrap.min_params);
+    show_texts(out, w->wrap.classes, w->wrap.num_classes);
+    show_texts(out, w->wrap.modules, w->wrap.num_modules);
+    show_texts(out, w->wrap.moe_experts, w->wrap.num_moe_experts);
+    SHOW(w->engine.max_model_len), SHOW(w->engine.gpu_memory_utilization);
+    SHOW(w->engine.sleep_level), SHOW(w->ulysses_size), SHOW(w->fsdp_size), SHOW(w->ep_size);
+    SHOW(w->efsdp_size), SHOW(w->mlp_tiles), SHOW(w->reshard_after_forward);
+    SHOW(w->reshard_ranks), SHOW(w->is_offloaded), SHOW(w->is_reduced_once);
+    SHOW(w->apply_expert_patch), SHOW(w->save_only_model), SHOW(w->async_save_ckpt);
+}
+
+static void show_worker(cr_buf *out, const cr_worker_config *w)
+{
+    if (!w->name) return;
+    SHOW(w->name), SHOW(w->model_path), SHOW(w->dtype), SHOW(w->master_dtype);
+    SHOW(w->reduce_dtype), SHOW(w->freeze_module_prefix), SHOW(w->stage);
+    SHOW(w->should_recompute), SHOW(w->moe_aux_loss_coef), SHOW(w->infer_batch_size);
+    show_training(out, &w->training);
+    show_texts(out, w->data.file_names, w->data.num_file_names);
+    SHOW(w->data.template), SHOW(w->data.messages), SHOW(w->data.prompt), SHOW(w->data.tag);
+    SHOW(w->data.drops_unknown_tags);
+    show_generating(out, &w->generating);
+    show_envs(out, w->envs);
+    SHOW(w->batching.train_tokens), SHOW(w->batching.infer_tokens);
+    show_loss(out, &w->loss);
+    show_strategy(out, w);
+}
+
+static void show_reward(cr_buf *out, const cr_reward_config *r)
+{
+    SHOW(r->domain), SHOW(r->rule), SHOW(r->exec), SHOW(r->world_size), SHOW(r->max_in_flight);
+    show_texts(out, r->tags, r->num_tags);
+    show_envs(out, r->envs);
+    SHOW(r->probability), SHOW(r->reward_type), SHOW(r->response_length_penalty_coef);
+    SHOW(r->filter.type), SHOW(r->filter.threshold_down);
+    SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
+}
+
+static void show_correction(cr_buf *out, const cr_correction_keys *k)
+{
+    SHOW(k->has_weight), SHOW(k->weight_type), SHOW(k->upper_bound);
+    for (size_t i = 0; i < k->num_filters; i++) {
+        const struct cr_correction_filter_keys *f = &k->filters[i];
+        SHOW(f->is_enabled), SHOW(f->is_ratio), SHOW(f->is_diff), SHOW(f->agg_type);
+        SHOW(f->ratio_low), SHOW(f->ratio_high), SHOW(f->diff_low), SHOW(f->diff_high);
+    }
+}
+
+static void show_algorithm(cr_buf *out, const cr_algorithm *a)
+{
+    const cr_clip_keys *c = &a->clip;
+    const cr_mask_keys *m = &a->masks;
+
+    SHOW(a->adv_estimator), SHOW(a->loss_agg_mode), SHOW(a->importance_sampling);
+    SHOW(a->kl_penalty), SHOW(a->norm_mean_type), SHOW(a->norm_std_type);
+    SHOW(c->pg_clip), SHOW(c->pg_clip_low), SHOW(c->pg_clip_high), SHOW(c->use_pg_clip_range);
+    SHOW(c->dual_clip_loss), SHOW(m->max_len_mask), SHOW(m->difficulty_mask);
+    SHOW(m->error_max_len_clip), SHOW(m->difficulty_loss_weight), SHOW(m->length_loss_weight);
+    SHOW(m->difficulty_low_threshold), SHOW(m->difficulty_high_threshold);
+    SHOW(m->error_max_len_threshold);
+    show_correction(out, &a->correction);
+    SHOW(a->gamma), SHOW(a->kl_loss_coef), SHOW(a->init_kl_coef), SHOW(a->target_kl);
+    SHOW(a->kl_horizon), SHOW(a->entropy_loss_coef), SHOW(a->rl_loss_coef);
+    SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->max_grad_norm), SHOW(a->ppo_epochs);
+    SHOW(a->critic_warmup), SHOW(a->add_token_level_kl), SHOW(a->use_kl_loss);
+    SHOW(a->whiten_rewards), SHOW(a->whiten_advantages), SHOW(a->has_target_kl);
+}
+
+static void show(cr_buf *out, const cr_config *c)
+{
+    SHOW(c->kind), SHOW(c->exp_name), SHOW(c->output_dir), SHOW(c->checkpoint_dir);
+    SHOW(c->logging_dir), SHOW(c->tracker_log_dir), SHOW(c->pretrain), SHOW(c->track_with);
+    SHOW(c->track_program), SHOW(c->seed), SHOW(c->max_steps), SHOW(c->save_steps);
+    SHOW(c->eval_steps), SHOW(c->logging_steps), SHOW(c->max_ckpt_to_keep);
+    SHOW(c->max_failed_reward_steps), SHOW(c->resume), SHOW(c->rollout_batch_size);
+    SHOW(c->group_size), SHOW(c->prompt_length), SHOW(c->sequence_length);
+    SHOW(c->max_running_requests), SHOW(c->val_prompt_length), SHOW(c->model_update_frequency);
+    SHOW(c->enable_reference), SHOW(c->enable_old_logprobs_recompute), SHOW(c->old_log_probs);
+    SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->sft.prompt_key);
+    SHOW(c->sft.response_key), SHOW(c->sft.query_key), SHOW(c->sft.system_key);
+    SHOW(c->sft.shuffle), SHOW(c->has_reference), SHOW(c->has_validation);
+    show_algorithm(out, &c->algorithm);
+    show_envs(out, c->envs);
+    show_worker(out, &c->train);
+    show_worker(out, &c->infer);
+    show_worker(out, &c->reference);
+    show_worker(out, &c->validation);
+    for (size_t i = 0; i < c->num_rewards; i++)
+        show_reward(out, &c->rewards[i]);
+    SHOW(c->exchange.url), SHOW(c->exchange.prefix), SHOW(c->exchange.ca_file);
+    SHOW(c->exchange.cert_file), SHOW(c->exchange.key_file), SHOW(c->collective_timeout);
+    SHOW(c->reward_timeout), SHOW(c->rpc_timeout);
+}
+
+/* ---- files where keys apply ---- */
+
+static const char rlvr[] =
+    "exp_name: keys\n"
+    "rollout_batch_size: 8\n"
+    "num_return_sequences_in_group: 4\n"
+    "prompt_length: 16\n"
+    "response_length: 16\n"
+    "adv_estimator: reinforce\n"
+    "pretrain: somewhere\n"
+    "actor_train:\n"
+    "  data_args: {file_name: [a.jsonl], messages: messages, domain_interleave_probs: {math_rule: "
+    "1}}\n"
+    "  training_args: {per_device_train_batch_size: 1, gradient_accumulation_steps: 1}\n"
+    "  strategy_args: {strategy_name: fsdp2_train}\n"
+    "  device_mapping: \"[0, 1, 2, 3]\"\n"
+    "actor_infer:\n"
+    "  strategy_args: {strategy_name: vllm}\n"
+    "  device_mapping: \"[4]\"\n"
+    "reference: {device_mapping: \"[5]\"}\n"
+    "validation: {data_args: {file_name: [b.jsonl]}}\n"
+    "rewards:\n"
+    "  math_rule: {tag_included: [x]}\n"
+    "  ifeval: {world_size: 2}\n";
+
+static const char sft[] = "pretrain: somewhere\n"
+                          "sequence_length: 32\n"
+                          "sft_train:\n"
+                          "  data_args: {file_name: [a.jsonl]}\n"
+                          "  device_mapping: \"[0]\"\n"
+                          "validation: {data_args: {file_name: [b.jsonl]}}\n";
+
+/* Where a block stands. */
+static const struct {
+    const char *block, *prefix;
+} places[] = {
+    {"run", ""},
+    {"rlvr", ""},
+    {"sft", ""},
+    {"exchange", "exchange."},
+    {"checkpoint", "checkpoint_config."},
+    {"router", "router_args."},
+    {"correction", "train_infer_correction."},
+    {"is_weight", "train_infer_correction.is_weight."},
+    {"worker", "actor_train."},
+    {"model_args", "actor_train.model_args."},
+    {"training_args", "actor_train.training_args."},
+    {"data_args", "actor_train.data_args."},
+    {"generating_args", "actor_infer.generating_args."},
+    {"strategy_args", "actor_infer.strategy_args."},
+    {"engine", "actor_infer.strategy_args.strategy_config."},
+    {"fsdp2", "actor_train.strategy_args.strategy_config."},
+    {"wrap_policy", "actor_train.strategy_args.strategy_config.wrap_policy."},
+    {"reward", "rewards.math_rule."},
+    {"query_filter", "rewards.math_rule.query_filter_config."},
+    {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
+};
+
+/* Keys with a value that the type alone does not give, and what else the file must say for them. */
+static const struct {
+    const char *block, *name, *value, *with[3];
+} values[] = {
+    {"run", "tracker_kwargs", "{log_dir: there}", {NULL}},
+    {"run", "resume_from_checkpoint", "true", {NULL}},
+    {"run", "system_envs", "{A: b}", {NULL}},
+    {"run", "sequence_length", "40", {NULL}},
+    {"run", "global_template", "chatml", {NULL}},
+    {"rlvr", "response_length", "24", {NULL}},
+    {"rlvr", "adv_estimator", "grpo", {NULL}},
+    {"filter", "enabled", "true", {NULL}},
+    {"rlvr", "val_prompt_length", "24", {"val_prompt_length=20", "val_sequence_length=40"}},
+    {"rlvr", "val_sequence_length", "48", {"val_prompt_length=24", "val_sequence_length=40"}},
+    {"rlvr", "rollout_batch_size", "16", {NULL}},
+    {"rlvr", "num_return_sequences_in_group", "8", {NULL}},
+    {"rlvr", "async_generation_ratio", "1", {NULL}},
+    {"rlvr", "enable_reference", "true", {"init_kl_coef=0"}},
+    {"rlvr",
+     "force_disable_old_logprobs_recompute",
+     "true",
+     {"enable_old_logprobs_recompute=true"}},
+    {"worker", "worker_cls", "my.own.Worker", {NULL}},
+    {"worker", "device_mapping", "\"[0, 1]\"", {NULL}},
+    {"worker", "system_envs", "{A: b}", {NULL}},
+    {"worker",
+     "max_tokens_per_microbatch_in_train",
+     "99",
+     {"actor_train.use_dynamic_batching_in_train=true"}},
+    {"worker",
+     "max_tokens_per_microbatch_in_infer",
+     "99",
+     {"actor_train.use_dynamic_batching_in_infer=true"}},
+    {"worker",
+     "use_dynamic_batching_in_train",
+     "true",
+     {"actor_train.max_tokens_per_microbatch_in_train=64"}},
+    {"worker",
+     "use_dynamic_batching_in_infer",
+     "true",
+     {"actor_train.max_tokens_per_microbatch_in_infer=64"}},
+    {"model_args", "ulysses_size", "2", {NULL}},
+    {"training_args", "per_device_train_batch_size", "2", {NULL}},
+    {"training_args", "gradient_accumulation_steps", "2", {NULL}},
+    {"training_args", "warmup_ratio", "0.5", {NULL}},
+    {"training_args", "adam_beta1", "0.5", {NULL}},
+    {"training_args", "adam_beta2", "0.5", {NULL}},
+    {"data_args",
+     "prompt",
+     "text",
+     {"actor_train.data_args.messages=null", "actor_train.data_args.prompt=first"}},
+    {"data_args", "messages", "chat", {NULL}},
+    {"data_args", "domain_interleave_probs", "{math_rule: 0.5, ifeval: 0.5}", {NULL}},
+    {"generating_args", "max_new_tokens", "5", {NULL}},
+    {"generating_args", "num_return_sequences", "5", {NULL}},
+    {"strategy_args", "strategy_name", "sglang", {NULL}},
+    {"strategy_args", "strategy_config", "{max_model_len: 50}", {NULL}},
+    {"engine", "gpu_memory_utilization", "0.5", {NULL}},
+    {"fsdp2", "gpu_memory_utilization", "0.5", {NULL}},
+    {"fsdp2", "fsdp_size", "2", {NULL}},
+    {"fsdp2",
+     "ep_size",
+     "2",
+     {"actor_train.strategy_args.strategy_config.wrap_policy.moe_experts=[E]"}},
+    {"fsdp2", "efsdp_size", "2", {NULL}},
+    {"fsdp2", "reshard_after_forward", "2", {NULL}},
+    {"fsdp2", "output_dtype", "bf16", {NULL}},
+    {"fsdp2", "buffer_dtype", "bf16", {NULL}},
+    {"fsdp2", "param_dtype", "fp32", {NULL}},
+    {"fsdp2", "master_dtype", "bf16", {NULL}},
+    {"fsdp2",
+     "tiled_num_shards",
+     "8",
+     {"actor_train.strategy_args.strategy_config.apply_tiled_mlp=true"}},
+    {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},
+    {"reward", "exec", "cat", {NULL}},
+    {"reward", "system_envs", "{A: b}", {NULL}},
+    {"reward", "max_in_flight", "2", {"rewards.math_rule.exec=cat"}},
+    {"correction", "filters", "[{enabled: true}]", {NULL}},
+    {"router", "router_name", "EnvAffinityRouter", {NULL}},
+    {"checkpoint", "type", "oss", {NULL}},
+};
+
+/* ---- the test ---- */
+
+static char files[2][64];
+
+typedef struct seen {
+    cr_buf config, said;
+    size_t num_errors;
+    char first_error[300];
+} seen;
+
+static seen look(const char *path, const char *const *overrides, size_t num)
+{
+    cr_config c;
+    cr_diagnostics d = {0};
+    cr_err err = {0};
+    seen s = {0};
+
+    cr_note(cr_config_load(path, overrides, num, &c, &d, &err));
+    show(&s.config, &c);
+    for (size_t i = 0; i < d.num; i++) {
+        cr_buf_addf(&s.said, "%s;", d.items[i].text);
+        if (d.items[i].severity == CR_ERROR && s.num_errors++ == 0)
+            snprintf(s.first_error, sizeof s.first_error, "%s", d.items[i].text);
+    }
+    cr_diagnostics_free(&d);
+    cr_config_free(&c);
+    return s;
+}
+
+static bool same(const cr_buf *a, const cr_buf *b)
+{
+    return a->num_bytes == b->num_bytes &&
+           memcmp(a->data ? a->data : "", b->data ? b->data : "", a->num_bytes) == 0;
+}
+
+/* A legal value that is not the default. */
+static char *other_value(const cri_key *k)
+{
+    const char *s = k->standard, *p = k->range;
+
+    switch (k->type) {
+    case CRI_BOOL:
+        return cr_strdup(s && strcmp(s, "true") == 0 ? "false" : "true");
+    case CRI_INT:
+        return cr_asprintf("%lld", s ? atoll(s) + 1 : 37);
+    case CRI_REAL:
+    case CRI_OPTIONAL:
+        return cr_asprintf("%.17g", s ? atof(s) + 0.125 : 0.625);
+    case CRI_CHOICE:
+    case CRI_DTYPE:
+        for (;; p = strchr(p, '|') + 1) {
+            size_t n = strcspn(p, "|");
+            if (*p != '!' && !(s && strlen(s) == n && strncmp(p, s, n) == 0))
+                return cr_strndup(p, n);
+            if (!strchr(p, '|')) return cr_strdup("");
+        }
+    case CRI_TEXTS:
+        return cr_strdup("[Other]");
+    default:
+        return cr_strdup("other");
+    }
+}
+
+static int num_bad, num_later; /* of blocks that are not available yet */
+#define BAD(...) (num_bad++, print_error(__VA_ARGS__), print_error("\n"))
+
+static void check_key(const cri_key *k, const char *prefix)
+{
+    const char *overrides[5] = {NULL}, *path = files[strcmp(k->block, "sft") == 0];
+    char *value = NULL, *last;
+    size_t num = 0;
+    bool is_later;
+    seen before, after;
+
+    for (size_t i = 0; i < CR_COUNT(values) && !value; i++) {
+        if (strcmp(values[i].block, k->block) != 0 || strcmp(values[i].name, k->name) != 0)
+            continue;
+        value = cr_strdup(values[i].value);
+        while (num < 3 && values[i].with[num])
+            overrides[num] = values[i].with[num], num++;
+    }
+    if (!value) value = other_value(k);
+    if (strcmp(k->block, "filter") == 0 && strcmp(k->name, "enabled") != 0)
+        overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
+    before = look(path, overrides, num);
+    last = strcmp(k->block, "filter") != 0 ? cr_asprintf("%s%s=%s", prefix, k->name, value)
+           : num == 0 ? cr_asprintf("train_infer_correction.filters=[{enabled: %s}]", value)
+                      : cr_asprintf("train_infer_correction.filters=[{enabled: true, %s: %s}]",
+                                    k->name, value);
+    overrides[num++] = last;
+    after = look(path, overrides, num);
+    is_later = strstr(after.first_error, "not available yet") && strncmp(k->text, "the check", 9);
+    num_later += is_later;
+    if (before.num_errors && !is_later) BAD("%s: the file is wrong: %s", last, before.first_error);
+    if (strncmp(k->text, "the check", 9) == 0) {
+        if (same(&before.said, &after.said)) BAD("%s: nothing is said of it", last);
+    } else if (!is_later) {
+        if (after.num_errors) BAD("%s is no legal value: %s", last, after.first_error);
+        if (same(&before.config, &after.config) && same(&before.said, &after.said))
+            BAD("%s.%s is said to be read by %s, and %s changes nothing", k->block, k->name,
+                k->text, last);
+    }
+    cr_buf_free(&before.config), cr_buf_free(&before.said);
+    cr_buf_free(&after.config), cr_buf_free(&after.said);
+    cr_free(last);
+    cr_free(value);
+}
+
+static void every_key_that_is_read_has_an_effect(void **state)
+{
+    size_t num = 0;
+
+    (void)state;
+    for (size_t i = 0; i < cri_num_keys; i++) {
+        const cri_key *k = &cri_keys[i];
+        const char *prefix = strcmp(k->block, "filter") == 0 ? "" : NULL;
+        if (k->state != CRI_READ || k->type == CRI_BLOCK || k->type == CRI_BLOCKS) continue;
+        for (size_t p = 0; p < CR_COUNT(places); p++)
+            if (strcmp(places[p].block, k->block) == 0) prefix = places[p].prefix;
+        if (!prefix) fail_msg("where does the block %s stand?", k->block);
+        check_key(k, prefix);
+        num++;
+    }
+    assert_true(num > 120);
+    assert_int_equal(num_bad, 0);
+    assert_true(num_later <= 11);
+}
+
+static int write_files(void **state)
+{
+    cr_err err = {0};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(files[i], sizeof files[i], "/tmp/configs_effect_%d_%d.yaml", (int)getpid(), i);
+        if (cr_file_write_atomic(files[i], i ? sft : rlvr, strlen(i ? sft : rlvr), &err) != CR_OK)
+            return -1;
+    }
+    return 0;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    return unlink(files[0]) | unlink(files[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_that_is_read_has_an_effect),
+    };
+
+    return cmocka_run_group_tests(tests, write_files, remove_files);
+}
