@@ -52,7 +52,7 @@ static void begin(void)
 
 static void find(void)
 {
-    cr_config config = {.resume = folder, .output_dir = fuzz_folder};
+    cr_config config = {.resume = folder, .output_dir = fuzz_folder, .checkpoint_dir = fuzz_folder};
     cr_err err = {0};
     int64_t first_step;
     char *path;

@@ -186,7 +186,7 @@ static int count(int *num_partial)
 /* The step of the checkpoint that a resume takes, and the life that wrote it. */
 static int find(int least, int *life)
 {
-    cr_config config = {.resume = (char[]){""}, .output_dir = dir};
+    cr_config config = {.resume = (char[]){""}, .output_dir = dir, .checkpoint_dir = dir};
     char *path;
     int64_t first_step;
     cr_err err = {0};
@@ -300,7 +300,7 @@ static void c51_refused(void **state)
 {
     const history h = {"", 2, 0, 0, 0, true};
     char path[96], manifest[160];
-    cr_config config = {.resume = path, .output_dir = dir};
+    cr_config config = {.resume = path, .output_dir = dir, .checkpoint_dir = dir};
     static const char *const texts[] = {"{}",
                                         "{\"step\":2,\"files\":{}}",
                                         "{\"step\":2",
