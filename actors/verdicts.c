@@ -64,9 +64,11 @@ static const char *reason(const cr_config *config, const cr_rollout *r, char out
 
     for (size_t i = 0; i < r->num_samples; i++)
         if (cr_sample_has_verdict(&r->samples[i])) {
-            snprintf(out, 480, "no sample is left by%s%s%s", a->max_len_mask ? " max_len_mask" : "",
+            snprintf(out, 480, "no token is left by%s%s%s%s",
+                     a->max_len_mask ? " max_len_mask" : "",
                      a->difficulty_mask ? " difficulty_mask" : "",
-                     a->error_max_len_clip ? " error_max_len_clip" : "");
+                     a->error_max_len_clip ? " error_max_len_clip" : "",
+                     config->algorithm.correction.num_filters ? " train_infer_correction" : "");
             return out;
         }
     snprintf(out, 480, "no sample has a verdict: %s", r->failure ? r->failure : "no reason given");

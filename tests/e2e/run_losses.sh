@@ -5,7 +5,7 @@
 . tests/e2e/run.inc
 quick_model
 several="max_steps=2 validation=null rollout_batch_size=8 actor_train.training_args.per_device_train_batch_size=16"
-several="$several actor_train.training_args.gradient_accumulation_steps=2 ppo_epochs=2"
+several="$several actor_train.training_args.gradient_accumulation_steps=2 ppo_epochs=2 actor_train.training_args.learning_rate=1e-4"
 job vanilla $several actor_train.pg_variant=vanilla actor_train.worker_cls=roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker
 [ $code = 0 ] || fail "exit code $code"
 learned vanilla 2
@@ -16,8 +16,8 @@ job same $several actor_train.pg_variant=tis actor_train.tis_lower_bound=1 actor
 cmp $tmp/vanilla/latest/actor_train/model.safetensors $tmp/same/latest/actor_train/model.safetensors || fail "tis of 1 is not vanilla"
 [ "$(values actor/train_infer_final_mask_mean $tmp/same/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "the filter dropped tokens"
 # another variant trains other weights; micro-batches of 100 tokens are the same update
-job fixed $several actor_train.pg_variant=sapo actor_train.training_args.learning_rate=1e-4
-job tokens $several actor_train.pg_variant=sapo actor_train.training_args.learning_rate=1e-4 \
+job fixed $several actor_train.pg_variant=sapo
+job tokens $several actor_train.pg_variant=sapo \
     actor_train.use_dynamic_batching_in_train=true actor_train.max_tokens_per_microbatch_in_train=100 \
     actor_train.use_dynamic_batching_in_infer=true actor_train.max_tokens_per_microbatch_in_infer=70
 [ $code = 0 ] || fail "exit code $code"
@@ -30,6 +30,7 @@ job none $several critic_warmup=1 \
 cmp $tmp/home/sft_model/model.safetensors $tmp/none/latest/actor_train/model.safetensors || fail "an update without a token"
 [ "$(values mask/final_mask_sum_eq_0 $tmp/none/metrics.jsonl | wc -l)" = 2 ] || fail "nothing says that no token is left"
 ! grep -q actor/total_loss $tmp/none/metrics.jsonl || fail "a loss without an update"
+grep -q 'no token is left by train_infer_correction' $tmp/none.log || fail "nothing says what dropped all tokens"
 grep -q 'makes no updates in the first 1 steps' $tmp/none.log || fail "no word of critic_warmup"
 
 # wrong KEY=VALUE.. PATTERN: an error of the file
@@ -51,4 +52,6 @@ wrong 'train_infer_correction={filters: [{enabled: true, ratio_low: 3}]}' 'ratio
 wrong actor_train.use_dynamic_batching_in_train=true 'needs max_tokens_per_microbatch_in_train'
 wrong actor_train.use_dynamic_batching_in_train=true actor_train.max_tokens_per_microbatch_in_train=55 'must fit into a micro-batch'
 sed 's/"difficulty":[^,}]*,//' $tmp/home/sums.train.jsonl >$tmp/plain.jsonl
-wrong difficulty_loss_weight=true "actor_train.data_args.file_name=[$tmp/plain.jsonl]" 'has no number "difficulty"'
+words plain difficulty_loss_weight=true "actor_train.data_args.file_name=[$tmp/plain.jsonl]"
+"${words[@]}" >$tmp/plain.log 2>&1 </dev/null && fail "rows without difficulty are accepted"
+grep -q 'the row has no number "difficulty"' $tmp/plain.log || fail "rows without difficulty: another sentence"

@@ -3,6 +3,7 @@
 #ifndef CUT_H
 #define CUT_H
 
+#include "actors/packing.h"
 #include "tests/mesh/cut_data.h"
 
 typedef struct cut_loss {
@@ -59,6 +60,30 @@ static cr_status cut_keep(void *ctx, const cr_param *param, const float *grad, c
     return CR_OK;
 }
 
+/* Likewise with micro-batches by tokens. */
+static void cut_pass_by_tokens(const cut *c, cr_fsdp *f, cut_loss *l, cut_batch *x)
+{
+    cr_group *dp = f->mesh->group[CR_AXIS_DP];
+    size_t tokens[NUM_SEQS], micro[NUM_SEQS], num = 0;
+    int seq[NUM_SEQS];
+    int64_t most;
+
+    for (int s = cr_group_rank(dp); s < NUM_SEQS; s += cr_group_num_ranks(dp)) {
+        seq[num] = s;
+        tokens[num++] = (size_t)cut_length(c, s);
+    }
+    OK(cr_fsdp_agree_num(f, (int64_t)cr_packing_cut(tokens, num, (size_t)c->budget, 0, micro),
+                         &most, &err));
+    cr_packing_cut(tokens, num, (size_t)c->budget, (size_t)most, micro);
+    for (size_t m = 0; m < (size_t)most; m++) {
+        x->b = (cr_batch){0};
+        for (size_t k = 0; k < num; k++)
+            if (micro[k] == m) cut_append(c, x, seq[k]);
+        OK(cr_fsdp_backward(f, x->b.num_seqs ? &x->b : NULL, l->c->loss ? l->c->loss : cut_loss_fn,
+                            l, &err));
+    }
+}
+
 /* Forward and backward over all samples, dealt to the dp ranks in turn. */
 static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
 {
@@ -71,8 +96,9 @@ static void cut_pass(const cut *c, cr_fsdp *f, cut_result *r)
 
     for (int s = 0; s < NUM_SEQS; s++)
         l.total += cut_num_labels(c, s);
+    if (c->budget) cut_pass_by_tokens(c, f, &l, x);
     OK(cr_fsdp_agree_num(f, (mine + c->micro - 1) / c->micro, &most, &err));
-    for (int64_t m = 0; m < most; m++) {
+    for (int64_t m = 0; m < most && !c->budget; m++) {
         x->b = (cr_batch){0};
         for (int k = 0; k < c->micro && next < num; k++, next += ranks)
             for (int s = next * pack; s < (next + 1) * pack && s < NUM_SEQS; s++)

@@ -28,6 +28,7 @@ static int me;
 typedef struct cut {
     int ranks, fsdp, ulysses; /* fsdp 0: all of them */
     int micro;                /* samples of one forward */
+    int budget;               /* not 0: tokens of one forward instead */
     int pack;                 /* sequences of a sample; 0: 1 */
     int heads, kv_heads;
     bool is_recomputed, has_bias;

@@ -120,6 +120,36 @@ static void test_c25_gradient_is_that_of_one_process(cr_loss_fn loss)
     cr_free(one.grad);
 }
 
+/* 30 numbers of tokens, from less than a sample to all: micro-batches by tokens do not move the gradient. */
+static void test_any_number_of_tokens(void)
+{
+    cut c = {.ranks = 1,
+             .ulysses = 1,
+             .micro = NUM_SEQS,
+             .heads = 4,
+             .kv_heads = 2,
+             .shortest = 2,
+             .loss = policy_loss};
+    cut_result one = cut_run(&c, 0), got;
+    int all = 0;
+
+    for (int s = 0; s < NUM_SEQS; s++)
+        all += cut_length(&c, s);
+    for (int k = 0; k < 30; k++) {
+        c.ranks = 1 + k % 3;
+        c.budget = 1 + (int)((uint32_t)k * 2654435761U >> 8) % all;
+        got = cut_run(&c, 0);
+        if (me == 0)
+            CR_CHECK(cut_distance(&got, &one) <= 1e-6 &&
+                         fabs(got.loss - one.loss) <= 1e-6 * fabs(one.loss),
+                     "%d tokens, %d ranks: gradient off by %.3g, loss %.9g, %.9g", c.budget,
+                     c.ranks, cut_distance(&got, &one), got.loss, one.loss);
+        cr_free(got.grad);
+        OK(cr_barrier(everyone, "plan", &err));
+    }
+    cr_free(one.grad);
+}
+
 int main(void)
 {
     cr_world_args args = {.kind = CR_WORLD_MPI, .deadline_s = 60};
@@ -135,6 +165,7 @@ int main(void)
         agg = (cr_agg)k;
         test_c25_gradient_is_that_of_one_process(policy_loss);
     }
+    test_any_number_of_tokens();
     cr_group_destroy(everyone);
     cr_world_close(world);
     return 0;
