@@ -187,6 +187,34 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* One prompt after the other, each to the domain whose next one is due first, of those that may have one
+ * already: R. Tijdeman, The chairman assignment problem, Discrete Mathematics 32 (1980); nobody is off by
+ * more than 1 - 1 / (2 n - 2) prompts. */
+void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_t total,
+                     int *num_prompts)
+{
+    double n = 0, slack;
+
+    for (size_t d = 0; d < num; d++) {
+        n += share[d] > 0;
+        num_prompts[d] = 0;
+    }
+    slack = n > 1 ? 1 / (2 * n - 2) : 0;
+    for (int64_t k = 0; k < total; k++) {
+        size_t best = num;
+        double best_time = 0;
+        for (size_t d = 0; d < num; d++) {
+            double time = share[d] > 0 ? (1 - slack - cursors[d].owed - share[d]) / share[d] : 0;
+            cursors[d].owed += share[d];
+            if (share[d] <= 0 || cursors[d].owed < slack - 1e-9) continue;
+            if (best == num || time < best_time) best = d, best_time = time;
+        }
+        CR_CHECK(best < num, "no domain has a share");
+        cursors[best].owed -= 1;
+        num_prompts[best]++;
+    }
+}
+
 uint32_t cr_order_draw(cr_order *order, cr_cursor *cursor)
 {
     CR_CHECK(order->num > 0, "a domain without rows is drawn from");

@@ -45,6 +45,7 @@ void cr_dataset_free(cr_dataset *data);
 /* Draws rows of one domain: a permutation an epoch. */
 typedef struct cr_cursor {
     int64_t epoch, next; /* next position in the permutation of this epoch */
+    double owed;         /* prompts of its share that it has not had yet; below 0: had early */
 } cr_cursor;
 
 typedef struct cr_order {
@@ -57,6 +58,11 @@ typedef struct cr_order {
 /* Rows of domain `domain`; num may be 0. */
 void cr_order_init(cr_order *order, const cr_dataset *data, int domain, uint64_t seed);
 void cr_order_free(cr_order *order);
+/* Prompts of a step for each domain, whole ones, `total` together. share[num]: at least 0, 1 together. After
+ * any number of steps each domain has had its share to within less than one prompt: cursors keep what is
+ * owed. */
+void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_t total,
+                     int *num_prompts);
 /* Row index at the cursor, which moves on by one. order->num must not be 0. */
 uint32_t cr_order_draw(cr_order *order, cr_cursor *cursor);
 

@@ -12,7 +12,7 @@
 
 typedef struct cr_metrics {
     struct cr_metric {
-        char name[96];
+        char name[160];
         double value;
     } * items; /* owned */
     size_t num, capacity;

@@ -8,6 +8,7 @@
 #include "actors/prompts.h"
 #include "actors/reward_program.h"
 #include "actors/saver.h"
+#include "actors/validation.h"
 #include "actors/verdicts.h"
 
 #include <math.h>
@@ -22,7 +23,8 @@ typedef struct rlvr {
     cr_dataset data, validation;
     cr_order *orders;   /* [num_rewards] */
     cr_cursor *cursors; /* [num_rewards] */
-    int *num_prompts;   /* [num_rewards] of a step */
+    double *shares;     /* [num_rewards] of a prompt; 1 together */
+    int *num_prompts;   /* [num_rewards] of the step that runs */
     cr_learning learning;
     cr_saver saver;
     int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
@@ -69,28 +71,31 @@ static cr_status check_rewards(rlvr *s, cr_err *err)
     return err->status;
 }
 
-/* Domains in order; each but the last gets its share, rounded down, the last the rest. */
+/* The share of each domain, as fractions of one prompt a prompt. */
 static cr_status split_domains(rlvr *s, cr_err *err)
 {
-    int left = (int)s->c->rollout_batch_size;
-    size_t last = 0;
+    const cr_config *c = s->c;
+    double sum = 0;
 
-    for (size_t d = 0; d < s->c->num_rewards; d++)
-        if (s->c->rewards[d].probability > 0) last = d;
-    for (size_t d = 0; d < s->c->num_rewards; d++) {
-        cr_order_init(&s->orders[d], &s->data, (int)d, (uint64_t)s->c->seed);
-        if (s->c->rewards[d].probability <= 0) continue;
-        s->num_prompts[d] =
-            d == last ? left
-                      : (int)(s->c->rewards[d].probability * (double)s->c->rollout_batch_size);
-        left -= s->num_prompts[d];
-        if (s->num_prompts[d] < 1)
-            return cr_fail(err, CR_ECONFIG,
-                           "the domain %s gets no prompt of %lld a step (domain_interleave_probs)",
-                           s->c->rewards[d].domain, (long long)s->c->rollout_batch_size);
-        if ((size_t)s->num_prompts[d] > s->orders[d].num)
-            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu rows, a step takes %d",
-                           s->c->rewards[d].domain, s->orders[d].num, s->num_prompts[d]);
+    for (size_t d = 0; d < c->num_rewards; d++)
+        sum += c->rewards[d].probability;
+    if (!(sum > 0))
+        return cr_fail(err, CR_ECONFIG, "no domain has a share (domain_interleave_probs)");
+    if (fabs(sum - 1) > 1e-9)
+        cr_log(CR_LOG_INFO, "data",
+               "domain_interleave_probs add up to %g: each share is divided by that", sum);
+    for (size_t d = 0; d < c->num_rewards; d++) {
+        const char *name = c->rewards[d].domain;
+        double prompts = c->rewards[d].probability / sum * (double)c->rollout_batch_size;
+        cr_order_init(&s->orders[d], &s->data, (int)d, (uint64_t)c->seed);
+        s->shares[d] = c->rewards[d].probability / sum;
+        if (s->shares[d] <= 0) continue;
+        if ((double)s->orders[d].num < ceil(prompts - 1e-9))
+            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu rows, a step takes %.0f", name,
+                           s->orders[d].num, ceil(prompts - 1e-9));
+        if (s->shares[d] < 1)
+            cr_log(CR_LOG_INFO, "data", "domain %s: %g of %lld prompts a step, %zu rows", name,
+                   prompts, (long long)c->rollout_batch_size, s->orders[d].num);
     }
     return CR_OK;
 }
@@ -99,6 +104,7 @@ static cr_status load(rlvr *s, cr_err *err)
 {
     s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
     s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
+    s->shares = CR_NEW_ARRAY(double, s->c->num_rewards);
     s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
     CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
     if (!s->c->train.data.prompt || (s->c->has_validation && !s->c->validation.data.prompt))
@@ -164,42 +170,22 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
     return err->status;
 }
 
-/* Share of samples with score 1, over all with a verdict and by tag. */
-static cr_status validate(rlvr *s, int64_t step, const char *prefix, bool is_followed,
-                          cr_metrics *m, cr_err *err)
+/* head: what stands before the names of the metrics. */
+static cr_status validate(rlvr *s, int64_t step, const char *head, bool is_followed, cr_metrics *m,
+                          cr_err *err)
 {
     cr_rollout_args args = {.data = &s->validation,
-                            .group_size = 1,
+                            .group_size = (size_t)s->c->validation.generating.num_return_sequences,
                             .step = step,
                             .is_validation = true,
                             .is_followed = is_followed};
     cr_rollout rollout;
-    double right = 0, judged = 0, start = cr_now_s();
-    char tags[32][64];
-    double sums[32] = {0}, counts[32] = {0};
-    size_t num_tags = 0;
+    double start = cr_now_s();
 
     CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
     cr_verdict_warn(&rollout, "validation of step", step);
     cr_note(cr_rollout_write(s->run, &rollout, &s->validation, step, true, err));
-    for (size_t i = 0; i < rollout.num_samples; i++) {
-        const cr_sample *x = &rollout.samples[i];
-        const char *tag =
-            json_string_value(json_object_get(s->validation.rows[x->row].json, "tag"));
-        size_t k = 0;
-        if (!cr_sample_has_verdict(x)) continue;
-        right += x->score == 1;
-        judged++;
-        while (tag && k < num_tags && strcmp(tags[k], tag) != 0)
-            k++;
-        if (!tag || k == CR_COUNT(tags)) continue;
-        if (k == num_tags) snprintf(tags[num_tags++], sizeof tags[0], "%.63s", tag);
-        sums[k] += x->score == 1;
-        counts[k]++;
-    }
-    if (judged > 0) cr_metrics_set(m, right / judged, "%s/all/mean", prefix);
-    for (size_t k = 0; k < num_tags; k++)
-        cr_metrics_set(m, sums[k] / counts[k], "%s/%s/mean", prefix, tags[k]);
+    cr_validation_metrics(s->c, &rollout, &s->validation, head, m);
     if (!cr_metrics_get(m, "time/val_step")) cr_metrics_set(m, cr_now_s() - start, "time/val_step");
     cr_rollout_free(&rollout);
     return err->status;
@@ -252,8 +238,10 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         cr_metrics_set(m, cr_now_s() - at, "time/step_model_update");
     }
     if (s->c->has_validation && step % s->c->eval_steps == 0)
-        CR_TRY(validate(s, step, "val_correct", true, m, err));
+        CR_TRY(validate(s, step, "", true, m, err));
     at = cr_now_s();
+    cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
+                    s->num_prompts);
     CR_TRY(cr_rollout_collect(run, &args, &rollout, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
     cr_verdict_warn(&rollout, "step", step);
@@ -262,7 +250,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
     if (is_last &&
         s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
         CR_TRY_GOTO(out, sync_weights(s, err));
-        CR_TRY_GOTO(out, validate(s, step + 1, "final/val_correct", false, m, err));
+        CR_TRY_GOTO(out, validate(s, step + 1, "final/", false, m, err));
     }
     *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
     CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
@@ -326,6 +314,7 @@ static void close_pipeline(void *pipeline)
     cr_learning_free(&s->learning);
     cr_free(s->orders);
     cr_free(s->cursors);
+    cr_free(s->shares);
     cr_free(s->num_prompts);
     cr_dataset_free(&s->data);
     cr_dataset_free(&s->validation);

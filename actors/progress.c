@@ -14,8 +14,9 @@ cr_status cr_progress_write(const char *path, int64_t step, const cr_learning *l
     for (size_t d = 0; d < c->num_rewards; d++) {
         const cr_moments *m = &learning->moments[d];
         json_object_set_new(positions, c->rewards[d].domain,
-                            json_pack("{s:I,s:I}", "epoch", (json_int_t)cursors[d].epoch, "next",
-                                      (json_int_t)cursors[d].next));
+                            json_pack("{s:I,s:I,s:f}", "epoch", (json_int_t)cursors[d].epoch,
+                                      "next", (json_int_t)cursors[d].next, "owed",
+                                      cursors[d].owed));
         json_array_append_new(moments, json_pack("[f,f,f]", m->mean, m->var, m->count));
     }
     root = json_pack("{s:I,s:o,s:{s:I,s:f,s:o}}", "step", (json_int_t)step, "cursors", positions,
@@ -49,7 +50,7 @@ static cr_status get_real(const json_t *v, const char *what, double *out, cr_err
 static cr_status read_cursors(const json_t *root, const cr_config *c, cr_cursor *cursors,
                               cr_err *err)
 {
-    const json_t *all = json_object_get(root, "cursors");
+    const json_t *all = json_object_get(root, "cursors"), *owed;
 
     if (!json_is_object(all)) return cr_fail(err, CR_EFORMAT, "it has no \"cursors\"");
     for (size_t d = 0; d < c->num_rewards; d++) {
@@ -58,6 +59,9 @@ static cr_status read_cursors(const json_t *root, const cr_config *c, cr_cursor 
         if (!cursor) continue;
         CR_TRY(get_count(cursor, "epoch", &cursors[d].epoch, err));
         CR_TRY(get_count(cursor, "next", &cursors[d].next, err));
+        owed = json_object_get(cursor, "owed"); /* absent in older checkpoints */
+        if (owed) CR_TRY(get_real(owed, "owed", &cursors[d].owed, err));
+        if (fabs(cursors[d].owed) > 1) return cr_fail(err, CR_EFORMAT, "\"owed\" is no share");
     }
     return CR_OK;
 }

@@ -1,6 +1,7 @@
 /* progress.h -- state/pipeline.json of a checkpoint: where an RLVR pipeline's data and learning stand.
  *
- * Cursors are kept by the name of their domain: one that the file does not know begins at its first row.
+ * Cursors, with what their domain is owed of its share, are kept by the name of their domain: one that the
+ * file does not know begins at its first row.
  */
 #ifndef CR_PROGRESS_H
 #define CR_PROGRESS_H

@@ -47,26 +47,42 @@ static uint32_t letter_of(const char *gold)
     return 0;
 }
 
-static verdict judge(const char *plain, const char *gold)
+/* The first capital letter of the box, else of what stands behind "answer is"; 0: none. */
+static uint32_t chosen_letter(const char *plain, bool *is_boxed)
 {
     const char *text = cri_text_after_think(plain), *where;
     size_t n = 0, at = 0;
-    uint32_t want = letter_of(gold);
-    verdict v = {false, true};
 
     where = last_box(text, &n);
+    *is_boxed = where != NULL;
     if (!where) {
-        v.is_boxed = false;
         where = behind_answer_is(text);
         n = strlen(where);
     }
-    for (at = 0; at < n;) {
+    while (at < n) {
         uint32_t c = cri_text_next(where, n, &at);
-        if (!cri_is_upper(c)) continue;
-        v.is_right = c == want;
-        break;
+        if (cri_is_upper(c)) return c;
     }
+    return 0;
+}
+
+static verdict judge(const char *plain, const char *gold)
+{
+    verdict v;
+    uint32_t letter = chosen_letter(plain, &v.is_boxed);
+
+    v.is_right = letter && letter == letter_of(gold);
     return v;
+}
+
+char *cr_choice_answer(const char *response, size_t response_bytes)
+{
+    char *plain = cri_text_plain(response, response_bytes, CRI_REMOVE_IM_END);
+    bool is_boxed;
+    uint32_t letter = chosen_letter(plain, &is_boxed);
+
+    cr_free(plain);
+    return letter ? cr_asprintf("%x", letter) : NULL;
 }
 
 cr_status cr_choice_check_gold(const char *gold, cr_err *err)

@@ -18,4 +18,7 @@ void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out);
 CR_MUST cr_status cr_general_val_check_row(const json_t *row, cr_err *err);
 void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out);
 
+/* The letter that a response chooses; NULL: none. Owned by the caller. */
+char *cr_choice_answer(const char *response, size_t response_bytes);
+
 #endif

@@ -109,3 +109,41 @@ void cr_math_rule(const char *prompt, const char *response, size_t response_byte
     cr_free(region);
     cr_free(text);
 }
+
+/* Of "x = 5" the 5. */
+static cri_math *right_side(cri_math *m)
+{
+    bool is_assigned = m && m->kind == CRI_REL && m->num_args == 2 && strcmp(m->text, "=") == 0 &&
+                       m->arg[0]->kind == CRI_SYM;
+
+    return is_assigned ? m->arg[1] : m;
+}
+
+char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,
+                     double deadline_s)
+{
+    cri_question q = {.deadline_s = deadline_s, .arena = cr_arena_create(1 << 16)};
+    char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END),
+         *region = region_of(text, prompt), *box = region ? cri_math_last_box(region) : NULL,
+         *out = NULL;
+    cri_math *m = box ? read_answer(&q, box) : region ? cri_math_find(&q, region) : NULL;
+
+    m = right_side(m);
+    if (m && cri_math_is_expression(m)) {
+        cri_value v = cri_math_eval(&q, m, 1);
+        if (v.has_field && !v.is_undefined)
+            out = cr_asprintf("=%016llx%016llx", (unsigned long long)v.field[0],
+                              (unsigned long long)v.field[1]);
+    }
+    if (!out && box && strlen(box) <= CRI_MATH_MAX_BYTES) {
+        char *to = out = cri_math_clean(box);
+        for (const char *from = out; *from; from++)
+            if (*from != ' ') *to++ = *from;
+        *to = 0;
+    }
+    cr_free(box);
+    cr_free(region);
+    cr_free(text);
+    cr_arena_destroy(q.arena);
+    return out;
+}

@@ -81,6 +81,29 @@ cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
     return CR_OK;
 }
 
+static char *whole_response(const cr_rule_args *a)
+{
+    const char *text = a->response;
+    size_t n = a->response_bytes;
+
+    while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
+        n--;
+    while (n && strchr(" \t\r\n", *text) && *text)
+        text++, n--;
+    return n ? cr_strndup(text, n) : NULL;
+}
+
+char *cr_rule_answer(const char *rule, const cr_rule_args *a)
+{
+    const char *prompt = cr_rule_text(a->row, "prompt");
+
+    if (!rule) return whole_response(a);
+    if (strcmp(rule, "math_rule") == 0)
+        return cr_math_answer(prompt ? prompt : "", a->response, a->response_bytes, a->deadline_s);
+    if (strcmp(rule, "ifeval") == 0) return whole_response(a);
+    return cr_choice_answer(a->response, a->response_bytes);
+}
+
 void cr_rule_error(cr_rule_result *out, const char *fmt, ...)
 {
     va_list ap;

@@ -28,6 +28,10 @@ typedef struct cr_rule_args {
 typedef void (*cr_rule)(const cr_rule_args *a, cr_rule_result *out);
 /* NULL: no rule of that name. */
 cr_rule cr_rule_find(const char *name);
+/* What a response answers, as a text by which equal answers can be counted: of math_rule the value, of the
+ * rules of choices the letter, of any other rule (or NULL: a program) the response without blanks around it.
+ * NULL: no answer. Owned by the caller. */
+char *cr_rule_answer(const char *rule, const cr_rule_args *a);
 /* Names of all rules, NULL-terminated. */
 extern const char *const cr_rule_names[];
 

@@ -79,6 +79,7 @@ static void progress(void **state)
         "{\"cursors\":{\"a\":{\"epoch\":0,\"next\":-1}}," LEARNING("1") "}",
         "{\"cursors\":{\"a\":{\"epoch\":9223372036854775807,\"next\":0}}," LEARNING("1") "}",
         "{\"cursors\":{\"a\":{\"epoch\":0}}," LEARNING("1") "}",
+        "{\"cursors\":{\"a\":{\"epoch\":0,\"next\":0,\"owed\":2}}," LEARNING("1") "}",
         "{\"cursors\":{}," LEARNING("-1") "}",
         "{\"cursors\":{}}",
         "{\"cursors\":{},\"learning\":{\"updates\":1,\"kl_coef\":null,\"moments\":[]}}",
@@ -87,7 +88,7 @@ static void progress(void **state)
     const cr_config config = {.rewards = rewards, .num_rewards = 2};
     cr_moments moments[] = {{1, 2, 3}, {4, 5, 6}};
     cr_learning learning = {.config = &config, .updates = 7, .kl_coef = 0.25, .moments = moments};
-    cr_cursor cursors[] = {{1, 2}, {3, 4}};
+    cr_cursor cursors[] = {{1, 2, 0.25}, {3, 4, -0.5}};
     char *path = cr_path_join(dir, "pipeline.json");
     cr_err err = {0};
 
@@ -100,6 +101,8 @@ static void progress(void **state)
     if (cr_progress_read(path, &learning, cursors, &err) != CR_OK) fail_msg("%s", err.msg);
     assert_true(cursors[0].epoch == 1 && cursors[0].next == 2 && cursors[1].epoch == 3 &&
                 cursors[1].next == 4 && learning.updates == 7);
+    check_near(cursors[0].owed, 0.25, 0);
+    check_near(cursors[1].owed, -0.5, 0);
     check_near(learning.kl_coef, 0.25, 0);
     check_near(moments[1].var, 5, 0);
     cr_free(path);
