@@ -96,6 +96,29 @@ static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *
     return CR_OK;
 }
 
+/* Tokens a second: of all ranks, of one, and of one batch. */
+static void set_speed(cr_metrics *m, const char *what, double tps, const cr_worker_config *w)
+{
+    double ranks = (double)(w->num_devices > 0 ? w->num_devices : 1);
+
+    cr_metrics_set(m, tps, "system/%s/tps", what);
+    cr_metrics_set(m, tps / ranks, "system/%s/tps_gpu", what);
+    cr_metrics_set(m, tps / ranks * (double)w->ulysses_size, "system/%s/tps_dp", what);
+}
+
+/* Of all samples, and of each domain's, which are adjacent. */
+static void domain_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m)
+{
+    const cr_sample *samples = b->r->samples;
+
+    cri_sample_metrics(l, b, 0, b->r->num_samples, NULL, m);
+    for (size_t first = 0, end; first < b->r->num_samples; first = end) {
+        for (end = first; end < b->r->num_samples && samples[end].domain == samples[first].domain;)
+            end++;
+        cri_sample_metrics(l, b, first, end, l->config->rewards[samples[first].domain].domain, m);
+    }
+}
+
 /* All updates of the step, if a token is left to learn from. */
 static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
                               cr_metrics *m, cr_err *err)
@@ -111,6 +134,10 @@ static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, i
     for (int64_t e = 0; e < a->ppo_epochs; e++)
         CR_TRY(cri_train_epoch(l, run, b, step, e, &s, m, err));
     cr_metrics_set(m, cr_now_s() - at, "time/step_train");
+    set_speed(m, "actor_train",
+              (double)(b->r->num_prompt_tokens + b->r->num_response_tokens) /
+                  fmax(cr_now_s() - at, 1e-9),
+              &l->config->train);
     cri_train_metrics(l, b, &s, m);
     cri_weight_metrics(b, m);
     if (s.num_skipped)
@@ -137,17 +164,16 @@ cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_da
     CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
     if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);
     CR_TRY_GOTO(out, make_updates(l, run, &b, step, m, err));
-    cri_token_metrics(l, &b, m);
-    cri_group_metrics(&b, m);
+    domain_metrics(l, &b, m);
     cr_metrics_set(m, (double)step, "system/global_step");
     cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
     cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");
     cr_metrics_set(m, (double)rollout->num_filtered, "scheduler/filtered_groups");
     cr_verdict_metrics(l->config, rollout, m);
-    cr_metrics_set(m,
-                   (double)rollout->num_response_tokens /
-                       (rollout->generate_s > 0 ? rollout->generate_s : 1),
-                   "system/actor_infer/response/tps");
+    set_speed(m, "actor_infer/response",
+              (double)rollout->num_response_tokens /
+                  (rollout->generate_s > 0 ? rollout->generate_s : 1),
+              &l->config->infer);
 out:
     cri_learn_batch_free(&b);
     return err->status;

@@ -67,8 +67,12 @@ void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m);
 void cri_weigh_samples(const cr_learning *l, cri_learn_batch *b, const int32_t *mini,
                        int64_t num_minis);
 void cri_weight_metrics(const cri_learn_batch *b, cr_metrics *m);
-void cri_token_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m);
-void cri_group_metrics(const cri_learn_batch *b, cr_metrics *m);
+/* Of samples first .. end-1: token/.., critic/.., group/.., actor/.. samples. domain: NULL, or what stands
+ * before the names. */
+void cri_sample_metrics(const cr_learning *l, const cri_learn_batch *b, size_t first, size_t end,
+                        const char *domain, cr_metrics *m);
+/* global_seqlen/actor_train/..; rank[num_samples]: which of num_dp batches a sample is in. */
+void cri_balance_metrics(const cri_learn_batch *b, const int32_t *rank, int num_dp, cr_metrics *m);
 void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_train_sums *s,
                        cr_metrics *m);
 

@@ -67,12 +67,14 @@ static void add_curve(cr_buf *out, json_t *rows, const char *name)
         num++;
     }
     if (num == 0) return;
+    cr_buf_addf(out, "<figure><figcaption><b>%.4g</b>", last);
+    cr_html_adds(out, name);
     cr_buf_addf(out,
-                "<figure><figcaption><b>%.4g</b>%s</figcaption><svg width=\"%d\" height=\"%d\" "
-                "viewBox=\"0 0 %d %d\"><rect width=\"%d\" height=\"%d\" rx=\"6\" "
-                "fill=\"#f3f6fa\"/><polyline fill=\"none\" stroke=\"#2457a6\" stroke-width=\"1.6\" "
+                "</figcaption><svg width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\"><rect "
+                "width=\"%d\" height=\"%d\" rx=\"6\" fill=\"#f3f6fa\"/><polyline "
+                "fill=\"none\" stroke=\"#2457a6\" stroke-width=\"1.6\" "
                 "stroke-linejoin=\"round\" points=\"",
-                last, name, WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
+                WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
     json_array_foreach(rows, i, row)
     {
         if (!json_object_get(row, name)) continue;
@@ -88,6 +90,35 @@ static void add_curve(cr_buf *out, json_t *rows, const char *name)
         "\"/><circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#2457a6\"/></svg><small>%.4g to "
         "%.4g, steps %.0f to %.0f</small></figure>\n",
         x, y, least, most, first_step, last_step);
+}
+
+/* Curves of each domain, if there are several: what a metric's name begins with, as `math_rule/`. */
+static void add_domain_curves(cr_buf *out, json_t *rows)
+{
+    static const char *const shown[] = {"critic/score/mean", "val_correct/mean",
+                                        "token/response_length/mean", "actor/final_mask_ratio"};
+    json_t *domains = json_object(), *row, *value;
+    const char *name;
+    size_t i;
+
+    json_array_foreach(rows, i, row) json_object_foreach(row, name, value)
+    {
+        const char *end = strstr(name, shown[0]);
+        if (!end || end == name || strcmp(end, shown[0]) != 0) continue;
+        json_object_setn_new(domains, name, (size_t)(end - name), json_true());
+    }
+    if (json_object_size(domains) > 1) {
+        cr_buf_adds(out, "<h2>By domain</h2><div class=\"curves\">");
+        for (i = 0; i < CR_COUNT(shown); i++)
+            json_object_foreach(domains, name, value)
+            {
+                char *whole = cr_asprintf("%s%s", name, shown[i]);
+                add_curve(out, rows, whole);
+                cr_free(whole);
+            }
+        cr_buf_adds(out, "</div>\n");
+    }
+    json_decref(domains);
 }
 
 static int by_name(const void *a, const void *b)
@@ -259,6 +290,7 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
     for (size_t i = 0; i < CR_COUNT(curves); i++)
         add_curve(&out, rows, curves[i]);
     cr_buf_adds(&out, "</div>\n");
+    add_domain_curves(&out, rows);
     if (t.num_logs) {
         cr_timeline_html_pictures(&t, &out);
         cr_timeline_html_tables(&t, &out);

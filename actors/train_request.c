@@ -175,6 +175,7 @@ cr_status cri_train_epoch(cr_learning *l, cr_run *run, cri_learn_batch *b, int64
     e.payloads = CR_NEW_ARRAY(cri_payload, e.num_ranks);
     e.requests = CR_NEW_ARRAY(cr_request, e.num_ranks);
     deal(&e, (uint64_t)(step * num_epochs + epoch_of_step));
+    if (!e.is_again) cri_balance_metrics(b, e.rank, e.num_ranks / e.same, m);
     if (ask(&e, s, m, err) == CR_OK) l->updates += e.num_minis - (s->num_skipped - skipped);
     epoch_free(&e);
     return err->status;

@@ -137,7 +137,7 @@ static void set_metrics(const label *l, const char *head, cr_metrics *m)
 void cr_validation_metrics(const cr_config *config, const cr_rollout *rollout,
                            const cr_dataset *data, const char *head, cr_metrics *m)
 {
-    const char *column = config->validation.tag ? config->validation.tag : "tag";
+    const char *column = config->validation.data.tag ? config->validation.data.tag : "tag";
     size_t n = rollout->group_size;
     labels all = {0};
     group g = {.answer = CR_NEW_ARRAY(char *, n), .is_right = CR_NEW_ARRAY(bool, n)};

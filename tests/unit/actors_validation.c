@@ -94,7 +94,7 @@ static void by_tag_and_domain(void **state)
     const cr_config config = {.rewards = rewards,
                               .num_rewards = 2,
                               .reward_timeout = 10,
-                              .validation = {.tag = (char[]){"source"}}};
+                              .validation = {.data = {.tag = (char[]){"source"}}}};
     cr_row rows[3] = {{.json = json_pack("{s:s}", "source", "all")},
                       {.json = json_pack("{s:s}", "source", "t/1")},
                       {.json = json_pack("{s:s,s:n}", "tag", "no", "source")}};
