@@ -1,6 +1,7 @@
 /* metrics.c -- see metrics.h. */
 #include "actors/metrics.h"
 #include "actors/tensorboard.h"
+#include "actors/track_program.h"
 #include "base/json.h"
 
 #include <errno.h>
@@ -68,6 +69,7 @@ struct cr_tracker {
     int fd;
     bool is_stdout;
     cr_tensorboard *tensorboard;
+    cr_track_program *program;
     bool has_warned;
 };
 
@@ -94,8 +96,8 @@ static cr_status cut_lines(const char *path, int64_t first_step, cr_err *err)
     return status;
 }
 
-cr_status cr_tracker_open(const char *output_dir, cr_choice_track track_with, const char *log_dir,
-                          int64_t first_step, cr_tracker **out, cr_err *err)
+cr_status cr_tracker_open(const cr_config *c, const char *output_dir, int64_t first_step,
+                          cr_tracker **out, cr_err *err)
 {
     char *path = cr_path_join(output_dir, "metrics.jsonl");
     cr_tracker *t = CR_NEW(cr_tracker);
@@ -106,9 +108,12 @@ cr_status cr_tracker_open(const char *output_dir, cr_choice_track track_with, co
     t->fd = status == CR_OK ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
     if (status == CR_OK && t->fd < 0)
         status = cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-    t->is_stdout = track_with == CR_TRACK_STDOUT;
-    if (status == CR_OK && track_with == CR_TRACK_TENSORBOARD)
-        status = cr_tensorboard_open(log_dir, &t->tensorboard, err);
+    t->is_stdout = c->track_with == CR_TRACK_STDOUT;
+    if (status == CR_OK && c->track_with == CR_TRACK_TENSORBOARD)
+        status = cr_tensorboard_open(c->tracker_log_dir ? c->tracker_log_dir : output_dir,
+                                     &t->tensorboard, err);
+    if (status == CR_OK && c->track_with == CR_TRACK_EXEC)
+        status = cr_track_program_open(c, output_dir, first_step, &t->program, err);
     cr_free(path);
     if (status == CR_OK)
         *out = t;
@@ -159,6 +164,7 @@ cr_status cr_tracker_log(cr_tracker *t, int64_t step, cr_metrics *m, cr_err *err
         fputs(line.data, stdout);
         fflush(stdout);
     }
+    if (status == CR_OK && t->program) cr_track_program_add(t->program, line.data, line.num_bytes);
     if (status == CR_OK && t->tensorboard)
         status = cr_tensorboard_add(t->tensorboard, step, m, err);
     cr_buf_free(&line);
@@ -170,5 +176,6 @@ void cr_tracker_close(cr_tracker *t)
     if (!t) return;
     if (t->fd >= 0) close(t->fd);
     cr_tensorboard_close(t->tensorboard);
+    cr_track_program_close(t->program);
     cr_free(t);
 }

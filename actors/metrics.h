@@ -8,7 +8,7 @@
 #define CR_METRICS_H
 
 #include "base/base.h"
-#include "configs/choices.h"
+#include "configs/configs.h"
 
 typedef struct cr_metrics {
     struct cr_metric {
@@ -25,12 +25,11 @@ void cr_metrics_set_summary(cr_metrics *m, const char *name, const double *value
 void cr_metrics_clear(cr_metrics *m);
 void cr_metrics_free(cr_metrics *m);
 
-/* metrics.jsonl in output_dir, and one tracker. Opening for a resumed run cuts lines of steps >=
- * first_step, so that each step has exactly one line. */
+/* metrics.jsonl in output_dir, and the tracker that config->track_with names. Opening for a resumed run cuts
+ * lines of steps >= first_step, so that each step has exactly one line. */
 typedef struct cr_tracker cr_tracker;
-CR_MUST cr_status cr_tracker_open(const char *output_dir, cr_choice_track track_with,
-                                  const char *log_dir, int64_t first_step, cr_tracker **out,
-                                  cr_err *err);
+CR_MUST cr_status cr_tracker_open(const cr_config *config, const char *output_dir,
+                                  int64_t first_step, cr_tracker **out, cr_err *err);
 CR_MUST cr_status cr_tracker_log(cr_tracker *tracker, int64_t step, cr_metrics *m, cr_err *err);
 void cr_tracker_close(cr_tracker *tracker); /* accepts NULL */
 

@@ -287,9 +287,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     bool is_saved = false;
 
     s->saver.run = s->run = run;
-    CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
-                           s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
-                           run->first_step, &run->tracker, err));
+    CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
     if (resume_path) CR_TRY(resume(s, resume_path, err));
     for (run->step = run->first_step; run->step < s->c->max_steps && err->status == CR_OK;

@@ -363,9 +363,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     sft *s = pipeline;
 
     s->saver.run = s->run = run;
-    CR_TRY(cr_tracker_open(run->output_dir, s->c->track_with,
-                           s->c->tracker_log_dir ? s->c->tracker_log_dir : run->output_dir,
-                           run->first_step, &run->tracker, err));
+    CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->num_steps, "sft_train/loss");
     return steps(s, resume_path, err);
 }

@@ -11,7 +11,11 @@ typedef enum cr_choice_track {
     CR_TRACK_TENSORBOARD,
     CR_TRACK_STDOUT,
     CR_TRACK_NONE,
-    CR_TRACK_EXEC /* exec PROGRAM */
+    CR_TRACK_EXEC,  /* exec PROGRAM */
+    CR_TRACK_WANDB, /* from here on: named, and refused with the program that does it */
+    CR_TRACK_SWANLAB,
+    CR_TRACK_TRACKIO,
+    CR_TRACK_MLFLOW
 } cr_choice_track;
 
 typedef enum cr_choice_dtype {

@@ -45,12 +45,21 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "sft_train.data_args.file_name is missing");
 }
 
-static void bind_tracker(cr_config *c, const cr_node *root)
+static void bind_tracker(cr_config *c, const cr_node *root, cr_diagnostics *d)
 {
     char *text = cri_text_of(root, "track_with");
 
     c->track_with = (cr_choice_track)cri_choice_of("run", root, "track_with");
     if (c->track_with == CR_TRACK_EXEC) c->track_program = cr_strdup(text + strlen("exec "));
+    if (c->track_with > CR_TRACK_EXEC)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "track_with"),
+                    "track_with: %s needs its own Python package: give \"exec python3 "
+                    "examples/track_%s\", which hands every line of metrics.jsonl to it",
+                    text,
+                    c->track_with == CR_TRACK_TRACKIO   ? "wandb.py trackio"
+                    : c->track_with == CR_TRACK_SWANLAB ? "swanlab.py"
+                    : c->track_with == CR_TRACK_MLFLOW  ? "mlflow.py"
+                                                        : "wandb.py");
     c->tracker_log_dir = cri_text_of(cr_node_get(root, "tracker_kwargs"), "log_dir");
     cr_free(text);
 }
@@ -63,7 +72,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->exp_name = cri_text_of(root, "exp_name");
     c->output_dir = cri_text_of(root, "output_dir");
     c->logging_dir = cri_text_of(root, "logging_dir");
-    bind_tracker(c, root);
+    bind_tracker(c, root, d);
     c->pretrain = cri_text_of(root, "pretrain");
     c->global_template = cri_text_of(root, "global_template");
     c->seed = cri_int_of(root, "seed");

@@ -11,6 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"rollouts/step-000000.jsonl", "metrics.jsonl"};
+    const cr_config config = {.track_with = CR_TRACK_NONE};
     cr_tracker *tracker;
     cr_buf kept = {0};
     cr_err err = {0};
@@ -20,8 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!fuzz_folder[0]) fuzz_begin("rollouts");
     fuzz_put_all(names, CR_COUNT(names), data, size);
     CR_CHECK(cr_report_write(fuzz_folder, "<fuzz>", NULL, &err) == CR_OK, "%s", err.msg);
-    CR_CHECK(cr_tracker_open(fuzz_folder, NULL, fuzz_folder, 5, &tracker, &err) == CR_OK, "%s",
-             err.msg);
+    CR_CHECK(cr_tracker_open(&config, fuzz_folder, 5, &tracker, &err) == CR_OK, "%s", err.msg);
     cr_tracker_close(tracker);
     path = cr_path_join(fuzz_folder, "metrics.jsonl");
     CR_CHECK(cr_file_read(path, &kept, &err) == CR_OK, "%s", err.msg);

@@ -54,12 +54,13 @@ static void metrics_behind_zeros(void **state)
 {
     static const char text[] = "{\"step\":0}\n\0\0\0\n{\"step\":1}\n{\"step\":2}\n{\"step\":1";
     char *path = put("metrics.jsonl", text, sizeof text - 1);
+    const cr_config config = {.track_with = CR_TRACK_NONE};
     cr_tracker *tracker;
     cr_buf kept = {0};
     cr_err err = {0};
 
     (void)state;
-    if (cr_tracker_open(dir, CR_TRACK_NONE, dir, 2, &tracker, &err) != CR_OK ||
+    if (cr_tracker_open(&config, dir, 2, &tracker, &err) != CR_OK ||
         cr_file_read(path, &kept, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_string_equal(kept.data, "{\"step\":0}\n{\"step\":1}\n");
