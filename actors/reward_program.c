@@ -1,32 +1,15 @@
 /* reward_program.c -- see reward_program.h. */
 #include "actors/reward_program.h"
+#include "actors/children.h"
 #include "base/args.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-static const char *self_path(void)
-{
-    static char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-
-    path[n > 0 ? n : 0] = 0;
-    return path;
-}
-
-static char *word(const char *text)
-{
-    return (char *)(uintptr_t)text; /* argv is not written to */
-}
 
 cr_status cr_reward_program_open(const cr_config *config, const char *config_path,
                                  const cr_reward_config *reward, const char *exec, double limit_s,
                                  cr_reward_program *out, cr_err *err)
 {
-    char *const score[] = {word(self_path()), word("score"),     reward->domain,
-                           word("--config"),  word(config_path), NULL};
-
     *out = (cr_reward_program){.is_own = exec || reward->exec};
     out->args.env = reward->envs;
     out->args.limit_s = limit_s > 0 ? limit_s : config->reward_timeout;
@@ -34,6 +17,12 @@ cr_status cr_reward_program_open(const cr_config *config, const char *config_pat
     if (out->is_own) {
         CR_TRY(cr_split_words(exec ? exec : reward->exec, &out->words, err));
     } else {
+        char *const score[] = {out->self_path = cr_self_path(),
+                               cr_word("score"),
+                               reward->domain,
+                               cr_word("--config"),
+                               cr_word(config_path),
+                               NULL};
         out->words = cr_alloc(sizeof score);
         memcpy(out->words, score, sizeof score);
     }
@@ -44,6 +33,7 @@ cr_status cr_reward_program_open(const cr_config *config, const char *config_pat
 void cr_reward_program_close(cr_reward_program *program)
 {
     cr_free(program->words);
+    cr_free(program->self_path);
     *program = (cr_reward_program){.is_own = false};
 }
 

@@ -12,7 +12,8 @@
 typedef struct cr_reward_program {
     cr_scorer_args args; /* what it points to is owned */
     char **words, **env, *text;
-    bool is_own; /* exec, not a built-in rule */
+    char *self_path; /* owned; NULL with exec */
+    bool is_own;     /* exec, not a built-in rule */
 } cr_reward_program;
 
 /* config_path: the file that `croll score` reads again; limit_s <= 0: reward_timeout. */
