@@ -20,8 +20,9 @@ sed -E 's/.*"ids":\[([^]]*)\].*"score":([0-9]+).*/\2 \1/' $tmp/counted/rollouts/
 [ "$(wc -l <$tmp/pairs)" = 512 ] || fail "$(wc -l <$tmp/pairs) samples"
 awk '{ n = $2 == "" ? 0 : split($2, ids, ","); if (n != $1) exit 1 }' $tmp/pairs || fail "a scorer was told another length"
 
-# the built-in rule whose penalty counts tokens
-job penalty max_steps=1 validation=null rewards.math_rule.reward_type=soft rewards.math_rule.response_length_penalty_coef=0.5 \
+# the built-in rule whose penalty counts tokens; its ground truth is a letter
+sed 's/"ground_truth":"[^"]*"/"ground_truth":"B"/' $tmp/home/sums.train.jsonl >$tmp/letters.jsonl
+job penalty max_steps=1 validation=null actor_train.data_args.file_name=[$tmp/letters.jsonl] rewards.math_rule.reward_type=soft rewards.math_rule.response_length_penalty_coef=0.5 \
     rewards.math_rule.worker_cls=roll.pipeline.rlvr.rewards.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker
 [ $code = 0 ] || fail "exit code $code"
 ! grep -v '"status":"ok"' $tmp/penalty/rollouts/step-000000.jsonl | head -2 | grep . || fail "crossthinkqa did not score"
