@@ -1,5 +1,6 @@
 /* configs.c -- loading a run's file: which pipeline it is, the keys of every run, and what frees it all. */
 #include "configs/configs.h"
+#include "base/hub.h"
 #include "configs/bind.h"
 
 #include <string.h>
@@ -202,6 +203,7 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
             cri_bind_generating(cr_node_get(cr_node_get(root, block), "generating_args"),
                                 &c->train.generating);
         }
+        if (!c->train.model_path) c->train.model_path = cr_hub_find(model);
         if (!c->train.model_path) c->train.model_path = cr_strdup(model);
         c->collective_timeout = 60;
     }

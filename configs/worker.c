@@ -1,4 +1,5 @@
 /* worker.c -- a worker block: its models, its training, its strategy and its devices. */
+#include "base/hub.h"
 #include "configs/bind.h"
 
 #include <stdio.h>
@@ -245,9 +246,25 @@ static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
     cr_buf_free(&text);
 }
 
-static void bind_model(const cr_node *model, bool is_train, cr_worker_config *w, cr_diagnostics *d)
+/* A name at Hugging Face becomes the folder of its snapshot, for every rank the same. */
+static void bind_model_path(cr_config *c, cr_node *model, cr_worker_config *w)
 {
-    w->model_path = cri_text_of(model, "model_name_or_path");
+    char *name = cri_text_of(model, "model_name_or_path"),
+         *folder = name ? cr_hub_find(name) : NULL;
+
+    w->model_path = folder ? folder : name;
+    if (!folder || strcmp(folder, name) == 0) {
+        if (folder) cr_free(name);
+        return;
+    }
+    cri_set_text(c, model, "model_name_or_path", folder);
+    cr_free(name);
+}
+
+static void bind_model(cr_config *c, cr_node *model, bool is_train, cr_worker_config *w,
+                       cr_diagnostics *d)
+{
+    bind_model_path(c, model, w);
     w->dtype = dtype_of("model_args", model, "dtype", CR_CHOICE_BF16, d);
     w->should_recompute = is_train && !cri_flag_of(model, "disable_gradient_checkpointing");
     w->freeze_module_prefix = cri_text_of(model, "freeze_module_prefix");
@@ -300,7 +317,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
 
     w->name = name;
     if (!block || block->kind != CR_NODE_MAP) return;
-    bind_model(cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
+    bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
     bind_training(cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);
     cri_block_of(c, block, "generating_args", "generating_args", d);

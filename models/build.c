@@ -1,4 +1,5 @@
 /* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
+#include "base/hub.h"
 #include "models/vision_impl.h"
 
 #include <stdio.h>
@@ -371,15 +372,15 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     return CR_OK;
 }
 
-cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err)
+cr_status cr_model_open(const char *name, cr_model **out, cr_err *err)
 {
-    char *path = cr_path_join(folder, "config.json");
-    char *generation_path = cr_path_join(folder, "generation_config.json");
+    char *folder = cr_hub_find(name), *path = cr_path_join(folder ? folder : "", "config.json"),
+         *generation_path = cr_path_join(folder ? folder : "", "generation_config.json");
     json_t *config = NULL, *generation = NULL;
 
     *out = NULL;
-    if (!cr_dir_exists(folder))
-        cr_fail(err, CR_EFORMAT, "%s is no folder; a MODEL is a folder with config.json", folder);
+    if (!folder)
+        cr_note(cr_hub_absent(name, err));
     else if (!cr_file_exists(path))
         cr_fail(err, CR_EFORMAT, "%s has no config.json", folder);
     if (err->status != CR_OK) goto out;
@@ -390,6 +391,7 @@ cr_status cr_model_open(const char *folder, cr_model **out, cr_err *err)
 out:
     json_decref(config);
     json_decref(generation);
+    cr_free(folder);
     cr_free(path);
     cr_free(generation_path);
     return err->status;

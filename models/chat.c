@@ -1,6 +1,7 @@
 /* chat.c -- see chat.h: finds the templates of a checkpoint, makes the variables that Transformers
  * gives them, and writes the fixed forms. */
 #include "models/chat.h"
+#include "base/hub.h"
 #include "models/jinja.h"
 
 #include <string.h>
@@ -111,8 +112,10 @@ static cr_status open_json(cr_chat *c, const char *folder, const char *file, boo
     return status;
 }
 
-cr_status cr_chat_open(const char *folder, cr_chat **out, cr_err *err)
+cr_status cr_chat_open(const char *name, cr_chat **out, cr_err *err)
 {
+    char *found = cr_hub_find(name);
+    const char *folder = found ? found : name;
     cr_chat *c = CR_NEW(cr_chat);
     cr_status status;
 
@@ -124,6 +127,7 @@ cr_status cr_chat_open(const char *folder, cr_chat **out, cr_err *err)
     if (status == CR_OK)
         status = open_json(c, folder, "tokenizer_config.json", c->num_templates == 0, err);
     if (status == CR_OK) status = open_json(c, folder, "special_tokens_map.json", false, err);
+    cr_free(found);
     if (status == CR_OK)
         *out = c;
     else

@@ -1,4 +1,5 @@
 /* tokenizer.c -- tokenizers: opening, encoding, the vocabulary (see tokenizer.h). */
+#include "base/hub.h"
 #include "models/tokenizer_impl.h"
 
 #include <stdlib.h>
@@ -177,14 +178,17 @@ static cr_status read_role_file(cr_tokenizer *t, const char *folder, const char 
     return status;
 }
 
-cr_status cr_tokenizer_open(const char *folder, cr_tokenizer **out, cr_err *err)
+cr_status cr_tokenizer_open(const char *name, cr_tokenizer **out, cr_err *err)
 {
-    char *path = cr_path_join(folder, "tokenizer.json");
+    char *found = cr_hub_find(name), *path;
+    const char *folder = found ? found : name;
     cr_tokenizer *t = NULL;
     cr_buf text = {0};
     cr_status status;
 
     *out = NULL;
+    if (!found && cr_hub_is_name(name)) return cr_hub_absent(name, err);
+    path = cr_path_join(folder, "tokenizer.json");
     if (!cr_file_exists(path))
         status = cr_fail(err, CR_EFORMAT, "%s does not exist: a tokenizer is needed here", path);
     else
@@ -195,6 +199,7 @@ cr_status cr_tokenizer_open(const char *folder, cr_tokenizer **out, cr_err *err)
     if (status == CR_OK) status = read_role_file(t, folder, "special_tokens_map.json", err);
     cr_buf_free(&text);
     cr_free(path);
+    cr_free(found);
     if (status == CR_OK)
         *out = t;
     else
