@@ -115,22 +115,37 @@ static void read_group(const cr_config *c, const cr_sample *samples, size_t num,
     }
 }
 
+/* head and the name. */
+static void CR_PRINTF(4, 5) put(cr_metrics *m, const char *head, double value, const char *fmt, ...)
+{
+    char name[120];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    cr_metrics_set(m, value, "%s%s", head, name);
+}
+
 static void set_metrics(const label *l, const char *head, cr_metrics *m)
 {
-    const char *before = l->is_domain ? l->name : "", *slash = l->is_domain ? "/" : "",
-               *behind = l->is_domain ? "" : l->name, *dash = l->is_domain ? "" : "/";
-
     if (l->num == 0) return;
-    cr_metrics_set(m, l->right / l->num, "%s%s%sval_correct%s%s/mean", head, before, slash, dash,
-                   behind);
-    cr_metrics_set(m, l->score / l->num, "%s%s%sval_score%s%s/mean", head, before, slash, dash,
-                   behind);
-    for (size_t e = 1; e <= MOST_K; e++) {
-        if (l->groups[e] == 0) continue;
-        cr_metrics_set(m, l->pass[e] / l->groups[e], "%s%s%sval_pass@%zu%s%s", head, before, slash,
-                       (size_t)1 << e, dash, behind);
-        cr_metrics_set(m, l->maj[e] / l->groups[e], "%s%s%sval_maj@%zu%s%s", head, before, slash,
-                       (size_t)1 << e, dash, behind);
+    if (l->is_domain) {
+        put(m, head, l->right / l->num, "%s/val_correct/mean", l->name);
+        put(m, head, l->score / l->num, "%s/val_score/mean", l->name);
+    } else {
+        put(m, head, l->right / l->num, "val_correct/%s/mean", l->name);
+        put(m, head, l->score / l->num, "val_score/%s/mean", l->name);
+    }
+    for (int e = 1; e <= MOST_K && l->groups[e] > 0; e++) {
+        double pass = l->pass[e] / l->groups[e], maj = l->maj[e] / l->groups[e];
+        if (l->is_domain) {
+            put(m, head, pass, "%s/val_pass@%d", l->name, 1 << e);
+            put(m, head, maj, "%s/val_maj@%d", l->name, 1 << e);
+        } else {
+            put(m, head, pass, "val_pass@%d/%s", 1 << e, l->name);
+            put(m, head, maj, "val_maj@%d/%s", 1 << e, l->name);
+        }
     }
 }
 
