@@ -19,6 +19,7 @@ typedef struct loading {
 static void row_free(cr_row *row)
 {
     json_decref(row->json);
+    json_decref(row->asked);
     cr_free(row->text);
     cr_free(row->ids);
     cr_free(row->learns);

@@ -16,6 +16,8 @@
 typedef struct cr_row {
     json_t *json; /* the line as it was read */
     char *text;   /* the same as text, for the exchange */
+    json_t *
+        asked; /* RLVR: the prompt as people read it, in part: its column, or the last message's content */
     int32_t *ids; /* prompt (RLVR), or prompt and answer (SFT) */
     size_t num_ids;
     size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */

@@ -252,9 +252,9 @@ cr_status cr_generating_check(const cr_generating *how, cr_err *err)
     if (!(how->temperature >= 0 && isfinite(how->temperature)))
         return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or more",
                        (double)how->temperature);
-    if (!(how->top_p > 0) || !(how->min_p >= 0 && how->min_p <= 1))
+    if (!(how->top_p > 0 && how->top_p <= 1) || !(how->min_p >= 0 && how->min_p <= 1))
         return cr_fail(err, CR_EARG,
-                       "top_p is %g and min_p %g, expected 0 < top_p, 0 <= min_p <= 1",
+                       "top_p is %g and min_p %g, expected 0 < top_p <= 1, 0 <= min_p <= 1",
                        (double)how->top_p, (double)how->min_p);
     if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
         return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",

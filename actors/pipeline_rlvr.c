@@ -195,8 +195,7 @@ static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
 {
     for (size_t i = 0; i < 3 && i * r->group_size < r->num_samples; i++) {
         const cr_sample *x = &r->samples[i * r->group_size];
-        const char *prompt =
-            json_string_value(json_object_get(s->data.rows[x->row].json, "prompt"));
+        const char *prompt = json_string_value(s->data.rows[x->row].asked);
         cr_buf line = {0};
         cr_buf_addf(&line, "  step %lld, ", (long long)step);
         if (cr_sample_has_verdict(x))

@@ -16,8 +16,10 @@ static cr_status get_messages(const json_t *column, const char *name, json_t **o
         return CR_OK;
     }
     if (!json_is_string(column))
-        return cr_fail(err, CR_EFORMAT, "the column %s is %s, a list of messages is expected", name,
-                       column ? "no list" : "missing");
+        return cr_fail(err, CR_EFORMAT,
+                       "the column %s is %s, a list of messages is expected (data_args.messages "
+                       "names the column)",
+                       name, column ? "no list" : "missing");
     CR_TRY(cr_json_parse(json_string_value(column), json_string_length(column), name, out, err));
     if (json_is_array(*out)) return CR_OK;
     json_decref(*out);
@@ -104,6 +106,24 @@ static cr_status read_difficulty(cr_row *row, cr_err *err)
     return CR_OK;
 }
 
+/* Of a content in parts the last one; borrowed, NULL: none. */
+static json_t *last_content(const json_t *messages)
+{
+    size_t num = json_array_size(messages);
+    json_t *content = json_object_get(json_array_get(messages, num - 1), "content");
+
+    num = json_array_size(content);
+    return num ? json_object_get(json_array_get(content, num - 1), "text") : content;
+}
+
+static bool ends_with_answer(const json_t *messages)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+
+    return role && strcmp(role, "assistant") == 0;
+}
+
 cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
@@ -125,6 +145,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         if (!json_is_string(prompt))
             return cr_fail(err, CR_EFORMAT, "the column %s is no text", w->data.prompt);
         CR_TRY(check_text_only(row->json, NULL, err));
+        row->asked = json_incref(prompt);
         CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
                       /*add_special=*/true, row, err));
     } else {
@@ -134,6 +155,8 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
             cr_chat_render(m->chat, template_of(m), messages,
                            /*add_generation_prompt=*/true, &text, err) == CR_OK)
             cr_note(encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err));
+        row->asked = json_incref(last_content(messages));
+        m->num_answered += ends_with_answer(messages);
         json_decref(messages);
         cr_buf_free(&text);
         CR_TRY(err->status);
@@ -359,6 +382,12 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
 
 void cr_prompt_report(const cr_prompt_maker *m, const char *what)
 {
+    if (m->num_answered)
+        cr_log(
+            CR_LOG_WARN, "data",
+            "%s: %zu chats end with a turn of the assistant, which the model is shown as part of "
+            "the prompt",
+            what, m->num_answered);
     if (m->num_short)
         cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of less than 6 tokens", what,
                m->num_short);

@@ -21,6 +21,7 @@ typedef struct cr_prompt_maker {
     int64_t prompt_length;
     /* counted: rows left out, and rows cut */
     size_t num_short, num_long, num_unknown, num_cut;
+    size_t num_answered; /* RLVR: chats that end with a turn of the assistant */
 } cr_prompt_maker;
 
 /* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */

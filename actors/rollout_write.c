@@ -3,11 +3,9 @@
 
 #include <string.h>
 
-/* A member with this column of the row; null if it has none. */
-static cr_status add_column(cr_buf *out, const char *name, const cr_row *row, cr_err *err)
+/* A member; null if there is no value. */
+static cr_status add_column(cr_buf *out, const char *name, const json_t *value, cr_err *err)
 {
-    const json_t *value = json_object_get(row->json, name);
-
     cr_buf_addf(out, ",\"%s\":", name);
     if (value) return cr_json_add_value(out, value, err);
     cr_buf_adds(out, "null");
@@ -89,9 +87,9 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
 
     cr_buf_addf(out, "{\"id\":\"%016llx\",\"group\":%zu", (unsigned long long)s->id, s->group);
     add_text(out, "domain", domain, strlen(domain));
-    CR_TRY(add_column(out, "tag", row, err));
-    CR_TRY(add_column(out, "prompt", row, err));
-    CR_TRY(add_column(out, "ground_truth", row, err));
+    CR_TRY(add_column(out, "tag", json_object_get(row->json, "tag"), err));
+    CR_TRY(add_column(out, "prompt", row->asked, err));
+    CR_TRY(add_column(out, "ground_truth", json_object_get(row->json, "ground_truth"), err));
     add_text(out, "response", s->response, s->response_bytes);
     cr_buf_adds(out, ",\"prompt_ids\":");
     cr_json_add_ids(out, row->ids, row->num_ids);

@@ -31,7 +31,7 @@ cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *b
 /* system_envs as NAME=VALUE, NULL at the end; NULL if there are none. A resolved file hides what its name says is secret, so only the run may have such a value:
  * its processes inherit it. */
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
-void cri_bind_generating(const cr_node *g, cr_generating_args *out);
+void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d);

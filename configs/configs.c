@@ -201,7 +201,7 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
         if (d->num_errors == 0) {
             cri_bind_worker(c, root, block, &c->train, is_train, d);
             cri_bind_generating(cr_node_get(cr_node_get(root, block), "generating_args"),
-                                &c->train.generating);
+                                &c->train.generating, d);
         }
         if (!c->train.model_path) c->train.model_path = cr_hub_find(model);
         if (!c->train.model_path) c->train.model_path = cr_strdup(model);

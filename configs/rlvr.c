@@ -376,14 +376,14 @@ static void derive_generating(cr_config *c, cr_node *root, cr_diagnostics *d)
     if (g) {
         derive_int(c, g, "num_return_sequences", c->group_size, "num_return_sequences_in_group", d);
         derive_int(c, g, "max_new_tokens", length, "sequence_length", d);
-        cri_bind_generating(g, &c->infer.generating);
+        cri_bind_generating(g, &c->infer.generating, d);
     }
     if (!c->has_validation) return;
     if (cri_is_given(root, "val_sequence_length"))
         length = cri_int_of(root, "val_sequence_length") - cri_int_of(root, "val_prompt_length");
     g = cr_node_at(root, "validation.generating_args");
     derive_int(c, g, "max_new_tokens", length, "sequence_length or val_sequence_length", d);
-    cri_bind_generating(g, &c->validation.generating);
+    cri_bind_generating(g, &c->validation.generating, d);
     length += c->val_prompt_length;
     if (c->infer.engine.max_model_len == 0 && length > c->sequence_length)
         c->infer.engine.max_model_len = length; /* the engine holds the longer of both */

@@ -269,12 +269,50 @@ static int end(void **state)
     return cr_remove_tree(dir, &err) == CR_OK ? 0 : -1;
 }
 
+/* What rollouts and the terminal show of a prompt. */
+static void what_is_asked(void **state)
+{
+    static const struct {
+        const char *row, *asked;
+    } cases[] = {
+        {"{\"prompt\":\"another\",\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{"
+         "\"role\":\"user\",\"content\":\"3+4=\"}],\"ground_truth\":\"7\",\"tag\":\"gsm8k\"}",
+         "3+4="},
+        {"{\"messages\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"3+4=\\\"}]\","
+         "\"ground_truth\":\"7\",\"tag\":\"gsm8k\"}",
+         "3+4="},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"3+4=\"}]"
+         "}],\"ground_truth\":\"7\",\"tag\":\"gsm8k\"}",
+         "3+4="},
+    };
+    cr_worker_config chats = {.data = {.messages = (char[]){"messages"}, .tag = (char[]){"tag"}}};
+    cr_worker_config texts = {.data = {.prompt = (char[]){"prompt"}, .tag = (char[]){"tag"}}};
+    cr_dataset data;
+    cr_err err;
+
+    (void)state;
+    use_template("prompt: {% for m in messages %}{{ m.content }}{% endfor %}");
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const char *row = cases[i].row;
+        if (load("a.jsonl", row, strlen(row), &chats, cr_prompt_encode_rlvr, &data, &err) != CR_OK)
+            fail_msg("%s", err.msg);
+        assert_string_equal(json_string_value(data.rows[0].asked), cases[i].asked);
+        cr_dataset_free(&data);
+    }
+    if (load("a.jsonl", cases[0].row, strlen(cases[0].row), &texts, cr_prompt_encode_rlvr, &data,
+             &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    assert_string_equal(json_string_value(data.rows[0].asked), "another");
+    cr_dataset_free(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(turns_of_the_assistant),
                                        cmocka_unit_test(turns_without_reasoning),
                                        cmocka_unit_test(turns_that_cannot_be_found),
                                        cmocka_unit_test(domains_of_rows),
+                                       cmocka_unit_test(what_is_asked),
                                        cmocka_unit_test(images_are_refused),
                                        cmocka_unit_test(arrays_are_rows),
                                        cmocka_unit_test(other_formats)};

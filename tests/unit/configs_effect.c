@@ -277,6 +277,7 @@ static const struct {
     {"training_args", "gradient_accumulation_steps", "2", {NULL}},
     {"training_args", "warmup_ratio", "0.5", {NULL}},
     {"training_args", "adam_beta1", "0.5", {NULL}},
+    {"generating_args", "top_p", "0.5", {NULL}},
     {"training_args", "adam_beta2", "0.5", {NULL}},
     {"data_args",
      "prompt",
