@@ -71,14 +71,15 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    cr_config config = {.rewards = rewards,
-                        .num_rewards = 2,
-                        .sequence_length = MOST,
-                        .train = {.messages = (char[]){"messages"}, .template = (char[]){"chatml"}},
-                        .prompt_key = (char[]){"prompt"},
-                        .response_key = (char[]){"response"},
-                        .query_key = (char[]){"query"},
-                        .system_key = (char[]){"system"}};
+    cr_config config = {
+        .rewards = rewards,
+        .num_rewards = 2,
+        .sequence_length = MOST,
+        .train = {.data = {.messages = (char[]){"messages"}, .template = (char[]){"chatml"}}},
+        .sft = {.prompt_key = (char[]){"prompt"},
+                .response_key = (char[]){"response"},
+                .query_key = (char[]){"query"},
+                .system_key = (char[]){"system"}}};
     cr_prompt_maker maker = {.config = &config, .prompt_length = MOST};
     size_t num_lines = is_array(data, size) ? SIZE_MAX : count_lines(data, size);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
