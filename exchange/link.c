@@ -333,6 +333,9 @@ static cri_outcome connect_tcp(const cri_address *a, double until_s, int *fd, ch
 
     snprintf(port, sizeof port, "%d", a->port);
     code = getaddrinfo(a->host, port, &hints, &list);
+    if (code != 0 &&
+        strcmp(a->host, "localhost") == 0) /* this host, whatever it knows (RFC 6761) */
+        code = getaddrinfo(NULL, port, &hints, &list);
     if (code != 0) {
         snprintf(why, CRI_WHY, "the host is unknown: %s", gai_strerror(code));
         return CRI_ABSENT;
