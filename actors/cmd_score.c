@@ -62,12 +62,13 @@ static int run(int argc, char **argv)
     }
     if (err.status == CR_OK && !(rule = cr_rule_find(name))) {
         size_t num = 0;
-        while (cr_rule_names[num])
-            num++;
+        cr_buf there = {0};
+        for (; cr_rule_names[num]; num++)
+            cr_buf_addf(&there, "%s%s", num ? ", " : "", cr_rule_names[num]);
         const char *near = cr_nearest(name, cr_rule_names, num);
-        cr_fail(&err, CR_EUSAGE,
-                "no rule '%s'%s%s (rules that other issues bring are not available yet)", name,
-                near ? ", did you mean " : "", near ? near : "");
+        cr_fail(&err, CR_EUSAGE, "no rule '%s'%s%s (there are %s)", name,
+                near ? ", did you mean " : "", near ? near : "", there.data);
+        cr_buf_free(&there);
     }
     while (rule && (n = getline(&line, &capacity, stdin)) >= 0) {
         number++;

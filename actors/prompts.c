@@ -27,6 +27,13 @@ static cr_status get_messages(const json_t *column, const char *name, json_t **o
     return cr_fail(err, CR_EFORMAT, "the column %s holds no list of messages", name);
 }
 
+static cr_status check_text(const json_t *column, const char *name, const char *key, cr_err *err)
+{
+    if (json_is_string(column)) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the column %s%s is %s", name, key,
+                   column ? "no text" : "missing");
+}
+
 /* What a run cannot show to its model yet must not be left out of a prompt in silence. */
 static cr_status check_text_only(const json_t *row, const json_t *messages, cr_err *err)
 {
@@ -142,8 +149,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         CR_TRY(read_difficulty(row, err));
     if (w->data.prompt) {
         prompt = json_object_get(row->json, w->data.prompt);
-        if (!json_is_string(prompt))
-            return cr_fail(err, CR_EFORMAT, "the column %s is no text", w->data.prompt);
+        CR_TRY(check_text(prompt, w->data.prompt, " (data_args.prompt)", err));
         CR_TRY(check_text_only(row->json, NULL, err));
         row->asked = json_incref(prompt);
         CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
@@ -200,11 +206,8 @@ static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
     cr_row begin = {0};
     cr_buf text = {0};
 
-    if (!json_is_string(prompt))
-        return cr_fail(err, CR_EFORMAT, "the column %s (prompt_key) is no text", c->sft.prompt_key);
-    if (!json_is_string(answer))
-        return cr_fail(err, CR_EFORMAT, "the column %s (response_key) is no text",
-                       c->sft.response_key);
+    CR_TRY(check_text(prompt, c->sft.prompt_key, " (prompt_key)", err));
+    CR_TRY(check_text(answer, c->sft.response_key, " (response_key)", err));
     CR_TRY(check_text_only(row->json, NULL, err));
     if (json_is_string(query) && json_string_length(query)) {
         cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));

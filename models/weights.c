@@ -1,6 +1,7 @@
 /* weights.c -- a checkpoint matched against a model (see weights.h). */
 #include "models/weights.h"
 
+#include "base/hub.h"
 #include "models/safetensors.h"
 
 #include <stdio.h>
@@ -183,19 +184,21 @@ static cr_status match_shapes(const cr_weights *w, const char *folder, cr_err *e
     return CR_OK;
 }
 
-cr_status cr_weights_open(const char *folder, const cr_model *model, cr_weights **out, cr_err *err)
+cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **out, cr_err *err)
 {
     cr_weights *w = CR_NEW(cr_weights);
+    char *found = cr_hub_find(name);
+    const char *folder = found ? found : name;
 
     *out = NULL;
     w->model = model;
-    if (cr_tensors_open(folder, &w->tensors, err) != CR_OK ||
-        match_names(w, folder, err) != CR_OK || match_shapes(w, folder, err) != CR_OK) {
+    if (cr_tensors_open(folder, &w->tensors, err) == CR_OK &&
+        match_names(w, folder, err) == CR_OK && match_shapes(w, folder, err) == CR_OK)
+        *out = w;
+    else
         cr_weights_close(w);
-        return err->status;
-    }
-    *out = w;
-    return CR_OK;
+    cr_free(found);
+    return *out ? CR_OK : err->status;
 }
 
 void cr_weights_close(cr_weights *w)

@@ -24,8 +24,8 @@
 
 typedef struct cr_weights cr_weights;
 
-/* folder: a MODEL in Hugging Face layout, one file or shards with an index. */
-CR_MUST cr_status cr_weights_open(const char *folder, const cr_model *model, cr_weights **out,
+/* name: a MODEL in Hugging Face layout, one file or shards with an index (base/hub.h). */
+CR_MUST cr_status cr_weights_open(const char *name, const cr_model *model, cr_weights **out,
                                   cr_err *err);
 void cr_weights_close(cr_weights *weights); /* accepts NULL */
 /* Elements [begin, end) of param (row-major, a tied one reads the tensor it is tied to). */

@@ -41,6 +41,12 @@ done
 exec {talk[1]}>&-
 wait $talk_PID || fail "exit code of the conversation"
 
+# the same model in the cache of Hugging Face, by its name
+mkdir -p $tmp/hf/hub/models--org--name/refs $tmp/hf/hub/models--org--name/snapshots
+printf 0abc >$tmp/hf/hub/models--org--name/refs/main
+cp -r $model $tmp/hf/hub/models--org--name/snapshots/0abc
+HF_HOME=$tmp/hf HF_HUB_CACHE= model=org/name generate --n 3 --seed 7 <$tmp/lines | cmp - $tmp/all || fail "a model of the cache"
+
 # log-probs of the first completion, as text
 line=$(grep '"l3","index":2' $tmp/all)
 prompt=$(sed 's/.*"prompt_ids":\[\([0-9,]*\)\].*/\1/' <<<"$line")

@@ -304,6 +304,11 @@ static void what_is_asked(void **state)
         fail_msg("%s", err.msg);
     assert_string_equal(json_string_value(data.rows[0].asked), "another");
     cr_dataset_free(&data);
+    assert_int_equal(load("a.jsonl", cases[1].row, strlen(cases[1].row), &texts,
+                          cr_prompt_encode_rlvr, &data, &err),
+                     CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "the column prompt (data_args.prompt) is missing"));
+    cr_dataset_free(&data);
 }
 
 int main(void)
