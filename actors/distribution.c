@@ -32,8 +32,8 @@ cr_distribution cr_distribution_of(const cr_config *c)
 cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err)
 {
     if (d->has_filter == has_kept) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "it has %s kept_ids, and actor_infer's generating_args %s",
-                   has_kept ? "" : "no", has_kept ? "ask for none" : "filter words");
+    return cr_fail(err, CR_EFORMAT, "it has %skept_ids, and actor_infer's generating_args %s",
+                   has_kept ? "" : "no ", has_kept ? "ask for none" : "filter words");
 }
 
 /* Words by id, then by place, as one number. */

@@ -118,8 +118,9 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
         return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu log-probs", num_ids, num_log_probs);
     if (num_ids == 0) return cr_fail(err, CR_EFORMAT, "it has no tokens");
     for (size_t i = 0; i < num_ids; i++)
-        if (!isfinite(((const float *)log_probs)[i]))
-            return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite", i);
+        if (!isfinite(((const float *)log_probs)[i]) || ((const float *)log_probs)[i] > 1e-3f)
+            return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite, or above 0",
+                           i);
     CR_TRY(cr_record_get_real(r, "score", &s->score, err));
     CR_TRY(cr_record_get_real(r, "reward", &s->reward, err));
     CR_TRY(cr_record_get_int(r, "version", &s->version, err));

@@ -175,6 +175,16 @@ static cr_status settle_failed(collector *c, cr_err *err)
     return CR_OK;
 }
 
+/* What is longer was not sampled here: a train rank has no room for it. */
+static cr_status check_length(const collector *c, const cr_sample *s, cr_err *err)
+{
+    size_t num = c->args->data->rows[s->row].num_ids + s->num_ids;
+
+    if (c->args->is_validation || num <= (size_t)c->run->config->sequence_length) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "it has %zu tokens with its prompt, sequence_length is %lld",
+                   num, (long long)c->run->config->sequence_length);
+}
+
 /* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
 static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
 {
@@ -194,6 +204,7 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
         cr_sample_read(&record, s, err) == CR_OK && !c->args->is_validation)
         cr_note(cr_distribution_check(&c->distribution, s->kept.num != NULL, err));
     cr_record_free(&record);
+    if (err->status == CR_OK) cr_note(check_length(c, s, err));
     CR_TRY(cr_fail_add(err, "sample %s", entry->id));
     if (cr_sample_has_verdict(s)) {
         c->num_verdicts++;

@@ -21,10 +21,10 @@ cr_status cr_answer_parse(const char *line, size_t num_bytes, json_t **root, con
         return cr_fail(err, CR_EFORMAT, "not JSON");
     if (!json_is_object(*root))
         cr_fail(err, CR_EFORMAT, "not a JSON object");
-    else if (!json_is_string(json_object_get(*root, "id")))
+    else if (!(*id = json_string_value(json_object_get(*root, "id"))))
         cr_fail(err, CR_EFORMAT, "without the \"id\" of the line that it answers");
-    else
-        *id = json_string_value(json_object_get(*root, "id"));
+    else if (strlen(*id) != json_string_length(json_object_get(*root, "id")))
+        cr_fail(err, CR_EFORMAT, "its \"id\" has a NUL");
     if (err->status == CR_OK) return CR_OK;
     json_decref(*root);
     *root = NULL;

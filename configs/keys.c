@@ -75,9 +75,9 @@ const cri_key cri_keys[] = {
     C("run", "global_template", NULL, TEMPLATES, "prompts"),
     I("run", "sequence_length", NULL, "1", "every role"),
     K("run", "exchange", "exchange"),
-    R("run", "collective_timeout", "30", "1", "every rank"), /* croll's own, and the next */
-    R("run", "reward_timeout", "10", "0.1", "reward workers"),
-    R("run", "rpc_timeout", "3600", "1", "launcher: commands and samples that do not come"),
+    R("run", "collective_timeout", "30", "1..1e8", "every rank"), /* croll's own, and the next */
+    R("run", "reward_timeout", "10", "0.1..1e8", "reward workers"),
+    R("run", "rpc_timeout", "3600", "1..1e8", "launcher: commands and samples that do not come"),
     NONE("run", "model_update_buffer_size_mb", "weights go to the engines without such a buffer"),
     NONE("run", "profiler_timeline", "every run records one: see run.html in output_dir"),
     NONE("run", "profiler_memory",

@@ -140,6 +140,11 @@ static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sequence_length"),
                     "sequence_length %lld leaves no room for an answer behind prompt_length %lld",
                     (long long)c->sequence_length, (long long)c->prompt_length);
+    if (c->sequence_length > INT32_MAX)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "prompt_length"),
+                    "prompt_length + response_length are %lld tokens, at most 2147483647 (31 bits) "
+                    "are possible",
+                    (long long)c->sequence_length);
     cri_set_int(c, root, "sequence_length", c->sequence_length);
     if (has_prompt != has_total)
         cr_diagnose(d, CR_ERROR,

@@ -1,6 +1,7 @@
 /* schema.c -- the check of a tree against the table of keys (keys.c). */
 #include "configs/schema.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,12 +106,17 @@ static void wrong(const cri_key *key, const cr_node *n, const char *expected, cr
 static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
     double x = n->kind == CR_NODE_INT ? (double)n->integer : n->real;
+    const char *dots = key->range ? strstr(key->range, "..") : NULL;
     char expected[64];
 
     if ((key->type == CRI_REAL || key->type == CRI_OPTIONAL) && n->kind == CR_NODE_INT)
         n->real = x, n->kind = CR_NODE_REAL;
     if (key->range && x < atof(key->range)) {
-        snprintf(expected, sizeof expected, "a number of at least %s", key->range);
+        snprintf(expected, sizeof expected, "a number of at least %.*s",
+                 dots ? (int)(dots - key->range) : 32, key->range);
+        wrong(key, n, expected, d);
+    } else if (n->kind == CR_NODE_REAL && fabs(x) > (dots ? atof(dots + 2) : 1e30)) {
+        snprintf(expected, sizeof expected, "a number of at most %s", dots ? dots + 2 : "1e30");
         wrong(key, n, expected, d);
     }
 }
@@ -247,9 +253,10 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
             n->text = cr_arena_strndup(yaml->arena, dtype_name(n->text), 4);
         break;
     case CRI_TEXTS:
-        if (n->kind == CR_NODE_MAP ||
-            (n->kind == CR_NODE_LIST && n->num && n->items[0].value->kind == CR_NODE_MAP))
-            wrong(key, n, "a text or a list of texts", d);
+        if (n->kind == CR_NODE_MAP) wrong(key, n, "a text or a list of texts", d);
+        for (size_t i = 0; n->kind == CR_NODE_LIST && i < n->num; i++)
+            if (n->items[i].value->kind == CR_NODE_MAP || n->items[i].value->kind == CR_NODE_LIST)
+                wrong(key, n->items[i].value, "a text", d);
         break;
     case CRI_MAP:
         if (n->kind != CR_NODE_MAP) wrong(key, n, "a map", d);

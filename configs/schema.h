@@ -6,8 +6,8 @@
 
 typedef enum cri_type {
     CRI_BOOL,
-    CRI_INT,      /* range: least value as text, or NULL */
-    CRI_REAL,     /* range: likewise */
+    CRI_INT,  /* range: least value as text, or NULL */
+    CRI_REAL, /* range: likewise, or LEAST..MOST; without MOST at most 1e30, which a float holds */
     CRI_OPTIONAL, /* a real, or null, which is not the default */
     CRI_TEXT,
     CRI_CHOICE, /* range: words separated by |; !word: known, not available yet; "exec PROGRAM": any

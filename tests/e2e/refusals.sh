@@ -58,6 +58,14 @@ sft 'no row has a token of its answer within sequence_length 3' sequence_length=
 sft 'sft_train is empty' sft_train=null
 sft 'adam_beta2: a number below 1 is expected' sft_train.training_args.adam_beta2=1.0
 sft 'warmup_ratio: a number of at most 1' sft_train.training_args.warmup_ratio=2
+sft 'collective_timeout: a number of at most 1e8 is expected' collective_timeout=1e300
+sft 'max_grad_norm: a number of at most 1e30 is expected' max_grad_norm=1e300
+while IFS='|' read -r says change; do
+    refuse "$says" config configs/quickstart/rlvr.yaml "$change"
+done <<'LIST'
+stop_strings: a text is expected, not \[1\]|actor_infer.generating_args.stop_strings=[a, [1]]
+prompt_length \+ response_length are 2147483663 tokens|prompt_length=2147483647
+LIST
 sft 'cannot open .*/no_rows' "sft_train.data_args.file_name=[$tmp/no_rows]"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)

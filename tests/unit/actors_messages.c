@@ -13,7 +13,10 @@
 static void sample_of(int wrong, const char *says)
 {
     const int32_t ids[] = {1, 2};
-    const float log_probs[] = {-1, wrong == 1 ? NAN : wrong == 2 ? -INFINITY : -2};
+    const float log_probs[] = {-1, wrong == 1    ? NAN
+                                   : wrong == 2  ? -INFINITY
+                                   : wrong == 10 ? 0.5f
+                                                 : -2};
     size_t num = wrong == 3 ? 0 : 2;
     static const char *const texts[] = {"finish", "status", "detail", "response"};
     cr_record r = {0};
@@ -55,6 +58,7 @@ static void samples(void **state)
     sample_of(7, "token_rewards has 1 numbers, expected 2");
     sample_of(8, "metrics is no object");
     sample_of(9, "the score is outside");
+    sample_of(10, "the log-prob of token 1 is not finite, or above 0");
 }
 
 /* Kept words of a sample of tokens 1 and 2, and of a train rank's samples of 10 words. */

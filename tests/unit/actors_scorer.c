@@ -103,6 +103,7 @@ static void wrong_lines(void **state)
                  {LOOP("echo '[1]'"), "not a JSON object): [1]"},
                  {LOOP("echo '{\"score\":1}'"), "without the \"id\""},
                  {LOOP("echo '{\"id\":7,\"score\":1}'"), "without the \"id\""},
+                 {LOOP("echo \"{\\\"id\\\":\\\"$id\\u0000x\\\",\\\"score\\\":1}\""), "has a NUL"},
                  {LOOP("echo '{\"id\":\"other\",\"score\":1}'"), "nothing with its id is asked"}};
 
     (void)state;
