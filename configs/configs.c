@@ -147,6 +147,16 @@ static void load_roles(cr_config *c, cr_node *root, cr_diagnostics *d)
     cr_diagnostics_free(&all);
 }
 
+/* ROLL refuses a file that asks for both, also where, as here, every run has both. */
+static void check_profilers(const cr_node *given, cr_diagnostics *d)
+{
+    const struct cr_item *memory = cr_node_item(given, "profiler_memory");
+
+    if (memory && cri_flag_of(given, "profiler_memory") && cri_flag_of(given, "profiler_timeline"))
+        cr_diagnose(d, CR_ERROR, memory->place,
+                    "profiler_timeline and profiler_memory exclude each other");
+}
+
 cr_status cr_config_load(const char *path, const char *const *overrides, size_t num_overrides,
                          cr_config *c, cr_diagnostics *d, cr_err *err)
 {
@@ -169,6 +179,7 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
             cri_check_block(&c->yaml, "rlvr", root, d);
         } else {
             c->kind = is_sft ? CR_PIPELINE_SFT : CR_PIPELINE_RLVR;
+            check_profilers(root, d);
             c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
             load_run(c, root, d);
             if (is_sft)
