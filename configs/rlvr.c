@@ -309,7 +309,7 @@ static void check_roles(const cr_config *c, cr_diagnostics *d)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "actor_infer"),
                     "actor_infer.use_dynamic_batching_in_infer has no effect: the engine batches "
                     "by max_running_requests; log-probs of a batch are actor_train's");
-    if (dp > 0 && mini > 0 && (rows % dp != 0 || rows / dp % mini != 0))
+    if (dp > 0 && mini > 0 && rows > 0 && (rows % dp != 0 || rows / dp % mini != 0))
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rollout_batch_size"),
                     "rollout_batch_size %lld x %lld samples are %lld rows; on %lld ranks they are "
                     "not whole mini-batches of %lld x %lld (per_device_train_batch_size x "

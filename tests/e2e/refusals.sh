@@ -33,6 +33,7 @@ refuse 'M11: ulysses_size 2' generate $model model_args.ulysses_size=2
 refuse 'top_p: a number above 0 and of at most 1' generate $model generating_args.top_p=1.5
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
+refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
 refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, " score ifevil
 refuse 'device meta only counts' logprobs $model --device meta
 refuse 'device meta only counts' grad $model --out $tmp/g.safetensors --device meta
