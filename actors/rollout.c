@@ -228,11 +228,11 @@ static cr_status ask_all(collector *c, cr_err *err)
                 CR_TRY(ask(c, args->data->rows[i].domain, (uint32_t)i, err));
         return CR_OK;
     }
-    for (size_t d = 0; d < c->run->config->num_rewards; d++)
+    for (size_t d = 0; d < c->run->config->num_rewards; d++) {
         c->num_wanted += (size_t)args->num_prompts[d];
-    for (size_t d = 0; d < c->run->config->num_rewards; d++)
         for (int i = 0; i < args->num_prompts[d]; i++)
-            CR_TRY(ask(c, (int)d, cr_order_draw(&args->orders[d], &args->cursors[d]), err));
+            CR_TRY(draw(c, (int)d, err));
+    }
     return CR_OK;
 }
 

@@ -89,16 +89,22 @@ static cr_status policy_loss(void *ctx, const float *log_prob, const float *entr
     return CR_OK;
 }
 
+/* All sequences as one micro-batch of one process. */
+static cut whole(cr_loss_fn loss)
+{
+    return (cut){.ranks = 1,
+                 .ulysses = 1,
+                 .micro = NUM_SEQS,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .shortest = 2,
+                 .loss = loss};
+}
+
 /* Gradients are sums of about 90 rows in another order: sqrt(90) ulp = 6e-7 of their size. */
 static void test_c25_gradient_is_that_of_one_process(cr_loss_fn loss)
 {
-    cut c = {.ranks = 1,
-             .ulysses = 1,
-             .micro = NUM_SEQS,
-             .heads = 4,
-             .kv_heads = 2,
-             .shortest = 2,
-             .loss = loss};
+    cut c = whole(loss);
     cut_result one = cut_run(&c, 0), got;
 
     for (int D = 1; D <= 4; D *= 2)
@@ -123,13 +129,7 @@ static void test_c25_gradient_is_that_of_one_process(cr_loss_fn loss)
 /* 30 numbers of tokens, from less than a sample to all: micro-batches by tokens do not move the gradient. */
 static void test_any_number_of_tokens(void)
 {
-    cut c = {.ranks = 1,
-             .ulysses = 1,
-             .micro = NUM_SEQS,
-             .heads = 4,
-             .kv_heads = 2,
-             .shortest = 2,
-             .loss = policy_loss};
+    cut c = whole(policy_loss);
     cut_result one = cut_run(&c, 0), got;
     int all = 0;
 

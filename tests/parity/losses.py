@@ -11,6 +11,8 @@ import json, sys
 
 import torch
 
+from policy_loss import aggregate, row_mean, token_loss
+
 torch.set_default_dtype(torch.float64)
 LENGTHS = [7, 1, 5, 9, 3]
 N, W = len(LENGTHS), max(LENGTHS)
@@ -34,10 +36,6 @@ def batch():
                 infer_log_probs=old + 0.15 * normal(N, W), entropy=normal(N, W).abs(), advantages=normal(N, W),
                 mask=mask, final_mask=final, scores=torch.tensor([1.0, 0, 1, 0, 0.5]),
                 weights=torch.tensor([0.7, 1.3, 1, 0.9, 1.1])), real
-
-
-def row_mean(x, m):
-    return ((x * m).sum(1) / (m.sum(1) + 1e-8)).unsqueeze(1).expand_as(x)
 
 
 def segments(x, m):
@@ -79,53 +77,6 @@ def correction(b, config):
     return weight, keep
 
 
-def token_loss(c, b, lp, final):
-    A, old = b["advantages"], b["old_log_probs"]
-    rho, sg, kind = (lp - old).exp(), (lp - old).exp().detach(), c["pg_variant"]
-    if kind == "ppo":
-        if c.get("importance_sampling") == "seq":
-            rho = row_mean(lp - old, final).exp()
-        low, high = (c["pg_clip_low"], c["pg_clip_high"]) if c.get("use_pg_clip_range") else (c["pg_clip"],) * 2
-        loss = -torch.minimum(rho * A, rho.clamp(1 - low, 1 + high) * A)
-        bound = -(1 + 2 * c["pg_clip"]) * A
-        return torch.where((A < 0) & (loss > bound), bound, loss) if c.get("dual_clip_loss") else loss
-    if kind == "vanilla":
-        return -A * lp
-    if kind == "tis":
-        return -sg.clamp(c["tis_lower_bound"], c["tis_upper_bound"]) * A * lp
-    if kind == "topr":
-        positive = (b["scores"] > 0).double().unsqueeze(1)
-        return -(c["topr_positive_weight"] * positive + c["topr_negative_weight"] * (1 - positive) * sg.clamp(0, 1)) * A * lp
-    if kind == "cispo":
-        low, high = 1 - c["cispo_epsilon_low"], 1 + c["cispo_epsilon_high"]
-        outside = ((A > 0) & (sg > high)) | ((A < 0) & (sg < low))
-        keep = 1 - outside.double() if c["cispo_use_unified_mask"] else 1
-        return -sg.clamp(low, high) * A * lp * keep
-    if kind == "kimi15":
-        return -A * lp + c["kimi15_tau"] / 2 * (lp - old) ** 2
-    if kind == "dppo_tv":
-        moved = lp.detach().exp() - old.exp()
-        keep = torch.where(A > 0, moved <= c["dppo_mask_high"], moved >= -c["dppo_mask_low"])
-        return -sg.clamp(max=c["dppo_clip_ratio_c"]) * A * lp * keep
-    if kind == "sapo":
-        tau = torch.where(A > 0, c["sapo_temperature_pos"], c["sapo_temperature_neg"])
-        return -torch.sigmoid(tau * (rho - 1)) * 4 / tau * A
-    raise ValueError(kind)
-
-
-def aggregate(mode, x, m, w=None):
-    w = torch.ones(N) if w is None else w
-    sums, counts = (x * m).sum(1), m.sum(1)
-    if mode == "token-mean":
-        return (w * sums).sum() / counts.sum()
-    rows = (counts > 0).sum()
-    if mode == "seq-mean-token-sum":
-        return (w * sums).sum() / (rows + 1e-8)
-    if mode == "seq-mean-token-mean":
-        return (w * sums / (counts + 1e-8)).sum() / (rows + 1e-8)
-    return (w * sums).sum() / W / rows
-
-
 def answer(b, real, config):
     c = dict(DEFAULTS, **config)
     lp, entropy = b["log_probs"].clone().requires_grad_(), b["entropy"].clone().requires_grad_()
@@ -134,17 +85,17 @@ def answer(b, real, config):
     if "train_infer_correction" in c:
         weight, keep = correction(b, c["train_infer_correction"])
         mask, final = mask * keep, final * keep
-    pg = token_loss(c, b, lp, final) * weight
+    pg = token_loss(c, lp, b["old_log_probs"], b["advantages"], final, b["scores"]) * weight
     r = b["ref_log_probs"] - lp
-    kl = aggregate(mode, (r.exp() - r - 1).clamp(-10, 10), final)
-    total = c["rl_loss_coef"] * (aggregate(mode, pg, final, b["weights"]) + (c["kl_loss_coef"] * kl if c.get("use_kl_loss") else 0))
-    total = total - c["entropy_loss_coef"] * aggregate(mode, entropy, b["mask"])
+    kl = aggregate(mode, (r.exp() - r - 1).clamp(-10, 10), final, W)
+    total = c["rl_loss_coef"] * (aggregate(mode, pg, final, W, b["weights"]) + (c["kl_loss_coef"] * kl if c.get("use_kl_loss") else 0))
+    total = total - c["entropy_loss_coef"] * aggregate(mode, entropy, b["mask"], W)
     total.backward()
     ragged = lambda x: [[float(f"{v:.15g}") for v in x[i, :n].tolist()] for i, n in enumerate(LENGTHS)]
     grad_entropy = entropy.grad if entropy.grad is not None else torch.zeros(N, W)
-    return dict(total_loss=total.item(), pg_loss=aggregate(mode, pg, final).item(), kl_loss=kl.item(),
-                entropy_loss=aggregate(mode, entropy, b["mask"]).item(), grad_log_probs=ragged(lp.grad),
-                grad_entropy=ragged(grad_entropy), approxkl=aggregate(mode, 0.5 * (lp - b["old_log_probs"]) ** 2, mask).item())
+    return dict(total_loss=total.item(), pg_loss=aggregate(mode, pg, final, W).item(), kl_loss=kl.item(),
+                entropy_loss=aggregate(mode, entropy, b["mask"], W).item(), grad_log_probs=ragged(lp.grad),
+                grad_entropy=ragged(grad_entropy), approxkl=aggregate(mode, 0.5 * (lp - b["old_log_probs"]) ** 2, mask, W).item())
 
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]

@@ -12,8 +12,11 @@ Needs the Python packages torch and transformers, and a MODEL with a tokenizer (
 """
 import argparse, json, os, pathlib, subprocess, sys, tempfile
 
-sys.path.pop(0)  # this folder has a tokenizers.py of its own
+here = sys.path.pop(0)  # it has a tokenizers.py of its own
 import torch, transformers
+
+sys.path.append(here)
+from policy_loss import aggregate, row_mean, token_loss
 
 torch.set_default_dtype(torch.float64)
 transformers.utils.logging.disable_progress_bar()
@@ -115,10 +118,6 @@ def overrides(case):
 # ---- the same in float64 ----
 
 
-def row_mean(x, m):
-    return ((x * m).sum(1) / (m.sum(1) + 1e-8)).unsqueeze(1).expand_as(x)
-
-
 def grains(x, m, finish):
     sums = (x * m).sum(1, keepdim=True).expand_as(x)
     mean = row_mean(x, m)  # one turn: the segment is the response
@@ -137,49 +136,6 @@ def correct(c, old, infer, mask):
         if f.get("diff_enabled"):
             keep = keep * (diff[f["agg_type"]] >= f["diff_low"]) * (diff[f["agg_type"]] <= f["diff_high"])
     return weight, keep
-
-
-def token_loss(c, lp, old, A, final, scores):
-    rho = (lp - old).exp()
-    sg, kind = rho.detach(), c.get("pg_variant", "ppo")
-    if kind == "ppo":
-        if c.get("importance_sampling") == "seq":
-            rho = row_mean(lp - old, final).exp()
-        low, high = (c["pg_clip_low"], c["pg_clip_high"]) if c.get("use_pg_clip_range") else (c["pg_clip"],) * 2
-        loss = -torch.minimum(rho * A, rho.clamp(1 - low, 1 + high) * A)
-        bound = -(1 + 2 * c["pg_clip"]) * A
-        return torch.where((A < 0) & (loss > bound), bound, loss) if c.get("dual_clip_loss") else loss
-    if kind == "tis":
-        return -sg.clamp(c["tis_lower_bound"], c["tis_upper_bound"]) * A * lp
-    if kind == "topr":
-        right = (scores > 0).double().unsqueeze(1)
-        return -(c["topr_positive_weight"] * right + c["topr_negative_weight"] * (1 - right) * sg.clamp(0, 1)) * A * lp
-    if kind == "cispo":
-        low, high = 1 - c["cispo_epsilon_low"], 1 + c["cispo_epsilon_high"]
-        out = ((A > 0) & (sg > high)) | ((A < 0) & (sg < low))
-        return -sg.clamp(low, high) * A * lp * (~out if c["cispo_use_unified_mask"] else 1)
-    if kind == "kimi15":
-        return -A * lp + c["kimi15_tau"] / 2 * (lp - old) ** 2
-    if kind == "dppo_tv":
-        moved = lp.detach().exp() - old.exp()
-        keep = torch.where(A > 0, moved <= c["dppo_mask_high"], moved >= -c["dppo_mask_low"])
-        return -sg.clamp(max=c["dppo_clip_ratio_c"]) * A * lp * keep
-    if kind == "sapo":
-        tau = torch.where(A > 0, c["sapo_temperature_pos"], c["sapo_temperature_neg"])
-        return -torch.sigmoid(tau * (rho - 1)) * 4 / tau * A
-    return -A * lp  # vanilla
-
-
-def aggregate(mode, x, m, w, width):
-    sums, counts = w * (x * m).sum(1), m.sum(1)
-    rows = (counts > 0).sum()
-    if mode == "token-mean":
-        return sums.sum() / counts.sum()
-    if mode == "seq-mean-token-sum":
-        return sums.sum() / (rows + 1e-8)
-    if mode == "seq-mean-token-mean":
-        return (sums / (counts + 1e-8)).sum() / (rows + 1e-8)
-    return sums.sum() / width / rows
 
 
 def sample_weights(c, rows, mask, final, difficulty):
@@ -262,9 +218,9 @@ def follow(case, model, run, difficulty):
         for _ in range(2):  # ppo_epochs
             lp, entropy = f.log_probs(rows)
             each = token_loss(c, lp, old, A, final, scores) * weight
-            loss = aggregate(c["loss_agg_mode"], each, final, w, 24)
-            loss = loss - c["entropy_loss_coef"] * aggregate(c["loss_agg_mode"], entropy, mask, torch.ones(len(rows)), 24)
-            size += aggregate(c["loss_agg_mode"], each.abs(), final, w, 24).item()
+            loss = aggregate(c["loss_agg_mode"], each, final, 24, w)
+            loss = loss - c["entropy_loss_coef"] * aggregate(c["loss_agg_mode"], entropy, mask, 24)
+            size += aggregate(c["loss_agg_mode"], each.abs(), final, 24, w).item()
             moved.append(((lp - old).abs() * mask).max().item())
             loss.backward()
             losses.append(loss.item())

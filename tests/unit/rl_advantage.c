@@ -167,13 +167,10 @@ static void check_batch(const cr_advantage_config *c, const batch *b)
         check_near(b->adv[t], cut(adv[t] * b->final[t], c->advantage_clip), 1e-6);
 }
 
-static void all_settings(void **state)
+/* The n-th of 4 * 4 * 3 * 8 settings, with the KL penalty k1. */
+static cr_advantage_config setting(uint64_t n)
 {
-    batch b;
-
-    (void)state;
-    for (uint64_t n = 0; n < 4 * 4 * 3 * 8; n++) {
-        cr_advantage_config c = {.adv_estimator = (cr_estimator)(n / 16 % 3),
+    return (cr_advantage_config){.adv_estimator = (cr_estimator)(n / 16 % 3),
                                  .norm_mean_type = (cr_norm)(n % 4),
                                  .norm_std_type = (cr_norm)(n / 4 % 4),
                                  .gamma = n & 1 ? 1 : 0.9,
@@ -183,8 +180,17 @@ static void all_settings(void **state)
                                  .whiten_rewards = n / 48 & 1,
                                  .whiten_advantages = n / 48 & 4,
                                  .add_token_level_kl = n / 48 & 2,
-                                 .kl_penalty = (cr_kl)(n % 3),
                                  .kl_coef = 0.3};
+}
+
+static void all_settings(void **state)
+{
+    batch b;
+
+    (void)state;
+    for (uint64_t n = 0; n < 4 * 4 * 3 * 8; n++) {
+        cr_advantage_config c = setting(n);
+        c.kl_penalty = (cr_kl)(n % 3);
         make_batch(&b, n);
         run(&c, &b, 0, N, GROUP);
         check_batch(&c, &b);
@@ -297,17 +303,7 @@ static void verdicts_alone(void **state)
     for (size_t t = 0; t < MAX_T; t++)
         tokens[t] = normal(9, t);
     for (uint64_t n = 0; n < 4 * 4 * 3 * 16; n++) {
-        cr_advantage_config c = {.adv_estimator = (cr_estimator)(n / 16 % 3),
-                                 .norm_mean_type = (cr_norm)(n % 4),
-                                 .norm_std_type = (cr_norm)(n / 4 % 4),
-                                 .gamma = n & 1 ? 1 : 0.9,
-                                 .lambd = 0.95,
-                                 .reward_clip = n / 48 & 1 ? 0.7 : 0,
-                                 .advantage_clip = n / 48 & 2 ? 0.6 : 0,
-                                 .whiten_rewards = n / 48 & 1,
-                                 .whiten_advantages = n / 48 & 4,
-                                 .add_token_level_kl = n / 48 & 2,
-                                 .kl_coef = 0.3};
+        cr_advantage_config c = setting(n);
         batch all, some = {.moments = {0, 1, 1e-24}};
         double all_tokens[MAX_T], some_tokens[MAX_T];
         cr_advantage_args a, s;
