@@ -136,7 +136,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     ranks = CR_NEW_ARRAY(int, a->ranks->num);
     for (int i = 0; i < a->ranks->num; i++)
         ranks[i] = a->ranks->first + i;
-    cr_note(cr_mesh_create(a->world, a->ranks->name, ranks, &shape, &a->mesh, err));
+    cr_note(cr_mesh_create(a->world, a->dev, a->ranks->name, ranks, &shape, &a->mesh, err));
     cr_free(ranks);
     return err->status;
 }

@@ -168,7 +168,7 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
     *b = (bench){0};
     if (cr_world_open(&meta, &b->world, err) == CR_OK &&
         cr_device_open("meta", 1, &b->dev, err) == CR_OK &&
-        cr_mesh_create(b->world, role->name, ranks, &role->mesh, &b->mesh, err) == CR_OK)
+        cr_mesh_create(b->world, b->dev, role->name, ranks, &role->mesh, &b->mesh, err) == CR_OK)
         cr_note(cr_fsdp_create(model, b->dev, b->mesh, &args, &b->f, err));
     cr_free(ranks);
     return err->status;

@@ -67,24 +67,29 @@ static void choose_dtype(cr_worker *w)
     w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
 }
 
-static cr_status open_mesh(cr_worker *w, cr_err *err)
+static cr_status open_world(cr_worker *w, cr_err *err)
 {
     cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = w->config.collective_timeout};
+
+    CR_TRY(cr_ranks_join(err));
+    CR_TRY(cr_world_open(&args, &w->world, err));
+    w->rank = cr_world_rank(w->world);
+    if (cr_world_num_ranks(w->world) != w->num_ranks)
+        return cr_fail(err, CR_EUSAGE,
+                       "mpirun started %d ranks, but device_mapping lists %d devices",
+                       cr_world_num_ranks(w->world), w->num_ranks);
+    return CR_OK;
+}
+
+static cr_status open_mesh(cr_worker *w, cr_err *err)
+{
     int *ranks = CR_NEW_ARRAY(int, w->num_ranks);
     cr_mesh_shape shape;
 
     for (int i = 0; i < w->num_ranks; i++)
         ranks[i] = i;
-    CR_TRY_GOTO(out, cr_ranks_join(err));
-    CR_TRY_GOTO(out, cr_world_open(&args, &w->world, err));
-    w->rank = cr_world_rank(w->world);
-    if (cr_world_num_ranks(w->world) != w->num_ranks) {
-        cr_fail(err, CR_EUSAGE, "mpirun started %d ranks, but device_mapping lists %d devices",
-                cr_world_num_ranks(w->world), w->num_ranks);
-        goto out;
-    }
     CR_TRY_GOTO(out, cr_mesh_shape_of(w->keys, w->num_ranks, &shape, err));
-    CR_TRY_GOTO(out, cr_mesh_create(w->world, w->keys->name, ranks, &shape, &w->mesh, err));
+    CR_TRY_GOTO(out, cr_mesh_create(w->world, w->dev, w->keys->name, ranks, &shape, &w->mesh, err));
 out:
     cr_free(ranks);
     return err->status;
@@ -104,16 +109,17 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
     int num_threads = cr_num_cores() / w->num_ranks;
 
+    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_world(w, err));
+    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
+                          &w->dev, err));
+    if (cr_device_is_meta(w->dev))
+        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
     CR_TRY(cr_model_open(w->folder, &w->model, err));
     choose_dtype(w);
     cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
     if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
         CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
-    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
-                          &w->dev, err));
-    if (cr_device_is_meta(w->dev))
-        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
     if (w->kind == CR_WORKER_GENERATE)
         return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
     return open_units(w, err);

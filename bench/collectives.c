@@ -183,7 +183,7 @@ int main(int argc, char **argv)
     ranks = CR_NEW_ARRAY(int, n);
     for (int i = 0; i < n; i++)
         ranks[i] = i;
-    OK(cr_group_create(world, "all", ranks, n, &group, &err));
+    OK(cr_group_create(world, NULL, "all", ranks, n, &group, &err));
     if (cr_world_rank(world) == 0)
         printf("{\"peer\":\"croll\",\"case\":\"collectives w%d fp32\",\"processes\":%d,"
                "\"unit\":\"GB/s\",\"transport\":\"%s\",\"repeat\":%d",

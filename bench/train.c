@@ -100,7 +100,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     CR_TRY(cr_device_open("cpu", 1, &dev, err));
     CR_TRY(cr_model_open(s->folder, &model, err));
     CR_TRY(cr_mesh_shape_init(&shape, num, 0, 1, 1, 0, err));
-    CR_TRY(cr_mesh_create(world, "bench", ranks, &shape, &mesh, err));
+    CR_TRY(cr_mesh_create(world, dev, "bench", ranks, &shape, &mesh, err));
     CR_TRY(cr_fsdp_create(model, dev, mesh, &args, &f, err));
     for (int64_t t = 0; t < tokens; t++) {
         int64_t at = t % s->length;

@@ -24,6 +24,7 @@
 #define CR_MESH_H
 
 #include "base/base.h"
+#include "kernels/kernels.h"
 
 /* ---- the world ---- */
 
@@ -61,9 +62,12 @@ void cr_world_set_phase(cr_world *world, const char *role, const char *phase);
 typedef struct cr_group cr_group;
 
 /* Collective over the listed world ranks, in the same order everywhere; this rank is among them.
- * name ("fsdp") appears in errors. */
-CR_MUST cr_status cr_group_create(cr_world *world, const char *name, const int *world_ranks,
-                                  int num_ranks, cr_group **out, cr_err *err);
+ * dev: whose memory the group's big buffers (cr_gather, cr_reduce) are used by; borrowed, outlives the
+ * group. NULL: a group that exchanges host memory only. name ("fsdp") appears in errors.
+ * CR_EABSENT: this build has no transport for the memory of dev. */
+CR_MUST cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name,
+                                  const int *world_ranks, int num_ranks, cr_group **out,
+                                  cr_err *err);
 void cr_group_destroy(cr_group *group);   /* collective over the group; accepts NULL */
 int cr_group_rank(const cr_group *group); /* this rank's place in the group */
 int cr_group_num_ranks(const cr_group *group);
@@ -124,9 +128,10 @@ typedef struct cr_mesh {
 } cr_mesh;
 
 /* Collective over the role's ranks. world_ranks[shape->num_ranks] in role order; this rank is among
- * them. role is the first word of the groups' names ("actor_train.fsdp"). */
-CR_MUST cr_status cr_mesh_create(cr_world *world, const char *role, const int *world_ranks,
-                                 const cr_mesh_shape *shape, cr_mesh **out, cr_err *err);
+ * them. dev as in cr_group_create. role is the first word of the groups' names ("actor_train.fsdp"). */
+CR_MUST cr_status cr_mesh_create(cr_world *world, cr_device *dev, const char *role,
+                                 const int *world_ranks, const cr_mesh_shape *shape, cr_mesh **out,
+                                 cr_err *err);
 void cr_mesh_destroy(cr_mesh *mesh); /* collective over the role's ranks; accepts NULL */
 
 #endif

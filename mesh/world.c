@@ -357,8 +357,20 @@ static cr_status open_group(cr_group *g, cr_err *err)
     return g->transport == CRI_SHARED ? cri_group_open_shared(g, err) : cri_group_open_mpi(g, err);
 }
 
-cr_status cr_group_create(cr_world *world, const char *name, const int *world_ranks, int num_ranks,
-                          cr_group **out, cr_err *err)
+/* Data moves between the ranks of a host through memory that the host reads and writes. */
+static cr_status check_device(const cr_device *dev, const char *name, cr_err *err)
+{
+    const char *kind = dev ? cr_device_name(dev) : "cpu";
+
+    if (strcmp(kind, "cpu") == 0 || strcmp(kind, "meta") == 0) return CR_OK;
+    return cr_fail(
+        err, CR_EABSENT,
+        "group %s: memory of device %s moves between ranks by NCCL, which is not built in", name,
+        kind);
+}
+
+cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name, const int *world_ranks,
+                          int num_ranks, cr_group **out, cr_err *err)
 {
     cr_group *g;
     char what[160];
@@ -366,6 +378,7 @@ cr_status cr_group_create(cr_world *world, const char *name, const int *world_ra
 
     *out = NULL;
     CR_TRY(check_members(world, name, world_ranks, num_ranks, &own, err));
+    CR_TRY(check_device(dev, name, err));
     g = CR_NEW(cr_group);
     g->world = world;
     g->rank = own;
@@ -443,7 +456,7 @@ bool cr_group_is_shared(const cr_group *group)
 
 /* ---- the mesh of a role ---- */
 
-cr_status cr_mesh_create(cr_world *world, const char *role, const int *world_ranks,
+cr_status cr_mesh_create(cr_world *world, cr_device *dev, const char *role, const int *world_ranks,
                          const cr_mesh_shape *shape, cr_mesh **out, cr_err *err)
 {
     cr_mesh *m = CR_NEW(cr_mesh);
@@ -464,7 +477,7 @@ cr_status cr_mesh_create(cr_world *world, const char *role, const int *world_ran
                 m->group[axis] = m->group[b];
         if (m->group[axis]) continue;
         snprintf(name, sizeof name, "%.15s.%s", role, cr_axis_name((cr_axis)axis));
-        CR_TRY_GOTO(out, cr_group_create(world, name, members, num, &m->group[axis], err));
+        CR_TRY_GOTO(out, cr_group_create(world, dev, name, members, num, &m->group[axis], err));
     }
     *out = m;
     m = NULL;

@@ -38,7 +38,8 @@ static cr_status make_slice_group(cr_fsdp *f, cr_err *err)
     for (int i = 0; i < k; i++)
         ranks[i] = cr_group_world_rank(fsdp, first + i);
     f->num_slices = k;
-    status = cr_group_create(cr_group_world(fsdp), "reshard", ranks, k, &f->slice_group, err);
+    status =
+        cr_group_create(cr_group_world(fsdp), f->dev, "reshard", ranks, k, &f->slice_group, err);
     cr_free(ranks);
     return status;
 }

@@ -43,7 +43,7 @@ static traffic count_traffic(const char *text, int32_t num_tokens, int ulysses, 
     if (build_model(text, &model, &err) != CR_OK || cr_world_open(&meta, &world, &err) != CR_OK ||
         cr_device_open("meta", 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 8, 8, ulysses, ep, efsdp, &err) != CR_OK ||
-        cr_mesh_create(world, "train", ranks, &shape, &mesh, &err) != CR_OK ||
+        cr_mesh_create(world, dev, "train", ranks, &shape, &mesh, &err) != CR_OK ||
         cr_fsdp_create(model, dev, mesh, args, &f, &err) != CR_OK ||
         cr_fsdp_backward(f, &batch, no_loss, NULL, &err) != CR_OK)
         fail_msg("%s", err.msg);

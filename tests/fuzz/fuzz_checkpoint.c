@@ -42,7 +42,7 @@ static void begin(void)
         cr_world_open(&local, &world, &err) != CR_OK ||
         cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
-        cr_mesh_create(world, "actor_train", &rank, &shape, &mesh, &err) != CR_OK ||
+        cr_mesh_create(world, dev, "actor_train", &rank, &shape, &mesh, &err) != CR_OK ||
         cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
         CR_CHECK(false, "%s", err.msg);
     for (size_t i = 0; i < CR_COUNT(names); i++)

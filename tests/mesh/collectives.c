@@ -22,7 +22,7 @@ static cr_group *group_of(const char *name, const int *ranks, int num)
 {
     cr_group *g;
 
-    OK(cr_group_create(world, name, ranks, num, &g, &err));
+    OK(cr_group_create(world, NULL, name, ranks, num, &g, &err));
     return g;
 }
 
@@ -314,7 +314,7 @@ static uint64_t test_all(bool is_shared)
     hash ^= test_group(two);
     cr_group_destroy(two);
     OK(cr_mesh_shape_init(&shape, 4, 2, 2, 1, 0, &err));
-    OK(cr_mesh_create(world, "actor_train", all, &shape, &mesh, &err));
+    OK(cr_mesh_create(world, NULL, "actor_train", all, &shape, &mesh, &err));
     CR_CHECK(mesh->group[CR_AXIS_FSDP] == mesh->group[CR_AXIS_ULYSSES], "same ranks, one group");
     x = world->rank;
     OK(cr_all_reduce_f64(mesh->group[CR_AXIS_DDP], "ddp", CR_OP_SUM, &x, 1, &err));

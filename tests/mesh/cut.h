@@ -140,7 +140,7 @@ static cut_result cut_run(const cut *c, int first)
     model = cut_model(c);
     OK(cr_mesh_shape_init(&shape, c->ranks, fsdp, c->ulysses, c->ep > 1 ? c->ep : 1, c->efsdp,
                           &err));
-    OK(cr_mesh_create(world, "cut", ranks, &shape, &mesh, &err));
+    OK(cr_mesh_create(world, dev, "cut", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     r.model = model;
     cut_pass(c, f, &r);

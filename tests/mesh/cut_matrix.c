@@ -194,7 +194,7 @@ int main(void)
     seed = (uint64_t)from_environment("CUT_SEED", 4);
     for (int i = 0; i < RANKS; i++)
         ranks[i] = i;
-    OK(cr_group_create(world, "everyone", ranks, RANKS, &everyone, &err));
+    OK(cr_group_create(world, NULL, "everyone", ranks, RANKS, &everyone, &err));
     start = cr_now_s();
     for (int i = 0; i < num; i++) {
         cut c = draw_cut();

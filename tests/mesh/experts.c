@@ -107,7 +107,7 @@ int main(void)
 
     OK(cr_world_open(&args, &world, &err));
     me = cr_world_rank(world);
-    OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
+    OK(cr_group_create(world, NULL, "everyone", ranks, 4, &everyone, &err));
     c31_gathers_are_those_of_own_experts();
     c31_nothing_for_a_peer();
     wrong_numbers_are_sentences();

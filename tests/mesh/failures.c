@@ -35,7 +35,7 @@ static cr_group *fresh(const char *name)
     world->is_broken = false; /* only a test may go on */
     atomic_store(&world->own_board->has_failed, 0);
     outer_barrier();
-    OK(cr_group_create(world, name, both, 2, &g, &err));
+    OK(cr_group_create(world, NULL, name, both, 2, &g, &err));
     return g;
 }
 

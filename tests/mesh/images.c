@@ -271,7 +271,7 @@ static grads on_ranks(const setting *s, const char *family)
         int64_t most;
         OK(cr_device_open("cpu", 1, &dev, &err));
         OK(cr_mesh_shape_init(&shape, s->ranks, s->fsdp, s->ulysses ? s->ulysses : 1, 1, 0, &err));
-        OK(cr_mesh_create(world, "images", ranks, &shape, &mesh, &err));
+        OK(cr_mesh_create(world, dev, "images", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
         for (int i = 0; i < SEQS; i++)
             put_sequence(x, model, i, s->what[i]);
@@ -414,7 +414,7 @@ static void test_c39_forward(const char *family)
             cr_fsdp *f;
             OK(cr_device_open("cpu", 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
-            OK(cr_mesh_create(world, "images", ranks, &shape, &mesh, &err));
+            OK(cr_mesh_create(world, dev, "images", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
             for (int again = 0; again < 4;
                  again++) { /* the order of gathers is known from then on */

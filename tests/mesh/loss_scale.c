@@ -159,7 +159,7 @@ int main(void)
     me = cr_world_rank(world);
     for (int i = 0; i < RANKS; i++)
         ranks[i] = i;
-    OK(cr_group_create(world, "everyone", ranks, RANKS, &everyone, &err));
+    OK(cr_group_create(world, NULL, "everyone", ranks, RANKS, &everyone, &err));
     test_c25_gradient_is_that_of_one_process(NULL);
     for (int k = CR_AGG_TOKEN_MEAN; k <= CR_AGG_SEQ_MEAN_TOKEN_SUM_NORM; k++) {
         agg = (cr_agg)k;

@@ -85,7 +85,7 @@ int main(void)
     int ranks[2] = {0, 1};
 
     must(cr_world_open(&args, &world, &err), "world");
-    must(cr_group_create(world, "both", ranks, 2, &both, &err), "group");
+    must(cr_group_create(world, NULL, "both", ranks, 2, &both, &err), "group");
     mallopt(M_MMAP_THRESHOLD, 1 << 17); /* what a setting frees is gone before the next one */
     base_bytes = pss_bytes();
     check(dense, &w, "usual");

@@ -82,8 +82,8 @@ static void trained_open(trained *t, const char *text, const cr_worker_config *w
     must(cr_mesh_shape_of(w, 2, &shape, &err), "mesh");
     cr_experts_set(t->model, w);
     t->model->aux_weight = cr_aux_weight(t->model, w, 1);
-    must(cr_mesh_create(world, "train", ranks, &shape, &t->mesh, &err), "mesh");
     must(cr_device_open("cpu", 1, &t->dev, &err), "device");
+    must(cr_mesh_create(world, t->dev, "train", ranks, &shape, &t->mesh, &err), "mesh");
     must(cr_fsdp_create(t->model, t->dev, t->mesh, &args, &t->f, &err), "units");
 }
 
@@ -109,8 +109,8 @@ static void trained_update(trained *t)
 static void trained_close(trained *t)
 {
     cr_fsdp_destroy(t->f);
-    cr_device_close(t->dev);
     cr_mesh_destroy(t->mesh);
+    cr_device_close(t->dev);
     cr_model_free(t->model);
 }
 

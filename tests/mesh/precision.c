@@ -283,7 +283,7 @@ static void test_c11_forward(void)
             int num = append(x, 0, 0);
             OK(cr_device_open("cpu", 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
-            OK(cr_mesh_create(world, "reference", ranks, &shape, &mesh, &err));
+            OK(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
             OK(cr_fsdp_forward(f, &x->b, &(cr_model_out){log_prob, entropy}, &err));
             CR_CHECK(f->arena[CRI_VALUES].num_bytes == (size_t)(2 * f->units.trained_shard.elems +

@@ -164,7 +164,7 @@ static void test_c7_c9_c11_states_and_dtypes(void)
         cr_fsdp *f;
         OK(cr_device_open("cpu", 1, &dev, &err));
         OK(cr_mesh_shape_init(&shape, RANKS, RANKS, 1, 1, 0, &err));
-        OK(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err));
+        OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
         watch = (probe){.p = p, .f = f};
         f->hooks = (cr_hooks){before, after, f};

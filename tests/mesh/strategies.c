@@ -201,7 +201,7 @@ static void test_forward(cr_dtype dtype)
             if (n > 2) append(x, 0, 1);
             OK(cr_device_open("cpu", 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
-            OK(cr_mesh_create(world, "reference", ranks, &shape, &mesh, &err));
+            OK(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
             for (int again = 0; again < 3; again++) /* the order of gathers is known from then on */
                 OK(cr_fsdp_forward(f, me == n - 1 && n == 4 ? NULL : &x->b,
@@ -312,7 +312,7 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
         cr_fsdp_args args = {.is_train = true, .seed = 11};
         cr_mesh *mesh;
         cr_fsdp *f;
-        OK(cr_mesh_create(world, "actor_train", senders, &shape, &mesh, &err));
+        OK(cr_mesh_create(world, dev, "actor_train", senders, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
         OK(cr_weight_sync_send(f, world, receivers, 2, dtype, &err));
         cr_fsdp_destroy(f);
@@ -356,7 +356,7 @@ static void test_c43_replicas(void)
 
     OK(cr_device_open("cpu", 1, &dev, &err));
     OK(cr_mesh_shape_init(&shape, RANKS, 2, 1, 1, 0, &err));
-    OK(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err));
+    OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     OK(cr_fsdp_check_replicas(f, false, &err));
     if (me == 3) ((uint32_t *)f->v)[77] ^= 1;

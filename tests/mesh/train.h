@@ -129,7 +129,7 @@ static result train(plan p)
         OK(cr_device_open("cpu", 1, &dev, &err));
         model = make_model(&p);
         OK(cr_mesh_shape_init(&shape, p.ranks, p.fsdp, 1, 1, 0, &err));
-        OK(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err));
+        OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
         if (p.resume) {
             char *path = path_of(p.resume);

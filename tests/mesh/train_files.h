@@ -89,7 +89,7 @@ static inline void open_world(void)
     OK(cr_world_open(&args, &world, &err));
     me = cr_world_rank(world);
     CR_CHECK(cr_world_num_ranks(world) == RANKS, "needs %d ranks", RANKS);
-    OK(cr_group_create(world, "everyone", ranks, RANKS, &everyone, &err));
+    OK(cr_group_create(world, NULL, "everyone", ranks, RANKS, &everyone, &err));
     make_folder();
 }
 

@@ -132,7 +132,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     OK(cr_device_open("cpu", 1, &pass.dev, &err));
     pass.scratch = cr_stack_create(pass.dev);
     OK(cr_mesh_shape_init(&shape, size, size, size, 1, 0, &err));
-    OK(cr_mesh_create(world, "layout", ranks, &shape, &mesh, &err));
+    OK(cr_mesh_create(world, pass.dev, "layout", ranks, &shape, &mesh, &err));
     OK(cr_ulysses_create(mesh, model, &u, &err));
     cr_ulysses_cut(u, &batch);
     split = cr_ulysses_split(u);
@@ -194,7 +194,7 @@ int main(void)
 
     OK(cr_world_open(&args, &world, &err));
     me = cr_world_rank(world);
-    OK(cr_group_create(world, "everyone", ranks, 4, &everyone, &err));
+    OK(cr_group_create(world, NULL, "everyone", ranks, 4, &everyone, &err));
     expect_heads_error(6, 2, "M4");
     expect_heads_error(12, 3, "M5");
     test_c36_layout();

@@ -179,7 +179,7 @@ static void index_of_states(void **state)
         cr_world_open(&local, &world, &err) != CR_OK ||
         cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
-        cr_mesh_create(world, "t", &rank, &shape, &mesh, &err) != CR_OK ||
+        cr_mesh_create(world, dev, "t", &rank, &shape, &mesh, &err) != CR_OK ||
         cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
         fail_msg("%s", err.msg);
     cr_free(put("state/t.master", zeros, sizeof zeros));

@@ -136,7 +136,7 @@ static void meta_counts(void **state)
     for (int i = 0; i < 4096; i++)
         ranks[i] = i;
     assert_int_equal(cr_world_open(&args, &world, &err), CR_OK);
-    assert_int_equal(cr_mesh_create(world, "actor_train", ranks, &s, &mesh, &err), CR_OK);
+    assert_int_equal(cr_mesh_create(world, NULL, "actor_train", ranks, &s, &mesh, &err), CR_OK);
     assert_int_equal(cr_group_num_ranks(mesh->group[CR_AXIS_DDP]), 16);
     assert_int_equal(cr_gather_create(mesh->group[CR_AXIS_FSDP], 2, huge, &gather, &err), CR_OK);
     assert_int_equal(cr_reduce_create(mesh->group[CR_AXIS_FSDP], 1, huge / 4, &reduce, &err),
@@ -182,7 +182,7 @@ static void flight_file(void **state)
 
     (void)state;
     assert_int_equal(cr_world_open(&args, &world, &err), CR_OK);
-    assert_int_equal(cr_group_create(world, "one", &zero, 1, &group, &err), CR_OK);
+    assert_int_equal(cr_group_create(world, NULL, "one", &zero, 1, &group, &err), CR_OK);
     cr_world_set_phase(world, "actor_train", "start");
     assert_int_equal(cr_flight_open(world, path, &err), CR_OK);
     for (int i = 0; i < 5000; i++) {

@@ -206,7 +206,7 @@ static void files(void **state)
     err = (cr_err){0};
     assert_int_equal(cr_mkdirs(folder, &err), CR_OK);
     assert_int_equal(cr_world_open(&args, &world, &err), CR_OK);
-    assert_int_equal(cr_group_create(world, "one", &zero, 1, &group, &err), CR_OK);
+    assert_int_equal(cr_group_create(world, NULL, "one", &zero, 1, &group, &err), CR_OK);
     assert_int_equal(cr_flight_open(world, "/tmp/croll-timeline-test/rank-00.bin", &err), CR_OK);
     cr_world_set_phase(world, "sft_train", "sft_step");
     for (int i = 0; i < 5000; i++) /* longer than the ring */

@@ -116,7 +116,8 @@ static float *run_ranks(int num_ranks, const char *source, int64_t *num_elems)
         assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
         assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
         assert_int_equal(cr_mesh_shape_init(&shape, num_ranks, num_ranks, 1, 1, 0, &err), CR_OK);
-        assert_int_equal(cr_mesh_create(world, "actor_train", ranks, &shape, &mesh, &err), CR_OK);
+        assert_int_equal(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err),
+                         CR_OK);
         num_read = 0;
         assert_int_equal(cr_fsdp_create(model, dev, mesh, &args, &f, &err), CR_OK);
         assert_true(num_read <= f->units.trained_shard.elems + f->units.frozen_shard.elems);

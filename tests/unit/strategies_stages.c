@@ -95,7 +95,7 @@ static void c40_stages_of_towers(void **state)
         if (cr_world_open(&meta, &world, &err) != CR_OK ||
             cr_device_open("meta", 1, &dev, &err) != CR_OK ||
             cr_mesh_shape_init(&shape, 4, 4, 1, 1, 0, &err) != CR_OK ||
-            cr_mesh_create(world, "train", ranks, &shape, &mesh, &err) != CR_OK ||
+            cr_mesh_create(world, dev, "train", ranks, &shape, &mesh, &err) != CR_OK ||
             cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
             fail_msg("case %zu: %s", i, err.msg);
         for (size_t k = 0; k < f->units.num; k++) {
@@ -190,7 +190,7 @@ static void c40_dtype_of_towers(void **state)
         if (cr_world_open(&local, &world, &err) != CR_OK ||
             cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
             cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
-            cr_mesh_create(world, "train", &rank, &shape, &mesh, &err) != CR_OK ||
+            cr_mesh_create(world, dev, "train", &rank, &shape, &mesh, &err) != CR_OK ||
             cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)
             fail_msg("case %zu: %s", i, err.msg);
         cr_fsdp_watch(f, see, &s);
