@@ -7,10 +7,10 @@
 #ifndef CR_ACTOR_H
 #define CR_ACTOR_H
 
-#include "actors/heartbeat.h"
 #include "actors/phases.h"
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
+#include "exchange/heartbeat.h"
 #include "exchange/record.h"
 
 /* Commands and prompts of a rank are its own: a dead rank ends the run, nobody takes them over. */

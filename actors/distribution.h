@@ -11,9 +11,9 @@
 #ifndef CR_DISTRIBUTION_H
 #define CR_DISTRIBUTION_H
 
-#include "actors/engine.h"
 #include "actors/messages.h"
 #include "configs/configs.h"
+#include "engine/engine.h"
 
 typedef struct cr_distribution {
     float temperature, repetition_penalty; /* 1: off */

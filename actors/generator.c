@@ -8,7 +8,7 @@
 #include "actors/actor.h"
 #include "actors/distribution.h"
 #include "base/limits.h"
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>

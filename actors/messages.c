@@ -1,6 +1,6 @@
 /* messages.c -- see messages.h. */
 #include "actors/messages.h"
-#include "actors/scorer.h"
+#include "rewards/scorer.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef CR_MESSAGES_H
 #define CR_MESSAGES_H
 
-#include "actors/rollout.h"
+#include "actors/sample.h"
 #include "exchange/record.h"
 
 /* `prompts`: one prompt and the ids of the samples that are wanted of it, at least one. */

@@ -11,10 +11,10 @@
 #ifndef CR_PHASES_H
 #define CR_PHASES_H
 
-#include "actors/metrics.h"
 #include "actors/roles.h"
 #include "exchange/record.h"
 #include "kernels/kernels.h"
+#include "reports/metrics.h"
 #include "strategies/strategies.h"
 
 /* Does the role have a device that another role of this run has, too? */

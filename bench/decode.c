@@ -3,7 +3,7 @@
  * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
-#include "actors/engine.h"
+#include "engine/engine.h"
 #include "models/weights.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* build.c -- config.json to the tree of modules, with the names and classes of Transformers. */
 #include "base/hub.h"
-#include "models/vision_impl.h"
+#include "models/vision/vision_impl.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* fsdp.c -- a model on a mesh: its life and its passes (see strategies.h). */
-#include "models/vision.h"
+#include "models/vision/vision.h"
 #include "strategies/fsdp_impl.h"
 
 #include <string.h>

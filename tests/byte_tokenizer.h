@@ -2,7 +2,7 @@
 #ifndef CR_BYTE_TOKENIZER_H
 #define CR_BYTE_TOKENIZER_H
 
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <string.h>
 

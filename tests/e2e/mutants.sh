@@ -1,6 +1,6 @@
 #!/bin/bash
 # Broken copies of files and rows, through whole processes: exit code 0 or 2, a sentence for 2, in time, no
-# sanitizer report; rows are answered line by line in JSON. unit_actors_mutants calls the same commands
+# sanitizer report; rows are answered line by line in JSON. unit_commands_mutants calls the same commands
 # 1000 times each within one process; CROLL_MUTANTS=1000 does it here too (20 without).
 set -eu
 num=${CROLL_MUTANTS:-20}

@@ -34,7 +34,7 @@ done
 pages=${*:-README.md docs/*.md examples/*/README.md}
 bad=0
 missing() { echo "$page: $*"; bad=1; }
-cat actors/*.[ch] configs/*.[ch] > "$folder/sources"
+git ls-files '*.c' '*.h' | grep -vE '^(tests|bench|jinja|models|kernels|mesh|rewards/math)/' | xargs cat > "$folder/sources"
 # what metrics may be called: text literals with a slash, %s and the like standing for anything
 grep -o '"[^"]*/[^"]*"' "$folder/sources" | tr -d '"' | sed 's/[.+*^$[\\]/\\&/g; s/%[-0-9.]*l*[a-z]/.+/g' |
     grep -E '^[^ ]+$' | sort -u > "$folder/formats"

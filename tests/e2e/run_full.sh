@@ -2,7 +2,7 @@
 # C48: a disk that is full when a checkpoint is due, and a file that may not grow: the run ends with exit
 # code 1 and a sentence (what, where, how many bytes, what to do), the last checkpoint is whole, nothing
 # unfinished lies beside it, and with room again the run goes on from it.
-# Not covered: quotas, a disk that fills up between the look and the write (unit/actors_checkpoint.c).
+# Not covered: quotas, a disk that fills up between the look and the write (unit/pipelines_checkpoint.c).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 model=$tmp/home/model # 1.9 MB of weights: 7.6 MB a checkpoint

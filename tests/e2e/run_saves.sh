@@ -3,7 +3,7 @@
 # background. After each kill every folder with a final name is complete, by its manifest; the next start
 # takes the newest one and cleans up; in the end the numbers are those of a run that nobody disturbed.
 # CROLL_SAVES_KILLS: how many kills (6); CROLL_SAVES_SEED: of the moments. Every single call of a commit:
-# unit/actors_checkpoint.c.
+# unit/pipelines_checkpoint.c.
 . tests/e2e/run.inc
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
 kills=${CROLL_SAVES_KILLS:-6} RANDOM=${CROLL_SAVES_SEED:-1}

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run_sft.sh -- `croll run` of sft: validation, chats of several turns, arrays, shuffled rows.
-# Not covered: which tokens of a chat are learnt (unit/actors_prompts).
+# Not covered: which tokens of a chat are learnt (unit/data_prompts).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null

@@ -1,5 +1,5 @@
 /* fuzz_chat.c -- arbitrary bytes as a chat template: a text or a sentence, in bounded time. */
-#include "models/jinja.h"
+#include "jinja/jinja.h"
 
 #include <string.h>
 

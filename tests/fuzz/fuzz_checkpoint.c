@@ -1,8 +1,8 @@
 /* fuzz_checkpoint.c -- arbitrary bytes as the three JSON files of a checkpoint, apart by NULs: its manifest,
  * the index of a role's state and the progress of the pipeline. Each is refused with a sentence, or what
  * was read can be used. */
-#include "actors/checkpoint.h"
-#include "actors/progress.h"
+#include "pipelines/checkpoint.h"
+#include "pipelines/progress.h"
 #include "strategies/strategies.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"

@@ -1,6 +1,6 @@
 /* fuzz_flight.c -- a flight recorder's file may be cut short or damaged by the death it records: reading,
  * merging with another one, drawing. */
-#include "actors/timeline_html.h"
+#include "reports/timeline_html.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* fuzz_formula.c -- the first byte chooses a formula, the rest is its request: an answer, which is
  * JSON again, or a sentence. */
-#include "actors/formula.h"
+#include "formula/formula.h"
 #include "tests/fuzz/mutator.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* fuzz_lines.c -- arbitrary bytes as the JSONL that commands read: every line has tokens in range, or an
  * error; and a label for every token where labels are read. */
-#include "actors/lines.h"
+#include "commands/lines.h"
 #include "tests/fuzz/mutator.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -3,8 +3,8 @@
  * The bytes up to the first NUL are the ground truth, the rest is the response, once as it is and
  * once in a box. A verdict takes a bounded time, or says that it could not be made.
  */
-#include "rl/rules/math.h"
-#include "rl/rules/rules.h"
+#include "rewards/math/math.h"
+#include "rewards/rules.h"
 
 #include <string.h>
 

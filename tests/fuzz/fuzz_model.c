@@ -1,10 +1,10 @@
 /* fuzz_model.c -- arbitrary bytes as small files of a MODEL folder, apart by NULs: tokenizer_config.json,
  * special_tokens_map.json and the index of its shards, of which one is there. */
-#include "models/chat.h"
 #include "models/safetensors.h"
-#include "models/tokenizer.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

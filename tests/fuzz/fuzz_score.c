@@ -1,7 +1,7 @@
 /* fuzz_score.c -- the first byte chooses a rule, the rest is a line of `croll score`: a row and the response
  * of a model in training. The answer is one line of JSON and a verdict; any line is read as one. */
-#include "actors/score_line.h"
-#include "actors/scorer.h"
+#include "rewards/score_line.h"
+#include "rewards/scorer.h"
 #include "tests/fuzz/mutator.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c -- arbitrary bytes as a tokenizer.json: refused with a sentence, or a tokenizer whose
  * ids of a text are below its number of ids and decode to valid UTF-8, streamed or not. */
-#include "models/tokenizer.h"
 #include "tests/fuzz/mutator.h"
+#include "text/tokenizer.h"
 
 #include <string.h>
 

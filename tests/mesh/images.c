@@ -5,7 +5,7 @@
  * Not covered: what a tower computes (unit/models_vision.c), real images.
  * // ranks: 4
  */
-#include "models/vision.h"
+#include "models/vision/vision.h"
 #include "tests/mesh/train_files.h"
 
 enum { SEQS = 6, MOST = 400, PATCHES = 400, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };

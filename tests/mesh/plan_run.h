@@ -3,7 +3,7 @@
 #ifndef PLAN_RUN_H
 #define PLAN_RUN_H
 
-#include "actors/plan.h"
+#include "plan/plan.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * gradient and the trajectory are the same, repeats are the same bits, and a checkpoint resumes on any
  * mesh. Worlds smaller than 4 are its first ranks; the others wait at the barrier between plans.
  * Not covered: several hosts, devices other than cpu, models that do not fit one rank, kill -9 in a
- * save (unit test actors_checkpoint), parity with torch (accept/training.py).
+ * save (unit test pipelines_checkpoint), parity with torch.
  * // ranks: 4
  */
 #include "tests/mesh/train.h"

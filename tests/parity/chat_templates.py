@@ -5,7 +5,7 @@
 
 Templates in the style of the families, a long list of expressions, and, where trl is installed, the
 published templates that it carries, over conversations with tools, reasoning, parts and Unicode. Writes
-the cases with jinja2's texts to a file and has build/release/unit_models_chat compare. Exit code 77 and
+the cases with jinja2's texts to a file and has build/release/unit_text_chat compare. Exit code 77 and
 a reason where jinja2 is missing.
 """
 import datetime, importlib.util, json, os, pathlib, random, subprocess, sys, tempfile
@@ -302,7 +302,7 @@ STATEMENTS = [
 ]
 # The text of these is a memory address, or an object that no template prints.
 NO_TEXT = {"{{ loop }}", "{{ range }}", "{{ d.items }}", "{{ d.get }}", "{{ namespace() }}", "{{ self }}"}
-# What croll refuses by intention, and says so (models/jinja.h).
+# What croll refuses by intention, and says so (jinja/jinja.h).
 REFUSED = {"{% for a in l recursive %}{% endfor %}", "{% for a in l %}{{ loop.nope }}{% endfor %}", "{% block a %}x{% endblock %}", "{{ [1, 2, 3] | batch(2) | list }}",
            "{{ d.items }}", "{{ ''.join }}", "{{ 1_000 }}", "{{ 0x10 }}", "{{ range(*l) }}", "{{ d.__class__ }}", "{% raw %}",
            "{{ range(5)[1:3] }}", "{{ l | items }}", "{{ l | map }}", "{{ l | selectattr }}"}
@@ -340,7 +340,7 @@ def main():
             count, failing = count + 1, failing + (text is None)
             out.write(json.dumps(dict(name=name, template=template, vars=variables, text=text)) + "\n")
     print(f"{count} cases, {failing} of them errors")
-    done = subprocess.run([build / "unit_models_chat"], env=dict(os.environ, CROLL_CHAT_CASES=path, SOURCE_DATE_EPOCH=str(EPOCH)))
+    done = subprocess.run([build / "unit_text_chat"], env=dict(os.environ, CROLL_CHAT_CASES=path, SOURCE_DATE_EPOCH=str(EPOCH)))
     if not keep:
         os.unlink(path)
     sys.exit(done.returncode)

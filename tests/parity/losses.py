@@ -4,7 +4,7 @@
     tests/parity/losses.py > tests/parity/losses.json
 
 Each case is a request of `croll formula loss` and its answer, computed here from the definitions of the
-papers (docs/losses.md) on padded [rows, width] tensors; unit_actors_formula_loss holds the program's answer
+papers (docs/losses.md) on padded [rows, width] tensors; unit_formula_loss holds the program's answer
 against it. Needs the Python package torch.
 """
 import json, sys

@@ -5,7 +5,7 @@
 
 Trains them on the sentences below and writes FOLDER/bytes (byte-level BPE behind a pattern, as Qwen) and
 FOLDER/pieces (BPE over characters with byte fallback, as Llama 2), each with tokenizer.json and cases.jsonl. FOLDER is
-tests/parity/tokenizers/, whose files unit_models_tokenizer reads. Exit code 77 where the package is missing.
+tests/parity/tokenizers/, whose files unit_text_tokenizer reads. Exit code 77 where the package is missing.
 """
 import json, pathlib, sys
 

@@ -5,8 +5,8 @@
  * Not covered: records and ranks (tests/e2e/run_sampling.sh); Transformers (tests/parity/sampled_log_probs.py).
  */
 #include "actors/distribution.h"
-#include "actors/sampling.h"
 #include "base/rng.h"
+#include "engine/sampling.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
 

@@ -1,7 +1,7 @@
 /* kernels_sampled.c -- the head with cr_row_edits: log-probs, entropies and gradients against doubles, in which the
  * derivative by a logit is a difference; and the same bits from whole rows of logits. Vocabularies around the tile of 512
  * words, rows that keep few, all, or the words of one tile only, histories that begin and end anywhere.
- * CROLL_CPU chooses the instruction set. Not covered: which words a filter keeps (actors_sampling.c).
+ * CROLL_CPU chooses the instruction set. Not covered: which words a filter keeps (engine_sampling.c).
  */
 #include "kernels/attention.h"
 #include "tests/arrays.h"

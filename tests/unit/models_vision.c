@@ -3,7 +3,7 @@
  * frozen parts, float32 inside a bf16 pass, memory of a plan, and items that do not depend on each other.
  * Not covered: real images, the language model around it, ranks.
  */
-#include "models/vision_impl.h"
+#include "models/vision/vision_impl.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"

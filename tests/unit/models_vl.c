@@ -3,7 +3,7 @@
  * refused; position ids, log-probs and the gradient of every parameter against those of Transformers
  * (vision_models.json), both from tests/parity/vision_models.py. */
 #include "models/safetensors.h"
-#include "models/vision.h"
+#include "models/vision/vision.h"
 #include "strategies/units.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"

@@ -3,7 +3,7 @@
  * the language model, with an image.
  * Not covered: what a tower computes (models_vision.c).
  */
-#include "models/vision.h"
+#include "models/vision/vision.h"
 #include "strategies/fsdp_impl.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"

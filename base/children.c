@@ -1,0 +1,251 @@
+/* children.c -- see children.h. mpirun's own banners are read for the one fact they hold (which rank
+ * died first) and kept out of the terminal. */
+#include "base/children.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    FAILED_SECONDS = 5, /* mpirun ends the other ranks in less */
+    KILLED_SECONDS = 20 /* what was killed ends at once, unless it hangs in the kernel */
+};
+
+static void become_child(char *const argv[], int err_fd, pid_t launcher)
+{
+    int null_fd = open("/dev/null", O_RDONLY);
+
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher) _exit(127); /* it died before the line above */
+    if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
+    if (err_fd >= 0) dup2(err_fd, STDERR_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    execvp(argv[0], argv);
+    fprintf(stderr, "cannot start %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+cr_status cr_child_start(cr_child *child, const char *what, char *const argv[], bool is_watched,
+                         cr_err *err)
+{
+    int fd[2] = {-1, -1};
+    pid_t launcher = getpid();
+
+    *child = (cr_child){.err_fd = -1, .dead_rank = -1};
+    snprintf(child->what, sizeof child->what, "%s", what);
+    if (is_watched && pipe2(fd, O_CLOEXEC) != 0)
+        return cr_fail(err, CR_EIO, "cannot make a pipe for %s: %s", what, strerror(errno));
+    fflush(NULL);
+    child->pid = fork();
+    if (child->pid == 0) become_child(argv, fd[1], launcher);
+    if (fd[1] >= 0) close(fd[1]);
+    if (child->pid < 0) {
+        if (fd[0] >= 0) close(fd[0]);
+        child->pid = 0;
+        return cr_fail(err, CR_EIO, "cannot start %s: %s", what, strerror(errno));
+    }
+    setpgid(child->pid, child->pid); /* both sides: whoever comes first */
+    if (fd[0] >= 0) fcntl(fd[0], F_SETFL, O_NONBLOCK);
+    child->err_fd = fd[0];
+    child->is_running = true;
+    return CR_OK;
+}
+
+/* mpirun itself may crash while it is being ended ("[host:pid] *** Process received signal ***"). */
+static bool is_own_crash(const cr_child *child, const char *line)
+{
+    const char *colon = line[0] == '[' ? strchr(line, ':') : NULL;
+
+    return colon && atol(colon + 1) == (long)child->pid;
+}
+
+/* Lines of Open MPI and PMIx that tell a cause, and what it is to a user. */
+static const struct {
+    const char *text, *meaning;
+} causes[] = {
+    {"unable to find network interfaces",
+     "Open MPI finds no network interface: the loopback has to be up (ip link set lo up)"},
+    {"Unable to start listen thread",
+     "Open MPI cannot start a thread: memory or processes are limited (ulimit -v, ulimit -u)"},
+    {"OUT-OF-RESOURCE",
+     "Open MPI has no room for its files in shared memory (df /dev/shm; docker: --shm-size; "
+     "ulimit -f; ulimit -n)"},
+};
+
+/* mpirun's own talk, which says nothing to our users beyond the rank that died. */
+static bool is_banner(const char *line)
+{
+    static const char *const start[] = {"------",
+                                        "mpirun",
+                                        "Primary job",
+                                        "a non-zero",
+                                        "prterun",
+                                        "by the application",
+                                        "exiting improperly",
+                                        "[warn]",
+                                        "WARNING: Open MPI",
+                                        "Child job",
+                                        "Per user-direction",
+                                        "MPI_ABORT was invoked",
+                                        "with errorcode",
+                                        "NOTE: invoking MPI_ABORT",
+                                        "You may or may not",
+                                        "exactly when Open MPI",
+                                        "The first process to do so",
+                                        "  Process name",
+                                        "  Exit code",
+                                        "to exit before",
+                                        "* ",
+                                        "While processing",
+                                        "the job to be terminated"};
+
+    for (size_t i = 0; i < CR_COUNT(start); i++)
+        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
+    return false;
+}
+
+/* "croll run: ..", "actor_train rank 1: ..": what our own programs say. */
+static bool is_own(const char *line)
+{
+    const char *colon = strstr(line, ": "), *rank = strstr(line, " rank ");
+
+    return strncmp(line, "croll ", 6) == 0 ||
+           (colon && rank && rank < colon && !strchr(" [", line[0]));
+}
+
+/* What the line tells of a failure. */
+static void learn(cr_child *child, const char *line, bool is_noise)
+{
+    const char *rank = strstr(line, "process rank ");
+    size_t used = strlen(child->paragraph);
+
+    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
+        child->dead_rank = atoi(rank + 13);
+    if ((rank && strstr(line, "exited on signal")) ||
+        strstr(line, "processes exited with non-zero status") ||
+        strncmp(line, "mpirun has exited due to", 24) == 0)
+        child->failed_s = cr_now_s();
+    for (size_t i = 0; i < CR_COUNT(causes) && !child->meaning; i++)
+        if (strstr(line, causes[i].text)) child->meaning = causes[i].meaning;
+    if (is_own(line))
+        snprintf(child->own, sizeof child->own, "%.*s", (int)sizeof child->own - 1, line);
+    else if (!is_noise && line[0] != '[')
+        snprintf(child->paragraph + used, sizeof child->paragraph - used, "%s%s", used ? " " : "",
+                 line);
+}
+
+static void show_line(cr_child *child)
+{
+    const char *line = child->line;
+    bool was_in_advice = child->is_in_advice, is_noise;
+
+    child->line[child->line_bytes] = 0;
+    child->line_bytes = 0;
+    /* over many lines: what a rank has to do before it exits; up to the next ruler */
+    if (strncmp(line, "mpirun has exited due to", 24) == 0) child->is_in_advice = true;
+    if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
+    is_noise = (was_in_advice && strncmp(line, "croll ", 6) != 0) || line[0] == 0 ||
+               is_own_crash(child, line) || is_banner(line);
+    learn(child, line, is_noise);
+    if (!is_noise) cr_log_line(line);
+}
+
+/* Show what it wrote up to now. */
+static void drain(cr_child *child)
+{
+    char text[4096];
+    ssize_t n = 0;
+
+    while (child->err_fd >= 0 && (n = read(child->err_fd, text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            if (text[i] == '\n')
+                show_line(child);
+            else if (child->line_bytes < sizeof child->line - 1)
+                child->line[child->line_bytes++] = text[i];
+        }
+    if (child->err_fd >= 0 && n == 0) {
+        if (child->line_bytes) show_line(child);
+        close(child->err_fd);
+        child->err_fd = -1;
+    }
+}
+
+bool cr_child_pump(cr_child *child)
+{
+    if (child->pid == 0) return false;
+    drain(child);
+    if (child->is_running && waitpid(child->pid, &child->wait_status, WNOHANG) == child->pid) {
+        child->is_running = false;
+        drain(child);
+    }
+    return child->is_running && !(child->failed_s && cr_now_s() - child->failed_s > FAILED_SECONDS);
+}
+
+void cr_child_stop(cr_child *child, double grace_s)
+{
+    double until = cr_now_s() + grace_s;
+
+    if (child->pid == 0) return;
+    if (child->is_running) {
+        kill(-child->pid, SIGCONT);
+        kill(-child->pid, SIGTERM);
+        while (child->is_running && cr_now_s() < until) {
+            cr_child_pump(child);
+            cr_sleep_s(0.005);
+        }
+    }
+    kill(-child->pid, SIGKILL); /* also what the child left in its group */
+    until = cr_now_s() + KILLED_SECONDS;
+    while (child->is_running && cr_now_s() < until) {
+        cr_child_pump(child);
+        if (child->is_running) cr_sleep_s(0.002);
+    }
+    cr_child_pump(child);
+    if (child->is_running)
+        cr_log(CR_LOG_WARN, "run", "%s (process %d) does not end: the kernel waits for a device",
+               child->what, (int)child->pid);
+    if (child->err_fd >= 0) close(child->err_fd);
+    child->err_fd = -1;
+    child->pid = 0;
+}
+
+const char *cr_child_fate(const cr_child *child, char text[CR_FATE])
+{
+    if (child->is_running)
+        snprintf(text, CR_FATE, "is running");
+    else if (WIFSIGNALED(child->wait_status))
+        snprintf(text, CR_FATE, "was killed by signal %d", WTERMSIG(child->wait_status));
+    else
+        snprintf(text, CR_FATE, "ended with exit code %d", WEXITSTATUS(child->wait_status));
+    return text;
+}
+
+const char *cr_child_reason(const cr_child *child)
+{
+    if (child->own[0]) return child->own;
+    return child->meaning ? child->meaning : child->paragraph;
+}
+
+char *cr_self_path(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+    CR_CHECK(n > 0, "cannot read /proc/self/exe: %s", strerror(errno));
+    return cr_strndup(path, (size_t)n);
+}
+
+char *cr_word(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}

@@ -1,0 +1,231 @@
+/* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
+#include "actors/actor.h"
+#include "commands/commands.h"
+#include "launch/endpoint.h"
+#include "mesh/flight.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static int run(int argc, char **argv);
+
+const cr_command cr_command_actor = {"actor", "actor CONFIG [--exchange URL]",
+                                     "One actor rank of a run (croll run starts them).",
+                                     "CROLL_EXCHANGE_URL=unix:/tmp/redis.sock mpirun -n 4 croll "
+                                     "actor output/quickstart/rlvr/config.yaml",
+                                     run};
+
+static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, const cr_err *how,
+                          cr_err *err)
+{
+    cr_buf packed = {0};
+
+    cr_record_set_int(reply, "status", how->status);
+    if (how->status != CR_OK) {
+        reply->num_arrays = 0;
+        cr_record_set_text(reply, "message", how->msg, strlen(how->msg));
+    }
+    if (cr_record_pack(reply, &packed, err) == CR_OK)
+        cr_note(cr_reply_put(a->x, request, packed.data, packed.num_bytes, err));
+    cr_buf_free(&packed);
+    return err->status;
+}
+
+/* Serve commands until `stop` or a failure. */
+static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_err *err)
+{
+    char stream[96], consumer[32];
+    const char *const streams[] = {stream};
+
+    snprintf(stream, sizeof stream, "cmd:%s:%d", a->ranks->name, a->rank);
+    snprintf(consumer, sizeof consumer, "actor-%d", a->rank);
+    for (;;) {
+        cr_entries entries;
+        cr_heartbeat_say(a->heart, "waiting for a command");
+        CR_TRY(cr_stream_take(a->x, streams, 1, a->ranks->name, consumer, 1, 10,
+                              CR_RANK_CLAIM_SECONDS, &entries, err));
+        if (entries.num) {
+            cr_record command, reply = {0};
+            cr_err how = {0};
+            const char *op = "", *request;
+            size_t n;
+            bool should_stop = false;
+            CR_TRY_GOTO(next, cr_record_unpack(entries.items[0].data, entries.items[0].num_bytes,
+                                               &command, err));
+            CR_TRY_GOTO(next, cr_record_get_text(&command, "op", &op, &n, err));
+            CR_TRY_GOTO(next, cr_record_get_text(&command, "request", &request, &n, err));
+            /* finished before it is done: a rank that dies in it ends the run anyway */
+            cr_stream_done(a->x, &entries.items[0], a->ranks->name);
+            should_stop = strcmp(op, "stop") == 0;
+            cr_heartbeat_say(a->heart, "%s", op);
+            cr_world_set_phase(a->world, NULL, op);
+            if (!should_stop) cr_note(role_serve(role, op, &command, &reply, &how));
+            if (how.status != CR_OK)
+                cr_world_fail(a->world, &how);
+            else
+                cr_world_set_phase(a->world, NULL, "waiting for a command");
+            CR_TRY_GOTO(next, reply_to(a, request, &reply, &how, err));
+            if (how.status != CR_OK) *err = how;
+        next:
+            cr_record_free(&reply);
+            cr_record_free(&command);
+            cr_entries_free(&entries);
+            if (should_stop || err->status != CR_OK) return err->status;
+        }
+        cr_entries_free(&entries);
+    }
+}
+
+/* Threads of one rank: the cores of this host, shared by the ranks of the widest role. */
+static int threads_for(const cr_layout *layout)
+{
+    int cores = cr_num_cores(), widest = 1;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (layout->role[r].num > widest) widest = layout->role[r].num;
+    return cores / widest > 1 ? cores / widest : 1;
+}
+
+/* flight/rank-NN.bin of the run: there after any kind of death. */
+static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
+{
+    char *folder = cr_path_join(a->config->output_dir, "flight"),
+         *path = cr_asprintf("%s/rank-%02d.bin", folder, world_rank);
+
+    if (cr_mkdirs(folder, err) == CR_OK) cr_note(cr_flight_open(a->world, path, err));
+    cr_free(folder);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status open_actor(cr_actor *a, cr_err *err)
+{
+    const cr_world_args world = {.kind = cr_world_kind_here(),
+                                 .deadline_s = a->config->collective_timeout};
+    int world_rank, *ranks;
+    const cr_worker_config *w;
+    cr_mesh_shape shape;
+    char name[96];
+
+    CR_TRY(cr_world_open(&world, &a->world, err));
+    world_rank = cr_world_rank(a->world);
+    CR_TRY(record_flight(a, world_rank, err));
+    if (cr_world_num_ranks(a->world) != a->layout.num_ranks)
+        return cr_fail(err, CR_ECONFIG, "the configuration has %d actor ranks, %d were started",
+                       a->layout.num_ranks, cr_world_num_ranks(a->world));
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (world_rank >= a->layout.role[r].first &&
+            world_rank < a->layout.role[r].first + a->layout.role[r].num)
+            a->role = (cr_role)r;
+    a->ranks = &a->layout.role[a->role];
+    a->rank = world_rank - a->ranks->first;
+    w = a->ranks->worker;
+    cr_world_set_phase(a->world, a->ranks->name, "starting");
+    snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
+    CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
+    CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
+    CR_TRY(cr_device_open("cpu", threads_for(&a->layout), &a->dev, err));
+    CR_TRY(cr_model_open(w->model_path, &a->model, err));
+    if (a->role == CR_ROLE_INFER)
+        return CR_OK; /* engines need no mesh: each holds the whole model */
+    CR_TRY(cr_mesh_shape_of(w, a->ranks->num, &shape, err));
+    ranks = CR_NEW_ARRAY(int, a->ranks->num);
+    for (int i = 0; i < a->ranks->num; i++)
+        ranks[i] = a->ranks->first + i;
+    cr_note(cr_mesh_create(a->world, a->dev, a->ranks->name, ranks, &shape, &a->mesh, err));
+    cr_free(ranks);
+    return err->status;
+}
+
+static cr_status live(cr_actor *a, cr_err *err)
+{
+    CR_TRY(open_actor(a, err));
+    if (a->role == CR_ROLE_INFER) {
+        cr_generator *g;
+        CR_TRY(cr_generator_open(a, &g, err));
+        cr_note(serve(a, cr_generator_serve, g, err));
+        cr_generator_close(g);
+    } else {
+        cr_trainer *t;
+        CR_TRY(cr_trainer_open(a, &t, err));
+        cr_note(serve(a, cr_trainer_serve, t, err));
+        if (err->status == CR_OK) cr_trainer_close(t);
+    }
+    return err->status;
+}
+
+/* Before MPI starts threads; mpirun says which rank this is. */
+static void set_role_envs(const cr_layout *layout)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_RANK");
+    int rank = text ? atoi(text) : 0;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (layout->role[r].worker && rank >= layout->role[r].first &&
+            rank < layout->role[r].first + layout->role[r].num)
+            cr_envs_set(layout->role[r].worker->envs);
+}
+
+static int run(int argc, char **argv)
+{
+    const char *url = NULL, *prefix = NULL;
+    const cr_option options[] = {
+        {"exchange", CR_OPT_STRING, &url, "URL",
+         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
+         ", which no command line shows)"},
+        {"prefix", CR_OPT_STRING, &prefix, "TEXT",
+         "what the run's keys begin with (default: that of the run beside CONFIG)"},
+    };
+    char *from_variable = cr_exchange_take_variable(), *beside = NULL;
+    cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    cr_actor a = {0};
+    cr_err err = {0};
+    bool is_help;
+    char who[64];
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
+    if (cr_args_parse(&cr_command_actor, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        is_help) {
+        cr_words_free(&words);
+        return 0;
+    }
+    if (!url) url = from_variable;
+    if (err.status == CR_OK && (words.num != 1 || !url))
+        cr_fail(&err, CR_EUSAGE, "CONFIG and --exchange or " CR_EXCHANGE_VARIABLE " are needed");
+    if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
+        cr_diagnostics_print(&d);
+    if (err.status == CR_OK) {
+        cr_layout_init(&a.layout, &config);
+        a.config = &config;
+        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
+        a.exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
+        set_role_envs(&a.layout);
+        cr_note(live(&a, &err));
+    }
+    if (err.status != CR_OK) {
+        snprintf(who, sizeof who, "%s rank %d", a.ranks ? a.ranks->name : "actor", a.rank);
+        if (a.world) cr_world_fail(a.world, &err);
+        fprintf(stderr, "%s: %s\n", who, err.msg);
+        fflush(NULL);
+        _exit(cr_exit_code(err.status)); /* peers may hang in MPI: no clean way out is left */
+    }
+    cr_heartbeat_stop(a.heart);
+    cr_exchange_close(a.x);
+    cr_mesh_destroy(a.mesh);
+    cr_world_close(a.world);
+    cr_model_free(a.model);
+    cr_device_close(a.dev);
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    cr_words_free(&words);
+    cr_free(from_variable);
+    cr_free(beside);
+    return 0;
+}

@@ -1,0 +1,139 @@
+/* cmd_export.c -- croll export: the MODEL folder of one role out of a checkpoint. */
+#include "commands/commands.h"
+#include "pipelines/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The rest of a file; some file systems cannot do it inside the kernel. */
+static ssize_t copy_rest(int in, int out)
+{
+    static char block[1 << 20];
+    ssize_t n, done, k;
+
+    while ((n = copy_file_range(in, NULL, out, NULL, 1 << 30, 0)) > 0) {
+    }
+    if (n == 0 || (errno != EXDEV && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP))
+        return n;
+    while ((n = read(in, block, sizeof block)) > 0)
+        for (done = 0; done < n; done += k)
+            if ((k = write(out, block + done, (size_t)(n - done))) < 0) return -1;
+    return n;
+}
+
+static cr_status copy_file(const char *from, const char *to, cr_err *err)
+{
+    int in = open(from, O_RDONLY | O_CLOEXEC), out = -1;
+
+    if (in < 0) return cr_fail(err, CR_EIO, "cannot read %s: %s", from, strerror(errno));
+    out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (out < 0 || copy_rest(in, out) < 0 || fsync(out) != 0)
+        cr_fail(err, CR_EIO, "cannot write %s: %s", to, strerror(errno));
+    close(in);
+    if (out >= 0) close(out);
+    return err->status;
+}
+
+static cr_status copy_folder(const char *from, const char *to, cr_err *err)
+{
+    DIR *dir = opendir(from);
+    struct dirent *entry;
+
+    if (!dir) return cr_fail(err, CR_EIO, "cannot read %s: %s", from, strerror(errno));
+    while (err->status == CR_OK && (entry = readdir(dir))) {
+        char *file = cr_path_join(from, entry->d_name), *target = cr_path_join(to, entry->d_name);
+        if (cr_file_exists(file)) cr_note(copy_file(file, target, err));
+        cr_free(file);
+        cr_free(target);
+    }
+    closedir(dir);
+    return err->status;
+}
+
+/* The role to take: the one that is asked for, or the only one. */
+static cr_status choose(const char *checkpoint, const char *role, char **source, cr_err *err)
+{
+    char *roles[CR_CHECKPOINT_MOST_ROLES];
+    size_t num = cr_checkpoint_roles(checkpoint, roles);
+    cr_buf names = {0};
+    char *latest = cr_path_join(checkpoint, "latest");
+    bool is_run = cr_dir_exists(latest);
+
+    *source = NULL;
+    for (size_t i = 0; i < num; i++) {
+        if (role ? strcmp(role, roles[i]) == 0 : num == 1)
+            *source = cr_path_join(checkpoint, roles[i]);
+        cr_buf_addf(&names, "%s%s", i ? ", " : "", roles[i]);
+    }
+    if (num == 0)
+        cr_fail(err, CR_EUSAGE, "%s is no checkpoint: no folder in it holds a model%s%s%s",
+                checkpoint, is_run ? " (it is a run's folder: " : "", is_run ? latest : "",
+                is_run ? " is its newest checkpoint)" : "");
+    else if (!*source)
+        cr_fail(err, CR_EUSAGE,
+                role ? "there is no role %s, there are: %s" : "%schoose with --role: %s",
+                role ? role : "", names.data);
+    for (size_t i = 0; i < num; i++)
+        cr_free(roles[i]);
+    cr_buf_free(&names);
+    cr_free(latest);
+    return err->status;
+}
+
+static cr_status export(const cr_words *words, const char *role, cr_err *err)
+{
+    char *source, *partial;
+    const char *out;
+
+    if (words->num != 2) return cr_fail(err, CR_EUSAGE, "give CHECKPOINT and OUT, two folders");
+    out = words->word[1];
+    if (cr_dir_exists(out) || cr_file_exists(out))
+        return cr_fail(err, CR_EUSAGE, "%s is there already: name a new folder", out);
+    CR_TRY(choose(words->word[0], role, &source, err));
+    partial = cr_asprintf("%s.tmp", out);
+    if (cr_checkpoint_verify(words->word[0], err) == CR_OK &&
+        cr_remove_tree(partial, err) == CR_OK && cr_mkdirs(partial, err) == CR_OK &&
+        copy_folder(source, partial, err) == CR_OK && rename(partial, out) != 0)
+        cr_fail(err, CR_EIO, "cannot rename %s: %s", partial, strerror(errno));
+    if (err->status == CR_OK) {
+        printf("%s: %s\n", out, source);
+    } else {
+        cr_err ignored = {0};
+        cr_note(cr_remove_tree(partial, &ignored));
+    }
+    cr_free(source);
+    cr_free(partial);
+    return err->status;
+}
+
+static int run(int argc, char **argv)
+{
+    const char *role = NULL;
+    const cr_option options[] = {
+        {"role", CR_OPT_STRING, &role, "ROLE", "actor_train, critic, ... (default: the only one)"},
+    };
+    cr_words words = {0};
+    cr_err err = {0};
+    bool is_help;
+
+    if (cr_args_parse(&cr_command_export, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        !is_help)
+        cr_note(export(&words, role, &err));
+    cr_words_free(&words);
+    return err.status ? cr_command_fail(&cr_command_export, &err) : 0;
+}
+
+const cr_command cr_command_export = {
+    "export",
+    "export CHECKPOINT OUT [--role ROLE]",
+    "The model of a training checkpoint as a folder of its own, which Transformers loads. Every "
+    "file is "
+    "checked against the checkpoint's manifest first; OUT appears complete or not at all.",
+    "croll export output/quickstart/sft/latest output/quickstart/sft_model",
+    run,
+};

@@ -1,0 +1,428 @@
+/* cmd_plan.c -- `croll plan`: batch arithmetic, meshes, memory and traffic of a run before it starts.
+ *
+ * What a role's rank does is counted by plan.c; here are the file, the devices, the search for the
+ * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
+ * is named and left out of the plan.
+ */
+#include "commands/commands.h"
+#include "engine/engine.h"
+#include "plan/plan_print.h"
+#include "plan/shapes.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int run(int argc, char **argv);
+
+const cr_command cr_command_plan = {
+    "plan", "plan FILE [key=value ..] [--world N] [--memory 80GB] [--tree] [--json] [--html PAGE]",
+    "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
+    "model, no weights).",
+    "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB", run};
+
+/* ---- the file ---- */
+
+/* What stops a run and not its plan: parts that croll does not have, another engine's name, rows that
+ * are no whole mini-batches on so many ranks. */
+static bool is_excused(const struct cr_diagnostic *x)
+{
+    static const char *const marks[] = {"not available", "is another engine's",
+                                        "not whole mini-batches"};
+
+    for (size_t i = 0; i < CR_COUNT(marks); i++)
+        if (strstr(x->text, marks[i])) return true;
+    return false;
+}
+
+/* If all errors are of that kind, they become warnings. */
+static bool excuse(cr_diagnostics *d)
+{
+    for (size_t i = 0; i < d->num; i++)
+        if (d->items[i].severity == CR_ERROR && !is_excused(&d->items[i])) return false;
+    for (size_t i = 0; i < d->num; i++)
+        if (d->items[i].severity == CR_ERROR) d->items[i].severity = CR_WARNING;
+    d->num_errors = 0;
+    return true;
+}
+
+static const char *const roles[] = {"actor_train", "actor_infer", "reference", "sft_train"};
+
+/* --world N: the devices of every role, scaled so that all roles together have N. */
+static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out, cr_err *err)
+{
+    int most = 0, *devices[CR_COUNT(roles)] = {0}, num[CR_COUNT(roles)] = {0};
+    cr_diagnostics d = {0};
+    cr_yaml yaml = {0};
+
+    cr_yaml_load(&yaml, words->word[0], words->word + 1, words->num - 1, &d);
+    for (size_t r = 0; r < CR_COUNT(roles) && d.num_errors == 0; r++) {
+        const cr_node *n = cr_node_get(cr_node_get(yaml.root, roles[r]), "device_mapping");
+        if (!n || n->kind != CR_NODE_TEXT) continue;
+        CR_TRY_GOTO(out, cr_device_mapping(n->text, &devices[r], &num[r], err));
+        for (int i = 0; i < num[r]; i++)
+            if (devices[r][i] >= most) most = devices[r][i] + 1;
+    }
+    for (size_t r = 0; r < CR_COUNT(roles); r++) {
+        int64_t first, end;
+        if (num[r] == 0) continue;
+        first = (int64_t)devices[r][0] * p->world / most;
+        end = ((int64_t)devices[r][0] + num[r]) * p->world / most; /* neighbours stay neighbours */
+        if (end > p->world) end = p->world;
+        if (end == first) end++;
+        out->word[out->num++] = p->override[r] = cr_asprintf(
+            "%s.device_mapping=list(range(%lld,%lld))", roles[r], (long long)first, (long long)end);
+    }
+out:
+    for (size_t r = 0; r < CR_COUNT(roles); r++)
+        cr_free(devices[r]);
+    if (yaml.arena) cr_yaml_free(&yaml);
+    cr_diagnostics_free(&d); /* they come again */
+    return err->status;
+}
+
+static cr_status load(cr_plan *p, const cr_words *words, cr_err *err)
+{
+    cr_words all = {CR_NEW_ARRAY(const char *, words->num + CR_COUNT(roles)), 0};
+
+    for (size_t i = 1; i < words->num; i++)
+        all.word[all.num++] = words->word[i];
+    if (p->world == 0 || scale_devices(p, words, &all, err) == CR_OK)
+        cr_note(cr_config_load(words->word[0], all.word, all.num, &p->config, &p->d, err));
+    cr_free(all.word);
+    if (err->status == CR_ECONFIG && excuse(&p->d)) *err = (cr_err){0};
+    CR_TRY(err->status);
+    if (!p->config.train.model_path || p->config.train.num_devices < 1)
+        return cr_fail(err, CR_ECONFIG, "%s has no part that can be planned (see above)",
+                       words->word[0]);
+    return CR_OK;
+}
+
+/* "80GB" = 80e9, "80GiB" = 80 x 2^30, "1000" = bytes. */
+static cr_status read_memory(const char *text, int64_t *out, cr_err *err)
+{
+    static const char units[] = "kmgt";
+    char *end;
+    double x = strtod(text, &end), step = 1000;
+    const char *unit = *end ? strchr(units, tolower((unsigned char)*end)) : NULL;
+
+    if (unit && end[1] == 'i') step = 1024;
+    for (long i = 0; unit && i <= unit - units; i++)
+        x *= step;
+    if (unit) end += end[1] == 'i' ? 2 : 1;
+    if (*end == 'B') end++;
+    if (*end || end == text || !(x >= 1) || x > 1e18)
+        return cr_fail(err, CR_EUSAGE, "--memory %s is no size (as 80GB or 80GiB)", text);
+    *out = (int64_t)x;
+    return CR_OK;
+}
+
+/* ---- the numbers ---- */
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Micro-batches of a pass for log-probs over so many samples of full length. */
+static int64_t num_forwards(const cr_plan *p, const cr_worker_config *w, int64_t samples)
+{
+    return ceil_div(samples, w->batching.infer_tokens
+                                 ? w->batching.infer_tokens / p->config.sequence_length
+                                 : w->infer_batch_size);
+}
+
+static void arithmetic(cr_plan *p)
+{
+    const cr_config *c = &p->config;
+    const cr_worker_config *w = &c->train;
+    int64_t mini =
+                w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps,
+            length = c->sequence_length;
+
+    p->is_sft = c->kind == CR_PIPELINE_SFT;
+    p->num_dp = w->num_devices / w->ulysses_size;
+    p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
+    p->rank_samples = ceil_div(p->num_samples, p->num_dp);
+    p->batch = (cr_plan_batch){
+        .num_samples = w->training.per_device_train_batch_size,
+        .num_infer = w->infer_batch_size,
+        .sample_tokens = c->sequence_length,
+        .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
+        .micros = w->training.gradient_accumulation_steps,
+        .updates = p->is_sft ? 1
+                             : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
+                                   ceil_div(p->rank_samples, mini)};
+    p->batch.train_tokens = w->batching.train_tokens;
+    p->batch.infer_tokens = w->batching.infer_tokens;
+    if (p->batch.train_tokens) /* at most: if every sample has full length */
+        p->batch.micros = ceil_div(mini, p->batch.train_tokens / length);
+    if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
+        p->batch.forwards = num_forwards(p, w, p->rank_samples);
+}
+
+/* A model of the role, from its folder or from its published shape. */
+static cr_status open_model(const char *folder, const cr_worker_config *train, bool should_freeze,
+                            cr_model **out, cr_err *err)
+{
+    json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
+
+    if (known)
+        cr_note(cr_model_build(known, NULL, out, err));
+    else if (cr_model_open(folder, out, err) != CR_OK)
+        cr_fail_add(err,
+                    "the plan needs the model's config.json (pretrain=FOLDER; known by name are "
+                    "Qwen/Qwen3-0.6B to 235B-A22B, Qwen/Qwen2.5-0.5B to 72B, "
+                    "meta-llama/Meta-Llama-3-8B and 70B)");
+    json_decref(known);
+    CR_TRY(err->status);
+    return cr_model_prepare(*out, train, should_freeze, err);
+}
+
+static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_role *out,
+                            cr_err *err)
+{
+    const cr_worker_config *w = &p->config.train;
+    cr_model *model = NULL;
+
+    *out = (cr_plan_role){.name = p->is_sft ? "sft_train" : "actor_train",
+                          .is_train = true,
+                          .with_moments = p->with_moments && batch == &p->batch};
+    if (open_model(w->model_path, w, true, &model, err) == CR_OK)
+        cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
+    cr_model_free(model);
+    return err->status;
+}
+
+static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
+{
+    const cr_worker_config *w = &p->config.reference;
+    int64_t dp = w->num_devices / w->ulysses_size;
+    cr_plan_batch batch = p->batch;
+    cr_model *model = NULL;
+
+    *out = (cr_plan_role){.name = "reference", .with_moments = p->with_moments};
+    batch.num_infer = w->infer_batch_size;
+    batch.infer_tokens = w->batching.infer_tokens;
+    batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
+    if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
+        cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
+    cr_model_free(model);
+    return err->status;
+}
+
+/* The engine has the whole model, cut as the sender cuts it, and a cache for its samples. */
+static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
+{
+    const cr_config *c = &p->config;
+    const cr_worker_config *w = &c->infer;
+    cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
+    int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length;
+    cr_plan_bytes bytes = {0};
+    cr_replica *replica = NULL;
+    cr_device *dev = NULL;
+    cr_model *model = NULL;
+
+    *out = (cr_plan_role){.name = "actor_infer"};
+    out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
+    CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
+    CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
+    CR_TRY_GOTO(out, cr_replica_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
+                                       cr_dtype_of(w->dtype), &replica, err));
+    bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
+    if (model->config.position_limit && length > model->config.position_limit)
+        length = model->config.position_limit;
+    bytes.kept =
+        c->max_running_requests * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
+            (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype), model->config.num_kv_heads,
+                                       model->config.head_dim) +
+        cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
+    for (size_t i = 0; i < model->num_params; i++)
+        out->num_elems += model->params[i]->num_elems;
+    out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
+    out->synced.num = 1;
+    out->synced.num_bytes = bytes.values;
+out:
+    cr_replica_destroy(replica);
+    if (dev) cr_device_close(dev);
+    cr_model_free(model);
+    return err->status;
+}
+
+/* What a role keeps of a device while another one works there (phases.h, on a device that is the host). */
+static int64_t idle_bytes(const cr_plan_role *r, const cr_worker_config *w)
+{
+    const cr_plan_bytes *b = &r->phase[0].bytes;
+
+    return w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
+}
+
+/* The fullest device. Roles that share one take turns. */
+static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
+{
+    int most = 0;
+    int64_t *idle, peak = 0;
+
+    for (size_t r = 0; r < p->num_roles; r++)
+        for (int i = 0; i < p->worker[r]->num_devices; i++)
+            if (p->worker[r]->devices[i] >= most) most = p->worker[r]->devices[i] + 1;
+    idle = CR_NEW_ARRAY(int64_t, most);
+    for (int pass = 0; pass < 2; pass++) /* first what all of them keep, then who works */
+        for (size_t r = 0; r < p->num_roles; r++) {
+            const cr_plan_role *role = r == 0 ? train : &p->role[r];
+            int64_t kept = idle_bytes(role, p->worker[r]), extra = cr_plan_peak(role) - kept;
+            for (int i = 0; i < p->worker[r]->num_devices; i++) {
+                int64_t *at = &idle[p->worker[r]->devices[i]];
+                if (pass == 0) *at += kept;
+                if (pass == 1 && *at + extra > peak) peak = *at + extra;
+            }
+        }
+    cr_free(idle);
+    return peak;
+}
+
+/* Does a micro-batch of num samples fit, or, if it is not 0, one of so many tokens? */
+static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *fits, cr_err *err)
+{
+    cr_plan_batch batch = p->batch;
+    cr_plan_role role;
+
+    batch.num_samples = num;
+    batch.train_tokens = tokens;
+    batch.micros = 1;
+    CR_TRY(plan_train(p, &batch, &role, err));
+    *fits = device_peak(p, &role) <= p->memory;
+    cr_plan_role_free(&role);
+    return CR_OK;
+}
+
+/* The largest number of tokens that fits, to 1/64 of a sample: from `largest` samples to one more. */
+static cr_status search_tokens(cr_plan *p, cr_err *err)
+{
+    int64_t length = p->batch.sample_tokens, step = length < 64 ? 1 : length / 64,
+            least = p->largest * length, most = least + length;
+
+    while (!p->is_limit && most - least > step) {
+        int64_t mid = least + (most - least) / 2;
+        bool fits;
+        CR_TRY(try_micro(p, 0, mid, &fits, err));
+        *(fits ? &least : &most) = mid;
+    }
+    p->largest_tokens = least;
+    return CR_OK;
+}
+
+/* The largest micro-batch that fits: doubling, then halving the gap. At most a million tokens. */
+static cr_status search(cr_plan *p, cr_err *err)
+{
+    int64_t least = 0, most, limit = (1 << 20) / p->batch.sample_tokens;
+    bool fits = true;
+
+    if (limit < 1) limit = 1;
+    if (!p->is_sft && limit > p->rank_samples) limit = p->rank_samples;
+    for (most = 1; fits && least < limit;) {
+        if (most > limit) most = limit;
+        CR_TRY(try_micro(p, most, 0, &fits, err));
+        if (fits) least = most, most *= 2;
+    }
+    while (!fits && most - least > 1) {
+        int64_t mid = least + (most - least) / 2;
+        bool good;
+        CR_TRY(try_micro(p, mid, 0, &good, err));
+        *(good ? &least : &most) = mid;
+    }
+    p->largest = least;
+    p->is_limit = least == limit;
+    return least ? search_tokens(p, err) : CR_OK;
+}
+
+static cr_status make(cr_plan *p, cr_err *err)
+{
+    const cr_config *c = &p->config;
+
+    arithmetic(p);
+    p->worker[p->num_roles] = &c->train;
+    CR_TRY(plan_train(p, &p->batch, &p->role[p->num_roles++], err));
+    if (!p->is_sft && c->infer.num_devices) {
+        p->worker[p->num_roles] = &c->infer;
+        CR_TRY(plan_infer(p, &p->role[p->num_roles++], err));
+    }
+    if (!p->is_sft && c->enable_reference && c->reference.num_devices) {
+        p->worker[p->num_roles] = &c->reference;
+        CR_TRY(plan_reference(p, &p->role[p->num_roles++], err));
+    }
+    p->device_peak = device_peak(p, &p->role[0]);
+    return p->memory ? search(p, err) : CR_OK;
+}
+
+/* ---- the command ---- */
+
+static cr_status plan(cr_plan *p, const cr_words *words, const char *memory, cr_err *err)
+{
+    cr_status status;
+
+    if (words->num < 1) return cr_fail(err, CR_EUSAGE, "a FILE is needed (see croll plan --help)");
+    if (p->world < 0 || p->world > 65536)
+        return cr_fail(err, CR_EUSAGE, "--world %lld: from 1 to 65536", (long long)p->world);
+    if (memory) CR_TRY(read_memory(memory, &p->memory, err));
+    p->path = words->word[0];
+    status = load(p, words, err);
+    cr_diagnostics_print(&p->d);
+    CR_TRY(status);
+    return make(p, err);
+}
+
+static cr_status print(const cr_plan *p, bool is_json, bool with_tree, const char *page,
+                       cr_err *err)
+{
+    cr_buf out = {0};
+
+    if (page) {
+        cr_plan_html(p, &out);
+        cr_note(cr_file_write_atomic(page, out.data, out.num_bytes, err));
+        cr_buf_clear(&out);
+    }
+    if (is_json)
+        cr_plan_json(p, with_tree, &out);
+    else
+        cr_plan_text(p, with_tree, &out);
+    fwrite(out.data, 1, out.num_bytes, stdout);
+    cr_buf_free(&out);
+    return err->status;
+}
+
+static int run(int argc, char **argv)
+{
+    bool is_json = false, with_tree = false, is_help = false;
+    const char *memory = NULL, *page = NULL;
+    cr_plan p = {0};
+    const cr_option options[] = {
+        {"world", CR_OPT_INT, &p.world, "N",
+         "plan for N devices: every role's mapping is scaled (default: the file's)"},
+        {"memory", CR_OPT_STRING, &memory, "SIZE",
+         "of a device, as 80GB: say what fits and the largest micro-batch"},
+        {"tree", CR_OPT_FLAG, &with_tree, NULL, "the wrapped tree of every role, too"},
+        {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
+        {"html", CR_OPT_STRING, &page, "PAGE",
+         "also write a page to look at: meshes, trees, memory along a step, traffic"},
+    };
+    cr_words words = {0};
+    cr_err err = {0};
+
+    if (cr_args_parse(&cr_command_plan, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        !is_help) {
+        p.with_moments = page != NULL;
+        if (plan(&p, &words, memory, &err) == CR_OK)
+            cr_note(print(&p, is_json, with_tree, page, &err));
+    }
+    cr_words_free(&words);
+    for (size_t i = 0; i < CR_COUNT(p.role); i++)
+        cr_plan_role_free(&p.role[i]);
+    for (size_t i = 0; i < CR_COUNT(p.override); i++)
+        cr_free(p.override[i]);
+    cr_config_free(&p.config);
+    cr_diagnostics_free(&p.d);
+    return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_plan, &err);
+}

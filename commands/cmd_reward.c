@@ -1,0 +1,280 @@
+/* cmd_reward.c -- `croll reward`: one elastic reward worker.
+ *
+ * Flow 4 of 7. Takes samples of one domain, asks a scoring program (scorer.h), moves each to `scored`.
+ * It may be killed at any moment: its successor (same --worker) gets what it held, and a sample that
+ * two workers scored is appended once. Any number may run, on any host that reaches Redis. Its key
+ * hb:WORKER counts its rounds, at least one every two seconds: one that stands still is frozen.
+ */
+#include "commands/commands.h"
+#include "exchange/exchange.h"
+#include "exchange/record.h"
+#include "launch/endpoint.h"
+#include "rewards/reward_program.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t should_stop;
+
+static void on_signal(int number)
+{
+    (void)number;
+    should_stop = 1;
+}
+
+/* A sample whose verdict is awaited. */
+typedef struct held {
+    cr_entry entry; /* owned */
+    double put_s;
+} held;
+
+typedef struct worker {
+    cr_exchange *x;
+    cr_scorer *scorer;
+    cr_reward_program program;
+    char stream[96], name[128];
+    held *held;
+    size_t num_held, capacity;
+    double recent_s; /* smoothed time of an answer */
+    double beat_s;
+    long num_beats;
+} worker;
+
+/* The sample's line to the scorer; the entry is held until its verdict comes. */
+static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
+{
+    unsigned long long bits = strtoull(entry->id, NULL, 16);
+    cr_reward_line line = {.id = entry->id,
+                           .step = (int64_t)(bits >> 40 & 0x7FFFFF),
+                           .is_validation = bits >> 63 != 0};
+    cr_record sample;
+    cr_buf text = {0};
+    const void *ids;
+    size_t n;
+
+    CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
+    if (cr_record_get_text(&sample, "row", &line.row, &line.row_bytes, err) == CR_OK &&
+        cr_record_get_text(&sample, "response", &line.response, &line.response_bytes, err) ==
+            CR_OK &&
+        cr_record_get_text(&sample, "finish", &line.finish, &n, err) == CR_OK &&
+        cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &line.num_ids, err) == CR_OK) {
+        line.ids = w->program.is_own ? ids : NULL;
+        if (cr_reward_line_write(&line, &text, err) == CR_OK)
+            cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
+    }
+    if (err->status == CR_OK) {
+        if (w->num_held == w->capacity) {
+            size_t want = w->capacity ? 2 * w->capacity : 16;
+            w->held = cr_realloc(w->held, w->num_held * sizeof *w->held, want * sizeof *w->held);
+            w->capacity = want;
+        }
+        w->held[w->num_held++] = (held){*entry, cr_now_s()};
+        entry->id = entry->data = NULL; /* the batch keeps nothing of it */
+    }
+    cr_buf_free(&text);
+    cr_record_free(&sample);
+    return cr_fail_add(err, "sample %s", entry->id ? entry->id : "");
+}
+
+static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *verdict, cr_err *err)
+{
+    cr_record sample;
+    cr_buf packed = {0}, metrics = {0};
+    const void *ids;
+    size_t num_ids;
+
+    CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
+    cr_record_set_real(&sample, "score", verdict->score);
+    cr_record_set_real(&sample, "reward", verdict->reward);
+    cr_record_set_text(&sample, "status", verdict->status, strlen(verdict->status));
+    cr_record_set_text(&sample, "detail", verdict->detail, strlen(verdict->detail));
+    CR_TRY_GOTO(out, cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
+    if (verdict->token_rewards)
+        cr_record_add(&sample, "token_rewards", CR_RECORD_FLOAT32, verdict->token_rewards, num_ids);
+    if (verdict->metrics) {
+        CR_TRY_GOTO(out, cr_json_add_value(&metrics, verdict->metrics, err));
+        cr_record_set_text(&sample, "metrics", metrics.data, metrics.num_bytes);
+    }
+    CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
+    cr_stream_move_later(w->x, entry, "reward", "scored", entry->id, packed.data, packed.num_bytes);
+out:
+    cr_record_free(&sample);
+    cr_buf_free(&packed);
+    cr_buf_free(&metrics);
+    return cr_fail_add(err, "sample %s", entry->id);
+}
+
+static void held_free(held *h)
+{
+    cr_free(h->entry.id);
+    cr_free(h->entry.data);
+}
+
+/* Verdicts that come within wait_s go on their way. */
+static cr_status hand_on(worker *w, double wait_s, cr_err *err)
+{
+    cr_verdict verdict;
+    char *id;
+
+    for (; err->status == CR_OK && cr_scorer_next(w->scorer, wait_s, &id, &verdict); wait_s = 0) {
+        size_t i = 0;
+        while (strcmp(w->held[i].entry.id, id) != 0)
+            i++;
+        held h = w->held[i];
+        w->held[i] = w->held[--w->num_held];
+        w->recent_s = 0.8 * w->recent_s + 0.2 * (cr_now_s() - h.put_s);
+        cr_note(publish(w, &h.entry, &verdict, err));
+        held_free(&h);
+        cr_free(id);
+        cr_verdict_free(&verdict);
+    }
+    return err->status;
+}
+
+static bool is_held(const worker *w, const char *id)
+{
+    for (size_t i = 0; i < w->num_held; i++)
+        if (strcmp(w->held[i].entry.id, id) == 0) return true;
+    return false;
+}
+
+/* As many samples as the program works on, and a few more where their way here takes longer than that. */
+static cr_status take(worker *w, cr_err *err)
+{
+    const char *stream = w->stream;
+    size_t most = w->program.args.max_in_flight + (w->recent_s < 0.05 ? 7 : 0);
+    cr_entries entries;
+
+    if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
+    CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
+                          w->num_held ? 0 : 1.0, 30.0, &entries, err));
+    /* after a lost connection what is held comes again */
+    for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
+        if (!is_held(w, entries.items[i].id)) cr_note(ask(w, &entries.items[i], err));
+    cr_entries_free(&entries);
+    return err->status;
+}
+
+static cr_status beat(worker *w, cr_err *err)
+{
+    char key[160], count[32];
+
+    if (cr_now_s() - w->beat_s < 1) return CR_OK;
+    w->beat_s = cr_now_s();
+    snprintf(key, sizeof key, "hb:%s", w->name);
+    snprintf(count, sizeof count, "%ld", ++w->num_beats);
+    return cr_value_set(w->x, key, count, err);
+}
+
+static cr_status work(worker *w, cr_err *err)
+{
+    w->recent_s = 1;
+    while (!should_stop) {
+        CR_TRY(beat(w, err));
+        CR_TRY(take(w, err));
+        CR_TRY(hand_on(w, 0.05, err));
+    }
+    return CR_OK;
+}
+
+static int run(int argc, char **argv);
+
+const cr_command cr_command_reward = {
+    "reward", "reward FILE --domain D --exchange URL [--exec PROGRAM]",
+    "Score samples of one domain from the exchange until stopped; any number of workers may run.",
+    "croll reward output/quickstart/rlvr/config.yaml --domain math_rule --exchange "
+    "redis://host:6379/0",
+    run};
+
+static cr_status open_worker(worker *w, const cr_config *config, const char *path,
+                             const char *domain, const char *exec, double limit_s, cr_err *err)
+{
+    const cr_reward_config *reward = cr_config_find_reward(config, domain);
+
+    if (!reward) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, domain);
+    snprintf(w->stream, sizeof w->stream, "generated:%s", domain);
+    CR_TRY(cr_reward_program_open(config, path, reward, exec, limit_s, &w->program, err));
+    w->scorer = cr_scorer_create(&w->program.args);
+    return CR_OK;
+}
+
+static void close_worker(worker *w)
+{
+    cr_scorer_destroy(w->scorer);
+    cr_reward_program_close(&w->program);
+    cr_exchange_close(w->x);
+    for (size_t i = 0; i < w->num_held; i++)
+        held_free(&w->held[i]);
+    cr_free(w->held);
+}
+
+static int run(int argc, char **argv)
+{
+    const char *domain = NULL, *url = NULL, *prefix = NULL, *exec = NULL, *name = NULL;
+    double limit_s = 0;
+    const cr_option options[] = {
+        {"domain", CR_OPT_STRING, &domain, "D", "a domain of the file's rewards"},
+        {"exchange", CR_OPT_STRING, &url, "URL",
+         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
+         ", which no command line shows)"},
+        {"prefix", CR_OPT_STRING, &prefix, "TEXT",
+         "what the run's keys begin with (default: that of the run beside FILE)"},
+        {"worker", CR_OPT_STRING, &name, "NAME",
+         "a successor with the same name takes over what this one holds (default: host and "
+         "process)"},
+        {"exec", CR_OPT_STRING, &exec, "PROGRAM",
+         "score with this program: JSON lines in, JSON lines out (default: the file's)"},
+        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS",
+         "for one sample (default: the file's reward_timeout)"},
+    };
+    cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    cr_err err = {0};
+    bool is_help, is_impatient;
+    char *from_variable = cr_exchange_take_variable(), *beside = NULL;
+    cr_exchange_args exchange = {0};
+    worker w = {0};
+    char host[40] = "";
+    struct sigaction action = {.sa_handler = on_signal};
+
+    if (cr_args_parse(&cr_command_reward, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        is_help) {
+        cr_words_free(&words);
+        return 0;
+    }
+    is_impatient = url != NULL; /* by hand: a wrong host is an error at once */
+    if (!url) url = from_variable;
+    if (err.status == CR_OK && (words.num != 1 || !domain || !url))
+        cr_fail(&err, CR_EUSAGE,
+                "a FILE, --domain and --exchange are needed (see croll reward --help)");
+    gethostname(host, sizeof host - 1);
+    snprintf(w.name, sizeof w.name, "%s-%d", host, (int)getpid());
+    if (name) snprintf(w.name, sizeof w.name, "%s", name);
+    cr_log_setup(CR_LOG_INFO, w.name);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
+        cr_diagnostics_print(&d);
+    if (err.status == CR_OK) {
+        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
+        exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
+        exchange.may_be_starting = !is_impatient;
+    }
+    if (err.status == CR_OK &&
+        open_worker(&w, &config, words.word[0], domain, exec, limit_s, &err) == CR_OK &&
+        cr_exchange_open(&exchange, &w.x, &err) == CR_OK &&
+        cr_stream_make(w.x, w.stream, "reward", &err) == CR_OK)
+        cr_note(work(&w, &err));
+    close_worker(&w);
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    cr_words_free(&words);
+    cr_free(from_variable);
+    cr_free(beside);
+    return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_reward, &err);
+}

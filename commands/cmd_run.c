@@ -1,0 +1,265 @@
+/* cmd_run.c -- `croll run`: from one ROLL YAML file to a finished run.
+ *
+ * Everything that can be wrong with the configuration, the data and the folders is found before a
+ * process starts; from then on run.c watches and the pipeline works.
+ */
+#include "actors/strategy_args.h"
+#include "commands/commands.h"
+#include "models/weights.h"
+#include "pipelines/checkpoint.h"
+#include "pipelines/pipelines.h"
+#include "reports/report.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int run_command(int argc, char **argv);
+
+const cr_command cr_command_run = {
+    "run", "run FILE [key=value ..] [--overwrite]", "Run the job that a ROLL YAML file describes.",
+    "croll run configs/quickstart/rlvr.yaml output_dir=output/mine max_steps=5 "
+    "actor_train.training_args.learning_rate=1e-4",
+    run_command};
+
+/* What begins with one of these in a folder: does any, and remove them. */
+static const char *const starts[] = {"checkpoint-", "latest", "events.out.tfevents."};
+
+static bool walk_starts(const char *folder, size_t num_starts, bool should_remove, cr_err *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    bool has_any = false;
+
+    while (dir && err->status == CR_OK && (entry = readdir(dir)))
+        for (size_t i = 0; i < num_starts; i++) {
+            char *path;
+            if (strncmp(entry->d_name, starts[i], strlen(starts[i])) != 0) continue;
+            has_any = true;
+            if (!should_remove) continue;
+            path = cr_path_join(folder, entry->d_name);
+            cr_note(cr_remove_tree(path, err));
+            cr_free(path);
+            break;
+        }
+    if (dir) closedir(dir);
+    return has_any;
+}
+
+/* Refuse folders that hold a run, unless it is resumed or overwritten. */
+static cr_status prepare_output(const cr_config *config, bool should_overwrite,
+                                const char *resume_path, cr_err *err)
+{
+    static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
+                                       "exchange",      "flight",  "run.html"};
+    char *path = cr_path_join(config->output_dir, "config.yaml");
+    bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
+         has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
+                     walk_starts(config->checkpoint_dir, 2, false, err);
+
+    cr_free(path);
+    if ((is_used || has_saves) && !is_resumed && !should_overwrite)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s already holds %s (resume_from_checkpoint=true goes on with it, "
+                       "--overwrite starts anew)",
+                       is_used ? config->output_dir : config->checkpoint_dir,
+                       is_used ? "a run" : "checkpoints of a run");
+    for (size_t i = 0; is_used && !is_resumed && i < CR_COUNT(ours); i++) {
+        path = cr_path_join(config->output_dir, ours[i]);
+        cr_note(cr_remove_tree(path, err));
+        cr_free(path);
+    }
+    if (is_used && !is_resumed) walk_starts(config->output_dir, CR_COUNT(starts), true, err);
+    if (has_saves && !is_resumed) walk_starts(config->checkpoint_dir, 2, true, err);
+    CR_TRY(err->status);
+    cr_checkpoint_clean(config->checkpoint_dir);
+    if (resume_path)
+        cr_checkpoint_prune(config->checkpoint_dir, resume_path, config->max_ckpt_to_keep);
+    return CR_OK;
+}
+
+/* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
+static cr_status lock_folder(const char *folder, const char *key, int *fd, cr_err *err)
+{
+    if (cr_mkdirs(folder, err) != CR_OK) {
+        err->status = CR_ECONFIG; /* nothing was started */
+        return cr_fail_add(err, "%s", key);
+    }
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) != 0)
+        return cr_fail(err, CR_ECONFIG, "%s: another run is using it (%s)", folder,
+                       strerror(errno));
+    return CR_OK;
+}
+
+/* The folder of the run, and that of its checkpoints if it is another one. */
+static cr_status lock_output(const cr_config *config, int fds[2], cr_err *err)
+{
+    struct stat a, b;
+
+    CR_TRY(lock_folder(config->output_dir, "output_dir", &fds[0], err));
+    if (fstat(fds[0], &a) == 0 && stat(config->checkpoint_dir, &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return CR_OK;
+    return lock_folder(config->checkpoint_dir, "checkpoint_config.output_dir", &fds[1], err);
+}
+
+/* A run gives its model text, from which a vision tower and its projector learn nothing. */
+static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
+{
+    const char *tower = model->tower ? model->tower->name : NULL;
+    size_t num = 0, num_tower = 0;
+
+    if (!tower) return CR_OK;
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        bool is_tower = strncmp(p->name, tower, strlen(tower)) == 0;
+        num += p->is_trainable && !is_tower;
+        num_tower += p->is_trainable && is_tower;
+    }
+    if (num == 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "model_args: only parts of %s are trained, which learn from images, and a "
+                       "run has text (stage finetune or last-layer-finetune trains the language "
+                       "model)",
+                       tower);
+    if (num_tower)
+        cr_log(CR_LOG_WARN, "run",
+               "%s: the trained parts of %s get no gradient from text, only weight decay "
+               "(model_args.freeze_module_prefix: %s leaves them alone)",
+               role, tower, tower);
+    return CR_OK;
+}
+
+/* Its files are there and whole: names, shapes and lengths. */
+static cr_status check_weights(const cr_worker_config *w, const cr_model *model, const char *role,
+                               cr_err *err)
+{
+    cr_weights *weights = NULL;
+
+    if (strcmp(role, "actor_infer") == 0) return CR_OK; /* its weights come from actor_train */
+    cr_note(cr_weights_open(w->model_path, model, &weights, err));
+    cr_weights_close(weights);
+    return err->status;
+}
+
+/* The tree of a role exists, and what the file says of its modules matches something. */
+static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err *err)
+{
+    cr_wrap_policy policy = cr_wrap_policy_of(w);
+    cr_model *model = NULL;
+    cr_units units = {0};
+
+    if (!w->model_path || w->num_devices < 1) return CR_OK;
+    if (cr_model_open(w->model_path, &model, err) == CR_OK &&
+        cr_model_prepare(model, w, true, err) == CR_OK &&
+        (w->strategy != CR_STRATEGY_FSDP2_TRAIN || check_learners(model, role, err) == CR_OK) &&
+        check_weights(w, model, role, err) == CR_OK && w->ep_size <= 1 &&
+        w->strategy != CR_STRATEGY_OTHER)
+        cr_note(cr_units_build(model, &policy, 1, &units, err));
+    cr_units_free(&units);
+    cr_model_free(model);
+    if (err->status == CR_OK) return CR_OK;
+    err->status = CR_ECONFIG;
+    return cr_fail_add(err, "%s", role);
+}
+
+static cr_status check_trees(const cr_config *c, cr_err *err)
+{
+    CR_TRY(check_tree(&c->train, c->kind == CR_PIPELINE_SFT ? "sft_train" : "actor_train", err));
+    if (c->kind == CR_PIPELINE_SFT) return CR_OK;
+    CR_TRY(check_tree(&c->infer, "actor_infer", err));
+    return c->enable_reference ? check_tree(&c->reference, "reference", err) : CR_OK;
+}
+
+static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
+{
+    char *resume_path = NULL, *config_path = NULL, *flight = NULL;
+    cr_run run = {.log_fd = -1};
+    cr_endpoint endpoint = {0};
+    const cr_pipeline_ops *ops =
+        config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
+    void *pipeline = NULL;
+    int64_t first_step = 0;
+    bool is_made = false;
+    int locks[2] = {-1, -1};
+    cr_status status;
+
+    CR_TRY_GOTO(out, check_trees(config, err));
+    if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
+    CR_TRY_GOTO(out, err->status);
+    CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
+    if (config->resume && !resume_path)
+        cr_log(CR_LOG_WARN, "run",
+               "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
+               config->checkpoint_dir);
+    CR_TRY_GOTO(out, cr_endpoint_open(&endpoint, config, err));
+    is_made = !cr_dir_exists(config->output_dir);
+    CR_TRY_GOTO(out, lock_output(config, locks, err));
+    CR_TRY_GOTO(out, cr_endpoint_claim(&endpoint, config, err));
+    CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
+    config_path = cr_path_join(config->output_dir, "config.yaml");
+    CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
+    flight =
+        cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
+    CR_TRY_GOTO(out, cr_remove_tree(flight, err));
+    cr_log_line(resume_path ? "resuming" : "starting");
+    if (cr_run_open(&run, config, config_path, &endpoint, first_step, err) == CR_OK)
+        status = ops->run(pipeline, &run, resume_path, err);
+    else
+        status = err->status;
+    if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
+        for (int i = 0; i < 50 && cr_child_pump(&run.actors); i++)
+            cr_sleep_s(0.01);
+    }
+    cr_run_close(&run);
+    {
+        cr_err ignored = {0};
+        if (cr_report_write(config->output_dir, config->exp_name, err, &ignored) != CR_OK)
+            cr_log(CR_LOG_WARN, "run", "%s", ignored.msg);
+    }
+out:
+    cr_endpoint_close(&endpoint);                            /* if the run has not taken it over */
+    if (locks[0] >= 0 && is_made) rmdir(config->output_dir); /* if nothing was written there */
+    ops->close(pipeline);
+    for (int i = 0; i < 2; i++)
+        if (locks[i] >= 0) close(locks[i]);
+    cr_free(resume_path);
+    cr_free(config_path);
+    cr_free(flight);
+    return err->status;
+}
+
+static int run_command(int argc, char **argv)
+{
+    bool should_overwrite = false, is_help;
+    const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
+                                  "start anew in a folder that holds a run"}};
+    cr_words words = {0};
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    cr_err err = {0};
+
+    if (cr_args_parse(&cr_command_run, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        is_help) {
+        cr_words_free(&words);
+        return 0;
+    }
+    if (err.status == CR_OK && words.num < 1)
+        cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll run --help)");
+    if (err.status == CR_OK)
+        cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
+    cr_diagnostics_print(&d);
+    if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
+    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &err));
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    cr_words_free(&words);
+    return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_run, &err);
+}

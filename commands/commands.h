@@ -1,0 +1,33 @@
+/* commands.h -- the commands of croll, one entry each; main.c finds them here. */
+#ifndef CR_COMMANDS_H
+#define CR_COMMANDS_H
+
+#include "base/args.h"
+
+/* Defined in commands/cmd_<name>.c. */
+/* clang-format off */
+#define CR_COMMAND_LIST(X) \
+    X(run)                 \
+    X(config)              \
+    X(plan)                \
+    X(generate)            \
+    X(logprobs)            \
+    X(grad)                \
+    X(tokenize)            \
+    X(detokenize)          \
+    X(score)               \
+    X(inspect)             \
+    X(formula)             \
+    X(init)                \
+    X(export)              \
+    X(report)              \
+    X(doctor)              \
+    X(reward)              \
+    X(actor)
+/* clang-format on */
+
+#define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
+CR_COMMAND_LIST(CR_COMMAND_DECLARE)
+#undef CR_COMMAND_DECLARE
+
+#endif

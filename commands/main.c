@@ -1,0 +1,71 @@
+/* main.c -- croll: one binary, one command a word. Only this file prints the list of commands. */
+#include "commands/commands.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CR_VERSION "0.1.0"
+
+static const cr_command *const commands[] = {
+#define CR_COMMAND_ENTRY(name) &cr_command_##name,
+    CR_COMMAND_LIST(CR_COMMAND_ENTRY)
+#undef CR_COMMAND_ENTRY
+        NULL,
+};
+
+/* A summary up to its first full stop or colon; --help of the command has the rest. */
+static int brief_chars(const char *summary)
+{
+    size_t num = strcspn(summary, ".:");
+
+    while (summary[num] && summary[num + 1] && summary[num + 1] != ' ')
+        num += 1 + strcspn(summary + num + 1, ".:"); /* inside a word, as in config.json */
+    return (int)num;
+}
+
+static void print_commands(FILE *to)
+{
+    fprintf(to,
+            "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
+            "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
+    for (size_t i = 0; commands[i]; i++)
+        fprintf(to, "  %-12s %.*s\n", commands[i]->name, brief_chars(commands[i]->summary),
+                commands[i]->summary);
+    fprintf(to,
+            "\nexamples:\n"
+            "  croll run configs/quickstart/rlvr.yaml     (scripts/quickstart makes its model)\n"
+            "  croll plan my.yaml --memory 80GB\n"
+            "  croll generate output/quickstart/rlvr_model --prompt '354+3='\n");
+}
+
+int main(int argc, char **argv)
+{
+    const char *names[64];
+    size_t num = 0;
+    const char *near;
+
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
+    signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
+    if (argc < 2) {
+        print_commands(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_commands(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("croll " CR_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; commands[i]; i++) {
+        if (strcmp(argv[1], commands[i]->name) == 0) return commands[i]->run(argc - 1, argv + 1);
+        names[num++] = commands[i]->name;
+    }
+    near = cr_nearest(argv[1], names, num);
+    fprintf(stderr, "croll: no command '%s'%s%s (see croll --help)\n", argv[1],
+            near ? ", did you mean " : "", near ? near : "");
+    return 2;
+}

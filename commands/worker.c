@@ -1,0 +1,229 @@
+/* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
+#include "commands/worker.h"
+#include "launch/ranks.h"
+
+#include <string.h>
+#include <time.h>
+
+/* ---- worker keys ---- */
+
+static bool is_key(const char *word, const char *key)
+{
+    size_t num = strlen(key);
+
+    return strncmp(word, key, num) == 0 && word[num] == '=';
+}
+
+cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *words, cr_err *err)
+{
+    cr_diagnostics d = {0};
+    bool has_batch_size = false;
+    cr_status status;
+
+    *w = (cr_worker){.kind = kind, .num_ranks = 1};
+    if (words->num == 0) return cr_fail(err, CR_EUSAGE, "MODEL is missing (a folder)");
+    w->folder = words->word[0];
+    for (size_t i = 1; i < words->num; i++) {
+        if (!strchr(words->word[i], '='))
+            return cr_fail(err, CR_EUSAGE, "'%s' is no key=value", words->word[i]);
+        has_batch_size |= is_key(words->word[i], "infer_batch_size");
+        w->has_dtype |= is_key(words->word[i], "model_args.dtype") ||
+                        is_key(words->word[i], "strategy_args.strategy_config.param_dtype");
+    }
+    status = cr_config_worker(kind == CR_WORKER_TRAIN ? "actor_train" : "reference", w->folder,
+                              words->word + 1, words->num - 1, &w->config, &d, err);
+    if (cr_world_kind_here() == CR_WORLD_LOCAL || status != CR_OK) cr_diagnostics_print(&d);
+    cr_diagnostics_free(&d);
+    CR_TRY(status);
+    w->keys = &w->config.train;
+    if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
+    w->batch_size = w->keys->infer_batch_size;
+    if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->training.per_device_train_batch_size;
+    if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = 256;
+    if (kind == CR_WORKER_GENERATE && w->keys->ulysses_size > 1)
+        return cr_fail(err, CR_EUSAGE,
+                       "M11: ulysses_size %lld is for training and log-probs only (use 1)",
+                       (long long)w->keys->ulysses_size);
+    if (kind == CR_WORKER_GENERATE && w->num_ranks > 1)
+        return cr_fail(err, CR_EABSENT, "generate on several ranks is not available yet");
+    return CR_OK;
+}
+
+bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, char **argv,
+                      int *code)
+{
+    cr_err err = {0};
+
+    if (w->num_ranks <= 1 || cr_world_kind_here() == CR_WORLD_MPI) return false;
+    if (cr_ranks_run(w->num_ranks, argc, argv, code, &err) != CR_OK)
+        *code = cr_command_fail(command, &err);
+    return true;
+}
+
+/* ---- opening ---- */
+
+static void choose_dtype(cr_worker *w)
+{
+    w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
+}
+
+static cr_status open_world(cr_worker *w, cr_err *err)
+{
+    cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = w->config.collective_timeout};
+
+    CR_TRY(cr_ranks_join(err));
+    CR_TRY(cr_world_open(&args, &w->world, err));
+    w->rank = cr_world_rank(w->world);
+    if (cr_world_num_ranks(w->world) != w->num_ranks)
+        return cr_fail(err, CR_EUSAGE,
+                       "mpirun started %d ranks, but device_mapping lists %d devices",
+                       cr_world_num_ranks(w->world), w->num_ranks);
+    return CR_OK;
+}
+
+static cr_status open_mesh(cr_worker *w, cr_err *err)
+{
+    int *ranks = CR_NEW_ARRAY(int, w->num_ranks);
+    cr_mesh_shape shape;
+
+    for (int i = 0; i < w->num_ranks; i++)
+        ranks[i] = i;
+    CR_TRY_GOTO(out, cr_mesh_shape_of(w->keys, w->num_ranks, &shape, err));
+    CR_TRY_GOTO(out, cr_mesh_create(w->world, w->dev, w->keys->name, ranks, &shape, &w->mesh, err));
+out:
+    cr_free(ranks);
+    return err->status;
+}
+
+static cr_status open_units(cr_worker *w, cr_err *err)
+{
+    cr_fsdp_args args = cr_fsdp_args_of(w->keys, w->kind == CR_WORKER_TRAIN);
+
+    args.param_dtype = w->dtype;
+    if (w->dtype == CR_F16) args.loss_scale = 1024; /* one gradient: nothing to adapt to */
+    args.source = w->folder;
+    return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
+}
+
+cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
+{
+    int num_threads = cr_num_cores() / w->num_ranks;
+
+    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_world(w, err));
+    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
+                          &w->dev, err));
+    if (cr_device_is_meta(w->dev))
+        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
+    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
+    CR_TRY(cr_model_open(w->folder, &w->model, err));
+    choose_dtype(w);
+    cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
+    if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
+        CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
+    if (w->kind == CR_WORKER_GENERATE)
+        return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
+    return open_units(w, err);
+}
+
+int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_err *err)
+{
+    if (err->status != CR_OK) {
+        if (w->world) cr_world_fail(w->world, err);
+        if (w->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
+            nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        code = w->rank == 0 ? cr_command_fail(command, err) : cr_exit_code(err->status);
+    }
+    code = cr_ranks_leave(code);
+    if (err->status != CR_OK && w->num_ranks > 1) return code; /* the groups are broken */
+    cr_fsdp_destroy(w->fsdp);
+    cr_mesh_destroy(w->mesh);
+    if (w->world) cr_world_close(w->world);
+    cr_full_weights_fini(&w->full);
+    cr_encoder_close(&w->encoder);
+    cr_model_free(w->model);
+    if (w->dev) cr_device_close(w->dev);
+    cr_config_free(&w->config);
+    *w = (cr_worker){0};
+    return code;
+}
+
+/* ---- lines ---- */
+
+cr_status cr_worker_need_tokenizer(cr_worker *w, cr_err *err)
+{
+    return cr_encoder_open(&w->encoder, w->folder, err);
+}
+
+static cr_status encode(void *ctx, const json_t *text, bool is_messages, int32_t **out, size_t *num,
+                        cr_err *err)
+{
+    cr_worker *w = ctx;
+
+    CR_TRY(cr_worker_need_tokenizer(w, err));
+    return cr_encoder_encode(&w->encoder, text, is_messages, out, num, err);
+}
+
+cr_line_rules cr_worker_rules(cr_worker *w)
+{
+    const cr_model_config *c = &w->model->config;
+
+    return (cr_line_rules){
+        .encode = encode, .ctx = w, .vocab_size = c->vocab_size, .max_tokens = c->position_limit};
+}
+
+/* ---- packing ---- */
+
+void cr_packed_clear(cr_packed *p)
+{
+    p->batch = (cr_batch){
+        .ids = p->ids, .positions = p->positions, .labels = p->labels, .cu_seqlens = p->cu_seqlens};
+}
+
+void cr_packed_free(cr_packed *p)
+{
+    cr_free(p->ids);
+    cr_free(p->positions);
+    cr_free(p->labels);
+    cr_free(p->cu_seqlens);
+    *p = (cr_packed){0};
+}
+
+static void grow(int32_t **array, size_t old, size_t num)
+{
+    *array = cr_realloc(*array, old * sizeof(int32_t), num * sizeof(int32_t));
+}
+
+static void reserve(cr_packed *p, size_t tokens, size_t seqs)
+{
+    if (tokens > p->capacity_tokens) {
+        size_t old = p->capacity_tokens, num = 2 * tokens;
+        grow(&p->ids, old, num);
+        grow(&p->positions, old, num);
+        grow(&p->labels, old, num);
+        p->capacity_tokens = num;
+    }
+    if (seqs > p->capacity_seqs) {
+        grow(&p->cu_seqlens, p->capacity_seqs, 2 * seqs);
+        p->capacity_seqs = 2 * seqs;
+    }
+}
+
+int64_t cr_packed_add(cr_packed *p, const cr_line *line)
+{
+    int64_t at = p->batch.num_tokens, seqs = p->batch.num_seqs, num_labels = 0;
+    const int32_t *labels = line->labels ? line->labels : line->ids;
+
+    reserve(p, (size_t)at + line->num_ids, (size_t)seqs + 2);
+    cr_packed_clear(p);
+    for (size_t t = 0; t < line->num_ids; t++, at++) {
+        p->ids[at] = line->ids[t];
+        p->positions[at] = (int32_t)t;
+        p->labels[at] = t + 1 < line->num_ids ? labels[t + 1] : -1;
+        num_labels += p->labels[at] >= 0;
+    }
+    p->cu_seqlens[0] = 0;
+    p->cu_seqlens[seqs + 1] = (int32_t)at;
+    p->batch.num_tokens = at;
+    p->batch.num_seqs = seqs + 1;
+    return num_labels;
+}

@@ -1,0 +1,73 @@
+/* worker.h -- MODEL and worker keys of a command (`croll logprobs MODEL model_args.dtype=fp32 ..`): the
+ * model, its weights and its device, ready to run, on as many ranks as device_mapping lists.
+ *
+ * Keys are those of a YAML worker block without its name, read by the schema of
+ * configs/. A command that works on several ranks does, in this order:
+ *
+ *     cr_worker_read      keys; CR_OK on every rank or on none
+ *     cr_worker_launch    is this the process that only starts the ranks and waits for them?
+ *     cr_worker_open      device, mesh, model, weights
+ *     ...                 rank 0 has stdin and stdout
+ *     cr_worker_leave     close, and the exit code
+ *
+ * Ownership: a cr_worker owns everything in it but `folder`. Threads: one caller.
+ */
+#ifndef CR_WORKER_H
+#define CR_WORKER_H
+
+#include "actors/strategy_args.h"
+#include "base/args.h"
+#include "commands/lines.h"
+#include "configs/configs.h"
+#include "text/encoder.h"
+
+typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_GENERATE, CR_WORKER_TRAIN } cr_worker_kind;
+
+typedef struct cr_worker {
+    cr_worker_kind kind;
+    const char *folder; /* borrowed from words */
+    cr_config config;
+    const cr_worker_config *keys; /* in config */
+    bool has_dtype;               /* a key says so */
+    cr_world *world;
+    cr_mesh *mesh;
+    cr_device *dev;
+    cr_model *model;
+    cr_fsdp *fsdp;        /* logprobs, grad */
+    cr_full_weights full; /* generate */
+    cr_encoder encoder;   /* {0} until it is needed */
+    cr_dtype dtype;
+    int64_t batch_size; /* lines of one forward and rank; samples at a time if it generates */
+    int rank, num_ranks;
+} cr_worker;
+
+/* words: MODEL, then key=value. */
+CR_MUST cr_status cr_worker_read(cr_worker *worker, cr_worker_kind kind, const cr_words *words,
+                                 cr_err *err);
+/* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
+bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int argc, char **argv,
+                      int *code);
+/* device_name: "cpu", or NULL for the best one here. Collective. */
+CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
+/* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. */
+int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);
+/* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
+cr_line_rules cr_worker_rules(cr_worker *worker);
+/* Open the tokenizer of MODEL, unless it is open. */
+CR_MUST cr_status cr_worker_need_tokenizer(cr_worker *worker, cr_err *err);
+
+/* ---- lines as one packed batch ---- */
+
+typedef struct cr_packed {
+    int32_t *ids, *positions, *labels, *cu_seqlens; /* owned, grow only */
+    size_t capacity_tokens, capacity_seqs;
+    cr_batch batch; /* of the arrays above */
+} cr_packed;
+
+void cr_packed_clear(cr_packed *packed);
+void cr_packed_free(cr_packed *packed);
+/* Append a good line. Row t has label labels[t + 1] (ids[t + 1] if the line has none); the last row
+ * has no label. Returns the number of labelled rows. */
+int64_t cr_packed_add(cr_packed *packed, const cr_line *line);
+
+#endif

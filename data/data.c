@@ -1,0 +1,232 @@
+/* data.c -- see data.h. */
+#include "data/data.h"
+#include "base/rng.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is being loaded, and what is wrong with it so far. */
+typedef struct loading {
+    cr_dataset *data;
+    const char *path;
+    cr_row_encode encode;
+    void *ctx;
+    size_t num_bad;
+    cr_err first;
+} loading;
+
+static void row_free(cr_row *row)
+{
+    json_decref(row->json);
+    json_decref(row->asked);
+    cr_free(row->text);
+    cr_free(row->ids);
+    cr_free(row->learns);
+}
+
+/* Takes row->json and row->text. */
+static cr_status add_row(const loading *l, cr_row *row, cr_err *err)
+{
+    cr_dataset *data = l->data;
+
+    if (!json_is_object(row->json))
+        cr_fail(err, CR_EFORMAT, "a row must be a JSON object");
+    else
+        cr_note(l->encode(l->ctx, row, err));
+    if (err->status != CR_OK || !row->ids) {
+        row_free(row);
+        data->num_dropped += err->status == CR_OK;
+        return err->status;
+    }
+    if (data->num_rows == data->capacity) {
+        size_t want = data->capacity ? 2 * data->capacity : 256;
+        data->rows =
+            cr_realloc(data->rows, data->num_rows * sizeof *data->rows, want * sizeof *data->rows);
+        data->capacity = want;
+    }
+    data->rows[data->num_rows++] = *row;
+    return CR_OK;
+}
+
+static void note_bad(loading *l, const cr_err *bad)
+{
+    if (l->num_bad++ < 10) cr_log_line(bad->msg);
+    if (l->first.status == CR_OK) l->first = *bad;
+}
+
+static void load_lines(loading *l, const cr_buf *text, size_t at)
+{
+    int line_number = 0;
+    size_t n;
+
+    for (const char *line; (line = cr_line_next(text, &at, &n));) {
+        cr_row row = {.line = ++line_number, .domain = -1};
+        cr_err bad = {0};
+        char what[400];
+        if (strspn(line, " \t\r") >= n) continue;
+        snprintf(what, sizeof what, "%s:%d", l->path, line_number);
+        if (cr_json_parse(line, n, what, &row.json, &bad) == CR_OK) {
+            row.text = cr_strndup(line, n);
+            if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
+        }
+        if (bad.status != CR_OK) note_bad(l, &bad);
+    }
+}
+
+static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *err)
+{
+    json_t *all, *element;
+    size_t i;
+
+    if (cr_json_parse(text->data + at, text->num_bytes - at, l->path, &all, err) != CR_OK)
+        return cr_fail_add(err, "a file that begins with [ is read as one JSON array");
+    json_array_foreach(all, i, element)
+    {
+        cr_row row = {.line = (int)i + 1, .domain = -1, .json = json_incref(element)};
+        cr_err bad = {0};
+        cr_buf line = {0};
+        if (cr_json_add_value(&line, element, &bad) == CR_OK) {
+            row.text = line.data;
+            cr_note(add_row(l, &row, &bad));
+        } else {
+            json_decref(element);
+            cr_buf_free(&line);
+        }
+        if (bad.status == CR_OK) continue;
+        cr_fail_add(&bad, "%s: row %zu", l->path, i + 1);
+        note_bad(l, &bad);
+    }
+    json_decref(all);
+    return CR_OK;
+}
+
+/* Files that are no JSON text, by their first bytes, and what makes JSON of them. */
+static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
+{
+    static const struct {
+        const char *bytes;
+        size_t num;
+        const char *what, *before, *after;
+    } formats[] = {
+        {"PAR1", 4, "Parquet", "python3 -c \"import pandas as p; p.read_parquet('",
+         "').to_json('rows.jsonl', "
+         "orient='records', lines=True, force_ascii=False)\""},
+        {"\x1f\x8b", 2, "compressed by gzip", "gunzip -c ", " > rows.jsonl"},
+        {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "zstd -dc ", " > rows.jsonl"},
+        {"\xfd"
+         "7zXZ",
+         5, "compressed by xz", "xz -dc ", " > rows.jsonl"},
+        {"PK\x03\x04", 4, "a zip archive", "unzip ", ""},
+        {"\xff\xfe", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
+        {"\xfe\xff", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
+    };
+
+    for (size_t i = 0; i < CR_COUNT(formats); i++)
+        if (text->num_bytes >= formats[i].num &&
+            memcmp(text->data, formats[i].bytes, formats[i].num) == 0)
+            return cr_fail(err, CR_EFORMAT,
+                           "%s: the file is %s, JSON text is expected (convert it: %s%s%s)", path,
+                           formats[i].what, formats[i].before, path, formats[i].after);
+    return CR_OK;
+}
+
+cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode encode, void *ctx,
+                          cr_err *err)
+{
+    loading l = {.data = data, .path = path, .encode = encode, .ctx = ctx};
+    cr_buf text = {0};
+    size_t at = 0, blank;
+
+    CR_TRY(cr_file_read(path, &text, err));
+    if (check_format(path, &text, err) != CR_OK) goto out;
+    if (text.num_bytes >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0) {
+        cr_log(CR_LOG_INFO, "data", "%s: the byte order mark at its begin is skipped", path);
+        at = 3;
+    }
+    blank = text.num_bytes ? strspn(text.data + at, " \t\r\n") : 0;
+    if (at + blank < text.num_bytes && text.data[at + blank] == '[')
+        cr_note(load_array(&l, &text, at, err));
+    else
+        load_lines(&l, &text, at);
+    if (l.num_bad > 1)
+        cr_fail(err, l.first.status, "%s (and %zu more wrong row%s in %s)", l.first.msg,
+                l.num_bad - 1, l.num_bad > 2 ? "s" : "", path);
+    else if (l.num_bad)
+        cr_fail(err, l.first.status, "%s", l.first.msg);
+out:
+    cr_buf_free(&text);
+    return err->status;
+}
+
+void cr_dataset_free(cr_dataset *data)
+{
+    for (size_t i = 0; i < data->num_rows; i++)
+        row_free(&data->rows[i]);
+    cr_free(data->rows);
+    *data = (cr_dataset){0};
+}
+
+void cr_order_init(cr_order *order, const cr_dataset *data, int domain, uint64_t seed)
+{
+    *order = (cr_order){.epoch = -1, .seed = seed ^ (uint64_t)(domain + 1) << 40};
+    order->index = CR_NEW_ARRAY(uint32_t, data->num_rows);
+    for (size_t i = 0; i < data->num_rows; i++)
+        if (data->rows[i].domain == domain) order->index[order->num++] = (uint32_t)i;
+}
+
+void cr_order_free(cr_order *order)
+{
+    cr_free(order->index);
+    *order = (cr_order){0};
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* One prompt after the other, each to the domain whose next one is due first, of those that may have one
+ * already: R. Tijdeman, The chairman assignment problem, Discrete Mathematics 32 (1980); nobody is off by
+ * more than 1 - 1 / (2 n - 2) prompts. */
+void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_t total,
+                     int *num_prompts)
+{
+    double n = 0, slack;
+
+    for (size_t d = 0; d < num; d++) {
+        n += share[d] > 0;
+        num_prompts[d] = 0;
+    }
+    slack = n > 1 ? 1 / (2 * n - 2) : 0;
+    for (int64_t k = 0; k < total; k++) {
+        size_t best = num;
+        double best_time = 0;
+        for (size_t d = 0; d < num; d++) {
+            double time = share[d] > 0 ? (1 - slack - cursors[d].owed - share[d]) / share[d] : 0;
+            cursors[d].owed += share[d];
+            if (share[d] <= 0 || cursors[d].owed < slack - 1e-9) continue;
+            if (best == num || time < best_time) best = d, best_time = time;
+        }
+        CR_CHECK(best < num, "no domain has a share");
+        cursors[best].owed -= 1;
+        num_prompts[best]++;
+    }
+}
+
+uint32_t cr_order_draw(cr_order *order, cr_cursor *cursor)
+{
+    CR_CHECK(order->num > 0, "a domain without rows is drawn from");
+    if (cursor->next >= (int64_t)order->num) {
+        cursor->epoch++;
+        cursor->next = 0;
+    }
+    if (order->epoch != cursor->epoch) {
+        qsort(order->index, order->num, sizeof *order->index, by_value);
+        cr_rng_shuffle(order->seed, (uint64_t)cursor->epoch, order->index, order->num);
+        order->epoch = cursor->epoch;
+    }
+    return order->index[cursor->next++];
+}

@@ -1,0 +1,406 @@
+/* prompts.c -- see prompts.h. */
+#include "data/prompts.h"
+#include "rewards/rules.h"
+#include "text/encoder.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* `messages`: a list, or a list written as JSON text. */
+static cr_status get_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
+{
+    *out = NULL;
+    if (json_is_array(column)) {
+        *out = json_incref((json_t *)(uintptr_t)column);
+        return CR_OK;
+    }
+    if (!json_is_string(column))
+        return cr_fail(err, CR_EFORMAT,
+                       "the column %s is %s, a list of messages is expected (data_args.messages "
+                       "names the column)",
+                       name, column ? "no list" : "missing");
+    CR_TRY(cr_json_parse(json_string_value(column), json_string_length(column), name, out, err));
+    if (json_is_array(*out)) return CR_OK;
+    json_decref(*out);
+    *out = NULL;
+    return cr_fail(err, CR_EFORMAT, "the column %s holds no list of messages", name);
+}
+
+static cr_status check_text(const json_t *column, const char *name, const char *key, cr_err *err)
+{
+    if (json_is_string(column)) return CR_OK;
+    return cr_fail(err, CR_EFORMAT, "the column %s%s is %s", name, key,
+                   column ? "no text" : "missing");
+}
+
+/* What a run cannot show to its model yet must not be left out of a prompt in silence. */
+static cr_status check_text_only(const json_t *row, const json_t *messages, cr_err *err)
+{
+    static const char *const columns[] = {"image", "images", "video", "videos"};
+    size_t i, k;
+    json_t *message, *part;
+
+    for (i = 0; i < CR_COUNT(columns); i++) {
+        const json_t *value = json_object_get(row, columns[i]);
+        if ((json_is_array(value) && json_array_size(value)) ||
+            (json_is_string(value) && json_string_length(value)) || json_is_object(value))
+            return cr_fail(err, CR_EFORMAT,
+                           "the column %s is not empty, and a run gives its model text only",
+                           columns[i]);
+    }
+    json_array_foreach(messages, i, message)
+        json_array_foreach(json_object_get(message, "content"), k, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type && strcmp(type, "text") != 0)
+            return cr_fail(err, CR_EFORMAT,
+                           "message %zu has a part of type '%.20s', and a run gives its model text "
+                           "only",
+                           i + 1, type);
+    }
+    return CR_OK;
+}
+
+/* Domain of a row: its own column, else the reward block that includes its tag. It stays -1 for a row that
+ * no block of rewards is for and that is to be left out. */
+static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const cr_config *c = m->config;
+    const char *column = m->from->data.tag ? m->from->data.tag : "tag",
+               *domain = json_string_value(json_object_get(row->json, "domain")),
+               *tag = json_string_value(json_object_get(row->json, column));
+
+    for (size_t i = 0; i < c->num_rewards; i++) {
+        if (domain && strcmp(c->rewards[i].domain, domain) == 0) row->domain = (int)i;
+        for (size_t k = 0; !domain && tag && k < c->rewards[i].num_tags; k++)
+            if (strcmp(c->rewards[i].tags[k], tag) == 0) row->domain = (int)i;
+    }
+    if (row->domain < 0 && !domain && !tag && c->num_rewards == 1) row->domain = 0;
+    if (row->domain >= 0 || domain || m->from->data.drops_unknown_tags) return CR_OK;
+    if (tag)
+        return cr_fail(err, CR_EFORMAT,
+                       "no block of rewards includes the tag '%.60s' (add it to a tag_included, or "
+                       "leave such rows out with data_args.unknown_tag: drop)",
+                       tag);
+    return cr_fail(err, CR_EFORMAT, "the row has neither the column domain nor %s", column);
+}
+
+static const char *template_of(const cr_prompt_maker *m)
+{
+    return m->config->global_template ? m->config->global_template : m->from->data.template;
+}
+
+/* Ids of a rendered text. */
+static cr_status encode(const cr_prompt_maker *m, const char *text, size_t num_bytes,
+                        bool add_special, cr_row *row, cr_err *err)
+{
+    return cr_encode_text(m->tokenizer, text ? text : "", num_bytes, add_special, &row->ids,
+                          &row->num_ids, err);
+}
+
+/* Files of ROLL have it as a number or as text. */
+static cr_status read_difficulty(cr_row *row, cr_err *err)
+{
+    const json_t *x = json_object_get(row->json, "difficulty");
+    const char *text = json_string_value(x);
+    char *end = NULL;
+
+    row->difficulty = text ? strtod(text, &end) : json_number_value(x);
+    if (text ? end == text || *end != 0 || !isfinite(row->difficulty) : !json_is_number(x))
+        return cr_fail(err, CR_EFORMAT,
+                       "the row has no number \"difficulty\", which difficulty_loss_weight reads");
+    return CR_OK;
+}
+
+/* Of a content in parts the last one; borrowed, NULL: none. */
+static json_t *last_content(const json_t *messages)
+{
+    size_t num = json_array_size(messages);
+    json_t *content = json_object_get(json_array_get(messages, num - 1), "content");
+
+    num = json_array_size(content);
+    return num ? json_object_get(json_array_get(content, num - 1), "text") : content;
+}
+
+static bool ends_with_answer(const json_t *messages)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+
+    return role && strcmp(role, "assistant") == 0;
+}
+
+cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
+{
+    cr_prompt_maker *m = ctx;
+    const cr_worker_config *w = m->from;
+    json_t *messages = NULL, *prompt;
+    cr_buf text = {0};
+
+    CR_TRY(find_domain(m, row, err));
+    if (row->domain < 0) {
+        m->num_unknown++;
+        return CR_OK;
+    }
+    if (m->config->rewards[row->domain].rule)
+        CR_TRY(cr_rule_check_row(m->config->rewards[row->domain].rule, row->json, err));
+    if (m->config->algorithm.masks.difficulty_loss_weight && w == &m->config->train)
+        CR_TRY(read_difficulty(row, err));
+    if (w->data.prompt) {
+        prompt = json_object_get(row->json, w->data.prompt);
+        CR_TRY(check_text(prompt, w->data.prompt, " (data_args.prompt)", err));
+        CR_TRY(check_text_only(row->json, NULL, err));
+        row->asked = json_incref(prompt);
+        CR_TRY(encode(m, json_string_value(prompt), json_string_length(prompt),
+                      /*add_special=*/true, row, err));
+    } else {
+        CR_TRY(get_messages(json_object_get(row->json, w->data.messages), w->data.messages,
+                            &messages, err));
+        if (check_text_only(row->json, messages, err) == CR_OK &&
+            cr_chat_render(m->chat, template_of(m), messages,
+                           /*add_generation_prompt=*/true, &text, err) == CR_OK)
+            cr_note(encode(m, text.data, text.num_bytes, /*add_special=*/false, row, err));
+        row->asked = json_incref(last_content(messages));
+        m->num_answered += ends_with_answer(messages);
+        json_decref(messages);
+        cr_buf_free(&text);
+        CR_TRY(err->status);
+    }
+    row->num_prompt = row->num_ids;
+    if (row->num_ids <= 5 ||
+        (int64_t)row->num_ids > m->prompt_length) { /* as ROLL: dropped, never cut */
+        *(row->num_ids <= 5 ? &m->num_short : &m->num_long) += 1;
+        cr_free(row->ids);
+        row->ids = NULL;
+    }
+    return CR_OK;
+}
+
+/* ---- SFT: prompt and answer columns ---- */
+
+static void add_message(json_t *list, const char *role, const json_t *content)
+{
+    json_array_append_new(list, json_pack("{s:s,s:O}", "role", role, "content", content));
+}
+
+/* Less one newline at the end, as ROLL, unless it ends in a prompt. */
+static cr_status render(cr_prompt_maker *m, const json_t *messages, const json_t *vars,
+                        bool is_prompt, cr_buf *text, cr_err *err)
+{
+    cr_buf_clear(text);
+    CR_TRY(cr_chat_render_with(m->chat, template_of(m), messages, vars, is_prompt, text, err));
+    if (!is_prompt && text->num_bytes && text->data[text->num_bytes - 1] == '\n')
+        text->data[--text->num_bytes] = 0;
+    return CR_OK;
+}
+
+static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const cr_config *c = m->config;
+    json_t *prompt = json_object_get(row->json, c->sft.prompt_key),
+           *query = c->sft.query_key ? json_object_get(row->json, c->sft.query_key) : NULL,
+           *answer = json_object_get(row->json, c->sft.response_key),
+           *system = c->sft.system_key ? json_object_get(row->json, c->sft.system_key) : NULL,
+           *messages, *joined = NULL;
+    cr_row begin = {0};
+    cr_buf text = {0};
+
+    CR_TRY(check_text(prompt, c->sft.prompt_key, " (prompt_key)", err));
+    CR_TRY(check_text(answer, c->sft.response_key, " (response_key)", err));
+    CR_TRY(check_text_only(row->json, NULL, err));
+    if (json_is_string(query) && json_string_length(query)) {
+        cr_buf_add(&text, json_string_value(prompt), json_string_length(prompt));
+        cr_buf_addc(&text, '\n');
+        cr_buf_add(&text, json_string_value(query), json_string_length(query));
+        joined = json_stringn(text.data, text.num_bytes);
+    }
+    messages = json_array();
+    if (json_is_string(system)) add_message(messages, "system", system);
+    add_message(messages, "user", joined ? joined : prompt);
+    if (render(m, messages, NULL, true, &text, err) == CR_OK &&
+        encode(m, text.data, text.num_bytes, true, &begin, err) == CR_OK) {
+        add_message(messages, "assistant", answer);
+        if (render(m, messages, NULL, false, &text, err) == CR_OK)
+            cr_note(encode(m, text.data, text.num_bytes, true, row, err));
+    }
+    row->num_prompt = begin.num_ids;
+    cr_free(begin.ids);
+    json_decref(messages);
+    json_decref(joined);
+    cr_buf_free(&text);
+    return err->status;
+}
+
+/* ---- SFT: messages of any number of turns ---- */
+
+/* Where the text of a whole chat goes on behind a turn of the assistant: from its generation prompt, which
+ * must be a beginning of the chat, to the end-of-turn text, which is what stands behind the turn when it is
+ * the last. Templates may write other parts of a turn differently inside a chat and at its end (Qwen3 shows
+ * no reasoning of earlier turns): what is learnt is the text of the whole chat. */
+typedef struct chat_row {
+    cr_prompt_maker *m;
+    json_t *messages, *vars;
+    cr_buf whole, part; /* the chat, and what was rendered last */
+    size_t done;        /* bytes of whole that are encoded */
+    cr_row *row;
+} chat_row;
+
+static cr_status render_first(chat_row *c, size_t num, bool is_prompt, cr_err *err)
+{
+    json_t *first = json_array();
+    cr_status status;
+
+    for (size_t i = 0; i < num; i++)
+        json_array_append(first, json_array_get(c->messages, i));
+    status = render(c->m, first, c->vars, is_prompt, &c->part, err);
+    json_decref(first);
+    return status;
+}
+
+/* Encode whole[done .. end-1] behind what is there. */
+static cr_status add_span(chat_row *c, size_t end, bool is_learnt, cr_err *err)
+{
+    cr_row *row = c->row, span = {0};
+    size_t old = row->num_ids;
+
+    CR_TRY(encode(c->m, c->whole.data + c->done, end - c->done, /*add_special=*/c->done == 0, &span,
+                  err));
+    row->ids = cr_realloc(row->ids, old * 4, (old + span.num_ids) * 4);
+    row->learns = cr_realloc(row->learns, old, old + span.num_ids);
+    memcpy(row->ids + old, span.ids, span.num_ids * 4);
+    memset(row->learns + old, is_learnt, span.num_ids);
+    row->num_ids += span.num_ids;
+    if (is_learnt && row->num_prompt == 0) row->num_prompt = old;
+    c->done = end;
+    cr_free(span.ids);
+    return CR_OK;
+}
+
+/* Where text holds `find` for the last time; NULL: nowhere. */
+static const char *find_last(const char *text, const char *find)
+{
+    const char *last = NULL;
+
+    for (const char *at = text; *find && (at = strstr(at, find)); at++)
+        last = at;
+    return last;
+}
+
+/* End of turn i, which begins at `start`, in the whole chat; c->part is the chat up to it. 0: unknown. */
+static size_t turn_end(const chat_row *c, size_t start, size_t i)
+{
+    const char *content =
+        json_string_value(json_object_get(json_array_get(c->messages, i), "content"));
+    const char *at = c->whole.data + start, *closing;
+    char *trimmed;
+    size_t n;
+
+    if (c->part.num_bytes > start && c->part.num_bytes <= c->whole.num_bytes &&
+        memcmp(c->part.data, c->whole.data, c->part.num_bytes) == 0)
+        return c->part.num_bytes;
+    if (!content) return 0;
+    content += strspn(content, " \t\r\n");
+    for (n = strlen(content); n && strchr(" \t\r\n", content[n - 1]); n--)
+        continue;
+    trimmed = cr_strndup(content, n);
+    closing = find_last(c->part.data, trimmed);
+    cr_free(trimmed);
+    if (!closing || !closing[n]) return 0;
+    closing += n;
+    at = strstr(at, closing);
+    return at ? (size_t)(at - c->whole.data) + strlen(closing) : 0;
+}
+
+static cr_status add_turn(chat_row *c, size_t i, cr_err *err)
+{
+    size_t start, end;
+
+    CR_TRY(render_first(c, i, true, err));
+    start = c->part.num_bytes;
+    if (start < c->done || start > c->whole.num_bytes ||
+        memcmp(c->part.data, c->whole.data, start) != 0)
+        return cr_fail(err, CR_EFORMAT,
+                       "message %zu: the chat template's generation prompt is no beginning of the "
+                       "chat, so where this turn begins is unknown (another template, or one turn "
+                       "a row)",
+                       i + 1);
+    CR_TRY(add_span(c, start, false, err));
+    CR_TRY(render_first(c, i + 1, false, err));
+    end = turn_end(c, start, i);
+    if (end < start || end == 0)
+        return cr_fail(err, CR_EFORMAT,
+                       "message %zu: the chat template writes this turn differently inside the "
+                       "chat, so where it ends is unknown (another template, or one turn a row)",
+                       i + 1);
+    return add_span(c, end, true, err);
+}
+
+static cr_status encode_turns(cr_prompt_maker *m, cr_row *row, cr_err *err)
+{
+    const char *column = m->from->data.messages;
+    const json_t *tools = json_object_get(row->json, "tools");
+    chat_row c = {.m = m, .row = row};
+    json_t *message;
+    size_t i, num_turns = 0;
+
+    CR_TRY(get_messages(json_object_get(row->json, column), column, &c.messages, err));
+    if (json_is_array(tools)) c.vars = json_pack("{s:O}", "tools", tools);
+    CR_TRY_GOTO(out, check_text_only(row->json, c.messages, err));
+    CR_TRY_GOTO(out, render(m, c.messages, c.vars, false, &c.whole, err));
+    if (memchr(c.whole.data ? c.whole.data : "", 0, c.whole.num_bytes))
+        cr_fail(err, CR_EFORMAT, "the column %s holds a NUL", column);
+    CR_TRY_GOTO(out, err->status);
+    json_array_foreach(c.messages, i, message)
+    {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (!role || strcmp(role, "assistant") != 0) continue;
+        CR_TRY_GOTO(out, add_turn(&c, i, err));
+        num_turns++;
+    }
+    if (num_turns == 0)
+        cr_fail(err, CR_EFORMAT, "the column %s has no message of the role assistant", column);
+out:
+    json_decref(c.messages);
+    json_decref(c.vars);
+    cr_buf_free(&c.whole);
+    cr_buf_free(&c.part);
+    return err->status;
+}
+
+cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
+{
+    cr_prompt_maker *m = ctx;
+    int64_t most = m->config->sequence_length;
+
+    CR_TRY(m->from->data.messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
+    if ((int64_t)row->num_ids > most) {
+        row->num_ids = (size_t)most;
+        m->num_cut++;
+    }
+    if (row->num_prompt > row->num_ids) row->num_prompt = row->num_ids;
+    row->domain = 0;
+    return CR_OK;
+}
+
+void cr_prompt_report(const cr_prompt_maker *m, const char *what)
+{
+    if (m->num_answered)
+        cr_log(
+            CR_LOG_WARN, "data",
+            "%s: %zu chats end with a turn of the assistant, which the model is shown as part of "
+            "the prompt",
+            what, m->num_answered);
+    if (m->num_short)
+        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of less than 6 tokens", what,
+               m->num_short);
+    if (m->num_long)
+        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of more than %lld tokens", what,
+               m->num_long, (long long)m->prompt_length);
+    if (m->num_unknown)
+        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: no block of rewards is for them", what,
+               m->num_unknown);
+    if (m->num_cut)
+        cr_log(CR_LOG_INFO, "data", "%s: %zu rows cut at sequence_length %lld", what, m->num_cut,
+               (long long)m->config->sequence_length);
+}

@@ -1,0 +1,33 @@
+/* prompts.h -- from a data row to token ids: columns, templates, domains, labels (docs/data.md).
+ *
+ * Flow 2 of 7. RLVR: `messages` (a list, or a list as JSON text) through the chat template with the
+ * generation prompt, or `prompt` (ready text); kept when 5 < length <= prompt_length. SFT: prompt and
+ * answer columns, labels on the answer only; or `messages` of any number of turns, labels on every turn
+ * of the assistant, its end-of-turn token included. Longer than sequence_length is cut.
+ */
+#ifndef CR_PROMPTS_H
+#define CR_PROMPTS_H
+
+#include "configs/configs.h"
+#include "data/data.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+typedef struct cr_prompt_maker {
+    const cr_config *config;
+    const cr_worker_config *from; /* its data_args name the columns */
+    cr_tokenizer *tokenizer;      /* borrowed */
+    cr_chat *chat;                /* borrowed */
+    int64_t prompt_length;
+    /* counted: rows left out, and rows cut */
+    size_t num_short, num_long, num_unknown, num_cut;
+    size_t num_answered; /* RLVR: chats that end with a turn of the assistant */
+} cr_prompt_maker;
+
+/* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */
+CR_MUST cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err);
+CR_MUST cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err);
+/* Says what was left out or cut, if anything was. */
+void cr_prompt_report(const cr_prompt_maker *maker, const char *what);
+
+#endif

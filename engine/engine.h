@@ -1,0 +1,114 @@
+/* engine.h -- the generation engine: continuous batching over a paged cache, in one process.
+ *
+ * Flow 3 of 7. A request is one prompt and n samples. Its prompt is computed once; the samples share
+ * its full cache blocks and copy the last one. Each step() is one forward over a row per running
+ * sample and chunks of waiting prompts. When blocks run out the youngest sample gives its up and is
+ * computed again later.
+ *
+ * A sample's tokens depend on the weights, its prompt, its settings and (seed, sample id, place)
+ * only: not on its neighbours, on limits, on preemption, or on the rank. Log-probs are the raw
+ * model's or those of the distribution that was sampled, with the bits of a packed forward
+ * (docs/sampling.md).
+ *
+ * Ownership: model and device are borrowed; requests are copied; a polled sample belongs to the
+ * caller (cr_generated_free). No allocation per step after warm-up. One thread.
+ */
+#ifndef CR_ENGINE_H
+#define CR_ENGINE_H
+
+#include "models/models.h"
+#include "text/tokenizer.h"
+
+typedef struct cr_engine cr_engine;
+
+typedef struct cr_engine_limits {
+    int64_t max_running;   /* samples at a time */
+    int64_t max_model_len; /* prompt and response; 0: the model's max_position_embeddings */
+    int64_t max_rows;      /* rows of one forward (chunks of prompts); 0: 512 */
+    int64_t
+        kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
+} cr_engine_limits;
+
+/* What log-probs are of: the model's softmax, or what was left to draw from after repetition penalty,
+ * temperature and filters. Greedy samples have the model's. */
+typedef enum cr_log_probs { CR_LOG_PROBS_RAW, CR_LOG_PROBS_SAMPLED } cr_log_probs;
+
+typedef struct cr_generating {
+    cr_log_probs log_probs;
+    float temperature;        /* 0: greedy */
+    float top_p;              /* >= 1: off */
+    float min_p;              /* 0: off */
+    int64_t top_k;            /* <= 0: off */
+    float repetition_penalty; /* 1: off */
+    int64_t max_new_tokens;
+    const char *const *stop; /* texts that end a sample; copied by submit */
+    size_t num_stop;
+    bool should_cut_stop;    /* leave the stop text out of `text` */
+    const int32_t *stop_ids; /* ids that end a sample beside the model's eos ids; copied */
+    size_t num_stop_ids;
+    uint64_t seed;
+} cr_generating;
+
+/* Does a filter (top_k, top_p, min_p) leave fewer words to draw from? Not in greedy samples. */
+bool cr_generating_has_filter(const cr_generating *how);
+/* CR_EARG: a setting that makes no sense. submit checks the same. */
+CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
+
+/* Called for each new token of a sample, with the text that it completes (may be empty). */
+typedef void (*cr_engine_on_token)(void *ctx, uint64_t sample_id, int32_t id, float log_prob,
+                                   const char *text, size_t num_bytes);
+
+CR_MUST cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
+                                   cr_engine **out, cr_err *err);
+void cr_engine_destroy(cr_engine *e); /* accepts NULL */
+/* For `text` (special tokens left out) and stop texts; borrowed. NULL: neither. */
+void cr_engine_set_tokenizer(cr_engine *e, const cr_tokenizer *tokenizer);
+void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx);
+/* The values behind param->weight have changed: pack them again. Only while nothing runs, and once
+ * before the first step: the cache is reserved then (CR_EARG: kv_bytes hold no sequence). */
+CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
+/* What packed weights take on a device. */
+int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
+
+/* Free the cache, packed weights and what steps work in. Only while nothing runs; cr_engine_set_weights
+ * comes before the next step. */
+void cr_engine_release(cr_engine *e);
+/* Bytes of its device that steps work in: they grow with the samples that happened to run together. */
+int64_t cr_engine_scratch_bytes(const cr_engine *e);
+
+/* CR_EARG: empty prompt, id out of range, or prompt + 1 token does not fit max_model_len. */
+CR_MUST cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,
+                                   const uint64_t *sample_ids, size_t num_samples,
+                                   const cr_generating *how, void *user, cr_err *err);
+/* One forward. Does nothing when idle. */
+CR_MUST cr_status cr_engine_step(cr_engine *e, cr_err *err);
+bool cr_engine_is_idle(const cr_engine *e);
+size_t cr_engine_num_waiting(const cr_engine *e); /* samples not yet running */
+
+typedef struct cr_generated {
+    uint64_t sample_id;
+    void *user; /* of its request */
+    int32_t *ids;
+    float *log_probs;
+    size_t num_ids;
+    /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept words had
+     * before, and the kept words of each token (num_kept 0: all), one list behind the other */
+    float *log_mass;
+    int32_t *num_kept, *kept_ids;
+    size_t num_kept_ids;
+    char *text; /* NULL without a tokenizer */
+    size_t text_bytes;
+    const char *finish; /* "stop" or "length" */
+} cr_generated;
+/* The next finished sample; false: none. */
+bool cr_engine_poll(cr_engine *e, cr_generated *out);
+void cr_generated_free(cr_generated *g);
+/* Drop everything that waits or runs. */
+void cr_engine_abort(cr_engine *e);
+
+typedef struct cr_engine_stats {
+    int64_t num_steps, num_tokens, num_prompt_rows, num_preempted, blocks_used, blocks_total;
+} cr_engine_stats;
+cr_engine_stats cr_engine_get_stats(const cr_engine *e);
+
+#endif

@@ -1,0 +1,121 @@
+/* engine_impl.h -- what a generation engine holds; inside engine/ only.
+ *
+ * engine.c       life, weights and cache; requests come in, samples go out; the lists of samples
+ * engine_step.c  one step: who is taken in, blocks of the cache, the rows of a forward, tokens
+ *
+ * A sequence waits, then fills (chunks of its prompt and, after preemption, of its output are
+ * computed), then runs (one row a step). A request's prompt is filled once: samples that are let in
+ * while a sibling fills follow it, and fork when it is done, drawing their first token from its row
+ * of logits; samples let in later share the blocks of any sibling that runs. Blocks that the prompt
+ * fills are shared and counted, the last partial one is copied, so a block that is written to has
+ * one owner.
+ *
+ * `running` is in order of admission. When blocks run out, its last sample goes back to the head of
+ * `waiting`; the first one always gets what it needs, because one sequence always fits the pool.
+ *
+ * Ownership: the engine owns all that its pointers show to but model, dev, tokenizer and user.
+ */
+#ifndef CR_ENGINE_IMPL_H
+#define CR_ENGINE_IMPL_H
+
+#include "engine/engine.h"
+#include "engine/sampling.h"
+#include "kernels/lanes.h"
+
+typedef enum cri_seq_state { CRI_WAITING, CRI_FOLLOWING, CRI_FILLING, CRI_RUNNING } cri_seq_state;
+
+typedef struct cri_seq cri_seq;
+
+typedef struct cri_group {
+    int32_t *prompt;
+    int64_t num_prompt;
+    cr_generating how; /* stop lists are copies */
+    void *user;
+    size_t num_alive; /* sequences that refer to it */
+    cri_seq *donor;   /* one of them that fills or runs, NULL: none */
+} cri_group;
+
+struct cri_seq {
+    cri_seq *prev, *next; /* in its list */
+    cri_group *group;
+    uint64_t id;
+    cri_seq_state state;
+    int slot;           /* row of the block table, -1: none */
+    int64_t num_blocks; /* held, in its row of the table */
+    int64_t num_cached; /* positions in the cache */
+    int32_t *output;    /* [max_new_tokens] */
+    float *log_probs;
+    float *log_mass;   /* [max_new_tokens], as are num_kept; NULL: no filter (cr_generated) */
+    int32_t *num_kept; /* of the next token, too, once it is drawn */
+    cr_buf kept;       /* int32_t */
+    int64_t num_output;
+    cr_buf text;
+    cr_token_stream stream;
+    const char *finish;
+};
+
+typedef struct cri_seq_list {
+    cri_seq *first, *last;
+    int64_t num;
+} cri_seq_list;
+
+/* What a lane does of a step. */
+typedef struct cri_part {
+    cr_stack *scratch;
+    cr_sampler sampler;
+    int64_t row0, row1, pick0, pick1;
+} cri_part;
+
+struct cr_engine {
+    cr_model *model;
+    cr_device *dev;
+    cr_engine_limits limits;
+    cr_lanes *lanes;
+    cri_part *parts; /* [lanes]; the first one's is also that of a step that is not cut */
+    cri_seq_list waiting, running, finished; /* running: FOLLOWING, FILLING and RUNNING */
+    /* cache */
+    void **layer_blocks; /* [num_layers], reserved with the first weights */
+    cr_dtype dtype;      /* of passes, known with the first weights */
+    size_t block_bytes;
+    int64_t num_blocks, max_blocks; /* of the pool; of one sequence */
+    int32_t *free_block, *ref;
+    int64_t num_free;
+    int32_t *table; /* [max_running, max_blocks] */
+    int *free_slot;
+    int num_free_slots;
+    /* one step */
+    int32_t *ids, *row_slot, *row_pos, *pick, *drawn; /* [max_rows + max_running] */
+    cri_seq **picked;
+    float *logits; /* [logits_rows, vocab], grown */
+    int64_t logits_rows;
+    float *log_prob;
+    /* packed weights */
+    struct {
+        void *data;
+        size_t num_bytes;
+    } * packed; /* [num_params] */
+    size_t packed_bytes;
+    const cr_tokenizer *tokenizer;
+    cr_engine_on_token on_token;
+    void *on_token_ctx;
+    cr_engine_stats stats;
+};
+
+static inline int64_t cri_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Blocks that hold positions 0 .. num-1. */
+static inline int64_t cri_blocks_of(int64_t num)
+{
+    return (num + CR_KV_BLOCK - 1) / CR_KV_BLOCK;
+}
+
+/* before NULL: at the end. */
+void cri_seq_insert(cri_seq_list *l, cri_seq *s, cri_seq *before);
+void cri_seq_take_out(cri_seq_list *l, cri_seq *s);
+/* s leaves `running`: its slot and its blocks are free again, or its siblings' alone. */
+void cri_seq_leave(cr_engine *e, cri_seq *s);
+
+#endif

@@ -1,0 +1,425 @@
+/* engine_step.c -- one step of an engine (see engine_impl.h): samples that are taken in, the blocks
+ * they hold, the rows of the forward, and the tokens that come of it. */
+#include "base/rng.h"
+#include "engine/engine_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- blocks ---- */
+
+static int32_t *row_of(cr_engine *e, const cri_seq *s)
+{
+    return e->table + s->slot * e->max_blocks;
+}
+
+/* The next block of s; false: none is free. */
+static bool take_block(cr_engine *e, cri_seq *s)
+{
+    int32_t block;
+
+    if (e->num_free == 0) return false;
+    block = e->free_block[--e->num_free];
+    e->ref[block] = 1;
+    row_of(e, s)[s->num_blocks++] = block;
+    return true;
+}
+
+/* Another sample that holds the prompt, or else one that fills it. */
+static cri_seq *find_donor(const cr_engine *e, const cri_group *g)
+{
+    cri_seq *found = NULL;
+
+    for (cri_seq *x = e->running.first; x; x = x->next)
+        if (x->group == g && x->state != CRI_FOLLOWING &&
+            (!found || found->num_cached < x->num_cached))
+            found = x;
+    return found;
+}
+
+void cri_seq_leave(cr_engine *e, cri_seq *s)
+{
+    while (s->num_blocks > 0) {
+        int32_t block = row_of(e, s)[--s->num_blocks];
+        if (--e->ref[block] == 0) e->free_block[e->num_free++] = block;
+    }
+    s->num_cached = 0;
+    e->free_slot[e->num_free_slots++] = s->slot;
+    s->slot = -1;
+    cri_seq_take_out(&e->running, s);
+    if (s->group->donor == s) s->group->donor = find_donor(e, s->group);
+}
+
+/* Back to the head of the waiting line: its prompt and output will be computed again. */
+static void preempt(cr_engine *e, cri_seq *s)
+{
+    cri_seq_leave(e, s);
+    s->state = CRI_WAITING;
+    cri_seq_insert(&e->waiting, s, e->waiting.first);
+    e->stats.num_preempted++;
+}
+
+/* Give s, which has none, the first num positions of from: full blocks are shared, the last partial
+ * one is copied. false: no block is free for it. */
+static cr_status share(cr_engine *e, cri_seq *s, const cri_seq *from, int64_t num, bool *is_done,
+                       cr_err *err)
+{
+    int64_t full = num / CR_KV_BLOCK;
+
+    *is_done = num % CR_KV_BLOCK == 0 || e->num_free > 0;
+    if (!*is_done) return CR_OK;
+    for (; s->num_blocks < full; s->num_blocks++)
+        e->ref[row_of(e, s)[s->num_blocks] = row_of(e, from)[s->num_blocks]]++;
+    s->num_cached = num;
+    if (num % CR_KV_BLOCK == 0) return CR_OK;
+    CR_CHECK(take_block(e, s), "a free block is gone");
+    for (int64_t l = 0; l < e->model->config.num_layers; l++) {
+        char *blocks = e->layer_blocks[l];
+        CR_TRY(cr_kv_block_copy(e->dev, blocks + (size_t)row_of(e, s)[full] * e->block_bytes,
+                                blocks + (size_t)row_of(e, from)[full] * e->block_bytes,
+                                e->block_bytes, err));
+    }
+    return CR_OK;
+}
+
+/* ---- which rows a step has ---- */
+
+static int32_t token_at(const cri_seq *s, int64_t pos)
+{
+    int64_t n = s->group->num_prompt;
+
+    return pos < n ? s->group->prompt[pos] : s->output[pos - n];
+}
+
+/* Positions that are computed before s runs. */
+static int64_t fill_to(const cri_seq *s)
+{
+    return s->group->num_prompt + s->num_output;
+}
+
+/* Free blocks that s still needs until it runs. */
+static int64_t blocks_to_fill(const cri_seq *s)
+{
+    int64_t has = s->state == CRI_FOLLOWING || (s->state == CRI_WAITING && s->group->donor)
+                      ? (s->group->num_prompt - 1) / CR_KV_BLOCK
+                      : s->num_blocks;
+    int64_t needs = cri_blocks_of(fill_to(s) + 1) - has;
+
+    return s->state == CRI_RUNNING || needs < 0 ? 0 : needs;
+}
+
+/* Take waiting samples in while there are slots, and blocks to spare for those that run. */
+static void admit(cr_engine *e)
+{
+    int64_t spare = e->num_free - e->running.num / 4;
+
+    if (!e->waiting.first || e->num_free_slots == 0) return;
+    for (cri_seq *s = e->running.first; s; s = s->next)
+        spare -= blocks_to_fill(s);
+    while (e->waiting.first && e->num_free_slots > 0) {
+        cri_seq *s = e->waiting.first;
+        spare -= blocks_to_fill(s);
+        if (spare < 0 && e->running.first) return;
+        cri_seq_take_out(&e->waiting, s);
+        s->slot = e->free_slot[--e->num_free_slots];
+        s->state = s->group->donor ? CRI_FOLLOWING : CRI_FILLING;
+        if (!s->group->donor) s->group->donor = s;
+        cri_seq_insert(&e->running, s, NULL);
+    }
+}
+
+/* Followers whose sibling has the prompt take it over, but for what is needed for a row of logits;
+ * one whose sibling is gone fills for itself. */
+static cr_status place_followers(cr_engine *e, cr_err *err)
+{
+    for (cri_seq *s = e->running.first; s; s = s->next) {
+        cri_group *g = s->group;
+        bool is_done = true;
+        if (s->state != CRI_FOLLOWING) continue;
+        if (!g->donor)
+            g->donor = s;
+        else if (g->donor->num_cached < g->num_prompt)
+            continue;
+        else
+            CR_TRY(share(e, s, g->donor, g->num_prompt - (s->num_output == 0), &is_done, err));
+        if (is_done) s->state = CRI_FILLING;
+    }
+    return CR_OK;
+}
+
+/* A block for the next position of each running sample, taken from the youngest if need be. */
+static void reserve_next(cr_engine *e)
+{
+    for (cri_seq *s = e->running.first; s; s = s->next) {
+        if (s->state != CRI_RUNNING || s->num_cached < s->num_blocks * CR_KV_BLOCK) continue;
+        while (e->num_free == 0 && e->running.last != s)
+            preempt(e, e->running.last);
+        if (!take_block(e, s)) {
+            preempt(e, s);
+            return; /* it was the last */
+        }
+    }
+}
+
+/* Rows for the next positions of s, up to num_rows of the step; the last one's logits are wanted if
+ * it completes s. Stops early when blocks run out. */
+static void add_rows(cr_engine *e, cri_seq *s, int64_t to, int64_t most, int64_t *num_rows,
+                     int64_t *num_picks)
+{
+    int64_t row = *num_rows;
+
+    for (; s->num_cached < to && row < most; row++) {
+        int64_t pos = s->num_cached;
+        if (pos == s->num_blocks * CR_KV_BLOCK && !take_block(e, s)) break;
+        e->ids[row] = token_at(s, pos);
+        e->row_slot[row] = s->slot;
+        e->row_pos[row] = (int32_t)pos;
+        s->num_cached++;
+    }
+    if (s->num_cached == to && row > *num_rows) {
+        e->pick[*num_picks] = (int32_t)row - 1;
+        e->picked[(*num_picks)++] = s;
+    }
+    *num_rows = row;
+}
+
+/* One row for each running sample, then chunks of those that fill. */
+static cr_status plan_rows(cr_engine *e, int64_t *num_rows, int64_t *num_picks, cr_err *err)
+{
+    admit(e);
+    for (;;) {
+        int64_t most = e->limits.max_rows + e->limits.max_running, decoding;
+        *num_rows = *num_picks = 0;
+        CR_TRY(place_followers(e, err));
+        reserve_next(e);
+        for (cri_seq *s = e->running.first; s; s = s->next)
+            if (s->state == CRI_RUNNING)
+                add_rows(e, s, s->num_cached + 1, most, num_rows, num_picks);
+        decoding = *num_rows;
+        most = decoding + e->limits.max_rows;
+        for (cri_seq *s = e->running.first; s && *num_rows < most; s = s->next)
+            if (s->state == CRI_FILLING) add_rows(e, s, fill_to(s), most, num_rows, num_picks);
+        e->stats.num_prompt_rows += *num_rows - decoding;
+        if (*num_rows > 0 || !e->running.first) return CR_OK;
+        CR_CHECK(e->running.num > 1, "no block for the only sample");
+        preempt(e, e->running.last);
+    }
+}
+
+/* ---- tokens ---- */
+
+static bool is_end(const cr_engine *e, const cri_seq *s, int32_t id)
+{
+    const cr_model_config *c = &e->model->config;
+
+    for (int i = 0; i < c->num_eos; i++)
+        if (c->eos_ids[i] == id) return true;
+    for (size_t i = 0; i < s->group->how.num_stop_ids; i++)
+        if (s->group->how.stop_ids[i] == id) return true;
+    return false;
+}
+
+/* Whether the last token, whose text begins at `from`, completes a stop text. Bytes that the stream
+ * holds back although they are whole characters are looked at, too (byte fallback). */
+static bool has_stop_text(cri_seq *s, size_t from)
+{
+    const cr_generating *how = &s->group->how;
+    const char *held = (const char *)s->stream.run;
+    size_t before = s->text.num_bytes;
+
+    if (s->stream.num_run && cr_utf8_valid(held, s->stream.num_run))
+        cr_buf_add(&s->text, held, s->stream.num_run);
+    for (size_t i = 0; i < how->num_stop; i++) {
+        size_t n = strlen(how->stop[i]), start = from > n ? from - n : 0;
+        const char *at;
+        if (n == 0 || s->text.num_bytes < n) continue;
+        at = memmem(s->text.data + start, s->text.num_bytes - start, how->stop[i], n);
+        if (!at) continue;
+        if (how->should_cut_stop) s->text.num_bytes = (size_t)(at - s->text.data);
+        s->text.data[s->text.num_bytes] = 0;
+        s->stream.num_run = 0; /* is in the text, or cut off */
+        return true;
+    }
+    if (s->text.num_bytes > before) s->text.data[s->text.num_bytes = before] = 0;
+    return false;
+}
+
+/* One more token of s. */
+static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
+{
+    size_t from = s->text.num_bytes;
+
+    s->state = CRI_RUNNING;
+    s->output[s->num_output] = id;
+    s->log_probs[s->num_output++] = log_prob;
+    e->stats.num_tokens++;
+    if (e->tokenizer) cr_token_stream_push(&s->stream, id, &s->text);
+    if (e->on_token)
+        e->on_token(e->on_token_ctx, s->id, id, log_prob,
+                    s->text.num_bytes > from ? s->text.data + from : "", s->text.num_bytes - from);
+    if (is_end(e, s, id) || (s->group->how.num_stop && has_stop_text(s, from)))
+        s->finish = "stop";
+    else if (s->num_output >= s->group->how.max_new_tokens)
+        s->finish = "length";
+    if (!s->finish) return;
+    if (e->tokenizer) cr_token_stream_end(&s->stream, &s->text);
+    s->stream.tokenizer = NULL;
+    cri_seq_leave(e, s);
+    cri_seq_insert(&e->finished, s, NULL);
+}
+
+/* Draw for s from a row of logits. */
+static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, cri_seq *s,
+                      const float *logits, int32_t *id, float *log_prob, cr_err *err)
+{
+    const cri_group *g = s->group;
+    uint32_t word[4];
+    cr_drawn drawn;
+
+    cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
+    cr_sample_args args = {.logits = logits,
+                           .vocab_size = e->model->config.vocab_size,
+                           .how = &g->how,
+                           .prompt = g->prompt,
+                           .output = s->output,
+                           .num_prompt = (size_t)g->num_prompt,
+                           .num_output = (size_t)s->num_output,
+                           .u = cr_rng_float(word[0])};
+    CR_TRY(cr_sample_token(sampler, dev, &args, &drawn, err));
+    if (drawn.id < 0)
+        return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
+                       (long long)s->num_output, (unsigned long long)s->id);
+    *id = drawn.id;
+    *log_prob = drawn.log_prob;
+    if (!s->num_kept) return CR_OK;
+    s->log_mass[s->num_output] = drawn.log_mass;
+    s->num_kept[s->num_output] = (int32_t)drawn.num_kept;
+    cr_buf_add(&s->kept, drawn.kept_ids, drawn.num_kept * sizeof *drawn.kept_ids);
+    return CR_OK;
+}
+
+static cr_status check_log_prob(const cri_seq *s, float log_prob, cr_err *err)
+{
+    if (isfinite(log_prob)) return CR_OK;
+    return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu has log-prob %g",
+                   (long long)s->num_output, (unsigned long long)s->id, (double)log_prob);
+}
+
+/* s has just filled its prompt: its followers fork and draw from its row, too. One that gets no
+ * block stays a follower. */
+static cr_status fork_followers(cr_engine *e, cri_seq *s, const float *logits, cr_err *err)
+{
+    for (cri_seq *x = s->next, *next; x; x = next) {
+        bool is_done;
+        int32_t id;
+        float log_prob;
+        next = x->next;
+        if (x->group != s->group || x->state != CRI_FOLLOWING || x->num_output > 0) continue;
+        CR_TRY(share(e, x, s, s->num_cached, &is_done, err));
+        if (!is_done) return CR_OK;
+        CR_TRY(draw(e, e->dev, &e->parts[0].sampler, x, logits, &id, &log_prob, err));
+        CR_TRY(check_log_prob(x, log_prob, err));
+        accept_token(e, x, id, log_prob);
+    }
+    return CR_OK;
+}
+
+/* Drawn tokens become part of their samples. */
+static cr_status accept_tokens(cr_engine *e, int64_t num_picks, cr_err *err)
+{
+    int64_t vocab = e->model->config.vocab_size;
+
+    for (int64_t i = 0; i < num_picks; i++) {
+        cri_seq *s = e->picked[i];
+        CR_TRY(check_log_prob(s, e->log_prob[i], err));
+        if (s->state == CRI_FILLING && s->num_output == 0)
+            CR_TRY(fork_followers(e, s, e->logits + i * vocab, err));
+        accept_token(e, s, e->drawn[i], e->log_prob[i]);
+    }
+    return CR_OK;
+}
+
+static cr_status grow_logits(cr_engine *e, int64_t rows)
+{
+    if (rows <= e->logits_rows) return CR_OK;
+    cr_free(e->logits);
+    e->logits_rows = cri_min(rows + rows / 2, e->limits.max_rows + e->limits.max_running);
+    e->logits = CR_NEW_ARRAY(float, e->logits_rows * e->model->config.vocab_size);
+    return CR_OK;
+}
+
+/* Forward of a part of the step's rows, and tokens for those that are picked. */
+static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
+{
+    cr_engine *e = ctx;
+    cri_part *own = &e->parts[lane];
+    int64_t row0 = own->row0, pick0 = own->pick0, num_picks = own->pick1 - pick0,
+            vocab = e->model->config.vocab_size;
+    float *logits = e->logits + pick0 * vocab;
+    int32_t cu[2] = {0, (int32_t)(own->row1 - row0)};
+    cr_batch batch = {.ids = e->ids + row0,
+                      .positions = e->row_pos + row0,
+                      .cu_seqlens = cu,
+                      .num_tokens = own->row1 - row0,
+                      .num_seqs = 1};
+    cr_kv_view kv = {e->layer_blocks, e->row_slot + row0, e->row_pos + row0, e->table,
+                     e->max_blocks};
+    cr_pass pass = {
+        .dev = dev, .dtype = e->dtype, .scratch = own->scratch, .batch = &batch, .kv = &kv};
+
+    for (int64_t i = pick0; i < own->pick1; i++)
+        e->pick[i] -= (int32_t)row0;
+    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
+    for (int64_t i = 0; i < num_picks; i++)
+        CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], logits + i * vocab,
+                    &e->drawn[pick0 + i], &e->log_prob[pick0 + i], err));
+    return CR_OK;
+}
+
+/* Cut the step between sequences into even parts, one for each lane; how many. One: lanes would be
+ * uneven or small, or each would have to read weights that do not stay in its caches. */
+static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
+{
+    enum { LEAST_ROWS = 8, MOST_BYTES = 8 << 20 };
+    int num = (int)cri_min(cr_lanes_num(e->lanes), num_rows / LEAST_ROWS);
+    int64_t row = 0, pick = 0, most = 0;
+
+    if (e->packed_bytes > MOST_BYTES || e->model->config.num_experts > 0) num = 1;
+    for (int i = 0; i < num; i++) {
+        cri_part *p = &e->parts[i];
+        p->row0 = row;
+        p->pick0 = pick;
+        row = num_rows * (i + 1) / num;
+        if (row < p->row0) row = p->row0;
+        while (row > 0 && row < num_rows && e->row_slot[row] == e->row_slot[row - 1])
+            row++;
+        while (pick < num_picks && e->pick[pick] < row)
+            pick++;
+        p->row1 = row;
+        p->pick1 = pick;
+        if (row - p->row0 > most) most = row - p->row0;
+    }
+    if (num > 1 && most * num <= num_rows + num_rows / 2) return num;
+    e->parts[0].row0 = e->parts[0].pick0 = 0;
+    e->parts[0].row1 = num_rows;
+    e->parts[0].pick1 = num_picks;
+    return 1;
+}
+
+cr_status cr_engine_step(cr_engine *e, cr_err *err)
+{
+    int64_t num_picks, num_rows;
+    int num_parts;
+
+    CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
+    CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
+    if (num_rows == 0) return CR_OK;
+    CR_TRY(grow_logits(e, num_picks));
+    num_parts = cut_step(e, num_rows, num_picks);
+    if (num_parts == 1)
+        CR_TRY(run_part(e, 0, e->dev, err));
+    else
+        CR_TRY(cr_lanes_run(e->lanes, num_parts, run_part, e, err));
+    e->stats.num_steps++;
+    return accept_tokens(e, num_picks, err);
+}

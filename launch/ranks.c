@@ -1,0 +1,255 @@
+/* ranks.c -- see ranks.h. The socket has an abstract name (no file is left behind), and only processes
+ * of the same user are answered. */
+#include "launch/ranks.h"
+#include "base/children.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char variable[] = "CROLL_RANKS_SOCKET";
+static volatile sig_atomic_t caught;
+static int launcher = -1; /* a rank 0's connection */
+
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder)
+{
+    /* ranks may outnumber cores and give them up when idle; nothing outside this host is searched */
+    static const char *const words[] = {
+        "mpirun",     "--oversubscribe", "--bind-to",
+        "none",       "--mca",           "mpi_yield_when_idle",
+        "1",          "--mca",           "btl",
+        "self,vader", "--mca",           "btl_vader_single_copy_mechanism",
+        "none",       "--mca",           "pml",
+        "ob1",        "--mca",           "plm",
+        "isolated"};
+    static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
+                                         "osc_sm_backing_directory"};
+
+    *m = (cr_mpirun){.num = 0};
+    for (size_t i = 0; i < CR_COUNT(words); i++)
+        m->word[m->num++] = cr_word(words[i]);
+    for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++) {
+        m->word[m->num++] = cr_word("--mca");
+        m->word[m->num++] = cr_word(places[i]);
+        m->word[m->num++] = cr_word(folder->path);
+    }
+    snprintf(m->num_ranks, sizeof m->num_ranks, "%d", num_ranks);
+    m->word[m->num++] = cr_word("-n");
+    m->word[m->num++] = m->num_ranks;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    /* MPI's look at the machine would try ten X displays and start OpenCL: without /etc/hosts that
+     * waits for the name "localhost", 10 s and more */
+    setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
+}
+
+/* ---- the socket ---- */
+
+static socklen_t address_of(const char *name, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "%s", name);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+}
+
+static cr_status listen_here(int *out, cr_err *err)
+{
+    struct sockaddr_un address;
+    char name[80];
+    uint64_t chance = 0;
+    socklen_t size;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (getrandom(&chance, sizeof chance, 0) < 0) chance = (uint64_t)cr_now_s();
+    snprintf(name, sizeof name, "croll-%d-%016llx", (int)getpid(), (unsigned long long)chance);
+    size = address_of(name, &address);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, 8) != 0) {
+        if (fd >= 0) close(fd);
+        return cr_fail(err, CR_EIO, "cannot listen for the ranks: %s", strerror(errno));
+    }
+    setenv(variable, name, 1);
+    *out = fd;
+    return CR_OK;
+}
+
+/* The next connection of a process of this user gets stdin and stdout; -1: it was another's. */
+static int give_descriptors(int listener)
+{
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    char byte = 'f';
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    int fds[2] = {STDIN_FILENO, STDOUT_FILENO}, fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    struct ucred who;
+    socklen_t size = sizeof who;
+
+    if (fd < 0) return -1;
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fds);
+    memcpy(CMSG_DATA(head), fds, sizeof fds);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == getuid() &&
+        sendmsg(fd, &message, MSG_NOSIGNAL) == 1)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* ---- the launcher ---- */
+
+static void on_signal(int number)
+{
+    caught = number;
+}
+
+static void open_missing(void)
+{
+    int fd;
+
+    do /* 0, 1 and 2 must mean something before they are handed on */
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
+/* Until mpirun has ended. *code: what rank 0 said, -1: nothing. */
+static void watch(cr_child *child, int *listener, int *code)
+{
+    int rank0 = -1;
+    unsigned char byte;
+
+    while (cr_child_pump(child) && !caught) {
+        struct pollfd fds[3] = {
+            {child->err_fd, POLLIN, 0}, {*listener, POLLIN, 0}, {rank0, POLLIN, 0}};
+        if (poll(fds, 3, 50) <= 0) continue;
+        if (fds[1].revents & POLLIN) {
+            rank0 = give_descriptors(*listener);
+            if (rank0 >= 0) {
+                close(*listener);
+                *listener = -1;
+            }
+        }
+        if (fds[2].revents) {
+            if (recv(rank0, &byte, 1, 0) == 1) *code = byte;
+            close(rank0);
+            rank0 = -1;
+        }
+    }
+    if (rank0 >= 0 && *code < 0 && recv(rank0, &byte, 1, MSG_DONTWAIT) == 1) *code = byte;
+    if (rank0 >= 0) close(rank0);
+}
+
+cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err)
+{
+    struct sigaction action = {.sa_handler = on_signal}, before;
+    char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
+    cr_mpi_folder folder = {0};
+    cr_mpirun mpirun;
+    cr_child child = {0};
+    int listener = -1;
+    char fate[CR_FATE];
+
+    *code = -1;
+    open_missing();
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, NULL, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup ignores it */
+    CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
+    cr_mpirun_init(&mpirun, num_ranks, &folder);
+    memcpy(words, mpirun.word, mpirun.num * sizeof *words);
+    words[mpirun.num] = self;
+    memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);
+    if (listen_here(&listener, err) == CR_OK &&
+        cr_child_start(&child, "mpirun", words, true, err) == CR_OK) {
+        watch(&child, &listener, code);
+        cr_child_stop(&child, 2);
+        if (caught)
+            cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
+        else if (*code < 0 && child.dead_rank >= 0)
+            cr_fail(err, CR_EPEER, "rank %d was killed", child.dead_rank);
+        else if (*code < 0)
+            cr_fail(err, CR_EPEER, "the ranks ended early: %s",
+                    cr_child_reason(&child)[0] ? cr_child_reason(&child)
+                                               : cr_child_fate(&child, fate));
+    }
+out:
+    if (listener >= 0) close(listener);
+    cr_mpi_folder_close(&folder);
+    cr_free(words);
+    cr_free(self);
+    return err->status;
+}
+
+/* ---- a rank ---- */
+
+static cr_status take_descriptors(int fd, cr_err *err)
+{
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    char byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct cmsghdr *head = NULL;
+    int fds[2];
+
+    if (poll(&ready, 1, 10000) == 1 && recvmsg(fd, &message, MSG_CMSG_CLOEXEC) == 1)
+        head = CMSG_FIRSTHDR(&message);
+    if (!head || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof fds))
+        return cr_fail(err, CR_EPEER, "the launcher gave no stdin and stdout");
+    memcpy(fds, CMSG_DATA(head), sizeof fds);
+    for (int i = 0; i < 2; i++) {
+        dup2(fds[i], i);
+        close(fds[i]);
+    }
+    return CR_OK;
+}
+
+cr_status cr_ranks_join(cr_err *err)
+{
+    const char *name = getenv(variable), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    struct sockaddr_un address;
+    socklen_t size;
+
+    if (!name || !rank) return CR_OK;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
+    if (strcmp(rank, "0") != 0) return CR_OK;
+    size = address_of(name, &address);
+    launcher = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (launcher < 0 || connect(launcher, (struct sockaddr *)&address, size) != 0)
+        return cr_fail(err, CR_EPEER, "cannot reach the launcher: %s", strerror(errno));
+    return take_descriptors(launcher, err);
+}
+
+int cr_ranks_leave(int code)
+{
+    unsigned char byte = (unsigned char)code;
+    bool is_told = launcher >= 0 && send(launcher, &byte, 1, MSG_NOSIGNAL) == 1;
+
+    if (launcher >= 0) close(launcher);
+    launcher = -1;
+    return is_told ? 0 : code;
+}

@@ -1,0 +1,33 @@
+/* ranks.h -- a command on several ranks: it starts itself again under mpirun.
+ *
+ * The process that a person started only launches and waits. mpirun's own forwarding of stdin and
+ * stdout is not used: rank 0 gets the launcher's two descriptors over a local socket, so pipes and
+ * their ends behave as without ranks, and its exit code goes back the same way. Whatever kills the
+ * launcher kills mpirun and the ranks.
+ *
+ *     launcher   cr_ranks_run          start, show what ranks say on stderr, wait
+ *     rank       cr_ranks_join         before anything else; then open the world
+ *                cr_ranks_leave        before the process ends
+ */
+#ifndef CR_RANKS_H
+#define CR_RANKS_H
+
+#include "launch/mpi_folder.h"
+
+/* Words of an mpirun for this host that starts fast and keeps its files in `folder`; the caller appends the
+ * program. Borrowed from here, the folder and the literals of the program. */
+enum { CR_MPIRUN_WORDS = 48 };
+typedef struct cr_mpirun {
+    char *word[CR_MPIRUN_WORDS], num_ranks[16];
+    size_t num;
+} cr_mpirun;
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder);
+
+/* Run `croll argv[0] argv[1] ..` on num_ranks ranks. *code: its exit code. */
+CR_MUST cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err);
+/* On a rank: take over stdin and stdout if this is rank 0. Nothing to do without a launcher. */
+CR_MUST cr_status cr_ranks_join(cr_err *err);
+/* On a rank: tell the launcher how the command ended; what to give to exit(). */
+int cr_ranks_leave(int code);
+
+#endif

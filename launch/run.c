@@ -1,0 +1,395 @@
+/* run.c -- see run.h. */
+#include "launch/run.h"
+#include "launch/ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t caught, num_caught;
+
+static void on_signal(int number)
+{
+    caught = number;
+    num_caught++;
+}
+
+/* ---- starting ---- */
+
+static cr_status start_server(cr_run *run, cr_err *err)
+{
+    char *folder = cr_path_join(run->output_dir, "exchange");
+    cr_status status = CR_OK;
+
+    if (run->server_plan.url == NULL) status = cr_server_plan_make(folder, &run->server_plan, err);
+    if (status == CR_OK)
+        status = cr_child_start(&run->server, "redis-server", run->server_plan.argv, false, err);
+    cr_free(folder);
+    return status;
+}
+
+/* What redis.log says last. */
+static cr_status server_failed(cr_run *run, cr_err *err)
+{
+    char *path = cr_path_join(run->output_dir, "exchange/redis.log"), fate[CR_FATE];
+    cr_buf log = {0};
+    cr_err ignored = {0};
+    const char *last = "";
+    size_t at = 0, n, num = 0;
+
+    if (cr_file_read(path, &log, &ignored) == CR_OK)
+        for (const char *line; (line = cr_line_next(&log, &at, &n));) {
+            const char *text = memchr(line, '#', n); /* "PID:ROLE DATE # a warning" */
+            if (!text) continue;
+            last = text + 2 < line + n ? text + 2 : text;
+            num = (size_t)(line + n - last);
+        }
+    cr_fail(err, CR_EIO, "redis-server %s at its start: %.*s%s(%s)",
+            cr_child_fate(&run->server, fate), (int)num, last, num ? " " : "", path);
+    cr_buf_free(&log);
+    cr_free(path);
+    return err->status;
+}
+
+/* A dead server is started again: its file has everything. */
+static cr_status revive_server(void *ctx, cr_err *err)
+{
+    cr_run *run = ctx;
+    char fate[CR_FATE];
+
+    if (cr_child_pump(&run->server)) return CR_OK;
+    if (!run->has_server_answered) return server_failed(run, err);
+    cr_log(CR_LOG_WARN, "run", "redis-server %s; starting it again from its append-only file",
+           cr_child_fate(&run->server, fate));
+    return start_server(run, err);
+}
+
+/* Its file has all of the run before: it loads that first. */
+static cr_status open_server(cr_run *run, cr_err *err)
+{
+    cr_exchange_args *args = &run->endpoint.args;
+
+    CR_TRY(start_server(run, err));
+    args->url = run->server_plan.url;
+    args->may_be_starting = true;
+    CR_TRY(cr_exchange_open_revived(args, revive_server, run, &run->endpoint.x, err));
+    run->has_server_answered = true;
+    return CR_OK;
+}
+
+/* One mpirun for all actor ranks. */
+static cr_status start_actors(cr_run *run, cr_err *err)
+{
+    const char *const words[] = {run->self_path, "actor", run->config_path, "--prefix",
+                                 run->endpoint.prefix};
+    cr_mpirun mpirun;
+
+    CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
+    cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder);
+    CR_CHECK(mpirun.num + CR_COUNT(words) < CR_MPIRUN_WORDS, "too many words for mpirun");
+    for (size_t i = 0; i < CR_COUNT(words); i++)
+        mpirun.word[mpirun.num++] = cr_word(words[i]);
+    return cr_child_start(&run->actors, "the actors", mpirun.word, true, err);
+}
+
+static cr_status make_streams(cr_run *run, cr_err *err)
+{
+    char name[96];
+
+    CR_TRY(cr_prefix_wipe(run->x, err)); /* a resumed run samples its unfinished step again */
+    CR_TRY(cr_stream_make(run->x, "prompts", run->layout.role[CR_ROLE_INFER].name, err));
+    CR_TRY(cr_stream_make(run->x, "scored", "pipeline", err));
+    for (size_t i = 0; i < run->config->num_rewards; i++) {
+        snprintf(name, sizeof name, "generated:%s", run->config->rewards[i].domain);
+        CR_TRY(cr_stream_make(run->x, name, "reward", err));
+    }
+    for (int role = 0; role < CR_NUM_ROLES; role++)
+        for (int r = 0; r < run->layout.role[role].num; r++) {
+            snprintf(name, sizeof name, "cmd:%s:%d", run->layout.role[role].name, r);
+            CR_TRY(cr_stream_make(run->x, name, run->layout.role[role].name, err));
+        }
+    return CR_OK;
+}
+
+/* run.log in output_dir, or a link there to the one in logging_dir/exp_name. */
+static cr_status open_log(cr_run *run, cr_err *err)
+{
+    const cr_config *c = run->config;
+    char *link = cr_path_join(run->output_dir, "run.log"),
+         *folder = c->logging_dir ? cr_path_join(c->logging_dir, c->exp_name) : NULL,
+         *path = folder ? cr_path_join(folder, "run.log") : cr_strdup(link), *target = NULL;
+
+    if (folder && cr_mkdirs(folder, err) == CR_OK) {
+        target = realpath(folder, NULL);
+        cr_free(path);
+        path = cr_asprintf("%s/run.log", target ? target : folder);
+        unlink(link);
+        if (symlink(path, link) != 0)
+            cr_fail(err, CR_EIO, "%s: no link to %s (%s)", link, path, strerror(errno));
+    }
+    if (err->status == CR_OK) {
+        run->log_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (run->log_fd < 0) cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+        cr_log_tee(run->log_fd);
+    }
+    free(target);
+    cr_free(folder);
+    cr_free(link);
+    cr_free(path);
+    return err->status;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal}, before;
+
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, NULL, &before); /* the terminal is closed; nohup has it ignored */
+    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
+
+cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
+                      cr_endpoint *endpoint, int64_t first_step, cr_err *err)
+{
+    struct stat folder;
+
+    *run = (cr_run){.config = config, .first_step = first_step, .step = first_step, .log_fd = -1};
+    run->endpoint = *endpoint;
+    *endpoint = (cr_endpoint){0};
+    run->output_dir = cr_strdup(config->output_dir);
+    run->config_path = cr_strdup(config_path);
+    run->self_path = cr_self_path();
+    cr_layout_init(&run->layout, config);
+    run->lives = CR_NEW_ARRAY(struct cr_life, run->layout.num_ranks);
+    for (int i = 0; i < run->layout.num_ranks; i++)
+        run->lives[i].moved_s = cr_now_s();
+    CR_TRY(open_log(run, err));
+    if (stat(run->output_dir, &folder) != 0)
+        return cr_fail(err, CR_EIO, "%s: %s", run->output_dir, strerror(errno));
+    run->output_device = folder.st_dev;
+    run->output_inode = folder.st_ino;
+    catch_signals();
+    if (!run->endpoint.x) CR_TRY(open_server(run, err));
+    run->x = run->endpoint.x;
+    CR_TRY(cr_endpoint_write(&run->endpoint, run->output_dir, err));
+    if (config->exchange.url)
+        cr_log(CR_LOG_INFO, "run", "Redis at %s, keys %s*", cr_exchange_address(run->x),
+               run->endpoint.prefix);
+    CR_CHECK(setenv(CR_EXCHANGE_VARIABLE, run->endpoint.args.url, 1) == 0, "no memory");
+    CR_TRY(make_streams(run, err));
+    CR_TRY(start_actors(run, err));
+    return cr_reward_workers_start(&run->rewards, config, run->config_path, run->self_path,
+                                   run->endpoint.prefix, err);
+}
+
+void cr_run_close(cr_run *run)
+{
+    cr_child_stop(&run->actors, 2);
+    cr_mpi_folder_close(&run->mpi_folder);
+    cr_reward_workers_stop(&run->rewards);
+    cr_endpoint_close(&run->endpoint);
+    cr_child_stop(&run->server, 5);
+    cr_server_plan_free(&run->server_plan);
+    cr_tracker_close(run->tracker);
+    cr_view_free(run->view);
+    cr_log_tee(-1);
+    if (run->log_fd >= 0) close(run->log_fd);
+    cr_free(run->lives);
+    cr_free(run->output_dir);
+    cr_free(run->config_path);
+    cr_free(run->self_path);
+    *run = (cr_run){.log_fd = -1};
+}
+
+/* ---- watching ---- */
+
+static cr_status check_actors(cr_run *run, cr_err *err)
+{
+    int status;
+    char who[64], fate[CR_FATE];
+    const char *reason;
+
+    if (cr_child_pump(&run->actors)) return CR_OK;
+    status = run->actors.wait_status;
+    if (run->actors.dead_rank >= 0)
+        return cr_fail(err, CR_EPEER,
+                       "step %lld: %s was killed (the run can go on from its last checkpoint: "
+                       "resume_from_checkpoint=true)",
+                       (long long)run->step,
+                       cr_layout_name(&run->layout, run->actors.dead_rank, who));
+    reason = cr_child_reason(&run->actors);
+    return cr_fail(err,
+                   WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
+                   : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
+                                                                   : CR_EPEER,
+                   "step %lld: %s%s", (long long)run->step,
+                   reason[0] ? "" : "mpirun, which holds the actors, ",
+                   reason[0] ? reason : cr_child_fate(&run->actors, fate));
+}
+
+/* Has every rank's count moved within the deadline? */
+static cr_status check_lives(cr_run *run, cr_err *err)
+{
+    double now = cr_now_s(),
+           deadline = run->config->collective_timeout + 5; /* a collective names more: let it */
+    int num = run->layout.num_ranks;
+    char who[64], **keys = CR_NEW_ARRAY(char *, num);
+    cr_buf *values = CR_NEW_ARRAY(cr_buf, num);
+
+    for (int role = 0; role < CR_NUM_ROLES; role++)
+        for (int r = 0; r < run->layout.role[role].num; r++)
+            keys[run->layout.role[role].first + r] =
+                cr_asprintf("hb:%s:%d", run->layout.role[role].name, r);
+    cr_note(cr_values_get(run->x, (const char *const *)keys, (size_t)num, values, err));
+    for (int i = 0; i < num && err->status == CR_OK; i++) {
+        struct cr_life *life = &run->lives[i];
+        const char *what = strchr(life->last, ' ');
+        if (values[i].num_bytes &&
+            strncmp(values[i].data, life->last, sizeof life->last - 1) != 0) {
+            snprintf(life->last, sizeof life->last, "%s", values[i].data);
+            life->moved_s = now;
+        }
+        if (now - life->moved_s > deadline)
+            cr_fail(err, CR_ETIMEOUT,
+                    "step %lld: %s has given no sign of life for %.0f s; it was last in: %s "
+                    "(collective_timeout sets the limit)",
+                    (long long)run->step, cr_layout_name(&run->layout, i, who), now - life->moved_s,
+                    what ? what + 1 : "start-up");
+    }
+    for (int i = 0; i < num; i++) {
+        cr_free(keys[i]);
+        cr_buf_free(&values[i]);
+    }
+    cr_free(keys);
+    cr_free(values);
+    return err->status;
+}
+
+/* A run whose folder is gone would write on into nothing. */
+static cr_status check_output(const cr_run *run, cr_err *err)
+{
+    struct stat now;
+
+    if (stat(run->output_dir, &now) == 0 && now.st_dev == run->output_device &&
+        now.st_ino == run->output_inode && cr_file_exists(run->config_path))
+        return CR_OK;
+    return cr_fail(err, CR_EIO,
+                   "step %lld: output_dir %s was removed, moved or emptied while the run goes on: "
+                   "nothing can be saved there any more",
+                   (long long)run->step, run->output_dir);
+}
+
+cr_status cr_run_watch(cr_run *run, cr_err *err)
+{
+    if (num_caught > 1)
+        return cr_fail(err, CR_ESIGNAL, "stopped at once by signal %d in step %lld", (int)caught,
+                       (long long)run->step);
+    if (num_caught && !run->has_said_stop) {
+        cr_log(CR_LOG_WARN, "run",
+               "signal %d: step %lld is finished and saved first (once more: stop at once)",
+               (int)caught, (long long)run->step);
+        run->has_said_stop = true;
+    }
+    CR_TRY(check_actors(run, err));
+    CR_TRY(cr_reward_workers_watch(&run->rewards, run->x, err));
+    if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
+    if (cr_now_s() - run->looked_s < 1) return CR_OK;
+    run->looked_s = cr_now_s();
+    CR_TRY(cr_heartbeat_check(run->endpoint.holder, err));
+    CR_TRY(check_output(run, err));
+    return check_lives(run, err);
+}
+
+bool cr_run_should_stop(void)
+{
+    return num_caught > 0;
+}
+
+cr_status cr_run_stopped(cr_run *run, cr_err *err)
+{
+    if (!num_caught) return CR_OK;
+    return cr_fail(err, CR_ESIGNAL,
+                   "stopped by signal %d after step %lld, which is saved "
+                   "(resume_from_checkpoint=true goes on)",
+                   (int)caught, (long long)run->step);
+}
+
+/* ---- commands ---- */
+
+cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
+                      cr_request *out, cr_err *err)
+{
+    cr_buf packed = {0};
+    char stream[96];
+
+    *out = (cr_request){.role = role, .rank = rank, .op = op};
+    snprintf(out->name, sizeof out->name, "%lld", (long long)++run->num_requests);
+    snprintf(stream, sizeof stream, "cmd:%s:%d", run->layout.role[role].name, rank);
+    cr_record_set_text(args, "op", op, strlen(op));
+    cr_record_set_text(args, "request", out->name, strlen(out->name));
+    if (cr_record_pack(args, &packed, err) == CR_OK)
+        cr_stream_put_later(run->x, stream, out->name, packed.data, packed.num_bytes);
+    cr_buf_free(&packed);
+    return err->status;
+}
+
+cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, cr_err *err)
+{
+    cr_buf data = {0};
+    bool is_there = false;
+    const char *message;
+    size_t num_bytes;
+    int64_t status;
+    double until_s = cr_now_s() + run->config->rpc_timeout;
+
+    *reply = (cr_record){0};
+    while (!is_there) {
+        CR_TRY_GOTO(out, cr_reply_wait(run->x, request->name, 0.1, &data, &is_there, err));
+        if (is_there) break;
+        CR_TRY_GOTO(out, cr_run_watch(run, err));
+        if (cr_now_s() > until_s)
+            CR_TRY_GOTO(out, cr_fail(err, CR_ETIMEOUT,
+                                     "step %lld: %s rank %d has not finished %s within %g s "
+                                     "(rpc_timeout)",
+                                     (long long)run->step, run->layout.role[request->role].name,
+                                     request->rank, request->op, run->config->rpc_timeout));
+    }
+    CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
+    CR_TRY_GOTO(out, cr_record_get_int(reply, "status", &status, err));
+    if (status != CR_OK) {
+        CR_TRY_GOTO(out, cr_record_get_text(reply, "message", &message, &num_bytes, err));
+        cr_fail(err, (cr_status)status, "step %lld: %s rank %d, %s: %s", (long long)run->step,
+                run->layout.role[request->role].name, request->rank, request->op, message);
+    }
+out:
+    cr_buf_free(&data);
+    if (err->status != CR_OK) cr_record_free(reply);
+    return err->status;
+}
+
+cr_status cr_run_call(cr_run *run, cr_role role, const char *op, cr_record *args,
+                      cr_record *replies, cr_err *err)
+{
+    int num = run->layout.role[role].num;
+    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
+
+    for (int r = 0; r < num && err->status == CR_OK; r++)
+        if (cr_run_send(run, role, r, op, args, &requests[r], err) != CR_OK) break;
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        cr_record reply;
+        if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
+        if (replies)
+            replies[r] = reply;
+        else
+            cr_record_free(&reply);
+    }
+    cr_free(requests);
+    return err->status;
+}

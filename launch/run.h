@@ -1,0 +1,81 @@
+/* run.h -- a running job as the pipelines see it: its processes, its exchange, its files.
+ *
+ * `croll run` opens a cr_run: it starts Redis, the actor ranks (one mpirun) and the reward workers,
+ * and from then on watches them in every wait: a dead reward worker is started again, a dead Redis
+ * too, a dead or silent actor rank ends the run with a sentence that names it. The pipelines (rlvr,
+ * sft) only call the functions below.
+ *
+ * Threads: the launcher's only one. Failures: cr_run_close ends every process and leaves no file
+ * behind that blocks the next start.
+ */
+#ifndef CR_RUN_H
+#define CR_RUN_H
+
+#include "actors/roles.h"
+#include "base/children.h"
+#include "configs/configs.h"
+#include "exchange/record.h"
+#include "launch/endpoint.h"
+#include "launch/mpi_folder.h"
+#include "reports/metrics.h"
+#include "reports/view.h"
+#include "rewards/reward_workers.h"
+
+typedef struct cr_run {
+    const cr_config *config; /* borrowed */
+    cr_layout layout;
+    char *output_dir, *config_path, *self_path; /* owned */
+    int64_t first_step, step;                   /* step: the one that runs now, for messages */
+    cr_endpoint endpoint;
+    cr_exchange *x; /* the endpoint's */
+    cr_server_plan server_plan;
+    bool has_server_answered; /* the embedded one */
+    cr_child server, actors;
+    cr_mpi_folder mpi_folder; /* of the actors */
+    cr_reward_workers rewards;
+    struct cr_life { /* of each actor rank */
+        char last[160];
+        double moved_s; /* when its count moved */
+    } * lives;
+    double looked_s;
+    dev_t output_device; /* of output_dir, with its inode: is it still there? */
+    ino_t output_inode;
+    int64_t num_requests;
+    bool has_said_stop; /* that it will end with this step */
+    cr_tracker *tracker;
+    cr_view *view;
+    int log_fd;
+} cr_run;
+
+/* Start everything. config_path: the resolved configuration in output_dir. endpoint: claimed, taken over.
+ * first_step: 0, or the one after the checkpoint that is resumed. Call cr_run_close also after a failure. */
+CR_MUST cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
+                              cr_endpoint *endpoint, int64_t first_step, cr_err *err);
+/* End everything. */
+void cr_run_close(cr_run *run);
+
+/* Look after the children; fails when the run cannot go on, and at the second signal. Called by every
+ * wait below. */
+CR_MUST cr_status cr_run_watch(cr_run *run, cr_err *err);
+/* A signal has come: save at the end of this step, then call cr_run_stopped, which ends the run
+ * (CR_ESIGNAL) if one has come. */
+bool cr_run_should_stop(void);
+CR_MUST cr_status cr_run_stopped(cr_run *run, cr_err *err);
+
+/* Send a command to one rank of a role, with the next cr_run_wait. request: where its reply will lie. */
+typedef struct cr_request {
+    char name[32];
+    cr_role role;
+    int rank;
+    const char *op; /* borrowed, static */
+} cr_request;
+CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
+                              cr_request *out, cr_err *err);
+/* Wait for its reply, at most rpc_timeout; a reply that is a failure becomes ours, with role, rank and step. */
+CR_MUST cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply,
+                              cr_err *err);
+/* The same command to every rank of a role; replies (may be NULL) has one record a rank. */
+CR_MUST cr_status cr_run_call(cr_run *run, cr_role role, const char *op, cr_record *args,
+                              cr_record *replies, cr_err *err);
+
+#endif

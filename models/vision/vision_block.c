@@ -1,0 +1,235 @@
+/* vision_block.c -- what blocks of a vision tower compute otherwise than decoder layers: attention over
+ * whole frames or windows with a fused qkv, and the MLP with GELU.
+ *
+ * Kept for backward: rotated q, k, v, attention's output and lse; fc1's output.
+ */
+#include "models/vision/vision_impl.h"
+
+#include <math.h>
+
+/* ---- attention ---- */
+
+typedef struct activations {
+    void *q, *k, *v, *o; /* [patches, d] */
+    float *lse;          /* [patches, heads] or NULL */
+} activations;
+
+static const cri_patches *patches_of(const cr_pass *p)
+{
+    return (const cri_patches *)(const void *)p->batch;
+}
+
+/* Rows which d .. which d + d - 1 of the fused weight: that of q, k or v. */
+static cr_weight third(const cr_module *qkv, int which)
+{
+    cr_weight w = qkv->params[0].weight;
+    int64_t d = w.num_cols;
+
+    w.num_rows = d;
+    w.data = (const char *)w.data + (size_t)(which * d * d) * cr_dtype_bytes(w.dtype);
+    w.packed = NULL;
+    return w;
+}
+
+static cr_status project(cr_module *qkv, cr_pass *p, const void *in, const activations *a,
+                         cr_err *err)
+{
+    void *const y[] = {a->q, a->k, a->v};
+    int64_t d = qkv->params[0].weight.num_cols;
+
+    CR_TRY(cri_enter(qkv, p, err));
+    for (int i = 0; i < 3; i++) {
+        cr_weight w = third(qkv, i);
+        cr_linear_args l = {.x = in,
+                            .w = &w,
+                            .bias = (const char *)qkv->params[1].weight.data +
+                                    (size_t)(i * d) * cr_dtype_bytes(w.dtype),
+                            .y = y[i],
+                            .out_dtype = p->dtype,
+                            .num_rows = p->batch->num_tokens};
+        CR_TRY(cr_linear(p->dev, &l, err));
+    }
+    return cri_leave(qkv, p, err);
+}
+
+static cr_status project_back(cr_module *qkv, cr_pass *p, const void *in, void *const dy[3],
+                              void *grad_in, cr_err *err)
+{
+    int64_t d = qkv->params[0].weight.num_cols;
+    float *dw = cri_grad(&qkv->params[0]), *dbias = cri_grad(&qkv->params[1]);
+
+    CR_TRY(cri_enter(qkv, p, err));
+    for (int i = 0; i < 3; i++) {
+        cr_weight w = third(qkv, i);
+        cr_linear_grad_args l = {.x = in,
+                                 .dy = dy[i],
+                                 .w = &w,
+                                 .dx = grad_in,
+                                 .is_dx_added = i > 0,
+                                 .dw = dw ? dw + i * d * d : NULL,
+                                 .dbias = dbias ? dbias + i * d : NULL,
+                                 .num_rows = p->batch->num_tokens};
+        CR_TRY(cr_linear_grad(p->dev, &l, err));
+    }
+    return cri_leave(qkv, p, err);
+}
+
+static cr_status rotate(const cr_vision_config *c, const cr_pass *p, void *x, int sign, cr_err *err)
+{
+    cr_rope_args a = {.x = x,
+                      .dtype = p->dtype,
+                      .scaling = 1,
+                      .sign = sign,
+                      .num_tokens = p->batch->num_tokens,
+                      .num_heads = c->num_heads,
+                      .head_dim = c->hidden_size / c->num_heads,
+                      .angles = patches_of(p)->angles};
+
+    return cr_rope(p->dev, &a, err);
+}
+
+static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, const activations *a)
+{
+    const cri_vision_attention *parts = m->impl;
+    const cr_vision_config *c = m->model->config.vision;
+    const cri_patches *r = patches_of(p);
+    int64_t dim = c->hidden_size / c->num_heads;
+
+    return (cr_attention_args){.q = a->q,
+                               .k = a->k,
+                               .v = a->v,
+                               .o = a->o,
+                               .lse = a->lse,
+                               .dtype = p->dtype,
+                               .cu_seqlens = parts->is_full ? r->frames : r->windows,
+                               .num_seqs = parts->is_full ? r->num_frames : r->num_windows,
+                               .num_heads = c->num_heads,
+                               .num_kv_heads = c->num_heads,
+                               .head_dim = dim,
+                               .scale = 1.0f / sqrtf((float)dim),
+                               .is_bidirectional = true};
+}
+
+static cr_status attention_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
+                                   void *out, cr_err *err)
+{
+    const cri_vision_attention *parts = m->impl;
+    const cr_vision_config *c = m->model->config.vision;
+    int64_t rows = p->batch->num_tokens, d = c->hidden_size;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_stack *keep = cri_keep(p);
+    activations a = {0};
+    cr_attention_args args;
+    void *lse = NULL;
+
+    CR_TRY(cri_push(keep, p, rows, d, &a.q, err));
+    CR_TRY(cri_push(keep, p, rows, d, &a.k, err));
+    CR_TRY(cri_push(keep, p, rows, d, &a.v, err));
+    CR_TRY(cri_push(keep, p, rows, d, &a.o, err));
+    if (p->tape) CR_TRY(cri_push_words(keep, rows * c->num_heads, &lse, err));
+    a.lse = lse;
+    CR_TRY(project(parts->qkv, p, in, &a, err));
+    CR_TRY(rotate(c, p, a.q, 1, err));
+    CR_TRY(rotate(c, p, a.k, 1, err));
+    args = attention_args(m, p, &a);
+    CR_TRY(cr_attention(p->dev, &args, err));
+    CR_TRY(cri_linear(parts->proj, p, a.o, add, out, err));
+    if (p->tape) {
+        cri_frame frame = {.kept = {a.q, a.k, a.v, a.o, a.lse}};
+        cri_frame_push(m, &frame);
+    }
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status attention_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                                    void *grad_in, cr_err *err)
+{
+    const cri_vision_attention *parts = m->impl;
+    const cr_vision_config *c = m->model->config.vision;
+    cri_frame f = cri_frame_pop(m);
+    activations a = {f.kept[0], f.kept[1], f.kept[2], f.kept[3], f.kept[4]};
+    bool is_needed = grad_in || parts->qkv->has_trainable;
+    size_t mark = cr_stack_mark(p->scratch);
+    void *d_o = NULL, *d_qkv[3];
+    cr_attention_grad_args g = {.fwd = attention_args(m, p, &a)};
+
+    if (is_needed) CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, c->hidden_size, &d_o, err));
+    CR_TRY(cri_linear_back(parts->proj, p, a.o, grad_out, d_o, CRI_DX_SET, err));
+    if (is_needed) {
+        for (int i = 0; i < 3; i++)
+            CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, c->hidden_size, &d_qkv[i], err));
+        g.d_o = d_o;
+        g.dq = d_qkv[0];
+        g.dk = d_qkv[1];
+        g.dv = d_qkv[2];
+        CR_TRY(cr_attention_grad(p->dev, &g, err));
+        CR_TRY(rotate(c, p, d_qkv[0], -1, err));
+        CR_TRY(rotate(c, p, d_qkv[1], -1, err));
+        CR_TRY(project_back(parts->qkv, p, in, d_qkv, grad_in, err));
+    }
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+const cr_module_ops cri_vision_attention_ops = {attention_forward, attention_backward};
+
+/* ---- MLP ---- */
+
+static cr_status mlp_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+                             cr_err *err)
+{
+    const cri_gelu_mlp *parts = m->impl;
+    int64_t rows = p->batch->num_tokens, width = parts->fc1->params[0].weight.num_rows;
+    size_t mark = cr_stack_mark(p->scratch);
+    cri_frame frame = {0};
+    void *h;
+
+    CR_TRY(cri_push(cri_keep(p), p, rows, width, &frame.kept[0], err));
+    CR_TRY(cri_linear(parts->fc1, p, in, NULL, frame.kept[0], err));
+    if (out) {
+        CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
+        CR_TRY(
+            cr_gelu(p->dev, CR_GELU_TANH, p->dtype, frame.kept[0], h, (size_t)(rows * width), err));
+        CR_TRY(cri_linear(parts->fc2, p, h, add, out, err));
+    }
+    if (p->tape) cri_frame_push(m, &frame);
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+static cr_status mlp_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
+                              void *grad_in, cr_err *err)
+{
+    const cri_gelu_mlp *parts = m->impl;
+    cri_frame f = cri_frame_pop(m);
+    size_t mark = cr_stack_mark(p->scratch);
+
+    CR_TRY(cri_gelu_back(parts->fc1, parts->fc2, CR_GELU_TANH, p, in, f.kept[0], grad_out, grad_in,
+                         err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
+}
+
+/* x: fc1's input, y: its output. */
+cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
+                        const void *x, const void *y, const void *grad_out, void *grad_in,
+                        cr_err *err)
+{
+    int64_t rows = p->batch->num_tokens, width = fc1->params[0].weight.num_rows;
+    size_t num = (size_t)(rows * width);
+    bool is_needed = grad_in || fc1->has_trainable;
+    void *h = NULL, *dh = NULL;
+
+    if (fc2->has_trainable) {
+        CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
+        CR_TRY(cr_gelu(p->dev, kind, p->dtype, y, h, num, err));
+    }
+    if (is_needed) CR_TRY(cri_push(p->scratch, p, rows, width, &dh, err));
+    CR_TRY(cri_linear_back(fc2, p, h, grad_out, dh, CRI_DX_SET, err));
+    if (!is_needed) return CR_OK;
+    CR_TRY(cr_gelu_grad(p->dev, kind, p->dtype, y, dh, dh, num, err));
+    return cri_linear_back(fc1, p, x, dh, grad_in, CRI_DX_SET, err);
+}
+
+const cr_module_ops cri_gelu_mlp_ops = {mlp_forward, mlp_backward};

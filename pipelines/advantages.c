@@ -1,0 +1,117 @@
+/* advantages.c -- masks, rewards and advantages of one domain (see assemble_impl.h). */
+#include "pipelines/assemble_impl.h"
+
+#include <string.h>
+
+static cr_advantage_config advantage_config(const cr_learning *l)
+{
+    const cr_algorithm *a = &l->config->algorithm;
+
+    return (cr_advantage_config){.adv_estimator = (cr_estimator)a->adv_estimator,
+                                 .norm_mean_type = (cr_norm)a->norm_mean_type,
+                                 .norm_std_type = (cr_norm)a->norm_std_type,
+                                 .gamma = a->gamma,
+                                 .reward_clip = a->reward_clip,
+                                 .advantage_clip = a->advantage_clip,
+                                 .whiten_rewards = a->whiten_rewards,
+                                 .whiten_advantages = a->whiten_advantages,
+                                 .add_token_level_kl = a->add_token_level_kl,
+                                 .kl_penalty = (cr_kl)a->kl_penalty,
+                                 .kl_coef = l->kl_coef};
+}
+
+/* What the files of rollouts have. */
+static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
+{
+    for (size_t i = first; i < end; i++) {
+        cr_sample *s = &b->r->samples[i];
+        s->advantages = CR_NEW_ARRAY(float, s->num_ids);
+        for (size_t t = 0; t < s->num_ids; t++)
+            s->advantages[t] = (float)b->advantages[b->start[i] + t];
+    }
+}
+
+/* Rewards of single tokens, for cr_advantage; NULL: no sample of these has any. Owned. */
+static double *token_scores(const cri_learn_batch *b, size_t first, size_t end)
+{
+    double *out = NULL;
+
+    for (size_t i = first; i < end; i++) {
+        const cr_sample *s = &b->r->samples[i];
+        if (!s->token_rewards) continue;
+        if (!out) out = CR_NEW_ARRAY(double, b->start[end] - b->start[first]);
+        for (size_t t = 0; t < s->num_ids; t++)
+            out[b->start[i] - b->start[first] + t] = s->token_rewards[t];
+    }
+    return out;
+}
+
+cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
+                                int domain, cr_metrics *m, cr_err *err)
+{
+    const cr_algorithm *alg = &l->config->algorithm;
+    cr_mask_config masks = {alg->masks.max_len_mask,
+                            alg->masks.difficulty_mask,
+                            alg->masks.error_max_len_clip,
+                            alg->masks.difficulty_low_threshold,
+                            alg->masks.difficulty_high_threshold,
+                            (double)alg->masks.error_max_len_threshold};
+    cr_advantage_config config = advantage_config(l);
+    size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
+    double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
+           *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
+           *tokens = token_scores(b, first, end);
+    const char *name = l->config->rewards[domain].domain;
+
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = b->r->samples[first + i].score;
+        raw[i] = b->r->samples[first + i].reward;
+        lengths[i] = (double)b->r->samples[first + i].num_ids;
+        verdict[i] = cr_sample_has_verdict(&b->r->samples[first + i]);
+        judged += verdict[i];
+        start[i] = b->start[first + i] - base;
+    }
+    start[n] = b->start[end] - base;
+    cr_sample_mask(&masks, n, b->r->group_size, lengths,
+                   (double)(l->config->sequence_length - l->config->prompt_length), scores, verdict,
+                   keep);
+    for (size_t i = 0; i < n; i++) {
+        kept += keep[i];
+        for (size_t t = b->start[first + i]; t < b->start[first + i + 1]; t++)
+            b->final[t] = b->mask[t] * keep[i];
+    }
+    cr_advantage_args args = {.rows = {n, start},
+                              .group = b->r->group_size,
+                              .scores = raw,
+                              .verdict = verdict,
+                              .token_scores = tokens,
+                              .old_log_probs = b->has_ref ? b->old + base : NULL,
+                              .ref_log_probs = b->has_ref ? b->ref + base : NULL,
+                              .final_mask = b->final + base,
+                              .moments = &l->moments[domain],
+                              .rewards = b->rewards + first,
+                              .token_rewards = b->token_rewards + base,
+                              .advantages = b->advantages + base,
+                              .raw_advantages = b->raw + base,
+                              .returns = b->returns + base,
+                              .kl = b->kl + base};
+    if (cr_advantage(&config, &args, err) == CR_OK) {
+        keep_advantages(b, first, end);
+        cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
+        if (b->has_ref) {
+            cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
+            cr_metrics_set(m, alg->add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef", name);
+            if (alg->has_target_kl && judged > 0)
+                l->kl_coef = cr_kl_controller(l->kl_coef, alg->target_kl, alg->kl_horizon,
+                                              args.kl_mean, judged);
+        }
+        if (alg->reward_clip > 0)
+            cr_metrics_set(m, args.reward_clip_frac, "%s/critic/reward_clip_frac", name);
+        if (alg->advantage_clip > 0)
+            cr_metrics_set(m, args.advantage_clip_frac, "%s/critic/advantage_clip_frac", name);
+    }
+    cr_free(start);
+    cr_free(scores);
+    cr_free(tokens);
+    return err->status;
+}

@@ -1,0 +1,180 @@
+/* assemble.c -- see assemble.h. */
+#include "actors/packing.h"
+#include "pipelines/assemble_impl.h"
+#include "pipelines/verdicts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void cr_learning_init(cr_learning *l, const cr_config *c)
+{
+    int64_t dp = c->train.num_devices / c->train.ulysses_size;
+
+    *l = (cr_learning){.config = c, .kl_coef = c->algorithm.init_kl_coef};
+    l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
+    for (size_t d = 0; d < c->num_rewards; d++)
+        l->moments[d] = (cr_moments){0, 1, 1e-24};
+    l->mini_size = dp * c->train.training.per_device_train_batch_size *
+                   c->train.training.gradient_accumulation_steps;
+    l->schedule_steps = c->max_steps * c->rollout_batch_size * c->group_size *
+                        c->algorithm.ppo_epochs / l->mini_size;
+    if (l->schedule_steps < 1) l->schedule_steps = 1;
+    l->warmup_steps =
+        c->train.training.warmup_steps
+            ? c->train.training.warmup_steps
+            : (int64_t)ceil((double)l->schedule_steps * c->train.training.warmup_ratio);
+    l->schedule = (cr_schedule)c->train.training.lr_scheduler_type;
+}
+
+void cr_learning_free(cr_learning *l)
+{
+    cr_free(l->moments);
+    *l = (cr_learning){0};
+}
+
+/* ---- one step ---- */
+
+/* As the configuration says, if the samples are of the weights that train now. */
+static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, int64_t step)
+{
+    cr_old_log_probs from = l->config->old_log_probs;
+    bool is_corrected = cri_has_correction(l->config); /* it needs them before training */
+
+    if (from == CR_OLD_OF_PASS && !is_corrected) return from;
+    if (is_corrected && l->has_differed) return CR_OLD_COMPUTED;
+    for (size_t i = 0; i < r->num_samples && from != CR_OLD_COMPUTED; i++)
+        if (r->samples[i].version != l->updates) {
+            if (from == CR_OLD_OF_SAMPLER)
+                cr_log(CR_LOG_WARN, "rlvr",
+                       "step %lld: sample %016llx is of weights after %lld updates, training has "
+                       "had %lld: old log-probs are computed",
+                       (long long)step, (unsigned long long)r->samples[i].id,
+                       (long long)r->samples[i].version, (long long)l->updates);
+            from = CR_OLD_COMPUTED;
+        }
+    return from;
+}
+
+/* Log-probs of the reference, and of the weights before the step's updates. */
+static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                               cr_metrics *m, cr_err *err)
+{
+    double at = cr_now_s(), entropy = 0;
+
+    if (l->config->enable_reference) {
+        CR_TRY(cri_ask_log_probs(run, CR_ROLE_REFERENCE, b, b->ref, NULL, m, err));
+        b->has_ref = true;
+        cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
+    }
+    at = cr_now_s();
+    /* the same bits, unless training says no */
+    memcpy(b->old, b->infer, b->num_tokens * sizeof(double));
+    b->old_from = choose_old(l, b->r, step);
+    if (b->old_from != CR_OLD_COMPUTED) return CR_OK;
+    CR_TRY(cri_ask_log_probs(run, CR_ROLE_TRAIN, b, b->old, b->entropy, m, err));
+    for (size_t t = 0; t < b->num_tokens; t++)
+        entropy += b->entropy[t];
+    cr_metrics_set(m, entropy / (double)(b->num_tokens ? b->num_tokens : 1), "critic/entropy/mean");
+    cr_metrics_set(m, cr_now_s() - at, "time/old_log_probs");
+    return CR_OK;
+}
+
+/* Domain by domain. */
+static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *m, cr_err *err)
+{
+    const cr_rollout *r = b->r;
+
+    for (size_t first = 0, end; first < r->num_samples; first = end) {
+        int domain = r->samples[first].domain;
+        for (end = first; end < r->num_samples && r->samples[end].domain == domain; end++)
+            continue;
+        CR_TRY(cri_domain_advantages(l, b, first, end, domain, m, err));
+    }
+    if (l->config->algorithm.add_token_level_kl)
+        cr_metrics_set(m, cri_sample_mean(b, b->kl, b->mask), "critic/kl");
+    return CR_OK;
+}
+
+/* Tokens a second: of all ranks, of one, and of one batch. */
+static void set_speed(cr_metrics *m, const char *what, double tps, const cr_worker_config *w)
+{
+    double ranks = (double)(w->num_devices > 0 ? w->num_devices : 1);
+
+    cr_metrics_set(m, tps, "system/%s/tps", what);
+    cr_metrics_set(m, tps / ranks, "system/%s/tps_gpu", what);
+    cr_metrics_set(m, tps / ranks * (double)w->ulysses_size, "system/%s/tps_dp", what);
+}
+
+/* Of all samples, and of each domain's, which are adjacent. */
+static void domain_metrics(const cr_learning *l, const cri_learn_batch *b, cr_metrics *m)
+{
+    const cr_sample *samples = b->r->samples;
+
+    cri_sample_metrics(l, b, 0, b->r->num_samples, NULL, m);
+    for (size_t first = 0, end; first < b->r->num_samples; first = end) {
+        for (end = first; end < b->r->num_samples && samples[end].domain == samples[first].domain;)
+            end++;
+        cri_sample_metrics(l, b, first, end, l->config->rewards[samples[first].domain].domain, m);
+    }
+}
+
+/* All updates of the step, if a token is left to learn from. */
+static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
+                              cr_metrics *m, cr_err *err)
+{
+    const cr_algorithm *a = &l->config->algorithm;
+    double valid = 0, at = cr_now_s();
+    cr_train_sums s = {0};
+
+    for (size_t t = 0; t < b->num_tokens; t++)
+        valid += b->final[t];
+    if (valid <= 0) cr_metrics_set(m, 1, "mask/final_mask_sum_eq_0");
+    if (valid <= 0 || step < a->critic_warmup) return CR_OK;
+    for (int64_t e = 0; e < a->ppo_epochs; e++)
+        CR_TRY(cri_train_epoch(l, run, b, step, e, &s, m, err));
+    cr_metrics_set(m, cr_now_s() - at, "time/step_train");
+    set_speed(m, "actor_train",
+              (double)(b->r->num_prompt_tokens + b->r->num_response_tokens) /
+                  fmax(cr_now_s() - at, 1e-9),
+              &l->config->train);
+    cri_train_metrics(l, b, &s, m);
+    cri_weight_metrics(b, m);
+    if (s.num_skipped)
+        cr_log(CR_LOG_WARN, "rlvr", "step %lld: %lld updates skipped: the gradient is not finite",
+               (long long)step, (long long)s.num_skipped);
+    l->has_differed = l->has_differed || s.num_different > 0;
+    if (s.num_different && b->old_from == CR_OLD_OF_SAMPLER)
+        cr_log(
+            CR_LOG_WARN, "rlvr",
+            "step %lld: %lld of %lld log-probs of actor_infer are not those of actor_train (by up "
+            "to %g): old log-probs were computed",
+            (long long)step, (long long)s.num_different, (long long)s.num_compared,
+            s.infer_diff_max);
+    return CR_OK;
+}
+
+cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
+                   int64_t step, cr_metrics *m, cr_err *err)
+{
+    cri_learn_batch b;
+
+    cri_learn_batch_init(&b, rollout, data);
+    CR_TRY_GOTO(out, get_log_probs(l, run, &b, step, m, err));
+    CR_TRY_GOTO(out, get_advantages(l, &b, m, err));
+    if (cri_has_correction(l->config) || b.old_from == CR_OLD_COMPUTED) cri_correct(l, &b, m);
+    CR_TRY_GOTO(out, make_updates(l, run, &b, step, m, err));
+    domain_metrics(l, &b, m);
+    cr_metrics_set(m, (double)step, "system/global_step");
+    cr_metrics_set(m, (double)rollout->num_samples, "system/batch_size");
+    cr_metrics_set(m, (double)((size_t)(step + 1) * rollout->num_samples), "system/samples");
+    cr_metrics_set(m, (double)rollout->num_filtered, "scheduler/filtered_groups");
+    cr_verdict_metrics(l->config, rollout, m);
+    set_speed(m, "actor_infer/response",
+              (double)rollout->num_response_tokens /
+                  (rollout->generate_s > 0 ? rollout->generate_s : 1),
+              &l->config->infer);
+out:
+    cri_learn_batch_free(&b);
+    return err->status;
+}

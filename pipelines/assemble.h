@@ -1,0 +1,31 @@
+/* assemble.h -- what a step does with its rollout: log-probs, advantages, mini-batches, updates.
+ *
+ * Flow 5 and 6 of 7, on the pipeline's side: everything per token is kept here in the order of the
+ * rollout's samples; actors get what they need and answer with log-probs and sums.
+ */
+#ifndef CR_ASSEMBLE_H
+#define CR_ASSEMBLE_H
+
+#include "pipelines/rollout.h"
+#include "rl/rl.h"
+
+/* What learning remembers from step to step: kept in checkpoints. */
+typedef struct cr_learning {
+    const cr_config *config; /* borrowed */
+    int64_t updates;         /* optimizer updates so far: the weight version */
+    double kl_coef;
+    bool has_differed;   /* log-probs of the sampler from those of training, in this process */
+    cr_moments *moments; /* [num_rewards] */
+    /* derived once */
+    cr_schedule schedule;
+    int64_t schedule_steps, warmup_steps, mini_size;
+} cr_learning;
+
+void cr_learning_init(cr_learning *l, const cr_config *config);
+void cr_learning_free(cr_learning *l);
+
+/* One rollout into updates of actor_train; metrics of the step are added to m. */
+CR_MUST cr_status cr_learn(cr_learning *l, cr_run *run, cr_rollout *rollout, const cr_dataset *data,
+                           int64_t step, cr_metrics *m, cr_err *err);
+
+#endif

@@ -1,0 +1,323 @@
+/* pipeline_rlvr.c -- reinforcement learning from verifiable rewards, synchronous form.
+ *
+ * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, reference and
+ * old log-probs, advantages, train, report, checkpoint if due.
+ */
+#include "data/prompts.h"
+#include "pipelines/pipelines.h"
+#include "pipelines/progress.h"
+#include "pipelines/saver.h"
+#include "pipelines/validation.h"
+#include "pipelines/verdicts.h"
+#include "rewards/reward_program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct rlvr {
+    cr_run *run;
+    const cr_config *c;
+    cr_tokenizer *tokenizer;
+    cr_chat *chat;
+    cr_dataset data, validation;
+    cr_order *orders;   /* [num_rewards] */
+    cr_cursor *cursors; /* [num_rewards] */
+    double *shares;     /* [num_rewards] of a prompt; 1 together */
+    int *num_prompts;   /* [num_rewards] of the step that runs */
+    cr_learning learning;
+    cr_saver saver;
+    int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
+} rlvr;
+
+/* ---- start ---- */
+
+static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *from,
+                            int64_t prompt_length, cr_err *err)
+{
+    cr_prompt_maker maker = {.config = s->c,
+                             .from = from,
+                             .tokenizer = s->tokenizer,
+                             .chat = s->chat,
+                             .prompt_length = prompt_length};
+
+    for (size_t i = 0; i < from->data.num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
+    cr_prompt_report(&maker, from->name);
+    return CR_OK;
+}
+
+/* Programs of one's own are tried with the first row of their domain; rows that no step draws are told. */
+static cr_status check_rewards(rlvr *s, cr_err *err)
+{
+    const cr_dataset *const sets[] = {&s->data, &s->validation};
+
+    for (size_t d = 0; d < s->c->num_rewards && err->status == CR_OK; d++) {
+        const cr_reward_config *r = &s->c->rewards[d];
+        const char *first = NULL;
+        size_t num = 0;
+        for (size_t k = 0; k < CR_COUNT(sets); k++)
+            for (size_t i = 0; i < sets[k]->num_rows; i++) {
+                if (sets[k]->rows[i].domain != (int)d) continue;
+                if (!first) first = sets[k]->rows[i].text;
+                num += k == 0;
+            }
+        if (num && r->probability <= 0)
+            cr_log(CR_LOG_WARN, "data",
+                   "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
+                   r->domain);
+        if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first, err));
+    }
+    return err->status;
+}
+
+/* The share of each domain, as fractions of one prompt a prompt. */
+static cr_status split_domains(rlvr *s, cr_err *err)
+{
+    const cr_config *c = s->c;
+    double sum = 0;
+
+    for (size_t d = 0; d < c->num_rewards; d++)
+        sum += c->rewards[d].probability;
+    if (!(sum > 0))
+        return cr_fail(err, CR_ECONFIG, "no domain has a share (domain_interleave_probs)");
+    if (fabs(sum - 1) > 1e-9)
+        cr_log(CR_LOG_INFO, "data",
+               "domain_interleave_probs add up to %g: each share is divided by that", sum);
+    for (size_t d = 0; d < c->num_rewards; d++) {
+        const char *name = c->rewards[d].domain;
+        double prompts = c->rewards[d].probability / sum * (double)c->rollout_batch_size;
+        cr_order_init(&s->orders[d], &s->data, (int)d, (uint64_t)c->seed);
+        s->shares[d] = c->rewards[d].probability / sum;
+        if (s->shares[d] <= 0) continue;
+        if ((double)s->orders[d].num < ceil(prompts - 1e-9))
+            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu rows, a step takes %.0f", name,
+                           s->orders[d].num, ceil(prompts - 1e-9));
+        if (s->shares[d] < 1)
+            cr_log(CR_LOG_INFO, "data", "domain %s: %g of %lld prompts a step, %zu rows", name,
+                   prompts, (long long)c->rollout_batch_size, s->orders[d].num);
+    }
+    return CR_OK;
+}
+
+static cr_status load(rlvr *s, cr_err *err)
+{
+    s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
+    s->cursors = CR_NEW_ARRAY(cr_cursor, s->c->num_rewards);
+    s->shares = CR_NEW_ARRAY(double, s->c->num_rewards);
+    s->num_prompts = CR_NEW_ARRAY(int, s->c->num_rewards);
+    CR_TRY(cr_tokenizer_open(s->c->train.model_path, &s->tokenizer, err));
+    if (!s->c->train.data.prompt || (s->c->has_validation && !s->c->validation.data.prompt))
+        CR_TRY(cr_chat_open(s->c->train.model_path, &s->chat, err));
+    CR_TRY(load_files(s, &s->data, &s->c->train, s->c->prompt_length, err));
+    if (s->c->has_validation)
+        CR_TRY(load_files(s, &s->validation, &s->c->validation, s->c->val_prompt_length, err));
+    CR_TRY(split_domains(s, err));
+    CR_TRY(check_rewards(s, err));
+    cr_learning_init(&s->learning, s->c);
+    return CR_OK;
+}
+
+/* ---- the state that a checkpoint keeps ---- */
+
+static cr_status save(rlvr *s, int64_t step, cr_err *err)
+{
+    const char *folder;
+    char *path;
+
+    CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
+    path = cr_path_join(folder, "state/pipeline.json");
+    if (cr_progress_write(path, step, &s->learning, s->cursors, err) == CR_OK)
+        cr_note(cr_saver_start(&s->saver, err));
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
+{
+    char *path = cr_path_join(checkpoint, "state/pipeline.json");
+    cr_record command = {0};
+
+    cr_record_set_text(&command, "folder", checkpoint, strlen(checkpoint));
+    if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
+        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+    cr_record_free(&command);
+    cr_free(path);
+    return err->status;
+}
+
+/* ---- phases of a step ---- */
+
+/* Train ranks send, infer ranks receive: both are asked before either is waited for. */
+static cr_status sync_weights(rlvr *s, cr_err *err)
+{
+    cr_run *run = s->run;
+    static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER};
+    cr_request *requests = CR_NEW_ARRAY(cr_request, run->layout.num_ranks);
+    int num = 0;
+
+    for (size_t k = 0; k < CR_COUNT(roles); k++)
+        for (int r = 0; r < run->layout.role[roles[k]].num && err->status == CR_OK; r++) {
+            cr_record command = {0};
+            cr_note(cr_run_send(run, roles[k], r, "sync", &command, &requests[num++], err));
+            cr_record_free(&command);
+        }
+    for (int i = 0; i < num && err->status == CR_OK; i++) {
+        cr_record reply;
+        if (cr_run_wait(run, &requests[i], &reply, err) == CR_OK) cr_record_free(&reply);
+    }
+    cr_free(requests);
+    return err->status;
+}
+
+/* head: what stands before the names of the metrics. */
+static cr_status validate(rlvr *s, int64_t step, const char *head, bool is_followed, cr_metrics *m,
+                          cr_err *err)
+{
+    cr_rollout_args args = {.data = &s->validation,
+                            .group_size = (size_t)s->c->validation.generating.num_return_sequences,
+                            .step = step,
+                            .is_validation = true,
+                            .is_followed = is_followed};
+    cr_rollout rollout;
+    double start = cr_now_s();
+
+    CR_TRY(cr_rollout_collect(s->run, &args, &rollout, m, err));
+    cr_verdict_warn(&rollout, "validation of step", step);
+    cr_note(cr_rollout_write(s->run, &rollout, &s->validation, step, true, err));
+    cr_validation_metrics(s->c, &rollout, &s->validation, head, m);
+    if (!cr_metrics_get(m, "time/val_step")) cr_metrics_set(m, cr_now_s() - start, "time/val_step");
+    cr_rollout_free(&rollout);
+    return err->status;
+}
+
+static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
+{
+    for (size_t i = 0; i < 3 && i * r->group_size < r->num_samples; i++) {
+        const cr_sample *x = &r->samples[i * r->group_size];
+        const char *prompt = json_string_value(s->data.rows[x->row].asked);
+        cr_buf line = {0};
+        cr_buf_addf(&line, "  step %lld, ", (long long)step);
+        if (cr_sample_has_verdict(x))
+            cr_buf_addf(&line, "score %g: ", x->score);
+        else
+            cr_buf_addf(&line, "no score (%s): ", x->status);
+        cr_json_add_string(&line, prompt ? prompt : "", prompt ? strlen(prompt) : 0);
+        cr_buf_adds(&line, " -> ");
+        cr_json_add_string(&line, x->response, x->response_bytes);
+        cr_log_line(line.data);
+        cr_buf_free(&line);
+    }
+}
+
+/* The file of the rollout has the advantages, and is there also when learning fails. */
+static cr_status learn(rlvr *s, cr_rollout *rollout, int64_t step, cr_metrics *m, cr_err *err)
+{
+    cr_err unwritten = {0};
+    cr_status status = cr_learn(&s->learning, s->run, rollout, &s->data, step, m, err);
+
+    if (cr_rollout_write(s->run, rollout, &s->data, step, false, &unwritten) == CR_OK ||
+        status != CR_OK)
+        return status;
+    return cr_fail(err, unwritten.status, "%s", unwritten.msg);
+}
+
+static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, cr_err *err)
+{
+    cr_run *run = s->run;
+    double start = cr_now_s(), at = start;
+    cr_rollout rollout = {0};
+    cr_rollout_args args = {
+        &s->data, s->orders, s->cursors, s->num_prompts, (size_t)s->c->group_size,
+        step,     false,     false};
+    bool is_last = step == s->c->max_steps - 1;
+
+    if (step % s->c->model_update_frequency == 0 || step == run->first_step) {
+        CR_TRY(sync_weights(s, err));
+        cr_metrics_set(m, cr_now_s() - at, "time/step_model_update");
+    }
+    if (s->c->has_validation && step % s->c->eval_steps == 0)
+        CR_TRY(validate(s, step, "", true, m, err));
+    at = cr_now_s();
+    cr_cursors_deal(s->cursors, s->shares, s->c->num_rewards, s->c->rollout_batch_size,
+                    s->num_prompts);
+    CR_TRY(cr_rollout_collect(run, &args, &rollout, m, err));
+    cr_metrics_set(m, cr_now_s() - at, "time/step_generate");
+    cr_verdict_warn(&rollout, "step", step);
+    if (step % s->c->logging_steps == 0) show_samples(s, &rollout, step);
+    CR_TRY_GOTO(out, learn(s, &rollout, step, m, err));
+    if (is_last &&
+        s->c->has_validation) { /* what came out of it: ROLL leaves that to the next run */
+        CR_TRY_GOTO(out, sync_weights(s, err));
+        CR_TRY_GOTO(out, validate(s, step + 1, "final/", false, m, err));
+    }
+    *is_saved = is_last || cr_run_should_stop() || (step > 0 && step % s->c->save_steps == 0);
+    CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
+    if (*is_saved) CR_TRY_GOTO(out, save(s, step, err));
+    cr_metrics_set(m, cr_now_s() - start, "time/step_total");
+    cr_metrics_set(
+        m, (double)(rollout.num_prompt_tokens + rollout.num_response_tokens) / (cr_now_s() - start),
+        "system/tps/tps");
+    CR_TRY_GOTO(out, cr_tracker_log(run->tracker, step, m, err));
+    cr_view_step(run->view, step, m, cr_now_s() - start);
+    CR_TRY_GOTO(out, cr_verdict_end_step(s->c, &rollout, m, step, &s->num_empty, err));
+    CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
+    if (cr_metrics_get(m, "final/val_correct/all/mean"))
+        cr_log(CR_LOG_INFO, "rlvr", "validation after the last step: %.4f",
+               *cr_metrics_get(m, "final/val_correct/all/mean"));
+out:
+    cr_rollout_free(&rollout);
+    return err->status;
+}
+
+static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
+{
+    rlvr *s = CR_NEW(rlvr);
+
+    s->c = config;
+    *out = s;
+    return load(s, err);
+}
+
+static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
+{
+    rlvr *s = pipeline;
+    cr_metrics m = {0};
+    bool is_saved = false;
+
+    s->saver.run = s->run = run;
+    CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
+    if (resume_path) CR_TRY(resume(s, resume_path, err));
+    for (run->step = run->first_step; run->step < s->c->max_steps && err->status == CR_OK;
+         run->step++) {
+        cr_metrics_clear(&m);
+        if (one_step(s, run->step, &m, &is_saved, err) == CR_OK && is_saved &&
+            run->step < s->c->max_steps - 1)
+            cr_note(cr_run_stopped(run, err));
+    }
+    cr_metrics_free(&m);
+    return err->status;
+}
+
+static void close_pipeline(void *pipeline)
+{
+    rlvr *s = pipeline;
+
+    if (!s) return;
+    for (size_t d = 0; s->orders && d < s->c->num_rewards; d++)
+        cr_order_free(&s->orders[d]);
+    cr_saver_fini(&s->saver);
+    cr_learning_free(&s->learning);
+    cr_free(s->orders);
+    cr_free(s->cursors);
+    cr_free(s->shares);
+    cr_free(s->num_prompts);
+    cr_dataset_free(&s->data);
+    cr_dataset_free(&s->validation);
+    cr_chat_close(s->chat);
+    cr_tokenizer_close(s->tokenizer);
+    cr_free(s);
+}
+
+const cr_pipeline_ops cr_pipeline_rlvr = {open_pipeline, run_pipeline, close_pipeline};

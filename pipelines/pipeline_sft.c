@@ -1,0 +1,385 @@
+/* pipeline_sft.c -- supervised fine-tuning: one optimizer update a step, over rows in file order or, with
+ * shuffle, in a new order each epoch; the loss of a validation set before step 0, every eval_steps and
+ * behind the last step. */
+#include "actors/messages.h"
+#include "actors/packing.h"
+#include "base/rng.h"
+#include "data/prompts.h"
+#include "pipelines/pipelines.h"
+#include "pipelines/saver.h"
+#include "rl/rl.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sft {
+    cr_run *run;
+    const cr_config *c;
+    cr_tokenizer *tokenizer;
+    cr_chat *chat;
+    cr_dataset data, validation;
+    size_t batch;    /* rows of a step: dp * b * GA */
+    uint32_t *order; /* rows of the epoch that runs */
+    int64_t epoch;   /* that order is of, -1: none yet */
+    int64_t num_steps, schedule_steps, warmup;
+    cr_schedule schedule;
+    cr_saver saver;
+} sft;
+
+/* The first token has nothing to be predicted from, so it is always of the prompt. */
+static size_t prompt_of(const cr_row *row)
+{
+    return row->num_prompt ? row->num_prompt : 1;
+}
+
+static size_t num_learnt(const cr_row *row)
+{
+    size_t num = 0;
+
+    for (size_t t = prompt_of(row); t < row->num_ids; t++)
+        num += !row->learns || row->learns[t];
+    return num;
+}
+
+/* Rows that are cut before their answer begins have nothing to learn. */
+static cr_status check_answers(const sft *s, const cr_dataset *data, const char *what, cr_err *err)
+{
+    size_t num_empty = 0;
+
+    for (size_t i = 0; i < data->num_rows; i++)
+        num_empty += num_learnt(&data->rows[i]) == 0;
+    if (num_empty && num_empty == data->num_rows)
+        return cr_fail(
+            err, CR_ECONFIG,
+            "%s: no row has a token of its answer within sequence_length %lld (raise it)", what,
+            (long long)s->c->sequence_length);
+    if (num_empty)
+        cr_log(CR_LOG_WARN, "sft",
+               "%s: %zu of %zu rows have no token of their answer within sequence_length %lld",
+               what, num_empty, data->num_rows, (long long)s->c->sequence_length);
+    return CR_OK;
+}
+
+static cr_status load_files(sft *s, cr_dataset *data, const cr_worker_config *from, cr_err *err)
+{
+    cr_prompt_maker maker = {
+        .config = s->c, .from = from, .tokenizer = s->tokenizer, .chat = s->chat};
+
+    for (size_t i = 0; i < from->data.num_file_names; i++)
+        CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_sft, &maker, err));
+    cr_prompt_report(&maker, from->name);
+    return check_answers(s, data, from->name, err);
+}
+
+static cr_status load(sft *s, cr_err *err)
+{
+    const cr_worker_config *w = &s->c->train;
+
+    CR_TRY(cr_tokenizer_open(w->model_path, &s->tokenizer, err));
+    CR_TRY(cr_chat_open(w->model_path, &s->chat, err));
+    CR_TRY(load_files(s, &s->data, w, err));
+    if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
+    s->batch = (size_t)(w->num_devices / w->ulysses_size * w->training.per_device_train_batch_size *
+                        w->training.gradient_accumulation_steps);
+    if (s->data.num_rows < s->batch)
+        return cr_fail(err, CR_ECONFIG, "the data has %zu rows, a step takes %zu", s->data.num_rows,
+                       s->batch);
+    s->order = CR_NEW_ARRAY(uint32_t, s->data.num_rows);
+    s->epoch = -1;
+    s->schedule_steps =
+        (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch));
+    s->num_steps = s->schedule_steps < s->c->max_steps ? s->schedule_steps : s->c->max_steps;
+    s->warmup = w->training.warmup_steps
+                    ? w->training.warmup_steps
+                    : (int64_t)ceil((double)s->schedule_steps * w->training.warmup_ratio);
+    s->schedule = (cr_schedule)w->training.lr_scheduler_type;
+    return CR_OK;
+}
+
+/* The rows of a step, which depend on nothing but the step: a resumed run goes on where it was. */
+static const uint32_t *rows_of(sft *s, int64_t step)
+{
+    int64_t per_epoch = (int64_t)(s->data.num_rows / s->batch);
+
+    if (s->epoch != step / per_epoch) {
+        s->epoch = step / per_epoch;
+        for (size_t i = 0; i < s->data.num_rows; i++)
+            s->order[i] = (uint32_t)i;
+        if (s->c->sft.shuffle)
+            cr_rng_shuffle((uint64_t)s->c->seed, (uint64_t)s->epoch, s->order, s->data.num_rows);
+    }
+    return s->order + (size_t)(step % per_epoch) * s->batch;
+}
+
+/* ---- rows for ranks ---- */
+
+/* Some rows as one record. */
+typedef struct shipment {
+    cr_record record;
+    cr_buf prompts, lengths, minis, ids, mask;
+} shipment;
+
+static void add_row(shipment *p, const cr_row *row)
+{
+    int32_t prompt = (int32_t)prompt_of(row), length = (int32_t)row->num_ids - prompt, mini = 0;
+
+    if (length < 0) return; /* no token at all */
+    cr_buf_add(&p->prompts, &prompt, 4);
+    cr_buf_add(&p->lengths, &length, 4);
+    cr_buf_add(&p->minis, &mini, 4);
+    cr_buf_add(&p->ids, row->ids, row->num_ids * 4);
+    for (size_t t = (size_t)prompt; row->learns && t < row->num_ids; t++) {
+        float is_learnt = row->learns[t];
+        cr_buf_add(&p->mask, &is_learnt, 4);
+    }
+}
+
+static void attach_rows(shipment *p, bool has_mask)
+{
+    const struct {
+        const char *name;
+        const cr_buf *buf;
+        cr_record_kind kind;
+    } arrays[] = {{"prompts", &p->prompts, CR_RECORD_INT32},
+                  {"lengths", &p->lengths, CR_RECORD_INT32},
+                  {"mini", &p->minis, CR_RECORD_INT32},
+                  {"ids", &p->ids, CR_RECORD_INT32},
+                  {cr_step_array_names[CR_STEP_MASK], &p->mask, CR_RECORD_FLOAT32}};
+
+    for (size_t i = 0; i < CR_COUNT(arrays) - !has_mask; i++)
+        cr_record_add(&p->record, arrays[i].name, arrays[i].kind,
+                      arrays[i].buf->data ? arrays[i].buf->data : "", arrays[i].buf->num_bytes / 4);
+}
+
+static void shipment_free(shipment *p)
+{
+    cr_record_free(&p->record);
+    cr_buf_free(&p->prompts);
+    cr_buf_free(&p->lengths);
+    cr_buf_free(&p->minis);
+    cr_buf_free(&p->ids);
+    cr_buf_free(&p->mask);
+}
+
+/* ---- validation ---- */
+
+/* Log-probs of rows [first, end) of the validation set; nll: [end - first], sums of each row. */
+static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr_err *err)
+{
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num, same = (int)s->c->train.ulysses_size,
+        num_dp = num / same;
+    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
+    const cr_row *rows = s->validation.rows + first;
+
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        shipment p = {0};
+        for (size_t k = (size_t)(r / same); k < end - first; k += (size_t)num_dp)
+            add_row(&p, &rows[k]);
+        attach_rows(&p, false);
+        cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "log_probs", &p.record, &requests[r], err));
+        shipment_free(&p);
+    }
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        cr_record reply;
+        const void *from;
+        size_t n, at = 0;
+        if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
+        cr_note(cr_record_get(&reply, "log_probs", CR_RECORD_FLOAT32, &from, &n, err));
+        for (size_t k = (size_t)(r / same); err->status == CR_OK && k < end - first;
+             k += (size_t)num_dp) {
+            nll[k] = 0;
+            for (size_t t = prompt_of(&rows[k]); t < rows[k].num_ids; t++, at++) {
+                if (at >= n) cr_fail(err, CR_EFORMAT, "%zu log-probs are too few", n);
+                if (err->status != CR_OK) break;
+                if (!rows[k].learns || rows[k].learns[t]) nll[k] -= ((const float *)from)[at];
+            }
+        }
+        cr_record_free(&reply);
+    }
+    cr_free(requests);
+    return err->status;
+}
+
+/* Mean loss of a learnt token over the whole validation set. Rows are summed in their order, so the number
+ * does not depend on how they are cut into ranks and micro-batches. */
+static cr_status validate(sft *s, const char *name, cr_metrics *m, cr_err *err)
+{
+    size_t n = s->validation.num_rows,
+           per = 8 * (size_t)(s->c->train.num_devices * s->c->train.infer_batch_size);
+    double *nll = CR_NEW_ARRAY(double, n), start = cr_now_s(), sum = 0, tokens = 0;
+
+    for (size_t first = 0; first < n && err->status == CR_OK; first += per)
+        cr_note(ask_log_probs(s, first, n - first < per ? n : first + per, nll + first, err));
+    for (size_t i = 0; i < n; i++) {
+        sum += nll[i];
+        tokens += (double)num_learnt(&s->validation.rows[i]);
+    }
+    cr_free(nll);
+    CR_TRY(err->status);
+    cr_metrics_set(m, sum / tokens, "%s", name);
+    if (!cr_metrics_get(m, "time/val")) cr_metrics_set(m, cr_now_s() - start, "time/val");
+    return CR_OK;
+}
+
+/* ---- training ---- */
+
+/* Which rows of the step's batch go to which rank, so that tokens balance: the gradient does not depend on it. */
+typedef struct deal {
+    const uint32_t *rows; /* [batch] of the data */
+    uint32_t *order;
+    int32_t *rank; /* [batch] of a row */
+    double num_learnt;
+} deal;
+
+static deal deal_rows(sft *s, int64_t step, int num_dp)
+{
+    size_t *tokens = CR_NEW_ARRAY(size_t, s->batch);
+    deal d = {.rows = rows_of(s, step),
+              .order = CR_NEW_ARRAY(uint32_t, s->batch),
+              .rank = CR_NEW_ARRAY(int32_t, s->batch)};
+
+    for (size_t k = 0; k < s->batch; k++) {
+        tokens[k] = s->data.rows[d.rows[k]].num_ids;
+        d.order[k] = (uint32_t)k;
+        d.num_learnt += (double)num_learnt(&s->data.rows[d.rows[k]]);
+    }
+    if (d.num_learnt < 1) d.num_learnt = 1;
+    cr_packing_deal_mini(tokens, num_dp, (size_t)s->c->train.training.per_device_train_batch_size,
+                         d.order, s->batch, d.rank);
+    cr_free(tokens);
+    return d;
+}
+
+static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_request *request,
+                           cr_err *err)
+{
+    uint64_t counts[CR_MINI_COUNTS] = {[CR_MINI_TOKENS] = (uint64_t)d->num_learnt};
+    shipment p = {0};
+
+    for (size_t k = 0; k < s->batch; k++)
+        if (d->rank[d->order[k]] == rank) add_row(&p, &s->data.rows[d->rows[d->order[k]]]);
+    attach_rows(&p, s->c->train.data.messages != NULL);
+    cr_record_add(&p.record, "lr", CR_RECORD_FLOAT32, &lr, 1);
+    cr_record_add(&p.record, "counts", CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
+    cr_record_set_int(&p.record, "minis", 1);
+    cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &p.record, request, err));
+    shipment_free(&p);
+    return err->status;
+}
+
+static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
+{
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num,
+        same = (int)s->c->train.ulysses_size; /* ranks that get one batch */
+    cr_request *requests = CR_NEW_ARRAY(cr_request, num);
+    deal dealt = deal_rows(s, step, num / same);
+    double start = cr_now_s();
+    cr_train_sums sums = {0};
+    float lr = (float)cr_learning_rate(s->schedule, s->c->train.training.learning_rate, s->warmup,
+                                       s->schedule_steps, step);
+
+    for (int r = 0; r < num && err->status == CR_OK; r++)
+        cr_note(send_step(s, &dealt, r, r / same, lr, &requests[r], err));
+    for (int r = 0; r < num && err->status == CR_OK; r++) {
+        cr_record reply;
+        cr_train_sums part = {0};
+        if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
+        cr_note(cr_train_sums_read(&reply, &part, err));
+        if (r % same == 0) cr_train_sums_add(&sums, &part, r > 0);
+        cr_record_free(&reply);
+    }
+    cr_free(requests);
+    cr_free(dealt.order);
+    cr_free(dealt.rank);
+    CR_TRY(err->status);
+    if (sums.num_skipped)
+        cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",
+               (long long)step);
+    cr_metrics_set(m, sums.total_loss, "sft_train/loss");
+    cr_metrics_set(m, sums.num_skipped ? (double)NAN : sums.grad_norm, "sft_train/grad_norm");
+    cr_metrics_set(m, lr, "sft_train/lr");
+    cr_metrics_set(m, dealt.num_learnt, "sft_train/tokens");
+    cr_metrics_set(m, cr_now_s() - start, "time/step_train");
+    cr_metrics_set(m, dealt.num_learnt / (cr_now_s() - start), "system/tps/tps");
+    return CR_OK;
+}
+
+static cr_status save(sft *s, int64_t step, cr_err *err)
+{
+    const char *folder;
+
+    CR_TRY(cr_saver_begin(&s->saver, step, &folder, err));
+    return cr_saver_start(&s->saver, err);
+}
+
+static cr_status steps(sft *s, const char *resume_path, cr_err *err)
+{
+    cr_run *run = s->run;
+    cr_metrics m = {0};
+    cr_record command = {0};
+
+    if (resume_path) {
+        cr_record_set_text(&command, "folder", resume_path, strlen(resume_path));
+        cr_note(cr_run_call(run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+        cr_record_free(&command);
+    }
+    for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;
+         run->step++) {
+        double start = cr_now_s();
+        bool is_last = run->step == s->num_steps - 1, should_save;
+        cr_metrics_clear(&m);
+        if (s->c->has_validation && run->step % s->c->eval_steps == 0)
+            CR_TRY_GOTO(out, validate(s, "sft_train/val_loss", &m, err));
+        CR_TRY_GOTO(out, train(s, run->step, &m, err));
+        if (s->c->has_validation && is_last)
+            CR_TRY_GOTO(out, validate(s, "final/sft_train/val_loss", &m, err));
+        should_save =
+            is_last || cr_run_should_stop() || (run->step > 0 && run->step % s->c->save_steps == 0);
+        CR_TRY_GOTO(out, cr_saver_poll(&s->saver, err));
+        if (should_save) CR_TRY_GOTO(out, save(s, run->step, err));
+        cr_metrics_set(&m, cr_now_s() - start, "time/step_total");
+        CR_TRY_GOTO(out, cr_tracker_log(run->tracker, run->step, &m, err));
+        cr_view_step(run->view, run->step, &m, cr_now_s() - start);
+        CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
+        CR_TRY_GOTO(out, cr_run_watch(run, err));
+        if (should_save && !is_last) CR_TRY_GOTO(out, cr_run_stopped(run, err));
+    }
+out:
+    cr_metrics_free(&m);
+    return err->status;
+}
+
+static cr_status open_pipeline(const cr_config *config, void **out, cr_err *err)
+{
+    sft *s = CR_NEW(sft);
+
+    s->c = config;
+    *out = s;
+    return load(s, err);
+}
+
+static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_path, cr_err *err)
+{
+    sft *s = pipeline;
+
+    s->saver.run = s->run = run;
+    CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
+    run->view = cr_view_create(run->first_step, s->num_steps, "sft_train/loss");
+    return steps(s, resume_path, err);
+}
+
+static void close_pipeline(void *pipeline)
+{
+    sft *s = pipeline;
+
+    if (!s) return;
+    cr_saver_fini(&s->saver);
+    cr_dataset_free(&s->data);
+    cr_dataset_free(&s->validation);
+    cr_free(s->order);
+    cr_chat_close(s->chat);
+    cr_tokenizer_close(s->tokenizer);
+    cr_free(s);
+}
+
+const cr_pipeline_ops cr_pipeline_sft = {open_pipeline, run_pipeline, close_pipeline};

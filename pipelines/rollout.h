@@ -1,0 +1,55 @@
+/* rollout.h -- all groups of one step: prompts out, scored samples back, in a repeatable order.
+ *
+ * Flows 1 to 4 of 9. A group is the samples of one prompt. Groups are drawn from the cursors of their
+ * domains; a group that the domain's query filter rejects is replaced by the next prompt, so what is
+ * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
+ * (domain, draw, index).
+ *
+ * A sample whose verdict is a time-out or an error is scored once more, under "ID.1". A group in which
+ * no sample has a verdict then is replaced by the next prompt, too, at most as often as the step has
+ * groups and once all others have come; where nothing at all has a verdict, and after that, such groups
+ * stay, and nothing is learned from them.
+ *
+ * A rollout owns its samples (cr_rollout_free).
+ */
+#ifndef CR_ROLLOUT_H
+#define CR_ROLLOUT_H
+
+#include "actors/sample.h"
+#include "data/data.h"
+#include "launch/run.h"
+
+typedef struct cr_rollout {
+    cr_sample *samples; /* [num_groups * group_size], groups adjacent */
+    size_t num_samples, num_groups, group_size;
+    size_t num_drawn, num_filtered;  /* groups asked for, and rejected by the query filter */
+    size_t num_redrawn;              /* groups without any verdict that were replaced */
+    size_t num_timeouts, num_errors; /* samples without a verdict, those of redrawn groups too */
+    size_t num_retries;              /* samples that were scored a second time */
+    char *failure;     /* the first sample without a verdict, and why; NULL: all have one (owned) */
+    double generate_s; /* until the last sample was there */
+    size_t num_prompt_tokens, num_response_tokens;
+} cr_rollout;
+
+typedef struct cr_rollout_args {
+    const cr_dataset *data;
+    cr_order *orders;       /* [num_rewards] of each domain */
+    cr_cursor *cursors;     /* [num_rewards], moved on */
+    const int *num_prompts; /* [num_rewards] groups wanted of each domain */
+    size_t group_size;
+    int64_t step;
+    bool
+        is_validation; /* every row once in file order: orders and cursors are not used, no filter */
+    bool is_followed;  /* by another rollout with the same weights: engines stay loaded */
+} cr_rollout_args;
+
+/* Ask, wait, order. */
+CR_MUST cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollout *out,
+                                     cr_metrics *m, cr_err *err);
+void cr_rollout_free(cr_rollout *rollout);
+/* rollouts/step-000000.jsonl, of a validation val-000000.jsonl: one line a sample, in order. */
+CR_MUST cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout,
+                                   const cr_dataset *data, int64_t step, bool is_validation,
+                                   cr_err *err);
+
+#endif

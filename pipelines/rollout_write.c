@@ -1,0 +1,125 @@
+/* rollout_write.c -- the files rollouts/: what was sampled, what was said of it, what it taught. */
+#include "pipelines/rollout.h"
+
+#include <string.h>
+
+/* A member; null if there is no value. */
+static cr_status add_column(cr_buf *out, const char *name, const json_t *value, cr_err *err)
+{
+    cr_buf_addf(out, ",\"%s\":", name);
+    if (value) return cr_json_add_value(out, value, err);
+    cr_buf_adds(out, "null");
+    return CR_OK;
+}
+
+static cr_status add_floats(cr_buf *out, const char *name, const float *x, size_t num, cr_err *err)
+{
+    cr_buf_addf(out, ",\"%s\":", name);
+    return cr_json_add_floats(out, x, num, err);
+}
+
+/* One number where all tokens have the same, else one a token. */
+static cr_status add_advantage(cr_buf *out, const cr_sample *s, cr_err *err)
+{
+    for (size_t t = 1; t < s->num_ids; t++)
+        if (s->advantages[t] != s->advantages[0])
+            return add_floats(out, "advantage", s->advantages, s->num_ids, err);
+    cr_buf_adds(out, ",\"advantage\":");
+    return cr_json_add_float(out, s->advantages[0], err);
+}
+
+static void add_text(cr_buf *out, const char *name, const char *text, size_t num_bytes)
+{
+    cr_buf_addf(out, ",\"%s\":", name);
+    cr_json_add_string(out, text, num_bytes);
+}
+
+/* A sample without a verdict has no score. */
+static cr_status add_verdict(cr_buf *out, const cr_sample *s, cr_err *err)
+{
+    if (cr_sample_has_verdict(s))
+        cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.9g", s->score, s->reward);
+    else
+        cr_buf_adds(out, ",\"score\":null,\"reward\":null");
+    add_text(out, "status", s->status, strlen(s->status));
+    add_text(out, "detail", s->detail, strlen(s->detail));
+    if (s->token_rewards)
+        CR_TRY(add_floats(out, "token_rewards", s->token_rewards, s->num_ids, err));
+    if (s->metrics) {
+        cr_buf_adds(out, ",\"metrics\":");
+        CR_TRY(cr_json_add_value(out, s->metrics, err));
+    }
+    return s->advantages ? add_advantage(out, s, err) : CR_OK;
+}
+
+/* What filters kept of each token's words; the words themselves only where a step has few. */
+static cr_status add_kept(cr_buf *out, const cr_sample *s, bool has_words, cr_err *err)
+{
+    const int32_t *ids = s->kept.ids;
+
+    if (!s->kept.num) return CR_OK;
+    CR_TRY(add_floats(out, "log_mass", s->kept.log_mass, s->num_ids, err));
+    if (!has_words) return CR_OK;
+    cr_buf_adds(out, ",\"kept_ids\":[");
+    for (size_t t = 0; t < s->num_ids; t++) {
+        if (t) cr_buf_addc(out, ',');
+        cr_json_add_ids(out, ids, (size_t)s->kept.num[t]);
+        ids += s->kept.num[t];
+    }
+    cr_buf_addc(out, ']');
+    return CR_OK;
+}
+
+static bool has_few_words(const cr_rollout *rollout)
+{
+    const size_t most = 4 << 20; /* about 25 MB */
+    size_t num = 0;
+
+    for (size_t i = 0; i < rollout->num_samples; i++)
+        num += rollout->samples[i].kept.num_ids;
+    return num <= most;
+}
+
+static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, const cr_row *row,
+                            bool has_words, cr_err *err)
+{
+    const char *domain = run->config->rewards[s->domain].domain;
+
+    cr_buf_addf(out, "{\"id\":\"%016llx\",\"group\":%zu", (unsigned long long)s->id, s->group);
+    add_text(out, "domain", domain, strlen(domain));
+    CR_TRY(add_column(out, "tag", json_object_get(row->json, "tag"), err));
+    CR_TRY(add_column(out, "prompt", row->asked, err));
+    CR_TRY(add_column(out, "ground_truth", json_object_get(row->json, "ground_truth"), err));
+    add_text(out, "response", s->response, s->response_bytes);
+    cr_buf_adds(out, ",\"prompt_ids\":");
+    cr_json_add_ids(out, row->ids, row->num_ids);
+    cr_buf_adds(out, ",\"ids\":");
+    cr_json_add_ids(out, s->ids, s->num_ids);
+    CR_TRY(add_floats(out, "log_probs", s->log_prob_infer, s->num_ids, err));
+    CR_TRY(add_kept(out, s, has_words, err));
+    CR_TRY(add_verdict(out, s, err));
+    add_text(out, "finish", s->finish, strlen(s->finish));
+    cr_buf_addf(out, ",\"version\":%lld}\n", (long long)s->version);
+    return CR_OK;
+}
+
+cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const cr_dataset *data,
+                           int64_t step, bool is_validation, cr_err *err)
+{
+    char *folder = cr_path_join(run->output_dir, "rollouts"),
+         *path = cr_asprintf("%s/%s-%06lld.jsonl", folder, is_validation ? "val" : "step",
+                             (long long)step);
+    cr_buf out = {0};
+    bool has_words = has_few_words(rollout);
+
+    cr_note(cr_mkdirs(folder, err));
+    for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++)
+        cr_note(add_sample(&out, run, &rollout->samples[i], &data->rows[rollout->samples[i].row],
+                           has_words, err));
+    if (err->status == CR_OK)
+        cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
+    cr_buf_free(&out);
+    cr_free(path);
+    cr_free(folder);
+    return err->status;
+}

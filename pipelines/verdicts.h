@@ -1,0 +1,19 @@
+/* verdicts.h -- what the verdicts of a rollout come to: counts, the programs' own metrics, warnings, and
+ * steps from which nothing was learned.
+ */
+#ifndef CR_VERDICTS_H
+#define CR_VERDICTS_H
+
+#include "pipelines/rollout.h"
+
+/* scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that have NAME. */
+void cr_verdict_metrics(const cr_config *config, const cr_rollout *r, cr_metrics *m);
+/* Says how many samples have no verdict, and why the first has none; nothing when all have one. */
+void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step);
+/* A step that has learned. From one that trained nothing (mask/final_mask_sum_eq_0) the reason is said;
+ * *num_empty counts such steps in a row, and CR_EPEER ends the run after max_failed_reward_steps of them. */
+CR_MUST cr_status cr_verdict_end_step(const cr_config *config, const cr_rollout *r,
+                                      const cr_metrics *m, int64_t step, int64_t *num_empty,
+                                      cr_err *err);
+
+#endif

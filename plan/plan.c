@@ -1,0 +1,383 @@
+/* plan.c -- see plan.h. One rank's micro-batches, updates and forwards, counted.
+ *
+ * Micro-batches of an update differ in one way only: the first gathers what later ones still have.
+ * So one update of two micro-batches is run, after one that is not counted (it meets the units for
+ * the first time), and the rest is multiplied.
+ */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct bench {
+    cr_world *world;
+    cr_mesh *mesh;
+    cr_device *dev;
+    cr_fsdp *f;
+    int32_t *ids, *positions, *labels, *cu;
+    cr_batch batch;
+    cr_fsdp_stats after_forward; /* of the training micro-batch */
+    cr_plan_role *role;
+    cr_plan_bytes standing; /* beside what a moment has */
+    double first_flops;
+    int stride, num_in_last; /* moments of a place, and of the last one so far */
+} bench;
+
+/* Everything that is counted, to be subtracted. */
+typedef struct counts {
+    cr_traffic t;
+    cr_flight_count all_to_alls, smalls;
+    double flops;
+} counts;
+
+/* ---- a batch of full samples ---- */
+
+static void batch_free(bench *b)
+{
+    cr_free(b->ids);
+    cr_free(b->positions);
+    cr_free(b->labels);
+    cr_free(b->cu);
+    b->ids = b->positions = b->labels = b->cu = NULL;
+}
+
+/* num samples of full length, or, if most is not 0, as many as fit and a shorter one. */
+static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t most)
+{
+    int64_t len = p->sample_tokens, tokens = most ? most : num * len;
+
+    if (most) num = (most + len - 1) / len;
+    batch_free(b);
+    b->ids = CR_NEW_ARRAY(int32_t, tokens);
+    b->positions = CR_NEW_ARRAY(int32_t, tokens);
+    b->labels = CR_NEW_ARRAY(int32_t, tokens);
+    b->cu = CR_NEW_ARRAY(int32_t, num + 1);
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t at = t % len;
+        b->positions[t] = (int32_t)at;
+        b->labels[t] = at + 1 < len && t + 1 < tokens && at + 1 >= len - p->sample_rows ? 0 : -1;
+    }
+    for (int64_t s = 0; s <= num; s++)
+        b->cu[s] = (int32_t)(s * len < tokens ? s * len : tokens);
+    b->batch = (cr_batch){b->ids, b->positions, b->labels, b->cu, tokens, num};
+}
+
+/* ---- counting ---- */
+
+static counts count(const bench *b)
+{
+    counts c = {.t = cr_fsdp_get_stats(b->f).traffic, .flops = cr_device_get_stats(b->dev).flops};
+
+    for (int k = 0; k < CR_NUM_COLLS; k++) {
+        cr_flight_count n = cr_flight_get_count(b->world, (cr_coll)k);
+        if (k == CR_COLL_ALL_TO_ALL)
+            c.all_to_alls = n;
+        else if (k == CR_COLL_ALL_REDUCE || k == CR_COLL_AGREE || k == CR_COLL_GATHER_BYTES)
+            c.smalls.num += n.num, c.smalls.num_bytes += n.num_bytes;
+    }
+    return c;
+}
+
+static void add_count(cr_traffic_count *to, const cr_traffic_count *now,
+                      const cr_traffic_count *then, int64_t times)
+{
+    to->num += (now->num - then->num) * times;
+    to->num_bytes += (now->num_bytes - then->num_bytes) * times;
+}
+
+static void add_flight(cr_flight_count *to, const cr_flight_count *now, const cr_flight_count *then,
+                       int64_t times)
+{
+    to->num += (now->num - then->num) * (uint64_t)times;
+    to->num_bytes += (now->num_bytes - then->num_bytes) * (uint64_t)times;
+}
+
+/* What has been counted since `then`, so many times. */
+static void add(cr_plan_role *out, const bench *b, const counts *then, int64_t times)
+{
+    counts now = count(b);
+
+    add_count(&out->step.gathers, &now.t.gathers, &then->t.gathers, times);
+    add_count(&out->step.reduces, &now.t.reduces, &then->t.reduces, times);
+    add_count(&out->step.all_reduces, &now.t.all_reduces, &then->t.all_reduces, times);
+    add_flight(&out->all_to_alls, &now.all_to_alls, &then->all_to_alls, times);
+    add_flight(&out->smalls, &now.smalls, &then->smalls, times);
+    out->step_flops += (now.flops - then->flops) * (double)times;
+}
+
+/* ---- bytes ---- */
+
+int64_t cr_plan_sum(const cr_plan_bytes *b)
+{
+    return b->masters + b->gradients + b->moments + b->values + b->gathered + b->reduction +
+           b->kept + b->tape + b->scratch;
+}
+
+int64_t cr_plan_peak(const cr_plan_role *role)
+{
+    int64_t most = 0;
+
+    for (size_t i = 0; i < role->num_phases; i++) {
+        int64_t n = cr_plan_sum(&role->phase[i].bytes);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* kept: what the device holds beside shards, measured before the first pass. */
+static cr_plan_bytes bytes_of(const bench *b, const cr_worker_config *w, const cr_plan_role *role,
+                              const cr_fsdp_stats *s, int64_t kept)
+{
+    const cr_units *u = cr_fsdp_units(b->f);
+    int64_t master = role->is_train ? (int64_t)cr_dtype_bytes(cr_dtype_of(w->master_dtype)) : 0,
+            trained = u->trained_shard.elems;
+    cr_dtype dtype = cr_dtype_of(w->dtype);
+    cr_plan_bytes p = {.gathered = s->gather_bytes,
+                       .reduction = s->reduce_bytes,
+                       .kept = kept,
+                       .tape = s->tape_peak_bytes,
+                       .scratch = s->scratch_peak_bytes};
+
+    if (w->is_offloaded) return p;
+    p.masters = trained * master;
+    p.gradients = role->is_train ? 4 * trained : 0;
+    p.moments = 2 * trained * master;
+    p.values = cr_extent_bytes(u->frozen_shard, dtype) +
+               (role->is_train ? 0 : cr_extent_bytes(u->trained_shard, dtype));
+    return p;
+}
+
+static void add_phase(cr_plan_role *out, const char *name, cr_plan_bytes bytes)
+{
+    CR_CHECK(out->num_phases < CR_PLAN_MOST_PHASES, "too many phases");
+    out->phase[out->num_phases++] = (struct cr_plan_phase){name, bytes};
+}
+
+/* ---- a role ---- */
+
+static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w,
+                            const cr_plan_role *role, cr_err *err)
+{
+    cr_fsdp_args args = cr_fsdp_args_of(w, role->is_train);
+    cr_world_args meta = {.kind = CR_WORLD_META, .meta_num_ranks = role->mesh.num_ranks};
+    int *ranks = CR_NEW_ARRAY(int, role->mesh.num_ranks);
+
+    for (int r = 0; r < role->mesh.num_ranks; r++)
+        ranks[r] = r;
+    args.max_grad_norm = 1;
+    *b = (bench){0};
+    if (cr_world_open(&meta, &b->world, err) == CR_OK &&
+        cr_device_open("meta", 1, &b->dev, err) == CR_OK &&
+        cr_mesh_create(b->world, b->dev, role->name, ranks, &role->mesh, &b->mesh, err) == CR_OK)
+        cr_note(cr_fsdp_create(model, b->dev, b->mesh, &args, &b->f, err));
+    cr_free(ranks);
+    return err->status;
+}
+
+static void bench_close(bench *b)
+{
+    batch_free(b);
+    cr_fsdp_destroy(b->f);
+    cr_mesh_destroy(b->mesh);
+    if (b->dev) cr_device_close(b->dev);
+    if (b->world) cr_world_close(b->world);
+}
+
+static cr_status at_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
+                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+{
+    bench *b = ctx;
+
+    (void)log_prob, (void)entropy, (void)num, (void)grad_log_prob, (void)grad_entropy, (void)err;
+    b->after_forward = cr_fsdp_get_stats(b->f);
+    return CR_OK;
+}
+
+static cr_status micro(bench *b, cr_err *err)
+{
+    return cr_fsdp_backward(b->f, &b->batch, at_loss, b, err);
+}
+
+static cr_status update(bench *b, cr_err *err)
+{
+    cr_update result;
+
+    return cr_fsdp_update(b->f, 1e-6, &result, err);
+}
+
+/* ---- moments ---- */
+
+/* Keeps the fuller of two neighbours; their width is that of both. */
+static void merge(cr_plan_moment *a, const cr_plan_moment *b)
+{
+    double flops = b->flops;
+
+    if (cr_plan_sum(&b->bytes) > cr_plan_sum(&a->bytes)) *a = *b;
+    a->flops = flops;
+}
+
+/* Each place stands for b->stride moments; when all places are full, for twice as many. */
+static void add_moment(bench *b, const cr_plan_moment *x)
+{
+    cr_plan_role *r = b->role;
+
+    if (!r->moment) r->moment = CR_NEW_ARRAY(cr_plan_moment, CR_PLAN_MOST_MOMENTS);
+    if (b->num_in_last < b->stride) {
+        merge(&r->moment[r->num_moments - 1], x);
+        b->num_in_last++;
+        return;
+    }
+    if (r->num_moments == CR_PLAN_MOST_MOMENTS) {
+        for (size_t i = 0; i < CR_PLAN_MOST_MOMENTS / 2; i++) {
+            if (i) r->moment[i] = r->moment[2 * i];
+            merge(&r->moment[i], &r->moment[2 * i + 1]);
+        }
+        r->num_moments /= 2;
+        b->stride *= 2;
+    }
+    r->moment[r->num_moments++] = *x;
+    b->num_in_last = 1;
+}
+
+static void see(void *ctx, const cr_fsdp_moment *m)
+{
+    static const char *const phases[] = {"forward", "recompute of", "backward"};
+    bench *b = ctx;
+    cr_plan_moment x = {.bytes = b->standing};
+
+    x.bytes.gathered = m->gathered;
+    x.bytes.reduction = m->reduction;
+    x.bytes.tape = m->tape;
+    x.bytes.scratch = m->scratch;
+    x.flops = cr_device_get_stats(b->dev).flops - b->first_flops;
+    snprintf(x.what, sizeof x.what, "%s %s", phases[m->phase],
+             m->module->parent ? m->module->name : "the model");
+    add_moment(b, &x);
+}
+
+static void watch(bench *b, const cr_worker_config *w, const cr_plan_role *out, int64_t kept)
+{
+    const cr_fsdp_stats none = {0};
+
+    if (!out->with_moments) return;
+    b->standing = bytes_of(b, w, out, &none, kept);
+    b->first_flops = cr_device_get_stats(b->dev).flops;
+    b->stride = b->num_in_last = 1;
+    cr_fsdp_watch(b->f, see, b);
+}
+
+/* ---- passes ---- */
+
+static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_plan_batch *p,
+                               int64_t kept, cr_plan_role *out, cr_err *err)
+{
+    cr_fsdp_stats s;
+    counts then;
+
+    batch_make(b, p, p->num_samples, p->train_tokens);
+    CR_TRY(micro(b, err));
+    add_phase(out, "forward", bytes_of(b, w, out, &b->after_forward, kept));
+    s = cr_fsdp_get_stats(b->f);
+    add_phase(out, "backward", bytes_of(b, w, out, &s, kept));
+    CR_TRY(update(b, err));
+    then = count(b);
+    watch(b, w, out, kept);
+    CR_TRY(micro(b, err));
+    add(out, b, &then, p->updates);
+    then = count(b);
+    if (p->micros > 1) CR_TRY(micro(b, err));
+    add(out, b, &then, p->updates * (p->micros - 1));
+    then = count(b);
+    CR_TRY(update(b, err));
+    add(out, b, &then, p->updates);
+    s = cr_fsdp_get_stats(b->f);
+    s.tape_peak_bytes = 0; /* its memory stays reserved; an update needs none */
+    out->most_units_alive = s.most_units_alive;
+    add_phase(out, "update", bytes_of(b, w, out, &s, kept));
+    if (out->with_moments) {
+        cr_plan_moment last = {.bytes = b->standing, .what = "update"};
+        last.flops = cr_device_get_stats(b->dev).flops - b->first_flops;
+        b->num_in_last = b->stride; /* a place of its own */
+        add_moment(b, &last);
+    }
+    return CR_OK;
+}
+
+static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_plan_batch *p,
+                                int64_t kept, cr_plan_role *out, cr_err *err)
+{
+    size_t rows;
+    cr_model_out result;
+    cr_fsdp_stats s;
+    counts then;
+
+    batch_make(b, p, p->num_infer, p->infer_tokens);
+    rows = (size_t)b->batch.num_tokens;
+    result.log_prob = CR_NEW_ARRAY(float, 2 * rows);
+    result.entropy = result.log_prob + rows;
+    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
+    then = count(b);
+    if (!out->is_train) watch(b, w, out, kept);
+    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
+    add(out, b, &then, p->forwards);
+    s = cr_fsdp_get_stats(b->f);
+    if (!out->is_train) out->most_units_alive = s.most_units_alive;
+    add_phase(out, "log-probs", bytes_of(b, w, out, &s, kept));
+out:
+    cr_free(result.log_prob);
+    return err->status;
+}
+
+static void describe(const bench *b, const cr_model *model, const cr_worker_config *w,
+                     cr_plan_role *out)
+{
+    const cr_units *u = cr_fsdp_units(b->f);
+
+    out->num_elems = out->num_trained = 0; /* of all ranks: those of dealt experts are not here */
+    for (size_t i = 0; i < model->num_params; i++) {
+        out->num_elems += model->params[i]->num_elems;
+        if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;
+    }
+    out->shard_elems = u->trained_shard.elems;
+    out->num_units = u->num;
+    out->host_bytes = cr_fsdp_get_stats(b->f).host_bytes;
+    cr_units_write_tree(u, model, cr_dtype_of(w->dtype), &out->tree);
+}
+
+cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
+                      const cr_plan_batch *p, cr_plan_role *out, cr_err *err)
+{
+    bool with_log_probs = p->forwards > 0;
+    bench b = {0};
+
+    CR_TRY(cr_mesh_shape_of(w, num_ranks, &out->mesh, err));
+    cr_experts_set(model, w);
+    model->aux_weight = cr_aux_weight(model, w, 1);
+    /* each kind of pass on buffers of its own, so that each phase has its own peaks */
+    for (int part = with_log_probs ? 0 : 1; part < (out->is_train ? 2 : 1); part++) {
+        int64_t kept;
+        cr_fsdp_stats s;
+        if (bench_open(&b, model, w, out, err) != CR_OK) break;
+        b.role = out;
+        s = cr_fsdp_get_stats(b.f);
+        kept =
+            (int64_t)cr_device_get_stats(b.dev).bytes_now - (w->is_offloaded ? 0 : s.shard_bytes);
+        if (out->num_phases == 0) {
+            describe(&b, model, w, out);
+            add_phase(out, "between", bytes_of(&b, w, out, &s, kept));
+        }
+        cr_note(part ? plan_training(&b, w, p, kept, out, err)
+                     : plan_log_probs(&b, w, p, kept, out, err));
+        bench_close(&b);
+        b = (bench){0};
+        if (err->status != CR_OK) break;
+    }
+    bench_close(&b);
+    return err->status;
+}
+
+void cr_plan_role_free(cr_plan_role *role)
+{
+    cr_buf_free(&role->tree);
+    cr_free(role->moment);
+}

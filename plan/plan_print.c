@@ -1,0 +1,372 @@
+/* plan_print.c -- see plan_print.h. */
+#include "plan/plan_print.h"
+#include "base/json.h"
+#include "reports/html.h"
+
+#include <string.h>
+
+enum { BAR = 48, NUM_KINDS = CR_PLAN_KINDS };
+
+const cr_plan_kind cr_plan_kinds[CR_PLAN_KINDS] = {
+    {'M', "masters", "masters", offsetof(cr_plan_bytes, masters)},
+    {'G', "gradients", "gradients", offsetof(cr_plan_bytes, gradients)},
+    {'O', "moments", "optimizer moments", offsetof(cr_plan_bytes, moments)},
+    {'V', "values", "weights without optimizer", offsetof(cr_plan_bytes, values)},
+    {'U', "gathered", "gathered units", offsetof(cr_plan_bytes, gathered)},
+    {'R', "reduction", "buffers of reductions", offsetof(cr_plan_bytes, reduction)},
+    {'K', "kept", "kept: KV cache, packed weights", offsetof(cr_plan_bytes, kept)},
+    {'T', "tape", "tape (activations)", offsetof(cr_plan_bytes, tape)},
+    {'S', "scratch", "scratch", offsetof(cr_plan_bytes, scratch)},
+};
+
+int64_t cr_plan_part(const cr_plan_bytes *b, int kind)
+{
+    int64_t n;
+
+    memcpy(&n, (const char *)b + cr_plan_kinds[kind].offset, sizeof n);
+    return n;
+}
+
+const struct cr_plan_phase *cr_plan_peak_phase(const cr_plan_role *r)
+{
+    const struct cr_plan_phase *best = &r->phase[0];
+
+    for (size_t i = 1; i < r->num_phases; i++)
+        if (cr_plan_sum(&r->phase[i].bytes) > cr_plan_sum(&best->bytes)) best = &r->phase[i];
+    return best;
+}
+
+const char *cr_plan_next_warning(const char **at, size_t *num)
+{
+    const char *found = *at ? strstr(*at, "warning: ") : NULL, *end;
+
+    if (!found) return NULL;
+    found += strlen("warning: ");
+    end = strchr(found, '\n');
+    *num = end ? (size_t)(end - found) : strlen(found);
+    *at = found + *num;
+    return found;
+}
+
+/* ---- text ---- */
+
+static void text_batch(const cr_plan *p, cr_buf *out)
+{
+    const cr_config *c = &p->config;
+    const cr_plan_batch *b = &p->batch;
+    const cr_training_args *t = &c->train.training;
+    long long mini = (long long)(b->num_samples * t->gradient_accumulation_steps);
+    char size[64];
+
+    if (b->train_tokens)
+        snprintf(size, sizeof size, "%lld", (long long)b->train_tokens);
+    else
+        snprintf(size, sizeof size, "%lld x %lld", (long long)b->num_samples,
+                 (long long)b->sample_tokens);
+    if (p->is_sft)
+        cr_buf_addf(out, "batch    %lld samples a step\n", (long long)p->num_samples);
+    else
+        cr_buf_addf(
+            out, "batch    rollout_batch_size %lld x %lld in a group = %lld samples a step\n",
+            (long long)c->rollout_batch_size, (long long)c->group_size, (long long)p->num_samples);
+    cr_buf_addf(
+        out,
+        "         on %lld data-parallel ranks: %s%lld sample%s each\n"
+        "         per_device_train_batch_size %lld x gradient_accumulation_steps %lld = %lld "
+        "samples of an update and rank\n"
+        "         %lld update%s a step, %lld micro-batch%s each, of at most %s tokens\n",
+        (long long)p->num_dp, p->num_samples % p->num_dp ? "at most " : "",
+        (long long)p->rank_samples, p->rank_samples == 1 ? "" : "s", (long long)b->num_samples,
+        (long long)t->gradient_accumulation_steps, mini, (long long)b->updates,
+        b->updates == 1 ? "" : "s", (long long)b->micros, b->micros == 1 ? "" : "es", size);
+}
+
+static void text_timeline(const cr_plan_role *r, cr_buf *out)
+{
+    int64_t peak = cr_plan_peak(r);
+    char size[32];
+
+    for (size_t i = 0; i < r->num_phases && peak > 0; i++) {
+        const cr_plan_bytes *b = &r->phase[i].bytes;
+        double sum = 0;
+        int at = 0;
+        cr_buf_addf(out, "    %-10s|", r->phase[i].name);
+        for (int k = 0; k < NUM_KINDS; k++) {
+            sum += (double)cr_plan_part(b, k);
+            for (; at < (int)(sum / (double)peak * BAR + 0.5); at++)
+                cr_buf_addc(out, cr_plan_kinds[k].letter);
+        }
+        cr_buf_addf(out, "%*s| %s\n", BAR - at, "", cr_size_text((int64_t)sum, size));
+    }
+}
+
+static void text_bytes(const cr_plan_role *r, cr_buf *out)
+{
+    const struct cr_plan_phase *peak = cr_plan_peak_phase(r);
+    char size[32];
+
+    cr_buf_addf(out, "  memory of a rank, at most %s (%s)\n",
+                cr_size_text(cr_plan_sum(&peak->bytes), size), peak->name);
+    for (int k = 0; k < NUM_KINDS; k++)
+        if (cr_plan_part(&peak->bytes, k))
+            cr_buf_addf(out, "    %c %-30s %12s\n", cr_plan_kinds[k].letter, cr_plan_kinds[k].text,
+                        cr_size_text(cr_plan_part(&peak->bytes, k), size));
+    if (r->host_bytes)
+        cr_buf_addf(out, "      %-30s %12s\n", "on the host (offload_policy)",
+                    cr_size_text(r->host_bytes, size));
+}
+
+static void text_traffic(const cr_plan_role *r, cr_buf *out)
+{
+    const struct {
+        const char *name;
+        int64_t num, num_bytes;
+    } rows[] = {{"all-gather of units", r->step.gathers.num, r->step.gathers.num_bytes},
+                {"reduce-scatter of units", r->step.reduces.num, r->step.reduces.num_bytes},
+                {"all-reduce over ddp", r->step.all_reduces.num, r->step.all_reduces.num_bytes},
+                {"all-to-all", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes},
+                {"weights from training", r->synced.num, r->synced.num_bytes}};
+    bool has_any = false;
+    char size[32];
+
+    for (size_t i = 0; i < CR_COUNT(rows); i++) {
+        if (!rows[i].num) continue;
+        if (!has_any) cr_buf_adds(out, "  collectives of a step and rank (whole buffers)\n");
+        has_any = true;
+        cr_buf_addf(out, "    %-24s %8lld x, together %s\n", rows[i].name, (long long)rows[i].num,
+                    cr_size_text(rows[i].num_bytes, size));
+    }
+    if (r->step_flops > 0)
+        cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
+}
+
+static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool with_tree, cr_buf *out)
+{
+    const cr_mesh_shape *m = &r->mesh;
+    const char *at = r->tree.data;
+    size_t num;
+
+    cr_buf_addf(out, "\n%s  %s on %d rank%s", r->name, w->strategy_name, m->num_ranks,
+                m->num_ranks == 1 ? "" : "s");
+    if (r->num_units == 0)
+        cr_buf_adds(out, ", each with the whole model\n");
+    else
+        cr_buf_addf(out, ": ddp %d x fsdp %d, dp %d x ulysses %d\n", m->num_ddp, m->num_fsdp,
+                    m->num_dp, m->num_ulysses);
+    cr_buf_addf(out, "  %.4g billion parameters", (double)r->num_elems / 1e9);
+    if (r->is_train && r->num_trained < r->num_elems)
+        cr_buf_addf(out, ", %.4g of them trained", (double)r->num_trained / 1e9);
+    if (r->num_units)
+        cr_buf_addf(out, ", %zu units, at most %d gathered at a time", r->num_units,
+                    r->most_units_alive);
+    cr_buf_adds(out, "\n");
+    text_bytes(r, out);
+    if (r->num_phases > 1) text_timeline(r, out);
+    text_traffic(r, out);
+    if (with_tree && r->tree.data) cr_buf_add(out, r->tree.data, r->tree.num_bytes);
+    for (const char *text; !with_tree && (text = cr_plan_next_warning(&at, &num));)
+        cr_buf_addf(out, "  warning: %.*s\n", (int)num, text);
+}
+
+/* A role beside the trained one that no device can hold, or NULL. */
+static const cr_plan_role *too_large(const cr_plan *p)
+{
+    for (size_t r = 1; r < p->num_roles; r++)
+        if (cr_plan_peak(&p->role[r]) > p->memory) return &p->role[r];
+    return NULL;
+}
+
+static void text_memory(const cr_plan *p, cr_buf *out)
+{
+    const cr_plan_role *alone;
+    char a[32], b[32];
+
+    cr_buf_addf(out, "\nfullest device: %s%s\n", cr_size_text(p->device_peak, a),
+                p->num_roles > 1 ? " (roles that share one take turns)" : "");
+    if (!p->memory) return;
+    if (p->device_peak <= p->memory)
+        cr_buf_addf(out, "it fits in %s\n", cr_size_text(p->memory, b));
+    else
+        cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", cr_size_text(p->memory, b),
+                    cr_size_text(p->device_peak - p->memory, a));
+    if (p->largest) {
+        const char *more = !p->is_limit ? ""
+                           : p->is_sft
+                               ? " or more (a pass of more than a million tokens is not tried)"
+                               : " or more (the most a step has)";
+        cr_buf_addf(out,
+                    "largest per_device_train_batch_size that fits: %lld%s\n"
+                    "largest max_tokens_per_microbatch_in_train that fits: %lld%s\n",
+                    (long long)p->largest, more, (long long)p->largest_tokens, more);
+    } else if ((alone = too_large(p)))
+        cr_buf_addf(out, "no micro-batch fits: %s alone needs %s\n", alone->name,
+                    cr_size_text(cr_plan_peak(alone), a));
+    else
+        cr_buf_adds(out, "no micro-batch fits, not even of one sample (more shards, recompute "
+                         "(disable_gradient_checkpointing: false), ulysses_size, tiles or "
+                         "offload_policy make it smaller)\n");
+}
+
+void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
+{
+    cr_buf_addf(out, "plan of %s: nothing is started\n\n", p->path);
+    text_batch(p, out);
+    for (size_t r = 0; r < p->num_roles; r++)
+        text_role(&p->role[r], p->worker[r], with_tree, out);
+    text_memory(p, out);
+    for (size_t i = 0; i < p->d.num; i++)
+        if (strstr(p->d.items[i].text, "not available"))
+            cr_buf_addf(out, "left out: %s\n", p->d.items[i].text);
+}
+
+/* ---- JSON ---- */
+
+static void key(cr_buf *out, const char *name)
+{
+    char last = out->num_bytes ? out->data[out->num_bytes - 1] : '{';
+
+    if (last != '{' && last != '[') cr_buf_addc(out, ',');
+    cr_buf_addf(out, "\"%s\":", name);
+}
+
+static void number(cr_buf *out, const char *name, int64_t x)
+{
+    key(out, name);
+    cr_buf_addf(out, "%lld", (long long)x);
+}
+
+static void text(cr_buf *out, const char *name, const char *data, size_t num)
+{
+    key(out, name);
+    cr_json_add_string(out, data, num);
+}
+
+static void json_bytes(cr_buf *out, const cr_plan_bytes *b)
+{
+    for (int k = 0; k < NUM_KINDS; k++)
+        number(out, cr_plan_kinds[k].name, cr_plan_part(b, k));
+    number(out, "total", cr_plan_sum(b));
+}
+
+static void json_count(cr_buf *out, const char *name, int64_t num, int64_t num_bytes)
+{
+    key(out, name);
+    cr_buf_addf(out, "{\"num\":%lld,\"bytes\":%lld}", (long long)num, (long long)num_bytes);
+}
+
+static void json_traffic(cr_buf *out, const cr_plan_role *r)
+{
+    key(out, "step");
+    cr_buf_addc(out, '{');
+    json_count(out, "all_gather", r->step.gathers.num, r->step.gathers.num_bytes);
+    json_count(out, "reduce_scatter", r->step.reduces.num, r->step.reduces.num_bytes);
+    json_count(out, "all_reduce", r->step.all_reduces.num, r->step.all_reduces.num_bytes);
+    json_count(out, "all_to_all", (int64_t)r->all_to_alls.num, (int64_t)r->all_to_alls.num_bytes);
+    json_count(out, "weight_sync", r->synced.num, r->synced.num_bytes);
+    key(out, "flops");
+    cr_buf_addf(out, "%.17g}", r->step_flops);
+}
+
+static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool with_tree)
+{
+    const struct cr_plan_phase *peak = cr_plan_peak_phase(r);
+    const char *at = r->tree.data;
+    size_t num;
+
+    cr_buf_addc(out, '{');
+    text(out, "name", r->name, strlen(r->name));
+    text(out, "strategy", w->strategy_name, strlen(w->strategy_name));
+    key(out, "mesh");
+    cr_buf_addf(out, "{\"ranks\":%d,\"ddp\":%d,\"fsdp\":%d,\"dp\":%d,\"ulysses\":%d}",
+                r->mesh.num_ranks, r->mesh.num_ddp, r->mesh.num_fsdp, r->mesh.num_dp,
+                r->mesh.num_ulysses);
+    number(out, "parameters", r->num_elems);
+    number(out, "trained", r->num_trained);
+    number(out, "shard_elements", r->shard_elems);
+    number(out, "units", (int64_t)r->num_units);
+    number(out, "most_units_alive", r->most_units_alive);
+    number(out, "host_bytes", r->host_bytes);
+    text(out, "peak_phase", peak->name, strlen(peak->name));
+    key(out, "peak_bytes");
+    cr_buf_addc(out, '{');
+    json_bytes(out, &peak->bytes);
+    cr_buf_addc(out, '}');
+    key(out, "phases");
+    cr_buf_addc(out, '[');
+    for (size_t i = 0; i < r->num_phases; i++) {
+        cr_buf_adds(out, i ? ",{" : "{");
+        text(out, "phase", r->phase[i].name, strlen(r->phase[i].name));
+        json_bytes(out, &r->phase[i].bytes);
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_addc(out, ']');
+    json_traffic(out, r);
+    key(out, "warnings");
+    cr_buf_addc(out, '[');
+    for (const char *line; (line = cr_plan_next_warning(&at, &num));) {
+        if (out->data[out->num_bytes - 1] != '[') cr_buf_addc(out, ',');
+        cr_json_add_string(out, line, num);
+    }
+    cr_buf_addc(out, ']');
+    if (with_tree && r->tree.data) text(out, "tree", r->tree.data, r->tree.num_bytes);
+    cr_buf_addc(out, '}');
+}
+
+static void json_batch(const cr_plan *p, cr_buf *out)
+{
+    const cr_plan_batch *b = &p->batch;
+
+    key(out, "batch");
+    cr_buf_addc(out, '{');
+    if (!p->is_sft) {
+        number(out, "rollout_batch_size", p->config.rollout_batch_size);
+        number(out, "group", p->config.group_size);
+    }
+    number(out, "samples", p->num_samples);
+    number(out, "dp", p->num_dp);
+    number(out, "samples_per_rank", p->rank_samples);
+    number(out, "per_device_train_batch_size", b->num_samples);
+    number(out, "gradient_accumulation_steps",
+           p->config.train.training.gradient_accumulation_steps);
+    number(out, "micro_batches", b->micros); /* of an update */
+    number(out, "updates", b->updates);
+    number(out, "log_prob_forwards", b->forwards);
+    number(out, "sequence_length", b->sample_tokens);
+    number(out, "micro_batch_tokens",
+           b->train_tokens ? b->train_tokens : b->num_samples * b->sample_tokens);
+    cr_buf_addc(out, '}');
+}
+
+void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
+{
+    bool is_first = true;
+
+    cr_buf_addc(out, '{');
+    text(out, "file", p->path, strlen(p->path));
+    text(out, "pipeline", p->is_sft ? "sft" : "rlvr", p->is_sft ? 3 : 4);
+    json_batch(p, out);
+    key(out, "roles");
+    cr_buf_addc(out, '[');
+    for (size_t r = 0; r < p->num_roles; r++) {
+        if (r) cr_buf_addc(out, ',');
+        json_role(out, &p->role[r], p->worker[r], with_tree);
+    }
+    cr_buf_addc(out, ']');
+    number(out, "device_peak_bytes", p->device_peak);
+    if (p->memory) {
+        number(out, "memory_bytes", p->memory);
+        key(out, "fits");
+        cr_buf_adds(out, p->device_peak <= p->memory ? "true" : "false");
+        number(out, "largest_per_device_train_batch_size", p->largest);
+        number(out, "largest_max_tokens_per_microbatch_in_train", p->largest_tokens);
+    }
+    key(out, "not_available");
+    cr_buf_addc(out, '[');
+    for (size_t i = 0; i < p->d.num; i++) {
+        if (!strstr(p->d.items[i].text, "not available")) continue;
+        if (!is_first) cr_buf_addc(out, ',');
+        is_first = false;
+        cr_json_add_string(out, p->d.items[i].text, strlen(p->d.items[i].text));
+    }
+    cr_buf_adds(out, "]}\n");
+}

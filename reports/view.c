@@ -1,0 +1,144 @@
+/* view.c -- see view.h. */
+#include "reports/view.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CURVE = 24, QUIET_SECONDS = 30 };
+
+struct cr_view {
+    int64_t first_step, max_steps;
+    char score_name[96];
+    double curve[CURVE]; /* the newest scores, oldest first */
+    int num_curve;
+    double recent_s; /* smoothed duration of a step */
+    double said_s;   /* when a line was written */
+    bool is_terminal, has_progress;
+};
+
+cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score_name)
+{
+    cr_view *v = CR_NEW(cr_view);
+    const char *term = getenv("TERM");
+
+    if (first_step >= max_steps)
+        cr_log(CR_LOG_WARN, "run",
+               "nothing is left to do: step %lld is done, and max_steps is %lld",
+               (long long)first_step - 1, (long long)max_steps);
+    v->first_step = first_step;
+    v->max_steps = max_steps;
+    snprintf(v->score_name, sizeof v->score_name, "%s", score_name);
+    v->is_terminal = isatty(STDERR_FILENO) && !getenv("NO_COLOR") && term &&
+                     strcmp(term, "dumb") != 0; /* it shows escapes as they are */
+    v->said_s = cr_now_s();
+    return v;
+}
+
+void cr_view_free(cr_view *v)
+{
+    if (v) cr_view_clear_progress(v);
+    cr_free(v);
+}
+
+static void add_number(cr_buf *line, const cr_metrics *m, const char *label, const char *name,
+                       const char *fmt)
+{
+    const double *x = cr_metrics_get(m, name);
+
+    if (!x) return;
+    cr_buf_addf(line, "  %s ", label);
+    cr_buf_addf(line, fmt, *x);
+}
+
+static void add_curve(cr_view *v, cr_buf *line, double score)
+{
+    static const char *const block[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                        "\u2585", "\u2586", "\u2587", "\u2588"};
+    double least = score, most = score;
+
+    if (v->num_curve == CURVE)
+        memmove(v->curve, v->curve + 1, sizeof v->curve - sizeof *v->curve), v->num_curve--;
+    v->curve[v->num_curve++] = score;
+    for (int i = 0; i < v->num_curve; i++) {
+        if (v->curve[i] < least) least = v->curve[i];
+        if (v->curve[i] > most) most = v->curve[i];
+    }
+    cr_buf_adds(line, "  ");
+    for (int i = 0; i < v->num_curve; i++)
+        cr_buf_adds(line,
+                    block[most > least ? (int)(7.99 * (v->curve[i] - least) / (most - least)) : 0]);
+}
+
+void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
+{
+    static const char *const phase[][2] = {{"gen", "time/step_generate"},
+                                           {"ref", "time/ref_log_probs_values"},
+                                           {"old", "time/old_log_probs"},
+                                           {"train", "time/step_train"},
+                                           {"sync", "time/step_model_update"},
+                                           {"val", "time/val_step"},
+                                           {"val", "time/val"}};
+    cr_buf line = {0};
+    const double *score = cr_metrics_get(m, v->score_name);
+    double left;
+
+    v->recent_s = v->recent_s > 0 ? 0.8 * v->recent_s + 0.2 * step_s : step_s;
+    left = v->recent_s * (double)(v->max_steps - step - 1);
+    cr_buf_addf(&line, "step %*lld/%lld", v->max_steps > 999 ? 4 : 3, (long long)step,
+                (long long)v->max_steps);
+    add_number(&line, m, "val", "val_correct/all/mean", "%.3f");
+    add_number(&line, m, "val", "sft_train/val_loss", "%.4f");
+    add_number(&line, m, "score", "critic/score/mean", "%.3f");
+    add_number(&line, m, "loss", "actor/total_loss", "%.4f");
+    add_number(&line, m, "loss", "sft_train/loss", "%.4f");
+    add_number(&line, m, "kl",
+               cr_metrics_get(m, "critic/kl") ? "critic/kl" /* of the rewards */ : "actor/kl_loss",
+               "%.4f");
+    add_number(&line, m, "clip", "actor/clipfrac", "%.3f");
+    add_number(&line, m, "grad", "actor_train/grad_norm", "%.3f");
+    add_number(&line, m, "grad", "sft_train/grad_norm", "%.3f");
+    add_number(&line, m, "lr", "actor/lr", "%.2e");
+    add_number(&line, m, "lr", "sft_train/lr", "%.2e");
+    add_number(&line, m, "tok/s", "system/tps/tps", "%.0f");
+    cr_buf_addf(&line, "  %.2f s", step_s);
+    for (size_t i = 0, shown = 0; i < CR_COUNT(phase); i++) {
+        const double *x = cr_metrics_get(m, phase[i][1]);
+        if (!x || *x < 0.0005) continue;
+        cr_buf_addf(&line, "%s%s %.2f", shown++ ? " " : " (", phase[i][0], *x);
+        if (i + 1 == CR_COUNT(phase)) cr_buf_adds(&line, "");
+    }
+    if (strchr(line.data, '(')) cr_buf_addc(&line, ')');
+    if (left >= 1) cr_buf_addf(&line, "  left %d:%02d", (int)(left / 60), (int)fmod(left, 60));
+    if (score && v->is_terminal) add_curve(v, &line, *score);
+    cr_view_clear_progress(v);
+    v->said_s = cr_now_s();
+    cr_log_line(line.data);
+    cr_buf_free(&line);
+}
+
+void cr_view_progress(cr_view *v, const char *fmt, ...)
+{
+    char text[120];
+    va_list ap;
+
+    if (!v->is_terminal && cr_now_s() - v->said_s < QUIET_SECONDS) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!v->is_terminal) {
+        v->said_s = cr_now_s();
+        cr_log_line(text);
+        return;
+    }
+    fprintf(stderr, "\r\033[K%s", text);
+    v->has_progress = true;
+}
+
+void cr_view_clear_progress(cr_view *v)
+{
+    if (v->has_progress) fputs("\r\033[K", stderr);
+    v->has_progress = false;
+}

@@ -1,0 +1,149 @@
+/* math.c -- see math.h. */
+#include "rewards/math/math.h"
+#include "rewards/math/math_impl.h"
+#include "rewards/text.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Where the answer is looked for; NULL: the think tags are not as they should be. */
+static char *region_of(const char *text, const char *prompt)
+{
+    static const char open[] = "<think>", close[] = "</think>";
+    size_t n = strlen(prompt), k;
+    const char *tag = strstr(text, close), *start = text, *p;
+    char *out;
+
+    while (n && prompt[n - 1] == '\n')
+        n--;
+    bool is_thinking = n >= 7 && memcmp(prompt + n - 7, open, 7) == 0;
+    if (tag && strstr(tag + 1, close)) return NULL;
+    if (strstr(!is_thinking && strncmp(text, open, 7) == 0 ? text + 7 : text, open)) return NULL;
+    if (tag) start = tag + 8;
+    for (p = start; !tag && (p = strstr(p, "\n\n")); p++)
+        start = p + 2;
+    while (isspace((unsigned char)*start))
+        start++;
+    k = strlen(start);
+    while (k && isspace((unsigned char)start[k - 1]))
+        k--;
+    out = cr_strndup(start, k);
+    return out;
+}
+
+/* LaTeX as a whole, else what can be found in it. */
+static cri_math *read_answer(cri_question *q, const char *text)
+{
+    char *clean;
+    cri_math *m;
+
+    if (strlen(text) > CRI_MATH_MAX_BYTES) {
+        q->trouble = "the answer is too long";
+        return NULL;
+    }
+    clean = cri_math_clean(text);
+    m = *clean ? cri_math_parse(q, clean) : NULL;
+
+    if (!m && !q->trouble && *clean) m = cri_math_find(q, text);
+    cr_free(clean);
+    return m;
+}
+
+static bool is_same_text(const char *a, const char *b)
+{
+    for (; *a || *b; a++, b++) {
+        while (*a == ' ')
+            a++;
+        while (*b == ' ')
+            b++;
+        if (*a != *b) return false;
+        if (!*a) break;
+    }
+    return true;
+}
+
+static void judge(cri_question *q, const char *region, const char *gold, cr_rule_result *out)
+{
+    char *box = cri_math_last_box(region);
+    cri_math *answer, *right;
+
+    *out = (cr_rule_result){.status = "ok"};
+    if (box && is_same_text(box, gold) && *gold) {
+        out->score = out->reward = 1;
+        cr_free(box);
+        return;
+    }
+    answer = box ? read_answer(q, box) : *region ? cri_math_find(q, region) : NULL;
+    right = read_answer(q, gold);
+    if (!right && !q->trouble && !q->is_late)
+        cr_rule_error(out, "the ground truth cannot be read as mathematics: %.100s", gold);
+    else if (!answer)
+        snprintf(out->detail, sizeof out->detail, "no answer was found in the response");
+    else if (cri_math_equal(q, right, answer) && !q->trouble && !q->is_late)
+        out->score = out->reward = 1;
+    cr_free(box);
+}
+
+void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
+                  const char *ground_truth, double deadline_s, cr_rule_result *out)
+{
+    cri_question q = {.deadline_s = deadline_s};
+    char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END);
+    char *region = region_of(text, prompt);
+
+    if (!region) {
+        *out = (cr_rule_result){.status = "ok"};
+        snprintf(out->detail, sizeof out->detail, "think tags are not in their place");
+    } else {
+        q.arena = cr_arena_create(1 << 16);
+        judge(&q, region, ground_truth, out);
+        if (q.is_late) {
+            cr_rule_error(out, "the deadline passed while the answer was judged");
+            memcpy(out->status, "timeout", 8);
+        } else if (q.trouble) {
+            cr_rule_error(out, "%s", q.trouble);
+        }
+        cr_arena_destroy(q.arena);
+    }
+    cr_free(region);
+    cr_free(text);
+}
+
+/* Of "x = 5" the 5. */
+static cri_math *right_side(cri_math *m)
+{
+    bool is_assigned = m && m->kind == CRI_REL && m->num_args == 2 && strcmp(m->text, "=") == 0 &&
+                       m->arg[0]->kind == CRI_SYM;
+
+    return is_assigned ? m->arg[1] : m;
+}
+
+char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,
+                     double deadline_s)
+{
+    cri_question q = {.deadline_s = deadline_s, .arena = cr_arena_create(1 << 16)};
+    char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END),
+         *region = region_of(text, prompt), *box = region ? cri_math_last_box(region) : NULL,
+         *out = NULL;
+    cri_math *m = box ? read_answer(&q, box) : region ? cri_math_find(&q, region) : NULL;
+
+    m = right_side(m);
+    if (m && cri_math_is_expression(m)) {
+        cri_value v = cri_math_eval(&q, m, 1);
+        if (v.has_field && !v.is_undefined)
+            out = cr_asprintf("=%016llx%016llx", (unsigned long long)v.field[0],
+                              (unsigned long long)v.field[1]);
+    }
+    if (!out && box && strlen(box) <= CRI_MATH_MAX_BYTES) {
+        char *to = out = cri_math_clean(box);
+        for (const char *from = out; *from; from++)
+            if (*from != ' ') *to++ = *from;
+        *to = 0;
+    }
+    cr_free(box);
+    cr_free(region);
+    cr_free(text);
+    cr_arena_destroy(q.arena);
+    return out;
+}

@@ -1,0 +1,25 @@
+/* math.h -- math_rule: is the answer of a response equal to the ground truth?
+ *
+ * The answer is looked for behind </think>, else in the last paragraph: the last \boxed{..}, else
+ * the last formula or number. Both sides are read as LaTeX or plain text and compared as values:
+ * numbers, roots, constants, sets, intervals, tuples, matrices, equations, expressions, words. The
+ * verdicts are those of Math-Verify (a test oracle, never a dependency) where it agrees with plain
+ * mathematics; docs/math.md lists the differences. One to ROLL: an answer of one paragraph counts.
+ *
+ * What is too deep, too long or too large to be judged has status "error", what takes longer than
+ * the deadline "timeout"; a response without any answer is wrong: score 0, status "ok".
+ */
+#ifndef CR_MATH_H
+#define CR_MATH_H
+
+#include "rewards/rules.h"
+
+/* prompt: whether it ends with <think> decides how the response may think. */
+void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
+                  const char *ground_truth, double deadline_s, cr_rule_result *out);
+/* The answer of a response as a text that is the same for answers of the same value (1/2 and 0.5; what is no
+ * plain expression only for the same LaTeX). NULL: it has none. Owned by the caller. */
+char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,
+                     double deadline_s);
+
+#endif

@@ -1,0 +1,132 @@
+/* math_impl.h -- the parts of math_rule: text -> tree -> values -> verdict. Inside rewards/math only.
+ *
+ * Trees live in the arena of one question and die with it. Every step is bounded: bytes, nodes,
+ * depth, and the question's deadline; what goes past a bound sets trouble, and the rule then says
+ * "error" or "timeout" instead of a verdict. One thread a question.
+ */
+#ifndef CR_MATH_IMPL_H
+#define CR_MATH_IMPL_H
+
+#include "base/base.h"
+#include <complex.h>
+
+enum {
+    CRI_MATH_MAX_BYTES = 1 << 18,
+    CRI_MATH_MAX_NODES = 60000,
+    CRI_MATH_MAX_DEPTH = 200,
+    CRI_MATH_POINTS = 4, /* numeric samples of each variable */
+    CRI_MATH_PRIMES = 2
+};
+
+typedef struct cri_question {
+    cr_arena *arena;
+    double deadline_s;
+    long num_nodes, num_steps, num_terms; /* terms of sums and products */
+    const char *trouble;                  /* a sentence; NULL: none */
+    bool is_late, has_matrix;
+    const struct cri_binding *bound; /* of the sums and products around what is evaluated */
+} cri_question;
+
+/* ---- trees ---- */
+
+typedef enum cri_kind {
+    CRI_NUM,    /* text: digits, with a point if it is a decimal */
+    CRI_SYM,    /* text: lower-case name */
+    CRI_PI,     /* the constants */
+    CRI_E,      /* */
+    CRI_I,      /* */
+    CRI_INF,    /* */
+    CRI_ADD,    /* from here on: args */
+    CRI_NEG,    /* */
+    CRI_MUL,    /* */
+    CRI_DIV,    /* */
+    CRI_POW,    /* base, exponent */
+    CRI_FUNC,   /* text: name; args */
+    CRI_FACT,   /* */
+    CRI_ABS,    /* */
+    CRI_FLOOR,  /* */
+    CRI_CEIL,   /* */
+    CRI_BINOM,  /* */
+    CRI_MOD,    /* */
+    CRI_MATRIX, /* args row by row, op: columns */
+    CRI_SET,    /* op: 1 if written without braces */
+    CRI_TUPLE,  /* op: CRI_OPEN_* of its brackets; of two elements: an interval, too */
+    CRI_UNION,  /* */
+    CRI_MEET,   /* */
+    CRI_MINUS,  /* sets */
+    CRI_EMPTY,  /* */
+    CRI_NAMED,  /* text: R, Q, Z, N, C */
+    CRI_REL     /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>nia" each */
+} cri_kind;
+
+enum { CRI_OPEN_LEFT = 1, CRI_OPEN_RIGHT = 2 };
+
+typedef struct cri_math cri_math;
+struct cri_math {
+    cri_kind kind;
+    int op, num_args, height;
+    cri_math **arg;
+    const char *text;
+};
+
+cri_math *cri_math_node(cri_question *q, cri_kind kind, int num_args, cri_math *a, cri_math *b);
+/* False if the question has run out of time (looked at now and then). */
+bool cri_math_goes_on(cri_question *q);
+
+/* ---- text ---- */
+
+/* Content of the last \boxed{..}, else NULL. Owned by the caller. */
+char *cri_math_last_box(const char *region);
+/* LaTeX without what does not matter: boxes, sizes, dollars, quotes, units. Owned by the caller. */
+char *cri_math_clean(const char *text);
+/* The value found in free text: the last formula or number, those behind "answer" first. NULL: none
+ * that can be read. */
+cri_math *cri_math_find(cri_question *q, const char *text);
+
+/* ---- parsing ---- */
+
+/* Clean LaTeX or plain text -> tree; NULL: it is no mathematics, or trouble. */
+cri_math *cri_math_parse(cri_question *q, const char *clean);
+
+/* ---- values ---- */
+
+/* What an expression is: exact in small rationals and in two prime fields, where pi, e and the
+ * variables are random elements, and numeric at CRI_MATH_POINTS values of its variables. */
+typedef struct cri_value {
+    bool is_small, has_field, is_undefined;
+    bool is_number[CRI_MATH_POINTS];
+    int64_t num, den; /* if is_small: lowest terms, den > 0 */
+    uint64_t field[CRI_MATH_PRIMES];
+    long double complex z[CRI_MATH_POINTS];
+    long double error[CRI_MATH_POINTS]; /* absolute bound */
+} cri_value;
+
+/* seed: two evaluations with different seeds see different variables. */
+cri_value cri_math_eval(cri_question *q, const cri_math *m, uint64_t seed);
+bool cri_math_is_expression(const cri_math *m);
+
+typedef enum cri_answer { CRI_NO, CRI_YES, CRI_UNKNOWN } cri_answer;
+cri_answer cri_value_equal(const cri_value *a, const cri_value *b);
+/* a + sign b; sign: 1 or -1. */
+cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign);
+cri_value cri_value_mul(const cri_value *a, const cri_value *b);
+/* a / b where both are known, else undefined. */
+cri_value cri_value_div(const cri_value *a, const cri_value *b);
+/* Real and the same to six decimals (15 digits from 1e12 on). */
+bool cri_value_near(const cri_value *a, const cri_value *b);
+/* A real constant, within its error; false otherwise. Infinities count. */
+bool cri_math_real(cri_question *q, const cri_math *m, long double *x);
+
+/* ---- verdicts ---- */
+
+/* Matrices, one of them or both computed (A + B, 2A, A^2, A^T): CRI_NO or CRI_YES if both have a
+ * value, else CRI_UNKNOWN. */
+cri_answer cri_matrices_equal(cri_question *q, const cri_math *a, const cri_math *b);
+/* Sets of real numbers: CRI_NO or CRI_YES if both are such, else CRI_UNKNOWN. */
+cri_answer cri_sets_equal(cri_question *q, const cri_math *a, const cri_math *b);
+/* Is the answer right for this gold? Not symmetric. */
+bool cri_math_equal(cri_question *q, cri_math *gold, cri_math *answer);
+/* 0.5, -0.5: a number with a point. */
+bool cri_math_is_decimal(const cri_math *m);
+
+#endif

@@ -1,0 +1,59 @@
+/* math_parse_impl.h -- what the files of the parser of math_rule share (see math_parse.c). */
+#ifndef CR_MATH_PARSE_IMPL_H
+#define CR_MATH_PARSE_IMPL_H
+
+#include "rewards/math/math_impl.h"
+
+typedef struct cri_parser {
+    cri_question *q;
+    const char *s; /* NUL-terminated, borrowed */
+    size_t at;
+    int depth, bars;     /* open | */
+    bool is_minus;       /* which sign +- has */
+    bool has_plus_minus; /* one was read */
+    bool is_angle;       /* inside a trigonometric argument: degrees count */
+    int num_series;      /* sums and products around this place */
+} cri_parser;
+
+typedef struct cri_nodes {
+    cri_math **item; /* in the arena */
+    int num, capacity;
+    bool has_or; /* between two of them */
+} cri_nodes;
+
+/* ---- math_token.c: nodes and tokens; NULL or false: trouble ---- */
+
+cri_math *cri_leaf(cri_parser *p, cri_kind kind, const char *text, size_t n);
+/* Lower case; spaces and braces are left out. */
+cri_math *cri_symbol(cri_parser *p, const char *text, size_t n);
+bool cri_push(cri_parser *p, cri_nodes *l, cri_math *m);
+cri_math *cri_from_nodes(cri_parser *p, cri_kind kind, const cri_nodes *l);
+/* One level more; false: too many, or the time is over. */
+bool cri_deeper(cri_parser *p);
+size_t cri_name_bytes(const char *s);
+bool cri_is_one_of(const char *s, size_t n, const char *const *names, size_t num);
+/* White space and commands of size and space. */
+void cri_skip(cri_parser *p);
+/* The next bytes, if they are this text; a command must end where the text does. */
+bool cri_sees(cri_parser *p, const char *text);
+bool cri_take(cri_parser *p, const char *text);
+bool cri_take_any(cri_parser *p, const char *const *texts); /* ends with NULL */
+/* Behind {: the bytes up to its }, which is taken; n: how many. NULL: there is none. */
+const char *cri_braces(cri_parser *p, size_t *n);
+
+/* ---- math_primary.c ---- */
+
+bool cri_starts_primary(cri_parser *p);
+cri_math *cri_primary(cri_parser *p);
+cri_math *cri_number(cri_parser *p);
+
+/* ---- math_parse.c ---- */
+
+cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group);
+cri_math *cri_parse_sum(cri_parser *p);
+cri_math *cri_parse_product(cri_parser *p);
+cri_math *cri_parse_postfix(cri_parser *p);
+/* TeX's argument: a group, a command or one character. */
+cri_math *cri_parse_tex_argument(cri_parser *p);
+
+#endif

@@ -1,0 +1,121 @@
+/* rules.c -- the table of rules (see rules.h). */
+#include "rewards/rules.h"
+#include "rewards/choice.h"
+#include "rewards/ifeval.h"
+#include "rewards/math/math.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const cr_rule_names[] = {"math_rule",    "ifeval",      "multiple_choice_boxed",
+                                     "crossthinkqa", "general_val", NULL};
+
+static void math_rule(const cr_rule_args *a, cr_rule_result *out)
+{
+    const char *gold = cr_rule_text(a->row, "ground_truth"),
+               *prompt = cr_rule_text(a->row, "prompt");
+
+    if (!gold)
+        cr_rule_error(out, "the row has no text ground_truth");
+    else
+        cr_math_rule(prompt ? prompt : "", a->response, a->response_bytes, gold, a->deadline_s,
+                     out);
+}
+
+cr_rule cr_rule_find(const char *name)
+{
+    static const cr_rule rules[] = {math_rule, cr_ifeval_rule, cr_multiple_choice_rule,
+                                    cr_crossthink_rule, cr_general_val_rule};
+
+    for (size_t i = 0; cr_rule_names[i]; i++)
+        if (strcmp(cr_rule_names[i], name) == 0) return rules[i];
+    return NULL;
+}
+
+/* The shortest text that reads back as x. */
+static json_t *text_of_number(const json_t *number)
+{
+    double x = json_number_value(number);
+    char text[40];
+
+    if (json_is_integer(number)) {
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(number));
+        return json_string(text);
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return json_string(text);
+}
+
+cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err)
+{
+    const json_t *gold = json_object_get(row, "ground_truth");
+
+    if (json_is_string(gold)) return CR_OK;
+    if (json_is_number(gold)) {
+        json_object_set_new(row, "ground_truth", text_of_number(gold));
+        return CR_OK;
+    }
+    return cr_fail(err, CR_EFORMAT,
+                   "the column ground_truth is %s (it needs the right answer, a text or a number)",
+                   !gold                ? "missing"
+                   : json_is_null(gold) ? "null"
+                                        : "neither text nor number");
+}
+
+cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
+{
+    const char *gold;
+
+    CR_TRY(cr_rule_take_ground_truth(row, err));
+    gold = cr_rule_text(row, "ground_truth");
+    if (!gold[strspn(gold, " \t\r\n")])
+        return cr_fail(err, CR_EFORMAT,
+                       "the column ground_truth is empty (it needs the right answer)");
+    if (strcmp(name, "ifeval") == 0) return cr_ifeval_check_row(gold, err);
+    if (strcmp(name, "math_rule") != 0) CR_TRY(cr_choice_check_gold(gold, err));
+    if (strcmp(name, "general_val") == 0) return cr_general_val_check_row(row, err);
+    return CR_OK;
+}
+
+static char *whole_response(const cr_rule_args *a)
+{
+    const char *text = a->response;
+    size_t n = a->response_bytes;
+
+    while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
+        n--;
+    while (n && strchr(" \t\r\n", *text) && *text)
+        text++, n--;
+    return n ? cr_strndup(text, n) : NULL;
+}
+
+char *cr_rule_answer(const char *rule, const cr_rule_args *a)
+{
+    const char *prompt = cr_rule_text(a->row, "prompt");
+
+    if (!rule) return whole_response(a);
+    if (strcmp(rule, "math_rule") == 0)
+        return cr_math_answer(prompt ? prompt : "", a->response, a->response_bytes, a->deadline_s);
+    if (strcmp(rule, "ifeval") == 0) return whole_response(a);
+    return cr_choice_answer(a->response, a->response_bytes);
+}
+
+void cr_rule_error(cr_rule_result *out, const char *fmt, ...)
+{
+    va_list ap;
+
+    *out = (cr_rule_result){0};
+    memcpy(out->status, "error", 6);
+    va_start(ap, fmt);
+    vsnprintf(out->detail, sizeof out->detail, fmt, ap);
+    va_end(ap);
+}
+
+const char *cr_rule_text(const json_t *row, const char *column)
+{
+    return json_string_value(json_object_get(row, column));
+}

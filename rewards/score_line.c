@@ -1,0 +1,85 @@
+/* score_line.c -- see score_line.h. */
+#include "rewards/score_line.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+static void answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out)
+{
+    cr_err ignored = {0};
+    const json_t *id = json_object_get(row, "id");
+
+    cr_buf_clear(out);
+    cr_buf_adds(out, "{\"id\":");
+    if (id)
+        cr_note(cr_json_add_value(out, id, &ignored));
+    else
+        cr_buf_adds(out, "null");
+    if (error) {
+        cr_buf_adds(out, ",\"error\":");
+        cr_json_add_string(out, error, strlen(error));
+    } else {
+        cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.17g,\"status\":\"%s\",\"detail\":", r->score,
+                    r->reward, r->status);
+        cr_json_add_string(out, r->detail, strlen(r->detail));
+    }
+    cr_buf_adds(out, "}\n");
+}
+
+/* The half of a surrogate pair at text[0 .. 5], an escape of JSON: 'h'igh, 'l'ow or 0. */
+static char half_at(const char *text)
+{
+    if (text[0] != '\\' || text[1] != 'u' || (text[2] != 'd' && text[2] != 'D')) return 0;
+    for (int i = 3; i < 6; i++)
+        if (!isxdigit((unsigned char)text[i])) return 0;
+    return text[3] < '8' ? 0 : strchr("89abAB", text[3]) ? 'h' : 'l';
+}
+
+/* Python writes half of a surrogate pair as it is; it stands for no character, so U+FFFD. */
+static void mend_surrogates(char *line, size_t n)
+{
+    for (size_t i = 0; i + 6 <= n; i++) {
+        char half;
+        if (line[i] != '\\') continue;
+        half = half_at(line + i);
+        if (half == 'h' && i + 12 <= n && half_at(line + i + 6) == 'l')
+            i += 11;
+        else if (half)
+            memcpy(line + i + 2, "fffd", 4);
+        else
+            i++; /* what is escaped may be a backslash */
+    }
+}
+
+bool cr_score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_t n, long number,
+                   cr_buf *out)
+{
+    json_t *row = NULL, *response;
+    cr_rule_result result = {0};
+    cr_err err = {0};
+    char what[40];
+    bool is_good = false;
+
+    snprintf(what, sizeof what, "line %ld", number);
+    mend_surrogates(line, n);
+    if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
+        cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
+    response = json_object_get(row, "response");
+    if (err.status == CR_OK && !json_is_string(response))
+        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
+    if (err.status == CR_OK && cr_rule_take_ground_truth(row, &err) != CR_OK)
+        cr_fail_add(&err, "%s", what);
+    if (err.status == CR_OK) {
+        cr_rule_args a = *settings;
+        a.row = row;
+        a.response = json_string_value(response);
+        a.response_bytes = json_string_length(response);
+        a.deadline_s += cr_now_s();
+        rule(&a, &result);
+        is_good = true;
+    }
+    answer(row, &result, is_good ? NULL : err.msg, out);
+    json_decref(row);
+    return is_good;
+}

@@ -1,0 +1,231 @@
+/* engine_sampling.c -- draws from one row of logits against the exact distribution in double.
+ *
+ * Chi-square over fixed draws (so a pass is a pass for ever), and no draw of what a filter takes
+ * away. Not covered: the kernel's own draw beyond this (kernels' tests), speed.
+ */
+#include "base/rng.h"
+#include "engine/sampling.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUM_DRAWS = 20000, MOST = 3000 };
+
+static const cr_generating plain = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+
+/* z has ties (rounded to 1/8) when asked for. */
+static void make_logits(float *z, int n, double spread, bool has_ties, int salt)
+{
+    for (int i = 0; i < n; i++) {
+        z[i] = (float)(spread * cr_rng_normal(3, CR_RNG_TEST, (uint64_t)salt, (uint64_t)i));
+        if (has_ties) z[i] = roundf(8 * z[i]) / 8;
+    }
+}
+
+static const double *sort_by;
+
+static int falling(const void *a, const void *b)
+{
+    double x = sort_by[*(const int *)a], y = sort_by[*(const int *)b];
+
+    return x != y ? (x < y) - (x > y) : *(const int *)a - *(const int *)b;
+}
+
+/* What Hugging Face's processors leave, in double. Ties at the top_k threshold stay; among equal
+ * ones at the edge of top_p the lower ids stay. */
+static void exact(const float *logits, int n, const cr_generating *how, const int32_t *history,
+                  size_t num_history, double *p)
+{
+    int *order = CR_NEW_ARRAY(int, n), keep = n;
+    double total = 0, mass = 0, most;
+
+    for (int i = 0; i < n; i++) {
+        order[i] = i;
+        p[i] = logits[i];
+    }
+    for (size_t h = 0; h < num_history; h++) {
+        double z = logits[history[h]];
+        p[history[h]] =
+            z < 0 ? z * (double)how->repetition_penalty : z / (double)how->repetition_penalty;
+    }
+    for (int i = 0; i < n; i++)
+        p[i] /= (double)how->temperature;
+    sort_by = p;
+    qsort(order, (size_t)n, sizeof *order, falling);
+    most = p[order[0]];
+    if (how->top_k > 0 && how->top_k < n)
+        for (keep = (int)how->top_k; keep < n && p[order[keep]] == p[order[keep - 1]];)
+            keep++;
+    for (int i = 0; i < n; i++) {
+        p[order[i]] = i < keep ? exp(p[order[i]] - most) : 0;
+        total += p[order[i]];
+    }
+    if (how->top_p < 1) {
+        int i = 0;
+        for (; i < keep && (i == 0 || mass < (double)how->top_p * total); i++)
+            mass += p[order[i]];
+        keep = i;
+    }
+    for (int i = 0; i < n; i++)
+        if (i >= keep || p[order[i]] < (double)how->min_p) p[order[i]] = 0;
+    total = 0;
+    for (int i = 0; i < n; i++)
+        total += p[i];
+    for (int i = 0; i < n; i++)
+        p[i] /= total;
+    cr_free(order);
+}
+
+/* Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal. */
+static double deviations(const int *counts, const double *p, int n)
+{
+    double sum = 0, rare = 0, freedom = -1;
+    int rare_counts = 0;
+
+    for (int i = 0; i < n; i++) {
+        double want = p[i] * NUM_DRAWS;
+        assert_true(p[i] > 0 || counts[i] == 0);
+        if (want < 5) {
+            rare += want;
+            rare_counts += counts[i];
+            continue;
+        }
+        sum += (counts[i] - want) * (counts[i] - want) / want;
+        freedom++;
+    }
+    if (rare > 1) {
+        sum += (rare_counts - rare) * (rare_counts - rare) / rare;
+        freedom++;
+    }
+    if (freedom < 1) return 0;
+    return (cbrt(sum / freedom) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom));
+}
+
+static int32_t draw(cr_sampler *s, cr_device *dev, const float *z, int n, const cr_generating *how,
+                    const int32_t *history, size_t num, float u)
+{
+    cr_sample_args args = {.logits = z,
+                           .vocab_size = n,
+                           .how = how,
+                           .prompt = history,
+                           .output = num ? history + num / 2 : NULL,
+                           .num_prompt = num / 2,
+                           .num_output = num - num / 2,
+                           .u = u};
+    cr_drawn drawn;
+    cr_err err = {0};
+
+    if (cr_sample_token(s, dev, &args, &drawn, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_in_range(drawn.id, 0, n - 1);
+    return drawn.id;
+}
+
+static void test_distributions(void **state)
+{
+    static const struct {
+        int n;
+        double spread;
+        bool has_ties;
+        float temperature;
+        int64_t top_k;
+        float top_p, min_p, penalty;
+    } cases[] = {
+        {273, 1, false, 1, 0, 1, 0, 1},
+        {273, 1, false, 0.7f, 0, 1, 0, 1},
+        {273, 1, false, 1, 6, 1, 0, 1},
+        {273, 1, true, 1, 40, 1, 0, 1},
+        {273, 1, false, 1, 0, 0.7f, 0, 1},
+        {273, 1, false, 0.8f, 30, 0.8f, 0, 1},
+        {273, 1, true, 0.8f, 30, 0.5f, 0, 1},
+        {MOST, 0.1, false, 1, 0, 0.9f, 0, 1},
+        {MOST, 5, false, 1.3f, 0, 0.99f, 0, 1},
+        {MOST, 1, false, 1, 0, 0.95f, 0.01f, 1},
+        {273, 2, false, 1, 0, 1, 0.05f, 1},
+        {273, 2, false, 1.5f, 0, 1, 0, 1.3f},
+        {273, 2, true, 0.9f, 50, 0.9f, 0.02f, 1.2f},
+        {17, 1, false, 1, 17, 1, 0, 1},
+        {1, 1, false, 1, 0, 0.5f, 0, 1},
+        {273, 1, false, 1, 1, 1, 0, 1},
+        {273, 1, false, 1, 0, 1e-6f, 0, 1},
+    };
+    static const int32_t history[] = {0, 0, 0, 0, 5, 200, 5, 120, 16};
+    cr_err err = {0};
+    cr_device *dev;
+    cr_sampler s = {0};
+    float *z = calloc(MOST, sizeof *z);
+    double *p = calloc(MOST, sizeof *p);
+    int *counts = calloc(MOST, sizeof *counts);
+
+    (void)state;
+    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    for (int c = 0; c < (int)CR_COUNT(cases); c++) {
+        cr_generating how = plain;
+        size_t num_history = cases[c].n > 200 ? CR_COUNT(history) : 4;
+        how.temperature = cases[c].temperature;
+        how.top_k = cases[c].top_k;
+        how.top_p = cases[c].top_p;
+        how.min_p = cases[c].min_p;
+        how.repetition_penalty = cases[c].penalty;
+        make_logits(z, cases[c].n, cases[c].spread, cases[c].has_ties, c);
+        exact(z, cases[c].n, &how, history, num_history, p);
+        memset(counts, 0, MOST * sizeof *counts);
+        for (int i = 0; i < NUM_DRAWS; i++) {
+            uint32_t w[4];
+            cr_rng_philox(9, CR_RNG_SAMPLE, (uint64_t)c, (uint64_t)i, w);
+            counts[draw(&s, dev, z, cases[c].n, &how, history, num_history, cr_rng_float(w[0]))]++;
+        }
+        double far = deviations(counts, p, cases[c].n);
+        if (!(fabs(far) < 4)) fail_msg("case %d: %g standard deviations", c, far);
+        /* the ends of u: the first and the last that is kept, never one that is not */
+        assert_true(p[draw(&s, dev, z, cases[c].n, &how, history, num_history, 0)] > 0);
+        assert_true(p[draw(&s, dev, z, cases[c].n, &how, history, num_history, 0x1.fffffep-1f)] >
+                    0);
+    }
+    cr_sampler_free(&s);
+    cr_device_close(dev);
+    free(z);
+    free(p);
+    free(counts);
+}
+
+static void test_greedy(void **state)
+{
+    static const int32_t history[] = {40, 41, 40};
+    cr_err err = {0};
+    cr_device *dev;
+    cr_sampler s = {0};
+    float z[100];
+    cr_generating how = plain;
+
+    (void)state;
+    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    how.temperature = 0;
+    how.top_k = 5; /* has no say */
+    for (int n = 1; n <= 100; n += 3) {
+        for (int i = 0; i < n; i++)
+            z[i] = -2;
+        z[n / 2] = z[n - 1] = -1; /* the first of the greatest */
+        assert_int_equal(draw(&s, dev, z, n, &how, NULL, 0, 0.9f), n / 2);
+    }
+    for (int i = 0; i < 100; i++)
+        z[i] = (float)(i == 40 ? 10 : i == 41 ? -1 : i == 42 ? 7 : -1.5);
+    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 40);
+    how.repetition_penalty = 1.5f; /* 10 / 1.5 < 7: once, however often it was there */
+    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 42);
+    how.repetition_penalty = 1.3f; /* twice would be below 7 */
+    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 40);
+    cr_sampler_free(&s);
+    cr_device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distributions),
+        cmocka_unit_test(test_greedy),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,85 @@
+/* formula_loss.c -- `croll formula loss` against torch's autograd in float64 (tests/parity/losses.py
+ * makes losses.json): every pg_variant, aggregation, grain of correction and filter.
+ */
+#include "formula/formula.h"
+#include "rl/loss.h"
+#include "tests/check_near.h"
+
+#include <string.h>
+
+static json_t *load(void)
+{
+    json_t *all;
+    cr_err err = {0};
+
+    if (cr_json_read_file("tests/parity/losses.json", &all, &err) != CR_OK) fail_msg("%s", err.msg);
+    return all;
+}
+
+/* The answer to the batch with these settings. */
+static json_t *ask(json_t *batch, json_t *config)
+{
+    json_t *body = json_copy(batch), *answer;
+    cr_buf out = {0};
+    cr_err err = {0};
+    char *text;
+
+    json_object_set(body, "config", config);
+    text = json_dumps(body, JSON_REAL_PRECISION(17));
+    if (cr_formula("loss", text, strlen(text), &out, &err) != CR_OK) fail_msg("%s", err.msg);
+    answer = json_loadb(out.data, out.num_bytes, 0, NULL);
+    assert_non_null(answer);
+    free(text);
+    json_decref(body);
+    cr_buf_free(&out);
+    return answer;
+}
+
+/* The program prints 9 digits: 1e-8 of the number, and of 1 for those near 0. */
+static void check_same(const json_t *got, const json_t *want, const char *key)
+{
+    if (json_is_array(want)) {
+        assert_int_equal(json_array_size(got), json_array_size(want));
+        for (size_t i = 0; i < json_array_size(want); i++)
+            check_same(json_array_get(got, i), json_array_get(want, i), key);
+        return;
+    }
+    if (!json_is_number(got)) fail_msg("no %s in the answer", key);
+    check_near(json_number_value(got), json_number_value(want),
+               1e-8 * (1 + fabs(json_number_value(want))));
+}
+
+static void losses_are_those_of_torch(void **state)
+{
+    static const char *const keys[] = {"total_loss",   "pg_loss",        "kl_loss",
+                                       "entropy_loss", "grad_log_probs", "grad_entropy"};
+    json_t *all = load(), *one;
+    unsigned met = 0;
+    size_t i;
+
+    (void)state;
+    json_array_foreach(json_object_get(all, "cases"), i, one)
+    {
+        json_t *config = json_object_get(one, "config"), *want = json_object_get(one, "want"),
+               *got = ask(json_object_get(all, "batch"), config);
+        const char *name = json_string_value(json_object_get(config, "pg_variant"));
+        for (size_t k = 0; k < CR_COUNT(keys); k++)
+            check_same(json_object_get(got, keys[k]), json_object_get(want, keys[k]), keys[k]);
+        check_same(json_object_get(json_object_get(got, "metrics"), "actor/approxkl"),
+                   json_object_get(want, "approxkl"), "actor/approxkl");
+        for (unsigned v = 0; v < CR_NUM_VARIANTS; v++)
+            if (strcmp(cr_variant_names[v], name) == 0) met |= 1u << v;
+        json_decref(got);
+    }
+    assert_int_equal(met, (1u << CR_NUM_VARIANTS) - 1);
+    assert_true(i > 70);
+    json_decref(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_are_those_of_torch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,302 @@
+/* rewards_scorer.c -- scoring programs that behave and that do not: every line asked comes back with a verdict
+ * of its own, whatever the program writes, when it ends and when it hangs.
+ * Not covered: arbitrary bytes (fuzz/fuzz_score.c); reward workers (e2e/run_verdicts.sh, run_chaos.sh).
+ */
+#include "base/args.h"
+#include "rewards/scorer.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Reads lines and runs BODY with $id and the line in $l. */
+#define LOOP(body) "while read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; " body "; done"
+#define OK         "echo \"{\\\"id\\\":\\\"$id\\\",\\\"score\\\":1,\\\"detail\\\":\\\"$$\\\"}\""
+
+enum { MOST = 16 };
+
+typedef struct bench {
+    cr_scorer *s;
+    char *argv[4];
+    char id[MOST][16], status[MOST][12], detail[MOST][400]; /* in the order of verdicts */
+    size_t num;
+} bench;
+
+static void begin(bench *b, const char *script, double limit_s, size_t max_in_flight)
+{
+    cr_scorer_args args;
+
+    *b = (bench){.argv = {(char *)(uintptr_t) "bash", (char *)(uintptr_t) "-c",
+                          (char *)(uintptr_t)script, NULL}};
+    args = (cr_scorer_args){.argv = b->argv, .limit_s = limit_s, .max_in_flight = max_in_flight};
+    b->s = cr_scorer_create(&args);
+}
+
+static void put(bench *b, const char *id)
+{
+    cr_buf line = {0};
+
+    cr_buf_addf(&line, "{\"id\":\"%s\"}\n", id);
+    cr_scorer_put(b->s, id, &line, 2);
+    cr_buf_free(&line);
+}
+
+static void take_all(bench *b)
+{
+    double until = cr_now_s() + 60;
+
+    while (cr_scorer_load(b->s) > 0) {
+        cr_verdict v;
+        char *id;
+        if (cr_now_s() > until) fail_msg("no verdict after 60 s");
+        if (!cr_scorer_next(b->s, 0.2, &id, &v)) continue;
+        assert_true(b->num < MOST);
+        snprintf(b->id[b->num], sizeof b->id[0], "%s", id);
+        memcpy(b->status[b->num], v.status, sizeof v.status);
+        memcpy(b->detail[b->num++], v.detail, sizeof v.detail);
+        cr_free(id);
+        cr_verdict_free(&v);
+    }
+}
+
+static size_t of(const bench *b, const char *id)
+{
+    size_t found = MOST;
+
+    for (size_t i = 0; i < b->num; i++)
+        if (strcmp(b->id[i], id) == 0) {
+            assert_true(found == MOST); /* one verdict a line */
+            found = i;
+        }
+    if (found == MOST) fail_msg("no verdict of %s", id);
+    return found;
+}
+
+static void want(const bench *b, const char *id, const char *status, const char *says)
+{
+    size_t i = of(b, id);
+
+    if (strcmp(b->status[i], status) != 0 || !strstr(b->detail[i], says))
+        fail_msg("%s: %s, %s", id, b->status[i], b->detail[i]);
+}
+
+static void any_order(void **state)
+{
+    bench b;
+
+    (void)state;
+    begin(&b, LOOP("all=\"$id $all\"; [ $id = c ] && for id in $all; do " OK "; done"), 20, 3);
+    put(&b, "a"), put(&b, "b"), put(&b, "c");
+    take_all(&b);
+    assert_string_equal(b.id[0], "c");
+    assert_string_equal(b.id[2], "a");
+    want(&b, "b", "ok", "");
+    cr_scorer_destroy(b.s);
+}
+
+/* As many wrong lines as lines asked make these errors; a real answer that comes later is dropped. */
+static void wrong_lines(void **state)
+{
+    static const struct {
+        const char *script, *says;
+    } cases[] = {{LOOP("echo debug; " OK), "not JSON): debug"},
+                 {LOOP("echo '[1]'"), "not a JSON object): [1]"},
+                 {LOOP("echo '{\"score\":1}'"), "without the \"id\""},
+                 {LOOP("echo '{\"id\":7,\"score\":1}'"), "without the \"id\""},
+                 {LOOP("echo \"{\\\"id\\\":\\\"$id\\u0000x\\\",\\\"score\\\":1}\""), "has a NUL"},
+                 {LOOP("echo '{\"id\":\"other\",\"score\":1}'"), "nothing with its id is asked"}};
+
+    (void)state;
+    for (size_t k = 0; k < CR_COUNT(cases); k++)
+        for (size_t flights = 1; flights <= (k ? 3 : 1); flights += 2) {
+            bench b;
+            begin(&b, cases[k].script, 20, flights);
+            put(&b, "a"), put(&b, "b"), put(&b, "c");
+            take_all(&b);
+            want(&b, "a", "error", cases[k].says);
+            want(&b, "b", "error", cases[k].says);
+            want(&b, "c", "error", cases[k].says);
+            cr_scorer_destroy(b.s);
+        }
+}
+
+static void twice(void **state)
+{
+    bench b;
+
+    (void)state;
+    begin(&b, LOOP(OK "; " OK), 20, 1);
+    put(&b, "a"), put(&b, "b"), put(&b, "c");
+    take_all(&b);
+    want(&b, "a", "ok", ""), want(&b, "b", "ok", ""), want(&b, "c", "ok", "");
+    cr_scorer_destroy(b.s);
+}
+
+/* A line that is late beside others times out alone; its answer is dropped, the program goes on. */
+static void late(void **state)
+{
+    bench b;
+    char pid[400];
+
+    (void)state;
+    begin(&b,
+          LOOP("[ $id = slow ] && { keep=$id; continue; }; " OK "; id=$keep; [ $id ] && [ $l = "
+               "'{\"id\":\"d\"}' ] && " OK "; sleep 0.3"),
+          1, 4);
+    put(&b, "slow"), put(&b, "a"), put(&b, "b"), put(&b, "c");
+    take_all(&b);
+    want(&b, "slow", "timeout", "no answer within 1 s");
+    want(&b, "a", "ok", "");
+    snprintf(pid, sizeof pid, "%s", b.detail[of(&b, "a")]);
+    put(&b, "d"), put(&b, "e"); /* the answer of "slow" comes with d's */
+    take_all(&b);
+    want(&b, "d", "ok", pid);
+    want(&b, "e", "ok", pid); /* the same process: it was not started again */
+    cr_scorer_destroy(b.s);
+}
+
+/* One that answers nothing any more is started again. */
+static void hangs(void **state)
+{
+    bench b;
+
+    (void)state;
+    begin(&b, LOOP("[ $id = h ] && sleep 100; " OK), 0.5, 1);
+    put(&b, "a"), put(&b, "h"), put(&b, "b");
+    take_all(&b);
+    want(&b, "a", "ok", ""), want(&b, "h", "timeout", ""), want(&b, "b", "ok", "");
+    assert_string_not_equal(b.detail[of(&b, "a")], b.detail[of(&b, "b")]);
+    cr_scorer_destroy(b.s);
+}
+
+/* The line that ends the program is found among others; they have their verdicts. The second program answers
+ * when nothing more comes, so that it takes what it has with it. */
+static void ends(void **state)
+{
+    static const char *const scripts[] = {
+        LOOP("[ $id = f ] && exit 3; " OK),
+        "while :; do if read -t 0.2 -r l; then id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; "
+        "[ $id = f ] && exit 3; all=\"$all $id\"; else for id in $all; do " OK
+        "; done; all=; fi; done"};
+    bench b;
+    char id[2] = "a";
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        begin(&b, scripts[k], 20, k ? 8 : 1);
+        for (id[0] = 'a'; id[0] <= 'l'; id[0]++)
+            put(&b, id);
+        take_all(&b);
+        for (id[0] = 'a'; id[0] <= 'l'; id[0]++)
+            if (id[0] == 'f')
+                want(&b, id, "error", "ended with exit code 3 without an answer");
+            else
+                want(&b, id, "ok", "");
+        cr_scorer_destroy(b.s);
+    }
+}
+
+static void cannot_start(void **state)
+{
+    bench b;
+
+    (void)state;
+    begin(&b, "", 20, 2);
+    b.argv[0] = (char *)(uintptr_t) "/no/such/program";
+    put(&b, "a"), put(&b, "b"), put(&b, "c");
+    take_all(&b);
+    want(&b, "a", "error", "cannot start /no/such/program: No such file");
+    want(&b, "c", "error", "cannot start");
+    cr_scorer_destroy(b.s);
+}
+
+static void answers(void **state)
+{
+    static const struct {
+        const char *rest, *status, *says; /* says: NULL: right */
+    } cases[] = {
+        {"\"score\":1", "ok", NULL},
+        {"\"score\":0.5,\"reward\":-1e6,\"status\":\"ok\",\"detail\":\"fine\"", "ok", NULL},
+        {"\"score\":1,\"reward\":null,\"detail\":null", "ok", NULL},
+        {"\"status\":\"timeout\",\"detail\":\"of its own\"", "timeout", NULL},
+        {"\"error\":\"bad row\"", "error", NULL},
+        {"\"score\":1,\"metrics\":{\"a/b\":2,\"c\":0.5},\"token_rewards\":[0,1]", "ok", NULL},
+        {"\"reward\":1", "error", "score is missing"},
+        {"\"score\":\"1.0\"", "error", "score is no number"},
+        {"\"score\":true", "error", "score is no number"},
+        {"\"score\":1e300", "error", "score is outside -1e6 .. 1e6"},
+        {"\"score\":1,\"reward\":-1000001", "error", "reward is outside"},
+        {"\"score\":1,\"reward\":[1]", "error", "reward is no number"},
+        {"\"score\":1,\"status\":\"banana\"", "error", "status must be"},
+        {"\"score\":1,\"status\":1", "error", "status must be"},
+        {"\"score\":1,\"status\":\"ok\",\"error\":\"x\"", "error", "\"error\", but status ok"},
+        {"\"score\":1,\"detail\":5", "error", "detail is no text"},
+        {"\"score\":1,\"metrics\":[1]", "error", "metrics is no object"},
+        {"\"score\":1,\"metrics\":{\"a\":\"x\"}", "error", "metrics.a is no number"},
+        {"\"score\":1,\"metrics\":{\"a b\":1}", "error", "a metric's name"},
+        {"\"score\":1,\"token_rewards\":[1]", "error", "a list of 2 numbers"},
+        {"\"score\":1,\"token_rewards\":[1,\"x\"]", "error", "one of token_rewards is no number"},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        cr_buf line = {0};
+        json_t *root;
+        const char *id;
+        cr_verdict v;
+        cr_err err = {0};
+        cr_buf_addf(&line, "{\"id\":\"x\",%s}", cases[k].rest);
+        assert_int_equal(cr_answer_parse(line.data, line.num_bytes, &root, &id, &err), CR_OK);
+        cr_verdict_read(root, 2, &v);
+        if (strcmp(v.status, cases[k].status) != 0 || v.is_fault != !!cases[k].says ||
+            (cases[k].says && !strstr(v.detail, cases[k].says)))
+            fail_msg("%s: %s %s", line.data, v.status, v.detail);
+        if (k == 0) check_near(v.reward, 1, 0);
+        if (k == 1) check_near(v.reward, -1e6, 0);
+        if (k == 5) check_near(v.token_rewards[1], 1, 0);
+        if (cases[k].says) assert_true(!v.metrics && !v.token_rewards);
+        cr_verdict_free(&v);
+        json_decref(root);
+        cr_buf_free(&line);
+    }
+}
+
+static void words(void **state)
+{
+    static const struct {
+        const char *text, *words[5];
+    } cases[] = {{"rw/ok.py", {"rw/ok.py"}},
+                 {"  python3\trw/ok.py  --n 2 ", {"python3", "rw/ok.py", "--n", "2"}},
+                 {"a 'b c' \"d e\"f '' g\\ h", {"a", "b c", "d ef", "", "g h"}},
+                 {"'a\\b' \"c\\\"d\\e\" $x", {"a\\b", "c\"d\\e", "$x"}},
+                 {"a\\", {"a\\"}},
+                 {"a 'b", {NULL}},
+                 {" ", {NULL}}};
+
+    (void)state;
+    for (size_t k = 0; k < CR_COUNT(cases); k++) {
+        char **got;
+        cr_err err = {0};
+        size_t i = 0;
+        if (!cases[k].words[0]) {
+            assert_int_equal(cr_split_words(cases[k].text, &got, &err), CR_EUSAGE);
+            continue;
+        }
+        assert_int_equal(cr_split_words(cases[k].text, &got, &err), CR_OK);
+        for (; i < 5 && cases[k].words[i]; i++)
+            assert_string_equal(got[i], cases[k].words[i]);
+        assert_null(got[i]);
+        cr_free(got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order), cmocka_unit_test(wrong_lines), cmocka_unit_test(twice),
+        cmocka_unit_test(late),      cmocka_unit_test(hangs),       cmocka_unit_test(ends),
+        cmocka_unit_test(answers),   cmocka_unit_test(words),       cmocka_unit_test(cannot_start),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,50 @@
+/* encoder.c -- see encoder.h. */
+#include "text/encoder.h"
+
+cr_status cr_encoder_open(cr_encoder *e, const char *folder, cr_err *err)
+{
+    if (e->tokenizer) return CR_OK;
+    if (!e->folder) e->folder = cr_strdup(folder);
+    return cr_tokenizer_open(folder, &e->tokenizer, err);
+}
+
+void cr_encoder_close(cr_encoder *e)
+{
+    cr_tokenizer_close(e->tokenizer);
+    cr_chat_close(e->chat);
+    cr_buf_free(&e->text);
+    cr_free(e->folder);
+    *e = (cr_encoder){0};
+}
+
+cr_status cr_encode_text(const cr_tokenizer *tokenizer, const char *text, size_t num_bytes,
+                         bool add_special, int32_t **ids, size_t *num, cr_err *err)
+{
+    cr_ids out = {0};
+
+    *ids = NULL;
+    *num = 0;
+    if (cr_tokenizer_encode(tokenizer, text, num_bytes, add_special, &out, err) != CR_OK) {
+        cr_ids_free(&out);
+        return err->status;
+    }
+    *ids = out.id ? out.id : CR_NEW_ARRAY(int32_t, 1);
+    *num = out.num;
+    return CR_OK;
+}
+
+cr_status cr_encoder_encode(cr_encoder *e, const json_t *text, bool is_messages, int32_t **ids,
+                            size_t *num, cr_err *err)
+{
+    *ids = NULL;
+    *num = 0;
+    cr_buf_clear(&e->text);
+    if (is_messages) {
+        if (!e->chat) CR_TRY(cr_chat_open(e->folder, &e->chat, err));
+        CR_TRY(cr_chat_render(e->chat, NULL, text, /*add_generation_prompt=*/true, &e->text, err));
+    } else {
+        cr_buf_add(&e->text, json_string_value(text), json_string_length(text));
+    }
+    return cr_encode_text(e->tokenizer, e->text.data ? e->text.data : "", e->text.num_bytes,
+                          !is_messages && !e->has_no_special, ids, num, err);
+}
