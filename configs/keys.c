@@ -44,18 +44,20 @@
 
 #define TEMPLATES \
     "native|native_nonthinking|qwen2_5|qwen3|chatml|empty|longcot_V3|!base|!longCOT_qwen2.5"
-#define DTYPES    "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
-#define VARIANTS  "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
-#define GRAINS    "token|geometric|sequence|segment"
-#define NO_LORA   "lora_target is not available yet"
-#define NO_CRITIC "there is no critic: only adv_estimator gae reads it"
-#define NO_JUDGE  "no reward class that croll has asks a model"
-#define PACKED    "sequences are always packed, without padding"
+#define DTYPES       "fp32|bf16|fp16|fp64" /* and their other names, see cri_dtype_of */
+#define VARIANTS     "ppo|vanilla|tis|topr|cispo|kimi15|dppo_tv|sapo"
+#define GRAINS       "token|geometric|sequence|segment"
+#define NO_LORA      "lora_target is not available yet"
+#define NO_CRITIC    "there is no critic: only adv_estimator gae reads it"
+#define NO_JUDGE     "no reward class that croll has asks a model"
+#define MOST_64      "9223372036854775807"
+#define MOST_RUNNING "1..65536" /* sequences of one engine */
+#define PACKED       "sequences are always packed, without padding"
 
 const cri_key cri_keys[] = {
     /* ---- every pipeline ---- */
     T("run", "exp_name", "croll", "run.html"),
-    I("run", "seed", "42", "0", "rollouts, prompts, trainer"),
+    I("run", "seed", "42", "0.." MOST_64, "rollouts, prompts, trainer"),
     T("run", "output_dir", "./output", "launcher"),
     T("run", "logging_dir", NULL, "launcher: run.log is in logging_dir/exp_name"),
     C("run", "track_with", "tensorboard",
@@ -131,7 +133,7 @@ const cri_key cri_keys[] = {
     NONE("rlvr", "is_num_return_sequences_expand",
          "the samples of a group are requests of their own that share their prompt's cache"),
     NONE("rlvr", "generate_opt_level", "the engine always schedules sample by sample"),
-    I("rlvr", "max_running_requests", "128", "1", "engine"),
+    I("rlvr", "max_running_requests", "128", MOST_RUNNING, "engine"),
     C("rlvr", "logprobs_mode", "sampled", "sampled|raw", "engine, trainer"), /* croll's own */
     I("rlvr", "max_failed_reward_steps", "3", "0", "rollouts"),              /* croll's own */
     LATER("rlvr", "is_use_additional_prompts", CRI_BOOL, "false", NULL),
@@ -182,7 +184,7 @@ const cri_key cri_keys[] = {
     R("rlvr", "difficulty_low_threshold", "0.0", NULL, "advantages"),
     R("rlvr", "difficulty_high_threshold", "1.0", NULL, "advantages"),
     B("rlvr", "error_max_len_clip", "false", "advantages"),
-    I("rlvr", "error_max_len_threshold", "9999999999", "0", "advantages"),
+    I("rlvr", "error_max_len_threshold", "9999999999", "0.." MOST_64, "advantages"),
     B("rlvr", "difficulty_loss_weight", "false", "loss"),
     B("rlvr", "length_loss_weight", "false", "loss"),
     K("rlvr", "actor_train", "worker"),
@@ -229,7 +231,7 @@ const cri_key cri_keys[] = {
     C("router", "router_name", "PromptAffinityRouter",
       "PromptAffinityRouter|!EnvAffinityRouter|!SglangRouter", "the check"),
     LATER("router", "router_config", CRI_MAP, "{}", NULL),
-    I("router", "max_running_requests", NULL, "1", "engine"),
+    I("router", "max_running_requests", NULL, MOST_RUNNING, "engine"),
 
     /* ---- sft ---- */
     T("sft", "system_key", NULL, "prompts"),
@@ -328,7 +330,7 @@ const cri_key cri_keys[] = {
     I("training_args", "gradient_accumulation_steps", "1", "1", "trainer"),
     I("training_args", "warmup_steps", "0", "0", "trainer"),
     R("training_args", "warmup_ratio", "0.0", "0", "trainer"),
-    R("training_args", "num_train_epochs", "1", "0", "sft pipeline"),
+    R("training_args", "num_train_epochs", "1", "0..1e9", "sft pipeline"),
     NONE("training_args", "max_steps", "max_steps of the run says how long it is"),
     NONE("training_args", "seed", "seed of the run is that of every role"),
     NONE("training_args", "dataloader_num_workers", "rows are read before the first step"),
@@ -430,7 +432,7 @@ const cri_key cri_keys[] = {
 
     /* ---- reward blocks ---- */
     T("reward", "worker_cls", NULL, "reward workers"),
-    I("reward", "world_size", "1", "1", "launcher"),
+    I("reward", "world_size", "1", "1..4096", "launcher"),
     READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
     NONE("reward", "format_pattern", "no rule that croll has reads it"),
     C("reward", "reward_type", NULL, "loose|soft|strict", "reward workers"),

@@ -1,7 +1,7 @@
-/* rules.c -- rules that tie a worker's mesh to its devices and its model, told where the
- * YAML breaks them, before anything starts. mesh/ has the same rules for who has no YAML. */
+/* rules.c -- rules that tie a worker's mesh to its devices and its model, and limits of products of counts, told
+ * where the YAML breaks them, before anything starts. mesh/ has the same rules for who has no YAML. */
 #include "base/json.h"
-#include "configs/schema.h"
+#include "configs/bind.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -150,4 +150,37 @@ void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnost
     cr_diagnose(d, CR_ERROR, n->place,
                 "M1: fsdp_size %lld does not divide the %lld devices of %s (use %s)",
                 (long long)size, (long long)devices, w->name, divisors);
+}
+
+void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
+{
+    enum { BLOCK = 16 }; /* tokens of a block of the KV cache; int32 counts blocks and samples */
+    const bool is_sft = c->kind == CR_PIPELINE_SFT;
+    const cr_training_args *t = &c->train.training;
+    const int64_t mini = t->per_device_train_batch_size * t->gradient_accumulation_steps,
+                  longest = c->infer.engine.max_model_len ? c->infer.engine.max_model_len
+                                                          : c->sequence_length,
+                  samples = is_sft ? mini : c->rollout_batch_size * c->group_size;
+    const struct {
+        const char *key, *what, *factors;
+        int64_t a, b, most;
+    } limits[] = {{"rollout_batch_size", "samples of a step",
+                   "rollout_batch_size x num_return_sequences_in_group", c->rollout_batch_size,
+                   is_sft ? 0 : c->group_size, INT32_MAX},
+                  {is_sft ? "sft_train.training_args" : "actor_train.training_args",
+                   "samples of an update on one rank",
+                   "per_device_train_batch_size x gradient_accumulation_steps",
+                   t->per_device_train_batch_size, t->gradient_accumulation_steps, INT32_MAX},
+                  {"sequence_length", "tokens of a step", "samples x sequence_length",
+                   samples < INT32_MAX ? samples : INT32_MAX, c->sequence_length, (int64_t)1 << 40},
+                  {"max_running_requests", "blocks of the KV cache",
+                   "max_running_requests x blocks of 16 tokens of max_model_len or sequence_length",
+                   c->max_running_requests, is_sft ? 0 : (longest + BLOCK - 1) / BLOCK, INT32_MAX}};
+
+    for (size_t i = 0; i < CR_COUNT(limits); i++)
+        if (limits[i].b > 0 && limits[i].a > limits[i].most / limits[i].b)
+            cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),
+                        "%lld x %lld %s (%s) are more than the %lld that are possible",
+                        (long long)limits[i].a, (long long)limits[i].b, limits[i].what,
+                        limits[i].factors, (long long)limits[i].most);
 }

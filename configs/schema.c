@@ -121,18 +121,19 @@ static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
     }
 }
 
-/* Whole numbers are counted with and multiplied later on: what fits in 31 bits cannot overflow there. */
+/* Whole numbers are counted with and multiplied later on: without a limit of their own they fit in 31 bits, so
+ * that a product of two does not overflow. */
 static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
-    static const char *const wide[] = {"seed",
-                                       "error_max_len_threshold"}; /* only compared, copied */
-    const int64_t most = INT32_MAX;
+    const char *dots = key->range ? strstr(key->range, "..") : NULL;
+    const int64_t most = dots ? strtoll(dots + 2, NULL, 10) : INT32_MAX;
+    char expected[64];
 
-    for (size_t i = 0; i < CR_COUNT(wide); i++)
-        if (strcmp(key->name, wide[i]) == 0) return;
     if (n->integer >= -most && n->integer <= most) return;
+    snprintf(expected, sizeof expected, "a whole number of at most %lld%s", (long long)most,
+             dots ? "" : " (31 bits)");
     if (n->integer > most || !key->range) /* else it was said */
-        wrong(key, n, "a whole number of at most 2147483647 (31 bits)", d);
+        wrong(key, n, expected, d);
     n->integer =
         n->integer > 0 ? most : -most; /* what is derived from it is checked all the same */
 }

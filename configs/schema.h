@@ -6,8 +6,8 @@
 
 typedef enum cri_type {
     CRI_BOOL,
-    CRI_INT,  /* range: least value as text, or NULL */
-    CRI_REAL, /* range: likewise, or LEAST..MOST; without MOST at most 1e30, which a float holds */
+    CRI_INT,  /* range: least value as text, LEAST..MOST, or NULL; without MOST at most 31 bits */
+    CRI_REAL, /* range: likewise; without MOST at most 1e30, which a float holds */
     CRI_OPTIONAL, /* a real, or null, which is not the default */
     CRI_TEXT,
     CRI_CHOICE, /* range: words separated by |; !word: known, not available yet; "exec PROGRAM": any
@@ -59,5 +59,7 @@ cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, c
 
 /* rules.c: the mesh of a worker against its devices and its model's heads (rules M1 to M5, M11). */
 void cri_check_mesh(const cr_worker_config *w, const cr_node *block, cr_diagnostics *d);
+/* rules.c: products of counts that a run holds in memory or in 32 bits. */
+void cri_check_sizes(const cr_config *c, cr_diagnostics *d);
 
 #endif

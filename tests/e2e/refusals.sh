@@ -63,11 +63,21 @@ sft 'warmup_ratio: a number of at most 1' sft_train.training_args.warmup_ratio=2
 sft 'collective_timeout: a number of at most 1e8 is expected' collective_timeout=1e300
 sft 'max_grad_norm: a number of at most 1e30 is expected' max_grad_norm=1e300
 while IFS='|' read -r says change; do
-    refuse "$says" config configs/quickstart/rlvr.yaml "$change"
+    refuse "$says" config configs/quickstart/rlvr.yaml $change
 done <<'LIST'
-stop_strings: a text is expected, not \[1\]|actor_infer.generating_args.stop_strings=[a, [1]]
+stop_strings: a text is expected, not \[1\]|actor_infer.generating_args.stop_strings=[a,[1]]
 prompt_length \+ response_length are 2147483663 tokens|prompt_length=2147483647
+max_running_requests: a whole number of at most 65536 is expected, not 2147483647|max_running_requests=2147483647
+max_running_requests: a whole number of at most 65536|router_args.max_running_requests=65537
+world_size: a whole number of at most 4096|rewards.math_rule.world_size=2147483647
+x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_args.strategy_config.max_model_len=524288
+1000000 x 65536 samples of a step .* than the 2147483647|rollout_batch_size=1000000 num_return_sequences_in_group=65536
+2147483647 x 2147483647 samples of an update|actor_train.training_args.per_device_train_batch_size=2147483647 actor_train.training_args.gradient_accumulation_steps=2147483647
+1024 x 2147483647 tokens of a step .* than the 1099511627776|rollout_batch_size=64 sequence_length=2147483647
 LIST
+sft 'num_train_epochs: a number of at most 1e9' sft_train.training_args.num_train_epochs=1e30
+sft '65536 x 65536 samples of an update' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=65536
+sft '65536 x 2147483647 tokens of a step' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=1 sequence_length=2147483647
 sft 'cannot open .*/no_rows' "sft_train.data_args.file_name=[$tmp/no_rows]"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
