@@ -1,6 +1,14 @@
 /* strategy_args.c -- see strategy_args.h. */
 #include "actors/strategy_args.h"
 
+cr_dtype cr_dtype_of(cr_choice_dtype dtype)
+{
+    _Static_assert((int)CR_CHOICE_FP32 == (int)CR_F32 && (int)CR_CHOICE_BF16 == (int)CR_BF16 &&
+                       (int)CR_CHOICE_FP16 == (int)CR_F16,
+                   "the dtypes of keys are in the order of the kernels'");
+    return (cr_dtype)dtype;
+}
+
 static const char *const *classes_of(char **names, size_t num)
 {
     return num ? (const char *const *)names : NULL;
@@ -38,7 +46,8 @@ cr_fsdp_args cr_fsdp_args_of(const cr_worker_config *w, bool is_train)
     return (cr_fsdp_args){.is_train = is_train,
                           .param_dtype = cr_dtype_of(w->dtype),
                           .master_dtype = cr_dtype_of(w->master_dtype),
-                          .reduce_dtype = cr_reduce_dtype_of(w->reduce_dtype),
+                          .reduce_dtype =
+                              w->reduce_dtype == CR_CHOICE_BF16 ? CR_REDUCE_BF16 : CR_REDUCE_F32,
                           .reshard = w->reshard_after_forward < 0 ? CR_RESHARD_DEFAULT
                                      : w->reshard_after_forward   ? CR_RESHARD_ALWAYS
                                                                   : CR_RESHARD_NEVER,

@@ -3,10 +3,11 @@
 #ifndef CR_STRATEGY_ARGS_H
 #define CR_STRATEGY_ARGS_H
 
-#include "actors/choices.h"
 #include "configs/configs.h"
 #include "strategies/strategies.h"
 
+/* The kernels' dtype of a key's, in the same order. */
+cr_dtype cr_dtype_of(cr_choice_dtype dtype);
 cr_wrap_policy cr_wrap_policy_of(const cr_worker_config *w);
 /* Freezes what the training of a run does (its stage, or its prefixes) and sets the precision of the
  * vision tower. Roles that do not train compute as the one that does, so that numbers of the same weights

@@ -149,38 +149,6 @@ static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy,
     return CR_OK;
 }
 
-static cr_loss_config loss_config(const cr_config *c)
-{
-    const cr_algorithm *a = &c->algorithm;
-    const cr_variant_args *v = &c->train.loss;
-
-    return (cr_loss_config){.pg_variant = cr_variant_of(v->pg_variant),
-                            .is_sequence_ratio = a->importance_sampling == CR_CHOICE_RATIO_SEQ,
-                            .loss_agg_mode = (cr_agg)a->loss_agg_mode,
-                            .pg_clip = a->clip.pg_clip,
-                            .pg_clip_low = a->clip.pg_clip_low,
-                            .pg_clip_high = a->clip.pg_clip_high,
-                            .use_pg_clip_range = a->clip.use_pg_clip_range,
-                            .dual_clip_loss = a->clip.dual_clip_loss,
-                            .use_kl_loss = a->use_kl_loss,
-                            .kl_loss_coef = a->kl_loss_coef,
-                            .rl_loss_coef = a->rl_loss_coef,
-                            .entropy_loss_coef = a->entropy_loss_coef,
-                            .topr_positive_weight = v->topr_positive_weight,
-                            .topr_negative_weight = v->topr_negative_weight,
-                            .tis_lower_bound = v->tis_lower_bound,
-                            .tis_upper_bound = v->tis_upper_bound,
-                            .cispo_epsilon_low = v->cispo_epsilon_low,
-                            .cispo_epsilon_high = v->cispo_epsilon_high,
-                            .cispo_use_unified_mask = v->cispo_use_unified_mask,
-                            .kimi15_tau = v->kimi15_tau,
-                            .dppo_mask_low = v->dppo_mask_low,
-                            .dppo_mask_high = v->dppo_mask_high,
-                            .dppo_clip_ratio_c = v->dppo_clip_ratio_c,
-                            .sapo_temperature_pos = v->sapo_temperature_pos,
-                            .sapo_temperature_neg = v->sapo_temperature_neg};
-}
-
 /* ---- updates ---- */
 
 /* Each rank of a ulysses group derives the loss over its part of the tokens. */
@@ -256,12 +224,11 @@ static cr_denominators denominators_of(const uint64_t counts[CR_MINI_COUNTS])
 cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
                     cr_err *err)
 {
-    cr_loss_config loss = loss_config(t->a->config);
     const float *lr;
     const uint64_t *counts;
     int64_t num_minis, old_from = CR_OLD_OF_PASS, is_again = 0;
     cr_samples s;
-    step p = {.t = t, .s = &s, .loss = &loss, .is_sft = is_sft};
+    step p = {.t = t, .s = &s, .loss = &t->a->config->algorithm.loss, .is_sft = is_sft};
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));

@@ -35,12 +35,14 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
 /* Everything of the block `name` of root; nothing if it is absent. */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d);
-/* loss.c: the policy loss and micro-batches by tokens of a worker. */
-void cri_bind_loss(const cr_node *block, bool is_train, cr_worker_config *w, cr_diagnostics *d);
+/* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */
+void cri_bind_loss(const cr_node *root, cr_loss_config *l, cr_diagnostics *d);
+/* Notes on keys of the loss in a block that has none. */
+void cri_note_loss(const cr_node *block, const char *role, cr_diagnostics *d);
 void cri_bind_batching(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
 /* Whether a sample fits into a micro-batch, once lengths are known. */
 void cri_check_batching(const cr_config *c, const cr_worker_config *w, cr_diagnostics *d);
-void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_diagnostics *d);
+void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_config *k, cr_diagnostics *d);
 /* Settings of the loss that exclude each other, and what critic_warmup means here. */
 void cri_check_loss(const cr_config *c, cr_diagnostics *d);
 /* data_args that validation does not give itself are those of training. */

@@ -14,11 +14,7 @@
 
 #include "configs/worker.h"
 #include "configs/yaml.h"
-
-typedef struct cr_query_filter {
-    cr_choice_filter type;
-    double threshold_down, threshold_up, std_threshold;
-} cr_query_filter;
+#include "rl/loss.h"
 
 typedef struct cr_reward_config {
     char *domain;
@@ -34,46 +30,14 @@ typedef struct cr_reward_config {
     cr_query_filter filter;
 } cr_reward_config;
 
-/* train_infer_correction */
-typedef struct cr_correction_keys {
-    bool has_weight;
-    cr_choice_grain weight_type;
-    double upper_bound; /* 0: none */
-    struct cr_correction_filter_keys {
-        bool is_enabled, is_ratio, is_diff;
-        cr_choice_grain agg_type;
-        double ratio_low, ratio_high, diff_low, diff_high;
-    } filters[8];
-    size_t num_filters;
-} cr_correction_keys;
-
-typedef struct cr_clip_keys { /* of the policy ratio */
-    double pg_clip, pg_clip_low, pg_clip_high;
-    bool use_pg_clip_range, dual_clip_loss;
-} cr_clip_keys;
-
-/* Which samples count, and how much. */
-typedef struct cr_mask_keys {
-    bool max_len_mask, difficulty_mask, error_max_len_clip;
-    bool difficulty_loss_weight, length_loss_weight;
-    double difficulty_low_threshold, difficulty_high_threshold;
-    int64_t error_max_len_threshold;
-} cr_mask_keys;
-
 typedef struct cr_algorithm {
-    cr_choice_estimator adv_estimator;
-    cr_choice_agg loss_agg_mode;
-    cr_choice_ratio importance_sampling;
-    cr_choice_kl kl_penalty;
-    cr_choice_norm norm_mean_type, norm_std_type;
-    cr_clip_keys clip;
-    cr_mask_keys masks;
-    cr_correction_keys correction;
-    double gamma, kl_loss_coef, init_kl_coef, target_kl, kl_horizon;
-    double entropy_loss_coef, rl_loss_coef, reward_clip, advantage_clip; /* clips: 0 is off */
-    double max_grad_norm;
+    cr_advantage_config advantage;
+    cr_mask_config masks;
+    cr_loss_config loss;
+    cr_correction_config correction;
+    double target_kl, kl_horizon, max_grad_norm;
     int64_t ppo_epochs, critic_warmup;
-    bool add_token_level_kl, use_kl_loss, whiten_rewards, whiten_advantages, has_target_kl;
+    bool has_target_kl, difficulty_loss_weight, length_loss_weight;
 } cr_algorithm;
 
 /* Where the log-probs before the updates of a step come from. */

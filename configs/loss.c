@@ -21,57 +21,72 @@ static bool is_class(const char *path, const char *name)
 }
 
 /* ROLL's ActorWorker is ppo and does not read pg_variant; its ActorPGWorker has no default. */
-static void check_class(const cr_node *block, const cr_worker_config *w, cr_diagnostics *d)
+static void check_class(const cr_node *block, bool has_variant, cr_diagnostics *d)
 {
-    const cr_node *cls = cr_node_get(block, "worker_cls"),
-                  *variant = cr_node_get(block, "pg_variant");
-    bool has_variant = w->loss.pg_variant != CR_CHOICE_PG_NONE;
+    const cr_node *cls = cr_node_get(block, "worker_cls");
 
     if (cls->kind != CR_NODE_TEXT) return;
     if (is_class(cls->text, "ActorPGWorker") && !has_variant)
-        cr_diagnose(d, CR_ERROR, cls->place, "%s: ActorPGWorker needs pg_variant", w->name);
+        cr_diagnose(d, CR_ERROR, cls->place, "actor_train: ActorPGWorker needs pg_variant");
     if (is_class(cls->text, "ActorWorker") && has_variant)
-        cr_diagnose(d, CR_ERROR, variant->place,
-                    "%s: pg_variant is of ActorPGWorker, and worker_cls is ActorWorker (leave one "
-                    "of them out)",
-                    w->name);
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "pg_variant")->place,
+                    "actor_train: pg_variant is of ActorPGWorker, and worker_cls is ActorWorker "
+                    "(leave one of them out)");
 }
 
 static bool is_default(const struct cr_item *item)
 {
     const char *standard = cri_find_key("worker", item->key)->standard;
 
+    if (!standard) return item->value->kind == CR_NODE_NULL;
     return item->value->kind == CR_NODE_BOOL ? !item->value->flag
                                              : item->value->real == strtod(standard, NULL);
 }
 
-/* Coefficients of a variant that does not train. */
-static void note_unused(const cr_node *block, cr_choice_variant variant, cr_diagnostics *d)
+/* Which variant reads a key of a worker block; CR_NUM_VARIANTS: it is no coefficient. */
+static cr_variant reader_of(const char *key)
 {
-    static const struct {
-        cr_choice_variant variant;
-        const char *prefix;
-    } of[] = {{CR_CHOICE_PG_TIS, "tis_"},      {CR_CHOICE_PG_TOPR, "topr_"},
-              {CR_CHOICE_PG_CISPO, "cispo_"},  {CR_CHOICE_PG_KIMI15, "kimi15_"},
-              {CR_CHOICE_PG_DPPO_TV, "dppo_"}, {CR_CHOICE_PG_SAPO, "sapo_"}};
+    static const char *const prefixes[CR_NUM_VARIANTS] = {
+        [CR_PG_TIS] = "tis_",       [CR_PG_TOPR] = "topr_",    [CR_PG_CISPO] = "cispo_",
+        [CR_PG_KIMI15] = "kimi15_", [CR_PG_DPPO_TV] = "dppo_", [CR_PG_SAPO] = "sapo_"};
+    cr_variant v = CR_PG_PPO;
 
-    for (size_t i = 0; i < block->num; i++)
-        for (size_t k = 0; k < CR_COUNT(of); k++) {
-            const struct cr_item *item = &block->items[i];
-            if (of[k].variant != variant &&
-                strncmp(item->key, of[k].prefix, strlen(of[k].prefix)) == 0 && !is_default(item))
-                cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (pg_variant is another one)",
-                            item->key);
-        }
+    while (v < CR_NUM_VARIANTS &&
+           !(prefixes[v] && strncmp(key, prefixes[v], strlen(prefixes[v])) == 0))
+        v++;
+    return v;
 }
 
-void cri_bind_loss(const cr_node *block, bool is_train, cr_worker_config *w, cr_diagnostics *d)
+/* Coefficients of a variant that does not train. */
+static void note_unused(const cr_node *block, cr_variant variant, cr_diagnostics *d)
 {
-    static const char *const positive[] = {"dppo_clip_ratio_c", "sapo_temperature_pos",
-                                           "sapo_temperature_neg"};
-    cr_variant_args *l = &w->loss;
+    for (size_t i = 0; i < block->num; i++) {
+        const struct cr_item *item = &block->items[i];
+        cr_variant reader = reader_of(item->key);
+        if (reader != variant && reader != CR_NUM_VARIANTS && !is_default(item))
+            cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (pg_variant is another one)",
+                        item->key);
+    }
+}
 
-    l->pg_variant = (cr_choice_variant)cri_choice_of("worker", block, "pg_variant");
+void cri_note_loss(const cr_node *block, const char *role, cr_diagnostics *d)
+{
+    for (size_t i = 0; i < block->num; i++) {
+        const struct cr_item *item = &block->items[i];
+        if (reader_of(item->key) == CR_NUM_VARIANTS && strcmp(item->key, "pg_variant") != 0)
+            continue;
+        if (!is_default(item))
+            cr_diagnose(d, CR_NOTE, item->place,
+                        "%s.%s has no effect (only actor_train has a policy loss)", role,
+                        item->key);
+    }
+}
+
+static void bind_variant(const cr_node *block, cr_loss_config *l, cr_diagnostics *d)
+{
+    bool has_variant = cri_is_given(block, "pg_variant");
+
+    if (has_variant) l->pg_variant = (cr_variant)(cri_choice_of("worker", block, "pg_variant") - 1);
     l->topr_positive_weight = cri_real_of(block, "topr_positive_weight");
     l->topr_negative_weight = cri_real_of(block, "topr_negative_weight");
     l->tis_lower_bound = cri_real_of(block, "tis_lower_bound");
@@ -85,26 +100,39 @@ void cri_bind_loss(const cr_node *block, bool is_train, cr_worker_config *w, cr_
     l->dppo_clip_ratio_c = cri_real_of(block, "dppo_clip_ratio_c");
     l->sapo_temperature_pos = cri_real_of(block, "sapo_temperature_pos");
     l->sapo_temperature_neg = cri_real_of(block, "sapo_temperature_neg");
-    if (!is_train) return;
-    check_class(block, w, d);
+    check_class(block, has_variant, d);
     note_unused(block, l->pg_variant, d);
     check_range(block, "tis_lower_bound", "tis_upper_bound", d);
-    for (size_t i = 0; i < CR_COUNT(positive); i++)
-        if (cri_real_of(block, positive[i]) <= 0)
-            cr_diagnose(d, CR_ERROR, cr_node_get(block, positive[i])->place,
-                        "%s: a number above 0 is expected", positive[i]);
+}
+
+void cri_bind_loss(const cr_node *root, cr_loss_config *l, cr_diagnostics *d)
+{
+    const cr_node *block = cr_node_get(root, "actor_train");
+
+    l->is_sequence_ratio = cri_choice_of("rlvr", root, "importance_sampling") == CR_RATIO_SEQ;
+    l->loss_agg_mode = (cr_agg)cri_choice_of("rlvr", root, "loss_agg_mode");
+    l->pg_clip = cri_real_of(root, "pg_clip");
+    l->pg_clip_low = cri_real_of(root, "pg_clip_low");
+    l->pg_clip_high = cri_real_of(root, "pg_clip_high");
+    l->use_pg_clip_range = cri_flag_of(root, "use_pg_clip_range");
+    l->dual_clip_loss = cri_flag_of(root, "dual_clip_loss");
+    l->use_kl_loss = cri_flag_of(root, "use_kl_loss");
+    l->kl_loss_coef = cri_real_of(root, "kl_loss_coef");
+    l->rl_loss_coef = cri_real_of(root, "rl_loss_coef");
+    l->entropy_loss_coef = cri_real_of(root, "entropy_loss_coef");
+    if (block && block->kind == CR_NODE_MAP) bind_variant(block, l, d);
 }
 
 /* ---- train_infer_correction ---- */
 
-void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_diagnostics *d)
+void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_config *k, cr_diagnostics *d)
 {
     cr_node *block = cri_block_of(c, root, "train_infer_correction", "correction", d),
             *weight = cri_block_of(c, block, "is_weight", "is_weight", d),
             *filters = cr_node_get(block, "filters");
 
     k->has_weight = cri_flag_of(weight, "enabled");
-    k->weight_type = (cr_choice_grain)cri_choice_of("is_weight", weight, "weight_type");
+    k->weight_type = (cr_grain)cri_choice_of("is_weight", weight, "weight_type");
     k->upper_bound = cri_real_of(weight, "upper_bound");
     for (size_t i = 0; filters->kind == CR_NODE_LIST && i < filters->num; i++) {
         const cr_node *filter = filters->items[i].value;
@@ -116,15 +144,15 @@ void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_
         }
         check_range(filter, "ratio_low", "ratio_high", d);
         check_range(filter, "diff_low", "diff_high", d);
-        k->filters[k->num_filters++] = (struct cr_correction_filter_keys){
-            true,
-            cri_flag_of(filter, "ratio_enabled"),
-            cri_flag_of(filter, "diff_enabled"),
-            (cr_choice_grain)cri_choice_of("filter", filter, "agg_type"),
-            cri_real_of(filter, "ratio_low"),
-            cri_real_of(filter, "ratio_high"),
-            cri_real_of(filter, "diff_low"),
-            cri_real_of(filter, "diff_high")};
+        k->filters[k->num_filters++] =
+            (struct cr_correction_filter){true,
+                                          cri_flag_of(filter, "ratio_enabled"),
+                                          cri_flag_of(filter, "diff_enabled"),
+                                          (cr_grain)cri_choice_of("filter", filter, "agg_type"),
+                                          cri_real_of(filter, "ratio_low"),
+                                          cri_real_of(filter, "ratio_high"),
+                                          cri_real_of(filter, "diff_low"),
+                                          cri_real_of(filter, "diff_high")};
     }
 }
 
@@ -133,10 +161,8 @@ void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_keys *k, cr_
 void cri_check_loss(const cr_config *c, cr_diagnostics *d)
 {
     const cr_algorithm *a = &c->algorithm;
-    cr_choice_variant variant = c->train.loss.pg_variant;
 
-    if (a->importance_sampling == CR_CHOICE_RATIO_SEQ && variant != CR_CHOICE_PG_NONE &&
-        variant != CR_CHOICE_PG_PPO)
+    if (a->loss.is_sequence_ratio && a->loss.pg_variant != CR_PG_PPO)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "importance_sampling"),
                     "importance_sampling: seq goes with the ppo loss; the ratios of this "
                     "pg_variant are of tokens");

@@ -66,7 +66,7 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->max_in_flight = cri_int_of(block, "max_in_flight");
     r->reward_type = cri_text_of(block, "reward_type");
     r->response_length_penalty_coef = cri_real_of(block, "response_length_penalty_coef");
-    r->filter.type = (cr_choice_filter)cri_choice_of("query_filter", filter, "type");
+    r->filter.type = (cr_filter)cri_choice_of("query_filter", filter, "type");
     r->filter.threshold_down = cri_real_of(args, "threshold_down");
     r->filter.threshold_up =
         cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
@@ -178,47 +178,42 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
     }
 }
 
-static void bind_masks(const cr_node *root, cr_mask_keys *m)
+static void bind_masks(const cr_node *root, cr_mask_config *m)
 {
     m->max_len_mask = cri_flag_of(root, "max_len_mask");
     m->difficulty_mask = cri_flag_of(root, "difficulty_mask");
     m->difficulty_low_threshold = cri_real_of(root, "difficulty_low_threshold");
     m->difficulty_high_threshold = cri_real_of(root, "difficulty_high_threshold");
     m->error_max_len_clip = cri_flag_of(root, "error_max_len_clip");
-    m->error_max_len_threshold = cri_int_of(root, "error_max_len_threshold");
-    m->difficulty_loss_weight = cri_flag_of(root, "difficulty_loss_weight");
-    m->length_loss_weight = cri_flag_of(root, "length_loss_weight");
+    m->error_max_len_threshold = (double)cri_int_of(root, "error_max_len_threshold");
+}
+
+static void bind_advantage(const cr_node *root, cr_advantage_config *a)
+{
+    a->adv_estimator = (cr_estimator)cri_choice_of("rlvr", root, "adv_estimator");
+    a->norm_mean_type = (cr_norm)cri_choice_of("rlvr", root, "norm_mean_type");
+    a->norm_std_type = (cr_norm)cri_choice_of("rlvr", root, "norm_std_type");
+    a->gamma = cri_real_of(root, "gamma");
+    a->reward_clip = cri_real_of(root, "reward_clip");
+    a->advantage_clip = cri_real_of(root, "advantage_clip");
+    a->whiten_rewards = cri_flag_of(root, "whiten_rewards");
+    a->whiten_advantages = cri_flag_of(root, "whiten_advantages");
+    a->add_token_level_kl = cri_flag_of(root, "add_token_level_kl");
+    a->kl_penalty = (cr_kl)cri_choice_of("rlvr", root, "kl_penalty");
+    a->kl_coef = cri_real_of(root, "init_kl_coef");
 }
 
 static void bind_algorithm(const cr_node *root, cr_algorithm *a)
 {
-    a->adv_estimator = (cr_choice_estimator)cri_choice_of("rlvr", root, "adv_estimator");
-    a->loss_agg_mode = (cr_choice_agg)cri_choice_of("rlvr", root, "loss_agg_mode");
-    a->importance_sampling = (cr_choice_ratio)cri_choice_of("rlvr", root, "importance_sampling");
-    a->kl_penalty = (cr_choice_kl)cri_choice_of("rlvr", root, "kl_penalty");
-    a->norm_mean_type = (cr_choice_norm)cri_choice_of("rlvr", root, "norm_mean_type");
-    a->norm_std_type = (cr_choice_norm)cri_choice_of("rlvr", root, "norm_std_type");
-    a->clip.pg_clip = cri_real_of(root, "pg_clip");
-    a->clip.pg_clip_low = cri_real_of(root, "pg_clip_low");
-    a->clip.pg_clip_high = cri_real_of(root, "pg_clip_high");
-    a->clip.use_pg_clip_range = cri_flag_of(root, "use_pg_clip_range");
-    a->clip.dual_clip_loss = cri_flag_of(root, "dual_clip_loss");
-    a->gamma = cri_real_of(root, "gamma");
-    a->kl_loss_coef = cri_real_of(root, "kl_loss_coef");
-    a->init_kl_coef = cri_real_of(root, "init_kl_coef");
+    bind_advantage(root, &a->advantage);
+    bind_masks(root, &a->masks);
     a->has_target_kl = cri_is_given(root, "target_kl");
     a->target_kl = cri_real_of(root, "target_kl");
     a->kl_horizon = cri_real_of(root, "kl_horizon");
-    a->entropy_loss_coef = cri_real_of(root, "entropy_loss_coef");
-    a->rl_loss_coef = cri_real_of(root, "rl_loss_coef");
-    a->reward_clip = cri_real_of(root, "reward_clip");
-    a->advantage_clip = cri_real_of(root, "advantage_clip");
     a->ppo_epochs = cri_int_of(root, "ppo_epochs");
     a->critic_warmup = cri_int_of(root, "critic_warmup");
-    a->add_token_level_kl = cri_flag_of(root, "add_token_level_kl");
-    a->use_kl_loss = cri_flag_of(root, "use_kl_loss");
-    a->whiten_rewards = cri_flag_of(root, "whiten_rewards");
-    a->whiten_advantages = cri_flag_of(root, "whiten_advantages");
+    a->difficulty_loss_weight = cri_flag_of(root, "difficulty_loss_weight");
+    a->length_loss_weight = cri_flag_of(root, "length_loss_weight");
 }
 
 /* A sample's id has 23 bits for its step, 24 for its group's draw in the step, 16 for its place in the
@@ -252,22 +247,22 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
     else if (async > 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "async_generation_ratio"),
                     "async_generation_ratio: asynchronous rollouts are not available yet");
-    if (a->adv_estimator == CR_CHOICE_ADV_GAE)
+    if (a->advantage.adv_estimator == CR_ADV_GAE)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "adv_estimator"),
                     "adv_estimator: gae needs a critic, which is not available yet (use grpo or "
                     "reinforce)");
-    if (a->norm_std_type == CR_CHOICE_NORM_GROUP && a->norm_mean_type != CR_CHOICE_NORM_NONE &&
-        a->norm_mean_type != CR_CHOICE_NORM_GROUP)
+    if (a->advantage.norm_std_type == CR_NORM_GROUP &&
+        a->advantage.norm_mean_type != CR_NORM_NONE && a->advantage.norm_mean_type != CR_NORM_GROUP)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "norm_std_type"),
                     "norm_std_type: group goes with norm_mean_type group");
     if (c->enable_reference && !c->has_reference)
         cr_diagnose(d, CR_ERROR,
-                    cri_place_of(c, a->use_kl_loss                          ? "use_kl_loss"
+                    cri_place_of(c, a->loss.use_kl_loss                     ? "use_kl_loss"
                                     : cri_flag_of(root, "enable_reference") ? "enable_reference"
                                                                             : "init_kl_coef"),
                     "%s needs a reference model: add a reference block, or set init_kl_coef: 0.0 "
                     "and use_kl_loss: false",
-                    a->use_kl_loss ? "use_kl_loss" : "init_kl_coef above 0 (default 0.2)");
+                    a->loss.use_kl_loss ? "use_kl_loss" : "init_kl_coef above 0 (default 0.2)");
 }
 
 /* What the roles need, and what their numbers must be whole multiples of. */
@@ -347,7 +342,7 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
             mini = t->per_device_train_batch_size * t->gradient_accumulation_steps;
     bool is_asked_for = cri_flag_of(root, key);
 
-    c->enable_old_logprobs_recompute = is_asked_for || a->init_kl_coef > 0;
+    c->enable_old_logprobs_recompute = is_asked_for || a->advantage.kl_coef > 0;
     if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
         c->enable_old_logprobs_recompute = true;
     if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
@@ -355,7 +350,7 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
     cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
     if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
         c->old_log_probs = CR_OLD_OF_PASS;
-    else if (is_asked_for || a->add_token_level_kl || c->model_update_frequency != 1 ||
+    else if (is_asked_for || a->advantage.add_token_level_kl || c->model_update_frequency != 1 ||
              c->train.dtype != c->infer.dtype)
         c->old_log_probs = CR_OLD_COMPUTED;
     else
@@ -415,7 +410,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_lengths(c, root, d);
     derive_models(c, root, d);
     bind_algorithm(root, a);
-    bind_masks(root, &a->masks);
+    cri_bind_loss(root, &a->loss, d);
     cri_bind_correction(c, root, &a->correction, d);
     cri_bind_worker(c, root, "actor_train", &c->train, true, d);
     cri_bind_worker(c, root, "actor_infer", &c->infer, false, d);
@@ -425,7 +420,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
     c->enable_reference =
-        cri_flag_of(root, "enable_reference") || a->use_kl_loss || a->init_kl_coef > 0;
+        cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0;
     cri_set_flag(c, root, "enable_reference", c->enable_reference);
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);

@@ -49,8 +49,7 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
 static void bind_training(const cr_node *block, cr_training_args *t, cr_diagnostics *d)
 {
     t->learning_rate = cri_real_of(block, "learning_rate");
-    t->lr_scheduler_type =
-        (cr_choice_schedule)cri_choice_of("training_args", block, "lr_scheduler_type");
+    t->lr_scheduler_type = (cr_schedule)cri_choice_of("training_args", block, "lr_scheduler_type");
     t->weight_decay = cri_real_of(block, "weight_decay");
     t->adam_beta1 = cri_real_of(block, "adam_beta1");
     t->adam_beta2 = cri_real_of(block, "adam_beta2");
@@ -334,7 +333,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->infer_batch_size = cri_int_of(block, "infer_batch_size");
     check_class(block, name, d);
     w->envs = cri_envs_of(block, false, d);
-    cri_bind_loss(block, is_train, w, d);
+    if (!is_train || c->kind == CR_PIPELINE_SFT) cri_note_loss(block, name, d);
     cri_bind_batching(block, w, d);
     bind_devices(block, w, d);
     bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, is_train, d);

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "configs/choices.h"
+#include "rl/rl.h"
 
 typedef struct cr_generating_args {
     double temperature, top_p, min_p, repetition_penalty;
@@ -17,7 +18,7 @@ typedef struct cr_generating_args {
 
 typedef struct cr_training_args {
     double learning_rate, weight_decay, adam_beta1, adam_beta2, warmup_ratio, num_train_epochs;
-    cr_choice_schedule lr_scheduler_type;
+    cr_schedule lr_scheduler_type;
     int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
 } cr_training_args;
 
@@ -49,16 +50,6 @@ typedef struct cr_batching_args {
     int64_t train_tokens, infer_tokens;
 } cr_batching_args;
 
-/* The policy loss and its coefficients. */
-typedef struct cr_variant_args {
-    cr_choice_variant pg_variant; /* NONE: the loss of ActorWorker, which is ppo */
-    double topr_positive_weight, topr_negative_weight, tis_lower_bound, tis_upper_bound;
-    double cispo_epsilon_low, cispo_epsilon_high, kimi15_tau;
-    double dppo_mask_low, dppo_mask_high, dppo_clip_ratio_c;
-    double sapo_temperature_pos, sapo_temperature_neg;
-    bool cispo_use_unified_mask;
-} cr_variant_args;
-
 typedef struct cr_worker_config {
     const char *name;                                  /* "actor_train" */
     char *model_path;                                  /* model_args.model_name_or_path */
@@ -72,7 +63,6 @@ typedef struct cr_worker_config {
     cr_generating_args generating;
     char **envs; /* system_envs: NAME=VALUE, NULL at the end; or NULL */
     cr_batching_args batching;
-    cr_variant_args loss;
     /* devices and their strategy */
     int *devices; /* device_mapping evaluated */
     int num_devices;

@@ -145,7 +145,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
     }
     if (m->config->rewards[row->domain].rule)
         CR_TRY(cr_rule_check_row(m->config->rewards[row->domain].rule, row->json, err));
-    if (m->config->algorithm.masks.difficulty_loss_weight && w == &m->config->train)
+    if (m->config->algorithm.difficulty_loss_weight && w == &m->config->train)
         CR_TRY(read_difficulty(row, err));
     if (w->data.prompt) {
         prompt = json_object_get(row->json, w->data.prompt);

@@ -3,23 +3,6 @@
 
 #include <string.h>
 
-static cr_advantage_config advantage_config(const cr_learning *l)
-{
-    const cr_algorithm *a = &l->config->algorithm;
-
-    return (cr_advantage_config){.adv_estimator = (cr_estimator)a->adv_estimator,
-                                 .norm_mean_type = (cr_norm)a->norm_mean_type,
-                                 .norm_std_type = (cr_norm)a->norm_std_type,
-                                 .gamma = a->gamma,
-                                 .reward_clip = a->reward_clip,
-                                 .advantage_clip = a->advantage_clip,
-                                 .whiten_rewards = a->whiten_rewards,
-                                 .whiten_advantages = a->whiten_advantages,
-                                 .add_token_level_kl = a->add_token_level_kl,
-                                 .kl_penalty = (cr_kl)a->kl_penalty,
-                                 .kl_coef = l->kl_coef};
-}
-
 /* What the files of rollouts have. */
 static void keep_advantages(cri_learn_batch *b, size_t first, size_t end)
 {
@@ -50,19 +33,14 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                                 int domain, cr_metrics *m, cr_err *err)
 {
     const cr_algorithm *alg = &l->config->algorithm;
-    cr_mask_config masks = {alg->masks.max_len_mask,
-                            alg->masks.difficulty_mask,
-                            alg->masks.error_max_len_clip,
-                            alg->masks.difficulty_low_threshold,
-                            alg->masks.difficulty_high_threshold,
-                            (double)alg->masks.error_max_len_threshold};
-    cr_advantage_config config = advantage_config(l);
+    cr_advantage_config config = alg->advantage;
     size_t n = end - first, base = b->start[first], *start = CR_NEW_ARRAY(size_t, n + 1);
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
            *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
            *tokens = token_scores(b, first, end);
     const char *name = l->config->rewards[domain].domain;
 
+    config.kl_coef = l->kl_coef;
     for (size_t i = 0; i < n; i++) {
         scores[i] = b->r->samples[first + i].score;
         raw[i] = b->r->samples[first + i].reward;
@@ -72,7 +50,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         start[i] = b->start[first + i] - base;
     }
     start[n] = b->start[end] - base;
-    cr_sample_mask(&masks, n, b->r->group_size, lengths,
+    cr_sample_mask(&alg->masks, n, b->r->group_size, lengths,
                    (double)(l->config->sequence_length - l->config->prompt_length), scores, verdict,
                    keep);
     for (size_t i = 0; i < n; i++) {
@@ -100,14 +78,15 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
         if (b->has_ref) {
             cr_metrics_set(m, args.kl_mean, "%s/critic/kl", name);
-            cr_metrics_set(m, alg->add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef", name);
+            cr_metrics_set(m, config.add_token_level_kl ? l->kl_coef : 0, "%s/critic/kl_coef",
+                           name);
             if (alg->has_target_kl && judged > 0)
                 l->kl_coef = cr_kl_controller(l->kl_coef, alg->target_kl, alg->kl_horizon,
                                               args.kl_mean, judged);
         }
-        if (alg->reward_clip > 0)
+        if (config.reward_clip > 0)
             cr_metrics_set(m, args.reward_clip_frac, "%s/critic/reward_clip_frac", name);
-        if (alg->advantage_clip > 0)
+        if (config.advantage_clip > 0)
             cr_metrics_set(m, args.advantage_clip_frac, "%s/critic/advantage_clip_frac", name);
     }
     cr_free(start);

@@ -11,7 +11,7 @@ void cr_learning_init(cr_learning *l, const cr_config *c)
 {
     int64_t dp = c->train.num_devices / c->train.ulysses_size;
 
-    *l = (cr_learning){.config = c, .kl_coef = c->algorithm.init_kl_coef};
+    *l = (cr_learning){.config = c, .kl_coef = c->algorithm.advantage.kl_coef};
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
@@ -24,7 +24,7 @@ void cr_learning_init(cr_learning *l, const cr_config *c)
         c->train.training.warmup_steps
             ? c->train.training.warmup_steps
             : (int64_t)ceil((double)l->schedule_steps * c->train.training.warmup_ratio);
-    l->schedule = (cr_schedule)c->train.training.lr_scheduler_type;
+    l->schedule = c->train.training.lr_scheduler_type;
 }
 
 void cr_learning_free(cr_learning *l)
@@ -91,7 +91,7 @@ static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *
             continue;
         CR_TRY(cri_domain_advantages(l, b, first, end, domain, m, err));
     }
-    if (l->config->algorithm.add_token_level_kl)
+    if (l->config->algorithm.advantage.add_token_level_kl)
         cr_metrics_set(m, cri_sample_mean(b, b->kl, b->mask), "critic/kl");
     return CR_OK;
 }

@@ -1,27 +1,10 @@
 /* correction.c -- weights and filters against the difference of sampler and trainer, and weights of
  * samples (see assemble_impl.h). Both are of the whole batch, before it is dealt to ranks. */
-#include "actors/choices.h"
 #include "pipelines/assemble_impl.h"
 #include "rl/loss.h"
 
 #include <math.h>
 #include <string.h>
-
-static cr_correction_config config_of(const cr_correction_keys *k)
-{
-    cr_correction_config c = {.has_weight = k->has_weight,
-                              .weight_type = (cr_grain)k->weight_type,
-                              .upper_bound = k->upper_bound,
-                              .num_filters = k->num_filters};
-
-    for (size_t i = 0; i < k->num_filters; i++) {
-        const struct cr_correction_filter_keys *f = &k->filters[i];
-        c.filters[i] = (struct cr_correction_filter){
-            f->is_enabled, f->is_ratio,   f->is_diff,  (cr_grain)f->agg_type,
-            f->ratio_low,  f->ratio_high, f->diff_low, f->diff_high};
-    }
-    return c;
-}
 
 bool cri_has_correction(const cr_config *c)
 {
@@ -95,7 +78,7 @@ static void correction_metrics(const cr_correction_config *c, const cri_learn_ba
 
 void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
 {
-    cr_correction_config c = config_of(&l->config->algorithm.correction);
+    const cr_correction_config *c = &l->config->algorithm.correction;
     cr_ragged rows = {b->r->num_samples, b->start};
     size_t n = b->num_tokens;
     double *memory = CR_NEW_ARRAY(double, (2 * CR_NUM_GRAINS + 2) * n + 1), *ratio[CR_NUM_GRAINS],
@@ -105,13 +88,13 @@ void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
         ratio[g] = memory + g * n;
         diff[g] = memory + (CR_NUM_GRAINS + g) * n;
     }
-    cr_correction(&c, &rows, b->old, b->infer, b->mask, ratio, diff, weight, keep);
-    correction_metrics(&c, b, b->mask, ratio, diff, keep, m);
-    if (c.has_weight) {
+    cr_correction(c, &rows, b->old, b->infer, b->mask, ratio, diff, weight, keep);
+    correction_metrics(c, b, b->mask, ratio, diff, keep, m);
+    if (c->has_weight) {
         b->is_weight = CR_NEW_ARRAY(double, n + 1);
         memcpy(b->is_weight, weight, n * sizeof *weight);
     }
-    if (c.num_filters) { /* the entropy bonus is of all tokens */
+    if (c->num_filters) { /* the entropy bonus is of all tokens */
         b->entropy_mask = CR_NEW_ARRAY(double, n + 1);
         memcpy(b->entropy_mask, b->mask, n * sizeof *keep);
         for (size_t t = 0; t < n; t++) {
@@ -125,7 +108,7 @@ void cri_correct(const cr_learning *l, cri_learn_batch *b, cr_metrics *m)
 /* ---- weights of samples ---- */
 
 /* Of the samples of mini-batch `which`; those that do not train have none. */
-static void weigh_mini(const cr_mask_keys *k, cri_learn_batch *b, const int32_t *mini,
+static void weigh_mini(const cr_algorithm *k, cri_learn_batch *b, const int32_t *mini,
                        int32_t which)
 {
     size_t n = b->r->num_samples, num = 0;
@@ -153,7 +136,7 @@ static void weigh_mini(const cr_mask_keys *k, cri_learn_batch *b, const int32_t 
 void cri_weigh_samples(const cr_learning *l, cri_learn_batch *b, const int32_t *mini,
                        int64_t num_minis)
 {
-    const cr_mask_keys *k = &l->config->algorithm.masks;
+    const cr_algorithm *k = &l->config->algorithm;
 
     if (!k->difficulty_loss_weight && !k->length_loss_weight) return;
     if (!b->weights) b->weights = CR_NEW_ARRAY(double, b->r->num_samples);

@@ -92,7 +92,7 @@ static cr_status load(sft *s, cr_err *err)
     s->warmup = w->training.warmup_steps
                     ? w->training.warmup_steps
                     : (int64_t)ceil((double)s->schedule_steps * w->training.warmup_ratio);
-    s->schedule = (cr_schedule)w->training.lr_scheduler_type;
+    s->schedule = w->training.lr_scheduler_type;
     return CR_OK;
 }
 

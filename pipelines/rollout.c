@@ -3,7 +3,6 @@
 #include "actors/distribution.h"
 #include "actors/messages.h"
 #include "actors/phases.h"
-#include "rl/rl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,20 +80,15 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
 /* A group is complete: does the query filter of its domain keep it? */
 static bool is_kept(const collector *c, const flight *f)
 {
-    const cr_reward_config *reward = &c->run->config->rewards[f->domain];
     double *rewards;
     size_t num = 0;
-    bool kept = true;
+    bool kept;
 
     if (c->args->is_validation || c->args->group_size < 2) return true;
     rewards = CR_NEW_ARRAY(double, c->args->group_size);
     for (size_t i = 0; i < c->args->group_size; i++)
         if (cr_sample_has_verdict(&f->samples[i])) rewards[num++] = f->samples[i].reward;
-    if (num && reward->filter.type == CR_FILTER_MEAN)
-        kept = cr_filter_mean(rewards, num, reward->filter.threshold_down,
-                              reward->filter.threshold_up);
-    if (num && reward->filter.type == CR_FILTER_STD)
-        kept = cr_filter_std(rewards, num, reward->filter.std_threshold);
+    kept = cr_query_filter_keeps(&c->run->config->rewards[f->domain].filter, rewards, num);
     cr_free(rewards);
     return kept;
 }

@@ -60,7 +60,7 @@ void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step)
 
 static const char *reason(const cr_config *config, const cr_rollout *r, char out[480])
 {
-    const cr_mask_keys *a = &config->algorithm.masks;
+    const cr_mask_config *a = &config->algorithm.masks;
 
     for (size_t i = 0; i < r->num_samples; i++)
         if (cr_sample_has_verdict(&r->samples[i])) {

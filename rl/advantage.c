@@ -29,16 +29,13 @@ static double std_of(const double *x, const double *verdict, size_t n)
     return num > 1 ? sqrt(sum / (num - 1)) : 0;
 }
 
-bool cr_filter_mean(const double *rewards, size_t num, double down, double up)
+bool cr_query_filter_keeps(const cr_query_filter *f, const double *rewards, size_t num)
 {
     double mean = mean_of(rewards, NULL, num);
 
-    return mean > down && mean < up;
-}
-
-bool cr_filter_std(const double *rewards, size_t num, double threshold)
-{
-    return std_of(rewards, NULL, num) > threshold;
+    if (num == 0 || f->type == CR_FILTER_NONE) return true;
+    if (f->type == CR_FILTER_STD) return std_of(rewards, NULL, num) > f->std_threshold;
+    return mean > f->threshold_down && mean < f->threshold_up;
 }
 
 void cr_sample_mask(const cr_mask_config *c, size_t num_samples, size_t group,

@@ -24,7 +24,7 @@ typedef struct cr_ragged {
 typedef struct cr_mask_config {
     bool max_len_mask, difficulty_mask, error_max_len_clip;
     double difficulty_low_threshold, difficulty_high_threshold;
-    double error_max_len_threshold;
+    double error_max_len_threshold; /* a whole number */
 } cr_mask_config;
 /* keep[i] 1 or 0: not cut off (length < response_length); group mean inside the open thresholds;
  * wrong answers not too long. lengths in tokens. verdict [N]: 0 where a sample has no score, which is
@@ -50,7 +50,7 @@ typedef struct cr_advantage_config {
     double reward_clip, advantage_clip; /* 0: off */
     bool whiten_rewards, whiten_advantages, add_token_level_kl;
     cr_kl kl_penalty;
-    double kl_coef; /* the controller's value */
+    double kl_coef; /* the controller's value; in a configuration its first (init_kl_coef) */
 } cr_advantage_config;
 
 typedef struct cr_advantage_args {
@@ -93,9 +93,13 @@ extern const char *const cr_schedule_names[CR_NUM_SCHEDULES];
 double cr_learning_rate(cr_schedule kind, double learning_rate, int64_t warmup_steps,
                         int64_t max_steps, int64_t k);
 
-/* Query filter of a group's rewards (those with a verdict): mean inside (down, up), or unbiased std, 0 of
- * a single one, above the threshold. */
-bool cr_filter_mean(const double *rewards, size_t num, double down, double up);
-bool cr_filter_std(const double *rewards, size_t num, double threshold);
+typedef enum cr_filter { CR_FILTER_NONE, CR_FILTER_MEAN, CR_FILTER_STD } cr_filter;
+typedef struct cr_query_filter {
+    cr_filter type;
+    double threshold_down, threshold_up, std_threshold;
+} cr_query_filter;
+/* Whether a group stays, by its rewards (those with a verdict; without any it stays): mean inside
+ * (down, up), or unbiased std, 0 of a single one, above the threshold. */
+bool cr_query_filter_keeps(const cr_query_filter *f, const double *rewards, size_t num);
 
 #endif

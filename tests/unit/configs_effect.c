@@ -63,15 +63,6 @@ static void show_generating(cr_buf *out, const cr_generating_args *g)
     SHOW(g->include_stop_str_in_output);
 }
 
-static void show_loss(cr_buf *out, const cr_variant_args *l)
-{
-    SHOW(l->pg_variant), SHOW(l->topr_positive_weight), SHOW(l->topr_negative_weight);
-    SHOW(l->tis_lower_bound), SHOW(l->tis_upper_bound), SHOW(l->cispo_epsilon_low);
-    SHOW(l->cispo_epsilon_high), SHOW(l->kimi15_tau), SHOW(l->dppo_mask_low);
-    SHOW(l->dppo_mask_high), SHOW(l->dppo_clip_ratio_c), SHOW(l->sapo_temperature_pos);
-    SHOW(l->sapo_temperature_neg), SHOW(l->cispo_use_unified_mask);
-}
-
 static void show_strategy(cr_buf *out, const cr_worker_config *w)
 {
     for (int i = 0; i < w->num_devices; i++)
@@ -101,7 +92,6 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     show_generating(out, &w->generating);
     show_envs(out, w->envs);
     SHOW(w->batching.train_tokens), SHOW(w->batching.infer_tokens);
-    show_loss(out, &w->loss);
     show_strategy(out, w);
 }
 
@@ -115,34 +105,49 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
 }
 
-static void show_correction(cr_buf *out, const cr_correction_keys *k)
+static void show_correction(cr_buf *out, const cr_correction_config *k)
 {
     SHOW(k->has_weight), SHOW(k->weight_type), SHOW(k->upper_bound);
     for (size_t i = 0; i < k->num_filters; i++) {
-        const struct cr_correction_filter_keys *f = &k->filters[i];
+        const struct cr_correction_filter *f = &k->filters[i];
         SHOW(f->is_enabled), SHOW(f->is_ratio), SHOW(f->is_diff), SHOW(f->agg_type);
         SHOW(f->ratio_low), SHOW(f->ratio_high), SHOW(f->diff_low), SHOW(f->diff_high);
     }
 }
 
+static void show_loss(cr_buf *out, const cr_loss_config *l)
+{
+    SHOW(l->pg_variant), SHOW(l->topr_positive_weight), SHOW(l->topr_negative_weight);
+    SHOW(l->tis_lower_bound), SHOW(l->tis_upper_bound), SHOW(l->cispo_epsilon_low);
+    SHOW(l->cispo_epsilon_high), SHOW(l->kimi15_tau), SHOW(l->dppo_mask_low);
+    SHOW(l->dppo_mask_high), SHOW(l->dppo_clip_ratio_c), SHOW(l->sapo_temperature_pos);
+    SHOW(l->sapo_temperature_neg), SHOW(l->cispo_use_unified_mask);
+    SHOW(l->is_sequence_ratio), SHOW(l->loss_agg_mode), SHOW(l->pg_clip), SHOW(l->pg_clip_low);
+    SHOW(l->pg_clip_high), SHOW(l->use_pg_clip_range), SHOW(l->dual_clip_loss);
+    SHOW(l->use_kl_loss), SHOW(l->kl_loss_coef), SHOW(l->rl_loss_coef);
+    SHOW(l->entropy_loss_coef);
+}
+
+static void show_advantage(cr_buf *out, const cr_advantage_config *a)
+{
+    SHOW(a->adv_estimator), SHOW(a->norm_mean_type), SHOW(a->norm_std_type), SHOW(a->gamma);
+    SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->whiten_rewards);
+    SHOW(a->whiten_advantages), SHOW(a->add_token_level_kl), SHOW(a->kl_penalty), SHOW(a->kl_coef);
+}
+
 static void show_algorithm(cr_buf *out, const cr_algorithm *a)
 {
-    const cr_clip_keys *c = &a->clip;
-    const cr_mask_keys *m = &a->masks;
+    const cr_mask_config *m = &a->masks;
 
-    SHOW(a->adv_estimator), SHOW(a->loss_agg_mode), SHOW(a->importance_sampling);
-    SHOW(a->kl_penalty), SHOW(a->norm_mean_type), SHOW(a->norm_std_type);
-    SHOW(c->pg_clip), SHOW(c->pg_clip_low), SHOW(c->pg_clip_high), SHOW(c->use_pg_clip_range);
-    SHOW(c->dual_clip_loss), SHOW(m->max_len_mask), SHOW(m->difficulty_mask);
-    SHOW(m->error_max_len_clip), SHOW(m->difficulty_loss_weight), SHOW(m->length_loss_weight);
+    show_advantage(out, &a->advantage);
+    SHOW(m->max_len_mask), SHOW(m->difficulty_mask), SHOW(m->error_max_len_clip);
     SHOW(m->difficulty_low_threshold), SHOW(m->difficulty_high_threshold);
     SHOW(m->error_max_len_threshold);
+    show_loss(out, &a->loss);
     show_correction(out, &a->correction);
-    SHOW(a->gamma), SHOW(a->kl_loss_coef), SHOW(a->init_kl_coef), SHOW(a->target_kl);
-    SHOW(a->kl_horizon), SHOW(a->entropy_loss_coef), SHOW(a->rl_loss_coef);
-    SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->max_grad_norm), SHOW(a->ppo_epochs);
-    SHOW(a->critic_warmup), SHOW(a->add_token_level_kl), SHOW(a->use_kl_loss);
-    SHOW(a->whiten_rewards), SHOW(a->whiten_advantages), SHOW(a->has_target_kl);
+    SHOW(a->target_kl), SHOW(a->kl_horizon), SHOW(a->max_grad_norm), SHOW(a->ppo_epochs);
+    SHOW(a->critic_warmup), SHOW(a->has_target_kl), SHOW(a->difficulty_loss_weight);
+    SHOW(a->length_loss_weight);
 }
 
 static void show(cr_buf *out, const cr_config *c)
@@ -252,6 +257,7 @@ static const struct {
      "true",
      {"enable_old_logprobs_recompute=true"}},
     {"worker", "worker_cls", "my.own.Worker", {NULL}},
+    {"worker", "pg_variant", "tis", {NULL}}, /* the first one is the loss without the key */
     {"worker", "device_mapping", "\"[0, 1]\"", {NULL}},
     {"worker", "system_envs", "{A: b}", {NULL}},
     {"worker",

@@ -377,6 +377,8 @@ static void few_verdicts(void **state)
     double verdict[N] = {[2] = 1, [8] = 1, [9] = 1}, keep[N], lengths[N] = {0};
     cr_mask_config masks = {.difficulty_mask = true, .difficulty_high_threshold = 0.5};
     cr_advantage_args a;
+    cr_query_filter std = {.type = CR_FILTER_STD},
+                    mean = {.type = CR_FILTER_MEAN, .threshold_up = 1};
     cr_err err = {0};
     batch b;
 
@@ -393,10 +395,11 @@ static void few_verdicts(void **state)
     for (size_t i = 0; i < N; i++)
         check_near(keep[i], i == 8 || i == 9 || (i == 2 && b.scores[2] > 0 && b.scores[2] < 0.5),
                    0);
-    assert_false(cr_filter_std((double[]){1}, 1, 0));
-    assert_true(cr_filter_std((double[]){1, 0.5}, 2, 0));
-    assert_true(cr_filter_mean((double[]){0.5}, 1, 0, 1));
-    assert_false(cr_filter_mean((double[]){1}, 1, 0, 1));
+    assert_false(cr_query_filter_keeps(&std, (double[]){1}, 1));
+    assert_true(cr_query_filter_keeps(&std, (double[]){1, 0.5}, 2));
+    assert_true(cr_query_filter_keeps(&mean, (double[]){0.5}, 1));
+    assert_false(cr_query_filter_keeps(&mean, (double[]){1}, 1));
+    assert_true(cr_query_filter_keeps(&mean, NULL, 0));
 }
 
 /* Thresholds are open; a group of one has no difficulty; scores between 0 and 1 count as wrong. */
