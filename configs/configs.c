@@ -94,9 +94,9 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->envs = cri_envs_of(root, true, d);
     exchange = cri_block_of(c, root, "exchange", "exchange", d);
     c->exchange =
-        (cr_exchange_keys){cri_text_of(exchange, "url"), cri_text_of(exchange, "prefix"),
-                           cri_text_of(exchange, "ca_file"), cri_text_of(exchange, "cert_file"),
-                           cri_text_of(exchange, "key_file")};
+        (cr_exchange_keys){cri_text_of(exchange, "url"),      cri_text_of(exchange, "prefix"),
+                           cri_text_of(exchange, "ca_file"),  cri_text_of(exchange, "cert_file"),
+                           cri_text_of(exchange, "key_file"), cri_real_of(exchange, "timeout")};
     if (resume->kind == CR_NODE_BOOL && resume->flag)
         c->resume = cr_strdup("");
     else if (resume->kind == CR_NODE_TEXT)

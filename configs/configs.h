@@ -53,6 +53,7 @@ typedef struct cr_exchange_keys {
     char *url;                            /* NULL: an embedded server */
     char *prefix;                         /* NULL: one of the run's own */
     char *ca_file, *cert_file, *key_file; /* TLS; NULL: none */
+    double timeout;                       /* s that Redis may be away */
 } cr_exchange_keys;
 
 /* Columns of an sft file, and the order of its rows. */

@@ -122,6 +122,7 @@ const cri_key cri_keys[] = {
     T("exchange", "ca_file", NULL, "exchange"),
     T("exchange", "cert_file", NULL, "exchange"),
     T("exchange", "key_file", NULL, "exchange"),
+    R("exchange", "timeout", "30", "1..1e8", "exchange"),
 
     /* ---- rlvr ---- */
     I("rlvr", "prompt_length", "1024", "1", "prompts, engine"),

@@ -212,7 +212,7 @@ static cr_status call(cr_exchange *x, const cri_request *q, double block_s, cons
     }
     return cr_fail(err, CR_ETIMEOUT,
                    "Redis at %s gave no answer to %s within %.3g s: %s (is it running? see "
-                   "exchange.url)",
+                   "exchange.url, exchange.timeout)",
                    x->address.shown, q->num ? q->verb : x->later.verb, x->deadline_s, why);
 }
 
@@ -288,6 +288,11 @@ void cr_exchange_set_prefix(cr_exchange *x, const char *prefix)
 {
     cr_free(x->prefix);
     x->prefix = cr_strdup(prefix);
+}
+
+bool cr_exchange_is_connected(const cr_exchange *x)
+{
+    return x && x->link;
 }
 
 void cr_exchange_set_deadline(cr_exchange *x, double deadline_s)

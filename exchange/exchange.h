@@ -38,6 +38,7 @@ CR_MUST cr_status cr_exchange_open(const cr_exchange_args *args, cr_exchange **o
 void cr_exchange_close(cr_exchange *x); /* accepts NULL */
 void cr_exchange_set_prefix(cr_exchange *x, const char *prefix);
 void cr_exchange_set_deadline(cr_exchange *x, double deadline_s);
+bool cr_exchange_is_connected(const cr_exchange *x); /* as its last call left it */
 /* The server's address for messages: without user and password. Borrowed. */
 const char *cr_exchange_address(const cr_exchange *x);
 /* The launcher of a run gives the url, which may hold a password, to its processes in this variable. */

@@ -7,7 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEASE_SECONDS = 30 }; /* a launcher that is killed holds its prefix no longer */
+enum {
+    LEASE_SECONDS = 30, /* a launcher that is killed holds its prefix no longer */
+    BEAT_SECONDS = 5    /* one attempt, once it has started */
+};
 
 struct cr_heartbeat {
     cr_exchange *x;
@@ -20,6 +23,18 @@ struct cr_heartbeat {
     bool should_stop;
 };
 
+/* Between attempts to reach a server that is away: the end is not waited for. */
+static cr_status go_on(void *context, cr_err *err)
+{
+    cr_heartbeat *hb = context;
+    bool should_stop;
+
+    pthread_mutex_lock(&hb->lock);
+    should_stop = hb->should_stop;
+    pthread_mutex_unlock(&hb->lock);
+    return should_stop ? cr_fail(err, CR_ESIGNAL, "the heartbeat ends") : CR_OK;
+}
+
 static cr_status beat_once(cr_heartbeat *hb, const char *text, cr_err *err)
 {
     return hb->run_id ? cr_prefix_hold(hb->x, hb->run_id, hb->who, LEASE_SECONDS, err)
@@ -30,6 +45,7 @@ static void *beat(void *context)
 {
     cr_heartbeat *hb = context;
     long count = 0;
+    bool was_there = true;
 
     pthread_mutex_lock(&hb->lock);
     while (!hb->should_stop) {
@@ -38,7 +54,9 @@ static void *beat(void *context)
         cr_err err = {0};
         snprintf(text, sizeof text, "%ld %s", ++count, hb->what);
         pthread_mutex_unlock(&hb->lock);
-        if (beat_once(hb, text, &err) != CR_OK) cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
+        if (beat_once(hb, text, &err) != CR_OK && err.status != CR_ESIGNAL && was_there)
+            cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
+        was_there = err.status == CR_OK;
         pthread_mutex_lock(&hb->lock);
         if (hb->run_id && err.status == CR_ECONFIG) hb->lost = err;
         clock_gettime(CLOCK_MONOTONIC, &until);
@@ -73,9 +91,12 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
     pthread_mutex_init(&hb->lock, NULL);
     pthread_cond_init(&hb->wake, &clock);
     pthread_condattr_destroy(&clock);
-    if (cr_exchange_open(args, &hb->x, err) == CR_OK && beat_once(hb, "0 starting", err) == CR_OK &&
-        (errno = pthread_create(&hb->thread, NULL, beat, hb)) != 0)
-        cr_fail(err, CR_EIO, "cannot start a heartbeat thread: %s", strerror(errno));
+    if (cr_exchange_open_revived(args, go_on, hb, &hb->x, err) == CR_OK &&
+        beat_once(hb, "0 starting", err) == CR_OK) {
+        cr_exchange_set_deadline(hb->x, BEAT_SECONDS);
+        if ((errno = pthread_create(&hb->thread, NULL, beat, hb)) != 0)
+            cr_fail(err, CR_EIO, "cannot start a heartbeat thread: %s", strerror(errno));
+    }
     if (err->status == CR_OK)
         *out = hb;
     else

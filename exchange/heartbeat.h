@@ -19,6 +19,7 @@ CR_MUST cr_status cr_heartbeat_hold(const cr_exchange_args *args, const char *ru
 CR_MUST cr_status cr_heartbeat_check(cr_heartbeat *hb, cr_err *err);
 /* What the process does now: "train_step 12". Any thread. */
 void cr_heartbeat_say(cr_heartbeat *hb, const char *fmt, ...) CR_PRINTF(2, 3);
-void cr_heartbeat_stop(cr_heartbeat *hb); /* accepts NULL */
+/* Within 5 s, also when the server is away. Accepts NULL. */
+void cr_heartbeat_stop(cr_heartbeat *hb);
 
 #endif

@@ -10,8 +10,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* How long a call may take: the launcher gives up first, it has the words for it. */
-enum { LAUNCHER_SECONDS = 30, PROCESS_SECONDS = 60, CLOSING_SECONDS = 5 };
+enum { CLOSING_SECONDS = 5 };
 
 static const char private_prefix[] = "croll:", owner_file[] = "exchange/owner.json";
 
@@ -59,14 +58,14 @@ cr_exchange_args cr_endpoint_args(const cr_config *config, const char *url, cons
                               .ca_file = c->ca_file,
                               .cert_file = c->cert_file,
                               .key_file = c->key_file,
-                              .deadline_s = PROCESS_SECONDS,
+                              .deadline_s = 2 * c->timeout, /* the launcher gives up first */
                               .may_be_starting = true};
 }
 
 cr_status cr_endpoint_open(cr_endpoint *e, const cr_config *config, cr_err *err)
 {
     *e = (cr_endpoint){.args = cr_endpoint_args(config, config->exchange.url, "")};
-    e->args.deadline_s = LAUNCHER_SECONDS;
+    e->args.deadline_s = config->exchange.timeout;
     e->args.may_be_starting = false;
     return e->args.url ? cr_exchange_open(&e->args, &e->x, err) : CR_OK;
 }
@@ -143,7 +142,10 @@ void cr_endpoint_close(cr_endpoint *e)
     bool is_held = e->holder && cr_heartbeat_check(e->holder, &err) == CR_OK;
 
     cr_heartbeat_stop(e->holder);
-    if (is_held) {
+    if (is_held && !cr_exchange_is_connected(e->x))
+        cr_log(CR_LOG_WARN, "run", "keys of this run stay in Redis at %s: it is away",
+               cr_exchange_address(e->x));
+    else if (is_held) {
         cr_exchange_set_deadline(e->x, CLOSING_SECONDS);
         if (cr_prefix_wipe(e->x, &err) != CR_OK ||
             cr_prefix_release(e->x, e->run_id, &err) != CR_OK)

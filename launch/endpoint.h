@@ -34,7 +34,7 @@ CR_MUST cr_status cr_endpoint_write(const cr_endpoint *e, const char *output_dir
 /* Remove the run's keys from a server of others and end; accepts {0}. */
 void cr_endpoint_close(cr_endpoint *e);
 
-/* How a process of the run reaches it (60 s for each call; texts are borrowed). */
+/* How a process of the run reaches it (twice exchange.timeout for each call; texts are borrowed). */
 cr_exchange_args cr_endpoint_args(const cr_config *config, const char *url, const char *prefix);
 
 /* The prefix of the run whose resolved configuration (OUTPUT_DIR/config.yaml) this is, owned by the caller: "croll:" if

@@ -108,10 +108,12 @@ cr_status cr_reward_workers_watch(cr_reward_workers *w, cr_exchange *x, cr_err *
 
 void cr_reward_workers_stop(cr_reward_workers *w)
 {
+    double until = cr_now_s() + 1;
+
     for (size_t i = 0; i < w->num; i++)
         if (w->items[i].child.pid) kill(w->items[i].child.pid, SIGTERM);
     for (size_t i = 0; i < w->num; i++)
-        cr_child_stop(&w->items[i].child, 1);
+        cr_child_stop(&w->items[i].child, until - cr_now_s());
     cr_free(w->items);
     *w = (cr_reward_workers){.num = 0};
 }

@@ -172,7 +172,8 @@ static void show(cr_buf *out, const cr_config *c)
     for (size_t i = 0; i < c->num_rewards; i++)
         show_reward(out, &c->rewards[i]);
     SHOW(c->exchange.url), SHOW(c->exchange.prefix), SHOW(c->exchange.ca_file);
-    SHOW(c->exchange.cert_file), SHOW(c->exchange.key_file), SHOW(c->collective_timeout);
+    SHOW(c->exchange.timeout), SHOW(c->exchange.cert_file), SHOW(c->exchange.key_file),
+        SHOW(c->collective_timeout);
     SHOW(c->reward_timeout), SHOW(c->rpc_timeout);
 }
 

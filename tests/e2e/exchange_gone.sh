@@ -1,0 +1,43 @@
+#!/bin/bash
+# A Redis of others that is killed or frozen during a run ends it within exchange.timeout and a few seconds, with a
+# sentence and exit code 3, and leaves no process; a run that is resumed goes on once it is there again.
+. tests/e2e/run.inc
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
+quick_model
+port=$((20000 + $$ % 10000 * 2))
+mkdir $tmp/redis
+serve() {
+    redis-server --port $port --bind 127.0.0.1 --save "" --dir $tmp/redis --logfile $tmp/redis.log &
+    server=$!
+    for try in $(seq 50); do redis-cli -p $port ping >/dev/null 2>&1 && return 0; sleep 0.1; done
+    fail "no redis-server"
+}
+shared=(exchange.url=redis://127.0.0.1:$port/0 exchange.timeout=3 rollout_batch_size=4 num_return_sequences_in_group=4
+    actor_train.training_args.per_device_train_batch_size=4 actor_train.training_args.gradient_accumulation_steps=2
+    save_steps=1 validation=null)
+
+# ends NAME SIGNAL SECONDS [key=value ..]: the server gets the signal after a checkpoint
+ends() {
+    local name=$1 signal=$2 most=$3 begin
+    (job $name "${shared[@]}" max_steps=100000 "${@:4}"; exit $code) & run=$!
+    steps $name 1
+    for try in $(seq 100); do [ -L $tmp/$name/latest ] && break; sleep 0.1; done
+    kill -$signal $server
+    begin=$(date +%s%N) code=0
+    wait $run || code=$?
+    took=$((($(date +%s%N) - begin) / 1000000))
+    log=$tmp/$name.log
+    [ $code = 3 ] || fail "$signal: exit code $code"
+    grep -q "^croll run: .*Redis at 127.0.0.1:$port gave no answer to .* within 3 s" $log || fail "$signal: another sentence"
+    [ $took -ge 2500 ] && [ $took -le $most ] || fail "$signal: after $took ms"
+    nothing_left $name
+}
+serve
+ends frozen STOP 15000
+kill -CONT $server
+ends gone KILL 8000
+serve
+job gone "${shared[@]}" resume_from_checkpoint=true max_steps=$(($(cat $tmp/gone/metrics.jsonl | wc -l) + 2))
+[ $code = 0 ] || fail "resumed: exit code $code"
+[ "$(sed 's/^{"id":\("[^"]*"\).*/\1/' $tmp/gone/rollouts/*.jsonl | sort | uniq -d | wc -l)" = 0 ] || fail "a sample counts twice"
+echo ok
