@@ -76,8 +76,9 @@ static cr_status check_cpu(report *r, cr_err *err)
     snprintf(found, sizeof found, "%s, %d usable cores, kernels for %s", model, cr_num_cores(),
              cr_device_variant(dev));
     say(r, "cpu", FINE, found,
-        strcmp(cr_device_variant(dev), "avx512bf16") == 0
-            ? "the fastest kernels croll has; bf16 products run in hardware"
+        strcmp(cr_device_variant(dev), "amx") == 0 ||
+                strcmp(cr_device_variant(dev), "avx512bf16") == 0
+            ? "bf16 products run in hardware"
             : "bf16 works, but its products are computed in fp32 here and gain no speed");
     cr_device_close(dev);
     return CR_OK;

@@ -1,18 +1,21 @@
 /* device.c -- the cpu device: memory, copies of rows, and the choice of the instruction set.
  *
- * Four variants of the same code: baseline x86-64, AVX2 + FMA, AVX-512, AVX-512 with bfloat16
- * products. CROLL_CPU=x86_64|avx2|avx512|avx512bf16 forces one (tests compare them).
+ * Five variants of the same code: baseline x86-64, AVX2 + FMA, AVX-512, AVX-512 with bfloat16
+ * products, AMX. CROLL_CPU=x86_64|avx2|avx512|avx512bf16|amx forces one (tests compare them).
  */
 #include "kernels/cpu/cpu.h"
 
 #include <cpuid.h>
+#include <errno.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 extern const cr_kernels cri_cpu_kernels_base, cri_cpu_kernels_avx2, cri_cpu_kernels_avx512,
-    cri_cpu_kernels_avx512bf16;
+    cri_cpu_kernels_avx512bf16, cri_cpu_kernels_amx;
 
 /* clang 14 does not know "f16c" in __builtin_cpu_supports. */
 static bool has_f16c(void)
@@ -22,13 +25,30 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+static bool has_amx(void)
+{
+    unsigned a, b, c, d, tile_and_bf16 = 1u << 24 | 1u << 22;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & tile_and_bf16) == tile_and_bf16;
+}
+
+/* Tiles are 8 KB of a thread's registers, and Linux (since 5.16) gives them to processes that ask. */
+static bool may_use_tiles(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
 cr_status cri_cpu_open(cr_device *dev, cr_err *err)
 {
-    static const char *const names[] = {"x86_64", "avx2", "avx512", "avx512bf16"};
+    static const char *const names[] = {"x86_64", "avx2", "avx512", "avx512bf16", "amx"};
     const cr_kernels *const tables[] = {&cri_cpu_kernels_base, &cri_cpu_kernels_avx2,
-                                        &cri_cpu_kernels_avx512, &cri_cpu_kernels_avx512bf16};
+                                        &cri_cpu_kernels_avx512, &cri_cpu_kernels_avx512bf16,
+                                        &cri_cpu_kernels_amx};
     const char *wanted = getenv("CROLL_CPU");
     size_t best = 0;
+    int denied = 0;
 
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) best = 1;
@@ -36,10 +56,22 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         best = 2;
     if (best == 2 && __builtin_cpu_supports("avx512bf16")) best = 3;
+    if (best == 3 && has_amx()) {
+        if (may_use_tiles())
+            best = 4;
+        else
+            denied = errno;
+    }
     if (wanted && wanted[0]) {
         size_t i = 0;
         while (i < CR_COUNT(names) && strcmp(names[i], wanted) != 0)
             i++;
+        if (i == 4 && denied)
+            return cr_fail(
+                err, CR_EABSENT,
+                "CROLL_CPU=amx: the CPU has it, but the kernel does not give its tiles to "
+                "this process (arch_prctl: %s); Linux 5.16 or later is needed",
+                strerror(denied));
         if (i > best)
             return cr_fail(err, CR_EABSENT, "CROLL_CPU=%s: this CPU has x86_64 to %s", wanted,
                            names[best]);

@@ -1,11 +1,12 @@
 /* kernels_reference.c -- every kernel against a plain loop in double, at awkward shapes, fp32 and
  * bf16, and the promise that a row's bits do not depend on its neighbours, on packing, on the cache
  * or on threads. Inputs are rounded to the dtype first, so the tolerance is that of one rounded
- * output plus float32 sums. CROLL_CPU chooses the instruction set. Not covered: speed, AMX.
+ * output plus float32 sums. Runs on every instruction set of the CPU. Not covered: speed.
  */
 #include "base/json.h"
 #include "kernels/attention.h"
 #include "tests/arrays.h"
+#include "tests/each_cpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,16 +106,13 @@ static void linear_and_its_gradient(void **state)
         }
 }
 
-static void products_do_not_depend_on_the_batch(void **state)
+static void products_of_any_batch(int64_t M, int64_t K, int64_t N)
 {
-    enum { M = 130, K = 96, N = 200 };
-
-    (void)state;
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 3; t++) {
         cr_dtype dt = both[t];
         size_t bytes = cr_dtype_bytes(dt);
         array x = make(dt, M * K, 1), w = make(dt, N * K, 0.3);
-        char *whole = cr_alloc(M * N * 4), *part = cr_alloc(M * N * 4);
+        char *whole = cr_alloc((size_t)(M * N) * 4), *part = cr_alloc((size_t)(M * N) * 4);
         cr_weight weight = {w.data, dt, N, K, NULL}, packed = weight;
         cr_linear_args a = {x.data, &weight, NULL, NULL, whole, dt, M};
         void *panels = cr_alloc(cr_weight_packed_bytes(dev, &weight));
@@ -123,7 +121,7 @@ static void products_do_not_depend_on_the_batch(void **state)
         packed.packed = panels;
         for (int64_t step = 1; step <= M; step = step * 2 + 1)
             for (int p = 0; p < 2; p++) {
-                memset(part, 0xEE, M * N * 4);
+                memset(part, 0xEE, (size_t)(M * N) * 4);
                 for (int64_t i = 0; i < M; i += step) {
                     cr_linear_args b = {(char *)x.data + (size_t)(i * K) * bytes,
                                         p ? &packed : &weight,
@@ -134,11 +132,143 @@ static void products_do_not_depend_on_the_batch(void **state)
                                         M - i < step ? M - i : step};
                     OK(cr_linear(dev, &b, &err));
                 }
-                assert_memory_equal(part, whole, M * N * bytes);
+                assert_memory_equal(part, whole, (size_t)(M * N) * bytes);
             }
         drop(x), drop(w);
         cr_free(whole), cr_free(part), cr_free(panels);
     }
+}
+
+static void products_do_not_depend_on_the_batch(void **state)
+{
+    (void)state;
+    products_of_any_batch(130, 96, 200);
+    products_of_any_batch(67, 83, 49);
+}
+
+/* M, K, N of no whole tile. */
+static const int64_t odd[][3] = {{1, 1, 1},    {2, 31, 33},  {15, 33, 17}, {17, 63, 65},
+                                 {31, 64, 47}, {33, 95, 31}, {47, 97, 64}, {49, 32, 1}};
+
+/* Products of dtype dt: y, dx, and dw added to 0. */
+static void all_products(cr_dtype dt, int64_t m, int64_t n, int64_t k, const void *x, const void *w,
+                         const void *dy, void *out[3])
+{
+    cr_weight weight = {w, dt, n, k, NULL};
+    cr_linear_args a = {x, &weight, NULL, NULL, out[0], dt, m};
+    cr_linear_grad_args g = {x, dy, &weight, out[1], false, out[2], NULL, m};
+
+    memset(out[2], 0, (size_t)(n * k) * 4);
+    OK(cr_linear(dev, &a, &err));
+    OK(cr_linear_grad(dev, &g, &err));
+}
+
+/* Leaves NaN in the scratch of panels. */
+static void spoil_scratch(cr_dtype dt)
+{
+    enum { N = 1024, K = 1024 };
+    void *no = cr_alloc(N * K * 4), *y = cr_alloc(N * 4);
+    cr_weight weight = {no, dt, N, K, NULL};
+    cr_linear_args a = {no, &weight, NULL, NULL, y, dt, 1};
+
+    memset(no, 0xFF, N * K * 4); /* in each dtype */
+    OK(cr_linear(dev, &a, &err));
+    cr_free(no), cr_free(y);
+}
+
+/* What an earlier product of no numbers left in the scratch is in no sum. */
+static void products_start_from_nothing(void **state)
+{
+    enum { BIG = 130 };
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(odd); s++)
+        for (int t = 0; t < 3; t++) {
+            int64_t m = odd[s][0], k = odd[s][1], n = odd[s][2], size[] = {m * n, m * k, n * k};
+            cr_dtype dt = both[t];
+            array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3), dy = make(dt, m * n, 1);
+            void *no = cr_alloc(BIG * BIG * 4), *out[3][3];
+            for (int i = 0; i < 9; i++)
+                out[i / 3][i % 3] = cr_alloc(BIG * BIG * 4);
+            all_products(dt, m, n, k, x.data, w.data, dy.data, out[0]);
+            memset(no, 0xFF, BIG * BIG * 4); /* NaN in each dtype */
+            all_products(dt, BIG, BIG, BIG, no, no, no, out[2]);
+            assert_true(isnan(get(out[2][0], dt, BIG * BIG - 1)));
+            all_products(dt, m, n, k, x.data, w.data, dy.data, out[1]);
+            for (int i = 0; i < 3; i++)
+                assert_memory_equal(out[0][i], out[1][i],
+                                    (size_t)size[i] * (i < 2 ? cr_dtype_bytes(dt) : 4));
+            drop(x), drop(w), drop(dy);
+            cr_free(no);
+            for (int i = 0; i < 9; i++)
+                cr_free(out[i / 3][i % 3]);
+        }
+}
+
+/* A row of infinity, NaN or -0 stays in its row: the others have their bits; infinity times numbers other than 0
+ * is infinity, also where k is filled up to a whole tile; sums of -0 are 0. */
+static void rows_with_no_numbers_stay_alone(void **state)
+{
+    static const double special[] = {INFINITY, NAN, -0.0};
+
+    (void)state;
+    for (size_t s = 1; s < CR_COUNT(odd); s++)
+        for (int t = 0; t < 3; t++)
+            for (size_t v = 0; v < CR_COUNT(special); v++) {
+                int64_t m = odd[s][0], k = odd[s][1], n = odd[s][2], row = m / 2;
+                cr_dtype dt = both[t];
+                size_t bytes = cr_dtype_bytes(dt), at = (size_t)(row * n) * bytes;
+                array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3);
+                char *plain = cr_alloc((size_t)(m * n) * 4), *y = cr_alloc((size_t)(m * n) * 4);
+                cr_weight weight = {w.data, dt, n, k, NULL};
+                cr_linear_args a = {x.data, &weight, NULL, NULL, plain, dt, m};
+                float value = (float)special[v];
+                OK(cr_linear(dev, &a, &err));
+                for (int64_t i = row * k; i < (row + 1) * k; i++)
+                    if (v == 2 || i == row * k)
+                        OK(cr_cast(dev, dt, (char *)x.data + (size_t)i * bytes, CR_F32, &value, 1,
+                                   &err));
+                a.y = y;
+                OK(cr_linear(dev, &a, &err));
+                assert_memory_equal(plain, y, at);
+                assert_memory_equal(plain + at + (size_t)n * bytes, y + at + (size_t)n * bytes,
+                                    (size_t)((m - row - 1) * n) * bytes);
+                for (int64_t j = 0; j < n; j++) {
+                    double z = get(y, dt, row * n + j), first = w.x[j * k];
+                    if (v == 0) assert_true(isinf(z) && (z > 0) == (first > 0));
+                    if (v == 1) assert_true(isnan(z));
+                    if (v == 2) assert_true(z == 0);
+                }
+                drop(x), drop(w);
+                cr_free(plain), cr_free(y);
+            }
+}
+
+/* A weight that is no number spoils its column of y and none beside it. */
+static void weights_with_no_numbers_stay_alone(void **state)
+{
+    (void)state;
+    for (size_t s = 1; s < CR_COUNT(odd); s++)
+        for (int t = 0; t < 3; t++) {
+            int64_t m = odd[s][0], k = odd[s][1], n = odd[s][2], col = n / 2;
+            cr_dtype dt = both[t];
+            size_t bytes = cr_dtype_bytes(dt);
+            array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3);
+            char *plain = cr_alloc((size_t)(m * n) * 4), *y = cr_alloc((size_t)(m * n) * 4);
+            cr_weight weight = {w.data, dt, n, k, NULL};
+            cr_linear_args a = {x.data, &weight, NULL, NULL, plain, dt, m};
+            OK(cr_linear(dev, &a, &err));
+            memset((char *)w.data + (size_t)(col * k) * bytes, 0xFF, (size_t)k * bytes);
+            a.y = y;
+            OK(cr_linear(dev, &a, &err));
+            for (int64_t i = 0; i < m * n; i++)
+                if (i % n == col)
+                    assert_true(isnan(get(y, dt, i)));
+                else
+                    assert_memory_equal(plain + (size_t)i * bytes, y + (size_t)i * bytes, bytes);
+            drop(x), drop(w);
+            cr_free(plain), cr_free(y);
+        }
 }
 
 static void norms_rope_swiglu(void **state)
@@ -314,6 +444,7 @@ static void attention_and_its_gradient(void **state)
                             }
                         }
                     }
+            spoil_scratch(dt);
             OK(cr_attention_grad(dev, &a, &err));
             double slack = dt != CR_F32 ? 0.03 : 2e-5; /* bf16: delta comes from the rounded o */
             for (int64_t i = 0; i < T * H * D; i++)
@@ -510,30 +641,36 @@ static void c24_adamw_is_torchs(void **state)
     json_decref(all);
 }
 
+/* Products large enough to be cut over threads, by rows and by columns. */
 static void threads_change_nothing(void **state)
 {
-    enum { M = 500, K = 128, N = 256 };
+    static const int64_t shape[][3] = {{500, 128, 256}, {60, 600, 700}, {391, 129, 257}};
     cr_device *two;
-    array x = make(CR_F32, M * K, 1), w = make(CR_F32, N * K, 1);
-    float *a = CR_NEW_ARRAY(float, M *N), *b = CR_NEW_ARRAY(float, M *N),
-          *dw[2] = {CR_NEW_ARRAY(float, N *K), CR_NEW_ARRAY(float, N *K)};
-    cr_weight weight = {w.data, CR_F32, N, K, NULL};
-    cr_linear_args l = {x.data, &weight, NULL, NULL, a, CR_F32, M};
 
     (void)state;
     OK(cr_device_open("cpu", 2, &two, &err));
-    OK(cr_linear(dev, &l, &err));
-    l.y = b;
-    OK(cr_linear(two, &l, &err));
-    assert_memory_equal(a, b, M * N * 4);
-    for (int i = 0; i < 2; i++) {
-        cr_linear_grad_args g = {x.data, a, &weight, b, false, dw[i], NULL, M};
-        OK(cr_linear_grad(i ? two : dev, &g, &err));
-    }
-    assert_memory_equal(dw[0], dw[1], N * K * 4);
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 2; t++) {
+            int64_t m = shape[s][0], k = shape[s][1], n = shape[s][2], size[] = {m * n, m * k};
+            cr_dtype dt = both[t];
+            array x = make(dt, m * k, 1), w = make(dt, n * k, 1), dy = make(dt, m * n, 1);
+            void *out[2][3];
+            for (int i = 0; i < 2; i++) {
+                cr_device *one = dev;
+                for (int j = 0; j < 3; j++)
+                    out[i][j] = cr_alloc((size_t)(j < 2 ? size[j] : n * k) * 4);
+                if (i == 1) dev = two;
+                all_products(dt, m, n, k, x.data, w.data, dy.data, out[i]);
+                dev = one;
+            }
+            for (int j = 0; j < 2; j++)
+                assert_memory_equal(out[0][j], out[1][j], (size_t)size[j] * cr_dtype_bytes(dt));
+            assert_memory_equal(out[0][2], out[1][2], (size_t)(n * k) * 4);
+            for (int i = 0; i < 6; i++)
+                cr_free(out[i / 3][i % 3]);
+            drop(x), drop(w), drop(dy);
+        }
     cr_device_close(two);
-    drop(x), drop(w);
-    cr_free(a), cr_free(b), cr_free(dw[0]), cr_free(dw[1]);
 }
 
 static void a_stack_gives_back_what_it_took(void **state)
@@ -558,12 +695,15 @@ static void a_stack_gives_back_what_it_took(void **state)
     assert_int_equal(cr_device_get_stats(dev).bytes_now, before);
 }
 
-int main(void)
+static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(float16),
         cmocka_unit_test(linear_and_its_gradient),
         cmocka_unit_test(products_do_not_depend_on_the_batch),
+        cmocka_unit_test(products_start_from_nothing),
+        cmocka_unit_test(rows_with_no_numbers_stay_alone),
+        cmocka_unit_test(weights_with_no_numbers_stay_alone),
         cmocka_unit_test(norms_rope_swiglu),
         cmocka_unit_test(rope_turns_and_turns_back),
         cmocka_unit_test(attention_and_its_gradient),
@@ -573,6 +713,16 @@ int main(void)
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(a_stack_gives_back_what_it_took),
     };
+    int num_failed;
+
+    err = (cr_err){0};
     if (cr_device_open("cpu", 1, &dev, &err) != CR_OK) return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cr_device_close(dev);
+    return num_failed;
+}
+
+int main(void)
+{
+    return on_each_cpu(run);
 }

@@ -1,10 +1,11 @@
 /* kernels_sampled.c -- the head with cr_row_edits: log-probs, entropies and gradients against doubles, in which the
  * derivative by a logit is a difference; and the same bits from whole rows of logits. Vocabularies around the tile of 512
  * words, rows that keep few, all, or the words of one tile only, histories that begin and end anywhere.
- * CROLL_CPU chooses the instruction set. Not covered: which words a filter keeps (engine_sampling.c).
+ * Runs on every instruction set of the CPU. Not covered: which words a filter keeps (engine_sampling.c).
  */
 #include "kernels/attention.h"
 #include "tests/arrays.h"
+#include "tests/each_cpu.h"
 
 #include <string.h>
 
@@ -269,9 +270,14 @@ static int close_device(void **state)
     return 0;
 }
 
-int main(void)
+static int run(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(head), cmocka_unit_test(edges)};
 
     return cmocka_run_group_tests(tests, open_device, close_device);
+}
+
+int main(void)
+{
+    return on_each_cpu(run);
 }

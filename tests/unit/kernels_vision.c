@@ -7,6 +7,7 @@
 #include "kernels/experts.h"
 #include "kernels/vision.h"
 #include "tests/arrays.h"
+#include "tests/each_cpu.h"
 
 #include <string.h>
 
@@ -379,7 +380,7 @@ static void rows_are_added(void **state)
     }
 }
 
-int main(void)
+static int run(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_and_its_gradient),
@@ -392,6 +393,16 @@ int main(void)
         cmocka_unit_test(weighted_table_rows),
         cmocka_unit_test(rows_are_added),
     };
+    int num_failed;
+
+    err = (cr_err){0};
     if (cr_device_open("cpu", 1, &dev, &err) != CR_OK) return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cr_device_close(dev);
+    return num_failed;
+}
+
+int main(void)
+{
+    return on_each_cpu(run);
 }

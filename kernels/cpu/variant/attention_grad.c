@@ -68,8 +68,8 @@ static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
         {&w->kt, TILE * z->d_units},
         {&w->vt, TILE * z->d_units},
         {&w->k, z->wide * tile_units},
-        {&w->q, (z->d / CRI_ROWS + 1) * gemm_group_units(row_units)},
-        {&w->d_o, (z->d / CRI_ROWS + 1) * gemm_group_units(row_units)},
+        {&w->q, gemm_groups_units(z->inner, z->d, row_units)},
+        {&w->d_o, gemm_groups_units(z->inner, z->d, row_units)},
         {&w->rows, ROWS * z->d_units},
     };
     int64_t at = 0;
@@ -99,7 +99,7 @@ static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int
     int64_t ld = z->a->num_heads * z->d;
     const char *first = (const char *)x + (size_t)at * cr_dtype_bytes(z->a->dtype);
 
-    if (z->a->dtype == CR_F32 || (z->is_pairs && z->d % 2 == 0)) {
+    if (gemm_in_place(z->a->dtype, z->d)) {
         *row_stride = z->is_pairs ? ld / 2 : ld;
         return (const uint32_t *)(const void *)first;
     }
@@ -129,10 +129,11 @@ CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t po
 static void weigh_rows(const shape *z, const work *w, const float *lse, const float *delta,
                        int64_t len, int64_t i, int64_t num, int64_t k0, int64_t keys)
 {
-    int64_t units = gemm_units(z->inner, num), step = z->is_pairs ? 2 : 1, stride = z->a->num_heads;
+    int64_t units = gemm_units(z->inner, num), step = z->is_pairs ? 2 : 1, stride = z->a->num_heads,
+            wide = gemm_units(z->inner, keys) * step;
 
-    for (int64_t r = 0; r < num; r += step)
-        for (int64_t j = 0; j < keys; j += 16) {
+    for (int64_t r = 0; r < units * step; r += step)
+        for (int64_t j = 0; j < wide; j += 16) {
             int64_t at = (j / CRI_PANEL * units + r / step) * CRI_PANEL + j % CRI_PANEL;
             v16 p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
             for (int64_t t = 0; t < step && r + t < num; t++)

@@ -4,6 +4,7 @@
  * at once so that a single row (decoding) still has 8 independent chains. AVX2 has 16 registers of
  * half the width: 4 rows x 16 columns twice. Rows of A stay in L2 (MC), a panel of B in L1/L2.
  * Bytes: A is read n / 32 times, B m / 12 times from the near caches.
+ * AMX: 32 rows x 32 columns in four tiles, so that two tiles of A and two of B are four products.
  */
 #include "kernels/cpu/variant/gemm.h"
 #include "kernels/cpu/variant/entries.h"
@@ -35,7 +36,7 @@ CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k
         if (2 * i + 1 < k)
             memcpy(&u, (const char *)row + 4 * i, 4);
         else
-            u = ((const uint16_t *)row)[2 * i];
+            u = 2 * i < k ? ((const uint16_t *)row)[2 * i] : 0;
     } else {
         u = widened(dtype, ((const uint16_t *)row)[i]);
     }
@@ -109,9 +110,11 @@ CR_INLINE void pack_units(cr_dtype dtype, const char *w, int64_t ldw, int64_t k,
         if (2 * i + 1 < k)
             for (int64_t j = 0; j < cols; j++)
                 out[j] = low[j] | (uint32_t)low[ldw + j] << 16;
-        else
+        else if (2 * i < k)
             for (int64_t j = 0; j < cols; j++)
                 out[j] = low[j];
+        else
+            memset(out, 0, (size_t)cols * 4);
     } else {
         const uint16_t *row = (const uint16_t *)(const void *)w + i * ldw;
         for (int64_t j = 0; j < cols; j++)
@@ -174,6 +177,8 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
         } else if (gemm_has_pairs(dtype)) {
             memcpy(out, row, (size_t)(k / 2) * 4);
             if (k % 2) out[k / 2] = row[k - 1];
+            for (int64_t i = (k + 1) / 2; i < units; i++)
+                out[i] = 0;
         } else {
             for (int64_t i = 0; i < k; i++)
                 out[i] = widened(dtype, row[i]);
@@ -181,7 +186,7 @@ void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t
     }
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 CR_INLINE __m512i load_group(const uint16_t *p)
 {
     __m128i low = _mm_loadu_si128((const __m128i *)(const void *)p),
@@ -212,7 +217,7 @@ CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k
         if (i + AHEAD < units) prefetch_unit(dtype, a, lda, i + AHEAD, m);
         for (int64_t g = 0; g < m; g += CRI_ROWS) {
             const char *at = (const char *)a + g * bytes;
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
             if (dtype == CR_BF16 && m - g >= CRI_ROWS) {
                 pack_group((const uint16_t *)(const void *)at, lda, k, i,
                            out + g / CRI_ROWS * stride);
@@ -227,8 +232,55 @@ CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k
     }
 }
 
+#if defined(__AMX_BF16__)
+/* Units k0 .. k0 + 15 of rows m0 .. m0 + 15 of A^T: one tile, with zeros beyond k. */
+CR_INLINE void pack_tile(const uint16_t *a, int64_t lda, int64_t k, int64_t num_rows, uint32_t *out)
+{
+    v16 x[16];
+
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; i++) {
+        u16x16 low = {0}, high = {0};
+        if (2 * i < k) memcpy(&low, a + 2 * i * lda, (size_t)num_rows * 2);
+        if (2 * i + 1 < k) memcpy(&high, a + (2 * i + 1) * lda, (size_t)num_rows * 2);
+        x[i] = (v16)(v_widened(low) | v_widened(high) << 16);
+    }
+    v_transpose(x);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < 16; i++)
+        v_store((float *)out + i * 16, x[i]);
+}
+
+static __attribute__((noinline)) void pack_tile_edge(const uint16_t *a, int64_t lda, int64_t k,
+                                                     int64_t num_rows, uint32_t *out)
+{
+    pack_tile(a, lda, k, num_rows, out);
+}
+
+static void pack_tiles(const uint16_t *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
+{
+    int64_t units = gemm_units(CR_BF16, k);
+
+    for (int64_t i = 0; i < units; i += CRI_TILE_UNITS)
+        for (int64_t g = 0; g < m; g += 16) {
+            const uint16_t *at = a + 2 * i * lda + g;
+            uint32_t *to = out + g * units + i * 16;
+            if (m - g >= 16 && k - 2 * i >= 2 * CRI_TILE_UNITS)
+                pack_tile(at, lda, 2 * CRI_TILE_UNITS, 16, to);
+            else
+                pack_tile_edge(at, lda, k - 2 * i, m - g < 16 ? m - g : 16, to);
+        }
+}
+#endif
+
 void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out)
 {
+#if defined(__AMX_BF16__)
+    if (dtype == CR_BF16) {
+        pack_tiles(a, lda, k, m, out);
+        return;
+    }
+#endif
     CR_BY_DTYPE(dtype, pack_groups, a, lda, k, m, out);
 }
 
@@ -361,6 +413,131 @@ CR_INLINE void prefetch_add(const gemm_out *o, int64_t m, int64_t n0, int rows)
     }
 }
 
+#if defined(__AMX_BF16__)
+/* Tiles 0 to 3 hold sums; then those of A and of B. Up to 16 rows are multiplied with two panels at a time. */
+static void set_tiles(int64_t num_rows)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } c = {.palette = 1};
+    uint8_t low = (uint8_t)(num_rows < 16 ? num_rows : 16), high = (uint8_t)(num_rows - low);
+
+    for (int i = 0; i < 8; i++) {
+        c.row_bytes[i] = 64;
+        c.rows[i] = 16;
+    }
+    c.rows[0] = c.rows[1] = c.rows[4] = low;
+    c.rows[2] = c.rows[3] = high ? high : low;
+    if (high) c.rows[5] = high;
+    _tile_loadconfig(&c);
+}
+
+/* Where A's tiles are: bytes of a row, units from one tile along k to the next, and to the rows from 16 on. */
+typedef struct amx_a {
+    int64_t row_bytes, step, second;
+} amx_a;
+
+/* Up to 32 rows x 32 columns, row by row. */
+CR_INLINE void amx_square(int64_t units, const uint32_t *a, amx_a at, const uint32_t *panel,
+                          v16 *out)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t k = 0; k < units; k += CRI_TILE_UNITS, a += at.step, panel += 16 * CRI_PANEL) {
+        _tile_loadd(6, panel, 4 * CRI_PANEL);
+        _tile_loadd(4, a, at.row_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, panel + 16, 4 * CRI_PANEL);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + at.second, at.row_bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, out, 128);
+    _tile_stored(1, out + 1, 128);
+    _tile_stored(2, out + 32, 128);
+    _tile_stored(3, out + 33, 128);
+}
+
+/* Up to 16 rows x 64 or 32 columns. */
+CR_INLINE void amx_wide(int wide, int64_t units, const uint32_t *a, amx_a at, const uint32_t *panel,
+                        v16 *out)
+{
+    const uint32_t *next = panel + units * CRI_PANEL;
+
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t k = 0; k < units; k += CRI_TILE_UNITS, a += at.step) {
+        _tile_loadd(4, a, at.row_bytes);
+        _tile_loadd(6, panel + k * CRI_PANEL, 4 * CRI_PANEL);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, panel + k * CRI_PANEL + 16, 4 * CRI_PANEL);
+        _tile_dpbf16ps(1, 4, 7);
+        if (wide == 1) continue;
+        _tile_loadd(6, next + k * CRI_PANEL, 4 * CRI_PANEL);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, next + k * CRI_PANEL + 16, 4 * CRI_PANEL);
+        _tile_dpbf16ps(3, 4, 7);
+    }
+    _tile_stored(0, out, 64 * 2 * wide);
+    _tile_stored(1, out + 1, 64 * 2 * wide);
+    if (wide == 1) return;
+    _tile_stored(2, out + 2, 64 * 2 * wide);
+    _tile_stored(3, out + 3, 64 * 2 * wide);
+}
+
+/* Rows m0 .. m1 in steps of num_rows <= 32 against panels p0 .. p1. */
+static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n,
+                     int64_t units, const uint32_t *a, amx_a at, const uint32_t *panels,
+                     const gemm_out *o)
+{
+    bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
+    int rows = (int)num_rows, wide;
+
+    set_tiles(num_rows);
+    for (int64_t p = p0; p < p1; p += wide) {
+        int64_t n0 = p * CRI_PANEL;
+        wide = rows <= 16 && p + 1 < p1 ? 2 : 1;
+        for (int64_t m = m0; m < m1; m += rows) {
+            const uint32_t *rows_of_a = a + m / 16 * at.second;
+            v16 acc[64];
+            if (o->add) prefetch_add(o, m, n0, rows);
+            if (rows > 16)
+                amx_square(units, rows_of_a, at, panels + n0 * units, acc);
+            else if (wide == 2)
+                amx_wide(2, units, rows_of_a, at, panels + n0 * units, acc);
+            else
+                amx_wide(1, units, rows_of_a, at, panels + n0 * units, acc);
+            if (is_plain && n - n0 >= wide * CRI_PANEL)
+                CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, rows, wide, acc);
+            else
+                finish_edge(o, m, n0, n, rows, wide, acc);
+        }
+    }
+}
+
+/* As block, of pairs. Tiles are given back, so that the kernel need not save them with the thread. */
+static void amx_block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
+                      const uint32_t *a, int64_t row_stride, const uint32_t *panels,
+                      const gemm_out *o)
+{
+    int64_t whole = m0 + (m1 - m0) / 32 * 32;
+    amx_a at = {row_stride * 4, CRI_TILE_UNITS, row_stride * 16};
+
+    if (row_stride == CRI_GROUPS) at = (amx_a){64, 256, units * 16};
+    __asm__ volatile("" ::: "memory"); /* tile loads do not say that they read memory */
+    if (whole > m0) amx_rows(32, m0, whole, p0, p1, n, units, a, at, panels, o);
+    if (m1 > whole) amx_rows(m1 - whole, whole, m1, p0, p1, n, units, a, at, panels, o);
+    _tile_release();
+}
+#endif
+
 /* Rows m0 .. m1 of C against panels p0 .. p1. */
 static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
                   bool is_pairs, const uint32_t *a, int64_t row_stride, const uint32_t *panels,
@@ -369,6 +546,12 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
     bool is_grouped = row_stride == CRI_GROUPS;
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
 
+#if defined(__AMX_BF16__)
+    if (is_pairs) {
+        amx_block(m0, m1, p0, p1, n, units, a, row_stride, panels, o);
+        return;
+    }
+#endif
     for (int64_t p = p0; p < p1;) {
         int64_t rows_left = m1 - m0;
         int wide = rows_left == 1 ? 4 : rows_left <= 3 ? 2 : 1;
@@ -425,7 +608,7 @@ static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, i
     uint32_t *packed;
 
     *row_stride = units;
-    if (dtype == CR_F32 || (gemm_has_pairs(dtype) && k % 2 == 0)) return x;
+    if (gemm_in_place(dtype, k)) return x;
     packed = cri_scratch(dev, 1, (size_t)(m * units) * 4);
     CR_V(pack_a)(dtype, x, k, m, k, packed);
     return packed;
@@ -488,8 +671,7 @@ void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld
 
     for (int64_t t = 0; t < num_rows; t += chunk) {
         int64_t rows = num_rows - t < chunk ? num_rows - t : chunk, units = gemm_units(dtype, rows);
-        uint32_t *groups =
-                     cri_scratch(dev, 1, (size_t)(BAND / CRI_ROWS * gemm_group_units(units)) * 4),
+        uint32_t *groups = cri_scratch(dev, 1, (size_t)gemm_groups_units(dtype, BAND, units) * 4),
                  *panels = cri_scratch(
                      dev, 0, (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
         CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);

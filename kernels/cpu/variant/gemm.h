@@ -5,6 +5,10 @@
  * bfloat16 along k. B is packed in panels of 32 columns: panel[k][32] units. A is read where it
  * lies, unit (m, k) at a[m * row_stride + k], or (row_stride CRI_GROUPS) from groups of CRI_ROWS rows,
  * one after another: group[k][CRI_ROWS].
+ *
+ * AMX multiplies pairs in tiles of 16 rows x 16 units: k is filled up with zeros to whole tiles, groups are
+ * of 16 rows, each group[k / 16][16 rows][16 units], and of every tile the first and the second numbers
+ * of the pairs are summed apart, in order, before both are added to the accumulator.
  */
 #ifndef CR_GEMM_H
 #define CR_GEMM_H
@@ -17,6 +21,7 @@ enum { CRI_PANEL = 32, CRI_ROWS = 12, CRI_GROUPS = 0 };
 #else
 enum { CRI_PANEL = 32, CRI_ROWS = 4, CRI_GROUPS = 0 };
 #endif
+enum { CRI_TILE_UNITS = 16 };
 
 /* Is this dtype multiplied in pairs here? */
 CR_INLINE bool gemm_has_pairs(cr_dtype dtype)
@@ -32,14 +37,34 @@ CR_INLINE bool gemm_has_pairs(cr_dtype dtype)
 /* Units along k of num elements. */
 CR_INLINE int64_t gemm_units(cr_dtype dtype, int64_t num)
 {
+#if defined(__AMX_BF16__)
+    if (dtype == CR_BF16)
+        return (num + 2 * CRI_TILE_UNITS - 1) / (2 * CRI_TILE_UNITS) * CRI_TILE_UNITS;
+#endif
     return gemm_has_pairs(dtype) ? (num + 1) / 2 : num;
 }
 
-/* From one group of rows to the next: a cache line more than it needs, so that groups which are
+/* Are rows of num elements A where they lie? */
+CR_INLINE bool gemm_in_place(cr_dtype dtype, int64_t num)
+{
+    return dtype == CR_F32 || (gemm_has_pairs(dtype) && num == 2 * gemm_units(dtype, num));
+}
+
+/* From one group of CRI_ROWS rows to the next: a cache line more than it needs, so that groups which are
  * written side by side do not all fall into one set of the cache. */
 CR_INLINE int64_t gemm_group_units(int64_t units)
 {
     return units * CRI_ROWS + 16;
+}
+
+/* Units of all groups of m rows. */
+CR_INLINE int64_t gemm_groups_units(cr_dtype dtype, int64_t m, int64_t units)
+{
+#if defined(__AMX_BF16__)
+    if (dtype == CR_BF16) return (m + 15) / 16 * 16 * units;
+#endif
+    (void)dtype;
+    return (m + CRI_ROWS - 1) / CRI_ROWS * gemm_group_units(units) + 4; /* see pack_group */
 }
 
 typedef struct gemm_out {
@@ -64,7 +89,7 @@ void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int6
                      uint32_t *panels);
 /* A as units [m][units], when it cannot be read where it lies. */
 void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out);
-/* A^T of a matrix [k, m] (m contiguous) as groups of CRI_ROWS rows. */
+/* A^T of a matrix [k, m] (m contiguous) as groups of rows. */
 void CR_V(pack_at)(cr_dtype dtype, const void *a, int64_t lda, int64_t k, int64_t m, uint32_t *out);
 /* dw[n, k] += dy[t, n]^T x[t, k] over num_rows t; dy has row stride ld_dy. */
 void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,

@@ -85,7 +85,7 @@ static const uint32_t *row_units(cr_device *dev, int slot, cr_dtype dtype, const
 {
     uint32_t *a;
 
-    if (dtype == CR_F32 || (gemm_has_pairs(dtype) && k % 2 == 0)) return x;
+    if (gemm_in_place(dtype, k)) return x;
     a = cri_scratch(dev, slot, (size_t)(num_rows * gemm_units(dtype, k)) * 4);
     CR_V(pack_a)(dtype, x, k, num_rows, k, a);
     return a;

@@ -1,0 +1,35 @@
+/* each_cpu.h -- runs a test of kernels on every instruction set of this CPU, or on that of CROLL_CPU. */
+#ifndef CR_TEST_EACH_CPU_H
+#define CR_TEST_EACH_CPU_H
+
+#include "kernels/kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* run opens its device itself and returns how many tests failed. */
+static inline int on_each_cpu(int (*run)(void))
+{
+    static const char *const variants[] = {"x86_64", "avx2", "avx512", "avx512bf16", "amx"};
+    const char *wanted = getenv("CROLL_CPU");
+    int num_failed = 0;
+
+    if (wanted && wanted[0]) return run();
+    for (size_t i = 0; i < CR_COUNT(variants); i++) {
+        cr_device *probe;
+        cr_err why = {0};
+        setenv("CROLL_CPU", variants[i], 1);
+        if (cr_device_open("cpu", 1, &probe, &why) != CR_OK) {
+            printf("[ NOT RUN  ] %s: %s\n", variants[i], why.msg);
+            if (i == 0) num_failed++;
+            continue;
+        }
+        cr_device_close(probe);
+        printf("[ VARIANT  ] %s\n", variants[i]);
+        fflush(stdout);
+        num_failed += run();
+    }
+    return num_failed;
+}
+
+#endif
