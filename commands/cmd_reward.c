@@ -3,7 +3,8 @@
  * Flow 4 of 7. Takes samples of one domain, asks a scoring program (scorer.h), moves each to `scored`.
  * It may be killed at any moment: its successor (same --worker) gets what it held, and a sample that
  * two workers scored is appended once. Any number may run, on any host that reaches Redis. Its key
- * hb:WORKER counts its rounds, at least one every two seconds: one that stands still is frozen.
+ * hb:WORKER is "PROCESS COUNT STATE": COUNT moves at least once in two seconds (one that stands still is frozen),
+ * STATE is idle, asked (samples are with the program, which has not answered yet), answered, or failed and why.
  */
 #include "commands/commands.h"
 #include "exchange/exchange.h"
@@ -16,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { CLAIM_SECONDS = 30 }; /* what another worker has left for so long is taken over */
 
 static volatile sig_atomic_t should_stop;
 
@@ -41,7 +44,28 @@ typedef struct worker {
     double recent_s; /* smoothed time of an answer */
     double beat_s;
     long num_beats;
+    bool has_asked, has_answered;
 } worker;
+
+/* Tell the launcher now. */
+static cr_status say(worker *w, const char *state, const char *why, cr_err *err)
+{
+    char *key = cr_asprintf("hb:%s", w->name),
+         *text = cr_asprintf("%d %ld %s%s%s", (int)getpid(), ++w->num_beats, state, why ? " " : "",
+                             why ? why : "");
+
+    w->beat_s = cr_now_s();
+    cr_note(cr_value_set(w->x, key, text, err));
+    cr_free(key);
+    cr_free(text);
+    return err->status;
+}
+
+static cr_status beat(worker *w, cr_err *err)
+{
+    if (cr_now_s() - w->beat_s < 1) return CR_OK;
+    return say(w, w->has_answered ? "answered" : w->has_asked ? "asked" : "idle", NULL, err);
+}
 
 /* The sample's line to the scorer; the entry is held until its verdict comes. */
 static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
@@ -127,6 +151,10 @@ static cr_status hand_on(worker *w, double wait_s, cr_err *err)
         w->held[i] = w->held[--w->num_held];
         w->recent_s = 0.8 * w->recent_s + 0.2 * (cr_now_s() - h.put_s);
         cr_note(publish(w, &h.entry, &verdict, err));
+        if (!w->has_answered && !verdict.is_fault) {
+            w->has_answered = true;
+            cr_note(say(w, "answered", NULL, err));
+        }
         held_free(&h);
         cr_free(id);
         cr_verdict_free(&verdict);
@@ -150,23 +178,16 @@ static cr_status take(worker *w, cr_err *err)
 
     if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
     CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
-                          w->num_held ? 0 : 1.0, 30.0, &entries, err));
+                          w->num_held ? 0 : 1.0, CLAIM_SECONDS, &entries, err));
+    if (entries.num && !w->has_asked) {
+        w->has_asked = true;
+        cr_note(say(w, "asked", NULL, err));
+    }
     /* after a lost connection what is held comes again */
     for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
         if (!is_held(w, entries.items[i].id)) cr_note(ask(w, &entries.items[i], err));
     cr_entries_free(&entries);
     return err->status;
-}
-
-static cr_status beat(worker *w, cr_err *err)
-{
-    char key[160], count[32];
-
-    if (cr_now_s() - w->beat_s < 1) return CR_OK;
-    w->beat_s = cr_now_s();
-    snprintf(key, sizeof key, "hb:%s", w->name);
-    snprintf(count, sizeof count, "%ld", ++w->num_beats);
-    return cr_value_set(w->x, key, count, err);
 }
 
 static cr_status work(worker *w, cr_err *err)
@@ -176,6 +197,8 @@ static cr_status work(worker *w, cr_err *err)
         CR_TRY(beat(w, err));
         CR_TRY(take(w, err));
         CR_TRY(hand_on(w, 0.05, err));
+        if (cr_scorer_broken(w->scorer))
+            return cr_fail(err, CR_ECONFIG, "%s", cr_scorer_broken(w->scorer));
     }
     return CR_OK;
 }
@@ -211,70 +234,79 @@ static void close_worker(worker *w)
     cr_free(w->held);
 }
 
-static int run(int argc, char **argv)
+typedef struct options {
+    const char *file, *domain, *url, *prefix, *exec, *name;
+    double limit_s;
+} options;
+
+/* Work until it is stopped. url_of_run: of the run that started it, or NULL. */
+static cr_status serve(const options *o, const char *url_of_run, cr_err *err)
 {
-    const char *domain = NULL, *url = NULL, *prefix = NULL, *exec = NULL, *name = NULL;
-    double limit_s = 0;
-    const cr_option options[] = {
-        {"domain", CR_OPT_STRING, &domain, "D", "a domain of the file's rewards"},
-        {"exchange", CR_OPT_STRING, &url, "URL",
-         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
-         ", which no command line shows)"},
-        {"prefix", CR_OPT_STRING, &prefix, "TEXT",
-         "what the run's keys begin with (default: that of the run beside FILE)"},
-        {"worker", CR_OPT_STRING, &name, "NAME",
-         "a successor with the same name takes over what this one holds (default: host and "
-         "process)"},
-        {"exec", CR_OPT_STRING, &exec, "PROGRAM",
-         "score with this program: JSON lines in, JSON lines out (default: the file's)"},
-        {"timeout", CR_OPT_DOUBLE, &limit_s, "SECONDS",
-         "for one sample (default: the file's reward_timeout)"},
-    };
-    cr_words words = {0};
+    struct sigaction action = {.sa_handler = on_signal};
     cr_diagnostics d = {0};
     cr_config config = {0};
-    cr_err err = {0};
-    bool is_help, is_impatient;
-    char *from_variable = cr_exchange_take_variable(), *beside = NULL;
-    cr_exchange_args exchange = {0};
-    worker w = {0};
-    char host[40] = "";
-    struct sigaction action = {.sa_handler = on_signal};
+    worker w = {.x = NULL};
+    char host[40] = "", *beside = o->prefix ? NULL : cr_endpoint_prefix_beside(o->file);
+    cr_exchange_args exchange;
 
-    if (cr_args_parse(&cr_command_reward, options, CR_COUNT(options), argc, argv, &words, &is_help,
-                      &err) == CR_OK &&
-        is_help) {
-        cr_words_free(&words);
-        return 0;
-    }
-    is_impatient = url != NULL; /* by hand: a wrong host is an error at once */
-    if (!url) url = from_variable;
-    if (err.status == CR_OK && (words.num != 1 || !domain || !url))
-        cr_fail(&err, CR_EUSAGE,
-                "a FILE, --domain and --exchange are needed (see croll reward --help)");
     gethostname(host, sizeof host - 1);
     snprintf(w.name, sizeof w.name, "%s-%d", host, (int)getpid());
-    if (name) snprintf(w.name, sizeof w.name, "%s", name);
+    if (o->name) snprintf(w.name, sizeof w.name, "%s", o->name);
     cr_log_setup(CR_LOG_INFO, w.name);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
-        cr_diagnostics_print(&d);
-    if (err.status == CR_OK) {
-        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
-        exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
-        exchange.may_be_starting = !is_impatient;
+    if (cr_config_load(o->file, NULL, 0, &config, &d, err) != CR_OK) cr_diagnostics_print(&d);
+    exchange =
+        cr_endpoint_args(&config, o->url ? o->url : url_of_run, o->prefix ? o->prefix : beside);
+    exchange.may_be_starting = !o->url; /* by hand: a wrong host is an error at once */
+    if (err->status == CR_OK &&
+        open_worker(&w, &config, o->file, o->domain, o->exec, o->limit_s, err) == CR_OK &&
+        cr_exchange_open(&exchange, &w.x, err) == CR_OK &&
+        cr_stream_make(w.x, w.stream, "reward", err) == CR_OK && work(&w, err) != CR_OK &&
+        cr_exchange_is_connected(w.x)) {
+        cr_err ignored = {0};
+        cr_note(say(&w, "failed", err->msg, &ignored));
     }
-    if (err.status == CR_OK &&
-        open_worker(&w, &config, words.word[0], domain, exec, limit_s, &err) == CR_OK &&
-        cr_exchange_open(&exchange, &w.x, &err) == CR_OK &&
-        cr_stream_make(w.x, w.stream, "reward", &err) == CR_OK)
-        cr_note(work(&w, &err));
     close_worker(&w);
     cr_config_free(&config);
     cr_diagnostics_free(&d);
-    cr_words_free(&words);
-    cr_free(from_variable);
     cr_free(beside);
+    return err->status;
+}
+
+static int run(int argc, char **argv)
+{
+    options o = {.file = NULL};
+    const cr_option list[] = {
+        {"domain", CR_OPT_STRING, &o.domain, "D", "a domain of the file's rewards"},
+        {"exchange", CR_OPT_STRING, &o.url, "URL",
+         "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
+         ", which no command line shows)"},
+        {"prefix", CR_OPT_STRING, &o.prefix, "TEXT",
+         "what the run's keys begin with (default: that of the run beside FILE)"},
+        {"worker", CR_OPT_STRING, &o.name, "NAME",
+         "a successor with the same name takes over what this one holds (default: host and "
+         "process)"},
+        {"exec", CR_OPT_STRING, &o.exec, "PROGRAM",
+         "score with this program: JSON lines in, JSON lines out (default: the file's)"},
+        {"timeout", CR_OPT_DOUBLE, &o.limit_s, "SECONDS",
+         "for one sample (default: the file's reward_timeout)"},
+    };
+    cr_words words = {0};
+    cr_err err = {0};
+    bool is_help = false;
+    char *url_of_run = cr_exchange_take_variable();
+
+    cr_note(cr_args_parse(&cr_command_reward, list, CR_COUNT(list), argc, argv, &words, &is_help,
+                          &err));
+    if (err.status == CR_OK && !is_help && (words.num != 1 || !o.domain || !(o.url || url_of_run)))
+        cr_fail(&err, CR_EUSAGE,
+                "a FILE, --domain and --exchange are needed (see croll reward --help)");
+    if (err.status == CR_OK && !is_help) {
+        o.file = words.word[0];
+        cr_note(serve(&o, url_of_run, &err));
+    }
+    cr_words_free(&words);
+    cr_free(url_of_run);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_reward, &err);
 }

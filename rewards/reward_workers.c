@@ -7,9 +7,10 @@
 #include <sys/wait.h>
 
 enum {
-    LOOKS = 16, /* workers whose count is read in one second */
-    MAX_STARTS = 1000
+    LOOKS = 16,    /* workers whose count is read in one second */
+    MOST_EARLY = 5 /* ends in a row before a worker did anything */
 };
+#define FIRST_PAUSE_S 0.5 /* before it is started again; doubled with each */
 
 static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
 {
@@ -21,7 +22,7 @@ static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
     for (size_t i = 0; i < CR_COUNT(words); i++)
         argv[i] = cr_word(words[i]);
     snprintf(what, sizeof what, "reward worker %d of %.30s", r->number, r->domain);
-    r->num_starts++;
+    r->start_s = 0;
     r->moved_s = cr_now_s();
     return cr_child_start(&r->child, what, argv, false, err);
 }
@@ -58,7 +59,7 @@ static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, const cr_buf
         snprintf(r->count, sizeof r->count, "%s", value->data);
         r->moved_s = now;
     }
-    if (now - r->moved_s <= w->limit_s) return CR_OK;
+    if (r->start_s > 0 || now - r->moved_s <= w->limit_s) return CR_OK;
     cr_log(CR_LOG_WARN, "run",
            "%s has given no sign of life for %.0f s; it is killed and started again", r->child.what,
            now - r->moved_s);
@@ -70,7 +71,7 @@ static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, const cr_buf
 static cr_status look(cr_reward_workers *w, cr_exchange *x, cr_err *err)
 {
     cr_buf values[LOOKS] = {{0}};
-    char *keys[LOOKS];
+    char *keys[LOOKS] = {NULL};
     size_t num = w->num < LOOKS ? w->num : LOOKS;
 
     for (size_t i = 0; i < num; i++)
@@ -86,20 +87,62 @@ static cr_status look(cr_reward_workers *w, cr_exchange *x, cr_err *err)
     return err->status;
 }
 
+/* What hb:WORKER says of a process: has it done anything, and why did it fail (borrowed from value, or "")? */
+static bool has_worked(const cr_buf *value, long pid, const char **why)
+{
+    char state[16] = "";
+    long process = 0, count = 0;
+    int used = 0;
+
+    *why = "";
+    if (!value->num_bytes ||
+        sscanf(value->data, "%ld %ld %15s%n", &process, &count, state, &used) != 3 ||
+        process != pid)
+        return false;
+    if (strcmp(state, "failed") == 0 && value->data[used] == ' ') *why = value->data + used + 1;
+    return strcmp(state, "idle") == 0 || strcmp(state, "answered") == 0;
+}
+
+/* It is gone: when is it started again? */
+static cr_status take_end(cr_reward_worker *r, cr_exchange *x, cr_err *err)
+{
+    char *key = cr_asprintf("hb:%s", r->name), fate[CR_FATE], times[64] = "", pause[24] = "";
+    const char *const keys[] = {key}, *why = "";
+    cr_buf value = {0};
+    int status = r->child.wait_status;
+    double pause_s = 0;
+
+    cr_child_fate(&r->child, fate);
+    if (cr_values_get(x, keys, 1, &value, err) == CR_OK) {
+        r->num_early = has_worked(&value, (long)r->child.pid, &why) ? 0 : r->num_early + 1;
+        for (int i = 0; i < r->num_early; i++)
+            pause_s = i ? 2 * pause_s : FIRST_PAUSE_S;
+        if (r->num_early > 1)
+            snprintf(times, sizeof times, ", %d times in a row before its first answer",
+                     r->num_early);
+        if (r->num_early >= MOST_EARLY || (WIFEXITED(status) && WEXITSTATUS(status) == 2))
+            cr_fail(err, CR_EPEER, "%s %s%s%s%s", r->child.what, fate, times, *why ? ": " : "",
+                    why);
+    }
+    if (err->status == CR_OK) {
+        if (pause_s > 0) snprintf(pause, sizeof pause, " in %g s", pause_s);
+        cr_log(CR_LOG_WARN, "run", "%s %s%s; it is started again%s", r->child.what, fate, times,
+               pause);
+        r->start_s = cr_now_s() + pause_s;
+    }
+    cr_buf_free(&value);
+    cr_free(key);
+    return err->status;
+}
+
 cr_status cr_reward_workers_watch(cr_reward_workers *w, cr_exchange *x, cr_err *err)
 {
     double now = cr_now_s();
-    char fate[CR_FATE];
 
     for (size_t i = 0; i < w->num; i++) {
         cr_reward_worker *r = &w->items[i];
-        if (cr_child_pump(&r->child)) continue;
-        if (r->num_starts > MAX_STARTS ||
-            (WIFEXITED(r->child.wait_status) && WEXITSTATUS(r->child.wait_status) == 2))
-            return cr_fail(err, CR_EPEER, "%s %s", r->child.what, cr_child_fate(&r->child, fate));
-        cr_log(CR_LOG_WARN, "run", "%s %s; starting it again", r->child.what,
-               cr_child_fate(&r->child, fate));
-        CR_TRY(start(w, r, err));
+        if (r->start_s == 0 && !cr_child_pump(&r->child)) CR_TRY(take_end(r, x, err));
+        if (r->start_s > 0 && cr_now_s() >= r->start_s) CR_TRY(start(w, r, err));
     }
     if (now - w->looked_s < 1) return CR_OK;
     w->looked_s = now;

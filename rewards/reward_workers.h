@@ -1,7 +1,9 @@
 /* reward_workers.h -- the reward workers that `croll run` starts: one process each, watched and replaced.
  *
  * A worker that ends is started again under its name and takes over what it held. One that is frozen
- * (its key hb:WORKER stands still for collective_timeout and 5 s, while Redis answers) is killed first.
+ * (its key hb:WORKER stands still for collective_timeout and 5 s, while Redis answers) is killed first. One that ends
+ * before it gave a sign of life, or with samples and no answer, is started again after a pause of 0.5 s, which
+ * doubles; the fifth such end in a row, or exit code 2, ends the run.
  */
 #ifndef CR_REWARD_WORKERS_H
 #define CR_REWARD_WORKERS_H
@@ -14,8 +16,9 @@ typedef struct cr_reward_worker {
     cr_child child;
     const char *domain; /* borrowed from the configuration */
     char name[128], count[32];
-    double moved_s; /* when its count moved, as far as was seen */
-    int number, num_starts;
+    double moved_s;        /* when its count moved, as far as was seen */
+    double start_s;        /* it has ended and is started again then; 0: it runs */
+    int number, num_early; /* ends in a row before it did anything */
 } cr_reward_worker;
 
 typedef struct cr_reward_workers {

@@ -12,7 +12,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LONGEST_ANSWER = 16 << 20, SHOWN = 160, ANSWERED = 256 };
+enum {
+    LONGEST_ANSWER = 16 << 20,
+    SHOWN = 160,
+    ANSWERED = 256,
+    LAST_WORDS = 200, /* bytes of the program's stderr that go into a message */
+    MOST_DEATHS = 8   /* in a row, when it has never answered */
+};
+/* Before a program that answered nothing is started again; doubled each time. */
+#define FIRST_PAUSE_S 0.05
+#define LAST_PAUSE_S  1.0
 
 typedef struct question {
     char *id;
@@ -30,7 +39,7 @@ typedef struct result {
 struct cr_scorer {
     cr_scorer_args args;
     pid_t pid; /* 0: not running */
-    int to_fd, from_fd;
+    int to_fd, from_fd, err_fd;
     cr_buf to_write, pending; /* not yet written; bytes read behind the last line */
     double answered_s;        /* when the program last answered or was started */
     question *questions;      /* the first num_asked are with the program */
@@ -44,7 +53,11 @@ struct cr_scorer {
     size_t num_wrong;  /* lines that were no answers */
     char wrong[400];   /* the last of them, and why */
     bool has_answered; /* since it was started */
-    bool has_told;
+    bool has_ever_answered, has_told;
+    size_t num_deaths; /* in a row, without an answer */
+    double start_s;    /* not before then */
+    cr_buf last_words; /* of its stderr */
+    char broken[400];  /* why it is not started any more; "": it is */
 };
 
 cr_scorer *cr_scorer_create(const cr_scorer_args *args)
@@ -52,7 +65,7 @@ cr_scorer *cr_scorer_create(const cr_scorer_args *args)
     cr_scorer *s = CR_NEW(cr_scorer);
 
     s->args = *args;
-    s->to_fd = s->from_fd = -1;
+    s->to_fd = s->from_fd = s->err_fd = -1;
     s->window = args->max_in_flight;
     return s;
 }
@@ -66,6 +79,36 @@ static void forget_late(cr_scorer *s)
     cr_free(s->late);
     s->late = NULL;
     s->num_late = 0;
+}
+
+/* What it writes to stderr goes to ours; the end of it is kept. */
+static void pass_errors(cr_scorer *s)
+{
+    char text[4096];
+    ssize_t n;
+
+    while (s->err_fd >= 0 && (n = read(s->err_fd, text, sizeof text)) > 0) {
+        cr_buf *last = &s->last_words;
+        if (write(STDERR_FILENO, text, (size_t)n) < 0) continue; /* nobody reads it */
+        cr_buf_add(last, text, (size_t)n);
+        if (last->num_bytes <= LAST_WORDS) continue;
+        memmove(last->data, last->data + last->num_bytes - LAST_WORDS, LAST_WORDS);
+        last->num_bytes = LAST_WORDS;
+    }
+}
+
+/* ": its last line | ..", or "". */
+static void add_last_words(const cr_scorer *s, char *text, size_t num_bytes)
+{
+    size_t at = strlen(text), n = s->last_words.num_bytes;
+    const char *from = s->last_words.data;
+
+    while (n > 0 && from[n - 1] == '\n')
+        n--;
+    if (n == 0 || at + 3 >= num_bytes) return;
+    snprintf(text + at, num_bytes - at, ": %.*s", (int)n, from);
+    for (char *p = text + at; *p; p++)
+        if (*p == '\n') *p = '|';
 }
 
 /* Ends the program; how it ended is in fate. Lines that were with it wait again. */
@@ -82,13 +125,15 @@ static void stop(cr_scorer *s, char *fate, size_t fate_bytes)
             cr_sleep_s(0.002);
         kill(-s->pid, SIGKILL);
         if (ended == 0) waitpid(s->pid, &status, 0);
+        pass_errors(s);
     }
+    if (s->err_fd >= 0) close(s->err_fd);
     if (fate && WIFEXITED(status))
         snprintf(fate, fate_bytes, "ended with exit code %d", WEXITSTATUS(status));
     else if (fate)
         snprintf(fate, fate_bytes, "was killed by signal %d", WTERMSIG(status));
     s->pid = 0;
-    s->to_fd = s->from_fd = -1;
+    s->to_fd = s->from_fd = s->err_fd = -1;
     s->num_asked = s->num_wrong = 0;
     cr_buf_clear(&s->pending);
     cr_buf_clear(&s->to_write);
@@ -96,7 +141,7 @@ static void stop(cr_scorer *s, char *fate, size_t fate_bytes)
 }
 
 static void become_program(const cr_scorer *s, const int to[2], const int from[2],
-                           const int failed[2], pid_t worker)
+                           const int errors[2], const int failed[2], pid_t worker)
 {
     int why;
 
@@ -105,6 +150,7 @@ static void become_program(const cr_scorer *s, const int to[2], const int from[2
     if (getppid() != worker) _exit(127);
     dup2(to[0], STDIN_FILENO);
     dup2(from[1], STDOUT_FILENO);
+    dup2(errors[1], STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
     for (size_t i = 0; s->args.env && s->args.env[i]; i++)
         putenv(s->args.env[i]);
@@ -123,15 +169,16 @@ static void close_pair(const int fd[2])
 /* CR_OK: the program runs (a failed exec comes through a pipe that a successful one closes). */
 static cr_status start(cr_scorer *s, cr_err *err)
 {
-    int to[2] = {-1, -1}, from[2] = {-1, -1}, failed[2] = {-1, -1}, why = 0;
+    int to[2] = {-1, -1}, from[2] = {-1, -1}, errors[2] = {-1, -1}, failed[2] = {-1, -1}, why = 0;
     pid_t worker = getpid();
 
-    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 || pipe2(failed, O_CLOEXEC) != 0) {
+    if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 || pipe2(errors, O_CLOEXEC) != 0 ||
+        pipe2(failed, O_CLOEXEC) != 0) {
         cr_fail(err, CR_EIO, "cannot make a pipe: %s", strerror(errno));
     } else {
         fflush(NULL);
         s->pid = fork();
-        if (s->pid == 0) become_program(s, to, from, failed, worker);
+        if (s->pid == 0) become_program(s, to, from, errors, failed, worker);
         if (s->pid < 0) why = errno;
         close(failed[1]);
         failed[1] = -1;
@@ -143,9 +190,12 @@ static cr_status start(cr_scorer *s, cr_err *err)
         setpgid(s->pid, s->pid);
         s->to_fd = to[1];
         s->from_fd = from[0];
-        to[1] = from[0] = -1;
+        s->err_fd = errors[0];
+        to[1] = from[0] = errors[0] = -1;
         fcntl(s->to_fd, F_SETFL, O_NONBLOCK);
         fcntl(s->from_fd, F_SETFL, O_NONBLOCK);
+        fcntl(s->err_fd, F_SETFL, O_NONBLOCK);
+        cr_buf_clear(&s->last_words);
         s->answered_s = cr_now_s();
         s->has_answered = false;
     } else if (s->pid > 0) {
@@ -154,6 +204,7 @@ static cr_status start(cr_scorer *s, cr_err *err)
     if (err->status != CR_OK) s->pid = 0;
     close_pair(to);
     close_pair(from);
+    close_pair(errors);
     close_pair(failed);
     return err->status;
 }
@@ -174,6 +225,7 @@ void cr_scorer_destroy(cr_scorer *s)
     cr_free(s->results);
     cr_buf_free(&s->to_write);
     cr_buf_free(&s->pending);
+    cr_buf_free(&s->last_words);
     cr_free(s);
 }
 
@@ -310,7 +362,8 @@ static void take_line(cr_scorer *s, const char *line, size_t n)
                      line);
         }
         s->answered_s = cr_now_s();
-        s->has_answered = true;
+        s->has_answered = s->has_ever_answered = true;
+        s->num_deaths = 0;
         s->answered[s->num_answered++ % ANSWERED] = hash_of(id);
         if (s->window < s->args.max_in_flight) s->window++;
         finish(s, i, &v);
@@ -342,19 +395,36 @@ static void take_lines(cr_scorer *s)
 
 /* ---- one round ---- */
 
+/* One that ends before it answers is started again after a pause; one that never answered, not for ever. */
+static void count_death(cr_scorer *s, const char *fate)
+{
+    double pause_s = FIRST_PAUSE_S;
+
+    s->num_deaths++;
+    for (size_t i = 1; i < s->num_deaths && pause_s < LAST_PAUSE_S; i++)
+        pause_s *= 2;
+    s->start_s = cr_now_s() + (pause_s < LAST_PAUSE_S ? pause_s : LAST_PAUSE_S);
+    if (s->num_deaths < MOST_DEATHS || s->has_ever_answered) return;
+    snprintf(s->broken, sizeof s->broken, "%.120s %s, %zu times in a row and without any answer",
+             s->args.argv[0], fate, s->num_deaths);
+    add_last_words(s, s->broken, sizeof s->broken);
+}
+
 /* The program is gone: its lines are asked again, fewer at once, so that one that ends it is found. */
 static void take_end(cr_scorer *s)
 {
     size_t num_asked = s->num_asked;
     bool is_fresh = !s->has_answered;
-    char fate[64], why[300];
+    char fate[64], why[400];
 
     stop(s, fate, sizeof fate);
+    if (is_fresh) count_death(s, fate);
     if (num_asked == 0) return; /* started again with the next line */
     s->window = num_asked > 1 ? num_asked / 2 : 1;
     if (num_asked > 1) return;
     if (is_fresh || s->questions[0].has_ended_one) {
-        snprintf(why, sizeof why, "%.200s %s without an answer", s->args.argv[0], fate);
+        snprintf(why, sizeof why, "%.120s %s without an answer", s->args.argv[0], fate);
+        add_last_words(s, why, sizeof why);
         fail_question(s, 0, "error", why);
     } else {
         s->questions[0].has_ended_one = true; /* it may have ended before that */
@@ -396,18 +466,26 @@ static void ask_lines(cr_scorer *s)
 /* Returns whether the program is still there. */
 static bool read_and_write(cr_scorer *s, double wait_s)
 {
-    struct pollfd fds[2] = {{s->from_fd, POLLIN, 0}, {s->to_fd, POLLOUT, 0}};
+    struct pollfd fds[3] = {
+        {s->from_fd, POLLIN, 0}, {s->err_fd, POLLIN, 0}, {s->to_fd, POLLOUT, 0}};
     char text[65536];
     ssize_t n;
 
-    if (poll(fds, s->to_write.num_bytes ? 2 : 1, (int)(wait_s * 1000) + 1) < 0)
+    if (poll(fds, s->to_write.num_bytes ? 3 : 2, (int)(wait_s * 1000) + 1) < 0)
         return errno == EINTR;
+    if (fds[1].revents) {
+        pass_errors(s);
+        if (fds[1].revents & POLLHUP) { /* it has closed its stderr */
+            close(s->err_fd);
+            s->err_fd = -1;
+        }
+    }
     if (fds[0].revents) {
         n = read(s->from_fd, text, sizeof text);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
         if (n > 0) cr_buf_add(&s->pending, text, (size_t)n);
     }
-    if (s->to_write.num_bytes && fds[1].revents) {
+    if (s->to_write.num_bytes && fds[2].revents) {
         n = write(s->to_fd, s->to_write.data, s->to_write.num_bytes);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return fds[0].revents & POLLIN; /* what it said before is still read */
@@ -424,9 +502,13 @@ static void work(cr_scorer *s, double wait_s)
     cr_err err = {0};
     double now = cr_now_s();
 
-    if (s->pid == 0 && start(s, &err) != CR_OK) {
+    if (s->pid == 0 && !s->broken[0] && now < s->start_s) {
+        cr_sleep_s(s->start_s - now < wait_s ? s->start_s - now : wait_s);
+        return;
+    }
+    if (s->pid == 0 && (s->broken[0] || start(s, &err) != CR_OK)) {
         while (s->num > 0)
-            fail_question(s, 0, "error", err.msg);
+            fail_question(s, 0, "error", s->broken[0] ? s->broken : err.msg);
         return;
     }
     ask_lines(s);
@@ -460,4 +542,9 @@ bool cr_scorer_next(cr_scorer *s, double wait_s, char **id, cr_verdict *out)
     *id = s->results[s->first_result].id;
     *out = s->results[s->first_result++].verdict;
     return true;
+}
+
+const char *cr_scorer_broken(const cr_scorer *s)
+{
+    return s->broken[0] ? s->broken : NULL;
 }

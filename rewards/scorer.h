@@ -10,7 +10,8 @@
  *   a line that is no answer to one that is asked     counts against the lines asked: as many of them as
  *       lines asked make all these "error"
  *   the program ends                                  its lines are asked again, half as many at once;
- *       a line that was alone with a program that had answered nothing, or alone twice, is "error"
+ *       a line that was alone with a program that had answered nothing, or alone twice, is "error".
+ *       One that answered nothing is started again after a pause, which doubles up to 1 s
  *
  * So every line that was put comes back with a verdict. One thread a scorer.
  */
@@ -50,6 +51,9 @@ size_t cr_scorer_load(const cr_scorer *s);
 /* Work until there is a verdict, at most wait_s: true, id and verdict are the caller's (cr_free,
  * cr_verdict_free). */
 bool cr_scorer_next(cr_scorer *s, double wait_s, char **id, cr_verdict *out);
+/* Why the program is not started any more: it ended 8 times in a row and has never answered. NULL: it is not so.
+ * Borrowed. */
+const char *cr_scorer_broken(const cr_scorer *s);
 
 /* ---- answers: any bytes ---- */
 

@@ -7,7 +7,10 @@
 #include "tests/check_near.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Reads lines and runs BODY with $id and the line in $l. */
 #define LOOP(body) "while read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; " body "; done"
@@ -196,6 +199,43 @@ static void ends(void **state)
     }
 }
 
+/* One that never answers is started 8 times, with pauses, and its last words are told. One that has answered is
+ * started again for ever. */
+static void dies_at_once(void **state)
+{
+    char script[200], path[] = "/tmp/croll_starts_XXXXXX";
+    struct stat starts;
+    double began = cr_now_s();
+    bench b;
+    char id[2] = "a";
+
+    (void)state;
+    close(mkstemp(path));
+    snprintf(script, sizeof script, "printf x >>%s; echo one >&2; echo 'no such model' >&2; exit 3",
+             path);
+    begin(&b, script, 20, 4);
+    for (id[0] = 'a'; id[0] <= 'l'; id[0]++)
+        put(&b, id);
+    take_all(&b);
+    want(&b, "a", "error", "ended with exit code 3 without an answer: one|no such model");
+    want(&b, "l", "error", "8 times in a row and without any answer: one|no such model");
+    assert_non_null(cr_scorer_broken(b.s));
+    assert_int_equal(stat(path, &starts), 0);
+    assert_int_equal(starts.st_size, 8);
+    if (cr_now_s() - began < 3) fail_msg("8 starts in %g s", cr_now_s() - began);
+    cr_scorer_destroy(b.s);
+    unlink(path);
+
+    begin(&b, LOOP("[ $id = a ] || exit 3; " OK), 20, 1);
+    for (id[0] = 'a'; id[0] <= 'j'; id[0]++)
+        put(&b, id);
+    take_all(&b);
+    want(&b, "a", "ok", "");
+    want(&b, "j", "error", "without an answer");
+    assert_null(cr_scorer_broken(b.s));
+    cr_scorer_destroy(b.s);
+}
+
 static void cannot_start(void **state)
 {
     bench b;
@@ -293,9 +333,11 @@ static void words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order), cmocka_unit_test(wrong_lines), cmocka_unit_test(twice),
-        cmocka_unit_test(late),      cmocka_unit_test(hangs),       cmocka_unit_test(ends),
-        cmocka_unit_test(answers),   cmocka_unit_test(words),       cmocka_unit_test(cannot_start),
+        cmocka_unit_test(any_order),    cmocka_unit_test(wrong_lines),
+        cmocka_unit_test(twice),        cmocka_unit_test(late),
+        cmocka_unit_test(hangs),        cmocka_unit_test(ends),
+        cmocka_unit_test(answers),      cmocka_unit_test(words),
+        cmocka_unit_test(dies_at_once), cmocka_unit_test(cannot_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
