@@ -106,7 +106,7 @@ static cr_status read_kept(const cr_record *r, cr_sample *s, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
+cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err)
 {
     const void *ids, *log_probs;
     const char *text, *response;
@@ -117,6 +117,11 @@ cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err)
     if (num_ids != num_log_probs)
         return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu log-probs", num_ids, num_log_probs);
     if (num_ids == 0) return cr_fail(err, CR_EFORMAT, "it has no tokens");
+    if (num_ids > max_ids)
+        return cr_fail(
+            err, CR_EFORMAT,
+            "it has %zu tokens, and sequence_length leaves room for %zu behind its prompt", num_ids,
+            max_ids);
     for (size_t i = 0; i < num_ids; i++)
         if (!isfinite(((const float *)log_probs)[i]) || ((const float *)log_probs)[i] > 1e-3f)
             return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite, or above 0",
@@ -176,6 +181,38 @@ cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const
     return CR_OK;
 }
 
+/* Says which one an error is of. */
+static cr_status of_sample(const cr_samples *s, size_t i, cr_err *err)
+{
+    if (s->sample_ids)
+        return cr_fail_add(err, "sample %016llx", (unsigned long long)s->sample_ids[i]);
+    return cr_fail_add(err, "sample %zu", i);
+}
+
+static cr_status read_sample_ids(const cr_record *r, cr_samples *s, cr_err *err)
+{
+    const void *ids;
+    size_t num;
+
+    if (!cr_record_has(r, "sample_ids")) return CR_OK;
+    CR_TRY(cr_record_get(r, "sample_ids", CR_RECORD_UINT64, &ids, &num, err));
+    if (num != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu sample_ids", s->num, num);
+    s->sample_ids = ids;
+    return CR_OK;
+}
+
+/* Those of sample i are in the vocabulary. */
+static cr_status check_ids(const cr_samples *s, size_t i, int64_t vocab_size, cr_err *err)
+{
+    const int32_t *ids = s->ids + s->first_id[i];
+
+    for (int64_t k = 0; k < (int64_t)s->prompts[i] + s->lengths[i]; k++)
+        if (ids[k] < 0 || ids[k] >= vocab_size)
+            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", ids[k]);
+    return CR_OK;
+}
+
 static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
 {
     size_t num, num_ids, at = 0;
@@ -193,7 +230,7 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
         size_t first = at;
         if (check_kept(tokens, (size_t)s->lengths[i], num_kept, s->kept_ids, num_ids, vocab_size,
                        &at, err) != CR_OK)
-            return cr_fail_add(err, "sample %zu", i);
+            return of_sample(s, i, err);
         for (size_t t = 0; t < (size_t)s->lengths[i]; t++) {
             s->first_kept[s->first_token[i] + t] = first;
             first += (size_t)num_kept[t];
@@ -215,6 +252,7 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     CR_TRY(get_ints(r, "ids", &s->ids, &s->num_ids, err));
     if (num_prompts != s->num || num_minis != s->num)
         return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
+    CR_TRY(read_sample_ids(r, s, err));
     s->first_id = CR_NEW_ARRAY(size_t, s->num);
     s->first_token = CR_NEW_ARRAY(size_t, s->num);
     size_t ids = 0;
@@ -229,9 +267,8 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     }
     if (ids != s->num_ids)
         return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
-    for (size_t i = 0; i < ids; i++)
-        if (s->ids[i] < 0 || s->ids[i] >= vocab_size)
-            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", s->ids[i]);
+    for (size_t i = 0; i < s->num; i++)
+        if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
     return read_all_kept(r, vocab_size, s, err);
 }
 

@@ -20,13 +20,15 @@ typedef struct cr_prompt {
 } cr_prompt;
 CR_MUST cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err);
 
-/* `scored`: fills the sample that it is of. What it has is owned, also after a failure. */
-CR_MUST cr_status cr_sample_read(const cr_record *r, cr_sample *s, cr_err *err);
+/* `scored`: fills the sample that it is of, which has room for max_ids response tokens. What it has is owned,
+ * also after a failure. */
+CR_MUST cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err);
 void cr_sample_free(cr_sample *s);
 
 /* `cmd:*` of train ranks and references: samples to pass over. */
 typedef struct cr_samples {
     const int32_t *prompts, *lengths, *ids, *mini;
+    const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
     size_t num, num_ids, num_tokens;
     size_t *first_id, *first_token;     /* [num] (owned) */
     const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */

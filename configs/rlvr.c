@@ -255,6 +255,12 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
         a->advantage.norm_mean_type != CR_NORM_NONE && a->advantage.norm_mean_type != CR_NORM_GROUP)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "norm_std_type"),
                     "norm_std_type: group goes with norm_mean_type group");
+    if (a->has_target_kl && a->kl_horizon < 0.2 * (double)(c->rollout_batch_size * c->group_size))
+        cr_diagnose(
+            d, CR_ERROR, cri_place_of(c, "kl_horizon"),
+            "kl_horizon is %g: with %lld samples a step the KL coefficient could fall below "
+            "0 (at least 0.2 x samples)",
+            a->kl_horizon, (long long)(c->rollout_batch_size * c->group_size));
     if (c->enable_reference && !c->has_reference)
         cr_diagnose(d, CR_ERROR,
                     cri_place_of(c, a->loss.use_kl_loss                     ? "use_kl_loss"

@@ -72,7 +72,8 @@ static void add_kept(cri_payload *s, const cri_learn_batch *b)
 void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int32_t *mini)
 {
     cr_buf *prompts = cri_payload_buffer(s), *lengths = cri_payload_buffer(s),
-           *minis = cri_payload_buffer(s), *ids = cri_payload_buffer(s);
+           *minis = cri_payload_buffer(s), *ids = cri_payload_buffer(s),
+           *names = cri_payload_buffer(s);
 
     for (size_t k = 0; k < s->num; k++) {
         const cr_sample *x = &b->r->samples[s->samples[k]];
@@ -82,6 +83,7 @@ void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int3
         cr_buf_add(prompts, &prompt, 4);
         cr_buf_add(lengths, &length, 4);
         cr_buf_add(minis, &m, 4);
+        cr_buf_add(names, &x->id, 8);
         cr_buf_add(ids, row->ids, row->num_ids * 4);
         cr_buf_add(ids, x->ids, x->num_ids * 4);
     }
@@ -89,6 +91,8 @@ void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int3
     cri_payload_attach(s, "lengths", CR_RECORD_INT32, lengths);
     cri_payload_attach(s, "mini", CR_RECORD_INT32, minis);
     cri_payload_attach(s, "ids", CR_RECORD_INT32, ids);
+    cr_record_add(&s->record, "sample_ids", CR_RECORD_UINT64, names->data ? names->data : "",
+                  s->num);
     if (b->r->num_samples && b->r->samples[0].kept.num) add_kept(s, b); /* all have, or none */
 }
 

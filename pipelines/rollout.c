@@ -170,13 +170,10 @@ static cr_status settle_failed(collector *c, cr_err *err)
 }
 
 /* What is longer was not sampled here: a train rank has no room for it. */
-static cr_status check_length(const collector *c, const cr_sample *s, cr_err *err)
+static size_t max_ids_of(const collector *c, const cr_sample *s)
 {
-    size_t num = c->args->data->rows[s->row].num_ids + s->num_ids;
-
-    if (c->args->is_validation || num <= (size_t)c->run->config->sequence_length) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "it has %zu tokens with its prompt, sequence_length is %lld",
-                   num, (long long)c->run->config->sequence_length);
+    if (c->args->is_validation) return SIZE_MAX;
+    return (size_t)c->run->config->sequence_length - c->args->data->rows[s->row].num_ids;
 }
 
 /* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
@@ -195,10 +192,9 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
     f = &c->flights[draw];
     s = &f->samples[index];
     if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK &&
-        cr_sample_read(&record, s, err) == CR_OK && !c->args->is_validation)
+        cr_sample_read(&record, max_ids_of(c, s), s, err) == CR_OK && !c->args->is_validation)
         cr_note(cr_distribution_check(&c->distribution, s->kept.num != NULL, err));
     cr_record_free(&record);
-    if (err->status == CR_OK) cr_note(check_length(c, s, err));
     CR_TRY(cr_fail_add(err, "sample %s", entry->id));
     if (cr_sample_has_verdict(s)) {
         c->num_verdicts++;

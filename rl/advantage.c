@@ -262,5 +262,6 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
 double cr_kl_controller(double value, double target_kl, double kl_horizon, double current,
                         double rows)
 {
-    return value * (1 + fmin(fmax(current / target_kl - 1, -0.2), 0.2) * rows / kl_horizon);
+    return fmin(value * (1 + fmin(fmax(current / target_kl - 1, -0.2), 0.2) * rows / kl_horizon),
+                1e30);
 }

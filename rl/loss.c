@@ -40,6 +40,12 @@ static double same(double x)
     return x;
 }
 
+/* Of a log ratio: at most 1e30, which a float holds, so that 0 times it is 0. */
+static double ratio_of(double log_ratio)
+{
+    return fmin(exp(log_ratio), 1e30);
+}
+
 void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
                    const double *old_log_probs, const double *infer_log_probs, const double *mask,
                    double *const *ratio, double *const *diff, double *weight, double *keep)
@@ -59,7 +65,7 @@ void cr_correction(const cr_correction_config *c, const cr_ragged *rows,
             r[g] = work + g * longest, d[g] = work + (CR_NUM_GRAINS + g) * longest;
         for (size_t t = 0; t < n; t++)
             x[t] = old_log_probs[first + t] - infer_log_probs[first + t];
-        grains(x, mask + first, n, r, exp);
+        grains(x, mask + first, n, r, ratio_of);
         for (size_t t = 0; t < n; t++)
             x[t] = exp(old_log_probs[first + t]) - exp(infer_log_probs[first + t]);
         grains(x, mask + first, n, d, same);
@@ -189,9 +195,7 @@ static token_loss sapo(const cr_loss_config *c, const token *x)
     double tau = x->A > 0 ? c->sapo_temperature_pos : c->sapo_temperature_neg,
            gate = 1 / (1 + exp(-tau * (x->rho - 1)));
 
-    /* the gate's slope rho s (1 - s) is 0 long before rho is infinite */
-    return (token_loss){-4 / tau * gate * x->A,
-                        gate < 1 ? -4 * gate * (1 - gate) * x->rho * x->A : 0};
+    return (token_loss){-4 / tau * gate * x->A, -4 * gate * (1 - gate) * x->rho * x->A};
 }
 
 /* Where the variant cuts the token: -1 below, 1 above, 0 not. */
@@ -304,7 +308,7 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
                          : cm;
     for (size_t t = first; t < end; t++) {
         double F = a->final_mask[t], M = a->mask[t], d = a->log_probs[t] - a->old_log_probs[t],
-               rho = exp(is_sequence ? log_ratio : d);
+               rho = ratio_of(is_sequence ? log_ratio : d);
         token x = {a->log_probs[t], a->old_log_probs[t], rho, a->advantages[t], score};
         int cut = side(c, &x);
         token_loss l = loss_of(c, &x, cut);

@@ -49,7 +49,7 @@ typedef enum cr_agg {
 } cr_agg;
 extern const char *const cr_agg_names[CR_NUM_AGGS + 1];
 
-/* Loss of a token with advantage A, log-prob lp, ratio rho = exp(lp - old); sg() has no gradient.
+/* Loss of a token with advantage A, log-prob lp, ratio rho = exp(lp - old), at most 1e30; sg() has no gradient.
  *   ppo      -min(rho A, clip(rho, 1 - low, 1 + high) A), dual clip; arXiv:1707.06347, 1912.09729.
  *            With a sequence ratio GSPO, arXiv:2507.18071
  *   vanilla  -A lp (REINFORCE)

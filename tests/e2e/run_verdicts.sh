@@ -68,7 +68,7 @@ grep -q "rows.jsonl:3: the column ground_truth is null" $log || fail "the row is
 ! grep -q "rows.jsonl:5" $log || fail "a number as ground_truth is refused"
 
 # ---- 3 of 8 without a verdict: the others alone ----
-job some max_steps=1 "${small[@]}" reward_timeout=1 rewards.math_rule.max_in_flight=64 "$(program some)"
+job some max_steps=1 "${small[@]}" reward_timeout=2 rewards.math_rule.max_in_flight=64 "$(program some)"
 [ $code = 0 ] || fail "some: exit code $code"
 grep -q "12 samples have no verdict (12 time-outs, 0 errors; 12 were asked twice, 0 groups" $log || fail "time-outs are not told"
 python3 - $tmp/some "$CROLL" <<'PY' || fail "samples without a verdict count"
@@ -117,6 +117,15 @@ job never max_steps=9 max_failed_reward_steps=2 "${small[@]}" "$(program never)"
 grep -q "step 1: 2 steps in a row trained nothing (max_failed_reward_steps): no sample has a verdict: error of math_rule, .*: Traceback" $log ||
     fail "why nothing is learned is not told"
 grep -q "2 of 2 steps trained nothing" $tmp/never/run.html || fail "run.html says nothing"
+
+# ---- verdicts, and a mask that leaves no sample ----
+job emptied max_steps=9 max_failed_reward_steps=2 "${small[@]}" difficulty_mask=true difficulty_low_threshold=5
+[ $code = 1 ] || fail "emptied: exit code $code"
+grep -q "step 1: 2 steps in a row trained nothing (max_failed_reward_steps): no token is left by difficulty_mask" $log ||
+    fail "which mask leaves no token is not told"
+[ "$(values mask/final_mask_sum_eq_0 $tmp/emptied/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "emptied: metrics"
+! grep -q "actor/total_loss" $tmp/emptied/metrics.jsonl || fail "an update without a sample"
+grep -q "2 of 2 steps trained nothing" $tmp/emptied/run.html || fail "emptied: run.html says nothing"
 
 # ---- a frozen worker, and programs that are killed: every sample once ----
 words frozen max_steps=3 collective_timeout=1 "${small[@]}" rewards.math_rule.max_in_flight=4 "$(program all)"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VOCAB = 100 };
+enum { VOCAB = 100, MOST_IDS = 1000 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void read_prompt(const cr_record *r)
@@ -26,9 +26,10 @@ static void read_sample(const cr_record *r)
     cr_sample s = {0};
     cr_err err = {0};
 
-    if (cr_sample_read(r, &s, &err) == CR_OK)
-        CR_CHECK(s.num_ids > 0 && isfinite(s.score) && isfinite(s.reward) &&
-                     isfinite(s.log_prob_infer[s.num_ids - 1]) && s.response && s.detail,
+    if (cr_sample_read(r, MOST_IDS, &s, &err) == CR_OK)
+        CR_CHECK(s.num_ids > 0 && s.num_ids <= MOST_IDS && isfinite(s.score) &&
+                     isfinite(s.reward) && isfinite(s.log_prob_infer[s.num_ids - 1]) &&
+                     s.response && s.detail,
                  "%zu tokens", s.num_ids);
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !s.has_come, "%s", err.msg);

@@ -475,7 +475,8 @@ static double distance(const float *a, const float *b, size_t num)
 static void mean_gradient_is_that_of_the_expectation(void **state)
 {
     static const int32_t start[START] = {3, 11};
-    const cr_distribution d = {0.6f, 1.1f, true}, only_temperature = {0.6f, 1, false};
+    const cr_distribution d = {0.6f, 1.1f, true}, only_temperature = {0.6f, 1, false},
+                          no_penalty = {0.6f, 1, true};
     tree *t = CR_NEW(tree);
     size_t num;
     cr_err err = {0};
@@ -492,17 +493,21 @@ static void mean_gradient_is_that_of_the_expectation(void **state)
                              .repetition_penalty = 1.1f};
     grow(t, start, START, 1);
     float *want = enumerated(t, &num), *got = averaged(t, &d, &num), *raw = averaged(t, NULL, &num),
-          *tempered = averaged(t, &only_temperature, &num);
-    print_message("from the enumerated gradient: %.2g; raw log-probs %.2g, temperature only %.2g\n",
-                  distance(got, want, num), distance(raw, want, num),
-                  distance(tempered, want, num));
+          *tempered = averaged(t, &only_temperature, &num),
+          *unpunished = averaged(t, &no_penalty, &num);
+    print_message("from the enumerated gradient: %.2g; raw log-probs %.2g, temperature only %.2g, "
+                  "no penalty %.2g\n",
+                  distance(got, want, num), distance(raw, want, num), distance(tempered, want, num),
+                  distance(unpunished, want, num));
     assert_true(distance(got, want, num) < 1e-5);
     assert_true(distance(raw, want, num) > 0.1);
     assert_true(distance(tempered, want, num) > 0.1);
+    assert_true(distance(unpunished, want, num) > 0.01);
     cr_free(want);
     cr_free(got);
     cr_free(raw);
     cr_free(tempered);
+    cr_free(unpunished);
     cr_sampler_free(&t->sampler);
     model_bench_close(&t->b);
     cr_free(t);

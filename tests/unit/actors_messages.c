@@ -33,7 +33,7 @@ static void sample_of(int wrong, const char *says)
     if (wrong == 8) cr_record_set_text(&r, "metrics", "[1]", 3);
     cr_record_add(&r, "ids", CR_RECORD_INT32, ids, num);
     cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, wrong == 4 ? 1 : num);
-    assert_int_equal(cr_sample_read(&r, &s, &err), wrong ? CR_EFORMAT : CR_OK);
+    assert_int_equal(cr_sample_read(&r, wrong == 11 ? 1 : 2, &s, &err), wrong ? CR_EFORMAT : CR_OK);
     if (wrong && !strstr(err.msg, says)) fail_msg("%s", err.msg);
     assert_int_equal(s.has_come, wrong == 0);
     if (!wrong) {
@@ -59,6 +59,7 @@ static void samples(void **state)
     sample_of(8, "metrics is no object");
     sample_of(9, "the score is outside");
     sample_of(10, "the log-prob of token 1 is not finite, or above 0");
+    sample_of(11, "it has 2 tokens, and sequence_length leaves room for 1");
 }
 
 /* Kept words of a sample of tokens 1 and 2, and of a train rank's samples of 10 words. */
@@ -110,7 +111,7 @@ static void kept_words(void **state)
             cr_record_add(k ? &rank : &r, "kept_ids", CR_RECORD_INT32, cases[i].ids,
                           cases[i].num_ids);
         }
-        assert_int_equal(cr_sample_read(&r, &s, &err), cases[i].sample ? CR_EFORMAT : CR_OK);
+        assert_int_equal(cr_sample_read(&r, 2, &s, &err), cases[i].sample ? CR_EFORMAT : CR_OK);
         if (cases[i].sample && !strstr(err.msg, cases[i].sample)) fail_msg("%s", err.msg);
         if (!cases[i].sample) assert_int_equal(s.kept.num_ids, cases[i].num_ids);
         assert_int_equal(cr_samples_read(&rank, 10, &many, &rank_err),
@@ -148,17 +149,21 @@ static void rows_of_a_train_rank(void **state)
 {
     static const struct {
         int32_t prompts[2], lengths[2], ids[4];
-        size_t num_ids;
+        size_t num_ids, num_names;
         const char *says;
-    } cases[] = {{{1, 2}, {1, 0}, {0, 9, 1, 2}, 4, NULL},
-                 {{1, 2}, {1, 0}, {0, 10, 1, 2}, 4, "outside the vocabulary"},
-                 {{1, 2}, {1, 0}, {0, -1, 1, 2}, 4, "outside the vocabulary"},
-                 {{1, 2}, {1, 1}, {0, 1, 1, 2}, 4, "samples of 5 ids came with 4"},
-                 {{0, 2}, {1, 1}, {0, 1, 1, 2}, 4, "sample 0 has 0 prompt"},
-                 {{1, 3}, {1, -1}, {0, 1, 1, 2}, 4, "sample 1 has 3 prompt and -1"}};
+    } cases[] = {{{1, 2}, {1, 0}, {0, 9, 1, 2}, 4, 0, NULL},
+                 {{1, 2}, {1, 0}, {0, 9, 1, 2}, 4, 2, NULL},
+                 {{1, 2}, {1, 0}, {0, 9, 1, 10}, 4, 0, "sample 1: id 10 is outside the vocabulary"},
+                 {{1, 2}, {1, 0}, {0, 9, 10, 2}, 4, 2, "sample 000000000000001f: id 10 is outside"},
+                 {{1, 2}, {1, 0}, {0, 9, 1, 2}, 4, 1, "2 samples with 1 sample_ids"},
+                 {{1, 2}, {1, 0}, {0, -1, 1, 2}, 4, 2, "sample 0000000000000007: id -1 is outside"},
+                 {{1, 2}, {1, 1}, {0, 1, 1, 2}, 4, 0, "samples of 5 ids came with 4"},
+                 {{0, 2}, {1, 1}, {0, 1, 1, 2}, 4, 0, "sample 0 has 0 prompt"},
+                 {{1, 3}, {1, -1}, {0, 1, 1, 2}, 4, 0, "sample 1 has 3 prompt and -1"}};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const uint64_t names[2] = {7, 31};
         const int32_t mini[2] = {0};
         cr_record r = {0};
         cr_samples s;
@@ -167,6 +172,8 @@ static void rows_of_a_train_rank(void **state)
         cr_record_add(&r, "lengths", CR_RECORD_INT32, cases[i].lengths, 2);
         cr_record_add(&r, "mini", CR_RECORD_INT32, mini, 2);
         cr_record_add(&r, "ids", CR_RECORD_INT32, cases[i].ids, cases[i].num_ids);
+        if (cases[i].num_names)
+            cr_record_add(&r, "sample_ids", CR_RECORD_UINT64, names, cases[i].num_names);
         assert_int_equal(cr_samples_read(&r, 10, &s, &err), cases[i].says ? CR_EFORMAT : CR_OK);
         if (cases[i].says && !strstr(err.msg, cases[i].says)) fail_msg("%s", err.msg);
         cr_samples_free(&s);

@@ -246,6 +246,7 @@ static const struct {
     {"run", "global_template", "chatml", {NULL}},
     {"rlvr", "response_length", "24", {NULL}},
     {"rlvr", "adv_estimator", "grpo", {NULL}},
+    {"rlvr", "gamma", "0.5", {NULL}},
     {"filter", "enabled", "true", {NULL}},
     {"rlvr", "val_prompt_length", "24", {"val_prompt_length=20", "val_sequence_length=40"}},
     {"rlvr", "val_sequence_length", "48", {"val_prompt_length=24", "val_sequence_length=40"}},

@@ -484,6 +484,46 @@ static void correction(void **state)
     assert_true(num_dropped > 50 && num_cut > 50); /* both ways were taken */
 }
 
+/* Coefficients at both ends of what croll config accepts, and ratios whose exponential is 0 or no double: loss and
+ * gradient stay finite, also with advantage 0 and with weights of tokens without an upper bound. */
+static void extremes_are_finite(void **state)
+{
+    static const double ends[2][3] = {{0, 1e-6, 1e-6},
+                                      {1e6, 1e6, 1e30}}; /* weights, temperatures, bounds */
+    const cr_correction_config unbounded = {.has_weight = true, .weight_type = CR_GRAIN_SEQUENCE};
+    cr_ragged rows = {N, start};
+    double weight[T], keep[T];
+    batch b;
+    result got;
+
+    (void)state;
+    for (int k = 0; k < 4 * CR_NUM_VARIANTS; k++) {
+        const double *end = ends[k & 1];
+        cr_loss_config c = standard;
+        c.pg_variant = (cr_variant)(k / 4);
+        c.is_sequence_ratio = k & 2;
+        c.use_kl_loss = true;
+        c.rl_loss_coef = c.kl_loss_coef = c.entropy_loss_coef = c.topr_positive_weight =
+            c.topr_negative_weight = c.kimi15_tau = end[0];
+        c.sapo_temperature_pos = c.sapo_temperature_neg = end[1];
+        c.dppo_clip_ratio_c = c.tis_upper_bound = c.pg_clip = c.cispo_epsilon_high = end[2];
+        make_batch(&b, (uint64_t)k);
+        for (size_t t = 0; t < T; t++) {
+            b.lp[t] = t % 4 < 2 ? -1000 : -0.1;
+            b.old[t] = t % 2 ? -1000 : -0.1;
+            b.infer[t] = t % 3 ? -1000 : -0.1;
+            b.ref[t] = t % 5 ? -1000 : -0.1;
+            b.adv[t] = (double)(t % 3) - 1;
+        }
+        cr_correction(&unbounded, &rows, b.old, b.infer, b.mask, NULL, NULL, weight, keep);
+        run_rows(&c, &b, weight, 0, N, &got);
+        assert_true(isfinite(got.metrics.total_loss) && isfinite(got.metrics.pg_loss) &&
+                    isfinite(got.metrics.ratio_sum));
+        for (size_t t = 0; t < T; t++)
+            assert_true(isfinite(got.grad[t]) && isfinite(got.grad_entropy[t]));
+    }
+}
+
 /* ---- value loss ---- */
 
 static double value_loss(const double *v, const double *old, const double *returns,
@@ -548,6 +588,7 @@ int main(void)
         cmocka_unit_test(tokens_that_are_cut),
         cmocka_unit_test(sample_weights),
         cmocka_unit_test(correction),
+        cmocka_unit_test(extremes_are_finite),
         cmocka_unit_test(value_losses),
     };
 
