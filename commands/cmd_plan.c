@@ -4,6 +4,7 @@
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
+#include "base/limits.h"
 #include "commands/commands.h"
 #include "engine/engine.h"
 #include "plan/plan_print.h"
@@ -114,6 +115,9 @@ static cr_status read_memory(const char *text, int64_t *out, cr_err *err)
     if (*end == 'B') end++;
     if (*end || end == text || !(x >= 1) || x > 1e18)
         return cr_fail(err, CR_EUSAGE, "--memory %s is no size (as 80GB or 80GiB)", text);
+    if (!unit && x < 1 << 20)
+        return cr_fail(err, CR_EUSAGE, "--memory %s is %.0f bytes (did you mean %.0fGiB?)", text, x,
+                       x);
     *out = (int64_t)x;
     return CR_OK;
 }
@@ -212,13 +216,43 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
     return err->status;
 }
 
+/* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of a rank's memory
+ * leaves beside the weights. */
+static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device *dev,
+                             int64_t length, int64_t weights, int64_t *out, cr_err *err)
+{
+    const cr_worker_config *w = &p->config.infer;
+    const double share = w->engine.gpu_memory_utilization;
+    const int64_t block = model->config.num_layers *
+                          (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype),
+                                                     model->config.num_kv_heads,
+                                                     model->config.head_dim),
+                  one = ceil_div(length, CR_KV_BLOCK) * block;
+    int64_t num_ranks = p->config.train.num_devices + w->num_devices +
+                        (p->config.enable_reference ? p->config.reference.num_devices : 0),
+            memory = p->memory ? p->memory : cr_memory_limit() / num_ranks, budget;
+
+    *out = p->config.max_running_requests * one;
+    if (share <= 0) return CR_OK;
+    budget = (int64_t)(share * (double)memory) - weights;
+    if (budget < one)
+        return cr_fail(err, CR_ECONFIG,
+                       "actor_infer: gpu_memory_utilization %g of %lld bytes leaves %lld beside "
+                       "%lld bytes of weights, and one sequence of %lld tokens needs %lld (raise "
+                       "it, or shorten max_model_len)",
+                       share, (long long)memory, (long long)(budget > 0 ? budget : 0),
+                       (long long)weights, (long long)length, (long long)one);
+    if (budget < *out) *out = budget / block * block;
+    return CR_OK;
+}
+
 /* The engine has the whole model, cut as the sender cuts it, and a cache for its samples. */
 static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->infer;
     cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
-    int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length;
+    int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length, packed;
     cr_plan_bytes bytes = {0};
     cr_replica *replica = NULL;
     cr_device *dev = NULL;
@@ -233,11 +267,9 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)
         length = model->config.position_limit;
-    bytes.kept =
-        c->max_running_requests * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
-            (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype), model->config.num_kv_heads,
-                                       model->config.head_dim) +
-        cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
+    packed = cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
+    CR_TRY_GOTO(out, cache_bytes(p, model, dev, length, bytes.values + packed, &bytes.kept, err));
+    bytes.kept += packed;
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};

@@ -428,6 +428,10 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->enable_reference =
         cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0;
     cri_set_flag(c, root, "enable_reference", c->enable_reference);
+    if (c->has_reference && !c->enable_reference)
+        cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
+                    "reference has no effect (init_kl_coef and use_kl_loss are off, and "
+                    "enable_reference is not set)");
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
     check_ids(c, d);

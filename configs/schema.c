@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- the check ---- */
 
@@ -23,10 +24,36 @@ const cri_key *cri_find_key(const char *block, const char *name)
     return NULL;
 }
 
+/* The block, as a user writes it, that has a key of this name and is read; NULL: none. */
+static const char *where_it_belongs(const char *block, const char *name)
+{
+    static const char *const places[][2] = {
+        {"training_args", "training_args of actor_train or sft_train"},
+        {"generating_args", "generating_args of actor_infer or validation"},
+        {"model_args", "model_args of a role"},
+        {"data_args", "data_args of actor_train, sft_train or validation"},
+        {"strategy_args", "strategy_args of a role"},
+        {"fsdp2", "strategy_args.strategy_config of a role"},
+        {"wrap_policy", "strategy_args.strategy_config.wrap_policy of a role"},
+        {"worker", "the block of a role, as actor_train"},
+        {"reward", "the block of a domain in rewards"},
+        {"exchange", "exchange"},
+        {"run", "the top of the file"},
+        {"rlvr", "the top of an rlvr file"},
+        {"sft", "the top of an sft file"}};
+
+    for (size_t i = 0; i < CR_COUNT(places); i++)
+        for (size_t k = 0; k < cri_num_keys; k++)
+            if (strcmp(cri_keys[k].block, places[i][0]) == 0 && cri_keys[k].state == CRI_READ &&
+                !is_in(block, &cri_keys[k]) && strcmp(cri_keys[k].name, name) == 0)
+                return places[i][1];
+    return NULL;
+}
+
 static void unknown_key(const char *block, const struct cr_item *item, cr_diagnostics *d)
 {
     const char **names = CR_NEW_ARRAY(const char *, cri_num_keys);
-    const char *near = NULL;
+    const char *near = NULL, *where;
     size_t num = 0;
 
     for (size_t i = 0; i < cri_num_keys; i++)
@@ -36,8 +63,14 @@ static void unknown_key(const char *block, const struct cr_item *item, cr_diagno
          i++) /* a part of a longer name, as use_additional_prompts */
         if (strlen(item->key) > 5 && strstr(names[i], item->key)) near = names[i];
     if (!near) near = cr_nearest(item->key, names, num);
-    cr_diagnose(d, CR_ERROR, item->place, "unknown key '%.60s'%s%s%s", item->key,
-                near ? " (did you mean " : " in this block", near ? near : "", near ? "?)" : "");
+    where = where_it_belongs(block, item->key);
+    if (where)
+        cr_diagnose(d, CR_ERROR, item->place, "unknown key '%.60s' here (it belongs to %s)",
+                    item->key, where);
+    else
+        cr_diagnose(d, CR_ERROR, item->place, "unknown key '%.60s'%s%s%s", item->key,
+                    near ? " (did you mean " : " in this block", near ? near : "",
+                    near ? "?)" : "");
     cr_free(names);
 }
 
@@ -138,11 +171,19 @@ static void check_whole(const cri_key *key, cr_node *n, cr_diagnostics *d)
         n->integer > 0 ? most : -most; /* what is derived from it is checked all the same */
 }
 
+/* Case matters in a word, but hardly to who has typed it. */
+static const char *nearest_word(const char *text, const char *const *words, size_t num)
+{
+    for (size_t i = 0; i < num; i++)
+        if (strcasecmp(text, words[i]) == 0) return words[i];
+    return cr_nearest(text, words, num);
+}
+
 /* Words that are not available yet are no advice. */
 static void check_choice(const cri_key *key, const cr_node *n, cr_diagnostics *d)
 {
     const char *names[32], *near;
-    char *copy = cr_strdup(key->range);
+    char text[80], *copy = cr_strdup(key->range);
     cr_buf there = {0};
     bool is_later = false;
     size_t num = 0;
@@ -155,11 +196,10 @@ static void check_choice(const cri_key *key, const cr_node *n, cr_diagnostics *d
         names[num++] = p;
         cr_buf_addf(&there, "%s%s", num > 1 ? "|" : "", p);
     }
-    near = index < 0 && n->kind == CR_NODE_TEXT ? cr_nearest(n->text, names, num) : NULL;
+    near = index < 0 && n->kind == CR_NODE_TEXT ? nearest_word(n->text, names, num) : NULL;
     if (index < 0)
-        cr_diagnose(d, CR_ERROR, n->place, "%s: '%.60s' is none of %s%s%s%s", key->name,
-                    n->kind == CR_NODE_TEXT ? n->text : "this", there.data,
-                    near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+        cr_diagnose(d, CR_ERROR, n->place, "%s: %s is none of %s%s%s%s", key->name, shown(n, text),
+                    there.data, near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
     else if (is_later)
         cr_diagnose(d, CR_ERROR, n->place, "%s: %.60s is not available yet (%s %s)", key->name,
                     n->text, there.data, num > 1 ? "are" : "is");

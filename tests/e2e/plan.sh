@@ -2,7 +2,7 @@
 # plan.sh -- croll plan against closed formulas: bytes of shards and traffic of FSDP, HSDP, with and
 # without reshard, accumulation and offload; the largest micro-batch for a memory; a 70B model planned in
 # seconds; what is not there is named. Needs python3.
-# Not covered: bytes of a real run beside the plan's (tests/mesh/plan.c), numbers of actor_infer's cache.
+# Not covered: bytes of a real run beside the plan's (tests/mesh/plan.c), a cache that is cut by gpu_memory_utilization on a device.
 set -u
 : "${CROLL:?the binary}"
 command -v python3 >/dev/null || { echo "no python3: scripts/setup --check installs it"; exit 1; }
@@ -156,6 +156,19 @@ equal(f["step"]["reduce_scatter"]["num"], 0)
 idle = [sum(x["peak_bytes"][k] for k in ("masters", "moments", "values")) for x in p["roles"]]
 equal(p["device_peak_bytes"], max(x["peak_bytes"]["total"] + sum(idle) - i for x, i in zip(p["roles"], idle)))
 assert len(p["not_available"]) == 1 and "LLMJudge" in p["not_available"][0], p["not_available"]' "$dir/rlvr.yaml"
+
+# the cache takes what gpu_memory_utilization of the memory leaves beside the weights, in whole blocks
+utilization=actor_infer.strategy_args.strategy_config.gpu_memory_utilization
+plan '
+g = p["roles"][1]["peak_bytes"]
+packed = 2 * (layers * (sum(layer) - 2 * d - 2 * h) + v * h)
+block = layers * 16 * 2 * k * 2
+budget = 0.5 * 4 * 2 ** 20 - g["values"] - packed
+left = budget - (g["kept"] - packed)
+assert 0 <= left < block + 64 * 4 * layers, (budget, g["kept"], packed, block)
+assert g["kept"] - packed < 128 * 4 * block' "$dir/rlvr.yaml" --memory 4MiB $utilization=0.5
+"$CROLL" plan "$dir/rlvr.yaml" --memory 4MiB $utilization=0.1 > "$dir/out" 2> "$dir/err" && fail "a cache of nothing"
+grep -q 'gpu_memory_utilization 0.1 of 4194304 bytes leaves 0 beside' "$dir/err" || fail "a cache of nothing"
 
 # more ranks than samples: a run is refused, the plan is of one sample a rank
 plan '

@@ -74,7 +74,17 @@ x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_a
 1000000 x 65536 samples of a step .* than the 2147483647|rollout_batch_size=1000000 num_return_sequences_in_group=65536
 2147483647 x 2147483647 samples of an update|actor_train.training_args.per_device_train_batch_size=2147483647 actor_train.training_args.gradient_accumulation_steps=2147483647
 1024 x 2147483647 tokens of a step .* than the 1099511627776|rollout_batch_size=64 sequence_length=2147483647
+unknown key 'learning_rate' here \(it belongs to training_args of actor_train|learning_rate=1e-5
+unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a role|actor_train.fsdp_size=2
+adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
+track_with: \[.*\] is none of tensorboard|track_with=[wandb,tensorboard]
 LIST
+refuse '--memory 80 is 80 bytes \(did you mean 80GiB\?' plan configs/quickstart/rlvr.yaml pretrain=$model --memory 80
+for change in reference.training_args actor_infer.training_args actor_infer.data_args validation.model_args; do
+    "$CROLL" config configs/quickstart/rlvr.yaml "reference={device_mapping: [0]}" "$change={}" >$tmp/stdout 2>$log || fail "$change: refused"
+    grep -q "note: ${change//./\\.} has no effect (" $log || fail "$change: no note"
+done
+grep -q "note: reference has no effect (init_kl_coef and use_kl_loss are off" $log || fail "an unused reference: no note"
 sft 'num_train_epochs: a number of at most 1e9' sft_train.training_args.num_train_epochs=1e30
 sft '65536 x 65536 samples of an update' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=65536
 sft '65536 x 2147483647 tokens of a step' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=1 sequence_length=2147483647
