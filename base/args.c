@@ -125,7 +125,7 @@ int cr_command_fail(const cr_command *command, const cr_err *err)
     return cr_exit_code(err->status);
 }
 
-/* One word from *at on, which moves behind it, written to *to. */
+/* One word from *at on, which advances past it, written to *to. */
 static bool take_word(const char **at, char **to)
 {
     const char *p = *at;

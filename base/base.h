@@ -1,6 +1,6 @@
 /* base.h -- what every room stands on: errors, memory, text buffers, files, time and the log.
  *
- * Nothing here knows what croll does. Whatever can fail returns a cr_status and fills a cr_err with
+ * Nothing here depends on what croll does. Whatever can fail returns a cr_status and fills a cr_err with
  * one sentence (what, where, what to do); callers add context with cr_fail_add and only main logs
  * it. Broken invariants abort through CR_CHECK, which tells the other ranks first. Host memory that
  * cannot be had is such an abort: no caller could go on without it.
@@ -117,12 +117,12 @@ void cr_buf_addf(cr_buf *buf, const char *fmt, ...) CR_PRINTF(2, 3);
 
 /* ---- files and names ---- */
 
-/* Read a whole file (or, for "-", stdin). data gets a NUL behind its last byte. CR_EIO. */
+/* Read a whole file (or, for "-", stdin). data gets a NUL after its last byte. CR_EIO. */
 CR_MUST cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err);
 /* Write to a temporary name in the same folder, fsync, rename: it appears whole or not at all. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes,
                                        cr_err *err);
-/* The line of text at *at, which moves behind it, or NULL at the end. Its newline is at [*num_bytes]: the
+/* Returns the line of text at *at and advances *at past it; NULL at the end. Its newline is at [*num_bytes]: the
  * last line may have none there. Bytes are bytes: a NUL is one of a line. */
 const char *cr_line_next(const cr_buf *text, size_t *at, size_t *num_bytes);
 void cr_folder_sync(const char *path);                      /* so that a rename in it lasts */

@@ -30,7 +30,7 @@ typedef struct cr_child {
 CR_MUST cr_status cr_child_start(cr_child *child, const char *what, char *const argv[],
                                  bool is_watched, cr_err *err);
 /* Show what it wrote, notice its end. False once it has ended (and all was shown), also for an mpirun that goes on
- * although it knows that a rank has failed. */
+ * although a rank is known to have failed. */
 bool cr_child_pump(cr_child *child);
 /* SIGTERM to its process group, SIGKILL after grace_s; waits for the end. Accepts what never ran. */
 void cr_child_stop(cr_child *child, double grace_s);
@@ -40,7 +40,7 @@ const char *cr_child_fate(const cr_child *child, char text[CR_FATE]);
 /* Why it failed, from what it wrote, best knowledge first; "" when it said nothing. Borrowed. */
 const char *cr_child_reason(const cr_child *child);
 
-/* The path of this program, owned by the caller; and a word of argv, which nobody writes to. */
+/* The path of this program, owned by the caller; and a word of argv, which is never written to. */
 char *cr_self_path(void);
 char *cr_word(const char *text);
 

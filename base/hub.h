@@ -1,4 +1,4 @@
-/* hub.h -- models by their name at Hugging Face, as they lie in the local cache of its tools. Nothing is
+/* hub.h -- models by their name at Hugging Face, as they are in the local cache of its tools. Nothing is
  * downloaded.
  *
  * "org/name" or "org/name@revision" is models--org--name/snapshots/<hash> in the first of $HF_HUB_CACHE,

@@ -189,7 +189,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* One prompt after the other, each to the domain whose next one is due first, of those that may have one
- * already: R. Tijdeman, The chairman assignment problem, Discrete Mathematics 32 (1980); nobody is off by
+ * already: R. Tijdeman, The chairman assignment problem, Discrete Mathematics 32 (1980); no domain is off by
  * more than 1 - 1 / (2 n - 2) prompts. */
 void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_t total,
                      int *num_prompts)
@@ -205,13 +205,13 @@ void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_
         size_t best = num;
         double best_time = 0;
         for (size_t d = 0; d < num; d++) {
-            double time = share[d] > 0 ? (1 - slack - cursors[d].owed - share[d]) / share[d] : 0;
-            cursors[d].owed += share[d];
-            if (share[d] <= 0 || cursors[d].owed < slack - 1e-9) continue;
+            double time = share[d] > 0 ? (1 - slack - cursors[d].deficit - share[d]) / share[d] : 0;
+            cursors[d].deficit += share[d];
+            if (share[d] <= 0 || cursors[d].deficit < slack - 1e-9) continue;
             if (best == num || time < best_time) best = d, best_time = time;
         }
         CR_CHECK(best < num, "no domain has a share");
-        cursors[best].owed -= 1;
+        cursors[best].deficit -= 1;
         num_prompts[best]++;
     }
 }

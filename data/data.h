@@ -2,7 +2,7 @@
  *
  * Flow 2 of 7. A file holds one JSON object a line, or one JSON array of objects (docs/data.md); every
  * column of a row travels with its samples to the reward worker. Rows are read once and stay in memory
- * with their prompt's ids; all problems of a file are told with FILE:LINE before anything starts.
+ * with their prompt's ids; all problems of a file are reported with FILE:LINE before anything starts.
  * Order: per domain, a permutation keyed by (seed, epoch), so the position of a cursor is all that a
  * checkpoint has to keep.
  *
@@ -22,7 +22,7 @@ typedef struct cr_row {
     size_t num_ids;
     size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */
     uint8_t *
-        learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all behind num_prompt */
+        learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all after num_prompt */
     int domain;        /* index into the caller's domains, -1: unused */
     int line;          /* in its file, or element of its array, from 1 */
     double difficulty; /* the column, if difficulty_loss_weight reads it */
@@ -47,7 +47,7 @@ void cr_dataset_free(cr_dataset *data);
 /* Draws rows of one domain: a permutation an epoch. */
 typedef struct cr_cursor {
     int64_t epoch, next; /* next position in the permutation of this epoch */
-    double owed;         /* prompts of its share that it has not had yet; below 0: had early */
+    double deficit;      /* prompts of its share that were not drawn yet; below 0: drawn early */
 } cr_cursor;
 
 typedef struct cr_order {
@@ -61,8 +61,8 @@ typedef struct cr_order {
 void cr_order_init(cr_order *order, const cr_dataset *data, int domain, uint64_t seed);
 void cr_order_free(cr_order *order);
 /* Prompts of a step for each domain, whole ones, `total` together. share[num]: at least 0, 1 together. After
- * any number of steps each domain has had its share to within less than one prompt: cursors keep what is
- * owed. */
+ * any number of steps each domain has had its share to within less than one prompt: cursors keep
+ * the difference. */
 void cr_cursors_deal(cr_cursor *cursors, const double *share, size_t num, int64_t total,
                      int *num_prompts);
 /* Row index at the cursor, which moves on by one. order->num must not be 0. */

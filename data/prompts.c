@@ -234,8 +234,8 @@ static cr_status encode_columns(cr_prompt_maker *m, cr_row *row, cr_err *err)
 
 /* ---- SFT: messages of any number of turns ---- */
 
-/* Where the text of a whole chat goes on behind a turn of the assistant: from its generation prompt, which
- * must be a beginning of the chat, to the end-of-turn text, which is what stands behind the turn when it is
+/* Where the text of a whole chat goes on after a turn of the assistant: from its generation prompt, which
+ * must be a beginning of the chat, to the end-of-turn text, which is what stands after the turn when it is
  * the last. Templates may write other parts of a turn differently inside a chat and at its end (Qwen3 shows
  * no reasoning of earlier turns): what is learnt is the text of the whole chat. */
 typedef struct chat_row {
@@ -258,7 +258,7 @@ static cr_status render_first(chat_row *c, size_t num, bool is_prompt, cr_err *e
     return status;
 }
 
-/* Encode whole[done .. end-1] behind what is there. */
+/* Encode whole[done .. end-1] after what is there. */
 static cr_status add_span(chat_row *c, size_t end, bool is_learnt, cr_err *err)
 {
     cr_row *row = c->row, span = {0};

@@ -1,4 +1,4 @@
-/* jinja_filters.c -- what stands behind "|" and "is". */
+/* jinja_filters.c -- the filters after "|" and the tests after "is". */
 #include "jinja/jinja_impl.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ---- calls with named parameters ---- */
 
-/* Where `name` stands in params; the number of parameters if it does not. */
+/* Index of `name` in params; the number of parameters if it is not there. */
 static size_t param_index(const char *params, const char *name, size_t *num_required, size_t *num)
 {
     size_t found = SIZE_MAX, len;
@@ -276,7 +276,7 @@ static cr_status f_int(cri_run *run, const cri_value *in, const cri_value *arg, 
     if (arg[1].kind != JV_ABSENT) return cri_jinja_fail(run, "the base of int is not supported");
     if (in->kind == JV_INT || in->kind == JV_BOOL)
         return cri_jinja_binary(run, JO_ADD, in, &(cri_value){.kind = JV_INT}, out);
-    if (in->kind == JV_UNDEFINED) return cri_jinja_fail(run, "int of what is undefined");
+    if (in->kind == JV_UNDEFINED) return cri_jinja_fail(run, "int of an undefined value");
     if (in->kind == JV_STRING) {
         cri_jinja_strip(&text.s, &text.n, NULL, true, true);
         CR_TRY(cri_jinja_string_copy(run, text.s, text.n, &text));

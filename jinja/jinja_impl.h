@@ -83,7 +83,7 @@ CR_MUST cr_status cri_jinja_seq_add(cri_run *run, cri_seq *seq, const cri_value 
 CR_MUST cr_status cri_jinja_dict_new(cri_run *run, cri_value *out);
 CR_MUST cr_status cri_jinja_dict_put(cri_run *run, cri_dict *dict, const cri_value *key,
                                      const cri_value *value);
-/* *out is NULL if there is none. */
+/* *out is NULL if there is no such value. */
 CR_MUST cr_status cri_jinja_dict_find(cri_run *run, const cri_dict *dict, const cri_value *key,
                                       const cri_value **out);
 const cri_value *cri_jinja_dict_text(const cri_dict *dict, const char *key); /* NULL: none */
@@ -154,7 +154,7 @@ typedef struct cri_args {
 
 typedef struct cri_callable {
     const char *name;
-    const char *params; /* "old new | count": names, those behind the bar may be left out */
+    const char *params; /* "old new | count": names, those after the bar may be left out */
     /* arg[CRI_MAX_PARAMS]: as bound to params; JV_ABSENT where not given. */
     cr_status (*call)(cri_run *run, const cri_value *in, const cri_value *arg, cri_value *out);
     /* Instead of call, for what takes any arguments. */

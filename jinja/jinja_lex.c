@@ -71,7 +71,7 @@ static size_t tag_end(const lexer *x, size_t pos, const char *end, bool trims)
     return trims && pos < x->n && x->s[pos] == '\n' ? pos + 1 : pos;
 }
 
-/* Text before a tag: what of [pos, end) remains. sign: the character behind the tag's opener. */
+/* Text before a tag: the part of [pos, end) that remains. sign: the character after the tag's opener. */
 static size_t strip_before(const lexer *x, size_t end, char sign, bool is_variable)
 {
     const char *s = x->s + x->pos;
@@ -141,7 +141,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The escape at s (behind the backslash) to out; returns the bytes read, 0 if it is malformed. */
+/* The escape at s (after the backslash) to out; returns the bytes read, 0 if it is malformed. */
 static size_t unescape(const char *s, size_t n, cr_buf *out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";

@@ -127,7 +127,7 @@ cr_status cri_jinja_parse_tuple(cri_parser *p, cri_tuple_form form, const char *
     return status;
 }
 
-/* "[a, b]" or "{a: b}" behind its opener. */
+/* "[a, b]" or "{a: b}" after its opener. */
 static cr_status sequence_items(cri_parser *p, const char *end, bool is_dict, cri_nodes *items)
 {
     cri_node *item;
@@ -277,7 +277,7 @@ static cr_status argument_items(cri_parser *p, cri_nodes *items)
             CR_TRY(cri_jinja_parse_expression(p, true, &n->a));
         } else {
             if (has_keyword)
-                return cri_jinja_parse_fail(p, "a positional argument behind a named one");
+                return cri_jinja_parse_fail(p, "a positional argument after a named one");
             CR_TRY(cri_jinja_parse_expression(p, true, &n));
         }
         cri_jinja_nodes_add(items, n);

@@ -1,4 +1,4 @@
-/* jinja_parse.h -- what the two halves of the parser share (jinja_parse.c: expressions,
+/* jinja_parse.h -- what the two parts of the parser share (jinja_parse.c: expressions,
  * jinja_statements.c: tags). A function that fails has said where in p->err. */
 #ifndef CR_JINJA_PARSE_H
 #define CR_JINJA_PARSE_H

@@ -23,8 +23,8 @@ void cri_jinja_add_float(cr_buf *out, double x)
     e = strchr(digits, 'e');
     exponent = atoi(e + 1);
     if (exponent >= -4 && exponent < 16) {
-        int behind = num - 1 - exponent;
-        cr_buf_addf(out, "%.*f", behind < 1 ? 1 : behind, x);
+        int after = num - 1 - exponent;
+        cr_buf_addf(out, "%.*f", after < 1 ? 1 : after, x);
         return;
     }
     len = (int)(e - digits);

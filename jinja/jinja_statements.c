@@ -154,7 +154,7 @@ static cr_status signature_items(cri_parser *p, cri_nodes *items)
         if (cri_jinja_skip_op(p, "="))
             CR_TRY(cri_jinja_parse_expression(p, true, &n->a));
         else if (items->num && items->node[items->num - 1]->a)
-            return cri_jinja_parse_fail(p, "a parameter without a default behind one that has it");
+            return cri_jinja_parse_fail(p, "a parameter without a default after one that has it");
         cri_jinja_nodes_add(items, n);
     }
     return cri_jinja_expect_op(p, ")");

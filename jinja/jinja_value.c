@@ -451,7 +451,7 @@ static cr_status loop_attr(cri_run *run, const cri_value *v, const char *name, c
     return CR_OK;
 }
 
-/* Python's own attribute of that name, as a method; *has false: there is none. */
+/* Python's own attribute of that name, as a method; *has false: it has no such attribute. */
 static cr_status bound_method(cri_run *run, const cri_value *v, const char *name, bool *has,
                               cri_value *out)
 {

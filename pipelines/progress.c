@@ -16,7 +16,7 @@ cr_status cr_progress_write(const char *path, int64_t step, const cr_learning *l
         json_object_set_new(positions, c->rewards[d].domain,
                             json_pack("{s:I,s:I,s:f}", "epoch", (json_int_t)cursors[d].epoch,
                                       "next", (json_int_t)cursors[d].next, "owed",
-                                      cursors[d].owed));
+                                      cursors[d].deficit));
         json_array_append_new(moments, json_pack("[f,f,f]", m->mean, m->var, m->count));
     }
     root = json_pack("{s:I,s:o,s:{s:I,s:f,s:o}}", "step", (json_int_t)step, "cursors", positions,
@@ -60,8 +60,8 @@ static cr_status read_cursors(const json_t *root, const cr_config *c, cr_cursor 
         CR_TRY(get_count(cursor, "epoch", &cursors[d].epoch, err));
         CR_TRY(get_count(cursor, "next", &cursors[d].next, err));
         owed = json_object_get(cursor, "owed"); /* absent in older checkpoints */
-        if (owed) CR_TRY(get_real(owed, "owed", &cursors[d].owed, err));
-        if (fabs(cursors[d].owed) > 1) return cr_fail(err, CR_EFORMAT, "\"owed\" is no share");
+        if (owed) CR_TRY(get_real(owed, "owed", &cursors[d].deficit, err));
+        if (fabs(cursors[d].deficit) > 1) return cr_fail(err, CR_EFORMAT, "\"owed\" is no share");
     }
     return CR_OK;
 }

@@ -92,7 +92,7 @@ static void add_flight(cr_flight_count *to, const cr_flight_count *now, const cr
     to->num_bytes += (now->num_bytes - then->num_bytes) * (uint64_t)times;
 }
 
-/* What has been counted since `then`, so many times. */
+/* What has been counted since `then`, times a factor. */
 static void add(cr_plan_role *out, const bench *b, const counts *then, int64_t times)
 {
     counts now = count(b);
@@ -333,7 +333,8 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
 {
     const cr_units *u = cr_fsdp_units(b->f);
 
-    out->num_elems = out->num_trained = 0; /* of all ranks: those of dealt experts are not here */
+    out->num_elems = out->num_trained =
+        0; /* of all ranks: expert-parallel experts of other ranks are not here */
     for (size_t i = 0; i < model->num_params; i++) {
         out->num_elems += model->params[i]->num_elems;
         if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;

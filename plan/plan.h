@@ -1,7 +1,7 @@
 /* plan.h -- one rank of a role, run on a world and a device that only count (`croll plan`).
  *
  * The tree, the units, the passes and the collectives are those of the run itself: a meta world plays
- * rank 0 of any number of ranks, a meta device hands out addresses that nobody reads. So bytes are
+ * rank 0 of any number of ranks, a meta device hands out addresses that are never read. So bytes are
  * those that the run asks its device and its groups for; what a kernel keeps for itself, programs,
  * libraries and Redis are not in them.
  *
@@ -18,9 +18,10 @@ typedef struct cr_plan_batch {
     int64_t num_samples;                /* of a training micro-batch */
     int64_t num_infer;                  /* of a forward for log-probs */
     int64_t sample_tokens, sample_rows; /* all tokens; those with a log-prob */
-    int64_t train_tokens, infer_tokens; /* of either micro-batch; 0: so many samples */
-    int64_t micros;                     /* of an update, per rank (gradient_accumulation_steps) */
-    int64_t updates, forwards;          /* of a step, per rank; forwards for log-probs */
+    int64_t train_tokens,
+        infer_tokens;          /* of either micro-batch; 0: micro-batches of a number of samples */
+    int64_t micros;            /* of an update, per rank (gradient_accumulation_steps) */
+    int64_t updates, forwards; /* of a step, per rank; forwards for log-probs */
 } cr_plan_batch;
 
 typedef struct cr_plan_bytes {

@@ -163,7 +163,7 @@ static void rank_lanes(const view *v, size_t index, double y)
             continue;
         }
         if (!v->has_lanes || end < v->from_s || begin > v->to_s) continue;
-        if (x_of(v, end) < drawn[lane] + 0.5) continue; /* nobody would see it */
+        if (x_of(v, end) < drawn[lane] + 0.5) continue; /* narrower than half a pixel */
         drawn[lane] = x_of(v, end);
         call_bar(v, e, begin, end, y + PHASE_HEIGHT + 1 + LANE_HEIGHT * lane);
     }

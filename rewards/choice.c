@@ -35,7 +35,7 @@ static const char *behind_answer_is(const char *text)
     return best;
 }
 
-/* The first letter, as a capital: B of "B. two", "(b)". 0: there is none. */
+/* The first letter, as a capital: B of "B. two", "(b)". 0: no letter. */
 static uint32_t letter_of(const char *gold)
 {
     size_t n = strlen(gold);
@@ -47,7 +47,7 @@ static uint32_t letter_of(const char *gold)
     return 0;
 }
 
-/* The first capital letter of the box, else of what stands behind "answer is"; 0: none. */
+/* The first capital letter of the box, else of the text after "answer is"; 0: no letter. */
 static uint32_t chosen_letter(const char *plain, bool *is_boxed)
 {
     const char *text = cri_text_after_think(plain), *where;
@@ -177,7 +177,7 @@ cr_status cr_general_val_check_row(const json_t *row, cr_err *err)
     for (size_t i = 0; tag && i < CR_COUNT(tags); i++)
         if (strcmp(tag, tags[i]) == 0) return CR_OK;
     return cr_fail(err, CR_EFORMAT,
-                   "general_val knows the tags ceval, race_high, mmlu_pro and commonsense_qa, "
+                   "general_val has the tags ceval, race_high, mmlu_pro and commonsense_qa, "
                    "not %.60s",
                    tag ? tag : "a row without one");
 }

@@ -1,7 +1,7 @@
 /* choice.h -- multiple choice: is the first capital letter of the answer the right one?
  *
  * The answer is the last non-empty \boxed{..}, else what follows the last "answer is", else all of
- * the text behind its thinking. Right is the first letter of the ground truth: "B", "(b)", "B. two".
+ * the text after its thinking. Right is the first letter of the ground truth: "B", "(b)", "B. two".
  */
 #ifndef CR_CHOICE_H
 #define CR_CHOICE_H

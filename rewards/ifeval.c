@@ -12,7 +12,7 @@
 #include <utf8proc.h>
 
 typedef struct check {
-    const char *text; /* the response behind its thinking */
+    const char *text; /* the response after its thinking */
     size_t num_bytes;
     const json_t *arguments;
     bool is_missing; /* an argument lacks or has the wrong kind */
@@ -33,7 +33,7 @@ static size_t count_text(const char *text, const char *part)
 /* Text without white space at both ends: *n is its length. */
 static const char *strip(const char *text, size_t *n)
 {
-    size_t start = *n, end = *n; /* of what is no white space */
+    size_t start = *n, end = *n; /* of the text without white space around it */
 
     for (size_t i = 0; i < *n;) {
         size_t at = i;
@@ -129,7 +129,7 @@ static bool is_inside_word(const char *text, const char *at)
     return cri_is_word(cri_text_next(p, (size_t)(at - p), &i));
 }
 
-/* How often the word or phrase stands in the text, not as a part of a longer word. */
+/* How often the word or phrase occurs in the text, not as a part of a longer word. */
 static long count_word(const char *text, const char *word)
 {
     size_t k = strlen(word), n = strlen(text), first = 0;
@@ -311,7 +311,7 @@ static bool title(check *c)
     return false;
 }
 
-/* The text is an option or a part of one. Nothing at all is none, though it is a part of each. */
+/* The text is an option or a part of one. The empty text is not an option, though it is a part of each. */
 static bool choice(check *c)
 {
     const json_t *options = json_object_get(c->arguments, "options");
@@ -476,7 +476,7 @@ static cr_status read_gold(const char *gold, json_t **root, size_t *which, cr_er
     name = json_string_value(json_object_get(*root, "func_name"));
     for (*which = 0; name && *which < CR_COUNT(instructions); ++*which)
         if (strcmp(instructions[*which].name, name) == 0) return CR_OK;
-    cr_fail(err, CR_EFORMAT, "ground_truth is no object with a func_name that ifeval knows: %.60s",
+    cr_fail(err, CR_EFORMAT, "ground_truth is not an object with a func_name of ifeval: %.60s",
             name ? name : "(none)");
     json_decref(*root);
     *root = NULL;
@@ -495,7 +495,7 @@ cr_status cr_ifeval_check_row(const char *gold, cr_err *err)
 
 void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
 {
-    const char *gold = cr_rule_text(a->row, "ground_truth"), *behind;
+    const char *gold = cr_rule_text(a->row, "ground_truth"), *after;
     char *text;
     json_t *root = NULL;
     cr_err err = {0};
@@ -512,8 +512,8 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
         return;
     }
     text = cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
-    behind = cri_text_after_think(text);
-    c = (check){behind, strlen(behind), root, false};
+    after = cri_text_after_think(text);
+    c = (check){after, strlen(after), root, false};
     holds = instructions[which].check(&c);
     if (c.is_missing)
         cr_rule_error(out, "%s: an argument is missing or has the wrong kind",

@@ -1,7 +1,7 @@
 /* language.h -- which language is a text in? By its script, its frequent words and its letters.
  *
  * Codes are those of ISO 639-1, Chinese is zh-cn or zh-tw. Meant for a sentence and more; a text
- * of a few words without frequent ones is told by its letters alone, and may be told wrongly.
+ * of a few words without frequent ones is recognised by its letters alone, which can be wrong.
  */
 #ifndef CR_LANGUAGE_H
 #define CR_LANGUAGE_H

@@ -26,7 +26,7 @@ void cr_reward_program_close(cr_reward_program *program);
 typedef struct cr_reward_line {
     const char *row, *id, *response, *finish;
     size_t row_bytes, response_bytes, num_ids;
-    const int32_t *ids; /* of the response; NULL: not told */
+    const int32_t *ids; /* of the response; NULL: not sent */
     int64_t step;
     bool is_validation, is_probe;
 } cr_reward_line;

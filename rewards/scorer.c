@@ -40,7 +40,7 @@ struct cr_scorer {
     cr_scorer_args args;
     pid_t pid; /* 0: not running */
     int to_fd, from_fd, err_fd;
-    cr_buf to_write, pending; /* not yet written; bytes read behind the last line */
+    cr_buf to_write, pending; /* not yet written; bytes read after the last line */
     double answered_s;        /* when the program last answered or was started */
     question *questions;      /* the first num_asked are with the program */
     size_t num, num_asked, capacity, window;
@@ -313,7 +313,7 @@ static void tell(cr_scorer *s)
     s->has_told = true;
 }
 
-/* A line that answers nothing that was asked. Nobody can say whose it is: each stands against one of
+/* A line that answers no question. It cannot be attributed to a sample: each counts against one of
  * the lines that are asked. */
 static void take_wrong_line(cr_scorer *s, const char *why, const char *line, size_t n)
 {

@@ -102,12 +102,12 @@ char *cri_text_plain(const char *response, size_t num_bytes, cri_tokens tokens)
 
 const char *cri_text_after_think(const char *text)
 {
-    const char *behind = NULL;
+    const char *after = NULL;
 
     for (const char *p = text; (p = strstr(p, "</think>"));)
-        behind = p += 8;
-    if (!behind) return text;
-    return behind + strspn(behind, "\n");
+        after = p += 8;
+    if (!after) return text;
+    return after + strspn(after, "\n");
 }
 
 double cri_text_repetition(const char *text)

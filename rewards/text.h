@@ -12,7 +12,7 @@ typedef enum cri_tokens { CRI_KEEP_IM_END, CRI_REMOVE_IM_END } cri_tokens;
 
 /* Without <|endoftext|>, <pad> and, if asked, <|im_end|>; a NUL byte becomes U+FFFD. */
 char *cri_text_plain(const char *response, size_t num_bytes, cri_tokens tokens);
-/* Behind the last </think> and its newlines; all of it if there is none. Borrowed from text. */
+/* After the last </think> and its newlines; all of it if there is no such mark. Borrowed from text. */
 const char *cri_text_after_think(const char *text);
 /* 0 to -0.5 as words come in the same threes again and again. */
 double cri_text_repetition(const char *text);

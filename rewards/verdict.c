@@ -86,7 +86,7 @@ static cr_status read_metrics(json_t *metrics, cr_verdict *out, cr_err *err)
             return cr_fail(err, CR_EFORMAT,
                            "a metric's name has 1 to 40 letters, digits or _ . - / @");
         if (!json_is_number(v) || !isfinite(x = json_number_value(v)) || fabs(x) > 1e300)
-            return cr_fail(err, CR_EFORMAT, "metrics.%s is no number within 1e300", name);
+            return cr_fail(err, CR_EFORMAT, "metrics.%s is not a number within 1e300", name);
     }
     out->metrics = json_incref(metrics);
     return CR_OK;

@@ -71,7 +71,7 @@ void cr_token_stream_end(cr_token_stream *stream, cr_buf *out);
 typedef enum cr_token_role { CR_TOKEN_BOS, CR_TOKEN_EOS, CR_TOKEN_PAD, CR_TOKEN_UNK } cr_token_role;
 enum { CR_NUM_TOKEN_ROLES = 4 };
 
-/* One more than the greatest id; a model's matrix may have more rows. */
+/* One more than the largest id; a model's matrix may have more rows. */
 int32_t cr_tokenizer_num_ids(const cr_tokenizer *tokenizer);
 /* Its text in the file (bytes mapped, not decoded); NULL: no such id. */
 const char *cr_tokenizer_token(const cr_tokenizer *tokenizer, int32_t id, size_t *num_bytes);

@@ -22,7 +22,7 @@ typedef struct cri_token {
 } cri_token;
 
 typedef struct cri_vocab {
-    cr_buf bytes;     /* texts of all tokens, each with a NUL behind it */
+    cr_buf bytes;     /* texts of all tokens, each with a NUL after it */
     cri_token *token; /* [num_ids] by id */
     int32_t num_ids, capacity;
     int32_t *slot; /* [num_slots] hash table of ids, -1: free; a power of two */

@@ -318,7 +318,7 @@ static cr_status rewrite_all(const cri_step *s, cri_text *text, cr_err *err)
 
 /* ---- splitting ---- */
 
-/* Put a piece, a match or what lies between two, behind those of the same text (from `first` on). */
+/* Put a piece, a match or what lies between two, after those of the same text (from `first` on). */
 static void put_split(cri_text *out, size_t first, cri_piece piece, bool is_match, cri_split split,
                       bool *was_match)
 {
@@ -357,7 +357,7 @@ static cr_status split_piece(const cri_step *s, const char *text, const cri_piec
         put_split(out, first, (cri_piece){a, b, -1, piece->is_first && a == piece->begin},
                   !s->is_inverted, s->split, &was_match);
         begin = from = b;
-        if (a == b) /* an empty match: go on behind the next character */
+        if (a == b) /* an empty match: go on after the next character */
             do
                 from++;
             while (from < piece->end && ((unsigned char)text[from] & 0xC0) == 0x80);

@@ -1,6 +1,6 @@
 /* math.h -- math_rule: is the answer of a response equal to the ground truth?
  *
- * The answer is looked for behind </think>, else in the last paragraph: the last \boxed{..}, else
+ * The answer is looked for after </think>, else in the last paragraph: the last \boxed{..}, else
  * the last formula or number. Both sides are read as LaTeX or plain text and compared as values:
  * numbers, roots, constants, sets, intervals, tuples, matrices, equations, expressions, words. The
  * verdicts are those of Math-Verify (a test oracle, never a dependency) where it agrees with plain

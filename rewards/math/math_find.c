@@ -1,7 +1,7 @@
 /* math_find.c -- the answer in free text: formulas, numbers, tuples (see math_impl.h).
  *
  * A candidate is a formula in dollars or brackets, a bare fraction, a number, a calculation or a
- * tuple of numbers. Those behind "final answer is" and "answer" come first, then the last one.
+ * tuple of numbers. Those after "final answer is" and "answer" come first, then the last one.
  */
 #include "rewards/math/math_impl.h"
 
@@ -102,7 +102,7 @@ static bool is_joint(const char *s, size_t n)
            strcmp(word, ",and") == 0 || strcmp(word, ",or") == 0;
 }
 
-/* The content of b behind that of a. */
+/* The content of b after that of a. */
 static void join(finder *f, candidate *a, const candidate *b)
 {
     const char *s = f->s;
@@ -273,7 +273,7 @@ static cri_math *read_candidate(cri_question *q, const char *s, const candidate 
     return m;
 }
 
-/* Between "the largest $n$" and 34: what stands behind it is its value. */
+/* Between "the largest $n$" and 34: the text after it is its value. */
 static bool is_verb(const char *s, size_t n)
 {
     static const char *const verbs[] = {"is", "are", "equals", "is equal to", "="};
@@ -319,13 +319,13 @@ static void join_numbers(finder *f, candidate *c)
     }
     for (end = f->s + all.end; *end == ' ';)
         end++;
-    if (has_word && !isalpha((unsigned char)*end) && *end != '=') /* 9, and 5 is none */
+    if (has_word && !isalpha((unsigned char)*end) && *end != '=') /* "9, and 5" is not one */
         *c = all;
     else
         cr_free(all.joined);
 }
 
-/* The candidates that stand within reach behind the word, the last of them first. */
+/* The candidates within reach after the word, the last of them first. */
 static cri_math *find_behind(cri_question *q, finder *f, const char *word, size_t reach)
 {
     size_t n = strlen(word), at = f->n;

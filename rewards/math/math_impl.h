@@ -79,7 +79,7 @@ bool cri_math_goes_on(cri_question *q);
 char *cri_math_last_box(const char *region);
 /* LaTeX without what does not matter: boxes, sizes, dollars, quotes, units. Owned by the caller. */
 char *cri_math_clean(const char *text);
-/* The value found in free text: the last formula or number, those behind "answer" first. NULL: none
+/* The value found in free text: the last formula or number, those after "answer" first. NULL: none
  * that can be read. */
 cri_math *cri_math_find(cri_question *q, const char *text);
 

@@ -94,7 +94,7 @@ static const matrix *power(cri_question *q, const matrix *a, const cri_math *exp
 
 static const matrix *from_tree(cri_question *q, const cri_math *m);
 
-/* A sum or a product of what may be matrices, in their order. */
+/* A sum or a product of values that may be matrices, in their order. */
 static const matrix *fold(cri_question *q, const cri_math *m)
 {
     const matrix *all = from_tree(q, m->arg[0]);

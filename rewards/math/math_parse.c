@@ -322,7 +322,7 @@ static bool close_group(cri_parser *p, cri_nodes *l, int group_start)
     return true;
 }
 
-/* One element; with +- in it both. False: there is none. */
+/* One element; with +- in it both. False: no element. */
 static bool push_element(cri_parser *p, cri_nodes *l, cri_math *m, size_t at)
 {
     if (!p->has_plus_minus) return cri_push(p, l, m);
@@ -374,7 +374,7 @@ cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group)
     return m;
 }
 
-/* 12,345.6 as a whole, perhaps behind "x =": a number, not a set. */
+/* 12,345.6 as a whole, perhaps after "x =": a number, not a set. */
 static char *without_thousands(const char *clean)
 {
     const char *start = strrchr(clean, '='), *p;

@@ -38,7 +38,7 @@ void cri_skip(cri_parser *p);
 bool cri_sees(cri_parser *p, const char *text);
 bool cri_take(cri_parser *p, const char *text);
 bool cri_take_any(cri_parser *p, const char *const *texts); /* ends with NULL */
-/* Behind {: the bytes up to its }, which is taken; n: how many. NULL: there is none. */
+/* After {: the bytes up to its }, which is taken; n: how many. NULL: it is not closed. */
 const char *cri_braces(cri_parser *p, size_t *n);
 
 /* ---- math_primary.c ---- */

@@ -239,7 +239,7 @@ static void rename_symbol(cri_math *m, const char *from, const char *to)
         rename_symbol(m->arg[i], from, to);
 }
 
-/* Behind \sum or \prod: _{k=1}^{n} and a product that holds k; NULL: it is written otherwise. */
+/* After \sum or \prod: _{k=1}^{n} and a product that holds k; NULL: it is written otherwise. */
 static cri_math *series(cri_parser *p, const char *name, size_t n)
 {
     cri_nodes all = {0};
@@ -275,7 +275,7 @@ static bool is_function_next(cri_parser *p)
            strncmp(s, "operatorname", 12) == 0;
 }
 
-/* sin 2x, ln 2: what stands behind up to an operator or the next function. */
+/* sin 2x, ln 2: everything up to an operator or the next function. */
 static cri_math *bare_argument(cri_parser *p, bool is_angle)
 {
     cri_math *m = NULL, *next;
@@ -357,7 +357,7 @@ static cri_math *until(cri_parser *p, cri_kind kind, const char *close)
     return m && cri_take(p, close) ? cri_math_node(p->q, kind, 1, m, NULL) : NULL;
 }
 
-/* Behind the name of a command. */
+/* After the name of a command. */
 static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start)
 {
     static const char *const texts[] = {"text",   "mbox",       "mathrm",     "mathbf", "mathit",

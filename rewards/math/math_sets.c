@@ -1,7 +1,7 @@
 /* math_sets.c -- sets of real numbers as segments: intervals, unions, inequalities, sets of numbers.
  *
  * An inequality is one of a x + b, or of |a x + b| and a number, where x is a variable or a product
- * of names, as f(x). A list of them is their union behind "or" or where none holds with the others,
+ * of names, as f(x). A list of them is their union after "or" or where none holds with the others,
  * else where all hold.
  */
 #include "rewards/math/math_impl.h"

@@ -1,4 +1,4 @@
-/* math_text.c -- where the answer stands in a text, and what of it matters (see math_impl.h). */
+/* math_text.c -- where the answer is in a text, and which part of it matters (see math_impl.h). */
 #include "rewards/math/math_impl.h"
 
 #include <ctype.h>
@@ -45,7 +45,7 @@ static const char *box_before(const char *text, const char *end)
     return NULL;
 }
 
-/* Bytes of what means nothing between two boxes; 0: none here. */
+/* Bytes at the start that mean nothing between two boxes; 0: none. */
 static size_t filler(const char *p)
 {
     static const char *const marks[] = {"\\text{", "\\mathrm{", "\\textbf{",
@@ -69,7 +69,7 @@ static size_t separator(const char *p)
     return 0;
 }
 
-/* What stands between two boxes makes one answer of them: "and" or a comma; behind it perhaps
+/* The text between two boxes makes one answer of them: "and" or a comma; after it perhaps
  * "y =", which belongs to the second: name and n. */
 static bool is_joint(const char *p, const char *end, const char **name, size_t *n)
 {
@@ -148,7 +148,7 @@ static void replace_all(char **text, const char *from, const char *to)
     *text = out.data;
 }
 
-/* What stands in boxes inside the text, joined by commas. */
+/* The contents of boxes inside the text, joined by commas. */
 static void unbox(char **text)
 {
     for (int level = 0; level < 4; level++) {
@@ -302,7 +302,7 @@ static void cut_unit_text(char *text)
     }
 }
 
-/* 5 cm, 3 hours: words of units behind a number. Single letters only if no variable is there. */
+/* 5 cm, 3 hours: words of units after a number. Single letters only if no variable is there. */
 static void cut_unit_word(char *text)
 {
     static const char *const units[] = {
@@ -380,7 +380,7 @@ char *cri_math_clean(const char *raw)
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20) *c = ' ';
     for (int i = 0; i < 3; i++)
-        replace_all(&text, "\\! ", "\\!"); /* it takes back the spaces behind it */
+        replace_all(&text, "\\! ", "\\!"); /* it takes back the spaces after it */
     for (size_t i = 0; gone[i]; i++)
         replace_all(&text, gone[i], "");
     replace_all(&text, "\\!", "");

@@ -168,7 +168,7 @@ bool cri_deeper(cri_parser *p)
     return false;
 }
 
-/* Behind {: the bytes up to its }, which is taken; n: how many. */
+/* After {: the bytes up to its }, which is taken; n: how many. */
 const char *cri_braces(cri_parser *p, size_t *n)
 {
     const char *start = p->s + p->at;

@@ -6,7 +6,7 @@
  *     an identity of rational functions holds there, and a difference is zero by an accident of
  *     about 1 in 2^100, however large the numbers are (9^99999, 12345!);
  *   - in long double complex numbers at a few real values of the variables, with error bounds,
- *     for what no field knows: roots, logarithms, angles.
+ *     for what no field contains: roots, logarithms, angles.
  */
 #include "rewards/math/math_impl.h"
 
@@ -409,7 +409,7 @@ static cri_value step(cri_kind kind, const cri_value *a)
             v.error[k] = a->error[k] + EPS * cabsl(a->z[k]);
             continue;
         }
-        if (fabsl(x - rintl(x)) <= e) x = rintl(x); /* an integer as far as can be told */
+        if (fabsl(x - rintl(x)) <= e) x = rintl(x); /* an integer within the error */
         if (fabsl(cimagl(a->z[k])) > e || fabsl(x) > 1e15L) v.is_number[k] = false;
         v.z[k] = kind == CRI_FLOOR ? floorl(x) : ceill(x);
     }
@@ -561,7 +561,7 @@ static cri_value choose(const char *f, const cri_value *a, const cri_value *b)
     return from_int(n);
 }
 
-/* A function that nobody knows: the same random value for the same arguments. */
+/* A function without a definition: the same random value for the same arguments. */
 static cri_value unknown(cri_question *q, const cri_math *m, uint64_t seed)
 {
     uint64_t h = seed + 1;

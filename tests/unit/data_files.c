@@ -102,8 +102,8 @@ static void progress(void **state)
     if (cr_progress_read(path, &learning, cursors, &err) != CR_OK) fail_msg("%s", err.msg);
     assert_true(cursors[0].epoch == 1 && cursors[0].next == 2 && cursors[1].epoch == 3 &&
                 cursors[1].next == 4 && learning.updates == 7);
-    check_near(cursors[0].owed, 0.25, 0);
-    check_near(cursors[1].owed, -0.5, 0);
+    check_near(cursors[0].deficit, 0.25, 0);
+    check_near(cursors[1].deficit, -0.5, 0);
     check_near(learning.kl_coef, 0.25, 0);
     check_near(moments[1].var, 5, 0);
     cr_free(path);

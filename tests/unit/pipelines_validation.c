@@ -159,7 +159,7 @@ static void shares_are_exact(void **state)
                         fail_msg(
                             "shares %zu, %lld prompts, step %lld: domain %d has had %lld of %g", i,
                             (long long)total, (long long)step, d, (long long)had[d], want);
-                    check_near(cursors[d].owed, want - (double)had[d], 1e-8);
+                    check_near(cursors[d].deficit, want - (double)had[d], 1e-8);
                 }
                 assert_int_equal(sum, total);
             }
