@@ -86,7 +86,7 @@ static void check_shares(const cr_node *probs, cr_diagnostics *d)
         double share = cri_real_of(probs, probs->items[i].key);
         if (!(share >= 0 && share < INFINITY))
             cr_diagnose(d, CR_ERROR, probs->items[i].place,
-                        "domain_interleave_probs: the share of %s is no number from 0",
+                        "domain_interleave_probs: the share of %s is not a number from 0",
                         probs->items[i].key);
         sum += share;
     }

@@ -44,7 +44,7 @@ static cr_status get_real(const json_t *v, const char *what, double *out, cr_err
 {
     *out = json_number_value(v);
     if (json_is_number(v) && isfinite(*out)) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "\"%s\" is no number", what);
+    return cr_fail(err, CR_EFORMAT, "\"%s\" is not a number", what);
 }
 
 static cr_status read_cursors(const json_t *root, const cr_config *c, cr_cursor *cursors,

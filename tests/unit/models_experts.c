@@ -495,7 +495,7 @@ static void check_only_decays(const bench *b, const cr_param *p)
 }
 
 /* The router sends every token to experts 1 and 3 of 5 (its other rows are zero, x has one sign); expert 0
- * is no number, and nobody sees it. */
+ * is not a number, and nobody sees it. */
 static void c30_idle_experts_are_called_and_harmless(void **state)
 {
     static bench b;

@@ -32,7 +32,7 @@ CR_INLINE void softmax_row(cr_dtype dtype, const void *logits, int64_t at, int64
         v_put_left(CR_F32, prob, i, v_get_left(CR_F32, prob, i, n - i) * v_set(scale), n - i);
 }
 
-/* k distinct indices whatever prob holds, also if it is no number. */
+/* k distinct indices whatever prob holds, also if it is not a number. */
 static void choose(const float *prob, int64_t num_experts, int64_t k, int32_t *expert)
 {
     for (int64_t j = 0; j < k; j++) {

@@ -70,7 +70,7 @@ CR_INLINE v16 v_select(i16x32 mask, v16 a, v16 b)
     return (v16)((mask & (i16x32)a) | (~mask & (i16x32)b));
 }
 
-/* a > b ? a : b, and so b if one is no number. */
+/* a > b ? a : b, and so b if one is not a number. */
 CR_INLINE v16 v_max(v16 a, v16 b)
 {
 #if defined(__AVX512F__)
