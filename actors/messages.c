@@ -41,7 +41,7 @@ static cr_status read_extras(const cr_record *r, cr_sample *s, cr_err *err)
     if (!cr_record_has_value(r, "metrics")) return CR_OK;
     CR_TRY(cr_record_get_text(r, "metrics", &text, &n, err));
     CR_TRY(cr_json_parse(text, n, "metrics", &s->metrics, err));
-    if (!json_is_object(s->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is no object");
+    if (!json_is_object(s->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is not an object");
     return CR_OK;
 }
 

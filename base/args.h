@@ -37,7 +37,7 @@ typedef struct cr_command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
 } cr_command;
 
-/* Parse argv[1..]. words gets what is no option (free with cr_words_free). If --help was given it is
+/* Parse argv[1..]. words gets what is not an option (free with cr_words_free). If --help was given it is
  * printed and *is_help is true. */
 CR_MUST cr_status cr_args_parse(const cr_command *command, const cr_option *options,
                                 size_t num_options, int argc, char **argv, cr_words *words,

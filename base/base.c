@@ -353,7 +353,7 @@ cr_status cr_mkdirs(const char *path, cr_err *err)
     }
     cr_free(copy);
     if (status == CR_OK && !cr_dir_exists(path))
-        status = cr_fail(err, CR_EIO, "%s is there and is no folder", path);
+        status = cr_fail(err, CR_EIO, "%s is there and is not a folder", path);
     return status;
 }
 

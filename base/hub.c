@@ -80,11 +80,11 @@ cr_status cr_hub_absent(const char *model, cr_err *err)
     int n = at ? (int)(at - model) : (int)strlen(model);
 
     if (!cr_hub_is_name(model))
-        return cr_fail(err, CR_EFORMAT, "%s is no folder; a MODEL is a folder with config.json",
+        return cr_fail(err, CR_EFORMAT, "%s is not a folder; a MODEL is a folder with config.json",
                        model);
     return cr_fail(
         err, CR_EFORMAT,
-        "%s is no folder, and the cache of Hugging Face does not hold it (croll downloads "
+        "%s is not a folder, and the cache of Hugging Face does not hold it (croll downloads "
         "nothing: hf download %.*s%s%s)",
         model, n, model, at ? " --revision " : "", at ? at + 1 : "");
 }

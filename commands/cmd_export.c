@@ -70,7 +70,7 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
         cr_buf_addf(&names, "%s%s", i ? ", " : "", roles[i]);
     }
     if (num == 0)
-        cr_fail(err, CR_EUSAGE, "%s is no checkpoint: no folder in it holds a model%s%s%s",
+        cr_fail(err, CR_EUSAGE, "%s is not a checkpoint: no folder in it holds a model%s%s%s",
                 checkpoint, is_run ? " (it is a run's folder: " : "", is_run ? latest : "",
                 is_run ? " is its newest checkpoint)" : "");
     else if (!*source)

@@ -73,7 +73,7 @@ static cr_status list(listing *l, const cr_words *words, cr_err *err)
     path = words->word[0];
     if (!cr_file_exists(path) && !cr_dir_exists(path))
         return cr_fail(err, CR_EFORMAT, "%s does not exist", path);
-    num = cr_checkpoint_roles(path, roles); /* none: it is no checkpoint */
+    num = cr_checkpoint_roles(path, roles); /* none: it is not a checkpoint */
     if (num == 0) return add_path(l, path, err);
     for (size_t i = 0; i < num; i++) {
         char *inner = cr_path_join(path, roles[i]);

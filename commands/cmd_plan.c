@@ -26,7 +26,7 @@ const cr_command cr_command_plan = {
 /* ---- the file ---- */
 
 /* What stops a run and not its plan: parts that croll does not have, another engine's name, rows that
- * are no whole mini-batches on so many ranks. */
+ * are not whole mini-batches on so many ranks. */
 static bool is_excused(const struct cr_diagnostic *x)
 {
     static const char *const marks[] = {"not available", "is another engine's",
@@ -114,7 +114,7 @@ static cr_status read_memory(const char *text, int64_t *out, cr_err *err)
     if (unit) end += end[1] == 'i' ? 2 : 1;
     if (*end == 'B') end++;
     if (*end || end == text || !(x >= 1) || x > 1e18)
-        return cr_fail(err, CR_EUSAGE, "--memory %s is no size (as 80GB or 80GiB)", text);
+        return cr_fail(err, CR_EUSAGE, "--memory %s is not a size (as 80GB or 80GiB)", text);
     if (!unit && x < 1 << 20)
         return cr_fail(err, CR_EUSAGE, "--memory %s is %.0f bytes (did you mean %.0fGiB?)", text, x,
                        x);

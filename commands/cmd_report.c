@@ -21,7 +21,7 @@ static cr_status report(const char *folder, cr_err *err)
     const cr_node *name;
 
     if (!cr_file_exists(path)) {
-        cr_fail(err, CR_EUSAGE, "%s is no folder of a run: it has no config.yaml", folder);
+        cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", folder);
     } else {
         cr_yaml_load(&yaml, path, NULL, 0, &d);
         name = yaml.root ? cr_node_get(yaml.root, "exp_name") : NULL;

@@ -51,7 +51,7 @@ static cr_status read_ids(const json_t *list, const char *key, const cr_line_rul
     {
         json_int_t id = json_integer_value(entry);
         if (!json_is_integer(entry))
-            return cr_fail(err, CR_EFORMAT, "%s[%zu] is no whole number", key, at);
+            return cr_fail(err, CR_EFORMAT, "%s[%zu] is not a whole number", key, at);
         if (is_labels && id == -100)
             id = -1;
         else if (id < 0 || id >= rules->vocab_size)

@@ -25,7 +25,7 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     w->folder = words->word[0];
     for (size_t i = 1; i < words->num; i++) {
         if (!strchr(words->word[i], '='))
-            return cr_fail(err, CR_EUSAGE, "'%s' is no key=value", words->word[i]);
+            return cr_fail(err, CR_EUSAGE, "'%s' is not key=value", words->word[i]);
         has_batch_size |= is_key(words->word[i], "infer_batch_size");
         w->has_dtype |= is_key(words->word[i], "model_args.dtype") ||
                         is_key(words->word[i], "strategy_args.strategy_config.param_dtype");

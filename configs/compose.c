@@ -110,7 +110,7 @@ static void override(cr_yaml *yaml, const char *argument, cr_diagnostics *d)
     char part[256];
 
     if (!equals || equals == argument) {
-        cr_diagnose(d, CR_ERROR, place, "'%.100s' is no override (key=value is expected)",
+        cr_diagnose(d, CR_ERROR, place, "'%.100s' is not an override (key=value is expected)",
                     argument);
         return;
     }

@@ -107,7 +107,8 @@ cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err)
     sum(&s);
     skip(&s);
     if (s.is_bad || *s.p)
-        cr_fail(err, CR_ECONFIG, "'%.60s' is no list of devices (as list(range(0,8)) + [9])", text);
+        cr_fail(err, CR_ECONFIG, "'%.60s' is not a list of devices (as list(range(0,8)) + [9])",
+                text);
     else if (s.num == 0)
         cr_fail(err, CR_ECONFIG, "'%.60s' lists no device", text);
     else {

@@ -43,7 +43,7 @@ static bool is_default(const struct cr_item *item)
                                              : item->value->real == strtod(standard, NULL);
 }
 
-/* Which variant reads a key of a worker block; CR_NUM_VARIANTS: it is no coefficient. */
+/* Which variant reads a key of a worker block; CR_NUM_VARIANTS: it is not a coefficient. */
 static cr_variant reader_of(const char *key)
 {
     static const char *const prefixes[CR_NUM_VARIANTS] = {

@@ -26,10 +26,11 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
         r->rule = k->is_there ? k->rule : "?";
     }
     if (!r->rule && !r->exec)
-        cr_diagnose(d, CR_ERROR, place,
-                    "rewards.%s: worker_cls %s is no reward class we know (a ROLL rule's class, or "
-                    "exec: PROGRAM)",
-                    item->key, cls ? cls : "is missing and the domain's name");
+        cr_diagnose(
+            d, CR_ERROR, place,
+            "rewards.%s: worker_cls %s is not a reward class we know (a ROLL rule's class, or "
+            "exec: PROGRAM)",
+            item->key, cls ? cls : "is missing and the domain's name");
     if (r->rule && strcmp(r->rule, "crossthinkqa") == 0 && !r->reward_type)
         cr_diagnose(d, CR_ERROR, item->place,
                     "rewards.%s: reward_type is needed (loose, soft or strict)", item->key);

@@ -206,7 +206,7 @@ static bool matches_real(const char *s, double *out, const char **why)
 
     *why = NULL;
     if (strcasecmp(p, ".inf") == 0 || strcasecmp(s, ".nan") == 0) {
-        *why = "an infinity or NaN is no useful value here";
+        *why = "an infinity or NaN is not a useful value here";
         return true;
     }
     if (*p == '.' && (p != s || !isdigit((unsigned char)p[1]))) return false;
@@ -357,7 +357,7 @@ static cr_node *read_scalar(reader *r, const yaml_event_t *event)
 
 static cr_node *read_node(reader *r, yaml_event_t *event, int depth);
 
-/* What is no key: << has no other meaning. */
+/* What is not a key: << has no other meaning. */
 static cr_node *read_value(reader *r, yaml_event_t *event, int depth)
 {
     cr_node *node = read_node(r, event, depth);

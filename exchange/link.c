@@ -259,7 +259,7 @@ static cri_outcome shake_hands(cri_link *link, const cri_address *a, SSL_CTX *tl
         n = SSL_set1_host(link->ssl, a->host) == 1 &&
             SSL_set_tlsext_host_name(link->ssl, a->host) == 1;
     if (n != 1) {
-        snprintf(why, CRI_WHY, "%s is no name that a certificate can have", a->host);
+        snprintf(why, CRI_WHY, "%s is not a name that a certificate can have", a->host);
         return CRI_NEVER;
     }
     while ((n = SSL_connect(link->ssl)) != 1) {

@@ -103,7 +103,7 @@ static cr_status assign(cri_run *run, const cri_node *target, const cri_value *v
     case JN_NS_REF:
         CR_TRY(lookup(run, target->text, &ns));
         if (ns.kind != JV_NAMESPACE)
-            return cri_jinja_fail(run, "%s is no namespace, its attributes cannot be set",
+            return cri_jinja_fail(run, "%s is not a namespace, its attributes cannot be set",
                                   target->text);
         if (target->attr[0] == '_')
             return cri_jinja_fail(run, "a namespace takes no name with an underscore in front");

@@ -8,7 +8,7 @@
  *
  * Windows that ranks share (mesh/window.c) need nothing of this: they have no name once all have them.
  *
- * One thread. Only folders of the same user are looked at. Where /dev/shm is no tmpfs there is no folder, and
+ * One thread. Only folders of the same user are looked at. Where /dev/shm is not a tmpfs there is no folder, and
  * Open MPI's own places are used.
  */
 #ifndef CR_MPI_FOLDER_H

@@ -159,7 +159,7 @@ cr_status cri_json_only(const json_t *o, const char *key, const char *only, cr_e
     if (!value || (json_is_string(value) && strcmp(json_string_value(value), only) == 0))
         return CR_OK;
     return cr_fail(err, CR_EABSENT, "'%s' %s is not available (only \"%s\" is)", key,
-                   json_is_string(value) ? json_string_value(value) : "that is no text", only);
+                   json_is_string(value) ? json_string_value(value) : "that is not a text", only);
 }
 
 /* ---- parts of config.json ---- */

@@ -55,8 +55,9 @@ static cr_status read_shape(const cri_file *f, const json_t *shape, entry *e, un
     for (int i = 0; i < t->num_dims; i++) {
         const json_t *dim = json_array_get(shape, (size_t)i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return cr_fail(err, CR_EFORMAT, "%s: tensor '%s' has a shape that is no list of sizes",
-                           f->path, t->name);
+            return cr_fail(err, CR_EFORMAT,
+                           "%s: tensor '%s' has a shape that is not a list of sizes", f->path,
+                           t->name);
         t->shape[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(num, (uint64_t)t->shape[i], &num))
             return cr_fail(err, CR_EFORMAT, "%s: the shape of tensor '%s' overflows", f->path,

@@ -291,7 +291,7 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
     if (!cr_dir_exists(path)) {
         cr_fail(err, CR_EIO, "there is no checkpoint at %s", path);
     } else if (!cr_file_exists(manifest)) {
-        cr_fail(err, CR_EFORMAT, "%s has no manifest.json: it is no complete checkpoint", path);
+        cr_fail(err, CR_EFORMAT, "%s has no manifest.json: it is not a complete checkpoint", path);
     } else if (cr_json_read_file(manifest, &root, err) == CR_OK) {
         files = json_object_get(root, "files");
         if (json_object_size(files) == 0 || !json_is_integer(json_object_get(root, "step")))

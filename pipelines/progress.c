@@ -37,7 +37,7 @@ static cr_status get_count(const json_t *object, const char *key, int64_t *out, 
 
     *out = json_integer_value(v);
     if (json_is_integer(v) && *out >= 0 && *out < (int64_t)1 << 53) return CR_OK;
-    return cr_fail(err, CR_EFORMAT, "\"%s\" is no count", key);
+    return cr_fail(err, CR_EFORMAT, "\"%s\" is not a count", key);
 }
 
 static cr_status get_real(const json_t *v, const char *what, double *out, cr_err *err)
@@ -61,7 +61,8 @@ static cr_status read_cursors(const json_t *root, const cr_config *c, cr_cursor 
         CR_TRY(get_count(cursor, "next", &cursors[d].next, err));
         owed = json_object_get(cursor, "owed"); /* absent in older checkpoints */
         if (owed) CR_TRY(get_real(owed, "owed", &cursors[d].deficit, err));
-        if (fabs(cursors[d].deficit) > 1) return cr_fail(err, CR_EFORMAT, "\"owed\" is no share");
+        if (fabs(cursors[d].deficit) > 1)
+            return cr_fail(err, CR_EFORMAT, "\"owed\" is not a share");
     }
     return CR_OK;
 }

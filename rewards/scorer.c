@@ -317,8 +317,9 @@ static void tell(cr_scorer *s)
  * the lines that are asked. */
 static void take_wrong_line(cr_scorer *s, const char *why, const char *line, size_t n)
 {
-    snprintf(s->wrong, sizeof s->wrong, "the program wrote a line that is no answer (%.180s): %.*s",
-             why, (int)(n < SHOWN ? n : SHOWN), line);
+    snprintf(s->wrong, sizeof s->wrong,
+             "the program wrote a line that is not an answer (%.180s): %.*s", why,
+             (int)(n < SHOWN ? n : SHOWN), line);
     if (s->num_asked == 0) {
         tell(s);
         return;

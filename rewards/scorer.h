@@ -7,7 +7,7 @@
  *   no answer within limit_s of writing the line      "timeout"; a later answer is dropped. The program
  *       is started again when it has answered nothing for limit_s, or has as many such lines as
  *       max_in_flight
- *   a line that is no answer to one that is asked     counts against the lines asked: as many of them as
+ *   a line that is not an answer to one that is asked     counts against the lines asked: as many of them as
  *       lines asked make all these "error"
  *   the program ends                                  its lines are asked again, half as many at once;
  *       a line that was alone with a program that had answered nothing, or alone twice, is "error".
@@ -57,7 +57,7 @@ const char *cr_scorer_broken(const cr_scorer *s);
 
 /* ---- answers: any bytes ---- */
 
-/* The JSON object of a line and its text "id", borrowed from it. CR_EFORMAT: it is no answer. */
+/* The JSON object of a line and its text "id", borrowed from it. CR_EFORMAT: it is not an answer. */
 CR_MUST cr_status cr_answer_parse(const char *line, size_t num_bytes, json_t **root,
                                   const char **id, cr_err *err);
 /* Its verdict; what is wrong with the answer is in there. */

@@ -36,7 +36,7 @@ static cr_status read_number(const json_t *v, const char *what, double *out, cr_
     *out = json_number_value(v);
     if (!json_is_number(v))
         return cr_fail(err, CR_EFORMAT, "%s is %s number", what,
-                       v ? "no" : "missing: it must be a");
+                       v ? "not a" : "missing: it must be a");
     if (!(fabs(*out) <= CR_SCORE_LIMIT))
         return cr_fail(err, CR_EFORMAT, "%s is outside -1e6 .. 1e6", what);
     return CR_OK;
@@ -53,9 +53,9 @@ static cr_status read_status(const json_t *root, cr_verdict *out, cr_err *err)
         return cr_fail(err, CR_EFORMAT, "status must be \"ok\", \"timeout\" or \"error\"");
     if (error && strcmp(text, "ok") == 0)
         return cr_fail(err, CR_EFORMAT, "it has an \"error\", but status ok");
-    if (error && !json_is_string(error)) return cr_fail(err, CR_EFORMAT, "error is no text");
+    if (error && !json_is_string(error)) return cr_fail(err, CR_EFORMAT, "error is not a text");
     if (detail && !json_is_string(detail) && !json_is_null(detail))
-        return cr_fail(err, CR_EFORMAT, "detail is no text");
+        return cr_fail(err, CR_EFORMAT, "detail is not a text");
     snprintf(out->status, sizeof out->status, "%s", text);
     text = json_string_value(error ? error : detail);
     if (text) snprintf(out->detail, sizeof out->detail, "%.399s", text);
@@ -77,7 +77,7 @@ static cr_status read_metrics(json_t *metrics, cr_verdict *out, cr_err *err)
     double x;
 
     if (!metrics || json_is_null(metrics)) return CR_OK;
-    if (!json_is_object(metrics)) return cr_fail(err, CR_EFORMAT, "metrics is no object");
+    if (!json_is_object(metrics)) return cr_fail(err, CR_EFORMAT, "metrics is not an object");
     if (json_object_size(metrics) > 32)
         return cr_fail(err, CR_EFORMAT, "there are more than 32 metrics");
     json_object_foreach(metrics, name, v)

@@ -103,7 +103,8 @@ static cr_status read_vocab(cri_vocab *vocab, const json_t *json, cr_err *err)
         num_bytes = json_object_iter_key_len(at);
         id = json_object_iter_value(at);
         if (!json_is_integer(id))
-            return cr_fail(err, CR_EFORMAT, "the id of token \"%.40s\" is no whole number", text);
+            return cr_fail(err, CR_EFORMAT, "the id of token \"%.40s\" is not a whole number",
+                           text);
         CR_TRY(cri_vocab_add(vocab, text, num_bytes, json_integer_value(id), err));
     }
     return CR_OK;

@@ -255,8 +255,8 @@ static cr_status add_template_token(cr_tokenizer *t, const json_t *post, const j
     {
         json_int_t id = json_integer_value(entry);
         if (!json_is_integer(entry) || id < 0 || id >= t->bpe.vocab.num_ids)
-            return cr_fail(err, CR_EFORMAT, "TemplateProcessing: an id of \"%.40s\" is no token's",
-                           name);
+            return cr_fail(err, CR_EFORMAT,
+                           "TemplateProcessing: an id of \"%.40s\" is not a token's", name);
         cr_ids_add(out, (int32_t)id);
     }
     return CR_OK;

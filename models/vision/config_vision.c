@@ -115,7 +115,7 @@ static cr_status read_positions(cr_vision_config *c, const json_t *v, cr_err *er
     CR_TRY(cri_json_int(v, "num_position_embeddings", 0, 1, 1 << 26, &num, err));
     c->position_side = (int64_t)sqrt((double)num);
     if (c->position_side * c->position_side != num)
-        return cr_fail(err, CR_EFORMAT, "num_position_embeddings %lld is no square number",
+        return cr_fail(err, CR_EFORMAT, "num_position_embeddings %lld is not a square number",
                        (long long)num);
     return CR_OK;
 }

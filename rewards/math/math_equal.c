@@ -2,7 +2,7 @@
  *
  * The gold answer decides the form: x = 5 answers 5, and 5 answers x = 5; 1 < x < 2 and (1,2) are
  * the same; (1,2) is a point or an open interval, whichever the other side is. Decimals count to
- * six places against other numbers that are no integers, everything else is exact.
+ * six places against other numbers that are not integers, everything else is exact.
  */
 #include "rewards/math/math_impl.h"
 
@@ -30,7 +30,7 @@ static bool is_letter(const cri_math *m)
     return m->kind == CRI_SYM || m->kind == CRI_E || m->kind == CRI_I;
 }
 
-/* A word: \text{yes} is one symbol, Yes a product of letters. False: it is no word. */
+/* A word: \text{yes} is one symbol, Yes a product of letters. False: it is not a word. */
 static bool word_of(const cri_math *m, char *out, size_t size)
 {
     size_t n = strlen(out);
@@ -216,7 +216,7 @@ static cri_math *shortened(cri_question *q, cri_math *m)
 
 /* ---- sets and tuples ---- */
 
-/* (2,1) and [2,1] are no intervals, nor is what has not two elements: their brackets mean nothing. */
+/* (2,1) and [2,1] are not intervals, nor is what has not two elements: their brackets mean nothing. */
 static int brackets(cri_question *q, const cri_math *m)
 {
     long double low, high;

@@ -544,7 +544,7 @@ bool cri_starts_primary(cri_parser *p)
         if (n == 0) return s[1] == '{' || (s[1] == '|' && p->bars == 0);
         return !cri_is_one_of(s + 1, n, ends, CR_COUNT(ends));
     }
-    /* signs that are no letters: operators, relations, punctuation */
+    /* signs that are not letters: operators, relations, punctuation */
     if ((unsigned char)*s < 0x80 || !cr_utf8_decode(s, strlen(s), &c)) return false;
     return c == 0x3C0 || c == 0x221E || c == 0x2205 || c == 0x221A || (c >= 0x370 && c < 0x400) ||
            c >= 0x3040;

@@ -722,7 +722,7 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
         x = eval(q, m->arg[0], seed);
         return step(m->kind, &x);
     default:
-        return v; /* sets, relations and infinities are no numbers */
+        return v; /* sets, relations and infinities are not numbers */
     }
 }
 

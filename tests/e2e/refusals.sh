@@ -1,7 +1,7 @@
 #!/bin/bash
 # C51: what is not there or makes no sense exits with 2 and the sentence that says so, nothing is written:
 # generate with ulysses, numbers from the meta device, a prefix or a class that matches nothing, checkpoints
-# that are missing or hold no state. An attention name (sdpa) with ulysses is no error here: every backend
+# that are missing or hold no state. An attention name (sdpa) with ulysses is not an error here: every backend
 # sees the whole sequence, so the numbers are those of one rank.
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
@@ -44,10 +44,10 @@ refuse 'Qwen3Layer.*Qwen3DecoderLayer' grad $model --out $tmp/g.safetensors \
 # four ranks, one sentence: nothing of mpirun's advice on ranks that exit
 refuse 'M4: ulysses_size 3 does not divide' grad $model --out $tmp/g.safetensors 'device_mapping=list(range(0,3))' model_args.ulysses_size=3
 [ $(wc -l <$tmp/log) = 1 ] || fail "more than one line"
-refuse 'nowhere is no folder; a MODEL is a folder with config.json' logprobs $tmp/nowhere
-refuse 'nowhere is no checkpoint' export $tmp/nowhere $tmp/x
+refuse 'nowhere is not a folder; a MODEL is a folder with config.json' logprobs $tmp/nowhere
+refuse 'nowhere is not a checkpoint' export $tmp/nowhere $tmp/x
 sft 'there is no checkpoint at .*nowhere' resume_from_checkpoint=$tmp/nowhere
-sft 'has no manifest.json: it is no complete checkpoint' resume_from_checkpoint=$model
+sft 'has no manifest.json: it is not a complete checkpoint' resume_from_checkpoint=$model
 sft 'nowhere' pretrain=$tmp/nowhere
 sft "sft_train: .*no parameter begins with 'layers'" sft_train.model_args.freeze_module_prefix=layers
 sft 'freeze_module_prefix: model is every parameter: nothing is left to train' sft_train.model_args.freeze_module_prefix=model
@@ -93,7 +93,7 @@ only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
 log=$tmp/only.log
 "$CROLL" "${only[@]}" >$log 2>&1 </dev/null || fail "save_only_model: exit code $?"
-refuse "output_dir: $tmp/ids is there and is no folder" "${only[@]}" output_dir=$tmp/ids
+refuse "output_dir: $tmp/ids is there and is not a folder" "${only[@]}" output_dir=$tmp/ids
 refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
 
 "$CROLL" logprobs $model $two model_args.ulysses_size=2 model_args.attn_implementation=sdpa model_args.dtype=fp32 <$tmp/ids >$tmp/two 2>$tmp/log ||

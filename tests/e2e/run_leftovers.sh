@@ -2,8 +2,8 @@
 # A killed run leaves no memory for good: everything that Open MPI keeps in files is in one folder of /dev/shm,
 # which the run removes when it ends, also by a signal or when a rank dies; after kill -9 of the launcher the next
 # start removes it, and never that of a run that lives.
-# Not covered: a /dev/shm that is no tmpfs (Open MPI's own places are used there).
-[ "$(stat -f -c %T /dev/shm)" = tmpfs ] || { echo "skipped: /dev/shm is no tmpfs"; exit 77; }
+# Not covered: a /dev/shm that is not a tmpfs (Open MPI's own places are used there).
+[ "$(stat -f -c %T /dev/shm)" = tmpfs ] || { echo "skipped: /dev/shm is not a tmpfs"; exit 77; }
 . tests/e2e/run.inc
 trap "kill -9 \$(jobs -p) 2>/dev/null || true; rm -rf $tmp" EXIT
 quick_model

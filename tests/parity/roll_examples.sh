@@ -53,6 +53,6 @@ for file in qwen2.5-vl-7B-distill/distill_vl_fsdp2.yaml qwen2_5-vl-3B-rlvr_fsdp2
     code=0
     "$CROLL" plan $data/$file --world 8 >"$dir/plan" 2>"$dir/err" </dev/null || code=$?
     [ $code = 2 ] && [ ! -s "$dir/plan" ] || fail "$file: exit code $code"
-    grep -Eq "not available|is no folder" "$dir/err" || fail "$file: no sentence"
+    grep -Eq "not available|is not a folder" "$dir/err" || fail "$file: no sentence"
 done
 echo ok

@@ -56,7 +56,7 @@ static void samples(void **state)
     sample_of(5, "response");
     sample_of(6, "the status is banana");
     sample_of(7, "token_rewards has 1 numbers, expected 2");
-    sample_of(8, "metrics is no object");
+    sample_of(8, "metrics is not an object");
     sample_of(9, "the score is outside");
     sample_of(10, "the log-prob of token 1 is not finite, or above 0");
     sample_of(11, "it has 2 tokens, and sequence_length leaves room for 1");

@@ -420,7 +420,7 @@ static void check_key(const cri_key *k, const char *prefix)
     if (strncmp(k->text, "the check", 9) == 0) {
         if (same(&before.said, &after.said)) BAD("%s: nothing is said of it", last);
     } else if (!is_later) {
-        if (after.num_errors) BAD("%s is no legal value: %s", last, after.first_error);
+        if (after.num_errors) BAD("%s is not a legal value: %s", last, after.first_error);
         if (same(&before.config, &after.config) && same(&before.said, &after.said))
             BAD("%s.%s is said to be read by %s, and %s changes nothing", k->block, k->name,
                 k->text, last);

@@ -422,7 +422,7 @@ static void test_refusals(void **state)
                          CR_EARG);
         assert_true(cr_engine_is_idle(b.engine));
     }
-    /* weights that are no numbers are an error, not a token */
+    /* weights that are not numbers are an error, not a token */
     cr_err err = {0};
     for (int64_t i = 0; i < b.model->params[0]->num_elems; i++)
         ((float *)(uintptr_t)b.model->params[0]->weight.data)[i] = NAN;

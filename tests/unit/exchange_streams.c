@@ -221,13 +221,13 @@ static void later_commands_come_first(void **state)
     assert_int_equal(cr_stream_length(x, "in", &n, &err), CR_OK);
     assert_int_equal(n, 0);
     assert_int_equal(cr_value_set(x, "s:text", "1", &err), CR_OK);
-    cr_stream_put_later(x, "text", "id", "x", 1); /* refused: that key is no stream */
+    cr_stream_put_later(x, "text", "id", "x", 1); /* refused: that key is not a stream */
     assert_int_equal(cr_value_set(x, "other", "1", &err), CR_EIO);
     assert_non_null(strstr(err.msg, "EVAL"));
     cr_exchange_close(x);
 }
 
-/* The prefix is matched as it is, and the owner's key is no part of what is removed. */
+/* The prefix is matched as it is, and the owner's key is not a part of what is removed. */
 static void a_prefix_has_one_owner(void **state)
 {
     cr_exchange_args args = {

@@ -244,7 +244,7 @@ static void rows_with_no_numbers_stay_alone(void **state)
             }
 }
 
-/* A weight that is no number spoils its column of y and none beside it. */
+/* A weight that is not a number spoils its column of y and none beside it. */
 static void weights_with_no_numbers_stay_alone(void **state)
 {
     (void)state;

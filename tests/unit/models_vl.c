@@ -242,7 +242,7 @@ static const struct refusal {
     {qwen3_vl, "vision_config", "\"spatial_merge_size\":4", "spatial_merge_size 4"},
     {qwen3_vl, "vision_config", "\"hidden_act\":\"silu\"", "gelu_pytorch_tanh"},
     {qwen2_5_vl, "vision_config", "\"hidden_act\":\"quick_gelu\"", "quick_gelu"},
-    {qwen3_vl, "vision_config", "\"num_position_embeddings\":37", "no square"},
+    {qwen3_vl, "vision_config", "\"num_position_embeddings\":37", "not a square"},
     {qwen3_vl, "vision_config", "\"num_position_embeddings\":null", "num_position_embeddings"},
     {qwen3_vl, "vision_config", "\"deepstack_visual_indexes\":[2,1]", "must rise"},
     {qwen3_vl, "vision_config", "\"deepstack_visual_indexes\":[4]", "from 0 to 3"},

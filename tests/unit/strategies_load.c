@@ -158,7 +158,7 @@ static void c3_c41_c42_each_rank_its_own(void **state)
 
 /* ---- C4 ---- */
 
-/* A parameter is no matrix to a flat: its elements lie one after another and are cut where a shard ends,
+/* A parameter is not a matrix to a flat: its elements lie one after another and are cut where a shard ends,
  * so there is no dimension to choose and nothing that could be uneven. */
 static const int64_t shapes[][4] = {{32, 16}, {6, 4},    {16, 15}, {7, 15},  {17, 8}, {5},
                                     {1},      {3, 5, 7}, {1, 129}, {129, 1}, {2, 3}};

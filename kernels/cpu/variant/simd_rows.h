@@ -1,4 +1,4 @@
-/* simd_rows.h -- loops over rows whose length is no multiple of sixteen. */
+/* simd_rows.h -- loops over rows whose length is not a multiple of sixteen. */
 #ifndef CR_SIMD_ROWS_H
 #define CR_SIMD_ROWS_H
 
