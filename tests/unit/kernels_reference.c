@@ -644,7 +644,8 @@ static void c24_adamw_is_torchs(void **state)
 /* Products large enough to be cut over threads, by rows and by columns. */
 static void threads_change_nothing(void **state)
 {
-    static const int64_t shape[][3] = {{500, 128, 256}, {60, 600, 700}, {391, 129, 257}};
+    static const int64_t shape[][3] = {
+        {500, 128, 256}, {60, 600, 700}, {391, 129, 257}, {1, 601, 700}};
     cr_device *two;
 
     (void)state;

@@ -463,6 +463,18 @@ CR_INLINE void amx_square(int64_t units, const uint32_t *a, amx_a at, const uint
     _tile_stored(3, out + 33, 128);
 }
 
+/* Asks for unit k + ahead of a panel of `units`, or of the one that is multiplied after it, `skip` panels on. */
+CR_INLINE void amx_prefetch(const uint32_t *panel, int64_t k, int64_t units, int skip)
+{
+    enum { AHEAD_UNITS = 64 };
+    const uint32_t *at = panel + (k + AHEAD_UNITS) * CRI_PANEL;
+
+    if (k + AHEAD_UNITS >= units) at += (skip - 1) * units * CRI_PANEL;
+#pragma GCC unroll 32
+    for (int64_t i = 0; i < CRI_TILE_UNITS * CRI_PANEL; i += 16)
+        __builtin_prefetch(at + i, 0, 2);
+}
+
 /* Up to 16 rows x 64 or 32 columns. */
 CR_INLINE void amx_wide(int wide, int64_t units, const uint32_t *a, amx_a at, const uint32_t *panel,
                         v16 *out)
@@ -474,6 +486,8 @@ CR_INLINE void amx_wide(int wide, int64_t units, const uint32_t *a, amx_a at, co
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t k = 0; k < units; k += CRI_TILE_UNITS, a += at.step) {
+        amx_prefetch(panel, k, units, wide);
+        if (wide == 2) amx_prefetch(next, k, units, wide);
         _tile_loadd(4, a, at.row_bytes);
         _tile_loadd(6, panel + k * CRI_PANEL, 4 * CRI_PANEL);
         _tile_dpbf16ps(0, 4, 6);
@@ -582,7 +596,9 @@ void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pai
                 const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out)
 {
     int64_t num_panels = (n + CRI_PANEL - 1) / CRI_PANEL;
-    int threads = (double)m * (double)n * (double)units > 2e6 ? dev->num_threads : 1;
+    /* what it takes to start threads: about as long as 2e6 multiply-adds, or as reading 128 KB of B */
+    bool is_worth = (double)m * (double)n * (double)units > 2e6 || n * units > 32768;
+    int threads = is_worth ? dev->num_threads : 1;
 
     if (m >= 2 * MC || threads == 1) {
         int64_t num_blocks = (m + MC - 1) / MC;
@@ -639,9 +655,9 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
     size_t out_bytes = cr_dtype_bytes(a->out_dtype), aux_bytes = cr_dtype_bytes(w->dtype);
 
     (void)err;
-    for (int64_t n0 = 0; n0 < n; n0 += NC) {
-        int64_t cols = n - n0 < NC ? n - n0 : NC;
-        const uint32_t *panels = w->packed ? (const uint32_t *)w->packed + n0 * units : NULL;
+    for (int64_t n0 = 0, cols; n0 < n; n0 += cols) {
+        cols = w->packed || n - n0 < NC ? n - n0 : NC;
+        const uint32_t *panels = w->packed ? w->packed : NULL;
         gemm_out out = {(char *)a->y + (size_t)n0 * out_bytes,
                         a->out_dtype,
                         n,
