@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     if (cr_world_rank(world) == 0)
         printf("{\"peer\":\"croll\",\"case\":\"collectives w%d fp32\",\"processes\":%d,"
                "\"unit\":\"GB/s\",\"transport\":\"%s\",\"repeat\":%d",
-               n, n, cr_group_is_shared(group) ? "shared windows" : "messages", CALLS);
+               n, n, cr_group_transport(group), CALLS);
     for (int i = 0; i < num_sizes; i++)
         run_size(n, 1024 * (argc > 1 ? strtoul(argv[i + 1], NULL, 10) : usual[i]));
     run_small("barrier", /*is_barrier=*/true);

@@ -1,7 +1,6 @@
 /* flight.c -- the ring of events and the counters (see flight.h). The ring is one mapping with its
  * header in front, private at first, a file once cr_flight_open was called. */
-#include "mesh/flight.h"
-#include "mesh/mesh_impl.h"
+#include "mesh/comm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,7 +63,7 @@ struct cri_flight *cri_flight_create(int rank)
 {
     struct cri_flight *f = CR_NEW(struct cri_flight);
 
-    f->head = cri_map(map_bytes, /*is_meta=*/false);
+    f->head = cri_pages_map(map_bytes, /*is_meta=*/false);
     f->event = (cr_flight_event *)(f->head + 1);
     memcpy(f->head->magic, magic, sizeof magic);
     f->head->head_bytes = sizeof(flight_head);
@@ -152,7 +151,7 @@ void cri_event_round(cr_world *world, uint64_t event, uint32_t sequence, size_t 
     e->num_bytes = num_bytes;
 }
 
-void cri_event_entered(cr_world *world, uint64_t event, uint32_t sequence, size_t num_bytes)
+void cri_event_posted(cr_world *world, uint64_t event, uint32_t sequence, size_t num_bytes)
 {
     cr_flight_event *e = event_of(world, event);
 

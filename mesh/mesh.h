@@ -73,7 +73,8 @@ int cr_group_rank(const cr_group *group); /* this rank's place in the group */
 int cr_group_num_ranks(const cr_group *group);
 int cr_group_world_rank(const cr_group *group, int rank); /* world rank of a place */
 cr_world *cr_group_world(const cr_group *group);
-bool cr_group_is_shared(const cr_group *group); /* ranks see each other's memory */
+const char *
+cr_group_transport(const cr_group *group); /* "self", "meta", "shared", "mpi", "hosts" */
 
 /* ---- the mesh as arithmetic (pure functions) ----
  *

@@ -93,3 +93,13 @@ void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_pa
 #endif
     best[kind](out, parts, num_parts, num, is_added);
 }
+
+void cri_round_bf16(uint16_t *out, const float *x, size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], sizeof u);
+        out[i] = (u & 0x7fffffffu) > 0x7f800000u ? (uint16_t)(u >> 16 | 0x40)
+                                                 : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    }
+}

@@ -1,8 +1,6 @@
 /* transfer.c -- pieces of memory between any two ranks of the world (see collectives.h), by
  * non-blocking MPI messages in pieces of at most 1 GiB. */
-#include "mesh/collectives.h"
-#include "mesh/flight.h"
-#include "mesh/mesh_impl.h"
+#include "mesh/comm.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -114,7 +112,7 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
     t->event = cri_event_begin(world, CR_COLL_TRANSFER, NULL, name);
     for (size_t i = 0; i < num_sends; i++)
         if (sends[i].peer != world->rank) sent_bytes += sends[i].num_bytes;
-    cri_event_entered(world, t->event, 0, sent_bytes);
+    cri_event_posted(world, t->event, 0, sent_bytes);
     if (world->kind == CR_WORLD_MPI) {
         num = num_messages(world, recvs, num_recvs) + num_messages(world, sends, num_sends);
         t->requests = CR_NEW_ARRAY(MPI_Request, num);
@@ -143,7 +141,7 @@ static cr_status fail_transfer(cr_transfer *t, cr_err *err)
         MPI_Test(&t->requests[i], &is_done, MPI_STATUS_IGNORE);
         if (!is_done) break;
     }
-    if (i < t->num_requests) cri_describe(NULL, t->world, t->peers[i], text, sizeof text);
+    if (i < t->num_requests) cri_describe(t->world, NULL, t->peers[i], text, sizeof text);
     cr_fail(err, CR_ETIMEOUT, "transfer %s: rank %d waited %.3g s to %s %s", t->name,
             t->world->rank, t->world->deadline_s, i < t->num_recvs ? "receive from" : "send to",
             text);
@@ -170,7 +168,7 @@ cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err)
         else
             cr_sleep_s(now_s - begin_s < 0.05 ? 50e-6 : 500e-6);
     }
-    if (err->status == CR_OK) cri_mpi(t->world, code, t->name, err);
+    if (err->status == CR_OK) cr_note(cri_mpi(t->world, code, t->name, err));
     cri_event_waited(t->world, t->event, cr_now_s() - begin_s);
     cri_event_end(t->world, t->event);
     transfer_free(t);

@@ -1,7 +1,6 @@
-/* world.c -- opening and closing the world, the control board, the guard around blocking MPI calls,
- * and groups (see mesh.h). */
-#include "mesh/mesh.h"
-#include "mesh/mesh_impl.h"
+/* world.c -- opening and closing the world, the control board, and the guard around blocking MPI calls (see
+ * mesh.h). */
+#include "mesh/comm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -258,12 +257,23 @@ void cr_world_close(cr_world *world)
     cr_free(world);
 }
 
+cri_board *cri_board_of(const cr_world *w, int world_rank)
+{
+    if (world_rank == w->rank) return w->own_board;
+    if (!w->board || w->host_of[world_rank] != w->host_of[w->rank]) return NULL;
+    return &w->board[w->board_of[world_rank]];
+}
+
 void cr_world_fail(cr_world *world, const cr_err *err)
 {
+    bool is_first = atomic_load(&world->own_board->has_failed) == 0;
+
     world->is_broken = true;
     snprintf(world->own_board->failure, sizeof world->own_board->failure, "%.*s",
              (int)sizeof world->own_board->failure - 1, err->msg);
     atomic_store(&world->own_board->has_failed, (uint32_t)err->status);
+    for (cr_group *g = is_first ? world->groups : NULL; g; g = g->next)
+        g->comm->abort(g, err);
 }
 
 cr_world_kind cr_world_get_kind(const cr_world *world)
@@ -302,199 +312,4 @@ void cr_world_set_phase(cr_world *world, const char *role, const char *phase)
     if (!phase) return;
     snprintf(b->phase, sizeof b->phase, "%s", phase);
     cri_flight_set_phase(world, phase);
-}
-
-/* ---- groups ---- */
-
-static cr_status check_members(const cr_world *world, const char *name, const int *world_ranks,
-                               int num_ranks, int *own, cr_err *err)
-{
-    *own = -1;
-    for (int i = 0; i < num_ranks; i++) {
-        if (world_ranks[i] < 0 || world_ranks[i] >= world->num_ranks)
-            return cr_fail(err, CR_EARG, "group %s: rank %d is not in the world of %d ranks", name,
-                           world_ranks[i], world->num_ranks);
-        for (int j = 0; j < i; j++)
-            if (world_ranks[i] == world_ranks[j])
-                return cr_fail(err, CR_EARG, "group %s lists rank %d twice", name, world_ranks[i]);
-        if (world_ranks[i] == world->rank) *own = i;
-    }
-    if (*own < 0)
-        return cr_fail(err, CR_EARG, "group %s does not list this rank %d", name, world->rank);
-    return CR_OK;
-}
-
-static uint32_t tag_of(const char *name, const int *world_ranks, int num_ranks)
-{
-    uint32_t h = 2166136261u;
-
-    for (const char *c = name; *c; c++)
-        h = (h ^ (uint8_t)*c) * 16777619u;
-    for (int i = 0; i < num_ranks; i++)
-        h = (h ^ (uint32_t)world_ranks[i]) * 16777619u;
-    return h;
-}
-
-static cr_status open_group(cr_group *g, cr_err *err)
-{
-    cr_world *w = g->world;
-    MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
-    bool is_one_host = true;
-    cr_status status;
-
-    for (int i = 0; i < g->num_ranks; i++)
-        is_one_host = is_one_host && w->host_of[g->world_ranks[i]] == w->host_of[w->rank];
-    g->transport = is_one_host ? CRI_SHARED : CRI_MPI;
-    MPI_Comm_group(w->comm, &all);
-    MPI_Group_incl(all, g->num_ranks, g->world_ranks, &members);
-    status = cri_mpi(w, MPI_Comm_create_group(w->comm, members, (int)(g->tag % 32749), &g->comm),
-                     "making a group's communicator", err);
-    MPI_Group_free(&members);
-    MPI_Group_free(&all);
-    CR_TRY(status);
-    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
-    g->seen = CR_NEW_ARRAY(uint32_t, g->num_ranks);
-    return g->transport == CRI_SHARED ? cri_group_open_shared(g, err) : cri_group_open_mpi(g, err);
-}
-
-/* Data moves between the ranks of a host through memory that the host reads and writes. */
-static cr_status check_device(const cr_device *dev, const char *name, cr_err *err)
-{
-    const char *kind = dev ? cr_device_name(dev) : "cpu";
-
-    if (strcmp(kind, "cpu") == 0 || strcmp(kind, "meta") == 0) return CR_OK;
-    return cr_fail(
-        err, CR_EABSENT,
-        "group %s: memory of device %s moves between ranks by NCCL, which is not built in", name,
-        kind);
-}
-
-cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name, const int *world_ranks,
-                          int num_ranks, cr_group **out, cr_err *err)
-{
-    cr_group *g;
-    char what[160];
-    int own;
-
-    *out = NULL;
-    CR_TRY(check_members(world, name, world_ranks, num_ranks, &own, err));
-    CR_TRY(check_device(dev, name, err));
-    g = CR_NEW(cr_group);
-    g->world = world;
-    g->rank = own;
-    g->num_ranks = num_ranks;
-    g->comm = MPI_COMM_NULL;
-    snprintf(g->name, sizeof g->name, "%s", name);
-    g->world_ranks = CR_NEW_ARRAY(int, num_ranks);
-    g->parts = CR_NEW_ARRAY(const void *, num_ranks);
-    memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
-    g->tag = tag_of(g->name, g->world_ranks, num_ranks);
-    g->transport = world->kind == CR_WORLD_META ? CRI_META : CRI_SELF;
-    if (num_ranks > 1 && g->transport != CRI_META) {
-        snprintf(what, sizeof what,
-                 "making group %.32s of %d ranks (first %d, last %d; did all of them come?)", name,
-                 num_ranks, world_ranks[0], world_ranks[num_ranks - 1]);
-        cri_guard_begin(world, what);
-        open_group(g, err);
-        cri_guard_end(world);
-    }
-    if (err->status != CR_OK) {
-        cr_fail_add(err, "group %s", name);
-        cr_group_destroy(g);
-        return err->status;
-    }
-    *out = g;
-    return CR_OK;
-}
-
-void cr_group_destroy(cr_group *group)
-{
-    if (!group) return;
-    cri_window_destroy(group->stage);
-    if (!group->world->is_broken) {
-        cri_guard_begin(group->world, "ending a group (a rank of it has not come to its end)");
-        if (group->comm != MPI_COMM_NULL) MPI_Comm_free(&group->comm);
-        cri_guard_end(group->world);
-    }
-    for (int i = 0; group->rounds && i < CRI_ROUNDS; i++) {
-        cr_free(group->rounds[i].theirs);
-        cr_free(group->rounds[i].requests);
-    }
-    cr_free(group->rounds);
-    cr_free(group->last);
-    cri_unmap(group->stage_all, (size_t)CRI_STAGE_BYTES * (size_t)group->num_ranks);
-    cr_free(group->seen);
-    cr_free(group->world_ranks);
-    cr_free(group->parts);
-    cr_free(group);
-}
-
-int cr_group_rank(const cr_group *group)
-{
-    return group->rank;
-}
-
-int cr_group_num_ranks(const cr_group *group)
-{
-    return group->num_ranks;
-}
-
-int cr_group_world_rank(const cr_group *group, int rank)
-{
-    return group->world_ranks[rank];
-}
-
-cr_world *cr_group_world(const cr_group *group)
-{
-    return group->world;
-}
-
-bool cr_group_is_shared(const cr_group *group)
-{
-    return group->transport == CRI_SHARED;
-}
-
-/* ---- the mesh of a role ---- */
-
-cr_status cr_mesh_create(cr_world *world, cr_device *dev, const char *role, const int *world_ranks,
-                         const cr_mesh_shape *shape, cr_mesh **out, cr_err *err)
-{
-    cr_mesh *m = CR_NEW(cr_mesh);
-    int *places = CR_NEW_ARRAY(int, 2 * shape->num_ranks), *members = places + shape->num_ranks;
-    char name[CRI_GROUP_BYTES];
-
-    *out = NULL;
-    m->shape = *shape;
-    CR_TRY_GOTO(out, check_members(world, role, world_ranks, shape->num_ranks, &m->rank, err));
-    for (int axis = 0; axis < CR_NUM_AXES; axis++) {
-        int num = cr_mesh_members(shape, (cr_axis)axis, m->rank, places);
-
-        for (int i = 0; i < num; i++)
-            members[i] = world_ranks[places[i]];
-        for (int b = 0; b < axis && !m->group[axis]; b++)
-            if (m->group[b]->num_ranks == num &&
-                memcmp(m->group[b]->world_ranks, members, sizeof(int) * (size_t)num) == 0)
-                m->group[axis] = m->group[b];
-        if (m->group[axis]) continue;
-        snprintf(name, sizeof name, "%.15s.%s", role, cr_axis_name((cr_axis)axis));
-        CR_TRY_GOTO(out, cr_group_create(world, dev, name, members, num, &m->group[axis], err));
-    }
-    *out = m;
-    m = NULL;
-out:
-    cr_mesh_destroy(m);
-    cr_free(places);
-    return err->status;
-}
-
-void cr_mesh_destroy(cr_mesh *mesh)
-{
-    if (!mesh) return;
-    for (int axis = CR_NUM_AXES - 1; axis >= 0; axis--) {
-        bool is_first = true;
-        for (int b = 0; b < axis; b++)
-            is_first = is_first && mesh->group[b] != mesh->group[axis];
-        if (is_first) cr_group_destroy(mesh->group[axis]);
-    }
-    cr_free(mesh);
 }

@@ -1,0 +1,189 @@
+/* comm.h -- inside the room: groups, their control plane, and transports.
+ *
+ * A transport is one constant table of functions, `cri_comm`; group.c chooses it once, when a group is made,
+ * and nothing else asks which one it is:
+ *     cri_comm_self    one rank
+ *     cri_comm_meta    a rank of a world that is only counted
+ *     cri_comm_shared  all ranks on one host: flags and data in MPI-3 shared windows
+ *     cri_comm_mpi     every rank on a host of its own: MPI messages
+ *     cri_comm_hosts   some ranks share a host, some do not: shared memory inside, messages between
+ *     cri_comm_nccl    device memory of NVIDIA GPUs (comm_nccl_absent.c: refuses)
+ *
+ * Control plane (control.c): each call of a group has the next sequence number. A rank POSTS its entry (number,
+ * kind, name, bytes), which returns at once; the call is COMPLETE when every rank has posted that number and all
+ * entries agree. Each wait has the world's deadline. Data plane: the table. What a rank has written before it
+ * posts is readable by the ranks that share its memory once the call is complete; messages start after it.
+ *
+ * Sums: on every transport the sum of an element is ((part of rank 0 + part of rank 1) + ..) in group rank order, in
+ * the type of the call, by cri_sum or the one loop of control.c, so that all transports give the same bits. A
+ * transport that sums in another order has to say so in `sum_order`; tests/mesh/comm.c holds each to its word.
+ */
+#ifndef CR_COMM_H
+#define CR_COMM_H
+
+#include "mesh/collectives.h"
+#include "mesh/mesh_impl.h"
+
+enum { CRI_STAGE_BYTES = 1 << 20 }; /* of one rank, a round of a small collective */
+
+typedef struct cri_entry {
+    uint32_t sequence, coll;
+    uint64_t num_bytes;
+    uint32_t is_equal; /* num_bytes must be the same everywhere */
+    uint32_t slot;     /* of a big buffer; must be the same everywhere */
+    char name[CRI_NAME_BYTES];
+} cri_entry;
+
+typedef struct cri_call { /* one small collective, from its check to its record */
+    cr_group *group;
+    cr_coll coll;
+    const char *name;
+    uint64_t event;
+} cri_call;
+
+typedef struct cri_vector { /* reduced in place */
+    cr_op op;
+    bool is_double;
+    char *data;
+    size_t num, elem_bytes;
+} cri_vector;
+
+typedef struct
+    cri_exchange { /* all-to-all; offsets are sums of the bytes before, [num_ranks + 1] */
+    const char *send;
+    char *recv;
+    const size_t *send_bytes, *recv_bytes;
+    size_t *send_offsets, *recv_offsets;
+} cri_exchange;
+
+typedef enum cri_state { CRI_FREE, CRI_ANNOUNCED, CRI_BEGUN, CRI_PUBLISHED } cri_state;
+
+typedef struct cri_slot { /* one use of a big buffer */
+    cri_state state;
+    uint32_t sequence;
+    uint64_t event;
+    size_t part_bytes; /* of one rank, as it travels */
+    size_t part_elems; /* of a reduction */
+    cr_reduce_dtype dtype;
+    MPI_Request *requests; /* of the transport; owned */
+    int num_requests;
+    char name[CRI_NAME_BYTES];
+} cri_slot;
+
+struct cr_gather {
+    cr_group *group;
+    int num_slots;
+    size_t slot_bytes;
+    cri_slot *slots;
+    char *data;                /* [num_slots][slot_bytes], of the transport */
+    struct cri_window *window; /* where data is shared */
+};
+
+struct cr_reduce {
+    cr_group *group;
+    int num_slots;
+    size_t slot_elems; /* of one rank's buffer */
+    cri_slot *slots;
+    float *data;               /* [num_slots][ranks that share it][slot_elems], of the transport */
+    struct cri_window *window; /* where data is shared */
+    float *wire,
+        *arrived; /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */
+};
+
+typedef enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } cri_sum_order;
+
+typedef struct cri_comm {
+    const char *name;
+    cri_sum_order sum_order;
+    uint32_t max_posted; /* calls that may be posted and not complete */
+    /* Collective over the group, under the guard. A failed open is followed by close. */
+    cr_status (*open)(cr_group *group, cr_err *err);
+    void (*close)(cr_group *group);
+    /* Control plane; complete waits, is_done and progress do not. */
+    cr_status (*post)(cr_group *group, const cri_entry *entry, cr_err *err);
+    cr_status (*complete)(cr_group *group, uint32_t sequence, cr_err *err);
+    bool (*is_done)(const cr_group *group, uint32_t sequence);
+    void (*abort)(cr_group *group,
+                  const cr_err *failure); /* tell ranks that do not see this board */
+    /* Small collectives: each does its own rounds of cri_call_round. */
+    cr_status (*all_reduce)(cri_call *call, const cri_vector *v, cr_err *err);
+    cr_status (*broadcast)(cri_call *call, int root, char *data, size_t num_bytes, cr_err *err);
+    cr_status (*all_gather)(cri_call *call, const char *data, size_t num_bytes, cr_buf *out,
+                            size_t *offsets, cr_err *err);
+    cr_status (*all_to_all)(cri_call *call, const cri_exchange *x, cr_err *err);
+    /* Big buffers. buffers.c has checked the slot's state and posts before publish (gather: before begin);
+     * finish and wait come after the call is complete. */
+    cr_status (*gather_open)(cr_gather *gather, cr_err *err);
+    void (*gather_close)(cr_gather *gather);
+    bool (*gather_is_free)(const cr_gather *gather, int slot);
+    cr_status (*gather_begin)(cr_gather *gather, int slot, cr_err *err);
+    cr_status (*gather_publish)(cr_gather *gather, int slot, cr_err *err);
+    cr_status (*gather_wait)(cr_gather *gather, int slot, cr_err *err);
+    void (*gather_release)(cr_gather *gather, int slot);
+    cr_status (*reduce_open)(cr_reduce *reduce, cr_err *err);
+    void (*reduce_close)(cr_reduce *reduce);
+    cr_status (*reduce_begin)(cr_reduce *reduce, int slot, float **data, cr_err *err);
+    cr_status (*reduce_publish)(cr_reduce *reduce, int slot, cr_err *err);
+    bool (*reduce_is_ready)(const cr_reduce *reduce, int slot);
+    cr_status (*reduce_finish)(cr_reduce *reduce, int slot, float *shard, bool is_added,
+                               cr_err *err);
+} cri_comm;
+
+extern const cri_comm cri_comm_self, cri_comm_meta, cri_comm_shared, cri_comm_mpi, cri_comm_hosts,
+    cri_comm_nccl;
+
+struct cr_group {
+    cr_world *world;
+    cr_device *dev; /* borrowed; NULL: host memory only */
+    char name[CRI_GROUP_BYTES];
+    uint32_t tag; /* of name and members */
+    int rank, num_ranks;
+    int *world_ranks;
+    const cri_comm *comm;
+    cr_group *next;               /* in the world's list */
+    const void **parts;           /* [num_ranks] for cri_sum */
+    uint32_t sequence, completed; /* of the last call posted; all ranks agreed up to here */
+    cri_entry *last; /* [num_ranks] last that came by message from each; NULL: none do */
+    /* of the transport */
+    MPI_Comm mpi;
+    struct cri_host *host;     /* the ranks of this host (host.h) */
+    struct cri_rounds *rounds; /* entries by messages (rounds.h) */
+    int *receivers;            /* comm_hosts.c */
+    char *stage;               /* comm_mpi.c: [num_ranks][CRI_STAGE_BYTES] */
+};
+
+/* ---- control.c ---- */
+
+/* The communicator of the group's ranks, for the transports that use MPI. Close accepts a group without. */
+CR_MUST cr_status cri_open_mpi(cr_group *group, cr_err *err);
+void cri_close_mpi(cr_group *group);
+
+CR_MUST cr_status cri_post(cr_group *group, cr_coll coll, const char *name, size_t num_bytes,
+                           bool is_equal, int slot, uint32_t *sequence, cr_err *err);
+CR_MUST cr_status cri_complete(cr_group *group, uint32_t sequence, uint64_t event, cr_err *err);
+/* Post and complete one round of a small collective. */
+CR_MUST cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err *err);
+
+/* CR_EDIVERGED, naming both ranks and both calls, unless the entries agree. */
+CR_MUST cr_status cri_compare(cr_group *group, const cri_entry *mine, const cri_entry *theirs,
+                              int rank, cr_err *err);
+void cri_say_what(const cr_group *group, const cri_entry *entry, char *text, size_t capacity_bytes);
+/* "rank 3 (actor_infer, ..), which entered all_gather x ..": the last known call of world_rank. group may be NULL. */
+void cri_describe(const cr_world *world, const cr_group *group, int world_rank, char *text,
+                  size_t capacity_bytes);
+/* Record a failure here and on the board of this rank; returns err's status. */
+cr_status cri_fail_group(cr_group *group, cr_status status, const char *message, cr_err *err);
+/* is_missing[r]: rank r of the group has not come to `what`. CR_ETIMEOUT naming them. */
+cr_status cri_fail_missing(cr_group *group, const char *what, const bool *is_missing,
+                           double waited_s, cr_err *err);
+/* CR_EPEER if a missing rank has said on its board that it failed. */
+CR_MUST cr_status cri_check_failed(cr_group *group, const char *what, const bool *is_missing,
+                                   cr_err *err);
+/* Of this rank, when the failure of another one ends its wait. */
+cr_status cri_status_of_failure(uint32_t status);
+/* Both for one rank: it has failed, or it is late. Never CR_OK. */
+cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
+/* v[at, at + num) = the reduction of group->parts, in rank order. */
+void cri_combine(const cr_group *group, const cri_vector *v, size_t at, size_t num);
+
+#endif

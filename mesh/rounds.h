@@ -1,0 +1,69 @@
+/* rounds.h -- inside the room: entries by MPI messages between ranks of a group that do not share memory (all ranks,
+ * or the first rank of each host), and what else needs MPI requests with a deadline.
+ *
+ * A round is one sequence number: each rank sends its entry to each other one and compares all that come.
+ */
+#ifndef CR_MESH_ROUNDS_H
+#define CR_MESH_ROUNDS_H
+
+#include "mesh/comm.h"
+
+enum { CRI_ROUNDS = 16 };
+
+typedef struct cri_message {
+    cri_entry entry;
+    uint32_t
+        failure_status; /* 0, or the cr_status of a rank that has failed; the entry is then empty */
+    char failure[CRI_FAILURE_BYTES];
+} cri_message;
+
+typedef struct cri_round {
+    cri_message mine, *theirs; /* theirs[num] */
+    MPI_Request *requests;     /* [2 * num]: receives, then sends */
+} cri_round;
+
+typedef struct cri_rounds {
+    cr_group *group;
+    int num, own;
+    int *rank;       /* [num] ranks in the group */
+    double patience; /* a wait lasts this many deadlines */
+    uint32_t posted, verified;
+    cri_round round[CRI_ROUNDS]; /* number s at s % CRI_ROUNDS */
+    cri_message farewell;
+} cri_rounds;
+
+/* rank[num] is copied. */
+cri_rounds *cri_rounds_create(cr_group *group, const int *rank, int num, double patience);
+void cri_rounds_destroy(cri_rounds *rounds); /* accepts NULL */
+/* At most CRI_ROUNDS posted ones may be incomplete; numbers follow each other from 1. */
+CR_MUST cr_status cri_rounds_post(cri_rounds *rounds, const cri_entry *entry, cr_err *err);
+CR_MUST cr_status cri_rounds_complete(cri_rounds *rounds, uint32_t sequence, cr_err *err);
+bool cri_rounds_is_done(cri_rounds *rounds, uint32_t sequence); /* complete would not wait */
+/* In place of the next entry: the other ranks fail with this rank's message. */
+void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure);
+
+/* Wait with the deadline for the data of `what`. */
+CR_MUST cr_status cri_wait_requests(cr_group *group, MPI_Request *requests, int num_requests,
+                                    const char *what, uint64_t event, cr_err *err);
+/* count and datatype for num_bytes. CR_EARG past what MPI's int can say. */
+CR_MUST cr_status cri_mpi_count(size_t num_bytes, int *count, MPI_Datatype *type, cr_err *err);
+
+/* ---- comm_mpi.c, for comm_hosts.c: data by MPI messages between all ranks of a group ---- */
+
+CR_MUST cr_status cri_mpi_open(cr_group *group, cr_err *err); /* the communicator and the stage */
+void cri_mpi_close(cr_group *group);
+CR_MUST cr_status cri_mpi_all_reduce(cri_call *call, const cri_vector *v, cr_err *err);
+CR_MUST cr_status cri_mpi_broadcast(cri_call *call, int root, char *data, size_t num_bytes,
+                                    cr_err *err);
+CR_MUST cr_status cri_mpi_all_gather(cri_call *call, const char *data, size_t num_bytes,
+                                     cr_buf *out, size_t *offsets, cr_err *err);
+CR_MUST cr_status cri_mpi_all_to_all(cri_call *call, const cri_exchange *x, cr_err *err);
+CR_MUST cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err);
+void cri_mpi_reduce_close(cr_reduce *reduce);
+CR_MUST cr_status cri_mpi_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);
+CR_MUST cr_status cri_mpi_reduce_publish(cr_reduce *reduce, int slot, cr_err *err);
+bool cri_mpi_reduce_is_ready(const cr_reduce *reduce, int slot);
+CR_MUST cr_status cri_mpi_reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
+                                        cr_err *err);
+
+#endif
