@@ -12,9 +12,12 @@
  * After such a failure the group must not be used again; leave the process with a non-zero exit
  * code (mpirun then ends the others).
  *
- * Inside a host a group communicates through MPI-3 shared windows, between hosts by non-blocking
- * MPI (environment CROLL_TRANSPORT=mpi forces that path). Sums are taken in rank order: the same
- * call on the same values gives the same bits, on either path. Waiting ranks sleep.
+ * Ranks of one host communicate through MPI-3 shared windows, ranks of different hosts by non-blocking MPI
+ * messages; a group that spans hosts does both. Which one a group uses is chosen when it is made (comm.h) and
+ * changes no result: sums are taken in rank order, so the same call on the same values gives the same bits.
+ * Waiting ranks sleep. Environment: CROLL_TRANSPORT=mpi counts each rank as a host of its own;
+ * CROLL_TEST_HOSTS=0,0,1,1 (tests only) makes this machine pretend to be several hosts: rank r is on the host
+ * of the r-th digit, from the first one again after the last.
  *
  * Ownership: the world outlives its groups and meshes; a mesh owns its groups. Threads: one thread
  * (the one that opened the world) calls everything here. "Collective" in a comment means: called by

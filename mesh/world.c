@@ -132,21 +132,47 @@ cr_world_kind cr_world_kind_here(void)
     return CR_WORLD_LOCAL;
 }
 
+/* The number of the host that CROLL_TEST_HOSTS pretends for this rank: a list of digits, used again and again. */
+static cr_status pretended_host(const cr_world *w, const char *hosts, int *host, cr_err *err)
+{
+    size_t num = (strlen(hosts) + 1) / 2, at = num ? 2 * ((size_t)w->rank % num) : 0;
+
+    for (size_t i = 0; hosts[i]; i++)
+        if (i % 2 ? hosts[i] != ',' : hosts[i] < '0' || hosts[i] > '9') num = 0;
+    if (num == 0)
+        return cr_fail(err, CR_EUSAGE, "CROLL_TEST_HOSTS is \"%s\" (use digits: 0,0,1,1)", hosts);
+    *host = hosts[at] - '0';
+    return CR_OK;
+}
+
+/* The communicator of this host's ranks; MPI_COMM_NULL: each rank is to count as a host. */
+static cr_status find_host(cr_world *w, cr_err *err)
+{
+    const char *transport = getenv("CROLL_TRANSPORT"), *hosts = getenv("CROLL_TEST_HOSTS");
+    bool is_forced = transport && strcmp(transport, "mpi") == 0;
+    int host = 0;
+
+    if (transport && !is_forced && strcmp(transport, "shared") != 0)
+        return cr_fail(err, CR_EUSAGE, "CROLL_TRANSPORT is \"%s\" (use shared or mpi)", transport);
+    if (hosts) {
+        CR_TRY(pretended_host(w, hosts, &host, err));
+        return cri_mpi(w, MPI_Comm_split(w->comm, host, w->rank, &w->host_comm), "pretending hosts",
+                       err);
+    }
+    return cri_mpi(w,
+                   MPI_Comm_split_type(w->comm, is_forced ? MPI_UNDEFINED : MPI_COMM_TYPE_SHARED,
+                                       w->rank, MPI_INFO_NULL, &w->host_comm),
+                   "finding the ranks of this host", err);
+}
+
 /* Which ranks share this host's memory; their board. */
 static cr_status open_host(cr_world *w, cr_err *err)
 {
-    const char *transport = getenv("CROLL_TRANSPORT");
-    bool is_forced = transport && strcmp(transport, "mpi") == 0;
     int mine[2] = {w->rank, 0}, num_local = 1, *all;
     MPI_Aint bytes = 0;
     int unit = 1;
 
-    if (transport && !is_forced && strcmp(transport, "shared") != 0)
-        return cr_fail(err, CR_EUSAGE, "CROLL_TRANSPORT is \"%s\" (use shared or mpi)", transport);
-    CR_TRY(cri_mpi(w,
-                   MPI_Comm_split_type(w->comm, is_forced ? MPI_UNDEFINED : MPI_COMM_TYPE_SHARED,
-                                       w->rank, MPI_INFO_NULL, &w->host_comm),
-                   "finding the ranks of this host", err));
+    CR_TRY(find_host(w, err));
     if (w->host_comm != MPI_COMM_NULL) {
         MPI_Comm_rank(w->host_comm, &mine[1]);
         MPI_Comm_size(w->host_comm, &num_local);

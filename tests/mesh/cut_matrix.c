@@ -8,6 +8,7 @@
  * CUT_SEED and CUT_NUM in the environment draw others. Not covered: bf16 (its gradient depends on
  * the order of sums by 2^-8), devices other than cpu, several hosts.
  * // ranks: 8
+ * // also on hosts: 0,0,0,1
  */
 #include "tests/mesh/cut.h"
 

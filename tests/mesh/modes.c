@@ -2,6 +2,7 @@
  * closed formulas, gathered units alive, offload, loss scale, masters in bf16.
  * Not covered: devices other than cpu, several hosts; conformance ids are in the names of the tests.
  * // ranks: 4
+ * // also on hosts: 0,0,1,1
  */
 #include "tests/mesh/train.h"
 #include "tests/mesh/train_traffic.h"

@@ -4,6 +4,7 @@
  * Not covered: several hosts, devices other than cpu, models that do not fit one rank, kill -9 in a
  * save (unit test pipelines_checkpoint), parity with torch.
  * // ranks: 4
+ * // also on hosts: 0,1
  */
 #include "tests/mesh/train.h"
 

@@ -1,0 +1,515 @@
+/* comm.c -- the conformance suite of transports, on 4 ranks: every collective over shared windows, over messages, over
+ * groups that span two or three hosts (this one pretends), and alone. Sizes 0, 1, odd and of several rounds, each
+ * dtype, integers stored as floats (compared with ==) and real floats whose bits must be the same on every transport;
+ * groups of ranks 3, 1, 2 in that order, pairs, a mesh of (2, 2). Then failures: a rank that calls something else, one
+ * that does not come, one that has failed: every rank names it, in time.
+ * Not covered: windows whose slots are used differently (failures.c), a killed rank (mpirun ends the others).
+ * // ranks: 4
+ */
+#include "mesh/comm.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OK(expr)   CR_CHECK((expr) == CR_OK, "%s", err.msg)
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+enum { RANKS = 4, USES = 60 }; /* uses of a gather */
+
+static cr_err err;
+static cr_world *world;
+
+static cr_group *group_of(const char *name, const int *ranks, int num)
+{
+    cr_group *g;
+
+    OK(cr_group_create(world, NULL, name, ranks, num, &g, &err));
+    return g;
+}
+
+static bool is_on(const cr_group *g, const char *transport)
+{
+    return strcmp(cr_group_transport(g), transport) == 0;
+}
+
+static size_t elems_of(int use)
+{
+    static const size_t num[] = {1000, 7, 1, 0};
+
+    return num[use % 4];
+}
+
+static void announce(cr_gather *gather, int use)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "unit %d", use);
+    OK(cr_gather_announce(gather, use % 2, name, elems_of(use) * 4, &err));
+}
+
+static void publish(cr_gather *gather, int use, int me)
+{
+    void *part;
+
+    OK(cr_gather_begin(gather, use % 2, &part, &err));
+    for (size_t i = 0; i < elems_of(use); i++)
+        ((float *)part)[i] = (float)(use * 10000 + me * 1000 + (int)i);
+    OK(cr_gather_publish(gather, use % 2, &err));
+}
+
+/* Each rank writes its part; all read all. The next use is announced before this one is awaited, and written
+ * when its slot is free, at the latest before it is awaited: ranks in turn are late to release. */
+static void test_gather(cr_group *g)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    double num_late = 0; /* of all ranks */
+    bool is_written = false;
+    cr_gather *gather;
+    const void *whole;
+
+    OK(cr_gather_create(g, 2, (size_t)n * 4000, &gather, &err));
+    announce(gather, 0);
+    for (int use = 0; use < USES; use++) {
+        size_t num = elems_of(use);
+        if (!is_written) publish(gather, use, me);
+        if (use < USES - 1) announce(gather, use + 1);
+        is_written = use < USES - 1 && cr_gather_is_free(gather, (use + 1) % 2);
+        if (is_written) publish(gather, use + 1, me);
+        num_late += use < USES - 1 && !is_written;
+        OK(cr_gather_wait(gather, use % 2, &whole, &err));
+        for (int r = 0; r < n; r++)
+            for (size_t i = 0; i < num; i++)
+                CR_CHECK(((const float *)whole)[(size_t)r * num + i] ==
+                             (float)(use * 10000 + r * 1000 + (int)i),
+                         "use %d rank %d element %zu", use, r, i);
+        if (use % 20 == 3 * me) cr_sleep_s(0.002);
+        cr_gather_release(gather, use % 2);
+    }
+    OK(cr_all_reduce_f64(g, "late", CR_OP_SUM, &num_late, 1, &err));
+    if (is_on(g, "shared")) CR_CHECK(num_late > 0, "no slot was busy");
+    if (is_on(g, "mpi")) CR_CHECK(num_late == 0, "%g slots were busy", num_late);
+    cr_gather_destroy(gather);
+}
+
+static float value(int rank, size_t i)
+{
+    return (float)cr_rng_normal(1, CR_RNG_TEST, (uint64_t)rank, i);
+}
+
+static float contribution(int use, int rank, size_t at, cr_reduce_dtype dtype)
+{
+    float x = use % 2 ? value(rank, at + (size_t)use) : (float)(rank + 1 + (int)(at % 100));
+    int e;
+
+    if (dtype == CR_REDUCE_F32) return x;
+    x = frexpf(x, &e); /* by arithmetic: 8 bits of significand, ties to even */
+    return ldexpf(rintf(x * 256), e - 8);
+}
+
+/* Exact against the same sum in rank order done here. */
+static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, size_t part)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    float *shard = CR_NEW_ARRAY(float, part + 1), *data;
+    cr_reduce *reduce;
+    uint64_t hash = 0;
+
+    OK(cr_reduce_create(g, num_slots, (size_t)n * part, &reduce, &err));
+    for (int use = 0; use < 4; use++) {
+        OK(cr_reduce_begin(reduce, use % num_slots, &data, &err));
+        for (size_t i = 0; i < (size_t)n * part; i++)
+            data[i] = contribution(use, me, i, CR_REDUCE_F32);
+        OK(cr_reduce_publish(reduce, use % num_slots, "unit", part, dtype, &err));
+        for (size_t i = 0; i <= part; i++)
+            shard[i] = 3;
+        while (use == 1 && is_on(g, "shared") && !cr_reduce_is_ready(reduce, use % num_slots))
+            cr_sleep_s(1e-4); /* a lost flag runs into the test's time limit */
+        OK(cr_reduce_finish(reduce, use % num_slots, shard, use < 2 ? CR_REDUCE_SET : CR_REDUCE_ADD,
+                            &err));
+        for (size_t i = 0; i < part; i++) {
+            float sum = 0;
+            for (int r = 0; r < n; r++) {
+                float x = contribution(use, r, (size_t)me * part + i, dtype);
+                sum = r == 0 ? x : sum + x;
+            }
+            sum = use < 2 ? sum : 3 + sum;
+            CR_CHECK(shard[i] == sum, "use %d element %zu: %.9g, want %.9g", use, i,
+                     (double)shard[i], (double)sum);
+        }
+        CR_CHECK(shard[part] == 3, "written past the end");
+        hash = hash * 31 + cr_hash64(shard, part * sizeof(float));
+    }
+    cr_reduce_destroy(reduce);
+    cr_free(shard);
+    return hash;
+}
+
+/* float32 and float64, sums against the same sum done here. */
+static uint64_t test_all_reduce(cr_group *g, size_t num)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    float *x = CR_NEW_ARRAY(float, num + 1);
+    double *y = CR_NEW_ARRAY(double, num + 1);
+    uint64_t hash;
+
+    for (size_t i = 0; i <= num; i++) {
+        x[i] = value(me, i % 7777);
+        y[i] = (double)value(me, i % 7777) / 3;
+    }
+    OK(cr_all_reduce_f32(g, "floats", CR_OP_SUM, x, num, &err));
+    OK(cr_all_reduce_f64(g, "doubles", CR_OP_SUM, y, num, &err));
+    for (size_t i = 0; i<num; i += num> 1000 ? 997 : 1) {
+        float want = value(0, i % 7777);
+        double wide = (double)want / 3;
+        for (int r = 1; r < n; r++) {
+            want += value(r, i % 7777);
+            wide += (double)value(r, i % 7777) / 3;
+        }
+        CR_CHECK(x[i] == want && y[i] == wide,
+                 "element %zu of %zu: %.9g, want %.9g; %.17g, want %.17g", i, num, (double)x[i],
+                 (double)want, y[i], wide);
+    }
+    CR_CHECK(x[num] == value(me, num % 7777), "written past the end");
+    hash = cr_hash64(x, num * sizeof(float)) * 31 + cr_hash64(y, num * sizeof(double));
+    cr_free(x);
+    cr_free(y);
+    return hash;
+}
+
+static void test_ops(cr_group *g)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    double d[3] = {me, me == n - 1 ? NAN : me, -me};
+    float f[2] = {(float)me, me == 0 ? NAN : 1};
+
+    OK(cr_all_reduce_f64(g, "max", CR_OP_MAX, d, 3, &err));
+    CR_CHECK(d[0] == n - 1 && isnan(d[1]) && d[2] == 0, "max %g %g %g", d[0], d[1], d[2]);
+    d[0] = me;
+    OK(cr_all_reduce_f64(g, "min", CR_OP_MIN, d, 1, &err));
+    CR_CHECK(d[0] == 0, "min %g", d[0]);
+    OK(cr_all_reduce_f32(g, "min", CR_OP_MIN, f, 2, &err));
+    CR_CHECK(f[0] == 0 && isnan(f[1]), "min %g %g", (double)f[0], (double)f[1]);
+}
+
+static void test_bytes(cr_group *g, size_t scale)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    size_t num = scale * (size_t)me, offsets[8], at = 0; /* rank 0 gives nothing */
+    char *mine = cr_alloc(num);
+    cr_buf all = {0};
+
+    memset(mine, 'a' + me, num);
+    OK(cr_all_gather_bytes(g, "blobs", mine, num, &all, offsets, &err));
+    for (int r = 0; r < n; r++) {
+        CR_CHECK(offsets[r] == at && offsets[r + 1] == at + scale * (size_t)r, "offset of %d", r);
+        for (; at < offsets[r + 1]; at++)
+            CR_CHECK(all.data[at] == 'a' + r, "byte %zu", at);
+    }
+    memset(mine, 'x', num);
+    for (int root = 0; root < n; root++) {
+        char *data = cr_alloc(scale + 1);
+        memset(data, me == root ? 'A' + root : 'z', scale + 1);
+        OK(cr_broadcast(g, "words", root, data, scale, &err));
+        for (size_t i = 0; i < scale; i++)
+            CR_CHECK(data[i] == 'A' + root, "byte %zu of root %d", i, root);
+        CR_CHECK(data[scale] == (me == root ? 'A' + root : 'z'), "written past the end");
+        memset(data, '-', scale + 1);
+        cr_free(data);
+    }
+    cr_buf_free(&all);
+    cr_free(mine);
+}
+
+/* Rank i sends scale * ((i + 2 j) % 3) bytes to rank j: some pairs send nothing. */
+static void test_all_to_all(cr_group *g, size_t scale)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    size_t sends[8], recvs[8], total = 0, at = 0;
+    char *send, *recv;
+
+    for (int r = 0; r < n; r++) {
+        sends[r] = scale * (size_t)((me + 2 * r) % 3);
+        recvs[r] = scale * (size_t)((r + 2 * me) % 3);
+        total += sends[r] + recvs[r];
+    }
+    send = cr_alloc(total);
+    recv = cr_alloc(total);
+    for (int r = 0; r < n; r++)
+        for (size_t i = 0; i < sends[r]; i++)
+            send[at++] = (char)(me * 50 + r * 7 + (int)(i % 31));
+    OK(cr_all_to_all(g, "heads", send, sends, recv, recvs, &err));
+    at = 0;
+    for (int r = 0; r < n; r++)
+        for (size_t i = 0; i < recvs[r]; i++, at++)
+            CR_CHECK(recv[at] == (char)(r * 50 + me * 7 + (int)(i % 31)), "from %d byte %zu", r, i);
+    cr_free(send);
+    cr_free(recv);
+}
+
+static void test_agree(cr_group *g)
+{
+    cr_err mine = {0};
+    char want[80];
+
+    CR_CHECK(cr_agree(g, "all well", &mine) == CR_OK, "%s", mine.msg);
+    if (cr_group_num_ranks(g) == 1) return;
+    if (cr_group_rank(g) == 1) {
+        cr_fail(&mine, CR_EFORMAT, "weights.safetensors: no such tensor");
+        CR_CHECK(cr_agree(g, "load", &mine) == CR_EFORMAT, "own failure is kept");
+        return;
+    }
+    snprintf(want, sizeof want, "rank %d: weights.safetensors: no such tensor",
+             cr_group_world_rank(g, 1));
+    CR_CHECK(cr_agree(g, "load", &mine) == CR_EPEER && !strcmp(mine.msg, want), "%s", mine.msg);
+}
+
+/* Train shards on ranks 0, 1 (halves) to infer shards on ranks 2, 3 (a third and two thirds), and a
+ * piece to oneself. */
+static void test_transfer(size_t third)
+{
+    int me = world->rank;
+    size_t half = third * 3 / 2, split = third;
+    char *data = cr_alloc(third * 3);
+    cr_piece sends[4] = {{0}}, recvs[4] = {{0}};
+    size_t num_sends = 0, num_recvs = 0;
+    cr_transfer *t;
+
+    if (me == 0) {
+        memset(data, 'a', split);
+        memset(data + split, 'b', half - split);
+        sends[num_sends++] = (cr_piece){2, 0, split};
+        sends[num_sends++] = (cr_piece){3, split, half - split};
+    } else if (me == 1) {
+        memset(data, 'c', half);
+        sends[num_sends++] = (cr_piece){3, 0, half};
+    } else if (me == 2) {
+        recvs[num_recvs++] = (cr_piece){0, 0, split};
+    } else {
+        memset(data + 2 * third, 'd', third);
+        sends[num_sends++] = (cr_piece){3, 3 * third - 1, 1};
+        recvs[num_recvs++] = (cr_piece){0, 0, half - split};
+        recvs[num_recvs++] = (cr_piece){1, half - split, half};
+        recvs[num_recvs++] = (cr_piece){3, 2 * third, 1};
+    }
+    OK(cr_transfer_start(world, "weight sync", data, sends, num_sends, data, recvs, num_recvs, &t,
+                         &err));
+    OK(cr_transfer_wait(t, &err));
+    for (size_t i = 0; me == 2 && i < split; i++)
+        CR_CHECK(data[i] == 'a', "byte %zu", i);
+    for (size_t i = 0; me == 3 && i < third * 2; i++)
+        CR_CHECK(data[i] == (i < half - split ? 'b' : 'c'), "byte %zu is %c", i, data[i]);
+    cr_free(data);
+}
+
+static uint64_t test_group(cr_group *g)
+{
+    static const size_t sizes[] = {0, 1, 7, 9001, 300001}; /* the last one in several rounds */
+    uint64_t hash = 0;
+
+    OK(cr_barrier(g, "start", &err));
+    test_gather(g);
+    test_ops(g);
+    for (size_t i = 0; i < CR_COUNT(sizes); i++) {
+        if (i < 4) hash = hash * 31 + test_reduce(g, CR_REDUCE_F32, 1, sizes[i]);
+        if (i < 4) hash = hash * 31 + test_reduce(g, CR_REDUCE_BF16, 2, sizes[i]);
+        hash = hash * 31 + test_all_reduce(g, sizes[i]);
+        test_bytes(g, sizes[i] * (i == 4 ? 3 : 1));
+        test_all_to_all(g, sizes[i] * (i == 4 ? 2 : 1));
+    }
+    test_agree(g);
+    OK(cr_barrier(g, "end", &err));
+    return hash;
+}
+
+static void test_mesh(void)
+{
+    static const int all[] = {0, 1, 2, 3};
+    cr_mesh_shape shape;
+    cr_mesh *mesh;
+    double x = world->rank;
+
+    OK(cr_mesh_shape_init(&shape, RANKS, 2, 2, 1, 0, &err));
+    OK(cr_mesh_create(world, NULL, "actor_train", all, &shape, &mesh, &err));
+    CR_CHECK(mesh->group[CR_AXIS_FSDP] == mesh->group[CR_AXIS_ULYSSES], "same ranks, one group");
+    OK(cr_all_reduce_f64(mesh->group[CR_AXIS_DDP], "ddp", CR_OP_SUM, &x, 1, &err));
+    CR_CHECK(x == 2 * (world->rank % 2) + 2, "ddp sum %g", x);
+    x = world->rank;
+    OK(cr_all_reduce_f64(mesh->group[CR_AXIS_FSDP], "fsdp", CR_OP_SUM, &x, 1, &err));
+    CR_CHECK(x == (world->rank < 2 ? 1 : 5), "fsdp sum %g", x);
+    cr_mesh_destroy(mesh);
+}
+
+/* ---- failures: every rank says who and what, in time ---- */
+
+static const int everyone[] = {0, 1, 2, 3};
+static const double soon_s = 2, sleep_s = 0.55; /* a busy machine is given time */
+
+/* A barrier outside the room, that sleeps. */
+static void outer_barrier(void)
+{
+    MPI_Request request;
+    int is_done = 0;
+
+    MPI_Ibarrier(world->comm, &request);
+    for (; !is_done; cr_sleep_s(0.002))
+        MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+}
+
+static cr_group *fresh(const char *name)
+{
+    cr_group *g;
+
+    outer_barrier();
+    world->is_broken = false; /* only a test may go on */
+    atomic_store(&world->own_board->has_failed, 0);
+    outer_barrier();
+    g = group_of(name, everyone, RANKS);
+    OK(cr_barrier(g, "begin", &err));
+    return g;
+}
+
+static void expect(const char *transport, cr_status got, const cr_err *e, cr_status want,
+                   const char *const *words)
+{
+    CR_CHECK(got == want, "%s: status %d: %s", transport, (int)got, e->msg);
+    for (; *words; words++)
+        CR_CHECK(strstr(e->msg, *words), "%s: \"%s\" is not in: %s", transport, *words, e->msg);
+}
+
+static void test_divergence(int other)
+{
+    bool is_other = world->rank == other;
+    char who[32];
+    cr_err e = {0};
+    double x[2] = {1, 1}, begin_s = cr_now_s();
+    cr_group *g = fresh("names");
+
+    snprintf(who, sizeof who, "rank %d", other);
+    expect(cr_group_transport(g),
+           cr_all_reduce_f64(g, is_other ? "loss" : "norm", CR_OP_SUM, x, 1, &e), &e, CR_EDIVERGED,
+           WORDS(who, "all_reduce norm", "all_reduce loss", "group names", "sequence 2"));
+    g = fresh("kinds");
+    e = (cr_err){0};
+    expect(cr_group_transport(g),
+           is_other ? cr_barrier(g, "end", &e) : cr_broadcast(g, "ids", 0, x, 8, &e), &e,
+           CR_EDIVERGED, WORDS(who, "barrier end", "broadcast ids"));
+    g = fresh("sizes");
+    e = (cr_err){0};
+    expect(cr_group_transport(g), cr_all_reduce_f64(g, "norm", CR_OP_SUM, x, is_other ? 0 : 2, &e),
+           &e, CR_EDIVERGED, WORDS(who, "all_reduce norm", "has 16", "has 0"));
+    CR_CHECK(cr_now_s() - begin_s < 3 * soon_s, "after %.2f s", cr_now_s() - begin_s);
+}
+
+static void test_deadline(int late)
+{
+    cr_group *g = fresh("late");
+    char who[32];
+    cr_err e = {0};
+    double begin_s = cr_now_s();
+
+    snprintf(who, sizeof who, "rank %d", late);
+    if (world->rank == late) {
+        cr_sleep_s(sleep_s);
+        return;
+    }
+    cr_world_set_deadline(world, 0.3);
+    expect(cr_group_transport(g), cr_barrier(g, "model.layers.3", &e), &e, CR_ETIMEOUT,
+           WORDS(who, "barrier model.layers.3", "sequence 2", "barrier begin"));
+    CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
+    cr_world_set_deadline(world, 60);
+}
+
+static void test_failed_peer(int failed)
+{
+    cr_group *g = fresh("failed");
+    char who[64];
+    cr_err e = {0};
+    double begin_s = cr_now_s();
+
+    if (world->rank == failed) {
+        cr_fail(&e, CR_ENUMERIC, "loss is NaN at step 3");
+        cr_world_fail(world, &e);
+        cr_sleep_s(sleep_s);
+        return;
+    }
+    snprintf(who, sizeof who, "rank %d failed: loss is NaN at step 3", failed);
+    expect(cr_group_transport(g), cr_barrier(g, "x", &e), &e, CR_EPEER, WORDS(who));
+    CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
+}
+
+static void test_failures(void)
+{
+    for (int rank = 0; rank < RANKS; rank += 3 - rank % 2) { /* 0, 3: first and last of a host */
+        test_divergence(rank);
+        test_deadline(rank);
+        test_failed_peer(rank);
+    }
+    outer_barrier();
+    world->is_broken = false;
+    atomic_store(&world->own_board->has_failed, 0);
+    outer_barrier();
+}
+
+/* ---- all ---- */
+
+typedef struct layout {           /* host_of: ranks with one number share a host */
+    const char *all, *odd, *pair; /* transports of the groups below */
+    int host_of[RANKS];
+} layout;
+
+static const layout layouts[] = {{"shared", "shared", "shared", {0, 0, 0, 0}},
+                                 {"mpi", "mpi", "mpi", {0, 1, 2, 3}},
+                                 {"hosts", "hosts", "shared", {0, 0, 2, 2}},
+                                 {"hosts", "hosts", "mpi", {0, 1, 0, 1}},
+                                 {"hosts", "hosts", "shared", {0, 0, 0, 3}}};
+
+static uint64_t test_one(const char *name, const int *ranks, int num, const char *transport)
+{
+    cr_group *g = group_of(name, ranks, num);
+    uint64_t hash;
+
+    CR_CHECK(!transport || is_on(g, transport), "group %s is on %s, not %s", name,
+             cr_group_transport(g), transport);
+    CR_CHECK(g->comm->sum_order == CRI_SUM_IN_RANK_ORDER, "another order of sums");
+    hash = test_group(g);
+    cr_group_destroy(g);
+    return hash;
+}
+
+static uint64_t test_layout(const layout *l)
+{
+    static const int odd[] = {3, 1, 2}, low[] = {0, 1}, high[] = {2, 3};
+    uint64_t hash;
+
+    memcpy(world->host_of, l->host_of, sizeof l->host_of);
+    hash = test_one("all", everyone, RANKS, l->all);
+    if (world->rank > 0) hash = hash * 31 + test_one("odd", odd, 3, l->odd);
+    hash = hash * 31 +
+           test_one("pair", world->rank < 2 ? low : high, 2, world->rank < 2 ? l->pair : NULL);
+    test_mesh();
+    test_failures();
+    return hash;
+}
+
+int main(void)
+{
+    cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = 60};
+    uint64_t hash = 0, first = 0;
+
+    OK(cr_world_open(&args, &world, &err));
+    CR_CHECK(world->num_ranks == RANKS, "run with scripts/mpi 4");
+    test_transfer(4);
+    test_transfer(3000000);
+    test_one("self", &world->rank, 1, "self");
+    for (size_t i = 0; i < CR_COUNT(layouts); i++) {
+        hash = test_layout(&layouts[i]);
+        if (i == 0) first = hash;
+        CR_CHECK(hash == first, "layout %zu gives other bits", i);
+    }
+    outer_barrier();
+    printf("rank ok\n");
+    fflush(stdout);
+    MPI_Finalize(); /* windows of broken groups are left as they are */
+    return 0;
+}
