@@ -29,7 +29,8 @@ typedef struct request {
     cr_entry entry; /* its stream and id; data is gone */
     cr_record record;
     const char *domain, *row;
-    size_t domain_bytes, row_bytes, num_left;
+    const int32_t *ids; /* of the prompt */
+    size_t domain_bytes, row_bytes, num_ids, num_left;
 } request;
 
 /* A place for the weights, unless there is one. */
@@ -142,6 +143,8 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     r->domain_bytes = p.domain_bytes;
     r->row = p.row;
     r->row_bytes = p.row_bytes;
+    r->ids = p.ids;
+    r->num_ids = p.num_ids;
     r->num_left = p.num_samples;
     how = cr_generating_of(c, p.is_validation ? &c->validation.generating : &c->infer.generating);
     if (p.is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* nobody trains on them */
@@ -164,6 +167,7 @@ static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
     snprintf(id, sizeof id, "%016llx", (unsigned long long)s->sample_id);
     snprintf(stream, sizeof stream, "generated:%.*s", (int)r->domain_bytes, r->domain);
     cr_record_set_text(&record, "row", r->row, r->row_bytes);
+    cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
     cr_record_set_text(&record, "response", s->text, s->text_bytes);
     cr_record_set_text(&record, "finish", s->finish, strlen(s->finish));
     cr_record_set_int(&record, "version", cr_replica_version(g->replica));

@@ -76,7 +76,7 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
                            .is_validation = bits >> 63 != 0};
     cr_record sample;
     cr_buf text = {0};
-    const void *ids;
+    const void *ids, *prompt_ids;
     size_t n;
 
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
@@ -84,8 +84,11 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
         cr_record_get_text(&sample, "response", &line.response, &line.response_bytes, err) ==
             CR_OK &&
         cr_record_get_text(&sample, "finish", &line.finish, &n, err) == CR_OK &&
+        cr_record_get(&sample, "prompt_ids", CR_RECORD_INT32, &prompt_ids, &line.num_prompt_ids,
+                      err) == CR_OK &&
         cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &line.num_ids, err) == CR_OK) {
         line.ids = w->program.is_own ? ids : NULL;
+        line.prompt_ids = w->program.is_own ? prompt_ids : NULL;
         if (cr_reward_line_write(&line, &text, err) == CR_OK)
             cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
     }

@@ -37,6 +37,13 @@ void cr_reward_program_close(cr_reward_program *program)
     *program = (cr_reward_program){.is_own = false};
 }
 
+static void add_ids(cr_buf *out, const char *key, const int32_t *ids, size_t num)
+{
+    if (!ids) return;
+    cr_buf_addf(out, ",\"%s\":", key);
+    cr_json_add_ids(out, ids, num);
+}
+
 cr_status cr_reward_line_write(const cr_reward_line *line, cr_buf *out, cr_err *err)
 {
     json_t *root;
@@ -54,15 +61,14 @@ cr_status cr_reward_line_write(const cr_reward_line *line, cr_buf *out, cr_err *
     json_object_set_new(root, "finish", json_string(line->finish));
     json_object_set_new(root, "response_tokens", json_integer((json_int_t)line->num_ids));
     json_object_del(root, "response");
+    json_object_del(root, "prompt_ids");
     json_object_del(root, "response_ids");
     json_object_del(root, "probe");
     status = cr_json_add_value(out, root, err);
     json_decref(root);
     out->num_bytes--; /* the closing brace: malformed UTF-8 in a response is written as U+FFFD */
-    if (line->ids) {
-        cr_buf_adds(out, ",\"response_ids\":");
-        cr_json_add_ids(out, line->ids, line->num_ids);
-    }
+    add_ids(out, "prompt_ids", line->prompt_ids, line->num_prompt_ids);
+    add_ids(out, "response_ids", line->ids, line->num_ids);
     if (line->is_probe) cr_buf_adds(out, ",\"probe\":true");
     cr_buf_adds(out, ",\"response\":");
     cr_json_add_string(out, line->response, line->response_bytes);
@@ -78,6 +84,7 @@ static cr_status ask_probe(const cr_reward_program *program, const char *row, cr
                            .response = "",
                            .finish = "stop",
                            .ids = (const int32_t[1]){0},
+                           .prompt_ids = (const int32_t[1]){0},
                            .is_probe = true};
     cr_scorer *scorer = cr_scorer_create(&program->args);
     cr_buf text = {0};

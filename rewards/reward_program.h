@@ -25,8 +25,8 @@ void cr_reward_program_close(cr_reward_program *program);
 /* One line of it: the columns of a row and of a sample. */
 typedef struct cr_reward_line {
     const char *row, *id, *response, *finish;
-    size_t row_bytes, response_bytes, num_ids;
-    const int32_t *ids; /* of the response; NULL: not sent */
+    size_t row_bytes, response_bytes, num_ids, num_prompt_ids;
+    const int32_t *ids, *prompt_ids; /* ids: of the response; NULL: not sent */
     int64_t step;
     bool is_validation, is_probe;
 } cr_reward_line;

@@ -24,7 +24,8 @@ for line in sys.stdin:
     r = json.loads(line)
     v = 0.0 if "probe" in r else verdict(int(r["id"].split(".")[0], 16))
     if v != "timeout":
-        print(json.dumps({"id": r["id"], "status": "error"} if v == "error" else {"id": r["id"], "score": v}), flush=True)
+        out = {"id": r["id"], "status": "error"} if v == "error" else {"id": r["id"], "score": v}
+        print(json.dumps(dict(out, detail=str(r["prompt_ids"]))), flush=True)
 PY
 cat >$tmp/check.py <<'PY'
 import json, sys
@@ -60,6 +61,7 @@ for r in rows:
     near(r["advantage"], want, f"the advantage of {r['id']}")
     (r["score"] is None) == (value is None) or sys.exit(f"{r['id']} has the score {r['score']}")
     if value is not None:
+        r["detail"] == str(r["prompt_ids"]) or sys.exit(f"the program was told of the prompt {r['detail']}")
         scores.append(value)
         used += not is_masked
         advantages += [] if is_masked else [want] * len(r["ids"])
