@@ -334,22 +334,36 @@ static const struct real_field {
     const char *name;
     size_t at;
     part_kind part;
-} reals[] = {{"total_loss", offsetof(cr_train_sums, total_loss), ADDED},
-             {"pg_loss", offsetof(cr_train_sums, pg_loss), ADDED},
-             {"weighted_pg_loss", offsetof(cr_train_sums, weighted_pg_loss), ADDED},
-             {"kl_loss", offsetof(cr_train_sums, kl_loss), ADDED},
-             {"entropy_loss", offsetof(cr_train_sums, entropy_loss), ADDED},
-             {"approxkl", offsetof(cr_train_sums, approxkl), ADDED},
-             {"policykl", offsetof(cr_train_sums, policykl), ADDED},
-             {"clip_low", offsetof(cr_train_sums, clip_low), ADDED},
-             {"clip_high", offsetof(cr_train_sums, clip_high), ADDED},
-             {"ratio_sum", offsetof(cr_train_sums, ratio_sum), ADDED},
-             {"ratio_max", offsetof(cr_train_sums, ratio_max), GREATEST},
-             {"ratio_min", offsetof(cr_train_sums, ratio_min), LEAST},
-             {"num_tokens", offsetof(cr_train_sums, num_tokens), ADDED},
-             {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
-             {"infer_diff_max", offsetof(cr_train_sums, infer_diff_max), GREATEST},
-             {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}};
+} reals[] = {
+#define LOSS(name, part)                                \
+    {                                                   \
+#name, offsetof(cr_train_sums, loss.name), part \
+    }
+    LOSS(total_loss, ADDED),
+    LOSS(pg_loss, ADDED),
+    LOSS(weighted_pg_loss, ADDED),
+    LOSS(kl_loss, ADDED),
+    LOSS(entropy_loss, ADDED),
+    LOSS(approxkl, ADDED),
+    LOSS(policykl, ADDED),
+    LOSS(clip_low, ADDED),
+    LOSS(clip_high, ADDED),
+    LOSS(ratio_sum, ADDED),
+    LOSS(num_tokens, ADDED),
+    LOSS(factor_sum, ADDED),
+    LOSS(masked_low, ADDED),
+    LOSS(masked_high, ADDED),
+    LOSS(log_ratio_sum, ADDED),
+    LOSS(log_ratio_abs, ADDED),
+    LOSS(log_ratio_squares, ADDED),
+    LOSS(policy_abs, ADDED),
+    LOSS(ratio_max, GREATEST),
+    LOSS(ratio_min, LEAST),
+    LOSS(infer_diff_max, GREATEST),
+    {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
+    {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
+#undef LOSS
+};
 
 static const struct int_field {
     const char *name;
@@ -397,7 +411,7 @@ cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err)
 void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update)
 {
     cr_train_sums part = *from;
-    bool has_tokens = to->num_tokens > 0, adds_tokens = from->num_tokens > 0;
+    bool has_tokens = to->loss.num_tokens > 0, adds_tokens = from->loss.num_tokens > 0;
 
     for (size_t i = 0; i < CR_COUNT(reals); i++) {
         double *x = real_at(to, &reals[i]), y = *real_at(&part, &reals[i]);

@@ -8,6 +8,7 @@
 
 #include "actors/sample.h"
 #include "exchange/record.h"
+#include "rl/loss.h"
 
 /* `prompts`: one prompt and the ids of the samples that are wanted of it, at least one. */
 typedef struct cr_prompt {
@@ -79,9 +80,8 @@ CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uin
 /* The reply: sums over micro-batches (of this rank's part) and numbers of updates (the same on every
  * rank). A number that is not finite cannot be written as JSON: it is left out, and read as NaN. */
 typedef struct cr_train_sums {
-    double total_loss, pg_loss, weighted_pg_loss, kl_loss, entropy_loss, approxkl, policykl;
-    double clip_low, clip_high, ratio_sum, num_tokens, entropy_sum;
-    double ratio_max, ratio_min, infer_diff_max;
+    cr_loss_metrics loss; /* infer_diff_max: before the first update */
+    double entropy_sum;
     double grad_norm; /* sum over the updates that were not skipped */
     int64_t num_compared, num_different, num_updates, num_skipped;
 } cr_train_sums;

@@ -34,27 +34,10 @@ static cr_status sft_loss(void *ctx, const float *log_prob, const float *entropy
         if (!isfinite(log_prob[i]))
             return cr_fail(err, CR_ENUMERIC,
                            "a log-prob is not finite (have the weights diverged?)");
-        p->sum.total_loss -= (double)log_prob[i] / p->all.tokens;
+        p->sum.loss.total_loss -= (double)log_prob[i] / p->all.tokens;
         grad_log_prob[i] = (float)(-1 / p->all.tokens);
     }
     return CR_OK;
-}
-
-static cr_train_sums sums_of(const cr_loss_metrics *m)
-{
-    return (cr_train_sums){.total_loss = m->total_loss,
-                           .pg_loss = m->pg_loss,
-                           .weighted_pg_loss = m->weighted_pg_loss,
-                           .kl_loss = m->kl_loss,
-                           .entropy_loss = m->entropy_loss,
-                           .approxkl = m->approxkl,
-                           .policykl = m->policykl,
-                           .clip_low = m->clip_low,
-                           .clip_high = m->clip_high,
-                           .ratio_sum = m->ratio_sum,
-                           .ratio_max = m->ratio_max,
-                           .ratio_min = m->ratio_min,
-                           .num_tokens = m->num_tokens};
 }
 
 /* The sampler's log-probs against those of the pass under the same weights. */
@@ -63,7 +46,7 @@ static void compare(step *p, const double *log_prob, const double *infer, const 
 {
     for (size_t i = 0; i < num; i++) {
         p->sum.num_different += log_prob[i] < infer[i] || log_prob[i] > infer[i];
-        p->sum.infer_diff_max = fmax(p->sum.infer_diff_max, fabs(log_prob[i] - infer[i]));
+        p->sum.loss.infer_diff_max = fmax(p->sum.loss.infer_diff_max, fabs(log_prob[i] - infer[i]));
         p->sum.entropy_sum += entropy[i];
     }
     p->sum.num_compared += (int64_t)num;
@@ -140,7 +123,8 @@ static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy,
                          .grad_log_probs = m.grad_log_prob,
                          .grad_entropy = m.grad_entropy};
     cr_policy_loss(p->loss, &args);
-    part = sums_of(&args.metrics);
+    part = (cr_train_sums){.loss = args.metrics};
+    part.loss.infer_diff_max = 0; /* of these weights, which may have been updated */
     cr_train_sums_add(&p->sum, &part, /*is_same_update=*/true);
     for (size_t i = 0; i < num; i++) {
         grad_log_prob[i] = (float)m.grad_log_prob[i];
@@ -196,7 +180,7 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
         t->a->model->aux_weight = aux_weight(p);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
                                           p->is_sft ? sft_loss : rl_loss, p, err));
-        p->sum.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
+        p->sum.loss.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
     }
     if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER)
         CR_TRY_GOTO(out, choose_source_of_old(p, err));

@@ -213,8 +213,11 @@ const cri_key cri_keys[] = {
     DEAD("rlvr", "use_topr_neg_loss_coef"),
     DEAD("rlvr", "use_policy_loss_type"),
     DEAD("rlvr", "use_topr_loss"),
-    DEAD("rlvr", "val_greedy"),
-    DEAD("rlvr", "val_n_sample"),
+    NONE("rlvr", "val_greedy",
+         "validation.generating_args say how its samples are drawn; ROLL ignores it, too"),
+    NONE("rlvr", "val_n_sample",
+         "validation.generating_args.num_return_sequences is the number of samples a prompt; ROLL "
+         "ignores it, too"),
     K("correction", "is_weight", "is_weight"),
     {"correction", "filters", CRI_LIST, "[]", "filter", CRI_READ, "loss"},
     B("is_weight", "enabled", "false", "loss"),

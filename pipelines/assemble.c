@@ -150,7 +150,7 @@ static cr_status make_updates(cr_learning *l, cr_run *run, cri_learn_batch *b, i
             "step %lld: %lld of %lld log-probs of actor_infer are not those of actor_train (by up "
             "to %g): old log-probs were computed",
             (long long)step, (long long)s.num_different, (long long)s.num_compared,
-            s.infer_diff_max);
+            s.loss.infer_diff_max);
     return CR_OK;
 }
 

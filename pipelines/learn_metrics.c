@@ -263,11 +263,72 @@ void cri_balance_metrics(const cri_learn_batch *b, const int32_t *rank, int num_
     cr_free(dealt);
 }
 
+/* ---- of one pg_variant ---- */
+
+/* tis, cispo: what the variant makes of ratios. */
+static void factor_metrics(const cr_loss_metrics *x, const char *name, double updates,
+                           cr_metrics *m)
+{
+    cr_metrics_set(m, x->clip_low / updates, "actor/%s_lower_clipfrac", name);
+    cr_metrics_set(m, x->clip_high / updates, "actor/%s_upper_clipfrac", name);
+    cr_metrics_set(m, (x->clip_low + x->clip_high) / updates, "actor/%s_total_clipfrac", name);
+    cr_metrics_set(m, x->factor_sum / x->num_tokens, "actor/%s_clipped_ratio_mean", name);
+}
+
+static void topr_metrics(const cri_learn_batch *b, const cr_loss_metrics *x, double updates,
+                         cr_metrics *m)
+{
+    double num[2] = {0};
+
+    for (size_t i = 0; i < b->r->num_samples; i++) {
+        size_t t = b->start[i];
+        while (t < b->start[i + 1] && !(b->final[t] > 0))
+            t++;
+        if (t < b->start[i + 1]) num[b->r->samples[i].score > 0]++;
+    }
+    cr_metrics_set(m, num[1], "actor/topr_positive_samples");
+    cr_metrics_set(m, num[0], "actor/topr_negative_samples");
+    cr_metrics_set(m, num[1] / (num[0] + num[1]), "actor/topr_positive_ratio");
+    cr_metrics_set(m, num[0] / (num[0] + num[1]), "actor/topr_negative_ratio");
+    cr_metrics_set(m, x->clip_high / updates, "actor/topr_negative_upper_clipfrac");
+}
+
+static void kimi15_metrics(const cr_loss_metrics *x, double tau, cr_metrics *m)
+{
+    double mean = x->log_ratio_sum / x->num_tokens, squares = x->log_ratio_squares / x->num_tokens,
+           policy = x->policy_abs / x->num_tokens, kl = 0.5 * tau * squares;
+
+    cr_metrics_set(m, mean, "actor/kimi15_log_ratio_mean");
+    cr_metrics_set(m, sqrt(fmax(squares - mean * mean, 0)), "actor/kimi15_log_ratio_std");
+    cr_metrics_set(m, x->log_ratio_abs / x->num_tokens, "actor/kimi15_log_ratio_abs_mean");
+    cr_metrics_set(m, policy, "actor/kimi15_policy_grad_magnitude");
+    cr_metrics_set(m, kl, "actor/kimi15_kl_reg_magnitude");
+    cr_metrics_set(m, kl / (policy + 1e-8), "actor/kimi15_reg_ratio");
+}
+
+static void variant_metrics(const cr_learning *l, const cri_learn_batch *b,
+                            const cr_loss_metrics *x, double updates, cr_metrics *m)
+{
+    const cr_loss_config *c = &l->config->algorithm.loss;
+
+    if (x->num_tokens <= 0) return;
+    if (c->pg_variant == CR_PG_TIS || c->pg_variant == CR_PG_CISPO)
+        factor_metrics(x, cr_variant_names[c->pg_variant], updates, m);
+    if (c->pg_variant == CR_PG_TOPR) topr_metrics(b, x, updates, m);
+    if (c->pg_variant == CR_PG_KIMI15) kimi15_metrics(x, c->kimi15_tau, m);
+    if (c->pg_variant != CR_PG_CISPO || !c->cispo_use_unified_mask) return;
+    cr_metrics_set(m, x->masked_high / x->num_tokens, "actor/cispo_masked_positive_tokens");
+    cr_metrics_set(m, x->masked_low / x->num_tokens, "actor/cispo_masked_negative_tokens");
+    cr_metrics_set(m, 1 - (x->masked_low + x->masked_high) / x->num_tokens,
+                   "actor/cispo_kept_tokens");
+}
+
 void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_train_sums *s,
                        cr_metrics *m)
 {
+    const cr_loss_metrics *x = &s->loss;
     double updates = (double)(s->num_updates > 0 ? s->num_updates : 1),
-           tokens = s->num_tokens > 0 ? s->num_tokens : 1, diff = 0;
+           tokens = x->num_tokens > 0 ? x->num_tokens : 1, diff = 0;
 
     cr_metrics_set(m,
                    cr_learning_rate(l->schedule, l->config->train.training.learning_rate,
@@ -275,18 +336,19 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
                                     l->updates > 0 ? l->updates - 1 : 0),
                    "actor/lr");
     cr_metrics_set(m, updates, "actor/backward_steps");
-    cr_metrics_set(m, s->pg_loss / updates, "actor/pg_loss");
-    cr_metrics_set(m, s->weighted_pg_loss / updates, "actor/weighted_pg_loss");
-    if (b->has_ref) cr_metrics_set(m, s->kl_loss / updates, "actor/kl_loss");
-    cr_metrics_set(m, s->total_loss / updates, "actor/total_loss");
-    cr_metrics_set(m, s->approxkl / updates, "actor/approxkl");
-    cr_metrics_set(m, s->policykl / updates, "actor/policykl");
-    cr_metrics_set(m, s->ratio_sum / tokens, "actor/ratio_mean");
-    cr_metrics_set(m, s->ratio_max, "actor/ratio_max");
-    cr_metrics_set(m, s->ratio_min, "actor/ratio_min");
-    cr_metrics_set(m, (s->clip_low + s->clip_high) / updates, "actor/clipfrac");
-    cr_metrics_set(m, s->clip_low / updates, "actor/ppo_ratio_low_clipfrac");
-    cr_metrics_set(m, s->clip_high / updates, "actor/ppo_ratio_high_clipfrac");
+    cr_metrics_set(m, x->pg_loss / updates, "actor/pg_loss");
+    cr_metrics_set(m, x->weighted_pg_loss / updates, "actor/weighted_pg_loss");
+    if (b->has_ref) cr_metrics_set(m, x->kl_loss / updates, "actor/kl_loss");
+    cr_metrics_set(m, x->total_loss / updates, "actor/total_loss");
+    cr_metrics_set(m, x->approxkl / updates, "actor/approxkl");
+    cr_metrics_set(m, x->policykl / updates, "actor/policykl");
+    cr_metrics_set(m, x->ratio_sum / tokens, "actor/ratio_mean");
+    cr_metrics_set(m, x->ratio_max, "actor/ratio_max");
+    cr_metrics_set(m, x->ratio_min, "actor/ratio_min");
+    cr_metrics_set(m, (x->clip_low + x->clip_high) / updates, "actor/clipfrac");
+    cr_metrics_set(m, x->clip_low / updates, "actor/ppo_ratio_low_clipfrac");
+    cr_metrics_set(m, x->clip_high / updates, "actor/ppo_ratio_high_clipfrac");
+    variant_metrics(l, b, x, updates, m);
     cr_metrics_set(m, s->grad_norm / (double)(s->num_updates - s->num_skipped),
                    "actor_train/grad_norm");
     cr_metrics_set(m, (double)s->num_skipped, "actor_train/skipped_updates");
@@ -296,7 +358,7 @@ void cri_train_metrics(const cr_learning *l, const cri_learn_batch *b, const cr_
             diff = fmax(diff, fabs(b->old[t] - b->infer[t]));
     else
         cr_metrics_set(m, s->entropy_sum / fmax((double)s->num_compared, 1), "critic/entropy/mean");
-    cr_metrics_set(m, fmax(diff, s->infer_diff_max), "actor/train_infer_diff_max");
+    cr_metrics_set(m, fmax(diff, x->infer_diff_max), "actor/train_infer_diff_max");
     cr_metrics_set(
         m, (double)(b->old_from == CR_OLD_COMPUTED ? (int64_t)b->num_tokens : s->num_compared),
         "actor/train_infer_compared_tokens");

@@ -295,7 +295,7 @@ static cr_status train(sft *s, int64_t step, cr_metrics *m, cr_err *err)
     if (sums.num_skipped)
         cr_log(CR_LOG_WARN, "sft", "step %lld: the gradient is not finite; the update was skipped",
                (long long)step);
-    cr_metrics_set(m, sums.total_loss, "sft_train/loss");
+    cr_metrics_set(m, sums.loss.total_loss, "sft_train/loss");
     cr_metrics_set(m, sums.num_skipped ? (double)NAN : sums.grad_norm, "sft_train/grad_norm");
     cr_metrics_set(m, lr, "sft_train/lr");
     cr_metrics_set(m, dealt.num_learnt, "sft_train/tokens");

@@ -155,6 +155,7 @@ static double coefficient(cr_agg mode, double row_count, double tokens, double s
 
 typedef struct token_loss {
     double loss, grad; /* d loss / d log_prob; for a sequence ratio d loss / d log ratio */
+    double factor;     /* sg(..) of the variants that have one, else 0 */
 } token_loss;
 
 static double clamp(double x, double low, double high)
@@ -265,12 +266,13 @@ static token_loss loss_of(const cr_loss_config *c, const token *x, int cut)
     case CR_NUM_VARIANTS:
         break;
     }
-    return (token_loss){-factor * x->A * x->log_prob, -factor * x->A};
+    return (token_loss){-factor * x->A * x->log_prob, -factor * x->A, factor};
 }
 
-static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut)
+static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, double factor)
 {
     cr_loss_metrics *m = &a->metrics;
+    double d = a->log_probs[t] - a->old_log_probs[t];
 
     if (a->infer_log_probs && a->mask[t] != 0)
         m->infer_diff_max = fmax(m->infer_diff_max, fabs(a->log_probs[t] - a->infer_log_probs[t]));
@@ -281,6 +283,13 @@ static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut)
     m->num_tokens++;
     m->clip_low += (cut < 0) / or_one(a->all.final_tokens);
     m->clip_high += (cut > 0) / or_one(a->all.final_tokens);
+    m->factor_sum += factor;
+    m->masked_low += cut < 0 && factor == 0;
+    m->masked_high += cut > 0 && factor == 0;
+    m->log_ratio_sum += d;
+    m->log_ratio_abs += fabs(d);
+    m->log_ratio_squares += d * d;
+    m->policy_abs += fabs(a->advantages[t] * d);
 }
 
 static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
@@ -331,7 +340,7 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
         if (a->entropy) m->entropy_loss += ce * entropy_mask[t] * a->entropy[t];
         if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
         if (a->ratio) a->ratio[t] = rho;
-        take_metrics(a, t, rho, cut);
+        take_metrics(a, t, rho, cut, l.factor);
     }
     for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
         a->grad_log_probs[t] += sequence_grad * a->final_mask[t] / (count + 1e-8);

@@ -15,6 +15,8 @@ job same $several actor_train.pg_variant=tis actor_train.tis_lower_bound=1 actor
 [ $code = 0 ] || fail "exit code $code"
 cmp $tmp/vanilla/latest/actor_train/model.safetensors $tmp/same/latest/actor_train/model.safetensors || fail "tis of 1 is not vanilla"
 [ "$(values actor/train_infer_final_mask_mean $tmp/same/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "the filter dropped tokens"
+[ "$(values actor/tis_clipped_ratio_mean $tmp/same/metrics.jsonl | tr '\n' ' ')" = "1 1 " ] || fail "actor/tis_clipped_ratio_mean"
+[ "$(values actor/tis_total_clipfrac $tmp/same/metrics.jsonl)" = "$(values actor/clipfrac $tmp/same/metrics.jsonl)" ] || fail "actor/tis_total_clipfrac"
 # another variant trains other weights; micro-batches of 100 tokens are the same update
 job fixed $several actor_train.pg_variant=sapo
 job tokens $several actor_train.pg_variant=sapo \

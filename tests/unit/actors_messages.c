@@ -184,10 +184,10 @@ static void rows_of_a_train_rank(void **state)
 /* Two ranks and two epochs; a number that is not finite stays one, in the sums it is part of. */
 static void sums_of_updates(void **state)
 {
-    cr_train_sums all = {0}, part = {.total_loss = 1,
-                                     .ratio_max = 2,
-                                     .ratio_min = 0.5,
-                                     .num_tokens = 3,
+    cr_train_sums all = {0}, part = {.loss.total_loss = 1,
+                                     .loss.ratio_max = 2,
+                                     .loss.ratio_min = 0.5,
+                                     .loss.num_tokens = 3,
                                      .grad_norm = 7,
                                      .num_updates = 4,
                                      .num_skipped = 1};
@@ -197,20 +197,20 @@ static void sums_of_updates(void **state)
     for (int k = 0; k < 4; k++) {
         cr_record r = {0};
         cr_train_sums back = {0};
-        if (k == 2) part.pg_loss = (double)INFINITY, part.infer_diff_max = (double)NAN;
-        if (k == 3) part.num_tokens = 0, part.ratio_min = 0; /* no token: no ratio */
+        if (k == 2) part.loss.pg_loss = (double)INFINITY, part.loss.infer_diff_max = (double)NAN;
+        if (k == 3) part.loss.num_tokens = 0, part.loss.ratio_min = 0; /* no token: no ratio */
         cr_train_sums_write(&part, &r);
         assert_int_equal(cr_train_sums_read(&r, &back, &err), CR_OK);
         cr_train_sums_add(&all, &back, k % 2 == 1);
         cr_record_free(&r);
     }
-    check_near(all.total_loss, 4, 0);
+    check_near(all.loss.total_loss, 4, 0);
     check_near(all.grad_norm, 14, 0);
-    check_near(all.ratio_max, 2, 0);
-    check_near(all.ratio_min, 0.5, 0);
+    check_near(all.loss.ratio_max, 2, 0);
+    check_near(all.loss.ratio_min, 0.5, 0);
     assert_int_equal(all.num_updates, 8);
     assert_int_equal(all.num_skipped, 2);
-    assert_true(isnan(all.pg_loss) && isnan(all.infer_diff_max));
+    assert_true(isnan(all.loss.pg_loss) && isnan(all.loss.infer_diff_max));
 }
 
 static void arrays_of_a_step(void **state)

@@ -366,6 +366,12 @@ static void tokens_that_are_cut(void **state)
                                                  [CR_PG_TOPR] = {0, 2},
                                                  [CR_PG_CISPO] = {1, 1},
                                                  [CR_PG_DPPO_TV] = {1, 1}};
+    /* of the eight: the factor's sum, with the unified mask of cispo, and the tokens it is 0 for */
+    static const double factors[CR_NUM_VARIANTS] = {[CR_PG_VANILLA] = 8,
+                                                    [CR_PG_TIS] = 2 * (0.7 + 0.95 + 1.3 + 1.4),
+                                                    [CR_PG_TOPR] = 0.6 * 2 * (0.4 + 0.95 + 1 + 1),
+                                                    [CR_PG_CISPO] = 0.8 + 1.4 + 2 * (0.95 + 1.3),
+                                                    [CR_PG_DPPO_TV] = 0.4 + 2 * 0.95 + 3 * 1.2};
 
     (void)state;
     for (int v = 0; v < CR_NUM_VARIANTS; v++) {
@@ -386,6 +392,7 @@ static void tokens_that_are_cut(void **state)
         c.tis_lower_bound = low;
         c.tis_upper_bound = high;
         c.dppo_mask_low = c.dppo_mask_high = 0.25; /* of probabilities near 0.5 */
+        c.cispo_use_unified_mask = true;
         for (int t = 0; t < 8; t++) {
             old[t] = log(0.5);
             lp[t] = old[t] + log(rho[t % 4]);
@@ -395,6 +402,17 @@ static void tokens_that_are_cut(void **state)
         cr_policy_loss(&c, &a);
         check_near(a.metrics.clip_low * 8, want[v][0] * (v == CR_PG_DPPO_TV ? 1 : 2), 1e-12);
         check_near(a.metrics.clip_high * 8, want[v][1] * (v == CR_PG_DPPO_TV ? 1 : 2), 1e-12);
+        check_near(a.metrics.factor_sum, factors[v], 1e-12);
+        if (v == CR_PG_CISPO || v == CR_PG_DPPO_TV) {
+            check_near(a.metrics.masked_low, 1, 0);
+            check_near(a.metrics.masked_high, 1, 0);
+        }
+        check_near(a.metrics.log_ratio_sum, 2 * log(0.4 * 0.95 * 1.3 * 1.6), 1e-12);
+        check_near(a.metrics.log_ratio_abs, 2 * log(1.3 * 1.6 / 0.4 / 0.95), 1e-12);
+        check_near(a.metrics.log_ratio_squares,
+                   2 * (pow(log(0.4), 2) + pow(log(0.95), 2) + pow(log(1.3), 2) + pow(log(1.6), 2)),
+                   1e-12);
+        check_near(a.metrics.policy_abs, a.metrics.log_ratio_abs, 1e-12);
     }
 }
 
