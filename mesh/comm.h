@@ -183,7 +183,7 @@ CR_MUST cr_status cri_check_failed(cr_group *group, const char *what, const bool
 cr_status cri_status_of_failure(uint32_t status);
 /* Both for one rank: it has failed, or it is late. Never CR_OK. */
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
-/* v[at, at + num) = the reduction of group->parts, in rank order. */
-void cri_combine(const cr_group *group, const cri_vector *v, size_t at, size_t num);
+/* out[num] = the reduction of group->parts in rank order, with type and operation of v. out may be parts[0], no other. */
+void cri_combine(const cr_group *group, const cri_vector *v, void *out, size_t num);
 
 #endif

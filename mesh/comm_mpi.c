@@ -91,7 +91,7 @@ cr_status cri_mpi_all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
         CR_TRY(wait_one(call, code, &request, err));
         for (int r = 0; r < g->num_ranks; r++)
             g->parts[r] = g->stage + (size_t)r * (size_t)num_bytes;
-        cri_combine(g, v, at, num);
+        cri_combine(g, v, v->data + at * v->elem_bytes, num);
     }
     return CR_OK;
 }

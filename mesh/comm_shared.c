@@ -1,6 +1,6 @@
 /* comm_shared.c -- all ranks of the group on one host: data in shared windows.
  *
- * Small collectives pass through the host's staging area in rounds of CRI_STAGE_BYTES a rank: write the next piece,
+ * Collectives of private memory pass through the host's staging area in rounds of CRI_STAGE_BYTES a rank: write the next piece,
  * post and complete, read the others' pieces. Two staging slots alternate, so that one round of the control
  * plane is enough: a rank posts a round only after it has read the round before.
  * A gather's slot is the gathered buffer itself; a reduction's slot is one full-size buffer a rank, and the owner
@@ -8,6 +8,12 @@
 #include "mesh/host.h"
 
 #include <string.h>
+
+enum {
+    SHORT_BYTES =
+        1 << 16, /* an all-reduce up to here takes one round, in which each rank sums everything */
+    SLICE_ELEMS = 16 /* slices begin on a cache line */
+};
 
 cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi, cr_err *err)
 {
@@ -86,19 +92,102 @@ static size_t piece(size_t total, size_t at)
     return total - at < CRI_STAGE_BYTES ? total - at : CRI_STAGE_BYTES;
 }
 
-static cr_status all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
+/* A short vector: each rank sums all parts. */
+static cr_status all_reduce_short(cri_call *call, const cri_vector *v, cr_err *err)
 {
     cr_group *g = call->group;
     size_t num_bytes = v->num * v->elem_bytes;
+    int slot = stage_next(g->host);
 
-    for (size_t at = 0; at < num_bytes || at == 0; at += CRI_STAGE_BYTES) {
-        int slot = stage_next(g->host);
-        if (num_bytes > 0)
-            memcpy(stage_of(g->host, slot, g->rank), v->data + at, piece(num_bytes, at));
-        CR_TRY(cri_call_round(call, num_bytes, /*is_equal=*/true, err));
-        for (int r = 0; r < g->num_ranks; r++)
-            g->parts[r] = stage_of(g->host, slot, r);
-        cri_combine(g, v, at / v->elem_bytes, piece(num_bytes, at) / v->elem_bytes);
+    if (num_bytes > 0) memcpy(stage_of(g->host, slot, g->rank), v->data, num_bytes);
+    CR_TRY(cri_call_round(call, num_bytes, /*is_equal=*/true, err));
+    for (int r = 0; r < g->num_ranks; r++)
+        g->parts[r] = stage_of(g->host, slot, r);
+    cri_combine(g, v, v->data, v->num);
+    return CR_OK;
+}
+
+/* A long vector goes in chunks, and each rank sums one slice of a chunk. In a rank's stage slice q has its place, room for
+ * `place` elements: there are this rank's parts of the others' slices, and the sum of its own. */
+typedef struct chunk {
+    size_t begin, num;   /* elements of the vector */
+    size_t slice, place; /* elements; the last slices may be shorter or empty */
+    int slot;
+} chunk;
+
+static chunk chunk_at(const cr_group *g, const cri_vector *v, int first_slot, size_t index)
+{
+    size_t n = (size_t)g->num_ranks;
+    chunk c = {.slot = (int)(((size_t)first_slot + index) % 2)};
+
+    c.place = CRI_STAGE_BYTES / v->elem_bytes / n / SLICE_ELEMS * SLICE_ELEMS;
+    CR_CHECK(c.place > 0, "%zu ranks on one host", n);
+    c.begin = index * c.place * n;
+    if (c.begin < v->num) c.num = v->num - c.begin < c.place * n ? v->num - c.begin : c.place * n;
+    c.slice = ((c.num + n - 1) / n + SLICE_ELEMS - 1) / SLICE_ELEMS * SLICE_ELEMS;
+    return c;
+}
+
+typedef struct slice { /* of rank q */
+    char *data;        /* in the vector */
+    size_t at;         /* bytes, in a stage */
+    size_t num, num_bytes;
+} slice;
+
+static slice slice_of(const cri_vector *v, const chunk *c, int q)
+{
+    size_t begin = c->slice * (size_t)q, left = begin < c->num ? c->num - begin : 0;
+    slice s = {.at = c->place * (size_t)q * v->elem_bytes,
+               .num = left < c->slice ? left : c->slice};
+
+    s.data = v->data + (c->begin + (left ? begin : 0)) * v->elem_bytes;
+    s.num_bytes = s.num * v->elem_bytes;
+    return s;
+}
+
+static void put_parts(const cr_group *g, const cri_vector *v, chunk c)
+{
+    for (int q = 0; q < g->num_ranks; q++) {
+        slice s = slice_of(v, &c, q);
+        if (q != g->rank) memcpy(stage_of(g->host, c.slot, g->rank) + s.at, s.data, s.num_bytes);
+    }
+}
+
+static void sum_slice(const cr_group *g, const cri_vector *v, chunk c)
+{
+    slice s = slice_of(v, &c, g->rank);
+
+    for (int r = 0; r < g->num_ranks; r++)
+        g->parts[r] = r == g->rank ? s.data : stage_of(g->host, c.slot, r) + s.at;
+    cri_combine(g, v, stage_of(g->host, c.slot, g->rank) + s.at, s.num);
+}
+
+static void take_sums(const cr_group *g, const cri_vector *v, chunk c)
+{
+    for (int q = 0; q < g->num_ranks; q++) {
+        slice s = slice_of(v, &c, q);
+        memcpy(s.data, stage_of(g->host, c.slot, q) + s.at, s.num_bytes);
+    }
+}
+
+/* Three chunks are under way, and one round is enough for all of them: the sums of one are taken, the parts of the one
+ * after the next are put in the same slot (in other places), the next one's are summed in the other slot. The slot of
+ * the last chunk is read until its reader posts again, so the next collective begins with the other one. */
+static cr_status all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
+{
+    cr_group *g = call->group;
+    size_t num_bytes = v->num * v->elem_bytes, num = 0;
+    int first = (int)(g->host->stage_uses % 2);
+
+    if (num_bytes <= SHORT_BYTES) return all_reduce_short(call, v, err);
+    while (chunk_at(g, v, first, num).num > 0)
+        num++;
+    g->host->stage_uses += (uint32_t)(num % 2);
+    for (size_t k = 0; k < num + 2; k++) {
+        if (k >= 2) take_sums(g, v, chunk_at(g, v, first, k - 2));
+        put_parts(g, v, chunk_at(g, v, first, k)); /* none after the last */
+        if (k >= 1) sum_slice(g, v, chunk_at(g, v, first, k - 1));
+        if (k <= num) CR_TRY(cri_call_round(call, num_bytes, /*is_equal=*/true, err));
     }
     return CR_OK;
 }

@@ -236,19 +236,16 @@ cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err
 DEFINE_COMBINE(f64, double)
 DEFINE_COMBINE(f32, float)
 
-/* What the ranks gave is at g->parts. */
-void cri_combine(const cr_group *g, const cri_vector *v, size_t at, size_t num)
+void cri_combine(const cr_group *g, const cri_vector *v, void *out, size_t num)
 {
-    void *acc = v->data + at * v->elem_bytes;
-
     if (!v->is_double && v->op == CR_OP_SUM) {
-        cri_sum(CRI_SUM_F32, acc, g->parts, g->num_ranks, num, /*is_added=*/false);
+        cri_sum(CRI_SUM_F32, out, g->parts, g->num_ranks, num, /*is_added=*/false);
         return;
     }
-    memcpy(acc, g->parts[0], num * v->elem_bytes);
+    memcpy(out, g->parts[0], num * v->elem_bytes);
     for (int r = 1; r < g->num_ranks; r++)
         if (v->is_double)
-            combine_f64(v->op, acc, g->parts[r], num);
+            combine_f64(v->op, out, g->parts[r], num);
         else
-            combine_f32(v->op, acc, g->parts[r], num);
+            combine_f32(v->op, out, g->parts[r], num);
 }
