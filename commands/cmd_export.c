@@ -12,7 +12,7 @@
 /* The rest of a file; some file systems cannot do it inside the kernel. */
 static ssize_t copy_rest(int in, int out)
 {
-    static char block[1 << 20];
+    char block[1 << 16];
     ssize_t n, done, k;
 
     while ((n = copy_file_range(in, NULL, out, NULL, 1 << 30, 0)) > 0) {

@@ -194,10 +194,6 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));
-    if (config->resume && !resume_path)
-        cr_log(CR_LOG_WARN, "run",
-               "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
-               config->checkpoint_dir);
     CR_TRY_GOTO(out, cr_endpoint_open(&endpoint, config, err));
     is_made = !cr_dir_exists(config->output_dir);
     CR_TRY_GOTO(out, lock_output(config, locks, err));
@@ -208,7 +204,6 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     flight =
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
-    cr_log_line(resume_path ? "resuming" : "starting");
     if (cr_run_open(&run, config, config_path, &endpoint, first_step, err) == CR_OK)
         status = ops->run(pipeline, &run, resume_path, err);
     else

@@ -171,6 +171,11 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     for (int i = 0; i < run->layout.num_ranks; i++)
         run->lives[i].moved_s = cr_now_s();
     CR_TRY(open_log(run, err));
+    if (config->resume && first_step == 0)
+        cr_log(CR_LOG_WARN, "run",
+               "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
+               config->checkpoint_dir);
+    cr_log_line(first_step > 0 ? "resuming" : "starting");
     if (stat(run->output_dir, &folder) != 0)
         return cr_fail(err, CR_EIO, "%s: %s", run->output_dir, strerror(errno));
     run->output_device = folder.st_dev;

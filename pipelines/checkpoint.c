@@ -17,19 +17,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { HASHED_BYTES = 1 << 20 }; /* of a file at a time */
+
 static cr_status hash_file(const char *path, char hex[65], int64_t *size, cr_err *err)
 {
     FILE *file = fopen(path, "rb");
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     unsigned char digest[EVP_MAX_MD_SIZE];
-    static char block[1 << 20];
+    char *block = CR_NEW_ARRAY(char, HASHED_BYTES);
     unsigned n = 0;
     size_t k;
 
     *size = 0;
     if (!file) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
     CR_CHECK(md && EVP_DigestInit_ex(md, EVP_sha256(), NULL), "no SHA-256 in OpenSSL");
-    while (file && (k = fread(block, 1, sizeof block, file)) > 0) {
+    while (file && (k = fread(block, 1, HASHED_BYTES, file)) > 0) {
         EVP_DigestUpdate(md, block, k);
         *size += (int64_t)k;
     }
@@ -39,6 +41,7 @@ static cr_status hash_file(const char *path, char hex[65], int64_t *size, cr_err
     for (unsigned i = 0; i < n; i++)
         snprintf(hex + 2 * i, 3, "%02x", digest[i]);
     if (file) fclose(file);
+    cr_free(block);
     return err->status;
 }
 

@@ -1,4 +1,4 @@
-"""vision_models.py -- tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE models of Transformers, for tests/unit/models_vl.c.
+"""vision_models.py -- tiny Qwen2.5-VL, Qwen3-VL and Qwen3-VL-MoE models of Transformers, for tests/unit/models_vl_numbers.c.
 
     python tests/parity/vision_models.py tests/parity      (Transformers 5.23 and PyTorch, on the CPU)
 

@@ -1,4 +1,4 @@
-/* verdict.c -- answers of scoring programs (see scorer.h). */
+/* answer.c -- answers of scoring programs (see scorer.h). */
 #include "rewards/scorer.h"
 
 #include <math.h>
