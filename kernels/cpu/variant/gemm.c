@@ -411,7 +411,7 @@ static int64_t most_cols(cr_dtype dtype, int64_t units)
 #if defined(__AMX_BF16__)
     enum { L2_UNITS = 1 << 17 };
     int64_t cols = L2_UNITS / units / CRI_PANEL * CRI_PANEL;
-    if (dtype == CR_BF16) return cols < CRI_PANEL ? CRI_PANEL : cols < NC ? cols : NC;
+    if (dtype == CR_BF16 && cols >= 2 * CRI_PANEL && cols < NC) return cols;
 #endif
     (void)dtype;
     (void)units;
