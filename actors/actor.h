@@ -31,7 +31,7 @@ typedef struct cr_actor {
     cr_exchange_args exchange;
 } cr_actor;
 
-/* One command: fill reply, or fail. is_last: leave after the reply. */
+/* One command: fill reply, or fail. */
 typedef cr_status (*cr_actor_serve)(void *role, const char *op, const cr_record *command,
                                     cr_record *reply, cr_err *err);
 

@@ -19,7 +19,7 @@ struct cr_trainer {
     /* the micro-batch that runs */
     int32_t *ids, *positions, *labels, *cu;
     size_t capacity_tokens, capacity_samples;
-    double *work; /* per response token, 10 arrays */
+    double *work; /* of the loss of a micro-batch (train_step.c) */
     size_t capacity_work;
     size_t *start; /* [capacity_samples + 1] */
     cr_distribution distribution;

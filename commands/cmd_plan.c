@@ -141,12 +141,10 @@ static void arithmetic(cr_plan *p)
 {
     const cr_config *c = &p->config;
     const cr_worker_config *w = &c->train;
-    int64_t mini =
-                w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps,
-            length = c->sequence_length;
+    int64_t mini = cr_worker_batch_samples(w), length = c->sequence_length;
 
     p->is_sft = c->kind == CR_PIPELINE_SFT;
-    p->num_dp = w->num_devices / w->ulysses_size;
+    p->num_dp = cr_worker_num_batches(w);
     p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
     p->rank_samples = ceil_div(p->num_samples, p->num_dp);
     p->batch = (cr_plan_batch){
@@ -202,7 +200,7 @@ static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_pla
 static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
 {
     const cr_worker_config *w = &p->config.reference;
-    int64_t dp = w->num_devices / w->ulysses_size;
+    int64_t dp = cr_worker_num_batches(w);
     cr_plan_batch batch = p->batch;
     cr_model *model = NULL;
 

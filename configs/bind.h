@@ -28,8 +28,8 @@ void cri_set_text(cr_config *c, cr_node *map, const char *key, const char *value
 cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *block,
                       cr_diagnostics *d);
 
-/* system_envs as NAME=VALUE, NULL at the end; NULL if there are none. A resolved file hides what its name says is secret, so only the run may have such a value:
- * its processes inherit it. */
+/* system_envs as NAME=VALUE, NULL at the end; NULL if there are none. A resolved file masks values whose name says
+ * that they are secret, so only the run may have one: its processes inherit it. */
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */

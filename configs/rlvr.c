@@ -275,10 +275,9 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
 /* What the roles need, and what their numbers must be whole multiples of. */
 static void check_roles(const cr_config *c, cr_diagnostics *d)
 {
-    int64_t rows = c->rollout_batch_size * c->group_size,
-            dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1);
+    int64_t rows = c->rollout_batch_size * c->group_size, dp = cr_worker_num_batches(&c->train),
+            mini = cr_worker_batch_samples(&c->train);
     const cr_training_args *t = &c->train.training;
-    int64_t mini = t->per_device_train_batch_size * t->gradient_accumulation_steps;
 
     if (c->train.num_devices == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
@@ -344,9 +343,7 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
 {
     static const char key[] = "enable_old_logprobs_recompute";
     const cr_algorithm *a = &c->algorithm;
-    const cr_training_args *t = &c->train.training;
-    int64_t dp = c->train.num_devices / (c->train.ulysses_size ? c->train.ulysses_size : 1),
-            mini = t->per_device_train_batch_size * t->gradient_accumulation_steps;
+    int64_t dp = cr_worker_num_batches(&c->train), mini = cr_worker_batch_samples(&c->train);
     bool is_asked_for = cri_flag_of(root, key);
 
     c->enable_old_logprobs_recompute = is_asked_for || a->advantage.kl_coef > 0;

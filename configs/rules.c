@@ -157,7 +157,7 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
     enum { BLOCK = 16 }; /* tokens of a block of the KV cache; int32 counts blocks and samples */
     const bool is_sft = c->kind == CR_PIPELINE_SFT;
     const cr_training_args *t = &c->train.training;
-    const int64_t mini = t->per_device_train_batch_size * t->gradient_accumulation_steps,
+    const int64_t mini = cr_worker_batch_samples(&c->train),
                   longest = c->infer.engine.max_model_len ? c->infer.engine.max_model_len
                                                           : c->sequence_length,
                   samples = is_sft ? mini : c->rollout_batch_size * c->group_size;

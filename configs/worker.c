@@ -365,6 +365,16 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     cri_check_mesh(w, block, d);
 }
 
+int64_t cr_worker_num_batches(const cr_worker_config *w)
+{
+    return w->num_devices / (w->ulysses_size ? w->ulysses_size : 1);
+}
+
+int64_t cr_worker_batch_samples(const cr_worker_config *w)
+{
+    return w->training.per_device_train_batch_size * w->training.gradient_accumulation_steps;
+}
+
 static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *key)
 {
     if (!cri_is_in_file(to, key) && cri_is_given(from, key))

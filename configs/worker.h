@@ -79,4 +79,9 @@ typedef struct cr_worker_config {
     bool save_only_model, async_save_ckpt;
 } cr_worker_config;
 
+/* Ranks with a batch of their own: ulysses_size ranks share one. */
+int64_t cr_worker_num_batches(const cr_worker_config *w);
+/* Samples of one optimizer update, on one such rank. */
+int64_t cr_worker_batch_samples(const cr_worker_config *w);
+
 #endif

@@ -9,14 +9,11 @@
 
 void cr_learning_init(cr_learning *l, const cr_config *c)
 {
-    int64_t dp = c->train.num_devices / c->train.ulysses_size;
-
     *l = (cr_learning){.config = c, .kl_coef = c->algorithm.advantage.kl_coef};
     l->moments = CR_NEW_ARRAY(cr_moments, c->num_rewards);
     for (size_t d = 0; d < c->num_rewards; d++)
         l->moments[d] = (cr_moments){0, 1, 1e-24};
-    l->mini_size = dp * c->train.training.per_device_train_batch_size *
-                   c->train.training.gradient_accumulation_steps;
+    l->mini_size = cr_worker_num_batches(&c->train) * cr_worker_batch_samples(&c->train);
     l->schedule_steps = c->max_steps * c->rollout_batch_size * c->group_size *
                         c->algorithm.ppo_epochs / l->mini_size;
     if (l->schedule_steps < 1) l->schedule_steps = 1;

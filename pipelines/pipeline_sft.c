@@ -79,8 +79,7 @@ static cr_status load(sft *s, cr_err *err)
     CR_TRY(cr_chat_open(w->model_path, &s->chat, err));
     CR_TRY(load_files(s, &s->data, w, err));
     if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
-    s->batch = (size_t)(w->num_devices / w->ulysses_size * w->training.per_device_train_batch_size *
-                        w->training.gradient_accumulation_steps);
+    s->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
     if (s->data.num_rows < s->batch)
         return cr_fail(err, CR_ECONFIG, "the data has %zu rows, a step takes %zu", s->data.num_rows,
                        s->batch);
