@@ -226,7 +226,8 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
     int64_t step;
     bool is_paused = false;
     char consumer[32];
-    double ask_again_s = 0; /* asking costs a round trip: a tenth of the time while samples run */
+    /* a round trip is waited for: a tenth of the time while samples run */
+    double ask_again_s = 0, send_again_s = 0;
     cr_engine_stats before = cr_engine_get_stats(g->engine), after;
     cr_generated s;
 
@@ -256,9 +257,13 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
             cr_generated_free(&s);
             CR_TRY(err->status);
         }
-        CR_TRY(
-            cr_exchange_flush(g->a->x, err)); /* samples that were not the last of their prompt */
+        /* samples go with the next question; while others run, they are sent a tenth of the time, too */
+        asked_s = cr_now_s();
+        if (cr_engine_is_idle(g->engine) || asked_s < send_again_s) continue;
+        CR_TRY(cr_exchange_flush(g->a->x, err));
+        send_again_s = cr_now_s() + fmin(10 * (cr_now_s() - asked_s), 1);
     }
+    CR_TRY(cr_exchange_flush(g->a->x, err));
     after = cr_engine_get_stats(g->engine);
     cr_record_set_int(reply, "tokens", after.num_tokens - before.num_tokens);
     cr_record_set_int(reply, "preempted", after.num_preempted - before.num_preempted);
