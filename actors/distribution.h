@@ -14,6 +14,7 @@
 #include "actors/messages.h"
 #include "configs/configs.h"
 #include "engine/engine.h"
+#include "kernels/attention.h"
 
 typedef struct cr_distribution {
     float temperature, repetition_penalty; /* 1: off */

@@ -1,6 +1,5 @@
 /* phases.c -- see phases.h. */
 #include "actors/phases.h"
-#include "kernels/scratch.h"
 
 #include <malloc.h>
 #include <stdio.h>

@@ -9,6 +9,7 @@
  *     all_reduce           private, in place
  * latency_us: a barrier, and an all-reduce of one double. */
 #include "mesh/collectives.h"
+#include "tests/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,38 +58,39 @@ static double start(void)
 
 static double all_gather(const work *w)
 {
-    const void *whole;
-    void *part;
+    const cr_mem *whole;
+    cr_mem *part;
     double begin_s, seconds;
 
     fill(w->shard, w->part_elems);
     begin_s = start();
     OK(cr_gather_announce(w->gather, 0, "unit", w->part_bytes, &err));
     OK(cr_gather_begin(w->gather, 0, &part, &err));
-    memcpy(part, w->shard, w->part_bytes);
+    memcpy(cr_mem_to_host(part), w->shard, w->part_bytes);
     OK(cr_gather_publish(w->gather, 0, &err));
     OK(cr_gather_wait(w->gather, 0, &whole, &err));
     seconds = cr_now_s() - begin_s;
-    check(whole, w->part_elems * (size_t)w->n, 1, (float)w->n);
+    check(F32(whole), w->part_elems * (size_t)w->n, 1, (float)w->n);
     cr_gather_release(w->gather, 0);
     return seconds;
 }
 
 static double reduce(const work *w, bool is_copied)
 {
-    float total = (float)(w->n * (w->n + 1) / 2), *data;
+    float total = (float)(w->n * (w->n + 1) / 2);
+    cr_mem *data = NULL;
     double begin_s, seconds;
 
     if (!is_copied) OK(cr_reduce_begin(w->reduce, 0, &data, &err));
-    fill(is_copied ? w->full : data, w->part_elems * (size_t)w->n);
+    fill(is_copied ? w->full : F32(data), w->part_elems * (size_t)w->n);
     fill(w->shard, w->part_elems);
     begin_s = start();
     if (is_copied) {
         OK(cr_reduce_begin(w->reduce, 0, &data, &err));
-        memcpy(data, w->full, w->part_bytes * (size_t)w->n);
+        memcpy(cr_mem_to_host(data), w->full, w->part_bytes * (size_t)w->n);
     }
     OK(cr_reduce_publish(w->reduce, 0, "unit", w->part_elems, w->dtype, &err));
-    OK(cr_reduce_finish(w->reduce, 0, w->shard, CR_REDUCE_SET, &err));
+    OK(cr_reduce_finish(w->reduce, 0, MEM(w->shard), CR_REDUCE_SET, &err));
     seconds = cr_now_s() - begin_s;
     check(w->shard, w->part_elems, total, total);
     return seconds;
@@ -112,7 +114,7 @@ static double all_reduce(const work *w)
 
     fill(w->full, num);
     begin_s = start();
-    OK(cr_all_reduce_f32(group, "unit", CR_OP_SUM, w->full, num, &err));
+    OK(cr_all_reduce_f32(group, "unit", CR_OP_SUM, MEM(w->full), num, &err));
     seconds = cr_now_s() - begin_s;
     check(w->full, num, total, total);
     return seconds;

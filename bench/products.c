@@ -4,6 +4,7 @@
  * its CPU time, so that other programs on the machine count for less; more: the wall clock.
  */
 #include "kernels/kernels.h"
+#include "tests/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ static void *fill(const bench *b, int64_t num)
 
     for (int64_t i = 0; i < num; i++)
         x[i] = (float)(i * 7919 % 2003 - 1001) * 1e-3f;
-    CR_CHECK(cr_cast(b->dev, b->dtype, out, CR_F32, x, (size_t)num, &err) == CR_OK, "cast");
+    CR_CHECK(cr_cast(b->dev, b->dtype, out, CR_F32, MEM(x), (size_t)num, &err) == CR_OK, "cast");
     cr_free(x);
     return out;
 }
@@ -93,7 +94,7 @@ static cr_status run(const bench *b, shape s, cr_err *err)
     float *dw = CR_NEW_ARRAY(float, s.n *s.k);
     cr_weight weight = {w, b->dtype, s.n, s.k, NULL}, with = weight;
     cr_linear_args to_y = {x, &weight, NULL, NULL, y, b->dtype, s.m};
-    cr_linear_grad_args g = {x, dy, &weight, dx, false, dw, NULL, s.m};
+    cr_linear_grad_args g = {x, dy, &weight, dx, false, MEM(dw), NULL, s.m};
 
     packed = cr_alloc(cr_weight_packed_bytes(b->dev, &weight));
     CR_TRY(cr_weight_pack(b->dev, &weight, packed, err));

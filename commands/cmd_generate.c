@@ -9,6 +9,7 @@
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "engine/engine.h"
+#include "kernels/attention.h"
 
 #include <math.h>
 #include <string.h>

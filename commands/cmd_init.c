@@ -9,7 +9,6 @@
 typedef struct ask {
     int64_t seed;
     bool should_overwrite;
-    cr_device *dev;
     cr_model *model;
 } ask;
 
@@ -43,7 +42,7 @@ static cr_status put_param(cr_tensor_writer *writer, const ask *a, const cr_para
     for (int64_t e = 0; e < param->num_elems && err->status == CR_OK; e += CHUNK) {
         int64_t end = e + CHUNK < param->num_elems ? e + CHUNK : param->num_elems;
         cr_param_init(a->model, param, (uint64_t)a->seed, e, end, values);
-        if (cr_cast(a->dev, dtype, stored, CR_F32, values, (size_t)(end - e), err) != CR_OK) break;
+        cr_cast_host(dtype, stored, CR_F32, values, (size_t)(end - e));
         if (param->stacked)
             cr_note(put_columns(writer, param, index, dtype, e, end, (char *)stored, err));
         else
@@ -107,7 +106,6 @@ static cr_status init(ask *a, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EFORMAT,
                        "%s/config.json: torch_dtype must be float32, bfloat16 or float16",
                        words->word[0]);
-    CR_TRY(cr_device_open("cpu", 1, &a->dev, err));
     path = cr_path_join(words->word[0], "model.safetensors");
     index = cr_path_join(words->word[0], "model.safetensors.index.json");
     is_there = cr_file_exists(path) || cr_file_exists(index);
@@ -138,7 +136,6 @@ static int run(int argc, char **argv)
         !is_help)
         cr_note(init(&a, &words, &err));
     cr_model_free(a.model);
-    if (a.dev) cr_device_close(a.dev);
     cr_words_free(&words);
     return err.status ? cr_command_fail(&cr_command_init, &err) : 0;
 }

@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "commands/commands.h"
 #include "engine/engine.h"
+#include "kernels/attention.h"
 #include "plan/plan_print.h"
 #include "plan/shapes.h"
 

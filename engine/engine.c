@@ -41,11 +41,16 @@ static void reserve_steps(cr_engine *e)
         e->free_slot[e->num_free_slots++] = i;
 }
 
-/* The first part's is the device's, as it is that of steps that are not cut. */
+/* The first part's is the engine's, which also runs steps that are not cut. */
+static cr_device *lane_device(const cr_engine *e, int lane)
+{
+    return lane ? cr_lanes_device(e->lanes, lane) : e->dev;
+}
+
 static void make_scratch(cr_engine *e)
 {
     for (int i = 0; i < cr_lanes_num(e->lanes); i++)
-        e->parts[i].scratch = cr_stack_create(i ? cr_lanes_device(e->lanes, i) : e->dev);
+        e->parts[i].scratch = cr_stack_create(lane_device(e, i));
 }
 
 /* Weights are in the dtype of the pass, but for modules that always are in float32. */
@@ -97,7 +102,7 @@ cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limi
     e->parts = CR_NEW_ARRAY(cri_part, cr_lanes_num(e->lanes));
     make_scratch(e);
     e->max_blocks = cri_blocks_of(l.max_model_len);
-    e->layer_blocks = CR_NEW_ARRAY(void *, c->num_layers);
+    e->layer_blocks = CR_NEW_ARRAY(cr_mem *, c->num_layers);
     e->packed = cr_alloc(model->num_params * sizeof *e->packed);
     reserve_steps(e);
     *out = e;
@@ -130,6 +135,13 @@ static cr_status reserve_cache(cr_engine *e, cr_err *err)
     return CR_OK;
 }
 
+void cri_drop_logits(cr_engine *e)
+{
+    cr_device_free(e->dev, e->logits, cri_logits_bytes(e, e->logits_rows));
+    e->logits = NULL;
+    e->logits_rows = 0;
+}
+
 static void drop_weights_and_cache(cr_engine *e)
 {
     for (int64_t l = 0; l < e->model->config.num_layers; l++) {
@@ -144,10 +156,9 @@ static void drop_weights_and_cache(cr_engine *e)
     }
     cr_free(e->free_block);
     cr_free(e->ref);
-    cr_free(e->logits);
+    cri_drop_logits(e);
     e->free_block = e->ref = NULL;
-    e->logits = NULL;
-    e->logits_rows = e->num_blocks = e->num_free = 0;
+    e->num_blocks = e->num_free = 0;
     e->packed_bytes = 0;
     for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
         cr_stack_destroy(e->parts[i].scratch);

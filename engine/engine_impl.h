@@ -20,6 +20,7 @@
 
 #include "engine/engine.h"
 #include "engine/sampling.h"
+#include "kernels/attention.h"
 #include "kernels/lanes.h"
 
 typedef enum cri_seq_state { CRI_WAITING, CRI_FOLLOWING, CRI_FILLING, CRI_RUNNING } cri_seq_state;
@@ -74,8 +75,8 @@ struct cr_engine {
     cri_part *parts; /* [lanes]; the first one's is also that of a step that is not cut */
     cri_seq_list waiting, running, finished; /* running: FOLLOWING, FILLING and RUNNING */
     /* cache */
-    void **layer_blocks; /* [num_layers], reserved with the first weights */
-    cr_dtype dtype;      /* of passes, known with the first weights */
+    cr_mem **layer_blocks; /* [num_layers], reserved with the first weights */
+    cr_dtype dtype;        /* of passes, known with the first weights */
     size_t block_bytes;
     int64_t num_blocks, max_blocks; /* of the pool; of one sequence */
     int32_t *free_block, *ref;
@@ -86,12 +87,12 @@ struct cr_engine {
     /* one step */
     int32_t *ids, *row_slot, *row_pos, *pick, *drawn; /* [max_rows + max_running] */
     cri_seq **picked;
-    float *logits; /* [logits_rows, vocab], grown */
+    cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
     float *log_prob;
     /* packed weights */
     struct {
-        void *data;
+        cr_mem *data;
         size_t num_bytes;
     } * packed; /* [num_params] */
     size_t packed_bytes;
@@ -111,6 +112,12 @@ static inline int64_t cri_blocks_of(int64_t num)
 {
     return (num + CR_KV_BLOCK - 1) / CR_KV_BLOCK;
 }
+
+static inline size_t cri_logits_bytes(const cr_engine *e, int64_t rows)
+{
+    return (size_t)(rows * e->model->config.vocab_size) * sizeof(float);
+}
+void cri_drop_logits(cr_engine *e);
 
 /* before NULL: at the end. */
 void cri_seq_insert(cri_seq_list *l, cri_seq *s, cri_seq *before);

@@ -74,10 +74,10 @@ static cr_status share(cr_engine *e, cri_seq *s, const cri_seq *from, int64_t nu
     if (num % CR_KV_BLOCK == 0) return CR_OK;
     CR_CHECK(take_block(e, s), "a free block is gone");
     for (int64_t l = 0; l < e->model->config.num_layers; l++) {
-        char *blocks = e->layer_blocks[l];
-        CR_TRY(cr_kv_block_copy(e->dev, blocks + (size_t)row_of(e, s)[full] * e->block_bytes,
-                                blocks + (size_t)row_of(e, from)[full] * e->block_bytes,
-                                e->block_bytes, err));
+        cr_mem *blocks = e->layer_blocks[l];
+        size_t to = (size_t)row_of(e, s)[full], src = (size_t)row_of(e, from)[full];
+        CR_TRY(cr_kv_block_copy(e->dev, cr_mem_add(blocks, to * e->block_bytes),
+                                cr_mem_add(blocks, src * e->block_bytes), e->block_bytes, err));
     }
     return CR_OK;
 }
@@ -270,7 +270,7 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
 
 /* Draw for s from a row of logits. */
 static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, cri_seq *s,
-                      const float *logits, int32_t *id, float *log_prob, cr_err *err)
+                      const cr_mem *logits, int32_t *id, float *log_prob, cr_err *err)
 {
     const cri_group *g = s->group;
     uint32_t word[4];
@@ -307,7 +307,7 @@ static cr_status check_log_prob(const cri_seq *s, float log_prob, cr_err *err)
 
 /* s has just filled its prompt: its followers fork and draw from its row, too. One that gets no
  * block stays a follower. */
-static cr_status fork_followers(cr_engine *e, cri_seq *s, const float *logits, cr_err *err)
+static cr_status fork_followers(cr_engine *e, cri_seq *s, const cr_mem *logits, cr_err *err)
 {
     for (cri_seq *x = s->next, *next; x; x = next) {
         bool is_done;
@@ -333,18 +333,19 @@ static cr_status accept_tokens(cr_engine *e, int64_t num_picks, cr_err *err)
         cri_seq *s = e->picked[i];
         CR_TRY(check_log_prob(s, e->log_prob[i], err));
         if (s->state == CRI_FILLING && s->num_output == 0)
-            CR_TRY(fork_followers(e, s, e->logits + i * vocab, err));
+            CR_TRY(fork_followers(e, s, cr_at(CR_F32, e->logits, i * vocab), err));
         accept_token(e, s, e->drawn[i], e->log_prob[i]);
     }
     return CR_OK;
 }
 
-static cr_status grow_logits(cr_engine *e, int64_t rows)
+static cr_status grow_logits(cr_engine *e, int64_t rows, cr_err *err)
 {
     if (rows <= e->logits_rows) return CR_OK;
-    cr_free(e->logits);
-    e->logits_rows = cri_min(rows + rows / 2, e->limits.max_rows + e->limits.max_running);
-    e->logits = CR_NEW_ARRAY(float, e->logits_rows * e->model->config.vocab_size);
+    cri_drop_logits(e);
+    rows = cri_min(rows + rows / 2, e->limits.max_rows + e->limits.max_running);
+    CR_TRY(cr_device_alloc(e->dev, cri_logits_bytes(e, rows), &e->logits, err));
+    e->logits_rows = rows;
     return CR_OK;
 }
 
@@ -355,7 +356,7 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
     cri_part *own = &e->parts[lane];
     int64_t row0 = own->row0, pick0 = own->pick0, num_picks = own->pick1 - pick0,
             vocab = e->model->config.vocab_size;
-    float *logits = e->logits + pick0 * vocab;
+    cr_mem *logits = cr_at(CR_F32, e->logits, pick0 * vocab);
     int32_t cu[2] = {0, (int32_t)(own->row1 - row0)};
     cr_batch batch = {.ids = e->ids + row0,
                       .positions = e->row_pos + row0,
@@ -371,7 +372,7 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
         e->pick[i] -= (int32_t)row0;
     CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
     for (int64_t i = 0; i < num_picks; i++)
-        CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], logits + i * vocab,
+        CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], cr_at(CR_F32, logits, i * vocab),
                     &e->drawn[pick0 + i], &e->log_prob[pick0 + i], err));
     return CR_OK;
 }
@@ -414,7 +415,7 @@ cr_status cr_engine_step(cr_engine *e, cr_err *err)
     CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     if (num_rows == 0) return CR_OK;
-    CR_TRY(grow_logits(e, num_picks));
+    CR_TRY(grow_logits(e, num_picks, err));
     num_parts = cut_step(e, num_rows, num_picks);
     if (num_parts == 1)
         CR_TRY(run_part(e, 0, e->dev, err));

@@ -4,35 +4,45 @@
  * for. Penalty and division by the temperature are single operations on a logit, so they round here
  * as they do in the device's cr_row_edits. */
 #include "engine/sampling.h"
+#include "kernels/attention.h"
 
 #include <math.h>
 #include <string.h>
 
 void cr_sampler_free(cr_sampler *s)
 {
+    if (s->edited) cr_device_free(s->dev, s->edited, s->capacity * sizeof *s->z);
     cr_free(s->z);
     cr_free(s->kept);
+    cr_free(s->seen);
     cr_free(s->candidates);
     cr_free(s->sorted);
     *s = (cr_sampler){0};
 }
 
-static void reserve(cr_sampler *s, size_t num)
+static cr_status reserve(cr_sampler *s, cr_device *dev, size_t num, cr_err *err)
 {
-    if (s->capacity >= num) return;
+    if (s->capacity >= num) return CR_OK;
     cr_sampler_free(s);
+    s->dev = dev;
+    CR_TRY(cr_device_alloc(dev, num * sizeof *s->z, &s->edited, err));
     s->z = CR_NEW_ARRAY(float, num);
     s->kept = CR_NEW_ARRAY(int32_t, num);
+    s->seen = cr_alloc((num + 7) / 8);
     s->candidates = CR_NEW_ARRAY(struct cr_candidate, num);
     s->sorted = CR_NEW_ARRAY(struct cr_candidate, num);
     s->capacity = num;
+    return CR_OK;
 }
 
-static void penalise(float *z, float penalty, const int32_t *ids, size_t num, const float *raw)
+/* Once per id however often it occurs: `seen` has a bit for each id. */
+static void penalise(float *z, float penalty, const int32_t *ids, size_t num, uint8_t *seen)
 {
-    for (size_t i = 0; i < num; i++) { /* from the raw value: once per id however often it occurs */
-        float x = raw[ids[i]];
-        z[ids[i]] = x < 0 ? x * penalty : x / penalty;
+    for (size_t i = 0; i < num; i++) {
+        size_t at = (size_t)ids[i];
+        if (seen[at / 8] >> at % 8 & 1) continue;
+        seen[at / 8] |= (uint8_t)(1u << at % 8);
+        z[at] = z[at] < 0 ? z[at] * penalty : z[at] / penalty;
     }
 }
 
@@ -190,7 +200,8 @@ static cr_status draw_filtered(cr_sampler *s, cr_device *dev, const cr_sample_ar
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!is_raw || (!has_k && how->top_p < 1)))
-        CR_TRY(cr_logits_log_prob(dev, s->z, 1, (int64_t)n, &out->id, NULL, &log_prob, NULL, err));
+        CR_TRY(cr_logits_log_prob(dev, s->edited, 1, (int64_t)n, &out->id, NULL, &log_prob, NULL,
+                                  err));
     if (!isfinite(most) || !isfinite(log_prob)) {
         out->id = -1;
         return CR_OK;
@@ -219,7 +230,7 @@ static cr_status draw_filtered(cr_sampler *s, cr_device *dev, const cr_sample_ar
 }
 
 /* What has been drawn, from z: as the model has it, or as it was sampled. */
-static cr_status find_log_prob(cr_device *dev, const cr_sample_args *a, const float *z,
+static cr_status find_log_prob(cr_device *dev, const cr_sample_args *a, const cr_mem *z,
                                float temperature, cr_drawn *out, cr_err *err)
 {
     static const size_t first = 0;
@@ -248,26 +259,28 @@ cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const cr_sample_args *a
          has_filter = how->temperature > 0 && ((how->top_k > 0 && how->top_k < a->vocab_size) ||
                                                how->top_p < 1 || how->min_p > 0),
          is_raw = how->log_probs == CR_LOG_PROBS_RAW || how->temperature == 0;
-    const float *z = a->logits;
+    const cr_mem *z = a->logits;
 
     *out = (cr_drawn){.id = -1};
     if (has_penalty || has_filter) {
-        reserve(s, n);
-        memcpy(s->z, z, n * sizeof *s->z);
-        z = s->z;
+        CR_TRY(reserve(s, dev, n, err));
+        CR_TRY(cr_download(dev, s->z, z, n * sizeof *s->z, err));
+        z = s->edited;
     }
     if (has_penalty) {
-        penalise(s->z, how->repetition_penalty, a->prompt, a->num_prompt, a->logits);
-        penalise(s->z, how->repetition_penalty, a->output, a->num_output, a->logits);
+        memset(s->seen, 0, (n + 7) / 8);
+        penalise(s->z, how->repetition_penalty, a->prompt, a->num_prompt, s->seen);
+        penalise(s->z, how->repetition_penalty, a->output, a->num_output, s->seen);
     }
+    if (has_filter && how->temperature != 1)
+        for (size_t i = 0; i < n; i++)
+            s->z[i] /= how->temperature;
+    if (has_penalty || has_filter) CR_TRY(cr_upload(dev, s->edited, s->z, n * sizeof *s->z, err));
     if (!has_filter) {
         CR_TRY(cr_logits_sample(dev, z, a->vocab_size, how->temperature, a->u, &out->id, err));
         return find_log_prob(dev, a, is_raw ? a->logits : z, is_raw ? 1 : how->temperature, out,
                              err);
     }
-    if (how->temperature != 1)
-        for (size_t i = 0; i < n; i++)
-            s->z[i] /= how->temperature;
     CR_TRY(draw_filtered(s, dev, a, out, err));
     return find_log_prob(dev, a, is_raw ? a->logits : z, 1, out, err);
 }

@@ -9,7 +9,10 @@
 
 /* Scratch of a caller, grown as needed; {0} is empty. */
 typedef struct cr_sampler {
-    float *z;
+    float *z;       /* a row of logits on the host: penalised, filtered */
+    cr_mem *edited; /* and back on the device, memory of dev */
+    cr_device *dev; /* of the first call; borrowed until cr_sampler_free */
+    uint8_t *seen;  /* a bit for each id */
     int32_t *kept;
     struct cr_candidate {
         float z;
@@ -20,7 +23,7 @@ typedef struct cr_sampler {
 void cr_sampler_free(cr_sampler *s);
 
 typedef struct cr_sample_args {
-    const float *logits; /* [vocab_size] */
+    const cr_mem *logits; /* [vocab_size] float32 */
     int64_t vocab_size;
     const cr_generating *how;
     const int32_t *prompt, *output; /* the history (repetition penalty) */

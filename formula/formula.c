@@ -199,20 +199,15 @@ static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_
                           cr_err *err)
 {
     size_t V = q->vocab_size;
-    float *f = (float *)(void *)cri_numbers(r, (2 * V * num + num * num * 2 + 6 * num + 1) / 2);
-    float *w = f, *dw = w + V * num, *x = dw + V * num, *dx = x + num * num, *log_prob,
-          *g = dx + num * num;
+    size_t floats = 2 * V * num + num * num * 2 + 6 * num, num_bytes = floats * sizeof(float);
+    float *f = (float *)(void *)cri_numbers(r, (floats + 1) / 2);
+    float *w = f, *dw = w + V * num, *x = dw + V * num, *dx = x + num * num, *g = dx + num * num,
+          *log_prob = g + 2 * num;
     int32_t *labels = cr_arena_alloc(r->arena, num * sizeof *labels);
-    cr_weight weight = {w, CR_F32, (int64_t)V, (int64_t)num, NULL};
+    cr_weight weight = {NULL, CR_F32, (int64_t)V, (int64_t)num, NULL};
     cr_head_grad_args back;
+    cr_mem *mem;
 
-    log_prob = g + 2 * num;
-    back = (cr_head_grad_args){.fwd = {x, &weight, labels, (int64_t)num, log_prob, log_prob + num,
-                                       log_prob + 2 * num, log_prob + 3 * num},
-                               .grad_log_prob = g,
-                               .grad_entropy = g + num,
-                               .dx = dx,
-                               .dw = dw};
     for (size_t i = 0; i < num; i++) {
         const json_t *row = json_array_get(q->logits, first + i);
         for (size_t v = 0; v < V; v++)
@@ -222,8 +217,22 @@ static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_
         g[i] = (float)q->grad_log_probs[first + i];
         g[num + i] = (float)q->grad_entropy[first + i];
     }
-    CR_TRY(cr_head(dev, &back.fwd, err));
-    CR_TRY(cr_head_grad(dev, &back, err));
+    CR_TRY(cr_device_alloc(dev, num_bytes, &mem, err)); /* the arrays of f, in the same order */
+    weight.data = mem;
+    back = (cr_head_grad_args){.fwd = {cr_at(CR_F32, mem, x - f), &weight, labels, (int64_t)num,
+                                       cr_at(CR_F32, mem, log_prob - f),
+                                       cr_at(CR_F32, mem, log_prob - f + (int64_t)num),
+                                       cr_at(CR_F32, mem, log_prob - f + 2 * (int64_t)num),
+                                       cr_at(CR_F32, mem, log_prob - f + 3 * (int64_t)num)},
+                               .grad_log_prob = cr_at(CR_F32, mem, g - f),
+                               .grad_entropy = cr_at(CR_F32, mem, g - f + (int64_t)num),
+                               .dx = cr_at(CR_F32, mem, dx - f),
+                               .dw = cr_at(CR_F32, mem, dw - f)};
+    if (cr_upload(dev, mem, f, num_bytes, err) == CR_OK && cr_head(dev, &back.fwd, err) == CR_OK &&
+        cr_head_grad(dev, &back, err) == CR_OK)
+        cr_note(cr_download(dev, f, mem, num_bytes, err));
+    cr_device_free(dev, mem, num_bytes);
+    CR_TRY(err->status);
     for (size_t i = 0; i < num; i++) {
         q->log_probs[first + i] = (double)log_prob[i];
         q->entropy[first + i] = (double)log_prob[num + i];

@@ -15,11 +15,11 @@ enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 
 /* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query unless said. */
 typedef struct cr_attention_args {
-    const void *q, *k, *v; /* [T, H, D], [T, K, D], [T, K, D] */
-    void *o;               /* [T, H, D] */
-    float *lse;            /* [T, H] or NULL: saved for backward */
+    const cr_mem *q, *k, *v; /* [T, H, D], [T, K, D], [T, K, D] */
+    cr_mem *o;               /* [T, H, D] */
+    cr_mem *lse;             /* [T, H] float32 or NULL: saved for backward */
     cr_dtype dtype;
-    const int32_t *cu_seqlens; /* [num_seqs + 1] */
+    const int32_t *cu_seqlens; /* [num_seqs + 1] host */
     int64_t num_seqs, num_heads, num_kv_heads, head_dim;
     float scale;           /* D^-0.5 */
     int64_t window;        /* keys > query - window; 0: no window */
@@ -29,8 +29,8 @@ CR_MUST cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_er
 
 typedef struct cr_attention_grad_args {
     cr_attention_args fwd; /* q, k, v, o, lse and shapes of the forward */
-    const void *d_o;       /* [T, H, D] gradient of o */
-    void *dq, *dk, *dv;
+    const cr_mem *d_o;     /* [T, H, D] gradient of o */
+    cr_mem *dq, *dk, *dv;
 } cr_attention_grad_args;
 CR_MUST cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
 
@@ -42,24 +42,24 @@ size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_he
  * keys of that slot lie in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
  * slot come in ascending position. First writes k and v of all rows into the cache, then attends. */
 typedef struct cr_attention_cached_args {
-    const void *q, *k, *v; /* [R, H, D], [R, K, D], [R, K, D]: the new rows */
-    void *o;               /* [R, H, D] */
-    void *blocks;          /* [num_blocks] of cr_kv_block_bytes, this layer's */
+    const cr_mem *q, *k, *v; /* [R, H, D], [R, K, D], [R, K, D]: the new rows */
+    cr_mem *o;               /* [R, H, D] */
+    cr_mem *blocks;          /* [num_blocks] of cr_kv_block_bytes, this layer's */
     cr_dtype dtype;
-    const int32_t *row_slot, *row_pos; /* [R] */
-    const int32_t *block_table;        /* [num_slots, max_blocks] */
+    const int32_t *row_slot, *row_pos; /* [R] host */
+    const int32_t *block_table;        /* [num_slots, max_blocks] host */
     int64_t num_rows, max_blocks, num_heads, num_kv_heads, head_dim;
     float scale;
     int64_t window;
 } cr_attention_cached_args;
 CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a,
                                       cr_err *err);
-CR_MUST cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block,
+CR_MUST cr_status cr_kv_block_copy(cr_device *dev, cr_mem *dst_block, const cr_mem *src_block,
                                    size_t num_bytes, cr_err *err);
 
 /* What sampling makes of rows of logits before it draws: words of a row's history are penalised (z < 0: z p, else z / p),
  * all are divided by the temperature, and only the kept words can be drawn. Log-probs, entropies and gradients are those of
- * that distribution; which words are kept does not move with the logits. Borrowed. Arrays have an element a row. */
+ * that distribution; which words are kept does not move with the logits. Borrowed. Arrays are host memory and have an element a row. */
 typedef struct cr_row_edits {
     float temperature, penalty; /* above 0; 1: off */
     const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all words */
@@ -74,35 +74,35 @@ typedef struct cr_row_edits {
 /* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
  * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
 typedef struct cr_head_args {
-    const void *x;         /* [R, h] act dtype */
+    const cr_mem *x;       /* [R, h] act dtype */
     const cr_weight *w;    /* [V, h] */
-    const int32_t *labels; /* [R], in range */
+    const int32_t *labels; /* [R] host, in range */
     int64_t num_rows;
-    float *log_prob, *entropy; /* [R] */
-    float *lse, *mean_z;       /* [R] saved for backward: logsumexp and sum(p z) */
-    const cr_row_edits *edits; /* z is what they make of the logits; NULL: the logits */
+    cr_mem *log_prob, *entropy; /* [R] float32 */
+    cr_mem *lse, *mean_z;       /* [R] float32, saved for backward: logsumexp and sum(p z) */
+    const cr_row_edits *edits;  /* z is what they make of the logits; NULL: the logits */
 } cr_head_args;
 CR_MUST cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err);
 
 /* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
  * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z). */
 typedef struct cr_head_grad_args {
-    cr_head_args fwd;                          /* x, w, labels, lse, mean_z */
-    const float *grad_log_prob, *grad_entropy; /* [R]; grad_entropy may be NULL */
-    void *dx;
-    float *dw;
+    cr_head_args fwd;                           /* x, w, labels, lse, mean_z */
+    const cr_mem *grad_log_prob, *grad_entropy; /* [R] float32; grad_entropy may be NULL */
+    cr_mem *dx;
+    cr_mem *dw;
 } cr_head_grad_args;
 CR_MUST cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
 
 /* For generation: logits[R, V] float32, the same bits that cr_head reduces. */
-CR_MUST cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
-                            float *logits, cr_err *err);
+CR_MUST cr_status cr_logits(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
+                            cr_mem *logits, cr_err *err);
 /* Draw from softmax(logits / temperature) of one row by inverting its distribution function at u in
  * [0, 1), in order of ids; temperature 0: the first of the greatest. */
-CR_MUST cr_status cr_logits_sample(cr_device *dev, const float *logits, int64_t vocab_size,
+CR_MUST cr_status cr_logits_sample(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
                                    float temperature, float u, int32_t *id, cr_err *err);
 /* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
-CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
+CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const cr_mem *logits, int64_t num_rows,
                                      int64_t vocab_size, const int32_t *labels,
                                      const cr_row_edits *edits, float *log_prob, float *entropy,
                                      cr_err *err);

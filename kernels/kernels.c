@@ -1,245 +1,5 @@
-/* kernels.c -- devices, stacks, argument checks and counting; forwards to the device's table. */
+/* kernels.c -- argument checks and counting; forwards to the device's table. */
 #include "kernels/kernels_impl.h"
-#include "kernels/scratch.h"
-
-#include <string.h>
-
-size_t cr_dtype_bytes(cr_dtype dtype)
-{
-    static const size_t bytes[] = {4, 2, 2, 8};
-
-    return bytes[dtype];
-}
-
-const char *cr_dtype_name(cr_dtype dtype)
-{
-    static const char *const name[] = {"fp32", "bf16", "fp16", "fp64"};
-
-    return name[dtype];
-}
-
-/* ---- devices ---- */
-
-static const struct {
-    const char *name;
-    cr_status (*open)(cr_device *dev, cr_err *err);
-} devices[] = {
-    {"cpu", cri_cpu_open},
-    {"meta", cri_meta_open},
-    {"cuda", cri_cuda_open},
-};
-
-cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
-{
-    cr_device *dev = CR_NEW(cr_device);
-
-    *out = NULL;
-    dev->num_threads = num_threads < 1 ? 1 : num_threads;
-    for (size_t i = 0; i < CR_COUNT(devices); i++)
-        if (strcmp(devices[i].name, name) == 0) {
-            if (devices[i].open(dev, err) == CR_OK)
-                *out = dev;
-            else
-                cr_free(dev);
-            return err->status;
-        }
-    cr_free(dev);
-    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda and meta are known)", name);
-}
-
-void cr_device_close(cr_device *dev)
-{
-    if (!dev) return;
-    for (int i = 0; i < CRI_NUM_SCRATCH; i++)
-        cr_free(dev->scratch[i].data);
-    dev->kernels->close(dev);
-    cr_free(dev);
-}
-
-const char *cr_device_name(const cr_device *dev)
-{
-    return dev->kernels->name;
-}
-
-const char *cr_device_variant(const cr_device *dev)
-{
-    return dev->variant ? dev->variant : "";
-}
-
-bool cr_device_is_meta(const cr_device *dev)
-{
-    return strcmp(dev->kernels->name, "meta") == 0;
-}
-
-void cr_device_drop_scratch(cr_device *dev)
-{
-    for (int i = 0; i < CRI_NUM_SCRATCH; i++) {
-        cr_free(dev->scratch[i].data);
-        dev->scratch[i] = (struct cri_scratch){0};
-    }
-}
-
-void *cri_scratch(cr_device *dev, int slot, size_t num_bytes)
-{
-    struct cri_scratch *s = &dev->scratch[slot];
-
-    if (s->num_bytes < num_bytes) {
-        cr_free(s->data);
-        s->num_bytes = num_bytes + num_bytes / 4;
-        s->data = cr_alloc(s->num_bytes);
-    }
-    return s->data;
-}
-
-cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err)
-{
-    CR_TRY(dev->kernels->alloc(dev, num_bytes, out, err));
-    dev->stats.bytes_now += num_bytes;
-    if (dev->stats.bytes_now > dev->stats.bytes_peak) dev->stats.bytes_peak = dev->stats.bytes_now;
-    return CR_OK;
-}
-
-void cr_device_free(cr_device *dev, void *ptr, size_t num_bytes)
-{
-    if (!ptr) return;
-    dev->kernels->release(dev, ptr, num_bytes);
-    dev->stats.bytes_now -= num_bytes;
-}
-
-cr_device_stats cr_device_get_stats(const cr_device *dev)
-{
-    return dev->stats;
-}
-
-void cr_device_reset_peak(cr_device *dev)
-{
-    dev->stats.bytes_peak = dev->stats.bytes_now;
-}
-
-/* ---- stacks ---- */
-
-/* Blocks in a row; a push that does not fit goes to a new block, and when the stack is empty again
- * the blocks become one of their common size, so a warm stack is one reservation. */
-enum { MAX_BLOCKS = 64 };
-
-struct cr_stack {
-    cr_device *dev;
-    struct stack_block {
-        char *data;
-        size_t capacity, start; /* start: offset of the block in the whole stack */
-    } block[MAX_BLOCKS];
-    int num_blocks, current;
-    size_t used, peak, high; /* used: offset in the whole stack; high: peak since it was taken */
-};
-
-cr_stack *cr_stack_create(cr_device *dev)
-{
-    cr_stack *s = CR_NEW(cr_stack);
-
-    s->dev = dev;
-    return s;
-}
-
-static void free_blocks(cr_stack *s)
-{
-    for (int i = 0; i < s->num_blocks; i++)
-        cr_device_free(s->dev, s->block[i].data, s->block[i].capacity);
-    s->num_blocks = 0;
-    s->current = 0;
-}
-
-void cr_stack_destroy(cr_stack *s)
-{
-    if (!s) return;
-    free_blocks(s);
-    cr_free(s);
-}
-
-static cr_status add_block(cr_stack *s, size_t least, cr_err *err)
-{
-    size_t start = s->num_blocks
-                       ? s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity
-                       : 0;
-    size_t want = start / 2 > least ? start / 2 : least;
-    void *data;
-
-    CR_CHECK(s->num_blocks < MAX_BLOCKS, "a stack of more than %d blocks", MAX_BLOCKS);
-    want = (want + 65535) / 65536 * 65536;
-    CR_TRY(cr_device_alloc(s->dev, want, &data, err));
-    s->block[s->num_blocks++] = (struct stack_block){data, want, start};
-    return CR_OK;
-}
-
-cr_status cr_stack_push(cr_stack *s, size_t num_bytes, void **out, cr_err *err)
-{
-    size_t need = (num_bytes + 63) / 64 * 64;
-
-    if (s->used == 0 && s->num_blocks > 1) { /* empty again: one block of everything */
-        size_t all = s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity;
-        free_blocks(s);
-        CR_TRY(add_block(s, all, err));
-    }
-    if (s->num_blocks == 0) CR_TRY(add_block(s, need, err));
-    for (;;) {
-        struct stack_block *b = &s->block[s->current];
-        if (s->used + need <= b->start + b->capacity) {
-            *out = b->data + (s->used - b->start);
-            s->used += need;
-            if (s->used > s->peak) s->peak = s->used;
-            if (s->used > s->high) s->high = s->used;
-            return CR_OK;
-        }
-        if (s->current + 1 == s->num_blocks) CR_TRY(add_block(s, need, err));
-        s->current++;
-        s->used = s->block[s->current].start;
-    }
-}
-
-size_t cr_stack_mark(const cr_stack *s)
-{
-    return s->used;
-}
-
-void cr_stack_release(cr_stack *s, size_t mark)
-{
-    CR_CHECK(mark <= s->used, "a stack at %zu is released to %zu", s->used, mark);
-    s->used = mark;
-    while (s->current > 0 && mark < s->block[s->current].start)
-        s->current--;
-    /* a mark on the border belongs to the block before it, which is full: push moves on by itself */
-}
-
-size_t cr_stack_peak_bytes(const cr_stack *s)
-{
-    return s->peak;
-}
-
-size_t cr_stack_reserved_bytes(const cr_stack *s)
-{
-    if (s->num_blocks == 0) return 0;
-    const struct stack_block *last = &s->block[s->num_blocks - 1];
-    return last->start + last->capacity;
-}
-
-size_t cr_stack_take_high(cr_stack *s)
-{
-    size_t high = s->high;
-
-    s->high = s->used;
-    return high;
-}
-
-/* ---- flat ranges ---- */
-
-cr_status cr_zero(cr_device *dev, void *dst, size_t num_bytes, cr_err *err)
-{
-    return dev->kernels->zero(dev, dst, num_bytes, err);
-}
-
-cr_status cr_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes, cr_err *err)
-{
-    return dev->kernels->copy(dev, dst, src, num_bytes, err);
-}
 
 static bool is_act(cr_dtype dtype)
 {
@@ -263,7 +23,7 @@ static cr_status check_weight(const char *op, const cr_weight *w, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_cast(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+cr_status cr_cast(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from, const cr_mem *src,
                   size_t num, cr_err *err)
 {
     CR_TRY(check_act("cast", to, err));
@@ -271,23 +31,22 @@ cr_status cr_cast(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const v
     return dev->kernels->cast(dev, to, dst, from, src, num, err);
 }
 
-cr_status cr_add(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num, cr_err *err)
-{
-    CR_TRY(check_act("add", dtype, err));
-    dev->stats.flops += (double)num;
-    return dev->kernels->add(dev, dtype, y, x, num, err);
-}
-
-cr_status cr_scale(cr_device *dev, float *x, float factor, size_t num, cr_err *err)
+cr_status cr_scale(cr_device *dev, cr_mem *x, float factor, size_t num, cr_err *err)
 {
     dev->stats.flops += (double)num;
     return dev->kernels->scale(dev, x, factor, num, err);
 }
 
-cr_status cr_square_sum(cr_device *dev, const float *x, size_t num, double *out, cr_err *err)
+cr_status cr_square_sum(cr_device *dev, const cr_mem *x, size_t num, double *out, cr_err *err)
 {
     dev->stats.flops += 2 * (double)num;
     return dev->kernels->square_sum(dev, x, num, out, err);
+}
+
+cr_status cr_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
+                      uint64_t *out, cr_err *err)
+{
+    return dev->kernels->checksum(dev, data, num_bytes, start, out, err);
 }
 
 cr_status cr_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
@@ -305,7 +64,7 @@ size_t cr_weight_packed_bytes(const cr_device *dev, const cr_weight *w)
     return dev->kernels->packed_bytes(dev, w);
 }
 
-cr_status cr_weight_pack(cr_device *dev, const cr_weight *w, void *packed, cr_err *err)
+cr_status cr_weight_pack(cr_device *dev, const cr_weight *w, cr_mem *packed, cr_err *err)
 {
     CR_TRY(check_weight("weight_pack", w, err));
     return dev->kernels->pack(dev, w, packed, err);
@@ -358,7 +117,7 @@ cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err)
     return dev->kernels->rope(dev, a, err);
 }
 
-cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
+cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up, cr_mem *h,
                     size_t num, cr_err *err)
 {
     CR_TRY(check_act("swiglu", dtype, err));
@@ -366,8 +125,8 @@ cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const void *gate, const void
     return dev->kernels->swiglu(dev, dtype, gate, up, h, num, err);
 }
 
-cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
-                         const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
+                         const cr_mem *dh, cr_mem *dgate, cr_mem *dup, size_t num, cr_err *err)
 {
     CR_TRY(check_act("swiglu_grad", dtype, err));
     dev->stats.flops += 10 * (double)num;
@@ -375,35 +134,35 @@ cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const void *gate, const
 }
 
 cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids, int64_t num_tokens,
-                       void *y, cr_err *err)
+                       cr_mem *y, cr_err *err)
 {
     CR_TRY(check_weight("embedding", w, err));
     return dev->kernels->embedding(dev, w, ids, num_tokens, y, err);
 }
 
-cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
-                            int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err)
+cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const cr_mem *dy, const int32_t *ids,
+                            int64_t num_tokens, int64_t num_cols, cr_mem *dw, cr_err *err)
 {
     CR_TRY(check_act("embedding_grad", dtype, err));
     return dev->kernels->embedding_grad(dev, dtype, dy, ids, num_tokens, num_cols, dw, err);
 }
 
-cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                         int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
+                         int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
 {
     return dev->kernels->rows_gather(dev, dtype, src, index, num_rows, num_cols, dst, err);
 }
 
-cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                          int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
+                          int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
 {
     return dev->kernels->rows_scatter(dev, dtype, src, index, num_rows, num_cols, dst, err);
 }
 
 /* ---- vision ---- */
 
-cr_status cr_rows_add(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                      int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+cr_status cr_rows_add(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
+                      int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
 {
     CR_TRY(check_act("rows_add", dtype, err));
     dev->stats.flops += (double)(num_rows * num_cols);
@@ -424,7 +183,7 @@ cr_status cr_layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a, cr_
     return dev->kernels->layernorm_grad(dev, a, err);
 }
 
-cr_status cr_gelu(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x, void *y,
+cr_status cr_gelu(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x, cr_mem *y,
                   size_t num, cr_err *err)
 {
     CR_TRY(check_act("gelu", dtype, err));
@@ -432,8 +191,8 @@ cr_status cr_gelu(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void 
     return dev->kernels->gelu(dev, kind, dtype, x, y, num, err);
 }
 
-cr_status cr_gelu_grad(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x,
-                       const void *dy, void *dx, size_t num, cr_err *err)
+cr_status cr_gelu_grad(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x,
+                       const cr_mem *dy, cr_mem *dx, size_t num, cr_err *err)
 {
     CR_TRY(check_act("gelu_grad", dtype, err));
     dev->stats.flops += 16 * (double)num;
@@ -487,16 +246,16 @@ cr_status cr_rows_combine(cr_device *dev, const cr_rows_combine_args *a, cr_err 
     return dev->kernels->rows_combine(dev, a, err);
 }
 
-cr_status cr_rows_scale(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
-                        int64_t num_rows, int64_t num_cols, void *y, cr_err *err)
+cr_status cr_rows_scale(cr_device *dev, cr_dtype dtype, const cr_mem *x, const cr_mem *factor,
+                        int64_t num_rows, int64_t num_cols, cr_mem *y, cr_err *err)
 {
     CR_TRY(check_act("rows_scale", dtype, err));
     dev->stats.flops += (double)(num_rows * num_cols);
     return dev->kernels->rows_scale(dev, dtype, x, factor, num_rows, num_cols, y, err);
 }
 
-cr_status cr_rows_dot(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
-                      int64_t num_rows, int64_t num_cols, float *out, cr_err *err)
+cr_status cr_rows_dot(cr_device *dev, cr_dtype dtype, const cr_mem *a, const cr_mem *b,
+                      int64_t num_rows, int64_t num_cols, cr_mem *out, cr_err *err)
 {
     CR_TRY(check_act("rows_dot", dtype, err));
     dev->stats.flops += 2 * (double)(num_rows * num_cols);
@@ -567,8 +326,8 @@ cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a,
     return dev->kernels->attention_cached(dev, a, err);
 }
 
-cr_status cr_kv_block_copy(cr_device *dev, void *dst_block, const void *src_block, size_t num_bytes,
-                           cr_err *err)
+cr_status cr_kv_block_copy(cr_device *dev, cr_mem *dst_block, const cr_mem *src_block,
+                           size_t num_bytes, cr_err *err)
 {
     return dev->kernels->copy(dev, dst_block, src_block, num_bytes, err);
 }
@@ -602,8 +361,8 @@ cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
     return dev->kernels->head_grad(dev, a, err);
 }
 
-cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
-                    float *logits, cr_err *err)
+cr_status cr_logits(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
+                    cr_mem *logits, cr_err *err)
 {
     CR_TRY(check_weight("logits", w, err));
     if (num_rows <= 0) return CR_OK;
@@ -611,7 +370,7 @@ cr_status cr_logits(cr_device *dev, const void *x, const cr_weight *w, int64_t n
     return dev->kernels->logits(dev, x, w, num_rows, logits, err);
 }
 
-cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_rows,
+cr_status cr_logits_log_prob(cr_device *dev, const cr_mem *logits, int64_t num_rows,
                              int64_t vocab_size, const int32_t *labels, const cr_row_edits *edits,
                              float *log_prob, float *entropy, cr_err *err)
 {
@@ -620,7 +379,7 @@ cr_status cr_logits_log_prob(cr_device *dev, const float *logits, int64_t num_ro
                                          entropy, err);
 }
 
-cr_status cr_logits_sample(cr_device *dev, const float *logits, int64_t vocab_size,
+cr_status cr_logits_sample(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
                            float temperature, float u, int32_t *id, cr_err *err)
 {
     if (!(temperature >= 0))

@@ -23,6 +23,7 @@ cr_lanes *cr_lanes_create(const cr_device *dev)
         one->kernels = dev->kernels;
         one->variant = dev->variant;
         one->num_threads = 1;
+        dev->kernels->open_lane(dev, one);
         lanes->of[i].dev = one;
     }
     return lanes;

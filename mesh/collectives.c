@@ -85,7 +85,7 @@ bool cr_gather_is_free(const cr_gather *gather, int slot)
     return gather->group->comm->gather_is_free(gather, slot);
 }
 
-cr_status cr_gather_begin(cr_gather *gather, int slot, void **own_part, cr_err *err)
+cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part, cr_err *err)
 {
     cr_group *g = gather->group;
     cri_slot *s = &gather->slots[slot];
@@ -93,7 +93,8 @@ cr_status cr_gather_begin(cr_gather *gather, int slot, void **own_part, cr_err *
     CR_TRY(check_slot(g, gather->slots, gather->num_slots, slot, CRI_ANNOUNCED, err));
     CR_TRY(g->comm->gather_begin(gather, slot, err));
     s->state = CRI_BEGUN;
-    *own_part = gather->data + gather->slot_bytes * (size_t)slot + s->part_bytes * (size_t)g->rank;
+    *own_part = cr_mem_of_host(gather->data + gather->slot_bytes * (size_t)slot +
+                               s->part_bytes * (size_t)g->rank);
     return CR_OK;
 }
 
@@ -106,7 +107,7 @@ cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err)
     return g->comm->gather_publish(gather, slot, err);
 }
 
-cr_status cr_gather_wait(cr_gather *gather, int slot, const void **whole, cr_err *err)
+cr_status cr_gather_wait(cr_gather *gather, int slot, const cr_mem **whole, cr_err *err)
 {
     cr_group *g = gather->group;
     const cri_slot *s = &gather->slots[slot];
@@ -115,7 +116,7 @@ cr_status cr_gather_wait(cr_gather *gather, int slot, const void **whole, cr_err
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
     CR_TRY(g->comm->gather_wait(gather, slot, err));
     cri_event_end(g->world, s->event);
-    *whole = gather->data + gather->slot_bytes * (size_t)slot;
+    *whole = cr_mem_of_host(gather->data + gather->slot_bytes * (size_t)slot);
     return CR_OK;
 }
 
@@ -155,14 +156,16 @@ void cr_reduce_destroy(cr_reduce *reduce)
     cr_free(reduce);
 }
 
-cr_status cr_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
+cr_status cr_reduce_begin(cr_reduce *reduce, int slot, cr_mem **data, cr_err *err)
 {
     cr_group *g = reduce->group;
     cri_slot *s = &reduce->slots[slot];
+    float *mine;
 
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_FREE, err));
     s->event = cri_event_begin(g->world, CR_COLL_REDUCE_SCATTER, g, "a reduction");
-    CR_TRY(g->comm->reduce_begin(reduce, slot, data, err));
+    CR_TRY(g->comm->reduce_begin(reduce, slot, &mine, err));
+    *data = cr_mem_of_host(mine);
     s->state = CRI_BEGUN;
     return CR_OK;
 }
@@ -197,7 +200,7 @@ bool cr_reduce_is_ready(const cr_reduce *reduce, int slot)
            reduce->group->comm->reduce_is_ready(reduce, slot);
 }
 
-cr_status cr_reduce_finish(cr_reduce *reduce, int slot, float *shard, cr_reduce_mode mode,
+cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce_mode mode,
                            cr_err *err)
 {
     cr_group *g = reduce->group;
@@ -205,7 +208,7 @@ cr_status cr_reduce_finish(cr_reduce *reduce, int slot, float *shard, cr_reduce_
 
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_PUBLISHED, err));
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
-    CR_TRY(g->comm->reduce_finish(reduce, slot, shard, mode == CR_REDUCE_ADD, err));
+    CR_TRY(g->comm->reduce_finish(reduce, slot, cr_mem_to_host(shard), mode == CR_REDUCE_ADD, err));
     s->state = CRI_FREE;
     cri_event_end(g->world, s->event);
     return CR_OK;
@@ -253,10 +256,10 @@ cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double 
     return all_reduce(group, name, &v, err);
 }
 
-cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, float *x, size_t num,
+cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x, size_t num,
                             cr_err *err)
 {
-    cri_vector v = {op, false, (char *)x, num, sizeof *x};
+    cri_vector v = {op, false, cr_mem_to_host(x), num, sizeof(float)};
 
     return all_reduce(group, name, &v, err);
 }
@@ -292,8 +295,9 @@ cr_status cr_all_gather_bytes(cr_group *group, const char *name, const void *dat
     return gather_bytes(group, CR_COLL_GATHER_BYTES, name, data, num_bytes, out, offsets, err);
 }
 
-cr_status cr_all_to_all(cr_group *group, const char *name, const void *send,
-                        const size_t *send_bytes, void *recv, const size_t *recv_bytes, cr_err *err)
+static cr_status all_to_all(cr_group *group, const char *name, const void *send,
+                            const size_t *send_bytes, void *recv, const size_t *recv_bytes,
+                            cr_err *err)
 {
     int n = group->num_ranks;
     cri_exchange x = {
@@ -309,6 +313,26 @@ cr_status cr_all_to_all(cr_group *group, const char *name, const void *send,
     if (group->comm->all_to_all(&call, &x, err) == CR_OK)
         call_end(&call, x.send_offsets[n] - send_bytes[group->rank]);
     cr_free(x.send_offsets);
+    return err->status;
+}
+
+cr_status cr_all_to_all(cr_group *group, const char *name, const cr_mem *send,
+                        const size_t *send_bytes, cr_mem *recv, const size_t *recv_bytes,
+                        cr_err *err)
+{
+    return all_to_all(group, name, cr_mem_to_host(send), send_bytes, cr_mem_to_host(recv),
+                      recv_bytes, err);
+}
+
+cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *send, int64_t *recv,
+                            size_t num, cr_err *err)
+{
+    size_t *bytes = CR_NEW_ARRAY(size_t, group->num_ranks);
+
+    for (int r = 0; r < group->num_ranks; r++)
+        bytes[r] = num * sizeof *send;
+    cr_note(all_to_all(group, name, send, bytes, recv, bytes, err));
+    cr_free(bytes);
     return err->status;
 }
 

@@ -13,10 +13,14 @@
  * ended the slot's last one. One unit ahead (prefetch) is: publish slot B before computing on slot A.
  * A rank that is ahead need not wait for that: what it does in order (announce, publish) is apart from
  * what may be done whenever the others have come (cr_gather_is_free, cr_reduce_is_ready).
+ *
+ * Exchange buffers and what they are filled from are device memory (cr_mem, kernels/memory.h); `void *`
+ * and number types are host memory.
  */
 #ifndef CR_COLLECTIVES_H
 #define CR_COLLECTIVES_H
 
+#include "kernels/memory.h"
 #include "mesh/mesh.h"
 
 /* ---- all-gather in place ----
@@ -36,10 +40,10 @@ CR_MUST cr_status cr_gather_announce(cr_gather *gather, int slot, const char *na
  * true: there begin and publish have to follow before the group's next collective. */
 bool cr_gather_is_free(const cr_gather *gather, int slot);
 /* Waits until the slot is free. *own_part: where this rank writes its part before publish. */
-CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, void **own_part, cr_err *err);
+CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part, cr_err *err);
 CR_MUST cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err); /* returns at once */
 /* *whole: part_bytes * ranks bytes, parts in rank order; read-only, valid until release. */
-CR_MUST cr_status cr_gather_wait(cr_gather *gather, int slot, const void **whole, cr_err *err);
+CR_MUST cr_status cr_gather_wait(cr_gather *gather, int slot, const cr_mem **whole, cr_err *err);
 void cr_gather_release(cr_gather *gather, int slot); /* local: this rank has stopped reading */
 
 /* ---- reduce-scatter ----
@@ -59,13 +63,13 @@ CR_MUST cr_status cr_reduce_create(cr_group *group, int num_slots, size_t capaci
 void cr_reduce_destroy(cr_reduce *reduce); /* accepts NULL */
 /* Waits until all ranks have ended the slot's last use; *data: this rank's buffer, its old content
  * undefined (the caller zeroes what it accumulates into). Local. */
-CR_MUST cr_status cr_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);
+CR_MUST cr_status cr_reduce_begin(cr_reduce *reduce, int slot, cr_mem **data, cr_err *err);
 CR_MUST cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name,
                                     size_t part_elems, cr_reduce_dtype dtype, cr_err *err);
 /* Local: all ranks have published, so that finish will not wait. Between hosts always false. */
 bool cr_reduce_is_ready(const cr_reduce *reduce, int slot);
 /* shard[part_elems] (=, +=) sum over ranks of their elements [rank * part_elems, +part_elems). */
-CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, float *shard, cr_reduce_mode mode,
+CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce_mode mode,
                                    cr_err *err);
 
 /* ---- small and occasional ---- */
@@ -76,7 +80,7 @@ CR_MUST cr_status cr_barrier(cr_group *group, const char *name, cr_err *err);
 /* In place. Sums are taken in rank order in the type given. NaN in any rank gives NaN. */
 CR_MUST cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double *x,
                                     size_t num, cr_err *err);
-CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, float *x,
+CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x,
                                     size_t num, cr_err *err);
 CR_MUST cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data,
                                size_t num_bytes, cr_err *err);
@@ -86,9 +90,12 @@ CR_MUST cr_status cr_all_gather_bytes(cr_group *group, const char *name, const v
                                       size_t num_bytes, cr_buf *out, size_t *offsets, cr_err *err);
 /* send holds send_bytes[0] bytes for rank 0, then send_bytes[1] for rank 1, ..; recv likewise.
  * CR_EPEER if a peer sends another number than recv_bytes says. */
-CR_MUST cr_status cr_all_to_all(cr_group *group, const char *name, const void *send,
-                                const size_t *send_bytes, void *recv, const size_t *recv_bytes,
+CR_MUST cr_status cr_all_to_all(cr_group *group, const char *name, const cr_mem *send,
+                                const size_t *send_bytes, cr_mem *recv, const size_t *recv_bytes,
                                 cr_err *err);
+/* The same between host arrays of num int64 for each rank. */
+CR_MUST cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *send,
+                                    int64_t *recv, size_t num, cr_err *err);
 /* Do fallible local work, then agree: a rank whose err holds a failure keeps it, the others get
  * CR_EPEER with the lowest failing rank and its message. CR_OK if no rank failed. */
 CR_MUST cr_status cr_agree(cr_group *group, const char *name, cr_err *err);
@@ -106,8 +113,8 @@ typedef struct cr_transfer cr_transfer;
 /* Starts sending and receiving. Between two ranks the pieces must come in the same order and with
  * the same sizes on both sides. Buffers must stay until wait; the lists are copied. Not collective:
  * only ranks with pieces take part. */
-CR_MUST cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
-                                    const cr_piece *sends, size_t num_sends, void *recv,
+CR_MUST cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
+                                    const cr_piece *sends, size_t num_sends, cr_mem *recv,
                                     const cr_piece *recvs, size_t num_recvs, cr_transfer **out,
                                     cr_err *err);
 CR_MUST cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err); /* also frees it */

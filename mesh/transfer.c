@@ -93,8 +93,8 @@ static void transfer_free(cr_transfer *t)
     cr_free(t);
 }
 
-cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
-                            const cr_piece *sends, size_t num_sends, void *recv,
+cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
+                            const cr_piece *sends, size_t num_sends, cr_mem *recv,
                             const cr_piece *recvs, size_t num_recvs, cr_transfer **out, cr_err *err)
 {
     cr_transfer *t;
@@ -105,7 +105,8 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
     CR_TRY(check_peers(world, name, sends, num_sends, err));
     CR_TRY(check_peers(world, name, recvs, num_recvs, err));
     if (world->kind != CR_WORLD_META)
-        CR_TRY(copy_own(world, name, send, sends, num_sends, recv, recvs, num_recvs, err));
+        CR_TRY(copy_own(world, name, cr_mem_to_host(send), sends, num_sends, cr_mem_to_host(recv),
+                        recvs, num_recvs, err));
     t = CR_NEW(cr_transfer);
     t->world = world;
     snprintf(t->name, sizeof t->name, "%s", name);
@@ -117,13 +118,10 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
         num = num_messages(world, recvs, num_recvs) + num_messages(world, sends, num_sends);
         t->requests = CR_NEW_ARRAY(MPI_Request, num);
         t->peers = CR_NEW_ARRAY(int, num);
-        CR_TRY_GOTO(failed, post(t, /*is_send=*/false, recv, recvs, num_recvs, err));
+        CR_TRY_GOTO(failed,
+                    post(t, /*is_send=*/false, cr_mem_to_host(recv), recvs, num_recvs, err));
         t->num_recvs = t->num_requests;
-        union { /* MPI_Isend of MPI 3 takes const, our one loop does not */
-            const void *in;
-            void *out;
-        } data = {.in = send};
-        CR_TRY_GOTO(failed, post(t, /*is_send=*/true, data.out, sends, num_sends, err));
+        CR_TRY_GOTO(failed, post(t, /*is_send=*/true, cr_mem_to_host(send), sends, num_sends, err));
     }
     *out = t;
     return CR_OK;

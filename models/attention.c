@@ -15,22 +15,13 @@
 /* Activations of one call. T: tokens of the batch, H: heads of the model; with a split attention
  * works on A tokens and fewer heads, else the two sets are the same memory. */
 typedef struct activations {
-    void *q, *k, *v, *o;                     /* [A, H', D], [A, K', D] twice, [A, H', D] */
-    void *q_rows, *k_rows, *v_rows, *o_rows; /* [T, H, D], [T, K, D] twice, [T, H, D] */
-    void *q_raw, *k_raw;                 /* before the norms; q_rows, k_rows if there are none */
-    float *q_rstd, *k_rstd, *lse;        /* [T, H], [T, K], [A, H']; NULL without a tape */
+    cr_mem *q, *k, *v, *o;                     /* [A, H', D], [A, K', D] twice, [A, H', D] */
+    cr_mem *q_rows, *k_rows, *v_rows, *o_rows; /* [T, H, D], [T, K, D] twice, [T, H, D] */
+    cr_mem *q_raw, *k_raw;               /* before the norms; q_rows, k_rows if there are none */
+    cr_mem *q_rstd, *k_rstd, *lse;       /* float32 [T, H], [T, K], [A, H']; NULL without a tape */
     int64_t num_tokens, q_cols, kv_cols; /* T, H D, K D */
     int64_t all_tokens, q_all_cols, kv_all_cols; /* A, H' D, K' D */
 } activations;
-
-static cr_status push_floats(cr_stack *stack, int64_t num, float **out, cr_err *err)
-{
-    void *ptr;
-
-    CR_TRY(cr_stack_push(stack, (size_t)num * sizeof(float), &ptr, err));
-    *out = ptr;
-    return CR_OK;
-}
 
 static activations shapes(const cr_model_config *c, const cr_pass *p)
 {
@@ -67,16 +58,16 @@ static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, c
     a->q_raw = a->q_rows;
     a->k_raw = a->k_rows;
     if (!p->tape) return CR_OK;
-    CR_TRY(push_floats(keep, a->all_tokens * a->q_all_cols / c->head_dim, &a->lse, err));
+    CR_TRY(cri_push_words(keep, a->all_tokens * a->q_all_cols / c->head_dim, &a->lse, err));
     if (!c->has_qk_norm) return CR_OK;
     CR_TRY(cri_push(keep, p, a->num_tokens, a->q_cols, &a->q_raw, err));
     CR_TRY(cri_push(keep, p, a->num_tokens, a->kv_cols, &a->k_raw, err));
-    CR_TRY(push_floats(keep, a->num_tokens * c->num_heads, &a->q_rstd, err));
-    return push_floats(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
+    CR_TRY(cri_push_words(keep, a->num_tokens * c->num_heads, &a->q_rstd, err));
+    return cri_push_words(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
 }
 
-static cr_status norm_heads(cr_module *norm, cr_pass *p, const void *x, int64_t num_heads, void *y,
-                            float *rstd, cr_err *err)
+static cr_status norm_heads(cr_module *norm, cr_pass *p, const cr_mem *x, int64_t num_heads,
+                            cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
     CR_TRY(cri_norm(norm, p, x, p->batch->num_tokens * num_heads, y, rstd, err));
@@ -85,7 +76,7 @@ static cr_status norm_heads(cr_module *norm, cr_pass *p, const void *x, int64_t 
 
 typedef enum direction { ROTATE = 1, ROTATE_BACK = -1 } direction;
 
-static cr_status rotate(const cr_model_config *c, cr_pass *p, void *x, int64_t num_heads,
+static cr_status rotate(const cr_model_config *c, cr_pass *p, cr_mem *x, int64_t num_heads,
                         direction sign, cr_err *err)
 {
     cr_rope_args a = {.x = x,
@@ -162,7 +153,7 @@ static cr_status exchange_and_attend(const cr_module *m, cr_pass *p, const activ
     return s->to_rows(s->ctx, parts->o->name, p, a->o, c->num_heads, a->o_rows, err);
 }
 
-static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
                          cr_err *err)
 {
     const cri_attention *parts = m->impl;
@@ -210,8 +201,8 @@ static activations take_frame(cr_module *m, const cr_pass *p)
 }
 
 /* Gradient through the rotation and the norm of q (or k): dx becomes the gradient of the product. */
-static cr_status back_heads(cr_module *m, cr_module *norm, cr_pass *p, const void *raw,
-                            const float *rstd, int64_t num_heads, void *dx, cr_err *err)
+static cr_status back_heads(cr_module *m, cr_module *norm, cr_pass *p, const cr_mem *raw,
+                            const cr_mem *rstd, int64_t num_heads, cr_mem *dx, cr_err *err)
 {
     CR_TRY(rotate(&m->model->config, p, dx, num_heads, ROTATE_BACK, err));
     if (!norm) return CR_OK;
@@ -221,7 +212,7 @@ static cr_status back_heads(cr_module *m, cr_module *norm, cr_pass *p, const voi
     return cri_leave(norm, p, err);
 }
 
-static bool needs_qkv(const cri_attention *parts, const void *grad_in)
+static bool needs_qkv(const cri_attention *parts, const cr_mem *grad_in)
 {
     return grad_in || parts->q->has_trainable || parts->k->has_trainable ||
            parts->v->has_trainable || (parts->q_norm && parts->q_norm->has_trainable) ||
@@ -229,14 +220,14 @@ static bool needs_qkv(const cri_attention *parts, const void *grad_in)
 }
 
 /* From d_o [T, H, D] to the gradients of rotated q, k, v in the same rows; memory on scratch. */
-static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, void *d_o,
-                             void *d_qkv[3], cr_err *err)
+static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, cr_mem *d_o,
+                             cr_mem *d_qkv[3], cr_err *err)
 {
     const cri_attention *parts = m->impl;
     const cr_model_config *c = &m->model->config;
     const cr_split *s = p->split;
     cr_attention_grad_args g = {.fwd = packed_args(m, p, a), .d_o = d_o};
-    void *d_o_all;
+    cr_mem *d_o_all;
 
     CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->q_cols, &d_qkv[0], err));
     CR_TRY(cri_push(p->scratch, p, a->num_tokens, a->kv_cols, &d_qkv[1], err));
@@ -257,15 +248,15 @@ static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, voi
     return s->to_rows(s->ctx, parts->v->name, p, g.dv, c->num_kv_heads, d_qkv[2], err);
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                          void *grad_in, cr_err *err)
+static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                          cr_mem *grad_in, cr_err *err)
 {
     const cri_attention *parts = m->impl;
     const cr_model_config *c = &m->model->config;
     size_t mark = cr_stack_mark(p->scratch);
     activations a = take_frame(m, p);
     bool is_needed = needs_qkv(parts, grad_in);
-    void *d_o = NULL, *d_qkv[3];
+    cr_mem *d_o = NULL, *d_qkv[3];
 
     if (is_needed) CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.q_cols, &d_o, err));
     CR_TRY(cri_linear_back(parts->o, p, a.o_rows, grad_out, d_o, CRI_DX_SET, err));

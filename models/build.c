@@ -405,6 +405,7 @@ void cr_model_free(cr_model *model)
     cr_free(model->own->rows);
     cr_free(model->own->labels);
     cr_free(model->own->placed);
+    cr_free(model->own->places);
     cr_arena_destroy(model->own->arena);
     cr_free(model->own);
     cr_free(model);

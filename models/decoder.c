@@ -11,13 +11,13 @@
 
 /* ---- one layer, of the decoder or of a vision tower ---- */
 
-static cr_status push_rstd(cr_pass *p, int64_t num, void **out, cr_err *err)
+static cr_status push_rstd(cr_pass *p, int64_t num, cr_mem **out, cr_err *err)
 {
     *out = NULL;
     return p->tape ? cr_stack_push(p->tape, (size_t)num * sizeof(float), out, err) : CR_OK;
 }
 
-static cr_status norm_forward(cr_module *norm, cr_pass *p, const void *x, void *y, float *rstd,
+static cr_status norm_forward(cr_module *norm, cr_pass *p, const cr_mem *x, cr_mem *y, cr_mem *rstd,
                               cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
@@ -26,14 +26,14 @@ static cr_status norm_forward(cr_module *norm, cr_pass *p, const void *x, void *
 }
 
 /* Kept: the stream between attention and mlp, and both rstd. */
-static cr_status layer_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
-                               cr_err *err)
+static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                               cr_mem *out, cr_err *err)
 {
     const cri_layer *parts = m->impl;
     int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
-    void *normed, *middle = out;
+    cr_mem *normed, *middle = out;
 
     CR_CHECK(!add, "%s takes no stream to add to", m->name);
     if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &middle, err));
@@ -52,12 +52,12 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const void *in, const v
 
 /* Half a layer on the way back: stream_out = x + part(norm(x)). gradient holds that of stream_out
  * and is where that of x is wanted: dx is NULL (not wanted) or gets it added. */
-static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const void *x,
-                               const float *rstd, const void *grad, void *dx, cr_err *err)
+static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const cr_mem *x,
+                               const cr_mem *rstd, const cr_mem *grad, cr_mem *dx, cr_err *err)
 {
     int64_t tokens = p->batch->num_tokens, cols = norm->params[0].num_elems;
     size_t mark = cr_stack_mark(p->scratch);
-    void *normed, *d_normed = NULL;
+    cr_mem *normed, *d_normed = NULL;
 
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
     if (dx || norm->has_trainable) CR_TRY(cri_push(p->scratch, p, tokens, cols, &d_normed, err));
@@ -72,8 +72,8 @@ static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, con
     return CR_OK;
 }
 
-static cr_status layer_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                                void *grad_in, cr_err *err)
+static cr_status layer_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                                cr_mem *grad_in, cr_err *err)
 {
     const cri_layer *parts = m->impl;
     int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
@@ -81,7 +81,7 @@ static cr_status layer_backward(cr_module *m, cr_pass *p, const void *in, const 
     size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
     cri_frame frame = cri_frame_pop(m);
     bool has_lower = grad_in || parts->norm1->has_trainable || parts->attention->has_trainable;
-    void *grad = grad_in; /* of the stream, changed in place */
+    cr_mem *grad = grad_in; /* of the stream, changed in place */
 
     if (has_lower && !grad) CR_TRY(cr_stack_push(p->scratch, bytes, &grad, err));
     if (grad && grad != grad_out) CR_TRY(cr_copy(p->dev, grad, grad_out, bytes, err));
@@ -100,8 +100,8 @@ const cr_module_ops cri_layer_ops = {layer_forward, layer_backward};
 
 /* ---- embedding ---- */
 
-static cr_status embedding_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
-                                   void *out, cr_err *err)
+static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                                   cr_mem *out, cr_err *err)
 {
     (void)in;
     (void)add;
@@ -111,12 +111,11 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const void *in, con
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
  * image's features: runs between those are added. */
-static cr_status embedding_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                                    void *grad_in, cr_err *err)
+static cr_status embedding_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+                                    const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cr_batch *b = p->batch;
     int64_t cols = m->params[0].shape[1];
-    size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
     int32_t pad = m->model->config.pad_id;
 
     (void)in;
@@ -127,9 +126,8 @@ static cr_status embedding_backward(cr_module *m, cr_pass *p, const void *in, co
         while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
             end++;
         if (end > t)
-            CR_TRY(cr_embedding_grad(p->dev, p->dtype,
-                                     (const char *)grad_out + (size_t)t * row_bytes, b->ids + t,
-                                     end - t, cols, cri_grad(&m->params[0]), err));
+            CR_TRY(cr_embedding_grad(p->dev, p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
+                                     b->ids + t, end - t, cols, cri_grad(&m->params[0]), err));
     }
     return CR_OK;
 }
@@ -239,18 +237,22 @@ static void list_labels(cri_model *own, const cr_batch *b)
 static cr_status find_angles(const cr_model *model, cr_pass *p, cr_err *err)
 {
     size_t num = (size_t)(p->batch->num_tokens * model->config.head_dim / 2);
-    void *angles;
+    cr_mem *angles;
+    cr_status status;
+    float *host;
 
     p->angles = NULL;
     if (!p->batch->mrope) return CR_OK;
-    CR_TRY(cr_stack_push(cri_keep(p), num * sizeof(float), &angles, err));
-    if (!cr_device_is_meta(p->dev)) cri_rope_angles(&model->config, p->batch, angles);
-    p->angles = angles;
-    return CR_OK;
+    host = CR_NEW_ARRAY(float, num);
+    cri_rope_angles(&model->config, p->batch, host);
+    status = cr_stack_push_copy(cri_keep(p), host, num * sizeof *host, &angles, err);
+    cr_free(host);
+    if (status == CR_OK) p->angles = angles;
+    return status;
 }
 
 /* Embedding and layers: *x is the input of the last norm. */
-static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
+static cr_status run_layers(cr_model *model, cr_pass *p, cr_mem **x, cr_err *err)
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
@@ -262,7 +264,7 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
     CR_TRY(cr_module_forward(root->embed, p, NULL, NULL, *x, err));
     CR_TRY(cri_place_features(model, p, *x, err));
     for (int64_t i = 0; i < model->config.num_layers; i++) {
-        void *y = *x;
+        cr_mem *y = *x;
         cr_status status;
         if (tape) own->hidden[i] = *x;
         p->tape = i + 1 >= own->lowest ? tape : NULL;
@@ -279,26 +281,47 @@ static cr_status run_layers(cr_model *model, cr_pass *p, void **x, cr_err *err)
     return CR_OK;
 }
 
+/* A host array with an element of 4 bytes for each row of the head, on scratch. */
+static cr_status push_rows(const cri_model *own, cr_pass *p, const void *host, cr_mem **out,
+                           cr_err *err)
+{
+    return cr_stack_push_copy(p->scratch, host, (size_t)own->num_rows * 4, out, err);
+}
+
 /* Rows of x for the head: x itself when all are wanted. */
-static cr_status gather(cr_model *model, cr_pass *p, void *x, cr_err *err)
+static cr_status gather(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
     cri_model *own = model->own;
     int64_t cols = model->config.hidden_size;
+    cr_mem *index;
 
     own->head_in = x;
     if (own->num_rows == p->batch->num_tokens) return CR_OK;
     CR_TRY(cri_push(cri_keep(p), p, own->num_rows, cols, &own->head_in, err));
     if (own->num_rows == 0) return CR_OK;
-    return cr_rows_gather(p->dev, p->dtype, x, own->rows, own->num_rows, cols, own->head_in, err);
+    CR_TRY(push_rows(own, p, own->rows, &index, err));
+    return cr_rows_gather(p->dev, p->dtype, x, index, own->num_rows, cols, own->head_in, err);
 }
 
 /* What the head computes: log-probs of labels, or logits. */
 typedef struct head_out {
     cr_model_out *out;
-    float *logits;
+    cr_mem *logits;
 } head_out;
 
-static cr_status run_head(cr_model *model, cr_pass *p, const void *normed, const head_out *want,
+static cr_status log_probs(const cri_model *own, cr_pass *p, cr_head_args *a,
+                           const cr_model_out *out, cr_err *err)
+{
+    size_t bytes = (size_t)own->num_rows * sizeof(float);
+
+    if (out->log_prob) CR_TRY(cri_push_words(p->scratch, own->num_rows, &a->log_prob, err));
+    if (out->entropy) CR_TRY(cri_push_words(p->scratch, own->num_rows, &a->entropy, err));
+    CR_TRY(cr_head(p->dev, a, err));
+    if (out->log_prob) CR_TRY(cr_download(p->dev, out->log_prob, a->log_prob, bytes, err));
+    return out->entropy ? cr_download(p->dev, out->entropy, a->entropy, bytes, err) : CR_OK;
+}
+
+static cr_status run_head(cr_model *model, cr_pass *p, const cr_mem *normed, const head_out *want,
                           cr_err *err)
 {
     const cri_root *root = model->root->impl;
@@ -316,9 +339,7 @@ static cr_status run_head(cr_model *model, cr_pass *p, const void *normed, const
     if (own->num_rows && want->logits) {
         CR_TRY(cr_logits(p->dev, normed, w, own->num_rows, want->logits, err));
     } else if (own->num_rows) {
-        a.log_prob = want->out->log_prob;
-        a.entropy = want->out->entropy;
-        CR_TRY(cr_head(p->dev, &a, err));
+        CR_TRY(log_probs(own, p, &a, want->out, err));
     }
     return cri_leave(root->lm_head, p, err);
 }
@@ -327,7 +348,7 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
-    void *x, *normed, *kept[3];
+    cr_mem *x, *normed, *kept[3];
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
@@ -385,7 +406,7 @@ cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_er
 
 /* The pass has a state of its own, so that others may run beside it. */
 cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
-                          float *logits, cr_err *err)
+                          cr_mem *logits, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.logits = logits};
@@ -416,20 +437,23 @@ cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int6
 
 /* Head and last norm: *grad [T, h] is that of the last layer's output, if it is wanted. */
 static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_prob,
-                           const float *grad_entropy, void **grad, cr_err *err)
+                           const float *grad_entropy, cr_mem **grad, cr_err *err)
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
     cr_param *weight = &root->lm_head->params[0];
     int64_t cols = model->config.hidden_size, tokens = p->batch->num_tokens;
     size_t mark;
-    void *normed, *dx;
+    cr_mem *normed, *dx, *index, *of_log_prob, *of_entropy = NULL;
     cr_head_grad_args a;
 
     CR_TRY(cri_push(p->scratch, p, tokens, cols, grad, err));
     mark = cr_stack_mark(p->scratch);
     CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &normed, err));
     CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &dx, err));
+    CR_TRY(push_rows(own, p, own->rows, &index, err));
+    CR_TRY(push_rows(own, p, grad_log_prob, &of_log_prob, err));
+    if (grad_entropy) CR_TRY(push_rows(own, p, grad_entropy, &of_entropy, err));
     CR_TRY(cri_enter(root->norm, p, err));
     CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, NULL, err));
     CR_TRY(cri_enter(root->lm_head, p, err));
@@ -440,8 +464,8 @@ static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_pr
                                     .lse = own->head_lse,
                                     .mean_z = own->head_mean_z,
                                     .edits = p->batch->edits},
-                            .grad_log_prob = grad_log_prob,
-                            .grad_entropy = grad_entropy,
+                            .grad_log_prob = of_log_prob,
+                            .grad_entropy = of_entropy,
                             .dx = dx,
                             .dw = cri_grad(weight)};
     if (own->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
@@ -452,7 +476,7 @@ static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_pr
     CR_TRY(cri_leave(root->norm, p, err));
     CR_TRY(cr_zero(p->dev, *grad, (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype), err));
     if (own->num_rows)
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, dx, own->rows, own->num_rows, cols, *grad, err));
+        CR_TRY(cr_rows_scatter(p->dev, p->dtype, dx, index, own->num_rows, cols, *grad, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -462,7 +486,7 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
-    void *grad;
+    cr_mem *grad;
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
@@ -470,7 +494,7 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
     CR_TRY(cri_reserve_features(model, p, err));
     CR_TRY(back_head(model, p, grad_log_prob, grad_entropy, &grad, err));
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
-        void *grad_in = i + 1 > own->lowest ? grad : NULL;
+        cr_mem *grad_in = i + 1 > own->lowest ? grad : NULL;
         CR_TRY(cri_back_features(model, p, i, grad, err));
         CR_TRY(cr_module_backward(model->layers[i], p, own->hidden[i], grad, grad_in, err));
         cr_stack_release(p->tape, own->marks[i]);

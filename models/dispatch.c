@@ -5,13 +5,9 @@
 
 #include <string.h>
 
-cr_status cri_push_words(cr_stack *stack, int64_t num, void *out, cr_err *err)
+cr_status cri_push_words(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err)
 {
-    void *ptr;
-
-    CR_TRY(cr_stack_push(stack, (size_t)num * 4, &ptr, err));
-    memcpy(out, &ptr, sizeof ptr);
-    return CR_OK;
+    return cr_stack_push(stack, (size_t)num * 4, out, err);
 }
 
 static cr_travel travel_of(const cr_module *m)
@@ -42,7 +38,8 @@ void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r)
 }
 
 /* The rows of rank s for expert e begin where those of lower ranks for e end. */
-static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri_routing *r)
+static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri_routing *r,
+                        int32_t *places)
 {
     int64_t num = r->num_experts / d->num_ranks, at = 0, i = 0;
 
@@ -53,7 +50,7 @@ static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri
             for (int64_t lower = 0; lower < s; lower++)
                 before += parts->arriving[lower * num + e];
             for (int64_t k = 0; k < parts->arriving[s * num + e]; k++)
-                r->place[i++] = (int32_t)(at + before + k);
+                places[i++] = (int32_t)(at + before + k);
             at += parts->here[d->rank * num + e];
         }
     }
@@ -62,20 +59,27 @@ static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri
 cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err)
 {
     cr_travel t = travel_of(m);
+    cri_model *own = m->model->own;
+    size_t num;
 
     CR_TRY(p->experts->agree(p->experts->ctx, &t, err));
     cri_count_here(m, p, r);
-    CR_TRY(cri_push_words(cri_keep(p), r->num_here, &r->place, err));
-    if (!cr_device_is_meta(p->dev)) find_places(m->impl, p->experts, r);
-    return CR_OK;
+    num = (size_t)r->num_here;
+    if (num > own->capacity_places) {
+        own->places = cr_realloc(own->places, own->capacity_places * sizeof *own->places,
+                                 2 * num * sizeof *own->places);
+        own->capacity_places = 2 * num;
+    }
+    find_places(m->impl, p->experts, r, own->places);
+    return cr_stack_push_copy(cri_keep(p), own->places, num * sizeof *own->places, &r->place, err);
 }
 
 cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
-                        int64_t num_cols, const void *slots, void *here, cr_err *err)
+                        int64_t num_cols, const cr_mem *slots, cr_mem *here, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
     cr_travel t = travel_of(m);
-    void *arrived;
+    cr_mem *arrived;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
     CR_TRY(p->experts->send(p->experts->ctx, &t, slots, row_bytes, arrived, err));
@@ -85,11 +89,11 @@ cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype
 }
 
 cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
-                             int64_t num_cols, const void *here, void *slots, cr_err *err)
+                             int64_t num_cols, const cr_mem *here, cr_mem *slots, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
     cr_travel t = travel_of(m);
-    void *arrived;
+    cr_mem *arrived;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
     CR_TRY(cr_rows_gather(p->dev, dtype, here, r->place, r->num_here, num_cols, arrived, err));

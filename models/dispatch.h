@@ -23,10 +23,10 @@ typedef struct cr_dispatch {
     int rank, num_ranks;
     /* Fills arriving. */
     cr_status (*agree)(void *ctx, const cr_travel *t, cr_err *err);
-    cr_status (*send)(void *ctx, const cr_travel *t, const void *leaving, size_t row_bytes,
-                      void *arriving, cr_err *err);
-    cr_status (*give_back)(void *ctx, const cr_travel *t, const void *arriving, size_t row_bytes,
-                           void *leaving, cr_err *err);
+    cr_status (*send)(void *ctx, const cr_travel *t, const cr_mem *leaving, size_t row_bytes,
+                      cr_mem *arriving, cr_err *err);
+    cr_status (*give_back)(void *ctx, const cr_travel *t, const cr_mem *arriving, size_t row_bytes,
+                           cr_mem *leaving, cr_err *err);
     void *ctx;
 } cr_dispatch;
 

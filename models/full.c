@@ -14,20 +14,22 @@ static size_t after(size_t at, const cr_param *param, cr_dtype dtype)
     return (at + (size_t)param->num_elems * cr_dtype_bytes(dtype) + 63) / 64 * 64;
 }
 
-/* Elements of one parameter, in blocks that stay in the cache: source, float32, dtype. */
+/* Elements of one parameter, in blocks that stay in the cache: source, float32 on the host and on the
+ * device, dtype. */
 static cr_status fill(cr_full_weights *full, const cr_model *model, const cr_param *param,
-                      cr_dtype dtype, char *dst, const cr_weights *source, uint64_t seed,
-                      float *block, cr_err *err)
+                      cr_dtype dtype, cr_mem *dst, const cr_weights *source, uint64_t seed,
+                      float *block, cr_mem *wide, cr_err *err)
 {
     for (int64_t begin = 0; begin < param->num_elems; begin += BLOCK_ELEMS) {
         int64_t end =
             begin + BLOCK_ELEMS < param->num_elems ? begin + BLOCK_ELEMS : param->num_elems;
-        void *to = dst + (size_t)begin * cr_dtype_bytes(dtype);
+        size_t num = (size_t)(end - begin);
         if (source)
             CR_TRY(cr_weights_read(source, param, begin, end, block, err));
         else
             cr_param_init(model, param, seed, begin, end, block);
-        CR_TRY(cr_cast(full->dev, dtype, to, CR_F32, block, (size_t)(end - begin), err));
+        CR_TRY(cr_upload(full->dev, wide, block, num * sizeof *block, err));
+        CR_TRY(cr_cast(full->dev, dtype, cr_at(dtype, dst, begin), CR_F32, wide, num, err));
     }
     return CR_OK;
 }
@@ -36,24 +38,27 @@ cr_status cr_full_weights_init(cr_full_weights *full, cr_model *model, cr_device
                                cr_dtype dtype, const cr_weights *source, uint64_t seed, cr_err *err)
 {
     float *block = CR_NEW_ARRAY(float, BLOCK_ELEMS);
+    cr_mem *wide = NULL;
     size_t at = 0;
 
     *full = (cr_full_weights){.dev = dev};
     for (size_t i = 0; i < model->num_params; i++)
         full->data_bytes =
             after(full->data_bytes, model->params[i], dtype_of(model->params[i], dtype));
+    CR_TRY_GOTO(out, cr_device_alloc(dev, BLOCK_ELEMS * sizeof *block, &wide, err));
     CR_TRY_GOTO(out, cr_device_alloc(dev, full->data_bytes, &full->data, err));
     for (size_t i = 0; i < model->num_params; i++) {
         cr_param *param = model->params[i];
         cr_dtype own = dtype_of(param, dtype);
-        char *dst = (char *)full->data + at;
-        CR_TRY_GOTO(out, fill(full, model, param, own, dst, source, seed, block, err));
+        cr_mem *dst = cr_mem_add(full->data, at);
+        CR_TRY_GOTO(out, fill(full, model, param, own, dst, source, seed, block, wide, err));
         param->weight.data = dst;
         param->weight.dtype = own;
         param->weight.packed = NULL;
         at = after(at, param, own);
     }
 out:
+    cr_device_free(dev, wide, BLOCK_ELEMS * sizeof *block);
     cr_free(block);
     if (err->status != CR_OK) cr_full_weights_fini(full);
     return err->status;
@@ -75,18 +80,16 @@ cr_status cr_full_weights_load(cr_full_weights *full, cr_model *model, cr_device
 cr_status cr_full_weights_add_grads(cr_full_weights *full, cr_model *model, cr_err *err)
 {
     size_t at = 0;
-    void *data;
 
     for (size_t i = 0; i < model->num_params; i++)
         if (model->params[i]->is_trainable)
             full->grad_bytes = after(full->grad_bytes, model->params[i], CR_F32);
-    CR_TRY(cr_device_alloc(full->dev, full->grad_bytes, &data, err));
-    full->grad = data;
+    CR_TRY(cr_device_alloc(full->dev, full->grad_bytes, &full->grad, err));
     CR_TRY(cr_zero(full->dev, full->grad, full->grad_bytes, err));
     for (size_t i = 0; i < model->num_params; i++) {
         cr_param *param = model->params[i];
         if (!param->is_trainable) continue;
-        param->grad = full->grad + at / sizeof(float);
+        param->grad = cr_mem_add(full->grad, at);
         at = after(at, param, CR_F32);
     }
     return CR_OK;

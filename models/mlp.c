@@ -10,7 +10,7 @@
  */
 #include "models/models_impl.h"
 
-static cr_status swiglu(cr_module *m, cr_pass *p, const void *gate, const void *up, void **h,
+static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_mem *up, cr_mem **h,
                         cr_err *err)
 {
     const cri_mlp *parts = m->impl;
@@ -22,14 +22,14 @@ static cr_status swiglu(cr_module *m, cr_pass *p, const void *gate, const void *
 
 /* Backward of the rows of p->batch from gate and up, which become their own gradients. The two pointers
  * of an expert are those of these rows. */
-static cr_status back_rows(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                           void *grad_in, void *gate, void *up, const float *row_weight,
-                           float *row_grad, cr_err *err)
+static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                           cr_mem *grad_in, cr_mem *gate, cr_mem *up, const cr_mem *row_weight,
+                           cr_mem *row_grad, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     int64_t tokens = p->batch->num_tokens;
     size_t num = (size_t)(tokens * parts->width);
-    void *h = NULL, *weighted, *dh = NULL;
+    cr_mem *h = NULL, *weighted, *dh = NULL;
     bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
 
     if (parts->down->has_trainable || row_grad) CR_TRY(swiglu(m, p, gate, up, &h, err));
@@ -76,10 +76,15 @@ static bool next_tile(const cr_pass *p, tile *t)
     return true;
 }
 
-/* Of rows of num_cols elements, those that begin at the tile. */
-static void *at(const tile *t, const void *rows, int64_t num_cols)
+/* Of rows of num_cols elements, those that begin at the tile; NULL stays NULL. */
+static const cr_mem *at_const(const tile *t, const cr_mem *rows, int64_t num_cols)
 {
-    return (char *)(uintptr_t)rows + (size_t)(t->first * num_cols) * cr_dtype_bytes(t->pass.dtype);
+    return rows ? cr_at_const(t->pass.dtype, rows, t->first * num_cols) : NULL;
+}
+
+static cr_mem *at(const tile *t, cr_mem *rows, int64_t num_cols)
+{
+    return rows ? cr_at(t->pass.dtype, rows, t->first * num_cols) : NULL;
 }
 
 static int64_t in_cols(const cri_mlp *parts)
@@ -87,8 +92,8 @@ static int64_t in_cols(const cri_mlp *parts)
     return parts->gate->params[0].shape[1];
 }
 
-static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const void *in, void **gate,
-                             void **up, cr_err *err)
+static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const cr_mem *in, cr_mem **gate,
+                             cr_mem **up, cr_err *err)
 {
     CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, gate, err));
     CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, up, err));
@@ -110,45 +115,45 @@ static cr_status leave_all(const cri_mlp *parts, cr_pass *p, cr_err *err)
     return cri_leave(parts->gate, p, err);
 }
 
-static cr_status forward_tiles(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
-                               cr_err *err)
+static cr_status forward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                               cr_mem *out, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     int64_t cols = in_cols(parts);
     size_t mark = cr_stack_mark(p->scratch);
-    void *gate, *up, *h;
+    cr_mem *gate, *up, *h;
     tile t = {.first = 0};
 
     if (!out) return CR_OK; /* nothing is kept, nothing is wanted */
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
         t.pass.batch = &t.rows;
-        CR_TRY(gate_and_up(parts, &t.pass, at(&t, in, cols), &gate, &up, err));
+        CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
         CR_TRY(swiglu(m, &t.pass, gate, up, &h, err));
-        CR_TRY(cri_linear(parts->down, &t.pass, h, add ? at(&t, add, cols) : NULL,
-                          at(&t, out, cols), err));
+        CR_TRY(
+            cri_linear(parts->down, &t.pass, h, at_const(&t, add, cols), at(&t, out, cols), err));
         cr_stack_release(p->scratch, mark);
     }
     return leave_all(parts, p, err);
 }
 
-static cr_status backward_tiles(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                                void *grad_in, cr_err *err)
+static cr_status backward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                                cr_mem *grad_in, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     int64_t cols = in_cols(parts);
     size_t mark = cr_stack_mark(p->scratch);
     tile t = {.first = 0};
-    void *gate, *up;
+    cr_mem *gate, *up;
 
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
         t.pass.batch = &t.rows;
-        CR_TRY(gate_and_up(parts, &t.pass, at(&t, in, cols), &gate, &up, err));
-        CR_TRY(back_rows(m, &t.pass, at(&t, in, cols), at(&t, grad_out, cols),
-                         grad_in ? at(&t, grad_in, cols) : NULL, gate, up,
-                         parts->row_weight ? parts->row_weight + t.first : NULL,
-                         parts->row_grad ? parts->row_grad + t.first : NULL, err));
+        CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
+        CR_TRY(back_rows(m, &t.pass, at_const(&t, in, cols), at_const(&t, grad_out, cols),
+                         at(&t, grad_in, cols), gate, up,
+                         parts->row_weight ? cr_at_const(CR_F32, parts->row_weight, t.first) : NULL,
+                         parts->row_grad ? cr_at(CR_F32, parts->row_grad, t.first) : NULL, err));
         cr_stack_release(p->scratch, mark);
     }
     return leave_all(parts, p, err);
@@ -156,13 +161,13 @@ static cr_status backward_tiles(cr_module *m, cr_pass *p, const void *in, const 
 
 /* ---- all rows at once ---- */
 
-static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
                          cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
-    void *h;
+    cr_mem *h;
 
     if (is_tiled(p)) return forward_tiles(m, p, in, add, out, err);
     CR_TRY(cri_push(cri_keep(p), p, p->batch->num_tokens, parts->width, &frame.kept[0], err));
@@ -178,8 +183,8 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
     return CR_OK;
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                          void *grad_in, cr_err *err)
+static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                          cr_mem *grad_in, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);

@@ -22,8 +22,7 @@
 #ifndef CR_MODELS_H
 #define CR_MODELS_H
 
-#include "kernels/attention.h"
-#include "kernels/experts.h"
+#include "kernels/kernels.h"
 #include "models/config.h"
 
 typedef struct cr_module cr_module;
@@ -49,21 +48,20 @@ typedef struct cr_param {
     bool is_fp32;             /* of a module that is */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
     cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
-    float *grad;      /* full float32 gradient to add to, or NULL: none wanted */
-    void *owner;      /* the unit that holds it (strategies) */
+    cr_mem *grad;     /* full float32 gradient to add to, or NULL: none wanted */
 } cr_param;
 
 typedef struct cr_module_ops {
     /* out [T, out_cols] = add + module(in [T, in_cols]), act dtype, memory of the caller. add is the
      * residual stream or NULL; out may be add, and a decoder layer's out may be in. out NULL (only
      * when recomputing): the result is not wanted, just what backward needs. */
-    cr_status (*forward)(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+    cr_status (*forward)(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
                          cr_err *err);
     /* in: the values that forward had (kept or made again by the caller). grad_out [T, out_cols] ->
      * grad_in [T, in_cols], overwritten, may be grad_out; NULL: not wanted. The part that flows
      * through add is the caller's. */
-    cr_status (*backward)(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                          void *grad_in, cr_err *err);
+    cr_status (*backward)(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                          cr_mem *grad_in, cr_err *err);
 } cr_module_ops;
 
 struct cr_module {
@@ -142,7 +140,7 @@ typedef struct cr_hooks {
 
 /* Generation's view of the cache: see cr_attention_cached_args. NULL in a pass: packed attention. */
 typedef struct cr_kv_view {
-    void **layer_blocks; /* [num_layers] */
+    cr_mem **layer_blocks; /* [num_layers] */
     const int32_t *row_slot, *row_pos, *block_table;
     int64_t max_blocks;
 } cr_kv_view;
@@ -160,7 +158,8 @@ struct cr_pass {
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
     cr_phase phase;    /* set by the pass itself, as is the next */
-    const float *angles; /* [T, head_dim / 2] of the rotation; NULL: positions have one axis */
+    const cr_mem
+        *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
 };
 
 /* It and all below compute in float32 whatever the dtype of the pass, with float32 weights: what comes
@@ -171,14 +170,14 @@ void cr_module_set_fp32(cr_module *m);
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
  * through these two; children without ops (Linear, norms) are computed by their parent between
  * the same hooks. Arguments as in cr_module_ops. */
-CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
-                                    void *out, cr_err *err);
-CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                                     void *grad_in, cr_err *err);
+CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                                    cr_mem *out, cr_err *err);
+CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
 
 /* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
 typedef struct cr_model_out {
-    float *log_prob, *entropy; /* [n], may be NULL when no labels are given */
+    float *log_prob, *entropy; /* [n] host, may be NULL when no labels are given */
 } cr_model_out;
 
 /* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
@@ -187,14 +186,14 @@ typedef struct cr_model_out {
 CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
 /* Load-balancing loss of the last forward, all layers jointly, without factor. */
 double cr_model_aux_loss(const cr_model *model);
-/* Gradients of a scalar loss with respect to out of the last forward: [n] each; grad_entropy may be
- * NULL. Adds to param->grad of every trainable parameter. */
+/* Gradients of a scalar loss with respect to out of the last forward: host [n] each; grad_entropy may
+ * be NULL. Adds to param->grad of every trainable parameter. */
 CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
                                     const float *grad_entropy, cr_err *err);
 /* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
  * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. Threads may run a model
  * without experts at the same time, each with a pass, a device and scratch of its own. */
 CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
-                                  int64_t num_rows, float *logits, cr_err *err);
+                                  int64_t num_rows, cr_mem *logits, cr_err *err);
 
 #endif

@@ -58,7 +58,8 @@ static size_t num_at_border(const cr_module *m, const cr_pass *p)
 }
 
 /* *wide: rows in float32, on scratch; NULL stays NULL. */
-static cr_status widen(const cr_module *m, cr_pass *p, const void *rows, void **wide, cr_err *err)
+static cr_status widen(const cr_module *m, cr_pass *p, const cr_mem *rows, cr_mem **wide,
+                       cr_err *err)
 {
     size_t num = num_at_border(m, p);
 
@@ -69,12 +70,12 @@ static cr_status widen(const cr_module *m, cr_pass *p, const void *rows, void **
 }
 
 /* As cr_module_ops, the module in float32. */
-static cr_status forward_wide(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
-                              cr_err *err)
+static cr_status forward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                              cr_mem *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
     cr_dtype dtype = p->dtype;
-    void *x, *stream, *y = NULL;
+    cr_mem *x, *stream, *y = NULL;
     cr_status status;
 
     CR_TRY(widen(m, p, in, &x, err));
@@ -89,12 +90,12 @@ static cr_status forward_wide(cr_module *m, cr_pass *p, const void *in, const vo
     return CR_OK;
 }
 
-static cr_status backward_wide(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                               void *grad_in, cr_err *err)
+static cr_status backward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                               cr_mem *grad_in, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
     cr_dtype dtype = p->dtype;
-    void *x, *dy;
+    cr_mem *x, *dy;
     cr_status status;
 
     CR_TRY(widen(m, p, in, &x, err));
@@ -110,8 +111,8 @@ static cr_status backward_wide(cr_module *m, cr_pass *p, const void *in, const v
 
 /* ---- one module ---- */
 
-cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
-                            cr_err *err)
+cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                            cr_mem *out, cr_err *err)
 {
     cr_stack *tape = p->tape;
     cr_status status;
@@ -126,7 +127,7 @@ cr_status cr_module_forward(cr_module *m, cr_pass *p, const void *in, const void
 }
 
 /* Run the forward again, this time keeping what backward needs; the result itself is not wanted. */
-static cr_status recompute(cr_module *m, cr_pass *p, const void *in, cr_err *err)
+static cr_status recompute(cr_module *m, cr_pass *p, const cr_mem *in, cr_err *err)
 {
     cr_status status;
 
@@ -136,8 +137,8 @@ static cr_status recompute(cr_module *m, cr_pass *p, const void *in, cr_err *err
     return status;
 }
 
-cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                             void *grad_in, cr_err *err)
+cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                             cr_mem *grad_in, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->tape);
     bool is_again = m->is_checkpointed && p->should_recompute;
@@ -153,7 +154,8 @@ cr_status cr_module_backward(cr_module *m, cr_pass *p, const void *in, const voi
 
 /* ---- Linear ---- */
 
-cr_status cri_linear(cr_module *m, cr_pass *p, const void *x, const void *add, void *y, cr_err *err)
+cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
+                     cr_err *err)
 {
     cr_linear_args a;
 
@@ -169,7 +171,7 @@ cr_status cri_linear(cr_module *m, cr_pass *p, const void *x, const void *add, v
     return cri_leave(m, p, err);
 }
 
-cr_status cri_linear_back(cr_module *m, cr_pass *p, const void *x, const void *dy, void *dx,
+cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy, cr_mem *dx,
                           cri_dx how, cr_err *err)
 {
     cr_linear_grad_args a;
@@ -197,14 +199,14 @@ static float eps_of(const cr_module *m)
     return own ? *own : m->model->config.rms_norm_eps;
 }
 
-static cr_status layer_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y,
-                            float *rstd, cr_err *err)
+static cr_status layer_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
+                            cr_mem *rstd, cr_err *err)
 {
     cr_layernorm_args a = {.x = x,
                            .weight = m->params[0].weight.data,
                            .bias = m->params[1].weight.data,
                            .y = y,
-                           .mean = rstd ? rstd + num_rows : NULL,
+                           .mean = rstd ? cr_at(CR_F32, rstd, num_rows) : NULL,
                            .rstd = rstd,
                            .dtype = p->dtype,
                            .num_rows = num_rows,
@@ -214,8 +216,8 @@ static cr_status layer_norm(cr_module *m, cr_pass *p, const void *x, int64_t num
     return cr_layernorm(p->dev, &a, err);
 }
 
-cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, void *y, float *rstd,
-                   cr_err *err)
+cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
+                   cr_mem *rstd, cr_err *err)
 {
     cr_rmsnorm_args a = {.x = x,
                          .weight = m->params[0].weight.data,
@@ -230,14 +232,14 @@ cr_status cri_norm(cr_module *m, cr_pass *p, const void *x, int64_t num_rows, vo
     return cr_rmsnorm(p->dev, &a, err);
 }
 
-static cr_status layer_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd,
-                                 const void *dy, int64_t num_rows, void *dx, cri_dx how,
+static cr_status layer_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
+                                 const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how,
                                  cr_err *err)
 {
     cr_layernorm_grad_args a = {.x = x,
                                 .weight = m->params[0].weight.data,
                                 .dy = dy,
-                                .mean = rstd + num_rows,
+                                .mean = cr_at_const(CR_F32, rstd, num_rows),
                                 .rstd = rstd,
                                 .dx = dx,
                                 .dweight = cri_grad(&m->params[0]),
@@ -250,8 +252,8 @@ static cr_status layer_norm_back(cr_module *m, cr_pass *p, const void *x, const 
     return cr_layernorm_grad(p->dev, &a, err);
 }
 
-cr_status cri_norm_back(cr_module *m, cr_pass *p, const void *x, const float *rstd, const void *dy,
-                        int64_t num_rows, void *dx, cri_dx how, cr_err *err)
+cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
+                        const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_rmsnorm_grad_args a = {.x = x,
                               .weight = m->params[0].weight.data,

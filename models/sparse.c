@@ -89,7 +89,7 @@ static const float *grad_of_prob(cr_module *m, const cri_routing *r)
 
 /* ---- forward ---- */
 
-static cr_status route(cr_module *m, cr_pass *p, const void *in, cri_routing *r, cr_err *err)
+static cr_status route(cr_module *m, cr_pass *p, const cr_mem *in, cri_routing *r, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
@@ -102,7 +102,7 @@ static cr_status route(cr_module *m, cr_pass *p, const void *in, cri_routing *r,
                                 .slot = r->slot,
                                 .token = r->token,
                                 .count = parts->count};
-    void *logits;
+    cr_mem *logits;
 
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &logits, err));
     CR_TRY(cri_linear(parts->gate, p, in, NULL, logits, err));
@@ -115,9 +115,9 @@ static cr_status route(cr_module *m, cr_pass *p, const void *in, cri_routing *r,
     return CR_OK;
 }
 
-static char *row_at(const cr_pass *p, const cri_routing *r, void *rows, int64_t at)
+static cr_mem *row_at(const cr_pass *p, const cri_routing *r, cr_mem *rows, int64_t at)
 {
-    return rows ? (char *)rows + (size_t)(at * r->cols) * cr_dtype_bytes(p->dtype) : NULL;
+    return rows ? cr_at(p->dtype, rows, at * r->cols) : NULL;
 }
 
 /* Experts of other ranks have no weights here. */
@@ -131,7 +131,7 @@ static bool is_called(const cr_module *m, const cr_pass *p, int64_t expert)
 }
 
 /* x [here, cols] through their experts to y, which may be x; NULL: the result is not wanted. */
-static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, void *x, void *y,
+static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, cr_mem *x, cr_mem *y,
                              cr_err *err)
 {
     const cri_sparse *parts = m->impl;
@@ -153,10 +153,10 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, voi
 
 /* rows [slots, cols] become the outputs of their experts, which run on other ranks, too. *kept: their
  * inputs here, for backward. */
-static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, void *rows, bool is_wanted,
-                               void **kept, cr_err *err)
+static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, cr_mem *rows,
+                               bool is_wanted, cr_mem **kept, cr_err *err)
 {
-    void *y = NULL;
+    cr_mem *y = NULL;
 
     CR_TRY(cri_agree_rows(m, p, r, err));
     CR_TRY(cri_push(cri_keep(p), p, r->num_here, r->cols, kept, err));
@@ -169,13 +169,13 @@ static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, void *r
     return y ? cri_give_back_rows(m, p, r, p->dtype, r->cols, y, rows, err) : CR_OK;
 }
 
-static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
+static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
                          cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cri_routing r = routing_of(m, p);
     cr_rows_combine_args combine;
-    void *rows, *kept = NULL;
+    cr_mem *rows, *kept = NULL;
 
     CR_TRY(reserve(p, &r, err));
     CR_TRY(route(m, p, in, &r, err));
@@ -210,8 +210,8 @@ static cr_status forward(cr_module *m, cr_pass *p, const void *in, const void *a
 /* By slot or by expert here: rows in and their gradients, the weight of each and its gradient (NULL: not
  * wanted). */
 typedef struct slots {
-    void *in, *grad; /* grad: of the output, then of the input */
-    float *weight, *grad_weight;
+    cr_mem *in, *grad;            /* grad: of the output, then of the input */
+    cr_mem *weight, *grad_weight; /* float32 */
 } slots;
 
 static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
@@ -227,13 +227,13 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, co
     for (int64_t e = r->num_experts - 1; e >= 0; e--) {
         cr_module *expert = parts->list->children[e];
         cri_mlp *mlp = expert->impl;
-        void *grad;
+        cr_mem *grad;
         batch.num_tokens = parts->here[e];
         if (!is_called(m, p, e)) continue;
         at -= batch.num_tokens;
         grad = row_at(p, r, s->grad, at);
-        mlp->row_weight = s->weight + at;
-        mlp->row_grad = s->grad_weight ? s->grad_weight + at : NULL;
+        mlp->row_weight = cr_at_const(CR_F32, s->weight, at);
+        mlp->row_grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL;
         CR_TRY(cr_module_backward(expert, &part, row_at(p, r, s->in, at), grad,
                                   is_dx_wanted ? grad : NULL, err));
     }
@@ -263,12 +263,12 @@ static cr_status back_elsewhere(cr_module *m, cr_pass *p, const cri_routing *r, 
 
 /* grad_in += that of the router's logits times its weight. */
 static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
-                             const void *in, void *grad_in, cr_err *err)
+                             const cr_mem *in, cr_mem *grad_in, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
     cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(m, r)};
-    float *grad_weight;
+    cr_mem *grad_weight;
 
     CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
@@ -281,8 +281,8 @@ static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, con
     return CR_OK;
 }
 
-static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, const void *in,
-                              const void *grad_out, bool is_router_wanted, slots *s, cr_err *err)
+static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, const cr_mem *in,
+                              const cr_mem *grad_out, bool is_router_wanted, slots *s, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
 
@@ -298,8 +298,8 @@ static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, co
     return cr_rows_gather(p->dev, p->dtype, in, r->token, r->num_slots, r->cols, s->in, err);
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                          void *grad_in, cr_err *err)
+static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                          cr_mem *grad_in, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);

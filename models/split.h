@@ -17,10 +17,10 @@ typedef struct cr_split {
     int64_t first;
     /* x [batch's tokens, num_heads, D] to y [all tokens, heads here, D], and back; copies of one head
      * are added on the way back. num_heads: of the whole model, queries' or keys'. */
-    cr_status (*to_heads)(void *ctx, const char *name, cr_pass *p, const void *x, int64_t num_heads,
-                          void *y, cr_err *err);
-    cr_status (*to_rows)(void *ctx, const char *name, cr_pass *p, const void *y, int64_t num_heads,
-                         void *x, cr_err *err);
+    cr_status (*to_heads)(void *ctx, const char *name, cr_pass *p, const cr_mem *x,
+                          int64_t num_heads, cr_mem *y, cr_err *err);
+    cr_status (*to_rows)(void *ctx, const char *name, cr_pass *p, const cr_mem *y,
+                         int64_t num_heads, cr_mem *x, cr_err *err);
     void *ctx;
 } cr_split;
 

@@ -61,8 +61,8 @@ void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, 
 
 typedef struct cr_full_weights {
     cr_device *dev; /* borrowed */
-    void *data;     /* owned: weights in `dtype`, each aligned to 64 bytes */
-    float *grad;    /* owned: gradients, each aligned to 64 bytes; NULL until asked for */
+    cr_mem *data;   /* owned: weights in `dtype`, each aligned to 64 bytes */
+    cr_mem *grad;   /* owned: float32 gradients, each aligned to 64 bytes; NULL until asked for */
     size_t data_bytes, grad_bytes;
 } cr_full_weights;
 

@@ -20,10 +20,7 @@ static cr_status agree(void *ctx, const cr_travel *t, cr_err *err)
     cr_moe *m = ctx;
     int64_t num_here = t->num_experts / m->dispatch.num_ranks;
 
-    for (int r = 0; r < m->dispatch.num_ranks; r++)
-        m->leaving_bytes[r] = m->arriving_bytes[r] = (size_t)num_here * sizeof *t->leaving;
-    CR_TRY(cr_all_to_all(m->group, t->name, t->leaving, m->leaving_bytes, t->arriving,
-                         m->arriving_bytes, err));
+    CR_TRY(cr_all_to_all_i64(m->group, t->name, t->leaving, t->arriving, (size_t)num_here, err));
     if (cr_world_get_kind(cr_group_world(m->group)) == CR_WORLD_META) mirror(m, t, num_here);
     return CR_OK;
 }
@@ -41,8 +38,8 @@ static void count_bytes(const cr_moe *m, const cr_travel *t, size_t row_bytes)
     }
 }
 
-static cr_status send(void *ctx, const cr_travel *t, const void *leaving, size_t row_bytes,
-                      void *arriving, cr_err *err)
+static cr_status send(void *ctx, const cr_travel *t, const cr_mem *leaving, size_t row_bytes,
+                      cr_mem *arriving, cr_err *err)
 {
     cr_moe *m = ctx;
 
@@ -51,8 +48,8 @@ static cr_status send(void *ctx, const cr_travel *t, const void *leaving, size_t
                          err);
 }
 
-static cr_status give_back(void *ctx, const cr_travel *t, const void *arriving, size_t row_bytes,
-                           void *leaving, cr_err *err)
+static cr_status give_back(void *ctx, const cr_travel *t, const cr_mem *arriving, size_t row_bytes,
+                           cr_mem *leaving, cr_err *err)
 {
     cr_moe *m = ctx;
 

@@ -30,7 +30,8 @@ static const char *const kinds[] = {"master", "m", "v"};
 typedef struct piece {
     int file;
     cr_dtype from, to; /* here, in the file */
-    const void *data;
+    cr_device *dev;    /* whose memory data is */
+    const cr_mem *data;
     size_t num;
     int64_t at;
     const cr_param
@@ -42,7 +43,7 @@ struct cri_save {
     char *paths[NUM_FILES]; /* NULL: not written */
     piece *pieces;
     size_t num_pieces, capacity;
-    char *copy; /* masters and moments as they were at the call, or NULL */
+    cr_mem *copy; /* masters and moments as they were at the call, or NULL */
     size_t copy_bytes;
     cr_device *dev;
     /* of rank 0 */
@@ -76,52 +77,50 @@ static cr_status transfer_all(int fd, bool is_write, void *data, size_t num_byte
 }
 
 /* Column by column, as they lie together in the file. */
-static cr_status write_columns(const struct cri_save *s, const piece *p, int fd, const char *path,
-                               cr_err *err)
+static cr_status write_columns(const piece *p, int fd, const char *path, cr_err *err)
 {
     enum { BLOCK = 1 << 12 };
     static _Thread_local float block[BLOCK], stored[BLOCK];
     size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
+    char *all = cr_alloc(p->num * from);
 
-    for (int64_t col = 0; col < p->stacked->shape[1]; col++) {
+    cr_note(cr_download(p->dev, all, p->data, p->num * from, err));
+    for (int64_t col = 0; col < p->stacked->shape[1] && err->status == CR_OK; col++) {
         cr_column run = cr_stacked_column(p->stacked, p->first, p->first + (int64_t)p->num, col);
-        for (int64_t i = 0; i < run.num; i += BLOCK) {
+        for (int64_t i = 0; i < run.num && err->status == CR_OK; i += BLOCK) {
             int64_t n = run.num - i < BLOCK ? run.num - i : BLOCK;
             for (int64_t k = 0; k < n; k++)
                 memcpy((char *)block + (size_t)k * from,
-                       (const char *)p->data +
-                           (size_t)(run.elem + (i + k) * run.step - p->first) * from,
-                       from);
-            if (p->from != p->to)
-                CR_TRY(cr_cast(s->dev, p->to, stored, p->from, block, (size_t)n, err));
-            CR_TRY(transfer_all(fd, true, p->from == p->to ? block : stored, (size_t)n * to,
-                                p->at + (run.at + i) * (int64_t)to, path, err));
+                       all + (size_t)(run.elem + (i + k) * run.step - p->first) * from, from);
+            if (p->from != p->to) cr_cast_host(p->to, stored, p->from, block, (size_t)n);
+            cr_note(transfer_all(fd, true, p->from == p->to ? block : stored, (size_t)n * to,
+                                 p->at + (run.at + i) * (int64_t)to, path, err));
         }
     }
-    return CR_OK;
+    cr_free(all);
+    return err->status;
 }
 
-static cr_status write_piece(const struct cri_save *s, const piece *p, int fd, const char *path,
-                             cr_err *err)
+static cr_status write_piece(const piece *p, int fd, const char *path, cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
-    static _Thread_local float block[BLOCK];
+    static _Thread_local float block[BLOCK], stored[BLOCK];
     size_t from = cr_dtype_bytes(p->from), to = cr_dtype_bytes(p->to);
 
-    if (p->stacked) return write_columns(s, p, fd, path, err);
-    if (p->from == p->to)
-        return transfer_all(fd, true, (void *)(uintptr_t)p->data, p->num * from, p->at, path, err);
+    if (p->stacked) return write_columns(p, fd, path, err);
     for (size_t i = 0; i < p->num; i += BLOCK) {
         size_t n = p->num - i < BLOCK ? p->num - i : BLOCK;
-        CR_TRY(cr_cast(s->dev, p->to, block, p->from, (const char *)p->data + i * from, n, err));
-        CR_TRY(transfer_all(fd, true, block, to * n, p->at + (int64_t)(to * i), path, err));
+        CR_TRY(cr_download(p->dev, block, cr_mem_add_const(p->data, i * from), n * from, err));
+        if (p->from != p->to) cr_cast_host(p->to, stored, p->from, block, n);
+        CR_TRY(transfer_all(fd, true, p->from == p->to ? block : stored, to * n,
+                            p->at + (int64_t)(to * i), path, err));
     }
     return CR_OK;
 }
 
 /* ---- state ---- */
 
-static char *buffer_of(const cr_fsdp *f, size_t kind)
+static cr_mem *buffer_of(const cr_fsdp *f, size_t kind)
 {
     return kind == 0 ? f->master : kind == 1 ? f->m : f->v;
 }
@@ -181,16 +180,17 @@ static cr_status read_range(cr_fsdp *f, int fd, size_t kind, int64_t in_shard, i
                             int64_t in_file, const char *path, cr_err *err)
 {
     enum { BLOCK = 1 << 16 };
-    static _Thread_local float block[BLOCK];
+    static _Thread_local float block[BLOCK], stored[BLOCK];
     cr_dtype dtype = f->args.master_dtype;
     size_t bytes = cr_dtype_bytes(dtype);
-    char *to = buffer_of(f, kind) + (size_t)in_shard * bytes;
+    cr_mem *to = cr_at(dtype, buffer_of(f, kind), in_shard);
 
-    if (dtype == CR_F32) return transfer_all(fd, false, to, (size_t)num * 4, in_file, path, err);
     for (int64_t i = 0; i < num; i += BLOCK) {
         size_t n = (size_t)(num - i < BLOCK ? num - i : BLOCK);
         CR_TRY(transfer_all(fd, false, block, n * 4, in_file + 4 * i, path, err));
-        CR_TRY(cr_cast(f->dev, dtype, to + (size_t)i * bytes, CR_F32, block, n, err));
+        if (dtype != CR_F32) cr_cast_host(dtype, stored, CR_F32, block, n);
+        CR_TRY(cr_upload(cri_home(f), cr_at(dtype, to, i), dtype == CR_F32 ? block : stored,
+                         n * bytes, err));
     }
     return CR_OK;
 }
@@ -456,11 +456,11 @@ static void add_piece(struct cri_save *s, piece p)
 }
 
 /* Masters and moments are read from here: the copy, or the shards. */
-static char *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
+static cr_mem *saved(const cr_fsdp *f, const struct cri_save *s, size_t kind)
 {
     size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
 
-    return s->copy ? s->copy + kind * bytes : buffer_of(f, kind);
+    return s->copy ? cr_mem_add(s->copy, kind * bytes) : buffer_of(f, kind);
 }
 
 static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
@@ -482,8 +482,8 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
                 w.stacked = flat->params[k], w.first = begin;
             else
                 w.at += begin * (int64_t)cr_dtype_bytes(w.to);
-            w.data = cri_shard(f, flat, is_trained, saved(f, s, 0)) +
-                     (size_t)at * cr_dtype_bytes(w.from);
+            w.dev = is_trained && s->copy ? f->host : cri_home(f);
+            w.data = cr_at(w.from, cri_shard(f, flat, is_trained, saved(f, s, 0)), at);
             add_piece(s, w);
         }
     }
@@ -491,8 +491,6 @@ static void list_model(cr_fsdp *f, struct cri_save *s, const plan *p)
 
 static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params, cr_err *err)
 {
-    size_t bytes = cr_dtype_bytes(f->args.master_dtype);
-
     for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
         for (size_t i = 0; i < f->units.num; i++) {
             const cr_flat *flat = &f->units.unit[i].trained;
@@ -502,12 +500,14 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
                 CR_TRY(find_range(f, params, flat, k, "the index", &is_here, &num, &in_shard,
                                   &in_file, err));
                 if (!is_here || !cri_is_writer(f, flat)) continue;
-                add_piece(s, (piece){.file = (int)kind,
-                                     .from = f->args.master_dtype,
-                                     .to = CR_F32,
-                                     .data = saved(f, s, kind) + (size_t)in_shard * bytes,
-                                     .num = (size_t)num,
-                                     .at = in_file});
+                add_piece(s,
+                          (piece){.file = (int)kind,
+                                  .from = f->args.master_dtype,
+                                  .to = CR_F32,
+                                  .dev = s->copy ? f->host : cri_home(f),
+                                  .data = cr_at(f->args.master_dtype, saved(f, s, kind), in_shard),
+                                  .num = (size_t)num,
+                                  .at = in_file});
             }
         }
     return CR_OK;
@@ -516,13 +516,12 @@ static cr_status list_state(cr_fsdp *f, struct cri_save *s, const json_t *params
 static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
 {
     size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
-    void *copy;
 
     s->copy_bytes = CR_COUNT(kinds) * bytes;
-    CR_TRY(cr_device_alloc(f->host, s->copy_bytes, &copy, err));
-    s->copy = copy;
+    CR_TRY(cr_device_alloc(f->host, s->copy_bytes, &s->copy, err));
     for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
-        CR_TRY(cr_copy(f->dev, s->copy + kind * bytes, buffer_of(f, kind), bytes, err));
+        CR_TRY(cr_move(f->host, cr_mem_add(s->copy, kind * bytes), cri_home(f), buffer_of(f, kind),
+                       bytes, err));
     return CR_OK;
 }
 
@@ -606,8 +605,8 @@ static void *write_all(void *arg)
     if (err->status == CR_OK && s->model_source) reserve(s, fds, err);
     if (err->status == CR_OK && s->model_source) write_small_files(s, fds[MODEL_FILE], err);
     for (size_t i = 0; i < s->num_pieces && err->status == CR_OK; i++)
-        cr_note(write_piece(s, &s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file],
-                            err));
+        cr_note(
+            write_piece(&s->pieces[i], fds[s->pieces[i].file], s->paths[s->pieces[i].file], err));
     for (int i = 0; i < NUM_FILES; i++) {
         if (fds[i] < 0) continue;
         if (err->status == CR_OK && fsync(fds[i]) != 0)
@@ -628,7 +627,7 @@ static void save_free(struct cri_save *s)
     for (int i = 0; i < NUM_FILES; i++)
         cr_free(s->paths[i]);
     cr_free(s->pieces);
-    if (s->copy) cr_device_free(s->dev, s->copy, s->copy_bytes);
+    cr_device_free(s->dev, s->copy, s->copy_bytes);
     cr_free(s->model_source);
     cr_free(s->model_folder);
     cr_free(s->state_folder);

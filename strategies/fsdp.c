@@ -82,7 +82,7 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
         if ((mesh->shape.num_ulysses == 1 ||
              cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&
             (mesh->shape.num_ep == 1 || cr_moe_create(mesh, model, &f->moe, err) == CR_OK))
-            cri_shards_create(f, err);
+            cr_note(cri_shards_create(f, err));
     }
     if (cr_agree(mesh->group[CR_AXIS_ALL], "materialise", err) == CR_OK &&
         make_slice_group(f, err) == CR_OK && cri_buffers_create(f, err) == CR_OK) {
@@ -138,7 +138,8 @@ cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
     }
     s.held_bytes = (int64_t)cr_device_get_stats(f->dev).bytes_now;
     if (f->tape) s.held_bytes += s.gather_bytes + s.reduce_bytes;
-    s.host_bytes = (int64_t)cr_device_get_stats(f->host).bytes_now;
+    s.host_bytes = (int64_t)(cr_device_get_stats(f->host).bytes_now -
+                             cr_stack_reserved_bytes(f->host_scratch));
     return s;
 }
 
@@ -246,6 +247,8 @@ cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
     int64_t vocab = f->model->config.vocab_size;
     size_t first = 0, num = batch ? (size_t)num_rows : 0;
     int32_t *own = NULL;
+    size_t mark = f->scratch ? cr_stack_mark(f->scratch) : 0, bytes;
+    cr_mem *found;
     cr_pass pass;
 
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
@@ -254,10 +257,12 @@ cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
         cr_ulysses_choose(f->ulysses, rows, num_rows, own);
         cr_ulysses_rows(f->ulysses, &first, &num);
     }
-    if (cr_model_logits(f->model, &pass, own ? own : rows, (int64_t)num,
-                        logits + first * (size_t)vocab, err) == CR_OK &&
-        own)
+    bytes = num * (size_t)vocab * sizeof *logits;
+    if (cr_stack_push(f->scratch, bytes, &found, err) == CR_OK &&
+        cr_model_logits(f->model, &pass, own ? own : rows, (int64_t)num, found, err) == CR_OK &&
+        cr_download(f->dev, logits + first * (size_t)vocab, found, bytes, err) == CR_OK && own)
         cr_note(cr_ulysses_collect(f->ulysses, "logits", logits, vocab, err));
+    cr_stack_release(f->scratch, mark);
     cr_free(own);
     return err->status == CR_OK ? cri_end_pass(f, false, err) : err->status;
 }

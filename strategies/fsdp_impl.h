@@ -66,7 +66,7 @@ typedef enum cri_kind {
     CRI_NUM_KINDS
 } cri_kind;
 typedef struct cri_arena {
-    void *data;
+    cr_mem *data;
     size_t num_bytes;
     bool is_away; /* on the host */
 } cri_arena;
@@ -75,7 +75,7 @@ typedef enum cri_traffic { CRI_GATHERS, CRI_REDUCES, CRI_ALL_REDUCES } cri_traff
 
 struct cr_fsdp {
     cr_model *model;
-    cr_device *dev, *host;
+    cr_device *dev, *host; /* host: a cpu (meta on meta) */
     cr_mesh *mesh;
     cr_group *slice_group; /* reshard to num_slices ranks after forward; NULL: not */
     int num_slices;
@@ -86,14 +86,13 @@ struct cr_fsdp {
     /* own shards of all trained flats, one after another: masters and moments in master_dtype
      * (train), or values (infer). Values and frozen flats have their own dtypes (cr_flat_dtype).
      * Pointers into arenas; NULL while they are away. */
-    void *master, *m, *v, *values;
-    float *grad;
-    void *frozen;      /* frozen flats */
-    float *whole_grad; /* with is_reduced_once: unreduced gradients of all units */
+    cr_mem *master, *m, *v, *values, *frozen;
+    cr_mem *grad;       /* float32 */
+    cr_mem *whole_grad; /* float32, with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
     bool has_whole_grad, is_grad_complete;
     bool has_grad; /* a backward since the last update: else gradients are zero */
-    char *slices;
+    cr_mem *slices;
     int64_t slice_bytes;
     cri_pool root_pool, pool, slice_pool, dealt_pool;
     cri_reduces root_reduces, reduces, dealt_reduces;
@@ -106,7 +105,7 @@ struct cr_fsdp {
     bool is_with_backward; /* the pass under way */
     bool has_images;       /* a rank has some in the pass under way: all run the tower */
     cr_batch idle;         /* this rank's batch, if it has none of them */
-    cr_stack *tape, *scratch;
+    cr_stack *tape, *scratch, *host_scratch;
     cr_hooks hooks;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
     cr_moe *moe;         /* NULL: ep_size 1 */
@@ -171,30 +170,31 @@ bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, i
                      int64_t *at);
 /* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */
 cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
-char *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, void *masters);
-cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
-cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *err); /* again */
+cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters);
+/* Where arenas are that are not away: the device, or the host with is_offloaded. */
+cr_device *cri_home(const cr_fsdp *f);
+CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
+CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err *err); /* again */
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
-cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
+CR_MUST cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
 
 /* ---- gather.c ---- */
 
-cr_status cri_buffers_create(cr_fsdp *f, cr_err *err);
+CR_MUST cr_status cri_buffers_create(cr_fsdp *f, cr_err *err);
 void cri_buffers_destroy(cr_fsdp *f);
-cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
-cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err);
-cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
-cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
-cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+CR_MUST cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
+CR_MUST cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err);
+CR_MUST cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
+CR_MUST cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+CR_MUST cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
 void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
 /* Reduce what is_reduced_once has kept back. */
-cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
+CR_MUST cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
 void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes);
 
 /* ---- replicas.c, checkpoint.c ---- */
 
-uint64_t cri_checksum(const void *data, size_t num_bytes, uint64_t start);
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 
 #endif

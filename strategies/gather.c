@@ -55,16 +55,39 @@ static int slots_needed(const cri_unit *u)
 
 /* ---- unshard ---- */
 
-static cr_status fill_part(cri_unit *u, int kind, void *own, cr_err *err)
+/* A shard that lives on the host: cast there and uploaded, block by block. */
+static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype from,
+                                const cr_mem *shard, int64_t num, cr_err *err)
+{
+    enum { BLOCK = 1 << 16 };
+    size_t mark = cr_stack_mark(f->host_scratch);
+    cr_mem *block;
+
+    CR_TRY(cr_stack_push(f->host_scratch, BLOCK * cr_dtype_bytes(to), &block, err));
+    for (int64_t first = 0; first < num; first += BLOCK) {
+        size_t n = (size_t)(num - first < BLOCK ? num - first : BLOCK);
+        CR_TRY(cr_cast(f->host, to, block, from, cr_at_const(from, shard, first), n, err));
+        CR_TRY(cr_move(f->dev, cr_at(to, own, first), f->host, block, n * cr_dtype_bytes(to), err));
+    }
+    cr_stack_release(f->host_scratch, mark);
+    return CR_OK;
+}
+
+static cr_status fill_part(cri_unit *u, int kind, cr_mem *own, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cri_flat *s = &u->flat[kind];
     const cr_flat *flat = s->flat;
+    cr_dtype to = cri_dtype(f, flat), from = cri_shard_dtype(f, flat, kind == 0);
+
     if (u->is_sliced)
-        return cr_copy(f->dev, own, f->slices + s->slice_at,
+        return cr_copy(f->dev, own, cr_mem_add(f->slices, (size_t)s->slice_at),
                        cri_gathered_bytes(f, flat) / (size_t)f->num_slices, err);
-    return cr_cast(f->dev, cri_dtype(f, flat), own, cri_shard_dtype(f, flat, kind == 0),
-                   cri_shard(f, flat, kind == 0, f->master), (size_t)flat->shard_elems, err);
+    if (f->args.is_offloaded)
+        return fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
+                              flat->shard_elems, err);
+    return cr_cast(f->dev, to, own, from, cri_shard(f, flat, kind == 0, f->master),
+                   (size_t)flat->shard_elems, err);
 }
 
 /* Take slots, and the place in the order of collectives. */
@@ -97,7 +120,7 @@ static cr_status publish(cri_unit *u, cr_err *err)
 {
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
-        void *own;
+        cr_mem *own;
         if (!s->pool) continue;
         CR_TRY(cr_gather_begin(s->pool->gather, s->slot, &own, err));
         CR_TRY(fill_part(u, k, own, err));
@@ -127,7 +150,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
         const cri_flat *s = &u->flat[k];
         const cr_flat *flat = s->flat;
         cr_dtype dtype = cri_dtype(f, flat);
-        const void *whole;
+        const cr_mem *whole;
         if (flat->num_params == 0) continue;
         if (is_resident(u, k))
             whole = cri_shard(f, flat, k == 0, f->master);
@@ -135,7 +158,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
             CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
-            p->weight.data = (const char *)whole + (size_t)flat->offset[i] * cr_dtype_bytes(dtype);
+            p->weight.data = cr_at_const(dtype, whole, flat->offset[i]);
             p->weight.dtype = dtype;
             p->weight.num_rows = p->shape[0];
             p->weight.num_cols = p->num_elems / p->shape[0];
@@ -182,11 +205,11 @@ static cr_status keep_slice(cri_unit *u, cr_err *err)
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         size_t part = cri_gathered_bytes(f, s->flat) / (size_t)f->num_slices;
-        const void *whole;
+        const cr_mem *whole;
         if (!s->pool) continue;
         CR_TRY(cr_gather_wait(s->pool->gather, s->slot, &whole, err));
-        CR_TRY(cr_copy(f->dev, f->slices + s->slice_at,
-                       (const char *)whole + part * (size_t)cr_group_rank(f->slice_group), part,
+        CR_TRY(cr_copy(f->dev, cr_mem_add(f->slices, (size_t)s->slice_at),
+                       cr_mem_add_const(whole, part * (size_t)cr_group_rank(f->slice_group)), part,
                        err));
     }
     u->is_sliced = true;
@@ -204,7 +227,8 @@ static cr_status sum_pending(cr_fsdp *f, cr_err *err)
 {
     f->is_pending_summed = true;
     return cr_reduce_finish(reduces_of(f->pending)->reduce, f->pending_slot,
-                            f->grad + f->pending->flat[0].flat->first.elems, CR_REDUCE_ADD, err);
+                            cr_at(CR_F32, f->grad, f->pending->flat[0].flat->first.elems),
+                            CR_REDUCE_ADD, err);
 }
 
 /* What this rank owes the others and can do without waiting; called between modules. A rank that is a
@@ -260,7 +284,7 @@ static cr_status need(cri_unit *u, cr_err *err)
 
 /* ---- gradients of a unit ---- */
 
-static cr_status begin_reduce(cri_unit *u, float **data, cr_err *err)
+static cr_status begin_reduce(cri_unit *u, cr_mem **data, cr_err *err)
 {
     cri_reduces *r = reduces_of(u);
 
@@ -307,17 +331,18 @@ static cr_status begin_grads(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
-    float *grad = f->grad + flat->first.elems;
+    cr_mem *grad;
 
     if (flat->num_params == 0) return CR_OK;
+    grad = cr_at(CR_F32, f->grad, flat->first.elems);
     if (is_cut(u) && f->whole_grad) {
-        grad = f->whole_grad + u->flat[0].first_whole;
+        grad = cr_at(CR_F32, f->whole_grad, u->flat[0].first_whole);
     } else if (is_cut(u)) {
         CR_TRY(begin_reduce(u, &grad, err));
         CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * sizeof(float), err));
     }
     for (size_t i = 0; i < flat->num_params; i++)
-        flat->params[i]->grad = grad + flat->offset[i];
+        flat->params[i]->grad = cr_at(CR_F32, grad, flat->offset[i]);
     return CR_OK;
 }
 
@@ -339,10 +364,10 @@ cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
     for (size_t i = 0; i < f->units.num; i++) {
         cri_unit *u = &f->state[i];
         const cr_flat *flat = u->flat[0].flat;
-        float *data;
+        cr_mem *data;
         if (flat->num_params == 0 || !is_cut(u)) continue;
         CR_TRY(begin_reduce(u, &data, err));
-        CR_TRY(cr_copy(f->dev, data, f->whole_grad + u->flat[0].first_whole,
+        CR_TRY(cr_copy(f->dev, data, cr_at(CR_F32, f->whole_grad, u->flat[0].first_whole),
                        (size_t)flat->padded_elems * sizeof(float), err));
         CR_TRY(publish_reduce(u, err));
     }
@@ -517,7 +542,7 @@ static void reduces_destroy(cri_reduces *r)
 /* Gradients of all units, unreduced; slices of all units but the root. */
 static cr_status wide_create(cr_fsdp *f, cr_err *err)
 {
-    void *data;
+    cr_mem *data;
 
     f->whole_elems = f->slice_bytes = 0;
     for (size_t i = 0; i < f->units.num; i++)

@@ -3,24 +3,6 @@
 
 #include <string.h>
 
-/* Four lanes of multiply and mix over 8-byte words: order matters, every bit counts, 10 GB/s. */
-uint64_t cri_checksum(const void *data, size_t num_bytes, uint64_t start)
-{
-    const unsigned char *p = data;
-    uint64_t lane[4] = {start ^ 0x9E3779B97F4A7C15u, start + 1, start ^ 2, start + 3}, word;
-    size_t i = 0;
-
-    for (; i + 32 <= num_bytes; i += 32)
-        for (int k = 0; k < 4; k++) {
-            memcpy(&word, p + i + 8 * (size_t)k, 8);
-            lane[k] = (lane[k] ^ word) * 0xFF51AFD7ED558CCDu;
-            lane[k] ^= lane[k] >> 29;
-        }
-    for (; i < num_bytes; i++)
-        lane[0] = (lane[0] ^ p[i]) * 0x100000001B3u;
-    return ((lane[0] * 31 + lane[1]) * 31 + lane[2]) * 31 + lane[3];
-}
-
 typedef struct state {
     const char *name;
     cri_kind kind;
@@ -34,7 +16,7 @@ static const state states[] = {{"masters", CRI_MASTER},
 
 /* Dealt experts, whose shards are the last in each arena, have replicas of their own (eddp). */
 typedef struct range {
-    char *data;
+    cr_mem *data;
     size_t num_bytes;
 } range;
 
@@ -50,7 +32,7 @@ static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
 
     if (!a->data) return (range){0};
     return axis == CR_AXIS_DDP ? (range){a->data, border}
-                               : (range){(char *)a->data + border, a->num_bytes - border};
+                               : (range){cr_mem_add(a->data, border), a->num_bytes - border};
 }
 
 /* The first replica whose bits are not those of replica 0, or -1; *which: of what. */
@@ -65,7 +47,7 @@ static cr_status find_odd(cr_fsdp *f, cr_axis axis, int *odd, const char **which
     *odd = -1;
     for (size_t k = 0; k < CR_COUNT(states); k++) {
         range x = range_of(f, states[k].kind, axis);
-        sums[k] = cri_checksum(x.data, x.num_bytes, k);
+        CR_TRY_GOTO(out, cr_checksum(cri_home(f), x.data, x.num_bytes, k, &sums[k], err));
     }
     if (cr_all_gather_bytes(group, "checksums of replicas", sums, bytes, &all, offsets, err) ==
         CR_OK)
@@ -75,8 +57,26 @@ static cr_status find_odd(cr_fsdp *f, cr_axis axis, int *odd, const char **which
                     *odd = cr_group_world_rank(group, r);
                     *which = states[k].name;
                 }
+out:
     cr_buf_free(&all);
     cr_free(offsets);
+    return err->status;
+}
+
+/* The first replica's, through blocks on the host. */
+static cr_status copy_first(cr_fsdp *f, cr_group *group, const char *name, range x, cr_err *err)
+{
+    enum { BLOCK = 1 << 20 };
+    char *block = cr_alloc(BLOCK);
+
+    for (size_t at = 0; at < x.num_bytes && err->status == CR_OK; at += BLOCK) {
+        size_t num = x.num_bytes - at < BLOCK ? x.num_bytes - at : BLOCK;
+        cr_mem *data = cr_mem_add(x.data, at);
+        if (cr_download(cri_home(f), block, data, num, err) == CR_OK &&
+            cr_broadcast(group, name, 0, block, num, err) == CR_OK)
+            cr_note(cr_upload(cri_home(f), data, block, num, err));
+    }
+    cr_free(block);
     return err->status;
 }
 
@@ -89,7 +89,7 @@ static cr_status check_axis(cr_fsdp *f, cr_axis axis, bool should_repair, cr_err
     if (cr_group_num_ranks(group) == 1) return CR_OK;
     for (size_t k = 0; should_repair && k < CR_COUNT(states); k++) {
         range x = range_of(f, states[k].kind, axis);
-        if (x.num_bytes) CR_TRY(cr_broadcast(group, states[k].name, 0, x.data, x.num_bytes, err));
+        CR_TRY(copy_first(f, group, states[k].name, x, err));
     }
     CR_TRY(find_odd(f, axis, &odd, &which, err));
     if (odd < 0) return CR_OK;

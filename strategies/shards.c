@@ -2,8 +2,6 @@
  * host (offload_policy: always; cr_fsdp_offload: until cr_fsdp_load). */
 #include "strategies/fsdp_impl.h"
 
-#include <string.h>
-
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at)
 {
@@ -23,12 +21,12 @@ cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained)
     return is_trained && f->args.is_train ? f->args.master_dtype : cri_dtype(f, flat);
 }
 
-char *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, void *masters)
+cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters)
 {
     if (is_trained && f->args.is_train)
-        return (char *)masters + (size_t)flat->first.elems * cr_dtype_bytes(f->args.master_dtype);
-    return (char *)(is_trained ? f->values : f->frozen) +
-           cr_extent_bytes(flat->first, f->args.param_dtype);
+        return cr_at(f->args.master_dtype, masters, flat->first.elems);
+    return cr_mem_add(is_trained ? f->values : f->frozen,
+                      (size_t)cr_extent_bytes(flat->first, f->args.param_dtype));
 }
 
 /* ---- arenas ---- */
@@ -37,7 +35,7 @@ static const unsigned state_of[CRI_NUM_KINDS] = {
     [CRI_MASTER] = CR_STATE_PARAMS, [CRI_GRAD] = CR_STATE_GRADS,    [CRI_M] = CR_STATE_MOMENTS,
     [CRI_V] = CR_STATE_MOMENTS,     [CRI_VALUES] = CR_STATE_PARAMS, [CRI_FROZEN] = CR_STATE_PARAMS};
 
-static void *here(const cr_fsdp *f, cri_kind kind)
+static cr_mem *here(const cr_fsdp *f, cri_kind kind)
 {
     return f->arena[kind].is_away ? NULL : f->arena[kind].data;
 }
@@ -52,9 +50,14 @@ static void point(cr_fsdp *f)
     f->frozen = here(f, CRI_FROZEN);
 }
 
-static cr_device *place(cr_fsdp *f, bool is_away)
+cr_device *cri_home(const cr_fsdp *f)
 {
-    return is_away || f->args.is_offloaded ? f->host : f->dev;
+    return f->args.is_offloaded ? f->host : f->dev;
+}
+
+static cr_device *place(const cr_fsdp *f, bool is_away)
+{
+    return is_away ? f->host : cri_home(f);
 }
 
 static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *err)
@@ -64,7 +67,7 @@ static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *e
     CR_TRY(cr_device_alloc(place(f, false), num_bytes, &a->data, err));
     a->num_bytes = num_bytes;
     f->stats.shard_bytes += (int64_t)num_bytes;
-    return cr_zero(f->dev, a->data, num_bytes, err);
+    return cr_zero(cri_home(f), a->data, num_bytes, err);
 }
 
 /* Gradients that are zero: nothing is kept of them. */
@@ -84,13 +87,13 @@ static cr_status move_zeros(cr_fsdp *f, cri_arena *a, bool is_away, cr_err *err)
 static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
 {
     cri_arena *a = &f->arena[kind];
-    void *data;
+    cr_mem *data;
 
     if (a->num_bytes == 0 || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
     if (kind == CRI_GRAD && (is_away ? !f->has_grad : !a->data))
         return move_zeros(f, a, is_away, err);
     CR_TRY(cr_device_alloc(place(f, is_away), a->num_bytes, &data, err));
-    CR_TRY(cr_copy(f->dev, data, a->data, a->num_bytes, err));
+    CR_TRY(cr_move(place(f, is_away), data, place(f, a->is_away), a->data, a->num_bytes, err));
     cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
     a->data = data;
     a->is_away = is_away;
@@ -148,28 +151,27 @@ static cr_status fill_flat(cr_fsdp *f, const cr_weights *source, const cr_flat *
 {
     enum { CHUNK = 1 << 20 };
     cr_dtype dtype = cri_shard_dtype(f, flat, is_trained);
-    char *shard = cri_shard(f, flat, is_trained, f->master);
-    float *chunk = dtype == CR_F32
-                       ? NULL
-                       : CR_NEW_ARRAY(float, flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
-    size_t bytes = cr_dtype_bytes(dtype);
+    cr_mem *shard = cri_shard(f, flat, is_trained, f->master);
+    size_t num_chunk = (size_t)(flat->shard_elems < CHUNK ? flat->shard_elems : CHUNK);
+    float *chunk = CR_NEW_ARRAY(float, num_chunk);
+    void *narrow = dtype == CR_F32 ? chunk : cr_alloc(num_chunk * cr_dtype_bytes(dtype));
 
     for (size_t i = 0; i < flat->num_params && err->status == CR_OK; i++) {
         int64_t begin, end, at;
         if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
         for (int64_t e = begin; e < end && err->status == CR_OK; e += CHUNK) {
-            int64_t stop = end - e < CHUNK ? end : e + CHUNK, where = at + (e - begin);
-            void *place = shard + (size_t)where * bytes;
-            float *values = chunk ? chunk : place;
+            int64_t stop = end - e < CHUNK ? end : e + CHUNK;
+            size_t num = (size_t)(stop - e);
             if (!source)
-                cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, values);
-            else if (cr_weights_read(source, flat->params[i], e, stop, values, err) != CR_OK)
+                cr_param_init(f->model, flat->params[i], f->args.seed, e, stop, chunk);
+            else if (cr_weights_read(source, flat->params[i], e, stop, chunk, err) != CR_OK)
                 break;
-            if (chunk &&
-                cr_cast(f->dev, dtype, place, CR_F32, chunk, (size_t)(stop - e), err) != CR_OK)
-                break;
+            if (narrow != chunk) cr_cast_host(dtype, narrow, CR_F32, chunk, num);
+            cr_note(cr_upload(cri_home(f), cr_at(dtype, shard, at + (e - begin)), narrow,
+                              num * cr_dtype_bytes(dtype), err));
         }
     }
+    if (narrow != chunk) cr_free(narrow);
     cr_free(chunk);
     return err->status;
 }
@@ -208,6 +210,7 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
            frozen = (size_t)cr_extent_bytes(u->frozen_shard, f->args.param_dtype);
 
     CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu", 1, &f->host, err));
+    f->host_scratch = cr_stack_create(f->host);
     if (f->args.is_train) {
         CR_TRY(allocate(f, CRI_MASTER, trained * master_bytes, err));
         CR_TRY(allocate(f, CRI_GRAD, trained * sizeof(float), err));
@@ -227,5 +230,6 @@ void cri_shards_destroy(cr_fsdp *f)
         cri_arena *a = &f->arena[kind];
         if (a->data) cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
     }
-    if (f->host) cr_device_close(f->host);
+    cr_stack_destroy(f->host_scratch);
+    cr_device_close(f->host);
 }

@@ -9,15 +9,13 @@
  */
 #include "strategies/fsdp_impl.h"
 
-#include <string.h>
-
 struct cr_replica {
     cr_model *model;
     cr_device *dev;
     cr_units units;
     cr_mesh_shape sender;
     cr_dtype dtype;
-    char *data; /* all flats of all units, gathered; then the trailer of each sender */
+    cr_mem *data; /* all flats of all units, gathered; then the trailer of each sender */
     size_t num_bytes, all_bytes; /* without and with trailers */
     size_t *base;                /* [2 * units.num] where each flat begins in data */
     int64_t version;             /* optimizer updates the weights have had; -1: none arrived yet */
@@ -65,7 +63,6 @@ cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_p
 {
     cr_replica *r = CR_NEW(cr_replica);
     cr_deal deal = cri_deal(sender, -1);
-    void *data;
 
     *out = NULL;
     r->model = model;
@@ -85,11 +82,10 @@ cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_p
     r->all_bytes =
         r->num_bytes + most_senders(sender) * trailer_words(&r->units) * sizeof(uint64_t);
     r->version = -1;
-    if (cr_device_alloc(dev, r->all_bytes, &data, err) != CR_OK) {
+    if (cr_device_alloc(dev, r->all_bytes, &r->data, err) != CR_OK) {
         cr_replica_destroy(r);
         return err->status;
     }
-    r->data = data;
     *out = r;
     return CR_OK;
 }
@@ -97,7 +93,7 @@ cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_p
 void cr_replica_destroy(cr_replica *r)
 {
     if (!r) return;
-    if (r->data) cr_device_free(r->dev, r->data, r->all_bytes);
+    cr_device_free(r->dev, r->data, r->all_bytes);
     cr_units_free(&r->units);
     cr_free(r->base);
     cr_free(r);
@@ -109,7 +105,7 @@ int64_t cr_replica_version(const cr_replica *r)
 }
 
 /* This rank's shards in dtype (in float32 those of modules that are), one flat after another, and the trailer. */
-static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
+static cr_status fill(cr_fsdp *f, cr_dtype dtype, cr_mem *send, cr_err *err)
 {
     size_t at = 0;
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&f->units));
@@ -119,14 +115,19 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, char *send, cr_err *err)
         const cr_flat *flat = flat_of(&f->units, k);
         size_t n = (size_t)flat->shard_elems, bytes = shard_bytes(flat, dtype);
         bool is_trained = k % 2 == 0;
+        cr_mem *to = cr_mem_add(send, at);
         if (n)
-            cr_note(cr_cast(f->dev, cr_flat_dtype(flat, dtype), send + at,
+            cr_note(cr_cast(cri_home(f), cr_flat_dtype(flat, dtype), to,
                             cri_shard_dtype(f, flat, is_trained),
                             cri_shard(f, flat, is_trained, f->master), n, err));
-        trailer[1 + k] = cri_checksum(send + at, bytes, trailer[0] ^ (uint64_t)k << 56);
+        if (err->status == CR_OK)
+            cr_note(cr_checksum(cri_home(f), to, bytes, trailer[0] ^ (uint64_t)k << 56,
+                                &trailer[1 + k], err));
         at += bytes;
     }
-    memcpy(send + at, trailer, trailer_words(&f->units) * sizeof *trailer);
+    if (err->status == CR_OK)
+        cr_note(cr_upload(cri_home(f), cr_mem_add(send, at), trailer,
+                          trailer_words(&f->units) * sizeof *trailer, err));
     cr_free(trailer);
     return err->status;
 }
@@ -149,11 +150,11 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
     const cr_mesh_shape *shape = &f->mesh->shape;
     cr_transfer *transfer = NULL;
     cr_piece *pieces;
-    char *send;
+    cr_mem *send;
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
+    CR_TRY(cr_device_alloc(cri_home(f), total + tail, &send, err));
     pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
-    send = cr_alloc(total + tail);
     for (int i = 0; i < num_receivers; i++) {
         size_t at = 0, before = num;
         for (size_t k = 0; k < num_flats; k++) {
@@ -169,7 +170,7 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
         cr_transfer_start(world, "weight sync", send, pieces, num, NULL, NULL, 0, &transfer, err) ==
             CR_OK)
         cr_note(cr_transfer_wait(transfer, err));
-    cr_free(send);
+    cr_device_free(cri_home(f), send, total + tail);
     cr_free(pieces);
     return err->status;
 }
@@ -214,7 +215,11 @@ static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_
         const part *p = &parts[i];
         uint64_t start = trailer[0] ^ (uint64_t)p->own << 56; /* covers the version, too */
         bool is_seen = p->is_coming || p->num_bytes == 0;
-        if (is_seen && cri_checksum(r->data + p->at, p->num_bytes, start) != trailer[1 + p->own])
+        uint64_t sum = 0;
+        if (!is_seen) continue;
+        CR_TRY(
+            cr_checksum(r->dev, cr_mem_add_const(r->data, p->at), p->num_bytes, start, &sum, err));
+        if (sum != trailer[1 + p->own])
             return cr_fail(err, CR_EPEER,
                            "weight sync: unit %s of rank %d arrived with another checksum than it "
                            "was sent with",
@@ -235,8 +240,8 @@ static void point_params(cr_replica *r)
         for (size_t i = 0; i < flat->num_params; i++) {
             cr_param *p = flat->params[i];
             p->weight =
-                (cr_weight){r->data + r->base[k] + (size_t)flat->offset[i] * cr_dtype_bytes(dtype),
-                            dtype, p->shape[0], p->num_elems / p->shape[0], p->weight.packed};
+                (cr_weight){cr_at(dtype, cr_mem_add(r->data, r->base[k]), flat->offset[i]), dtype,
+                            p->shape[0], p->num_elems / p->shape[0], p->weight.packed};
         }
     }
 }
@@ -247,6 +252,7 @@ static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_sh
 {
     size_t tail_at = r->num_bytes;
     part *parts = CR_NEW_ARRAY(part, 2 * r->units.num);
+    uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&r->units));
 
     for (int s = 0; s < shape->num_ranks && err->status == CR_OK; s++) {
         bool is_sender;
@@ -258,11 +264,12 @@ static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_sh
                 pieces[(*num_pieces)++] = (cr_piece){senders[s], parts[i].at, parts[i].num_bytes};
         if (pieces)
             pieces[(*num_pieces)++] = (cr_piece){senders[s], tail_at, tail};
-        else
-            cr_note(check_parts(r, senders[s], parts, num,
-                                (const uint64_t *)(void *)(r->data + tail_at), err));
+        else if (cr_download(r->dev, trailer, cr_mem_add_const(r->data, tail_at), tail, err) ==
+                 CR_OK)
+            cr_note(check_parts(r, senders[s], parts, num, trailer, err));
         tail_at += tail;
     }
+    cr_free(trailer);
     cr_free(parts);
     return err->status;
 }

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, float *grad, size_t num, cr_err *err)
+static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, cr_mem *grad, size_t num, cr_err *err)
 {
     if (cr_mesh_axis_ranks(&f->mesh->shape, axis) == 1 || num == 0) return CR_OK;
     CR_TRY(cr_all_reduce_f32(f->mesh->group[axis], "gradients", CR_OP_SUM, grad, num, err));
@@ -25,8 +25,10 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
     CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, undealt, err));
-    CR_TRY(sum_replicas(f, CR_AXIS_EDDP, f->grad + undealt, num - undealt, err));
-    if (f->loss_scale > 0) CR_TRY(cr_scale(f->dev, f->grad, (float)(1 / f->loss_scale), num, err));
+    CR_TRY(sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)undealt), num - undealt,
+                        err));
+    if (f->loss_scale > 0)
+        CR_TRY(cr_scale(cri_home(f), f->grad, (float)(1 / f->loss_scale), num, err));
     f->is_grad_complete = true;
     return CR_OK;
 }
@@ -37,10 +39,11 @@ static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
            undealt = (size_t)f->units.undealt_trained.elems;
     double sum = 0, of_experts = 0;
 
-    CR_TRY(cr_square_sum(f->dev, f->grad, undealt, &sum, err));
+    CR_TRY(cr_square_sum(cri_home(f), f->grad, undealt, &sum, err));
     CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
     if (f->mesh->shape.num_ep > 1) {
-        CR_TRY(cr_square_sum(f->dev, f->grad + undealt, num - undealt, &of_experts, err));
+        CR_TRY(cr_square_sum(cri_home(f), cr_at(CR_F32, f->grad, (int64_t)undealt), num - undealt,
+                             &of_experts, err));
         CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "grad_norm of experts", CR_OP_SUM,
                                  &of_experts, 1, err));
         sum += of_experts / f->mesh->shape.num_eddp; /* all of them have the same */
@@ -56,26 +59,27 @@ static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *
 {
     enum { BLOCK = 1 << 16 };
     cr_dtype dtype = f->args.master_dtype;
-    void *at[3] = {f->master, f->m, f->v}, *memory;
-    size_t mark = cr_stack_mark(f->scratch);
-    float *x[3];
+    cr_device *dev = cri_home(f);
+    cr_stack *stack = f->args.is_offloaded ? f->host_scratch : f->scratch;
+    cr_mem *at[3] = {f->master, f->m, f->v}, *memory, *x[3];
+    size_t mark = cr_stack_mark(stack);
 
-    CR_TRY(cr_stack_push(f->scratch, 3 * BLOCK * sizeof(float), &memory, err));
+    CR_TRY(cr_stack_push(stack, 3 * BLOCK * sizeof(float), &memory, err));
     for (int k = 0; k < 3; k++)
-        x[k] = (float *)memory + k * BLOCK;
+        x[k] = cr_at(CR_F32, memory, k * BLOCK);
     for (size_t first = 0; first < whole->num; first += BLOCK) {
         cr_adamw_args a = *whole;
-        size_t offset = first * cr_dtype_bytes(dtype);
+        int64_t elem = (int64_t)first;
         a.param = x[0], a.m = x[1], a.v = x[2];
-        a.grad = whole->grad + first;
+        a.grad = cr_at_const(CR_F32, whole->grad, elem);
         a.num = whole->num - first < BLOCK ? whole->num - first : BLOCK;
         for (int k = 0; k < 3; k++)
-            CR_TRY(cr_cast(f->dev, CR_F32, x[k], dtype, (char *)at[k] + offset, a.num, err));
-        CR_TRY(cr_adamw(f->dev, &a, err));
+            CR_TRY(cr_cast(dev, CR_F32, x[k], dtype, cr_at(dtype, at[k], elem), a.num, err));
+        CR_TRY(cr_adamw(dev, &a, err));
         for (int k = 0; k < 3; k++)
-            CR_TRY(cr_cast(f->dev, dtype, (char *)at[k] + offset, CR_F32, x[k], a.num, err));
+            CR_TRY(cr_cast(dev, dtype, cr_at(dtype, at[k], elem), CR_F32, x[k], a.num, err));
     }
-    cr_stack_release(f->scratch, mark);
+    cr_stack_release(stack, mark);
     return CR_OK;
 }
 
@@ -96,7 +100,7 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
                        .t = f->num_updates + 1};
 
     if (o->max_grad_norm > 0) a.grad_scale = fmin(1, o->max_grad_norm / (norm + 1e-6));
-    CR_TRY(o->master_dtype == CR_F32 ? cr_adamw(f->dev, &a, err) : update_rounded(f, &a, err));
+    CR_TRY(o->master_dtype == CR_F32 ? cr_adamw(cri_home(f), &a, err) : update_rounded(f, &a, err));
     f->num_updates++;
     return CR_OK;
 }
@@ -128,7 +132,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     out->loss_scale = f->loss_scale;
     cri_reshard_all(f);
     f->is_grad_complete = f->has_grad = false;
-    return cr_zero(f->dev, f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
+    return cr_zero(cri_home(f), f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
 }
 
 double cr_smallest_update(cr_dtype master_dtype, double weight)
@@ -144,18 +148,24 @@ double cr_smallest_update(cr_dtype master_dtype, double weight)
 typedef struct visitor {
     cr_grad_visit visit;
     void *ctx;
-    cr_buf whole;
-    size_t *offsets; /* [ranks + 1] */
+    cr_buf whole, mine; /* gradients of all ranks, and this one's */
+    size_t *offsets;    /* [ranks + 1] */
 } visitor;
 
 /* mine: this rank's shard of the flat, or NULL: the others of the group have all of it. */
 static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *name,
                             const cr_flat *flat, const cr_flat *mine, cr_err *err)
 {
+    size_t num_bytes = mine ? (size_t)mine->shard_elems * sizeof(float) : 0;
+
     if (flat->num_params == 0) return CR_OK;
-    CR_TRY(cr_all_gather_bytes(
-        f->mesh->group[axis], name, mine ? f->grad + mine->first.elems : NULL,
-        mine ? (size_t)mine->shard_elems * sizeof(float) : 0, &v->whole, v->offsets, err));
+    cr_buf_clear(&v->mine);
+    cr_buf_reserve(&v->mine, num_bytes + 1);
+    if (mine)
+        CR_TRY(cr_download(cri_home(f), v->mine.data,
+                           cr_at_const(CR_F32, f->grad, mine->first.elems), num_bytes, err));
+    CR_TRY(cr_all_gather_bytes(f->mesh->group[axis], name, v->mine.data, num_bytes, &v->whole,
+                               v->offsets, err));
     for (size_t k = 0; k < flat->num_params && f->mesh->rank == 0; k++)
         CR_TRY(v->visit(v->ctx, flat->params[k],
                         (const float *)(const void *)v->whole.data + flat->offset[k], err));
@@ -206,6 +216,7 @@ cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double
     CR_TRY_GOTO(out, visit_dealt(f, &v, err));
 out:
     cr_buf_free(&v.whole);
+    cr_buf_free(&v.mine);
     cr_free(v.offsets);
     return err->status;
 }

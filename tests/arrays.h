@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "kernels/kernels.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 
 static cr_device *dev;
 static cr_err err;
@@ -14,7 +15,7 @@ static uint64_t salt;
 #define OK(call) assert_int_equal((call), CR_OK)
 
 typedef struct array { /* values in the dtype, and the same in double */
-    void *data;
+    cr_mem *data;
     double *x;
     int64_t n;
     cr_dtype dtype;
@@ -23,41 +24,53 @@ typedef struct array { /* values in the dtype, and the same in double */
 static inline float narrow(cr_dtype dtype, double x)
 {
     float f = (float)x;
-    uint16_t h;
+    float h; /* its first bytes */
 
     if (dtype == CR_F32) return f;
-    OK(cr_cast(dev, dtype, &h, CR_F32, &f, 1, &err));
-    OK(cr_cast(dev, CR_F32, &f, dtype, &h, 1, &err));
+    cr_cast_host(dtype, &h, CR_F32, &f, 1);
+    cr_cast_host(CR_F32, &f, dtype, &h, 1);
     return f;
+}
+
+/* A copy in the memory of dev; the caller frees it. */
+static inline cr_mem *push(const void *host, size_t num_bytes)
+{
+    cr_mem *mem;
+
+    OK(cr_device_alloc(dev, num_bytes, &mem, &err));
+    OK(cr_upload(dev, mem, host, num_bytes, &err));
+    return mem;
 }
 
 static inline array make(cr_dtype dtype, int64_t n, double scale)
 {
-    array a = {cr_alloc((size_t)n * 4), CR_NEW_ARRAY(double, n), n, dtype};
-    float *f = CR_NEW_ARRAY(float, n);
+    array a = {NULL, CR_NEW_ARRAY(double, n), n, dtype};
+    float *f = CR_NEW_ARRAY(float, n), *narrowed = CR_NEW_ARRAY(float, n);
 
     salt++;
     for (int64_t i = 0; i < n; i++) {
         f[i] = narrow(dtype, scale * cr_rng_normal(salt, CR_RNG_TEST, 0, (uint64_t)i));
         a.x[i] = f[i];
     }
-    OK(cr_cast(dev, dtype, a.data, CR_F32, f, (size_t)n, &err));
+    cr_cast_host(dtype, narrowed, CR_F32, f, (size_t)n);
+    a.data = push(narrowed, (size_t)n * 4);
+    cr_free(narrowed);
     cr_free(f);
     return a;
 }
 
 static inline void drop(array a)
 {
-    cr_free(a.data);
+    cr_device_free(dev, a.data, (size_t)a.n * 4);
     cr_free(a.x);
 }
 
-static inline double get(const void *data, cr_dtype dtype, int64_t i)
+static inline double get(const cr_mem *data, cr_dtype dtype, int64_t i)
 {
     float f;
 
-    if (dtype == CR_F32) return ((const float *)data)[i];
-    OK(cr_cast(dev, CR_F32, &f, dtype, (const uint16_t *)data + i, 1, &err));
+    if (dtype == CR_F32) return F32(data)[i];
+    cr_cast_host(CR_F32, &f, dtype, cr_mem_to_host(cr_at_const(dtype, data, i)), 1);
     return f;
 }
 

@@ -5,6 +5,7 @@
  * rows of one head, and rank p gets number i n + p / (P / n).
  */
 #include "ulysses/ulysses.h"
+#include "kernels/attention.h"
 
 #include <string.h>
 
@@ -57,8 +58,8 @@ static void set_bytes(cr_ulysses *u, bool is_back, size_t row_bytes)
     }
 }
 
-static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const void *x, int64_t num_heads,
-                          void *y, cr_err *err)
+static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const cr_mem *x,
+                          int64_t num_heads, cr_mem *y, cr_err *err)
 {
     cr_ulysses *u = ctx;
     size_t mark = cr_stack_mark(p->scratch);
@@ -66,10 +67,11 @@ static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const void *x
             rows = u->mine.num_tokens * u->num_ranks;
     size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
     const int32_t *list = num_heads % u->num_ranks == 0 ? u->parts : u->copies;
-    void *send;
+    cr_mem *send, *index;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)rows * row_bytes, &send, err));
-    CR_TRY(cr_rows_gather(p->dev, p->dtype, x, list, rows, cols, send, err));
+    CR_TRY(cr_stack_push_copy(p->scratch, list, (size_t)rows * sizeof *list, &index, err));
+    CR_TRY(cr_rows_gather(p->dev, p->dtype, x, index, rows, cols, send, err));
     set_bytes(u, /*is_back=*/false, row_bytes);
     CR_TRY(cr_all_to_all(u->group, name, send, u->send_bytes, y, u->recv_bytes, err));
     cr_stack_release(p->scratch, mark);
@@ -77,11 +79,11 @@ static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const void *x
 }
 
 /* y = sum over the copies of each head, in rank order. */
-static cr_status add_copies(const cr_ulysses *u, cr_pass *p, const void *copies, int64_t num_heads,
-                            void *y, cr_err *err)
+static cr_status add_copies(const cr_ulysses *u, cr_pass *p, const cr_mem *copies,
+                            int64_t num_heads, cr_mem *y, cr_err *err)
 {
     size_t num = (size_t)(u->mine.num_tokens * num_heads * u->head_dim);
-    void *sum = y;
+    cr_mem *sum = y;
 
     if (p->dtype != CR_F32) CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &sum, err));
     CR_TRY(cr_zero(p->dev, sum, num * sizeof(float), err));
@@ -90,23 +92,26 @@ static cr_status add_copies(const cr_ulysses *u, cr_pass *p, const void *copies,
     return sum == y ? CR_OK : cr_cast(p->dev, p->dtype, y, CR_F32, sum, num, err);
 }
 
-static cr_status to_rows(void *ctx, const char *name, cr_pass *p, const void *y, int64_t num_heads,
-                         void *x, cr_err *err)
+static cr_status to_rows(void *ctx, const char *name, cr_pass *p, const cr_mem *y,
+                         int64_t num_heads, cr_mem *x, cr_err *err)
 {
     cr_ulysses *u = ctx;
     size_t mark = cr_stack_mark(p->scratch);
     int64_t cols = local_heads(u->num_ranks, num_heads) * u->head_dim,
             rows = u->mine.num_tokens * u->num_ranks;
     size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
-    void *recv;
+    cr_mem *recv, *index;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)rows * row_bytes, &recv, err));
     set_bytes(u, /*is_back=*/true, row_bytes);
     CR_TRY(cr_all_to_all(u->group, name, y, u->send_bytes, recv, u->recv_bytes, err));
-    if (num_heads % u->num_ranks == 0)
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, recv, u->parts, rows, cols, x, err));
-    else
+    if (num_heads % u->num_ranks == 0) {
+        CR_TRY(
+            cr_stack_push_copy(p->scratch, u->parts, (size_t)rows * sizeof *u->parts, &index, err));
+        CR_TRY(cr_rows_scatter(p->dev, p->dtype, recv, index, rows, cols, x, err));
+    } else {
         CR_TRY(add_copies(u, p, recv, num_heads, x, err));
+    }
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -21,19 +21,61 @@
     } while (0)
 /* clang-format on */
 
+enum { CRI_NUM_SCRATCH = 8 };
+
+/* Cos and sin, [num_positions, half] each. */
+typedef struct cri_rope_table {
+    float *cos, *sin;
+    float *angles; /* by position: inv_freq [half]; by row: what the table was made of */
+    float scaling;
+    int64_t half, num_positions;
+    int64_t capacity; /* elements, by row */
+} cri_rope_table;
+
+/* A device's `impl`. */
+typedef struct cri_cpu {
+    struct cri_scratch { /* grows, never shrinks: no allocation after warm-up */
+        void *data;
+        size_t num_bytes;
+    } scratch[CRI_NUM_SCRATCH];
+    cri_rope_table by_position; /* of one model */
+    cri_rope_table by_row;      /* of the last angles of rows */
+} cri_cpu;
+
+static inline cri_cpu *cri_cpu_of(const cr_device *dev)
+{
+    return dev->impl;
+}
+
+/* Scratch number `slot` of at least num_bytes; its content is undefined. */
+void *cri_scratch(cr_device *dev, int slot, size_t num_bytes);
+/* The kernels of the widest instruction set that this CPU has, or that CROLL_CPU names. */
+const cr_kernels *cri_cpu_best(void);
+
 /* Which thread of a parallel loop of dev this is: its share of a scratch. */
 int cri_thread(const cr_device *dev);
-cr_status cri_cpu_alloc(cr_device *dev, size_t num_bytes, void **out, cr_err *err);
-void cri_cpu_release(cr_device *dev, void *ptr, size_t num_bytes);
+cr_status cri_cpu_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
+void cri_cpu_release(cr_device *dev, cr_mem *mem, size_t num_bytes);
 void cri_cpu_close(cr_device *dev);
-cr_status cri_cpu_zero(cr_device *dev, void *dst, size_t num_bytes, cr_err *err);
-cr_status cri_cpu_copy(cr_device *dev, void *dst, const void *src, size_t num_bytes, cr_err *err);
+cr_status cri_cpu_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err);
+cr_status cri_cpu_upload(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                         cr_err *err);
+cr_status cri_cpu_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                           cr_err *err);
+cr_status cri_cpu_sync(cr_device *dev, cr_err *err);
+void cri_cpu_drop_scratch(cr_device *dev);
+void cri_cpu_open_lane(const cr_device *dev, cr_device *lane);
+cr_status cri_cpu_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
+                       cr_err *err);
+cr_status cri_cpu_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
+                           uint64_t *out, cr_err *err);
 cr_status cri_cpu_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids,
-                            int64_t num_tokens, void *y, cr_err *err);
-cr_status cri_cpu_rows_gather(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                              int64_t num_rows, int64_t num_cols, void *dst, cr_err *err);
-cr_status cri_cpu_rows_scatter(cr_device *dev, cr_dtype dtype, const void *src,
-                               const int32_t *index, int64_t num_rows, int64_t num_cols, void *dst,
+                            int64_t num_tokens, cr_mem *y, cr_err *err);
+cr_status cri_cpu_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src,
+                              const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
+                              cr_err *err);
+cr_status cri_cpu_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src,
+                               const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
                                cr_err *err);
 
 #endif

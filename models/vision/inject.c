@@ -72,10 +72,16 @@ static void list_placed(cr_model *model, const cr_pass *p)
 }
 
 /* Of rows of all features, those of the placed tokens. */
-static void *placed_rows(const cr_model *model, const cr_pass *p, void *rows)
+static cr_mem *placed_rows(const cr_model *model, const cr_pass *p, cr_mem *rows)
 {
-    return (char *)rows + (size_t)(model->own->first_placed * model->config.hidden_size) *
-                              cr_dtype_bytes(p->dtype);
+    return cr_at(p->dtype, rows, model->own->first_placed * model->config.hidden_size);
+}
+
+/* own->placed on scratch. */
+static cr_status push_placed(const cri_model *own, cr_pass *p, cr_mem **out, cr_err *err)
+{
+    return cr_stack_push_copy(p->scratch, own->placed,
+                              (size_t)own->num_placed * sizeof *own->placed, out, err);
 }
 
 /* Memory of all features, on scratch: values, or gradients. */
@@ -103,22 +109,32 @@ cr_status cri_run_tower(cr_model *model, cr_pass *p, cr_err *err)
                               err);
 }
 
-cr_status cri_place_features(cr_model *model, cr_pass *p, void *x, cr_err *err)
+cr_status cri_place_features(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
     cri_model *own = model->own;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_mem *index;
 
     if (own->num_placed == 0) return CR_OK;
-    return cr_rows_scatter(p->dev, p->dtype, placed_rows(model, p, own->features), own->placed,
-                           own->num_placed, model->config.hidden_size, x, err);
+    CR_TRY(push_placed(own, p, &index, err));
+    CR_TRY(cr_rows_scatter(p->dev, p->dtype, placed_rows(model, p, own->features), index,
+                           own->num_placed, model->config.hidden_size, x, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
 }
 
-cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, void *x, cr_err *err)
+cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, cr_mem *x, cr_err *err)
 {
     cri_model *own = model->own;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_mem *index;
 
     if (own->num_placed == 0 || at >= model->config.vision->num_deepstack) return CR_OK;
-    return cr_rows_add(p->dev, p->dtype, placed_rows(model, p, own->deepstack[at]), own->placed,
-                       own->num_placed, model->config.hidden_size, x, err);
+    CR_TRY(push_placed(own, p, &index, err));
+    CR_TRY(cr_rows_add(p->dev, p->dtype, placed_rows(model, p, own->deepstack[at]), index,
+                       own->num_placed, model->config.hidden_size, x, err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
 }
 
 /* ---- backward ---- */
@@ -139,15 +155,20 @@ cr_status cri_reserve_features(cr_model *model, cr_pass *p, cr_err *err)
     return CR_OK;
 }
 
-cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const void *grad, cr_err *err)
+cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const cr_mem *grad,
+                            cr_err *err)
 {
     cri_model *own = model->own;
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_mem *index;
 
     if (!cri_is_tower_back(model, p) || own->num_placed == 0) return CR_OK;
     if (at >= model->config.vision->num_deepstack) return CR_OK;
-    return cr_rows_gather(p->dev, p->dtype, grad, own->placed, own->num_placed,
-                          model->config.hidden_size,
-                          placed_rows(model, p, at < 0 ? own->features : own->deepstack[at]), err);
+    CR_TRY(push_placed(own, p, &index, err));
+    CR_TRY(cr_rows_gather(p->dev, p->dtype, grad, index, own->num_placed, model->config.hidden_size,
+                          placed_rows(model, p, at < 0 ? own->features : own->deepstack[at]), err));
+    cr_stack_release(p->scratch, mark);
+    return CR_OK;
 }
 
 cr_status cri_back_tower(cr_model *model, cr_pass *p, cr_err *err)

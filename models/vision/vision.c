@@ -37,6 +37,23 @@ static int64_t find_lowest(const cri_vision *v)
     return i;
 }
 
+static cr_status upload_patches(cri_patches *r, const cr_vision_config *c, cr_stack *stack,
+                                cr_err *err)
+{
+    size_t patches = (size_t)r->rows.num_tokens, half = (size_t)(c->hidden_size / c->num_heads / 2);
+
+    CR_TRY(cr_stack_push_copy(stack, r->angles, patches * half * sizeof(float),
+                              &r->on_device.angles, err));
+    if (r->order)
+        CR_TRY(cr_stack_push_copy(stack, r->order, patches / TOKEN * sizeof(int32_t),
+                                  &r->on_device.order, err));
+    if (!r->corner) return CR_OK;
+    CR_TRY(cr_stack_push_copy(stack, r->corner, 4 * patches * sizeof(int32_t), &r->on_device.corner,
+                              err));
+    return cr_stack_push_copy(stack, r->corner_weight, 4 * patches * sizeof(float),
+                              &r->on_device.corner_weight, err);
+}
+
 /* The caller's cri_patches_fini of t->patches, after a failure, too. */
 static cr_status begin(tower *t, cr_module *visual, const cr_pass *p, const cr_vision_input *in,
                        cr_err *err)
@@ -54,7 +71,8 @@ static cr_status begin(tower *t, cr_module *visual, const cr_pass *p, const cr_v
     t->pass.experts = NULL;
     t->pass.mlp_tiles = 0;
     if (visual->is_fp32) t->pass.dtype = CR_F32;
-    return cri_patches_init(&t->patches, t->c, in, err);
+    CR_TRY(cri_patches_init(&t->patches, t->c, in, err));
+    return upload_patches(&t->patches, t->c, t->pass.scratch, err);
 }
 
 /* Number of the deepstack feature after block i, or -1. */
@@ -82,7 +100,7 @@ static bool is_kept(const tower *t, int64_t i)
     return i + 1 >= t->lowest && i + 1 < t->c->depth;
 }
 
-static cr_status push_output(const tower *t, int64_t i, void **x, cr_err *err)
+static cr_status push_output(const tower *t, int64_t i, cr_mem **x, cr_err *err)
 {
     return cri_push(is_kept(t, i) ? t->pass.tape : t->pass.scratch, &t->pass,
                     t->patches.rows.num_tokens, t->c->hidden_size, x, err);
@@ -91,18 +109,19 @@ static cr_status push_output(const tower *t, int64_t i, void **x, cr_err *err)
 /* ---- embedding ---- */
 
 /* Rows of pixels in the tower's order and dtype; on scratch, or the caller's. */
-static cr_status pixel_rows(tower *t, const void **out, cr_err *err)
+static cr_status pixel_rows(tower *t, const cr_mem **out, cr_err *err)
 {
     cr_pass *p = &t->pass;
     int64_t patches = t->patches.rows.num_tokens, cols = t->c->patch_dim;
     size_t num = (size_t)(patches * cols);
-    void *rows;
+    cr_mem *rows;
 
-    *out = t->in->pixels;
+    CR_TRY(cr_stack_push_copy(p->scratch, t->in->pixels, num * sizeof(float), &rows, err));
+    *out = rows;
     if (t->patches.order) {
         CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &rows, err));
-        CR_TRY(cr_rows_gather(p->dev, CR_F32, *out, t->patches.order, t->patches.merged.num_tokens,
-                              TOKEN * cols, rows, err));
+        CR_TRY(cr_rows_gather(p->dev, CR_F32, *out, t->patches.on_device.order,
+                              t->patches.merged.num_tokens, TOKEN * cols, rows, err));
         *out = rows;
     }
     if (p->dtype == CR_F32) return CR_OK;
@@ -112,13 +131,13 @@ static cr_status pixel_rows(tower *t, const void **out, cr_err *err)
     return CR_OK;
 }
 
-static cr_status embed(tower *t, void *x, cr_err *err)
+static cr_status embed(tower *t, cr_mem *x, cr_err *err)
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
     cr_rows_combine_args a;
-    const void *pixels;
+    const cr_mem *pixels;
 
     CR_TRY(pixel_rows(t, &pixels, err));
     CR_TRY(cri_enter(v->patch_embed, p, err));
@@ -129,8 +148,8 @@ static cr_status embed(tower *t, void *x, cr_err *err)
     CR_TRY(cri_enter(v->pos_embed, p, err));
     a = (cr_rows_combine_args){.x = v->pos_embed->params[0].weight.data,
                                .add = x,
-                               .slot = t->patches.corner,
-                               .weight = t->patches.corner_weight,
+                               .slot = t->patches.on_device.corner,
+                               .weight = t->patches.on_device.corner_weight,
                                .y = x,
                                .dtype = p->dtype,
                                .num_rows = t->patches.rows.num_tokens,
@@ -140,19 +159,19 @@ static cr_status embed(tower *t, void *x, cr_err *err)
     return cri_leave(v->pos_embed, p, err);
 }
 
-static cr_status back_embed(tower *t, const void *grad, cr_err *err)
+static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
     cr_embedding_bag_grad_args a;
-    const void *pixels;
+    const cr_mem *pixels;
 
     if (v->pos_embed && v->pos_embed->has_trainable) {
         CR_TRY(cri_enter(v->pos_embed, p, err));
         a = (cr_embedding_bag_grad_args){.dy = grad,
                                          .dtype = p->dtype,
-                                         .index = t->patches.corner,
-                                         .weight = t->patches.corner_weight,
+                                         .index = t->patches.on_device.corner,
+                                         .weight = t->patches.on_device.corner_weight,
                                          .dw = cri_grad(&v->pos_embed->params[0]),
                                          .num_rows = t->patches.rows.num_tokens,
                                          .per_row = 4,
@@ -185,14 +204,14 @@ static cr_status leave_products(const cri_vision_merger *m, cr_pass *p, cr_err *
 }
 
 /* Merged rows in the tower's order, y [merged, out]. Kept: the norm's rstd, and fc1's output. */
-static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const void *x, void *y,
-                       cr_err *err)
+static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const cr_mem *x,
+                       cr_mem *y, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
     int64_t patches = t->patches.rows.num_tokens, d = t->c->hidden_size, rows = norm_rows(t, m);
     size_t num = (size_t)(patches * d);
     cri_frame frame = {0};
-    void *normed, *h;
+    cr_mem *normed, *h;
 
     p->batch = &t->patches.merged;
     if (!is_back) p->tape = NULL;
@@ -215,21 +234,22 @@ static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const
 }
 
 /* From merged rows to those of the caller: its order and its dtype. */
-static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, const void *x,
-                           void *out, cr_err *err)
+static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, const cr_mem *x,
+                           cr_mem *out, cr_err *err)
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
     int64_t rows = t->patches.merged.num_tokens, cols = t->c->out_hidden_size;
     bool is_cast = p->dtype != t->dtype;
-    void *y = out, *placed = out;
+    cr_mem *y = out, *placed = out;
 
     if (is_cast) CR_TRY(cri_push(p->scratch, p, rows, cols, &placed, err));
     y = placed;
     if (t->patches.order) CR_TRY(cri_push(p->scratch, p, rows, cols, &y, err));
     CR_TRY(merge(t, m, goes_back(t, m, i), x, y, err));
     if (t->patches.order)
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, y, t->patches.order, rows, cols, placed, err));
+        CR_TRY(cr_rows_scatter(p->dev, p->dtype, y, t->patches.on_device.order, rows, cols, placed,
+                               err));
     if (is_cast)
         CR_TRY(cr_cast(p->dev, t->dtype, out, p->dtype, placed, (size_t)(rows * cols), err));
     cr_stack_release(p->scratch, mark);
@@ -237,13 +257,13 @@ static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, cons
 }
 
 /* dx (NULL: not wanted) as `how` says, from the gradient of merged rows in the tower's order. */
-static cr_status back_merge(tower *t, const cri_vision_merger *m, const void *x, const void *grad,
-                            void *dx, cri_dx how, cr_err *err)
+static cr_status back_merge(tower *t, const cri_vision_merger *m, const cr_mem *x,
+                            const cr_mem *grad, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
     int64_t patches = t->patches.rows.num_tokens, d = t->c->hidden_size, rows = norm_rows(t, m);
     cri_frame f = cri_frame_pop(m->module);
-    void *normed, *d_normed = NULL;
+    cr_mem *normed, *d_normed = NULL;
 
     p->batch = &t->patches.merged;
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
@@ -263,12 +283,12 @@ static cr_status back_merge(tower *t, const cri_vision_merger *m, const void *x,
 
 /* The output of block i gets its part of the gradient of a merger's rows, which are the caller's. */
 static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
-                                const void *grad_out, void *grad, cri_dx how, cr_err *err)
+                                const cr_mem *grad_out, cr_mem *grad, cri_dx how, cr_err *err)
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
     int64_t rows = t->patches.merged.num_tokens, cols = t->c->out_hidden_size;
-    void *there;
+    cr_mem *there;
 
     if (!goes_back(t, m, i)) return CR_OK;
     if (p->dtype != t->dtype) {
@@ -278,8 +298,8 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
     }
     if (t->patches.order) {
         CR_TRY(cri_push(p->scratch, p, rows, cols, &there, err));
-        CR_TRY(
-            cr_rows_gather(p->dev, p->dtype, grad_out, t->patches.order, rows, cols, there, err));
+        CR_TRY(cr_rows_gather(p->dev, p->dtype, grad_out, t->patches.on_device.order, rows, cols,
+                              there, err));
         grad_out = there;
     }
     CR_TRY(back_merge(t, m, t->parts->hidden[i + 1], grad_out, t->lowest <= i ? grad : NULL, how,
@@ -290,12 +310,12 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
 
 /* ---- the whole ---- */
 
-static cr_status run_forward(tower *t, void *out, void *const *deepstack, cr_err *err)
+static cr_status run_forward(tower *t, cr_mem *out, cr_mem *const *deepstack, cr_err *err)
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
     cr_stack *tape = p->tape;
-    void *x, *y;
+    cr_mem *x, *y;
 
     CR_TRY(cri_enter(t->visual, p, err));
     CR_TRY(push_output(t, -1, &x, err));
@@ -321,8 +341,8 @@ static cr_status run_forward(tower *t, void *out, void *const *deepstack, cr_err
     return cri_leave(t->visual, p, err);
 }
 
-cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_input *in, void *out,
-                             void *const *deepstack, cr_err *err)
+cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_input *in, cr_mem *out,
+                             cr_mem *const *deepstack, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cr_status status;
@@ -336,13 +356,13 @@ cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_inpu
     return status;
 }
 
-static cr_status run_backward(tower *t, const void *grad_out, void *const *grad_deepstack,
+static cr_status run_backward(tower *t, const cr_mem *grad_out, cr_mem *const *grad_deepstack,
                               cr_err *err)
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
     bool is_embed = is_embed_trainable(v);
-    void *grad = NULL;
+    cr_mem *grad = NULL;
 
     CR_TRY(cri_enter(t->visual, p, err));
     if (t->lowest < t->c->depth)
@@ -363,7 +383,7 @@ static cr_status run_backward(tower *t, const void *grad_out, void *const *grad_
 }
 
 cr_status cri_vision_backward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
-                              const void *grad_out, void *const *grad_deepstack, cr_err *err)
+                              const cr_mem *grad_out, cr_mem *const *grad_deepstack, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cr_status status;

@@ -10,8 +10,8 @@
 /* ---- attention ---- */
 
 typedef struct activations {
-    void *q, *k, *v, *o; /* [patches, d] */
-    float *lse;          /* [patches, heads] or NULL */
+    cr_mem *q, *k, *v, *o; /* [patches, d] */
+    cr_mem *lse;           /* [patches, heads] float32 or NULL */
 } activations;
 
 static const cri_patches *patches_of(const cr_pass *p)
@@ -26,15 +26,15 @@ static cr_weight third(const cr_module *qkv, int which)
     int64_t d = w.num_cols;
 
     w.num_rows = d;
-    w.data = (const char *)w.data + (size_t)(which * d * d) * cr_dtype_bytes(w.dtype);
+    w.data = cr_at_const(w.dtype, w.data, which * d * d);
     w.packed = NULL;
     return w;
 }
 
-static cr_status project(cr_module *qkv, cr_pass *p, const void *in, const activations *a,
+static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const activations *a,
                          cr_err *err)
 {
-    void *const y[] = {a->q, a->k, a->v};
+    cr_mem *const y[] = {a->q, a->k, a->v};
     int64_t d = qkv->params[0].weight.num_cols;
 
     CR_TRY(cri_enter(qkv, p, err));
@@ -42,8 +42,7 @@ static cr_status project(cr_module *qkv, cr_pass *p, const void *in, const activ
         cr_weight w = third(qkv, i);
         cr_linear_args l = {.x = in,
                             .w = &w,
-                            .bias = (const char *)qkv->params[1].weight.data +
-                                    (size_t)(i * d) * cr_dtype_bytes(w.dtype),
+                            .bias = cr_at_const(w.dtype, qkv->params[1].weight.data, i * d),
                             .y = y[i],
                             .out_dtype = p->dtype,
                             .num_rows = p->batch->num_tokens};
@@ -52,11 +51,11 @@ static cr_status project(cr_module *qkv, cr_pass *p, const void *in, const activ
     return cri_leave(qkv, p, err);
 }
 
-static cr_status project_back(cr_module *qkv, cr_pass *p, const void *in, void *const dy[3],
-                              void *grad_in, cr_err *err)
+static cr_status project_back(cr_module *qkv, cr_pass *p, const cr_mem *in, cr_mem *const dy[3],
+                              cr_mem *grad_in, cr_err *err)
 {
     int64_t d = qkv->params[0].weight.num_cols;
-    float *dw = cri_grad(&qkv->params[0]), *dbias = cri_grad(&qkv->params[1]);
+    cr_mem *dw = cri_grad(&qkv->params[0]), *dbias = cri_grad(&qkv->params[1]);
 
     CR_TRY(cri_enter(qkv, p, err));
     for (int i = 0; i < 3; i++) {
@@ -66,15 +65,16 @@ static cr_status project_back(cr_module *qkv, cr_pass *p, const void *in, void *
                                  .w = &w,
                                  .dx = grad_in,
                                  .is_dx_added = i > 0,
-                                 .dw = dw ? dw + i * d * d : NULL,
-                                 .dbias = dbias ? dbias + i * d : NULL,
+                                 .dw = dw ? cr_at(CR_F32, dw, i * d * d) : NULL,
+                                 .dbias = dbias ? cr_at(CR_F32, dbias, i * d) : NULL,
                                  .num_rows = p->batch->num_tokens};
         CR_TRY(cr_linear_grad(p->dev, &l, err));
     }
     return cri_leave(qkv, p, err);
 }
 
-static cr_status rotate(const cr_vision_config *c, const cr_pass *p, void *x, int sign, cr_err *err)
+static cr_status rotate(const cr_vision_config *c, const cr_pass *p, cr_mem *x, int sign,
+                        cr_err *err)
 {
     cr_rope_args a = {.x = x,
                       .dtype = p->dtype,
@@ -83,7 +83,7 @@ static cr_status rotate(const cr_vision_config *c, const cr_pass *p, void *x, in
                       .num_tokens = p->batch->num_tokens,
                       .num_heads = c->num_heads,
                       .head_dim = c->hidden_size / c->num_heads,
-                      .angles = patches_of(p)->angles};
+                      .angles = patches_of(p)->on_device.angles};
 
     return cr_rope(p->dev, &a, err);
 }
@@ -110,8 +110,8 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
                                .is_bidirectional = true};
 }
 
-static cr_status attention_forward(cr_module *m, cr_pass *p, const void *in, const void *add,
-                                   void *out, cr_err *err)
+static cr_status attention_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                                   cr_mem *out, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
@@ -120,7 +120,7 @@ static cr_status attention_forward(cr_module *m, cr_pass *p, const void *in, con
     cr_stack *keep = cri_keep(p);
     activations a = {0};
     cr_attention_args args;
-    void *lse = NULL;
+    cr_mem *lse = NULL;
 
     CR_TRY(cri_push(keep, p, rows, d, &a.q, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.k, err));
@@ -142,8 +142,8 @@ static cr_status attention_forward(cr_module *m, cr_pass *p, const void *in, con
     return CR_OK;
 }
 
-static cr_status attention_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                                    void *grad_in, cr_err *err)
+static cr_status attention_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+                                    const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
@@ -151,7 +151,7 @@ static cr_status attention_backward(cr_module *m, cr_pass *p, const void *in, co
     activations a = {f.kept[0], f.kept[1], f.kept[2], f.kept[3], f.kept[4]};
     bool is_needed = grad_in || parts->qkv->has_trainable;
     size_t mark = cr_stack_mark(p->scratch);
-    void *d_o = NULL, *d_qkv[3];
+    cr_mem *d_o = NULL, *d_qkv[3];
     cr_attention_grad_args g = {.fwd = attention_args(m, p, &a)};
 
     if (is_needed) CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, c->hidden_size, &d_o, err));
@@ -176,14 +176,14 @@ const cr_module_ops cri_vision_attention_ops = {attention_forward, attention_bac
 
 /* ---- MLP ---- */
 
-static cr_status mlp_forward(cr_module *m, cr_pass *p, const void *in, const void *add, void *out,
-                             cr_err *err)
+static cr_status mlp_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                             cr_mem *out, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
     int64_t rows = p->batch->num_tokens, width = parts->fc1->params[0].weight.num_rows;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
-    void *h;
+    cr_mem *h;
 
     CR_TRY(cri_push(cri_keep(p), p, rows, width, &frame.kept[0], err));
     CR_TRY(cri_linear(parts->fc1, p, in, NULL, frame.kept[0], err));
@@ -198,8 +198,8 @@ static cr_status mlp_forward(cr_module *m, cr_pass *p, const void *in, const voi
     return CR_OK;
 }
 
-static cr_status mlp_backward(cr_module *m, cr_pass *p, const void *in, const void *grad_out,
-                              void *grad_in, cr_err *err)
+static cr_status mlp_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                              cr_mem *grad_in, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
     cri_frame f = cri_frame_pop(m);
@@ -213,13 +213,13 @@ static cr_status mlp_backward(cr_module *m, cr_pass *p, const void *in, const vo
 
 /* x: fc1's input, y: its output. */
 cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
-                        const void *x, const void *y, const void *grad_out, void *grad_in,
+                        const cr_mem *x, const cr_mem *y, const cr_mem *grad_out, cr_mem *grad_in,
                         cr_err *err)
 {
     int64_t rows = p->batch->num_tokens, width = fc1->params[0].weight.num_rows;
     size_t num = (size_t)(rows * width);
     bool is_needed = grad_in || fc1->has_trainable;
-    void *h = NULL, *dh = NULL;
+    cr_mem *h = NULL, *dh = NULL;
 
     if (fc2->has_trainable) {
         CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));

@@ -26,8 +26,8 @@ extern const cr_module_ops cri_vision_attention_ops, cri_gelu_mlp_ops;
 
 /* Backward of fc2(gelu(fc1 x)) from x and y = fc1 x; grad_in may be NULL. Temporaries stay on scratch. */
 CR_MUST cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
-                                const void *x, const void *y, const void *grad_out, void *grad_in,
-                                cr_err *err);
+                                const cr_mem *x, const cr_mem *y, const cr_mem *grad_out,
+                                cr_mem *grad_in, cr_err *err);
 
 /* Four rows to one: fc2(gelu(fc1(.))), exact GELU. The norm runs over rows of its weight's length: before
  * the four become one (the merger), or after (those of deepstack). */
@@ -46,8 +46,8 @@ typedef struct cri_vision {
     cr_module *deepstack_list;    /* NULL: none */
     cri_vision_merger *deepstack; /* [num_deepstack] */
     /* between a forward with a tape and its backward */
-    void **hidden; /* [depth + 1] input of each block, then of the merger; NULL: not kept */
-    size_t *marks; /* [depth] the tape before block i */
+    cr_mem **hidden; /* [depth + 1] input of each block, then of the merger; NULL: not kept */
+    size_t *marks;   /* [depth] the tape before block i */
 } cri_vision;
 
 /* build_vision.c: "visual" below parent, with its parts. */
@@ -66,6 +66,10 @@ typedef struct cri_patches {
     float *angles;        /* [patches, D / 2] */
     int32_t *corner;      /* [patches, 4] rows of the table of positions, or NULL */
     float *corner_weight; /* [patches, 4] */
+    /* the same on scratch, for kernels */
+    struct {
+        cr_mem *order, *angles, *corner, *corner_weight;
+    } on_device;
 } cri_patches;
 
 /* CR_EARG: a grid that is none, or the number of patches is another. fini after a failure, too. */
@@ -79,11 +83,11 @@ void cri_patches_fini(cri_patches *r);
  * place of placeholders, and one such array for each deepstack feature. The arrays of `in` must be the
  * same at backward. Nothing is kept where nothing in the tower needs a gradient. */
 CR_MUST cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
-                                     void *out, void *const *deepstack, cr_err *err);
+                                     cr_mem *out, cr_mem *const *deepstack, cr_err *err);
 /* From the gradients of those arrays; they end here. Call it in every pass with a backward, even if
  * nothing in the tower is trainable. */
 CR_MUST cr_status cri_vision_backward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
-                                      const void *grad_out, void *const *grad_deepstack,
+                                      const cr_mem *grad_out, cr_mem *const *grad_deepstack,
                                       cr_err *err);
 
 #endif

@@ -8,6 +8,7 @@
  */
 #include "mesh/comm.h"
 #include "base/rng.h"
+#include "tests/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,11 +51,11 @@ static void announce(cr_gather *gather, int use)
 
 static void publish(cr_gather *gather, int use, int me)
 {
-    void *part;
+    cr_mem *part;
 
     OK(cr_gather_begin(gather, use % 2, &part, &err));
     for (size_t i = 0; i < elems_of(use); i++)
-        ((float *)part)[i] = (float)(use * 10000 + me * 1000 + (int)i);
+        F32(part)[i] = (float)(use * 10000 + me * 1000 + (int)i);
     OK(cr_gather_publish(gather, use % 2, &err));
 }
 
@@ -66,7 +67,7 @@ static void test_gather(cr_group *g)
     double num_late = 0; /* of all ranks */
     bool is_written = false;
     cr_gather *gather;
-    const void *whole;
+    const cr_mem *whole;
 
     OK(cr_gather_create(g, 2, (size_t)n * 4000, &gather, &err));
     announce(gather, 0);
@@ -80,7 +81,7 @@ static void test_gather(cr_group *g)
         OK(cr_gather_wait(gather, use % 2, &whole, &err));
         for (int r = 0; r < n; r++)
             for (size_t i = 0; i < num; i++)
-                CR_CHECK(((const float *)whole)[(size_t)r * num + i] ==
+                CR_CHECK(F32(whole)[(size_t)r * num + i] ==
                              (float)(use * 10000 + r * 1000 + (int)i),
                          "use %d rank %d element %zu", use, r, i);
         if (use % 20 == 3 * me) cr_sleep_s(0.002);
@@ -111,7 +112,8 @@ static float contribution(int use, int rank, size_t at, cr_reduce_dtype dtype)
 static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, size_t part)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
-    float *shard = CR_NEW_ARRAY(float, part + 1), *data;
+    float *shard = CR_NEW_ARRAY(float, part + 1);
+    cr_mem *data;
     cr_reduce *reduce;
     uint64_t hash = 0;
 
@@ -119,14 +121,14 @@ static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, s
     for (int use = 0; use < 4; use++) {
         OK(cr_reduce_begin(reduce, use % num_slots, &data, &err));
         for (size_t i = 0; i < (size_t)n * part; i++)
-            data[i] = contribution(use, me, i, CR_REDUCE_F32);
+            F32(data)[i] = contribution(use, me, i, CR_REDUCE_F32);
         OK(cr_reduce_publish(reduce, use % num_slots, "unit", part, dtype, &err));
         for (size_t i = 0; i <= part; i++)
             shard[i] = 3;
         while (use == 1 && is_on(g, "shared") && !cr_reduce_is_ready(reduce, use % num_slots))
             cr_sleep_s(1e-4); /* a lost flag runs into the test's time limit */
-        OK(cr_reduce_finish(reduce, use % num_slots, shard, use < 2 ? CR_REDUCE_SET : CR_REDUCE_ADD,
-                            &err));
+        OK(cr_reduce_finish(reduce, use % num_slots, MEM(shard),
+                            use < 2 ? CR_REDUCE_SET : CR_REDUCE_ADD, &err));
         for (size_t i = 0; i < part; i++) {
             float sum = 0;
             for (int r = 0; r < n; r++) {
@@ -157,7 +159,7 @@ static uint64_t test_all_reduce(cr_group *g, size_t num)
         x[i] = i < 7777 ? value(me, i) : x[i - 7777];
         y[i] = (double)x[i] / 3;
     }
-    OK(cr_all_reduce_f32(g, "floats", CR_OP_SUM, x, num, &err));
+    OK(cr_all_reduce_f32(g, "floats", CR_OP_SUM, MEM(x), num, &err));
     OK(cr_all_reduce_f64(g, "doubles", CR_OP_SUM, y, num, &err));
     for (size_t i = 0; i<num; i += num> 1000 ? 997 : 1) {
         float want = value(0, i % 7777);
@@ -188,7 +190,7 @@ static void test_ops(cr_group *g)
     d[0] = me;
     OK(cr_all_reduce_f64(g, "min", CR_OP_MIN, d, 1, &err));
     CR_CHECK(d[0] == 0, "min %g", d[0]);
-    OK(cr_all_reduce_f32(g, "min", CR_OP_MIN, f, 2, &err));
+    OK(cr_all_reduce_f32(g, "min", CR_OP_MIN, MEM(f), 2, &err));
     CR_CHECK(f[0] == 0 && isnan(f[1]), "min %g %g", (double)f[0], (double)f[1]);
 }
 
@@ -238,7 +240,7 @@ static void test_all_to_all(cr_group *g, size_t scale)
     for (int r = 0; r < n; r++)
         for (size_t i = 0; i < sends[r]; i++)
             send[at++] = (char)(me * 50 + r * 7 + (int)(i % 31));
-    OK(cr_all_to_all(g, "heads", send, sends, recv, recvs, &err));
+    OK(cr_all_to_all(g, "heads", MEM(send), sends, MEM(recv), recvs, &err));
     at = 0;
     for (int r = 0; r < n; r++)
         for (size_t i = 0; i < recvs[r]; i++, at++)
@@ -292,8 +294,8 @@ static void test_transfer(size_t third)
         recvs[num_recvs++] = (cr_piece){1, half - split, half};
         recvs[num_recvs++] = (cr_piece){3, 2 * third, 1};
     }
-    OK(cr_transfer_start(world, "weight sync", data, sends, num_sends, data, recvs, num_recvs, &t,
-                         &err));
+    OK(cr_transfer_start(world, "weight sync", MEM(data), sends, num_sends, MEM(data), recvs,
+                         num_recvs, &t, &err));
     OK(cr_transfer_wait(t, &err));
     for (size_t i = 0; me == 2 && i < split; i++)
         CR_CHECK(data[i] == 'a', "byte %zu", i);

@@ -4,6 +4,7 @@
  * // ranks: 2
  */
 #include "mesh/comm.h"
+#include "tests/memory.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,8 +55,8 @@ static void test_mismatch(void)
 {
     cr_group *g = fresh("fsdp");
     cr_gather *gather;
-    const void *whole;
-    void *part;
+    const cr_mem *whole;
+    cr_mem *part;
     cr_err e = {0};
     double begin_s = cr_now_s(), x[2] = {1, 1};
 
@@ -82,8 +83,8 @@ static void test_slots(void)
 {
     cr_group *g = fresh("slots");
     cr_gather *gather;
-    const void *whole;
-    void *part;
+    const cr_mem *whole;
+    cr_mem *part;
     cr_err e = {0};
     double begin_s = cr_now_s();
 
@@ -102,8 +103,8 @@ static void test_busy_slot(void)
 {
     cr_group *g = fresh("busy");
     cr_gather *gather;
-    const void *whole;
-    void *part;
+    const cr_mem *whole;
+    cr_mem *part;
     cr_err e = {0};
     double begin_s;
 
@@ -130,7 +131,7 @@ static void test_all_to_all_sizes(void)
     size_t sends[2] = {8, 8}, recvs[2] = {8, world->rank ? 8 : 12};
     char send[16] = {0}, recv[32];
     cr_err e = {0};
-    cr_status status = cr_all_to_all(g, "heads", send, sends, recv, recvs, &e);
+    cr_status status = cr_all_to_all(g, "heads", MEM(send), sends, MEM(recv), recvs, &e);
 
     if (world->rank == 0)
         expect(status, &e, CR_EPEER, WORDS("rank 1 sends 8 bytes, rank 0 expects 12"));
@@ -163,8 +164,8 @@ static void test_late_release(void)
 {
     cr_group *g = fresh("slots");
     cr_gather *gather;
-    const void *whole;
-    void *part;
+    const cr_mem *whole;
+    cr_mem *part;
     cr_err e = {0};
 
     OK(cr_gather_create(g, 1, 1024, &gather, &err));
@@ -195,7 +196,7 @@ static void test_late_transfer(void)
     fresh("transfer");
     if (world->rank == 0) return;
     cr_world_set_deadline(world, 0.2);
-    OK(cr_transfer_start(world, "weights", NULL, NULL, 0, data, &piece, 1, &t, &err));
+    OK(cr_transfer_start(world, "weights", NULL, NULL, 0, MEM(data), &piece, 1, &t, &err));
     expect(cr_transfer_wait(t, &e), &e, CR_ETIMEOUT,
            WORDS("transfer weights", "receive from", "rank 0"));
     cr_world_set_deadline(world, 3);

@@ -6,6 +6,7 @@
  * // ranks: 4
  */
 #include "models/vision/vision.h"
+#include "tests/memory.h"
 #include "tests/mesh/train_files.h"
 
 enum { SEQS = 6, MOST = 400, PATCHES = 400, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };
@@ -236,7 +237,7 @@ static grads at_once(const setting *s, const char *family)
     g.model = model;
     for (size_t i = 0; i < model->num_params; i++)
         if (model->params[i]->is_trainable)
-            OK(keep(&g, model->params[i], model->params[i]->grad, &err));
+            OK(keep(&g, model->params[i], F32(model->params[i]->grad), &err));
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
     cr_full_weights_fini(&full);

@@ -4,6 +4,7 @@
  * // ranks: 4
  * // also on hosts: 0,0,1,1
  */
+#include "tests/memory.h"
 #include "tests/mesh/train.h"
 #include "tests/mesh/train_traffic.h"
 
@@ -156,16 +157,17 @@ static void test_c15_sum_in_float32(void)
 {
     const float values[RANKS] = {256, 1, -256, 0};
     cr_reduce *reduce;
-    float *data, shard[32] = {0};
+    float shard[32] = {0};
+    cr_mem *data;
 
     OK(cr_reduce_create(everyone, 1, 32 * RANKS, &reduce, &err));
     for (int i = 0; i < 3 + 1;
          i++) { /* call 3: one value of each rank; before: all ranks the same */
         OK(cr_reduce_begin(reduce, 0, &data, &err));
         for (int k = 0; k < 32 * RANKS; k++)
-            data[k] = i < 3 ? values[i] / 4 : values[me];
+            F32(data)[k] = i < 3 ? values[i] / 4 : values[me];
         OK(cr_reduce_publish(reduce, 0, "sum", 32, CR_REDUCE_BF16, &err));
-        OK(cr_reduce_finish(reduce, 0, shard, i == 3 ? CR_REDUCE_SET : CR_REDUCE_ADD, &err));
+        OK(cr_reduce_finish(reduce, 0, MEM(shard), i == 3 ? CR_REDUCE_SET : CR_REDUCE_ADD, &err));
         CR_CHECK(i < 2 || shard[7] == 1, "call %d: the sum is %g", i, (double)shard[7]);
     }
     cr_reduce_destroy(reduce);

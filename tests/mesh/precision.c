@@ -4,6 +4,7 @@
  * the plan (plan.c), weight sync (strategies.c).
  * // ranks: 4
  */
+#include "tests/memory.h"
 #include "tests/mesh/train.h"
 #include "tests/mesh/train_traffic.h"
 
@@ -43,7 +44,7 @@ static result whole(const plan *p)
     r.model = model;
     for (size_t i = 0; i < model->num_params; i++)
         if (model->params[i]->is_trainable)
-            OK(keep_grad(&r, model->params[i], model->params[i]->grad, &err));
+            OK(keep_grad(&r, model->params[i], F32(model->params[i]->grad), &err));
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
     cr_full_weights_fini(&full);
@@ -176,7 +177,8 @@ static cr_dtype stored(const char *name, const cr_param *param, float *values)
     CR_CHECK((at + 8 + (int64_t)header) % (int64_t)cr_dtype_bytes(dtype) == 0, "%s begins at %lld",
              param->name, (long long)at);
     OK(cr_device_open("cpu", 1, &dev, &err));
-    OK(cr_cast(dev, CR_F32, values, dtype, data + 8 + header + at, (size_t)param->num_elems, &err));
+    OK(cr_cast(dev, CR_F32, MEM(values), dtype, MEM(data + 8 + header + at),
+               (size_t)param->num_elems, &err));
     cr_device_close(dev);
     json_decref(root);
     cr_buf_free(&file);
@@ -214,8 +216,8 @@ static void test_c11_c46_c47_saved(void)
             OK(cr_device_open("cpu", 1, &dev, &err));
             for (size_t e = 0; e < n && !q->is_fp32; e++) {
                 char half[2];
-                OK(cr_cast(dev, CR_BF16, half, CR_F32, want + e, 1, &err));
-                OK(cr_cast(dev, CR_F32, want + e, CR_BF16, half, 1, &err));
+                OK(cr_cast(dev, CR_BF16, MEM(half), CR_F32, MEM(want + e), 1, &err));
+                OK(cr_cast(dev, CR_F32, MEM(want + e), CR_BF16, MEM(half), 1, &err));
             }
             cr_device_close(dev);
             CR_CHECK(memcmp(values, want, n * sizeof(float)) == 0, "values of %s", q->name);

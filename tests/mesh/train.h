@@ -3,6 +3,7 @@
 #ifndef TRAIN_H
 #define TRAIN_H
 
+#include "tests/memory.h"
 #include "tests/mesh/train_files.h"
 #include "tests/mesh/train_steps.h"
 
@@ -16,9 +17,8 @@ static void check_padding(const cr_fsdp *f)
             if (cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at))
                 memset(is_used + at, 1, (size_t)(end - begin));
         for (int64_t e = 0; e < flat->shard_elems; e++)
-            CR_CHECK(is_used[e] ||
-                         (((float *)f->master)[first + e] == 0 && ((float *)f->m)[first + e] == 0 &&
-                          ((float *)f->v)[first + e] == 0 && f->grad[first + e] == 0),
+            CR_CHECK(is_used[e] || (F32(f->master)[first + e] == 0 && F32(f->m)[first + e] == 0 &&
+                                    F32(f->v)[first + e] == 0 && F32(f->grad)[first + e] == 0),
                      "padding of %s is not zero", f->units.unit[i].name);
         cr_free(is_used);
     }

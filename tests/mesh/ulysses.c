@@ -5,6 +5,7 @@
  * Not covered: several hosts, images, devices other than cpu.
  * // ranks: 4
  */
+#include "tests/memory.h"
 #include "tests/mesh/cut.h"
 
 static void check_bits(const cut_result *got, const cut_result *want, const char *what)
@@ -141,13 +142,13 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
              "the cut of %lld tokens", (long long)tokens);
     for (int64_t i = 0; i < mine * kv_heads * 8; i++)
         x[i] = code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8);
-    OK(split->to_heads(split->ctx, "there", &pass, x, kv_heads, y, &err));
+    OK(split->to_heads(split->ctx, "there", &pass, MEM(x), kv_heads, MEM(y), &err));
     for (int64_t i = 0; i < tokens * here * 8; i++) {
         int64_t head = me * kv_heads / size + i / 8 % here;
         CR_CHECK(y[i] == code(i / (here * 8), head, i % 8), "element %lld of rank %d", (long long)i,
                  me);
     }
-    OK(split->to_rows(split->ctx, "back", &pass, y, kv_heads, x, &err));
+    OK(split->to_rows(split->ctx, "back", &pass, MEM(y), kv_heads, MEM(x), &err));
     for (int64_t i = 0; i < mine * kv_heads * 8; i++) {
         float copies = kv_heads < size ? (float)(size / kv_heads) : 1;
         CR_CHECK(x[i] == copies * code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8),

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "engine/sampling.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 enum { VOCAB = 700, PROMPT = 9, SAMPLES = 12, LENGTH = 20 };
@@ -144,7 +145,7 @@ static void raw_logits(model_bench *b, cr_dtype dtype, const int32_t *ids, int32
 
     for (int32_t t = 0; t < num; t++)
         positions[t] = t;
-    must(cr_model_logits(b->model, &pass, &row, 1, z, &err), &err);
+    must(cr_model_logits(b->model, &pass, &row, 1, MEM(z), &err), &err);
 }
 
 /* Penalty over ids[num] and temperature, in double. */
@@ -286,7 +287,7 @@ static double grow(tree *t, const int32_t *ids, int32_t num, double reach)
     double y[WORDS], sum;
     cr_drawn drawn;
     cr_err err = {0};
-    cr_sample_args args = {.logits = z,
+    cr_sample_args args = {.logits = MEM(z),
                            .vocab_size = WORDS,
                            .how = &t->how,
                            .prompt = ids,
@@ -347,7 +348,7 @@ static float *gradient(tree *t, rows *r, size_t *num)
     *num = 0;
     for (size_t i = 0; i < m->num_params; i++) {
         const cr_param *p = m->params[i];
-        memcpy(grad + *num, p->grad, (size_t)p->num_elems * sizeof(float));
+        memcpy(grad + *num, F32(p->grad), (size_t)p->num_elems * sizeof(float));
         if (strcmp(p->name, "lm_head.weight") ==
             0) /* of the word whose weight is 0: not compared */
             memset(grad + *num + 16 * 16, 0, 16 * sizeof(float));

@@ -6,6 +6,7 @@
  */
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "kernels/attention.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "engine/sampling.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,7 +107,7 @@ static double deviations(const int *counts, const double *p, int n)
 static int32_t draw(cr_sampler *s, cr_device *dev, const float *z, int n, const cr_generating *how,
                     const int32_t *history, size_t num, float u)
 {
-    cr_sample_args args = {.logits = z,
+    cr_sample_args args = {.logits = MEM(z),
                            .vocab_size = n,
                            .how = how,
                            .prompt = history,

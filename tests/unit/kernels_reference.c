@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "tests/arrays.h"
 #include "tests/each_cpu.h"
+#include "tests/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@ static void float16(void **state)
         float f[16];
         for (uint32_t k = 0; k < 16; k++)
             h[k] = (uint16_t)(i + k);
-        OK(cr_cast(dev, CR_F32, f, CR_F16, h, 16, &err));
-        OK(cr_cast(dev, CR_F16, again, CR_F32, f, 15, &err)); /* the tail, too */
+        OK(cr_cast(dev, CR_F32, MEM(f), CR_F16, MEM(h), 16, &err));
+        OK(cr_cast(dev, CR_F16, MEM(again), CR_F32, MEM(f), 15, &err)); /* the tail, too */
         for (int k = 0; k < 15; k++) {
             int exponent = h[k] >> 10 & 31, bits = h[k] & 1023;
             double want = exponent ? ldexp(1024 + bits, exponent - 25) : ldexp(bits, -24);
@@ -66,7 +67,7 @@ static void linear_and_its_gradient(void **state)
             float *dw = CR_NEW_ARRAY(float, n *k), *db = CR_NEW_ARRAY(float, n);
             cr_weight weight = {w.data, dt, n, k, NULL};
             cr_linear_args a = {x.data, &weight, b.data, add.data, y, dt, m};
-            cr_linear_grad_args g = {x.data, dy.data, &weight, dx, false, dw, db, m};
+            cr_linear_grad_args g = {x.data, dy.data, &weight, dx, false, MEM(dw), MEM(db), m};
             OK(cr_linear(dev, &a, &err));
             for (int64_t i = 0; i < m; i++)
                 for (int64_t j = 0; j < n; j++) {
@@ -114,7 +115,7 @@ static void products_of_any_batch(int64_t M, int64_t K, int64_t N)
         array x = make(dt, M * K, 1), w = make(dt, N * K, 0.3);
         char *whole = cr_alloc((size_t)(M * N) * 4), *part = cr_alloc((size_t)(M * N) * 4);
         cr_weight weight = {w.data, dt, N, K, NULL}, packed = weight;
-        cr_linear_args a = {x.data, &weight, NULL, NULL, whole, dt, M};
+        cr_linear_args a = {x.data, &weight, NULL, NULL, MEM(whole), dt, M};
         void *panels = cr_alloc(cr_weight_packed_bytes(dev, &weight));
         OK(cr_linear(dev, &a, &err));
         OK(cr_weight_pack(dev, &weight, panels, &err));
@@ -123,11 +124,11 @@ static void products_of_any_batch(int64_t M, int64_t K, int64_t N)
             for (int p = 0; p < 2; p++) {
                 memset(part, 0xEE, (size_t)(M * N) * 4);
                 for (int64_t i = 0; i < M; i += step) {
-                    cr_linear_args b = {(char *)x.data + (size_t)(i * K) * bytes,
+                    cr_linear_args b = {MEM((char *)x.data + (size_t)(i * K) * bytes),
                                         p ? &packed : &weight,
                                         NULL,
                                         NULL,
-                                        part + (size_t)(i * N) * bytes,
+                                        MEM(part + (size_t)(i * N) * bytes),
                                         dt,
                                         M - i < step ? M - i : step};
                     OK(cr_linear(dev, &b, &err));
@@ -221,20 +222,20 @@ static void rows_with_no_numbers_stay_alone(void **state)
                 array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3);
                 char *plain = cr_alloc((size_t)(m * n) * 4), *y = cr_alloc((size_t)(m * n) * 4);
                 cr_weight weight = {w.data, dt, n, k, NULL};
-                cr_linear_args a = {x.data, &weight, NULL, NULL, plain, dt, m};
+                cr_linear_args a = {x.data, &weight, NULL, NULL, MEM(plain), dt, m};
                 float value = (float)special[v];
                 OK(cr_linear(dev, &a, &err));
                 for (int64_t i = row * k; i < (row + 1) * k; i++)
                     if (v == 2 || i == row * k)
-                        OK(cr_cast(dev, dt, (char *)x.data + (size_t)i * bytes, CR_F32, &value, 1,
-                                   &err));
-                a.y = y;
+                        OK(cr_cast(dev, dt, MEM((char *)x.data + (size_t)i * bytes), CR_F32,
+                                   MEM(&value), 1, &err));
+                a.y = MEM(y);
                 OK(cr_linear(dev, &a, &err));
                 assert_memory_equal(plain, y, at);
                 assert_memory_equal(plain + at + (size_t)n * bytes, y + at + (size_t)n * bytes,
                                     (size_t)((m - row - 1) * n) * bytes);
                 for (int64_t j = 0; j < n; j++) {
-                    double z = get(y, dt, row * n + j), first = w.x[j * k];
+                    double z = get(MEM(y), dt, row * n + j), first = w.x[j * k];
                     if (v == 0) assert_true(isinf(z) && (z > 0) == (first > 0));
                     if (v == 1) assert_true(isnan(z));
                     if (v == 2) assert_true(z == 0);
@@ -256,14 +257,14 @@ static void weights_with_no_numbers_stay_alone(void **state)
             array x = make(dt, m * k, 1), w = make(dt, n * k, 0.3);
             char *plain = cr_alloc((size_t)(m * n) * 4), *y = cr_alloc((size_t)(m * n) * 4);
             cr_weight weight = {w.data, dt, n, k, NULL};
-            cr_linear_args a = {x.data, &weight, NULL, NULL, plain, dt, m};
+            cr_linear_args a = {x.data, &weight, NULL, NULL, MEM(plain), dt, m};
             OK(cr_linear(dev, &a, &err));
             memset((char *)w.data + (size_t)(col * k) * bytes, 0xFF, (size_t)k * bytes);
-            a.y = y;
+            a.y = MEM(y);
             OK(cr_linear(dev, &a, &err));
             for (int64_t i = 0; i < m * n; i++)
                 if (i % n == col)
-                    assert_true(isnan(get(y, dt, i)));
+                    assert_true(isnan(get(MEM(y), dt, i)));
                 else
                     assert_memory_equal(plain + (size_t)i * bytes, y + (size_t)i * bytes, bytes);
             drop(x), drop(w);
@@ -283,8 +284,9 @@ static void norms_rope_swiglu(void **state)
             array x = make(dt, m * n, 2), w = make(dt, n, 1), dy = make(dt, m * n, 1);
             void *y = cr_alloc((size_t)(m * n) * 4), *dx = cr_alloc((size_t)(m * n) * 4);
             float rstd[5], *dw = CR_NEW_ARRAY(float, n);
-            cr_rmsnorm_args a = {x.data, w.data, y, rstd, dt, m, n, 1e-5f};
-            cr_rmsnorm_grad_args g = {x.data, w.data, dy.data, rstd, dx, dw, false, dt, m, n};
+            cr_rmsnorm_args a = {x.data, w.data, y, MEM(rstd), dt, m, n, 1e-5f};
+            cr_rmsnorm_grad_args g = {x.data,  w.data, dy.data, MEM(rstd), dx,
+                                      MEM(dw), false,  dt,      m,         n};
             OK(cr_rmsnorm(dev, &a, &err));
             OK(cr_rmsnorm_grad(dev, &g, &err));
             for (int64_t i = 0; i < m; i++) {
@@ -414,7 +416,7 @@ static void attention_and_its_gradient(void **state)
             double *wq = CR_NEW_ARRAY(double, T *H *D), *wk = CR_NEW_ARRAY(double, T *K *D),
                    *wv = CR_NEW_ARRAY(double, T *K *D);
             float *lse = CR_NEW_ARRAY(float, T *H);
-            cr_attention_grad_args a = {{q.data, k.data, v.data, o, lse, dt, cu, 4, H, K, D,
+            cr_attention_grad_args a = {{q.data, k.data, v.data, o, MEM(lse), dt, cu, 4, H, K, D,
                                          (float)(1 / sqrt((double)D)), window},
                                         g.data,
                                         dq,
@@ -475,9 +477,9 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
              *blocks = cr_alloc(8 * block);
         const int32_t cu[] = {0, LEN, 2 * LEN}, table[] = {0, 1, 2, 0, 3, 4};
         int32_t slots[PROMPT], pos[PROMPT];
-        cr_attention_args a = {q.data, k.data, v.data, whole, NULL, dt,    cu,
-                               2,      H,      K,      D,     0.2f, window};
-        cr_attention_cached_args c = {.blocks = blocks,
+        cr_attention_args a = {q.data, k.data, v.data, MEM(whole), NULL, dt,    cu,
+                               2,      H,      K,      D,          0.2f, window};
+        cr_attention_cached_args c = {.blocks = MEM(blocks),
                                       .dtype = dt,
                                       .row_slot = slots,
                                       .row_pos = pos,
@@ -499,12 +501,13 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
         for (int done = 0; done < PROMPT; done += 30) { /* the prompt in chunks */
             c.num_rows = PROMPT - done < 30 ? PROMPT - done : 30;
             c.row_pos = pos + done;
-            c.q = (char *)q.data + (size_t)done * qrow, c.k = (char *)k.data + (size_t)done * krow,
-            c.v = (char *)v.data + (size_t)done * krow, c.o = step + (size_t)done * qrow;
+            c.q = MEM((char *)q.data + (size_t)done * qrow),
+            c.k = MEM((char *)k.data + (size_t)done * krow),
+            c.v = MEM((char *)v.data + (size_t)done * krow), c.o = MEM(step + (size_t)done * qrow);
             OK(cr_attention_cached(dev, &c, &err));
         }
         assert_memory_equal(step, whole, PROMPT * qrow);
-        OK(cr_kv_block_copy(dev, blocks + 3 * block, blocks + 1 * block, block, &err));
+        OK(cr_kv_block_copy(dev, MEM(blocks + 3 * block), MEM(blocks + 1 * block), block, &err));
         c.row_pos = pos;
         for (int i = PROMPT; i < LEN; i++) {
             char *rq = cr_alloc(2 * qrow), *rk = cr_alloc(2 * krow), *rv = cr_alloc(2 * krow),
@@ -515,7 +518,7 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
                 memcpy(rk + (size_t)s * krow, (char *)k.data + (size_t)(s * LEN + i) * krow, krow);
                 memcpy(rv + (size_t)s * krow, (char *)v.data + (size_t)(s * LEN + i) * krow, krow);
             }
-            c.q = rq, c.k = rk, c.v = rv, c.o = ro, c.num_rows = 2;
+            c.q = MEM(rq), c.k = MEM(rk), c.v = MEM(rv), c.o = MEM(ro), c.num_rows = 2;
             OK(cr_attention_cached(dev, &c, &err));
             for (int s = 0; s < 2; s++)
                 assert_memory_equal(ro + (size_t)s * qrow, whole + (size_t)(s * LEN + i) * qrow,
@@ -556,12 +559,12 @@ static void c35_head_and_its_gradient(void **state)
                    *z = CR_NEW_ARRAY(double, V);
             void *dx = cr_alloc((size_t)(R * k) * 4);
             cr_weight weight = {w.data, dt, V, k, NULL};
-            cr_head_grad_args a = {
-                {x.data, &weight, labels, R, out, out + R, out + 2 * R, out + 3 * R},
-                out + 4 * R,
-                out + 5 * R,
-                dx,
-                dw};
+            cr_head_grad_args a = {{x.data, &weight, labels, R, MEM(out), MEM(out + R),
+                                    MEM(out + 2 * R), MEM(out + 3 * R)},
+                                   MEM(out + 4 * R),
+                                   MEM(out + 5 * R),
+                                   dx,
+                                   MEM(dw)};
             for (int64_t r = 0; r < R; r++) {
                 labels[r] = (int32_t)(r * 37 % V);
                 out[4 * R + r] = (float)(r % 3) - 1;
@@ -586,8 +589,9 @@ static void c35_head_and_its_gradient(void **state)
                 check_near(out[r], z[labels[r]] - lse, 1e-5);
                 check_near(out[R + r], entropy, 1e-5 * (1 + fabs(entropy)));
                 for (int64_t v = 0; v < V; v++) {
-                    double p = exp(z[v] - lse), dz = a.grad_log_prob[r] * ((v == labels[r]) - p) -
-                                                     a.grad_entropy[r] * p * (z[v] - mean);
+                    double p = exp(z[v] - lse),
+                           dz = F32(a.grad_log_prob)[r] * ((v == labels[r]) - p) -
+                                F32(a.grad_entropy)[r] * p * (z[v] - mean);
                     for (int64_t i = 0; i < k; i++) {
                         wx[r * k + i] += dz * w.x[v * k + i];
                         ww[v * k + i] += dz * x.x[r * k + i];
@@ -601,9 +605,9 @@ static void c35_head_and_its_gradient(void **state)
             float *log_prob = out + 6 * R,
                   *entropy = out + 7 * R; /* generation's way: the same bits */
             for (int64_t r = 0; r < R; r++)
-                OK(cr_logits(dev, (char *)x.data + (size_t)(r * k) * cr_dtype_bytes(dt), &weight, 1,
-                             logits + r * V, &err));
-            OK(cr_logits_log_prob(dev, logits, R, V, labels, NULL, log_prob, entropy, &err));
+                OK(cr_logits(dev, MEM((char *)x.data + (size_t)(r * k) * cr_dtype_bytes(dt)),
+                             &weight, 1, MEM(logits + r * V), &err));
+            OK(cr_logits_log_prob(dev, MEM(logits), R, V, labels, NULL, log_prob, entropy, &err));
             assert_memory_equal(log_prob, out, (size_t)R * 4);
             assert_memory_equal(entropy, out + R, (size_t)R * 4);
             drop(x), drop(w);
@@ -628,7 +632,7 @@ static void c24_adamw_is_torchs(void **state)
             wv[i] = 0.95 * wv[i] + 0.05 * x * x;
             wp[i] -= 1e-2 / (1 - pow(0.9, t)) * wm[i] / (sqrt(wv[i] / (1 - pow(0.95, t))) + 1e-8);
         }
-        cr_adamw_args a = {p, m, v, g, 3, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, t};
+        cr_adamw_args a = {MEM(p), MEM(m), MEM(v), MEM(g), 3, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.5, t};
         OK(cr_adamw(dev, &a, &err));
     }
     for (int i = 0; i < 3; i++)
@@ -678,7 +682,7 @@ static void a_stack_gives_back_what_it_took(void **state)
 {
     cr_stack *s = cr_stack_create(dev);
     size_t before = cr_device_get_stats(dev).bytes_now;
-    void *p;
+    cr_mem *p;
 
     (void)state;
     for (int round = 0; round < 3; round++) {
@@ -686,7 +690,7 @@ static void a_stack_gives_back_what_it_took(void **state)
         for (int i = 0; i < 200; i++) {
             mark[i] = cr_stack_mark(s);
             OK(cr_stack_push(s, (size_t)(i * 997 + 1), &p, &err));
-            memset(p, i, (size_t)(i * 997 + 1));
+            memset(cr_mem_to_host(p), i, (size_t)(i * 997 + 1));
         }
         for (int i = 199; i >= 0; i--)
             cr_stack_release(s, mark[i]);

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "tests/arrays.h"
 #include "tests/each_cpu.h"
+#include "tests/memory.h"
 
 #include <string.h>
 
@@ -172,12 +173,12 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
            tol = dt == CR_F32 ? 3e-5 : 0.02;
     void *dx = cr_alloc((size_t)(R * k) * 4);
     cr_weight weight = {w.data, dt, V, k, NULL};
-    cr_head_grad_args a = {
-        {x.data, &weight, r.labels, R, out, out + R, out + 2 * R, out + 3 * R, &r.e},
-        out + 4 * R,
-        out + 5 * R,
-        dx,
-        dw};
+    cr_head_grad_args a = {{x.data, &weight, r.labels, R, MEM(out), MEM(out + R), MEM(out + 2 * R),
+                            MEM(out + 3 * R), &r.e},
+                           MEM(out + 4 * R),
+                           MEM(out + 5 * R),
+                           dx,
+                           MEM(dw)};
 
     r.e = (cr_row_edits){.temperature = temperature, .penalty = penalty};
     for (int64_t i = 0; i < R; i++) {
@@ -210,8 +211,8 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
     for (int64_t i = 0; i < V * k; i++)
         check_near(dw[i], ww[i], tol * (1 + fabs(ww[i])));
     /* whole rows of logits, as generation has them: the same bits */
-    OK(cr_logits(dev, x.data, &weight, R, logits, &err));
-    OK(cr_logits_log_prob(dev, logits, R, V, r.labels, &r.e, out + 6 * R, out + 7 * R, &err));
+    OK(cr_logits(dev, x.data, &weight, R, MEM(logits), &err));
+    OK(cr_logits_log_prob(dev, MEM(logits), R, V, r.labels, &r.e, out + 6 * R, out + 7 * R, &err));
     assert_memory_equal(out + 6 * R, out, (size_t)R * 8);
     drop(x), drop(w), rows_free(&r);
     cr_free(out), cr_free(dw), cr_free(logits), cr_free(wx), cr_free(ww), cr_free(z), cr_free(dz),
@@ -246,14 +247,16 @@ static void edges(void **state)
     cr_err refused = {0};
 
     (void)state;
-    OK(cr_logits_log_prob(dev, logits, 1, 3, &label, NULL, &a[0], &a[1], &err));
-    OK(cr_logits_log_prob(dev, logits, 1, 3, &label, &e, &b[0], &b[1], &err));
+    OK(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, NULL, &a[0], &a[1], &err));
+    OK(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, &b[0], &b[1], &err));
     assert_memory_equal(a, b, sizeof a);
     e.temperature = 0;
-    assert_int_equal(cr_logits_log_prob(dev, logits, 1, 3, &label, &e, a, NULL, &refused), CR_EARG);
+    assert_int_equal(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, a, NULL, &refused),
+                     CR_EARG);
     e = (cr_row_edits){.temperature = 1, .penalty = 1.1f};
     refused = (cr_err){0};
-    assert_int_equal(cr_logits_log_prob(dev, logits, 1, 3, &label, &e, a, NULL, &refused), CR_EARG);
+    assert_int_equal(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, a, NULL, &refused),
+                     CR_EARG);
     assert_non_null(strstr(refused.msg, "without their words"));
 }
 

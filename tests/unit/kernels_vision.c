@@ -8,6 +8,7 @@
 #include "kernels/vision.h"
 #include "tests/arrays.h"
 #include "tests/each_cpu.h"
+#include "tests/memory.h"
 
 #include <string.h>
 
@@ -26,9 +27,10 @@ static void layernorm_and_its_gradient(void **state)
             void *y = cr_alloc((size_t)(M * n) * 4);
             float mean[M], rstd[M], *dw = CR_NEW_ARRAY(float, n), *db = CR_NEW_ARRAY(float, n);
             double *ww = CR_NEW_ARRAY(double, n), *wb = CR_NEW_ARRAY(double, n);
-            cr_layernorm_args a = {x.data, w.data, b.data, y, mean, rstd, dt, M, n, 1e-6f};
-            cr_layernorm_grad_args g = {x.data, w.data, dy.data, mean, rstd, dx.data,
-                                        dw,     db,     true,    dt,   M,    n};
+            cr_layernorm_args a = {x.data,    w.data, b.data, y, MEM(mean),
+                                   MEM(rstd), dt,     M,      n, 1e-6f};
+            cr_layernorm_grad_args g = {x.data,  w.data,  dy.data, MEM(mean), MEM(rstd), dx.data,
+                                        MEM(dw), MEM(db), true,    dt,        M,         n};
             for (int64_t i = 0; i < M * n; i++) {
                 x.x[i] += 3; /* a mean to take away */
                 ((float *)y)[i] = (float)x.x[i];
@@ -112,7 +114,7 @@ static void gelu_far_from_zero(void **state)
     (void)state;
     for (int i = 0; i < 64; i++)
         x[i] = (float)(i - 32) * 0.37f;
-    OK(cr_gelu(dev, CR_GELU_ERF, CR_F32, x, y, 64, &err));
+    OK(cr_gelu(dev, CR_GELU_ERF, CR_F32, MEM(x), MEM(y), 64, &err));
     for (int i = 0; i < 64; i++) {
         double slope, want = gelu_in_double(CR_GELU_ERF, x[i], &slope);
         /* x^2 / 2 is rounded before exp: an ulp of it is relative to the result */
@@ -142,7 +144,7 @@ static void attention_over_segments(void **state)
                                                 .k = k.data,
                                                 .v = v.data,
                                                 .o = o,
-                                                .lse = lse,
+                                                .lse = MEM(lse),
                                                 .dtype = dt,
                                                 .cu_seqlens = cu,
                                                 .num_seqs = S,
@@ -229,11 +231,11 @@ static void segments_do_not_depend_on_each_other(void **state)
                 int w = s >= 0;
                 size_t first = s < 0 ? 0 : (size_t)cu[s] * row_bytes;
                 const int32_t alone[] = {0, s < 0 ? 0 : cu[s + 1] - cu[s]};
-                cr_attention_grad_args a = {.fwd = {.q = (char *)in[0].data + first,
-                                                    .k = (char *)in[1].data + first,
-                                                    .v = (char *)in[2].data + first,
-                                                    .o = out[w][0] + first,
-                                                    .lse = lse,
+                cr_attention_grad_args a = {.fwd = {.q = MEM((char *)in[0].data + first),
+                                                    .k = MEM((char *)in[1].data + first),
+                                                    .v = MEM((char *)in[2].data + first),
+                                                    .o = MEM(out[w][0] + first),
+                                                    .lse = MEM(lse),
                                                     .dtype = both[t],
                                                     .cu_seqlens = s < 0 ? cu : alone,
                                                     .num_seqs = s < 0 ? S : 1,
@@ -242,10 +244,10 @@ static void segments_do_not_depend_on_each_other(void **state)
                                                     .head_dim = dims[c],
                                                     .scale = 0.2f,
                                                     .is_bidirectional = true},
-                                            .d_o = (char *)in[3].data + first,
-                                            .dq = out[w][1] + first,
-                                            .dk = out[w][2] + first,
-                                            .dv = out[w][3] + first};
+                                            .d_o = MEM((char *)in[3].data + first),
+                                            .dq = MEM(out[w][1] + first),
+                                            .dk = MEM(out[w][2] + first),
+                                            .dv = MEM(out[w][3] + first)};
                 OK(cr_attention(s < 0 ? two : dev, &a.fwd, &err));
                 OK(cr_attention_grad(s < 0 ? two : dev, &a, &err));
             }
@@ -262,7 +264,8 @@ static void bidirectional_has_no_window(void **state)
 {
     const int32_t cu[] = {0, 1};
     float x[16] = {0}, o[16];
-    cr_attention_args a = {x, x, x, o, NULL, CR_F32, cu, 1, 1, 1, 16, 1, 4, true};
+    cr_attention_args a = {MEM(x), MEM(x), MEM(x), MEM(o), NULL, CR_F32, cu,
+                           1,      1,      1,      16,     1,    4,      true};
 
     (void)state;
     assert_int_equal(cr_attention(dev, &a, &err), CR_EARG);
@@ -286,7 +289,7 @@ static void rope_by_angles(void **state)
             void *same = cr_alloc(bytes);
             float *angles = CR_NEW_ARRAY(float, T *D / 2);
             cr_rope_args by_pos = {same, dt, pos, freq, 1.5f, 1, T, H, D, NULL},
-                         by_angle = {x.data, dt, NULL, NULL, 1.5f, 1, T, H, D, angles};
+                         by_angle = {x.data, dt, NULL, NULL, 1.5f, 1, T, H, D, MEM(angles)};
             for (int64_t i = 0; i < D / 2; i++)
                 freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);
             for (int64_t r = 0; r < T; r++) {
@@ -338,8 +341,9 @@ static void weighted_table_rows(void **state)
             float *dw = CR_NEW_ARRAY(float, ROWS *n);
             double *want = CR_NEW_ARRAY(double, ROWS *n);
             void *y = cr_alloc((size_t)(T * n) * 4);
-            cr_rows_combine_args f = {table.data, add.data, index, weight, y, dt, T, K, n};
-            cr_embedding_bag_grad_args g = {dy.data, dt, index, weight, dw, T, K, n};
+            cr_rows_combine_args f = {table.data, add.data, MEM(index), MEM(weight), y, dt,
+                                      T,          K,        n};
+            cr_embedding_bag_grad_args g = {dy.data, dt, MEM(index), MEM(weight), MEM(dw), T, K, n};
             OK(cr_rows_combine(dev, &f, &err));
             OK(cr_embedding_bag_grad(dev, &g, &err));
             OK(cr_embedding_bag_grad(dev, &g, &err)); /* added */
@@ -368,7 +372,7 @@ static void rows_are_added(void **state)
     (void)state;
     for (size_t t = 0; t < CR_COUNT(both); t++) {
         array dst = make(both[t], T * C, 1), src = make(both[t], N * C, 1);
-        OK(cr_rows_add(dev, both[t], src.data, index, N, C, dst.data, &err));
+        OK(cr_rows_add(dev, both[t], src.data, MEM(index), N, C, dst.data, &err));
         for (int64_t r = 0; r < T; r++)
             for (int64_t i = 0; i < C; i++) {
                 double want = dst.x[r * C + i];

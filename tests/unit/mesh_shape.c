@@ -127,9 +127,9 @@ static void meta_counts(void **state)
     cr_mesh *mesh;
     cr_gather *gather;
     cr_reduce *reduce;
-    const void *whole;
-    void *part;
-    float *data;
+    const cr_mem *whole;
+    cr_mem *part;
+    cr_mem *data;
     double x[2] = {1, 2};
 
     (void)state;
@@ -146,7 +146,7 @@ static void meta_counts(void **state)
         assert_int_equal(cr_gather_begin(gather, i % 2, &part, &err), CR_OK);
         assert_int_equal(cr_gather_publish(gather, i % 2, &err), CR_OK);
         assert_int_equal(cr_gather_wait(gather, i % 2, &whole, &err), CR_OK);
-        assert_true((const char *)part == (const char *)whole + 5 * (huge / 256));
+        assert_true(part == cr_mem_add_const(whole, 5 * (huge / 256)));
         cr_gather_release(gather, i % 2);
     }
     assert_int_equal(cr_reduce_begin(reduce, 0, &data, &err), CR_OK);

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "models/safetensors.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>
@@ -74,11 +75,13 @@ static void run_blocks(bench *b)
                         .batch = &b->batch,
                         .hooks = b->pass.hooks};
     for (int i = 0; i < 2; i++)
-        if (cr_module_forward(b->block[i], &b->pass, b->x, b->x, b->y[i], &err) != CR_OK)
+        if (cr_module_forward(b->block[i], &b->pass, MEM(b->x), MEM(b->x), MEM(b->y[i]), &err) !=
+            CR_OK)
             fail_msg("%s", err.msg);
     b->pass.phase = CR_BACKWARD;
     for (int i = 1; i >= 0; i--)
-        if (cr_module_backward(b->block[i], &b->pass, b->x, b->c[i], b->dx[i], &err) != CR_OK)
+        if (cr_module_backward(b->block[i], &b->pass, MEM(b->x), MEM(b->c[i]), MEM(b->dx[i]),
+                               &err) != CR_OK)
             fail_msg("%s", err.msg);
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
     cr_stack_release(b->m.tape, 0);
@@ -227,12 +230,13 @@ static void c32_bf16_is_near_double(void **state)
 
     (void)state;
     open_bench(&b, configs[2], CR_BF16);
-    assert_int_equal(cr_cast(b.m.dev, CR_BF16, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
+    assert_int_equal(cr_cast(b.m.dev, CR_BF16, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H, &err),
+                     CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
     b.pass = (cr_pass){.dev = b.m.dev, .dtype = CR_BF16, .scratch = b.m.scratch, .batch = &b.batch};
-    assert_int_equal(cr_module_forward(b.block[0], &b.pass, x, x, y, &err), CR_OK);
+    assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(y), &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         far += pow(from_bf16(y, i) - want[i], 2);
         size += pow(want[i], 2);
@@ -272,7 +276,7 @@ static void c33_gradients_equal_differences(void **state)
                 uint32_t w[4];
                 cr_rng_philox(8, CR_RNG_TEST, i, k, w);
                 s.bumped = p;
-                check_element(&s, p->grad, p->num_elems, w[0] % p->num_elems, p->name);
+                check_element(&s, F32(p->grad), p->num_elems, w[0] % p->num_elems, p->name);
             }
         }
         s.bumped = NULL;
@@ -311,7 +315,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
     run_blocks(&b);
     check_near(cr_model_aux_loss(b.m.model), json_number_value(json_object_get(aux, "loss")), 1e-6);
     for (int layer = 0; layer < 2; layer++) {
-        const float *grad = b.block[layer]->children[0]->params[0].grad;
+        const float *grad = F32(b.block[layer]->children[0]->params[0].grad);
         json_t *want = json_array_get(json_object_get(aux, "grads"), (size_t)layer);
         for (int i = 0; i < H * 5; i++)
             check_near(grad[i % 5 * H + i / 5], json_number_value(json_array_get(want, (size_t)i)),
@@ -336,12 +340,16 @@ static void rows_do_not_depend_on_company(void **state)
             open_bench(&b, configs[f], dtype);
             b.pass = (cr_pass){
                 .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .batch = &b.batch};
-            assert_int_equal(cr_cast(b.m.dev, dtype, x, CR_F32, b.x, NUM_TOKENS * H, &err), CR_OK);
-            assert_int_equal(cr_module_forward(b.block[0], &b.pass, x, x, all, &err), CR_OK);
+            assert_int_equal(
+                cr_cast(b.m.dev, dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H, &err), CR_OK);
+            assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(all), &err),
+                             CR_OK);
             b.batch.num_tokens = 1;
             for (size_t t = 0; t < NUM_TOKENS; t++) {
                 const char *in = x + t * row;
-                assert_int_equal(cr_module_forward(b.block[0], &b.pass, in, in, one, &err), CR_OK);
+                assert_int_equal(
+                    cr_module_forward(b.block[0], &b.pass, MEM(in), MEM(in), MEM(one), &err),
+                    CR_OK);
                 assert_memory_equal(one, all + t * row, row);
             }
             model_bench_close(&b.m);
@@ -375,7 +383,7 @@ static void gradients(bench *b, bool should_recompute)
                         .batch = &batch,
                         .hooks = b->pass.hooks,
                         .should_recompute = should_recompute};
-    memset(b->m.full.grad, 0, b->m.full.grad_bytes);
+    memset(F32(b->m.full.grad), 0, b->m.full.grad_bytes);
     if (cr_model_forward(b->m.model, &b->pass, &out, &err) != CR_OK ||
         cr_model_backward(b->m.model, &b->pass, grad, grad, &err) != CR_OK)
         fail_msg("%s", err.msg);
@@ -395,11 +403,11 @@ static void recompute_and_idle_experts_change_no_bit(void **state)
             b.m.model->aux_weight = AUX;
             gradients(&b, false);
             aux = cr_model_aux_loss(b.m.model);
-            all = memcpy(cr_alloc(b.m.full.grad_bytes), b.m.full.grad, b.m.full.grad_bytes);
+            all = memcpy(cr_alloc(b.m.full.grad_bytes), F32(b.m.full.grad), b.m.full.grad_bytes);
             for (int way = 0; way < 3; way++) {
                 b.m.model->skips_idle_experts = way > 0;
                 gradients(&b, way != 1);
-                assert_memory_equal(all, b.m.full.grad, b.m.full.grad_bytes);
+                assert_memory_equal(all, F32(b.m.full.grad), b.m.full.grad_bytes);
                 assert_true(cr_model_aux_loss(b.m.model) == aux);
             }
             cr_free(all);
@@ -419,7 +427,7 @@ static void freezing_changes_no_bit(void **state)
         float *all;
         open_bench(&b, configs[f], CR_F32);
         gradients(&b, false);
-        all = memcpy(cr_alloc(b.m.full.grad_bytes), b.m.full.grad, b.m.full.grad_bytes);
+        all = memcpy(cr_alloc(b.m.full.grad_bytes), F32(b.m.full.grad), b.m.full.grad_bytes);
         for (size_t k = 0; k < CR_COUNT(frozen); k++) { /* more and more */
             for (size_t i = 0; i < b.m.model->num_params; i++)
                 if (strstr(b.m.model->params[i]->name, frozen[k]))
@@ -428,10 +436,10 @@ static void freezing_changes_no_bit(void **state)
             for (size_t i = 0; i < b.m.model->num_params; i++) {
                 cr_param *p = b.m.model->params[i];
                 if (p->is_trainable)
-                    assert_memory_equal(p->grad, all + (p->grad - b.m.full.grad),
+                    assert_memory_equal(F32(p->grad), all + (F32(p->grad) - F32(b.m.full.grad)),
                                         (size_t)p->num_elems * sizeof(float));
                 for (int64_t e = 0; !p->is_trainable && e < p->num_elems; e++)
-                    assert_true(p->grad[e] == 0);
+                    assert_true(F32(p->grad)[e] == 0);
             }
         }
         cr_free(all);
@@ -471,9 +479,9 @@ static cr_status on_after(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
 static void check_only_decays(const bench *b, const cr_param *p)
 {
     float w[M * H], m[M * H] = {0}, v[M * H] = {0};
-    cr_adamw_args a = {.param = w,
-                       .m = m,
-                       .v = v,
+    cr_adamw_args a = {.param = MEM(w),
+                       .m = MEM(m),
+                       .v = MEM(v),
                        .grad = p->grad,
                        .num = (size_t)p->num_elems,
                        .lr = 1e-2,
@@ -527,7 +535,7 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
             double sum = 0;
             if (!strstr(p->name, "layers.0.mlp.experts.")) continue;
             for (int64_t e = 0; e < p->num_elems; e++)
-                sum += fabs(p->grad[e]);
+                sum += fabs(F32(p->grad)[e]);
             assert_true(strstr(p->name, "experts.1.") || strstr(p->name, "experts.3.") ? sum > 0
                                                                                        : sum == 0);
             if (sum == 0) check_only_decays(&b, p);
@@ -552,7 +560,7 @@ static void write_stacked(const bench *b, const char *path, bool is_transposed)
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         const cr_param *p = b->m.model->params[i];
         if (strstr(p->name, ".experts.")) continue;
-        data[n] = p->weight.data;
+        data[n] = F32(p->weight.data);
         specs[n] = (cr_tensor_spec){.name = p->name, .dtype = CR_F32, .num_dims = p->num_dims};
         memcpy(specs[n++].shape, p->shape, sizeof p->shape);
     }

@@ -6,8 +6,10 @@
  * acceptance checks do that), bf16 accuracy (only its bitwise promises).
  */
 #include "base/rng.h"
+#include "kernels/attention.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>
@@ -319,7 +321,7 @@ static void gradients(bench *b, const data *d, keep mode)
     cr_pass p = make_pass(b, d, mode);
     cr_err err = {0};
 
-    memset(b->full.grad, 0, b->full.grad_bytes);
+    memset(F32(b->full.grad), 0, b->full.grad_bytes);
     coefficients(num_labels(d), g_lp, g_ent);
     forward(b, &p, lp, ent);
     if (cr_model_backward(b->model, &p, g_lp, g_ent, &err) != CR_OK) fail_msg("%s", err.msg);
@@ -405,7 +407,7 @@ static void check_gradient(bench *b, slow *s, const data *d, const cr_param *p)
     double largest = 1e-2;
 
     for (int64_t e = 0; e < p->num_elems; e++)
-        largest = fmax(largest, fabs(p->grad[e]));
+        largest = fmax(largest, fabs(F32(p->grad)[e]));
     for (int i = 0; i < 3; i++) {
         uint32_t w[4];
         double up, down;
@@ -418,9 +420,9 @@ static void check_gradient(bench *b, slow *s, const data *d, const cr_param *p)
         up = slow_loss(s, d);
         s->bump = -1e-5;
         down = slow_loss(s, d);
-        if (!(fabs((up - down) / 2e-5 - p->grad[s->bumped_elem]) <= 2e-5 * largest))
+        if (!(fabs((up - down) / 2e-5 - F32(p->grad)[s->bumped_elem]) <= 2e-5 * largest))
             fail_msg("%s[%lld]: got %.9g, want %.9g, largest %.3g", p->name,
-                     (long long)s->bumped_elem, p->grad[s->bumped_elem], (up - down) / 2e-5,
+                     (long long)s->bumped_elem, F32(p->grad)[s->bumped_elem], (up - down) / 2e-5,
                      largest);
     }
     s->bumped = NULL;
@@ -478,7 +480,7 @@ static float *copy_grads(const bench *b)
 {
     float *copy = cr_alloc(b->full.grad_bytes);
 
-    memcpy(copy, b->full.grad, b->full.grad_bytes);
+    memcpy(copy, F32(b->full.grad), b->full.grad_bytes);
     return copy;
 }
 
@@ -499,7 +501,7 @@ static void recompute_changes_no_bit(void **state)
             cr_stack_destroy(b.tape);
             b.tape = cr_stack_create(b.dev);
             gradients(&b, &d, RECOMPUTE);
-            assert_memory_equal(kept, b.full.grad, b.full.grad_bytes);
+            assert_memory_equal(kept, F32(b.full.grad), b.full.grad_bytes);
             assert_true(cr_stack_peak_bytes(b.tape) < kept_bytes);
             cr_free(kept);
             model_bench_close(&b);
@@ -536,11 +538,12 @@ static void freezing_changes_no_bit(void **state)
                 cr_param *p = b.model->params[i];
                 size_t bytes = (size_t)p->num_elems * sizeof(float);
                 if (p->is_trainable) {
-                    assert_memory_equal(p->grad, all + (p->grad - b.full.grad), bytes);
+                    assert_memory_equal(F32(p->grad), all + (F32(p->grad) - F32(b.full.grad)),
+                                        bytes);
                     continue;
                 }
                 for (int64_t e = 0; e < p->num_elems; e++)
-                    assert_true(p->grad[e] == 0);
+                    assert_true(F32(p->grad)[e] == 0);
             }
             if (k % 2 == 0) {
                 assert_true(cr_stack_peak_bytes(b.tape) <= tape_bytes);
@@ -597,7 +600,7 @@ static void cached_rows_equal_packed_rows(void **state)
             bench b = bench_open(families[f], dtype);
             const cr_model_config *c = &b.model->config;
             size_t bytes = cr_kv_block_bytes(b.dev, dtype, c->num_kv_heads, c->head_dim);
-            void *blocks[3];
+            cr_mem *blocks[3];
             int32_t table[2 * MAX_BLOCKS] = {2, 0, 3, 1}, rows[MAX_TOKENS], slot[MAX_TOKENS],
                               pos[MAX_TOKENS], ids[MAX_TOKENS], lengths[2] = {70, 9};
             data d = {0};
@@ -608,11 +611,11 @@ static void cached_rows_equal_packed_rows(void **state)
             add_sequence(&d, lengths[0], 1);
             add_sequence(&d, lengths[1], 2);
             for (int i = 0; i < 3; i++)
-                blocks[i] = cr_alloc(bytes * 2 * MAX_BLOCKS);
+                blocks[i] = MEM(cr_alloc(bytes * 2 * MAX_BLOCKS));
             for (int t = 0; t < MAX_TOKENS; t++)
                 rows[t] = t;
             p = make_pass(&b, &d, NOTHING);
-            if (cr_model_logits(b.model, &p, rows, 79, want, &err) != CR_OK)
+            if (cr_model_logits(b.model, &p, rows, 79, MEM(want), &err) != CR_OK)
                 fail_msg("%s", err.msg);
             /* step 0: 66 tokens of slot 0; then one token of slot 0 and 1..3 of slot 1 */
             for (int done[2] = {0, 0}; done[0] < lengths[0] || done[1] < lengths[1];) {
@@ -629,7 +632,7 @@ static void cached_rows_equal_packed_rows(void **state)
                 batch.num_tokens = num;
                 p.batch = &batch;
                 p.kv = &kv;
-                if (cr_model_logits(b.model, &p, rows, num, got, &err) != CR_OK)
+                if (cr_model_logits(b.model, &p, rows, num, MEM(got), &err) != CR_OK)
                     fail_msg("%s", err.msg);
                 for (int r = 0; r < num; r++)
                     assert_memory_equal(got + r * c->vocab_size,
@@ -637,7 +640,7 @@ static void cached_rows_equal_packed_rows(void **state)
                                         (size_t)c->vocab_size * sizeof(float));
             }
             for (int i = 0; i < 3; i++)
-                cr_free(blocks[i]);
+                cr_free(cr_mem_to_host(blocks[i]));
             cr_free(want);
             cr_free(got);
             model_bench_close(&b);

@@ -6,6 +6,7 @@
  */
 #include "base/rng.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <math.h>
@@ -82,9 +83,10 @@ static void run(side *s, const char *name, bool has_add, bool is_recomputed)
 
     s->pass.should_recompute = is_recomputed;
     s->pass.phase = CR_FORWARD;
-    must(cr_module_forward(m, &s->pass, s->in, has_add ? s->add : NULL, s->out, &err));
+    must(cr_module_forward(m, &s->pass, MEM(s->in), MEM(has_add ? s->add : NULL), MEM(s->out),
+                           &err));
     s->pass.phase = CR_BACKWARD;
-    must(cr_module_backward(m, &s->pass, s->in, s->grad_out, s->grad_in, &err));
+    must(cr_module_backward(m, &s->pass, MEM(s->in), MEM(s->grad_out), MEM(s->grad_in), &err));
     assert_true(s->pass.dtype != CR_F32 || !m->is_fp32);
 }
 
@@ -92,7 +94,7 @@ static void same_rounded(side *half, const void *got, const void *wide, const ch
 {
     char want[4 * NUM];
 
-    must(cr_cast(half->b.dev, half->pass.dtype, want, CR_F32, wide, NUM, &err));
+    must(cr_cast(half->b.dev, half->pass.dtype, MEM(want), CR_F32, wide, NUM, &err));
     if (memcmp(got, want, NUM * cr_dtype_bytes(half->pass.dtype)) != 0) fail_msg("%s", what);
 }
 
@@ -126,8 +128,8 @@ static void c11_module_in_float32(void **state)
         for (int k = 0; k < 3; k++) {
             for (int e = 0; e < NUM; e++)
                 rows[k][e] = (float)cr_rng_normal(7, CR_RNG_TEST, (uint64_t)k, (uint64_t)e);
-            must(cr_cast(half->b.dev, dtype, halves[k], CR_F32, rows[k], NUM, &err));
-            must(cr_cast(half->b.dev, CR_F32, wides[k], dtype, halves[k], NUM, &err));
+            must(cr_cast(half->b.dev, dtype, MEM(halves[k]), CR_F32, MEM(rows[k]), NUM, &err));
+            must(cr_cast(half->b.dev, CR_F32, MEM(wides[k]), dtype, MEM(halves[k]), NUM, &err));
         }
         run(half, cases[i].name, cases[i].has_add, cases[i].is_recomputed);
         run(wide, cases[i].name, cases[i].has_add, false);
@@ -162,7 +164,7 @@ static void fill_by_name(side *s)
             h = ((h ^ (h >> 13)) >> 8) & 0xFFFFFF;
             x[e] = (float)(h * 0x1p-25 - 0.25) + (p->num_dims == 1 ? 1.0F : 0.0F);
         }
-        must(cr_cast(s->b.dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, x,
+        must(cr_cast(s->b.dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
                      (size_t)p->num_elems, &err));
         cr_free(x);
     }
@@ -196,7 +198,7 @@ static double distance(const side *s, const json_t *grads)
     {
         const cr_param *p = cr_model_find_param(s->b.model, name);
         for (size_t e = 0; e < json_array_size(list); e++) {
-            double want = json_number_value(json_array_get(list, e)), d = p->grad[e] - want;
+            double want = json_number_value(json_array_get(list, e)), d = F32(p->grad)[e] - want;
             far += d * d;
             size += want * want;
         }

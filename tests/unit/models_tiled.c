@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <string.h>
@@ -88,11 +89,13 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
     memset(b->y, 0, sizeof b->y);
     memset(b->dx, 0, sizeof b->dx);
     for (size_t i = 0; i < b->m.full.grad_bytes / sizeof(float); i++)
-        b->m.full.grad[i] = 0.5f;
+        F32(b->m.full.grad)[i] = 0.5f;
     mark_all(b->m.model->root);
-    if (cr_module_forward(b->mlp, &p, b->x, NULL, b->y, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_module_forward(b->mlp, &p, MEM(b->x), NULL, MEM(b->y), &err) != CR_OK)
+        fail_msg("%s", err.msg);
     p.phase = CR_BACKWARD;
-    if (cr_module_backward(b->mlp, &p, b->x, b->dy, is_dx_wanted ? b->dx : NULL, &err) != CR_OK)
+    if (cr_module_backward(b->mlp, &p, MEM(b->x), MEM(b->dy), MEM(is_dx_wanted ? b->dx : NULL),
+                           &err) != CR_OK)
         fail_msg("%s", err.msg);
     cr_stack_release(b->m.tape, 0);
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
@@ -120,14 +123,14 @@ static void check_equal(int64_t tokens, int64_t tiles, bool is_dx_wanted, bool i
                 ->params[i]
                 .is_trainable = false;
     run(b, CR_F32, 0, is_dx_wanted);
-    memcpy(want, b->m.full.grad, b->m.full.grad_bytes);
+    memcpy(want, F32(b->m.full.grad), b->m.full.grad_bytes);
     memcpy(y, b->y, sizeof y);
     memcpy(dx, b->dx, sizeof dx);
     run(b, CR_F32, tiles, is_dx_wanted);
     assert_memory_equal(b->y, y, sizeof y);
     assert_memory_equal(b->dx, dx, sizeof dx);
     /* sums of up to 64 rows in another order: 4 ulp */
-    check_near(distance(b->m.full.grad, want, b->m.full.grad_bytes / sizeof(float)), 0, 5e-7);
+    check_near(distance(F32(b->m.full.grad), want, b->m.full.grad_bytes / sizeof(float)), 0, 5e-7);
     cr_free(want);
     bench_close(b);
 }

@@ -6,6 +6,7 @@
 #include "models/vision/vision_impl.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>
@@ -75,8 +76,8 @@ static void fill(const bench *b, cr_param *p)
         else if (strcmp(name, "pos_embed.weight") != 0)
             x[i] *= scale;
     }
-    OK(cr_cast(b->m.dev, dtype, (void *)(uintptr_t)p->weight.data, CR_F32, x, (size_t)p->num_elems,
-               &err));
+    OK(cr_cast(b->m.dev, dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
+               (size_t)p->num_elems, &err));
     cr_free(x);
 }
 
@@ -91,13 +92,15 @@ static void mark(cr_module *m)
     }
 }
 
-/* As strategies do: weights are put away in `owner` and come back between the hooks of their module. */
+/* As strategies do: weights are away but between the hooks of their module. An absent weight's `packed`
+ * remembers it, which nothing reads. */
 static void put_away(cr_module *m, bool is_away)
 {
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
-        if (!p->owner) p->owner = (void *)(uintptr_t)p->weight.data;
-        p->weight.data = is_away ? NULL : p->owner;
+        const cr_mem *data = p->weight.data ? p->weight.data : p->weight.packed;
+        p->weight.data = is_away ? NULL : data;
+        p->weight.packed = is_away ? data : NULL;
     }
 }
 
@@ -194,20 +197,20 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
                  .scratch = b->m.scratch,
                  .hooks = &hooks,
                  .should_recompute = should_recompute};
-    void *out[MOST_FEATURES], *grad[MOST_FEATURES];
+    cr_mem *out[MOST_FEATURES], *grad[MOST_FEATURES];
     size_t num = (size_t)b->num_elems;
 
     mark(b->m.model->root);
     OK(cr_module_walk(b->visual, put_all_away, NULL, &err));
     OK(cr_zero(b->m.dev, b->m.full.grad, b->m.full.grad_bytes, &err));
     for (int64_t i = 0; i < b->num_features; i++) {
-        out[i] = cr_alloc(num * 4);
-        grad[i] = cr_alloc(num * 4);
-        OK(cr_cast(b->m.dev, dtype, grad[i], CR_F32, b->grad[i], num, &err));
+        out[i] = MEM(cr_alloc(num * 4));
+        grad[i] = MEM(cr_alloc(num * 4));
+        OK(cr_cast(b->m.dev, dtype, grad[i], CR_F32, MEM(b->grad[i]), num, &err));
     }
     OK(cri_vision_forward(b->visual, &p, &b->in, out[0], out + 1, &err));
     for (int64_t i = 0; i < b->num_features; i++)
-        OK(cr_cast(b->m.dev, CR_F32, b->out[i], dtype, out[i], num, &err));
+        OK(cr_cast(b->m.dev, CR_F32, MEM(b->out[i]), dtype, out[i], num, &err));
     p.phase = CR_BACKWARD;
     if (is_back) OK(cri_vision_backward(b->visual, &p, &b->in, grad[0], grad + 1, &err));
     cr_stack_release(b->m.tape, 0);
@@ -215,7 +218,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     assert_int_equal(b->num_open, 0);
     assert_int_equal(b->m.model->own->num_frames, 0);
     for (int64_t i = 0; i < b->num_features; i++)
-        cr_free(out[i]), cr_free(grad[i]);
+        cr_free(cr_mem_to_host(out[i])), cr_free(cr_mem_to_host(grad[i]));
 }
 
 /* Both sides sum up to a hundred products in float32 in each of 20 steps: 20 sqrt(100) 2^-24 = 1.2e-5 of rows
@@ -255,8 +258,8 @@ static void check_grads(const bench *b)
         snprintf(dot_name, sizeof dot_name, "dot.%s", name);
         draws(dot_name, x, p->num_elems);
         for (int64_t k = 0; k < p->num_elems; k++) {
-            norm += (double)p->grad[k] * (double)p->grad[k];
-            dot += (double)p->grad[k] * (double)x[k];
+            norm += (double)F32(p->grad)[k] * (double)F32(p->grad)[k];
+            dot += (double)F32(p->grad)[k] * (double)x[k];
             sum += (double)x[k] * (double)x[k];
         }
         cr_free(x);
@@ -278,10 +281,10 @@ static void towers_are_those_of_transformers(void **state)
         run(b, CR_F32, true, false);
         check_features(b);
         check_grads(b);
-        memcpy(grad, b->m.full.grad, b->m.full.grad_bytes);
+        memcpy(grad, F32(b->m.full.grad), b->m.full.grad_bytes);
         run(b, CR_F32, true, true); /* recomputed: the same bits */
         check_features(b);
-        assert_memory_equal(b->m.full.grad, grad, b->m.full.grad_bytes);
+        assert_memory_equal(F32(b->m.full.grad), grad, b->m.full.grad_bytes);
         cr_free(grad);
         bench_close(b);
     }
@@ -328,7 +331,7 @@ static void check_frozen(size_t number, const char *trained, bool should_recompu
 
     run(b, CR_F32, true, should_recompute);
     all = b->num_calls;
-    memcpy(grad, b->m.full.grad, b->m.full.grad_bytes);
+    memcpy(grad, F32(b->m.full.grad), b->m.full.grad_bytes);
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         cr_param *p = b->m.model->params[i];
         const char *name = short_name(p);
@@ -341,9 +344,9 @@ static void check_frozen(size_t number, const char *trained, bool should_recompu
     check_features(b);
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         const cr_param *p = b->m.model->params[i];
-        const float *want = grad + (p->grad - b->m.full.grad);
+        const float *want = grad + (F32(p->grad) - F32(b->m.full.grad));
         for (int64_t k = 0; k < p->num_elems; k++)
-            if (p->grad[k] != (p->is_trainable ? want[k] : 0)) fail_msg("%s", p->name);
+            if (F32(p->grad)[k] != (p->is_trainable ? want[k] : 0)) fail_msg("%s", p->name);
     }
     if (!trained) { /* hooks of one forward */
         int calls = b->num_calls;
@@ -386,8 +389,8 @@ static void float32_inside_halves(void **state)
         for (int64_t i = 0; i < b->num_features; i++)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
-                OK(cr_cast(b->m.dev, CR_BF16, &half, CR_F32, &wide->grad[i][k], 1, &err));
-                OK(cr_cast(b->m.dev, CR_F32, &wide->grad[i][k], CR_BF16, &half, 1, &err));
+                OK(cr_cast(b->m.dev, CR_BF16, MEM(&half), CR_F32, MEM(&wide->grad[i][k]), 1, &err));
+                OK(cr_cast(b->m.dev, CR_F32, MEM(&wide->grad[i][k]), CR_BF16, MEM(&half), 1, &err));
             }
         run(wide, CR_F32, true, false);
         run(b, CR_BF16, true, false);
@@ -395,11 +398,11 @@ static void float32_inside_halves(void **state)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
                 float x;
-                OK(cr_cast(b->m.dev, CR_BF16, &half, CR_F32, &wide->out[i][k], 1, &err));
-                OK(cr_cast(b->m.dev, CR_F32, &x, CR_BF16, &half, 1, &err));
+                OK(cr_cast(b->m.dev, CR_BF16, MEM(&half), CR_F32, MEM(&wide->out[i][k]), 1, &err));
+                OK(cr_cast(b->m.dev, CR_F32, MEM(&x), CR_BF16, MEM(&half), 1, &err));
                 assert_true(b->out[i][k] == x);
             }
-        assert_memory_equal(b->m.full.grad, wide->m.full.grad, b->m.full.grad_bytes);
+        assert_memory_equal(F32(b->m.full.grad), F32(wide->m.full.grad), b->m.full.grad_bytes);
         bench_close(wide);
         bench_close(b);
     }
@@ -420,8 +423,8 @@ static void halves_are_near(void **state)
                 size += pow((double)wide->out[i][k], 2);
             }
         for (size_t k = 0; k < b->m.full.grad_bytes / 4; k++) {
-            grad_far += pow((double)b->m.full.grad[k] - (double)wide->m.full.grad[k], 2);
-            grad_size += pow((double)wide->m.full.grad[k], 2);
+            grad_far += pow((double)F32(b->m.full.grad)[k] - (double)F32(wide->m.full.grad)[k], 2);
+            grad_size += pow((double)F32(wide->m.full.grad)[k], 2);
         }
         check_near(sqrt(far / size), 0, 0.03);
         check_near(sqrt(grad_far / grad_size), 0, 0.05);
@@ -464,7 +467,8 @@ static void grids_are_checked(void **state)
         memcpy(b->grid[0], bad[i], sizeof bad[i]);
         b->in.num_items = 1;
         b->in.num_patches = 16;
-        assert_int_equal(cri_vision_forward(b->visual, &p, &b->in, b->out[0], NULL, &err), CR_EARG);
+        assert_int_equal(cri_vision_forward(b->visual, &p, &b->in, MEM(b->out[0]), NULL, &err),
+                         CR_EARG);
         err = (cr_err){0};
     }
     bench_close(b);

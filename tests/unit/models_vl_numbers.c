@@ -4,6 +4,7 @@
 #include "models/safetensors.h"
 #include "models/vision/vision.h"
 #include "strategies/units.h"
+#include "tests/memory.h"
 #include "tests/vl_models.h"
 
 #include <math.h>
@@ -59,8 +60,8 @@ static void set_weights(const model_bench *b)
         float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
         for (int64_t e = 0; e < p->num_elems; e++)
             values[e] = value_of(p, e);
-        if (cr_cast(b->dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, values,
-                    (size_t)p->num_elems, &err) != CR_OK)
+        if (cr_cast(b->dev, p->weight.dtype, (cr_mem *)(uintptr_t)p->weight.data, CR_F32,
+                    MEM(values), (size_t)p->num_elems, &err) != CR_OK)
             fail_msg("%s", err.msg);
         cr_free(values);
     }
@@ -154,7 +155,7 @@ static void check_grad(const cr_param *p, const json_t *want, double allowed)
     for (size_t k = 0; k < 3; k++) {
         double x = 0, y = json_number_value(json_array_get(want, k));
         for (int64_t e = 0; e < p->num_elems; e++)
-            x += (double)p->grad[e] * (k ? noise(p->name, what[k], e) : p->grad[e]);
+            x += (double)F32(p->grad)[e] * (k ? noise(p->name, what[k], e) : F32(p->grad)[e]);
         if (k == 0) x = sqrt(x);
         /* of a projection: that of the difference's norm on a vector of num_elems / 3 */
         if (!(fabs(x - y) <= allowed * norm * (k ? sqrt((double)p->num_elems) : 1)))

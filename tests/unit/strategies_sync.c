@@ -17,8 +17,8 @@
 
 static cr_buf wire;
 
-cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
-                            const cr_piece *sends, size_t num_sends, void *recv,
+cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
+                            const cr_piece *sends, size_t num_sends, cr_mem *recv,
                             const cr_piece *recvs, size_t num_recvs, cr_transfer **out, cr_err *err)
 {
     size_t at = 0;
@@ -29,9 +29,11 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const void *send,
     *out = NULL;
     if (num_sends) cr_buf_clear(&wire);
     for (size_t i = 0; i < num_sends; i++)
-        cr_buf_add(&wire, (const char *)send + sends[i].offset_bytes, sends[i].num_bytes);
+        cr_buf_add(&wire, cr_mem_to_host(cr_mem_add_const(send, sends[i].offset_bytes)),
+                   sends[i].num_bytes);
     for (size_t i = 0; i < num_recvs; at += recvs[i++].num_bytes)
-        memcpy((char *)recv + recvs[i].offset_bytes, wire.data + at, recvs[i].num_bytes);
+        memcpy(cr_mem_to_host(cr_mem_add(recv, recvs[i].offset_bytes)), wire.data + at,
+               recvs[i].num_bytes);
     if (num_recvs) assert_int_equal(at, wire.num_bytes);
     return CR_OK;
 }

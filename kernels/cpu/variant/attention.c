@@ -317,6 +317,7 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
     int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
             group = a->num_heads / a->num_kv_heads, floats = tile_floats(a->head_dim);
     row rows[MOST_ROWS];
+    float *lse = cr_mem_to_host(a->lse);
 
     build_tiles(a->dtype, a->k, a->v, first, len, a->num_kv_heads, kv, a->head_dim, tiles);
     for (int64_t h = kv * group; h < (kv + 1) * group; h++)
@@ -332,7 +333,7 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
                 attend(num, rows, tiles + t * floats, a->head_dim, t * TILE, a->scale);
             for (int r = 0; r < num; r++)
                 end_row(&rows[r], a->dtype, a->head_dim, a->o,
-                        a->lse ? &a->lse[(first + i + r) * a->num_heads + h] : NULL);
+                        lse ? &lse[(first + i + r) * a->num_heads + h] : NULL);
         }
 }
 
@@ -355,7 +356,7 @@ static void attend_short_sequence(const cr_attention_args *a, int64_t s, int64_t
 
     build_tiles(a->dtype, a->k, a->v, first, len, a->num_kv_heads, kv, a->head_dim, tiles);
     attend_short(&h, first, first + len, NULL, a->num_heads, a->num_heads / a->num_kv_heads, kv,
-                 kv + 1, tiles, 0, a->lse);
+                 kv + 1, tiles, 0, cr_mem_to_host(a->lse));
 }
 
 cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *err)
@@ -464,7 +465,7 @@ static void attend_short_slot(const cr_attention_cached_args *a, int64_t r0, int
         h.next_tiles = a->row_pos[r1] / TILE + 1;
     }
     attend_short(&h, r0, r1, a->row_pos, a->num_heads, a->num_heads / a->num_kv_heads, 0,
-                 a->num_kv_heads, a->blocks, floats, NULL);
+                 a->num_kv_heads, cr_mem_to_host(a->blocks), floats, NULL);
 }
 
 /* The rows of the slot whose first row is r, keys first; nothing if r is not its first. */

@@ -168,7 +168,8 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
     product(z, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
     rows = rows_of(z, w, z->g->d_o, at, num, &stride);
     product(z, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
-    weigh_rows(z, w, a->lse + row, w->delta + local, len, i, num, k0, keys);
+    weigh_rows(z, w, (const float *)cr_mem_to_host(a->lse) + row, w->delta + local, len, i, num, k0,
+               keys);
     CR_V(pack_at)(a->dtype, (const char *)a->q + (size_t)at * bytes, ld, num, z->d, w->q);
     CR_V(pack_at)(a->dtype, (const char *)z->g->d_o + (size_t)at * bytes, ld, num, z->d, w->d_o);
     product(z, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);

@@ -55,8 +55,9 @@ cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err)
     (void)dev;
     (void)err;
     for (int64_t t = 0; t < a->num_rows; t++) {
-        float *prob = a->prob + t * n, *weight = a->weight + t * k, sum = 0;
-        int32_t *expert = a->expert + t * k;
+        float *prob = (float *)cr_mem_to_host(a->prob) + t * n,
+              *weight = (float *)cr_mem_to_host(a->weight) + t * k, sum = 0;
+        int32_t *expert = (int32_t *)cr_mem_to_host(a->expert) + t * k;
         CR_BY_DTYPE(a->dtype, softmax_row, a->logits, t * n, n, prob);
         choose(prob, n, k, expert);
         for (int64_t j = 0; j < k; j++)
@@ -74,8 +75,9 @@ cr_status CR_V(router)(cr_device *dev, const cr_router_args *a, cr_err *err)
 static void router_grad_row(const cr_router_grad_args *a, int64_t t, float *dz)
 {
     int64_t n = a->fwd.num_experts, k = a->fwd.top_k;
-    const float *prob = a->fwd.prob + t * n, *dw = a->grad_weight + t * k;
-    const int32_t *expert = a->fwd.expert + t * k;
+    const float *prob = (const float *)cr_mem_to_host(a->fwd.prob) + t * n,
+                *dw = (const float *)cr_mem_to_host(a->grad_weight) + t * k;
+    const int32_t *expert = (const int32_t *)cr_mem_to_host(a->fwd.expert) + t * k;
     float sum = 0, mean = 0, aux = 0;
 
     for (int64_t j = 0; j < k; j++) {
@@ -118,19 +120,21 @@ cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err
 {
     int64_t n = a->num_rows * a->top_k, at = 0;
     int64_t *next = cri_scratch(dev, 0, (size_t)a->num_experts * sizeof *next);
+    const int32_t *expert = cr_mem_to_host(a->expert);
+    int32_t *slots = cr_mem_to_host(a->slot), *token = cr_mem_to_host(a->token);
 
     (void)err;
     memset(a->count, 0, (size_t)a->num_experts * sizeof *a->count);
     for (int64_t i = 0; i < n; i++)
-        a->count[a->expert[i]]++;
+        a->count[expert[i]]++;
     for (int64_t e = 0; e < a->num_experts; e++) {
         next[e] = at;
         at += a->count[e];
     }
     for (int64_t i = 0; i < n; i++) {
-        int64_t slot = next[a->expert[i]]++;
-        a->slot[i] = (int32_t)slot;
-        a->token[slot] = (int32_t)(i / a->top_k);
+        int64_t slot = next[expert[i]]++;
+        slots[i] = (int32_t)slot;
+        token[slot] = (int32_t)(i / a->top_k);
     }
     return CR_OK;
 }
@@ -140,14 +144,16 @@ cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err
 CR_INLINE void combine_rows(cr_dtype dtype, const cr_rows_combine_args *a)
 {
     int64_t n = a->num_cols, k = a->top_k;
+    const int32_t *slot = cr_mem_to_host(a->slot);
+    const float *weight = cr_mem_to_host(a->weight);
 
     for (int64_t t = 0; t < a->num_rows; t++)
         for (int64_t i = 0; i < n; i += 16) {
             int64_t some = n - i;
             v16 sum = v_set(0);
             for (int64_t j = 0; j < k; j++) {
-                v16 x = v_get_left(dtype, a->x, (int64_t)a->slot[t * k + j] * n + i, some);
-                sum = a->weight ? v_fma(v_set(a->weight[t * k + j]), x, sum) : sum + x;
+                v16 x = v_get_left(dtype, a->x, (int64_t)slot[t * k + j] * n + i, some);
+                sum = weight ? v_fma(v_set(weight[t * k + j]), x, sum) : sum + x;
             }
             if (a->add) sum = sum + v_get_left(dtype, a->add, t * n + i, some);
             v_put_left(dtype, a->y, t * n + i, sum, some);
@@ -162,22 +168,26 @@ cr_status CR_V(rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_e
     return CR_OK;
 }
 
-cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const void *x, const float *factor,
-                           int64_t num_rows, int64_t num_cols, void *y, cr_err *err)
+cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const cr_mem *x, const cr_mem *factor,
+                           int64_t num_rows, int64_t num_cols, cr_mem *y, cr_err *err)
 {
+    const float *factors = cr_mem_to_host(factor);
+
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < num_rows; r++)
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t at = r * num_cols + i, some = num_cols - i;
-            v_put_left(dtype, y, at, v_get_left(dtype, x, at, some) * v_set(factor[r]), some);
+            v_put_left(dtype, y, at, v_get_left(dtype, x, at, some) * v_set(factors[r]), some);
         }
     return CR_OK;
 }
 
-cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const void *b,
-                         int64_t num_rows, int64_t num_cols, float *out, cr_err *err)
+cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const cr_mem *a, const cr_mem *b,
+                         int64_t num_rows, int64_t num_cols, cr_mem *out, cr_err *err)
 {
+    float *sums = cr_mem_to_host(out);
+
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < num_rows; r++) {
@@ -186,7 +196,7 @@ cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const void *a, const vo
             int64_t at = r * num_cols + i, some = num_cols - i;
             sum = v_fma(v_get_left(dtype, a, at, some), v_get_left(dtype, b, at, some), sum);
         }
-        out[r] = v_sum(sum);
+        sums[r] = v_sum(sum);
     }
     return CR_OK;
 }

@@ -440,11 +440,12 @@ size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w)
            4;
 }
 
-cr_status CR_V(pack)(cr_device *dev, const cr_weight *w, void *packed, cr_err *err)
+cr_status CR_V(pack)(cr_device *dev, const cr_weight *w, cr_mem *packed, cr_err *err)
 {
     (void)dev;
     (void)err;
-    CR_V(pack_rows)(w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, packed);
+    CR_V(pack_rows)
+    (w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, cr_mem_to_host(packed));
     return CR_OK;
 }
 
@@ -463,8 +464,8 @@ static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
     x = cri_scratch(dev, 0, (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
     CR_V(pack_rows)(w->dtype, a->x, k, m, k, x);
     CRI_FOR(n * units > 32768 ? dev->num_threads : 1, i, (n + STEP - 1) / STEP,
-            amx_transposed(i * STEP, n < (i + 1) * STEP ? n : (i + 1) * STEP, m, units, w->data, x,
-                           &out));
+            amx_transposed(i * STEP, n < (i + 1) * STEP ? n : (i + 1) * STEP, m, units,
+                           cr_mem_to_host(w->data), x, &out));
     return true;
 }
 #endif
@@ -483,7 +484,7 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
 #endif
     for (int64_t n0 = 0, cols; n0 < n; n0 += cols) {
         cols = w->packed || n - n0 < most ? n - n0 : most;
-        const uint32_t *panels = w->packed ? w->packed : NULL;
+        const uint32_t *panels = cr_mem_to_host(w->packed);
         gemm_out out = {(char *)a->y + (size_t)n0 * out_bytes,
                         a->out_dtype,
                         n,
@@ -550,10 +551,11 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
             CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), dy, stride, panels, &out);
         }
     }
-    if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, a->dw);
-    if (a->dbias)
+    if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, cr_mem_to_host(a->dw));
+    float *dbias = cr_mem_to_host(a->dbias);
+    if (dbias)
         for (int64_t t = 0; t < m; t++)
             for (int64_t j = 0; j < n; j++)
-                a->dbias[j] += e_get(w->dtype, a->dy, t * n + j);
+                dbias[j] += e_get(w->dtype, a->dy, t * n + j);
     return CR_OK;
 }

@@ -98,6 +98,8 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
     const uint32_t *x = row_units(dev, 1, w->dtype, a->x, num, w->num_cols);
     row_state *state = cri_scratch(dev, 2, (size_t)num * (sizeof(row_state) + 4));
     float *z_label = (float *)(state + num), *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+    float *log_prob = cr_mem_to_host(a->log_prob), *entropy = cr_mem_to_host(a->entropy),
+          *lse = cr_mem_to_host(a->lse), *mean_z = cr_mem_to_host(a->mean_z);
 
     (void)err;
     for (int64_t r = 0; r < num; r++)
@@ -120,9 +122,8 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
         }
     }
     for (int64_t r = 0; r < num; r++)
-        finish(&state[r], z_label[r], a->log_prob ? a->log_prob + r : NULL,
-               a->entropy ? a->entropy + r : NULL, a->lse ? a->lse + r : NULL,
-               a->mean_z ? a->mean_z + r : NULL);
+        finish(&state[r], z_label[r], log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL,
+               lse ? lse + r : NULL, mean_z ? mean_z + r : NULL);
     return CR_OK;
 }
 
@@ -176,6 +177,20 @@ CR_INLINE void put_row(cr_dtype dtype, void *to, int64_t at, const float *x, int
             v_put_some(dtype, to, at + i, v_load(x + i), num - i);
 }
 
+/* What the gradient of row r is made of. */
+typedef struct row_grad {
+    float lse, mean_z, log_prob, entropy;
+} row_grad;
+
+static row_grad row_grad_of(const cr_head_grad_args *a, int64_t r)
+{
+    const float *lse = cr_mem_to_host(a->fwd.lse), *mean_z = cr_mem_to_host(a->fwd.mean_z),
+                *log_prob = cr_mem_to_host(a->grad_log_prob),
+                *entropy = cr_mem_to_host(a->grad_entropy);
+
+    return (row_grad){lse[r], mean_z[r], log_prob[r], entropy ? entropy[r] : 0};
+}
+
 /* One row of dz over a tile, from its logits, which are overwritten. */
 static void dz_edited(const cr_head_grad_args *a, const head_tile *t, int64_t r, float *z, void *dz,
                       int64_t at)
@@ -183,9 +198,9 @@ static void dz_edited(const cr_head_grad_args *a, const head_tile *t, int64_t r,
     float slope[TILE], d[TILE], wide[TILE] = {0};
     cr_dtype dtype = a->fwd.w->dtype;
     edited_tile e = edit_tile(a->fwd.edits, r, a->fwd.labels[r], t->v0, t->cols, z, slope);
+    row_grad g = row_grad_of(a, r);
 
-    dz_row(CR_F32, z, e.num, a->fwd.lse[r], a->fwd.mean_z[r], a->grad_log_prob[r],
-           a->grad_entropy ? a->grad_entropy[r] : 0, e.label, d, 0);
+    dz_row(CR_F32, z, e.num, g.lse, g.mean_z, g.log_prob, g.entropy, e.label, d, 0);
     for (int64_t i = 0; e.kept && i < e.num; i++)
         wide[e.kept[i] - t->v0] = d[i] * slope[e.kept[i] - t->v0];
     for (int64_t i = 0; !e.kept && i < e.num; i++)
@@ -208,14 +223,14 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_til
     gemm_out to_dx = {dx, CR_F32, k, NULL, dx, k, CR_F32};
 
     CR_V(gemm)(dev, rows, t->cols, units, is_pairs, xu, units, t->forward, &to_z);
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
+        row_grad g = row_grad_of(a, r0 + r);
         if (a->fwd.edits)
             dz_edited(a, t, r0 + r, z + r * TILE, dz, r * t->cols);
         else
-            CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, a->fwd.lse[r0 + r],
-                        a->fwd.mean_z[r0 + r], a->grad_log_prob[r0 + r],
-                        a->grad_entropy ? a->grad_entropy[r0 + r] : 0,
-                        a->fwd.labels[r0 + r] - t->v0, dz, r * t->cols);
+            CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, g.lse, g.mean_z, g.log_prob,
+                        g.entropy, a->fwd.labels[r0 + r] - t->v0, dz, r * t->cols);
+    }
     dzu = row_units(dev, 7, w->dtype, dz, rows, t->cols);
     CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
 }
@@ -241,14 +256,14 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
                           dz + (size_t)((r - b) * t.cols) * bytes, dx + r * k);
             if (a->dw) CR_V(product_tn)
             (dev, w->dtype, dz, t.cols, (const char *)a->fwd.x + (size_t)(b * k) * bytes, end - b,
-             t.cols, k, a->dw + v0 * k);
+             t.cols, k, (float *)cr_mem_to_host(a->dw) + v0 * k);
         }
     }
-    return CR_V(cast)(dev, w->dtype, a->dx, CR_F32, dx, (size_t)(num * k), err);
+    return CR_V(cast)(dev, w->dtype, a->dx, CR_F32, cr_mem_of_host(dx), (size_t)(num * k), err);
 }
 
-cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_t num_rows,
-                       float *logits, cr_err *err)
+cr_status CR_V(logits)(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
+                       cr_mem *logits, cr_err *err)
 {
     const cr_linear_args a = {
         .x = x, .w = w, .y = logits, .out_dtype = CR_F32, .num_rows = num_rows};
@@ -256,7 +271,7 @@ cr_status CR_V(logits)(cr_device *dev, const void *x, const cr_weight *w, int64_
     return CR_V(linear)(dev, &a, err);
 }
 
-cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num_rows,
+cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_mem *logits, int64_t num_rows,
                                 int64_t vocab_size, const int32_t *labels,
                                 const cr_row_edits *edits, float *log_prob, float *entropy,
                                 cr_err *err)
@@ -266,7 +281,7 @@ cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < num_rows; r++) {
-        const float *z = logits + r * vocab_size;
+        const float *z = (const float *)cr_mem_to_host(logits) + r * vocab_size;
         row_state s = {-INFINITY, 0, 0};
         float z_label = z[labels[r]];
         for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
@@ -287,21 +302,22 @@ cr_status CR_V(logits_log_prob)(cr_device *dev, const float *logits, int64_t num
 
 /* Weights e^((z - most) / T) are summed in groups of 16, then of BLOCK; the draw walks down the same
  * sums, so nothing is added twice in another order. */
-cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab_size,
+cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
                               float temperature, float u, int32_t *id, cr_err *err)
 {
+    const float *all = cr_mem_to_host(logits);
     int64_t num_groups = (vocab_size + 15) / 16, best = 0;
     float *weight, *group, most = -INFINITY, inverse, sum = 0, left;
 
     (void)err;
     for (int64_t v = 0; v + 16 <= vocab_size; v += 16) {
-        float here = v_greatest(v_load(logits + v));
+        float here = v_greatest(v_load(all + v));
         if (here > most) most = here, best = v;
     }
     for (int64_t v = vocab_size / 16 * 16; v < vocab_size; v++)
-        if (logits[v] > most) most = logits[v], best = v;
+        if (all[v] > most) most = all[v], best = v;
     if (temperature == 0) {
-        while (best < vocab_size && logits[best] != most)
+        while (best < vocab_size && all[best] != most)
             best++;
         *id = (int32_t)best;
         return CR_OK;
@@ -311,8 +327,8 @@ cr_status CR_V(logits_sample)(cr_device *dev, const float *logits, int64_t vocab
     inverse = 1 / temperature;
     for (int64_t g = 0; g < num_groups; g++) {
         int64_t n = vocab_size - g * 16;
-        v16 z = n >= 16 ? v_load(logits + g * 16)
-                        : v_select(v_lanes() < (int32_t)n, v_get_some(CR_F32, logits, g * 16, n),
+        v16 z = n >= 16 ? v_load(all + g * 16)
+                        : v_select(v_lanes() < (int32_t)n, v_get_some(CR_F32, all, g * 16, n),
                                    v_set(-INFINITY));
         v16 e = v_exp((z - v_set(most)) * v_set(inverse));
         if (n < 16) e = v_select(v_lanes() < (int32_t)n, e, v_set(0));

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-cr_status CR_V(cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, const void *src,
+cr_status CR_V(cast)(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from, const cr_mem *src,
                      size_t num, cr_err *err)
 {
     int64_t n = (int64_t)num, i = 0;
@@ -22,32 +22,21 @@ cr_status CR_V(cast)(cr_device *dev, cr_dtype to, void *dst, cr_dtype from, cons
     return CR_OK;
 }
 
-cr_status CR_V(add)(cr_device *dev, cr_dtype dtype, void *y, const void *x, size_t num, cr_err *err)
+cr_status CR_V(scale)(cr_device *dev, cr_mem *x, float factor, size_t num, cr_err *err)
 {
-    int64_t n = (int64_t)num, i = 0;
+    float *values = cr_mem_to_host(x);
 
-    (void)dev;
-    (void)err;
-    for (; i + 16 <= n; i += 16)
-        v_put(dtype, y, i, v_get(dtype, y, i) + v_get(dtype, x, i));
-    if (i < n)
-        v_put_some(dtype, y, i, v_get_some(dtype, y, i, n - i) + v_get_some(dtype, x, i, n - i),
-                   n - i);
-    return CR_OK;
-}
-
-cr_status CR_V(scale)(cr_device *dev, float *x, float factor, size_t num, cr_err *err)
-{
     (void)dev;
     (void)err;
     for (size_t i = 0; i < num; i++)
-        x[i] *= factor;
+        values[i] *= factor;
     return CR_OK;
 }
 
-cr_status CR_V(square_sum)(cr_device *dev, const float *x, size_t num, double *out, cr_err *err)
+cr_status CR_V(square_sum)(cr_device *dev, const cr_mem *x, size_t num, double *out, cr_err *err)
 {
     enum { BLOCK = 4096, LANES = 8 };
+    const float *values = cr_mem_to_host(x);
 
     (void)dev;
     (void)err;
@@ -57,11 +46,11 @@ cr_status CR_V(square_sum)(cr_device *dev, const float *x, size_t num, double *o
         double lane[LANES] = {0}, sum = 0;
         for (; i + LANES <= n; i += LANES)
             for (size_t k = 0; k < LANES; k++)
-                lane[k] += (double)x[first + i + k] * (double)x[first + i + k];
+                lane[k] += (double)values[first + i + k] * (double)values[first + i + k];
         for (size_t k = 0; k < LANES; k++)
             sum += lane[k];
         for (; i < n; i++)
-            sum += (double)x[first + i] * (double)x[first + i];
+            sum += (double)values[first + i] * (double)values[first + i];
         *out += sum;
     }
     return CR_OK;
@@ -75,8 +64,9 @@ cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err)
     float c1 = (float)(1 - a->beta1), c2 = (float)(1 - a->beta2), eps = (float)a->eps;
     float step = (float)(a->lr / (1 - pow(a->beta1, (double)a->t)));
     float root = (float)(1 / sqrt(1 - pow(a->beta2, (double)a->t))), scale = (float)a->grad_scale;
-    float *restrict p = a->param, *restrict m = a->m, *restrict v = a->v;
-    const float *restrict g = a->grad;
+    float *restrict p = cr_mem_to_host(a->param), *restrict m = cr_mem_to_host(a->m),
+                    *restrict v = cr_mem_to_host(a->v);
+    const float *restrict g = cr_mem_to_host(a->grad);
 
     (void)dev;
     (void)err;
@@ -110,12 +100,13 @@ CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int6
 CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
 {
     int64_t n = a->num_cols;
+    float *kept = cr_mem_to_host(a->rstd);
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n, i = 0;
         float rstd = square_mean_root(dtype, a->x, at, n, a->eps);
         v16 s = v_set(rstd);
-        if (a->rstd) a->rstd[r] = rstd;
+        if (kept) kept[r] = rstd;
         for (; i + 16 <= n; i += 16)
             v_put(dtype, a->y, at + i,
                   v_rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
@@ -139,10 +130,12 @@ cr_status CR_V(rmsnorm)(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
 CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
 {
     int64_t n = a->num_cols;
+    const float *rstd = cr_mem_to_host(a->rstd);
+    float *dweight = cr_mem_to_host(a->dweight);
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n;
-        v16 dot = v_set(0), s = v_set(a->rstd[r]), mean;
+        v16 dot = v_set(0), s = v_set(rstd[r]), mean;
         for (int64_t i = 0; i < n; i += 16) {
             int64_t some = n - i < 16 ? n - i : 16;
             v16 x = some == 16 ? v_get(dtype, a->x, at + i) : v_get_some(dtype, a->x, at + i, some);
@@ -150,14 +143,13 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
                 some == 16 ? v_get(dtype, a->dy, at + i) : v_get_some(dtype, a->dy, at + i, some);
             v16 w = some == 16 ? v_get(dtype, a->weight, i) : v_get_some(dtype, a->weight, i, some);
             dot = v_fma(dy * w, x, dot);
-            if (a->dweight) {
-                v16 g =
-                    some == 16 ? v_load(a->dweight + i) : v_get_some(CR_F32, a->dweight, i, some);
+            if (dweight) {
+                v16 g = some == 16 ? v_load(dweight + i) : v_get_some(CR_F32, dweight, i, some);
                 g = v_fma(dy, v_rounded(dtype, x * s), g);
                 if (some == 16)
-                    v_store(a->dweight + i, g);
+                    v_store(dweight + i, g);
                 else
-                    v_put_some(CR_F32, a->dweight, i, g, some);
+                    v_put_some(CR_F32, dweight, i, g, some);
             }
         }
         mean = v_set(v_sum(dot) / (float)n) * s * s;
@@ -192,19 +184,19 @@ cr_status CR_V(rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_e
 /* The table grows to the longest position; entries are a function of position and frequency alone. */
 static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
 {
-    struct cri_rope_table *t = &dev->rope;
+    cri_rope_table *t = &cri_cpu_of(dev)->by_position;
     int64_t most = 0;
 
     for (int64_t i = 0; i < a->num_tokens; i++)
         if (a->positions[i] > most) most = a->positions[i];
     if (t->half != half || t->scaling != a->scaling ||
-        memcmp(t->inv_freq, a->inv_freq, (size_t)half * 4) != 0) {
+        memcmp(t->angles, a->inv_freq, (size_t)half * 4) != 0) {
         cr_free(t->cos);
         cr_free(t->sin);
-        cr_free(t->inv_freq);
-        *t = (struct cri_rope_table){.half = half, .scaling = a->scaling};
-        t->inv_freq = CR_NEW_ARRAY(float, half);
-        memcpy(t->inv_freq, a->inv_freq, (size_t)half * 4);
+        cr_free(t->angles);
+        *t = (cri_rope_table){.half = half, .scaling = a->scaling};
+        t->angles = CR_NEW_ARRAY(float, half);
+        memcpy(t->angles, a->inv_freq, (size_t)half * 4);
     }
     if (most < t->num_positions) return;
     int64_t want = (most + 1024) / 1024 * 1024;
@@ -221,29 +213,30 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
 }
 
 /* Angles of each row: made again when they are others than in the last call. Layers of a pass share them. */
-static void rope_turns(cr_device *dev, const cr_rope_args *a, int64_t half)
+static void rope_rows_table(cr_device *dev, const cr_rope_args *a, int64_t half)
 {
-    struct cri_rope_table *t = &dev->turns;
+    cri_rope_table *t = &cri_cpu_of(dev)->by_row;
+    const float *angles = cr_mem_to_host(a->angles);
     int64_t num = a->num_tokens * half, old = t->num_positions * t->half;
     size_t bytes = (size_t)num * 4;
 
     if (num == old && t->half == half && t->scaling == a->scaling &&
-        memcmp(t->inv_freq, a->angles, bytes) == 0)
+        memcmp(t->angles, angles, bytes) == 0)
         return;
     if (num > t->capacity) {
         size_t old_bytes = (size_t)t->capacity * 4;
         t->cos = cr_realloc(t->cos, old_bytes, bytes);
         t->sin = cr_realloc(t->sin, old_bytes, bytes);
-        t->inv_freq = cr_realloc(t->inv_freq, old_bytes, bytes);
+        t->angles = cr_realloc(t->angles, old_bytes, bytes);
         t->capacity = num;
     }
-    memcpy(t->inv_freq, a->angles, bytes);
+    memcpy(t->angles, angles, bytes);
     t->half = half;
     t->scaling = a->scaling;
     t->num_positions = a->num_tokens;
     for (int64_t i = 0; i < num; i++) {
-        t->cos[i] = (float)cos((double)a->angles[i]) * a->scaling;
-        t->sin[i] = (float)sin((double)a->angles[i]) * a->scaling;
+        t->cos[i] = (float)cos((double)angles[i]) * a->scaling;
+        t->sin[i] = (float)sin((double)angles[i]) * a->scaling;
     }
 }
 
@@ -253,8 +246,7 @@ CR_INLINE int64_t rope_row(const cr_rope_args *a, int64_t r)
 }
 
 /* Heads of 8 or 16 elements: 16 elements of a row at a time. */
-CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a,
-                               const struct cri_rope_table *t)
+CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a, const cri_rope_table *t)
 {
     int64_t half = a->head_dim / 2, cols = a->num_heads * a->head_dim;
     float sign = (float)a->sign, cosine[16], sine[16];
@@ -280,7 +272,7 @@ CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a,
     }
 }
 
-CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri_rope_table *t)
+CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const cri_rope_table *t)
 {
     int64_t half = a->head_dim / 2;
     float sign = (float)a->sign;
@@ -316,13 +308,15 @@ CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const struct cri
 
 cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
 {
+    const cri_cpu *cpu = cri_cpu_of(dev);
+
     (void)err;
     if (a->num_tokens <= 0) return CR_OK;
     if (a->angles)
-        rope_turns(dev, a, a->head_dim / 2);
+        rope_rows_table(dev, a, a->head_dim / 2);
     else
         rope_table(dev, a, a->head_dim / 2);
-    CR_BY_DTYPE(a->dtype, rope_rows, a, a->angles ? &dev->turns : &dev->rope);
+    CR_BY_DTYPE(a->dtype, rope_rows, a, a->angles ? &cpu->by_row : &cpu->by_position);
     return CR_OK;
 }
 
@@ -347,8 +341,8 @@ CR_INLINE void swiglu_range(cr_dtype dtype, const void *gate, const void *up, vo
     }
 }
 
-cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up, void *h,
-                       size_t num, cr_err *err)
+cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
+                       cr_mem *h, size_t num, cr_err *err)
 {
     (void)dev;
     (void)err;
@@ -375,8 +369,8 @@ CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *u
     }
 }
 
-cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, const void *up,
-                            const void *dh, void *dgate, void *dup, size_t num, cr_err *err)
+cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
+                            const cr_mem *dh, cr_mem *dgate, cr_mem *dup, size_t num, cr_err *err)
 {
     (void)dev;
     (void)err;
@@ -386,13 +380,13 @@ cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const void *gate, co
 
 /* ---- embedding ---- */
 
-cr_status CR_V(embedding_grad)(cr_device *dev, cr_dtype dtype, const void *dy, const int32_t *ids,
-                               int64_t num_tokens, int64_t num_cols, float *dw, cr_err *err)
+cr_status CR_V(embedding_grad)(cr_device *dev, cr_dtype dtype, const cr_mem *dy, const int32_t *ids,
+                               int64_t num_tokens, int64_t num_cols, cr_mem *dw, cr_err *err)
 {
     (void)dev;
     (void)err;
     for (int64_t t = 0; t < num_tokens; t++) {
-        float *row = dw + (int64_t)ids[t] * num_cols;
+        float *row = (float *)cr_mem_to_host(dw) + (int64_t)ids[t] * num_cols;
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t some = num_cols - i < 16 ? num_cols - i : 16;
             if (some == 16)

@@ -17,6 +17,7 @@ CR_INLINE v16 centred(cr_dtype dtype, const void *x, int64_t at, int64_t left, v
 CR_INLINE void layernorm_rows(cr_dtype dtype, const cr_layernorm_args *a)
 {
     int64_t n = a->num_cols;
+    float *kept_mean = cr_mem_to_host(a->mean), *kept_rstd = cr_mem_to_host(a->rstd);
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n;
@@ -31,8 +32,8 @@ CR_INLINE void layernorm_rows(cr_dtype dtype, const cr_layernorm_args *a)
         }
         rstd = 1.0f / sqrtf(v_sum(squares) / (float)n + a->eps);
         scale = v_set(rstd);
-        if (a->mean) a->mean[r] = mean[0];
-        if (a->rstd) a->rstd[r] = rstd;
+        if (kept_mean) kept_mean[r] = mean[0];
+        if (kept_rstd) kept_rstd[r] = rstd;
         for (int64_t i = 0; i < n; i += 16) {
             v16 x = v_get_left(dtype, a->x, at + i, n - i) - mean;
             v16 w = v_get_left(dtype, a->weight, i, n - i),
@@ -59,18 +60,20 @@ CR_INLINE void add_to(float *sums, int64_t i, v16 v, int64_t left)
 CR_INLINE void layernorm_grad_rows(cr_dtype dtype, const cr_layernorm_grad_args *a)
 {
     int64_t n = a->num_cols;
+    const float *means = cr_mem_to_host(a->mean), *rstd = cr_mem_to_host(a->rstd);
+    float *dweight = cr_mem_to_host(a->dweight), *dbias = cr_mem_to_host(a->dbias);
 
     for (int64_t row = 0; row < a->num_rows; row++) {
         int64_t at = row * n;
-        v16 sum = v_set(0), dot = v_set(0), mean = v_set(a->mean[row]), r = v_set(a->rstd[row]);
+        v16 sum = v_set(0), dot = v_set(0), mean = v_set(means[row]), r = v_set(rstd[row]);
         for (int64_t i = 0; i < n; i += 16) {
             v16 x = centred(dtype, a->x, at + i, n - i, mean) * r,
                 dy = v_get_left(dtype, a->dy, at + i, n - i),
                 u = dy * v_get_left(dtype, a->weight, i, n - i);
             sum = sum + u;
             dot = v_fma(u, x, dot);
-            if (a->dweight) add_to(a->dweight, i, dy * x, n - i);
-            if (a->dbias) add_to(a->dbias, i, dy, n - i);
+            if (dweight) add_to(dweight, i, dy * x, n - i);
+            if (dbias) add_to(dbias, i, dy, n - i);
         }
         sum = v_set(v_sum(sum) / (float)n);
         dot = v_set(v_sum(dot) / (float)n);
@@ -150,7 +153,7 @@ CR_INLINE void gelu_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, void
         v_put_left(dtype, y, i, gelu_of(kind, v_get_left(dtype, x, i, n - i)), n - i);
 }
 
-cr_status CR_V(gelu)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x, void *y,
+cr_status CR_V(gelu)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x, cr_mem *y,
                      size_t num, cr_err *err)
 {
     (void)dev;
@@ -172,8 +175,8 @@ CR_INLINE void gelu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const void *x,
                    n - i);
 }
 
-cr_status CR_V(gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const void *x,
-                          const void *dy, void *dx, size_t num, cr_err *err)
+cr_status CR_V(gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x,
+                          const cr_mem *dy, cr_mem *dx, size_t num, cr_err *err)
 {
     (void)dev;
     (void)err;
@@ -189,11 +192,13 @@ cr_status CR_V(gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, con
 CR_INLINE void bag_grad_rows(cr_dtype dtype, const cr_embedding_bag_grad_args *a)
 {
     int64_t n = a->num_cols;
+    const int32_t *index = cr_mem_to_host(a->index);
+    const float *weight = cr_mem_to_host(a->weight);
 
     for (int64_t k = 0; k < a->num_rows * a->per_row; k++) {
-        float *row = a->dw + a->index[k] * n;
+        float *row = (float *)cr_mem_to_host(a->dw) + index[k] * n;
         int64_t at = k / a->per_row * n;
-        v16 w = v_set(a->weight[k]);
+        v16 w = v_set(weight[k]);
         for (int64_t i = 0; i < n; i += 16)
             add_to(row, i, w * v_get_left(dtype, a->dy, at + i, n - i), n - i);
     }
@@ -219,11 +224,11 @@ CR_INLINE void add_rows(cr_dtype dtype, const void *src, const int32_t *index, i
         }
 }
 
-cr_status CR_V(rows_add)(cr_device *dev, cr_dtype dtype, const void *src, const int32_t *index,
-                         int64_t num_rows, int64_t num_cols, void *dst, cr_err *err)
+cr_status CR_V(rows_add)(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
+                         int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
 {
     (void)dev;
     (void)err;
-    CR_BY_DTYPE(dtype, add_rows, src, index, num_rows, num_cols, dst);
+    CR_BY_DTYPE(dtype, add_rows, src, cr_mem_to_host(index), num_rows, num_cols, dst);
     return CR_OK;
 }

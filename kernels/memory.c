@@ -1,0 +1,262 @@
+/* memory.c -- devices, their memory and stacks (see memory.h). */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+size_t cr_dtype_bytes(cr_dtype dtype)
+{
+    static const size_t bytes[] = {4, 2, 2, 8};
+
+    return bytes[dtype];
+}
+
+const char *cr_dtype_name(cr_dtype dtype)
+{
+    static const char *const name[] = {"fp32", "bf16", "fp16", "fp64"};
+
+    return name[dtype];
+}
+
+/* ---- devices ---- */
+
+static const struct {
+    const char *name;
+    cr_status (*open)(cr_device *dev, cr_err *err);
+} devices[] = {
+    {"cpu", cri_cpu_open},
+    {"meta", cri_meta_open},
+    {"cuda", cri_cuda_open},
+};
+
+cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
+{
+    cr_device *dev = CR_NEW(cr_device);
+
+    *out = NULL;
+    dev->num_threads = num_threads < 1 ? 1 : num_threads;
+    for (size_t i = 0; i < CR_COUNT(devices); i++)
+        if (strcmp(devices[i].name, name) == 0) {
+            if (devices[i].open(dev, err) == CR_OK)
+                *out = dev;
+            else
+                cr_free(dev);
+            return err->status;
+        }
+    cr_free(dev);
+    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda and meta are known)", name);
+}
+
+void cr_device_close(cr_device *dev)
+{
+    if (!dev) return;
+    dev->kernels->close(dev);
+    cr_free(dev);
+}
+
+const char *cr_device_name(const cr_device *dev)
+{
+    return dev->kernels->name;
+}
+
+const char *cr_device_variant(const cr_device *dev)
+{
+    return dev->variant ? dev->variant : "";
+}
+
+bool cr_device_is_meta(const cr_device *dev)
+{
+    return strcmp(dev->kernels->name, "meta") == 0;
+}
+
+cr_status cr_device_sync(cr_device *dev, cr_err *err)
+{
+    return dev->kernels->sync(dev, err);
+}
+
+void cr_device_drop_scratch(cr_device *dev)
+{
+    dev->kernels->drop_scratch(dev);
+}
+
+cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    CR_TRY(dev->kernels->alloc(dev, num_bytes, out, err));
+    dev->stats.bytes_now += num_bytes;
+    if (dev->stats.bytes_now > dev->stats.bytes_peak) dev->stats.bytes_peak = dev->stats.bytes_now;
+    return CR_OK;
+}
+
+void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    if (!mem) return;
+    dev->kernels->release(dev, mem, num_bytes);
+    dev->stats.bytes_now -= num_bytes;
+}
+
+cr_device_stats cr_device_get_stats(const cr_device *dev)
+{
+    return dev->stats;
+}
+
+/* ---- across the border ---- */
+
+cr_status cr_upload(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes, cr_err *err)
+{
+    return num_bytes ? dev->kernels->upload(dev, dst, src, num_bytes, err) : CR_OK;
+}
+
+cr_status cr_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes, cr_err *err)
+{
+    return num_bytes ? dev->kernels->download(dev, dst, src, num_bytes, err) : CR_OK;
+}
+
+cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes, cr_err *err)
+{
+    return dev->kernels->copy(dev, dst, src, num_bytes, err);
+}
+
+cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src, size_t num_bytes,
+                  cr_err *err)
+{
+    bool is_from_cpu = strcmp(from->kernels->name, "cpu") == 0;
+
+    if (to->kernels == from->kernels) return cr_copy(to, dst, src, num_bytes, err);
+    CR_CHECK(is_from_cpu || strcmp(to->kernels->name, "cpu") == 0, "memory goes from %s to %s",
+             from->kernels->name, to->kernels->name);
+    return is_from_cpu ? cr_upload(to, dst, cr_mem_to_host(src), num_bytes, err)
+                       : cr_download(from, cr_mem_to_host(dst), src, num_bytes, err);
+}
+
+cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)
+{
+    return dev->kernels->zero(dev, dst, num_bytes, err);
+}
+
+void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t num)
+{
+    cr_err err = {0};
+
+    CR_CHECK(cri_cpu_best()->cast(NULL, to, cr_mem_of_host(dst), from, (const cr_mem *)src, num,
+                                  &err) == CR_OK,
+             "%s", err.msg);
+}
+
+/* ---- stacks ---- */
+
+/* Blocks in a row; a push that does not fit goes to a new block, and when the stack is empty again
+ * the blocks become one of their common size, so a warm stack is one reservation. */
+enum { MAX_BLOCKS = 64 };
+
+struct cr_stack {
+    cr_device *dev;
+    struct stack_block {
+        cr_mem *data;
+        size_t capacity, start; /* start: offset of the block in the whole stack */
+    } block[MAX_BLOCKS];
+    int num_blocks, current;
+    size_t used, peak, high; /* used: offset in the whole stack; high: peak since it was taken */
+};
+
+cr_stack *cr_stack_create(cr_device *dev)
+{
+    cr_stack *s = CR_NEW(cr_stack);
+
+    s->dev = dev;
+    return s;
+}
+
+static void free_blocks(cr_stack *s)
+{
+    for (int i = 0; i < s->num_blocks; i++)
+        cr_device_free(s->dev, s->block[i].data, s->block[i].capacity);
+    s->num_blocks = 0;
+    s->current = 0;
+}
+
+void cr_stack_destroy(cr_stack *s)
+{
+    if (!s) return;
+    free_blocks(s);
+    cr_free(s);
+}
+
+static cr_status add_block(cr_stack *s, size_t least, cr_err *err)
+{
+    size_t start = s->num_blocks
+                       ? s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity
+                       : 0;
+    size_t want = start / 2 > least ? start / 2 : least;
+    cr_mem *data;
+
+    CR_CHECK(s->num_blocks < MAX_BLOCKS, "a stack of more than %d blocks", MAX_BLOCKS);
+    want = (want + 65535) / 65536 * 65536;
+    CR_TRY(cr_device_alloc(s->dev, want, &data, err));
+    s->block[s->num_blocks++] = (struct stack_block){data, want, start};
+    return CR_OK;
+}
+
+cr_status cr_stack_push(cr_stack *s, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    size_t need = (num_bytes + 63) / 64 * 64;
+
+    if (s->used == 0 && s->num_blocks > 1) { /* empty again: one block of everything */
+        size_t all = s->block[s->num_blocks - 1].start + s->block[s->num_blocks - 1].capacity;
+        free_blocks(s);
+        CR_TRY(add_block(s, all, err));
+    }
+    if (s->num_blocks == 0) CR_TRY(add_block(s, need, err));
+    for (;;) {
+        struct stack_block *b = &s->block[s->current];
+        if (s->used + need <= b->start + b->capacity) {
+            *out = cr_mem_add(b->data, s->used - b->start);
+            s->used += need;
+            if (s->used > s->peak) s->peak = s->used;
+            if (s->used > s->high) s->high = s->used;
+            return CR_OK;
+        }
+        if (s->current + 1 == s->num_blocks) CR_TRY(add_block(s, need, err));
+        s->current++;
+        s->used = s->block[s->current].start;
+    }
+}
+
+cr_status cr_stack_push_copy(cr_stack *s, const void *src, size_t num_bytes, cr_mem **out,
+                             cr_err *err)
+{
+    CR_TRY(cr_stack_push(s, num_bytes, out, err));
+    return cr_upload(s->dev, *out, src, num_bytes, err);
+}
+
+size_t cr_stack_mark(const cr_stack *s)
+{
+    return s->used;
+}
+
+void cr_stack_release(cr_stack *s, size_t mark)
+{
+    CR_CHECK(mark <= s->used, "a stack at %zu is released to %zu", s->used, mark);
+    s->used = mark;
+    while (s->current > 0 && mark < s->block[s->current].start)
+        s->current--;
+    /* a mark on the border belongs to the block before it, which is full: push moves on by itself */
+}
+
+size_t cr_stack_peak_bytes(const cr_stack *s)
+{
+    return s->peak;
+}
+
+size_t cr_stack_reserved_bytes(const cr_stack *s)
+{
+    if (s->num_blocks == 0) return 0;
+    const struct stack_block *last = &s->block[s->num_blocks - 1];
+    return last->start + last->capacity;
+}
+
+size_t cr_stack_take_high(cr_stack *s)
+{
+    size_t high = s->high;
+
+    s->high = s->used;
+    return high;
+}

@@ -1,0 +1,120 @@
+/* memory.h -- devices and their memory.
+ *
+ * A device (`cpu`, `meta`, later `cuda`) owns memory that only its kernels (kernels.h) and the
+ * communicators (mesh/collectives.h) read and write. Such memory is a `cr_mem *`, a type without a
+ * definition, so the compiler refuses to dereference it on the host. A `void *`, `float *` or
+ * `int32_t *` is host memory. Data crosses the border by name:
+ *
+ *     cr_upload      host to device            cr_copy   within a device
+ *     cr_download    device to host            cr_move   from one device to another
+ *
+ * Order: calls on one device run in the order in which they are made. cr_upload has read its source and
+ * cr_download has written its target when they return; kernels may still run until cr_device_sync. On
+ * cpu everything is finished when a call returns.
+ *
+ * Ownership: who opens a device closes it, who allocates memory frees it (with the same size).
+ * Threads: one caller a device, except cr_download, which any thread may call.
+ * Errors: CR_EIO when memory runs out, CR_EABSENT for an unknown device.
+ */
+#ifndef CR_MEMORY_H
+#define CR_MEMORY_H
+
+#include "base/base.h"
+
+typedef enum cr_dtype { CR_F32, CR_BF16, CR_F16, CR_F64 } cr_dtype;
+size_t cr_dtype_bytes(cr_dtype dtype);
+const char *cr_dtype_name(cr_dtype dtype); /* "fp32", "bf16", "fp16", "fp64" */
+
+/* ---- devices ---- */
+
+typedef struct cr_device cr_device;
+
+/* name: "cpu", "meta", "cuda". num_threads >= 1: threads that one kernel may use (results do not change).
+ * The device is owned by the caller. CR_EABSENT: unknown or not built in. */
+CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err);
+void cr_device_close(cr_device *dev); /* accepts NULL */
+const char *cr_device_name(const cr_device *dev);
+const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
+bool cr_device_is_meta(const cr_device *dev);
+/* Waits until all kernels have run. */
+CR_MUST cr_status cr_device_sync(cr_device *dev, cr_err *err);
+/* Frees the memory that kernels keep to work in (not counted in the stats); it is allocated again when a
+ * kernel needs it. Only while none runs. */
+void cr_device_drop_scratch(cr_device *dev);
+
+typedef struct cr_device_stats {
+    size_t bytes_now, bytes_peak;
+    double flops; /* multiply-add = 2 */
+} cr_device_stats;
+cr_device_stats cr_device_get_stats(const cr_device *dev);
+
+/* ---- memory ---- */
+
+typedef struct cr_mem cr_mem; /* never defined */
+
+/* 64-byte aligned, NOT zeroed. On meta: an address that must not be used. */
+CR_MUST cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
+void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes); /* accepts NULL */
+
+/* num_bytes after mem. */
+static inline cr_mem *cr_mem_add(cr_mem *mem, size_t num_bytes)
+{
+    return (cr_mem *)(void *)((char *)mem + num_bytes);
+}
+static inline const cr_mem *cr_mem_add_const(const cr_mem *mem, size_t num_bytes)
+{
+    return (const cr_mem *)(const void *)((const char *)mem + num_bytes);
+}
+/* Element number `elem` of an array in dtype. */
+static inline cr_mem *cr_at(cr_dtype dtype, cr_mem *mem, int64_t elem)
+{
+    return cr_mem_add(mem, (size_t)elem * cr_dtype_bytes(dtype));
+}
+static inline const cr_mem *cr_at_const(cr_dtype dtype, const cr_mem *mem, int64_t elem)
+{
+    return cr_mem_add_const(mem, (size_t)elem * cr_dtype_bytes(dtype));
+}
+
+CR_MUST cr_status cr_upload(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                            cr_err *err);
+/* On meta dst is zeroed. */
+CR_MUST cr_status cr_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                              cr_err *err);
+CR_MUST cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
+                          cr_err *err);
+/* Between two devices, one of which is a cpu, or which are the same. */
+CR_MUST cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src,
+                          size_t num_bytes, cr_err *err);
+CR_MUST cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err);
+/* Host to host: what cr_cast (kernels.h) does on a device. */
+void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t num);
+
+/* Host memory as device memory and back, for communicators (mesh/) whose buffers are mapped by the host,
+ * and for tests. Only devices that compute on host memory can use it. */
+static inline cr_mem *cr_mem_of_host(void *host)
+{
+    return (cr_mem *)host;
+}
+static inline void *cr_mem_to_host(const cr_mem *mem)
+{
+    return (void *)(uintptr_t)mem;
+}
+
+/* ---- stacks ---- */
+
+/* Stack memory of one device: allocations are released together by going back to a mark. One block
+ * reserved on first use and grown only while the stack is empty; peak is exact. */
+typedef struct cr_stack cr_stack;
+cr_stack *cr_stack_create(cr_device *dev);
+void cr_stack_destroy(cr_stack *stack); /* accepts NULL */
+CR_MUST cr_status cr_stack_push(cr_stack *stack, size_t num_bytes, cr_mem **out, cr_err *err);
+/* Push and upload. */
+CR_MUST cr_status cr_stack_push_copy(cr_stack *stack, const void *src, size_t num_bytes,
+                                     cr_mem **out, cr_err *err);
+size_t cr_stack_mark(const cr_stack *stack);
+void cr_stack_release(cr_stack *stack, size_t mark);
+size_t cr_stack_peak_bytes(const cr_stack *stack);
+size_t cr_stack_reserved_bytes(const cr_stack *stack); /* what it holds of the device now */
+size_t cr_stack_take_high(cr_stack *stack); /* largest size since the last call of this */
+
+#endif
