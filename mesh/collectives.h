@@ -9,10 +9,13 @@
  *     cr_gather   all-gather that lands in its final place. The ranks of a host share ONE buffer:
  *                 each writes its part, all read the whole.
  *     cr_reduce   reduce-scatter of full-size float32 buffers, summed in rank order.
- * Both have slots that are used again and again; the start of a use waits until every rank has
- * ended the slot's last one. One unit ahead (prefetch) is: publish slot B before computing on slot A.
- * A rank that is ahead need not wait for that: what it does in order (announce, publish) is apart from
- * what may be done whenever the others have come (cr_gather_is_free, cr_reduce_is_ready).
+ * Both have slots that are reused; begin waits until every rank has finished with the slot's previous use.
+ * Prefetching one unit is: publish slot B before computing on slot A. Ordered and non-blocking steps are
+ * separate calls: announce and publish have to come in the same order on every rank and return at once;
+ * cr_gather_is_free and cr_reduce_is_ready say, without waiting, whether begin and finish would wait.
+ *
+ * Errors: CR_EARG for calls in a wrong order and sizes that do not fit (nothing has been sent); CR_EDIVERGED,
+ * CR_ETIMEOUT and CR_EPEER as in mesh.h (the group is broken). Sizes are in bytes or elements as named.
  *
  * Exchange buffers and what they are filled from are device memory (cr_mem, kernels/memory.h); `void *`
  * and number types are host memory.
@@ -36,8 +39,8 @@ void cr_gather_destroy(cr_gather *gather); /* accepts NULL */
  * number on every rank. */
 CR_MUST cr_status cr_gather_announce(cr_gather *gather, int slot, const char *name,
                                      size_t part_bytes, cr_err *err);
-/* Local: all ranks have released the slot's last use, so that begin will not wait. Between hosts always
- * true: there begin and publish have to follow before the group's next collective. */
+/* Local: all ranks have released the slot's last use, so that begin will not wait. Always true where no ranks
+ * of the group share a host: begin and publish then have to follow before the group's next collective. */
 bool cr_gather_is_free(const cr_gather *gather, int slot);
 /* Waits until the slot is free. *own_part: where this rank writes its part before publish. */
 CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part, cr_err *err);
@@ -66,7 +69,7 @@ void cr_reduce_destroy(cr_reduce *reduce); /* accepts NULL */
 CR_MUST cr_status cr_reduce_begin(cr_reduce *reduce, int slot, cr_mem **data, cr_err *err);
 CR_MUST cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name,
                                     size_t part_elems, cr_reduce_dtype dtype, cr_err *err);
-/* Local: all ranks have published, so that finish will not wait. Between hosts always false. */
+/* Local: all ranks have published, so that finish will not wait. Always false in a group of several hosts. */
 bool cr_reduce_is_ready(const cr_reduce *reduce, int slot);
 /* shard[part_elems] (=, +=) sum over ranks of their elements [rank * part_elems, +part_elems). */
 CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce_mode mode,
