@@ -13,7 +13,7 @@
 #include "exchange/heartbeat.h"
 #include "exchange/record.h"
 
-/* Commands and prompts of a rank are its own: a dead rank ends the run, nobody takes them over. */
+/* Commands and prompts of a rank are its own: a dead rank ends the run, no other takes them over. */
 enum { CR_RANK_CLAIM_SECONDS = 3600 };
 
 typedef struct cr_actor {

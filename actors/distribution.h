@@ -33,7 +33,7 @@ typedef struct cr_edits {
     cr_buf kept_first, kept_num, seen_list, seen_until, seen_first, seen_ids, seen_place, order;
 } cr_edits;
 
-/* Of the response tokens of samples order[0 .. num - 1], one behind the other: valid until the next call.
+/* Of the response tokens of samples order[0 .. num - 1], one after the other: valid until the next call.
  * NULL: the model's softmax. */
 const cr_row_edits *cr_distribution_edit(const cr_distribution *d, const cr_samples *s,
                                          const size_t *order, size_t num, cr_edits *edits);

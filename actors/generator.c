@@ -147,7 +147,7 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     r->num_ids = p.num_ids;
     r->num_left = p.num_samples;
     how = cr_generating_of(c, p.is_validation ? &c->validation.generating : &c->infer.generating);
-    if (p.is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* nobody trains on them */
+    if (p.is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* not trained on */
     CR_TRY_GOTO(
         bad, cr_engine_submit(g->engine, p.ids, p.num_ids, p.samples, p.num_samples, &how, r, err));
     return CR_OK;

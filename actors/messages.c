@@ -120,7 +120,7 @@ cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_er
     if (num_ids > max_ids)
         return cr_fail(
             err, CR_EFORMAT,
-            "it has %zu tokens, and sequence_length leaves room for %zu behind its prompt", num_ids,
+            "it has %zu tokens, and sequence_length leaves room for %zu after its prompt", num_ids,
             max_ids);
     for (size_t i = 0; i < num_ids; i++)
         if (!isfinite(((const float *)log_probs)[i]) || ((const float *)log_probs)[i] > 1e-3f)

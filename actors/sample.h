@@ -15,7 +15,7 @@
 /* Which words each token of a sample was drawn from (cr_generated); {0}: no filters. */
 typedef struct cr_kept {
     float *log_mass;    /* [num_ids] */
-    int32_t *num, *ids; /* [num_ids], and one list behind the other */
+    int32_t *num, *ids; /* [num_ids], and one list after the other */
     size_t num_ids;     /* of all lists */
 } cr_kept;
 

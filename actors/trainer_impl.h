@@ -15,7 +15,7 @@ struct cr_trainer {
     cr_actor *a;
     cr_fsdp *f;
     bool is_train;
-    bool is_shared; /* its devices: states leave them behind a command */
+    bool is_shared; /* its devices: states leave them after a command */
     /* the micro-batch that runs */
     int32_t *ids, *positions, *labels, *cu;
     size_t capacity_tokens, capacity_samples;
@@ -35,7 +35,7 @@ CR_MUST cr_status cri_read_samples(const cr_trainer *t, const cr_record *command
 
 typedef struct cri_micro_rule {
     size_t samples; /* of each micro-batch, */
-    size_t tokens;  /* unless this is not 0: at most so many tokens */
+    size_t tokens;  /* unless this is not 0: the largest number of tokens */
 } cri_micro_rule;
 
 typedef struct cri_micros { /* owned */

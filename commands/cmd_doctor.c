@@ -48,7 +48,7 @@ static void first_line(const char *command, char *out, size_t size)
     pclose(pipe);
 }
 
-/* The value behind "key : value" of a /proc file. */
+/* The value after "key :" of a /proc file. */
 static void proc_value(const char *path, const char *key, char *out, size_t size)
 {
     FILE *file = fopen(path, "re");

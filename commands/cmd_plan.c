@@ -27,7 +27,7 @@ const cr_command cr_command_plan = {
 /* ---- the file ---- */
 
 /* What stops a run and not its plan: parts that croll does not have, another engine's name, rows that
- * are not whole mini-batches on so many ranks. */
+ * are not whole mini-batches on this number of ranks. */
 static bool is_excused(const struct cr_diagnostic *x)
 {
     static const char *const marks[] = {"not available", "is another engine's",
@@ -130,7 +130,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Micro-batches of a pass for log-probs over so many samples of full length. */
+/* Micro-batches of a pass for log-probs over num samples of full length. */
 static int64_t num_forwards(const cr_plan *p, const cr_worker_config *w, int64_t samples)
 {
     return ceil_div(samples, w->batching.infer_tokens
@@ -313,7 +313,7 @@ static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
     return peak;
 }
 
-/* Does a micro-batch of num samples fit, or, if it is not 0, one of so many tokens? */
+/* Does a micro-batch of num samples fit, or, if it is not 0, one of that number of tokens? */
 static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *fits, cr_err *err)
 {
     cr_plan_batch batch = p->batch;

@@ -83,7 +83,7 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     return CR_OK;
 }
 
-/* One run at a time in a folder; the lock goes with the process, so nothing is left behind. */
+/* One run at a time in a folder; the lock goes with the process, so nothing remains. */
 static cr_status lock_folder(const char *folder, const char *key, int *fd, cr_err *err)
 {
     if (cr_mkdirs(folder, err) != CR_OK) {

@@ -75,7 +75,7 @@ static int run(int argc, char **argv)
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
         if (!cr_score_line(rule, &settings, line, (size_t)n, number, &out)) has_bad = true;
         if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
-            break; /* nobody reads any more */
+            break; /* the reader has closed */
     }
     if (has_bad) cr_fail(&err, CR_EFORMAT, "some lines were wrong (see their \"error\")");
     free(line);

@@ -65,7 +65,7 @@ void cr_line_free(cr_line *line); /* {0} is fine */
 /* Turn a line into a failed one, with this sentence. */
 void cr_line_fail(cr_line *line, const char *sentence);
 
-/* Write one line of output (a newline is added) and flush. CR_EIO: nobody reads any more. */
+/* Write one line of output (a newline is added) and flush. CR_EIO: the reader has closed it. */
 CR_MUST cr_status cr_lines_write(cr_lines *lines, const cr_buf *text, cr_err *err);
 /* Write the answer of a failed line. */
 CR_MUST cr_status cr_lines_write_error(cr_lines *lines, const cr_line *line, cr_err *err);

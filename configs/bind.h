@@ -16,7 +16,7 @@ int64_t cri_int_of(const cr_node *map, const char *key);
 double cri_real_of(const cr_node *map, const char *key);
 bool cri_flag_of(const cr_node *map, const char *key);
 bool cri_is_given(const cr_node *map, const char *key);   /* or has a default */
-bool cri_is_in_file(const cr_node *map, const char *key); /* stands there, and is not null */
+bool cri_is_in_file(const cr_node *map, const char *key); /* is there, and is not null */
 
 /* Where a key stands; the file's start if it stands nowhere. */
 cr_place cri_place_of(const cr_config *c, const char *dotted);

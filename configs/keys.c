@@ -1,4 +1,4 @@
-/* keys.c -- every key: its type, its default, its range, and who reads it or why nobody does.
+/* keys.c -- every key: its type, its default, its range, and who reads it or why it has no reader.
  *
  * Names are ROLL's; croll's own say so. Words of choices are in the order of their enum (choices.h).
  */

@@ -139,7 +139,7 @@ static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->sequence_length = total ? total : c->prompt_length + response;
     if ((response || total) && c->sequence_length <= c->prompt_length)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sequence_length"),
-                    "sequence_length %lld leaves no room for an answer behind prompt_length %lld",
+                    "sequence_length %lld leaves no room for an answer after prompt_length %lld",
                     (long long)c->sequence_length, (long long)c->prompt_length);
     if (c->sequence_length > INT32_MAX)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "prompt_length"),
@@ -361,7 +361,7 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
         c->old_log_probs = CR_OLD_OF_SAMPLER;
 }
 
-/* Put a derived length or count into generating_args; a different one in the file is told. */
+/* Put a derived length or count into generating_args; a note names a different one in the file. */
 static void derive_int(cr_config *c, cr_node *map, const char *key, int64_t value, const char *from,
                        cr_diagnostics *d)
 {

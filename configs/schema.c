@@ -351,7 +351,7 @@ static cr_node *standard_of(cr_yaml *yaml, const cri_key *key, cr_place place, c
     return value;
 }
 
-/* A value of another type was told; what is derived from the key is checked with its default. */
+/* A value of another type was reported; what is derived from the key is checked with its default. */
 static bool is_bound(const cri_key *key, const cr_node *n)
 {
     switch (key->type) {

@@ -614,7 +614,7 @@ void cri_node_text(const cr_node *n, cr_buf *out)
     }
 }
 
-/* A key whose value nobody should see. */
+/* A key whose value is a secret. */
 bool cri_is_secret(const char *key)
 {
     static const char *const ends[] = {"api_key",    "apikey",     "password",

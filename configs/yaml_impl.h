@@ -11,7 +11,7 @@ cr_node *cri_node_copy(cr_yaml *yaml, const cr_node *n);
 /* As Python's str() would print it. */
 void cri_node_text(const cr_node *n, cr_buf *out);
 void cri_real_text(double x, cr_buf *out);
-/* A key whose value nobody should see: it is masked when a tree is written. */
+/* A key whose value is a secret: it is masked when a tree is written. */
 bool cri_is_secret(const char *key);
 
 #endif

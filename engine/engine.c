@@ -71,7 +71,7 @@ static cr_status check_layers(const cr_model *model, cr_err *err)
                 return cr_fail(
                     err, CR_EABSENT,
                     "generation with %s in float32 is not available: its keys and values "
-                    "lie in one cache with those of the other layers",
+                    "are in one cache with those of the other layers",
                     m->name);
         }
     return CR_OK;

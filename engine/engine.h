@@ -64,7 +64,7 @@ void cr_engine_destroy(cr_engine *e); /* accepts NULL */
 /* For `text` (special tokens left out) and stop texts; borrowed. NULL: neither. */
 void cr_engine_set_tokenizer(cr_engine *e, const cr_tokenizer *tokenizer);
 void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx);
-/* The values behind param->weight have changed: pack them again. Only while nothing runs, and once
+/* The values at param->weight have changed: pack them again. Only while nothing runs, and once
  * before the first step: the cache is reserved then (CR_EARG: kv_bytes hold no sequence). */
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* What packed weights take on a device. */
@@ -92,7 +92,7 @@ typedef struct cr_generated {
     float *log_probs;
     size_t num_ids;
     /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept words had
-     * before, and the kept words of each token (num_kept 0: all), one list behind the other */
+     * before, and the kept words of each token (num_kept 0: all), one list after the other */
     float *log_mass;
     int32_t *num_kept, *kept_ids;
     size_t num_kept_ids;

@@ -1,5 +1,5 @@
 /* sampling.c -- see sampling.h. Without filters the device draws from the row itself. Filters work
- * on the few greatest candidates, sorted once: greatest first, equal ones by id. Without top_k the
+ * on the few largest candidates, sorted once: largest first, equal ones by id. Without top_k the
  * mass of all others is known from the device's log-sum, so only as many are sorted as top_p asks
  * for. Penalty and division by the temperature are single operations on a logit, so they round here
  * as they do in the device's cr_row_edits. */
@@ -46,10 +46,10 @@ static void penalise(float *z, float penalty, const int32_t *ids, size_t num, ui
     }
 }
 
-/* The k-th greatest of z. */
+/* The k-th largest of z. */
 static float kth_greatest(const float *z, size_t n, size_t k, struct cr_candidate *heap)
 {
-    size_t num = 0; /* a min-heap of the k greatest */
+    size_t num = 0; /* a min-heap of the k largest */
 
     for (size_t i = 0; i < n; i++) {
         size_t at;
@@ -88,7 +88,7 @@ static uint32_t sort_key(float z)
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-/* Those with z >= least, greatest first, equal ones in order of ids (radix sort: stable). The result
+/* Those with z >= least, largest first, equal ones in order of ids (radix sort: stable). The result
  * is s->candidates again. */
 static size_t collect(cr_sampler *s, size_t n, float least)
 {
@@ -148,7 +148,7 @@ static int32_t draw(const struct cr_candidate *weights, size_t keep, double mass
     return weights[keep - 1].id;
 }
 
-static float greatest(const float *z, size_t n, int32_t *id)
+static float largest(const float *z, size_t n, int32_t *id)
 {
     float lane[16], most = -INFINITY;
     size_t i = 0;
@@ -196,7 +196,7 @@ static cr_status draw_filtered(cr_sampler *s, cr_device *dev, const cr_sample_ar
     size_t n = (size_t)a->vocab_size, num, keep;
     bool has_k = how->top_k > 0 && (size_t)how->top_k < n,
          is_raw = how->log_probs == CR_LOG_PROBS_RAW;
-    float most = greatest(s->z, n, &out->id), log_prob = 0, min_z = -INFINITY, width = 4;
+    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = -INFINITY, width = 4;
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!is_raw || (!has_k && how->top_p < 1)))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REPLY_SECONDS "86400" /* a reply that nobody reads */
+#define REPLY_SECONDS "86400" /* of a reply without a reader */
 
 /* ---- streams ---- */
 

@@ -105,7 +105,7 @@ void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *gro
                           const char *id, const void *data, size_t num_bytes);
 /* Finish an entry. */
 void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group);
-/* Forget the ids seen by a stream (a step is over) and what still lies in it. */
+/* Forget the ids seen by a stream (a step is over) and what is still in it. */
 void cr_stream_clear(cr_exchange *x, const char *stream);
 /* Send them now. */
 CR_MUST cr_status cr_exchange_flush(cr_exchange *x, cr_err *err);

@@ -15,7 +15,7 @@
 typedef enum cri_outcome {
     CRI_DONE,
     CRI_AGAIN,  /* lost, busy or too slow: another attempt may do */
-    CRI_ABSENT, /* nobody is there: refused, unknown host, closed at once; it may be starting */
+    CRI_ABSENT, /* no server is there: refused, unknown host, closed at once; it may be starting */
     CRI_NEVER   /* another attempt cannot help: no TLS, a certificate, no Redis, a wrong password */
 } cri_outcome;
 

@@ -103,7 +103,7 @@ static cr_status unpack(const char *at, const char *end, cr_record *r, cr_err *e
     if (!json_is_object(r->head))
         return cr_fail(err, CR_EFORMAT, "a record's head is not an object");
     p = take(&at, end, 4);
-    if (!p) return cr_fail(err, CR_EFORMAT, "a record ends behind its head");
+    if (!p) return cr_fail(err, CR_EFORMAT, "a record ends after its head");
     memcpy(&n, p, 4);
     if (n > CR_RECORD_ARRAYS)
         return cr_fail(err, CR_EFORMAT, "a record has %u arrays, at most %d", n, CR_RECORD_ARRAYS);

@@ -1,4 +1,4 @@
-/* formula.h -- one formula of training on numbers that somebody wrote down, so that any number of a
+/* formula.h -- one formula of training on numbers that were written down, so that any number of a
  * run can be checked by hand.
  *
  * A request is one JSON object: rows of different lengths, settings under ROLL's names. It is checked

@@ -39,7 +39,7 @@ size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_he
                          int64_t head_dim);
 
 /* Rows of a generation step: row r belongs to slot row_slot[r] at position row_pos[r] (0-based); the
- * keys of that slot lie in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
+ * keys of that slot are in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
  * slot come in ascending position. First writes k and v of all rows into the cache, then attends. */
 typedef struct cr_attention_cached_args {
     const cr_mem *q, *k, *v; /* [R, H, D], [R, K, D], [R, K, D]: the new rows */
@@ -98,7 +98,7 @@ CR_MUST cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_er
 CR_MUST cr_status cr_logits(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
                             cr_mem *logits, cr_err *err);
 /* Draw from softmax(logits / temperature) of one row by inverting its distribution function at u in
- * [0, 1), in order of ids; temperature 0: the first of the greatest. */
+ * [0, 1), in order of ids; temperature 0: the first of the largest. */
 CR_MUST cr_status cr_logits_sample(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
                                    float temperature, float u, int32_t *id, cr_err *err);
 /* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */

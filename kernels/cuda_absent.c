@@ -1,4 +1,4 @@
-/* cuda_absent.c -- stands in for kernels/cuda/ in a build without CUDA: answers, and says why. */
+/* cuda_absent.c -- replaces kernels/cuda/ in a build without CUDA: answers, and says why. */
 #include "kernels/gpu.h"
 #include "kernels/kernels_impl.h"
 

@@ -1,7 +1,7 @@
 /* mpi_folder.h -- all files that Open MPI makes for one run, in one folder that goes with the run.
  *
  * Left to itself Open MPI puts segments of shared memory into /dev/shm and its session below /tmp, and what
- * is killed leaves them there: memory that nobody gives back. So each mpirun of croll is told to use
+ * is killed leaves them there: memory that is not given back. So each mpirun of croll gets an option to use
  * /dev/shm/croll.XXXXXX, which its launcher removes when the ranks have ended. A launcher that is killed
  * cannot; the next one does it instead. How it knows: a launcher holds a lock (flock) on its folder, and
  * the kernel takes that away with the process, in whatever container it was. Ranks die with their launcher.

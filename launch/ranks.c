@@ -1,4 +1,4 @@
-/* ranks.c -- see ranks.h. The socket has an abstract name (no file is left behind), and only processes
+/* ranks.c -- see ranks.h. The socket has an abstract name (no file remains), and only processes
  * of the same user are answered. */
 #include "launch/ranks.h"
 #include "base/children.h"

@@ -6,7 +6,7 @@
  * sft) only call the functions below.
  *
  * Threads: the launcher's only one. Failures: cr_run_close ends every process and leaves no file
- * behind that blocks the next start.
+ * that blocks the next start.
  */
 #ifndef CR_RUN_H
 #define CR_RUN_H

@@ -174,7 +174,7 @@ static bool reduce_is_ready(const cr_reduce *reduce, int slot)
 {
     (void)reduce;
     (void)slot;
-    return false; /* there is nobody to overlap with: finish does all of it */
+    return false; /* there is nothing to overlap with: finish does all of it */
 }
 
 static cr_status reduce_finish_self(cr_reduce *reduce, int slot, float *shard, bool is_added,

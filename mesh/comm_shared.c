@@ -75,7 +75,7 @@ static void abort_none(cr_group *group, const cr_err *failure) /* all ranks see 
 
 /* ---- small collectives ---- */
 
-/* The staging slot of the next round. Nobody reads it any more: this rank has completed a round since. */
+/* The staging slot of the next round. No rank reads it any more: this rank has completed a round since. */
 static int stage_next(cri_host *h)
 {
     return (int)(h->stage_uses++ % 2);

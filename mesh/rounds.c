@@ -146,7 +146,7 @@ void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure)
     }
     while (!test_all(requests, rounds->num, &code) && cr_now_s() < until_s)
         sched_yield();
-    cr_free(requests); /* what has not left by now finds nobody */
+    cr_free(requests); /* what was not sent by now has no receiver */
 }
 
 bool cri_rounds_is_done(cri_rounds *rounds, uint32_t sequence)

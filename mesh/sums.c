@@ -9,7 +9,7 @@
 
 enum { LANES = 16 };
 
-/* Vectors that gcc and clang share, of what is anywhere in memory. */
+/* Vectors that gcc and clang share, at any address. */
 typedef float f32s __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t i32s __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t u32s __attribute__((vector_size(64), aligned(4), may_alias));

@@ -1,5 +1,5 @@
-/* timeline.c -- see timeline.h. All calls of all ranks are sorted by (group, sequence); what stands in
- * one place must be one thing. Then the last call of each rank in each group is compared.
+/* timeline.c -- see timeline.h. All calls of all ranks are sorted by (group, sequence); calls with
+ * the same place must be the same collective. Then the last call of each rank in each group is compared.
  */
 #include "mesh/timeline.h"
 

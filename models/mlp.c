@@ -63,7 +63,7 @@ static bool is_tiled(const cr_pass *p)
     return p->mlp_tiles > 1;
 }
 
-/* The next one: as many rows as the others, the last the rest. False: there is none. */
+/* The next one: as many rows as the others, the last the rest. False: no more. */
 static bool next_tile(const cr_pass *p, tile *t)
 {
     int64_t total = p->batch->num_tokens, most = (total + p->mlp_tiles - 1) / p->mlp_tiles,

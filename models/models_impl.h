@@ -113,7 +113,7 @@ CR_MUST cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, con
                                   cr_mem *dx, cri_dx how, cr_err *err);
 /* RMSNorm, or LayerNorm if it has a bias, over num_rows rows of the weight's length, without hooks. Its
  * impl is its eps (a float), or NULL: rms_norm_eps. rstd [num_rows] is for the backward, and has the means
- * of a LayerNorm behind it: cri_norm_floats in all. */
+ * of a LayerNorm after it: cri_norm_floats in all. */
 CR_MUST cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
                            cr_mem *rstd, cr_err *err);
 CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,

@@ -16,7 +16,7 @@ CR_MUST cr_status cr_checkpoint_find(const cr_config *config, char **path, int64
 /* An empty checkpoint-STEP.tmp with a folder `state`; owned by the caller. */
 CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder,
                                       cr_err *err);
-/* Remove what a run that was killed left of saves that did not end. Nobody else may use the folder. */
+/* Remove what a run that was killed left of saves that did not end. No other process may use the folder. */
 void cr_checkpoint_clean(const char *output_dir);
 /* Remove the oldest ones beyond `keep` (0: none), if the run resumes `latest`: room for the next one, where
  * a full disk has ended the run before. */

@@ -47,7 +47,7 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
     return CR_OK;
 }
 
-/* Programs of one's own are tried with the first row of their domain; rows that no step draws are told. */
+/* Programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */
 static cr_status check_rewards(rlvr *s, cr_err *err)
 {
     const cr_dataset *const sets[] = {&s->data, &s->validation};

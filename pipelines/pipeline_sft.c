@@ -1,6 +1,6 @@
 /* pipeline_sft.c -- supervised fine-tuning: one optimizer update a step, over rows in file order or, with
  * shuffle, in a new order each epoch; the loss of a validation set before step 0, every eval_steps and
- * behind the last step. */
+ * after the last step. */
 #include "actors/messages.h"
 #include "actors/packing.h"
 #include "base/rng.h"
@@ -113,12 +113,12 @@ static const uint32_t *rows_of(sft *s, int64_t step)
 /* ---- rows for ranks ---- */
 
 /* Some rows as one record. */
-typedef struct shipment {
+typedef struct payload {
     cr_record record;
     cr_buf prompts, lengths, minis, ids, mask;
-} shipment;
+} payload;
 
-static void add_row(shipment *p, const cr_row *row)
+static void add_row(payload *p, const cr_row *row)
 {
     int32_t prompt = (int32_t)prompt_of(row), length = (int32_t)row->num_ids - prompt, mini = 0;
 
@@ -133,7 +133,7 @@ static void add_row(shipment *p, const cr_row *row)
     }
 }
 
-static void attach_rows(shipment *p, bool has_mask)
+static void attach_rows(payload *p, bool has_mask)
 {
     const struct {
         const char *name;
@@ -150,7 +150,7 @@ static void attach_rows(shipment *p, bool has_mask)
                       arrays[i].buf->data ? arrays[i].buf->data : "", arrays[i].buf->num_bytes / 4);
 }
 
-static void shipment_free(shipment *p)
+static void payload_free(payload *p)
 {
     cr_record_free(&p->record);
     cr_buf_free(&p->prompts);
@@ -171,12 +171,12 @@ static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr
     const cr_row *rows = s->validation.rows + first;
 
     for (int r = 0; r < num && err->status == CR_OK; r++) {
-        shipment p = {0};
+        payload p = {0};
         for (size_t k = (size_t)(r / same); k < end - first; k += (size_t)num_dp)
             add_row(&p, &rows[k]);
         attach_rows(&p, false);
         cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "log_probs", &p.record, &requests[r], err));
-        shipment_free(&p);
+        payload_free(&p);
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
@@ -253,7 +253,7 @@ static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_
                            cr_err *err)
 {
     uint64_t counts[CR_MINI_COUNTS] = {[CR_MINI_TOKENS] = (uint64_t)d->num_learnt};
-    shipment p = {0};
+    payload p = {0};
 
     for (size_t k = 0; k < s->batch; k++)
         if (d->rank[d->order[k]] == rank) add_row(&p, &s->data.rows[d->rows[d->order[k]]]);
@@ -262,7 +262,7 @@ static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_
     cr_record_add(&p.record, "counts", CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
     cr_record_set_int(&p.record, "minis", 1);
     cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &p.record, request, err));
-    shipment_free(&p);
+    payload_free(&p);
     return err->status;
 }
 

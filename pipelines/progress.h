@@ -1,6 +1,6 @@
 /* progress.h -- state/pipeline.json of a checkpoint: where an RLVR pipeline's data and learning stand.
  *
- * Cursors, with what their domain is owed of its share, are kept by the name of their domain: one that the
+ * Cursors, with the remainder of their domain's share, are kept by the name of their domain: one that the
  * file does not know begins at its first row.
  */
 #ifndef CR_PROGRESS_H

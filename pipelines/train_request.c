@@ -21,7 +21,7 @@ typedef struct epoch {
     cr_request *requests;
 } epoch;
 
-/* ---- what every rank is told ---- */
+/* ---- what every rank gets ---- */
 
 static void count_masks(epoch *e)
 {

@@ -89,7 +89,7 @@ static void pass_errors(cr_scorer *s)
 
     while (s->err_fd >= 0 && (n = read(s->err_fd, text, sizeof text)) > 0) {
         cr_buf *last = &s->last_words;
-        if (write(STDERR_FILENO, text, (size_t)n) < 0) continue; /* nobody reads it */
+        if (write(STDERR_FILENO, text, (size_t)n) < 0) continue; /* no reader */
         cr_buf_add(last, text, (size_t)n);
         if (last->num_bytes <= LAST_WORDS) continue;
         memmove(last->data, last->data + last->num_bytes - LAST_WORDS, LAST_WORDS);

@@ -200,7 +200,7 @@ static void token_rewards(const cr_advantage_config *c, cr_advantage_args *a)
 static void estimate(const cr_advantage_config *c, cr_advantage_args *a)
 {
     for (size_t i = 0; i < a->rows.num_samples; i++) {
-        double carry = 0, next_value = 0; /* nothing comes behind the last token */
+        double carry = 0, next_value = 0; /* nothing follows the last token */
         for (size_t t = a->rows.start[i + 1]; t-- > a->rows.start[i];) {
             if (c->adv_estimator == CR_ADV_GAE) {
                 carry = a->token_rewards[t] + c->gamma * next_value - a->values[t] +

@@ -5,7 +5,7 @@
  * prompt) are adjacent. Everything is float64: what is summed here is small.
  *
  * Formulas and names of settings are ROLL's (its mistakes put right: masks count in every mode, no
- * value leaks in from behind a row, a group of one has standard deviation 0).
+ * value leaks in from beyond a row, a group of one has standard deviation 0).
  *
  * Ownership: every array belongs to the caller. Threads: any. Errors: CR_EARG names the setting.
  */

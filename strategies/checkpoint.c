@@ -233,7 +233,7 @@ static bool is_count(const json_t *v, int64_t most)
     return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most;
 }
 
-/* What state_index writes: counts that are none, and elements that lie beyond the files. */
+/* What state_index writes: counts that are not counts, and elements that lie beyond the files. */
 static cr_status check_index(const json_t *index, const char *path, cr_err *err)
 {
     const json_t *params = json_object_get(index, "params"),
@@ -248,7 +248,8 @@ static cr_status check_index(const json_t *index, const char *path, cr_err *err)
                        "%s has no \"updates\", \"elements\" or \"params\" (damaged?)", path);
     if (scale && (!(json_number_value(scale) > 0) || !isfinite(json_number_value(scale)) ||
                   !is_count(json_object_get(index, "good_updates"), INT64_MAX / 2)))
-        return cr_fail(err, CR_EFORMAT, "%s has a loss scale that is none (damaged?)", path);
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has a loss scale that is not a positive number (damaged?)", path);
     json_object_foreach((json_t *)(uintptr_t)params, name, entry)
     {
         const json_t *n = json_object_get(entry, "num");
@@ -315,7 +316,7 @@ static const char *tensor_of(const cr_param *p)
     return p->stacked ? p->stacked->tensor : p->file_name;
 }
 
-/* Float32 before halves, so that all begin at a multiple of their size; then by tensor and name. */
+/* Float32 before 16-bit, so that all begin at a multiple of their size; then by tensor and name. */
 static int by_tensor(const void *a, const void *b)
 {
     const cr_param *x = *(cr_param *const *)a, *y = *(cr_param *const *)b;

@@ -233,11 +233,11 @@ static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass, c
 cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
 {
     float ignored[2];
-    cr_model_out nobody = {ignored, ignored + 1};
+    cr_model_out discarded = {ignored, ignored + 1};
     cr_pass pass;
 
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
-    CR_TRY(run_forward(f, batch, &pass, batch ? out : &nobody, err));
+    CR_TRY(run_forward(f, batch, &pass, batch ? out : &discarded, err));
     return cri_end_pass(f, false, err);
 }
 

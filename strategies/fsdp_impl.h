@@ -122,7 +122,7 @@ struct cr_fsdp {
     struct cri_save *save; /* under way, or NULL */
 };
 
-/* The ranks that a unit is cut over, and this one's place among them: dealt experts have their own. */
+/* The ranks that a unit is cut over, and this one's place among them: expert-parallel experts have their own. */
 static inline cr_group *cri_group_of(const cr_fsdp *f, const cr_flat *flat)
 {
     return f->mesh->group[flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP];
@@ -165,7 +165,7 @@ static inline cr_deal cri_deal(const cr_mesh_shape *shape, int rank)
 /* ---- shards.c ---- */
 
 /* This rank's elements of a flat that belong to parameter i: [*begin, *end) of the parameter, and
- * where they lie in the shard. False: none. */
+ * where they are in the shard. False: none. */
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
                      int64_t *at);
 /* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */

@@ -231,7 +231,7 @@ static cr_status sum_pending(cr_fsdp *f, cr_err *err)
                             CR_REDUCE_ADD, err);
 }
 
-/* What this rank owes the others and can do without waiting; called between modules. A rank that is a
+/* Advance the outstanding collectives of this rank as far as possible without waiting; called between modules. A rank that is a
  * little ahead so goes on computing, instead of meeting the others at every unit. */
 static cr_status progress(cr_fsdp *f, cr_err *err)
 {

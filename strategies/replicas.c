@@ -26,9 +26,9 @@ static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
     const cr_units *u = &f->units;
     bool is_frozen = kind == CRI_FROZEN;
     bool is_master = !is_frozen && kind != CRI_VALUES;
-    cr_extent undealt = is_frozen ? u->undealt_frozen : u->undealt_trained;
-    size_t border = is_master ? (size_t)undealt.elems * cr_dtype_bytes(f->args.master_dtype)
-                              : (size_t)cr_extent_bytes(undealt, f->args.param_dtype);
+    cr_extent common = is_frozen ? u->common_frozen : u->common_trained;
+    size_t border = is_master ? (size_t)common.elems * cr_dtype_bytes(f->args.master_dtype)
+                              : (size_t)cr_extent_bytes(common, f->args.param_dtype);
 
     if (!a->data) return (range){0};
     return axis == CR_AXIS_DDP ? (range){a->data, border}

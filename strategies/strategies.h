@@ -135,7 +135,7 @@ void cr_replica_destroy(cr_replica *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_replica_version(const cr_replica *r);
 /* Send this rank's shards, cast to dtype, to the receivers (world ranks). Replica d of the sender's
- * ddp axis serves the receivers i with i % num_ddp == d (dealt experts: eddp). Checksums of each unit follow. */
+ * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
                                       int num_receivers, cr_dtype dtype, cr_err *err);
 /* my_place: index of this rank among the receivers. senders: world ranks of the sender's mesh in
@@ -186,6 +186,6 @@ typedef struct cr_fsdp_moment {
     int64_t gathered, reduction, tape, scratch;
 } cr_fsdp_moment;
 typedef void (*cr_fsdp_watcher)(void *ctx, const cr_fsdp_moment *moment);
-void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx); /* NULL: nobody */
+void cr_fsdp_watch(cr_fsdp *f, cr_fsdp_watcher watcher, void *ctx); /* NULL: none */
 
 #endif

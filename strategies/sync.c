@@ -1,7 +1,7 @@
 /* sync.c -- weight sync: from the train shards straight to where the receivers keep them.
  *
  * Sender and receiver compute the same layout from the same model and policy, so a shard travels
- * once, in the receiver's dtype, and lands in its final place. Behind the flats of a sender comes its
+ * once, in the receiver's dtype, and lands in its final place. After the flats of a sender comes its
  * trailer: the weight version, and a checksum of each flat of its shard.
  *
  * If experts are dealt (units.h), the receiver has the units of all ep ranks, a sender only some of

@@ -239,8 +239,8 @@ static void close_units(builder *b)
             flat_close(&u->frozen, u->num_shards, &out->frozen_shard);
         }
         if (is_dealt) continue;
-        out->undealt_trained = out->trained_shard;
-        out->undealt_frozen = out->frozen_shard;
+        out->common_trained = out->trained_shard;
+        out->common_frozen = out->frozen_shard;
     }
 }
 
@@ -273,8 +273,8 @@ static cr_status check_classes(builder *b, const char *key, const char *const *c
         if (matched[i]) continue;
         if (strcmp(classes[i], "ModuleList") == 0)
             return cr_fail(err, CR_ECONFIG,
-                           "wrap_policy: %s: a ModuleList never runs (name the class of what is in "
-                           "it)",
+                           "wrap_policy: %s: a ModuleList never runs (name the class of its "
+                           "elements)",
                            key);
         CR_TRY(cr_module_walk(b->model->root, add_class, &names, err));
         cr_fail(err, CR_ECONFIG, "wrap_policy: %s: no module has the class %s (there are %s)", key,

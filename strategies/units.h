@@ -36,8 +36,8 @@ CR_MUST cr_status cr_model_freeze(cr_model *model, const char *prefixes, cr_err 
  * model has not. */
 CR_MUST cr_status cr_model_freeze_stage(cr_model *model, const char *stage, cr_err *err);
 
-/* A vision tower with a trained parameter computes in float32 (its norms and residual sums are fragile in
- * halves); one that is frozen in the dtype of the pass, projector and language model in any case. After
+/* A vision tower with a trained parameter computes in float32 (its norms and residual sums lose accuracy in
+ * 16 bits); one that is frozen in the dtype of the pass, projector and language model in any case. After
  * freezing. */
 void cr_model_set_precision(cr_model *model);
 
@@ -58,7 +58,7 @@ typedef struct cr_wrap_policy {
 enum { CR_FLAT_ALIGN = 32 /* elements between starts of parameters */ };
 
 /* Parameters one after another: offset[i] of params[i]; padded_elems is a multiple of the cut. */
-/* Elements of several flats, so many of them in float32 whatever param_dtype is. */
+/* Elements of several flats, and how many of them are in float32 whatever param_dtype is. */
 typedef struct cr_extent {
     int64_t elems, fp32;
 } cr_extent;
@@ -78,7 +78,7 @@ typedef struct cr_flat {
     cr_extent first; /* before its shard in the rank's buffers of all flats of its kind */
 } cr_flat;
 
-/* Of its gathered copy, of a frozen shard and of what is exported. */
+/* Of its gathered copy, of a frozen shard and exported. */
 static inline cr_dtype cr_flat_dtype(const cr_flat *flat, cr_dtype param_dtype)
 {
     return flat->is_fp32 ? CR_F32 : param_dtype;
@@ -95,10 +95,10 @@ typedef struct cr_unit {
 typedef struct cr_units {
     cr_unit *unit; /* in order of execution */
     size_t num;
-    int num_shards;                            /* of units that are not dealt */
-    cr_extent trained_shard, frozen_shard;     /* sums over units */
-    cr_extent undealt_trained, undealt_frozen; /* the first of these */
-    int64_t num_trained, num_frozen;           /* elements without padding */
+    int num_shards;                          /* of units that are not expert-parallel */
+    cr_extent trained_shard, frozen_shard;   /* sums over units */
+    cr_extent common_trained, common_frozen; /* the first of these */
+    int64_t num_trained, num_frozen;         /* elements without padding */
 } cr_units;
 
 /* num_shards: length of the fsdp axis. */

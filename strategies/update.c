@@ -1,7 +1,7 @@
 /* update.c -- from the gradients of all micro-batches to the next weights (see strategies.h).
  *
  * Hierarchy: each micro-batch was reduced over fsdp; here the shard is summed once over ddp, so every
- * replica holds the same bits, and clipping needs a sum over fsdp only. For dealt experts, whose
+ * replica holds the same bits, and clipping needs a sum over fsdp only. For expert-parallel experts, whose
  * shards are the last ones, these are efsdp and eddp.
  */
 #include "strategies/fsdp_impl.h"
@@ -20,13 +20,13 @@ static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, cr_mem *grad, size_t num
 static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 {
     size_t num = (size_t)f->units.trained_shard.elems,
-           undealt = (size_t)f->units.undealt_trained.elems;
+           common = (size_t)f->units.common_trained.elems;
 
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
-    CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, undealt, err));
-    CR_TRY(sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)undealt), num - undealt,
-                        err));
+    CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, common, err));
+    CR_TRY(
+        sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)common), num - common, err));
     if (f->loss_scale > 0)
         CR_TRY(cr_scale(cri_home(f), f->grad, (float)(1 / f->loss_scale), num, err));
     f->is_grad_complete = true;
@@ -36,13 +36,13 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
 {
     size_t num = (size_t)f->units.trained_shard.elems,
-           undealt = (size_t)f->units.undealt_trained.elems;
+           common = (size_t)f->units.common_trained.elems;
     double sum = 0, of_experts = 0;
 
-    CR_TRY(cr_square_sum(cri_home(f), f->grad, undealt, &sum, err));
+    CR_TRY(cr_square_sum(cri_home(f), f->grad, common, &sum, err));
     CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
     if (f->mesh->shape.num_ep > 1) {
-        CR_TRY(cr_square_sum(cri_home(f), cr_at(CR_F32, f->grad, (int64_t)undealt), num - undealt,
+        CR_TRY(cr_square_sum(cri_home(f), cr_at(CR_F32, f->grad, (int64_t)common), num - common,
                              &of_experts, err));
         CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "grad_norm of experts", CR_OP_SUM,
                                  &of_experts, 1, err));
@@ -105,7 +105,7 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
     return CR_OK;
 }
 
-/* Halved after an overflow, doubled after so many good updates. */
+/* Halved after an overflow, doubled after a number of good updates. */
 static void adapt_scale(cr_fsdp *f, bool is_overflow)
 {
     if (f->loss_scale <= 0) return;

@@ -83,7 +83,7 @@ typedef struct cri_text {
 
 typedef enum cri_step_kind {
     CRI_STEP_FORM,    /* Unicode normal form */
-    CRI_STEP_PREPEND, /* text in front of what is not empty */
+    CRI_STEP_PREPEND, /* text in front of a text that is not empty */
     CRI_STEP_PREFIX,  /* text in front of what does not begin with it */
     CRI_STEP_REPLACE, /* text by another */
     CRI_STEP_STRIP,   /* white space off */

@@ -13,7 +13,7 @@
  *
  * A loss sees the whole batch, too: log-probs of all ranks' rows are gathered, every rank computes the
  * same loss, and takes its own rows of its gradient. Parameters do not know about ulysses: the
- * gradients of all ranks are summed as ever. So the callers of strategies' passes give the ranks of
+ * gradients of all ranks are summed, as without it. So the callers of strategies' passes give the ranks of
  * a group the same batch (or all of them none), and count each loss once (CR_AXIS_DP).
  *
  * A batch of fewer than P tokens is followed by a sequence without labels, so that no rank is empty.

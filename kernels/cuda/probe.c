@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* CUDA packs 13.0 as 13000; cuBLAS and NCCL are told apart by three numbers. */
+/* CUDA packs 13.0 as 13000; cuBLAS and NCCL are distinguished by three numbers. */
 static void write_versions(cr_gpu_report *out)
 {
     int driver = 0, runtime = 0, major = 0, minor = 0, patch = 0, nccl = 0;

@@ -72,7 +72,7 @@ typedef struct cri_patches {
     } on_device;
 } cri_patches;
 
-/* CR_EARG: a grid that is none, or the number of patches is another. fini after a failure, too. */
+/* CR_EARG: not a grid, or the number of patches is another. fini after a failure, too. */
 CR_MUST cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c,
                                    const cr_vision_input *in, cr_err *err);
 void cri_patches_fini(cri_patches *r);

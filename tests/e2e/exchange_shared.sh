@@ -1,7 +1,7 @@
 #!/bin/bash
 # E9: two rlvr runs at once on one Redis of others, with a password, an ACL user and TLS: both have the numbers of their lone
 # runs; a third with the prefix of one is refused with a sentence; keys of others stay, those of a run go with it; the
-# password is in no command line; after kill -9 the run's own resume takes its prefix at once, and nobody else may.
+# password is in no command line; after kill -9 the run's own resume takes its prefix at once, and no other run may.
 # A wrong certificate is an error before anything is written.
 . tests/e2e/run.inc
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT

@@ -36,7 +36,7 @@ END
 expect "rows" score math_rule <$tmp/rows
 [ "$(wc -l <$tmp/out)" -ge 900 ] || fail "$(wc -l <$tmp/out) answers to 1000 rows"
 
-head -c 40000 $model/model.safetensors >$tmp/head # its tensors end behind the file, which is an error too
+head -c 40000 $model/model.safetensors >$tmp/head # its tensors end beyond the file, which is an error too
 for base in $model/model.safetensors $tmp/head; do
     "$TOOLS/tool_mutate" $base $((num / 2)) $tmp/tensors
     for ((i = 0; i < num / 2; i++)); do

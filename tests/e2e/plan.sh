@@ -198,7 +198,7 @@ batch=sft_train.training_args.per_device_train_batch_size
 sft 'assert p["fits"]' --memory $size $batch="$most"
 sft 'assert not p["fits"]' --memory $size $batch=$((most + 1))
 sft 'equal(p["largest_per_device_train_batch_size"], 0)' --memory 100kB
-# and by tokens: from so many samples up to one more; what fits, fits, and a sample more does not
+# and by tokens: from a number of samples to one more; what fits, fits, and a sample more does not
 sft 'n = p["batch"]["sequence_length"]; most = p["largest_max_tokens_per_microbatch_in_train"]
 assert p["largest_per_device_train_batch_size"] * n <= most < (p["largest_per_device_train_batch_size"] + 1) * n
 print(most, most + n // 64 + 1, file=open("'"$dir"'/most", "w"))' --memory $size

@@ -75,7 +75,7 @@ rewards:
     device_mapping: list(range(6,8))
 END
 
-# plan PARAMETERS TEXT WORLD [key=value ..]: planned; TEXT is in what is said beside the plan
+# plan PARAMETERS TEXT WORLD [key=value ..]: planned; TEXT is in the messages beside the plan
 plan() {
     local parameters=$1 said=$2 world=$3 code=0
     shift 3
@@ -102,7 +102,7 @@ plan 7615616512 code_sandbox 32 pretrain=Qwen/Qwen2.5-7B-Instruct actor_train.mo
 plan $q8 lora_target 16 actor_train.model_args.lora_target=all-linear actor_train.model_args.lora_rank=16
 plan $a3 code_sandbox 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.strategy_config.ep_size=8 \
     "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeExperts]}"
-refuse "is not a folder" pretrain=Somebody/Unknown-3B
+refuse "is not a folder" pretrain=Nowhere/Unknown-3B
 refuse "M2: " actor_train.model_args.ulysses_size=3
 refuse "rollout_batch_sise" rollout_batch_sise=3
 echo ok

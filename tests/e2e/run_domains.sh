@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_domains.sh -- `croll run` with two domains: shares that are exact over steps and behind a resume, metrics by
+# run_domains.sh -- `croll run` with two domains: shares that are exact over steps and after a resume, metrics by
 # domain, validation with several samples a prompt and columns of its own.
 . tests/e2e/run.inc
 quick_model 60
@@ -45,7 +45,7 @@ two part resume_from_checkpoint=true
 [ $code = 0 ] && grep -q resuming $log || fail "resumed: exit code $code"
 diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/part/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the resumed run differs"; }
 
-# rows that are never drawn, and tags that nobody scores
+# rows that are never drawn, and tags without a reward worker
 two unused "actor_train.data_args.domain_interleave_probs={math_rule: 2}" max_steps=1
 [ $code = 0 ] && grep -q "rows of other are never drawn" $log && grep -q "add up to 2" $log || fail "unused rows are not told"
 two unknown "rewards.other.tag_included=[another]"

@@ -58,7 +58,7 @@ for other in units dealt twice; do
         fail "$other: the checkpoint has other weights"
 done
 
-# on from checkpoints of other meshes: from one rank's, from that of dealt experts, and the other way round
+# on from checkpoints of other meshes: from one rank's, from that of expert-parallel experts, and the other way round
 more="max_steps=5 save_steps=100"
 run from_one $more resume_from_checkpoint=$tmp/one/checkpoint-2 "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1
 run from_twice $more resume_from_checkpoint=$tmp/twice/checkpoint-2 "actor_train.device_mapping=list(range(0,1))" $train.fsdp_size=1

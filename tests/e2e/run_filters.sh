@@ -61,7 +61,7 @@ for r in rows:
     near(r["advantage"], want, f"the advantage of {r['id']}")
     (r["score"] is None) == (value is None) or sys.exit(f"{r['id']} has the score {r['score']}")
     if value is not None:
-        r["detail"] == str(r["prompt_ids"]) or sys.exit(f"the program was told of the prompt {r['detail']}")
+        r["detail"] == str(r["prompt_ids"]) or sys.exit(f"the program got of the prompt {r['detail']}")
         scores.append(value)
         used += not is_masked
         advantages += [] if is_masked else [want] * len(r["ids"])

@@ -1,5 +1,5 @@
 #!/bin/bash
-# croll run with roles that share devices: states are offloaded behind each command, byte counts return to where they
+# croll run with roles that share devices: states are offloaded after each command, byte counts return to where they
 # were in every step, and the weights are those of a run whose roles have devices of their own.
 # Not here: states on a device whose memory is not the host's (tests/mesh/modes.c counts those).
 . tests/e2e/run.inc

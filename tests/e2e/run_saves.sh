@@ -1,7 +1,7 @@
 #!/bin/bash
 # C48: croll run killed with all its processes at random moments while checkpoints are written in the
 # background. After each kill every folder with a final name is complete, by its manifest; the next start
-# takes the newest one and cleans up; in the end the numbers are those of a run that nobody disturbed.
+# takes the newest one and cleans up; in the end the numbers are those of an undisturbed run.
 # CROLL_SAVES_KILLS: how many kills (6); CROLL_SAVES_SEED: of the moments. Every single call of a commit:
 # unit/pipelines_checkpoint.c.
 . tests/e2e/run.inc

@@ -42,7 +42,7 @@ sft one "sft_train.data_args={file_name: [$tmp/chats.jsonl], messages: chat}" "v
 [ $code = 0 ] || fail "one: exit code $code"
 [ "$(metric sft_train/val_loss one)" = "$(metric sft_train/val_loss chats)" ] || fail "the loss of validation depends on the cut"
 
-# two turns: both are learnt. Rows in another order each epoch, also behind a resume
+# two turns: both are learnt. Rows in another order each epoch, also after a resume
 sft two "sft_train.data_args={file_name: [$tmp/twice.json], messages: chat}" shuffle=true max_steps=4
 [ $code = 0 ] || fail "two: exit code $code"
 near "$(metric sft_train/tokens two)" 384 100 || fail "tokens of two turns: $(metric sft_train/tokens two)"

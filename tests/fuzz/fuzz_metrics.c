@@ -1,4 +1,4 @@
-/* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, behind a NUL, as samples of a rollout: what a
+/* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, after a NUL, as samples of a rollout: what a
  * resumed run keeps are lines of steps before it, and run.html is written. */
 #include "base/json.h"
 #include "reports/metrics.h"

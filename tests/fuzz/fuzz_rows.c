@@ -1,5 +1,5 @@
 /* fuzz_rows.c -- arbitrary bytes as a file of rows, lines or an array, of SFT (columns, messages) and of
- * RLVR: every line is a row, is dropped, or is told by its number; ids of rows are in the vocabulary and rows
+ * RLVR: every line is a row, is dropped, or is named by its number; ids of rows are in the vocabulary and rows
  * can be drawn. */
 #include "data/prompts.h"
 #include "tests/byte_tokenizer.h"

@@ -37,7 +37,7 @@ typedef struct cut {
     int num_tiles;
     int shortest;            /* sequence */
     int start;               /* position of the first token */
-    int pad_left, pad_right; /* tokens around each sequence that nobody asks for */
+    int pad_left, pad_right; /* tokens around each sequence that are not asked for */
     bool is_one_token;       /* a sequence repeats one token: all its rows have one route */
     cr_loss_fn loss;         /* of a cut_loss; NULL: cut_loss_fn */
     int ep, efsdp;           /* expert axes; ep 0, 1: none */
@@ -50,7 +50,7 @@ typedef struct cut_result {
     float *grad;           /* all parameters one after another; on rank 0 of the cut */
     size_t num_grad;
     double loss, norm;                               /* of all ranks */
-    float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was told; else NaN */
+    float log_prob[MAX_LABELS], entropy[MAX_LABELS]; /* of the rows this rank was given; else NaN */
     cr_fsdp_stats stats;
 } cut_result;
 

@@ -1,4 +1,4 @@
-/* experts.c -- expert parallel keeps what it promises of memory and traffic: dealt experts are gathered only
+/* experts.c -- expert parallel keeps what it promises of memory and traffic: expert-parallel experts are gathered only
  * over the ranks that share them, and a rank keeps no more than without. That gradients do not change
  * is in cut_matrix.c, training, checkpoints and weight sync in tests/e2e/run_experts.sh.
  * // ranks: 4

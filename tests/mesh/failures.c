@@ -185,7 +185,7 @@ static void test_late_release(void)
     cr_world_set_deadline(world, 3);
 }
 
-/* A transfer that nobody sends. */
+/* A transfer without a sender. */
 static void test_late_transfer(void)
 {
     cr_piece piece = {0, 0, 8};

@@ -1,6 +1,6 @@
 /* images.c -- batches with images and videos on several ranks (C39): a rank with text alone beside one with
  * images, images beside images and videos, ranks without a batch, deepstack of two sequences under sequence
- * parallel; towers frozen, trained in float32 among halves, projectors trained alone. Gradients against a
+ * parallel; towers frozen, trained in float32 among 16-bit modules, projectors trained alone. Gradients against a
  * model without units that is given everything at once; the tower's units meet on every rank, or none.
  * Not covered: what a tower computes (unit/models_vision.c), real images.
  * // ranks: 4
@@ -341,8 +341,8 @@ static void test_c39_images(void)
          .is_recomputed = true},
         {"sandwich", {ONE_OF_ALL}, 4, 4, .stage = "vla-sandwich-train"},
         {"last layer", {TEXT_AND_IMAGES}, 2, 2, .stage = "last-layer-finetune"},
-        {"float32 among halves", {TEXT_AND_IMAGES}, 2, 2, .dtype = CR_BF16},
-        {"float32 among halves, hsdp",
+        {"float32 among 16 bits", {TEXT_AND_IMAGES}, 2, 2, .dtype = CR_BF16},
+        {"float32 among 16 bits, hsdp",
          {IMAGES_AND_VIDEOS},
          4,
          2,
@@ -397,7 +397,7 @@ static void check_gathers(const cr_fsdp *f, bool with_images, cr_traffic_count b
              cr_fsdp_get_stats(f).most_units_alive);
 }
 
-/* Log-probs of fsdp2_infer: the first rank has images, the others text or nothing; then nobody has images. */
+/* Log-probs of fsdp2_infer: the first rank has images, the others text or nothing; then no rank has images. */
 static void test_c39_forward(const char *family)
 {
     static float first[2][MOST], log_prob[MOST], entropy[MOST];

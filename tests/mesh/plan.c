@@ -1,7 +1,7 @@
 /* plan.c -- croll plan against the run: two updates of two micro-batches on 2 ranks, and what the plan
  * says of the same: bytes of shards, buffers, tape and scratch, and every collective, exactly (B4, B5). With
  * experts the plan takes tokens as spread evenly: rows of an expert are padded to 64 bytes, so the tape may
- * differ a little and scratch, of the largest expert, by 15 %, and with dealt experts by what the router sends to this rank; all else is exact.
+ * differ a little and scratch, of the largest expert, by 15 %, and with expert parallelism by what the router sends to this rank; all else is exact.
  * Not covered: what kernels keep for themselves (plan_memory.c).
  */
 #include "tests/mesh/plan_run.h"
@@ -139,7 +139,7 @@ int main(void)
     w.apply_expert_patch = true, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
     check(sparse, &w, 0.15, "a unit for each expert");
     w.ep_size = 2;
-    check(sparse, &w, 0.3, "dealt experts");
+    check(sparse, &w, 0.3, "expert parallel");
     cr_world_close(world);
     return 0;
 }

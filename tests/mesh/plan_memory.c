@@ -102,7 +102,7 @@ int main(void)
     w = usual;
     check(sparse, &w, "experts");
     w = usual, w.ep_size = 2, w.wrap.moe_experts = experts, w.wrap.num_moe_experts = 1;
-    check(sparse, &w, "dealt experts");
+    check(sparse, &w, "expert parallel");
     cr_group_destroy(both);
     cr_world_close(world);
     return 0;

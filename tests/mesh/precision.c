@@ -1,4 +1,4 @@
-/* precision.c -- a model of halves with modules in float32 (C11): gradients of every cut against a model
+/* precision.c -- a 16-bit model with modules in float32 (C11): gradients of every cut against a model
  * whose weights are whole, without units; traffic and kept bytes of units of two dtypes; checkpoints.
  * Not covered: what a module in float32 computes (unit/models_precision.c),
  * the plan (plan.c), weight sync (strategies.c).

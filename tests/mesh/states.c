@@ -200,7 +200,7 @@ static void test_c7_c9_c11_states_and_dtypes(void)
 
 /* ---- C13, C21 ---- */
 
-/* Halves are never summed: each contribution is float32 before the reduction, so there are no factors
+/* Sums are never in 16 bits: each contribution is float32 before the reduction, so there are no factors
  * before and after it that would have to divide the number of ranks. */
 static void test_c13_any_number_of_ranks(void)
 {

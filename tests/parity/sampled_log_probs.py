@@ -5,7 +5,7 @@
 
 RUN is an output_dir of `croll run`, MODEL the weights that sampled these steps (of step 0: pretrain). Settings come from
 RUN/config.yaml, histories and kept words from RUN/rollouts/step-N.jsonl; which words the filters keep is found again, too,
-with Transformers' logits processors. Prints the greatest differences; exit code 1 above 1e-4 (fp32 runs).
+with Transformers' logits processors. Prints the largest differences; exit code 1 above 1e-4 (fp32 runs).
 """
 import json
 import sys

@@ -3,7 +3,7 @@
 
     tests/parity/tokenizers.py [FOLDER]
 
-Trains them on the sentences below and writes FOLDER/bytes (byte-level BPE behind a pattern, as Qwen) and
+Trains them on the sentences below and writes FOLDER/bytes (byte-level BPE after a pattern, as Qwen) and
 FOLDER/pieces (BPE over characters with byte fallback, as Llama 2), each with tokenizer.json and cases.jsonl. FOLDER is
 tests/parity/tokenizers/, whose files unit_text_tokenizer reads. Exit code 77 where the package is missing.
 """

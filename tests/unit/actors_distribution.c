@@ -29,16 +29,16 @@ static void must(cr_status status, const cr_err *err)
 /* ---- the engine and a training pass ---- */
 
 /* Samples as a train rank gets them. */
-typedef struct shipped {
+typedef struct payload {
     cr_samples s;
     int32_t prompts[SAMPLES], lengths[SAMPLES], ids[SAMPLES * (PROMPT + LENGTH)],
         num_kept[SAMPLES * LENGTH], *kept_ids;
     float log_probs[SAMPLES * LENGTH], log_mass[SAMPLES * LENGTH];
     size_t first_id[SAMPLES], first_token[SAMPLES], first_kept[SAMPLES * LENGTH], num_kept_ids;
     bool has_kept;
-} shipped;
+} payload;
 
-static void ship(shipped *p, const cr_generated *g, size_t i)
+static void append(payload *p, const cr_generated *g, size_t i)
 {
     size_t at = p->s.num_tokens;
 
@@ -67,11 +67,11 @@ static void ship(shipped *p, const cr_generated *g, size_t i)
     p->s.num++;
 }
 
-static shipped *generate(model_bench *b, const cr_generating *how)
+static payload *generate(model_bench *b, const cr_generating *how)
 {
     const cr_engine_limits limits = {.max_running = 5, .max_model_len = 200};
     uint64_t ids[SAMPLES];
-    shipped *p = CR_NEW(shipped);
+    payload *p = CR_NEW(payload);
     cr_engine *e;
     cr_generated g;
     cr_err err = {0};
@@ -84,7 +84,7 @@ static shipped *generate(model_bench *b, const cr_generating *how)
     while (!cr_engine_is_idle(e))
         must(cr_engine_step(e, &err), &err);
     while (cr_engine_poll(e, &g)) {
-        ship(p, &g, p->s.num);
+        append(p, &g, p->s.num);
         cr_generated_free(&g);
     }
     cr_engine_destroy(e);
@@ -101,7 +101,7 @@ static shipped *generate(model_bench *b, const cr_generating *how)
 }
 
 /* The samples, last one first, as one batch with their edits. */
-static void train_pass(model_bench *b, cr_dtype dtype, const shipped *p, const cr_distribution *d,
+static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const cr_distribution *d,
                        float *log_probs)
 {
     enum { MOST = SAMPLES * (PROMPT + LENGTH) };
@@ -135,7 +135,7 @@ static void train_pass(model_bench *b, cr_dtype dtype, const shipped *p, const c
     cr_edits_free(&edits);
 }
 
-/* Raw logits of the row behind ids[0 .. num-1]. */
+/* Raw logits of the row after ids[0 .. num-1]. */
 static void raw_logits(model_bench *b, cr_dtype dtype, const int32_t *ids, int32_t num, float *z)
 {
     int32_t positions[PROMPT + LENGTH], cu[2] = {0, num}, row = num - 1;
@@ -174,7 +174,7 @@ static double log_sum(const double *y, int vocab, const int32_t *kept, int32_t n
 }
 
 /* Every token against doubles. */
-static void check_numbers(model_bench *b, cr_dtype dtype, const shipped *p,
+static void check_numbers(model_bench *b, cr_dtype dtype, const payload *p,
                           const cr_distribution *d)
 {
     float z[VOCAB];
@@ -225,7 +225,7 @@ static void engine_and_training_have_the_same_bits(void **state)
             cr_distribution d = cr_distribution_of(&file);
             cr_generating how = cr_generating_of(&file, &file.infer.generating);
             must(model_bench_open(&b, config, dtype, &err), &err);
-            shipped *p = generate(&b, &how);
+            payload *p = generate(&b, &how);
             assert_int_equal(p->has_kept, !cases[c].is_whole);
             must(cr_distribution_check(&d, p->has_kept, &err), &err);
             assert_int_equal(cr_distribution_check(&d, !p->has_kept, &err), CR_EFORMAT);

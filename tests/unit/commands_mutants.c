@@ -3,7 +3,7 @@
  * sentence, whole lines of JSON out, no crash, no hang, no sanitizer report, no leak.
  *
  * The commands are called in a child process of this one, so that 1000 of them cost no 1000 starts; a
- * child that dies leaves its last input behind. tests/e2e/mutants.sh runs whole processes. More than
+ * child that dies leaves its last input. tests/e2e/mutants.sh runs whole processes. More than
  * 1000: CROLL_MUTANTS=20000.
  * Not covered: commands that open a model (logprobs: there); Redis's bytes (fuzz_record).
  */

@@ -1,5 +1,5 @@
 /* data_files.c -- files that a run reads back: rows of data, lines of metrics.jsonl, the progress of a
- * pipeline and the index of a role's state. What is damaged is refused, and nothing behind it is lost.
+ * pipeline and the index of a role's state. What is damaged is refused, and nothing after it is lost.
  * Not covered: what is written (mesh/strategies.c, e2e/run_resume.sh); arbitrary bytes (tests/fuzz).
  */
 #include "pipelines/progress.h"
@@ -49,7 +49,7 @@ static void rows_behind_a_nul(void **state)
     cr_free(path);
 }
 
-/* Zeros of a power cut in metrics.jsonl: the lines of earlier steps behind them stay. */
+/* Zeros of a power cut in metrics.jsonl: the lines of earlier steps after them stay. */
 static void metrics_behind_zeros(void **state)
 {
     static const char text[] = "{\"step\":0}\n\0\0\0\n{\"step\":1}\n{\"step\":2}\n{\"step\":1";
@@ -145,7 +145,7 @@ static void put_index(const cr_model *model, const char *head, const char *first
     cr_buf_free(&text);
 }
 
-/* First elements that lie before, or so far behind, that their byte is beyond 63 bits; counts that are none. */
+/* First elements that lie before, or so far after, that their byte is beyond 63 bits; counts that are not counts. */
 static void index_of_states(void **state)
 {
     static const struct {

@@ -207,7 +207,7 @@ static void test_greedy(void **state)
     for (int n = 1; n <= 100; n += 3) {
         for (int i = 0; i < n; i++)
             z[i] = -2;
-        z[n / 2] = z[n - 1] = -1; /* the first of the greatest */
+        z[n / 2] = z[n - 1] = -1; /* the first of the largest */
         assert_int_equal(draw(&s, dev, z, n, &how, NULL, 0, 0.9f), n / 2);
     }
     for (int i = 0; i < 100; i++)

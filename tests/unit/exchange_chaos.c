@@ -1,6 +1,6 @@
 /* exchange_chaos.c -- workers killed with SIGKILL at random moments 50 times, and the Redis server
  * three times, while 400 samples move from one stream to the next: each arrives exactly once and
- * nothing stays behind. The seed is fixed, the moments are not: they depend on the machine.
+ * nothing remains. The seed is fixed, the moments are not: they depend on the machine.
  * Not covered: the power going out (the append-only file is synced once a second). */
 #include "base/rng.h"
 #include "exchange/exchange.h"

@@ -227,7 +227,7 @@ static void later_commands_come_first(void **state)
     cr_exchange_close(x);
 }
 
-/* The prefix is matched as it is, and the owner's key is not a part of what is removed. */
+/* The prefix is matched as it is, and the owner's key is not among the removed. */
 static void a_prefix_has_one_owner(void **state)
 {
     cr_exchange_args args = {

@@ -139,7 +139,7 @@ static void attention_over_segments(void **state)
             double *wq = CR_NEW_ARRAY(double, n), *wk = CR_NEW_ARRAY(double, n),
                    *wv = CR_NEW_ARRAY(double, n), scale = 1 / sqrt((double)D);
             float *lse = CR_NEW_ARRAY(float, T *H);
-            double slack = dt != CR_F32 ? 0.03 : 2e-5; /* halves: delta comes from the rounded o */
+            double slack = dt != CR_F32 ? 0.03 : 2e-5; /* 16 bits: delta comes from the rounded o */
             cr_attention_grad_args a = {.fwd = {.q = q.data,
                                                 .k = k.data,
                                                 .v = v.data,

@@ -91,7 +91,7 @@ static void run_blocks(bench *b)
 
 typedef struct slow {
     const bench *b;
-    const cr_param *bumped; /* one element read as value + bump; x of block 0 if there is none */
+    const cr_param *bumped; /* one element read as value + bump; x of block 0 if NULL */
     int64_t elem;
     double bump;
     double picks[MAX_EXPERTS], probs[MAX_EXPERTS];
@@ -503,7 +503,7 @@ static void check_only_decays(const bench *b, const cr_param *p)
 }
 
 /* The router sends every token to experts 1 and 3 of 5 (its other rows are zero, x has one sign); expert 0
- * is not a number, and nobody sees it. */
+ * is not a number, and it has no effect. */
 static void c30_idle_experts_are_called_and_harmless(void **state)
 {
     static bench b;

@@ -1,4 +1,4 @@
-/* models_precision.c -- modules that compute in float32 in a pass of halves (C11): with rows of halves
+/* models_precision.c -- modules that compute in float32 in a 16-bit pass (C11): with 16-bit rows
  * widened by hand, a pass in float32 gives the same bits of output, of weight gradients and of the input's
  * gradient, each rounded once at the border. And gradients of a model against PyTorch's fully_shard with a
  * MixedPrecisionPolicy of each module (tests/parity/fsdp_precision.py).

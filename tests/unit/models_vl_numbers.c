@@ -201,7 +201,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* In halves the median: a token that is routed to other experts is off by far more. */
+/* In 16 bits the median: a token that is routed to other experts is off by far more. */
 static void check_log_probs(const json_t *c, const way *w, const float *log_prob)
 {
     const json_t *want = json_object_get(c, "log_prob"), *entry;

@@ -40,7 +40,7 @@ static void maj_at_k(void **state)
     check_near(cr_maj_at_k(votes, is_right, 2, 2), 0.5, 0);       /* a tie */
     check_near(cr_maj_at_k(votes, is_right, 8, 4), 0.25, 0);      /* b; c and d */
     check_near(cr_maj_at_k(votes, is_right, 7, 4), 0, 0);         /* whole blocks only */
-    check_near(cr_maj_at_k(votes + 6, is_right + 6, 2, 2), 0, 0); /* nobody votes */
+    check_near(cr_maj_at_k(votes + 6, is_right + 6, 2, 2), 0, 0); /* no votes */
     check_near(cr_maj_at_k(votes, is_right, 8, 2), (0.5 + 0 + 0.5 + 0) / 4, 0);
 }
 

@@ -1,7 +1,7 @@
 /* rewards_math.c -- answers of mathematics in the forms that models write them.
  *
  * Each row has a ground truth, an answer that is right and one that is wrong but near: it holds the
- * ground truth, or would be taken for it by a comparison that is careless in just this form.
+ * ground truth, or would be taken for it by a comparison that ignores just this form.
  */
 #include "rewards/math/math.h"
 #include "tests/check_near.h"
@@ -25,7 +25,7 @@ static double score(const char *gold, const char *response, const char *status)
     return r.score;
 }
 
-/* format: where the answer stands in the response, with one %s */
+/* format: where the answer is in the response, with one %s */
 static void check_rows(const char *format, const row *rows, size_t num)
 {
     for (size_t i = 0; i < num; i++)
@@ -137,7 +137,7 @@ static void lists(void **state)
         {"25000", "25 000", "25\\cdot 000"},
         {"250", "+250", "0 250"},
         {"3456789.5", "3\\,456\\,789.5", "3\\,456\\,789{,}5"},
-        {"0,250", "250, 0", "250"}, /* no thousands behind a zero */
+        {"0,250", "250, 0", "250"}, /* no thousands after a zero */
         {"\\frac{9}{4}", "\\dfrac{9}{4}\\,\\mathrm{miles}", "\\dfrac{9}{4}\\,\\mathrm{miles} + 1"},
     };
 

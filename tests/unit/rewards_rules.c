@@ -2,7 +2,7 @@
  *
  * Not covered: agreement with Math-Verify and the Python definitions of ifeval, and speed; forms of
  * mathematical answers are in rewards_math.c. Every wrong answer stands beside a right one that a
- * careless comparison would take for the same.
+ * loose comparison would take for the same.
  */
 #include "rewards/math/math.h"
 #include "rewards/rules.h"

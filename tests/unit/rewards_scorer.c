@@ -199,7 +199,7 @@ static void ends(void **state)
     }
 }
 
-/* One that never answers is started 8 times, with pauses, and its last words are told. One that has answered is
+/* One that never answers is started 8 times, with pauses, and its last words are reported. One that has answered is
  * started again for ever. */
 static void dies_at_once(void **state)
 {

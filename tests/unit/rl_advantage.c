@@ -311,7 +311,7 @@ static void verdicts_alone(void **state)
         size_t k = 0, u = 0;
         make_batch(&all, n);
         for (size_t i = 0; i < N; i++)
-            if (verdict[i] == 0) all.scores[i] = 1e5; /* whatever stands there */
+            if (verdict[i] == 0) all.scores[i] = 1e5; /* whatever the value is */
         memcpy(all_tokens, tokens, sizeof tokens);
         for (size_t i = 0; i < N; i++) {
             if (verdict[i] == 0) continue;

@@ -1,5 +1,5 @@
 /* strategies_stages.c -- every stage on trees of Qwen2.5-VL and Qwen3-VL (C40): what is
- * trained, elements of the optimizer, bytes of what is frozen, and the dtype of the math of the tower and of
+ * trained, elements of the optimizer, bytes of the frozen, and the dtype of the math of the tower and of
  * the language model, with an image.
  * Not covered: what a tower computes (models_vision.c).
  */

@@ -149,7 +149,7 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
     }
 }
 
-/* p = e^(s - most) for a row's 64 keys, most being the greatest so far: what went before shrinks. A
+/* p = e^(s - most) for a row's 64 keys, most being the largest so far: what went before shrinks. A
  * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
 CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_most)
 {
@@ -249,7 +249,7 @@ static void end_row(row *r, cr_dtype dtype, int64_t head_dim, void *o, float *ls
 
 /* ---- packed ---- */
 
-/* Tiles of one sequence and kv head; keys behind the end are zero. */
+/* Tiles of one sequence and kv head; keys after the end are zero. */
 static void build_tiles(cr_dtype dtype, const void *k, const void *v, int64_t first, int64_t len,
                         int64_t kv_heads, int64_t kv, int64_t head_dim, float *tiles)
 {
@@ -273,7 +273,7 @@ static int64_t longest(const cr_attention_args *a)
 }
 
 /* Rows r0 .. r1 - 1 of one sequence and its heads of kv groups kv0 .. kv1 - 1, short ones. Row r is at
- * position pos[r], or r - r0 without pos; kv head kv has its tiles kv * kv_stride behind. */
+ * position pos[r], or r - r0 without pos; kv head kv has its tiles kv * kv_stride after. */
 static void attend_short(const short_heads *heads, int64_t r0, int64_t r1, const int32_t *pos,
                          int64_t num_heads, int64_t group, int64_t kv0, int64_t kv1,
                          const float *tiles, int64_t kv_stride, float *lse)

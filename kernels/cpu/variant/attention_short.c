@@ -104,7 +104,7 @@ CR_INLINE v16 load_q(const short_heads *h, const short_row *row)
                                      : v_get_some(h->dtype, h->q, row->at, h->head_dim);
 }
 
-/* scores = q . K in units of log2, and the greatest of each lane. */
+/* scores = q . K in units of log2, and the largest of each lane. */
 CR_INLINE void score(int num, int dims, const short_heads *h, const short_pair *p, float *scores,
                      v16 *most)
 {
@@ -239,7 +239,7 @@ static __attribute__((noinline)) void weigh_pair(const short_heads *h, const sho
     }
 }
 
-/* Scores of all pairs, then all their greatest, then all values: a chain of dependent operations of
+/* Scores of all pairs, then all their largest, then all values: a chain of dependent operations of
  * one pair has the work of another beside it. */
 void CR_V(short_attend)(const short_heads *h, int num, const short_pair *pairs)
 {

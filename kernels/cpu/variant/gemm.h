@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/variant/simd_io.h"
 
-/* CRI_ROWS: rows of the greatest register tile. */
+/* CRI_ROWS: rows of the largest register tile. */
 #if defined(__AVX512F__)
 enum { CRI_PANEL = 32, CRI_ROWS = 12, CRI_GROUPS = 0 };
 #else

@@ -184,7 +184,7 @@ CR_INLINE __m512i load_group(const uint16_t *p)
 }
 
 /* Pair i of a whole group. Four units more than it has are written: into the next pair, which comes
- * later, or behind the last one (masked loads and stores take three times as long). */
+ * later, or after the last one (masked loads and stores take three times as long). */
 CR_INLINE void pack_group(const uint16_t *a, int64_t lda, int64_t k, int64_t i, uint32_t *out)
 {
     const uint16_t *low = a + 2 * i * lda;

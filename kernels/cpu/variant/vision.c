@@ -6,7 +6,7 @@
 
 /* ---- LayerNorm ---- */
 
-/* x - mean, 0 behind the end of the row. */
+/* x - mean, 0 after the end of the row. */
 CR_INLINE v16 centred(cr_dtype dtype, const void *x, int64_t at, int64_t left, v16 mean)
 {
     v16 v = v_get_left(dtype, x, at, left) - mean;
