@@ -7,6 +7,7 @@
  * rows that share the tiles (neighbouring rows, or the heads of a group). What a row gets does not
  * depend on the rows beside it: each lane adds its keys in order.
  */
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/attention_short.h"
 #include "kernels/cpu/variant/entries.h"
 
@@ -364,7 +365,7 @@ cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *er
     bool is_short = a->head_dim <= SHORT_HEAD;
     int64_t num_tiles = (longest(a) + TILE - 1) / TILE,
             per = num_tiles * (tile_floats(a->head_dim) + is_short * 2 * SHORT_PAIRS * TILE);
-    float *all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+    float *all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
 
     (void)err;
     CRI_FOR(dev->num_threads, work, a->num_seqs * a->num_kv_heads, {
@@ -498,7 +499,8 @@ cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args 
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
         if (a->row_pos[r] >= ld_scores) ld_scores = (a->row_pos[r] / TILE + 1) * TILE;
-    scores = cri_scratch(dev, 0, (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
+    scores = cri_scratch(dev, CRI_SLOT_TASKS,
+                         (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
     CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,
             attend_slot(a, r, scores + 2 * SHORT_PAIRS * ld_scores * cri_thread(dev), ld_scores));
     return CR_OK;

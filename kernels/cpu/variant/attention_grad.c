@@ -5,6 +5,7 @@
  * rounded to it before they are multiplied; sums are float32. One task owns a kv head of a sequence, so
  * every sum has one order, which no other sequence changes.
  */
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
 
@@ -275,7 +276,7 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
         if (a->cu_seqlens[s + 1] - a->cu_seqlens[s] > most)
             most = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
     per = lay_out(&z, most, NULL, &w);
-    all = cri_scratch(dev, 0, (size_t)(per * dev->num_threads) * 4);
+    all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
     CRI_FOR(dev->num_threads, task, a->num_seqs * a->num_kv_heads, {
         work mine;
         lay_out(&z, most, all + per * cri_thread(dev), &mine);

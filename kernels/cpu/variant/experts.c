@@ -1,4 +1,5 @@
 /* experts.c -- router and rows of experts (see kernels/experts.h). */
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
@@ -104,7 +105,7 @@ static void router_grad_row(const cr_router_grad_args *a, int64_t t, float *dz)
 cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err)
 {
     int64_t n = a->fwd.num_experts;
-    float *dz = cri_scratch(dev, 0, (size_t)n * sizeof(float));
+    float *dz = cri_scratch(dev, CRI_SLOT_EXPERTS, (size_t)n * sizeof(float));
 
     (void)err;
     for (int64_t t = 0; t < a->fwd.num_rows; t++) {
@@ -119,7 +120,7 @@ cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err
 cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err *err)
 {
     int64_t n = a->num_rows * a->top_k, at = 0;
-    int64_t *next = cri_scratch(dev, 0, (size_t)a->num_experts * sizeof *next);
+    int64_t *next = cri_scratch(dev, CRI_SLOT_EXPERTS, (size_t)a->num_experts * sizeof *next);
     const int32_t *expert = cr_mem_to_host(a->expert);
     int32_t *slots = cr_mem_to_host(a->slot), *token = cr_mem_to_host(a->token);
 

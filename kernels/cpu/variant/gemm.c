@@ -7,6 +7,7 @@
  * AMX: 32 rows x 32 columns in four tiles, so that two tiles of A and two of B are four products.
  */
 #include "kernels/cpu/variant/gemm.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 
 enum { MC = 192, NC = 1024 };
@@ -418,7 +419,7 @@ static int64_t most_cols(cr_dtype dtype, int64_t units)
     return NC;
 }
 
-/* A as units, where it lies if possible; slot 1 of the scratch otherwise. */
+/* A as units, where it lies if possible; otherwise in the scratch. */
 static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t m, int64_t k,
                                 int64_t *row_stride)
 {
@@ -427,7 +428,7 @@ static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, i
 
     *row_stride = units;
     if (gemm_in_place(dtype, k)) return x;
-    packed = cri_scratch(dev, 1, (size_t)(m * units) * 4);
+    packed = cri_scratch(dev, CRI_SLOT_ROWS, (size_t)(m * units) * 4);
     CR_V(pack_a)(dtype, x, k, m, k, packed);
     return packed;
 }
@@ -461,7 +462,8 @@ static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
 
     if (w->dtype != CR_BF16 || w->packed || m > MOST_ROWS || !gemm_in_place(w->dtype, k))
         return false;
-    x = cri_scratch(dev, 0, (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+    x = cri_scratch(dev, CRI_SLOT_PANELS,
+                    (size_t)((m + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
     CR_V(pack_rows)(w->dtype, a->x, k, m, k, x);
     CRI_FOR(n * units > 32768 ? dev->num_threads : 1, i, (n + STEP - 1) / STEP,
             amx_transposed(i * STEP, n < (i + 1) * STEP ? n : (i + 1) * STEP, m, units,
@@ -493,8 +495,9 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
                         n,
                         w->dtype};
         if (!panels) {
-            uint32_t *packed = cri_scratch(
-                dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+            uint32_t *packed =
+                cri_scratch(dev, CRI_SLOT_PANELS,
+                            (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
             CR_V(pack_rows)
             (w->dtype, (const char *)w->data + (size_t)(n0 * k) * aux_bytes, k, cols, k, packed);
             panels = packed;
@@ -514,9 +517,11 @@ void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld
 
     for (int64_t t = 0; t < num_rows; t += chunk) {
         int64_t rows = num_rows - t < chunk ? num_rows - t : chunk, units = gemm_units(dtype, rows);
-        uint32_t *groups = cri_scratch(dev, 1, (size_t)gemm_groups_units(dtype, BAND, units) * 4),
-                 *panels = cri_scratch(
-                     dev, 0, (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+        uint32_t *groups = cri_scratch(dev, CRI_SLOT_ROWS,
+                                       (size_t)gemm_groups_units(dtype, BAND, units) * 4),
+                 *panels =
+                     cri_scratch(dev, CRI_SLOT_PANELS,
+                                 (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
         CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);
         for (int64_t n0 = 0; n0 < n; n0 += BAND) {
             int64_t band = n - n0 < BAND ? n - n0 : BAND;
@@ -542,8 +547,9 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
         int64_t units = gemm_units(w->dtype, n), most = most_cols(w->dtype, units);
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             int64_t cols = k - k0 < most ? k - k0 : most;
-            uint32_t *panels = cri_scratch(
-                dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+            uint32_t *panels =
+                cri_scratch(dev, CRI_SLOT_PANELS,
+                            (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
             void *dx = (char *)a->dx + (size_t)k0 * bytes;
             gemm_out out = {dx, w->dtype, k, NULL, a->is_dx_added ? dx : NULL, k, w->dtype};
             CR_V(pack_cols)

@@ -4,6 +4,7 @@
  * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows. Generation has whole rows of
  * logits and reduces them with the same functions over the same tiles.
  */
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
 #include "kernels/cpu/variant/row_edits.h"
@@ -71,8 +72,8 @@ static const uint32_t *tile_panels(cr_device *dev, const cr_weight *w, int64_t v
 
     if (w->packed)
         return (const uint32_t *)w->packed + v0 * units; /* TILE is a multiple of the panel */
-    panels =
-        cri_scratch(dev, 0, (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+    panels = cri_scratch(dev, CRI_SLOT_PANELS,
+                         (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
     CR_V(pack_rows)
     (w->dtype, (const char *)w->data + (size_t)(v0 * w->num_cols) * cr_dtype_bytes(w->dtype),
      w->num_cols, cols, w->num_cols, panels);
@@ -80,7 +81,7 @@ static const uint32_t *tile_panels(cr_device *dev, const cr_weight *w, int64_t v
 }
 
 /* Rows as units, where they lie if possible. */
-static const uint32_t *row_units(cr_device *dev, int slot, cr_dtype dtype, const void *x,
+static const uint32_t *row_units(cr_device *dev, enum cri_slot slot, cr_dtype dtype, const void *x,
                                  int64_t num_rows, int64_t k)
 {
     uint32_t *a;
@@ -95,9 +96,10 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
-    const uint32_t *x = row_units(dev, 1, w->dtype, a->x, num, w->num_cols);
-    row_state *state = cri_scratch(dev, 2, (size_t)num * (sizeof(row_state) + 4));
-    float *z_label = (float *)(state + num), *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+    const uint32_t *x = row_units(dev, CRI_SLOT_ROWS, w->dtype, a->x, num, w->num_cols);
+    row_state *state = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)num * (sizeof(row_state) + 4));
+    float *z_label = (float *)(state + num),
+          *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
     float *log_prob = cr_mem_to_host(a->log_prob), *entropy = cr_mem_to_host(a->entropy),
           *lse = cr_mem_to_host(a->lse), *mean_z = cr_mem_to_host(a->mean_z);
 
@@ -159,7 +161,7 @@ static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
     const char *rows = (const char *)w->data + (size_t)(v0 * k) * cr_dtype_bytes(w->dtype);
     size_t num = (size_t)((t.cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units),
            num_back = (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * dz_units);
-    uint32_t *panels = cri_scratch(dev, 5, (num + num_back) * 4);
+    uint32_t *panels = cri_scratch(dev, CRI_SLOT_TILE, (num + num_back) * 4);
 
     CR_V(pack_rows)(w->dtype, rows, k, t.cols, k, panels);
     CR_V(pack_cols)(w->dtype, rows, k, t.cols, k, panels + num);
@@ -216,9 +218,9 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_til
     int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
             dz_units = gemm_units(w->dtype, t->cols);
     bool is_pairs = gemm_has_pairs(w->dtype);
-    float *z = cri_scratch(dev, 3, (size_t)ROWS * TILE * 4);
+    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
     const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * cr_dtype_bytes(w->dtype);
-    const uint32_t *xu = row_units(dev, 6, w->dtype, x, rows, k), *dzu;
+    const uint32_t *xu = row_units(dev, CRI_SLOT_HEAD_X, w->dtype, x, rows, k), *dzu;
     gemm_out to_z = {z, CR_F32, TILE, NULL, NULL, 0, CR_F32};
     gemm_out to_dx = {dx, CR_F32, k, NULL, dx, k, CR_F32};
 
@@ -231,7 +233,7 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_til
             CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, g.lse, g.mean_z, g.log_prob,
                         g.entropy, a->fwd.labels[r0 + r] - t->v0, dz, r * t->cols);
     }
-    dzu = row_units(dev, 7, w->dtype, dz, rows, t->cols);
+    dzu = row_units(dev, CRI_SLOT_HEAD_DZ, w->dtype, dz, rows, t->cols);
     CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
 }
 
@@ -243,8 +245,8 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, num = a->fwd.num_rows, most = num < BLOCK ? num : BLOCK;
     size_t bytes = cr_dtype_bytes(w->dtype);
-    float *dx = cri_scratch(dev, 2, (size_t)(num * k) * 4);
-    char *dz = cri_scratch(dev, 4, (size_t)(most * TILE) * bytes);
+    float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * 4);
+    char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(most * TILE) * bytes);
 
     memset(dx, 0, (size_t)(num * k) * 4);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
@@ -322,7 +324,7 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t voca
         *id = (int32_t)best;
         return CR_OK;
     }
-    weight = cri_scratch(dev, 2, (size_t)num_groups * 17 * 4);
+    weight = cri_scratch(dev, CRI_SLOT_DRAW, (size_t)num_groups * 17 * 4);
     group = weight + num_groups * 16;
     inverse = 1 / temperature;
     for (int64_t g = 0; g < num_groups; g++) {
