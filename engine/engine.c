@@ -175,7 +175,13 @@ void cr_engine_release(cr_engine *e)
 
 int64_t cr_engine_scratch_bytes(const cr_engine *e)
 {
-    return (int64_t)cr_stack_reserved_bytes(e->parts[0].scratch);
+    size_t num_bytes =
+        cr_stack_reserved_bytes(e->parts[0].scratch) + cri_logits_bytes(e, e->logits_rows);
+
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+        if (e->parts[i].sampler.dev == e->dev)
+            num_bytes += e->parts[i].sampler.capacity * sizeof(float);
+    return (int64_t)num_bytes;
 }
 
 void cr_engine_destroy(cr_engine *e)
