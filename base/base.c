@@ -103,6 +103,15 @@ void *cr_realloc(void *old, size_t old_bytes, size_t num_bytes)
     return ptr;
 }
 
+void *cr_grow(void *array, size_t num, size_t *capacity, size_t elem_bytes)
+{
+    size_t old = *capacity;
+
+    if (num < old) return array;
+    *capacity = old ? 2 * old : 16;
+    return cr_realloc(array, old * elem_bytes, *capacity * elem_bytes);
+}
+
 void cr_free(void *ptr)
 {
     free(ptr);
@@ -183,13 +192,6 @@ char *cr_arena_strndup(cr_arena *arena, const char *text, size_t num_bytes)
     memcpy(copy, text, num_bytes);
     copy[num_bytes] = 0;
     return copy;
-}
-
-void cr_arena_reset(cr_arena *arena)
-{
-    for (struct block *b = arena->first; b; b = b->next)
-        b->used = 0;
-    arena->current = arena->first;
 }
 
 /* ---- growable bytes ---- */

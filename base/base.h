@@ -23,6 +23,11 @@ extern "C" {
 #define CR_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define CR_COUNT(a)     (sizeof(a) / sizeof((a)[0]))
 
+static inline int64_t cr_max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* ---- errors ---- */
 
 /* Name, exit code of the command that ends with it, meaning. */
@@ -87,6 +92,8 @@ void cr_set_abort_hook(void (*hook)(void));
 void *cr_alloc(size_t num_bytes);
 void *cr_realloc(void *old, size_t old_bytes, size_t num_bytes); /* new bytes are zero */
 void cr_free(void *ptr);                                         /* accepts NULL */
+/* `array` with room for one element after its first num; it has *capacity elements and grows to twice as many. */
+void *cr_grow(void *array, size_t num, size_t *capacity, size_t elem_bytes);
 char *cr_strdup(const char *text);
 char *cr_strndup(const char *text, size_t num_bytes);
 char *cr_asprintf(const char *fmt, ...) CR_PRINTF(1, 2); /* owned by the caller */
@@ -99,7 +106,6 @@ cr_arena *cr_arena_create(size_t block_bytes);
 void cr_arena_destroy(cr_arena *arena);                  /* accepts NULL */
 void *cr_arena_alloc(cr_arena *arena, size_t num_bytes); /* aligned to 64 bytes, not zeroed */
 char *cr_arena_strndup(cr_arena *arena, const char *text, size_t num_bytes);
-void cr_arena_reset(cr_arena *arena); /* keeps the blocks for reuse */
 
 /* ---- growable text or bytes; {0} is an empty one ---- */
 

@@ -28,11 +28,7 @@ typedef struct job {
 
 static void keep_line(job *j, cr_line *line)
 {
-    if (j->num_lines == j->capacity_lines) {
-        size_t num = j->capacity_lines ? 2 * j->capacity_lines : 16;
-        j->line = cr_realloc(j->line, j->capacity_lines * sizeof *line, num * sizeof *line);
-        j->capacity_lines = num;
-    }
+    j->line = cr_grow(j->line, j->num_lines, &j->capacity_lines, sizeof *j->line);
     j->line[j->num_lines++] = *line;
     for (size_t t = 1; t < line->num_ids; t++)
         j->num_labels += !line->labels || line->labels[t] >= 0;

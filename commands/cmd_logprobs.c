@@ -164,16 +164,6 @@ static cr_status answer_waiting(ask *a, cr_err *err)
     return CR_OK;
 }
 
-static void keep_line(ask *a, const cr_line *line)
-{
-    if (a->num_lines == a->capacity_lines) {
-        size_t num = a->capacity_lines ? 2 * a->capacity_lines : 16;
-        a->line = cr_realloc(a->line, a->capacity_lines * sizeof *line, num * sizeof *line);
-        a->capacity_lines = num;
-    }
-    a->line[a->num_lines++] = *line;
-}
-
 static cr_status answer_all(ask *a, cr_err *err)
 {
     int64_t ranks = cr_group_num_ranks(a->worker.mesh->group[CR_AXIS_DP]), num_good = 0,
@@ -181,7 +171,8 @@ static cr_status answer_all(ask *a, cr_err *err)
     cr_line line;
 
     while (a->worker.rank == 0 && cr_lines_next(&a->lines, &a->rules, &line)) {
-        keep_line(a, &line);
+        a->line = cr_grow(a->line, a->num_lines, &a->capacity_lines, sizeof *a->line);
+        a->line[a->num_lines++] = line;
         num_good += !line.error;
         num_tokens += (int64_t)line.num_ids;
         if (num_good < a->worker.batch_size * ranks && num_tokens < MAX_BATCH_TOKENS * ranks)

@@ -93,11 +93,7 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
             cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
     }
     if (err->status == CR_OK) {
-        if (w->num_held == w->capacity) {
-            size_t want = w->capacity ? 2 * w->capacity : 16;
-            w->held = cr_realloc(w->held, w->num_held * sizeof *w->held, want * sizeof *w->held);
-            w->capacity = want;
-        }
+        w->held = cr_grow(w->held, w->num_held, &w->capacity, sizeof *w->held);
         w->held[w->num_held++] = (held){*entry, cr_now_s()};
         entry->id = entry->data = NULL; /* the batch keeps nothing of it */
     }

@@ -39,12 +39,7 @@ static cr_status add_row(const loading *l, cr_row *row, cr_err *err)
         data->num_dropped += err->status == CR_OK;
         return err->status;
     }
-    if (data->num_rows == data->capacity) {
-        size_t want = data->capacity ? 2 * data->capacity : 256;
-        data->rows =
-            cr_realloc(data->rows, data->num_rows * sizeof *data->rows, want * sizeof *data->rows);
-        data->capacity = want;
-    }
+    data->rows = cr_grow(data->rows, data->num_rows, &data->capacity, sizeof *data->rows);
     data->rows[data->num_rows++] = *row;
     return CR_OK;
 }

@@ -9,12 +9,7 @@ void cri_frame_push(cr_module *m, const cri_frame *frame)
 {
     cri_model *own = m->model->own;
 
-    if (own->num_frames == own->capacity_frames) { /* warm-up only */
-        size_t capacity = own->capacity_frames ? 2 * own->capacity_frames : 256;
-        own->frames = cr_realloc(own->frames, own->capacity_frames * sizeof *own->frames,
-                                 capacity * sizeof *own->frames);
-        own->capacity_frames = capacity;
-    }
+    own->frames = cr_grow(own->frames, own->num_frames, &own->capacity_frames, sizeof *own->frames);
     own->frames[own->num_frames] = *frame;
     own->frames[own->num_frames++].module = m;
 }

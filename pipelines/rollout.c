@@ -56,11 +56,7 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
         ids[i] = id_of(args, c->num, i);
         f.samples[i] = (cr_sample){.id = ids[i], .domain = domain, .row = row_index};
     }
-    if (c->num == c->capacity) {
-        size_t want = c->capacity ? 2 * c->capacity : 64;
-        c->flights = cr_realloc(c->flights, c->num * sizeof f, want * sizeof f);
-        c->capacity = want;
-    }
+    c->flights = cr_grow(c->flights, c->num, &c->capacity, sizeof *c->flights);
     snprintf(name, sizeof name, "%016llx", (unsigned long long)ids[0]);
     c->flights[c->num++] = f;
     cr_record_set_text(&record, "row", row->text, strlen(row->text));

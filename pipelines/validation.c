@@ -68,11 +68,7 @@ static label *find_label(labels *l, const char *name, bool is_domain)
     for (size_t i = 0; i < l->num; i++)
         if (l->items[i].is_domain == is_domain && strcmp(l->items[i].name, cut) == 0)
             return &l->items[i];
-    if (l->num == l->capacity) {
-        size_t want = l->capacity ? 2 * l->capacity : 16;
-        l->items = cr_realloc(l->items, l->num * sizeof *l->items, want * sizeof *l->items);
-        l->capacity = want;
-    }
+    l->items = cr_grow(l->items, l->num, &l->capacity, sizeof *l->items);
     l->items[l->num] = (label){.is_domain = is_domain};
     memcpy(l->items[l->num].name, cut, sizeof cut);
     return &l->items[l->num++];

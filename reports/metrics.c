@@ -21,11 +21,7 @@ void cr_metrics_set(cr_metrics *m, double value, const char *name_fmt, ...)
     vsnprintf(item.name, sizeof item.name, name_fmt, ap);
     va_end(ap);
     CR_CHECK(!cr_metrics_get(m, item.name), "metric %s is set twice", item.name);
-    if (m->num == m->capacity) {
-        size_t want = m->capacity ? 2 * m->capacity : 64;
-        m->items = cr_realloc(m->items, m->num * sizeof *m->items, want * sizeof *m->items);
-        m->capacity = want;
-    }
+    m->items = cr_grow(m->items, m->num, &m->capacity, sizeof *m->items);
     m->items[m->num++] = item;
 }
 

@@ -235,11 +235,7 @@ void cr_scorer_put(cr_scorer *s, const char *id, const cr_buf *line, size_t num_
 {
     question *q;
 
-    if (s->num == s->capacity) {
-        size_t want = s->capacity ? 2 * s->capacity : 16;
-        s->questions = cr_realloc(s->questions, s->num * sizeof *q, want * sizeof *q);
-        s->capacity = want;
-    }
+    s->questions = cr_grow(s->questions, s->num, &s->capacity, sizeof *s->questions);
     q = &s->questions[s->num++];
     *q = (question){.id = cr_strdup(id), .num_tokens = num_tokens};
     cr_buf_add(&q->line, line->data, line->num_bytes);
@@ -259,12 +255,7 @@ static void finish(cr_scorer *s, size_t i, const cr_verdict *verdict)
     s->num--;
     if (i < s->num_asked) s->num_asked--;
     if (s->first_result == s->num_results) s->first_result = s->num_results = 0;
-    if (s->num_results == s->results_capacity) {
-        size_t want = s->results_capacity ? 2 * s->results_capacity : 16;
-        s->results =
-            cr_realloc(s->results, s->num_results * sizeof *s->results, want * sizeof *s->results);
-        s->results_capacity = want;
-    }
+    s->results = cr_grow(s->results, s->num_results, &s->results_capacity, sizeof *s->results);
     s->results[s->num_results++] = (result){q.id, *verdict};
     cr_buf_free(&q.line);
 }

@@ -447,12 +447,7 @@ static cr_status copy_files(const char *from, const char *to, cr_dtype dtype, cr
 
 static void add_piece(struct cri_save *s, piece p)
 {
-    if (s->num_pieces == s->capacity) {
-        size_t capacity = s->capacity ? 2 * s->capacity : 64;
-        s->pieces =
-            cr_realloc(s->pieces, s->capacity * sizeof *s->pieces, capacity * sizeof *s->pieces);
-        s->capacity = capacity;
-    }
+    s->pieces = cr_grow(s->pieces, s->num_pieces, &s->capacity, sizeof *s->pieces);
     s->pieces[s->num_pieces++] = p;
 }
 

@@ -122,19 +122,14 @@ int64_t cr_fsdp_num_updates(const cr_fsdp *f)
     return f->num_updates;
 }
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
 {
     cr_fsdp_stats s = f->stats;
 
     if (f->tape) {
-        s.tape_peak_bytes = max64(s.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
+        s.tape_peak_bytes = cr_max64(s.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
         s.scratch_peak_bytes =
-            max64(s.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
+            cr_max64(s.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
     }
     s.held_bytes = (int64_t)cr_device_get_stats(f->dev).bytes_now;
     if (f->tape) s.held_bytes += s.gather_bytes + s.reduce_bytes;

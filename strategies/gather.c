@@ -268,12 +268,7 @@ static cr_status need(cri_unit *u, cr_err *err)
 
     if (u->state == CRI_UNSHARDED) return CR_OK;
     if (o->at == o->num || o->units[o->at] != u) {
-        if (o->at == o->capacity) {
-            size_t capacity = o->capacity ? 2 * o->capacity : 64;
-            o->units =
-                cr_realloc(o->units, o->capacity * sizeof *o->units, capacity * sizeof *o->units);
-            o->capacity = capacity;
-        }
+        o->units = cr_grow(o->units, o->at, &o->capacity, sizeof *o->units);
         o->units[o->at] = u;
         o->num = o->at + 1;
     }
@@ -496,11 +491,6 @@ static int most_alive(const cr_fsdp *f)
     return most;
 }
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int num_slots,
                              size_t bytes, cr_err *err)
 {
@@ -579,7 +569,7 @@ static void widen(widths *w, const cri_unit *u)
         size_t bytes = cri_gathered_bytes(u->f, u->flat[k].flat);
         if (is_gathered(u, k) && bytes > w->gathered) w->gathered = bytes;
     }
-    w->trained = max64(w->trained, u->flat[0].flat->padded_elems);
+    w->trained = cr_max64(w->trained, u->flat[0].flat->padded_elems);
     if (slots_needed(u) > w->kinds) w->kinds = slots_needed(u);
     w->num_units++;
 }
@@ -615,9 +605,9 @@ void cri_buffers_destroy(cr_fsdp *f)
 {
     if (f->tape) {
         f->stats.tape_peak_bytes =
-            max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
+            cr_max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
         f->stats.scratch_peak_bytes =
-            max64(f->stats.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
+            cr_max64(f->stats.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
         cr_stack_destroy(f->tape);
         cr_stack_destroy(f->scratch);
     }

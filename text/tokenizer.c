@@ -9,11 +9,7 @@
 
 void cr_ids_add(cr_ids *ids, int32_t id)
 {
-    if (ids->num == ids->capacity) {
-        size_t num = ids->capacity ? 2 * ids->capacity : 32;
-        ids->id = cr_realloc(ids->id, ids->capacity * sizeof *ids->id, num * sizeof *ids->id);
-        ids->capacity = num;
-    }
+    ids->id = cr_grow(ids->id, ids->num, &ids->capacity, sizeof *ids->id);
     ids->id[ids->num++] = id;
 }
 

@@ -21,12 +21,7 @@ void cri_text_free(cri_text *text)
 static void add_piece(cri_text *text, cri_piece piece)
 {
     if (piece.begin == piece.end && piece.id < 0) return;
-    if (text->num == text->capacity) {
-        size_t num = text->capacity ? 2 * text->capacity : 16;
-        text->piece = cr_realloc(text->piece, text->capacity * sizeof *text->piece,
-                                 num * sizeof *text->piece);
-        text->capacity = num;
-    }
+    text->piece = cr_grow(text->piece, text->num, &text->capacity, sizeof *text->piece);
     text->piece[text->num++] = piece;
 }
 

@@ -37,11 +37,7 @@ typedef struct finder {
 static void add(finder *f, size_t start, size_t from, size_t to, size_t end, bool is_latex)
 {
     if (to <= from) return;
-    if (f->num == f->capacity) {
-        size_t wider = f->capacity ? 2 * f->capacity : 64;
-        f->found = cr_realloc(f->found, f->capacity * sizeof *f->found, wider * sizeof *f->found);
-        f->capacity = wider;
-    }
+    f->found = cr_grow(f->found, f->num, &f->capacity, sizeof *f->found);
     f->found[f->num++] = (candidate){start, end, from, to, to, is_latex, 0, NULL};
 }
 
