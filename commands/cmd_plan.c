@@ -4,7 +4,6 @@
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
-#include "base/limits.h"
 #include "commands/commands.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
@@ -215,8 +214,8 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
     return err->status;
 }
 
-/* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of a rank's memory
- * leaves beside the weights. */
+/* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of --memory leaves
+ * beside the weights. Without --memory nothing is known of the devices: a plan is often for another machine. */
 static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device *dev,
                              int64_t length, int64_t weights, int64_t *out, cr_err *err)
 {
@@ -227,12 +226,10 @@ static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device 
                                                      model->config.num_kv_heads,
                                                      model->config.head_dim),
                   one = ceil_div(length, CR_KV_BLOCK) * block;
-    int64_t num_ranks = p->config.train.num_devices + w->num_devices +
-                        (p->config.enable_reference ? p->config.reference.num_devices : 0),
-            memory = p->memory ? p->memory : cr_memory_limit() / num_ranks, budget;
+    int64_t memory = p->memory, budget;
 
     *out = p->config.max_running_requests * one;
-    if (share <= 0) return CR_OK;
+    if (share <= 0 || memory == 0) return CR_OK;
     budget = (int64_t)(share * (double)memory) - weights;
     if (budget < one)
         return cr_fail(err, CR_ECONFIG,
