@@ -4,7 +4,8 @@
  * a number, the host's first rank exchanges that entry with the first ranks of the other hosts, h (h - 1) messages for
  * h hosts. When those agree it raises `agreed`, for which the other ranks of its host wait. A failure is passed on
  * the same way, so that every rank names the ranks that differ. Each level waits a quarter of the deadline longer than
- * the one below, so that it hears who is missing before it gives up itself.
+ * the one below, so that it hears who is missing before it gives up itself; ranks that began to wait more than that
+ * before the others name the rank that they wait for instead.
  *
  * Data: a gather has one buffer a host. A rank writes its part there and sends it to one rank of each other host
  * (part r to rank r % n of the n ranks there), which receives it in place. All else goes by messages as in comm_mpi.c:

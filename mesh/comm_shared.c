@@ -9,11 +9,7 @@
 
 #include <string.h>
 
-enum {
-    SHORT_BYTES =
-        1 << 16, /* an all-reduce up to here takes one round, in which each rank sums everything */
-    SLICE_ELEMS = 16 /* slices begin on a cache line */
-};
+enum { SLICE_ELEMS = 16 }; /* slices begin on a cache line */
 
 cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi, cr_err *err)
 {
@@ -92,7 +88,7 @@ static size_t piece(size_t total, size_t at)
     return total - at < CRI_STAGE_BYTES ? total - at : CRI_STAGE_BYTES;
 }
 
-/* A short vector: each rank sums all parts. */
+/* A vector that fits a stage: one round, in which each rank sums all parts. */
 static cr_status all_reduce_short(cri_call *call, const cri_vector *v, cr_err *err)
 {
     cr_group *g = call->group;
@@ -179,7 +175,7 @@ static cr_status all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
     size_t num_bytes = v->num * v->elem_bytes, num = 0;
     int first = (int)(g->host->stage_uses % 2);
 
-    if (num_bytes <= SHORT_BYTES) return all_reduce_short(call, v, err);
+    if (num_bytes <= CRI_STAGE_BYTES) return all_reduce_short(call, v, err);
     while (chunk_at(g, v, first, num).num > 0)
         num++;
     g->host->stage_uses += (uint32_t)(num % 2);
