@@ -35,7 +35,7 @@ CR_MUST cr_status cri_read_samples(const cr_trainer *t, const cr_record *command
 
 typedef struct cri_micro_rule {
     size_t samples; /* of each micro-batch, */
-    size_t tokens;  /* unless this is not 0: the largest number of tokens */
+    size_t tokens;  /* or, if this is not 0, at most this number of tokens */
 } cri_micro_rule;
 
 typedef struct cri_micros { /* owned */

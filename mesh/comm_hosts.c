@@ -158,24 +158,9 @@ static void hosts_abort(cr_group *group, const cr_err *failure)
 
 static cr_status gather_open(cr_gather *gather, cr_err *err)
 {
-    cr_group *g = gather->group;
-
     for (int s = 0; s < gather->num_slots; s++)
-        gather->slots[s].requests = CR_NEW_ARRAY(MPI_Request, 2 * g->num_ranks);
-    CR_TRY(cri_window_create(g->host, gather->num_slots,
-                             gather->slot_bytes * (size_t)gather->num_slots, &gather->window, err));
-    gather->data = gather->window->data;
-    return CR_OK;
-}
-
-static void gather_close(cr_gather *gather)
-{
-    cri_window_destroy(gather->window);
-}
-
-static bool gather_is_free(const cr_gather *gather, int slot)
-{
-    return cri_window_is_free(gather->window, slot);
+        gather->slots[s].requests = CR_NEW_ARRAY(MPI_Request, 2 * gather->group->num_ranks);
+    return cri_shared_gather_open(gather, err);
 }
 
 static char *part_of(const cr_gather *gather, int slot, int rank)
@@ -256,11 +241,6 @@ static cr_status gather_wait(cr_gather *gather, int slot, cr_err *err)
     return CR_OK;
 }
 
-static void gather_release(cr_gather *gather, int slot)
-{
-    cri_window_end(gather->window, slot);
-}
-
 const cri_comm cri_comm_hosts = {.name = "hosts",
                                  .sum_order = CRI_SUM_IN_RANK_ORDER,
                                  .max_posted = CRI_ROUNDS,
@@ -275,12 +255,12 @@ const cri_comm cri_comm_hosts = {.name = "hosts",
                                  .all_gather = cri_mpi_all_gather,
                                  .all_to_all = cri_mpi_all_to_all,
                                  .gather_open = gather_open,
-                                 .gather_close = gather_close,
-                                 .gather_is_free = gather_is_free,
+                                 .gather_close = cri_shared_gather_close,
+                                 .gather_is_free = cri_shared_gather_is_free,
                                  .gather_begin = gather_begin,
                                  .gather_publish = gather_publish,
                                  .gather_wait = gather_wait,
-                                 .gather_release = gather_release,
+                                 .gather_release = cri_shared_gather_release,
                                  .reduce_open = cri_mpi_reduce_open,
                                  .reduce_close = cri_mpi_reduce_close,
                                  .reduce_begin = cri_mpi_reduce_begin,

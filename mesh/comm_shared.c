@@ -304,7 +304,7 @@ out:
 
 /* ---- big buffers ---- */
 
-static cr_status gather_open(cr_gather *gather, cr_err *err)
+cr_status cri_shared_gather_open(cr_gather *gather, cr_err *err)
 {
     CR_TRY(cri_window_create(gather->group->host, gather->num_slots,
                              gather->slot_bytes * (size_t)gather->num_slots, &gather->window, err));
@@ -312,12 +312,12 @@ static cr_status gather_open(cr_gather *gather, cr_err *err)
     return CR_OK;
 }
 
-static void gather_close(cr_gather *gather)
+void cri_shared_gather_close(cr_gather *gather)
 {
     cri_window_destroy(gather->window);
 }
 
-static bool gather_is_free(const cr_gather *gather, int slot)
+bool cri_shared_gather_is_free(const cr_gather *gather, int slot)
 {
     return cri_window_is_free(gather->window, slot);
 }
@@ -345,7 +345,7 @@ static cr_status gather_wait(cr_gather *gather, int slot, cr_err *err)
     return CR_OK;
 }
 
-static void gather_release(cr_gather *gather, int slot)
+void cri_shared_gather_release(cr_gather *gather, int slot)
 {
     cri_window_end(gather->window, slot);
 }
@@ -417,13 +417,13 @@ const cri_comm cri_comm_shared = {.name = "shared",
                                   .broadcast = broadcast,
                                   .all_gather = all_gather,
                                   .all_to_all = all_to_all,
-                                  .gather_open = gather_open,
-                                  .gather_close = gather_close,
-                                  .gather_is_free = gather_is_free,
+                                  .gather_open = cri_shared_gather_open,
+                                  .gather_close = cri_shared_gather_close,
+                                  .gather_is_free = cri_shared_gather_is_free,
                                   .gather_begin = gather_begin,
                                   .gather_publish = gather_publish,
                                   .gather_wait = gather_wait,
-                                  .gather_release = gather_release,
+                                  .gather_release = cri_shared_gather_release,
                                   .reduce_open = reduce_open,
                                   .reduce_close = reduce_close,
                                   .reduce_begin = reduce_begin,

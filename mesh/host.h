@@ -79,5 +79,10 @@ void cri_window_end(cri_window *window, int slot);
 CR_MUST cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi,
                                   cr_err *err);
 void cri_shared_close(cr_group *group);
+/* A gather's buffer in the host's window (cri_comm). */
+CR_MUST cr_status cri_shared_gather_open(cr_gather *gather, cr_err *err);
+void cri_shared_gather_close(cr_gather *gather);
+bool cri_shared_gather_is_free(const cr_gather *gather, int slot);
+void cri_shared_gather_release(cr_gather *gather, int slot);
 
 #endif

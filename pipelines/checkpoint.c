@@ -320,7 +320,7 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 }
 
 /* Where `latest` leads; if it is not there (killed right before it was set) the newest one with a
- * manifest. NULL: no such file. */
+ * manifest. NULL: no such checkpoint. */
 static char *find_latest(const char *output_dir)
 {
     char *path = cr_path_join(output_dir, "latest");

@@ -233,7 +233,7 @@ static bool is_count(const json_t *v, int64_t most)
     return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most;
 }
 
-/* What state_index writes: counts that are not counts, and elements that lie beyond the files. */
+/* Of what state_index writes. CR_EFORMAT: a number that is not a count, or elements beyond the files. */
 static cr_status check_index(const json_t *index, const char *path, cr_err *err)
 {
     const json_t *params = json_object_get(index, "params"),

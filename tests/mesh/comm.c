@@ -6,9 +6,9 @@
  * Not covered: windows whose slots are used differently (failures.c), a killed rank (mpirun ends the others).
  * // ranks: 4
  */
-#include "mesh/comm.h"
 #include "base/rng.h"
 #include "tests/memory.h"
+#include "tests/mesh/mend.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -349,25 +349,11 @@ static const int everyone[] = {0, 1, 2, 3};
 /* A busy machine is given time: levels of hosts wait a quarter of the deadline for each other's news. */
 static const double deadline_s = 1, sleep_s = 2, soon_s = 4;
 
-/* A barrier outside the room, that sleeps. */
-static void outer_barrier(void)
-{
-    MPI_Request request;
-    int is_done = 0;
-
-    MPI_Ibarrier(world->comm, &request);
-    for (; !is_done; cr_sleep_s(0.002))
-        MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
-}
-
 static cr_group *fresh(const char *name)
 {
     cr_group *g;
 
-    outer_barrier();
-    world->is_broken = false; /* only a test may go on */
-    atomic_store(&world->own_board->has_failed, 0);
-    outer_barrier();
+    mend(world);
     g = group_of(name, everyone, RANKS);
     OK(cr_barrier(g, "begin", &err));
     return g;
@@ -449,10 +435,7 @@ static void test_failures(void)
         test_deadline(rank);
         test_failed_peer(rank);
     }
-    outer_barrier();
-    world->is_broken = false;
-    atomic_store(&world->own_board->has_failed, 0);
-    outer_barrier();
+    mend(world);
 }
 
 /* ---- all ---- */
@@ -511,7 +494,7 @@ int main(void)
         if (i == 0) first = hash;
         CR_CHECK(hash == first, "layout %zu gives other bits", i);
     }
-    outer_barrier();
+    outer_barrier(world);
     printf("rank ok\n");
     fflush(stdout);
     MPI_Finalize(); /* windows of broken groups are left as they are */

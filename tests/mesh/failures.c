@@ -3,8 +3,8 @@
  * Not covered: a killed rank (mpirun ends the others), a rank stuck inside MPI (the guard).
  * // ranks: 2
  */
-#include "mesh/comm.h"
 #include "tests/memory.h"
+#include "tests/mesh/mend.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,25 +16,11 @@ static cr_err err;
 static cr_world *world;
 static const int both[] = {0, 1};
 
-/* A barrier outside the room, that sleeps. */
-static void outer_barrier(void)
-{
-    MPI_Request request;
-    int is_done = 0;
-
-    MPI_Ibarrier(world->comm, &request);
-    for (; !is_done; cr_sleep_s(0.002))
-        MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
-}
-
 static cr_group *fresh(const char *name)
 {
     cr_group *g;
 
-    outer_barrier();
-    world->is_broken = false; /* only a test may go on */
-    atomic_store(&world->own_board->has_failed, 0);
-    outer_barrier();
+    mend(world);
     OK(cr_group_create(world, NULL, name, both, 2, &g, &err));
     return g;
 }
@@ -237,7 +223,7 @@ int main(void)
         for (int r = 0; r < 2; r++)
             world->host_of[r] = r; /* the second pass goes by messages */
     }
-    outer_barrier();
+    outer_barrier(world);
     printf("rank ok\n");
     fflush(stdout);
     MPI_Finalize(); /* windows of broken groups are left as they are */
