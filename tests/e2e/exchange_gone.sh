@@ -4,7 +4,7 @@
 . tests/e2e/run.inc
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
 quick_model
-port=$((20000 + $$ % 10000 * 2))
+port=$(port_pair)
 mkdir $tmp/redis
 serve() {
     redis-server --port $port --bind 127.0.0.1 --save "" --dir $tmp/redis --logfile $tmp/redis.log &

@@ -11,7 +11,7 @@ new='openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -days 
     openssl req -new -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=redis -keyout key.pem -out redis.csr &&
     echo subjectAltName=DNS:localhost >names && openssl x509 -req -in redis.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
     -extfile names -out cert.pem) >$tmp/openssl.log 2>&1 || { log=$tmp/openssl.log; fail "no certificates"; }
-port=$((20000 + $$ % 10000 * 2))
+port=$(port_pair)
 redis-server --port $port --tls-port $((port + 1)) --bind 127.0.0.1 --tls-cert-file $tmp/cert.pem --tls-key-file $tmp/key.pem \
     --tls-ca-cert-file $tmp/ca.pem --tls-auth-clients no --save "" --requirepass admin --logfile $tmp/redis.log \
     --user trainer on ">s3cretword" "~croll:*" "~mine:*" +@all &
