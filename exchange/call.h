@@ -13,7 +13,7 @@ typedef struct cri_request {
     char verb[16];
 } cri_request;
 
-struct cr_exchange {
+typedef struct cr_exchange {
     cri_address address;
     SSL_CTX *tls; /* NULL: none */
     cri_link *link;
@@ -25,7 +25,7 @@ struct cr_exchange {
     bool may_be_starting;
     bool
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
-};
+} cr_exchange;
 
 /* One command of words (texts), ended by NULL. */
 void cri_add(cri_request *q, ...);

@@ -1,12 +1,99 @@
-/* exchange.c -- see exchange.h. Streams, values and the owner of a prefix as Redis commands; call.c sends them,
- * link.c is the connection, server.c the embedded server.
+/* exchange.c -- see exchange.h. Opening and closing; streams, values and the owner of a prefix as Redis commands.
+ * call.c sends them, link.c is the connection, server.c the embedded server.
  */
+#include "exchange/exchange.h"
 #include "exchange/call.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REPLY_SECONDS "86400" /* of a reply without a reader */
+
+/* ---- opening ---- */
+
+cr_status cr_exchange_open(const cr_exchange_args *args, cr_exchange **out, cr_err *err)
+{
+    return cr_exchange_open_revived(args, NULL, NULL, out, err);
+}
+
+cr_status cr_exchange_open_revived(const cr_exchange_args *args, cr_exchange_revive revive,
+                                   void *ctx, cr_exchange **out, cr_err *err)
+{
+    cr_exchange *x = CR_NEW(cr_exchange);
+    cri_request ping = {0};
+
+    *out = NULL;
+    x->prefix = cr_strdup(args->prefix);
+    x->deadline_s = args->deadline_s;
+    x->may_be_starting = args->may_be_starting;
+    x->revive = revive;
+    x->revive_ctx = ctx;
+    if (cri_address_parse(args->url, &x->address, err) == CR_OK && x->address.is_tls)
+        cr_note(cri_tls_open(args, &x->tls, err));
+    if (err->status == CR_OK && !x->address.is_tls &&
+        (args->ca_file || args->cert_file || args->key_file))
+        cr_fail(err, CR_ECONFIG,
+                "exchange.ca_file, cert_file and key_file are for TLS: the url must begin with "
+                "rediss://");
+    if (err->status == CR_OK) {
+        cri_add(&ping, "PING", NULL);
+        cr_note(cri_call(x, &ping, 0, NULL, NULL, err));
+    }
+    if (err->status == CR_OK)
+        *out = x;
+    else
+        cr_exchange_close(x);
+    return err->status;
+}
+
+void cr_exchange_close(cr_exchange *x)
+{
+    if (!x) return;
+    cri_link_close(x->link);
+    SSL_CTX_free(x->tls);
+    cri_address_free(&x->address);
+    cr_buf_free(&x->later.bytes);
+    cr_free(x->prefix);
+    cr_free(x);
+}
+
+void cr_exchange_set_prefix(cr_exchange *x, const char *prefix)
+{
+    cr_free(x->prefix);
+    x->prefix = cr_strdup(prefix);
+}
+
+bool cr_exchange_is_connected(const cr_exchange *x)
+{
+    return x && x->link;
+}
+
+void cr_exchange_set_deadline(cr_exchange *x, double deadline_s)
+{
+    x->deadline_s = deadline_s;
+}
+
+const char *cr_exchange_address(const cr_exchange *x)
+{
+    return x->address.shown;
+}
+
+char *cr_exchange_take_variable(void)
+{
+    const char *text = getenv(CR_EXCHANGE_VARIABLE);
+    char *copy = text ? cr_strdup(text) : NULL;
+
+    unsetenv(CR_EXCHANGE_VARIABLE);
+    return copy;
+}
+
+cr_status cr_exchange_flush(cr_exchange *x, cr_err *err)
+{
+    cri_request none = {0};
+
+    return x->later.num ? cri_call(x, &none, 0, NULL, NULL, err) : CR_OK;
+}
 
 /* ---- streams ---- */
 

@@ -16,22 +16,9 @@
 #ifndef CR_EXCHANGE_H
 #define CR_EXCHANGE_H
 
-#include "base/base.h"
+#include "exchange/args.h"
 
 typedef struct cr_exchange cr_exchange;
-
-typedef struct cr_exchange_args {
-    /* unix:/path/to.sock, redis://[user:password@]host[:port][/db], rediss:// the same with TLS */
-    const char *url;
-    const char *prefix; /* of all keys: separates runs that share a server */
-    /* rediss://: the certificates that are trusted (NULL: the system's), and our own (NULL: none); PEM */
-    const char *ca_file, *cert_file, *key_file;
-    double deadline_s; /* bounds every call beyond its own block time */
-    /* Wait for a server that is not there yet. Otherwise a refused connection or an unknown host is an error
-     * at once, until the first answer; what waiting cannot cure (a wrong password, no TLS, a certificate, no
-     * Redis at all) is one always. */
-    bool may_be_starting;
-} cr_exchange_args;
 
 /* CR_ECONFIG: it cannot be reached so. The texts of args are copied. */
 CR_MUST cr_status cr_exchange_open(const cr_exchange_args *args, cr_exchange **out, cr_err *err);
@@ -46,9 +33,6 @@ const char *cr_exchange_address(const cr_exchange *x);
 /* The variable's text (owned) or NULL; it is removed, so that programs started from here do not see it. */
 char *cr_exchange_take_variable(void);
 
-/* Called between attempts to reach a server that is away: whoever runs the server starts it again
- * there. A failure ends the command that waits. */
-typedef cr_status (*cr_exchange_revive)(void *ctx, cr_err *err);
 CR_MUST cr_status cr_exchange_open_revived(const cr_exchange_args *args, cr_exchange_revive revive,
                                            void *ctx, cr_exchange **out, cr_err *err);
 

@@ -7,7 +7,7 @@
 #ifndef CRI_LINK_H
 #define CRI_LINK_H
 
-#include "exchange/exchange.h"
+#include "exchange/args.h"
 
 #include <hiredis.h>
 #include <openssl/ssl.h>

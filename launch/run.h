@@ -17,7 +17,7 @@
 #include "exchange/record.h"
 #include "launch/endpoint.h"
 #include "launch/mpi_folder.h"
-#include "reports/metrics.h"
+#include "reports/tracker.h"
 #include "reports/view.h"
 #include "rewards/reward_workers.h"
 

@@ -6,7 +6,7 @@
 #ifndef CR_CHOICE_H
 #define CR_CHOICE_H
 
-#include "rewards/rules.h"
+#include "rewards/rule.h"
 
 /* CR_EFORMAT: no letter in it. */
 CR_MUST cr_status cr_choice_check_gold(const char *gold, cr_err *err);

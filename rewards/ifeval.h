@@ -2,7 +2,7 @@
 #ifndef CR_IFEVAL_H
 #define CR_IFEVAL_H
 
-#include "rewards/rules.h"
+#include "rewards/rule.h"
 
 /* ground_truth is JSON: {"func_name": .., arguments}. */
 CR_MUST cr_status cr_ifeval_check_row(const char *ground_truth, cr_err *err);

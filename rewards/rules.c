@@ -103,19 +103,3 @@ char *cr_rule_answer(const char *rule, const cr_rule_args *a)
     if (strcmp(rule, "ifeval") == 0) return whole_response(a);
     return cr_choice_answer(a->response, a->response_bytes);
 }
-
-void cr_rule_error(cr_rule_result *out, const char *fmt, ...)
-{
-    va_list ap;
-
-    *out = (cr_rule_result){0};
-    memcpy(out->status, "error", 6);
-    va_start(ap, fmt);
-    vsnprintf(out->detail, sizeof out->detail, fmt, ap);
-    va_end(ap);
-}
-
-const char *cr_rule_text(const json_t *row, const char *column)
-{
-    return json_string_value(json_object_get(row, column));
-}

@@ -8,24 +8,8 @@
 #ifndef CR_RULES_H
 #define CR_RULES_H
 
-#include "base/json.h"
+#include "rewards/rule.h"
 
-typedef struct cr_rule_result {
-    double score, reward;
-    char status[12]; /* "ok", "timeout", "error" */
-    char detail[200];
-} cr_rule_result;
-
-typedef struct cr_rule_args {
-    const json_t *row;    /* an object */
-    const char *response; /* as generated, special tokens and NUL bytes included */
-    size_t response_bytes;
-    const char *reward_type; /* "loose", "soft", "strict", or NULL */
-    double length_coef;      /* response_length_penalty_coef */
-    double deadline_s;
-} cr_rule_args;
-
-typedef void (*cr_rule)(const cr_rule_args *a, cr_rule_result *out);
 /* NULL: no rule of that name. */
 cr_rule cr_rule_find(const char *name);
 /* What a response answers, as a text by which equal answers can be counted: of math_rule the value, of the
@@ -39,9 +23,5 @@ extern const char *const cr_rule_names[];
 CR_MUST cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err);
 /* The row has what the rule of this name needs to judge any response; as above for ground_truth. */
 CR_MUST cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err);
-
-void cr_rule_error(cr_rule_result *out, const char *fmt, ...) CR_PRINTF(2, 3);
-/* Text of a column; NULL: none. */
-const char *cr_rule_text(const json_t *row, const char *column);
 
 #endif

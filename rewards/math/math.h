@@ -12,7 +12,7 @@
 #ifndef CR_MATH_H
 #define CR_MATH_H
 
-#include "rewards/rules.h"
+#include "rewards/rule.h"
 
 /* prompt: whether it ends with <think> decides how the response may think. */
 void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,

@@ -1,8 +1,8 @@
 /* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, after a NUL, as samples of a rollout: what a
  * resumed run keeps are lines of steps before it, and run.html is written. */
 #include "base/json.h"
-#include "reports/metrics.h"
 #include "reports/report.h"
+#include "reports/tracker.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 

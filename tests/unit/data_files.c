@@ -3,7 +3,7 @@
  * Not covered: what is written (mesh/strategies.c, e2e/run_resume.sh); arbitrary bytes (tests/fuzz).
  */
 #include "pipelines/progress.h"
-#include "reports/metrics.h"
+#include "reports/tracker.h"
 #include "strategies/strategies.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
