@@ -1,6 +1,6 @@
 /* cmd_init.c -- croll init: random weights for a config.json, as Transformers would start training. */
 #include "commands/commands.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "models/weights.h"
 
 #include <stdio.h>

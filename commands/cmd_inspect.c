@@ -4,7 +4,7 @@
  */
 #include "base/json.h"
 #include "commands/commands.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "pipelines/checkpoint.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
  */
 #include "commands/commands.h"
 #include "commands/worker.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include <string.h>
 

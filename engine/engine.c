@@ -67,7 +67,7 @@ static cr_status check_layers(const cr_model *model, cr_err *err)
     for (int64_t l = 0; l < model->config.num_layers; l++)
         for (size_t i = 0; i < model->layers[l]->num_children; i++) {
             const cr_module *m = model->layers[l]->children[i];
-            if (m->is_fp32 && strstr(m->cls, "Attention"))
+            if (m->is_fp32 && m->is_attention)
                 return cr_fail(
                     err, CR_EABSENT,
                     "generation with %s in float32 is not available: its keys and values "
@@ -210,17 +210,6 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
     e->on_token_ctx = ctx;
 }
 
-/* Weights of products: Linear, and the embedding when it is the head, too. */
-static bool is_product(const cr_model *model, const cr_param *p)
-{
-    static const char embed[] = "embed_tokens.weight";
-    size_t n = strlen(p->name);
-
-    if (p->num_dims != 2) return false;
-    return model->config.is_tied || n < sizeof embed - 1 ||
-           strcmp(p->name + n - (sizeof embed - 1), embed) != 0;
-}
-
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype)
 {
     int64_t num_bytes = 0;
@@ -229,7 +218,7 @@ int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_d
         const cr_param *p = model->params[i];
         cr_weight w = {
             .dtype = p->is_fp32 ? CR_F32 : dtype, .num_rows = p->shape[0], .num_cols = p->shape[1]};
-        if (is_product(model, p)) num_bytes += (int64_t)cr_weight_packed_bytes(dev, &w);
+        if (p->is_product) num_bytes += (int64_t)cr_weight_packed_bytes(dev, &w);
     }
     return num_bytes;
 }
@@ -241,7 +230,7 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
     if (!e->ref) CR_TRY(reserve_cache(e, err));
     for (size_t i = 0; i < e->model->num_params; i++) {
         cr_param *p = e->model->params[i];
-        if (!is_product(e->model, p)) continue;
+        if (!p->is_product) continue;
         p->weight.packed = NULL;
         if (!e->packed[i].data) {
             e->packed[i].num_bytes = cr_weight_packed_bytes(e->dev, &p->weight);

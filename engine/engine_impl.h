@@ -22,6 +22,7 @@
 #include "engine/sampling.h"
 #include "kernels/attention.h"
 #include "kernels/lanes.h"
+#include "models/pass.h"
 
 typedef enum cri_seq_state { CRI_WAITING, CRI_FOLLOWING, CRI_FILLING, CRI_RUNNING } cri_seq_state;
 

@@ -7,7 +7,7 @@
  * With a split (ulysses/) attention itself works on all tokens and some of the heads; q, k, v are
  * kept in that layout only, its output in both.
  */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 #include "models/split.h"
 
 #include <math.h>

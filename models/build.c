@@ -55,6 +55,8 @@ cr_param *cri_param_add(cr_module *m, const char *name, cr_init_kind init, int64
 {
     cr_param *param = &m->params[m->num_params++];
 
+    if (strcmp(name, "weight") == 0) m->weight = param;
+    if (strcmp(name, "bias") == 0) m->bias = param;
     param->name = join_name(m->model, m->name, name);
     param->file_name = param->name;
     param->init_std = m->model->config.initializer_range;
@@ -87,9 +89,33 @@ cr_module *cri_linear_add(cr_module *parent, const char *name, int64_t in, int64
 {
     cr_module *m = cri_module_add(parent->model, parent, name, "Linear", 0, 2);
 
-    cri_param_add(m, "weight", CR_INIT_NORMAL, out, in);
+    cri_param_add(m, "weight", CR_INIT_NORMAL, out, in)->is_product = true;
     if (has_bias) cri_param_add(m, "bias", CR_INIT_ZEROS, out, 0);
     return m;
+}
+
+cr_module *cri_lookup_add(cr_module *parent, const char *name, int64_t rows, int64_t cols)
+{
+    cr_module *m = cri_module_add(parent->model, parent, name, "Embedding", 0, 1);
+
+    m->is_lookup = true;
+    cri_param_add(m, "weight", CR_INIT_NORMAL, rows, cols);
+    return m;
+}
+
+cr_module *cri_list_add(cr_module *parent, const char *name, size_t max_children)
+{
+    cr_module *m = cri_module_add(parent->model, parent, name, "ModuleList", max_children, 0);
+
+    m->is_container = true;
+    return m;
+}
+
+static void tie(cr_param *param, cr_param *to)
+{
+    param->tied_to = to;
+    param->is_shared = to->is_shared = true;
+    to->is_product |= param->is_product;
 }
 
 cr_module *cri_norm_add(cr_module *parent, const char *name, const char *cls, int64_t cols)
@@ -116,6 +142,7 @@ static cr_module *add_attention(cr_module *layer, const classes *cls)
     cri_attention *a = m->impl = cri_alloc(model, sizeof *a);
 
     m->ops = &cri_attention_ops;
+    m->is_attention = true;
     a->q = cri_linear_add(m, "q_proj", h, q, c->has_qkv_bias);
     a->k = cri_linear_add(m, "k_proj", h, kv, c->has_qkv_bias);
     a->v = cri_linear_add(m, "v_proj", h, kv, c->has_qkv_bias);
@@ -208,10 +235,9 @@ static void add_decoder(cr_model *model, cr_module *base, const cri_family *fami
     cri_root *root = model->root->impl;
     cr_module *list;
 
-    root->embed = cri_module_add(model, base, "embed_tokens", "Embedding", 0, 1);
+    root->embed = cri_lookup_add(base, "embed_tokens", c->vocab_size, c->hidden_size);
     root->embed->ops = &cri_embedding_ops;
-    cri_param_add(root->embed, "weight", CR_INIT_NORMAL, c->vocab_size, c->hidden_size);
-    list = cri_module_add(model, base, "layers", "ModuleList", (size_t)c->num_layers, 0);
+    list = cri_list_add(base, "layers", (size_t)c->num_layers);
     for (int64_t i = 0; i < c->num_layers; i++)
         add_layer(list, i, cls);
     root->norm = cri_norm_add(base, "norm", cls->norm, c->hidden_size);
@@ -255,7 +281,8 @@ static void build_tree(cr_model *model)
     }
     add_decoder(model, c->vision ? root->text : root->base, family, &cls);
     root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
-    if (c->is_tied) root->lm_head->params[0].tied_to = &root->embed->params[0];
+    root->lm_head->is_lm_head = true;
+    if (c->is_tied) tie(root->lm_head->weight, root->embed->weight);
     model->own->router_picks = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
     model->own->router_probs = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
     model->own->router_grad = cri_alloc(model, (size_t)c->num_experts * sizeof(float));

@@ -5,7 +5,7 @@
  * nothing and run in place, and no gradient goes below it. The norm and the head run on labelled rows
  * only.
  */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 
 #include <string.h>
 
@@ -30,7 +30,7 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const
                                cr_mem *out, cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
+    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
     cr_mem *normed, *middle = out;
@@ -55,7 +55,7 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const
 static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const cr_mem *x,
                                const cr_mem *rstd, const cr_mem *grad, cr_mem *dx, cr_err *err)
 {
-    int64_t tokens = p->batch->num_tokens, cols = norm->params[0].num_elems;
+    int64_t tokens = p->batch->num_tokens, cols = norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cr_mem *normed, *d_normed = NULL;
 
@@ -76,7 +76,7 @@ static cr_status layer_backward(cr_module *m, cr_pass *p, const cr_mem *in, cons
                                 cr_mem *grad_in, cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->params[0].num_elems;
+    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
     cri_frame frame = cri_frame_pop(m);
@@ -105,8 +105,7 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
 {
     (void)in;
     (void)add;
-    return cr_embedding(p->dev, &m->params[0].weight, p->batch->ids, p->batch->num_tokens, out,
-                        err);
+    return cr_embedding(p->dev, &m->weight->weight, p->batch->ids, p->batch->num_tokens, out, err);
 }
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
@@ -115,19 +114,19 @@ static cr_status embedding_backward(cr_module *m, cr_pass *p, const cr_mem *in,
                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cr_batch *b = p->batch;
-    int64_t cols = m->params[0].shape[1];
+    int64_t cols = m->weight->shape[1];
     int32_t pad = m->model->config.pad_id;
 
     (void)in;
     (void)grad_in;
-    if (!cri_grad(&m->params[0])) return CR_OK;
+    if (!cri_grad(m->weight)) return CR_OK;
     for (int64_t t = 0, end; t < b->num_tokens; t = end + 1) {
         end = t;
         while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
             end++;
         if (end > t)
             CR_TRY(cr_embedding_grad(p->dev, p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
-                                     b->ids + t, end - t, cols, cri_grad(&m->params[0]), err));
+                                     b->ids + t, end - t, cols, cri_grad(m->weight), err));
     }
     return CR_OK;
 }
@@ -326,7 +325,7 @@ static cr_status run_head(cr_model *model, cr_pass *p, const cr_mem *normed, con
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
-    const cr_weight *w = &cri_own(&root->lm_head->params[0])->weight;
+    const cr_weight *w = &cri_own(root->lm_head->weight)->weight;
     cr_head_args a = {.x = normed,
                       .w = w,
                       .labels = own->labels,
@@ -441,7 +440,7 @@ static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_pr
 {
     const cri_root *root = model->root->impl;
     cri_model *own = model->own;
-    cr_param *weight = &root->lm_head->params[0];
+    cr_param *weight = root->lm_head->weight;
     int64_t cols = model->config.hidden_size, tokens = p->batch->num_tokens;
     size_t mark;
     cr_mem *normed, *dx, *index, *of_log_prob, *of_entropy = NULL;

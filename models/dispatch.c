@@ -1,7 +1,7 @@
 /* dispatch.c -- rows of a block of experts on their way to the ranks that have the experts and back (see
  * dispatch.h). They arrive by rank, then expert, and are put in the order of experts, so that an expert's
  * rows are one range; within it the ranks keep their order. */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #ifndef CR_DISPATCH_H
 #define CR_DISPATCH_H
 
-#include "models/models.h"
+#include "models/pass.h"
 
 /* How many rows of a block of experts travel (host arrays). */
 typedef struct cr_travel {

@@ -56,7 +56,7 @@ void cr_param_init(const cr_model *model, const cr_param *param, uint64_t seed, 
         memset(out, 0, (size_t)(end - begin) * sizeof *out);
         break;
     }
-    if (pad >= 0 && own == root->embed->params)
+    if (pad >= 0 && own == root->embed->weight)
         for (int64_t e = pad * own->shape[1]; e < (pad + 1) * own->shape[1]; e++)
             if (e >= begin && e < end) out[e - begin] = 0;
 }

@@ -8,7 +8,7 @@
  * backward makes gate and up of a tile again. Weights are there for all tiles of a call (one pair of
  * hooks each), and gradients of all tiles are added in float32 where they belong.
  */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 
 static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_mem *up, cr_mem **h,
                         cr_err *err)
@@ -89,7 +89,7 @@ static cr_mem *at(const tile *t, cr_mem *rows, int64_t num_cols)
 
 static int64_t in_cols(const cri_mlp *parts)
 {
-    return parts->gate->params[0].shape[1];
+    return parts->gate->weight->shape[1];
 }
 
 static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const cr_mem *in, cr_mem **gate,

@@ -10,13 +10,6 @@
  * set `weight` of its parameters (and `grad` of the trainable ones before backward). The hooks of a
  * pass are the moments to do so: before(module) ... after(module).
  *
- * A pass is a stack. Batches are packed. Forward pushes on `tape` what backward will need; backward
- * pops in reverse. Temporaries live on `scratch` and are released inside the function that made
- * them. A layer keeps its input, the residual stream between its halves, q, k, v, attention's
- * output, gate and up; outputs of norms and silu(gate) * up are made again from them.
- * With pass->should_recompute it keeps only its input and runs its forward again on
- * the way back, giving the same bits: hooks see before/after(CR_RECOMPUTE), then CR_BACKWARD.
- *
  * Threads: one caller a model.
  */
 #ifndef CR_MODELS_H
@@ -45,8 +38,10 @@ typedef struct cr_param {
     cr_init_kind init; /* for random weights */
     float init_std;    /* of NORMAL */
     bool is_trainable;
-    bool is_fp32;             /* of a module that is */
+    bool is_fp32;    /* of a module that is */
+    bool is_product; /* a kernel multiplies by it: a Linear's, or a table that is one's, too */
     struct cr_param *tied_to; /* this is another name of that parameter's storage, or NULL */
+    bool is_shared;           /* it is tied, or another is tied to it */
     cr_weight weight; /* full tensor in the dtype of the pass; valid while its unit is unsharded */
     cr_mem *grad;     /* full float32 gradient to add to, or NULL: none wanted */
 } cr_param;
@@ -71,10 +66,16 @@ struct cr_module {
     size_t num_children;
     cr_param *params; /* own parameters, not those of children */
     size_t num_params;
+    cr_param *weight, *bias;  /* those of params with these names; NULL: none */
     const cr_module_ops *ops; /* NULL for containers and what their parent computes */
     void *impl;               /* what the ops need (owned by the model) */
     cr_model *model;
-    int layer, expert;    /* index of the decoder layer and of the expert it is in, -1 outside */
+    int layer, expert; /* index of the decoder layer and of the expert it is in, -1 outside */
+    /* What it is, whatever its class is called; set when the tree is built. */
+    bool is_container; /* a list: never runs, has no hooks */
+    bool is_lookup;    /* a table of rows: its backward needs their numbers, not the table */
+    bool is_attention; /* of a decoder layer: its keys and values are cached in generation */
+    bool is_lm_head;
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
     bool is_fp32;         /* see cr_module_set_fp32 */
     bool has_trainable;   /* a parameter in or below it is trainable; found at each forward */
@@ -115,85 +116,9 @@ cr_module *cr_model_find_module(const cr_model *model, const char *name); /* NUL
 /* Depth first, parents before children. Stops at the first failure. */
 typedef cr_status (*cr_module_visit)(void *ctx, cr_module *module, cr_err *err);
 CR_MUST cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void *ctx, cr_err *err);
-
-/* ---- passes ---- */
-
-/* Packed tokens. labels[t] is the id whose log-prob row t must give (normally ids[t+1]), or -1:
- * no log-prob is computed for that row. */
-typedef struct cr_batch {
-    const int32_t *ids, *positions, *labels; /* [T]; labels may be NULL: none wanted */
-    const int32_t *cu_seqlens;               /* [num_seqs + 1] */
-    int64_t num_tokens, num_seqs;
-    const int32_t
-        *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
-    const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
-    const struct cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
-} cr_batch;
-
-typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
-
-typedef struct cr_hooks {
-    cr_status (*before)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
-    cr_status (*after)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
-    void *ctx;
-} cr_hooks;
-
-/* Generation's view of the cache: see cr_attention_cached_args. NULL in a pass: packed attention. */
-typedef struct cr_kv_view {
-    cr_mem **layer_blocks; /* [num_layers] */
-    const int32_t *row_slot, *row_pos, *block_table;
-    int64_t max_blocks;
-} cr_kv_view;
-
-struct cr_pass {
-    cr_device *dev;
-    cr_dtype dtype; /* activations and gathered weights */
-    cr_stack *tape; /* NULL: nothing is kept, no backward */
-    cr_stack *scratch;
-    const cr_batch *batch;
-    const cr_kv_view *kv;
-    const struct cr_split *split;      /* NULL: the batch has its sequences whole (split.h) */
-    const struct cr_dispatch *experts; /* NULL: all experts run here (dispatch.h) */
-    const cr_hooks *hooks;             /* NULL: parameters are always there */
-    bool should_recompute;
-    int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    cr_phase phase;    /* set by the pass itself, as is the next */
-    const cr_mem
-        *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
-};
-
 /* It and all below compute in float32 whatever the dtype of the pass, with float32 weights: what comes
  * in, what goes out and their gradients are cast at its border. For decoder layers, attention, MLPs, and
  * parts that switch by themselves (vision towers). Set before anyone lays out weights. */
 void cr_module_set_fp32(cr_module *m);
-
-/* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
- * through these two; children without ops (Linear, norms) are computed by their parent between
- * the same hooks. Arguments as in cr_module_ops. */
-CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
-                                    cr_mem *out, cr_err *err);
-CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in,
-                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
-
-/* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
-typedef struct cr_model_out {
-    float *log_prob, *entropy; /* [n] host, may be NULL when no labels are given */
-} cr_model_out;
-
-/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
- * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
- * keeps nothing and gets no backward (and no hooks of it). */
-CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
-/* Load-balancing loss of the last forward, all layers jointly, without factor. */
-double cr_model_aux_loss(const cr_model *model);
-/* Gradients of a scalar loss with respect to out of the last forward: host [n] each; grad_entropy may
- * be NULL. Adds to param->grad of every trainable parameter. */
-CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
-                                    const float *grad_entropy, cr_err *err);
-/* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
- * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. Threads may run a model
- * without experts at the same time, each with a pass, a device and scratch of its own. */
-CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
-                                  int64_t num_rows, cr_mem *logits, cr_err *err);
 
 #endif

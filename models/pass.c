@@ -1,7 +1,7 @@
 /* pass.c -- running one module: hooks, recompute, casts around modules in float32, frames, and the two
  * operations that every parent computes for its children, Linear and norms. */
 #include "kernels/vision.h"
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 
 /* ---- frames ---- */
 
@@ -156,8 +156,8 @@ cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *ad
 
     CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
     a = (cr_linear_args){.x = x,
-                         .w = &cri_own(&m->params[0])->weight,
-                         .bias = m->num_params > 1 ? m->params[1].weight.data : NULL,
+                         .w = &cri_own(m->weight)->weight,
+                         .bias = m->bias ? m->bias->weight.data : NULL,
                          .add = add,
                          .y = y,
                          .out_dtype = p->dtype,
@@ -175,11 +175,11 @@ cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_me
     CR_TRY(cri_enter(m, p, err));
     a = (cr_linear_grad_args){.x = x,
                               .dy = dy,
-                              .w = &cri_own(&m->params[0])->weight,
+                              .w = &cri_own(m->weight)->weight,
                               .dx = dx,
                               .is_dx_added = how == CRI_DX_ADD,
-                              .dw = cri_grad(&m->params[0]),
-                              .dbias = m->num_params > 1 ? cri_grad(&m->params[1]) : NULL,
+                              .dw = cri_grad(m->weight),
+                              .dbias = m->bias ? cri_grad(m->bias) : NULL,
                               .num_rows = p->batch->num_tokens};
     CR_TRY(cr_linear_grad(p->dev, &a, err));
     return cri_leave(m, p, err);
@@ -198,14 +198,14 @@ static cr_status layer_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t n
                             cr_mem *rstd, cr_err *err)
 {
     cr_layernorm_args a = {.x = x,
-                           .weight = m->params[0].weight.data,
-                           .bias = m->params[1].weight.data,
+                           .weight = m->weight->weight.data,
+                           .bias = m->bias->weight.data,
                            .y = y,
                            .mean = rstd ? cr_at(CR_F32, rstd, num_rows) : NULL,
                            .rstd = rstd,
                            .dtype = p->dtype,
                            .num_rows = num_rows,
-                           .num_cols = m->params[0].num_elems,
+                           .num_cols = m->weight->num_elems,
                            .eps = eps_of(m)};
 
     return cr_layernorm(p->dev, &a, err);
@@ -215,15 +215,15 @@ cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, 
                    cr_mem *rstd, cr_err *err)
 {
     cr_rmsnorm_args a = {.x = x,
-                         .weight = m->params[0].weight.data,
+                         .weight = m->weight->weight.data,
                          .y = y,
                          .rstd = rstd,
                          .dtype = p->dtype,
                          .num_rows = num_rows,
-                         .num_cols = m->params[0].num_elems,
+                         .num_cols = m->weight->num_elems,
                          .eps = eps_of(m)};
 
-    if (m->num_params > 1) return layer_norm(m, p, x, num_rows, y, rstd, err);
+    if (m->bias) return layer_norm(m, p, x, num_rows, y, rstd, err);
     return cr_rmsnorm(p->dev, &a, err);
 }
 
@@ -232,17 +232,17 @@ static cr_status layer_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, cons
                                  cr_err *err)
 {
     cr_layernorm_grad_args a = {.x = x,
-                                .weight = m->params[0].weight.data,
+                                .weight = m->weight->weight.data,
                                 .dy = dy,
                                 .mean = cr_at_const(CR_F32, rstd, num_rows),
                                 .rstd = rstd,
                                 .dx = dx,
-                                .dweight = cri_grad(&m->params[0]),
-                                .dbias = cri_grad(&m->params[1]),
+                                .dweight = cri_grad(m->weight),
+                                .dbias = cri_grad(m->bias),
                                 .is_dx_added = how == CRI_DX_ADD,
                                 .dtype = p->dtype,
                                 .num_rows = num_rows,
-                                .num_cols = m->params[0].num_elems};
+                                .num_cols = m->weight->num_elems};
 
     return cr_layernorm_grad(p->dev, &a, err);
 }
@@ -251,16 +251,16 @@ cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem 
                         const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_rmsnorm_grad_args a = {.x = x,
-                              .weight = m->params[0].weight.data,
+                              .weight = m->weight->weight.data,
                               .dy = dy,
                               .rstd = rstd,
                               .dx = dx,
-                              .dweight = cri_grad(&m->params[0]),
+                              .dweight = cri_grad(m->weight),
                               .is_dx_added = how == CRI_DX_ADD,
                               .dtype = p->dtype,
                               .num_rows = num_rows,
-                              .num_cols = m->params[0].num_elems};
+                              .num_cols = m->weight->num_elems};
 
-    if (m->num_params > 1) return layer_norm_back(m, p, x, rstd, dy, num_rows, dx, how, err);
+    if (m->bias) return layer_norm_back(m, p, x, rstd, dy, num_rows, dx, how, err);
     return cr_rmsnorm_grad(p->dev, &a, err);
 }

@@ -1,6 +1,6 @@
 /* positions.c -- where the tokens of images and videos stand along the axes t, h and w of rotary
  * positions, and the angles that follow. */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 #include "models/vision/vision.h"
 
 /* A walk over a batch: the next item, and the frames of it that are done. */

@@ -10,7 +10,7 @@
  * came are kept. Else the rows are gathered again. An expert's output is never kept: the
  * gradient of a token's weight is taken before down_proj, where the output would be (see mlp.c).
  */
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #ifndef CR_SPLIT_H
 #define CR_SPLIT_H
 
-#include "models/models.h"
+#include "models/pass.h"
 
 /* Attention runs on all tokens and some of the heads. Both functions are collective and may use
  * p->scratch. */

@@ -19,7 +19,7 @@ static void stack_expert(cr_model *model, cr_module *m)
 {
     static const char *const tensors[] = {"gate_up_proj", "gate_up_proj", "down_proj"};
     const cri_mlp *mlp = m->impl;
-    cr_param *const params[] = {mlp->gate->params, mlp->up->params, mlp->down->params};
+    cr_param *const params[] = {mlp->gate->weight, mlp->up->weight, mlp->down->weight};
     int64_t num = model->config.num_experts;
 
     for (int i = 0; i < 3; i++) {

@@ -2,7 +2,7 @@
 #include "models/weights.h"
 
 #include "base/hub.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -417,12 +417,6 @@ cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
     return CR_OK;
 }
 
-/* The gradient of a table needs its rows' numbers, not the table. */
-static bool is_backward_blind(const cr_module *m)
-{
-    return strcmp(m->cls, "Embedding") == 0;
-}
-
 static void tell_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
 {
     cr_fsdp_moment moment = {module, phase, f->gathered_now, f->reduced_now, 0, 0};
@@ -439,7 +433,7 @@ cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
 
     CR_TRY(progress(ctx, err));
     if (u && u->index) { /* the root is unsharded before the pass */
-        if (phase != CR_BACKWARD || !is_backward_blind(module)) CR_TRY(need(u, err));
+        if (phase != CR_BACKWARD || !module->is_lookup) CR_TRY(need(u, err));
         if (phase == CR_BACKWARD) CR_TRY(begin_grads(u, err));
     }
     tell_watcher(ctx, module, phase);
@@ -476,8 +470,8 @@ static int most_alive(const cr_fsdp *f)
     for (size_t i = 1; i < f->units.num; i++) {
         const cr_unit *u = &f->units.unit[i];
         const cr_module *m = u->module;
-        bool is_block = m->layer < 0 && m->parent && strcmp(m->parent->cls, "ModuleList") == 0;
-        bool is_same = m->layer == layer && !is_block && strcmp(m->cls, "Embedding") != 0;
+        bool is_block = m->layer < 0 && m->parent && m->parent->is_container;
+        bool is_same = m->layer == layer && !is_block && !m->is_lookup;
         int outer = 0;
         if (u->owner >= 0) continue; /* they have a pool of their own */
         for (const cr_module *up = m->parent; up && up->parent; up = up->parent)

@@ -26,6 +26,7 @@
 
 #include "mesh/collectives.h"
 #include "mesh/mesh.h"
+#include "models/pass.h"
 #include "models/weights.h"
 #include "strategies/units.h"
 

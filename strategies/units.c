@@ -21,34 +21,22 @@ typedef struct builder {
 
 /* ---- which modules ---- */
 
-/* A pass runs every module between hooks, but for lists of modules. */
-static bool is_run(const cr_module *m)
-{
-    return strcmp(m->cls, "ModuleList") != 0;
-}
-
-static bool is_embedding(const cr_module *m)
-{
-    return strcmp(m->cls, "Embedding") == 0;
-}
-
 /* In float32, inside a module that is not: a unit, so that units have one dtype. */
 static bool begins_fp32(const cr_module *m)
 {
     const cr_module *up = m->parent;
 
-    while (up && !is_run(up))
+    while (up && up->is_container)
         up = up->parent;
-    return up && is_run(m) && m->is_fp32 && !up->is_fp32;
+    return up && !m->is_container && m->is_fp32 && !up->is_fp32;
 }
 
 /* A tied pair is one storage that two modules use: it belongs to the root, which is always there. */
 static bool is_tied_pair(const cr_module *m)
 {
-    const char *dot = strrchr(m->name, '.');
-
-    return m->model->config.is_tied && (strcmp(dot ? dot + 1 : m->name, "embed_tokens") == 0 ||
-                                        strcmp(m->name, "lm_head") == 0);
+    for (size_t i = 0; i < m->num_params; i++)
+        if (m->params[i].is_shared) return true;
+    return false;
 }
 
 /* "model.layers.*.mlp": a part "*" is any one part. */
@@ -72,7 +60,7 @@ static bool is_listed_class(const char *const *classes, size_t num, const cr_mod
 {
     bool is_listed = false;
 
-    for (size_t i = 0; i < num && is_run(m); i++)
+    for (size_t i = 0; i < num && !m->is_container; i++)
         if (strcmp(classes[i], m->cls) == 0) {
             matched[i]++;
             is_listed = true;
@@ -84,7 +72,7 @@ static bool is_listed_module(builder *b, const cr_module *m)
 {
     bool is_listed = false;
 
-    for (size_t i = 0; i < b->policy->num_modules && is_run(m); i++)
+    for (size_t i = 0; i < b->policy->num_modules && !m->is_container; i++)
         if (is_name_like(m->name, b->policy->modules[i])) {
             b->matched_modules[i]++;
             is_listed = true;
@@ -107,13 +95,13 @@ static int64_t mark_below(builder *b, const cr_module *m, bool *has_layer)
         left += mark_below(b, m->children[i], &is_below);
     is_expert = is_listed_class(p->expert_classes, p->num_expert_classes, m, b->matched_experts);
     is_layer = is_listed_class(b->classes, b->num_classes, m, b->matched) ||
-               (b->is_roll && !p->should_wrap_embeddings && is_embedding(m) && !is_tied_pair(m));
+               (b->is_roll && !p->should_wrap_embeddings && m->is_lookup && !is_tied_pair(m));
     is_unit = is_expert || is_listed_module(b, m) || (is_layer && (p->is_nested || !is_below)) ||
-              (p->should_wrap_embeddings && is_embedding(m)) ||
-              (p->should_wrap_lm_output && strcmp(m->name, "lm_head") == 0) ||
+              (p->should_wrap_embeddings && m->is_lookup) ||
+              (p->should_wrap_lm_output && m->is_lm_head) ||
               (p->min_elems > 0 && left >= p->min_elems) || begins_fp32(m);
     *has_layer = *has_layer || is_below || is_layer;
-    if (!is_unit || !m->parent || !is_run(m) || is_tied_pair(m)) return left;
+    if (!is_unit || !m->parent || m->is_container || is_tied_pair(m)) return left;
     b->marks[index] = is_expert ? MARK_EXPERT : MARK_UNIT;
     return 0;
 }
@@ -260,7 +248,7 @@ static cr_status add_class(void *ctx, cr_module *m, cr_err *err)
     cr_buf *names = ctx;
 
     (void)err;
-    if (!is_run(m) || !m->parent || is_in_list(names, m->cls)) return CR_OK;
+    if (m->is_container || !m->parent || is_in_list(names, m->cls)) return CR_OK;
     cr_buf_addf(names, "%s%s", names->num_bytes ? ", " : "", m->cls);
     return CR_OK;
 }
@@ -419,6 +407,6 @@ bool cr_units_can_diverge(const cr_units *units, const cr_model *model)
 {
     if (!model->skips_idle_experts || units->num_shards == 1) return false;
     for (size_t i = 0; i < units->num; i++)
-        if (strstr(units->unit[i].name, ".experts.")) return true;
+        if (units->unit[i].module->expert >= 0) return true;
     return false;
 }

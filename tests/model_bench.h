@@ -4,6 +4,7 @@
 #define CR_TEST_MODEL_BENCH_H
 
 #include "base/json.h"
+#include "models/pass.h"
 #include "models/weights.h"
 
 #include <string.h>

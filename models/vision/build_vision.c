@@ -126,8 +126,7 @@ static void add_deepstack(const tower *t, cr_module *visual, cri_vision *impl)
     size_t num = (size_t)t->c->num_deepstack;
     char name[24];
 
-    impl->deepstack_list =
-        cri_module_add(t->model, visual, "deepstack_merger_list", "ModuleList", num, 0);
+    impl->deepstack_list = cri_list_add(visual, "deepstack_merger_list", num);
     impl->deepstack = cri_alloc(t->model, num * sizeof *impl->deepstack);
     for (size_t i = 0; i < num; i++) {
         snprintf(name, sizeof name, "%zu", i);
@@ -158,13 +157,12 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family)
     impl->config = c;
     add_patch_embed(&t, m, impl);
     if (c->position_side) {
-        impl->pos_embed = cri_module_add(model, m, "pos_embed", "Embedding", 0, 1);
-        cri_param_add(impl->pos_embed, "weight", CR_INIT_NORMAL,
-                      c->position_side * c->position_side, c->hidden_size);
+        impl->pos_embed =
+            cri_lookup_add(m, "pos_embed", c->position_side * c->position_side, c->hidden_size);
     }
     cri_module_add(model, m, "rotary_pos_emb",
                    cri_class(model, family->prefix, "VisionRotaryEmbedding"), 0, 0);
-    impl->list = cri_module_add(model, m, "blocks", "ModuleList", (size_t)c->depth, 0);
+    impl->list = cri_list_add(m, "blocks", (size_t)c->depth);
     impl->blocks = cri_alloc(model, (size_t)c->depth * sizeof *impl->blocks);
     for (int64_t i = 0; i < c->depth; i++)
         impl->blocks[i] = add_block(&t, impl->list, i);

@@ -146,7 +146,7 @@ static cr_status embed(tower *t, cr_mem *x, cr_err *err)
     cr_stack_release(p->scratch, mark);
     if (!v->pos_embed) return CR_OK;
     CR_TRY(cri_enter(v->pos_embed, p, err));
-    a = (cr_rows_combine_args){.x = v->pos_embed->params[0].weight.data,
+    a = (cr_rows_combine_args){.x = v->pos_embed->weight->weight.data,
                                .add = x,
                                .slot = t->patches.on_device.corner,
                                .weight = t->patches.on_device.corner_weight,
@@ -172,7 +172,7 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
                                          .dtype = p->dtype,
                                          .index = t->patches.on_device.corner,
                                          .weight = t->patches.on_device.corner_weight,
-                                         .dw = cri_grad(&v->pos_embed->params[0]),
+                                         .dw = cri_grad(v->pos_embed->weight),
                                          .num_rows = t->patches.rows.num_tokens,
                                          .per_row = 4,
                                          .num_cols = t->c->hidden_size};
@@ -190,7 +190,7 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
 
 static int64_t norm_rows(const tower *t, const cri_vision_merger *m)
 {
-    return t->patches.rows.num_tokens * t->c->hidden_size / m->norm->params[0].num_elems;
+    return t->patches.rows.num_tokens * t->c->hidden_size / m->norm->weight->num_elems;
 }
 
 static cr_status enter_products(const cri_vision_merger *m, cr_pass *p, cr_err *err)

@@ -11,7 +11,7 @@
 #ifndef CR_VISION_H
 #define CR_VISION_H
 
-#include "models/models.h"
+#include "models/pass.h"
 
 typedef struct cr_vision_input {
     const float *pixels;          /* [num_patches, patch_dim] */

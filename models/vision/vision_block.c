@@ -22,7 +22,7 @@ static const cri_patches *patches_of(const cr_pass *p)
 /* Rows which d .. which d + d - 1 of the fused weight: that of q, k or v. */
 static cr_weight third(const cr_module *qkv, int which)
 {
-    cr_weight w = qkv->params[0].weight;
+    cr_weight w = qkv->weight->weight;
     int64_t d = w.num_cols;
 
     w.num_rows = d;
@@ -35,14 +35,14 @@ static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const act
                          cr_err *err)
 {
     cr_mem *const y[] = {a->q, a->k, a->v};
-    int64_t d = qkv->params[0].weight.num_cols;
+    int64_t d = qkv->weight->weight.num_cols;
 
     CR_TRY(cri_enter(qkv, p, err));
     for (int i = 0; i < 3; i++) {
         cr_weight w = third(qkv, i);
         cr_linear_args l = {.x = in,
                             .w = &w,
-                            .bias = cr_at_const(w.dtype, qkv->params[1].weight.data, i * d),
+                            .bias = cr_at_const(w.dtype, qkv->bias->weight.data, i * d),
                             .y = y[i],
                             .out_dtype = p->dtype,
                             .num_rows = p->batch->num_tokens};
@@ -54,8 +54,8 @@ static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const act
 static cr_status project_back(cr_module *qkv, cr_pass *p, const cr_mem *in, cr_mem *const dy[3],
                               cr_mem *grad_in, cr_err *err)
 {
-    int64_t d = qkv->params[0].weight.num_cols;
-    cr_mem *dw = cri_grad(&qkv->params[0]), *dbias = cri_grad(&qkv->params[1]);
+    int64_t d = qkv->weight->weight.num_cols;
+    cr_mem *dw = cri_grad(qkv->weight), *dbias = cri_grad(qkv->bias);
 
     CR_TRY(cri_enter(qkv, p, err));
     for (int i = 0; i < 3; i++) {
@@ -180,7 +180,7 @@ static cr_status mlp_forward(cr_module *m, cr_pass *p, const cr_mem *in, const c
                              cr_mem *out, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
-    int64_t rows = p->batch->num_tokens, width = parts->fc1->params[0].weight.num_rows;
+    int64_t rows = p->batch->num_tokens, width = parts->fc1->weight->weight.num_rows;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
     cr_mem *h;
@@ -216,7 +216,7 @@ cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pa
                         const cr_mem *x, const cr_mem *y, const cr_mem *grad_out, cr_mem *grad_in,
                         cr_err *err)
 {
-    int64_t rows = p->batch->num_tokens, width = fc1->params[0].weight.num_rows;
+    int64_t rows = p->batch->num_tokens, width = fc1->weight->weight.num_rows;
     size_t num = (size_t)(rows * width);
     bool is_needed = grad_in || fc1->has_trainable;
     cr_mem *h = NULL, *dh = NULL;

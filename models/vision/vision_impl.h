@@ -8,7 +8,7 @@
 #define CR_VISION_IMPL_H
 
 #include "kernels/vision.h"
-#include "models/models_impl.h"
+#include "models/pass_impl.h"
 #include "models/vision/vision.h"
 
 /* impl of a block's attention. */

@@ -1,6 +1,6 @@
 /* fuzz_model.c -- arbitrary bytes as small files of a MODEL folder, apart by NULs: tokenizer_config.json,
  * special_tokens_map.json and the index of its shards, of which one is there. */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 #include "text/chat.h"

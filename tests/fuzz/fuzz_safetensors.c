@@ -1,6 +1,6 @@
 /* fuzz_safetensors.c -- arbitrary bytes as a safetensors file: parsed or refused, and what is accepted
  * can be read to its last element. */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "tests/fuzz/mutator.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

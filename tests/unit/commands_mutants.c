@@ -9,7 +9,7 @@
  */
 #include "commands/commands.h"
 #include "formula/formula.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "tests/check_near.h"
 #include "tests/mutate.h"
 

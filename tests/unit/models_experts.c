@@ -6,7 +6,7 @@
  * and generation (the acceptance checks do that), accuracy in bf16 (only its bitwise promises).
  */
 #include "base/rng.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "tests/check_near.h"
 #include "tests/memory.h"
 #include "tests/model_bench.h"

@@ -1,7 +1,7 @@
 /* models_files.c -- safetensors headers that must be refused, a file written and read back, shards with
  * an index, and a checkpoint matched against a model.
  * Not covered: files of other writers (the acceptance checks read those of safetensors itself). */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
 

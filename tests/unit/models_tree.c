@@ -74,6 +74,28 @@ static void check_param(const cr_model *model, const char *name, int64_t rows, i
     assert_int_equal(param->num_dims, cols ? 2 : 1);
 }
 
+/* What strategies and the engine go by, instead of names. */
+static void flags(void **state)
+{
+    cr_model *m = must_build("{" SMALL("qwen2") ",\"tie_word_embeddings\":true}");
+    const cr_module *layer = m->layers[1], *embed = cr_model_find_module(m, "model.embed_tokens"),
+                    *q = cr_model_find_module(m, "model.layers.1.self_attn.q_proj");
+
+    (void)state;
+    assert_true(layer->parent->is_container && !layer->is_container);
+    assert_true(embed->is_lookup && embed->weight->is_shared && embed->weight->is_product);
+    assert_true(cr_model_find_module(m, "lm_head")->is_lm_head && !embed->is_lm_head);
+    assert_true(q->parent->is_attention && !q->is_attention && q->weight->is_product);
+    assert_ptr_equal(q->bias, cr_model_find_param(m, "model.layers.1.self_attn.q_proj.bias"));
+    assert_false(q->bias->is_product || q->weight->is_shared);
+    assert_null(cr_model_find_module(m, "model.norm")->bias);
+    cr_model_free(m);
+    m = must_build("{" SMALL("qwen3") "}");
+    embed = cr_model_find_module(m, "model.embed_tokens");
+    assert_false(embed->weight->is_shared || embed->weight->is_product);
+    cr_model_free(m);
+}
+
 static void names_and_classes(void **state)
 {
     cr_model *qwen2 = must_build("{" SMALL("qwen2") ",\"tie_word_embeddings\":true}");
@@ -257,6 +279,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_of_published_models),
+        cmocka_unit_test(flags),
         cmocka_unit_test(names_and_classes),
         cmocka_unit_test(rotary_frequencies),
         cmocka_unit_test(windows_and_sparse_layers),

@@ -1,7 +1,7 @@
 /* models_vl_numbers.c -- vision-language models: position ids, log-probs and the gradient of every parameter against
  * those of Transformers (vision_models.json, by tests/parity/vision_models.py); batches that must be refused;
  * experts that a checkpoint has in one tensor. Their trees: models_vl.c. */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "models/vision/vision.h"
 #include "strategies/units.h"
 #include "tests/memory.h"

@@ -29,7 +29,7 @@ static cr_module *add(tree *t, cr_module *parent, const char *name, const char *
     cr_module *m = &t->modules[t->num];
     cr_param *p = &t->params[t->num];
 
-    *m = (cr_module){.cls = cls, .parent = parent, .model = &t->model, .layer = -1};
+    *m = (cr_module){.cls = cls, .parent = parent, .model = &t->model, .layer = -1, .expert = -1};
     m->name = cr_asprintf("%s%s%s", parent ? parent->name : "", parent && parent->parent ? "." : "",
                           name);
     m->children = t->children[t->num++];
@@ -46,12 +46,13 @@ static cr_module *add(tree *t, cr_module *parent, const char *name, const char *
     return m;
 }
 
-/* Prismatic: vision tower, projector, two decoder layers. */
+/* Prismatic: vision tower, projector, two decoder layers. Units follow flags: the table of embeddings
+ * has a class of its own. */
 static tree *make_tree(bool is_tied)
 {
     static const char *const no_split[] = {"LlamaDecoderLayer", NULL};
     tree *t = CR_NEW(tree);
-    cr_module *root = add(t, NULL, "", "PrismaticVLM", 0), *m, *list;
+    cr_module *root = add(t, NULL, "", "PrismaticVLM", 0), *m, *list, *embed;
 
     t->model.root = root;
     t->model.layers = t->layers;
@@ -62,6 +63,7 @@ static tree *make_tree(bool is_tied)
     m = add(t, root, "vision", "VisionTransformer", 0);
     add(t, m, "patch_embed", "Conv2d", 300);
     list = add(t, m, "blocks", "ModuleList", 0);
+    list->is_container = true;
     for (int i = 0; i < 2; i++) {
         cr_module *block = add(t, list, i ? "1" : "0", "Block", 0);
         add(t, block, "attn", "Linear", 600);
@@ -72,8 +74,11 @@ static tree *make_tree(bool is_tied)
     add(t, m, "fc1", "Linear", 200);
     add(t, m, "fc2", "Linear", 200);
     m = add(t, root, "model", "LlamaModel", 0);
-    add(t, m, "embed_tokens", "Embedding", 5000);
+    embed = add(t, m, "embed_tokens", "ScaledEmbedding", 5000);
+    embed->is_lookup = true;
+    embed->params->is_shared = is_tied;
     list = add(t, m, "layers", "ModuleList", 0);
+    list->is_container = true;
     for (int i = 0; i < 2; i++) {
         t->layers[i] = add(t, list, i ? "1" : "0", "LlamaDecoderLayer", 0);
         t->layers[i]->layer = i;
@@ -82,7 +87,13 @@ static tree *make_tree(bool is_tied)
         add(t, t->layers[i], "norm", "LlamaRMSNorm", 32);
     }
     add(t, m, "norm", "LlamaRMSNorm", 32);
-    m = add(t, root, "lm_head", "Linear", is_tied ? 0 : 5000);
+    m = add(t, root, "lm_head", "Linear", 5000);
+    m->is_lm_head = true;
+    if (is_tied) {
+        m->params->tied_to = embed->params;
+        m->params->is_shared = true;
+        t->model.num_params--;
+    }
     return t;
 }
 
@@ -323,7 +334,7 @@ static void c28_tree(void **state)
         "    (fc1): Linear\n"
         "    (fc2): Linear\n"
         "  (model): LlamaModel\n"
-        "    (embed_tokens): Embedding\n"
+        "    (embed_tokens): ScaledEmbedding\n"
         "    (layers): ModuleList\n"
         "      (0-1): 2 x FSDP[LlamaDecoderLayer] 2 units from #5, each 2432 elements, 0.00 MiB "
         "gathered in bf16, shard 0.00 MiB\n"

@@ -1,6 +1,6 @@
 /* safetensors_write.c -- one safetensors file, written beside its final name and renamed when it is
  * complete (see safetensors.h). */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include "base/json.h"
 

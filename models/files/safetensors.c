@@ -1,5 +1,5 @@
 /* safetensors.c -- reading safetensors files, with every check that safetensors.h lists. */
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 #include "base/json.h"
 

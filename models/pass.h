@@ -1,0 +1,90 @@
+/* pass.h -- a pass runs a model forward over a packed batch, and back.
+ *
+ * A pass is a stack. Batches are packed. Forward pushes on `tape` what backward will need; backward
+ * pops in reverse. Temporaries live on `scratch` and are released inside the function that made
+ * them. A layer keeps its input, the residual stream between its halves, q, k, v, attention's
+ * output, gate and up; outputs of norms and silu(gate) * up are made again from them.
+ * With pass->should_recompute it keeps only its input and runs its forward again on
+ * the way back, giving the same bits: hooks see before/after(CR_RECOMPUTE), then CR_BACKWARD.
+ *
+ * Ownership: a pass borrows what it points to. Threads: one caller a model.
+ */
+#ifndef CR_PASS_H
+#define CR_PASS_H
+
+#include "models/models.h"
+
+/* Packed tokens. labels[t] is the id whose log-prob row t must give (normally ids[t+1]), or -1:
+ * no log-prob is computed for that row. */
+typedef struct cr_batch {
+    const int32_t *ids, *positions, *labels; /* [T]; labels may be NULL: none wanted */
+    const int32_t *cu_seqlens;               /* [num_seqs + 1] */
+    int64_t num_tokens, num_seqs;
+    const int32_t
+        *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
+    const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
+    const struct cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
+} cr_batch;
+
+typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
+
+typedef struct cr_hooks {
+    cr_status (*before)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+    cr_status (*after)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+    void *ctx;
+} cr_hooks;
+
+/* Generation's view of the cache: see cr_attention_cached_args. NULL in a pass: packed attention. */
+typedef struct cr_kv_view {
+    cr_mem **layer_blocks; /* [num_layers] */
+    const int32_t *row_slot, *row_pos, *block_table;
+    int64_t max_blocks;
+} cr_kv_view;
+
+struct cr_pass {
+    cr_device *dev;
+    cr_dtype dtype; /* activations and gathered weights */
+    cr_stack *tape; /* NULL: nothing is kept, no backward */
+    cr_stack *scratch;
+    const cr_batch *batch;
+    const cr_kv_view *kv;
+    const struct cr_split *split;      /* NULL: the batch has its sequences whole (split.h) */
+    const struct cr_dispatch *experts; /* NULL: all experts run here (dispatch.h) */
+    const cr_hooks *hooks;             /* NULL: parameters are always there */
+    bool should_recompute;
+    int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
+    cr_phase phase;    /* set by the pass itself, as is the next */
+    const cr_mem
+        *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
+};
+
+/* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
+ * through these two; children without ops (Linear, norms) are computed by their parent between
+ * the same hooks. Arguments as in cr_module_ops. */
+CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                                    cr_mem *out, cr_err *err);
+CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
+
+/* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
+typedef struct cr_model_out {
+    float *log_prob, *entropy; /* [n] host, may be NULL when no labels are given */
+} cr_model_out;
+
+/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
+ * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
+ * keeps nothing and gets no backward (and no hooks of it). */
+CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
+/* Load-balancing loss of the last forward, all layers jointly, without factor. */
+double cr_model_aux_loss(const cr_model *model);
+/* Gradients of a scalar loss with respect to out of the last forward: host [n] each; grad_entropy may
+ * be NULL. Adds to param->grad of every trainable parameter. */
+CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+                                    const float *grad_entropy, cr_err *err);
+/* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
+ * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. Threads may run a model
+ * without experts at the same time, each with a pass, a device and scratch of its own. */
+CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
+                                  int64_t num_rows, cr_mem *logits, cr_err *err);
+
+#endif

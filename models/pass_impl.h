@@ -1,0 +1,100 @@
+/* pass_impl.h -- shared inside models/: what modules use while a pass runs. */
+#ifndef CR_PASS_IMPL_H
+#define CR_PASS_IMPL_H
+
+#include "kernels/attention.h"
+#include "kernels/experts.h"
+#include "models/dispatch.h"
+#include "models/models_impl.h"
+#include "models/pass.h"
+
+void cri_frame_push(cr_module *m, const cri_frame *frame); /* copied */
+cri_frame cri_frame_pop(cr_module *m);
+
+static inline cr_status cri_enter(cr_module *m, cr_pass *p, cr_err *err)
+{
+    return p->hooks ? p->hooks->before(p->hooks->ctx, m, p->phase, err) : CR_OK;
+}
+static inline cr_status cri_leave(cr_module *m, cr_pass *p, cr_err *err)
+{
+    return p->hooks ? p->hooks->after(p->hooks->ctx, m, p->phase, err) : CR_OK;
+}
+/* Where gradients of a parameter go: NULL if it is frozen. */
+static inline cr_mem *cri_grad(cr_param *param)
+{
+    return cri_own(param)->is_trainable ? cri_own(param)->grad : NULL;
+}
+/* What a module keeps goes on the tape; without one it lives until the caller releases scratch. */
+static inline cr_stack *cri_keep(const cr_pass *p)
+{
+    return p->tape ? p->tape : p->scratch;
+}
+/* [num_rows, num_cols] in the dtype of the pass. */
+static inline cr_status cri_push(cr_stack *stack, const cr_pass *p, int64_t num_rows,
+                                 int64_t num_cols, cr_mem **out, cr_err *err)
+{
+    return cr_stack_push(stack, (size_t)(num_rows * num_cols) * cr_dtype_bytes(p->dtype), out, err);
+}
+
+/* Linear: y = add + x W^T + b on T rows, between its hooks. */
+CR_MUST cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add,
+                             cr_mem *y, cr_err *err);
+typedef enum cri_dx { CRI_DX_SET, CRI_DX_ADD } cri_dx;
+/* dx may be NULL; frozen parameters get nothing. */
+CR_MUST cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
+                                  cr_mem *dx, cri_dx how, cr_err *err);
+/* RMSNorm, or LayerNorm if it has a bias, over num_rows rows of the weight's length, without hooks. Its
+ * impl is its eps (a float), or NULL: rms_norm_eps. rstd [num_rows] is for the backward, and has the means
+ * of a LayerNorm after it: cri_norm_floats in all. */
+CR_MUST cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
+                           cr_mem *rstd, cr_err *err);
+CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
+                                const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how,
+                                cr_err *err);
+static inline int64_t cri_norm_floats(const cr_module *m, int64_t num_rows)
+{
+    return (m->bias ? 2 : 1) * num_rows;
+}
+
+/* inject.c: features of images in the stream of the decoder. All do nothing in a batch without images. */
+CR_MUST cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err);
+/* Does the tower have a backward in this pass? */
+bool cri_is_tower_back(const cr_model *model, const cr_pass *p);
+/* Is this token's embedding replaced? */
+bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token);
+/* Before the embedding; after it; after layer `at`. x: the stream. */
+CR_MUST cr_status cri_run_tower(cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_place_features(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err);
+CR_MUST cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, cr_mem *x, cr_err *err);
+/* Backward of the last two, from the gradient of the stream there; then of the tower. */
+CR_MUST cr_status cri_reserve_features(cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const cr_mem *grad,
+                                    cr_err *err);
+CR_MUST cr_status cri_back_tower(cr_model *model, cr_pass *p, cr_err *err);
+
+/* positions.c: [T, head_dim / 2] from batch->mrope, host to host. */
+void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles);
+
+/* Rows of one call of a block of experts, in the memory that keeps them (cri_keep): by token and by slot
+ * (kernels/experts.h), and those here by expert, which are the slots unless the pass has a dispatch. */
+typedef struct cri_routing {
+    cr_mem *prob, *weight;         /* float32 */
+    cr_mem *expert, *slot, *token; /* int32 */
+    cr_mem *place; /* int32 [num_here] of a row that arrived, by expert; NULL: no dispatch */
+    int64_t num_tokens, top_k, num_slots, num_experts, cols, num_here;
+} cri_routing;
+
+/* Float32 or int32. */
+CR_MUST cr_status cri_push_words(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
+/* dispatch.c, for a pass with a dispatch. Rows have num_cols elements.
+ * Counts are exchanged: parts->here and r->num_here; place is written if it is wanted. */
+void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r);
+CR_MUST cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
+/* From rows by slot to rows here by expert, and back. */
+CR_MUST cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                                int64_t num_cols, const cr_mem *slots, cr_mem *here, cr_err *err);
+CR_MUST cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+                                     int64_t num_cols, const cr_mem *here, cr_mem *slots,
+                                     cr_err *err);
+
+#endif
