@@ -27,10 +27,10 @@ static activations shapes(const cr_model_config *c, const cr_pass *p)
 {
     const cr_split *split = p->split;
 
-    return (activations){.num_tokens = p->batch->num_tokens,
+    return (activations){.num_tokens = p->num_rows,
                          .q_cols = c->num_heads * c->head_dim,
                          .kv_cols = c->num_kv_heads * c->head_dim,
-                         .all_tokens = split ? split->num_tokens : p->batch->num_tokens,
+                         .all_tokens = split ? split->num_tokens : p->num_rows,
                          .q_all_cols = (split ? split->num_heads : c->num_heads) * c->head_dim,
                          .kv_all_cols =
                              (split ? split->num_kv_heads : c->num_kv_heads) * c->head_dim};
@@ -70,7 +70,7 @@ static cr_status norm_heads(cr_module *norm, cr_pass *p, const cr_mem *x, int64_
                             cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, x, p->batch->num_tokens * num_heads, y, rstd, err));
+    CR_TRY(cri_norm(norm, p, x, p->num_rows * num_heads, y, rstd, err));
     return cri_leave(norm, p, err);
 }
 
@@ -85,7 +85,7 @@ static cr_status rotate(const cr_model_config *c, cr_pass *p, cr_mem *x, int64_t
                       .inv_freq = c->inv_freq,
                       .scaling = c->rope_scaling,
                       .sign = sign,
-                      .num_tokens = p->batch->num_tokens,
+                      .num_tokens = p->num_rows,
                       .num_heads = num_heads,
                       .head_dim = c->head_dim,
                       .angles = p->angles};
@@ -207,8 +207,7 @@ static cr_status back_heads(cr_module *m, cr_module *norm, cr_pass *p, const cr_
     CR_TRY(rotate(&m->model->config, p, dx, num_heads, ROTATE_BACK, err));
     if (!norm) return CR_OK;
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm_back(norm, p, raw, rstd, dx, p->batch->num_tokens * num_heads, dx, CRI_DX_SET,
-                         err));
+    CR_TRY(cri_norm_back(norm, p, raw, rstd, dx, p->num_rows * num_heads, dx, CRI_DX_SET, err));
     return cri_leave(norm, p, err);
 }
 

@@ -21,7 +21,7 @@ static cr_status norm_forward(cr_module *norm, cr_pass *p, const cr_mem *x, cr_m
                               cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
-    CR_TRY(cri_norm(norm, p, x, p->batch->num_tokens, y, rstd, err));
+    CR_TRY(cri_norm(norm, p, x, p->num_rows, y, rstd, err));
     return cri_leave(norm, p, err);
 }
 
@@ -30,7 +30,7 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const
                                cr_mem *out, cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->weight->num_elems;
+    int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
     cr_mem *normed, *middle = out;
@@ -55,7 +55,7 @@ static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const
 static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const cr_mem *x,
                                const cr_mem *rstd, const cr_mem *grad, cr_mem *dx, cr_err *err)
 {
-    int64_t tokens = p->batch->num_tokens, cols = norm->weight->num_elems;
+    int64_t tokens = p->num_rows, cols = norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     cr_mem *normed, *d_normed = NULL;
 
@@ -76,7 +76,7 @@ static cr_status layer_backward(cr_module *m, cr_pass *p, const cr_mem *in, cons
                                 cr_mem *grad_in, cr_err *err)
 {
     const cri_layer *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens, cols = parts->norm1->weight->num_elems;
+    int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
     cri_frame frame = cri_frame_pop(m);
@@ -105,7 +105,7 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
 {
     (void)in;
     (void)add;
-    return cr_embedding(p->dev, &m->weight->weight, p->batch->ids, p->batch->num_tokens, out, err);
+    return cr_embedding(p->dev, &m->weight->weight, p->batch->ids, p->num_rows, out, err);
 }
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
@@ -376,6 +376,7 @@ static cr_status start_pass(cr_model *model, cr_pass *p, cr_err *err)
 
     CR_TRY(check_batch(model, p, err));
     p->phase = CR_FORWARD;
+    p->num_rows = p->batch->num_tokens;
     own->router_rows = 0;
     for (int64_t e = 0; e < model->config.num_experts; e++)
         own->router_picks[e] = own->router_probs[e] = 0;

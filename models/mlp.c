@@ -14,20 +14,20 @@ static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_m
                         cr_err *err)
 {
     const cri_mlp *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens;
+    int64_t tokens = p->num_rows;
 
     CR_TRY(cri_push(p->scratch, p, tokens, parts->width, h, err));
     return cr_swiglu(p->dev, p->dtype, gate, up, *h, (size_t)(tokens * parts->width), err);
 }
 
-/* Backward of the rows of p->batch from gate and up, which become their own gradients. The two pointers
+/* Backward of the rows of the pass from gate and up, which become their own gradients. The two pointers
  * of an expert are those of these rows. */
 static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
                            cr_mem *grad_in, cr_mem *gate, cr_mem *up, const cr_mem *row_weight,
                            cr_mem *row_grad, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
-    int64_t tokens = p->batch->num_tokens;
+    int64_t tokens = p->num_rows;
     size_t num = (size_t)(tokens * parts->width);
     cr_mem *h = NULL, *weighted, *dh = NULL;
     bool is_needed = grad_in || parts->gate->has_trainable || parts->up->has_trainable;
@@ -54,7 +54,6 @@ static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_
 /* Rows [first, first + num) of a tiled call, as a pass without hooks. */
 typedef struct tile {
     cr_pass pass;
-    cr_batch rows;
     int64_t first;
 } tile;
 
@@ -66,12 +65,12 @@ static bool is_tiled(const cr_pass *p)
 /* The next one: as many rows as the others, the last the rest. False: no more. */
 static bool next_tile(const cr_pass *p, tile *t)
 {
-    int64_t total = p->batch->num_tokens, most = (total + p->mlp_tiles - 1) / p->mlp_tiles,
-            first = t->first + t->rows.num_tokens;
+    int64_t total = p->num_rows, most = (total + p->mlp_tiles - 1) / p->mlp_tiles,
+            first = t->first + t->pass.num_rows;
 
     if (first >= total) return false;
     *t = (tile){.pass = *p, .first = first};
-    t->rows.num_tokens = total - first < most ? total - first : most;
+    t->pass.num_rows = total - first < most ? total - first : most;
     t->pass.hooks = NULL;
     return true;
 }
@@ -95,8 +94,8 @@ static int64_t in_cols(const cri_mlp *parts)
 static cr_status gate_and_up(const cri_mlp *parts, cr_pass *p, const cr_mem *in, cr_mem **gate,
                              cr_mem **up, cr_err *err)
 {
-    CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, gate, err));
-    CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, parts->width, up, err));
+    CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, gate, err));
+    CR_TRY(cri_push(p->scratch, p, p->num_rows, parts->width, up, err));
     CR_TRY(cri_linear(parts->gate, p, in, NULL, *gate, err));
     return cri_linear(parts->up, p, in, NULL, *up, err);
 }
@@ -127,7 +126,6 @@ static cr_status forward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const
     if (!out) return CR_OK; /* nothing is kept, nothing is wanted */
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
-        t.pass.batch = &t.rows;
         CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
         CR_TRY(swiglu(m, &t.pass, gate, up, &h, err));
         CR_TRY(
@@ -148,7 +146,6 @@ static cr_status backward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, cons
 
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
-        t.pass.batch = &t.rows;
         CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
         CR_TRY(back_rows(m, &t.pass, at_const(&t, in, cols), at_const(&t, grad_out, cols),
                          at(&t, grad_in, cols), gate, up,
@@ -170,8 +167,8 @@ static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_me
     cr_mem *h;
 
     if (is_tiled(p)) return forward_tiles(m, p, in, add, out, err);
-    CR_TRY(cri_push(cri_keep(p), p, p->batch->num_tokens, parts->width, &frame.kept[0], err));
-    CR_TRY(cri_push(cri_keep(p), p, p->batch->num_tokens, parts->width, &frame.kept[1], err));
+    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &frame.kept[0], err));
+    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &frame.kept[1], err));
     CR_TRY(cri_linear(parts->gate, p, in, NULL, frame.kept[0], err));
     CR_TRY(cri_linear(parts->up, p, in, NULL, frame.kept[1], err));
     if (out) {

@@ -49,7 +49,7 @@ static bool is_border(const cr_module *m, const cr_pass *p)
 
 static size_t num_at_border(const cr_module *m, const cr_pass *p)
 {
-    return (size_t)(p->batch->num_tokens * m->model->config.hidden_size);
+    return (size_t)(p->num_rows * m->model->config.hidden_size);
 }
 
 /* *wide: rows in float32, on scratch; NULL stays NULL. */
@@ -161,7 +161,7 @@ cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *ad
                          .add = add,
                          .y = y,
                          .out_dtype = p->dtype,
-                         .num_rows = p->batch->num_tokens};
+                         .num_rows = p->num_rows};
     CR_TRY(cr_linear(p->dev, &a, err));
     return cri_leave(m, p, err);
 }
@@ -180,7 +180,7 @@ cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_me
                               .is_dx_added = how == CRI_DX_ADD,
                               .dw = cri_grad(m->weight),
                               .dbias = m->bias ? cri_grad(m->bias) : NULL,
-                              .num_rows = p->batch->num_tokens};
+                              .num_rows = p->num_rows};
     CR_TRY(cr_linear_grad(p->dev, &a, err));
     return cri_leave(m, p, err);
 }

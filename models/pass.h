@@ -53,9 +53,12 @@ struct cr_pass {
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    cr_phase phase;    /* set by the pass itself, as is the next */
+    /* set by the pass itself */
+    cr_phase phase;
+    int64_t num_rows; /* that the module at hand runs on: tokens, patches, or rows of one expert */
     const cr_mem
         *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
+    const struct cri_patches *patches; /* a vision tower's rows; NULL: not in one */
 };
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes

@@ -17,7 +17,7 @@
 static cri_routing routing_of(const cr_module *m, const cr_pass *p)
 {
     const cr_model_config *c = &m->model->config;
-    int64_t tokens = p->batch->num_tokens;
+    int64_t tokens = p->num_rows;
 
     return (cri_routing){.num_tokens = tokens,
                          .top_k = c->num_experts_per_tok,
@@ -135,18 +135,16 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, cr_
                              cr_err *err)
 {
     const cri_sparse *parts = m->impl;
-    cr_batch batch = {0};
     cr_pass part = *p;
     int64_t at = 0;
 
-    part.batch = &batch;
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = 0; e < r->num_experts; e++) {
-        batch.num_tokens = parts->here[e];
+        part.num_rows = parts->here[e];
         if (is_called(m, p, e))
             CR_TRY(cr_module_forward(parts->list->children[e], &part, row_at(p, r, x, at), NULL,
                                      row_at(p, r, y, at), err));
-        at += batch.num_tokens;
+        at += part.num_rows;
     }
     return cri_leave(parts->list, p, err);
 }
@@ -218,19 +216,17 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, co
                               bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
-    cr_batch batch = {0};
     cr_pass part = *p;
     int64_t at = r->num_here;
 
-    part.batch = &batch;
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = r->num_experts - 1; e >= 0; e--) {
         cr_module *expert = parts->list->children[e];
         cri_mlp *mlp = expert->impl;
         cr_mem *grad;
-        batch.num_tokens = parts->here[e];
+        part.num_rows = parts->here[e];
         if (!is_called(m, p, e)) continue;
-        at -= batch.num_tokens;
+        at -= part.num_rows;
         grad = row_at(p, r, s->grad, at);
         mlp->row_weight = cr_at_const(CR_F32, s->weight, at);
         mlp->row_grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL;

@@ -40,7 +40,7 @@ static int64_t find_lowest(const cri_vision *v)
 static cr_status upload_patches(cri_patches *r, const cr_vision_config *c, cr_stack *stack,
                                 cr_err *err)
 {
-    size_t patches = (size_t)r->rows.num_tokens, half = (size_t)(c->hidden_size / c->num_heads / 2);
+    size_t patches = (size_t)r->num, half = (size_t)(c->hidden_size / c->num_heads / 2);
 
     CR_TRY(cr_stack_push_copy(stack, r->angles, patches * half * sizeof(float),
                               &r->on_device.angles, err));
@@ -65,13 +65,15 @@ static cr_status begin(tower *t, cr_module *visual, const cr_pass *p, const cr_v
                  .pass = *p,
                  .dtype = p->dtype};
     t->lowest = p->tape ? find_lowest(t->parts) : t->c->depth;
-    t->pass.batch = &t->patches.rows;
+    t->pass.batch = NULL;
     t->pass.kv = NULL;
     t->pass.split = NULL;
     t->pass.experts = NULL;
     t->pass.mlp_tiles = 0;
     if (visual->is_fp32) t->pass.dtype = CR_F32;
     CR_TRY(cri_patches_init(&t->patches, t->c, in, err));
+    t->pass.patches = &t->patches;
+    t->pass.num_rows = t->patches.num;
     return upload_patches(&t->patches, t->c, t->pass.scratch, err);
 }
 
@@ -102,8 +104,8 @@ static bool is_kept(const tower *t, int64_t i)
 
 static cr_status push_output(const tower *t, int64_t i, cr_mem **x, cr_err *err)
 {
-    return cri_push(is_kept(t, i) ? t->pass.tape : t->pass.scratch, &t->pass,
-                    t->patches.rows.num_tokens, t->c->hidden_size, x, err);
+    return cri_push(is_kept(t, i) ? t->pass.tape : t->pass.scratch, &t->pass, t->patches.num,
+                    t->c->hidden_size, x, err);
 }
 
 /* ---- embedding ---- */
@@ -112,7 +114,7 @@ static cr_status push_output(const tower *t, int64_t i, cr_mem **x, cr_err *err)
 static cr_status pixel_rows(tower *t, const cr_mem **out, cr_err *err)
 {
     cr_pass *p = &t->pass;
-    int64_t patches = t->patches.rows.num_tokens, cols = t->c->patch_dim;
+    int64_t patches = t->patches.num, cols = t->c->patch_dim;
     size_t num = (size_t)(patches * cols);
     cr_mem *rows;
 
@@ -121,7 +123,7 @@ static cr_status pixel_rows(tower *t, const cr_mem **out, cr_err *err)
     if (t->patches.order) {
         CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &rows, err));
         CR_TRY(cr_rows_gather(p->dev, CR_F32, *out, t->patches.on_device.order,
-                              t->patches.merged.num_tokens, TOKEN * cols, rows, err));
+                              t->patches.num_merged, TOKEN * cols, rows, err));
         *out = rows;
     }
     if (p->dtype == CR_F32) return CR_OK;
@@ -152,7 +154,7 @@ static cr_status embed(tower *t, cr_mem *x, cr_err *err)
                                .weight = t->patches.on_device.corner_weight,
                                .y = x,
                                .dtype = p->dtype,
-                               .num_rows = t->patches.rows.num_tokens,
+                               .num_rows = t->patches.num,
                                .top_k = 4,
                                .num_cols = t->c->hidden_size};
     CR_TRY(cr_rows_combine(p->dev, &a, err));
@@ -173,7 +175,7 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
                                          .index = t->patches.on_device.corner,
                                          .weight = t->patches.on_device.corner_weight,
                                          .dw = cri_grad(v->pos_embed->weight),
-                                         .num_rows = t->patches.rows.num_tokens,
+                                         .num_rows = t->patches.num,
                                          .per_row = 4,
                                          .num_cols = t->c->hidden_size};
         CR_TRY(cr_embedding_bag_grad(p->dev, &a, err));
@@ -190,7 +192,7 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
 
 static int64_t norm_rows(const tower *t, const cri_vision_merger *m)
 {
-    return t->patches.rows.num_tokens * t->c->hidden_size / m->norm->weight->num_elems;
+    return t->patches.num * t->c->hidden_size / m->norm->weight->num_elems;
 }
 
 static cr_status enter_products(const cri_vision_merger *m, cr_pass *p, cr_err *err)
@@ -208,12 +210,12 @@ static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const
                        cr_mem *y, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
-    int64_t patches = t->patches.rows.num_tokens, d = t->c->hidden_size, rows = norm_rows(t, m);
+    int64_t patches = t->patches.num, d = t->c->hidden_size, rows = norm_rows(t, m);
     size_t num = (size_t)(patches * d);
     cri_frame frame = {0};
     cr_mem *normed, *h;
 
-    p->batch = &t->patches.merged;
+    p->num_rows = t->patches.num_merged;
     if (!is_back) p->tape = NULL;
     if (p->tape)
         CR_TRY(cri_push_words(p->tape, cri_norm_floats(m->norm, rows), &frame.kept[0], err));
@@ -239,7 +241,7 @@ static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, cons
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
-    int64_t rows = t->patches.merged.num_tokens, cols = t->c->out_hidden_size;
+    int64_t rows = t->patches.num_merged, cols = t->c->out_hidden_size;
     bool is_cast = p->dtype != t->dtype;
     cr_mem *y = out, *placed = out;
 
@@ -261,11 +263,11 @@ static cr_status back_merge(tower *t, const cri_vision_merger *m, const cr_mem *
                             const cr_mem *grad, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
-    int64_t patches = t->patches.rows.num_tokens, d = t->c->hidden_size, rows = norm_rows(t, m);
+    int64_t patches = t->patches.num, d = t->c->hidden_size, rows = norm_rows(t, m);
     cri_frame f = cri_frame_pop(m->module);
     cr_mem *normed, *d_normed = NULL;
 
-    p->batch = &t->patches.merged;
+    p->num_rows = t->patches.num_merged;
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
     if (dx || m->norm->has_trainable) CR_TRY(cri_push(p->scratch, p, patches, d, &d_normed, err));
     CR_TRY(cri_enter(m->module, p, err));
@@ -287,7 +289,7 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
-    int64_t rows = t->patches.merged.num_tokens, cols = t->c->out_hidden_size;
+    int64_t rows = t->patches.num_merged, cols = t->c->out_hidden_size;
     cr_mem *there;
 
     if (!goes_back(t, m, i)) return CR_OK;
@@ -366,7 +368,7 @@ static cr_status run_backward(tower *t, const cr_mem *grad_out, cr_mem *const *g
 
     CR_TRY(cri_enter(t->visual, p, err));
     if (t->lowest < t->c->depth)
-        CR_TRY(cri_push(p->scratch, p, t->patches.rows.num_tokens, t->c->hidden_size, &grad, err));
+        CR_TRY(cri_push(p->scratch, p, t->patches.num, t->c->hidden_size, &grad, err));
     CR_TRY(back_merge_out(t, &v->merger, t->c->depth - 1, grad_out, grad, CRI_DX_SET, err));
     for (int64_t i = t->c->depth - 1; i >= 0; i--) {
         int64_t j = deepstack_at(t, i);

@@ -14,11 +14,6 @@ typedef struct activations {
     cr_mem *lse;           /* [patches, heads] float32 or NULL */
 } activations;
 
-static const cri_patches *patches_of(const cr_pass *p)
-{
-    return (const cri_patches *)(const void *)p->batch;
-}
-
 /* Rows which d .. which d + d - 1 of the fused weight: that of q, k or v. */
 static cr_weight third(const cr_module *qkv, int which)
 {
@@ -45,7 +40,7 @@ static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const act
                             .bias = cr_at_const(w.dtype, qkv->bias->weight.data, i * d),
                             .y = y[i],
                             .out_dtype = p->dtype,
-                            .num_rows = p->batch->num_tokens};
+                            .num_rows = p->num_rows};
         CR_TRY(cr_linear(p->dev, &l, err));
     }
     return cri_leave(qkv, p, err);
@@ -67,7 +62,7 @@ static cr_status project_back(cr_module *qkv, cr_pass *p, const cr_mem *in, cr_m
                                  .is_dx_added = i > 0,
                                  .dw = dw ? cr_at(CR_F32, dw, i * d * d) : NULL,
                                  .dbias = dbias ? cr_at(CR_F32, dbias, i * d) : NULL,
-                                 .num_rows = p->batch->num_tokens};
+                                 .num_rows = p->num_rows};
         CR_TRY(cr_linear_grad(p->dev, &l, err));
     }
     return cri_leave(qkv, p, err);
@@ -80,10 +75,10 @@ static cr_status rotate(const cr_vision_config *c, const cr_pass *p, cr_mem *x, 
                       .dtype = p->dtype,
                       .scaling = 1,
                       .sign = sign,
-                      .num_tokens = p->batch->num_tokens,
+                      .num_tokens = p->num_rows,
                       .num_heads = c->num_heads,
                       .head_dim = c->hidden_size / c->num_heads,
-                      .angles = patches_of(p)->on_device.angles};
+                      .angles = p->patches->on_device.angles};
 
     return cr_rope(p->dev, &a, err);
 }
@@ -92,7 +87,7 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
-    const cri_patches *r = patches_of(p);
+    const cri_patches *r = p->patches;
     int64_t dim = c->hidden_size / c->num_heads;
 
     return (cr_attention_args){.q = a->q,
@@ -115,7 +110,7 @@ static cr_status attention_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
-    int64_t rows = p->batch->num_tokens, d = c->hidden_size;
+    int64_t rows = p->num_rows, d = c->hidden_size;
     size_t mark = cr_stack_mark(p->scratch);
     cr_stack *keep = cri_keep(p);
     activations a = {0};
@@ -154,11 +149,11 @@ static cr_status attention_backward(cr_module *m, cr_pass *p, const cr_mem *in,
     cr_mem *d_o = NULL, *d_qkv[3];
     cr_attention_grad_args g = {.fwd = attention_args(m, p, &a)};
 
-    if (is_needed) CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, c->hidden_size, &d_o, err));
+    if (is_needed) CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_o, err));
     CR_TRY(cri_linear_back(parts->proj, p, a.o, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
         for (int i = 0; i < 3; i++)
-            CR_TRY(cri_push(p->scratch, p, p->batch->num_tokens, c->hidden_size, &d_qkv[i], err));
+            CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_qkv[i], err));
         g.d_o = d_o;
         g.dq = d_qkv[0];
         g.dk = d_qkv[1];
@@ -180,7 +175,7 @@ static cr_status mlp_forward(cr_module *m, cr_pass *p, const cr_mem *in, const c
                              cr_mem *out, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
-    int64_t rows = p->batch->num_tokens, width = parts->fc1->weight->weight.num_rows;
+    int64_t rows = p->num_rows, width = parts->fc1->weight->weight.num_rows;
     size_t mark = cr_stack_mark(p->scratch);
     cri_frame frame = {0};
     cr_mem *h;
@@ -216,7 +211,7 @@ cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pa
                         const cr_mem *x, const cr_mem *y, const cr_mem *grad_out, cr_mem *grad_in,
                         cr_err *err)
 {
-    int64_t rows = p->batch->num_tokens, width = fc1->weight->weight.num_rows;
+    int64_t rows = p->num_rows, width = fc1->weight->weight.num_rows;
     size_t num = (size_t)(rows * width);
     bool is_needed = grad_in || fc1->has_trainable;
     cr_mem *h = NULL, *dh = NULL;

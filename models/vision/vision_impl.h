@@ -55,12 +55,11 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family);
 
 /* ---- rows ---- */
 
-/* What the grids of a call say of its rows: host arrays. Modules of the tower find
- * it through the batch of their pass, its first member. In the tower windows lie one after another. */
+/* What the grids of a call say of its rows: host arrays. Modules of the tower find it in their pass. In
+ * the tower windows lie one after another. */
 typedef struct cri_patches {
-    cr_batch rows;   /* num_tokens: patches */
-    cr_batch merged; /* num_tokens: a quarter of them */
-    int32_t *order;  /* [merged] merged row j is number order[j] of the caller's; NULL: j */
+    int64_t num, num_merged; /* patches; a quarter of them */
+    int32_t *order;          /* [merged] merged row j is number order[j] of the caller's; NULL: j */
     int32_t *frames, *windows; /* cu_seqlens of patches; windows: NULL if there are none */
     int64_t num_frames, num_windows;
     float *angles;        /* [patches, D / 2] */

@@ -115,13 +115,13 @@ cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c, const cr_v
 
     *r = (cri_patches){0};
     CR_TRY(check_grids(in, &num_frames, err));
-    r->rows.num_tokens = in->num_patches;
-    r->merged.num_tokens = in->num_patches / TOKEN;
+    r->num = in->num_patches;
+    r->num_merged = in->num_patches / TOKEN;
     r->frames = CR_NEW_ARRAY(int32_t, num_frames + 1);
     r->angles = CR_NEW_ARRAY(float, in->num_patches * 2 * quarter);
     if (c->window_size) {
-        r->order = CR_NEW_ARRAY(int32_t, r->merged.num_tokens);
-        r->windows = CR_NEW_ARRAY(int32_t, r->merged.num_tokens + 1); /* each has a token */
+        r->order = CR_NEW_ARRAY(int32_t, r->num_merged);
+        r->windows = CR_NEW_ARRAY(int32_t, r->num_merged + 1); /* each has a token */
     }
     if (c->position_side) {
         r->corner = CR_NEW_ARRAY(int32_t, 4 * in->num_patches);

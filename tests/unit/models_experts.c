@@ -31,7 +31,6 @@ static const float AUX = 0.7f;
 
 typedef struct bench {
     model_bench m;
-    cr_batch batch;
     cr_pass pass;
     cr_module *block[2];
     float x[NUM_TOKENS * H], y[2][NUM_TOKENS * H], c[2][NUM_TOKENS * H], dx[2][NUM_TOKENS * H];
@@ -53,7 +52,7 @@ static void open_bench(bench *b, const char *text, cr_dtype dtype)
     if (model_bench_open(&b->m, text, dtype, &err) != CR_OK ||
         cr_module_walk(b->m.model->root, mark_trainable, NULL, &err) != CR_OK)
         fail_msg("%s", err.msg);
-    b->batch.num_tokens = NUM_TOKENS;
+    b->pass.num_rows = NUM_TOKENS;
     b->block[0] = cr_model_find_module(b->m.model, "model.layers.0.mlp");
     b->block[1] = cr_model_find_module(b->m.model, "model.layers.1.mlp");
     for (int i = 0; i < NUM_TOKENS * H; i++) {
@@ -72,8 +71,8 @@ static void run_blocks(bench *b)
                         .dtype = CR_F32,
                         .tape = b->m.tape,
                         .scratch = b->m.scratch,
-                        .batch = &b->batch,
-                        .hooks = b->pass.hooks};
+                        .hooks = b->pass.hooks,
+                        .num_rows = b->pass.num_rows};
     for (int i = 0; i < 2; i++)
         if (cr_module_forward(b->block[i], &b->pass, MEM(b->x), MEM(b->x), MEM(b->y[i]), &err) !=
             CR_OK)
@@ -235,7 +234,8 @@ static void c32_bf16_is_near_double(void **state)
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
-    b.pass = (cr_pass){.dev = b.m.dev, .dtype = CR_BF16, .scratch = b.m.scratch, .batch = &b.batch};
+    b.pass =
+        (cr_pass){.dev = b.m.dev, .dtype = CR_BF16, .scratch = b.m.scratch, .num_rows = NUM_TOKENS};
     assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(y), &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         far += pow(from_bf16(y, i) - want[i], 2);
@@ -301,7 +301,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
         fail_msg("%s", err.msg);
     aux = json_object_get(all, "aux_loss");
     open_bench(&b, configs[1], CR_F32);
-    b.batch.num_tokens = H;
+    b.pass.num_rows = H;
     b.m.model->aux_weight = 1;
     memset(b.c, 0, sizeof b.c);
     for (int i = 0; i < H * H; i++)
@@ -339,12 +339,12 @@ static void rows_do_not_depend_on_company(void **state)
             cr_err err = {0};
             open_bench(&b, configs[f], dtype);
             b.pass = (cr_pass){
-                .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .batch = &b.batch};
+                .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .num_rows = NUM_TOKENS};
             assert_int_equal(
                 cr_cast(b.m.dev, dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H, &err), CR_OK);
             assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(all), &err),
                              CR_OK);
-            b.batch.num_tokens = 1;
+            b.pass.num_rows = 1;
             for (size_t t = 0; t < NUM_TOKENS; t++) {
                 const char *in = x + t * row;
                 assert_int_equal(

@@ -65,7 +65,8 @@ static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
                         .dtype = dtype,
                         .tape = s->b.tape,
                         .scratch = s->b.scratch,
-                        .batch = &batch};
+                        .batch = &batch,
+                        .num_rows = TOKENS};
     trainable(s->b.model->root);
     return s;
 }

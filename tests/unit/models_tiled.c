@@ -15,7 +15,7 @@ enum { H = 64, I = 96, MAX_TOKENS = 64 };
 typedef struct bench {
     model_bench m;
     cr_module *mlp;
-    cr_batch batch;
+    int64_t num_tokens;
     float x[MAX_TOKENS * H], dy[MAX_TOKENS * H], y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
     int num_calls[3][2]; /* gate, up, down; forward, backward */
 } bench;
@@ -37,7 +37,7 @@ static bench *bench_open(cr_dtype dtype, int64_t num_tokens)
 
     if (model_bench_open(&b->m, text, dtype, &err) != CR_OK) fail_msg("%s", err.msg);
     b->mlp = cr_model_find_module(b->m.model, "model.layers.1.mlp");
-    b->batch.num_tokens = num_tokens;
+    b->num_tokens = num_tokens;
     for (int64_t i = 0; i < num_tokens * H; i++) {
         b->x[i] = random_at(1, i);
         b->dy[i] = random_at(2, i);
@@ -80,7 +80,7 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
                  .dtype = dtype,
                  .tape = b->m.tape,
                  .scratch = b->m.scratch,
-                 .batch = &b->batch,
+                 .num_rows = b->num_tokens,
                  .hooks = &hooks,
                  .mlp_tiles = num_tiles};
     cr_err err = {0};
