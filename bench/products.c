@@ -82,7 +82,9 @@ static void *fill(const bench *b, int64_t num)
 
     for (int64_t i = 0; i < num; i++)
         x[i] = (float)(i * 7919 % 2003 - 1001) * 1e-3f;
-    CR_CHECK(cr_cast(b->dev, b->dtype, out, CR_F32, MEM(x), (size_t)num, &err) == CR_OK, "cast");
+    CR_CHECK(cr_cast(b->dev, &(cr_cast_args){b->dtype, out, CR_F32, MEM(x), (size_t)num}, &err) ==
+                 CR_OK,
+             "cast");
     cr_free(x);
     return out;
 }
@@ -97,7 +99,7 @@ static cr_status run(const bench *b, shape s, cr_err *err)
     cr_linear_grad_args g = {x, dy, &weight, dx, false, MEM(dw), NULL, s.m};
 
     packed = cr_alloc(cr_weight_packed_bytes(b->dev, &weight));
-    CR_TRY(cr_weight_pack(b->dev, &weight, packed, err));
+    CR_TRY(cr_weight_pack(b->dev, &(cr_weight_pack_args){&weight, packed}, err));
     with.packed = packed;
     printf("{\"peer\":\"croll\",\"variant\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,\"m\":%lld,"
            "\"n\":%lld,\"k\":%lld,",

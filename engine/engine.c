@@ -237,7 +237,7 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
             e->packed_bytes += e->packed[i].num_bytes;
             CR_TRY(cr_device_alloc(e->dev, e->packed[i].num_bytes, &e->packed[i].data, err));
         }
-        CR_TRY(cr_weight_pack(e->dev, &p->weight, e->packed[i].data, err));
+        CR_TRY(cr_weight_pack(e->dev, &(cr_weight_pack_args){&p->weight, e->packed[i].data}, err));
         p->weight.packed = e->packed[i].data;
     }
     return CR_OK;

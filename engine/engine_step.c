@@ -76,8 +76,8 @@ static cr_status share(cr_engine *e, cri_seq *s, const cri_seq *from, int64_t nu
     for (int64_t l = 0; l < e->model->config.num_layers; l++) {
         cr_mem *blocks = e->layer_blocks[l];
         size_t to = (size_t)row_of(e, s)[full], src = (size_t)row_of(e, from)[full];
-        CR_TRY(cr_kv_block_copy(e->dev, cr_mem_add(blocks, to * e->block_bytes),
-                                cr_mem_add(blocks, src * e->block_bytes), e->block_bytes, err));
+        CR_TRY(cr_copy(e->dev, cr_mem_add(blocks, to * e->block_bytes),
+                       cr_mem_add(blocks, src * e->block_bytes), e->block_bytes, err));
     }
     return CR_OK;
 }

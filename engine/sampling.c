@@ -200,8 +200,10 @@ static cr_status draw_filtered(cr_sampler *s, cr_device *dev, const cr_sample_ar
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!is_raw || (!has_k && how->top_p < 1)))
-        CR_TRY(cr_logits_log_prob(dev, s->edited, 1, (int64_t)n, &out->id, NULL, &log_prob, NULL,
-                                  err));
+        CR_TRY(cr_logits_log_prob(
+            dev,
+            &(cr_logits_log_prob_args){s->edited, 1, (int64_t)n, &out->id, NULL, &log_prob, NULL},
+            err));
     if (!isfinite(most) || !isfinite(log_prob)) {
         out->id = -1;
         return CR_OK;
@@ -245,9 +247,12 @@ static cr_status find_log_prob(cr_device *dev, const cr_sample_args *a, const cr
         out->id = -1;
         return CR_OK;
     }
-    return cr_logits_log_prob(dev, z, 1, a->vocab_size, &out->id,
-                              temperature != 1 || num_kept ? &edits : NULL, &out->log_prob, NULL,
-                              err);
+    return cr_logits_log_prob(
+        dev,
+        &(cr_logits_log_prob_args){z, 1, a->vocab_size, &out->id,
+                                   temperature != 1 || num_kept ? &edits : NULL, &out->log_prob,
+                                   NULL},
+        err);
 }
 
 cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const cr_sample_args *a, cr_drawn *out,
@@ -277,7 +282,9 @@ cr_status cr_sample_token(cr_sampler *s, cr_device *dev, const cr_sample_args *a
             s->z[i] /= how->temperature;
     if (has_penalty || has_filter) CR_TRY(cr_upload(dev, s->edited, s->z, n * sizeof *s->z, err));
     if (!has_filter) {
-        CR_TRY(cr_logits_sample(dev, z, a->vocab_size, how->temperature, a->u, &out->id, err));
+        CR_TRY(cr_logits_sample(
+            dev, &(cr_logits_sample_args){z, a->vocab_size, how->temperature, a->u, &out->id},
+            err));
         return find_log_prob(dev, a, is_raw ? a->logits : z, is_raw ? 1 : how->temperature, out,
                              err);
     }

@@ -25,14 +25,12 @@ typedef struct cr_attention_args {
     int64_t window;        /* keys > query - window; 0: no window */
     bool is_bidirectional; /* every row sees all keys of its sequence; no window then */
 } cr_attention_args;
-CR_MUST cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err);
 
 typedef struct cr_attention_grad_args {
     cr_attention_args fwd; /* q, k, v, o, lse and shapes of the forward */
     const cr_mem *d_o;     /* [T, H, D] gradient of o */
     cr_mem *dq, *dk, *dv;
 } cr_attention_grad_args;
-CR_MUST cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err);
 
 /* One layer's cache: num_blocks blocks. Layout inside a block is the device's. */
 size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
@@ -52,10 +50,6 @@ typedef struct cr_attention_cached_args {
     float scale;
     int64_t window;
 } cr_attention_cached_args;
-CR_MUST cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a,
-                                      cr_err *err);
-CR_MUST cr_status cr_kv_block_copy(cr_device *dev, cr_mem *dst_block, const cr_mem *src_block,
-                                   size_t num_bytes, cr_err *err);
 
 /* What sampling makes of rows of logits before it draws: words of a row's history are penalised (z < 0: z p, else z / p),
  * all are divided by the temperature, and only the kept words can be drawn. Log-probs, entropies and gradients are those of
@@ -82,7 +76,6 @@ typedef struct cr_head_args {
     cr_mem *lse, *mean_z;       /* [R] float32, saved for backward: logsumexp and sum(p z) */
     const cr_row_edits *edits;  /* z is what they make of the logits; NULL: the logits */
 } cr_head_args;
-CR_MUST cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err);
 
 /* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
  * tile by tile: dz = g_log_prob (1[v = label] - p) - g_entropy p (z - mean_z). */
@@ -92,19 +85,31 @@ typedef struct cr_head_grad_args {
     cr_mem *dx;
     cr_mem *dw;
 } cr_head_grad_args;
-CR_MUST cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err);
 
-/* For generation: logits[R, V] float32, the same bits that cr_head reduces. */
-CR_MUST cr_status cr_logits(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
-                            cr_mem *logits, cr_err *err);
+/* For generation: the logits that cr_head reduces, with the same bits. */
+typedef struct cr_logits_args {
+    const cr_mem *x;    /* [R, h] act dtype */
+    const cr_weight *w; /* [V, h] */
+    int64_t num_rows;
+    cr_mem *logits; /* [R, V] float32 */
+} cr_logits_args;
+
 /* Draw from softmax(logits / temperature) of one row by inverting its distribution function at u in
  * [0, 1), in order of ids; temperature 0: the first of the largest. */
-CR_MUST cr_status cr_logits_sample(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
-                                   float temperature, float u, int32_t *id, cr_err *err);
+typedef struct cr_logits_sample_args {
+    const cr_mem *logits; /* [V] float32 */
+    int64_t vocab_size;
+    float temperature, u;
+    int32_t *id; /* host */
+} cr_logits_sample_args;
+
 /* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
-CR_MUST cr_status cr_logits_log_prob(cr_device *dev, const cr_mem *logits, int64_t num_rows,
-                                     int64_t vocab_size, const int32_t *labels,
-                                     const cr_row_edits *edits, float *log_prob, float *entropy,
-                                     cr_err *err);
+typedef struct cr_logits_log_prob_args {
+    const cr_mem *logits; /* [R, V] float32 */
+    int64_t num_rows, vocab_size;
+    const int32_t *labels; /* [R] host */
+    const cr_row_edits *edits;
+    float *log_prob, *entropy; /* [R] host, or NULL */
+} cr_logits_log_prob_args;
 
 #endif

@@ -26,7 +26,6 @@ typedef struct cr_router_args {
     cr_mem *weight;   /* [T, k] float32 */
     double *prob_sum; /* [E] host: column sums of prob are added, or NULL */
 } cr_router_args;
-CR_MUST cr_status cr_router(cr_device *dev, const cr_router_args *a, cr_err *err);
 
 /* dlogits [T, E] in dtype from grad_weight [T, k]. of_prob [E] (host) or NULL: the gradient of another
  * term of the loss by each row of prob, the same for all rows (the auxiliary loss). */
@@ -36,7 +35,6 @@ typedef struct cr_router_grad_args {
     const float *of_prob;      /* host */
     cr_mem *dlogits;
 } cr_router_grad_args;
-CR_MUST cr_status cr_router_grad(cr_device *dev, const cr_router_grad_args *a, cr_err *err);
 
 /* slot[T k], token[T k] (of a slot) and count[E] of expert[T k] with T = num_rows, k = top_k. */
 typedef struct cr_expert_sort_args {
@@ -45,7 +43,6 @@ typedef struct cr_expert_sort_args {
     cr_mem *slot, *token;
     int64_t *count; /* host */
 } cr_expert_sort_args;
-CR_MUST cr_status cr_expert_sort(cr_device *dev, const cr_expert_sort_args *a, cr_err *err);
 
 /* y[t] = add[t] + sum over j of weight[t, j] x[slot[t k + j]], in float32 and in the order of j, rounded
  * once. weight NULL: ones. add NULL: none; it may be y. */
@@ -57,14 +54,22 @@ typedef struct cr_rows_combine_args {
     cr_dtype dtype;
     int64_t num_rows, top_k, num_cols;
 } cr_rows_combine_args;
-CR_MUST cr_status cr_rows_combine(cr_device *dev, const cr_rows_combine_args *a, cr_err *err);
 
 /* y[r] = factor[r] x[r]; y may be x. */
-CR_MUST cr_status cr_rows_scale(cr_device *dev, cr_dtype dtype, const cr_mem *x,
-                                const cr_mem *factor, int64_t num_rows, int64_t num_cols, cr_mem *y,
-                                cr_err *err);
-/* out[r] = sum over c of a[r, c] b[r, c]. */
-CR_MUST cr_status cr_rows_dot(cr_device *dev, cr_dtype dtype, const cr_mem *a, const cr_mem *b,
-                              int64_t num_rows, int64_t num_cols, cr_mem *out, cr_err *err);
+typedef struct cr_rows_scale_args {
+    cr_dtype dtype;
+    const cr_mem *x;
+    const cr_mem *factor; /* [num_rows] float32 */
+    int64_t num_rows, num_cols;
+    cr_mem *y;
+} cr_rows_scale_args;
+
+/* dot[r] = sum over c of x[r, c] y[r, c]. */
+typedef struct cr_rows_dot_args {
+    cr_dtype dtype;
+    const cr_mem *x, *y;
+    int64_t num_rows, num_cols;
+    cr_mem *dot; /* [num_rows] float32 */
+} cr_rows_dot_args;
 
 #endif

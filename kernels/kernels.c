@@ -1,5 +1,29 @@
-/* kernels.c -- argument checks and counting; forwards to the device's table. */
+/* kernels.c -- what each operation checks and counts; then it goes to the device's table.
+ *
+ * An operation `x` of the list (ops.h) has one function here, check_x: it refuses arguments that no
+ * device can work with, and says how many rows or elements there are and what they cost. */
 #include "kernels/kernels_impl.h"
+
+/* Of one call. */
+typedef struct work {
+    int64_t num; /* rows or elements; 0: there is nothing to do */
+    double flops;
+} work;
+
+static work rows(int64_t num, double flops_a_row)
+{
+    return (work){.num = num, .flops = flops_a_row * (double)num};
+}
+
+static work elems(size_t num, double flops_an_elem)
+{
+    return rows((int64_t)num, flops_an_elem);
+}
+
+static work cells(int64_t num_rows, int64_t num_cols, double flops_a_cell)
+{
+    return rows(num_rows * num_cols, flops_a_cell);
+}
 
 static bool is_act(cr_dtype dtype)
 {
@@ -23,243 +47,133 @@ static cr_status check_weight(const char *op, const cr_weight *w, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_cast(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from, const cr_mem *src,
-                  size_t num, cr_err *err)
+/* ---- flat ranges ---- */
+
+static cr_status check_cast(const cr_cast_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("cast", to, err));
-    CR_TRY(check_act("cast", from, err));
-    return dev->kernels->cast(dev, to, dst, from, src, num, err);
+    *w = elems(a->num, 0);
+    CR_TRY(check_act("cast", a->to, err));
+    return check_act("cast", a->from, err);
 }
 
-cr_status cr_scale(cr_device *dev, cr_mem *x, float factor, size_t num, cr_err *err)
+static cr_status check_scale(const cr_scale_args *a, work *w, cr_err *err)
 {
-    dev->stats.flops += (double)num;
-    return dev->kernels->scale(dev, x, factor, num, err);
+    (void)err;
+    *w = elems(a->num, 1);
+    return CR_OK;
 }
 
-cr_status cr_square_sum(cr_device *dev, const cr_mem *x, size_t num, double *out, cr_err *err)
+static cr_status check_square_sum(const cr_square_sum_args *a, work *w, cr_err *err)
 {
-    dev->stats.flops += 2 * (double)num;
-    return dev->kernels->square_sum(dev, x, num, out, err);
+    (void)err;
+    *w = elems(a->num, 2);
+    return CR_OK;
 }
 
-cr_status cr_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
-                      uint64_t *out, cr_err *err)
+static cr_status check_checksum(const cr_checksum_args *a, work *w, cr_err *err)
 {
-    return dev->kernels->checksum(dev, data, num_bytes, start, out, err);
+    (void)err;
+    *w = elems(a->num_bytes, 0);
+    return CR_OK;
 }
 
-cr_status cr_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
+static cr_status check_adamw(const cr_adamw_args *a, work *w, cr_err *err)
 {
+    *w = elems(a->num, 14);
     if (a->t < 1)
         return cr_fail(err, CR_EARG, "adamw: t is %lld, it counts from 1", (long long)a->t);
-    dev->stats.flops += 14 * (double)a->num;
-    return dev->kernels->adamw(dev, a, err);
+    return CR_OK;
 }
 
 /* ---- products ---- */
 
-size_t cr_weight_packed_bytes(const cr_device *dev, const cr_weight *w)
+static double product_flops(const cr_weight *w)
 {
-    return dev->kernels->packed_bytes(dev, w);
+    return 2.0 * (double)w->num_rows * (double)w->num_cols;
 }
 
-cr_status cr_weight_pack(cr_device *dev, const cr_weight *w, cr_mem *packed, cr_err *err)
+static cr_status check_weight_pack(const cr_weight_pack_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_weight("weight_pack", w, err));
-    return dev->kernels->pack(dev, w, packed, err);
+    *w = rows(a->w->num_rows, 0);
+    return check_weight("weight_pack", a->w, err);
 }
 
-static double product_flops(int64_t rows, const cr_weight *w)
+static cr_status check_linear(const cr_linear_args *a, work *w, cr_err *err)
 {
-    return 2.0 * (double)rows * (double)w->num_rows * (double)w->num_cols;
+    *w = rows(a->num_rows, product_flops(a->w));
+    return check_weight("linear", a->w, err);
 }
 
-cr_status cr_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
+static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_weight("linear", a->w, err));
-    if (a->num_rows <= 0) return CR_OK;
-    dev->stats.flops += product_flops(a->num_rows, a->w);
-    return dev->kernels->linear(dev, a, err);
-}
-
-cr_status cr_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
-{
-    CR_TRY(check_weight("linear_grad", a->w, err));
-    if (a->num_rows <= 0) return CR_OK;
-    dev->stats.flops += product_flops(a->num_rows, a->w) * ((a->dx != NULL) + (a->dw != NULL));
-    return dev->kernels->linear_grad(dev, a, err);
+    *w = rows(a->num_rows, product_flops(a->w) * ((a->dx != NULL) + (a->dw != NULL)));
+    return check_weight("linear_grad", a->w, err);
 }
 
 /* ---- rows ---- */
 
-cr_status cr_rmsnorm(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err)
+static cr_status check_rmsnorm(const cr_rmsnorm_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("rmsnorm", a->dtype, err));
-    dev->stats.flops += 4 * (double)(a->num_rows * a->num_cols);
-    return dev->kernels->rmsnorm(dev, a, err);
+    *w = cells(a->num_rows, a->num_cols, 4);
+    return check_act("rmsnorm", a->dtype, err);
 }
 
-cr_status cr_rmsnorm_grad(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err)
+static cr_status check_rmsnorm_grad(const cr_rmsnorm_grad_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("rmsnorm_grad", a->dtype, err));
-    dev->stats.flops += 10 * (double)(a->num_rows * a->num_cols);
-    return dev->kernels->rmsnorm_grad(dev, a, err);
+    *w = cells(a->num_rows, a->num_cols, 10);
+    return check_act("rmsnorm_grad", a->dtype, err);
 }
 
-cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err)
+static cr_status check_rope(const cr_rope_args *a, work *w, cr_err *err)
 {
+    *w = cells(a->num_tokens, a->num_heads * a->head_dim, 3);
     CR_TRY(check_act("rope", a->dtype, err));
     if (a->head_dim % 2 || (a->sign != 1 && a->sign != -1))
         return cr_fail(err, CR_EARG, "rope: head_dim %lld, sign %d", (long long)a->head_dim,
                        a->sign);
-    dev->stats.flops += 3 * (double)(a->num_tokens * a->num_heads * a->head_dim);
-    return dev->kernels->rope(dev, a, err);
-}
-
-cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up, cr_mem *h,
-                    size_t num, cr_err *err)
-{
-    CR_TRY(check_act("swiglu", dtype, err));
-    dev->stats.flops += 4 * (double)num;
-    return dev->kernels->swiglu(dev, dtype, gate, up, h, num, err);
-}
-
-cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
-                         const cr_mem *dh, cr_mem *dgate, cr_mem *dup, size_t num, cr_err *err)
-{
-    CR_TRY(check_act("swiglu_grad", dtype, err));
-    dev->stats.flops += 10 * (double)num;
-    return dev->kernels->swiglu_grad(dev, dtype, gate, up, dh, dgate, dup, num, err);
-}
-
-cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids, int64_t num_tokens,
-                       cr_mem *y, cr_err *err)
-{
-    CR_TRY(check_weight("embedding", w, err));
-    return dev->kernels->embedding(dev, w, ids, num_tokens, y, err);
-}
-
-cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const cr_mem *dy, const int32_t *ids,
-                            int64_t num_tokens, int64_t num_cols, cr_mem *dw, cr_err *err)
-{
-    CR_TRY(check_act("embedding_grad", dtype, err));
-    return dev->kernels->embedding_grad(dev, dtype, dy, ids, num_tokens, num_cols, dw, err);
-}
-
-cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
-                         int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
-{
-    return dev->kernels->rows_gather(dev, dtype, src, index, num_rows, num_cols, dst, err);
-}
-
-cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
-                          int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
-{
-    return dev->kernels->rows_scatter(dev, dtype, src, index, num_rows, num_cols, dst, err);
-}
-
-/* ---- vision ---- */
-
-cr_status cr_rows_add(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
-                      int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
-{
-    CR_TRY(check_act("rows_add", dtype, err));
-    dev->stats.flops += (double)(num_rows * num_cols);
-    return dev->kernels->rows_add(dev, dtype, src, index, num_rows, num_cols, dst, err);
-}
-
-cr_status cr_layernorm(cr_device *dev, const cr_layernorm_args *a, cr_err *err)
-{
-    CR_TRY(check_act("layernorm", a->dtype, err));
-    dev->stats.flops += 7 * (double)(a->num_rows * a->num_cols);
-    return dev->kernels->layernorm(dev, a, err);
-}
-
-cr_status cr_layernorm_grad(cr_device *dev, const cr_layernorm_grad_args *a, cr_err *err)
-{
-    CR_TRY(check_act("layernorm_grad", a->dtype, err));
-    dev->stats.flops += 14 * (double)(a->num_rows * a->num_cols);
-    return dev->kernels->layernorm_grad(dev, a, err);
-}
-
-cr_status cr_gelu(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x, cr_mem *y,
-                  size_t num, cr_err *err)
-{
-    CR_TRY(check_act("gelu", dtype, err));
-    dev->stats.flops += 8 * (double)num;
-    return dev->kernels->gelu(dev, kind, dtype, x, y, num, err);
-}
-
-cr_status cr_gelu_grad(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x,
-                       const cr_mem *dy, cr_mem *dx, size_t num, cr_err *err)
-{
-    CR_TRY(check_act("gelu_grad", dtype, err));
-    dev->stats.flops += 16 * (double)num;
-    return dev->kernels->gelu_grad(dev, kind, dtype, x, dy, dx, num, err);
-}
-
-cr_status cr_embedding_bag_grad(cr_device *dev, const cr_embedding_bag_grad_args *a, cr_err *err)
-{
-    CR_TRY(check_act("embedding_bag_grad", a->dtype, err));
-    dev->stats.flops += 2 * (double)(a->num_rows * a->per_row * a->num_cols);
-    return dev->kernels->embedding_bag_grad(dev, a, err);
-}
-
-/* ---- experts ---- */
-
-static cr_status check_router(const cr_router_args *a, cr_err *err)
-{
-    CR_TRY(check_act("router", a->dtype, err));
-    if (a->top_k < 1 || a->top_k > a->num_experts)
-        return cr_fail(err, CR_EARG, "router: %lld of %lld experts", (long long)a->top_k,
-                       (long long)a->num_experts);
     return CR_OK;
 }
 
-cr_status cr_router(cr_device *dev, const cr_router_args *a, cr_err *err)
+static cr_status check_swiglu(const cr_swiglu_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_router(a, err));
-    dev->stats.flops += 4 * (double)(a->num_rows * a->num_experts);
-    return dev->kernels->router(dev, a, err);
+    *w = elems(a->num, 4);
+    return check_act("swiglu", a->dtype, err);
 }
 
-cr_status cr_router_grad(cr_device *dev, const cr_router_grad_args *a, cr_err *err)
+static cr_status check_swiglu_grad(const cr_swiglu_grad_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_router(&a->fwd, err));
-    dev->stats.flops += 4 * (double)(a->fwd.num_rows * a->fwd.num_experts);
-    return dev->kernels->router_grad(dev, a, err);
+    *w = elems(a->num, 10);
+    return check_act("swiglu_grad", a->dtype, err);
 }
 
-cr_status cr_expert_sort(cr_device *dev, const cr_expert_sort_args *a, cr_err *err)
+static cr_status check_embedding(const cr_embedding_args *a, work *w, cr_err *err)
 {
-    if (a->num_rows * a->top_k > INT32_MAX)
-        return cr_fail(err, CR_EARG, "expert_sort: %lld tokens with %lld experts each are too many",
-                       (long long)a->num_rows, (long long)a->top_k);
-    return dev->kernels->expert_sort(dev, a, err);
+    *w = rows(a->num_tokens, 0);
+    return check_weight("embedding", a->w, err);
 }
 
-cr_status cr_rows_combine(cr_device *dev, const cr_rows_combine_args *a, cr_err *err)
+static cr_status check_embedding_grad(const cr_embedding_grad_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("rows_combine", a->dtype, err));
-    dev->stats.flops += 2 * (double)(a->num_rows * a->top_k * a->num_cols);
-    return dev->kernels->rows_combine(dev, a, err);
+    *w = rows(a->num_tokens, 0);
+    return check_act("embedding_grad", a->dtype, err);
 }
 
-cr_status cr_rows_scale(cr_device *dev, cr_dtype dtype, const cr_mem *x, const cr_mem *factor,
-                        int64_t num_rows, int64_t num_cols, cr_mem *y, cr_err *err)
+static cr_status check_rows_gather(const cr_rows_move_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("rows_scale", dtype, err));
-    dev->stats.flops += (double)(num_rows * num_cols);
-    return dev->kernels->rows_scale(dev, dtype, x, factor, num_rows, num_cols, y, err);
+    (void)err;
+    *w = rows(a->num_rows, 0);
+    return CR_OK;
 }
 
-cr_status cr_rows_dot(cr_device *dev, cr_dtype dtype, const cr_mem *a, const cr_mem *b,
-                      int64_t num_rows, int64_t num_cols, cr_mem *out, cr_err *err)
+static cr_status check_rows_scatter(const cr_rows_move_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_act("rows_dot", dtype, err));
-    dev->stats.flops += 2 * (double)(num_rows * num_cols);
-    return dev->kernels->rows_dot(dev, dtype, a, b, num_rows, num_cols, out, err);
+    return check_rows_gather(a, w, err);
+}
+
+static cr_status check_rows_add(const cr_rows_move_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 1);
+    return check_act("rows_add", a->dtype, err);
 }
 
 /* ---- attention and head ---- */
@@ -275,61 +189,35 @@ static cr_status check_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, 
     return CR_OK;
 }
 
-static cr_status check_packed(const cr_attention_args *a, cr_err *err)
+static cr_status check_attention(const cr_attention_args *a, work *w, cr_err *err)
 {
+    *w = (work){.num = a->num_seqs};
     CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
     if (a->is_bidirectional && a->window > 0)
         return cr_fail(err, CR_EARG, "attention: bidirectional with a window of %lld",
                        (long long)a->window);
-    return CR_OK;
-}
-
-static double attention_flops(const cr_attention_args *a)
-{
-    double sum = 0;
-
     for (int64_t s = 0; s < a->num_seqs; s++) {
         double n = a->cu_seqlens[s + 1] - a->cu_seqlens[s],
                seen = a->is_bidirectional ? 2 * n : n + 1;
-        sum += 2 * n * seen * (double)(a->num_heads * a->head_dim);
+        w->flops += 2 * n * seen * (double)(a->num_heads * a->head_dim);
     }
-    return sum;
+    return CR_OK;
 }
 
-cr_status cr_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
+static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_packed(a, err));
-    dev->stats.flops += attention_flops(a);
-    return dev->kernels->attention(dev, a, err);
-}
-
-cr_status cr_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err)
-{
-    CR_TRY(check_packed(&a->fwd, err));
+    CR_TRY(check_attention(&a->fwd, w, err));
     if (!a->fwd.lse) return cr_fail(err, CR_EARG, "attention_grad needs the lse of its forward");
-    dev->stats.flops += 2.5 * attention_flops(&a->fwd);
-    return dev->kernels->attention_grad(dev, a, err);
+    w->flops *= 2.5;
+    return CR_OK;
 }
 
-size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
-                         int64_t head_dim)
+static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
-    return dev->kernels->kv_block_bytes(dev, dtype, num_kv_heads, head_dim);
-}
-
-cr_status cr_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
-{
-    CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
+    *w = (work){.num = a->num_rows};
     for (int64_t r = 0; r < a->num_rows; r++)
-        dev->stats.flops +=
-            4.0 * (double)(a->row_pos[r] + 1) * (double)(a->num_heads * a->head_dim);
-    return dev->kernels->attention_cached(dev, a, err);
-}
-
-cr_status cr_kv_block_copy(cr_device *dev, cr_mem *dst_block, const cr_mem *src_block,
-                           size_t num_bytes, cr_err *err)
-{
-    return dev->kernels->copy(dev, dst_block, src_block, num_bytes, err);
+        w->flops += 4.0 * (double)(a->row_pos[r] + 1) * (double)(a->num_heads * a->head_dim);
+    return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 
 static cr_status check_edits(const char *what, const cr_row_edits *e, cr_err *err)
@@ -341,48 +229,142 @@ static cr_status check_edits(const char *what, const cr_row_edits *e, cr_err *er
                    e->seen_list ? "" : " without their words");
 }
 
-cr_status cr_head(cr_device *dev, const cr_head_args *a, cr_err *err)
+static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
 {
+    *w = rows(a->num_rows, product_flops(a->w));
     CR_TRY(check_weight("head", a->w, err));
-    CR_TRY(check_edits("head", a->edits, err));
-    if (a->num_rows <= 0) return CR_OK;
-    dev->stats.flops += product_flops(a->num_rows, a->w);
-    return dev->kernels->head(dev, a, err);
+    return check_edits("head", a->edits, err);
 }
 
-cr_status cr_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+static cr_status check_head_grad(const cr_head_grad_args *a, work *w, cr_err *err)
 {
+    *w = rows(a->fwd.num_rows, product_flops(a->fwd.w) * (2 + (a->dw != NULL)));
     CR_TRY(check_weight("head_grad", a->fwd.w, err));
     CR_TRY(check_edits("head_grad", a->fwd.edits, err));
     if (!a->fwd.lse || !a->fwd.mean_z)
         return cr_fail(err, CR_EARG, "head_grad needs lse and mean_z of its forward");
-    if (a->fwd.num_rows <= 0) return CR_OK;
-    dev->stats.flops += product_flops(a->fwd.num_rows, a->fwd.w) * (2 + (a->dw != NULL));
-    return dev->kernels->head_grad(dev, a, err);
+    return CR_OK;
 }
 
-cr_status cr_logits(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
-                    cr_mem *logits, cr_err *err)
+static cr_status check_logits(const cr_logits_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_weight("logits", w, err));
-    if (num_rows <= 0) return CR_OK;
-    dev->stats.flops += product_flops(num_rows, w);
-    return dev->kernels->logits(dev, x, w, num_rows, logits, err);
+    *w = rows(a->num_rows, product_flops(a->w));
+    return check_weight("logits", a->w, err);
 }
 
-cr_status cr_logits_log_prob(cr_device *dev, const cr_mem *logits, int64_t num_rows,
-                             int64_t vocab_size, const int32_t *labels, const cr_row_edits *edits,
-                             float *log_prob, float *entropy, cr_err *err)
+static cr_status check_logits_sample(const cr_logits_sample_args *a, work *w, cr_err *err)
 {
-    CR_TRY(check_edits("logits_log_prob", edits, err));
-    return dev->kernels->logits_log_prob(dev, logits, num_rows, vocab_size, labels, edits, log_prob,
-                                         entropy, err);
+    *w = rows(1, 0);
+    if (!(a->temperature >= 0))
+        return cr_fail(err, CR_EARG, "temperature %g is not at least 0", (double)a->temperature);
+    return CR_OK;
 }
 
-cr_status cr_logits_sample(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
-                           float temperature, float u, int32_t *id, cr_err *err)
+static cr_status check_logits_log_prob(const cr_logits_log_prob_args *a, work *w, cr_err *err)
 {
-    if (!(temperature >= 0))
-        return cr_fail(err, CR_EARG, "temperature %g is not at least 0", (double)temperature);
-    return dev->kernels->logits_sample(dev, logits, vocab_size, temperature, u, id, err);
+    *w = rows(a->num_rows, 0);
+    return check_edits("logits_log_prob", a->edits, err);
+}
+
+/* ---- experts ---- */
+
+static cr_status check_router(const cr_router_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_experts, 4);
+    CR_TRY(check_act("router", a->dtype, err));
+    if (a->top_k < 1 || a->top_k > a->num_experts)
+        return cr_fail(err, CR_EARG, "router: %lld of %lld experts", (long long)a->top_k,
+                       (long long)a->num_experts);
+    return CR_OK;
+}
+
+static cr_status check_router_grad(const cr_router_grad_args *a, work *w, cr_err *err)
+{
+    return check_router(&a->fwd, w, err);
+}
+
+static cr_status check_expert_sort(const cr_expert_sort_args *a, work *w, cr_err *err)
+{
+    *w = rows(a->num_rows, 0);
+    if (a->num_rows * a->top_k > INT32_MAX)
+        return cr_fail(err, CR_EARG, "expert_sort: %lld tokens with %lld experts each are too many",
+                       (long long)a->num_rows, (long long)a->top_k);
+    return CR_OK;
+}
+
+static cr_status check_rows_combine(const cr_rows_combine_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->top_k * a->num_cols, 2);
+    return check_act("rows_combine", a->dtype, err);
+}
+
+static cr_status check_rows_scale(const cr_rows_scale_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 1);
+    return check_act("rows_scale", a->dtype, err);
+}
+
+static cr_status check_rows_dot(const cr_rows_dot_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 2);
+    return check_act("rows_dot", a->dtype, err);
+}
+
+/* ---- vision ---- */
+
+static cr_status check_layernorm(const cr_layernorm_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 7);
+    return check_act("layernorm", a->dtype, err);
+}
+
+static cr_status check_layernorm_grad(const cr_layernorm_grad_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->num_cols, 14);
+    return check_act("layernorm_grad", a->dtype, err);
+}
+
+static cr_status check_gelu(const cr_gelu_args *a, work *w, cr_err *err)
+{
+    *w = elems(a->num, 8);
+    return check_act("gelu", a->dtype, err);
+}
+
+static cr_status check_gelu_grad(const cr_gelu_grad_args *a, work *w, cr_err *err)
+{
+    *w = elems(a->num, 16);
+    return check_act("gelu_grad", a->dtype, err);
+}
+
+static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, work *w, cr_err *err)
+{
+    *w = cells(a->num_rows, a->per_row * a->num_cols, 2);
+    return check_act("embedding_bag_grad", a->dtype, err);
+}
+
+/* ---- calls ---- */
+
+#define FORWARD(name, args, should_skip)                            \
+    cr_status cr_##name(cr_device *dev, const args *a, cr_err *err) \
+    {                                                               \
+        work w;                                                     \
+                                                                    \
+        CR_TRY(check_##name(a, &w, err));                           \
+        if ((should_skip) && w.num <= 0) return CR_OK;              \
+        dev->stats.flops += w.flops;                                \
+        return dev->kernels->name(dev, a, err);                     \
+    }
+#define OP(name, args)         FORWARD(name, args, true)
+#define OP_TO_HOST(name, args) FORWARD(name, args, false)
+CR_OPS(OP, OP_TO_HOST)
+
+size_t cr_weight_packed_bytes(const cr_device *dev, const cr_weight *w)
+{
+    return dev->kernels->packed_bytes(dev, w);
+}
+
+size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                         int64_t head_dim)
+{
+    return dev->kernels->kv_block_bytes(dev, dtype, num_kv_heads, head_dim);
 }

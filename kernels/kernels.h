@@ -1,7 +1,9 @@
 /* kernels.h -- the one table of operations that models run on.
  *
  * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models,
- * strategies and the optimizer call the functions below and never ask which device they run on.
+ * strategies and the optimizer call the operations and never ask which device they run on. Each takes
+ * one struct of arguments, whose comment says what it computes: kernels.h has those that every model
+ * needs, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`.
  * `meta` touches no data: it only counts bytes and FLOPs, so the same code is a plan.
  *
  * Promises, on every device:
@@ -26,21 +28,40 @@
 #ifndef CR_KERNELS_H
 #define CR_KERNELS_H
 
-#include "kernels/memory.h"
+#include "kernels/ops.h"
 
 /* ---- flat ranges ---- */
 
 /* Round to nearest even. src and dst may not overlap. */
-CR_MUST cr_status cr_cast(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from,
-                          const cr_mem *src, size_t num, cr_err *err);
-CR_MUST cr_status cr_scale(cr_device *dev, cr_mem *x, float factor, size_t num, cr_err *err);
+typedef struct cr_cast_args {
+    cr_dtype to;
+    cr_mem *dst;
+    cr_dtype from;
+    const cr_mem *src;
+    size_t num;
+} cr_cast_args;
+
+/* x *= factor. */
+typedef struct cr_scale_args {
+    cr_mem *x; /* [num] float32 */
+    float factor;
+    size_t num;
+} cr_scale_args;
+
 /* Sum of squares in float64, fixed order: partial sums of blocks of 4096 elements, then their sum. */
-CR_MUST cr_status cr_square_sum(cr_device *dev, const cr_mem *x, size_t num, double *out,
-                                cr_err *err);
+typedef struct cr_square_sum_args {
+    const cr_mem *x; /* [num] float32 */
+    size_t num;
+    double *out; /* host */
+} cr_square_sum_args;
 
 /* A checksum of bytes that depends on their order and on `start`: equal data, equal sums, on every device. */
-CR_MUST cr_status cr_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
-                              uint64_t *out, cr_err *err);
+typedef struct cr_checksum_args {
+    const cr_mem *data;
+    size_t num_bytes;
+    uint64_t start;
+    uint64_t *out; /* host */
+} cr_checksum_args;
 
 /* One AdamW update (decoupled decay, as torch.optim.AdamW). t counts from 1. grad is multiplied by
  * grad_scale (the clip factor) on the way. */
@@ -51,7 +72,6 @@ typedef struct cr_adamw_args {
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
     int64_t t;
 } cr_adamw_args;
-CR_MUST cr_status cr_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err);
 
 /* ---- products ---- */
 
@@ -64,7 +84,11 @@ typedef struct cr_weight {
     const cr_mem *packed;
 } cr_weight;
 size_t cr_weight_packed_bytes(const cr_device *dev, const cr_weight *w);
-CR_MUST cr_status cr_weight_pack(cr_device *dev, const cr_weight *w, cr_mem *packed, cr_err *err);
+
+typedef struct cr_weight_pack_args {
+    const cr_weight *w;
+    cr_mem *packed; /* cr_weight_packed_bytes of w */
+} cr_weight_pack_args;
 
 /* y[M, N] = x[M, K] W^T (+ bias[N]) (+ add[M, N], rounded after bias). y in out_dtype (act or
  * CR_F32). bias and add are in W's dtype; add may be y itself. */
@@ -77,7 +101,6 @@ typedef struct cr_linear_args {
     cr_dtype out_dtype;
     int64_t num_rows; /* M */
 } cr_linear_args;
-CR_MUST cr_status cr_linear(cr_device *dev, const cr_linear_args *a, cr_err *err);
 
 /* Backward of cr_linear: dx[M, K] (=, or += if is_dx_added) dy W; dw[N, K] += dy^T x;
  * dbias[N] += column sums of dy. Each of dx, dw, dbias may be NULL. */
@@ -89,7 +112,6 @@ typedef struct cr_linear_grad_args {
     cr_mem *dw, *dbias; /* float32 */
     int64_t num_rows;
 } cr_linear_grad_args;
-CR_MUST cr_status cr_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err);
 
 /* ---- rows ---- */
 
@@ -103,7 +125,6 @@ typedef struct cr_rmsnorm_args {
     int64_t num_rows, num_cols;
     float eps;
 } cr_rmsnorm_args;
-CR_MUST cr_status cr_rmsnorm(cr_device *dev, const cr_rmsnorm_args *a, cr_err *err);
 /* dx (=, or += if is_dx_added); dweight float32, added, may be NULL. dx may be dy. */
 typedef struct cr_rmsnorm_grad_args {
     const cr_mem *x, *weight, *dy;
@@ -114,7 +135,6 @@ typedef struct cr_rmsnorm_grad_args {
     cr_dtype dtype;
     int64_t num_rows, num_cols;
 } cr_rmsnorm_grad_args;
-CR_MUST cr_status cr_rmsnorm_grad(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_err *err);
 
 /* Half-split rotary embedding in place on x[num_tokens, num_heads, D] (row stride num_heads * D):
  * angle = angles[t, i], or positions[t] * inv_freq[i] where angles is NULL; cos and sin are float32,
@@ -129,28 +149,46 @@ typedef struct cr_rope_args {
     int64_t num_tokens, num_heads, head_dim;
     const cr_mem *angles; /* [num_tokens, D / 2] float32: rotation along several axes, or NULL */
 } cr_rope_args;
-CR_MUST cr_status cr_rope(cr_device *dev, const cr_rope_args *a, cr_err *err);
 
-/* h = silu(gate) * up, all [num]. Backward: dgate, dup may be gate, up themselves. */
-CR_MUST cr_status cr_swiglu(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
-                            cr_mem *h, size_t num, cr_err *err);
-CR_MUST cr_status cr_swiglu_grad(cr_device *dev, cr_dtype dtype, const cr_mem *gate,
-                                 const cr_mem *up, const cr_mem *dh, cr_mem *dgate, cr_mem *dup,
-                                 size_t num, cr_err *err);
+/* h = silu(gate) * up, all [num]. */
+typedef struct cr_swiglu_args {
+    cr_dtype dtype;
+    const cr_mem *gate, *up;
+    cr_mem *h;
+    size_t num;
+} cr_swiglu_args;
+/* dgate, dup may be gate, up themselves. */
+typedef struct cr_swiglu_grad_args {
+    cr_dtype dtype;
+    const cr_mem *gate, *up, *dh;
+    cr_mem *dgate, *dup;
+    size_t num;
+} cr_swiglu_grad_args;
 
-/* y[t] = w[ids[t]]; backward adds dy rows to dw in token order. ids are in range (callers check). */
-CR_MUST cr_status cr_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids,
-                               int64_t num_tokens, cr_mem *y, cr_err *err);
-CR_MUST cr_status cr_embedding_grad(cr_device *dev, cr_dtype dtype, const cr_mem *dy,
-                                    const int32_t *ids, int64_t num_tokens, int64_t num_cols,
-                                    cr_mem *dw, cr_err *err);
-/* dst[i] = src[index[i]]: rows of num_cols elements (gather), and dst[index[i]] = src[i] (scatter).
- * index: int32 in device memory. */
-CR_MUST cr_status cr_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                                 const cr_mem *index, int64_t num_rows, int64_t num_cols,
-                                 cr_mem *dst, cr_err *err);
-CR_MUST cr_status cr_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                                  const cr_mem *index, int64_t num_rows, int64_t num_cols,
-                                  cr_mem *dst, cr_err *err);
+/* y[t] = w[ids[t]]. ids are in range (callers check). */
+typedef struct cr_embedding_args {
+    const cr_weight *w;
+    const int32_t *ids; /* [num_tokens] host */
+    int64_t num_tokens;
+    cr_mem *y;
+} cr_embedding_args;
+/* dw[ids[t]] += dy[t], in token order. */
+typedef struct cr_embedding_grad_args {
+    cr_dtype dtype;
+    const cr_mem *dy;   /* [num_tokens, num_cols] */
+    const int32_t *ids; /* [num_tokens] host */
+    int64_t num_tokens, num_cols;
+    cr_mem *dw; /* [.., num_cols] float32 */
+} cr_embedding_grad_args;
+
+/* Rows of num_cols elements. rows_gather: dst[i] = src[index[i]]; rows_scatter: dst[index[i]] = src[i];
+ * rows_add: dst[index[i]] += src[i]. In the last two an index comes once. */
+typedef struct cr_rows_move_args {
+    cr_dtype dtype;
+    const cr_mem *src;
+    const cr_mem *index; /* [num_rows] int32, in range */
+    int64_t num_rows, num_cols;
+    cr_mem *dst;
+} cr_rows_move_args;
 
 #endif

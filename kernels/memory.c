@@ -134,11 +134,10 @@ cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)
 
 void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t num)
 {
+    const cr_cast_args a = {to, cr_mem_of_host(dst), from, (const cr_mem *)src, num};
     cr_err err = {0};
 
-    CR_CHECK(cri_cpu_best()->cast(NULL, to, cr_mem_of_host(dst), from, (const cr_mem *)src, num,
-                                  &err) == CR_OK,
-             "%s", err.msg);
+    CR_CHECK(cri_cpu_best()->cast(NULL, &a, &err) == CR_OK, "%s", err.msg);
 }
 
 /* ---- stacks ---- */

@@ -105,7 +105,8 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
 {
     (void)in;
     (void)add;
-    return cr_embedding(p->dev, &m->weight->weight, p->batch->ids, p->num_rows, out, err);
+    return cr_embedding(
+        p->dev, &(cr_embedding_args){&m->weight->weight, p->batch->ids, p->num_rows, out}, err);
 }
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
@@ -125,8 +126,11 @@ static cr_status embedding_backward(cr_module *m, cr_pass *p, const cr_mem *in,
         while (end < b->num_tokens && b->ids[end] != pad && !cri_is_placed(m->model, b, end))
             end++;
         if (end > t)
-            CR_TRY(cr_embedding_grad(p->dev, p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
-                                     b->ids + t, end - t, cols, cri_grad(m->weight), err));
+            CR_TRY(cr_embedding_grad(
+                p->dev,
+                &(cr_embedding_grad_args){p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
+                                          b->ids + t, end - t, cols, cri_grad(m->weight)},
+                err));
     }
     return CR_OK;
 }
@@ -299,7 +303,8 @@ static cr_status gather(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
     CR_TRY(cri_push(cri_keep(p), p, own->num_rows, cols, &own->head_in, err));
     if (own->num_rows == 0) return CR_OK;
     CR_TRY(push_rows(own, p, own->rows, &index, err));
-    return cr_rows_gather(p->dev, p->dtype, x, index, own->num_rows, cols, own->head_in, err);
+    return cr_rows_gather(
+        p->dev, &(cr_rows_move_args){p->dtype, x, index, own->num_rows, cols, own->head_in}, err);
 }
 
 /* What the head computes: log-probs of labels, or logits. */
@@ -336,7 +341,7 @@ static cr_status run_head(cr_model *model, cr_pass *p, const cr_mem *normed, con
 
     CR_TRY(cri_enter(root->lm_head, p, err));
     if (own->num_rows && want->logits) {
-        CR_TRY(cr_logits(p->dev, normed, w, own->num_rows, want->logits, err));
+        CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, own->num_rows, want->logits}, err));
     } else if (own->num_rows) {
         CR_TRY(log_probs(own, p, &a, want->out, err));
     }
@@ -476,7 +481,8 @@ static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_pr
     CR_TRY(cri_leave(root->norm, p, err));
     CR_TRY(cr_zero(p->dev, *grad, (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype), err));
     if (own->num_rows)
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, dx, index, own->num_rows, cols, *grad, err));
+        CR_TRY(cr_rows_scatter(
+            p->dev, &(cr_rows_move_args){p->dtype, dx, index, own->num_rows, cols, *grad}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

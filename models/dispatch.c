@@ -83,7 +83,8 @@ cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
     CR_TRY(p->experts->send(p->experts->ctx, &t, slots, row_bytes, arrived, err));
-    CR_TRY(cr_rows_scatter(p->dev, dtype, arrived, r->place, r->num_here, num_cols, here, err));
+    CR_TRY(cr_rows_scatter(
+        p->dev, &(cr_rows_move_args){dtype, arrived, r->place, r->num_here, num_cols, here}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -96,7 +97,8 @@ cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_
     cr_mem *arrived;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
-    CR_TRY(cr_rows_gather(p->dev, dtype, here, r->place, r->num_here, num_cols, arrived, err));
+    CR_TRY(cr_rows_gather(
+        p->dev, &(cr_rows_move_args){dtype, here, r->place, r->num_here, num_cols, arrived}, err));
     CR_TRY(p->experts->give_back(p->experts->ctx, &t, arrived, row_bytes, slots, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;

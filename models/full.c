@@ -29,7 +29,8 @@ static cr_status fill(cr_full_weights *full, const cr_model *model, const cr_par
         else
             cr_param_init(model, param, seed, begin, end, block);
         CR_TRY(cr_upload(full->dev, wide, block, num * sizeof *block, err));
-        CR_TRY(cr_cast(full->dev, dtype, cr_at(dtype, dst, begin), CR_F32, wide, num, err));
+        CR_TRY(cr_cast(full->dev,
+                       &(cr_cast_args){dtype, cr_at(dtype, dst, begin), CR_F32, wide, num}, err));
     }
     return CR_OK;
 }

@@ -17,7 +17,8 @@ static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_m
     int64_t tokens = p->num_rows;
 
     CR_TRY(cri_push(p->scratch, p, tokens, parts->width, h, err));
-    return cr_swiglu(p->dev, p->dtype, gate, up, *h, (size_t)(tokens * parts->width), err);
+    return cr_swiglu(
+        p->dev, &(cr_swiglu_args){p->dtype, gate, up, *h, (size_t)(tokens * parts->width)}, err);
 }
 
 /* Backward of the rows of the pass from gate and up, which become their own gradients. The two pointers
@@ -36,15 +37,22 @@ static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_
     weighted = h;
     if (row_weight && parts->down->has_trainable) {
         CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &weighted, err));
-        CR_TRY(cr_rows_scale(p->dev, p->dtype, h, row_weight, tokens, parts->width, weighted, err));
+        CR_TRY(cr_rows_scale(
+            p->dev, &(cr_rows_scale_args){p->dtype, h, row_weight, tokens, parts->width, weighted},
+            err));
     }
     if (is_needed || row_grad) CR_TRY(cri_push(p->scratch, p, tokens, parts->width, &dh, err));
     CR_TRY(cri_linear_back(parts->down, p, weighted, grad_out, dh, CRI_DX_SET, err));
-    if (row_grad) CR_TRY(cr_rows_dot(p->dev, p->dtype, dh, h, tokens, parts->width, row_grad, err));
+    if (row_grad)
+        CR_TRY(cr_rows_dot(
+            p->dev, &(cr_rows_dot_args){p->dtype, dh, h, tokens, parts->width, row_grad}, err));
     if (!is_needed) return CR_OK;
     if (row_weight)
-        CR_TRY(cr_rows_scale(p->dev, p->dtype, dh, row_weight, tokens, parts->width, dh, err));
-    CR_TRY(cr_swiglu_grad(p->dev, p->dtype, gate, up, dh, gate, up, num, err));
+        CR_TRY(cr_rows_scale(
+            p->dev, &(cr_rows_scale_args){p->dtype, dh, row_weight, tokens, parts->width, dh},
+            err));
+    CR_TRY(
+        cr_swiglu_grad(p->dev, &(cr_swiglu_grad_args){p->dtype, gate, up, dh, gate, up, num}, err));
     CR_TRY(cri_linear_back(parts->gate, p, in, gate, grad_in, CRI_DX_SET, err));
     return cri_linear_back(parts->up, p, in, up, grad_in, CRI_DX_ADD, err);
 }

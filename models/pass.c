@@ -61,7 +61,7 @@ static cr_status widen(const cr_module *m, cr_pass *p, const cr_mem *rows, cr_me
     *wide = NULL;
     if (!rows) return CR_OK;
     CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), wide, err));
-    return cr_cast(p->dev, CR_F32, *wide, p->dtype, rows, num, err);
+    return cr_cast(p->dev, &(cr_cast_args){CR_F32, *wide, p->dtype, rows, num}, err);
 }
 
 /* As cr_module_ops, the module in float32. */
@@ -80,7 +80,7 @@ static cr_status forward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const 
     status = m->ops->forward(m, p, x, stream, y, err);
     p->dtype = dtype;
     CR_TRY(status);
-    if (out) CR_TRY(cr_cast(p->dev, dtype, out, CR_F32, y, num, err));
+    if (out) CR_TRY(cr_cast(p->dev, &(cr_cast_args){dtype, out, CR_F32, y, num}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -99,7 +99,7 @@ static cr_status backward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const
     status = m->ops->backward(m, p, x, dy, grad_in ? dy : NULL, err);
     p->dtype = dtype;
     CR_TRY(status);
-    if (grad_in) CR_TRY(cr_cast(p->dev, dtype, grad_in, CR_F32, dy, num, err));
+    if (grad_in) CR_TRY(cr_cast(p->dev, &(cr_cast_args){dtype, grad_in, CR_F32, dy, num}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

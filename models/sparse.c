@@ -178,7 +178,8 @@ static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_me
     CR_TRY(reserve(p, &r, err));
     CR_TRY(route(m, p, in, &r, err));
     CR_TRY(cri_push(p->scratch, p, r.num_slots, r.cols, &rows, err));
-    CR_TRY(cr_rows_gather(p->dev, p->dtype, in, r.token, r.num_slots, r.cols, rows, err));
+    CR_TRY(cr_rows_gather(
+        p->dev, &(cr_rows_move_args){p->dtype, in, r.token, r.num_slots, r.cols, rows}, err));
     if (p->experts) {
         CR_TRY(run_elsewhere(m, p, &r, rows, out != NULL, &kept, err));
     } else {
@@ -268,8 +269,9 @@ static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, con
 
     CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
-    CR_TRY(
-        cr_rows_gather(p->dev, CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight, err));
+    CR_TRY(cr_rows_gather(
+        p->dev, &(cr_rows_move_args){CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight},
+        err));
     grad.grad_weight = grad_weight;
     CR_TRY(cr_router_grad(p->dev, &grad, err));
     CR_TRY(cri_linear_back(parts->gate, p, in, grad.dlogits, grad_in, CRI_DX_ADD, err));
@@ -284,14 +286,17 @@ static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, co
 
     *s = (slots){0};
     CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->weight, err));
-    CR_TRY(cr_rows_scatter(p->dev, CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight, err));
+    CR_TRY(cr_rows_scatter(
+        p->dev, &(cr_rows_move_args){CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight}, err));
     if (is_router_wanted) CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->grad, err));
-    CR_TRY(
-        cr_rows_gather(p->dev, p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad, err));
+    CR_TRY(cr_rows_gather(
+        p->dev, &(cr_rows_move_args){p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad},
+        err));
     if (p->experts || !(parts->list->has_trainable || p->mlp_tiles > 1)) return CR_OK;
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->in, err));
-    return cr_rows_gather(p->dev, p->dtype, in, r->token, r->num_slots, r->cols, s->in, err);
+    return cr_rows_gather(
+        p->dev, &(cr_rows_move_args){p->dtype, in, r->token, r->num_slots, r->cols, s->in}, err);
 }
 
 static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,

@@ -66,7 +66,8 @@ static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype f
     CR_TRY(cr_stack_push(f->host_scratch, BLOCK * cr_dtype_bytes(to), &block, err));
     for (int64_t first = 0; first < num; first += BLOCK) {
         size_t n = (size_t)(num - first < BLOCK ? num - first : BLOCK);
-        CR_TRY(cr_cast(f->host, to, block, from, cr_at_const(from, shard, first), n, err));
+        CR_TRY(cr_cast(f->host,
+                       &(cr_cast_args){to, block, from, cr_at_const(from, shard, first), n}, err));
         CR_TRY(cr_move(f->dev, cr_at(to, own, first), f->host, block, n * cr_dtype_bytes(to), err));
     }
     cr_stack_release(f->host_scratch, mark);
@@ -86,8 +87,10 @@ static cr_status fill_part(cri_unit *u, int kind, cr_mem *own, cr_err *err)
     if (f->args.is_offloaded)
         return fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
                               flat->shard_elems, err);
-    return cr_cast(f->dev, to, own, from, cri_shard(f, flat, kind == 0, f->master),
-                   (size_t)flat->shard_elems, err);
+    return cr_cast(f->dev,
+                   &(cr_cast_args){to, own, from, cri_shard(f, flat, kind == 0, f->master),
+                                   (size_t)flat->shard_elems},
+                   err);
 }
 
 /* Take slots, and the place in the order of collectives. */

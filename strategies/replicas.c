@@ -47,7 +47,8 @@ static cr_status find_odd(cr_fsdp *f, cr_axis axis, int *odd, const char **which
     *odd = -1;
     for (size_t k = 0; k < CR_COUNT(states); k++) {
         range x = range_of(f, states[k].kind, axis);
-        CR_TRY_GOTO(out, cr_checksum(cri_home(f), x.data, x.num_bytes, k, &sums[k], err));
+        CR_TRY_GOTO(out, cr_checksum(cri_home(f),
+                                     &(cr_checksum_args){x.data, x.num_bytes, k, &sums[k]}, err));
     }
     if (cr_all_gather_bytes(group, "checksums of replicas", sums, bytes, &all, offsets, err) ==
         CR_OK)

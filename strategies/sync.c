@@ -117,12 +117,16 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, cr_mem *send, cr_err *err)
         bool is_trained = k % 2 == 0;
         cr_mem *to = cr_mem_add(send, at);
         if (n)
-            cr_note(cr_cast(cri_home(f), cr_flat_dtype(flat, dtype), to,
-                            cri_shard_dtype(f, flat, is_trained),
-                            cri_shard(f, flat, is_trained, f->master), n, err));
+            cr_note(cr_cast(cri_home(f),
+                            &(cr_cast_args){cr_flat_dtype(flat, dtype), to,
+                                            cri_shard_dtype(f, flat, is_trained),
+                                            cri_shard(f, flat, is_trained, f->master), n},
+                            err));
         if (err->status == CR_OK)
-            cr_note(cr_checksum(cri_home(f), to, bytes, trailer[0] ^ (uint64_t)k << 56,
-                                &trailer[1 + k], err));
+            cr_note(cr_checksum(
+                cri_home(f),
+                &(cr_checksum_args){to, bytes, trailer[0] ^ (uint64_t)k << 56, &trailer[1 + k]},
+                err));
         at += bytes;
     }
     if (err->status == CR_OK)
@@ -217,8 +221,9 @@ static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_
         bool is_seen = p->is_coming || p->num_bytes == 0;
         uint64_t sum = 0;
         if (!is_seen) continue;
-        CR_TRY(
-            cr_checksum(r->dev, cr_mem_add_const(r->data, p->at), p->num_bytes, start, &sum, err));
+        CR_TRY(cr_checksum(
+            r->dev,
+            &(cr_checksum_args){cr_mem_add_const(r->data, p->at), p->num_bytes, start, &sum}, err));
         if (sum != trailer[1 + p->own])
             return cr_fail(err, CR_EPEER,
                            "weight sync: unit %s of rank %d arrived with another checksum than it "

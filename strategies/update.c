@@ -28,7 +28,8 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
     CR_TRY(
         sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)common), num - common, err));
     if (f->loss_scale > 0)
-        CR_TRY(cr_scale(cri_home(f), f->grad, (float)(1 / f->loss_scale), num, err));
+        CR_TRY(
+            cr_scale(cri_home(f), &(cr_scale_args){f->grad, (float)(1 / f->loss_scale), num}, err));
     f->is_grad_complete = true;
     return CR_OK;
 }
@@ -39,11 +40,13 @@ static cr_status grad_norm(cr_fsdp *f, double *out, cr_err *err)
            common = (size_t)f->units.common_trained.elems;
     double sum = 0, of_experts = 0;
 
-    CR_TRY(cr_square_sum(cri_home(f), f->grad, common, &sum, err));
+    CR_TRY(cr_square_sum(cri_home(f), &(cr_square_sum_args){f->grad, common, &sum}, err));
     CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_FSDP], "grad_norm", CR_OP_SUM, &sum, 1, err));
     if (f->mesh->shape.num_ep > 1) {
-        CR_TRY(cr_square_sum(cri_home(f), cr_at(CR_F32, f->grad, (int64_t)common), num - common,
-                             &of_experts, err));
+        CR_TRY(cr_square_sum(cri_home(f),
+                             &(cr_square_sum_args){cr_at(CR_F32, f->grad, (int64_t)common),
+                                                   num - common, &of_experts},
+                             err));
         CR_TRY(cr_all_reduce_f64(f->mesh->group[CR_AXIS_ALL], "grad_norm of experts", CR_OP_SUM,
                                  &of_experts, 1, err));
         sum += of_experts / f->mesh->shape.num_eddp; /* all of them have the same */
@@ -74,10 +77,12 @@ static cr_status update_rounded(cr_fsdp *f, const cr_adamw_args *whole, cr_err *
         a.grad = cr_at_const(CR_F32, whole->grad, elem);
         a.num = whole->num - first < BLOCK ? whole->num - first : BLOCK;
         for (int k = 0; k < 3; k++)
-            CR_TRY(cr_cast(dev, CR_F32, x[k], dtype, cr_at(dtype, at[k], elem), a.num, err));
+            CR_TRY(cr_cast(
+                dev, &(cr_cast_args){CR_F32, x[k], dtype, cr_at(dtype, at[k], elem), a.num}, err));
         CR_TRY(cr_adamw(dev, &a, err));
         for (int k = 0; k < 3; k++)
-            CR_TRY(cr_cast(dev, dtype, cr_at(dtype, at[k], elem), CR_F32, x[k], a.num, err));
+            CR_TRY(cr_cast(
+                dev, &(cr_cast_args){dtype, cr_at(dtype, at[k], elem), CR_F32, x[k], a.num}, err));
     }
     cr_stack_release(stack, mark);
     return CR_OK;

@@ -71,7 +71,7 @@ static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const cr_mem 
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)rows * row_bytes, &send, err));
     CR_TRY(cr_stack_push_copy(p->scratch, list, (size_t)rows * sizeof *list, &index, err));
-    CR_TRY(cr_rows_gather(p->dev, p->dtype, x, index, rows, cols, send, err));
+    CR_TRY(cr_rows_gather(p->dev, &(cr_rows_move_args){p->dtype, x, index, rows, cols, send}, err));
     set_bytes(u, /*is_back=*/false, row_bytes);
     CR_TRY(cr_all_to_all(u->group, name, send, u->send_bytes, y, u->recv_bytes, err));
     cr_stack_release(p->scratch, mark);
@@ -87,9 +87,12 @@ static cr_status add_copies(const cr_ulysses *u, cr_pass *p, const cr_mem *copie
 
     if (p->dtype != CR_F32) CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &sum, err));
     CR_TRY(cr_zero(p->dev, sum, num * sizeof(float), err));
-    CR_TRY(cr_embedding_grad(p->dev, p->dtype, copies, u->copies, u->mine.num_tokens * u->num_ranks,
-                             u->head_dim, sum, err));
-    return sum == y ? CR_OK : cr_cast(p->dev, p->dtype, y, CR_F32, sum, num, err);
+    CR_TRY(cr_embedding_grad(p->dev,
+                             &(cr_embedding_grad_args){p->dtype, copies, u->copies,
+                                                       u->mine.num_tokens * u->num_ranks,
+                                                       u->head_dim, sum},
+                             err));
+    return sum == y ? CR_OK : cr_cast(p->dev, &(cr_cast_args){p->dtype, y, CR_F32, sum, num}, err);
 }
 
 static cr_status to_rows(void *ctx, const char *name, cr_pass *p, const cr_mem *y,
@@ -108,7 +111,8 @@ static cr_status to_rows(void *ctx, const char *name, cr_pass *p, const cr_mem *
     if (num_heads % u->num_ranks == 0) {
         CR_TRY(
             cr_stack_push_copy(p->scratch, u->parts, (size_t)rows * sizeof *u->parts, &index, err));
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, recv, index, rows, cols, x, err));
+        CR_TRY(cr_rows_scatter(p->dev, &(cr_rows_move_args){p->dtype, recv, index, rows, cols, x},
+                               err));
     } else {
         CR_TRY(add_copies(u, p, recv, num_heads, x, err));
     }

@@ -67,15 +67,5 @@ void cri_cpu_drop_scratch(cr_device *dev);
 void cri_cpu_open_lane(const cr_device *dev, cr_device *lane);
 cr_status cri_cpu_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                        cr_err *err);
-cr_status cri_cpu_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
-                           uint64_t *out, cr_err *err);
-cr_status cri_cpu_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids,
-                            int64_t num_tokens, cr_mem *y, cr_err *err);
-cr_status cri_cpu_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                              const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
-                              cr_err *err);
-cr_status cri_cpu_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                               const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
-                               cr_err *err);
 
 #endif

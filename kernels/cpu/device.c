@@ -1,4 +1,4 @@
-/* device.c -- the cpu device: memory, copies of rows, and the choice of the instruction set.
+/* device.c -- the cpu device: memory, and the choice of the instruction set.
  *
  * Five variants of the same code: baseline x86-64, AVX2 + FMA, AVX-512, AVX-512 with bfloat16
  * products, AMX. CROLL_CPU=x86_64|avx2|avx512|avx512bf16|amx forces one (tests compare them).
@@ -213,74 +213,6 @@ cr_status cri_cpu_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t nu
     (void)dev;
     (void)err;
     memmove(cr_mem_to_host(dst), cr_mem_to_host(src), num_bytes);
-    return CR_OK;
-}
-
-/* Four lanes of multiply and mix over 8-byte words, about 10 GB/s. */
-cr_status cri_cpu_checksum(cr_device *dev, const cr_mem *data, size_t num_bytes, uint64_t start,
-                           uint64_t *out, cr_err *err)
-{
-    const unsigned char *p = cr_mem_to_host(data);
-    uint64_t lane[4] = {start ^ 0x9E3779B97F4A7C15u, start + 1, start ^ 2, start + 3}, word;
-    size_t i = 0;
-
-    (void)dev;
-    (void)err;
-    for (; i + 32 <= num_bytes; i += 32)
-        for (int k = 0; k < 4; k++) {
-            memcpy(&word, p + i + 8 * (size_t)k, 8);
-            lane[k] = (lane[k] ^ word) * 0xFF51AFD7ED558CCDu;
-            lane[k] ^= lane[k] >> 29;
-        }
-    for (; i < num_bytes; i++)
-        lane[0] = (lane[0] ^ p[i]) * 0x100000001B3u;
-    *out = ((lane[0] * 31 + lane[1]) * 31 + lane[2]) * 31 + lane[3];
-    return CR_OK;
-}
-
-static void gather(cr_dtype dtype, const cr_mem *src, const int32_t *index, int64_t num_rows,
-                   int64_t num_cols, cr_mem *dst)
-{
-    size_t bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
-    const char *from = cr_mem_to_host(src);
-    char *to = cr_mem_to_host(dst);
-
-    for (int64_t i = 0; i < num_rows; i++)
-        memcpy(to + (size_t)i * bytes, from + (size_t)index[i] * bytes, bytes);
-}
-
-cr_status cri_cpu_embedding(cr_device *dev, const cr_weight *w, const int32_t *ids,
-                            int64_t num_tokens, cr_mem *y, cr_err *err)
-{
-    (void)dev;
-    (void)err;
-    gather(w->dtype, w->data, ids, num_tokens, w->num_cols, y);
-    return CR_OK;
-}
-
-cr_status cri_cpu_rows_gather(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                              const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
-                              cr_err *err)
-{
-    (void)dev;
-    (void)err;
-    gather(dtype, src, cr_mem_to_host(index), num_rows, num_cols, dst);
-    return CR_OK;
-}
-
-cr_status cri_cpu_rows_scatter(cr_device *dev, cr_dtype dtype, const cr_mem *src,
-                               const cr_mem *index, int64_t num_rows, int64_t num_cols, cr_mem *dst,
-                               cr_err *err)
-{
-    size_t bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
-    const int32_t *at = cr_mem_to_host(index);
-    const char *from = cr_mem_to_host(src);
-    char *to = cr_mem_to_host(dst);
-
-    (void)dev;
-    (void)err;
-    for (int64_t i = 0; i < num_rows; i++)
-        memcpy(to + (size_t)at[i] * bytes, from + (size_t)i * bytes, bytes);
     return CR_OK;
 }
 

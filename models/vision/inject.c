@@ -117,8 +117,11 @@ cr_status cri_place_features(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err
 
     if (own->num_placed == 0) return CR_OK;
     CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(cr_rows_scatter(p->dev, p->dtype, placed_rows(model, p, own->features), index,
-                           own->num_placed, model->config.hidden_size, x, err));
+    CR_TRY(
+        cr_rows_scatter(p->dev,
+                        &(cr_rows_move_args){p->dtype, placed_rows(model, p, own->features), index,
+                                             own->num_placed, model->config.hidden_size, x},
+                        err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -131,8 +134,10 @@ cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, cr_mem *x, c
 
     if (own->num_placed == 0 || at >= model->config.vision->num_deepstack) return CR_OK;
     CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(cr_rows_add(p->dev, p->dtype, placed_rows(model, p, own->deepstack[at]), index,
-                       own->num_placed, model->config.hidden_size, x, err));
+    CR_TRY(cr_rows_add(p->dev,
+                       &(cr_rows_move_args){p->dtype, placed_rows(model, p, own->deepstack[at]),
+                                            index, own->num_placed, model->config.hidden_size, x},
+                       err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -165,8 +170,11 @@ cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const cr_me
     if (!cri_is_tower_back(model, p) || own->num_placed == 0) return CR_OK;
     if (at >= model->config.vision->num_deepstack) return CR_OK;
     CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(cr_rows_gather(p->dev, p->dtype, grad, index, own->num_placed, model->config.hidden_size,
-                          placed_rows(model, p, at < 0 ? own->features : own->deepstack[at]), err));
+    CR_TRY(cr_rows_gather(
+        p->dev,
+        &(cr_rows_move_args){p->dtype, grad, index, own->num_placed, model->config.hidden_size,
+                             placed_rows(model, p, at < 0 ? own->features : own->deepstack[at])},
+        err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

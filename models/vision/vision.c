@@ -122,13 +122,15 @@ static cr_status pixel_rows(tower *t, const cr_mem **out, cr_err *err)
     *out = rows;
     if (t->patches.order) {
         CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &rows, err));
-        CR_TRY(cr_rows_gather(p->dev, CR_F32, *out, t->patches.on_device.order,
-                              t->patches.num_merged, TOKEN * cols, rows, err));
+        CR_TRY(cr_rows_gather(p->dev,
+                              &(cr_rows_move_args){CR_F32, *out, t->patches.on_device.order,
+                                                   t->patches.num_merged, TOKEN * cols, rows},
+                              err));
         *out = rows;
     }
     if (p->dtype == CR_F32) return CR_OK;
     CR_TRY(cri_push(p->scratch, p, patches, cols, &rows, err));
-    CR_TRY(cr_cast(p->dev, p->dtype, rows, CR_F32, *out, num, err));
+    CR_TRY(cr_cast(p->dev, &(cr_cast_args){p->dtype, rows, CR_F32, *out, num}, err));
     *out = rows;
     return CR_OK;
 }
@@ -228,7 +230,7 @@ static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const
     CR_TRY(enter_products(m, p, err));
     CR_TRY(cri_linear(m->fc1, p, normed, NULL, frame.kept[1], err));
     h = normed; /* has done its work */
-    CR_TRY(cr_gelu(p->dev, CR_GELU_ERF, p->dtype, frame.kept[1], h, num, err));
+    CR_TRY(cr_gelu(p->dev, &(cr_gelu_args){CR_GELU_ERF, p->dtype, frame.kept[1], h, num}, err));
     CR_TRY(cri_linear(m->fc2, p, h, NULL, y, err));
     CR_TRY(leave_products(m, p, err));
     if (p->tape) cri_frame_push(m->module, &frame);
@@ -250,10 +252,13 @@ static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, cons
     if (t->patches.order) CR_TRY(cri_push(p->scratch, p, rows, cols, &y, err));
     CR_TRY(merge(t, m, goes_back(t, m, i), x, y, err));
     if (t->patches.order)
-        CR_TRY(cr_rows_scatter(p->dev, p->dtype, y, t->patches.on_device.order, rows, cols, placed,
-                               err));
+        CR_TRY(cr_rows_scatter(
+            p->dev,
+            &(cr_rows_move_args){p->dtype, y, t->patches.on_device.order, rows, cols, placed},
+            err));
     if (is_cast)
-        CR_TRY(cr_cast(p->dev, t->dtype, out, p->dtype, placed, (size_t)(rows * cols), err));
+        CR_TRY(cr_cast(
+            p->dev, &(cr_cast_args){t->dtype, out, p->dtype, placed, (size_t)(rows * cols)}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -295,13 +300,17 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
     if (!goes_back(t, m, i)) return CR_OK;
     if (p->dtype != t->dtype) {
         CR_TRY(cri_push(p->scratch, p, rows, cols, &there, err));
-        CR_TRY(cr_cast(p->dev, p->dtype, there, t->dtype, grad_out, (size_t)(rows * cols), err));
+        CR_TRY(cr_cast(p->dev,
+                       &(cr_cast_args){p->dtype, there, t->dtype, grad_out, (size_t)(rows * cols)},
+                       err));
         grad_out = there;
     }
     if (t->patches.order) {
         CR_TRY(cri_push(p->scratch, p, rows, cols, &there, err));
-        CR_TRY(cr_rows_gather(p->dev, p->dtype, grad_out, t->patches.on_device.order, rows, cols,
-                              there, err));
+        CR_TRY(cr_rows_gather(
+            p->dev,
+            &(cr_rows_move_args){p->dtype, grad_out, t->patches.on_device.order, rows, cols, there},
+            err));
         grad_out = there;
     }
     CR_TRY(back_merge(t, m, t->parts->hidden[i + 1], grad_out, t->lowest <= i ? grad : NULL, how,

@@ -184,8 +184,10 @@ static cr_status mlp_forward(cr_module *m, cr_pass *p, const cr_mem *in, const c
     CR_TRY(cri_linear(parts->fc1, p, in, NULL, frame.kept[0], err));
     if (out) {
         CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
-        CR_TRY(
-            cr_gelu(p->dev, CR_GELU_TANH, p->dtype, frame.kept[0], h, (size_t)(rows * width), err));
+        CR_TRY(cr_gelu(
+            p->dev,
+            &(cr_gelu_args){CR_GELU_TANH, p->dtype, frame.kept[0], h, (size_t)(rows * width)},
+            err));
         CR_TRY(cri_linear(parts->fc2, p, h, add, out, err));
     }
     if (p->tape) cri_frame_push(m, &frame);
@@ -218,12 +220,12 @@ cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pa
 
     if (fc2->has_trainable) {
         CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
-        CR_TRY(cr_gelu(p->dev, kind, p->dtype, y, h, num, err));
+        CR_TRY(cr_gelu(p->dev, &(cr_gelu_args){kind, p->dtype, y, h, num}, err));
     }
     if (is_needed) CR_TRY(cri_push(p->scratch, p, rows, width, &dh, err));
     CR_TRY(cri_linear_back(fc2, p, h, grad_out, dh, CRI_DX_SET, err));
     if (!is_needed) return CR_OK;
-    CR_TRY(cr_gelu_grad(p->dev, kind, p->dtype, y, dh, dh, num, err));
+    CR_TRY(cr_gelu_grad(p->dev, &(cr_gelu_grad_args){kind, p->dtype, y, dh, dh, num}, err));
     return cri_linear_back(fc1, p, x, dh, grad_in, CRI_DX_SET, err);
 }
 

@@ -177,8 +177,10 @@ static cr_dtype stored(const char *name, const cr_param *param, float *values)
     CR_CHECK((at + 8 + (int64_t)header) % (int64_t)cr_dtype_bytes(dtype) == 0, "%s begins at %lld",
              param->name, (long long)at);
     OK(cr_device_open("cpu", 1, &dev, &err));
-    OK(cr_cast(dev, CR_F32, MEM(values), dtype, MEM(data + 8 + header + at),
-               (size_t)param->num_elems, &err));
+    OK(cr_cast(dev,
+               &(cr_cast_args){CR_F32, MEM(values), dtype, MEM(data + 8 + header + at),
+                               (size_t)param->num_elems},
+               &err));
     cr_device_close(dev);
     json_decref(root);
     cr_buf_free(&file);
@@ -216,8 +218,10 @@ static void test_c11_c46_c47_saved(void)
             OK(cr_device_open("cpu", 1, &dev, &err));
             for (size_t e = 0; e < n && !q->is_fp32; e++) {
                 char half[2];
-                OK(cr_cast(dev, CR_BF16, MEM(half), CR_F32, MEM(want + e), 1, &err));
-                OK(cr_cast(dev, CR_F32, MEM(want + e), CR_BF16, MEM(half), 1, &err));
+                OK(cr_cast(dev, &(cr_cast_args){CR_BF16, MEM(half), CR_F32, MEM(want + e), 1},
+                           &err));
+                OK(cr_cast(dev, &(cr_cast_args){CR_F32, MEM(want + e), CR_BF16, MEM(half), 1},
+                           &err));
             }
             cr_device_close(dev);
             CR_CHECK(memcmp(values, want, n * sizeof(float)) == 0, "values of %s", q->name);

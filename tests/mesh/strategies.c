@@ -332,7 +332,7 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
             float *want = CR_NEW_ARRAY(float, n);
             char *rounded = cr_alloc(n * bytes);
             cr_param_init(model, q, 11, 0, q->num_elems, want);
-            OK(cr_cast(dev, own, MEM(rounded), CR_F32, MEM(want), n, &err));
+            OK(cr_cast(dev, &(cr_cast_args){own, MEM(rounded), CR_F32, MEM(want), n}, &err));
             CR_CHECK(q->weight.dtype == own && memcmp(rounded, q->weight.data, n * bytes) == 0,
                      "%s arrived otherwise", q->name);
             cr_free(want);

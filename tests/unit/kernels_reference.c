@@ -22,8 +22,9 @@ static void float16(void **state)
         float f[16];
         for (uint32_t k = 0; k < 16; k++)
             h[k] = (uint16_t)(i + k);
-        OK(cr_cast(dev, CR_F32, MEM(f), CR_F16, MEM(h), 16, &err));
-        OK(cr_cast(dev, CR_F16, MEM(again), CR_F32, MEM(f), 15, &err)); /* the tail, too */
+        OK(cr_cast(dev, &(cr_cast_args){CR_F32, MEM(f), CR_F16, MEM(h), 16}, &err));
+        OK(cr_cast(dev, &(cr_cast_args){CR_F16, MEM(again), CR_F32, MEM(f), 15},
+                   &err)); /* the tail, too */
         for (int k = 0; k < 15; k++) {
             int exponent = h[k] >> 10 & 31, bits = h[k] & 1023;
             double want = exponent ? ldexp(1024 + bits, exponent - 25) : ldexp(bits, -24);
@@ -118,7 +119,7 @@ static void products_of_any_batch(int64_t M, int64_t K, int64_t N)
         cr_linear_args a = {x.data, &weight, NULL, NULL, MEM(whole), dt, M};
         void *panels = cr_alloc(cr_weight_packed_bytes(dev, &weight));
         OK(cr_linear(dev, &a, &err));
-        OK(cr_weight_pack(dev, &weight, panels, &err));
+        OK(cr_weight_pack(dev, &(cr_weight_pack_args){&weight, panels}, &err));
         packed.packed = panels;
         for (int64_t step = 1; step <= M; step = step * 2 + 1)
             for (int p = 0; p < 2; p++) {
@@ -227,8 +228,10 @@ static void rows_with_no_numbers_stay_alone(void **state)
                 OK(cr_linear(dev, &a, &err));
                 for (int64_t i = row * k; i < (row + 1) * k; i++)
                     if (v == 2 || i == row * k)
-                        OK(cr_cast(dev, dt, MEM((char *)x.data + (size_t)i * bytes), CR_F32,
-                                   MEM(&value), 1, &err));
+                        OK(cr_cast(dev,
+                                   &(cr_cast_args){dt, MEM((char *)x.data + (size_t)i * bytes),
+                                                   CR_F32, MEM(&value), 1},
+                                   &err));
                 a.y = MEM(y);
                 OK(cr_linear(dev, &a, &err));
                 assert_memory_equal(plain, y, at);
@@ -312,14 +315,16 @@ static void norms_rope_swiglu(void **state)
                 check_near(dw[j], sum,
                            tolerance(CR_F32, sum, size) + (dt != CR_F32 ? size * 0x1p-7 : 0));
             }
-            OK(cr_swiglu(dev, dt, x.data, dy.data, y, (size_t)(m * n), &err));
+            OK(cr_swiglu(dev, &(cr_swiglu_args){dt, x.data, dy.data, y, (size_t)(m * n)}, &err));
             for (int64_t i = 0; i < m * n; i++) {
                 double want = x.x[i] / (1 + exp(-x.x[i])) * dy.x[i];
                 check_near(get(y, dt, i), want, 2 * tolerance(dt, want, 1));
             }
             void *du = cr_alloc((size_t)(m * n) * 4);
             array dh = make(dt, m * n, 1);
-            OK(cr_swiglu_grad(dev, dt, x.data, dy.data, dh.data, dx, du, (size_t)(m * n), &err));
+            OK(cr_swiglu_grad(
+                dev, &(cr_swiglu_grad_args){dt, x.data, dy.data, dh.data, dx, du, (size_t)(m * n)},
+                &err));
             for (int64_t i = 0; i < m * n; i++) {
                 double s = 1 / (1 + exp(-x.x[i])),
                        da = dh.x[i] * dy.x[i] * s * (1 + x.x[i] * (1 - s)),
@@ -507,7 +512,7 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
             OK(cr_attention_cached(dev, &c, &err));
         }
         assert_memory_equal(step, whole, PROMPT * qrow);
-        OK(cr_kv_block_copy(dev, MEM(blocks + 3 * block), MEM(blocks + 1 * block), block, &err));
+        OK(cr_copy(dev, MEM(blocks + 3 * block), MEM(blocks + 1 * block), block, &err));
         c.row_pos = pos;
         for (int i = PROMPT; i < LEN; i++) {
             char *rq = cr_alloc(2 * qrow), *rk = cr_alloc(2 * krow), *rv = cr_alloc(2 * krow),
@@ -605,9 +610,14 @@ static void c35_head_and_its_gradient(void **state)
             float *log_prob = out + 6 * R,
                   *entropy = out + 7 * R; /* generation's way: the same bits */
             for (int64_t r = 0; r < R; r++)
-                OK(cr_logits(dev, MEM((char *)x.data + (size_t)(r * k) * cr_dtype_bytes(dt)),
-                             &weight, 1, MEM(logits + r * V), &err));
-            OK(cr_logits_log_prob(dev, MEM(logits), R, V, labels, NULL, log_prob, entropy, &err));
+                OK(cr_logits(
+                    dev,
+                    &(cr_logits_args){MEM((char *)x.data + (size_t)(r * k) * cr_dtype_bytes(dt)),
+                                      &weight, 1, MEM(logits + r * V)},
+                    &err));
+            OK(cr_logits_log_prob(
+                dev, &(cr_logits_log_prob_args){MEM(logits), R, V, labels, NULL, log_prob, entropy},
+                &err));
             assert_memory_equal(log_prob, out, (size_t)R * 4);
             assert_memory_equal(entropy, out + R, (size_t)R * 4);
             drop(x), drop(w);

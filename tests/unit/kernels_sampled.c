@@ -211,8 +211,11 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
     for (int64_t i = 0; i < V * k; i++)
         check_near(dw[i], ww[i], tol * (1 + fabs(ww[i])));
     /* whole rows of logits, as generation has them: the same bits */
-    OK(cr_logits(dev, x.data, &weight, R, MEM(logits), &err));
-    OK(cr_logits_log_prob(dev, MEM(logits), R, V, r.labels, &r.e, out + 6 * R, out + 7 * R, &err));
+    OK(cr_logits(dev, &(cr_logits_args){x.data, &weight, R, MEM(logits)}, &err));
+    OK(cr_logits_log_prob(
+        dev,
+        &(cr_logits_log_prob_args){MEM(logits), R, V, r.labels, &r.e, out + 6 * R, out + 7 * R},
+        &err));
     assert_memory_equal(out + 6 * R, out, (size_t)R * 8);
     drop(x), drop(w), rows_free(&r);
     cr_free(out), cr_free(dw), cr_free(logits), cr_free(wx), cr_free(ww), cr_free(z), cr_free(dz),
@@ -247,16 +250,22 @@ static void edges(void **state)
     cr_err refused = {0};
 
     (void)state;
-    OK(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, NULL, &a[0], &a[1], &err));
-    OK(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, &b[0], &b[1], &err));
+    OK(cr_logits_log_prob(
+        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, NULL, &a[0], &a[1]}, &err));
+    OK(cr_logits_log_prob(
+        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, &b[0], &b[1]}, &err));
     assert_memory_equal(a, b, sizeof a);
     e.temperature = 0;
-    assert_int_equal(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, a, NULL, &refused),
-                     CR_EARG);
+    assert_int_equal(
+        cr_logits_log_prob(dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, a, NULL},
+                           &refused),
+        CR_EARG);
     e = (cr_row_edits){.temperature = 1, .penalty = 1.1f};
     refused = (cr_err){0};
-    assert_int_equal(cr_logits_log_prob(dev, MEM(logits), 1, 3, &label, &e, a, NULL, &refused),
-                     CR_EARG);
+    assert_int_equal(
+        cr_logits_log_prob(dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, a, NULL},
+                           &refused),
+        CR_EARG);
     assert_non_null(strstr(refused.msg, "without their words"));
 }
 

@@ -35,7 +35,7 @@ static void layernorm_and_its_gradient(void **state)
                 x.x[i] += 3; /* a mean to take away */
                 ((float *)y)[i] = (float)x.x[i];
             }
-            OK(cr_cast(dev, dt, x.data, CR_F32, y, (size_t)(M * n), &err));
+            OK(cr_cast(dev, &(cr_cast_args){dt, x.data, CR_F32, y, (size_t)(M * n)}, &err));
             for (int64_t i = 0; i < M * n; i++)
                 x.x[i] = get(x.data, dt, i);
             OK(cr_layernorm(dev, &a, &err));
@@ -93,8 +93,9 @@ static void gelu_and_its_gradient(void **state)
             cr_dtype dt = both[t];
             array x = make(dt, N, 3), dy = make(dt, N, 1);
             void *y = cr_alloc(N * 4), *dx = cr_alloc(N * 4);
-            OK(cr_gelu(dev, (cr_gelu_kind)kind, dt, x.data, y, N, &err));
-            OK(cr_gelu_grad(dev, (cr_gelu_kind)kind, dt, x.data, dy.data, dx, N, &err));
+            OK(cr_gelu(dev, &(cr_gelu_args){(cr_gelu_kind)kind, dt, x.data, y, N}, &err));
+            OK(cr_gelu_grad(
+                dev, &(cr_gelu_grad_args){(cr_gelu_kind)kind, dt, x.data, dy.data, dx, N}, &err));
             for (int64_t i = 0; i < N; i++) {
                 double slope, want = gelu_in_double((cr_gelu_kind)kind, x.x[i], &slope);
                 check_near(get(y, dt, i), want, tolerance(dt, want, 0));
@@ -114,7 +115,7 @@ static void gelu_far_from_zero(void **state)
     (void)state;
     for (int i = 0; i < 64; i++)
         x[i] = (float)(i - 32) * 0.37f;
-    OK(cr_gelu(dev, CR_GELU_ERF, CR_F32, MEM(x), MEM(y), 64, &err));
+    OK(cr_gelu(dev, &(cr_gelu_args){CR_GELU_ERF, CR_F32, MEM(x), MEM(y), 64}, &err));
     for (int i = 0; i < 64; i++) {
         double slope, want = gelu_in_double(CR_GELU_ERF, x[i], &slope);
         /* x^2 / 2 is rounded before exp: an ulp of it is relative to the result */
@@ -372,7 +373,8 @@ static void rows_are_added(void **state)
     (void)state;
     for (size_t t = 0; t < CR_COUNT(both); t++) {
         array dst = make(both[t], T * C, 1), src = make(both[t], N * C, 1);
-        OK(cr_rows_add(dev, both[t], src.data, MEM(index), N, C, dst.data, &err));
+        OK(cr_rows_add(dev, &(cr_rows_move_args){both[t], src.data, MEM(index), N, C, dst.data},
+                       &err));
         for (int64_t r = 0; r < T; r++)
             for (int64_t i = 0; i < C; i++) {
                 double want = dst.x[r * C + i];

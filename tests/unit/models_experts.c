@@ -229,8 +229,9 @@ static void c32_bf16_is_near_double(void **state)
 
     (void)state;
     open_bench(&b, configs[2], CR_BF16);
-    assert_int_equal(cr_cast(b.m.dev, CR_BF16, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H, &err),
-                     CR_OK);
+    assert_int_equal(
+        cr_cast(b.m.dev, &(cr_cast_args){CR_BF16, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H}, &err),
+        CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
@@ -341,7 +342,9 @@ static void rows_do_not_depend_on_company(void **state)
             b.pass = (cr_pass){
                 .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .num_rows = NUM_TOKENS};
             assert_int_equal(
-                cr_cast(b.m.dev, dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H, &err), CR_OK);
+                cr_cast(b.m.dev, &(cr_cast_args){dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H},
+                        &err),
+                CR_OK);
             assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(all), &err),
                              CR_OK);
             b.pass.num_rows = 1;

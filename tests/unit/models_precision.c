@@ -95,7 +95,8 @@ static void same_rounded(side *half, const void *got, const void *wide, const ch
 {
     char want[4 * NUM];
 
-    must(cr_cast(half->b.dev, half->pass.dtype, MEM(want), CR_F32, wide, NUM, &err));
+    must(cr_cast(half->b.dev, &(cr_cast_args){half->pass.dtype, MEM(want), CR_F32, wide, NUM},
+                 &err));
     if (memcmp(got, want, NUM * cr_dtype_bytes(half->pass.dtype)) != 0) fail_msg("%s", what);
 }
 
@@ -129,8 +130,10 @@ static void c11_module_in_float32(void **state)
         for (int k = 0; k < 3; k++) {
             for (int e = 0; e < NUM; e++)
                 rows[k][e] = (float)cr_rng_normal(7, CR_RNG_TEST, (uint64_t)k, (uint64_t)e);
-            must(cr_cast(half->b.dev, dtype, MEM(halves[k]), CR_F32, MEM(rows[k]), NUM, &err));
-            must(cr_cast(half->b.dev, CR_F32, MEM(wides[k]), dtype, MEM(halves[k]), NUM, &err));
+            must(cr_cast(half->b.dev,
+                         &(cr_cast_args){dtype, MEM(halves[k]), CR_F32, MEM(rows[k]), NUM}, &err));
+            must(cr_cast(half->b.dev,
+                         &(cr_cast_args){CR_F32, MEM(wides[k]), dtype, MEM(halves[k]), NUM}, &err));
         }
         run(half, cases[i].name, cases[i].has_add, cases[i].is_recomputed);
         run(wide, cases[i].name, cases[i].has_add, false);
@@ -165,8 +168,10 @@ static void fill_by_name(side *s)
             h = ((h ^ (h >> 13)) >> 8) & 0xFFFFFF;
             x[e] = (float)(h * 0x1p-25 - 0.25) + (p->num_dims == 1 ? 1.0F : 0.0F);
         }
-        must(cr_cast(s->b.dev, p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
-                     (size_t)p->num_elems, &err));
+        must(cr_cast(s->b.dev,
+                     &(cr_cast_args){p->weight.dtype, (void *)(uintptr_t)p->weight.data, CR_F32,
+                                     MEM(x), (size_t)p->num_elems},
+                     &err));
         cr_free(x);
     }
 }

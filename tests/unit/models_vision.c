@@ -76,8 +76,10 @@ static void fill(const bench *b, cr_param *p)
         else if (strcmp(name, "pos_embed.weight") != 0)
             x[i] *= scale;
     }
-    OK(cr_cast(b->m.dev, dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
-               (size_t)p->num_elems, &err));
+    OK(cr_cast(b->m.dev,
+               &(cr_cast_args){dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
+                               (size_t)p->num_elems},
+               &err));
     cr_free(x);
 }
 
@@ -206,11 +208,11 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     for (int64_t i = 0; i < b->num_features; i++) {
         out[i] = MEM(cr_alloc(num * 4));
         grad[i] = MEM(cr_alloc(num * 4));
-        OK(cr_cast(b->m.dev, dtype, grad[i], CR_F32, MEM(b->grad[i]), num, &err));
+        OK(cr_cast(b->m.dev, &(cr_cast_args){dtype, grad[i], CR_F32, MEM(b->grad[i]), num}, &err));
     }
     OK(cri_vision_forward(b->visual, &p, &b->in, out[0], out + 1, &err));
     for (int64_t i = 0; i < b->num_features; i++)
-        OK(cr_cast(b->m.dev, CR_F32, MEM(b->out[i]), dtype, out[i], num, &err));
+        OK(cr_cast(b->m.dev, &(cr_cast_args){CR_F32, MEM(b->out[i]), dtype, out[i], num}, &err));
     p.phase = CR_BACKWARD;
     if (is_back) OK(cri_vision_backward(b->visual, &p, &b->in, grad[0], grad + 1, &err));
     cr_stack_release(b->m.tape, 0);
@@ -389,8 +391,12 @@ static void float32_inside_halves(void **state)
         for (int64_t i = 0; i < b->num_features; i++)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
-                OK(cr_cast(b->m.dev, CR_BF16, MEM(&half), CR_F32, MEM(&wide->grad[i][k]), 1, &err));
-                OK(cr_cast(b->m.dev, CR_F32, MEM(&wide->grad[i][k]), CR_BF16, MEM(&half), 1, &err));
+                OK(cr_cast(b->m.dev,
+                           &(cr_cast_args){CR_BF16, MEM(&half), CR_F32, MEM(&wide->grad[i][k]), 1},
+                           &err));
+                OK(cr_cast(b->m.dev,
+                           &(cr_cast_args){CR_F32, MEM(&wide->grad[i][k]), CR_BF16, MEM(&half), 1},
+                           &err));
             }
         run(wide, CR_F32, true, false);
         run(b, CR_BF16, true, false);
@@ -398,8 +404,11 @@ static void float32_inside_halves(void **state)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
                 float x;
-                OK(cr_cast(b->m.dev, CR_BF16, MEM(&half), CR_F32, MEM(&wide->out[i][k]), 1, &err));
-                OK(cr_cast(b->m.dev, CR_F32, MEM(&x), CR_BF16, MEM(&half), 1, &err));
+                OK(cr_cast(b->m.dev,
+                           &(cr_cast_args){CR_BF16, MEM(&half), CR_F32, MEM(&wide->out[i][k]), 1},
+                           &err));
+                OK(cr_cast(b->m.dev, &(cr_cast_args){CR_F32, MEM(&x), CR_BF16, MEM(&half), 1},
+                           &err));
                 assert_true(b->out[i][k] == x);
             }
         assert_memory_equal(F32(b->m.full.grad), F32(wide->m.full.grad), b->m.full.grad_bytes);

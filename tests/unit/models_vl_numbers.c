@@ -60,8 +60,10 @@ static void set_weights(const model_bench *b)
         float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
         for (int64_t e = 0; e < p->num_elems; e++)
             values[e] = value_of(p, e);
-        if (cr_cast(b->dev, p->weight.dtype, (cr_mem *)(uintptr_t)p->weight.data, CR_F32,
-                    MEM(values), (size_t)p->num_elems, &err) != CR_OK)
+        if (cr_cast(b->dev,
+                    &(cr_cast_args){p->weight.dtype, (cr_mem *)(uintptr_t)p->weight.data, CR_F32,
+                                    MEM(values), (size_t)p->num_elems},
+                    &err) != CR_OK)
             fail_msg("%s", err.msg);
         cr_free(values);
     }

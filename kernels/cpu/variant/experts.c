@@ -169,33 +169,33 @@ cr_status CR_V(rows_combine)(cr_device *dev, const cr_rows_combine_args *a, cr_e
     return CR_OK;
 }
 
-cr_status CR_V(rows_scale)(cr_device *dev, cr_dtype dtype, const cr_mem *x, const cr_mem *factor,
-                           int64_t num_rows, int64_t num_cols, cr_mem *y, cr_err *err)
+cr_status CR_V(rows_scale)(cr_device *dev, const cr_rows_scale_args *a, cr_err *err)
 {
-    const float *factors = cr_mem_to_host(factor);
+    const float *factors = cr_mem_to_host(a->factor);
 
     (void)dev;
     (void)err;
-    for (int64_t r = 0; r < num_rows; r++)
-        for (int64_t i = 0; i < num_cols; i += 16) {
-            int64_t at = r * num_cols + i, some = num_cols - i;
-            v_put_left(dtype, y, at, v_get_left(dtype, x, at, some) * v_set(factors[r]), some);
+    for (int64_t r = 0; r < a->num_rows; r++)
+        for (int64_t i = 0; i < a->num_cols; i += 16) {
+            int64_t at = r * a->num_cols + i, some = a->num_cols - i;
+            v_put_left(a->dtype, a->y, at, v_get_left(a->dtype, a->x, at, some) * v_set(factors[r]),
+                       some);
         }
     return CR_OK;
 }
 
-cr_status CR_V(rows_dot)(cr_device *dev, cr_dtype dtype, const cr_mem *a, const cr_mem *b,
-                         int64_t num_rows, int64_t num_cols, cr_mem *out, cr_err *err)
+cr_status CR_V(rows_dot)(cr_device *dev, const cr_rows_dot_args *a, cr_err *err)
 {
-    float *sums = cr_mem_to_host(out);
+    float *sums = cr_mem_to_host(a->dot);
 
     (void)dev;
     (void)err;
-    for (int64_t r = 0; r < num_rows; r++) {
+    for (int64_t r = 0; r < a->num_rows; r++) {
         v16 sum = v_set(0);
-        for (int64_t i = 0; i < num_cols; i += 16) {
-            int64_t at = r * num_cols + i, some = num_cols - i;
-            sum = v_fma(v_get_left(dtype, a, at, some), v_get_left(dtype, b, at, some), sum);
+        for (int64_t i = 0; i < a->num_cols; i += 16) {
+            int64_t at = r * a->num_cols + i, some = a->num_cols - i;
+            sum = v_fma(v_get_left(a->dtype, a->x, at, some), v_get_left(a->dtype, a->y, at, some),
+                        sum);
         }
         sums[r] = v_sum(sum);
     }

@@ -441,12 +441,14 @@ size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w)
            4;
 }
 
-cr_status CR_V(pack)(cr_device *dev, const cr_weight *w, cr_mem *packed, cr_err *err)
+cr_status CR_V(weight_pack)(cr_device *dev, const cr_weight_pack_args *a, cr_err *err)
 {
+    const cr_weight *w = a->w;
+
     (void)dev;
     (void)err;
     CR_V(pack_rows)
-    (w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, cr_mem_to_host(packed));
+    (w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, cr_mem_to_host(a->packed));
     return CR_OK;
 }
 

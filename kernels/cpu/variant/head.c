@@ -261,54 +261,56 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
              t.cols, k, (float *)cr_mem_to_host(a->dw) + v0 * k);
         }
     }
-    return CR_V(cast)(dev, w->dtype, a->dx, CR_F32, cr_mem_of_host(dx), (size_t)(num * k), err);
+    return CR_V(cast)(dev,
+                      &(const cr_cast_args){.to = w->dtype,
+                                            .dst = a->dx,
+                                            .from = CR_F32,
+                                            .src = cr_mem_of_host(dx),
+                                            .num = (size_t)(num * k)},
+                      err);
 }
 
-cr_status CR_V(logits)(cr_device *dev, const cr_mem *x, const cr_weight *w, int64_t num_rows,
-                       cr_mem *logits, cr_err *err)
+cr_status CR_V(logits)(cr_device *dev, const cr_logits_args *a, cr_err *err)
 {
-    const cr_linear_args a = {
-        .x = x, .w = w, .y = logits, .out_dtype = CR_F32, .num_rows = num_rows};
+    const cr_linear_args linear = {
+        .x = a->x, .w = a->w, .y = a->logits, .out_dtype = CR_F32, .num_rows = a->num_rows};
 
-    return CR_V(linear)(dev, &a, err);
+    return CR_V(linear)(dev, &linear, err);
 }
 
-cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_mem *logits, int64_t num_rows,
-                                int64_t vocab_size, const int32_t *labels,
-                                const cr_row_edits *edits, float *log_prob, float *entropy,
-                                cr_err *err)
+cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
 {
+    int64_t vocab_size = a->vocab_size;
     float copy[TILE];
 
     (void)dev;
     (void)err;
-    for (int64_t r = 0; r < num_rows; r++) {
-        const float *z = (const float *)cr_mem_to_host(logits) + r * vocab_size;
+    for (int64_t r = 0; r < a->num_rows; r++) {
+        const float *z = (const float *)cr_mem_to_host(a->logits) + r * vocab_size;
         row_state s = {-INFINITY, 0, 0};
-        float z_label = z[labels[r]];
+        float z_label = z[a->labels[r]];
         for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
             int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
             edited_tile t = {.num = cols, .label = -1};
-            if (edits) {
+            if (a->edits) {
                 memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
-                t = edit_tile(edits, r, labels[r], v0, cols, copy, NULL);
+                t = edit_tile(a->edits, r, a->labels[r], v0, cols, copy, NULL);
             }
             if (t.label >= 0) z_label = copy[t.label];
-            if (t.num) take_tile(&s, edits ? copy : z + v0, t.num);
+            if (t.num) take_tile(&s, a->edits ? copy : z + v0, t.num);
         }
-        finish(&s, z_label, log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL, NULL,
-               NULL);
+        finish(&s, z_label, a->log_prob ? a->log_prob + r : NULL,
+               a->entropy ? a->entropy + r : NULL, NULL, NULL);
     }
     return CR_OK;
 }
 
 /* Weights e^((z - most) / T) are summed in groups of 16, then of BLOCK; the draw walks down the same
  * sums, so nothing is added twice in another order. */
-cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t vocab_size,
-                              float temperature, float u, int32_t *id, cr_err *err)
+cr_status CR_V(logits_sample)(cr_device *dev, const cr_logits_sample_args *a, cr_err *err)
 {
-    const float *all = cr_mem_to_host(logits);
-    int64_t num_groups = (vocab_size + 15) / 16, best = 0;
+    const float *all = cr_mem_to_host(a->logits);
+    int64_t vocab_size = a->vocab_size, num_groups = (vocab_size + 15) / 16, best = 0;
     float *weight, *group, most = -INFINITY, inverse, sum = 0, left;
 
     (void)err;
@@ -318,15 +320,15 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t voca
     }
     for (int64_t v = vocab_size / 16 * 16; v < vocab_size; v++)
         if (all[v] > most) most = all[v], best = v;
-    if (temperature == 0) {
+    if (a->temperature == 0) {
         while (best < vocab_size && all[best] != most)
             best++;
-        *id = (int32_t)best;
+        *a->id = (int32_t)best;
         return CR_OK;
     }
     weight = cri_scratch(dev, CRI_SLOT_DRAW, (size_t)num_groups * 17 * 4);
     group = weight + num_groups * 16;
-    inverse = 1 / temperature;
+    inverse = 1 / a->temperature;
     for (int64_t g = 0; g < num_groups; g++) {
         int64_t n = vocab_size - g * 16;
         v16 z = n >= 16 ? v_load(all + g * 16)
@@ -338,7 +340,7 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t voca
         group[g] = v_sum(e);
         sum += group[g];
     }
-    left = u * sum;
+    left = a->u * sum;
     int64_t g = 0, v, last = 0;
     while (g + 1 < num_groups && left >= group[g])
         left -= group[g++];
@@ -348,8 +350,9 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_mem *logits, int64_t voca
         if (left < weight[v]) break;
         left -= weight[v];
     }
-    *id = (int32_t)(v < vocab_size
-                        ? v
-                        : last); /* rounding may leave a little: the last word that can be drawn */
+    *a->id =
+        (int32_t)(v < vocab_size
+                      ? v
+                      : last); /* rounding may leave a little: the last word that can be drawn */
     return CR_OK;
 }

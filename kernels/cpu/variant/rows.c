@@ -1,19 +1,21 @@
-/* rows.c -- everything that works on rows or flat ranges: casts, norms, rotary embedding, SwiGLU,
- * embedding, AdamW. Memory-bound: each reads its inputs once and writes its outputs once.
+/* rows.c -- what computes on rows or flat ranges: casts, norms, rotary embedding, SwiGLU, the
+ * embedding's gradient, AdamW. Memory-bound: each reads its inputs once and writes its outputs once.
  */
 #include "kernels/cpu/variant/entries.h"
 
 #include <math.h>
 
-cr_status CR_V(cast)(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from, const cr_mem *src,
-                     size_t num, cr_err *err)
+cr_status CR_V(cast)(cr_device *dev, const cr_cast_args *a, cr_err *err)
 {
-    int64_t n = (int64_t)num, i = 0;
+    int64_t n = (int64_t)a->num, i = 0;
+    cr_dtype to = a->to, from = a->from;
+    void *dst = cr_mem_to_host(a->dst);
+    const void *src = cr_mem_to_host(a->src);
 
     (void)dev;
     (void)err;
     if (to == from) {
-        memcpy(dst, src, num * cr_dtype_bytes(to));
+        memcpy(dst, src, a->num * cr_dtype_bytes(to));
         return CR_OK;
     }
     for (; i + 16 <= n; i += 16)
@@ -22,27 +24,27 @@ cr_status CR_V(cast)(cr_device *dev, cr_dtype to, cr_mem *dst, cr_dtype from, co
     return CR_OK;
 }
 
-cr_status CR_V(scale)(cr_device *dev, cr_mem *x, float factor, size_t num, cr_err *err)
+cr_status CR_V(scale)(cr_device *dev, const cr_scale_args *a, cr_err *err)
 {
-    float *values = cr_mem_to_host(x);
+    float *values = cr_mem_to_host(a->x), factor = a->factor;
 
     (void)dev;
     (void)err;
-    for (size_t i = 0; i < num; i++)
+    for (size_t i = 0; i < a->num; i++)
         values[i] *= factor;
     return CR_OK;
 }
 
-cr_status CR_V(square_sum)(cr_device *dev, const cr_mem *x, size_t num, double *out, cr_err *err)
+cr_status CR_V(square_sum)(cr_device *dev, const cr_square_sum_args *a, cr_err *err)
 {
     enum { BLOCK = 4096, LANES = 8 };
-    const float *values = cr_mem_to_host(x);
+    const float *values = cr_mem_to_host(a->x);
 
     (void)dev;
     (void)err;
-    *out = 0;
-    for (size_t first = 0; first < num; first += BLOCK) {
-        size_t n = num - first < BLOCK ? num - first : BLOCK, i = 0;
+    *a->out = 0;
+    for (size_t first = 0; first < a->num; first += BLOCK) {
+        size_t n = a->num - first < BLOCK ? a->num - first : BLOCK, i = 0;
         double lane[LANES] = {0}, sum = 0;
         for (; i + LANES <= n; i += LANES)
             for (size_t k = 0; k < LANES; k++)
@@ -51,7 +53,7 @@ cr_status CR_V(square_sum)(cr_device *dev, const cr_mem *x, size_t num, double *
             sum += lane[k];
         for (; i < n; i++)
             sum += (double)values[first + i] * (double)values[first + i];
-        *out += sum;
+        *a->out += sum;
     }
     return CR_OK;
 }
@@ -341,12 +343,11 @@ CR_INLINE void swiglu_range(cr_dtype dtype, const void *gate, const void *up, vo
     }
 }
 
-cr_status CR_V(swiglu)(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
-                       cr_mem *h, size_t num, cr_err *err)
+cr_status CR_V(swiglu)(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
 {
     (void)dev;
     (void)err;
-    CR_BY_DTYPE(dtype, swiglu_range, gate, up, h, (int64_t)num);
+    CR_BY_DTYPE(a->dtype, swiglu_range, a->gate, a->up, a->h, (int64_t)a->num);
     return CR_OK;
 }
 
@@ -369,24 +370,28 @@ CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *u
     }
 }
 
-cr_status CR_V(swiglu_grad)(cr_device *dev, cr_dtype dtype, const cr_mem *gate, const cr_mem *up,
-                            const cr_mem *dh, cr_mem *dgate, cr_mem *dup, size_t num, cr_err *err)
+cr_status CR_V(swiglu_grad)(cr_device *dev, const cr_swiglu_grad_args *a, cr_err *err)
 {
     (void)dev;
     (void)err;
-    CR_BY_DTYPE(dtype, swiglu_grad_range, gate, up, dh, dgate, dup, (int64_t)num);
+    CR_BY_DTYPE(a->dtype, swiglu_grad_range, a->gate, a->up, a->dh, a->dgate, a->dup,
+                (int64_t)a->num);
     return CR_OK;
 }
 
 /* ---- embedding ---- */
 
-cr_status CR_V(embedding_grad)(cr_device *dev, cr_dtype dtype, const cr_mem *dy, const int32_t *ids,
-                               int64_t num_tokens, int64_t num_cols, cr_mem *dw, cr_err *err)
+cr_status CR_V(embedding_grad)(cr_device *dev, const cr_embedding_grad_args *a, cr_err *err)
 {
+    int64_t num_cols = a->num_cols;
+    cr_dtype dtype = a->dtype;
+    const void *dy = cr_mem_to_host(a->dy);
+    float *dw = cr_mem_to_host(a->dw);
+
     (void)dev;
     (void)err;
-    for (int64_t t = 0; t < num_tokens; t++) {
-        float *row = (float *)cr_mem_to_host(dw) + (int64_t)ids[t] * num_cols;
+    for (int64_t t = 0; t < a->num_tokens; t++) {
+        float *row = dw + (int64_t)a->ids[t] * num_cols;
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t some = num_cols - i < 16 ? num_cols - i : 16;
             if (some == 16)

@@ -153,15 +153,16 @@ CR_INLINE void gelu_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, void
         v_put_left(dtype, y, i, gelu_of(kind, v_get_left(dtype, x, i, n - i)), n - i);
 }
 
-cr_status CR_V(gelu)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x, cr_mem *y,
-                     size_t num, cr_err *err)
+cr_status CR_V(gelu)(cr_device *dev, const cr_gelu_args *a, cr_err *err)
 {
+    int64_t n = (int64_t)a->num;
+
     (void)dev;
     (void)err;
-    if (kind == CR_GELU_ERF)
-        CR_BY_DTYPE(dtype, gelu_range, CR_GELU_ERF, x, y, (int64_t)num);
+    if (a->kind == CR_GELU_ERF)
+        CR_BY_DTYPE(a->dtype, gelu_range, CR_GELU_ERF, a->x, a->y, n);
     else
-        CR_BY_DTYPE(dtype, gelu_range, CR_GELU_TANH, x, y, (int64_t)num);
+        CR_BY_DTYPE(a->dtype, gelu_range, CR_GELU_TANH, a->x, a->y, n);
     return CR_OK;
 }
 
@@ -175,15 +176,16 @@ CR_INLINE void gelu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const void *x,
                    n - i);
 }
 
-cr_status CR_V(gelu_grad)(cr_device *dev, cr_gelu_kind kind, cr_dtype dtype, const cr_mem *x,
-                          const cr_mem *dy, cr_mem *dx, size_t num, cr_err *err)
+cr_status CR_V(gelu_grad)(cr_device *dev, const cr_gelu_grad_args *a, cr_err *err)
 {
+    int64_t n = (int64_t)a->num;
+
     (void)dev;
     (void)err;
-    if (kind == CR_GELU_ERF)
-        CR_BY_DTYPE(dtype, gelu_grad_range, CR_GELU_ERF, x, dy, dx, (int64_t)num);
+    if (a->kind == CR_GELU_ERF)
+        CR_BY_DTYPE(a->dtype, gelu_grad_range, CR_GELU_ERF, a->x, a->dy, a->dx, n);
     else
-        CR_BY_DTYPE(dtype, gelu_grad_range, CR_GELU_TANH, x, dy, dx, (int64_t)num);
+        CR_BY_DTYPE(a->dtype, gelu_grad_range, CR_GELU_TANH, a->x, a->dy, a->dx, n);
     return CR_OK;
 }
 
@@ -224,11 +226,11 @@ CR_INLINE void add_rows(cr_dtype dtype, const void *src, const int32_t *index, i
         }
 }
 
-cr_status CR_V(rows_add)(cr_device *dev, cr_dtype dtype, const cr_mem *src, const cr_mem *index,
-                         int64_t num_rows, int64_t num_cols, cr_mem *dst, cr_err *err)
+cr_status CR_V(rows_add)(cr_device *dev, const cr_rows_move_args *a, cr_err *err)
 {
     (void)dev;
     (void)err;
-    CR_BY_DTYPE(dtype, add_rows, src, cr_mem_to_host(index), num_rows, num_cols, dst);
+    CR_BY_DTYPE(a->dtype, add_rows, a->src, cr_mem_to_host(a->index), a->num_rows, a->num_cols,
+                a->dst);
     return CR_OK;
 }
