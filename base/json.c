@@ -13,11 +13,12 @@ cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, js
     *out = json_loadb(text ? text : "", num_bytes,
                       JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out) return CR_OK;
-    if (!text || !memchr(text, '\n', num_bytes)) /* its line is its caller's to name */
-        return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: column %d: %s", what, why.column,
-                       why.text);
-    return cr_fail(err, CR_EFORMAT, "%s: not valid JSON: line %d column %d: %s", what, why.line,
-                   why.column, why.text);
+    if (num_bytes == 0 || !memchr(text, '\n', num_bytes - 1)) /* the caller names its one line */
+        cr_fail(err, CR_EFORMAT, "not valid JSON: column %d: %s", why.column, why.text);
+    else
+        cr_fail(err, CR_EFORMAT, "not valid JSON: line %d column %d: %s", why.line, why.column,
+                why.text);
+    return what ? cr_fail_add(err, "%s", what) : err->status;
 }
 
 cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)

@@ -11,7 +11,8 @@
 #include "base/base.h"
 #include <jansson.h>
 
-/* CR_EFORMAT with "WHAT: not valid JSON: line L column C: why", without the line if the text has only one.
+/* CR_EFORMAT with "WHAT: not valid JSON: line L column C: why", without the line if the text has only one
+ * and without WHAT if that is NULL.
  * *out is NULL after a failure. */
 CR_MUST cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
                                 cr_err *err);

@@ -190,8 +190,7 @@ static cr_status answer(ask *a, cr_err *err)
         if (r->line.error && a->has_json) {
             CR_TRY(cr_lines_write_error(&a->lines, &r->line, err));
         } else if (r->line.error) {
-            cr_log(CR_LOG_ERROR, "generate", "line %lld: %s", (long long)r->line.number,
-                   r->line.error);
+            cr_log(CR_LOG_ERROR, "generate", "%s", r->line.error);
             a->lines.has_failed = true;
         }
         for (size_t i = 0; !r->line.error && i < a->num_samples; i++)
@@ -304,7 +303,8 @@ static int run(int argc, char **argv)
                  .top_k = NOT_GIVEN,
                  .num = NOT_GIVEN};
     const cr_option table[] = {
-        {"prompt", CR_OPT_STRING, &o.prompt, "TEXT", "one prompt, instead of lines on stdin"},
+        {"prompt", CR_OPT_STRING, &o.prompt, "TEXT",
+         "one prompt as it is, without chat template, instead of lines on stdin"},
         {"max-new-tokens", CR_OPT_INT, &o.max_new_tokens, "N",
          "most tokens of an answer (generating_args.max_new_tokens, 8192)"},
         {"temperature", CR_OPT_DOUBLE, &o.temperature, "T",
@@ -348,6 +348,7 @@ const cr_command cr_command_generate = {
     "Complete prompts: {\"id\", \"prompt\" or \"messages\" or \"input_ids\"} in, text or "
     "{\"id\",\"index\",\"prompt_ids\",\"output_ids\",\"text\",\"logprobs\",\"finish_reason\"} out, "
     "in order.",
-    "croll generate output/quickstart/sft_model --temperature 0 --prompt '354+3='",
+    "echo '{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"354+3=\"}]}' | "
+    "croll generate output/quickstart/sft_model --temperature 0",
     run,
 };

@@ -55,6 +55,11 @@ static int run(int argc, char **argv)
         if (err.status == CR_OK && !r)
             cr_fail(&err, CR_EUSAGE, "%s has no reward domain '%s'", config_path, name);
         if (err.status == CR_OK) {
+            if (!r->rule)
+                cr_fail(&err, CR_EUSAGE,
+                        "%s: the domain %s is scored by a program, exec: %s (give it the lines "
+                        "itself)",
+                        config_path, name, r->exec ? r->exec : "");
             name = r->rule ? r->rule : "";
             settings.reward_type = r->reward_type;
             settings.length_coef = r->response_length_penalty_coef;

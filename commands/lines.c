@@ -31,7 +31,7 @@ void cr_line_free(cr_line *line)
 
 void cr_line_fail(cr_line *line, const char *sentence)
 {
-    if (!line->error) line->error = cr_strdup(sentence);
+    if (!line->error) line->error = cr_asprintf("line %lld: %s", (long long)line->number, sentence);
 }
 
 /* ---- checks of one line ---- */
@@ -140,12 +140,8 @@ static cr_status read_id(cr_lines *lines, cr_line *line, const cr_line_rules *ru
 static cr_status read_line(cr_lines *lines, const cr_line_rules *rules, const char *text,
                            size_t num_bytes, cr_line *line, cr_err *err)
 {
-    char what[40];
-
-    snprintf(what, sizeof what, "line %lld", (long long)line->number);
-    CR_TRY(cr_json_parse(text, num_bytes, what, &line->json, err));
-    if (!json_is_object(line->json))
-        return cr_fail(err, CR_EFORMAT, "%s: must be a JSON object", what);
+    CR_TRY(cr_json_parse(text, num_bytes, NULL, &line->json, err));
+    if (!json_is_object(line->json)) return cr_fail(err, CR_EFORMAT, "must be a JSON object");
     CR_TRY(read_id(lines, line, rules, err));
     CR_TRY(read_input(line, rules, err));
     return read_labels(line, rules, err);

@@ -36,7 +36,8 @@ static void print_commands(FILE *to)
             "\nexamples:\n"
             "  croll run configs/quickstart/rlvr.yaml     (scripts/quickstart makes its model)\n"
             "  croll plan my.yaml --memory 80GB\n"
-            "  croll generate output/quickstart/rlvr_model --prompt '354+3='\n");
+            "  echo '{\"messages\":[{\"role\":\"user\",\"content\":\"354+3=\"}]}' | "
+            "croll generate output/quickstart/rlvr_model\n");
 }
 
 int main(int argc, char **argv)

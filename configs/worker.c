@@ -130,7 +130,8 @@ static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config 
             cr_buf_addf(&rest, "%s%s", rest.num_bytes ? ", " : "", item->key);
     }
     cr_diagnose(d, CR_NOTE, cr_node_get(strategy, "strategy_name")->place,
-                "%s: croll's own generation engine runs instead%s%s", w->strategy_name,
+                "%s: croll's own %s instead%s%s", w->strategy_name,
+                strcmp(w->name, "actor_infer") == 0 ? "generation engine runs" : "fsdp2_infer runs",
                 rest.num_bytes ? "; without effect: " : "", rest.num_bytes ? rest.data : "");
     cr_buf_free(&rest);
     config = cri_check_block(&c->yaml, "engine", known, d);

@@ -29,10 +29,12 @@ void cr_diagnose(cr_diagnostics *d, cr_severity severity, cr_place place, const 
     d->num_errors += severity == CR_ERROR;
 }
 
-static int by_place(const void *a, const void *b)
+/* Errors last: they are what a terminal still shows of a file with many notes. */
+static int by_severity_and_place(const void *a, const void *b)
 {
     const struct cr_diagnostic *x = a, *y = b;
 
+    if (x->severity != y->severity) return x->severity < y->severity ? -1 : 1;
     if (x->place.line != y->place.line) return x->place.line < y->place.line ? -1 : 1;
     if (x->place.column != y->place.column) return x->place.column < y->place.column ? -1 : 1;
     return strcmp(x->text, y->text);
@@ -42,7 +44,7 @@ void cr_diagnostics_print(cr_diagnostics *d)
 {
     static const char *const word[] = {"note", "warning", "error"};
 
-    if (d->num) qsort(d->items, d->num, sizeof *d->items, by_place);
+    if (d->num) qsort(d->items, d->num, sizeof *d->items, by_severity_and_place);
     fflush(stdout);
     for (size_t i = 0; i < d->num; i++) {
         const struct cr_diagnostic *x = &d->items[i];

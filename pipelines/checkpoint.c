@@ -388,11 +388,7 @@ cr_status cr_checkpoint_find(const cr_config *config, char **path, int64_t *firs
     *first_step = 0;
     if (!config->resume) return CR_OK;
     *path = *config->resume ? cr_strdup(config->resume) : find_latest(config->checkpoint_dir);
-    if (!*path) {
-        cr_log(CR_LOG_WARN, "run", "no checkpoint in %s yet: starting from the beginning",
-               config->checkpoint_dir);
-        return CR_OK;
-    }
+    if (!*path) return CR_OK; /* cr_run_open warns */
     manifest = cr_path_join(*path, "manifest.json");
     if (cr_checkpoint_verify(*path, err) != CR_OK)
         advise(config, *path, err);

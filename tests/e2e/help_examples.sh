@@ -13,6 +13,7 @@ for command in $("$CROLL" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     example=$("$CROLL" $command --help | sed -n '/^example:/{n;s/^ *//;p}')
     (cd $tmp && PATH=$tmp/bin:$PATH sh -c "$example" >$tmp/out 2>$log </dev/null) || fail "$example: exit code $?"
     [ -s $tmp/out ] || [ -s $log ] || fail "$example: no answer"
+    [ $command != generate ] || grep -q 'boxed{' $tmp/out || fail "$example: no answer to the chat: $(cat $tmp/out)"
     num=$((num + 1))
 done
 [ $num -ge 12 ] || fail "only $num examples"

@@ -35,11 +35,15 @@ refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
 refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, " score ifevil
+sed 's/^rewards:/&\n  own: {exec: cat, tag_included: [x]}/' configs/quickstart/rlvr.yaml >$tmp/own.yaml
+refuse "the domain own is scored by a program, exec: cat" score own --config $tmp/own.yaml
 refuse 'device meta only counts' logprobs $model --device meta
 refuse 'device meta only counts' grad $model --out $tmp/g.safetensors --device meta
 refuse "no parameter begins with 'model.layer.0' \(the nearest" grad $model --out $tmp/g.safetensors model_args.freeze_module_prefix=model.layer.0
 refuse 'Qwen3Layer.*Qwen3DecoderLayer' grad $model --out $tmp/g.safetensors \
     'strategy_args.strategy_config.wrap_policy.transformer_layer_cls_to_wrap=[Qwen3Layer]'
+echo '12+3=' | "$CROLL" generate $model 2>$log >$tmp/stdout && fail "generate: a line that is no JSON"
+grep -q '^generate: error: line 1: not valid JSON: column 3' $log || fail "generate: another sentence"
 [ ! -e $tmp/g.safetensors ] || fail "a refused grad wrote its file"
 # four ranks, one sentence: nothing of mpirun's advice on ranks that exit
 refuse 'M4: ulysses_size 3 does not divide' grad $model --out $tmp/g.safetensors 'device_mapping=list(range(0,3))' model_args.ulysses_size=3

@@ -11,6 +11,7 @@ for file in tests/roll/*.yaml; do
     if [ "$pattern" ]; then
         [ $code = 2 ] && grep -q -- "$pattern" $log || fail "$file: exit code $code instead of: $pattern"
         [ "$(grep -c ': error: ' $log)" = 1 ] || fail "$file: more than the one reason"
+        tail -n 2 $log | head -n 1 | grep -q ': error: ' || fail "$file: notes after the error"
     else
         [ $code = 0 ] || fail "$file: exit code $code"
         "$CROLL" config $tmp/resolved.yaml >$tmp/again.yaml 2>$log || fail "$file: its resolved form is refused"

@@ -27,6 +27,7 @@ sft "$tmp/a \"b\\c' d"
 sft $tmp/new resume_from_checkpoint=true
 [ $code = 0 ] || fail "resume of nothing: exit code $code"
 said "there is no checkpoint in $tmp/new: starting at step 0" "resume of nothing"
+[ $(grep -c 'no checkpoint in' $log) = 1 ] || fail "resume of nothing: said twice"
 "$CROLL" export $tmp/new $tmp/exported 2>$log && fail "export of a run's folder"
 said "it is a run's folder: $tmp/new/latest is its newest checkpoint" export
 
