@@ -18,7 +18,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLAIM_SECONDS = 30 }; /* what another worker has left for so long is taken over */
+enum {
+    CLAIM_SECONDS = 30, /* what another worker has left for this long is taken over */
+    MIN_AHEAD = 7,      /* samples beside those that the program works on, if it is fast */
+    MAX_AHEAD = 255,
+    BEATS_A_TRIP = 10 /* signs of life from one measured trip to Redis to the next */
+};
+#define ANSWER_S     0.05 /* a fast program answers within this time */
+#define MAX_GATHER_S 0.5
 
 static volatile sig_atomic_t should_stop;
 
@@ -28,43 +35,50 @@ static void on_signal(int number)
     should_stop = 1;
 }
 
-/* A sample whose verdict is awaited. */
-typedef struct held {
-    cr_entry entry; /* owned */
-    double put_s;
-} held;
-
 typedef struct worker {
     cr_exchange *x;
     cr_scorer *scorer;
     cr_reward_program program;
     char stream[96], name[128];
-    held *held;
+    cr_entry *held; /* owned: their verdicts are awaited */
     size_t num_held, capacity;
-    double recent_s; /* smoothed time of an answer */
+    double trip_s;  /* the way to Redis and back */
+    double rate;    /* smoothed: verdicts a second while the program had samples */
+    double since_s; /* the last verdict, or when the program got samples after it had none */
     double beat_s;
     long num_beats;
     bool has_asked, has_answered;
 } worker;
 
-/* Tell the launcher now. */
-static cr_status say(worker *w, const char *state, const char *why, cr_err *err)
+/* What the launcher reads; sent with the next command. */
+static void say_later(worker *w, const char *state, const char *why)
 {
     char *key = cr_asprintf("hb:%s", w->name),
          *text = cr_asprintf("%d %ld %s%s%s", (int)getpid(), ++w->num_beats, state, why ? " " : "",
                              why ? why : "");
 
     w->beat_s = cr_now_s();
-    cr_note(cr_value_set(w->x, key, text, err));
+    cr_value_set_later(w->x, key, text);
     cr_free(key);
     cr_free(text);
-    return err->status;
+}
+
+static cr_status say(worker *w, const char *state, const char *why, cr_err *err)
+{
+    say_later(w, state, why);
+    CR_TRY(cr_exchange_flush(w->x, err));
+    w->trip_s = cr_now_s() - w->beat_s;
+    return CR_OK;
 }
 
 static cr_status beat(worker *w, cr_err *err)
 {
+    const char *state = w->has_answered ? "answered" : w->has_asked ? "asked" : "idle";
+
     if (cr_now_s() - w->beat_s < 1) return CR_OK;
-    return say(w, w->has_answered ? "answered" : w->has_asked ? "asked" : "idle", NULL, err);
+    if (w->num_beats % BEATS_A_TRIP == 0) return say(w, state, NULL, err);
+    say_later(w, state, NULL);
+    return CR_OK;
 }
 
 /* The sample's line to the scorer; the entry is held until its verdict comes. */
@@ -94,7 +108,7 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
     }
     if (err->status == CR_OK) {
         w->held = cr_grow(w->held, w->num_held, &w->capacity, sizeof *w->held);
-        w->held[w->num_held++] = (held){*entry, cr_now_s()};
+        w->held[w->num_held++] = *entry;
         entry->id = entry->data = NULL; /* the batch keeps nothing of it */
     }
     cr_buf_free(&text);
@@ -130,72 +144,105 @@ out:
     return cr_fail_add(err, "sample %s", entry->id);
 }
 
-static void held_free(held *h)
+static void entry_free(cr_entry *entry)
 {
-    cr_free(h->entry.id);
-    cr_free(h->entry.data);
+    cr_free(entry->id);
+    cr_free(entry->data);
 }
 
-/* Verdicts that come within wait_s go on their way. */
-static cr_status hand_on(worker *w, double wait_s, cr_err *err)
+/* How long verdicts are gathered before they are sent: a far server takes many at once. */
+static double gather_s(const worker *w)
 {
+    return 2 * w->trip_s < MAX_GATHER_S ? 2 * w->trip_s : MAX_GATHER_S;
+}
+
+/* A verdict on its way; sent with the next command. */
+static cr_status hand_on(worker *w, const char *id, const cr_verdict *verdict, cr_err *err)
+{
+    size_t i = 0;
+    cr_status status;
+    cr_entry entry;
+
+    while (strcmp(w->held[i].id, id) != 0)
+        i++;
+    entry = w->held[i];
+    w->held[i] = w->held[--w->num_held];
+    status = publish(w, &entry, verdict, err);
+    entry_free(&entry);
+    if (status != CR_OK || w->has_answered || verdict->is_fault) return status;
+    w->has_answered = true;
+    return say(w, "answered", NULL, err);
+}
+
+/* Send on the verdicts that come until the time of gathering is over, the first within ANSWER_S at least. */
+static cr_status gather(worker *w, cr_err *err)
+{
+    double last = w->since_s, until = cr_now_s() + gather_s(w), rate,
+           wait_s = gather_s(w) > ANSWER_S ? gather_s(w) : ANSWER_S;
+    size_t num = 0;
     cr_verdict verdict;
     char *id;
 
-    for (; err->status == CR_OK && cr_scorer_next(w->scorer, wait_s, &id, &verdict); wait_s = 0) {
-        size_t i = 0;
-        while (strcmp(w->held[i].entry.id, id) != 0)
-            i++;
-        held h = w->held[i];
-        w->held[i] = w->held[--w->num_held];
-        w->recent_s = 0.8 * w->recent_s + 0.2 * (cr_now_s() - h.put_s);
-        cr_note(publish(w, &h.entry, &verdict, err));
-        if (!w->has_answered && !verdict.is_fault) {
-            w->has_answered = true;
-            cr_note(say(w, "answered", NULL, err));
-        }
-        held_free(&h);
+    for (; cr_scorer_next(w->scorer, wait_s, &id, &verdict); num++) {
+        cr_status status = hand_on(w, id, &verdict, err);
         cr_free(id);
         cr_verdict_free(&verdict);
+        CR_TRY(status);
+        last = cr_now_s();
+        wait_s = last < until ? until - last : 0;
     }
-    return err->status;
+    if (num == 0) return CR_OK;
+    rate = (double)num / (last - w->since_s + 1e-6);
+    w->since_s = last;
+    w->rate = w->rate > 0 ? (w->rate + rate) / 2 : rate;
+    return CR_OK;
 }
 
 static bool is_held(const worker *w, const char *id)
 {
     for (size_t i = 0; i < w->num_held; i++)
-        if (strcmp(w->held[i].entry.id, id) == 0) return true;
+        if (strcmp(w->held[i].id, id) == 0) return true;
     return false;
 }
 
-/* As many samples as the program works on, and a few more where their way here takes longer than that. */
+/* How many samples to hold: those that the program works on, and those that it answers until the next ones come. */
+static size_t max_held(const worker *w)
+{
+    double ahead = w->rate * (gather_s(w) + w->trip_s);
+
+    if (ahead > MAX_AHEAD) ahead = MAX_AHEAD;
+    if (ahead < MIN_AHEAD && w->rate * ANSWER_S > 1) ahead = MIN_AHEAD;
+    return w->program.args.max_in_flight + (size_t)ahead;
+}
+
 static cr_status take(worker *w, cr_err *err)
 {
     const char *stream = w->stream;
-    size_t most = w->program.args.max_in_flight + (w->recent_s < 0.05 ? 7 : 0);
+    size_t most = max_held(w);
+    cr_status status = CR_OK;
     cr_entries entries;
 
     if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
     CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
                           w->num_held ? 0 : 1.0, CLAIM_SECONDS, &entries, err));
+    if (w->num_held == 0) w->since_s = cr_now_s();
     if (entries.num && !w->has_asked) {
         w->has_asked = true;
-        cr_note(say(w, "asked", NULL, err));
+        status = say(w, "asked", NULL, err);
     }
     /* after a lost connection what is held comes again */
-    for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
-        if (!is_held(w, entries.items[i].id)) cr_note(ask(w, &entries.items[i], err));
+    for (size_t i = 0; i < entries.num && status == CR_OK; i++)
+        if (!is_held(w, entries.items[i].id)) status = ask(w, &entries.items[i], err);
     cr_entries_free(&entries);
-    return err->status;
+    return status;
 }
 
 static cr_status work(worker *w, cr_err *err)
 {
-    w->recent_s = 1;
     while (!should_stop) {
         CR_TRY(beat(w, err));
         CR_TRY(take(w, err));
-        CR_TRY(hand_on(w, 0.05, err));
+        CR_TRY(gather(w, err));
         if (cr_scorer_broken(w->scorer))
             return cr_fail(err, CR_ECONFIG, "%s", cr_scorer_broken(w->scorer));
     }
@@ -229,7 +276,7 @@ static void close_worker(worker *w)
     cr_reward_program_close(&w->program);
     cr_exchange_close(w->x);
     for (size_t i = 0; i < w->num_held; i++)
-        held_free(&w->held[i]);
+        entry_free(&w->held[i]);
     cr_free(w->held);
 }
 

@@ -382,14 +382,18 @@ cr_status cr_reply_wait(cr_exchange *x, const char *request, double block_s, cr_
     return err->status;
 }
 
-cr_status cr_value_set(cr_exchange *x, const char *name, const char *text, cr_err *err)
+void cr_value_set_later(cr_exchange *x, const char *name, const char *text)
 {
     char *key = cri_key(x, "", name);
-    cri_request q = {0};
 
-    cri_add(&q, "SET", key, text, NULL);
+    cri_add(&x->later, "SET", key, text, NULL);
     cr_free(key);
-    return call(x, &q, err);
+}
+
+cr_status cr_value_set(cr_exchange *x, const char *name, const char *text, cr_err *err)
+{
+    cr_value_set_later(x, name, text);
+    return cr_exchange_flush(x, err);
 }
 
 cr_status cr_values_get(cr_exchange *x, const char *const *names, size_t num, cr_buf *out,

@@ -81,7 +81,7 @@ CR_MUST cr_status cr_stream_take(cr_exchange *x, const char *const *streams, siz
 CR_MUST cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group,
                                  const char *to, const char *id, const void *data, size_t num_bytes,
                                  bool *is_new, cr_err *err);
-/* Four commands that are sent with the next one, to save their way there and back; a failure is the next
+/* Commands that are sent with the next one, to save their way there and back; a failure is the next
  * one's. As cr_stream_put and cr_stream_move. */
 void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, const void *data,
                          size_t num_bytes);
@@ -104,6 +104,7 @@ CR_MUST cr_status cr_reply_put(cr_exchange *x, const char *request, const void *
 CR_MUST cr_status cr_reply_wait(cr_exchange *x, const char *request, double block_s, cr_buf *out,
                                 bool *is_there, cr_err *err);
 CR_MUST cr_status cr_value_set(cr_exchange *x, const char *key, const char *text, cr_err *err);
+void cr_value_set_later(cr_exchange *x, const char *key, const char *text);
 /* out [num] is replaced; empty where a key is not there. */
 CR_MUST cr_status cr_values_get(cr_exchange *x, const char *const *keys, size_t num, cr_buf *out,
                                 cr_err *err);
