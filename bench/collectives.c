@@ -66,7 +66,7 @@ static double all_gather(const work *w)
     begin_s = start();
     OK(cr_gather_announce(w->gather, 0, "unit", w->part_bytes, &err));
     OK(cr_gather_begin(w->gather, 0, &part, &err));
-    memcpy(cr_mem_to_host(part), w->shard, w->part_bytes);
+    memcpy(cr_host_view(part), w->shard, w->part_bytes);
     OK(cr_gather_publish(w->gather, 0, &err));
     OK(cr_gather_wait(w->gather, 0, &whole, &err));
     seconds = cr_now_s() - begin_s;
@@ -87,7 +87,7 @@ static double reduce(const work *w, bool is_copied)
     begin_s = start();
     if (is_copied) {
         OK(cr_reduce_begin(w->reduce, 0, &data, &err));
-        memcpy(cr_mem_to_host(data), w->full, w->part_bytes * (size_t)w->n);
+        memcpy(cr_host_view(data), w->full, w->part_bytes * (size_t)w->n);
     }
     OK(cr_reduce_publish(w->reduce, 0, "unit", w->part_elems, w->dtype, &err));
     OK(cr_reduce_finish(w->reduce, 0, MEM(w->shard), CR_REDUCE_SET, &err));

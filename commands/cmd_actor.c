@@ -128,7 +128,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
-    CR_TRY(cr_device_open("cpu", threads_for(&a->layout), &a->dev, err));
+    CR_TRY(cr_device_open(cr_device_default(), threads_for(&a->layout), &a->dev, err));
     CR_TRY(cr_model_open(w->model_path, &a->model, err));
     if (a->role == CR_ROLE_INFER)
         return CR_OK; /* engines need no mesh: each holds the whole model */

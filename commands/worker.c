@@ -110,8 +110,8 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
     int num_threads = cr_num_cores() / w->num_ranks;
 
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_world(w, err));
-    CR_TRY(cr_device_open(device_name ? device_name : "cpu", num_threads > 1 ? num_threads : 1,
-                          &w->dev, err));
+    CR_TRY(cr_device_open(device_name ? device_name : cr_device_default(),
+                          num_threads > 1 ? num_threads : 1, &w->dev, err));
     if (cr_device_is_meta(w->dev))
         return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));

@@ -12,6 +12,10 @@
 #include "kernels/kernels.h"
 #include "kernels/vision.h"
 
+/* share, unshare and spoil of a device whose kernels may use any address of the host. */
+cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
+void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes);
+
 typedef struct cr_kernels {
     const char *name;
     void (*close)(cr_device *dev);
@@ -29,6 +33,11 @@ typedef struct cr_kernels {
     cr_status (*copy)(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                       cr_err *err);
     cr_status (*sync)(cr_device *dev, cr_err *err);
+    /* cr_device_share, cr_device_unshare */
+    cr_status (*share)(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
+    void (*unshare)(cr_device *dev, cr_mem *mem, size_t num_bytes);
+    /* the content of mem is undefined from now on */
+    void (*spoil)(cr_device *dev, cr_mem *mem, size_t num_bytes);
     /* layouts of the device */
     size_t (*packed_bytes)(const cr_device *dev, const cr_weight *w);
     size_t (*kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
@@ -48,6 +57,8 @@ struct cr_device {
 };
 
 cr_status cri_cpu_open(cr_device *dev, cr_err *err);
+cr_status cri_far_open(cr_device *dev, cr_err *err);
+void *cri_far_view(const cr_mem *mem); /* memory of another device: its own address */
 cr_status cri_meta_open(cr_device *dev, cr_err *err);
 cr_status cri_cuda_open(cr_device *dev, cr_err *err); /* kernels/cuda/ or kernels/cuda_absent.c */
 

@@ -1,6 +1,7 @@
 /* memory.c -- devices, their memory and stacks (see memory.h). */
 #include "kernels/cpu/cpu.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 size_t cr_dtype_bytes(cr_dtype dtype)
@@ -26,6 +27,7 @@ static const struct {
     {"cpu", cri_cpu_open},
     {"meta", cri_meta_open},
     {"cuda", cri_cuda_open},
+    {"far", cri_far_open},
 };
 
 cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
@@ -43,7 +45,14 @@ cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_
             return err->status;
         }
     cr_free(dev);
-    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda and meta are known)", name);
+    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda, meta and far are known)", name);
+}
+
+const char *cr_device_default(void)
+{
+    const char *name = getenv("CROLL_DEVICE");
+
+    return name && name[0] ? name : "cpu";
 }
 
 void cr_device_close(cr_device *dev)
@@ -96,6 +105,37 @@ void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes)
 cr_device_stats cr_device_get_stats(const cr_device *dev)
 {
     return dev->stats;
+}
+
+cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    (void)dev;
+    (void)num_bytes;
+    (void)err;
+    *out = cr_mem_of_host(host);
+    return CR_OK;
+}
+
+void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    (void)dev;
+    (void)mem;
+    (void)num_bytes;
+}
+
+cr_status cr_device_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    return dev->kernels->share(dev, host, num_bytes, out, err);
+}
+
+void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    dev->kernels->unshare(dev, mem, num_bytes);
+}
+
+void *cr_host_view(const cr_mem *mem)
+{
+    return cri_far_view(mem);
 }
 
 /* ---- across the border ---- */
@@ -208,6 +248,7 @@ cr_status cr_stack_push(cr_stack *s, size_t num_bytes, cr_mem **out, cr_err *err
         struct stack_block *b = &s->block[s->current];
         if (s->used + need <= b->start + b->capacity) {
             *out = cr_mem_add(b->data, s->used - b->start);
+            s->dev->kernels->spoil(s->dev, *out, need);
             s->used += need;
             if (s->used > s->peak) s->peak = s->used;
             if (s->used > s->high) s->high = s->used;
@@ -234,9 +275,15 @@ size_t cr_stack_mark(const cr_stack *s)
 void cr_stack_release(cr_stack *s, size_t mark)
 {
     CR_CHECK(mark <= s->used, "a stack at %zu is released to %zu", s->used, mark);
-    s->used = mark;
-    while (s->current > 0 && mark < s->block[s->current].start)
+    for (;;) {
+        const struct stack_block *b = &s->block[s->current];
+        size_t begin = mark > b->start ? mark : b->start;
+        if (s->used > begin)
+            s->dev->kernels->spoil(s->dev, cr_mem_add(b->data, begin - b->start), s->used - begin);
+        s->used = begin;
+        if (s->current == 0 || mark >= b->start) break;
         s->current--;
+    }
     /* a mark on the border belongs to the block before it, which is full: push moves on by itself */
 }
 

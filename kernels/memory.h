@@ -29,10 +29,12 @@ const char *cr_dtype_name(cr_dtype dtype); /* "fp32", "bf16", "fp16", "fp64" */
 
 typedef struct cr_device cr_device;
 
-/* name: "cpu", "meta", "cuda". num_threads >= 1: threads that one kernel may use (results do not change).
+/* name: "cpu", "meta", "cuda", "far" (far.c: for tests of the border between host and device). num_threads >= 1: threads that one kernel may use (results do not change).
  * The device is owned by the caller. CR_EABSENT: unknown or not built in. */
 CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err);
 void cr_device_close(cr_device *dev); /* accepts NULL */
+/* The device that programs compute on: what CROLL_DEVICE names, else "cpu". */
+const char *cr_device_default(void);
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
 bool cr_device_is_meta(const cr_device *dev);
@@ -89,8 +91,18 @@ CR_MUST cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err 
 /* Host to host: what cr_cast (kernels.h) does on a device. */
 void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t num);
 
-/* Host memory as device memory and back, for communicators (mesh/) whose buffers are mapped by the host,
- * and for tests. Only devices that compute on host memory can use it. */
+/* Buffers of a communicator that moves data on the host, as memory of dev: *out is where kernels find them,
+ * until unshare, which comes before the host unmaps them. host: shared pages, at any offset.
+ * CR_EABSENT: dev cannot. */
+CR_MUST cr_status cr_device_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out,
+                                  cr_err *err);
+void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes);
+/* Where the host reads and writes memory of a device that computes on host memory: for those communicators, and
+ * for tests. */
+void *cr_host_view(const cr_mem *mem);
+
+/* Host memory as device memory and back: the same address. Inside kernels/, in tests, and for groups without a
+ * device. */
 static inline cr_mem *cr_mem_of_host(void *host)
 {
     return (cr_mem *)host;

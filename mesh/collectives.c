@@ -33,7 +33,26 @@ static void free_slots(cri_slot *slots, int num_slots)
     cr_free(slots);
 }
 
+/* The transport's buffer as memory of the group's device. */
+static cr_status view_add(const cr_group *g, void *data, size_t num_bytes, cr_mem **view,
+                          cr_err *err)
+{
+    if (g->dev) return cr_device_share(g->dev, data, num_bytes, view, err);
+    *view = cr_mem_of_host(data);
+    return CR_OK;
+}
+
+static void view_drop(const cr_group *g, cr_mem *view, size_t num_bytes)
+{
+    if (g->dev && view) cr_device_unshare(g->dev, view, num_bytes);
+}
+
 /* ---- all-gather in place ---- */
+
+static size_t gather_bytes_of(const cr_gather *g)
+{
+    return g->slot_bytes * (size_t)g->num_slots;
+}
 
 cr_status cr_gather_create(cr_group *group, int num_slots, size_t capacity_bytes, cr_gather **out,
                            cr_err *err)
@@ -45,7 +64,8 @@ cr_status cr_gather_create(cr_group *group, int num_slots, size_t capacity_bytes
     g->num_slots = num_slots;
     g->slot_bytes = align_up(capacity_bytes);
     g->slots = CR_NEW_ARRAY(cri_slot, num_slots);
-    if (group->comm->gather_open(g, err) == CR_OK)
+    if (group->comm->gather_open(g, err) == CR_OK &&
+        view_add(group, g->data, gather_bytes_of(g), &g->view, err) == CR_OK)
         *out = g;
     else
         cr_gather_destroy(g);
@@ -55,6 +75,7 @@ cr_status cr_gather_create(cr_group *group, int num_slots, size_t capacity_bytes
 void cr_gather_destroy(cr_gather *gather)
 {
     if (!gather) return;
+    view_drop(gather->group, gather->view, gather_bytes_of(gather));
     gather->group->comm->gather_close(gather);
     free_slots(gather->slots, gather->num_slots);
     cr_free(gather);
@@ -93,8 +114,8 @@ cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part, cr_err
     CR_TRY(check_slot(g, gather->slots, gather->num_slots, slot, CRI_ANNOUNCED, err));
     CR_TRY(g->comm->gather_begin(gather, slot, err));
     s->state = CRI_BEGUN;
-    *own_part = cr_mem_of_host(gather->data + gather->slot_bytes * (size_t)slot +
-                               s->part_bytes * (size_t)g->rank);
+    *own_part = cr_mem_add(gather->view,
+                           gather->slot_bytes * (size_t)slot + s->part_bytes * (size_t)g->rank);
     return CR_OK;
 }
 
@@ -116,7 +137,7 @@ cr_status cr_gather_wait(cr_gather *gather, int slot, const cr_mem **whole, cr_e
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
     CR_TRY(g->comm->gather_wait(gather, slot, err));
     cri_event_end(g->world, s->event);
-    *whole = cr_mem_of_host(gather->data + gather->slot_bytes * (size_t)slot);
+    *whole = cr_mem_add(gather->view, gather->slot_bytes * (size_t)slot);
     return CR_OK;
 }
 
@@ -141,7 +162,8 @@ cr_status cr_reduce_create(cr_group *group, int num_slots, size_t capacity_elems
     r->num_slots = num_slots;
     r->slot_elems = align_up(capacity_elems * sizeof(float)) / sizeof(float);
     r->slots = CR_NEW_ARRAY(cri_slot, num_slots);
-    if (group->comm->reduce_open(r, err) == CR_OK)
+    if (group->comm->reduce_open(r, err) == CR_OK &&
+        view_add(group, r->data, r->data_bytes, &r->view, err) == CR_OK)
         *out = r;
     else
         cr_reduce_destroy(r);
@@ -151,6 +173,7 @@ cr_status cr_reduce_create(cr_group *group, int num_slots, size_t capacity_elems
 void cr_reduce_destroy(cr_reduce *reduce)
 {
     if (!reduce) return;
+    view_drop(reduce->group, reduce->view, reduce->data_bytes);
     reduce->group->comm->reduce_close(reduce);
     free_slots(reduce->slots, reduce->num_slots);
     cr_free(reduce);
@@ -165,7 +188,7 @@ cr_status cr_reduce_begin(cr_reduce *reduce, int slot, cr_mem **data, cr_err *er
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_FREE, err));
     s->event = cri_event_begin(g->world, CR_COLL_REDUCE_SCATTER, g, "a reduction");
     CR_TRY(g->comm->reduce_begin(reduce, slot, &mine, err));
-    *data = cr_mem_of_host(mine);
+    *data = cr_mem_add(reduce->view, (size_t)(mine - reduce->data) * sizeof *mine);
     s->state = CRI_BEGUN;
     return CR_OK;
 }
@@ -208,7 +231,7 @@ cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce
 
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_PUBLISHED, err));
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
-    CR_TRY(g->comm->reduce_finish(reduce, slot, cr_mem_to_host(shard), mode == CR_REDUCE_ADD, err));
+    CR_TRY(g->comm->reduce_finish(reduce, slot, cr_host_view(shard), mode == CR_REDUCE_ADD, err));
     s->state = CRI_FREE;
     cri_event_end(g->world, s->event);
     return CR_OK;
@@ -259,7 +282,7 @@ cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double 
 cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x, size_t num,
                             cr_err *err)
 {
-    cri_vector v = {op, false, cr_mem_to_host(x), num, sizeof(float)};
+    cri_vector v = {op, false, cr_host_view(x), num, sizeof(float)};
 
     return all_reduce(group, name, &v, err);
 }
@@ -320,8 +343,8 @@ cr_status cr_all_to_all(cr_group *group, const char *name, const cr_mem *send,
                         const size_t *send_bytes, cr_mem *recv, const size_t *recv_bytes,
                         cr_err *err)
 {
-    return all_to_all(group, name, cr_mem_to_host(send), send_bytes, cr_mem_to_host(recv),
-                      recv_bytes, err);
+    return all_to_all(group, name, cr_host_view(send), send_bytes, cr_host_view(recv), recv_bytes,
+                      err);
 }
 
 cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *send, int64_t *recv,

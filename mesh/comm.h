@@ -75,7 +75,8 @@ struct cr_gather {
     int num_slots;
     size_t slot_bytes;
     cri_slot *slots;
-    char *data;                /* [num_slots][slot_bytes], of the transport */
+    char *data;                /* [num_slots][slot_bytes], of the transport: as the host sees it */
+    cr_mem *view;              /* the same as memory of the group's device */
     struct cri_window *window; /* where data is shared */
 };
 
@@ -85,6 +86,8 @@ struct cr_reduce {
     size_t slot_elems; /* of one rank's buffer */
     cri_slot *slots;
     float *data;               /* [num_slots][ranks that share it][slot_elems], of the transport */
+    size_t data_bytes;         /* set by its open */
+    cr_mem *view;              /* data as memory of the group's device */
     struct cri_window *window; /* where data is shared */
     float *wire,
         *arrived; /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */

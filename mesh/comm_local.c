@@ -134,7 +134,8 @@ static void gather_release(cr_gather *gather, int slot)
 
 static cr_status map_reduce(cr_reduce *r, bool is_meta)
 {
-    r->data = cri_pages_map(r->slot_elems * sizeof(float) * (size_t)r->num_slots, is_meta);
+    r->data_bytes = r->slot_elems * sizeof(float) * (size_t)r->num_slots;
+    r->data = cri_pages_map(r->data_bytes, is_meta);
     return CR_OK;
 }
 
@@ -152,7 +153,7 @@ static cr_status reduce_open_meta(cr_reduce *reduce, cr_err *err)
 
 static void reduce_close(cr_reduce *reduce)
 {
-    cri_pages_unmap(reduce->data, reduce->slot_elems * sizeof(float) * (size_t)reduce->num_slots);
+    cri_pages_unmap(reduce->data, reduce->data_bytes);
 }
 
 static cr_status reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)

@@ -232,16 +232,12 @@ static void gather_release(cr_gather *gather, int slot)
     (void)slot;
 }
 
-static size_t reduce_bytes(const cr_reduce *r)
-{
-    return r->slot_elems * sizeof(float) * (size_t)r->num_slots;
-}
-
 cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err)
 {
-    reduce->data = cri_pages_map(reduce_bytes(reduce), /*is_meta=*/false);
-    reduce->wire = cri_pages_map(reduce_bytes(reduce), /*is_meta=*/false);
-    reduce->arrived = cri_pages_map(reduce_bytes(reduce), /*is_meta=*/false);
+    reduce->data_bytes = reduce->slot_elems * sizeof(float) * (size_t)reduce->num_slots;
+    reduce->data = cri_pages_map(reduce->data_bytes, /*is_meta=*/false);
+    reduce->wire = cri_pages_map(reduce->data_bytes, /*is_meta=*/false);
+    reduce->arrived = cri_pages_map(reduce->data_bytes, /*is_meta=*/false);
     for (int s = 0; s < reduce->num_slots; s++)
         reduce->slots[s].requests = CR_NEW(MPI_Request);
     (void)err;
@@ -250,9 +246,9 @@ cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err)
 
 void cri_mpi_reduce_close(cr_reduce *reduce)
 {
-    cri_pages_unmap(reduce->data, reduce_bytes(reduce));
-    cri_pages_unmap(reduce->wire, reduce_bytes(reduce));
-    cri_pages_unmap(reduce->arrived, reduce_bytes(reduce));
+    cri_pages_unmap(reduce->data, reduce->data_bytes);
+    cri_pages_unmap(reduce->wire, reduce->data_bytes);
+    cri_pages_unmap(reduce->arrived, reduce->data_bytes);
 }
 
 cr_status cri_mpi_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)

@@ -352,9 +352,9 @@ void cri_shared_gather_release(cr_gather *gather, int slot)
 
 static cr_status reduce_open(cr_reduce *reduce, cr_err *err)
 {
-    size_t num = (size_t)reduce->num_slots * (size_t)reduce->group->num_ranks * reduce->slot_elems;
-
-    CR_TRY(cri_window_create(reduce->group->host, reduce->num_slots, num * sizeof(float),
+    reduce->data_bytes = (size_t)reduce->num_slots * (size_t)reduce->group->num_ranks *
+                         reduce->slot_elems * sizeof(float);
+    CR_TRY(cri_window_create(reduce->group->host, reduce->num_slots, reduce->data_bytes,
                              &reduce->window, err));
     reduce->data = (float *)(void *)reduce->window->data;
     return CR_OK;

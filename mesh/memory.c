@@ -1,4 +1,4 @@
-/* memory.c -- private zero pages, and counters in shared memory that other processes wait for: spin, yield, then
+/* memory.c -- zero pages, and counters in shared memory that other processes wait for: spin, yield, then
  * sleep in a futex (see mesh_impl.h). */
 #include "mesh/mesh_impl.h"
 
@@ -12,7 +12,7 @@
 void *cri_pages_map(size_t num_bytes, bool is_meta)
 {
     void *ptr = mmap(NULL, num_bytes ? num_bytes : 1, is_meta ? PROT_NONE : PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | (is_meta ? MAP_NORESERVE : 0), -1, 0);
+                     MAP_SHARED | MAP_ANONYMOUS | (is_meta ? MAP_NORESERVE : 0), -1, 0);
 
     CR_CHECK(ptr != MAP_FAILED, "no address space for %zu bytes", num_bytes);
     return ptr;

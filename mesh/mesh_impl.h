@@ -25,8 +25,9 @@ void cri_flag_set(cri_flag *flag, uint32_t value);
 /* Spin, yield, then sleep until the flag has reached target (true) or the clock has reached until_s. */
 bool cri_flag_wait(cri_flag *flag, uint32_t target, double until_s, bool should_spin);
 
-void *cri_pages_map(size_t num_bytes, bool is_meta); /* private zero pages; meta: not readable */
-void cri_pages_unmap(void *ptr, size_t num_bytes);   /* accepts NULL */
+/* Zero pages, of a kind that a device may give a second address (cr_device_share); meta: not readable. */
+void *cri_pages_map(size_t num_bytes, bool is_meta);
+void cri_pages_unmap(void *ptr, size_t num_bytes); /* accepts NULL */
 
 /* ---- sums.c ---- */
 

@@ -105,7 +105,7 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *sen
     CR_TRY(check_peers(world, name, sends, num_sends, err));
     CR_TRY(check_peers(world, name, recvs, num_recvs, err));
     if (world->kind != CR_WORLD_META)
-        CR_TRY(copy_own(world, name, cr_mem_to_host(send), sends, num_sends, cr_mem_to_host(recv),
+        CR_TRY(copy_own(world, name, cr_host_view(send), sends, num_sends, cr_host_view(recv),
                         recvs, num_recvs, err));
     t = CR_NEW(cr_transfer);
     t->world = world;
@@ -118,10 +118,9 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *sen
         num = num_messages(world, recvs, num_recvs) + num_messages(world, sends, num_sends);
         t->requests = CR_NEW_ARRAY(MPI_Request, num);
         t->peers = CR_NEW_ARRAY(int, num);
-        CR_TRY_GOTO(failed,
-                    post(t, /*is_send=*/false, cr_mem_to_host(recv), recvs, num_recvs, err));
+        CR_TRY_GOTO(failed, post(t, /*is_send=*/false, cr_host_view(recv), recvs, num_recvs, err));
         t->num_recvs = t->num_requests;
-        CR_TRY_GOTO(failed, post(t, /*is_send=*/true, cr_mem_to_host(send), sends, num_sends, err));
+        CR_TRY_GOTO(failed, post(t, /*is_send=*/true, cr_host_view(send), sends, num_sends, err));
     }
     *out = t;
     return CR_OK;

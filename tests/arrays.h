@@ -70,7 +70,7 @@ static inline double get(const cr_mem *data, cr_dtype dtype, int64_t i)
     float f;
 
     if (dtype == CR_F32) return F32(data)[i];
-    cr_cast_host(CR_F32, &f, dtype, cr_mem_to_host(cr_at_const(dtype, data, i)), 1);
+    cr_cast_host(CR_F32, &f, dtype, cr_host_view(cr_at_const(dtype, data, i)), 1);
     return f;
 }
 

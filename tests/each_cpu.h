@@ -19,7 +19,7 @@ static inline int on_each_cpu(int (*run)(void))
         cr_device *probe;
         cr_err why = {0};
         setenv("CROLL_CPU", variants[i], 1);
-        if (cr_device_open("cpu", 1, &probe, &why) != CR_OK) {
+        if (cr_device_open(cr_device_default(), 1, &probe, &why) != CR_OK) {
             printf("[ NOT RUN  ] %s: %s\n", variants[i], why.msg);
             if (i == 0) num_failed++;
             continue;

@@ -33,7 +33,7 @@ static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dt
 {
     *b = (model_bench){0};
     CR_TRY(build_model(text, &b->model, err));
-    CR_TRY(cr_device_open("cpu", 1, &b->dev, err));
+    CR_TRY(cr_device_open(cr_device_default(), 1, &b->dev, err));
     CR_TRY(cr_full_weights_init(&b->full, b->model, b->dev, dtype, NULL, 11, err));
     CR_TRY(cr_full_weights_add_grads(&b->full, b->model, err));
     b->tape = cr_stack_create(b->dev);

@@ -159,6 +159,9 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
                                             .zero = meta_zero,
                                             .copy = meta_copy,
                                             .sync = meta_sync,
+                                            .share = cri_share_as_is,
+                                            .unshare = cri_forget,
+                                            .spoil = cri_forget,
                                             .packed_bytes = meta_packed_bytes,
                                             .kv_block_bytes = meta_kv_block_bytes,
                                             CR_OPS(ENTRY, ENTRY)};

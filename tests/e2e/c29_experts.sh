@@ -4,6 +4,7 @@
 # with apply_expert_patch every run gives the gradient of one rank; without it a run ends well where both
 # ranks choose the same expert, and stops with exit code 3 and both ranks and units where they do not.
 # Not covered: gradients tensor by tensor (tests/mesh/cut_matrix.c), other models.
+# also on far
 set -u
 : "${CROLL:?the binary}"
 dir=$(mktemp -d) || exit 1

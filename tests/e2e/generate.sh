@@ -1,6 +1,7 @@
 #!/bin/bash
 # croll generate on a random model: what a line gets depends on its id, not on its place or company;
 # a bad line is answered in place; a pipe is answered while it is open; log-probs are those of logprobs.
+# also on far
 set -eu
 tmp=$(mktemp -d)
 trap 'rm -rf $tmp' EXIT

@@ -3,6 +3,7 @@
 # code 1 and a sentence (what, where, how many bytes, what to do), the last checkpoint is whole, nothing
 # unfinished lies beside it, and with room again the run goes on from it.
 # Not covered: quotas, a disk that fills up between the look and the write (unit/pipelines_checkpoint.c).
+# also on far
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 model=$tmp/home/model # 1.9 MB of weights: 7.6 MB a checkpoint

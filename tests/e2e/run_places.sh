@@ -1,6 +1,7 @@
 #!/bin/bash
 # Where things of a run go and what its processes see: checkpoint_config.output_dir (written, resumed, locked,
 # never shared by accident), logging_dir, system_envs of the run and of a role, gpu_memory_utilization.
+# also on far
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null

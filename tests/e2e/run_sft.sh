@@ -1,6 +1,7 @@
 #!/bin/bash
 # run_sft.sh -- `croll run` of sft: validation, chats of several turns, arrays, shuffled rows.
 # Not covered: which tokens of a chat are learnt (unit/data_prompts).
+# also on far
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null

@@ -40,7 +40,7 @@ static void begin(void)
     snprintf(folder, sizeof folder, "%s/checkpoint-3", fuzz_folder);
     if (build_model(model_json, &model, &err) != CR_OK ||
         cr_world_open(&local, &world, &err) != CR_OK ||
-        cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
+        cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
         cr_mesh_create(world, dev, "actor_train", &rank, &shape, &mesh, &err) != CR_OK ||
         cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)

@@ -136,7 +136,7 @@ static cut_result cut_run(const cut *c, int first)
     if (me < first || me >= first + c->ranks) return r;
     for (int i = 0; i < c->ranks; i++)
         ranks[i] = first + i;
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     model = cut_model(c);
     OK(cr_mesh_shape_init(&shape, c->ranks, fsdp, c->ulysses, c->ep > 1 ? c->ep : 1, c->efsdp,
                           &err));

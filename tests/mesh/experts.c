@@ -2,6 +2,7 @@
  * over the ranks that share them, and a rank keeps no more than without. That gradients do not change
  * is in cut_matrix.c, training, checkpoints and weight sync in tests/e2e/run_experts.sh.
  * // ranks: 4
+ * // also on far
  */
 #include "tests/mesh/cut.h"
 

@@ -4,6 +4,7 @@
  * model without units that is given everything at once; the tower's units meet on every rank, or none.
  * Not covered: what a tower computes (unit/models_vision.c), real images.
  * // ranks: 4
+ * // also on far
  */
 #include "models/vision/vision.h"
 #include "tests/memory.h"
@@ -217,7 +218,7 @@ static grads at_once(const setting *s, const char *family)
     if (me != 0) return g;
     x = CR_NEW(batch_vl);
     model = open_model(s, family);
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_full_weights_init(&full, model, dev, s->dtype, NULL, 11, &err));
     OK(cr_full_weights_add_grads(&full, model, &err));
     for (int i = 0; i < SEQS; i++)
@@ -270,7 +271,7 @@ static grads on_ranks(const setting *s, const char *family)
         cr_mesh *mesh;
         cr_fsdp *f;
         int64_t most;
-        OK(cr_device_open("cpu", 1, &dev, &err));
+        OK(cr_device_open(cr_device_default(), 1, &dev, &err));
         OK(cr_mesh_shape_init(&shape, s->ranks, s->fsdp, s->ulysses ? s->ulysses : 1, 1, 0, &err));
         OK(cr_mesh_create(world, dev, "images", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
@@ -413,7 +414,7 @@ static void test_c39_forward(const char *family)
             cr_device *dev;
             cr_mesh *mesh;
             cr_fsdp *f;
-            OK(cr_device_open("cpu", 1, &dev, &err));
+            OK(cr_device_open(cr_device_default(), 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
             OK(cr_mesh_create(world, dev, "images", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));

@@ -262,7 +262,7 @@ static alone open_alone(void)
     cr_mesh_shape shape;
     alone a;
 
-    OK(cr_device_open("cpu", 1, &a.dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &a.dev, &err));
     a.model = make_model(&usual);
     OK(cr_mesh_shape_init(&shape, 2, 2, 1, 1, 0, &err));
     OK(cr_mesh_create(world, a.dev, "actor_train", ranks, &shape, &a.mesh, &err));

@@ -82,7 +82,7 @@ static void trained_open(trained *t, const char *text, const cr_worker_config *w
     must(cr_mesh_shape_of(w, 2, &shape, &err), "mesh");
     cr_experts_set(t->model, w);
     t->model->aux_weight = cr_aux_weight(t->model, w, 1);
-    must(cr_device_open("cpu", 1, &t->dev, &err), "device");
+    must(cr_device_open(cr_device_default(), 1, &t->dev, &err), "device");
     must(cr_mesh_create(world, t->dev, "train", ranks, &shape, &t->mesh, &err), "mesh");
     must(cr_fsdp_create(t->model, t->dev, t->mesh, &args, &t->f, &err), "units");
 }

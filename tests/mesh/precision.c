@@ -24,7 +24,7 @@ static result whole(const plan *p)
     if (me != 0) goto out;
     cr_device *dev;
     cr_model *model = make_model(p);
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_full_weights_init(&full, model, dev, p->dtype, NULL, 11, &err));
     OK(cr_full_weights_add_grads(&full, model, &err));
     for (int i = 0; i < p->num_seqs; i++)
@@ -176,7 +176,7 @@ static cr_dtype stored(const char *name, const cr_param *param, float *values)
     at = json_integer_value(json_array_get(json_object_get(entry, "data_offsets"), 0));
     CR_CHECK((at + 8 + (int64_t)header) % (int64_t)cr_dtype_bytes(dtype) == 0, "%s begins at %lld",
              param->name, (long long)at);
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_cast(dev,
                &(cr_cast_args){CR_F32, MEM(values), dtype, MEM(data + 8 + header + at),
                                (size_t)param->num_elems},
@@ -215,7 +215,7 @@ static void test_c11_c46_c47_saved(void)
                 memcpy(want, at, n * sizeof(float)), at += n;
             else
                 cr_param_init(model, q, 11, 0, q->num_elems, want);
-            OK(cr_device_open("cpu", 1, &dev, &err));
+            OK(cr_device_open(cr_device_default(), 1, &dev, &err));
             for (size_t e = 0; e < n && !q->is_fp32; e++) {
                 char half[2];
                 OK(cr_cast(dev, &(cr_cast_args){CR_BF16, MEM(half), CR_F32, MEM(want + e), 1},
@@ -287,7 +287,7 @@ static void test_c11_forward(void)
         cr_fsdp *f;
         if (me < n) {
             int num = append(x, 0, 0);
-            OK(cr_device_open("cpu", 1, &dev, &err));
+            OK(cr_device_open(cr_device_default(), 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
             OK(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));

@@ -162,7 +162,7 @@ static void test_c7_c9_c11_states_and_dtypes(void)
         cr_mesh *mesh;
         cr_update update;
         cr_fsdp *f;
-        OK(cr_device_open("cpu", 1, &dev, &err));
+        OK(cr_device_open(cr_device_default(), 1, &dev, &err));
         OK(cr_mesh_shape_init(&shape, RANKS, RANKS, 1, 1, 0, &err));
         OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));

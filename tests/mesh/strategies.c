@@ -5,6 +5,7 @@
  * save (unit test pipelines_checkpoint), parity with torch.
  * // ranks: 4
  * // also on hosts: 0,1
+ * // also on far
  */
 #include "tests/memory.h"
 #include "tests/mesh/train.h"
@@ -201,7 +202,7 @@ static void test_forward(cr_dtype dtype)
         if (me < n) {
             int num = append(x, 0, 0);
             if (n > 2) append(x, 0, 1);
-            OK(cr_device_open("cpu", 1, &dev, &err));
+            OK(cr_device_open(cr_device_default(), 1, &dev, &err));
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
             OK(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
@@ -306,7 +307,7 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
 
     if (is_mixed) p.fp32[0] = "model.layers.1.mlp", p.frozen = "model.layers.1.mlp.up_proj";
     model = make_model(&p);
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_mesh_shape_init(&shape, 2, 2, 1, 1, 0, &err));
     shape.num_ddp = num_ddp;
     shape.num_fsdp = 2 / num_ddp;
@@ -333,7 +334,8 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
             char *rounded = cr_alloc(n * bytes);
             cr_param_init(model, q, 11, 0, q->num_elems, want);
             OK(cr_cast(dev, &(cr_cast_args){own, MEM(rounded), CR_F32, MEM(want), n}, &err));
-            CR_CHECK(q->weight.dtype == own && memcmp(rounded, q->weight.data, n * bytes) == 0,
+            CR_CHECK(q->weight.dtype == own &&
+                         memcmp(rounded, HOST(q->weight.data), n * bytes) == 0,
                      "%s arrived otherwise", q->name);
             cr_free(want);
             cr_free(rounded);
@@ -356,17 +358,17 @@ static void test_c43_replicas(void)
     cr_mesh *mesh;
     cr_fsdp *f;
 
-    OK(cr_device_open("cpu", 1, &dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_mesh_shape_init(&shape, RANKS, 2, 1, 1, 0, &err));
     OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     OK(cr_fsdp_check_replicas(f, false, &err));
-    if (me == 3) ((uint32_t *)f->v)[77] ^= 1;
+    if (me == 3) ((uint32_t *)(void *)HOST(f->v))[77] ^= 1;
     CR_CHECK(cr_fsdp_check_replicas(f, false, &err) == CR_EPEER, "nothing was found");
     CR_CHECK(strstr(err.msg, "second moments of rank 3"), "%s", err.msg);
     err = (cr_err){0};
     OK(cr_fsdp_check_replicas(f, true, &err));
-    CR_CHECK(((uint32_t *)f->v)[77] == 0, "not repaired");
+    CR_CHECK(((uint32_t *)(void *)HOST(f->v))[77] == 0, "not repaired");
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);

@@ -126,7 +126,7 @@ static result train(plan p)
 
     if (p.fsdp == 0) p.fsdp = p.ranks;
     if (me < p.ranks) {
-        OK(cr_device_open("cpu", 1, &dev, &err));
+        OK(cr_device_open(cr_device_default(), 1, &dev, &err));
         model = make_model(&p);
         OK(cr_mesh_shape_init(&shape, p.ranks, p.fsdp, 1, 1, 0, &err));
         OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));

@@ -4,6 +4,7 @@
  * batches shorter than the group; heads that cannot be dealt (M4, M5).
  * Not covered: several hosts, images, devices other than cpu.
  * // ranks: 4
+ * // also on far
  */
 #include "tests/memory.h"
 #include "tests/mesh/cut.h"
@@ -130,7 +131,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
           *y = CR_NEW_ARRAY(float, tokens *here * 8);
     cr_model *model = cut_model(&c);
 
-    OK(cr_device_open("cpu", 1, &pass.dev, &err));
+    OK(cr_device_open(cr_device_default(), 1, &pass.dev, &err));
     pass.scratch = cr_stack_create(pass.dev);
     OK(cr_mesh_shape_init(&shape, size, size, size, 1, 0, &err));
     OK(cr_mesh_create(world, pass.dev, "layout", ranks, &shape, &mesh, &err));

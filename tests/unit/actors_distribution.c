@@ -339,7 +339,7 @@ static float *gradient(tree *t, rows *r, size_t *num)
 
     *num = 0;
     for (size_t i = 0; i < m->num_params; i++) {
-        memset(m->params[i]->grad, 0, (size_t)m->params[i]->num_elems * sizeof(float));
+        memset(HOST(m->params[i]->grad), 0, (size_t)m->params[i]->num_elems * sizeof(float));
         *num += (size_t)m->params[i]->num_elems;
     }
     must(cr_model_forward(m, &pass, &out, &err), &err);
@@ -484,9 +484,8 @@ static void mean_gradient_is_that_of_the_expectation(void **state)
 
     (void)state;
     must(model_bench_open(&t->b, toy, CR_F32, &err), &err);
-    memset((float *)(uintptr_t)cr_model_find_param(t->b.model, "lm_head.weight")->weight.data +
-               16 * 16,
-           0, 16 * sizeof(float));
+    memset(F32(cr_model_find_param(t->b.model, "lm_head.weight")->weight.data) + 16 * 16, 0,
+           16 * sizeof(float));
     t->how = (cr_generating){.log_probs = CR_LOG_PROBS_SAMPLED,
                              .temperature = 0.6f,
                              .top_k = 5,

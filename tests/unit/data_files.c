@@ -177,7 +177,7 @@ static void index_of_states(void **state)
     (void)state;
     if (cr_mkdirs(folder, &err) != CR_OK || build_model(MODEL, &model, &err) != CR_OK ||
         cr_world_open(&local, &world, &err) != CR_OK ||
-        cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
+        cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK ||
         cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
         cr_mesh_create(world, dev, "t", &rank, &shape, &mesh, &err) != CR_OK ||
         cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)

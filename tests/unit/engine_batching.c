@@ -3,12 +3,14 @@
  * What a sample gives must not depend on its company, on limits or on preemption, its log-probs must
  * be those of a packed forward to the bit, a prompt must be computed once for its group, and every
  * block must come back. Not covered: real checkpoints and tokenizers (acceptance), speed (bench).
+ * // also on far
  */
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "models/weights.h"
 #include "tests/check_near.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <stdio.h>
@@ -40,7 +42,7 @@ static bench bench_open(cr_dtype dtype, int threads, cr_engine_limits limits)
     bench b = {0};
 
     must(build_model(config, &b.model, &err), &err);
-    must(cr_device_open("cpu", threads, &b.dev, &err), &err);
+    must(cr_device_open(cr_device_default(), threads, &b.dev, &err), &err);
     must(cr_full_weights_init(&b.full, b.model, b.dev, dtype, NULL, 11, &err), &err);
     must(cr_engine_create(b.model, b.dev, &limits, &b.engine, &err), &err);
     must(cr_engine_set_weights(b.engine, &err), &err);
@@ -156,7 +158,7 @@ static cr_engine_limits blocks(int64_t running, int64_t rows, int64_t num_blocks
     cr_device *dev;
     size_t bytes;
 
-    must(cr_device_open("cpu", 1, &dev, &err), &err);
+    must(cr_device_open(cr_device_default(), 1, &dev, &err), &err);
     bytes = cr_kv_block_bytes(dev, CR_F32, 1, 12);
     cr_device_close(dev);
     return (cr_engine_limits){.max_running = running,
@@ -426,7 +428,7 @@ static void test_refusals(void **state)
     /* weights that are not numbers are an error, not a token */
     cr_err err = {0};
     for (int64_t i = 0; i < b.model->params[0]->num_elems; i++)
-        ((float *)(uintptr_t)b.model->params[0]->weight.data)[i] = NAN;
+        F32(b.model->params[0]->weight.data)[i] = NAN;
     must(cr_engine_set_weights(b.engine, &err), &err);
     for (int greedy = 0; greedy < 2; greedy++) {
         err = (cr_err){0};

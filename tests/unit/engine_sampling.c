@@ -160,7 +160,7 @@ static void test_distributions(void **state)
     int *counts = calloc(MOST, sizeof *counts);
 
     (void)state;
-    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
     for (int c = 0; c < (int)CR_COUNT(cases); c++) {
         cr_generating how = plain;
         size_t num_history = cases[c].n > 200 ? CR_COUNT(history) : 4;
@@ -201,7 +201,7 @@ static void test_greedy(void **state)
     cr_generating how = plain;
 
     (void)state;
-    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
     how.temperature = 0;
     how.top_k = 5; /* has no say */
     for (int n = 1; n <= 100; n += 3) {

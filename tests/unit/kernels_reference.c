@@ -262,7 +262,7 @@ static void weights_with_no_numbers_stay_alone(void **state)
             cr_weight weight = {w.data, dt, n, k, NULL};
             cr_linear_args a = {x.data, &weight, NULL, NULL, MEM(plain), dt, m};
             OK(cr_linear(dev, &a, &err));
-            memset((char *)w.data + (size_t)(col * k) * bytes, 0xFF, (size_t)k * bytes);
+            memset(HOST(w.data) + (size_t)(col * k) * bytes, 0xFF, (size_t)k * bytes);
             a.y = MEM(y);
             OK(cr_linear(dev, &a, &err));
             for (int64_t i = 0; i < m * n; i++)
@@ -497,18 +497,18 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
                                       .window = window};
         memset(blocks, 0xFF, 8 * block); /* NaN */
         /* both sequences have the same prompt */
-        memcpy((char *)q.data + LEN * qrow, q.data, PROMPT * qrow);
-        memcpy((char *)k.data + LEN * krow, k.data, PROMPT * krow);
-        memcpy((char *)v.data + LEN * krow, v.data, PROMPT * krow);
+        memcpy(HOST(q.data) + LEN * qrow, HOST(q.data), PROMPT * qrow);
+        memcpy(HOST(k.data) + LEN * krow, HOST(k.data), PROMPT * krow);
+        memcpy(HOST(v.data) + LEN * krow, HOST(v.data), PROMPT * krow);
         OK(cr_attention(dev, &a, &err));
         for (int i = 0; i < PROMPT; i++)
             slots[i] = 0, pos[i] = i;
         for (int done = 0; done < PROMPT; done += 30) { /* the prompt in chunks */
             c.num_rows = PROMPT - done < 30 ? PROMPT - done : 30;
             c.row_pos = pos + done;
-            c.q = MEM((char *)q.data + (size_t)done * qrow),
-            c.k = MEM((char *)k.data + (size_t)done * krow),
-            c.v = MEM((char *)v.data + (size_t)done * krow), c.o = MEM(step + (size_t)done * qrow);
+            c.q = MEM(HOST(q.data) + (size_t)done * qrow),
+            c.k = MEM(HOST(k.data) + (size_t)done * krow),
+            c.v = MEM(HOST(v.data) + (size_t)done * krow), c.o = MEM(step + (size_t)done * qrow);
             OK(cr_attention_cached(dev, &c, &err));
         }
         assert_memory_equal(step, whole, PROMPT * qrow);
@@ -519,9 +519,9 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
                  *ro = cr_alloc(2 * qrow);
             for (int s = 0; s < 2; s++) {
                 slots[s] = s, pos[s] = i;
-                memcpy(rq + (size_t)s * qrow, (char *)q.data + (size_t)(s * LEN + i) * qrow, qrow);
-                memcpy(rk + (size_t)s * krow, (char *)k.data + (size_t)(s * LEN + i) * krow, krow);
-                memcpy(rv + (size_t)s * krow, (char *)v.data + (size_t)(s * LEN + i) * krow, krow);
+                memcpy(rq + (size_t)s * qrow, HOST(q.data) + (size_t)(s * LEN + i) * qrow, qrow);
+                memcpy(rk + (size_t)s * krow, HOST(k.data) + (size_t)(s * LEN + i) * krow, krow);
+                memcpy(rv + (size_t)s * krow, HOST(v.data) + (size_t)(s * LEN + i) * krow, krow);
             }
             c.q = MEM(rq), c.k = MEM(rk), c.v = MEM(rv), c.o = MEM(ro), c.num_rows = 2;
             OK(cr_attention_cached(dev, &c, &err));
@@ -663,7 +663,7 @@ static void threads_change_nothing(void **state)
     cr_device *two;
 
     (void)state;
-    OK(cr_device_open("cpu", 2, &two, &err));
+    OK(cr_device_open(cr_device_default(), 2, &two, &err));
     for (size_t s = 0; s < CR_COUNT(shape); s++)
         for (int t = 0; t < 2; t++) {
             int64_t m = shape[s][0], k = shape[s][1], n = shape[s][2], size[] = {m * n, m * k};
@@ -700,7 +700,7 @@ static void a_stack_gives_back_what_it_took(void **state)
         for (int i = 0; i < 200; i++) {
             mark[i] = cr_stack_mark(s);
             OK(cr_stack_push(s, (size_t)(i * 997 + 1), &p, &err));
-            memset(cr_mem_to_host(p), i, (size_t)(i * 997 + 1));
+            memset(cr_host_view(p), i, (size_t)(i * 997 + 1));
         }
         for (int i = 199; i >= 0; i--)
             cr_stack_release(s, mark[i]);
@@ -731,7 +731,7 @@ static int run(void)
     int num_failed;
 
     err = (cr_err){0};
-    if (cr_device_open("cpu", 1, &dev, &err) != CR_OK) return 1;
+    if (cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) return 1;
     num_failed = cmocka_run_group_tests(tests, NULL, NULL);
     cr_device_close(dev);
     return num_failed;

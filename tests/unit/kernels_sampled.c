@@ -272,7 +272,7 @@ static void edges(void **state)
 static int open_device(void **state)
 {
     (void)state;
-    return cr_device_open("cpu", 1, &dev, &err) == CR_OK ? 0 : -1;
+    return cr_device_open(cr_device_default(), 1, &dev, &err) == CR_OK ? 0 : -1;
 }
 
 static int close_device(void **state)

@@ -215,7 +215,7 @@ static void segments_do_not_depend_on_each_other(void **state)
     cr_device *two;
 
     (void)state;
-    OK(cr_device_open("cpu", 2, &two, &err));
+    OK(cr_device_open(cr_device_default(), 2, &two, &err));
     for (size_t c = 0; c < CR_COUNT(dims); c++)
         for (size_t t = 0; t < CR_COUNT(both); t++) {
             int64_t row = H * dims[c], n = cu[S] * row;
@@ -298,12 +298,12 @@ static void rope_by_angles(void **state)
                 for (int64_t i = 0; i < D / 2; i++)
                     angles[r * D / 2 + i] = (float)pos[r] * freq[i];
             }
-            memcpy(same, x.data, bytes);
+            memcpy(same, HOST(x.data), bytes);
             OK(cr_rope(dev, &by_pos, &err));
             OK(cr_rope(dev, &by_angle, &err));
-            assert_memory_equal(x.data, same, bytes);
+            assert_memory_equal(HOST(x.data), same, bytes);
             angles[T * D / 2 - 1] = 0.75f; /* one other angle, and back with it */
-            memcpy(same, x.data, bytes);
+            memcpy(same, HOST(x.data), bytes);
             OK(cr_rope(dev, &by_angle, &err));
             for (int64_t h = 0; h < H; h++) {
                 int64_t i = ((T - 1) * H + h) * D + D / 2 - 1;
@@ -402,7 +402,7 @@ static int run(void)
     int num_failed;
 
     err = (cr_err){0};
-    if (cr_device_open("cpu", 1, &dev, &err) != CR_OK) return 1;
+    if (cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) return 1;
     num_failed = cmocka_run_group_tests(tests, NULL, NULL);
     cr_device_close(dev);
     return num_failed;

@@ -4,6 +4,7 @@
  * tokens and central differences of it; what must hold bit for bit (rows alone, recompute, frozen parts,
  * idle experts called or not); hooks; checkpoints with stacked experts. Not covered: Transformers itself
  * and generation (the acceptance checks do that), accuracy in bf16 (only its bitwise promises).
+ * // also on far
  */
 #include "base/rng.h"
 #include "models/files/safetensors.h"
@@ -107,8 +108,8 @@ static float from_bf16(const void *data, int64_t i)
 
 static double value(const slow *s, const cr_param *p, int64_t e)
 {
-    float x = p->weight.dtype == CR_F32 ? ((const float *)p->weight.data)[e]
-                                        : from_bf16(p->weight.data, e);
+    float x =
+        p->weight.dtype == CR_F32 ? F32(p->weight.data)[e] : from_bf16(HOST(p->weight.data), e);
 
     return x + (p == s->bumped && e == s->elem ? s->bump : 0);
 }
@@ -308,7 +309,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
     for (int i = 0; i < H * H; i++)
         b.x[i] = i / H == i % H;
     for (int layer = 0; layer < 2; layer++) {
-        float *gate = (float *)(uintptr_t)b.block[layer]->children[0]->params[0].weight.data;
+        float *gate = F32(b.block[layer]->children[0]->params[0].weight.data);
         json_t *logits = json_array_get(json_object_get(aux, "logits"), (size_t)layer);
         for (int i = 0; i < H * 5; i++)
             gate[i % 5 * H + i / 5] = (float)json_number_value(json_array_get(logits, (size_t)i));
@@ -496,10 +497,10 @@ static void check_only_decays(const bench *b, const cr_param *p)
                        .t = 1};
     cr_err err = {0};
 
-    memcpy(w, p->weight.data, a.num * sizeof *w);
+    memcpy(w, HOST(p->weight.data), a.num * sizeof *w);
     assert_int_equal(cr_adamw(b->m.dev, &a, &err), CR_OK);
     for (size_t e = 0; e < a.num; e++) {
-        float before = ((const float *)p->weight.data)[e];
+        float before = F32(p->weight.data)[e];
         if (isfinite(before)) check_near(w[e], before * (1 - 1e-3), 0x1p-23 * fabsf(before));
         assert_true(m[e] == 0 && v[e] == 0);
     }
@@ -519,10 +520,10 @@ static void c30_idle_experts_are_called_and_harmless(void **state)
     open_bench(&b, configs[1], CR_F32);
     gate = cr_model_find_param(b.m.model, "model.layers.0.mlp.gate.weight");
     poison = cr_model_find_param(b.m.model, "model.layers.0.mlp.experts.0.up_proj.weight");
-    w = (float *)(uintptr_t)gate->weight.data;
+    w = F32(gate->weight.data);
     for (int64_t e = 0; e < gate->num_elems; e++)
         w[e] = e / H == 1 || e / H == 3 ? 0.1f * (float)(e / H) : 0;
-    ((float *)(uintptr_t)poison->weight.data)[7] = NAN;
+    F32(poison->weight.data)[7] = NAN;
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = fabsf(b.x[i]);
     b.pass.hooks = &hooks;
@@ -592,7 +593,8 @@ static void write_stacked(const bench *b, const char *path, bool is_transposed)
                 const cr_param *p = &expert->children[i & 1 ? 2 : k]->params[0];
                 int64_t at = (e * parts + k) * p->num_elems;
                 assert_int_equal(cr_tensor_writer_put(writer, n - 4 + (size_t)i, at,
-                                                      at + p->num_elems, p->weight.data, &err),
+                                                      at + p->num_elems, HOST(p->weight.data),
+                                                      &err),
                                  CR_OK);
             }
         }
@@ -621,8 +623,7 @@ static void stacked_experts_are_read(void **state)
         const cr_param *p = b.m.model->params[i];
         if (!strstr(p->name, ".experts.")) continue;
         assert_int_equal(cr_weights_read(weights, p, 5, p->num_elems, got, &err), CR_OK);
-        assert_memory_equal(got, (const float *)p->weight.data + 5,
-                            (size_t)(p->num_elems - 5) * sizeof *got);
+        assert_memory_equal(got, F32(p->weight.data) + 5, (size_t)(p->num_elems - 5) * sizeof *got);
     }
     cr_weights_close(weights);
     model_bench_close(&b.m);

@@ -4,6 +4,7 @@
  * differences of that model; and what must hold bit for bit: packing, recompute, frozen parameters,
  * cached against packed attention. Not covered: real checkpoints and Transformers itself (the
  * acceptance checks do that), bf16 accuracy (only its bitwise promises).
+ * // also on far
  */
 #include "base/rng.h"
 #include "kernels/attention.h"
@@ -41,7 +42,7 @@ static void disturb(cr_model *model)
 {
     for (size_t i = 0; i < model->num_params; i++) {
         cr_param *p = model->params[i];
-        float *w = (float *)(uintptr_t)p->weight.data;
+        float *w = F32(p->weight.data);
         if (p->num_dims == 1 && p->weight.dtype == CR_F32)
             for (int64_t e = 0; e < p->num_elems; e++)
                 w[e] += 0.3f * (float)cr_rng_normal(3, CR_RNG_TEST, i, (uint64_t)e);
@@ -123,8 +124,7 @@ typedef struct slow {
 
 static double value(const slow *s, const cr_param *p, int64_t e)
 {
-    return ((const float *)p->weight.data)[e] +
-           (p == s->bumped && e == s->bumped_elem ? s->bump : 0);
+    return F32(p->weight.data)[e] + (p == s->bumped && e == s->bumped_elem ? s->bump : 0);
 }
 
 static const cr_param *find(const slow *s, int layer, const char *name)
@@ -640,7 +640,7 @@ static void cached_rows_equal_packed_rows(void **state)
                                         (size_t)c->vocab_size * sizeof(float));
             }
             for (int i = 0; i < 3; i++)
-                cr_free(cr_mem_to_host(blocks[i]));
+                cr_free(cr_host_view(blocks[i]));
             cr_free(want);
             cr_free(got);
             model_bench_close(&b);

@@ -56,7 +56,7 @@ static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
     for (size_t i = 0; i < json_array_size(fp32); i++)
         cr_module_set_fp32(
             cr_model_find_module(s->b.model, json_string_value(json_array_get(fp32, i))));
-    must(cr_device_open("cpu", 1, &s->b.dev, &err));
+    must(cr_device_open(cr_device_default(), 1, &s->b.dev, &err));
     must(cr_full_weights_init(&s->b.full, s->b.model, s->b.dev, dtype, NULL, 11, &err));
     must(cr_full_weights_add_grads(&s->b.full, s->b.model, &err));
     s->b.tape = cr_stack_create(s->b.dev);
@@ -142,7 +142,7 @@ static void c11_module_in_float32(void **state)
         for (size_t k = 0; k < half->b.model->num_params; k++) {
             const cr_param *p = half->b.model->params[k], *q = wide->b.model->params[k];
             assert_int_equal(p->weight.dtype, p->is_fp32 ? CR_F32 : dtype);
-            if (memcmp(p->grad, q->grad, (size_t)p->num_elems * sizeof(float)) != 0)
+            if (memcmp(HOST(p->grad), HOST(q->grad), (size_t)p->num_elems * sizeof(float)) != 0)
                 fail_msg("case %zu: gradient of %s", i, p->name);
         }
         close_side(half);

@@ -2,6 +2,7 @@
  * the gradient of every parameter; with weights that are there only between hooks, kept or recomputed;
  * frozen parts, float32 inside a bf16 pass, memory of a plan, and items that do not depend on each other.
  * Not covered: real images, the language model around it, ranks.
+ * // also on far
  */
 #include "models/vision/vision_impl.h"
 #include "models/weights.h"
@@ -179,7 +180,7 @@ static bench *bench_open_on(const char *device, size_t number, cr_dtype dtype, b
 
 static bench *bench_open(size_t number, cr_dtype dtype, bool is_fp32)
 {
-    return bench_open_on("cpu", number, dtype, is_fp32);
+    return bench_open_on(cr_device_default(), number, dtype, is_fp32);
 }
 
 static void bench_close(bench *b)
@@ -220,7 +221,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     assert_int_equal(b->num_open, 0);
     assert_int_equal(b->m.model->own->num_frames, 0);
     for (int64_t i = 0; i < b->num_features; i++)
-        cr_free(cr_mem_to_host(out[i])), cr_free(cr_mem_to_host(grad[i]));
+        cr_free(cr_host_view(out[i])), cr_free(cr_host_view(grad[i]));
 }
 
 /* Both sides sum up to a hundred products in float32 in each of 20 steps: 20 sqrt(100) 2^-24 = 1.2e-5 of rows

@@ -188,7 +188,7 @@ static void open_bench(const char *family, const way *w, model_bench *b)
     must(build_model(config_of(family), &b->model, &err), &err);
     if (w->has_fp32_tower) cr_module_set_fp32(cr_model_find_module(b->model, "model.visual"));
     if (w->stage) must(cr_model_freeze_stage(b->model, w->stage, &err), &err);
-    must(cr_device_open("cpu", 1, &b->dev, &err), &err);
+    must(cr_device_open(cr_device_default(), 1, &b->dev, &err), &err);
     must(cr_full_weights_init(&b->full, b->model, b->dev, w->pass.dtype, NULL, 11, &err), &err);
     must(cr_full_weights_add_grads(&b->full, b->model, &err), &err);
     b->tape = cr_stack_create(b->dev);

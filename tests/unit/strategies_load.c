@@ -1,8 +1,10 @@
 /* strategies_load.c -- what each rank of a mesh reads and keeps, one rank after another played in this
  * process: every element of the checkpoint is read once, by its owner; values, also random ones, are the
  * same for every number of ranks; padding is zero. The files themselves: models_files.c.
+ * // also on far
  */
 #include "strategies/fsdp_impl.h"
+#include "tests/memory.h"
 #include "tests/model_bench.h"
 
 #include <setjmp.h> /* cmocka needs these before it */
@@ -74,7 +76,7 @@ static int64_t collect(const cr_fsdp *f, int rank, float *whole)
 
     for (size_t i = 0; i < 2 * f->units.num; i++) {
         const cr_flat *flat = i % 2 ? &f->units.unit[i / 2].frozen : &f->units.unit[i / 2].trained;
-        const float *shard = (const float *)(i % 2 ? f->frozen : f->master) + flat->first.elems;
+        const float *shard = F32(i % 2 ? f->frozen : f->master) + flat->first.elems;
         int64_t here = 0;
         for (size_t k = 0; k < flat->num_params; k++) {
             int64_t begin, end, at, offset = 0;
@@ -114,7 +116,7 @@ static float *run_ranks(int num_ranks, const char *source, int64_t *num_elems)
         cr_model *model = make_model();
         cr_fsdp *f;
         assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
-        assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+        assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
         assert_int_equal(cr_mesh_shape_init(&shape, num_ranks, num_ranks, 1, 1, 0, &err), CR_OK);
         assert_int_equal(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err),
                          CR_OK);

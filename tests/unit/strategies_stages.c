@@ -188,7 +188,7 @@ static void c40_dtype_of_towers(void **state)
         cr_fsdp *f = NULL;
         cr_err err = {0};
         if (cr_world_open(&local, &world, &err) != CR_OK ||
-            cr_device_open("cpu", 1, &dev, &err) != CR_OK ||
+            cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK ||
             cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err) != CR_OK ||
             cr_mesh_create(world, dev, "train", &rank, &shape, &mesh, &err) != CR_OK ||
             cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK)

@@ -29,10 +29,10 @@ cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *sen
     *out = NULL;
     if (num_sends) cr_buf_clear(&wire);
     for (size_t i = 0; i < num_sends; i++)
-        cr_buf_add(&wire, cr_mem_to_host(cr_mem_add_const(send, sends[i].offset_bytes)),
+        cr_buf_add(&wire, cr_host_view(cr_mem_add_const(send, sends[i].offset_bytes)),
                    sends[i].num_bytes);
     for (size_t i = 0; i < num_recvs; at += recvs[i++].num_bytes)
-        memcpy(cr_mem_to_host(cr_mem_add(recv, recvs[i].offset_bytes)), wire.data + at,
+        memcpy(cr_host_view(cr_mem_add(recv, recvs[i].offset_bytes)), wire.data + at,
                recvs[i].num_bytes);
     if (num_recvs) assert_int_equal(at, wire.num_bytes);
     return CR_OK;
@@ -78,7 +78,7 @@ static void a_flipped_bit_is_found(void **state)
 
     (void)state;
     assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
-    assert_int_equal(cr_device_open("cpu", 1, &dev, &err), CR_OK);
+    assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
     assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
     assert_int_equal(cr_mesh_create(world, dev, "actor_train", here, &shape, &mesh, &err), CR_OK);
     assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);
