@@ -336,6 +336,18 @@ static cr_status check_gelu_grad(const cr_gelu_grad_args *a, work *w, cr_err *er
     return check_act("gelu_grad", a->dtype, err);
 }
 
+static cr_status check_geglu(const cr_geglu_args *a, work *w, cr_err *err)
+{
+    *w = elems(a->num, 9);
+    return check_act("geglu", a->dtype, err);
+}
+
+static cr_status check_geglu_grad(const cr_geglu_grad_args *a, work *w, cr_err *err)
+{
+    *w = elems(a->num, 20);
+    return check_act("geglu_grad", a->dtype, err);
+}
+
 static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, work *w, cr_err *err)
 {
     *w = cells(a->num_rows, a->per_row * a->num_cols, 2);

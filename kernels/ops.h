@@ -56,6 +56,8 @@
     OP(layernorm_grad, cr_layernorm_grad_args)                 \
     OP(gelu, cr_gelu_args)                                     \
     OP(gelu_grad, cr_gelu_grad_args)                           \
+    OP(geglu, cr_geglu_args)                                   \
+    OP(geglu_grad, cr_geglu_grad_args)                         \
     OP(embedding_bag_grad, cr_embedding_bag_grad_args)
 /* clang-format on */
 

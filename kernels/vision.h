@@ -1,5 +1,5 @@
-/* vision.h -- operations of vision towers that text models do without: LayerNorm, GELU and sums of
- * weighted table rows (interpolated positions).
+/* vision.h -- LayerNorm, GELU and GeGLU, and sums of weighted table rows (interpolated positions): what
+ * vision towers and models with another activation than SwiGLU need.
  *
  * The forward of an embedding bag is cr_rows_combine (experts.h) with the table as x. Promises, threads
  * and errors as in kernels.h; index arrays are int32 in device memory and in range.
@@ -46,6 +46,23 @@ typedef struct cr_gelu_grad_args {
     cr_mem *dx;
     size_t num;
 } cr_gelu_grad_args;
+
+/* h = gelu(gate) * up, gelu rounded first (as Transformers' Gemma computes it). */
+typedef struct cr_geglu_args {
+    cr_gelu_kind kind;
+    cr_dtype dtype;
+    const cr_mem *gate, *up;
+    cr_mem *h;
+    size_t num;
+} cr_geglu_args;
+/* dgate, dup may be gate, up themselves. */
+typedef struct cr_geglu_grad_args {
+    cr_gelu_kind kind;
+    cr_dtype dtype;
+    const cr_mem *gate, *up, *dh;
+    cr_mem *dgate, *dup;
+    size_t num;
+} cr_geglu_grad_args;
 
 /* dw[index[t k + j]] += weight[t k + j] dy[t] for the k = per_row table rows of row t, in order of t,
  * then j: the backward of y[t] = sum over j of weight[t k + j] w[index[t k + j]]. */

@@ -1,4 +1,4 @@
-/* kernels_vision.c -- the kernels of vision towers against plain loops in double: LayerNorm, both GELUs,
+/* kernels_vision.c -- the kernels of vision towers against plain loops in double: LayerNorm, both GELUs, GeGLU,
  * attention over whole segments, rotation by given angles, weighted table rows; and that a row's bits
  * depend on no other row and on no number of threads, and those of text's rope not on where angles come
  * from. Tolerances as in kernels_reference.c. Not covered: speed.
@@ -104,6 +104,35 @@ static void gelu_and_its_gradient(void **state)
             }
             drop(x), drop(dy);
             cr_free(y), cr_free(dx);
+        }
+}
+
+static void geglu_and_its_gradient(void **state)
+{
+    enum { N = 1003 };
+
+    (void)state;
+    for (size_t t = 0; t < CR_COUNT(both); t++)
+        for (int kind = CR_GELU_ERF; kind <= CR_GELU_TANH; kind++) {
+            cr_gelu_kind k = (cr_gelu_kind)kind;
+            cr_dtype dt = both[t];
+            array gate = make(dt, N, 3), up = make(dt, N, 1), dh = make(dt, N, 1);
+            void *h = cr_alloc(N * 4);
+            OK(cr_geglu(dev, &(cr_geglu_args){k, dt, gate.data, up.data, h, N}, &err));
+            OK(cr_geglu_grad(dev,
+                             &(cr_geglu_grad_args){k, dt, gate.data, up.data, dh.data, gate.data,
+                                                   up.data, N}, /* in place */
+                             &err));
+            for (int64_t i = 0; i < N; i++) {
+                double slope, act = gelu_in_double(k, gate.x[i], &slope), want = act * up.x[i],
+                              dgate = dh.x[i] * up.x[i] * slope, dup = dh.x[i] * act;
+                check_near(get(h, dt, i), want, 2 * tolerance(dt, want, fabs(up.x[i])));
+                check_near(get(gate.data, dt, i), dgate,
+                           tolerance(dt, dgate, fabs(dh.x[i] * up.x[i])));
+                check_near(get(up.data, dt, i), dup, tolerance(dt, dup, fabs(dh.x[i])));
+            }
+            drop(gate), drop(up), drop(dh);
+            cr_free(h);
         }
 }
 
@@ -391,6 +420,7 @@ static int run(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_and_its_gradient),
         cmocka_unit_test(gelu_and_its_gradient),
+        cmocka_unit_test(geglu_and_its_gradient),
         cmocka_unit_test(gelu_far_from_zero),
         cmocka_unit_test(attention_over_segments),
         cmocka_unit_test(segments_do_not_depend_on_each_other),

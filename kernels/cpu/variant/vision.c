@@ -1,4 +1,4 @@
-/* vision.c -- LayerNorm, GELU and rows of vision towers (see kernels/vision.h). */
+/* vision.c -- LayerNorm, GELU, GeGLU and rows of vision towers (see kernels/vision.h). */
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/simd_rows.h"
 
@@ -186,6 +186,50 @@ cr_status CR_V(gelu_grad)(cr_device *dev, const cr_gelu_grad_args *a, cr_err *er
         CR_BY_DTYPE(a->dtype, gelu_grad_range, CR_GELU_ERF, a->x, a->dy, a->dx, n);
     else
         CR_BY_DTYPE(a->dtype, gelu_grad_range, CR_GELU_TANH, a->x, a->dy, a->dx, n);
+    return CR_OK;
+}
+
+CR_INLINE void geglu_range(cr_dtype dtype, cr_gelu_kind kind, const cr_geglu_args *a)
+{
+    int64_t n = (int64_t)a->num;
+
+    for (int64_t i = 0; i < n; i += 16) {
+        v16 gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
+        v_put_left(dtype, a->h, i, v_rounded(dtype, gelu_of(kind, gate)) * up, n - i);
+    }
+}
+
+cr_status CR_V(geglu)(cr_device *dev, const cr_geglu_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    if (a->kind == CR_GELU_ERF)
+        CR_BY_DTYPE(a->dtype, geglu_range, CR_GELU_ERF, a);
+    else
+        CR_BY_DTYPE(a->dtype, geglu_range, CR_GELU_TANH, a);
+    return CR_OK;
+}
+
+CR_INLINE void geglu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const cr_geglu_grad_args *a)
+{
+    int64_t n = (int64_t)a->num;
+
+    for (int64_t i = 0; i < n; i += 16) {
+        v16 gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
+        v16 dh = v_get_left(dtype, a->dh, i, n - i);
+        v_put_left(dtype, a->dgate, i, dh * up * gelu_slope(kind, gate), n - i);
+        v_put_left(dtype, a->dup, i, dh * gelu_of(kind, gate), n - i);
+    }
+}
+
+cr_status CR_V(geglu_grad)(cr_device *dev, const cr_geglu_grad_args *a, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    if (a->kind == CR_GELU_ERF)
+        CR_BY_DTYPE(a->dtype, geglu_grad_range, CR_GELU_ERF, a);
+    else
+        CR_BY_DTYPE(a->dtype, geglu_grad_range, CR_GELU_TANH, a);
     return CR_OK;
 }
 
