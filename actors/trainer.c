@@ -36,10 +36,7 @@ void cr_trainer_close(cr_trainer *t)
 {
     if (!t) return;
     cr_fsdp_destroy(t->f);
-    cr_free(t->ids);
-    cr_free(t->positions);
-    cr_free(t->labels);
-    cr_free(t->cu);
+    cr_packed_free(&t->packed);
     cr_free(t->work);
     cr_free(t->start);
     cr_edits_free(&t->edits);
@@ -55,58 +52,32 @@ cr_status cri_read_samples(const cr_trainer *t, const cr_record *command, cr_sam
     return cr_distribution_check(&t->distribution, s->num_kept != NULL, err);
 }
 
-static void reserve(cr_trainer *t, size_t tokens, size_t num)
-{
-    if (tokens > t->capacity_tokens) {
-        cr_free(t->ids);
-        cr_free(t->positions);
-        cr_free(t->labels);
-        t->capacity_tokens = tokens + tokens / 4;
-        t->ids = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
-        t->positions = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
-        t->labels = CR_NEW_ARRAY(int32_t, t->capacity_tokens);
-    }
-    if (num > t->capacity_samples || !t->cu) {
-        cr_free(t->cu);
-        cr_free(t->start);
-        t->capacity_samples = num + 16;
-        t->cu = CR_NEW_ARRAY(int32_t, t->capacity_samples + 1);
-        t->start = CR_NEW_ARRAY(size_t, t->capacity_samples + 1);
-    }
-}
-
 cr_batch cri_pack(cr_trainer *t, const cr_samples *s, const size_t *order, size_t num,
                   const float *learns)
 {
-    size_t tokens = 0, at = 0;
+    cr_packed *p = &t->packed;
 
-    for (size_t k = 0; k < num; k++)
-        tokens += (size_t)(s->prompts[order[k]] + s->lengths[order[k]]);
-    reserve(t, tokens, num);
+    if (num > t->capacity_samples || !t->start) {
+        cr_free(t->start);
+        t->capacity_samples = num + 16;
+        t->start = CR_NEW_ARRAY(size_t, t->capacity_samples + 1);
+    }
+    cr_packed_clear(p);
     t->start[0] = 0;
     for (size_t k = 0; k < num; k++) {
-        size_t i = order[k], n = (size_t)(s->prompts[i] + s->lengths[i]);
+        size_t i = order[k], prompt = (size_t)s->prompts[i], n = prompt + (size_t)s->lengths[i];
         const int32_t *ids = s->ids + s->first_id[i];
-        t->cu[k] = (int32_t)at;
+        const float *learn = learns ? learns + s->first_token[i] : NULL;
+        int32_t *labels = cr_packed_add(p, ids, n);
         t->start[k + 1] = t->start[k];
-        for (size_t j = 0; j < n; j++, at++) {
-            bool has_label =
-                j + 1 < n && j + 1 >= (size_t)s->prompts[i] &&
-                (!learns || learns[s->first_token[i] + j + 1 - (size_t)s->prompts[i]] > 0);
-            t->ids[at] = ids[j];
-            t->positions[at] = (int32_t)j;
-            t->labels[at] = has_label ? ids[j + 1] : -1;
-            t->start[k + 1] += has_label;
+        for (size_t j = prompt > 0 ? prompt : 1; j < n; j++) { /* row j - 1 predicts token j */
+            if (learn && learn[j - prompt] <= 0) continue;
+            labels[j - 1] = ids[j];
+            t->start[k + 1]++;
         }
     }
-    t->cu[num] = (int32_t)at;
-    return (cr_batch){.ids = t->ids,
-                      .positions = t->positions,
-                      .labels = t->labels,
-                      .cu_seqlens = t->cu,
-                      .num_tokens = (int64_t)at,
-                      .num_seqs = (int64_t)num,
-                      .edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits)};
+    p->batch.edits = cr_distribution_edit(&t->distribution, s, order, num, &t->edits);
+    return p->batch;
 }
 
 void cri_cut(const cr_samples *s, const size_t *mine, size_t num, const cri_micro_rule *rule,
@@ -229,14 +200,12 @@ static cr_status sync_weights(cr_trainer *t, const cr_record *command, cr_record
 /* Everything but what must stay; and what is packed for a micro-batch. */
 static cr_status offload(cr_trainer *t, cr_err *err)
 {
-    void **mine[] = {(void **)&t->ids, (void **)&t->positions, (void **)&t->labels,
-                     (void **)&t->cu,  (void **)&t->work,      (void **)&t->start};
-
-    for (size_t i = 0; i < CR_COUNT(mine); i++) {
-        cr_free(*mine[i]);
-        *mine[i] = NULL;
-    }
-    t->capacity_tokens = t->capacity_samples = t->capacity_work = 0;
+    cr_packed_free(&t->packed);
+    cr_free(t->work);
+    cr_free(t->start);
+    t->work = NULL;
+    t->start = NULL;
+    t->capacity_samples = t->capacity_work = 0;
     cr_edits_free(&t->edits);
     CR_TRY(cr_fsdp_offload(t->f, cr_phase_states(t->a->dev, CR_STATE_ALL), err));
     cr_phase_trim(t->a->dev);
@@ -325,9 +294,8 @@ static const struct op *find_op(const cr_trainer *t, const char *name)
 
 static int64_t held_bytes(const cr_trainer *t)
 {
-    return cr_fsdp_get_stats(t->f).held_bytes +
-           (int64_t)(3 * t->capacity_tokens * sizeof(int32_t) + t->capacity_work * sizeof(double) +
-                     cr_edits_bytes(&t->edits));
+    return cr_fsdp_get_stats(t->f).held_bytes + cr_packed_bytes(&t->packed) +
+           (int64_t)(t->capacity_work * sizeof(double) + cr_edits_bytes(&t->edits));
 }
 
 cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,

@@ -10,6 +10,7 @@
 
 #include "actors/actor.h"
 #include "actors/distribution.h"
+#include "strategies/packed.h"
 
 struct cr_trainer {
     cr_actor *a;
@@ -17,11 +18,11 @@ struct cr_trainer {
     bool is_train;
     bool is_shared; /* its devices: states leave them after a command */
     /* the micro-batch that runs */
-    int32_t *ids, *positions, *labels, *cu;
-    size_t capacity_tokens, capacity_samples;
+    cr_packed packed;
     double *work; /* of the loss of a micro-batch (train_step.c) */
     size_t capacity_work;
     size_t *start; /* [capacity_samples + 1] */
+    size_t capacity_samples;
     cr_distribution distribution;
     cr_edits edits;
 };

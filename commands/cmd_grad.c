@@ -123,7 +123,7 @@ static cr_status run_lines(job *j, cr_err *err)
         int64_t labels = 0;
         cr_packed_clear(&j->packed);
         for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks)
-            labels += cr_packed_add(&j->packed, &j->line[next]);
+            labels += cr_line_pack(&j->packed, &j->line[next]);
         w->model->aux_weight =
             cr_aux_weight(w->model, w->keys, (double)labels / (double)j->num_labels);
         CR_TRY(cr_fsdp_backward(w->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,

@@ -84,7 +84,7 @@ static void pack_lines(ask *a, size_t first, size_t end)
     cr_packed_clear(&a->packed);
     for (size_t i = 0; i < end; i++) {
         cr_line line = {.num_ids = (size_t)at[0], .ids = at + 1};
-        if (i >= first) cr_packed_add(&a->packed, &line);
+        if (i >= first) cr_line_pack(&a->packed, &line);
         at += 1 + at[0];
     }
 }
@@ -201,7 +201,7 @@ static cr_status put_logits(ask *a, const cr_line *line, cr_tensor_writer *write
     for (int64_t t = 0; t < num; t++)
         rows[t] = (int32_t)t;
     cr_packed_clear(&a->packed);
-    cr_packed_add(&a->packed, line);
+    cr_line_pack(&a->packed, line);
     status = cr_fsdp_logits(a->worker.fsdp, &a->packed.batch, rows, num, logits, err);
     if (status == CR_OK && writer)
         status = cr_tensor_writer_put(writer, index, 0, num * vocab, logits, err);

@@ -3,7 +3,9 @@
 #include "launch/ranks.h"
 
 #include <string.h>
-#include <time.h>
+
+enum { GENERATE_BATCH = 256 }; /* samples at a time, if infer_batch_size is not given */
+#define RANK_0_SPEAKS_S 0.3    /* time for its error message */
 
 /* ---- worker keys ---- */
 
@@ -39,7 +41,7 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
     w->batch_size = w->keys->infer_batch_size;
     if (kind == CR_WORKER_TRAIN) w->batch_size = w->keys->training.per_device_train_batch_size;
-    if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = 256;
+    if (kind == CR_WORKER_GENERATE && !has_batch_size) w->batch_size = GENERATE_BATCH;
     if (kind == CR_WORKER_GENERATE && w->keys->ulysses_size > 1)
         return cr_fail(err, CR_EUSAGE,
                        "M11: ulysses_size %lld is for training and log-probs only (use 1)",
@@ -130,7 +132,7 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
     if (err->status != CR_OK) {
         if (w->world) cr_world_fail(w->world, err);
         if (w->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
-            nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+            cr_sleep_s(RANK_0_SPEAKS_S);
         code = w->rank == 0 ? cr_command_fail(command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);
@@ -171,59 +173,15 @@ cr_line_rules cr_worker_rules(cr_worker *w)
         .encode = encode, .ctx = w, .vocab_size = c->vocab_size, .max_tokens = c->position_limit};
 }
 
-/* ---- packing ---- */
-
-void cr_packed_clear(cr_packed *p)
+int64_t cr_line_pack(cr_packed *p, const cr_line *line)
 {
-    p->batch = (cr_batch){
-        .ids = p->ids, .positions = p->positions, .labels = p->labels, .cu_seqlens = p->cu_seqlens};
-}
-
-void cr_packed_free(cr_packed *p)
-{
-    cr_free(p->ids);
-    cr_free(p->positions);
-    cr_free(p->labels);
-    cr_free(p->cu_seqlens);
-    *p = (cr_packed){0};
-}
-
-static void grow(int32_t **array, size_t old, size_t num)
-{
-    *array = cr_realloc(*array, old * sizeof(int32_t), num * sizeof(int32_t));
-}
-
-static void reserve(cr_packed *p, size_t tokens, size_t seqs)
-{
-    if (tokens > p->capacity_tokens) {
-        size_t old = p->capacity_tokens, num = 2 * tokens;
-        grow(&p->ids, old, num);
-        grow(&p->positions, old, num);
-        grow(&p->labels, old, num);
-        p->capacity_tokens = num;
-    }
-    if (seqs > p->capacity_seqs) {
-        grow(&p->cu_seqlens, p->capacity_seqs, 2 * seqs);
-        p->capacity_seqs = 2 * seqs;
-    }
-}
-
-int64_t cr_packed_add(cr_packed *p, const cr_line *line)
-{
-    int64_t at = p->batch.num_tokens, seqs = p->batch.num_seqs, num_labels = 0;
+    int32_t *rows = cr_packed_add(p, line->ids, line->num_ids);
     const int32_t *labels = line->labels ? line->labels : line->ids;
+    int64_t num_labels = 0;
 
-    reserve(p, (size_t)at + line->num_ids, (size_t)seqs + 2);
-    cr_packed_clear(p);
-    for (size_t t = 0; t < line->num_ids; t++, at++) {
-        p->ids[at] = line->ids[t];
-        p->positions[at] = (int32_t)t;
-        p->labels[at] = t + 1 < line->num_ids ? labels[t + 1] : -1;
-        num_labels += p->labels[at] >= 0;
+    for (size_t t = 0; t + 1 < line->num_ids; t++) {
+        rows[t] = labels[t + 1];
+        num_labels += rows[t] >= 0;
     }
-    p->cu_seqlens[0] = 0;
-    p->cu_seqlens[seqs + 1] = (int32_t)at;
-    p->batch.num_tokens = at;
-    p->batch.num_seqs = seqs + 1;
     return num_labels;
 }

@@ -19,6 +19,7 @@
 #include "base/args.h"
 #include "commands/lines.h"
 #include "configs/configs.h"
+#include "strategies/packed.h"
 #include "text/encoder.h"
 
 typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_GENERATE, CR_WORKER_TRAIN } cr_worker_kind;
@@ -56,18 +57,8 @@ cr_line_rules cr_worker_rules(cr_worker *worker);
 /* Open the tokenizer of MODEL, unless it is open. */
 CR_MUST cr_status cr_worker_need_tokenizer(cr_worker *worker, cr_err *err);
 
-/* ---- lines as one packed batch ---- */
-
-typedef struct cr_packed {
-    int32_t *ids, *positions, *labels, *cu_seqlens; /* owned, grow only */
-    size_t capacity_tokens, capacity_seqs;
-    cr_batch batch; /* of the arrays above */
-} cr_packed;
-
-void cr_packed_clear(cr_packed *packed);
-void cr_packed_free(cr_packed *packed);
-/* Append a good line. Row t has label labels[t + 1] (ids[t + 1] if the line has none); the last row
+/* Append a good line to a batch. Row t has label labels[t + 1] (ids[t + 1] if the line has none); the last row
  * has no label. Returns the number of labelled rows. */
-int64_t cr_packed_add(cr_packed *packed, const cr_line *line);
+int64_t cr_line_pack(cr_packed *packed, const cr_line *line);
 
 #endif

@@ -5,6 +5,7 @@
  * the first time), and the rest is multiplied.
  */
 #include "plan/plan.h"
+#include "strategies/packed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,8 +15,7 @@ typedef struct bench {
     cr_mesh *mesh;
     cr_device *dev;
     cr_fsdp *f;
-    int32_t *ids, *positions, *labels, *cu;
-    cr_batch batch;
+    cr_packed packed;
     cr_fsdp_stats after_forward; /* of the training micro-batch */
     cr_plan_role *role;
     cr_plan_bytes standing; /* beside what a moment has */
@@ -32,34 +32,19 @@ typedef struct counts {
 
 /* ---- a batch of full samples ---- */
 
-static void batch_free(bench *b)
-{
-    cr_free(b->ids);
-    cr_free(b->positions);
-    cr_free(b->labels);
-    cr_free(b->cu);
-    b->ids = b->positions = b->labels = b->cu = NULL;
-}
-
 /* num samples of full length, or, if most is not 0, as many as fit and a shorter one. */
 static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t most)
 {
     int64_t len = p->sample_tokens, tokens = most ? most : num * len;
 
-    if (most) num = (most + len - 1) / len;
-    batch_free(b);
-    b->ids = CR_NEW_ARRAY(int32_t, tokens);
-    b->positions = CR_NEW_ARRAY(int32_t, tokens);
-    b->labels = CR_NEW_ARRAY(int32_t, tokens);
-    b->cu = CR_NEW_ARRAY(int32_t, num + 1);
-    for (int64_t t = 0; t < tokens; t++) {
-        int64_t at = t % len;
-        b->positions[t] = (int32_t)at;
-        b->labels[t] = at + 1 < len && t + 1 < tokens && at + 1 >= len - p->sample_rows ? 0 : -1;
+    cr_packed_clear(&b->packed);
+    for (int64_t at = 0; at < tokens; at += len) {
+        int64_t n = tokens - at < len ? tokens - at : len,
+                first = len > p->sample_rows ? len - p->sample_rows : 0;
+        int32_t *labels = cr_packed_add(&b->packed, NULL, (size_t)n);
+        for (int64_t t = first > 0 ? first - 1 : 0; t + 1 < n; t++)
+            labels[t] = 0;
     }
-    for (int64_t s = 0; s <= num; s++)
-        b->cu[s] = (int32_t)(s * len < tokens ? s * len : tokens);
-    b->batch = (cr_batch){b->ids, b->positions, b->labels, b->cu, tokens, num};
 }
 
 /* ---- counting ---- */
@@ -176,7 +161,7 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
 
 static void bench_close(bench *b)
 {
-    batch_free(b);
+    cr_packed_free(&b->packed);
     cr_fsdp_destroy(b->f);
     cr_mesh_destroy(b->mesh);
     if (b->dev) cr_device_close(b->dev);
@@ -195,7 +180,7 @@ static cr_status at_loss(void *ctx, const float *log_prob, const float *entropy,
 
 static cr_status micro(bench *b, cr_err *err)
 {
-    return cr_fsdp_backward(b->f, &b->batch, at_loss, b, err);
+    return cr_fsdp_backward(b->f, &b->packed.batch, at_loss, b, err);
 }
 
 static cr_status update(bench *b, cr_err *err)
@@ -312,13 +297,13 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     counts then;
 
     batch_make(b, p, p->num_infer, p->infer_tokens);
-    rows = (size_t)b->batch.num_tokens;
+    rows = (size_t)b->packed.batch.num_tokens;
     result.log_prob = CR_NEW_ARRAY(float, 2 * rows);
     result.entropy = result.log_prob + rows;
-    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
+    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     then = count(b);
     if (!out->is_train) watch(b, w, out, kept);
-    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->batch, &result, err));
+    CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     add(out, b, &then, p->forwards);
     s = cr_fsdp_get_stats(b->f);
     if (!out->is_train) out->most_units_alive = s.most_units_alive;
