@@ -33,6 +33,7 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
     if (!c->sequence_length)
         cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1}, "sequence_length must be given");
     cri_check_sizes(c, d);
+    cri_check_positions(c, d);
     cri_check_batching(c, &c->train, d);
     c->sft.prompt_key = cri_text_of(root, "prompt_key");
     c->sft.query_key = cri_text_of(root, "query_key");

@@ -146,7 +146,7 @@ const cri_key cri_keys[] = {
     R("rlvr", "async_generation_ratio", "0", "0", "the check: above 0 is not available yet"),
     C("rlvr", "adv_estimator", "gae",
       "reinforce|grpo|gae|!gigpo|!step_reinforce|!agentic_reinforce", "advantages"),
-    I("rlvr", "ppo_epochs", "1", "1", "pipeline"),
+    I("rlvr", "ppo_epochs", "1", "1..1000", "pipeline"),
     R("rlvr", "gamma", "1", "0..1", "advantages"),
     NONE("rlvr", "lambd", NO_CRITIC),
     R("rlvr", "pg_clip", "0.2", "0", "loss"),

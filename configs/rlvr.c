@@ -434,6 +434,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     derive_generating(c, root, d);
     check_ids(c, d);
     cri_check_sizes(c, d);
+    cri_check_positions(c, d);
     check_algorithm(c, root, d);
     cri_check_loss(c, d);
     check_roles(c, d);

@@ -184,3 +184,19 @@ void cri_check_sizes(const cr_config *c, cr_diagnostics *d)
                         (long long)limits[i].a, (long long)limits[i].b, limits[i].what,
                         limits[i].factors, (long long)limits[i].most);
 }
+
+void cri_check_positions(const cr_config *c, cr_diagnostics *d)
+{
+    const char *folder = c->train.model_path;
+    const int64_t longest = c->sequence_length;
+    json_t *json = read_config(folder);
+    int64_t positions = json_integer_value(json_object_get(json, "max_position_embeddings"));
+
+    json_decref(json);
+    if (positions < 1 || longest <= positions) return;
+    cr_diagnose(d, CR_WARNING, cri_place_of(c, "sequence_length"),
+                "sequence_length %lld is more than the %lld positions (max_position_embeddings) "
+                "that %s was made for: "
+                "tokens after them are likely to be wrong, and rope type dynamic refuses them",
+                (long long)longest, (long long)positions, folder);
+}

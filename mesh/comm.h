@@ -155,6 +155,14 @@ struct cr_group {
     char *stage;               /* comm_mpi.c: [num_ranks][CRI_STAGE_BYTES] */
 };
 
+/* ---- comm_local.c: gather buffers on private pages, which nothing but gather_wait writes into ---- */
+
+void cri_pages_gather_close(cr_gather *gather);
+bool cri_pages_gather_is_free(const cr_gather *gather, int slot); /* always */
+CR_MUST cr_status cri_pages_gather_step(cr_gather *gather, int slot,
+                                        cr_err *err); /* does nothing */
+void cri_pages_gather_release(cr_gather *gather, int slot);
+
 /* ---- control.c ---- */
 
 /* The communicator of the group's ranks, for the transports that use MPI. Close accepts a group without. */

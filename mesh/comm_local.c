@@ -106,19 +106,19 @@ static cr_status gather_open_meta(cr_gather *gather, cr_err *err)
     return map_gather(gather, /*is_meta=*/true);
 }
 
-static void gather_close(cr_gather *gather)
+void cri_pages_gather_close(cr_gather *gather)
 {
     cri_pages_unmap(gather->data, gather->slot_bytes * (size_t)gather->num_slots);
 }
 
-static bool gather_is_free(const cr_gather *gather, int slot)
+bool cri_pages_gather_is_free(const cr_gather *gather, int slot)
 {
     (void)gather;
     (void)slot;
     return true;
 }
 
-static cr_status gather_step(cr_gather *gather, int slot, cr_err *err)
+cr_status cri_pages_gather_step(cr_gather *gather, int slot, cr_err *err)
 {
     (void)gather;
     (void)slot;
@@ -126,7 +126,7 @@ static cr_status gather_step(cr_gather *gather, int slot, cr_err *err)
     return CR_OK;
 }
 
-static void gather_release(cr_gather *gather, int slot)
+void cri_pages_gather_release(cr_gather *gather, int slot)
 {
     (void)gather;
     (void)slot;
@@ -201,14 +201,16 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
     return CR_OK;
 }
 
-#define COMMON                                                                                    \
-    .sum_order = CRI_SUM_IN_RANK_ORDER, .max_posted = UINT32_MAX, .open = open_none,              \
-    .close = close_none, .post = post, .complete = complete, .is_done = is_done,                  \
-    .abort = abort_none, .all_reduce = all_reduce, .broadcast = broadcast,                        \
-    .all_gather = all_gather, .gather_close = gather_close, .gather_is_free = gather_is_free,     \
-    .gather_begin = gather_step, .gather_publish = gather_step, .gather_wait = gather_step,       \
-    .gather_release = gather_release, .reduce_close = reduce_close, .reduce_begin = reduce_begin, \
-    .reduce_publish = reduce_publish, .reduce_is_ready = reduce_is_ready
+#define COMMON                                                                         \
+    .sum_order = CRI_SUM_IN_RANK_ORDER, .max_posted = UINT32_MAX, .open = open_none,   \
+    .close = close_none, .post = post, .complete = complete, .is_done = is_done,       \
+    .abort = abort_none, .all_reduce = all_reduce, .broadcast = broadcast,             \
+    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                  \
+    .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step, \
+    .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,     \
+    .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,          \
+    .reduce_begin = reduce_begin, .reduce_publish = reduce_publish,                    \
+    .reduce_is_ready = reduce_is_ready
 
 const cri_comm cri_comm_self = {COMMON,
                                 .name = "self",

@@ -183,27 +183,7 @@ static cr_status gather_open(cr_gather *gather, cr_err *err)
     return CR_OK;
 }
 
-static void gather_close(cr_gather *gather)
-{
-    cri_pages_unmap(gather->data, gather->slot_bytes * (size_t)gather->num_slots);
-}
-
 /* MPI's collectives come in one order on all ranks: begin and publish follow announce at once. */
-static bool gather_is_free(const cr_gather *gather, int slot)
-{
-    (void)gather;
-    (void)slot;
-    return true;
-}
-
-static cr_status gather_begin(cr_gather *gather, int slot, cr_err *err)
-{
-    (void)gather;
-    (void)slot;
-    (void)err;
-    return CR_OK;
-}
-
 static cr_status gather_publish(cr_gather *gather, int slot, cr_err *err)
 {
     cr_group *g = gather->group;
@@ -224,12 +204,6 @@ static cr_status gather_wait(cr_gather *gather, int slot, cr_err *err)
     const cri_slot *s = &gather->slots[slot];
 
     return cri_wait_requests(gather->group, s->requests, 1, s->name, s->event, err);
-}
-
-static void gather_release(cr_gather *gather, int slot)
-{
-    (void)gather;
-    (void)slot;
 }
 
 cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err)
@@ -315,12 +289,12 @@ const cri_comm cri_comm_mpi = {.name = "mpi",
                                .all_gather = cri_mpi_all_gather,
                                .all_to_all = cri_mpi_all_to_all,
                                .gather_open = gather_open,
-                               .gather_close = gather_close,
-                               .gather_is_free = gather_is_free,
-                               .gather_begin = gather_begin,
+                               .gather_close = cri_pages_gather_close,
+                               .gather_is_free = cri_pages_gather_is_free,
+                               .gather_begin = cri_pages_gather_step,
                                .gather_publish = gather_publish,
                                .gather_wait = gather_wait,
-                               .gather_release = gather_release,
+                               .gather_release = cri_pages_gather_release,
                                .reduce_open = cri_mpi_reduce_open,
                                .reduce_close = cri_mpi_reduce_close,
                                .reduce_begin = cri_mpi_reduce_begin,

@@ -241,11 +241,6 @@ void cr_scorer_put(cr_scorer *s, const char *id, const cr_buf *line, size_t num_
     cr_buf_add(&q->line, line->data, line->num_bytes);
 }
 
-size_t cr_scorer_load(const cr_scorer *s)
-{
-    return s->num + s->num_results - s->first_result;
-}
-
 /* Question i has its verdict, which is taken over. */
 static void finish(cr_scorer *s, size_t i, const cr_verdict *verdict)
 {

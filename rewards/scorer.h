@@ -46,8 +46,6 @@ void cr_scorer_destroy(cr_scorer *s); /* accepts NULL; kills the program */
 
 /* Ask a line (with its newline; copied) whose "id" is id, of a response with num_tokens tokens. */
 void cr_scorer_put(cr_scorer *s, const char *id, const cr_buf *line, size_t num_tokens);
-/* Lines put whose verdict was not taken yet. */
-size_t cr_scorer_load(const cr_scorer *s);
 /* Work until there is a verdict, at most wait_s: true, id and verdict are the caller's (cr_free,
  * cr_verdict_free). */
 bool cr_scorer_next(cr_scorer *s, double wait_s, char **id, cr_verdict *out);

@@ -659,10 +659,10 @@ static struct cri_save *new_save(cr_fsdp *f, const char *folder, const char *rol
     return s;
 }
 
-/* Folders, the list, and with is_async a copy of what changes. Replicas hold the same: the first one
+/* Folders, the list, and a copy of what changes. Replicas hold the same: the first one
  * writes (cri_is_writer). */
 static cr_status prepare(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
-                         bool save_only_model, bool is_async, cr_err *err)
+                         bool save_only_model, cr_err *err)
 {
     bool is_writer = false;
     struct cri_save *s = new_save(f, folder, role, model_source, save_only_model);
@@ -673,7 +673,7 @@ static cr_status prepare(cr_fsdp *f, const char *folder, const char *role, const
     if (f->mesh->rank == 0 && cr_mkdirs(s->model_folder, err) == CR_OK && !save_only_model)
         cr_note(cr_mkdirs(s->state_folder, err));
     if (is_writer && err->status == CR_OK) {
-        if (is_async && f->master) cr_note(copy_shards(f, s, err));
+        if (f->master) cr_note(copy_shards(f, s, err));
         if (err->status == CR_OK) cr_note(list_all(f, s, save_only_model, err));
     }
     if (cr_agree(f->mesh->group[CR_AXIS_ALL], "begin the checkpoint", err) != CR_OK)
@@ -688,7 +688,7 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "checkpoint", err));
     if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
-    CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/true, err));
+    CR_TRY(prepare(f, folder, role, model_source, save_only_model, err));
     if (f->save->num_pieces == 0) return CR_OK;
     code = pthread_create(&f->save->thread, NULL, write_all, f->save);
     f->save->has_thread = code == 0;
@@ -712,14 +712,4 @@ cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err)
         cri_save_abandon(f);
     }
     return cr_agree(f->mesh->group[CR_AXIS_ALL], "write the checkpoint", err);
-}
-
-cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role, const char *model_source,
-                       bool save_only_model, cr_err *err)
-{
-    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "checkpoint", err));
-    if (f->save) CR_TRY(cr_fsdp_save_wait(f, err));
-    CR_TRY(prepare(f, folder, role, model_source, save_only_model, /*is_async=*/false, err));
-    if (f->save->num_pieces) write_all(f->save);
-    return cr_fsdp_save_wait(f, err);
 }

@@ -91,9 +91,6 @@ typedef struct cr_update {
 CR_MUST cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err);
 int64_t cr_fsdp_num_updates(const cr_fsdp *f); /* AdamW's t */
 
-/* The smallest change of a weight that survives the rounding of its master. */
-double cr_smallest_update(cr_dtype master_dtype, double weight);
-
 /* Full gradient, one parameter at a time, to rank 0 of the role (visit is called there only; grad has
  * param->num_elems elements, borrowed during the call). Collective. */
 typedef cr_status (*cr_grad_visit)(void *ctx, const cr_param *param, const float *grad,
@@ -149,11 +146,8 @@ CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const i
 
 /* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters
  * and moments by parameter name, readable by any world). model_source: where config.json and the
- * tokenizer's files are copied from. Collective; when it returns on rank 0 all bytes are on disk. */
-CR_MUST cr_status cr_fsdp_save(cr_fsdp *f, const char *folder, const char *role,
-                               const char *model_source, bool save_only_model, cr_err *err);
-/* The same, but it returns once this rank's masters and moments are copied; a thread writes them while
- * training goes on. One save at a time: the next one first waits for the last. Collective. */
+ * tokenizer's files are copied from. Returns once this rank's masters and moments are copied; a thread writes
+ * them while training goes on. One save at a time: the next one first waits for the last. Collective. */
 CR_MUST cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
                                      const char *model_source, bool save_only_model, cr_err *err);
 bool cr_fsdp_is_saving(const cr_fsdp *f); /* this rank's thread still writes */

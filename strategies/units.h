@@ -20,7 +20,6 @@
 #ifndef CR_UNITS_H
 #define CR_UNITS_H
 
-#include "mesh/collectives.h"
 #include "models/models.h"
 
 /* ---- freezing: before units are built ---- */

@@ -140,14 +140,6 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     return cr_zero(cri_home(f), f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
 }
 
-double cr_smallest_update(cr_dtype master_dtype, double weight)
-{
-    int exponent;
-
-    frexp(weight, &exponent); /* half a unit in the last place */
-    return ldexp(1, exponent - (master_dtype == CR_F32 ? 25 : 9));
-}
-
 /* ---- the full gradient, for `croll grad` ---- */
 
 typedef struct visitor {

@@ -340,13 +340,3 @@ void cr_ulysses_destroy(cr_ulysses *u)
     cr_free(u->places);
     cr_free(u);
 }
-
-int64_t cr_ulysses_bytes(const cr_model_config *c, int num_ranks, int64_t num_tokens,
-                         cr_dtype dtype)
-{
-    int64_t heads = local_heads(num_ranks, c->num_heads),
-            kv_heads = local_heads(num_ranks, c->num_kv_heads);
-
-    return (num_ranks - 1) * num_tokens * 2 * (heads + kv_heads) * c->head_dim *
-           (int64_t)cr_dtype_bytes(dtype);
-}

@@ -51,9 +51,4 @@ void cr_ulysses_rows(const cr_ulysses *u, size_t *first, size_t *num);
 CR_MUST cr_status cr_ulysses_collect(cr_ulysses *u, const char *name, float *values,
                                      int64_t num_cols, cr_err *err);
 
-/* Bytes that a rank sends to others in one attention's forward, with num_tokens rows on each rank
- * (backward: the same). */
-int64_t cr_ulysses_bytes(const cr_model_config *c, int num_ranks, int64_t num_tokens,
-                         cr_dtype dtype);
-
 #endif

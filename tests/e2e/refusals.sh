@@ -37,6 +37,10 @@ refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_b
 refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, " score ifevil
 sed 's/^rewards:/&\n  own: {exec: cat, tag_included: [x]}/' configs/quickstart/rlvr.yaml >$tmp/own.yaml
 refuse "the domain own is scored by a program, exec: cat" score own --config $tmp/own.yaml
+refuse 'ppo_epochs: ' config configs/quickstart/rlvr.yaml ppo_epochs=2147483647
+"$CROLL" config configs/quickstart/rlvr.yaml pretrain=$model sequence_length=99999 2>&1 >/dev/null |
+    grep -q 'sequence_length 99999 is more than the [0-9]* positions' || fail "a sequence_length beyond the model's positions"
+"$CROLL" config configs/quickstart/rlvr.yaml pretrain=$model 2>&1 | grep -q positions && fail "a warning of positions for nothing"
 refuse 'device meta only counts' logprobs $model --device meta
 refuse 'device meta only counts' grad $model --out $tmp/g.safetensors --device meta
 refuse "no parameter begins with 'model.layer.0' \(the nearest" grad $model --out $tmp/g.safetensors model_args.freeze_module_prefix=model.layer.0

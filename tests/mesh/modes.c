@@ -391,8 +391,6 @@ static void test_c12_masters(void)
     if (me == 0)
         CR_CHECK(fine > 0.9 && coarse < 0.01 && big > 0.9, "moved: fp32 %g, bf16 %g, %g", fine,
                  coarse, big);
-    CR_CHECK(cr_smallest_update(CR_BF16, 1) == 0x1p-8 && cr_smallest_update(CR_F32, 1) == 0x1p-24,
-             "half a unit in the last place");
     p.name = "bf16 masters";
     p.master = CR_BF16;
     p.dtype = CR_BF16;

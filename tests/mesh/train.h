@@ -28,7 +28,8 @@ static void save(cr_fsdp *f, const char *name)
 {
     char *path = path_of(name);
 
-    OK(cr_fsdp_save(f, path, "actor_train", folder, false, &err));
+    OK(cr_fsdp_save_start(f, path, "actor_train", folder, false, &err));
+    OK(cr_fsdp_save_wait(f, &err));
     cr_free(path);
 }
 
