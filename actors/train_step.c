@@ -177,10 +177,11 @@ static cr_status update(step *p, int32_t mini, double lr, cr_err *err)
         p->num = micros.start[m + 1] - micros.start[m];
         cr_batch batch =
             cri_pack(t, p->s, p->order, p->num, p->is_sft ? p->array[CR_STEP_MASK] : NULL);
-        t->a->model->aux_weight = aux_weight(p);
+        float aux = aux_weight(p);
+        cr_fsdp_set_aux_weight(t->f, aux);
         CR_TRY_GOTO(out, cr_fsdp_backward(t->f, p->num ? &batch : NULL,
                                           p->is_sft ? sft_loss : rl_loss, p, err));
-        p->sum.loss.total_loss += (double)t->a->model->aux_weight * cr_model_aux_loss(t->a->model);
+        p->sum.loss.total_loss += (double)aux * cr_fsdp_aux_loss(t->f);
     }
     if (p->is_first && p->old_from == CR_OLD_OF_SAMPLER)
         CR_TRY_GOTO(out, choose_source_of_old(p, err));

@@ -121,15 +121,15 @@ static cr_status run_lines(job *j, cr_err *err)
     CR_TRY(cr_fsdp_agree_num(w->fsdp, (int64_t)((mine + step - 1) / step), &num, err));
     for (int64_t m = 0; m < num; m++) {
         int64_t labels = 0;
+        float aux;
         cr_packed_clear(&j->packed);
         for (size_t i = 0; i < step && next < j->num_lines; i++, next += ranks)
             labels += cr_line_pack(&j->packed, &j->line[next]);
-        w->model->aux_weight =
-            cr_aux_weight(w->model, w->keys, (double)labels / (double)j->num_labels);
+        aux = cr_aux_weight(w->model, w->keys, (double)labels / (double)j->num_labels);
+        cr_fsdp_set_aux_weight(w->fsdp, aux);
         CR_TRY(cr_fsdp_backward(w->fsdp, j->packed.batch.num_seqs ? &j->packed.batch : NULL,
                                 cross_entropy, j, err));
-        j->loss +=
-            (double)w->model->aux_weight * (double)j->num_labels * cr_model_aux_loss(w->model);
+        j->loss += (double)aux * (double)j->num_labels * cr_fsdp_aux_loss(w->fsdp);
     }
     CR_TRY(cr_all_reduce_f64(dp, "loss", CR_OP_SUM, &j->loss, 1, err));
     j->loss /= (double)j->num_labels;

@@ -100,6 +100,8 @@ cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limi
     e->limits = l;
     e->lanes = cr_lanes_create(dev);
     e->parts = CR_NEW_ARRAY(cri_part, cr_lanes_num(e->lanes));
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+        e->parts[i].pass_state = cr_pass_state_create();
     make_scratch(e);
     e->max_blocks = cri_blocks_of(l.max_model_len);
     e->layer_blocks = CR_NEW_ARRAY(cr_mem *, c->num_layers);
@@ -189,8 +191,10 @@ void cr_engine_destroy(cr_engine *e)
     if (!e) return;
     cr_engine_abort(e);
     drop_weights_and_cache(e);
-    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
         cr_sampler_free(&e->parts[i].sampler);
+        cr_pass_state_destroy(e->parts[i].pass_state);
+    }
     cr_lanes_destroy(e->lanes);
     void *mine[] = {e->parts,   e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot,
                     e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->log_prob};

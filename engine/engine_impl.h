@@ -64,6 +64,7 @@ typedef struct cri_seq_list {
 /* What a lane does of a step. */
 typedef struct cri_part {
     cr_stack *scratch;
+    cr_pass_state *pass_state;
     cr_sampler sampler;
     int64_t row0, row1, pick0, pick1;
 } cri_part;

@@ -365,8 +365,12 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                       .num_seqs = 1};
     cr_kv_view kv = {e->layer_blocks, e->row_slot + row0, e->row_pos + row0, e->table,
                      e->max_blocks};
-    cr_pass pass = {
-        .dev = dev, .dtype = e->dtype, .scratch = own->scratch, .batch = &batch, .kv = &kv};
+    cr_pass pass = {.state = own->pass_state,
+                    .dev = dev,
+                    .dtype = e->dtype,
+                    .scratch = own->scratch,
+                    .batch = &batch,
+                    .kv = &kv};
 
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
@@ -385,7 +389,7 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
     int num = (int)cri_min(cr_lanes_num(e->lanes), num_rows / LEAST_ROWS);
     int64_t row = 0, pick = 0, most = 0;
 
-    if (e->packed_bytes > MOST_BYTES || e->model->config.num_experts > 0) num = 1;
+    if (e->packed_bytes > MOST_BYTES) num = 1;
     for (int i = 0; i < num; i++) {
         cri_part *p = &e->parts[i];
         p->row0 = row;

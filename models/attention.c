@@ -66,7 +66,7 @@ static cr_status reserve(const cr_model_config *c, cr_pass *p, activations *a, c
     return cri_push_words(keep, a->num_tokens * c->num_kv_heads, &a->k_rstd, err);
 }
 
-static cr_status norm_heads(cr_module *norm, cr_pass *p, const cr_mem *x, int64_t num_heads,
+static cr_status norm_heads(const cr_module *norm, cr_pass *p, const cr_mem *x, int64_t num_heads,
                             cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
@@ -153,8 +153,8 @@ static cr_status exchange_and_attend(const cr_module *m, cr_pass *p, const activ
     return s->to_rows(s->ctx, parts->o->name, p, a->o, c->num_heads, a->o_rows, err);
 }
 
-static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
-                         cr_err *err)
+static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                         cr_mem *out, cr_err *err)
 {
     const cri_attention *parts = m->impl;
     const cr_model_config *c = &m->model->config;
@@ -173,36 +173,15 @@ static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_me
     CR_TRY(rotate(c, p, a.k_rows, c->num_kv_heads, ROTATE, err));
     CR_TRY(exchange_and_attend(m, p, &a, err));
     CR_TRY(cri_linear(parts->o, p, a.o_rows, add, out, err));
-    if (p->tape) {
-        cri_frame frame = {
-            .kept = {a.q, a.k, a.v, a.o, a.o_rows, a.lse, a.q_raw, a.k_raw, a.q_rstd, a.k_rstd}};
-        cri_frame_push(m, &frame);
-    }
+    if (p->tape) cri_frame_push(m, p, &a, sizeof a);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-static activations take_frame(cr_module *m, const cr_pass *p)
-{
-    cri_frame f = cri_frame_pop(m);
-    activations a = shapes(&m->model->config, p);
-
-    a.q = f.kept[0];
-    a.k = f.kept[1];
-    a.v = f.kept[2];
-    a.o = f.kept[3];
-    a.o_rows = f.kept[4];
-    a.lse = f.kept[5];
-    a.q_raw = f.kept[6];
-    a.k_raw = f.kept[7];
-    a.q_rstd = f.kept[8];
-    a.k_rstd = f.kept[9];
-    return a;
-}
-
 /* Gradient through the rotation and the norm of q (or k): dx becomes the gradient of the product. */
-static cr_status back_heads(cr_module *m, cr_module *norm, cr_pass *p, const cr_mem *raw,
-                            const cr_mem *rstd, int64_t num_heads, cr_mem *dx, cr_err *err)
+static cr_status back_heads(const cr_module *m, const cr_module *norm, cr_pass *p,
+                            const cr_mem *raw, const cr_mem *rstd, int64_t num_heads, cr_mem *dx,
+                            cr_err *err)
 {
     CR_TRY(rotate(&m->model->config, p, dx, num_heads, ROTATE_BACK, err));
     if (!norm) return CR_OK;
@@ -219,7 +198,7 @@ static bool needs_qkv(const cri_attention *parts, const cr_mem *grad_in)
 }
 
 /* From d_o [T, H, D] to the gradients of rotated q, k, v in the same rows; memory on scratch. */
-static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, cr_mem *d_o,
+static cr_status back_attend(const cr_module *m, cr_pass *p, const activations *a, cr_mem *d_o,
                              cr_mem *d_qkv[3], cr_err *err)
 {
     const cri_attention *parts = m->impl;
@@ -247,16 +226,17 @@ static cr_status back_attend(cr_module *m, cr_pass *p, const activations *a, cr_
     return s->to_rows(s->ctx, parts->v->name, p, g.dv, c->num_kv_heads, d_qkv[2], err);
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
                           cr_mem *grad_in, cr_err *err)
 {
     const cri_attention *parts = m->impl;
     const cr_model_config *c = &m->model->config;
     size_t mark = cr_stack_mark(p->scratch);
-    activations a = take_frame(m, p);
     bool is_needed = needs_qkv(parts, grad_in);
     cr_mem *d_o = NULL, *d_qkv[3];
+    activations a;
 
+    cri_frame_pop(m, p, &a, sizeof a);
     if (is_needed) CR_TRY(cri_push(p->scratch, p, a.num_tokens, a.q_cols, &d_o, err));
     CR_TRY(cri_linear_back(parts->o, p, a.o_rows, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {

@@ -7,7 +7,7 @@
 
 /* ---- pieces of a tree ---- */
 
-void *cri_alloc(cr_model *model, size_t num_bytes)
+void *cri_alloc(const cr_model *model, size_t num_bytes)
 {
     void *ptr = cr_arena_alloc(model->own->arena, num_bytes ? num_bytes : 1);
 
@@ -15,7 +15,7 @@ void *cri_alloc(cr_model *model, size_t num_bytes)
     return ptr;
 }
 
-static char *join_name(cr_model *model, const char *parent, const char *name)
+static char *join_name(const cr_model *model, const char *parent, const char *name)
 {
     size_t num = strlen(parent) + strlen(name) + 2;
     char *full = cri_alloc(model, num);
@@ -24,7 +24,7 @@ static char *join_name(cr_model *model, const char *parent, const char *name)
     return full;
 }
 
-const char *cri_class(cr_model *model, const char *prefix, const char *suffix)
+const char *cri_class(const cr_model *model, const char *prefix, const char *suffix)
 {
     size_t num = strlen(prefix) + strlen(suffix) + 1;
     char *name = cri_alloc(model, num);
@@ -33,8 +33,8 @@ const char *cri_class(cr_model *model, const char *prefix, const char *suffix)
     return name;
 }
 
-cr_module *cri_module_add(cr_model *model, cr_module *parent, const char *name, const char *cls,
-                          size_t max_children, size_t max_params)
+cr_module *cri_module_add(const cr_model *model, cr_module *parent, const char *name,
+                          const char *cls, size_t max_children, size_t max_params)
 {
     cr_module *m = cri_alloc(model, sizeof *m);
 
@@ -135,12 +135,13 @@ typedef struct classes {
 
 static cr_module *add_attention(cr_module *layer, const classes *cls)
 {
-    cr_model *model = layer->model;
+    const cr_model *model = layer->model;
     const cr_model_config *c = &model->config;
     int64_t h = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     cr_module *m = cri_module_add(model, layer, "self_attn", cls->attention, 6, 0);
-    cri_attention *a = m->impl = cri_alloc(model, sizeof *a);
+    cri_attention *a = cri_alloc(model, sizeof *a);
 
+    m->impl = a;
     m->ops = &cri_attention_ops;
     m->is_attention = true;
     a->q = cri_linear_add(m, "q_proj", h, q, c->has_qkv_bias);
@@ -156,12 +157,13 @@ static cr_module *add_attention(cr_module *layer, const classes *cls)
 
 static cr_module *add_mlp(cr_module *parent, const char *name, const classes *cls, int64_t f)
 {
-    cr_model *model = parent->model;
+    const cr_model *model = parent->model;
     const cr_model_config *c = &model->config;
     int64_t h = c->hidden_size;
     cr_module *m = cri_module_add(model, parent, name, cls->mlp, 4, 0);
-    cri_mlp *mlp = m->impl = cri_alloc(model, sizeof *mlp);
+    cri_mlp *mlp = cri_alloc(model, sizeof *mlp);
 
+    m->impl = mlp;
     m->ops = &cri_mlp_ops;
     mlp->gate = cri_linear_add(m, "gate_proj", h, f, c->has_mlp_bias);
     mlp->up = cri_linear_add(m, "up_proj", h, f, c->has_mlp_bias);
@@ -186,17 +188,15 @@ static void add_expert(cr_module *list, const char *name, const classes *cls, in
 /* Names as in files: experts one by one. The class of their list is that of Transformers 5. */
 static cr_module *add_sparse(cr_module *layer, const classes *cls)
 {
-    cr_model *model = layer->model;
+    const cr_model *model = layer->model;
     const cr_model_config *c = &model->config;
     cr_module *m = cri_module_add(model, layer, "mlp", cls->sparse, 2, 0);
-    cri_sparse *sparse = m->impl = cri_alloc(model, sizeof *sparse);
+    cri_sparse *sparse = cri_alloc(model, sizeof *sparse);
 
+    m->impl = sparse;
     m->ops = &cri_sparse_ops;
     sparse->gate = cri_linear_add(m, "gate", c->hidden_size, c->num_experts, false);
     sparse->list = cri_module_add(model, m, "experts", cls->experts, (size_t)c->num_experts, 0);
-    sparse->count = cri_alloc(model, 3 * (size_t)c->num_experts * sizeof *sparse->count);
-    sparse->arriving = sparse->count + c->num_experts;
-    sparse->here = sparse->arriving + c->num_experts;
     for (int64_t e = 0; e < c->num_experts; e++) {
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)e);
@@ -207,14 +207,14 @@ static cr_module *add_sparse(cr_module *layer, const classes *cls)
 
 static void add_layer(cr_module *list, int64_t at, const classes *cls)
 {
-    cr_model *model = list->model;
+    const cr_model *model = list->model;
     cr_module *m;
     cri_layer *layer;
     char name[24];
 
     snprintf(name, sizeof name, "%lld", (long long)at);
     m = cri_module_add(model, list, name, cls->layer, 4, 0);
-    layer = m->impl = cri_alloc(model, sizeof *layer);
+    m->impl = layer = cri_alloc(model, sizeof *layer);
     m->ops = &cri_layer_ops;
     m->layer = (int)at;
     m->is_checkpointed = true;
@@ -228,11 +228,11 @@ static void add_layer(cr_module *list, int64_t at, const classes *cls)
     model->layers[at] = m;
 }
 
-static void add_decoder(cr_model *model, cr_module *base, const cri_family *family,
+static void add_decoder(cri_root *root, cr_module *base, const cri_family *family,
                         const classes *cls)
 {
+    const cr_model *model = base->model;
     const cr_model_config *c = &model->config;
-    cri_root *root = model->root->impl;
     cr_module *list;
 
     root->embed = cri_lookup_add(base, "embed_tokens", c->vocab_size, c->hidden_size);
@@ -262,10 +262,8 @@ static void build_tree(cr_model *model)
     no_split[0] = cls.layer;
     model->no_split = no_split;
     model->layers = cri_alloc(model, (size_t)c->num_layers * sizeof *model->layers);
-    model->own->hidden = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(void *));
-    model->own->marks = cri_alloc(model, (size_t)(c->num_layers + 1) * sizeof(size_t));
     model->root = cri_module_add(model, NULL, "", cri_class(model, c->architecture, ""), 2, 0);
-    root = model->root->impl = cri_alloc(model, sizeof *root);
+    model->root->impl = root = cri_alloc(model, sizeof *root);
     root->base = cri_module_add(model, model->root, "model",
                                 cri_class(model, family->prefix, "Model"), 4, 0);
     if (c->vision) {
@@ -279,13 +277,10 @@ static void build_tree(cr_model *model)
         root->text = cri_module_add(model, root->base, "language_model",
                                     cri_class(model, family->prefix, "TextModel"), 4, 0);
     }
-    add_decoder(model, c->vision ? root->text : root->base, family, &cls);
+    add_decoder(root, c->vision ? root->text : root->base, family, &cls);
     root->lm_head = cri_linear_add(model->root, "lm_head", c->hidden_size, c->vocab_size, false);
     root->lm_head->is_lm_head = true;
     if (c->is_tied) tie(root->lm_head->weight, root->embed->weight);
-    model->own->router_picks = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
-    model->own->router_probs = cri_alloc(model, (size_t)c->num_experts * sizeof(double));
-    model->own->router_grad = cri_alloc(model, (size_t)c->num_experts * sizeof(float));
 }
 
 /* The other spelling of names below model.visual and model.language_model; files of Qwen2.5-VL have
@@ -366,8 +361,24 @@ cr_param *cr_model_find_param(const cr_model *model, const char *name)
     cr_module *m = dot ? find_module(model->root, name, (size_t)(dot - name)) : NULL;
 
     for (size_t i = 0; m && i < m->num_params; i++)
-        if (strcmp(m->params[i].name, name) == 0) return cri_own(&m->params[i]);
+        if (strcmp(m->params[i].name, name) == 0)
+            return m->params[i].tied_to ? m->params[i].tied_to : &m->params[i];
     return NULL;
+}
+
+static bool mark_trainable(cr_module *m)
+{
+    m->has_trainable = false;
+    for (size_t i = 0; i < m->num_params; i++)
+        m->has_trainable |= cri_own(&m->params[i])->is_trainable;
+    for (size_t i = 0; i < m->num_children; i++)
+        m->has_trainable |= mark_trainable(m->children[i]);
+    return m->has_trainable;
+}
+
+void cr_model_mark_trainable(cr_model *model)
+{
+    mark_trainable(model->root);
 }
 
 /* ---- life ---- */
@@ -395,6 +406,7 @@ cr_status cr_model_build(const json_t *config, const json_t *generation_config, 
     model->params = cri_alloc(model, model->num_params * sizeof(cr_param *));
     model->num_params = 0;
     list_params(model, model->root);
+    cr_model_mark_trainable(model);
     *out = model;
     return CR_OK;
 }
@@ -428,11 +440,6 @@ void cr_model_free(cr_model *model)
 {
     if (!model) return;
     cri_config_fini(&model->config);
-    cr_free(model->own->frames);
-    cr_free(model->own->rows);
-    cr_free(model->own->labels);
-    cr_free(model->own->placed);
-    cr_free(model->own->places);
     cr_arena_destroy(model->own->arena);
     cr_free(model->own);
     cr_free(model);

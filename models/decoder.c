@@ -17,43 +17,47 @@ static cr_status push_rstd(cr_pass *p, int64_t num, cr_mem **out, cr_err *err)
     return p->tape ? cr_stack_push(p->tape, (size_t)num * sizeof(float), out, err) : CR_OK;
 }
 
-static cr_status norm_forward(cr_module *norm, cr_pass *p, const cr_mem *x, cr_mem *y, cr_mem *rstd,
-                              cr_err *err)
+static cr_status norm_forward(const cr_module *norm, cr_pass *p, const cr_mem *x, cr_mem *y,
+                              cr_mem *rstd, cr_err *err)
 {
     CR_TRY(cri_enter(norm, p, err));
     CR_TRY(cri_norm(norm, p, x, p->num_rows, y, rstd, err));
     return cri_leave(norm, p, err);
 }
 
-/* Kept: the stream between attention and mlp, and both rstd. */
-static cr_status layer_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+/* The stream between attention and mlp, and what the norms keep. */
+typedef struct frame {
+    cr_mem *middle, *rstd1, *rstd2;
+} frame;
+
+static cr_status layer_forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
                                cr_mem *out, cr_err *err)
 {
     const cri_layer *parts = m->impl;
     int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
-    cri_frame frame = {0};
-    cr_mem *normed, *middle = out;
+    frame kept = {.middle = out};
+    cr_mem *normed;
 
     CR_CHECK(!add, "%s takes no stream to add to", m->name);
-    if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &middle, err));
-    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm1, tokens), &frame.kept[1], err));
-    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm2, tokens), &frame.kept[2], err));
+    if (p->tape) CR_TRY(cri_push(p->tape, p, tokens, cols, &kept.middle, err));
+    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm1, tokens), &kept.rstd1, err));
+    CR_TRY(push_rstd(p, cri_norm_floats(parts->norm2, tokens), &kept.rstd2, err));
     CR_TRY(cri_push(p->scratch, p, tokens, cols, &normed, err));
-    CR_TRY(norm_forward(parts->norm1, p, in, normed, frame.kept[1], err));
-    CR_TRY(cr_module_forward(parts->attention, p, normed, in, middle, err));
-    CR_TRY(norm_forward(parts->norm2, p, middle, normed, frame.kept[2], err));
-    CR_TRY(cr_module_forward(parts->mlp, p, normed, middle, out, err));
-    frame.kept[0] = middle;
-    if (p->tape) cri_frame_push(m, &frame);
+    CR_TRY(norm_forward(parts->norm1, p, in, normed, kept.rstd1, err));
+    CR_TRY(cr_module_forward(parts->attention, p, normed, in, kept.middle, err));
+    CR_TRY(norm_forward(parts->norm2, p, kept.middle, normed, kept.rstd2, err));
+    CR_TRY(cr_module_forward(parts->mlp, p, normed, kept.middle, out, err));
+    if (p->tape) cri_frame_push(m, p, &kept, sizeof kept);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
 /* Half a layer on the way back: stream_out = x + part(norm(x)). gradient holds that of stream_out
  * and is where that of x is wanted: dx is NULL (not wanted) or gets it added. */
-static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, const cr_mem *x,
-                               const cr_mem *rstd, const cr_mem *grad, cr_mem *dx, cr_err *err)
+static cr_status half_backward(const cr_module *part, const cr_module *norm, cr_pass *p,
+                               const cr_mem *x, const cr_mem *rstd, const cr_mem *grad, cr_mem *dx,
+                               cr_err *err)
 {
     int64_t tokens = p->num_rows, cols = norm->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
@@ -72,26 +76,27 @@ static cr_status half_backward(cr_module *part, cr_module *norm, cr_pass *p, con
     return CR_OK;
 }
 
-static cr_status layer_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                                cr_mem *grad_in, cr_err *err)
+static cr_status layer_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                                const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_layer *parts = m->impl;
     int64_t tokens = p->num_rows, cols = parts->norm1->weight->num_elems;
     size_t mark = cr_stack_mark(p->scratch);
     size_t bytes = (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype);
-    cri_frame frame = cri_frame_pop(m);
     bool has_lower = grad_in || parts->norm1->has_trainable || parts->attention->has_trainable;
     cr_mem *grad = grad_in; /* of the stream, changed in place */
+    frame kept;
 
+    cri_frame_pop(m, p, &kept, sizeof kept);
     if (has_lower && !grad) CR_TRY(cr_stack_push(p->scratch, bytes, &grad, err));
     if (grad && grad != grad_out) CR_TRY(cr_copy(p->dev, grad, grad_out, bytes, err));
-    CR_TRY(half_backward(parts->mlp, parts->norm2, p, frame.kept[0], frame.kept[2],
+    CR_TRY(half_backward(parts->mlp, parts->norm2, p, kept.middle, kept.rstd2,
                          grad ? grad : grad_out, grad, err));
     if (has_lower)
-        CR_TRY(half_backward(parts->attention, parts->norm1, p, in, frame.kept[1], grad, grad_in,
-                             err));
+        CR_TRY(
+            half_backward(parts->attention, parts->norm1, p, in, kept.rstd1, grad, grad_in, err));
     else
-        (void)cri_frame_pop(parts->attention);
+        cri_frame_drop(parts->attention, p);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -100,8 +105,8 @@ const cr_module_ops cri_layer_ops = {layer_forward, layer_backward};
 
 /* ---- embedding ---- */
 
-static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
-                                   cr_mem *out, cr_err *err)
+static cr_status embedding_forward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                                   const cr_mem *add, cr_mem *out, cr_err *err)
 {
     (void)in;
     (void)add;
@@ -111,7 +116,7 @@ static cr_status embedding_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
  * image's features: runs between those are added. */
-static cr_status embedding_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+static cr_status embedding_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cr_batch *b = p->batch;
@@ -139,14 +144,17 @@ const cr_module_ops cri_embedding_ops = {embedding_forward, embedding_backward};
 
 /* ---- before a pass ---- */
 
-static bool mark_trainable(cr_module *m)
+static bool is_marked(const cr_module *m)
 {
-    m->has_trainable = false;
+    bool has_trainable = false;
+
     for (size_t i = 0; i < m->num_params; i++)
-        m->has_trainable |= cri_own(&m->params[i])->is_trainable;
-    for (size_t i = 0; i < m->num_children; i++)
-        m->has_trainable |= mark_trainable(m->children[i]);
-    return m->has_trainable;
+        has_trainable |= cri_own(&m->params[i])->is_trainable;
+    for (size_t i = 0; i < m->num_children; i++) {
+        if (!is_marked(m->children[i])) return false;
+        has_trainable |= m->children[i]->has_trainable;
+    }
+    return m->has_trainable == has_trainable;
 }
 
 static int64_t find_lowest(const cr_model *model, const cr_pass *p)
@@ -213,25 +221,18 @@ static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *er
     return cri_check_images(model, p, err);
 }
 
-static void reserve_rows(cri_model *own, int64_t num)
+static void list_labels(cri_head *h, const cr_batch *b)
 {
-    size_t capacity = 2 * (size_t)num + 64, old = own->capacity_rows * sizeof(int32_t);
+    size_t num = (size_t)b->num_tokens;
 
-    if ((size_t)num <= own->capacity_rows) return;
-    own->rows = cr_realloc(own->rows, old, capacity * sizeof(int32_t));
-    own->labels = cr_realloc(own->labels, old, capacity * sizeof(int32_t));
-    own->capacity_rows = capacity;
-}
-
-static void list_labels(cri_model *own, const cr_batch *b)
-{
-    own->num_rows = 0;
-    if (!b->labels) return;
-    reserve_rows(own, b->num_tokens);
-    for (int64_t t = 0; t < b->num_tokens; t++) {
+    h->num_rows = 0;
+    h->own_rows = cri_reserve(h->own_rows, &h->capacity_rows, num, sizeof *h->own_rows);
+    h->labels = cri_reserve(h->labels, &h->capacity_labels, num, sizeof *h->labels);
+    h->rows = h->own_rows;
+    for (int64_t t = 0; b->labels && t < b->num_tokens; t++) {
         if (b->labels[t] < 0) continue;
-        own->rows[own->num_rows] = (int32_t)t;
-        own->labels[own->num_rows++] = b->labels[t];
+        h->own_rows[h->num_rows] = (int32_t)t;
+        h->labels[h->num_rows++] = b->labels[t];
     }
 }
 
@@ -244,7 +245,6 @@ static cr_status find_angles(const cr_model *model, cr_pass *p, cr_err *err)
     cr_status status;
     float *host;
 
-    p->angles = NULL;
     if (!p->batch->mrope) return CR_OK;
     host = CR_NEW_ARRAY(float, num);
     cri_rope_angles(&model->config, p->batch, host);
@@ -255,11 +255,11 @@ static cr_status find_angles(const cr_model *model, cr_pass *p, cr_err *err)
 }
 
 /* Embedding and layers: *x is the input of the last norm. */
-static cr_status run_layers(cr_model *model, cr_pass *p, cr_mem **x, cr_err *err)
+static cr_status run_layers(const cr_model *model, cr_pass *p, cr_mem **x, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
-    int64_t tokens = p->batch->num_tokens, cols = model->config.hidden_size;
+    const cr_pass_state *own = p->state;
+    int64_t tokens = p->num_rows, cols = model->config.hidden_size;
     cr_stack *tape = p->tape;
 
     CR_TRY(find_angles(model, p, err));
@@ -269,10 +269,10 @@ static cr_status run_layers(cr_model *model, cr_pass *p, cr_mem **x, cr_err *err
     for (int64_t i = 0; i < model->config.num_layers; i++) {
         cr_mem *y = *x;
         cr_status status;
-        if (tape) own->hidden[i] = *x;
+        if (tape) own->layers[i].in = *x;
         p->tape = i + 1 >= own->lowest ? tape : NULL;
         if (p->tape) {
-            own->marks[i] = cr_stack_mark(tape);
+            own->layers[i].mark = cr_stack_mark(tape);
             CR_TRY(cri_push(tape, p, tokens, cols, &y, err));
         }
         status = cr_module_forward(model->layers[i], p, *x, NULL, y, err);
@@ -284,27 +284,27 @@ static cr_status run_layers(cr_model *model, cr_pass *p, cr_mem **x, cr_err *err
     return CR_OK;
 }
 
-/* A host array with an element of 4 bytes for each row of the head, on scratch. */
-static cr_status push_rows(const cri_model *own, cr_pass *p, const void *host, cr_mem **out,
+/* A host array with an element of 4 bytes for each row of the head. */
+static cr_status push_rows(cr_stack *stack, const cri_head *h, const void *host, cr_mem **out,
                            cr_err *err)
 {
-    return cr_stack_push_copy(p->scratch, host, (size_t)own->num_rows * 4, out, err);
+    return cr_stack_push_copy(stack, host, (size_t)h->num_rows * 4, out, err);
 }
 
 /* Rows of x for the head: x itself when all are wanted. */
-static cr_status gather(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
+static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
-    cri_model *own = model->own;
+    cri_head *h = &p->state->head;
     int64_t cols = model->config.hidden_size;
-    cr_mem *index;
 
-    own->head_in = x;
-    if (own->num_rows == p->batch->num_tokens) return CR_OK;
-    CR_TRY(cri_push(cri_keep(p), p, own->num_rows, cols, &own->head_in, err));
-    if (own->num_rows == 0) return CR_OK;
-    CR_TRY(push_rows(own, p, own->rows, &index, err));
+    h->in = x;
+    if (p->tape) CR_TRY(push_rows(p->tape, h, h->rows, &h->index, err));
+    if (h->num_rows == p->num_rows) return CR_OK;
+    CR_TRY(cri_push(cri_keep(p), p, h->num_rows, cols, &h->in, err));
+    if (h->num_rows == 0) return CR_OK;
+    if (!p->tape) CR_TRY(push_rows(p->scratch, h, h->rows, &h->index, err));
     return cr_rows_gather(
-        p->dev, &(cr_rows_move_args){p->dtype, x, index, own->num_rows, cols, own->head_in}, err);
+        p->dev, &(cr_rows_move_args){p->dtype, x, h->index, h->num_rows, cols, h->in}, err);
 }
 
 /* What the head computes: log-probs of labels, or logits. */
@@ -313,46 +313,45 @@ typedef struct head_out {
     cr_mem *logits;
 } head_out;
 
-static cr_status log_probs(const cri_model *own, cr_pass *p, cr_head_args *a,
-                           const cr_model_out *out, cr_err *err)
+static cr_status log_probs(cr_pass *p, cr_head_args *a, const cr_model_out *out, cr_err *err)
 {
-    size_t bytes = (size_t)own->num_rows * sizeof(float);
+    size_t bytes = (size_t)a->num_rows * sizeof(float);
 
-    if (out->log_prob) CR_TRY(cri_push_words(p->scratch, own->num_rows, &a->log_prob, err));
-    if (out->entropy) CR_TRY(cri_push_words(p->scratch, own->num_rows, &a->entropy, err));
+    if (out->log_prob) CR_TRY(cri_push_words(p->scratch, a->num_rows, &a->log_prob, err));
+    if (out->entropy) CR_TRY(cri_push_words(p->scratch, a->num_rows, &a->entropy, err));
     CR_TRY(cr_head(p->dev, a, err));
     if (out->log_prob) CR_TRY(cr_download(p->dev, out->log_prob, a->log_prob, bytes, err));
     return out->entropy ? cr_download(p->dev, out->entropy, a->entropy, bytes, err) : CR_OK;
 }
 
-static cr_status run_head(cr_model *model, cr_pass *p, const cr_mem *normed, const head_out *want,
-                          cr_err *err)
+static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *normed,
+                          const head_out *want, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
+    const cri_head *h = &p->state->head;
     const cr_weight *w = &cri_own(root->lm_head->weight)->weight;
     cr_head_args a = {.x = normed,
                       .w = w,
-                      .labels = own->labels,
-                      .num_rows = own->num_rows,
-                      .lse = own->head_lse,
-                      .mean_z = own->head_mean_z,
+                      .labels = h->labels,
+                      .num_rows = h->num_rows,
+                      .lse = h->lse,
+                      .mean_z = h->mean_z,
                       .edits = p->batch->edits};
 
     CR_TRY(cri_enter(root->lm_head, p, err));
-    if (own->num_rows && want->logits) {
-        CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, own->num_rows, want->logits}, err));
-    } else if (own->num_rows) {
-        CR_TRY(log_probs(own, p, &a, want->out, err));
+    if (h->num_rows && want->logits) {
+        CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, h->num_rows, want->logits}, err));
+    } else if (h->num_rows) {
+        CR_TRY(log_probs(p, &a, want->out, err));
     }
     return cri_leave(root->lm_head, p, err);
 }
 
-static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, cr_err *err)
+static cr_status run_forward(const cr_model *model, cr_pass *p, const head_out *want, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
-    cr_mem *x, *normed, *kept[3];
+    cri_head *h = &p->state->head;
+    cr_mem *x, *normed;
 
     CR_TRY(cri_enter(model->root, p, err));
     CR_TRY(cri_enter(root->base, p, err));
@@ -360,14 +359,12 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
     if (root->text) CR_TRY(cri_enter(root->text, p, err));
     CR_TRY(run_layers(model, p, &x, err));
     CR_TRY(gather(model, p, x, err));
-    for (int i = 0; i < 3; i++)
-        CR_TRY(push_rstd(p, own->num_rows, &kept[i], err));
-    own->head_rstd = kept[0];
-    own->head_lse = kept[1];
-    own->head_mean_z = kept[2];
-    CR_TRY(cri_push(p->scratch, p, own->num_rows, model->config.hidden_size, &normed, err));
+    CR_TRY(push_rstd(p, h->num_rows, &h->rstd, err));
+    CR_TRY(push_rstd(p, h->num_rows, &h->lse, err));
+    CR_TRY(push_rstd(p, h->num_rows, &h->mean_z, err));
+    CR_TRY(cri_push(p->scratch, p, h->num_rows, model->config.hidden_size, &normed, err));
     CR_TRY(cri_enter(root->norm, p, err));
-    CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, own->head_rstd, err));
+    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, normed, h->rstd, err));
     CR_TRY(cri_leave(root->norm, p, err));
     if (root->text) CR_TRY(cri_leave(root->text, p, err));
     CR_TRY(cri_leave(root->base, p, err));
@@ -375,64 +372,51 @@ static cr_status run_forward(cr_model *model, cr_pass *p, const head_out *want, 
     return cri_leave(model->root, p, err);
 }
 
-static cr_status start_pass(cr_model *model, cr_pass *p, cr_err *err)
+static cr_status start_pass(const cr_model *model, cr_pass *p, cr_err *err)
 {
-    cri_model *own = model->own;
+    cr_pass_state *own = p->state;
 
     CR_TRY(check_batch(model, p, err));
-    p->phase = CR_FORWARD;
-    p->num_rows = p->batch->num_tokens;
-    own->router_rows = 0;
-    for (int64_t e = 0; e < model->config.num_experts; e++)
-        own->router_picks[e] = own->router_probs[e] = 0;
-    own->num_frames = 0;
-    own->is_kept = false;
+    cr_pass_begin(model, p);
     if (!p->tape) return CR_OK;
-    mark_trainable(model->root);
+    CR_CHECK(is_marked(model->root), "cr_model_mark_trainable after is_trainable has changed");
     own->lowest = find_lowest(model, p);
     own->start = cr_stack_mark(p->tape);
     return CR_OK;
 }
 
-cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err)
+cr_status cr_model_forward(const cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.out = out};
     cr_status status;
 
     CR_TRY(start_pass(model, p, err));
-    list_labels(model->own, p->batch);
+    list_labels(&p->state->head, p->batch);
     status = run_forward(model, p, &want, err);
     cr_stack_release(p->scratch, mark);
-    if (p->tape && status != CR_OK) cr_stack_release(p->tape, model->own->start);
-    model->own->is_kept = p->tape && status == CR_OK;
+    if (p->tape && status != CR_OK) cr_stack_release(p->tape, p->state->start);
+    p->state->is_kept = p->tape && status == CR_OK;
     return status;
 }
 
-/* The pass has a state of its own, so that others may run beside it. */
-cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
+cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
                           cr_mem *logits, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.logits = logits};
     cr_stack *tape = p->tape;
-    cri_model own = {.rows = (int32_t *)(uintptr_t)rows, /* only read */
-                     .num_rows = num_rows,
-                     .router_picks = model->own->router_picks,
-                     .router_probs = model->own->router_probs};
-    cr_model mine = *model;
     cr_status status;
 
-    mine.own = &own;
-    if (model->config.num_experts > 0) model->own->router_rows = 0; /* their modules count there */
     p->tape = NULL;
-    status = start_pass(&mine, p, err);
+    status = start_pass(model, p, err);
     for (int64_t r = 0; r < num_rows && status == CR_OK; r++)
-        if (rows[r] < 0 || rows[r] >= p->batch->num_tokens)
-            status = cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r],
-                             (long long)p->batch->num_tokens);
-    if (status == CR_OK) status = run_forward(&mine, p, &want, err);
-    cr_free(own.placed);
+        if (rows[r] < 0 || rows[r] >= p->num_rows)
+            status =
+                cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r], (long long)p->num_rows);
+    p->state->head.rows = rows;
+    p->state->head.num_rows = num_rows;
+    if (status == CR_OK) status = run_forward(model, p, &want, err);
     cr_stack_release(p->scratch, mark);
     p->tape = tape;
     return status;
@@ -441,57 +425,55 @@ cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows, int6
 /* ---- backward ---- */
 
 /* Head and last norm: *grad [T, h] is that of the last layer's output, if it is wanted. */
-static cr_status back_head(cr_model *model, cr_pass *p, const float *grad_log_prob,
+static cr_status back_head(const cr_model *model, cr_pass *p, const float *grad_log_prob,
                            const float *grad_entropy, cr_mem **grad, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
-    cr_param *weight = root->lm_head->weight;
-    int64_t cols = model->config.hidden_size, tokens = p->batch->num_tokens;
+    const cri_head *h = &p->state->head;
+    const cr_param *weight = root->lm_head->weight;
+    int64_t cols = model->config.hidden_size, tokens = p->num_rows;
     size_t mark;
-    cr_mem *normed, *dx, *index, *of_log_prob, *of_entropy = NULL;
+    cr_mem *normed, *dx, *of_log_prob, *of_entropy = NULL;
     cr_head_grad_args a;
 
     CR_TRY(cri_push(p->scratch, p, tokens, cols, grad, err));
     mark = cr_stack_mark(p->scratch);
-    CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &normed, err));
-    CR_TRY(cri_push(p->scratch, p, own->num_rows, cols, &dx, err));
-    CR_TRY(push_rows(own, p, own->rows, &index, err));
-    CR_TRY(push_rows(own, p, grad_log_prob, &of_log_prob, err));
-    if (grad_entropy) CR_TRY(push_rows(own, p, grad_entropy, &of_entropy, err));
+    CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &normed, err));
+    CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &dx, err));
+    CR_TRY(push_rows(p->scratch, h, grad_log_prob, &of_log_prob, err));
+    if (grad_entropy) CR_TRY(push_rows(p->scratch, h, grad_entropy, &of_entropy, err));
     CR_TRY(cri_enter(root->norm, p, err));
-    CR_TRY(cri_norm(root->norm, p, own->head_in, own->num_rows, normed, NULL, err));
+    CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, normed, NULL, err));
     CR_TRY(cri_enter(root->lm_head, p, err));
     a = (cr_head_grad_args){.fwd = {.x = normed,
                                     .w = &cri_own(weight)->weight,
-                                    .labels = own->labels,
-                                    .num_rows = own->num_rows,
-                                    .lse = own->head_lse,
-                                    .mean_z = own->head_mean_z,
+                                    .labels = h->labels,
+                                    .num_rows = h->num_rows,
+                                    .lse = h->lse,
+                                    .mean_z = h->mean_z,
                                     .edits = p->batch->edits},
                             .grad_log_prob = of_log_prob,
                             .grad_entropy = of_entropy,
                             .dx = dx,
                             .dw = cri_grad(weight)};
-    if (own->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
+    if (h->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
     CR_TRY(cri_leave(root->lm_head, p, err));
-    if (own->num_rows && own->lowest <= model->config.num_layers + 1)
-        CR_TRY(cri_norm_back(root->norm, p, own->head_in, own->head_rstd, dx, own->num_rows, dx,
-                             CRI_DX_SET, err));
+    if (h->num_rows && p->state->lowest <= model->config.num_layers + 1)
+        CR_TRY(cri_norm_back(root->norm, p, h->in, h->rstd, dx, h->num_rows, dx, CRI_DX_SET, err));
     CR_TRY(cri_leave(root->norm, p, err));
     CR_TRY(cr_zero(p->dev, *grad, (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype), err));
-    if (own->num_rows)
+    if (h->num_rows)
         CR_TRY(cr_rows_scatter(
-            p->dev, &(cr_rows_move_args){p->dtype, dx, index, own->num_rows, cols, *grad}, err));
+            p->dev, &(cr_rows_move_args){p->dtype, dx, h->index, h->num_rows, cols, *grad}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+static cr_status run_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
                               const float *grad_entropy, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
+    const cr_pass_state *own = p->state;
     cr_mem *grad;
 
     CR_TRY(cri_enter(model->root, p, err));
@@ -502,8 +484,8 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
         cr_mem *grad_in = i + 1 > own->lowest ? grad : NULL;
         CR_TRY(cri_back_features(model, p, i, grad, err));
-        CR_TRY(cr_module_backward(model->layers[i], p, own->hidden[i], grad, grad_in, err));
-        cr_stack_release(p->tape, own->marks[i]);
+        CR_TRY(cr_module_backward(model->layers[i], p, own->layers[i].in, grad, grad_in, err));
+        cr_stack_release(p->tape, own->layers[i].mark);
     }
     CR_TRY(cri_back_features(model, p, -1, grad, err));
     if (root->embed->has_trainable)
@@ -514,21 +496,21 @@ static cr_status run_backward(cr_model *model, cr_pass *p, const float *grad_log
     return cri_leave(model->root, p, err);
 }
 
-cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+cr_status cr_model_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
                             const float *grad_entropy, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cr_status status = CR_OK;
 
-    CR_CHECK(model->own->is_kept, "backward needs a forward with a tape before it");
-    model->own->is_kept = false;
+    CR_CHECK(p->state->is_kept, "backward needs a forward with a tape before it");
+    p->state->is_kept = false;
     p->phase = CR_BACKWARD;
-    if (model->own->lowest <= model->config.num_layers + 2)
+    if (p->state->lowest <= model->config.num_layers + 2)
         status = run_backward(model, p, grad_log_prob, grad_entropy, err);
     p->phase = CR_FORWARD;
     cr_stack_release(p->scratch, mark);
-    cr_stack_release(p->tape, model->own->start);
-    CR_CHECK(status != CR_OK || model->own->num_frames == 0, "%zu frames are left",
-             model->own->num_frames);
+    cr_stack_release(p->tape, p->state->start);
+    CR_CHECK(status != CR_OK || p->state->frames.num_bytes == 0, "%zu bytes of frames are left",
+             p->state->frames.num_bytes);
     return status;
 }

@@ -10,36 +10,32 @@ cr_status cri_push_words(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err
     return cr_stack_push(stack, (size_t)num * 4, out, err);
 }
 
-static cr_travel travel_of(const cr_module *m)
+static cr_travel travel_of(const cr_module *m, const cri_routing *r)
 {
-    const cri_sparse *parts = m->impl;
-
     return (cr_travel){.name = m->name,
-                       .num_experts = m->model->config.num_experts,
-                       .leaving = parts->count,
-                       .arriving = parts->arriving};
+                       .num_experts = r->num_experts,
+                       .leaving = r->count,
+                       .arriving = r->arriving};
 }
 
-void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r)
+void cri_count_here(const cr_pass *p, cri_routing *r)
 {
-    const cri_sparse *parts = m->impl;
     const cr_dispatch *d = p->experts;
     int64_t num_ranks = d ? d->num_ranks : 1, num = r->num_experts / num_ranks,
             first = d ? d->rank * num : 0;
 
-    memset(parts->here, 0, (size_t)r->num_experts * sizeof *parts->here);
+    memset(r->here, 0, (size_t)r->num_experts * sizeof *r->here);
     r->num_here = 0;
     for (int64_t s = 0; s < num_ranks; s++)
         for (int64_t e = 0; e < num; e++) {
-            int64_t n = d ? parts->arriving[s * num + e] : parts->count[e];
-            parts->here[first + e] += n;
+            int64_t n = d ? r->arriving[s * num + e] : r->count[e];
+            r->here[first + e] += n;
             r->num_here += n;
         }
 }
 
 /* The rows of rank s for expert e begin where those of lower ranks for e end. */
-static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri_routing *r,
-                        int32_t *places)
+static void find_places(const cr_dispatch *d, const cri_routing *r, int32_t *places)
 {
     int64_t num = r->num_experts / d->num_ranks, at = 0, i = 0;
 
@@ -48,37 +44,33 @@ static void find_places(const cri_sparse *parts, const cr_dispatch *d, const cri
         for (int64_t e = 0; e < num; e++) {
             int64_t before = 0;
             for (int64_t lower = 0; lower < s; lower++)
-                before += parts->arriving[lower * num + e];
-            for (int64_t k = 0; k < parts->arriving[s * num + e]; k++)
+                before += r->arriving[lower * num + e];
+            for (int64_t k = 0; k < r->arriving[s * num + e]; k++)
                 places[i++] = (int32_t)(at + before + k);
-            at += parts->here[d->rank * num + e];
+            at += r->here[d->rank * num + e];
         }
     }
 }
 
-cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err)
+cr_status cri_agree_rows(const cr_module *m, cr_pass *p, cri_routing *r, cr_err *err)
 {
-    cr_travel t = travel_of(m);
-    cri_model *own = m->model->own;
+    cr_travel t = travel_of(m, r);
+    cri_routers *all = &p->state->routers;
     size_t num;
 
     CR_TRY(p->experts->agree(p->experts->ctx, &t, err));
-    cri_count_here(m, p, r);
+    cri_count_here(p, r);
     num = (size_t)r->num_here;
-    if (num > own->capacity_places) {
-        own->places = cr_realloc(own->places, own->capacity_places * sizeof *own->places,
-                                 2 * num * sizeof *own->places);
-        own->capacity_places = 2 * num;
-    }
-    find_places(m->impl, p->experts, r, own->places);
-    return cr_stack_push_copy(cri_keep(p), own->places, num * sizeof *own->places, &r->place, err);
+    all->places = cri_reserve(all->places, &all->capacity_places, num, sizeof *all->places);
+    find_places(p->experts, r, all->places);
+    return cr_stack_push_copy(cri_keep(p), all->places, num * sizeof *all->places, &r->place, err);
 }
 
-cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+cr_status cri_send_rows(const cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
                         int64_t num_cols, const cr_mem *slots, cr_mem *here, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
-    cr_travel t = travel_of(m);
+    cr_travel t = travel_of(m, r);
     cr_mem *arrived;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));
@@ -89,11 +81,11 @@ cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype
     return CR_OK;
 }
 
-cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
+cr_status cri_give_back_rows(const cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
                              int64_t num_cols, const cr_mem *here, cr_mem *slots, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), row_bytes = (size_t)num_cols * cr_dtype_bytes(dtype);
-    cr_travel t = travel_of(m);
+    cr_travel t = travel_of(m, r);
     cr_mem *arrived;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)r->num_here * row_bytes, &arrived, err));

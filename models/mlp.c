@@ -10,8 +10,8 @@
  */
 #include "models/pass_impl.h"
 
-static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_mem *up, cr_mem **h,
-                        cr_err *err)
+static cr_status swiglu(const cr_module *m, cr_pass *p, const cr_mem *gate, const cr_mem *up,
+                        cr_mem **h, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     int64_t tokens = p->num_rows;
@@ -21,13 +21,13 @@ static cr_status swiglu(cr_module *m, cr_pass *p, const cr_mem *gate, const cr_m
         p->dev, &(cr_swiglu_args){p->dtype, gate, up, *h, (size_t)(tokens * parts->width)}, err);
 }
 
-/* Backward of the rows of the pass from gate and up, which become their own gradients. The two pointers
- * of an expert are those of these rows. */
-static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                           cr_mem *grad_in, cr_mem *gate, cr_mem *up, const cr_mem *row_weight,
-                           cr_mem *row_grad, cr_err *err)
+/* Backward of the rows of the pass from gate and up, which become their own gradients. */
+static cr_status back_rows(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+                           cr_mem *grad_in, cr_mem *gate, cr_mem *up, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
+    const cr_mem *row_weight = p->expert_rows ? p->expert_rows->weight : NULL;
+    cr_mem *row_grad = p->expert_rows ? p->expert_rows->grad : NULL;
     int64_t tokens = p->num_rows;
     size_t num = (size_t)(tokens * parts->width);
     cr_mem *h = NULL, *weighted, *dh = NULL;
@@ -63,6 +63,7 @@ static cr_status back_rows(cr_module *m, cr_pass *p, const cr_mem *in, const cr_
 typedef struct tile {
     cr_pass pass;
     int64_t first;
+    cri_expert_rows expert_rows;
 } tile;
 
 static bool is_tiled(const cr_pass *p)
@@ -94,6 +95,14 @@ static cr_mem *at(const tile *t, cr_mem *rows, int64_t num_cols)
     return rows ? cr_at(t->pass.dtype, rows, t->first * num_cols) : NULL;
 }
 
+static void find_expert_rows(const cri_expert_rows *all, tile *t)
+{
+    t->expert_rows =
+        (cri_expert_rows){.weight = cr_at_const(CR_F32, all->weight, t->first),
+                          .grad = all->grad ? cr_at(CR_F32, all->grad, t->first) : NULL};
+    t->pass.expert_rows = &t->expert_rows;
+}
+
 static int64_t in_cols(const cri_mlp *parts)
 {
     return parts->gate->weight->shape[1];
@@ -122,7 +131,7 @@ static cr_status leave_all(const cri_mlp *parts, cr_pass *p, cr_err *err)
     return cri_leave(parts->gate, p, err);
 }
 
-static cr_status forward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+static cr_status forward_tiles(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
                                cr_mem *out, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
@@ -143,8 +152,8 @@ static cr_status forward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const
     return leave_all(parts, p, err);
 }
 
-static cr_status backward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                                cr_mem *grad_in, cr_err *err)
+static cr_status backward_tiles(const cr_module *m, cr_pass *p, const cr_mem *in,
+                                const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     int64_t cols = in_cols(parts);
@@ -154,11 +163,10 @@ static cr_status backward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, cons
 
     CR_TRY(enter_all(parts, p, err));
     while (next_tile(p, &t)) {
+        if (p->expert_rows) find_expert_rows(p->expert_rows, &t);
         CR_TRY(gate_and_up(parts, &t.pass, at_const(&t, in, cols), &gate, &up, err));
         CR_TRY(back_rows(m, &t.pass, at_const(&t, in, cols), at_const(&t, grad_out, cols),
-                         at(&t, grad_in, cols), gate, up,
-                         parts->row_weight ? cr_at_const(CR_F32, parts->row_weight, t.first) : NULL,
-                         parts->row_grad ? cr_at(CR_F32, parts->row_grad, t.first) : NULL, err));
+                         at(&t, grad_in, cols), gate, up, err));
         cr_stack_release(p->scratch, mark);
     }
     return leave_all(parts, p, err);
@@ -166,39 +174,41 @@ static cr_status backward_tiles(cr_module *m, cr_pass *p, const cr_mem *in, cons
 
 /* ---- all rows at once ---- */
 
-static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
-                         cr_err *err)
+typedef struct frame {
+    cr_mem *gate, *up;
+} frame;
+
+static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                         cr_mem *out, cr_err *err)
 {
     const cri_mlp *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    cri_frame frame = {0};
+    frame kept;
     cr_mem *h;
 
     if (is_tiled(p)) return forward_tiles(m, p, in, add, out, err);
-    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &frame.kept[0], err));
-    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &frame.kept[1], err));
-    CR_TRY(cri_linear(parts->gate, p, in, NULL, frame.kept[0], err));
-    CR_TRY(cri_linear(parts->up, p, in, NULL, frame.kept[1], err));
+    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &kept.gate, err));
+    CR_TRY(cri_push(cri_keep(p), p, p->num_rows, parts->width, &kept.up, err));
+    CR_TRY(cri_linear(parts->gate, p, in, NULL, kept.gate, err));
+    CR_TRY(cri_linear(parts->up, p, in, NULL, kept.up, err));
     if (out) {
-        CR_TRY(swiglu(m, p, frame.kept[0], frame.kept[1], &h, err));
+        CR_TRY(swiglu(m, p, kept.gate, kept.up, &h, err));
         CR_TRY(cri_linear(parts->down, p, h, add, out, err));
     }
-    if (p->tape) cri_frame_push(m, &frame);
+    if (p->tape) cri_frame_push(m, p, &kept, sizeof kept);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
                           cr_mem *grad_in, cr_err *err)
 {
-    const cri_mlp *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    cri_frame frame;
+    frame kept;
 
     if (is_tiled(p)) return backward_tiles(m, p, in, grad_out, grad_in, err);
-    frame = cri_frame_pop(m);
-    CR_TRY(back_rows(m, p, in, grad_out, grad_in, frame.kept[0], frame.kept[1], parts->row_weight,
-                     parts->row_grad, err));
+    cri_frame_pop(m, p, &kept, sizeof kept);
+    CR_TRY(back_rows(m, p, in, grad_out, grad_in, kept.gate, kept.up, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

@@ -10,7 +10,7 @@
  * set `weight` of its parameters (and `grad` of the trainable ones before backward). The hooks of a
  * pass are the moments to do so: before(module) ... after(module).
  *
- * Threads: one caller a model.
+ * Threads: one caller a model; passes that run beside each other: see pass.h.
  */
 #ifndef CR_MODELS_H
 #define CR_MODELS_H
@@ -50,12 +50,12 @@ typedef struct cr_module_ops {
     /* out [T, out_cols] = add + module(in [T, in_cols]), act dtype, memory of the caller. add is the
      * residual stream or NULL; out may be add, and a decoder layer's out may be in. out NULL (only
      * when recomputing): the result is not wanted, just what backward needs. */
-    cr_status (*forward)(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
-                         cr_err *err);
+    cr_status (*forward)(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                         cr_mem *out, cr_err *err);
     /* in: the values that forward had (kept or made again by the caller). grad_out [T, out_cols] ->
      * grad_in [T, in_cols], overwritten, may be grad_out; NULL: not wanted. The part that flows
      * through add is the caller's. */
-    cr_status (*backward)(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+    cr_status (*backward)(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
                           cr_mem *grad_in, cr_err *err);
 } cr_module_ops;
 
@@ -68,8 +68,8 @@ struct cr_module {
     size_t num_params;
     cr_param *weight, *bias;  /* those of params with these names; NULL: none */
     const cr_module_ops *ops; /* NULL for containers and what their parent computes */
-    void *impl;               /* what the ops need (owned by the model) */
-    cr_model *model;
+    const void *impl;         /* what the ops need (owned by the model) */
+    const cr_model *model;
     int layer, expert; /* index of the decoder layer and of the expert it is in, -1 outside */
     /* What it is, whatever its class is called; set when the tree is built. */
     bool is_container; /* a list: never runs, has no hooks */
@@ -78,7 +78,7 @@ struct cr_module {
     bool is_lm_head;
     bool is_checkpointed; /* recomputed when the pass asks for it: decoder layers */
     bool is_fp32;         /* see cr_module_set_fp32 */
-    bool has_trainable;   /* a parameter in or below it is trainable; found at each forward */
+    bool has_trainable;   /* a parameter in or below it is (cr_model_mark_trainable) */
     void *unit;           /* set by strategies when the module is the root of a unit */
 };
 
@@ -94,14 +94,11 @@ struct cr_model {
     cr_module **layers; /* [num_layers] decoder layers, borrowed from the tree */
     cr_param **params;  /* every parameter once, in the order of the tree; tied ones left out */
     size_t num_params;
-    /* Factor of the routers' auxiliary loss in the loss that backward derives, set before a forward;
-     * not 0: cr_model_aux_loss is valid after it. */
-    float aux_weight;
     bool skips_idle_experts;     /* experts without tokens are not called, nor their hooks */
     const char *const *no_split; /* class names of the default wrap policy, NULL-terminated */
     cr_towers towers;
     cr_module *tower;      /* what runs over images, with its projector; NULL: none */
-    struct cri_model *own; /* memory of the tree and state of the pass under way */
+    struct cri_model *own; /* memory of the tree */
 };
 
 /* Build from a MODEL folder's config.json (and generation_config.json), or from JSON. No weights are
@@ -120,5 +117,8 @@ CR_MUST cr_status cr_module_walk(cr_module *module, cr_module_visit visit, void 
  * in, what goes out and their gradients are cast at its border. For decoder layers, attention, MLPs, and
  * parts that switch by themselves (vision towers). Set before anyone lays out weights. */
 void cr_module_set_fp32(cr_module *m);
+/* To be called when is_trainable of parameters has changed, before the next pass with a tape; strategies do
+ * it when they take a model. */
+void cr_model_mark_trainable(cr_model *model);
 
 #endif

@@ -1,29 +1,7 @@
-/* pass.c -- running one module: hooks, recompute, casts around modules in float32, frames, and the two
+/* pass.c -- running one module: hooks, recompute, casts around modules in float32, and the two
  * operations that every parent computes for its children, Linear and norms. */
 #include "kernels/vision.h"
 #include "models/pass_impl.h"
-
-/* ---- frames ---- */
-
-void cri_frame_push(cr_module *m, const cri_frame *frame)
-{
-    cri_model *own = m->model->own;
-
-    own->frames = cr_grow(own->frames, own->num_frames, &own->capacity_frames, sizeof *own->frames);
-    own->frames[own->num_frames] = *frame;
-    own->frames[own->num_frames++].module = m;
-}
-
-cri_frame cri_frame_pop(cr_module *m)
-{
-    cri_model *own = m->model->own;
-
-    CR_CHECK(own->num_frames > 0, "backward of %s without its forward", m->name);
-    own->num_frames--;
-    CR_CHECK(own->frames[own->num_frames].module == m, "backward of %s, but %s ran forward last",
-             m->name, own->frames[own->num_frames].module->name);
-    return own->frames[own->num_frames];
-}
 
 /* ---- modules in float32 ---- */
 
@@ -65,7 +43,7 @@ static cr_status widen(const cr_module *m, cr_pass *p, const cr_mem *rows, cr_me
 }
 
 /* As cr_module_ops, the module in float32. */
-static cr_status forward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+static cr_status forward_wide(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
                               cr_mem *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
@@ -85,8 +63,8 @@ static cr_status forward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const 
     return CR_OK;
 }
 
-static cr_status backward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                               cr_mem *grad_in, cr_err *err)
+static cr_status backward_wide(const cr_module *m, cr_pass *p, const cr_mem *in,
+                               const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch), num = num_at_border(m, p);
     cr_dtype dtype = p->dtype;
@@ -106,7 +84,7 @@ static cr_status backward_wide(cr_module *m, cr_pass *p, const cr_mem *in, const
 
 /* ---- one module ---- */
 
-cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+cr_status cr_module_forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
                             cr_mem *out, cr_err *err)
 {
     cr_stack *tape = p->tape;
@@ -122,7 +100,7 @@ cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr
 }
 
 /* Run the forward again, this time keeping what backward needs; the result itself is not wanted. */
-static cr_status recompute(cr_module *m, cr_pass *p, const cr_mem *in, cr_err *err)
+static cr_status recompute(const cr_module *m, cr_pass *p, const cr_mem *in, cr_err *err)
 {
     cr_status status;
 
@@ -132,8 +110,8 @@ static cr_status recompute(cr_module *m, cr_pass *p, const cr_mem *in, cr_err *e
     return status;
 }
 
-cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                             cr_mem *grad_in, cr_err *err)
+cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                             const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->tape);
     bool is_again = m->is_checkpointed && p->should_recompute;
@@ -149,7 +127,7 @@ cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in, const c
 
 /* ---- Linear ---- */
 
-cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
+cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
                      cr_err *err)
 {
     cr_linear_args a;
@@ -166,8 +144,8 @@ cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *ad
     return cri_leave(m, p, err);
 }
 
-cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy, cr_mem *dx,
-                          cri_dx how, cr_err *err)
+cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
+                          cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_linear_grad_args a;
 
@@ -194,8 +172,8 @@ static float eps_of(const cr_module *m)
     return own ? *own : m->model->config.rms_norm_eps;
 }
 
-static cr_status layer_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
-                            cr_mem *rstd, cr_err *err)
+static cr_status layer_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows,
+                            cr_mem *y, cr_mem *rstd, cr_err *err)
 {
     cr_layernorm_args a = {.x = x,
                            .weight = m->weight->weight.data,
@@ -211,7 +189,7 @@ static cr_status layer_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t n
     return cr_layernorm(p->dev, &a, err);
 }
 
-cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
+cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
                    cr_mem *rstd, cr_err *err)
 {
     cr_rmsnorm_args a = {.x = x,
@@ -227,9 +205,9 @@ cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, 
     return cr_rmsnorm(p->dev, &a, err);
 }
 
-static cr_status layer_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
-                                 const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how,
-                                 cr_err *err)
+static cr_status layer_norm_back(const cr_module *m, cr_pass *p, const cr_mem *x,
+                                 const cr_mem *rstd, const cr_mem *dy, int64_t num_rows, cr_mem *dx,
+                                 cri_dx how, cr_err *err)
 {
     cr_layernorm_grad_args a = {.x = x,
                                 .weight = m->weight->weight.data,
@@ -247,7 +225,7 @@ static cr_status layer_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, cons
     return cr_layernorm_grad(p->dev, &a, err);
 }
 
-cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
+cr_status cri_norm_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
                         const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_rmsnorm_grad_args a = {.x = x,

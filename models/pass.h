@@ -7,7 +7,13 @@
  * With pass->should_recompute it keeps only its input and runs its forward again on
  * the way back, giving the same bits: hooks see before/after(CR_RECOMPUTE), then CR_BACKWARD.
  *
- * Ownership: a pass borrows what it points to. Threads: one caller a model.
+ * A model is const while a pass runs: no field of the model, of a module or of its impl is written, so
+ * several passes may be under way over one model, in any order, each with a state, a tape and scratch of
+ * its own, and on threads of their own if the devices are, too. What does change belongs to others:
+ * weights are where the hooks put them (passes that share hooks take turns as those ask for it), and
+ * backward adds to the memory that param->grad points to (not from two threads at once).
+ *
+ * Ownership: a pass borrows what it points to.
  */
 #ifndef CR_PASS_H
 #define CR_PASS_H
@@ -29,8 +35,8 @@ typedef struct cr_batch {
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
 
 typedef struct cr_hooks {
-    cr_status (*before)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
-    cr_status (*after)(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+    cr_status (*before)(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
+    cr_status (*after)(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
     void *ctx;
 } cr_hooks;
 
@@ -41,7 +47,14 @@ typedef struct cr_kv_view {
     int64_t max_blocks;
 } cr_kv_view;
 
+/* What a pass keeps between forward and backward, and host memory that it uses again in the next one.
+ * Owned by whoever makes passes; one pass at a time. */
+typedef struct cr_pass_state cr_pass_state;
+cr_pass_state *cr_pass_state_create(void);
+void cr_pass_state_destroy(cr_pass_state *state); /* accepts NULL */
+
 struct cr_pass {
+    cr_pass_state *state;
     cr_device *dev;
     cr_dtype dtype; /* activations and gathered weights */
     cr_stack *tape; /* NULL: nothing is kept, no backward */
@@ -53,20 +66,26 @@ struct cr_pass {
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
+    float aux_weight;  /* factor of the routers' auxiliary loss in what backward derives; 0: none */
     /* set by the pass itself */
     cr_phase phase;
     int64_t num_rows; /* that the module at hand runs on: tokens, patches, or rows of one expert */
     const cr_mem
         *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
-    const struct cri_patches *patches; /* a vision tower's rows; NULL: not in one */
+    const struct cri_patches *patches;         /* a vision tower's rows; NULL: not in one */
+    const struct cri_expert_rows *expert_rows; /* in the backward of an expert, else NULL */
 };
+
+/* What begins every pass: cr_model_forward and cr_model_logits do it. For modules that are run by
+ * themselves; num_rows is that of the batch, if there is one. */
+void cr_pass_begin(const cr_model *model, cr_pass *p);
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
  * through these two; children without ops (Linear, norms) are computed by their parent between
  * the same hooks. Arguments as in cr_module_ops. */
-CR_MUST cr_status cr_module_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
-                                    cr_mem *out, cr_err *err);
-CR_MUST cr_status cr_module_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+CR_MUST cr_status cr_module_forward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                                    const cr_mem *add, cr_mem *out, cr_err *err);
+CR_MUST cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                      const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
 
 /* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
@@ -75,19 +94,19 @@ typedef struct cr_model_out {
 } cr_model_out;
 
 /* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
- * the same pass, before the model runs anything else. What lies below the lowest trainable parameter
+ * the same pass, before its state serves another one. What lies below the lowest trainable parameter
  * keeps nothing and gets no backward (and no hooks of it). */
-CR_MUST cr_status cr_model_forward(cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err);
-/* Load-balancing loss of the last forward, all layers jointly, without factor. */
-double cr_model_aux_loss(const cr_model *model);
+CR_MUST cr_status cr_model_forward(const cr_model *model, cr_pass *p, cr_model_out *out,
+                                   cr_err *err);
+/* Load-balancing loss of that forward, all layers jointly, without factor; 0 if aux_weight was 0. */
+double cr_pass_aux_loss(const cr_model *model, const cr_pass_state *state);
 /* Gradients of a scalar loss with respect to out of the last forward: host [n] each; grad_entropy may
  * be NULL. Adds to param->grad of every trainable parameter. */
-CR_MUST cr_status cr_model_backward(cr_model *model, cr_pass *p, const float *grad_log_prob,
+CR_MUST cr_status cr_model_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
                                     const float *grad_entropy, cr_err *err);
 /* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
- * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. Threads may run a model
- * without experts at the same time, each with a pass, a device and scratch of its own. */
-CR_MUST cr_status cr_model_logits(cr_model *model, cr_pass *p, const int32_t *rows,
+ * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. */
+CR_MUST cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows,
                                   int64_t num_rows, cr_mem *logits, cr_err *err);
 
 #endif

@@ -8,19 +8,79 @@
 #include "models/models_impl.h"
 #include "models/pass.h"
 
-void cri_frame_push(cr_module *m, const cri_frame *frame); /* copied */
-cri_frame cri_frame_pop(cr_module *m);
+/* What modules' forwards left for their backwards. Frames are a stack like the tape: pushed at the end of a
+ * forward, popped at the start of the backward, each a struct of the module's own. They live on the host
+ * because the tape may be memory of a device. */
+typedef struct cri_frames {
+    char *data;
+    size_t num_bytes, capacity;
+} cri_frames;
+void cri_frame_push(const cr_module *m, const cr_pass *p, const void *frame, size_t num_bytes);
+void cri_frame_pop(const cr_module *m, const cr_pass *p, void *frame, size_t num_bytes);
+void cri_frame_drop(const cr_module *m, const cr_pass *p); /* its backward is not wanted */
 
-static inline cr_status cri_enter(cr_module *m, cr_pass *p, cr_err *err)
+/* A decoder layer or a block of a tower: its input, and the tape before it. */
+typedef struct cri_stage {
+    cr_mem *in;
+    size_t mark;
+} cri_stage;
+
+/* Rows of the last norm and the head. */
+typedef struct cri_head {
+    int64_t num_rows;
+    const int32_t *rows;        /* [num_rows] of the batch: those with labels, or the chosen ones */
+    cr_mem *index;              /* the same, on the device */
+    int32_t *own_rows, *labels; /* [num_rows] rows, if they are those with labels */
+    size_t capacity_rows, capacity_labels;
+    cr_mem *in; /* [num_rows, h] input of the last norm, gathered */
+    cr_mem *rstd, *lse, *mean_z;
+} cri_head;
+
+/* Tokens that take the tower's features, and those (on scratch). */
+typedef struct cri_images {
+    int32_t *placed; /* [num_placed] */
+    size_t capacity_placed;
+    cr_mem *index;                    /* the same, on the device */
+    int64_t num_placed, first_placed; /* the feature that the first of them takes */
+    cr_mem *features, *deepstack[CR_MAX_DEEPSTACK];
+} cri_images;
+
+/* Of blocks of experts: rows of each, and what the auxiliary loss is made of, all layers together. */
+typedef struct cri_routers {
+    int64_t *counts; /* [num_layers, 3, E] see cri_routing */
+    int32_t *places; /* host copy of the last cri_routing.place */
+    size_t capacity_counts, capacity_places, capacity_picks, capacity_grad;
+    int64_t rows;
+    double *picks, *probs; /* [E] */
+    float *grad;           /* [E] */
+} cri_routers;
+
+struct cr_pass_state {
+    bool is_kept;   /* a forward with a tape waits for its backward */
+    int64_t lowest; /* first stage with a trainable parameter, see decoder.c */
+    size_t start;   /* the tape before the pass */
+    cri_frames frames;
+    cri_stage *layers, *blocks; /* of the decoder; of the vision tower, and its last output */
+    size_t num_layers, num_blocks;
+    cri_head head;
+    cri_images images;
+    struct cri_patches *patches; /* the tower's rows; NULL: it has not run */
+    cri_routers routers;
+};
+
+/* array with room for num elements; what it has stays. */
+void *cri_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes);
+
+static inline cr_status cri_enter(const cr_module *m, cr_pass *p, cr_err *err)
 {
     return p->hooks ? p->hooks->before(p->hooks->ctx, m, p->phase, err) : CR_OK;
 }
-static inline cr_status cri_leave(cr_module *m, cr_pass *p, cr_err *err)
+static inline cr_status cri_leave(const cr_module *m, cr_pass *p, cr_err *err)
 {
     return p->hooks ? p->hooks->after(p->hooks->ctx, m, p->phase, err) : CR_OK;
 }
 /* Where gradients of a parameter go: NULL if it is frozen. */
-static inline cr_mem *cri_grad(cr_param *param)
+static inline cr_mem *cri_grad(const cr_param *param)
 {
     return cri_own(param)->is_trainable ? cri_own(param)->grad : NULL;
 }
@@ -37,18 +97,18 @@ static inline cr_status cri_push(cr_stack *stack, const cr_pass *p, int64_t num_
 }
 
 /* Linear: y = add + x W^T + b on T rows, between its hooks. */
-CR_MUST cr_status cri_linear(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add,
+CR_MUST cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add,
                              cr_mem *y, cr_err *err);
 typedef enum cri_dx { CRI_DX_SET, CRI_DX_ADD } cri_dx;
 /* dx may be NULL; frozen parameters get nothing. */
-CR_MUST cr_status cri_linear_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
+CR_MUST cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *dy,
                                   cr_mem *dx, cri_dx how, cr_err *err);
 /* RMSNorm, or LayerNorm if it has a bias, over num_rows rows of the weight's length, without hooks. Its
  * impl is its eps (a float), or NULL: rms_norm_eps. rstd [num_rows] is for the backward, and has the means
  * of a LayerNorm after it: cri_norm_floats in all. */
-CR_MUST cr_status cri_norm(cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows, cr_mem *y,
-                           cr_mem *rstd, cr_err *err);
-CR_MUST cr_status cri_norm_back(cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
+CR_MUST cr_status cri_norm(const cr_module *m, cr_pass *p, const cr_mem *x, int64_t num_rows,
+                           cr_mem *y, cr_mem *rstd, cr_err *err);
+CR_MUST cr_status cri_norm_back(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *rstd,
                                 const cr_mem *dy, int64_t num_rows, cr_mem *dx, cri_dx how,
                                 cr_err *err);
 static inline int64_t cri_norm_floats(const cr_module *m, int64_t num_rows)
@@ -63,14 +123,15 @@ bool cri_is_tower_back(const cr_model *model, const cr_pass *p);
 /* Is this token's embedding replaced? */
 bool cri_is_placed(const cr_model *model, const cr_batch *b, int64_t token);
 /* Before the embedding; after it; after layer `at`. x: the stream. */
-CR_MUST cr_status cri_run_tower(cr_model *model, cr_pass *p, cr_err *err);
-CR_MUST cr_status cri_place_features(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err);
-CR_MUST cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, cr_mem *x, cr_err *err);
+CR_MUST cr_status cri_run_tower(const cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_place_features(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err);
+CR_MUST cr_status cri_add_features(const cr_model *model, cr_pass *p, int64_t at, cr_mem *x,
+                                   cr_err *err);
 /* Backward of the last two, from the gradient of the stream there; then of the tower. */
-CR_MUST cr_status cri_reserve_features(cr_model *model, cr_pass *p, cr_err *err);
-CR_MUST cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const cr_mem *grad,
-                                    cr_err *err);
-CR_MUST cr_status cri_back_tower(cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_reserve_features(const cr_model *model, cr_pass *p, cr_err *err);
+CR_MUST cr_status cri_back_features(const cr_model *model, cr_pass *p, int64_t at,
+                                    const cr_mem *grad, cr_err *err);
+CR_MUST cr_status cri_back_tower(const cr_model *model, cr_pass *p, cr_err *err);
 
 /* positions.c: [T, head_dim / 2] from batch->mrope, host to host. */
 void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles);
@@ -82,19 +143,29 @@ typedef struct cri_routing {
     cr_mem *expert, *slot, *token; /* int32 */
     cr_mem *place; /* int32 [num_here] of a row that arrived, by expert; NULL: no dispatch */
     int64_t num_tokens, top_k, num_slots, num_experts, cols, num_here;
+    /* host [E]: rows of this rank's tokens for each expert, rows that came from other ranks (dispatch.h),
+     * rows that each expert runs here */
+    int64_t *count, *arriving, *here;
 } cri_routing;
+
+/* Of an expert's rows in backward: the factor of each one's output, and where its gradient goes. */
+typedef struct cri_expert_rows {
+    const cr_mem *weight; /* float32 */
+    cr_mem *grad;         /* NULL: not wanted */
+} cri_expert_rows;
 
 /* Float32 or int32. */
 CR_MUST cr_status cri_push_words(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
 /* dispatch.c, for a pass with a dispatch. Rows have num_cols elements.
- * Counts are exchanged: parts->here and r->num_here; place is written if it is wanted. */
-void cri_count_here(cr_module *m, const cr_pass *p, cri_routing *r);
-CR_MUST cr_status cri_agree_rows(cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
+ * Counts are exchanged: r->here and r->num_here; place is written if it is wanted. */
+void cri_count_here(const cr_pass *p, cri_routing *r);
+CR_MUST cr_status cri_agree_rows(const cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
 /* From rows by slot to rows here by expert, and back. */
-CR_MUST cr_status cri_send_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
-                                int64_t num_cols, const cr_mem *slots, cr_mem *here, cr_err *err);
-CR_MUST cr_status cri_give_back_rows(cr_module *m, cr_pass *p, const cri_routing *r, cr_dtype dtype,
-                                     int64_t num_cols, const cr_mem *here, cr_mem *slots,
-                                     cr_err *err);
+CR_MUST cr_status cri_send_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                cr_dtype dtype, int64_t num_cols, const cr_mem *slots, cr_mem *here,
+                                cr_err *err);
+CR_MUST cr_status cri_give_back_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                     cr_dtype dtype, int64_t num_cols, const cr_mem *here,
+                                     cr_mem *slots, cr_err *err);
 
 #endif

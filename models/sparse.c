@@ -17,12 +17,16 @@
 static cri_routing routing_of(const cr_module *m, const cr_pass *p)
 {
     const cr_model_config *c = &m->model->config;
-    int64_t tokens = p->num_rows;
+    int64_t tokens = p->num_rows, num = c->num_experts;
+    int64_t *counts = p->state->routers.counts + 3 * num * m->layer;
 
-    return (cri_routing){.num_tokens = tokens,
+    return (cri_routing){.count = counts,
+                         .arriving = counts + num,
+                         .here = counts + 2 * num,
+                         .num_tokens = tokens,
                          .top_k = c->num_experts_per_tok,
                          .num_slots = tokens * c->num_experts_per_tok,
-                         .num_experts = c->num_experts,
+                         .num_experts = num,
                          .cols = c->hidden_size};
 }
 
@@ -51,49 +55,52 @@ static cr_router_args router_args(const cr_module *m, const cr_pass *p, const cr
 
 /* ---- the auxiliary loss ---- */
 
-/* Of the forward under way, over all layers jointly: what the loss is made of. */
-static void count_picks(cr_module *m, const cr_pass *p, const cri_routing *r)
+static bool is_counted(const cr_pass *p)
 {
-    const cri_sparse *parts = m->impl;
-    cri_model *own = m->model->own;
+    return p->aux_weight != 0 && p->phase == CR_FORWARD;
+}
 
-    if (m->model->aux_weight == 0 || p->phase != CR_FORWARD) return;
-    own->router_rows += r->num_tokens;
+static void count_picks(const cr_pass *p, const cri_routing *r)
+{
+    cri_routers *all = &p->state->routers;
+
+    if (!is_counted(p)) return;
+    all->rows += r->num_tokens;
     for (int64_t e = 0; e < r->num_experts; e++)
-        own->router_picks[e] += (double)parts->count[e];
+        all->picks[e] += (double)r->count[e];
 }
 
 /* With F_e = picks / rows and P_e = mean prob: aux = E sum F_e P_e, F constant. */
-double cr_model_aux_loss(const cr_model *model)
+double cr_pass_aux_loss(const cr_model *model, const cr_pass_state *state)
 {
-    const cri_model *own = model->own;
-    double sum = 0, rows = (double)own->router_rows;
+    const cri_routers *all = &state->routers;
+    double sum = 0, rows = (double)all->rows;
 
-    if (own->router_rows == 0) return 0;
+    if (all->rows == 0) return 0;
     for (int64_t e = 0; e < model->config.num_experts; e++)
-        sum += own->router_picks[e] / rows * (own->router_probs[e] / rows);
+        sum += all->picks[e] / rows * (all->probs[e] / rows);
     return (double)model->config.num_experts * sum;
 }
 
-static const float *grad_of_prob(cr_module *m, const cri_routing *r)
+static const float *grad_of_prob(const cr_pass *p, const cri_routing *r)
 {
-    cri_model *own = m->model->own;
-    double rows = (double)own->router_rows;
+    cri_routers *all = &p->state->routers;
+    double rows = (double)all->rows;
 
-    if (m->model->aux_weight == 0 || own->router_rows == 0) return NULL;
+    if (p->aux_weight == 0 || all->rows == 0) return NULL;
     for (int64_t e = 0; e < r->num_experts; e++)
-        own->router_grad[e] = (float)(m->model->aux_weight * (double)r->num_experts *
-                                      own->router_picks[e] / rows / rows);
-    return own->router_grad;
+        all->grad[e] =
+            (float)(p->aux_weight * (double)r->num_experts * all->picks[e] / rows / rows);
+    return all->grad;
 }
 
 /* ---- forward ---- */
 
-static cr_status route(cr_module *m, cr_pass *p, const cr_mem *in, cri_routing *r, cr_err *err)
+static cr_status route(const cr_module *m, cr_pass *p, const cr_mem *in, cri_routing *r,
+                       cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    bool is_counted = m->model->aux_weight != 0 && p->phase == CR_FORWARD;
     cr_router_args router = router_args(m, p, r);
     cr_expert_sort_args sort = {.expert = r->expert,
                                 .num_rows = r->num_tokens,
@@ -101,16 +108,16 @@ static cr_status route(cr_module *m, cr_pass *p, const cr_mem *in, cri_routing *
                                 .num_experts = r->num_experts,
                                 .slot = r->slot,
                                 .token = r->token,
-                                .count = parts->count};
+                                .count = r->count};
     cr_mem *logits;
 
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &logits, err));
     CR_TRY(cri_linear(parts->gate, p, in, NULL, logits, err));
     router.logits = logits;
-    router.prob_sum = is_counted ? m->model->own->router_probs : NULL;
+    router.prob_sum = is_counted(p) ? p->state->routers.probs : NULL;
     CR_TRY(cr_router(p->dev, &router, err));
     CR_TRY(cr_expert_sort(p->dev, &sort, err));
-    count_picks(m, p, r);
+    count_picks(p, r);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -121,18 +128,17 @@ static cr_mem *row_at(const cr_pass *p, const cri_routing *r, cr_mem *rows, int6
 }
 
 /* Experts of other ranks have no weights here. */
-static bool is_called(const cr_module *m, const cr_pass *p, int64_t expert)
+static bool is_called(const cr_module *m, const cr_pass *p, const cri_routing *r, int64_t expert)
 {
-    const cri_sparse *parts = m->impl;
     const cr_dispatch *d = p->experts;
 
-    if (d) return expert * d->num_ranks / m->model->config.num_experts == d->rank;
-    return parts->here[expert] > 0 || !m->model->skips_idle_experts;
+    if (d) return expert * d->num_ranks / r->num_experts == d->rank;
+    return r->here[expert] > 0 || !m->model->skips_idle_experts;
 }
 
 /* x [here, cols] through their experts to y, which may be x; NULL: the result is not wanted. */
-static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, cr_mem *x, cr_mem *y,
-                             cr_err *err)
+static cr_status run_experts(const cr_module *m, cr_pass *p, const cri_routing *r, cr_mem *x,
+                             cr_mem *y, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     cr_pass part = *p;
@@ -140,8 +146,8 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, cr_
 
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = 0; e < r->num_experts; e++) {
-        part.num_rows = parts->here[e];
-        if (is_called(m, p, e))
+        part.num_rows = r->here[e];
+        if (is_called(m, p, r, e))
             CR_TRY(cr_module_forward(parts->list->children[e], &part, row_at(p, r, x, at), NULL,
                                      row_at(p, r, y, at), err));
         at += part.num_rows;
@@ -151,7 +157,7 @@ static cr_status run_experts(cr_module *m, cr_pass *p, const cri_routing *r, cr_
 
 /* rows [slots, cols] become the outputs of their experts, which run on other ranks, too. *kept: their
  * inputs here, for backward. */
-static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, cr_mem *rows,
+static cr_status run_elsewhere(const cr_module *m, cr_pass *p, cri_routing *r, cr_mem *rows,
                                bool is_wanted, cr_mem **kept, cr_err *err)
 {
     cr_mem *y = NULL;
@@ -167,8 +173,14 @@ static cr_status run_elsewhere(cr_module *m, cr_pass *p, cri_routing *r, cr_mem 
     return y ? cri_give_back_rows(m, p, r, p->dtype, r->cols, y, rows, err) : CR_OK;
 }
 
-static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add, cr_mem *out,
-                         cr_err *err)
+/* here: rows that came from other ranks, with a dispatch. */
+typedef struct frame {
+    cri_routing routing;
+    cr_mem *here;
+} frame;
+
+static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+                         cr_mem *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cri_routing r = routing_of(m, p);
@@ -183,7 +195,7 @@ static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_me
     if (p->experts) {
         CR_TRY(run_elsewhere(m, p, &r, rows, out != NULL, &kept, err));
     } else {
-        cri_count_here(m, p, &r);
+        cri_count_here(p, &r);
         CR_TRY(run_experts(m, p, &r, rows, out ? rows : NULL, err));
     }
     combine = (cr_rows_combine_args){.x = rows,
@@ -196,10 +208,7 @@ static cr_status forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_me
                                      .top_k = r.top_k,
                                      .num_cols = r.cols};
     if (out) CR_TRY(cr_rows_combine(p->dev, &combine, err));
-    if (p->tape) {
-        cri_frame frame = {.kept = {r.prob, r.weight, r.expert, r.slot, r.token, r.place, kept}};
-        cri_frame_push(m, &frame);
-    }
+    if (p->tape) cri_frame_push(m, p, &(frame){r, kept}, sizeof(frame));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -213,7 +222,7 @@ typedef struct slots {
     cr_mem *weight, *grad_weight; /* float32 */
 } slots;
 
-static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
+static cr_status back_experts(const cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
                               bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
@@ -222,15 +231,16 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, co
 
     CR_TRY(cri_enter(parts->list, p, err));
     for (int64_t e = r->num_experts - 1; e >= 0; e--) {
-        cr_module *expert = parts->list->children[e];
-        cri_mlp *mlp = expert->impl;
+        const cr_module *expert = parts->list->children[e];
+        cri_expert_rows rows;
         cr_mem *grad;
-        part.num_rows = parts->here[e];
-        if (!is_called(m, p, e)) continue;
+        part.num_rows = r->here[e];
+        if (!is_called(m, p, r, e)) continue;
         at -= part.num_rows;
         grad = row_at(p, r, s->grad, at);
-        mlp->row_weight = cr_at_const(CR_F32, s->weight, at);
-        mlp->row_grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL;
+        rows = (cri_expert_rows){.weight = cr_at_const(CR_F32, s->weight, at),
+                                 .grad = s->grad_weight ? cr_at(CR_F32, s->grad_weight, at) : NULL};
+        part.expert_rows = &rows;
         CR_TRY(cr_module_backward(expert, &part, row_at(p, r, s->in, at), grad,
                                   is_dx_wanted ? grad : NULL, err));
     }
@@ -238,8 +248,8 @@ static cr_status back_experts(cr_module *m, cr_pass *p, const cri_routing *r, co
 }
 
 /* The same through experts that run on other ranks: s is by slot, and so are the gradients after it. */
-static cr_status back_elsewhere(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
-                                bool is_dx_wanted, cr_err *err)
+static cr_status back_elsewhere(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                const slots *s, bool is_dx_wanted, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     slots here = {.in = s->in};
@@ -259,12 +269,12 @@ static cr_status back_elsewhere(cr_module *m, cr_pass *p, const cri_routing *r, 
 }
 
 /* grad_in += that of the router's logits times its weight. */
-static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
+static cr_status back_router(const cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
                              const cr_mem *in, cr_mem *grad_in, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(m, r)};
+    cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(p, r)};
     cr_mem *grad_weight;
 
     CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
@@ -279,8 +289,9 @@ static cr_status back_router(cr_module *m, cr_pass *p, const cri_routing *r, con
     return CR_OK;
 }
 
-static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, const cr_mem *in,
-                              const cr_mem *grad_out, bool is_router_wanted, slots *s, cr_err *err)
+static cr_status gather_slots(const cr_module *m, cr_pass *p, const cri_routing *r,
+                              const cr_mem *in, const cr_mem *grad_out, bool is_router_wanted,
+                              slots *s, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
 
@@ -299,27 +310,22 @@ static cr_status gather_slots(cr_module *m, cr_pass *p, const cri_routing *r, co
         p->dev, &(cr_rows_move_args){p->dtype, in, r->token, r->num_slots, r->cols, s->in}, err);
 }
 
-static cr_status backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
+static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
                           cr_mem *grad_in, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    cri_frame frame = cri_frame_pop(m);
-    cri_routing r = routing_of(m, p);
     bool is_router_wanted = grad_in || parts->gate->has_trainable;
     cr_rows_combine_args combine;
+    frame kept;
+    cri_routing r;
     slots s;
 
-    r.prob = frame.kept[0];
-    r.weight = frame.kept[1];
-    r.expert = frame.kept[2];
-    r.slot = frame.kept[3];
-    r.token = frame.kept[4];
-    r.place = frame.kept[5];
-    cri_count_here(m, p, &r);
+    cri_frame_pop(m, p, &kept, sizeof kept);
+    r = kept.routing;
     CR_TRY(gather_slots(m, p, &r, in, grad_out, is_router_wanted, &s, err));
     if (p->experts) {
-        s.in = frame.kept[6];
+        s.in = kept.here;
         CR_TRY(back_elsewhere(m, p, &r, &s, grad_in != NULL, err));
     } else {
         CR_TRY(back_experts(m, p, &r, &s, grad_in != NULL, err));

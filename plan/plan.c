@@ -338,13 +338,13 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
 
     CR_TRY(cr_mesh_shape_of(w, num_ranks, &out->mesh, err));
     cr_experts_set(model, w);
-    model->aux_weight = cr_aux_weight(model, w, 1);
     /* each kind of pass on buffers of its own, so that each phase has its own peaks */
     for (int part = with_log_probs ? 0 : 1; part < (out->is_train ? 2 : 1); part++) {
         int64_t kept;
         cr_fsdp_stats s;
         if (bench_open(&b, model, w, out, err) != CR_OK) break;
         b.role = out;
+        cr_fsdp_set_aux_weight(b.f, cr_aux_weight(model, w, 1));
         s = cr_fsdp_get_stats(b.f);
         kept =
             (int64_t)cr_device_get_stats(b.dev).bytes_now - (w->is_offloaded ? 0 : s.shard_bytes);

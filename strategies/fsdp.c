@@ -69,6 +69,8 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     f->args = *args;
     f->loss_scale = args->loss_scale;
     f->hooks = (cr_hooks){cri_before, cri_after, f};
+    f->pass_state = cr_pass_state_create();
+    cr_model_mark_trainable(model);
     if (check_args(args, mesh, err) == CR_OK &&
         cr_units_build_dealt(model, &args->wrap, mesh->shape.num_fsdp, &deal, &f->units, err) ==
             CR_OK) {
@@ -103,6 +105,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_group_destroy(f->slice_group);
     cri_shards_destroy(f);
     cr_free(f->host_rows);
+    cr_pass_state_destroy(f->pass_state);
     for (size_t i = 0; i < CR_COUNT(f->orders); i++)
         cr_free(f->orders[i].units);
     cr_free(f->state);
@@ -193,14 +196,16 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
                            with_tape ? "backward" : "forward", err));
     batch = batch ? batch : dummy_batch();
     CR_TRY(agree_on_images(f, &batch, err));
-    *out = (cr_pass){.dev = f->dev,
+    *out = (cr_pass){.state = f->pass_state,
+                     .dev = f->dev,
                      .dtype = f->args.param_dtype,
                      .tape = with_tape ? f->tape : NULL,
                      .scratch = f->scratch,
                      .batch = batch,
                      .hooks = &f->hooks,
                      .should_recompute = f->args.should_recompute,
-                     .mlp_tiles = f->args.mlp_tiles};
+                     .mlp_tiles = f->args.mlp_tiles,
+                     .aux_weight = with_tape ? f->aux_weight : 0};
     if (f->ulysses) {
         cr_ulysses_cut(f->ulysses, out->batch);
         out->batch = cr_ulysses_batch(f->ulysses);
@@ -307,4 +312,14 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
     CR_TRY(cr_model_backward(f->model, &pass, grad_log_prob + first, grad_entropy + first, err));
     return cri_end_pass(f, true, err);
+}
+
+void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight)
+{
+    f->aux_weight = weight;
+}
+
+double cr_fsdp_aux_loss(const cr_fsdp *f)
+{
+    return cr_pass_aux_loss(f->model, f->pass_state);
 }

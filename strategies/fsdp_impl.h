@@ -1,10 +1,8 @@
 /* fsdp_impl.h -- a cr_fsdp from inside (strategies/ only).
  *
- * shards.c   what a rank keeps, and moving it to the host
- * gather.c   gathered copies around modules, gradients of units, hooks
- * fsdp.c     life, passes
- * replicas.c equal bits over ddp
- * update.c   complete gradients, loss scale, AdamW
+ * shards.c what a rank keeps, and moving it to the host; gather.c gathered copies around modules, gradients
+ * of units, hooks; fsdp.c life, passes; replicas.c equal bits over ddp; update.c complete gradients, loss
+ * scale, AdamW
  */
 #ifndef CR_FSDP_IMPL_H
 #define CR_FSDP_IMPL_H
@@ -107,6 +105,8 @@ struct cr_fsdp {
     cr_batch idle;         /* this rank's batch, if it has none of them */
     cr_stack *tape, *scratch, *host_scratch;
     cr_hooks hooks;
+    cr_pass_state *pass_state;
+    float aux_weight;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
     cr_moe *moe;         /* NULL: ep_size 1 */
     float *host_rows;    /* log_prob, entropy and their gradients, [4, num_host_rows] */
@@ -186,8 +186,8 @@ void cri_buffers_destroy(cr_fsdp *f);
 CR_MUST cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
 CR_MUST cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err);
 CR_MUST cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
-CR_MUST cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
-CR_MUST cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err);
+CR_MUST cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
+CR_MUST cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
 void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
 /* Reduce what is_reduced_once has kept back. */
 CR_MUST cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);

@@ -430,7 +430,7 @@ static void tell_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
     f->watcher(f->watcher_ctx, &moment);
 }
 
-cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase, cr_err *err)
 {
     cri_unit *u = module->unit;
 
@@ -444,7 +444,7 @@ cr_status cri_before(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
 }
 
 /* After recompute a unit stays for its backward. Experts do not: all of a layer would be alive. */
-cr_status cri_after(void *ctx, cr_module *module, cr_phase phase, cr_err *err)
+cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *err)
 {
     cr_fsdp *f = ctx;
     cri_unit *u = module->unit;

@@ -81,6 +81,10 @@ typedef cr_status (*cr_loss_fn)(void *ctx, const float *log_prob, const float *e
 /* Forward, loss, backward of one micro-batch; gradients are added to the shards. Collective. */
 CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                                    cr_err *err);
+/* Factor of the routers' auxiliary loss in the next backwards (0, as it is at first: none), and that loss
+ * of the last of them, without the factor. Local. */
+void cr_fsdp_set_aux_weight(cr_fsdp *f, float weight);
+double cr_fsdp_aux_loss(const cr_fsdp *f);
 
 typedef struct cr_update {
     double grad_norm;  /* before the clip */

@@ -26,6 +26,7 @@ typedef struct model_bench {
     cr_model *model;
     cr_full_weights full;
     cr_stack *tape, *scratch;
+    cr_pass_state *state;
 } model_bench;
 
 static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dtype dtype,
@@ -38,6 +39,7 @@ static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dt
     CR_TRY(cr_full_weights_add_grads(&b->full, b->model, err));
     b->tape = cr_stack_create(b->dev);
     b->scratch = cr_stack_create(b->dev);
+    b->state = cr_pass_state_create();
     return CR_OK;
 }
 
@@ -45,6 +47,7 @@ static inline void model_bench_close(model_bench *b)
 {
     cr_stack_destroy(b->tape);
     cr_stack_destroy(b->scratch);
+    cr_pass_state_destroy(b->state);
     cr_full_weights_fini(&b->full);
     cr_model_free(b->model);
     cr_device_close(b->dev);

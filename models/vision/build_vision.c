@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 typedef struct tower {
-    cr_model *model;
+    const cr_model *model;
     const cri_family *family;
     const cr_vision_config *c;
     const char *norm; /* class */
@@ -42,8 +42,9 @@ static cr_module *add_attention(const tower *t, cr_module *block, int64_t at)
     int64_t d = t->c->hidden_size;
     cr_module *m = cri_module_add(t->model, block, "attn",
                                   cri_class(t->model, t->family->prefix, "VisionAttention"), 2, 0);
-    cri_vision_attention *a = m->impl = cri_alloc(t->model, sizeof *a);
+    cri_vision_attention *a = cri_alloc(t->model, sizeof *a);
 
+    m->impl = a;
     m->ops = &cri_vision_attention_ops;
     a->qkv = cri_linear_add(m, "qkv", d, 3 * d, true);
     a->proj = cri_linear_add(m, "proj", d, d, true);
@@ -56,8 +57,9 @@ static cr_module *add_gelu_mlp(const tower *t, cr_module *block)
     int64_t d = t->c->hidden_size, f = t->c->intermediate_size;
     cr_module *m = cri_module_add(t->model, block, "mlp",
                                   cri_class(t->model, t->family->prefix, "VisionMLP"), 4, 0);
-    cri_gelu_mlp *mlp = m->impl = cri_alloc(t->model, sizeof *mlp);
+    cri_gelu_mlp *mlp = cri_alloc(t->model, sizeof *mlp);
 
+    m->impl = mlp;
     m->ops = &cri_gelu_mlp_ops;
     mlp->fc1 = cri_linear_add(m, "linear_fc1", d, f, true);
     mlp->fc2 = cri_linear_add(m, "linear_fc2", f, d, true);
@@ -70,8 +72,9 @@ static cr_module *add_swiglu_mlp(const tower *t, cr_module *block)
     int64_t d = t->c->hidden_size, f = t->c->intermediate_size;
     cr_module *m =
         cri_module_add(t->model, block, "mlp", cri_class(t->model, t->family->prefix, "MLP"), 4, 0);
-    cri_mlp *mlp = m->impl = cri_alloc(t->model, sizeof *mlp);
+    cri_mlp *mlp = cri_alloc(t->model, sizeof *mlp);
 
+    m->impl = mlp;
     m->ops = &cri_mlp_ops;
     mlp->gate = cri_linear_add(m, "gate_proj", d, f, true);
     mlp->up = cri_linear_add(m, "up_proj", d, f, true);
@@ -91,7 +94,7 @@ static cr_module *add_block(const tower *t, cr_module *list, int64_t at)
     snprintf(name, sizeof name, "%lld", (long long)at);
     m = cri_module_add(t->model, list, name, cri_class(t->model, t->family->prefix, "VisionBlock"),
                        4, 0);
-    layer = m->impl = cri_alloc(t->model, sizeof *layer);
+    m->impl = layer = cri_alloc(t->model, sizeof *layer);
     m->ops = &cri_layer_ops;
     m->is_checkpointed = true;
     layer->norm1 = add_norm(t, m, "norm1", d);
@@ -145,15 +148,16 @@ static void set_std(cr_module *m, float std)
 
 cr_module *cri_vision_add(cr_module *parent, const cri_family *family)
 {
-    cr_model *model = parent->model;
+    const cr_model *model = parent->model;
     const cr_vision_config *c = model->config.vision;
     bool is_layer_norm = family->vision == CRI_VISION_DEEPSTACK;
     tower t = {model, family, c,
                is_layer_norm ? "LayerNorm" : cri_class(model, family->prefix, "RMSNorm"),
                is_layer_norm};
     cr_module *m = cri_module_add(model, parent, "visual", family->vision_class, 6, 0);
-    cri_vision *impl = m->impl = cri_alloc(model, sizeof *impl);
+    cri_vision *impl = cri_alloc(model, sizeof *impl);
 
+    m->impl = impl;
     impl->config = c;
     add_patch_embed(&t, m, impl);
     if (c->position_side) {
@@ -166,8 +170,6 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family)
     impl->blocks = cri_alloc(model, (size_t)c->depth * sizeof *impl->blocks);
     for (int64_t i = 0; i < c->depth; i++)
         impl->blocks[i] = add_block(&t, impl->list, i);
-    impl->hidden = cri_alloc(model, (size_t)(c->depth + 1) * sizeof *impl->hidden);
-    impl->marks = cri_alloc(model, (size_t)c->depth * sizeof *impl->marks);
     add_merger(&t, m, "merger", c->hidden_size, &impl->merger);
     if (is_layer_norm) add_deepstack(&t, m, impl);
     set_std(m, c->initializer_range);

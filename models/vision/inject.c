@@ -54,137 +54,113 @@ cr_status cri_check_images(const cr_model *model, const cr_pass *p, cr_err *err)
 
 /* ---- forward ---- */
 
-static void list_placed(cr_model *model, const cr_pass *p)
+static cr_status list_placed(const cr_model *model, cr_pass *p, cr_err *err)
 {
     const cr_batch *b = p->batch;
-    cri_model *own = model->own;
-    size_t num = (size_t)num_features(b->vision);
+    cri_images *im = &p->state->images;
 
-    if (num > own->capacity_placed) {
-        own->placed = cr_realloc(own->placed, own->capacity_placed * sizeof *own->placed,
-                                 2 * num * sizeof *own->placed);
-        own->capacity_placed = 2 * num;
-    }
+    im->placed = cri_reserve(im->placed, &im->capacity_placed, (size_t)num_features(b->vision),
+                             sizeof *im->placed);
     for (int64_t t = 0; t < b->num_tokens; t++)
-        if (cri_is_placed(model, b, t)) own->placed[own->num_placed++] = (int32_t)t;
+        if (cri_is_placed(model, b, t)) im->placed[im->num_placed++] = (int32_t)t;
     for (int64_t t = 0; p->split && t < p->split->first; t++)
-        own->first_placed += cri_is_placed(model, p->split->whole, t);
+        im->first_placed += cri_is_placed(model, p->split->whole, t);
+    if (im->num_placed == 0) return CR_OK;
+    return cr_stack_push_copy(cri_keep(p), im->placed, (size_t)im->num_placed * sizeof *im->placed,
+                              &im->index, err);
 }
 
 /* Of rows of all features, those of the placed tokens. */
 static cr_mem *placed_rows(const cr_model *model, const cr_pass *p, cr_mem *rows)
 {
-    return cr_at(p->dtype, rows, model->own->first_placed * model->config.hidden_size);
-}
-
-/* own->placed on scratch. */
-static cr_status push_placed(const cri_model *own, cr_pass *p, cr_mem **out, cr_err *err)
-{
-    return cr_stack_push_copy(p->scratch, own->placed,
-                              (size_t)own->num_placed * sizeof *own->placed, out, err);
+    return cr_at(p->dtype, rows, p->state->images.first_placed * model->config.hidden_size);
 }
 
 /* Memory of all features, on scratch: values, or gradients. */
-static cr_status push_features(cr_model *model, cr_pass *p, cr_err *err)
+static cr_status push_features(const cr_model *model, cr_pass *p, cr_err *err)
 {
-    cri_model *own = model->own;
+    cri_images *im = &p->state->images;
     int64_t rows = num_features(p->batch->vision), cols = model->config.hidden_size;
 
-    CR_TRY(cri_push(p->scratch, p, rows, cols, &own->features, err));
+    CR_TRY(cri_push(p->scratch, p, rows, cols, &im->features, err));
     for (int64_t i = 0; i < model->config.vision->num_deepstack; i++)
-        CR_TRY(cri_push(p->scratch, p, rows, cols, &own->deepstack[i], err));
+        CR_TRY(cri_push(p->scratch, p, rows, cols, &im->deepstack[i], err));
     return CR_OK;
 }
 
-cr_status cri_run_tower(cr_model *model, cr_pass *p, cr_err *err)
+cr_status cri_run_tower(const cr_model *model, cr_pass *p, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
+    cri_images *im = &p->state->images;
 
-    own->num_placed = own->first_placed = 0;
+    im->num_placed = im->first_placed = 0;
     if (!p->batch->vision) return CR_OK;
-    list_placed(model, p);
+    CR_TRY(list_placed(model, p, err));
     CR_TRY(push_features(model, p, err));
-    return cri_vision_forward(root->visual, p, p->batch->vision, own->features, own->deepstack,
-                              err);
+    return cri_vision_forward(root->visual, p, p->batch->vision, im->features, im->deepstack, err);
 }
 
-cr_status cri_place_features(cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
+cr_status cri_place_features(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *err)
 {
-    cri_model *own = model->own;
-    size_t mark = cr_stack_mark(p->scratch);
-    cr_mem *index;
+    cri_images *im = &p->state->images;
 
-    if (own->num_placed == 0) return CR_OK;
-    CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(
-        cr_rows_scatter(p->dev,
-                        &(cr_rows_move_args){p->dtype, placed_rows(model, p, own->features), index,
-                                             own->num_placed, model->config.hidden_size, x},
-                        err));
-    cr_stack_release(p->scratch, mark);
-    return CR_OK;
+    if (im->num_placed == 0) return CR_OK;
+    return cr_rows_scatter(p->dev,
+                           &(cr_rows_move_args){p->dtype, placed_rows(model, p, im->features),
+                                                im->index, im->num_placed,
+                                                model->config.hidden_size, x},
+                           err);
 }
 
-cr_status cri_add_features(cr_model *model, cr_pass *p, int64_t at, cr_mem *x, cr_err *err)
+cr_status cri_add_features(const cr_model *model, cr_pass *p, int64_t at, cr_mem *x, cr_err *err)
 {
-    cri_model *own = model->own;
-    size_t mark = cr_stack_mark(p->scratch);
-    cr_mem *index;
+    cri_images *im = &p->state->images;
 
-    if (own->num_placed == 0 || at >= model->config.vision->num_deepstack) return CR_OK;
-    CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(cr_rows_add(p->dev,
-                       &(cr_rows_move_args){p->dtype, placed_rows(model, p, own->deepstack[at]),
-                                            index, own->num_placed, model->config.hidden_size, x},
-                       err));
-    cr_stack_release(p->scratch, mark);
-    return CR_OK;
+    if (im->num_placed == 0 || at >= model->config.vision->num_deepstack) return CR_OK;
+    return cr_rows_add(p->dev,
+                       &(cr_rows_move_args){p->dtype, placed_rows(model, p, im->deepstack[at]),
+                                            im->index, im->num_placed, model->config.hidden_size,
+                                            x},
+                       err);
 }
 
 /* ---- backward ---- */
 
-cr_status cri_reserve_features(cr_model *model, cr_pass *p, cr_err *err)
+cr_status cri_reserve_features(const cr_model *model, cr_pass *p, cr_err *err)
 {
-    cri_model *own = model->own;
+    cri_images *im = &p->state->images;
     size_t bytes;
 
     if (!cri_is_tower_back(model, p)) return CR_OK;
     CR_TRY(push_features(model, p, err));
-    if (own->num_placed == num_features(p->batch->vision)) return CR_OK;
+    if (im->num_placed == num_features(p->batch->vision)) return CR_OK;
     bytes = (size_t)(num_features(p->batch->vision) * model->config.hidden_size) *
             cr_dtype_bytes(p->dtype);
-    CR_TRY(cr_zero(p->dev, own->features, bytes, err));
+    CR_TRY(cr_zero(p->dev, im->features, bytes, err));
     for (int64_t i = 0; i < model->config.vision->num_deepstack; i++)
-        CR_TRY(cr_zero(p->dev, own->deepstack[i], bytes, err));
+        CR_TRY(cr_zero(p->dev, im->deepstack[i], bytes, err));
     return CR_OK;
 }
 
-cr_status cri_back_features(cr_model *model, cr_pass *p, int64_t at, const cr_mem *grad,
+cr_status cri_back_features(const cr_model *model, cr_pass *p, int64_t at, const cr_mem *grad,
                             cr_err *err)
 {
-    cri_model *own = model->own;
-    size_t mark = cr_stack_mark(p->scratch);
-    cr_mem *index;
+    cri_images *im = &p->state->images;
 
-    if (!cri_is_tower_back(model, p) || own->num_placed == 0) return CR_OK;
+    if (!cri_is_tower_back(model, p) || im->num_placed == 0) return CR_OK;
     if (at >= model->config.vision->num_deepstack) return CR_OK;
-    CR_TRY(push_placed(own, p, &index, err));
-    CR_TRY(cr_rows_gather(
+    return cr_rows_gather(
         p->dev,
-        &(cr_rows_move_args){p->dtype, grad, index, own->num_placed, model->config.hidden_size,
-                             placed_rows(model, p, at < 0 ? own->features : own->deepstack[at])},
-        err));
-    cr_stack_release(p->scratch, mark);
-    return CR_OK;
+        &(cr_rows_move_args){p->dtype, grad, im->index, im->num_placed, model->config.hidden_size,
+                             placed_rows(model, p, at < 0 ? im->features : im->deepstack[at])},
+        err);
 }
 
-cr_status cri_back_tower(cr_model *model, cr_pass *p, cr_err *err)
+cr_status cri_back_tower(const cr_model *model, cr_pass *p, cr_err *err)
 {
     const cri_root *root = model->root->impl;
-    cri_model *own = model->own;
+    cri_images *im = &p->state->images;
 
     if (!cri_is_tower_back(model, p)) return CR_OK;
-    return cri_vision_backward(root->visual, p, p->batch->vision, own->features, own->deepstack,
-                               err);
+    return cri_vision_backward(root->visual, p, p->batch->vision, im->features, im->deepstack, err);
 }

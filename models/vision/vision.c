@@ -12,11 +12,11 @@ enum { TOKEN = CR_MERGE * CR_MERGE };
 
 /* One call. */
 typedef struct tower {
-    cr_module *visual;
+    const cr_module *visual;
     const cri_vision *parts;
     const cr_vision_config *c;
     const cr_vision_input *in;
-    cri_patches patches;
+    cri_patches *patches;
     cr_pass pass;   /* on patches */
     cr_dtype dtype; /* of what goes in and out */
     int64_t lowest;
@@ -54,27 +54,27 @@ static cr_status upload_patches(cri_patches *r, const cr_vision_config *c, cr_st
                               &r->on_device.corner_weight, err);
 }
 
-/* The caller's cri_patches_fini of t->patches, after a failure, too. */
-static cr_status begin(tower *t, cr_module *visual, const cr_pass *p, const cr_vision_input *in,
-                       cr_err *err)
+static tower tower_of(const cr_module *visual, const cr_pass *p, const cr_vision_input *in)
 {
-    *t = (tower){.visual = visual,
-                 .parts = visual->impl,
-                 .c = visual->model->config.vision,
-                 .in = in,
-                 .pass = *p,
-                 .dtype = p->dtype};
-    t->lowest = p->tape ? find_lowest(t->parts) : t->c->depth;
-    t->pass.batch = NULL;
-    t->pass.kv = NULL;
-    t->pass.split = NULL;
-    t->pass.experts = NULL;
-    t->pass.mlp_tiles = 0;
-    if (visual->is_fp32) t->pass.dtype = CR_F32;
-    CR_TRY(cri_patches_init(&t->patches, t->c, in, err));
-    t->pass.patches = &t->patches;
-    t->pass.num_rows = t->patches.num;
-    return upload_patches(&t->patches, t->c, t->pass.scratch, err);
+    tower t = {.visual = visual,
+               .parts = visual->impl,
+               .c = visual->model->config.vision,
+               .in = in,
+               .patches = p->state->patches,
+               .pass = *p,
+               .dtype = p->dtype};
+
+    if (!visual->has_trainable) t.pass.tape = NULL;
+    t.lowest = t.pass.tape ? find_lowest(t.parts) : t.c->depth;
+    t.pass.batch = NULL;
+    t.pass.kv = NULL;
+    t.pass.split = NULL;
+    t.pass.experts = NULL;
+    t.pass.mlp_tiles = 0;
+    if (visual->is_fp32) t.pass.dtype = CR_F32;
+    t.pass.patches = t.patches;
+    t.pass.num_rows = t.patches->num;
+    return t;
 }
 
 /* Number of the deepstack feature after block i, or -1. */
@@ -104,7 +104,7 @@ static bool is_kept(const tower *t, int64_t i)
 
 static cr_status push_output(const tower *t, int64_t i, cr_mem **x, cr_err *err)
 {
-    return cri_push(is_kept(t, i) ? t->pass.tape : t->pass.scratch, &t->pass, t->patches.num,
+    return cri_push(is_kept(t, i) ? t->pass.tape : t->pass.scratch, &t->pass, t->patches->num,
                     t->c->hidden_size, x, err);
 }
 
@@ -114,17 +114,17 @@ static cr_status push_output(const tower *t, int64_t i, cr_mem **x, cr_err *err)
 static cr_status pixel_rows(tower *t, const cr_mem **out, cr_err *err)
 {
     cr_pass *p = &t->pass;
-    int64_t patches = t->patches.num, cols = t->c->patch_dim;
+    int64_t patches = t->patches->num, cols = t->c->patch_dim;
     size_t num = (size_t)(patches * cols);
     cr_mem *rows;
 
     CR_TRY(cr_stack_push_copy(p->scratch, t->in->pixels, num * sizeof(float), &rows, err));
     *out = rows;
-    if (t->patches.order) {
+    if (t->patches->order) {
         CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &rows, err));
         CR_TRY(cr_rows_gather(p->dev,
-                              &(cr_rows_move_args){CR_F32, *out, t->patches.on_device.order,
-                                                   t->patches.num_merged, TOKEN * cols, rows},
+                              &(cr_rows_move_args){CR_F32, *out, t->patches->on_device.order,
+                                                   t->patches->num_merged, TOKEN * cols, rows},
                               err));
         *out = rows;
     }
@@ -152,11 +152,11 @@ static cr_status embed(tower *t, cr_mem *x, cr_err *err)
     CR_TRY(cri_enter(v->pos_embed, p, err));
     a = (cr_rows_combine_args){.x = v->pos_embed->weight->weight.data,
                                .add = x,
-                               .slot = t->patches.on_device.corner,
-                               .weight = t->patches.on_device.corner_weight,
+                               .slot = t->patches->on_device.corner,
+                               .weight = t->patches->on_device.corner_weight,
                                .y = x,
                                .dtype = p->dtype,
-                               .num_rows = t->patches.num,
+                               .num_rows = t->patches->num,
                                .top_k = 4,
                                .num_cols = t->c->hidden_size};
     CR_TRY(cr_rows_combine(p->dev, &a, err));
@@ -174,10 +174,10 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
         CR_TRY(cri_enter(v->pos_embed, p, err));
         a = (cr_embedding_bag_grad_args){.dy = grad,
                                          .dtype = p->dtype,
-                                         .index = t->patches.on_device.corner,
-                                         .weight = t->patches.on_device.corner_weight,
+                                         .index = t->patches->on_device.corner,
+                                         .weight = t->patches->on_device.corner_weight,
                                          .dw = cri_grad(v->pos_embed->weight),
-                                         .num_rows = t->patches.num,
+                                         .num_rows = t->patches->num,
                                          .per_row = 4,
                                          .num_cols = t->c->hidden_size};
         CR_TRY(cr_embedding_bag_grad(p->dev, &a, err));
@@ -194,7 +194,7 @@ static cr_status back_embed(tower *t, const cr_mem *grad, cr_err *err)
 
 static int64_t norm_rows(const tower *t, const cri_vision_merger *m)
 {
-    return t->patches.num * t->c->hidden_size / m->norm->weight->num_elems;
+    return t->patches->num * t->c->hidden_size / m->norm->weight->num_elems;
 }
 
 static cr_status enter_products(const cri_vision_merger *m, cr_pass *p, cr_err *err)
@@ -207,33 +207,36 @@ static cr_status leave_products(const cri_vision_merger *m, cr_pass *p, cr_err *
     return m->sequential ? cri_leave(m->sequential, p, err) : CR_OK;
 }
 
-/* Merged rows in the tower's order, y [merged, out]. Kept: the norm's rstd, and fc1's output. */
+typedef struct frame {
+    cr_mem *rstd, *fc1; /* of the norm; what fc1 gives */
+} frame;
+
+/* Merged rows in the tower's order, y [merged, out]. */
 static cr_status merge(tower *t, const cri_vision_merger *m, bool is_back, const cr_mem *x,
                        cr_mem *y, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
-    int64_t patches = t->patches.num, d = t->c->hidden_size, rows = norm_rows(t, m);
+    int64_t patches = t->patches->num, d = t->c->hidden_size, rows = norm_rows(t, m);
     size_t num = (size_t)(patches * d);
-    cri_frame frame = {0};
+    frame kept = {0};
     cr_mem *normed, *h;
 
-    p->num_rows = t->patches.num_merged;
+    p->num_rows = t->patches->num_merged;
     if (!is_back) p->tape = NULL;
-    if (p->tape)
-        CR_TRY(cri_push_words(p->tape, cri_norm_floats(m->norm, rows), &frame.kept[0], err));
-    CR_TRY(cri_push(cri_keep(p), p, patches, d, &frame.kept[1], err));
+    if (p->tape) CR_TRY(cri_push_words(p->tape, cri_norm_floats(m->norm, rows), &kept.rstd, err));
+    CR_TRY(cri_push(cri_keep(p), p, patches, d, &kept.fc1, err));
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
     CR_TRY(cri_enter(m->module, p, err));
     CR_TRY(cri_enter(m->norm, p, err));
-    CR_TRY(cri_norm(m->norm, p, x, rows, normed, frame.kept[0], err));
+    CR_TRY(cri_norm(m->norm, p, x, rows, normed, kept.rstd, err));
     CR_TRY(cri_leave(m->norm, p, err));
     CR_TRY(enter_products(m, p, err));
-    CR_TRY(cri_linear(m->fc1, p, normed, NULL, frame.kept[1], err));
+    CR_TRY(cri_linear(m->fc1, p, normed, NULL, kept.fc1, err));
     h = normed; /* has done its work */
-    CR_TRY(cr_gelu(p->dev, &(cr_gelu_args){CR_GELU_ERF, p->dtype, frame.kept[1], h, num}, err));
+    CR_TRY(cr_gelu(p->dev, &(cr_gelu_args){CR_GELU_ERF, p->dtype, kept.fc1, h, num}, err));
     CR_TRY(cri_linear(m->fc2, p, h, NULL, y, err));
     CR_TRY(leave_products(m, p, err));
-    if (p->tape) cri_frame_push(m->module, &frame);
+    if (p->tape) cri_frame_push(m->module, p, &kept, sizeof kept);
     return cri_leave(m->module, p, err);
 }
 
@@ -243,18 +246,18 @@ static cr_status merge_out(tower *t, const cri_vision_merger *m, int64_t i, cons
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
-    int64_t rows = t->patches.num_merged, cols = t->c->out_hidden_size;
+    int64_t rows = t->patches->num_merged, cols = t->c->out_hidden_size;
     bool is_cast = p->dtype != t->dtype;
     cr_mem *y = out, *placed = out;
 
     if (is_cast) CR_TRY(cri_push(p->scratch, p, rows, cols, &placed, err));
     y = placed;
-    if (t->patches.order) CR_TRY(cri_push(p->scratch, p, rows, cols, &y, err));
+    if (t->patches->order) CR_TRY(cri_push(p->scratch, p, rows, cols, &y, err));
     CR_TRY(merge(t, m, goes_back(t, m, i), x, y, err));
-    if (t->patches.order)
+    if (t->patches->order)
         CR_TRY(cr_rows_scatter(
             p->dev,
-            &(cr_rows_move_args){p->dtype, y, t->patches.on_device.order, rows, cols, placed},
+            &(cr_rows_move_args){p->dtype, y, t->patches->on_device.order, rows, cols, placed},
             err));
     if (is_cast)
         CR_TRY(cr_cast(
@@ -268,21 +271,22 @@ static cr_status back_merge(tower *t, const cri_vision_merger *m, const cr_mem *
                             const cr_mem *grad, cr_mem *dx, cri_dx how, cr_err *err)
 {
     cr_pass pass = t->pass, *p = &pass;
-    int64_t patches = t->patches.num, d = t->c->hidden_size, rows = norm_rows(t, m);
-    cri_frame f = cri_frame_pop(m->module);
+    int64_t patches = t->patches->num, d = t->c->hidden_size, rows = norm_rows(t, m);
     cr_mem *normed, *d_normed = NULL;
+    frame kept;
 
-    p->num_rows = t->patches.num_merged;
+    cri_frame_pop(m->module, p, &kept, sizeof kept);
+    p->num_rows = t->patches->num_merged;
     CR_TRY(cri_push(p->scratch, p, patches, d, &normed, err));
     if (dx || m->norm->has_trainable) CR_TRY(cri_push(p->scratch, p, patches, d, &d_normed, err));
     CR_TRY(cri_enter(m->module, p, err));
     CR_TRY(cri_enter(m->norm, p, err));
     CR_TRY(cri_norm(m->norm, p, x, rows, normed, NULL, err));
     CR_TRY(enter_products(m, p, err));
-    CR_TRY(cri_gelu_back(m->fc1, m->fc2, CR_GELU_ERF, p, normed, f.kept[1], grad, d_normed, err));
+    CR_TRY(cri_gelu_back(m->fc1, m->fc2, CR_GELU_ERF, p, normed, kept.fc1, grad, d_normed, err));
     CR_TRY(leave_products(m, p, err));
     if (d_normed)
-        CR_TRY(cri_norm_back(m->norm, p, x, f.kept[0], d_normed, rows, dx ? dx : d_normed,
+        CR_TRY(cri_norm_back(m->norm, p, x, kept.rstd, d_normed, rows, dx ? dx : d_normed,
                              dx ? how : CRI_DX_SET, err));
     CR_TRY(cri_leave(m->norm, p, err));
     return cri_leave(m->module, p, err);
@@ -294,7 +298,7 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
 {
     cr_pass *p = &t->pass;
     size_t mark = cr_stack_mark(p->scratch);
-    int64_t rows = t->patches.num_merged, cols = t->c->out_hidden_size;
+    int64_t rows = t->patches->num_merged, cols = t->c->out_hidden_size;
     cr_mem *there;
 
     if (!goes_back(t, m, i)) return CR_OK;
@@ -305,16 +309,16 @@ static cr_status back_merge_out(tower *t, const cri_vision_merger *m, int64_t i,
                        err));
         grad_out = there;
     }
-    if (t->patches.order) {
+    if (t->patches->order) {
         CR_TRY(cri_push(p->scratch, p, rows, cols, &there, err));
-        CR_TRY(cr_rows_gather(
-            p->dev,
-            &(cr_rows_move_args){p->dtype, grad_out, t->patches.on_device.order, rows, cols, there},
-            err));
+        CR_TRY(cr_rows_gather(p->dev,
+                              &(cr_rows_move_args){p->dtype, grad_out, t->patches->on_device.order,
+                                                   rows, cols, there},
+                              err));
         grad_out = there;
     }
-    CR_TRY(back_merge(t, m, t->parts->hidden[i + 1], grad_out, t->lowest <= i ? grad : NULL, how,
-                      err));
+    CR_TRY(back_merge(t, m, t->pass.state->blocks[i + 1].in, grad_out, t->lowest <= i ? grad : NULL,
+                      how, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -325,6 +329,7 @@ static cr_status run_forward(tower *t, cr_mem *out, cr_mem *const *deepstack, cr
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
+    cri_stage *kept = p->state->blocks;
     cr_stack *tape = p->tape;
     cr_mem *x, *y;
 
@@ -335,8 +340,8 @@ static cr_status run_forward(tower *t, cr_mem *out, cr_mem *const *deepstack, cr
         int64_t j = deepstack_at(t, i);
         cr_status status;
         if (tape) {
-            v->hidden[i] = x;
-            v->marks[i] = cr_stack_mark(tape);
+            kept[i].in = x;
+            kept[i].mark = cr_stack_mark(tape);
         }
         y = x;
         if (is_kept(t, i - 1) || is_kept(t, i)) CR_TRY(push_output(t, i, &y, err));
@@ -347,22 +352,25 @@ static cr_status run_forward(tower *t, cr_mem *out, cr_mem *const *deepstack, cr
         x = y;
         if (j >= 0) CR_TRY(merge_out(t, &v->deepstack[j], i, x, deepstack[j], err));
     }
-    if (tape) v->hidden[t->c->depth] = x;
+    if (tape) kept[t->c->depth].in = x;
     CR_TRY(merge_out(t, &v->merger, t->c->depth - 1, x, out, err));
     return cri_leave(t->visual, p, err);
 }
 
-cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_input *in, cr_mem *out,
-                             cr_mem *const *deepstack, cr_err *err)
+cr_status cri_vision_forward(const cr_module *visual, cr_pass *p, const cr_vision_input *in,
+                             cr_mem *out, cr_mem *const *deepstack, cr_err *err)
 {
+    const cr_vision_config *c = visual->model->config.vision;
+    cr_pass_state *own = p->state;
     size_t mark = cr_stack_mark(p->scratch);
     cr_status status;
     tower t;
 
-    status = begin(&t, visual, p, in, err);
-    if (p->tape && !visual->has_trainable) t.pass.tape = NULL;
+    if (!own->patches) own->patches = CR_NEW(cri_patches);
+    CR_TRY(cri_patches_init(own->patches, c, in, err));
+    t = tower_of(visual, p, in);
+    status = upload_patches(own->patches, c, cri_keep(&t.pass), err);
     if (status == CR_OK) status = run_forward(&t, out, deepstack, err);
-    cri_patches_fini(&t.patches);
     cr_stack_release(p->scratch, mark);
     return status;
 }
@@ -372,12 +380,13 @@ static cr_status run_backward(tower *t, const cr_mem *grad_out, cr_mem *const *g
 {
     const cri_vision *v = t->parts;
     cr_pass *p = &t->pass;
+    const cri_stage *kept = p->state->blocks;
     bool is_embed = is_embed_trainable(v);
     cr_mem *grad = NULL;
 
     CR_TRY(cri_enter(t->visual, p, err));
     if (t->lowest < t->c->depth)
-        CR_TRY(cri_push(p->scratch, p, t->patches.num, t->c->hidden_size, &grad, err));
+        CR_TRY(cri_push(p->scratch, p, t->patches->num, t->c->hidden_size, &grad, err));
     CR_TRY(back_merge_out(t, &v->merger, t->c->depth - 1, grad_out, grad, CRI_DX_SET, err));
     for (int64_t i = t->c->depth - 1; i >= 0; i--) {
         int64_t j = deepstack_at(t, i);
@@ -385,15 +394,15 @@ static cr_status run_backward(tower *t, const cr_mem *grad_out, cr_mem *const *g
             CR_TRY(
                 back_merge_out(t, &v->deepstack[j], i, grad_deepstack[j], grad, CRI_DX_ADD, err));
         if (i >= t->lowest)
-            CR_TRY(cr_module_backward(v->blocks[i], p, v->hidden[i], grad,
+            CR_TRY(cr_module_backward(v->blocks[i], p, kept[i].in, grad,
                                       i > t->lowest || is_embed ? grad : NULL, err));
-        cr_stack_release(p->tape, v->marks[i]);
+        cr_stack_release(p->tape, kept[i].mark);
     }
     if (is_embed) CR_TRY(back_embed(t, grad, err));
     return cri_leave(t->visual, p, err);
 }
 
-cr_status cri_vision_backward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
+cr_status cri_vision_backward(const cr_module *visual, cr_pass *p, const cr_vision_input *in,
                               const cr_mem *grad_out, cr_mem *const *grad_deepstack, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
@@ -401,9 +410,8 @@ cr_status cri_vision_backward(cr_module *visual, cr_pass *p, const cr_vision_inp
     tower t;
 
     if (!visual->has_trainable) return CR_OK;
-    status = begin(&t, visual, p, in, err);
-    if (status == CR_OK) status = run_backward(&t, grad_out, grad_deepstack, err);
-    cri_patches_fini(&t.patches);
+    t = tower_of(visual, p, in);
+    status = run_backward(&t, grad_out, grad_deepstack, err);
     cr_stack_release(p->scratch, mark);
     return status;
 }

@@ -26,7 +26,7 @@ static cr_weight third(const cr_module *qkv, int which)
     return w;
 }
 
-static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const activations *a,
+static cr_status project(const cr_module *qkv, cr_pass *p, const cr_mem *in, const activations *a,
                          cr_err *err)
 {
     cr_mem *const y[] = {a->q, a->k, a->v};
@@ -46,8 +46,8 @@ static cr_status project(cr_module *qkv, cr_pass *p, const cr_mem *in, const act
     return cri_leave(qkv, p, err);
 }
 
-static cr_status project_back(cr_module *qkv, cr_pass *p, const cr_mem *in, cr_mem *const dy[3],
-                              cr_mem *grad_in, cr_err *err)
+static cr_status project_back(const cr_module *qkv, cr_pass *p, const cr_mem *in,
+                              cr_mem *const dy[3], cr_mem *grad_in, cr_err *err)
 {
     int64_t d = qkv->weight->weight.num_cols;
     cr_mem *dw = cri_grad(qkv->weight), *dbias = cri_grad(qkv->bias);
@@ -105,8 +105,8 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
                                .is_bidirectional = true};
 }
 
-static cr_status attention_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
-                                   cr_mem *out, cr_err *err)
+static cr_status attention_forward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                                   const cr_mem *add, cr_mem *out, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
@@ -129,35 +129,33 @@ static cr_status attention_forward(cr_module *m, cr_pass *p, const cr_mem *in, c
     args = attention_args(m, p, &a);
     CR_TRY(cr_attention(p->dev, &args, err));
     CR_TRY(cri_linear(parts->proj, p, a.o, add, out, err));
-    if (p->tape) {
-        cri_frame frame = {.kept = {a.q, a.k, a.v, a.o, a.lse}};
-        cri_frame_push(m, &frame);
-    }
+    if (p->tape) cri_frame_push(m, p, &a, sizeof a);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-static cr_status attention_backward(cr_module *m, cr_pass *p, const cr_mem *in,
+static cr_status attention_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                     const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_vision_attention *parts = m->impl;
     const cr_vision_config *c = m->model->config.vision;
-    cri_frame f = cri_frame_pop(m);
-    activations a = {f.kept[0], f.kept[1], f.kept[2], f.kept[3], f.kept[4]};
+    activations a;
     bool is_needed = grad_in || parts->qkv->has_trainable;
     size_t mark = cr_stack_mark(p->scratch);
     cr_mem *d_o = NULL, *d_qkv[3];
-    cr_attention_grad_args g = {.fwd = attention_args(m, p, &a)};
+    cr_attention_grad_args g;
 
+    cri_frame_pop(m, p, &a, sizeof a);
     if (is_needed) CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_o, err));
     CR_TRY(cri_linear_back(parts->proj, p, a.o, grad_out, d_o, CRI_DX_SET, err));
     if (is_needed) {
         for (int i = 0; i < 3; i++)
             CR_TRY(cri_push(p->scratch, p, p->num_rows, c->hidden_size, &d_qkv[i], err));
-        g.d_o = d_o;
-        g.dq = d_qkv[0];
-        g.dk = d_qkv[1];
-        g.dv = d_qkv[2];
+        g = (cr_attention_grad_args){.fwd = attention_args(m, p, &a),
+                                     .d_o = d_o,
+                                     .dq = d_qkv[0],
+                                     .dk = d_qkv[1],
+                                     .dv = d_qkv[2]};
         CR_TRY(cr_attention_grad(p->dev, &g, err));
         CR_TRY(rotate(c, p, d_qkv[0], -1, err));
         CR_TRY(rotate(c, p, d_qkv[1], -1, err));
@@ -171,45 +169,42 @@ const cr_module_ops cri_vision_attention_ops = {attention_forward, attention_bac
 
 /* ---- MLP ---- */
 
-static cr_status mlp_forward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
+static cr_status mlp_forward(const cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *add,
                              cr_mem *out, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
     int64_t rows = p->num_rows, width = parts->fc1->weight->weight.num_rows;
     size_t mark = cr_stack_mark(p->scratch);
-    cri_frame frame = {0};
-    cr_mem *h;
+    cr_mem *fc1, *h; /* the first is kept */
 
-    CR_TRY(cri_push(cri_keep(p), p, rows, width, &frame.kept[0], err));
-    CR_TRY(cri_linear(parts->fc1, p, in, NULL, frame.kept[0], err));
+    CR_TRY(cri_push(cri_keep(p), p, rows, width, &fc1, err));
+    CR_TRY(cri_linear(parts->fc1, p, in, NULL, fc1, err));
     if (out) {
         CR_TRY(cri_push(p->scratch, p, rows, width, &h, err));
         CR_TRY(cr_gelu(
-            p->dev,
-            &(cr_gelu_args){CR_GELU_TANH, p->dtype, frame.kept[0], h, (size_t)(rows * width)},
-            err));
+            p->dev, &(cr_gelu_args){CR_GELU_TANH, p->dtype, fc1, h, (size_t)(rows * width)}, err));
         CR_TRY(cri_linear(parts->fc2, p, h, add, out, err));
     }
-    if (p->tape) cri_frame_push(m, &frame);
+    if (p->tape) cri_frame_push(m, p, &fc1, sizeof fc1);
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
-static cr_status mlp_backward(cr_module *m, cr_pass *p, const cr_mem *in, const cr_mem *grad_out,
-                              cr_mem *grad_in, cr_err *err)
+static cr_status mlp_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
+                              const cr_mem *grad_out, cr_mem *grad_in, cr_err *err)
 {
     const cri_gelu_mlp *parts = m->impl;
-    cri_frame f = cri_frame_pop(m);
     size_t mark = cr_stack_mark(p->scratch);
+    cr_mem *fc1;
 
-    CR_TRY(cri_gelu_back(parts->fc1, parts->fc2, CR_GELU_TANH, p, in, f.kept[0], grad_out, grad_in,
-                         err));
+    cri_frame_pop(m, p, &fc1, sizeof fc1);
+    CR_TRY(cri_gelu_back(parts->fc1, parts->fc2, CR_GELU_TANH, p, in, fc1, grad_out, grad_in, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
 
 /* x: fc1's input, y: its output. */
-cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
+cr_status cri_gelu_back(const cr_module *fc1, const cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
                         const cr_mem *x, const cr_mem *y, const cr_mem *grad_out, cr_mem *grad_in,
                         cr_err *err)
 {

@@ -25,9 +25,9 @@ typedef struct cri_gelu_mlp {
 extern const cr_module_ops cri_vision_attention_ops, cri_gelu_mlp_ops;
 
 /* Backward of fc2(gelu(fc1 x)) from x and y = fc1 x; grad_in may be NULL. Temporaries stay on scratch. */
-CR_MUST cr_status cri_gelu_back(cr_module *fc1, cr_module *fc2, cr_gelu_kind kind, cr_pass *p,
-                                const cr_mem *x, const cr_mem *y, const cr_mem *grad_out,
-                                cr_mem *grad_in, cr_err *err);
+CR_MUST cr_status cri_gelu_back(const cr_module *fc1, const cr_module *fc2, cr_gelu_kind kind,
+                                cr_pass *p, const cr_mem *x, const cr_mem *y,
+                                const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
 
 /* Four rows to one: fc2(gelu(fc1(.))), exact GELU. The norm runs over rows of its weight's length: before
  * the four become one (the merger), or after (those of deepstack). */
@@ -45,9 +45,6 @@ typedef struct cri_vision {
     cri_vision_merger merger;
     cr_module *deepstack_list;    /* NULL: none */
     cri_vision_merger *deepstack; /* [num_deepstack] */
-    /* between a forward with a tape and its backward */
-    cr_mem **hidden; /* [depth + 1] input of each block, then of the merger; NULL: not kept */
-    size_t *marks;   /* [depth] the tape before block i */
 } cri_vision;
 
 /* build_vision.c: "visual" below parent, with its parts. */
@@ -55,8 +52,8 @@ cr_module *cri_vision_add(cr_module *parent, const cri_family *family);
 
 /* ---- rows ---- */
 
-/* What the grids of a call say of its rows: host arrays. Modules of the tower find it in their pass. In
- * the tower windows lie one after another. */
+/* What the grids of a call say of its rows: host arrays, made by its forward. Modules of the tower find it
+ * in their pass. In the tower windows lie one after another. */
 typedef struct cri_patches {
     int64_t num, num_merged; /* patches; a quarter of them */
     int32_t *order;          /* [merged] merged row j is number order[j] of the caller's; NULL: j */
@@ -65,13 +62,13 @@ typedef struct cri_patches {
     float *angles;        /* [patches, D / 2] */
     int32_t *corner;      /* [patches, 4] rows of the table of positions, or NULL */
     float *corner_weight; /* [patches, 4] */
-    /* the same on scratch, for kernels */
+    /* the same for kernels, from forward to backward */
     struct {
         cr_mem *order, *angles, *corner, *corner_weight;
     } on_device;
 } cri_patches;
 
-/* CR_EARG: not a grid, or the number of patches is another. fini after a failure, too. */
+/* r is zero or of an earlier call. CR_EARG: not a grid, or the number of patches is another. */
 CR_MUST cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c,
                                    const cr_vision_input *in, cr_err *err);
 void cri_patches_fini(cri_patches *r);
@@ -79,14 +76,14 @@ void cri_patches_fini(cri_patches *r);
 /* ---- the tower ---- */
 
 /* Rows of all items in order, [num_patches / 4, out_hidden_size] in the dtype of the pass: what takes the
- * place of placeholders, and one such array for each deepstack feature. The arrays of `in` must be the
- * same at backward. Nothing is kept where nothing in the tower needs a gradient. */
-CR_MUST cr_status cri_vision_forward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
+ * place of placeholders, and one such array for each deepstack feature. `in` must be the same at backward.
+ * Nothing is kept where nothing in the tower needs a gradient. */
+CR_MUST cr_status cri_vision_forward(const cr_module *visual, cr_pass *p, const cr_vision_input *in,
                                      cr_mem *out, cr_mem *const *deepstack, cr_err *err);
 /* From the gradients of those arrays; they end here. Call it in every pass with a backward, even if
  * nothing in the tower is trainable. */
-CR_MUST cr_status cri_vision_backward(cr_module *visual, cr_pass *p, const cr_vision_input *in,
-                                      const cr_mem *grad_out, cr_mem *const *grad_deepstack,
-                                      cr_err *err);
+CR_MUST cr_status cri_vision_backward(const cr_module *visual, cr_pass *p,
+                                      const cr_vision_input *in, const cr_mem *grad_out,
+                                      cr_mem *const *grad_deepstack, cr_err *err);
 
 #endif

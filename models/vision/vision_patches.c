@@ -113,7 +113,7 @@ cr_status cri_patches_init(cri_patches *r, const cr_vision_config *c, const cr_v
     int64_t quarter = c->hidden_size / c->num_heads / 4, first = 0, num_frames;
     filling f = {.r = r, .c = c};
 
-    *r = (cri_patches){0};
+    cri_patches_fini(r);
     CR_TRY(check_grids(in, &num_frames, err));
     r->num = in->num_patches;
     r->num_merged = in->num_patches / TOKEN;

@@ -221,13 +221,15 @@ static grads at_once(const setting *s, const char *family)
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_full_weights_init(&full, model, dev, s->dtype, NULL, 11, &err));
     OK(cr_full_weights_add_grads(&full, model, &err));
+    cr_model_mark_trainable(model);
     for (int i = 0; i < SEQS; i++)
         put_sequence(x, model, i, s->what[i]);
     finish(x, model);
     num = (size_t)num_labels(x);
     l = (weighted){.x = x, .total = (double)num};
     rows = CR_NEW_ARRAY(float, 4 * num);
-    pass = (cr_pass){.dev = dev,
+    pass = (cr_pass){.state = cr_pass_state_create(),
+                     .dev = dev,
                      .dtype = s->dtype,
                      .tape = cr_stack_create(dev),
                      .scratch = cr_stack_create(dev),
@@ -241,6 +243,7 @@ static grads at_once(const setting *s, const char *family)
             OK(keep(&g, model->params[i], F32(model->params[i]->grad), &err));
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
+    cr_pass_state_destroy(pass.state);
     cr_full_weights_fini(&full);
     cr_model_free(model);
     cr_device_close(dev);

@@ -81,10 +81,10 @@ static void trained_open(trained *t, const char *text, const cr_worker_config *w
     args.max_grad_norm = 1;
     must(cr_mesh_shape_of(w, 2, &shape, &err), "mesh");
     cr_experts_set(t->model, w);
-    t->model->aux_weight = cr_aux_weight(t->model, w, 1);
     must(cr_device_open(cr_device_default(), 1, &t->dev, &err), "device");
     must(cr_mesh_create(world, t->dev, "train", ranks, &shape, &t->mesh, &err), "mesh");
     must(cr_fsdp_create(t->model, t->dev, t->mesh, &args, &t->f, &err), "units");
+    cr_fsdp_set_aux_weight(t->f, cr_aux_weight(t->model, w, 1));
 }
 
 static cr_status mean_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,

@@ -27,11 +27,13 @@ static result whole(const plan *p)
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_full_weights_init(&full, model, dev, p->dtype, NULL, 11, &err));
     OK(cr_full_weights_add_grads(&full, model, &err));
+    cr_model_mark_trainable(model);
     for (int i = 0; i < p->num_seqs; i++)
         l.total += append(x, 0, i);
     rows = CR_NEW_ARRAY(float, 4 * (size_t)l.total);
     out = (cr_model_out){rows, rows + (size_t)l.total};
-    pass = (cr_pass){.dev = dev,
+    pass = (cr_pass){.state = cr_pass_state_create(),
+                     .dev = dev,
                      .dtype = p->dtype,
                      .tape = cr_stack_create(dev),
                      .scratch = cr_stack_create(dev),
@@ -47,6 +49,7 @@ static result whole(const plan *p)
             OK(keep_grad(&r, model->params[i], F32(model->params[i]->grad), &err));
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
+    cr_pass_state_destroy(pass.state);
     cr_full_weights_fini(&full);
     cr_model_free(model);
     cr_device_close(dev);

@@ -59,7 +59,7 @@ static void check_next(cr_phase phase)
     watch.num_ahead++;
 }
 
-static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
+static cr_status before(void *ctx, const cr_module *m, cr_phase phase, cr_err *e)
 {
     const cri_unit *u = m->unit;
 
@@ -73,7 +73,7 @@ static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
     return CR_OK;
 }
 
-static cr_status after(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
+static cr_status after(void *ctx, const cr_module *m, cr_phase phase, cr_err *e)
 {
     const cri_unit *u = m->unit;
     bool is_kept = is_never(watch.p) || phase == CR_RECOMPUTE,

@@ -112,7 +112,8 @@ static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const c
     cr_err err = {0};
     cr_model_out result = {out, out + SAMPLES * LENGTH};
     cr_batch batch = {ids, positions, labels, cu, 0, SAMPLES};
-    cr_pass pass = {.dev = b->dev, .dtype = dtype, .scratch = b->scratch, .batch = &batch};
+    cr_pass pass = {
+        .state = b->state, .dev = b->dev, .dtype = dtype, .scratch = b->scratch, .batch = &batch};
 
     for (size_t k = 0; k < SAMPLES; k++) {
         size_t i = order[k] = SAMPLES - 1 - k;
@@ -140,7 +141,8 @@ static void raw_logits(model_bench *b, cr_dtype dtype, const int32_t *ids, int32
 {
     int32_t positions[PROMPT + LENGTH], cu[2] = {0, num}, row = num - 1;
     cr_batch batch = {ids, positions, NULL, cu, num, 1};
-    cr_pass pass = {.dev = b->dev, .dtype = dtype, .scratch = b->scratch, .batch = &batch};
+    cr_pass pass = {
+        .state = b->state, .dev = b->dev, .dtype = dtype, .scratch = b->scratch, .batch = &batch};
     cr_err err = {0};
 
     for (int32_t t = 0; t < num; t++)
@@ -330,7 +332,8 @@ static float *gradient(tree *t, rows *r, size_t *num)
     cr_err err = {0};
     cr_model *m = t->b.model;
     cr_model_out out = {r->log_prob, r->entropy};
-    cr_pass pass = {.dev = t->b.dev,
+    cr_pass pass = {.state = t->b.state,
+                    .dev = t->b.dev,
                     .dtype = CR_F32,
                     .tape = t->b.tape,
                     .scratch = t->b.scratch,

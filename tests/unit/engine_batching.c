@@ -18,11 +18,15 @@
 
 enum { VOCAB = 90, MAX_LEN = 320, NUM_GROUPS = 24, MOST_SAMPLES = 64 };
 
-static const char config[] =
-    "{\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"head_dim\":12,"
-    "\"hidden_size\":32,\"intermediate_size\":48,\"num_attention_heads\":4,\"vocab_size\":90,"
-    "\"rms_norm_eps\":1e-5,\"rope_theta\":100,\"initializer_range\":0.3,\"eos_token_id\":[3,80],"
-    "\"max_position_embeddings\":320}";
+#define REST                                                                                      \
+    "\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"head_dim\":12,\"hidden_size\":32,"       \
+    "\"intermediate_size\":48,\"num_attention_heads\":4,\"vocab_size\":90,\"rms_norm_eps\":1e-5," \
+    "\"rope_theta\":100,\"initializer_range\":0.3,\"eos_token_id\":[3,80],"                       \
+    "\"max_position_embeddings\":320}"
+static const char dense[] = "{\"model_type\":\"qwen3\"," REST,
+                  sparse[] = "{\"model_type\":\"qwen3_moe\",\"num_experts\":6,"
+                             "\"num_experts_per_tok\":2,\"moe_intermediate_size\":20," REST;
+static const char *config = dense; /* of the benches to come */
 
 typedef struct bench {
     cr_device *dev;
@@ -170,9 +174,10 @@ static cr_engine_limits blocks(int64_t running, int64_t rows, int64_t num_blocks
 static void test_company_changes_nothing(void **state)
 {
     (void)state;
-    for (int d = 0; d < 2; d++) {
-        cr_dtype dtype = d ? CR_BF16 : CR_F32;
+    for (int d = 0; d < 4; d++) {
+        cr_dtype dtype = d % 2 ? CR_BF16 : CR_F32;
         cr_engine_stats stats;
+        config = d / 2 ? sparse : dense;
         answers *want = ask_all(dtype, 1, blocks(MOST_SAMPLES, 512, 1000), &stats), *got;
         assert_int_equal(stats.num_preempted, 0);
         got = ask_all(dtype, 1, blocks(3, 16, 1000), &stats); /* few at a time, prompts in chunks */
@@ -189,6 +194,7 @@ static void test_company_changes_nothing(void **state)
         check_same(got, want);
         free_answers(got);
         free_answers(want);
+        config = dense;
     }
 }
 
@@ -223,7 +229,11 @@ static void test_log_probs_are_those_of_training(void **state)
             }
         }
         batch.num_tokens = at;
-        cr_pass pass = {.dev = b.dev, .dtype = dtype, .scratch = scratch, .batch = &batch};
+        cr_pass pass = {.state = cr_pass_state_create(),
+                        .dev = b.dev,
+                        .dtype = dtype,
+                        .scratch = scratch,
+                        .batch = &batch};
         cr_model_out out = {want, entropy};
         must(cr_model_forward(b.model, &pass, &out, &err), &err);
         for (int g = 0; g < NUM_GROUPS; g++)
@@ -240,6 +250,7 @@ static void test_log_probs_are_those_of_training(void **state)
         cr_free(want);
         cr_free(entropy);
         cr_stack_destroy(scratch);
+        cr_pass_state_destroy(pass.state);
         bench_close(&b);
         free_answers(a);
     }

@@ -37,22 +37,12 @@ typedef struct bench {
     float x[NUM_TOKENS * H], y[2][NUM_TOKENS * H], c[2][NUM_TOKENS * H], dx[2][NUM_TOKENS * H];
 } bench;
 
-static cr_status mark_trainable(void *ctx, cr_module *m, cr_err *err)
-{
-    (void)ctx;
-    (void)err;
-    m->has_trainable = true; /* a whole pass does this */
-    return CR_OK;
-}
-
 static void open_bench(bench *b, const char *text, cr_dtype dtype)
 {
     cr_err err = {0};
 
     memset(b, 0, sizeof *b);
-    if (model_bench_open(&b->m, text, dtype, &err) != CR_OK ||
-        cr_module_walk(b->m.model->root, mark_trainable, NULL, &err) != CR_OK)
-        fail_msg("%s", err.msg);
+    if (model_bench_open(&b->m, text, dtype, &err) != CR_OK) fail_msg("%s", err.msg);
     b->pass.num_rows = NUM_TOKENS;
     b->block[0] = cr_model_find_module(b->m.model, "model.layers.0.mlp");
     b->block[1] = cr_model_find_module(b->m.model, "model.layers.1.mlp");
@@ -68,12 +58,15 @@ static void run_blocks(bench *b)
 {
     cr_err err = {0};
 
-    b->pass = (cr_pass){.dev = b->m.dev,
+    b->pass = (cr_pass){.state = b->m.state,
+                        .dev = b->m.dev,
                         .dtype = CR_F32,
                         .tape = b->m.tape,
                         .scratch = b->m.scratch,
                         .hooks = b->pass.hooks,
+                        .aux_weight = b->pass.aux_weight,
                         .num_rows = b->pass.num_rows};
+    cr_pass_begin(b->m.model, &b->pass);
     for (int i = 0; i < 2; i++)
         if (cr_module_forward(b->block[i], &b->pass, MEM(b->x), MEM(b->x), MEM(b->y[i]), &err) !=
             CR_OK)
@@ -206,10 +199,10 @@ static void c32_forward_equals_double(void **state)
         double y[2 * NUM_TOKENS * H], aux;
         slow s = {.b = &b, .elem = -1};
         open_bench(&b, configs[f], CR_F32);
-        b.m.model->aux_weight = AUX;
+        b.pass.aux_weight = AUX;
         run_blocks(&b);
         aux = slow_blocks(&s, y);
-        check_near(cr_model_aux_loss(b.m.model), aux, 1e-6 * aux);
+        check_near(cr_pass_aux_loss(b.m.model, b.m.state), aux, 1e-6 * aux);
         for (int i = 0; i < NUM_TOKENS * H; i++) {
             check_near(b.y[0][i], y[i], 5e-5);
             check_near(b.y[1][i], y[NUM_TOKENS * H + i], 5e-5);
@@ -236,8 +229,12 @@ static void c32_bf16_is_near_double(void **state)
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
-    b.pass =
-        (cr_pass){.dev = b.m.dev, .dtype = CR_BF16, .scratch = b.m.scratch, .num_rows = NUM_TOKENS};
+    b.pass = (cr_pass){.state = b.m.state,
+                       .dev = b.m.dev,
+                       .dtype = CR_BF16,
+                       .scratch = b.m.scratch,
+                       .num_rows = NUM_TOKENS};
+    cr_pass_begin(b.m.model, &b.pass);
     assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(y), &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         far += pow(from_bf16(y, i) - want[i], 2);
@@ -269,7 +266,7 @@ static void c33_gradients_equal_differences(void **state)
         static bench b;
         slow s = {.b = &b};
         open_bench(&b, configs[f], CR_F32);
-        b.m.model->aux_weight = AUX;
+        b.pass.aux_weight = AUX;
         run_blocks(&b);
         for (size_t i = 0; i < b.m.model->num_params; i++) {
             const cr_param *p = b.m.model->params[i];
@@ -304,7 +301,7 @@ static void c33_auxiliary_loss_is_transformers(void **state)
     aux = json_object_get(all, "aux_loss");
     open_bench(&b, configs[1], CR_F32);
     b.pass.num_rows = H;
-    b.m.model->aux_weight = 1;
+    b.pass.aux_weight = 1;
     memset(b.c, 0, sizeof b.c);
     for (int i = 0; i < H * H; i++)
         b.x[i] = i / H == i % H;
@@ -315,7 +312,8 @@ static void c33_auxiliary_loss_is_transformers(void **state)
             gate[i % 5 * H + i / 5] = (float)json_number_value(json_array_get(logits, (size_t)i));
     }
     run_blocks(&b);
-    check_near(cr_model_aux_loss(b.m.model), json_number_value(json_object_get(aux, "loss")), 1e-6);
+    check_near(cr_pass_aux_loss(b.m.model, b.m.state),
+               json_number_value(json_object_get(aux, "loss")), 1e-6);
     for (int layer = 0; layer < 2; layer++) {
         const float *grad = F32(b.block[layer]->children[0]->params[0].grad);
         json_t *want = json_array_get(json_object_get(aux, "grads"), (size_t)layer);
@@ -340,8 +338,12 @@ static void rows_do_not_depend_on_company(void **state)
             char x[NUM_TOKENS * H * 4], all[NUM_TOKENS * H * 4], one[H * 4];
             cr_err err = {0};
             open_bench(&b, configs[f], dtype);
-            b.pass = (cr_pass){
-                .dev = b.m.dev, .dtype = dtype, .scratch = b.m.scratch, .num_rows = NUM_TOKENS};
+            b.pass = (cr_pass){.state = b.m.state,
+                               .dev = b.m.dev,
+                               .dtype = dtype,
+                               .scratch = b.m.scratch,
+                               .num_rows = NUM_TOKENS};
+            cr_pass_begin(b.m.model, &b.pass);
             assert_int_equal(
                 cr_cast(b.m.dev, &(cr_cast_args){dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H},
                         &err),
@@ -380,13 +382,15 @@ static void gradients(bench *b, bool should_recompute)
         positions[t] = t < 20 ? t : t - 20;
         grad[t] = b->c[0][t];
     }
-    b->pass = (cr_pass){.dev = b->m.dev,
+    b->pass = (cr_pass){.state = b->m.state,
+                        .dev = b->m.dev,
                         .dtype = b->m.model->params[0]->weight.dtype,
                         .tape = b->m.tape,
                         .scratch = b->m.scratch,
                         .batch = &batch,
                         .hooks = b->pass.hooks,
-                        .should_recompute = should_recompute};
+                        .should_recompute = should_recompute,
+                        .aux_weight = b->pass.aux_weight};
     memset(F32(b->m.full.grad), 0, b->m.full.grad_bytes);
     if (cr_model_forward(b->m.model, &b->pass, &out, &err) != CR_OK ||
         cr_model_backward(b->m.model, &b->pass, grad, grad, &err) != CR_OK)
@@ -404,15 +408,15 @@ static void recompute_and_idle_experts_change_no_bit(void **state)
             float *all;
             double aux;
             open_bench(&b, configs[f], type ? CR_BF16 : CR_F32);
-            b.m.model->aux_weight = AUX;
+            b.pass.aux_weight = AUX;
             gradients(&b, false);
-            aux = cr_model_aux_loss(b.m.model);
+            aux = cr_pass_aux_loss(b.m.model, b.m.state);
             all = memcpy(cr_alloc(b.m.full.grad_bytes), F32(b.m.full.grad), b.m.full.grad_bytes);
             for (int way = 0; way < 3; way++) {
                 b.m.model->skips_idle_experts = way > 0;
                 gradients(&b, way != 1);
                 assert_memory_equal(all, F32(b.m.full.grad), b.m.full.grad_bytes);
-                assert_true(cr_model_aux_loss(b.m.model) == aux);
+                assert_true(cr_pass_aux_loss(b.m.model, b.m.state) == aux);
             }
             cr_free(all);
             model_bench_close(&b.m);
@@ -436,6 +440,7 @@ static void freezing_changes_no_bit(void **state)
             for (size_t i = 0; i < b.m.model->num_params; i++)
                 if (strstr(b.m.model->params[i]->name, frozen[k]))
                     b.m.model->params[i]->is_trainable = false;
+            cr_model_mark_trainable(b.m.model);
             gradients(&b, k % 2);
             for (size_t i = 0; i < b.m.model->num_params; i++) {
                 cr_param *p = b.m.model->params[i];
@@ -457,7 +462,7 @@ typedef struct trace {
     char calls[4000]; /* "0f1f2f.." of experts; then b for backward */
 } trace;
 
-static cr_status on_before(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
+static cr_status on_before(void *ctx, const cr_module *m, cr_phase phase, cr_err *err)
 {
     trace *t = ctx;
     size_t used = strlen(t->calls);
@@ -470,7 +475,7 @@ static cr_status on_before(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
     return CR_OK;
 }
 
-static cr_status on_after(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
+static cr_status on_after(void *ctx, const cr_module *m, cr_phase phase, cr_err *err)
 {
     (void)ctx;
     (void)m;

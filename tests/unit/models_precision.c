@@ -40,13 +40,6 @@ static void must(cr_status status)
     if (status != CR_OK) fail_msg("%s", err.msg);
 }
 
-static void trainable(cr_module *m)
-{
-    m->has_trainable = true;
-    for (size_t i = 0; i < m->num_children; i++)
-        trainable(m->children[i]);
-}
-
 /* fp32: names of modules, or NULL. */
 static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
 {
@@ -61,13 +54,14 @@ static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
     must(cr_full_weights_add_grads(&s->b.full, s->b.model, &err));
     s->b.tape = cr_stack_create(s->b.dev);
     s->b.scratch = cr_stack_create(s->b.dev);
-    s->pass = (cr_pass){.dev = s->b.dev,
+    s->b.state = cr_pass_state_create();
+    s->pass = (cr_pass){.state = s->b.state,
+                        .dev = s->b.dev,
                         .dtype = dtype,
                         .tape = s->b.tape,
                         .scratch = s->b.scratch,
-                        .batch = &batch,
-                        .num_rows = TOKENS};
-    trainable(s->b.model->root);
+                        .batch = &batch};
+    cr_pass_begin(s->b.model, &s->pass);
     return s;
 }
 

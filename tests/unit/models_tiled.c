@@ -51,18 +51,7 @@ static void bench_close(bench *b)
     cr_free(b);
 }
 
-static void mark_all(cr_module *m)
-{
-    m->has_trainable = false;
-    for (size_t i = 0; i < m->num_params; i++)
-        m->has_trainable |= m->params[i].is_trainable;
-    for (size_t i = 0; i < m->num_children; i++) {
-        mark_all(m->children[i]);
-        m->has_trainable |= m->children[i]->has_trainable;
-    }
-}
-
-static cr_status see(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
+static cr_status see(void *ctx, const cr_module *m, cr_phase phase, cr_err *err)
 {
     bench *b = ctx;
 
@@ -76,7 +65,8 @@ static cr_status see(void *ctx, cr_module *m, cr_phase phase, cr_err *err)
 static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
 {
     cr_hooks hooks = {see, see, b};
-    cr_pass p = {.dev = b->m.dev,
+    cr_pass p = {.state = b->m.state,
+                 .dev = b->m.dev,
                  .dtype = dtype,
                  .tape = b->m.tape,
                  .scratch = b->m.scratch,
@@ -90,7 +80,8 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
     memset(b->dx, 0, sizeof b->dx);
     for (size_t i = 0; i < b->m.full.grad_bytes / sizeof(float); i++)
         F32(b->m.full.grad)[i] = 0.5f;
-    mark_all(b->m.model->root);
+    cr_model_mark_trainable(b->m.model);
+    cr_pass_begin(b->m.model, &p);
     if (cr_module_forward(b->mlp, &p, MEM(b->x), NULL, MEM(b->y), &err) != CR_OK)
         fail_msg("%s", err.msg);
     p.phase = CR_BACKWARD;

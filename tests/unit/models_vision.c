@@ -84,20 +84,9 @@ static void fill(const bench *b, cr_param *p)
     cr_free(x);
 }
 
-static void mark(cr_module *m)
-{
-    m->has_trainable = false;
-    for (size_t i = 0; i < m->num_params; i++)
-        m->has_trainable |= m->params[i].is_trainable;
-    for (size_t i = 0; i < m->num_children; i++) {
-        mark(m->children[i]);
-        m->has_trainable |= m->children[i]->has_trainable;
-    }
-}
-
 /* As strategies do: weights are away but between the hooks of their module. An absent weight's `packed`
  * remembers it, which nothing reads. */
-static void put_away(cr_module *m, bool is_away)
+static void put_away(const cr_module *m, bool is_away)
 {
     for (size_t i = 0; i < m->num_params; i++) {
         cr_param *p = &m->params[i];
@@ -115,7 +104,7 @@ static cr_status put_all_away(void *ctx, cr_module *m, cr_err *e)
     return CR_OK;
 }
 
-static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
+static cr_status before(void *ctx, const cr_module *m, cr_phase phase, cr_err *e)
 {
     bench *b = ctx;
 
@@ -127,7 +116,7 @@ static cr_status before(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
     return CR_OK;
 }
 
-static cr_status after(void *ctx, cr_module *m, cr_phase phase, cr_err *e)
+static cr_status after(void *ctx, const cr_module *m, cr_phase phase, cr_err *e)
 {
     bench *b = ctx;
 
@@ -157,6 +146,7 @@ static bench *bench_open_on(const char *device, size_t number, cr_dtype dtype, b
     OK(cr_full_weights_add_grads(&b->m.full, b->m.model, &err));
     b->m.tape = cr_stack_create(b->m.dev);
     b->m.scratch = cr_stack_create(b->m.dev);
+    b->m.state = cr_pass_state_create();
     for (size_t i = 0; i < b->m.model->num_params; i++)
         if (short_name(b->m.model->params[i])) fill(b, b->m.model->params[i]);
     b->in = (cr_vision_input){.pixels = b->pixels,
@@ -194,7 +184,8 @@ static void bench_close(bench *b)
 static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
 {
     const cr_hooks hooks = {before, after, b};
-    cr_pass p = {.dev = b->m.dev,
+    cr_pass p = {.state = b->m.state,
+                 .dev = b->m.dev,
                  .dtype = dtype,
                  .tape = is_back ? b->m.tape : NULL,
                  .scratch = b->m.scratch,
@@ -203,7 +194,8 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     cr_mem *out[MOST_FEATURES], *grad[MOST_FEATURES];
     size_t num = (size_t)b->num_elems;
 
-    mark(b->m.model->root);
+    cr_model_mark_trainable(b->m.model);
+    cr_pass_begin(b->m.model, &p);
     OK(cr_module_walk(b->visual, put_all_away, NULL, &err));
     OK(cr_zero(b->m.dev, b->m.full.grad, b->m.full.grad_bytes, &err));
     for (int64_t i = 0; i < b->num_features; i++) {
@@ -219,7 +211,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     cr_stack_release(b->m.tape, 0);
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
     assert_int_equal(b->num_open, 0);
-    assert_int_equal(b->m.model->own->num_frames, 0);
+    assert_int_equal(p.state->frames.num_bytes, 0);
     for (int64_t i = 0; i < b->num_features; i++)
         cr_free(cr_host_view(out[i])), cr_free(cr_host_view(grad[i]));
 }
@@ -470,7 +462,7 @@ static void grids_are_checked(void **state)
     static const int32_t bad[][3] = {{1, 3, 4},   {1, 4, 5}, {0, 4, 4},
                                      {1, -2, -8}, {1, 4, 6}, {INT32_MAX, 2, 2}};
     bench *b = bench_open(0, CR_F32, false);
-    cr_pass p = {.dev = b->m.dev, .dtype = CR_F32, .scratch = b->m.scratch};
+    cr_pass p = {.state = b->m.state, .dev = b->m.dev, .dtype = CR_F32, .scratch = b->m.scratch};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(bad); i++) {

@@ -193,6 +193,8 @@ static void open_bench(const char *family, const way *w, model_bench *b)
     must(cr_full_weights_add_grads(&b->full, b->model, &err), &err);
     b->tape = cr_stack_create(b->dev);
     b->scratch = cr_stack_create(b->dev);
+    b->state = cr_pass_state_create();
+    cr_model_mark_trainable(b->model);
     set_weights(b);
 }
 
@@ -238,6 +240,7 @@ static void check_case(const json_t *c, const way *w)
     in.batch.mrope = in.mrope;
     if (in.vision.num_items) in.batch.vision = &in.vision;
     if (w->is_idle) in.batch.vision = cr_vision_idle(b.model);
+    pass.state = b.state;
     pass.dev = b.dev;
     pass.tape = b.tape;
     pass.scratch = b.scratch;
@@ -410,6 +413,7 @@ static void wrong_batches(void **state)
         read_inputs(json_array_get(all, 1), 96, &in);
         in.batch.vision = i == 5 ? NULL : &in.vision;
         in.batch.mrope = i == 0 || i == 4 ? NULL : in.mrope;
+        pass.state = b.state;
         pass.dev = b.dev;
         pass.scratch = b.scratch;
         pass.batch = &in.batch;
