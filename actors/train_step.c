@@ -23,13 +23,13 @@ typedef struct step {
 
 /* ---- losses ---- */
 
-static cr_status sft_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                          float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status sft_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                          cr_err *err)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
     step *p = ctx;
 
-    (void)entropy;
-    (void)grad_entropy;
     for (size_t i = 0; i < num; i++) {
         if (!isfinite(log_prob[i]))
             return cr_fail(err, CR_ENUMERIC,
@@ -90,9 +90,13 @@ static loss_memory take_memory(step *p, size_t num)
     return m;
 }
 
-static cr_status rl_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status rl_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                         cr_err *err)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    const float *entropy = out->of[CR_ENTROPY];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_entropy = grad->of[CR_ENTROPY];
     step *p = ctx;
     loss_memory m = take_memory(p, num);
     bool is_of_pass = p->is_first || p->old_from == CR_OLD_OF_PASS;

@@ -143,13 +143,13 @@ cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out, float 
         const size_t *order = micros.order + micros.start[m];
         size_t num = micros.start[m + 1] - micros.start[m];
         cr_batch batch = cri_pack(t, s, order, num, NULL);
-        cr_model_out result = {part, part + t->start[num]};
+        cr_outputs result = {{part, part + t->start[num]}};
         CR_TRY_GOTO(out, cr_fsdp_forward(t->f, num ? &batch : NULL, &result, err));
         for (size_t k = 0; k < num; k++) {
             size_t to = s->first_token[order[k]],
                    bytes = (size_t)s->lengths[order[k]] * sizeof *out;
-            memcpy(out + to, result.log_prob + t->start[k], bytes);
-            memcpy(entropy + to, result.entropy + t->start[k], bytes);
+            memcpy(out + to, result.of[CR_LOG_PROB] + t->start[k], bytes);
+            memcpy(entropy + to, result.of[CR_ENTROPY] + t->start[k], bytes);
         }
     }
 out:

@@ -27,13 +27,13 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Mean cross entropy over the labels of all ranks. */
-static cr_status mean_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                           float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status mean_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                           cr_err *err)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
     double *loss = ctx, all = loss[1];
 
-    (void)entropy;
-    (void)grad_entropy;
     (void)err;
     for (size_t i = 0; i < num; i++) {
         loss[0] -= (double)log_prob[i] / all;

@@ -94,13 +94,13 @@ out:
     return err->status;
 }
 
-static cr_status cross_entropy(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                               float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status cross_entropy(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                               cr_err *err)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
     job *j = ctx;
 
-    (void)entropy;
-    (void)grad_entropy;
     (void)err;
     for (size_t i = 0; i < num; i++) {
         j->loss -= log_prob[i];

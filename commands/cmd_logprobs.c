@@ -130,7 +130,7 @@ static cr_status run_round(ask *a, cr_err *err)
     rows = (size_t)a->packed.batch.num_tokens;
     values = CR_NEW_ARRAY(float, 2 * rows);
     status = cr_fsdp_forward(w->fsdp, rows ? &a->packed.batch : NULL,
-                             &(cr_model_out){values, values + rows}, err);
+                             &(cr_outputs){{values, values + rows}}, err);
     add_values(a, values, values + rows);
     if (!is_teller) cr_buf_clear(&a->sent); /* all ranks of a ulysses group have the same */
     cr_free(values);

@@ -309,19 +309,23 @@ static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *er
 
 /* What the head computes: log-probs of labels, or logits. */
 typedef struct head_out {
-    cr_model_out *out;
+    const cr_outputs *out;
     cr_mem *logits;
 } head_out;
 
-static cr_status log_probs(cr_pass *p, cr_head_args *a, const cr_model_out *out, cr_err *err)
+static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_err *err)
 {
-    size_t bytes = (size_t)a->num_rows * sizeof(float);
+    cr_mem **const there[CR_NUM_OUTPUTS] = {
+        [CR_LOG_PROB] = &a->log_prob, [CR_ENTROPY] = &a->entropy};
 
-    if (out->log_prob) CR_TRY(cri_push_words(p->scratch, a->num_rows, &a->log_prob, err));
-    if (out->entropy) CR_TRY(cri_push_words(p->scratch, a->num_rows, &a->entropy, err));
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        if (out->of[i]) CR_TRY(cri_push_words(p->scratch, a->num_rows, there[i], err));
     CR_TRY(cr_head(p->dev, a, err));
-    if (out->log_prob) CR_TRY(cr_download(p->dev, out->log_prob, a->log_prob, bytes, err));
-    return out->entropy ? cr_download(p->dev, out->entropy, a->entropy, bytes, err) : CR_OK;
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        if (out->of[i])
+            CR_TRY(cr_download(p->dev, out->of[i], *there[i], (size_t)a->num_rows * sizeof(float),
+                               err));
+    return CR_OK;
 }
 
 static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *normed,
@@ -342,7 +346,7 @@ static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *norme
     if (h->num_rows && want->logits) {
         CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, h->num_rows, want->logits}, err));
     } else if (h->num_rows) {
-        CR_TRY(log_probs(p, &a, want->out, err));
+        CR_TRY(outputs(p, &a, want->out, err));
     }
     return cri_leave(root->lm_head, p, err);
 }
@@ -385,7 +389,7 @@ static cr_status start_pass(const cr_model *model, cr_pass *p, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_model_forward(const cr_model *model, cr_pass *p, cr_model_out *out, cr_err *err)
+cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *out, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.out = out};
@@ -425,23 +429,23 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
 /* ---- backward ---- */
 
 /* Head and last norm: *grad [T, h] is that of the last layer's output, if it is wanted. */
-static cr_status back_head(const cr_model *model, cr_pass *p, const float *grad_log_prob,
-                           const float *grad_entropy, cr_mem **grad, cr_err *err)
+static cr_status back_head(const cr_model *model, cr_pass *p, const cr_outputs *of_out,
+                           cr_mem **grad, cr_err *err)
 {
     const cri_root *root = model->root->impl;
     const cri_head *h = &p->state->head;
     const cr_param *weight = root->lm_head->weight;
     int64_t cols = model->config.hidden_size, tokens = p->num_rows;
     size_t mark;
-    cr_mem *normed, *dx, *of_log_prob, *of_entropy = NULL;
+    cr_mem *normed, *dx, *of[CR_NUM_OUTPUTS] = {NULL};
     cr_head_grad_args a;
 
     CR_TRY(cri_push(p->scratch, p, tokens, cols, grad, err));
     mark = cr_stack_mark(p->scratch);
     CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &normed, err));
     CR_TRY(cri_push(p->scratch, p, h->num_rows, cols, &dx, err));
-    CR_TRY(push_rows(p->scratch, h, grad_log_prob, &of_log_prob, err));
-    if (grad_entropy) CR_TRY(push_rows(p->scratch, h, grad_entropy, &of_entropy, err));
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        if (of_out->of[i]) CR_TRY(push_rows(p->scratch, h, of_out->of[i], &of[i], err));
     CR_TRY(cri_enter(root->norm, p, err));
     CR_TRY(cri_norm(root->norm, p, h->in, h->num_rows, normed, NULL, err));
     CR_TRY(cri_enter(root->lm_head, p, err));
@@ -452,8 +456,8 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const float *grad_
                                     .lse = h->lse,
                                     .mean_z = h->mean_z,
                                     .edits = p->batch->edits},
-                            .grad_log_prob = of_log_prob,
-                            .grad_entropy = of_entropy,
+                            .grad_log_prob = of[CR_LOG_PROB],
+                            .grad_entropy = of[CR_ENTROPY],
                             .dx = dx,
                             .dw = cri_grad(weight)};
     if (h->num_rows) CR_TRY(cr_head_grad(p->dev, &a, err));
@@ -469,8 +473,8 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const float *grad_
     return CR_OK;
 }
 
-static cr_status run_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
-                              const float *grad_entropy, cr_err *err)
+static cr_status run_backward(const cr_model *model, cr_pass *p, const cr_outputs *of_out,
+                              cr_err *err)
 {
     const cri_root *root = model->root->impl;
     const cr_pass_state *own = p->state;
@@ -480,7 +484,7 @@ static cr_status run_backward(const cr_model *model, cr_pass *p, const float *gr
     CR_TRY(cri_enter(root->base, p, err));
     if (root->text) CR_TRY(cri_enter(root->text, p, err));
     CR_TRY(cri_reserve_features(model, p, err));
-    CR_TRY(back_head(model, p, grad_log_prob, grad_entropy, &grad, err));
+    CR_TRY(back_head(model, p, of_out, &grad, err));
     for (int64_t i = model->config.num_layers - 1; i >= 0 && i + 1 >= own->lowest; i--) {
         cr_mem *grad_in = i + 1 > own->lowest ? grad : NULL;
         CR_TRY(cri_back_features(model, p, i, grad, err));
@@ -496,8 +500,7 @@ static cr_status run_backward(const cr_model *model, cr_pass *p, const float *gr
     return cri_leave(model->root, p, err);
 }
 
-cr_status cr_model_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
-                            const float *grad_entropy, cr_err *err)
+cr_status cr_model_backward(const cr_model *model, cr_pass *p, const cr_outputs *grad, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     cr_status status = CR_OK;
@@ -506,7 +509,7 @@ cr_status cr_model_backward(const cr_model *model, cr_pass *p, const float *grad
     p->state->is_kept = false;
     p->phase = CR_BACKWARD;
     if (p->state->lowest <= model->config.num_layers + 2)
-        status = run_backward(model, p, grad_log_prob, grad_entropy, err);
+        status = run_backward(model, p, grad, err);
     p->phase = CR_FORWARD;
     cr_stack_release(p->scratch, mark);
     cr_stack_release(p->tape, p->state->start);

@@ -88,22 +88,30 @@ CR_MUST cr_status cr_module_forward(const cr_module *m, cr_pass *p, const cr_mem
 CR_MUST cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
                                      const cr_mem *grad_out, cr_mem *grad_in, cr_err *err);
 
-/* Host arrays of the rows that have labels, in row order: n = number of labels >= 0. */
-typedef struct cr_model_out {
-    float *log_prob, *entropy; /* [n] host, may be NULL when no labels are given */
-} cr_model_out;
+/* What each row with a label gets. A loss is given all of them and answers with the gradient of each, so
+ * another one is a line here and what computes it in decoder.c. */
+typedef enum cr_output {
+    CR_LOG_PROB, /* of the label */
+    CR_ENTROPY,  /* of the distribution of the next token */
+    CR_NUM_OUTPUTS
+} cr_output;
+/* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
+ * arrays [n]; NULL: not wanted, and as a gradient zero. */
+typedef struct cr_outputs {
+    float *of[CR_NUM_OUTPUTS];
+} cr_outputs;
 
-/* ids -> log-probs and entropy of labelled rows. With a tape, backward may follow exactly once, with
+/* ids -> outputs of labelled rows. With a tape, backward may follow exactly once, with
  * the same pass, before its state serves another one. What lies below the lowest trainable parameter
  * keeps nothing and gets no backward (and no hooks of it). */
-CR_MUST cr_status cr_model_forward(const cr_model *model, cr_pass *p, cr_model_out *out,
+CR_MUST cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *out,
                                    cr_err *err);
 /* Load-balancing loss of that forward, all layers jointly, without factor; 0 if aux_weight was 0. */
 double cr_pass_aux_loss(const cr_model *model, const cr_pass_state *state);
-/* Gradients of a scalar loss with respect to out of the last forward: host [n] each; grad_entropy may
- * be NULL. Adds to param->grad of every trainable parameter. */
-CR_MUST cr_status cr_model_backward(const cr_model *model, cr_pass *p, const float *grad_log_prob,
-                                    const float *grad_entropy, cr_err *err);
+/* From the gradients of a scalar loss with respect to out of the last forward (that of log-probs is there).
+ * Adds to param->grad of every trainable parameter. */
+CR_MUST cr_status cr_model_backward(const cr_model *model, cr_pass *p, const cr_outputs *grad,
+                                    cr_err *err);
 /* Logits [num_rows, V] float32 of the chosen rows of the batch (generation, --logits). The tape is
  * not used; num_rows may be 0 (a prompt's first parts); labels are ignored. */
 CR_MUST cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows,

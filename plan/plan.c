@@ -168,12 +168,14 @@ static void bench_close(bench *b)
     if (b->world) cr_world_close(b->world);
 }
 
-static cr_status at_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status at_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                         cr_err *err)
 {
     bench *b = ctx;
 
-    (void)log_prob, (void)entropy, (void)num, (void)grad_log_prob, (void)grad_entropy, (void)err;
+    (void)out;
+    (void)grad;
+    (void)num, (void)err;
     b->after_forward = cr_fsdp_get_stats(b->f);
     return CR_OK;
 }
@@ -292,14 +294,14 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
                                 int64_t kept, cr_plan_role *out, cr_err *err)
 {
     size_t rows;
-    cr_model_out result;
+    cr_outputs result = {{NULL}};
     cr_fsdp_stats s;
     counts then;
 
     batch_make(b, p, p->num_infer, p->infer_tokens);
     rows = (size_t)b->packed.batch.num_tokens;
-    result.log_prob = CR_NEW_ARRAY(float, 2 * rows);
-    result.entropy = result.log_prob + rows;
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        result.of[i] = CR_NEW_ARRAY(float, rows);
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     then = count(b);
     if (!out->is_train) watch(b, w, out, kept);
@@ -309,7 +311,8 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     if (!out->is_train) out->most_units_alive = s.most_units_alive;
     add_phase(out, "log-probs", bytes_of(b, w, out, &s, kept));
 out:
-    cr_free(result.log_prob);
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        cr_free(result.of[i]);
     return err->status;
 }
 

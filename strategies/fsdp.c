@@ -215,27 +215,41 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
     return cri_begin_pass(f, with_tape, err);
 }
 
-/* Forward of this rank's rows; then out has those of the whole batch. */
-static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass, cr_model_out *out,
-                             cr_err *err)
+/* of + first, of all. */
+static cr_outputs rows_from(const cr_outputs *all, size_t first)
 {
-    size_t first = 0, num;
-    cr_model_out mine;
+    cr_outputs rows;
 
-    if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &num);
-    mine = (cr_model_out){out->log_prob + first, out->entropy + first};
-    CR_TRY(cr_model_forward(f->model, pass, &mine, err));
-    if (!f->ulysses || !batch) return CR_OK;
-    CR_TRY(cr_ulysses_collect(f->ulysses, "log-probs", out->log_prob, 1, err));
-    return cr_ulysses_collect(f->ulysses, "entropies", out->entropy, 1, err);
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        rows.of[i] = all->of[i] ? all->of[i] + first : NULL;
+    return rows;
 }
 
-cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out, cr_err *err)
+/* Forward of this rank's rows; then out has those of the whole batch. */
+static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass,
+                             const cr_outputs *out, cr_err *err)
 {
-    float ignored[2];
-    cr_model_out discarded = {ignored, ignored + 1};
+    static const char *const names[CR_NUM_OUTPUTS] = {
+        [CR_LOG_PROB] = "log-probs", [CR_ENTROPY] = "entropies"};
+    size_t first = 0, num;
+    cr_outputs mine;
+
+    if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &num);
+    mine = rows_from(out, first);
+    CR_TRY(cr_model_forward(f->model, pass, &mine, err));
+    for (int i = 0; i < CR_NUM_OUTPUTS && f->ulysses && batch; i++)
+        if (out->of[i]) CR_TRY(cr_ulysses_collect(f->ulysses, names[i], out->of[i], 1, err));
+    return CR_OK;
+}
+
+cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, const cr_outputs *out, cr_err *err)
+{
+    float ignored[CR_NUM_OUTPUTS];
+    cr_outputs discarded;
     cr_pass pass;
 
+    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
+        discarded.of[i] = &ignored[i];
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
     CR_TRY(run_forward(f, batch, &pass, batch ? out : &discarded, err));
     return cri_end_pass(f, false, err);
@@ -282,35 +296,46 @@ static void scale_rows(float *x, size_t num, double scale)
         x[i] = (float)(x[i] * scale);
 }
 
+/* Host memory of a micro-batch's outputs and, zeroed, of their gradients. */
+static void reserve_outputs(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs *grad)
+{
+    float *gradients;
+
+    if (num > f->num_host_rows || !f->host_rows) {
+        cr_free(f->host_rows);
+        f->num_host_rows = num + num / 4 + 1;
+        f->host_rows = CR_NEW_ARRAY(float, 2 * CR_NUM_OUTPUTS * f->num_host_rows);
+    }
+    gradients = f->host_rows + CR_NUM_OUTPUTS * f->num_host_rows;
+    for (size_t i = 0; i < CR_NUM_OUTPUTS; i++) {
+        out->of[i] = f->host_rows + i * f->num_host_rows;
+        grad->of[i] = gradients + i * f->num_host_rows;
+    }
+    memset(gradients, 0, CR_NUM_OUTPUTS * f->num_host_rows * sizeof *gradients);
+}
+
 cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                            cr_err *err)
 {
     size_t num = num_labels(batch ? batch : dummy_batch()), first = 0, own;
-    float *grad_log_prob, *grad_entropy;
-    cr_model_out out;
+    cr_outputs out, grad;
     cr_pass pass;
 
     if (f->is_grad_complete)
         return cr_fail(err, CR_EARG,
                        "backward: the gradients of this step are complete (update "
                        "comes first)");
-    if (num > f->num_host_rows || !f->host_rows) {
-        cr_free(f->host_rows);
-        f->num_host_rows = num + num / 4 + 1;
-        f->host_rows = CR_NEW_ARRAY(float, 4 * f->num_host_rows);
-    }
-    out = (cr_model_out){f->host_rows, f->host_rows + f->num_host_rows};
-    grad_log_prob = f->host_rows + 2 * f->num_host_rows;
-    grad_entropy = f->host_rows + 3 * f->num_host_rows;
-    memset(grad_log_prob, 0, 2 * f->num_host_rows * sizeof(float));
+    reserve_outputs(f, num, &out, &grad);
     CR_TRY(begin_pass(f, batch, /*with_tape=*/true, &pass, err));
     f->has_grad = true;
     CR_TRY(run_forward(f, batch, &pass, &out, err));
-    if (batch) CR_TRY(loss(ctx, out.log_prob, out.entropy, num, grad_log_prob, grad_entropy, err));
-    if (f->loss_scale > 0) scale_rows(grad_log_prob, 2 * f->num_host_rows, f->loss_scale);
+    if (batch) CR_TRY(loss(ctx, &out, num, &grad, err));
+    for (int i = 0; i < CR_NUM_OUTPUTS && f->loss_scale > 0; i++)
+        scale_rows(grad.of[i], num, f->loss_scale);
     CR_TRY(cri_begin_root_grads(f, err));
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
-    CR_TRY(cr_model_backward(f->model, &pass, grad_log_prob + first, grad_entropy + first, err));
+    grad = rows_from(&grad, first);
+    CR_TRY(cr_model_backward(f->model, &pass, &grad, err));
     return cri_end_pass(f, true, err);
 }
 

@@ -109,7 +109,7 @@ struct cr_fsdp {
     float aux_weight;
     cr_ulysses *ulysses; /* NULL: ulysses_size 1 */
     cr_moe *moe;         /* NULL: ep_size 1 */
-    float *host_rows;    /* log_prob, entropy and their gradients, [4, num_host_rows] */
+    float *host_rows;    /* outputs and their gradients, [2, CR_NUM_OUTPUTS, num_host_rows] */
     size_t num_host_rows;
     int64_t num_updates;
     double loss_scale;        /* 0: none */

@@ -65,19 +65,18 @@ const cr_units *cr_fsdp_units(const cr_fsdp *f);
 /* The largest of the ranks' numbers: how many micro-batches each must run. Collective. */
 CR_MUST cr_status cr_fsdp_agree_num(cr_fsdp *f, int64_t mine, int64_t *most, cr_err *err);
 
-/* Log-probs and entropy of a batch's labelled rows (out as cr_model_forward), without gradient.
+/* Outputs of a batch's labelled rows (as cr_model_forward; the same ones on all ranks), without gradient.
  * batch NULL: this rank has none left but takes part. The ranks of a ulysses group are given the same
  * batch, here and below, and all get the values of all its rows. Collective. */
-CR_MUST cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, cr_model_out *out,
+CR_MUST cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, const cr_outputs *out,
                                   cr_err *err);
 /* Logits of chosen rows (in ascending order), likewise. */
 CR_MUST cr_status cr_fsdp_logits(cr_fsdp *f, const cr_batch *batch, const int32_t *rows,
                                  int64_t num_rows, float *logits, cr_err *err);
 
-/* The loss of one micro-batch: from [num] log-probs and entropies to their gradients (grad_entropy
- * comes zeroed). */
-typedef cr_status (*cr_loss_fn)(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                                float *grad_log_prob, float *grad_entropy, cr_err *err);
+/* The loss of one micro-batch: from [num] outputs to their gradients, which come zeroed. */
+typedef cr_status (*cr_loss_fn)(void *ctx, const cr_outputs *out, size_t num,
+                                const cr_outputs *grad, cr_err *err);
 /* Forward, loss, backward of one micro-batch; gradients are added to the shards. Collective. */
 CR_MUST cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, void *ctx,
                                    cr_err *err);

@@ -15,10 +15,12 @@ typedef struct traffic {
     double flops;
 } traffic;
 
-static cr_status no_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status no_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                         cr_err *err)
 {
-    (void)ctx, (void)log_prob, (void)entropy, (void)num, (void)grad_log_prob, (void)grad_entropy;
+    (void)out;
+    (void)grad;
+    (void)ctx, (void)num;
     (void)err;
     return CR_OK;
 }

@@ -15,9 +15,13 @@ typedef struct cut_loss {
 
 /* Cross entropy, a little entropy, and a weight that differs from row to row: a gradient that went
  * to another row would show. */
-static cr_status cut_loss_fn(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                             float *grad_log_prob, float *grad_entropy, cr_err *e)
+static cr_status cut_loss_fn(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                             cr_err *e)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    const float *entropy = out->of[CR_ENTROPY];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_entropy = grad->of[CR_ENTROPY];
     cut_loss *l = ctx;
     size_t i = 0;
 

@@ -154,13 +154,16 @@ typedef struct weighted {
 } weighted;
 
 /* Weights differ from row to row and depend on the sequence, not on who has it. */
-static cr_status row_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                          float *grad_log_prob, float *grad_entropy, cr_err *e)
+static cr_status row_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                          cr_err *e)
 {
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_entropy = grad->of[CR_ENTROPY];
     const weighted *l = ctx;
     size_t i = 0;
 
-    (void)log_prob, (void)entropy, (void)e;
+    (void)out;
+    (void)e;
     for (int64_t s = 0; s < l->x->b.num_seqs; s++)
         for (int32_t t = l->x->cu[s]; t < l->x->cu[s + 1]; t++) {
             int place = t - l->x->cu[s];
@@ -210,6 +213,7 @@ static grads at_once(const setting *s, const char *family)
     cr_full_weights full;
     cr_model *model;
     cr_device *dev;
+    cr_outputs out, grad;
     cr_pass pass;
     float *rows;
     size_t num;
@@ -234,9 +238,11 @@ static grads at_once(const setting *s, const char *family)
                      .tape = cr_stack_create(dev),
                      .scratch = cr_stack_create(dev),
                      .batch = &x->b};
-    OK(cr_model_forward(model, &pass, &(cr_model_out){rows, rows + num}, &err));
-    OK(row_loss(&l, rows, rows + num, num, rows + 2 * num, rows + 3 * num, &err));
-    OK(cr_model_backward(model, &pass, rows + 2 * num, rows + 3 * num, &err));
+    out = (cr_outputs){{rows, rows + num}};
+    grad = (cr_outputs){{rows + 2 * num, rows + 3 * num}};
+    OK(cr_model_forward(model, &pass, &out, &err));
+    OK(row_loss(&l, &out, num, &grad, &err));
+    OK(cr_model_backward(model, &pass, &grad, &err));
     g.model = model;
     for (size_t i = 0; i < model->num_params; i++)
         if (model->params[i]->is_trainable)
@@ -430,7 +436,7 @@ static void test_c39_forward(const char *family)
                 finish(x, model);
                 cr_traffic_count before = cr_fsdp_get_stats(f).traffic.gathers;
                 OK(cr_fsdp_forward(f, me == n - 1 && n == 4 ? NULL : &x->b,
-                                   &(cr_model_out){log_prob, entropy}, &err));
+                                   &(cr_outputs){{log_prob, entropy}}, &err));
                 if (n > 1 && again) check_gathers(f, with_images, before);
                 if (n == 1) memcpy(first[again % 2], log_prob, sizeof log_prob);
                 CR_CHECK(me != 0 || memcmp(first[again % 2], log_prob,

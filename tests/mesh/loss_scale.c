@@ -35,9 +35,13 @@ static cr_denominators count_all(const cut *c)
 
 static cr_agg agg; /* of the plan under way */
 
-static cr_status policy_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                             float *grad_log_prob, float *grad_entropy, cr_err *e)
+static cr_status policy_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                             cr_err *e)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    const float *entropy = out->of[CR_ENTROPY];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_entropy = grad->of[CR_ENTROPY];
     static const cr_loss_config config = {.pg_clip = 0.2,
                                           .rl_loss_coef = 1,
                                           .use_kl_loss = true,

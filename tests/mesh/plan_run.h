@@ -87,10 +87,13 @@ static void trained_open(trained *t, const char *text, const cr_worker_config *w
     cr_fsdp_set_aux_weight(t->f, cr_aux_weight(t->model, w, 1));
 }
 
-static cr_status mean_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                           float *grad_log_prob, float *grad_entropy, cr_err *e)
+static cr_status mean_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                           cr_err *e)
 {
-    (void)ctx, (void)log_prob, (void)entropy, (void)grad_entropy, (void)e;
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+
+    (void)out;
+    (void)ctx, (void)e;
     for (size_t i = 0; i < num; i++)
         grad_log_prob[i] = -0.01F;
     return CR_OK;

@@ -17,7 +17,8 @@ static result whole(const plan *p)
     batch *x = CR_NEW(batch);
     cr_full_weights full;
     result r = {0};
-    cr_model_out out;
+    cr_outputs out, grad;
+    size_t num;
     float *rows;
     cr_pass pass;
 
@@ -31,7 +32,9 @@ static result whole(const plan *p)
     for (int i = 0; i < p->num_seqs; i++)
         l.total += append(x, 0, i);
     rows = CR_NEW_ARRAY(float, 4 * (size_t)l.total);
-    out = (cr_model_out){rows, rows + (size_t)l.total};
+    num = (size_t)l.total;
+    out = (cr_outputs){{rows, rows + num}};
+    grad = (cr_outputs){{rows + 2 * num, rows + 3 * num}};
     pass = (cr_pass){.state = cr_pass_state_create(),
                      .dev = dev,
                      .dtype = p->dtype,
@@ -39,10 +42,8 @@ static result whole(const plan *p)
                      .scratch = cr_stack_create(dev),
                      .batch = &x->b};
     OK(cr_model_forward(model, &pass, &out, &err));
-    OK(loss(&l, out.log_prob, out.entropy, (size_t)l.total, rows + 2 * (size_t)l.total,
-            rows + 3 * (size_t)l.total, &err));
-    OK(cr_model_backward(model, &pass, rows + 2 * (size_t)l.total, rows + 3 * (size_t)l.total,
-                         &err));
+    OK(loss(&l, &out, (size_t)l.total, &grad, &err));
+    OK(cr_model_backward(model, &pass, &grad, &err));
     r.model = model;
     for (size_t i = 0; i < model->num_params; i++)
         if (model->params[i]->is_trainable)
@@ -294,7 +295,7 @@ static void test_c11_forward(void)
             OK(cr_mesh_shape_init(&shape, n, n, 1, 1, 0, &err));
             OK(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err));
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
-            OK(cr_fsdp_forward(f, &x->b, &(cr_model_out){log_prob, entropy}, &err));
+            OK(cr_fsdp_forward(f, &x->b, &(cr_outputs){{log_prob, entropy}}, &err));
             CR_CHECK(f->arena[CRI_VALUES].num_bytes == (size_t)(2 * f->units.trained_shard.elems +
                                                                 2 * f->units.trained_shard.fp32),
                      "bytes of values");

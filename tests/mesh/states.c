@@ -173,7 +173,7 @@ static void test_c7_c9_c11_states_and_dtypes(void)
         for (int step = 0; step < 2; step++) { /* gathered ahead from the second on */
             watch.is_with_backward = false;
             watch.step = step;
-            OK(cr_fsdp_forward(f, &x->b, &(cr_model_out){log_prob, entropy}, &err));
+            OK(cr_fsdp_forward(f, &x->b, &(cr_outputs){{log_prob, entropy}}, &err));
             check_output(log_prob, labels);
             check_output(entropy, labels);
             check_all(root, others, "after a forward");

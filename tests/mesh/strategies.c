@@ -208,7 +208,7 @@ static void test_forward(cr_dtype dtype)
             OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
             for (int again = 0; again < 3; again++) /* the order of gathers is known from then on */
                 OK(cr_fsdp_forward(f, me == n - 1 && n == 4 ? NULL : &x->b,
-                                   &(cr_model_out){log_prob, entropy}, &err));
+                                   &(cr_outputs){{log_prob, entropy}}, &err));
             if (n == 1) memcpy(first, log_prob, sizeof first);
             CR_CHECK(me != 0 || memcmp(first, log_prob, (size_t)num * sizeof(float)) == 0,
                      "log-probs on %d ranks", n);

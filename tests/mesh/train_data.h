@@ -121,9 +121,13 @@ typedef struct loss_ctx {
 } loss_ctx;
 
 /* Cross entropy and a little entropy, so that both gradients are there. */
-static inline cr_status loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                             float *grad_log_prob, float *grad_entropy, cr_err *e)
+static inline cr_status loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                             cr_err *e)
 {
+    const float *log_prob = out->of[CR_LOG_PROB];
+    const float *entropy = out->of[CR_ENTROPY];
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+    float *grad_entropy = grad->of[CR_ENTROPY];
     loss_ctx *l = ctx;
 
     (void)e;

@@ -53,7 +53,7 @@ static void step_grads(const plan *p, cr_fsdp *f, int rank, int step, loss_ctx *
         if (p->is_cycled) cycle(f, p->is_reduced_once ? 15 - CR_STATE_BUFFERS : CR_STATE_ALL);
         if (p->calls != ONCE) { /* a pass without gradient in between changes nothing */
             static float log_prob[MAX_SEQS * MAX_LEN], entropy[MAX_SEQS * MAX_LEN];
-            OK(cr_fsdp_forward(f, x->b.num_seqs ? &x->b : NULL, &(cr_model_out){log_prob, entropy},
+            OK(cr_fsdp_forward(f, x->b.num_seqs ? &x->b : NULL, &(cr_outputs){{log_prob, entropy}},
                                &err));
         }
     }

@@ -110,7 +110,7 @@ static void train_pass(model_bench *b, cr_dtype dtype, const payload *p, const c
     float out[2 * SAMPLES * LENGTH];
     cr_edits edits = {0};
     cr_err err = {0};
-    cr_model_out result = {out, out + SAMPLES * LENGTH};
+    cr_outputs result = {{out, out + SAMPLES * LENGTH}};
     cr_batch batch = {ids, positions, labels, cu, 0, SAMPLES};
     cr_pass pass = {
         .state = b->state, .dev = b->dev, .dtype = dtype, .scratch = b->scratch, .batch = &batch};
@@ -331,7 +331,7 @@ static float *gradient(tree *t, rows *r, size_t *num)
 {
     cr_err err = {0};
     cr_model *m = t->b.model;
-    cr_model_out out = {r->log_prob, r->entropy};
+    cr_outputs out = {{r->log_prob, r->entropy}};
     cr_pass pass = {.state = t->b.state,
                     .dev = t->b.dev,
                     .dtype = CR_F32,
@@ -346,7 +346,7 @@ static float *gradient(tree *t, rows *r, size_t *num)
         *num += (size_t)m->params[i]->num_elems;
     }
     must(cr_model_forward(m, &pass, &out, &err), &err);
-    must(cr_model_backward(m, &pass, r->weight, NULL, &err), &err);
+    must(cr_model_backward(m, &pass, &(cr_outputs){{r->weight, NULL}}, &err), &err);
     grad = CR_NEW_ARRAY(float, *num);
     *num = 0;
     for (size_t i = 0; i < m->num_params; i++) {

@@ -234,7 +234,7 @@ static void test_log_probs_are_those_of_training(void **state)
                         .dtype = dtype,
                         .scratch = scratch,
                         .batch = &batch};
-        cr_model_out out = {want, entropy};
+        cr_outputs out = {{want, entropy}};
         must(cr_model_forward(b.model, &pass, &out, &err), &err);
         for (int g = 0; g < NUM_GROUPS; g++)
             for (int i = 0; i < 8; i++) {

@@ -373,7 +373,7 @@ static void gradients(bench *b, bool should_recompute)
                       .cu_seqlens = cu,
                       .num_tokens = NUM_TOKENS,
                       .num_seqs = 2};
-    cr_model_out out = {log_prob, entropy};
+    cr_outputs out = {{log_prob, entropy}};
     cr_err err = {0};
 
     for (int t = 0; t < NUM_TOKENS; t++) {
@@ -393,7 +393,7 @@ static void gradients(bench *b, bool should_recompute)
                         .aux_weight = b->pass.aux_weight};
     memset(F32(b->m.full.grad), 0, b->m.full.grad_bytes);
     if (cr_model_forward(b->m.model, &b->pass, &out, &err) != CR_OK ||
-        cr_model_backward(b->m.model, &b->pass, grad, grad, &err) != CR_OK)
+        cr_model_backward(b->m.model, &b->pass, &(cr_outputs){{grad, grad}}, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
     assert_int_equal(cr_stack_mark(b->m.tape), 0);

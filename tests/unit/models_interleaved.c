@@ -115,13 +115,14 @@ static void empty(side *s)
 
 static void forward(const cr_model *model, side *s)
 {
-    must(cr_model_forward(model, &s->pass, &(cr_model_out){s->log_prob, s->entropy}, &err));
+    must(cr_model_forward(model, &s->pass, &(cr_outputs){{s->log_prob, s->entropy}}, &err));
     s->aux = cr_pass_aux_loss(model, s->pass.state);
 }
 
 static void backward(const cr_model *model, side *s)
 {
-    must(cr_model_backward(model, &s->pass, s->grad_log_prob, s->grad_entropy, &err));
+    must(cr_model_backward(model, &s->pass, &(cr_outputs){{s->grad_log_prob, s->grad_entropy}},
+                           &err));
 }
 
 static void logits(const cr_model *model, side *s, const cr_batch *batch, cr_mem *out)

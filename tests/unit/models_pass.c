@@ -308,7 +308,7 @@ static cr_pass make_pass(bench *b, const data *d, keep mode)
 
 static void forward(bench *b, cr_pass *p, float *log_prob, float *entropy)
 {
-    cr_model_out out = {log_prob, entropy};
+    cr_outputs out = {{log_prob, entropy}};
     cr_err err = {0};
 
     if (cr_model_forward(b->model, p, &out, &err) != CR_OK) fail_msg("%s", err.msg);
@@ -325,7 +325,8 @@ static void gradients(bench *b, const data *d, keep mode)
     memset(F32(b->full.grad), 0, b->full.grad_bytes);
     coefficients(num_labels(d), g_lp, g_ent);
     forward(b, &p, lp, ent);
-    if (cr_model_backward(b->model, &p, g_lp, g_ent, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_model_backward(b->model, &p, &(cr_outputs){{g_lp, g_ent}}, &err) != CR_OK)
+        fail_msg("%s", err.msg);
     assert_int_equal(cr_stack_mark(b->scratch), 0);
     assert_int_equal(cr_stack_mark(b->tape), 0);
 }
@@ -700,7 +701,8 @@ static void hooks_are_balanced_even_without_tokens(void **state)
         p.hooks = &hooks;
         t = (trace){0};
         forward(&b, &p, lp, ent);
-        if (cr_model_backward(b.model, &p, g, NULL, &err) != CR_OK) fail_msg("%s", err.msg);
+        if (cr_model_backward(b.model, &p, &(cr_outputs){{g, NULL}}, &err) != CR_OK)
+            fail_msg("%s", err.msg);
         assert_int_equal(t.depth, 0);
         assert_int_equal(t.num[CR_FORWARD], 5 + 2 * 14); /* root, model, embed, norm, lm_head */
         assert_int_equal(t.num[CR_RECOMPUTE], 2 * 13);   /* all of a layer but down_proj */
@@ -716,7 +718,7 @@ static void wrong_ids_are_sentences(void **state)
     bench b = bench_open(families[0], CR_F32);
     data d = {0};
     float lp[MAX_TOKENS], ent[MAX_TOKENS];
-    cr_model_out out = {lp, ent};
+    cr_outputs out = {{lp, ent}};
     cr_err err = {0};
     cr_pass p;
 

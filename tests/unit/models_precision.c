@@ -236,12 +236,12 @@ static void c11_is_torchs(void **state)
         side *s = open_side(text, dtype, fp32);
         fill_by_name(s);
         s->pass.batch = &x;
-        must(cr_model_forward(s->b.model, &s->pass, &(cr_model_out){log_prob, entropy}, &err));
+        must(cr_model_forward(s->b.model, &s->pass, &(cr_outputs){{log_prob, entropy}}, &err));
         for (int k = 0; k < 24; k++) {
             loss -= (double)log_prob[k] / 24;
             grad[k] = -1.0F / 24;
         }
-        must(cr_model_backward(s->b.model, &s->pass, grad, NULL, &err));
+        must(cr_model_backward(s->b.model, &s->pass, &(cr_outputs){{grad, NULL}}, &err));
         far = distance(s, json_object_get(c, "grads"));
         if (far > most || fabs(loss - want) > most * want)
             fail_msg("case %zu: gradient off by %.3g, loss %.9g, want %.9g", i, far, loss, want);

@@ -229,7 +229,7 @@ static void check_case(const json_t *c, const way *w)
     size_t num = json_array_size(json_object_get(c, "log_prob"));
     double own_grad = json_number_value(json_object_get(c, "own_grad"));
     float log_prob[MAX_TOKENS], grad[MAX_TOKENS];
-    cr_model_out out = {log_prob, NULL};
+    cr_outputs out = {{log_prob, NULL}};
     cr_pass pass = w->pass;
     cr_err err = {0};
     model_bench b;
@@ -249,7 +249,7 @@ static void check_case(const json_t *c, const way *w)
     check_log_probs(c, w, log_prob);
     for (size_t i = 0; i < num; i++)
         grad[i] = (float)noise("grad", "", (int64_t)i);
-    must(cr_model_backward(b.model, &pass, grad, NULL, &err), &err);
+    must(cr_model_backward(b.model, &pass, &(cr_outputs){{grad, NULL}}, &err), &err);
     for (size_t i = 0; i < b.model->num_params && w->pass.dtype == CR_F32; i++) {
         const cr_param *p = b.model->params[i];
         if (p->is_trainable)
@@ -404,7 +404,7 @@ static void wrong_batches(void **state)
     must(cr_json_read_file("tests/parity/vision_models.json", &all, &err), &err);
     for (int i = 0; i < (int)CR_COUNT(sentences); i++) {
         float log_prob[MAX_TOKENS];
-        cr_model_out out = {log_prob, NULL};
+        cr_outputs out = {{log_prob, NULL}};
         cr_kv_view kv = {0};
         cr_pass pass = {.dtype = CR_F32};
         model_bench b;

@@ -151,10 +151,13 @@ static void see(void *ctx, const cr_fsdp_moment *moment)
     s->num_text += !is_tower;
 }
 
-static cr_status no_loss(void *ctx, const float *log_prob, const float *entropy, size_t num,
-                         float *grad_log_prob, float *grad_entropy, cr_err *err)
+static cr_status no_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
+                         cr_err *err)
 {
-    (void)ctx, (void)log_prob, (void)entropy, (void)grad_entropy, (void)err;
+    float *grad_log_prob = grad->of[CR_LOG_PROB];
+
+    (void)out;
+    (void)ctx, (void)err;
     for (size_t i = 0; i < num; i++)
         grad_log_prob[i] = -0.1F;
     return CR_OK;
