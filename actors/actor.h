@@ -1,14 +1,13 @@
 /* actor.h -- one actor rank from inside: what cmd_actor.c sets up and the roles work with.
  *
- * An actor sleeps in a blocking read of its command stream. A command is a record with `op` and
- * `request`; its answer is a record with `status` (0, or a failure and its `message`) under that
- * request. After a failure the rank tells its peers and leaves with the failure's exit code.
+ * An actor sleeps in a blocking read of its command stream (protocol.h). After a failure the rank tells its
+ * peers and leaves with the failure's exit code.
  */
 #ifndef CR_ACTOR_H
 #define CR_ACTOR_H
 
 #include "actors/phases.h"
-#include "actors/roles.h"
+#include "actors/protocol.h"
 #include "actors/strategy_args.h"
 #include "exchange/heartbeat.h"
 #include "exchange/record.h"
@@ -32,21 +31,21 @@ typedef struct cr_actor {
 } cr_actor;
 
 /* One command: fill reply, or fail. */
-typedef cr_status (*cr_actor_serve)(void *role, const char *op, const cr_record *command,
+typedef cr_status (*cr_actor_serve)(void *role, cr_ask ask, const cr_record *command,
                                     cr_record *reply, cr_err *err);
 
 /* fsdp2_train, or fsdp2_infer of a reference. */
 typedef struct cr_trainer cr_trainer;
 CR_MUST cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err);
 void cr_trainer_close(cr_trainer *t); /* accepts NULL */
-CR_MUST cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
+CR_MUST cr_status cr_trainer_serve(void *trainer, cr_ask ask, const cr_record *command,
                                    cr_record *reply, cr_err *err);
 
 /* fsdp2_infer with the generation engine. */
 typedef struct cr_generator cr_generator;
 CR_MUST cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err);
 void cr_generator_close(cr_generator *g); /* accepts NULL */
-CR_MUST cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
+CR_MUST cr_status cr_generator_serve(void *generator, cr_ask ask, const cr_record *command,
                                      cr_record *reply, cr_err *err);
 
 #endif

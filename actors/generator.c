@@ -202,14 +202,14 @@ static cr_status take_command(cr_generator *g, const cr_entry *entry, bool *is_p
     cr_buf packed = {0};
 
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &command, err));
-    CR_TRY_GOTO(out, cr_record_get_text(&command, "op", &op, &n, err));
-    CR_TRY_GOTO(out, cr_record_get_text(&command, "request", &name, &n, err));
-    if (strcmp(op, "pause") != 0) {
+    CR_TRY_GOTO(out, cr_record_get_text(&command, CR_FIELD_OP, &op, &n, err));
+    CR_TRY_GOTO(out, cr_record_get_text(&command, CR_FIELD_REQUEST, &name, &n, err));
+    if (strcmp(op, cr_ask_name(CR_ASK_PAUSE)) != 0) {
         cr_fail(err, CR_EFORMAT, "the command %s came while generating", op);
         goto out;
     }
     *is_pause = true;
-    cr_record_set_int(&reply, "status", CR_OK);
+    cr_record_set_int(&reply, CR_FIELD_STATUS, CR_OK);
     CR_TRY_GOTO(out, cr_record_pack(&reply, &packed, err));
     CR_TRY_GOTO(out, cr_reply_put(g->a->x, name, packed.data, packed.num_bytes, err));
     cr_stream_done(g->a->x, entry, g->a->ranks->name);
@@ -232,7 +232,7 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
     cr_generated s;
 
     snprintf(consumer, sizeof consumer, "actor-%d", g->a->rank);
-    CR_TRY(cr_record_get_int(command, "step", &step, err));
+    CR_TRY(cr_record_get_int(command, CR_FIELD_STEP, &step, err));
     cr_heartbeat_say(g->a->heart, "generating for step %lld", (long long)step);
     while (!is_paused) {
         bool is_idle = cr_engine_is_idle(g->engine);
@@ -265,8 +265,8 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
     }
     CR_TRY(cr_exchange_flush(g->a->x, err));
     after = cr_engine_get_stats(g->engine);
-    cr_record_set_int(reply, "tokens", after.num_tokens - before.num_tokens);
-    cr_record_set_int(reply, "preempted", after.num_preempted - before.num_preempted);
+    cr_record_set_int(reply, CR_FIELD_TOKENS, after.num_tokens - before.num_tokens);
+    cr_record_set_int(reply, CR_FIELD_PREEMPTED, after.num_preempted - before.num_preempted);
     return CR_OK;
 }
 
@@ -307,8 +307,8 @@ static cr_status serve_rollout(cr_generator *g, const cr_record *command, cr_rec
     int64_t should_offload = 1;
     cr_phase_cycle phase = {.began_s = cr_now_s(), .bytes[0] = held_bytes(g)};
 
-    if (cr_record_has_value(command, "is_offload_states"))
-        CR_TRY(cr_record_get_int(command, "is_offload_states", &should_offload, err));
+    if (cr_record_has_value(command, CR_FIELD_OFFLOAD))
+        CR_TRY(cr_record_get_int(command, CR_FIELD_OFFLOAD, &should_offload, err));
     CR_TRY(load(g, err));
     phase.loaded_s = cr_now_s();
     phase.bytes[1] = held_bytes(g);
@@ -322,12 +322,13 @@ static cr_status serve_rollout(cr_generator *g, const cr_record *command, cr_rec
     return CR_OK;
 }
 
-cr_status cr_generator_serve(void *generator, const char *op, const cr_record *command,
+cr_status cr_generator_serve(void *generator, cr_ask ask, const cr_record *command,
                              cr_record *reply, cr_err *err)
 {
     cr_generator *g = generator;
 
-    if (strcmp(op, "sync") == 0) return sync_weights(g, err);
-    if (strcmp(op, "generate") == 0) return serve_rollout(g, command, reply, err);
-    return cr_fail(err, CR_EFORMAT, "actor_infer does not know the command %s", op);
+    if (ask == CR_ASK_SYNC) return sync_weights(g, err);
+    if (ask == CR_ASK_GENERATE) return serve_rollout(g, command, reply, err);
+    return cr_fail(err, CR_EFORMAT, "the command %s came while nothing is generated",
+                   cr_ask_name(ask));
 }

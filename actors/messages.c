@@ -1,5 +1,6 @@
 /* messages.c -- see messages.h. */
 #include "actors/messages.h"
+#include "actors/protocol.h"
 #include "rewards/scorer.h"
 
 #include <math.h>
@@ -194,8 +195,8 @@ static cr_status read_sample_ids(const cr_record *r, cr_samples *s, cr_err *err)
     const void *ids;
     size_t num;
 
-    if (!cr_record_has(r, "sample_ids")) return CR_OK;
-    CR_TRY(cr_record_get(r, "sample_ids", CR_RECORD_UINT64, &ids, &num, err));
+    if (!cr_record_has(r, CR_FIELD_SAMPLE_IDS)) return CR_OK;
+    CR_TRY(cr_record_get(r, CR_FIELD_SAMPLE_IDS, CR_RECORD_UINT64, &ids, &num, err));
     if (num != s->num)
         return cr_fail(err, CR_EFORMAT, "%zu samples with %zu sample_ids", s->num, num);
     s->sample_ids = ids;
@@ -217,9 +218,9 @@ static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_sample
 {
     size_t num, num_ids, at = 0;
 
-    if (!cr_record_has(r, "num_kept")) return CR_OK;
-    CR_TRY(get_ints(r, "num_kept", &s->num_kept, &num, err));
-    CR_TRY(get_ints(r, "kept_ids", &s->kept_ids, &num_ids, err));
+    if (!cr_record_has(r, CR_FIELD_NUM_KEPT)) return CR_OK;
+    CR_TRY(get_ints(r, CR_FIELD_NUM_KEPT, &s->num_kept, &num, err));
+    CR_TRY(get_ints(r, CR_FIELD_KEPT_IDS, &s->kept_ids, &num_ids, err));
     if (num != s->num_tokens)
         return cr_fail(err, CR_EFORMAT, "%zu response tokens with %zu num_kept", s->num_tokens,
                        num);
@@ -246,10 +247,10 @@ cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
     size_t num_prompts, num_minis;
 
     *s = (cr_samples){0};
-    CR_TRY(get_ints(r, "prompts", &s->prompts, &num_prompts, err));
-    CR_TRY(get_ints(r, "lengths", &s->lengths, &s->num, err));
-    CR_TRY(get_ints(r, "mini", &s->mini, &num_minis, err));
-    CR_TRY(get_ints(r, "ids", &s->ids, &s->num_ids, err));
+    CR_TRY(get_ints(r, CR_FIELD_PROMPTS, &s->prompts, &num_prompts, err));
+    CR_TRY(get_ints(r, CR_FIELD_LENGTHS, &s->lengths, &s->num, err));
+    CR_TRY(get_ints(r, CR_FIELD_MINI, &s->mini, &num_minis, err));
+    CR_TRY(get_ints(r, CR_FIELD_IDS, &s->ids, &s->num_ids, err));
     if (num_prompts != s->num || num_minis != s->num)
         return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
     CR_TRY(read_sample_ids(r, s, err));
@@ -315,7 +316,7 @@ cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **
     const void *data;
     size_t n;
 
-    CR_TRY(cr_record_get(r, "counts", CR_RECORD_UINT64, &data, &n, err));
+    CR_TRY(cr_record_get(r, CR_FIELD_COUNTS, CR_RECORD_UINT64, &data, &n, err));
     if (n % CR_MINI_COUNTS != 0 || n / CR_MINI_COUNTS != num_minis)
         return cr_fail(err, CR_EFORMAT, "%zu counts of %zu mini-batches", n, num_minis);
     *out = data;

@@ -220,15 +220,15 @@ cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_rec
     step p = {.t = t, .s = &s, .loss = &t->a->config->algorithm.loss, .is_sft = is_sft};
 
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
-    CR_TRY_GOTO(out, cr_record_get_int(command, "minis", &num_minis, err));
-    CR_TRY_GOTO(out, cr_floats_read(command, "lr", (size_t)num_minis, &lr, err));
+    CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_MINIS, &num_minis, err));
+    CR_TRY_GOTO(out, cr_floats_read(command, CR_FIELD_LR, (size_t)num_minis, &lr, err));
     CR_TRY_GOTO(out, cr_counts_read(command, (size_t)num_minis, &counts, err));
     if (is_sft && cr_record_has(command, cr_step_array_names[CR_STEP_MASK]))
         CR_TRY_GOTO(out, cr_floats_read(command, cr_step_array_names[CR_STEP_MASK], s.num_tokens,
                                         &p.array[CR_STEP_MASK], err));
     if (!is_sft) {
-        CR_TRY_GOTO(out, cr_record_get_int(command, "old_from", &old_from, err));
-        CR_TRY_GOTO(out, cr_record_get_int(command, "is_again", &is_again, err));
+        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_OLD_FROM, &old_from, err));
+        CR_TRY_GOTO(out, cr_record_get_int(command, CR_FIELD_IS_AGAIN, &is_again, err));
         CR_TRY_GOTO(out, cr_step_arrays_read(command, &s, p.array, err));
         if (old_from == CR_OLD_COMPUTED && !p.array[CR_STEP_OLD])
             CR_TRY_GOTO(

@@ -11,7 +11,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
 {
     const cr_worker_config *w = a->ranks->worker;
     cr_trainer *t = CR_NEW(cr_trainer);
-    cr_fsdp_args args = cr_fsdp_args_of(w, a->role == CR_ROLE_TRAIN);
+    cr_fsdp_args args = cr_fsdp_args_of(w, cr_role_kinds[a->role].is_trained);
 
     args.source = w->model_path;
     args.seed = (uint64_t)a->config->seed;
@@ -167,8 +167,8 @@ static cr_status log_probs(cr_trainer *t, const cr_record *command, cr_record *r
     CR_TRY_GOTO(out, cri_read_samples(t, command, &s, err));
     out = CR_NEW_ARRAY(float, 2 * s.num_tokens);
     CR_TRY_GOTO(out, cri_forward_all(t, &s, out, out + s.num_tokens, err));
-    cr_record_add(reply, "log_probs", CR_RECORD_FLOAT32, out, s.num_tokens);
-    cr_record_add(reply, "entropy", CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
+    cr_record_add(reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, out, s.num_tokens);
+    cr_record_add(reply, CR_FIELD_ENTROPY, CR_RECORD_FLOAT32, out + s.num_tokens, s.num_tokens);
     reply->owned = out; /* freed with the reply */
     out = NULL;
 out:
@@ -229,7 +229,7 @@ static cr_status save(cr_trainer *t, const cr_record *command, cr_record *reply,
     size_t n;
 
     (void)reply;
-    CR_TRY(cr_record_get_text(command, "folder", &folder, &n, err));
+    CR_TRY(cr_record_get_text(command, CR_FIELD_FOLDER, &folder, &n, err));
     return cr_fsdp_save_start(t->f, folder, t->a->ranks->name, w->model_path, w->save_only_model,
                               err);
 }
@@ -240,7 +240,7 @@ static cr_status resume(cr_trainer *t, const cr_record *command, cr_record *repl
     size_t n;
 
     (void)reply;
-    CR_TRY(cr_record_get_text(command, "folder", &folder, &n, err));
+    CR_TRY(cr_record_get_text(command, CR_FIELD_FOLDER, &folder, &n, err));
     return cr_fsdp_resume(t->f, folder, t->a->ranks->name, err);
 }
 
@@ -255,42 +255,24 @@ static cr_status save_poll(cr_trainer *t, const cr_record *command, cr_record *r
 {
     (void)command;
     (void)err;
-    cr_record_set_int(reply, "busy", cr_fsdp_is_saving(t->f));
-    return CR_OK;
-}
-
-static cr_status memory(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
-{
-    (void)command;
-    (void)err;
-    cr_record_set_int(reply, "device_peak_bytes",
-                      (int64_t)cr_device_get_stats(t->a->dev).bytes_peak);
+    cr_record_set_int(reply, CR_FIELD_BUSY, cr_fsdp_is_saving(t->f));
     return CR_OK;
 }
 
 /* What it does, and the states it works on: loaded before it, where devices are shared. */
 static const struct op {
-    const char *name;
-    bool is_of_training; /* not of a reference */
     unsigned states;
     cr_status (*run)(cr_trainer *, const cr_record *command, cr_record *reply, cr_err *);
-} ops[] = {{"log_probs", false, CR_STATE_PARAMS | CR_STATE_BUFFERS, log_probs},
-           {"train_step", true, CR_STATE_ALL, train_step},
-           {"sft_step", true, CR_STATE_ALL, sft_step},
-           {"sync", true, CR_STATE_PARAMS, sync_weights},
-           {"save", false, CR_STATE_PARAMS | CR_STATE_MOMENTS, save},
-           {"resume", false, CR_STATE_PARAMS | CR_STATE_MOMENTS, resume},
-           {"save_wait", false, 0, save_wait},
-           {"save_poll", false, 0, save_poll},
-           {"memory", false, 0, memory}};
-
-static const struct op *find_op(const cr_trainer *t, const char *name)
-{
-    for (size_t i = 0; i < CR_COUNT(ops); i++)
-        if (strcmp(ops[i].name, name) == 0 && (t->is_train || !ops[i].is_of_training))
-            return &ops[i];
-    return NULL;
-}
+} ops[CR_NUM_ASKS] = {
+    [CR_ASK_LOG_PROBS] = {CR_STATE_PARAMS | CR_STATE_BUFFERS, log_probs},
+    [CR_ASK_TRAIN_STEP] = {CR_STATE_ALL, train_step},
+    [CR_ASK_SFT_STEP] = {CR_STATE_ALL, sft_step},
+    [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
+    [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, save},
+    [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, resume},
+    [CR_ASK_SAVE_WAIT] = {0, save_wait},
+    [CR_ASK_SAVE_POLL] = {0, save_poll},
+};
 
 static int64_t held_bytes(const cr_trainer *t)
 {
@@ -298,20 +280,18 @@ static int64_t held_bytes(const cr_trainer *t)
            (int64_t)(t->capacity_work * sizeof(double) + cr_edits_bytes(&t->edits));
 }
 
-cr_status cr_trainer_serve(void *trainer, const char *op, const cr_record *command,
-                           cr_record *reply, cr_err *err)
+cr_status cr_trainer_serve(void *trainer, cr_ask ask, const cr_record *command, cr_record *reply,
+                           cr_err *err)
 {
     cr_trainer *t = trainer;
-    const struct op *o = find_op(t, op);
-    unsigned states = o ? cr_phase_states(t->a->dev, o->states) : 0;
+    const struct op *o = &ops[ask];
+    unsigned states = cr_phase_states(t->a->dev, o->states);
     int64_t should_offload = 1;
     cr_phase_cycle phase = {.began_s = cr_now_s(), .bytes[0] = held_bytes(t)};
 
-    if (!o)
-        return cr_fail(err, CR_EFORMAT, "%s does not know the command %s", t->a->ranks->name, op);
     if (!t->is_shared || !states) return o->run(t, command, reply, err);
-    if (cr_record_has_value(command, "is_offload_states"))
-        CR_TRY(cr_record_get_int(command, "is_offload_states", &should_offload, err));
+    if (cr_record_has_value(command, CR_FIELD_OFFLOAD))
+        CR_TRY(cr_record_get_int(command, CR_FIELD_OFFLOAD, &should_offload, err));
     CR_TRY(cr_fsdp_load(t->f, states, err));
     phase.loaded_s = cr_now_s();
     phase.bytes[1] = held_bytes(t);

@@ -24,10 +24,10 @@ static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, co
 {
     cr_buf packed = {0};
 
-    cr_record_set_int(reply, "status", how->status);
+    cr_record_set_int(reply, CR_FIELD_STATUS, how->status);
     if (how->status != CR_OK) {
         reply->num_arrays = 0;
-        cr_record_set_text(reply, "message", how->msg, strlen(how->msg));
+        cr_record_set_text(reply, CR_FIELD_MESSAGE, how->msg, strlen(how->msg));
     }
     if (cr_record_pack(reply, &packed, err) == CR_OK)
         cr_note(cr_reply_put(a->x, request, packed.data, packed.num_bytes, err));
@@ -54,16 +54,18 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             const char *op = "", *request;
             size_t n;
             bool should_stop = false;
+            cr_ask ask;
             CR_TRY_GOTO(next, cr_record_unpack(entries.items[0].data, entries.items[0].num_bytes,
                                                &command, err));
-            CR_TRY_GOTO(next, cr_record_get_text(&command, "op", &op, &n, err));
-            CR_TRY_GOTO(next, cr_record_get_text(&command, "request", &request, &n, err));
+            CR_TRY_GOTO(next, cr_record_get_text(&command, CR_FIELD_OP, &op, &n, err));
+            CR_TRY_GOTO(next, cr_record_get_text(&command, CR_FIELD_REQUEST, &request, &n, err));
             /* finished before it is done: a rank that dies in it ends the run anyway */
             cr_stream_done(a->x, &entries.items[0], a->ranks->name);
-            should_stop = strcmp(op, "stop") == 0;
             cr_heartbeat_say(a->heart, "%s", op);
             cr_world_set_phase(a->world, NULL, op);
-            if (!should_stop) cr_note(role_serve(role, op, &command, &reply, &how));
+            if (cr_ask_find(op, a->role, &ask, &how) == CR_OK && ask != CR_ASK_STOP)
+                cr_note(role_serve(role, ask, &command, &reply, &how));
+            should_stop = how.status == CR_OK && ask == CR_ASK_STOP;
             if (how.status != CR_OK)
                 cr_world_fail(a->world, &how);
             else
@@ -117,10 +119,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     if (cr_world_num_ranks(a->world) != a->layout.num_ranks)
         return cr_fail(err, CR_ECONFIG, "the configuration has %d actor ranks, %d were started",
                        a->layout.num_ranks, cr_world_num_ranks(a->world));
-    for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (world_rank >= a->layout.role[r].first &&
-            world_rank < a->layout.role[r].first + a->layout.role[r].num)
-            a->role = (cr_role)r;
+    a->role = cr_layout_role(&a->layout, world_rank);
     a->ranks = &a->layout.role[a->role];
     a->rank = world_rank - a->ranks->first;
     w = a->ranks->worker;
@@ -130,7 +129,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
     CR_TRY(cr_device_open(cr_device_default(), threads_for(&a->layout), &a->dev, err));
     CR_TRY(cr_model_open(w->model_path, &a->model, err));
-    if (a->role == CR_ROLE_INFER)
+    if (cr_role_kinds[a->role].is_engine)
         return CR_OK; /* engines need no mesh: each holds the whole model */
     CR_TRY(cr_mesh_shape_of(w, a->ranks->num, &shape, err));
     ranks = CR_NEW_ARRAY(int, a->ranks->num);
@@ -144,7 +143,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
 static cr_status live(cr_actor *a, cr_err *err)
 {
     CR_TRY(open_actor(a, err));
-    if (a->role == CR_ROLE_INFER) {
+    if (cr_role_kinds[a->role].is_engine) {
         cr_generator *g;
         CR_TRY(cr_generator_open(a, &g, err));
         cr_note(serve(a, cr_generator_serve, g, err));
@@ -162,12 +161,9 @@ static cr_status live(cr_actor *a, cr_err *err)
 static void set_role_envs(const cr_layout *layout)
 {
     const char *text = getenv("OMPI_COMM_WORLD_RANK");
-    int rank = text ? atoi(text) : 0;
+    cr_role role = cr_layout_role(layout, text ? atoi(text) : 0);
 
-    for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (layout->role[r].worker && rank >= layout->role[r].first &&
-            rank < layout->role[r].first + layout->role[r].num)
-            cr_envs_set(layout->role[r].worker->envs);
+    if (role < CR_NUM_ROLES) cr_envs_set(layout->role[role].worker->envs);
 }
 
 static int run(int argc, char **argv)

@@ -4,6 +4,7 @@
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
+#include "actors/roles.h"
 #include "commands/commands.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
@@ -48,35 +49,46 @@ static bool excuse(cr_diagnostics *d)
     return true;
 }
 
-static const char *const roles[] = {"actor_train", "actor_infer", "reference", "sft_train"};
+/* Blocks of roles in files of either kind. */
+enum { NUM_BLOCKS = 2 * CR_NUM_ROLES };
+
+static const char *block_name(size_t i)
+{
+    const cr_role_kind *kind = &cr_role_kinds[i % CR_NUM_ROLES];
+
+    return i < CR_NUM_ROLES ? kind->name : kind->sft_name;
+}
 
 /* --world N: the devices of every role, scaled so that all roles together have N. */
 static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out, cr_err *err)
 {
-    int most = 0, *devices[CR_COUNT(roles)] = {0}, num[CR_COUNT(roles)] = {0};
+    int most = 0, *devices[NUM_BLOCKS] = {0}, num[NUM_BLOCKS] = {0};
     cr_diagnostics d = {0};
     cr_yaml yaml = {0};
 
     cr_yaml_load(&yaml, words->word[0], words->word + 1, words->num - 1, &d);
-    for (size_t r = 0; r < CR_COUNT(roles) && d.num_errors == 0; r++) {
-        const cr_node *n = cr_node_get(cr_node_get(yaml.root, roles[r]), "device_mapping");
+    for (size_t r = 0; r < NUM_BLOCKS && d.num_errors == 0; r++) {
+        const char *name = block_name(r);
+        const cr_node *n =
+            name ? cr_node_get(cr_node_get(yaml.root, name), "device_mapping") : NULL;
         if (!n || n->kind != CR_NODE_TEXT) continue;
         CR_TRY_GOTO(out, cr_device_mapping(n->text, &devices[r], &num[r], err));
         for (int i = 0; i < num[r]; i++)
             if (devices[r][i] >= most) most = devices[r][i] + 1;
     }
-    for (size_t r = 0; r < CR_COUNT(roles); r++) {
+    for (size_t r = 0; r < NUM_BLOCKS; r++) {
         int64_t first, end;
         if (num[r] == 0) continue;
         first = (int64_t)devices[r][0] * p->world / most;
         end = ((int64_t)devices[r][0] + num[r]) * p->world / most; /* neighbours stay neighbours */
         if (end > p->world) end = p->world;
         if (end == first) end++;
-        out->word[out->num++] = p->override[r] = cr_asprintf(
-            "%s.device_mapping=list(range(%lld,%lld))", roles[r], (long long)first, (long long)end);
+        out->word[out->num++] = p->override[r] =
+            cr_asprintf("%s.device_mapping=list(range(%lld,%lld))", block_name(r), (long long)first,
+                        (long long)end);
     }
 out:
-    for (size_t r = 0; r < CR_COUNT(roles); r++)
+    for (size_t r = 0; r < NUM_BLOCKS; r++)
         cr_free(devices[r]);
     if (yaml.arena) cr_yaml_free(&yaml);
     cr_diagnostics_free(&d); /* they come again */
@@ -85,7 +97,7 @@ out:
 
 static cr_status load(cr_plan *p, const cr_words *words, cr_err *err)
 {
-    cr_words all = {CR_NEW_ARRAY(const char *, words->num + CR_COUNT(roles)), 0};
+    cr_words all = {CR_NEW_ARRAY(const char *, words->num + NUM_BLOCKS), 0};
 
     for (size_t i = 1; i < words->num; i++)
         all.word[all.num++] = words->word[i];
@@ -188,7 +200,7 @@ static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_pla
     const cr_worker_config *w = &p->config.train;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = p->is_sft ? "sft_train" : "actor_train",
+    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_TRAIN, &p->config),
                           .is_train = true,
                           .with_moments = p->with_moments && batch == &p->batch};
     if (open_model(w->model_path, w, true, &model, err) == CR_OK)
@@ -204,7 +216,8 @@ static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
     cr_plan_batch batch = p->batch;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = "reference", .with_moments = p->with_moments};
+    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_REFERENCE, &p->config),
+                          .with_moments = p->with_moments};
     batch.num_infer = w->infer_batch_size;
     batch.infer_tokens = w->batching.infer_tokens;
     batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
@@ -254,7 +267,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     cr_device *dev = NULL;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = "actor_infer"};
+    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_INFER, &p->config)};
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
     CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));

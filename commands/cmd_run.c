@@ -3,6 +3,7 @@
  * Everything that can be wrong with the configuration, the data and the folders is found before a
  * process starts; from then on run.c watches and the pipeline works.
  */
+#include "actors/roles.h"
 #include "actors/strategy_args.h"
 #include "commands/commands.h"
 #include "models/weights.h"
@@ -137,20 +138,21 @@ static cr_status check_learners(const cr_model *model, const char *role, cr_err 
 }
 
 /* Its files are there and whole: names, shapes and lengths. */
-static cr_status check_weights(const cr_worker_config *w, const cr_model *model, const char *role,
+static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_role role,
                                cr_err *err)
 {
     cr_weights *weights = NULL;
 
-    if (strcmp(role, "actor_infer") == 0) return CR_OK; /* its weights come from actor_train */
+    if (cr_role_kinds[role].is_engine) return CR_OK; /* its weights come from actor_train */
     cr_note(cr_weights_open(w->model_path, model, &weights, err));
     cr_weights_close(weights);
     return err->status;
 }
 
 /* The tree of a role exists, and what the file says of its modules matches something. */
-static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err *err)
+static cr_status check_tree(cr_role role, const struct cr_role_ranks *ranks, cr_err *err)
 {
+    const cr_worker_config *w = ranks->worker;
     cr_wrap_policy policy = cr_wrap_policy_of(w);
     cr_model *model = NULL;
     cr_units units = {0};
@@ -158,7 +160,8 @@ static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err 
     if (!w->model_path || w->num_devices < 1) return CR_OK;
     if (cr_model_open(w->model_path, &model, err) == CR_OK &&
         cr_model_prepare(model, w, true, err) == CR_OK &&
-        (w->strategy != CR_STRATEGY_FSDP2_TRAIN || check_learners(model, role, err) == CR_OK) &&
+        (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
+         check_learners(model, ranks->name, err) == CR_OK) &&
         check_weights(w, model, role, err) == CR_OK && w->ep_size <= 1 &&
         w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
@@ -166,15 +169,17 @@ static cr_status check_tree(const cr_worker_config *w, const char *role, cr_err 
     cr_model_free(model);
     if (err->status == CR_OK) return CR_OK;
     err->status = CR_ECONFIG;
-    return cr_fail_add(err, "%s", role);
+    return cr_fail_add(err, "%s", ranks->name);
 }
 
 static cr_status check_trees(const cr_config *c, cr_err *err)
 {
-    CR_TRY(check_tree(&c->train, c->kind == CR_PIPELINE_SFT ? "sft_train" : "actor_train", err));
-    if (c->kind == CR_PIPELINE_SFT) return CR_OK;
-    CR_TRY(check_tree(&c->infer, "actor_infer", err));
-    return c->enable_reference ? check_tree(&c->reference, "reference", err) : CR_OK;
+    cr_layout layout;
+
+    cr_layout_init(&layout, c);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (layout.role[r].worker) CR_TRY(check_tree((cr_role)r, &layout.role[r], err));
+    return CR_OK;
 }
 
 static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)

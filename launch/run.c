@@ -328,17 +328,19 @@ cr_status cr_run_stopped(cr_run *run, cr_err *err)
 
 /* ---- commands ---- */
 
-cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
+cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record *args,
                       cr_request *out, cr_err *err)
 {
+    const char *op = cr_ask_name(ask);
     cr_buf packed = {0};
     char stream[96];
 
-    *out = (cr_request){.role = role, .rank = rank, .op = op};
+    CR_CHECK(cr_ask_is_for(ask, role), "%s is asked for %s", run->layout.role[role].name, op);
+    *out = (cr_request){.role = role, .rank = rank, .ask = ask};
     snprintf(out->name, sizeof out->name, "%lld", (long long)++run->num_requests);
     snprintf(stream, sizeof stream, "cmd:%s:%d", run->layout.role[role].name, rank);
-    cr_record_set_text(args, "op", op, strlen(op));
-    cr_record_set_text(args, "request", out->name, strlen(out->name));
+    cr_record_set_text(args, CR_FIELD_OP, op, strlen(op));
+    cr_record_set_text(args, CR_FIELD_REQUEST, out->name, strlen(out->name));
     if (cr_record_pack(args, &packed, err) == CR_OK)
         cr_stream_put_later(run->x, stream, out->name, packed.data, packed.num_bytes);
     cr_buf_free(&packed);
@@ -364,14 +366,16 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
                                      "step %lld: %s rank %d has not finished %s within %g s "
                                      "(rpc_timeout)",
                                      (long long)run->step, run->layout.role[request->role].name,
-                                     request->rank, request->op, run->config->rpc_timeout));
+                                     request->rank, cr_ask_name(request->ask),
+                                     run->config->rpc_timeout));
     }
     CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
-    CR_TRY_GOTO(out, cr_record_get_int(reply, "status", &status, err));
+    CR_TRY_GOTO(out, cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
     if (status != CR_OK) {
-        CR_TRY_GOTO(out, cr_record_get_text(reply, "message", &message, &num_bytes, err));
+        CR_TRY_GOTO(out, cr_record_get_text(reply, CR_FIELD_MESSAGE, &message, &num_bytes, err));
         cr_fail(err, (cr_status)status, "step %lld: %s rank %d, %s: %s", (long long)run->step,
-                run->layout.role[request->role].name, request->rank, request->op, message);
+                run->layout.role[request->role].name, request->rank, cr_ask_name(request->ask),
+                message);
     }
 out:
     cr_buf_free(&data);
@@ -379,14 +383,14 @@ out:
     return err->status;
 }
 
-cr_status cr_run_call(cr_run *run, cr_role role, const char *op, cr_record *args,
-                      cr_record *replies, cr_err *err)
+cr_status cr_run_call(cr_run *run, cr_role role, cr_ask ask, cr_record *args, cr_record *replies,
+                      cr_err *err)
 {
     int num = run->layout.role[role].num;
     cr_request *requests = CR_NEW_ARRAY(cr_request, num);
 
     for (int r = 0; r < num && err->status == CR_OK; r++)
-        if (cr_run_send(run, role, r, op, args, &requests[r], err) != CR_OK) break;
+        if (cr_run_send(run, role, r, ask, args, &requests[r], err) != CR_OK) break;
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;

@@ -11,7 +11,7 @@
 #ifndef CR_RUN_H
 #define CR_RUN_H
 
-#include "actors/roles.h"
+#include "actors/protocol.h"
 #include "base/children.h"
 #include "configs/configs.h"
 #include "exchange/record.h"
@@ -67,15 +67,15 @@ typedef struct cr_request {
     char name[32];
     cr_role role;
     int rank;
-    const char *op; /* borrowed, static */
+    cr_ask ask;
 } cr_request;
-CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, const char *op, cr_record *args,
+CR_MUST cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record *args,
                               cr_request *out, cr_err *err);
 /* Wait for its reply, at most rpc_timeout; a reply that is a failure becomes ours, with role, rank and step. */
 CR_MUST cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply,
                               cr_err *err);
 /* The same command to every rank of a role; replies (may be NULL) has one record a rank. */
-CR_MUST cr_status cr_run_call(cr_run *run, cr_role role, const char *op, cr_record *args,
+CR_MUST cr_status cr_run_call(cr_run *run, cr_role role, cr_ask ask, cr_record *args,
                               cr_record *replies, cr_err *err);
 
 #endif

@@ -5,6 +5,7 @@
  * `latest` at a complete checkpoint (tests/unit/pipelines_checkpoint.c tries every one).
  */
 #include "pipelines/checkpoint.h"
+#include "actors/roles.h"
 #include "base/json.h"
 
 #include <dirent.h>
@@ -366,7 +367,7 @@ static void advise(const cr_config *config, const char *path, cr_err *err)
 /* The trained role can go on from there. */
 static cr_status check_state(const cr_config *config, const char *path, cr_err *err)
 {
-    const char *role = config->kind == CR_PIPELINE_SFT ? "sft_train" : "actor_train";
+    const char *role = cr_role_name(CR_ROLE_TRAIN, config);
     char *state = cr_asprintf("%s/state/%s.json", path, role);
 
     if (!cr_file_exists(state))

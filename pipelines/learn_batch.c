@@ -65,8 +65,8 @@ static void add_kept(cri_payload *s, const cri_learn_batch *b)
         cr_buf_add(num, x->kept.num, x->num_ids * 4);
         cr_buf_add(ids, x->kept.ids, x->kept.num_ids * 4);
     }
-    cri_payload_attach(s, "num_kept", CR_RECORD_INT32, num);
-    cri_payload_attach(s, "kept_ids", CR_RECORD_INT32, ids);
+    cri_payload_attach(s, CR_FIELD_NUM_KEPT, CR_RECORD_INT32, num);
+    cri_payload_attach(s, CR_FIELD_KEPT_IDS, CR_RECORD_INT32, ids);
 }
 
 void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int32_t *mini)
@@ -87,11 +87,11 @@ void cri_payload_add_tokens(cri_payload *s, const cri_learn_batch *b, const int3
         cr_buf_add(ids, row->ids, row->num_ids * 4);
         cr_buf_add(ids, x->ids, x->num_ids * 4);
     }
-    cri_payload_attach(s, "prompts", CR_RECORD_INT32, prompts);
-    cri_payload_attach(s, "lengths", CR_RECORD_INT32, lengths);
-    cri_payload_attach(s, "mini", CR_RECORD_INT32, minis);
-    cri_payload_attach(s, "ids", CR_RECORD_INT32, ids);
-    cr_record_add(&s->record, "sample_ids", CR_RECORD_UINT64, names->data ? names->data : "",
+    cri_payload_attach(s, CR_FIELD_PROMPTS, CR_RECORD_INT32, prompts);
+    cri_payload_attach(s, CR_FIELD_LENGTHS, CR_RECORD_INT32, lengths);
+    cri_payload_attach(s, CR_FIELD_MINI, CR_RECORD_INT32, minis);
+    cri_payload_attach(s, CR_FIELD_IDS, CR_RECORD_INT32, ids);
+    cr_record_add(&s->record, CR_FIELD_SAMPLE_IDS, CR_RECORD_UINT64, names->data ? names->data : "",
                   s->num);
     if (b->r->num_samples && b->r->samples[0].kept.num) add_kept(s, b); /* all have, or none */
 }
@@ -145,16 +145,19 @@ cr_status cri_ask_log_probs(cr_run *run, cr_role role, const cri_learn_batch *b,
             payloads[r].samples[payloads[r].num++] = i;
         cri_payload_add_tokens(&payloads[r], b, NULL);
         if (role == CR_ROLE_TRAIN) /* it trains next */
-            cr_record_set_int(&payloads[r].record, "is_offload_states", 0);
-        cr_note(cr_run_send(run, role, r, "log_probs", &payloads[r].record, &requests[r], err));
+            cr_record_set_int(&payloads[r].record, CR_FIELD_OFFLOAD, 0);
+        cr_note(
+            cr_run_send(run, role, r, CR_ASK_LOG_PROBS, &payloads[r].record, &requests[r], err));
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[r], &reply, err) != CR_OK) break;
         if (r == 0) cr_phase_metrics(m, run->layout.role[role].name, "compute_log_probs", &reply);
-        cr_note(cri_payload_read_floats(&reply, "log_probs", &payloads[r], b, log_probs, err));
+        cr_note(
+            cri_payload_read_floats(&reply, CR_FIELD_LOG_PROBS, &payloads[r], b, log_probs, err));
         if (entropy && err->status == CR_OK)
-            cr_note(cri_payload_read_floats(&reply, "entropy", &payloads[r], b, entropy, err));
+            cr_note(
+                cri_payload_read_floats(&reply, CR_FIELD_ENTROPY, &payloads[r], b, entropy, err));
         cr_record_free(&reply);
     }
     for (int r = 0; r < num; r++)

@@ -138,9 +138,9 @@ static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
     char *path = cr_path_join(checkpoint, "state/pipeline.json");
     cr_record command = {0};
 
-    cr_record_set_text(&command, "folder", checkpoint, strlen(checkpoint));
+    cr_record_set_text(&command, CR_FIELD_FOLDER, checkpoint, strlen(checkpoint));
     if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
-        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
     cr_record_free(&command);
     cr_free(path);
     return err->status;
@@ -159,7 +159,7 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
     for (size_t k = 0; k < CR_COUNT(roles); k++)
         for (int r = 0; r < run->layout.role[roles[k]].num && err->status == CR_OK; r++) {
             cr_record command = {0};
-            cr_note(cr_run_send(run, roles[k], r, "sync", &command, &requests[num++], err));
+            cr_note(cr_run_send(run, roles[k], r, CR_ASK_SYNC, &command, &requests[num++], err));
             cr_record_free(&command);
         }
     for (int i = 0; i < num && err->status == CR_OK; i++) {

@@ -139,10 +139,10 @@ static void attach_rows(payload *p, bool has_mask)
         const char *name;
         const cr_buf *buf;
         cr_record_kind kind;
-    } arrays[] = {{"prompts", &p->prompts, CR_RECORD_INT32},
-                  {"lengths", &p->lengths, CR_RECORD_INT32},
-                  {"mini", &p->minis, CR_RECORD_INT32},
-                  {"ids", &p->ids, CR_RECORD_INT32},
+    } arrays[] = {{CR_FIELD_PROMPTS, &p->prompts, CR_RECORD_INT32},
+                  {CR_FIELD_LENGTHS, &p->lengths, CR_RECORD_INT32},
+                  {CR_FIELD_MINI, &p->minis, CR_RECORD_INT32},
+                  {CR_FIELD_IDS, &p->ids, CR_RECORD_INT32},
                   {cr_step_array_names[CR_STEP_MASK], &p->mask, CR_RECORD_FLOAT32}};
 
     for (size_t i = 0; i < CR_COUNT(arrays) - !has_mask; i++)
@@ -175,7 +175,8 @@ static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr
         for (size_t k = (size_t)(r / same); k < end - first; k += (size_t)num_dp)
             add_row(&p, &rows[k]);
         attach_rows(&p, false);
-        cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "log_probs", &p.record, &requests[r], err));
+        cr_note(
+            cr_run_send(s->run, CR_ROLE_TRAIN, r, CR_ASK_LOG_PROBS, &p.record, &requests[r], err));
         payload_free(&p);
     }
     for (int r = 0; r < num && err->status == CR_OK; r++) {
@@ -183,7 +184,7 @@ static cr_status ask_log_probs(sft *s, size_t first, size_t end, double *nll, cr
         const void *from;
         size_t n, at = 0;
         if (cr_run_wait(s->run, &requests[r], &reply, err) != CR_OK) break;
-        cr_note(cr_record_get(&reply, "log_probs", CR_RECORD_FLOAT32, &from, &n, err));
+        cr_note(cr_record_get(&reply, CR_FIELD_LOG_PROBS, CR_RECORD_FLOAT32, &from, &n, err));
         for (size_t k = (size_t)(r / same); err->status == CR_OK && k < end - first;
              k += (size_t)num_dp) {
             nll[k] = 0;
@@ -258,10 +259,10 @@ static cr_status send_step(sft *s, const deal *d, int r, int rank, float lr, cr_
     for (size_t k = 0; k < s->batch; k++)
         if (d->rank[d->order[k]] == rank) add_row(&p, &s->data.rows[d->rows[d->order[k]]]);
     attach_rows(&p, s->c->train.data.messages != NULL);
-    cr_record_add(&p.record, "lr", CR_RECORD_FLOAT32, &lr, 1);
-    cr_record_add(&p.record, "counts", CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
-    cr_record_set_int(&p.record, "minis", 1);
-    cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, "sft_step", &p.record, request, err));
+    cr_record_add(&p.record, CR_FIELD_LR, CR_RECORD_FLOAT32, &lr, 1);
+    cr_record_add(&p.record, CR_FIELD_COUNTS, CR_RECORD_UINT64, counts, CR_MINI_COUNTS);
+    cr_record_set_int(&p.record, CR_FIELD_MINIS, 1);
+    cr_note(cr_run_send(s->run, CR_ROLE_TRAIN, r, CR_ASK_SFT_STEP, &p.record, request, err));
     payload_free(&p);
     return err->status;
 }
@@ -318,8 +319,8 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
     cr_record command = {0};
 
     if (resume_path) {
-        cr_record_set_text(&command, "folder", resume_path, strlen(resume_path));
-        cr_note(cr_run_call(run, CR_ROLE_TRAIN, "resume", &command, NULL, err));
+        cr_record_set_text(&command, CR_FIELD_FOLDER, resume_path, strlen(resume_path));
+        cr_note(cr_run_call(run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
         cr_record_free(&command);
     }
     for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;

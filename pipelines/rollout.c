@@ -327,19 +327,19 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     double start = cr_now_s();
 
     *out = (cr_rollout){0};
-    cr_record_set_int(&command, "step", args->step);
-    cr_record_set_int(&command, "is_offload_states", !args->is_followed);
+    cr_record_set_int(&command, CR_FIELD_STEP, args->step);
+    cr_record_set_int(&command, CR_FIELD_OFFLOAD, !args->is_followed);
     for (int r = 0; r < num_infer && err->status == CR_OK; r++)
-        cr_note(cr_run_send(run, CR_ROLE_INFER, r, "generate", &command, &requests[r], err));
+        cr_note(cr_run_send(run, CR_ROLE_INFER, r, CR_ASK_GENERATE, &command, &requests[r], err));
     if (err->status == CR_OK) cr_note(collect(&c, err));
     out->generate_s = cr_now_s() - start;
     if (err->status == CR_OK)
-        cr_note(cr_run_call(run, CR_ROLE_INFER, "pause", &command, NULL, err));
+        cr_note(cr_run_call(run, CR_ROLE_INFER, CR_ASK_PAUSE, &command, NULL, err));
     for (int r = 0; r < num_infer && err->status == CR_OK; r++) {
         cr_record reply;
         cr_note(cr_run_wait(run, &requests[r], &reply, err));
         if (err->status != CR_OK) break;
-        if (r == 0) cr_phase_metrics(m, "actor_infer", "generate", &reply);
+        if (r == 0) cr_phase_metrics(m, run->layout.role[CR_ROLE_INFER].name, "generate", &reply);
         cr_record_free(&reply);
     }
     if (err->status == CR_OK) clear_streams(run);

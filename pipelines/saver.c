@@ -25,8 +25,8 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
     cr_record command = {0};
     cr_status status;
 
-    cr_record_set_text(&command, "folder", s->folder, strlen(s->folder));
-    status = cr_run_call(s->run, CR_ROLE_TRAIN, "save", &command, NULL, err);
+    cr_record_set_text(&command, CR_FIELD_FOLDER, s->folder, strlen(s->folder));
+    status = cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE, &command, NULL, err);
     cr_record_free(&command);
     return status == CR_OK ? CR_OK : not_saved(s, err);
 }
@@ -44,9 +44,10 @@ cr_status cr_saver_poll(cr_saver *s, cr_err *err)
 
     if (!s->folder) return CR_OK;
     replies = CR_NEW_ARRAY(cr_record, num);
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save_poll", &command, replies, err) == CR_OK)
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_POLL, &command, replies, err) == CR_OK)
         for (int r = 0; r < num; r++)
-            if (cr_record_get_int(&replies[r], "busy", &is_busy, err) == CR_OK) num_busy += is_busy;
+            if (cr_record_get_int(&replies[r], CR_FIELD_BUSY, &is_busy, err) == CR_OK)
+                num_busy += is_busy;
     for (int r = 0; r < num; r++)
         cr_record_free(&replies[r]);
     cr_free(replies);
@@ -60,7 +61,7 @@ cr_status cr_saver_wait(cr_saver *s, cr_err *err)
     cr_record command = {0};
 
     if (!s->folder) return CR_OK;
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, "save_wait", &command, NULL, err) == CR_OK)
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_WAIT, &command, NULL, err) == CR_OK)
         cr_note(cr_checkpoint_finish(s->run->config->checkpoint_dir, s->folder, s->step,
                                      s->run->config->max_ckpt_to_keep, err));
     cr_record_free(&command);

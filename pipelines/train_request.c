@@ -114,13 +114,13 @@ static void fill(epoch *e, int r)
         if (arrays[k]) cri_payload_add_floats(p, b, cr_step_array_names[k], arrays[k]);
     add_samples(p, CR_STEP_SCORES, b, NULL);
     if (b->weights) add_samples(p, CR_STEP_WEIGHTS, b, b->weights);
-    cr_record_add(&p->record, "lr", CR_RECORD_FLOAT32, e->lr, (size_t)e->num_minis);
-    cr_record_add(&p->record, "counts", CR_RECORD_UINT64, e->counts,
+    cr_record_add(&p->record, CR_FIELD_LR, CR_RECORD_FLOAT32, e->lr, (size_t)e->num_minis);
+    cr_record_add(&p->record, CR_FIELD_COUNTS, CR_RECORD_UINT64, e->counts,
                   CR_MINI_COUNTS * (size_t)e->num_minis);
-    cr_record_set_int(&p->record, "minis", e->num_minis);
-    cr_record_set_int(&p->record, "old_from", old_from);
-    cr_record_set_int(&p->record, "is_again", e->is_again);
-    cr_record_set_int(&p->record, "is_offload_states", e->is_last);
+    cr_record_set_int(&p->record, CR_FIELD_MINIS, e->num_minis);
+    cr_record_set_int(&p->record, CR_FIELD_OLD_FROM, old_from);
+    cr_record_set_int(&p->record, CR_FIELD_IS_AGAIN, e->is_again);
+    cr_record_set_int(&p->record, CR_FIELD_OFFLOAD, e->is_last);
 }
 
 /* ---- requests and replies ---- */
@@ -129,7 +129,7 @@ static cr_status ask(epoch *e, cr_train_sums *sums, cr_metrics *m, cr_err *err)
 {
     for (int r = 0; r < e->num_ranks; r++) {
         fill(e, r);
-        CR_TRY(cr_run_send(e->run, CR_ROLE_TRAIN, r, "train_step", &e->payloads[r].record,
+        CR_TRY(cr_run_send(e->run, CR_ROLE_TRAIN, r, CR_ASK_TRAIN_STEP, &e->payloads[r].record,
                            &e->requests[r], err));
     }
     for (int r = 0; r < e->num_ranks && err->status == CR_OK; r++) {
@@ -137,7 +137,8 @@ static cr_status ask(epoch *e, cr_train_sums *sums, cr_metrics *m, cr_err *err)
         cr_train_sums part = {0};
         cr_record reply;
         CR_TRY(cr_run_wait(e->run, &e->requests[r], &reply, err));
-        if (r == 0) cr_phase_metrics(m, "actor_train", "train_step", &reply);
+        if (r == 0)
+            cr_phase_metrics(m, e->run->layout.role[CR_ROLE_TRAIN].name, "train_step", &reply);
         cr_note(cr_train_sums_read(&reply, &part, err));
         if (r % e->same == 0) cr_train_sums_add(sums, &part, /*is_same_update=*/r > 0);
         if (err->status == CR_OK && cr_record_has(&reply, old))

@@ -1,0 +1,47 @@
+/* protocol.c -- see protocol.h. */
+#include "actors/protocol.h"
+
+#include <string.h>
+
+enum {
+    TRAIN = 1 << CR_ROLE_TRAIN,
+    INFER = 1 << CR_ROLE_INFER,
+    REFERENCE = 1 << CR_ROLE_REFERENCE,
+    ALL = TRAIN | INFER | REFERENCE
+};
+
+static const struct {
+    const char *name;
+    unsigned roles;
+} asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | REFERENCE},
+                       [CR_ASK_TRAIN_STEP] = {"train_step", TRAIN},
+                       [CR_ASK_SFT_STEP] = {"sft_step", TRAIN},
+                       [CR_ASK_SYNC] = {"sync", TRAIN | INFER},
+                       [CR_ASK_SAVE] = {"save", TRAIN},
+                       [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN},
+                       [CR_ASK_SAVE_WAIT] = {"save_wait", TRAIN},
+                       [CR_ASK_RESUME] = {"resume", TRAIN},
+                       [CR_ASK_GENERATE] = {"generate", INFER},
+                       [CR_ASK_PAUSE] = {"pause", INFER},
+                       [CR_ASK_STOP] = {"stop", ALL}};
+
+const char *cr_ask_name(cr_ask ask)
+{
+    return asks[ask].name;
+}
+
+bool cr_ask_is_for(cr_ask ask, cr_role role)
+{
+    return asks[ask].roles >> role & 1;
+}
+
+cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err)
+{
+    for (int i = 0; i < CR_NUM_ASKS; i++)
+        if (strcmp(asks[i].name, name) == 0 && cr_ask_is_for((cr_ask)i, role)) {
+            *out = (cr_ask)i;
+            return CR_OK;
+        }
+    return cr_fail(err, CR_EFORMAT, "%s does not know the command %s", cr_role_kinds[role].name,
+                   name);
+}

@@ -1,0 +1,65 @@
+/* protocol.h -- what the pipeline asks of actor ranks, for both sides: commands, who takes them, and the
+ * names of their fields (docs/exchange.md says what each field holds).
+ *
+ * A command is a record on the stream cmd:ROLE:RANK with `op` and `request`; its reply lies under that
+ * request, with `status` (0, or a failure and its `message`).
+ *
+ * Another command: a value of cr_ask, a row in protocol.c with the roles that take it, and what these do
+ * (trainer.c, generator.c).
+ */
+#ifndef CR_PROTOCOL_H
+#define CR_PROTOCOL_H
+
+#include "actors/roles.h"
+
+typedef enum cr_ask {
+    CR_ASK_LOG_PROBS,
+    CR_ASK_TRAIN_STEP,
+    CR_ASK_SFT_STEP,
+    CR_ASK_SYNC,
+    CR_ASK_SAVE,
+    CR_ASK_SAVE_POLL,
+    CR_ASK_SAVE_WAIT,
+    CR_ASK_RESUME,
+    CR_ASK_GENERATE,
+    CR_ASK_PAUSE, /* while it generates */
+    CR_ASK_STOP,  /* of every role */
+    CR_NUM_ASKS
+} cr_ask;
+
+const char *cr_ask_name(cr_ask ask);
+bool cr_ask_is_for(cr_ask ask, cr_role role);
+/* CR_EFORMAT: the role knows no such command. */
+CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err);
+
+/* every command, and its reply */
+#define CR_FIELD_OP      "op"
+#define CR_FIELD_REQUEST "request"
+#define CR_FIELD_STATUS  "status"
+#define CR_FIELD_MESSAGE "message"
+#define CR_FIELD_OFFLOAD "is_offload_states" /* roles that share devices: go to the host after it */
+/* samples: log_probs, train_step, sft_step */
+#define CR_FIELD_PROMPTS    "prompts"
+#define CR_FIELD_LENGTHS    "lengths"
+#define CR_FIELD_MINI       "mini"
+#define CR_FIELD_IDS        "ids"
+#define CR_FIELD_SAMPLE_IDS "sample_ids"
+#define CR_FIELD_NUM_KEPT   "num_kept"
+#define CR_FIELD_KEPT_IDS   "kept_ids"
+/* train_step, sft_step; their arrays: cr_step_array_names (messages.h) */
+#define CR_FIELD_MINIS    "minis"
+#define CR_FIELD_LR       "lr"
+#define CR_FIELD_COUNTS   "counts"
+#define CR_FIELD_OLD_FROM "old_from"
+#define CR_FIELD_IS_AGAIN "is_again"
+/* replies of log_probs, save_poll, generate */
+#define CR_FIELD_LOG_PROBS "log_probs"
+#define CR_FIELD_ENTROPY   "entropy"
+#define CR_FIELD_BUSY      "busy"
+#define CR_FIELD_TOKENS    "tokens"
+#define CR_FIELD_PREEMPTED "preempted"
+/* save, resume; generate */
+#define CR_FIELD_FOLDER "folder"
+#define CR_FIELD_STEP   "step"
+
+#endif

@@ -1,0 +1,96 @@
+/* actors_protocol.c -- roles and the commands they take: names are found by their roles only, ranks are dealt in
+ * order, runs of either kind. Not covered: what commands do (e2e). */
+#include "actors/protocol.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void test_commands_are_found_by_their_roles_only(void **state)
+{
+    int num = 0;
+
+    (void)state;
+    for (int a = 0; a < CR_NUM_ASKS; a++)
+        for (int r = 0; r < CR_NUM_ROLES; r++) {
+            cr_err err = {0};
+            cr_ask found = CR_NUM_ASKS;
+            cr_status status = cr_ask_find(cr_ask_name((cr_ask)a), (cr_role)r, &found, &err);
+            if (cr_ask_is_for((cr_ask)a, (cr_role)r)) {
+                assert_int_equal(status, CR_OK);
+                assert_int_equal(found, a);
+                num++;
+            } else {
+                assert_int_equal(status, CR_EFORMAT);
+                assert_non_null(strstr(err.msg, cr_ask_name((cr_ask)a)));
+            }
+        }
+    assert_int_equal(num, 15);
+    assert_true(cr_ask_is_for(CR_ASK_LOG_PROBS, CR_ROLE_REFERENCE));
+    assert_false(cr_ask_is_for(CR_ASK_TRAIN_STEP, CR_ROLE_REFERENCE));
+    assert_false(cr_ask_is_for(CR_ASK_GENERATE, CR_ROLE_TRAIN));
+}
+
+static void test_unknown_commands(void **state)
+{
+    cr_err err = {0};
+    cr_ask found;
+
+    (void)state;
+    assert_int_equal(cr_ask_find("train", CR_ROLE_TRAIN, &found, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "actor_train does not know the command train"));
+}
+
+static void check_ranks(const cr_config *config, const char *const names[CR_NUM_ROLES],
+                        const int nums[CR_NUM_ROLES])
+{
+    cr_layout layout;
+    char text[64], want[64];
+    int first = 0;
+
+    cr_layout_init(&layout, config);
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        assert_string_equal(layout.role[r].name, names[r]);
+        assert_int_equal(layout.role[r].num, nums[r]);
+        assert_int_equal(layout.role[r].worker != NULL, nums[r] > 0);
+        for (int i = 0; i < nums[r]; i++) {
+            snprintf(want, sizeof want, "%s rank %d", names[r], i);
+            assert_int_equal(cr_layout_role(&layout, first + i), r);
+            assert_string_equal(cr_layout_name(&layout, first + i, text), want);
+        }
+        first += nums[r];
+    }
+    snprintf(want, sizeof want, "rank %d", first);
+    assert_int_equal(layout.num_ranks, first);
+    assert_int_equal(cr_layout_role(&layout, first), CR_NUM_ROLES);
+    assert_string_equal(cr_layout_name(&layout, first, text), want);
+}
+
+static void test_ranks_are_dealt_in_order(void **state)
+{
+    cr_config c = {.kind = CR_PIPELINE_RLVR, .enable_reference = true};
+
+    (void)state;
+    c.train.num_devices = 2;
+    c.infer.num_devices = 3;
+    c.reference.num_devices = 1;
+    check_ranks(&c, (const char *const[]){"actor_train", "actor_infer", "reference"},
+                (const int[]){2, 3, 1});
+    c.enable_reference = false;
+    check_ranks(&c, (const char *const[]){"actor_train", "actor_infer", "reference"},
+                (const int[]){2, 3, 0});
+    c.kind = CR_PIPELINE_SFT;
+    check_ranks(&c, (const char *const[]){"sft_train", "actor_infer", "reference"},
+                (const int[]){2, 0, 0});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_commands_are_found_by_their_roles_only),
+        cmocka_unit_test(test_unknown_commands),
+        cmocka_unit_test(test_ranks_are_dealt_in_order),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
