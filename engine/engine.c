@@ -34,9 +34,9 @@ static void reserve_steps(cr_engine *e)
     e->row_slot = CR_NEW_ARRAY(int32_t, rows);
     e->row_pos = CR_NEW_ARRAY(int32_t, rows);
     e->pick = CR_NEW_ARRAY(int32_t, rows);
-    e->drawn = CR_NEW_ARRAY(int32_t, rows);
+    e->draw_rows = CR_NEW_ARRAY(cr_draw_row, rows);
+    e->drawn = CR_NEW_ARRAY(cr_drawn, rows);
     e->picked = CR_NEW_ARRAY(cri_seq *, rows);
-    e->log_prob = CR_NEW_ARRAY(float, rows);
     for (int i = (int)e->limits.max_running; i-- > 0;)
         e->free_slot[e->num_free_slots++] = i;
 }
@@ -177,13 +177,8 @@ void cr_engine_release(cr_engine *e)
 
 int64_t cr_engine_scratch_bytes(const cr_engine *e)
 {
-    size_t num_bytes =
-        cr_stack_reserved_bytes(e->parts[0].scratch) + cri_logits_bytes(e, e->logits_rows);
-
-    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
-        if (e->parts[i].sampler.dev == e->dev)
-            num_bytes += e->parts[i].sampler.capacity * sizeof(float);
-    return (int64_t)num_bytes;
+    return (int64_t)(cr_stack_reserved_bytes(e->parts[0].scratch) +
+                     cri_logits_bytes(e, e->logits_rows));
 }
 
 void cr_engine_destroy(cr_engine *e)
@@ -191,13 +186,11 @@ void cr_engine_destroy(cr_engine *e)
     if (!e) return;
     cr_engine_abort(e);
     drop_weights_and_cache(e);
-    for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
-        cr_sampler_free(&e->parts[i].sampler);
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
         cr_pass_state_destroy(e->parts[i].pass_state);
-    }
     cr_lanes_destroy(e->lanes);
     void *mine[] = {e->parts,   e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot,
-                    e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->log_prob};
+                    e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->draw_rows};
     for (size_t i = 0; i < CR_COUNT(mine); i++)
         cr_free(mine[i]);
     cr_free(e);

@@ -65,7 +65,6 @@ typedef struct cri_seq_list {
 typedef struct cri_part {
     cr_stack *scratch;
     cr_pass_state *pass_state;
-    cr_sampler sampler;
     int64_t row0, row1, pick0, pick1;
 } cri_part;
 
@@ -87,11 +86,12 @@ struct cr_engine {
     int *free_slot;
     int num_free_slots;
     /* one step */
-    int32_t *ids, *row_slot, *row_pos, *pick, *drawn; /* [max_rows + max_running] */
+    int32_t *ids, *row_slot, *row_pos, *pick; /* [max_rows + max_running] */
     cri_seq **picked;
+    cr_draw_row *draw_rows; /* as many */
+    cr_drawn *drawn;
     cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
-    float *log_prob;
     /* packed weights */
     struct {
         cr_mem *data;

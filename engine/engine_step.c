@@ -268,33 +268,29 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     cri_seq_insert(&e->finished, s, NULL);
 }
 
-/* Draw for s from a row of logits. */
-static cr_status draw(cr_engine *e, cr_device *dev, cr_sampler *sampler, cri_seq *s,
-                      const cr_mem *logits, int32_t *id, float *log_prob, cr_err *err)
+/* Draw for num samples, each from its row of logits; rows and out are memory for that. */
+static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, int64_t num,
+                      const cr_mem *logits, cr_draw_row *rows, cr_drawn *out, cr_err *err)
 {
-    const cri_group *g = s->group;
-    uint32_t word[4];
-    cr_drawn drawn;
-
-    cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
-    cr_sample_args args = {.logits = logits,
-                           .vocab_size = e->model->config.vocab_size,
-                           .how = &g->how,
-                           .prompt = g->prompt,
-                           .output = s->output,
-                           .num_prompt = (size_t)g->num_prompt,
-                           .num_output = (size_t)s->num_output,
-                           .u = cr_rng_float(word[0])};
-    CR_TRY(cr_sample_token(sampler, dev, &args, &drawn, err));
-    if (drawn.id < 0)
-        return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
-                       (long long)s->num_output, (unsigned long long)s->id);
-    *id = drawn.id;
-    *log_prob = drawn.log_prob;
-    if (!s->num_kept) return CR_OK;
-    s->log_mass[s->num_output] = drawn.log_mass;
-    s->num_kept[s->num_output] = (int32_t)drawn.num_kept;
-    cr_buf_add(&s->kept, drawn.kept_ids, drawn.num_kept * sizeof *drawn.kept_ids);
+    for (int64_t i = 0; i < num; i++) {
+        cri_seq *s = seqs[i];
+        const cri_group *g = s->group;
+        uint32_t word[4];
+        cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
+        rows[i] = cr_draw_row_of(&g->how, cr_rng_float(word[0]), g->prompt, (size_t)g->num_prompt,
+                                 s->output, (size_t)s->num_output);
+        out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
+    }
+    CR_TRY(cr_draw(dev, &(cr_draw_args){logits, num, e->model->config.vocab_size, rows, out}, err));
+    for (int64_t i = 0; i < num; i++) {
+        cri_seq *s = seqs[i];
+        if (out[i].id < 0)
+            return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
+                           (long long)s->num_output, (unsigned long long)s->id);
+        if (!s->num_kept) continue;
+        s->log_mass[s->num_output] = out[i].log_mass;
+        s->num_kept[s->num_output] = (int32_t)out[i].num_kept;
+    }
     return CR_OK;
 }
 
@@ -311,15 +307,15 @@ static cr_status fork_followers(cr_engine *e, cri_seq *s, const cr_mem *logits, 
 {
     for (cri_seq *x = s->next, *next; x; x = next) {
         bool is_done;
-        int32_t id;
-        float log_prob;
+        cr_draw_row row;
+        cr_drawn drawn;
         next = x->next;
         if (x->group != s->group || x->state != CRI_FOLLOWING || x->num_output > 0) continue;
         CR_TRY(share(e, x, s, s->num_cached, &is_done, err));
         if (!is_done) return CR_OK;
-        CR_TRY(draw(e, e->dev, &e->parts[0].sampler, x, logits, &id, &log_prob, err));
-        CR_TRY(check_log_prob(x, log_prob, err));
-        accept_token(e, x, id, log_prob);
+        CR_TRY(draw(e, e->dev, &x, 1, logits, &row, &drawn, err));
+        CR_TRY(check_log_prob(x, drawn.log_prob, err));
+        accept_token(e, x, drawn.id, drawn.log_prob);
     }
     return CR_OK;
 }
@@ -331,10 +327,10 @@ static cr_status accept_tokens(cr_engine *e, int64_t num_picks, cr_err *err)
 
     for (int64_t i = 0; i < num_picks; i++) {
         cri_seq *s = e->picked[i];
-        CR_TRY(check_log_prob(s, e->log_prob[i], err));
+        CR_TRY(check_log_prob(s, e->drawn[i].log_prob, err));
         if (s->state == CRI_FILLING && s->num_output == 0)
             CR_TRY(fork_followers(e, s, cr_at(CR_F32, e->logits, i * vocab), err));
-        accept_token(e, s, e->drawn[i], e->log_prob[i]);
+        accept_token(e, s, e->drawn[i].id, e->drawn[i].log_prob);
     }
     return CR_OK;
 }
@@ -375,10 +371,8 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
     CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
-    for (int64_t i = 0; i < num_picks; i++)
-        CR_TRY(draw(e, dev, &own->sampler, e->picked[pick0 + i], cr_at(CR_F32, logits, i * vocab),
-                    &e->drawn[pick0 + i], &e->log_prob[pick0 + i], err));
-    return CR_OK;
+    return draw(e, dev, e->picked + pick0, num_picks, logits, e->draw_rows + pick0,
+                e->drawn + pick0, err);
 }
 
 /* Cut the step between sequences into even parts, one for each lane; how many. One: lanes would be

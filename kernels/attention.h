@@ -94,14 +94,35 @@ typedef struct cr_logits_args {
     cr_mem *logits; /* [R, V] float32 */
 } cr_logits_args;
 
-/* Draw from softmax(logits / temperature) of one row by inverting its distribution function at u in
- * [0, 1), in order of ids; temperature 0: the first of the largest. */
-typedef struct cr_logits_sample_args {
-    const cr_mem *logits; /* [V] float32 */
-    int64_t vocab_size;
-    float temperature, u;
-    int32_t *id; /* host */
-} cr_logits_sample_args;
+/* How one row is drawn from, in the order of Hugging Face's processors: penalty on the words of `history`
+ * (z < 0: z p, else z / p; once a word), temperature, top_k with ties, top_p (the fewest words, largest
+ * first, then by id), min_p, and one draw that inverts the distribution function at u. */
+typedef struct cr_draw_row {
+    float temperature;  /* 0: the first of the largest, and no filter */
+    float penalty;      /* 1: off */
+    float top_p, min_p; /* 1, 0: off */
+    int64_t top_k;      /* <= 0: off */
+    bool is_raw; /* log_prob of the softmax of the logits, without penalty, temperature, filters */
+    float u;     /* in [0, 1) */
+    const int32_t *history[2]; /* host: prompt and response, say */
+    size_t num_history[2];
+} cr_draw_row;
+
+typedef struct cr_drawn {
+    int32_t id;      /* -1: the logits are not finite; nothing else is meant then */
+    float log_prob;  /* the bits that cr_head computes for the same row with the same edits */
+    float log_mass;  /* log of what the kept words had before the filters */
+    size_t num_kept; /* 0: all words, or is_raw, as is log_mass then */
+    cr_buf *kept; /* int32 ids of the kept words are appended, ascending; in: borrowed, or NULL */
+} cr_drawn;
+
+/* One word for each row of logits. */
+typedef struct cr_draw_args {
+    const cr_mem *logits; /* [num_rows, vocab_size] float32, not changed */
+    int64_t num_rows, vocab_size;
+    const cr_draw_row *rows; /* [num_rows] host */
+    cr_drawn *out;           /* [num_rows] host */
+} cr_draw_args;
 
 /* log_prob of labels and entropy from rows of logits, with cr_head's edits, tiles and order. */
 typedef struct cr_logits_log_prob_args {

@@ -252,11 +252,15 @@ static cr_status check_logits(const cr_logits_args *a, work *w, cr_err *err)
     return check_weight("logits", a->w, err);
 }
 
-static cr_status check_logits_sample(const cr_logits_sample_args *a, work *w, cr_err *err)
+static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
 {
-    *w = rows(1, 0);
-    if (!(a->temperature >= 0))
-        return cr_fail(err, CR_EARG, "temperature %g is not at least 0", (double)a->temperature);
+    *w = rows(a->num_rows, 0);
+    for (int64_t r = 0; r < a->num_rows; r++) {
+        const cr_draw_row *row = &a->rows[r];
+        if (!(row->temperature >= 0) || !(row->penalty > 0))
+            return cr_fail(err, CR_EARG, "draw: row %lld has temperature %g, penalty %g",
+                           (long long)r, (double)row->temperature, (double)row->penalty);
+    }
     return CR_OK;
 }
 

@@ -42,7 +42,7 @@
     OP(head, cr_head_args)                                     \
     OP(head_grad, cr_head_grad_args)                           \
     OP(logits, cr_logits_args)                                 \
-    OP_TO_HOST(logits_sample, cr_logits_sample_args)           \
+    OP_TO_HOST(draw, cr_draw_args)                             \
     OP_TO_HOST(logits_log_prob, cr_logits_log_prob_args)       \
     /* experts.h */                                            \
     OP_TO_HOST(router, cr_router_args)                         \

@@ -85,9 +85,10 @@ static void results_of_checksum(const cr_checksum_args *a)
     *a->out = a->start;
 }
 
-static void results_of_logits_sample(const cr_logits_sample_args *a)
+static void results_of_draw(const cr_draw_args *a)
 {
-    *a->id = 0;
+    for (int64_t r = 0; r < a->num_rows; r++)
+        a->out[r] = (cr_drawn){.kept = a->out[r].kept};
 }
 
 static void results_of_logits_log_prob(const cr_logits_log_prob_args *a)

@@ -267,7 +267,6 @@ typedef struct context {
 typedef struct tree {
     model_bench b;
     cr_generating how;
-    cr_sampler sampler;
     context contexts[MOST_CONTEXTS];
     size_t num;
 } tree;
@@ -287,23 +286,21 @@ static double grow(tree *t, const int32_t *ids, int32_t num, double reach)
     context *c = &t->contexts[t->num++];
     float z[WORDS];
     double y[WORDS], sum;
-    cr_drawn drawn;
+    cr_buf kept = {0};
+    cr_drawn drawn = {.kept = &kept};
+    cr_draw_row row = cr_draw_row_of(&t->how, 0.5f, ids, (size_t)num, NULL, 0);
     cr_err err = {0};
-    cr_sample_args args = {.logits = MEM(z),
-                           .vocab_size = WORDS,
-                           .how = &t->how,
-                           .prompt = ids,
-                           .num_prompt = (size_t)num,
-                           .u = 0.5f};
 
     assert_true(t->num <= MOST_CONTEXTS);
     *c = (context){.num = num, .reach = reach};
     memcpy(c->ids, ids, (size_t)num * sizeof *ids);
     raw_logits(&t->b, CR_F32, ids, num, z);
-    must(cr_sample_token(&t->sampler, t->b.dev, &args, &drawn, &err), &err);
+    must(cr_draw(t->b.dev, &(cr_draw_args){MEM(z), 1, WORDS, &row, &drawn}, &err), &err);
     c->num_kept = (int32_t)drawn.num_kept;
     assert_in_range(c->num_kept, 2, 6);
-    memcpy(c->kept, drawn.kept_ids, drawn.num_kept * sizeof *c->kept);
+    assert_int_equal(kept.num_bytes, drawn.num_kept * sizeof *c->kept);
+    memcpy(c->kept, kept.data, kept.num_bytes);
+    cr_buf_free(&kept);
     edit(z, WORDS, ids, num, t->how.repetition_penalty, t->how.temperature, y);
     sum = log_sum(y, WORDS, c->kept, c->num_kept);
     for (int32_t k = 0; k < c->num_kept; k++) {
@@ -511,7 +508,6 @@ static void mean_gradient_is_that_of_the_expectation(void **state)
     cr_free(raw);
     cr_free(tempered);
     cr_free(unpunished);
-    cr_sampler_free(&t->sampler);
     model_bench_close(&t->b);
     cr_free(t);
 }

@@ -1,7 +1,7 @@
 /* engine_sampling.c -- draws from one row of logits against the exact distribution in double.
  *
  * Chi-square over fixed draws (so a pass is a pass for ever), and no draw of what a filter takes
- * away. Not covered: the kernel's own draw beyond this (kernels' tests), speed.
+ * away; rows of a batch beside each other. Not covered: speed.
  */
 #include "base/rng.h"
 #include "engine/sampling.h"
@@ -104,21 +104,16 @@ static double deviations(const int *counts, const double *p, int n)
     return (cbrt(sum / freedom) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom));
 }
 
-static int32_t draw(cr_sampler *s, cr_device *dev, const float *z, int n, const cr_generating *how,
+static int32_t draw(cr_device *dev, const float *z, int n, const cr_generating *how,
                     const int32_t *history, size_t num, float u)
 {
-    cr_sample_args args = {.logits = MEM(z),
-                           .vocab_size = n,
-                           .how = how,
-                           .prompt = history,
-                           .output = num ? history + num / 2 : NULL,
-                           .num_prompt = num / 2,
-                           .num_output = num - num / 2,
-                           .u = u};
-    cr_drawn drawn;
+    cr_draw_row row =
+        cr_draw_row_of(how, u, history, num / 2, num ? history + num / 2 : NULL, num - num / 2);
+    cr_drawn drawn = {0};
     cr_err err = {0};
 
-    if (cr_sample_token(s, dev, &args, &drawn, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_draw(dev, &(cr_draw_args){MEM(z), 1, n, &row, &drawn}, &err) != CR_OK)
+        fail_msg("%s", err.msg);
     assert_in_range(drawn.id, 0, n - 1);
     return drawn.id;
 }
@@ -154,7 +149,6 @@ static void test_distributions(void **state)
     static const int32_t history[] = {0, 0, 0, 0, 5, 200, 5, 120, 16};
     cr_err err = {0};
     cr_device *dev;
-    cr_sampler s = {0};
     float *z = calloc(MOST, sizeof *z);
     double *p = calloc(MOST, sizeof *p);
     int *counts = calloc(MOST, sizeof *counts);
@@ -175,16 +169,14 @@ static void test_distributions(void **state)
         for (int i = 0; i < NUM_DRAWS; i++) {
             uint32_t w[4];
             cr_rng_philox(9, CR_RNG_SAMPLE, (uint64_t)c, (uint64_t)i, w);
-            counts[draw(&s, dev, z, cases[c].n, &how, history, num_history, cr_rng_float(w[0]))]++;
+            counts[draw(dev, z, cases[c].n, &how, history, num_history, cr_rng_float(w[0]))]++;
         }
         double far = deviations(counts, p, cases[c].n);
         if (!(fabs(far) < 4)) fail_msg("case %d: %g standard deviations", c, far);
         /* the ends of u: the first and the last that is kept, never one that is not */
-        assert_true(p[draw(&s, dev, z, cases[c].n, &how, history, num_history, 0)] > 0);
-        assert_true(p[draw(&s, dev, z, cases[c].n, &how, history, num_history, 0x1.fffffep-1f)] >
-                    0);
+        assert_true(p[draw(dev, z, cases[c].n, &how, history, num_history, 0)] > 0);
+        assert_true(p[draw(dev, z, cases[c].n, &how, history, num_history, 0x1.fffffep-1f)] > 0);
     }
-    cr_sampler_free(&s);
     cr_device_close(dev);
     free(z);
     free(p);
@@ -196,7 +188,6 @@ static void test_greedy(void **state)
     static const int32_t history[] = {40, 41, 40};
     cr_err err = {0};
     cr_device *dev;
-    cr_sampler s = {0};
     float z[100];
     cr_generating how = plain;
 
@@ -208,17 +199,69 @@ static void test_greedy(void **state)
         for (int i = 0; i < n; i++)
             z[i] = -2;
         z[n / 2] = z[n - 1] = -1; /* the first of the largest */
-        assert_int_equal(draw(&s, dev, z, n, &how, NULL, 0, 0.9f), n / 2);
+        assert_int_equal(draw(dev, z, n, &how, NULL, 0, 0.9f), n / 2);
     }
     for (int i = 0; i < 100; i++)
         z[i] = (float)(i == 40 ? 10 : i == 41 ? -1 : i == 42 ? 7 : -1.5);
-    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 40);
+    assert_int_equal(draw(dev, z, 100, &how, history, 3, 0.9f), 40);
     how.repetition_penalty = 1.5f; /* 10 / 1.5 < 7: once, however often it was there */
-    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 42);
+    assert_int_equal(draw(dev, z, 100, &how, history, 3, 0.9f), 42);
     how.repetition_penalty = 1.3f; /* twice would be below 7 */
-    assert_int_equal(draw(&s, dev, z, 100, &how, history, 3, 0.9f), 40);
-    cr_sampler_free(&s);
+    assert_int_equal(draw(dev, z, 100, &how, history, 3, 0.9f), 40);
     cr_device_close(dev);
+}
+
+/* Each row of a batch as if it were alone, on any number of threads: bits of everything. */
+static void test_rows_of_a_batch(void **state)
+{
+    enum { R = 23, N = 1000 };
+    static const int32_t history[] = {1, 5, 999, 5};
+    static float z[R * N];
+    cr_draw_row rows[R];
+    cr_drawn all[R] = {0}, one;
+    cr_buf kept[R] = {0}, alone = {0};
+    cr_device *devs[2];
+    cr_err err = {0};
+
+    (void)state;
+    for (int r = 0; r < R; r++) {
+        cr_generating how = plain;
+        how.log_probs = r % 5 ? CR_LOG_PROBS_SAMPLED : CR_LOG_PROBS_RAW;
+        how.temperature = r % 7 ? 0.5f + 0.1f * (float)(r % 9) : 0;
+        how.top_k = r % 2 ? 20 + r : 0;
+        how.top_p = r % 3 ? 0.9f : 1;
+        how.min_p = r % 4 ? 0 : 0.01f;
+        how.repetition_penalty = r % 6 ? 1.2f : 1;
+        make_logits(z + r * N, N, 2, false, 100 + r);
+        rows[r] = cr_draw_row_of(&how, (float)r / R, history, 3, history + 3, 1);
+        all[r].kept = &kept[r];
+    }
+    assert_int_equal(cr_device_open("cpu", 3, &devs[0], &err), CR_OK);
+    assert_int_equal(cr_device_open("cpu", 1, &devs[1], &err), CR_OK);
+    assert_int_equal(cr_draw(devs[0], &(cr_draw_args){MEM(z), R, N, rows, all}, &err), CR_OK);
+    for (int r = 0; r < R; r++)
+        for (int d = 0; d < 2; d++) {
+            cr_buf_clear(&alone);
+            one = (cr_drawn){.kept = &alone};
+            assert_int_equal(
+                cr_draw(devs[d], &(cr_draw_args){MEM(z + r * N), 1, N, &rows[r], &one}, &err),
+                CR_OK);
+            assert_int_equal(one.id, all[r].id);
+            assert_memory_equal(&one.log_prob, &all[r].log_prob, sizeof one.log_prob);
+            assert_memory_equal(&one.log_mass, &all[r].log_mass, sizeof one.log_mass);
+            assert_int_equal(one.num_kept, all[r].num_kept);
+            assert_int_equal(alone.num_bytes, one.num_kept * sizeof(int32_t));
+            assert_int_equal(kept[r].num_bytes, alone.num_bytes);
+            if (one.num_kept) assert_memory_equal(kept[r].data, alone.data, alone.num_bytes);
+        }
+    rows[4].temperature = -1;
+    assert_int_equal(cr_draw(devs[0], &(cr_draw_args){MEM(z), R, N, rows, all}, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "row 4"));
+    for (int r = 0; r < R; r++)
+        cr_buf_free(&kept[r]);
+    cr_buf_free(&alone);
+    cr_device_close(devs[0]);
+    cr_device_close(devs[1]);
 }
 
 int main(void)
@@ -226,6 +269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distributions),
         cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_rows_of_a_batch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -278,57 +278,67 @@ cr_status CR_V(logits)(cr_device *dev, const cr_logits_args *a, cr_err *err)
     return CR_V(linear)(dev, &linear, err);
 }
 
+/* log_prob of the label and entropy (may be NULL) from row number r of edits, or from z as it is. */
+static void reduce_row(const float *z, int64_t vocab_size, int32_t label, const cr_row_edits *edits,
+                       int64_t r, float *log_prob, float *entropy)
+{
+    row_state s = {-INFINITY, 0, 0};
+    float copy[TILE], z_label = z[label];
+
+    for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
+        int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
+        edited_tile t = {.num = cols, .label = -1};
+        if (edits) {
+            memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
+            t = edit_tile(edits, r, label, v0, cols, copy, NULL);
+        }
+        if (t.label >= 0) z_label = copy[t.label];
+        if (t.num) take_tile(&s, edits ? copy : z + v0, t.num);
+    }
+    finish(&s, z_label, log_prob, entropy, NULL, NULL);
+}
+
 cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
 {
-    int64_t vocab_size = a->vocab_size;
-    float copy[TILE];
+    const float *logits = cr_mem_to_host(a->logits);
 
     (void)dev;
     (void)err;
-    for (int64_t r = 0; r < a->num_rows; r++) {
-        const float *z = (const float *)cr_mem_to_host(a->logits) + r * vocab_size;
-        row_state s = {-INFINITY, 0, 0};
-        float z_label = z[a->labels[r]];
-        for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
-            int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
-            edited_tile t = {.num = cols, .label = -1};
-            if (a->edits) {
-                memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
-                t = edit_tile(a->edits, r, a->labels[r], v0, cols, copy, NULL);
-            }
-            if (t.label >= 0) z_label = copy[t.label];
-            if (t.num) take_tile(&s, a->edits ? copy : z + v0, t.num);
-        }
-        finish(&s, z_label, a->log_prob ? a->log_prob + r : NULL,
-               a->entropy ? a->entropy + r : NULL, NULL, NULL);
-    }
+    for (int64_t r = 0; r < a->num_rows; r++)
+        reduce_row(logits + r * a->vocab_size, a->vocab_size, a->labels[r], a->edits, r,
+                   a->log_prob ? a->log_prob + r : NULL, a->entropy ? a->entropy + r : NULL);
     return CR_OK;
 }
 
-/* Weights e^((z - most) / T) are summed in groups of 16, then of BLOCK; the draw walks down the same
- * sums, so nothing is added twice in another order. */
-cr_status CR_V(logits_sample)(cr_device *dev, const cr_logits_sample_args *a, cr_err *err)
+static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
+                          const cr_row_edits *edits)
 {
-    const float *all = cr_mem_to_host(a->logits);
-    int64_t vocab_size = a->vocab_size, num_groups = (vocab_size + 15) / 16, best = 0;
-    float *weight, *group, most = -INFINITY, inverse, sum = 0, left;
+    float log_prob;
 
-    (void)err;
+    reduce_row(z, vocab_size, label, edits, 0, &log_prob, NULL);
+    return log_prob;
+}
+
+/* Weights e^((z - most) / T) are summed in groups of 16, then of all; the draw walks down the same
+ * sums, so nothing is added twice in another order. */
+static int32_t draw_word(const float *all, int64_t vocab_size, float temperature, float u,
+                         float *weight)
+{
+    int64_t num_groups = (vocab_size + 15) / 16, best = 0;
+    float *group = weight + num_groups * 16, most = -INFINITY, inverse, sum = 0, left;
+
     for (int64_t v = 0; v + 16 <= vocab_size; v += 16) {
         float here = v_greatest(v_load(all + v));
         if (here > most) most = here, best = v;
     }
     for (int64_t v = vocab_size / 16 * 16; v < vocab_size; v++)
         if (all[v] > most) most = all[v], best = v;
-    if (a->temperature == 0) {
+    if (temperature == 0) {
         while (best < vocab_size && all[best] != most)
             best++;
-        *a->id = (int32_t)best;
-        return CR_OK;
+        return (int32_t)best;
     }
-    weight = cri_scratch(dev, CRI_SLOT_DRAW, (size_t)num_groups * 17 * 4);
-    group = weight + num_groups * 16;
-    inverse = 1 / a->temperature;
+    inverse = 1 / temperature;
     for (int64_t g = 0; g < num_groups; g++) {
         int64_t n = vocab_size - g * 16;
         v16 z = n >= 16 ? v_load(all + g * 16)
@@ -340,7 +350,7 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_logits_sample_args *a, cr
         group[g] = v_sum(e);
         sum += group[g];
     }
-    left = a->u * sum;
+    left = u * sum;
     int64_t g = 0, v, last = 0;
     while (g + 1 < num_groups && left >= group[g])
         left -= group[g++];
@@ -350,9 +360,13 @@ cr_status CR_V(logits_sample)(cr_device *dev, const cr_logits_sample_args *a, cr
         if (left < weight[v]) break;
         left -= weight[v];
     }
-    *a->id =
-        (int32_t)(v < vocab_size
-                      ? v
-                      : last); /* rounding may leave a little: the last word that can be drawn */
+    /* rounding may leave a little: the last word that can be drawn */
+    return (int32_t)(v < vocab_size ? v : last);
+}
+
+cr_status CR_V(draw)(cr_device *dev, const cr_draw_args *a, cr_err *err)
+{
+    (void)err;
+    cri_cpu_draw(dev, a, draw_word, row_log_prob);
     return CR_OK;
 }
