@@ -1,15 +1,14 @@
 /* base_hub.c -- models by name in a cache as the tools of Hugging Face lay it out. Not covered: those tools. */
 #include "base/hub.h"
 #include "tests/check_near.h"
+#include "tests/temp_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static char dir[] = "/tmp/croll-hub-XXXXXX";
-
 static void put(const char *name, const char *text)
 {
-    char *path = cr_path_join(dir, name), *folder = cr_strdup(path);
+    char *path = cr_path_join(temp_folder, name), *folder = cr_strdup(path);
     cr_err err = {0};
 
     *strrchr(folder, '/') = 0;
@@ -53,7 +52,7 @@ static void snapshots(void **state)
     put("hub/models--org--name/refs/bad", "../../x");
     put("hub/models--org--name/snapshots/0abc/config.json", "{}");
     put("hub/models--org--name/snapshots/0def/config.json", "{}");
-    setenv("HF_HOME", dir, 1);
+    setenv("HF_HOME", temp_folder, 1);
     unsetenv("HF_HUB_CACHE");
     check_found("org/name", "snapshots/0abc");
     check_found("org/name@v2", "snapshots/0def");
@@ -61,30 +60,16 @@ static void snapshots(void **state)
     check_found("org/name@v3", NULL);
     check_found("org/name@bad", NULL);
     check_found("org/other", NULL);
-    check_found(dir, dir);
+    check_found(temp_folder, temp_folder);
     setenv("HF_HUB_CACHE", "/nowhere", 1); /* it comes first */
     check_found("org/name", NULL);
     assert_int_equal(cr_hub_absent("org/name@v2", &err), CR_EFORMAT);
     assert_non_null(strstr(err.msg, "hf download org/name --revision v2)"));
 }
 
-static int begin(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int end(void **state)
-{
-    cr_err err = {0};
-
-    (void)state;
-    return cr_remove_tree(dir, &err) == CR_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(snapshots)};
 
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }

@@ -7,15 +7,14 @@
 #include "strategies/strategies.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
+#include "tests/temp_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static char dir[] = "/tmp/croll-files-XXXXXX";
-
 static char *put(const char *name, const void *data, size_t num_bytes)
 {
-    char *path = cr_path_join(dir, name);
+    char *path = cr_path_join(temp_folder, name);
     cr_err err = {0};
 
     if (cr_file_write_atomic(path, data, num_bytes, &err) != CR_OK) fail_msg("%s", err.msg);
@@ -60,7 +59,7 @@ static void metrics_behind_zeros(void **state)
     cr_err err = {0};
 
     (void)state;
-    if (cr_tracker_open(&config, dir, 2, &tracker, &err) != CR_OK ||
+    if (cr_tracker_open(&config, temp_folder, 2, &tracker, &err) != CR_OK ||
         cr_file_read(path, &kept, &err) != CR_OK)
         fail_msg("%s", err.msg);
     assert_string_equal(kept.data, "{\"step\":0}\n{\"step\":1}\n");
@@ -90,7 +89,7 @@ static void progress(void **state)
     cr_moments moments[] = {{1, 2, 3}, {4, 5, 6}};
     cr_learning learning = {.config = &config, .updates = 7, .kl_coef = 0.25, .moments = moments};
     cr_cursor cursors[] = {{1, 2, 0.25}, {3, 4, -0.5}};
-    char *path = cr_path_join(dir, "pipeline.json");
+    char *path = cr_path_join(temp_folder, "pipeline.json");
     cr_err err = {0};
 
     (void)state;
@@ -170,7 +169,7 @@ static void index_of_states(void **state)
     cr_device *dev;
     cr_model *model;
     cr_fsdp *f;
-    char *folder = cr_path_join(dir, "state");
+    char *folder = cr_path_join(temp_folder, "state");
     cr_err err = {0};
     int rank = 0;
 
@@ -188,7 +187,7 @@ static void index_of_states(void **state)
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         err = (cr_err){0};
         put_index(model, cases[i].head, cases[i].first);
-        if (cr_fsdp_resume(f, dir, "t", &err) != (i ? CR_EFORMAT : CR_OK))
+        if (cr_fsdp_resume(f, temp_folder, "t", &err) != (i ? CR_EFORMAT : CR_OK))
             fail_msg("case %zu: %s", i, err.msg);
         assert_int_equal(cr_fsdp_num_updates(f), 3);
         if (i > 0 && !strstr(err.msg, "t.json")) fail_msg("case %zu: %s", i, err.msg);
@@ -201,25 +200,11 @@ static void index_of_states(void **state)
     cr_free(folder);
 }
 
-static int begin(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int end(void **state)
-{
-    cr_err err = {0};
-
-    (void)state;
-    return cr_remove_tree(dir, &err) == CR_OK ? 0 : -1;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_behind_a_nul), cmocka_unit_test(metrics_behind_zeros),
         cmocka_unit_test(progress), cmocka_unit_test(index_of_states)};
 
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }

@@ -4,12 +4,12 @@
 #include "data/prompts.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check_near.h"
+#include "tests/temp_folder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/croll-prompts-XXXXXX";
 static char *tags[] = {(char[]){"gsm8k"}};
 static cr_reward_config rewards[] = {{.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1},
                                      {.domain = (char[]){"ifeval"}}};
@@ -18,7 +18,7 @@ static cr_chat *chat;
 
 static char *put(const char *name, const void *data, size_t num_bytes)
 {
-    char *path = cr_path_join(dir, name);
+    char *path = cr_path_join(temp_folder, name);
     cr_err err = {0};
 
     if (cr_file_write_atomic(path, data, num_bytes, &err) != CR_OK) fail_msg("%s", err.msg);
@@ -81,7 +81,7 @@ static void use_template(const char *jinja)
     cr_err err = {0};
 
     cr_chat_close(chat);
-    if (cr_chat_open(dir, &chat, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_chat_open(temp_folder, &chat, &err) != CR_OK) fail_msg("%s", err.msg);
     cr_free(path);
 }
 
@@ -254,19 +254,15 @@ static void other_formats(void **state)
 
 static int begin(void **state)
 {
-    (void)state;
     tokenizer = byte_tokenizer();
-    return mkdtemp(dir) ? 0 : -1;
+    return make_temp_folder(state);
 }
 
 static int end(void **state)
 {
-    cr_err err = {0};
-
-    (void)state;
     cr_tokenizer_close(tokenizer);
     cr_chat_close(chat);
-    return cr_remove_tree(dir, &err) == CR_OK ? 0 : -1;
+    return remove_temp_folder(state);
 }
 
 /* What rollouts and the terminal show of a prompt. */
