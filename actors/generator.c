@@ -57,7 +57,7 @@ static cr_status cache_budget(const cr_generator *g, int64_t *num_bytes, cr_err 
             weights = (int64_t)cr_device_get_stats(a->dev).bytes_now +
                       cr_engine_packed_bytes(a->model, a->dev, cr_dtype_of(w->dtype));
 
-    *num_bytes = share > 0 ? (int64_t)(share * (double)all) - weights : 0;
+    *num_bytes = share > 0 ? cr_engine_cache_budget(share, all, weights) : 0;
     if (share > 0 && *num_bytes < 1)
         return cr_fail(err, CR_ECONFIG,
                        "gpu_memory_utilization %g of %lld bytes (the memory over %d ranks) leaves "

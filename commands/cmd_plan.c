@@ -243,7 +243,7 @@ static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device 
 
     *out = p->config.max_running_requests * one;
     if (share <= 0 || memory == 0) return CR_OK;
-    budget = (int64_t)(share * (double)memory) - weights;
+    budget = cr_engine_cache_budget(share, memory, weights);
     if (budget < one)
         return cr_fail(err, CR_ECONFIG,
                        "actor_infer: gpu_memory_utilization %g of %lld bytes leaves %lld beside "

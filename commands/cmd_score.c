@@ -17,9 +17,90 @@ const cr_command cr_command_score = {
     "croll score math_rule",
     run};
 
+/* The rule of a domain of the file, and its settings; borrowed from config. */
+static cr_status take_domain(const cr_config *config, const char *path, const char **name,
+                             cr_rule_args *settings, cr_err *err)
+{
+    const cr_reward_config *r = cr_config_find_reward(config, *name);
+
+    if (!r) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, *name);
+    if (!r->rule)
+        return cr_fail(err, CR_EUSAGE,
+                       "%s: the domain %s is scored by a program, exec: %s (give it the lines "
+                       "itself)",
+                       path, *name, r->exec ? r->exec : "");
+    *name = r->rule;
+    settings->reward_type = r->reward_type;
+    settings->length_coef = r->response_length_penalty_coef;
+    return CR_OK;
+}
+
+static cr_status find_rule(const char *name, cr_rule *out, cr_err *err)
+{
+    cr_buf there = {0};
+    size_t num = 0;
+    const char *near;
+
+    *out = cr_rule_find(name);
+    if (*out) return CR_OK;
+    for (; cr_rule_names[num]; num++)
+        cr_buf_addf(&there, "%s%s", num ? ", " : "", cr_rule_names[num]);
+    near = cr_nearest(name, cr_rule_names, num);
+    cr_fail(err, CR_EUSAGE, "no rule '%s'%s%s (there are %s)", name, near ? ", did you mean " : "",
+            near ? near : "", there.data);
+    cr_buf_free(&there);
+    return err->status;
+}
+
+/* All lines of stdin; a wrong one is answered with an error of its own. */
+static cr_status score_lines(cr_rule rule, const cr_rule_args *settings, cr_err *err)
+{
+    bool has_bad = false;
+    char *line = NULL;
+    size_t capacity = 0;
+    cr_buf out = {0};
+    long number = 0;
+    ssize_t n;
+
+    while ((n = getline(&line, &capacity, stdin)) >= 0) {
+        number++;
+        if (strspn(line, " \t\r\n") == (size_t)n) continue;
+        if (!cr_score_line(rule, settings, line, (size_t)n, number, &out)) has_bad = true;
+        if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
+            break; /* the reader has closed */
+    }
+    free(line);
+    cr_buf_free(&out);
+    return has_bad ? cr_fail(err, CR_EFORMAT, "some lines were wrong (see their \"error\")")
+                   : CR_OK;
+}
+
+static cr_status score(const cr_words *words, const char *config_path, cr_rule_args *settings,
+                       cr_err *err)
+{
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+    const char *name;
+    cr_rule rule;
+
+    if (words->num != 1)
+        return cr_fail(err, CR_EUSAGE, "one DOMAIN is needed (see croll score --help)");
+    name = words->word[0];
+    if (config_path && cr_config_load(config_path, NULL, 0, &config, &d, err) != CR_OK)
+        cr_diagnostics_print(&d);
+    CR_TRY_GOTO(out, err->status);
+    if (config_path) CR_TRY_GOTO(out, take_domain(&config, config_path, &name, settings, err));
+    CR_TRY_GOTO(out, find_rule(name, &rule, err));
+    CR_TRY_GOTO(out, score_lines(rule, settings, err));
+out:
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    return err->status;
+}
+
 static int run(int argc, char **argv)
 {
-    const char *config_path = NULL, *name;
+    const char *config_path = NULL;
     cr_rule_args settings = {.deadline_s = 5};
     const cr_option options[] = {
         {"config", CR_OPT_STRING, &config_path, "FILE",
@@ -27,66 +108,13 @@ static int run(int argc, char **argv)
         {"timeout", CR_OPT_DOUBLE, &settings.deadline_s, "SECONDS", "for one line (default 5)"},
     };
     cr_words words = {0};
-    cr_diagnostics d = {0};
-    cr_config config = {0};
     cr_err err = {0};
-    cr_rule rule = NULL;
-    bool is_help, has_bad = false;
-    char *line = NULL;
-    size_t capacity = 0;
-    cr_buf out = {0};
-    long number = 0;
-    ssize_t n;
+    bool is_help = false;
 
-    if (cr_args_parse(&cr_command_score, options, CR_COUNT(options), argc, argv, &words, &is_help,
-                      &err) == CR_OK &&
-        is_help) {
-        cr_words_free(&words);
-        return 0;
-    }
-    if (err.status == CR_OK && words.num != 1)
-        cr_fail(&err, CR_EUSAGE, "one DOMAIN is needed (see croll score --help)");
-    name = words.num ? words.word[0] : "";
-    if (err.status == CR_OK && config_path) {
-        const cr_reward_config *r;
-        if (cr_config_load(config_path, NULL, 0, &config, &d, &err) != CR_OK)
-            cr_diagnostics_print(&d);
-        r = cr_config_find_reward(&config, name);
-        if (err.status == CR_OK && !r)
-            cr_fail(&err, CR_EUSAGE, "%s has no reward domain '%s'", config_path, name);
-        if (err.status == CR_OK) {
-            if (!r->rule)
-                cr_fail(&err, CR_EUSAGE,
-                        "%s: the domain %s is scored by a program, exec: %s (give it the lines "
-                        "itself)",
-                        config_path, name, r->exec ? r->exec : "");
-            name = r->rule ? r->rule : "";
-            settings.reward_type = r->reward_type;
-            settings.length_coef = r->response_length_penalty_coef;
-        }
-    }
-    if (err.status == CR_OK && !(rule = cr_rule_find(name))) {
-        size_t num = 0;
-        cr_buf there = {0};
-        for (; cr_rule_names[num]; num++)
-            cr_buf_addf(&there, "%s%s", num ? ", " : "", cr_rule_names[num]);
-        const char *near = cr_nearest(name, cr_rule_names, num);
-        cr_fail(&err, CR_EUSAGE, "no rule '%s'%s%s (there are %s)", name,
-                near ? ", did you mean " : "", near ? near : "", there.data);
-        cr_buf_free(&there);
-    }
-    while (rule && (n = getline(&line, &capacity, stdin)) >= 0) {
-        number++;
-        if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (!cr_score_line(rule, &settings, line, (size_t)n, number, &out)) has_bad = true;
-        if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
-            break; /* the reader has closed */
-    }
-    if (has_bad) cr_fail(&err, CR_EFORMAT, "some lines were wrong (see their \"error\")");
-    free(line);
-    cr_buf_free(&out);
-    cr_config_free(&config);
-    cr_diagnostics_free(&d);
+    CR_TRY_GOTO(out, cr_args_parse(&cr_command_score, options, CR_COUNT(options), argc, argv,
+                                   &words, &is_help, &err));
+    if (!is_help) CR_TRY_GOTO(out, score(&words, config_path, &settings, &err));
+out:
     cr_words_free(&words);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_score, &err);
 }

@@ -207,6 +207,11 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
     e->on_token_ctx = ctx;
 }
 
+int64_t cr_engine_cache_budget(double share, int64_t memory_bytes, int64_t weight_bytes)
+{
+    return (int64_t)(share * (double)memory_bytes) - weight_bytes;
+}
+
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype)
 {
     int64_t num_bytes = 0;

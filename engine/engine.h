@@ -69,6 +69,9 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* What packed weights take on a device. */
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
+/* What gpu_memory_utilization (share) of a memory leaves for the cache beside the weights; negative: less than they
+ * need. */
+int64_t cr_engine_cache_budget(double share, int64_t memory_bytes, int64_t weight_bytes);
 
 /* Free the cache, packed weights and what steps work in. Only while nothing runs; cr_engine_set_weights
  * comes before the next step. */
