@@ -249,6 +249,35 @@ static cr_status work(worker *w, cr_err *err)
     return CR_OK;
 }
 
+/* No run has the prefix. */
+static bool is_without_run(worker *w)
+{
+    static const char *const key[] = {"owner"};
+    cr_buf owner = {0};
+    cr_err ignored = {0};
+    bool is_so = cr_values_get(w->x, key, 1, &owner, &ignored) == CR_OK && owner.num_bytes == 0;
+
+    cr_buf_free(&owner);
+    return is_so;
+}
+
+/* Why work() ended: a run that ends removes its keys, then its hold on the prefix. */
+static void report_end(worker *w, bool had_run, cr_err *err)
+{
+    cr_err ignored = {0};
+
+    if (!cr_exchange_is_connected(w->x)) return;
+    had_run = had_run && !cr_scorer_broken(w->scorer);
+    for (int i = 0; i < 20 && had_run && !is_without_run(w); i++)
+        cr_sleep_s(0.05);
+    if (had_run && is_without_run(w)) {
+        *err = (cr_err){0};
+        cr_log(CR_LOG_INFO, "reward", "the run has ended");
+    } else {
+        cr_note(say(w, "failed", err->msg, &ignored));
+    }
+}
+
 static int run(int argc, char **argv);
 
 const cr_command cr_command_reward = {
@@ -308,10 +337,12 @@ static cr_status serve(const options *o, const char *url_of_run, cr_err *err)
     if (err->status == CR_OK &&
         open_worker(&w, &config, o->file, o->domain, o->exec, o->limit_s, err) == CR_OK &&
         cr_exchange_open(&exchange, &w.x, err) == CR_OK &&
-        cr_stream_make(w.x, w.stream, "reward", err) == CR_OK && work(&w, err) != CR_OK &&
-        cr_exchange_is_connected(w.x)) {
-        cr_err ignored = {0};
-        cr_note(say(&w, "failed", err->msg, &ignored));
+        cr_stream_make(w.x, w.stream, "reward", err) == CR_OK) {
+        bool had_run = !is_without_run(&w); /* a private server knows no owner */
+        if (!had_run && config.exchange.url)
+            cr_log(CR_LOG_INFO, "reward", "no run has the keys %s* yet: waiting for it",
+                   exchange.prefix);
+        if (work(&w, err) != CR_OK) report_end(&w, had_run, err);
     }
     close_worker(&w);
     cr_config_free(&config);

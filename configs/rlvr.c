@@ -54,6 +54,31 @@ static void check_program(const cr_node *block, const cr_reward_config *r, cr_di
     cr_free(words);
 }
 
+/* A filter without a threshold of its own keeps every group. */
+static void check_filter(const cr_query_filter *f, const char *domain, const cr_node *block,
+                         cr_diagnostics *d)
+{
+    bool has_std = f->std_threshold >= 0,
+         has_mean = f->threshold_down > -1 || f->threshold_up < INFINITY;
+
+    if (f->type == CR_FILTER_STD ? !has_std : f->type == CR_FILTER_MEAN && !has_mean)
+        cr_diagnose(d, CR_WARNING, block->place,
+                    "rewards.%s.query_filter_config rejects nothing: filter_args needs %s", domain,
+                    f->type == CR_FILTER_STD
+                        ? "std_threshold from 0 (0 rejects groups of equal rewards)"
+                        : "threshold_down or threshold_up");
+    if (has_std && f->type != CR_FILTER_STD)
+        cr_diagnose(d, CR_NOTE, block->place,
+                    "rewards.%s.query_filter_config: std_threshold has no effect without type: "
+                    "std_filter",
+                    domain);
+    if (has_mean && f->type != CR_FILTER_MEAN)
+        cr_diagnose(d, CR_NOTE, block->place,
+                    "rewards.%s.query_filter_config: threshold_down and threshold_up have no "
+                    "effect without type: mean_filter",
+                    domain);
+}
+
 static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
 {
     cr_node *block = item->value,
@@ -72,6 +97,7 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->filter.threshold_up =
         cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
     r->filter.std_threshold = cri_real_of(args, "std_threshold");
+    check_filter(&r->filter, r->domain, filter, d);
     check_program(block, r, d);
     r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);
@@ -234,6 +260,23 @@ static void check_ids(const cr_config *c, cr_diagnostics *d)
             cr_diagnose(d, CR_ERROR, cri_place_of(c, limits[i].key),
                         "%s is %lld, but the ids of samples have room for %lld", limits[i].key,
                         (long long)limits[i].value, (long long)limits[i].most);
+}
+
+/* Rewards that are compared within a group teach nothing if its samples are one or all the same. */
+static void check_groups(const cr_config *c, cr_diagnostics *d)
+{
+    const cr_advantage_config *a = &c->algorithm.advantage;
+
+    if (a->adv_estimator != CR_ADV_GRPO && a->norm_mean_type != CR_NORM_GROUP) return;
+    if (c->group_size == 1)
+        cr_diagnose(d, CR_WARNING, cri_place_of(c, "num_return_sequences_in_group"),
+                    "num_return_sequences_in_group is 1 and rewards are compared within a group: "
+                    "every advantage is 0 (give 2 or more, or adv_estimator: reinforce without "
+                    "norm_mean_type: group)");
+    else if (c->infer.generating.temperature == 0)
+        cr_diagnose(d, CR_WARNING, cri_place_of(c, "actor_infer.generating_args"),
+                    "actor_infer: without temperature all samples of a prompt are the same, and "
+                    "rewards are compared within a group: every advantage is 0");
 }
 
 /* Rules of the algorithm's keys. */
@@ -436,6 +479,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_check_sizes(c, d);
     cri_check_positions(c, d);
     check_algorithm(c, root, d);
+    check_groups(c, d);
     cri_check_loss(c, d);
     check_roles(c, d);
 }

@@ -24,6 +24,18 @@ small=(rollout_batch_size=4 num_return_sequences_in_group=4 actor_train.training
     actor_train.training_args.learning_rate=1e-3)
 tls=("$url" exchange.ca_file=$tmp/ca.pem "${small[@]}")
 
+# a worker that joined a run ends with it
+stream=croll:sim:s:generated:math_rule
+tell set croll:sim:owner "1 someone" >/dev/null
+"$CROLL" reward configs/quickstart/rlvr.yaml --domain math_rule --prefix croll:sim: --exchange redis://trainer:s3cretword@localhost:$port/0 \
+    >$tmp/worker.log 2>&1 & worker=$!
+for try in $(seq 50); do [ "$(tell exists $stream)" = 1 ] && break; sleep 0.1; done
+log=$tmp/worker.log
+tell unlink $stream croll:sim:owner >/dev/null
+wait $worker || fail "a worker whose run has ended: exit code $?"
+grep -q 'the run has ended' $log || fail "a worker whose run has ended: another sentence"
+tell keys 'croll:sim:*' | xargs -r -n 1 redis-cli -p $port --user default --pass admin --no-auth-warning unlink >/dev/null
+
 job alone "${small[@]}"
 [ $code = 0 ] || fail "alone: exit code $code"
 job wrong_ca "${tls[@]}" exchange.ca_file=$tmp/other.pem

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The examples of --help, pasted into a shell after the quickstart, do what they say: exit code 0 and an answer.
+# The examples of --help and of the pages, pasted into a shell after the quickstart, do what they say: exit code 0 and an answer.
 # Not covered: export and report (they need the quickstart's runs; tests/e2e/export.sh, pages.sh), reward and actor (they name a host).
 . tests/e2e/run.inc
 quick_model
@@ -17,4 +17,14 @@ for command in $("$CROLL" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     num=$((num + 1))
 done
 [ $num -ge 12 ] || fail "only $num examples"
+# blocks of the pages that end in a formula or a rule
+for page in losses math rewards; do
+    rm -f $tmp/block.*
+    awk -v out=$tmp/block. '/^```/ { in_block = !in_block; num++; next } in_block { print >(out num) }' docs/$page.md
+    for block in $(grep -lE '\| croll (formula|score) ' $tmp/block.*); do
+        PATH=$tmp/bin:$PATH sh $block >$tmp/out 2>$log || fail "docs/$page.md: exit code $?: $(cat $block)"
+        num=$((num + 1))
+    done
+done
+[ $num -ge 17 ] || fail "only $num examples with those of the pages"
 echo "$num examples"

@@ -34,6 +34,21 @@ refuse 'top_p: a number above 0 and of at most 1' generate $model generating_arg
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
+# warn PATTERN key=value ..: the file is accepted, with that warning or note
+warn() {
+    local pattern=$1
+    shift
+    "$CROLL" config configs/quickstart/rlvr.yaml "$@" >$tmp/stdout 2>$log || fail "$*: refused"
+    grep -q -- "$pattern" $log || fail "$*: no $pattern"
+}
+filter=rewards.math_rule.query_filter_config
+warn "warning: .*query_filter_config rejects nothing: filter_args needs std_threshold" "$filter={type: std_filter}"
+warn "note: .*threshold_down and threshold_up have no effect without" "$filter={type: std_filter, filter_args: {threshold_up: 0.9}}"
+warn "warning: .*filter_args needs threshold_down or threshold_up" "$filter={type: mean_filter, filter_args: {std_threshold: 0}}"
+warn "warning: num_return_sequences_in_group is 1 .*every advantage is 0" num_return_sequences_in_group=1 rollout_batch_size=512
+warn "warning: actor_infer: without temperature .*every advantage is 0" actor_infer.generating_args.temperature=0
+"$CROLL" config configs/quickstart/rlvr.yaml "$filter={type: std_filter, filter_args: {std_threshold: 0}}" >$tmp/stdout 2>$log || fail "std_filter"
+[ ! -s $log ] || fail "std_filter: a warning for nothing"
 refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, " score ifevil
 sed 's/^rewards:/&\n  own: {exec: cat, tag_included: [x]}/' configs/quickstart/rlvr.yaml >$tmp/own.yaml
 refuse "the domain own is scored by a program, exec: cat" score own --config $tmp/own.yaml
