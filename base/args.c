@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_help(const cr_command *c, const cr_option *options, size_t num_options)
 {
@@ -120,8 +121,11 @@ cr_status cr_args_parse(const cr_command *command, const cr_option *options, siz
 
 int cr_command_fail(const cr_command *command, const cr_err *err)
 {
+    char *line = cr_asprintf("croll %s: %s", command->name, err->msg);
+
     fflush(stdout);
-    fprintf(stderr, "croll %s: %s\n", command->name, err->msg);
+    cr_put_line(STDERR_FILENO, line);
+    cr_free(line);
     return cr_exit_code(err->status);
 }
 

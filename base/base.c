@@ -581,6 +581,24 @@ static void put(int fd, const char *text, size_t num_bytes)
     }
 }
 
+void cr_put_line(int fd, const char *line)
+{
+    const char *from = line, *p = line;
+
+    for (; *p; p++) {
+        unsigned char c = (unsigned char)*p, next = (unsigned char)p[1];
+        bool is_c1 = c == 0xc2 && next >= 0x80 && next < 0xa0; /* U+0080 to U+009F */
+        char text[8];
+        if ((c >= 0x20 && c != 0x7f && !is_c1) || c == '\n' || c == '\t') continue;
+        put(fd, from, (size_t)(p - from));
+        put(fd, text, (size_t)snprintf(text, sizeof text, "\\x%02x", is_c1 ? next : c));
+        p += is_c1;
+        from = p + 1;
+    }
+    put(fd, from, (size_t)(p - from));
+    put(fd, "\n", 1);
+}
+
 void cr_log_line(const char *line)
 {
     char stamp[32];
@@ -588,13 +606,11 @@ void cr_log_line(const char *line)
     struct tm tm;
 
     pthread_mutex_lock(&sink.lock);
-    put(STDERR_FILENO, line, strlen(line));
-    put(STDERR_FILENO, "\n", 1);
+    cr_put_line(STDERR_FILENO, line);
     if (sink.tee_fd >= 0) {
         put(sink.tee_fd, stamp,
             strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S ", localtime_r(&now, &tm)));
-        put(sink.tee_fd, line, strlen(line));
-        put(sink.tee_fd, "\n", 1);
+        cr_put_line(sink.tee_fd, line);
     }
     pthread_mutex_unlock(&sink.lock);
 }

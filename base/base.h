@@ -162,7 +162,9 @@ typedef enum cr_level { CR_LOG_DEBUG, CR_LOG_INFO, CR_LOG_WARN, CR_LOG_ERROR } c
 /* who: borrowed for ever, e.g. "actor_train r1"; NULL: no name in the line. */
 void cr_log_setup(cr_level least, const char *who);
 void cr_log_tee(int fd);            /* also write each line, with its time, to fd; -1: stop */
-void cr_log_line(const char *line); /* one line as it is, to stderr and the tee */
+void cr_log_line(const char *line); /* one line, to stderr and the tee */
+/* A line of a message: control characters that came with a text of others (a terminal would obey them) as \x1b. */
+void cr_put_line(int fd, const char *line);
 void cr_log(cr_level level, const char *room, const char *fmt, ...) CR_PRINTF(3, 4);
 
 #ifdef __cplusplus

@@ -183,7 +183,6 @@ static int run(int argc, char **argv)
     cr_actor a = {0};
     cr_err err = {0};
     bool is_help;
-    char who[64];
 
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
     if (cr_args_parse(&cr_command_actor, options, CR_COUNT(options), argc, argv, &words, &is_help,
@@ -206,9 +205,9 @@ static int run(int argc, char **argv)
         cr_note(live(&a, &err));
     }
     if (err.status != CR_OK) {
-        snprintf(who, sizeof who, "%s rank %d", a.ranks ? a.ranks->name : "actor", a.rank);
         if (a.world) cr_world_fail(a.world, &err);
-        fprintf(stderr, "%s: %s\n", who, err.msg);
+        cr_put_line(STDERR_FILENO, cr_asprintf("%s rank %d: %s", a.ranks ? a.ranks->name : "actor",
+                                               a.rank, err.msg));
         fflush(NULL);
         _exit(cr_exit_code(err.status)); /* peers may hang in MPI: no clean way out is left */
     }

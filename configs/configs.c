@@ -98,6 +98,9 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
         (cr_exchange_keys){cri_text_of(exchange, "url"),      cri_text_of(exchange, "prefix"),
                            cri_text_of(exchange, "ca_file"),  cri_text_of(exchange, "cert_file"),
                            cri_text_of(exchange, "key_file"), cri_real_of(exchange, "timeout")};
+    if (c->exchange.prefix && !c->exchange.prefix[0])
+        cr_diagnose(d, CR_ERROR, exchange->place,
+                    "exchange.prefix is empty: the keys of the run would be among all others");
     if (resume->kind == CR_NODE_BOOL && resume->flag)
         c->resume = cr_strdup("");
     else if (resume->kind == CR_NODE_TEXT)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 #include <yaml.h>
 
 enum { MAX_DEPTH = 200, MAX_NODES = 1000000, MAX_BYTES = 16 << 20, MAX_ANCHORS = 1000 };
@@ -48,12 +49,13 @@ void cr_diagnostics_print(cr_diagnostics *d)
     fflush(stdout);
     for (size_t i = 0; i < d->num; i++) {
         const struct cr_diagnostic *x = &d->items[i];
-        if (x->place.line)
-            fprintf(stderr, "%s:%d:%d: %s: %s\n", x->place.file, x->place.line, x->place.column,
-                    word[x->severity], x->text);
-        else
-            fprintf(stderr, "%s: %s: %s\n", x->place.file ? x->place.file : "croll",
-                    word[x->severity], x->text);
+        char *line = x->place.line
+                         ? cr_asprintf("%s:%d:%d: %s: %s", x->place.file, x->place.line,
+                                       x->place.column, word[x->severity], x->text)
+                         : cr_asprintf("%s: %s: %s", x->place.file ? x->place.file : "croll",
+                                       word[x->severity], x->text);
+        cr_put_line(STDERR_FILENO, line);
+        cr_free(line);
     }
 }
 

@@ -135,6 +135,11 @@ static void refuse(const char *verb, const char *text, cr_err *err)
                 "Redis takes no more (%s): make room on the disk of its append-only file, then "
                 "resume_from_checkpoint=true goes on",
                 text + 8);
+    else if (strncmp(text, "NOGROUP ", 8) == 0 || strncmp(text, "UNBLOCKED ", 10) == 0)
+        cr_fail(err, CR_EIO,
+                "the run's keys are no longer in Redis (%s): FLUSHALL, FLUSHDB, DEL or an eviction "
+                "has removed them; resume_from_checkpoint=true goes on",
+                text);
     else
         cr_fail(err, CR_EIO, "Redis refused %s: %s", verb, text);
 }

@@ -421,7 +421,10 @@ cr_status cr_values_get(cr_exchange *x, const char *const *names, size_t num, cr
 
 /* KEYS: the owner's. ARGV: run id and a space, who, lease in ms. Empty: it is ours; else the text of the owner. */
 static const char hold_script[] =
-    "local owner = redis.call('GET', KEYS[1])\n"
+    "local owner = redis.pcall('GET', KEYS[1])\n"
+    "if type(owner) == 'table' and string.find(owner.err, 'WRONGTYPE') then\n"
+    "  return '? ' .. KEYS[1] .. ' is there and no run made it' end\n"
+    "if type(owner) == 'table' then return owner end\n"
     "if owner and string.sub(owner, 1, #ARGV[1]) ~= ARGV[1] then return owner end\n"
     "redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])\n"
     "return ''\n";
@@ -475,14 +478,26 @@ static char *pattern_of(const char *prefix)
     return out.data;
 }
 
-/* The keys of one reply of SCAN, but the owner's. */
-static cr_status remove_keys(cr_exchange *x, const redisReply *keys, const char *owner, cr_err *err)
+/* A key that a run makes, and not one of a run with a longer prefix or of another program; the owner's is released
+   instead. */
+static bool is_of_run(const char *key, const char *prefix)
+{
+    static const char *const kinds[] = {"s:", "ids:", "reply:", "hb:"};
+    const char *name = key + strlen(prefix);
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strncmp(name, kinds[i], strlen(kinds[i])) == 0) return true;
+    return false;
+}
+
+/* The keys of one reply of SCAN that are the run's. */
+static cr_status remove_keys(cr_exchange *x, const redisReply *keys, cr_err *err)
 {
     cri_request q = {0};
 
     for (size_t i = 0; i < keys->elements; i++) {
         const redisReply *key = keys->element[i];
-        if (strcmp(key->str, owner) == 0) continue;
+        if (!is_of_run(key->str, x->prefix)) continue;
         cri_begin(&q, 2, "UNLINK");
         cri_word(&q, key->str, key->len);
     }
@@ -492,7 +507,7 @@ static cr_status remove_keys(cr_exchange *x, const redisReply *keys, const char 
 /* SCAN by steps: a server that others use, too, is not kept busy. */
 cr_status cr_prefix_wipe(cr_exchange *x, cr_err *err)
 {
-    char *pattern = pattern_of(x->prefix), *owner = cri_key(x, "", "owner"), cursor[32] = "0";
+    char *pattern = pattern_of(x->prefix), cursor[32] = "0";
 
     do {
         cri_request q = {0};
@@ -501,7 +516,7 @@ cr_status cr_prefix_wipe(cr_exchange *x, cr_err *err)
         if (cri_call(x, &q, 0, NULL, &r, err) == CR_OK && r->type == REDIS_REPLY_ARRAY &&
             r->elements == 2 && r->element[1]->type == REDIS_REPLY_ARRAY) {
             snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
-            cr_note(remove_keys(x, r->element[1], owner, err));
+            cr_note(remove_keys(x, r->element[1], err));
         } else {
             cr_fail(err, CR_EFORMAT, "Redis at %s answered SCAN with something else",
                     x->address.shown);
@@ -509,6 +524,5 @@ cr_status cr_prefix_wipe(cr_exchange *x, cr_err *err)
         freeReplyObject(r);
     } while (err->status == CR_OK && strcmp(cursor, "0") != 0);
     cr_free(pattern);
-    cr_free(owner);
     return err->status;
 }

@@ -44,7 +44,9 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
     for (size_t i = 0; i < from->data.num_file_names; i++)
         CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_rlvr, &maker, err));
     cr_prompt_report(&maker, from->name);
-    return CR_OK;
+    return data->num_rows
+               ? CR_OK
+               : cr_fail(err, CR_ECONFIG, "%s: its files have no row to take", from->name);
 }
 
 /* Programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */

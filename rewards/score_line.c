@@ -36,12 +36,14 @@ static char half_at(const char *text)
     return text[3] < '8' ? 0 : strchr("89abAB", text[3]) ? 'h' : 'l';
 }
 
-/* Python writes half of a surrogate pair as it is; it stands for no character, so U+FFFD. */
-static void mend_surrogates(char *line, size_t n)
+/* What stands for no character is U+FFFD: half of a surrogate pair, which Python writes as it is, and NUL, at which
+   a text would seem to end. */
+static void mend_escapes(char *line, size_t n)
 {
     for (size_t i = 0; i + 6 <= n; i++) {
         char half;
         if (line[i] != '\\') continue;
+        if (memcmp(line + i, "\\u0000", 6) == 0) memcpy(line + i + 2, "fffd", 4);
         half = half_at(line + i);
         if (half == 'h' && i + 12 <= n && half_at(line + i + 6) == 'l')
             i += 11;
@@ -62,7 +64,7 @@ bool cr_score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_
     bool is_good = false;
 
     snprintf(what, sizeof what, "line %ld", number);
-    mend_surrogates(line, n);
+    mend_escapes(line, n);
     if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
         cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
     response = json_object_get(row, "response");

@@ -100,9 +100,14 @@ x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_a
 unknown key 'learning_rate' here \(it belongs to training_args of actor_train|learning_rate=1e-5
 unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a role|actor_train.fsdp_size=2
 adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
+exchange.prefix is empty: the keys of the run|exchange.prefix=""
 track_with: \[.*\] is none of tensorboard|track_with=[wandb,tensorboard]
 LIST
 refuse '--memory 80 is 80 bytes \(did you mean 80GiB\?' plan configs/quickstart/rlvr.yaml pretrain=$model --memory 80
+# a text of others in a message: its control characters are shown, a terminal does not obey them
+printf '"\\e[2J\\u009b1m\\ax": 1\n' >$tmp/escape.yaml
+refuse "unknown key '.x1b\[2J.x9b1m.x07x'" config $tmp/escape.yaml
+! grep -q "$(printf '\033')" $log || fail "an escape character reached the terminal"
 for change in reference.training_args actor_infer.training_args actor_infer.data_args validation.model_args; do
     "$CROLL" config configs/quickstart/rlvr.yaml "reference={device_mapping: [0]}" "$change={}" >$tmp/stdout 2>$log || fail "$change: refused"
     grep -q "note: ${change//./\\.} has no effect (" $log || fail "$change: no note"
@@ -111,6 +116,7 @@ grep -q "note: reference has no effect (init_kl_coef and use_kl_loss are off" $l
 sft 'num_train_epochs: a number of at most 1e9' sft_train.training_args.num_train_epochs=1e30
 sft '65536 x 65536 samples of an update' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=65536
 sft '65536 x 2147483647 tokens of a step' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=1 sequence_length=2147483647
+sft 'validation: its files have no row to take' 'validation={data_args: {file_name: [/dev/null]}}'
 sft 'cannot open .*/no_rows' "sft_train.data_args.file_name=[$tmp/no_rows]"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)

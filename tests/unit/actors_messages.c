@@ -1,5 +1,5 @@
 /* actors_messages.c -- what other programs send: records of the streams, lines and answers of scoring. What is
- * wrong is refused with a sentence; halves of surrogate pairs are mended, and nothing else is.
+ * wrong is refused with a sentence; halves of surrogate pairs and NUL are mended, and nothing else is.
  * Not covered: arbitrary bytes (tests/fuzz); the streams themselves (exchange_streams.c, e2e/run_rewards.sh).
  */
 #include "actors/messages.h"
@@ -251,7 +251,7 @@ static void echo(const cr_rule_args *a, cr_rule_result *out)
     memcpy(out->detail, a->response, a->response_bytes);
 }
 
-static void halves_of_pairs(void **state)
+static void escapes_without_a_character(void **state)
 {
     static const struct {
         const char *escaped, *text; /* NULL: refused */
@@ -261,6 +261,8 @@ static void halves_of_pairs(void **state)
                  {"\\ud83e\\ud83e\\udd17", "\xef\xbf\xbd\xf0\x9f\xa4\x97"},
                  {"\\\\ud83e", "\\\\ud83e"},
                  {"\\ud7ff", "\xed\x9f\xbf"},
+                 {"a\\u0000b", "a\xef\xbf\xbd\x62"},
+                 {"\\\\u0000", "\\\\u0000"},
                  {"\\ud8ZZ", NULL},
                  {"\\udcZ7", NULL},
                  {"\\ud8", NULL}};
@@ -289,11 +291,13 @@ static void halves_of_pairs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples),         cmocka_unit_test(kept_words),
-        cmocka_unit_test(prompts),         cmocka_unit_test(rows_of_a_train_rank),
-        cmocka_unit_test(sums_of_updates), cmocka_unit_test(arrays_of_a_step),
-        cmocka_unit_test(halves_of_pairs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples),
+                                       cmocka_unit_test(kept_words),
+                                       cmocka_unit_test(prompts),
+                                       cmocka_unit_test(rows_of_a_train_rank),
+                                       cmocka_unit_test(sums_of_updates),
+                                       cmocka_unit_test(arrays_of_a_step),
+                                       cmocka_unit_test(escapes_without_a_character)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,7 +235,7 @@ static void a_prefix_has_one_owner(void **state)
     cr_exchange *x, *y;
     cr_buf got = {0};
     cr_err err = {0}, refused = {0};
-    const char *key = "step";
+    const char *key = "hb:step";
 
     (void)state;
     assert_int_equal(cr_exchange_open(&args, &x, &err), CR_OK);
@@ -246,8 +246,8 @@ static void a_prefix_has_one_owner(void **state)
     assert_int_equal(cr_prefix_hold(x, "two", "the second", 0.5, &refused), CR_ECONFIG);
     assert_non_null(strstr(refused.msg, "another run: resumed"));
     assert_int_equal(cr_prefix_hold(y, "two", "the second", 0.5, &err), CR_OK);
-    assert_int_equal(cr_value_set(x, "step", "3", &err), CR_OK);
-    assert_int_equal(cr_value_set(y, "step", "4", &err), CR_OK);
+    assert_int_equal(cr_value_set(x, "hb:step", "3", &err), CR_OK);
+    assert_int_equal(cr_value_set(y, "hb:step", "4", &err), CR_OK);
     assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_values_get(x, &key, 1, &got, &err), CR_OK);
     assert_int_equal(got.num_bytes, 0);
@@ -265,6 +265,40 @@ static void a_prefix_has_one_owner(void **state)
     cr_buf_free(&got);
     cr_exchange_close(x);
     cr_exchange_close(y);
+}
+
+/* A wipe leaves what no run has made and the keys of a run with a longer prefix; a key of another type in the place of
+   the owner's is no owner's. */
+static void a_wipe_leaves_what_others_made(void **state)
+{
+    static const char *const kept[] = {"users", "run:1:owner", "run:1:s:prompts", "run:1:hb:rank"},
+                             *const names[] = {"hb:rank", "reply:1"};
+    cr_exchange_args args = {
+        .url = plan.url, .prefix = "w:", .deadline_s = 10, .may_be_starting = true};
+    cr_exchange *x;
+    cr_buf got[4] = {{0}};
+    cr_err err = {0}, refused = {0};
+
+    (void)state;
+    assert_int_equal(cr_exchange_open(&args, &x, &err), CR_OK);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(cr_value_set(x, kept[i], "1", &err), CR_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(cr_value_set(x, names[i], "1", &err), CR_OK);
+    assert_int_equal(cr_stream_make(x, "in", "g", &err), CR_OK);
+    assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
+    assert_int_equal(cr_values_get(x, kept, 4, got, &err), CR_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(got[i].num_bytes, 1);
+        cr_buf_free(&got[i]);
+    }
+    assert_int_equal(cr_values_get(x, names, 2, got, &err), CR_OK);
+    assert_int_equal(got[0].num_bytes + got[1].num_bytes, 0);
+    assert_int_equal(cr_stream_make(x, "owner", "g", &err), CR_OK);
+    cr_exchange_set_prefix(x, "w:s:"); /* the stream is where the owner's key would be */
+    assert_int_equal(cr_prefix_hold(x, "one", "the first", 0.5, &refused), CR_ECONFIG);
+    assert_non_null(strstr(refused.msg, "w:s:owner is there and no run made it"));
+    cr_exchange_close(x);
 }
 
 static void an_absent_server_is_a_deadline(void **state)
@@ -334,6 +368,7 @@ int main(void)
         cmocka_unit_test(a_reply_is_taken_once),
         cmocka_unit_test(later_commands_come_first),
         cmocka_unit_test(a_prefix_has_one_owner),
+        cmocka_unit_test(a_wipe_leaves_what_others_made),
         cmocka_unit_test(an_absent_server_is_a_deadline),
         cmocka_unit_test(records_survive_and_refuse),
     };

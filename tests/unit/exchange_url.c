@@ -119,13 +119,13 @@ static void tcp_with_password(void **state)
     cr_exchange *a = open_url("a:", with_password, plain_port),
                 *b = open_url("b:", with_password, plain_port),
                 *other = open_url("a:", "redis://:s3cret%%40%%2F%%25@127.0.0.1:%d/2", plain_port);
-    const char *name = "step";
+    const char *name = "hb:step";
     cr_buf got = {0};
     cr_err err = {0};
 
     (void)state;
-    assert_int_equal(cr_value_set(a, "step", "3", &err), CR_OK);
-    assert_int_equal(cr_value_set(b, "step", "4", &err), CR_OK);
+    assert_int_equal(cr_value_set(a, "hb:step", "3", &err), CR_OK);
+    assert_int_equal(cr_value_set(b, "hb:step", "4", &err), CR_OK);
     assert_int_equal(cr_values_get(other, &name, 1, &got, &err), CR_OK);
     assert_int_equal(got.num_bytes, 0);
     assert_int_equal(cr_prefix_wipe(b, &err), CR_OK);
@@ -156,7 +156,7 @@ static void an_acl_user_has_its_keys(void **state)
     cr_entries_free(&got);
     assert_int_equal(cr_prefix_wipe(x, &err), CR_OK);
     assert_int_equal(cr_prefix_release(x, "run", &err), CR_OK);
-    assert_int_equal(cr_value_set(y, "step", "1", &err), CR_EIO);
+    assert_int_equal(cr_value_set(y, "hb:step", "1", &err), CR_EIO);
     assert_non_null(strstr(err.msg, "NOPERM"));
     cr_exchange_close(x);
     cr_exchange_close(y);
