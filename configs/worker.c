@@ -42,7 +42,8 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
     out->num_return_sequences = cri_int_of(g, "num_return_sequences");
     out->stop_strings = cri_texts_of(g, "stop_strings", &out->num_stop_strings);
     out->include_stop_str_in_output = cri_flag_of(g, "include_stop_str_in_output");
-    check_share(g, "top_p", out->top_p > 0 && out->top_p <= 1, "above 0 and of at most 1", d);
+    check_share(g, "top_p", (float)out->top_p > 0 && out->top_p <= 1, "above 0 and of at most 1",
+                d);
     check_share(g, "min_p", out->min_p <= 1, "of at most 1", d);
 }
 

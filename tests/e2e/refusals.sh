@@ -100,6 +100,7 @@ x 32768 blocks of the KV cache|max_running_requests=65536 actor_infer.strategy_a
 unknown key 'learning_rate' here \(it belongs to training_args of actor_train|learning_rate=1e-5
 unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a role|actor_train.fsdp_size=2
 adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
+top_p: a number above 0 and of at most 1|actor_infer.generating_args.top_p=1e-300
 exchange.prefix is empty: the keys of the run|exchange.prefix=""
 track_with: \[.*\] is none of tensorboard|track_with=[wandb,tensorboard]
 LIST

@@ -256,6 +256,7 @@ static void refused_at_once(void **state)
 typedef struct fake {
     int fd;
     const char *answer; /* NULL: none */
+    bool is_endless;    /* it repeats its answer until the connection is closed */
 } fake;
 
 static void *serve_fake(void *context)
@@ -266,23 +267,27 @@ static void *serve_fake(void *context)
     for (;;) {
         int fd = accept(f->fd, NULL, NULL);
         if (fd < 0) return NULL;
-        if (f->answer && recv(fd, block, sizeof block, 0) > 0 &&
-            send(fd, f->answer, strlen(f->answer), MSG_NOSIGNAL) > 0)
-            close(fd);
+        if (!f->answer || recv(fd, block, sizeof block, 0) <= 0) continue;
+        while (send(fd, f->answer, strlen(f->answer), MSG_NOSIGNAL) > 0 && f->is_endless)
+            continue;
+        close(fd);
     }
 }
 
-/* A server that accepts and is silent is a deadline, with TLS too; one that speaks something else is an error. */
+/* A server that accepts and is silent is a deadline, with TLS too; one that speaks something else is an error, one whose
+   reply never ends is a deadline. */
 static void no_redis_is_there(void **state)
 {
     static const struct {
         const char *scheme, *answer, *text;
         cr_status status;
+        bool is_endless;
     } cases[] = {{"redis", NULL, "gave no answer to PING within 0.5 s", CR_ETIMEOUT},
                  {"rediss", NULL, "within 0.5 s: no answer to TLS (a server without?", CR_ETIMEOUT},
                  {"rediss", "-ERR no TLS\r\n", "redis:// is for a server without TLS", CR_ECONFIG},
                  {"redis", "HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis server", CR_ECONFIG},
-                 {"redis", "-LOADING it is loading\r\n", "LOADING it is loading", CR_ETIMEOUT}};
+                 {"redis", "-LOADING it is loading\r\n", "LOADING it is loading", CR_ETIMEOUT},
+                 {"redis", "+PO", "gave no answer to PING within 0.5 s", CR_ETIMEOUT, true}};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
@@ -292,7 +297,8 @@ static void no_redis_is_there(void **state)
         cr_err err = {0};
         pthread_t thread;
         int port;
-        fake f = {.fd = listen_on(&port), .answer = cases[i].answer};
+        fake f = {
+            .fd = listen_on(&port), .answer = cases[i].answer, .is_endless = cases[i].is_endless};
         double start = cr_now_s();
         assert_int_equal(pthread_create(&thread, NULL, serve_fake, &f), 0);
         snprintf(url, sizeof url, "%s://127.0.0.1:%d", cases[i].scheme, port);
