@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,26 +29,25 @@ const cr_command cr_command_run = {
     "actor_train.training_args.learning_rate=1e-4",
     run_command};
 
-/* What begins with one of these in a folder: does any, and remove them. */
-static const char *const starts[] = {"checkpoint-", "latest", "events.out.tfevents."};
-
-static bool walk_starts(const char *folder, size_t num_starts, bool should_remove, cr_err *err)
+/* Checkpoints of a run in a folder, and, if asked for, event files: are there any, and remove them. */
+static bool walk_saves(const char *folder, bool with_events, bool should_remove, cr_err *err)
 {
+    static const char events[] = "events.out.tfevents.";
     DIR *dir = opendir(folder);
     struct dirent *entry;
     bool has_any = false;
 
-    while (dir && err->status == CR_OK && (entry = readdir(dir)))
-        for (size_t i = 0; i < num_starts; i++) {
-            char *path;
-            if (strncmp(entry->d_name, starts[i], strlen(starts[i])) != 0) continue;
-            has_any = true;
-            if (!should_remove) continue;
-            path = cr_path_join(folder, entry->d_name);
-            cr_note(cr_remove_tree(path, err));
-            cr_free(path);
-            break;
-        }
+    while (dir && err->status == CR_OK && (entry = readdir(dir))) {
+        char *path;
+        if (!cr_checkpoint_is_name(entry->d_name) &&
+            !(with_events && strncmp(entry->d_name, events, strlen(events)) == 0))
+            continue;
+        has_any = true;
+        if (!should_remove) continue;
+        path = cr_path_join(folder, entry->d_name);
+        cr_note(cr_remove_tree(path, err));
+        cr_free(path);
+    }
     if (dir) closedir(dir);
     return has_any;
 }
@@ -61,7 +61,7 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
-                     walk_starts(config->checkpoint_dir, 2, false, err);
+                     walk_saves(config->checkpoint_dir, false, false, err);
 
     cr_free(path);
     if ((is_used || has_saves) && !is_resumed && !should_overwrite)
@@ -75,12 +75,24 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
         cr_note(cr_remove_tree(path, err));
         cr_free(path);
     }
-    if (is_used && !is_resumed) walk_starts(config->output_dir, CR_COUNT(starts), true, err);
-    if (has_saves && !is_resumed) walk_starts(config->checkpoint_dir, 2, true, err);
+    if (is_used && !is_resumed) walk_saves(config->output_dir, true, true, err);
+    if (has_saves && !is_resumed) walk_saves(config->checkpoint_dir, false, true, err);
     CR_TRY(err->status);
     cr_checkpoint_clean(config->checkpoint_dir);
     if (resume_path)
         cr_checkpoint_prune(config->checkpoint_dir, resume_path, config->max_ckpt_to_keep);
+    return CR_OK;
+}
+
+/* With fewer files Open MPI's ranks wait for one another for ever. */
+static cr_status check_files(cr_err *err)
+{
+    enum { LEAST_FILES = 64 };
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < LEAST_FILES)
+        return cr_fail(err, CR_ECONFIG, "ulimit -n is %llu, a run needs at least %d open files",
+                       (unsigned long long)files.rlim_cur, LEAST_FILES);
     return CR_OK;
 }
 
@@ -195,6 +207,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     int locks[2] = {-1, -1};
     cr_status status;
 
+    CR_TRY_GOTO(out, check_files(err));
     CR_TRY_GOTO(out, check_trees(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);

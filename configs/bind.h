@@ -33,6 +33,8 @@ cr_node *cri_block_of(cr_config *c, cr_node *map, const char *key, const char *b
 char **cri_envs_of(const cr_node *block, bool is_run, cr_diagnostics *d);
 void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnostics *d);
 /* Everything of the block `name` of root; nothing if it is absent. */
+void cri_note_unused(const cr_node *root,
+                     cr_diagnostics *d); /* whole blocks that a role does not read */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      bool is_train, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */

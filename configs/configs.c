@@ -145,6 +145,7 @@ static void load_roles(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->kind = CR_PIPELINE_RLVR;
     c->yaml.root = root = cri_check_block(&c->yaml, "rlvr", root, &all);
     load_run(c, root, &all);
+    cri_note_unused(root, &all);
     cri_load_rlvr(c, root, &all);
     for (size_t i = 0; i < all.num; i++)
         if (all.items[i].severity != CR_ERROR)
@@ -187,6 +188,7 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
             check_profilers(root, d);
             c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
             load_run(c, root, d);
+            cri_note_unused(root, d);
             if (is_sft)
                 load_sft(c, root, d);
             else

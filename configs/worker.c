@@ -321,8 +321,7 @@ static void bind_strategy(cr_config *c, cr_node *strategy, cr_worker_config *w, 
         bind_fsdp2(c, strategy, w, is_train, d);
 }
 
-/* Whole blocks that a role does not read. */
-static void note_unused(const cr_node *block, const char *role, cr_diagnostics *d)
+void cri_note_unused(const cr_node *root, cr_diagnostics *d)
 {
     static const struct {
         const char *role, *key, *why;
@@ -339,10 +338,12 @@ static void note_unused(const cr_node *block, const char *role, cr_diagnostics *
         {"validation", "strategy_args", "the ranks of the run validate"},
     };
 
-    for (size_t i = 0; i < CR_COUNT(unused); i++)
-        if (strcmp(unused[i].role, role) == 0 && cri_is_in_file(block, unused[i].key))
+    for (size_t i = 0; i < CR_COUNT(unused); i++) {
+        const cr_node *block = cr_node_get(root, unused[i].role);
+        if (block && block->kind == CR_NODE_MAP && cri_is_in_file(block, unused[i].key))
             cr_diagnose(d, CR_NOTE, cr_node_get(block, unused[i].key)->place,
-                        "%s.%s has no effect (%s)", role, unused[i].key, unused[i].why);
+                        "%s.%s has no effect (%s)", unused[i].role, unused[i].key, unused[i].why);
+    }
 }
 
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
@@ -352,7 +353,6 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
 
     w->name = name;
     if (!block || block->kind != CR_NODE_MAP) return;
-    note_unused(block, name, d);
     bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
     bind_training(cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);

@@ -137,15 +137,25 @@ static long long *list_steps(const char *output_dir, size_t *num)
     return steps;
 }
 
+bool cr_checkpoint_is_name(const char *name)
+{
+    size_t num_digits;
+
+    if (strcmp(name, "latest") == 0 || strcmp(name, "latest.tmp") == 0) return true;
+    if (strncmp(name, "checkpoint-", 11) != 0) return false;
+    num_digits = strspn(name + 11, "0123456789");
+    name += 11 + num_digits;
+    return num_digits && (!*name || strcmp(name, ".tmp") == 0 || strcmp(name, ".old.tmp") == 0);
+}
+
 void cr_checkpoint_clean(const char *output_dir)
 {
     DIR *dir = opendir(output_dir);
     struct dirent *entry;
 
     while (dir && (entry = readdir(dir))) {
-        size_t n = strlen(entry->d_name);
-        bool is_partial = strncmp(entry->d_name, "checkpoint-", 11) == 0 && n > 4 &&
-                          strcmp(entry->d_name + n - 4, ".tmp") == 0;
+        bool is_partial = cr_checkpoint_is_name(entry->d_name) && entry->d_name[0] == 'c' &&
+                          strstr(entry->d_name, ".tmp");
         if (is_partial || strcmp(entry->d_name, "latest.tmp") == 0) {
             char *path = cr_path_join(output_dir, entry->d_name);
             cr_err failure = {0};

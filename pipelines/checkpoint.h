@@ -16,6 +16,8 @@ CR_MUST cr_status cr_checkpoint_find(const cr_config *config, char **path, int64
 /* An empty checkpoint-STEP.tmp with a folder `state`; owned by the caller. */
 CR_MUST cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder,
                                       cr_err *err);
+/* A name that a run gives in the folder of its saves: checkpoint-N, latest, and what they are called on their way. */
+bool cr_checkpoint_is_name(const char *name);
 /* Remove what a run that was killed left of saves that did not end. No other process may use the folder. */
 void cr_checkpoint_clean(const char *output_dir);
 /* Remove the oldest ones beyond `keep` (0: none), if the run resumes `latest`: room for the next one, where

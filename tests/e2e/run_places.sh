@@ -25,7 +25,9 @@ sft second $apart
 [ $code = 2 ] && grep -q 'saves already holds checkpoints of a run' $log || fail "checkpoints of another run: exit code $code"
 sft first $apart max_steps=3 resume_from_checkpoint=true
 [ $code = 0 ] && [ $(wc -l <$tmp/first/metrics.jsonl) = 3 ] || fail "resumed from there: exit code $code"
+echo mine | tee $tmp/saves/latest.txt $tmp/saves/checkpoint-2.tar $tmp/saves/checkpoint-notes.tmp >/dev/null
 sft second $apart --overwrite
+[ $(cat $tmp/saves/latest.txt $tmp/saves/checkpoint-2.tar $tmp/saves/checkpoint-notes.tmp | wc -l) = 3 ] || fail "--overwrite removes files of others"
 [ $code = 0 ] && [ ! -e $tmp/saves/checkpoint-2 ] || fail "--overwrite leaves checkpoints of the other run"
 exec 8<$tmp/saves
 flock 8
