@@ -26,6 +26,7 @@ enum {
 };
 #define ANSWER_S     0.05 /* a fast program answers within this time */
 #define MAX_GATHER_S 0.5
+#define RATE_S       2.0 /* over which the rate of verdicts is measured */
 
 static volatile sig_atomic_t should_stop;
 
@@ -43,8 +44,9 @@ typedef struct worker {
     cr_entry *held; /* owned: their verdicts are awaited */
     size_t num_held, capacity;
     double trip_s;  /* the way to Redis and back */
-    double rate;    /* smoothed: verdicts a second while the program had samples */
     double since_s; /* the last verdict, or when the program got samples after it had none */
+    /* verdicts of the last seconds, and the time that the program worked for them */
+    double num_verdicts, worked_s;
     double beat_s;
     long num_beats;
     bool has_asked, has_answered;
@@ -177,7 +179,7 @@ static cr_status hand_on(worker *w, const char *id, const cr_verdict *verdict, c
 /* Send on the verdicts that come until the time of gathering is over, the first within ANSWER_S at least. */
 static cr_status gather(worker *w, cr_err *err)
 {
-    double last = w->since_s, until = cr_now_s() + gather_s(w), rate,
+    double last = w->since_s, until = cr_now_s() + gather_s(w),
            wait_s = gather_s(w) > ANSWER_S ? gather_s(w) : ANSWER_S;
     size_t num = 0;
     cr_verdict verdict;
@@ -192,9 +194,10 @@ static cr_status gather(worker *w, cr_err *err)
         wait_s = last < until ? until - last : 0;
     }
     if (num == 0) return CR_OK;
-    rate = (double)num / (last - w->since_s + 1e-6);
+    w->num_verdicts += (double)num;
+    w->worked_s += last - w->since_s;
     w->since_s = last;
-    w->rate = w->rate > 0 ? (w->rate + rate) / 2 : rate;
+    if (w->worked_s > RATE_S) w->num_verdicts /= 2, w->worked_s /= 2;
     return CR_OK;
 }
 
@@ -208,11 +211,13 @@ static bool is_held(const worker *w, const char *id)
 /* How many samples to hold: those that the program works on, and those that it answers until the next ones come. */
 static size_t max_held(const worker *w)
 {
-    double ahead = w->rate * (gather_s(w) + w->trip_s);
+    size_t at_once = w->program.args.max_in_flight;
+    double rate = w->num_verdicts / (w->worked_s + 1e-6), /* verdicts a second */
+        ahead = rate * (gather_s(w) + w->trip_s);
 
     if (ahead > MAX_AHEAD) ahead = MAX_AHEAD;
-    if (ahead < MIN_AHEAD && w->rate * ANSWER_S > 1) ahead = MIN_AHEAD;
-    return w->program.args.max_in_flight + (size_t)ahead;
+    if (ahead < MIN_AHEAD && rate * ANSWER_S > (double)at_once) ahead = MIN_AHEAD;
+    return at_once + (size_t)ahead;
 }
 
 static cr_status take(worker *w, cr_err *err)
