@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 
 enum {
-    LOOKS = 16,    /* workers whose count is read in one second */
-    MOST_EARLY = 5 /* ends in a row before a worker did anything */
+    LOOKS = 16, /* workers whose count is read in one second */
+    /* ends in a row before a worker did anything: by itself, and by SIGKILL, which comes from outside */
+    MOST_EARLY = 5,
+    MOST_KILLED = 21
 };
-#define FIRST_PAUSE_S 0.5 /* before it is started again; doubled with each */
+#define FIRST_PAUSE_S 0.5 /* before it is started again; doubled with each end by itself */
 
 static cr_status start(cr_reward_workers *w, cr_reward_worker *r, cr_err *err)
 {
@@ -110,17 +112,19 @@ static cr_status take_end(cr_reward_worker *r, cr_exchange *x, cr_err *err)
     const char *const keys[] = {key}, *why = "";
     cr_buf value = {0};
     int status = r->child.wait_status;
+    bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     double pause_s = 0;
 
     cr_child_fate(&r->child, fate);
     if (cr_values_get(x, keys, 1, &value, err) == CR_OK) {
         r->num_early = has_worked(&value, (long)r->child.pid, &why) ? 0 : r->num_early + 1;
         for (int i = 0; i < r->num_early; i++)
-            pause_s = i ? 2 * pause_s : FIRST_PAUSE_S;
+            pause_s = i && !is_killed ? 2 * pause_s : FIRST_PAUSE_S;
         if (r->num_early > 1)
             snprintf(times, sizeof times, ", %d times in a row before its first answer",
                      r->num_early);
-        if (r->num_early >= MOST_EARLY || (WIFEXITED(status) && WEXITSTATUS(status) == 2))
+        if (r->num_early >= (is_killed ? MOST_KILLED : MOST_EARLY) ||
+            (WIFEXITED(status) && WEXITSTATUS(status) == 2))
             cr_fail(err, CR_EPEER, "%s %s%s%s%s", r->child.what, fate, times, *why ? ": " : "",
                     why);
     }
