@@ -85,14 +85,22 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
 }
 
 /* With fewer files Open MPI's ranks wait for one another for ever. */
-static cr_status check_files(cr_err *err)
+static cr_status check_files(const cr_config *config, cr_err *err)
 {
-    enum { LEAST_FILES = 64 };
+    enum {
+        LEAST_FILES = 56,
+        FILES_OF_A_RANK = 4
+    }; /* 16 ranks need more than 64, and run with 112 */
     struct rlimit files;
+    cr_layout layout;
+    int least;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < LEAST_FILES)
-        return cr_fail(err, CR_ECONFIG, "ulimit -n is %llu, a run needs at least %d open files",
-                       (unsigned long long)files.rlim_cur, LEAST_FILES);
+    cr_layout_init(&layout, config);
+    least = LEAST_FILES + FILES_OF_A_RANK * layout.num_ranks;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)least)
+        return cr_fail(err, CR_ECONFIG,
+                       "ulimit -n is %llu, a run of %d ranks needs at least %d open files",
+                       (unsigned long long)files.rlim_cur, layout.num_ranks, least);
     return CR_OK;
 }
 
@@ -207,7 +215,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     int locks[2] = {-1, -1};
     cr_status status;
 
-    CR_TRY_GOTO(out, check_files(err));
+    CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);

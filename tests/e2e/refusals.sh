@@ -114,7 +114,7 @@ for change in reference.training_args actor_infer.training_args actor_infer.data
     grep -q "note: ${change//./\\.} has no effect (" $log || fail "$change: no note"
 done
 grep -q "note: reference has no effect (init_kl_coef and use_kl_loss are off" $log || fail "an unused reference: no note"
-(ulimit -n 40; sft 'ulimit -n is 40, a run needs at least 64 open files') || exit 1
+(ulimit -n 40; sft 'ulimit -n is 40, a run of 2 ranks needs at least 64 open files') || exit 1
 "$CROLL" generate $model --prompt 1+1= generating_args.max_new_tokens=1 >$tmp/stdout 2>$log || fail "generating_args of generate: refused"
 ! grep -q note $log || fail "generating_args have an effect in generate, a note denies it"
 sft 'num_train_epochs: a number of at most 1e9' sft_train.training_args.num_train_epochs=1e30
