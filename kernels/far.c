@@ -20,7 +20,7 @@
 #include <sys/ucontext.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MAX_FRAMES = 24, FIRST_BLOCKS = 256 };
+enum { PAGE = 4096, MAX_FRAMES = 24 };
 static const size_t reserved_bytes = (size_t)1 << 42;
 
 typedef struct block {
@@ -157,7 +157,10 @@ static cr_status far_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_er
     pthread_mutex_lock(&far.lock);
     status = add_view(&b, err);
     pthread_mutex_unlock(&far.lock);
-    if (status == CR_OK) *out = cr_mem_of_host(b.closed + b.offset);
+    if (status == CR_OK)
+        *out = cr_mem_of_host(b.closed + b.offset);
+    else
+        munmap(b.open, b.num_bytes);
     return status;
 }
 

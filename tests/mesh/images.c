@@ -9,27 +9,17 @@
 #include "models/vision/vision.h"
 #include "tests/memory.h"
 #include "tests/mesh/train_files.h"
+#include "tests/vl_keys.h"
 
 enum { SEQS = 6, MOST = 400, PATCHES = 400, PIXELS = 96, IMAGE = 90, VIDEO = 91, START = 92 };
 
-#define TEXT                                                                                    \
-    "\"vocab_size\":99,\"hidden_size\":48,\"intermediate_size\":70,\"num_attention_heads\":4,"  \
-    "\"num_key_value_heads\":2,\"rms_norm_eps\":1e-6,\"num_hidden_layers\":3,"                  \
-    "\"head_dim\":12,\"initializer_range\":0.1,\"rope_parameters\":{\"rope_type\":\"default\"," \
-    "\"rope_theta\":10000.0,\"mrope_section\":[2,2,2]}"
-#define VISION                                                                                  \
-    "\"depth\":3,\"hidden_size\":40,\"intermediate_size\":52,\"num_heads\":2,\"patch_size\":4," \
-    "\"initializer_range\":0.1,\"spatial_merge_size\":2,\"temporal_patch_size\":2,"             \
-    "\"out_hidden_size\":48"
-#define IDS "\"image_token_id\":90,\"video_token_id\":91,\"vision_start_token_id\":92"
-
 static const char *const families[] = {
     "{\"model_type\":\"qwen2_5_vl\",\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"]," IDS
-    ",\"text_config\":{\"model_type\":\"qwen2_5_vl_text\"," TEXT
+    ",\"text_config\":{\"model_type\":\"qwen2_5_vl_text\"," TEXT MROPE
     "},\"vision_config\":{\"model_type\":\"qwen2_5_vl_vision\"," VISION
     ",\"window_size\":16,\"fullatt_block_indexes\":[1],\"tokens_per_second\":2}}",
     "{\"model_type\":\"qwen3_vl\",\"architectures\":[\"Qwen3VLForConditionalGeneration\"]," IDS
-    ",\"text_config\":{" TEXT "},\"vision_config\":{" VISION
+    ",\"text_config\":{" TEXT MROPE "},\"vision_config\":{" VISION
     ",\"num_position_embeddings\":36,\"deepstack_visual_indexes\":[0,2]}}"};
 
 /* ---- batches ---- */

@@ -53,6 +53,17 @@ static void open_bench(bench *b, const char *text, cr_dtype dtype)
     }
 }
 
+/* A pass over the rows of one block, without a tape. */
+static void begin_rows(bench *b, cr_dtype dtype)
+{
+    b->pass = (cr_pass){.state = b->m.state,
+                        .dev = b->m.dev,
+                        .dtype = dtype,
+                        .scratch = b->m.scratch,
+                        .num_rows = NUM_TOKENS};
+    cr_pass_begin(b->m.model, &b->pass);
+}
+
 /* Both blocks on x, each added to x; then back from c. */
 static void run_blocks(bench *b)
 {
@@ -229,12 +240,7 @@ static void c32_bf16_is_near_double(void **state)
     for (int i = 0; i < NUM_TOKENS * H; i++)
         b.x[i] = from_bf16(x, i);
     slow_blocks(&s, want);
-    b.pass = (cr_pass){.state = b.m.state,
-                       .dev = b.m.dev,
-                       .dtype = CR_BF16,
-                       .scratch = b.m.scratch,
-                       .num_rows = NUM_TOKENS};
-    cr_pass_begin(b.m.model, &b.pass);
+    begin_rows(&b, CR_BF16);
     assert_int_equal(cr_module_forward(b.block[0], &b.pass, MEM(x), MEM(x), MEM(y), &err), CR_OK);
     for (int i = 0; i < NUM_TOKENS * H; i++) {
         far += pow(from_bf16(y, i) - want[i], 2);
@@ -338,12 +344,7 @@ static void rows_do_not_depend_on_company(void **state)
             char x[NUM_TOKENS * H * 4], all[NUM_TOKENS * H * 4], one[H * 4];
             cr_err err = {0};
             open_bench(&b, configs[f], dtype);
-            b.pass = (cr_pass){.state = b.m.state,
-                               .dev = b.m.dev,
-                               .dtype = dtype,
-                               .scratch = b.m.scratch,
-                               .num_rows = NUM_TOKENS};
-            cr_pass_begin(b.m.model, &b.pass);
+            begin_rows(&b, dtype);
             assert_int_equal(
                 cr_cast(b.m.dev, &(cr_cast_args){dtype, MEM(x), CR_F32, MEM(b.x), NUM_TOKENS * H},
                         &err),

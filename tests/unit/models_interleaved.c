@@ -8,24 +8,13 @@
 #include "tests/check_near.h"
 #include "tests/memory.h"
 #include "tests/model_bench.h"
+#include "tests/vl_keys.h"
 
 enum { MOST = 96, PATCHES = 32, PIXELS = 96, IMAGE = 90, START = 92, CHOSEN = 2 };
 
-#define TEXT                                                                                       \
-    "\"vocab_size\":99,\"hidden_size\":48,\"intermediate_size\":70,\"num_attention_heads\":4,"     \
-    "\"num_key_value_heads\":2,\"num_hidden_layers\":3,\"head_dim\":12,\"initializer_range\":0.1," \
-    "\"rms_norm_eps\":1e-6"
-#define MROPE                                                                                      \
-    ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000.0,\"mrope_section\":[2," \
-    "2,2]}"
 #define EXPERTS                                                                                \
     ",\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,\"moe_intermediate_" \
     "size\":18"
-#define VISION                                                                                  \
-    "\"depth\":3,\"hidden_size\":40,\"intermediate_size\":52,\"num_heads\":2,\"patch_size\":4," \
-    "\"initializer_range\":0.1,\"spatial_merge_size\":2,\"temporal_patch_size\":2,"             \
-    "\"out_hidden_size\":48"
-#define IDS "\"image_token_id\":90,\"video_token_id\":91,\"vision_start_token_id\":92"
 
 static const char *const families[] = {
     "{\"model_type\":\"qwen3\"," TEXT "}", "{\"model_type\":\"qwen3_moe\"," TEXT EXPERTS "}",
