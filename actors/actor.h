@@ -22,7 +22,9 @@ typedef struct cr_actor {
     int rank; /* in the role */
     const struct cr_role_ranks *ranks;
     cr_world *world;
-    cr_mesh *mesh;
+    cr_mesh *mesh; /* of the role; NULL: an engine, which holds the whole model */
+    cr_group
+        *sync_group; /* of the weight sync: the trained role, then engines; NULL: not in this run */
     cr_device *dev;
     cr_model *model;
     cr_exchange *x;

@@ -106,18 +106,12 @@ void cr_generator_close(cr_generator *g)
 static cr_status sync_weights(cr_generator *g, cr_err *err)
 {
     const cr_config *c = g->a->config;
-    const struct cr_role_ranks *train = &g->a->layout.role[CR_ROLE_TRAIN];
-    int *senders = CR_NEW_ARRAY(int, train->num);
     cr_mesh_shape shape;
 
-    for (int r = 0; r < train->num; r++)
-        senders[r] = train->first + r;
     g->is_loaded = false;
-    if (need_replica(g, err) == CR_OK &&
-        cr_mesh_shape_of(&c->train, train->num, &shape, err) == CR_OK)
-        cr_note(cr_weight_sync_receive(g->replica, g->a->world, senders, &shape, g->a->rank, err));
-    cr_free(senders);
-    return err->status;
+    CR_TRY(need_replica(g, err));
+    CR_TRY(cr_mesh_shape_of(&c->train, g->a->layout.role[CR_ROLE_TRAIN].num, &shape, err));
+    return cr_weight_sync_receive(g->replica, g->a->sync_group, &shape, err);
 }
 
 /* ---- a rollout ---- */

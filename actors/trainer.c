@@ -182,17 +182,11 @@ out:
 static cr_status sync_weights(cr_trainer *t, const cr_record *command, cr_record *reply,
                               cr_err *err)
 {
-    const struct cr_role_ranks *infer = &t->a->layout.role[CR_ROLE_INFER];
-    int *receivers = CR_NEW_ARRAY(int, infer->num);
+    const cr_worker_config *infer = t->a->layout.role[CR_ROLE_INFER].worker;
 
     (void)command;
     (void)reply;
-    for (int r = 0; r < infer->num; r++)
-        receivers[r] = infer->first + r;
-    cr_note(cr_weight_sync_send(t->f, t->a->world, receivers, infer->num,
-                                cr_dtype_of(infer->worker->dtype), err));
-    cr_free(receivers);
-    return err->status;
+    return cr_weight_sync_send(t->f, t->a->sync_group, cr_dtype_of(infer->dtype), err);
 }
 
 /* ---- phases ---- */

@@ -104,13 +104,38 @@ static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
     return err->status;
 }
 
+static cr_status open_mesh(cr_actor *a, cr_err *err)
+{
+    int *ranks = CR_NEW_ARRAY(int, a->ranks->num);
+    cr_mesh_shape shape;
+
+    for (int i = 0; i < a->ranks->num; i++)
+        ranks[i] = a->ranks->first + i;
+    if (cr_mesh_shape_of(a->ranks->worker, a->ranks->num, &shape, err) == CR_OK)
+        cr_note(cr_mesh_create(a->world, a->dev, a->ranks->name, ranks, &shape, &a->mesh, err));
+    cr_free(ranks);
+    return err->status;
+}
+
+/* The ranks of all roles that take the command, where there are engines. */
+static cr_status open_sync_group(cr_actor *a, cr_err *err)
+{
+    int *ranks, num = 0;
+
+    if (!cr_ask_is_for(CR_ASK_SYNC, a->role) || !a->layout.role[CR_ROLE_INFER].num) return CR_OK;
+    ranks = CR_NEW_ARRAY(int, a->layout.num_ranks);
+    for (int r = 0; r < a->layout.num_ranks; r++)
+        if (cr_ask_is_for(CR_ASK_SYNC, cr_layout_role(&a->layout, r))) ranks[num++] = r;
+    cr_note(cr_group_create(a->world, a->dev, "weight_sync", ranks, num, &a->sync_group, err));
+    cr_free(ranks);
+    return err->status;
+}
+
 static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
                                  .deadline_s = a->config->collective_timeout};
-    int world_rank, *ranks;
-    const cr_worker_config *w;
-    cr_mesh_shape shape;
+    int world_rank;
     char name[96];
 
     CR_TRY(cr_world_open(&world, &a->world, err));
@@ -122,22 +147,14 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     a->role = cr_layout_role(&a->layout, world_rank);
     a->ranks = &a->layout.role[a->role];
     a->rank = world_rank - a->ranks->first;
-    w = a->ranks->worker;
     cr_world_set_phase(a->world, a->ranks->name, "starting");
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
     CR_TRY(cr_device_open(cr_device_default(), threads_for(&a->layout), &a->dev, err));
-    CR_TRY(cr_model_open(w->model_path, &a->model, err));
-    if (cr_role_kinds[a->role].is_engine)
-        return CR_OK; /* engines need no mesh: each holds the whole model */
-    CR_TRY(cr_mesh_shape_of(w, a->ranks->num, &shape, err));
-    ranks = CR_NEW_ARRAY(int, a->ranks->num);
-    for (int i = 0; i < a->ranks->num; i++)
-        ranks[i] = a->ranks->first + i;
-    cr_note(cr_mesh_create(a->world, a->dev, a->ranks->name, ranks, &shape, &a->mesh, err));
-    cr_free(ranks);
-    return err->status;
+    CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
+    CR_TRY(open_sync_group(a, err));
+    return cr_role_kinds[a->role].is_engine ? CR_OK : open_mesh(a, err);
 }
 
 static cr_status live(cr_actor *a, cr_err *err)
@@ -214,6 +231,7 @@ static int run(int argc, char **argv)
     cr_heartbeat_stop(a.heart);
     cr_exchange_close(a.x);
     cr_mesh_destroy(a.mesh);
+    cr_group_destroy(a.sync_group);
     cr_world_close(a.world);
     cr_model_free(a.model);
     cr_device_close(a.dev);

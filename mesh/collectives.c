@@ -359,6 +359,34 @@ cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *se
     return err->status;
 }
 
+static cr_status check_peers(const cr_group *g, const char *name, const cr_piece *pieces,
+                             size_t num, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++)
+        if (pieces[i].peer < 0 || pieces[i].peer >= g->num_ranks)
+            return cr_fail(err, CR_EARG, "transfer %s: rank %d is not in group %s of %d ranks",
+                           name, pieces[i].peer, g->name, g->num_ranks);
+    return CR_OK;
+}
+
+cr_status cr_transfer(cr_group *group, const char *name, const cr_mem *send, const cr_piece *sends,
+                      size_t num_sends, cr_mem *recv, const cr_piece *recvs, size_t num_recvs,
+                      cr_err *err)
+{
+    cri_pieces x = {cr_host_view(send), cr_host_view(recv), sends, recvs, num_sends, num_recvs};
+    size_t sent_bytes = 0;
+    cri_call call;
+
+    CR_TRY(check_peers(group, name, sends, num_sends, err));
+    CR_TRY(check_peers(group, name, recvs, num_recvs, err));
+    for (size_t i = 0; i < num_sends; i++)
+        if (sends[i].peer != group->rank) sent_bytes += sends[i].num_bytes;
+    call = call_begin(group, CR_COLL_TRANSFER, name);
+    CR_TRY(group->comm->transfer(&call, &x, err));
+    call_end(&call, sent_bytes);
+    return CR_OK;
+}
+
 cr_status cr_agree(cr_group *group, const char *name, cr_err *err)
 {
     size_t *offsets = CR_NEW_ARRAY(size_t, group->num_ranks + 1);

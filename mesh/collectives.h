@@ -103,23 +103,18 @@ CR_MUST cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int
  * CR_EPEER with the lowest failing rank and its message. CR_OK if no rank failed. */
 CR_MUST cr_status cr_agree(cr_group *group, const char *name, cr_err *err);
 
-/* ---- point to point, between any ranks of the world (train shards to infer shards) ---- */
+/* ---- pieces from any rank to any other (train shards to infer shards) ---- */
 
 typedef struct cr_piece {
-    int peer;            /* world rank; this rank itself is allowed (a copy) */
+    int peer;            /* rank of the group; this rank itself is allowed (a copy) */
     size_t offset_bytes; /* into the send or receive buffer */
     size_t num_bytes;
 } cr_piece;
 
-typedef struct cr_transfer cr_transfer;
-
-/* Starts sending and receiving. Between two ranks the pieces must come in the same order and with
- * the same sizes on both sides. Buffers must stay until wait; the lists are copied. Not collective:
- * only ranks with pieces take part. */
-CR_MUST cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
-                                    const cr_piece *sends, size_t num_sends, cr_mem *recv,
-                                    const cr_piece *recvs, size_t num_recvs, cr_transfer **out,
-                                    cr_err *err);
-CR_MUST cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err); /* also frees it */
+/* Between two ranks the pieces are in the same order and of the same sizes on both sides, else every rank gets
+ * CR_EPEER; empty ones do not count. send and recv do not overlap, but where this rank's own pieces are. */
+CR_MUST cr_status cr_transfer(cr_group *group, const char *name, const cr_mem *send,
+                              const cr_piece *sends, size_t num_sends, cr_mem *recv,
+                              const cr_piece *recvs, size_t num_recvs, cr_err *err);
 
 #endif

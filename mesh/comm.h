@@ -14,9 +14,8 @@
  * entries agree. Each wait has the world's deadline. Data plane: the table. What a rank has written before it
  * posts is readable by the ranks that share its memory once the call is complete; messages start after it.
  *
- * Sums: on every transport the sum of an element is ((part of rank 0 + part of rank 1) + ..) in group rank order, in
- * the type of the call, by cri_sum or the one loop of control.c, so that all transports give the same bits. A
- * transport that sums in another order has to say so in `sum_order`; tests/mesh/comm.c holds each to its word.
+ * Sums: ((part of rank 0 + part of rank 1) + ..) in group rank order, in the type of the call, by cri_sum or the one
+ * loop of control.c: the same bits on every transport. One with another order says so in `sum_order` (tests/mesh/comm.c).
  */
 #ifndef CR_COMM_H
 #define CR_COMM_H
@@ -48,13 +47,19 @@ typedef struct cri_vector { /* reduced in place */
     size_t num, elem_bytes;
 } cri_vector;
 
-typedef struct
-    cri_exchange { /* all-to-all; offsets are sums of the bytes before, [num_ranks + 1] */
+typedef struct cri_exchange { /* all-to-all; offsets are sums of the bytes before */
     const char *send;
     char *recv;
     const size_t *send_bytes, *recv_bytes;
-    size_t *send_offsets, *recv_offsets;
+    size_t *send_offsets, *recv_offsets; /* [num_ranks + 1] */
 } cri_exchange;
+
+typedef struct cri_pieces { /* a transfer; peers are ranks of the group */
+    const char *send;
+    char *recv;
+    const cr_piece *sends, *recvs;
+    size_t num_sends, num_recvs;
+} cri_pieces;
 
 typedef enum cri_state { CRI_FREE, CRI_ANNOUNCED, CRI_BEGUN, CRI_PUBLISHED } cri_state;
 
@@ -89,15 +94,13 @@ struct cr_reduce {
     size_t data_bytes;         /* set by its open */
     cr_mem *view;              /* data as memory of the group's device */
     struct cri_window *window; /* where data is shared */
-    float *wire,
-        *arrived; /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */
+    /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */
+    float *wire, *arrived;
 };
-
-typedef enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } cri_sum_order;
 
 typedef struct cri_comm {
     const char *name;
-    cri_sum_order sum_order;
+    enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } sum_order;
     uint32_t max_posted; /* calls that may be posted and not complete */
     /* Collective over the group, under the guard. A failed open is followed by close. */
     cr_status (*open)(cr_group *group, cr_err *err);
@@ -106,16 +109,16 @@ typedef struct cri_comm {
     cr_status (*post)(cr_group *group, const cri_entry *entry, cr_err *err);
     cr_status (*complete)(cr_group *group, uint32_t sequence, cr_err *err);
     bool (*is_done)(const cr_group *group, uint32_t sequence);
-    void (*abort)(cr_group *group,
-                  const cr_err *failure); /* tell ranks that do not see this board */
+    /* Tells ranks that do not see this one's board. */
+    void (*abort)(cr_group *group, const cr_err *failure);
     /* Small collectives: each does its own rounds of cri_call_round. */
     cr_status (*all_reduce)(cri_call *call, const cri_vector *v, cr_err *err);
     cr_status (*broadcast)(cri_call *call, int root, char *data, size_t num_bytes, cr_err *err);
     cr_status (*all_gather)(cri_call *call, const char *data, size_t num_bytes, cr_buf *out,
                             size_t *offsets, cr_err *err);
     cr_status (*all_to_all)(cri_call *call, const cri_exchange *x, cr_err *err);
-    /* Big buffers. buffers.c has checked the slot's state and posts before publish (gather: before begin);
-     * finish and wait come after the call is complete. */
+    cr_status (*transfer)(cri_call *call, const cri_pieces *x, cr_err *err);
+    /* Big buffers. The slot's state is checked; posted before publish (gather: before begin), complete before finish. */
     cr_status (*gather_open)(cr_gather *gather, cr_err *err);
     void (*gather_close)(cr_gather *gather);
     bool (*gather_is_free)(const cr_gather *gather, int slot);
@@ -155,17 +158,14 @@ struct cr_group {
     char *stage;               /* comm_mpi.c: [num_ranks][CRI_STAGE_BYTES] */
 };
 
-/* ---- comm_local.c: gather buffers on private pages, which nothing but gather_wait writes into ---- */
-
-void cri_pages_gather_close(cr_gather *gather);
-bool cri_pages_gather_is_free(const cr_gather *gather, int slot); /* always */
-CR_MUST cr_status cri_pages_gather_step(cr_gather *gather, int slot,
-                                        cr_err *err); /* does nothing */
-void cri_pages_gather_release(cr_gather *gather, int slot);
+/* transfer.c: one round, in which the ranks compare their sizes: CR_EPEER on all of them if two differ. Own pieces are
+ * copied. sent_bytes[num_ranks][num_ranks]: from each rank to each; or NULL. */
+CR_MUST cr_status cri_transfer_begin(cri_call *call, const cri_pieces *x, size_t *sent_bytes,
+                                     cr_err *err);
 
 /* ---- control.c ---- */
 
-/* The communicator of the group's ranks, for the transports that use MPI. Close accepts a group without. */
+/* The MPI communicator of the group's ranks. Close accepts a group without one. */
 CR_MUST cr_status cri_open_mpi(cr_group *group, cr_err *err);
 void cri_close_mpi(cr_group *group);
 
@@ -179,10 +179,10 @@ CR_MUST cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal
 CR_MUST cr_status cri_compare(cr_group *group, const cri_entry *mine, const cri_entry *theirs,
                               int rank, cr_err *err);
 void cri_say_what(const cr_group *group, const cri_entry *entry, char *text, size_t capacity_bytes);
-/* "rank 3 (actor_infer, ..), which entered all_gather x ..": the last known call of world_rank. group may be NULL. */
+/* "rank 3 (actor_infer, ..), which entered all_gather x ..": the last known call of world_rank. */
 void cri_describe(const cr_world *world, const cr_group *group, int world_rank, char *text,
                   size_t capacity_bytes);
-/* Record a failure here and on the board of this rank; returns err's status. */
+/* Records a failure here and on this rank's board. */
 cr_status cri_fail_group(cr_group *group, cr_status status, const char *message, cr_err *err);
 /* is_missing[r]: rank r of the group has not come to `what`. CR_ETIMEOUT naming them. */
 cr_status cri_fail_missing(cr_group *group, const char *what, const bool *is_missing,
@@ -192,7 +192,7 @@ CR_MUST cr_status cri_check_failed(cr_group *group, const char *what, const bool
                                    cr_err *err);
 /* Of this rank, when the failure of another one ends its wait. */
 cr_status cri_status_of_failure(uint32_t status);
-/* Both for one rank: it has failed, or it is late. Never CR_OK. */
+/* Both, for one rank; never CR_OK. */
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
 /* out[num] = the reduction of group->parts in rank order, with type and operation of v. out may be parts[0], no other. */
 void cri_combine(const cr_group *group, const cri_vector *v, void *out, size_t num);

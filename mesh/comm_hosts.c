@@ -9,13 +9,14 @@
  *
  * Data: a gather has one buffer a host. A rank writes its part there and sends it to one rank of each other host
  * (part r to rank r % n of the n ranks there), which receives it in place. All else goes by messages as in comm_mpi.c:
- * sums are taken over the parts of all ranks in rank order, never over sums of hosts, so the bits are the same. */
+ * sums are taken over the parts of all ranks in rank order, never over sums of hosts, so the bits are the same. A
+ * transfer sends messages to other hosts and copies through shared memory inside its own. */
 #include "mesh/host.h"
 #include "mesh/rounds.h"
 
 #include <stdio.h>
 
-enum { PART_TAG = 2, NUM_PART_TAGS = 16000 }; /* an MPI tag a use of a slot */
+enum { NUM_PART_TAGS = 16000 }; /* an MPI tag a use of a slot */
 static const double leaders_patience = 1.25, members_patience = 1.5;
 
 /* ---- who is where ---- */
@@ -171,7 +172,7 @@ static char *part_of(const cr_gather *gather, int slot, int rank)
 
 static int tag_of(const cri_slot *s)
 {
-    return PART_TAG + (int)(s->sequence % NUM_PART_TAGS);
+    return CRI_PART_TAG + (int)(s->sequence % NUM_PART_TAGS);
 }
 
 static cr_status send_part(cri_slot *s, cr_group *g, char *part, int to, cr_err *err)
@@ -254,6 +255,7 @@ const cri_comm cri_comm_hosts = {.name = "hosts",
                                  .broadcast = cri_mpi_broadcast,
                                  .all_gather = cri_mpi_all_gather,
                                  .all_to_all = cri_mpi_all_to_all,
+                                 .transfer = cri_mpi_transfer,
                                  .gather_open = gather_open,
                                  .gather_close = cri_shared_gather_close,
                                  .gather_is_free = cri_shared_gather_is_free,

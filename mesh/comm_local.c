@@ -86,6 +86,17 @@ static cr_status all_to_all_meta(cri_call *call, const cri_exchange *x, cr_err *
     return cri_call_round(call, 0, /*is_equal=*/false, err);
 }
 
+static cr_status transfer_self(cri_call *call, const cri_pieces *x, cr_err *err)
+{
+    return cri_transfer_begin(call, x, NULL, err);
+}
+
+static cr_status transfer_meta(cri_call *call, const cri_pieces *x, cr_err *err)
+{
+    (void)x;
+    return cri_call_round(call, 0, /*is_equal=*/false, err);
+}
+
 /* ---- big buffers ---- */
 
 static cr_status map_gather(cr_gather *g, bool is_meta)
@@ -215,6 +226,7 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
 const cri_comm cri_comm_self = {COMMON,
                                 .name = "self",
                                 .all_to_all = all_to_all_self,
+                                .transfer = transfer_self,
                                 .gather_open = gather_open_self,
                                 .reduce_open = reduce_open_self,
                                 .reduce_finish = reduce_finish_self};
@@ -222,6 +234,7 @@ const cri_comm cri_comm_self = {COMMON,
 const cri_comm cri_comm_meta = {COMMON,
                                 .name = "meta",
                                 .all_to_all = all_to_all_meta,
+                                .transfer = transfer_meta,
                                 .gather_open = gather_open_meta,
                                 .reduce_open = reduce_open_meta,
                                 .reduce_finish = reduce_finish_meta};

@@ -2,9 +2,12 @@
  *
  * Data moves by non-blocking MPI collectives after the call's entry. What is summed is gathered (or, for parts,
  * exchanged) first and then summed here in rank order, so the bits are those of shared memory. */
+#include "mesh/host.h"
 #include "mesh/rounds.h"
 
 #include <stdio.h>
+
+enum { MESSAGE_BYTES = 1 << 30 }; /* at most, of a piece */
 
 /* ---- control plane: every rank exchanges entries with every other one ---- */
 
@@ -172,6 +175,50 @@ out:
     return err->status;
 }
 
+/* Messages with the ranks of other hosts. *requests: array of MPI_Request. from or to is NULL. */
+static cr_status post_pieces(const cri_call *call, const cr_piece *pieces, size_t num_pieces,
+                             const char *from, char *to, cr_buf *requests, cr_err *err)
+{
+    const cr_group *g = call->group;
+    const int *host_of = g->world->host_of;
+
+    for (const cr_piece *p = pieces; p < pieces + num_pieces; p++) {
+        if (host_of[g->world_ranks[p->peer]] == host_of[g->world->rank]) continue;
+        for (size_t at = 0; at < p->num_bytes; at += MESSAGE_BYTES) {
+            size_t left = p->num_bytes - at, offset = p->offset_bytes + at;
+            int num = (int)(left < MESSAGE_BYTES ? left : MESSAGE_BYTES), code;
+            MPI_Request request = MPI_REQUEST_NULL;
+
+            code = from ? MPI_Isend(from + offset, num, MPI_BYTE, p->peer, CRI_TRANSFER_TAG, g->mpi,
+                                    &request)
+                        : MPI_Irecv(to + offset, num, MPI_BYTE, p->peer, CRI_TRANSFER_TAG, g->mpi,
+                                    &request);
+            cr_buf_add(requests, &request, sizeof request);
+            CR_TRY(cri_mpi(g->world, code, call->name, err));
+        }
+    }
+    return CR_OK;
+}
+
+cr_status cri_mpi_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
+{
+    cr_group *g = call->group;
+    size_t *sent_bytes = CR_NEW_ARRAY(size_t, g->num_ranks * g->num_ranks);
+    cr_buf requests = {0};
+
+    CR_TRY_GOTO(out, cri_transfer_begin(call, x, sent_bytes, err));
+    CR_TRY_GOTO(out, post_pieces(call, x->recvs, x->num_recvs, NULL, x->recv, &requests, err));
+    CR_TRY_GOTO(out, post_pieces(call, x->sends, x->num_sends, x->send, NULL, &requests, err));
+    if (g->host) CR_TRY_GOTO(out, cri_host_transfer(g->host, call, x, sent_bytes, err));
+    cr_note(cri_wait_requests(g, (MPI_Request *)(void *)requests.data,
+                              (int)(requests.num_bytes / sizeof(MPI_Request)), call->name,
+                              call->event, err));
+out:
+    cr_buf_free(&requests);
+    cr_free(sent_bytes);
+    return err->status;
+}
+
 /* ---- big buffers: private pages ---- */
 
 static cr_status gather_open(cr_gather *gather, cr_err *err)
@@ -288,6 +335,7 @@ const cri_comm cri_comm_mpi = {.name = "mpi",
                                .broadcast = cri_mpi_broadcast,
                                .all_gather = cri_mpi_all_gather,
                                .all_to_all = cri_mpi_all_to_all,
+                               .transfer = cri_mpi_transfer,
                                .gather_open = gather_open,
                                .gather_close = cri_pages_gather_close,
                                .gather_is_free = cri_pages_gather_is_free,

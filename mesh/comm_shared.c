@@ -24,7 +24,10 @@ cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mp
 
 void cri_shared_close(cr_group *group)
 {
-    if (group->host) cri_window_destroy(group->host->stage);
+    if (group->host) {
+        cri_window_destroy(group->host->channel);
+        cri_window_destroy(group->host->stage);
+    }
     cri_host_destroy(group->host);
 }
 
@@ -302,6 +305,17 @@ out:
     return err->status;
 }
 
+static cr_status transfer(cri_call *call, const cri_pieces *x, cr_err *err)
+{
+    cr_group *g = call->group;
+    size_t *sent_bytes = CR_NEW_ARRAY(size_t, g->num_ranks * g->num_ranks);
+
+    if (cri_transfer_begin(call, x, sent_bytes, err) == CR_OK)
+        cr_note(cri_host_transfer(g->host, call, x, sent_bytes, err));
+    cr_free(sent_bytes);
+    return err->status;
+}
+
 /* ---- big buffers ---- */
 
 cr_status cri_shared_gather_open(cr_gather *gather, cr_err *err)
@@ -417,6 +431,7 @@ const cri_comm cri_comm_shared = {.name = "shared",
                                   .broadcast = broadcast,
                                   .all_gather = all_gather,
                                   .all_to_all = all_to_all,
+                                  .transfer = transfer,
                                   .gather_open = cri_shared_gather_open,
                                   .gather_close = cri_shared_gather_close,
                                   .gather_is_free = cri_shared_gather_is_free,

@@ -29,6 +29,7 @@ typedef struct cri_host {
     uint32_t verified;
     cri_window *stage; /* members, and [2][num][CRI_STAGE_BYTES] for small collectives */
     uint32_t stage_uses;
+    cri_window *channel; /* of transfers; made by the first one */
 } cri_host;
 
 /* ---- the control plane inside a host ---- */
@@ -72,6 +73,10 @@ void cri_window_write(cri_window *window, int slot, int rank);
 CR_MUST cr_status cri_window_wait_written(cri_window *window, int slot, int rank, int member,
                                           const char *name, uint64_t event, cr_err *err);
 void cri_window_end(cri_window *window, int slot);
+
+/* transfer.c: pieces between ranks of this host, after cri_transfer_begin. Collective over the group. */
+CR_MUST cr_status cri_host_transfer(cri_host *host, const cri_call *call, const cri_pieces *x,
+                                    const size_t *sent_bytes, cr_err *err);
 
 /* ---- comm_shared.c, for comm_hosts.c ---- */
 

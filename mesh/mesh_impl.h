@@ -29,6 +29,15 @@ bool cri_flag_wait(cri_flag *flag, uint32_t target, double until_s, bool should_
 void *cri_pages_map(size_t num_bytes, bool is_meta);
 void cri_pages_unmap(void *ptr, size_t num_bytes); /* accepts NULL */
 
+/* ---- comm_local.c: gather buffers on private pages, which nothing but gather_wait writes into ---- */
+
+struct cr_gather;
+void cri_pages_gather_close(struct cr_gather *gather);
+bool cri_pages_gather_is_free(const struct cr_gather *gather, int slot); /* always */
+CR_MUST cr_status cri_pages_gather_step(struct cr_gather *gather, int slot,
+                                        cr_err *err); /* does nothing */
+void cri_pages_gather_release(struct cr_gather *gather, int slot);
+
 /* ---- sums.c ---- */
 
 typedef enum cri_sum_kind {
@@ -64,7 +73,7 @@ struct cr_world {
     bool should_spin; /* this host has a core for every rank */
     int *host_of;     /* [num_ranks] lowest world rank of the same host */
     int *board_of;    /* [num_ranks] place in that host's board */
-    MPI_Comm comm, transfer_comm, host_comm;
+    MPI_Comm comm, host_comm;
     MPI_Win board_win;
     cri_board *board;     /* [ranks of this host]; NULL: this rank is alone there */
     cri_board *own_board; /* own_board == &private_board without a window */

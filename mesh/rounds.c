@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <stdio.h>
 
-enum { ENTRY_TAG = 1 };
 /* A wait for messages gives its core away at once, then sleeps: MPI has no blocking wait with a deadline. */
 static const double yield_s = 200e-6, short_s = 0.01, short_sleep_s = 50e-6, long_sleep_s = 500e-6,
                     farewell_s = 0.05;
@@ -119,10 +118,10 @@ cr_status cri_rounds_post(cri_rounds *rounds, const cri_entry *entry, cr_err *er
     for (int i = 0; i < n && code == MPI_SUCCESS; i++) {
         if (i == rounds->own) continue;
         code = MPI_Irecv(&round->theirs[i], sizeof(cri_message), MPI_BYTE, rounds->rank[i],
-                         ENTRY_TAG, g->mpi, &round->requests[i]);
+                         CRI_ENTRY_TAG, g->mpi, &round->requests[i]);
         if (code == MPI_SUCCESS)
             code = MPI_Isend(&round->mine, sizeof(cri_message), MPI_BYTE, rounds->rank[i],
-                             ENTRY_TAG, g->mpi, &round->requests[n + i]);
+                             CRI_ENTRY_TAG, g->mpi, &round->requests[n + i]);
     }
     return cri_mpi(g->world, code, "sending an entry", err);
 }
@@ -140,8 +139,8 @@ void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure)
     for (int i = 0; i < rounds->num; i++) {
         requests[i] = MPI_REQUEST_NULL;
         if (i != rounds->own &&
-            MPI_Isend(&rounds->farewell, sizeof(cri_message), MPI_BYTE, rounds->rank[i], ENTRY_TAG,
-                      g->mpi, &requests[i]) != MPI_SUCCESS)
+            MPI_Isend(&rounds->farewell, sizeof(cri_message), MPI_BYTE, rounds->rank[i],
+                      CRI_ENTRY_TAG, g->mpi, &requests[i]) != MPI_SUCCESS)
             requests[i] = MPI_REQUEST_NULL;
     }
     while (!test_all(requests, rounds->num, &code) && cr_now_s() < until_s)

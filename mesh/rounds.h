@@ -9,6 +9,8 @@
 #include "mesh/comm.h"
 
 enum { CRI_ROUNDS = 16 };
+/* MPI's tags; parts of gathers have all from theirs on */
+enum { CRI_ENTRY_TAG = 1, CRI_TRANSFER_TAG, CRI_PART_TAG };
 
 typedef struct cri_message {
     cri_entry entry;
@@ -58,6 +60,7 @@ CR_MUST cr_status cri_mpi_broadcast(cri_call *call, int root, char *data, size_t
 CR_MUST cr_status cri_mpi_all_gather(cri_call *call, const char *data, size_t num_bytes,
                                      cr_buf *out, size_t *offsets, cr_err *err);
 CR_MUST cr_status cri_mpi_all_to_all(cri_call *call, const cri_exchange *x, cr_err *err);
+CR_MUST cr_status cri_mpi_transfer(cri_call *call, const cri_pieces *x, cr_err *err);
 CR_MUST cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err);
 void cri_mpi_reduce_close(cr_reduce *reduce);
 CR_MUST cr_status cri_mpi_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);

@@ -1,173 +1,203 @@
-/* transfer.c -- pieces of memory between any two ranks of the world (see collectives.h), by
- * non-blocking MPI messages in pieces of at most 1 GiB. */
-#include "mesh/comm.h"
+/* transfer.c -- pieces of memory between ranks of a group (see comm.h): what every transport does first, and how
+ * pieces move between the ranks of a host.
+ *
+ * Inside a host: the stream of a rank is all that it sends to the others there, one receiver after the other. Streams
+ * pass through a window of two slots of CRI_STAGE_BYTES a rank, one round after the other; a receiver copies the
+ * overlap of a round with its part of the stream, whose place follows from the sizes that all ranks have exchanged. */
+#include "mesh/host.h"
 
-#include <sched.h>
-#include <stdio.h>
 #include <string.h>
 
-static const size_t message_bytes = (size_t)1 << 30;
+enum { SLOTS = 2 };
 
-struct cr_transfer {
-    cr_world *world;
-    uint64_t event;
-    MPI_Request *requests;
-    int *peers; /* [num_requests] */
-    int num_requests, num_recvs;
-    char name[CRI_NAME_BYTES];
-};
+/* ---- sizes ---- */
 
-static int num_messages(const cr_world *w, const cr_piece *pieces, size_t num)
+typedef struct total { /* of the pieces from one rank to another */
+    size_t num_bytes;
+    uint64_t sizes; /* hash of the sizes in order */
+} total;
+
+/* Empty pieces do not move and do not count. */
+static void add_up(const cr_piece *pieces, size_t num, total *of_peer)
 {
-    size_t n = 0;
-
-    for (size_t i = 0; i < num; i++)
-        if (pieces[i].peer != w->rank)
-            n += (pieces[i].num_bytes + message_bytes - 1) / message_bytes;
-    return (int)n;
-}
-
-/* What this rank sends to itself: both lists, in order, must agree. */
-static cr_status copy_own(const cr_world *w, const char *name, const char *send,
-                          const cr_piece *sends, size_t num_sends, char *recv,
-                          const cr_piece *recvs, size_t num_recvs, cr_err *err)
-{
-    size_t s = 0, r = 0;
-
-    for (;; s++, r++) {
-        while (s < num_sends && sends[s].peer != w->rank)
-            s++;
-        while (r < num_recvs && recvs[r].peer != w->rank)
-            r++;
-        if (s == num_sends && r == num_recvs) return CR_OK;
-        if (s == num_sends || r == num_recvs || sends[s].num_bytes != recvs[r].num_bytes)
-            return cr_fail(err, CR_EARG,
-                           "transfer %s: what rank %d sends to itself is not what it "
-                           "receives from itself",
-                           name, w->rank);
-        memmove(recv + recvs[r].offset_bytes, send + sends[s].offset_bytes, sends[s].num_bytes);
-    }
-}
-
-static cr_status check_peers(const cr_world *w, const char *name, const cr_piece *pieces,
-                             size_t num, cr_err *err)
-{
-    for (size_t i = 0; i < num; i++)
-        if (pieces[i].peer < 0 || pieces[i].peer >= w->num_ranks)
-            return cr_fail(err, CR_EARG, "transfer %s: rank %d is not in the world of %d ranks",
-                           name, pieces[i].peer, w->num_ranks);
-    return CR_OK;
-}
-
-static cr_status post(cr_transfer *t, bool is_send, char *base, const cr_piece *pieces, size_t num,
-                      cr_err *err)
-{
-    int tag = 1 + (int)(strlen(t->name) % 100), code = MPI_SUCCESS;
-
-    for (const char *c = t->name; *c; c++)
-        tag = (tag * 31 + (uint8_t)*c) % 32749;
     for (size_t i = 0; i < num; i++) {
-        if (pieces[i].peer == t->world->rank) continue;
-        for (size_t at = 0; at < pieces[i].num_bytes; at += message_bytes) {
-            size_t left = pieces[i].num_bytes - at;
-            int count = (int)(left < message_bytes ? left : message_bytes);
-            char *data = base + pieces[i].offset_bytes + at;
-            MPI_Request *request = &t->requests[t->num_requests];
-
-            t->peers[t->num_requests++] = pieces[i].peer;
-            *request = MPI_REQUEST_NULL;
-            code = is_send ? MPI_Isend(data, count, MPI_BYTE, pieces[i].peer, tag,
-                                       t->world->transfer_comm, request)
-                           : MPI_Irecv(data, count, MPI_BYTE, pieces[i].peer, tag,
-                                       t->world->transfer_comm, request);
-            CR_TRY(cri_mpi(t->world, code, t->name, err));
-        }
+        total *t = &of_peer[pieces[i].peer];
+        t->num_bytes += pieces[i].num_bytes;
+        if (pieces[i].num_bytes) t->sizes = t->sizes * 0x9e3779b97f4a7c15u + pieces[i].num_bytes;
     }
+}
+
+static cr_status compare(const cri_call *call, int from, int to, const total *sent,
+                         const total *expected, cr_err *err)
+{
+    const int *world_rank = call->group->world_ranks;
+
+    if (sent->num_bytes != expected->num_bytes)
+        return cr_fail(
+            err, CR_EPEER, "transfer %s: rank %d sends %zu bytes to rank %d, which expects %zu",
+            call->name, world_rank[from], sent->num_bytes, world_rank[to], expected->num_bytes);
+    if (sent->sizes != expected->sizes)
+        return cr_fail(
+            err, CR_EPEER,
+            "transfer %s: the %zu bytes from rank %d to rank %d are sent in other pieces "
+            "than they are expected in",
+            call->name, sent->num_bytes, world_rank[from], world_rank[to]);
     return CR_OK;
 }
 
-static void transfer_free(cr_transfer *t)
+/* What this rank sends to itself. Both lists have the same sizes. */
+static void copy_own(const cr_group *g, const cri_pieces *x)
 {
-    cr_free(t->requests);
-    cr_free(t->peers);
-    cr_free(t);
-}
+    const cr_piece *to = x->recvs;
 
-cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
-                            const cr_piece *sends, size_t num_sends, cr_mem *recv,
-                            const cr_piece *recvs, size_t num_recvs, cr_transfer **out, cr_err *err)
-{
-    cr_transfer *t;
-    size_t sent_bytes = 0;
-    int num;
-
-    *out = NULL;
-    CR_TRY(check_peers(world, name, sends, num_sends, err));
-    CR_TRY(check_peers(world, name, recvs, num_recvs, err));
-    if (world->kind != CR_WORLD_META)
-        CR_TRY(copy_own(world, name, cr_host_view(send), sends, num_sends, cr_host_view(recv),
-                        recvs, num_recvs, err));
-    t = CR_NEW(cr_transfer);
-    t->world = world;
-    snprintf(t->name, sizeof t->name, "%s", name);
-    t->event = cri_event_begin(world, CR_COLL_TRANSFER, NULL, name);
-    for (size_t i = 0; i < num_sends; i++)
-        if (sends[i].peer != world->rank) sent_bytes += sends[i].num_bytes;
-    cri_event_posted(world, t->event, 0, sent_bytes);
-    if (world->kind == CR_WORLD_MPI) {
-        num = num_messages(world, recvs, num_recvs) + num_messages(world, sends, num_sends);
-        t->requests = CR_NEW_ARRAY(MPI_Request, num);
-        t->peers = CR_NEW_ARRAY(int, num);
-        CR_TRY_GOTO(failed, post(t, /*is_send=*/false, cr_host_view(recv), recvs, num_recvs, err));
-        t->num_recvs = t->num_requests;
-        CR_TRY_GOTO(failed, post(t, /*is_send=*/true, cr_host_view(send), sends, num_sends, err));
+    for (const cr_piece *from = x->sends; from < x->sends + x->num_sends; from++) {
+        if (from->peer != g->rank || !from->num_bytes) continue;
+        while (to->peer != g->rank || !to->num_bytes)
+            to++;
+        memmove(x->recv + to->offset_bytes, x->send + from->offset_bytes, from->num_bytes);
+        to++;
     }
-    *out = t;
-    return CR_OK;
-failed:
-    transfer_free(t);
-    return err->status;
 }
 
-static cr_status fail_transfer(cr_transfer *t, cr_err *err)
+cr_status cri_transfer_begin(cri_call *call, const cri_pieces *x, size_t *sent_bytes, cr_err *err)
 {
-    char text[320] = "";
-    int i = 0, is_done = 1;
+    cr_group *g = call->group;
+    size_t n = (size_t)g->num_ranks, *offsets = CR_NEW_ARRAY(size_t, n + 1);
+    total *mine = CR_NEW_ARRAY(total, 2 * n); /* sent to each rank, then expected from each */
+    cr_buf all = {0};
 
-    for (; i < t->num_requests; i++) {
-        MPI_Test(&t->requests[i], &is_done, MPI_STATUS_IGNORE);
-        if (!is_done) break;
-    }
-    if (i < t->num_requests) cri_describe(t->world, NULL, t->peers[i], text, sizeof text);
-    cr_fail(err, CR_ETIMEOUT, "transfer %s: rank %d waited %.3g s to %s %s", t->name,
-            t->world->rank, t->world->deadline_s, i < t->num_recvs ? "receive from" : "send to",
-            text);
-    cr_world_fail(t->world, err);
-    return err->status;
-}
-
-cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err)
-{
-    cr_transfer *t = transfer;
-    double begin_s = cr_now_s(), now_s = begin_s;
-    int is_done = t->num_requests == 0, code = MPI_SUCCESS;
-
-    while (!is_done && code == MPI_SUCCESS) {
-        code = MPI_Testall(t->num_requests, t->requests, &is_done, MPI_STATUSES_IGNORE);
-        if (is_done || code != MPI_SUCCESS) break;
-        now_s = cr_now_s();
-        if (now_s - begin_s > t->world->deadline_s) {
-            fail_transfer(t, err);
-            break;
+    add_up(x->sends, x->num_sends, mine);
+    add_up(x->recvs, x->num_recvs, mine + n);
+    CR_TRY_GOTO(out, g->comm->all_gather(call, (const char *)mine, 2 * n * sizeof *mine, &all,
+                                         offsets, err));
+    for (size_t from = 0; from < n; from++)
+        for (size_t to = 0; to < n; to++) {
+            const total *t = (const total *)(const void *)all.data;
+            const total *sent = &t[2 * n * from + to], *expected = &t[2 * n * to + n + from];
+            CR_TRY_GOTO(out, compare(call, (int)from, (int)to, sent, expected, err));
+            if (sent_bytes) sent_bytes[n * from + to] = sent->num_bytes;
         }
-        if (now_s - begin_s < 0.002)
-            sched_yield();
+    copy_own(g, x);
+out:
+    cr_buf_free(&all);
+    cr_free(mine);
+    cr_free(offsets);
+    return err->status;
+}
+
+/* ---- inside a host ---- */
+
+typedef struct cursor { /* in the pieces of one peer */
+    const cr_piece *piece;
+    size_t done_bytes;
+} cursor;
+
+typedef struct span { /* of a stream: what one receiver gets */
+    size_t begin, end;
+} span;
+
+typedef struct streams {
+    size_t longest_bytes;
+    span *out, *in;        /* [num] in the own stream, by receiver; in the stream of each sender */
+    cursor *sends, *recvs; /* [num] */
+} streams;
+
+static void streams_init(streams *s, const cri_host *h, const cri_pieces *x,
+                         const size_t *sent_bytes)
+{
+    *s =
+        (streams){.out = CR_NEW_ARRAY(span, 2 * h->num), .sends = CR_NEW_ARRAY(cursor, 2 * h->num)};
+    s->in = s->out + h->num;
+    s->recvs = s->sends + h->num;
+    for (int from = 0; from < h->num; from++) {
+        size_t at = 0;
+        for (int to = 0; to < h->num; to++) {
+            span part = {at, at};
+            if (to != from)
+                part.end += sent_bytes[h->rank[from] * h->group->num_ranks + h->rank[to]];
+            at = part.end;
+            if (from == h->own) s->out[to] = part;
+            if (to == h->own) s->in[from] = part;
+        }
+        if (at > s->longest_bytes) s->longest_bytes = at;
+        s->sends[from] = (cursor){x->sends, 0};
+        s->recvs[from] = (cursor){x->recvs, 0};
+    }
+}
+
+static void streams_fini(streams *s)
+{
+    cr_free(s->out);
+    cr_free(s->sends);
+}
+
+/* What a round from `at` on has of a span. */
+static span overlap(span s, size_t at)
+{
+    if (s.begin < at) s.begin = at;
+    if (s.end > at + CRI_STAGE_BYTES) s.end = at + CRI_STAGE_BYTES;
+    return s;
+}
+
+/* The next bytes of peer's pieces, to or from the stage. */
+static void copy_next(cursor *c, int peer, const char *from, char *to, char *stage,
+                      size_t num_bytes)
+{
+    while (num_bytes > 0) {
+        size_t num, at;
+        while (c->piece->peer != peer || c->done_bytes == c->piece->num_bytes)
+            *c = (cursor){c->piece + 1, 0};
+        num = c->piece->num_bytes - c->done_bytes;
+        if (num > num_bytes) num = num_bytes;
+        at = c->piece->offset_bytes + c->done_bytes;
+        if (from)
+            memcpy(stage, from + at, num);
         else
-            cr_sleep_s(now_s - begin_s < 0.05 ? 50e-6 : 500e-6);
+            memcpy(to + at, stage, num);
+        c->done_bytes += num;
+        stage += num;
+        num_bytes -= num;
     }
-    if (err->status == CR_OK) cr_note(cri_mpi(t->world, code, t->name, err));
-    cri_event_waited(t->world, t->event, cr_now_s() - begin_s);
-    cri_event_end(t->world, t->event);
-    transfer_free(t);
+}
+
+static cr_status move_round(cri_host *h, const cri_call *call, const cri_pieces *x, streams *s,
+                            size_t at, cr_err *err)
+{
+    cri_window *w = h->channel;
+    int slot = (int)(at / CRI_STAGE_BYTES % SLOTS);
+    char *stage = w->data + (size_t)slot * (size_t)h->group->num_ranks * CRI_STAGE_BYTES;
+
+    CR_TRY(cri_window_begin(w, slot, call->name, call->event, err));
+    for (int i = 0; i < h->num; i++) {
+        span part = overlap(s->out[i], at);
+        if (part.begin < part.end)
+            copy_next(&s->sends[i], h->rank[i], x->send, NULL,
+                      stage + (size_t)h->own * CRI_STAGE_BYTES + (part.begin - at),
+                      part.end - part.begin);
+    }
+    cri_window_write(w, slot, h->group->rank);
+    for (int i = 0; i < h->num; i++) {
+        span part = overlap(s->in[i], at);
+        if (part.begin >= part.end) continue;
+        CR_TRY(cri_window_wait_written(w, slot, h->rank[i], i, call->name, call->event, err));
+        copy_next(&s->recvs[i], h->rank[i], NULL, x->recv,
+                  stage + (size_t)i * CRI_STAGE_BYTES + (part.begin - at), part.end - part.begin);
+    }
+    cri_window_end(w, slot);
+    return CR_OK;
+}
+
+cr_status cri_host_transfer(cri_host *host, const cri_call *call, const cri_pieces *x,
+                            const size_t *sent_bytes, cr_err *err)
+{
+    /* places for all ranks of the group, so that the hosts agree on the size; those of other hosts stay untouched */
+    size_t window_bytes = (size_t)SLOTS * (size_t)host->group->num_ranks * CRI_STAGE_BYTES;
+    streams s;
+
+    if (!host->channel) CR_TRY(cri_window_create(host, SLOTS, window_bytes, &host->channel, err));
+    streams_init(&s, host, x, sent_bytes);
+    for (size_t at = 0; at < s.longest_bytes && err->status == CR_OK; at += CRI_STAGE_BYTES)
+        cr_note(move_round(host, call, x, &s, at, err));
+    streams_fini(&s);
     return err->status;
 }

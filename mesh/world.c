@@ -224,7 +224,6 @@ static cr_status open_mpi(cr_world *w, cr_err *err)
     w->host_of = CR_NEW_ARRAY(int, w->num_ranks);
     w->board_of = CR_NEW_ARRAY(int, w->num_ranks);
     CR_TRY(cri_mpi(w, MPI_Comm_dup(MPI_COMM_WORLD, &w->comm), "opening the world", err));
-    CR_TRY(cri_mpi(w, MPI_Comm_dup(MPI_COMM_WORLD, &w->transfer_comm), "opening the world", err));
     CR_TRY(open_host(w, err));
     cri_guard_end(w);
     return CR_OK;
@@ -238,7 +237,7 @@ cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err)
     w->kind = args->kind;
     w->num_ranks = 1;
     w->deadline_s = args->deadline_s > 0 ? args->deadline_s : 300;
-    w->comm = w->transfer_comm = w->host_comm = MPI_COMM_NULL;
+    w->comm = w->host_comm = MPI_COMM_NULL;
     w->board_win = MPI_WIN_NULL;
     w->own_board = &w->private_board;
     if (w->kind == CR_WORLD_META) {
@@ -269,7 +268,6 @@ void cr_world_close(cr_world *world)
         cri_guard_begin(world, "closing the world (a rank has not come to its end)");
         if (world->board_win != MPI_WIN_NULL) MPI_Win_free(&world->board_win);
         if (world->host_comm != MPI_COMM_NULL) MPI_Comm_free(&world->host_comm);
-        MPI_Comm_free(&world->transfer_comm);
         MPI_Comm_free(&world->comm);
         MPI_Initialized(&is_running);
         cr_set_abort_hook(NULL);

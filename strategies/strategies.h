@@ -135,15 +135,13 @@ CR_MUST cr_status cr_replica_create_for(cr_model *model, cr_device *dev,
 void cr_replica_destroy(cr_replica *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
 int64_t cr_replica_version(const cr_replica *r);
-/* Send this rank's shards, cast to dtype, to the receivers (world ranks). Replica d of the sender's
+/* Both are called together by all ranks of `group`: the ranks of the sender's mesh in order, then the receivers.
+ * Send this rank's shards, cast to dtype, to the receivers. Replica d of the sender's
  * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow. */
-CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
-                                      int num_receivers, cr_dtype dtype, cr_err *err);
-/* my_place: index of this rank among the receivers. senders: world ranks of the sender's mesh in
- * order. Checks every checksum, then points param->weight into the replica. */
-CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
-                                         const cr_mesh_shape *sender_shape, int my_place,
-                                         cr_err *err);
+CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err);
+/* Checks every checksum, then points param->weight into the replica. */
+CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_group *group,
+                                         const cr_mesh_shape *sender_shape, cr_err *err);
 
 /* ---- checkpoints ---- */
 

@@ -144,15 +144,14 @@ static bool serves(const cr_mesh_shape *shape, int rank, const cr_flat *flat, in
     return receiver % cr_mesh_axis_ranks(shape, axis) == cr_mesh_axis_rank(shape, axis, rank);
 }
 
-cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers, int num_receivers,
-                              cr_dtype dtype, cr_err *err)
+cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err)
 {
     size_t num_flats = 2 * f->units.num, num = 0,
            tail = trailer_words(&f->units) * sizeof(uint64_t),
            total = (size_t)(cr_extent_bytes(f->units.trained_shard, dtype) +
                             cr_extent_bytes(f->units.frozen_shard, dtype));
     const cr_mesh_shape *shape = &f->mesh->shape;
-    cr_transfer *transfer = NULL;
+    int num_receivers = cr_group_num_ranks(group) - shape->num_ranks;
     cr_piece *pieces;
     cr_mem *send;
 
@@ -165,15 +164,13 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_world *world, const int *receivers,
             const cr_flat *flat = flat_of(&f->units, k);
             size_t n = shard_bytes(flat, dtype);
             if (n && serves(shape, f->mesh->rank, flat, i))
-                pieces[num++] = (cr_piece){receivers[i], at, n};
+                pieces[num++] = (cr_piece){shape->num_ranks + i, at, n};
             at += n;
         }
-        if (num > before) pieces[num++] = (cr_piece){receivers[i], at, tail};
+        if (num > before) pieces[num++] = (cr_piece){shape->num_ranks + i, at, tail};
     }
-    if (fill(f, dtype, send, err) == CR_OK &&
-        cr_transfer_start(world, "weight sync", send, pieces, num, NULL, NULL, 0, &transfer, err) ==
-            CR_OK)
-        cr_note(cr_transfer_wait(transfer, err));
+    if (fill(f, dtype, send, err) == CR_OK)
+        cr_note(cr_transfer(group, "weight sync", send, pieces, num, NULL, NULL, 0, err));
     cr_device_free(cri_home(f), send, total + tail);
     cr_free(pieces);
     return err->status;
@@ -252,9 +249,10 @@ static void point_params(cr_replica *r)
 }
 
 /* Pieces of all senders, or checks of what they sent. pieces NULL: checks. */
-static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_shape *shape,
-                             int my_place, cr_piece *pieces, size_t *num_pieces, cr_err *err)
+static cr_status each_sender(cr_replica *r, const cr_group *group, const cr_mesh_shape *shape,
+                             cr_piece *pieces, size_t *num_pieces, cr_err *err)
 {
+    int my_place = cr_group_rank(group) - shape->num_ranks;
     size_t tail_at = r->num_bytes;
     part *parts = CR_NEW_ARRAY(part, 2 * r->units.num);
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&r->units));
@@ -266,12 +264,12 @@ static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_sh
         if (!is_sender) continue;
         for (size_t i = 0; pieces && i < num; i++)
             if (parts[i].is_coming)
-                pieces[(*num_pieces)++] = (cr_piece){senders[s], parts[i].at, parts[i].num_bytes};
+                pieces[(*num_pieces)++] = (cr_piece){s, parts[i].at, parts[i].num_bytes};
         if (pieces)
-            pieces[(*num_pieces)++] = (cr_piece){senders[s], tail_at, tail};
+            pieces[(*num_pieces)++] = (cr_piece){s, tail_at, tail};
         else if (cr_download(r->dev, trailer, cr_mem_add_const(r->data, tail_at), tail, err) ==
                  CR_OK)
-            cr_note(check_parts(r, senders[s], parts, num, trailer, err));
+            cr_note(check_parts(r, cr_group_world_rank(group, s), parts, num, trailer, err));
         tail_at += tail;
     }
     cr_free(trailer);
@@ -279,12 +277,11 @@ static cr_status each_sender(cr_replica *r, const int *senders, const cr_mesh_sh
     return err->status;
 }
 
-cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *senders,
-                                 const cr_mesh_shape *shape, int my_place, cr_err *err)
+cr_status cr_weight_sync_receive(cr_replica *r, cr_group *group, const cr_mesh_shape *shape,
+                                 cr_err *err)
 {
     const cr_mesh_shape *s = &r->sender;
     cr_piece *pieces;
-    cr_transfer *transfer = NULL;
     size_t num = 0;
 
     if (shape->num_fsdp != s->num_fsdp || shape->num_ep != s->num_ep ||
@@ -295,12 +292,10 @@ cr_status cr_weight_sync_receive(cr_replica *r, cr_world *world, const int *send
                        shape->num_fsdp, shape->num_ep, shape->num_efsdp, s->num_fsdp, s->num_ep,
                        s->num_efsdp);
     pieces = CR_NEW_ARRAY(cr_piece, trailer_words(&r->units) * most_senders(s));
-    cr_note(each_sender(r, senders, shape, my_place, pieces, &num, err));
-    if (cr_transfer_start(world, "weight sync", NULL, NULL, 0, r->data, pieces, num, &transfer,
-                          err) == CR_OK &&
-        cr_transfer_wait(transfer, err) == CR_OK) {
+    cr_note(each_sender(r, group, shape, pieces, &num, err));
+    if (cr_transfer(group, "weight sync", NULL, NULL, 0, r->data, pieces, num, err) == CR_OK) {
         r->version = -1;
-        if (each_sender(r, senders, shape, my_place, NULL, NULL, err) == CR_OK) point_params(r);
+        if (each_sender(r, group, shape, NULL, NULL, err) == CR_OK) point_params(r);
     }
     cr_free(pieces);
     return err->status;

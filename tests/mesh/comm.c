@@ -266,42 +266,69 @@ static void test_agree(cr_group *g)
     CR_CHECK(cr_agree(g, "load", &mine) == CR_EPEER && !strcmp(mine.msg, want), "%s", mine.msg);
 }
 
-/* Train shards on ranks 0, 1 (halves) to infer shards on ranks 2, 3 (a third and two thirds), and a
- * piece to oneself. */
-static void test_transfer(size_t third)
-{
-    int me = world->rank;
-    size_t half = third * 3 / 2, split = third;
-    char *data = cr_alloc(third * 3);
-    cr_piece sends[4] = {{0}}, recvs[4] = {{0}};
-    size_t num_sends = 0, num_recvs = 0;
-    cr_transfer *t;
+/* ---- transfers ---- */
 
-    if (me == 0) {
-        memset(data, 'a', split);
-        memset(data + split, 'b', half - split);
-        sends[num_sends++] = (cr_piece){2, 0, split};
-        sends[num_sends++] = (cr_piece){3, split, half - split};
-    } else if (me == 1) {
-        memset(data, 'c', half);
-        sends[num_sends++] = (cr_piece){3, 0, half};
-    } else if (me == 2) {
-        recvs[num_recvs++] = (cr_piece){0, 0, split};
-    } else {
-        memset(data + 2 * third, 'd', third);
-        sends[num_sends++] = (cr_piece){3, 3 * third - 1, 1};
-        recvs[num_recvs++] = (cr_piece){0, 0, half - split};
-        recvs[num_recvs++] = (cr_piece){1, half - split, half};
-        recvs[num_recvs++] = (cr_piece){3, 2 * third, 1};
+/* Rank i sends (i + 2 j) % 4 pieces to rank j, itself included; some are empty. */
+static size_t pieces_between(int from, int to, size_t scale, size_t *num_bytes)
+{
+    size_t num = (size_t)(from + 2 * to) % 4;
+
+    for (size_t k = 0; k < num; k++)
+        num_bytes[k] = scale * k + (size_t)(from == to || scale > 1) * k % 3;
+    return num;
+}
+
+/* Lists this rank's pieces, those of the last peer first, at odd addresses; returns how many. */
+static size_t list_pieces(const cr_group *g, bool is_send, size_t scale, cr_piece *pieces,
+                          size_t *total_bytes)
+{
+    int n = cr_group_num_ranks(g), me = cr_group_rank(g);
+    size_t bytes[4], num = 0, at = 1;
+
+    for (int r = n - 1; r >= 0; r--) {
+        size_t count = pieces_between(is_send ? me : r, is_send ? r : me, scale, bytes);
+        for (size_t k = 0; k < count; k++) {
+            pieces[num++] = (cr_piece){r, at, bytes[k]};
+            at += bytes[k] + 1;
+        }
     }
-    OK(cr_transfer_start(world, "weight sync", MEM(data), sends, num_sends, MEM(data), recvs,
-                         num_recvs, &t, &err));
-    OK(cr_transfer_wait(t, &err));
-    for (size_t i = 0; me == 2 && i < split; i++)
-        CR_CHECK(data[i] == 'a', "byte %zu", i);
-    for (size_t i = 0; me == 3 && i < third * 2; i++)
-        CR_CHECK(data[i] == (i < half - split ? 'b' : 'c'), "byte %zu is %c", i, data[i]);
-    cr_free(data);
+    *total_bytes = at;
+    return num;
+}
+
+static char byte_of(int from, int to, size_t piece, size_t i)
+{
+    return (char)(from * 50 + to * 11 + (int)piece * 3 + (int)(i % 251));
+}
+
+/* Every rank sends to every other one at once, pieces beside each other; what lies between them stays. */
+static void test_transfer(cr_group *g, size_t scale)
+{
+    int me = cr_group_rank(g), next[RANKS] = {0};
+    cr_piece sends[4 * RANKS], recvs[4 * RANKS];
+    size_t send_bytes, recv_bytes, num_sends = list_pieces(g, true, scale, sends, &send_bytes),
+                                   num_recvs = list_pieces(g, false, scale, recvs, &recv_bytes);
+    char *send = cr_alloc(send_bytes), *recv = cr_alloc(recv_bytes);
+
+    memset(recv, '-', recv_bytes);
+    for (size_t k = 0; k < num_sends; k++) {
+        size_t piece = (size_t)next[sends[k].peer]++;
+        for (size_t i = 0; i < sends[k].num_bytes; i++)
+            send[sends[k].offset_bytes + i] = byte_of(me, sends[k].peer, piece, i);
+    }
+    memset(next, 0, sizeof next);
+    OK(cr_transfer(g, "shards", MEM(send), sends, num_sends, MEM(recv), recvs, num_recvs, &err));
+    for (size_t k = 0; k < num_recvs; k++) {
+        size_t piece = (size_t)next[recvs[k].peer]++;
+        for (size_t i = 0; i < recvs[k].num_bytes; i++)
+            CR_CHECK(recv[recvs[k].offset_bytes + i] == byte_of(recvs[k].peer, me, piece, i),
+                     "piece %zu from %d byte %zu of %zu", piece, recvs[k].peer, i,
+                     recvs[k].num_bytes);
+        CR_CHECK(recv[recvs[k].offset_bytes + recvs[k].num_bytes] == '-' || k + 1 == num_recvs,
+                 "written past piece %zu from %d", piece, recvs[k].peer);
+    }
+    cr_free(send);
+    cr_free(recv);
 }
 
 /* num_sizes 5: with one of several rounds. */
@@ -319,6 +346,7 @@ static uint64_t test_group(cr_group *g, size_t num_sizes)
         hash = hash * 31 + test_all_reduce(g, sizes[i]);
         test_bytes(g, sizes[i] * (i == 4 ? 2 : 1));
         test_all_to_all(g, sizes[i] * (i == 4 ? 2 : 1));
+        test_transfer(g, sizes[i] * (i == 4 ? 2 : 1));
     }
     test_agree(g);
     OK(cr_barrier(g, "end", &err));
@@ -428,12 +456,65 @@ static void test_failed_peer(int failed)
     CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
 }
 
+/* `other` sends to its neighbour two pieces of 8 bytes; `expected` is what that one expects. Every rank reports it. */
+static void test_transfer_sizes(int other, const cr_piece *expected, size_t num,
+                                const char *const *words)
+{
+    int next = (other + 1) % RANKS;
+    cr_group *g = fresh("pieces");
+    cr_piece sends[] = {{next, 0, 8}, {next, 8, 8}};
+    char send[16] = "", recv[16] = "";
+    cr_err e = {0};
+    cr_status got = cr_transfer(g, "shards", MEM(send), sends, world->rank == other ? 2 : 0,
+                                MEM(recv), expected, world->rank == next ? num : 0, &e);
+
+    expect(cr_group_transport(g), got, &e, CR_EPEER, words);
+}
+
+static void test_transfer_failures(int other)
+{
+    cr_piece less = {other, 0, 15}, joined = {other, 0, 16}, sends = {RANKS, 0, 1};
+    char who[32], whom[32];
+    cr_group *g;
+    cr_err e = {0};
+    double begin_s;
+
+    snprintf(who, sizeof who, "rank %d", other);
+    snprintf(whom, sizeof whom, "rank %d", (other + 1) % RANKS);
+    test_transfer_sizes(other, &less, 1,
+                        WORDS("transfer shards", "16 bytes", who, whom, "expects 15"));
+    test_transfer_sizes(other, NULL, 0,
+                        WORDS("transfer shards", "16 bytes", who, whom, "expects 0"));
+    test_transfer_sizes(other, &joined, 1, WORDS("transfer shards", who, whom, "in other pieces"));
+    g = fresh("peers");
+    CR_CHECK(cr_transfer(g, "shards", MEM(who), &sends, 1, NULL, NULL, 0, &e) == CR_EARG,
+             "a peer too many");
+    e = (cr_err){0};
+    expect(cr_group_transport(g),
+           world->rank == other ? cr_barrier(g, "end", &e)
+                                : cr_transfer(g, "shards", NULL, NULL, 0, NULL, NULL, 0, &e),
+           &e, CR_EDIVERGED, WORDS(who, "transfer shards", "barrier end"));
+    g = fresh("absent");
+    if (world->rank == other) {
+        cr_sleep_s(sleep_s);
+        return;
+    }
+    cr_world_set_deadline(world, deadline_s);
+    begin_s = cr_now_s();
+    e = (cr_err){0};
+    expect(cr_group_transport(g), cr_transfer(g, "shards", NULL, NULL, 0, NULL, NULL, 0, &e), &e,
+           CR_ETIMEOUT, WORDS(who, "transfer shards", "sequence 2", "barrier begin"));
+    CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
+    cr_world_set_deadline(world, 60);
+}
+
 static void test_failures(void)
 {
     for (int rank = 0; rank < RANKS; rank += 3 - rank % 2) { /* 0, 3: first and last of a host */
         test_divergence(rank);
         test_deadline(rank);
         test_failed_peer(rank);
+        test_transfer_failures(rank);
     }
     mend(world);
 }
@@ -486,8 +567,6 @@ int main(void)
 
     OK(cr_world_open(&args, &world, &err));
     CR_CHECK(world->num_ranks == RANKS, "run with scripts/mpi 4");
-    test_transfer(4);
-    test_transfer(3000000);
     test_one("self", &world->rank, 1, "self");
     for (size_t i = 0; i < CR_COUNT(layouts); i++) {
         hash = test_layout(&layouts[i]);

@@ -171,23 +171,6 @@ static void test_late_release(void)
     cr_world_set_deadline(world, 3);
 }
 
-/* A transfer without a sender. */
-static void test_late_transfer(void)
-{
-    cr_piece piece = {0, 0, 8};
-    char data[8];
-    cr_transfer *t;
-    cr_err e = {0};
-
-    fresh("transfer");
-    if (world->rank == 0) return;
-    cr_world_set_deadline(world, 0.2);
-    OK(cr_transfer_start(world, "weights", NULL, NULL, 0, MEM(data), &piece, 1, &t, &err));
-    expect(cr_transfer_wait(t, &e), &e, CR_ETIMEOUT,
-           WORDS("transfer weights", "receive from", "rank 0"));
-    cr_world_set_deadline(world, 3);
-}
-
 /* Long before the deadline: the peer has said that it failed. */
 static void test_failed_peer(void)
 {
@@ -218,7 +201,6 @@ int main(void)
         test_all_to_all_sizes();
         test_deadline();
         test_late_release();
-        test_late_transfer();
         test_failed_peer();
         for (int r = 0; r < 2; r++)
             world->host_of[r] = r; /* the second pass goes by messages */

@@ -3,6 +3,7 @@
  * The real transport is in tests/mesh/strategies.c.
  */
 #include "base/rng.h"
+#include "mesh/comm.h"
 #include "strategies/strategies.h"
 #include "tests/model_bench.h"
 
@@ -17,32 +18,22 @@
 
 static cr_buf wire;
 
-cr_status cr_transfer_start(cr_world *world, const char *name, const cr_mem *send,
-                            const cr_piece *sends, size_t num_sends, cr_mem *recv,
-                            const cr_piece *recvs, size_t num_recvs, cr_transfer **out, cr_err *err)
+static cr_status play_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
 {
     size_t at = 0;
 
-    (void)world;
-    (void)name;
+    (void)call;
     (void)err;
-    *out = NULL;
-    if (num_sends) cr_buf_clear(&wire);
-    for (size_t i = 0; i < num_sends; i++)
-        cr_buf_add(&wire, cr_host_view(cr_mem_add_const(send, sends[i].offset_bytes)),
-                   sends[i].num_bytes);
-    for (size_t i = 0; i < num_recvs; at += recvs[i++].num_bytes)
-        memcpy(cr_host_view(cr_mem_add(recv, recvs[i].offset_bytes)), wire.data + at,
-               recvs[i].num_bytes);
-    if (num_recvs) assert_int_equal(at, wire.num_bytes);
+    if (x->num_sends) cr_buf_clear(&wire);
+    for (size_t i = 0; i < x->num_sends; i++)
+        cr_buf_add(&wire, x->send + x->sends[i].offset_bytes, x->sends[i].num_bytes);
+    for (size_t i = 0; i < x->num_recvs; at += x->recvs[i++].num_bytes)
+        memcpy(x->recv + x->recvs[i].offset_bytes, wire.data + at, x->recvs[i].num_bytes);
+    if (x->num_recvs) assert_int_equal(at, wire.num_bytes);
     return CR_OK;
 }
 
-cr_status cr_transfer_wait(cr_transfer *transfer, cr_err *err)
-{
-    (void)transfer;
-    return err->status;
-}
+static const cri_comm played = {.transfer = play_transfer};
 
 /* ---- the test ---- */
 
@@ -67,8 +58,9 @@ static void a_flipped_bit_is_found(void **state)
     cr_world_args world_args = {.kind = CR_WORLD_LOCAL};
     cr_fsdp_args args = {.is_train = true, .param_dtype = CR_BF16, .seed = 3};
     cr_wrap_policy policy = {0};
-    int here[1] = {0};
+    int here[2] = {0, 0};
     cr_model *sender = make_model(frozen, &err), *receiver = make_model(frozen, &err);
+    cr_group to = {.comm = &played, .name = "sync", .num_ranks = 2, .world_ranks = here}, from = to;
     cr_world *world;
     cr_device *dev;
     cr_mesh_shape shape;
@@ -78,25 +70,27 @@ static void a_flipped_bit_is_found(void **state)
 
     (void)state;
     assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
+    to.world = from.world = world;
+    from.rank = 1;
     assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
     assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
     assert_int_equal(cr_mesh_create(world, dev, "actor_train", here, &shape, &mesh, &err), CR_OK);
     assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);
     assert_int_equal(cr_replica_create(receiver, dev, &policy, 1, CR_BF16, &replica, &err), CR_OK);
-    assert_int_equal(cr_weight_sync_send(f, world, here, 1, CR_BF16, &err), CR_OK);
-    assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_OK);
+    assert_int_equal(cr_weight_sync_send(f, &to, CR_BF16, &err), CR_OK);
+    assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
     for (uint64_t i = 0; i < 200; i++) {
         uint32_t w[4];
         size_t at;
         cr_rng_philox(1, CR_RNG_TEST, 0, i, w);
         at = i == 0 ? 0 : i == 1 ? wire.num_bytes - 1 : w[0] % wire.num_bytes;
         wire.data[at] = (char)(wire.data[at] ^ (1 << w[1] % 8));
-        assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_EPEER);
+        assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_EPEER);
         assert_non_null(strstr(err.msg, "unit "));
         err = (cr_err){0};
         wire.data[at] = (char)(wire.data[at] ^ (1 << w[1] % 8));
     }
-    assert_int_equal(cr_weight_sync_receive(replica, world, here, &shape, 0, &err), CR_OK);
+    assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
     cr_replica_destroy(replica);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
