@@ -50,6 +50,10 @@ CR_MUST cr_status cr_tokenizer_encode(const cr_tokenizer *tokenizer, const char 
 void cr_tokenizer_decode(const cr_tokenizer *tokenizer, const int32_t *ids, size_t num,
                          bool skip_special, cr_buf *out);
 
+/* Append the bytes of one token as they are inside a text: with the space that begins it, and maybe a part
+ * of a character only. Special tokens are their names; ids without a token have nothing. */
+void cr_tokenizer_piece(const cr_tokenizer *tokenizer, int32_t id, cr_buf *out);
+
 /* Decode one id at a time: the pieces put together are the text of cr_tokenizer_decode. Every piece
  * is whole UTF-8; bytes that a later token may complete are held back until cr_token_stream_end. */
 typedef struct cr_token_stream {

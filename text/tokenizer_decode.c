@@ -67,8 +67,8 @@ static void drain_bytes(cr_token_stream *stream, cr_buf *out)
     if (at && stream->num_run) memmove(stream->run, stream->run + at, stream->num_run);
 }
 
-static void push_byte_level(cr_token_stream *stream, const char *text, size_t num_bytes,
-                            cr_buf *out)
+/* Hold the bytes that the letters of a token stand for. */
+static void hold_letters(cr_token_stream *stream, const char *text, size_t num_bytes)
 {
     size_t before = stream->num_run;
 
@@ -85,7 +85,6 @@ static void push_byte_level(cr_token_stream *stream, const char *text, size_t nu
         hold(stream, &c, 1);
         i += (size_t)num;
     }
-    drain_bytes(stream, out);
 }
 
 /* ---- byte fallback, metaspace ---- */
@@ -172,6 +171,30 @@ static void push_text(cr_token_stream *stream, const char *text, size_t num_byte
     cr_buf_free(&changed);
 }
 
+void cr_tokenizer_piece(const cr_tokenizer *t, int32_t id, cr_buf *out)
+{
+    const cri_decoder *d = &t->decoder;
+    unsigned char byte;
+    size_t num_bytes;
+    const char *text = cr_tokenizer_token(t, id, &num_bytes);
+    cr_token_stream stream = {.tokenizer = t};
+
+    if (!text) return;
+    if (cr_tokenizer_is_special(t, id)) {
+        cr_buf_add(out, text, num_bytes);
+    } else if (d->is_byte_level) {
+        hold_letters(&stream, text, num_bytes);
+        cr_buf_add(out, stream.run, stream.num_run);
+        cr_free(stream.run);
+    } else if (d->has_byte_fallback && is_byte_token(text, num_bytes, &byte)) {
+        cr_buf_add(out, &byte, 1);
+    } else if (d->from) {
+        add_replaced(out, text, num_bytes, d->from, d->to);
+    } else {
+        cr_buf_add(out, text, num_bytes);
+    }
+}
+
 /* ---- streams ---- */
 
 void cr_token_stream_init(cr_token_stream *stream, const cr_tokenizer *tokenizer, bool skip_special)
@@ -190,10 +213,12 @@ void cr_token_stream_push(cr_token_stream *stream, int32_t id, cr_buf *out)
 
     if (!text || (stream->skip_special && cr_tokenizer_is_special(t, id))) return;
     stream->has_started = true;
-    if (t->decoder.is_byte_level)
-        push_byte_level(stream, text, num_bytes, out);
-    else
+    if (t->decoder.is_byte_level) {
+        hold_letters(stream, text, num_bytes);
+        drain_bytes(stream, out);
+    } else {
         push_text(stream, text, num_bytes, is_first, out);
+    }
 }
 
 void cr_token_stream_end(cr_token_stream *stream, cr_buf *out)

@@ -1,0 +1,356 @@
+/* answer.c -- numbers and strings of answers (see answer.h, answer_impl.h). */
+#include "serve/answer_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+cr_status cri_add_log_prob(cr_buf *out, float x, cr_err *err)
+{
+    if (x == -INFINITY) {
+        cr_buf_adds(out, "-9999.0");
+        return CR_OK;
+    }
+    return cr_json_add_float(out, x, err);
+}
+
+/* ---- strings ---- */
+
+void cr_serve_token_string(const cr_serve_model *model, int32_t id, bool as_id, cr_buf *out)
+{
+    size_t from = out->num_bytes, num;
+    char *piece;
+
+    if (!as_id && model->tokenizer) cr_tokenizer_piece(model->tokenizer, id, out);
+    num = out->num_bytes - from;
+    if (num == 0) {
+        cr_buf_addf(out, "token_id:%d", id);
+        return;
+    }
+    if (cr_utf8_valid(out->data + from, num)) return;
+    piece = cr_strndup(out->data + from, num);
+    out->num_bytes = from;
+    cr_buf_adds(out, "bytes:");
+    for (size_t i = 0; i < num; i++)
+        cr_buf_addf(out, "\\x%02x", (unsigned char)piece[i]);
+    cr_free(piece);
+}
+
+void cri_add_text(cr_buf *out, const char *text, size_t num_bytes)
+{
+    cr_json_add_string(out, text ? text : "", num_bytes);
+}
+
+void cri_add_token(const cr_serve_request *r, int32_t id, cr_buf *out)
+{
+    cr_buf text = {0};
+
+    cr_serve_token_string(r->model, id, r->wanted.tokens_as_ids, &text);
+    cri_add_text(out, text.data, text.num_bytes);
+    cr_buf_free(&text);
+}
+
+void cri_add_finish(const char *finish, cr_buf *out)
+{
+    cr_buf_addf(out, finish ? "\"finish_reason\":\"%s\"" : "\"finish_reason\":null", finish);
+}
+
+void cri_add_stop_reason(const cr_serve_sample *s, cr_buf *out)
+{
+    cr_buf_adds(out, "\"stop_reason\":");
+    if (s->stop_text)
+        cri_add_text(out, s->stop_text, strlen(s->stop_text));
+    else if (s->stop_id >= 0)
+        cr_buf_addf(out, "%d", s->stop_id);
+    else
+        cr_buf_adds(out, "null");
+}
+
+void cri_add_prompt_text(const cr_serve_request *r, size_t prompt, cr_buf *out)
+{
+    const cr_serve_prompt *p = &r->prompts[prompt];
+
+    if (p->text)
+        cr_buf_add(out, p->text, p->text_bytes);
+    else if (r->model->tokenizer)
+        cr_tokenizer_decode(r->model->tokenizer, p->ids, p->num_ids, r->sampling.skips_special,
+                            out);
+}
+
+/* ---- usage and identity ---- */
+
+void cri_add_usage(const cr_serve_request *r, size_t num_ids, cr_buf *out)
+{
+    size_t num_prompt = 0;
+
+    for (size_t i = 0; i < r->num_prompts; i++)
+        num_prompt += r->prompts[i].num_ids;
+    cr_buf_addf(out,
+                "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}",
+                num_prompt, num_ids, num_prompt + num_ids);
+}
+
+static void add_member(cr_buf *out, const char *name, const char *text)
+{
+    cr_buf_addf(out, ",\"%s\":", name);
+    if (text)
+        cri_add_text(out, text, strlen(text));
+    else
+        cr_buf_adds(out, "null");
+}
+
+static void add_model_identity(const cr_serve_model *m, cr_buf *out)
+{
+    cr_buf_adds(out, "\"object\":\"identity\"");
+    add_member(out, "weights_sha256", m->weights_sha256);
+    add_member(out, "weight_version", m->weight_version);
+    add_member(out, "tokenizer_sha256", m->tokenizer_sha256);
+    add_member(out, "dtype", m->dtype);
+}
+
+void cri_add_identity(const cr_serve_request *r, cr_buf *out)
+{
+    const cr_serve_model *m = r->model;
+
+    cr_buf_adds(out, "\"model\":");
+    cri_add_text(out, m->name, strlen(m->name));
+    cr_buf_addf(out, ",\"system_fingerprint\":\"croll-%.12s\",\"croll\":{",
+                m->weights_sha256 ? m->weights_sha256 : "");
+    add_model_identity(m, out);
+    if (r->sampling.seed != CR_SERVE_NO_SEED)
+        cr_buf_addf(out, ",\"seed\":%lld", (long long)r->sampling.seed);
+    cr_buf_addc(out, '}');
+}
+
+/* ---- numbers of prompts ---- */
+
+static cr_status add_entry(const cr_serve_request *r, int32_t id, float log_prob, int32_t rank,
+                           cr_buf *out, cr_err *err)
+{
+    cr_buf_addf(out, "\"%d\":{\"logprob\":", id);
+    CR_TRY(cri_add_log_prob(out, log_prob, err));
+    cr_buf_addf(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    cri_add_token(r, id, out);
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+/* The actual token first, then the most likely ones without it. Equal log-probs have one rank. */
+static cr_status add_prompt_place(const cr_serve_request *r, const cri_place *place, size_t num_top,
+                                  cr_buf *out, cr_err *err)
+{
+    const cr_serve_scores *s = place->scores;
+    const int32_t *ids = s->top_ids ? s->top_ids + place->at * s->num_top : NULL;
+    const float *log_probs = s->top_log_probs ? s->top_log_probs + place->at * s->num_top : NULL;
+    int32_t rank = 1;
+
+    cr_buf_addc(out, '{');
+    CR_TRY(add_entry(r, place->id, s->log_probs[place->at], s->ranks[place->at], out, err));
+    for (size_t k = 0; k < num_top; k++) {
+        if (k && log_probs[k] != log_probs[k - 1]) rank = (int32_t)k + 1;
+        if (ids[k] == place->id) continue;
+        cr_buf_addc(out, ',');
+        CR_TRY(add_entry(r, ids[k], log_probs[k], rank, out, err));
+    }
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+static cr_status add_prompt_logprobs(const cr_serve_result *result, size_t prompt, cr_buf *out,
+                                     cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+    const cr_serve_scores *s = &result->prompt_scores[prompt];
+    const int32_t *ids = r->prompts[prompt].ids + r->wanted.prompt_first;
+    size_t num_top = (size_t)r->wanted.prompt_logprobs;
+
+    if (num_top > s->num_top) num_top = s->num_top;
+    cr_buf_adds(out, r->wanted.prompt_first > r->wanted.prompt_start ? "[null" : "[");
+    for (size_t i = 0; i < s->num; i++) {
+        cri_place place = {.id = ids[i], .scores = s, .at = i};
+        if (out->data[out->num_bytes - 1] != '[') cr_buf_addc(out, ',');
+        CR_TRY(add_prompt_place(r, &place, num_top, out, err));
+    }
+    cr_buf_addc(out, ']');
+    return CR_OK;
+}
+
+/* ---- arrays, as lists or as base64 ---- */
+
+static void add_base64(cr_buf *out, const void *data, size_t num_bytes)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *in = data;
+
+    cr_buf_reserve(out, out->num_bytes + num_bytes / 3 * 4 + 8);
+    cr_buf_addc(out, '"');
+    for (size_t i = 0; i < num_bytes; i += 3) {
+        size_t left = num_bytes - i;
+        uint32_t bits = (uint32_t)in[i] << 16 | (left > 1 ? (uint32_t)in[i + 1] << 8 : 0) |
+                        (left > 2 ? in[i + 2] : 0);
+        char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63], digits[bits >> 6 & 63],
+                        digits[bits & 63]};
+        if (left < 3) four[3] = '=';
+        if (left < 2) four[2] = '=';
+        cr_buf_add(out, four, 4);
+    }
+    cr_buf_addc(out, '"');
+}
+
+static cr_status check_numbers(const float *x, size_t num, cr_err *err)
+{
+    for (size_t i = 0; i < num; i++)
+        if (isnan(x[i]) || x[i] == INFINITY)
+            return cr_fail(err, CR_ENUMERIC, "number %zu of %zu of an answer is %g", i, num,
+                           (double)x[i]);
+    return CR_OK;
+}
+
+/* ,"name":[..]; num 0: nothing. */
+static cr_status add_floats(const cr_serve_request *r, const char *name, const float *x, size_t num,
+                            cr_buf *out, cr_err *err)
+{
+    if (!x) return CR_OK;
+    cr_buf_addf(out, ",\"%s\":", name);
+    if (r->wanted.is_base64) {
+        CR_TRY(check_numbers(x, num, err));
+        add_base64(out, x, num * sizeof *x);
+        return CR_OK;
+    }
+    cr_buf_addc(out, '[');
+    for (size_t i = 0; i < num; i++) {
+        if (i) cr_buf_addc(out, ',');
+        CR_TRY(cri_add_log_prob(out, x[i], err));
+    }
+    cr_buf_addc(out, ']');
+    return CR_OK;
+}
+
+static void add_ints(const char *name, const int32_t *x, size_t num, cr_buf *out)
+{
+    if (!x) return;
+    cr_buf_addf(out, ",\"%s\":", name);
+    add_base64(out, x, num * sizeof *x);
+}
+
+cr_status cri_add_croll_scores(const cr_serve_result *result, size_t prompt, cr_buf *out,
+                               cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+    const cr_serve_wanted *w = &r->wanted;
+    const cr_serve_scores *s = result->prompt_scores ? &result->prompt_scores[prompt] : NULL;
+    size_t top = s ? s->num * s->num_top : 0;
+
+    if (!s || !(w->is_base64 || w->entropy || w->candidates.num_each)) return CR_OK;
+    cr_buf_addf(out, ",\"croll_scores\":{\"start\":%lld,\"num\":%zu", (long long)w->prompt_first,
+                s->num);
+    if (w->is_base64) {
+        CR_TRY(add_floats(r, "log_probs", s->log_probs, s->num, out, err));
+        add_ints("ranks", s->ranks, s->num, out);
+        add_ints("top_ids", top ? s->top_ids : NULL, top, out);
+        CR_TRY(add_floats(r, "top_log_probs", top ? s->top_log_probs : NULL, top, out, err));
+    }
+    CR_TRY(add_floats(r, "candidates", s->candidates, s->num * s->num_candidates, out, err));
+    CR_TRY(add_floats(r, "entropy", s->entropy, s->num, out, err));
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+cr_status cri_add_prompt_scores(const cr_serve_result *result, size_t prompt, cr_buf *out,
+                                cr_err *err)
+{
+    const cr_serve_wanted *w = &result->request->wanted;
+
+    cr_buf_adds(out, "\"prompt_logprobs\":");
+    if (w->prompt_logprobs < 0 || w->is_base64 || !result->prompt_scores)
+        cr_buf_adds(out, "null");
+    else
+        CR_TRY(add_prompt_logprobs(result, prompt, out, err));
+    return cri_add_croll_scores(result, prompt, out, err);
+}
+
+/* ---- the whole ---- */
+
+cr_status cr_serve_answer(const cr_serve_result *result, cr_buf *out, cr_err *err)
+{
+    switch (result->request->route) {
+    case CR_SERVE_COMPLETIONS:
+        return cri_answer_completions(result, out, err);
+    case CR_SERVE_CHAT:
+        return cri_answer_chat(result, out, err);
+    case CR_SERVE_GENERATE:
+        return cri_answer_generate(result, out, err);
+    case CR_SERVE_TOKENS_IN:
+        return cri_answer_ids(result, out, err);
+    case CR_SERVE_TOKENIZE:
+        cri_answer_tokenize(result->request, out);
+        return CR_OK;
+    case CR_SERVE_DETOKENIZE:
+        cri_answer_detokenize(result->request, out);
+        return CR_OK;
+    case CR_SERVE_NUM_ROUTES:
+        break;
+    }
+    return cr_fail(err, CR_EARG, "an answer of no route");
+}
+
+void cr_serve_error_body(const cr_serve_error *e, cr_buf *out)
+{
+    cr_buf_adds(out, "{\"error\":{\"message\":");
+    cri_add_text(out, e->message, strlen(e->message));
+    add_member(out, "type", e->type);
+    add_member(out, "param", e->param[0] ? e->param : NULL);
+    add_member(out, "code", e->code);
+    cr_buf_adds(out, "}}");
+}
+
+void cr_serve_model_body(const cr_serve_model *m, cr_buf *out)
+{
+    cr_buf_adds(out, "{\"id\":");
+    cri_add_text(out, m->name, strlen(m->name));
+    cr_buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"croll\"",
+                (long long)m->created);
+    add_member(out, "root", m->root);
+    cr_buf_addf(out, ",\"parent\":null,\"max_model_len\":%lld,\"permission\":[],\"croll\":{",
+                (long long)m->max_model_len);
+    add_model_identity(m, out);
+    cr_buf_adds(out, "}}");
+}
+
+void cr_serve_models_body(const cr_serve_service *service, cr_buf *out)
+{
+    cr_buf_adds(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < service->num_models; i++) {
+        if (i) cr_buf_addc(out, ',');
+        cr_serve_model_body(&service->models[i], out);
+    }
+    cr_buf_adds(out, "]}");
+}
+
+/* Added tokens are objects in some files: clients want their text. */
+cr_status cr_serve_tokenizer_info(const cr_serve_model *m, cr_buf *out, cr_err *err)
+{
+    json_t *config = NULL, *value, *content;
+    const char *key;
+    void *next;
+    cr_status status = CR_OK;
+
+    if (m->tokenizer_config)
+        status = cr_json_parse(m->tokenizer_config, strlen(m->tokenizer_config),
+                               "tokenizer_config.json", &config, err);
+    if (!json_is_object(config)) {
+        json_decref(config);
+        config = json_object();
+    }
+    json_object_foreach_safe(config, next, key, value)
+    {
+        content = json_is_object(value) ? json_object_get(value, "content") : NULL;
+        if (json_is_string(content)) json_object_set(config, key, content);
+    }
+    if (!json_object_get(config, "tokenizer_class"))
+        json_object_set_new(config, "tokenizer_class", json_string("PreTrainedTokenizerFast"));
+    if (!json_object_get(config, "chat_template"))
+        json_object_set_new(config, "chat_template", json_null());
+    if (status == CR_OK) status = cr_json_add_value(out, config, err);
+    json_decref(config);
+    return status;
+}

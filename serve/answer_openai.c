@@ -1,0 +1,342 @@
+/* answer_openai.c -- /v1/completions and /v1/chat/completions (see answer_impl.h). */
+#include "serve/answer_impl.h"
+
+#include <string.h>
+
+/* ---- one place of logprobs of completions ---- */
+
+/* Strings of the ids of a place; the actual token keeps its own where another one's is the same. */
+typedef struct names {
+    cr_buf bytes;
+    size_t *begin; /* [num + 1] */
+    uint64_t *hash;
+    int32_t *id;
+    size_t num, capacity, capacity_begin, capacity_hash;
+} names;
+
+static void names_free(names *n)
+{
+    cr_buf_free(&n->bytes);
+    cr_free(n->begin);
+    cr_free(n->hash);
+    cr_free(n->id);
+}
+
+static void put_name(names *n, size_t i, const cr_serve_request *r, bool as_id)
+{
+    uint64_t hash = 1469598103934665603u;
+
+    n->begin[i] = n->bytes.num_bytes;
+    cr_serve_token_string(r->model, n->id[i], as_id, &n->bytes);
+    for (size_t k = n->begin[i]; k < n->bytes.num_bytes; k++)
+        hash = (hash ^ (unsigned char)n->bytes.data[k]) * 1099511628211u;
+    n->hash[i] = hash;
+    n->begin[i + 1] = n->bytes.num_bytes;
+}
+
+static void add_name(names *n, const cr_serve_request *r, int32_t id)
+{
+    n->id = cr_grow(n->id, n->num, &n->capacity, sizeof *n->id);
+    n->hash = cr_grow(n->hash, n->num, &n->capacity_hash, sizeof *n->hash);
+    n->begin = cr_grow(n->begin, n->num + 1, &n->capacity_begin, sizeof *n->begin);
+    n->id[n->num] = id;
+    put_name(n, n->num, r, r->wanted.tokens_as_ids);
+    for (size_t i = 0; i < n->num; i++)
+        if (n->hash[i] == n->hash[n->num]) { /* the first name is the actual token's */
+            n->bytes.num_bytes = n->begin[n->num];
+            put_name(n, n->num, r, /*as_id=*/true);
+            break;
+        }
+    n->num++;
+}
+
+static cr_status add_named(const names *n, size_t i, float log_prob, cr_buf *out, cr_err *err)
+{
+    cri_add_text(out, n->bytes.data + n->begin[i], n->begin[i + 1] - n->begin[i]);
+    cr_buf_addc(out, ':');
+    return cri_add_log_prob(out, log_prob, err);
+}
+
+/* {string: log-prob} of the most likely ids, and of the actual one if it is not among them. */
+static cr_status add_top(const cr_serve_request *r, const cri_place *place, names *n, cr_buf *out,
+                         cr_err *err)
+{
+    const cr_serve_scores *s = place->scores;
+    size_t num_top = (size_t)r->wanted.logprobs, from = place->at * s->num_top;
+    bool has_actual = false;
+
+    if (num_top > s->num_top) num_top = s->num_top;
+    n->num = n->bytes.num_bytes = 0;
+    add_name(n, r, place->id);
+    cr_buf_addc(out, '{');
+    for (size_t k = 0; k < num_top; k++) {
+        bool is_actual = s->top_ids[from + k] == place->id;
+        if (k) cr_buf_addc(out, ',');
+        if (is_actual) {
+            has_actual = true;
+            CR_TRY(add_named(n, 0, s->log_probs[place->at], out, err));
+            continue;
+        }
+        add_name(n, r, s->top_ids[from + k]);
+        CR_TRY(add_named(n, n->num - 1, s->top_log_probs[from + k], out, err));
+    }
+    if (!has_actual) {
+        if (num_top) cr_buf_addc(out, ',');
+        CR_TRY(add_named(n, 0, s->log_probs[place->at], out, err));
+    }
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+/* ---- logprobs of completions ---- */
+
+typedef struct places {
+    const cr_serve_result *result;
+    size_t prompt, num_prompt; /* num_prompt: places of the prompt that are printed */
+    const cr_serve_sample *sample;
+    size_t num;
+} places;
+
+static cri_place place_at(const places *p, size_t t)
+{
+    const cr_serve_scores *prompt = p->result->prompt_scores;
+
+    if (t < p->num_prompt)
+        return (cri_place){.id = p->result->request->prompts[p->prompt].ids[t],
+                           .scores = t && prompt ? &prompt[p->prompt] : NULL,
+                           .at = t - 1};
+    return (cri_place){.id = p->sample->ids[t - p->num_prompt],
+                       .scores = &p->sample->scores,
+                       .at = t - p->num_prompt};
+}
+
+static int64_t count_code_points(const char *text, size_t num_bytes)
+{
+    int64_t num = 0;
+
+    for (size_t i = 0; i < num_bytes; i++)
+        num += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return num;
+}
+
+static void add_strings(const places *p, int64_t *offset, cr_buf *out, cr_buf *offsets)
+{
+    const cr_serve_request *r = p->result->request;
+    cr_buf text = {0};
+
+    for (size_t t = 0; t < p->num; t++) {
+        cr_buf_clear(&text);
+        cr_serve_token_string(r->model, place_at(p, t).id, r->wanted.tokens_as_ids, &text);
+        if (t) cr_buf_addc(out, ',');
+        cri_add_text(out, text.data, text.num_bytes);
+        cr_buf_addf(offsets, "%s%lld", t ? "," : "", (long long)*offset);
+        *offset += count_code_points(text.data, text.num_bytes);
+    }
+    cr_buf_free(&text);
+}
+
+static cr_status add_tops(const places *p, cr_buf *out, cr_err *err)
+{
+    names n = {0};
+    cr_status status = CR_OK;
+
+    for (size_t t = 0; status == CR_OK && t < p->num; t++) {
+        cri_place place = place_at(p, t);
+        if (t) cr_buf_addc(out, ',');
+        if (place.scores)
+            status = add_top(p->result->request, &place, &n, out, err);
+        else
+            cr_buf_adds(out, "null");
+    }
+    names_free(&n);
+    return status;
+}
+
+cr_status cri_add_completion_logprobs(const cr_serve_result *result, size_t prompt,
+                                      const cr_serve_sample *sample, bool has_prompt,
+                                      int64_t *offset, cr_buf *out, cr_err *err)
+{
+    size_t num_prompt = has_prompt ? result->request->prompts[prompt].num_ids : 0;
+    places p = {result, prompt, num_prompt, sample, num_prompt + sample->num_ids};
+    cr_buf offsets = {0};
+
+    cr_buf_adds(out, "\"logprobs\":");
+    if (result->request->wanted.logprobs < 0) {
+        cr_buf_adds(out, "null");
+        return CR_OK;
+    }
+    cr_buf_adds(out, "{\"tokens\":[");
+    add_strings(&p, offset, out, &offsets);
+    cr_buf_addf(out, "],\"text_offset\":[%s],\"token_logprobs\":[",
+                offsets.data ? offsets.data : "");
+    cr_buf_free(&offsets);
+    for (size_t t = 0; t < p.num; t++) {
+        cri_place place = place_at(&p, t);
+        if (t) cr_buf_addc(out, ',');
+        if (place.scores)
+            CR_TRY(cri_add_log_prob(out, place.scores->log_probs[place.at], err));
+        else
+            cr_buf_adds(out, "null");
+    }
+    cr_buf_adds(out, "],\"top_logprobs\":[");
+    CR_TRY(add_tops(&p, out, err));
+    cr_buf_adds(out, "]}");
+    return CR_OK;
+}
+
+/* ---- completions ---- */
+
+static size_t sampled_tokens(const cr_serve_result *result)
+{
+    const cr_serve_request *r = result->request;
+    size_t num = 0;
+
+    for (size_t i = 0; i < r->num_prompts * (size_t)r->sampling.n; i++)
+        num += result->samples[i].num_ids;
+    return num;
+}
+
+static void add_ids_member(const char *name, const int32_t *ids, size_t num, cr_buf *out)
+{
+    cr_buf_addf(out, ",\"%s\":", name);
+    cr_json_add_ids(out, ids, num);
+}
+
+static cr_status add_completion(const cr_serve_result *result, size_t index, cr_buf *out,
+                                cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+    const cr_serve_sample *s = &result->samples[index];
+    size_t prompt = index / (size_t)r->sampling.n;
+    int64_t offset = 0;
+    cr_buf text = {0};
+
+    if (r->wanted.echo) cri_add_prompt_text(r, prompt, &text);
+    cr_buf_add(&text, s->text ? s->text : "", s->text_bytes);
+    cr_buf_addf(out, "{\"index\":%zu,\"text\":", index);
+    cri_add_text(out, text.data, text.num_bytes);
+    cr_buf_free(&text);
+    cr_buf_addc(out, ',');
+    cri_add_finish(s->finish, out);
+    cr_buf_addc(out, ',');
+    cri_add_stop_reason(s, out);
+    cr_buf_addc(out, ',');
+    CR_TRY(cri_add_completion_logprobs(result, prompt, s, r->wanted.echo, &offset, out, err));
+    cr_buf_addc(out, ',');
+    CR_TRY(cri_add_prompt_scores(result, prompt, out, err));
+    if (r->wanted.token_ids) {
+        add_ids_member("token_ids", s->ids, s->num_ids, out);
+        add_ids_member("prompt_token_ids", r->prompts[prompt].ids, r->prompts[prompt].num_ids, out);
+    }
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+cr_status cri_answer_completions(const cr_serve_result *result, cr_buf *out, cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+
+    cr_buf_addf(out, "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,",
+                result->id, (long long)result->created);
+    cri_add_identity(r, out);
+    cr_buf_adds(out, ",\"choices\":[");
+    for (size_t i = 0; i < r->num_prompts * (size_t)r->sampling.n; i++) {
+        if (i) cr_buf_addc(out, ',');
+        CR_TRY(add_completion(result, i, out, err));
+    }
+    cr_buf_adds(out, "],");
+    cri_add_usage(r, sampled_tokens(result), out);
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+/* ---- chat ---- */
+
+static cr_status add_chat_token(const cr_serve_request *r, int32_t id, float log_prob, cr_buf *out,
+                                cr_err *err)
+{
+    cr_buf piece = {0};
+
+    cr_buf_adds(out, "{\"token\":");
+    cri_add_token(r, id, out);
+    cr_buf_adds(out, ",\"logprob\":");
+    CR_TRY(cri_add_log_prob(out, log_prob, err));
+    cr_buf_adds(out, ",\"bytes\":[");
+    if (r->model->tokenizer) cr_tokenizer_piece(r->model->tokenizer, id, &piece);
+    for (size_t i = 0; i < piece.num_bytes; i++)
+        cr_buf_addf(out, "%s%d", i ? "," : "", (unsigned char)piece.data[i]);
+    cr_buf_free(&piece);
+    cr_buf_addc(out, ']');
+    return CR_OK;
+}
+
+cr_status cri_add_chat_logprobs(const cr_serve_request *r, const cr_serve_sample *sample,
+                                cr_buf *out, cr_err *err)
+{
+    const cr_serve_scores *s = &sample->scores;
+    size_t num_top = r->wanted.logprobs > 0 ? (size_t)r->wanted.logprobs : 0;
+
+    cr_buf_adds(out, "\"logprobs\":");
+    if (r->wanted.logprobs < 0) {
+        cr_buf_adds(out, "null");
+        return CR_OK;
+    }
+    if (num_top > s->num_top) num_top = s->num_top;
+    cr_buf_adds(out, "{\"content\":[");
+    for (size_t t = 0; t < sample->num_ids; t++) {
+        if (t) cr_buf_addc(out, ',');
+        CR_TRY(add_chat_token(r, sample->ids[t], s->log_probs[t], out, err));
+        cr_buf_adds(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < num_top; k++) {
+            size_t at = t * s->num_top + k;
+            bool is_actual = s->top_ids[at] == sample->ids[t];
+            if (k) cr_buf_addc(out, ',');
+            CR_TRY(add_chat_token(r, s->top_ids[at],
+                                  is_actual ? s->log_probs[t] : s->top_log_probs[at], out, err));
+            cr_buf_addc(out, '}');
+        }
+        cr_buf_adds(out, "]}");
+    }
+    cr_buf_adds(out, "],\"refusal\":null}");
+    return CR_OK;
+}
+
+static cr_status add_message(const cr_serve_result *result, size_t index, cr_buf *out, cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+    const cr_serve_sample *s = &result->samples[index];
+
+    cr_buf_addf(out, "{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":", index);
+    cri_add_text(out, s->text, s->text_bytes);
+    cr_buf_adds(out, ",\"refusal\":null},");
+    cri_add_finish(s->finish, out);
+    cr_buf_addc(out, ',');
+    cri_add_stop_reason(s, out);
+    cr_buf_addc(out, ',');
+    CR_TRY(cri_add_chat_logprobs(r, s, out, err));
+    if (r->wanted.token_ids) add_ids_member("token_ids", s->ids, s->num_ids, out);
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+cr_status cri_answer_chat(const cr_serve_result *result, cr_buf *out, cr_err *err)
+{
+    const cr_serve_request *r = result->request;
+
+    cr_buf_addf(out, "{\"id\":\"chatcmpl-%s\",\"object\":\"chat.completion\",\"created\":%lld,",
+                result->id, (long long)result->created);
+    cri_add_identity(r, out);
+    cr_buf_adds(out, ",\"choices\":[");
+    for (size_t i = 0; i < (size_t)r->sampling.n; i++) {
+        if (i) cr_buf_addc(out, ',');
+        CR_TRY(add_message(result, i, out, err));
+    }
+    cr_buf_adds(out, "],");
+    CR_TRY(cri_add_prompt_scores(result, 0, out, err));
+    if (r->wanted.token_ids)
+        add_ids_member("prompt_token_ids", r->prompts[0].ids, r->prompts[0].num_ids, out);
+    cr_buf_addc(out, ',');
+    cri_add_usage(r, sampled_tokens(result), out);
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}

@@ -1,0 +1,270 @@
+/* fields.c -- the tables of fields of every route (see fields.h). */
+#include "serve/fields.h"
+
+#include <string.h>
+
+#define AT(member)     offsetof(cri_draft, member)
+#define HOW(member)    AT(request.sampling.member)
+#define WANTED(member) AT(request.wanted.member)
+/* a table's row is {name, state, type, at, least, most, choices, groups, help} */
+/* clang-format off */
+#define FLAG(name, at, help)                  {name, CRI_BUILT, CRI_FLAG, at, 0, 0, NULL, NULL, help}
+#define INTEGER(name, at, least, most, help)  {name, CRI_BUILT, CRI_INTEGER, at, least, most, NULL, NULL, help}
+#define NUMBER(name, at, least, most, help)   {name, CRI_BUILT, CRI_NUMBER, at, least, most, NULL, NULL, help}
+#define TEXT(name, at, most, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, most, NULL, NULL, help}
+#define TEXTS(name, at, most, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, most, NULL, NULL, help}
+#define IDS(name, at, most, help)             {name, CRI_BUILT, CRI_IDS, at, 0, most, NULL, NULL, help}
+#define ID_LISTS(name, at, help)              {name, CRI_BUILT, CRI_ID_LISTS, at, 0, 0, NULL, NULL, help}
+#define PROMPT(name, help)                    {name, CRI_BUILT, CRI_PROMPT, 0, 0, 0, NULL, NULL, help}
+#define TREE(name, at, is_object, help)       {name, CRI_BUILT, CRI_TREE, at, 0, is_object, NULL, NULL, help}
+#define CHOICE(name, at, choices, help)       {name, CRI_BUILT, CRI_CHOICE, at, 0, 0, choices, NULL, help}
+#define OBJECT(name, groups, help)            {name, CRI_BUILT, CRI_OBJECT, 0, 0, 0, NULL, groups, help}
+#define NEUTRAL(name, values)                 {name, CRI_NEUTRAL, 0, 0, 0, 0, values, NULL, NULL}
+#define IGNORED(name)                         {name, CRI_IGNORED, 0, 0, 0, 0, NULL, NULL, NULL}
+#define GROUP(fields)                         {fields, CR_COUNT(fields)}
+/* clang-format on */
+#define MOST_INT 9007199254740992.0 /* 2^53 */
+enum { MOST_IDS = INT32_MAX };
+
+static const char *const none[] = {NULL}, *const zero[] = {"0", NULL}, *const one[] = {"1", NULL},
+                         *const empty_text[] = {"\"\"", NULL}, *const is_true[] = {"true", NULL},
+                         *const is_false[] = {"false", NULL}, *const empty_list[] = {"[]", NULL},
+                         *const empty_object[] = {"{}", NULL},
+                         *const text_format[] = {"{\"type\":\"text\"}", NULL},
+                         *const raw[] = {"\"raw\"", NULL};
+const char *const cri_tool_choices[] = {"none", "auto", NULL};
+const char *const cri_formats[] = {"float", "base64", NULL};
+
+static const cri_field sampling_fields[] = {
+    INTEGER("n", HOW(n), 1, MOST_INT, "samples of each prompt; default 1"),
+    NUMBER("temperature", HOW(temperature), 0, 1e6, "0 takes the most likely token; default 1"),
+    NUMBER("top_p", HOW(top_p), 1e-9, 1, "default 1: off"),
+    INTEGER("top_k", HOW(top_k), -1, MOST_INT, "0 and -1: off, the default"),
+    NUMBER("min_p", HOW(min_p), 0, 1, "default 0: off"),
+    NUMBER("repetition_penalty", HOW(repetition_penalty), 1e-6, 1e6, "default 1: off"),
+    TEXTS("stop", AT(stop), CR_SERVE_MAX_STOP, "texts that end a sample and are left out"),
+    IDS("stop_token_ids", AT(stop_ids), CR_SERVE_MAX_STOP, "ids that end a sample"),
+    FLAG("ignore_eos", HOW(ignore_eos),
+         "the end-of-text token does not end a sample; default false"),
+    FLAG("skip_special_tokens", HOW(skips_special), "special tokens have no text; default true"),
+    NEUTRAL("presence_penalty", zero),
+    NEUTRAL("frequency_penalty", zero),
+    NEUTRAL("logit_bias", empty_object),
+    NEUTRAL("allowed_token_ids", none),
+    NEUTRAL("bad_words", empty_list),
+    NEUTRAL("logits_processors", empty_list),
+    NEUTRAL("structured_outputs", none),
+    NEUTRAL("spaces_between_special_tokens", is_true)};
+static const cri_group sampling = GROUP(sampling_fields);
+
+/* Of vLLM, for completions, chat and ids in, beside OpenAI's. */
+static const cri_field vllm_fields[] = {
+    {"seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
+     "the same seed, the same samples; default: another one for each request, in croll.seed of the "
+     "answer"},
+    FLAG("include_stop_str_in_output", HOW(keeps_stop), "default false"),
+    INTEGER("prompt_logprobs", WANTED(prompt_logprobs), -1, MOST_INT,
+            "log-probs of the prompt's tokens with this number of alternatives; -1: all ids"),
+    INTEGER("prompt_logprob_start", AT(prompt_start), 0, MOST_INT,
+            "first place with an entry; default 0"),
+    ID_LISTS("prompt_logprob_token_ids", AT(candidates),
+             "ids whose log-probs are wanted at each place of the prompt but the first, or a list "
+             "for each place"),
+    NEUTRAL("min_tokens", zero),
+    NEUTRAL("logprob_token_ids", none),
+    NEUTRAL("logit_processor", none),
+    NEUTRAL("truncate_prompt_tokens", none),
+    NEUTRAL("use_beam_search", is_false),
+    NEUTRAL("length_penalty", one),
+    NEUTRAL("early_stopping", is_false),
+    NEUTRAL("detokenize", is_true),
+    NEUTRAL("guided_json", none),
+    NEUTRAL("guided_regex", none),
+    NEUTRAL("guided_choice", none),
+    NEUTRAL("guided_grammar", none),
+    NEUTRAL("logits_processor", none)};
+static const cri_group vllm = GROUP(vllm_fields);
+
+static const cri_field croll_fields[] = {
+    TEXT("expect_weights", AT(expect_weights), 256,
+         "sha256 of the weights, or its beginning; others: 409"),
+    TEXT("expect_tokenizer", AT(expect_tokenizer), 256, "the same of the tokenizer"),
+    INTEGER("deadline_ms", AT(request.deadline_ms), 1, 1e12, "time that the answer may take"),
+    FLAG("entropy", WANTED(entropy),
+         "entropy at the places of the prompt, in croll of each choice"),
+    NEUTRAL("logprobs_mode", raw)};
+static const cri_group croll_group = GROUP(croll_fields);
+static const cri_group *const croll_groups[] = {&croll_group, NULL};
+
+static const cri_field croll_object_fields[] = {
+    OBJECT("croll", croll_groups, "what no other server has"),
+    CHOICE("encoding_format", AT(format), cri_formats,
+           "base64: numbers of the prompt as arrays in croll of each choice; default float"),
+    IGNORED("priority")};
+static const cri_group croll_object = GROUP(croll_object_fields);
+
+static const cri_field model_fields[] = {
+    TEXT("model", AT(model), 4096, "default: the first of /v1/models")};
+static const cri_group model = GROUP(model_fields);
+
+static const cri_field stream_option_fields[] = {
+    FLAG("include_usage", WANTED(has_usage), "a last chunk with usage; default false"),
+    FLAG("continuous_usage_stats", WANTED(has_usage_in_chunks),
+         "usage in every chunk; default false"),
+    NEUTRAL("include_obfuscation", is_false)};
+static const cri_group stream_options = GROUP(stream_option_fields);
+static const cri_group *const stream_option_groups[] = {&stream_options, NULL};
+
+static const cri_field openai_fields[] = {
+    FLAG("stream", WANTED(is_stream), "events; default false"),
+    {"stream_options", CRI_BUILT, CRI_OBJECT, AT(has_stream_options), 0, 0, NULL,
+     stream_option_groups, "only with stream"},
+    FLAG("return_token_ids", WANTED(token_ids), "prompt_token_ids and token_ids in the answer"),
+    FLAG("return_tokens_as_token_ids", WANTED(tokens_as_ids), "token strings are token_id:N"),
+    FLAG("add_special_tokens", AT(add_special),
+         "texts get the tokenizer's special tokens; default true, for chats false"),
+    TEXT("request_id", AT(request.request_id), 128, "of the answer"),
+    NEUTRAL("response_format", text_format),
+    NEUTRAL("echo", is_false), /* a route's own field comes first */
+    IGNORED("user"),
+    IGNORED("cache_salt"),
+    IGNORED("metadata"),
+    IGNORED("store"),
+    IGNORED("service_tier")};
+static const cri_group openai = GROUP(openai_fields);
+
+static const cri_field completion_fields[] = {
+    PROMPT("prompt", "a text, a list of texts, a list of ids or a list of such lists"),
+    INTEGER("max_tokens", HOW(max_tokens), 0, MOST_INT,
+            "default 16; 0 only with echo or prompt_logprobs: nothing is sampled"),
+    INTEGER("best_of", AT(best_of), 1, MOST_INT, "only the value of n"),
+    INTEGER("logprobs", WANTED(logprobs), -1, MOST_INT,
+            "log-probs of tokens with this number of alternatives; -1: all ids"),
+    FLAG("echo", WANTED(echo),
+         "the prompt before the completion, with its log-probs; default false"),
+    NEUTRAL("suffix", empty_text)};
+static const cri_group completion = GROUP(completion_fields);
+
+static const cri_field chat_fields[] = {
+    TREE("messages", AT(messages), 0, "objects with role and content"),
+    INTEGER("max_tokens", HOW(max_tokens), 1, MOST_INT, "default: what is left of the context"),
+    INTEGER("max_completion_tokens", AT(max_completion_tokens), 1, MOST_INT, "the same; it wins"),
+    FLAG("logprobs", AT(has_logprobs), "log-probs of tokens; default false"),
+    INTEGER("top_logprobs", AT(top_logprobs), 0, MOST_INT, "alternatives a token; needs logprobs"),
+    NEUTRAL("chat_template", none),
+    NEUTRAL("functions", empty_list),
+    NEUTRAL("function_call", none),
+    NEUTRAL("modalities", none),
+    NEUTRAL("audio", none),
+    IGNORED("parallel_tool_calls")};
+static const cri_group chat = GROUP(chat_fields);
+
+static const cri_field template_fields[] = {
+    TREE("tools", AT(tools), 0, "handed to the template; calls stay text"),
+    CHOICE("tool_choice", AT(tool_choice), cri_tool_choices, "default auto"),
+    TREE("chat_template_kwargs", AT(template_vars), 1, "variables of the template"),
+    FLAG("add_generation_prompt", AT(add_generation_prompt), "default true"),
+    NEUTRAL("continue_final_message", is_false)};
+static const cri_group template = GROUP(template_fields);
+
+static const cri_field ids_in_sampling_fields[] = {
+    INTEGER("max_tokens", HOW(max_tokens), 0, MOST_INT, "default 16; 0 only with prompt_logprobs"),
+    INTEGER("logprobs", WANTED(logprobs), -1, MOST_INT, "alternatives of a token; -1: all ids")};
+static const cri_group ids_in_sampling = GROUP(ids_in_sampling_fields);
+static const cri_group *const ids_in_sampling_groups[] = {&ids_in_sampling, &sampling, &vllm, NULL};
+
+static const cri_field ids_in_fields[] = {
+    IDS("token_ids", AT(lists), MOST_IDS, "the prompt"),
+    OBJECT("sampling_params", ids_in_sampling_groups, "how to sample"),
+    TEXT("request_id", AT(request.request_id), 128, "of the answer"),
+    FLAG("stream", WANTED(is_stream), "events; default false"),
+    NEUTRAL("features", none),
+    NEUTRAL("kv_transfer_params", none),
+    IGNORED("cache_salt")};
+static const cri_group ids_in = GROUP(ids_in_fields);
+
+static const cri_field sglang_sampling_fields[] = {
+    INTEGER("max_new_tokens", HOW(max_tokens), 0, MOST_INT, "default 128; 0: nothing is sampled"),
+    {"sampling_seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
+     "the same seed, the same samples"},
+    FLAG("no_stop_trim", HOW(keeps_stop), "stop texts stay in the text; default false"),
+    NEUTRAL("min_new_tokens", zero),
+    NEUTRAL("json_schema", none),
+    NEUTRAL("regex", none),
+    NEUTRAL("ebnf", none),
+    NEUTRAL("stop_regex", none)};
+static const cri_group sglang_sampling = GROUP(sglang_sampling_fields);
+static const cri_group *const sglang_sampling_groups[] = {&sglang_sampling, &sampling, NULL};
+
+static const cri_field sglang_fields[] = {
+    TEXTS("text", AT(texts), 1024, "a prompt or a list of prompts"),
+    ID_LISTS("input_ids", AT(lists), "the same as ids; one of both is needed"),
+    OBJECT("sampling_params", sglang_sampling_groups, "how to sample"),
+    FLAG("return_logprob", AT(has_logprobs), "log-probs of tokens; default false"),
+    INTEGER(
+        "logprob_start_len", AT(prompt_start), -1, MOST_INT,
+        "first place of the prompt with an entry, which is null; default -1: sampled tokens only"),
+    INTEGER("top_logprobs_num", AT(top_logprobs), 0, MOST_INT, "alternatives a token; default 0"),
+    ID_LISTS("token_ids_logprob", AT(candidates),
+             "ids whose log-probs are wanted at each place of the prompt but the first"),
+    FLAG("return_text_in_logprobs", WANTED(token_strings), "default false"),
+    FLAG("stream", WANTED(is_stream), "events, each with all so far; default false"),
+    TEXT("rid", AT(request.request_id), 128, "of the answer"),
+    NEUTRAL("lora_path", none),
+    NEUTRAL("input_embeds", none),
+    NEUTRAL("image_data", none),
+    NEUTRAL("return_hidden_states", is_false)};
+static const cri_group sglang = GROUP(sglang_fields);
+
+static const cri_field tokenize_fields[] = {
+    TEXTS("prompt", AT(texts), 1, "the text; this or messages"),
+    TREE("messages", AT(messages), 0, "a chat"),
+    FLAG("add_special_tokens", AT(add_special), "default true, for chats false"),
+    FLAG("return_token_strs", WANTED(token_strings), "default false")};
+static const cri_group tokenize = GROUP(tokenize_fields);
+
+static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), MOST_IDS, "ids")};
+static const cri_group detokenize = GROUP(detokenize_fields);
+
+static const struct {
+    const char *path, *help;
+    const cri_group *groups[8]; /* an earlier group's field hides a later one's */
+} routes[CR_SERVE_NUM_ROUTES] = {
+    [CR_SERVE_COMPLETIONS] = {"/v1/completions",
+                              "complete or score texts or ids",
+                              {&model, &completion, &openai, &sampling, &vllm, &croll_object}},
+    [CR_SERVE_CHAT] = {"/v1/chat/completions",
+                       "answer a chat",
+                       {&model, &chat, &template, &openai, &sampling, &vllm, &croll_object}},
+    [CR_SERVE_GENERATE] = {"/generate",
+                           "complete or score, in SGLang's shape",
+                           {&sglang, &croll_object}},
+    [CR_SERVE_TOKENS_IN] = {"/inference/v1/generate",
+                            "complete or score ids, in vLLM's shape",
+                            {&model, &ids_in, &croll_object}},
+    [CR_SERVE_TOKENIZE] = {"/tokenize", "ids of a text or a chat", {&model, &tokenize, &template}},
+    [CR_SERVE_DETOKENIZE] = {"/detokenize", "text of ids", {&model, &detokenize}},
+};
+
+const char *cr_serve_route_path(cr_serve_route route)
+{
+    return routes[route].path;
+}
+
+const cri_group *const *cri_route_groups(cr_serve_route route)
+{
+    return routes[route].groups;
+}
+
+const char *cri_route_help(cr_serve_route route)
+{
+    return routes[route].help;
+}
+
+const cri_field *cri_find_field(const cri_group *const *groups, const char *name)
+{
+    for (; *groups; groups++)
+        for (size_t i = 0; i < (*groups)->num_fields; i++)
+            if (strcmp((*groups)->fields[i].name, name) == 0) return &(*groups)->fields[i];
+    return NULL;
+}

@@ -1,0 +1,95 @@
+/* fields.h -- the tables of fields; inside serve/ only.
+ *
+ * A route has groups of fields; an object inside a body is a field with groups of its own. Values go
+ * to a cri_draft, whose parts are checked against each other when the body has been read.
+ */
+#ifndef CR_SERVE_FIELDS_H
+#define CR_SERVE_FIELDS_H
+
+#include "base/json.h"
+#include "serve/reader.h"
+#include "serve/request.h"
+
+/* Type of a field, and of the draft's member that it goes to. */
+typedef enum cri_type {
+    CRI_FLAG,     /* bool */
+    CRI_INTEGER,  /* int64_t, in [least, most] */
+    CRI_NUMBER,   /* float, in [least, most] */
+    CRI_TEXT,     /* char *, without NUL, at most `most` bytes */
+    CRI_TEXTS,    /* cri_texts: a string or a list of strings, at most `most` of them */
+    CRI_IDS,      /* cri_id_lists: [int], one list */
+    CRI_ID_LISTS, /* cri_id_lists: [int] or [[int]] */
+    CRI_PROMPT,   /* strings or lists of ids: draft.texts, draft.lists */
+    CRI_TREE,     /* json_t *: an array (`most` 0) or an object (1) of any values */
+    CRI_OBJECT,   /* groups of fields */
+    CRI_CHOICE    /* int64_t: index in `choices` */
+} cri_type;
+
+typedef enum cri_state {
+    CRI_BUILT,
+    CRI_NEUTRAL, /* only values that change nothing: those of `choices`, as JSON */
+    CRI_IGNORED  /* any value; it never changes numbers */
+} cri_state;
+
+typedef struct cri_group cri_group;
+
+typedef struct cri_field {
+    const char *name;
+    cri_state state;
+    cri_type type;
+    size_t at; /* of its value in cri_draft */
+    double least, most;
+    const char *const *choices;     /* ends with NULL */
+    const cri_group *const *groups; /* of an object; ends with NULL */
+    const char *help;               /* in openapi.json; with the default if it has one */
+} cri_field;
+
+struct cri_group {
+    const cri_field *fields;
+    size_t num_fields;
+};
+
+typedef struct cri_texts {
+    char **text; /* owned */
+    size_t *num_bytes;
+    size_t num, capacity;
+    bool is_list; /* sent as a list */
+} cri_texts;
+
+/* Lists of ids, one after the other. Of a list that is longer than the limit only the length is kept. */
+typedef struct cri_id_lists {
+    cr_ids ids;
+    size_t *num_ids; /* [num] owned */
+    size_t num, capacity;
+    bool is_list; /* [[..]] */
+} cri_id_lists;
+
+/* What was sent, before it is a request; begins as cri_draft_init says. */
+typedef struct cri_draft {
+    cr_serve_request request;
+    char *model, *expect_weights, *expect_tokenizer; /* owned */
+    cri_texts texts, stop;
+    cri_id_lists lists, stop_ids, candidates;
+    json_t *messages, *tools, *template_vars; /* owned */
+    int64_t max_completion_tokens;            /* -1: absent */
+    int64_t best_of;                          /* -1: absent */
+    int64_t top_logprobs, prompt_start;       /* -1: absent */
+    int64_t tool_choice, format;              /* of cri_tool_choices, cri_formats */
+    bool has_logprobs;                        /* chat: logprobs, /generate: return_logprob */
+    bool has_stream_options, has_default_max; /* max_tokens was not sent */
+    bool add_special, add_generation_prompt;
+} cri_draft;
+
+extern const char *const cri_tool_choices[], *const cri_formats[];
+
+/* Groups of a route, NULL at the end; path and what it does, for openapi.json. */
+const cri_group *const *cri_route_groups(cr_serve_route route);
+const char *cri_route_help(cr_serve_route route);
+const cri_field *cri_find_field(const cri_group *const *groups, const char *name);
+void cri_draft_init(cri_draft *draft, cr_serve_route route);
+void cri_draft_free(cri_draft *draft); /* not its request */
+/* Check the parts against each other and fill in the request (request_check.c). */
+CR_MUST cr_status cri_draft_finish(cri_draft *draft, const cr_serve_service *service,
+                                   cr_serve_error *error);
+
+#endif

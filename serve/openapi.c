@@ -1,0 +1,189 @@
+/* openapi.c -- the description of the service, made of the tables of fields (see answer.h). */
+#include "serve/answer.h"
+#include "serve/fields.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct {
+    const char *path, *help, *content;
+} gets[] = {
+    {"/health", "alive, and its work moves on", "application/json"},
+    {"/ready", "takes requests: not while it loads or drains", "application/json"},
+    {"/v1/models", "the models, the default one first", "application/json"},
+    {"/v1/models/{model}", "one model", "application/json"},
+    {"/tokenizer_info", "tokenizer_config.json with tokens as strings", "application/json"},
+    {"/metrics", "text of Prometheus", "text/plain"},
+    {"/openapi.json", "this description", "application/json"},
+};
+
+static void add_text(cr_buf *out, const char *text)
+{
+    cr_json_add_string(out, text, strlen(text));
+}
+
+/* {"type":[NAME,"null"] : the brace stays open for more. */
+static void add_type(cr_buf *out, const char *name)
+{
+    cr_buf_addf(out, "{\"type\":[\"%s\",\"null\"]", name);
+}
+
+static void add_range(cr_buf *out, const cri_field *f)
+{
+    if (fabs(f->least) < 9e15) cr_buf_addf(out, ",\"minimum\":%.17g", f->least);
+    if (fabs(f->most) < 9e15) cr_buf_addf(out, ",\"maximum\":%.17g", f->most);
+}
+
+static const char IDS[] = "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}",
+                  LISTS[] = "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"array\","
+                            "\"items\":{\"type\":\"integer\",\"minimum\":0}}}",
+                  TEXTS[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}";
+
+static void add_groups(cr_buf *out, const cri_group *const *groups);
+
+static void add_built(cr_buf *out, const cri_field *f)
+{
+    switch (f->type) {
+    case CRI_FLAG:
+        add_type(out, "boolean");
+        break;
+    case CRI_INTEGER:
+    case CRI_NUMBER:
+        add_type(out, f->type == CRI_INTEGER ? "integer" : "number");
+        add_range(out, f);
+        break;
+    case CRI_TEXT:
+        add_type(out, "string");
+        cr_buf_addf(out, ",\"maxLength\":%.0f", f->most);
+        break;
+    case CRI_TEXTS:
+        cr_buf_addf(out, "{\"anyOf\":[{\"type\":[\"string\",\"null\"]},%s]", TEXTS);
+        break;
+    case CRI_IDS:
+        cr_buf_addf(out, "{\"anyOf\":[%s,{\"type\":\"null\"}]", IDS);
+        break;
+    case CRI_ID_LISTS:
+        cr_buf_addf(out, "{\"anyOf\":[%s,%s,{\"type\":\"null\"}]", IDS, LISTS);
+        break;
+    case CRI_PROMPT:
+        cr_buf_addf(out, "{\"anyOf\":[{\"type\":\"string\"},%s,%s,%s]", TEXTS, IDS, LISTS);
+        break;
+    case CRI_TREE:
+        add_type(out, f->most > 0 ? "object" : "array");
+        break;
+    case CRI_CHOICE:
+        cr_buf_adds(out, "{\"enum\":[null");
+        for (size_t i = 0; f->choices[i]; i++)
+            cr_buf_addf(out, ",\"%s\"", f->choices[i]);
+        cr_buf_addc(out, ']');
+        break;
+    case CRI_OBJECT:
+        add_groups(out, f->groups);
+        out->num_bytes--; /* its brace stays open */
+        break;
+    }
+}
+
+static void add_field(cr_buf *out, const cri_field *f)
+{
+    add_text(out, f->name);
+    cr_buf_addc(out, ':');
+    if (f->state == CRI_IGNORED) {
+        cr_buf_adds(out, "{\"description\":\"without effect\"}");
+        return;
+    }
+    if (f->state == CRI_NEUTRAL) {
+        cr_buf_adds(out, "{\"enum\":[null");
+        for (size_t i = 0; f->choices[i]; i++)
+            cr_buf_addf(out, ",%s", f->choices[i]);
+        cr_buf_adds(out, "],\"description\":\"not supported: only values without effect\"}");
+        return;
+    }
+    add_built(out, f);
+    cr_buf_adds(out, ",\"description\":");
+    add_text(out, f->help);
+    cr_buf_addc(out, '}');
+}
+
+/* Is the field of group g hidden by an earlier group's? */
+static bool is_hidden(const cri_group *const *groups, const cri_field *f)
+{
+    return cri_find_field(groups, f->name) != f;
+}
+
+static void add_groups(cr_buf *out, const cri_group *const *groups)
+{
+    bool is_first = true;
+
+    cr_buf_adds(out, "{\"type\":[\"object\",\"null\"],\"properties\":{");
+    for (const cri_group *const *g = groups; *g; g++)
+        for (size_t i = 0; i < (*g)->num_fields; i++) {
+            const cri_field *f = &(*g)->fields[i];
+            if (is_hidden(groups, f)) continue;
+            if (!is_first) cr_buf_addc(out, ',');
+            is_first = false;
+            add_field(out, f);
+        }
+    cr_buf_adds(out, "}}");
+}
+
+static void add_responses(cr_buf *out, const char *content, bool has_stream)
+{
+    cr_buf_addf(
+        out,
+        "\"responses\":{\"200\":{\"description\":\"the answer\",\"content\":{\"%s\":{}%s}},"
+        "\"default\":{\"description\":\"an error\",\"content\":{\"application/json\":{\"schema\":"
+        "{\"$ref\":\"#/components/schemas/Error\"}}}}}",
+        content, has_stream ? ",\"text/event-stream\":{}" : "");
+}
+
+static void add_post(cr_buf *out, cr_serve_route route)
+{
+    bool is_text = route == CR_SERVE_TOKENIZE || route == CR_SERVE_DETOKENIZE;
+
+    add_text(out, cr_serve_route_path(route));
+    cr_buf_adds(out, ":{\"post\":{\"summary\":");
+    add_text(out, cri_route_help(route));
+    cr_buf_adds(
+        out, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
+    add_groups(out, cri_route_groups(route));
+    cr_buf_adds(out, "}}},");
+    add_responses(out, "application/json", !is_text);
+    cr_buf_adds(out, "}}");
+}
+
+static void add_get(cr_buf *out, size_t i)
+{
+    add_text(out, gets[i].path);
+    cr_buf_adds(out, ":{\"get\":{\"summary\":");
+    add_text(out, gets[i].help);
+    cr_buf_addc(out, ',');
+    if (strchr(gets[i].path, '{'))
+        cr_buf_adds(out, "\"parameters\":[{\"name\":\"model\",\"in\":\"path\",\"required\":true,"
+                         "\"schema\":{\"type\":\"string\"}}],");
+    add_responses(out, gets[i].content, false);
+    cr_buf_adds(out, "}}");
+}
+
+void cr_serve_openapi(cr_buf *out)
+{
+    cr_buf_adds(out, "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"croll "
+                     "serve\",\"version\":\"1\"},\"paths\":{");
+    for (int route = 0; route < CR_SERVE_NUM_ROUTES; route++) {
+        add_post(out, (cr_serve_route)route);
+        cr_buf_addc(out, ',');
+    }
+    for (size_t i = 0; i < CR_COUNT(gets); i++) {
+        if (i) cr_buf_addc(out, ',');
+        add_get(out, i);
+    }
+    cr_buf_adds(
+        out,
+        "},\"components\":{\"schemas\":{\"Error\":{\"type\":\"object\",\"required\":[\"error\"],"
+        "\"properties\":{\"error\":{\"type\":\"object\",\"required\":[\"message\",\"type\","
+        "\"param\","
+        "\"code\"],\"properties\":{\"message\":{\"type\":\"string\"},\"type\":{\"type\":\"string\"}"
+        ","
+        "\"param\":{\"type\":[\"string\",\"null\"]},\"code\":{\"type\":\"string\"}}}}}},"
+        "\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}}}}");
+}

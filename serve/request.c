@@ -1,0 +1,439 @@
+/* request.c -- bodies read by the tables of fields into a draft (see request.h, fields.h). */
+#include "serve/fields.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ---- */
+
+static const char *type_of(int status)
+{
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+    case 405:
+        return "not_found_error";
+    case 429:
+        return "rate_limit_error";
+    default:
+        return status == 503   ? "service_unavailable_error"
+               : status >= 500 ? "internal_error"
+                               : "invalid_request_error";
+    }
+}
+
+cr_status cr_serve_fail(cr_serve_error *error, int status, const char *code, const char *param,
+                        const char *fmt, ...)
+{
+    va_list args;
+
+    if (error->status) return CR_EARG; /* the first one wins */
+    *error = (cr_serve_error){.status = status, .type = type_of(status), .code = code};
+    snprintf(error->param, sizeof error->param, "%s", param ? param : "");
+    va_start(args, fmt);
+    vsnprintf(error->message, sizeof error->message, fmt, args);
+    va_end(args);
+    return CR_EARG;
+}
+
+/* ---- values ---- */
+
+typedef struct parse {
+    cri_reader reader;
+    cri_draft *draft;
+    int64_t most_ids, most_lists; /* of a prompt, of a body: what is kept */
+    char path[160];               /* of the field that is read */
+    cr_buf text;
+    cr_serve_error *error;
+} parse;
+
+static cr_status bad_json(parse *p)
+{
+    return cr_serve_fail(p->error, 400, "invalid_json", p->path, "the body is not valid JSON: %s",
+                         p->reader.why);
+}
+
+static cr_status bad_value(parse *p, const char *expected)
+{
+    return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s: expected %s", p->path,
+                         expected);
+}
+
+/* CR_OK if the next value begins with one of these characters. */
+static cr_status check_type(parse *p, const char *begins, const char *expected)
+{
+    char c = cri_peek(&p->reader);
+    const char *begin;
+    size_t num;
+
+    if (c && strchr(begins, c)) return CR_OK;
+    if (!cri_read_any(&p->reader, &begin, &num)) return bad_json(p);
+    return bad_value(p, expected);
+}
+
+static cr_status read_number(parse *p, const cri_field *f, void *to)
+{
+    bool is_integer = f->type == CRI_INTEGER;
+    cri_number x;
+
+    CR_TRY(check_type(p, "0", is_integer ? "an integer" : "a number"));
+    if (!cri_read_number(&p->reader, &x)) return bad_json(p);
+    if (is_integer && !x.is_integer) return bad_value(p, "an integer");
+    if (!(x.value >= f->least && x.value <= f->most))
+        return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s is %g, expected %s%g%s%g",
+                             p->path, x.value, f->most >= 1e12 ? "at least " : "", f->least,
+                             f->most >= 1e12 ? ", at most " : " to ", f->most);
+    if (is_integer)
+        *(int64_t *)to = x.integer;
+    else
+        *(float *)to = (float)x.value;
+    return CR_OK;
+}
+
+static cr_status read_text(parse *p, size_t most_bytes, char **to)
+{
+    char expected[64];
+
+    CR_TRY(check_type(p, "\"", "a string"));
+    if (!cri_read_string(&p->reader, &p->text)) return bad_json(p);
+    snprintf(expected, sizeof expected, "at most %zu bytes", most_bytes);
+    if (p->text.num_bytes > most_bytes) return bad_value(p, expected);
+    if (p->text.num_bytes && memchr(p->text.data, 0, p->text.num_bytes))
+        return bad_value(p, "a string without NUL");
+    cr_free(*to);
+    *to = cr_strndup(p->text.data ? p->text.data : "", p->text.num_bytes);
+    return CR_OK;
+}
+
+static cr_status add_text(parse *p, cri_texts *to)
+{
+    size_t capacity = to->capacity;
+
+    if (!cri_read_string(&p->reader, &p->text)) return bad_json(p);
+    to->text = cr_grow(to->text, to->num, &to->capacity, sizeof *to->text);
+    to->num_bytes = cr_grow(to->num_bytes, to->num, &capacity, sizeof *to->num_bytes);
+    to->text[to->num] = cr_strndup(p->text.data ? p->text.data : "", p->text.num_bytes);
+    to->num_bytes[to->num++] = p->text.num_bytes;
+    return CR_OK;
+}
+
+static cr_status too_many(parse *p, double most)
+{
+    return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s: more than %.0f entries",
+                         p->path, most);
+}
+
+/* Names the place in p->path while an item is read; take_place(.., at) takes the name off again. */
+static size_t add_place(parse *p, size_t place)
+{
+    size_t at = strlen(p->path);
+
+    snprintf(p->path + at, sizeof p->path - at, "[%zu]", place);
+    return at;
+}
+
+static cr_status read_texts(parse *p, cri_texts *to, double most)
+{
+    CR_TRY(check_type(p, "\"[", "a string or a list of strings"));
+    if (cri_peek(&p->reader) == '"') return add_text(p, to);
+    to->is_list = true;
+    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    for (size_t i = 0; cri_next_item(&p->reader); i++) {
+        size_t at = add_place(p, i);
+        CR_TRY(check_type(p, "\"", "a string"));
+        CR_TRY(add_text(p, to));
+        p->path[at] = '\0';
+        if ((double)to->num > most) return too_many(p, most);
+    }
+    return p->reader.why[0] ? bad_json(p) : CR_OK;
+}
+
+/* The items of a list whose [ was read. */
+static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
+{
+    size_t num = 0;
+    cri_number x;
+
+    for (; cri_next_item(&p->reader); num++) {
+        if (cri_peek(&p->reader) != '0') {
+            add_place(p, num);
+            return check_type(p, "0", "a token id");
+        }
+        if (!cri_read_number(&p->reader, &x)) return bad_json(p);
+        if (!x.is_integer || x.integer < 0 || x.integer > INT32_MAX) {
+            add_place(p, num);
+            return bad_value(p, "a token id");
+        }
+        if ((int64_t)num < most_kept) cr_ids_add(&to->ids, (int32_t)x.integer);
+    }
+    if (p->reader.why[0]) return bad_json(p);
+    to->num_ids = cr_grow(to->num_ids, to->num, &to->capacity, sizeof *to->num_ids);
+    to->num_ids[to->num++] = num;
+    return CR_OK;
+}
+
+static cr_status read_ids(parse *p, const cri_field *f, cri_id_lists *to)
+{
+    CR_TRY(check_type(p, "[", "a list of token ids"));
+    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    CR_TRY(read_items(p, to, p->most_ids));
+    return (double)to->num_ids[to->num - 1] > f->most ? too_many(p, f->most) : CR_OK;
+}
+
+/* [int] or [[int]]; with texts: or strings. Of a list at most most_kept ids are kept. */
+static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_t most_lists,
+                            int64_t most_kept)
+{
+    static const char expected[] = "a list of token ids, or of such lists";
+    cri_reader ahead;
+
+    if (texts && cri_peek(&p->reader) == '"') return add_text(p, texts);
+    CR_TRY(check_type(p, "[", texts ? "a string, a list of strings or of token ids" : expected));
+    ahead = p->reader;
+    cri_begin(&ahead, '[');
+    if (texts && cri_peek(&ahead) == '"') return read_texts(p, texts, (double)most_lists);
+    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    if (cri_peek(&ahead) == ']') {
+        cri_next_item(&p->reader);
+        return bad_value(p, "at least one entry");
+    }
+    if (cri_peek(&ahead) != '[') return read_items(p, to, most_kept);
+    to->is_list = true;
+    for (size_t i = 0; cri_next_item(&p->reader); i++) {
+        size_t at = add_place(p, i);
+        if ((int64_t)i == most_lists) return too_many(p, (double)most_lists);
+        CR_TRY(check_type(p, "[", "a list of token ids"));
+        if (!cri_begin(&p->reader, '[')) return bad_json(p);
+        CR_TRY(read_items(p, to, most_kept));
+        p->path[at] = '\0';
+    }
+    return p->reader.why[0] ? bad_json(p) : CR_OK;
+}
+
+static cr_status read_tree(parse *p, bool is_object, json_t **to)
+{
+    const char *begin;
+    size_t num;
+    cr_err err = {0};
+
+    CR_TRY(check_type(p, is_object ? "{" : "[", is_object ? "an object" : "a list"));
+    p->reader.num_values = 0;
+    if (!cri_read_any(&p->reader, &begin, &num)) return bad_json(p);
+    if (p->reader.num_values > CR_SERVE_MAX_TREE) return too_many(p, CR_SERVE_MAX_TREE);
+    if (cr_json_parse(begin, num, NULL, to, &err) != CR_OK)
+        return cr_serve_fail(p->error, 400, "invalid_json", p->path, "%s: %s", p->path, err.msg);
+    return CR_OK;
+}
+
+static cr_status read_choice(parse *p, const cri_field *f, int64_t *to)
+{
+    const char *begin;
+    char expected[80] = "";
+    size_t num;
+
+    if (!cri_read_any(&p->reader, &begin, &num)) return bad_json(p);
+    for (size_t i = 0; f->choices[i]; i++) {
+        size_t at = strlen(expected), len = strlen(f->choices[i]);
+        *to = (int64_t)i;
+        if (num == len + 2 && *begin == '"' && memcmp(begin + 1, f->choices[i], len) == 0)
+            return CR_OK;
+        snprintf(expected + at, sizeof expected - at, "%s%s", i ? " or " : "", f->choices[i]);
+    }
+    return bad_value(p, expected);
+}
+
+/* ---- fields that are not built ---- */
+
+static bool is_same(const char *value, size_t num, const char *neutral)
+{
+    size_t i = 0, at = 0, len = strlen(neutral);
+    char number[64], *end;
+
+    if (*neutral >= '0' && *neutral <= '9' && num < sizeof number) {
+        memcpy(number, value, num);
+        number[num] = '\0';
+        return strtod(number, &end) == strtod(neutral, NULL) && end == number + num;
+    }
+    for (; i < num; i++) { /* blanks between the parts are the same value */
+        if (strchr(" \t\r\n", value[i])) continue;
+        if (at == len || value[i] != neutral[at++]) return false;
+    }
+    return at == len;
+}
+
+static cr_status read_neutral(parse *p, const cri_field *f)
+{
+    const char *begin;
+    size_t num;
+
+    if (!cri_read_any(&p->reader, &begin, &num)) return bad_json(p);
+    for (const char *const *value = f->choices; *value; value++)
+        if (is_same(begin, num, *value)) return CR_OK;
+    return cr_serve_fail(p->error, 400, "unsupported_parameter", p->path,
+                         "%s is not supported: leave it out%s%s", p->path,
+                         *f->choices ? " or send " : "", *f->choices ? *f->choices : "");
+}
+
+/* For the header that lists them: printable names only. */
+static void add_ignored(parse *p)
+{
+    cr_buf *out = &p->draft->request.ignored;
+
+    if (out->num_bytes + strlen(p->path) > 512) return;
+    if (out->num_bytes) cr_buf_adds(out, ", ");
+    for (const char *c = p->path; *c; c++)
+        cr_buf_addc(out, *c > ' ' && *c < 127 && *c != ',' && *c != '"' ? *c : '?');
+}
+
+/* ---- objects ---- */
+
+static cr_status read_object(parse *p, const cri_group *const *groups);
+
+static cr_status read_field(parse *p, const cri_field *f)
+{
+    void *to = (char *)p->draft + f->at;
+    const char *begin;
+    size_t num;
+
+    if (cri_read_null(&p->reader)) return CR_OK;
+    if (f->state == CRI_NEUTRAL) return read_neutral(p, f);
+    if (f->state == CRI_IGNORED)
+        return cri_read_any(&p->reader, &begin, &num) ? CR_OK : bad_json(p);
+    switch (f->type) {
+    case CRI_FLAG:
+        CR_TRY(check_type(p, "tf", "true or false"));
+        return cri_read_flag(&p->reader, to) ? CR_OK : bad_json(p);
+    case CRI_INTEGER:
+    case CRI_NUMBER:
+        return read_number(p, f, to);
+    case CRI_TEXT:
+        return read_text(p, (size_t)f->most, to);
+    case CRI_TEXTS:
+        return read_texts(p, to, f->most);
+    case CRI_IDS:
+        return read_ids(p, f, to);
+    case CRI_ID_LISTS:
+        return f->at == offsetof(cri_draft, lists)
+                   ? read_lists(p, to, NULL, p->most_lists, p->most_ids)
+                   : read_lists(p, to, NULL, cr_max64(1024, p->most_ids), INT32_MAX);
+    case CRI_PROMPT:
+        return read_lists(p, &p->draft->lists, &p->draft->texts, p->most_lists, p->most_ids);
+    case CRI_TREE:
+        return read_tree(p, f->most > 0, to);
+    case CRI_CHOICE:
+        return read_choice(p, f, to);
+    case CRI_OBJECT:
+        if (f->at) *(bool *)to = true;
+        return read_object(p, f->groups);
+    }
+    return CR_OK;
+}
+
+static cr_status read_member(parse *p, const cri_group *const *groups, const cri_field **seen,
+                             size_t *num_seen)
+{
+    const char *name = p->text.data ? p->text.data : "";
+    const cri_field *f = strlen(name) == p->text.num_bytes ? cri_find_field(groups, name) : NULL;
+    size_t at = strlen(p->path);
+    cri_reader *r = &p->reader;
+    const char *begin;
+    size_t num;
+
+    snprintf(p->path + at, sizeof p->path - at, "%s%.*s", at ? "." : "",
+             (int)(p->text.num_bytes < 60 ? p->text.num_bytes : 60), name);
+    if (!cr_utf8_valid(p->path, strlen(p->path))) snprintf(p->path + at, 4, "...");
+    if (!f) {
+        if (!cri_read_any(r, &begin, &num)) return bad_json(p);
+        if (num != 4 || memcmp(begin, "null", 4) != 0) add_ignored(p);
+    } else {
+        for (size_t i = 0; i < *num_seen; i++)
+            if (seen[i] == f)
+                return cr_serve_fail(p->error, 400, "invalid_json", p->path, "%s is there twice",
+                                     p->path);
+        seen[(*num_seen)++] = f;
+        CR_TRY(read_field(p, f));
+    }
+    p->path[at] = '\0';
+    return CR_OK;
+}
+
+static cr_status read_object(parse *p, const cri_group *const *groups)
+{
+    const cri_field **seen;
+    size_t num_fields = 0, num_seen = 0;
+    cr_status status = check_type(p, "{", "an object");
+
+    if (status != CR_OK) return status;
+    if (!cri_begin(&p->reader, '{')) return bad_json(p);
+    for (const cri_group *const *g = groups; *g; g++)
+        num_fields += (*g)->num_fields;
+    seen = CR_NEW_ARRAY(const cri_field *, num_fields);
+    while (status == CR_OK && cri_next_member(&p->reader, &p->text))
+        status = read_member(p, groups, seen, &num_seen);
+    cr_free(seen);
+    return status == CR_OK && p->reader.why[0] ? bad_json(p) : status;
+}
+
+/* ---- the whole ---- */
+
+static cr_status read_body(parse *p, const char *body, size_t num_bytes, cr_serve_route route)
+{
+    if (!cr_utf8_valid(body ? body : "", num_bytes))
+        return cr_serve_fail(p->error, 400, "invalid_json", NULL, "the body is not valid UTF-8");
+    p->reader = cri_reader_of(body, num_bytes);
+    if (cri_peek(&p->reader) != '{')
+        return cr_serve_fail(p->error, 400, "invalid_json", NULL, "the body is not a JSON object");
+    CR_TRY(read_object(p, cri_route_groups(route)));
+    return cri_at_end(&p->reader) ? CR_OK : bad_json(p);
+}
+
+cr_status cr_serve_request_parse(cr_serve_route route, const char *body, size_t num_bytes,
+                                 const cr_serve_service *service, cr_serve_request *out,
+                                 cr_serve_error *error)
+{
+    cri_draft draft;
+    parse p = {.draft = &draft, .most_lists = service->max_prompts, .error = error};
+    cr_status status;
+
+    *error = (cr_serve_error){0};
+    cri_draft_init(&draft, route);
+    for (size_t i = 0; i < service->num_models; i++)
+        p.most_ids = cr_max64(p.most_ids, service->models[i].max_model_len);
+    if (route == CR_SERVE_DETOKENIZE) p.most_ids = INT32_MAX;
+    status = read_body(&p, body, num_bytes, route);
+    if (status == CR_OK) status = cri_draft_finish(&draft, service, error);
+    cr_buf_free(&p.text);
+    cri_draft_free(&draft);
+    if (status != CR_OK) cr_serve_request_free(&draft.request);
+    *out = draft.request;
+    return status;
+}
+
+void cr_serve_request_free(cr_serve_request *r)
+{
+    for (size_t i = 0; i < r->num_prompts; i++) {
+        cr_free(r->prompts[i].ids);
+        cr_free(r->prompts[i].text);
+    }
+    for (size_t i = 0; i < r->sampling.num_stop; i++)
+        cr_free(r->sampling.stop[i]);
+    cr_free(r->prompts);
+    cr_free(r->sampling.stop);
+    cr_ids_free(&r->sampling.stop_ids);
+    cr_ids_free(&r->wanted.candidates.ids);
+    cr_free(r->request_id);
+    cr_buf_free(&r->ignored);
+    *r = (cr_serve_request){0};
+}
+
+bool cr_serve_is_scoring(const cr_serve_request *r)
+{
+    bool is_text = r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE;
+
+    return !is_text && r->sampling.max_tokens <= 1;
+}

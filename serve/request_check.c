@@ -1,0 +1,500 @@
+/* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
+#include "serve/fields.h"
+
+#include <string.h>
+
+enum { ABSENT = -2 };
+
+void cri_draft_init(cri_draft *draft, cr_serve_route route)
+{
+    *draft = (cri_draft){
+        .request = {.route = route,
+                    .sampling = {.n = 1,
+                                 .max_tokens = -1,
+                                 .temperature = 1,
+                                 .top_p = 1,
+                                 .repetition_penalty = 1,
+                                 .seed = CR_SERVE_NO_SEED,
+                                 .skips_special = true},
+                    .wanted = {.logprobs = ABSENT, .prompt_logprobs = ABSENT, .prompt_top = -1}},
+        .max_completion_tokens = -1,
+        .best_of = -1,
+        .top_logprobs = -1,
+        .prompt_start = -1,
+        .tool_choice = -1,
+        .add_generation_prompt = true,
+        .add_special = route != CR_SERVE_CHAT};
+}
+
+static void free_lists(cri_id_lists *lists)
+{
+    cr_ids_free(&lists->ids);
+    cr_free(lists->num_ids);
+}
+
+static void free_texts(cri_texts *texts)
+{
+    for (size_t i = 0; i < texts->num; i++)
+        cr_free(texts->text[i]);
+    cr_free(texts->text);
+    cr_free(texts->num_bytes);
+}
+
+void cri_draft_free(cri_draft *d)
+{
+    cr_free(d->model);
+    cr_free(d->expect_weights);
+    cr_free(d->expect_tokenizer);
+    free_texts(&d->texts);
+    free_texts(&d->stop);
+    free_lists(&d->lists);
+    free_lists(&d->stop_ids);
+    free_lists(&d->candidates);
+    json_decref(d->messages);
+    json_decref(d->tools);
+    json_decref(d->template_vars);
+}
+
+/* ---- which model ---- */
+
+static cr_status find_model(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
+{
+    cr_serve_request *r = &d->request;
+
+    r->model = &service->models[0];
+    if (!d->model || !*d->model) return CR_OK;
+    for (size_t i = 0; i < service->num_models; i++) {
+        r->model = &service->models[i];
+        if (strcmp(d->model, r->model->name) == 0) return CR_OK;
+    }
+    return cr_serve_fail(error, 404, "model_not_found", "model",
+                         "the model %.200s does not exist; GET /v1/models lists those that do",
+                         d->model);
+}
+
+static cr_status check_identity(const char *want, const char *has, const char *what,
+                                const char *code, cr_serve_error *error)
+{
+    size_t num = want ? strlen(want) : 0;
+
+    if (!want) return CR_OK;
+    if (num >= 8 && has && strncmp(want, has, num) == 0) return CR_OK;
+    return cr_serve_fail(error, 409, code, what,
+                         "%s is %.80s, but the service has %s (at least 8 digits are compared)",
+                         what, want, has ? has : "none");
+}
+
+/* ---- prompts ---- */
+
+static const char *prompt_name(const cri_draft *d)
+{
+    switch (d->request.route) {
+    case CR_SERVE_CHAT:
+        return "messages";
+    case CR_SERVE_GENERATE:
+        return d->texts.num ? "text" : "input_ids";
+    case CR_SERVE_TOKENS_IN:
+        return "token_ids";
+    case CR_SERVE_DETOKENIZE:
+        return "tokens";
+    default:
+        return d->messages ? "messages" : "prompt";
+    }
+}
+
+/* prompt, or prompt[2] if a list was sent. */
+static const char *place_name(const cri_draft *d, size_t i, char out[64])
+{
+    const char *name = prompt_name(d);
+    bool is_list = d->texts.num ? d->texts.is_list : d->lists.is_list;
+
+    if (is_list)
+        snprintf(out, 64, "%s[%zu]", name, i);
+    else
+        snprintf(out, 64, "%s", name);
+    return out;
+}
+
+static cr_status encode(cri_draft *d, size_t i, bool add_special, cr_serve_error *error)
+{
+    cr_serve_prompt *p = &d->request.prompts[i];
+    cr_ids ids = {0};
+    cr_err err = {0};
+    char name[64];
+
+    if (!d->request.model->tokenizer)
+        return cr_serve_fail(error, 400, "invalid_value", place_name(d, i, name),
+                             "the model has no tokenizer: send token ids");
+    if (cr_tokenizer_encode(d->request.model->tokenizer, p->text, p->text_bytes, add_special, &ids,
+                            &err) != CR_OK) {
+        cr_ids_free(&ids);
+        return cr_serve_fail(error, 400, "invalid_value", place_name(d, i, name), "%s", err.msg);
+    }
+    p->ids = ids.id;
+    p->num_ids = ids.num;
+    return CR_OK;
+}
+
+static cr_status take_texts(cri_draft *d, cr_serve_error *error)
+{
+    cr_serve_request *r = &d->request;
+
+    r->prompts = CR_NEW_ARRAY(cr_serve_prompt, d->texts.num);
+    r->num_prompts = d->texts.num;
+    for (size_t i = 0; i < d->texts.num; i++) {
+        r->prompts[i].text = d->texts.text[i];
+        r->prompts[i].text_bytes = d->texts.num_bytes[i];
+        d->texts.text[i] = NULL;
+    }
+    for (size_t i = 0; i < r->num_prompts; i++)
+        CR_TRY(encode(d, i, d->add_special, error));
+    return CR_OK;
+}
+
+/* Lists may be longer than what was kept of them; they are refused later. */
+static void take_lists(cri_draft *d, int64_t most_kept)
+{
+    cr_serve_request *r = &d->request;
+    const int32_t *at = d->lists.ids.id;
+
+    r->prompts = CR_NEW_ARRAY(cr_serve_prompt, d->lists.num);
+    r->num_prompts = d->lists.num;
+    for (size_t i = 0; i < d->lists.num; i++) {
+        cr_serve_prompt *p = &r->prompts[i];
+        size_t kept = d->lists.num_ids[i];
+        if ((int64_t)kept > most_kept) kept = (size_t)most_kept;
+        p->num_ids = d->lists.num_ids[i];
+        p->ids = CR_NEW_ARRAY(int32_t, kept);
+        if (kept) memcpy(p->ids, at, kept * sizeof *at);
+        at += kept;
+    }
+}
+
+/* ---- chats ---- */
+
+/* A list of text parts becomes one string: templates print lists in ways that no model was trained on. */
+static cr_status join_parts(json_t *message, size_t i, cr_serve_error *error)
+{
+    json_t *content = json_object_get(message, "content"), *part;
+    cr_buf text = {0};
+    char param[64];
+    size_t k;
+
+    if (!json_is_array(content)) return CR_OK;
+    json_array_foreach(content, k, part)
+    {
+        const json_t *words = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", i, k);
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(words)) {
+            cr_buf_free(&text);
+            return cr_serve_fail(error, 400, "invalid_value", param,
+                                 "%s: only parts with type text and a text are supported", param);
+        }
+        cr_buf_add(&text, json_string_value(words), json_string_length(words));
+    }
+    json_object_set_new(message, "content",
+                        json_stringn(text.data ? text.data : "", text.num_bytes));
+    cr_buf_free(&text);
+    return CR_OK;
+}
+
+static cr_status check_message(json_t *message, size_t i, cr_serve_error *error)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    const char *role = json_string_value(json_object_get(message, "role"));
+    char param[64];
+    size_t k = 0;
+
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    if (role && strcmp(role, "developer") == 0) {
+        json_object_set_new(message, "role", json_string("system"));
+        role = "system";
+    }
+    while (role && k < CR_COUNT(roles) && strcmp(role, roles[k]) != 0)
+        k++;
+    if (!role || k == CR_COUNT(roles))
+        return cr_serve_fail(error, 400, "invalid_value", param,
+                             "%s: expected system, developer, user, assistant or tool", param);
+    return join_parts(message, i, error);
+}
+
+static cr_status render(cri_draft *d, cr_serve_error *error)
+{
+    cr_serve_request *r = &d->request;
+    const cr_chat *chat = r->model->chat;
+    cr_buf text = {0};
+    cr_err err = {0};
+    json_t *message;
+    size_t i;
+
+    if (!chat)
+        return cr_serve_fail(error, 400, "no_chat_template", "messages",
+                             "the model %.100s has no chat template", r->model->name);
+    json_array_foreach(d->messages, i, message) CR_TRY(check_message(message, i, error));
+    if (!d->template_vars) d->template_vars = json_object();
+    if (json_array_size(d->tools)) json_object_set(d->template_vars, "tools", d->tools);
+    r->prompts = CR_NEW_ARRAY(cr_serve_prompt, 1);
+    r->num_prompts = 1;
+    if (cr_chat_render_with(chat, NULL, d->messages, d->template_vars, d->add_generation_prompt,
+                            &text, &err) != CR_OK) {
+        cr_buf_free(&text);
+        return cr_serve_fail(error, 400,
+                             err.status == CR_EABSENT ? "no_chat_template" : "invalid_value",
+                             "messages", "%s", err.msg);
+    }
+    r->prompts[0].text = text.data ? text.data : cr_strdup("");
+    r->prompts[0].text_bytes = text.num_bytes;
+    /* the template writes the special tokens itself */
+    return encode(d, 0, r->route == CR_SERVE_CHAT && d->add_special, error);
+}
+
+static cr_status take_prompts(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
+{
+    bool has_many = (d->texts.num > 0) + (d->lists.num > 0) + (d->messages != NULL) > 1;
+    int64_t most_kept = 0;
+
+    if (has_many)
+        return cr_serve_fail(error, 400, "invalid_value", prompt_name(d),
+                             "the prompt was sent in two ways");
+    for (size_t i = 0; i < service->num_models; i++) /* as the parser kept them */
+        most_kept = cr_max64(most_kept, service->models[i].max_model_len);
+    if (d->messages) return render(d, error);
+    if (d->texts.num) return take_texts(d, error);
+    if (d->lists.num == 0)
+        return cr_serve_fail(error, 400, "missing_required_parameter", prompt_name(d),
+                             "%s is missing", prompt_name(d));
+    take_lists(d, d->request.route == CR_SERVE_DETOKENIZE ? INT32_MAX : most_kept);
+    return CR_OK;
+}
+
+/* ---- what fits ---- */
+
+static cr_status check_ids(const cri_draft *d, size_t i, cr_serve_error *error)
+{
+    const cr_serve_prompt *p = &d->request.prompts[i];
+    int64_t vocab = d->request.model->vocab_size;
+    char name[64], param[120];
+
+    for (size_t t = 0; t < p->num_ids; t++)
+        if (p->ids[t] >= vocab) {
+            snprintf(param, sizeof param, "%s[%zu]", place_name(d, i, name), t);
+            return cr_serve_fail(error, 400, "invalid_value", param,
+                                 "%s is %d, outside the vocabulary of %lld ids", param, p->ids[t],
+                                 (long long)vocab);
+        }
+    return CR_OK;
+}
+
+static cr_status fit_prompt(cri_draft *d, const cr_serve_service *service, size_t i,
+                            cr_serve_error *error)
+{
+    cr_serve_prompt *p = &d->request.prompts[i];
+    int64_t most = d->request.model->max_model_len, room = most - (int64_t)p->num_ids;
+    int64_t wants = d->request.sampling.max_tokens, least = wants;
+    char name[64];
+
+    place_name(d, i, name);
+    if (p->num_ids == 0)
+        return cr_serve_fail(error, 400, "invalid_value", name, "%s is empty", name);
+    if ((service->clamps_max_tokens || d->has_default_max) && least > 1) least = 1;
+    if (room < least)
+        return cr_serve_fail(error, 400, "context_length_exceeded", name,
+                             "This model's maximum context length is %lld tokens; the prompt has "
+                             "%zu and max_tokens is %lld.",
+                             (long long)most, p->num_ids, (long long)wants);
+    CR_TRY(check_ids(d, i, error));
+    p->max_tokens = wants < room ? wants : room;
+    return CR_OK;
+}
+
+/* ---- sampling ---- */
+
+static cr_status take_stop(cri_draft *d, cr_serve_error *error)
+{
+    cr_serve_sampling *how = &d->request.sampling;
+
+    for (size_t i = 0; i < d->stop.num; i++) {
+        size_t num = d->stop.num_bytes[i];
+        if (num == 0 || memchr(d->stop.text[i], 0, num))
+            return cr_serve_fail(error, 400, "invalid_value", "stop",
+                                 "stop[%zu] is empty or has a NUL", i);
+    }
+    if (d->stop.num && !d->request.model->tokenizer)
+        return cr_serve_fail(error, 400, "invalid_value", "stop",
+                             "stop texts need a tokenizer, and the model has none");
+    for (size_t i = 0; i < d->stop_ids.ids.num; i++)
+        if (d->stop_ids.ids.id[i] >= d->request.model->vocab_size)
+            return cr_serve_fail(error, 400, "invalid_value", "stop_token_ids",
+                                 "stop_token_ids[%zu] is %d, outside the vocabulary", i,
+                                 d->stop_ids.ids.id[i]);
+    how->stop = d->stop.text;
+    how->num_stop = d->stop.num;
+    d->stop.text = NULL;
+    d->stop.num = 0;
+    how->stop_ids = d->stop_ids.ids;
+    d->stop_ids.ids = (cr_ids){0};
+    return CR_OK;
+}
+
+static int64_t default_max_tokens(const cri_draft *d, const cr_serve_service *service)
+{
+    if (d->request.route == CR_SERVE_GENERATE) return 128;
+    if (d->request.route != CR_SERVE_CHAT) return 16;
+    return service->max_chat_tokens > 0 ? service->max_chat_tokens
+                                        : d->request.model->max_model_len;
+}
+
+static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
+                                cr_serve_error *error)
+{
+    cr_serve_sampling *how = &d->request.sampling;
+
+    if (d->max_completion_tokens >= 0) how->max_tokens = d->max_completion_tokens;
+    d->has_default_max = how->max_tokens < 0;
+    if (d->has_default_max) how->max_tokens = default_max_tokens(d, service);
+    if (how->n > service->max_samples)
+        return cr_serve_fail(error, 400, "invalid_value", "n", "n is %lld, at most %lld",
+                             (long long)how->n, (long long)service->max_samples);
+    if (d->best_of >= 0 && d->best_of != how->n)
+        return cr_serve_fail(error, 400, "unsupported_parameter", "best_of",
+                             "best_of is not supported: leave it out or send the value of n");
+    if (service->only_scores && how->max_tokens > 1)
+        return cr_serve_fail(error, 400, "unsupported_parameter", "max_tokens",
+                             "this service scores prompts: max_tokens may be 0 or 1");
+    return take_stop(d, error);
+}
+
+/* ---- what is answered ---- */
+
+static cr_status take_count(const cri_draft *d, const cr_serve_service *service, int64_t *k,
+                            const char *name, cr_serve_error *error)
+{
+    if (*k == -1) *k = d->request.model->vocab_size;
+    if (*k > d->request.model->vocab_size) *k = d->request.model->vocab_size;
+    if (*k > service->max_logprobs)
+        return cr_serve_fail(error, 400, "invalid_value", name,
+                             "%s is %lld, at most %lld alternatives are given", name, (long long)*k,
+                             (long long)service->max_logprobs);
+    if (*k == ABSENT) *k = -1;
+    return CR_OK;
+}
+
+/* The names that a route has for the same wishes. */
+static void merge_wanted(cri_draft *d)
+{
+    cr_serve_wanted *w = &d->request.wanted;
+    int64_t top = d->top_logprobs < 0 ? 0 : d->top_logprobs;
+
+    if (d->has_logprobs) w->logprobs = top;
+    if (d->request.route == CR_SERVE_GENERATE) {
+        w->is_list = d->texts.is_list || d->lists.is_list;
+        if (d->has_logprobs && d->prompt_start >= 0) w->prompt_logprobs = top;
+    }
+    w->prompt_start = d->prompt_start < 0 ? 0 : d->prompt_start;
+    w->prompt_first =
+        d->request.route == CR_SERVE_GENERATE ? w->prompt_start + 1 : cr_max64(1, w->prompt_start);
+    w->is_base64 = d->format == 1;
+}
+
+static cr_status take_candidates(cri_draft *d, const cr_serve_service *service,
+                                 cr_serve_error *error)
+{
+    static const char name[] = "prompt_logprob_token_ids";
+    cr_serve_candidates *c = &d->request.wanted.candidates;
+    const cr_serve_prompt *p = &d->request.prompts[0];
+    size_t first = (size_t)d->request.wanted.prompt_first;
+    size_t num_places = p->num_ids > first ? p->num_ids - first : 0;
+
+    if (d->candidates.num == 0) return CR_OK;
+    c->num_each = d->candidates.num_ids[0];
+    c->num_places = d->candidates.num;
+    for (size_t i = 0; i < c->num_places; i++)
+        if (d->candidates.num_ids[i] != c->num_each)
+            return cr_serve_fail(error, 400, "invalid_value", name,
+                                 "%s[%zu] has %zu ids, the first list has %zu", name, i,
+                                 d->candidates.num_ids[i], c->num_each);
+    if (c->num_each == 0 || (int64_t)c->num_each > service->max_logprobs)
+        return cr_serve_fail(error, 400, "invalid_value", name, "%s: %zu ids, expected 1 to %lld",
+                             name, c->num_each, (long long)service->max_logprobs);
+    if (d->candidates.is_list && (d->request.num_prompts > 1 || c->num_places != num_places))
+        return cr_serve_fail(
+            error, 400, "invalid_value", name,
+            "%s: %zu lists; a list for each place is for one prompt, here of %zu places", name,
+            c->num_places, num_places);
+    for (size_t i = 0; i < d->candidates.ids.num; i++)
+        if (d->candidates.ids.id[i] >= d->request.model->vocab_size)
+            return cr_serve_fail(error, 400, "invalid_value", name,
+                                 "%s: %d is outside the vocabulary", name, d->candidates.ids.id[i]);
+    c->ids = d->candidates.ids;
+    d->candidates.ids = (cr_ids){0};
+    return CR_OK;
+}
+
+static cr_status check_stream(const cri_draft *d, cr_serve_error *error)
+{
+    const cr_serve_wanted *w = &d->request.wanted;
+
+    if (d->has_stream_options && !w->is_stream)
+        return cr_serve_fail(error, 400, "invalid_value", "stream_options",
+                             "stream_options is only for stream: true");
+    if (w->is_stream && (w->prompt_logprobs >= 0 || w->entropy || w->candidates.ids.num))
+        return cr_serve_fail(error, 400, "invalid_value", "stream",
+                             "log-probs of the prompt cannot be streamed: leave stream out");
+    return CR_OK;
+}
+
+static cr_status check_wanted(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
+{
+    cr_serve_request *r = &d->request;
+    cr_serve_wanted *w = &r->wanted;
+    bool is_generate = r->route == CR_SERVE_GENERATE;
+
+    if (d->top_logprobs > 0 && !d->has_logprobs)
+        return cr_serve_fail(
+            error, 400, "invalid_value", is_generate ? "top_logprobs_num" : "top_logprobs",
+            "%s has to be true for alternatives", is_generate ? "return_logprob" : "logprobs");
+    merge_wanted(d);
+    CR_TRY(
+        take_count(d, service, &w->logprobs, d->has_logprobs ? "top_logprobs" : "logprobs", error));
+    CR_TRY(take_count(d, service, &w->prompt_logprobs, "prompt_logprobs", error));
+    CR_TRY(take_candidates(d, service, error));
+    CR_TRY(check_stream(d, error));
+    w->prompt_top = w->prompt_logprobs;
+    if (w->echo && w->logprobs > w->prompt_top) w->prompt_top = w->logprobs;
+    if (w->prompt_top < 0 && (w->entropy || w->candidates.ids.num)) w->prompt_top = 0;
+    if (w->prompt_start > 0 && w->echo)
+        return cr_serve_fail(error, 400, "invalid_value", "prompt_logprob_start",
+                             "prompt_logprob_start cannot be given with echo");
+    for (size_t i = 0; w->prompt_start > 0 && i < r->num_prompts; i++)
+        if (w->prompt_start >= (int64_t)r->prompts[i].num_ids)
+            return cr_serve_fail(error, 400, "invalid_value", "prompt_logprob_start",
+                                 "the first place is %lld, prompt %zu has %zu tokens",
+                                 (long long)w->prompt_start, i, r->prompts[i].num_ids);
+    if (r->sampling.max_tokens == 0 && w->prompt_top < 0 && !w->echo && !is_generate)
+        return cr_serve_fail(error, 400, "invalid_value", "max_tokens",
+                             "max_tokens 0 needs echo or prompt_logprobs");
+    return CR_OK;
+}
+
+cr_status cri_draft_finish(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
+{
+    cr_serve_request *r = &d->request;
+
+    CR_TRY(find_model(d, service, error));
+    CR_TRY(check_identity(d->expect_weights, r->model->weights_sha256, "expect_weights",
+                          "weights_mismatch", error));
+    CR_TRY(check_identity(d->expect_tokenizer, r->model->tokenizer_sha256, "expect_tokenizer",
+                          "tokenizer_mismatch", error));
+    if (r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE) {
+        if (!r->model->tokenizer)
+            return cr_serve_fail(error, 400, "invalid_value", "model",
+                                 "the model has no tokenizer");
+        return take_prompts(d, service, error);
+    }
+    CR_TRY(check_sampling(d, service, error));
+    CR_TRY(take_prompts(d, service, error));
+    for (size_t i = 0; i < r->num_prompts; i++)
+        CR_TRY(fit_prompt(d, service, i, error));
+    return check_wanted(d, service, error);
+}
