@@ -1,5 +1,5 @@
 /* serve_request.c -- bodies to requests: what real clients send, every kind of wrong value with the status,
- * code and place that it is answered with, JSON that is none, and a schema that agrees with the parser.
+ * code and place that it is answered with, malformed JSON, and a schema that agrees with the parser.
  * Not covered: numbers and texts of answers (unit/serve_answer.c). */
 #include "serve/answer.h"
 #include "serve/fields.h"

@@ -1,4 +1,4 @@
-/* request.c -- bodies read by the tables of fields into a draft (see request.h, fields.h). */
+/* request_parse.c -- bodies read by the tables of fields into a draft (see request.h, fields.h). */
 #include "serve/fields.h"
 
 #include <math.h>
