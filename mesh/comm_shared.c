@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-enum { SLICE_ELEMS = 16 }; /* slices begin on a cache line */
+/* slices begin on a cache line; sums go from the stage to the vector in blocks that fit the first cache */
+enum { SLICE_ELEMS = 16, BLOCK_BYTES = 1 << 14 };
 
 cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi, cr_err *err)
 {
@@ -152,20 +153,26 @@ static void put_parts(const cr_group *g, const cri_vector *v, chunk c)
     }
 }
 
+/* Block by block, so that a block of sums is still in the cache when it is copied to the vector. */
 static void sum_slice(const cr_group *g, const cri_vector *v, chunk c)
 {
     slice s = slice_of(v, &c, g->rank);
+    char *sums = stage_of(g->host, c.slot, g->rank) + s.at;
 
-    for (int r = 0; r < g->num_ranks; r++)
-        g->parts[r] = r == g->rank ? s.data : stage_of(g->host, c.slot, r) + s.at;
-    cri_combine(g, v, stage_of(g->host, c.slot, g->rank) + s.at, s.num);
+    for (size_t at = 0; at < s.num_bytes; at += BLOCK_BYTES) {
+        size_t num_bytes = s.num_bytes - at < BLOCK_BYTES ? s.num_bytes - at : BLOCK_BYTES;
+        for (int r = 0; r < g->num_ranks; r++)
+            g->parts[r] = (r == g->rank ? s.data : stage_of(g->host, c.slot, r) + s.at) + at;
+        cri_combine(g, v, sums + at, num_bytes / v->elem_bytes);
+        memcpy(s.data + at, sums + at, num_bytes);
+    }
 }
 
 static void take_sums(const cr_group *g, const cri_vector *v, chunk c)
 {
     for (int q = 0; q < g->num_ranks; q++) {
         slice s = slice_of(v, &c, q);
-        memcpy(s.data, stage_of(g->host, c.slot, q) + s.at, s.num_bytes);
+        if (q != g->rank) memcpy(s.data, stage_of(g->host, c.slot, q) + s.at, s.num_bytes);
     }
 }
 
