@@ -339,6 +339,18 @@ static void seq_free(cri_seq *s)
     cr_free(s);
 }
 
+static void start_text(const cr_engine *e, cri_seq *s)
+{
+    const cri_group *g = s->group;
+    cr_buf before = {0};
+
+    if (!e->tokenizer) return;
+    cr_token_stream_init(&s->stream, e->tokenizer, /*skip_special=*/true);
+    for (int64_t i = 0; g->how.continues_text && i < g->num_prompt; i++)
+        cr_token_stream_push(&s->stream, g->prompt[i], &before);
+    cr_buf_free(&before);
+}
+
 cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_prompt,
                            const uint64_t *sample_ids, size_t num_samples, const cr_generating *how,
                            void *user, cr_err *err)
@@ -359,7 +371,8 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
             s->log_mass = CR_NEW_ARRAY(float, g->how.max_new_tokens);
             s->num_kept = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         }
-        if (e->tokenizer) cr_token_stream_init(&s->stream, e->tokenizer, /*skip_special=*/true);
+        s->stop = s->stop_id = -1;
+        start_text(e, s);
         g->num_alive++;
         cri_seq_insert(&e->waiting, s, NULL);
     }
@@ -395,7 +408,9 @@ bool cr_engine_poll(cr_engine *e, cr_generated *out)
                           .num_kept_ids = s->kept.num_bytes / sizeof(int32_t),
                           .text = s->text.data,
                           .text_bytes = s->text.num_bytes,
-                          .finish = s->finish};
+                          .finish = s->finish,
+                          .stop = s->stop,
+                          .stop_id = s->stop_id};
     if (e->tokenizer && !out->text) out->text = cr_strdup("");
     s->output = s->num_kept = NULL;
     s->log_probs = s->log_mass = NULL;
@@ -415,21 +430,31 @@ void cr_generated_free(cr_generated *g)
     *g = (cr_generated){0};
 }
 
-void cr_engine_abort(cr_engine *e)
+/* user: of the samples to drop, if is_all is false. */
+static void drop(cr_engine *e, bool is_all, const void *user)
 {
-    cri_seq_list *lists[] = {&e->waiting, &e->finished};
+    cri_seq_list *lists[] = {&e->running, &e->waiting, &e->finished};
 
-    while (e->running.last) {
-        cri_seq *s = e->running.last;
-        cri_seq_leave(e, s);
-        seq_free(s);
-    }
     for (size_t i = 0; i < CR_COUNT(lists); i++)
-        while (lists[i]->first) {
-            cri_seq *s = lists[i]->first;
-            cri_seq_take_out(lists[i], s);
+        for (cri_seq *s = lists[i]->last, *before; s; s = before) {
+            before = s->prev;
+            if (!is_all && s->group->user != user) continue;
+            if (lists[i] == &e->running)
+                cri_seq_leave(e, s);
+            else
+                cri_seq_take_out(lists[i], s);
             seq_free(s);
         }
+}
+
+void cr_engine_cancel(cr_engine *e, const void *user)
+{
+    drop(e, /*is_all=*/false, user);
+}
+
+void cr_engine_abort(cr_engine *e)
+{
+    drop(e, /*is_all=*/true, NULL);
 }
 
 cr_engine_stats cr_engine_get_stats(const cr_engine *e)

@@ -46,6 +46,8 @@ typedef struct cr_generating {
     bool should_cut_stop;    /* leave the stop text out of `text` */
     const int32_t *stop_ids; /* ids that end a sample beside the model's eos ids; copied */
     size_t num_stop_ids;
+    bool ignores_eos;    /* the model's eos ids end no sample */
+    bool continues_text; /* `text` goes on where the prompt's ends: a space that begins it stays */
     uint64_t seed;
 } cr_generating;
 
@@ -102,10 +104,14 @@ typedef struct cr_generated {
     char *text; /* NULL without a tokenizer */
     size_t text_bytes;
     const char *finish; /* "stop" or "length" */
+    int stop;           /* index in how.stop of the text that ended it, -1: none did */
+    int32_t stop_id;    /* of how.stop_ids, -1: an eos id, a text or the length ended it */
 } cr_generated;
 /* The next finished sample; false: none. */
 bool cr_engine_poll(cr_engine *e, cr_generated *out);
 void cr_generated_free(cr_generated *g);
+/* Drop all samples of the requests with this user, finished ones too. Between steps, not from on_token. */
+void cr_engine_cancel(cr_engine *e, const void *user);
 /* Drop everything that waits or runs. */
 void cr_engine_abort(cr_engine *e);
 

@@ -54,6 +54,8 @@ struct cri_seq {
     cr_buf text;
     cr_token_stream stream;
     const char *finish;
+    int stop;        /* as in cr_generated */
+    int32_t stop_id; /* the same */
 };
 
 typedef struct cri_seq_list {

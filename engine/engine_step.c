@@ -208,14 +208,18 @@ static cr_status plan_rows(cr_engine *e, int64_t *num_rows, int64_t *num_picks, 
 
 /* ---- tokens ---- */
 
-static bool is_end(const cr_engine *e, const cri_seq *s, int32_t id)
+static bool is_end(const cr_engine *e, cri_seq *s, int32_t id)
 {
     const cr_model_config *c = &e->model->config;
+    const cr_generating *how = &s->group->how;
 
-    for (int i = 0; i < c->num_eos; i++)
+    for (size_t i = 0; i < how->num_stop_ids; i++)
+        if (how->stop_ids[i] == id) {
+            s->stop_id = id;
+            return true;
+        }
+    for (int i = 0; i < c->num_eos && !how->ignores_eos; i++)
         if (c->eos_ids[i] == id) return true;
-    for (size_t i = 0; i < s->group->how.num_stop_ids; i++)
-        if (s->group->how.stop_ids[i] == id) return true;
     return false;
 }
 
@@ -238,6 +242,7 @@ static bool has_stop_text(cri_seq *s, size_t from)
         if (how->should_cut_stop) s->text.num_bytes = (size_t)(at - s->text.data);
         s->text.data[s->text.num_bytes] = 0;
         s->stream.num_run = 0; /* is in the text, or cut off */
+        s->stop = (int)i;
         return true;
     }
     if (s->text.num_bytes > before) s->text.data[s->text.num_bytes = before] = 0;

@@ -72,6 +72,7 @@ static inline void serve_model_open(const char *folder)
 
 static inline void serve_model_close(void)
 {
+    (void)serve_service;
     cr_tokenizer_close((cr_tokenizer *)(uintptr_t)serve_models[0].tokenizer);
     cr_chat_close((cr_chat *)(uintptr_t)serve_models[0].chat);
 }

@@ -1,0 +1,252 @@
+/* engine_requests.c -- what one request asks of the generation engine, on a small random Qwen3: one that is
+ * cancelled in any state leaves the bits of the others and no block; which stop ended a sample; eos ids that
+ * end none; texts that go on where the prompt ends.
+ * Not covered: numbers of samples (unit/engine_batching). */
+#include "base/json.h"
+#include "engine/engine.h"
+#include "models/weights.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/check_near.h"
+#include "tests/model_bench.h"
+#include "tests/serve_model.h"
+
+#include <string.h>
+
+static const char config[] =
+    "{\"model_type\":\"qwen3\",\"num_hidden_layers\":1,\"num_key_value_heads\":1,\"head_dim\":8,"
+    "\"hidden_size\":16,"
+    "\"intermediate_size\":24,\"num_attention_heads\":2,\"vocab_size\":256,\"rms_norm_eps\":1e-5,"
+    "\"rope_theta\":100,"
+    "\"initializer_range\":0.3,\"eos_token_id\":[3,80],\"max_position_embeddings\":256}";
+static cr_device *dev;
+static cr_model *model;
+static cr_full_weights full;
+static cr_engine *engine;
+static cr_tokenizer *tokenizer;
+static int32_t prompt[100];
+
+static void must(cr_status status, const cr_err *err)
+{
+    if (status != CR_OK) fail_msg("%s", err->msg);
+}
+
+static void open_engine(cr_engine_limits limits)
+{
+    cr_err err = {0};
+
+    cr_engine_destroy(engine);
+    must(cr_engine_create(model, dev, &limits, &engine, &err), &err);
+    must(cr_engine_set_weights(engine, &err), &err);
+    cr_engine_set_tokenizer(engine, tokenizer);
+}
+
+static cr_generating plain(int64_t max_new_tokens)
+{
+    return (cr_generating){.temperature = 1,
+                           .top_p = 1,
+                           .repetition_penalty = 1,
+                           .max_new_tokens = max_new_tokens,
+                           .should_cut_stop = true,
+                           .ignores_eos = true,
+                           .seed = 5};
+}
+
+/* One request of 3 samples for each user. */
+static void submit(int *user, size_t num_prompt, const cr_generating *how)
+{
+    uint64_t ids[] = {(uint64_t)*user * 8, (uint64_t)*user * 8 + 1, (uint64_t)*user * 8 + 2};
+    cr_err err = {0};
+
+    must(cr_engine_submit(engine, prompt, num_prompt, ids, 3, how, user, &err), &err);
+}
+
+static cr_generated run_one(const cr_generating *how, size_t num_prompt)
+{
+    uint64_t id = 7;
+    cr_generated g;
+    cr_err err = {0};
+
+    must(cr_engine_submit(engine, prompt, num_prompt, &id, 1, how, NULL, &err), &err);
+    while (!cr_engine_is_idle(engine))
+        must(cr_engine_step(engine, &err), &err);
+    assert_true(cr_engine_poll(engine, &g));
+    return g;
+}
+
+/* The sum of ids of each user's samples; how many there are. */
+static int finish(const int *users, int64_t sum[4])
+{
+    cr_generated g;
+    cr_err err = {0};
+    int num = 0;
+
+    memset(sum, 0, 4 * sizeof *sum);
+    while (!cr_engine_is_idle(engine))
+        must(cr_engine_step(engine, &err), &err);
+    for (; cr_engine_poll(engine, &g); num++) {
+        for (size_t i = 0; i < g.num_ids; i++)
+            sum[(const int *)g.user - users] += (int64_t)(i + 1) * g.ids[i];
+        cr_generated_free(&g);
+    }
+    assert_int_equal(cr_engine_get_stats(engine).blocks_used, 0);
+    return num;
+}
+
+/* After any number of steps: some samples of the cancelled request wait, fill, follow, run or are done. */
+static void cancel_of_one(void **state)
+{
+    int users[4] = {0, 1, 2, 3};
+    int64_t want[4], got[4];
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        open_engine((cr_engine_limits){.max_running = 5, .max_rows = 48});
+        for (int u = 0; u < 4; u++) {
+            cr_generating how = plain(4 + 9 * u);
+            submit(&users[u], (size_t)(10 + 30 * u), &how);
+        }
+        if (round == 0) {
+            assert_int_equal(finish(users, want), 12);
+            continue;
+        }
+        for (int step = 1; step < round; step++) {
+            cr_err err = {0};
+            must(cr_engine_step(engine, &err), &err);
+        }
+        cr_engine_cancel(engine, &users[round % 4]);
+        assert_int_equal(finish(users, got), 9);
+        for (int u = 0; u < 4; u++)
+            assert_true(got[u] == (u == round % 4 ? 0 : want[u]));
+    }
+}
+
+static void which_stop(void **state)
+{
+    cr_generating how = plain(60);
+    cr_generated all, g;
+    char text[2] = "";
+    const char *stop[] = {"not there", text};
+    int32_t ids[] = {300, 0};
+    size_t first;
+
+    (void)state;
+    open_engine((cr_engine_limits){.max_running = 2});
+    all = run_one(&how, 20);
+    assert_string_equal(all.finish, "length");
+    assert_true(all.stop == -1 && all.stop_id == -1 && all.num_ids == 60);
+    for (first = 0; first < 60 && (all.ids[first] < 32 || all.ids[first] > 126); first++)
+        ;
+    assert_true(first < 60); /* a letter */
+    text[0] = (char)all.ids[first];
+    how.stop = stop;
+    how.num_stop = 2;
+    g = run_one(&how, 20);
+    assert_true(g.num_ids == first + 1 && g.stop == 1 && g.stop_id == -1);
+    assert_string_equal(g.finish, "stop");
+    cr_generated_free(&g);
+    how.num_stop = 0;
+    ids[1] = all.ids[30];
+    how.stop_ids = ids;
+    how.num_stop_ids = 2;
+    g = run_one(&how, 20);
+    assert_true(g.stop == -1 && g.stop_id == all.ids[30] && g.num_ids <= 31);
+    cr_generated_free(&g);
+    cr_generated_free(&all);
+}
+
+static void eos_ids_that_end_none(void **state)
+{
+    cr_generating how = plain(200);
+    cr_generated g;
+    size_t first = 0;
+
+    (void)state;
+    how.temperature = 3; /* all ids are drawn */
+    open_engine((cr_engine_limits){.max_running = 2});
+    for (how.seed = 1; first == 0 && how.seed < 50; how.seed++) {
+        g = run_one(&how, 20);
+        assert_int_equal(g.num_ids, 200);
+        for (size_t i = g.num_ids; i-- > 0;)
+            if (g.ids[i] == 3 || g.ids[i] == 80) first = i + 1;
+        cr_generated_free(&g);
+    }
+    assert_true(first > 0);
+    how.seed--;
+    how.ignores_eos = false;
+    g = run_one(&how, 20);
+    assert_true(g.num_ids == first && g.stop_id == -1 && g.stop == -1);
+    assert_string_equal(g.finish, "stop");
+    cr_generated_free(&g);
+}
+
+/* " upon" after a prompt begins with a space, by itself it does not. */
+static void texts_that_go_on(void **state)
+{
+    cr_generating how = plain(5);
+    cr_tokenizer *pieces;
+    cr_generated g;
+    cr_buf whole = {0}, before = {0};
+    cr_err err = {0};
+    int32_t all[30];
+
+    (void)state;
+    must(cr_tokenizer_parse(serve_tokenizer_json, strlen(serve_tokenizer_json), NULL, "pieces",
+                            &pieces, &err),
+         &err);
+    open_engine((cr_engine_limits){.max_running = 2});
+    cr_engine_set_tokenizer(engine, pieces);
+    for (size_t i = 0; i < 20; i++)
+        all[i] = prompt[i] = 90; /* " a" */
+    how.continues_text = true;
+    for (how.seed = 0; how.seed < 200; how.seed++) {
+        g = run_one(&how, 20);
+        memcpy(all + 20, g.ids, 5 * sizeof *all);
+        cr_buf_clear(&whole);
+        cr_buf_clear(&before);
+        cr_tokenizer_decode(pieces, all, 25, true, &whole);
+        cr_tokenizer_decode(pieces, all, 20, true, &before);
+        assert_string_equal(g.text, whole.data + before.num_bytes);
+        cr_generated_free(&g);
+    }
+    cr_buf_free(&whole);
+    cr_buf_free(&before);
+    cr_engine_set_tokenizer(engine, tokenizer);
+    cr_tokenizer_close(pieces);
+}
+
+static int begin(void **state)
+{
+    cr_err err = {0};
+
+    (void)state;
+    must(build_model(config, &model, &err), &err);
+    must(cr_device_open(cr_device_default(), 1, &dev, &err), &err);
+    must(cr_full_weights_init(&full, model, dev, CR_F32, NULL, 11, &err), &err);
+    tokenizer = byte_tokenizer();
+    for (size_t i = 0; i < 100; i++)
+        prompt[i] = (int32_t)(i * 37 % 250);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    cr_engine_destroy(engine);
+    cr_full_weights_fini(&full);
+    cr_model_free(model);
+    cr_device_close(dev);
+    cr_tokenizer_close(tokenizer);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cancel_of_one),
+        cmocka_unit_test(which_stop),
+        cmocka_unit_test(eos_ids_that_end_none),
+        cmocka_unit_test(texts_that_go_on),
+    };
+
+    return cmocka_run_group_tests(tests, begin, end);
+}
