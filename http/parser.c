@@ -283,8 +283,7 @@ static cr_http_event read_chunk_size(cr_http_parser *p, const char *line)
 
     for (; n < CHUNK_DIGITS && (digit = hex_digit(line[n])) >= 0; n++)
         size = size << 4 | (size_t)digit;
-    if (n == 0 || (line[n] && line[n] != ';' && line[n] != ' ' && line[n] != '\t'))
-        return refuse(p, 400, "a chunk's size is not a hexadecimal number");
+    if (n == 0) return refuse(p, 400, "a chunk's size is not a hexadecimal number");
     if (line[n + strspn(line + n, " \t")] != ';' && line[n])
         return refuse(p, 400, "a chunk's size is followed by something else");
     for (const char *c = line + n; *c; c++)
