@@ -186,8 +186,11 @@ void cr_engine_destroy(cr_engine *e)
     if (!e) return;
     cr_engine_abort(e);
     drop_weights_and_cache(e);
-    for (int i = 0; i < cr_lanes_num(e->lanes); i++)
+    for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
         cr_pass_state_destroy(e->parts[i].pass_state);
+        cr_free(e->parts[i].row_slot);
+        cr_free(e->parts[i].table);
+    }
     cr_lanes_destroy(e->lanes);
     void *mine[] = {e->parts,   e->packed, e->layer_blocks, e->table,  e->ids,       e->row_slot,
                     e->row_pos, e->pick,   e->drawn,        e->picked, e->free_slot, e->draw_rows};

@@ -68,6 +68,8 @@ typedef struct cri_part {
     cr_stack *scratch;
     cr_pass_state *pass_state;
     int64_t row0, row1, pick0, pick1;
+    int32_t *row_slot, *table; /* of its rows and their samples alone; grown */
+    size_t capacity_rows, capacity_table;
 } cri_part;
 
 struct cr_engine {

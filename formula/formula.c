@@ -199,11 +199,10 @@ static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_
                           cr_err *err)
 {
     size_t V = q->vocab_size;
-    size_t floats = 2 * V * num + num * num * 2 + 6 * num, num_bytes = floats * sizeof(float);
+    size_t floats = 2 * V * num + num * num * 2 + 7 * num, num_bytes = floats * sizeof(float);
     float *f = (float *)(void *)cri_numbers(r, (floats + 1) / 2);
     float *w = f, *dw = w + V * num, *x = dw + V * num, *dx = x + num * num, *g = dx + num * num,
-          *log_prob = g + 2 * num;
-    int32_t *labels = cr_arena_alloc(r->arena, num * sizeof *labels);
+          *log_prob = g + 2 * num, *labels = log_prob + 4 * num;
     cr_weight weight = {NULL, CR_F32, (int64_t)V, (int64_t)num, NULL};
     cr_head_grad_args back;
     cr_mem *mem;
@@ -213,21 +212,21 @@ static cr_status run_head(cr_device *dev, cri_request *r, head_request *q, size_
         for (size_t v = 0; v < V; v++)
             w[v * num + i] = (float)json_number_value(json_array_get(row, v));
         x[i * num + i] = 1;
-        labels[i] = (int32_t)q->labels[first + i];
+        memcpy(&labels[i], &(int32_t){(int32_t)q->labels[first + i]}, sizeof labels[i]);
         g[i] = (float)q->grad_log_probs[first + i];
         g[num + i] = (float)q->grad_entropy[first + i];
     }
     CR_TRY(cr_device_alloc(dev, num_bytes, &mem, err)); /* the arrays of f, in the same order */
     weight.data = mem;
-    back = (cr_head_grad_args){.fwd = {cr_at(CR_F32, mem, x - f), &weight, labels, (int64_t)num,
-                                       cr_at(CR_F32, mem, log_prob - f),
-                                       cr_at(CR_F32, mem, log_prob - f + (int64_t)num),
-                                       cr_at(CR_F32, mem, log_prob - f + 2 * (int64_t)num),
-                                       cr_at(CR_F32, mem, log_prob - f + 3 * (int64_t)num)},
-                               .grad_log_prob = cr_at(CR_F32, mem, g - f),
-                               .grad_entropy = cr_at(CR_F32, mem, g - f + (int64_t)num),
-                               .dx = cr_at(CR_F32, mem, dx - f),
-                               .dw = cr_at(CR_F32, mem, dw - f)};
+    back = (cr_head_grad_args){
+        .fwd = {cr_at(CR_F32, mem, x - f), &weight, cr_at(CR_F32, mem, labels - f), (int64_t)num,
+                cr_at(CR_F32, mem, log_prob - f), cr_at(CR_F32, mem, log_prob - f + (int64_t)num),
+                cr_at(CR_F32, mem, log_prob - f + 2 * (int64_t)num),
+                cr_at(CR_F32, mem, log_prob - f + 3 * (int64_t)num)},
+        .grad_log_prob = cr_at(CR_F32, mem, g - f),
+        .grad_entropy = cr_at(CR_F32, mem, g - f + (int64_t)num),
+        .dx = cr_at(CR_F32, mem, dx - f),
+        .dw = cr_at(CR_F32, mem, dw - f)};
     if (cr_upload(dev, mem, f, num_bytes, err) == CR_OK && cr_head(dev, &back.fwd, err) == CR_OK &&
         cr_head_grad(dev, &back, err) == CR_OK)
         cr_note(cr_download(dev, f, mem, num_bytes, err));

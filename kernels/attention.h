@@ -13,17 +13,24 @@
 
 enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 
+/* What the lengths of sequences make of a call. */
+typedef struct cr_seq_sizes {
+    int64_t max_seqlen;
+    double num_pairs; /* of a query and a key that it sees, as if there were no window: for FLOPs */
+} cr_seq_sizes;
+
 /* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query unless said. */
 typedef struct cr_attention_args {
     const cr_mem *q, *k, *v; /* [T, H, D], [T, K, D], [T, K, D] */
     cr_mem *o;               /* [T, H, D] */
     cr_mem *lse;             /* [T, H] float32 or NULL: saved for backward */
     cr_dtype dtype;
-    const int32_t *cu_seqlens; /* [num_seqs + 1] host */
+    const cr_mem *cu_seqlens; /* [num_seqs + 1] */
     int64_t num_seqs, num_heads, num_kv_heads, head_dim;
     float scale;           /* D^-0.5 */
     int64_t window;        /* keys > query - window; 0: no window */
     bool is_bidirectional; /* every row sees all keys of its sequence; no window then */
+    cr_seq_sizes sizes;
 } cr_attention_args;
 
 typedef struct cr_attention_grad_args {
@@ -44,16 +51,18 @@ typedef struct cr_attention_cached_args {
     cr_mem *o;               /* [R, H, D] */
     cr_mem *blocks;          /* [num_blocks] of cr_kv_block_bytes, this layer's */
     cr_dtype dtype;
-    const int32_t *row_slot, *row_pos; /* [R] host */
-    const int32_t *block_table;        /* [num_slots, max_blocks] host */
+    const cr_mem *row_slot, *row_pos; /* [R] */
+    const cr_mem *block_table;        /* [num_slots, max_blocks] */
     int64_t num_rows, max_blocks, num_heads, num_kv_heads, head_dim;
+    cr_seq_sizes sizes; /* of a row: row_pos + 1 */
     float scale;
     int64_t window;
 } cr_attention_cached_args;
 
 /* What sampling makes of rows of logits before it draws: words of a row's history are penalised (z < 0: z p, else z / p),
  * all are divided by the temperature, and only the kept words can be drawn. Log-probs, entropies and gradients are those of
- * that distribution; which words are kept does not move with the logits. Borrowed. Arrays are host memory and have an element a row. */
+ * that distribution; which words are kept does not move with the logits. Borrowed. Arrays are host memory and have an
+ * element a row; a pass uploads them as cr_row_edits_mem. */
 typedef struct cr_row_edits {
     float temperature, penalty; /* above 0; 1: off */
     const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all words */
@@ -64,17 +73,31 @@ typedef struct cr_row_edits {
     const size_t *seen_first;             /* [lists + 1] */
     const int32_t *seen_ids, *seen_place; /* of a list: ids ascending, and where each was first */
 } cr_row_edits;
+/* The same in memory of the device. */
+typedef struct cr_row_edits_mem {
+    float temperature, penalty;
+    const cr_mem *kept_first; /* size_t, as is seen_first */
+    const cr_mem *kept_num, *kept_ids, *seen_list, *seen_until, *seen_first, *seen_ids, *seen_place;
+} cr_row_edits_mem;
 
 /* Vocabulary head on R rows: z = x W^T in float32, tile by tile of the vocabulary (fixed tiles).
  * log_prob = z[label] - lse, entropy = lse - sum(p z). Every output may be NULL. */
 typedef struct cr_head_args {
-    const cr_mem *x;       /* [R, h] act dtype */
-    const cr_weight *w;    /* [V, h] */
-    const int32_t *labels; /* [R] host, in range */
+    const cr_mem *x;      /* [R, h] act dtype */
+    const cr_weight *w;   /* [V, h] */
+    const cr_mem *labels; /* [R] */
     int64_t num_rows;
-    cr_mem *log_prob, *entropy; /* [R] float32 */
-    cr_mem *lse, *mean_z;       /* [R] float32, saved for backward: logsumexp and sum(p z) */
-    const cr_row_edits *edits;  /* z is what they make of the logits; NULL: the logits */
+    cr_mem *log_prob, *entropy;    /* [R] float32 */
+    cr_mem *lse, *mean_z;          /* [R] float32, saved for backward: logsumexp and sum(p z) */
+    const cr_row_edits_mem *edits; /* z is what they make of the logits; NULL: the logits */
+    /* More of each row, with the log-probs of the same z and log-sum (equal bits for one word). */
+    cr_mem *rank;    /* [R] int32: 1 + words whose z is above that of the label */
+    int64_t num_top; /* the words with the largest z, falling; of equal ones the lower id first */
+    cr_mem *top_ids,
+        *top_log_prob; /* [R, num_top] int32, float32; -1, -inf: no more words are kept */
+    int64_t num_chosen;
+    const cr_mem *chosen_ids; /* [R, num_chosen] int32 below V; -1: none */
+    cr_mem *chosen_log_prob;  /* [R, num_chosen] float32; -inf: none, or not a kept word */
 } cr_head_args;
 
 /* dx[R, h] overwritten (act dtype), dw[V, h] += (float32, NULL if frozen); logits are recomputed
@@ -104,7 +127,7 @@ typedef struct cr_draw_row {
     int64_t top_k;      /* <= 0: off */
     bool is_raw; /* log_prob of the softmax of the logits, without penalty, temperature, filters */
     float u;     /* in [0, 1) */
-    const int32_t *history[2]; /* host: prompt and response, say */
+    const int32_t *history[2]; /* host, read when the call returns: prompt and response, say */
     size_t num_history[2];
 } cr_draw_row;
 
@@ -128,8 +151,8 @@ typedef struct cr_draw_args {
 typedef struct cr_logits_log_prob_args {
     const cr_mem *logits; /* [R, V] float32 */
     int64_t num_rows, vocab_size;
-    const int32_t *labels; /* [R] host */
-    const cr_row_edits *edits;
+    const cr_mem *labels; /* [R] */
+    const cr_row_edits_mem *edits;
     float *log_prob, *entropy; /* [R] host, or NULL */
 } cr_logits_log_prob_args;
 

@@ -27,12 +27,12 @@ typedef struct cr_router_args {
     double *prob_sum; /* [E] host: column sums of prob are added, or NULL */
 } cr_router_args;
 
-/* dlogits [T, E] in dtype from grad_weight [T, k]. of_prob [E] (host) or NULL: the gradient of another
+/* dlogits [T, E] in dtype from grad_weight [T, k]. of_prob [E] or NULL: the gradient of another
  * term of the loss by each row of prob, the same for all rows (the auxiliary loss). */
 typedef struct cr_router_grad_args {
     cr_router_args fwd;        /* prob and expert as the forward left them */
     const cr_mem *grad_weight; /* float32 */
-    const float *of_prob;      /* host */
+    const cr_mem *of_prob;     /* float32 */
     cr_mem *dlogits;
 } cr_router_grad_args;
 

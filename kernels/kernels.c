@@ -196,11 +196,7 @@ static cr_status check_attention(const cr_attention_args *a, work *w, cr_err *er
     if (a->is_bidirectional && a->window > 0)
         return cr_fail(err, CR_EARG, "attention: bidirectional with a window of %lld",
                        (long long)a->window);
-    for (int64_t s = 0; s < a->num_seqs; s++) {
-        double n = a->cu_seqlens[s + 1] - a->cu_seqlens[s],
-               seen = a->is_bidirectional ? 2 * n : n + 1;
-        w->flops += 2 * n * seen * (double)(a->num_heads * a->head_dim);
-    }
+    w->flops = 4 * a->sizes.num_pairs * (double)(a->num_heads * a->head_dim);
     return CR_OK;
 }
 
@@ -215,12 +211,11 @@ static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, 
 static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
     *w = (work){.num = a->num_rows};
-    for (int64_t r = 0; r < a->num_rows; r++)
-        w->flops += 4.0 * (double)(a->row_pos[r] + 1) * (double)(a->num_heads * a->head_dim);
+    w->flops = 4 * a->sizes.num_pairs * (double)(a->num_heads * a->head_dim);
     return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 
-static cr_status check_edits(const char *what, const cr_row_edits *e, cr_err *err)
+static cr_status check_edits(const char *what, const cr_row_edits_mem *e, cr_err *err)
 {
     if (!e || (e->temperature > 0 && e->penalty > 0 && (e->penalty == 1 || e->seen_list)))
         return CR_OK;
@@ -233,6 +228,9 @@ static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
 {
     *w = rows(a->num_rows, product_flops(a->w));
     CR_TRY(check_weight("head", a->w, err));
+    if (a->num_top < 0 || a->num_top > a->w->num_rows || a->num_chosen < 0)
+        return cr_fail(err, CR_EARG, "head: the %lld largest and %lld chosen of %lld words",
+                       (long long)a->num_top, (long long)a->num_chosen, (long long)a->w->num_rows);
     return check_edits("head", a->edits, err);
 }
 

@@ -17,10 +17,11 @@
  *
  * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head
  * dimension, V vocabulary. All matrices are row-major and contiguous. `act` dtype is that of the
- * activations (CR_F32, CR_BF16 or CR_F16). Every tensor is device memory (cr_mem, memory.h); ids,
- * positions, offsets of sequences and counts are host arrays (int32_t *, int64_t *) on every device: an
- * operation has read them when it returns. Results in host memory (double *, float *) are there when
- * the call returns.
+ * activations (CR_F32, CR_BF16 or CR_F16). Every tensor and every array of indices is device memory
+ * (cr_mem, memory.h; indices are int32 and in range); numbers that follow from indices, and that a launch or
+ * the count of FLOPs needs, come beside them. Structs that an argument points to (cr_weight,
+ * cr_row_edits_mem) have been read when the call returns. Results in host memory (double *, float *) are there
+ * when the call returns.
  *
  * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do
  * not check again; what a device lacks is CR_EABSENT.
@@ -142,8 +143,8 @@ typedef struct cr_rmsnorm_grad_args {
 typedef struct cr_rope_args {
     cr_mem *x;
     cr_dtype dtype;
-    const int32_t *positions; /* [num_tokens] host */
-    const float *inv_freq;    /* [D / 2] host */
+    const cr_mem *positions; /* [num_tokens] */
+    const cr_mem *inv_freq;  /* [D / 2] float32 */
     float scaling;
     int sign;
     int64_t num_tokens, num_heads, head_dim;
@@ -168,15 +169,15 @@ typedef struct cr_swiglu_grad_args {
 /* y[t] = w[ids[t]]. ids are in range (callers check). */
 typedef struct cr_embedding_args {
     const cr_weight *w;
-    const int32_t *ids; /* [num_tokens] host */
+    const cr_mem *ids; /* [num_tokens] */
     int64_t num_tokens;
     cr_mem *y;
 } cr_embedding_args;
 /* dw[ids[t]] += dy[t], in token order. */
 typedef struct cr_embedding_grad_args {
     cr_dtype dtype;
-    const cr_mem *dy;   /* [num_tokens, num_cols] */
-    const int32_t *ids; /* [num_tokens] host */
+    const cr_mem *dy;  /* [num_tokens, num_cols] */
+    const cr_mem *ids; /* [num_tokens] */
     int64_t num_tokens, num_cols;
     cr_mem *dw; /* [.., num_cols] float32 */
 } cr_embedding_grad_args;
@@ -186,7 +187,7 @@ typedef struct cr_embedding_grad_args {
 typedef struct cr_rows_move_args {
     cr_dtype dtype;
     const cr_mem *src;
-    const cr_mem *index; /* [num_rows] int32, in range */
+    const cr_mem *index; /* [num_rows] */
     int64_t num_rows, num_cols;
     cr_mem *dst;
 } cr_rows_move_args;

@@ -111,7 +111,7 @@ static cr_status embedding_forward(const cr_module *m, cr_pass *p, const cr_mem 
     (void)in;
     (void)add;
     return cr_embedding(
-        p->dev, &(cr_embedding_args){&m->weight->weight, p->batch->ids, p->num_rows, out}, err);
+        p->dev, &(cr_embedding_args){&m->weight->weight, p->index.ids, p->num_rows, out}, err);
 }
 
 /* As in torch, the row of pad_token_id gets no gradient from here, nor do rows from tokens that have an
@@ -134,7 +134,8 @@ static cr_status embedding_backward(const cr_module *m, cr_pass *p, const cr_mem
             CR_TRY(cr_embedding_grad(
                 p->dev,
                 &(cr_embedding_grad_args){p->dtype, cr_at_const(p->dtype, grad_out, t * cols),
-                                          b->ids + t, end - t, cols, cri_grad(m->weight)},
+                                          cr_at_const(CR_F32, p->index.ids, t), end - t, cols,
+                                          cri_grad(m->weight)},
                 err));
     }
     return CR_OK;
@@ -221,6 +222,23 @@ static cr_status check_batch(const cr_model *model, const cr_pass *p, cr_err *er
     return cri_check_images(model, p, err);
 }
 
+/* What is asked for of each labelled row. */
+static cr_status check_outputs(const cr_model *model, const cri_head *h, const cr_outputs *out,
+                               cr_err *err)
+{
+    int64_t vocab = model->config.vocab_size, num = h->num_rows * out->num_candidates;
+
+    if (out->num_top < 0 || out->num_top > vocab || out->num_candidates < 0)
+        return cr_fail(err, CR_EARG, "the %lld largest logits of %lld, %lld candidates",
+                       (long long)out->num_top, (long long)vocab, (long long)out->num_candidates);
+    for (int64_t i = 0; i < num; i++)
+        if (out->candidates[i] < -1 || out->candidates[i] >= vocab)
+            return cr_fail(
+                err, CR_EARG, "labelled row %lld has candidate %d, outside the vocabulary of %lld",
+                (long long)(i / out->num_candidates), out->candidates[i], (long long)vocab);
+    return CR_OK;
+}
+
 static void list_labels(cri_head *h, const cr_batch *b)
 {
     size_t num = (size_t)b->num_tokens;
@@ -298,13 +316,12 @@ static cr_status gather(const cr_model *model, cr_pass *p, cr_mem *x, cr_err *er
     int64_t cols = model->config.hidden_size;
 
     h->in = x;
-    if (p->tape) CR_TRY(push_rows(p->tape, h, h->rows, &h->index, err));
     if (h->num_rows == p->num_rows) return CR_OK;
     CR_TRY(cri_push(cri_keep(p), p, h->num_rows, cols, &h->in, err));
     if (h->num_rows == 0) return CR_OK;
-    if (!p->tape) CR_TRY(push_rows(p->scratch, h, h->rows, &h->index, err));
     return cr_rows_gather(
-        p->dev, &(cr_rows_move_args){p->dtype, x, h->index, h->num_rows, cols, h->in}, err);
+        p->dev, &(cr_rows_move_args){p->dtype, x, p->index.head_rows, h->num_rows, cols, h->in},
+        err);
 }
 
 /* What the head computes: log-probs of labels, or logits. */
@@ -313,18 +330,42 @@ typedef struct head_out {
     cr_mem *logits;
 } head_out;
 
+/* An output of the head: memory of the device for num_cols words of 4 bytes a row, and where they go. */
+typedef struct head_value {
+    void *host; /* NULL: not wanted */
+    int64_t num_cols;
+    cr_mem **dev;
+} head_value;
+
 static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_err *err)
 {
-    cr_mem **const there[CR_NUM_OUTPUTS] = {
-        [CR_LOG_PROB] = &a->log_prob, [CR_ENTROPY] = &a->entropy};
+    cr_mem *candidates = NULL;
+    const head_value values[] = {
+        {out->of[CR_LOG_PROB], 1, &a->log_prob},
+        {out->of[CR_ENTROPY], 1, &a->entropy},
+        {out->rank, 1, &a->rank},
+        {out->num_top ? out->top_ids : NULL, out->num_top, &a->top_ids},
+        {out->num_top ? out->top_log_probs : NULL, out->num_top, &a->top_log_prob},
+        {out->num_candidates ? out->candidate_log_probs : NULL, out->num_candidates,
+         &a->chosen_log_prob},
+    };
 
-    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        if (out->of[i]) CR_TRY(cri_push_words(p->scratch, a->num_rows, there[i], err));
+    for (size_t i = 0; i < CR_COUNT(values); i++)
+        if (values[i].host)
+            CR_TRY(
+                cri_push_words(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
+    if (out->num_candidates)
+        CR_TRY(cr_stack_push_copy(p->scratch, out->candidates,
+                                  (size_t)(a->num_rows * out->num_candidates) * sizeof(int32_t),
+                                  &candidates, err));
+    a->num_top = out->num_top;
+    a->num_chosen = out->num_candidates;
+    a->chosen_ids = candidates;
     CR_TRY(cr_head(p->dev, a, err));
-    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        if (out->of[i])
-            CR_TRY(cr_download(p->dev, out->of[i], *there[i], (size_t)a->num_rows * sizeof(float),
-                               err));
+    for (size_t i = 0; i < CR_COUNT(values); i++)
+        if (values[i].host)
+            CR_TRY(cr_download(p->dev, values[i].host, *values[i].dev,
+                               (size_t)(a->num_rows * values[i].num_cols) * 4, err));
     return CR_OK;
 }
 
@@ -336,11 +377,11 @@ static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *norme
     const cr_weight *w = &cri_own(root->lm_head->weight)->weight;
     cr_head_args a = {.x = normed,
                       .w = w,
-                      .labels = h->labels,
+                      .labels = p->index.labels,
                       .num_rows = h->num_rows,
                       .lse = h->lse,
                       .mean_z = h->mean_z,
-                      .edits = p->batch->edits};
+                      .edits = p->batch->edits ? &p->index.edits : NULL};
 
     CR_TRY(cri_enter(root->lm_head, p, err));
     if (h->num_rows && want->logits) {
@@ -380,13 +421,13 @@ static cr_status start_pass(const cr_model *model, cr_pass *p, cr_err *err)
 {
     cr_pass_state *own = p->state;
 
-    CR_TRY(check_batch(model, p, err));
-    cr_pass_begin(model, p);
-    if (!p->tape) return CR_OK;
-    CR_CHECK(is_marked(model->root), "cr_model_mark_trainable after is_trainable has changed");
-    own->lowest = find_lowest(model, p);
-    own->start = cr_stack_mark(p->tape);
-    return CR_OK;
+    cri_reset_pass(model, p);
+    if (p->tape) {
+        CR_CHECK(is_marked(model->root), "cr_model_mark_trainable after is_trainable has changed");
+        own->lowest = find_lowest(model, p);
+        own->start = cr_stack_mark(p->tape);
+    }
+    return cri_upload_index(model, p, err);
 }
 
 cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *out, cr_err *err)
@@ -395,8 +436,10 @@ cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *
     head_out want = {.out = out};
     cr_status status;
 
-    CR_TRY(start_pass(model, p, err));
+    CR_TRY(check_batch(model, p, err));
     list_labels(&p->state->head, p->batch);
+    CR_TRY(check_outputs(model, &p->state->head, out, err));
+    CR_TRY(start_pass(model, p, err));
     status = run_forward(model, p, &want, err);
     cr_stack_release(p->scratch, mark);
     if (p->tape && status != CR_OK) cr_stack_release(p->tape, p->state->start);
@@ -410,20 +453,21 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
     size_t mark = cr_stack_mark(p->scratch);
     head_out want = {.logits = logits};
     cr_stack *tape = p->tape;
-    cr_status status;
 
     p->tape = NULL;
-    status = start_pass(model, p, err);
-    for (int64_t r = 0; r < num_rows && status == CR_OK; r++)
-        if (rows[r] < 0 || rows[r] >= p->num_rows)
-            status =
-                cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r], (long long)p->num_rows);
+    CR_TRY_GOTO(out, check_batch(model, p, err));
+    for (int64_t r = 0; r < num_rows; r++)
+        if (rows[r] < 0 || rows[r] >= p->batch->num_tokens)
+            CR_TRY_GOTO(out, cr_fail(err, CR_EARG, "logits of row %d of %lld", rows[r],
+                                     (long long)p->batch->num_tokens));
     p->state->head.rows = rows;
     p->state->head.num_rows = num_rows;
-    if (status == CR_OK) status = run_forward(model, p, &want, err);
+    CR_TRY_GOTO(out, start_pass(model, p, err));
+    CR_TRY_GOTO(out, run_forward(model, p, &want, err));
+out:
     cr_stack_release(p->scratch, mark);
     p->tape = tape;
-    return status;
+    return err->status;
 }
 
 /* ---- backward ---- */
@@ -451,11 +495,11 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const cr_outputs *
     CR_TRY(cri_enter(root->lm_head, p, err));
     a = (cr_head_grad_args){.fwd = {.x = normed,
                                     .w = &cri_own(weight)->weight,
-                                    .labels = h->labels,
+                                    .labels = p->index.labels,
                                     .num_rows = h->num_rows,
                                     .lse = h->lse,
                                     .mean_z = h->mean_z,
-                                    .edits = p->batch->edits},
+                                    .edits = p->batch->edits ? &p->index.edits : NULL},
                             .grad_log_prob = of[CR_LOG_PROB],
                             .grad_entropy = of[CR_ENTROPY],
                             .dx = dx,
@@ -468,7 +512,8 @@ static cr_status back_head(const cr_model *model, cr_pass *p, const cr_outputs *
     CR_TRY(cr_zero(p->dev, *grad, (size_t)(tokens * cols) * cr_dtype_bytes(p->dtype), err));
     if (h->num_rows)
         CR_TRY(cr_rows_scatter(
-            p->dev, &(cr_rows_move_args){p->dtype, dx, h->index, h->num_rows, cols, *grad}, err));
+            p->dev,
+            &(cr_rows_move_args){p->dtype, dx, p->index.head_rows, h->num_rows, cols, *grad}, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }

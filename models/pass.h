@@ -18,6 +18,7 @@
 #ifndef CR_PASS_H
 #define CR_PASS_H
 
+#include "kernels/attention.h"
 #include "models/models.h"
 
 /* Packed tokens. labels[t] is the id whose log-prob row t must give (normally ids[t+1]), or -1:
@@ -29,7 +30,7 @@ typedef struct cr_batch {
     const int32_t
         *mrope; /* [3][T] positions along t, h and w (vision.h); NULL: `positions` thrice */
     const struct cr_vision_input *vision; /* images and videos (vision.h); NULL: none */
-    const struct cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
+    const cr_row_edits *edits; /* how labels were sampled, by labelled row (attention.h) */
 } cr_batch;
 
 typedef enum cr_phase { CR_FORWARD, CR_RECOMPUTE, CR_BACKWARD } cr_phase;
@@ -42,10 +43,23 @@ typedef struct cr_hooks {
 
 /* Generation's view of the cache: see cr_attention_cached_args. NULL in a pass: packed attention. */
 typedef struct cr_kv_view {
-    cr_mem **layer_blocks; /* [num_layers] */
-    const int32_t *row_slot, *row_pos, *block_table;
-    int64_t max_blocks;
+    cr_mem **layer_blocks;                           /* [num_layers] */
+    const int32_t *row_slot, *row_pos, *block_table; /* host */
+    int64_t num_slots, max_blocks;
 } cr_kv_view;
+
+/* Arrays of a batch in memory of the device: uploaded in one piece when a pass begins, and there until its
+ * end (on the tape, or else on scratch). What was not given is NULL. */
+typedef struct cr_pass_index {
+    const cr_mem *ids, *positions; /* [T] */
+    const cr_mem *inv_freq;        /* [head_dim / 2] float32, of the model */
+    const cr_mem *cu_seqlens;      /* of attention: of the split, if there is one */
+    cr_seq_sizes sizes;            /* of the same, or of the rows of the cache */
+    const cr_mem *row_slot, *row_pos, *block_table; /* of kv */
+    const cr_mem *split_lists;                      /* split.h */
+    const cr_mem *head_rows, *labels; /* of the head's rows: which, and their labels */
+    cr_row_edits_mem edits;           /* of the batch */
+} cr_pass_index;
 
 /* What a pass keeps between forward and backward, and host memory that it uses again in the next one.
  * Owned by whoever makes passes; one pass at a time. */
@@ -69,6 +83,7 @@ struct cr_pass {
     float aux_weight;  /* factor of the routers' auxiliary loss in what backward derives; 0: none */
     /* set by the pass itself */
     cr_phase phase;
+    cr_pass_index index;
     int64_t num_rows; /* that the module at hand runs on: tokens, patches, or rows of one expert */
     const cr_mem
         *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
@@ -77,8 +92,8 @@ struct cr_pass {
 };
 
 /* What begins every pass: cr_model_forward and cr_model_logits do it. For modules that are run by
- * themselves; num_rows is that of the batch, if there is one. */
-void cr_pass_begin(const cr_model *model, cr_pass *p);
+ * themselves; num_rows is that of the batch, if there is one, whose arrays are uploaded. */
+CR_MUST cr_status cr_pass_begin(const cr_model *model, cr_pass *p, cr_err *err);
 
 /* Run one module with its hooks, and (decoder layers) the recompute rule. Every call of a child goes
  * through these two; children without ops (Linear, norms) are computed by their parent between
@@ -96,9 +111,18 @@ typedef enum cr_output {
     CR_NUM_OUTPUTS
 } cr_output;
 /* Values of a batch's rows with labels, in row order, or the gradients of a loss with respect to them: host
- * arrays [n]; NULL: not wanted, and as a gradient zero. */
+ * arrays [n]; NULL: not wanted, and as a gradient zero. The others have no gradient; the log-probs that one
+ * word of a row has in several of them have the same bits. Equal logits: the lower id comes first. */
 typedef struct cr_outputs {
     float *of[CR_NUM_OUTPUTS];
+    int32_t *rank;    /* [n] of the label: 1 + words with a larger logit */
+    int64_t num_top;  /* words with the largest logits, falling; 0: none, at most the vocabulary */
+    int32_t *top_ids; /* [n, num_top] */
+    float *top_log_probs;   /* [n, num_top] */
+    int64_t num_candidates; /* words of a row that are asked for; 0: none */
+    const int32_t
+        *candidates; /* [n, num_candidates], -1: fewer in this row, whose log-prob is -inf */
+    float *candidate_log_probs; /* [n, num_candidates] */
 } cr_outputs;
 
 /* ids -> outputs of labelled rows. With a tape, backward may follow exactly once, with

@@ -29,7 +29,6 @@ typedef struct cri_stage {
 typedef struct cri_head {
     int64_t num_rows;
     const int32_t *rows;        /* [num_rows] of the batch: those with labels, or the chosen ones */
-    cr_mem *index;              /* the same, on the device */
     int32_t *own_rows, *labels; /* [num_rows] rows, if they are those with labels */
     size_t capacity_rows, capacity_labels;
     cr_mem *in; /* [num_rows, h] input of the last norm, gathered */
@@ -55,7 +54,19 @@ typedef struct cri_routers {
     float *grad;           /* [E] */
 } cri_routers;
 
+/* Arrays that go to the device in one piece, and where its pointers go. */
+typedef struct cri_staging {
+    char *data;
+    size_t num_bytes, capacity;
+    int num;
+    struct {
+        const cr_mem **to;
+        size_t at;
+    } item[24];
+} cri_staging;
+
 struct cr_pass_state {
+    cri_staging staging;
     bool is_kept;   /* a forward with a tape waits for its backward */
     int64_t lowest; /* first stage with a trainable parameter, see decoder.c */
     size_t start;   /* the tape before the pass */
@@ -67,6 +78,12 @@ struct cr_pass_state {
     struct cri_patches *patches; /* the tower's rows; NULL: it has not run */
     cri_routers routers;
 };
+
+/* cr_pass_begin, but for the arrays of the batch. */
+void cri_reset_pass(const cr_model *model, cr_pass *p);
+/* index.c: the arrays of the batch and of the head's rows go to the device. */
+CR_MUST cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err);
+cr_seq_sizes cri_seq_sizes(const int32_t *cu_seqlens, int64_t num_seqs, bool is_bidirectional);
 
 /* array with room for num elements; what it has stays. */
 void *cri_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes);

@@ -82,16 +82,19 @@ double cr_pass_aux_loss(const cr_model *model, const cr_pass_state *state)
     return (double)model->config.num_experts * sum;
 }
 
-static const float *grad_of_prob(const cr_pass *p, const cri_routing *r)
+/* *out: on scratch; NULL: no auxiliary loss. */
+static cr_status grad_of_prob(const cr_pass *p, const cri_routing *r, cr_mem **out, cr_err *err)
 {
     cri_routers *all = &p->state->routers;
     double rows = (double)all->rows;
 
-    if (p->aux_weight == 0 || all->rows == 0) return NULL;
+    *out = NULL;
+    if (p->aux_weight == 0 || all->rows == 0) return CR_OK;
     for (int64_t e = 0; e < r->num_experts; e++)
         all->grad[e] =
             (float)(p->aux_weight * (double)r->num_experts * all->picks[e] / rows / rows);
-    return all->grad;
+    return cr_stack_push_copy(p->scratch, all->grad, (size_t)r->num_experts * sizeof *all->grad,
+                              out, err);
 }
 
 /* ---- forward ---- */
@@ -274,9 +277,11 @@ static cr_status back_router(const cr_module *m, cr_pass *p, const cri_routing *
 {
     const cri_sparse *parts = m->impl;
     size_t mark = cr_stack_mark(p->scratch);
-    cr_router_grad_args grad = {.fwd = router_args(m, p, r), .of_prob = grad_of_prob(p, r)};
-    cr_mem *grad_weight;
+    cr_router_grad_args grad = {.fwd = router_args(m, p, r)};
+    cr_mem *grad_weight, *of_prob;
 
+    CR_TRY(grad_of_prob(p, r, &of_prob, err));
+    grad.of_prob = of_prob;
     CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
     CR_TRY(cr_rows_gather(

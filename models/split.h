@@ -22,6 +22,9 @@ typedef struct cr_split {
     cr_status (*to_rows)(void *ctx, const char *name, cr_pass *p, const cr_mem *y,
                          int64_t num_heads, cr_mem *x, cr_err *err);
     void *ctx;
+    /* lists of rows for those functions: host, and on the device in the pass's index.split_lists */
+    const int32_t *lists;
+    int64_t num_in_lists;
 } cr_split;
 
 #endif

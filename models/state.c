@@ -12,6 +12,7 @@ cr_pass_state *cr_pass_state_create(void)
 void cr_pass_state_destroy(cr_pass_state *s)
 {
     if (!s) return;
+    cr_free(s->staging.data);
     cr_free(s->frames.data);
     cr_free(s->layers);
     cr_free(s->blocks);
@@ -50,7 +51,7 @@ static void begin_routers(cri_routers *r, const cr_model_config *c)
     memset(r->picks, 0, 2 * num * sizeof *r->picks);
 }
 
-void cr_pass_begin(const cr_model *model, cr_pass *p)
+void cri_reset_pass(const cr_model *model, cr_pass *p)
 {
     const cr_model_config *c = &model->config;
     cr_pass_state *s = p->state;
@@ -68,6 +69,13 @@ void cr_pass_begin(const cr_model *model, cr_pass *p)
         s->blocks =
             cri_reserve(s->blocks, &s->num_blocks, (size_t)c->vision->depth + 1, sizeof *s->blocks);
     begin_routers(&s->routers, c);
+}
+
+cr_status cr_pass_begin(const cr_model *model, cr_pass *p, cr_err *err)
+{
+    cri_reset_pass(model, p);
+    p->state->head.num_rows = 0;
+    return p->batch ? cri_upload_index(model, p, err) : CR_OK;
 }
 
 /* ---- frames ---- */

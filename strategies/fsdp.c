@@ -215,13 +215,44 @@ static cr_status begin_pass(cr_fsdp *f, const cr_batch *batch, bool with_tape, c
     return cri_begin_pass(f, with_tape, err);
 }
 
-/* of + first, of all. */
-static cr_outputs rows_from(const cr_outputs *all, size_t first)
+/* An array of outputs, [rows, num_cols] of 4 bytes. */
+typedef struct rows_of {
+    const char *name;
+    void *values; /* NULL: not wanted */
+    int64_t num_cols;
+} rows_of;
+
+enum { NUM_ARRAYS = CR_NUM_OUTPUTS + 4 };
+
+static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
 {
-    cr_outputs rows;
+    const rows_of list[NUM_ARRAYS] = {
+        {"log-probs", o->of[CR_LOG_PROB], 1},
+        {"entropies", o->of[CR_ENTROPY], 1},
+        {"ranks", o->rank, 1},
+        {"largest ids", o->top_ids, o->num_top},
+        {"largest log-probs", o->top_log_probs, o->num_top},
+        {"log-probs of candidates", o->candidate_log_probs, o->num_candidates}};
+
+    memcpy(out, list, sizeof list);
+}
+
+/* From row `first` on. */
+static cr_outputs rows_from(const cr_outputs *all, int64_t first)
+{
+    cr_outputs rows = *all;
 
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        rows.of[i] = all->of[i] ? all->of[i] + first : NULL;
+        if (rows.of[i]) rows.of[i] += first;
+    if (rows.rank) rows.rank += first;
+    if (rows.num_top) {
+        rows.top_ids += first * rows.num_top;
+        rows.top_log_probs += first * rows.num_top;
+    }
+    if (rows.num_candidates) {
+        rows.candidates += first * rows.num_candidates;
+        rows.candidate_log_probs += first * rows.num_candidates;
+    }
     return rows;
 }
 
@@ -229,29 +260,29 @@ static cr_outputs rows_from(const cr_outputs *all, size_t first)
 static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass,
                              const cr_outputs *out, cr_err *err)
 {
-    static const char *const names[CR_NUM_OUTPUTS] = {
-        [CR_LOG_PROB] = "log-probs", [CR_ENTROPY] = "entropies"};
+    rows_of arrays[NUM_ARRAYS];
     size_t first = 0, num;
     cr_outputs mine;
 
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &num);
-    mine = rows_from(out, first);
+    mine = rows_from(out, (int64_t)first);
     CR_TRY(cr_model_forward(f->model, pass, &mine, err));
-    for (int i = 0; i < CR_NUM_OUTPUTS && f->ulysses && batch; i++)
-        if (out->of[i]) CR_TRY(cr_ulysses_collect(f->ulysses, names[i], out->of[i], 1, err));
+    if (!f->ulysses || !batch) return CR_OK;
+    list_arrays(out, arrays);
+    for (size_t i = 0; i < NUM_ARRAYS; i++)
+        if (arrays[i].values && arrays[i].num_cols)
+            CR_TRY(cr_ulysses_collect(f->ulysses, arrays[i].name, arrays[i].values,
+                                      arrays[i].num_cols, err));
     return CR_OK;
 }
 
 cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, const cr_outputs *out, cr_err *err)
 {
-    float ignored[CR_NUM_OUTPUTS];
-    cr_outputs discarded;
+    static const cr_outputs none = {{NULL}};
     cr_pass pass;
 
-    for (int i = 0; i < CR_NUM_OUTPUTS; i++)
-        discarded.of[i] = &ignored[i];
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
-    CR_TRY(run_forward(f, batch, &pass, batch ? out : &discarded, err));
+    CR_TRY(run_forward(f, batch, &pass, batch ? out : &none, err));
     return cri_end_pass(f, false, err);
 }
 
@@ -301,6 +332,7 @@ static void reserve_outputs(cr_fsdp *f, size_t num, cr_outputs *out, cr_outputs 
 {
     float *gradients;
 
+    *out = *grad = (cr_outputs){{NULL}};
     if (num > f->num_host_rows || !f->host_rows) {
         cr_free(f->host_rows);
         f->num_host_rows = num + num / 4 + 1;
@@ -334,7 +366,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
         scale_rows(grad.of[i], num, f->loss_scale);
     CR_TRY(cri_begin_root_grads(f, err));
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
-    grad = rows_from(&grad, first);
+    grad = rows_from(&grad, (int64_t)first);
     CR_TRY(cr_model_backward(f->model, &pass, &grad, err));
     return cri_end_pass(f, true, err);
 }

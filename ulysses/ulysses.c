@@ -2,7 +2,7 @@
  *
  * Rows of [t, n, D] go out through one list of row numbers, made once a batch. Heads that divide:
  * x is seen as rows of n / P heads, and part p of row i is number i P + p. Heads that are repeated:
- * rows of one head, and rank p gets number i n + p / (P / n).
+ * rows of one head, and rank p gets number i n + p / (P / n). The pass uploads the lists with its batch.
  */
 #include "ulysses/ulysses.h"
 #include "kernels/attention.h"
@@ -21,8 +21,8 @@ struct cr_ulysses {
     size_t capacity_axes;
     int32_t *offsets; /* cu_seqlens of `mine`, then those of a batch that was too short */
     size_t capacity_offsets;
-    int32_t *parts, *copies; /* [P, t] row numbers of heads that divide, and that are repeated */
-    size_t capacity_rows;
+    int32_t *lists; /* [2, P, t] row numbers of heads that divide, and that are repeated */
+    size_t capacity_lists;
     size_t *counts;                           /* [P] rows of each rank that have values */
     size_t *send_bytes, *recv_bytes, *places; /* [P], [P], [P + 1] */
     cr_split split;
@@ -58,6 +58,14 @@ static void set_bytes(cr_ulysses *u, bool is_back, size_t row_bytes)
     }
 }
 
+/* In the memory of the device. */
+static const cr_mem *list_of(const cr_ulysses *u, const cr_pass *p, int64_t num_heads)
+{
+    int64_t num = u->mine.num_tokens * u->num_ranks;
+
+    return cr_at_const(CR_F32, p->index.split_lists, num_heads % u->num_ranks == 0 ? 0 : num);
+}
+
 static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const cr_mem *x,
                           int64_t num_heads, cr_mem *y, cr_err *err)
 {
@@ -66,11 +74,10 @@ static cr_status to_heads(void *ctx, const char *name, cr_pass *p, const cr_mem 
     int64_t cols = local_heads(u->num_ranks, num_heads) * u->head_dim,
             rows = u->mine.num_tokens * u->num_ranks;
     size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
-    const int32_t *list = num_heads % u->num_ranks == 0 ? u->parts : u->copies;
-    cr_mem *send, *index;
+    const cr_mem *index = list_of(u, p, num_heads);
+    cr_mem *send;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)rows * row_bytes, &send, err));
-    CR_TRY(cr_stack_push_copy(p->scratch, list, (size_t)rows * sizeof *list, &index, err));
     CR_TRY(cr_rows_gather(p->dev, &(cr_rows_move_args){p->dtype, x, index, rows, cols, send}, err));
     set_bytes(u, /*is_back=*/false, row_bytes);
     CR_TRY(cr_all_to_all(u->group, name, send, u->send_bytes, y, u->recv_bytes, err));
@@ -88,7 +95,7 @@ static cr_status add_copies(const cr_ulysses *u, cr_pass *p, const cr_mem *copie
     if (p->dtype != CR_F32) CR_TRY(cr_stack_push(p->scratch, num * sizeof(float), &sum, err));
     CR_TRY(cr_zero(p->dev, sum, num * sizeof(float), err));
     CR_TRY(cr_embedding_grad(p->dev,
-                             &(cr_embedding_grad_args){p->dtype, copies, u->copies,
+                             &(cr_embedding_grad_args){p->dtype, copies, list_of(u, p, num_heads),
                                                        u->mine.num_tokens * u->num_ranks,
                                                        u->head_dim, sum},
                              err));
@@ -103,16 +110,15 @@ static cr_status to_rows(void *ctx, const char *name, cr_pass *p, const cr_mem *
     int64_t cols = local_heads(u->num_ranks, num_heads) * u->head_dim,
             rows = u->mine.num_tokens * u->num_ranks;
     size_t row_bytes = (size_t)cols * cr_dtype_bytes(p->dtype);
-    cr_mem *recv, *index;
+    cr_mem *recv;
 
     CR_TRY(cr_stack_push(p->scratch, (size_t)rows * row_bytes, &recv, err));
     set_bytes(u, /*is_back=*/true, row_bytes);
     CR_TRY(cr_all_to_all(u->group, name, y, u->send_bytes, recv, u->recv_bytes, err));
     if (num_heads % u->num_ranks == 0) {
-        CR_TRY(
-            cr_stack_push_copy(p->scratch, u->parts, (size_t)rows * sizeof *u->parts, &index, err));
-        CR_TRY(cr_rows_scatter(p->dev, &(cr_rows_move_args){p->dtype, recv, index, rows, cols, x},
-                               err));
+        CR_TRY(cr_rows_scatter(
+            p->dev, &(cr_rows_move_args){p->dtype, recv, list_of(u, p, num_heads), rows, cols, x},
+            err));
     } else {
         CR_TRY(add_copies(u, p, recv, num_heads, x, err));
     }
@@ -214,15 +220,15 @@ static void cut_edits(cr_ulysses *u, const cr_row_edits *whole)
 static void list_rows(cr_ulysses *u)
 {
     int64_t tokens = u->mine.num_tokens, kv = u->num_kv_heads, ranks = u->num_ranks;
-    size_t capacity = u->capacity_rows;
 
-    grow(&u->parts, &u->capacity_rows, (size_t)(tokens * ranks));
-    grow(&u->copies, &capacity, (size_t)(tokens * ranks));
+    grow(&u->lists, &u->capacity_lists, (size_t)(2 * tokens * ranks));
     for (int64_t r = 0; r < ranks; r++)
         for (int64_t t = 0; t < tokens; t++) {
-            u->parts[r * tokens + t] = (int32_t)(t * ranks + r);
-            u->copies[r * tokens + t] = (int32_t)(t * kv + r * kv / ranks);
+            u->lists[r * tokens + t] = (int32_t)(t * ranks + r);
+            u->lists[(ranks + r) * tokens + t] = (int32_t)(t * kv + r * kv / ranks);
         }
+    u->split.lists = u->lists;
+    u->split.num_in_lists = (kv % ranks == 0 ? 1 : 2) * tokens * ranks;
 }
 
 void cr_ulysses_cut(cr_ulysses *u, const cr_batch *whole)
@@ -279,14 +285,14 @@ void cr_ulysses_choose(cr_ulysses *u, const int32_t *rows, int64_t num_rows, int
     }
 }
 
-cr_status cr_ulysses_collect(cr_ulysses *u, const char *name, float *values, int64_t num_cols,
+cr_status cr_ulysses_collect(cr_ulysses *u, const char *name, void *values, int64_t num_cols,
                              cr_err *err)
 {
-    size_t first, num, row_bytes = (size_t)num_cols * sizeof(float);
+    size_t first, num, row_bytes = (size_t)num_cols * 4;
     cr_buf all = {0};
 
     cr_ulysses_rows(u, &first, &num);
-    if (cr_all_gather_bytes(u->group, name, values + first * (size_t)num_cols, num * row_bytes,
+    if (cr_all_gather_bytes(u->group, name, (char *)values + first * row_bytes, num * row_bytes,
                             &all, u->places, err) == CR_OK &&
         u->places[u->rank] == first * row_bytes) /* a meta world has nothing of the others */
         memcpy(values, all.data, all.num_bytes);
@@ -332,8 +338,7 @@ void cr_ulysses_destroy(cr_ulysses *u)
     cr_free(u->grown);
     cr_free(u->axes);
     cr_free(u->offsets);
-    cr_free(u->parts);
-    cr_free(u->copies);
+    cr_free(u->lists);
     cr_free(u->counts);
     cr_free(u->send_bytes);
     cr_free(u->recv_bytes);

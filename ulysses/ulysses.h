@@ -46,9 +46,9 @@ const cr_split *cr_ulysses_split(const cr_ulysses *u);
  * *num) of them. Local. */
 void cr_ulysses_choose(cr_ulysses *u, const int32_t *rows, int64_t num_rows, int32_t *own);
 void cr_ulysses_rows(const cr_ulysses *u, size_t *first, size_t *num);
-/* values [rows with values, num_cols]: this rank's are there, the others' are filled in. Collective
+/* values [rows with values, num_cols] of 4 bytes each: this rank's are there, the others' are filled in. Collective
  * over the group. */
-CR_MUST cr_status cr_ulysses_collect(cr_ulysses *u, const char *name, float *values,
+CR_MUST cr_status cr_ulysses_collect(cr_ulysses *u, const char *name, void *values,
                                      int64_t num_cols, cr_err *err);
 
 #endif

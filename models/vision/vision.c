@@ -42,11 +42,19 @@ static cr_status upload_patches(cri_patches *r, const cr_vision_config *c, cr_st
 {
     size_t patches = (size_t)r->num, half = (size_t)(c->hidden_size / c->num_heads / 2);
 
+    r->frame_sizes = cri_seq_sizes(r->frames, r->num_frames, /*is_bidirectional=*/true);
+    if (r->windows)
+        r->window_sizes = cri_seq_sizes(r->windows, r->num_windows, /*is_bidirectional=*/true);
     CR_TRY(cr_stack_push_copy(stack, r->angles, patches * half * sizeof(float),
                               &r->on_device.angles, err));
     if (r->order)
         CR_TRY(cr_stack_push_copy(stack, r->order, patches / TOKEN * sizeof(int32_t),
                                   &r->on_device.order, err));
+    CR_TRY(cr_stack_push_copy(stack, r->frames, (size_t)(r->num_frames + 1) * sizeof(int32_t),
+                              &r->on_device.frames, err));
+    if (r->windows)
+        CR_TRY(cr_stack_push_copy(stack, r->windows, (size_t)(r->num_windows + 1) * sizeof(int32_t),
+                                  &r->on_device.windows, err));
     if (!r->corner) return CR_OK;
     CR_TRY(cr_stack_push_copy(stack, r->corner, 4 * patches * sizeof(int32_t), &r->on_device.corner,
                               err));

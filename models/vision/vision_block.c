@@ -96,7 +96,9 @@ static cr_attention_args attention_args(const cr_module *m, const cr_pass *p, co
                                .o = a->o,
                                .lse = a->lse,
                                .dtype = p->dtype,
-                               .cu_seqlens = parts->is_full ? r->frames : r->windows,
+                               .cu_seqlens =
+                                   parts->is_full ? r->on_device.frames : r->on_device.windows,
+                               .sizes = parts->is_full ? r->frame_sizes : r->window_sizes,
                                .num_seqs = parts->is_full ? r->num_frames : r->num_windows,
                                .num_heads = c->num_heads,
                                .num_kv_heads = c->num_heads,

@@ -64,8 +64,9 @@ typedef struct cri_patches {
     float *corner_weight; /* [patches, 4] */
     /* the same for kernels, from forward to backward */
     struct {
-        cr_mem *order, *angles, *corner, *corner_weight;
+        cr_mem *order, *angles, *corner, *corner_weight, *frames, *windows;
     } on_device;
+    cr_seq_sizes frame_sizes, window_sizes;
 } cri_patches;
 
 /* r is zero or of an earlier call. CR_EARG: not a grid, or the number of patches is another. */

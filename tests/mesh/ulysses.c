@@ -141,6 +141,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     CR_CHECK(cr_ulysses_batch(u)->num_tokens == mine && split->num_tokens == tokens &&
                  split->num_heads == 8 / size && split->num_kv_heads == here,
              "the cut of %lld tokens", (long long)tokens);
+    pass.index.split_lists = MEM(split->lists);
     for (int64_t i = 0; i < mine * kv_heads * 8; i++)
         x[i] = code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8);
     OK(split->to_heads(split->ctx, "there", &pass, MEM(x), kv_heads, MEM(y), &err));

@@ -347,7 +347,7 @@ static void rope_of_heads(int64_t H, int64_t D)
         freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);
     for (int t = 0; t < 2; t++) {
         array x = make(both[t], T * H * D, 1);
-        cr_rope_args a = {x.data, both[t], pos, freq, 1.5f, 1, T, H, D};
+        cr_rope_args a = {x.data, both[t], MEM(pos), MEM(freq), 1.5f, 1, T, H, D};
         OK(cr_rope(dev, &a, &err));
         for (int64_t i = 0; i < T * H; i++)
             for (int64_t d = 0; d < D / 2; d++) {
@@ -421,12 +421,13 @@ static void attention_and_its_gradient(void **state)
             double *wq = CR_NEW_ARRAY(double, T *H *D), *wk = CR_NEW_ARRAY(double, T *K *D),
                    *wv = CR_NEW_ARRAY(double, T *K *D);
             float *lse = CR_NEW_ARRAY(float, T *H);
-            cr_attention_grad_args a = {{q.data, k.data, v.data, o, MEM(lse), dt, cu, 4, H, K, D,
-                                         (float)(1 / sqrt((double)D)), window},
+            cr_attention_grad_args a = {{q.data, k.data, v.data, o, MEM(lse), dt, MEM(cu), 4, H, K,
+                                         D, (float)(1 / sqrt((double)D)), window},
                                         g.data,
                                         dq,
                                         dk,
                                         dv};
+            a.fwd.sizes.max_seqlen = 129;
             OK(cr_attention(dev, &a.fwd, &err));
             for (int s = 0; s < 4; s++)
                 for (int64_t i = 0; i < cu[s + 1] - cu[s]; i++)
@@ -482,13 +483,13 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
              *blocks = cr_alloc(8 * block);
         const int32_t cu[] = {0, LEN, 2 * LEN}, table[] = {0, 1, 2, 0, 3, 4};
         int32_t slots[PROMPT], pos[PROMPT];
-        cr_attention_args a = {q.data, k.data, v.data, MEM(whole), NULL, dt,    cu,
+        cr_attention_args a = {q.data, k.data, v.data, MEM(whole), NULL, dt,    MEM(cu),
                                2,      H,      K,      D,          0.2f, window};
         cr_attention_cached_args c = {.blocks = MEM(blocks),
                                       .dtype = dt,
-                                      .row_slot = slots,
-                                      .row_pos = pos,
-                                      .block_table = table,
+                                      .row_slot = MEM(slots),
+                                      .row_pos = MEM(pos),
+                                      .block_table = MEM(table),
                                       .max_blocks = 3,
                                       .num_heads = H,
                                       .num_kv_heads = K,
@@ -500,12 +501,14 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
         memcpy(HOST(q.data) + LEN * qrow, HOST(q.data), PROMPT * qrow);
         memcpy(HOST(k.data) + LEN * krow, HOST(k.data), PROMPT * krow);
         memcpy(HOST(v.data) + LEN * krow, HOST(v.data), PROMPT * krow);
+        a.sizes.max_seqlen = LEN;
         OK(cr_attention(dev, &a, &err));
         for (int i = 0; i < PROMPT; i++)
             slots[i] = 0, pos[i] = i;
         for (int done = 0; done < PROMPT; done += 30) { /* the prompt in chunks */
             c.num_rows = PROMPT - done < 30 ? PROMPT - done : 30;
-            c.row_pos = pos + done;
+            c.row_pos = MEM(pos + done);
+            c.sizes.max_seqlen = done + c.num_rows;
             c.q = MEM(HOST(q.data) + (size_t)done * qrow),
             c.k = MEM(HOST(k.data) + (size_t)done * krow),
             c.v = MEM(HOST(v.data) + (size_t)done * krow), c.o = MEM(step + (size_t)done * qrow);
@@ -513,7 +516,7 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
         }
         assert_memory_equal(step, whole, PROMPT * qrow);
         OK(cr_copy(dev, MEM(blocks + 3 * block), MEM(blocks + 1 * block), block, &err));
-        c.row_pos = pos;
+        c.row_pos = MEM(pos);
         for (int i = PROMPT; i < LEN; i++) {
             char *rq = cr_alloc(2 * qrow), *rk = cr_alloc(2 * krow), *rv = cr_alloc(2 * krow),
                  *ro = cr_alloc(2 * qrow);
@@ -524,6 +527,7 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
                 memcpy(rv + (size_t)s * krow, HOST(v.data) + (size_t)(s * LEN + i) * krow, krow);
             }
             c.q = MEM(rq), c.k = MEM(rk), c.v = MEM(rv), c.o = MEM(ro), c.num_rows = 2;
+            c.sizes.max_seqlen = i + 1;
             OK(cr_attention_cached(dev, &c, &err));
             for (int s = 0; s < 2; s++)
                 assert_memory_equal(ro + (size_t)s * qrow, whole + (size_t)(s * LEN + i) * qrow,
@@ -564,7 +568,7 @@ static void c35_head_and_its_gradient(void **state)
                    *z = CR_NEW_ARRAY(double, V);
             void *dx = cr_alloc((size_t)(R * k) * 4);
             cr_weight weight = {w.data, dt, V, k, NULL};
-            cr_head_grad_args a = {{x.data, &weight, labels, R, MEM(out), MEM(out + R),
+            cr_head_grad_args a = {{x.data, &weight, MEM(labels), R, MEM(out), MEM(out + R),
                                     MEM(out + 2 * R), MEM(out + 3 * R)},
                                    MEM(out + 4 * R),
                                    MEM(out + 5 * R),
@@ -616,7 +620,8 @@ static void c35_head_and_its_gradient(void **state)
                                       &weight, 1, MEM(logits + r * V)},
                     &err));
             OK(cr_logits_log_prob(
-                dev, &(cr_logits_log_prob_args){MEM(logits), R, V, labels, NULL, log_prob, entropy},
+                dev,
+                &(cr_logits_log_prob_args){MEM(logits), R, V, MEM(labels), NULL, log_prob, entropy},
                 &err));
             assert_memory_equal(log_prob, out, (size_t)R * 4);
             assert_memory_equal(entropy, out + R, (size_t)R * 4);

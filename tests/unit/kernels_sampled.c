@@ -1,6 +1,7 @@
 /* kernels_sampled.c -- the head with cr_row_edits: log-probs, entropies and gradients against doubles, in which the
  * derivative by a logit is a difference; and the same bits from whole rows of logits. Vocabularies around the tile of 512
- * words, rows that keep few, all, or the words of one tile only, histories that begin and end anywhere.
+ * words, rows that keep few, all, or the words of one tile only, histories that begin and end anywhere. The rank, the
+ * largest and the chosen words of a row, with equal logits among them.
  * Runs on every instruction set of the CPU. Not covered: which words a filter keeps (engine_sampling.c).
  */
 #include "kernels/attention.h"
@@ -161,6 +162,14 @@ static void one_row(const rows *r, int64_t row, const double *z, double g, doubl
 
 /* ---- the head ---- */
 
+static cr_row_edits_mem edits_mem(const cr_row_edits *e)
+{
+    return (cr_row_edits_mem){e->temperature,     e->penalty,         MEM(e->kept_first),
+                              MEM(e->kept_num),   MEM(e->kept_ids),   MEM(e->seen_list),
+                              MEM(e->seen_until), MEM(e->seen_first), MEM(e->seen_ids),
+                              MEM(e->seen_place)};
+}
+
 static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float temperature,
                        float penalty, bool has_kept)
 {
@@ -173,8 +182,9 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
            tol = dt == CR_F32 ? 3e-5 : 0.02;
     void *dx = cr_alloc((size_t)(R * k) * 4);
     cr_weight weight = {w.data, dt, V, k, NULL};
-    cr_head_grad_args a = {{x.data, &weight, r.labels, R, MEM(out), MEM(out + R), MEM(out + 2 * R),
-                            MEM(out + 3 * R), &r.e},
+    cr_row_edits_mem on_device;
+    cr_head_grad_args a = {{x.data, &weight, MEM(r.labels), R, MEM(out), MEM(out + R),
+                            MEM(out + 2 * R), MEM(out + 3 * R), &on_device},
                            MEM(out + 4 * R),
                            MEM(out + 5 * R),
                            dx,
@@ -188,6 +198,7 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
     }
     if (has_kept) keep_words(&r);
     if (penalty != 1) see_words(&r);
+    on_device = edits_mem(&r.e);
     OK(cr_head(dev, &a.fwd, &err));
     OK(cr_head_grad(dev, &a, &err));
     for (int64_t i = 0; i < R; i++) {
@@ -212,10 +223,10 @@ static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float tempe
         check_near(dw[i], ww[i], tol * (1 + fabs(ww[i])));
     /* whole rows of logits, as generation has them: the same bits */
     OK(cr_logits(dev, &(cr_logits_args){x.data, &weight, R, MEM(logits)}, &err));
-    OK(cr_logits_log_prob(
-        dev,
-        &(cr_logits_log_prob_args){MEM(logits), R, V, r.labels, &r.e, out + 6 * R, out + 7 * R},
-        &err));
+    OK(cr_logits_log_prob(dev,
+                          &(cr_logits_log_prob_args){MEM(logits), R, V, MEM(r.labels), &on_device,
+                                                     out + 6 * R, out + 7 * R},
+                          &err));
     assert_memory_equal(out + 6 * R, out, (size_t)R * 8);
     drop(x), drop(w), rows_free(&r);
     cr_free(out), cr_free(dw), cr_free(logits), cr_free(wx), cr_free(ww), cr_free(z), cr_free(dz),
@@ -239,6 +250,211 @@ static void head(void **state)
                            how[h].penalty, how[h].has_kept);
 }
 
+/* ---- rank, the largest words, chosen words ---- */
+
+/* A weight with equal rows: words with the same logit. The caller frees it. */
+static array with_equal_rows(cr_dtype dt, int64_t V, int64_t k)
+{
+    int64_t num = V * 2 / 3 + 1;
+    size_t row_bytes = (size_t)k * cr_dtype_bytes(dt);
+    array some = make(dt, num * k, 0.5), all = make(dt, V * k, 0.5);
+
+    for (int64_t v = 0; v < V; v++) {
+        memcpy(HOST(all.data) + (size_t)v * row_bytes,
+               HOST(some.data) + (size_t)(v * 7 % num) * row_bytes, row_bytes);
+        for (int64_t c = 0; c < k; c++)
+            all.x[v * k + c] = some.x[v * 7 % num * k + c];
+    }
+    drop(some);
+    return all;
+}
+
+/* Outputs of R rows, device memory of the host. */
+typedef struct more {
+    int64_t num, num_top, num_chosen;
+    int32_t *rank, *top_ids, *chosen_ids;
+    float *log_prob, *top, *chosen;
+} more;
+
+static more more_create(int64_t num, int64_t num_top, int64_t num_chosen)
+{
+    int64_t tops = num * num_top + 1, chosen = num * num_chosen + 1;
+    more m = {.num = num, .num_top = num_top, .num_chosen = num_chosen};
+
+    m.rank = CR_NEW_ARRAY(int32_t, num);
+    m.log_prob = CR_NEW_ARRAY(float, num);
+    m.top_ids = CR_NEW_ARRAY(int32_t, tops);
+    m.top = CR_NEW_ARRAY(float, tops);
+    m.chosen_ids = CR_NEW_ARRAY(int32_t, chosen);
+    m.chosen = CR_NEW_ARRAY(float, chosen);
+    return m;
+}
+
+static void more_free(more *m)
+{
+    void *all[] = {m->rank, m->top_ids, m->chosen_ids, m->log_prob, m->top, m->chosen};
+
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        cr_free(all[i]);
+}
+
+static cr_head_args more_args(const more *m, const cr_mem *x, const cr_weight *w,
+                              const int32_t *labels, const cr_row_edits_mem *edits)
+{
+    return (cr_head_args){.x = x,
+                          .w = w,
+                          .labels = MEM(labels),
+                          .num_rows = m->num,
+                          .log_prob = MEM(m->log_prob),
+                          .edits = edits,
+                          .rank = MEM(m->rank),
+                          .num_top = m->num_top,
+                          .top_ids = MEM(m->top_ids),
+                          .top_log_prob = MEM(m->top),
+                          .num_chosen = m->num_chosen,
+                          .chosen_ids = MEM(m->chosen_ids),
+                          .chosen_log_prob = MEM(m->chosen)};
+}
+
+/* z of every word as the kernel has it (single operations: the same bits); -inf: not kept. */
+static void edit_as_float(const rows *r, int64_t row, float *z)
+{
+    for (int64_t v = 0; v < r->vocab; v++) {
+        if (is_seen(r, row, v)) z[v] = z[v] < 0 ? z[v] * r->e.penalty : z[v] / r->e.penalty;
+        z[v] = is_kept(r, row, v) ? z[v] / r->e.temperature : -INFINITY;
+    }
+}
+
+/* The bits of the plain log-prob of word v in one row. */
+static float plain(const array *x, const cr_weight *w, const rows *r, int64_t row, int32_t v)
+{
+    cr_row_edits e = r->e;
+    cr_row_edits_mem on_device;
+    float log_prob;
+
+    if (e.kept_first) e.kept_first += row, e.kept_num += row;
+    if (e.seen_list) e.seen_list += row, e.seen_until += row;
+    on_device = edits_mem(&e);
+    OK(cr_head(dev,
+               &(cr_head_args){.x = cr_at(x->dtype, x->data, row * w->num_cols),
+                               .w = w,
+                               .labels = MEM(&v),
+                               .num_rows = 1,
+                               .log_prob = MEM(&log_prob),
+                               .edits = &on_device},
+               &err));
+    return log_prob;
+}
+
+static void check_row(const more *m, const array *x, const array *w, const cr_weight *weight,
+                      const rows *r, int64_t row, const float *z, const double *log_prob)
+{
+    int64_t k = m->num_top, c = m->num_chosen, V = r->vocab;
+    const int32_t *ids = m->top_ids + row * k, *chosen = m->chosen_ids + row * c;
+    int32_t rank = 1;
+
+    (void)w;
+    for (int64_t v = 0; v < V; v++)
+        rank += z[v] > z[r->labels[row]];
+    assert_int_equal(m->rank[row], rank);
+    for (int64_t i = 0; i < k; i++) {
+        int64_t num_before = 0; /* words that must come before this one */
+        float bits;
+        if (ids[i] < 0) {
+            assert_true(i > 0 && m->top[row * k + i] == -INFINITY);
+            continue;
+        }
+        for (int64_t v = 0; v < V; v++)
+            num_before += z[v] > z[ids[i]] || (z[v] == z[ids[i]] && v < ids[i]);
+        assert_int_equal(num_before, i);
+        bits = plain(x, weight, r, row, ids[i]);
+        assert_memory_equal(&bits, &m->top[row * k + i], sizeof bits);
+        check_near(bits, log_prob[ids[i]], 2e-5 * (1 + fabs(log_prob[ids[i]])));
+    }
+    for (int64_t i = 0; i < c; i++) {
+        float bits, got = m->chosen[row * c + i];
+        if (chosen[i] < 0 || !is_kept(r, row, chosen[i])) {
+            assert_true(got == -INFINITY);
+            continue;
+        }
+        bits = plain(x, weight, r, row, chosen[i]);
+        assert_memory_equal(&bits, &got, sizeof bits);
+        check_near(got, log_prob[chosen[i]], 2e-5 * (1 + fabs(log_prob[chosen[i]])));
+    }
+}
+
+/* log softmax of the edited row in double. */
+static void in_double(const rows *r, int64_t row, const array *x, const array *w, double *out)
+{
+    int64_t V = r->vocab, k = w->n / V;
+    double most = -INFINITY, sum = 0;
+
+    for (int64_t v = 0; v < V; v++) {
+        double z = 0;
+        for (int64_t c = 0; c < k; c++)
+            z += x->x[row * k + c] * w->x[v * k + c];
+        out[v] = is_kept(r, row, v) ? edited(r, z, is_seen(r, row, v)) : -INFINITY;
+        most = fmax(most, out[v]);
+    }
+    for (int64_t v = 0; v < V; v++)
+        sum += exp(out[v] - most);
+    for (int64_t v = 0; v < V; v++)
+        out[v] -= most + log(sum);
+}
+
+static void check_more(cr_dtype dt, int64_t R, int64_t k, int64_t V, int64_t num_top, bool is_plain)
+{
+    rows r = {.num = R, .vocab = V, .labels = CR_NEW_ARRAY(int32_t, R)};
+    array x = make(dt, R * k, 1), w = with_equal_rows(dt, V, k);
+    cr_weight weight = {w.data, dt, V, k, NULL};
+    more m = more_create(R, num_top, 3), again = more_create(1, num_top, 3);
+    float *logits = CR_NEW_ARRAY(float, R *V);
+    double *log_prob = CR_NEW_ARRAY(double, V);
+    cr_row_edits_mem on_device;
+    cr_head_args a = more_args(&m, x.data, &weight, r.labels, &on_device), alone;
+
+    r.e = (cr_row_edits){.temperature = is_plain ? 1 : 0.7f, .penalty = is_plain ? 1 : 1.2f};
+    for (int64_t i = 0; i < R; i++) {
+        r.labels[i] = (int32_t)(i * 37 % V);
+        m.chosen_ids[3 * i] = (int32_t)(draw(5) % (uint32_t)V);
+        m.chosen_ids[3 * i + 1] = i % 2 ? -1 : r.labels[i];
+        m.chosen_ids[3 * i + 2] = (int32_t)(V - 1);
+    }
+    if (!is_plain) keep_words(&r), see_words(&r);
+    on_device = edits_mem(&r.e);
+    OK(cr_head(dev, &a, &err));
+    OK(cr_logits(dev, &(cr_logits_args){x.data, &weight, R, MEM(logits)}, &err));
+    for (int64_t i = 0; i < R; i++) {
+        edit_as_float(&r, i, logits + i * V);
+        in_double(&r, i, &x, &w, log_prob);
+        check_row(&m, &x, &w, &weight, &r, i, logits + i * V, log_prob);
+    }
+    for (int64_t i = 0; i < R && is_plain; i++) { /* alone as in company */
+        alone = more_args(&again, cr_at(dt, x.data, i * k), &weight, r.labels + i, NULL);
+        memcpy(again.chosen_ids, m.chosen_ids + 3 * i, 3 * sizeof(int32_t));
+        OK(cr_head(dev, &alone, &err));
+        assert_memory_equal(again.rank, m.rank + i, 4);
+        assert_memory_equal(again.log_prob, m.log_prob + i, 4);
+        assert_memory_equal(again.top_ids, m.top_ids + i * num_top, (size_t)num_top * 4);
+        assert_memory_equal(again.top, m.top + i * num_top, (size_t)num_top * 4);
+        assert_memory_equal(again.chosen, m.chosen + 3 * i, 12);
+    }
+    drop(x), drop(w), rows_free(&r), more_free(&m), more_free(&again);
+    cr_free(logits), cr_free(log_prob);
+}
+
+static void rank_and_the_largest(void **state)
+{
+    static const int64_t shape[][4] = {
+        {5, 16, 7, 7}, {64, 24, 512, 20}, {11, 33, 1300, 1}, {11, 33, 1300, 600}};
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 3; t++)
+            for (int how = 0; how < 2; how++)
+                check_more(both[t], shape[s][0], shape[s][1], shape[s][2], shape[s][3], how == 0);
+}
+
 /* Edits that change nothing leave the bits, and wrong ones are refused. */
 static void edges(void **state)
 {
@@ -246,25 +462,26 @@ static void edges(void **state)
     const int32_t label = 1, num = 0;
     const size_t first = 0;
     cr_row_edits e = {.temperature = 1, .penalty = 1, .kept_first = &first, .kept_num = &num};
+    cr_row_edits_mem m = edits_mem(&e);
     float a[2], b[2];
     cr_err refused = {0};
 
     (void)state;
     OK(cr_logits_log_prob(
-        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, NULL, &a[0], &a[1]}, &err));
+        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), NULL, &a[0], &a[1]}, &err));
     OK(cr_logits_log_prob(
-        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, &b[0], &b[1]}, &err));
+        dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), &m, &b[0], &b[1]}, &err));
     assert_memory_equal(a, b, sizeof a);
-    e.temperature = 0;
+    m.temperature = 0;
     assert_int_equal(
-        cr_logits_log_prob(dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, a, NULL},
-                           &refused),
+        cr_logits_log_prob(
+            dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), &m, a, NULL}, &refused),
         CR_EARG);
-    e = (cr_row_edits){.temperature = 1, .penalty = 1.1f};
+    m = (cr_row_edits_mem){.temperature = 1, .penalty = 1.1f};
     refused = (cr_err){0};
     assert_int_equal(
-        cr_logits_log_prob(dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, &label, &e, a, NULL},
-                           &refused),
+        cr_logits_log_prob(
+            dev, &(cr_logits_log_prob_args){MEM(logits), 1, 3, MEM(&label), &m, a, NULL}, &refused),
         CR_EARG);
     assert_non_null(strstr(refused.msg, "without their words"));
 }
@@ -284,7 +501,8 @@ static int close_device(void **state)
 
 static int run(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(head), cmocka_unit_test(edges)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(head), cmocka_unit_test(rank_and_the_largest), cmocka_unit_test(edges)};
 
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -152,6 +152,15 @@ static void gelu_far_from_zero(void **state)
     }
 }
 
+static cr_seq_sizes longest(const int32_t *cu, int num)
+{
+    cr_seq_sizes sizes = {0};
+
+    for (int s = 0; s < num; s++)
+        if (cu[s + 1] - cu[s] > sizes.max_seqlen) sizes.max_seqlen = cu[s + 1] - cu[s];
+    return sizes;
+}
+
 static void attention_over_segments(void **state)
 {
     static const int64_t dims[] = {8, 16, 40, 64, 72, 80};
@@ -176,13 +185,14 @@ static void attention_over_segments(void **state)
                                                 .o = o,
                                                 .lse = MEM(lse),
                                                 .dtype = dt,
-                                                .cu_seqlens = cu,
+                                                .cu_seqlens = MEM(cu),
                                                 .num_seqs = S,
                                                 .num_heads = H,
                                                 .num_kv_heads = H,
                                                 .head_dim = D,
                                                 .scale = (float)scale,
-                                                .is_bidirectional = true},
+                                                .is_bidirectional = true,
+                                                .sizes = longest(cu, S)},
                                         .d_o = g.data,
                                         .dq = dq,
                                         .dk = dk,
@@ -261,23 +271,25 @@ static void segments_do_not_depend_on_each_other(void **state)
                 int w = s >= 0;
                 size_t first = s < 0 ? 0 : (size_t)cu[s] * row_bytes;
                 const int32_t alone[] = {0, s < 0 ? 0 : cu[s + 1] - cu[s]};
-                cr_attention_grad_args a = {.fwd = {.q = MEM((char *)in[0].data + first),
-                                                    .k = MEM((char *)in[1].data + first),
-                                                    .v = MEM((char *)in[2].data + first),
-                                                    .o = MEM(out[w][0] + first),
-                                                    .lse = MEM(lse),
-                                                    .dtype = both[t],
-                                                    .cu_seqlens = s < 0 ? cu : alone,
-                                                    .num_seqs = s < 0 ? S : 1,
-                                                    .num_heads = H,
-                                                    .num_kv_heads = H,
-                                                    .head_dim = dims[c],
-                                                    .scale = 0.2f,
-                                                    .is_bidirectional = true},
-                                            .d_o = MEM((char *)in[3].data + first),
-                                            .dq = MEM(out[w][1] + first),
-                                            .dk = MEM(out[w][2] + first),
-                                            .dv = MEM(out[w][3] + first)};
+                cr_attention_grad_args a = {
+                    .fwd = {.q = MEM((char *)in[0].data + first),
+                            .k = MEM((char *)in[1].data + first),
+                            .v = MEM((char *)in[2].data + first),
+                            .o = MEM(out[w][0] + first),
+                            .lse = MEM(lse),
+                            .dtype = both[t],
+                            .cu_seqlens = MEM(s < 0 ? cu : alone),
+                            .num_seqs = s < 0 ? S : 1,
+                            .num_heads = H,
+                            .num_kv_heads = H,
+                            .head_dim = dims[c],
+                            .scale = 0.2f,
+                            .is_bidirectional = true,
+                            .sizes = longest(s < 0 ? cu : alone, s < 0 ? S : 1)},
+                    .d_o = MEM((char *)in[3].data + first),
+                    .dq = MEM(out[w][1] + first),
+                    .dk = MEM(out[w][2] + first),
+                    .dv = MEM(out[w][3] + first)};
                 OK(cr_attention(s < 0 ? two : dev, &a.fwd, &err));
                 OK(cr_attention_grad(s < 0 ? two : dev, &a, &err));
             }
@@ -294,7 +306,7 @@ static void bidirectional_has_no_window(void **state)
 {
     const int32_t cu[] = {0, 1};
     float x[16] = {0}, o[16];
-    cr_attention_args a = {MEM(x), MEM(x), MEM(x), MEM(o), NULL, CR_F32, cu,
+    cr_attention_args a = {MEM(x), MEM(x), MEM(x), MEM(o), NULL, CR_F32, MEM(cu),
                            1,      1,      1,      16,     1,    4,      true};
 
     (void)state;
@@ -318,7 +330,7 @@ static void rope_by_angles(void **state)
             array x = make(dt, n, 1);
             void *same = cr_alloc(bytes);
             float *angles = CR_NEW_ARRAY(float, T *D / 2);
-            cr_rope_args by_pos = {same, dt, pos, freq, 1.5f, 1, T, H, D, NULL},
+            cr_rope_args by_pos = {same, dt, MEM(pos), MEM(freq), 1.5f, 1, T, H, D, NULL},
                          by_angle = {x.data, dt, NULL, NULL, 1.5f, 1, T, H, D, MEM(angles)};
             for (int64_t i = 0; i < D / 2; i++)
                 freq[i] = powf(10000.0f, -2.0f * (float)i / (float)D);

@@ -56,12 +56,14 @@ static void open_bench(bench *b, const char *text, cr_dtype dtype)
 /* A pass over the rows of one block, without a tape. */
 static void begin_rows(bench *b, cr_dtype dtype)
 {
+    cr_err err = {0};
+
     b->pass = (cr_pass){.state = b->m.state,
                         .dev = b->m.dev,
                         .dtype = dtype,
                         .scratch = b->m.scratch,
                         .num_rows = NUM_TOKENS};
-    cr_pass_begin(b->m.model, &b->pass);
+    if (cr_pass_begin(b->m.model, &b->pass, &err) != CR_OK) fail_msg("%s", err.msg);
 }
 
 /* Both blocks on x, each added to x; then back from c. */
@@ -77,7 +79,7 @@ static void run_blocks(bench *b)
                         .hooks = b->pass.hooks,
                         .aux_weight = b->pass.aux_weight,
                         .num_rows = b->pass.num_rows};
-    cr_pass_begin(b->m.model, &b->pass);
+    if (cr_pass_begin(b->m.model, &b->pass, &err) != CR_OK) fail_msg("%s", err.msg);
     for (int i = 0; i < 2; i++)
         if (cr_module_forward(b->block[i], &b->pass, MEM(b->x), MEM(b->x), MEM(b->y[i]), &err) !=
             CR_OK)

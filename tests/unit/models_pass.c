@@ -582,8 +582,9 @@ static void tape_has_the_bytes_of_the_formula(void **state)
             cr_stack_release(b.tape, 0);
             forward(&b, &p, lp, ent);
         }
-        want =
-            64 * (4 * h + c->num_layers * layer) + rows * (4 * h + 4 * 3 + 4); /* and its number */
+        want = 64 * (4 * h + c->num_layers * layer) + rows * (4 * h + 4 * 3);
+        want += 4 * (64 + 64 + rows + rows) + 64 + 64; /* ids, positions, rows of the head, labels;
+            frequencies, offsets */
         assert_int_equal(cr_stack_mark(b.tape), want);
         cr_stack_release(b.tape, 0);
         model_bench_close(&b);
@@ -624,7 +625,7 @@ static void cached_rows_equal_packed_rows(void **state)
             /* step 0: 66 tokens of slot 0; then one token of slot 0 and 1..3 of slot 1 */
             for (int done[2] = {0, 0}; done[0] < lengths[0] || done[1] < lengths[1];) {
                 int take[2] = {done[0] ? 1 : 66, done[0] ? 1 + done[1] % 3 : 0}, num = 0;
-                cr_kv_view kv = {blocks, slot, pos, table, MAX_BLOCKS};
+                cr_kv_view kv = {blocks, slot, pos, table, 2, MAX_BLOCKS};
                 cr_batch batch = {.ids = ids, .positions = pos};
                 for (int s = 0; s < 2; s++)
                     for (int i = 0; i < take[s] && done[s] < lengths[s]; i++, num++, done[s]++) {

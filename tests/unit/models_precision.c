@@ -61,7 +61,7 @@ static side *open_side(const char *text, cr_dtype dtype, const json_t *fp32)
                         .tape = s->b.tape,
                         .scratch = s->b.scratch,
                         .batch = &batch};
-    cr_pass_begin(s->b.model, &s->pass);
+    must(cr_pass_begin(s->b.model, &s->pass, &err));
     return s;
 }
 

@@ -81,7 +81,7 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
     for (size_t i = 0; i < b->m.full.grad_bytes / sizeof(float); i++)
         F32(b->m.full.grad)[i] = 0.5f;
     cr_model_mark_trainable(b->m.model);
-    cr_pass_begin(b->m.model, &p);
+    if (cr_pass_begin(b->m.model, &p, &err) != CR_OK) fail_msg("%s", err.msg);
     if (cr_module_forward(b->mlp, &p, MEM(b->x), NULL, MEM(b->y), &err) != CR_OK)
         fail_msg("%s", err.msg);
     p.phase = CR_BACKWARD;

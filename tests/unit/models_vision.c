@@ -195,7 +195,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     size_t num = (size_t)b->num_elems;
 
     cr_model_mark_trainable(b->m.model);
-    cr_pass_begin(b->m.model, &p);
+    OK(cr_pass_begin(b->m.model, &p, &err));
     OK(cr_module_walk(b->visual, put_all_away, NULL, &err));
     OK(cr_zero(b->m.dev, b->m.full.grad, b->m.full.grad_bytes, &err));
     for (int64_t i = 0; i < b->num_features; i++) {

@@ -263,16 +263,6 @@ static void build_tiles(cr_dtype dtype, const void *k, const void *v, int64_t fi
                   tiles + i / TILE * tile_floats(head_dim));
 }
 
-static int64_t longest(const cr_attention_args *a)
-{
-    int64_t most = 0;
-
-    for (int64_t s = 0; s < a->num_seqs; s++)
-        if (a->cu_seqlens[s + 1] - a->cu_seqlens[s] > most)
-            most = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
-    return most;
-}
-
 /* Rows r0 .. r1 - 1 of one sequence and its heads of kv groups kv0 .. kv1 - 1, short ones. Row r is at
  * position pos[r], or r - r0 without pos; kv head kv has its tiles kv * kv_stride after. */
 static void attend_short(const short_heads *heads, int64_t r0, int64_t r1, const int32_t *pos,
@@ -315,7 +305,8 @@ CR_INLINE int64_t last_key(const cr_attention_args *a, int64_t i, int64_t len)
 
 static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles)
 {
-    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
+    const int32_t *cu_seqlens = cr_mem_to_host(a->cu_seqlens);
+    int64_t first = cu_seqlens[s], len = cu_seqlens[s + 1] - first,
             group = a->num_heads / a->num_kv_heads, floats = tile_floats(a->head_dim);
     row rows[MOST_ROWS];
     float *lse = cr_mem_to_host(a->lse);
@@ -342,7 +333,8 @@ static void attend_sequence(const cr_attention_args *a, int64_t s, int64_t kv, f
 static void attend_short_sequence(const cr_attention_args *a, int64_t s, int64_t kv, float *tiles,
                                   int64_t num_tiles)
 {
-    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first,
+    const int32_t *cu_seqlens = cr_mem_to_host(a->cu_seqlens);
+    int64_t first = cu_seqlens[s], len = cu_seqlens[s + 1] - first,
             floats = tile_floats(a->head_dim);
     short_heads h = {.dtype = a->dtype,
                      .head_dim = a->head_dim,
@@ -363,7 +355,7 @@ static void attend_short_sequence(const cr_attention_args *a, int64_t s, int64_t
 cr_status CR_V(attention)(cr_device *dev, const cr_attention_args *a, cr_err *err)
 {
     bool is_short = a->head_dim <= SHORT_HEAD;
-    int64_t num_tiles = (longest(a) + TILE - 1) / TILE,
+    int64_t num_tiles = (a->sizes.max_seqlen + TILE - 1) / TILE,
             per = num_tiles * (tile_floats(a->head_dim) + is_short * 2 * SHORT_PAIRS * TILE);
     float *all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
 
@@ -389,10 +381,26 @@ size_t CR_V(kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv
     return (size_t)(num_kv_heads * tile_floats(head_dim)) * 4;
 }
 
+/* The arrays of indices. */
+CR_INLINE const int32_t *slots_of(const cr_attention_cached_args *a)
+{
+    return cr_mem_to_host(a->row_slot);
+}
+
+CR_INLINE const int32_t *places_of(const cr_attention_cached_args *a)
+{
+    return cr_mem_to_host(a->row_pos);
+}
+
+CR_INLINE const int32_t *blocks_of(const cr_attention_cached_args *a, int64_t slot)
+{
+    return (const int32_t *)cr_mem_to_host(a->block_table) + slot * a->max_blocks;
+}
+
 /* The tiles that hold position pos of a row's slot, for kv head kv. */
 static float *tiles_at(const cr_attention_cached_args *a, int64_t slot, int64_t pos, int64_t kv)
 {
-    int64_t block = a->block_table[slot * a->max_blocks + pos / TILE];
+    int64_t block = blocks_of(a, slot)[pos / TILE];
 
     return (float *)a->blocks + (block * a->num_kv_heads + kv) * tile_floats(a->head_dim);
 }
@@ -401,7 +409,7 @@ static float *tiles_at(const cr_attention_cached_args *a, int64_t slot, int64_t 
 static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t r1, int64_t kv)
 {
     int64_t group = a->num_heads / a->num_kv_heads, total = (r1 - r0) * group,
-            slot = a->row_slot[r0];
+            slot = slots_of(a)[r0];
     row rows[MOST_ROWS];
 
     for (int64_t i = 0; i < total; i += MOST_ROWS) {
@@ -410,7 +418,7 @@ static void attend_cached(const cr_attention_cached_args *a, int64_t r0, int64_t
         for (int k = 0; k < num; k++) {
             int64_t r = r0 + (i + k) / group, h = kv * group + (i + k) % group;
             begin_row(&rows[k], a->dtype, a->q, (r * a->num_heads + h) * a->head_dim, a->head_dim,
-                      a->row_pos[r], a->window);
+                      places_of(a)[r], a->window);
             if (rows[k].num_keys > most) most = rows[k].num_keys;
             if (rows[k].first_key / TILE < from) from = rows[k].first_key / TILE;
         }
@@ -433,11 +441,11 @@ static void attend_alone(const cr_attention_cached_args *a, int64_t r)
         int num = (int)((part + 1) * a->num_heads / parts - h0);
         for (int i = 0; i < num; i++)
             begin_row(&rows[i], a->dtype, a->q, (r * a->num_heads + h0 + i) * a->head_dim,
-                      a->head_dim, a->row_pos[r], a->window);
+                      a->head_dim, places_of(a)[r], a->window);
         for (int64_t t = rows[0].first_key / TILE; t * TILE < rows[0].num_keys; t++) {
             const float *tiles[MOST_ROWS];
             for (int i = 0; i < num; i++)
-                tiles[i] = tiles_at(a, a->row_slot[r], t * TILE, (h0 + i) / group);
+                tiles[i] = tiles_at(a, slots_of(a)[r], t * TILE, (h0 + i) / group);
             attend_each(num, rows, tiles, a->head_dim, t * TILE, a->scale);
         }
         for (int i = 0; i < num; i++)
@@ -456,16 +464,16 @@ static void attend_short_slot(const cr_attention_cached_args *a, int64_t r0, int
                      .scale = a->scale,
                      .q = a->q,
                      .o = a->o,
-                     .table = a->block_table + a->row_slot[r0] * a->max_blocks,
+                     .table = blocks_of(a, slots_of(a)[r0]),
                      .stride = a->num_kv_heads * floats,
                      .scores = scores,
                      .ld_scores = ld_scores};
 
     if (r1 == r0 + 1 && r1 < a->num_rows) {
-        h.next_table = a->block_table + a->row_slot[r1] * a->max_blocks;
-        h.next_tiles = a->row_pos[r1] / TILE + 1;
+        h.next_table = blocks_of(a, slots_of(a)[r1]);
+        h.next_tiles = places_of(a)[r1] / TILE + 1;
     }
-    attend_short(&h, r0, r1, a->row_pos, a->num_heads, a->num_heads / a->num_kv_heads, 0,
+    attend_short(&h, r0, r1, places_of(a), a->num_heads, a->num_heads / a->num_kv_heads, 0,
                  a->num_kv_heads, cr_mem_to_host(a->blocks), floats, NULL);
 }
 
@@ -475,13 +483,13 @@ static void attend_slot(const cr_attention_cached_args *a, int64_t r, float *sco
 {
     int64_t end = r + 1;
 
-    if (r > 0 && a->row_slot[r - 1] == a->row_slot[r]) return;
-    while (end < a->num_rows && a->row_slot[end] == a->row_slot[r])
+    if (r > 0 && slots_of(a)[r - 1] == slots_of(a)[r]) return;
+    while (end < a->num_rows && slots_of(a)[end] == slots_of(a)[r])
         end++;
     for (int64_t i = r; i < end; i++)
         for (int64_t kv = 0; kv < a->num_kv_heads; kv++)
             store_key(a->dtype, a->k, a->v, (i * a->num_kv_heads + kv) * a->head_dim, a->head_dim,
-                      a->row_pos[i] % TILE, tiles_at(a, a->row_slot[i], a->row_pos[i], kv));
+                      places_of(a)[i] % TILE, tiles_at(a, slots_of(a)[i], places_of(a)[i], kv));
     if (a->head_dim <= SHORT_HEAD)
         attend_short_slot(a, r, end, scores, ld_scores);
     else if (end == r + 1 && a->num_heads < MOST_ROWS * a->num_kv_heads)
@@ -493,12 +501,10 @@ static void attend_slot(const cr_attention_cached_args *a, int64_t r, float *sco
 
 cr_status CR_V(attention_cached)(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
 {
-    int64_t ld_scores = TILE;
+    int64_t ld_scores = (a->sizes.max_seqlen + TILE - 1) / TILE * TILE;
     float *scores;
 
     (void)err;
-    for (int64_t r = 0; r < a->num_rows; r++)
-        if (a->row_pos[r] >= ld_scores) ld_scores = (a->row_pos[r] / TILE + 1) * TILE;
     scores = cri_scratch(dev, CRI_SLOT_TASKS,
                          (size_t)(2 * SHORT_PAIRS * ld_scores * dev->num_threads) * 4);
     CRI_FOR(a->num_rows < 16 ? 1 : dev->num_threads, r, a->num_rows,

@@ -225,7 +225,8 @@ CR_INLINE void sum_deltas(cr_dtype dtype, const shape *z, const work *w, int64_t
 static void grad_sequence(const shape *z, int64_t s, int64_t kv, const work *w)
 {
     const cr_attention_args *a = z->a;
-    int64_t first = a->cu_seqlens[s], len = a->cu_seqlens[s + 1] - first, h0 = kv * z->group,
+    const int32_t *cu_seqlens = cr_mem_to_host(a->cu_seqlens);
+    int64_t first = cu_seqlens[s], len = cu_seqlens[s + 1] - first, h0 = kv * z->group,
             ld = a->num_kv_heads * z->d;
     size_t bytes = cr_dtype_bytes(a->dtype);
 
@@ -267,14 +268,11 @@ cr_status CR_V(attention_grad)(cr_device *dev, const cr_attention_grad_args *g, 
                .d_units = gemm_units(a->dtype, a->head_dim),
                .group = a->num_heads / a->num_kv_heads,
                .wide = whole_panels(a->head_dim)};
-    int64_t most = 0, per;
+    int64_t most = a->sizes.max_seqlen, per;
     uint32_t *all;
     work w;
 
     (void)err;
-    for (int64_t s = 0; s < a->num_seqs; s++)
-        if (a->cu_seqlens[s + 1] - a->cu_seqlens[s] > most)
-            most = a->cu_seqlens[s + 1] - a->cu_seqlens[s];
     per = lay_out(&z, most, NULL, &w);
     all = cri_scratch(dev, CRI_SLOT_TASKS, (size_t)(per * dev->num_threads) * 4);
     CRI_FOR(dev->num_threads, task, a->num_seqs * a->num_kv_heads, {

@@ -79,6 +79,7 @@ static void router_grad_row(const cr_router_grad_args *a, int64_t t, float *dz)
     const float *prob = (const float *)cr_mem_to_host(a->fwd.prob) + t * n,
                 *dw = (const float *)cr_mem_to_host(a->grad_weight) + t * k;
     const int32_t *expert = (const int32_t *)cr_mem_to_host(a->fwd.expert) + t * k;
+    const float *of_prob = cr_mem_to_host(a->of_prob);
     float sum = 0, mean = 0, aux = 0;
 
     for (int64_t j = 0; j < k; j++) {
@@ -95,11 +96,11 @@ static void router_grad_row(const cr_router_grad_args *a, int64_t t, float *dz)
         else
             dz[expert[j]] = p * (dw[j] - mean);
     }
-    if (!a->of_prob) return;
+    if (!of_prob) return;
     for (int64_t e = 0; e < n; e++)
-        aux += prob[e] * a->of_prob[e];
+        aux += prob[e] * of_prob[e];
     for (int64_t e = 0; e < n; e++)
-        dz[e] += prob[e] * (a->of_prob[e] - aux);
+        dz[e] += prob[e] * (of_prob[e] - aux);
 }
 
 cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err *err)

@@ -7,9 +7,7 @@
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
-#include "kernels/cpu/variant/row_edits.h"
-
-#include <math.h>
+#include "kernels/cpu/variant/head_more.h"
 
 enum { TILE = CRI_TILE, ROWS = 96 };
 
@@ -53,12 +51,17 @@ static void take_tile(row_state *s, const float *z, int64_t n)
     s->most = most;
 }
 
+static float log_prob_of(const row_state *s, float z, float log_sum)
+{
+    return (z - s->most) - log_sum;
+}
+
 static void finish(const row_state *s, float z_label, float *log_prob, float *entropy, float *lse,
                    float *mean_z)
 {
     float log_sum = logf(s->sum);
 
-    if (log_prob) *log_prob = (z_label - s->most) - log_sum;
+    if (log_prob) *log_prob = log_prob_of(s, z_label, log_sum);
     if (entropy) *entropy = log_sum - s->moment / s->sum;
     if (lse) *lse = s->most + log_sum;
     if (mean_z) *mean_z = s->most + s->moment / s->sum;
@@ -92,20 +95,114 @@ static const uint32_t *row_units(cr_device *dev, enum cri_slot slot, cr_dtype dt
     return a;
 }
 
+/* Labels and edits of the rows, where the host finds them. */
+typedef struct row_words {
+    const int32_t *labels;
+    const cr_row_edits *edits;
+    cr_row_edits view;
+} row_words;
+
+static void find_words(const cr_head_args *a, row_words *words)
+{
+    words->labels = cr_mem_to_host(a->labels);
+    words->edits = view_edits(a->edits, &words->view);
+}
+
+/* What the head keeps of R rows while it goes over the vocabulary, in scratch. */
+typedef struct head_rows {
+    row_state *state;
+    float *z_label;
+    head_more *more; /* NULL: nothing more is wanted */
+} head_rows;
+
+static head_rows start_rows(cr_device *dev, const cr_head_args *a)
+{
+    bool has_more = a->rank || a->num_top || a->num_chosen;
+    size_t num = (size_t)a->num_rows, row = sizeof(row_state) + sizeof(float);
+    char *memory =
+        cri_scratch(dev, CRI_SLOT_HEAD, num * (row + (has_more ? sizeof(head_more) : 0)));
+    head_rows h = {.more = has_more ? (head_more *)(void *)memory : NULL};
+    int32_t *rank = cr_mem_to_host(a->rank), *top_ids = cr_mem_to_host(a->top_ids);
+    const int32_t *chosen_ids = cr_mem_to_host(a->chosen_ids);
+    float *top_z = cr_mem_to_host(a->top_log_prob), *chosen_z = cr_mem_to_host(a->chosen_log_prob);
+
+    h.state = (row_state *)(void *)(memory + (has_more ? num * sizeof(head_more) : 0));
+    h.z_label = (float *)(h.state + num);
+    for (size_t r = 0; r < num; r++) {
+        size_t top = r * (size_t)a->num_top, chosen = r * (size_t)a->num_chosen;
+        h.state[r] = (row_state){-INFINITY, 0, 0};
+        if (!has_more) continue;
+        h.more[r] = (head_more){.rank = rank ? rank + r : NULL,
+                                .top_z = a->num_top ? top_z + top : NULL,
+                                .top_ids = a->num_top ? top_ids + top : NULL,
+                                .max_top = a->num_top,
+                                .chosen_z = a->num_chosen ? chosen_z + chosen : NULL,
+                                .chosen_ids = a->num_chosen ? chosen_ids + chosen : NULL,
+                                .num_chosen = a->num_chosen};
+        if (rank) rank[r] = 1;
+        for (size_t i = 0; i < (size_t)a->num_chosen; i++)
+            chosen_z[chosen + i] = -INFINITY;
+    }
+    return h;
+}
+
+/* The logit of each row's label before all others, for its rank: the product with the panel that the label is in. */
+static void find_labels(cr_device *dev, const cr_head_args *a, const row_words *words,
+                        const uint32_t *x, float *z_label)
+{
+    const cr_weight *w = a->w;
+    int64_t units = gemm_units(w->dtype, w->num_cols);
+    float z[CRI_PANEL];
+    gemm_out out = {z, CR_F32, CRI_PANEL, NULL, NULL, 0, CR_F32};
+
+    for (int64_t r = 0; r < a->num_rows; r++) {
+        int64_t v0 = words->labels[r] / CRI_PANEL * CRI_PANEL,
+                cols = w->num_rows - v0 < CRI_PANEL ? w->num_rows - v0 : CRI_PANEL;
+        const uint32_t *panel = tile_panels(dev, w, v0, cols);
+        CR_V(gemm)
+        (dev, 1, cols, units, gemm_has_pairs(w->dtype), x + r * units, units, panel, &out);
+        edited_tile t = edit_tile(words->edits, r, words->labels[r], v0, cols, z, NULL);
+        if (t.label >= 0) z_label[r] = z[t.label];
+    }
+}
+
+/* Rows r0 .. r0 + rows - 1 take in a tile of the vocabulary, z [rows, TILE]. */
+static void take_rows(const row_words *words, head_rows *h, int64_t r0, int64_t rows, int64_t v0,
+                      int64_t cols, float *z)
+{
+    for (int64_t r = r0; r < r0 + rows; r++, z += TILE) {
+        edited_tile t = edit_tile(words->edits, r, words->labels[r], v0, cols, z, NULL);
+        if (t.label >= 0) h->z_label[r] = z[t.label];
+        if (t.num) take_tile(&h->state[r], z, t.num);
+        if (h->more) take_more(&h->more[r], &t, v0, cols, z, h->z_label[r]);
+    }
+}
+
+static void finish_more(const row_state *s, head_more *m)
+{
+    float log_sum = logf(s->sum);
+
+    sort_top(m);
+    for (int64_t i = 0; i < m->max_top; i++)
+        m->top_z[i] = log_prob_of(s, m->top_z[i], log_sum);
+    for (int64_t i = 0; i < m->num_chosen; i++)
+        m->chosen_z[i] = log_prob_of(s, m->chosen_z[i], log_sum);
+}
+
 cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols), num = a->num_rows;
     const uint32_t *x = row_units(dev, CRI_SLOT_ROWS, w->dtype, a->x, num, w->num_cols);
-    row_state *state = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)num * (sizeof(row_state) + 4));
-    float *z_label = (float *)(state + num),
-          *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
+    head_rows h = start_rows(dev, a);
+    row_words words;
+    float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
     float *log_prob = cr_mem_to_host(a->log_prob), *entropy = cr_mem_to_host(a->entropy),
           *lse = cr_mem_to_host(a->lse), *mean_z = cr_mem_to_host(a->mean_z);
 
     (void)err;
-    for (int64_t r = 0; r < num; r++)
-        state[r] = (row_state){-INFINITY, 0, 0};
+    find_words(a, &words);
+    if (a->rank) find_labels(dev, a, &words, x, h.z_label);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE;
         const uint32_t *panels = tile_panels(dev, w, v0, cols);
@@ -114,18 +211,14 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
             int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
             CR_V(gemm)
             (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, panels, &out);
-            for (int64_t r = 0; r < rows; r++) {
-                float *tile = z + r * TILE;
-                edited_tile t =
-                    edit_tile(a->edits, r0 + r, a->labels[r0 + r], v0, cols, tile, NULL);
-                if (t.label >= 0) z_label[r0 + r] = tile[t.label];
-                if (t.num) take_tile(&state[r0 + r], tile, t.num);
-            }
+            take_rows(&words, &h, r0, rows, v0, cols, z);
         }
     }
-    for (int64_t r = 0; r < num; r++)
-        finish(&state[r], z_label[r], log_prob ? log_prob + r : NULL, entropy ? entropy + r : NULL,
-               lse ? lse + r : NULL, mean_z ? mean_z + r : NULL);
+    for (int64_t r = 0; r < num; r++) {
+        finish(&h.state[r], h.z_label[r], log_prob ? log_prob + r : NULL,
+               entropy ? entropy + r : NULL, lse ? lse + r : NULL, mean_z ? mean_z + r : NULL);
+        if (h.more) finish_more(&h.state[r], &h.more[r]);
+    }
     return CR_OK;
 }
 
@@ -194,12 +287,12 @@ static row_grad row_grad_of(const cr_head_grad_args *a, int64_t r)
 }
 
 /* One row of dz over a tile, from its logits, which are overwritten. */
-static void dz_edited(const cr_head_grad_args *a, const head_tile *t, int64_t r, float *z, void *dz,
-                      int64_t at)
+static void dz_edited(const cr_head_grad_args *a, const row_words *words, const head_tile *t,
+                      int64_t r, float *z, void *dz, int64_t at)
 {
     float slope[TILE], d[TILE], wide[TILE] = {0};
     cr_dtype dtype = a->fwd.w->dtype;
-    edited_tile e = edit_tile(a->fwd.edits, r, a->fwd.labels[r], t->v0, t->cols, z, slope);
+    edited_tile e = edit_tile(words->edits, r, words->labels[r], t->v0, t->cols, z, slope);
     row_grad g = row_grad_of(a, r);
 
     dz_row(CR_F32, z, e.num, g.lse, g.mean_z, g.log_prob, g.entropy, e.label, d, 0);
@@ -211,8 +304,8 @@ static void dz_edited(const cr_head_grad_args *a, const head_tile *t, int64_t r,
 }
 
 /* dz of rows r0 .. r0 + rows - 1 (<= ROWS) over a tile, and what it adds to their dx. */
-static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_tile *t, int64_t r0,
-                      int64_t rows, void *dz, float *dx)
+static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_words *words,
+                      const head_tile *t, int64_t r0, int64_t rows, void *dz, float *dx)
 {
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
@@ -227,11 +320,11 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const head_til
     CR_V(gemm)(dev, rows, t->cols, units, is_pairs, xu, units, t->forward, &to_z);
     for (int64_t r = 0; r < rows; r++) {
         row_grad g = row_grad_of(a, r0 + r);
-        if (a->fwd.edits)
-            dz_edited(a, t, r0 + r, z + r * TILE, dz, r * t->cols);
+        if (words->edits)
+            dz_edited(a, words, t, r0 + r, z + r * TILE, dz, r * t->cols);
         else
             CR_BY_DTYPE(w->dtype, dz_row, z + r * TILE, t->cols, g.lse, g.mean_z, g.log_prob,
-                        g.entropy, a->fwd.labels[r0 + r] - t->v0, dz, r * t->cols);
+                        g.entropy, words->labels[r0 + r] - t->v0, dz, r * t->cols);
     }
     dzu = row_units(dev, CRI_SLOT_HEAD_DZ, w->dtype, dz, rows, t->cols);
     CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
@@ -245,16 +338,18 @@ cr_status CR_V(head_grad)(cr_device *dev, const cr_head_grad_args *a, cr_err *er
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, num = a->fwd.num_rows, most = num < BLOCK ? num : BLOCK;
     size_t bytes = cr_dtype_bytes(w->dtype);
+    row_words words;
     float *dx = cri_scratch(dev, CRI_SLOT_HEAD, (size_t)(num * k) * 4);
     char *dz = cri_scratch(dev, CRI_SLOT_DZ, (size_t)(most * TILE) * bytes);
 
+    find_words(&a->fwd, &words);
     memset(dx, 0, (size_t)(num * k) * 4);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         head_tile t = pack_tile(dev, w, v0);
         for (int64_t b = 0; b < num; b += BLOCK) {
             int64_t end = num - b < BLOCK ? num : b + BLOCK;
             for (int64_t r = b; r < end; r += ROWS)
-                grad_rows(dev, a, &t, r, end - r < ROWS ? end - r : ROWS,
+                grad_rows(dev, a, &words, &t, r, end - r < ROWS ? end - r : ROWS,
                           dz + (size_t)((r - b) * t.cols) * bytes, dx + r * k);
             if (a->dw) CR_V(product_tn)
             (dev, w->dtype, dz, t.cols, (const char *)a->fwd.x + (size_t)(b * k) * bytes, end - b,
@@ -301,11 +396,14 @@ static void reduce_row(const float *z, int64_t vocab_size, int32_t label, const 
 cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
 {
     const float *logits = cr_mem_to_host(a->logits);
+    const int32_t *labels = cr_mem_to_host(a->labels);
+    cr_row_edits view;
+    const cr_row_edits *edits = view_edits(a->edits, &view);
 
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
-        reduce_row(logits + r * a->vocab_size, a->vocab_size, a->labels[r], a->edits, r,
+        reduce_row(logits + r * a->vocab_size, a->vocab_size, labels[r], edits, r,
                    a->log_prob ? a->log_prob + r : NULL, a->entropy ? a->entropy + r : NULL);
     return CR_OK;
 }

@@ -38,7 +38,7 @@ cr_status CR_V(embedding)(cr_device *dev, const cr_embedding_args *a, cr_err *er
 {
     (void)dev;
     (void)err;
-    gather(a->w->dtype, a->w->data, a->ids, a->num_tokens, a->w->num_cols, a->y);
+    gather(a->w->dtype, a->w->data, cr_mem_to_host(a->ids), a->num_tokens, a->w->num_cols, a->y);
     return CR_OK;
 }
 

@@ -8,6 +8,23 @@
 
 enum { CRI_TILE = 512 }; /* words that the head works on at a time */
 
+/* Where the host finds the arrays, in *view; NULL stays NULL. */
+CR_INLINE const cr_row_edits *view_edits(const cr_row_edits_mem *e, cr_row_edits *view)
+{
+    if (!e) return NULL;
+    *view = (cr_row_edits){.temperature = e->temperature,
+                           .penalty = e->penalty,
+                           .kept_first = cr_mem_to_host(e->kept_first),
+                           .kept_num = cr_mem_to_host(e->kept_num),
+                           .kept_ids = cr_mem_to_host(e->kept_ids),
+                           .seen_list = cr_mem_to_host(e->seen_list),
+                           .seen_until = cr_mem_to_host(e->seen_until),
+                           .seen_first = cr_mem_to_host(e->seen_first),
+                           .seen_ids = cr_mem_to_host(e->seen_ids),
+                           .seen_place = cr_mem_to_host(e->seen_place)};
+    return view;
+}
+
 /* What is left of a tile. */
 typedef struct edited_tile {
     int64_t num;         /* values, close together */

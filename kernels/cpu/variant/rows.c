@@ -187,18 +187,20 @@ cr_status CR_V(rmsnorm_grad)(cr_device *dev, const cr_rmsnorm_grad_args *a, cr_e
 static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
 {
     cri_rope_table *t = &cri_cpu_of(dev)->by_position;
+    const int32_t *positions = cr_mem_to_host(a->positions);
+    const float *inv_freq = cr_mem_to_host(a->inv_freq);
     int64_t most = 0;
 
     for (int64_t i = 0; i < a->num_tokens; i++)
-        if (a->positions[i] > most) most = a->positions[i];
+        if (positions[i] > most) most = positions[i];
     if (t->half != half || t->scaling != a->scaling ||
-        memcmp(t->angles, a->inv_freq, (size_t)half * 4) != 0) {
+        memcmp(t->angles, inv_freq, (size_t)half * 4) != 0) {
         cr_free(t->cos);
         cr_free(t->sin);
         cr_free(t->angles);
         *t = (cri_rope_table){.half = half, .scaling = a->scaling};
         t->angles = CR_NEW_ARRAY(float, half);
-        memcpy(t->angles, a->inv_freq, (size_t)half * 4);
+        memcpy(t->angles, inv_freq, (size_t)half * 4);
     }
     if (most < t->num_positions) return;
     int64_t want = (most + 1024) / 1024 * 1024;
@@ -207,7 +209,7 @@ static void rope_table(cr_device *dev, const cr_rope_args *a, int64_t half)
     t->sin = cr_realloc(t->sin, old_bytes, bytes);
     for (int64_t p = t->num_positions; p < want; p++)
         for (int64_t i = 0; i < half; i++) {
-            float angle = (float)p * a->inv_freq[i]; /* float32, as Transformers */
+            float angle = (float)p * inv_freq[i]; /* float32, as Transformers */
             t->cos[p * half + i] = (float)cos((double)angle) * a->scaling;
             t->sin[p * half + i] = (float)sin((double)angle) * a->scaling;
         }
@@ -244,7 +246,9 @@ static void rope_rows_table(cr_device *dev, const cr_rope_args *a, int64_t half)
 
 CR_INLINE int64_t rope_row(const cr_rope_args *a, int64_t r)
 {
-    return (a->angles ? r : a->positions[r]) * (a->head_dim / 2);
+    const int32_t *positions = cr_mem_to_host(a->positions);
+
+    return (a->angles ? r : positions[r]) * (a->head_dim / 2);
 }
 
 /* Heads of 8 or 16 elements: 16 elements of a row at a time. */
@@ -386,12 +390,13 @@ cr_status CR_V(embedding_grad)(cr_device *dev, const cr_embedding_grad_args *a, 
     int64_t num_cols = a->num_cols;
     cr_dtype dtype = a->dtype;
     const void *dy = cr_mem_to_host(a->dy);
+    const int32_t *ids = cr_mem_to_host(a->ids);
     float *dw = cr_mem_to_host(a->dw);
 
     (void)dev;
     (void)err;
     for (int64_t t = 0; t < a->num_tokens; t++) {
-        float *row = dw + (int64_t)a->ids[t] * num_cols;
+        float *row = dw + (int64_t)ids[t] * num_cols;
         for (int64_t i = 0; i < num_cols; i += 16) {
             int64_t some = num_cols - i < 16 ? num_cols - i : 16;
             if (some == 16)

@@ -1,0 +1,131 @@
+/* index.c -- the arrays of a batch go to the device: once a pass, in one piece (cr_pass_index). */
+#include "models/pass_impl.h"
+#include "models/split.h"
+
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+/* Up to num_bytes of array become *to; NULL: *to becomes NULL. */
+static void stage(cri_staging *s, const cr_mem **to, const void *array, size_t num_bytes)
+{
+    *to = NULL;
+    if (!array) return;
+    CR_CHECK(s->num < (int)CR_COUNT(s->item), "more than %d arrays of a batch", s->num);
+    s->item[s->num].to = to;
+    s->item[s->num++].at = s->num_bytes;
+    s->data = cri_reserve(s->data, &s->capacity, s->num_bytes + num_bytes + ALIGN, 1);
+    memcpy(s->data + s->num_bytes, array, num_bytes);
+    s->num_bytes = (s->num_bytes + num_bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Numbers of 4 bytes. */
+static void stage_words(cri_staging *s, const cr_mem **to, const void *array, int64_t num)
+{
+    stage(s, to, array, (size_t)num * 4);
+}
+
+static cr_status upload(cri_staging *s, cr_stack *stack, cr_err *err)
+{
+    cr_mem *all;
+
+    CR_TRY(cr_stack_push_copy(stack, s->data, s->num_bytes, &all, err));
+    for (int i = 0; i < s->num; i++)
+        *s->item[i].to = cr_mem_add_const(all, s->item[i].at);
+    return CR_OK;
+}
+
+cr_seq_sizes cri_seq_sizes(const int32_t *cu_seqlens, int64_t num_seqs, bool is_bidirectional)
+{
+    cr_seq_sizes sizes = {0};
+
+    for (int64_t s = 0; s < num_seqs; s++) {
+        int64_t num = cu_seqlens[s + 1] - cu_seqlens[s];
+        sizes.max_seqlen = cr_max64(sizes.max_seqlen, num);
+        sizes.num_pairs +=
+            is_bidirectional ? (double)num * (double)num : (double)num * (double)(num + 1) / 2;
+    }
+    return sizes;
+}
+
+static cr_seq_sizes sizes_of_rows(const int32_t *row_pos, int64_t num_rows)
+{
+    cr_seq_sizes sizes = {0};
+
+    for (int64_t r = 0; r < num_rows; r++) {
+        sizes.max_seqlen = cr_max64(sizes.max_seqlen, row_pos[r] + 1);
+        sizes.num_pairs += row_pos[r] + 1;
+    }
+    return sizes;
+}
+
+static void stage_attention(cri_staging *s, cr_pass *p)
+{
+    const cr_batch *b = p->batch;
+    const cr_kv_view *kv = p->kv;
+    const int32_t *cu_seqlens = p->split ? p->split->cu_seqlens : b->cu_seqlens;
+    int64_t num_seqs = p->split ? p->split->num_seqs : b->num_seqs;
+    cr_pass_index *x = &p->index;
+
+    if (kv) {
+        x->sizes = sizes_of_rows(kv->row_pos, b->num_tokens);
+        stage_words(s, &x->row_slot, kv->row_slot, b->num_tokens);
+        stage_words(s, &x->row_pos, kv->row_pos, b->num_tokens);
+        stage_words(s, &x->block_table, kv->block_table, kv->num_slots * kv->max_blocks);
+        return;
+    }
+    x->sizes = cri_seq_sizes(cu_seqlens, num_seqs, /*is_bidirectional=*/false);
+    stage_words(s, &x->cu_seqlens, cu_seqlens, num_seqs + 1);
+    if (p->split) stage_words(s, &x->split_lists, p->split->lists, p->split->num_in_lists);
+}
+
+/* Of num labelled rows. The lists that rows point into have no length of their own: as far as rows go. */
+static void stage_edits(cri_staging *s, cr_row_edits_mem *to, const cr_row_edits *e, int64_t num)
+{
+    size_t num_kept = 0, num_lists = 0, num_seen;
+
+    to->temperature = e->temperature;
+    to->penalty = e->penalty;
+    for (int64_t r = 0; r < num; r++) {
+        if (e->kept_first && e->kept_first[r] + (size_t)e->kept_num[r] > num_kept)
+            num_kept = e->kept_first[r] + (size_t)e->kept_num[r];
+        if (e->seen_list && (size_t)e->seen_list[r] + 1 > num_lists)
+            num_lists = (size_t)e->seen_list[r] + 1;
+    }
+    num_seen = num_lists ? e->seen_first[num_lists] : 0;
+    if (e->kept_first) {
+        stage(s, &to->kept_first, e->kept_first, (size_t)num * sizeof *e->kept_first);
+        stage_words(s, &to->kept_num, e->kept_num, num);
+        stage_words(s, &to->kept_ids, e->kept_ids, (int64_t)num_kept);
+    }
+    if (!e->seen_list) return;
+    stage_words(s, &to->seen_list, e->seen_list, num);
+    stage_words(s, &to->seen_until, e->seen_until, num);
+    stage(s, &to->seen_first, e->seen_first, (num_lists + 1) * sizeof *e->seen_first);
+    stage_words(s, &to->seen_ids, e->seen_ids, (int64_t)num_seen);
+    stage_words(s, &to->seen_place, e->seen_place, (int64_t)num_seen);
+}
+
+cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err)
+{
+    const cr_batch *b = p->batch;
+    const cr_model_config *c = &model->config;
+    const cri_head *h = &p->state->head;
+    cri_staging *s = &p->state->staging;
+    cr_pass_index *x = &p->index;
+
+    *x = (cr_pass_index){0};
+    s->num_bytes = 0;
+    s->num = 0;
+    stage_words(s, &x->ids, b->ids, b->num_tokens);
+    stage_words(s, &x->positions, b->positions, b->num_tokens);
+    stage_words(s, &x->inv_freq, c->inv_freq, c->head_dim / 2);
+    stage_attention(s, p);
+    if (h->num_rows) {
+        stage_words(s, &x->head_rows, h->rows, h->num_rows);
+        if (h->rows != h->own_rows) return upload(s, cri_keep(p), err); /* chosen ones: no labels */
+        stage_words(s, &x->labels, h->labels, h->num_rows);
+        if (b->edits) stage_edits(s, &x->edits, b->edits, h->num_rows);
+    }
+    return upload(s, cri_keep(p), err);
+}
