@@ -159,7 +159,7 @@ static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
     char id[24], stream[96];
 
     snprintf(id, sizeof id, "%016llx", (unsigned long long)s->sample_id);
-    snprintf(stream, sizeof stream, "generated:%.*s", (int)r->domain_bytes, r->domain);
+    snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%.*s", (int)r->domain_bytes, r->domain);
     cr_record_set_text(&record, "row", r->row, r->row_bytes);
     cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
     cr_record_set_text(&record, "response", s->text, s->text_bytes);
@@ -216,7 +216,7 @@ out:
 
 static cr_status generate(cr_generator *g, const cr_record *command, cr_record *reply, cr_err *err)
 {
-    const char *const streams[] = {g->commands, "prompts"};
+    const char *const streams[] = {g->commands, CR_STREAM_PROMPTS};
     int64_t step;
     bool is_paused = false;
     char consumer[32];
@@ -239,7 +239,7 @@ static cr_status generate(cr_generator *g, const cr_record *command, cr_record *
             ask_again_s = is_idle ? 0 : cr_now_s() + fmin(10 * (cr_now_s() - asked_s), 1);
         }
         for (size_t i = 0; i < entries.num && err->status == CR_OK; i++)
-            if (strcmp(entries.items[i].stream, "prompts") == 0)
+            if (strcmp(entries.items[i].stream, CR_STREAM_PROMPTS) == 0)
                 cr_note(submit(g, &entries.items[i], err));
             else
                 cr_note(take_command(g, &entries.items[i], &is_paused, err));

@@ -4,25 +4,25 @@
 #include <string.h>
 
 enum {
-    TRAIN = 1 << CR_ROLE_TRAIN,
-    INFER = 1 << CR_ROLE_INFER,
-    REFERENCE = 1 << CR_ROLE_REFERENCE,
-    ALL = TRAIN | INFER | REFERENCE
+    TRAIN = 1 << CR_TASK_TRAIN,
+    GENERATE = 1 << CR_TASK_GENERATE,
+    SCORE = 1 << CR_TASK_SCORE,
+    ALL = TRAIN | GENERATE | SCORE
 };
 
 static const struct {
     const char *name;
-    unsigned roles;
-} asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | REFERENCE},
+    unsigned tasks; /* of the roles that take it */
+} asks[CR_NUM_ASKS] = {[CR_ASK_LOG_PROBS] = {"log_probs", TRAIN | SCORE},
                        [CR_ASK_TRAIN_STEP] = {"train_step", TRAIN},
                        [CR_ASK_SFT_STEP] = {"sft_step", TRAIN},
-                       [CR_ASK_SYNC] = {"sync", TRAIN | INFER},
+                       [CR_ASK_SYNC] = {"sync", TRAIN | GENERATE},
                        [CR_ASK_SAVE] = {"save", TRAIN},
                        [CR_ASK_SAVE_POLL] = {"save_poll", TRAIN},
                        [CR_ASK_SAVE_WAIT] = {"save_wait", TRAIN},
                        [CR_ASK_RESUME] = {"resume", TRAIN},
-                       [CR_ASK_GENERATE] = {"generate", INFER},
-                       [CR_ASK_PAUSE] = {"pause", INFER},
+                       [CR_ASK_GENERATE] = {"generate", GENERATE},
+                       [CR_ASK_PAUSE] = {"pause", GENERATE},
                        [CR_ASK_STOP] = {"stop", ALL}};
 
 const char *cr_ask_name(cr_ask ask)
@@ -32,7 +32,7 @@ const char *cr_ask_name(cr_ask ask)
 
 bool cr_ask_is_for(cr_ask ask, cr_role role)
 {
-    return asks[ask].roles >> role & 1;
+    return asks[ask].tasks >> cr_role_kinds[role].task & 1;
 }
 
 cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err)

@@ -4,7 +4,7 @@
  * A command is a record on the stream cmd:ROLE:RANK with `op` and `request`; its reply lies under that
  * request, with `status` (0, or a failure and its `message`).
  *
- * Another command: a value of cr_ask, a row in protocol.c with the roles that take it, and what these do
+ * Another command: a value of cr_ask, a row in protocol.c with the tasks of the roles that take it, and what these do
  * (trainer.c, generator.c).
  */
 #ifndef CR_PROTOCOL_H
@@ -31,6 +31,13 @@ const char *cr_ask_name(cr_ask ask);
 bool cr_ask_is_for(cr_ask ask, cr_role role);
 /* CR_EFORMAT: the role knows no such command. */
 CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_err *err);
+
+/* Streams, and the groups of their consumers: the role that generates, reward workers, the pipeline. */
+#define CR_STREAM_PROMPTS   "prompts"
+#define CR_STREAM_GENERATED "generated:" /* and the domain */
+#define CR_STREAM_SCORED    "scored"
+#define CR_GROUP_REWARD     "reward"
+#define CR_GROUP_PIPELINE   "pipeline"
 
 /* every command, and its reply */
 #define CR_FIELD_OP      "op"

@@ -5,42 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const cr_worker_config *train_of(const cr_config *c)
-{
-    return &c->train;
-}
-
-static const cr_worker_config *infer_of(const cr_config *c)
-{
-    return &c->infer;
-}
-
-static const cr_worker_config *reference_of(const cr_config *c)
-{
-    return c->enable_reference ? &c->reference : NULL;
-}
-
-const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
-    [CR_ROLE_TRAIN] = {"actor_train", "sft_train", train_of, .is_trained = true},
-    [CR_ROLE_INFER] = {"actor_infer", NULL, infer_of, .is_engine = true},
-    [CR_ROLE_REFERENCE] = {"reference", NULL, reference_of},
-};
-
-const char *cr_role_name(cr_role role, const cr_config *config)
-{
-    const cr_role_kind *kind = &cr_role_kinds[role];
-
-    return config->kind == CR_PIPELINE_SFT && kind->sft_name ? kind->sft_name : kind->name;
-}
-
 void cr_layout_init(cr_layout *layout, const cr_config *config)
 {
     *layout = (cr_layout){0};
     for (int r = 0; r < CR_NUM_ROLES; r++) {
-        const cr_role_kind *kind = &cr_role_kinds[r];
         struct cr_role_ranks *ranks = &layout->role[r];
         ranks->name = cr_role_name((cr_role)r, config);
-        if (config->kind != CR_PIPELINE_SFT || kind->sft_name) ranks->worker = kind->worker(config);
+        ranks->worker = cr_role_in_run((cr_role)r, config);
         ranks->first = layout->num_ranks;
         ranks->num = ranks->worker ? ranks->worker->num_devices : 0;
         layout->num_ranks += ranks->num;

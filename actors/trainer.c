@@ -11,7 +11,7 @@ cr_status cr_trainer_open(cr_actor *a, cr_trainer **out, cr_err *err)
 {
     const cr_worker_config *w = a->ranks->worker;
     cr_trainer *t = CR_NEW(cr_trainer);
-    cr_fsdp_args args = cr_fsdp_args_of(w, cr_role_kinds[a->role].is_trained);
+    cr_fsdp_args args = cr_fsdp_args_of(w, w->task == CR_TASK_TRAIN);
 
     args.source = w->model_path;
     args.seed = (uint64_t)a->config->seed;

@@ -154,13 +154,13 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_device_open(cr_device_default(), threads_for(&a->layout), &a->dev, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
-    return cr_role_kinds[a->role].is_engine ? CR_OK : open_mesh(a, err);
+    return a->ranks->worker->task == CR_TASK_GENERATE ? CR_OK : open_mesh(a, err);
 }
 
 static cr_status live(cr_actor *a, cr_err *err)
 {
     CR_TRY(open_actor(a, err));
-    if (cr_role_kinds[a->role].is_engine) {
+    if (a->ranks->worker->task == CR_TASK_GENERATE) {
         cr_generator *g;
         CR_TRY(cr_generator_open(a, &g, err));
         cr_note(serve(a, cr_generator_serve, g, err));

@@ -209,15 +209,14 @@ static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_pla
     return err->status;
 }
 
-static cr_status plan_reference(cr_plan *p, cr_plan_role *out, cr_err *err)
+/* A role with a model of its own that is run forward over the samples of a step. */
+static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role *out, cr_err *err)
 {
-    const cr_worker_config *w = &p->config.reference;
     int64_t dp = cr_worker_num_batches(w);
     cr_plan_batch batch = p->batch;
     cr_model *model = NULL;
 
-    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_REFERENCE, &p->config),
-                          .with_moments = p->with_moments};
+    *out = (cr_plan_role){.name = w->name, .with_moments = p->with_moments};
     batch.num_infer = w->infer_batch_size;
     batch.infer_tokens = w->batching.infer_tokens;
     batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
@@ -383,15 +382,14 @@ static cr_status make(cr_plan *p, cr_err *err)
     const cr_config *c = &p->config;
 
     arithmetic(p);
-    p->worker[p->num_roles] = &c->train;
-    CR_TRY(plan_train(p, &p->batch, &p->role[p->num_roles++], err));
-    if (!p->is_sft && c->infer.num_devices) {
-        p->worker[p->num_roles] = &c->infer;
-        CR_TRY(plan_infer(p, &p->role[p->num_roles++], err));
-    }
-    if (!p->is_sft && c->enable_reference && c->reference.num_devices) {
-        p->worker[p->num_roles] = &c->reference;
-        CR_TRY(plan_reference(p, &p->role[p->num_roles++], err));
+    for (cr_role r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = cr_role_in_run(r, c);
+        cr_plan_role *role = &p->role[p->num_roles];
+        if (!w || (r != CR_ROLE_TRAIN && !w->num_devices)) continue;
+        p->worker[p->num_roles++] = w;
+        CR_TRY(w->task == CR_TASK_TRAIN      ? plan_train(p, &p->batch, role, err)
+               : w->task == CR_TASK_GENERATE ? plan_infer(p, role, err)
+                                             : plan_score(p, w, role, err));
     }
     p->device_peak = device_peak(p, &p->role[0]);
     return p->memory ? search(p, err) : CR_OK;

@@ -6,6 +6,7 @@
  * hb:WORKER is "PROCESS COUNT STATE": COUNT moves at least once in two seconds (one that stands still is frozen),
  * STATE is idle, asked (samples are with the program, which has not answered yet), answered, or failed and why.
  */
+#include "actors/protocol.h"
 #include "commands/commands.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
@@ -138,7 +139,8 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *ver
         cr_record_set_text(&sample, "metrics", metrics.data, metrics.num_bytes);
     }
     CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
-    cr_stream_move_later(w->x, entry, "reward", "scored", entry->id, packed.data, packed.num_bytes);
+    cr_stream_move_later(w->x, entry, CR_GROUP_REWARD, CR_STREAM_SCORED, entry->id, packed.data,
+                         packed.num_bytes);
 out:
     cr_record_free(&sample);
     cr_buf_free(&packed);
@@ -228,7 +230,7 @@ static cr_status take(worker *w, cr_err *err)
     cr_entries entries;
 
     if (w->num_held >= most) return cr_exchange_flush(w->x, err); /* verdicts */
-    CR_TRY(cr_stream_take(w->x, &stream, 1, "reward", w->name, most - w->num_held,
+    CR_TRY(cr_stream_take(w->x, &stream, 1, CR_GROUP_REWARD, w->name, most - w->num_held,
                           w->num_held ? 0 : 1.0, CLAIM_SECONDS, &entries, err));
     if (w->num_held == 0) w->since_s = cr_now_s();
     if (entries.num && !w->has_asked) {
@@ -298,7 +300,7 @@ static cr_status open_worker(worker *w, const cr_config *config, const char *pat
     const cr_reward_config *reward = cr_config_find_reward(config, domain);
 
     if (!reward) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, domain);
-    snprintf(w->stream, sizeof w->stream, "generated:%s", domain);
+    snprintf(w->stream, sizeof w->stream, CR_STREAM_GENERATED "%s", domain);
     CR_TRY(cr_reward_program_open(config, path, reward, exec, limit_s, &w->program, err));
     w->scorer = cr_scorer_create(&w->program.args);
     return CR_OK;
@@ -342,7 +344,7 @@ static cr_status serve(const options *o, const char *url_of_run, cr_err *err)
     if (err->status == CR_OK &&
         open_worker(&w, &config, o->file, o->domain, o->exec, o->limit_s, err) == CR_OK &&
         cr_exchange_open(&exchange, &w.x, err) == CR_OK &&
-        cr_stream_make(w.x, w.stream, "reward", err) == CR_OK) {
+        cr_stream_make(w.x, w.stream, CR_GROUP_REWARD, err) == CR_OK) {
         bool had_run = !is_without_run(&w); /* a private server knows no owner */
         if (!had_run && config.exchange.url)
             cr_log(CR_LOG_INFO, "reward", "no run has the keys %s* yet: waiting for it",

@@ -155,19 +155,18 @@ static cr_status check_learners(const cr_model *model, const char *role, cr_err 
 }
 
 /* Its files are there and whole: names, shapes and lengths. */
-static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_role role,
-                               cr_err *err)
+static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_err *err)
 {
     cr_weights *weights = NULL;
 
-    if (cr_role_kinds[role].is_engine) return CR_OK; /* its weights come from actor_train */
+    if (w->task == CR_TASK_GENERATE) return CR_OK; /* its weights come from actor_train */
     cr_note(cr_weights_open(w->model_path, model, &weights, err));
     cr_weights_close(weights);
     return err->status;
 }
 
 /* The tree of a role exists, and what the file says of its modules matches something. */
-static cr_status check_tree(cr_role role, const struct cr_role_ranks *ranks, cr_err *err)
+static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
 {
     const cr_worker_config *w = ranks->worker;
     cr_wrap_policy policy = cr_wrap_policy_of(w);
@@ -179,7 +178,7 @@ static cr_status check_tree(cr_role role, const struct cr_role_ranks *ranks, cr_
         cr_model_prepare(model, w, true, err) == CR_OK &&
         (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
          check_learners(model, ranks->name, err) == CR_OK) &&
-        check_weights(w, model, role, err) == CR_OK && w->ep_size <= 1 &&
+        check_weights(w, model, err) == CR_OK && w->ep_size <= 1 &&
         w->strategy != CR_STRATEGY_OTHER)
         cr_note(cr_units_build(model, &policy, 1, &units, err));
     cr_units_free(&units);
@@ -195,7 +194,7 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
 
     cr_layout_init(&layout, c);
     for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (layout.role[r].worker) CR_TRY(check_tree((cr_role)r, &layout.role[r], err));
+        if (layout.role[r].worker) CR_TRY(check_tree(&layout.role[r], err));
     return CR_OK;
 }
 

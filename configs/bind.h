@@ -36,7 +36,7 @@ void cri_bind_generating(const cr_node *g, cr_generating_args *out, cr_diagnosti
 void cri_note_unused(const cr_node *root,
                      cr_diagnostics *d); /* whole blocks that a role does not read */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
-                     bool is_train, cr_diagnostics *d);
+                     cr_task task, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */
 void cri_bind_loss(const cr_node *root, cr_loss_config *l, cr_diagnostics *d);
 /* Notes on keys of the loss in a block that has none. */

@@ -23,7 +23,7 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
             cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
                         "sft_train has no model: give pretrain");
     }
-    cri_bind_worker(c, root, "sft_train", &c->train, true, d);
+    cri_bind_worker(c, root, "sft_train", &c->train, CR_TASK_TRAIN, d);
     cri_bind_validation(c, root, "sft_train", d);
     if (c->train.data.prompt)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train.data_args.prompt"),
@@ -204,7 +204,7 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
 cr_status cr_config_worker(const char *block, const char *model, const char *const *overrides,
                            size_t num_overrides, cr_config *c, cr_diagnostics *d, cr_err *err)
 {
-    bool is_train = strcmp(block, "actor_train") == 0;
+    cr_task task = strcmp(block, "actor_train") == 0 ? CR_TASK_TRAIN : CR_TASK_SCORE;
     cr_node *checked, *root;
 
     *c = (cr_config){0};
@@ -217,7 +217,7 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
         cr_node_set(&c->yaml, root, block, root->place, checked);
         c->yaml.root = root;
         if (d->num_errors == 0) {
-            cri_bind_worker(c, root, block, &c->train, is_train, d);
+            cri_bind_worker(c, root, block, &c->train, task, d);
             cri_bind_generating(cr_node_get(cr_node_get(root, block), "generating_args"),
                                 &c->train.generating, d);
         }
@@ -308,9 +308,8 @@ void cr_config_free(cr_config *c)
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);
-    worker_free(&c->train);
-    worker_free(&c->infer);
-    worker_free(&c->reference);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        worker_free(cr_role_worker((cr_role)r, c));
     worker_free(&c->validation);
     for (size_t i = 0; i < c->num_rewards; i++) {
         cr_free(c->rewards[i].domain);

@@ -75,20 +75,39 @@ typedef struct cr_config {
     int64_t rollout_batch_size, group_size, prompt_length, sequence_length, max_running_requests;
     int64_t val_prompt_length; /* prompt_length, if it is not given */
     int64_t model_update_frequency;
-    bool enable_reference, enable_old_logprobs_recompute; /* the latter as ROLL derives it */
+    bool enable_old_logprobs_recompute; /* as ROLL derives it */
     cr_old_log_probs old_log_probs;
     cr_choice_logprobs logprobs_mode;
     char *global_template;
     cr_sft_keys sft;
     cr_algorithm algorithm;
     cr_worker_config train, infer, reference, validation;
-    bool has_reference, has_validation;
+    bool has_validation;
     cr_reward_config *rewards;
     size_t num_rewards;
     cr_exchange_keys exchange;
     char **envs; /* system_envs of every process, as a worker's */
     double collective_timeout, reward_timeout, rpc_timeout;
 } cr_config;
+
+/* ---- roles: one row each; world ranks go to them in the order of the enum ----
+ * Another role: a value here, its block in cr_config, a row in roles.c, its key in keys.c. The rest follows from its
+ * task: how the block is bound and checked, the commands that the role takes, its part of a plan. */
+
+typedef enum cr_role { CR_ROLE_TRAIN, CR_ROLE_INFER, CR_ROLE_REFERENCE, CR_NUM_ROLES } cr_role;
+
+typedef struct cr_role_kind {
+    const char *name, *sft_name; /* in rlvr and sft runs; NULL: not in one of that kind */
+    cr_task task;
+    size_t worker; /* its block: offset in cr_config */
+} cr_role_kind;
+extern const cr_role_kind cr_role_kinds[CR_NUM_ROLES];
+
+const char *cr_role_name(cr_role role, const cr_config *config); /* in this kind of run */
+/* Its block, borrowed, whether or not the role is in the run. */
+cr_worker_config *cr_role_worker(cr_role role, cr_config *config);
+/* NULL: the role is not in this run. */
+const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config);
 
 /* Load, check, resolve. Everything there is to say is in d; the config is usable iff d has no error
  * and CR_OK is returned (else CR_ECONFIG). */

@@ -181,16 +181,15 @@ static void derive_lengths(cr_config *c, cr_node *root, cr_diagnostics *d)
 
 static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
 {
-    static const char *const roles[] = {"actor_train", "actor_infer", "reference"};
     char dotted[80];
     const cr_node *pretrain = cr_node_get(root, "pretrain");
     bool has_pretrain = pretrain && pretrain->kind == CR_NODE_TEXT;
 
-    for (size_t i = 0; i < CR_COUNT(roles); i++) {
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const char *role = cr_role_kinds[r].name;
         cr_node *args =
-            (snprintf(dotted, sizeof dotted, "%s.model_args", roles[i]), cr_node_at(root, dotted));
-        cr_node *block = cr_node_get(root, roles[i]),
-                *path = cr_node_get(args, "model_name_or_path");
+            (snprintf(dotted, sizeof dotted, "%s.model_args", role), cr_node_at(root, dotted));
+        cr_node *block = cr_node_get(root, role), *path = cr_node_get(args, "model_name_or_path");
         if (!block || block->kind != CR_NODE_MAP) continue;
         if (!args || args->kind != CR_NODE_MAP)
             args = cri_block_of(c, block, "model_args", "model_args", d);
@@ -200,8 +199,8 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
             cri_set_text(c, args, "model_name_or_path", pretrain->text);
         else
             cr_diagnose(d, CR_ERROR, block->place,
-                        "%s has no model: give pretrain, or %s.model_args.model_name_or_path",
-                        roles[i], roles[i]);
+                        "%s has no model: give pretrain, or %s.model_args.model_name_or_path", role,
+                        role);
     }
 }
 
@@ -305,7 +304,7 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
             "kl_horizon is %g: with %lld samples a step the KL coefficient could fall below "
             "0 (at least 0.2 x samples)",
             a->kl_horizon, (long long)(c->rollout_batch_size * c->group_size));
-    if (c->enable_reference && !c->has_reference)
+    if (c->reference.is_needed && !c->reference.is_given)
         cr_diagnose(d, CR_ERROR,
                     cri_place_of(c, a->loss.use_kl_loss                     ? "use_kl_loss"
                                     : cri_flag_of(root, "enable_reference") ? "enable_reference"
@@ -316,21 +315,19 @@ static void check_algorithm(const cr_config *c, cr_node *root, cr_diagnostics *d
 }
 
 /* What the roles need, and what their numbers must be whole multiples of. */
-static void check_roles(const cr_config *c, cr_diagnostics *d)
+static void check_roles(cr_config *c, cr_diagnostics *d)
 {
     int64_t rows = c->rollout_batch_size * c->group_size, dp = cr_worker_num_batches(&c->train),
             mini = cr_worker_batch_samples(&c->train);
     const cr_training_args *t = &c->train.training;
 
-    if (c->train.num_devices == 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
-                    "actor_train.device_mapping is missing");
-    if (c->infer.num_devices == 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_infer"),
-                    "actor_infer.device_mapping is missing");
-    if (c->has_reference && c->reference.num_devices == 0)
-        cr_diagnose(d, CR_ERROR, cri_place_of(c, "reference"),
-                    "reference.device_mapping is missing");
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = cr_role_worker((cr_role)r, c);
+        if (w->num_devices == 0 && (w->is_given || w->task != CR_TASK_SCORE))
+            cr_diagnose(d, CR_ERROR, cri_place_of(c, w->name), "%s.device_mapping is missing",
+                        w->name);
+        if (w->is_given && w->task != CR_TASK_GENERATE) cri_check_batching(c, w, d);
+    }
     if (c->train.data.num_file_names == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "actor_train"),
                     "actor_train.data_args.file_name is missing");
@@ -347,8 +344,6 @@ static void check_roles(const cr_config *c, cr_diagnostics *d)
             (long long)c->infer.engine.sleep_level);
     if (c->num_rewards == 0)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "rewards"), "rewards has no domain");
-    cri_check_batching(c, &c->train, d);
-    if (c->has_reference) cri_check_batching(c, &c->reference, d);
     if (c->infer.batching.infer_tokens)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "actor_infer"),
                     "actor_infer.use_dynamic_batching_in_infer has no effect: the engine batches "
@@ -459,17 +454,16 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_algorithm(root, a);
     cri_bind_loss(root, &a->loss, d);
     cri_bind_correction(c, root, &a->correction, d);
-    cri_bind_worker(c, root, "actor_train", &c->train, true, d);
-    cri_bind_worker(c, root, "actor_infer", &c->infer, false, d);
-    c->has_reference = cr_node_get(root, "reference")->kind == CR_NODE_MAP;
-    if (c->has_reference) cri_bind_worker(c, root, "reference", &c->reference, false, d);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        cri_bind_worker(c, root, cr_role_kinds[r].name, cr_role_worker((cr_role)r, c),
+                        cr_role_kinds[r].task, d);
     cri_bind_validation(c, root, "actor_train", d);
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
-    c->enable_reference =
+    c->reference.is_needed =
         cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0;
-    cri_set_flag(c, root, "enable_reference", c->enable_reference);
-    if (c->has_reference && !c->enable_reference)
+    cri_set_flag(c, root, "enable_reference", c->reference.is_needed);
+    if (c->reference.is_given && !c->reference.is_needed)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
                     "reference has no effect (init_kl_coef and use_kl_loss are off, and "
                     "enable_reference is not set)");

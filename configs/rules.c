@@ -74,7 +74,7 @@ static void check_ulysses(const cr_worker_config *w, const cr_node *block, cr_di
 
     if (!n || num <= 1) return;
     list_divisors(devices, divisors);
-    if (strcmp(w->name, "actor_infer") == 0)
+    if (w->task == CR_TASK_GENERATE)
         cr_diagnose(d, CR_ERROR, n->place,
                     "M11: actor_infer generates, and ulysses_size %lld is for training and "
                     "log-probs only (use 1)",

@@ -132,7 +132,7 @@ static void bind_other_engine(cr_config *c, cr_node *strategy, cr_worker_config 
     }
     cr_diagnose(d, CR_NOTE, cr_node_get(strategy, "strategy_name")->place,
                 "%s: croll's own %s instead%s%s", w->strategy_name,
-                strcmp(w->name, "actor_infer") == 0 ? "generation engine runs" : "fsdp2_infer runs",
+                w->task == CR_TASK_GENERATE ? "generation engine runs" : "fsdp2_infer runs",
                 rest.num_bytes ? "; without effect: " : "", rest.num_bytes ? rest.data : "");
     cr_buf_free(&rest);
     config = cri_check_block(&c->yaml, "engine", known, d);
@@ -321,38 +321,51 @@ static void bind_strategy(cr_config *c, cr_node *strategy, cr_worker_config *w, 
         bind_fsdp2(c, strategy, w, is_train, d);
 }
 
+static void note_unused(const cr_node *root, const char *name, const char *key, const char *why,
+                        cr_diagnostics *d)
+{
+    const cr_node *block = cr_node_get(root, name);
+
+    if (block && block->kind == CR_NODE_MAP && cri_is_in_file(block, key))
+        cr_diagnose(d, CR_NOTE, cr_node_get(block, key)->place, "%s.%s has no effect (%s)", name,
+                    key, why);
+}
+
 void cri_note_unused(const cr_node *root, cr_diagnostics *d)
 {
     static const struct {
-        const char *role, *key, *why;
-    } unused[] = {
-        {"actor_train", "generating_args", "actor_infer generates"},
-        {"sft_train", "generating_args", "nothing generates"},
-        {"actor_infer", "training_args", "actor_train trains"},
-        {"actor_infer", "data_args", "prompts are actor_train's"},
-        {"reference", "training_args", "it does not train"},
-        {"reference", "generating_args", "it does not generate"},
-        {"reference", "data_args", "prompts are actor_train's"},
-        {"validation", "training_args", "it does not train"},
-        {"validation", "model_args", "the model that trains is validated"},
-        {"validation", "strategy_args", "the ranks of the run validate"},
+        cr_task task;
+        const char *key, *why;
+    } of_role[] = {
+        {CR_TASK_TRAIN, "generating_args", "actor_infer generates"},
+        {CR_TASK_GENERATE, "training_args", "actor_train trains"},
+        {CR_TASK_GENERATE, "data_args", "prompts are actor_train's"},
+        {CR_TASK_SCORE, "training_args", "it does not train"},
+        {CR_TASK_SCORE, "generating_args", "it does not generate"},
+        {CR_TASK_SCORE, "data_args", "prompts are actor_train's"},
     };
 
-    for (size_t i = 0; i < CR_COUNT(unused); i++) {
-        const cr_node *block = cr_node_get(root, unused[i].role);
-        if (block && block->kind == CR_NODE_MAP && cri_is_in_file(block, unused[i].key))
-            cr_diagnose(d, CR_NOTE, cr_node_get(block, unused[i].key)->place,
-                        "%s.%s has no effect (%s)", unused[i].role, unused[i].key, unused[i].why);
-    }
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        for (size_t i = 0; i < CR_COUNT(of_role); i++)
+            if (of_role[i].task == cr_role_kinds[r].task)
+                note_unused(root, cr_role_kinds[r].name, of_role[i].key, of_role[i].why, d);
+    note_unused(root, "sft_train", "generating_args", "nothing generates", d);
+    note_unused(root, "validation", "training_args", "it does not train", d);
+    note_unused(root, "validation", "model_args", "the model that trains is validated", d);
+    note_unused(root, "validation", "strategy_args", "the ranks of the run validate", d);
 }
 
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
-                     bool is_train, cr_diagnostics *d)
+                     cr_task task, cr_diagnostics *d)
 {
     cr_node *block = cr_node_get(root, name);
+    bool is_train = task == CR_TASK_TRAIN;
 
     w->name = name;
-    if (!block || block->kind != CR_NODE_MAP) return;
+    w->task = task;
+    w->is_given = block && block->kind == CR_NODE_MAP;
+    w->is_needed = w->is_given;
+    if (!w->is_given) return;
     bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
     bind_training(cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);
@@ -397,6 +410,6 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
     inherit(c, to, from, "template");
     inherit(c, to, from, "tag");
     inherit(c, to, from, "unknown_tag");
-    cri_bind_worker(c, root, "validation", &c->validation, false, d);
+    cri_bind_worker(c, root, "validation", &c->validation, CR_TASK_SCORE, d);
     c->has_validation = c->validation.data.num_file_names > 0;
 }

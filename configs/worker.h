@@ -50,8 +50,17 @@ typedef struct cr_batching_args {
     int64_t train_tokens, infer_tokens;
 } cr_batching_args;
 
+/* What the ranks of a block do. */
+typedef enum cr_task {
+    CR_TASK_TRAIN,    /* an optimizer and the commands of training: fsdp2_train */
+    CR_TASK_GENERATE, /* an engine with a copy of the trained weights */
+    CR_TASK_SCORE     /* log-probs of a model of its own: fsdp2_infer */
+} cr_task;
+
 typedef struct cr_worker_config {
-    const char *name;                                  /* "actor_train" */
+    const char *name; /* "actor_train" */
+    cr_task task;
+    bool is_given, is_needed;                          /* in the file; by the run */
     char *model_path;                                  /* model_args.model_name_or_path */
     cr_choice_dtype dtype, master_dtype, reduce_dtype; /* dtype: of compute */
     char *freeze_module_prefix, *stage;                /* or NULL, and not both */

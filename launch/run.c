@@ -103,11 +103,11 @@ static cr_status make_streams(cr_run *run, cr_err *err)
     char name[96];
 
     CR_TRY(cr_prefix_wipe(run->x, err)); /* a resumed run samples its unfinished step again */
-    CR_TRY(cr_stream_make(run->x, "prompts", run->layout.role[CR_ROLE_INFER].name, err));
-    CR_TRY(cr_stream_make(run->x, "scored", "pipeline", err));
+    CR_TRY(cr_stream_make(run->x, CR_STREAM_PROMPTS, run->layout.role[CR_ROLE_INFER].name, err));
+    CR_TRY(cr_stream_make(run->x, CR_STREAM_SCORED, CR_GROUP_PIPELINE, err));
     for (size_t i = 0; i < run->config->num_rewards; i++) {
-        snprintf(name, sizeof name, "generated:%s", run->config->rewards[i].domain);
-        CR_TRY(cr_stream_make(run->x, name, "reward", err));
+        snprintf(name, sizeof name, CR_STREAM_GENERATED "%s", run->config->rewards[i].domain);
+        CR_TRY(cr_stream_make(run->x, name, CR_GROUP_REWARD, err));
     }
     for (int role = 0; role < CR_NUM_ROLES; role++)
         for (int r = 0; r < run->layout.role[role].num; r++) {

@@ -150,24 +150,24 @@ static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 
 /* ---- phases of a step ---- */
 
-/* Train ranks send, infer ranks receive: both are asked before either is waited for. */
+/* Train ranks send, engines receive: all are asked before any is waited for. */
 static cr_status sync_weights(rlvr *s, cr_err *err)
 {
     cr_run *run = s->run;
-    static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER};
     cr_request *requests = CR_NEW_ARRAY(cr_request, run->layout.num_ranks);
     int num = 0;
 
-    for (size_t k = 0; k < CR_COUNT(roles); k++)
-        for (int r = 0; r < run->layout.role[roles[k]].num && err->status == CR_OK; r++) {
+    for (cr_role role = 0; role < CR_NUM_ROLES; role++)
+        for (int r = 0; r < run->layout.role[role].num && cr_ask_is_for(CR_ASK_SYNC, role); r++) {
             cr_record command = {0};
-            cr_note(cr_run_send(run, roles[k], r, CR_ASK_SYNC, &command, &requests[num++], err));
-            cr_record_free(&command);
+            CR_TRY_GOTO(out, cr_run_send(run, role, r, CR_ASK_SYNC, &command, &requests[num], err));
+            num++;
         }
     for (int i = 0; i < num && err->status == CR_OK; i++) {
         cr_record reply;
         if (cr_run_wait(run, &requests[i], &reply, err) == CR_OK) cr_record_free(&reply);
     }
+out:
     cr_free(requests);
     return err->status;
 }

@@ -66,7 +66,7 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, row->ids, row->num_ids);
     cr_record_add(&record, "sample_ids", CR_RECORD_UINT64, ids, args->group_size);
     if (cr_record_pack(&record, &packed, err) == CR_OK)
-        cr_stream_put_later(c->run->x, "prompts", name, packed.data, packed.num_bytes);
+        cr_stream_put_later(c->run->x, CR_STREAM_PROMPTS, name, packed.data, packed.num_bytes);
     cr_record_free(&record);
     cr_buf_free(&packed);
     cr_free(ids);
@@ -95,13 +95,14 @@ static cr_status score_again(collector *c, const flight *f, const cr_entry *entr
 {
     char stream[96], id[24];
 
-    snprintf(stream, sizeof stream, "generated:%s", c->run->config->rewards[f->domain].domain);
+    snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
+             c->run->config->rewards[f->domain].domain);
     snprintf(id, sizeof id, "%016llx.1", (unsigned long long)s->id);
     cr_sample_free(s);
     *s = (cr_sample){.id = s->id, .domain = s->domain, .row = s->row, .is_second = true};
     c->num_retries++;
-    return cr_stream_move(c->run->x, entry, "pipeline", stream, id, entry->data, entry->num_bytes,
-                          NULL, err);
+    return cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, id, entry->data,
+                          entry->num_bytes, NULL, err);
 }
 
 static void count_failure(collector *c, const flight *f, const cr_sample *s)
@@ -229,7 +230,7 @@ static cr_status no_sample_came(const collector *c, cr_err *err)
     int64_t num = 0;
 
     for (size_t d = 0; d < config->num_rewards; d++) {
-        char *stream = cr_asprintf("generated:%s", config->rewards[d].domain);
+        char *stream = cr_asprintf(CR_STREAM_GENERATED "%s", config->rewards[d].domain);
         cr_status status = cr_stream_length(c->run->x, stream, &num, err);
         cr_free(stream);
         CR_TRY(status);
@@ -248,7 +249,7 @@ static cr_status no_sample_came(const collector *c, cr_err *err)
 
 static cr_status collect(collector *c, cr_err *err)
 {
-    static const char *const scored[] = {"scored"};
+    static const char *const scored[] = {CR_STREAM_SCORED};
     double came_s;
 
     CR_TRY(ask_all(c, err));
@@ -256,11 +257,11 @@ static cr_status collect(collector *c, cr_err *err)
     came_s = cr_now_s();
     while (c->num_done < c->num) {
         cr_entries entries;
-        CR_TRY(cr_stream_take(c->run->x, scored, 1, "pipeline", "pipeline", 64, 0.2, 60, &entries,
-                              err));
+        CR_TRY(cr_stream_take(c->run->x, scored, 1, CR_GROUP_PIPELINE, "pipeline", 64, 0.2, 60,
+                              &entries, err));
         for (size_t i = 0; i < entries.num && err->status == CR_OK; i++) {
             cr_note(accept(c, &entries.items[i], err));
-            cr_stream_done(c->run->x, &entries.items[i], "pipeline");
+            cr_stream_done(c->run->x, &entries.items[i], CR_GROUP_PIPELINE);
         }
         if (entries.num) came_s = cr_now_s();
         cr_entries_free(&entries);
@@ -309,10 +310,10 @@ static void clear_streams(cr_run *run)
 {
     char name[96];
 
-    cr_stream_clear(run->x, "prompts");
-    cr_stream_clear(run->x, "scored");
+    cr_stream_clear(run->x, CR_STREAM_PROMPTS);
+    cr_stream_clear(run->x, CR_STREAM_SCORED);
     for (size_t i = 0; i < run->config->num_rewards; i++) {
-        snprintf(name, sizeof name, "generated:%s", run->config->rewards[i].domain);
+        snprintf(name, sizeof name, CR_STREAM_GENERATED "%s", run->config->rewards[i].domain);
         cr_stream_clear(run->x, name);
     }
 }

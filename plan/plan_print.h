@@ -15,8 +15,8 @@ typedef struct cr_plan {
     int64_t num_dp, num_samples; /* of the trained role; of a step */
     int64_t rank_samples;        /* most samples of a data-parallel rank */
     cr_plan_batch batch;
-    cr_plan_role role[3]; /* the trained one first */
-    const cr_worker_config *worker[3];
+    cr_plan_role role[CR_NUM_ROLES]; /* the trained one first */
+    const cr_worker_config *worker[CR_NUM_ROLES];
     size_t num_roles;
     int64_t device_peak;    /* of the fullest device, whose roles take turns */
     int64_t largest;        /* micro-batch that fits memory; 0: none does */

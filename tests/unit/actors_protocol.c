@@ -68,7 +68,7 @@ static void check_ranks(const cr_config *config, const char *const names[CR_NUM_
 
 static void test_ranks_are_dealt_in_order(void **state)
 {
-    cr_config c = {.kind = CR_PIPELINE_RLVR, .enable_reference = true};
+    cr_config c = {.kind = CR_PIPELINE_RLVR, .reference.is_needed = true};
 
     (void)state;
     c.train.num_devices = 2;
@@ -76,7 +76,7 @@ static void test_ranks_are_dealt_in_order(void **state)
     c.reference.num_devices = 1;
     check_ranks(&c, (const char *const[]){"actor_train", "actor_infer", "reference"},
                 (const int[]){2, 3, 1});
-    c.enable_reference = false;
+    c.reference.is_needed = false;
     check_ranks(&c, (const char *const[]){"actor_train", "actor_infer", "reference"},
                 (const int[]){2, 3, 0});
     c.kind = CR_PIPELINE_SFT;

@@ -159,10 +159,10 @@ static void show(cr_buf *out, const cr_config *c)
     SHOW(c->max_failed_reward_steps), SHOW(c->resume), SHOW(c->rollout_batch_size);
     SHOW(c->group_size), SHOW(c->prompt_length), SHOW(c->sequence_length);
     SHOW(c->max_running_requests), SHOW(c->val_prompt_length), SHOW(c->model_update_frequency);
-    SHOW(c->enable_reference), SHOW(c->enable_old_logprobs_recompute), SHOW(c->old_log_probs);
+    SHOW(c->reference.is_needed), SHOW(c->enable_old_logprobs_recompute), SHOW(c->old_log_probs);
     SHOW(c->logprobs_mode), SHOW(c->global_template), SHOW(c->sft.prompt_key);
     SHOW(c->sft.response_key), SHOW(c->sft.query_key), SHOW(c->sft.system_key);
-    SHOW(c->sft.shuffle), SHOW(c->has_reference), SHOW(c->has_validation);
+    SHOW(c->sft.shuffle), SHOW(c->reference.is_given), SHOW(c->has_validation);
     show_algorithm(out, &c->algorithm);
     show_envs(out, c->envs);
     show_worker(out, &c->train);

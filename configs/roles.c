@@ -1,0 +1,32 @@
+/* roles.c -- the roles of a run (see configs.h). */
+#include "configs/configs.h"
+
+#include <stddef.h>
+
+const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
+    [CR_ROLE_TRAIN] = {"actor_train", "sft_train", CR_TASK_TRAIN, offsetof(cr_config, train)},
+    [CR_ROLE_INFER] = {"actor_infer", NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
+    [CR_ROLE_REFERENCE] = {"reference", NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
+};
+
+const char *cr_role_name(cr_role role, const cr_config *config)
+{
+    const cr_role_kind *kind = &cr_role_kinds[role];
+
+    return config->kind == CR_PIPELINE_SFT && kind->sft_name ? kind->sft_name : kind->name;
+}
+
+cr_worker_config *cr_role_worker(cr_role role, cr_config *config)
+{
+    return (cr_worker_config *)(void *)((char *)config + cr_role_kinds[role].worker);
+}
+
+const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config)
+{
+    const cr_role_kind *kind = &cr_role_kinds[role];
+    const cr_worker_config *w =
+        (const cr_worker_config *)(const void *)((const char *)config + kind->worker);
+
+    if (config->kind == CR_PIPELINE_SFT) return kind->sft_name ? w : NULL;
+    return kind->task != CR_TASK_SCORE || w->is_needed ? w : NULL;
+}
