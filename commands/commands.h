@@ -4,6 +4,8 @@
 
 #include "base/args.h"
 
+#define CR_VERSION "0.1.0"
+
 /* Defined in commands/cmd_<name>.c. */
 /* clang-format off */
 #define CR_COMMAND_LIST(X) \
@@ -21,6 +23,7 @@
     X(init)                \
     X(export)              \
     X(report)              \
+    X(serve)               \
     X(doctor)              \
     X(reward)              \
     X(actor)

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CR_VERSION "0.1.0"
-
 static const cr_command *const commands[] = {
 #define CR_COMMAND_ENTRY(name) &cr_command_##name,
     CR_COMMAND_LIST(CR_COMMAND_ENTRY)

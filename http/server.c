@@ -361,13 +361,18 @@ void cr_http_stop(cr_http_server *s)
     s->listener = NULL;
 }
 
+void cr_http_unlink(const cr_http_server *s)
+{
+    if (s->socket_path) unlink(s->socket_path);
+}
+
 void cr_http_close(cr_http_server *s)
 {
     if (!s) return;
     while (s->connections)
         cri_connection_close(s->connections);
     if (s->listener) evconnlistener_free(s->listener);
-    if (s->socket_path) unlink(s->socket_path);
+    cr_http_unlink(s);
     event_free(s->tick);
     event_free(s->wake);
     event_free(s->signals);

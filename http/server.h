@@ -86,7 +86,8 @@ void cr_http_run(cr_http_server *server);
 void cr_http_wake(cr_http_server *server); /* on_wake soon; from any thread */
 /* No more connections; those without an exchange close, the others after its answer (at most 5 s); then run returns. */
 void cr_http_stop(cr_http_server *server);
-void cr_http_close(cr_http_server *server); /* after run; accepts NULL */
+void cr_http_close(cr_http_server *server);        /* after run; accepts NULL */
+void cr_http_unlink(const cr_http_server *server); /* its unix socket: before a sudden end */
 /* Read certificate and key again; new connections use them. A failure leaves the old ones. */
 CR_MUST cr_status cr_http_reload_tls(cr_http_server *server, cr_err *err);
 cr_http_counts cr_http_count(const cr_http_server *server);

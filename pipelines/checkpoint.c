@@ -6,45 +6,17 @@
  */
 #include "pipelines/checkpoint.h"
 #include "actors/roles.h"
+#include "base/digest.h"
 #include "base/json.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { HASHED_BYTES = 1 << 20 }; /* of a file at a time */
-
-static cr_status hash_file(const char *path, char hex[65], int64_t *size, cr_err *err)
-{
-    FILE *file = fopen(path, "rb");
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    char *block = CR_NEW_ARRAY(char, HASHED_BYTES);
-    unsigned n = 0;
-    size_t k;
-
-    *size = 0;
-    if (!file) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
-    CR_CHECK(md && EVP_DigestInit_ex(md, EVP_sha256(), NULL), "no SHA-256 in OpenSSL");
-    while (file && (k = fread(block, 1, HASHED_BYTES, file)) > 0) {
-        EVP_DigestUpdate(md, block, k);
-        *size += (int64_t)k;
-    }
-    if (file && ferror(file)) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
-    EVP_DigestFinal_ex(md, digest, &n);
-    EVP_MD_CTX_free(md);
-    for (unsigned i = 0; i < n; i++)
-        snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-    if (file) fclose(file);
-    cr_free(block);
-    return err->status;
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -76,7 +48,7 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
         if (err->status != CR_OK || strcmp(name, "manifest.json") == 0) {
         } else if (cr_dir_exists(whole)) {
             cr_note(list_files(folder, name, files, err));
-        } else if (hash_file(whole, hex, &size, err) == CR_OK) {
+        } else if (cr_digest_file(whole, hex, &size, err) == CR_OK) {
             json_object_set_new(files, name,
                                 json_pack("{s:I,s:s}", "size", (json_int_t)size, "sha256", hex));
         }
@@ -319,7 +291,7 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
             if (err->status == CR_OK && !is_inside(name))
                 cr_fail(err, CR_EFORMAT, "%s names %s, which is not inside of it (damaged?)",
                         manifest, name);
-            if (err->status == CR_OK && hash_file(file, hex, &size, err) == CR_OK &&
+            if (err->status == CR_OK && cr_digest_file(file, hex, &size, err) == CR_OK &&
                 (!want || strcmp(want, hex) != 0))
                 cr_fail(err, CR_EFORMAT, "%s is not what %s says (damaged?)", file, manifest);
             cr_free(file);

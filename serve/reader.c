@@ -174,7 +174,7 @@ bool cri_read_string(cri_reader *r, cr_buf *out)
     }
 }
 
-bool cri_begin(cri_reader *r, char open)
+bool cri_read_begin(cri_reader *r, char open)
 {
     if (cri_peek(r) != open) return wrong(r, open == '{' ? "expected {" : "expected [");
     if (r->depth == CR_SERVE_MAX_DEPTH) return wrong(r, "too many levels of objects and arrays");
@@ -226,12 +226,12 @@ static bool pass_over(cri_reader *r, cr_buf *text)
     r->num_values++;
     switch (cri_peek(r)) {
     case '{':
-        if (!cri_begin(r, '{')) return false;
+        if (!cri_read_begin(r, '{')) return false;
         while (cri_next_member(r, text))
             if (!pass_over(r, text)) return false;
         return !r->why[0];
     case '[':
-        if (!cri_begin(r, '[')) return false;
+        if (!cri_read_begin(r, '[')) return false;
         while (cri_next_item(r))
             if (!pass_over(r, text)) return false;
         return !r->why[0];

@@ -31,7 +31,7 @@ bool cri_read_flag(cri_reader *r, bool *out);
 bool cri_read_number(cri_reader *r, cri_number *out);
 bool cri_read_string(cri_reader *r, cr_buf *out); /* out is cleared; "" leaves data NULL or empty */
 /* Objects and arrays: begin, then next until it is false, which also reads the end. */
-bool cri_begin(cri_reader *r, char open);
+bool cri_read_begin(cri_reader *r, char open);
 bool cri_next_member(cri_reader *r, cr_buf *key);
 bool cri_next_item(cri_reader *r);
 /* Pass over a value of any kind; *begin and *num_bytes are its text. */

@@ -142,7 +142,7 @@ static cr_status read_texts(parse *p, cri_texts *to, double most)
     CR_TRY(check_type(p, "\"[", "a string or a list of strings"));
     if (cri_peek(&p->reader) == '"') return add_text(p, to);
     to->is_list = true;
-    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
     for (size_t i = 0; cri_next_item(&p->reader); i++) {
         size_t at = add_place(p, i);
         CR_TRY(check_type(p, "\"", "a string"));
@@ -180,7 +180,7 @@ static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
 static cr_status read_ids(parse *p, const cri_field *f, cri_id_lists *to)
 {
     CR_TRY(check_type(p, "[", "a list of token ids"));
-    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
     CR_TRY(read_items(p, to, p->most_ids));
     return (double)to->num_ids[to->num - 1] > f->most ? too_many(p, f->most) : CR_OK;
 }
@@ -195,9 +195,9 @@ static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_
     if (texts && cri_peek(&p->reader) == '"') return add_text(p, texts);
     CR_TRY(check_type(p, "[", texts ? "a string, a list of strings or of token ids" : expected));
     ahead = p->reader;
-    cri_begin(&ahead, '[');
+    cri_read_begin(&ahead, '[');
     if (texts && cri_peek(&ahead) == '"') return read_texts(p, texts, (double)most_lists);
-    if (!cri_begin(&p->reader, '[')) return bad_json(p);
+    if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
     if (cri_peek(&ahead) == ']') {
         cri_next_item(&p->reader);
         return bad_value(p, "at least one entry");
@@ -208,7 +208,7 @@ static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_
         size_t at = add_place(p, i);
         if ((int64_t)i == most_lists) return too_many(p, (double)most_lists);
         CR_TRY(check_type(p, "[", "a list of token ids"));
-        if (!cri_begin(&p->reader, '[')) return bad_json(p);
+        if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
         CR_TRY(read_items(p, to, most_kept));
         p->path[at] = '\0';
     }
@@ -369,7 +369,7 @@ static cr_status read_object(parse *p, const cri_group *const *groups)
     cr_status status = check_type(p, "{", "an object");
 
     if (status != CR_OK) return status;
-    if (!cri_begin(&p->reader, '{')) return bad_json(p);
+    if (!cri_read_begin(&p->reader, '{')) return bad_json(p);
     for (const cri_group *const *g = groups; *g; g++)
         num_fields += (*g)->num_fields;
     seen = CR_NEW_ARRAY(const cri_field *, num_fields);

@@ -1,0 +1,216 @@
+/* cmd_serve.c -- `croll serve`: a model as a service over HTTP. The first line of stdout says where it listens, the
+ * second that the model is there. */
+#include "base/digest.h"
+#include "base/hub.h"
+#include "commands/commands.h"
+#include "commands/worker.h"
+#include "serve/server/server.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct serve {
+    cr_worker worker;
+    cr_server *server;
+    cr_server_options options;
+    const char *name, *port_file, *device;
+    int64_t max_logprobs;
+    cr_serve_model model;
+    cr_serve_service service;
+    cr_chat *chat;
+    cr_buf tokenizer_config;
+    char weights[CR_DIGEST_TEXT], tokenizer[CR_DIGEST_TEXT];
+} serve;
+
+/* ---- identity ---- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* The digest of the sorted digests of all safetensors files: it does not depend on their names. */
+static cr_status digest_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr_err *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    char(*digests)[CR_DIGEST_TEXT] = NULL;
+    size_t num = 0, capacity = 0;
+
+    while (dir && err->status == CR_OK && (entry = readdir(dir))) {
+        const char *end = strrchr(entry->d_name, '.');
+        char *path;
+        if (!end || strcmp(end, ".safetensors") != 0) continue;
+        path = cr_path_join(folder, entry->d_name);
+        digests = cr_grow(digests, num, &capacity, sizeof *digests);
+        cr_note(cr_digest_file(path, digests[num++], NULL, err));
+        cr_free(path);
+    }
+    if (dir) closedir(dir);
+    if (num) qsort(digests, num, sizeof *digests, by_text);
+    cr_digest_bytes(num ? digests[0] : "", num * sizeof *digests, hex);
+    cr_free(digests);
+    return err->status;
+}
+
+/* Tokenizer, templates and tokenizer_config.json, where the model has them. */
+static cr_status open_texts(serve *s, const char *folder, cr_err *err)
+{
+    char *tokenizer = cr_path_join(folder, "tokenizer.json"),
+         *config = cr_path_join(folder, "tokenizer_config.json");
+    cr_err absent = {0};
+
+    if (cr_file_exists(tokenizer)) {
+        CR_TRY_GOTO(out, cr_worker_need_tokenizer(&s->worker, err));
+        CR_TRY_GOTO(out, cr_digest_file(tokenizer, s->tokenizer, NULL, err));
+        s->model.tokenizer = s->worker.encoder.tokenizer;
+        s->model.tokenizer_sha256 = s->tokenizer;
+        if (cr_chat_open(folder, &s->chat, &absent) == CR_OK) s->model.chat = s->chat;
+    }
+    if (cr_file_exists(config)) {
+        CR_TRY_GOTO(out, cr_file_read(config, &s->tokenizer_config, err));
+        s->model.tokenizer_config = s->tokenizer_config.data;
+    }
+out:
+    cr_free(tokenizer);
+    cr_free(config);
+    return err->status;
+}
+
+static cr_status describe(serve *s, cr_err *err)
+{
+    const cr_model_config *c = &s->worker.model->config;
+    char *folder = cr_hub_find(s->worker.folder);
+
+    s->model = (cr_serve_model){
+        .name = s->name ? s->name : s->worker.folder,
+        .root = s->worker.folder,
+        .weights_sha256 = s->weights,
+        .weight_version = "1",
+        .dtype = cr_dtype_name(s->worker.dtype),
+        .vocab_size = c->vocab_size,
+        .max_model_len = c->position_limit ? c->position_limit : c->max_position_embeddings,
+        .created = time(NULL),
+    };
+    s->service = (cr_serve_service){.models = &s->model,
+                                    .num_models = 1,
+                                    .max_prompts = 1024,
+                                    .max_samples = 128,
+                                    .max_logprobs = s->max_logprobs};
+    if (digest_weights(folder, s->weights, err) == CR_OK) cr_note(open_texts(s, folder, err));
+    cr_free(folder);
+    return err->status;
+}
+
+/* ---- the command ---- */
+
+static cr_status write_port(const serve *s, cr_err *err)
+{
+    const char *port = strrchr(cr_server_url(s->server), ':') + 1;
+
+    if (!s->port_file) return CR_OK;
+    if (strncmp(s->options.http.listen, "unix:", 5) == 0)
+        return cr_fail(err, CR_EUSAGE, "--port-file: a unix socket has no port");
+    return cr_file_write_atomic(s->port_file, port, strlen(port), err);
+}
+
+static cr_status check(const serve *s, cr_err *err)
+{
+    const cr_http_options *h = &s->options.http;
+
+    if (!h->tls_cert != !h->tls_key)
+        return cr_fail(err, CR_EUSAGE, "--tls-cert and --tls-key are needed together");
+    if (h->tls_ca && !h->tls_cert)
+        return cr_fail(err, CR_EUSAGE, "--tls-ca needs --tls-cert and --tls-key");
+    if (s->max_logprobs < 0) return cr_fail(err, CR_EUSAGE, "--max-logprobs must not be negative");
+    if (h->max_connections < 1 || h->max_connections > 1000000)
+        return cr_fail(err, CR_EUSAGE, "--max-connections must be from 1 to 1000000");
+    if (s->worker.num_ranks > 1)
+        return cr_fail(err, CR_EABSENT, "serve on several ranks is not available yet");
+    return CR_OK;
+}
+
+static cr_status run_service(serve *s, cr_err *err)
+{
+    CR_TRY(check(s, err));
+    CR_TRY(cr_server_open(&s->options, &s->server, err));
+    CR_TRY(write_port(s, err));
+    printf("listening on %s\n", cr_server_url(s->server));
+    fflush(stdout);
+    CR_TRY(cr_worker_open(&s->worker, s->device, err));
+    CR_TRY(describe(s, err));
+    cr_server_ready(s->server, &s->service);
+    printf("ready: %s, weights %.12s, %s\n", s->model.name, s->weights, s->model.dtype);
+    fflush(stdout);
+    cr_server_wait(s->server);
+    return CR_OK;
+}
+
+static int finish(serve *s, int code, const cr_err *err)
+{
+    cr_server_close(s->server);
+    cr_chat_close(s->chat);
+    cr_buf_free(&s->tokenizer_config);
+    return cr_worker_leave(&s->worker, &cr_command_serve, code, err);
+}
+
+static int run(int argc, char **argv)
+{
+    serve s = {.max_logprobs = 128,
+               .options = {.http = cr_http_defaults,
+                           .access_log = "-",
+                           .metrics_prefix = "croll_",
+                           .version = CR_VERSION}};
+    cr_http_options *h = &s.options.http;
+    const cr_option options[] = {
+        {"listen", CR_OPT_STRING, &h->listen, "ADDRESS",
+         "HOST:PORT (default 127.0.0.1:8000; port 0: any free one) or unix:PATH"},
+        {"keys", CR_OPT_STRING, &s.options.keys, "FILE",
+         "a line a user: NAME KEY SCOPES [REQUESTS/S]; scopes score,generate,admin"},
+        {"no-auth", CR_OPT_FLAG, &s.options.needs_no_keys, NULL,
+         "no keys, although other machines reach the address"},
+        {"tls-cert", CR_OPT_STRING, &h->tls_cert, "FILE",
+         "HTTPS with this certificate chain (PEM)"},
+        {"tls-key", CR_OPT_STRING, &h->tls_key, "FILE", "and its key"},
+        {"tls-ca", CR_OPT_STRING, &h->tls_ca, "FILE",
+         "clients must show a certificate of this authority; its CN is the user's name"},
+        {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
+        {"max-logprobs", CR_OPT_INT, &s.max_logprobs, "K",
+         "most log-probs a place that a request may ask for (default 128)"},
+        {"max-connections", CR_OPT_INT, &h->max_connections, "N",
+         "at the same time (default 4096)"},
+        {"half-close", CR_OPT_FLAG, &h->is_half_close_fine, NULL,
+         "a client that has closed its sending side still waits for the answer"},
+        {"access-log", CR_OPT_STRING, &s.options.access_log, "FILE",
+         "a JSON line a request; -: stderr (default); none"},
+        {"metrics-prefix", CR_OPT_STRING, &s.options.metrics_prefix, "TEXT",
+         "of names at /metrics (default croll_)"},
+        {"port-file", CR_OPT_STRING, &s.port_file, "FILE", "gets the number of the port"},
+        {"device", CR_OPT_STRING, &s.device, "NAME", "cpu (default); cuda is not available yet"},
+    };
+    cr_words words = {0};
+    cr_err err = {0};
+    bool is_help = false;
+    int code;
+
+    h->listen = "127.0.0.1:8000";
+    if (cr_args_parse(&cr_command_serve, options, CR_COUNT(options), argc, argv, &words, &is_help,
+                      &err) == CR_OK &&
+        !is_help && cr_worker_read(&s.worker, CR_WORKER_INFER, &words, &err) == CR_OK)
+        cr_note(run_service(&s, &err));
+    code = finish(&s, is_help ? 0 : cr_exit_code(CR_ESIGNAL), &err);
+    cr_words_free(&words);
+    return code;
+}
+
+const cr_command cr_command_serve = {
+    "serve",
+    "serve MODEL [key=value ..]",
+    "A model as a service over HTTP: its tokenizer, identity, health and metrics (log-probs and "
+    "samples are not there yet). Ends with SIGTERM or Ctrl-C.",
+    "croll serve output/quickstart/sft_model --listen 127.0.0.1:8000 model_args.dtype=fp32",
+    run,
+};

@@ -1,0 +1,306 @@
+/* routes.c -- what a service answers where, and who may ask. Everything that can be refused without the body is
+ * refused before it is read. */
+#include "serve/server/server_impl.h"
+
+#include "serve/answer.h"
+
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+typedef void answer_function(cr_server *s, cr_http_exchange *x);
+
+typedef struct route {
+    const char *method, *path; /* a path that ends in '/' is a beginning */
+    const char *name;          /* in the log and metrics */
+    answer_function *answer;
+    unsigned scopes; /* one of them is needed */
+    bool is_open;    /* to everyone, without key; also while the model is being loaded */
+} route;
+
+static void answer_json(cr_http_exchange *x, int status, const cr_buf *body)
+{
+    cr_http_answer(x, status, "application/json", body->data, body->num_bytes);
+}
+
+static void fail(cr_http_exchange *x, const cr_serve_error *e)
+{
+    cr_http_fail(x, e->status, e->code, e->param[0] ? e->param : NULL, e->message);
+}
+
+/* ---- routes ---- */
+
+static void answer_health(cr_server *s, cr_http_exchange *x)
+{
+    static const char ok[] = "{\"status\":\"ok\"}\n";
+
+    (void)s;
+    cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);
+}
+
+static void refuse_while_loading(cr_http_exchange *x)
+{
+    cr_http_set(x, "Retry-After", "2");
+    cr_http_fail(x, 503, "loading", NULL, "the model is being loaded");
+}
+
+static void answer_ready(cr_server *s, cr_http_exchange *x)
+{
+    static const char ready[] = "{\"status\":\"ready\"}\n";
+
+    if (!s->service)
+        refuse_while_loading(x);
+    else
+        cr_http_answer(x, 200, "application/json", ready, sizeof ready - 1);
+}
+
+static void answer_models(cr_server *s, cr_http_exchange *x)
+{
+    cr_buf body = {0};
+
+    cr_serve_models_body(s->service, &body);
+    answer_json(x, 200, &body);
+    cr_buf_free(&body);
+}
+
+static void answer_model(cr_server *s, cr_http_exchange *x)
+{
+    const cr_serve_service *service = s->service;
+    const char *name = cr_http_path(x->request) + strlen("/v1/models/");
+    cr_buf body = {0};
+
+    for (size_t i = 0; i < service->num_models && !body.num_bytes; i++)
+        if (strcmp(service->models[i].name, name) == 0)
+            cr_serve_model_body(&service->models[i], &body);
+    if (body.num_bytes)
+        answer_json(x, 200, &body);
+    else
+        cr_http_fail(x, 404, "model_not_found", "model", "there is no model of that name");
+    cr_buf_free(&body);
+}
+
+static void answer_version(cr_server *s, cr_http_exchange *x)
+{
+    cr_buf body = {0};
+
+    cr_buf_adds(&body, "{\"version\":");
+    cr_json_add_string(&body, s->options.version, strlen(s->options.version));
+    cr_buf_adds(&body, "}\n");
+    answer_json(x, 200, &body);
+    cr_buf_free(&body);
+}
+
+static void answer_metrics(cr_server *s, cr_http_exchange *x)
+{
+    cr_http_counts counts = cr_http_count(s->http);
+    cr_buf body = {0};
+
+    cr_serve_metrics_print(&s->metrics, s->options.metrics_prefix, s->options.version, &counts,
+                           s->service, &body);
+    cr_http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", body.data, body.num_bytes);
+    cr_buf_free(&body);
+}
+
+static void answer_openapi(cr_server *s, cr_http_exchange *x)
+{
+    cr_buf body = {0};
+
+    (void)s;
+    cr_serve_openapi(&body);
+    answer_json(x, 200, &body);
+    cr_buf_free(&body);
+}
+
+static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
+{
+    cr_buf body = {0};
+    cr_err err = {0};
+
+    if (cr_serve_tokenizer_info(&s->service->models[0], &body, &err) == CR_OK)
+        answer_json(x, 200, &body);
+    else
+        cr_http_fail(x, 500, NULL, NULL, err.msg);
+    cr_buf_free(&body);
+}
+
+static void answer_text(cr_server *s, cr_http_exchange *x, cr_serve_route kind)
+{
+    const cr_buf *body = &x->request->body;
+    cr_serve_request request = {0};
+    cr_serve_result result = {.request = &request, .id = x->id};
+    cr_serve_error error = {0};
+    cr_buf out = {0};
+    cr_err err = {0};
+
+    if (cr_serve_request_parse(kind, body->data ? body->data : "", body->num_bytes, s->service,
+                               &request, &error) != CR_OK) {
+        fail(x, &error);
+        return;
+    }
+    if (cr_serve_answer(&result, &out, &err) == CR_OK)
+        answer_json(x, 200, &out);
+    else
+        cr_http_fail(x, 500, NULL, NULL, err.msg);
+    cr_serve_request_free(&request);
+    cr_buf_free(&out);
+}
+
+static void answer_tokenize(cr_server *s, cr_http_exchange *x)
+{
+    answer_text(s, x, CR_SERVE_TOKENIZE);
+}
+
+static void answer_detokenize(cr_server *s, cr_http_exchange *x)
+{
+    answer_text(s, x, CR_SERVE_DETOKENIZE);
+}
+
+static void refuse_compute(cr_server *s, cr_http_exchange *x)
+{
+    (void)s;
+    cr_http_fail(x, 501, NULL, NULL,
+                 "log-probs and samples are not available over HTTP yet (croll logprobs, croll "
+                 "generate)");
+}
+
+static const route routes[] = {
+    {"GET", "/health", "/health", answer_health, 0, true},
+    {"GET", "/v1/health", "/health", answer_health, 0, true},
+    {"GET", "/ready", "/ready", answer_ready, 0, true},
+    {"GET", "/v1/models", "/v1/models", answer_models, 0, false},
+    {"GET", "/v1/models/", "/v1/models/{model}", answer_model, 0, false},
+    {"GET", "/version", "/version", answer_version, 0, false},
+    {"GET", "/metrics", "/metrics", answer_metrics, 0, false},
+    {"GET", "/openapi.json", "/openapi.json", answer_openapi, 0, false},
+    {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, 0, false},
+    {"POST", "/tokenize", "/tokenize", answer_tokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+    {"POST", "/detokenize", "/detokenize", answer_detokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE,
+     false},
+    {"POST", "/v1/completions", "/v1/completions", refuse_compute,
+     CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+    {"POST", "/v1/chat/completions", "/v1/chat/completions", refuse_compute, CR_SCOPE_GENERATE,
+     false},
+    {"POST", "/generate", "/generate", refuse_compute, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+    {"POST", "/inference/v1/generate", "/inference/v1/generate", refuse_compute,
+     CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+};
+
+/* NULL: there is no such path. */
+static const route *find_route(const char *path)
+{
+    for (size_t i = 0; i < CR_COUNT(routes); i++) {
+        size_t num = strlen(routes[i].path);
+        if (routes[i].path[num - 1] == '/' ? strncmp(path, routes[i].path, num) == 0 && path[num]
+                                           : strcmp(path, routes[i].path) == 0)
+            return &routes[i];
+    }
+    return NULL;
+}
+
+/* ---- who may ---- */
+
+static const char *find_secret(const cr_http_parser *request)
+{
+    const char *bearer = cr_http_field(request, "authorization");
+
+    if (!bearer) return cr_http_field(request, "x-api-key");
+    if (strncasecmp(bearer, "Bearer ", 7) != 0) return NULL;
+    return bearer + 7 + strspn(bearer + 7, " ");
+}
+
+/* False: it was answered. */
+static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
+{
+    cri_call *call = x->user;
+    const char *secret = find_secret(x->request);
+    cr_serve_key *key;
+    double wait_s;
+    char seconds[24];
+
+    if (!s->options.keys) {
+        if (x->client_name) snprintf(call->tenant, sizeof call->tenant, "%s", x->client_name);
+        return true;
+    }
+    key = secret ? cr_serve_keys_find(&s->keys, secret) : NULL;
+    if (!key && !secret && x->client_name) key = cr_serve_keys_named(&s->keys, x->client_name);
+    if (!key) {
+        s->metrics.num_rejected_keys++;
+        cr_http_set(x, "WWW-Authenticate", "Bearer");
+        cr_http_fail(x, 401, NULL, NULL,
+                     secret ? "the key is not valid here"
+                            : "a key is needed: Authorization: Bearer KEY");
+        return false;
+    }
+    strcpy(call->tenant, key->name);
+    if (r->scopes && !(key->scopes & r->scopes)) {
+        s->metrics.num_rejected_keys++;
+        cr_http_fail(x, 403, NULL, NULL, "the key may not be used for this");
+        return false;
+    }
+    if ((wait_s = cr_serve_key_take(key, cr_now_s())) > 0) {
+        s->metrics.num_rejected_quota++;
+        snprintf(seconds, sizeof seconds, "%.0f", ceil(wait_s));
+        cr_http_set(x, "Retry-After", seconds);
+        cr_http_fail(x, 429, NULL, NULL, "rate limit: the key's requests a second are used up");
+        return false;
+    }
+    return true;
+}
+
+/* Is the method that of the route? A HEAD is answered as its GET, without the body. False: it was answered. */
+static bool is_method(cr_http_exchange *x, const route *r)
+{
+    const char *method = x->request->method;
+    bool is_get = strcmp(r->method, "GET") == 0;
+
+    if (strcmp(method, r->method) == 0 || (is_get && strcmp(method, "HEAD") == 0)) return true;
+    cr_http_set(x, "Allow", is_get ? "GET, HEAD" : r->method);
+    cr_http_fail(x, 405, NULL, NULL, "this path has another method (see Allow)");
+    return false;
+}
+
+/* ---- requests ---- */
+
+void cri_on_head(void *ctx, cr_http_exchange *x)
+{
+    cr_server *s = ctx;
+    const route *r = find_route(cr_http_path(x->request));
+    cri_call *call = CR_NEW(cri_call);
+
+    x->user = call;
+    call->route = r ? r->name : "";
+    strcpy(call->tenant, "-");
+    if (r && r->is_open) {
+        is_method(x, r);
+        return;
+    }
+    if (!r) { /* what is there and what is not is no secret: openapi.json is published */
+        cr_http_fail(x, 404, NULL, NULL, "there is no such path (see /openapi.json)");
+        return;
+    }
+    if (!is_method(x, r) || !is_allowed(s, x, r)) return;
+    if (!s->service && r->answer != answer_metrics && r->answer != answer_version)
+        refuse_while_loading(x);
+    else if (strcmp(r->method, "POST") == 0 && !x->request->has_body)
+        cr_http_fail(x, 411, NULL, NULL, "a body with its Content-Length is needed");
+}
+
+/* curl -d says that JSON is a form: it is taken where it can only be JSON. */
+static bool is_json(const cr_http_parser *request)
+{
+    const char *type = cr_http_field(request, "content-type");
+
+    if (!type || strncasecmp(type, "application/json", 16) == 0) return true;
+    return strncasecmp(type, "application/x-www-form-urlencoded", 33) == 0 &&
+           request->body.num_bytes > 0 && request->body.data[0] == '{';
+}
+
+void cri_on_request(void *ctx, cr_http_exchange *x)
+{
+    const route *r = find_route(cr_http_path(x->request));
+
+    if (strcmp(r->method, "POST") == 0 && !is_json(x->request))
+        cr_http_fail(x, 415, NULL, NULL, "the body must be JSON: Content-Type: application/json");
+    else
+        r->answer(ctx, x);
+}

@@ -1,0 +1,38 @@
+/* server.h -- `croll serve`: routes, keys, log and metrics of one service over http/.
+ *
+ * An I/O thread answers; the thread that opened the server loads the model and, when it is there, says so:
+ *
+ *     cr_server_open     binds, starts the I/O thread: /health answers, /ready is 503
+ *     cr_server_ready    the model is there: the other routes answer
+ *     cr_server_wait     until SIGTERM or SIGINT has ended it
+ *     cr_server_close
+ *
+ * SIGHUP reads keys and certificate again; a second SIGTERM ends the process at once, and so does the first while
+ * the model is being loaded. Ownership: options and service are borrowed until cr_server_close.
+ */
+#ifndef CR_SERVE_SERVER_H
+#define CR_SERVE_SERVER_H
+
+#include "http/server.h"
+#include "serve/request.h"
+
+typedef struct cr_server cr_server;
+
+typedef struct cr_server_options {
+    cr_http_options http;
+    const char *keys;       /* file (keys.h); NULL: no keys */
+    bool needs_no_keys;     /* also where other machines reach it */
+    const char *access_log; /* file, "-": stderr, "none" */
+    const char *metrics_prefix;
+    const char *version;
+} cr_server_options;
+
+/* Blocks SIGTERM, SIGINT and SIGHUP in this thread and those that it starts later. CR_EUSAGE. */
+CR_MUST cr_status cr_server_open(const cr_server_options *options, cr_server **out, cr_err *err);
+const char *cr_server_url(const cr_server *server);
+void cr_server_ready(cr_server *server, const cr_serve_service *service);
+void cr_server_wait(cr_server *server);
+/* Ends it if it still runs; accepts NULL. */
+void cr_server_close(cr_server *server);
+
+#endif

@@ -1,0 +1,217 @@
+#!/bin/bash
+# croll serve over sockets, as curl and raw clients see it: routes, keys and their reload, errors, the log, metrics, TLS with
+# client certificates, a unix socket, slow clients, signals, the curl lines of docs/serve.md. Not covered: what http/ does with
+# every kind of request (unit/http_parser, unit/http_server), numbers of a model (nothing computes over HTTP yet).
+. tests/e2e/run.inc
+log=$tmp/err
+scripts/make_sums $tmp/home
+"$CROLL" init $tmp/home/model >/dev/null
+model=$tmp/home/model server=
+trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+
+# serve OPTION ..: start it, wait until it is ready; $url and $port
+serve() {
+    rm -f $tmp/port
+    "$CROLL" serve $model --served-model-name sums --listen 127.0.0.1:0 --port-file $tmp/port "$@" >$tmp/out 2>$tmp/err &
+    server=$!
+    for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
+    grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out)"
+    port=$(cat $tmp/port 2>/dev/null || true) url=http://127.0.0.1:$port
+}
+# ends CODE: wait for the end
+ends() {
+    local code=0
+    for try in $(seq 100); do kill -0 $server 2>/dev/null || break; sleep 0.1; done
+    kill -0 $server 2>/dev/null && fail "it does not end"
+    wait $server || code=$?
+    server=
+    [ $code = $1 ] || fail "exit code $code instead of $1"
+}
+# get STATUS PATTERN CURL-ARGUMENT ..: status and body
+get() {
+    local want=$1 pattern=$2 status
+    shift 2
+    status=$(curl -sS -m 10 -o $tmp/body -D $tmp/head -w '%{http_code}' "$@" 2>$tmp/curl) || fail "curl $*: $(cat $tmp/curl)"
+    [ $status = $want ] || fail "curl $*: $status instead of $want: $(cat $tmp/body)"
+    cat $tmp/head $tmp/body | grep -q -- "$pattern" || fail "curl $*: no $pattern: $(cat $tmp/head $tmp/body)"
+}
+
+# what cannot be started is refused with a sentence
+refuse() {
+    local pattern=$1 code=0
+    shift
+    timeout 20 "$CROLL" serve $model "$@" >$tmp/out 2>$tmp/err || code=$?
+    [ $code = 2 ] && tail -n 1 $tmp/err | grep -q -- "$pattern" || fail "$*: exit code $code, no $pattern"
+}
+printf 'alice sk-alice-1 score,generate\njudge sk-judge-1 generate 2\n\n# comment\n' >$tmp/keys
+chmod 600 $tmp/keys
+refuse 'give --keys' --listen 0.0.0.0:0
+refuse 'is not HOST:PORT' --listen localhost
+refuse 'needed together' --tls-cert x
+refuse 'needs --tls-cert' --tls-ca x
+printf 'a k score\na j score\n' >$tmp/bad; refuse 'bad:2: the name a is there twice' --keys $tmp/bad
+printf 'a k score\nb k score\n' >$tmp/bad; refuse 'bad:2: the key of b is there twice' --keys $tmp/bad
+printf 'a k scores\n' >$tmp/bad; refuse "bad:1: there is no scope 'scores'" --keys $tmp/bad
+printf 'a k score 0\n' >$tmp/bad; refuse 'requests a second' --keys $tmp/bad
+printf '# none\n' >$tmp/bad; refuse 'has no keys' --keys $tmp/bad
+
+# without keys
+serve --access-log $tmp/access
+head -n 1 $tmp/out | grep -qx "listening on $url" || fail "$(cat $tmp/out)"
+python3 - $port <<'PY' &
+# a head that never ends is answered with 408 after 10 s, whatever trickles in
+import socket, sys, time
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+s.settimeout(0.5)
+s.sendall(b'GET /health HTTP/1.1\r\n')
+begin, got = time.time(), b''
+while time.time() - begin < 15:
+    try:
+        s.sendall(b'x: y\r\n')
+        got += s.recv(4096) or b'END'
+        if got.endswith(b'END'): break
+    except socket.timeout: pass
+    except OSError: break
+sys.exit(0 if b' 408 ' in got and 9 < time.time() - begin < 14 else 1)
+PY
+slow=$!
+get 200 '"status":"ok"' $url/health
+get 200 '"status":"ok"' $url/v1/health
+get 200 '"ready"' $url/ready
+get 200 'Content-Length: 16' -I $url/health
+get 200 '"id":"sums"' $url/v1/models
+get 200 '"max_model_len":256' $url/v1/models/sums
+get 404 '"code":"model_not_found"' $url/v1/models/other
+get 200 '"version"' $url/version
+get 200 '"eos_token":"<|im_end|>"' $url/tokenizer_info
+get 200 '"openapi"' $url/openapi.json
+get 404 '"type":"not_found_error"' $url/nothing
+get 405 'Allow: GET, HEAD' -X DELETE $url/health
+get 405 'Allow: POST' $url/tokenize
+get 411 '"code":"length_required"' -X POST $url/tokenize
+get 200 '"tokens":\[49,50,43\]' -d '{"prompt":"12+"}' $url/tokenize # curl calls it a form
+get 200 '"prompt":"12+"' -H 'Content-Type: application/json' -d '{"tokens":[49,50,43]}' $url/detokenize
+get 415 'application/json' -d 'prompt=12' $url/tokenize
+get 400 '"type":"invalid_request_error"' -d '{"prompt":' $url/tokenize
+get 400 '"param":"prompt' -d '{"prompt":{}}' $url/tokenize
+get 501 'x-should-retry: false' -d '{"prompt":[1]}' $url/v1/completions
+get 200 'x-request-id: my-id' -H 'x-request-id: my-id' $url/health
+head -c 40000000 /dev/zero | get 413 '"code":"content_too_large"' -H 'Content-Type: application/json' --data-binary @- $url/tokenize
+get 431 header_too_large -H "x: $(printf 'x%.0s' $(seq 16384))" $url/health
+get 414 uri_too_long $url/$(printf 'x%.0s' $(seq 4200))
+head -c 2000000 /dev/zero | tr '\0' x | sed 's/^/{"prompt":"/; s/$/"}/' >$tmp/long
+get 200 '"count":2000000' -H 'Expect: 100-continue' --data-binary @$tmp/long $url/tokenize
+get 200 '"count":2000000' -H 'Transfer-Encoding: chunked' --data-binary @$tmp/long $url/tokenize
+python3 - $port <<'PY' || fail "pipelined requests"
+import socket, sys
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+s.settimeout(10)
+paths = [b'/health', b'/v1/models', b'/version', b'/nothing', b'/ready'] * 40
+s.sendall(b''.join(b'GET %s HTTP/1.1\r\nHost: a\r\nx-request-id: %d\r\n\r\n' % (p, i) for i, p in enumerate(paths)))
+f = s.makefile('rb')
+for i in range(len(paths)): # all answers, in order
+    head = b''
+    while not head.endswith(b'\r\n\r\n'): head += f.readline()
+    assert b'x-request-id: %d\r\n' % i in head, head
+    f.read(int(head.lower().split(b'content-length: ')[1].split(b'\r\n')[0]))
+s.sendall(b'GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: a\r\n\r\n')
+rest = f.read()
+assert rest.count(b'HTTP/1.1') == 1 and b' 400 ' in rest, rest
+PY
+get 200 'croll_requests_total{route="/v1/models",status="200",tenant="-"} 41' $url/metrics
+if command -v promtool >/dev/null; then promtool check metrics <$tmp/body || fail "promtool"; else echo "promtool is not there: its check is left out"; fi
+wait $slow || fail "a slow head was not answered with 408 after 10 s"
+sleep 0.5 # lines are written four times a second
+python3 - $tmp/access <<'PY' || fail "the log"
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+assert all(l['route'] != '/health' or l['status'] != 200 for l in lines)
+assert sum(l['route'] == '/v1/models' for l in lines) == 41
+assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 501}
+PY
+# the curl lines of the page, with this address
+sed -n '/^```/,/^```/p' docs/serve.md | grep '^curl .*127.0.0.1:8000/' | sed "s|http://127.0.0.1:8000|$url|; s/^curl /curl -sS -m 10 /" >$tmp/lines
+[ $(wc -l <$tmp/lines) -ge 6 ] || fail "docs/serve.md has too few lines of curl"
+while read -r line; do
+    bash -c "$line" >$tmp/body 2>$tmp/curl </dev/null && [ -s $tmp/body ] && ! grep -q '"error"' $tmp/body || fail "$line: $(cat $tmp/curl $tmp/body)"
+done <$tmp/lines
+python3 -c "import socket, time; s = socket.create_connection(('127.0.0.1', $port)); time.sleep(20)" &
+idle=$!
+kill -TERM $server
+ends 130 # an idle connection does not hold it up
+kill $idle
+curl -s -m 5 $url/health && fail "it still answers"
+
+# keys
+serve --keys $tmp/keys --access-log $tmp/access.keys --metrics-prefix vllm:
+get 200 ok $url/health
+get 200 ready $url/ready
+get 401 'WWW-Authenticate: Bearer' $url/v1/models
+get 401 invalid_api_key -H 'Authorization: Bearer ' $url/v1/models
+get 401 invalid_api_key -H 'Authorization: Bearer sk-alice-' $url/v1/models
+get 401 invalid_api_key -H 'Authorization: Bearer sk-alice-11' $url/metrics
+get 401 'Connection: close' -d '{"prompt":"1"}' $url/tokenize
+get 200 sums -H 'Authorization: bearer sk-alice-1' $url/v1/models
+get 200 sums -H 'X-Api-Key: sk-alice-1' $url/v1/models
+get 200 'vllm:requests_total{route="/v1/models",status="200",tenant="alice"} 2' -H 'X-Api-Key: sk-alice-1' $url/metrics
+get 200 tokens -H 'X-Api-Key: sk-judge-1' -d '{"prompt":"1"}' $url/tokenize
+get 200 sums -H 'X-Api-Key: sk-judge-1' $url/v1/models
+get 429 'Retry-After: 1' -H 'X-Api-Key: sk-judge-1' $url/v1/models # the third within a second
+get 501 not_implemented -H 'X-Api-Key: sk-alice-1' -d '{}' $url/v1/chat/completions
+printf 'bob sk-bob-1 score\n' >$tmp/keys
+kill -HUP $server
+for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
+get 401 invalid_api_key -H 'X-Api-Key: sk-alice-1' $url/v1/models
+get 403 permission_error -H 'X-Api-Key: sk-bob-1' -d '{}' $url/v1/chat/completions
+printf 'bob\n' >$tmp/keys
+kill -HUP $server
+for try in $(seq 50); do grep -q 'stay' $tmp/err && break; sleep 0.1; done
+get 200 sums -H 'X-Api-Key: sk-bob-1' $url/v1/models
+kill -INT $server
+ends 130
+! grep -rq 'sk-' $tmp/access.keys $tmp/err || fail "a key in a log"
+
+# a unix socket
+rm -f $tmp/port
+"$CROLL" serve $model --listen unix:$tmp/socket >$tmp/out 2>$tmp/err &
+server=$!
+for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
+[ "$(stat -c %a $tmp/socket)" = 600 ] || fail "mode of the socket"
+get 200 "$model" --unix-socket $tmp/socket http://any/v1/models
+kill -TERM $server
+ends 130
+[ ! -e $tmp/socket ] || fail "the socket is left"
+
+# TLS: certificates of an authority of the test
+new_key() { openssl req -newkey rsa:2048 -nodes -keyout $tmp/$1.key -subj "/CN=$2" "${@:3}" 2>/dev/null; }
+new_key ca test-ca -x509 -days 2 -out $tmp/ca.pem
+for name in one two judge; do
+    new_key $name $([ $name = judge ] && echo judge || echo localhost) -out $tmp/$name.csr
+    printf 'subjectAltName=IP:127.0.0.1' >$tmp/ext
+    openssl x509 -req -in $tmp/$name.csr -CA $tmp/ca.pem -CAkey $tmp/ca.key -CAcreateserial -days 2 -extfile $tmp/ext -out $tmp/$name.pem 2>/dev/null
+done
+cp $tmp/one.pem $tmp/cert.pem
+cp $tmp/one.key $tmp/cert.key
+printf 'judge sk-judge-1 generate\n' >$tmp/keys
+serve --tls-cert $tmp/cert.pem --tls-key $tmp/cert.key --tls-ca $tmp/ca.pem --keys $tmp/keys
+head -n 1 $tmp/out | grep -q "listening on https://" || fail "$(cat $tmp/out)"
+url=https://127.0.0.1:$port
+tls=(--cacert $tmp/ca.pem --cert $tmp/judge.pem --key $tmp/judge.key)
+get 200 sums "${tls[@]}" $url/v1/models # the certificate's CN is a name of the keys
+get 401 invalid_api_key "${tls[@]}" -H 'X-Api-Key: wrong' $url/v1/models
+get 200 sums --cacert $tmp/ca.pem --cert $tmp/two.pem --key $tmp/two.key -H 'X-Api-Key: sk-judge-1' $url/v1/models
+curl -sS -m 10 --cacert $tmp/ca.pem $url/health 2>/dev/null && fail "no client certificate was asked for"
+curl -sS -m 10 "${tls[@]}" --tls-max 1.1 $url/health 2>/dev/null && fail "TLS 1.1 is taken"
+head -c 1000000 $tmp/long | head -c 900000 | sed 's/$/"}/' >$tmp/long.tls
+get 200 '"count":8999' "${tls[@]}" -H 'X-Api-Key: sk-judge-1' --data-binary @$tmp/long.tls $url/tokenize
+serial() { openssl s_client -connect 127.0.0.1:$port -cert $tmp/judge.pem -key $tmp/judge.key </dev/null 2>/dev/null | openssl x509 -noout -serial; }
+before=$(serial)
+cp $tmp/two.pem $tmp/cert.pem
+cp $tmp/two.key $tmp/cert.key
+kill -HUP $server
+for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
+[ -n "$before" ] && [ "$before" != "$(serial)" ] || fail "the certificate was not read again"
+get 200 'tls_handshakes_total{result="failed"}' "${tls[@]}" $url/metrics
+kill -TERM $server
+ends 130
+echo "done"
