@@ -1,165 +1,194 @@
 /* cmd_logprobs.c -- croll logprobs: log-probs of given tokens, line by line.
  *
- * Lines are packed without padding, infer_batch_size of them in one forward of one rank; a line's
- * answer has the same bits in any company and on any rank. Rank 0 reads and answers: in each round it
- * gives its lines to all, and every rank runs its part of them. With --logits every line is kept
- * until the end, because a safetensors file begins with the shapes of all tensors.
+ * Rank 0 reads lines and answers them, infer_batch_size for each rank in one round of serve/scoring.h; a
+ * line's answer has the same bits in any company and on any rank. With --logits every line is kept until the
+ * end, because a safetensors file begins with the shapes of all tensors.
  */
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "models/files/safetensors.h"
+#include "serve/scoring.h"
 
 #include <string.h>
 
 enum { MAX_BATCH_TOKENS = 16384 };
 
+/* A line that waits for its answer. */
+typedef struct waiting {
+    cr_line line;
+    cr_score_ask ask;
+    int32_t *candidates; /* of the ask; shorter lists end with -1 */
+    size_t *num_each;    /* [num_lists] ids of each list */
+} waiting;
+
 typedef struct ask {
     cr_worker worker;
     cr_lines lines;
     cr_line_rules rules;
-    bool has_entropy, has_logits;
-    cr_line *line; /* lines that wait for their answer, or (logits) all of them */
+    bool has_entropy, has_rank, has_logits;
+    int64_t num_top;
+    waiting *line;                           /* that wait, or (logits) all of them */
     size_t num_lines, capacity_lines, first; /* of those that wait */
-    cr_packed packed;
-    cr_buf round, sent, values; /* ids of a round's lines; this rank's values, all ranks' */
-    size_t *offsets;            /* [num_ranks + 1] */
+    cr_scoring *scoring;
+    cr_score_ask *asks; /* of a round, and its results */
+    cr_score *scores;
+    size_t capacity_asks;
+    cr_packed packed; /* of logits */
 } ask;
+
+static void waiting_free(waiting *w)
+{
+    cr_line_free(&w->line);
+    cr_free(w->candidates);
+    cr_free(w->num_each);
+}
+
+/* ---- candidates of a line ---- */
+
+static bool read_list(const json_t *list, int64_t vocab_size, int32_t *ids)
+{
+    size_t i;
+    json_t *id;
+
+    json_array_foreach(list, i, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= vocab_size)
+            return false;
+        ids[i] = (int32_t)json_integer_value(id);
+    }
+    return true;
+}
+
+/* [id, ..]: the same at every place, or a list of those for each. False: neither. */
+static bool read_candidates(waiting *w, const json_t *all, int64_t vocab_size)
+{
+    bool has_lists = json_is_array(json_array_get(all, 0));
+    size_t num = has_lists ? json_array_size(all) : 1, most = 0;
+
+    if (!json_is_array(all) || (has_lists && num != w->line.num_ids - 1)) return false;
+    w->num_each = CR_NEW_ARRAY(size_t, num);
+    for (size_t i = 0; i < num; i++) {
+        const json_t *list = has_lists ? json_array_get(all, i) : all;
+        if (!json_is_array(list)) return false;
+        w->num_each[i] = json_array_size(list);
+        if (w->num_each[i] > most) most = w->num_each[i];
+    }
+    w->candidates = CR_NEW_ARRAY(int32_t, num * most);
+    memset(w->candidates, 0xFF, num * most * sizeof *w->candidates);
+    for (size_t i = 0; i < num; i++)
+        if (!read_list(has_lists ? json_array_get(all, i) : all, vocab_size,
+                       w->candidates + i * most))
+            return false;
+    w->ask.candidates = w->candidates;
+    w->ask.num_candidates = most;
+    w->ask.num_lists = num;
+    return true;
+}
+
+/* What is wanted of a good line. */
+static void make_ask(const ask *a, waiting *w)
+{
+    const json_t *candidates = json_object_get(w->line.json, "candidates");
+    int64_t vocab = a->worker.model->config.vocab_size;
+    char *why;
+
+    w->ask = (cr_score_ask){.ids = w->line.ids,
+                            .num_ids = w->line.num_ids,
+                            .first = 1,
+                            .has_entropy = a->has_entropy,
+                            .has_rank = a->has_rank,
+                            .num_top = a->num_top};
+    if (!candidates || json_is_null(candidates) || read_candidates(w, candidates, vocab)) return;
+    why = cr_asprintf("candidates must be ids below %lld, or a list of them for each of the %zu "
+                      "tokens after the first",
+                      (long long)vocab, w->line.num_ids - 1);
+    cr_line_fail(&w->line, why);
+    cr_free(why);
+}
 
 /* ---- answers ---- */
 
-/* values: log-probs of the line, then its entropies. */
-static cr_status answer(ask *a, const cr_line *line, const float *values, cr_err *err)
+/* "key":[[..],[..]] of num places; each list as long as num_each says (NULL: all num_cols). */
+static cr_status add_lists(cr_buf *text, const char *key, const float *values, const int32_t *ids,
+                           size_t num, size_t num_cols, const waiting *w, cr_err *err)
+{
+    cr_buf_addf(text, ",\"%s\":[", key);
+    for (size_t t = 0; t < num; t++) {
+        size_t cols = w ? w->num_each[w->ask.num_lists == 1 ? 0 : t] : num_cols;
+        if (t) cr_buf_addc(text, ',');
+        if (ids)
+            cr_json_add_ids(text, ids + t * num_cols, cols);
+        else
+            CR_TRY(cr_json_add_floats(text, values + t * num_cols, cols, err));
+    }
+    cr_buf_addc(text, ']');
+    return CR_OK;
+}
+
+static cr_status add_score(cr_buf *text, const waiting *w, const cr_score *x, cr_err *err)
+{
+    size_t top = (size_t)x->num_top;
+
+    cr_buf_adds(text, ",\"logprobs\":");
+    CR_TRY(cr_json_add_floats(text, x->log_probs, x->num, err));
+    if (x->entropy) {
+        cr_buf_adds(text, ",\"entropy\":");
+        CR_TRY(cr_json_add_floats(text, x->entropy, x->num, err));
+    }
+    if (x->ranks) {
+        cr_buf_adds(text, ",\"rank\":");
+        cr_json_add_ids(text, x->ranks, x->num);
+    }
+    if (top) {
+        CR_TRY(add_lists(text, "top_ids", NULL, x->top_ids, x->num, top, NULL, err));
+        CR_TRY(add_lists(text, "top_logprobs", x->top_log_probs, NULL, x->num, top, NULL, err));
+    }
+    if (!w->num_each) return CR_OK;
+    return add_lists(text, "candidate_logprobs", x->candidates, NULL, x->num, x->num_candidates, w,
+                     err);
+}
+
+static cr_status answer(ask *a, const waiting *w, const cr_score *score, cr_err *err)
 {
     cr_buf text = {0};
     cr_status status;
 
-    if (line->error) return cr_lines_write_error(&a->lines, line, err);
-    cr_buf_addf(&text, "{\"id\":%s,\"input_ids\":", line->id);
-    cr_json_add_ids(&text, line->ids, line->num_ids);
-    cr_buf_adds(&text, ",\"logprobs\":");
-    status = cr_json_add_floats(&text, values, line->num_ids - 1, err);
-    if (status == CR_OK && a->has_entropy) {
-        cr_buf_adds(&text, ",\"entropy\":");
-        status = cr_json_add_floats(&text, values + line->num_ids - 1, line->num_ids - 1, err);
-    }
+    if (w->line.error) return cr_lines_write_error(&a->lines, &w->line, err);
+    cr_buf_addf(&text, "{\"id\":%s,\"input_ids\":", w->line.id);
+    cr_json_add_ids(&text, w->line.ids, w->line.num_ids);
+    status = add_score(&text, w, score, err);
     cr_buf_addc(&text, '}');
     if (status == CR_OK)
         status = cr_lines_write(&a->lines, &text, err);
     else
-        cr_fail_add(err, "line %lld", (long long)line->number);
+        cr_fail_add(err, "line %lld", (long long)w->line.number);
     cr_buf_free(&text);
     return status;
-}
-
-/* ---- rounds ---- */
-
-/* Rank 0's lines to all, as numbers of ids and ids; nothing: there will be no more. The others may
- * have to wait for a person to type. */
-static cr_status share_round(ask *a, cr_err *err)
-{
-    cr_world *world = a->worker.world;
-    double deadline_s = cr_world_deadline_s(world);
-    cr_status status;
-
-    cr_buf_clear(&a->sent);
-    for (size_t i = a->first; i < a->num_lines; i++) {
-        const cr_line *l = &a->line[i];
-        int32_t num = (int32_t)l->num_ids;
-        if (l->error) continue;
-        cr_buf_add(&a->sent, &num, sizeof num);
-        cr_buf_add(&a->sent, l->ids, l->num_ids * sizeof(int32_t));
-    }
-    if (a->worker.rank != 0) cr_world_set_deadline(world, 1e9);
-    status = cr_all_gather_bytes(a->worker.mesh->group[CR_AXIS_ALL], "lines", a->sent.data,
-                                 a->sent.num_bytes, &a->round, a->offsets, err);
-    cr_world_set_deadline(world, deadline_s);
-    return status;
-}
-
-/* Lines [first, end) of a round, packed. */
-static void pack_lines(ask *a, size_t first, size_t end)
-{
-    int32_t *at = (int32_t *)(void *)a->round.data;
-
-    cr_packed_clear(&a->packed);
-    for (size_t i = 0; i < end; i++) {
-        cr_line line = {.num_ids = (size_t)at[0], .ids = at + 1};
-        if (i >= first) cr_line_pack(&a->packed, &line);
-        at += 1 + at[0];
-    }
-}
-
-static size_t count_lines(const ask *a)
-{
-    const int32_t *at = (const int32_t *)(const void *)a->round.data;
-    const int32_t *end = at + a->round.num_bytes / sizeof(int32_t);
-    size_t num = 0;
-
-    for (; at < end; at += 1 + at[0])
-        num++;
-    return num;
-}
-
-/* Per line its log-probs, then its entropies, as the answers want them. */
-static void add_values(ask *a, const float *log_prob, const float *entropy)
-{
-    const cr_batch *b = &a->packed.batch;
-
-    cr_buf_clear(&a->sent);
-    for (int64_t i = 0; i < b->num_seqs; i++) {
-        size_t num = (size_t)(b->cu_seqlens[i + 1] - b->cu_seqlens[i] - 1);
-        cr_buf_add(&a->sent, log_prob, num * sizeof(float));
-        cr_buf_add(&a->sent, entropy, num * sizeof(float));
-        log_prob += num;
-        entropy += num;
-    }
-}
-
-/* This rank's part of a round; then rank 0 has the values of all lines in order. */
-static cr_status run_round(ask *a, cr_err *err)
-{
-    const cr_worker *w = &a->worker;
-    cr_group *dp = w->mesh->group[CR_AXIS_DP];
-    size_t num = count_lines(a), ranks = (size_t)cr_group_num_ranks(dp),
-           rank = (size_t)cr_group_rank(dp), rows;
-    bool is_teller = cr_group_rank(w->mesh->group[CR_AXIS_ULYSSES]) == 0;
-    float *values;
-    cr_status status;
-
-    pack_lines(a, num * rank / ranks, num * (rank + 1) / ranks);
-    rows = (size_t)a->packed.batch.num_tokens;
-    values = CR_NEW_ARRAY(float, 2 * rows);
-    status = cr_fsdp_forward(w->fsdp, rows ? &a->packed.batch : NULL,
-                             &(cr_outputs){{values, values + rows}}, err);
-    add_values(a, values, values + rows);
-    if (!is_teller) cr_buf_clear(&a->sent); /* all ranks of a ulysses group have the same */
-    cr_free(values);
-    CR_TRY(status);
-    return cr_all_gather_bytes(w->mesh->group[CR_AXIS_ALL], "log-probs", a->sent.data,
-                               a->sent.num_bytes, &a->values, a->offsets, err);
 }
 
 /* A round of the good ones of the lines that wait, then all their answers. */
 static cr_status answer_waiting(ask *a, cr_err *err)
 {
-    const float *values;
-    bool is_good = false;
+    size_t num = 0, num_all = a->num_lines - a->first;
 
-    for (size_t i = a->first; i < a->num_lines; i++)
-        is_good |= !a->line[i].error;
-    if (is_good) {
-        CR_TRY(share_round(a, err));
-        CR_TRY(run_round(a, err));
+    if (num_all > a->capacity_asks) {
+        a->asks = cr_realloc(a->asks, 0, num_all * sizeof *a->asks);
+        a->scores = cr_realloc(a->scores, 0, num_all * sizeof *a->scores);
+        a->capacity_asks = num_all;
     }
-    values = (const float *)(const void *)a->values.data;
+    for (size_t i = a->first; i < a->num_lines; i++)
+        if (!a->line[i].line.error) a->asks[num++] = a->line[i].ask;
+    if (num) CR_TRY(cr_scoring_round(a->scoring, a->asks, num, a->scores, err));
+    num = 0;
     for (size_t i = a->first; i < a->num_lines; i++) {
-        CR_TRY(answer(a, &a->line[i], values, err));
-        if (!a->line[i].error) values += 2 * (a->line[i].num_ids - 1);
+        const cr_score *score = a->line[i].line.error ? NULL : &a->scores[num++];
+        CR_TRY(answer(a, &a->line[i], score, err));
     }
     a->first = a->num_lines;
     if (a->has_logits) return CR_OK;
     for (size_t i = 0; i < a->num_lines; i++)
-        cr_line_free(&a->line[i]);
+        waiting_free(&a->line[i]);
     a->first = a->num_lines = 0;
     return CR_OK;
 }
@@ -168,24 +197,23 @@ static cr_status answer_all(ask *a, cr_err *err)
 {
     int64_t ranks = cr_group_num_ranks(a->worker.mesh->group[CR_AXIS_DP]), num_good = 0,
             num_tokens = 0;
-    cr_line line;
+    waiting w = {0};
 
-    while (a->worker.rank == 0 && cr_lines_next(&a->lines, &a->rules, &line)) {
+    if (a->worker.rank != 0) return cr_scoring_follow(a->scoring, err);
+    while (cr_lines_next(&a->lines, &a->rules, &w.line)) {
+        if (!w.line.error) make_ask(a, &w);
         a->line = cr_grow(a->line, a->num_lines, &a->capacity_lines, sizeof *a->line);
-        a->line[a->num_lines++] = line;
-        num_good += !line.error;
-        num_tokens += (int64_t)line.num_ids;
+        a->line[a->num_lines++] = w;
+        num_good += !w.line.error;
+        num_tokens += (int64_t)w.line.num_ids;
+        w = (waiting){0};
         if (num_good < a->worker.batch_size * ranks && num_tokens < MAX_BATCH_TOKENS * ranks)
             continue;
         CR_TRY(answer_waiting(a, err));
         num_good = num_tokens = 0;
     }
-    if (a->worker.rank == 0) CR_TRY(answer_waiting(a, err));
-    for (;;) { /* rank 0 has no lines left and says so */
-        CR_TRY(share_round(a, err));
-        if (a->round.num_bytes == 0) return CR_OK;
-        CR_TRY(run_round(a, err));
-    }
+    CR_TRY(answer_waiting(a, err));
+    return cr_scoring_end(a->scoring, err);
 }
 
 /* ---- logits ---- */
@@ -218,12 +246,12 @@ static cr_status open_writer(ask *a, const char *path, size_t *num, cr_tensor_wr
 
     *num = 0;
     for (size_t i = 0; i < a->num_lines; i++)
-        if (!a->line[i].error)
+        if (!a->line[i].line.error)
             specs[(*num)++] = (cr_tensor_spec){
-                .name = a->line[i].name,
+                .name = a->line[i].line.name,
                 .dtype = CR_F32,
                 .num_dims = 2,
-                .shape = {(int64_t)a->line[i].num_ids, a->worker.model->config.vocab_size}};
+                .shape = {(int64_t)a->line[i].line.num_ids, a->worker.model->config.vocab_size}};
     status = cr_tensor_writer_open(path, specs, *num, out, err);
     cr_free(specs);
     return status;
@@ -260,8 +288,8 @@ static cr_status write_logits(ask *a, const char *path, cr_err *err)
     CR_TRY_GOTO(out, cr_agree(all, "open the file of logits", err));
     CR_TRY_GOTO(out, cr_broadcast(all, "number of lines", 0, &num, sizeof num, err));
     for (size_t i = 0, k = 0; k < num && status == CR_OK; i++) {
-        if (a->worker.rank == 0 && a->line[i].error) continue;
-        status = run_logits(a, a->worker.rank == 0 ? &a->line[i] : NULL, writer, k++, err);
+        if (a->worker.rank == 0 && a->line[i].line.error) continue;
+        status = run_logits(a, a->worker.rank == 0 ? &a->line[i].line : NULL, writer, k++, err);
     }
 out:
     if (a->worker.rank == 0 && err->status == CR_OK)
@@ -279,12 +307,11 @@ static int finish(ask *a, const cr_err *err)
     int code = a->lines.has_failed ? 2 : 0;
 
     for (size_t i = 0; i < a->num_lines; i++)
-        cr_line_free(&a->line[i]);
+        waiting_free(&a->line[i]);
     cr_free(a->line);
-    cr_free(a->offsets);
-    cr_buf_free(&a->round);
-    cr_buf_free(&a->sent);
-    cr_buf_free(&a->values);
+    cr_free(a->asks);
+    cr_free(a->scores);
+    cr_scoring_destroy(a->scoring);
     cr_packed_free(&a->packed);
     cr_lines_fini(&a->lines);
     return cr_worker_leave(&a->worker, &cr_command_logprobs, code, err);
@@ -293,7 +320,11 @@ static int finish(ask *a, const cr_err *err)
 static cr_status run_ask(ask *a, const char *device, const char *logits, cr_err *err)
 {
     CR_TRY(cr_worker_open(&a->worker, device, err));
-    a->offsets = CR_NEW_ARRAY(size_t, a->worker.num_ranks + 1);
+    if (a->num_top < 0 || a->num_top > a->worker.model->config.vocab_size)
+        return cr_fail(err, CR_EUSAGE, "--top-logprobs %lld: the model has %lld ids",
+                       (long long)a->num_top, (long long)a->worker.model->config.vocab_size);
+    a->scoring =
+        cr_scoring_create(a->worker.world, a->worker.mesh, a->worker.model, a->worker.fsdp);
     a->has_logits = logits != NULL;
     a->rules = cr_worker_rules(&a->worker);
     a->rules.needs_name = a->has_logits;
@@ -307,6 +338,11 @@ static int run(int argc, char **argv)
     const char *logits = NULL, *device = NULL;
     const cr_option options[] = {
         {"entropy", CR_OPT_FLAG, &a.has_entropy, NULL, "also the entropy at every position (nats)"},
+        {"top-logprobs", CR_OPT_INT, &a.num_top, "K",
+         "also the K most likely ids at every position, top_ids, and their top_logprobs (of equal "
+         "ones the lower id first)"},
+        {"rank", CR_OPT_FLAG, &a.has_rank, NULL,
+         "also the rank of every token: 1 + ids that are more likely"},
         {"logits", CR_OPT_STRING, &logits, "FILE",
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
         {"device", CR_OPT_STRING, &device, "NAME", "cpu (default); cuda is not available yet"},
@@ -331,7 +367,9 @@ const cr_command cr_command_logprobs = {
     "logprobs",
     "logprobs MODEL [key=value ..] < LINES.jsonl",
     "Log-probability of every next token of each line: {\"id\", \"input_ids\" or \"prompt\" or "
-    "\"messages\"} in, {\"id\",\"input_ids\",\"logprobs\"} out, in order.",
+    "\"messages\"} in, {\"id\",\"input_ids\",\"logprobs\"} out, in order. \"candidates\" of a "
+    "line, "
+    "[id, ..] or a list of those for each token after the first, adds candidate_logprobs.",
     "echo '{\"id\":1,\"input_ids\":[51,43,52,61]}' | croll logprobs output/quickstart/sft_model "
     "model_args.dtype=fp32 --entropy",
     run,

@@ -369,6 +369,64 @@ static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_
     return CR_OK;
 }
 
+/* Labels of some rows, from their logits. */
+static cr_status draw_some(cr_pass *p, const cr_weight *w, const cr_mem *normed,
+                           const cr_outputs *out, const int32_t *rows, int64_t num, cr_err *err)
+{
+    size_t mark = cr_stack_mark(p->scratch);
+    cr_draw_row *how = CR_NEW_ARRAY(cr_draw_row, num);
+    cr_drawn *drawn = CR_NEW_ARRAY(cr_drawn, num);
+    int32_t *labels = p->state->head.labels;
+    cr_draw_args a = {NULL, num, w->num_rows, how, drawn};
+    cr_mem *index, *x, *logits;
+
+    for (int64_t i = 0; i < num; i++)
+        how[i] = *out->draw[rows[i]];
+    CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, rows, (size_t)num * sizeof *rows, &index, err));
+    CR_TRY_GOTO(out, cri_push(p->scratch, p, num, w->num_cols, &x, err));
+    CR_TRY_GOTO(out, cri_push_words(p->scratch, num * w->num_rows, &logits, err));
+    CR_TRY_GOTO(
+        out, cr_rows_gather(
+                 p->dev, &(cr_rows_move_args){p->dtype, normed, index, num, w->num_cols, x}, err));
+    CR_TRY_GOTO(out, cr_logits(p->dev, &(cr_logits_args){x, w, num, logits}, err));
+    a.logits = logits;
+    CR_TRY_GOTO(out, cr_draw(p->dev, &a, err));
+    for (int64_t i = 0; i < num; i++) {
+        out->drawn[rows[i]] = drawn[i].id;
+        labels[rows[i]] = drawn[i].id < 0 ? 0 : drawn[i].id;
+    }
+out:
+    cr_stack_release(p->scratch, mark);
+    cr_free(how);
+    cr_free(drawn);
+    return err->status;
+}
+
+/* The labels that are drawn become those of the pass. Logits of as many rows at a time as MOST_BYTES hold. */
+static cr_status draw_labels(cr_pass *p, const cr_weight *w, const cr_mem *normed,
+                             const cr_outputs *out, cr_err *err)
+{
+    enum { MOST_BYTES = 16 << 20 };
+    const cri_head *h = &p->state->head;
+    int64_t num = 0, most = cr_max64(1, MOST_BYTES / (w->num_rows * 4));
+    int32_t *rows = CR_NEW_ARRAY(int32_t, h->num_rows);
+    cr_mem *labels;
+
+    CR_CHECK(!p->tape, "labels are drawn in a pass with a tape");
+    for (int64_t r = 0; r < h->num_rows; r++) {
+        out->drawn[r] = h->labels[r];
+        if (out->draw[r]) rows[num++] = (int32_t)r;
+    }
+    for (int64_t i = 0; i < num; i += most)
+        CR_TRY_GOTO(out,
+                    draw_some(p, w, normed, out, rows + i, num - i < most ? num - i : most, err));
+    CR_TRY_GOTO(out, push_rows(p->scratch, h, h->labels, &labels, err));
+    p->index.labels = labels;
+out:
+    cr_free(rows);
+    return err->status;
+}
+
 static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *normed,
                           const head_out *want, cr_err *err)
 {
@@ -387,6 +445,8 @@ static cr_status run_head(const cr_model *model, cr_pass *p, const cr_mem *norme
     if (h->num_rows && want->logits) {
         CR_TRY(cr_logits(p->dev, &(cr_logits_args){normed, w, h->num_rows, want->logits}, err));
     } else if (h->num_rows) {
+        if (want->out->draw) CR_TRY(draw_labels(p, w, normed, want->out, err));
+        a.labels = p->index.labels;
         CR_TRY(outputs(p, &a, want->out, err));
     }
     return cri_leave(root->lm_head, p, err);

@@ -123,6 +123,9 @@ typedef struct cr_outputs {
     const int32_t
         *candidates; /* [n, num_candidates], -1: fewer in this row, whose log-prob is -inf */
     float *candidate_log_probs; /* [n, num_candidates] */
+    /* Rows whose label is drawn from their logits before all else (in the batch it is any id). Without a tape. */
+    const cr_draw_row *const *draw; /* [n], NULL: this one has its label; NULL: all have */
+    int32_t *drawn;                 /* [n] labels after that; -1: the logits are not finite */
 } cr_outputs;
 
 /* ids -> outputs of labelled rows. With a tape, backward may follow exactly once, with

@@ -222,7 +222,7 @@ typedef struct rows_of {
     int64_t num_cols;
 } rows_of;
 
-enum { NUM_ARRAYS = CR_NUM_OUTPUTS + 4 };
+enum { NUM_ARRAYS = CR_NUM_OUTPUTS + 5 };
 
 static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
 {
@@ -232,7 +232,8 @@ static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
         {"ranks", o->rank, 1},
         {"largest ids", o->top_ids, o->num_top},
         {"largest log-probs", o->top_log_probs, o->num_top},
-        {"log-probs of candidates", o->candidate_log_probs, o->num_candidates}};
+        {"log-probs of candidates", o->candidate_log_probs, o->num_candidates},
+        {"drawn ids", o->drawn, 1}};
 
     memcpy(out, list, sizeof list);
 }
@@ -248,6 +249,10 @@ static cr_outputs rows_from(const cr_outputs *all, int64_t first)
     if (rows.num_top) {
         rows.top_ids += first * rows.num_top;
         rows.top_log_probs += first * rows.num_top;
+    }
+    if (rows.draw) {
+        rows.draw += first;
+        rows.drawn += first;
     }
     if (rows.num_candidates) {
         rows.candidates += first * rows.num_candidates;
