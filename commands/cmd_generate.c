@@ -155,12 +155,13 @@ static cr_status write_json(ask *a, const cr_line *line, size_t index, const cr_
 }
 
 /* Without --json: the first line that waits shows its text as it comes, if it is one text. */
-static void show_token(void *ctx, uint64_t sample_id, int32_t id, float log_prob, const char *text,
-                       size_t num_bytes)
+static void show_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
+                       const char *text, size_t num_bytes)
 {
     ask *a = ctx;
     request *r = a->first;
 
+    (void)user;
     (void)id;
     (void)log_prob;
     if (a->has_json || a->num_samples != 1 || !r || r->key != sample_id >> INDEX_BITS) return;

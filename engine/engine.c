@@ -348,7 +348,7 @@ static void start_text(const cr_engine *e, cri_seq *s)
     cr_buf before = {0};
 
     if (!e->tokenizer) return;
-    cr_token_stream_init(&s->stream, e->tokenizer, /*skip_special=*/true);
+    cr_token_stream_init(&s->stream, e->tokenizer, !g->how.keeps_special);
     for (int64_t i = 0; g->how.continues_text && i < g->num_prompt; i++)
         cr_token_stream_push(&s->stream, g->prompt[i], &before);
     cr_buf_free(&before);

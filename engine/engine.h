@@ -47,6 +47,7 @@ typedef struct cr_generating {
     const int32_t *stop_ids; /* ids that end a sample beside the model's eos ids; copied */
     size_t num_stop_ids;
     bool ignores_eos;    /* the model's eos ids end no sample */
+    bool keeps_special;  /* special tokens are in `text` */
     bool continues_text; /* `text` goes on where the prompt's ends: a space that begins it stays */
     uint64_t seed;
 } cr_generating;
@@ -56,9 +57,9 @@ bool cr_generating_has_filter(const cr_generating *how);
 /* CR_EARG: a setting that makes no sense. submit checks the same. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
-/* Called for each new token of a sample, with the text that it completes (may be empty). */
-typedef void (*cr_engine_on_token)(void *ctx, uint64_t sample_id, int32_t id, float log_prob,
-                                   const char *text, size_t num_bytes);
+/* Called for each new token of a sample (user: of its request), with the text that it completes (may be empty). */
+typedef void (*cr_engine_on_token)(void *ctx, void *user, uint64_t sample_id, int32_t id,
+                                   float log_prob, const char *text, size_t num_bytes);
 
 CR_MUST cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
                                    cr_engine **out, cr_err *err);

@@ -260,7 +260,7 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     e->stats.num_tokens++;
     if (e->tokenizer) cr_token_stream_push(&s->stream, id, &s->text);
     if (e->on_token)
-        e->on_token(e->on_token_ctx, s->id, id, log_prob,
+        e->on_token(e->on_token_ctx, s->group->user, s->id, id, log_prob,
                     s->text.num_bytes > from ? s->text.data + from : "", s->text.num_bytes - from);
     if (is_end(e, s, id) || (s->group->how.num_stop && has_stop_text(s, from)))
         s->finish = "stop";

@@ -116,9 +116,7 @@ void cri_add_identity(const cr_serve_request *r, cr_buf *out)
     cr_buf_addf(out, ",\"system_fingerprint\":\"croll-%.12s\",\"croll\":{",
                 m->weights_sha256 ? m->weights_sha256 : "");
     add_model_identity(m, out);
-    if (r->sampling.seed != CR_SERVE_NO_SEED)
-        cr_buf_addf(out, ",\"seed\":%lld", (long long)r->sampling.seed);
-    cr_buf_addc(out, '}');
+    cr_buf_addf(out, ",\"seed\":%lld}", (long long)r->sampling.seed);
 }
 
 /* ---- numbers of prompts ---- */

@@ -20,8 +20,6 @@
 
 enum { CR_SERVE_MAX_TREE = 65536, CR_SERVE_MAX_DEPTH = 32, CR_SERVE_MAX_STOP = 64 };
 
-#define CR_SERVE_NO_SEED INT64_MIN
-
 typedef enum cr_serve_route {
     CR_SERVE_COMPLETIONS, /* POST /v1/completions */
     CR_SERVE_CHAT,        /* POST /v1/chat/completions */
@@ -46,6 +44,8 @@ typedef struct cr_serve_model {
     const cr_chat *chat;          /* may be without templates; NULL: chats are refused */
     const char *tokenizer_config; /* JSON of tokenizer_config.json, or NULL */
     int64_t vocab_size, max_model_len;
+    const int32_t *eos_ids; /* [num_eos] that end a text */
+    size_t num_eos;
     int64_t created; /* seconds since 1970 */
 } cr_serve_model;
 
@@ -74,7 +74,8 @@ typedef struct cr_serve_sampling {
     int64_t max_tokens;
     float temperature, top_p, min_p, repetition_penalty; /* 0 greedy; 1, 0, 1: off */
     int64_t top_k;                                       /* <= 0: off */
-    int64_t seed; /* any bits; CR_SERVE_NO_SEED: take a new one */
+    int64_t seed;                                        /* any bits */
+    bool has_seed;                                       /* false: the job takes a new one */
     bool ignore_eos;
     bool keeps_stop;    /* the stop text stays in the answer's text */
     bool skips_special; /* special tokens have no text */

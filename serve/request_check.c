@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum { ABSENT = -2 };
+#define NO_SEED INT64_MIN
 
 void cri_draft_init(cri_draft *draft, cr_serve_route route)
 {
@@ -14,7 +15,7 @@ void cri_draft_init(cri_draft *draft, cr_serve_route route)
                                  .temperature = 1,
                                  .top_p = 1,
                                  .repetition_penalty = 1,
-                                 .seed = CR_SERVE_NO_SEED,
+                                 .seed = NO_SEED,
                                  .skips_special = true},
                     .wanted = {.logprobs = ABSENT, .prompt_logprobs = ABSENT, .prompt_top = -1}},
         .max_completion_tokens = -1,
@@ -351,6 +352,7 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
     cr_serve_sampling *how = &d->request.sampling;
 
     if (d->max_completion_tokens >= 0) how->max_tokens = d->max_completion_tokens;
+    how->has_seed = how->seed != NO_SEED;
     d->has_default_max = how->max_tokens < 0;
     if (d->has_default_max) how->max_tokens = default_max_tokens(d, service);
     if (how->n > service->max_samples)
@@ -441,6 +443,11 @@ static cr_status check_stream(const cri_draft *d, cr_serve_error *error)
     if (w->is_stream && (w->prompt_logprobs >= 0 || w->entropy || w->candidates.ids.num))
         return cr_serve_fail(error, 400, "invalid_value", "stream",
                              "log-probs of the prompt cannot be streamed: leave stream out");
+    if (w->is_stream && d->request.sampling.max_tokens > 1 &&
+        (w->logprobs > 0 || w->prompt_top >= 0))
+        return cr_serve_fail(error, 400, "unsupported_parameter", "stream",
+                             "alternatives and log-probs of the prompt cannot be streamed with "
+                             "max_tokens above 1: leave stream out, or ask for logprobs 0");
     return CR_OK;
 }
 
@@ -459,10 +466,10 @@ static cr_status check_wanted(cri_draft *d, const cr_serve_service *service, cr_
         take_count(d, service, &w->logprobs, d->has_logprobs ? "top_logprobs" : "logprobs", error));
     CR_TRY(take_count(d, service, &w->prompt_logprobs, "prompt_logprobs", error));
     CR_TRY(take_candidates(d, service, error));
-    CR_TRY(check_stream(d, error));
     w->prompt_top = w->prompt_logprobs;
     if (w->echo && w->logprobs > w->prompt_top) w->prompt_top = w->logprobs;
     if (w->prompt_top < 0 && (w->entropy || w->candidates.ids.num)) w->prompt_top = 0;
+    CR_TRY(check_stream(d, error));
     if (w->prompt_start > 0 && w->echo)
         return cr_serve_fail(error, 400, "invalid_value", "prompt_logprob_start",
                              "prompt_logprob_start cannot be given with echo");

@@ -274,6 +274,10 @@ size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, 
     size_t hold = 0;
 
     for (size_t i = 0; i < num_stop; i++) {
+        const char *at = num_bytes ? memmem(text, num_bytes, stop[i], strlen(stop[i])) : NULL;
+        if (at) num_bytes = (size_t)(at - text);
+    }
+    for (size_t i = 0; i < num_stop; i++) {
         size_t len = strlen(stop[i]), most = len - 1 < num_bytes ? len - 1 : num_bytes;
         for (size_t n = most; n > hold; n--)
             if (memcmp(text + num_bytes - n, stop[i], n) == 0) {

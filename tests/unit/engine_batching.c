@@ -331,9 +331,10 @@ static cr_tokenizer *letter_tokenizer(void)
     return t;
 }
 
-static void collect_text(void *ctx, uint64_t sample_id, int32_t id, float log_prob,
+static void collect_text(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
                          const char *text, size_t num_bytes)
 {
+    (void)user;
     (void)sample_id;
     (void)id;
     (void)log_prob;

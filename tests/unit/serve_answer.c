@@ -394,8 +394,8 @@ static void streams(void **state)
                  "reason\":null}],\"usage\":null}\n\n" CHAT_HEAD
                  "],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3,\"total_tokens\":7}}\n\n"
                  "data: [DONE]\n\n");
-    stream("{\"prompt\":[20],\"stream\":true,\"echo\":true,\"logprobs\":0}", CR_SERVE_COMPLETIONS,
-           parts, 3, &out);
+    stream("{\"prompt\":[20],\"max_tokens\":1,\"stream\":true,\"echo\":true,\"logprobs\":0}",
+           CR_SERVE_COMPLETIONS, parts, 3, &out);
     check_events(&out, TEXT_HEAD
                  "{\"index\":0,\"text\":\"a\",\"logprobs\":{\"tokens\":[\"a\",\"h\"],\"text_"
                  "offset\":[0,1],\"token_logprobs\":[null,-1],\"top_logprobs\":[null,{\"h\":-1}]},"
@@ -432,6 +432,7 @@ static void text_that_may_be_sent(void **state)
     assert_int_equal(cr_serve_sendable("\n\nQ", 3, stop, 2), 0);
     assert_int_equal(cr_serve_sendable("", 0, stop, 2), 0);
     assert_int_equal(cr_serve_sendable("EN", 2, stop, 1), 2);
+    assert_int_equal(cr_serve_sendable("aENDb", 5, stop, 2), 1);
 }
 
 /* ---- small bodies ---- */

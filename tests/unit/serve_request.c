@@ -131,7 +131,7 @@ static void langchain_and_roll(void **state)
                                  "null,\"seed\":null,\"logit_bias\":null,"
                                  "\"unknown\":null}");
     assert_int_equal(request.wanted.logprobs, -1);
-    assert_true(request.sampling.seed == CR_SERVE_NO_SEED);
+    assert_false(request.sampling.has_seed);
     assert_null(request.ignored.data); /* null is absent */
     accept(CR_SERVE_CHAT,
            "{\"model\":\"s\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
