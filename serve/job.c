@@ -1,0 +1,445 @@
+/* job.c -- see job.h. */
+#include "serve/job.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+typedef struct cr_job_place {
+    cr_job *job;
+    size_t prompt;
+} cr_job_place;
+
+/* ---- life ---- */
+
+static bool is_seeded(const cr_job *job)
+{
+    return job->request.sampling.has_seed;
+}
+
+cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
+{
+    cr_job *job = CR_NEW(cr_job);
+    cr_serve_request *r = &job->request;
+
+    *r = *request;
+    *request = (cr_serve_request){0};
+    job->id = cr_strdup(r->request_id ? r->request_id : id);
+    job->created = (int64_t)cr_wall_s();
+    job->begun_s = cr_now_s();
+    if (!is_seeded(job)) r->sampling.seed = (int64_t)(seed >> 11); /* what a double holds */
+    job->num_samples = r->num_prompts * (size_t)r->sampling.n;
+    job->samples = CR_NEW_ARRAY(cr_job_sample, job->num_samples);
+    job->places = CR_NEW_ARRAY(cr_job_place, r->num_prompts);
+    job->prompt_scores = CR_NEW_ARRAY(cr_serve_scores, r->num_prompts);
+    for (size_t i = 0; i < r->num_prompts; i++)
+        job->places[i] = (cr_job_place){job, i};
+    for (size_t i = 0; i < job->num_samples; i++)
+        job->samples[i].stop_id = -1;
+    if (r->wanted.is_stream)
+        cr_serve_stream_open(&job->stream, &(cr_serve_result){.request = r,
+                                                              .id = job->id,
+                                                              .created = job->created,
+                                                              .prompt_scores = job->prompt_scores});
+    return job;
+}
+
+void cr_job_destroy(cr_job *job)
+{
+    if (!job) return;
+    for (size_t i = 0; i < job->num_samples; i++) {
+        cr_free(job->samples[i].ids);
+        cr_free(job->samples[i].log_probs);
+        cr_buf_free(&job->samples[i].text);
+    }
+    cr_serve_stream_close(&job->stream);
+    cr_buf_free(&job->out);
+    cr_free(job->samples);
+    cr_free(job->places);
+    cr_free(job->asks);
+    cr_free(job->draws);
+    cr_free(job->sequences);
+    cr_free(job->prompt_scores);
+    cr_free(job->id);
+    cr_serve_request_free(&job->request);
+    cr_free(job);
+}
+
+void cr_job_fail(cr_job *job, int status, const char *code, const char *message)
+{
+    if (job->is_done) return;
+    job->is_done = true;
+    cr_serve_fail(&job->error, status, code, NULL, "%s", message);
+    if (job->has_sent) cr_serve_stream_fail(&job->error, &job->out);
+}
+
+/* ---- answers ---- */
+
+static cr_serve_sample sample_of(const cr_job_sample *s)
+{
+    return (cr_serve_sample){.ids = s->ids,
+                             .num_ids = s->num_ids,
+                             .text = s->text.data ? s->text.data : "",
+                             .text_bytes = s->text.num_bytes,
+                             .scores = s->scores,
+                             .finish = s->finish,
+                             .stop_text = s->stop_text,
+                             .stop_id = s->stop_id};
+}
+
+/* An event of a sample, or of a part of it. */
+static void send_part(cr_job *job, size_t index, const cr_serve_sample *part)
+{
+    cr_err err = {0};
+
+    if (job->is_done) return;
+    job->stream.result.latency_s = cr_now_s() - job->begun_s;
+    if (cr_serve_stream_part(&job->stream, index, part, &job->out, &err) != CR_OK)
+        cr_job_fail(job, 500, "internal_error", err.msg);
+    else if (job->out.num_bytes)
+        job->has_sent = true;
+}
+
+static void finish(cr_job *job)
+{
+    cr_serve_sample *samples = CR_NEW_ARRAY(cr_serve_sample, job->num_samples);
+    cr_serve_result result = {.request = &job->request,
+                              .id = job->id,
+                              .created = job->created,
+                              .latency_s = cr_now_s() - job->begun_s,
+                              .prompt_scores = job->prompt_scores,
+                              .samples = samples};
+    cr_err err = {0};
+
+    for (size_t i = 0; i < job->num_samples; i++)
+        samples[i] = sample_of(&job->samples[i]);
+    if (job->request.wanted.is_stream) {
+        for (size_t i = 0; i < job->num_samples; i++)
+            send_part(job, i, &samples[i]);
+        if (!job->is_done) cr_serve_stream_end(&job->stream, &job->out);
+    } else if (cr_serve_answer(&result, &job->out, &err) != CR_OK) {
+        cr_buf_clear(&job->out);
+        cr_job_fail(job, 500, "internal_error", err.msg);
+    }
+    job->is_done = true;
+    cr_free(samples);
+}
+
+/* ---- rounds ---- */
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return cr_max64(cr_max64(a, b), 0);
+}
+
+/* What is wanted at the places of a prompt; no place of it: only what is drawn. */
+static cr_score_ask prompt_ask(const cr_serve_request *r, size_t prompt, bool has_places)
+{
+    const cr_serve_wanted *w = &r->wanted;
+    const cr_serve_prompt *p = &r->prompts[prompt];
+    size_t first = has_places ? (size_t)w->prompt_first : p->num_ids;
+    cr_score_ask ask = {.ids = p->ids,
+                        .num_ids = p->num_ids,
+                        .first = first < p->num_ids ? first : p->num_ids,
+                        .has_rank = w->prompt_logprobs >= 0 || w->logprobs >= 0,
+                        .num_top = most(has_places ? w->prompt_top : 0, w->logprobs)};
+
+    if (!has_places) return ask;
+    ask.has_entropy = w->entropy;
+    ask.candidates = w->candidates.ids.id;
+    ask.num_candidates = w->candidates.num_each;
+    ask.num_lists = w->candidates.num_places;
+    return ask;
+}
+
+static cr_draw_row draw_of(const cr_job *job, size_t index)
+{
+    const cr_serve_sampling *how = &job->request.sampling;
+    size_t j = is_seeded(job) ? index % (size_t)how->n : index;
+    uint32_t word[4];
+
+    cr_rng_philox((uint64_t)how->seed, CR_RNG_SAMPLE, j, 0, word); /* as the engine's first token */
+    return (cr_draw_row){.temperature = how->temperature,
+                         .penalty = how->repetition_penalty,
+                         .top_p = how->top_p,
+                         .min_p = how->min_p,
+                         .top_k = how->top_k,
+                         .is_raw = true,
+                         .u = cr_rng_float(word[0])};
+}
+
+/* Prompts that are scored, each with at most one token after it. */
+static void ask_scoring(cr_job *job)
+{
+    const cr_serve_request *r = &job->request;
+    size_t n = (size_t)r->sampling.n;
+    bool is_scored = r->wanted.prompt_top >= 0;
+
+    if (r->sampling.max_tokens == 0) {
+        for (size_t i = 0; is_scored && i < r->num_prompts; i++)
+            job->asks[job->num_asks++] = prompt_ask(r, i, true);
+        return;
+    }
+    for (size_t i = 0; i < job->num_samples; i++) {
+        job->draws[i] = draw_of(job, i);
+        job->asks[i] = prompt_ask(r, i / n, is_scored && i % n == 0);
+        job->asks[i].draw = &job->draws[i];
+    }
+    job->num_asks = job->num_samples;
+}
+
+static bool samples_are_scored(const cr_serve_request *r)
+{
+    return r->wanted.logprobs > 0 || (r->wanted.logprobs == 0 && r->route == CR_SERVE_TOKENS_IN);
+}
+
+/* Prompts, then prompts with completions, after sampling. */
+static void ask_sampled(cr_job *job)
+{
+    const cr_serve_request *r = &job->request;
+    size_t n = (size_t)r->sampling.n, num = 0;
+    int32_t *at;
+
+    for (size_t i = 0; r->wanted.prompt_top >= 0 && i < r->num_prompts; i++)
+        job->asks[job->num_asks++] = prompt_ask(r, i, true);
+    if (!samples_are_scored(r)) return;
+    for (size_t i = 0; i < job->num_samples; i++)
+        num += r->prompts[i / n].num_ids + job->samples[i].num_ids;
+    at = job->sequences = CR_NEW_ARRAY(int32_t, num);
+    for (size_t i = 0; i < job->num_samples; i++) {
+        const cr_serve_prompt *p = &r->prompts[i / n];
+        const cr_job_sample *s = &job->samples[i];
+        memcpy(at, p->ids, p->num_ids * sizeof *at);
+        memcpy(at + p->num_ids, s->ids, s->num_ids * sizeof *at);
+        job->asks[job->num_asks++] = (cr_score_ask){.ids = at,
+                                                    .num_ids = p->num_ids + s->num_ids,
+                                                    .first = p->num_ids,
+                                                    .has_rank = true,
+                                                    .num_top = most(r->wanted.logprobs, 0)};
+        at += p->num_ids + s->num_ids;
+    }
+}
+
+size_t cr_job_asks(cr_job *job, const cr_score_ask **asks)
+{
+    *asks = NULL;
+    if (job->is_done || job->num_running > 0) return 0;
+    if (!job->asks) {
+        job->asks = CR_NEW_ARRAY(cr_score_ask, job->request.num_prompts + job->num_samples);
+        job->draws = CR_NEW_ARRAY(cr_draw_row, job->num_samples);
+        if (cr_serve_is_scoring(&job->request))
+            ask_scoring(job);
+        else
+            ask_sampled(job);
+        for (size_t i = 0; job->num_asks == 0 && i < job->num_samples; i++)
+            if (!job->samples[i].finish) job->samples[i].finish = "length";
+        if (job->num_asks == 0) finish(job);
+    }
+    *asks = job->asks;
+    return job->num_asks;
+}
+
+/* num places of a score, from its place `from` on. */
+static cr_serve_scores places_of(const cr_score *s, size_t from, size_t num)
+{
+    size_t top = (size_t)s->num_top, k = s->num_candidates;
+
+    return (cr_serve_scores){.num = num,
+                             .log_probs = s->log_probs + from,
+                             .ranks = s->ranks ? s->ranks + from : NULL,
+                             .num_top = s->top_ids ? top : 0,
+                             .top_ids = s->top_ids ? s->top_ids + from * top : NULL,
+                             .top_log_probs =
+                                 s->top_log_probs ? s->top_log_probs + from * top : NULL,
+                             .num_candidates = s->candidates ? k : 0,
+                             .candidates = s->candidates ? s->candidates + from * k : NULL,
+                             .entropy = s->entropy ? s->entropy + from : NULL};
+}
+
+static bool is_eos(const cr_serve_model *m, int32_t id)
+{
+    for (size_t i = 0; i < m->num_eos; i++)
+        if (m->eos_ids[i] == id) return true;
+    return false;
+}
+
+/* The text that one token adds to the prompt's, up to a stop text. */
+static void add_token_text(const cr_serve_request *r, size_t prompt, cr_job_sample *s)
+{
+    const cr_serve_prompt *p = &r->prompts[prompt];
+    cr_token_stream stream;
+    cr_buf before = {0};
+
+    if (!r->model->tokenizer) return;
+    cr_token_stream_init(&stream, r->model->tokenizer, r->sampling.skips_special);
+    for (size_t i = 0; i < p->num_ids; i++)
+        cr_token_stream_push(&stream, p->ids[i], &before);
+    cr_token_stream_push(&stream, s->ids[0], &s->text);
+    cr_token_stream_end(&stream, &s->text);
+    cr_buf_free(&before);
+    for (size_t i = 0; i < r->sampling.num_stop && s->text.num_bytes; i++) {
+        const char *stop = r->sampling.stop[i],
+                   *at = memmem(s->text.data, s->text.num_bytes, stop, strlen(stop));
+        if (!at) continue;
+        s->finish = "stop";
+        s->stop_text = stop;
+        if (!r->sampling.keeps_stop) s->text.num_bytes = (size_t)(at - s->text.data);
+        return;
+    }
+}
+
+/* The token that a round has drawn. */
+static void take_drawn(cr_job *job, size_t index, const cr_score *score, size_t num_places)
+{
+    const cr_serve_request *r = &job->request;
+    cr_job_sample *s = &job->samples[index];
+
+    s->ids = CR_NEW_ARRAY(int32_t, 1);
+    s->ids[0] = score->drawn;
+    s->num_ids = 1;
+    s->scores = places_of(score, num_places, 1);
+    s->finish = "length";
+    for (size_t i = 0; i < r->sampling.stop_ids.num; i++)
+        if (r->sampling.stop_ids.id[i] == score->drawn) {
+            s->finish = "stop";
+            s->stop_id = score->drawn;
+        }
+    if (!r->sampling.ignore_eos && is_eos(r->model, score->drawn)) s->finish = "stop";
+    add_token_text(r, index / (size_t)r->sampling.n, s);
+}
+
+void cr_job_take_scores(cr_job *job, const cr_score *scores)
+{
+    const cr_serve_request *r = &job->request;
+    bool is_scoring = cr_serve_is_scoring(r), draws = is_scoring && r->sampling.max_tokens > 0;
+    size_t n = (size_t)r->sampling.n;
+    size_t num_prompts = is_scoring || r->wanted.prompt_top < 0 ? 0 : r->num_prompts;
+
+    for (size_t i = 0; i < job->num_asks; i++)
+        if (scores[i].is_broken) {
+            cr_job_fail(job, 500, "internal_error", "the model's numbers are not finite");
+            return;
+        }
+    for (size_t i = 0; i < job->num_asks; i++) {
+        const cr_score_ask *ask = &job->asks[i];
+        size_t num = ask->num_ids - ask->first;
+        if (draws) {
+            if (i % n == 0 && r->wanted.prompt_top >= 0)
+                job->prompt_scores[i / n] = places_of(&scores[i], 0, num);
+            take_drawn(job, i, &scores[i], num);
+        } else if (is_scoring || i < num_prompts) {
+            job->prompt_scores[i] = places_of(&scores[i], 0, num);
+        } else {
+            job->samples[i - num_prompts].scores = places_of(&scores[i], 0, num);
+        }
+    }
+    for (size_t i = 0; i < job->num_samples; i++) /* max_tokens 0 */
+        if (!job->samples[i].finish) job->samples[i].finish = "length";
+    finish(job);
+}
+
+/* ---- the engine ---- */
+
+void cr_job_submit(cr_job *job, cr_engine *engine)
+{
+    const cr_serve_request *r = &job->request;
+    const cr_serve_sampling *s = &r->sampling;
+    uint64_t *ids = CR_NEW_ARRAY(uint64_t, s->n);
+    cr_err err = {0};
+
+    job->num_running = job->num_samples;
+    for (size_t i = 0; i < r->num_prompts && err.status == CR_OK; i++) {
+        cr_generating how = {.temperature = s->temperature,
+                             .top_p = s->top_p,
+                             .min_p = s->min_p,
+                             .top_k = s->top_k,
+                             .repetition_penalty = s->repetition_penalty,
+                             .max_new_tokens = r->prompts[i].max_tokens,
+                             .stop = (const char *const *)s->stop,
+                             .num_stop = s->num_stop,
+                             .should_cut_stop = !s->keeps_stop,
+                             .stop_ids = s->stop_ids.id,
+                             .num_stop_ids = s->stop_ids.num,
+                             .ignores_eos = s->ignore_eos,
+                             .continues_text = true,
+                             .keeps_special = !s->skips_special,
+                             .seed = (uint64_t)s->seed};
+        for (size_t j = 0; j < (size_t)s->n; j++)
+            ids[j] = is_seeded(job) ? j : i * (size_t)s->n + j;
+        cr_note(cr_engine_submit(engine, r->prompts[i].ids, r->prompts[i].num_ids, ids,
+                                 (size_t)s->n, &how, &job->places[i], &err));
+    }
+    cr_free(ids);
+    if (err.status == CR_OK) return;
+    cr_job_cancel(job, engine);
+    cr_job_fail(job, 400, "invalid_value", err.msg);
+}
+
+void cr_job_cancel(cr_job *job, cr_engine *engine)
+{
+    for (size_t i = 0; i < job->request.num_prompts; i++)
+        cr_engine_cancel(engine, &job->places[i]);
+    job->num_running = 0;
+}
+
+static size_t index_of(const cr_job_place *place, uint64_t sample_id)
+{
+    const cr_job *job = place->job;
+    size_t n = (size_t)job->request.sampling.n;
+
+    return is_seeded(job) ? place->prompt * n + (size_t)sample_id : (size_t)sample_id;
+}
+
+void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
+                     const char *text, size_t num_bytes)
+{
+    cr_job_place *place = user;
+    cr_job *job = place->job;
+    const cr_serve_sampling *how = &job->request.sampling;
+    size_t index = index_of(place, sample_id), num;
+    cr_job_sample *s = &job->samples[index];
+    cr_serve_sample part = {.ids = &id, .num_ids = 1, .stop_id = -1};
+
+    (void)ctx;
+    if (!job->request.wanted.is_stream) return;
+    cr_buf_add(&s->text, text, num_bytes);
+    num = s->text.num_bytes - s->num_sent;
+    part.scores = (cr_serve_scores){.num = 1, .log_probs = &log_prob};
+    part.text = s->text.data + s->num_sent;
+    part.text_bytes = num ? cr_serve_sendable(part.text, num, how->stop, how->num_stop) : 0;
+    s->num_sent += part.text_bytes;
+    send_part(job, index, &part);
+}
+
+cr_job *cr_job_take_sample(cr_generated *g)
+{
+    cr_job_place *place = g->user;
+    cr_job *job = place->job;
+    size_t index = index_of(place, g->sample_id);
+    cr_job_sample *s = &job->samples[index];
+    cr_serve_sample part;
+
+    s->ids = g->ids;
+    s->log_probs = g->log_probs;
+    s->num_ids = g->num_ids;
+    s->finish = g->finish;
+    s->stop_text = g->stop < 0 ? NULL : job->request.sampling.stop[g->stop];
+    s->stop_id = g->stop_id;
+    s->scores = (cr_serve_scores){.num = g->num_ids, .log_probs = g->log_probs};
+    cr_buf_clear(&s->text);
+    if (g->text) cr_buf_add(&s->text, g->text, g->text_bytes);
+    g->ids = NULL;
+    g->log_probs = NULL;
+    cr_generated_free(g);
+    job->num_running--;
+    if (!job->request.wanted.is_stream) return job;
+    part = sample_of(s); /* its tokens have been sent, and this much of its text */
+    CR_CHECK(s->num_sent <= s->text.num_bytes, "text after a stop was sent");
+    part.num_ids = 0;
+    part.text += s->num_sent;
+    part.text_bytes -= s->num_sent;
+    send_part(job, index, &part);
+    if (job->num_running > 0 || job->is_done) return job;
+    cr_serve_stream_end(&job->stream, &job->out);
+    job->is_done = true;
+    return job;
+}
