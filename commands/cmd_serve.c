@@ -128,6 +128,9 @@ static cr_status check(const serve *s, cr_err *err)
     if (s->max_logprobs < 0) return cr_fail(err, CR_EUSAGE, "--max-logprobs must not be negative");
     if (h->max_connections < 1 || h->max_connections > 1000000)
         return cr_fail(err, CR_EUSAGE, "--max-connections must be from 1 to 1000000");
+    if (s->options.max_queue < 1) return cr_fail(err, CR_EUSAGE, "--max-queue must be at least 1");
+    if (!(s->options.drain_s >= 0 && s->options.drain_s < 1e6 && s->options.stall_s > 0))
+        return cr_fail(err, CR_EUSAGE, "--drain-s and --stall-s are seconds");
     if (s->worker.num_ranks > 1)
         return cr_fail(err, CR_EABSENT, "serve on several ranks is not available yet");
     return CR_OK;
@@ -162,6 +165,9 @@ static int run(int argc, char **argv)
     serve s = {.max_logprobs = 128,
                .options = {.http = cr_http_defaults,
                            .access_log = "-",
+                           .max_queue = 1024,
+                           .drain_s = 30,
+                           .stall_s = 60,
                            .metrics_prefix = "croll_",
                            .version = CR_VERSION}};
     cr_http_options *h = &s.options.http;
@@ -178,6 +184,12 @@ static int run(int argc, char **argv)
         {"tls-ca", CR_OPT_STRING, &h->tls_ca, "FILE",
          "clients must show a certificate of this authority; its CN is the user's name"},
         {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
+        {"max-queue", CR_OPT_INT, &s.options.max_queue, "N",
+         "requests that may wait, more get 503 (default 1024)"},
+        {"drain-s", CR_OPT_DOUBLE, &s.options.drain_s, "SECONDS",
+         "that SIGTERM gives to requests that were taken (default 30)"},
+        {"stall-s", CR_OPT_DOUBLE, &s.options.stall_s, "SECONDS",
+         "after which work that does not move makes /health 503 (default 60)"},
         {"max-logprobs", CR_OPT_INT, &s.max_logprobs, "K",
          "most log-probs a place that a request may ask for (default 128)"},
         {"max-connections", CR_OPT_INT, &h->max_connections, "N",

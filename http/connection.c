@@ -163,6 +163,15 @@ void cri_connection_go_on(cri_connection *c)
     c->is_running = false;
 }
 
+void cr_http_take_body(cr_http_exchange *x, cr_buf *out)
+{
+    cri_connection *c = (cri_connection *)(void *)x;
+
+    *out = c->parser.body;
+    c->parser.body = (cr_buf){0};
+    cri_connection_charge(c);
+}
+
 /* ---- callbacks of libevent ---- */
 
 static void on_read(struct bufferevent *bev, void *ctx)

@@ -352,10 +352,15 @@ void cr_http_run(cr_http_server *s)
     event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
 }
 
+void cr_http_drain(cr_http_server *s)
+{
+    s->is_draining = true;
+}
+
 void cr_http_stop(cr_http_server *s)
 {
     if (s->is_stopping) return;
-    s->is_stopping = true;
+    s->is_draining = s->is_stopping = true;
     s->stop_s = cri_now(s) + STOP_S;
     evconnlistener_free(s->listener);
     s->listener = NULL;

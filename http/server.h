@@ -84,6 +84,8 @@ bool cr_http_is_local(const cr_http_server *server);
 /* Returns after cr_http_stop. */
 void cr_http_run(cr_http_server *server);
 void cr_http_wake(cr_http_server *server); /* on_wake soon; from any thread */
+/* From now on every answer closes its connection. */
+void cr_http_drain(cr_http_server *server);
 /* No more connections; those without an exchange close, the others after its answer (at most 5 s); then run returns. */
 void cr_http_stop(cr_http_server *server);
 void cr_http_close(cr_http_server *server);        /* after run; accepts NULL */
@@ -91,6 +93,9 @@ void cr_http_unlink(const cr_http_server *server); /* its unix socket: before a 
 /* Read certificate and key again; new connections use them. A failure leaves the old ones. */
 CR_MUST cr_status cr_http_reload_tls(cr_http_server *server, cr_err *err);
 cr_http_counts cr_http_count(const cr_http_server *server);
+
+/* The body of a complete request, which has none afterwards. */
+void cr_http_take_body(cr_http_exchange *x, cr_buf *out);
 
 /* ---- answers ---- */
 

@@ -54,7 +54,7 @@ struct cr_http_server {
     uint64_t num_exchanges;
     uint32_t process_id; /* of ids of requests */
     double now_s, stop_s;
-    bool is_stopping;
+    bool is_draining, is_stopping;
     cr_buf head; /* of the answer that is being written */
 };
 

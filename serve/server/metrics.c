@@ -46,6 +46,12 @@ void cr_serve_metrics_request(cr_serve_metrics *m, const char *route, int status
     snprintf(m->series[m->num_series++].tenant, sizeof m->series->tenant, "%s", tenant);
 }
 
+void cr_serve_metrics_job(cr_serve_metrics *m, const cr_serve_job *job)
+{
+    observe(&m->queued, job->begin_s - job->put_s);
+    observe(&m->worked, job->end_s - job->begin_s);
+}
+
 /* ---- text ---- */
 
 typedef struct page {
@@ -139,14 +145,22 @@ static void add_process(cr_buf *out)
 }
 
 void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const char *version,
-                            const cr_http_counts *http, const cr_serve_service *service,
-                            cr_buf *out)
+                            const cr_http_counts *http, const cr_serve_load *load,
+                            const cr_serve_service *service, cr_buf *out)
 {
     page p = {prefix, out};
 
     add_requests(&p, m);
     add_histogram(&p, "e2e_request_latency_seconds", "From a request's fields to its answer.",
                   &m->latency);
+    add_histogram(&p, "request_queue_time_seconds", "Time that a request waited to be worked on.",
+                  &m->queued);
+    add_histogram(&p, "request_inference_time_seconds", "Time that a request was worked on.",
+                  &m->worked);
+    add_value(&p, "num_requests_waiting", "gauge", "Requests in the queue.",
+              (double)load->num_waiting);
+    add_value(&p, "num_requests_running", "gauge", "Requests that are worked on.",
+              (double)load->num_running);
     add_value(&p, "cancelled_total", "counter", "Requests whose client left before the answer.",
               (double)m->num_gone);
     add_head(&p, "admission_rejections_total", "counter", "Requests that were not taken.");
@@ -154,6 +168,10 @@ void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const
                 (long long)m->num_rejected_keys);
     cr_buf_addf(out, "%sadmission_rejections_total{reason=\"quota\"} %lld\n", prefix,
                 (long long)m->num_rejected_quota);
+    cr_buf_addf(out, "%sadmission_rejections_total{reason=\"queue\"} %lld\n", prefix,
+                (long long)m->num_rejected_queue);
+    cr_buf_addf(out, "%sadmission_rejections_total{reason=\"deadline\"} %lld\n", prefix,
+                (long long)m->num_late);
     add_value(&p, "connections", "gauge", "Connections that are open.",
               (double)http->num_connections);
     add_value(&p, "connections_refused_total", "counter", "Connections beyond the limits.",

@@ -23,19 +23,16 @@ static void answer_json(cr_http_exchange *x, int status, const cr_buf *body)
     cr_http_answer(x, status, "application/json", body->data, body->num_bytes);
 }
 
-static void fail(cr_http_exchange *x, const cr_serve_error *e)
-{
-    cr_http_fail(x, e->status, e->code, e->param[0] ? e->param : NULL, e->message);
-}
-
 /* ---- routes ---- */
 
 static void answer_health(cr_server *s, cr_http_exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}\n";
 
-    (void)s;
-    cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);
+    if (cr_serve_queue_load(s->texts).stuck_s > s->options.stall_s)
+        cr_http_fail(x, 503, "stalled", NULL, "requests wait, and no work has moved for too long");
+    else
+        cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);
 }
 
 static void refuse_while_loading(cr_http_exchange *x)
@@ -48,7 +45,9 @@ static void answer_ready(cr_server *s, cr_http_exchange *x)
 {
     static const char ready[] = "{\"status\":\"ready\"}\n";
 
-    if (!s->service)
+    if (s->is_draining)
+        cri_refuse_draining(x);
+    else if (!s->service)
         refuse_while_loading(x);
     else
         cr_http_answer(x, 200, "application/json", ready, sizeof ready - 1);
@@ -90,13 +89,25 @@ static void answer_version(cr_server *s, cr_http_exchange *x)
     cr_buf_free(&body);
 }
 
+static void answer_load(cr_server *s, cr_http_exchange *x)
+{
+    cr_serve_load load = cr_serve_queue_load(s->texts);
+    cr_buf body = {0};
+
+    cr_buf_addf(&body, "{\"server_load\":%lld}\n",
+                (long long)(load.num_waiting + load.num_running));
+    answer_json(x, 200, &body);
+    cr_buf_free(&body);
+}
+
 static void answer_metrics(cr_server *s, cr_http_exchange *x)
 {
     cr_http_counts counts = cr_http_count(s->http);
+    cr_serve_load load = cr_serve_queue_load(s->texts);
     cr_buf body = {0};
 
     cr_serve_metrics_print(&s->metrics, s->options.metrics_prefix, s->options.version, &counts,
-                           s->service, &body);
+                           &load, s->service, &body);
     cr_http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", body.data, body.num_bytes);
     cr_buf_free(&body);
 }
@@ -123,36 +134,14 @@ static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
     cr_buf_free(&body);
 }
 
-static void answer_text(cr_server *s, cr_http_exchange *x, cr_serve_route kind)
-{
-    const cr_buf *body = &x->request->body;
-    cr_serve_request request = {0};
-    cr_serve_result result = {.request = &request, .id = x->id};
-    cr_serve_error error = {0};
-    cr_buf out = {0};
-    cr_err err = {0};
-
-    if (cr_serve_request_parse(kind, body->data ? body->data : "", body->num_bytes, s->service,
-                               &request, &error) != CR_OK) {
-        fail(x, &error);
-        return;
-    }
-    if (cr_serve_answer(&result, &out, &err) == CR_OK)
-        answer_json(x, 200, &out);
-    else
-        cr_http_fail(x, 500, NULL, NULL, err.msg);
-    cr_serve_request_free(&request);
-    cr_buf_free(&out);
-}
-
 static void answer_tokenize(cr_server *s, cr_http_exchange *x)
 {
-    answer_text(s, x, CR_SERVE_TOKENIZE);
+    cri_work_put(s, x, CR_SERVE_TOKENIZE);
 }
 
 static void answer_detokenize(cr_server *s, cr_http_exchange *x)
 {
-    answer_text(s, x, CR_SERVE_DETOKENIZE);
+    cri_work_put(s, x, CR_SERVE_DETOKENIZE);
 }
 
 static void refuse_compute(cr_server *s, cr_http_exchange *x)
@@ -170,6 +159,7 @@ static const route routes[] = {
     {"GET", "/v1/models", "/v1/models", answer_models, 0, false},
     {"GET", "/v1/models/", "/v1/models/{model}", answer_model, 0, false},
     {"GET", "/version", "/version", answer_version, 0, false},
+    {"GET", "/load", "/load", answer_load, 0, false},
     {"GET", "/metrics", "/metrics", answer_metrics, 0, false},
     {"GET", "/openapi.json", "/openapi.json", answer_openapi, 0, false},
     {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, 0, false},
@@ -281,6 +271,8 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
     if (!is_method(x, r) || !is_allowed(s, x, r)) return;
     if (!s->service && r->answer != answer_metrics && r->answer != answer_version)
         refuse_while_loading(x);
+    else if (strcmp(r->method, "POST") == 0 && s->is_draining)
+        cri_refuse_draining(x);
     else if (strcmp(r->method, "POST") == 0 && !x->request->has_body)
         cr_http_fail(x, 411, NULL, NULL, "a body with its Content-Length is needed");
 }

@@ -51,8 +51,11 @@ static void log_request(cr_server *s, const cr_http_exchange *x, const cri_call 
     add_text(out, "tenant", call->tenant);
     add_text(out, "method", x->request->method);
     add_text(out, "route", call->route);
-    cr_buf_addf(out, ",\"status\":%d,\"total_ms\":%.3f,\"bytes\":%zu}\n", status,
-                1e3 * (cr_now_s() - x->begin_s), x->sent_bytes);
+    cr_buf_addf(
+        out,
+        ",\"status\":%d,\"queue_ms\":%.3f,\"compute_ms\":%.3f,\"total_ms\":%.3f,\"bytes\":%zu}\n",
+        status, 1e3 * call->queued_s, 1e3 * call->worked_s, 1e3 * (cr_now_s() - x->begin_s),
+        x->sent_bytes);
 }
 
 static void write_log(cr_server *s)
@@ -77,8 +80,8 @@ static void on_gone(void *ctx, cr_http_exchange *x)
 {
     cr_server *s = ctx;
 
-    (void)x;
     s->metrics.num_gone++;
+    cri_work_gone(s, x);
 }
 
 static void on_end(void *ctx, cr_http_exchange *x)
@@ -99,12 +102,18 @@ static void on_wake(void *ctx)
 {
     cr_server *s = ctx;
 
+    cri_work_collect(s);
     if (s->should_stop) cr_http_stop(s->http);
 }
 
 static void on_tick(void *ctx)
 {
-    write_log(ctx);
+    cr_server *s = ctx;
+
+    cri_work_tick(s);
+    if (s->is_draining && cr_now_s() >= s->drain_until_s) cri_work_fail_all(s);
+    if (s->is_draining && !cri_work_is_open(s)) cr_http_stop(s->http);
+    write_log(s);
 }
 
 static void reload(cr_server *s)
@@ -140,10 +149,19 @@ static void on_signal(void *ctx, int number)
         cr_http_unlink(s->http);
         _exit(cr_exit_code(CR_ESIGNAL));
     }
-    cr_http_stop(s->http);
+    s->is_draining = true;
+    s->drain_until_s = cr_now_s() + s->options.drain_s;
+    cr_http_drain(s->http);
 }
 
 /* ---- life ---- */
+
+static void wake(void *ctx)
+{
+    cr_server *s = ctx;
+
+    cr_http_wake(s->http);
+}
 
 static void *run_thread(void *ctx)
 {
@@ -187,8 +205,10 @@ static cr_status start(cr_server *s, cr_err *err)
                        "%s can be reached from other machines, and there are no keys: give --keys "
                        "FILE (or --tls-ca FILE), or --no-auth if everyone may use it",
                        o->http.listen);
-    CR_CHECK(pthread_create(&s->thread, NULL, run_thread, s) == 0, "no thread can be started");
-    s->has_thread = true;
+    s->texts = cr_serve_queue_create(o->max_queue, o->http.buffered_bytes, wake, s);
+    s->has_text_thread = pthread_create(&s->text_thread, NULL, cri_work_thread, s) == 0;
+    s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
+    CR_CHECK(s->has_text_thread && s->has_thread, "no thread can be started");
     return CR_OK;
 }
 
@@ -228,12 +248,17 @@ void cr_server_close(cr_server *s)
     s->should_stop = true;
     if (s->has_thread) cr_http_wake(s->http);
     cr_server_wait(s);
+    if (s->has_text_thread) {
+        cr_serve_queue_end(s->texts);
+        pthread_join(s->text_thread, NULL);
+    }
     cr_http_close(s->http);
     if (s->log_fd >= 0) {
         write_log(s);
         close(s->log_fd);
     }
     cr_buf_free(&s->log);
+    cri_work_free(s);
     cr_serve_keys_free(&s->keys);
     cr_serve_metrics_free(&s->metrics);
     cr_free(s);

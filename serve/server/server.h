@@ -1,13 +1,14 @@
 /* server.h -- `croll serve`: routes, keys, log and metrics of one service over http/.
  *
- * An I/O thread answers; the thread that opened the server loads the model and, when it is there, says so:
+ * An I/O thread answers. Bodies are read by another one, so that a text of 32 MiB does not hold up /health; what it has
+ * to do waits in a bounded queue. The thread that opened the server loads the model and, when it is there, says so:
  *
  *     cr_server_open     binds, starts the I/O thread: /health answers, /ready is 503
  *     cr_server_ready    the model is there: the other routes answer
  *     cr_server_wait     until SIGTERM or SIGINT has ended it
  *     cr_server_close
  *
- * SIGHUP reads keys and certificate again; a second SIGTERM ends the process at once, and so does the first while
+ * SIGTERM drains: new work is refused (503), what was taken is answered, for at most drain_s. SIGHUP reads keys and certificate again; a second SIGTERM ends the process at once, and so does the first while
  * the model is being loaded. Ownership: options and service are borrowed until cr_server_close.
  */
 #ifndef CR_SERVE_SERVER_H
@@ -23,6 +24,8 @@ typedef struct cr_server_options {
     const char *keys;       /* file (keys.h); NULL: no keys */
     bool needs_no_keys;     /* also where other machines reach it */
     const char *access_log; /* file, "-": stderr, "none" */
+    int64_t max_queue;      /* requests that wait */
+    double drain_s, stall_s;
     const char *metrics_prefix;
     const char *version;
 } cr_server_options;

@@ -4,6 +4,7 @@
 
 #include "serve/server/keys.h"
 #include "serve/server/metrics.h"
+#include "serve/server/queue.h"
 #include "serve/server/server.h"
 
 #include <pthread.h>
@@ -13,6 +14,8 @@
 typedef struct cri_call {
     const char *route; /* constant: its path in the log and in metrics */
     char tenant[CR_KEY_NAME];
+    cr_serve_job *job;         /* that is worked on; NULL: none */
+    double queued_s, worked_s; /* of a job that was */
 } cri_call;
 
 struct cr_server {
@@ -22,12 +25,30 @@ struct cr_server {
     bool has_thread;
     atomic_bool should_stop;
     _Atomic(const cr_serve_service *) service; /* NULL: the model is being loaded */
+    cr_serve_queue *texts;                     /* bodies to be read */
+    pthread_t text_thread;
+    bool has_text_thread;
+    cr_serve_job **open; /* owned [num_open]: all jobs of the I/O thread */
+    size_t num_open, capacity_open;
+    bool is_draining;
+    double drain_until_s;
     cr_serve_keys keys;
     cr_serve_metrics metrics;
     int log_fd; /* -1: none */
     cr_buf log; /* lines of the last tick */
     int num_signals;
 };
+
+/* work.c: bodies on their way through the queue */
+void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route);
+void cri_work_gone(cr_server *s, cr_http_exchange *x);
+void cri_work_collect(cr_server *s);
+void cri_work_tick(cr_server *s); /* deadlines */
+void cri_work_fail_all(cr_server *s);
+bool cri_work_is_open(const cr_server *s); /* has a client that waits */
+void cri_work_free(cr_server *s);
+void *cri_work_thread(void *server);
+void cri_refuse_draining(cr_http_exchange *x);
 
 /* routes.c */
 void cri_on_head(void *server, cr_http_exchange *x);

@@ -90,6 +90,9 @@ get 405 'Allow: GET, HEAD' -X DELETE $url/health
 get 405 'Allow: POST' $url/tokenize
 get 411 '"code":"length_required"' -X POST $url/tokenize
 get 200 '"tokens":\[49,50,43\]' -d '{"prompt":"12+"}' $url/tokenize # curl calls it a form
+get 200 '^x-croll-weights: [0-9a-f]' -d '{"prompt":"12+"}' $url/tokenize
+get 200 '^x-croll-ignored: other' -d '{"prompt":"12+","other":1}' $url/tokenize
+get 200 '"server_load":0' $url/load
 get 200 '"prompt":"12+"' -H 'Content-Type: application/json' -d '{"tokens":[49,50,43]}' $url/detokenize
 get 415 'application/json' -d 'prompt=12' $url/tokenize
 get 400 '"type":"invalid_request_error"' -d '{"prompt":' $url/tokenize
@@ -107,13 +110,14 @@ import socket, sys
 s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
 s.settimeout(10)
 paths = [b'/health', b'/v1/models', b'/version', b'/nothing', b'/ready'] * 40
-s.sendall(b''.join(b'GET %s HTTP/1.1\r\nHost: a\r\nx-request-id: %d\r\n\r\n' % (p, i) for i, p in enumerate(paths)))
+method = lambda i: b'HEAD' if i % 7 == 6 else b'GET' # whose answers have no body
+s.sendall(b''.join(b'%s %s HTTP/1.1\r\nHost: a\r\nx-request-id: %d\r\n\r\n' % (method(i), p, i) for i, p in enumerate(paths)))
 f = s.makefile('rb')
 for i in range(len(paths)): # all answers, in order
     head = b''
     while not head.endswith(b'\r\n\r\n'): head += f.readline()
     assert b'x-request-id: %d\r\n' % i in head, head
-    f.read(int(head.lower().split(b'content-length: ')[1].split(b'\r\n')[0]))
+    if method(i) == b'GET': f.read(int(head.lower().split(b'content-length: ')[1].split(b'\r\n')[0]))
 s.sendall(b'GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: a\r\n\r\n')
 rest = f.read()
 assert rest.count(b'HTTP/1.1') == 1 and b' 400 ' in rest, rest
@@ -135,12 +139,69 @@ sed -n '/^```/,/^```/p' docs/serve.md | grep '^curl .*127.0.0.1:8000/' | sed "s|
 while read -r line; do
     bash -c "$line" >$tmp/body 2>$tmp/curl </dev/null && [ -s $tmp/body ] && ! grep -q '"error"' $tmp/body || fail "$line: $(cat $tmp/curl $tmp/body)"
 done <$tmp/lines
-python3 -c "import socket, time; s = socket.create_connection(('127.0.0.1', $port)); time.sleep(20)" &
-idle=$!
-kill -TERM $server
-ends 130 # an idle connection does not hold it up
-kill $idle
+# SIGTERM while a text is tokenized: it is answered, new work is refused, an idle connection does not hold it up
+python3 - $port $server <<'PY' || fail "SIGTERM does not drain"
+import os, signal, socket, sys, time
+def ask(method, path, body=b''):
+    s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+    s.settimeout(20)
+    s.sendall(b'%s %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s' % (method, path, len(body), body))
+    return s
+idle = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+work = [ask(b'POST', b'/tokenize', b'{"prompt":"' + b'12+3=' * 120000 + b'"}') for _ in range(3)]
+for _ in range(200): # the last of them is taken
+    time.sleep(0.05)
+    if b'load":3' in ask(b'GET', b'/load').recv(4096): break
+os.kill(int(sys.argv[2]), signal.SIGTERM)
+late = ask(b'POST', b'/tokenize', b'{"prompt":"1"}').makefile('rb').read()
+assert b' 503 ' in late and b'shutting_down' in late and b'Retry-After' in late, late
+ready = ask(b'GET', b'/ready').makefile('rb').read()
+assert b' 503 ' in ready and b'shutting_down' in ready, ready
+for s in work:
+    answer = s.makefile('rb').read(600)
+    assert b' 200 OK' in answer and b'"count":600000' in answer and b'Connection: close' in answer, answer
+PY
+ends 130
 curl -s -m 5 $url/health && fail "it still answers"
+
+# a queue of one: further texts are refused, late ones are not worked on, those of clients that left neither
+serve --max-queue 1 --access-log $tmp/access.queue
+python3 - $port <<'PY' || fail "the queue"
+import socket, sys, time
+def ask(body, *fields, path=b'/tokenize'):
+    s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+    s.settimeout(20)
+    s.sendall(b'POST %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s' % (path, b''.join(fields), len(body), body))
+    return s
+def get(path):
+    s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+    s.sendall(b'GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n' % path)
+    return s.makefile('rb').read()
+long = b'{"prompt":"' + b'12+3=' * 200000 + b'"}'
+begin = time.time()
+first = ask(long) # is worked on
+while b'load":1' not in get(b'/load'): pass
+late = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: 1\r\n') # waits
+while b'load":2' not in get(b'/load'): pass
+full = ask(b'{"prompt":"1"}').makefile('rb').read()
+assert b' 503 ' in full and b'server_overloaded' in full and b'Retry-After: 1' in full, full
+assert b' 200 ' in get(b'/health')
+late = late.makefile('rb').read()
+assert b' 504 ' in late and b'deadline_exceeded' in late, late
+assert b'"count":1000000' in first.makefile('rb').read(600)
+assert b'"count":1,' in ask(b'{"prompt":"1"}').makefile('rb').read()
+wrong = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: soon\r\n').makefile('rb').read()
+assert b' 400 ' in wrong and b'x-croll-deadline-ms' in wrong, wrong
+gone = ask(long)
+while b'load":1' not in get(b'/load'): pass
+gone.close()
+while b'croll_cancelled_total 1' not in get(b'/metrics'): assert time.time() - begin < 60
+PY
+get 200 'croll_admission_rejections_total{reason="queue"} 1' $url/metrics
+get 200 'croll_admission_rejections_total{reason="deadline"} 1' $url/metrics
+kill -TERM $server
+ends 130
+grep -q '"status":499' $tmp/access.queue || fail "the client that left is not in the log"
 
 # keys
 serve --keys $tmp/keys --access-log $tmp/access.keys --metrics-prefix vllm:

@@ -1,0 +1,185 @@
+/* work.c -- bodies that are read outside of the I/O thread: into the queue, the thread that reads them, and their
+ * answers, deadlines and cancellation. */
+#include "serve/server/server_impl.h"
+
+#include "serve/answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the thread ---- */
+
+static void fail_job(cr_serve_job *job, const cr_err *err)
+{
+    cr_serve_fail(&job->error, 500, "internal_error", "", "%s", err->msg);
+}
+
+static void work(const cr_serve_service *service, cr_serve_job *job)
+{
+    cr_serve_request request = {0};
+    cr_serve_result result = {.request = &request, .id = job->id};
+    cr_err err = {0};
+
+    if (cr_serve_request_parse(job->route, job->body.data ? job->body.data : "",
+                               job->body.num_bytes, service, &request, &job->error) != CR_OK)
+        return;
+    job->ignored = request.ignored;
+    request.ignored = (cr_buf){0};
+    if (cr_serve_answer(&result, &job->out, &err) != CR_OK) fail_job(job, &err);
+    cr_serve_request_free(&request);
+}
+
+void *cri_work_thread(void *ctx)
+{
+    cr_server *s = ctx;
+    cr_serve_job *job;
+
+    while ((job = cr_serve_queue_take(s->texts))) {
+        work(s->service, job);
+        cr_serve_queue_give(s->texts, job);
+    }
+    return NULL;
+}
+
+/* ---- the I/O thread: in ---- */
+
+/* x-croll-deadline-ms: when the client stops to wait. False: it is not a number. */
+static bool read_deadline(const cr_http_exchange *x, double *deadline_s)
+{
+    const char *text = cr_http_field(x->request, "x-croll-deadline-ms");
+    size_t num = text ? strlen(text) : 0;
+
+    *deadline_s = 0;
+    if (!text) return true;
+    if (num == 0 || num > 9 || strspn(text, "0123456789") != num) return false;
+    *deadline_s = x->begin_s + 1e-3 * (double)strtol(text, NULL, 10);
+    return true;
+}
+
+static void add_open(cr_server *s, cr_serve_job *job)
+{
+    s->open = cr_grow(s->open, s->num_open, &s->capacity_open, sizeof(cr_serve_job *));
+    job->place = s->num_open;
+    s->open[s->num_open++] = job;
+}
+
+static void forget(cr_server *s, cr_serve_job *job)
+{
+    s->open[job->place] = s->open[--s->num_open];
+    s->open[job->place]->place = job->place;
+    cr_serve_job_free(job);
+}
+
+void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
+{
+    cri_call *call = x->user;
+    cr_serve_job *job;
+    double deadline_s;
+
+    if (!read_deadline(x, &deadline_s)) {
+        cr_http_fail(x, 400, "invalid_value", "x-croll-deadline-ms",
+                     "x-croll-deadline-ms is a whole number of milliseconds");
+        return;
+    }
+    job = CR_NEW(cr_serve_job);
+    job->route = route;
+    job->deadline_s = deadline_s;
+    job->x = x;
+    strcpy(job->id, x->id);
+    cr_http_take_body(x, &job->body);
+    if (cr_serve_queue_put(s->texts, job)) {
+        call->job = job;
+        add_open(s, job);
+        return;
+    }
+    cr_serve_job_free(job);
+    s->metrics.num_rejected_queue++;
+    cr_http_set(x, "Retry-After", "1");
+    cr_http_fail(x, 503, NULL, NULL, "the queue of requests is full, try again later");
+}
+
+/* ---- the I/O thread: out ---- */
+
+/* Its client does not wait any more, or gets an answer now; the job ends when the other thread gives it back. */
+static cr_http_exchange *let_go(cr_serve_job *job)
+{
+    cr_http_exchange *x = job->x;
+    cri_call *call = x->user;
+
+    call->job = NULL;
+    job->x = NULL;
+    job->is_cancelled = true;
+    return x;
+}
+
+void cri_work_gone(cr_server *s, cr_http_exchange *x)
+{
+    cri_call *call = x->user;
+
+    (void)s;
+    if (call && call->job) let_go(call->job);
+}
+
+static void answer(cr_server *s, cr_serve_job *job)
+{
+    const cr_serve_error *e = &job->error;
+    cr_http_exchange *x = let_go(job);
+    cri_call *call = x->user;
+
+    call->queued_s = job->begin_s - job->put_s;
+    call->worked_s = job->end_s - job->begin_s;
+    cr_http_set(x, "x-croll-version", s->options.version);
+    cr_http_set(x, "x-croll-weights", s->service->models[0].weights_sha256);
+    if (job->ignored.num_bytes) cr_http_set(x, "x-croll-ignored", job->ignored.data);
+    if (e->status)
+        cr_http_fail(x, e->status, e->code, e->param[0] ? e->param : NULL, e->message);
+    else
+        cr_http_answer(x, 200, "application/json", job->out.data, job->out.num_bytes);
+}
+
+void cri_work_collect(cr_server *s)
+{
+    for (cr_serve_job *job = cr_serve_queue_collect(s->texts), *next; job; job = next) {
+        next = job->next;
+        if (job->end_s > 0) cr_serve_metrics_job(&s->metrics, job);
+        if (job->x) answer(s, job);
+        forget(s, job);
+    }
+}
+
+void cri_work_tick(cr_server *s)
+{
+    double now_s = cr_now_s();
+
+    for (size_t i = 0; i < s->num_open; i++) {
+        cr_serve_job *job = s->open[i];
+        if (!job->x || job->deadline_s == 0 || now_s < job->deadline_s) continue;
+        s->metrics.num_late++;
+        cr_http_fail(let_go(job), 504, NULL, NULL, "the deadline of the request has passed");
+    }
+}
+
+void cri_refuse_draining(cr_http_exchange *x)
+{
+    cr_http_set(x, "Retry-After", "1");
+    cr_http_fail(x, 503, "shutting_down", NULL, "the service is shutting down");
+}
+
+void cri_work_fail_all(cr_server *s)
+{
+    for (size_t i = 0; i < s->num_open; i++)
+        if (s->open[i]->x) cri_refuse_draining(let_go(s->open[i]));
+}
+
+bool cri_work_is_open(const cr_server *s)
+{
+    for (size_t i = 0; i < s->num_open; i++)
+        if (s->open[i]->x) return true;
+    return false;
+}
+
+void cri_work_free(cr_server *s)
+{
+    cr_serve_queue_free(s->texts); /* and all jobs */
+    cr_free(s->open);
+}
