@@ -321,7 +321,7 @@ static cr_status run_ask(ask *a, const char *device, const char *logits, cr_err 
 {
     CR_TRY(cr_worker_open(&a->worker, device, err));
     if (a->num_top < 0 || a->num_top > a->worker.model->config.vocab_size)
-        return cr_fail(err, CR_EUSAGE, "--top-logprobs %lld: the model has %lld ids",
+        return cr_fail(err, CR_EUSAGE, "--top-logprobs %lld: from 0 to %lld, the model's ids",
                        (long long)a->num_top, (long long)a->worker.model->config.vocab_size);
     a->scoring =
         cr_scoring_create(a->worker.world, a->worker.mesh, a->worker.model, a->worker.fsdp);

@@ -6,6 +6,7 @@
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
 #include "commands/commands.h"
+#include "commands/worker.h"
 #include "models/weights.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
@@ -81,6 +82,16 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     cr_checkpoint_clean(config->checkpoint_dir);
     if (resume_path)
         cr_checkpoint_prune(config->checkpoint_dir, resume_path, config->max_ckpt_to_keep);
+    return CR_OK;
+}
+
+/* The one that each rank will open. */
+static cr_status check_device(cr_err *err)
+{
+    cr_device *dev;
+
+    CR_TRY(cr_device_open_to_compute(NULL, 1, &dev, err));
+    cr_device_close(dev);
     return CR_OK;
 }
 
@@ -211,6 +222,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     int locks[2] = {-1, -1};
     cr_status status;
 
+    CR_TRY_GOTO(out, check_device(err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */

@@ -107,15 +107,22 @@ static cr_status open_units(cr_worker *w, cr_err *err)
     return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
 }
 
+cr_status cr_device_open_to_compute(const char *name, int num_threads, cr_device **out, cr_err *err)
+{
+    CR_TRY(cr_device_open(name ? name : cr_device_default(), num_threads > 1 ? num_threads : 1, out,
+                          err));
+    if (!cr_device_is_meta(*out)) return CR_OK;
+    cr_device_close(*out);
+    *out = NULL;
+    return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
+}
+
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
     int num_threads = cr_num_cores() / w->num_ranks;
 
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_world(w, err));
-    CR_TRY(cr_device_open(device_name ? device_name : cr_device_default(),
-                          num_threads > 1 ? num_threads : 1, &w->dev, err));
-    if (cr_device_is_meta(w->dev))
-        return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
+    CR_TRY(cr_device_open_to_compute(device_name, num_threads, &w->dev, err));
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
     CR_TRY(cr_model_open(w->folder, &w->model, err));
     choose_dtype(w);

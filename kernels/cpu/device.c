@@ -90,8 +90,11 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
                        "this process (arch_prctl: %s); Linux 5.16 or later is needed",
                        strerror(denied));
     if (wanted > best)
-        return cr_fail(err, CR_EABSENT, "CROLL_CPU=%s: this CPU has x86_64 to %s",
-                       getenv("CROLL_CPU"), names[best]);
+        return cr_fail(
+            err, CR_EABSENT,
+            "CROLL_CPU=%s is not one of x86_64, avx2, avx512, avx512bf16 and amx, or this "
+            "CPU, which has up to %s, lacks it",
+            getenv("CROLL_CPU"), names[best]);
     dev->kernels = kernels[wanted];
     dev->variant = names[wanted];
     dev->impl = CR_NEW(cri_cpu);
