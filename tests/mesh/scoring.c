@@ -1,8 +1,9 @@
-/* scoring.c -- rounds of serve/scoring.h: the numbers of random prompts are the same bits alone, among 63 others, on 1, 2
- * and 4 ranks, with sharded weights and under sequence parallel, fp32 and bf16; the bits of cr_fsdp_forward and of
+/* scoring.c -- rounds of serve/scoring.h: the numbers of random prompts are the same bits alone, among 63 others, on 1
+ * (with two threads), 2 and 4 ranks, with sharded weights and under sequence parallel, fp32 and bf16; the bits of cr_fsdp_forward and of
  * logits that cr_draw draws from; one number for one id wherever it stands. A refused prompt leaves the mesh whole.
  * Not covered: several hosts, what the numbers are (unit/kernels_sampled).
  * // ranks: 4
+ * // also on far
  */
 #include "serve/scoring.h"
 #include "base/rng.h"
@@ -87,7 +88,7 @@ static bench bench_open(int size, int fsdp, int ulysses, cr_dtype dtype)
     bench b = {0};
 
     OK(build_model(config, &b.model, &err));
-    OK(cr_device_open(cr_device_default(), 1, &b.dev, &err));
+    OK(cr_device_open(cr_device_default(), /*num_threads=*/size == 1 ? 2 : 1, &b.dev, &err));
     OK(cr_mesh_shape_init(&shape, size, fsdp, ulysses, 1, 0, &err));
     OK(cr_mesh_create(world, b.dev, "scoring", ranks, &shape, &b.mesh, &err));
     OK(cr_fsdp_create(b.model, b.dev, b.mesh, &args, &b.f, &err));
