@@ -1,11 +1,11 @@
 /* distribution.h -- the distribution that a run's log-probs are of (docs/sampling.md), and the rows of a
  * micro-batch in it.
  *
- * Generation stores with each sample which words its filters kept (cr_generated). Training, and the
- * reference, compute log-probs over the same words with the same temperature and repetition penalty: the
+ * Generation stores with each sample which ids its filters kept (cr_generated). Training, and the
+ * reference, compute log-probs over the same ids with the same temperature and repetition penalty: the
  * edits that cr_distribution_edit hands to the head through cr_batch.
  *
- * Ownership: a cr_edits owns its arrays, grown as needed; {0} is empty. Kept words stay in the record that the
+ * Ownership: a cr_edits owns its arrays, grown as needed; {0} is empty. Kept ids stay in the record that the
  * samples borrow from. One thread.
  */
 #ifndef CR_DISTRIBUTION_H
@@ -18,14 +18,14 @@
 
 typedef struct cr_distribution {
     float temperature, repetition_penalty; /* 1: off */
-    bool has_filter;                       /* samples come with their kept words */
+    bool has_filter;                       /* samples come with their kept ids */
 } cr_distribution;
 
 /* How an engine generates by the file. */
 cr_generating cr_generating_of(const cr_config *config, const cr_generating_args *args);
 /* Of actor_infer's samples. The model's softmax with logprobs_mode raw and for greedy samples. */
 cr_distribution cr_distribution_of(const cr_config *config);
-/* CR_EFORMAT: samples do not have the kept words that the file's filters ask for. */
+/* CR_EFORMAT: samples do not have the kept ids that the file's filters ask for. */
 CR_MUST cr_status cr_distribution_check(const cr_distribution *d, bool has_kept, cr_err *err);
 
 typedef struct cr_edits {

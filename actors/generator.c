@@ -16,7 +16,7 @@
 
 struct cr_generator {
     cr_actor *a;
-    cr_replica *replica;
+    cr_weight_copy *weights;
     cr_engine *engine;
     cr_tokenizer *tokenizer;
     bool is_shared;    /* its devices: the engine sleeps between rollouts */
@@ -34,16 +34,16 @@ typedef struct request {
 } request;
 
 /* A place for the weights, unless there is one. */
-static cr_status need_replica(cr_generator *g, cr_err *err)
+static cr_status need_weights(cr_generator *g, cr_err *err)
 {
     const cr_worker_config *train = &g->a->config->train;
     cr_wrap_policy wrap = cr_wrap_policy_of(train);
     cr_mesh_shape sender;
 
-    if (g->replica) return CR_OK;
+    if (g->weights) return CR_OK;
     CR_TRY(cr_mesh_shape_of(train, train->num_devices, &sender, err));
-    return cr_replica_create_for(g->a->model, g->a->dev, &wrap, &sender,
-                                 cr_dtype_of(g->a->ranks->worker->dtype), &g->replica, err);
+    return cr_weight_copy_create_for(g->a->model, g->a->dev, &wrap, &sender,
+                                     cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
 }
 
 /* gpu_memory_utilization: the engine's share of the memory, without what its weights take. On the cpu all
@@ -81,7 +81,7 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     snprintf(g->commands, sizeof g->commands, "cmd:%s:%d", a->ranks->name, a->rank);
     CR_TRY_GOTO(out, cr_tokenizer_open(w->model_path, &g->tokenizer, err));
     CR_TRY_GOTO(out, cr_model_prepare(a->model, &c->train, true, err)); /* the sender's layout */
-    CR_TRY_GOTO(out, need_replica(g, err));
+    CR_TRY_GOTO(out, need_weights(g, err));
     cr_experts_set(a->model, NULL);
     CR_TRY_GOTO(out, cache_budget(g, &limits.kv_bytes, err));
     CR_TRY_GOTO(out, cr_engine_create(a->model, a->dev, &limits, &g->engine, err));
@@ -98,7 +98,7 @@ void cr_generator_close(cr_generator *g)
 {
     if (!g) return;
     cr_engine_destroy(g->engine);
-    cr_replica_destroy(g->replica);
+    cr_weight_copy_destroy(g->weights);
     cr_tokenizer_close(g->tokenizer);
     cr_free(g);
 }
@@ -109,9 +109,9 @@ static cr_status sync_weights(cr_generator *g, cr_err *err)
     cr_mesh_shape shape;
 
     g->is_loaded = false;
-    CR_TRY(need_replica(g, err));
+    CR_TRY(need_weights(g, err));
     CR_TRY(cr_mesh_shape_of(&c->train, g->a->layout.role[CR_ROLE_TRAIN].num, &shape, err));
-    return cr_weight_sync_receive(g->replica, g->a->sync_group, &shape, err);
+    return cr_weight_sync_receive(g->weights, g->a->sync_group, &shape, err);
 }
 
 /* ---- a rollout ---- */
@@ -164,7 +164,7 @@ static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
     cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
     cr_record_set_text(&record, "response", s->text, s->text_bytes);
     cr_record_set_text(&record, "finish", s->finish, strlen(s->finish));
-    cr_record_set_int(&record, "version", cr_replica_version(g->replica));
+    cr_record_set_int(&record, "version", cr_weight_copy_version(g->weights));
     cr_record_add(&record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
     cr_record_add(&record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
     if (s->num_kept) {
@@ -276,7 +276,7 @@ static int64_t held_bytes(const cr_generator *g)
 static cr_status load(cr_generator *g, cr_err *err)
 {
     if (g->is_loaded) return CR_OK;
-    if (!g->replica || cr_replica_version(g->replica) < 0)
+    if (!g->weights || cr_weight_copy_version(g->weights) < 0)
         return cr_fail(err, CR_EARG,
                        "actor_infer has no weights to generate with (sync comes first)");
     CR_TRY(cr_engine_set_weights(g->engine, err));
@@ -289,8 +289,8 @@ static void offload(cr_generator *g)
     cr_engine_release(g->engine);
     g->is_loaded = false;
     if (g->a->ranks->worker->engine.sleep_level > 1) {
-        cr_replica_destroy(g->replica);
-        g->replica = NULL;
+        cr_weight_copy_destroy(g->weights);
+        g->weights = NULL;
     }
     cr_phase_trim(g->a->dev);
 }

@@ -262,7 +262,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
     int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length, packed;
     cr_plan_bytes bytes = {0};
-    cr_replica *replica = NULL;
+    cr_weight_copy *weights = NULL;
     cr_device *dev = NULL;
     cr_model *model = NULL;
 
@@ -270,8 +270,8 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
     CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
-    CR_TRY_GOTO(out, cr_replica_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
-                                       cr_dtype_of(w->dtype), &replica, err));
+    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
+                                           cr_dtype_of(w->dtype), &weights, err));
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)
         length = model->config.position_limit;
@@ -284,7 +284,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     out->synced.num = 1;
     out->synced.num_bytes = bytes.values;
 out:
-    cr_replica_destroy(replica);
+    cr_weight_copy_destroy(weights);
     if (dev) cr_device_close(dev);
     cr_model_free(model);
     return err->status;

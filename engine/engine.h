@@ -52,7 +52,7 @@ typedef struct cr_generating {
     uint64_t seed;
 } cr_generating;
 
-/* Does a filter (top_k, top_p, min_p) leave fewer words to draw from? Not in greedy samples. */
+/* Does a filter (top_k, top_p, min_p) leave fewer ids to draw from? Not in greedy samples. */
 bool cr_generating_has_filter(const cr_generating *how);
 /* CR_EARG: a setting that makes no sense. submit checks the same. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
@@ -97,8 +97,8 @@ typedef struct cr_generated {
     int32_t *ids;
     float *log_probs;
     size_t num_ids;
-    /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept words had
-     * before, and the kept words of each token (num_kept 0: all), one list after the other */
+    /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept ids had
+     * before, and the kept ids of each token (num_kept 0: all), one list after the other */
     float *log_mass;
     int32_t *num_kept, *kept_ids;
     size_t num_kept_ids;

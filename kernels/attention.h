@@ -59,14 +59,14 @@ typedef struct cr_attention_cached_args {
     int64_t window;
 } cr_attention_cached_args;
 
-/* What sampling makes of rows of logits before it draws: words of a row's history are penalised (z < 0: z p, else z / p),
- * all are divided by the temperature, and only the kept words can be drawn. Log-probs, entropies and gradients are those of
- * that distribution; which words are kept does not move with the logits. Borrowed. Arrays are host memory and have an
+/* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),
+ * all are divided by the temperature, and only the kept ids can be drawn. Log-probs, entropies and gradients are those of
+ * that distribution; which ids are kept does not move with the logits. Borrowed. Arrays are host memory and have an
  * element a row; a pass uploads them as cr_row_edits_mem. */
 typedef struct cr_row_edits {
     float temperature, penalty; /* above 0; 1: off */
-    const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all words */
-    const int32_t *kept_num;    /* 0: this row keeps all words */
+    const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all ids */
+    const int32_t *kept_num;    /* 0: this row keeps all ids */
     const int32_t *kept_ids;    /* of a row: ascending, its label among them */
     const int32_t *seen_list; /* the list that has the row's history; may be NULL if penalty is 1 */
     const int32_t *seen_until;            /* and up to which place it had come */
@@ -117,8 +117,8 @@ typedef struct cr_logits_args {
     cr_mem *logits; /* [R, V] float32 */
 } cr_logits_args;
 
-/* How one row is drawn from, in the order of Hugging Face's processors: penalty on the words of `history`
- * (z < 0: z p, else z / p; once a word), temperature, top_k with ties, top_p (the fewest words, largest
+/* How one row is drawn from, in the order of Hugging Face's processors: penalty on the ids of `history`
+ * (z < 0: z p, else z / p; once an id), temperature, top_k with ties, top_p (the fewest ids, largest
  * first, then by id), min_p, and one draw that inverts the distribution function at u. */
 typedef struct cr_draw_row {
     float temperature;  /* 0: the first of the largest, and no filter */
@@ -134,12 +134,12 @@ typedef struct cr_draw_row {
 typedef struct cr_drawn {
     int32_t id;      /* -1: the logits are not finite; nothing else is meant then */
     float log_prob;  /* the bits that cr_head computes for the same row with the same edits */
-    float log_mass;  /* log of what the kept words had before the filters */
-    size_t num_kept; /* 0: all words, or is_raw, as is log_mass then */
-    cr_buf *kept; /* int32 ids of the kept words are appended, ascending; in: borrowed, or NULL */
+    float log_mass;  /* log of the probability of the kept ids before the filters */
+    size_t num_kept; /* 0: all ids, or is_raw, as is log_mass then */
+    cr_buf *kept;    /* int32 the kept ids are appended, ascending; in: borrowed, or NULL */
 } cr_drawn;
 
-/* One word for each row of logits. */
+/* One id for each row of logits. */
 typedef struct cr_draw_args {
     const cr_mem *logits; /* [num_rows, vocab_size] float32, not changed */
     int64_t num_rows, vocab_size;

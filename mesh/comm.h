@@ -178,7 +178,7 @@ CR_MUST cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal
 /* CR_EDIVERGED, naming both ranks and both calls, unless the entries agree. */
 CR_MUST cr_status cri_compare(cr_group *group, const cri_entry *mine, const cri_entry *theirs,
                               int rank, cr_err *err);
-void cri_say_what(const cr_group *group, const cri_entry *entry, char *text, size_t capacity_bytes);
+void cri_entry_text(const cr_group *group, const cri_entry *e, char *text, size_t capacity_bytes);
 /* "rank 3 (actor_infer, ..), which entered all_gather x ..": the last known call of world_rank. */
 void cri_describe(const cr_world *world, const cr_group *group, int world_rank, char *text,
                   size_t capacity_bytes);

@@ -122,14 +122,14 @@ static cr_status post(cr_group *group, const cri_entry *entry, cr_err *err)
 static cr_status wait_for_leader(cr_group *g, uint32_t sequence, cr_err *err)
 {
     cri_member *leader = &g->host->members[0];
-    bool has_come;
+    bool is_reached;
     char what[160];
 
     CR_TRY(cri_host_wait_flag(g->host, 0, &leader->agreed, sequence,
-                              cr_now_s() + g->world->deadline_s * members_patience, &has_come,
+                              cr_now_s() + g->world->deadline_s * members_patience, &is_reached,
                               err));
-    if (has_come) return CR_OK;
-    cri_say_what(g, cri_host_entry(g->host, sequence), what, sizeof what);
+    if (is_reached) return CR_OK;
+    cri_entry_text(g, cri_host_entry(g->host, sequence), what, sizeof what);
     return cri_fail_late(g, what, g->host->rank[0], err);
 }
 

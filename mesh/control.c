@@ -122,7 +122,7 @@ cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err
     return err->status;
 }
 
-void cri_say_what(const cr_group *g, const cri_entry *e, char *text, size_t capacity_bytes)
+void cri_entry_text(const cr_group *g, const cri_entry *e, char *text, size_t capacity_bytes)
 {
     snprintf(text, capacity_bytes, "%s %.63s (group %s, sequence %u)",
              cr_coll_name((cr_coll)e->coll), e->name, g->name, e->sequence);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <sys/statvfs.h>
 
-static const double look_around_s =
+static const double poll_interval_s =
     0.05; /* while asleep: has a rank failed or done something else? */
 
 cri_host *cri_host_create(cr_group *group, const int *rank, int num, MPI_Comm mpi)
@@ -60,16 +60,16 @@ static cr_status compare_up_to(cri_host *h, int member, uint32_t sequence, cr_er
 }
 
 cr_status cri_host_wait_flag(cri_host *host, int member, cri_flag *flag, uint32_t target,
-                             double until_s, bool *has_come, cr_err *err)
+                             double until_s, bool *is_reached, cr_err *err)
 {
     cr_group *g = host->group;
     const cri_board *b = cri_board_of(g->world, g->world_ranks[host->rank[member]]);
 
-    *has_come = false;
+    *is_reached = false;
     for (double now_s = cr_now_s();; now_s = cr_now_s()) {
-        double slice_s = now_s + look_around_s < until_s ? now_s + look_around_s : until_s;
-        *has_come = cri_flag_wait(flag, target, slice_s, g->world->should_spin);
-        if (*has_come) return CR_OK;
+        double slice_s = now_s + poll_interval_s < until_s ? now_s + poll_interval_s : until_s;
+        *is_reached = cri_flag_wait(flag, target, slice_s, g->world->should_spin);
+        if (*is_reached) return CR_OK;
         /* it may never come: the slots of ranks that do different things are used differently */
         for (int i = 0; i < host->num; i++)
             CR_TRY(compare_up_to(host, i, g->sequence, err));
@@ -87,9 +87,9 @@ static cr_status wait_posted(cri_host *h, int member, uint32_t sequence, cr_err 
     cr_status status = CR_OK;
     char what[160];
 
-    cri_say_what(g, cri_host_entry(h, sequence), what, sizeof what);
+    cri_entry_text(g, cri_host_entry(h, sequence), what, sizeof what);
     while (status == CR_OK) {
-        double now_s = cr_now_s(), slice_s = now_s + look_around_s;
+        double now_s = cr_now_s(), slice_s = now_s + poll_interval_s;
         if (slice_s > until_s) slice_s = until_s;
         if (cri_flag_wait(flag, sequence, slice_s, g->world->should_spin)) break;
         for (int i = 0; i < h->num && status == CR_OK; i++) {
@@ -143,7 +143,7 @@ cr_status cri_host_post(cri_host *host, const cri_entry *entry, cr_err *err)
 /* ---- windows ---- */
 
 /* A full /dev/shm would be a SIGBUS at the first touch; say so here instead. */
-static cr_status check_room(const cr_group *g, size_t num_bytes, cr_err *err)
+static cr_status check_shm_space(const cr_group *g, size_t num_bytes, cr_err *err)
 {
     struct statvfs fs;
 
@@ -205,7 +205,7 @@ cr_status cri_window_create(cri_host *host, int num_slots, size_t num_bytes, cri
     w->num_bytes = flag_bytes + num_bytes;
     w->uses = CR_NEW_ARRAY(uint32_t, num_slots);
     if (host->num > 1 && host->own == 0)
-        CR_TRY_GOTO(failed, check_room(host->group, w->num_bytes, err));
+        CR_TRY_GOTO(failed, check_shm_space(host->group, w->num_bytes, err));
     if (host->members) CR_TRY_GOTO(failed, agree_first(host->group, num_bytes, err));
     if (host->num > 1)
         CR_TRY_GOTO(failed, map_shared(w, &base, err));
@@ -258,14 +258,14 @@ static cr_status wait_flag(cri_window *w, int member, cri_flag *flag, int slot, 
     cr_group *g = w->host->group;
     double begin_s;
     char text[200];
-    bool has_come;
+    bool is_reached;
 
     if (cri_flag_reached(flag, w->uses[slot])) return CR_OK;
     begin_s = cr_now_s();
     CR_TRY(cri_host_wait_flag(w->host, member, flag, w->uses[slot], begin_s + g->world->deadline_s,
-                              &has_come, err));
+                              &is_reached, err));
     cri_event_waited(g->world, event, cr_now_s() - begin_s);
-    if (has_come) return CR_OK;
+    if (is_reached) return CR_OK;
     snprintf(text, sizeof text, what, name, slot, g->name);
     return cri_fail_late(g, text, w->host->rank[member], err);
 }

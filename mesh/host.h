@@ -42,10 +42,10 @@ CR_MUST cr_status cri_host_complete(cri_host *host, uint32_t sequence, cr_err *e
 bool cri_host_is_done(const cri_host *host, uint32_t sequence); /* all ranks have posted it */
 /* The entry of this rank; one of the last CRI_RING. */
 const cri_entry *cri_host_entry(const cri_host *host, uint32_t sequence);
-/* Wait for a flag that member sets. *has_come false: not until until_s, or member has said that it failed.
+/* Wait for a flag that member sets. *is_reached false: not until until_s, or member has said that it failed.
  * CR_EDIVERGED: ranks do different things, so it may never come. */
 CR_MUST cr_status cri_host_wait_flag(cri_host *host, int member, cri_flag *flag, uint32_t target,
-                                     double until_s, bool *has_come, cr_err *err);
+                                     double until_s, bool *is_reached, cr_err *err);
 
 /* ---- windows ---- */
 

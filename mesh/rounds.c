@@ -6,7 +6,7 @@
 
 /* A wait for messages gives its core away at once, then sleeps: MPI has no blocking wait with a deadline. */
 static const double yield_s = 200e-6, short_s = 0.01, short_sleep_s = 50e-6, long_sleep_s = 500e-6,
-                    farewell_s = 0.05;
+                    notice_s = 0.05;
 
 cri_rounds *cri_rounds_create(cr_group *group, const int *rank, int num, double patience)
 {
@@ -130,16 +130,16 @@ void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure)
 {
     cr_group *g = rounds->group;
     MPI_Request *requests = CR_NEW_ARRAY(MPI_Request, rounds->num);
-    double until_s = cr_now_s() + farewell_s;
+    double until_s = cr_now_s() + notice_s;
     int code;
 
-    rounds->farewell = (cri_message){.failure_status = (uint32_t)failure->status};
-    snprintf(rounds->farewell.failure, sizeof rounds->farewell.failure, "%.*s",
+    rounds->failure_notice = (cri_message){.failure_status = (uint32_t)failure->status};
+    snprintf(rounds->failure_notice.failure, sizeof rounds->failure_notice.failure, "%.*s",
              CRI_FAILURE_BYTES - 1, failure->msg);
     for (int i = 0; i < rounds->num; i++) {
         requests[i] = MPI_REQUEST_NULL;
         if (i != rounds->own &&
-            MPI_Isend(&rounds->farewell, sizeof(cri_message), MPI_BYTE, rounds->rank[i],
+            MPI_Isend(&rounds->failure_notice, sizeof(cri_message), MPI_BYTE, rounds->rank[i],
                       CRI_ENTRY_TAG, g->mpi, &requests[i]) != MPI_SUCCESS)
             requests[i] = MPI_REQUEST_NULL;
     }
@@ -167,7 +167,7 @@ static cr_status check_message(cri_rounds *x, const cri_round *round, int i, cr_
         g->last[x->rank[i]] = m->entry;
         return cri_compare(g, &round->mine.entry, &m->entry, x->rank[i], err);
     }
-    cri_say_what(g, &round->mine.entry, what, sizeof what);
+    cri_entry_text(g, &round->mine.entry, what, sizeof what);
     snprintf(text, sizeof text, "%s: rank %d failed: %.*s", what, g->world_ranks[x->rank[i]],
              CRI_FAILURE_BYTES - 1, m->failure);
     return cri_fail_group(g, cri_status_of_failure(m->failure_status), text, err);
@@ -180,12 +180,12 @@ static cr_status fail_round(cri_rounds *x, cri_round *round, const char *what, c
     bool *is_missing = CR_NEW_ARRAY(bool, g->num_ranks);
 
     for (int i = 0; i < x->num && err->status == CR_OK; i++) {
-        int has_come = 1;
+        int is_reached = 1;
         if (i == x->own) continue;
         if (round->requests[i] != MPI_REQUEST_NULL)
-            MPI_Test(&round->requests[i], &has_come, MPI_STATUS_IGNORE);
-        is_missing[x->rank[i]] = !has_come;
-        if (has_come) cr_note(check_message(x, round, i, err));
+            MPI_Test(&round->requests[i], &is_reached, MPI_STATUS_IGNORE);
+        is_missing[x->rank[i]] = !is_reached;
+        if (is_reached) cr_note(check_message(x, round, i, err));
     }
     if (err->status == CR_OK)
         cri_fail_missing(g, what, is_missing, g->world->deadline_s * x->patience, err);
@@ -199,7 +199,7 @@ static cr_status complete_round(cri_rounds *x, cri_round *round, cr_err *err)
     char what[160];
     cr_status status;
 
-    cri_say_what(g, &round->mine.entry, what, sizeof what);
+    cri_entry_text(g, &round->mine.entry, what, sizeof what);
     status = wait_requests(g, g->world->deadline_s * x->patience, round->requests, 2 * x->num, what,
                            err);
     if (status == CR_ETIMEOUT) return fail_round(x, round, what, err);

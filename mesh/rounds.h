@@ -31,7 +31,7 @@ typedef struct cri_rounds {
     double patience; /* a wait lasts this many deadlines */
     uint32_t posted, verified;
     cri_round round[CRI_ROUNDS]; /* number s at s % CRI_ROUNDS */
-    cri_message farewell;
+    cri_message failure_notice;
 } cri_rounds;
 
 /* rank[num] is copied. */

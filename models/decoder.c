@@ -353,7 +353,7 @@ static cr_status outputs(cr_pass *p, cr_head_args *a, const cr_outputs *out, cr_
     for (size_t i = 0; i < CR_COUNT(values); i++)
         if (values[i].host)
             CR_TRY(
-                cri_push_words(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
+                cri_push_32bit(p->scratch, a->num_rows * values[i].num_cols, values[i].dev, err));
     if (out->num_candidates)
         CR_TRY(cr_stack_push_copy(p->scratch, out->candidates,
                                   (size_t)(a->num_rows * out->num_candidates) * sizeof(int32_t),
@@ -384,7 +384,7 @@ static cr_status draw_some(cr_pass *p, const cr_weight *w, const cr_mem *normed,
         how[i] = *out->draw[rows[i]];
     CR_TRY_GOTO(out, cr_stack_push_copy(p->scratch, rows, (size_t)num * sizeof *rows, &index, err));
     CR_TRY_GOTO(out, cri_push(p->scratch, p, num, w->num_cols, &x, err));
-    CR_TRY_GOTO(out, cri_push_words(p->scratch, num * w->num_rows, &logits, err));
+    CR_TRY_GOTO(out, cri_push_32bit(p->scratch, num * w->num_rows, &logits, err));
     CR_TRY_GOTO(
         out, cr_rows_gather(
                  p->dev, &(cr_rows_move_args){p->dtype, normed, index, num, w->num_cols, x}, err));

@@ -158,11 +158,11 @@ void cri_rope_angles(const cr_model_config *c, const cr_batch *b, float *angles)
 typedef struct cri_routing {
     cr_mem *prob, *weight;         /* float32 */
     cr_mem *expert, *slot, *token; /* int32 */
-    cr_mem *place; /* int32 [num_here] of a row that arrived, by expert; NULL: no dispatch */
+    cr_mem *place; /* int32 [num_here] of a row that was received, by expert; NULL: no dispatch */
     int64_t num_tokens, top_k, num_slots, num_experts, cols, num_here;
-    /* host [E]: rows of this rank's tokens for each expert, rows that came from other ranks (dispatch.h),
+    /* host [E]: rows of this rank's tokens for each expert, rows received from each rank (dispatch.h),
      * rows that each expert runs here */
-    int64_t *count, *arriving, *here;
+    int64_t *count, *recv_counts, *here;
 } cri_routing;
 
 /* Of an expert's rows in backward: the factor of each one's output, and where its gradient goes. */
@@ -172,17 +172,17 @@ typedef struct cri_expert_rows {
 } cri_expert_rows;
 
 /* Float32 or int32. */
-CR_MUST cr_status cri_push_words(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
+CR_MUST cr_status cri_push_32bit(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
 /* dispatch.c, for a pass with a dispatch. Rows have num_cols elements.
  * Counts are exchanged: r->here and r->num_here; place is written if it is wanted. */
 void cri_count_here(const cr_pass *p, cri_routing *r);
-CR_MUST cr_status cri_agree_rows(const cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
+CR_MUST cr_status cri_exchange_counts(const cr_module *m, cr_pass *p, cri_routing *r, cr_err *err);
 /* From rows by slot to rows here by expert, and back. */
-CR_MUST cr_status cri_send_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
-                                cr_dtype dtype, int64_t num_cols, const cr_mem *slots, cr_mem *here,
-                                cr_err *err);
-CR_MUST cr_status cri_give_back_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
-                                     cr_dtype dtype, int64_t num_cols, const cr_mem *here,
-                                     cr_mem *slots, cr_err *err);
+CR_MUST cr_status cri_dispatch_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                    cr_dtype dtype, int64_t num_cols, const cr_mem *slots,
+                                    cr_mem *here, cr_err *err);
+CR_MUST cr_status cri_combine_rows(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                   cr_dtype dtype, int64_t num_cols, const cr_mem *here,
+                                   cr_mem *slots, cr_err *err);
 
 #endif

@@ -21,7 +21,7 @@ static cri_routing routing_of(const cr_module *m, const cr_pass *p)
     int64_t *counts = p->state->routers.counts + 3 * num * m->layer;
 
     return (cri_routing){.count = counts,
-                         .arriving = counts + num,
+                         .recv_counts = counts + num,
                          .here = counts + 2 * num,
                          .num_tokens = tokens,
                          .top_k = c->num_experts_per_tok,
@@ -34,11 +34,11 @@ static cr_status reserve(cr_pass *p, cri_routing *r, cr_err *err)
 {
     cr_stack *keep = cri_keep(p);
 
-    CR_TRY(cri_push_words(keep, r->num_tokens * r->num_experts, &r->prob, err));
-    CR_TRY(cri_push_words(keep, r->num_slots, &r->weight, err));
-    CR_TRY(cri_push_words(keep, r->num_slots, &r->expert, err));
-    CR_TRY(cri_push_words(keep, r->num_slots, &r->slot, err));
-    return cri_push_words(keep, r->num_slots, &r->token, err);
+    CR_TRY(cri_push_32bit(keep, r->num_tokens * r->num_experts, &r->prob, err));
+    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->weight, err));
+    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->expert, err));
+    CR_TRY(cri_push_32bit(keep, r->num_slots, &r->slot, err));
+    return cri_push_32bit(keep, r->num_slots, &r->token, err);
 }
 
 static cr_router_args router_args(const cr_module *m, const cr_pass *p, const cri_routing *r)
@@ -158,22 +158,22 @@ static cr_status run_experts(const cr_module *m, cr_pass *p, const cri_routing *
     return cri_leave(parts->list, p, err);
 }
 
-/* rows [slots, cols] become the outputs of their experts, which run on other ranks, too. *kept: their
+/* rows [slots, cols] become the outputs of their experts, which may be on other ranks. *kept: their
  * inputs here, for backward. */
-static cr_status run_elsewhere(const cr_module *m, cr_pass *p, cri_routing *r, cr_mem *rows,
-                               bool is_wanted, cr_mem **kept, cr_err *err)
+static cr_status forward_expert_parallel(const cr_module *m, cr_pass *p, cri_routing *r,
+                                         cr_mem *rows, bool is_wanted, cr_mem **kept, cr_err *err)
 {
     cr_mem *y = NULL;
 
-    CR_TRY(cri_agree_rows(m, p, r, err));
+    CR_TRY(cri_exchange_counts(m, p, r, err));
     CR_TRY(cri_push(cri_keep(p), p, r->num_here, r->cols, kept, err));
-    CR_TRY(cri_send_rows(m, p, r, p->dtype, r->cols, rows, *kept, err));
+    CR_TRY(cri_dispatch_rows(m, p, r, p->dtype, r->cols, rows, *kept, err));
     if (is_wanted) {
         y = *kept;
         if (p->tape) CR_TRY(cri_push(p->scratch, p, r->num_here, r->cols, &y, err));
     }
     CR_TRY(run_experts(m, p, r, *kept, y, err));
-    return y ? cri_give_back_rows(m, p, r, p->dtype, r->cols, y, rows, err) : CR_OK;
+    return y ? cri_combine_rows(m, p, r, p->dtype, r->cols, y, rows, err) : CR_OK;
 }
 
 /* here: rows that came from other ranks, with a dispatch. */
@@ -196,7 +196,7 @@ static cr_status forward(const cr_module *m, cr_pass *p, const cr_mem *in, const
     CR_TRY(cr_rows_gather(
         p->dev, &(cr_rows_move_args){p->dtype, in, r.token, r.num_slots, r.cols, rows}, err));
     if (p->experts) {
-        CR_TRY(run_elsewhere(m, p, &r, rows, out != NULL, &kept, err));
+        CR_TRY(forward_expert_parallel(m, p, &r, rows, out != NULL, &kept, err));
     } else {
         cri_count_here(p, &r);
         CR_TRY(run_experts(m, p, &r, rows, out ? rows : NULL, err));
@@ -225,8 +225,8 @@ typedef struct slots {
     cr_mem *weight, *grad_weight; /* float32 */
 } slots;
 
-static cr_status back_experts(const cr_module *m, cr_pass *p, const cri_routing *r, const slots *s,
-                              bool is_dx_wanted, cr_err *err)
+static cr_status backward_experts(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                  const slots *s, bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
     cr_pass part = *p;
@@ -250,23 +250,22 @@ static cr_status back_experts(const cr_module *m, cr_pass *p, const cri_routing 
     return cri_leave(parts->list, p, err);
 }
 
-/* The same through experts that run on other ranks: s is by slot, and so are the gradients after it. */
-static cr_status back_elsewhere(const cr_module *m, cr_pass *p, const cri_routing *r,
-                                const slots *s, bool is_dx_wanted, cr_err *err)
+/* The same through experts that may be on other ranks: s is by slot, and so are the gradients after it. */
+static cr_status backward_expert_parallel(const cr_module *m, cr_pass *p, const cri_routing *r,
+                                          const slots *s, bool is_dx_wanted, cr_err *err)
 {
     size_t mark = cr_stack_mark(p->scratch);
     slots here = {.in = s->in};
 
     CR_TRY(cri_push(p->scratch, p, r->num_here, r->cols, &here.grad, err));
-    CR_TRY(cri_push_words(p->scratch, r->num_here, &here.weight, err));
-    if (s->grad_weight) CR_TRY(cri_push_words(p->scratch, r->num_here, &here.grad_weight, err));
-    CR_TRY(cri_send_rows(m, p, r, p->dtype, r->cols, s->grad, here.grad, err));
-    CR_TRY(cri_send_rows(m, p, r, CR_F32, 1, s->weight, here.weight, err));
-    CR_TRY(back_experts(m, p, r, &here, is_dx_wanted, err));
-    if (is_dx_wanted)
-        CR_TRY(cri_give_back_rows(m, p, r, p->dtype, r->cols, here.grad, s->grad, err));
+    CR_TRY(cri_push_32bit(p->scratch, r->num_here, &here.weight, err));
+    if (s->grad_weight) CR_TRY(cri_push_32bit(p->scratch, r->num_here, &here.grad_weight, err));
+    CR_TRY(cri_dispatch_rows(m, p, r, p->dtype, r->cols, s->grad, here.grad, err));
+    CR_TRY(cri_dispatch_rows(m, p, r, CR_F32, 1, s->weight, here.weight, err));
+    CR_TRY(backward_experts(m, p, r, &here, is_dx_wanted, err));
+    if (is_dx_wanted) CR_TRY(cri_combine_rows(m, p, r, p->dtype, r->cols, here.grad, s->grad, err));
     if (s->grad_weight)
-        CR_TRY(cri_give_back_rows(m, p, r, CR_F32, 1, here.grad_weight, s->grad_weight, err));
+        CR_TRY(cri_combine_rows(m, p, r, CR_F32, 1, here.grad_weight, s->grad_weight, err));
     cr_stack_release(p->scratch, mark);
     return CR_OK;
 }
@@ -282,7 +281,7 @@ static cr_status back_router(const cr_module *m, cr_pass *p, const cri_routing *
 
     CR_TRY(grad_of_prob(p, r, &of_prob, err));
     grad.of_prob = of_prob;
-    CR_TRY(cri_push_words(p->scratch, r->num_slots, &grad_weight, err));
+    CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_tokens, r->num_experts, &grad.dlogits, err));
     CR_TRY(cr_rows_gather(
         p->dev, &(cr_rows_move_args){CR_F32, s->grad_weight, r->slot, r->num_slots, 1, grad_weight},
@@ -301,10 +300,10 @@ static cr_status gather_slots(const cr_module *m, cr_pass *p, const cri_routing 
     const cri_sparse *parts = m->impl;
 
     *s = (slots){0};
-    CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->weight, err));
+    CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &s->weight, err));
     CR_TRY(cr_rows_scatter(
         p->dev, &(cr_rows_move_args){CR_F32, r->weight, r->slot, r->num_slots, 1, s->weight}, err));
-    if (is_router_wanted) CR_TRY(cri_push_words(p->scratch, r->num_slots, &s->grad_weight, err));
+    if (is_router_wanted) CR_TRY(cri_push_32bit(p->scratch, r->num_slots, &s->grad_weight, err));
     CR_TRY(cri_push(p->scratch, p, r->num_slots, r->cols, &s->grad, err));
     CR_TRY(cr_rows_gather(
         p->dev, &(cr_rows_move_args){p->dtype, grad_out, r->token, r->num_slots, r->cols, s->grad},
@@ -331,9 +330,9 @@ static cr_status backward(const cr_module *m, cr_pass *p, const cr_mem *in, cons
     CR_TRY(gather_slots(m, p, &r, in, grad_out, is_router_wanted, &s, err));
     if (p->experts) {
         s.in = kept.here;
-        CR_TRY(back_elsewhere(m, p, &r, &s, grad_in != NULL, err));
+        CR_TRY(backward_expert_parallel(m, p, &r, &s, grad_in != NULL, err));
     } else {
-        CR_TRY(back_experts(m, p, &r, &s, grad_in != NULL, err));
+        CR_TRY(backward_experts(m, p, &r, &s, grad_in != NULL, err));
     }
     combine = (cr_rows_combine_args){.x = s.grad,
                                      .slot = r.slot,

@@ -24,7 +24,7 @@
 
 typedef struct cr_moe cr_moe;
 
-/* CR_ECONFIG (M8): the model's experts cannot be dealt to the ranks of mesh's ep axis. Local. */
+/* CR_ECONFIG (M8): the model's experts cannot be divided over the ranks of mesh's ep axis. Local. */
 CR_MUST cr_status cr_moe_create(const cr_mesh *mesh, const cr_model *model, cr_moe **out,
                                 cr_err *err);
 void cr_moe_destroy(cr_moe *moe); /* accepts NULL */

@@ -60,7 +60,8 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
                          cr_fsdp **out, cr_err *err)
 {
     cr_fsdp *f = CR_NEW(cr_fsdp);
-    cr_deal deal = cri_deal(&mesh->shape, cr_mesh_axis_rank(&mesh->shape, CR_AXIS_EP, mesh->rank));
+    cr_ep_layout layout =
+        cri_ep_layout(&mesh->shape, cr_mesh_axis_rank(&mesh->shape, CR_AXIS_EP, mesh->rank));
 
     *out = NULL;
     f->model = model;
@@ -72,7 +73,7 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
     f->pass_state = cr_pass_state_create();
     cr_model_mark_trainable(model);
     if (check_args(args, mesh, err) == CR_OK &&
-        cr_units_build_dealt(model, &args->wrap, mesh->shape.num_fsdp, &deal, &f->units, err) ==
+        cr_units_build_ep(model, &args->wrap, mesh->shape.num_fsdp, &layout, &f->units, err) ==
             CR_OK) {
         if (mesh->rank == 0 && !cr_device_is_meta(dev) && args->wrap.num_expert_classes == 0 &&
             cr_units_can_diverge(&f->units, model))

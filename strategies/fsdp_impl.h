@@ -125,7 +125,7 @@ struct cr_fsdp {
 /* The ranks that a unit is cut over, and this one's place among them: expert-parallel experts have their own. */
 static inline cr_group *cri_group_of(const cr_fsdp *f, const cr_flat *flat)
 {
-    return f->mesh->group[flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP];
+    return f->mesh->group[flat->is_ep ? CR_AXIS_EFSDP : CR_AXIS_FSDP];
 }
 static inline int cri_shard_of(const cr_fsdp *f, const cr_flat *flat)
 {
@@ -153,13 +153,13 @@ static inline bool cri_is_cut(const cr_fsdp *f, const cr_flat *flat)
 /* Ranks that have the same: the first of them writes checkpoints. */
 static inline bool cri_is_writer(const cr_fsdp *f, const cr_flat *flat)
 {
-    return cr_mesh_axis_rank(&f->mesh->shape, flat->is_dealt ? CR_AXIS_EDDP : CR_AXIS_DDP,
+    return cr_mesh_axis_rank(&f->mesh->shape, flat->is_ep ? CR_AXIS_EDDP : CR_AXIS_DDP,
                              f->mesh->rank) == 0;
 }
-/* What cr_units_build_dealt asks for; rank -1: of all ranks. */
-static inline cr_deal cri_deal(const cr_mesh_shape *shape, int rank)
+/* What cr_units_build_ep asks for; rank -1: of all ranks. */
+static inline cr_ep_layout cri_ep_layout(const cr_mesh_shape *shape, int rank)
 {
-    return (cr_deal){shape->num_ep, shape->num_efsdp, rank};
+    return (cr_ep_layout){shape->num_ep, shape->num_efsdp, rank};
 }
 
 /* ---- shards.c ---- */

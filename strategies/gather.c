@@ -465,7 +465,7 @@ cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *
 
 /* The most units below the root that are unsharded together: those of one layer (after its recompute
  * all of them are), or the last norm and the head, and units around them. */
-static int most_alive(const cr_fsdp *f)
+static int max_alive(const cr_fsdp *f)
 {
     int most = 1, num = 0, layer = -1;
     bool has_expert = false;
@@ -538,7 +538,7 @@ static cr_status wide_create(cr_fsdp *f, cr_err *err)
             s->first_whole = f->whole_elems;
             if (k == 0 && cri_is_cut(f, s->flat)) f->whole_elems += s->flat->padded_elems;
             s->slice_at = f->slice_bytes;
-            if (i && f->num_slices && !s->flat->is_dealt)
+            if (i && f->num_slices && !s->flat->is_ep)
                 f->slice_bytes += (int64_t)cri_gathered_bytes(f, s->flat) / f->num_slices;
         }
     if (f->slice_group) {
@@ -576,7 +576,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     cr_group *group = f->mesh->group[CR_AXIS_FSDP], *dealt_group = f->mesh->group[CR_AXIS_EFSDP];
     bool is_kept = f->args.reshard == CR_RESHARD_NEVER;
     widths root = {0}, units = {.kinds = 1}, dealt = {.kinds = 1};
-    int alive = most_alive(f) + 1;
+    int alive = max_alive(f) + 1;
 
     for (size_t i = 0; i < f->units.num; i++)
         widen(i == 0 ? &root : f->units.unit[i].owner >= 0 ? &dealt : &units, &f->state[i]);

@@ -14,7 +14,7 @@ static const state states[] = {{"masters", CRI_MASTER},
                                {"values", CRI_VALUES},
                                {"frozen parameters", CRI_FROZEN}};
 
-/* Dealt experts, whose shards are the last in each arena, have replicas of their own (eddp). */
+/* Expert-parallel experts, whose shards are the last in each arena, have replicas of their own (eddp). */
 typedef struct range {
     cr_mem *data;
     size_t num_bytes;

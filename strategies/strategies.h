@@ -122,25 +122,26 @@ CR_MUST cr_status cr_fsdp_load(cr_fsdp *f, unsigned states, cr_err *err);
 
 /* ---- weight sync: train shards to full copies of the generation engine ---- */
 
-/* What a receiver holds: every parameter unsharded in `dtype`, laid out by the sender's units. */
-typedef struct cr_replica cr_replica;
+/* The engine's copy: every parameter unsharded in `dtype`, laid out by the sender's units. */
+typedef struct cr_weight_copy cr_weight_copy;
 /* sender_shards: the fsdp axis of the sender. Local. */
-CR_MUST cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
-                                    int sender_shards, cr_dtype dtype, cr_replica **out,
-                                    cr_err *err);
-/* The same for a sender of any mesh, with experts dealt or not. */
-CR_MUST cr_status cr_replica_create_for(cr_model *model, cr_device *dev,
-                                        const cr_wrap_policy *policy, const cr_mesh_shape *sender,
-                                        cr_dtype dtype, cr_replica **out, cr_err *err);
-void cr_replica_destroy(cr_replica *r);
+CR_MUST cr_status cr_weight_copy_create(cr_model *model, cr_device *dev,
+                                        const cr_wrap_policy *policy, int sender_shards,
+                                        cr_dtype dtype, cr_weight_copy **out, cr_err *err);
+/* The same for a sender of any mesh, expert-parallel or not. */
+CR_MUST cr_status cr_weight_copy_create_for(cr_model *model, cr_device *dev,
+                                            const cr_wrap_policy *policy,
+                                            const cr_mesh_shape *sender, cr_dtype dtype,
+                                            cr_weight_copy **out, cr_err *err);
+void cr_weight_copy_destroy(cr_weight_copy *r);
 /* Weight version: how many updates the weights had when they were sent; -1: none have come. */
-int64_t cr_replica_version(const cr_replica *r);
+int64_t cr_weight_copy_version(const cr_weight_copy *r);
 /* Both are called together by all ranks of `group`: the ranks of the sender's mesh in order, then the receivers.
  * Send this rank's shards, cast to dtype, to the receivers. Replica d of the sender's
  * ddp axis serves the receivers i with i % num_ddp == d (expert-parallel experts: eddp). Checksums of each unit follow. */
 CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err);
-/* Checks every checksum, then points param->weight into the replica. */
-CR_MUST cr_status cr_weight_sync_receive(cr_replica *r, cr_group *group,
+/* Checks every checksum, then points param->weight into the copy. */
+CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group,
                                          const cr_mesh_shape *sender_shape, cr_err *err);
 
 /* ---- checkpoints ---- */

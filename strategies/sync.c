@@ -4,12 +4,12 @@
  * once, in the receiver's dtype, and lands in its final place. After the flats of a sender comes its
  * trailer: the weight version, and a checksum of each flat of its shard.
  *
- * If experts are dealt (units.h), the receiver has the units of all ep ranks, a sender only some of
+ * With expert parallelism (units.h), the receiver has the units of all ep ranks, a sender only some of
  * them, in the same order.
  */
 #include "strategies/fsdp_impl.h"
 
-struct cr_replica {
+struct cr_weight_copy {
     cr_model *model;
     cr_device *dev;
     cr_units units;
@@ -42,34 +42,35 @@ static size_t trailer_words(const cr_units *units)
 }
 
 /* Most senders of one receiver: a shard group, and an expert group with its shards. */
-static size_t most_senders(const cr_mesh_shape *s)
+static size_t max_senders(const cr_mesh_shape *s)
 {
     return (size_t)(s->num_fsdp + (s->num_ep > 1 ? s->num_efsdp * s->num_ep : 0));
 }
 
-cr_status cr_replica_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
-                            int sender_shards, cr_dtype dtype, cr_replica **out, cr_err *err)
+cr_status cr_weight_copy_create(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
+                                int sender_shards, cr_dtype dtype, cr_weight_copy **out,
+                                cr_err *err)
 {
     cr_mesh_shape sender;
 
     *out = NULL;
     CR_TRY(cr_mesh_shape_init(&sender, sender_shards, sender_shards, 1, 1, 0, err));
-    return cr_replica_create_for(model, dev, policy, &sender, dtype, out, err);
+    return cr_weight_copy_create_for(model, dev, policy, &sender, dtype, out, err);
 }
 
-cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
-                                const cr_mesh_shape *sender, cr_dtype dtype, cr_replica **out,
-                                cr_err *err)
+cr_status cr_weight_copy_create_for(cr_model *model, cr_device *dev, const cr_wrap_policy *policy,
+                                    const cr_mesh_shape *sender, cr_dtype dtype,
+                                    cr_weight_copy **out, cr_err *err)
 {
-    cr_replica *r = CR_NEW(cr_replica);
-    cr_deal deal = cri_deal(sender, -1);
+    cr_weight_copy *r = CR_NEW(cr_weight_copy);
+    cr_ep_layout layout = cri_ep_layout(sender, -1);
 
     *out = NULL;
     r->model = model;
     r->dev = dev;
     r->sender = *sender;
     r->dtype = dtype;
-    if (cr_units_build_dealt(model, policy, sender->num_fsdp, &deal, &r->units, err) != CR_OK) {
+    if (cr_units_build_ep(model, policy, sender->num_fsdp, &layout, &r->units, err) != CR_OK) {
         cr_free(r);
         return err->status;
     }
@@ -79,18 +80,17 @@ cr_status cr_replica_create_for(cr_model *model, cr_device *dev, const cr_wrap_p
         r->num_bytes += shard_bytes(flat_of(&r->units, k), dtype) * shards_of(&r->units, k);
     }
     r->num_bytes = (r->num_bytes + 63) / 64 * 64;
-    r->all_bytes =
-        r->num_bytes + most_senders(sender) * trailer_words(&r->units) * sizeof(uint64_t);
+    r->all_bytes = r->num_bytes + max_senders(sender) * trailer_words(&r->units) * sizeof(uint64_t);
     r->version = -1;
     if (cr_device_alloc(dev, r->all_bytes, &r->data, err) != CR_OK) {
-        cr_replica_destroy(r);
+        cr_weight_copy_destroy(r);
         return err->status;
     }
     *out = r;
     return CR_OK;
 }
 
-void cr_replica_destroy(cr_replica *r)
+void cr_weight_copy_destroy(cr_weight_copy *r)
 {
     if (!r) return;
     cr_device_free(r->dev, r->data, r->all_bytes);
@@ -99,7 +99,7 @@ void cr_replica_destroy(cr_replica *r)
     cr_free(r);
 }
 
-int64_t cr_replica_version(const cr_replica *r)
+int64_t cr_weight_copy_version(const cr_weight_copy *r)
 {
     return r->version;
 }
@@ -139,7 +139,7 @@ static cr_status fill(cr_fsdp *f, cr_dtype dtype, cr_mem *send, cr_err *err)
 /* Replicas of a flat's shard take turns: does `rank` of the senders send its own to the receiver? */
 static bool serves(const cr_mesh_shape *shape, int rank, const cr_flat *flat, int receiver)
 {
-    cr_axis axis = flat->is_dealt ? CR_AXIS_EDDP : CR_AXIS_DDP;
+    cr_axis axis = flat->is_ep ? CR_AXIS_EDDP : CR_AXIS_DDP;
 
     return receiver % cr_mesh_axis_ranks(shape, axis) == cr_mesh_axis_rank(shape, axis, rank);
 }
@@ -178,7 +178,7 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_er
 
 /* ---- what comes from one sender ---- */
 
-/* A flat of the replica whose shard a sender has. */
+/* A flat of the copy whose shard a sender has. */
 typedef struct part {
     size_t flat, own; /* its number here, and among the sender's flats */
     size_t at, num_bytes;
@@ -186,8 +186,8 @@ typedef struct part {
 } part;
 
 /* Its flats in its order; returns how many. *is_sender: something comes. */
-static size_t list_parts(const cr_replica *r, const cr_mesh_shape *shape, int rank, int my_place,
-                         part *parts, bool *is_sender)
+static size_t list_parts(const cr_weight_copy *r, const cr_mesh_shape *shape, int rank,
+                         int my_place, part *parts, bool *is_sender)
 {
     int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, rank);
     size_t num = 0;
@@ -196,7 +196,7 @@ static size_t list_parts(const cr_replica *r, const cr_mesh_shape *shape, int ra
     for (size_t k = 0; k < 2 * r->units.num; k++) {
         const cr_flat *flat = flat_of(&r->units, k);
         const cr_unit *u = &r->units.unit[k / 2];
-        int shard = cr_mesh_axis_rank(shape, flat->is_dealt ? CR_AXIS_EFSDP : CR_AXIS_FSDP, rank);
+        int shard = cr_mesh_axis_rank(shape, flat->is_ep ? CR_AXIS_EFSDP : CR_AXIS_FSDP, rank);
         part p = {.flat = k, .own = num};
         if (u->owner >= 0 && u->owner != ep) continue;
         p.num_bytes = shard_bytes(flat, r->dtype);
@@ -209,7 +209,7 @@ static size_t list_parts(const cr_replica *r, const cr_mesh_shape *shape, int ra
 }
 
 /* Every flat of a sender's shard against its checksum; its version is that of the others. */
-static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_t num,
+static cr_status check_parts(cr_weight_copy *r, int sender, const part *parts, size_t num,
                              const uint64_t *trailer, cr_err *err)
 {
     for (size_t i = 0; i < num; i++) {
@@ -234,7 +234,7 @@ static cr_status check_parts(cr_replica *r, int sender, const part *parts, size_
     return CR_OK;
 }
 
-static void point_params(cr_replica *r)
+static void point_params(cr_weight_copy *r)
 {
     for (size_t k = 0; k < 2 * r->units.num; k++) {
         const cr_flat *flat = flat_of(&r->units, k);
@@ -249,7 +249,7 @@ static void point_params(cr_replica *r)
 }
 
 /* Pieces of all senders, or checks of what they sent. pieces NULL: checks. */
-static cr_status each_sender(cr_replica *r, const cr_group *group, const cr_mesh_shape *shape,
+static cr_status each_sender(cr_weight_copy *r, const cr_group *group, const cr_mesh_shape *shape,
                              cr_piece *pieces, size_t *num_pieces, cr_err *err)
 {
     int my_place = cr_group_rank(group) - shape->num_ranks;
@@ -277,7 +277,7 @@ static cr_status each_sender(cr_replica *r, const cr_group *group, const cr_mesh
     return err->status;
 }
 
-cr_status cr_weight_sync_receive(cr_replica *r, cr_group *group, const cr_mesh_shape *shape,
+cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, const cr_mesh_shape *shape,
                                  cr_err *err)
 {
     const cr_mesh_shape *s = &r->sender;
@@ -287,11 +287,11 @@ cr_status cr_weight_sync_receive(cr_replica *r, cr_group *group, const cr_mesh_s
     if (shape->num_fsdp != s->num_fsdp || shape->num_ep != s->num_ep ||
         (s->num_ep > 1 && shape->num_efsdp != s->num_efsdp))
         return cr_fail(err, CR_EARG,
-                       "weight sync: senders of shards %d, experts %d x %d for a replica of %d, %d "
+                       "weight sync: senders of shards %d, experts %d x %d for a copy of %d, %d "
                        "x %d",
                        shape->num_fsdp, shape->num_ep, shape->num_efsdp, s->num_fsdp, s->num_ep,
                        s->num_efsdp);
-    pieces = CR_NEW_ARRAY(cr_piece, trailer_words(&r->units) * most_senders(s));
+    pieces = CR_NEW_ARRAY(cr_piece, trailer_words(&r->units) * max_senders(s));
     cr_note(each_sender(r, group, shape, pieces, &num, err));
     if (cr_transfer(group, "weight sync", NULL, NULL, 0, r->data, pieces, num, err) == CR_OK) {
         r->version = -1;

@@ -13,7 +13,7 @@ typedef struct builder {
     size_t num_classes;
     size_t *matched, *matched_experts, *matched_modules; /* how many modules each name marked */
     bool is_roll;
-    const cr_deal *deal; /* NULL: none */
+    const cr_ep_layout *ep; /* NULL: none */
     const cr_param *misplaced, *mixed;
     mark *marks; /* of each module, parents before children */
     size_t at;   /* where a walk in that order is */
@@ -150,7 +150,7 @@ static int64_t add_unit(cr_units *u, cr_module *m, bool is_expert, int owner)
 
 static int owner_of(const builder *b, const cr_module *m)
 {
-    return (int)(m->expert * b->deal->num_ranks / b->model->config.num_experts);
+    return (int)(m->expert * b->ep->num_ranks / b->model->config.num_experts);
 }
 
 /* An expert or a list of them; a dense MLP may have the experts' class. */
@@ -161,24 +161,24 @@ static bool has_experts(const cr_module *m)
 
 /* Units of a module of expert_classes: one, or of a list of experts one for each rank that is asked for,
  * the first of which is returned. */
-static int64_t add_dealt(builder *b, cr_module *m)
+static int64_t add_ep_units(builder *b, cr_module *m)
 {
-    int rank = b->deal->rank;
+    int rank = b->ep->rank;
     int64_t first = (int64_t)b->units->num;
 
     if (m->expert >= 0 && rank >= 0 && owner_of(b, m) != rank) return NOWHERE;
     if (m->expert >= 0) return add_unit(b->units, m, true, owner_of(b, m));
-    for (int r = 0; r < b->deal->num_ranks; r++)
+    for (int r = 0; r < b->ep->num_ranks; r++)
         if (rank < 0 || r == rank) add_unit(b->units, m, true, r);
     return first;
 }
 
-/* Of a module below a dealt list of experts. */
+/* Of a module below an expert-parallel list of experts. */
 static int64_t unit_in_list(const builder *b, const cr_module *m, int64_t unit)
 {
     if (unit < 0 || b->units->unit[unit].module == m) return unit;
-    if (b->deal->rank < 0) return unit + owner_of(b, m);
-    return owner_of(b, m) == b->deal->rank ? unit : NOWHERE;
+    if (b->ep->rank < 0) return unit + owner_of(b, m);
+    return owner_of(b, m) == b->ep->rank ? unit : NOWHERE;
 }
 
 static void collect_param(builder *b, cr_module *m, cr_param *p, int64_t unit)
@@ -187,7 +187,7 @@ static void collect_param(builder *b, cr_module *m, cr_param *p, int64_t unit)
 
     if (p->tied_to || unit < 0) return;
     u = &b->units->unit[is_tied_pair(m) ? 0 : unit];
-    if (b->deal && (u->owner >= 0) != (m->expert >= 0)) b->misplaced = p;
+    if (b->ep && (u->owner >= 0) != (m->expert >= 0)) b->misplaced = p;
     if (m->is_fp32 != u->trained.is_fp32) b->mixed = p;
     flat_add(p->is_trainable ? &u->trained : &u->frozen, p);
 }
@@ -197,11 +197,11 @@ static void collect(builder *b, cr_module *m, int64_t unit)
     mark how = b->marks[b->at++];
     bool is_expert = how == MARK_EXPERT;
 
-    if (b->deal && is_expert && has_experts(m))
-        unit = add_dealt(b, m);
+    if (b->ep && is_expert && has_experts(m))
+        unit = add_ep_units(b, m);
     else if (how != MARK_NONE || !m->parent)
         unit = add_unit(b->units, m, is_expert, -1);
-    else if (b->deal && m->expert >= 0 && m->parent->expert < 0 && unit >= 0 &&
+    else if (b->ep && m->expert >= 0 && m->parent->expert < 0 && unit >= 0 &&
              b->units->unit[unit].owner >= 0)
         unit = unit_in_list(b, m, unit);
     for (size_t i = 0; i < m->num_params; i++)
@@ -210,23 +210,23 @@ static void collect(builder *b, cr_module *m, int64_t unit)
         collect(b, m->children[i], unit);
 }
 
-/* Units that are not dealt come first in the buffers. */
+/* Expert-parallel units come last in the buffers. */
 static void close_units(builder *b)
 {
     cr_units *out = b->units;
 
-    for (int is_dealt = 0; is_dealt < 2; is_dealt++) {
+    for (int is_ep = 0; is_ep < 2; is_ep++) {
         for (size_t i = 0; i < out->num; i++) {
             cr_unit *u = &out->unit[i];
-            if ((u->owner >= 0) != is_dealt) continue;
-            u->num_shards = is_dealt ? b->deal->num_shards : out->num_shards;
-            u->trained.is_dealt = u->frozen.is_dealt = is_dealt;
+            if ((u->owner >= 0) != is_ep) continue;
+            u->num_shards = is_ep ? b->ep->num_shards : out->num_shards;
+            u->trained.is_ep = u->frozen.is_ep = is_ep;
             out->num_trained += u->trained.num_elems;
             out->num_frozen += u->frozen.num_elems;
             flat_close(&u->trained, u->num_shards, &out->trained_shard);
             flat_close(&u->frozen, u->num_shards, &out->frozen_shard);
         }
-        if (is_dealt) continue;
+        if (is_ep) continue;
         out->common_trained = out->trained_shard;
         out->common_frozen = out->frozen_shard;
     }
@@ -319,7 +319,7 @@ static cr_status check_matched(builder *b, cr_err *err)
         return cr_fail(err, CR_ECONFIG,
                        "M9: with ep_size %d wrap_policy.moe_experts must name the class of the "
                        "experts (%s is in another unit)",
-                       b->deal->num_ranks, b->misplaced->name);
+                       b->ep->num_ranks, b->misplaced->name);
     if (b->mixed)
         return cr_fail(err, CR_ECONFIG,
                        "%s cannot be in float32 while the rest of its unit is not: it is tied",
@@ -346,18 +346,18 @@ static cr_status count_module(void *ctx, cr_module *m, cr_err *err)
 cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, int num_shards,
                          cr_units *out, cr_err *err)
 {
-    return cr_units_build_dealt(model, policy, num_shards, NULL, out, err);
+    return cr_units_build_ep(model, policy, num_shards, NULL, out, err);
 }
 
-cr_status cr_units_build_dealt(cr_model *model, const cr_wrap_policy *policy, int num_shards,
-                               const cr_deal *deal, cr_units *out, cr_err *err)
+cr_status cr_units_build_ep(cr_model *model, const cr_wrap_policy *policy, int num_shards,
+                            const cr_ep_layout *ep, cr_units *out, cr_err *err)
 {
     builder b = {.model = model,
                  .policy = policy,
                  .units = out,
                  .classes = policy->classes,
                  .num_classes = policy->num_classes,
-                 .deal = deal && deal->num_ranks > 1 ? deal : NULL,
+                 .ep = ep && ep->num_ranks > 1 ? ep : NULL,
                  .is_roll =
                      !policy->is_nested && policy->num_modules == 0 && policy->min_elems <= 0};
     size_t num_modules = 0;

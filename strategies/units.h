@@ -72,7 +72,7 @@ typedef struct cr_flat {
     int64_t *offset;   /* owned */
     size_t num_params;
     int64_t num_elems, padded_elems, shard_elems;
-    bool is_dealt;   /* of a unit that is dealt */
+    bool is_ep;      /* of an expert-parallel unit */
     bool is_fp32;    /* of a module that is (models.h) */
     cr_extent first; /* before its shard in the rank's buffers of all flats of its kind */
 } cr_flat;
@@ -87,7 +87,7 @@ typedef struct cr_unit {
     cr_module *module; /* the root's unit comes first */
     char *name;        /* of the module, "root" for the root */
     bool is_expert;
-    int num_shards, owner; /* owner: the ep rank that has it, -1: it is not dealt */
+    int num_shards, owner; /* owner: the ep rank that has it, -1: not expert-parallel */
     cr_flat trained, frozen;
 } cr_unit;
 
@@ -107,14 +107,13 @@ CR_MUST cr_status cr_units_build(cr_model *model, const cr_wrap_policy *policy, 
 /* Expert parallel: each expert's parameters are on one of the ranks of the ep axis (moe.h), in units of
  * expert_classes that are cut over the efsdp axis. A module with experts of several ranks is a unit
  * on each. */
-typedef struct cr_deal {
+typedef struct cr_ep_layout {
     int num_ranks, num_shards; /* lengths of the ep and the efsdp axis */
     int rank;                  /* only units of this ep rank and of all; -1: those of every rank */
-} cr_deal;
-/* deal NULL or of one rank: as above. CR_ECONFIG (M9): an expert is in no unit of its own. */
-CR_MUST cr_status cr_units_build_dealt(cr_model *model, const cr_wrap_policy *policy,
-                                       int num_shards, const cr_deal *deal, cr_units *out,
-                                       cr_err *err);
+} cr_ep_layout;
+/* ep NULL or of one rank: as above. CR_ECONFIG (M9): an expert is in no unit of its own. */
+CR_MUST cr_status cr_units_build_ep(cr_model *model, const cr_wrap_policy *policy, int num_shards,
+                                    const cr_ep_layout *ep, cr_units *out, cr_err *err);
 void cr_units_free(cr_units *units);
 /* Ranks will gather units that the others do not, where their tokens go to other experts: experts are
  * units, and idle ones are not called. */

@@ -170,17 +170,17 @@ static cr_status visit_flat(cr_fsdp *f, visitor *v, cr_axis axis, const char *na
 }
 
 /* Dealt experts of every ep rank, from the first of those that have the same. */
-static cr_status visit_dealt(cr_fsdp *f, visitor *v, cr_err *err)
+static cr_status visit_ep_units(cr_fsdp *f, visitor *v, cr_err *err)
 {
     const cr_mesh_shape *shape = &f->mesh->shape;
-    cr_deal deal = cri_deal(shape, -1);
+    cr_ep_layout layout = cri_ep_layout(shape, -1);
     int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, f->mesh->rank);
     bool is_first = cr_mesh_axis_rank(shape, CR_AXIS_EDDP, f->mesh->rank) == 0;
     size_t own = 0;
     cr_units all;
 
     if (shape->num_ep == 1) return CR_OK;
-    CR_TRY(cr_units_build_dealt(f->model, &f->args.wrap, shape->num_fsdp, &deal, &all, err));
+    CR_TRY(cr_units_build_ep(f->model, &f->args.wrap, shape->num_fsdp, &layout, &all, err));
     for (size_t i = 0; i < all.num && err->status == CR_OK; i++) {
         const cr_unit *u = &all.unit[i];
         const cr_flat *mine = NULL;
@@ -210,7 +210,7 @@ cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx, double
         if (u->owner >= 0) continue;
         CR_TRY_GOTO(out, visit_flat(f, &v, CR_AXIS_FSDP, u->name, &u->trained, &u->trained, err));
     }
-    CR_TRY_GOTO(out, visit_dealt(f, &v, err));
+    CR_TRY_GOTO(out, visit_ep_units(f, &v, err));
 out:
     cr_buf_free(&v.whole);
     cr_buf_free(&v.mine);

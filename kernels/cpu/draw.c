@@ -1,6 +1,6 @@
-/* draw.c -- one word from each row of logits: penalty, temperature, filters, draw (cr_draw).
+/* draw.c -- one id from each row of logits: penalty, temperature, filters, draw (cr_draw).
  *
- * The same code for all instruction sets, so that they keep the same words; sums over a whole row come
+ * The same code for all instruction sets, so that they keep the same ids; sums over a whole row come
  * from the variant. Without filters it draws from the row itself. Filters work on the few largest
  * candidates, sorted once: largest first, equal ones by id. Without top_k the mass of all others is
  * known from the log-sum of the row, so only as many are sorted as top_p asks for. Penalty and division
@@ -17,14 +17,14 @@ typedef struct candidate {
 
 /* One row that is drawn from, in the memory of a thread. */
 typedef struct sampler {
-    int64_t n; /* words */
+    int64_t n; /* vocabulary entries */
     cri_draw_fn draw;
     cri_log_prob_fn log_prob;
     float *weight; /* of the variant's draw */
     float *z;      /* the row: penalised, divided */
     int32_t *kept;
     candidate *candidates, *sorted;
-    uint8_t *seen; /* a bit for each word */
+    uint8_t *seen; /* a bit for each id */
 } sampler;
 
 static void *take(char **memory, size_t num_bytes)
@@ -196,7 +196,7 @@ static float largest(const float *z, size_t n, int32_t *id)
     return most;
 }
 
-/* Ids, ascending, of the first `keep` words in the order of collect; `last` is the last of them. */
+/* Ids, ascending, of the first `keep` entries in the order of collect; `last` is the last of them. */
 static void list_kept(sampler *s, candidate last, size_t keep)
 {
     uint32_t key = sort_key(last.z);
@@ -211,11 +211,11 @@ static void list_kept(sampler *s, candidate last, size_t keep)
             if (sort_key(s->z[k]) < key || (sort_key(s->z[k]) == key && (int32_t)k <= last.id))
                 s->kept[num++] = (int32_t)k;
     }
-    CR_CHECK(num == keep, "%zu words are kept, and %zu are listed", keep, num);
+    CR_CHECK(num == keep, "%zu ids are kept, and %zu are listed", keep, num);
 }
 
 /* top_k, top_p and min_p on s->z, which is divided by the temperature already: the id, the kept
- * words and their mass. */
+ * ids and their mass. */
 static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
 {
     candidate *c = s->candidates, last = {0};

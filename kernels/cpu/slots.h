@@ -11,7 +11,7 @@ enum cri_slot {
     CRI_SLOT_HEAD,   /* what the head keeps of each row: its state, or dx */
     CRI_SLOT_LOGITS, /* a tile of logits */
     CRI_SLOT_DZ,     /* and its gradient */
-    CRI_SLOT_TILE,   /* panels of a tile of words, which two products share */
+    CRI_SLOT_TILE,   /* panels of a tile of the vocabulary, which two products share */
     CRI_SLOT_HEAD_X, /* rows of x and of dz as A, beside the products of the head's gradient */
     CRI_SLOT_HEAD_DZ,
     CRI_NUM_SLOTS,

@@ -123,7 +123,7 @@ static cr_status attention_forward(const cr_module *m, cr_pass *p, const cr_mem 
     CR_TRY(cri_push(keep, p, rows, d, &a.k, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.v, err));
     CR_TRY(cri_push(keep, p, rows, d, &a.o, err));
-    if (p->tape) CR_TRY(cri_push_words(keep, rows * c->num_heads, &lse, err));
+    if (p->tape) CR_TRY(cri_push_32bit(keep, rows * c->num_heads, &lse, err));
     a.lse = lse;
     CR_TRY(project(parts->qkv, p, in, &a, err));
     CR_TRY(rotate(c, p, a.q, 1, err));

@@ -34,20 +34,20 @@ static void c31_gathers_are_those_of_own_experts(void)
 
     for (int ep = 2; ep <= 4; ep += 2)
         for (int efsdp = 1; efsdp <= 4 / ep; efsdp++) {
-            cut_result dealt = run(ep, efsdp);
-            int64_t saved =
-                        all.stats.traffic.gathers.num_bytes - dealt.stats.traffic.gathers.num_bytes,
+            cut_result spread = run(ep, efsdp);
+            int64_t saved = all.stats.traffic.gathers.num_bytes -
+                            spread.stats.traffic.gathers.num_bytes,
                     own = efsdp > 1 ? NUM_EXPERTS / ep : 0,
                     want = 2LL * EXPERT_BYTES * (NUM_EXPERTS - own);
             CR_CHECK(saved == want, "ep %d x %d: %lld bytes are saved, want %lld", ep, efsdp,
                      (long long)saved, (long long)want);
             /* experts held by 4 / (ep * efsdp) ranks each; ep 1: by none twice */
-            saved = dealt.stats.shard_bytes - all.stats.shard_bytes;
+            saved = spread.stats.shard_bytes - all.stats.shard_bytes;
             want = 4LL * EXPERT_BYTES * NUM_EXPERTS * (4 / (ep * efsdp) - 1) / 4;
             CR_CHECK(saved == want, "ep %d x %d: %lld bytes more are kept, want %lld", ep, efsdp,
                      (long long)saved, (long long)want);
-            if (me == 0) CR_CHECK(cut_distance(&dealt, &all) <= 1e-6, "ep %d x %d", ep, efsdp);
-            cr_free(dealt.grad);
+            if (me == 0) CR_CHECK(cut_distance(&spread, &all) <= 1e-6, "ep %d x %d", ep, efsdp);
+            cr_free(spread.grad);
         }
     cr_free(all.grad);
 }
@@ -87,7 +87,7 @@ static void wrong_numbers_are_sentences(void)
     cr_mesh_shape shape;
     cr_err e = {0};
     cr_model *model = cut_model(&(cut){.heads = 4, .kv_heads = 2, .is_moe = true});
-    cr_deal deal = {.num_ranks = 2, .num_shards = 1, .rank = 0};
+    cr_ep_layout layout = {.num_ranks = 2, .num_shards = 1, .rank = 0};
     cr_wrap_policy none = {0};
     cr_units units;
 
@@ -95,7 +95,7 @@ static void wrong_numbers_are_sentences(void)
     CR_CHECK(cr_mesh_check_experts(&shape, 8, &e) == CR_ECONFIG && strstr(e.msg, "M8"), "%s",
              e.msg);
     e = (cr_err){0};
-    CR_CHECK(cr_units_build_dealt(model, &none, 2, &deal, &units, &e) == CR_ECONFIG &&
+    CR_CHECK(cr_units_build_ep(model, &none, 2, &layout, &units, &e) == CR_ECONFIG &&
                  strstr(e.msg, "M9"),
              "%s", e.msg);
     cr_model_free(model);

@@ -321,11 +321,11 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
         cr_fsdp_destroy(f);
         cr_mesh_destroy(mesh);
     } else {
-        cr_replica *replica;
-        OK(cr_replica_create(model, dev, &policy, shape.num_fsdp, dtype, &replica, &err));
-        CR_CHECK(cr_replica_version(replica) == -1, "version");
+        cr_weight_copy *replica;
+        OK(cr_weight_copy_create(model, dev, &policy, shape.num_fsdp, dtype, &replica, &err));
+        CR_CHECK(cr_weight_copy_version(replica) == -1, "version");
         OK(cr_weight_sync_receive(replica, everyone, &shape, &err));
-        CR_CHECK(cr_replica_version(replica) == 0, "version");
+        CR_CHECK(cr_weight_copy_version(replica) == 0, "version");
         for (size_t i = 0; i < model->num_params; i++) {
             cr_param *q = model->params[i];
             cr_dtype own = q->is_fp32 ? CR_F32 : dtype;
@@ -340,7 +340,7 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
             cr_free(want);
             cr_free(rounded);
         }
-        cr_replica_destroy(replica);
+        cr_weight_copy_destroy(replica);
     }
     OK(cr_barrier(everyone, "sync", &err));
     cr_model_free(model);

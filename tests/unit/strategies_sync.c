@@ -66,7 +66,7 @@ static void a_flipped_bit_is_found(void **state)
     cr_mesh_shape shape;
     cr_mesh *mesh;
     cr_fsdp *f;
-    cr_replica *replica;
+    cr_weight_copy *replica;
 
     (void)state;
     assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
@@ -76,7 +76,8 @@ static void a_flipped_bit_is_found(void **state)
     assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
     assert_int_equal(cr_mesh_create(world, dev, "actor_train", here, &shape, &mesh, &err), CR_OK);
     assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);
-    assert_int_equal(cr_replica_create(receiver, dev, &policy, 1, CR_BF16, &replica, &err), CR_OK);
+    assert_int_equal(cr_weight_copy_create(receiver, dev, &policy, 1, CR_BF16, &replica, &err),
+                     CR_OK);
     assert_int_equal(cr_weight_sync_send(f, &to, CR_BF16, &err), CR_OK);
     assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
     for (uint64_t i = 0; i < 200; i++) {
@@ -91,7 +92,7 @@ static void a_flipped_bit_is_found(void **state)
         wire.data[at] = (char)(wire.data[at] ^ (1 << w[1] % 8));
     }
     assert_int_equal(cr_weight_sync_receive(replica, &from, &shape, &err), CR_OK);
-    cr_replica_destroy(replica);
+    cr_weight_copy_destroy(replica);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_device_close(dev);

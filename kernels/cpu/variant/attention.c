@@ -152,16 +152,16 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
 
 /* p = e^(s - most) for a row's 64 keys, most being the largest so far: what went before shrinks. A
  * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
-CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_most)
+CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_max)
 {
     float most = v_greatest(v_max(v_max(s[0], s[1]), v_max(s[2], s[3]))), shift;
 
-    *old_most = r->most;
+    *old_max = r->most;
     if (most > r->most) r->most = most;
     shift = r->most == -INFINITY ? 0 : r->most;
     for (int i = 0; i < 4; i++)
         v_store(p + 16 * i, 16 * i < keys ? v_exp(s[i] - v_set(shift)) : v_set(0));
-    *old_most -= shift;
+    *old_max -= shift;
 }
 
 /* Take one tile into the online softmax of the rows. Row r attends to tiles[r]; is_shared: all of

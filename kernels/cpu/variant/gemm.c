@@ -407,7 +407,7 @@ void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pai
 /* ---- the products of a Linear ---- */
 
 /* Columns of B that are packed at a time. Tiles of AMX are so fast that panels have to stay in L2. */
-static int64_t most_cols(cr_dtype dtype, int64_t units)
+static int64_t max_cols(cr_dtype dtype, int64_t units)
 {
 #if defined(__AMX_BF16__)
     enum { L2_UNITS = 1 << 17 };
@@ -478,7 +478,7 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
     int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k),
-            most = most_cols(w->dtype, units), stride;
+            most = max_cols(w->dtype, units), stride;
     const uint32_t *x = units_of(dev, w->dtype, a->x, m, k, &stride);
     size_t out_bytes = cr_dtype_bytes(a->out_dtype), aux_bytes = cr_dtype_bytes(w->dtype);
 
@@ -546,7 +546,7 @@ cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err
     (void)err;
     if (a->dx) { /* dx[m, k] = dy[m, n] W[n, k] */
         const uint32_t *dy = units_of(dev, w->dtype, a->dy, m, n, &stride);
-        int64_t units = gemm_units(w->dtype, n), most = most_cols(w->dtype, units);
+        int64_t units = gemm_units(w->dtype, n), most = max_cols(w->dtype, units);
         for (int64_t k0 = 0; k0 < k; k0 += most) {
             int64_t cols = k - k0 < most ? k - k0 : most;
             uint32_t *panels =

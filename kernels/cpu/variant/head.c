@@ -1,6 +1,6 @@
 /* head.c -- the vocabulary head: log-prob, entropy and their gradients, tile by tile.
  *
- * Logits of a block of rows against 512 words at a time stay in L2; a running maximum M, A = sum
+ * Logits of a block of rows against 512 vocabulary entries at a time stay in L2; a running maximum M, A = sum
  * e^(z - M) and C = sum (z - M) e^(z - M) are rescaled when M grows. Generation has whole rows of
  * logits and reduces them with the same functions over the same tiles.
  */
@@ -240,7 +240,7 @@ CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, f
     }
 }
 
-/* A tile of words and its panels: W^T to make logits, W to make dx. */
+/* A tile of the vocabulary and its panels: W^T to make logits, W to make dx. */
 typedef struct head_tile {
     int64_t v0, cols;
     const uint32_t *forward, *back;
@@ -458,7 +458,7 @@ static int32_t draw_word(const float *all, int64_t vocab_size, float temperature
         if (left < weight[v]) break;
         left -= weight[v];
     }
-    /* rounding may leave a little: the last word that can be drawn */
+    /* rounding may leave a little: the last id that can be drawn */
     return (int32_t)(v < vocab_size ? v : last);
 }
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/variant/simd.h"
 
-enum { CRI_TILE = 512 }; /* words that the head works on at a time */
+enum { CRI_TILE = 512 }; /* vocabulary entries that the head works on at a time */
 
 /* Where the host finds the arrays, in *view; NULL stays NULL. */
 CR_INLINE const cr_row_edits *view_edits(const cr_row_edits_mem *e, cr_row_edits *view)
@@ -29,7 +29,7 @@ CR_INLINE const cr_row_edits *view_edits(const cr_row_edits_mem *e, cr_row_edits
 typedef struct edited_tile {
     int64_t num;         /* values, close together */
     int64_t label;       /* which of them is the label's; -1: none */
-    const int32_t *kept; /* their ids; NULL: all words of the tile */
+    const int32_t *kept; /* their ids; NULL: all ids of the tile */
 } edited_tile;
 
 /* The first of ids[0 .. num-1], which ascend, that is not below `least`. */
@@ -47,7 +47,7 @@ CR_INLINE int64_t first_not_below(const int32_t *ids, int64_t num, int64_t least
     return low;
 }
 
-/* slope: dz'/dz of the tile's words, NULL: not wanted. */
+/* slope: dz'/dz of the tile's ids, NULL: not wanted. */
 CR_INLINE void penalise(const cr_row_edits *e, int64_t row, int64_t v0, int64_t cols, float *z,
                         float *slope)
 {
