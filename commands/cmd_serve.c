@@ -2,8 +2,10 @@
  * second that the model is there. */
 #include "base/digest.h"
 #include "base/hub.h"
+#include "base/limits.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "kernels/attention.h"
 #include "serve/server/server.h"
 
 #include <dirent.h>
@@ -12,12 +14,21 @@
 #include <string.h>
 #include <time.h>
 
+enum { ROUND_TOKENS = 16384, MOST_SAMPLES = 64 /* at a time */ };
+
 typedef struct serve {
     cr_worker worker;
     cr_server *server;
     cr_server_options options;
     const char *name, *port_file, *device;
     int64_t max_logprobs;
+    bool only_scores, clamps;
+    int64_t max_chat_tokens;
+    cr_scoring *scoring;
+    cr_model *sampled; /* the engine's copy of the model */
+    cr_full_weights full;
+    cr_engine *engine;
+    cr_compute compute;
     cr_serve_model model;
     cr_serve_service service;
     cr_chat *chat;
@@ -93,16 +104,57 @@ static cr_status describe(serve *s, cr_err *err)
         .dtype = cr_dtype_name(s->worker.dtype),
         .vocab_size = c->vocab_size,
         .max_model_len = c->position_limit ? c->position_limit : c->max_position_embeddings,
+        .eos_ids = c->eos_ids,
+        .num_eos = (size_t)c->num_eos,
         .created = time(NULL),
     };
     s->service = (cr_serve_service){.models = &s->model,
                                     .num_models = 1,
                                     .max_prompts = 1024,
                                     .max_samples = 128,
-                                    .max_logprobs = s->max_logprobs};
+                                    .max_logprobs = s->max_logprobs,
+                                    .max_chat_tokens = s->max_chat_tokens,
+                                    .clamps_max_tokens = s->clamps,
+                                    .only_scores = s->only_scores};
     if (digest_weights(folder, s->weights, err) == CR_OK) cr_note(open_texts(s, folder, err));
     cr_free(folder);
     return err->status;
+}
+
+/* ---- the model ---- */
+
+/* The engine generates with packed copies of all weights, rounds are of the units. */
+static cr_status open_engine(serve *s, cr_err *err)
+{
+    cr_worker *w = &s->worker;
+    const cr_model_config *c = &w->model->config;
+    int64_t bytes = cr_memory_limit() / 4;
+    int64_t block =
+        c->num_layers * (int64_t)cr_kv_block_bytes(w->dev, w->dtype, c->num_kv_heads, c->head_dim);
+    cr_engine_limits limits = {
+        .max_running = MOST_SAMPLES, .max_model_len = s->model.max_model_len, .kv_bytes = bytes};
+
+    if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
+        limits.max_model_len = bytes / block * CR_KV_BLOCK;
+    s->model.max_model_len = limits.max_model_len;
+    CR_TRY(cr_model_open(w->folder, &s->sampled, err));
+    cr_experts_set(s->sampled, NULL);
+    CR_TRY(cr_full_weights_load(&s->full, s->sampled, w->dev, w->dtype, w->folder, err));
+    CR_TRY(cr_engine_create(s->sampled, w->dev, &limits, &s->engine, err));
+    cr_engine_set_tokenizer(s->engine, s->model.tokenizer);
+    return cr_engine_set_weights(s->engine, err);
+}
+
+static cr_status open_model(serve *s, cr_err *err)
+{
+    cr_worker *w = &s->worker;
+
+    CR_TRY(cr_worker_open(w, s->device, err));
+    CR_TRY(describe(s, err));
+    s->scoring = cr_scoring_create(w->world, w->mesh, w->model, w->fsdp);
+    if (!s->only_scores) CR_TRY(open_engine(s, err));
+    cr_compute_init(&s->compute, s->scoring, s->engine, ROUND_TOKENS);
+    return CR_OK;
 }
 
 /* ---- the command ---- */
@@ -143,18 +195,22 @@ static cr_status run_service(serve *s, cr_err *err)
     CR_TRY(write_port(s, err));
     printf("listening on %s\n", cr_server_url(s->server));
     fflush(stdout);
-    CR_TRY(cr_worker_open(&s->worker, s->device, err));
-    CR_TRY(describe(s, err));
+    CR_TRY(open_model(s, err));
     cr_server_ready(s->server, &s->service);
     printf("ready: %s, weights %.12s, %s\n", s->model.name, s->weights, s->model.dtype);
     fflush(stdout);
-    cr_server_wait(s->server);
-    return CR_OK;
+    CR_TRY(cr_server_run(s->server, &s->compute, err));
+    return cr_scoring_end(s->scoring, err);
 }
 
 static int finish(serve *s, int code, const cr_err *err)
 {
     cr_server_close(s->server);
+    cr_compute_free(&s->compute);
+    cr_engine_destroy(s->engine);
+    cr_full_weights_fini(&s->full);
+    cr_model_free(s->sampled);
+    cr_scoring_destroy(s->scoring);
     cr_chat_close(s->chat);
     cr_buf_free(&s->tokenizer_config);
     return cr_worker_leave(&s->worker, &cr_command_serve, code, err);
@@ -192,6 +248,12 @@ static int run(int argc, char **argv)
          "after which work that does not move makes /health 503 (default 60)"},
         {"max-logprobs", CR_OPT_INT, &s.max_logprobs, "K",
          "most log-probs a place that a request may ask for (default 128)"},
+        {"score-only", CR_OPT_FLAG, &s.only_scores, NULL,
+         "at most one token is sampled; without the engine's copy of the weights"},
+        {"clamp-max-tokens", CR_OPT_FLAG, &s.clamps, NULL,
+         "max_tokens beyond the context is cut instead of refused"},
+        {"max-chat-tokens", CR_OPT_INT, &s.max_chat_tokens, "N",
+         "of a chat without max_tokens (default: what is left of the context)"},
         {"max-connections", CR_OPT_INT, &h->max_connections, "N",
          "at the same time (default 4096)"},
         {"half-close", CR_OPT_FLAG, &h->is_half_close_fine, NULL,
@@ -221,8 +283,8 @@ static int run(int argc, char **argv)
 const cr_command cr_command_serve = {
     "serve",
     "serve MODEL [key=value ..]",
-    "A model as a service over HTTP: its tokenizer, identity, health and metrics (log-probs and "
-    "samples are not there yet). Ends with SIGTERM or Ctrl-C.",
+    "A model as a service over HTTP, for clients of OpenAI, vLLM and SGLang: log-probs of prompts, "
+    "samples, chats, streams. Ends with SIGTERM or Ctrl-C.",
     "croll serve output/quickstart/sft_model --listen 127.0.0.1:8000 model_args.dtype=fp32",
     run,
 };

@@ -26,6 +26,7 @@ cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
     job->id = cr_strdup(r->request_id ? r->request_id : id);
     job->created = (int64_t)cr_wall_s();
     job->begun_s = cr_now_s();
+    job->arena = cr_arena_create(4096);
     if (!is_seeded(job)) r->sampling.seed = (int64_t)(seed >> 11); /* what a double holds */
     job->num_samples = r->num_prompts * (size_t)r->sampling.n;
     job->samples = CR_NEW_ARRAY(cr_job_sample, job->num_samples);
@@ -52,6 +53,7 @@ void cr_job_destroy(cr_job *job)
         cr_buf_free(&job->samples[i].text);
     }
     cr_serve_stream_close(&job->stream);
+    cr_arena_destroy(job->arena);
     cr_buf_free(&job->out);
     cr_free(job->samples);
     cr_free(job->places);
@@ -238,21 +240,33 @@ size_t cr_job_asks(cr_job *job, const cr_score_ask **asks)
     return job->num_asks;
 }
 
-/* num places of a score, from its place `from` on. */
-static cr_serve_scores places_of(const cr_score *s, size_t from, size_t num)
+static void *copied(cr_job *job, const void *from, size_t num_bytes)
 {
-    size_t top = (size_t)s->num_top, k = s->num_candidates;
+    void *to = from ? cr_arena_alloc(job->arena, num_bytes) : NULL;
+
+    if (from && num_bytes) memcpy(to, from, num_bytes);
+    return to;
+}
+
+/* num places of a score, from its place `from` on. */
+static cr_serve_scores places_of(cr_job *job, const cr_score *s, size_t from, size_t num)
+{
+    size_t top = s->top_ids ? (size_t)s->num_top : 0, k = s->candidates ? s->num_candidates : 0;
+    const int32_t *ranks = s->ranks ? s->ranks + from : NULL,
+                  *top_ids = top ? s->top_ids + from * top : NULL;
+    const float *top_log_probs = top ? s->top_log_probs + from * top : NULL,
+                *candidates = k ? s->candidates + from * k : NULL,
+                *entropy = s->entropy ? s->entropy + from : NULL;
 
     return (cr_serve_scores){.num = num,
-                             .log_probs = s->log_probs + from,
-                             .ranks = s->ranks ? s->ranks + from : NULL,
-                             .num_top = s->top_ids ? top : 0,
-                             .top_ids = s->top_ids ? s->top_ids + from * top : NULL,
-                             .top_log_probs =
-                                 s->top_log_probs ? s->top_log_probs + from * top : NULL,
-                             .num_candidates = s->candidates ? k : 0,
-                             .candidates = s->candidates ? s->candidates + from * k : NULL,
-                             .entropy = s->entropy ? s->entropy + from : NULL};
+                             .log_probs = copied(job, s->log_probs + from, num * sizeof(float)),
+                             .ranks = copied(job, ranks, num * sizeof *ranks),
+                             .num_top = top,
+                             .top_ids = copied(job, top_ids, num * top * sizeof *top_ids),
+                             .top_log_probs = copied(job, top_log_probs, num * top * sizeof(float)),
+                             .num_candidates = k,
+                             .candidates = copied(job, candidates, num * k * sizeof(float)),
+                             .entropy = copied(job, entropy, num * sizeof(float))};
 }
 
 static bool is_eos(const cr_serve_model *m, int32_t id)
@@ -296,7 +310,7 @@ static void take_drawn(cr_job *job, size_t index, const cr_score *score, size_t 
     s->ids = CR_NEW_ARRAY(int32_t, 1);
     s->ids[0] = score->drawn;
     s->num_ids = 1;
-    s->scores = places_of(score, num_places, 1);
+    s->scores = places_of(job, score, num_places, 1);
     s->finish = "length";
     for (size_t i = 0; i < r->sampling.stop_ids.num; i++)
         if (r->sampling.stop_ids.id[i] == score->drawn) {
@@ -307,31 +321,35 @@ static void take_drawn(cr_job *job, size_t index, const cr_score *score, size_t 
     add_token_text(r, index / (size_t)r->sampling.n, s);
 }
 
-void cr_job_take_scores(cr_job *job, const cr_score *scores)
+/* What ask i was for. */
+static void take_score(cr_job *job, size_t i, const cr_score *score)
 {
     const cr_serve_request *r = &job->request;
-    bool is_scoring = cr_serve_is_scoring(r), draws = is_scoring && r->sampling.max_tokens > 0;
-    size_t n = (size_t)r->sampling.n;
+    const cr_score_ask *ask = &job->asks[i];
+    bool is_scoring = cr_serve_is_scoring(r);
+    size_t n = (size_t)r->sampling.n, num = ask->num_ids - ask->first;
     size_t num_prompts = is_scoring || r->wanted.prompt_top < 0 ? 0 : r->num_prompts;
 
-    for (size_t i = 0; i < job->num_asks; i++)
-        if (scores[i].is_broken) {
-            cr_job_fail(job, 500, "internal_error", "the model's numbers are not finite");
-            return;
-        }
-    for (size_t i = 0; i < job->num_asks; i++) {
-        const cr_score_ask *ask = &job->asks[i];
-        size_t num = ask->num_ids - ask->first;
-        if (draws) {
-            if (i % n == 0 && r->wanted.prompt_top >= 0)
-                job->prompt_scores[i / n] = places_of(&scores[i], 0, num);
-            take_drawn(job, i, &scores[i], num);
-        } else if (is_scoring || i < num_prompts) {
-            job->prompt_scores[i] = places_of(&scores[i], 0, num);
-        } else {
-            job->samples[i - num_prompts].scores = places_of(&scores[i], 0, num);
-        }
+    if (ask->draw) {
+        if (i % n == 0 && r->wanted.prompt_top >= 0)
+            job->prompt_scores[i / n] = places_of(job, score, 0, num);
+        take_drawn(job, i, score, num);
+    } else if (is_scoring || i < num_prompts) {
+        job->prompt_scores[i] = places_of(job, score, 0, num);
+    } else {
+        job->samples[i - num_prompts].scores = places_of(job, score, 0, num);
     }
+}
+
+void cr_job_take_scores(cr_job *job, const cr_score *scores, size_t num)
+{
+    for (size_t i = 0; i < num && !job->is_done; i++) {
+        if (scores[i].is_broken)
+            cr_job_fail(job, 500, "internal_error", "the model's numbers are not finite");
+        else
+            take_score(job, job->num_taken++, &scores[i]);
+    }
+    if (job->is_done || job->num_taken < job->num_asks) return;
     for (size_t i = 0; i < job->num_samples; i++) /* max_tokens 0 */
         if (!job->samples[i].finish) job->samples[i].finish = "length";
     finish(job);

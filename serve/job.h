@@ -46,8 +46,9 @@ struct cr_job {
     struct cr_job_place *places; /* [num_prompts] owned: users of the engine's requests */
     cr_score_ask *asks;          /* [num_asks] owned */
     cr_draw_row *draws;
-    int32_t *sequences; /* prompts with completions, of asks after sampling; owned */
-    size_t num_asks;
+    int32_t *sequences;             /* prompts with completions, of asks after sampling; owned */
+    size_t num_asks, num_taken;     /* num_taken: asks that have their scores */
+    cr_arena *arena;                /* copies of scores */
     cr_serve_scores *prompt_scores; /* [num_prompts] owned */
     cr_serve_stream stream;
     cr_buf out;             /* taken by the caller: it may clear it */
@@ -61,11 +62,11 @@ void cr_job_destroy(cr_job *job); /* accepts NULL; not while its samples are in 
 
 /* ---- rounds ---- */
 
-/* What it wants of the next round, borrowed until take_scores; 0: nothing. A job that is done when it begins
- * (nothing to sample, nothing to score) is done by this call. */
+/* What it wants of rounds, borrowed until it is done; 0: nothing. A job that is done when it begins (nothing to
+ * sample, nothing to score) is done by this call. */
 size_t cr_job_asks(cr_job *job, const cr_score_ask **asks);
-/* The scores of its asks. */
-void cr_job_take_scores(cr_job *job, const cr_score *scores);
+/* The scores of its next num asks; copied. */
+void cr_job_take_scores(cr_job *job, const cr_score *scores, size_t num);
 
 /* ---- the engine ---- */
 

@@ -65,6 +65,7 @@ void cr_serve_job_free(cr_serve_job *job)
 {
     cr_buf_free(&job->body);
     cr_buf_free(&job->out);
+    cr_buf_free(&job->events);
     cr_buf_free(&job->ignored);
     cr_free(job);
 }
@@ -142,7 +143,7 @@ static void wait_for_work(cr_serve_queue *q)
     pthread_cond_timedwait(&q->has_work, &q->lock, &until);
 }
 
-cr_serve_job *cr_serve_queue_take(cr_serve_queue *q)
+cr_serve_job *cr_serve_queue_take(cr_serve_queue *q, bool waits)
 {
     cr_serve_job *job = NULL;
     bool has_given = false;
@@ -150,6 +151,7 @@ cr_serve_job *cr_serve_queue_take(cr_serve_queue *q)
     pthread_mutex_lock(&q->lock);
     while (!job && !q->has_ended) {
         if (!q->waiting.first) {
+            if (!waits) break;
             wait_for_work(q);
             continue;
         }
@@ -169,6 +171,39 @@ cr_serve_job *cr_serve_queue_take(cr_serve_queue *q)
     pthread_mutex_unlock(&q->lock);
     if (has_given) q->wake(q->ctx);
     return job;
+}
+
+bool cr_serve_queue_events(cr_serve_queue *q, cr_serve_job *job, cr_buf *out)
+{
+    size_t num;
+
+    pthread_mutex_lock(&q->lock);
+    num = job->events.num_bytes;
+    if (num) cr_buf_add(out, job->events.data, num);
+    cr_buf_clear(&job->events);
+    pthread_mutex_unlock(&q->lock);
+    return num > 0;
+}
+
+bool cr_serve_queue_has_ended(cr_serve_queue *q)
+{
+    bool has_ended;
+
+    pthread_mutex_lock(&q->lock);
+    has_ended = q->has_ended;
+    pthread_mutex_unlock(&q->lock);
+    return has_ended;
+}
+
+void cr_serve_queue_send(cr_serve_queue *q, cr_serve_job *job, cr_buf *events)
+{
+    if (events->num_bytes == 0) return;
+    pthread_mutex_lock(&q->lock);
+    cr_buf_add(&job->events, events->data, events->num_bytes);
+    q->moved_s = cr_now_s();
+    pthread_mutex_unlock(&q->lock);
+    cr_buf_clear(events);
+    q->wake(q->ctx);
 }
 
 void cr_serve_queue_give(cr_serve_queue *q, cr_serve_job *job)

@@ -26,7 +26,9 @@ typedef struct cr_serve_job {
     cr_http_exchange *x; /* NULL: gone, or answered */
     size_t place;        /* in the I/O thread's list */
     struct cr_serve_job *next;
+    bool is_streaming; /* the beginning of its answer was sent */
     /* answer */
+    cr_buf events;        /* of a stream, not collected yet; under the queue's lock */
     cr_serve_error error; /* status 0: `out` is the body of a 200 */
     cr_buf out, ignored;  /* owned; ignored: names of fields without effect */
 } cr_serve_job;
@@ -52,8 +54,14 @@ cr_serve_load cr_serve_queue_load(cr_serve_queue *queue);
 /* Any thread: take returns NULL from now on. */
 void cr_serve_queue_end(cr_serve_queue *queue);
 
-/* The other thread. take waits for a job; NULL: the end. */
-cr_serve_job *cr_serve_queue_take(cr_serve_queue *queue);
+/* Move the events that were sent since the last call to the end of *out. False: none. */
+bool cr_serve_queue_events(cr_serve_queue *queue, cr_serve_job *job, cr_buf *out);
+bool cr_serve_queue_has_ended(cr_serve_queue *queue); /* any thread */
+
+/* The other thread. take waits for a job; NULL: the end, or (waits false) no job waits. */
+cr_serve_job *cr_serve_queue_take(cr_serve_queue *queue, bool waits);
+/* Events of a job for its client; the buffer is cleared. */
+void cr_serve_queue_send(cr_serve_queue *queue, cr_serve_job *job, cr_buf *events);
 void cr_serve_queue_give(cr_serve_queue *queue, cr_serve_job *job);
 
 #endif

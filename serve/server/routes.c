@@ -25,11 +25,22 @@ static void answer_json(cr_http_exchange *x, int status, const cr_buf *body)
 
 /* ---- routes ---- */
 
+/* Of both threads that work on bodies. */
+static cr_serve_load load_of(const cr_server *s)
+{
+    cr_serve_load a = cr_serve_queue_load(s->texts), b = cr_serve_queue_load(s->compute);
+
+    return (cr_serve_load){.num_waiting = a.num_waiting + b.num_waiting,
+                           .num_running = a.num_running + b.num_running,
+                           .waiting_bytes = a.waiting_bytes + b.waiting_bytes,
+                           .stuck_s = a.stuck_s > b.stuck_s ? a.stuck_s : b.stuck_s};
+}
+
 static void answer_health(cr_server *s, cr_http_exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}\n";
 
-    if (cr_serve_queue_load(s->texts).stuck_s > s->options.stall_s)
+    if (load_of(s).stuck_s > s->options.stall_s)
         cr_http_fail(x, 503, "stalled", NULL, "requests wait, and no work has moved for too long");
     else
         cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);
@@ -91,7 +102,7 @@ static void answer_version(cr_server *s, cr_http_exchange *x)
 
 static void answer_load(cr_server *s, cr_http_exchange *x)
 {
-    cr_serve_load load = cr_serve_queue_load(s->texts);
+    cr_serve_load load = load_of(s);
     cr_buf body = {0};
 
     cr_buf_addf(&body, "{\"server_load\":%lld}\n",
@@ -103,7 +114,7 @@ static void answer_load(cr_server *s, cr_http_exchange *x)
 static void answer_metrics(cr_server *s, cr_http_exchange *x)
 {
     cr_http_counts counts = cr_http_count(s->http);
-    cr_serve_load load = cr_serve_queue_load(s->texts);
+    cr_serve_load load = load_of(s);
     cr_buf body = {0};
 
     cr_serve_metrics_print(&s->metrics, s->options.metrics_prefix, s->options.version, &counts,
@@ -144,12 +155,24 @@ static void answer_detokenize(cr_server *s, cr_http_exchange *x)
     cri_work_put(s, x, CR_SERVE_DETOKENIZE);
 }
 
-static void refuse_compute(cr_server *s, cr_http_exchange *x)
+static void answer_completions(cr_server *s, cr_http_exchange *x)
 {
-    (void)s;
-    cr_http_fail(x, 501, NULL, NULL,
-                 "log-probs and samples are not available over HTTP yet (croll logprobs, croll "
-                 "generate)");
+    cri_work_put(s, x, CR_SERVE_COMPLETIONS);
+}
+
+static void answer_chat(cr_server *s, cr_http_exchange *x)
+{
+    cri_work_put(s, x, CR_SERVE_CHAT);
+}
+
+static void answer_generate(cr_server *s, cr_http_exchange *x)
+{
+    cri_work_put(s, x, CR_SERVE_GENERATE);
+}
+
+static void answer_tokens_in(cr_server *s, cr_http_exchange *x)
+{
+    cri_work_put(s, x, CR_SERVE_TOKENS_IN);
 }
 
 static const route routes[] = {
@@ -166,12 +189,11 @@ static const route routes[] = {
     {"POST", "/tokenize", "/tokenize", answer_tokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
     {"POST", "/detokenize", "/detokenize", answer_detokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE,
      false},
-    {"POST", "/v1/completions", "/v1/completions", refuse_compute,
+    {"POST", "/v1/completions", "/v1/completions", answer_completions,
      CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
-    {"POST", "/v1/chat/completions", "/v1/chat/completions", refuse_compute, CR_SCOPE_GENERATE,
-     false},
-    {"POST", "/generate", "/generate", refuse_compute, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
-    {"POST", "/inference/v1/generate", "/inference/v1/generate", refuse_compute,
+    {"POST", "/v1/chat/completions", "/v1/chat/completions", answer_chat, CR_SCOPE_GENERATE, false},
+    {"POST", "/generate", "/generate", answer_generate, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+    {"POST", "/inference/v1/generate", "/inference/v1/generate", answer_tokens_in,
      CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
 };
 

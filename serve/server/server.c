@@ -168,6 +168,7 @@ static void *run_thread(void *ctx)
     cr_server *s = ctx;
 
     cr_http_run(s->http);
+    cr_serve_queue_end(s->compute);
     return NULL;
 }
 
@@ -206,6 +207,7 @@ static cr_status start(cr_server *s, cr_err *err)
                        "FILE (or --tls-ca FILE), or --no-auth if everyone may use it",
                        o->http.listen);
     s->texts = cr_serve_queue_create(o->max_queue, o->http.buffered_bytes, wake, s);
+    s->compute = cr_serve_queue_create(o->max_queue, o->http.buffered_bytes, wake, s);
     s->has_text_thread = pthread_create(&s->text_thread, NULL, cri_work_thread, s) == 0;
     s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
     CR_CHECK(s->has_text_thread && s->has_thread, "no thread can be started");
@@ -234,6 +236,16 @@ const char *cr_server_url(const cr_server *s)
 void cr_server_ready(cr_server *s, const cr_serve_service *service)
 {
     s->service = service;
+}
+
+cr_status cr_server_run(cr_server *s, cr_compute *compute, cr_err *err)
+{
+    if (cri_compute_run(s, compute, err) != CR_OK) { /* those that wait get an answer */
+        s->should_stop = true;
+        cr_http_wake(s->http);
+    }
+    cr_server_wait(s);
+    return err->status;
 }
 
 void cr_server_wait(cr_server *s)

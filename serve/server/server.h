@@ -5,7 +5,7 @@
  *
  *     cr_server_open     binds, starts the I/O thread: /health answers, /ready is 503
  *     cr_server_ready    the model is there: the other routes answer
- *     cr_server_wait     until SIGTERM or SIGINT has ended it
+ *     cr_server_run      computes until SIGTERM or SIGINT has ended it
  *     cr_server_close
  *
  * SIGTERM drains: new work is refused (503), what was taken is answered, for at most drain_s. SIGHUP reads keys and certificate again; a second SIGTERM ends the process at once, and so does the first while
@@ -15,7 +15,7 @@
 #define CR_SERVE_SERVER_H
 
 #include "http/server.h"
-#include "serve/request.h"
+#include "serve/compute.h"
 
 typedef struct cr_server cr_server;
 
@@ -34,6 +34,8 @@ typedef struct cr_server_options {
 CR_MUST cr_status cr_server_open(const cr_server_options *options, cr_server **out, cr_err *err);
 const char *cr_server_url(const cr_server *server);
 void cr_server_ready(cr_server *server, const cr_serve_service *service);
+/* The same, and this thread computes. An error of the model ends the service: CR_OK, or what it was. */
+CR_MUST cr_status cr_server_run(cr_server *server, cr_compute *compute, cr_err *err);
 void cr_server_wait(cr_server *server);
 /* Ends it if it still runs; accepts NULL. */
 void cr_server_close(cr_server *server);

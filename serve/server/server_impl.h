@@ -25,7 +25,8 @@ struct cr_server {
     bool has_thread;
     atomic_bool should_stop;
     _Atomic(const cr_serve_service *) service; /* NULL: the model is being loaded */
-    cr_serve_queue *texts;                     /* bodies to be read */
+    cr_serve_queue *texts;                     /* bodies to be read: /tokenize, /detokenize */
+    cr_serve_queue *compute;                   /* bodies for the model */
     pthread_t text_thread;
     bool has_text_thread;
     cr_serve_job **open; /* owned [num_open]: all jobs of the I/O thread */
@@ -48,6 +49,8 @@ void cri_work_fail_all(cr_server *s);
 bool cri_work_is_open(const cr_server *s); /* has a client that waits */
 void cri_work_free(cr_server *s);
 void *cri_work_thread(void *server);
+/* run.c: the thread of the model, until the I/O thread has ended */
+CR_MUST cr_status cri_compute_run(cr_server *s, cr_compute *compute, cr_err *err);
 void cri_refuse_draining(cr_http_exchange *x);
 
 /* routes.c */

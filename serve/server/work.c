@@ -34,7 +34,7 @@ void *cri_work_thread(void *ctx)
     cr_server *s = ctx;
     cr_serve_job *job;
 
-    while ((job = cr_serve_queue_take(s->texts))) {
+    while ((job = cr_serve_queue_take(s->texts, /*waits=*/true))) {
         work(s->service, job);
         cr_serve_queue_give(s->texts, job);
     }
@@ -70,6 +70,11 @@ static void forget(cr_server *s, cr_serve_job *job)
     cr_serve_job_free(job);
 }
 
+static cr_serve_queue *queue_of(const cr_server *s, cr_serve_route route)
+{
+    return route == CR_SERVE_TOKENIZE || route == CR_SERVE_DETOKENIZE ? s->texts : s->compute;
+}
+
 void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
 {
     cri_call *call = x->user;
@@ -87,7 +92,7 @@ void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
     job->x = x;
     strcpy(job->id, x->id);
     cr_http_take_body(x, &job->body);
-    if (cr_serve_queue_put(s->texts, job)) {
+    if (cr_serve_queue_put(queue_of(s, route), job)) {
         call->job = job;
         add_open(s, job);
         return;
@@ -120,31 +125,86 @@ void cri_work_gone(cr_server *s, cr_http_exchange *x)
     if (call && call->job) let_go(call->job);
 }
 
-static void answer(cr_server *s, cr_serve_job *job)
+static void set_identity(cr_server *s, cr_serve_job *job)
 {
-    const cr_serve_error *e = &job->error;
-    cr_http_exchange *x = let_go(job);
-    cri_call *call = x->user;
+    cr_http_exchange *x = job->x;
 
-    call->queued_s = job->begin_s - job->put_s;
-    call->worked_s = job->end_s - job->begin_s;
     cr_http_set(x, "x-croll-version", s->options.version);
     cr_http_set(x, "x-croll-weights", s->service->models[0].weights_sha256);
     if (job->ignored.num_bytes) cr_http_set(x, "x-croll-ignored", job->ignored.data);
-    if (e->status)
-        cr_http_fail(x, e->status, e->code, e->param[0] ? e->param : NULL, e->message);
-    else
-        cr_http_answer(x, 200, "application/json", job->out.data, job->out.num_bytes);
 }
 
-void cri_work_collect(cr_server *s)
+/* Events that came since the last wake. */
+static void send_events(cr_server *s, cr_serve_job *job)
 {
-    for (cr_serve_job *job = cr_serve_queue_collect(s->texts), *next; job; job = next) {
+    cr_buf events = {0};
+
+    if (job->x && cr_serve_queue_events(queue_of(s, job->route), job, &events)) {
+        if (!job->is_streaming) {
+            set_identity(s, job);
+            cr_http_set(job->x, "Cache-Control", "no-cache");
+            cr_http_set(job->x, "X-Accel-Buffering", "no");
+            cr_http_stream(job->x, 200, "text/event-stream; charset=utf-8");
+        }
+        job->is_streaming = true;
+        cr_http_stream_add(job->x, events.data, events.num_bytes);
+    }
+    cr_buf_free(&events);
+}
+
+static void answer(cr_server *s, cr_serve_job *job)
+{
+    const cr_serve_error *e = &job->error;
+    cri_call *call = job->x->user;
+
+    call->queued_s = job->begin_s - job->put_s;
+    call->worked_s = job->end_s - job->begin_s;
+    send_events(s, job);
+    if (!job->x) return; /* the client was too slow */
+    if (!job->is_streaming) set_identity(s, job);
+    if (job->is_streaming)
+        cr_http_stream_end(let_go(job));
+    else if (e->status)
+        cr_http_fail(let_go(job), e->status, e->code, e->param[0] ? e->param : NULL, e->message);
+    else
+        cr_http_answer(let_go(job), 200, "application/json", job->out.data, job->out.num_bytes);
+}
+
+static void collect(cr_server *s, cr_serve_queue *queue)
+{
+    for (cr_serve_job *job = cr_serve_queue_collect(queue), *next; job; job = next) {
         next = job->next;
         if (job->end_s > 0) cr_serve_metrics_job(&s->metrics, job);
         if (job->x) answer(s, job);
         forget(s, job);
     }
+}
+
+void cri_work_collect(cr_server *s)
+{
+    collect(s, s->texts);
+    collect(s, s->compute);
+    for (size_t i = 0; i < s->num_open; i++)
+        send_events(s, s->open[i]);
+}
+
+/* An error for a client that waits, as an event if its stream has begun. */
+static void fail_exchange(cr_serve_job *job, int status, const char *code, const char *message)
+{
+    cr_http_exchange *x = let_go(job);
+    cr_serve_error error = {0};
+    cr_buf event = {0};
+
+    if (!job->is_streaming) {
+        if (status == 503) cr_http_set(x, "Retry-After", "1");
+        cr_http_fail(x, status, code, NULL, message);
+        return;
+    }
+    cr_serve_fail(&error, status, code ? code : "deadline_exceeded", NULL, "%s", message);
+    cr_serve_stream_fail(&error, &event);
+    cr_http_stream_add(x, event.data, event.num_bytes);
+    cr_http_stream_end(x);
+    cr_buf_free(&event);
 }
 
 void cri_work_tick(cr_server *s)
@@ -155,7 +215,7 @@ void cri_work_tick(cr_server *s)
         cr_serve_job *job = s->open[i];
         if (!job->x || job->deadline_s == 0 || now_s < job->deadline_s) continue;
         s->metrics.num_late++;
-        cr_http_fail(let_go(job), 504, NULL, NULL, "the deadline of the request has passed");
+        fail_exchange(job, 504, NULL, "the deadline of the request has passed");
     }
 }
 
@@ -168,7 +228,8 @@ void cri_refuse_draining(cr_http_exchange *x)
 void cri_work_fail_all(cr_server *s)
 {
     for (size_t i = 0; i < s->num_open; i++)
-        if (s->open[i]->x) cri_refuse_draining(let_go(s->open[i]));
+        if (s->open[i]->x)
+            fail_exchange(s->open[i], 503, "shutting_down", "the service is shutting down");
 }
 
 bool cri_work_is_open(const cr_server *s)
@@ -181,5 +242,6 @@ bool cri_work_is_open(const cr_server *s)
 void cri_work_free(cr_server *s)
 {
     cr_serve_queue_free(s->texts); /* and all jobs */
+    cr_serve_queue_free(s->compute);
     cr_free(s->open);
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # croll serve over sockets, as curl and raw clients see it: routes, keys and their reload, errors, the log, metrics, TLS with
 # client certificates, a unix socket, slow clients, signals, the curl lines of docs/serve.md. Not covered: what http/ does with
-# every kind of request (unit/http_parser, unit/http_server), numbers of a model (nothing computes over HTTP yet).
+# every kind of request (unit/http_parser, unit/http_server), numbers of a model (e2e/serve_numbers.sh).
 . tests/e2e/run.inc
 log=$tmp/err
 scripts/make_sums $tmp/home
@@ -97,7 +97,7 @@ get 200 '"prompt":"12+"' -H 'Content-Type: application/json' -d '{"tokens":[49,5
 get 415 'application/json' -d 'prompt=12' $url/tokenize
 get 400 '"type":"invalid_request_error"' -d '{"prompt":' $url/tokenize
 get 400 '"param":"prompt' -d '{"prompt":{}}' $url/tokenize
-get 501 'x-should-retry: false' -d '{"prompt":[1]}' $url/v1/completions
+get 409 "x-should-retry: false" -d '{"prompt":[1],"croll":{"expect_weights":"00000000"}}' $url/v1/completions
 get 200 'x-request-id: my-id' -H 'x-request-id: my-id' $url/health
 head -c 40000000 /dev/zero | get 413 '"code":"content_too_large"' -H 'Content-Type: application/json' --data-binary @- $url/tokenize
 get 431 header_too_large -H "x: $(printf 'x%.0s' $(seq 16384))" $url/health
@@ -131,7 +131,7 @@ import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 assert all(l['route'] != '/health' or l['status'] != 200 for l in lines)
 assert sum(l['route'] == '/v1/models' for l in lines) == 41
-assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 501}
+assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 409}
 PY
 # the curl lines of the page, with this address
 sed -n '/^```/,/^```/p' docs/serve.md | grep '^curl .*127.0.0.1:8000/' | sed "s|http://127.0.0.1:8000|$url|; s/^curl /curl -sS -m 10 /" >$tmp/lines
@@ -218,7 +218,7 @@ get 200 'vllm:requests_total{route="/v1/models",status="200",tenant="alice"} 2' 
 get 200 tokens -H 'X-Api-Key: sk-judge-1' -d '{"prompt":"1"}' $url/tokenize
 get 200 sums -H 'X-Api-Key: sk-judge-1' $url/v1/models
 get 429 'Retry-After: 1' -H 'X-Api-Key: sk-judge-1' $url/v1/models # the third within a second
-get 501 not_implemented -H 'X-Api-Key: sk-alice-1' -d '{}' $url/v1/chat/completions
+get 400 missing_required_parameter -H 'X-Api-Key: sk-alice-1' -d '{}' $url/v1/chat/completions
 printf 'bob sk-bob-1 score\n' >$tmp/keys
 kill -HUP $server
 for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done

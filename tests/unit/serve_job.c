@@ -86,7 +86,8 @@ static void answer_round(cr_job *job)
         }
         at += places;
     }
-    if (num) cr_job_take_scores(job, scores);
+    for (size_t i = 0; i < num; i++) /* as rounds of one prompt */
+        cr_job_take_scores(job, scores + i, 1);
     cr_free(scores);
 }
 

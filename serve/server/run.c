@@ -1,0 +1,86 @@
+/* run.c -- the thread of the model: bodies from the queue become jobs, which compute and go back. */
+#include "serve/server/server_impl.h"
+
+#include "serve/answer.h"
+
+#include <sys/random.h>
+
+enum { MOST_TASKS = 256 /* at a time; others wait in the queue, which is bounded */ };
+
+/* A request and what is computed for it. */
+typedef struct task {
+    cr_serve_job *from;
+    cr_job *job;
+} task;
+
+typedef struct tasks {
+    task *task; /* [num] */
+    size_t num, capacity;
+} tasks;
+
+static uint64_t new_seed(void)
+{
+    uint64_t seed;
+
+    CR_CHECK(getrandom(&seed, sizeof seed, 0) == sizeof seed, "no random numbers");
+    return seed;
+}
+
+static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *from)
+{
+    cr_serve_request request;
+    cr_job *job;
+
+    if (cr_serve_request_parse(from->route, from->body.data ? from->body.data : "",
+                               from->body.num_bytes, s->service, &request, &from->error) != CR_OK) {
+        cr_serve_queue_give(s->compute, from);
+        return;
+    }
+    from->ignored = request.ignored;
+    request.ignored = (cr_buf){0};
+    job = cr_job_create(&request, from->id, new_seed());
+    cr_compute_add(compute, job);
+    t->task = cr_grow(t->task, t->num, &t->capacity, sizeof *t->task);
+    t->task[t->num++] = (task){from, job};
+}
+
+/* Give back what is done and what no client waits for, send events of the others. */
+static void finish(cr_server *s, cr_compute *compute, tasks *t)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < t->num; i++) {
+        cr_serve_job *from = t->task[i].from;
+        cr_job *job = t->task[i].job;
+        if (job->request.wanted.is_stream) cr_serve_queue_send(s->compute, from, &job->out);
+        if (!job->is_done && !from->is_cancelled) {
+            t->task[kept++] = t->task[i];
+            continue;
+        }
+        from->error = job->error;
+        from->out = job->out;
+        job->out = (cr_buf){0};
+        cr_compute_remove(compute, job);
+        cr_job_destroy(job);
+        cr_serve_queue_give(s->compute, from);
+    }
+    t->num = kept;
+}
+
+cr_status cri_compute_run(cr_server *s, cr_compute *compute, cr_err *err)
+{
+    tasks t = {0};
+    cr_serve_job *from;
+
+    while (err->status == CR_OK && !cr_serve_queue_has_ended(s->compute)) {
+        while (t.num < MOST_TASKS && (from = cr_serve_queue_take(s->compute, /*waits=*/t.num == 0)))
+            begin(s, compute, &t, from);
+        cr_note(cr_compute_step(compute, err));
+        finish(s, compute, &t);
+    }
+    for (size_t i = 0; i < t.num; i++)
+        cr_job_fail(t.task[i].job, 500, "internal_error", err->msg);
+    finish(s, compute, &t);
+    cr_free(t.task);
+    return err->status;
+}

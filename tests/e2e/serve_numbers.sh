@@ -1,0 +1,122 @@
+#!/bin/bash
+# Numbers and samples of croll serve: every route gives the digits of `croll logprobs`, alone and among neighbours, and
+# the samples of `croll generate`; streams put together are the whole answer; a client that is gone frees its place.
+# Not covered: real clients, several ranks.
+. tests/e2e/run.inc
+scripts/make_sums $tmp/home
+"$CROLL" init $tmp/home/model >/dev/null
+server=
+trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+"$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port model_args.dtype=fp32 \
+    --access-log none >$tmp/out 2>$tmp/err &
+server=$!
+for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
+grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
+cat >$tmp/prompts.py <<'END'
+import random
+random.seed(7)
+def prompts():
+    return [[random.randrange(3, 250) for _ in range(random.choice([1, 2, 3, 17, 40, 64, 65, 100]))] for _ in range(40)]
+END
+cat >$tmp/lines.py <<'END'
+import json, prompts
+for i, ids in enumerate(prompts.prompts()):
+    print(json.dumps({"id": i, "input_ids": ids}))
+END
+cat >$tmp/check.py <<'END'
+import base64, json, socket, struct, sys, threading, time, urllib.request
+import prompts
+port = int(sys.argv[1])
+def post(path, body):
+    data = json.dumps(body).encode()
+    r = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(r, timeout=60))
+def get(path):
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60))
+want = {}
+for line in open(sys.argv[2]):
+    line = json.loads(line)
+    want[line["id"]] = line["logprobs"]
+ids = prompts.prompts()
+def one(i):
+    p = ids[i]
+    c = post("/v1/completions", {"prompt": [p], "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0})["choices"][0]
+    assert c["logprobs"]["token_logprobs"][1:-1] == want[i], i
+    c = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 2})["choices"][0]
+    assert [next(iter(x.values()))["logprob"] for x in c["prompt_logprobs"][1:]] == want[i], i
+    assert [next(iter(x)) for x in c["prompt_logprobs"][1:]] == [str(t) for t in p[1:]], i
+    g = post("/generate", {"input_ids": p, "sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": 0})
+    assert [x[0] for x in g["meta_info"]["input_token_logprobs"]][1:] == want[i], i
+    g = post("/inference/v1/generate", {"token_ids": p, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}})
+    assert [next(iter(x.values()))["logprob"] for x in g["prompt_logprobs"][1:]] == want[i], i
+    c = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 0, "encoding_format": "base64"})["choices"][0]
+    raw = base64.b64decode(c["croll_scores"]["log_probs"])
+    assert list(struct.unpack(f"<{len(raw) // 4}f", raw)) == [struct.unpack("f", struct.pack("f", x))[0] for x in want[i]], i
+for i in range(6):
+    one(i)
+failed = []
+def worker(k):
+    try:
+        for i in range(k, len(ids), 8):
+            one(i)
+    except Exception as e:
+        failed.append(repr(e))
+threads = [threading.Thread(target=worker, args=(k,)) for k in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert not failed, failed
+many = post("/v1/completions", {"prompt": ids, "max_tokens": 1, "logprobs": 0, "echo": True})["choices"]
+assert [c["logprobs"]["token_logprobs"][1:-1] for c in many] == [want[i] for i in range(len(ids))]
+
+# samples: the bits of croll generate, whatever else runs; numbers of sampled tokens are those of a scored sequence
+sampled = [json.loads(line) for line in open(sys.argv[3])]
+p = ids[6]
+c = post("/v1/completions", {"prompt": [p], "max_tokens": 20, "temperature": 0, "logprobs": 3, "return_token_ids": True})["choices"][0]
+assert c["token_ids"] == sampled[0]["output_ids"], (c["token_ids"], sampled[0])
+s = post("/v1/completions", {"prompt": p + c["token_ids"], "max_tokens": 0, "prompt_logprobs": 0})["choices"][0]
+tail = [next(iter(x.values()))["logprob"] for x in s["prompt_logprobs"][len(p):]]
+assert tail == c["logprobs"]["token_logprobs"]
+plain = post("/v1/completions", {"prompt": [p], "max_tokens": 20, "temperature": 0, "logprobs": 0})["choices"][0]
+assert plain["logprobs"]["token_logprobs"] == tail
+body = {"prompt": [p, ids[7]], "max_tokens": 12, "n": 2, "seed": 5, "logprobs": 0}
+whole = post("/v1/completions", body)
+text, numbers = [""] * 4, [[] for _ in range(4)]
+r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(dict(body, stream=True)).encode(), {"Content-Type": "application/json"})
+events = urllib.request.urlopen(r, timeout=60)
+assert events.headers["Content-Type"].startswith("text/event-stream")
+last = None
+for line in events:
+    if not line.startswith(b"data: "):
+        continue
+    last = line[6:].strip()
+    if last != b"[DONE]":
+        for x in json.loads(last)["choices"]:
+            text[x["index"]] += x["text"]
+            if x["logprobs"]:
+                numbers[x["index"]] += x["logprobs"]["token_logprobs"]
+assert last == b"[DONE]"
+assert text == [x["text"] for x in whole["choices"]]
+assert numbers == [x["logprobs"]["token_logprobs"] for x in whole["choices"]]
+
+# a client that is gone: its samples end
+data = json.dumps({"prompt": p, "max_tokens": 60, "n": 64, "stream": True, "ignore_eos": True}).encode()
+s = socket.create_connection(("127.0.0.1", port))
+s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+s.recv(100)
+s.close()
+for _ in range(100):
+    if get("/load")["server_load"] == 0:
+        break
+    time.sleep(0.1)
+assert get("/load")["server_load"] == 0
+END
+cd $tmp
+python3 lines.py >lines.jsonl
+"$CROLL" logprobs home/model model_args.dtype=fp32 <lines.jsonl >logprobs.jsonl
+sed -n 7p lines.jsonl | "$CROLL" generate home/model --json --temperature 0 --max-new-tokens 20 model_args.dtype=fp32 >generated.jsonl
+python3 check.py $(cat port) logprobs.jsonl generated.jsonl || fail "the numbers differ: $(cat err)"
+kill -TERM $server
+code=0
+wait $server || code=$?
+server=
+[ $code = 130 ] || fail "exit code $code"
