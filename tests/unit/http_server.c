@@ -120,11 +120,14 @@ static void start(const cr_http_options *options)
     num_gone = num_ended = num_parts = is_waiting = should_stop = 0;
 }
 
+/* Nothing is held for connections that are closed: looked at when the I/O thread has ended, idle ones are closed by then. */
 static void stop(void)
 {
     should_stop = 1;
     cr_http_wake(server);
     pthread_join(thread, NULL);
+    assert_int_equal(cr_http_count(server).num_connections, 0);
+    assert_int_equal(cr_http_count(server).buffered_bytes, 0);
     cr_http_close(server);
 }
 
@@ -393,9 +396,6 @@ static void limits_of_all(void **state)
     hear(fd[0], " 200 OK");
     for (int i = 0; i < 4; i++)
         close(fd[i]);
-    usleep(50000);
-    assert_int_equal(cr_http_count(server).num_connections, 0);
-    assert_int_equal(cr_http_count(server).buffered_bytes, 0);
     cr_free(part);
     stop();
 }
