@@ -167,7 +167,7 @@ static void reduce_close(cr_reduce *reduce)
     cri_pages_unmap(reduce->data, reduce->data_bytes);
 }
 
-static cr_status reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
+cr_status cri_pages_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
 {
     (void)err;
     *data = reduce->data + (size_t)slot * reduce->slot_elems;
@@ -182,7 +182,7 @@ static cr_status reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
     return CR_OK;
 }
 
-static bool reduce_is_ready(const cr_reduce *reduce, int slot)
+bool cri_pages_reduce_is_ready(const cr_reduce *reduce, int slot)
 {
     (void)reduce;
     (void)slot;
@@ -220,8 +220,8 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
     .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step, \
     .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,     \
     .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,          \
-    .reduce_begin = reduce_begin, .reduce_publish = reduce_publish,                    \
-    .reduce_is_ready = reduce_is_ready
+    .reduce_begin = cri_pages_reduce_begin, .reduce_publish = reduce_publish,          \
+    .reduce_is_ready = cri_pages_reduce_is_ready
 
 const cri_comm cri_comm_self = {COMMON,
                                 .name = "self",

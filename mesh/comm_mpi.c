@@ -272,13 +272,6 @@ void cri_mpi_reduce_close(cr_reduce *reduce)
     cri_pages_unmap(reduce->arrived, reduce->data_bytes);
 }
 
-cr_status cri_mpi_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
-{
-    *data = reduce->data + (size_t)slot * reduce->slot_elems;
-    (void)err;
-    return CR_OK;
-}
-
 cr_status cri_mpi_reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
 {
     cr_group *g = reduce->group;
@@ -298,13 +291,6 @@ cr_status cri_mpi_reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
         g->world,
         MPI_Ialltoall(data, count, type, reduce->arrived + at, count, type, g->mpi, s->requests),
         s->name, err);
-}
-
-bool cri_mpi_reduce_is_ready(const cr_reduce *reduce, int slot)
-{
-    (void)reduce;
-    (void)slot;
-    return false;
 }
 
 cr_status cri_mpi_reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
@@ -345,7 +331,7 @@ const cri_comm cri_comm_mpi = {.name = "mpi",
                                .gather_release = cri_pages_gather_release,
                                .reduce_open = cri_mpi_reduce_open,
                                .reduce_close = cri_mpi_reduce_close,
-                               .reduce_begin = cri_mpi_reduce_begin,
+                               .reduce_begin = cri_pages_reduce_begin,
                                .reduce_publish = cri_mpi_reduce_publish,
-                               .reduce_is_ready = cri_mpi_reduce_is_ready,
+                               .reduce_is_ready = cri_pages_reduce_is_ready,
                                .reduce_finish = cri_mpi_reduce_finish};

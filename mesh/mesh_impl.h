@@ -29,7 +29,7 @@ bool cri_flag_wait(cri_flag *flag, uint32_t target, double until_s, bool should_
 void *cri_pages_map(size_t num_bytes, bool is_meta);
 void cri_pages_unmap(void *ptr, size_t num_bytes); /* accepts NULL */
 
-/* ---- comm_local.c: gather buffers on private pages, which nothing but gather_wait writes into ---- */
+/* ---- comm_local.c: buffers on private pages; nothing but gather_wait writes into those of a gather ---- */
 
 struct cr_gather;
 void cri_pages_gather_close(struct cr_gather *gather);
@@ -37,6 +37,11 @@ bool cri_pages_gather_is_free(const struct cr_gather *gather, int slot); /* alwa
 CR_MUST cr_status cri_pages_gather_step(struct cr_gather *gather, int slot,
                                         cr_err *err); /* does nothing */
 void cri_pages_gather_release(struct cr_gather *gather, int slot);
+/* Reductions likewise: the buffer of a slot; all work is left to reduce_finish. */
+struct cr_reduce;
+CR_MUST cr_status cri_pages_reduce_begin(struct cr_reduce *reduce, int slot, float **data,
+                                         cr_err *err);
+bool cri_pages_reduce_is_ready(const struct cr_reduce *reduce, int slot); /* never */
 
 /* ---- sums.c ---- */
 

@@ -63,9 +63,7 @@ CR_MUST cr_status cri_mpi_all_to_all(cri_call *call, const cri_exchange *x, cr_e
 CR_MUST cr_status cri_mpi_transfer(cri_call *call, const cri_pieces *x, cr_err *err);
 CR_MUST cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err);
 void cri_mpi_reduce_close(cr_reduce *reduce);
-CR_MUST cr_status cri_mpi_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err);
 CR_MUST cr_status cri_mpi_reduce_publish(cr_reduce *reduce, int slot, cr_err *err);
-bool cri_mpi_reduce_is_ready(const cr_reduce *reduce, int slot);
 CR_MUST cr_status cri_mpi_reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
                                         cr_err *err);
 
