@@ -25,7 +25,7 @@ void cr_compute_add(cr_compute *c, cr_job *job)
 {
     c->jobs = cr_grow(c->jobs, c->num_jobs, &c->capacity, sizeof *c->jobs);
     c->jobs[c->num_jobs++] = job;
-    if (cr_serve_is_scoring(&job->request)) return;
+    if (job->is_done || cr_serve_is_scoring(&job->request)) return;
     if (c->engine)
         cr_job_submit(job, c->engine);
     else

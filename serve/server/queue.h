@@ -18,6 +18,7 @@
 typedef struct cr_serve_job {
     cr_serve_route route;
     cr_buf body;              /* owned */
+    bool may_generate;        /* more than one token */
     char id[132];             /* of the exchange */
     double deadline_s;        /* cr_now_s; 0: none */
     atomic_bool is_cancelled; /* its answer is not wanted any more */

@@ -229,6 +229,7 @@ static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
     double wait_s;
     char seconds[24];
 
+    call->may_generate = true;
     if (!s->options.keys) {
         if (x->client_name) snprintf(call->tenant, sizeof call->tenant, "%s", x->client_name);
         return true;
@@ -244,6 +245,7 @@ static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
         return false;
     }
     strcpy(call->tenant, key->name);
+    call->may_generate = (key->scopes & CR_SCOPE_GENERATE) != 0;
     if (r->scopes && !(key->scopes & r->scopes)) {
         s->metrics.num_rejected_keys++;
         cr_http_fail(x, 403, NULL, NULL, "the key may not be used for this");

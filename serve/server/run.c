@@ -39,6 +39,9 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
     from->ignored = request.ignored;
     request.ignored = (cr_buf){0};
     job = cr_job_create(&request, from->id, new_seed());
+    if (!from->may_generate && !cr_serve_is_scoring(&job->request))
+        cr_job_fail(job, 403, "permission_error",
+                    "the key may score prompts only: max_tokens may be 0 or 1");
     cr_compute_add(compute, job);
     t->task = cr_grow(t->task, t->num, &t->capacity, sizeof *t->task);
     t->task[t->num++] = (task){from, job};

@@ -89,6 +89,7 @@ void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
     job = CR_NEW(cr_serve_job);
     job->route = route;
     job->deadline_s = deadline_s;
+    job->may_generate = call->may_generate;
     job->x = x;
     strcpy(job->id, x->id);
     cr_http_take_body(x, &job->body);

@@ -224,6 +224,8 @@ kill -HUP $server
 for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
 get 401 invalid_api_key -H 'X-Api-Key: sk-alice-1' $url/v1/models
 get 403 permission_error -H 'X-Api-Key: sk-bob-1' -d '{}' $url/v1/chat/completions
+get 403 'score prompts only' -H 'X-Api-Key: sk-bob-1' -d '{"prompt":[1],"max_tokens":2}' $url/v1/completions
+get 200 text_completion -H 'X-Api-Key: sk-bob-1' -d '{"prompt":[1],"max_tokens":1}' $url/v1/completions
 printf 'bob\n' >$tmp/keys
 kill -HUP $server
 for try in $(seq 50); do grep -q 'stay' $tmp/err && break; sleep 0.1; done

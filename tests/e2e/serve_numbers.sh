@@ -98,8 +98,8 @@ assert last == b"[DONE]"
 assert text == [x["text"] for x in whole["choices"]]
 assert numbers == [x["logprobs"]["token_logprobs"] for x in whole["choices"]]
 
-# a client that is gone: its samples end
-data = json.dumps({"prompt": p, "max_tokens": 60, "n": 64, "stream": True, "ignore_eos": True}).encode()
+# a client that is gone: its samples, minutes of work, end
+data = json.dumps({"prompt": [p] * 200, "max_tokens": 150, "n": 128, "stream": True, "ignore_eos": True}).encode()
 s = socket.create_connection(("127.0.0.1", port))
 s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
 s.recv(100)
