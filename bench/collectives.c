@@ -71,7 +71,7 @@ static double all_gather(const work *w)
     OK(cr_gather_wait(w->gather, 0, &whole, &err));
     seconds = cr_now_s() - begin_s;
     check(F32(whole), w->part_elems * (size_t)w->n, 1, (float)w->n);
-    cr_gather_release(w->gather, 0);
+    OK(cr_gather_release(w->gather, 0, &err));
     return seconds;
 }
 

@@ -6,14 +6,19 @@
  * page that is never open, is not used again after it was freed, and holds NaNs (all bits set: also -1 as an
  * integer) until it is written, as does a stack's memory when it is pushed and when it is released.
  *
+ * Work is queued (queue.h), so that work without the event it needs computes on NaNs or on old numbers. Operations that
+ * point to host memory run at once, after what their stream has queued.
+ *
  * A touch ends the process by SIGSEGV, after a message with the block, the last call of the device and the
  * caller's stack. With CROLL_DEVICE=far whole runs compute on it; they are a few times slower.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/queue.h"
 
 #include <execinfo.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -164,10 +169,19 @@ static cr_status far_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_er
     return status;
 }
 
+/* After all that may use it. */
+static void run_all(void)
+{
+    cr_err err = {0};
+
+    CR_CHECK(cri_queue_run_all(&err) == CR_OK, "%s", err.msg);
+}
+
 static void far_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
     (void)dev;
     (void)num_bytes;
+    run_all();
     pthread_mutex_lock(&far.lock);
     drop_view(block_of(mem));
     pthread_mutex_unlock(&far.lock);
@@ -192,11 +206,12 @@ static cr_status far_share(cr_device *dev, void *host, size_t num_bytes, cr_mem 
     return status;
 }
 
-void *cri_far_view(const cr_mem *mem)
+void *cri_far_view(const cr_mem *mem, bool should_wait)
 {
     char *address = cr_mem_to_host(mem);
     const block *b;
 
+    if (should_wait) run_all(); /* tests have memory of their own that kernels write, too */
     if (!far.begin || address < far.begin || address >= far.begin + reserved_bytes) return address;
     pthread_mutex_lock(&far.lock);
     b = block_of(mem);
@@ -205,10 +220,10 @@ void *cri_far_view(const cr_mem *mem)
     return address;
 }
 
-static void far_spoil(cr_device *dev, cr_mem *mem, size_t num_bytes)
+static void far_host_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
-    (void)dev;
-    if (num_bytes) memset(cri_far_view(mem), 0xFF, num_bytes);
+    run_all();
+    far.cpu->release(dev, mem, num_bytes);
 }
 
 /* ---- calls ---- */
@@ -230,40 +245,236 @@ static cr_status end(cr_status status)
     return status;
 }
 
+/* The arguments of calls of memory.h; of an upload, what it has read comes after them. */
+typedef struct move {
+    cr_mem *dst;
+    const void *src; /* a cr_mem but of upload_async; NULL of upload */
+    void *host;      /* of download_async */
+    size_t num_bytes;
+} move;
+
+static cr_status run_upload(cr_device *dev, const void *args, cr_err *err)
+{
+    const move *a = args;
+
+    begin("upload");
+    return end(far.cpu->upload(dev, a->dst, a->src ? a->src : a + 1, a->num_bytes, err));
+}
+
+static cr_status run_download(cr_device *dev, const void *args, cr_err *err)
+{
+    const move *a = args;
+
+    begin("download");
+    return end(far.cpu->download(dev, a->host, a->src, a->num_bytes, err));
+}
+
+static cr_status run_zero(cr_device *dev, const void *args, cr_err *err)
+{
+    const move *a = args;
+
+    begin("zero");
+    return end(far.cpu->zero(dev, a->dst, a->num_bytes, err));
+}
+
+static cr_status run_copy(cr_device *dev, const void *args, cr_err *err)
+{
+    const move *a = args;
+
+    begin("copy");
+    return end(far.cpu->copy(dev, a->dst, a->src, a->num_bytes, err));
+}
+
+static cr_status run_spoil(cr_device *dev, const void *args, cr_err *err)
+{
+    const move *a = args;
+
+    (void)dev;
+    (void)err;
+    memset(cri_far_view(a->dst, /*should_wait=*/false), 0xFF, a->num_bytes);
+    return CR_OK;
+}
+
+/* data: copied, right after the arguments. */
+static cr_status queue_move(cr_device *dev, const char *name, cri_work work, const move *a,
+                            const void *data, cr_err *err)
+{
+    size_t num_bytes = data ? a->num_bytes : 0;
+    move *kept;
+
+    if (!dev->queues) { /* a lane */
+        move now = *a;
+        if (data) now.src = data;
+        return work(dev, &now, err);
+    }
+    far.last = name;
+    kept = cr_alloc(sizeof *kept + num_bytes);
+    *kept = *a;
+    if (data) memcpy(kept + 1, data, num_bytes);
+    return cri_queue_add(dev, work, kept, err);
+}
+
+/* Compute has run all: stacks are filled at once, since a lane may use that of the device, which is idle then. */
+static bool is_idle(cr_device *dev)
+{
+    return !dev->queues || (dev->stream == CR_STREAM_COMPUTE && cri_queue_is_empty(dev));
+}
+
 static cr_status far_upload(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
                             cr_err *err)
 {
-    begin("upload");
-    return end(far.cpu->upload(dev, dst, src, num_bytes, err));
+    move a = {.dst = dst, .num_bytes = num_bytes};
+
+    if (!is_idle(dev)) return queue_move(dev, "upload", run_upload, &a, src, err);
+    a.src = src;
+    return run_upload(dev, &a, err);
 }
 
-static cr_status far_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
-                              cr_err *err)
+static cr_status far_upload_async(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                                  cr_err *err)
 {
-    begin("download");
-    return end(far.cpu->download(dev, dst, src, num_bytes, err));
+    return queue_move(dev, "upload", run_upload,
+                      &(move){.dst = dst, .src = src, .num_bytes = num_bytes}, NULL, err);
+}
+
+static cr_status far_download_async(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                                    cr_err *err)
+{
+    return queue_move(dev, "download", run_download,
+                      &(move){.host = dst, .src = src, .num_bytes = num_bytes}, NULL, err);
 }
 
 static cr_status far_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)
 {
-    begin("zero");
-    return end(far.cpu->zero(dev, dst, num_bytes, err));
+    return queue_move(dev, "zero", run_zero, &(move){.dst = dst, .num_bytes = num_bytes}, NULL,
+                      err);
 }
 
 static cr_status far_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                           cr_err *err)
 {
-    begin("copy");
-    return end(far.cpu->copy(dev, dst, src, num_bytes, err));
+    return queue_move(dev, "copy", run_copy,
+                      &(move){.dst = dst, .src = src, .num_bytes = num_bytes}, NULL, err);
+}
+
+static void far_spoil(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    const move a = {.dst = mem, .num_bytes = num_bytes};
+    cr_err err = {0};
+
+    if (num_bytes == 0) return;
+    CR_CHECK((is_idle(dev) ? run_spoil(dev, &a, &err)
+                           : queue_move(dev, "spoil", run_spoil, &a, NULL, &err)) == CR_OK,
+             "%s", err.msg);
+}
+
+/* What a communicator has written is there when the stream comes to it, not before. */
+static cr_status far_host_wrote(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err)
+{
+    void *data = cri_far_view(mem, /*should_wait=*/false), *kept;
+
+    if (!dev->queues || data == cr_mem_to_host(mem)) return CR_OK;
+    kept = cr_alloc(num_bytes);
+    memcpy(kept, data, num_bytes);
+    memset(data, 0xFF, num_bytes);
+    cr_note(far_upload(dev, mem, kept, num_bytes, err));
+    cr_free(kept);
+    return err->status;
+}
+
+static cr_status far_sync(cr_device *dev, cr_err *err)
+{
+    return dev->queues ? cri_queue_run(dev, err) : CR_OK;
+}
+
+static cr_status far_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                              cr_err *err)
+{
+    CR_TRY(far_sync(dev, err));
+    return run_download(dev, &(move){.host = dst, .src = src, .num_bytes = num_bytes}, err);
+}
+
+/* ---- operations ---- */
+
+/* Those that may be queued: in host memory they have their arguments, and at most a cr_weight. */
+enum {
+#define NUMBER(op, args) NUMBER_OF_##op,
+    CR_OPS(NUMBER, NUMBER) NUM_OPS
+};
+#define PLAIN(op)        [NUMBER_OF_##op] = {#op, -1}
+#define WITH_W(op, args) [NUMBER_OF_##op] = {#op, offsetof(args, w)}
+static const struct {
+    const char *name; /* NULL: not queued */
+    long weight_at;   /* byte of the arguments, or -1 */
+} how[NUM_OPS] = {
+    PLAIN(cast),
+    PLAIN(scale),
+    PLAIN(adamw),
+    PLAIN(rmsnorm),
+    PLAIN(rmsnorm_grad),
+
+    PLAIN(swiglu),
+    PLAIN(swiglu_grad),
+
+    PLAIN(rows_gather),
+    PLAIN(rows_scatter),
+    PLAIN(rows_add),
+
+    PLAIN(rows_combine),
+    PLAIN(rows_scale),
+    PLAIN(rows_dot),
+    PLAIN(layernorm),
+    PLAIN(layernorm_grad),
+    PLAIN(gelu),
+    PLAIN(gelu_grad),
+    PLAIN(geglu),
+    PLAIN(geglu_grad),
+
+    WITH_W(weight_pack, cr_weight_pack_args),
+    WITH_W(linear, cr_linear_args),
+    WITH_W(linear_grad, cr_linear_grad_args),
+
+};
+
+static cr_status submit(cr_device *dev, int op, cri_work work, const void *a, size_t num_bytes,
+                        cr_err *err)
+{
+    size_t room = round_up(num_bytes, 64);
+    char *kept;
+
+    if (!dev->queues) return work(dev, a, err); /* a lane */
+    if (!how[op].name) {
+        CR_TRY(cri_queue_run(dev, err));
+        return work(dev, a, err);
+    }
+    far.last = how[op].name;
+    kept = cr_alloc(room + sizeof(cr_weight));
+    memcpy(kept, a, num_bytes);
+    if (how[op].weight_at >= 0) {
+        const cr_weight **w = (const cr_weight **)(void *)(kept + how[op].weight_at);
+        memcpy(kept + room, *w, sizeof **w);
+        *w = (const cr_weight *)(const void *)(kept + room);
+    }
+    return cri_queue_add(dev, work, kept, err);
 }
 
 #define RUN(op, args)                                                     \
-    static cr_status far_##op(cr_device *dev, const args *a, cr_err *err) \
+    static cr_status run_##op(cr_device *dev, const void *a, cr_err *err) \
     {                                                                     \
         begin(#op);                                                       \
         return end(far.cpu->op(dev, a, err));                             \
+    }                                                                     \
+    static cr_status far_##op(cr_device *dev, const args *a, cr_err *err) \
+    {                                                                     \
+        return submit(dev, NUMBER_OF_##op, run_##op, a, sizeof *a, err);  \
     }
 CR_OPS(RUN, RUN)
+
+static void far_close(cr_device *dev)
+{
+    if (dev->queues) cri_queues_destroy(dev->queues);
+    far.cpu->close(dev);
+}
 
 #define ENTRY(op, args) .op = far_##op,
 static cr_kernels table = {.name = "far",
@@ -276,6 +487,14 @@ static cr_kernels table = {.name = "far",
                            .download = far_download,
                            .zero = far_zero,
                            .copy = far_copy,
+                           .close = far_close,
+                           .sync = far_sync,
+                           .record = cri_queue_record,
+                           .wait = cri_queue_wait,
+                           .host_release = far_host_release,
+                           .upload_async = far_upload_async,
+                           .download_async = far_download_async,
+                           .host_wrote = far_host_wrote,
                            CR_OPS(ENTRY, ENTRY)};
 
 /* ---- the device ---- */
@@ -300,13 +519,13 @@ cr_status cri_far_open(cr_device *dev, cr_err *err)
     pthread_mutex_lock(&far.lock);
     if (!far.begin) reserve();
     far.cpu = dev->kernels;
-    table.close = far.cpu->close;
     table.drop_scratch = far.cpu->drop_scratch;
     table.open_lane = far.cpu->open_lane;
-    table.sync = far.cpu->sync;
+    table.host_alloc = far.cpu->host_alloc;
     table.packed_bytes = far.cpu->packed_bytes;
     table.kv_block_bytes = far.cpu->kv_block_bytes;
     pthread_mutex_unlock(&far.lock);
     dev->kernels = &table;
+    dev->queues = cri_queues_create();
     return CR_OK;
 }

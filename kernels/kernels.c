@@ -365,7 +365,7 @@ static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, w
                                                                     \
         CR_TRY(check_##name(a, &w, err));                           \
         if ((should_skip) && w.num <= 0) return CR_OK;              \
-        dev->stats.flops += w.flops;                                \
+        dev->streams[0]->stats.flops += w.flops;                    \
         return dev->kernels->name(dev, a, err);                     \
     }
 #define OP(name, args)         FORWARD(name, args, true)

@@ -1,7 +1,7 @@
 /* kernels_impl.h -- the table a device fills in; included only inside kernels/.
  *
  * memory.c and kernels.c have checked the arguments before an entry is called. No entry is NULL.
- * Everything is queued in order; the cpu device has finished when the call returns. A device that works
+ * Everything is queued on the stream of `dev`; the cpu device has finished when the call returns. A device that works
  * through another one makes all its entries from CR_OPS, each a call of the other's.
  */
 #ifndef CR_KERNELS_IMPL_H
@@ -15,6 +15,16 @@
 /* share, unshare and spoil of a device whose kernels may use any address of the host. */
 cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
 void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes);
+
+/* Where a stream had come: `position` is the device's. */
+struct cr_event {
+    cr_device *dev; /* the stream where it was recorded, or NULL */
+    uint64_t position;
+};
+/* sync, record and wait, host_wrote of a device that has finished when a call returns */
+cr_status cri_nothing_to_wait(cr_device *dev, cr_err *err);
+cr_status cri_event_over(cr_device *dev, cr_event *event, cr_err *err);
+cr_status cri_wrote_now(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
 
 typedef struct cr_kernels {
     const char *name;
@@ -32,7 +42,18 @@ typedef struct cr_kernels {
     cr_status (*zero)(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err);
     cr_status (*copy)(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                       cr_err *err);
+    /* streams: the wait of the host, and events (wait: of the stream) */
     cr_status (*sync)(cr_device *dev, cr_err *err);
+    cr_status (*record)(cr_device *dev, cr_event *event, cr_err *err);
+    cr_status (*wait)(cr_device *dev, cr_event *event, cr_err *err);
+    /* host memory, and its copies */
+    cr_status (*host_alloc)(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
+    void (*host_release)(cr_device *dev, cr_mem *ptr, size_t num_bytes);
+    cr_status (*upload_async)(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                              cr_err *err);
+    cr_status (*download_async)(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                                cr_err *err);
+    cr_status (*host_wrote)(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
     /* cr_device_share, cr_device_unshare */
     cr_status (*share)(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
     void (*unshare)(cr_device *dev, cr_mem *mem, size_t num_bytes);
@@ -52,13 +73,17 @@ struct cr_device {
     const cr_kernels *kernels;
     const char *variant; /* instruction set of the kernels, NULL: no matter */
     int num_threads;
-    cr_device_stats stats;
-    void *impl; /* of the device: scratch, tables, streams */
+    cr_device_stats stats; /* in the first of the streams */
+    void *impl;            /* of the device: scratch, tables; the same in all streams */
+    void *queues;          /* of a device whose streams run later */
+    int stream;            /* this handle's */
+    cr_device *streams[CR_NUM_STREAMS]; /* the same in all; a lane has one */
 };
 
 cr_status cri_cpu_open(cr_device *dev, cr_err *err);
 cr_status cri_far_open(cr_device *dev, cr_err *err);
-void *cri_far_view(const cr_mem *mem); /* memory of another device: its own address */
+void *cri_far_view(const cr_mem *mem,
+                   bool should_wait); /* memory of another device: its own address */
 cr_status cri_meta_open(cr_device *dev, cr_err *err);
 cr_status cri_cuda_open(cr_device *dev, cr_err *err); /* kernels/cuda/ or kernels/cuda_absent.c */
 

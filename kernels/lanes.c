@@ -8,6 +8,7 @@ typedef struct lane {
 } lane;
 
 struct cr_lanes {
+    cr_device *dev;
     int num;
     lane *of; /* [num] */
 };
@@ -16,6 +17,7 @@ cr_lanes *cr_lanes_create(const cr_device *dev)
 {
     cr_lanes *lanes = CR_NEW(cr_lanes);
 
+    lanes->dev = dev->streams[CR_STREAM_COMPUTE];
     lanes->num = dev->num_threads;
     lanes->of = CR_NEW_ARRAY(lane, lanes->num);
     for (int i = 0; i < lanes->num; i++) {
@@ -23,6 +25,7 @@ cr_lanes *cr_lanes_create(const cr_device *dev)
         one->kernels = dev->kernels;
         one->variant = dev->variant;
         one->num_threads = 1;
+        one->streams[0] = one;
         dev->kernels->open_lane(dev, one);
         lanes->of[i].dev = one;
     }
@@ -51,6 +54,7 @@ cr_device *cr_lanes_device(cr_lanes *lanes, int i)
 cr_status cr_lanes_run(cr_lanes *lanes, int num, cr_lane_fn fn, void *ctx, cr_err *err)
 {
     CR_CHECK(num <= lanes->num, "%d lanes of %d", num, lanes->num);
+    CR_TRY(cr_device_sync(lanes->dev, err));
 #pragma omp parallel for schedule(static, 1) num_threads(num)
     for (int i = 0; i < num; i++) {
         lanes->of[i].err.status = CR_OK;

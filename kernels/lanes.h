@@ -17,7 +17,8 @@ cr_lanes *cr_lanes_create(const cr_device *dev); /* as many as dev has threads *
 void cr_lanes_destroy(cr_lanes *lanes);          /* accepts NULL */
 int cr_lanes_num(const cr_lanes *lanes);
 cr_device *cr_lanes_device(cr_lanes *lanes, int lane); /* borrowed */
-/* fn on lanes 0 .. num - 1 at the same time; the failure of the first lane that failed. */
+/* fn on lanes 0 .. num - 1 at the same time, after all that is queued on the device; the failure of the first lane that
+ * failed. Kernels of a lane have run when they return. */
 CR_MUST cr_status cr_lanes_run(cr_lanes *lanes, int num, cr_lane_fn fn, void *ctx, cr_err *err);
 
 #endif

@@ -30,6 +30,17 @@ static const struct {
     {"far", cri_far_open},
 };
 
+static void open_streams(cr_device *dev)
+{
+    dev->streams[0] = dev;
+    for (int i = 1; i < CR_NUM_STREAMS; i++)
+        dev->streams[i] = CR_NEW(cr_device);
+    for (int i = 1; i < CR_NUM_STREAMS; i++) {
+        *dev->streams[i] = *dev;
+        dev->streams[i]->stream = i;
+    }
+}
+
 cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
 {
     cr_device *dev = CR_NEW(cr_device);
@@ -38,10 +49,12 @@ cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_
     dev->num_threads = num_threads < 1 ? 1 : num_threads;
     for (size_t i = 0; i < CR_COUNT(devices); i++)
         if (strcmp(devices[i].name, name) == 0) {
-            if (devices[i].open(dev, err) == CR_OK)
+            if (devices[i].open(dev, err) == CR_OK) {
+                open_streams(dev);
                 *out = dev;
-            else
+            } else {
                 cr_free(dev);
+            }
             return err->status;
         }
     cr_free(dev);
@@ -58,7 +71,10 @@ const char *cr_device_default(void)
 void cr_device_close(cr_device *dev)
 {
     if (!dev) return;
+    CR_CHECK(dev->stream == CR_STREAM_COMPUTE, "the handle of a stream was closed, not its device");
     dev->kernels->close(dev);
+    for (int i = 1; i < CR_NUM_STREAMS; i++)
+        cr_free(dev->streams[i]);
     cr_free(dev);
 }
 
@@ -77,21 +93,23 @@ bool cr_device_is_meta(const cr_device *dev)
     return strcmp(dev->kernels->name, "meta") == 0;
 }
 
-cr_status cr_device_sync(cr_device *dev, cr_err *err)
-{
-    return dev->kernels->sync(dev, err);
-}
-
 void cr_device_drop_scratch(cr_device *dev)
 {
     dev->kernels->drop_scratch(dev);
 }
 
+static cr_device_stats *stats_of(const cr_device *dev)
+{
+    return &dev->streams[0]->stats;
+}
+
 cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
 {
+    cr_device_stats *s = stats_of(dev);
+
     CR_TRY(dev->kernels->alloc(dev, num_bytes, out, err));
-    dev->stats.bytes_now += num_bytes;
-    if (dev->stats.bytes_now > dev->stats.bytes_peak) dev->stats.bytes_peak = dev->stats.bytes_now;
+    s->bytes_now += num_bytes;
+    if (s->bytes_now > s->bytes_peak) s->bytes_peak = s->bytes_now;
     return CR_OK;
 }
 
@@ -99,12 +117,26 @@ void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
     if (!mem) return;
     dev->kernels->release(dev, mem, num_bytes);
-    dev->stats.bytes_now -= num_bytes;
+    stats_of(dev)->bytes_now -= num_bytes;
+}
+
+cr_status cr_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    CR_TRY(dev->kernels->host_alloc(dev, num_bytes, out, err));
+    stats_of(dev)->host_bytes_now += num_bytes;
+    return CR_OK;
+}
+
+void cr_host_free(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    if (!mem) return;
+    dev->kernels->host_release(dev, mem, num_bytes);
+    stats_of(dev)->host_bytes_now -= num_bytes;
 }
 
 cr_device_stats cr_device_get_stats(const cr_device *dev)
 {
-    return dev->stats;
+    return *stats_of(dev);
 }
 
 cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)
@@ -135,7 +167,85 @@ void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes)
 
 void *cr_host_view(const cr_mem *mem)
 {
-    return cri_far_view(mem);
+    return cri_far_view(mem, /*should_wait=*/true);
+}
+
+void *cr_host_address(const cr_mem *mem)
+{
+    return cri_far_view(mem, /*should_wait=*/false);
+}
+
+cr_status cr_host_wrote(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err)
+{
+    return num_bytes ? dev->kernels->host_wrote(dev, mem, num_bytes, err) : CR_OK;
+}
+
+/* ---- streams and events ---- */
+
+cr_device *cr_device_stream(cr_device *dev, cr_stream stream)
+{
+    return dev->streams[stream];
+}
+
+cr_status cr_device_sync(cr_device *dev, cr_err *err)
+{
+    return dev->kernels->sync(dev, err);
+}
+
+cr_status cri_nothing_to_wait(cr_device *dev, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    return CR_OK;
+}
+
+cr_status cri_event_over(cr_device *dev, cr_event *event, cr_err *err)
+{
+    (void)dev;
+    (void)event;
+    (void)err;
+    return CR_OK;
+}
+
+cr_status cri_wrote_now(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err)
+{
+    (void)mem;
+    (void)num_bytes;
+    return cri_nothing_to_wait(dev, err);
+}
+
+cr_status cr_event_create(cr_device *dev, cr_event **out, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    *out = CR_NEW(cr_event);
+    return CR_OK;
+}
+
+void cr_event_destroy(cr_event *event)
+{
+    cr_free(event);
+}
+
+cr_status cr_event_record(cr_event *event, cr_device *dev, cr_err *err)
+{
+    event->dev = dev;
+    return dev->kernels->record(dev, event, err);
+}
+
+cr_status cr_event_wait(const cr_event *event, cr_device *dev, cr_err *err)
+{
+    cr_event now = *event;
+
+    return event->dev && event->dev != dev ? dev->kernels->wait(dev, &now, err) : CR_OK;
+}
+
+cr_status cr_stream_join(cr_device *dev, cr_device *other, cr_err *err)
+{
+    cr_event now = {0};
+
+    CR_TRY(cr_event_record(&now, other, err));
+    return cr_event_wait(&now, dev, err);
 }
 
 /* ---- across the border ---- */
@@ -150,6 +260,20 @@ cr_status cr_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_b
     return num_bytes ? dev->kernels->download(dev, dst, src, num_bytes, err) : CR_OK;
 }
 
+cr_status cr_upload_async(cr_device *dev, cr_mem *dst, const cr_mem *host, size_t num_bytes,
+                          cr_err *err)
+{
+    if (num_bytes == 0) return CR_OK;
+    return dev->kernels->upload_async(dev, dst, cr_mem_to_host(host), num_bytes, err);
+}
+
+cr_status cr_download_async(cr_device *dev, cr_mem *host, const cr_mem *src, size_t num_bytes,
+                            cr_err *err)
+{
+    if (num_bytes == 0) return CR_OK;
+    return dev->kernels->download_async(dev, cr_mem_to_host(host), src, num_bytes, err);
+}
+
 cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes, cr_err *err)
 {
     return dev->kernels->copy(dev, dst, src, num_bytes, err);
@@ -160,6 +284,7 @@ cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src
 {
     bool is_from_cpu = strcmp(from->kernels->name, "cpu") == 0;
 
+    if (from != to) CR_TRY(cr_device_sync(from, err));
     if (to->kernels == from->kernels) return cr_copy(to, dst, src, num_bytes, err);
     CR_CHECK(is_from_cpu || strcmp(to->kernels->name, "cpu") == 0, "memory goes from %s to %s",
              from->kernels->name, to->kernels->name);

@@ -8,12 +8,16 @@
  *     cr_upload      host to device            cr_copy   within a device
  *     cr_download    device to host            cr_move   from one device to another
  *
- * Order: calls on one device run in the order in which they are made. cr_upload has read its source and
- * cr_download has written its target when they return; kernels may still run until cr_device_sync. On
- * cpu everything is finished when a call returns.
+ * Order: a device has four streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and
+ * cr_zero are queued on the stream of their handle and run there in the order of the calls; the calls may return
+ * before. Work of two streams has no order but that of events: what one stream writes and another reads, or writes
+ * again, needs one in between. The host waits for a stream by cr_device_sync, by cr_download and by operations
+ * with results in host memory. On cpu all is finished when a call returns.
+ * Structs and host arrays that a call points to have been read when it returns, but for the host memory of
+ * cr_upload_async and cr_download_async.
  *
  * Ownership: who opens a device closes it, who allocates memory frees it (with the same size).
- * Threads: one caller a device, except cr_download, which any thread may call.
+ * Threads: one caller a device, all streams together, except cr_download, which any thread may call.
  * Errors: CR_EIO when memory runs out, CR_EABSENT for an unknown device.
  */
 #ifndef CR_MEMORY_H
@@ -38,17 +42,43 @@ const char *cr_device_default(void);
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
 bool cr_device_is_meta(const cr_device *dev);
-/* Waits until all kernels have run. */
-CR_MUST cr_status cr_device_sync(cr_device *dev, cr_err *err);
 /* Frees the memory that kernels keep to work in (not counted in the stats); it is allocated again when a
  * kernel needs it. Only while none runs. */
 void cr_device_drop_scratch(cr_device *dev);
 
+/* Of all streams together. */
 typedef struct cr_device_stats {
     size_t bytes_now, bytes_peak;
-    double flops; /* multiply-add = 2 */
+    size_t host_bytes_now; /* cr_host_alloc */
+    double flops;          /* multiply-add = 2 */
 } cr_device_stats;
 cr_device_stats cr_device_get_stats(const cr_device *dev);
+
+/* ---- streams and events ---- */
+
+typedef enum cr_stream {
+    CR_STREAM_COMPUTE, /* of the handle that cr_device_open gives */
+    CR_STREAM_GATHER,
+    CR_STREAM_REDUCE,
+    CR_STREAM_COPY,
+    CR_NUM_STREAMS
+} cr_stream;
+
+/* The handle of another stream of the same device: same memory, same stats. Owned by the device. */
+cr_device *cr_device_stream(cr_device *dev, cr_stream stream);
+/* The host waits until the handle's stream has run all that is queued. */
+CR_MUST cr_status cr_device_sync(cr_device *dev, cr_err *err);
+
+/* A place in a stream: after all that had been queued there when it was recorded; recorded again, it is another one. */
+typedef struct cr_event cr_event;
+CR_MUST cr_status cr_event_create(cr_device *dev, cr_event **out, cr_err *err);
+void cr_event_destroy(cr_event *event); /* accepts NULL; waits that are queued stay */
+CR_MUST cr_status cr_event_record(cr_event *event, cr_device *dev, cr_err *err);
+/* What is queued on dev's stream from now on runs after the event. The host does not wait. An event that was not
+ * recorded is over. */
+CR_MUST cr_status cr_event_wait(const cr_event *event, cr_device *dev, cr_err *err);
+/* What is queued on dev's stream from now on runs after all that is queued on other's now. */
+CR_MUST cr_status cr_stream_join(cr_device *dev, cr_device *other, cr_err *err);
 
 /* ---- memory ---- */
 
@@ -56,7 +86,12 @@ typedef struct cr_mem cr_mem; /* never defined */
 
 /* 64-byte aligned, NOT zeroed. On meta: an address that must not be used. */
 CR_MUST cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
-void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes); /* accepts NULL */
+/* Accepts NULL; after all streams. */
+void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes);
+/* Host memory, as memory of a `cpu` device, which may compute on it (meta of meta); asynchronous copies of dev use it (of a
+ * GPU: pinned). NOT zeroed. */
+CR_MUST cr_status cr_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
+void cr_host_free(cr_device *dev, cr_mem *mem, size_t num_bytes); /* as cr_device_free */
 
 /* num_bytes after mem. */
 static inline cr_mem *cr_mem_add(cr_mem *mem, size_t num_bytes)
@@ -84,6 +119,12 @@ CR_MUST cr_status cr_download(cr_device *dev, void *dst, const cr_mem *src, size
                               cr_err *err);
 CR_MUST cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
                           cr_err *err);
+/* The same with host memory of cr_host_alloc, run in the order of dev's stream: until the host has waited for it, it
+ * does not write what is read, nor touch what is written. */
+CR_MUST cr_status cr_upload_async(cr_device *dev, cr_mem *dst, const cr_mem *host, size_t num_bytes,
+                                  cr_err *err);
+CR_MUST cr_status cr_download_async(cr_device *dev, cr_mem *host, const cr_mem *src,
+                                    size_t num_bytes, cr_err *err);
 /* Between two devices, one of which is a cpu, or which are the same. */
 CR_MUST cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src,
                           size_t num_bytes, cr_err *err);
@@ -97,9 +138,13 @@ void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t
 CR_MUST cr_status cr_device_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out,
                                   cr_err *err);
 void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes);
-/* Where the host reads and writes memory of a device that computes on host memory: for those communicators, and
- * for tests. */
+/* Where the host reads and writes memory of a device that computes on host memory, after all streams: for those
+ * communicators, and for tests. */
 void *cr_host_view(const cr_mem *mem);
+/* The same address, without a wait: for communicators that wait for the stream they work on. What they have written
+ * counts as work of that stream: cr_host_wrote says so. */
+void *cr_host_address(const cr_mem *mem);
+CR_MUST cr_status cr_host_wrote(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
 
 /* Host memory as device memory and back: the same address. Inside kernels/, in tests, and for groups without a
  * device. */
@@ -114,7 +159,7 @@ static inline void *cr_mem_to_host(const cr_mem *mem)
 
 /* ---- stacks ---- */
 
-/* Stack memory of one device: allocations are released together by going back to a mark. One block
+/* Stack memory for work of one stream: allocations are released together by going back to a mark. One block
  * reserved on first use and grown only while the stack is empty; peak is exact. */
 typedef struct cr_stack cr_stack;
 cr_stack *cr_stack_create(cr_device *dev);

@@ -47,6 +47,21 @@ static void view_drop(const cr_group *g, cr_mem *view, size_t num_bytes)
     if (g->dev && view) cr_device_unshare(g->dev, view, num_bytes);
 }
 
+/* Before data moves on the host: what was queued on the stream has run. */
+static cr_status settle(const cr_group *g, cr_stream stream, cr_err *err)
+{
+    if (!g->dev || g->comm->is_queued) return CR_OK;
+    return cr_device_sync(cr_device_stream(g->dev, stream), err);
+}
+
+/* And after it. */
+static cr_status wrote(const cr_group *g, cr_stream stream, cr_mem *mem, size_t num_bytes,
+                       cr_err *err)
+{
+    if (!g->dev || g->comm->is_queued) return CR_OK;
+    return cr_host_wrote(cr_device_stream(g->dev, stream), mem, num_bytes, err);
+}
+
 /* ---- all-gather in place ---- */
 
 static size_t gather_bytes_of(const cr_gather *g)
@@ -124,6 +139,7 @@ cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err)
     cr_group *g = gather->group;
 
     CR_TRY(check_slot(g, gather->slots, gather->num_slots, slot, CRI_BEGUN, err));
+    if (g->num_ranks > 1) CR_TRY(settle(g, CR_STREAM_GATHER, err)); /* others read the own part */
     gather->slots[slot].state = CRI_PUBLISHED;
     return g->comm->gather_publish(gather, slot, err);
 }
@@ -141,13 +157,16 @@ cr_status cr_gather_wait(cr_gather *gather, int slot, const cr_mem **whole, cr_e
     return CR_OK;
 }
 
-void cr_gather_release(cr_gather *gather, int slot)
+cr_status cr_gather_release(cr_gather *gather, int slot, cr_err *err)
 {
+    cr_group *g = gather->group;
     cri_slot *s = &gather->slots[slot];
 
     CR_CHECK(s->state == CRI_PUBLISHED, "released %s before it was published", s->name);
+    if (g->num_ranks > 1) CR_TRY(settle(g, CR_STREAM_GATHER, err)); /* others write their parts */
     s->state = CRI_FREE;
-    gather->group->comm->gather_release(gather, slot);
+    g->comm->gather_release(gather, slot);
+    return CR_OK;
 }
 
 /* ---- reduce-scatter ---- */
@@ -205,6 +224,7 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name, size_
     if (num > reduce->slot_elems)
         return cr_fail(err, CR_EARG, "%s: %d parts of %zu floats do not fit the reduction's %zu",
                        name, g->num_ranks, part_elems, reduce->slot_elems);
+    CR_TRY(settle(g, CR_STREAM_REDUCE, err));
     snprintf(s->name, sizeof s->name, "%s", name);
     s->part_elems = part_elems;
     s->part_bytes = part_elems * elem_bytes;
@@ -231,7 +251,10 @@ cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce
 
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_PUBLISHED, err));
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
-    CR_TRY(g->comm->reduce_finish(reduce, slot, cr_host_view(shard), mode == CR_REDUCE_ADD, err));
+    CR_TRY(settle(g, CR_STREAM_REDUCE, err));
+    CR_TRY(
+        g->comm->reduce_finish(reduce, slot, cr_host_address(shard), mode == CR_REDUCE_ADD, err));
+    CR_TRY(wrote(g, CR_STREAM_REDUCE, shard, s->part_elems * sizeof(float), err));
     s->state = CRI_FREE;
     cri_event_end(g->world, s->event);
     return CR_OK;
@@ -282,9 +305,11 @@ cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double 
 cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x, size_t num,
                             cr_err *err)
 {
-    cri_vector v = {op, false, cr_host_view(x), num, sizeof(float)};
+    cri_vector v = {op, false, cr_host_address(x), num, sizeof(float)};
 
-    return all_reduce(group, name, &v, err);
+    CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
+    CR_TRY(all_reduce(group, name, &v, err));
+    return wrote(group, CR_STREAM_COMPUTE, x, num * sizeof(float), err);
 }
 
 cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data, size_t num_bytes,
@@ -343,8 +368,14 @@ cr_status cr_all_to_all(cr_group *group, const char *name, const cr_mem *send,
                         const size_t *send_bytes, cr_mem *recv, const size_t *recv_bytes,
                         cr_err *err)
 {
-    return all_to_all(group, name, cr_host_view(send), send_bytes, cr_host_view(recv), recv_bytes,
-                      err);
+    size_t total = 0;
+
+    for (int r = 0; r < group->num_ranks; r++)
+        total += recv_bytes[r];
+    CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
+    CR_TRY(all_to_all(group, name, cr_host_address(send), send_bytes, cr_host_address(recv),
+                      recv_bytes, err));
+    return wrote(group, CR_STREAM_COMPUTE, recv, total, err);
 }
 
 cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *send, int64_t *recv,
@@ -373,10 +404,13 @@ cr_status cr_transfer(cr_group *group, const char *name, const cr_mem *send, con
                       size_t num_sends, cr_mem *recv, const cr_piece *recvs, size_t num_recvs,
                       cr_err *err)
 {
-    cri_pieces x = {cr_host_view(send), cr_host_view(recv), sends, recvs, num_sends, num_recvs};
+    cri_pieces x = {NULL, NULL, sends, recvs, num_sends, num_recvs};
     size_t sent_bytes = 0;
     cri_call call;
 
+    CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
+    x.send = cr_host_view(send);
+    x.recv = cr_host_view(recv);
     CR_TRY(check_peers(group, name, sends, num_sends, err));
     CR_TRY(check_peers(group, name, recvs, num_recvs, err));
     for (size_t i = 0; i < num_sends; i++)

@@ -14,6 +14,12 @@
  * separate calls: announce and publish have to come in the same order on every rank and return at once;
  * cr_gather_is_free and cr_reduce_is_ready say, without waiting, whether begin and finish would wait.
  *
+ * Streams (kernels/memory.h) of the group's device: a cr_gather works on CR_STREAM_GATHER, a cr_reduce on
+ * CR_STREAM_REDUCE, all else on CR_STREAM_COMPUTE. So the own part is written on the gather stream; what reads the
+ * whole on another stream waits for an event recorded there after cr_gather_publish, and is over on the gather stream
+ * (an event, too) before cr_gather_release. Likewise a reduction: its buffer is complete on the reduce stream before
+ * cr_reduce_publish, and shard (and the buffer of the slot's next use) is for work after an event recorded after finish.
+ *
  * Errors: CR_EARG for calls in a wrong order and sizes that do not fit (nothing has been sent); CR_EDIVERGED,
  * CR_ETIMEOUT and CR_EPEER as in mesh.h (the group is broken). Sizes are in bytes or elements as named.
  *
@@ -47,7 +53,8 @@ CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part
 CR_MUST cr_status cr_gather_publish(cr_gather *gather, int slot, cr_err *err); /* returns at once */
 /* *whole: part_bytes * ranks bytes, parts in rank order; read-only, valid until release. */
 CR_MUST cr_status cr_gather_wait(cr_gather *gather, int slot, const cr_mem **whole, cr_err *err);
-void cr_gather_release(cr_gather *gather, int slot); /* local: this rank has stopped reading */
+/* Local: this rank has stopped reading. */
+CR_MUST cr_status cr_gather_release(cr_gather *gather, int slot, cr_err *err);
 
 /* ---- reduce-scatter ----
  * begin -> (write or accumulate num_ranks * part_elems floats) -> publish -> finish. */

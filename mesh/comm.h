@@ -1,7 +1,6 @@
 /* comm.h -- inside the room: groups, their control plane, and transports.
  *
- * A transport is one constant table of functions, `cri_comm`; group.c chooses it once, when a group is made,
- * and nothing else asks which one it is:
+ * A transport is a constant table of functions, `cri_comm`; only group.c, which chooses it, asks which one it is:
  *     cri_comm_self    one rank
  *     cri_comm_meta    a rank of a world that is only counted
  *     cri_comm_shared  all ranks on one host: flags and data in MPI-3 shared windows
@@ -13,6 +12,8 @@
  * kind, name, bytes), which returns at once; the call is COMPLETE when every rank has posted that number and all
  * entries agree. Each wait has the world's deadline. Data plane: the table. What a rank has written before it
  * posts is readable by the ranks that share its memory once the call is complete; messages start after it.
+ *
+ * Streams (collectives.h): data moves on the host when the stream has run what was queued; `is_queued`: on the stream.
  *
  * Sums: ((part of rank 0 + part of rank 1) + ..) in group rank order, in the type of the call, by cri_sum or the one
  * loop of control.c: the same bits on every transport. One with another order says so in `sum_order` (tests/mesh/comm.c).
@@ -67,8 +68,7 @@ typedef struct cri_slot { /* one use of a big buffer */
     cri_state state;
     uint32_t sequence;
     uint64_t event;
-    size_t part_bytes; /* of one rank, as it travels */
-    size_t part_elems; /* of a reduction */
+    size_t part_bytes, part_elems; /* of one rank: as it travels; of a reduction */
     cr_reduce_dtype dtype;
     MPI_Request *requests; /* of the transport; owned */
     int num_requests;
@@ -101,13 +101,13 @@ struct cr_reduce {
 typedef struct cri_comm {
     const char *name;
     enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } sum_order;
+    bool is_queued;
     uint32_t max_posted; /* calls that may be posted and not complete */
     /* Collective over the group, under the guard. A failed open is followed by close. */
     cr_status (*open)(cr_group *group, cr_err *err);
     void (*close)(cr_group *group);
-    /* Control plane; complete waits, is_done and progress do not. */
-    cr_status (*post)(cr_group *group, const cri_entry *entry, cr_err *err);
-    cr_status (*complete)(cr_group *group, uint32_t sequence, cr_err *err);
+    cr_status (*post)(cr_group *group, const cri_entry *entry, cr_err *err); /* control plane */
+    cr_status (*complete)(cr_group *group, uint32_t sequence, cr_err *err);  /* only this waits */
     bool (*is_done)(const cr_group *group, uint32_t sequence);
     /* Tells ranks that do not see this one's board. */
     void (*abort)(cr_group *group, const cr_err *failure);
@@ -175,7 +175,7 @@ CR_MUST cr_status cri_complete(cr_group *group, uint32_t sequence, uint64_t even
 /* Post and complete one round of a small collective. */
 CR_MUST cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err *err);
 
-/* CR_EDIVERGED, naming both ranks and both calls, unless the entries agree. */
+/* CR_EDIVERGED, with both ranks and both calls, unless the entries agree. */
 CR_MUST cr_status cri_compare(cr_group *group, const cri_entry *mine, const cri_entry *theirs,
                               int rank, cr_err *err);
 void cri_entry_text(const cr_group *group, const cri_entry *e, char *text, size_t capacity_bytes);

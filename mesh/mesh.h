@@ -65,8 +65,8 @@ void cr_world_set_phase(cr_world *world, const char *role, const char *phase);
 typedef struct cr_group cr_group;
 
 /* Collective over the listed world ranks, in the same order everywhere; this rank is among them.
- * dev: whose memory the group's big buffers (cr_gather, cr_reduce) are used by; borrowed, outlives the
- * group. NULL: a group that exchanges host memory only. name ("fsdp") appears in errors.
+ * dev: whose memory the group's big buffers (cr_gather, cr_reduce) are used by, and on whose streams
+ * (collectives.h); borrowed, outlives the group. NULL: a group that exchanges host memory only. name ("fsdp") appears in errors.
  * CR_EABSENT: this build has no transport for the memory of dev. */
 CR_MUST cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name,
                                   const int *world_ranks, int num_ranks, cr_group **out,

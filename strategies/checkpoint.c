@@ -287,7 +287,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_er
             cr_free(data);
         }
         if (err->status == CR_OK) cr_note(read_frozen(f, folder, role, err));
-        cri_reshard_all(f);
+        CR_TRY(cri_reshard_all(f, err));
     }
     json_decref(index);
     cr_free(path);

@@ -44,7 +44,7 @@ static cr_status make_slice_group(cr_fsdp *f, cr_err *err)
     return status;
 }
 
-static void make_states(cr_fsdp *f)
+static cr_status make_states(cr_fsdp *f, cr_err *err)
 {
     f->state = CR_NEW_ARRAY(cri_unit, f->units.num);
     for (size_t i = 0; i < f->units.num; i++) {
@@ -53,7 +53,9 @@ static void make_states(cr_fsdp *f)
         u->flat[0] = (cri_flat){.flat = &f->units.unit[i].trained, .is_trained = true};
         u->flat[1] = (cri_flat){.flat = &f->units.unit[i].frozen};
         f->units.unit[i].module->unit = u;
+        CR_TRY(cr_event_create(f->dev, &u->ready, err));
     }
+    return CR_OK;
 }
 
 cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const cr_fsdp_args *args,
@@ -81,8 +83,8 @@ cr_status cr_fsdp_create(cr_model *model, cr_device *dev, cr_mesh *mesh, const c
                    "the wrap policy makes units of experts: ranks that route differently stop with "
                    "an error "
                    "(apply_expert_patch: true calls every expert)");
-        make_states(f);
-        if ((mesh->shape.num_ulysses == 1 ||
+        if (make_states(f, err) == CR_OK &&
+            (mesh->shape.num_ulysses == 1 ||
              cr_ulysses_create(mesh, model, &f->ulysses, err) == CR_OK) &&
             (mesh->shape.num_ep == 1 || cr_moe_create(mesh, model, &f->moe, err) == CR_OK))
             cr_note(cri_shards_create(f, err));
@@ -109,9 +111,11 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_pass_state_destroy(f->pass_state);
     for (size_t i = 0; i < CR_COUNT(f->orders); i++)
         cr_free(f->orders[i].units);
-    cr_free(f->state);
-    for (size_t i = 0; i < f->units.num; i++)
+    for (size_t i = 0; i < f->units.num; i++) {
+        if (f->state) cr_event_destroy(f->state[i].ready);
         f->units.unit[i].module->unit = NULL;
+    }
+    cr_free(f->state);
     cr_units_free(&f->units);
     cr_free(f);
 }

@@ -8,50 +8,8 @@
 #define CR_FSDP_IMPL_H
 
 #include "moe/moe.h"
-#include "strategies/strategies.h"
+#include "strategies/gather.h"
 #include "ulysses/ulysses.h"
-
-/* Announced: the others know that it comes next; its own part may not be written yet. */
-typedef enum cri_state { CRI_SHARDED, CRI_ANNOUNCED, CRI_PUBLISHED, CRI_UNSHARDED } cri_state;
-
-/* The slots of one gather object. Every rank takes them in the same order because every rank meets
- * the same hooks in the same order. */
-typedef struct cri_pool {
-    cr_gather *gather;
-    int *free_slots, num_free;
-} cri_pool;
-
-/* Likewise of one reduce object. */
-typedef struct cri_reduces {
-    cr_reduce *reduce;
-    int *free_slots, num_free;
-} cri_reduces;
-
-/* One flat buffer of one unit while the model runs. */
-typedef struct cri_flat {
-    const cr_flat *flat;
-    bool is_trained;
-    cri_pool *pool; /* where its gathered copy is, or NULL */
-    int slot;
-    int64_t slice_at;    /* byte of f->slices; the slice is 1 / num_slices of the flat */
-    int64_t first_whole; /* element of f->whole_grad (trained) */
-} cri_flat;
-
-typedef struct cri_unit {
-    cr_unit *unit;
-    cri_flat flat[2]; /* trained, frozen */
-    cri_state state;
-    bool is_sliced; /* its slices are those of the weights now, kept since forward */
-    size_t index;
-    int reduce_slot; /* -1: none */
-    struct cr_fsdp *f;
-} cri_unit;
-
-/* The order in which a kind of pass gathers units, and where the pass under way is in it. */
-typedef struct cri_order {
-    cri_unit **units;
-    size_t num, capacity, at;
-} cri_order;
 
 /* What a rank keeps, in buffers that can be moved to the host and back. */
 typedef enum cri_kind {
@@ -68,8 +26,6 @@ typedef struct cri_arena {
     size_t num_bytes;
     bool is_away; /* on the host */
 } cri_arena;
-
-typedef enum cri_traffic { CRI_GATHERS, CRI_REDUCES, CRI_ALL_REDUCES } cri_traffic;
 
 struct cr_fsdp {
     cr_model *model;
@@ -171,6 +127,11 @@ bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, i
 /* The dtype of a flat's shards, and where this rank's begins. masters: f->master, or a copy of it. */
 cr_dtype cri_shard_dtype(const cr_fsdp *f, const cr_flat *flat, bool is_trained);
 cr_mem *cri_shard(const cr_fsdp *f, const cr_flat *flat, bool is_trained, cr_mem *masters);
+/* A stream of the device. */
+static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
+{
+    return cr_device_stream(f->dev, stream);
+}
 /* Where arenas are that are not away: the device, or the host with is_offloaded. */
 cr_device *cri_home(const cr_fsdp *f);
 CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
@@ -178,20 +139,6 @@ CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err 
 void cri_shards_destroy(cr_fsdp *f);
 /* CR_EARG if one of the states (enum cr_states) is on the host. */
 CR_MUST cr_status cri_need_states(const cr_fsdp *f, unsigned states, const char *what, cr_err *err);
-
-/* ---- gather.c ---- */
-
-CR_MUST cr_status cri_buffers_create(cr_fsdp *f, cr_err *err);
-void cri_buffers_destroy(cr_fsdp *f);
-CR_MUST cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
-CR_MUST cr_status cri_begin_root_grads(cr_fsdp *f, cr_err *err);
-CR_MUST cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err);
-CR_MUST cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
-CR_MUST cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
-void cri_reshard_all(cr_fsdp *f); /* gathered copies are of old weights */
-/* Reduce what is_reduced_once has kept back. */
-CR_MUST cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err);
-void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes);
 
 /* ---- replicas.c, checkpoint.c ---- */
 

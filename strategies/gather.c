@@ -18,6 +18,29 @@ void cri_count(cr_fsdp *f, cri_traffic kind, size_t num_bytes)
     counts[kind]->num_bytes += (int64_t)num_bytes;
 }
 
+/* ---- slots ---- */
+
+static void slots_create(cri_slots *s, int num)
+{
+    s->free = CR_NEW_ARRAY(int, num);
+    s->num = num;
+    while (s->num_free < num) {
+        s->free[s->num_free] = num - 1 - s->num_free;
+        s->num_free++;
+    }
+}
+
+static int slots_take(cri_slots *s, const cr_unit *u)
+{
+    CR_CHECK(s->num_free > 0, "no slot is left for %s", u->name);
+    return s->free[--s->num_free];
+}
+
+static void slots_give(cri_slots *s, int slot)
+{
+    s->free[s->num_free++] = slot;
+}
+
 /* ---- where a unit's values are ---- */
 
 static bool is_cut(const cri_unit *u)
@@ -68,7 +91,8 @@ static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype f
         size_t n = (size_t)(num - first < BLOCK ? num - first : BLOCK);
         CR_TRY(cr_cast(f->host,
                        &(cr_cast_args){to, block, from, cr_at_const(from, shard, first), n}, err));
-        CR_TRY(cr_move(f->dev, cr_at(to, own, first), f->host, block, n * cr_dtype_bytes(to), err));
+        CR_TRY(cr_move(cri_stream(f, CR_STREAM_GATHER), cr_at(to, own, first), f->host, block,
+                       n * cr_dtype_bytes(to), err));
     }
     cr_stack_release(f->host_scratch, mark);
     return CR_OK;
@@ -77,17 +101,18 @@ static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype f
 static cr_status fill_part(cri_unit *u, int kind, cr_mem *own, cr_err *err)
 {
     cr_fsdp *f = u->f;
+    cr_device *gather = cri_stream(f, CR_STREAM_GATHER);
     const cri_flat *s = &u->flat[kind];
     const cr_flat *flat = s->flat;
     cr_dtype to = cri_dtype(f, flat), from = cri_shard_dtype(f, flat, kind == 0);
 
     if (u->is_sliced)
-        return cr_copy(f->dev, own, cr_mem_add(f->slices, (size_t)s->slice_at),
+        return cr_copy(gather, own, cr_mem_add(f->slices, (size_t)s->slice_at),
                        cri_gathered_bytes(f, flat) / (size_t)f->num_slices, err);
     if (f->args.is_offloaded)
         return fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
                               flat->shard_elems, err);
-    return cr_cast(f->dev,
+    return cr_cast(gather,
                    &(cr_cast_args){to, own, from, cri_shard(f, flat, kind == 0, f->master),
                                    (size_t)flat->shard_elems},
                    err);
@@ -104,9 +129,8 @@ static cr_status announce(cri_unit *u, cr_err *err)
         cri_flat *s = &u->flat[k];
         size_t part_bytes = cri_gathered_bytes(f, s->flat) / (size_t)num_parts;
         if (!is_gathered(u, k)) continue;
-        CR_CHECK(pool->num_free > 0, "no slot is left to unshard %s", u->unit->name);
         s->pool = pool;
-        s->slot = pool->free_slots[--pool->num_free];
+        s->slot = slots_take(&pool->slots, u->unit);
         f->gathered_now += (int64_t)part_bytes * num_parts;
         CR_TRY(cr_gather_announce(pool->gather, s->slot, u->unit->name, part_bytes, err));
         if (is_cut(u)) cri_count(f, CRI_GATHERS, part_bytes * (size_t)num_parts);
@@ -121,6 +145,8 @@ static cr_status announce(cri_unit *u, cr_err *err)
  * tell them; does not wait for theirs. */
 static cr_status publish(cri_unit *u, cr_err *err)
 {
+    cr_fsdp *f = u->f;
+
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         cr_mem *own;
@@ -130,7 +156,7 @@ static cr_status publish(cri_unit *u, cr_err *err)
         CR_TRY(cr_gather_publish(s->pool->gather, s->slot, err));
     }
     u->state = CRI_PUBLISHED;
-    return CR_OK;
+    return cr_event_record(u->ready, cri_stream(f, CR_STREAM_GATHER), err);
 }
 
 static bool is_free(const cri_unit *u)
@@ -149,6 +175,7 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     if (u->state == CRI_SHARDED) CR_TRY(announce(u, err));
     if (u->state == CRI_ANNOUNCED) CR_TRY(publish(u, err));
     if (f->ahead == u) f->ahead = NULL;
+    CR_TRY(cr_event_wait(u->ready, f->dev, err));
     for (int k = 0; k < 2; k++) {
         const cri_flat *s = &u->flat[k];
         const cr_flat *flat = s->flat;
@@ -173,29 +200,34 @@ static cr_status unshard(cri_unit *u, cr_err *err)
 }
 
 /* Drop the gathered copy, if there is one. */
-static void reshard(cri_unit *u)
+static cr_status reshard(cri_unit *u, cr_err *err)
 {
-    if (u->state != CRI_UNSHARDED) return;
+    cr_fsdp *f = u->f;
+
+    if (u->state != CRI_UNSHARDED) return CR_OK;
+    CR_TRY(cr_stream_join(cri_stream(f, CR_STREAM_GATHER), f->dev, err));
     for (int k = 0; k < 2; k++) {
         cri_flat *s = &u->flat[k];
         for (size_t i = 0; i < s->flat->num_params; i++)
             s->flat->params[i]->weight.data = NULL;
         if (!s->pool) continue;
-        cr_gather_release(s->pool->gather, s->slot);
-        s->pool->free_slots[s->pool->num_free++] = s->slot;
-        u->f->gathered_now -= (int64_t)cri_gathered_bytes(u->f, s->flat);
+        CR_TRY(cr_gather_release(s->pool->gather, s->slot, err));
+        slots_give(&s->pool->slots, s->slot);
+        f->gathered_now -= (int64_t)cri_gathered_bytes(f, s->flat);
         s->pool = NULL;
     }
     u->state = CRI_SHARDED;
-    u->f->num_alive -= u->index && slots_needed(u);
+    f->num_alive -= u->index && slots_needed(u);
+    return CR_OK;
 }
 
-void cri_reshard_all(cr_fsdp *f)
+cr_status cri_reshard_all(cr_fsdp *f, cr_err *err)
 {
     for (size_t i = 0; i < f->units.num; i++) {
-        reshard(&f->state[i]);
+        CR_TRY(reshard(&f->state[i], err));
         f->state[i].is_sliced = false;
     }
+    return CR_OK;
 }
 
 /* After forward with a reshard to fewer ranks: keep this rank's slice of the gathered copy. */
@@ -228,10 +260,13 @@ static cri_reduces *reduces_of(cri_unit *u)
 
 static cr_status sum_pending(cr_fsdp *f, cr_err *err)
 {
+    cri_reduces *r = reduces_of(f->pending);
+
     f->is_pending_summed = true;
-    return cr_reduce_finish(reduces_of(f->pending)->reduce, f->pending_slot,
+    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot,
                             cr_at(CR_F32, f->grad, f->pending->flat[0].flat->first.elems),
-                            CR_REDUCE_ADD, err);
+                            CR_REDUCE_ADD, err));
+    return cr_event_record(r->done[f->pending_slot], cri_stream(f, CR_STREAM_REDUCE), err);
 }
 
 /* Advance the outstanding collectives of this rank as far as possible without waiting; called between modules. A rank that is a
@@ -256,7 +291,8 @@ static cr_status prefetch(cr_fsdp *f, cr_err *err)
 
     if (o->at == o->num) return CR_OK;
     u = o->units[o->at];
-    if (u->state != CRI_SHARDED || slots_needed(u) == 0 || pool_of(u)->num_free < slots_needed(u))
+    if (u->state != CRI_SHARDED || slots_needed(u) == 0 ||
+        pool_of(u)->slots.num_free < slots_needed(u))
         return CR_OK;
     CR_TRY(announce(u, err));
     f->ahead = u;
@@ -286,24 +322,28 @@ static cr_status begin_reduce(cri_unit *u, cr_mem **data, cr_err *err)
 {
     cri_reduces *r = reduces_of(u);
 
-    CR_CHECK(r->num_free > 0, "no slot is left for the gradient of %s", u->unit->name);
-    u->reduce_slot = r->free_slots[--r->num_free];
+    u->reduce_slot = slots_take(&r->slots, u->unit);
     u->f->reduced_now += 4 * u->unit->trained.padded_elems;
-    return cr_reduce_begin(r->reduce, u->reduce_slot, data, err);
+    CR_TRY(cr_reduce_begin(r->reduce, u->reduce_slot, data, err));
+    return cr_event_wait(r->done[u->reduce_slot], u->f->dev, err);
 }
 
 static cr_status finish_pending(cr_fsdp *f, cr_err *err)
 {
-    cri_reduces *r;
-
     if (!f->pending) return CR_OK;
     if (!f->is_pending_summed) CR_TRY(sum_pending(f, err));
-    r = reduces_of(
-        f->pending); /* here, not after the sum: every rank takes slots in the same order */
-    r->free_slots[r->num_free++] = f->pending_slot;
+    /* here, not after the sum: every rank takes slots in the same order */
+    slots_give(&reduces_of(f->pending)->slots, f->pending_slot);
     f->reduced_now -= 4 * f->pending->unit->trained.padded_elems;
     f->pending = NULL;
     return CR_OK;
+}
+
+/* Of all units: the shards are complete for what comes after on compute. */
+static cr_status finish_reductions(cr_fsdp *f, cr_err *err)
+{
+    CR_TRY(finish_pending(f, err));
+    return cr_stream_join(f->dev, cri_stream(f, CR_STREAM_REDUCE), err);
 }
 
 /* Its reduce-scatter is finished when the next one is published: the others have time to come. */
@@ -314,6 +354,7 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
     cr_reduce_dtype dtype = flat->is_fp32 ? CR_REDUCE_F32 : f->args.reduce_dtype;
     size_t bytes = dtype == CR_REDUCE_F32 ? 4 : 2;
 
+    CR_TRY(cr_stream_join(cri_stream(f, CR_STREAM_REDUCE), f->dev, err));
     CR_TRY(cr_reduce_publish(reduces_of(u)->reduce, u->reduce_slot, u->unit->name,
                              (size_t)flat->shard_elems, dtype, err));
     cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
@@ -369,7 +410,7 @@ cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
                        (size_t)flat->padded_elems * sizeof(float), err));
         CR_TRY(publish_reduce(u, err));
     }
-    CR_TRY(finish_pending(f, err));
+    CR_TRY(finish_reductions(f, err));
     f->has_whole_grad = false;
     return cr_zero(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float), err);
 }
@@ -383,6 +424,7 @@ cr_status cri_begin_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
     f->is_with_backward = is_with_backward;
     f->order = &f->orders[2 * f->has_images + is_with_backward];
     f->order->at = 0;
+    CR_TRY(cr_stream_join(cri_stream(f, CR_STREAM_GATHER), f->dev, err)); /* weights are updated */
     if (root->state == CRI_SHARDED) {
         CR_TRY(announce(root, err));
         if (is_free(root)) CR_TRY(publish(root, err));
@@ -405,8 +447,7 @@ static cr_status drain(cr_fsdp *f, cr_err *err)
     o->num = o->at;
     if (!u || (u->state != CRI_ANNOUNCED && u->state != CRI_PUBLISHED)) return CR_OK;
     CR_TRY(unshard(u, err));
-    reshard(u);
-    return CR_OK;
+    return reshard(u, err);
 }
 
 cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
@@ -414,10 +455,9 @@ cr_status cri_end_pass(cr_fsdp *f, bool is_with_backward, cr_err *err)
     CR_TRY(drain(f, err));
     if (is_with_backward) {
         CR_TRY(end_grads(&f->state[0], err));
-        CR_TRY(finish_pending(f, err));
+        CR_TRY(finish_reductions(f, err));
     }
-    if (f->args.reshard == CR_RESHARD_ALWAYS) reshard(&f->state[0]);
-    return CR_OK;
+    return f->args.reshard == CR_RESHARD_ALWAYS ? reshard(&f->state[0], err) : CR_OK;
 }
 
 static void tell_watcher(cr_fsdp *f, const cr_module *module, cr_phase phase)
@@ -456,7 +496,7 @@ cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *
     if (phase == CR_BACKWARD) CR_TRY(end_grads(u, err));
     if (f->args.reshard == CR_RESHARD_NEVER) return CR_OK; /* until the weights change */
     if (phase == CR_FORWARD && f->is_with_backward) CR_TRY(keep_slice(u, err));
-    reshard(u);
+    CR_TRY(reshard(u, err));
     if (phase == CR_BACKWARD) u->is_sliced = false;
     return CR_OK;
 }
@@ -493,9 +533,7 @@ static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int nu
 {
     if (bytes == 0) return CR_OK;
     CR_TRY(cr_gather_create(group, num_slots, bytes, &pool->gather, err));
-    pool->free_slots = CR_NEW_ARRAY(int, num_slots);
-    for (int i = 0; i < num_slots; i++)
-        pool->free_slots[pool->num_free++] = num_slots - 1 - i;
+    slots_create(&pool->slots, num_slots);
     f->stats.gather_bytes += (int64_t)bytes * num_slots;
     return CR_OK;
 }
@@ -503,7 +541,7 @@ static cr_status pool_create(cr_fsdp *f, cri_pool *pool, cr_group *group, int nu
 static void pool_destroy(cri_pool *pool)
 {
     cr_gather_destroy(pool->gather);
-    cr_free(pool->free_slots);
+    cr_free(pool->slots.free);
     *pool = (cri_pool){0};
 }
 
@@ -512,9 +550,10 @@ static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int
 {
     if (!f->args.is_train || cr_group_num_ranks(group) == 1 || num_elems == 0) return CR_OK;
     CR_TRY(cr_reduce_create(group, num_slots, (size_t)num_elems, &r->reduce, err));
-    r->free_slots = CR_NEW_ARRAY(int, num_slots);
+    slots_create(&r->slots, num_slots);
+    r->done = CR_NEW_ARRAY(cr_event *, num_slots);
     for (int i = 0; i < num_slots; i++)
-        r->free_slots[r->num_free++] = num_slots - 1 - i;
+        CR_TRY(cr_event_create(f->dev, &r->done[i], err));
     f->stats.reduce_bytes += 4 * num_slots * num_elems;
     return CR_OK;
 }
@@ -522,7 +561,10 @@ static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int
 static void reduces_destroy(cri_reduces *r)
 {
     cr_reduce_destroy(r->reduce);
-    cr_free(r->free_slots);
+    for (int i = 0; i < r->slots.num; i++)
+        cr_event_destroy(r->done[i]);
+    cr_free(r->done);
+    cr_free(r->slots.free);
     *r = (cri_reduces){0};
 }
 

@@ -107,7 +107,7 @@ cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err)
     if ((shape->num_ddp == 1 && (shape->num_ep == 1 || shape->num_eddp == 1)) ||
         cr_device_is_meta(f->dev))
         return CR_OK;
-    if (should_repair) cri_reshard_all(f);
+    if (should_repair) CR_TRY(cri_reshard_all(f, err));
     cr_note(check_axis(f, CR_AXIS_DDP, should_repair, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "compare replicas", err));
     if (shape->num_ep == 1) return CR_OK;

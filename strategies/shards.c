@@ -112,10 +112,10 @@ cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
 {
     if (f->save && states & CR_STATE_PARAMS) /* its writer reads frozen shards */
         CR_TRY(cr_fsdp_save_wait(f, err));
-    if (states & CR_STATE_PARAMS) cri_reshard_all(f);
+    if (states & CR_STATE_PARAMS) CR_TRY(cri_reshard_all(f, err));
     CR_TRY(move_states(f, states, true, err));
     if (states & CR_STATE_BUFFERS && !f->has_whole_grad) {
-        cri_reshard_all(f);
+        CR_TRY(cri_reshard_all(f, err));
         cri_buffers_destroy(f);
         cr_free(f->host_rows);
         f->host_rows = NULL;

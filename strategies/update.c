@@ -135,7 +135,7 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     if (!out->is_skipped) CR_TRY(adamw(f, lr, out->grad_norm, err));
     adapt_scale(f, out->is_skipped);
     out->loss_scale = f->loss_scale;
-    cri_reshard_all(f);
+    CR_TRY(cri_reshard_all(f, err));
     f->is_grad_complete = f->has_grad = false;
     return cr_zero(cri_home(f), f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
 }

@@ -62,7 +62,6 @@ cr_status cri_cpu_upload(cr_device *dev, cr_mem *dst, const void *src, size_t nu
                          cr_err *err);
 cr_status cri_cpu_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                            cr_err *err);
-cr_status cri_cpu_sync(cr_device *dev, cr_err *err);
 /* A word from softmax(z / temperature), by u; weight: as many bytes as cri_cpu_draw gives. */
 typedef int32_t (*cri_draw_fn)(const float *z, int64_t vocab_size, float temperature, float u,
                                float *weight);

@@ -195,13 +195,6 @@ cr_status cri_cpu_download(cr_device *dev, void *dst, const cr_mem *src, size_t 
     return CR_OK;
 }
 
-cr_status cri_cpu_sync(cr_device *dev, cr_err *err)
-{
-    (void)dev;
-    (void)err;
-    return CR_OK;
-}
-
 cr_status cri_cpu_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)
 {
     (void)dev;

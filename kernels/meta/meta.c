@@ -12,7 +12,7 @@ static cr_status meta_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_e
 {
     (void)err;
     (void)num_bytes;
-    *out = (cr_mem *)(uintptr_t)(PAGE + 64 * (dev->stats.bytes_now / 64 % 32));
+    *out = (cr_mem *)(uintptr_t)(PAGE + 64 * (dev->streams[0]->stats.bytes_now / 64 % 32));
     return CR_OK;
 }
 
@@ -60,11 +60,12 @@ static cr_status meta_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_
     return meta_upload(dev, dst, src, num_bytes, err);
 }
 
-static cr_status meta_sync(cr_device *dev, cr_err *err)
+/* Memory of cr_host_alloc has no address either. */
+static cr_status meta_download_async(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                                     cr_err *err)
 {
-    (void)dev;
-    (void)err;
-    return CR_OK;
+    (void)src;
+    return meta_upload(dev, NULL, dst, num_bytes, err);
 }
 
 static void meta_open_lane(const cr_device *dev, cr_device *lane)
@@ -159,7 +160,14 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
                                             .download = meta_download,
                                             .zero = meta_zero,
                                             .copy = meta_copy,
-                                            .sync = meta_sync,
+                                            .host_alloc = meta_alloc,
+                                            .host_release = meta_release,
+                                            .upload_async = meta_upload,
+                                            .download_async = meta_download_async,
+                                            .host_wrote = cri_wrote_now,
+                                            .sync = cri_nothing_to_wait,
+                                            .record = cri_event_over,
+                                            .wait = cri_event_over,
                                             .share = cri_share_as_is,
                                             .unshare = cri_forget,
                                             .spoil = cri_forget,

@@ -85,7 +85,7 @@ static void test_gather(cr_group *g)
                              (float)(use * 10000 + r * 1000 + (int)i),
                          "use %d rank %d element %zu", use, r, i);
         if (use % 20 == 3 * me) cr_sleep_s(0.002);
-        cr_gather_release(gather, use % 2);
+        OK(cr_gather_release(gather, use % 2, &err));
     }
     OK(cr_all_reduce_f64(g, "late", CR_OP_SUM, &num_late, 1, &err));
     if (is_on(g, "shared")) CR_CHECK(num_late > 0, "no slot was busy");

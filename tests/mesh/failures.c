@@ -100,7 +100,7 @@ static void test_busy_slot(void)
     OK(cr_gather_publish(gather, 0, &err));
     OK(cr_gather_wait(gather, 0, &whole, &err));
     begin_s = cr_now_s();
-    if (world->rank) cr_gather_release(gather, 0);
+    if (world->rank) OK(cr_gather_release(gather, 0, &err));
     OK(cr_gather_announce(gather, world->rank ? 0 : 1, "experts.1", 512, &err));
     if (!is_shared(g)) return;
     if (world->rank)
@@ -163,7 +163,7 @@ static void test_late_release(void)
     e = (cr_err){0};
     if (world->rank == 1 || !is_shared(g)) return;
     cr_world_set_deadline(world, 0.2);
-    cr_gather_release(gather, 0);
+    OK(cr_gather_release(gather, 0, &err));
     OK(cr_gather_announce(gather, 0, "b", 512, &err));
     CR_CHECK(!cr_gather_is_free(gather, 0), "free");
     expect(cr_gather_begin(gather, 0, &part, &e), &e, CR_ETIMEOUT,

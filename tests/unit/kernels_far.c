@@ -156,6 +156,7 @@ static void upload_too_much(cr_mem *x)
     char more[BYTES + 64] = {0};
 
     cr_note(cr_upload(dev, x, more, sizeof more, &err)); /* a kernel may not pass the end either */
+    cr_note(cr_device_sync(dev, &err));
 }
 
 static const struct {

@@ -147,7 +147,7 @@ static void meta_counts(void **state)
         assert_int_equal(cr_gather_publish(gather, i % 2, &err), CR_OK);
         assert_int_equal(cr_gather_wait(gather, i % 2, &whole, &err), CR_OK);
         assert_true(part == cr_mem_add_const(whole, 5 * (huge / 256)));
-        cr_gather_release(gather, i % 2);
+        assert_int_equal(cr_gather_release(gather, i % 2, &err), CR_OK);
     }
     assert_int_equal(cr_reduce_begin(reduce, 0, &data, &err), CR_OK);
     assert_int_equal(cr_reduce_publish(reduce, 0, "unit", huge / 4 / 256, CR_REDUCE_BF16, &err),

@@ -637,7 +637,8 @@ static void cached_rows_equal_packed_rows(void **state)
                 batch.num_tokens = num;
                 p.batch = &batch;
                 p.kv = &kv;
-                if (cr_model_logits(b.model, &p, rows, num, MEM(got), &err) != CR_OK)
+                if (cr_model_logits(b.model, &p, rows, num, MEM(got), &err) != CR_OK ||
+                    cr_device_sync(b.dev, &err) != CR_OK)
                     fail_msg("%s", err.msg);
                 for (int r = 0; r < num; r++)
                     assert_memory_equal(got + r * c->vocab_size,

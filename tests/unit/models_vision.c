@@ -81,6 +81,7 @@ static void fill(const bench *b, cr_param *p)
                &(cr_cast_args){dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
                                (size_t)p->num_elems},
                &err));
+    OK(cr_device_sync(b->m.dev, &err)); /* has read x */
     cr_free(x);
 }
 
@@ -209,6 +210,7 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     p.phase = CR_BACKWARD;
     if (is_back) OK(cri_vision_backward(b->visual, &p, &b->in, grad[0], grad + 1, &err));
     cr_stack_release(b->m.tape, 0);
+    OK(cr_device_sync(b->m.dev, &err));
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
     assert_int_equal(b->num_open, 0);
     assert_int_equal(p.state->frames.num_bytes, 0);
@@ -384,12 +386,8 @@ static void float32_inside_halves(void **state)
         for (int64_t i = 0; i < b->num_features; i++)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
-                OK(cr_cast(b->m.dev,
-                           &(cr_cast_args){CR_BF16, MEM(&half), CR_F32, MEM(&wide->grad[i][k]), 1},
-                           &err));
-                OK(cr_cast(b->m.dev,
-                           &(cr_cast_args){CR_F32, MEM(&wide->grad[i][k]), CR_BF16, MEM(&half), 1},
-                           &err));
+                cr_cast_host(CR_BF16, &half, CR_F32, &wide->grad[i][k], 1);
+                cr_cast_host(CR_F32, &wide->grad[i][k], CR_BF16, &half, 1);
             }
         run(wide, CR_F32, true, false);
         run(b, CR_BF16, true, false);
@@ -397,11 +395,8 @@ static void float32_inside_halves(void **state)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
                 float x;
-                OK(cr_cast(b->m.dev,
-                           &(cr_cast_args){CR_BF16, MEM(&half), CR_F32, MEM(&wide->out[i][k]), 1},
-                           &err));
-                OK(cr_cast(b->m.dev, &(cr_cast_args){CR_F32, MEM(&x), CR_BF16, MEM(&half), 1},
-                           &err));
+                cr_cast_host(CR_BF16, &half, CR_F32, &wide->out[i][k], 1);
+                cr_cast_host(CR_F32, &x, CR_BF16, &half, 1);
                 assert_true(b->out[i][k] == x);
             }
         assert_memory_equal(F32(b->m.full.grad), F32(wide->m.full.grad), b->m.full.grad_bytes);
