@@ -514,7 +514,7 @@ static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
     size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
 
     s->copy_bytes = CR_COUNT(kinds) * bytes;
-    CR_TRY(cr_device_alloc(f->host, s->copy_bytes, &s->copy, err));
+    CR_TRY(cri_states_alloc(f, /*is_on_host=*/true, s->copy_bytes, &s->copy, err));
     for (size_t kind = 0; kind < CR_COUNT(kinds); kind++)
         CR_TRY(cr_move(f->host, cr_mem_add(s->copy, kind * bytes), cri_home(f), buffer_of(f, kind),
                        bytes, err));
@@ -623,7 +623,7 @@ static void save_free(struct cri_save *s)
     for (int i = 0; i < NUM_FILES; i++)
         cr_free(s->paths[i]);
     cr_free(s->pieces);
-    cr_device_free(s->dev, s->copy, s->copy_bytes);
+    cr_host_free(s->dev, s->copy, s->copy_bytes);
     cr_free(s->model_source);
     cr_free(s->model_folder);
     cr_free(s->state_folder);
@@ -647,7 +647,7 @@ static struct cri_save *new_save(cr_fsdp *f, const char *folder, const char *rol
     struct cri_save *s = CR_NEW(struct cri_save);
     bool has_state = !save_only_model && f->master;
 
-    s->dev = f->host;
+    s->dev = f->dev;
     s->dtype = f->args.param_dtype;
     s->model_folder = cr_path_join(folder, role);
     s->state_folder = cr_path_join(folder, "state");

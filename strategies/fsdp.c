@@ -141,8 +141,7 @@ cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
     }
     s.held_bytes = (int64_t)cr_device_get_stats(f->dev).bytes_now;
     if (f->tape) s.held_bytes += s.gather_bytes + s.reduce_bytes;
-    s.host_bytes = (int64_t)(cr_device_get_stats(f->host).bytes_now -
-                             cr_stack_reserved_bytes(f->host_scratch));
+    s.host_bytes = (int64_t)cr_device_get_stats(f->dev).host_bytes_now;
     return s;
 }
 

@@ -44,6 +44,9 @@ struct cr_fsdp {
     cr_mem *grad;       /* float32 */
     cr_mem *whole_grad; /* float32, with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
+    cr_mem *staging,
+        *part;          /* is_offloaded: a block of a shard; [part_elems] the sum of a gradient */
+    int64_t part_elems; /* of the largest unit's shard */
     bool has_whole_grad, is_grad_complete;
     bool has_grad; /* a backward since the last update: else gradients are zero */
     cr_mem *slices;
@@ -134,6 +137,10 @@ static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 }
 /* Where arenas are that are not away: the device, or the host with is_offloaded. */
 cr_device *cri_home(const cr_fsdp *f);
+/* num_bytes of the device, or of the host: then f->host computes on it, and the device copies to and from it. */
+CR_MUST cr_status cri_states_alloc(cr_fsdp *f, bool is_on_host, size_t num_bytes, cr_mem **out,
+                                   cr_err *err);
+void cri_states_free(cr_fsdp *f, bool is_on_host, cr_mem *mem, size_t num_bytes); /* accepts NULL */
 CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
 CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err *err); /* again */
 void cri_shards_destroy(cr_fsdp *f);

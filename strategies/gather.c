@@ -58,12 +58,19 @@ static cri_pool *pool_of(cri_unit *u)
                                  : &f->pool;
 }
 
-/* Its shard is the whole flat in its dtype already. */
+/* Its gradient is accumulated in a slot of its own, not in the shard. */
+static bool is_reduced(const cri_unit *u)
+{
+    return is_cut(u) || u->f->args.is_offloaded;
+}
+
+/* Its shard is the whole flat in its dtype already, on the device. */
 static bool is_resident(const cri_unit *u, int kind)
 {
     const cr_flat *flat = u->flat[kind].flat;
 
-    return !is_cut(u) && cri_shard_dtype(u->f, flat, kind == 0) == cri_dtype(u->f, flat);
+    return !is_cut(u) && !u->f->args.is_offloaded &&
+           cri_shard_dtype(u->f, flat, kind == 0) == cri_dtype(u->f, flat);
 }
 
 static bool is_gathered(const cri_unit *u, int kind)
@@ -78,23 +85,23 @@ static int slots_needed(const cri_unit *u)
 
 /* ---- unshard ---- */
 
-/* A shard that lives on the host: cast there and uploaded, block by block. */
+enum { STAGED_ELEMS = 1 << 16 };
+
+/* A shard that lives on the host: uploaded as it is and cast on the device, block by block. */
 static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype from,
                                 const cr_mem *shard, int64_t num, cr_err *err)
 {
-    enum { BLOCK = 1 << 16 };
-    size_t mark = cr_stack_mark(f->host_scratch);
-    cr_mem *block;
+    cr_device *gather = cri_stream(f, CR_STREAM_GATHER);
 
-    CR_TRY(cr_stack_push(f->host_scratch, BLOCK * cr_dtype_bytes(to), &block, err));
-    for (int64_t first = 0; first < num; first += BLOCK) {
-        size_t n = (size_t)(num - first < BLOCK ? num - first : BLOCK);
-        CR_TRY(cr_cast(f->host,
-                       &(cr_cast_args){to, block, from, cr_at_const(from, shard, first), n}, err));
-        CR_TRY(cr_move(cri_stream(f, CR_STREAM_GATHER), cr_at(to, own, first), f->host, block,
-                       n * cr_dtype_bytes(to), err));
+    if (to == from)
+        return cr_upload_async(gather, own, shard, (size_t)num * cr_dtype_bytes(to), err);
+    for (int64_t first = 0; first < num; first += STAGED_ELEMS) {
+        size_t n = (size_t)(num - first < STAGED_ELEMS ? num - first : STAGED_ELEMS);
+        CR_TRY(cr_upload_async(gather, f->staging, cr_at_const(from, shard, first),
+                               n * cr_dtype_bytes(from), err));
+        CR_TRY(
+            cr_cast(gather, &(cr_cast_args){to, cr_at(to, own, first), from, f->staging, n}, err));
     }
-    cr_stack_release(f->host_scratch, mark);
     return CR_OK;
 }
 
@@ -258,15 +265,28 @@ static cri_reduces *reduces_of(cri_unit *u)
                                  : &u->f->reduces;
 }
 
+/* Its sum is added to the shard. If that is on the host, what it has comes to the device before, and goes back. */
 static cr_status sum_pending(cr_fsdp *f, cr_err *err)
 {
-    cri_reduces *r = reduces_of(f->pending);
+    cr_device *reduce = cri_stream(f, CR_STREAM_REDUCE), *copy = cri_stream(f, CR_STREAM_COPY);
+    cri_unit *u = f->pending;
+    cri_reduces *r = reduces_of(u);
+    size_t num_bytes = (size_t)u->unit->trained.shard_elems * sizeof(float);
+    cr_mem *shard = cr_at(CR_F32, f->grad, u->unit->trained.first.elems), *sum = shard;
 
     f->is_pending_summed = true;
-    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot,
-                            cr_at(CR_F32, f->grad, f->pending->flat[0].flat->first.elems),
-                            CR_REDUCE_ADD, err));
-    return cr_event_record(r->done[f->pending_slot], cri_stream(f, CR_STREAM_REDUCE), err);
+    if (f->args.is_offloaded) {
+        sum = f->part;
+        CR_TRY(u->has_grad ? cr_upload_async(copy, sum, shard, num_bytes, err)
+                           : cr_zero(copy, sum, num_bytes, err));
+        CR_TRY(cr_stream_join(reduce, copy, err));
+    }
+    CR_TRY(cr_reduce_finish(r->reduce, f->pending_slot, sum, CR_REDUCE_ADD, err));
+    CR_TRY(cr_event_record(r->done[f->pending_slot], reduce, err));
+    u->has_grad = true;
+    if (!f->args.is_offloaded) return CR_OK;
+    CR_TRY(cr_stream_join(copy, reduce, err));
+    return cr_download_async(copy, shard, sum, num_bytes, err);
 }
 
 /* Advance the outstanding collectives of this rank as far as possible without waiting; called between modules. A rank that is a
@@ -351,13 +371,13 @@ static cr_status publish_reduce(cri_unit *u, cr_err *err)
 {
     cr_fsdp *f = u->f;
     const cr_flat *flat = u->flat[0].flat;
-    cr_reduce_dtype dtype = flat->is_fp32 ? CR_REDUCE_F32 : f->args.reduce_dtype;
+    cr_reduce_dtype dtype = flat->is_fp32 || !is_cut(u) ? CR_REDUCE_F32 : f->args.reduce_dtype;
     size_t bytes = dtype == CR_REDUCE_F32 ? 4 : 2;
 
     CR_TRY(cr_stream_join(cri_stream(f, CR_STREAM_REDUCE), f->dev, err));
     CR_TRY(cr_reduce_publish(reduces_of(u)->reduce, u->reduce_slot, u->unit->name,
                              (size_t)flat->shard_elems, dtype, err));
-    cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
+    if (is_cut(u)) cri_count(f, CRI_REDUCES, (size_t)flat->padded_elems * bytes);
     CR_TRY(finish_pending(f, err));
     f->pending = u;
     f->pending_slot = u->reduce_slot;
@@ -376,7 +396,7 @@ static cr_status begin_grads(cri_unit *u, cr_err *err)
     grad = cr_at(CR_F32, f->grad, flat->first.elems);
     if (is_cut(u) && f->whole_grad) {
         grad = cr_at(CR_F32, f->whole_grad, u->flat[0].first_whole);
-    } else if (is_cut(u)) {
+    } else if (is_reduced(u)) {
         CR_TRY(begin_reduce(u, &grad, err));
         CR_TRY(cr_zero(f->dev, grad, (size_t)flat->padded_elems * sizeof(float), err));
     }
@@ -394,7 +414,7 @@ static cr_status end_grads(cri_unit *u, cr_err *err)
     for (size_t i = 0; i < flat->num_params; i++)
         flat->params[i]->grad = NULL;
     f->has_whole_grad = f->whole_grad != NULL;
-    return f->whole_grad || !is_cut(u) ? CR_OK : publish_reduce(u, err);
+    return !is_reduced(u) || (is_cut(u) && f->whole_grad) ? CR_OK : publish_reduce(u, err);
 }
 
 cr_status cri_reduce_whole(cr_fsdp *f, cr_err *err)
@@ -548,7 +568,11 @@ static void pool_destroy(cri_pool *pool)
 static cr_status reduces_create(cr_fsdp *f, cri_reduces *r, cr_group *group, int num_slots,
                                 int64_t num_elems, cr_err *err)
 {
-    if (!f->args.is_train || cr_group_num_ranks(group) == 1 || num_elems == 0) return CR_OK;
+    bool is_needed = cr_group_num_ranks(group) > 1 || f->args.is_offloaded;
+
+    if (!f->args.is_train || !is_needed || num_elems == 0) return CR_OK;
+    /* with is_reduced_once only those in flight; units that are not cut have no other place */
+    if (cr_group_num_ranks(group) > 1 && f->args.is_reduced_once && num_slots > 2) num_slots = 2;
     CR_TRY(cr_reduce_create(group, num_slots, (size_t)num_elems, &r->reduce, err));
     slots_create(&r->slots, num_slots);
     r->done = CR_NEW_ARRAY(cr_event *, num_slots);
@@ -594,6 +618,17 @@ static cr_status wide_create(cr_fsdp *f, cr_err *err)
     return cr_zero(f->dev, data, (size_t)f->whole_elems * sizeof(float), err);
 }
 
+/* With is_offloaded: a block of a shard on its way to the device, and the sum of a unit's gradient. */
+static cr_status staging_create(cr_fsdp *f, cr_err *err)
+{
+    f->part_elems = 0;
+    if (!f->args.is_offloaded) return CR_OK;
+    for (size_t i = 0; i < f->units.num && f->args.is_train; i++)
+        f->part_elems = cr_max64(f->part_elems, f->units.unit[i].trained.shard_elems);
+    CR_TRY(cr_device_alloc(f->dev, STAGED_ELEMS * sizeof(float), &f->staging, err));
+    return cr_device_alloc(f->dev, (size_t)f->part_elems * sizeof(float), &f->part, err);
+}
+
 /* The largest of some units: bytes of a gathered flat, trained elements, and how many flats of one are
  * gathered. */
 typedef struct widths {
@@ -634,9 +669,9 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     CR_TRY(pool_create(f, &f->dealt_pool, dealt_group,
                        dealt.kinds * (is_kept ? dealt.num_units : 2), dealt.gathered, err));
     CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
-    CR_TRY(reduces_create(f, &f->reduces, group, f->args.is_reduced_once ? 2 : alive, units.trained,
-                          err));
+    CR_TRY(reduces_create(f, &f->reduces, group, alive, units.trained, err));
     CR_TRY(reduces_create(f, &f->dealt_reduces, dealt_group, 2, dealt.trained, err));
+    CR_TRY(staging_create(f, err));
     return wide_create(f, err);
 }
 
@@ -657,6 +692,9 @@ void cri_buffers_destroy(cr_fsdp *f)
     pool_destroy(&f->slice_pool);
     pool_destroy(&f->pool);
     pool_destroy(&f->root_pool);
+    cr_device_free(f->dev, f->staging, STAGED_ELEMS * sizeof(float));
+    cr_device_free(f->dev, f->part, (size_t)f->part_elems * sizeof(float));
+    f->staging = f->part = NULL;
     if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_bytes);
     if (f->whole_grad)
         cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));

@@ -1,11 +1,13 @@
 /* gather.h -- units while the model runs: gathered copies around modules, and gradients (strategies/ only).
  *
  * Streams (kernels/memory.h): model kernels, updates and all that comes between passes run on compute, gathered copies
- * are filled on gather, gradients are reduced on reduce. Events at each hand-over:
+ * are filled on gather, gradients are reduced on reduce; with is_offloaded they go to the host on copy. Events at each hand-over:
  *     compute after gather   a unit's gathered copy is there before its modules run (cri_unit.ready)
  *     gather after compute   the modules that read a copy are over before its slot is released; weights are updated
  *                            before a pass gathers them
  *     reduce after compute   a unit's gradient is complete before it is published
+ *     reduce after copy      (is_offloaded) what the shard has on the host is there before a sum is added
+ *     copy after reduce      (is_offloaded) the sum is complete before it goes to the host
  *     compute after reduce   a slot's last reduction has ended before gradients are accumulated in it again
  *                            (cri_reduces.done); all are in the shards when a pass ends
  */
@@ -51,6 +53,7 @@ typedef struct cri_unit {
     bool is_sliced; /* its slices are those of the weights now, kept since forward */
     size_t index;
     int reduce_slot; /* -1: none */
+    bool has_grad;   /* its shard's gradient has a sum since the last update */
     cr_event *ready; /* on the gather stream: what was published last is there */
     struct cr_fsdp *f;
 } cri_unit;

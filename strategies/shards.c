@@ -60,11 +60,25 @@ static cr_device *place(const cr_fsdp *f, bool is_away)
     return is_away ? f->host : cri_home(f);
 }
 
+cr_status cri_states_alloc(cr_fsdp *f, bool is_on_host, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    return is_on_host ? cr_host_alloc(f->dev, num_bytes, out, err)
+                      : cr_device_alloc(f->dev, num_bytes, out, err);
+}
+
+void cri_states_free(cr_fsdp *f, bool is_on_host, cr_mem *mem, size_t num_bytes)
+{
+    if (is_on_host)
+        cr_host_free(f->dev, mem, num_bytes);
+    else
+        cr_device_free(f->dev, mem, num_bytes);
+}
+
 static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *err)
 {
     cri_arena *a = &f->arena[kind];
 
-    CR_TRY(cr_device_alloc(place(f, false), num_bytes, &a->data, err));
+    CR_TRY(cri_states_alloc(f, f->args.is_offloaded, num_bytes, &a->data, err));
     a->num_bytes = num_bytes;
     f->stats.shard_bytes += (int64_t)num_bytes;
     return cr_zero(cri_home(f), a->data, num_bytes, err);
@@ -92,9 +106,9 @@ static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
     if (a->num_bytes == 0 || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
     if (kind == CRI_GRAD && (is_away ? !f->has_grad : !a->data))
         return move_zeros(f, a, is_away, err);
-    CR_TRY(cr_device_alloc(place(f, is_away), a->num_bytes, &data, err));
+    CR_TRY(cri_states_alloc(f, is_away, a->num_bytes, &data, err));
     CR_TRY(cr_move(place(f, is_away), data, place(f, a->is_away), a->data, a->num_bytes, err));
-    cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
+    cri_states_free(f, a->is_away, a->data, a->num_bytes);
     a->data = data;
     a->is_away = is_away;
     return CR_OK;
@@ -228,7 +242,7 @@ void cri_shards_destroy(cr_fsdp *f)
 {
     for (int kind = 0; kind < CRI_NUM_KINDS; kind++) {
         cri_arena *a = &f->arena[kind];
-        if (a->data) cr_device_free(place(f, a->is_away), a->data, a->num_bytes);
+        cri_states_free(f, a->is_away || f->args.is_offloaded, a->data, a->num_bytes);
     }
     cr_stack_destroy(f->host_scratch);
     cr_device_close(f->host);

@@ -168,7 +168,7 @@ typedef struct cr_traffic {
 
 typedef struct cr_fsdp_stats {
     int64_t shard_bytes, gather_bytes, reduce_bytes, tape_peak_bytes, scratch_peak_bytes;
-    int64_t host_bytes;   /* of offloaded states */
+    int64_t host_bytes;   /* of the device's host memory: offloaded states, copies of a save */
     int64_t held_bytes;   /* of the device, and gathered copies and reductions, now */
     int most_units_alive; /* gathered at the same time, without the root */
     cr_traffic traffic;

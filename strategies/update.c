@@ -8,10 +8,29 @@
 
 #include <math.h>
 
+/* Gradients on the host: part by part on the device. */
+static cr_status sum_from_host(cr_fsdp *f, cr_group *group, cr_mem *grad, size_t num, cr_err *err)
+{
+    size_t most = (size_t)f->part_elems;
+
+    for (size_t first = 0; first < num; first += most) {
+        size_t n = num - first < most ? num - first : most, bytes = n * sizeof(float);
+        cr_mem *host = cr_at(CR_F32, grad, (int64_t)first);
+        CR_TRY(cr_upload_async(f->dev, f->part, host, bytes, err));
+        CR_TRY(cr_all_reduce_f32(group, "gradients", CR_OP_SUM, f->part, n, err));
+        CR_TRY(cr_download_async(f->dev, host, f->part, bytes, err));
+        cri_count(f, CRI_ALL_REDUCES, bytes);
+    }
+    return cr_device_sync(f->dev, err);
+}
+
 static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, cr_mem *grad, size_t num, cr_err *err)
 {
+    cr_group *group = f->mesh->group[axis];
+
     if (cr_mesh_axis_ranks(&f->mesh->shape, axis) == 1 || num == 0) return CR_OK;
-    CR_TRY(cr_all_reduce_f32(f->mesh->group[axis], "gradients", CR_OP_SUM, grad, num, err));
+    if (f->args.is_offloaded) return sum_from_host(f, group, grad, num, err);
+    CR_TRY(cr_all_reduce_f32(group, "gradients", CR_OP_SUM, grad, num, err));
     cri_count(f, CRI_ALL_REDUCES, num * sizeof(float));
     return CR_OK;
 }
@@ -24,6 +43,7 @@ static cr_status complete_grads(cr_fsdp *f, cr_err *err)
 
     if (f->is_grad_complete) return CR_OK;
     CR_TRY(cri_reduce_whole(f, err));
+    if (f->args.is_offloaded) CR_TRY(cr_device_sync(cri_stream(f, CR_STREAM_COPY), err));
     CR_TRY(sum_replicas(f, CR_AXIS_DDP, f->grad, common, err));
     CR_TRY(
         sum_replicas(f, CR_AXIS_EDDP, cr_at(CR_F32, f->grad, (int64_t)common), num - common, err));
@@ -137,6 +157,8 @@ cr_status cr_fsdp_update(cr_fsdp *f, double lr, cr_update *out, cr_err *err)
     out->loss_scale = f->loss_scale;
     CR_TRY(cri_reshard_all(f, err));
     f->is_grad_complete = f->has_grad = false;
+    for (size_t i = 0; i < f->units.num; i++)
+        f->state[i].has_grad = false;
     return cr_zero(cri_home(f), f->grad, (size_t)f->units.trained_shard.elems * sizeof(float), err);
 }
 

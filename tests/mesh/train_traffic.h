@@ -9,6 +9,7 @@ static cr_traffic formula(const plan *p, const result *r, int lowest)
 {
     int64_t m = r->num_micro, reductions = p->is_reduced_once ? 1 : m;
     bool is_never = p->reshard == CR_RESHARD_NEVER || p->reshard_ranks == 1;
+    int64_t shards = 0, largest = 0;
     cr_traffic t = {0};
 
     for (size_t i = 0; i < r->num_units; i++) {
@@ -24,10 +25,12 @@ static cr_traffic formula(const plan *p, const result *r, int lowest)
             t.reduces.num += reductions * (u->trained > 0);
             t.reduces.num_bytes += reductions * reduce_bytes * u->trained;
         }
-        if (p->fsdp < p->ranks) {
-            t.all_reduces.num = 1;
-            t.all_reduces.num_bytes += (int64_t)sizeof(float) * u->shard;
-        }
+        shards += u->shard;
+        largest = u->shard > largest ? u->shard : largest;
+    }
+    if (p->fsdp < p->ranks) { /* from the host they come in parts of the largest shard */
+        t.all_reduces.num = p->is_offloaded ? (shards + largest - 1) / largest : 1;
+        t.all_reduces.num_bytes = (int64_t)sizeof(float) * shards;
     }
     return t;
 }
