@@ -372,12 +372,14 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
 static cr_status take_count(const cri_draft *d, const cr_serve_service *service, int64_t *k,
                             const char *name, cr_serve_error *error)
 {
+    int64_t wanted = *k;
+
     if (*k == -1) *k = d->request.model->vocab_size;
     if (*k > d->request.model->vocab_size) *k = d->request.model->vocab_size;
     if (*k > service->max_logprobs)
         return cr_serve_fail(error, 400, "invalid_value", name,
-                             "%s is %lld, at most %lld alternatives are given", name, (long long)*k,
-                             (long long)service->max_logprobs);
+                             "%s is %lld, at most %lld alternatives are given", name,
+                             (long long)wanted, (long long)service->max_logprobs);
     if (*k == ABSENT) *k = -1;
     return CR_OK;
 }

@@ -79,15 +79,20 @@ static cr_status check_type(parse *p, const char *begins, const char *expected)
 static cr_status read_number(parse *p, const cri_field *f, void *to)
 {
     bool is_integer = f->type == CRI_INTEGER;
+    char range[64];
     cri_number x;
 
     CR_TRY(check_type(p, "0", is_integer ? "an integer" : "a number"));
     if (!cri_read_number(&p->reader, &x)) return bad_json(p);
     if (is_integer && !x.is_integer) return bad_value(p, "an integer");
-    if (!(x.value >= f->least && x.value <= f->most))
-        return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s is %g, expected %s%g%s%g",
-                             p->path, x.value, f->most >= 1e12 ? "at least " : "", f->least,
-                             f->most >= 1e12 ? ", at most " : " to ", f->most);
+    if (!(x.value >= f->least && x.value <= f->most)) {
+        if (f->most >= 1e12)
+            snprintf(range, sizeof range, "at least %g", f->least);
+        else
+            snprintf(range, sizeof range, "%g to %g", f->least, f->most);
+        return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s is %g, expected %s",
+                             p->path, x.value, range);
+    }
     if (is_integer)
         *(int64_t *)to = x.integer;
     else

@@ -47,6 +47,13 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
     t->task[t->num++] = (task){from, job};
 }
 
+static bool is_late(const task *t)
+{
+    int64_t ms = t->job->request.deadline_ms;
+
+    return ms > 0 && cr_now_s() - t->from->put_s > 1e-3 * (double)ms;
+}
+
 /* Give back what is done and what no client waits for, send events of the others. */
 static void finish(cr_server *s, cr_compute *compute, tasks *t)
 {
@@ -55,6 +62,8 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
     for (size_t i = 0; i < t->num; i++) {
         cr_serve_job *from = t->task[i].from;
         cr_job *job = t->task[i].job;
+        if (is_late(&t->task[i]))
+            cr_job_fail(job, 504, "deadline_exceeded", "the deadline of the request has passed");
         if (job->request.wanted.is_stream) cr_serve_queue_send(s->compute, from, &job->out);
         if (!job->is_done && !from->is_cancelled) {
             t->task[kept++] = t->task[i];

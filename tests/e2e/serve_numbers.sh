@@ -24,7 +24,7 @@ for i, ids in enumerate(prompts.prompts()):
     print(json.dumps({"id": i, "input_ids": ids}))
 END
 cat >$tmp/check.py <<'END'
-import base64, json, socket, struct, sys, threading, time, urllib.request
+import base64, json, socket, struct, sys, threading, time, urllib.error, urllib.request
 import prompts
 port = int(sys.argv[1])
 def post(path, body):
@@ -98,12 +98,18 @@ assert last == b"[DONE]"
 assert text == [x["text"] for x in whole["choices"]]
 assert numbers == [x["logprobs"]["token_logprobs"] for x in whole["choices"]]
 
-# a client that is gone: its samples, minutes of work, end
+# a client that is gone, and one with a deadline: their samples, minutes of work, end
 data = json.dumps({"prompt": [p] * 200, "max_tokens": 150, "n": 128, "stream": True, "ignore_eos": True}).encode()
 s = socket.create_connection(("127.0.0.1", port))
 s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
 s.recv(100)
 s.close()
+late = {"prompt": [p] * 200, "max_tokens": 150, "n": 128, "ignore_eos": True, "croll": {"deadline_ms": 50}}
+try:
+    post("/v1/completions", late)
+    raise SystemExit("an answer after its deadline")
+except urllib.error.HTTPError as e:
+    assert e.code == 504 and json.load(e)["error"]["code"] == "deadline_exceeded"
 for _ in range(100):
     if get("/load")["server_load"] == 0:
         break
