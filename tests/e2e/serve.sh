@@ -116,7 +116,7 @@ f = s.makefile('rb')
 for i in range(len(paths)): # all answers, in order
     head = b''
     while not head.endswith(b'\r\n\r\n'): head += f.readline()
-    assert b'x-request-id: %d\r\n' % i in head, head
+    assert head.startswith(b'HTTP/1.1 ') and b'x-request-id: %d\r\n' % i in head, head
     if method(i) == b'GET': f.read(int(head.lower().split(b'content-length: ')[1].split(b'\r\n')[0]))
 s.sendall(b'GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: a\r\n\r\n')
 rest = f.read()
@@ -178,24 +178,30 @@ def get(path):
     s.sendall(b'GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n' % path)
     return s.makefile('rb').read()
 long = b'{"prompt":"' + b'12+3=' * 200000 + b'"}'
-begin = time.time()
+def until(path, text):
+    begin = time.time()
+    while text not in get(path): assert time.time() - begin < 20, text
 first = ask(long) # is worked on
-while b'load":1' not in get(b'/load'): pass
+until(b'/metrics', b'croll_num_requests_running 1')
 late = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: 1\r\n') # waits
-while b'load":2' not in get(b'/load'): pass
+until(b'/load', b'load":2')
 full = ask(b'{"prompt":"1"}').makefile('rb').read()
 assert b' 503 ' in full and b'server_overloaded' in full and b'Retry-After: 1' in full, full
 assert b' 200 ' in get(b'/health')
 late = late.makefile('rb').read()
 assert b' 504 ' in late and b'deadline_exceeded' in late, late
 assert b'"count":1000000' in first.makefile('rb').read(600)
+until(b'/load', b'load":0') # a late one has its place until the one before is done
 assert b'"count":1,' in ask(b'{"prompt":"1"}').makefile('rb').read()
 wrong = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: soon\r\n').makefile('rb').read()
 assert b' 400 ' in wrong and b'x-croll-deadline-ms' in wrong, wrong
-gone = ask(long)
-while b'load":1' not in get(b'/load'): pass
+busy = ask(long)
+until(b'/metrics', b'croll_num_requests_running 1')
+gone = ask(b'{"prompt":"1"}') # waits
+until(b'/load', b'load":2')
 gone.close()
-while b'croll_cancelled_total 1' not in get(b'/metrics'): assert time.time() - begin < 60
+until(b'/metrics', b'croll_cancelled_total 1')
+assert b'"count":1000000' in busy.makefile('rb').read(600)
 PY
 get 200 'croll_admission_rejections_total{reason="queue"} 1' $url/metrics
 get 200 'croll_admission_rejections_total{reason="deadline"} 1' $url/metrics
