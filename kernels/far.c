@@ -6,8 +6,9 @@
  * page that is never open, is not used again after it was freed, and holds NaNs (all bits set: also -1 as an
  * integer) until it is written, as does a stack's memory when it is pushed and when it is released.
  *
- * Work is queued (queue.h), so that work without the event it needs computes on NaNs or on old numbers. Operations that
- * point to host memory run at once, after what their stream has queued.
+ * With CROLL_FAR_STREAMS=late or early work is queued (queue.h), so that work without the event it needs computes on
+ * NaNs or on old numbers; operations that point to host memory run at once, after what their stream has queued. Without
+ * it all is finished when a call returns.
  *
  * A touch ends the process by SIGSEGV, after a message with the block, the last call of the device and the
  * caller's stack. With CROLL_DEVICE=far whole runs compute on it; they are a few times slower.
@@ -20,6 +21,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ucontext.h>
@@ -302,7 +304,7 @@ static cr_status queue_move(cr_device *dev, const char *name, cri_work work, con
     size_t num_bytes = data ? a->num_bytes : 0;
     move *kept;
 
-    if (!dev->queues) { /* a lane */
+    if (!dev->queues) { /* or a lane */
         move now = *a;
         if (data) now.src = data;
         return work(dev, &now, err);
@@ -442,7 +444,7 @@ static cr_status submit(cr_device *dev, int op, cri_work work, const void *a, si
     size_t room = round_up(num_bytes, 64);
     char *kept;
 
-    if (!dev->queues) return work(dev, a, err); /* a lane */
+    if (!dev->queues) return work(dev, a, err); /* or a lane */
     if (!how[op].name) {
         CR_TRY(cri_queue_run(dev, err));
         return work(dev, a, err);
@@ -513,6 +515,7 @@ static void reserve(void)
 cr_status cri_far_open(cr_device *dev, cr_err *err)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    const char *order = getenv("CROLL_FAR_STREAMS");
 
     CR_TRY(cri_cpu_open(dev, err));
     CR_CHECK(sigaction(SIGSEGV, &action, NULL) == 0, "sigaction");
@@ -526,6 +529,5 @@ cr_status cri_far_open(cr_device *dev, cr_err *err)
     table.kv_block_bytes = far.cpu->kv_block_bytes;
     pthread_mutex_unlock(&far.lock);
     dev->kernels = &table;
-    dev->queues = cri_queues_create();
-    return CR_OK;
+    return order && order[0] ? cri_queues_create(order, dev, err) : CR_OK;
 }

@@ -34,13 +34,15 @@ static struct {
 
 /* ---- life ---- */
 
-cri_queues *cri_queues_create(void)
+cr_status cri_queues_create(const char *order, cr_device *dev, cr_err *err)
 {
-    cri_queues *q = CR_NEW(cri_queues);
-    const char *order = getenv("CROLL_FAR_STREAMS");
+    cri_queues *q;
     pthread_mutexattr_t recursive;
 
-    q->is_early = order && strcmp(order, "early") == 0;
+    if (strcmp(order, "late") != 0 && strcmp(order, "early") != 0)
+        return cr_fail(err, CR_EUSAGE, "CROLL_FAR_STREAMS=%s: late or early", order);
+    q = CR_NEW(cri_queues);
+    q->is_early = strcmp(order, "early") == 0;
     pthread_mutexattr_init(&recursive);
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&q->lock, &recursive);
@@ -49,7 +51,8 @@ cri_queues *cri_queues_create(void)
     q->next = all.first;
     all.first = q;
     pthread_mutex_unlock(&all.lock);
-    return q;
+    dev->queues = q;
+    return CR_OK;
 }
 
 void cri_queues_destroy(cri_queues *q)
@@ -184,6 +187,7 @@ cr_status cri_queue_record(cr_device *dev, cr_event *event, cr_err *err)
     const cri_queues *q = dev->queues;
 
     (void)err;
+    if (!q) return CR_OK;
     event->position = num_queued(&q->of[dev->stream]);
     return CR_OK;
 }
@@ -191,6 +195,7 @@ cr_status cri_queue_record(cr_device *dev, cr_event *event, cr_err *err)
 /* Streams of one device; of another device all that was queued has to run now. */
 cr_status cri_queue_wait(cr_device *dev, cr_event *event, cr_err *err)
 {
+    if (!event->dev->queues) return CR_OK;
     if (event->dev->queues != dev->queues) return cri_queue_run(event->dev, err);
     return add(dev, (item){.on = event->dev->stream, .until = event->position}, err);
 }
