@@ -151,6 +151,7 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
                  me);
     }
     OK(split->to_rows(split->ctx, "back", &pass, MEM(y), kv_heads, MEM(x), &err));
+    OK(cr_device_sync(pass.dev, &err)); /* x is read on the host, and freed */
     for (int64_t i = 0; i < mine * kv_heads * 8; i++) {
         float copies = kv_heads < size ? (float)(size / kv_heads) : 1;
         CR_CHECK(x[i] == copies * code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8),
