@@ -152,8 +152,10 @@ cr_status cri_answer_generate(const cr_serve_result *result, cr_buf *out, cr_err
 
 /* ---- /inference/v1/generate ---- */
 
-static cr_status add_ids_token(int32_t id, float log_prob, int64_t rank, cr_buf *out, cr_err *err)
+static cr_status add_ids_token(const cr_serve_request *r, int32_t id, float log_prob, int64_t rank,
+                               cr_buf *out, cr_err *err)
 {
+    (void)r;
     cr_buf_addf(out, "{\"token\":\"token_id:%d\",\"token_id\":%d,\"logprob\":", id, id);
     CR_TRY(cri_add_log_prob(out, log_prob, err));
     cr_buf_addf(out, ",\"rank\":%lld", (long long)rank);
@@ -163,33 +165,7 @@ static cr_status add_ids_token(int32_t id, float log_prob, int64_t rank, cr_buf 
 cr_status cri_add_ids_logprobs(const cr_serve_request *r, const cr_serve_sample *sample,
                                cr_buf *out, cr_err *err)
 {
-    const cr_serve_scores *s = &sample->scores;
-    size_t num_top = r->wanted.logprobs > 0 ? (size_t)r->wanted.logprobs : 0;
-
-    cr_buf_adds(out, "\"logprobs\":");
-    if (r->wanted.logprobs < 0) {
-        cr_buf_adds(out, "null");
-        return CR_OK;
-    }
-    if (num_top > s->num_top) num_top = s->num_top;
-    cr_buf_adds(out, "{\"content\":[");
-    for (size_t t = 0; t < sample->num_ids; t++) {
-        if (t) cr_buf_addc(out, ',');
-        CR_TRY(
-            add_ids_token(sample->ids[t], s->log_probs[t], s->ranks ? s->ranks[t] : 0, out, err));
-        cr_buf_adds(out, ",\"top_logprobs\":[");
-        for (size_t k = 0; k < num_top; k++) {
-            size_t at = t * s->num_top + k;
-            bool is_actual = s->top_ids[at] == sample->ids[t];
-            if (k) cr_buf_addc(out, ',');
-            CR_TRY(add_ids_token(s->top_ids[at], is_actual ? s->log_probs[t] : s->top_log_probs[at],
-                                 (int64_t)k + 1, out, err));
-            cr_buf_addc(out, '}');
-        }
-        cr_buf_adds(out, "]}");
-    }
-    cr_buf_adds(out, "]}");
-    return CR_OK;
+    return cri_add_content(r, sample, add_ids_token, "}", out, err);
 }
 
 cr_status cri_answer_ids(const cr_serve_result *result, cr_buf *out, cr_err *err)

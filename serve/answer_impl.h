@@ -39,6 +39,12 @@ CR_MUST cr_status cri_add_croll_scores(const cr_serve_result *result, size_t pro
 CR_MUST cr_status cri_add_completion_logprobs(const cr_serve_result *result, size_t prompt,
                                               const cr_serve_sample *sample, bool has_prompt,
                                               int64_t *offset, cr_buf *out, cr_err *err);
+/* "logprobs" as {"content": [..]: the tokens of a sample, each with its alternatives; `end` closes it. add_one leaves its
+ * object open. */
+typedef cr_status cri_add_one(const cr_serve_request *r, int32_t id, float log_prob, int64_t rank,
+                              cr_buf *out, cr_err *err);
+CR_MUST cr_status cri_add_content(const cr_serve_request *r, const cr_serve_sample *sample,
+                                  cri_add_one *add_one, const char *end, cr_buf *out, cr_err *err);
 CR_MUST cr_status cri_add_chat_logprobs(const cr_serve_request *r, const cr_serve_sample *sample,
                                         cr_buf *out, cr_err *err);
 CR_MUST cr_status cri_add_ids_logprobs(const cr_serve_request *r, const cr_serve_sample *sample,

@@ -252,11 +252,44 @@ cr_status cri_answer_completions(const cr_serve_result *result, cr_buf *out, cr_
 
 /* ---- chat ---- */
 
-static cr_status add_chat_token(const cr_serve_request *r, int32_t id, float log_prob, cr_buf *out,
-                                cr_err *err)
+cr_status cri_add_content(const cr_serve_request *r, const cr_serve_sample *sample,
+                          cri_add_one *add_one, const char *end, cr_buf *out, cr_err *err)
+{
+    const cr_serve_scores *s = &sample->scores;
+    size_t num_top = r->wanted.logprobs > 0 ? (size_t)r->wanted.logprobs : 0;
+
+    cr_buf_adds(out, "\"logprobs\":");
+    if (r->wanted.logprobs < 0) {
+        cr_buf_adds(out, "null");
+        return CR_OK;
+    }
+    if (num_top > s->num_top) num_top = s->num_top;
+    cr_buf_adds(out, "{\"content\":[");
+    for (size_t t = 0; t < sample->num_ids; t++) {
+        if (t) cr_buf_addc(out, ',');
+        CR_TRY(add_one(r, sample->ids[t], s->log_probs[t], s->ranks ? s->ranks[t] : 0, out, err));
+        cr_buf_adds(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < num_top; k++) {
+            size_t at = t * s->num_top + k;
+            bool is_actual = s->top_ids[at] == sample->ids[t];
+            if (k) cr_buf_addc(out, ',');
+            CR_TRY(add_one(r, s->top_ids[at], is_actual ? s->log_probs[t] : s->top_log_probs[at],
+                           (int64_t)k + 1, out, err));
+            cr_buf_addc(out, '}');
+        }
+        cr_buf_adds(out, "]}");
+    }
+    cr_buf_addc(out, ']');
+    cr_buf_adds(out, end);
+    return CR_OK;
+}
+
+static cr_status add_chat_token(const cr_serve_request *r, int32_t id, float log_prob, int64_t rank,
+                                cr_buf *out, cr_err *err)
 {
     cr_buf piece = {0};
 
+    (void)rank;
     cr_buf_adds(out, "{\"token\":");
     cri_add_token(r, id, out);
     cr_buf_adds(out, ",\"logprob\":");
@@ -273,32 +306,7 @@ static cr_status add_chat_token(const cr_serve_request *r, int32_t id, float log
 cr_status cri_add_chat_logprobs(const cr_serve_request *r, const cr_serve_sample *sample,
                                 cr_buf *out, cr_err *err)
 {
-    const cr_serve_scores *s = &sample->scores;
-    size_t num_top = r->wanted.logprobs > 0 ? (size_t)r->wanted.logprobs : 0;
-
-    cr_buf_adds(out, "\"logprobs\":");
-    if (r->wanted.logprobs < 0) {
-        cr_buf_adds(out, "null");
-        return CR_OK;
-    }
-    if (num_top > s->num_top) num_top = s->num_top;
-    cr_buf_adds(out, "{\"content\":[");
-    for (size_t t = 0; t < sample->num_ids; t++) {
-        if (t) cr_buf_addc(out, ',');
-        CR_TRY(add_chat_token(r, sample->ids[t], s->log_probs[t], out, err));
-        cr_buf_adds(out, ",\"top_logprobs\":[");
-        for (size_t k = 0; k < num_top; k++) {
-            size_t at = t * s->num_top + k;
-            bool is_actual = s->top_ids[at] == sample->ids[t];
-            if (k) cr_buf_addc(out, ',');
-            CR_TRY(add_chat_token(r, s->top_ids[at],
-                                  is_actual ? s->log_probs[t] : s->top_log_probs[at], out, err));
-            cr_buf_addc(out, '}');
-        }
-        cr_buf_adds(out, "]}");
-    }
-    cr_buf_adds(out, "],\"refusal\":null}");
-    return CR_OK;
+    return cri_add_content(r, sample, add_chat_token, ",\"refusal\":null}", out, err);
 }
 
 static cr_status add_message(const cr_serve_result *result, size_t index, cr_buf *out, cr_err *err)
