@@ -272,7 +272,7 @@ static cri_call call_begin(cr_group *group, cr_coll coll, const char *name)
 
 static void call_end(const cri_call *call, size_t payload_bytes)
 {
-    cri_event_posted(call->group->world, call->event, call->group->sequence, payload_bytes);
+    cri_event_posted(call->group->world, call->event, call->sequence, payload_bytes);
     cri_event_end(call->group->world, call->event);
 }
 

@@ -39,6 +39,7 @@ typedef struct cri_call { /* one small collective, from its check to its record 
     cr_coll coll;
     const char *name;
     uint64_t event;
+    uint32_t sequence; /* of its last round, not of a window that it makes; 0: it had none */
 } cri_call;
 
 typedef struct cri_vector { /* reduced in place */
@@ -149,9 +150,8 @@ struct cr_group {
     cr_group *next;               /* in the world's list */
     const void **parts;           /* [num_ranks] for cri_sum */
     uint32_t sequence, completed; /* of the last call posted; all ranks agreed up to here */
-    cri_entry *last; /* [num_ranks] last that came by message from each; NULL: none do */
-    /* of the transport */
-    MPI_Comm mpi;
+    cri_entry *last;           /* [num_ranks] last that came by message from each; NULL: none do */
+    MPI_Comm mpi;              /* this and the next are of the transport */
     struct cri_host *host;     /* the ranks of this host (host.h) */
     struct cri_rounds *rounds; /* entries by messages (rounds.h) */
     int *receivers;            /* comm_hosts.c */

@@ -216,6 +216,7 @@ cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err
     cr_status status =
         cri_post(call->group, call->coll, call->name, num_bytes, is_equal, 0, &sequence, err);
 
+    call->sequence = sequence;
     cri_event_round(call->group->world, call->event, sequence, num_bytes);
     CR_TRY(status);
     return cri_complete(call->group, sequence, call->event, err);
