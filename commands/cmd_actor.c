@@ -19,6 +19,9 @@ const cr_command cr_command_actor = {"actor", "actor CONFIG [--exchange URL]",
                                      "actor output/quickstart/rlvr/config.yaml",
                                      run};
 
+/* A rank that failed because another one did answers later, so that the run ends with the cause. */
+static const double CAUSE_FIRST_S = 0.5;
+
 static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, const cr_err *how,
                           cr_err *err)
 {
@@ -70,6 +73,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
                 cr_world_fail(a->world, &how);
             else
                 cr_world_set_phase(a->world, NULL, "waiting for a command");
+            if (how.status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
             CR_TRY_GOTO(next, reply_to(a, request, &reply, &how, err));
             if (how.status != CR_OK) *err = how;
         next:
