@@ -347,6 +347,16 @@ cr_status cr_run_send(cr_run *run, cr_role role, int rank, cr_ask ask, cr_record
     return err->status;
 }
 
+/* A rank failed because another one did: that one ends by itself, with its reason and exit code. */
+static cr_status wait_for_cause(cr_run *run, cr_err *err)
+{
+    double until_s = cr_now_s() + 2;
+
+    while (cr_child_pump(&run->actors) && cr_now_s() < until_s)
+        cr_sleep_s(0.01);
+    return check_actors(run, err);
+}
+
 cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, cr_err *err)
 {
     cr_buf data = {0};
@@ -371,6 +381,7 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
     }
     CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
     CR_TRY_GOTO(out, cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
+    if (status == CR_EPEER) CR_TRY_GOTO(out, wait_for_cause(run, err));
     if (status != CR_OK) {
         CR_TRY_GOTO(out, cr_record_get_text(reply, CR_FIELD_MESSAGE, &message, &num_bytes, err));
         cr_fail(err, (cr_status)status, "step %lld: %s rank %d, %s: %s", (long long)run->step,
