@@ -112,6 +112,15 @@ void *cr_grow(void *array, size_t num, size_t *capacity, size_t elem_bytes)
     return cr_realloc(array, old * elem_bytes, *capacity * elem_bytes);
 }
 
+void *cr_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes)
+{
+    size_t old = *capacity * elem_bytes;
+
+    if (num <= *capacity) return array;
+    *capacity = num + num / 2;
+    return cr_realloc(array, old, *capacity * elem_bytes);
+}
+
 void cr_free(void *ptr)
 {
     free(ptr);

@@ -94,6 +94,8 @@ void *cr_realloc(void *old, size_t old_bytes, size_t num_bytes); /* new bytes ar
 void cr_free(void *ptr);                                         /* accepts NULL */
 /* `array` with room for one element after its first num; it has *capacity elements and grows to twice as many. */
 void *cr_grow(void *array, size_t num, size_t *capacity, size_t elem_bytes);
+/* `array` with room for num elements; it has *capacity, and grows to half as many again. */
+void *cr_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes);
 char *cr_strdup(const char *text);
 char *cr_strndup(const char *text, size_t num_bytes);
 char *cr_asprintf(const char *fmt, ...) CR_PRINTF(1, 2); /* owned by the caller */

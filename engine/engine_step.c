@@ -350,26 +350,21 @@ static cr_status grow_logits(cr_engine *e, int64_t rows, cr_err *err)
     return CR_OK;
 }
 
-static void grow(int32_t **array, size_t *capacity, size_t num)
-{
-    if (num <= *capacity) return;
-    *array = cr_realloc(*array, *capacity * sizeof **array, 2 * num * sizeof **array);
-    *capacity = 2 * num;
-}
-
 /* The cache as a part's rows see it: their samples, numbered from 0, and as many blocks as the longest has. */
 static cr_kv_view view_of(const cr_engine *e, cri_part *own)
 {
     int64_t num_rows = own->row1 - own->row0, num_slots = 0, num_blocks = 1;
     const int32_t *slot = e->row_slot + own->row0, *pos = e->row_pos + own->row0;
 
-    grow(&own->row_slot, &own->capacity_rows, (size_t)num_rows);
+    own->row_slot =
+        cr_reserve(own->row_slot, &own->capacity_rows, (size_t)num_rows, sizeof *own->row_slot);
     for (int64_t r = 0; r < num_rows; r++) {
         num_slots += r == 0 || slot[r] != slot[r - 1];
         own->row_slot[r] = (int32_t)num_slots - 1;
         if (pos[r] / CR_KV_BLOCK >= num_blocks) num_blocks = pos[r] / CR_KV_BLOCK + 1;
     }
-    grow(&own->table, &own->capacity_table, (size_t)(num_slots * num_blocks));
+    own->table = cr_reserve(own->table, &own->capacity_table, (size_t)(num_slots * num_blocks),
+                            sizeof *own->table);
     for (int64_t r = 0; r < num_rows; r++)
         if (r == 0 || slot[r] != slot[r - 1])
             memcpy(own->table + own->row_slot[r] * num_blocks, e->table + slot[r] * e->max_blocks,

@@ -244,8 +244,8 @@ static void list_labels(cri_head *h, const cr_batch *b)
     size_t num = (size_t)b->num_tokens;
 
     h->num_rows = 0;
-    h->own_rows = cri_reserve(h->own_rows, &h->capacity_rows, num, sizeof *h->own_rows);
-    h->labels = cri_reserve(h->labels, &h->capacity_labels, num, sizeof *h->labels);
+    h->own_rows = cr_reserve(h->own_rows, &h->capacity_rows, num, sizeof *h->own_rows);
+    h->labels = cr_reserve(h->labels, &h->capacity_labels, num, sizeof *h->labels);
     h->rows = h->own_rows;
     for (int64_t t = 0; b->labels && t < b->num_tokens; t++) {
         if (b->labels[t] < 0) continue;

@@ -61,7 +61,7 @@ cr_status cri_exchange_counts(const cr_module *m, cr_pass *p, cri_routing *r, cr
     CR_TRY(p->experts->exchange_counts(p->experts->ctx, &t, err));
     cri_count_here(p, r);
     num = (size_t)r->num_here;
-    all->places = cri_reserve(all->places, &all->capacity_places, num, sizeof *all->places);
+    all->places = cr_reserve(all->places, &all->capacity_places, num, sizeof *all->places);
     find_places(p->experts, r, all->places);
     return cr_stack_push_copy(cri_keep(p), all->places, num * sizeof *all->places, &r->place, err);
 }

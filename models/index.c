@@ -14,7 +14,7 @@ static void stage(cri_staging *s, const cr_mem **to, const void *array, size_t n
     CR_CHECK(s->num < (int)CR_COUNT(s->item), "more than %d arrays of a batch", s->num);
     s->item[s->num].to = to;
     s->item[s->num++].at = s->num_bytes;
-    s->data = cri_reserve(s->data, &s->capacity, s->num_bytes + num_bytes + ALIGN, 1);
+    s->data = cr_reserve(s->data, &s->capacity, s->num_bytes + num_bytes + ALIGN, 1);
     memcpy(s->data + s->num_bytes, array, num_bytes);
     s->num_bytes = (s->num_bytes + num_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }

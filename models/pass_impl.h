@@ -85,9 +85,6 @@ void cri_reset_pass(const cr_model *model, cr_pass *p);
 CR_MUST cr_status cri_upload_index(const cr_model *model, cr_pass *p, cr_err *err);
 cr_seq_sizes cri_seq_sizes(const int32_t *cu_seqlens, int64_t num_seqs, bool is_bidirectional);
 
-/* array with room for num elements; what it has stays. */
-void *cri_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes);
-
 static inline cr_status cri_enter(const cr_module *m, cr_pass *p, cr_err *err)
 {
     return p->hooks ? p->hooks->before(p->hooks->ctx, m, p->phase, err) : CR_OK;

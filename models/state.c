@@ -28,25 +28,16 @@ void cr_pass_state_destroy(cr_pass_state *s)
     cr_free(s);
 }
 
-void *cri_reserve(void *array, size_t *capacity, size_t num, size_t elem_bytes)
-{
-    size_t old = *capacity * elem_bytes;
-
-    if (num <= *capacity) return array;
-    *capacity = num + num / 2;
-    return cr_realloc(array, old, *capacity * elem_bytes);
-}
-
 static void begin_routers(cri_routers *r, const cr_model_config *c)
 {
     size_t num = (size_t)c->num_experts;
 
     r->rows = 0;
     if (num == 0) return;
-    r->counts = cri_reserve(r->counts, &r->capacity_counts, 3 * num * (size_t)c->num_layers,
-                            sizeof *r->counts);
-    r->grad = cri_reserve(r->grad, &r->capacity_grad, num, sizeof *r->grad);
-    r->picks = cri_reserve(r->picks, &r->capacity_picks, 2 * num, sizeof *r->picks);
+    r->counts = cr_reserve(r->counts, &r->capacity_counts, 3 * num * (size_t)c->num_layers,
+                           sizeof *r->counts);
+    r->grad = cr_reserve(r->grad, &r->capacity_grad, num, sizeof *r->grad);
+    r->picks = cr_reserve(r->picks, &r->capacity_picks, 2 * num, sizeof *r->picks);
     r->probs = r->picks + num;
     memset(r->picks, 0, 2 * num * sizeof *r->picks);
 }
@@ -64,10 +55,10 @@ void cri_reset_pass(const cr_model *model, cr_pass *p)
     if (p->batch) p->num_rows = p->batch->num_tokens;
     s->is_kept = false;
     s->frames.num_bytes = 0;
-    s->layers = cri_reserve(s->layers, &s->num_layers, (size_t)c->num_layers, sizeof *s->layers);
+    s->layers = cr_reserve(s->layers, &s->num_layers, (size_t)c->num_layers, sizeof *s->layers);
     if (c->vision)
         s->blocks =
-            cri_reserve(s->blocks, &s->num_blocks, (size_t)c->vision->depth + 1, sizeof *s->blocks);
+            cr_reserve(s->blocks, &s->num_blocks, (size_t)c->vision->depth + 1, sizeof *s->blocks);
     begin_routers(&s->routers, c);
 }
 
@@ -92,7 +83,7 @@ void cri_frame_push(const cr_module *m, const cr_pass *p, const void *frame, siz
     trailer end = {m, num_bytes};
 
     f->data =
-        cri_reserve(f->data, &f->capacity, f->num_bytes + num_bytes + sizeof end, sizeof *f->data);
+        cr_reserve(f->data, &f->capacity, f->num_bytes + num_bytes + sizeof end, sizeof *f->data);
     memcpy(f->data + f->num_bytes, frame, num_bytes);
     memcpy(f->data + f->num_bytes + num_bytes, &end, sizeof end);
     f->num_bytes += num_bytes + sizeof end;

@@ -59,8 +59,8 @@ static cr_status list_placed(const cr_model *model, cr_pass *p, cr_err *err)
     const cr_batch *b = p->batch;
     cri_images *im = &p->state->images;
 
-    im->placed = cri_reserve(im->placed, &im->capacity_placed, (size_t)num_features(b->vision),
-                             sizeof *im->placed);
+    im->placed = cr_reserve(im->placed, &im->capacity_placed, (size_t)num_features(b->vision),
+                            sizeof *im->placed);
     for (int64_t t = 0; t < b->num_tokens; t++)
         if (cri_is_placed(model, b, t)) im->placed[im->num_placed++] = (int32_t)t;
     for (int64_t t = 0; p->split && t < p->split->first; t++)
