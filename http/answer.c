@@ -110,21 +110,34 @@ void cr_http_answer(cr_http_exchange *x, int status, const char *type, const voi
     end_answer(c);
 }
 
+const char *cr_http_error_type(int status)
+{
+    const char *type = statuses[find_status(status)].type;
+
+    return type ? type : "server_error";
+}
+
+void cr_http_error_body(const char *type, const char *code, const char *param, const char *message,
+                        cr_buf *out)
+{
+    cr_buf_adds(out, "{\"error\":{\"message\":");
+    cr_json_add_string(out, message, strlen(message));
+    cr_buf_addf(out, ",\"type\":\"%s\",\"param\":", type);
+    if (param)
+        cr_json_add_string(out, param, strlen(param));
+    else
+        cr_buf_adds(out, "null");
+    cr_buf_addf(out, ",\"code\":\"%s\"}}", code);
+}
+
 void cr_http_fail(cr_http_exchange *x, int status, const char *code, const char *param,
                   const char *message)
 {
     cr_buf body = {0};
-    size_t i = find_status(status);
 
-    cr_buf_adds(&body, "{\"error\":{\"message\":");
-    cr_json_add_string(&body, message, strlen(message));
-    cr_buf_addf(
-        &body, ",\"type\":\"%s\",\"param\":", statuses[i].type ? statuses[i].type : "server_error");
-    if (param)
-        cr_json_add_string(&body, param, strlen(param));
-    else
-        cr_buf_adds(&body, "null");
-    cr_buf_addf(&body, ",\"code\":\"%s\"}}\n", code ? code : statuses[i].code);
+    cr_http_error_body(cr_http_error_type(status), code ? code : statuses[find_status(status)].code,
+                       param, message, &body);
+    cr_buf_addc(&body, '\n');
     /* for clients that would try again: it is of no use */
     if (status == 409 || status == 501 || status == 505) cr_http_set(x, "x-should-retry", "false");
     cr_http_answer(x, status, "application/json", body.data, body.num_bytes);

@@ -107,6 +107,10 @@ void cr_http_answer(cr_http_exchange *x, int status, const char *type, const voi
 /* {"error":..}. code, param: NULL for what the status says, and null. 405 needs its Allow. */
 void cr_http_fail(cr_http_exchange *x, int status, const char *code, const char *param,
                   const char *message);
+/* Its type, and its body: for errors within a stream. param: NULL for null. */
+const char *cr_http_error_type(int status);
+void cr_http_error_body(const char *type, const char *code, const char *param, const char *message,
+                        cr_buf *out);
 /* An answer in parts, as they come: chunked, or until the connection closes for HTTP/1.0. */
 void cr_http_stream(cr_http_exchange *x, int status, const char *type);
 void cr_http_stream_add(cr_http_exchange *x, const void *data, size_t num_bytes);

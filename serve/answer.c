@@ -1,4 +1,5 @@
 /* answer.c -- numbers and strings of answers (see answer.h, answer_impl.h). */
+#include "http/server.h"
 #include "serve/answer_impl.h"
 
 #include <math.h>
@@ -293,12 +294,7 @@ cr_status cr_serve_answer(const cr_serve_result *result, cr_buf *out, cr_err *er
 
 void cr_serve_error_body(const cr_serve_error *e, cr_buf *out)
 {
-    cr_buf_adds(out, "{\"error\":{\"message\":");
-    cri_add_text(out, e->message, strlen(e->message));
-    add_member(out, "type", e->type);
-    add_member(out, "param", e->param[0] ? e->param : NULL);
-    add_member(out, "code", e->code);
-    cr_buf_adds(out, "}}");
+    cr_http_error_body(e->type, e->code, e->param[0] ? e->param : NULL, e->message, out);
 }
 
 void cr_serve_model_body(const cr_serve_model *m, cr_buf *out)

@@ -1,4 +1,5 @@
 /* request_parse.c -- bodies read by the tables of fields into a draft (see request.h, fields.h). */
+#include "http/server.h"
 #include "serve/fields.h"
 
 #include <math.h>
@@ -8,32 +9,13 @@
 
 /* ---- errors ---- */
 
-static const char *type_of(int status)
-{
-    switch (status) {
-    case 401:
-        return "authentication_error";
-    case 403:
-        return "permission_error";
-    case 404:
-    case 405:
-        return "not_found_error";
-    case 429:
-        return "rate_limit_error";
-    default:
-        return status == 503   ? "service_unavailable_error"
-               : status >= 500 ? "internal_error"
-                               : "invalid_request_error";
-    }
-}
-
 cr_status cr_serve_fail(cr_serve_error *error, int status, const char *code, const char *param,
                         const char *fmt, ...)
 {
     va_list args;
 
     if (error->status) return CR_EARG; /* the first one wins */
-    *error = (cr_serve_error){.status = status, .type = type_of(status), .code = code};
+    *error = (cr_serve_error){.status = status, .type = cr_http_error_type(status), .code = code};
     snprintf(error->param, sizeof error->param, "%s", param ? param : "");
     va_start(args, fmt);
     vsnprintf(error->message, sizeof error->message, fmt, args);

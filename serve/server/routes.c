@@ -13,9 +13,10 @@ typedef void answer_function(cr_server *s, cr_http_exchange *x);
 typedef struct route {
     const char *method, *path; /* a path that ends in '/' is a beginning */
     const char *name;          /* in the log and metrics */
-    answer_function *answer;
-    unsigned scopes; /* one of them is needed */
-    bool is_open;    /* to everyone, without key; also while the model is being loaded */
+    answer_function *answer;   /* NULL: its body goes to another thread */
+    unsigned scopes;           /* one of them is needed; 0: none */
+    cr_serve_route body;       /* of a POST */
+    bool is_open;              /* to everyone, without key; also while the model is being loaded */
 } route;
 
 static void answer_json(cr_http_exchange *x, int status, const cr_buf *body)
@@ -145,56 +146,26 @@ static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
     cr_buf_free(&body);
 }
 
-static void answer_tokenize(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_TOKENIZE);
-}
-
-static void answer_detokenize(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_DETOKENIZE);
-}
-
-static void answer_completions(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_COMPLETIONS);
-}
-
-static void answer_chat(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_CHAT);
-}
-
-static void answer_generate(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_GENERATE);
-}
-
-static void answer_tokens_in(cr_server *s, cr_http_exchange *x)
-{
-    cri_work_put(s, x, CR_SERVE_TOKENS_IN);
-}
+enum { ANY = CR_SCOPE_SCORE | CR_SCOPE_GENERATE };
 
 static const route routes[] = {
-    {"GET", "/health", "/health", answer_health, 0, true},
-    {"GET", "/v1/health", "/health", answer_health, 0, true},
-    {"GET", "/ready", "/ready", answer_ready, 0, true},
-    {"GET", "/v1/models", "/v1/models", answer_models, 0, false},
-    {"GET", "/v1/models/", "/v1/models/{model}", answer_model, 0, false},
-    {"GET", "/version", "/version", answer_version, 0, false},
-    {"GET", "/load", "/load", answer_load, 0, false},
-    {"GET", "/metrics", "/metrics", answer_metrics, 0, false},
-    {"GET", "/openapi.json", "/openapi.json", answer_openapi, 0, false},
-    {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, 0, false},
-    {"POST", "/tokenize", "/tokenize", answer_tokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
-    {"POST", "/detokenize", "/detokenize", answer_detokenize, CR_SCOPE_SCORE | CR_SCOPE_GENERATE,
-     false},
-    {"POST", "/v1/completions", "/v1/completions", answer_completions,
-     CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
-    {"POST", "/v1/chat/completions", "/v1/chat/completions", answer_chat, CR_SCOPE_GENERATE, false},
-    {"POST", "/generate", "/generate", answer_generate, CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
-    {"POST", "/inference/v1/generate", "/inference/v1/generate", answer_tokens_in,
-     CR_SCOPE_SCORE | CR_SCOPE_GENERATE, false},
+    {"GET", "/health", "/health", answer_health, .is_open = true},
+    {"GET", "/v1/health", "/health", answer_health, .is_open = true},
+    {"GET", "/ready", "/ready", answer_ready, .is_open = true},
+    {"GET", "/v1/models", "/v1/models", answer_models},
+    {"GET", "/v1/models/", "/v1/models/{model}", answer_model},
+    {"GET", "/version", "/version", answer_version},
+    {"GET", "/load", "/load", answer_load},
+    {"GET", "/metrics", "/metrics", answer_metrics},
+    {"GET", "/openapi.json", "/openapi.json", answer_openapi},
+    {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info},
+    {"POST", "/tokenize", "/tokenize", NULL, ANY, CR_SERVE_TOKENIZE},
+    {"POST", "/detokenize", "/detokenize", NULL, ANY, CR_SERVE_DETOKENIZE},
+    {"POST", "/v1/completions", "/v1/completions", NULL, ANY, CR_SERVE_COMPLETIONS},
+    {"POST", "/v1/chat/completions", "/v1/chat/completions", NULL, CR_SCOPE_GENERATE,
+     CR_SERVE_CHAT},
+    {"POST", "/generate", "/generate", NULL, ANY, CR_SERVE_GENERATE},
+    {"POST", "/inference/v1/generate", "/inference/v1/generate", NULL, ANY, CR_SERVE_TOKENS_IN},
 };
 
 /* NULL: there is no such path. */
@@ -295,9 +266,9 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
     if (!is_method(x, r) || !is_allowed(s, x, r)) return;
     if (!s->service && r->answer != answer_metrics && r->answer != answer_version)
         refuse_while_loading(x);
-    else if (strcmp(r->method, "POST") == 0 && s->is_draining)
+    else if (!r->answer && s->is_draining)
         cri_refuse_draining(x);
-    else if (strcmp(r->method, "POST") == 0 && !x->request->has_body)
+    else if (!r->answer && !x->request->has_body)
         cr_http_fail(x, 411, NULL, NULL, "a body with its Content-Length is needed");
 }
 
@@ -315,8 +286,10 @@ void cri_on_request(void *ctx, cr_http_exchange *x)
 {
     const route *r = find_route(cr_http_path(x->request));
 
-    if (strcmp(r->method, "POST") == 0 && !is_json(x->request))
-        cr_http_fail(x, 415, NULL, NULL, "the body must be JSON: Content-Type: application/json");
-    else
+    if (r->answer)
         r->answer(ctx, x);
+    else if (is_json(x->request))
+        cri_work_put(ctx, x, r->body);
+    else
+        cr_http_fail(x, 415, NULL, NULL, "the body must be JSON: Content-Type: application/json");
 }
