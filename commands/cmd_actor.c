@@ -1,6 +1,7 @@
 /* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
 #include "actors/actor.h"
 #include "commands/commands.h"
+#include "commands/worker.h"
 #include "launch/endpoint.h"
 #include "mesh/flight.h"
 
@@ -19,7 +20,7 @@ const cr_command cr_command_actor = {"actor", "actor CONFIG [--exchange URL]",
                                      "actor output/quickstart/rlvr/config.yaml",
                                      run};
 
-/* A rank that failed because another one did answers later, so that the run ends with the cause. */
+/* A rank that failed because another one did ends later, so that the run has the reason and the exit code of that one. */
 static const double CAUSE_FIRST_S = 0.5;
 
 static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, const cr_err *how,
@@ -73,7 +74,6 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
                 cr_world_fail(a->world, &how);
             else
                 cr_world_set_phase(a->world, NULL, "waiting for a command");
-            if (how.status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
             CR_TRY_GOTO(next, reply_to(a, request, &reply, &how, err));
             if (how.status != CR_OK) *err = how;
         next:
@@ -155,7 +155,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
-    CR_TRY(cr_device_open(cr_device_default(), threads_for(&a->layout), &a->dev, err));
+    CR_TRY(cr_device_open_to_compute(NULL, threads_for(&a->layout), &a->dev, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
     return a->ranks->worker->task == CR_TASK_GENERATE ? CR_OK : open_mesh(a, err);
@@ -227,6 +227,7 @@ static int run(int argc, char **argv)
     }
     if (err.status != CR_OK) {
         if (a.world) cr_world_fail(a.world, &err);
+        if (err.status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
         cr_put_line(STDERR_FILENO, cr_asprintf("%s rank %d: %s", a.ranks ? a.ranks->name : "actor",
                                                a.rank, err.msg));
         fflush(NULL);
