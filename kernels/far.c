@@ -414,14 +414,16 @@ static const struct {
     PLAIN(adamw),
     PLAIN(rmsnorm),
     PLAIN(rmsnorm_grad),
-
+    PLAIN(rope),
     PLAIN(swiglu),
     PLAIN(swiglu_grad),
-
+    PLAIN(embedding_grad),
     PLAIN(rows_gather),
     PLAIN(rows_scatter),
     PLAIN(rows_add),
-
+    PLAIN(attention),
+    PLAIN(attention_grad),
+    PLAIN(attention_cached),
     PLAIN(rows_combine),
     PLAIN(rows_scale),
     PLAIN(rows_dot),
@@ -431,11 +433,12 @@ static const struct {
     PLAIN(gelu_grad),
     PLAIN(geglu),
     PLAIN(geglu_grad),
-
+    PLAIN(embedding_bag_grad),
     WITH_W(weight_pack, cr_weight_pack_args),
     WITH_W(linear, cr_linear_args),
     WITH_W(linear_grad, cr_linear_grad_args),
-
+    WITH_W(embedding, cr_embedding_args),
+    WITH_W(logits, cr_logits_args),
 };
 
 static cr_status submit(cr_device *dev, int op, cri_work work, const void *a, size_t num_bytes,
