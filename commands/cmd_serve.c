@@ -1,5 +1,6 @@
 /* cmd_serve.c -- `croll serve`: a model as a service over HTTP. The first line of stdout says where it listens, the
- * second that the model is there. */
+ * second that the model is there. With several ranks rank 0 has the server, and the engine with a whole copy of the
+ * weights; the others follow its rounds of scoring. */
 #include "base/digest.h"
 #include "base/hub.h"
 #include "base/limits.h"
@@ -15,6 +16,7 @@
 #include <time.h>
 
 enum { ROUND_TOKENS = 16384, MOST_SAMPLES = 64 /* at a time */ };
+#define FOLLOWER_WAITS_S 5 /* longer than rank 0, which says what has happened */
 
 typedef struct serve {
     cr_worker worker;
@@ -145,13 +147,21 @@ static cr_status open_engine(serve *s, cr_err *err)
     return cr_engine_set_weights(s->engine, err);
 }
 
-static cr_status open_model(serve *s, cr_err *err)
+/* A rank that keeps the others waiting in a round is given up after twice the time after which /health is 503. */
+static cr_status open_rank(serve *s, cr_err *err)
 {
     cr_worker *w = &s->worker;
 
     CR_TRY(cr_worker_open(w, s->device, err));
-    CR_TRY(describe(s, err));
+    cr_world_set_deadline(w->world, 2 * s->options.stall_s + (w->rank ? FOLLOWER_WAITS_S : 0));
     s->scoring = cr_scoring_create(w->world, w->mesh, w->model, w->fsdp);
+    return CR_OK;
+}
+
+static cr_status open_model(serve *s, cr_err *err)
+{
+    CR_TRY(open_rank(s, err));
+    CR_TRY(describe(s, err));
     if (!s->only_scores) CR_TRY(open_engine(s, err));
     cr_compute_init(&s->compute, s->scoring, s->engine, ROUND_TOKENS);
     return CR_OK;
@@ -183,14 +193,11 @@ static cr_status check(const serve *s, cr_err *err)
     if (s->options.max_queue < 1) return cr_fail(err, CR_EUSAGE, "--max-queue must be at least 1");
     if (!(s->options.drain_s >= 0 && s->options.drain_s < 1e6 && s->options.stall_s > 0))
         return cr_fail(err, CR_EUSAGE, "--drain-s and --stall-s are seconds");
-    if (s->worker.num_ranks > 1)
-        return cr_fail(err, CR_EABSENT, "serve on several ranks is not available yet");
     return CR_OK;
 }
 
 static cr_status run_service(serve *s, cr_err *err)
 {
-    CR_TRY(check(s, err));
     CR_TRY(cr_server_open(&s->options, &s->server, err));
     CR_TRY(write_port(s, err));
     printf("listening on %s\n", cr_server_url(s->server));
@@ -201,6 +208,15 @@ static cr_status run_service(serve *s, cr_err *err)
     fflush(stdout);
     CR_TRY(cr_server_run(s->server, &s->compute, err));
     return cr_scoring_end(s->scoring, err);
+}
+
+static cr_status run_rank(serve *s, cr_err *err)
+{
+    cr_server_block_signals();
+    CR_TRY(cr_worker_join(&s->worker, err));
+    if (s->worker.rank == 0) return run_service(s, err);
+    CR_TRY(open_rank(s, err));
+    return cr_scoring_follow(s->scoring, err);
 }
 
 static int finish(serve *s, int code, const cr_err *err)
@@ -268,14 +284,18 @@ static int run(int argc, char **argv)
     cr_words words = {0};
     cr_err err = {0};
     bool is_help = false;
-    int code;
+    int code = 0;
 
     h->listen = "127.0.0.1:8000";
     if (cr_args_parse(&cr_command_serve, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help && cr_worker_read(&s.worker, CR_WORKER_INFER, &words, &err) == CR_OK)
-        cr_note(run_service(&s, &err));
-    code = finish(&s, is_help ? 0 : cr_exit_code(CR_ESIGNAL), &err);
+        !is_help && cr_worker_read(&s.worker, CR_WORKER_SERVE, &words, &err) == CR_OK &&
+        check(&s, &err) == CR_OK &&
+        !cr_worker_launch(&s.worker, &cr_command_serve, argc, argv, &code)) {
+        cr_note(run_rank(&s, &err));
+        if (s.worker.rank == 0) code = cr_exit_code(CR_ESIGNAL);
+    }
+    code = finish(&s, code, &err);
     cr_words_free(&words);
     return code;
 }

@@ -51,14 +51,21 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     return CR_OK;
 }
 
+static int say(const cr_worker *w, const cr_command *command, const cr_err *err)
+{
+    int code = cr_command_fail(command, err);
+
+    return w->kind == CR_WORKER_SERVE && err->status == CR_EPEER ? cr_exit_code(CR_ETIMEOUT) : code;
+}
+
 bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, char **argv,
                       int *code)
 {
     cr_err err = {0};
 
     if (w->num_ranks <= 1 || cr_world_kind_here() == CR_WORLD_MPI) return false;
-    if (cr_ranks_run(w->num_ranks, argc, argv, code, &err) != CR_OK)
-        *code = cr_command_fail(command, &err);
+    if (cr_ranks_run(w->num_ranks, w->kind == CR_WORKER_SERVE, argc, argv, code, &err) != CR_OK)
+        *code = say(w, command, &err);
     return true;
 }
 
@@ -69,7 +76,7 @@ static void choose_dtype(cr_worker *w)
     w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
 }
 
-static cr_status open_world(cr_worker *w, cr_err *err)
+cr_status cr_worker_join(cr_worker *w, cr_err *err)
 {
     cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = w->config.collective_timeout};
 
@@ -121,7 +128,7 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
     int num_threads = cr_num_cores() / w->num_ranks;
 
-    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_world(w, err));
+    if (w->kind != CR_WORKER_GENERATE && !w->world) CR_TRY(cr_worker_join(w, err));
     CR_TRY(cr_device_open_to_compute(device_name, num_threads, &w->dev, err));
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
     CR_TRY(cr_model_open(w->folder, &w->model, err));
@@ -140,7 +147,7 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
         if (w->world) cr_world_fail(w->world, err);
         if (w->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
             cr_sleep_s(RANK_0_SPEAKS_S);
-        code = w->rank == 0 ? cr_command_fail(command, err) : cr_exit_code(err->status);
+        code = w->rank == 0 ? say(w, command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);
     if (err->status != CR_OK && w->num_ranks > 1) return code; /* the groups are broken */

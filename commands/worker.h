@@ -6,6 +6,7 @@
  *
  *     cr_worker_read      keys; CR_OK on every rank or on none
  *     cr_worker_launch    is this the process that only starts the ranks and waits for them?
+ *     cr_worker_join      the world: from here on it has a rank; or left to cr_worker_open
  *     cr_worker_open      device, mesh, model, weights
  *     ...                 rank 0 has stdin and stdout
  *     cr_worker_leave     close, and the exit code
@@ -22,7 +23,12 @@
 #include "strategies/packed.h"
 #include "text/encoder.h"
 
-typedef enum cr_worker_kind { CR_WORKER_INFER, CR_WORKER_GENERATE, CR_WORKER_TRAIN } cr_worker_kind;
+typedef enum cr_worker_kind {
+    CR_WORKER_INFER,
+    CR_WORKER_GENERATE,
+    CR_WORKER_TRAIN,
+    CR_WORKER_SERVE /* as INFER; signals are rank 0's, and a rank that is lost is exit code 3 */
+} cr_worker_kind;
 
 typedef struct cr_worker {
     cr_worker_kind kind;
@@ -48,6 +54,8 @@ CR_MUST cr_status cr_worker_read(cr_worker *worker, cr_worker_kind kind, const c
 /* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
 bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int argc, char **argv,
                       int *code);
+/* Collective. */
+CR_MUST cr_status cr_worker_join(cr_worker *worker, cr_err *err);
 /* device_name: "cpu", or NULL for the best one here. Collective. */
 CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. */

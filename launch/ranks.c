@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static const char variable[] = "CROLL_RANKS_SOCKET";
-static volatile sig_atomic_t caught;
+static volatile sig_atomic_t caught, num_caught;
 static int launcher = -1; /* a rank 0's connection */
 
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder)
@@ -82,8 +82,8 @@ static cr_status listen_here(int *out, cr_err *err)
     return CR_OK;
 }
 
-/* The next connection of a process of this user gets stdin and stdout; -1: it was another's. */
-static int give_descriptors(int listener)
+/* The next connection of a process of this user gets stdin and stdout; -1: it was another's. *pid: whose it is. */
+static int give_descriptors(int listener, pid_t *pid)
 {
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
@@ -106,8 +106,10 @@ static int give_descriptors(int listener)
     head->cmsg_len = CMSG_LEN(sizeof fds);
     memcpy(CMSG_DATA(head), fds, sizeof fds);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == getuid() &&
-        sendmsg(fd, &message, MSG_NOSIGNAL) == 1)
+        sendmsg(fd, &message, MSG_NOSIGNAL) == 1) {
+        *pid = who.pid;
         return fd;
+    }
     close(fd);
     return -1;
 }
@@ -117,6 +119,7 @@ static int give_descriptors(int listener)
 static void on_signal(int number)
 {
     caught = number;
+    num_caught++;
 }
 
 static void open_missing(void)
@@ -129,69 +132,104 @@ static void open_missing(void)
     if (fd > 2) close(fd);
 }
 
-/* Until mpirun has ended. *code: what rank 0 said, -1: nothing. */
-static void watch(cr_child *child, int *listener, int *code)
-{
-    int rank0 = -1;
-    unsigned char byte;
+typedef struct launching {
+    cr_child child;
+    int listener, rank0; /* socket, connection of rank 0; -1: none */
+    pid_t rank0_pid;
+    bool tells_signals;
+    int num_told;
+    int code; /* what rank 0 said, -1: nothing */
+} launching;
 
-    while (cr_child_pump(child) && !caught) {
-        struct pollfd fds[3] = {
-            {child->err_fd, POLLIN, 0}, {*listener, POLLIN, 0}, {rank0, POLLIN, 0}};
-        if (poll(fds, 3, 50) <= 0) continue;
-        if (fds[1].revents & POLLIN) {
-            rank0 = give_descriptors(*listener);
-            if (rank0 >= 0) {
-                close(*listener);
-                *listener = -1;
-            }
-        }
-        if (fds[2].revents) {
-            if (recv(rank0, &byte, 1, 0) == 1) *code = byte;
-            close(rank0);
-            rank0 = -1;
-        }
-    }
-    if (rank0 >= 0 && *code < 0 && recv(rank0, &byte, 1, MSG_DONTWAIT) == 1) *code = byte;
-    if (rank0 >= 0) close(rank0);
+/* Is it to end now? A rank 0 that looks after signals gets them instead. */
+static bool is_stopped(launching *l)
+{
+    if (num_caught == l->num_told) return false;
+    if (!l->tells_signals || l->rank0 < 0) return true;
+    l->num_told = num_caught;
+    kill(l->rank0_pid, caught);
+    return false;
 }
 
-cr_status cr_ranks_run(int num_ranks, int argc, char **argv, int *code, cr_err *err)
+static void hear(launching *l, int flags)
+{
+    unsigned char byte;
+
+    if (recv(l->rank0, &byte, 1, flags) == 1) l->code = byte;
+    close(l->rank0);
+    l->rank0 = -1;
+}
+
+/* Until mpirun has ended. */
+static void watch(launching *l)
+{
+    while (cr_child_pump(&l->child) && !is_stopped(l)) {
+        struct pollfd fds[3] = {
+            {l->child.err_fd, POLLIN, 0}, {l->listener, POLLIN, 0}, {l->rank0, POLLIN, 0}};
+        if (poll(fds, 3, 50) <= 0) continue;
+        if (fds[1].revents & POLLIN) {
+            l->rank0 = give_descriptors(l->listener, &l->rank0_pid);
+            if (l->rank0 >= 0) {
+                close(l->listener);
+                l->listener = -1;
+            }
+        }
+        if (fds[2].revents) hear(l, 0);
+    }
+    if (l->rank0 >= 0 && l->code < 0) hear(l, MSG_DONTWAIT);
+    if (l->rank0 >= 0) close(l->rank0);
+}
+
+static cr_status say_why(const launching *l, cr_err *err)
+{
+    char fate[CR_FATE];
+    bool is_by_mpirun = l->code == cr_exit_code(CR_ESIGNAL) && !caught;
+
+    if (caught && (l->code < 0 || !l->tells_signals))
+        return cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
+    if (l->code >= 0 && !is_by_mpirun) return CR_OK; /* which ends the ranks when one has ended */
+    if (l->child.dead_rank >= 0)
+        return cr_fail(err, CR_EPEER, "rank %d was killed", l->child.dead_rank);
+    return cr_fail(err, CR_EPEER, "the ranks ended early: %s",
+                   cr_child_reason(&l->child)[0] ? cr_child_reason(&l->child)
+                                                 : cr_child_fate(&l->child, fate));
+}
+
+static void catch_signals(bool also_hangup)
 {
     struct sigaction action = {.sa_handler = on_signal}, before;
-    char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
-    cr_mpi_folder folder = {0};
-    cr_mpirun mpirun;
-    cr_child child = {0};
-    int listener = -1;
-    char fate[CR_FATE];
 
-    *code = -1;
-    open_missing();
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, NULL, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup ignores it */
+    if (also_hangup || before.sa_handler != SIG_IGN) /* nohup ignores it */
+        sigaction(SIGHUP, &action, NULL);
+}
+
+cr_status cr_ranks_run(int num_ranks, bool tells_signals, int argc, char **argv, int *code,
+                       cr_err *err)
+{
+    char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
+    cr_mpi_folder folder = {0};
+    cr_mpirun mpirun;
+    launching l = {.listener = -1, .rank0 = -1, .tells_signals = tells_signals, .code = -1};
+
+    open_missing();
+    catch_signals(tells_signals);
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
     cr_mpirun_init(&mpirun, num_ranks, &folder);
     memcpy(words, mpirun.word, mpirun.num * sizeof *words);
     words[mpirun.num] = self;
     memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);
-    if (listen_here(&listener, err) == CR_OK &&
-        cr_child_start(&child, "mpirun", words, true, err) == CR_OK) {
-        watch(&child, &listener, code);
-        cr_child_stop(&child, 2);
-        if (caught)
-            cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
-        else if (*code < 0 && child.dead_rank >= 0)
-            cr_fail(err, CR_EPEER, "rank %d was killed", child.dead_rank);
-        else if (*code < 0)
-            cr_fail(err, CR_EPEER, "the ranks ended early: %s",
-                    cr_child_reason(&child)[0] ? cr_child_reason(&child)
-                                               : cr_child_fate(&child, fate));
+    if (listen_here(&l.listener, err) == CR_OK &&
+        cr_child_start(&l.child, "mpirun", words, true, err) == CR_OK) {
+        watch(&l);
+        cr_child_stop(&l.child, 2);
+        cr_note(say_why(&l, err));
     }
 out:
-    if (listener >= 0) close(listener);
+    *code = l.code;
+    if (l.listener >= 0) close(l.listener);
     cr_mpi_folder_close(&folder);
     cr_free(words);
     cr_free(self);

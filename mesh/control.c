@@ -98,14 +98,19 @@ cr_status cri_check_failed(cr_group *g, const char *what, const bool *is_missing
 {
     for (int r = 0; r < g->num_ranks; r++) {
         cri_board *b = is_missing[r] ? cri_board_of(g->world, g->world_ranks[r]) : NULL;
-
-        uint32_t status = b ? atomic_load(&b->has_failed) : 0;
+        bool is_gone = b && cri_board_is_gone(g->world, b);
+        uint32_t status = b ? atomic_load(&b->has_failed) : 0; /* it may have said why */
+        char text[400];
 
         if (status) {
-            char text[400];
             snprintf(text, sizeof text, "%s: rank %d failed: %.239s", what, g->world_ranks[r],
                      b->failure);
             return cri_fail_group(g, cri_status_of_failure(status), text, err);
+        }
+        if (is_gone) {
+            snprintf(text, sizeof text, "%s: rank %d was killed (its process %d has ended)", what,
+                     g->world_ranks[r], (int)b->process);
+            return cri_fail_group(g, CR_EPEER, text, err);
         }
     }
     return CR_OK;

@@ -73,7 +73,8 @@ cr_status cri_host_wait_flag(cri_host *host, int member, cri_flag *flag, uint32_
         /* it may never come: the slots of ranks that do different things are used differently */
         for (int i = 0; i < host->num; i++)
             CR_TRY(compare_up_to(host, i, g->sequence, err));
-        if (slice_s == until_s || (b && atomic_load(&b->has_failed))) return CR_OK;
+        if (slice_s == until_s) return CR_OK;
+        if (b && (atomic_load(&b->has_failed) || cri_board_is_gone(g->world, b))) return CR_OK;
     }
 }
 

@@ -8,7 +8,8 @@
  * has its own sequence of collectives, and every rank of the group must call the same ones in the
  * same order: each rank publishes (sequence, kind, name, bytes) before it waits, so
  *     - a rank that does something else is CR_EDIVERGED at once, naming both ranks and both calls;
- *     - a wait past the world's deadline is CR_ETIMEOUT, naming who is missing and what it did last.
+ *     - a wait past the world's deadline is CR_ETIMEOUT, naming who is missing and what it did last;
+ *     - a rank of the same host that has failed, or whose process has ended, is CR_EPEER within 0.1 s.
  * After such a failure the group must not be used again; leave the process with a non-zero exit
  * code (mpirun then ends the others).
  *

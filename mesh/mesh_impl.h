@@ -64,6 +64,8 @@ typedef struct cri_board {
     uint32_t sequence, coll;
     uint32_t is_inside; /* in the collective, or after it */
     double since_s;
+    int32_t process;        /* 0: not known yet */
+    uint64_t process_space; /* process numbers mean the same where this is equal */
     char group[CRI_GROUP_BYTES], name[CRI_NAME_BYTES], role[24], phase[48],
         failure[CRI_FAILURE_BYTES];
 } cri_board;
@@ -90,6 +92,8 @@ struct cr_world {
 
 /* The board of a rank of this host; NULL: of another host. */
 cri_board *cri_board_of(const cr_world *world, int world_rank);
+/* Has the process of that rank ended? */
+bool cri_board_is_gone(const cr_world *world, const cri_board *board);
 /* Blocking MPI calls run between these two: past the deadline the process logs which call did not
  * return and leaves with exit code 3. */
 void cri_guard_begin(cr_world *world, const char *what);

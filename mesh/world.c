@@ -3,9 +3,11 @@
 #include "mesh/comm.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -229,6 +231,15 @@ static cr_status open_mpi(cr_world *w, cr_err *err)
     return CR_OK;
 }
 
+static void name_process(cri_board *b)
+{
+    struct stat space;
+
+    if (stat("/proc/self/ns/pid", &space) != 0) return;
+    b->process = (int32_t)getpid();
+    b->process_space = space.st_ino;
+}
+
 cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err)
 {
     cr_world *w = CR_NEW(cr_world);
@@ -240,6 +251,7 @@ cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err)
     w->comm = w->host_comm = MPI_COMM_NULL;
     w->board_win = MPI_WIN_NULL;
     w->own_board = &w->private_board;
+    name_process(w->own_board);
     if (w->kind == CR_WORLD_META) {
         w->rank = args->meta_rank;
         w->num_ranks = args->meta_num_ranks;
@@ -286,6 +298,12 @@ cri_board *cri_board_of(const cr_world *w, int world_rank)
     if (world_rank == w->rank) return w->own_board;
     if (!w->board || w->host_of[world_rank] != w->host_of[w->rank]) return NULL;
     return &w->board[w->board_of[world_rank]];
+}
+
+bool cri_board_is_gone(const cr_world *world, const cri_board *b)
+{
+    return b->process && b->process_space == world->own_board->process_space &&
+           kill(b->process, 0) != 0 && errno == ESRCH;
 }
 
 void cr_world_fail(cr_world *world, const cr_err *err)

@@ -41,7 +41,9 @@ static void answer_health(cr_server *s, cr_http_exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}\n";
 
-    if (load_of(s).stuck_s > s->options.stall_s)
+    if (s->has_failed)
+        cr_http_fail(x, 503, "failed", NULL, "the model has failed, and the service ends");
+    else if (load_of(s).stuck_s > s->options.stall_s)
         cr_http_fail(x, 503, "stalled", NULL, "requests wait, and no work has moved for too long");
     else
         cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);

@@ -103,7 +103,9 @@ static void on_wake(void *ctx)
     cr_server *s = ctx;
 
     cri_work_collect(s);
-    if (s->should_stop) cr_http_stop(s->http);
+    if (!s->should_stop) return;
+    s->is_draining = true; /* for no time: the next tick answers those that still wait */
+    cr_http_stop(s->http);
 }
 
 static void on_tick(void *ctx)
@@ -186,20 +188,27 @@ static cr_status open_log(cr_server *s, cr_err *err)
     return CR_OK;
 }
 
-static cr_status start(cr_server *s, cr_err *err)
+static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+
+void cr_server_block_signals(void)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-    const cr_http_app app = {s,      cri_on_head, cri_on_request, on_gone,
-                             on_end, on_wake,     on_tick,        on_signal};
-    const cr_server_options *o = &s->options;
     sigset_t set;
 
-    if (o->keys) CR_TRY(cr_serve_keys_read(o->keys, &s->keys, err));
-    CR_TRY(open_log(s, err));
     sigemptyset(&set);
     for (size_t i = 0; i < CR_COUNT(signals); i++)
         sigaddset(&set, signals[i]);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static cr_status start(cr_server *s, cr_err *err)
+{
+    const cr_http_app app = {s,      cri_on_head, cri_on_request, on_gone,
+                             on_end, on_wake,     on_tick,        on_signal};
+    const cr_server_options *o = &s->options;
+
+    if (o->keys) CR_TRY(cr_serve_keys_read(o->keys, &s->keys, err));
+    CR_TRY(open_log(s, err));
+    cr_server_block_signals();
     CR_TRY(cr_http_open(&o->http, &app, signals, CR_COUNT(signals), &s->http, err));
     if (!cr_http_is_local(s->http) && !o->keys && !o->http.tls_ca && !o->needs_no_keys)
         return cr_fail(err, CR_EUSAGE,
@@ -241,7 +250,7 @@ void cr_server_ready(cr_server *s, const cr_serve_service *service)
 cr_status cr_server_run(cr_server *s, cr_compute *compute, cr_err *err)
 {
     if (cri_compute_run(s, compute, err) != CR_OK) { /* those that wait get an answer */
-        s->should_stop = true;
+        s->has_failed = s->should_stop = true;
         cr_http_wake(s->http);
     }
     cr_server_wait(s);

@@ -30,7 +30,10 @@ typedef struct cr_server_options {
     const char *version;
 } cr_server_options;
 
-/* Blocks SIGTERM, SIGINT and SIGHUP in this thread and those that it starts later. CR_EUSAGE. */
+/* SIGTERM, SIGINT and SIGHUP, in this thread and those that it starts later: no thread of the process may be left that
+ * they would end. */
+void cr_server_block_signals(void);
+/* Blocks signals. CR_EUSAGE. */
 CR_MUST cr_status cr_server_open(const cr_server_options *options, cr_server **out, cr_err *err);
 const char *cr_server_url(const cr_server *server);
 void cr_server_ready(cr_server *server, const cr_serve_service *service);

@@ -24,7 +24,7 @@ struct cr_server {
     cr_http_server *http;
     pthread_t thread;
     bool has_thread;
-    atomic_bool should_stop;
+    atomic_bool should_stop, has_failed;       /* has_failed: the model, which stops the service */
     _Atomic(const cr_serve_service *) service; /* NULL: the model is being loaded */
     cr_serve_queue *texts;                     /* bodies to be read: /tokenize, /detokenize */
     cr_serve_queue *compute;                   /* bodies for the model */
