@@ -5,18 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static const struct {
-    const char *path, *help, *content;
-} gets[] = {
-    {"/health", "alive, and its work moves on", "application/json"},
-    {"/ready", "takes requests: not while it loads or drains", "application/json"},
-    {"/v1/models", "the models, the default one first", "application/json"},
-    {"/v1/models/{model}", "one model", "application/json"},
-    {"/tokenizer_info", "tokenizer_config.json with tokens as strings", "application/json"},
-    {"/metrics", "text of Prometheus", "text/plain"},
-    {"/openapi.json", "this description", "application/json"},
-};
-
 static void add_text(cr_buf *out, const char *text)
 {
     cr_json_add_string(out, text, strlen(text));
@@ -152,30 +140,30 @@ static void add_post(cr_buf *out, cr_serve_route route)
     cr_buf_adds(out, "}}");
 }
 
-static void add_get(cr_buf *out, size_t i)
+static void add_get(cr_buf *out, const cr_serve_get *get)
 {
-    add_text(out, gets[i].path);
+    add_text(out, get->path);
     cr_buf_adds(out, ":{\"get\":{\"summary\":");
-    add_text(out, gets[i].help);
+    add_text(out, get->help);
     cr_buf_addc(out, ',');
-    if (strchr(gets[i].path, '{'))
+    if (strchr(get->path, '{'))
         cr_buf_adds(out, "\"parameters\":[{\"name\":\"model\",\"in\":\"path\",\"required\":true,"
                          "\"schema\":{\"type\":\"string\"}}],");
-    add_responses(out, gets[i].content, false);
+    add_responses(out, get->content, false);
     cr_buf_adds(out, "}}");
 }
 
-void cr_serve_openapi(cr_buf *out)
+void cr_serve_openapi(const cr_serve_get *gets, size_t num, cr_buf *out)
 {
     cr_buf_adds(out, "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"croll "
                      "serve\",\"version\":\"1\"},\"paths\":{");
     for (int route = 0; route < CR_SERVE_NUM_ROUTES; route++) {
+        if (route) cr_buf_addc(out, ',');
         add_post(out, (cr_serve_route)route);
-        cr_buf_addc(out, ',');
     }
-    for (size_t i = 0; i < CR_COUNT(gets); i++) {
-        if (i) cr_buf_addc(out, ',');
-        add_get(out, i);
+    for (size_t i = 0; i < num; i++) {
+        cr_buf_addc(out, ',');
+        add_get(out, &gets[i]);
     }
     cr_buf_adds(
         out,

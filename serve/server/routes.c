@@ -11,17 +11,21 @@
 typedef void answer_function(cr_server *s, cr_http_exchange *x);
 
 typedef struct route {
-    const char *method, *path; /* a path that ends in '/' is a beginning */
+    const char *method, *path; /* a path that ends in '*' is a beginning */
     const char *name;          /* in the log and metrics */
     answer_function *answer;   /* NULL: its body goes to another thread */
     unsigned scopes;           /* one of them is needed; 0: none */
     cr_serve_route body;       /* of a POST */
     bool is_open;              /* to everyone, without key; also while the model is being loaded */
+    const char *type, *help;   /* of a GET, for openapi.json */
 } route;
+
+static const char json[] = "application/json",
+                  prometheus[] = "text/plain; version=0.0.4; charset=utf-8";
 
 static void answer_json(cr_http_exchange *x, int status, const cr_buf *body)
 {
-    cr_http_answer(x, status, "application/json", body->data, body->num_bytes);
+    cr_http_answer(x, status, json, body->data, body->num_bytes);
 }
 
 /* ---- routes ---- */
@@ -46,7 +50,7 @@ static void answer_health(cr_server *s, cr_http_exchange *x)
     else if (load_of(s).stuck_s > s->options.stall_s)
         cr_http_fail(x, 503, "stalled", NULL, "requests wait, and no work has moved for too long");
     else
-        cr_http_answer(x, 200, "application/json", ok, sizeof ok - 1);
+        cr_http_answer(x, 200, json, ok, sizeof ok - 1);
 }
 
 static void refuse_while_loading(cr_http_exchange *x)
@@ -64,7 +68,7 @@ static void answer_ready(cr_server *s, cr_http_exchange *x)
     else if (!s->service)
         refuse_while_loading(x);
     else
-        cr_http_answer(x, 200, "application/json", ready, sizeof ready - 1);
+        cr_http_answer(x, 200, json, ready, sizeof ready - 1);
 }
 
 static void answer_models(cr_server *s, cr_http_exchange *x)
@@ -122,19 +126,11 @@ static void answer_metrics(cr_server *s, cr_http_exchange *x)
 
     cr_serve_metrics_print(&s->metrics, s->options.metrics_prefix, s->options.version, &counts,
                            &load, s->service, &body);
-    cr_http_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", body.data, body.num_bytes);
+    cr_http_answer(x, 200, prometheus, body.data, body.num_bytes);
     cr_buf_free(&body);
 }
 
-static void answer_openapi(cr_server *s, cr_http_exchange *x)
-{
-    cr_buf body = {0};
-
-    (void)s;
-    cr_serve_openapi(&body);
-    answer_json(x, 200, &body);
-    cr_buf_free(&body);
-}
+static answer_function answer_openapi;
 
 static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
 {
@@ -151,16 +147,26 @@ static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
 enum { ANY = CR_SCOPE_SCORE | CR_SCOPE_GENERATE };
 
 static const route routes[] = {
-    {"GET", "/health", "/health", answer_health, .is_open = true},
-    {"GET", "/v1/health", "/health", answer_health, .is_open = true},
-    {"GET", "/ready", "/ready", answer_ready, .is_open = true},
-    {"GET", "/v1/models", "/v1/models", answer_models},
-    {"GET", "/v1/models/", "/v1/models/{model}", answer_model},
-    {"GET", "/version", "/version", answer_version},
-    {"GET", "/load", "/load", answer_load},
-    {"GET", "/metrics", "/metrics", answer_metrics},
-    {"GET", "/openapi.json", "/openapi.json", answer_openapi},
-    {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info},
+    {"GET", "/", "/", cri_answer_page, .is_open = true, .type = "text/html",
+     .help = "a page with the state of the service"},
+    {"GET", "/health", "/health", answer_health, .is_open = true, .type = json,
+     .help = "alive, and its work moves on"},
+    {"GET", "/v1/health", "/v1/health", answer_health, .is_open = true, .type = json,
+     .help = "the same"},
+    {"GET", "/ready", "/ready", answer_ready, .is_open = true, .type = json,
+     .help = "takes requests: not while it loads or drains"},
+    {"GET", "/v1/models", "/v1/models", answer_models, .type = json,
+     .help = "the models, the default one first"},
+    {"GET", "/v1/models/*", "/v1/models/{model}", answer_model, .type = json, .help = "one model"},
+    {"GET", "/version", "/version", answer_version, .type = json, .help = "version of croll"},
+    {"GET", "/load", "/load", answer_load, .type = json,
+     .help = "requests that wait or are worked on"},
+    {"GET", "/metrics", "/metrics", answer_metrics, .type = prometheus,
+     .help = "counters for Prometheus"},
+    {"GET", "/openapi.json", "/openapi.json", answer_openapi, .type = json,
+     .help = "this description"},
+    {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, .type = json,
+     .help = "tokenizer_config.json with tokens as strings"},
     {"POST", "/tokenize", "/tokenize", NULL, ANY, CR_SERVE_TOKENIZE},
     {"POST", "/detokenize", "/detokenize", NULL, ANY, CR_SERVE_DETOKENIZE},
     {"POST", "/v1/completions", "/v1/completions", NULL, ANY, CR_SERVE_COMPLETIONS},
@@ -170,13 +176,28 @@ static const route routes[] = {
     {"POST", "/inference/v1/generate", "/inference/v1/generate", NULL, ANY, CR_SERVE_TOKENS_IN},
 };
 
+static void answer_openapi(cr_server *s, cr_http_exchange *x)
+{
+    cr_serve_get gets[CR_COUNT(routes)];
+    size_t num = 0;
+    cr_buf body = {0};
+
+    (void)s;
+    for (size_t i = 0; i < CR_COUNT(routes); i++)
+        if (routes[i].answer)
+            gets[num++] = (cr_serve_get){routes[i].name, routes[i].help, routes[i].type};
+    cr_serve_openapi(gets, num, &body);
+    answer_json(x, 200, &body);
+    cr_buf_free(&body);
+}
+
 /* NULL: there is no such path. */
 static const route *find_route(const char *path)
 {
     for (size_t i = 0; i < CR_COUNT(routes); i++) {
-        size_t num = strlen(routes[i].path);
-        if (routes[i].path[num - 1] == '/' ? strncmp(path, routes[i].path, num) == 0 && path[num]
-                                           : strcmp(path, routes[i].path) == 0)
+        size_t num = strlen(routes[i].path) - 1;
+        if (routes[i].path[num] == '*' ? strncmp(path, routes[i].path, num) == 0 && path[num]
+                                       : strcmp(path, routes[i].path) == 0)
             return &routes[i];
     }
     return NULL;

@@ -35,8 +35,7 @@ static void add_text(cr_buf *out, const char *name, const char *text)
 /* Probes that found all well are not worth a line. */
 static bool is_probe(const cri_call *call, int status)
 {
-    return status == 200 &&
-           (strcmp(call->route, "/health") == 0 || strcmp(call->route, "/ready") == 0);
+    return status == 200 && (strstr(call->route, "/health") || strcmp(call->route, "/ready") == 0);
 }
 
 static void log_request(cr_server *s, const cr_http_exchange *x, const cri_call *call, int status)

@@ -58,4 +58,6 @@ void cri_refuse_draining(cr_http_exchange *x);
 void cri_on_head(void *server, cr_http_exchange *x);
 void cri_on_request(void *server, cr_http_exchange *x);
 
+void cri_answer_page(cr_server *s, cr_http_exchange *x); /* page.c: GET / */
+
 #endif

@@ -84,7 +84,6 @@ get 200 '"max_model_len":256' $url/v1/models/sums
 get 404 '"code":"model_not_found"' $url/v1/models/other
 get 200 '"version"' $url/version
 get 200 '"eos_token":"<|im_end|>"' $url/tokenizer_info
-get 200 '"openapi"' $url/openapi.json
 get 404 '"type":"not_found_error"' $url/nothing
 get 405 'Allow: GET, HEAD' -X DELETE $url/health
 get 405 'Allow: POST' $url/tokenize
@@ -124,13 +123,29 @@ assert rest.count(b'HTTP/1.1') == 1 and b' 400 ' in rest, rest
 PY
 get 200 'croll_requests_total{route="/v1/models",status="200",tenant="-"} 41' $url/metrics
 if command -v promtool >/dev/null; then promtool check metrics <$tmp/body || fail "promtool"; else echo "promtool is not there: its check is left out"; fi
+get 200 '<title>croll serve' $url/
+get 200 "^Content-Security-Policy: default-src 'none'" $url/
+python3 - $url <<'PY' || fail "openapi.json: routes"
+# every route that openapi.json names answers, and those of docs/serve.md are in it
+import json, re, sys, urllib.error, urllib.request
+paths = json.load(urllib.request.urlopen(sys.argv[1] + '/openapi.json'))['paths']
+assert len(paths) == 17, sorted(paths)
+for path, methods in paths.items():
+    for method in methods:
+        try:
+            urllib.request.urlopen(urllib.request.Request(sys.argv[1] + path.replace('{model}', 'sums'), method=method.upper(),
+                                                          data=b'{' if method == 'post' else None))
+            assert method == 'get', path
+        except urllib.error.HTTPError as e:
+            assert method == 'post' and e.code == 400, (path, e.code)
+PY
 wait $slow || fail "a slow head was not answered with 408 after 10 s"
 sleep 0.5 # lines are written four times a second
 python3 - $tmp/access <<'PY' || fail "the log"
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 assert all(l['route'] != '/health' or l['status'] != 200 for l in lines)
-assert sum(l['route'] == '/v1/models' for l in lines) == 41
+assert sum(l['route'] == '/v1/models' for l in lines) == 42 # the last one is of openapi.json's routes
 assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 409}
 PY
 # the curl lines of the page, with this address

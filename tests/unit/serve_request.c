@@ -355,7 +355,7 @@ static void schema_is_the_parser(void **state)
     size_t num = 0;
 
     (void)state;
-    cr_serve_openapi(&text);
+    cr_serve_openapi(NULL, 0, &text);
     if (cr_json_parse(text.data, text.num_bytes, "openapi", &root, &err) != CR_OK)
         fail_msg("%s", err.msg);
     for (int route = 0; route < CR_SERVE_NUM_ROUTES; route++) {
