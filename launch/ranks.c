@@ -272,9 +272,9 @@ cr_status cr_ranks_join(cr_err *err)
     struct sockaddr_un address;
     socklen_t size;
 
-    if (!name || !rank) return CR_OK;
+    if (!rank) return CR_OK;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
-    if (strcmp(rank, "0") != 0) return CR_OK;
+    if (!name || strcmp(rank, "0") != 0) return CR_OK;
     size = address_of(name, &address);
     launcher = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (launcher < 0 || connect(launcher, (struct sockaddr *)&address, size) != 0)

@@ -27,7 +27,7 @@ void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder);
  * or, with tells_signals, go to rank 0, which ends all in its own time. */
 CR_MUST cr_status cr_ranks_run(int num_ranks, bool tells_signals, int argc, char **argv, int *code,
                                cr_err *err);
-/* On a rank: take over stdin and stdout if this is rank 0. Nothing to do without a launcher. */
+/* On a rank: end with mpirun, and take over stdin and stdout if this is rank 0 of a launcher. */
 CR_MUST cr_status cr_ranks_join(cr_err *err);
 /* On a rank: tell the launcher how the command ended; what to give to exit(). */
 int cr_ranks_leave(int code);

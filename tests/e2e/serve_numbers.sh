@@ -1,30 +1,90 @@
 #!/bin/bash
-# Numbers and samples of croll serve: every route gives the digits of `croll logprobs`, alone and among neighbours, and
-# the samples of `croll generate`; streams put together are the whole answer; a client that is gone frees its place.
-# Not covered: real clients, several ranks.
+# Numbers and samples of croll serve: every route gives the float32 of `croll logprobs` on one rank, alone and among 63
+# neighbours, on 1, 2 and 4 ranks, fp32 and bf16, and the samples of `croll generate`; streams put together are the whole
+# answer; a client that is gone frees its place. serve_numbers.sh N: with N prompts instead of 60, on all ranks in both precisions,
+# all of them alone, too (1000: some minutes). Not covered: real clients.
 . tests/e2e/run.inc
+num=${1:-60}
 scripts/make_sums $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null
 server=
 trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
-"$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port model_args.dtype=fp32 \
-    --access-log none >$tmp/out 2>$tmp/err &
-server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
-grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
+
+# serve RANKS DTYPE WORD ..
+serve() {
+    rm -f $tmp/port
+    "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none \
+        "device_mapping=list(range(0,$1))" model_args.dtype=$2 "${@:3}" >$tmp/out 2>$tmp/err &
+    server=$!
+    for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
+    grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
+}
+ends() {
+    local code=0
+    kill -TERM $server
+    wait $server || code=$?
+    server=
+    [ $code = 130 ] || fail "exit code $code: $(cat $tmp/err)"
+}
 cat >$tmp/prompts.py <<'END'
-import random
-random.seed(7)
-def prompts():
-    return [[random.randrange(3, 250) for _ in range(random.choice([1, 2, 3, 17, 40, 64, 65, 100]))] for _ in range(40)]
+import random, sys
+def prompts(num):
+    random.seed(7)
+    return [[random.randrange(3, 250) for _ in range(random.choice([1, 2, 3, 17, 40, 64, 65, 100, 200]))] for _ in range(num)]
 END
 cat >$tmp/lines.py <<'END'
-import json, prompts
-for i, ids in enumerate(prompts.prompts()):
+import json, prompts, sys
+for i, ids in enumerate(prompts.prompts(int(sys.argv[1]))):
     print(json.dumps({"id": i, "input_ids": ids}))
 END
+# PORT FILE-OF-LOGPROBS PROMPTS PROMPTS-ALONE
+cat >$tmp/scores.py <<'END'
+import base64, http.client, json, struct, sys, threading
+import prompts
+port, num, num_alone = int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4])
+ids = prompts.prompts(num)
+want = [json.loads(line)["logprobs"] for line in open(sys.argv[2])]
+assert len(want) == num
+float32 = lambda x: struct.pack("f", x)
+def one(c, i):
+    def post(path, body):
+        c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = c.getresponse()
+        body = json.load(answer)
+        assert answer.status == 200, body
+        return body
+    p = ids[i]
+    x = post("/v1/completions", {"prompt": [p], "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0})["choices"][0]
+    assert x["logprobs"]["token_logprobs"][1:-1] == want[i], i
+    x = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 2})["choices"][0]
+    assert [next(iter(y.values()))["logprob"] for y in x["prompt_logprobs"][1:]] == want[i], i
+    assert [next(iter(y)) for y in x["prompt_logprobs"][1:]] == [str(t) for t in p[1:]], i
+    x = post("/generate", {"input_ids": p, "sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": 0})
+    assert [y[0] for y in x["meta_info"]["input_token_logprobs"]][1:] == want[i], i
+    x = post("/inference/v1/generate", {"token_ids": p, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}})
+    assert [next(iter(y.values()))["logprob"] for y in x["prompt_logprobs"][1:]] == want[i], i
+    x = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 0, "encoding_format": "base64"})["choices"][0]
+    assert base64.b64decode(x["croll_scores"]["log_probs"]) == b"".join(map(float32, want[i])), i
+connect = lambda: http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+alone = connect()
+for i in range(num_alone):
+    one(alone, i)
+left, failed, together = list(range(num)), [], threading.Barrier(min(64, num))
+def worker():
+    try:
+        c = connect()
+        together.wait()
+        while left and not failed:
+            one(c, left.pop())
+    except Exception as e:
+        failed.append(repr(e))
+threads = [threading.Thread(target=worker) for _ in range(min(64, num))]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert not failed, failed
+END
 cat >$tmp/check.py <<'END'
-import base64, json, socket, struct, sys, threading, time, urllib.error, urllib.request
+import json, socket, sys, time, urllib.error, urllib.request
 import prompts
 port = int(sys.argv[1])
 def post(path, body):
@@ -37,34 +97,7 @@ want = {}
 for line in open(sys.argv[2]):
     line = json.loads(line)
     want[line["id"]] = line["logprobs"]
-ids = prompts.prompts()
-def one(i):
-    p = ids[i]
-    c = post("/v1/completions", {"prompt": [p], "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0})["choices"][0]
-    assert c["logprobs"]["token_logprobs"][1:-1] == want[i], i
-    c = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 2})["choices"][0]
-    assert [next(iter(x.values()))["logprob"] for x in c["prompt_logprobs"][1:]] == want[i], i
-    assert [next(iter(x)) for x in c["prompt_logprobs"][1:]] == [str(t) for t in p[1:]], i
-    g = post("/generate", {"input_ids": p, "sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": 0})
-    assert [x[0] for x in g["meta_info"]["input_token_logprobs"]][1:] == want[i], i
-    g = post("/inference/v1/generate", {"token_ids": p, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}})
-    assert [next(iter(x.values()))["logprob"] for x in g["prompt_logprobs"][1:]] == want[i], i
-    c = post("/v1/completions", {"prompt": p, "max_tokens": 0, "prompt_logprobs": 0, "encoding_format": "base64"})["choices"][0]
-    raw = base64.b64decode(c["croll_scores"]["log_probs"])
-    assert list(struct.unpack(f"<{len(raw) // 4}f", raw)) == [struct.unpack("f", struct.pack("f", x))[0] for x in want[i]], i
-for i in range(6):
-    one(i)
-failed = []
-def worker(k):
-    try:
-        for i in range(k, len(ids), 8):
-            one(i)
-    except Exception as e:
-        failed.append(repr(e))
-threads = [threading.Thread(target=worker, args=(k,)) for k in range(8)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-assert not failed, failed
+ids = prompts.prompts(60)
 many = post("/v1/completions", {"prompt": ids, "max_tokens": 1, "logprobs": 0, "echo": True})["choices"]
 assert [c["logprobs"]["token_logprobs"][1:-1] for c in many] == [want[i] for i in range(len(ids))]
 
@@ -117,12 +150,21 @@ for _ in range(100):
 assert get("/load")["server_load"] == 0
 END
 cd $tmp
-python3 lines.py >lines.jsonl
-"$CROLL" logprobs home/model model_args.dtype=fp32 <lines.jsonl >logprobs.jsonl
+python3 lines.py $num >lines.jsonl
+for dtype in fp32 bf16; do "$CROLL" logprobs home/model model_args.dtype=$dtype <lines.jsonl >$dtype.jsonl; done
+cmp -s fp32.jsonl bf16.jsonl && fail "both precisions have the same numbers"
 sed -n 7p lines.jsonl | "$CROLL" generate home/model --json --temperature 0 --max-new-tokens 20 model_args.dtype=fp32 >generated.jsonl
-python3 check.py $(cat port) logprobs.jsonl generated.jsonl || fail "the numbers differ: $(cat err)"
-kill -TERM $server
-code=0
-wait $server || code=$?
-server=
-[ $code = 130 ] || fail "exit code $code"
+alone=6 places=("1 fp32" "2 fp32" "4 bf16 strategy_args.strategy_config.fsdp_size=2")
+[ $# = 0 ] || alone=$num places=("1 fp32" "1 bf16" "2 fp32" "2 bf16" "4 fp32" "4 bf16" "4 fp32 ulysses_size=2")
+for place in "${places[@]}"; do
+    set -- $place
+    serve "$@"
+    begin=$SECONDS
+    python3 scores.py $(cat port) $2.jsonl $num $alone || fail "$place: the numbers differ: $(cat err)"
+    echo "$num prompts, $alone of them alone, ranks and precision $place: equal, $((SECONDS - begin)) s"
+    if [ "$place" = "1 fp32" ]; then
+        [ $num -ge 60 ] || fail "at least 60 prompts"
+        python3 check.py $(cat port) fp32.jsonl generated.jsonl || fail "samples: $(cat err)"
+    fi
+    ends
+done

@@ -6,13 +6,13 @@
 log=$tmp/err
 scripts/make_sums $tmp/home
 "$CROLL" init $tmp/home/model >/dev/null
-server=
+server= run=$CROLL
 trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 
 # serve WORD ..: start it on two ranks, wait until it is ready; $port, and the processes of ranks: $rank0 $rank1
 serve() {
     rm -f $tmp/port
-    "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" \
+    $run serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" \
         device_mapping='list(range(0,2))' model_args.dtype=fp32 >$tmp/out 2>$tmp/err &
     server=$!
     for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
@@ -99,7 +99,14 @@ kill -9 $rank0
 ends 3 'rank 0 was killed'
 serve
 kill -9 $server
-wait $server || true
+wait $server 2>/dev/null || true
+server=
+nothing_left home/model
+# without the launcher, mpirun is killed
+run="scripts/mpi 2 $CROLL"
+serve
+kill -9 $server
+wait $server 2>/dev/null || true
 server=
 nothing_left home/model
 echo "done"
