@@ -163,7 +163,7 @@ static cr_status open_model(serve *s, cr_err *err)
     CR_TRY(open_rank(s, err));
     CR_TRY(describe(s, err));
     if (!s->only_scores) CR_TRY(open_engine(s, err));
-    cr_compute_init(&s->compute, s->scoring, s->engine, ROUND_TOKENS);
+    cr_compute_init(&s->compute, s->scoring, s->engine, ROUND_TOKENS, MOST_SAMPLES);
     return CR_OK;
 }
 
@@ -190,7 +190,8 @@ static cr_status check(const serve *s, cr_err *err)
     if (s->max_logprobs < 0) return cr_fail(err, CR_EUSAGE, "--max-logprobs must not be negative");
     if (h->max_connections < 1 || h->max_connections > 1000000)
         return cr_fail(err, CR_EUSAGE, "--max-connections must be from 1 to 1000000");
-    if (s->options.max_queue < 1) return cr_fail(err, CR_EUSAGE, "--max-queue must be at least 1");
+    if (s->options.max_queue < 1 || s->options.max_queue_tokens < 1)
+        return cr_fail(err, CR_EUSAGE, "--max-queue and --max-queue-tokens must be at least 1");
     if (!(s->options.drain_s >= 0 && s->options.drain_s < 1e6 && s->options.stall_s > 0))
         return cr_fail(err, CR_EUSAGE, "--drain-s and --stall-s are seconds");
     return CR_OK;
@@ -238,6 +239,7 @@ static int run(int argc, char **argv)
                .options = {.http = cr_http_defaults,
                            .access_log = "-",
                            .max_queue = 1024,
+                           .max_queue_tokens = 8 << 20,
                            .drain_s = 30,
                            .stall_s = 60,
                            .metrics_prefix = "croll_",
@@ -247,7 +249,7 @@ static int run(int argc, char **argv)
         {"listen", CR_OPT_STRING, &h->listen, "ADDRESS",
          "HOST:PORT (default 127.0.0.1:8000; port 0: any free one) or unix:PATH"},
         {"keys", CR_OPT_STRING, &s.options.keys, "FILE",
-         "a line a user: NAME KEY SCOPES [REQUESTS/S]; scopes score,generate,admin"},
+         "a line a user: NAME KEY SCOPES [REQUESTS/S [WEIGHT]]; scopes score,generate,admin"},
         {"no-auth", CR_OPT_FLAG, &s.options.needs_no_keys, NULL,
          "no keys, although other machines reach the address"},
         {"tls-cert", CR_OPT_STRING, &h->tls_cert, "FILE",
@@ -258,6 +260,8 @@ static int run(int argc, char **argv)
         {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
         {"max-queue", CR_OPT_INT, &s.options.max_queue, "N",
          "requests that may wait, more get 503 (default 1024)"},
+        {"max-queue-tokens", CR_OPT_INT, &s.options.max_queue_tokens, "N",
+         "and their tokens, as estimated by the size of a request (default 8388608)"},
         {"drain-s", CR_OPT_DOUBLE, &s.options.drain_s, "SECONDS",
          "that SIGTERM gives to requests that were taken (default 30)"},
         {"stall-s", CR_OPT_DOUBLE, &s.options.stall_s, "SECONDS",

@@ -3,49 +3,90 @@
 
 #include <string.h>
 
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens)
+struct cr_compute_entry {
+    cr_job *job;
+    cr_share *share;
+    size_t num_in_round; /* its asks that are in the round */
+    int64_t num_placed;  /* samples that were handed to the engine */
+    int64_t num_charged; /* of job->num_sampled */
+    int64_t used_tokens;
+};
+
+struct cr_compute_run {
+    size_t entry, num;
+};
+
+typedef struct cr_compute_entry entry;
+
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens,
+                     int64_t max_samples)
 {
-    *c = (cr_compute){.scoring = scoring, .engine = engine, .round_tokens = round_tokens};
+    *c = (cr_compute){.scoring = scoring,
+                      .engine = engine,
+                      .round_tokens = round_tokens,
+                      .max_samples = max_samples};
     if (engine) cr_engine_set_on_token(engine, cr_job_on_token, NULL);
 }
 
 void cr_compute_free(cr_compute *c)
 {
     while (c->num_jobs) {
-        cr_job *job = c->jobs[c->num_jobs - 1];
+        cr_job *job = c->entries[c->num_jobs - 1].job;
         cr_compute_remove(c, job);
         cr_job_destroy(job);
     }
-    cr_free(c->jobs);
+    cr_free(c->entries);
     cr_free(c->asks);
     cr_free(c->scores);
+    cr_free(c->runs);
 }
 
-void cr_compute_add(cr_compute *c, cr_job *job)
+/* Where a tenant starts that comes back. */
+static void advance(cr_compute *c)
 {
-    c->jobs = cr_grow(c->jobs, c->num_jobs, &c->capacity, sizeof *c->jobs);
-    c->jobs[c->num_jobs++] = job;
-    if (job->is_done || cr_serve_is_scoring(&job->request)) return;
-    if (c->engine)
-        cr_job_submit(job, c->engine);
-    else
+    double least = c->num_jobs ? c->entries[0].share->used : 0;
+
+    for (size_t i = 0; i < c->num_jobs; i++)
+        if (c->entries[i].share->used < least) least = c->entries[i].share->used;
+    if (c->now < least) c->now = least;
+}
+
+void cr_compute_add(cr_compute *c, cr_job *job, cr_share *share)
+{
+    advance(c);
+    cr_share_wake(share, c->now);
+    if (!c->first_share) c->first_share = share;
+    if (share != c->first_share) c->has_others = true;
+    c->entries = cr_grow(c->entries, c->num_jobs, &c->capacity, sizeof *c->entries);
+    c->entries[c->num_jobs++] = (entry){.job = job, .share = share};
+    if (!c->engine && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 501, "unsupported_parameter", "this service samples at most one token");
 }
 
-void cr_compute_remove(cr_compute *c, cr_job *job)
+int64_t cr_compute_remove(cr_compute *c, cr_job *job)
 {
     size_t i = 0;
+    int64_t used;
 
-    while (i < c->num_jobs && c->jobs[i] != job)
+    while (i < c->num_jobs && c->entries[i].job != job)
         i++;
     CR_CHECK(i < c->num_jobs, "a job that was not added");
-    if (job->num_running > 0) cr_job_cancel(job, c->engine);
-    memmove(c->jobs + i, c->jobs + i + 1, (--c->num_jobs - i) * sizeof *c->jobs);
+    if (job->num_running > 0 && c->engine) cr_job_cancel(job, c->engine);
+    used = c->entries[i].used_tokens;
+    advance(c);
+    memmove(c->entries + i, c->entries + i + 1, (--c->num_jobs - i) * sizeof *c->entries);
+    return used;
 }
 
 bool cr_compute_is_idle(const cr_compute *c)
 {
     return c->num_jobs == 0;
+}
+
+static void charge(entry *e, int64_t tokens)
+{
+    cr_share_use(e->share, tokens);
+    e->used_tokens += tokens;
 }
 
 /* ---- rounds ---- */
@@ -61,43 +102,130 @@ static void add_ask(cr_compute *c, size_t at, const cr_score_ask *ask)
     c->asks[at] = *ask;
 }
 
-/* The asks of one job that still fit. A wrong one fails its job alone. */
-static size_t gather(cr_compute *c, cr_job *job, size_t num, int64_t *tokens)
+/* The next ask of a job for this round; NULL: none. */
+static const cr_score_ask *next_ask(const entry *e)
 {
-    const cr_score_ask *asks;
-    size_t num_asks = cr_job_asks(job, &asks), at = num;
+    size_t at = e->job->num_taken + e->num_in_round;
+
+    return !e->job->is_done && e->job->num_running == 0 && at < e->job->num_asks ? &e->job->asks[at]
+                                                                                 : NULL;
+}
+
+/* The first job of the tenant whose turn it is. *until: so far it may go on; the next one's use. NULL: none. */
+static entry *choose(cr_compute *c, double *until)
+{
+    entry *next = NULL;
+
+    *until = 1e300;
+    for (size_t i = 0; i < c->num_jobs; i++) {
+        entry *e = &c->entries[i];
+        if (!next_ask(e) || (next && e->share == next->share)) continue;
+        if (next && e->share->used >= next->share->used) {
+            if (e->share->used < *until) *until = e->share->used;
+            continue;
+        }
+        if (next) *until = next->share->used;
+        next = e;
+    }
+    return next;
+}
+
+/* Asks of one job, while it is its tenant's turn. False: the round is full. A wrong ask fails its job alone. */
+static bool gather(cr_compute *c, entry *e, double until, size_t *num, int64_t *tokens)
+{
+    const cr_score_ask *ask;
+    size_t first = *num;
+    bool has_room = true;
     cr_err err = {0};
 
-    for (size_t i = job->num_taken; i < num_asks && !job->is_done; i++) {
-        if (*tokens > 0 && *tokens + (int64_t)asks[i].num_ids > c->round_tokens) break;
-        if (cr_scoring_check(c->scoring, &asks[i], &err) != CR_OK) {
-            cr_job_fail(job, 400, "invalid_value", err.msg);
-            return num;
+    while ((ask = next_ask(e)) && (*num == first || e->share->used <= until)) {
+        if (cr_scoring_check(c->scoring, ask, &err) != CR_OK) {
+            cr_job_fail(e->job, 400, "invalid_value", err.msg);
+            break;
         }
-        *tokens += (int64_t)asks[i].num_ids;
-        add_ask(c, at++, &asks[i]);
+        if (*tokens > 0 && *tokens + (int64_t)ask->num_ids > c->round_tokens) {
+            has_room = false;
+            break;
+        }
+        *tokens += (int64_t)ask->num_ids;
+        charge(e, (int64_t)ask->num_ids);
+        add_ask(c, (*num)++, ask);
+        e->num_in_round++;
     }
-    return at;
+    if (*num == first) return has_room;
+    c->runs = cr_grow(c->runs, c->num_runs, &c->capacity_runs, sizeof *c->runs);
+    c->runs[c->num_runs++] = (struct cr_compute_run){(size_t)(e - c->entries), *num - first};
+    return has_room;
 }
 
 static cr_status run_round(cr_compute *c, cr_err *err)
 {
-    size_t *num_each = CR_NEW_ARRAY(size_t, c->num_jobs), num = 0, at = 0;
+    const cr_score_ask *asks;
     int64_t tokens = 0;
-    cr_status status = CR_OK;
+    size_t num = 0, at = 0;
+    double until;
+    entry *e;
+
+    c->num_runs = 0;
+    for (size_t i = 0; i < c->num_jobs; i++) {
+        c->entries[i].num_in_round = 0;
+        cr_job_asks(c->entries[i].job, &asks);
+    }
+    while ((e = choose(c, &until)) && gather(c, e, until, &num, &tokens))
+        continue;
+    if (num) CR_TRY(cr_scoring_round(c->scoring, c->asks, num, c->scores, err));
+    for (size_t i = 0; i < c->num_runs; i++) {
+        const struct cr_compute_run *run = &c->runs[i];
+        cr_job_take_scores(c->entries[run->entry].job, c->scores + at, run->num);
+        at += run->num;
+    }
+    return CR_OK;
+}
+
+/* ---- samples ---- */
+
+static int64_t num_in_engine(const entry *e)
+{
+    if (e->job->num_running == 0) return 0;
+    return e->num_placed - (int64_t)(e->job->num_samples - e->job->num_running);
+}
+
+static int64_t num_of_share(const cr_compute *c, const cr_share *share)
+{
+    int64_t num = 0;
+
+    for (size_t i = 0; i < c->num_jobs; i++)
+        if (!share || c->entries[i].share == share) num += num_in_engine(&c->entries[i]);
+    return num;
+}
+
+/* The first job of the tenant whose turn it is to get places in the engine. */
+static entry *choose_sampled(cr_compute *c)
+{
+    int64_t most = c->max_samples - c->max_samples / 8;
+    entry *next = NULL;
 
     for (size_t i = 0; i < c->num_jobs; i++) {
-        size_t now = gather(c, c->jobs[i], num, &tokens);
-        num_each[i] = now - num;
-        num = now;
+        entry *e = &c->entries[i];
+        if (e->job->is_done || e->job->num_submitted == e->job->request.num_prompts) continue;
+        if (e->job->num_running == 0 || (c->has_others && num_of_share(c, e->share) >= most))
+            continue;
+        if (!next || e->share->used < next->share->used) next = e;
     }
-    if (num) status = cr_scoring_round(c->scoring, c->asks, num, c->scores, err);
-    for (size_t i = 0; status == CR_OK && i < c->num_jobs; i++) {
-        if (num_each[i]) cr_job_take_scores(c->jobs[i], c->scores + at, num_each[i]);
-        at += num_each[i];
+    return next;
+}
+
+/* Fill the engine's places, a prompt after the other. */
+static void place_samples(cr_compute *c)
+{
+    entry *e;
+
+    while (num_of_share(c, NULL) < c->max_samples && (e = choose_sampled(c))) {
+        size_t prompt = e->job->num_submitted;
+        cr_job_submit_next(e->job, c->engine);
+        e->num_placed += e->job->request.sampling.n;
+        charge(e, (int64_t)e->job->request.prompts[prompt].num_ids);
     }
-    cr_free(num_each);
-    return status;
 }
 
 cr_status cr_compute_step(cr_compute *c, cr_err *err)
@@ -105,8 +233,15 @@ cr_status cr_compute_step(cr_compute *c, cr_err *err)
     cr_generated g;
 
     CR_TRY(run_round(c, err));
-    if (!c->engine || cr_engine_is_idle(c->engine)) return CR_OK;
+    if (!c->engine) return CR_OK;
+    place_samples(c);
+    if (cr_engine_is_idle(c->engine)) return CR_OK;
     CR_TRY(cr_engine_step(c->engine, err));
+    for (size_t i = 0; i < c->num_jobs; i++) {
+        entry *e = &c->entries[i];
+        charge(e, e->job->num_sampled - e->num_charged);
+        e->num_charged = e->job->num_sampled;
+    }
     while (cr_engine_poll(c->engine, &g))
         cr_job_take_sample(&g);
     return CR_OK;

@@ -1,8 +1,11 @@
 /* compute.h -- jobs on one model: rounds of scoring and steps of the engine, in turns.
  *
- * Each step is one round of the jobs that wait for scores, in the order of their arrival and at most round_tokens
- * long, and one step of the engine for those that sample: neither kind starves the other. What arrives while a
- * round runs is in the next one; nothing waits for company.
+ * Each step is one round of the jobs that wait for scores, at most round_tokens long, and one step of the engine for
+ * those that sample: neither kind starves the other. Prompts of a round, and those that get a place in the engine,
+ * are chosen by what their tenants have used so far (serve/share.h): a request with thousands of prompts gets its part
+ * of each round, not all of it; while there are several tenants, one takes at most seven eighths of the engine's
+ * places. Jobs of one tenant go in the order of their arrival. What arrives while a round runs is in the next one;
+ * nothing waits for company.
  *
  * One thread, that which opened the world. With several ranks the others follow (serve/scoring.h); the engine
  * is of one process.
@@ -11,27 +14,34 @@
 #define CR_SERVE_COMPUTE_H
 
 #include "serve/job.h"
+#include "serve/share.h"
 
 typedef struct cr_compute {
     cr_scoring *scoring; /* borrowed, as is the engine */
     cr_engine *engine;   /* NULL: samples of more than one token are refused */
-    int64_t round_tokens;
-    cr_job **jobs; /* [num_jobs] owned */
+    int64_t round_tokens, max_samples;
+    struct cr_compute_entry *entries; /* [num_jobs] in the order of arrival; jobs are owned */
     size_t num_jobs, capacity;
-    cr_score_ask *asks; /* of a round */
+    const cr_share *first_share; /* of the first job ever */
+    bool has_others;             /* there were jobs of another one */
+    double now;                  /* of cr_share */
+    cr_score_ask *asks;          /* of a round */
     cr_score *scores;
-    size_t capacity_asks;
+    struct cr_compute_run *runs; /* [num_runs] asks that follow each other and are of one job */
+    size_t capacity_asks, num_runs, capacity_runs;
 } cr_compute;
 
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens);
+/* max_samples: that the engine runs at a time. */
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens,
+                     int64_t max_samples);
 void cr_compute_free(cr_compute *c); /* with its jobs */
 
-/* Takes the job. */
-void cr_compute_add(cr_compute *c, cr_job *job);
+/* Takes the job. share: of its tenant, borrowed until it is removed. */
+void cr_compute_add(cr_compute *c, cr_job *job, cr_share *share);
 bool cr_compute_is_idle(const cr_compute *c); /* no job, done or not */
 /* Some work for every kind of job. CR_OK or what broke the model: the process cannot go on. */
 CR_MUST cr_status cr_compute_step(cr_compute *c, cr_err *err);
-/* Take a job out: one that is done, or one that is not wanted any more. */
-void cr_compute_remove(cr_compute *c, cr_job *job);
+/* Take a job out: one that is done, or one that is not wanted any more. Returns the tokens that it has used. */
+int64_t cr_compute_remove(cr_compute *c, cr_job *job);
 
 #endif

@@ -29,6 +29,7 @@ cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
     job->arena = cr_arena_create(4096);
     if (!is_seeded(job)) r->sampling.seed = (int64_t)(seed >> 11); /* what a double holds */
     job->num_samples = r->num_prompts * (size_t)r->sampling.n;
+    if (!cr_serve_is_scoring(r)) job->num_running = job->num_samples;
     job->samples = CR_NEW_ARRAY(cr_job_sample, job->num_samples);
     job->places = CR_NEW_ARRAY(cr_job_place, r->num_prompts);
     job->prompt_scores = CR_NEW_ARRAY(cr_serve_scores, r->num_prompts);
@@ -357,35 +358,33 @@ void cr_job_take_scores(cr_job *job, const cr_score *scores, size_t num)
 
 /* ---- the engine ---- */
 
-void cr_job_submit(cr_job *job, cr_engine *engine)
+void cr_job_submit_next(cr_job *job, cr_engine *engine)
 {
     const cr_serve_request *r = &job->request;
     const cr_serve_sampling *s = &r->sampling;
+    size_t i = job->num_submitted++;
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, s->n);
     cr_err err = {0};
+    cr_generating how = {.temperature = s->temperature,
+                         .top_p = s->top_p,
+                         .min_p = s->min_p,
+                         .top_k = s->top_k,
+                         .repetition_penalty = s->repetition_penalty,
+                         .max_new_tokens = r->prompts[i].max_tokens,
+                         .stop = (const char *const *)s->stop,
+                         .num_stop = s->num_stop,
+                         .should_cut_stop = !s->keeps_stop,
+                         .stop_ids = s->stop_ids.id,
+                         .num_stop_ids = s->stop_ids.num,
+                         .ignores_eos = s->ignore_eos,
+                         .continues_text = true,
+                         .keeps_special = !s->skips_special,
+                         .seed = (uint64_t)s->seed};
 
-    job->num_running = job->num_samples;
-    for (size_t i = 0; i < r->num_prompts && err.status == CR_OK; i++) {
-        cr_generating how = {.temperature = s->temperature,
-                             .top_p = s->top_p,
-                             .min_p = s->min_p,
-                             .top_k = s->top_k,
-                             .repetition_penalty = s->repetition_penalty,
-                             .max_new_tokens = r->prompts[i].max_tokens,
-                             .stop = (const char *const *)s->stop,
-                             .num_stop = s->num_stop,
-                             .should_cut_stop = !s->keeps_stop,
-                             .stop_ids = s->stop_ids.id,
-                             .num_stop_ids = s->stop_ids.num,
-                             .ignores_eos = s->ignore_eos,
-                             .continues_text = true,
-                             .keeps_special = !s->skips_special,
-                             .seed = (uint64_t)s->seed};
-        for (size_t j = 0; j < (size_t)s->n; j++)
-            ids[j] = is_seeded(job) ? j : i * (size_t)s->n + j;
-        cr_note(cr_engine_submit(engine, r->prompts[i].ids, r->prompts[i].num_ids, ids,
-                                 (size_t)s->n, &how, &job->places[i], &err));
-    }
+    for (size_t j = 0; j < (size_t)s->n; j++)
+        ids[j] = is_seeded(job) ? j : i * (size_t)s->n + j;
+    cr_note(cr_engine_submit(engine, r->prompts[i].ids, r->prompts[i].num_ids, ids, (size_t)s->n,
+                             &how, &job->places[i], &err));
     cr_free(ids);
     if (err.status == CR_OK) return;
     cr_job_cancel(job, engine);
@@ -418,6 +417,7 @@ void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, floa
     cr_serve_sample part = {.ids = &id, .num_ids = 1, .stop_id = -1};
 
     (void)ctx;
+    job->num_sampled++;
     if (!job->request.wanted.is_stream) return;
     cr_buf_add(&s->text, text, num_bytes);
     num = s->text.num_bytes - s->num_sent;

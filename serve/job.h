@@ -2,7 +2,7 @@
  * to send.
  *
  *     cr_serve_is_scoring:  create, asks -> a round -> take_scores: is_done
- *     else:                 create, submit; the engine's tokens and samples -> on_token, take_sample .. until all
+ *     else:                 create, submit_next for each prompt; the engine's tokens and samples -> on_token, take_sample .. until all
  *                           samples are there; then is_done, or asks -> a round -> take_scores: is_done
  *
  * `out` is the body of a 200, or events of a stream as they come. A job that has not sent anything when it fails
@@ -40,11 +40,13 @@ struct cr_job {
     cr_serve_request request; /* owned */
     char *id;                 /* owned: request_id or what the caller made */
     int64_t created;
-    double begun_s;         /* cr_now_s */
-    cr_job_sample *samples; /* [num_samples] owned: prompt by prompt */
-    size_t num_samples, num_running;
-    struct cr_job_place *places; /* [num_prompts] owned: users of the engine's requests */
-    cr_score_ask *asks;          /* [num_asks] owned */
+    double begun_s;                  /* cr_now_s */
+    cr_job_sample *samples;          /* [num_samples] owned: prompt by prompt */
+    size_t num_samples, num_running; /* num_running: samples that the engine has or will get */
+    size_t num_submitted;            /* prompts that the engine got */
+    int64_t num_sampled;             /* tokens so far */
+    struct cr_job_place *places;     /* [num_prompts] owned: users of the engine's requests */
+    cr_score_ask *asks;              /* [num_asks] owned */
     cr_draw_row *draws;
     int32_t *sequences;             /* prompts with completions, of asks after sampling; owned */
     size_t num_asks, num_taken;     /* num_taken: asks that have their scores */
@@ -70,8 +72,8 @@ void cr_job_take_scores(cr_job *job, const cr_score *scores, size_t num);
 
 /* ---- the engine ---- */
 
-/* The engine needs cr_job_on_token. A refusal is in job->error. */
-void cr_job_submit(cr_job *job, cr_engine *engine);
+/* The samples of its next prompt. The engine needs cr_job_on_token. A refusal is in job->error. */
+void cr_job_submit_next(cr_job *job, cr_engine *engine);
 /* For cr_engine_set_on_token. */
 void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
                      const char *text, size_t num_bytes);

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_WORDS = 5 };
+enum { MAX_WORDS = 6 }; /* one more than a line may have */
+#define MAX_WEIGHT 1e6
 
 static void digest_of(const char *secret, uint8_t out[32])
 {
@@ -44,15 +45,21 @@ static cr_status read_line(cr_serve_keys *keys, char *line, cr_serve_key *out, c
          w = strtok_r(NULL, " \t\r", &rest))
         word[num++] = w;
     if (num == 0) return CR_OK;
-    if (num < 3 || num > 4)
-        return cr_fail(err, CR_EUSAGE, "a line is NAME KEY SCOPES [REQUESTS/S], not %zu words",
-                       num);
+    if (num < 3 || num > 5)
+        return cr_fail(err, CR_EUSAGE,
+                       "a line is NAME KEY SCOPES [REQUESTS/S [WEIGHT]], not %zu words", num);
     if (strlen(word[0]) >= sizeof out->name)
         return cr_fail(err, CR_EUSAGE, "a name has at most %zu bytes", sizeof out->name - 1);
     CR_TRY(read_scopes(word[2], &out->scopes, err));
-    out->per_s = num == 4 ? strtod(word[3], &end) : 0;
-    if (num == 4 && (*end || !(out->per_s > 0 && out->per_s <= 1e9)))
-        return cr_fail(err, CR_EUSAGE, "'%s' is not a number of requests a second", word[3]);
+    if (num > 3 && strcmp(word[3], "-") != 0) {
+        out->per_s = strtod(word[3], &end);
+        if (*end || !(out->per_s > 0 && out->per_s <= 1e9))
+            return cr_fail(err, CR_EUSAGE, "'%s' is not a number of requests a second, or -",
+                           word[3]);
+    }
+    out->weight = num > 4 ? strtod(word[4], &end) : 1;
+    if (num > 4 && (*end || !(out->weight >= 1 / MAX_WEIGHT && out->weight <= MAX_WEIGHT)))
+        return cr_fail(err, CR_EUSAGE, "'%s' is not a weight (1e-6 to 1e6)", word[4]);
     out->left = cr_max64(1, (int64_t)out->per_s);
     out->measured_s = cr_now_s();
     strcpy(out->name, word[0]);
@@ -96,7 +103,8 @@ cr_status cr_serve_keys_read(const char *path, cr_serve_keys *out, cr_err *err)
         cr_free(copy);
     }
     if (err->status == CR_OK && out->num == 0)
-        cr_fail(err, CR_EUSAGE, "%s has no keys (a line is NAME KEY SCOPES [REQUESTS/S])", path);
+        cr_fail(err, CR_EUSAGE, "%s has no keys (a line is NAME KEY SCOPES [REQUESTS/S [WEIGHT]])",
+                path);
 out:
     if (text.num_bytes) OPENSSL_cleanse(text.data, text.num_bytes);
     cr_buf_free(&text);

@@ -1,8 +1,8 @@
 /* keys.h -- who may use a service: a file of keys with a name, what each may do, and how often.
  *
- *     # name    key            scopes            requests/s (none: as many as there are)
+ *     # name    key            scopes            requests/s (none or -: as many as there are)   weight (1)
  *     alice     sk-4f1c...     score             50
- *     judge     sk-9be0...     score,generate
+ *     judge     sk-9be0...     score,generate    -                                              4
  *
  * Only digests of keys are kept, and every one is compared in full: the time that it takes says nothing about a
  * key. Ownership: cr_serve_keys_free frees all. Threads: one caller.
@@ -18,6 +18,7 @@ typedef struct cr_serve_key {
     char name[CR_KEY_NAME];
     unsigned scopes;
     double per_s;            /* requests; 0: no quota */
+    double weight;           /* its share of the work, beside other tenants' */
     double left, measured_s; /* requests that may come at once, at that time */
     uint8_t digest[32];
 } cr_serve_key;

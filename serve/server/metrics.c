@@ -161,6 +161,8 @@ void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const
               (double)load->num_waiting);
     add_value(&p, "num_requests_running", "gauge", "Requests that are worked on.",
               (double)load->num_running);
+    add_value(&p, "waiting_tokens", "gauge", "Tokens of requests in the queue, as estimated.",
+              (double)load->waiting_tokens);
     add_value(&p, "cancelled_total", "counter", "Requests whose client left before the answer.",
               (double)m->num_gone);
     add_head(&p, "admission_rejections_total", "counter", "Requests that were not taken.");
@@ -189,4 +191,33 @@ void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const
     cr_buf_addf(out, "%sbuild_info{version=\"%s\"} 1\n", prefix, version);
     add_models(&p, service);
     add_process(out);
+}
+
+static void add_tenant_value(page *p, const char *name, const char *tenant, double value)
+{
+    cr_buf_addf(p->out, "%s%s{tenant=\"", p->prefix, name);
+    add_label(p->out, tenant);
+    cr_buf_addf(p->out, "\"} %.17g\n", value);
+}
+
+void cr_serve_metrics_print_tenants(const char *prefix, const cr_tenant_counts *tenants, size_t num,
+                                    cr_buf *out)
+{
+    page p = {prefix, out};
+
+    add_head(&p, "tenant_requests_waiting", "gauge", "Requests for the model in the queue.");
+    for (size_t i = 0; i < num; i++)
+        add_tenant_value(&p, "tenant_requests_waiting", tenants[i].name,
+                         (double)tenants[i].num_waiting);
+    add_head(&p, "tenant_tokens_total", "counter", "Tokens of prompts and samples worked on.");
+    for (size_t i = 0; i < num; i++)
+        add_tenant_value(&p, "tenant_tokens_total", tenants[i].name, (double)tenants[i].num_tokens);
+    add_head(&p, "tenant_queue_seconds_total", "counter",
+             "Time that requests waited, all together.");
+    for (size_t i = 0; i < num; i++)
+        add_tenant_value(&p, "tenant_queue_seconds_total", tenants[i].name, tenants[i].queued_s);
+    add_head(&p, "tenant_rejections_total", "counter", "Requests that a full queue refused.");
+    for (size_t i = 0; i < num; i++)
+        add_tenant_value(&p, "tenant_rejections_total", tenants[i].name,
+                         (double)tenants[i].num_refused);
 }

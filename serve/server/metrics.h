@@ -42,5 +42,7 @@ void cr_serve_metrics_job(cr_serve_metrics *m, const cr_serve_job *job);
 void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const char *version,
                             const cr_http_counts *http, const cr_serve_load *load,
                             const cr_serve_service *service, cr_buf *out);
+void cr_serve_metrics_print_tenants(const char *prefix, const cr_tenant_counts *tenants, size_t num,
+                                    cr_buf *out);
 
 #endif

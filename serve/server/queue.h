@@ -3,17 +3,35 @@
  *     I/O thread:    put ..                       .. collect (after `wake`)
  *     the other:           take -> work -> give
  *
- * Bounded in requests and in bytes of bodies, served in the order of arrival. A job that was cancelled while it waited comes
- * back without work. A job belongs to the I/O thread; between take and give to the other one, which writes what is
- * below "answer". One lock; each function says its thread.
+ * Bounded in requests, in tokens (what is known of them before a body is parsed: serve/server/estimate.h) and in bytes of
+ * bodies; one request fits whatever its tokens. Tenants take turns by the tokens that they have used for their weight
+ * (serve/share.h), in the order of arrival inside one. Where the queue is full, a tenant that has less in it than
+ * another takes the place of the other's last request, which comes back with a 503. A job that was cancelled while it
+ * waited comes back without work. A job belongs to the I/O thread; between take and give to the other one, which
+ * writes what is below "answer". One lock; each function says its thread.
  */
 #ifndef CR_SERVE_QUEUE_H
 #define CR_SERVE_QUEUE_H
 
 #include "http/server.h"
 #include "serve/request.h"
+#include "serve/share.h"
 
 #include <stdatomic.h>
+
+enum { CR_TENANT_NAME = 64, CR_MAX_TENANTS = 256 /* by name; all others are one */ };
+
+/* Counters of one tenant, as they are when they are asked for. */
+typedef struct cr_tenant_counts {
+    char name[CR_TENANT_NAME];
+    int64_t num_waiting, num_running;
+    int64_t waiting_tokens;
+    int64_t num_refused; /* the queue was full */
+    int64_t num_tokens;  /* of requests that were worked on: prompts and samples */
+    double queued_s;     /* all its requests together */
+} cr_tenant_counts;
+
+typedef struct cr_tenant cr_tenant;
 
 typedef struct cr_serve_job {
     cr_serve_route route;
@@ -23,35 +41,51 @@ typedef struct cr_serve_job {
     double deadline_s;        /* cr_now_s; 0: none */
     atomic_bool is_cancelled; /* its answer is not wanted any more */
     double put_s, begin_s, end_s;
+    cr_tenant *tenant; /* of the queue, from put on */
+    int64_t estimated_tokens;
     /* of the I/O thread */
     cr_http_exchange *x; /* NULL: gone, or answered */
     size_t place;        /* in the I/O thread's list */
     struct cr_serve_job *next;
-    bool is_streaming; /* the beginning of its answer was sent */
+    bool is_streaming;  /* the beginning of its answer was sent */
+    bool is_pushed_out; /* its place in the queue went to another tenant */
     /* answer */
     cr_buf events;        /* of a stream, not collected yet; under the queue's lock */
     cr_serve_error error; /* status 0: `out` is the body of a 200 */
     cr_buf out, ignored;  /* owned; ignored: names of fields without effect */
+    int64_t used_tokens;  /* that were worked on; -1: as estimated */
 } cr_serve_job;
 
 typedef struct cr_serve_load {
     int64_t num_waiting, num_running;
+    int64_t waiting_tokens;
     size_t waiting_bytes;
     double stuck_s; /* since the work has last moved; 0: nothing to do */
 } cr_serve_load;
 
 typedef struct cr_serve_queue cr_serve_queue;
 
-/* wake: called in the thread of take and give when there is something to collect. */
-cr_serve_queue *cr_serve_queue_create(int64_t max_requests, size_t max_bytes,
-                                      void (*wake)(void *ctx), void *ctx);
+typedef struct cr_serve_bounds {
+    int64_t max_requests, max_tokens;
+    size_t max_bytes;
+    int64_t max_running_each; /* of one tenant, taken and not given; 0: any number */
+} cr_serve_bounds;
+
+/* wake: called when there is something to collect, in the thread of put, take or give. */
+cr_serve_queue *cr_serve_queue_create(const cr_serve_bounds *bounds, void (*wake)(void *ctx),
+                                      void *ctx);
 void cr_serve_queue_free(cr_serve_queue *queue); /* with its jobs; accepts NULL */
 void cr_serve_job_free(cr_serve_job *job);
 
-/* I/O thread. False: it is full, and the job stays the caller's. */
-bool cr_serve_queue_put(cr_serve_queue *queue, cr_serve_job *job);
+/* I/O thread. False: it is full, and the job stays the caller's. tenant: a name; weight: above 0, of the key. */
+bool cr_serve_queue_put(cr_serve_queue *queue, cr_serve_job *job, const char *tenant,
+                        double weight);
+/* Seconds, 1 to 60, that what waits now takes at the speed of the last ones. */
+int cr_serve_queue_drain_s(cr_serve_queue *queue);
 cr_serve_job *cr_serve_queue_collect(cr_serve_queue *queue); /* a list */
 cr_serve_load cr_serve_queue_load(cr_serve_queue *queue);
+/* The first `most` tenants, in the order of their first requests; returns their number. */
+size_t cr_serve_queue_tenants(cr_serve_queue *queue, cr_tenant_counts *out, size_t most);
 /* Any thread: take returns NULL from now on. */
 void cr_serve_queue_end(cr_serve_queue *queue);
 
@@ -59,8 +93,10 @@ void cr_serve_queue_end(cr_serve_queue *queue);
 bool cr_serve_queue_events(cr_serve_queue *queue, cr_serve_job *job, cr_buf *out);
 bool cr_serve_queue_has_ended(cr_serve_queue *queue); /* any thread */
 
-/* The other thread. take waits for a job; NULL: the end, or (waits false) no job waits. */
+/* The other thread. take waits for a job; NULL: the end, or (waits false) no job waits that may be taken. */
 cr_serve_job *cr_serve_queue_take(cr_serve_queue *queue, bool waits);
+/* The share of the work that its tenant has there; of the other thread alone. */
+cr_share *cr_serve_job_share(cr_serve_job *job);
 /* Events of a job for its client; the buffer is cleared. */
 void cr_serve_queue_send(cr_serve_queue *queue, cr_serve_job *job, cr_buf *events);
 void cr_serve_queue_give(cr_serve_queue *queue, cr_serve_job *job);

@@ -37,6 +37,7 @@ static cr_serve_load load_of(const cr_server *s)
 
     return (cr_serve_load){.num_waiting = a.num_waiting + b.num_waiting,
                            .num_running = a.num_running + b.num_running,
+                           .waiting_tokens = a.waiting_tokens + b.waiting_tokens,
                            .waiting_bytes = a.waiting_bytes + b.waiting_bytes,
                            .stuck_s = a.stuck_s > b.stuck_s ? a.stuck_s : b.stuck_s};
 }
@@ -122,10 +123,14 @@ static void answer_metrics(cr_server *s, cr_http_exchange *x)
 {
     cr_http_counts counts = cr_http_count(s->http);
     cr_serve_load load = load_of(s);
+    cr_tenant_counts *tenants = CR_NEW_ARRAY(cr_tenant_counts, CR_MAX_TENANTS);
+    size_t num_tenants = cr_serve_queue_tenants(s->compute, tenants, CR_MAX_TENANTS);
     cr_buf body = {0};
 
     cr_serve_metrics_print(&s->metrics, s->options.metrics_prefix, s->options.version, &counts,
                            &load, s->service, &body);
+    cr_serve_metrics_print_tenants(s->options.metrics_prefix, tenants, num_tenants, &body);
+    cr_free(tenants);
     cr_http_answer(x, 200, prometheus, body.data, body.num_bytes);
     cr_buf_free(&body);
 }
@@ -239,6 +244,7 @@ static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
         return false;
     }
     strcpy(call->tenant, key->name);
+    call->weight = key->weight;
     call->may_generate = (key->scopes & CR_SCOPE_GENERATE) != 0;
     if (r->scopes && !(key->scopes & r->scopes)) {
         s->metrics.num_rejected_keys++;
@@ -278,6 +284,7 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
     x->user = call;
     call->route = r ? r->name : "";
     strcpy(call->tenant, "-");
+    call->weight = 1;
     if (r && r->is_open) {
         is_method(x, r);
         return;

@@ -5,8 +5,6 @@
 
 #include <sys/random.h>
 
-enum { MOST_TASKS = 256 /* at a time; others wait in the queue, which is bounded */ };
-
 /* A request and what is computed for it. */
 typedef struct task {
     cr_serve_job *from;
@@ -42,7 +40,7 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
     if (!from->may_generate && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 403, "permission_error",
                     "the key may score prompts only: max_tokens may be 0 or 1");
-    cr_compute_add(compute, job);
+    cr_compute_add(compute, job, cr_serve_job_share(from));
     t->task = cr_grow(t->task, t->num, &t->capacity, sizeof *t->task);
     t->task[t->num++] = (task){from, job};
 }
@@ -72,7 +70,7 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
         from->error = job->error;
         from->out = job->out;
         job->out = (cr_buf){0};
-        cr_compute_remove(compute, job);
+        from->used_tokens = cr_compute_remove(compute, job);
         cr_job_destroy(job);
         cr_serve_queue_give(s->compute, from);
     }
@@ -85,7 +83,8 @@ cr_status cri_compute_run(cr_server *s, cr_compute *compute, cr_err *err)
     cr_serve_job *from;
 
     while (err->status == CR_OK && !cr_serve_queue_has_ended(s->compute)) {
-        while (t.num < MOST_TASKS && (from = cr_serve_queue_take(s->compute, /*waits=*/t.num == 0)))
+        while (t.num < CRI_MOST_TASKS &&
+               (from = cr_serve_queue_take(s->compute, /*waits=*/t.num == 0)))
             begin(s, compute, &t, from);
         cr_note(cr_compute_step(compute, err));
         finish(s, compute, &t);

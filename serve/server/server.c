@@ -204,6 +204,7 @@ static cr_status start(cr_server *s, cr_err *err)
     const cr_http_app app = {s,      cri_on_head, cri_on_request, on_gone,
                              on_end, on_wake,     on_tick,        on_signal};
     const cr_server_options *o = &s->options;
+    cr_serve_bounds bounds = {o->max_queue, o->max_queue_tokens, o->http.buffered_bytes, 0};
 
     if (o->keys) CR_TRY(cr_serve_keys_read(o->keys, &s->keys, err));
     CR_TRY(open_log(s, err));
@@ -214,8 +215,9 @@ static cr_status start(cr_server *s, cr_err *err)
                        "%s can be reached from other machines, and there are no keys: give --keys "
                        "FILE (or --tls-ca FILE), or --no-auth if everyone may use it",
                        o->http.listen);
-    s->texts = cr_serve_queue_create(o->max_queue, o->http.buffered_bytes, wake, s);
-    s->compute = cr_serve_queue_create(o->max_queue, o->http.buffered_bytes, wake, s);
+    s->texts = cr_serve_queue_create(&bounds, wake, s);
+    bounds.max_running_each = CRI_MOST_TASKS - CRI_MOST_TASKS / 8; /* some are left for others */
+    s->compute = cr_serve_queue_create(&bounds, wake, s);
     s->has_text_thread = pthread_create(&s->text_thread, NULL, cri_work_thread, s) == 0;
     s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
     CR_CHECK(s->has_text_thread && s->has_thread, "no thread can be started");

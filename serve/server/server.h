@@ -25,6 +25,7 @@ typedef struct cr_server_options {
     bool needs_no_keys;     /* also where other machines reach it */
     const char *access_log; /* file, "-": stderr, "none" */
     int64_t max_queue;      /* requests that wait */
+    int64_t max_queue_tokens;
     double drain_s, stall_s;
     const char *metrics_prefix;
     const char *version;

@@ -10,10 +10,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum {
+    CRI_MOST_TASKS = 256 /* of the model at a time; others wait in the queue, which is bounded */
+};
+
 /* Of an exchange: its `user` from on_head to on_end. */
 typedef struct cri_call {
     const char *route; /* constant: its path in the log and in metrics */
     char tenant[CR_KEY_NAME];
+    double weight;             /* of the tenant */
     bool may_generate;         /* the key's scopes allow more than one token */
     cr_serve_job *job;         /* that is worked on; NULL: none */
     double queued_s, worked_s; /* of a job that was */

@@ -3,6 +3,7 @@
 #include "serve/server/server_impl.h"
 
 #include "serve/answer.h"
+#include "serve/server/estimate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,9 +76,20 @@ static cr_serve_queue *queue_of(const cr_server *s, cr_serve_route route)
     return route == CR_SERVE_TOKENIZE || route == CR_SERVE_DETOKENIZE ? s->texts : s->compute;
 }
 
+static void refuse_full(cr_server *s, cr_serve_queue *queue, cr_http_exchange *x)
+{
+    char seconds[16];
+
+    s->metrics.num_rejected_queue++;
+    snprintf(seconds, sizeof seconds, "%d", cr_serve_queue_drain_s(queue));
+    cr_http_set(x, "Retry-After", seconds);
+    cr_http_fail(x, 503, NULL, NULL, "the queue of requests is full, try again later");
+}
+
 void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
 {
     cri_call *call = x->user;
+    cr_serve_queue *queue = queue_of(s, route);
     cr_serve_job *job;
     double deadline_s;
 
@@ -93,15 +105,15 @@ void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
     job->x = x;
     strcpy(job->id, x->id);
     cr_http_take_body(x, &job->body);
-    if (cr_serve_queue_put(queue_of(s, route), job)) {
+    if (job->body.num_bytes)
+        job->estimated_tokens = cr_serve_estimate_tokens(job->body.data, job->body.num_bytes);
+    if (cr_serve_queue_put(queue, job, call->tenant, call->weight)) {
         call->job = job;
         add_open(s, job);
         return;
     }
     cr_serve_job_free(job);
-    s->metrics.num_rejected_queue++;
-    cr_http_set(x, "Retry-After", "1");
-    cr_http_fail(x, 503, NULL, NULL, "the queue of requests is full, try again later");
+    refuse_full(s, queue, x);
 }
 
 /* ---- the I/O thread: out ---- */
@@ -158,6 +170,11 @@ static void answer(cr_server *s, cr_serve_job *job)
     const cr_serve_error *e = &job->error;
     cri_call *call = job->x->user;
 
+    if (job->is_pushed_out) {
+        call->queued_s = cr_now_s() - job->put_s;
+        refuse_full(s, queue_of(s, job->route), let_go(job));
+        return;
+    }
     call->queued_s = job->begin_s - job->put_s;
     call->worked_s = job->end_s - job->begin_s;
     send_events(s, job);

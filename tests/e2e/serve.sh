@@ -201,7 +201,7 @@ until(b'/metrics', b'croll_num_requests_running 1')
 late = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: 1\r\n') # waits
 until(b'/load', b'load":2')
 full = ask(b'{"prompt":"1"}').makefile('rb').read()
-assert b' 503 ' in full and b'server_overloaded' in full and b'Retry-After: 1' in full, full
+assert b' 503 ' in full and b'server_overloaded' in full and b'Retry-After: ' in full, full
 assert b' 200 ' in get(b'/health')
 late = late.makefile('rb').read()
 assert b' 504 ' in late and b'deadline_exceeded' in late, late

@@ -40,6 +40,12 @@ static cr_job *make_job(cr_serve_route route, const char *body)
     return cr_job_create(&request, "x", 1234567);
 }
 
+static void submit(cr_job *job)
+{
+    while (job->num_submitted < job->request.num_prompts)
+        cr_job_submit_next(job, engine);
+}
+
 static void run_engine(void)
 {
     cr_generated g;
@@ -112,7 +118,7 @@ static json_t *run(cr_job *job)
 {
     json_t *answer;
 
-    if (!cr_serve_is_scoring(&job->request)) cr_job_submit(job, engine);
+    if (!cr_serve_is_scoring(&job->request)) submit(job);
     run_engine();
     answer_round(job);
     if (!job->is_done || job->error.status)
@@ -185,7 +191,7 @@ static void check_events(const char *body, const char *stream_body)
     cr_buf numbers = {0};
     size_t i, k, num_events;
 
-    cr_job_submit(job, engine);
+    submit(job);
     run_engine();
     assert_true(job->is_done && job->error.status == 0);
     join(&job->out, parts, &num_events);
@@ -255,8 +261,8 @@ static void cancel(void **state)
     cr_err err = {0};
 
     (void)state;
-    cr_job_submit(gone, engine);
-    cr_job_submit(stays, engine);
+    submit(gone);
+    submit(stays);
     for (int i = 0; i < 5; i++)
         must(cr_engine_step(engine, &err), &err);
     cr_job_cancel(gone, engine);
