@@ -149,6 +149,31 @@ static cr_http_event read_request_line(cr_http_parser *p, char *line)
     return CR_HTTP_MORE;
 }
 
+/* ---- the status line ---- */
+
+static cr_http_event read_status_line(cr_http_parser *p, char *line)
+{
+    char *code = strchr(line, ' ');
+
+    if (!code) return refuse(p, 400, "the status line has no status");
+    *code++ = 0;
+    if (read_version(p, line) == CR_HTTP_REFUSED) return CR_HTTP_REFUSED;
+    if (strspn(code, "0123456789") != 3 || (code[3] && code[3] != ' ') || *code == '0')
+        return refuse(p, 400, "the status is not a number of three digits");
+    p->code = (code[0] - '0') * 100 + (code[1] - '0') * 10 + (code[2] - '0');
+    if (p->code == 101) return refuse(p, 400, "another protocol was not asked for");
+    p->state = CRI_HTTP_FIELD;
+    return CR_HTTP_MORE;
+}
+
+/* What comes is a note before the answer. */
+static cr_http_event skip_note(cr_http_parser *p)
+{
+    p->lines.num_bytes = p->num_fields = 0;
+    p->state = CRI_HTTP_START_LINE;
+    return CR_HTTP_MORE;
+}
+
 /* ---- fields ---- */
 
 /* Cut a line into name and value, both NUL-terminated in place. */
@@ -196,6 +221,7 @@ static cr_http_event check_host(cr_http_parser *p)
     const char *host;
     size_t num = count_fields(p, "host", &host);
 
+    if (p->is_answer) return CR_HTTP_MORE;
     if (num > 1 || (num == 0 && !p->is_http_1_0))
         return refuse(p, 400, "the request needs exactly one Host field");
     if (host && strpbrk(host, " \t,/?#@\\")) return refuse(p, 400, "the Host field is not a host");
@@ -235,18 +261,31 @@ static cr_http_event read_framing(cr_http_parser *p)
     if (num_lengths && read_length(p, length) == CR_HTTP_REFUSED) return CR_HTTP_REFUSED;
     p->is_chunked = num_codings > 0;
     p->left_bytes = p->content_bytes;
+    if (p->is_answer && !p->has_body) p->should_close = true;
     return CR_HTTP_MORE;
+}
+
+static cri_http_state state_of_body(cr_http_parser *p)
+{
+    if (p->is_answer && (p->code == 204 || p->code == 304)) {
+        p->is_chunked = false;
+        p->left_bytes = p->content_bytes = 0;
+        return CRI_HTTP_END;
+    }
+    if (p->is_answer && !p->has_body) return CRI_HTTP_REST;
+    return p->is_chunked ? CRI_HTTP_CHUNK_SIZE : p->left_bytes ? CRI_HTTP_BODY : CRI_HTTP_END;
 }
 
 static cr_http_event end_head(cr_http_parser *p)
 {
     const char *value;
 
+    if (p->is_answer && p->code < 200) return skip_note(p);
     if (check_host(p) == CR_HTTP_REFUSED || read_framing(p) == CR_HTTP_REFUSED)
         return CR_HTTP_REFUSED;
     if (count_fields(p, "content-encoding", &value) && strcasecmp(value, "identity") != 0)
         return refuse(p, 415, "a compressed body is not taken");
-    if (count_fields(p, "expect", &value)) {
+    if (count_fields(p, "expect", &value) && !p->is_answer) {
         if (strcasecmp(value, "100-continue") != 0)
             return refuse(p, 417, "the only expectation here is 100-continue");
         p->expects_continue = !p->is_http_1_0 && (p->is_chunked || p->content_bytes > 0);
@@ -258,7 +297,7 @@ static cr_http_event end_head(cr_http_parser *p)
     for (size_t i = 0; i < p->num_fields; i++)
         if (strcmp(field_name(p, i), "connection") == 0 && list_has(field_value(p, i), "close"))
             p->should_close = true;
-    p->state = p->is_chunked ? CRI_HTTP_CHUNK_SIZE : p->left_bytes ? CRI_HTTP_BODY : CRI_HTTP_END;
+    p->state = state_of_body(p);
     return CR_HTTP_HEAD;
 }
 
@@ -319,8 +358,8 @@ static cr_http_event read_line(cr_http_parser *p)
         return refuse(p, 400, "a line has a CR or NUL in it");
     line[num - 2] = 0;
     switch (p->state) {
-    case CRI_HTTP_REQUEST_LINE:
-        event = read_request_line(p, line);
+    case CRI_HTTP_START_LINE:
+        event = p->is_answer ? read_status_line(p, line) : read_request_line(p, line);
         break;
     case CRI_HTTP_FIELD:
         event = read_field(p, line);
@@ -355,7 +394,7 @@ static cr_http_event take_line(cr_http_parser *p, const char *bytes, size_t num,
     if (is_chunk && line_bytes > CHUNK_LINE)
         return refuse(p, 400, "the line of a chunk's size is too long");
     if (!is_chunk) p->num_header_bytes += n;
-    if (p->state == CRI_HTTP_REQUEST_LINE && line_bytes > p->limits.target_bytes + REQUEST_LINE)
+    if (p->state == CRI_HTTP_START_LINE && line_bytes > p->limits.target_bytes + REQUEST_LINE)
         return refuse(p, 414, "the request line is too long");
     if (p->num_header_bytes > p->limits.header_bytes)
         return refuse(p, 431, "the fields of the request are too long");
@@ -373,6 +412,23 @@ static void take_body(cr_http_parser *p, const char *bytes, size_t num, size_t *
         p->state = p->state == CRI_HTTP_BODY ? CRI_HTTP_END : CRI_HTTP_CHUNK_END;
 }
 
+static cr_http_event take_rest(cr_http_parser *p, const char *bytes, size_t num, size_t *used)
+{
+    if (num > p->limits.body_bytes - p->body.num_bytes)
+        return refuse(p, 413, "the body is too large");
+    cr_buf_add(&p->body, bytes, num);
+    *used += num;
+    return CR_HTTP_MORE;
+}
+
+cr_http_event cr_http_parse_end(cr_http_parser *p)
+{
+    if (p->status) return CR_HTTP_REFUSED;
+    if (p->state != CRI_HTTP_REST) return refuse(p, 400, "the connection has ended before it");
+    p->state = CRI_HTTP_END;
+    return CR_HTTP_WHOLE;
+}
+
 cr_http_event cr_http_parse(cr_http_parser *p, const char *bytes, size_t num_bytes, size_t *used)
 {
     cr_http_event event = CR_HTTP_MORE;
@@ -384,6 +440,8 @@ cr_http_event cr_http_parse(cr_http_parser *p, const char *bytes, size_t num_byt
         size_t num = num_bytes - *used;
         if (p->state == CRI_HTTP_BODY || p->state == CRI_HTTP_CHUNK)
             take_body(p, rest, num, used);
+        else if (p->state == CRI_HTTP_REST)
+            event = take_rest(p, rest, num, used);
         else
             event = take_line(p, rest, num, used);
     }
@@ -396,12 +454,14 @@ void cr_http_parser_next(cr_http_parser *p)
 {
     cr_http_limits limits = p->limits;
     cr_buf lines = p->lines, body = p->body;
+    bool is_answer = p->is_answer;
 
     cr_buf_clear(&lines);
     cr_buf_clear(&body);
     if (body.capacity_bytes > KEPT_BYTES) cr_buf_free(&body);
     memset(p, 0, sizeof *p);
     p->limits = limits;
+    p->is_answer = is_answer;
     p->lines = lines;
     p->body = body;
 }

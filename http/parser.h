@@ -1,4 +1,4 @@
-/* parser.h -- requests of HTTP/1.1 (RFC 9112) from bytes: a pure function, strict, in pieces of any size.
+/* parser.h -- requests and answers of HTTP/1.1 (RFC 9112) from bytes: a pure function, strict, in pieces of any size.
  *
  * A server that reads a request otherwise than the proxy in front of it lets one client put words into the request
  * of another. Therefore nothing is guessed or repaired here. Lines end with CR LF. A field has no blank before its
@@ -11,6 +11,9 @@
  *                                             CR_HTTP_WHOLE     body, too; bytes after `used` are the next request's
  *                                             CR_HTTP_REFUSED   answer with p.status and p.message, then close
  *     cr_http_parser_next(&p)                                   after CR_HTTP_WHOLE
+ *
+ * With is_answer the bytes are answers, which a client reads by the same rules: `code` is their status, those of 1xx are
+ * skipped, and a body without a length goes on until the connection ends, which cr_http_parse_end tells.
  *
  * The same bytes give the same result wherever they are cut. Memory is that of the lines and of the body received so
  * far, both limited. Ownership: the parser owns all; texts of it are valid until cr_http_parser_next or _free.
@@ -37,9 +40,10 @@ typedef enum cr_http_event {
 } cr_http_event;
 
 typedef enum cri_http_state {
-    CRI_HTTP_REQUEST_LINE,
+    CRI_HTTP_START_LINE,
     CRI_HTTP_FIELD,
     CRI_HTTP_BODY, /* of content_bytes */
+    CRI_HTTP_REST, /* until the connection ends */
     CRI_HTTP_CHUNK_SIZE,
     CRI_HTTP_CHUNK,
     CRI_HTTP_CHUNK_END,
@@ -49,6 +53,8 @@ typedef enum cri_http_state {
 
 typedef struct cr_http_parser {
     cr_http_limits limits;
+    bool is_answer; /* read answers, not requests */
+    int code;       /* of an answer */
     char method[CR_HTTP_METHOD];
     cr_buf body;
     int status;          /* refused: of the answer, else 0 */
@@ -70,6 +76,8 @@ typedef struct cr_http_parser {
 
 cr_http_event cr_http_parse(cr_http_parser *parser, const char *bytes, size_t num_bytes,
                             size_t *used);
+/* The connection has ended: CR_HTTP_WHOLE if that completes an answer, else CR_HTTP_REFUSED. */
+cr_http_event cr_http_parse_end(cr_http_parser *parser);
 /* Ready for the next request of the connection; memory of ordinary size is kept. */
 void cr_http_parser_next(cr_http_parser *parser);
 void cr_http_parser_free(cr_http_parser *parser);

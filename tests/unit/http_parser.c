@@ -1,4 +1,4 @@
-/* http_parser.c -- requests that are taken and requests that are refused, each whole, byte by byte, and cut in two at
+/* http_parser.c -- requests and answers that are taken and that are refused, each whole, byte by byte, and cut in two at
  * every place, with the same result. The tables hold what parsers of others have read in two ways (request smuggling).
  * Not covered: sockets (e2e/serve). */
 #include "http/parser.h"
@@ -292,11 +292,105 @@ static void pipelined(void **state)
     }
 }
 
+/* ---- answers, as a client reads them ---- */
+
+#define OK "HTTP/1.1 200 OK\r\n"
+
+static const struct {
+    const char *text;
+    int code; /* 0: refused */
+    const char *body;
+    bool should_close, ends; /* ends: with the connection */
+} answers[] = {
+    {OK "Content-Length: 5\r\n\r\nhello", 200, "hello"},
+    {OK "Content-Length: 0\r\n\r\n", 200, ""},
+    {OK "Transfer-Encoding: chunked\r\n\r\n5;x\r\nhello\r\n0\r\nt: u\r\n\r\n", 200, "hello"},
+    {OK "Content-Length: 1\r\nConnection: close\r\n\r\nx", 200, "x", true},
+    {"HTTP/1.1 503\r\nContent-Length: 1\r\n\r\nx", 503, "x"},
+    {"HTTP/1.1 299 any reason\r\nContent-Length: 1\r\n\r\nx", 299, "x"},
+    {"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 200, "x", true},
+    {"HTTP/1.1 204 none\r\n\r\n", 204, "", true},
+    {"HTTP/1.1 304 as before\r\nContent-Length: 9\r\n\r\n", 304, ""},
+    {"HTTP/1.1 100 go on\r\nx: y\r\n\r\nHTTP/1.1 103 z\r\n\r\n" OK "Content-Length: 1\r\n\r\nx",
+     200, "x"},
+    {OK "Content-Type: a\r\n\r\nup to the end", 200, "up to the end", true, true},
+    {OK "\r\n", 200, "", true, true},
+    {OK "Expect: this\r\nContent-Length: 1\r\n\r\nx", 200, "x"},
+    {OK "Content-Length: 5\r\n\r\nhell", 0, "", false, true},
+    {OK "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", 0, "", false, true},
+    {OK "Content-Le", 0, "", false, true},
+    {"", 0, "", false, true},
+    {OK "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello"},
+    {OK "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+    {OK "Transfer-Encoding: gzip\r\n\r\n"},
+    {OK "Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"},
+    {OK "Content-Length: 65\r\n\r\n"},
+    {OK "\r\n0123456789012345678901234567890123456789012345678901234567890123456789"},
+    {"\r\n" OK "\r\n"},
+    {"HTTP/1.1\r\n\r\n"},
+    {"HTTP/1.1 20\r\n\r\n"},
+    {"HTTP/1.1 2000\r\n\r\n"},
+    {"HTTP/1.1 20x\r\n\r\n"},
+    {"HTTP/1.1 020 x\r\n\r\n"},
+    {"HTTP/1.1  200 x\r\n\r\n"},
+    {"HTTP/1.1 101 other\r\n\r\n"},
+    {"HTTP/2 200 OK\r\n\r\n"},
+    {"SSH-2.0-OpenSSH_9.2\r\n"},
+    {"GET / HTTP/1.1\r\n\r\n"},
+    {OK " x: y\r\n\r\n"},
+    {"HTTP/1.1 200 OK\n\n"},
+};
+
+static void answers_taken_and_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(answers); i++)
+        for (long cut = -1; cut < (long)strlen(answers[i].text); cut++) {
+            cr_http_parser p = {.limits = limits, .is_answer = true};
+            const char *text = answers[i].text;
+            result r = parse_in_pieces(&p, text, strlen(text), cut);
+            if (answers[i].ends) {
+                assert_int_equal(r.event, CR_HTTP_MORE);
+                r.event = cr_http_parse_end(&p);
+            }
+            if (answers[i].code == 0) {
+                if (r.event != CR_HTTP_REFUSED || !p.message) fail_msg("%s: taken", text);
+            } else {
+                if (r.event != CR_HTTP_WHOLE) fail_msg("%s: %s", text, p.message);
+                assert_int_equal(r.used, strlen(text));
+                assert_int_equal(p.code, answers[i].code);
+                assert_int_equal(p.should_close, answers[i].should_close);
+                assert_string_equal(p.body.num_bytes ? p.body.data : "", answers[i].body);
+            }
+            cr_http_parser_next(&p);
+            assert_true(p.is_answer);
+            cr_http_parser_free(&p);
+        }
+}
+
+/* Notes before an answer count as its header. */
+static void notes_end(void **state)
+{
+    cr_http_parser p = {.limits = limits, .is_answer = true};
+    static const char note[] = "HTTP/1.1 102 wait\r\n\r\n";
+    cr_http_event event = CR_HTTP_MORE;
+    size_t used, num = 0;
+
+    (void)state;
+    while (event == CR_HTTP_MORE && num++ < 1000)
+        event = cr_http_parse(&p, note, sizeof note - 1, &used);
+    assert_int_equal(event, CR_HTTP_REFUSED);
+    cr_http_parser_free(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_taken), cmocka_unit_test(requests_refused),
-        cmocka_unit_test(limits_are_kept), cmocka_unit_test(pipelined)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(requests_taken),
+                                       cmocka_unit_test(requests_refused),
+                                       cmocka_unit_test(limits_are_kept),
+                                       cmocka_unit_test(pipelined),
+                                       cmocka_unit_test(answers_taken_and_refused),
+                                       cmocka_unit_test(notes_end)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
