@@ -7,6 +7,7 @@
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "kernels/attention.h"
+#include "serve/self_check.h"
 #include "serve/server/server.h"
 
 #include <dirent.h>
@@ -24,13 +25,14 @@ typedef struct serve {
     cr_server_options options;
     const char *name, *port_file, *device;
     int64_t max_logprobs;
-    bool only_scores, clamps;
+    bool only_scores, clamps, may_be_random;
     int64_t max_chat_tokens;
     cr_scoring *scoring;
     cr_model *sampled; /* the engine's copy of the model */
     cr_full_weights full;
     cr_engine *engine;
     cr_compute compute;
+    cr_self_check self_check;
     cr_serve_model model;
     cr_serve_service service;
     cr_chat *chat;
@@ -155,13 +157,16 @@ static cr_status open_rank(serve *s, cr_err *err)
     CR_TRY(cr_worker_open(w, s->device, err));
     cr_world_set_deadline(w->world, 2 * s->options.stall_s + (w->rank ? FOLLOWER_WAITS_S : 0));
     s->scoring = cr_scoring_create(w->world, w->mesh, w->model, w->fsdp);
-    return CR_OK;
+    return cr_fsdp_check_finite(w->fsdp, err);
 }
 
 static cr_status open_model(serve *s, cr_err *err)
 {
     CR_TRY(open_rank(s, err));
     CR_TRY(describe(s, err));
+    CR_TRY(cr_self_check_run(s->scoring, s->model.vocab_size, s->model.max_model_len,
+                             s->may_be_random, &s->self_check, err));
+    s->model.self_check = s->self_check.digest;
     if (!s->only_scores) CR_TRY(open_engine(s, err));
     cr_compute_init(&s->compute, s->scoring, s->engine, ROUND_TOKENS, MOST_SAMPLES);
     return CR_OK;
@@ -205,7 +210,8 @@ static cr_status run_service(serve *s, cr_err *err)
     fflush(stdout);
     CR_TRY(open_model(s, err));
     cr_server_ready(s->server, &s->service);
-    printf("ready: %s, weights %.12s, %s\n", s->model.name, s->weights, s->model.dtype);
+    printf("ready: %s, weights %.12s, %s, self-check %.12s\n", s->model.name, s->weights,
+           s->model.dtype, s->self_check.digest);
     fflush(stdout);
     CR_TRY(cr_server_run(s->server, &s->compute, err));
     return cr_scoring_end(s->scoring, err);
@@ -270,6 +276,8 @@ static int run(int argc, char **argv)
          "most log-probs a place that a request may ask for (default 128)"},
         {"score-only", CR_OPT_FLAG, &s.only_scores, NULL,
          "at most one token is sampled; without the engine's copy of the weights"},
+        {"allow-random", CR_OPT_FLAG, &s.may_be_random, NULL,
+         "also a model that gives nearly equal chances to all tokens"},
         {"clamp-max-tokens", CR_OPT_FLAG, &s.clamps, NULL,
          "max_tokens beyond the context is cut instead of refused"},
         {"max-chat-tokens", CR_OPT_INT, &s.max_chat_tokens, "N",

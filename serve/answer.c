@@ -307,6 +307,7 @@ void cr_serve_model_body(const cr_serve_model *m, cr_buf *out)
     cr_buf_addf(out, ",\"parent\":null,\"max_model_len\":%lld,\"permission\":[],\"croll\":{",
                 (long long)m->max_model_len);
     add_model_identity(m, out);
+    if (m->self_check) add_member(out, "self_check", m->self_check);
     cr_buf_adds(out, "}}");
 }
 

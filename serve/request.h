@@ -39,6 +39,7 @@ typedef struct cr_serve_model {
     const char *weights_sha256; /* of the sorted hashes of its files */
     const char *tokenizer_sha256;
     const char *weight_version; /* "1", .. */
+    const char *self_check;     /* digest of log-probs (self_check.h), or NULL */
     const char *dtype;          /* "bf16", .. */
     const cr_tokenizer *tokenizer;
     const cr_chat *chat;          /* may be without templates; NULL: chats are refused */

@@ -1,7 +1,8 @@
 /* fsdp_impl.h -- a cr_fsdp from inside (strategies/ only).
  *
  * shards.c what a rank keeps, and moving it to the host; gather.c gathered copies around modules, gradients
- * of units, hooks; fsdp.c life, passes; replicas.c equal bits over ddp; update.c complete gradients, loss
+ * of units, hooks; fsdp.c life, passes; replicas.c equal bits over ddp; finite.c
+ * parameters that are not finite; update.c complete gradients, loss
  * scale, AdamW
  */
 #ifndef CR_FSDP_IMPL_H

@@ -105,6 +105,9 @@ CR_MUST cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx
  * those of the first replica are taken before (sync_module_states). cr_fsdp_resume checks. Collective. */
 CR_MUST cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err);
 
+/* CR_EFORMAT on all ranks, naming a parameter that has a NaN or an infinity. Collective. */
+CR_MUST cr_status cr_fsdp_check_finite(cr_fsdp *f, cr_err *err);
+
 /* ---- moving states between phases (colocated roles) ---- */
 
 enum cr_states {

@@ -155,7 +155,7 @@ for dtype in fp32 bf16; do "$CROLL" logprobs home/model model_args.dtype=$dtype 
 cmp -s fp32.jsonl bf16.jsonl && fail "both precisions have the same numbers"
 sed -n 7p lines.jsonl | "$CROLL" generate home/model --json --temperature 0 --max-new-tokens 20 model_args.dtype=fp32 >generated.jsonl
 alone=6 places=("1 fp32" "2 fp32" "4 bf16 strategy_args.strategy_config.fsdp_size=2")
-[ $# = 0 ] || alone=$num places=("1 fp32" "1 bf16" "2 fp32" "2 bf16" "4 fp32" "4 bf16" "4 fp32 ulysses_size=2")
+[ $# = 0 ] || alone=$num places=("1 fp32" "1 bf16" "2 fp32" "2 bf16" "4 fp32" "4 bf16" "4 fp32 model_args.ulysses_size=2")
 for place in "${places[@]}"; do
     set -- $place
     serve "$@"

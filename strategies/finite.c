@@ -1,0 +1,80 @@
+/* finite.c -- are all parameters finite? Shards are read in blocks, as bits. */
+#include "strategies/fsdp_impl.h"
+
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+/* Infinities and NaNs have all bits of the exponent. */
+static bool block_is_finite(cr_dtype dtype, const char *block, size_t num)
+{
+    static const uint16_t masks[] = {[CR_BF16] = 0x7F80, [CR_F16] = 0x7C00};
+    bool is_finite = true;
+
+    for (size_t i = 0; i < num; i++) {
+        uint32_t x = 0, mask = dtype == CR_F32 ? 0x7F800000 : masks[dtype];
+        memcpy(&x, block + i * cr_dtype_bytes(dtype), cr_dtype_bytes(dtype));
+        is_finite = is_finite && (x & mask) != mask;
+    }
+    return is_finite;
+}
+
+/* num elements from element `at` of the shard on. */
+static cr_status range_is_finite(cr_fsdp *f, cr_dtype dtype, cr_mem *shard, int64_t at, int64_t num,
+                                 char *block, bool *is_finite, cr_err *err)
+{
+    const int64_t most = BLOCK_BYTES / (int64_t)cr_dtype_bytes(dtype);
+
+    *is_finite = true;
+    for (int64_t done = 0; done < num && *is_finite; done += most) {
+        size_t n = (size_t)(num - done < most ? num - done : most);
+        CR_TRY(cr_download(cri_home(f), block, cr_at(dtype, shard, at + done),
+                           n * cr_dtype_bytes(dtype), err));
+        *is_finite = block_is_finite(dtype, block, n);
+    }
+    return CR_OK;
+}
+
+/* *name: of a parameter in this rank's part of the flat that is not finite; NULL: none. */
+static cr_status check_flat(cr_fsdp *f, const cr_flat *flat, bool is_trained, char *block,
+                            const char **name, cr_err *err)
+{
+    cr_dtype dtype = cri_shard_dtype(f, flat, is_trained);
+    int64_t begin, end, at;
+    bool is_finite;
+
+    for (size_t i = 0; i < flat->num_params && !*name; i++) {
+        if (!cri_shard_range(flat, i, cri_shard_of(f, flat), &begin, &end, &at)) continue;
+        CR_TRY(range_is_finite(f, dtype, cri_shard(f, flat, is_trained, f->master), at, end - begin,
+                               block, &is_finite, err));
+        if (!is_finite) *name = flat->params[i]->name;
+    }
+    return CR_OK;
+}
+
+cr_status cr_fsdp_check_finite(cr_fsdp *f, cr_err *err)
+{
+    cr_group *all = f->mesh->group[CR_AXIS_ALL];
+    size_t *offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(all) + 1);
+    char *block = cr_alloc(BLOCK_BYTES);
+    const char *name = NULL;
+    cr_buf names = {0};
+
+    CR_TRY_GOTO(out, cri_need_states(f, CR_STATE_PARAMS, "parameters", err));
+    for (size_t u = 0; u < f->units.num && !name; u++)
+        for (int k = 0; k < 2 && !name; k++) {
+            const cr_unit *unit = &f->units.unit[u];
+            CR_TRY_GOTO(out, check_flat(f, k == 0 ? &unit->trained : &unit->frozen, k == 0, block,
+                                        &name, err));
+        }
+    CR_TRY_GOTO(out, cr_all_gather_bytes(all, "parameters that are not finite", name,
+                                         name ? strlen(name) + 1 : 0, &names, offsets, err));
+    if (names.num_bytes)
+        cr_fail(err, CR_EFORMAT, "%s has a number that is not finite in %s", names.data,
+                cr_dtype_name(f->args.param_dtype));
+out:
+    cr_buf_free(&names);
+    cr_free(block);
+    cr_free(offsets);
+    return err->status;
+}
