@@ -254,6 +254,8 @@ typedef struct options {
     const char *device, *prompt;
     double temperature, top_p, repetition_penalty; /* NAN: not given */
     int64_t max_new_tokens, top_k, num, seed;      /* NOT_GIVEN */
+    double presence_penalty, frequency_penalty;
+    int64_t min_new_tokens;
     cr_words stop;
 } options;
 
@@ -275,6 +277,8 @@ static cr_status settle(ask *a, const options *o, cr_err *err)
         .repetition_penalty =
             (float)(isnan(o->repetition_penalty) ? g->repetition_penalty : o->repetition_penalty),
         .max_new_tokens = o->max_new_tokens == NOT_GIVEN ? g->max_new_tokens : o->max_new_tokens,
+        .edits = {.presence = (float)o->presence_penalty, .frequency = (float)o->frequency_penalty},
+        .min_new_tokens = o->min_new_tokens,
         .stop = o->stop.num ? o->stop.word : (const char *const *)g->stop_strings,
         .num_stop = o->stop.num ? o->stop.num : g->num_stop_strings,
         .should_cut_stop = !g->include_stop_str_in_output,
@@ -308,6 +312,8 @@ static int run(int argc, char **argv)
          "one prompt as it is, without chat template, instead of lines on stdin"},
         {"max-new-tokens", CR_OPT_INT, &o.max_new_tokens, "N",
          "most tokens of an answer (generating_args.max_new_tokens, 8192)"},
+        {"min-new-tokens", CR_OPT_INT, &o.min_new_tokens, "N",
+         "no end of text and no stop text before (0)"},
         {"temperature", CR_OPT_DOUBLE, &o.temperature, "T",
          "divides the logits; 0: greedy (generating_args.temperature, 0.95)"},
         {"top-p", CR_OPT_DOUBLE, &o.top_p, "P",
@@ -317,6 +323,10 @@ static int run(int argc, char **argv)
          "draw from the K likeliest tokens; 0: from all (generating_args.top_k, 50)"},
         {"repetition-penalty", CR_OPT_DOUBLE, &o.repetition_penalty, "R",
          "weakens tokens that were there before; 1: off (generating_args.repetition_penalty, 1)"},
+        {"presence-penalty", CR_OPT_DOUBLE, &o.presence_penalty, "P",
+         "subtracted from the logits of tokens that the answer has (0)"},
+        {"frequency-penalty", CR_OPT_DOUBLE, &o.frequency_penalty, "F",
+         "the same for each time that it has the token (0)"},
         {"n", CR_OPT_INT, &o.num, "N",
          "completions a prompt (generating_args.num_return_sequences, 1)"},
         {"seed", CR_OPT_INT, &o.seed, "SEED", "another seed, other draws (0)"},

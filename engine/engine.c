@@ -250,6 +250,8 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
 
 /* ---- requests ---- */
 
+#define MOST_TEMPERATURE 1e6
+
 bool cr_generating_has_filter(const cr_generating *how)
 {
     return how->temperature > 0 && (how->top_k > 0 || how->top_p < 1 || how->min_p > 0);
@@ -260,9 +262,10 @@ cr_status cr_generating_check(const cr_generating *how, cr_err *err)
     if (how->max_new_tokens < 1)
         return cr_fail(err, CR_EARG, "max_new_tokens is %lld, expected 1 or more",
                        (long long)how->max_new_tokens);
-    if (!(how->temperature >= 0 && isfinite(how->temperature)))
-        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or more",
-                       (double)how->temperature);
+    if (how->temperature != 0 &&
+        !(how->temperature >= CR_LEAST_TEMPERATURE && how->temperature <= MOST_TEMPERATURE))
+        return cr_fail(err, CR_EARG, "temperature is %g, expected 0 or %g to %g",
+                       (double)how->temperature, (double)CR_LEAST_TEMPERATURE, MOST_TEMPERATURE);
     if (!(how->top_p > 0 && how->top_p <= 1) || !(how->min_p >= 0 && how->min_p <= 1))
         return cr_fail(err, CR_EARG,
                        "top_p is %g and min_p %g, expected 0 < top_p <= 1, 0 <= min_p <= 1",
@@ -270,7 +273,24 @@ cr_status cr_generating_check(const cr_generating *how, cr_err *err)
     if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
         return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",
                        (double)how->repetition_penalty);
+    if (!isfinite(how->edits.presence) || !isfinite(how->edits.frequency))
+        return cr_fail(err, CR_EARG, "presence penalty %g and frequency penalty %g are no numbers",
+                       (double)how->edits.presence, (double)how->edits.frequency);
     return CR_OK;
+}
+
+static cr_ends ends_of(const cr_engine *e, const cr_generating *how)
+{
+    return cr_ends_of(how, e->model->config.eos_ids, (size_t)e->model->config.num_eos);
+}
+
+static cr_status check_edits(const cr_engine *e, const cr_generating *how, cr_err *err)
+{
+    cr_ends ends = ends_of(e, how);
+    cr_status status = cr_edits_check(how, &ends, e->model->config.vocab_size, err);
+
+    cr_free(ends.ids);
+    return status;
 }
 
 static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t num_prompt,
@@ -288,6 +308,7 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
             return cr_fail(err, CR_EARG, "id %d at place %zu is outside the vocabulary of %lld",
                            prompt[i], i, vocab);
     CR_TRY(cr_generating_check(how, err));
+    CR_TRY(check_edits(e, how, err));
     if (how->num_stop && !e->tokenizer)
         return cr_fail(err, CR_EARG, "stop texts need a tokenizer, and this engine has none");
     return CR_OK;
@@ -301,11 +322,13 @@ static void *copied(const void *src, size_t num_bytes)
     return p;
 }
 
-static cri_group *group_new(const int32_t *prompt, size_t num_prompt, const cr_generating *how,
-                            int64_t room, void *user)
+static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t num_prompt,
+                            const cr_generating *how, void *user)
 {
     cri_group *g = CR_NEW(cri_group);
     char **stop = CR_NEW_ARRAY(char *, how->num_stop);
+    cr_word_edits *edits = &g->how.edits;
+    int64_t room = e->limits.max_model_len;
 
     g->prompt = copied(prompt, num_prompt * sizeof *prompt);
     g->num_prompt = (int64_t)num_prompt;
@@ -315,6 +338,10 @@ static cri_group *group_new(const int32_t *prompt, size_t num_prompt, const cr_g
         stop[i] = cr_strdup(how->stop[i]);
     g->how.stop = (const char *const *)stop;
     g->how.stop_ids = copied(how->stop_ids, how->num_stop_ids * sizeof *how->stop_ids);
+    edits->biased = copied(edits->biased, edits->num_biased * sizeof *edits->biased);
+    edits->bias = copied(edits->bias, edits->num_biased * sizeof *edits->bias);
+    edits->allowed = copied(edits->allowed, edits->num_allowed * sizeof *edits->allowed);
+    g->ends = ends_of(e, how);
     g->user = user;
     return g;
 }
@@ -323,9 +350,11 @@ static void group_free(cri_group *g)
 {
     for (size_t i = 0; i < g->how.num_stop; i++)
         cr_free((void *)(uintptr_t)g->how.stop[i]);
-    cr_free((void *)(uintptr_t)g->how.stop);
-    cr_free((void *)(uintptr_t)g->how.stop_ids);
-    cr_free(g->prompt);
+    const void *lists[] = {g->how.stop,       g->how.stop_ids,      g->how.edits.biased,
+                           g->how.edits.bias, g->how.edits.allowed, g->ends.ids,
+                           g->prompt};
+    for (size_t i = 0; i < CR_COUNT(lists); i++)
+        cr_free((void *)(uintptr_t)lists[i]);
     cr_free(g);
 }
 
@@ -362,7 +391,7 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
 
     CR_TRY(check_request(e, prompt_ids, num_prompt, how, err));
     if (num_samples == 0) return CR_OK;
-    g = group_new(prompt_ids, num_prompt, how, e->limits.max_model_len, user);
+    g = group_new(e, prompt_ids, num_prompt, how, user);
     for (size_t i = 0; i < num_samples; i++) {
         cri_seq *s = CR_NEW(cri_seq);
         s->group = g;

@@ -16,6 +16,7 @@
 #ifndef CR_ENGINE_H
 #define CR_ENGINE_H
 
+#include "kernels/attention.h"
 #include "models/models.h"
 #include "text/tokenizer.h"
 
@@ -40,7 +41,10 @@ typedef struct cr_generating {
     float min_p;              /* 0: off */
     int64_t top_k;            /* <= 0: off */
     float repetition_penalty; /* 1: off */
+    cr_word_edits edits; /* copied by submit; banned is set by the engine: see min_new_tokens */
     int64_t max_new_tokens;
+    int64_t
+        min_new_tokens; /* before: ids that end a sample are not drawn, stop texts not looked for */
     const char *const *stop; /* texts that end a sample; copied by submit */
     size_t num_stop;
     bool should_cut_stop;    /* leave the stop text out of `text` */
@@ -54,7 +58,7 @@ typedef struct cr_generating {
 
 /* Does a filter (top_k, top_p, min_p) leave fewer ids to draw from? Not in greedy samples. */
 bool cr_generating_has_filter(const cr_generating *how);
-/* CR_EARG: a setting that makes no sense. submit checks the same. */
+/* CR_EARG: a setting that makes no sense. submit checks the same, and the ids of edits. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
 /* Called for each new token of a sample (user: of its request), with the text that it completes (may be empty). */

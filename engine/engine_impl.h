@@ -31,7 +31,8 @@ typedef struct cri_seq cri_seq;
 typedef struct cri_group {
     int32_t *prompt;
     int64_t num_prompt;
-    cr_generating how; /* stop lists are copies */
+    cr_generating how; /* its lists are copies */
+    cr_ends ends;
     void *user;
     size_t num_alive; /* sequences that refer to it */
     cri_seq *donor;   /* one of them that fills or runs, NULL: none */

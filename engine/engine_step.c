@@ -223,8 +223,9 @@ static bool is_end(const cr_engine *e, cri_seq *s, int32_t id)
     return false;
 }
 
-/* Whether the last token, whose text begins at `from`, completes a stop text. Bytes that the stream
- * holds back although they are whole characters are looked at, too (byte fallback). */
+/* Whether the last token, whose text begins at `from`, completes a stop text: none that was complete before, which
+ * min_new_tokens let pass. Bytes that the stream holds back although they are whole characters are looked at, too
+ * (byte fallback). */
 static bool has_stop_text(cri_seq *s, size_t from)
 {
     const cr_generating *how = &s->group->how;
@@ -234,7 +235,7 @@ static bool has_stop_text(cri_seq *s, size_t from)
     if (s->stream.num_run && cr_utf8_valid(held, s->stream.num_run))
         cr_buf_add(&s->text, held, s->stream.num_run);
     for (size_t i = 0; i < how->num_stop; i++) {
-        size_t n = strlen(how->stop[i]), start = from > n ? from - n : 0;
+        size_t n = strlen(how->stop[i]), start = from + 1 > n ? from + 1 - n : 0;
         const char *at;
         if (n == 0 || s->text.num_bytes < n) continue;
         at = memmem(s->text.data + start, s->text.num_bytes - start, how->stop[i], n);
@@ -252,6 +253,7 @@ static bool has_stop_text(cri_seq *s, size_t from)
 /* One more token of s. */
 static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
 {
+    const cr_generating *how = &s->group->how;
     size_t from = s->text.num_bytes;
 
     s->state = CRI_RUNNING;
@@ -262,9 +264,10 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     if (e->on_token)
         e->on_token(e->on_token_ctx, s->group->user, s->id, id, log_prob,
                     s->text.num_bytes > from ? s->text.data + from : "", s->text.num_bytes - from);
-    if (is_end(e, s, id) || (s->group->how.num_stop && has_stop_text(s, from)))
+    if (is_end(e, s, id) ||
+        (how->num_stop && s->num_output > how->min_new_tokens && has_stop_text(s, from)))
         s->finish = "stop";
-    else if (s->num_output >= s->group->how.max_new_tokens)
+    else if (s->num_output >= how->max_new_tokens)
         s->finish = "length";
     if (!s->finish) return;
     if (e->tokenizer) cr_token_stream_end(&s->stream, &s->text);
@@ -282,8 +285,8 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
         const cri_group *g = s->group;
         uint32_t word[4];
         cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
-        rows[i] = cr_draw_row_of(&g->how, cr_rng_float(word[0]), g->prompt, (size_t)g->num_prompt,
-                                 s->output, (size_t)s->num_output);
+        rows[i] = cr_draw_row_of(&g->how, &g->ends, cr_rng_float(word[0]), g->prompt,
+                                 (size_t)g->num_prompt, s->output, (size_t)s->num_output);
         out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
     }
     CR_TRY(cr_draw(dev, &(cr_draw_args){logits, num, e->model->config.vocab_size, rows, out}, err));

@@ -1,16 +1,70 @@
 /* sampling.c -- see sampling.h. */
 #include "engine/sampling.h"
 
-cr_draw_row cr_draw_row_of(const cr_generating *how, float u, const int32_t *prompt,
-                           size_t num_prompt, const int32_t *output, size_t num_output)
+#include <string.h>
+
+cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_eos)
 {
-    return (cr_draw_row){.temperature = how->temperature,
-                         .penalty = how->repetition_penalty,
-                         .top_p = how->top_p,
-                         .min_p = how->min_p,
-                         .top_k = how->top_k,
-                         .is_raw = how->log_probs == CR_LOG_PROBS_RAW,
-                         .u = u,
-                         .history = {prompt, output},
-                         .num_history = {num_prompt, num_output}};
+    cr_ends e = {CR_NEW_ARRAY(int32_t, num_eos + how->num_stop_ids), num_eos + how->num_stop_ids};
+
+    if (num_eos) memcpy(e.ids, eos_ids, num_eos * sizeof *e.ids);
+    if (how->num_stop_ids)
+        memcpy(e.ids + num_eos, how->stop_ids, how->num_stop_ids * sizeof *e.ids);
+    return e;
+}
+
+static bool has_id(const int32_t *ids, size_t num, int32_t id)
+{
+    for (size_t i = 0; i < num; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+static cr_status check_ids(const char *what, const int32_t *ids, size_t num, int64_t vocab_size,
+                           cr_err *err)
+{
+    for (size_t i = 0; i < num; i++)
+        if (ids[i] < 0 || ids[i] >= vocab_size)
+            return cr_fail(err, CR_EARG, "%s: id %d is outside the vocabulary of %lld", what,
+                           ids[i], (long long)vocab_size);
+    return CR_OK;
+}
+
+cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
+                         cr_err *err)
+{
+    const cr_word_edits *e = &how->edits;
+    bool is_left = e->num_allowed == 0 || how->min_new_tokens == 0;
+
+    CR_TRY(check_ids("logit_bias", e->biased, e->num_biased, vocab_size, err));
+    CR_TRY(check_ids("allowed ids", e->allowed, e->num_allowed, vocab_size, err));
+    for (size_t i = 0; !is_left && i < e->num_allowed; i++)
+        is_left = !has_id(ends->ids, ends->num, e->allowed[i]);
+    if (is_left) return CR_OK;
+    return cr_fail(err, CR_EARG,
+                   "every allowed id ends the sample, and min_new_tokens is %lld: no id is left to "
+                   "draw",
+                   (long long)how->min_new_tokens);
+}
+
+cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,
+                           const int32_t *prompt, size_t num_prompt, const int32_t *output,
+                           size_t num_output)
+{
+    cr_draw_row row = {.temperature = how->temperature,
+                       .penalty = how->repetition_penalty,
+                       .top_p = how->top_p,
+                       .min_p = how->min_p,
+                       .top_k = how->top_k,
+                       .is_raw = how->log_probs == CR_LOG_PROBS_RAW,
+                       .u = u,
+                       .history = {prompt, output},
+                       .num_history = {num_prompt, num_output},
+                       .edits = how->edits};
+
+    if ((int64_t)num_output < how->min_new_tokens) {
+        row.edits.banned = ends->ids;
+        row.edits.num_banned = ends->num;
+    }
+    return row;
 }

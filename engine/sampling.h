@@ -6,8 +6,20 @@
 #include "engine/engine.h"
 #include "kernels/attention.h"
 
-/* u: in [0, 1). prompt and output are the history that the repetition penalty looks at; borrowed. */
-cr_draw_row cr_draw_row_of(const cr_generating *how, float u, const int32_t *prompt,
-                           size_t num_prompt, const int32_t *output, size_t num_output);
+/* Ids that end a sample: the model's and how->stop_ids; owned by the caller. */
+typedef struct cr_ends {
+    int32_t *ids;
+    size_t num;
+} cr_ends;
+cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_eos);
+/* CR_EARG: an id of how->edits is outside the vocabulary, or no id is left to draw. */
+CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
+                                 cr_err *err);
+
+/* u: in [0, 1). prompt and output are the history that penalties look at. All is borrowed; ends are read while
+ * min_new_tokens are not there. */
+cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,
+                           const int32_t *prompt, size_t num_prompt, const int32_t *output,
+                           size_t num_output);
 
 #endif

@@ -117,9 +117,23 @@ typedef struct cr_logits_args {
     cr_mem *logits; /* [R, V] float32 */
 } cr_logits_args;
 
-/* How one row is drawn from, in the order of Hugging Face's processors: penalty on the ids of `history`
- * (z < 0: z p, else z / p; once an id), temperature, top_k with ties, top_p (the fewest ids, largest
- * first, then by id), min_p, and one draw that inverts the distribution function at u. */
+/* Changes of single logits; {0}: none. Host memory, read when the call returns. */
+typedef struct cr_word_edits {
+    const int32_t *biased; /* ids, each once */
+    const float *bias;     /* [num_biased] is added to their logits */
+    size_t num_biased;
+    float presence,
+        frequency; /* subtracted if the response has the id, and for each time that it has */
+    const int32_t *allowed, *banned; /* other ids, these ids cannot be drawn; one must be left */
+    size_t num_allowed, num_banned;  /* num_allowed 0: all are allowed */
+} cr_word_edits;
+
+#define CR_LEAST_TEMPERATURE 1e-6f /* below it logits that are divided by it are no numbers */
+
+/* How one row is drawn from, in the order of Hugging Face's processors and of vLLM: bias, penalty on the ids of
+ * `history` (z < 0: z p, else z / p; once an id), frequency and presence penalties on the ids of history[1], allowed and
+ * banned ids, temperature, top_k with ties, top_p (the fewest ids, largest first, then by id), min_p, and one draw
+ * that inverts the distribution function at u. */
 typedef struct cr_draw_row {
     float temperature;  /* 0: the first of the largest, and no filter */
     float penalty;      /* 1: off */
@@ -127,8 +141,9 @@ typedef struct cr_draw_row {
     int64_t top_k;      /* <= 0: off */
     bool is_raw; /* log_prob of the softmax of the logits, without penalty, temperature, filters */
     float u;     /* in [0, 1) */
-    const int32_t *history[2]; /* host, read when the call returns: prompt and response, say */
+    const int32_t *history[2]; /* host, read when the call returns: prompt and response */
     size_t num_history[2];
+    cr_word_edits edits;
 } cr_draw_row;
 
 typedef struct cr_drawn {

@@ -255,7 +255,8 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
     *w = rows(a->num_rows, 0);
     for (int64_t r = 0; r < a->num_rows; r++) {
         const cr_draw_row *row = &a->rows[r];
-        if (!(row->temperature >= 0) || !(row->penalty > 0))
+        if (!(row->temperature == 0 || row->temperature >= CR_LEAST_TEMPERATURE) ||
+            !(row->penalty > 0))
             return cr_fail(err, CR_EARG, "draw: row %lld has temperature %g, penalty %g",
                            (long long)r, (double)row->temperature, (double)row->penalty);
     }

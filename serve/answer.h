@@ -80,8 +80,10 @@ void cr_serve_stream_end(cr_serve_stream *stream, cr_buf *out);
 /* Append an error after the first byte of a stream, and "data: [DONE]". */
 void cr_serve_stream_fail(const cr_serve_error *error, cr_buf *out);
 
-/* Bytes of text that may be sent: those before a stop text and before what may become one. */
-size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, size_t num_stop);
+/* Bytes of text that may be sent: those before a stop text and before what may become one. may_stop: a stop text
+ * that is complete ends the sample, as it does after min_tokens. */
+size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, size_t num_stop,
+                         bool may_stop);
 
 /* ---- small bodies ---- */
 

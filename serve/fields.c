@@ -14,6 +14,7 @@
 #define TEXT(name, at, most, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, most, NULL, NULL, help}
 #define TEXTS(name, at, most, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, most, NULL, NULL, help}
 #define IDS(name, at, most, help)             {name, CRI_BUILT, CRI_IDS, at, 0, most, NULL, NULL, help}
+#define BIAS(name, at, help)                  {name, CRI_BUILT, CRI_BIAS, at, -100, 100, NULL, NULL, help}
 #define ID_LISTS(name, at, help)              {name, CRI_BUILT, CRI_ID_LISTS, at, 0, 0, NULL, NULL, help}
 #define PROMPT(name, help)                    {name, CRI_BUILT, CRI_PROMPT, 0, 0, 0, NULL, NULL, help}
 #define TREE(name, at, is_object, help)       {name, CRI_BUILT, CRI_TREE, at, 0, is_object, NULL, NULL, help}
@@ -24,12 +25,14 @@
 #define GROUP(fields)                         {fields, CR_COUNT(fields)}
 /* clang-format on */
 #define MOST_INT 9007199254740992.0 /* 2^53 */
+#define MIN_TOKENS                                                                                 \
+    "fewer are not sampled: end-of-text and stop_token_ids not before, stop texts are not looked " \
+    "for before; default 0"
 enum { MOST_IDS = INT32_MAX };
 
-static const char *const none[] = {NULL}, *const zero[] = {"0", NULL}, *const one[] = {"1", NULL},
+static const char *const none[] = {NULL}, *const one[] = {"1", NULL},
                          *const empty_text[] = {"\"\"", NULL}, *const is_true[] = {"true", NULL},
                          *const is_false[] = {"false", NULL}, *const empty_list[] = {"[]", NULL},
-                         *const empty_object[] = {"{}", NULL},
                          *const text_format[] = {"{\"type\":\"text\"}", NULL},
                          *const raw[] = {"\"raw\"", NULL};
 const char *const cri_tool_choices[] = {"none", "auto", NULL};
@@ -47,10 +50,12 @@ static const cri_field sampling_fields[] = {
     FLAG("ignore_eos", HOW(ignore_eos),
          "the end-of-text token does not end a sample; default false"),
     FLAG("skip_special_tokens", HOW(skips_special), "special tokens have no text; default true"),
-    NEUTRAL("presence_penalty", zero),
-    NEUTRAL("frequency_penalty", zero),
-    NEUTRAL("logit_bias", empty_object),
-    NEUTRAL("allowed_token_ids", none),
+    NUMBER("presence_penalty", HOW(presence_penalty), -2, 2,
+           "subtracted from the logits of tokens that were sampled before; default 0"),
+    NUMBER("frequency_penalty", HOW(frequency_penalty), -2, 2,
+           "the same for each time that the token was sampled; default 0"),
+    BIAS("logit_bias", AT(bias), "token ids and what is added to their logits"),
+    IDS("allowed_token_ids", AT(allowed), MOST_IDS, "only these ids are sampled"),
     NEUTRAL("bad_words", empty_list),
     NEUTRAL("logits_processors", empty_list),
     NEUTRAL("structured_outputs", none),
@@ -70,7 +75,7 @@ static const cri_field vllm_fields[] = {
     ID_LISTS("prompt_logprob_token_ids", AT(candidates),
              "ids whose log-probs are wanted at each place of the prompt but the first, or a list "
              "for each place"),
-    NEUTRAL("min_tokens", zero),
+    INTEGER("min_tokens", HOW(min_tokens), 0, MOST_INT, MIN_TOKENS),
     NEUTRAL("logprob_token_ids", none),
     NEUTRAL("logit_processor", none),
     NEUTRAL("truncate_prompt_tokens", none),
@@ -188,7 +193,7 @@ static const cri_field sglang_sampling_fields[] = {
     {"sampling_seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
      "the same seed, the same samples"},
     FLAG("no_stop_trim", HOW(keeps_stop), "stop texts stay in the text; default false"),
-    NEUTRAL("min_new_tokens", zero),
+    INTEGER("min_new_tokens", HOW(min_tokens), 0, MOST_INT, MIN_TOKENS),
     NEUTRAL("json_schema", none),
     NEUTRAL("regex", none),
     NEUTRAL("ebnf", none),

@@ -20,6 +20,7 @@ typedef enum cri_type {
     CRI_IDS,      /* cri_id_lists: [int], one list */
     CRI_ID_LISTS, /* cri_id_lists: [int] or [[int]] */
     CRI_PROMPT,   /* strings or lists of ids: draft.texts, draft.lists */
+    CRI_BIAS,     /* cri_bias: {"id": number in [least, most], ..} */
     CRI_TREE,     /* json_t *: an array (`most` 0) or an object (1) of any values */
     CRI_OBJECT,   /* groups of fields */
     CRI_CHOICE    /* int64_t: index in `choices` */
@@ -64,12 +65,19 @@ typedef struct cri_id_lists {
     bool is_list; /* [[..]] */
 } cri_id_lists;
 
+/* An object of ids and numbers. */
+typedef struct cri_bias {
+    cr_ids ids;
+    cr_buf numbers; /* float */
+} cri_bias;
+
 /* What was sent, before it is a request; begins as cri_draft_init says. */
 typedef struct cri_draft {
     cr_serve_request request;
     char *model, *expect_weights, *expect_tokenizer; /* owned */
     cri_texts texts, stop;
-    cri_id_lists lists, stop_ids, candidates;
+    cri_id_lists lists, stop_ids, candidates, allowed;
+    cri_bias bias;
     json_t *messages, *tools, *template_vars; /* owned */
     int64_t max_completion_tokens;            /* -1: absent */
     int64_t best_of;                          /* -1: absent */

@@ -60,6 +60,7 @@ void cr_job_destroy(cr_job *job)
     cr_free(job->places);
     cr_free(job->asks);
     cr_free(job->draws);
+    cr_free(job->ends.ids);
     cr_free(job->sequences);
     cr_free(job->prompt_scores);
     cr_free(job->id);
@@ -154,20 +155,47 @@ static cr_score_ask prompt_ask(const cr_serve_request *r, size_t prompt, bool ha
     return ask;
 }
 
+/* How the samples of a prompt are drawn. */
+static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
+{
+    const cr_serve_sampling *s = &r->sampling;
+
+    return (cr_generating){.temperature = s->temperature,
+                           .top_p = s->top_p,
+                           .min_p = s->min_p,
+                           .top_k = s->top_k,
+                           .repetition_penalty = s->repetition_penalty,
+                           .edits = {.biased = s->biased.id,
+                                     .bias = s->bias,
+                                     .num_biased = s->biased.num,
+                                     .presence = s->presence_penalty,
+                                     .frequency = s->frequency_penalty,
+                                     .allowed = s->allowed.id,
+                                     .num_allowed = s->allowed.num},
+                           .max_new_tokens = r->prompts[prompt].max_tokens,
+                           .min_new_tokens = s->min_tokens,
+                           .stop = (const char *const *)s->stop,
+                           .num_stop = s->num_stop,
+                           .should_cut_stop = !s->keeps_stop,
+                           .stop_ids = s->stop_ids.id,
+                           .num_stop_ids = s->stop_ids.num,
+                           .ignores_eos = s->ignore_eos,
+                           .continues_text = true,
+                           .keeps_special = !s->skips_special,
+                           .seed = (uint64_t)s->seed};
+}
+
+/* As the engine draws the first token. */
 static cr_draw_row draw_of(const cr_job *job, size_t index)
 {
-    const cr_serve_sampling *how = &job->request.sampling;
-    size_t j = is_seeded(job) ? index % (size_t)how->n : index;
+    const cr_serve_request *r = &job->request;
+    size_t n = (size_t)r->sampling.n, j = is_seeded(job) ? index % n : index;
+    const cr_serve_prompt *p = &r->prompts[index / n];
+    cr_generating how = generating_of(r, index / n);
     uint32_t word[4];
 
-    cr_rng_philox((uint64_t)how->seed, CR_RNG_SAMPLE, j, 0, word); /* as the engine's first token */
-    return (cr_draw_row){.temperature = how->temperature,
-                         .penalty = how->repetition_penalty,
-                         .top_p = how->top_p,
-                         .min_p = how->min_p,
-                         .top_k = how->top_k,
-                         .is_raw = true,
-                         .u = cr_rng_float(word[0])};
+    cr_rng_philox(how.seed, CR_RNG_SAMPLE, j, 0, word);
+    return cr_draw_row_of(&how, &job->ends, cr_rng_float(word[0]), p->ids, p->num_ids, NULL, 0);
 }
 
 /* Prompts that are scored, each with at most one token after it. */
@@ -176,12 +204,15 @@ static void ask_scoring(cr_job *job)
     const cr_serve_request *r = &job->request;
     size_t n = (size_t)r->sampling.n;
     bool is_scored = r->wanted.prompt_top >= 0;
+    cr_generating how;
 
     if (r->sampling.max_tokens == 0) {
         for (size_t i = 0; is_scored && i < r->num_prompts; i++)
             job->asks[job->num_asks++] = prompt_ask(r, i, true);
         return;
     }
+    how = generating_of(r, 0);
+    job->ends = cr_ends_of(&how, r->model->eos_ids, r->model->num_eos);
     for (size_t i = 0; i < job->num_samples; i++) {
         job->draws[i] = draw_of(job, i);
         job->asks[i] = prompt_ask(r, i / n, is_scored && i % n == 0);
@@ -291,6 +322,7 @@ static void add_token_text(const cr_serve_request *r, size_t prompt, cr_job_samp
     cr_token_stream_push(&stream, s->ids[0], &s->text);
     cr_token_stream_end(&stream, &s->text);
     cr_buf_free(&before);
+    if (r->sampling.min_tokens > 0) return;
     for (size_t i = 0; i < r->sampling.num_stop && s->text.num_bytes; i++) {
         const char *stop = r->sampling.stop[i],
                    *at = memmem(s->text.data, s->text.num_bytes, stop, strlen(stop));
@@ -365,21 +397,7 @@ void cr_job_submit_next(cr_job *job, cr_engine *engine)
     size_t i = job->num_submitted++;
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, s->n);
     cr_err err = {0};
-    cr_generating how = {.temperature = s->temperature,
-                         .top_p = s->top_p,
-                         .min_p = s->min_p,
-                         .top_k = s->top_k,
-                         .repetition_penalty = s->repetition_penalty,
-                         .max_new_tokens = r->prompts[i].max_tokens,
-                         .stop = (const char *const *)s->stop,
-                         .num_stop = s->num_stop,
-                         .should_cut_stop = !s->keeps_stop,
-                         .stop_ids = s->stop_ids.id,
-                         .num_stop_ids = s->stop_ids.num,
-                         .ignores_eos = s->ignore_eos,
-                         .continues_text = true,
-                         .keeps_special = !s->skips_special,
-                         .seed = (uint64_t)s->seed};
+    cr_generating how = generating_of(r, i);
 
     for (size_t j = 0; j < (size_t)s->n; j++)
         ids[j] = is_seeded(job) ? j : i * (size_t)s->n + j;
@@ -420,10 +438,13 @@ void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, floa
     job->num_sampled++;
     if (!job->request.wanted.is_stream) return;
     cr_buf_add(&s->text, text, num_bytes);
+    s->num_ids++;
     num = s->text.num_bytes - s->num_sent;
     part.scores = (cr_serve_scores){.num = 1, .log_probs = &log_prob};
     part.text = s->text.data + s->num_sent;
-    part.text_bytes = num ? cr_serve_sendable(part.text, num, how->stop, how->num_stop) : 0;
+    part.text_bytes = num ? cr_serve_sendable(part.text, num, how->stop, how->num_stop,
+                                              (int64_t)s->num_ids > how->min_tokens)
+                          : 0;
     s->num_sent += part.text_bytes;
     send_part(job, index, &part);
 }

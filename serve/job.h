@@ -17,7 +17,7 @@
 #ifndef CR_SERVE_JOB_H
 #define CR_SERVE_JOB_H
 
-#include "engine/engine.h"
+#include "engine/sampling.h"
 #include "serve/answer.h"
 #include "serve/scoring.h"
 
@@ -48,6 +48,7 @@ struct cr_job {
     struct cr_job_place *places;     /* [num_prompts] owned: users of the engine's requests */
     cr_score_ask *asks;              /* [num_asks] owned */
     cr_draw_row *draws;
+    cr_ends ends;                   /* of draws; owned */
     int32_t *sequences;             /* prompts with completions, of asks after sampling; owned */
     size_t num_asks, num_taken;     /* num_taken: asks that have their scores */
     cr_arena *arena;                /* copies of scores */

@@ -56,6 +56,12 @@ static void add_built(cr_buf *out, const cri_field *f)
     case CRI_PROMPT:
         cr_buf_addf(out, "{\"anyOf\":[{\"type\":\"string\"},%s,%s,%s]", TEXTS, IDS, LISTS);
         break;
+    case CRI_BIAS:
+        add_type(out, "object");
+        cr_buf_adds(out, ",\"additionalProperties\":{\"type\":\"number\"");
+        add_range(out, f);
+        cr_buf_addc(out, '}');
+        break;
     case CRI_TREE:
         add_type(out, f->most > 0 ? "object" : "array");
         break;

@@ -73,7 +73,9 @@ typedef struct cr_serve_prompt {
 typedef struct cr_serve_sampling {
     int64_t n; /* samples of a prompt */
     int64_t max_tokens;
+    int64_t min_tokens; /* before: eos and stop_ids are not drawn, stop texts not looked for */
     float temperature, top_p, min_p, repetition_penalty; /* 0 greedy; 1, 0, 1: off */
+    float presence_penalty, frequency_penalty;           /* 0: off */
     int64_t top_k;                                       /* <= 0: off */
     int64_t seed;                                        /* any bits */
     bool has_seed;                                       /* false: the job takes a new one */
@@ -83,6 +85,9 @@ typedef struct cr_serve_sampling {
     char **stop;        /* [num_stop] owned */
     size_t num_stop;
     cr_ids stop_ids;
+    cr_ids biased;  /* ids, each once, */
+    float *bias;    /* [biased.num] owned: and what is added to their logits */
+    cr_ids allowed; /* only these ids are drawn; none: all */
 } cr_serve_sampling;
 
 /* Ids whose log-probs are wanted at each scored place of the prompt: `num_each` ids, the same at all

@@ -1,6 +1,8 @@
 /* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
+#include "kernels/attention.h"
 #include "serve/fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ABSENT = -2 };
@@ -51,6 +53,9 @@ void cri_draft_free(cri_draft *d)
     free_lists(&d->lists);
     free_lists(&d->stop_ids);
     free_lists(&d->candidates);
+    free_lists(&d->allowed);
+    cr_ids_free(&d->bias.ids);
+    cr_buf_free(&d->bias.numbers);
     json_decref(d->messages);
     json_decref(d->tools);
     json_decref(d->template_vars);
@@ -311,6 +316,20 @@ static cr_status fit_prompt(cri_draft *d, const cr_serve_service *service, size_
 
 /* ---- sampling ---- */
 
+/* ids, which are taken, to *to. */
+static cr_status take_ids(const cri_draft *d, cr_ids *ids, const char *name, cr_ids *to,
+                          cr_serve_error *error)
+{
+    for (size_t i = 0; i < ids->num; i++)
+        if (ids->id[i] >= d->request.model->vocab_size)
+            return cr_serve_fail(error, 400, "invalid_value", name,
+                                 "%s: %d is outside the vocabulary of %lld ids", name, ids->id[i],
+                                 (long long)d->request.model->vocab_size);
+    *to = *ids;
+    *ids = (cr_ids){0};
+    return CR_OK;
+}
+
 static cr_status take_stop(cri_draft *d, cr_serve_error *error)
 {
     cr_serve_sampling *how = &d->request.sampling;
@@ -324,18 +343,60 @@ static cr_status take_stop(cri_draft *d, cr_serve_error *error)
     if (d->stop.num && !d->request.model->tokenizer)
         return cr_serve_fail(error, 400, "invalid_value", "stop",
                              "stop texts need a tokenizer, and the model has none");
-    for (size_t i = 0; i < d->stop_ids.ids.num; i++)
-        if (d->stop_ids.ids.id[i] >= d->request.model->vocab_size)
-            return cr_serve_fail(error, 400, "invalid_value", "stop_token_ids",
-                                 "stop_token_ids[%zu] is %d, outside the vocabulary", i,
-                                 d->stop_ids.ids.id[i]);
+    CR_TRY(take_ids(d, &d->stop_ids.ids, "stop_token_ids", &how->stop_ids, error));
     how->stop = d->stop.text;
     how->num_stop = d->stop.num;
     d->stop.text = NULL;
     d->stop.num = 0;
-    how->stop_ids = d->stop_ids.ids;
-    d->stop_ids.ids = (cr_ids){0};
     return CR_OK;
+}
+
+static bool has_id(const int32_t *ids, size_t num, int32_t id)
+{
+    for (size_t i = 0; i < num; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* Ids and numbers of logit_bias and allowed_token_ids; an id must be left to draw before min_tokens. */
+static cr_status take_edits(cri_draft *d, cr_serve_error *error)
+{
+    cr_serve_sampling *how = &d->request.sampling;
+    const cr_serve_model *m = d->request.model;
+    size_t num_allowed = d->allowed.ids.num, num_biased = d->bias.ids.num;
+    bool is_left = num_allowed == 0 || how->min_tokens == 0;
+    int32_t *sorted;
+
+    if (d->allowed.num && num_allowed == 0)
+        return cr_serve_fail(error, 400, "invalid_value", "allowed_token_ids",
+                             "allowed_token_ids is empty: no id could be sampled");
+    for (size_t i = 0; i < num_allowed && !is_left; i++)
+        is_left = !has_id(m->eos_ids, m->num_eos, d->allowed.ids.id[i]) &&
+                  !has_id(how->stop_ids.id, how->stop_ids.num, d->allowed.ids.id[i]);
+    if (!is_left)
+        return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
+                             "every id of allowed_token_ids ends a sample: min_tokens leaves none "
+                             "to be sampled");
+    CR_TRY(take_ids(d, &d->allowed.ids, "allowed_token_ids", &how->allowed, error));
+    CR_TRY(take_ids(d, &d->bias.ids, "logit_bias", &how->biased, error));
+    how->bias = (float *)(void *)d->bias.numbers.data;
+    d->bias.numbers = (cr_buf){0};
+    sorted = CR_NEW_ARRAY(int32_t, num_biased);
+    if (num_biased) memcpy(sorted, how->biased.id, num_biased * sizeof *sorted);
+    qsort(sorted, num_biased, sizeof *sorted, by_id);
+    for (size_t i = 1; i < num_biased; i++)
+        if (sorted[i] == sorted[i - 1])
+            cr_serve_fail(error, 400, "invalid_json", "logit_bias", "logit_bias: %d is there twice",
+                          sorted[i]);
+    cr_free(sorted);
+    return error->status ? CR_EARG : CR_OK;
 }
 
 static int64_t default_max_tokens(const cri_draft *d, const cr_serve_service *service)
@@ -364,7 +425,16 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
     if (service->only_scores && how->max_tokens > 1)
         return cr_serve_fail(error, 400, "unsupported_parameter", "max_tokens",
                              "this service scores prompts: max_tokens may be 0 or 1");
-    return take_stop(d, error);
+    if (how->min_tokens > how->max_tokens)
+        return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
+                             "min_tokens is %lld, and max_tokens %lld", (long long)how->min_tokens,
+                             (long long)how->max_tokens);
+    if (how->temperature != 0 && how->temperature < CR_LEAST_TEMPERATURE)
+        return cr_serve_fail(error, 400, "invalid_value", "temperature",
+                             "temperature is %g, expected 0 or at least %g",
+                             (double)how->temperature, (double)CR_LEAST_TEMPERATURE);
+    CR_TRY(take_stop(d, error));
+    return take_edits(d, error);
 }
 
 /* ---- what is answered ---- */
@@ -426,13 +496,7 @@ static cr_status take_candidates(cri_draft *d, const cr_serve_service *service,
             error, 400, "invalid_value", name,
             "%s: %zu lists; a list for each place is for one prompt, here of %zu places", name,
             c->num_places, num_places);
-    for (size_t i = 0; i < d->candidates.ids.num; i++)
-        if (d->candidates.ids.id[i] >= d->request.model->vocab_size)
-            return cr_serve_fail(error, 400, "invalid_value", name,
-                                 "%s: %d is outside the vocabulary", name, d->candidates.ids.id[i]);
-    c->ids = d->candidates.ids;
-    d->candidates.ids = (cr_ids){0};
-    return CR_OK;
+    return take_ids(d, &d->candidates.ids, name, &c->ids, error);
 }
 
 static cr_status check_stream(const cri_draft *d, cr_serve_error *error)

@@ -166,9 +166,11 @@ static cr_status read_items(parse *p, cri_id_lists *to, int64_t most_kept)
 
 static cr_status read_ids(parse *p, const cri_field *f, cri_id_lists *to)
 {
+    int64_t most_kept = f->at == offsetof(cri_draft, lists) ? p->most_ids : INT32_MAX;
+
     CR_TRY(check_type(p, "[", "a list of token ids"));
     if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
-    CR_TRY(read_items(p, to, p->most_ids));
+    CR_TRY(read_items(p, to, most_kept));
     return (double)to->num_ids[to->num - 1] > f->most ? too_many(p, f->most) : CR_OK;
 }
 
@@ -198,6 +200,39 @@ static cr_status read_lists(parse *p, cri_id_lists *to, cri_texts *texts, int64_
         if (!cri_read_begin(&p->reader, '[')) return bad_json(p);
         CR_TRY(read_items(p, to, most_kept));
         p->path[at] = '\0';
+    }
+    return p->reader.why[0] ? bad_json(p) : CR_OK;
+}
+
+/* An id as a name: digits without a zero before them. */
+static bool read_id(const cr_buf *name, int32_t *id)
+{
+    const char *text = name->data ? name->data : "";
+    size_t num = name->num_bytes;
+    long long x;
+
+    if (num < 1 || num > 10 || strspn(text, "0123456789") != num || (num > 1 && *text == '0'))
+        return false;
+    x = strtoll(text, NULL, 10);
+    *id = (int32_t)x;
+    return x <= INT32_MAX;
+}
+
+static cr_status read_bias(parse *p, const cri_field *f, cri_bias *to)
+{
+    size_t at = strlen(p->path);
+    int32_t id;
+    float number;
+
+    CR_TRY(check_type(p, "{", "an object of token ids and numbers"));
+    if (!cri_read_begin(&p->reader, '{')) return bad_json(p);
+    while (cri_next_member(&p->reader, &p->text)) {
+        if (!read_id(&p->text, &id)) return bad_value(p, "token ids as names");
+        snprintf(p->path + at, sizeof p->path - at, ".%d", id);
+        CR_TRY(read_number(p, f, &number));
+        p->path[at] = '\0';
+        cr_ids_add(&to->ids, id);
+        cr_buf_add(&to->numbers, &number, sizeof number);
     }
     return p->reader.why[0] ? bad_json(p) : CR_OK;
 }
@@ -310,6 +345,8 @@ static cr_status read_field(parse *p, const cri_field *f)
                    : read_lists(p, to, NULL, cr_max64(1024, p->most_ids), INT32_MAX);
     case CRI_PROMPT:
         return read_lists(p, &p->draft->lists, &p->draft->texts, p->most_lists, p->most_ids);
+    case CRI_BIAS:
+        return read_bias(p, f, to);
     case CRI_TREE:
         return read_tree(p, f->most > 0, to);
     case CRI_CHOICE:
@@ -412,6 +449,9 @@ void cr_serve_request_free(cr_serve_request *r)
     cr_free(r->prompts);
     cr_free(r->sampling.stop);
     cr_ids_free(&r->sampling.stop_ids);
+    cr_ids_free(&r->sampling.biased);
+    cr_ids_free(&r->sampling.allowed);
+    cr_free(r->sampling.bias);
     cr_ids_free(&r->wanted.candidates.ids);
     cr_free(r->request_id);
     cr_buf_free(&r->ignored);

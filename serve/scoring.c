@@ -9,10 +9,11 @@
 
 #define NO_DEADLINE_S 1e9
 
-/* A prompt in a message: this, its ids, its lists of candidates. */
+/* A prompt in a message: this, its ids, its lists of candidates, and of the draw the biased ids, their biases, allowed
+ * and banned ids. */
 typedef struct header {
     int32_t num_ids, first, num_top, num_candidates, num_lists;
-    int32_t has_entropy, has_rank, is_drawn, top_k;
+    int32_t has_entropy, has_rank, is_drawn, top_k, num_biased, num_allowed, num_banned;
     float temperature, penalty, top_p, min_p, u;
 } header;
 
@@ -110,14 +111,20 @@ cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *a, cr_err *e
         return cr_fail(err, CR_EARG, "%zu lists of candidates for %zu places", a->num_lists,
                        num_scored(a));
     CR_TRY(check_ids(s, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
-    if (d && !(d->temperature >= 0 && d->penalty > 0 && d->u >= 0 && d->u < 1))
+    if (!d) return CR_OK;
+    if (!(d->temperature == 0 || d->temperature >= CR_LEAST_TEMPERATURE) || !(d->penalty > 0) ||
+        !(d->u >= 0 && d->u < 1))
         return cr_fail(err, CR_EARG, "a draw at temperature %g with repetition penalty %g",
                        (double)d->temperature, (double)d->penalty);
-    return CR_OK;
+    CR_TRY(check_ids(s, "biased id", 0, d->edits.biased, d->edits.num_biased, err));
+    CR_TRY(check_ids(s, "allowed id", 0, d->edits.allowed, d->edits.num_allowed, err));
+    return check_ids(s, "banned id", 0, d->edits.banned, d->edits.num_banned, err);
 }
 
 static void put_ask(cr_buf *to, const cr_score_ask *a)
 {
+    static const cr_word_edits none = {0};
+    const cr_word_edits *edits = a->draw ? &a->draw->edits : &none;
     size_t num_lists = a->num_candidates ? a->num_lists : 0;
     header h = {.num_ids = (int32_t)a->num_ids,
                 .first = (int32_t)a->first,
@@ -135,10 +142,47 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
         h.top_p = a->draw->top_p;
         h.min_p = a->draw->min_p;
         h.u = a->draw->u;
+        h.num_biased = (int32_t)edits->num_biased;
+        h.num_allowed = (int32_t)edits->num_allowed;
+        h.num_banned = (int32_t)edits->num_banned;
     }
     cr_buf_add(to, &h, sizeof h);
     cr_buf_add(to, a->ids, a->num_ids * sizeof *a->ids);
     cr_buf_add(to, a->candidates, a->num_candidates * num_lists * sizeof *a->candidates);
+    cr_buf_add(to, edits->biased, edits->num_biased * sizeof *edits->biased);
+    cr_buf_add(to, edits->bias, edits->num_biased * sizeof *edits->bias);
+    cr_buf_add(to, edits->allowed, edits->num_allowed * sizeof *edits->allowed);
+    cr_buf_add(to, edits->banned, edits->num_banned * sizeof *edits->banned);
+}
+
+static const int32_t *take_list(const int32_t **at, int32_t num)
+{
+    const int32_t *list = *at;
+
+    *at += num;
+    return list;
+}
+
+static cr_draw_row read_draw(const header *h, const int32_t *prompt, const int32_t **at)
+{
+    cr_draw_row row = {.temperature = h->temperature,
+                       .penalty = h->penalty,
+                       .top_p = h->top_p,
+                       .min_p = h->min_p,
+                       .top_k = h->top_k,
+                       .is_raw = true,
+                       .u = h->u,
+                       .history = {prompt},
+                       .num_history = {(size_t)h->num_ids},
+                       .edits = {.num_biased = (size_t)h->num_biased,
+                                 .num_allowed = (size_t)h->num_allowed,
+                                 .num_banned = (size_t)h->num_banned}};
+
+    row.edits.biased = take_list(at, h->num_biased);
+    row.edits.bias = (const float *)(const void *)take_list(at, h->num_biased);
+    row.edits.allowed = take_list(at, h->num_allowed);
+    row.edits.banned = take_list(at, h->num_banned);
+    return row;
 }
 
 /* The asks of a round, as every rank reads them. */
@@ -166,18 +210,10 @@ static void read_asks(cr_scoring *s)
                             .num_top = h.num_top,
                             .num_candidates = (size_t)h.num_candidates,
                             .num_lists = (size_t)h.num_lists};
-        s->draws[s->num_asks] = (cr_draw_row){.temperature = h.temperature,
-                                              .penalty = h.penalty,
-                                              .top_p = h.top_p,
-                                              .min_p = h.min_p,
-                                              .top_k = h.top_k,
-                                              .is_raw = true,
-                                              .u = h.u,
-                                              .history = {at},
-                                              .num_history = {a->num_ids}};
         at += h.num_ids;
         if (h.num_candidates) a->candidates = at;
         at += h.num_candidates * h.num_lists;
+        s->draws[s->num_asks] = read_draw(&h, a->ids, &at);
         a->draw = h.is_drawn ? &s->draws[s->num_asks] : NULL;
     }
     for (size_t i = 0; i < s->num_asks; i++) /* where draws came to lie */

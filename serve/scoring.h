@@ -34,7 +34,8 @@ typedef struct cr_score_ask {
     size_t num_candidates;
     size_t
         num_lists; /* 1: the same at all places; else one a place of the prompt from `first` on */
-    const cr_draw_row *draw; /* NULL: no token is drawn. history is the prompt, whatever it says */
+    const cr_draw_row *
+        draw; /* NULL: no token is drawn. history is the prompt, whatever it says, and is_raw true */
 } cr_score_ask;
 
 /* Numbers of num consecutive places: those of the prompt, then that of the drawn token. What was not asked for is

@@ -269,11 +269,12 @@ void cr_serve_stream_fail(const cr_serve_error *error, cr_buf *out)
     cr_buf_adds(out, DONE);
 }
 
-size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, size_t num_stop)
+size_t cr_serve_sendable(const char *text, size_t num_bytes, char *const *stop, size_t num_stop,
+                         bool may_stop)
 {
     size_t hold = 0;
 
-    for (size_t i = 0; i < num_stop; i++) {
+    for (size_t i = 0; i < num_stop && may_stop; i++) {
         const char *at = num_bytes ? memmem(text, num_bytes, stop[i], strlen(stop[i])) : NULL;
         if (at) num_bytes = (size_t)(at - text);
     }

@@ -1,4 +1,4 @@
-/* draw.c -- one id from each row of logits: penalty, temperature, filters, draw (cr_draw).
+/* draw.c -- one id from each row of logits: edits, penalty, temperature, filters, draw (cr_draw).
  *
  * The same code for all instruction sets, so that they keep the same ids; sums over a whole row come
  * from the variant. Without filters it draws from the row itself. Filters work on the few largest
@@ -9,6 +9,11 @@
 
 #include <math.h>
 #include <string.h>
+
+/* The logit of an id that cannot be drawn: finite, so that sums over rows and tiles stay numbers, and e^z is 0 at any
+ * temperature; divided by a temperature it is below MOST_BANNED. */
+#define BANNED      (-1e30f)
+#define MOST_BANNED (-1e20f)
 
 typedef struct candidate {
     float z;
@@ -22,7 +27,7 @@ typedef struct sampler {
     cri_log_prob_fn log_prob;
     float *weight; /* of the variant's draw */
     float *z;      /* the row: penalised, divided */
-    int32_t *kept;
+    int32_t *kept; /* before ids are kept: how often an id is in the response */
     candidate *candidates, *sorted;
     uint8_t *seen; /* a bit for each id */
 } sampler;
@@ -72,6 +77,50 @@ static void penalise(float *z, float penalty, const int32_t *ids, size_t num, ui
         seen[at / 8] |= (uint8_t)(1u << at % 8);
         z[at] = z[at] < 0 ? z[at] * penalty : z[at] / penalty;
     }
+}
+
+static void penalise_response(sampler *s, const cr_word_edits *e, const int32_t *ids, size_t num)
+{
+    int32_t *count = s->kept;
+
+    for (size_t i = 0; i < num; i++)
+        count[ids[i]] = 0;
+    for (size_t i = 0; i < num; i++)
+        count[ids[i]]++;
+    for (size_t i = 0; i < num; i++) {
+        if (count[ids[i]] == 0) continue;
+        s->z[ids[i]] -= e->frequency * (float)count[ids[i]];
+        s->z[ids[i]] -= e->presence;
+        count[ids[i]] = 0;
+    }
+}
+
+static void allow(sampler *s, const int32_t *ids, size_t num)
+{
+    memset(s->seen, 0, ((size_t)s->n + 7) / 8);
+    for (size_t i = 0; i < num; i++)
+        s->seen[ids[i] / 8] |= (uint8_t)(1u << ids[i] % 8);
+    for (int64_t i = 0; i < s->n; i++)
+        if (!(s->seen[i / 8] >> i % 8 & 1)) s->z[i] = BANNED;
+}
+
+/* s->z: the logits, before the temperature. */
+static void edit(sampler *s, const cr_draw_row *row)
+{
+    const cr_word_edits *e = &row->edits;
+
+    for (size_t i = 0; i < e->num_biased; i++)
+        s->z[e->biased[i]] += e->bias[i];
+    if (row->penalty != 1) {
+        memset(s->seen, 0, ((size_t)s->n + 7) / 8);
+        for (int i = 0; i < 2; i++)
+            penalise(s->z, row->penalty, row->history[i], row->num_history[i], s->seen);
+    }
+    if (e->presence != 0 || e->frequency != 0)
+        penalise_response(s, e, row->history[1], row->num_history[1]);
+    if (e->num_allowed) allow(s, e->allowed, e->num_allowed);
+    for (size_t i = 0; i < e->num_banned; i++)
+        s->z[e->banned[i]] = BANNED;
 }
 
 /* The k-th largest of z. */
@@ -221,7 +270,7 @@ static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
     candidate *c = s->candidates, last = {0};
     size_t n = (size_t)s->n, num, keep;
     bool has_k = row->top_k > 0 && row->top_k < s->n;
-    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = -INFINITY, width = 4;
+    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = MOST_BANNED, width = 4;
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!row->is_raw || (!has_k && row->top_p < 1)))
@@ -271,19 +320,17 @@ static void find_log_prob(const sampler *s, const float *z, float temperature, c
 
 static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr_drawn *out)
 {
-    bool has_penalty = row->penalty != 1,
+    const cr_word_edits *e = &row->edits;
+    bool has_edit = row->penalty != 1 || e->presence != 0 || e->frequency != 0 || e->num_biased ||
+                    e->num_allowed || e->num_banned,
          has_filter = row->temperature > 0 &&
                       ((row->top_k > 0 && row->top_k < s->n) || row->top_p < 1 || row->min_p > 0),
          is_raw = row->is_raw || row->temperature == 0;
     const float *z = logits;
 
     *out = (cr_drawn){.id = -1, .kept = out->kept};
-    if (has_penalty || has_filter) z = memcpy(s->z, logits, (size_t)s->n * sizeof *s->z);
-    if (has_penalty) {
-        memset(s->seen, 0, ((size_t)s->n + 7) / 8);
-        for (int i = 0; i < 2; i++)
-            penalise(s->z, row->penalty, row->history[i], row->num_history[i], s->seen);
-    }
+    if (has_edit || has_filter) z = memcpy(s->z, logits, (size_t)s->n * sizeof *s->z);
+    if (has_edit) edit(s, row);
     if (!has_filter) {
         out->id = s->draw(z, s->n, row->temperature, row->u, s->weight);
         find_log_prob(s, is_raw ? logits : z, is_raw ? 1 : row->temperature, out);

@@ -53,6 +53,10 @@ static uint32_t number(uint64_t a, uint64_t b)
 /* All kinds of wishes among them. */
 static void make_prompts(prompt *all, int32_t vocab)
 {
+    static const int32_t biased[] = {4, 9}, allowed[] = {1, 4, 9, 17, 22, 30, 31, 40},
+                         banned[] = {9, 17, 30, 2, 5};
+    static const float bias[] = {2, -1.5f};
+
     for (uint64_t i = 0; i < NUM; i++) {
         prompt *p = &all[i];
         size_t num = 1 + number(i, 0) % MOST, first = 1 + number(i, 1) % num;
@@ -66,6 +70,9 @@ static void make_prompts(prompt *all, int32_t vocab)
                                 .top_k = i % 7 ? 0 : 6,
                                 .is_raw = true,
                                 .u = (float)(number(i, 2) % 1000) / 1000};
+        if (i % 4 == 1) /* half of the draws */
+            p->draw.edits = (cr_word_edits){
+                biased, bias, 2, 0, 0, allowed + i % 3, banned + i % 3, i % 8 == 1 ? 5 : 0, 3};
         p->ask = (cr_score_ask){.ids = p->ids,
                                 .num_ids = num,
                                 .first = i % 2 ? 1 : first,

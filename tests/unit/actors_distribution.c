@@ -288,7 +288,7 @@ static double grow(tree *t, const int32_t *ids, int32_t num, double reach)
     double y[WORDS], sum;
     cr_buf kept = {0};
     cr_drawn drawn = {.kept = &kept};
-    cr_draw_row row = cr_draw_row_of(&t->how, 0.5f, ids, (size_t)num, NULL, 0);
+    cr_draw_row row = cr_draw_row_of(&t->how, &(cr_ends){0}, 0.5f, ids, (size_t)num, NULL, 0);
     cr_err err = {0};
 
     assert_true(t->num <= MOST_CONTEXTS);

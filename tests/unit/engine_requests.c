@@ -179,6 +179,88 @@ static void eos_ids_that_end_none(void **state)
     cr_generated_free(&g);
 }
 
+/* No end before min_new_tokens, neither by an id nor by a text, and what was not drawn for that has no other effect; ids
+ * that are not allowed are never drawn. */
+static void least_length(void **state)
+{
+    cr_generating how = plain(40);
+    cr_generated all, g;
+    char text[2] = "";
+    const char *stop[] = {text};
+    int32_t allowed[] = {40, 41, 42, 3};
+    size_t first;
+
+    (void)state;
+    open_engine((cr_engine_limits){.max_running = 2});
+    how.edits.biased =
+        (const int32_t[]){3, 80}; /* so that it is the same draw whether they may end it */
+    how.edits.bias = (const float[]){-200, -200};
+    how.edits.num_biased = 2;
+    all = run_one(&how, 20);
+    for (first = 4; first < 40 && (all.ids[first] < 32 || all.ids[first] > 126); first++)
+        ;
+    assert_true(first < 39);
+    text[0] = (char)all.ids[first];
+    how.stop = stop;
+    how.num_stop = 1;
+    for (how.min_new_tokens = (int64_t)first; how.min_new_tokens < 40; how.min_new_tokens++) {
+        size_t at = (size_t)how.min_new_tokens; /* the first place that may have it */
+        while (at < 40 && all.ids[at] != text[0])
+            at++;
+        g = run_one(&how, 20);
+        assert_int_equal(g.num_ids, at < 40 ? at + 1 : 40);
+        assert_string_equal(g.finish, at < 40 ? "stop" : "length");
+        assert_memory_equal(g.ids, all.ids, g.num_ids * sizeof *g.ids);
+        cr_generated_free(&g);
+    }
+    how = plain(200);
+    how.ignores_eos = false;
+    how.temperature = 3;
+    how.min_new_tokens = 150;
+    how.stop_ids = (const int32_t[]){5};
+    how.num_stop_ids = 1;
+    for (how.seed = 0; how.seed < 20; how.seed++) {
+        g = run_one(&how, 20);
+        assert_in_range(g.num_ids, 151, 200);
+        cr_generated_free(&g);
+    }
+    how.edits.allowed = allowed;
+    how.edits.num_allowed = 4;
+    g = run_one(&how, 20);
+    for (size_t i = 0; i < g.num_ids; i++)
+        assert_true((g.ids[i] >= 40 && g.ids[i] <= 42) || (g.ids[i] == 3 && i >= 150));
+    cr_generated_free(&g);
+    cr_generated_free(&all);
+}
+
+static void what_cannot_be_drawn(void **state)
+{
+    const uint64_t id = 0;
+    const int32_t eos[] = {3, 80}, outside[] = {5, 1000000};
+    const float bias[] = {1, 1};
+    cr_generating how = plain(5);
+    cr_err err = {0};
+
+    (void)state;
+    open_engine((cr_engine_limits){.max_running = 2});
+    how.min_new_tokens = 1;
+    how.edits.allowed = eos;
+    how.edits.num_allowed = 2;
+    assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "no id is left to draw"));
+    how = plain(5);
+    how.edits.biased = outside;
+    how.edits.bias = bias;
+    how.edits.num_biased = 2;
+    err = (cr_err){0};
+    assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "id 1000000"));
+    how = plain(5);
+    how.temperature = 1e-9f;
+    err = (cr_err){0};
+    assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
+}
+
 /* " upon" after a prompt begins with a space, by itself it does not. */
 static void texts_that_go_on(void **state)
 {
@@ -242,10 +324,9 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cancel_of_one),
-        cmocka_unit_test(which_stop),
-        cmocka_unit_test(eos_ids_that_end_none),
-        cmocka_unit_test(texts_that_go_on),
+        cmocka_unit_test(cancel_of_one),         cmocka_unit_test(which_stop),
+        cmocka_unit_test(eos_ids_that_end_none), cmocka_unit_test(least_length),
+        cmocka_unit_test(what_cannot_be_drawn),  cmocka_unit_test(texts_that_go_on),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -1,8 +1,10 @@
 /* engine_sampling.c -- draws from one row of logits against the exact distribution in double.
  *
  * Chi-square over fixed draws (so a pass is a pass for ever), and no draw of what a filter takes
- * away; rows of a batch beside each other. Not covered: speed.
+ * away; rows of a batch beside each other; biases, penalties, allowed and banned ids against the logits processors of
+ * Transformers (tests/parity/sampling.py makes sampling.json). Not covered: speed.
  */
+#include "base/json.h"
 #include "base/rng.h"
 #include "engine/sampling.h"
 #include "tests/check_near.h"
@@ -14,6 +16,7 @@
 
 enum { NUM_DRAWS = 20000, MOST = 3000 };
 
+static const cr_ends none;
 static const cr_generating plain = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
 
 /* z has ties (rounded to 1/8) when asked for. */
@@ -107,8 +110,8 @@ static double deviations(const int *counts, const double *p, int n)
 static int32_t draw(cr_device *dev, const float *z, int n, const cr_generating *how,
                     const int32_t *history, size_t num, float u)
 {
-    cr_draw_row row =
-        cr_draw_row_of(how, u, history, num / 2, num ? history + num / 2 : NULL, num - num / 2);
+    cr_draw_row row = cr_draw_row_of(how, &none, u, history, num / 2,
+                                     num ? history + num / 2 : NULL, num - num / 2);
     cr_drawn drawn = {0};
     cr_err err = {0};
 
@@ -233,7 +236,7 @@ static void test_rows_of_a_batch(void **state)
         how.min_p = r % 4 ? 0 : 0.01f;
         how.repetition_penalty = r % 6 ? 1.2f : 1;
         make_logits(z + r * N, N, 2, false, 100 + r);
-        rows[r] = cr_draw_row_of(&how, (float)r / R, history, 3, history + 3, 1);
+        rows[r] = cr_draw_row_of(&how, &none, (float)r / R, history, 3, history + 3, 1);
         all[r].kept = &kept[r];
     }
     assert_int_equal(cr_device_open("cpu", 3, &devs[0], &err), CR_OK);
@@ -264,12 +267,134 @@ static void test_rows_of_a_batch(void **state)
     cr_device_close(devs[1]);
 }
 
+/* ---- Transformers ---- */
+
+enum { MOST_IDS = 64 };
+
+/* A case of sampling.json. */
+typedef struct row_case {
+    cr_generating how;
+    int32_t biased[MOST_IDS], allowed[MOST_IDS], ends[MOST_IDS], prompt[MOST_IDS],
+        response[MOST_IDS];
+    float bias[MOST_IDS], z[MOST_IDS];
+    double want[MOST_IDS]; /* -INFINITY: never */
+    size_t num_ends, num_prompt, num_response, num_words, num_left;
+} row_case;
+
+static size_t read_ids(const json_t *list, int32_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return json_array_size(list);
+}
+
+static size_t read_floats(const json_t *list, float *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (float)json_number_value(json_array_get(list, i));
+    return json_array_size(list);
+}
+
+static float setting(const json_t *c, const char *name, float absent)
+{
+    const json_t *value = json_object_get(c, name);
+
+    return value ? (float)json_number_value(value) : absent;
+}
+
+static void read_case(const json_t *all, const json_t *c, row_case *out)
+{
+    const json_t *bias = json_object_get(c, "bias"), *want = json_object_get(c, "log_probs");
+    cr_word_edits *e = &out->how.edits;
+
+    out->how = (cr_generating){.log_probs = CR_LOG_PROBS_SAMPLED,
+                               .temperature = setting(c, "temperature", 1),
+                               .top_p = setting(c, "top_p", 1),
+                               .min_p = setting(c, "min_p", 0),
+                               .top_k = (int64_t)setting(c, "top_k", 0),
+                               .repetition_penalty = setting(c, "repetition_penalty", 1),
+                               .min_new_tokens = (int64_t)setting(c, "min_new_tokens", 0)};
+    e->presence = setting(c, "presence_penalty", 0);
+    e->frequency = setting(c, "frequency_penalty", 0);
+    e->biased = out->biased;
+    e->bias = out->bias;
+    e->allowed = out->allowed;
+    e->num_biased = read_ids(json_object_get(bias, "ids"), out->biased);
+    read_floats(json_object_get(bias, "values"), out->bias);
+    e->num_allowed = read_ids(json_object_get(c, "allowed"), out->allowed);
+    out->num_ends = read_ids(json_object_get(c, "ends"), out->ends);
+    out->num_prompt = read_ids(json_object_get(all, "prompt"), out->prompt);
+    out->num_response = read_ids(json_object_get(all, "response"), out->response);
+    out->num_words = read_floats(json_object_get(c, "logits"), out->z);
+    for (size_t i = 0; i < out->num_words; i++) {
+        const json_t *x = json_array_get(want, i);
+        out->want[i] = json_is_null(x) ? -INFINITY : json_number_value(x);
+        out->num_left += !json_is_null(x);
+    }
+}
+
+/* One id, with the log-prob that it was drawn with. */
+static cr_drawn draw_case(cr_device *dev, const row_case *c, float u)
+{
+    const cr_ends ends = {(int32_t *)(uintptr_t)c->ends, c->num_ends};
+    cr_draw_row row =
+        cr_draw_row_of(&c->how, &ends, u, c->prompt, c->num_prompt, c->response, c->num_response);
+    cr_drawn drawn = {0};
+    cr_err err = {0};
+
+    if (cr_draw(dev, &(cr_draw_args){MEM(c->z), 1, (int64_t)c->num_words, &row, &drawn}, &err) !=
+        CR_OK)
+        fail_msg("%s", err.msg);
+    assert_in_range(drawn.id, 0, c->num_words - 1);
+    return drawn;
+}
+
+static void test_transformers(void **state)
+{
+    enum { DRAWS = 4000 };
+    json_t *all, *one;
+    cr_err err = {0};
+    cr_device *dev;
+    size_t k;
+
+    (void)state;
+    assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
+    if (cr_json_read_file("tests/parity/sampling.json", &all, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    json_array_foreach(json_object_get(all, "cases"), k, one)
+    {
+        int counts[MOST_IDS] = {0};
+        int32_t best = 0;
+        row_case c = {0};
+        read_case(all, one, &c);
+        for (int i = 0; i < DRAWS; i++) {
+            float u = i ? ((float)i + 0.5f) / DRAWS : 0;
+            cr_drawn d = draw_case(dev, &c, i == DRAWS - 1 ? 0x1.fffffep-1f : u);
+            if (!(c.want[d.id] > -INFINITY)) fail_msg("case %zu: id %d is drawn", k, d.id);
+            check_near(d.log_prob, c.want[d.id], 2e-6);
+            if (cr_generating_has_filter(&c.how)) assert_int_equal(d.num_kept, c.num_left);
+            counts[d.id]++;
+        }
+        for (int32_t i = 0; i < (int32_t)c.num_words; i++) {
+            double far = counts[i] - exp(c.want[i]) * DRAWS; /* u is a grid */
+            if (!(fabs(far) < 2)) fail_msg("case %zu: id %d is drawn %d times", k, i, counts[i]);
+            if (c.want[i] > c.want[best]) best = i;
+        }
+        c.how.temperature = 0;
+        assert_int_equal(draw_case(dev, &c, 0.5f).id, best);
+    }
+    assert_int_equal(k, 15);
+    json_decref(all);
+    cr_device_close(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distributions),
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_rows_of_a_batch),
+        cmocka_unit_test(test_transformers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

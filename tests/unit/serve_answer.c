@@ -425,14 +425,16 @@ static void text_that_may_be_sent(void **state)
     char *const stop[] = {one, two};
 
     (void)state;
-    assert_int_equal(cr_serve_sendable("abc", 3, stop, 2), 3);
-    assert_int_equal(cr_serve_sendable("abc\n", 4, stop, 2), 3);
-    assert_int_equal(cr_serve_sendable("abc\n\n\n", 6, stop, 2), 4);
-    assert_int_equal(cr_serve_sendable("EN", 2, stop, 2), 0);
-    assert_int_equal(cr_serve_sendable("\n\nQ", 3, stop, 2), 0);
-    assert_int_equal(cr_serve_sendable("", 0, stop, 2), 0);
-    assert_int_equal(cr_serve_sendable("EN", 2, stop, 1), 2);
-    assert_int_equal(cr_serve_sendable("aENDb", 5, stop, 2), 1);
+    assert_int_equal(cr_serve_sendable("abc", 3, stop, 2, true), 3);
+    assert_int_equal(cr_serve_sendable("abc\n", 4, stop, 2, true), 3);
+    assert_int_equal(cr_serve_sendable("abc\n\n\n", 6, stop, 2, true), 4);
+    assert_int_equal(cr_serve_sendable("EN", 2, stop, 2, true), 0);
+    assert_int_equal(cr_serve_sendable("\n\nQ", 3, stop, 2, true), 0);
+    assert_int_equal(cr_serve_sendable("", 0, stop, 2, true), 0);
+    assert_int_equal(cr_serve_sendable("EN", 2, stop, 1, true), 2);
+    assert_int_equal(cr_serve_sendable("aENDb", 5, stop, 2, true), 1);
+    assert_int_equal(cr_serve_sendable("aENDb", 5, stop, 2, false), 5);
+    assert_int_equal(cr_serve_sendable("aENDbE", 6, stop, 2, false), 5);
 }
 
 /* ---- small bodies ---- */

@@ -153,6 +153,34 @@ static void langchain_and_roll(void **state)
     assert_int_equal(request.sampling.max_tokens, 5);
 }
 
+static void changes_of_samples(void **state)
+{
+    cr_buf body = {0};
+
+    (void)state;
+    accept(CR_SERVE_COMPLETIONS,
+           "{\"prompt\":[1],\"min_tokens\":3,\"presence_penalty\":-2,\"frequency_penalty\":0.5,"
+           "\"logit_bias\":{\"0\":-100,\"511\":1.5},\"allowed_token_ids\":[5,6]}");
+    assert_int_equal(request.sampling.min_tokens, 3);
+    check_near(request.sampling.presence_penalty, -2, 0);
+    check_near(request.sampling.frequency_penalty, 0.5, 0);
+    assert_int_equal(request.sampling.biased.num, 2);
+    assert_int_equal(request.sampling.biased.id[1], 511);
+    check_near(request.sampling.bias[1], 1.5, 0);
+    assert_int_equal(request.sampling.allowed.num, 2);
+    accept(CR_SERVE_GENERATE, "{\"input_ids\":[1],\"sampling_params\":{\"min_new_tokens\":2,"
+                              "\"logit_bias\":{\"7\":1}}}");
+    assert_int_equal(request.sampling.min_tokens, 2);
+    assert_int_equal(request.sampling.biased.id[0], 7);
+    cr_buf_adds(&body, "{\"prompt\":[1],\"allowed_token_ids\":[0"); /* more than a prompt has */
+    for (int i = 1; i < 300; i++)
+        cr_buf_addf(&body, ",%d", i);
+    cr_buf_adds(&body, "]}");
+    accept(CR_SERVE_COMPLETIONS, body.data);
+    assert_int_equal(request.sampling.allowed.num, 300);
+    cr_buf_free(&body);
+}
+
 /* ---- wrong bodies ---- */
 
 #define P "{\"prompt\":[1,2],"
@@ -209,10 +237,25 @@ static const struct {
     {CR_SERVE_COMPLETIONS, P "\"stop\":[\"a\",\"\"]}", 400, "invalid_value", "stop"},
     {CR_SERVE_COMPLETIONS, P "\"stop\":[1]}", 400, "invalid_value", "stop[0]"},
     {CR_SERVE_COMPLETIONS, P "\"stop_token_ids\":[600]}", 400, "invalid_value", "stop_token_ids"},
-    {CR_SERVE_COMPLETIONS, P "\"presence_penalty\":0.5}", 400, "unsupported_parameter",
-     "presence_penalty"},
-    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"5\":1}}", 400, "unsupported_parameter",
+    {CR_SERVE_COMPLETIONS, P "\"temperature\":1e-30}", 400, "invalid_value", "temperature"},
+    {CR_SERVE_COMPLETIONS, P "\"presence_penalty\":2.5}", 400, "invalid_value", "presence_penalty"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"5\":101}}", 400, "invalid_value", "logit_bias.5"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"05\":1}}", 400, "invalid_value", "logit_bias"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"-1\":1}}", 400, "invalid_value", "logit_bias"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"4294967301\":1}}", 400, "invalid_value",
      "logit_bias"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"512\":1}}", 400, "invalid_value", "logit_bias"},
+    {CR_SERVE_COMPLETIONS, P "\"logit_bias\":{\"5\":1,\"6\":1,\"5\":2}}", 400, "invalid_json",
+     "logit_bias"},
+    {CR_SERVE_COMPLETIONS, P "\"allowed_token_ids\":[]}", 400, "invalid_value",
+     "allowed_token_ids"},
+    {CR_SERVE_COMPLETIONS, P "\"allowed_token_ids\":[512]}", 400, "invalid_value",
+     "allowed_token_ids"},
+    {CR_SERVE_COMPLETIONS,
+     P "\"allowed_token_ids\":[7,2],\"stop_token_ids\":[7,2],\"min_tokens\":1}", 400,
+     "invalid_value", "min_tokens"},
+    {CR_SERVE_COMPLETIONS, P "\"max_tokens\":4,\"min_tokens\":5}", 400, "invalid_value",
+     "min_tokens"},
     {CR_SERVE_COMPLETIONS, P "\"suffix\":\"x\"}", 400, "unsupported_parameter", "suffix"},
     {CR_SERVE_COMPLETIONS, P "\"response_format\":{\"type\":\"json_object\"}}", 400,
      "unsupported_parameter", "response_format"},
@@ -253,8 +296,8 @@ static const struct {
      "sampling_params"},
     {CR_SERVE_GENERATE, "{\"input_ids\":[1],\"sampling_params\":{\"n\":\"2\"}}", 400,
      "invalid_value", "sampling_params.n"},
-    {CR_SERVE_TOKENS_IN, "{\"token_ids\":[1],\"sampling_params\":{\"min_tokens\":4}}", 400,
-     "unsupported_parameter", "sampling_params.min_tokens"},
+    {CR_SERVE_TOKENS_IN, "{\"token_ids\":[1],\"sampling_params\":{\"min_tokens\":-4}}", 400,
+     "invalid_value", "sampling_params.min_tokens"},
     {CR_SERVE_TOKENS_IN, "{\"token_ids\":[[1]]}", 400, "invalid_value", "token_ids[0]"},
     {CR_SERVE_TOKENIZE, "{\"prompt\":[\"a\",\"b\"]}", 400, "invalid_value", "prompt"},
     {CR_SERVE_DETOKENIZE, "{\"tokens\":\"a\"}", 400, "invalid_value", "tokens"},
@@ -412,6 +455,7 @@ int main(void)
         cmocka_unit_test(trl),
         cmocka_unit_test(prime_rl_slime_verl),
         cmocka_unit_test(langchain_and_roll),
+        cmocka_unit_test(changes_of_samples),
         cmocka_unit_test(wrong_values),
         cmocka_unit_test(limits),
         cmocka_unit_test(strings_of_json),
