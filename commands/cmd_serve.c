@@ -23,7 +23,7 @@ typedef struct serve {
     cr_worker worker;
     cr_server *server;
     cr_server_options options;
-    const char *name, *port_file, *device;
+    const char *name, *port_file, *device, *role;
     int64_t max_logprobs;
     bool only_scores, clamps, may_be_random;
     int64_t max_chat_tokens;
@@ -202,6 +202,21 @@ static cr_status check(const serve *s, cr_err *err)
     return CR_OK;
 }
 
+/* MODEL with worker keys, or FILE with keys of a run. */
+static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
+{
+    bool is_file = words->num > 0 && cr_file_exists(words->word[0]);
+
+    if (!is_file && s->role)
+        return cr_fail(err, CR_EUSAGE, "--role is for a run's FILE, and %s is none",
+                       words->num ? words->word[0] : "nothing");
+    if (!is_file) return cr_worker_read(&s->worker, CR_WORKER_SERVE, words, err);
+    if (s->role && strcmp(s->role, "reference") != 0 && strcmp(s->role, "actor_infer") != 0)
+        return cr_fail(err, CR_EUSAGE, "--role is reference or actor_infer, not %s", s->role);
+    return cr_worker_read_role(&s->worker, CR_WORKER_SERVE, s->role ? s->role : "reference", words,
+                               err);
+}
+
 static cr_status run_service(serve *s, cr_err *err)
 {
     CR_TRY(cr_server_open(&s->options, &s->server, err));
@@ -263,6 +278,8 @@ static int run(int argc, char **argv)
         {"tls-key", CR_OPT_STRING, &h->tls_key, "FILE", "and its key"},
         {"tls-ca", CR_OPT_STRING, &h->tls_ca, "FILE",
          "clients must show a certificate of this authority; its CN is the user's name"},
+        {"role", CR_OPT_STRING, &s.role, "NAME",
+         "block of FILE: reference (default) or actor_infer"},
         {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
         {"max-queue", CR_OPT_INT, &s.options.max_queue, "N",
          "requests that may wait, more get 503 (default 1024)"},
@@ -301,8 +318,7 @@ static int run(int argc, char **argv)
     h->listen = "127.0.0.1:8000";
     if (cr_args_parse(&cr_command_serve, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help && cr_worker_read(&s.worker, CR_WORKER_SERVE, &words, &err) == CR_OK &&
-        check(&s, &err) == CR_OK &&
+        !is_help && read_words(&s, &words, &err) == CR_OK && check(&s, &err) == CR_OK &&
         !cr_worker_launch(&s.worker, &cr_command_serve, argc, argv, &code)) {
         cr_note(run_rank(&s, &err));
         if (s.worker.rank == 0) code = cr_exit_code(CR_ESIGNAL);
@@ -314,8 +330,9 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_serve = {
     "serve",
-    "serve MODEL [key=value ..]",
-    "A model as a service over HTTP, for clients of OpenAI, vLLM and SGLang: log-probs of prompts, "
+    "serve MODEL|FILE [key=value ..]",
+    "A model, or the reference of a run's YAML file, as a service over HTTP, for clients of "
+    "OpenAI, vLLM and SGLang: log-probs of prompts, "
     "samples, chats, streams. Ends with SIGTERM or Ctrl-C.",
     "croll serve output/quickstart/sft_model --listen 127.0.0.1:8000 model_args.dtype=fp32",
     run,

@@ -1,5 +1,6 @@
 /* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
 #include "commands/worker.h"
+#include "actors/roles.h"
 #include "launch/ranks.h"
 
 #include <string.h>
@@ -56,6 +57,40 @@ static int say(const cr_worker *w, const cr_command *command, const cr_err *err)
     int code = cr_command_fail(command, err);
 
     return w->kind == CR_WORKER_SERVE && err->status == CR_EPEER ? cr_exit_code(CR_ETIMEOUT) : code;
+}
+
+/* The role's block of a file that was loaded. */
+static cr_status find_role(cr_worker *w, const char *file, const char *role, cr_err *err)
+{
+    cr_config *c = &w->config;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (strcmp(cr_role_kinds[r].name, role) == 0) w->keys = cr_role_worker((cr_role)r, c);
+    CR_CHECK(w->keys, "no role %s", role);
+    if (!w->keys->is_given)
+        return cr_fail(err, CR_ECONFIG, "%s has no block %s (--role says which one)", file, role);
+    if (!w->keys->model_path) return cr_fail(err, CR_ECONFIG, "%s: %s has no model", file, role);
+    cr_envs_set(c->envs);
+    cr_envs_set(w->keys->envs);
+    w->folder = w->keys->model_path;
+    w->has_dtype = w->is_of_run = true;
+    w->batch_size = w->keys->infer_batch_size;
+    if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
+    return CR_OK;
+}
+
+cr_status cr_worker_read_role(cr_worker *w, cr_worker_kind kind, const char *role,
+                              const cr_words *words, cr_err *err)
+{
+    cr_diagnostics d = {0};
+    cr_status status;
+
+    *w = (cr_worker){.kind = kind, .num_ranks = 1};
+    status = cr_config_load(words->word[0], words->word + 1, words->num - 1, &w->config, &d, err);
+    if (cr_world_kind_here() == CR_WORLD_LOCAL || status != CR_OK) cr_diagnostics_print(&d);
+    cr_diagnostics_free(&d);
+    CR_TRY(status);
+    return find_role(w, words->word[0], role, err);
 }
 
 bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, char **argv,
@@ -134,7 +169,9 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
     CR_TRY(cr_model_open(w->folder, &w->model, err));
     choose_dtype(w);
     cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
-    if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
+    if (w->is_of_run) /* as its ranks do */
+        CR_TRY(cr_model_prepare(w->model, &w->config.train, false, err));
+    else if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
         CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
     if (w->kind == CR_WORKER_GENERATE)
         return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);

@@ -32,10 +32,11 @@ typedef enum cr_worker_kind {
 
 typedef struct cr_worker {
     cr_worker_kind kind;
-    const char *folder; /* borrowed from words */
+    const char *folder; /* borrowed from words or keys */
     cr_config config;
     const cr_worker_config *keys; /* in config */
     bool has_dtype;               /* a key says so */
+    bool is_of_run;               /* a role of a run's file */
     cr_world *world;
     cr_mesh *mesh;
     cr_device *dev;
@@ -51,6 +52,9 @@ typedef struct cr_worker {
 /* words: MODEL, then key=value. */
 CR_MUST cr_status cr_worker_read(cr_worker *worker, cr_worker_kind kind, const cr_words *words,
                                  cr_err *err);
+/* The same of a run's FILE: the block of a role ("reference"), with its model. words: FILE, then key=value. */
+CR_MUST cr_status cr_worker_read_role(cr_worker *worker, cr_worker_kind kind, const char *role,
+                                      const cr_words *words, cr_err *err);
 /* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
 bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int argc, char **argv,
                       int *code);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # What croll serve looks at before it is ready: tensors that are missing or not finite, log-probs of a fixed line that no
 # weights could explain, on one and on two ranks; the digest of that line is the same on 1, 2 and 4 ranks and another one for
-# another dtype. Not covered: the service itself (e2e/serve.sh).
+# another dtype; the reference and the actor_infer of a run's file. Not covered: the service itself (e2e/serve.sh).
 . tests/e2e/run.inc
 log=$tmp/err
 scripts/make_sums $tmp/home
@@ -46,6 +46,27 @@ stop
 start $tmp/home/model model_args.dtype=bf16
 [ $ready != $one ] || fail "bf16 has the digest of fp32"
 stop
+
+# blocks of a run's file
+cat configs/quickstart/rlvr.yaml - >$tmp/run.yaml <<'YAML'
+reference:
+  model_args: {dtype: fp32, model_name_or_path: other}
+  strategy_args: {strategy_name: fsdp2_infer, strategy_config: {fsdp_size: 2}}
+  device_mapping: list(range(0,2))
+YAML
+sed -i "s|model_name_or_path: other|model_name_or_path: $tmp/home/model|; s|^init_kl_coef: 0.0|init_kl_coef: 0.1|" $tmp/run.yaml
+run=($tmp/run.yaml pretrain=$tmp/home/model)
+start "${run[@]}" --served-model-name r
+[ $ready = $one ] && pgrep -f "serve $tmp/run.yaml" | wc -l | grep -qx 4 || fail "not the reference on two ranks: $ready"
+get /v1/models | grep -q "\"id\":\"r\".*\"root\":\"$tmp/home/model\"" || fail "/v1/models: $(get /v1/models)"
+stop
+start "${run[@]}" --role actor_infer --score-only 'actor_infer.device_mapping=[0]' actor_infer.model_args.dtype=bf16 actor_infer.strategy_args.strategy_config.param_dtype=bf16
+[ $ready != $one ] || fail "not the dtype of actor_infer"
+stop
+refuse "unknown key 'modle_args'\|1 error in $tmp/run.yaml" "${run[@]}" reference.modle_args.dtype=bf16
+refuse "configs/quickstart/rlvr.yaml has no block reference" configs/quickstart/rlvr.yaml
+refuse "reference or actor_infer, not actor_train" "${run[@]}" --role actor_train
+refuse "for a run's FILE" $tmp/home/model --role reference
 
 # models with one damage each
 cat >$tmp/damage.py <<'PY'
