@@ -3,7 +3,9 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const cr_command *const commands[] = {
 #define CR_COMMAND_ENTRY(name) &cr_command_##name,
@@ -38,12 +40,23 @@ static void print_commands(FILE *to)
             "croll generate output/quickstart/rlvr_model\n");
 }
 
+/* Threads of OpenMP that wait for each other spin for a while, by default much longer than a kernel runs: where other
+ * programs need the cores, most CPU time goes there. libgomp reads how long before main begins, hence the exec; when it
+ * fails (no /proc) all works as before. A caller's choice stays. */
+static void spin_briefly(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    setenv("GOMP_SPINCOUNT", "3000", 1); /* some microseconds */
+    execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv)
 {
     const char *names[64];
     size_t num = 0;
     const char *near;
 
+    spin_briefly(argv);
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
     signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
     if (argc < 2) {
