@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 static const char variable[] = "CROLL_RANKS_SOCKET";
-static volatile sig_atomic_t caught, num_caught;
-static int launcher = -1; /* a rank 0's connection */
+static volatile sig_atomic_t caught, num_caught, num_ends; /* num_ends: all but SIGHUP */
+static int launcher = -1;                                  /* a rank 0's connection */
 
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder)
 {
@@ -120,6 +120,7 @@ static void on_signal(int number)
 {
     caught = number;
     num_caught++;
+    num_ends += number != SIGHUP;
 }
 
 static void open_missing(void)
@@ -141,14 +142,14 @@ typedef struct launching {
     int code; /* what rank 0 said, -1: nothing */
 } launching;
 
-/* Is it to end now? A rank 0 that looks after signals gets them instead. */
+/* Is it to end now? A rank 0 that looks after signals gets them instead, until the second that ends it. */
 static bool is_stopped(launching *l)
 {
     if (num_caught == l->num_told) return false;
     if (!l->tells_signals || l->rank0 < 0) return true;
     l->num_told = num_caught;
     kill(l->rank0_pid, caught);
-    return false;
+    return num_ends > 1;
 }
 
 static void hear(launching *l, int flags)

@@ -24,7 +24,7 @@ typedef struct cr_mpirun {
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks. *code: its exit code. SIGINT, SIGTERM and SIGHUP end it (CR_ESIGNAL),
- * or, with tells_signals, go to rank 0, which ends all in its own time. */
+ * or, with tells_signals, go to rank 0, which ends all in its own time, or at the second one. */
 CR_MUST cr_status cr_ranks_run(int num_ranks, bool tells_signals, int argc, char **argv, int *code,
                                cr_err *err);
 /* On a rank: end with mpirun, and take over stdin and stdout if this is rank 0 of a launcher. */

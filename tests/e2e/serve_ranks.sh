@@ -77,6 +77,13 @@ ends 130 'read again'
 serve --score-only
 kill -INT $server
 ends 130 ''
+serve
+kill -STOP $rank0 # cannot drain: the second signal ends it
+kill -TERM $server
+sleep 0.3
+kill -0 $server || fail "the first signal has ended it"
+kill -TERM $server
+ends 130 'stopped by signal 15'
 
 # a rank is killed in a round; stopped in a round; killed between rounds; rank 0 is killed; the launcher is killed
 serve
