@@ -37,6 +37,10 @@ void cri_note_unused(const cr_node *root,
                      cr_diagnostics *d); /* whole blocks that a role does not read */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      cr_task task, cr_diagnostics *d);
+/* service.c: `service` of a role. True: the service does its work, and nothing else of the block counts. */
+bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
+/* Its log-probs are those that this run wants. */
+void cri_check_service(const cr_config *c, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */
 void cri_bind_loss(const cr_node *root, cr_loss_config *l, cr_diagnostics *d);
 /* Notes on keys of the loss in a block that has none. */

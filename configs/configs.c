@@ -269,9 +269,14 @@ static void envs_free(char **envs)
 
 static void worker_free(cr_worker_config *w)
 {
-    char *const texts[] = {
-        w->model_path,    w->freeze_module_prefix, w->stage,       w->strategy_name,
-        w->data.template, w->data.messages,        w->data.prompt, w->data.tag};
+    const cr_service_keys *s = &w->service;
+    char *const texts[] = {w->model_path,    w->freeze_module_prefix,
+                           w->stage,         w->strategy_name,
+                           w->data.template, w->data.messages,
+                           w->data.prompt,   w->data.tag,
+                           s->url,           s->model,
+                           s->key_file,      s->key_env,
+                           s->ca_file,       s->expect_weights};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);

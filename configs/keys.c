@@ -292,9 +292,19 @@ const cri_key cri_keys[] = {
     R("worker", "dppo_clip_ratio_c", "20", "1e-6", "loss"),
     R("worker", "sapo_temperature_pos", "1.0", "1e-6..1e6", "loss"),
     R("worker", "sapo_temperature_neg", "1.05", "1e-6..1e6", "loss"),
+    K("worker", "service", "service"),
     DEAD("worker", "offload_nccl"),
     DEAD("worker", "use_remove_padding"),
     DEAD("worker", "eval_steps"),
+
+    T("service", "url", NULL, "reference of a run"), /* croll's own, all of it */
+    T("service", "model", NULL, "reference of a run"),
+    T("service", "key_file", NULL, "reference of a run"),
+    T("service", "key_env", NULL, "reference of a run"),
+    T("service", "ca_file", NULL, "reference of a run"),
+    T("service", "expect_weights", NULL, "reference of a run"),
+    R("service", "timeout", "600", "1..1e8", "reference of a run"),
+    I("service", "connections", "4", "1..256", "reference of a run"),
 
     T("model_args", "model_name_or_path", NULL, "the role"),
     {"model_args", "dtype", CRI_DTYPE, "bf16", DTYPES, CRI_READ, "the role"},

@@ -190,7 +190,7 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
         cr_node *args =
             (snprintf(dotted, sizeof dotted, "%s.model_args", role), cr_node_at(root, dotted));
         cr_node *block = cr_node_get(root, role), *path = cr_node_get(args, "model_name_or_path");
-        if (!block || block->kind != CR_NODE_MAP) continue;
+        if (!block || block->kind != CR_NODE_MAP || cri_is_given(block, "service")) continue;
         if (!args || args->kind != CR_NODE_MAP)
             args = cri_block_of(c, block, "model_args", "model_args", d);
         if (path && path->kind == CR_NODE_TEXT)
@@ -323,6 +323,7 @@ static void check_roles(cr_config *c, cr_diagnostics *d)
 
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_worker((cr_role)r, c);
+        if (w->service.url) continue;
         if (w->num_devices == 0 && (w->is_given || w->task != CR_TASK_SCORE))
             cr_diagnose(d, CR_ERROR, cri_place_of(c, w->name), "%s.device_mapping is missing",
                         w->name);
@@ -469,6 +470,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
                     "enable_reference is not set)");
     derive_old_log_probs(c, root);
     derive_generating(c, root, d);
+    cri_check_service(c, d);
     check_ids(c, d);
     cri_check_sizes(c, d);
     cri_check_positions(c, d);

@@ -38,6 +38,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"worker", "the block of a role, as actor_train"},
         {"reward", "the block of a domain in rewards"},
         {"exchange", "exchange"},
+        {"service", "reference.service"},
         {"run", "the top of the file"},
         {"rlvr", "the top of an rlvr file"},
         {"sft", "the top of an sft file"}};
@@ -257,6 +258,17 @@ static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagn
             wrong(key, n->items[i].value, "a block of keys", d);
 }
 
+/* A block with a url may be given as this url alone. */
+static cr_node *block_of_url(cr_yaml *yaml, const cri_key *key, cr_node *n)
+{
+    cr_node *block;
+
+    if (n->kind != CR_NODE_TEXT || !cri_find_key(key->range, "url")) return n;
+    block = cr_node_new(yaml, CR_NODE_MAP, n->place);
+    cr_node_set(yaml, block, "url", n->place, n);
+    return block;
+}
+
 /* One value; may be replaced (blocks). */
 static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
@@ -313,6 +325,7 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
             wrong(key, n, "a list of devices, as list(range(0,8)),", d);
         break;
     case CRI_BLOCK:
+        n = block_of_url(yaml, key, n);
         if (n->kind != CR_NODE_MAP)
             wrong(key, n, "a block of keys", d);
         else

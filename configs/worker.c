@@ -365,7 +365,7 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     w->task = task;
     w->is_given = block && block->kind == CR_NODE_MAP;
     w->is_needed = w->is_given;
-    if (!w->is_given) return;
+    if (!w->is_given || cri_bind_service(block, w, d)) return;
     bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), is_train, w, d);
     bind_training(cri_block_of(c, block, "training_args", "training_args", d), &w->training, d);
     bind_data(cri_block_of(c, block, "data_args", "data_args", d), name, &w->data, d);

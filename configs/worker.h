@@ -50,6 +50,16 @@ typedef struct cr_batching_args {
     int64_t train_tokens, infer_tokens;
 } cr_batching_args;
 
+/* A service that answers instead of processes of the run (docs/serve.md); url NULL: none. Texts are owned. */
+typedef struct cr_service_keys {
+    char *url, *model;        /* model: its name there, or NULL */
+    char *key_file, *key_env; /* where the key is, never the key; or NULL */
+    char *ca_file;            /* of https; NULL: the system's */
+    char *expect_weights;     /* SHA-256, or its beginning; NULL: those that it has at the start */
+    double timeout;           /* s for the answers of a step, with all tries */
+    int64_t connections;      /* requests at once */
+} cr_service_keys;
+
 /* What the ranks of a block do. */
 typedef enum cr_task {
     CR_TASK_TRAIN,    /* an optimizer and the commands of training: fsdp2_train */
@@ -72,6 +82,7 @@ typedef struct cr_worker_config {
     cr_generating_args generating;
     char **envs; /* system_envs: NAME=VALUE, NULL at the end; or NULL */
     cr_batching_args batching;
+    cr_service_keys service; /* of the reference: it has no ranks then */
     /* devices and their strategy */
     int *devices; /* device_mapping evaluated */
     int num_devices;

@@ -60,7 +60,8 @@ static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, 
     double at = cr_now_s(), entropy = 0;
 
     if (l->config->reference.is_needed) {
-        CR_TRY(cri_ask_log_probs(run, CR_ROLE_REFERENCE, b, b->ref, NULL, m, err));
+        CR_TRY(l->reference ? cri_ask_reference(l->reference, run, b, b->ref, err)
+                            : cri_ask_log_probs(run, CR_ROLE_REFERENCE, b, b->ref, NULL, m, err));
         b->has_ref = true;
         cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
     }

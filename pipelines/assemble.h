@@ -6,12 +6,14 @@
 #ifndef CR_ASSEMBLE_H
 #define CR_ASSEMBLE_H
 
+#include "pipelines/reference/service.h"
 #include "pipelines/rollout.h"
 #include "rl/rl.h"
 
 /* What learning remembers from step to step: kept in checkpoints. */
 typedef struct cr_learning {
     const cr_config *config; /* borrowed */
+    cr_reference *reference; /* borrowed; NULL: ranks, or no reference */
     int64_t updates;         /* optimizer updates so far: the weight version */
     double kl_coef;
     bool has_differed;   /* log-probs of the sampler from those of training, in this process */

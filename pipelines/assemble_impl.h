@@ -50,6 +50,9 @@ CR_MUST cr_status cri_payload_read_floats(const cr_record *reply, const char *na
 /* Log-probs (and entropies, unless NULL) of a role's weights over the whole batch. */
 CR_MUST cr_status cri_ask_log_probs(cr_run *run, cr_role role, const cri_learn_batch *b,
                                     double *log_probs, double *entropy, cr_metrics *m, cr_err *err);
+/* Log-probs of the reference, from a service. A failure ends its use: only cr_reference_close may follow. */
+CR_MUST cr_status cri_ask_reference(cr_reference *r, cr_run *run, const cri_learn_batch *b,
+                                    double *log_probs, cr_err *err);
 /* Samples first .. end-1, all of one domain: final masks, rewards, advantages. */
 CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first,
                                         size_t end, int domain, cr_metrics *m, cr_err *err);

@@ -26,6 +26,7 @@ typedef struct rlvr {
     double *shares;     /* [num_rewards] of a prompt; 1 together */
     int *num_prompts;   /* [num_rewards] of the step that runs */
     cr_learning learning;
+    cr_reference *reference; /* NULL: ranks, or none */
     cr_saver saver;
     int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
 } rlvr;
@@ -117,6 +118,9 @@ static cr_status load(rlvr *s, cr_err *err)
     CR_TRY(split_domains(s, err));
     CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
+    if (!s->c->reference.is_needed || !s->c->reference.service.url) return CR_OK;
+    CR_TRY(cr_reference_open(s->c, &s->reference, err));
+    s->learning.reference = s->reference;
     return CR_OK;
 }
 
@@ -288,6 +292,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     bool is_saved = false;
 
     s->saver.run = s->run = run;
+    if (s->reference) CR_TRY(cr_reference_record(s->reference, run->output_dir, err));
     CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
     if (resume_path) CR_TRY(resume(s, resume_path, err));
@@ -311,6 +316,7 @@ static void close_pipeline(void *pipeline)
         cr_order_free(&s->orders[d]);
     cr_saver_fini(&s->saver);
     cr_learning_free(&s->learning);
+    cr_reference_close(s->reference);
     cr_free(s->orders);
     cr_free(s->cursors);
     cr_free(s->shares);

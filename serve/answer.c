@@ -308,7 +308,7 @@ void cr_serve_model_body(const cr_serve_model *m, cr_buf *out)
                 (long long)m->max_model_len);
     add_model_identity(m, out);
     if (m->self_check) add_member(out, "self_check", m->self_check);
-    cr_buf_adds(out, "}}");
+    cr_buf_addf(out, ",\"vocab_size\":%lld}}", (long long)m->vocab_size);
 }
 
 void cr_serve_models_body(const cr_serve_service *service, cr_buf *out)

@@ -92,6 +92,9 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     show_generating(out, &w->generating);
     show_envs(out, w->envs);
     SHOW(w->batching.train_tokens), SHOW(w->batching.infer_tokens);
+    SHOW(w->service.url), SHOW(w->service.model), SHOW(w->service.key_file);
+    SHOW(w->service.key_env), SHOW(w->service.ca_file), SHOW(w->service.expect_weights);
+    SHOW(w->service.timeout), SHOW(w->service.connections);
     show_strategy(out, w);
 }
 
@@ -230,6 +233,7 @@ static const struct {
     {"engine", "actor_infer.strategy_args.strategy_config."},
     {"fsdp2", "actor_train.strategy_args.strategy_config."},
     {"wrap_policy", "actor_train.strategy_args.strategy_config.wrap_policy."},
+    {"service", "reference.service."},
     {"reward", "rewards.math_rule."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
@@ -314,6 +318,7 @@ static const struct {
      "tiled_num_shards",
      "8",
      {"actor_train.strategy_args.strategy_config.apply_tiled_mlp=true"}},
+    {"service", "url", "https://other", {NULL}},
     {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},
     {"reward", "exec", "cat", {NULL}},
     {"reward", "system_envs", "{A: b}", {NULL}},
@@ -407,6 +412,8 @@ static void check_key(const cri_key *k, const char *prefix)
     if (!value) value = other_value(k);
     if (strcmp(k->block, "filter") == 0 && strcmp(k->name, "enabled") != 0)
         overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
+    if (strcmp(k->block, "service") == 0)
+        overrides[num++] = "reference={service: {url: http://host}}";
     before = look(path, overrides, num);
     last = strcmp(k->block, "filter") != 0 ? cr_asprintf("%s%s=%s", prefix, k->name, value)
            : num == 0 ? cr_asprintf("train_infer_correction.filters=[{enabled: %s}]", value)

@@ -1,0 +1,342 @@
+/* service.c -- see service.h. */
+#include "pipelines/reference/service.h"
+
+#include "base/json.h"
+#include "http/client.h"
+#include "pipelines/assemble_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    ANSWER_BYTES = 256 << 20,
+    REQUEST_SAMPLES = 64, /* of one request, and */
+    REQUEST_TOKENS = 32768
+};
+#define REACH_S 10.0 /* at the start, before the model is waited for */
+#define WATCH_S 0.1
+
+static const char record_name[] = "reference.json";
+
+struct cr_reference {
+    const cr_service_keys *keys; /* borrowed */
+    cr_http_client *client;
+    cr_reference_identity identity;
+};
+
+/* ---- one request ---- */
+
+/* Samples, or any prompts: rows of ids in up to two parts each. */
+typedef struct prompt {
+    const int32_t *ids[2];
+    size_t num[2];
+} prompt;
+
+static void write_request(const cr_reference *r, const prompt *prompts, size_t num, size_t start,
+                          cr_buf *out)
+{
+    const cr_reference_identity *id = &r->identity;
+
+    cr_buf_adds(out, "{\"model\":");
+    cr_json_add_string(out, id->model, strlen(id->model));
+    cr_buf_adds(out, ",\"prompt\":[");
+    for (size_t i = 0; i < num; i++) {
+        const char *between = i ? ",[" : "[";
+        for (size_t part = 0; part < 2; part++)
+            for (size_t k = 0; k < prompts[i].num[part]; k++, between = ",")
+                cr_buf_addf(out, "%s%d", between, prompts[i].ids[part][k]);
+        cr_buf_addc(out, ']');
+    }
+    cr_buf_addf(out,
+                "],\"max_tokens\":0,\"prompt_logprobs\":0,\"prompt_logprob_start\":%zu,"
+                "\"encoding_format\":\"base64\",\"croll\":{\"expect_weights\":\"%s\","
+                "\"expect_tokenizer\":\"%s\"}}",
+                start, r->keys->expect_weights ? r->keys->expect_weights : id->weights,
+                id->tokenizer);
+}
+
+/* A call that is waited for alone, before there is a run. */
+static cr_status ask_alone(cr_reference *r, cr_http_call *call, double seconds, cr_err *err)
+{
+    call->deadline_s = cr_now_s() + seconds;
+    cr_http_client_add(r->client, call);
+    while (!cr_http_client_next(r->client, seconds, -1))
+        continue; /* its deadline ends it */
+    return cr_http_call_check(r->client, call, err);
+}
+
+/* ---- the start ---- */
+
+/* Is it there? Its model may still be loading. */
+static cr_status reach(cr_reference *r, cr_err *err)
+{
+    cr_http_call call = {.method = "GET", .path = "/health"};
+
+    if (ask_alone(r, &call, REACH_S, err) != CR_OK) {
+        *err = (cr_err){0};
+        cr_fail(err, CR_EABSENT,
+                "reference.service: %.200s (start it with croll serve MODEL --listen HOST:PORT; "
+                "without the key service the reference has ranks of its own)",
+                call.failure.status ? call.failure.msg : "it answers, and its /v1/health does not");
+    }
+    cr_http_call_free(&call);
+    return err->status;
+}
+
+static cr_status get_identity(cr_reference *r, cr_err *err)
+{
+    cr_http_call call = {.method = "GET", .path = "/models"};
+
+    if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
+        cr_note(cr_reference_read_identity(call.answer.data ? call.answer.data : "",
+                                           call.answer.num_bytes, r->keys->model, &r->identity,
+                                           err));
+    cr_http_call_free(&call);
+    return err->status;
+}
+
+/* vocab_size of config.json, or of its text_config. */
+static cr_status read_vocab_size(const char *folder, int64_t *out, cr_err *err)
+{
+    char *path = cr_path_join(folder, "config.json");
+    json_t *root = NULL, *inner;
+
+    if (cr_json_read_file(path, &root, err) == CR_OK) {
+        inner = json_object_get(root, "text_config");
+        *out = json_integer_value(json_object_get(inner ? inner : root, "vocab_size"));
+    }
+    json_decref(root);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status check_identity(const cr_reference *r, const cr_config *c, cr_err *err)
+{
+    const cr_reference_identity *id = &r->identity;
+    char *path = cr_path_join(c->train.model_path, "tokenizer.json"), own[CR_DIGEST_TEXT];
+    int64_t vocab_size = 0;
+
+    CR_TRY_GOTO(out, cr_digest_file(path, own, NULL, err));
+    CR_TRY_GOTO(out, read_vocab_size(c->train.model_path, &vocab_size, err));
+    if (strcmp(own, id->tokenizer) != 0)
+        cr_fail(err, CR_ECONFIG,
+                "its tokenizer (SHA-256 %.12s) is not that of the run (%.12s, %.160s): ids would "
+                "mean other tokens",
+                id->tokenizer, own, path);
+    else if (id->vocab_size < vocab_size)
+        cr_fail(err, CR_ECONFIG, "its vocabulary has %lld ids, that of the run %lld",
+                (long long)id->vocab_size, (long long)vocab_size);
+    else if (id->max_model_len < c->sequence_length)
+        cr_fail(err, CR_ECONFIG,
+                "its longest sequence has %lld tokens, sequence_length of the run is %lld",
+                (long long)id->max_model_len, (long long)c->sequence_length);
+out:
+    cr_free(path);
+    return err->status;
+}
+
+/* A run that goes on has the reference that it began with. */
+static cr_status check_record(const cr_reference *r, const cr_config *c, cr_err *err)
+{
+    char *path = cr_path_join(c->output_dir, record_name);
+    json_t *before = NULL;
+    const char *weights;
+
+    if (c->resume && cr_file_exists(path)) cr_note(cr_json_read_file(path, &before, err));
+    weights = json_string_value(json_object_get(before, "weights_sha256"));
+    if (before && (!weights || strcmp(weights, r->identity.weights) != 0))
+        cr_fail(err, CR_ECONFIG,
+                "it has the weights %.12s, and the run that is resumed began with "
+                "%.12s (%.200s)",
+                r->identity.weights, weights ? weights : "others", path);
+    json_decref(before);
+    cr_free(path);
+    return err->status;
+}
+
+/* A request as those of the steps: the key may score, the weights are those that are expected, numbers come back. */
+static cr_status try_request(cr_reference *r, cr_err *err)
+{
+    static const int32_t ids[2] = {0, 0};
+    static const size_t first = 1, num_each = 1;
+    const prompt one = {{ids}, {2}};
+    const cr_reference_want want = {r->identity.weights, 1, 1, &first, &num_each};
+    cr_http_call call = {.method = "POST", .path = "/completions"};
+    float log_prob;
+
+    write_request(r, &one, 1, 1, &call.body);
+    if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
+        cr_note(cr_reference_read_answer(call.answer.data ? call.answer.data : "",
+                                         call.answer.num_bytes, &want, &log_prob, err));
+    cr_http_call_free(&call);
+    return err->status;
+}
+
+cr_status cr_reference_open(const cr_config *c, cr_reference **out, cr_err *err)
+{
+    cr_reference *r = CR_NEW(cr_reference);
+    const cr_service_keys *k = r->keys = &c->reference.service;
+    const cr_http_client_options options = {.url = k->url,
+                                            .key_file = k->key_file,
+                                            .key_env = k->key_env,
+                                            .ca_file = k->ca_file,
+                                            .max_connections = (size_t)k->connections,
+                                            .answer_bytes = ANSWER_BYTES};
+
+    *out = NULL;
+    if (cr_http_client_open(&options, &r->client, err) != CR_OK) cr_fail_add(err, "service");
+    CR_TRY_GOTO(failed, err->status);
+    CR_TRY_GOTO(failed, reach(r, err));
+    if (get_identity(r, err) != CR_OK || check_identity(r, c, err) != CR_OK ||
+        check_record(r, c, err) != CR_OK || try_request(r, err) != CR_OK) {
+        err->status = CR_ECONFIG; /* nothing was started */
+        cr_fail_add(err, "reference.service %.100s", k->url);
+        goto failed;
+    }
+    cr_log(CR_LOG_INFO, "rlvr", "reference: %s, weights %.12s, %s, at %s", r->identity.model,
+           r->identity.weights, r->identity.dtype, k->url);
+    *out = r;
+    return CR_OK;
+failed:
+    cr_reference_close(r);
+    return err->status;
+}
+
+void cr_reference_close(cr_reference *r)
+{
+    if (!r) return;
+    cr_http_client_close(r->client);
+    cr_free(r);
+}
+
+/* ---- the record ---- */
+
+cr_status cr_reference_record(const cr_reference *r, const char *output_dir, cr_err *err)
+{
+    const cr_reference_identity *id = &r->identity;
+    char *path = cr_path_join(output_dir, record_name);
+    const char *const texts[][2] = {{"url", r->keys->url},
+                                    {"model", id->model},
+                                    {"weights_sha256", id->weights},
+                                    {"tokenizer_sha256", id->tokenizer},
+                                    {"dtype", id->dtype}};
+    cr_buf out = {0};
+
+    for (size_t i = 0; i < CR_COUNT(texts); i++) {
+        cr_buf_addf(&out, "%s\"%s\":", i ? "," : "{", texts[i][0]);
+        cr_json_add_string(&out, texts[i][1], strlen(texts[i][1]));
+    }
+    cr_buf_addf(&out, ",\"vocab_size\":%lld,\"max_model_len\":%lld}\n", (long long)id->vocab_size,
+                (long long)id->max_model_len);
+    cr_note(cr_file_write_atomic(path, out.data, out.num_bytes, err));
+    cr_buf_free(&out);
+    cr_free(path);
+    return err->status;
+}
+
+/* ---- a step ---- */
+
+/* Samples first .. end - 1 of the batch. */
+typedef struct part {
+    cr_http_call call;
+    size_t first, end, start;
+} part;
+
+static size_t prompt_of(const cri_learn_batch *b, size_t i)
+{
+    return b->data->rows[b->r->samples[i].row].num_ids;
+}
+
+/* The longest row of samples from `first` on that one request takes. */
+static size_t end_of_part(const cri_learn_batch *b, size_t first)
+{
+    size_t end = first, tokens = 0;
+
+    while (end < b->r->num_samples && end - first < REQUEST_SAMPLES) {
+        tokens += prompt_of(b, end) + b->r->samples[end].num_ids;
+        if (tokens > REQUEST_TOKENS && end > first) break;
+        end++;
+    }
+    return end;
+}
+
+/* Samples without a response have nothing to ask for. */
+static size_t list_prompts(const cri_learn_batch *b, const part *p, prompt *prompts, size_t *first,
+                           size_t *num_each)
+{
+    size_t num = 0;
+
+    for (size_t i = p->first; i < p->end; i++) {
+        const cr_sample *s = &b->r->samples[i];
+        if (s->num_ids == 0) continue;
+        prompts[num] = (prompt){{b->data->rows[s->row].ids, s->ids}, {prompt_of(b, i), s->num_ids}};
+        first[num] = prompt_of(b, i);
+        num_each[num++] = s->num_ids;
+    }
+    return num;
+}
+
+static void add_part(cr_reference *r, const cri_learn_batch *b, part *p, double deadline_s)
+{
+    prompt prompts[REQUEST_SAMPLES];
+    size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
+        num = list_prompts(b, p, prompts, first, num_each);
+
+    if (num == 0) return;
+    p->start = first[0];
+    for (size_t i = 1; i < num; i++)
+        if (first[i] < p->start) p->start = first[i];
+    p->call.method = "POST";
+    p->call.path = "/completions";
+    p->call.deadline_s = deadline_s;
+    write_request(r, prompts, num, p->start, &p->call.body);
+    cr_http_client_add(r->client, &p->call);
+}
+
+static cr_status take_part(const cr_reference *r, const cri_learn_batch *b, const part *p,
+                           double *log_probs, cr_err *err)
+{
+    prompt prompts[REQUEST_SAMPLES];
+    size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
+        num = list_prompts(b, p, prompts, first, num_each), at = b->start[p->first],
+        num_tokens = b->start[p->end] - at;
+    const cr_reference_want want = {r->identity.weights, num, p->start, first, num_each};
+    float *numbers;
+
+    CR_TRY(cr_http_call_check(r->client, &p->call, err));
+    numbers = CR_NEW_ARRAY(float, num_tokens);
+    if (cr_reference_read_answer(p->call.answer.data ? p->call.answer.data : "",
+                                 p->call.answer.num_bytes, &want, numbers, err) == CR_OK)
+        for (size_t t = 0; t < num_tokens; t++)
+            log_probs[at + t] = numbers[t];
+    else if (err->status != CR_ENUMERIC)
+        err->status = CR_EPEER;
+    cr_free(numbers);
+    return err->status;
+}
+
+cr_status cri_ask_reference(cr_reference *r, cr_run *run, const cri_learn_batch *b,
+                            double *log_probs, cr_err *err)
+{
+    double deadline_s = cr_now_s() + r->keys->timeout;
+    size_t n = b->r->num_samples, num = 0, num_left = 0;
+    part *parts = CR_NEW_ARRAY(part, n); /* none moves while it is under way */
+
+    for (size_t first = 0; first < n; first = parts[num++].end) {
+        parts[num] = (part){.first = first, .end = end_of_part(b, first)};
+        add_part(r, b, &parts[num], deadline_s);
+        num_left += parts[num].call.path != NULL;
+    }
+    while (num_left > 0 && err->status == CR_OK) {
+        cr_http_call *call = cr_http_client_next(r->client, WATCH_S, -1);
+        if (call) num_left--;
+        if (!call)
+            cr_note(cr_run_watch(run, err));
+        else if (take_part(r, b, (const part *)(const void *)call, log_probs, err) != CR_OK)
+            cr_fail_add(err, "step %lld: reference.service", (long long)run->step);
+    }
+    for (size_t i = 0; i < num; i++)
+        cr_http_call_free(&parts[i].call);
+    cr_free(parts);
+    return err->status;
+}

@@ -1,0 +1,25 @@
+/* fuzz_reference.c -- arbitrary bytes as what a service answers to a run: its identity, log-probs, which are finite and not
+ * above 0 if they are taken. */
+#include "pipelines/reference/service.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const size_t first[] = {3, 2}, num_each[] = {2, 1};
+    const cr_reference_want want = {"0a", 2, 2, first, num_each};
+    const char *bytes = (const char *)data;
+    cr_reference_identity id;
+    float out[3];
+    cr_err err = {0};
+
+    if (cr_reference_read_answer(bytes, size, &want, out, &err) == CR_OK)
+        for (size_t i = 0; i < 3; i++)
+            CR_CHECK(out[i] <= 0 && out[i] > -1e39f, "%g was taken", (double)out[i]);
+    err = (cr_err){0};
+    if (cr_reference_read_identity(bytes, size, size % 2 ? "a" : NULL, &id, &err) == CR_OK)
+        CR_CHECK(strlen(id.weights) < sizeof id.weights && id.model[0], "an identity");
+    return 0;
+}
