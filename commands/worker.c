@@ -69,6 +69,10 @@ static cr_status find_role(cr_worker *w, const char *file, const char *role, cr_
     CR_CHECK(w->keys, "no role %s", role);
     if (!w->keys->is_given)
         return cr_fail(err, CR_ECONFIG, "%s has no block %s (--role says which one)", file, role);
+    if (w->keys->service.url)
+        return cr_fail(err, CR_ECONFIG,
+                       "%s: %s is a service already, at %s: start that one with its model's folder",
+                       file, role, w->keys->service.url);
     if (!w->keys->model_path) return cr_fail(err, CR_ECONFIG, "%s: %s has no model", file, role);
     cr_envs_set(c->envs);
     cr_envs_set(w->keys->envs);

@@ -45,7 +45,7 @@ cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,
             cr_reward_worker *r = &w->items[w->num++];
             r->number = (int)k;
             r->domain = config->rewards[i].domain;
-            snprintf(r->name, sizeof r->name, "reward-%.100s-%lld", r->domain, (long long)k);
+            snprintf(r->name, sizeof r->name, "reward-%.99s-%lld", r->domain, (long long)k);
             CR_TRY(start(w, r, err));
         }
     return CR_OK;
