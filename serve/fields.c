@@ -30,11 +30,12 @@
     "for before; default 0"
 enum { MOST_IDS = INT32_MAX };
 
-static const char *const none[] = {NULL}, *const one[] = {"1", NULL},
-                         *const empty_text[] = {"\"\"", NULL}, *const is_true[] = {"true", NULL},
-                         *const is_false[] = {"false", NULL}, *const empty_list[] = {"[]", NULL},
-                         *const text_format[] = {"{\"type\":\"text\"}", NULL},
-                         *const raw[] = {"\"raw\"", NULL};
+static const char
+    *const none[] = {NULL},
+           *const one[] = {"1", NULL}, *const empty_text[] = {"\"\"", NULL},
+           *const is_flag[] = {"true", "false", NULL}, *const is_true[] = {"true", NULL},
+           *const is_false[] = {"false", NULL}, *const empty_list[] = {"[]", NULL},
+           *const text_format[] = {"{\"type\":\"text\"}", NULL}, *const raw[] = {"\"raw\"", NULL};
 const char *const cri_tool_choices[] = {"none", "auto", NULL};
 const char *const cri_formats[] = {"float", "base64", NULL};
 
@@ -59,7 +60,7 @@ static const cri_field sampling_fields[] = {
     NEUTRAL("bad_words", empty_list),
     NEUTRAL("logits_processors", empty_list),
     NEUTRAL("structured_outputs", none),
-    NEUTRAL("spaces_between_special_tokens", is_true)};
+    NEUTRAL("spaces_between_special_tokens", is_flag)}; /* tokenizers of tokenizer.json put none */
 static const cri_group sampling = GROUP(sampling_fields);
 
 /* Of vLLM, for completions, chat and ids in, beside OpenAI's. */
@@ -217,7 +218,7 @@ static const cri_field sglang_fields[] = {
     TEXT("rid", AT(request.request_id), 128, "of the answer"),
     NEUTRAL("lora_path", none),
     NEUTRAL("input_embeds", none),
-    NEUTRAL("image_data", none),
+    NEUTRAL("image_data", empty_list),
     NEUTRAL("return_hidden_states", is_false)};
 static const cri_group sglang = GROUP(sglang_fields);
 

@@ -1,23 +1,15 @@
 #!/bin/bash
 # croll serve as the openai package sees it: completions, chats, streams with usage, n, log-probs, errors as classes.
 # Needs a Python with that package: $CROLL_CLIENTS_PYTHON (default python3). Not covered: other clients.
-. tests/e2e/run.inc
-python=${CROLL_CLIENTS_PYTHON:-python3}
-$python -c 'import openai' 2>/dev/null || { echo "skipped: $python has no package openai"; exit 77; }
-scripts/make_sums $tmp/home
-"$CROLL" init $tmp/home/model >/dev/null
-server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
-printf 'alice sk-alice-1 score,generate\n' >$tmp/keys
-"$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --keys $tmp/keys \
-    --access-log none >$tmp/out 2>$tmp/err &
-server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
-grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
-cat >$tmp/client.py <<'END'
+. tests/e2e/serve.inc
+needs openai
+printf 'alice sk-alice-1 score,generate\n' >$tmp/keys && chmod 600 $tmp/keys
+serve --keys $tmp/keys
+snippet openai
+client openai_client <<'END'
 import sys
 import openai
-url = f"http://127.0.0.1:{sys.argv[1]}/v1"
+url = sys.argv[1] + "/v1"
 c = openai.OpenAI(base_url=url, api_key="sk-alice-1", max_retries=0)
 assert [m.id for m in c.models.list().data] == ["s"] and c.models.retrieve("s").id == "s"
 r = c.completions.create(model="s", prompt=["12+3=", "4+4="], max_tokens=6, n=2, seed=7, logprobs=2)
@@ -51,10 +43,9 @@ e = fails(openai.BadRequestError, "context_length_exceeded", lambda: c.completio
 assert "maximum context length is" in e.message
 e = fails(openai.BadRequestError, "invalid_value", lambda: c.completions.create(model="s", prompt=[[1], [1, 10**6]]))
 assert e.param == "prompt[1][1]"
-fails(openai.BadRequestError, "unsupported_parameter", lambda: c.completions.create(model="s", prompt="a", presence_penalty=0.5))
+fails(openai.BadRequestError, "unsupported_parameter", lambda: c.completions.create(model="s", prompt="a", extra_body={"structured_outputs": {"regex": "a"}}))
 fails(openai.ConflictError, "weights_mismatch", lambda: c.completions.create(
     model="s", prompt="a", extra_body={"croll": {"expect_weights": "00000000"}}))
 bad = openai.OpenAI(base_url=url, api_key="sk-no", max_retries=0)
 fails(openai.AuthenticationError, "invalid_api_key", lambda: bad.models.list())
 END
-$python $tmp/client.py $(cat $tmp/port) || fail "the client: $(cat $tmp/err)"
