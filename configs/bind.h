@@ -39,6 +39,8 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
                      cr_task task, cr_diagnostics *d);
 /* service.c: `service` of a role. True: the service does its work, and nothing else of the block counts. */
 bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
+/* judge of a domain, and ROLL's keys of the same meaning; before its rule is looked for. */
+void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 /* Its log-probs are those that this run wants. */
 void cri_check_service(const cr_config *c, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */

@@ -267,19 +267,24 @@ static void envs_free(char **envs)
     cr_free(envs);
 }
 
-static void worker_free(cr_worker_config *w)
+static void service_free(const cr_service_keys *s)
 {
-    const cr_service_keys *s = &w->service;
-    char *const texts[] = {w->model_path,    w->freeze_module_prefix,
-                           w->stage,         w->strategy_name,
-                           w->data.template, w->data.messages,
-                           w->data.prompt,   w->data.tag,
-                           s->url,           s->model,
-                           s->key_file,      s->key_env,
-                           s->ca_file,       s->expect_weights};
+    char *const texts[] = {s->url,     s->model,   s->key_file,
+                           s->key_env, s->ca_file, s->expect_weights};
 
     for (size_t i = 0; i < CR_COUNT(texts); i++)
         cr_free(texts[i]);
+}
+
+static void worker_free(cr_worker_config *w)
+{
+    char *const texts[] = {
+        w->model_path,    w->freeze_module_prefix, w->stage,       w->strategy_name,
+        w->data.template, w->data.messages,        w->data.prompt, w->data.tag};
+
+    for (size_t i = 0; i < CR_COUNT(texts); i++)
+        cr_free(texts[i]);
+    service_free(&w->service);
     texts_free(w->wrap.classes, w->wrap.num_classes);
     texts_free(w->wrap.modules, w->wrap.num_modules);
     texts_free(w->wrap.moe_experts, w->wrap.num_moe_experts);
@@ -319,6 +324,9 @@ void cr_config_free(cr_config *c)
     for (size_t i = 0; i < c->num_rewards; i++) {
         cr_free(c->rewards[i].domain);
         cr_free(c->rewards[i].exec);
+        cr_free(c->rewards[i].judge_prompt);
+        cr_free(c->rewards[i].judge_fields);
+        service_free(&c->rewards[i].judge);
         cr_free(c->rewards[i].reward_type);
         envs_free(c->rewards[i].envs);
         texts_free(c->rewards[i].tags, c->rewards[i].num_tags);

@@ -18,8 +18,11 @@
 
 typedef struct cr_reward_config {
     char *domain;
-    const char *rule; /* "math_rule": the built-in that worker_cls names; NULL with exec */
-    char *exec;       /* the words of a program of one's own, or NULL */
+    const char *rule;      /* "math_rule": the built-in that worker_cls names; NULL with exec */
+    cr_service_keys judge; /* of the rule llm_judge */
+    char *judge_prompt,
+        *judge_fields; /* NULL: the usual one; an object of JSON for every request */
+    char *exec;        /* the words of a program of one's own, or NULL */
     char **tags;
     size_t num_tags;
     int64_t world_size, max_in_flight; /* lines that the program has at once */

@@ -49,7 +49,7 @@
 #define GRAINS       "token|geometric|sequence|segment"
 #define NO_LORA      "lora_target is not available yet"
 #define NO_CRITIC    "there is no critic: only adv_estimator gae reads it"
-#define NO_JUDGE     "no reward class that croll has asks a model"
+#define NO_JUDGE     "a judge is a service: judge: URL"
 #define MOST_64      "9223372036854775807"
 #define MOST_RUNNING "1..65536" /* sequences of one engine */
 #define PACKED       "sequences are always packed, without padding"
@@ -458,11 +458,18 @@ const cri_key cri_keys[] = {
     READ("reward", "system_envs", CRI_MAP, "{}", "reward workers and their programs"),
     NONE("reward", "code_url", "only ROLL's code sandbox reads it"),
     NONE("reward", "use_local", "only ROLL's code sandbox reads it"),
-    NONE("reward", "judge_prompt", NO_JUDGE),
-    NONE("reward", "judge_model_type", NO_JUDGE),
-    NONE("reward", "judge_model_name", NO_JUDGE),
-    NONE("reward", "judge_api_url", NO_JUDGE),
-    NONE("reward", "judge_api_key", NO_JUDGE),
+    K("reward", "judge", "judge"), /* croll's own */
+    T("reward", "judge_prompt", NULL, "reward workers"),
+    C("reward", "judge_model_type", "api", "api|!inference|!cluster", "the check"),
+    T("reward", "judge_model_name", NULL, "reward workers"),
+    T("reward", "judge_api_url", NULL, "reward workers"),
+    T("reward", "judge_api_key", NULL, "the check: judge has key_file and key_env"),
+    T("judge", "url", NULL, "reward workers"),
+    T("judge", "model", NULL, "reward workers"),
+    T("judge", "key_file", NULL, "reward workers"),
+    T("judge", "key_env", NULL, "reward workers"),
+    T("judge", "ca_file", NULL, "reward workers"),
+    READ("judge", "extra_body", CRI_MAP, "{temperature: 0}", "reward workers"),
     NONE("reward", "model_args", NO_JUDGE),
     NONE("reward", "training_args", NO_JUDGE),
     NONE("reward", "data_args", NO_JUDGE),
@@ -490,7 +497,7 @@ const cri_reward_class cri_reward_classes[] = {
     {"CrossThinkQARuleRewardWorker", "crossthinkqa", true},
     {"GeneralValRuleRewardWorker", "general_val", true},
     {"CodeSandboxRewardWorker", "code", false},
-    {"LLMJudgeRewardWorker", "llm_judge", false},
+    {"LLMJudgeRewardWorker", "llm_judge", true},
     {"RemoteRewardSystemWorker", "remote", false},
     {"DetectionRewardWorker", "detection", false},
     {"VideoR1RewardWorker", "video_r1", false},

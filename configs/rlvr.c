@@ -8,6 +8,23 @@
 
 /* ---- rewards ---- */
 
+/* A judge has a service, and a service is asked by no other rule. */
+static void check_judge(const struct cr_item *item, const cr_reward_config *r, cr_place place,
+                        cr_diagnostics *d)
+{
+    bool is_judge = r->rule && strcmp(r->rule, "llm_judge") == 0;
+
+    if (is_judge && !r->judge.url)
+        cr_diagnose(d, CR_ERROR, place,
+                    "rewards.%s: LLMJudgeRewardWorker on devices of the run is not available yet "
+                    "(start it with "
+                    "croll serve, or take any chat service: judge: URL)",
+                    item->key);
+    if (!is_judge && r->judge.url)
+        cr_diagnose(d, CR_ERROR, place, "rewards.%s: judge and %s exclude each other", item->key,
+                    r->exec ? "exec" : "another worker_cls than LLMJudgeRewardWorker");
+}
+
 /* The rule that worker_cls names; without one the domain's own name may be a rule's. */
 static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics *d)
 {
@@ -17,7 +34,8 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
     cr_place place = cls ? cr_node_get(block, "worker_cls")->place : item->place;
 
     last = last ? last + 1 : cls;
-    for (size_t i = 0; i < cri_num_reward_classes && !r->exec; i++) {
+    if (r->judge.url && !cls && !r->exec) r->rule = "llm_judge";
+    for (size_t i = 0; i < cri_num_reward_classes && !r->exec && !r->rule; i++) {
         const cri_reward_class *k = &cri_reward_classes[i];
         if (last ? strcmp(last, k->cls) != 0 : strcmp(item->key, k->rule) != 0) continue;
         if (!k->is_there)
@@ -31,6 +49,7 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
             "rewards.%s: worker_cls %s is not a reward class we know (a ROLL rule's class, or "
             "exec: PROGRAM)",
             item->key, cls ? cls : "is missing and the domain's name");
+    check_judge(item, r, place, d);
     if (r->rule && strcmp(r->rule, "crossthinkqa") == 0 && !r->reward_type)
         cr_diagnose(d, CR_ERROR, item->place,
                     "rewards.%s: reward_type is needed (loose, soft or strict)", item->key);
@@ -46,7 +65,7 @@ static void check_program(const cr_node *block, const cr_reward_config *r, cr_di
     if (r->exec && cr_split_words(r->exec, &words, &err) != CR_OK)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "exec")->place, "rewards.%s.exec: %s",
                     r->domain, err.msg);
-    if (!r->exec && r->max_in_flight > 1)
+    if (!r->exec && !r->judge.url && r->max_in_flight > 1)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "max_in_flight")->place,
                     "rewards.%s.max_in_flight: a built-in rule takes one line at a time "
                     "(world_size is the number of its processes)",
@@ -98,6 +117,7 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
         cri_is_given(args, "threshold_up") ? cri_real_of(args, "threshold_up") : INFINITY;
     r->filter.std_threshold = cri_real_of(args, "std_threshold");
     check_filter(&r->filter, r->domain, filter, d);
+    cri_bind_judge(c, block, r, d);
     check_program(block, r, d);
     r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);

@@ -39,6 +39,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"reward", "the block of a domain in rewards"},
         {"exchange", "exchange"},
         {"service", "reference.service"},
+        {"judge", "judge of a domain in rewards"},
         {"run", "the top of the file"},
         {"rlvr", "the top of an rlvr file"},
         {"sft", "the top of an sft file"}};

@@ -9,6 +9,7 @@
 #include "pipelines/saver.h"
 #include "pipelines/validation.h"
 #include "pipelines/verdicts.h"
+#include "rewards/judge.h"
 #include "rewards/reward_program.h"
 
 #include <math.h>
@@ -50,26 +51,39 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
                : cr_fail(err, CR_ECONFIG, "%s: its files have no row to take", from->name);
 }
 
-/* Programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */
+/* The judge of a domain answers. */
+static cr_status check_judge(const cr_config *c, const cr_reward_config *r, const json_t *row,
+                             cr_err *err)
+{
+    cr_judge *judge;
+
+    if (cr_judge_open(c, r, c->reward_timeout, &judge, err) == CR_OK)
+        cr_note(cr_judge_check(judge, row, err));
+    cr_judge_close(judge);
+    return cr_fail_add(err, "rewards.%s.judge", r->domain);
+}
+
+/* Judges and programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */
 static cr_status check_rewards(rlvr *s, cr_err *err)
 {
     const cr_dataset *const sets[] = {&s->data, &s->validation};
 
     for (size_t d = 0; d < s->c->num_rewards && err->status == CR_OK; d++) {
         const cr_reward_config *r = &s->c->rewards[d];
-        const char *first = NULL;
+        const cr_row *first = NULL;
         size_t num = 0;
         for (size_t k = 0; k < CR_COUNT(sets); k++)
             for (size_t i = 0; i < sets[k]->num_rows; i++) {
                 if (sets[k]->rows[i].domain != (int)d) continue;
-                if (!first) first = sets[k]->rows[i].text;
+                if (!first) first = &sets[k]->rows[i];
                 num += k == 0;
             }
         if (num && r->probability <= 0)
             cr_log(CR_LOG_WARN, "data",
                    "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
                    r->domain);
-        if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first, err));
+        if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
+        if (r->judge.url && first) cr_note(check_judge(s->c, r, first->json, err));
     }
     return err->status;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out)
+void cr_score_answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out)
 {
     cr_err ignored = {0};
     const json_t *id = json_object_get(row, "id");
@@ -54,34 +54,39 @@ static void mend_escapes(char *line, size_t n)
     }
 }
 
+cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *err)
+{
+    char what[40];
+
+    *row = NULL;
+    snprintf(what, sizeof what, "line %ld", number);
+    mend_escapes(line, n);
+    CR_TRY(cr_json_parse(line, n, what, row, err));
+    if (!json_is_object(*row))
+        return cr_fail(err, CR_EFORMAT, "%s: a row must be a JSON object", what);
+    if (!json_is_string(json_object_get(*row, "response")))
+        return cr_fail(err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
+    if (cr_rule_take_ground_truth(*row, err) == CR_OK) return CR_OK;
+    return cr_fail_add(err, "%s", what);
+}
+
 bool cr_score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_t n, long number,
                    cr_buf *out)
 {
-    json_t *row = NULL, *response;
+    json_t *row;
     cr_rule_result result = {0};
     cr_err err = {0};
-    char what[40];
-    bool is_good = false;
 
-    snprintf(what, sizeof what, "line %ld", number);
-    mend_escapes(line, n);
-    if (cr_json_parse(line, n, what, &row, &err) == CR_OK && !json_is_object(row))
-        cr_fail(&err, CR_EFORMAT, "%s: a row must be a JSON object", what);
-    response = json_object_get(row, "response");
-    if (err.status == CR_OK && !json_is_string(response))
-        cr_fail(&err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
-    if (err.status == CR_OK && cr_rule_take_ground_truth(row, &err) != CR_OK)
-        cr_fail_add(&err, "%s", what);
-    if (err.status == CR_OK) {
+    if (cr_score_row(line, n, number, &row, &err) == CR_OK) {
+        const json_t *response = json_object_get(row, "response");
         cr_rule_args a = *settings;
         a.row = row;
         a.response = json_string_value(response);
         a.response_bytes = json_string_length(response);
         a.deadline_s += cr_now_s();
         rule(&a, &result);
-        is_good = true;
     }
-    answer(row, &result, is_good ? NULL : err.msg, out);
+    cr_score_answer(row, &result, err.status == CR_OK ? NULL : err.msg, out);
     json_decref(row);
-    return is_good;
+    return err.status == CR_OK;
 }

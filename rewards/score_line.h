@@ -4,7 +4,12 @@
 
 #include "rewards/rules.h"
 
-/* line[n] is changed; out is replaced by a line with the verdict, or with why the line is wrong: then
+/* The row of a line, an object with the text "response" and ground_truth; line[n] is changed. *row is owned, also after a
+ * failure (NULL: no JSON). */
+CR_MUST cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *err);
+/* Replace out by the line that answers it: a verdict, or why the line is wrong (error, or NULL). */
+void cr_score_answer(const json_t *row, const cr_rule_result *r, const char *error, cr_buf *out);
+/* Both, with a rule: line[n] is changed; out is replaced by a line with the verdict, or with why the line is wrong: then
  * false. The settings' deadline counts from now. */
 bool cr_score_line(cr_rule rule, const cr_rule_args *settings, char *line, size_t n, long number,
                    cr_buf *out);

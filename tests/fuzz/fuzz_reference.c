@@ -1,6 +1,7 @@
-/* fuzz_reference.c -- arbitrary bytes as what a service answers to a run: its identity, log-probs, which are finite and not
- * above 0 if they are taken. */
+/* fuzz_reference.c -- arbitrary bytes as what services answer to a run: identity, log-probs, which are finite and not above
+ * 0 if they are taken, and replies of a judge, whose score is 0 unless they are a verdict. */
 #include "pipelines/reference/service.h"
+#include "rewards/judge.h"
 
 #include <string.h>
 
@@ -12,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const cr_reference_want want = {"0a", 2, 2, first, num_each};
     const char *bytes = (const char *)data;
     cr_reference_identity id;
+    cr_rule_result verdict;
     float out[3];
     cr_err err = {0};
 
@@ -21,5 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     err = (cr_err){0};
     if (cr_reference_read_identity(bytes, size, size % 2 ? "a" : NULL, &id, &err) == CR_OK)
         CR_CHECK(strlen(id.weights) < sizeof id.weights && id.model[0], "an identity");
+    cr_judge_read(bytes, size, &verdict);
+    CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
     return 0;
 }

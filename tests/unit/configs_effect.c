@@ -106,6 +106,9 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->probability), SHOW(r->reward_type), SHOW(r->response_length_penalty_coef);
     SHOW(r->filter.type), SHOW(r->filter.threshold_down);
     SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
+    SHOW(r->judge.url), SHOW(r->judge.model), SHOW(r->judge.key_file), SHOW(r->judge.key_env);
+    SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
+    SHOW(r->judge_fields);
 }
 
 static void show_correction(cr_buf *out, const cr_correction_config *k)
@@ -235,6 +238,7 @@ static const struct {
     {"wrap_policy", "actor_train.strategy_args.strategy_config.wrap_policy."},
     {"service", "reference.service."},
     {"reward", "rewards.math_rule."},
+    {"judge", "rewards.math_rule.judge."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
@@ -319,6 +323,12 @@ static const struct {
      "8",
      {"actor_train.strategy_args.strategy_config.apply_tiled_mlp=true"}},
     {"service", "url", "https://other", {NULL}},
+    {"judge", "url", "https://other", {NULL}},
+    {"judge", "extra_body", "{max_tokens: 5}", {NULL}},
+    {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
+    {"reward", "judge_model_type", "inference", {NULL}},
+    {"reward", "judge_model_name", "other", {"rewards.math_rule.judge=http://host"}},
+    {"reward", "judge_api_url", "http://other", {"rewards.math_rule.judge_api_url=http://host"}},
     {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},
     {"reward", "exec", "cat", {NULL}},
     {"reward", "system_envs", "{A: b}", {NULL}},
@@ -414,6 +424,8 @@ static void check_key(const cri_key *k, const char *prefix)
         overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
     if (strcmp(k->block, "service") == 0)
         overrides[num++] = "reference={service: {url: http://host}}";
+    if (strcmp(k->block, "judge") == 0)
+        overrides[num++] = "rewards.math_rule.judge={url: http://host}";
     before = look(path, overrides, num);
     last = strcmp(k->block, "filter") != 0 ? cr_asprintf("%s%s=%s", prefix, k->name, value)
            : num == 0 ? cr_asprintf("train_infer_correction.filters=[{enabled: %s}]", value)

@@ -1,0 +1,370 @@
+/* judge.c -- see judge.h. */
+#include "rewards/judge.h"
+
+#include "http/client.h"
+#include "rewards/score_line.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10, SHOWN = 100 };
+
+static const char usual_prompt[] =
+    "You check the answer to a question. The response below may show its work and may be cut off: "
+    "only the answer that it ends with counts. It is right if it means the same as the reference "
+    "answer, in any language, notation or order of words.\n\n"
+    "Question:\n{question}\n\nReference answer:\n{reference}\n\nResponse:\n{response}\n\n"
+    "Is the answer of the response right? Reply with YES or NO and nothing else.";
+
+/* ---- requests ---- */
+
+/* The text of a content: a string, or the last of its parts with a text. NULL: none. */
+static const json_t *content_text(const json_t *content)
+{
+    for (size_t i = json_array_size(content); i > 0; i--) {
+        const json_t *text = json_object_get(json_array_get(content, i - 1), "text");
+        if (json_is_string(text)) return text;
+    }
+    return json_is_string(content) ? content : NULL;
+}
+
+/* What the user said last in a chat, or in the JSON text of one; the copy is owned, NULL: nothing. */
+static char *last_user_text(const json_t *chat)
+{
+    json_t *parsed = NULL;
+    const json_t *found = NULL;
+    cr_err ignored = {0};
+    char *copy;
+
+    if (json_is_string(chat))
+        cr_note(cr_json_parse(json_string_value(chat), json_string_length(chat), NULL, &parsed,
+                              &ignored));
+    if (parsed) chat = parsed;
+    for (size_t i = json_array_size(chat); i > 0 && !found; i--) {
+        const json_t *message = json_array_get(chat, i - 1);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (role && strcmp(role, "user") == 0)
+            found = content_text(json_object_get(message, "content"));
+    }
+    copy = found ? cr_strndup(json_string_value(found), json_string_length(found)) : NULL;
+    json_decref(parsed);
+    return copy;
+}
+
+/* From the columns that prompts are made of. */
+static char *question_of(const cr_config *c, const json_t *row)
+{
+    const cr_data_args *const args[] = {&c->train.data, &c->validation.data};
+    char *text = NULL;
+
+    for (size_t i = 0; i < CR_COUNT(args) && !text; i++) {
+        const json_t *prompt = args[i]->prompt ? json_object_get(row, args[i]->prompt) : NULL;
+        if (json_is_string(prompt)) text = cr_strdup(json_string_value(prompt));
+        if (!text && args[i]->messages)
+            text = last_user_text(json_object_get(row, args[i]->messages));
+    }
+    return text;
+}
+
+static void add_column(cr_buf *out, const json_t *row, const char *name)
+{
+    const json_t *text = json_object_get(row, name);
+
+    if (json_is_string(text)) cr_buf_add(out, json_string_value(text), json_string_length(text));
+}
+
+/* The prompt with its places filled; texts that come from a row are not looked at again. */
+static void fill(const char *prompt, const char *question, const json_t *row, cr_buf *out)
+{
+    static const char at_question[] = "{question}", at_reference[] = "{reference}",
+                      at_response[] = "{response}";
+
+    while (*prompt) {
+        if (strncmp(prompt, at_question, strlen(at_question)) == 0) {
+            cr_buf_adds(out, question);
+            prompt += strlen(at_question);
+        } else if (strncmp(prompt, at_reference, strlen(at_reference)) == 0) {
+            add_column(out, row, "ground_truth");
+            prompt += strlen(at_reference);
+        } else if (strncmp(prompt, at_response, strlen(at_response)) == 0) {
+            add_column(out, row, "response");
+            prompt += strlen(at_response);
+        } else {
+            cr_buf_addc(out, *prompt++);
+        }
+    }
+}
+
+cr_status cr_judge_write(const cr_config *c, const cr_reward_config *r, const json_t *row,
+                         cr_buf *out, cr_err *err)
+{
+    char *question = question_of(c, row);
+    const char *fields = r->judge_fields;
+    cr_buf text = {0};
+
+    if (!question)
+        return cr_fail(err, CR_EFORMAT,
+                       "the row has no question: no text in the column of data_args.prompt, no "
+                       "user in that of data_args.messages");
+    fill(r->judge_prompt ? r->judge_prompt : usual_prompt, question, row, &text);
+    cr_buf_addc(out, '{');
+    if (r->judge.model) {
+        cr_buf_adds(out, "\"model\":");
+        cr_json_add_string(out, r->judge.model, strlen(r->judge.model));
+        cr_buf_addc(out, ',');
+    }
+    cr_buf_adds(out, "\"messages\":[{\"role\":\"user\",\"content\":");
+    cr_json_add_string(out, text.data, text.num_bytes);
+    cr_buf_addf(out, "}]%s%s", strcmp(fields, "{}") == 0 ? "" : ",", fields + 1); /* its brace */
+    cr_buf_free(&text);
+    cr_free(question);
+    return CR_OK;
+}
+
+/* ---- replies ---- */
+
+/* Does the text have the word, in any case of letters? */
+static bool has_word(const char *text, const char *word)
+{
+    size_t num = strlen(word);
+
+    for (; *text; text++)
+        if (strncasecmp(text, word, num) == 0) return true;
+    return false;
+}
+
+void cr_judge_read(const char *body, size_t num_bytes, cr_rule_result *out)
+{
+    static const char end_of_thought[] = "</think>";
+    json_t *root = NULL;
+    const json_t *choice;
+    const char *reply;
+    cr_err err = {0};
+
+    *out = (cr_rule_result){.status = "ok"};
+    cr_note(cr_json_parse(body, num_bytes, NULL, &root, &err));
+    choice = json_array_get(json_object_get(root, "choices"), 0);
+    reply = json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
+    for (const char *at = reply; at && (at = strstr(at, end_of_thought));)
+        reply = at += strlen(end_of_thought);
+    if (!reply) {
+        cr_rule_error(out, "the judge's answer is not a chat: %.*s",
+                      (int)(num_bytes < SHOWN ? num_bytes : SHOWN), body);
+    } else if (has_word(reply, "yes") || has_word(reply, "no")) {
+        out->score = out->reward = has_word(reply, "yes");
+        snprintf(out->detail, sizeof out->detail, "%s", reply);
+    } else {
+        cr_rule_error(out, "the judge said neither yes nor no: %s", reply);
+    }
+    json_decref(root);
+}
+
+/* ---- lines ---- */
+
+typedef struct line {
+    cr_http_call call; /* first: a call is its line */
+    json_t *row;       /* owned */
+    bool is_used;
+} line;
+
+struct cr_judge {
+    const cr_config *config;
+    const cr_reward_config *reward;
+    cr_http_client *client;
+    double limit_s;
+    line *lines; /* [num] */
+    size_t num, num_used;
+    long num_read; /* lines of the input */
+    bool has_bad;
+};
+
+cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, double limit_s,
+                        cr_judge **out, cr_err *err)
+{
+    const cr_http_client_options options = {.url = r->judge.url,
+                                            .key_file = r->judge.key_file,
+                                            .key_env = r->judge.key_env,
+                                            .ca_file = r->judge.ca_file,
+                                            .max_connections = (size_t)r->judge.connections,
+                                            .answer_bytes = ANSWER_BYTES};
+    cr_http_client *client;
+    cr_judge *j;
+
+    *out = NULL;
+    CR_TRY(cr_http_client_open(&options, &client, err));
+    j = *out = CR_NEW(cr_judge);
+    *j = (cr_judge){.config = config, .reward = r, .client = client, .limit_s = limit_s};
+    j->num = (size_t)r->judge.connections;
+    j->lines = CR_NEW_ARRAY(line, j->num);
+    return CR_OK;
+}
+
+void cr_judge_close(cr_judge *j)
+{
+    if (!j) return;
+    cr_http_client_close(j->client);
+    for (size_t i = 0; i < j->num; i++) {
+        json_decref(j->lines[i].row);
+        cr_http_call_free(&j->lines[i].call);
+    }
+    cr_free(j->lines);
+    cr_free(j);
+}
+
+/* Take over a row; CR_EFORMAT: there is nothing to ask for. */
+static cr_status ask(cr_judge *j, json_t *row, cr_err *err)
+{
+    line *l = j->lines;
+
+    while (l->is_used)
+        l++;
+    *l = (line){.row = row, .is_used = true};
+    l->call.method = "POST";
+    l->call.path = "/chat/completions";
+    l->call.deadline_s = cr_now_s() + j->limit_s;
+    j->num_used++;
+    CR_TRY(cr_judge_write(j->config, j->reward, row, &l->call.body, err));
+    cr_http_client_add(j->client, &l->call);
+    return CR_OK;
+}
+
+static void release(cr_judge *j, line *l)
+{
+    json_decref(l->row);
+    cr_http_call_free(&l->call);
+    *l = (line){.row = NULL};
+    j->num_used--;
+}
+
+static void judge(cr_judge *j, const line *l, cr_rule_result *out)
+{
+    cr_err err = {0};
+
+    if (cr_http_call_check(j->client, &l->call, &err) == CR_OK) {
+        cr_judge_read(l->call.answer.data ? l->call.answer.data : "", l->call.answer.num_bytes,
+                      out);
+        return;
+    }
+    cr_rule_error(out, "%.190s", err.msg);
+    if (err.status == CR_ETIMEOUT) snprintf(out->status, sizeof out->status, "timeout");
+}
+
+static bool print(FILE *to, const cr_buf *out)
+{
+    return fwrite(out->data, 1, out->num_bytes, to) == out->num_bytes && fflush(to) == 0;
+}
+
+static bool take_line(cr_judge *j, char *text, size_t n, FILE *to)
+{
+    json_t *row = NULL;
+    cr_rule_result none = {0};
+    cr_err err = {0};
+    cr_buf out = {0};
+    bool is_written;
+
+    j->num_read++;
+    if (strspn(text, " \t\r\n") >= n) return true;
+    if (cr_score_row(text, n, j->num_read, &row, &err) == CR_OK) {
+        if (ask(j, row, &err) == CR_OK) return true;
+        cr_rule_error(&none, "%.190s", err.msg); /* a sample without verdict */
+        cr_score_answer(row, &none, NULL, &out);
+        for (size_t i = 0; i < j->num; i++)
+            if (j->lines[i].row == row) release(j, &j->lines[i]);
+    } else {
+        j->has_bad = true;
+        cr_score_answer(row, &none, err.msg, &out);
+        json_decref(row);
+    }
+    is_written = print(to, &out);
+    cr_buf_free(&out);
+    return is_written;
+}
+
+static bool take_answer(cr_judge *j, line *l, FILE *to)
+{
+    cr_rule_result result;
+    cr_buf out = {0};
+    bool is_written;
+
+    judge(j, l, &result);
+    cr_score_answer(l->row, &result, NULL, &out);
+    release(j, l);
+    is_written = print(to, &out);
+    cr_buf_free(&out);
+    return is_written;
+}
+
+/* Whole lines of the input, while there is room. */
+static bool take_lines(cr_judge *j, cr_buf *input, size_t *at, bool has_ended, FILE *to)
+{
+    while (j->num_used < j->num && *at < input->num_bytes) {
+        char *text = input->data + *at, *end = memchr(text, '\n', input->num_bytes - *at);
+        size_t n = end ? (size_t)(end - text) + 1 : input->num_bytes - *at;
+        char *copy;
+        bool goes_on;
+        if (!end && !has_ended && n < LONGEST_LINE) break;
+        *at += n;
+        copy = cr_strndup(text, n);
+        goes_on = take_line(j, copy, n, to);
+        cr_free(copy);
+        if (!goes_on) return false;
+    }
+    if (*at == input->num_bytes) cr_buf_clear(input), *at = 0;
+    return true;
+}
+
+/* What can be read of the input now; false: it has ended. */
+static bool read_more(int fd, cr_buf *input, size_t *at)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    ssize_t n;
+
+    if (poll(&ready, 1, 0) <= 0) return true;
+    if (*at) memmove(input->data, input->data + *at, input->num_bytes - *at);
+    input->num_bytes -= *at;
+    *at = 0;
+    cr_buf_reserve(input, input->num_bytes + PIECE + 1);
+    n = read(fd, input->data + input->num_bytes, PIECE);
+    if (n > 0) input->num_bytes += (size_t)n;
+    return n > 0 || (n < 0 && errno == EINTR);
+}
+
+cr_status cr_judge_lines(cr_judge *j, int from_fd, FILE *to, cr_err *err)
+{
+    bool has_ended = false, goes_on = true;
+    cr_buf input = {0};
+    size_t at = 0;
+
+    while (goes_on && !(has_ended && j->num_used == 0 && input.num_bytes == 0)) {
+        bool is_full = j->num_used == j->num;
+        cr_http_call *call = cr_http_client_next(j->client, 1, is_full || has_ended ? -1 : from_fd);
+        if (call) goes_on = take_answer(j, (line *)(void *)call, to);
+        if (!call && !is_full && !has_ended) has_ended = !read_more(from_fd, &input, &at);
+        if (goes_on) goes_on = take_lines(j, &input, &at, has_ended, to);
+    }
+    cr_buf_free(&input);
+    return j->has_bad ? cr_fail(err, CR_EFORMAT, "some lines were wrong (see their \"error\")")
+                      : CR_OK;
+}
+
+cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err)
+{
+    json_t *copy = json_copy((json_t *)(uintptr_t)row);
+    cr_rule_result result = {0};
+
+    json_object_set_new(copy, "response", json_string(""));
+    if (ask(j, copy, err) != CR_OK) return err->status;
+    while (!cr_http_client_next(j->client, j->limit_s, -1))
+        continue; /* its deadline ends it */
+    if (cr_http_call_check(j->client, &j->lines[0].call, err) == CR_OK)
+        judge(j, &j->lines[0], &result);
+    if (err->status != CR_OK) err->status = CR_ECONFIG; /* nothing was started */
+    if (strstr(result.detail, "is not a chat")) cr_fail(err, CR_ECONFIG, "%s", result.detail);
+    if (strstr(result.detail, "neither yes nor no"))
+        cr_log(CR_LOG_WARN, "reward", "%s: %s", j->reward->domain, result.detail);
+    release(j, &j->lines[0]);
+    return err->status;
+}

@@ -1,0 +1,36 @@
+/* judge.h -- the rule llm_judge: a model says whether a response gives the right answer.
+ *
+ * Flow 4 of 7. Each line of `croll score` becomes a chat of one message to a service with OpenAI's /v1/chat/completions;
+ * several are under way at once. As in ROLL a reply with "yes" is score 1, one with "no" and without "yes" is 0, in any
+ * case of letters; what a model writes up to </think> does not count. Any other reply, an error of the service and a
+ * deadline that passes are no verdict (status "error", "timeout"): such a sample is left out, never scored 0.
+ *
+ * One thread. The configuration is borrowed.
+ */
+#ifndef CR_JUDGE_H
+#define CR_JUDGE_H
+
+#include "configs/configs.h"
+#include "rewards/rule.h"
+
+#include <stdio.h>
+
+typedef struct cr_judge cr_judge;
+/* limit_s: for one line, with all tries. CR_EUSAGE: its URL, key or authorities cannot be used. */
+CR_MUST cr_status cr_judge_open(const cr_config *config, const cr_reward_config *reward,
+                                double limit_s, cr_judge **out, cr_err *err);
+void cr_judge_close(cr_judge *j); /* accepts NULL */
+/* Ask it about a row with an empty response: CR_ECONFIG if the service does not answer with a chat. */
+CR_MUST cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err);
+/* Answer the lines of a descriptor until it ends. CR_EFORMAT: some lines were wrong. */
+CR_MUST cr_status cr_judge_lines(cr_judge *j, int from_fd, FILE *to, cr_err *err);
+
+/* ---- pure functions ---- */
+
+/* The body of a request. CR_EFORMAT: the row has no question. */
+CR_MUST cr_status cr_judge_write(const cr_config *config, const cr_reward_config *reward,
+                                 const json_t *row, cr_buf *out, cr_err *err);
+/* The verdict of an answer with status 200: any bytes. */
+void cr_judge_read(const char *body, size_t num_bytes, cr_rule_result *out);
+
+#endif
