@@ -77,6 +77,8 @@ static void fail_now(cri_connection *c, int status, const char *message)
 {
     if (!c->has_exchange) begin_exchange(c);
     c->should_close = true;
+    cr_buf_free(&c->parser.body); /* its memory is for others at once */
+    cri_connection_charge(c);
     if (status == 503) cr_http_set(&c->x, "Retry-After", "1");
     cr_http_fail(&c->x, status, NULL, NULL, message);
 }

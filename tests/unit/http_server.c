@@ -392,6 +392,12 @@ static void limits_of_all(void **state)
         usleep(50000);
     }
     assert_non_null(strstr(hear(fd[1], NULL), "Retry-After: 1\r\n"));
+    say(fd[2],
+        "POST /x HTTP/1.1\r\n" H "Content-Length: 1501\r\n\r\n"); /* what was refused is free */
+    say(fd[2], part + 1500);
+    usleep(50000);
+    say(fd[2], "x");
+    hear(fd[2], " 200 OK");
     say(fd[0], "x");
     hear(fd[0], " 200 OK");
     for (int i = 0; i < 4; i++)
