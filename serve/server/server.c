@@ -67,6 +67,10 @@ static void write_log(cr_server *s)
         if (n <= 0) break; /* a full disk must not end the service */
         at += (size_t)n;
     }
+    if (at < s->log.num_bytes && !s->is_log_broken)
+        cr_log(CR_LOG_WARN, "serve", "access log %s: %s: its lines are lost, answers go on",
+               s->options.access_log, strerror(errno));
+    if (s->log.num_bytes) s->is_log_broken = at < s->log.num_bytes;
     for (; at < s->log.num_bytes; at++)
         lines += s->log.data[at] == '\n';
     s->metrics.num_lost_lines += (int64_t)lines;

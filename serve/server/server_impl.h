@@ -43,6 +43,7 @@ struct cr_server {
     cr_serve_metrics metrics;
     int log_fd; /* -1: none */
     cr_buf log; /* lines of the last tick */
+    bool is_log_broken;
     int num_signals;
 };
 
