@@ -52,7 +52,7 @@ static void lines_are_dropped_not_cut(void **state)
     line[LINE - 1] = '\n';
     began = cr_now_s();
     for (int i = 0; i < NUM_LINES; i++) {
-        snprintf(line, 8, "%06d", i);
+        snprintf(line, LINE, "%06d", i);
         line[6] = 'x';
         cr_track_program_add(p, line, LINE);
     }
