@@ -5,7 +5,7 @@
 . tests/e2e/run.inc
 quick_model
 server= port=$(port_pair)
-trap 'kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+trap 'kill -9 $server 2>/dev/null || true; rm -rf $tmp' EXIT
 cat >$tmp/judge.py <<'END'
 import http.server, json, re, sys, threading, time
 lock, num, most, now = threading.Lock(), 0, 0, 0

@@ -7,7 +7,7 @@ quick_model
 cp -r $tmp/home/sft_model $tmp/home/other
 "$CROLL" init $tmp/home/other --seed 2 --overwrite >/dev/null
 server= port=$(port_pair) runner=
-trap 'kill -9 $server $runner 2>/dev/null; rm -rf $tmp' EXIT
+trap 'kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
 # serve MODEL [OPTION ..]: on $port, until it is ready
 serve() {
     local try
