@@ -240,7 +240,7 @@ get 200 tokens -H 'X-Api-Key: sk-judge-1' -d '{"prompt":"1"}' $url/tokenize
 get 200 sums -H 'X-Api-Key: sk-judge-1' $url/v1/models
 quota=
 for try in $(seq 20); do # more than two within a second, also on a busy machine
-    curl -s -m 10 -D $tmp/head -o /dev/null -H 'X-Api-Key: sk-judge-1' $url/v1/models $url/v1/models $url/v1/models $url/v1/models
+    curl -s -m 10 -D $tmp/head -H 'X-Api-Key: sk-judge-1' $url/v1/models $url/v1/models $url/v1/models $url/v1/models >/dev/null
     grep -q ' 429 ' $tmp/head && grep -q 'Retry-After: 1' $tmp/head && quota=yes && break
 done
 [ -n "$quota" ] || fail "the quota is never used up: $(cat $tmp/head)"
