@@ -155,21 +155,19 @@ static cr_status write_json(ask *a, const cr_line *line, size_t index, const cr_
 }
 
 /* Without --json: the first line that waits shows its text as it comes, if it is one text. */
-static void show_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
-                       const char *text, size_t num_bytes)
+static void show_token(void *ctx, void *user, const cr_new_token *token)
 {
     ask *a = ctx;
     request *r = a->first;
 
     (void)user;
-    (void)id;
-    (void)log_prob;
-    if (a->has_json || a->num_samples != 1 || !r || r->key != sample_id >> INDEX_BITS) return;
+    if (a->has_json || a->num_samples != 1 || !r || r->key != token->sample_id >> INDEX_BITS)
+        return;
     if (r->num_tokens++ == 0) r->is_streaming = true;
     if (!r->is_streaming) return;
-    fwrite(text, 1, num_bytes, a->lines.out);
+    fwrite(token->text, 1, token->num_bytes, a->lines.out);
     fflush(a->lines.out);
-    r->shown += num_bytes;
+    r->shown += token->num_bytes;
 }
 
 static cr_status write_text(ask *a, const request *r, const cr_generated *g, cr_err *err)

@@ -273,6 +273,8 @@ cr_status cr_generating_check(const cr_generating *how, cr_err *err)
     if (!(how->repetition_penalty > 0 && isfinite(how->repetition_penalty)))
         return cr_fail(err, CR_EARG, "repetition_penalty is %g, expected more than 0",
                        (double)how->repetition_penalty);
+    if (how->num_top < 0)
+        return cr_fail(err, CR_EARG, "the %lld most likely ids", (long long)how->num_top);
     if (!isfinite(how->edits.presence) || !isfinite(how->edits.frequency))
         return cr_fail(err, CR_EARG, "presence penalty %g and frequency penalty %g are no numbers",
                        (double)how->edits.presence, (double)how->edits.frequency);
@@ -309,6 +311,9 @@ static cr_status check_request(const cr_engine *e, const int32_t *prompt, size_t
                            prompt[i], i, vocab);
     CR_TRY(cr_generating_check(how, err));
     CR_TRY(check_edits(e, how, err));
+    if (how->num_top > vocab)
+        return cr_fail(err, CR_EARG, "the %lld most likely of %lld ids", (long long)how->num_top,
+                       vocab);
     if (how->num_stop && !e->tokenizer)
         return cr_fail(err, CR_EARG, "stop texts need a tokenizer, and this engine has none");
     return CR_OK;
@@ -365,7 +370,10 @@ static void seq_free(cri_seq *s)
     cr_free(s->log_probs);
     cr_free(s->log_mass);
     cr_free(s->num_kept);
+    cr_free(s->ranks);
     cr_buf_free(&s->kept);
+    cr_buf_free(&s->top_ids);
+    cr_buf_free(&s->top_log_probs);
     if (s->stream.tokenizer) cr_token_stream_end(&s->stream, &s->text);
     cr_buf_free(&s->text);
     cr_free(s);
@@ -403,6 +411,7 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
             s->log_mass = CR_NEW_ARRAY(float, g->how.max_new_tokens);
             s->num_kept = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         }
+        if (how->has_ranks) s->ranks = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         s->stop = s->stop_id = -1;
         start_text(e, s);
         g->num_alive++;
@@ -434,6 +443,9 @@ bool cr_engine_poll(cr_engine *e, cr_generated *out)
                           .ids = s->output,
                           .log_probs = s->log_probs,
                           .num_ids = (size_t)s->num_output,
+                          .ranks = s->ranks,
+                          .top_ids = (int32_t *)(void *)s->top_ids.data,
+                          .top_log_probs = (float *)(void *)s->top_log_probs.data,
                           .log_mass = s->log_mass,
                           .num_kept = s->num_kept,
                           .kept_ids = (int32_t *)(void *)s->kept.data,
@@ -444,21 +456,20 @@ bool cr_engine_poll(cr_engine *e, cr_generated *out)
                           .stop = s->stop,
                           .stop_id = s->stop_id};
     if (e->tokenizer && !out->text) out->text = cr_strdup("");
-    s->output = s->num_kept = NULL;
+    s->output = s->num_kept = s->ranks = NULL;
     s->log_probs = s->log_mass = NULL;
-    s->text = s->kept = (cr_buf){0};
+    s->text = s->kept = s->top_ids = s->top_log_probs = (cr_buf){0};
     seq_free(s);
     return true;
 }
 
 void cr_generated_free(cr_generated *g)
 {
-    cr_free(g->ids);
-    cr_free(g->log_probs);
-    cr_free(g->log_mass);
-    cr_free(g->num_kept);
-    cr_free(g->kept_ids);
-    cr_free(g->text);
+    void *mine[] = {g->ids,      g->log_probs, g->ranks,    g->top_ids, g->top_log_probs,
+                    g->log_mass, g->num_kept,  g->kept_ids, g->text};
+
+    for (size_t i = 0; i < CR_COUNT(mine); i++)
+        cr_free(mine[i]);
     *g = (cr_generated){0};
 }
 

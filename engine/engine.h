@@ -42,9 +42,11 @@ typedef struct cr_generating {
     int64_t top_k;            /* <= 0: off */
     float repetition_penalty; /* 1: off */
     cr_word_edits edits; /* copied by submit; banned is set by the engine: see min_new_tokens */
+    bool has_ranks;      /* of the tokens: 1 + more likely ids */
+    int64_t num_top;     /* most likely ids at each token's place, with their log-probs; 0: none */
     int64_t max_new_tokens;
     int64_t
-        min_new_tokens; /* before: ids that end a sample are not drawn, stop texts not looked for */
+        min_new_tokens; /* before: ids that end a sample are not drawn, stop texts do not end it */
     const char *const *stop; /* texts that end a sample; copied by submit */
     size_t num_stop;
     bool should_cut_stop;    /* leave the stop text out of `text` */
@@ -61,9 +63,17 @@ bool cr_generating_has_filter(const cr_generating *how);
 /* CR_EARG: a setting that makes no sense. submit checks the same, and the ids of edits. */
 CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
-/* Called for each new token of a sample (user: of its request), with the text that it completes (may be empty). */
-typedef void (*cr_engine_on_token)(void *ctx, void *user, uint64_t sample_id, int32_t id,
-                                   float log_prob, const char *text, size_t num_bytes);
+typedef struct cr_new_token {
+    uint64_t sample_id;
+    int32_t id, rank; /* rank, top_ids, top_log_probs: as in cr_generated */
+    float log_prob;
+    const int32_t *top_ids;
+    const float *top_log_probs;
+    const char *text; /* that it completes; may be empty */
+    size_t num_bytes;
+} cr_new_token;
+/* Called for each new token of a sample (user: of its request); what it points to is there during the call. */
+typedef void (*cr_engine_on_token)(void *ctx, void *user, const cr_new_token *token);
 
 CR_MUST cr_status cr_engine_create(cr_model *model, cr_device *dev, const cr_engine_limits *limits,
                                    cr_engine **out, cr_err *err);
@@ -101,6 +111,9 @@ typedef struct cr_generated {
     int32_t *ids;
     float *log_probs;
     size_t num_ids;
+    int32_t *ranks;       /* [num_ids], NULL: not asked for */
+    int32_t *top_ids;     /* [num_ids, how.num_top] most likely first; -1: no more can be drawn */
+    float *top_log_probs; /* the same; of what log_probs are of */
     /* of filters with CR_LOG_PROBS_SAMPLED, else NULL: log of the probability that the kept ids had
      * before, and the kept ids of each token (num_kept 0: all), one list after the other */
     float *log_mass;

@@ -51,6 +51,8 @@ struct cri_seq {
     float *log_mass;   /* [max_new_tokens], as are num_kept; NULL: no filter (cr_generated) */
     int32_t *num_kept; /* of the next token, too, once it is drawn */
     cr_buf kept;       /* int32_t */
+    int32_t *ranks;    /* [max_new_tokens] or NULL */
+    cr_buf top_ids, top_log_probs; /* [num_output, num_top] */
     int64_t num_output;
     cr_buf text;
     cr_token_stream stream;

@@ -250,6 +250,24 @@ static bool has_stop_text(cri_seq *s, size_t from)
     return false;
 }
 
+/* What came last of s, whose text was `from` bytes long before. */
+static void tell(const cr_engine *e, const cri_seq *s, size_t from)
+{
+    int64_t at = s->num_output - 1, top = at * s->group->how.num_top;
+    const int32_t *ids = (const int32_t *)(const void *)s->top_ids.data;
+    const float *log_probs = (const float *)(const void *)s->top_log_probs.data;
+
+    e->on_token(e->on_token_ctx, s->group->user,
+                &(cr_new_token){.sample_id = s->id,
+                                .id = s->output[at],
+                                .rank = s->ranks ? s->ranks[at] : 0,
+                                .log_prob = s->log_probs[at],
+                                .top_ids = ids ? ids + top : NULL,
+                                .top_log_probs = log_probs ? log_probs + top : NULL,
+                                .text = s->text.num_bytes > from ? s->text.data + from : "",
+                                .num_bytes = s->text.num_bytes - from});
+}
+
 /* One more token of s. */
 static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
 {
@@ -261,9 +279,7 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     s->log_probs[s->num_output++] = log_prob;
     e->stats.num_tokens++;
     if (e->tokenizer) cr_token_stream_push(&s->stream, id, &s->text);
-    if (e->on_token)
-        e->on_token(e->on_token_ctx, s->group->user, s->id, id, log_prob,
-                    s->text.num_bytes > from ? s->text.data + from : "", s->text.num_bytes - from);
+    if (e->on_token) tell(e, s, from);
     if (is_end(e, s, id) ||
         (how->num_stop && s->num_output > how->min_new_tokens && has_stop_text(s, from)))
         s->finish = "stop";
@@ -274,6 +290,16 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
     s->stream.tokenizer = NULL;
     cri_seq_leave(e, s);
     cri_seq_insert(&e->finished, s, NULL);
+}
+
+/* Memory for num words of 4 bytes more. */
+static void *next_top(cr_buf *buf, int64_t num)
+{
+    size_t at = buf->num_bytes;
+
+    cr_buf_reserve(buf, at + (size_t)num * 4);
+    buf->num_bytes += (size_t)num * 4;
+    return buf->data + at;
 }
 
 /* Draw for num samples, each from its row of logits; rows and out are memory for that. */
@@ -288,6 +314,10 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
         rows[i] = cr_draw_row_of(&g->how, &g->ends, cr_rng_float(word[0]), g->prompt,
                                  (size_t)g->num_prompt, s->output, (size_t)s->num_output);
         out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
+        if (g->how.num_top) {
+            out[i].top_ids = next_top(&s->top_ids, g->how.num_top);
+            out[i].top_log_probs = next_top(&s->top_log_probs, g->how.num_top);
+        }
     }
     CR_TRY(cr_draw(dev, &(cr_draw_args){logits, num, e->model->config.vocab_size, rows, out}, err));
     for (int64_t i = 0; i < num; i++) {
@@ -295,6 +325,7 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
         if (out[i].id < 0)
             return cr_fail(err, CR_ENUMERIC, "token %lld of sample %llu: the logits are not finite",
                            (long long)s->num_output, (unsigned long long)s->id);
+        if (s->ranks) s->ranks[s->num_output] = out[i].rank;
         if (!s->num_kept) continue;
         s->log_mass[s->num_output] = out[i].log_mass;
         s->num_kept[s->num_output] = (int32_t)out[i].num_kept;

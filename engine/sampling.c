@@ -57,6 +57,8 @@ cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float 
                        .min_p = how->min_p,
                        .top_k = how->top_k,
                        .is_raw = how->log_probs == CR_LOG_PROBS_RAW,
+                       .has_rank = how->has_ranks,
+                       .num_top = how->num_top,
                        .u = u,
                        .history = {prompt, output},
                        .num_history = {num_prompt, num_output},

@@ -65,6 +65,7 @@ typedef struct cr_attention_cached_args {
  * element a row; a pass uploads them as cr_row_edits_mem. */
 typedef struct cr_row_edits {
     float temperature, penalty; /* above 0; 1: off */
+    const float *temperatures;  /* of each row, instead; NULL: the same for all */
     const size_t *kept_first;   /* into kept_ids; NULL: every row keeps all ids */
     const int32_t *kept_num;    /* 0: this row keeps all ids */
     const int32_t *kept_ids;    /* of a row: ascending, its label among them */
@@ -76,6 +77,7 @@ typedef struct cr_row_edits {
 /* The same in memory of the device. */
 typedef struct cr_row_edits_mem {
     float temperature, penalty;
+    const cr_mem *temperatures;
     const cr_mem *kept_first; /* size_t, as is seen_first */
     const cr_mem *kept_num, *kept_ids, *seen_list, *seen_until, *seen_first, *seen_ids, *seen_place;
 } cr_row_edits_mem;
@@ -139,19 +141,25 @@ typedef struct cr_draw_row {
     float penalty;      /* 1: off */
     float top_p, min_p; /* 1, 0: off */
     int64_t top_k;      /* <= 0: off */
-    bool is_raw; /* log_prob of the softmax of the logits, without penalty, temperature, filters */
-    float u;     /* in [0, 1) */
+    bool
+        is_raw; /* numbers are those of the softmax of the logits, without edits, temperature, filters */
+    bool has_rank;             /* cr_drawn has the rank, */
+    int64_t num_top;           /* and this number of the most likely ids; 0: none */
+    float u;                   /* in [0, 1) */
     const int32_t *history[2]; /* host, read when the call returns: prompt and response */
     size_t num_history[2];
     cr_word_edits edits;
 } cr_draw_row;
 
 typedef struct cr_drawn {
-    int32_t id;      /* -1: the logits are not finite; nothing else is meant then */
-    float log_prob;  /* the bits that cr_head computes for the same row with the same edits */
-    float log_mass;  /* log of the probability of the kept ids before the filters */
-    size_t num_kept; /* 0: all ids, or is_raw, as is log_mass then */
-    cr_buf *kept;    /* int32 the kept ids are appended, ascending; in: borrowed, or NULL */
+    int32_t id;           /* -1: the logits are not finite; nothing else is meant then */
+    float log_prob;       /* the bits that cr_head computes for the same row with the same edits */
+    float log_mass;       /* log of the probability of the kept ids before the filters */
+    size_t num_kept;      /* 0: all ids, or is_raw, as is log_mass then */
+    cr_buf *kept;         /* int32 the kept ids are appended, ascending; in: borrowed, or NULL */
+    int32_t rank;         /* as cr_head's; 0: not wanted */
+    int32_t *top_ids;     /* [num_top] in: borrowed; as cr_head's */
+    float *top_log_probs; /* [num_top] the same; -INFINITY: an id that cannot be drawn */
 } cr_drawn;
 
 /* One id for each row of logits. */

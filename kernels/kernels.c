@@ -259,6 +259,9 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
             !(row->penalty > 0))
             return cr_fail(err, CR_EARG, "draw: row %lld has temperature %g, penalty %g",
                            (long long)r, (double)row->temperature, (double)row->penalty);
+        if (row->num_top < 0 || row->num_top > a->vocab_size)
+            return cr_fail(err, CR_EARG, "draw: the %lld largest of %lld words",
+                           (long long)row->num_top, (long long)a->vocab_size);
     }
     return CR_OK;
 }

@@ -86,6 +86,7 @@ static void stage_edits(cri_staging *s, cr_row_edits_mem *to, const cr_row_edits
 
     to->temperature = e->temperature;
     to->penalty = e->penalty;
+    if (e->temperatures) stage(s, &to->temperatures, e->temperatures, (size_t)num * sizeof(float));
     for (int64_t r = 0; r < num; r++) {
         if (e->kept_first && e->kept_first[r] + (size_t)e->kept_num[r] > num_kept)
             num_kept = e->kept_first[r] + (size_t)e->kept_num[r];

@@ -22,7 +22,7 @@ typedef struct cr_serve_scores {
     const float *log_probs;     /* [num] of the actual token */
     const int32_t *ranks;       /* [num] 1 + ids with a larger logit */
     size_t num_top;             /* most likely ids a place, best first */
-    const int32_t *top_ids;     /* [num, num_top] */
+    const int32_t *top_ids;     /* [num, num_top]; -1: no more */
     const float *top_log_probs; /* [num, num_top] */
     size_t num_candidates;
     const float *candidates; /* [num, num_candidates] */

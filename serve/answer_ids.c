@@ -32,7 +32,7 @@ static cr_status add_tops(const cr_serve_request *r, const int32_t *ids, bool is
     for (size_t i = 0; i < num_places; i++) {
         if (i || has_first) cr_buf_addc(out, ',');
         cr_buf_addc(out, '[');
-        for (size_t k = 0; k < num; k++) {
+        for (size_t k = 0; k < num && ids[is_same_ids ? k : i * num + k] >= 0; k++) {
             if (k) cr_buf_addc(out, ',');
             CR_TRY(add_triple(r, ids[is_same_ids ? k : i * num + k], &log_probs[i * num + k], out,
                               err));

@@ -69,7 +69,7 @@ static cr_status add_top(const cr_serve_request *r, const cri_place *place, name
     n->num = n->bytes.num_bytes = 0;
     add_name(n, r, place->id);
     cr_buf_addc(out, '{');
-    for (size_t k = 0; k < num_top; k++) {
+    for (size_t k = 0; k < num_top && s->top_ids[from + k] >= 0; k++) {
         bool is_actual = s->top_ids[from + k] == place->id;
         if (k) cr_buf_addc(out, ',');
         if (is_actual) {
@@ -269,7 +269,7 @@ cr_status cri_add_content(const cr_serve_request *r, const cr_serve_sample *samp
         if (t) cr_buf_addc(out, ',');
         CR_TRY(add_one(r, sample->ids[t], s->log_probs[t], s->ranks ? s->ranks[t] : 0, out, err));
         cr_buf_adds(out, ",\"top_logprobs\":[");
-        for (size_t k = 0; k < num_top; k++) {
+        for (size_t k = 0; k < num_top && s->top_ids[t * s->num_top + k] >= 0; k++) {
             size_t at = t * s->num_top + k;
             bool is_actual = s->top_ids[at] == sample->ids[t];
             if (k) cr_buf_addc(out, ',');

@@ -30,14 +30,15 @@
     "for before; default 0"
 enum { MOST_IDS = INT32_MAX };
 
-static const char
-    *const none[] = {NULL},
-           *const one[] = {"1", NULL}, *const empty_text[] = {"\"\"", NULL},
-           *const is_flag[] = {"true", "false", NULL}, *const is_true[] = {"true", NULL},
-           *const is_false[] = {"false", NULL}, *const empty_list[] = {"[]", NULL},
-           *const text_format[] = {"{\"type\":\"text\"}", NULL}, *const raw[] = {"\"raw\"", NULL};
+static const char *const none[] = {NULL}, *const one[] = {"1", NULL},
+                         *const empty_text[] = {"\"\"", NULL},
+                         *const is_flag[] = {"true", "false", NULL},
+                         *const is_true[] = {"true", NULL}, *const is_false[] = {"false", NULL},
+                         *const empty_list[] = {"[]", NULL},
+                         *const text_format[] = {"{\"type\":\"text\"}", NULL};
 const char *const cri_tool_choices[] = {"none", "auto", NULL};
 const char *const cri_formats[] = {"float", "base64", NULL};
+const char *const cri_modes[] = {"raw", "processed", NULL};
 
 static const cri_field sampling_fields[] = {
     INTEGER("n", HOW(n), 1, MOST_INT, "samples of each prompt; default 1"),
@@ -98,7 +99,10 @@ static const cri_field croll_fields[] = {
     INTEGER("deadline_ms", AT(request.deadline_ms), 1, 1e12, "time that the answer may take"),
     FLAG("entropy", WANTED(entropy),
          "entropy at the places of the prompt, in croll of each choice"),
-    NEUTRAL("logprobs_mode", raw)};
+    CHOICE(
+        "logprobs_mode", AT(mode), cri_modes,
+        "processed: log-probs of prompts at the temperature, of samples those that they were drawn "
+        "with; default raw")};
 static const cri_group croll_group = GROUP(croll_fields);
 static const cri_group *const croll_groups[] = {&croll_group, NULL};
 

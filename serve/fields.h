@@ -82,13 +82,13 @@ typedef struct cri_draft {
     int64_t max_completion_tokens;            /* -1: absent */
     int64_t best_of;                          /* -1: absent */
     int64_t top_logprobs, prompt_start;       /* -1: absent */
-    int64_t tool_choice, format;              /* of cri_tool_choices, cri_formats */
+    int64_t tool_choice, format, mode;        /* of cri_tool_choices, cri_formats, cri_modes */
     bool has_logprobs;                        /* chat: logprobs, /generate: return_logprob */
     bool has_stream_options, has_default_max; /* max_tokens was not sent */
     bool add_special, add_generation_prompt;
 } cri_draft;
 
-extern const char *const cri_tool_choices[], *const cri_formats[];
+extern const char *const cri_tool_choices[], *const cri_formats[], *const cri_modes[];
 
 /* Groups of a route, NULL at the end; path and what it does, for openapi.json. */
 const cri_group *const *cri_route_groups(cr_serve_route route);

@@ -49,8 +49,7 @@ void cr_job_destroy(cr_job *job)
 {
     if (!job) return;
     for (size_t i = 0; i < job->num_samples; i++) {
-        cr_free(job->samples[i].ids);
-        cr_free(job->samples[i].log_probs);
+        cr_generated_free(&job->samples[i].made);
         cr_buf_free(&job->samples[i].text);
     }
     cr_serve_stream_close(&job->stream);
@@ -61,7 +60,6 @@ void cr_job_destroy(cr_job *job)
     cr_free(job->asks);
     cr_free(job->draws);
     cr_free(job->ends.ids);
-    cr_free(job->sequences);
     cr_free(job->prompt_scores);
     cr_free(job->id);
     cr_serve_request_free(&job->request);
@@ -147,6 +145,7 @@ static cr_score_ask prompt_ask(const cr_serve_request *r, size_t prompt, bool ha
                         .has_rank = w->prompt_logprobs >= 0 || w->logprobs >= 0,
                         .num_top = most(has_places ? w->prompt_top : 0, w->logprobs)};
 
+    if (w->is_processed && r->sampling.temperature > 0) ask.temperature = r->sampling.temperature;
     if (!has_places) return ask;
     ask.has_entropy = w->entropy;
     ask.candidates = w->candidates.ids.id;
@@ -172,6 +171,10 @@ static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
                                      .frequency = s->frequency_penalty,
                                      .allowed = s->allowed.id,
                                      .num_allowed = s->allowed.num},
+                           .log_probs =
+                               r->wanted.is_processed ? CR_LOG_PROBS_SAMPLED : CR_LOG_PROBS_RAW,
+                           .has_ranks = r->wanted.logprobs >= 0 && r->route == CR_SERVE_TOKENS_IN,
+                           .num_top = cr_max64(r->wanted.logprobs, 0),
                            .max_new_tokens = r->prompts[prompt].max_tokens,
                            .min_new_tokens = s->min_tokens,
                            .stop = (const char *const *)s->stop,
@@ -198,6 +201,13 @@ static cr_draw_row draw_of(const cr_job *job, size_t index)
     return cr_draw_row_of(&how, &job->ends, cr_rng_float(word[0]), p->ids, p->num_ids, NULL, 0);
 }
 
+/* Prompts by themselves. */
+static void ask_prompts(cr_job *job)
+{
+    for (size_t i = 0; job->request.wanted.prompt_top >= 0 && i < job->request.num_prompts; i++)
+        job->asks[job->num_asks++] = prompt_ask(&job->request, i, true);
+}
+
 /* Prompts that are scored, each with at most one token after it. */
 static void ask_scoring(cr_job *job)
 {
@@ -207,8 +217,7 @@ static void ask_scoring(cr_job *job)
     cr_generating how;
 
     if (r->sampling.max_tokens == 0) {
-        for (size_t i = 0; is_scored && i < r->num_prompts; i++)
-            job->asks[job->num_asks++] = prompt_ask(r, i, true);
+        ask_prompts(job);
         return;
     }
     how = generating_of(r, 0);
@@ -221,38 +230,6 @@ static void ask_scoring(cr_job *job)
     job->num_asks = job->num_samples;
 }
 
-static bool samples_are_scored(const cr_serve_request *r)
-{
-    return r->wanted.logprobs > 0 || (r->wanted.logprobs == 0 && r->route == CR_SERVE_TOKENS_IN);
-}
-
-/* Prompts, then prompts with completions, after sampling. */
-static void ask_sampled(cr_job *job)
-{
-    const cr_serve_request *r = &job->request;
-    size_t n = (size_t)r->sampling.n, num = 0;
-    int32_t *at;
-
-    for (size_t i = 0; r->wanted.prompt_top >= 0 && i < r->num_prompts; i++)
-        job->asks[job->num_asks++] = prompt_ask(r, i, true);
-    if (!samples_are_scored(r)) return;
-    for (size_t i = 0; i < job->num_samples; i++)
-        num += r->prompts[i / n].num_ids + job->samples[i].num_ids;
-    at = job->sequences = CR_NEW_ARRAY(int32_t, num);
-    for (size_t i = 0; i < job->num_samples; i++) {
-        const cr_serve_prompt *p = &r->prompts[i / n];
-        const cr_job_sample *s = &job->samples[i];
-        memcpy(at, p->ids, p->num_ids * sizeof *at);
-        memcpy(at + p->num_ids, s->ids, s->num_ids * sizeof *at);
-        job->asks[job->num_asks++] = (cr_score_ask){.ids = at,
-                                                    .num_ids = p->num_ids + s->num_ids,
-                                                    .first = p->num_ids,
-                                                    .has_rank = true,
-                                                    .num_top = most(r->wanted.logprobs, 0)};
-        at += p->num_ids + s->num_ids;
-    }
-}
-
 size_t cr_job_asks(cr_job *job, const cr_score_ask **asks)
 {
     *asks = NULL;
@@ -263,7 +240,7 @@ size_t cr_job_asks(cr_job *job, const cr_score_ask **asks)
         if (cr_serve_is_scoring(&job->request))
             ask_scoring(job);
         else
-            ask_sampled(job);
+            ask_prompts(job);
         for (size_t i = 0; job->num_asks == 0 && i < job->num_samples; i++)
             if (!job->samples[i].finish) job->samples[i].finish = "length";
         if (job->num_asks == 0) finish(job);
@@ -340,8 +317,7 @@ static void take_drawn(cr_job *job, size_t index, const cr_score *score, size_t 
     const cr_serve_request *r = &job->request;
     cr_job_sample *s = &job->samples[index];
 
-    s->ids = CR_NEW_ARRAY(int32_t, 1);
-    s->ids[0] = score->drawn;
+    s->ids = copied(job, &score->drawn, sizeof score->drawn);
     s->num_ids = 1;
     s->scores = places_of(job, score, num_places, 1);
     s->finish = "length";
@@ -359,18 +335,14 @@ static void take_score(cr_job *job, size_t i, const cr_score *score)
 {
     const cr_serve_request *r = &job->request;
     const cr_score_ask *ask = &job->asks[i];
-    bool is_scoring = cr_serve_is_scoring(r);
     size_t n = (size_t)r->sampling.n, num = ask->num_ids - ask->first;
-    size_t num_prompts = is_scoring || r->wanted.prompt_top < 0 ? 0 : r->num_prompts;
 
     if (ask->draw) {
         if (i % n == 0 && r->wanted.prompt_top >= 0)
             job->prompt_scores[i / n] = places_of(job, score, 0, num);
         take_drawn(job, i, score, num);
-    } else if (is_scoring || i < num_prompts) {
-        job->prompt_scores[i] = places_of(job, score, 0, num);
     } else {
-        job->samples[i - num_prompts].scores = places_of(job, score, 0, num);
+        job->prompt_scores[i] = places_of(job, score, 0, num);
     }
 }
 
@@ -416,6 +388,11 @@ void cr_job_cancel(cr_job *job, cr_engine *engine)
     job->num_running = 0;
 }
 
+static size_t num_top(const cr_serve_request *r)
+{
+    return (size_t)cr_max64(r->wanted.logprobs, 0);
+}
+
 static size_t index_of(const cr_job_place *place, uint64_t sample_id)
 {
     const cr_job *job = place->job;
@@ -424,23 +401,27 @@ static size_t index_of(const cr_job_place *place, uint64_t sample_id)
     return is_seeded(job) ? place->prompt * n + (size_t)sample_id : (size_t)sample_id;
 }
 
-void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
-                     const char *text, size_t num_bytes)
+void cr_job_on_token(void *ctx, void *user, const cr_new_token *token)
 {
     cr_job_place *place = user;
     cr_job *job = place->job;
     const cr_serve_sampling *how = &job->request.sampling;
-    size_t index = index_of(place, sample_id), num;
+    size_t index = index_of(place, token->sample_id), num;
     cr_job_sample *s = &job->samples[index];
-    cr_serve_sample part = {.ids = &id, .num_ids = 1, .stop_id = -1};
+    cr_serve_sample part = {.ids = &token->id, .num_ids = 1, .stop_id = -1};
 
     (void)ctx;
     job->num_sampled++;
     if (!job->request.wanted.is_stream) return;
-    cr_buf_add(&s->text, text, num_bytes);
+    cr_buf_add(&s->text, token->text, token->num_bytes);
     s->num_ids++;
     num = s->text.num_bytes - s->num_sent;
-    part.scores = (cr_serve_scores){.num = 1, .log_probs = &log_prob};
+    part.scores = (cr_serve_scores){.num = 1,
+                                    .log_probs = &token->log_prob,
+                                    .ranks = &token->rank,
+                                    .num_top = num_top(&job->request),
+                                    .top_ids = token->top_ids,
+                                    .top_log_probs = token->top_log_probs};
     part.text = s->text.data + s->num_sent;
     part.text_bytes = num ? cr_serve_sendable(part.text, num, how->stop, how->num_stop,
                                               (int64_t)s->num_ids > how->min_tokens)
@@ -457,18 +438,21 @@ cr_job *cr_job_take_sample(cr_generated *g)
     cr_job_sample *s = &job->samples[index];
     cr_serve_sample part;
 
+    s->made = *g;
     s->ids = g->ids;
-    s->log_probs = g->log_probs;
     s->num_ids = g->num_ids;
     s->finish = g->finish;
     s->stop_text = g->stop < 0 ? NULL : job->request.sampling.stop[g->stop];
     s->stop_id = g->stop_id;
-    s->scores = (cr_serve_scores){.num = g->num_ids, .log_probs = g->log_probs};
+    s->scores = (cr_serve_scores){.num = g->num_ids,
+                                  .log_probs = g->log_probs,
+                                  .ranks = g->ranks,
+                                  .num_top = num_top(&job->request),
+                                  .top_ids = g->top_ids,
+                                  .top_log_probs = g->top_log_probs};
     cr_buf_clear(&s->text);
     if (g->text) cr_buf_add(&s->text, g->text, g->text_bytes);
-    g->ids = NULL;
-    g->log_probs = NULL;
-    cr_generated_free(g);
+    *g = (cr_generated){0};
     job->num_running--;
     if (!job->request.wanted.is_stream) return job;
     part = sample_of(s); /* its tokens have been sent, and this much of its text */

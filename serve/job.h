@@ -6,8 +6,7 @@
  *                           samples are there; then is_done, or asks -> a round -> take_scores: is_done
  *
  * `out` is the body of a 200, or events of a stream as they come. A job that has not sent anything when it fails
- * is answered by an error of HTTP. Samples that need alternatives or ranks are scored after they were generated:
- * a packed forward gives the engine's bits.
+ * is answered by an error of HTTP.
  *
  * Samples are drawn with (seed, place of the sample): with a seed in the request, equal prompts of one request get
  * equal samples, and a prompt's samples do not depend on the others; without one they differ.
@@ -23,10 +22,10 @@
 
 typedef struct cr_job cr_job;
 
-/* One sample; its arrays are owned. */
+/* One sample. */
 typedef struct cr_job_sample {
-    int32_t *ids;
-    float *log_probs;
+    cr_generated made;  /* by the engine; owned, as is text */
+    const int32_t *ids; /* of it, or of a round */
     cr_buf text;
     size_t num_ids;
     size_t num_sent; /* bytes of text in events so far */
@@ -49,7 +48,6 @@ struct cr_job {
     cr_score_ask *asks;              /* [num_asks] owned */
     cr_draw_row *draws;
     cr_ends ends;                   /* of draws; owned */
-    int32_t *sequences;             /* prompts with completions, of asks after sampling; owned */
     size_t num_asks, num_taken;     /* num_taken: asks that have their scores */
     cr_arena *arena;                /* copies of scores */
     cr_serve_scores *prompt_scores; /* [num_prompts] owned */
@@ -76,8 +74,7 @@ void cr_job_take_scores(cr_job *job, const cr_score *scores, size_t num);
 /* The samples of its next prompt. The engine needs cr_job_on_token. A refusal is in job->error. */
 void cr_job_submit_next(cr_job *job, cr_engine *engine);
 /* For cr_engine_set_on_token. */
-void cr_job_on_token(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
-                     const char *text, size_t num_bytes);
+void cr_job_on_token(void *ctx, void *user, const cr_new_token *token);
 /* A finished sample of a job, of cr_engine_poll; frees it. Returns its job. */
 cr_job *cr_job_take_sample(cr_generated *sample);
 /* Drop what the engine has of it. */

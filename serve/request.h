@@ -107,7 +107,10 @@ typedef struct cr_serve_wanted {
     int64_t prompt_first; /* first place of the prompt with a number */
     cr_serve_candidates candidates;
     bool entropy; /* of the places of the prompt */
-    bool echo;    /* the prompt comes before its completion, in text and log-probs */
+    bool
+        is_processed; /* log-probs of the prompt are at the temperature, those of samples what they were drawn
+                          with; false: the raw model's */
+    bool echo; /* the prompt comes before its completion, in text and log-probs */
     bool is_stream, has_usage, has_usage_in_chunks;
     bool token_ids;     /* return_token_ids */
     bool tokens_as_ids; /* token strings are "token_id:N" */

@@ -425,6 +425,10 @@ static cr_status check_sampling(cri_draft *d, const cr_serve_service *service,
     if (service->only_scores && how->max_tokens > 1)
         return cr_serve_fail(error, 400, "unsupported_parameter", "max_tokens",
                              "this service scores prompts: max_tokens may be 0 or 1");
+    d->request.wanted.is_processed = d->mode == 1;
+    if (service->only_scores && how->max_tokens == 1 && d->mode == 1)
+        return cr_serve_fail(error, 400, "unsupported_parameter", "croll.logprobs_mode",
+                             "this service scores prompts: processed log-probs need max_tokens 0");
     if (how->min_tokens > how->max_tokens)
         return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
                              "min_tokens is %lld, and max_tokens %lld", (long long)how->min_tokens,
@@ -509,11 +513,10 @@ static cr_status check_stream(const cri_draft *d, cr_serve_error *error)
     if (w->is_stream && (w->prompt_logprobs >= 0 || w->entropy || w->candidates.ids.num))
         return cr_serve_fail(error, 400, "invalid_value", "stream",
                              "log-probs of the prompt cannot be streamed: leave stream out");
-    if (w->is_stream && d->request.sampling.max_tokens > 1 &&
-        (w->logprobs > 0 || w->prompt_top >= 0))
+    if (w->is_stream && w->prompt_top >= 0 && !cr_serve_is_scoring(&d->request))
         return cr_serve_fail(error, 400, "unsupported_parameter", "stream",
-                             "alternatives and log-probs of the prompt cannot be streamed with "
-                             "max_tokens above 1: leave stream out, or ask for logprobs 0");
+                             "log-probs of the prompt cannot be streamed with samples: leave "
+                             "stream, echo or logprobs out");
     return CR_OK;
 }
 

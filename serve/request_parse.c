@@ -462,5 +462,6 @@ bool cr_serve_is_scoring(const cr_serve_request *r)
 {
     bool is_text = r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE;
 
-    return !is_text && r->sampling.max_tokens <= 1;
+    return !is_text && (r->sampling.max_tokens == 0 ||
+                        (r->sampling.max_tokens == 1 && !r->wanted.is_processed));
 }

@@ -14,13 +14,14 @@
 typedef struct header {
     int32_t num_ids, first, num_top, num_candidates, num_lists;
     int32_t has_entropy, has_rank, is_drawn, top_k, num_biased, num_allowed, num_banned;
+    float scale; /* temperature of the numbers */
     float temperature, penalty, top_p, min_p, u;
 } header;
 
 /* Outputs of this rank's rows; memory that grows. */
 typedef struct arrays {
     size_t num_rows, num_top, num_candidates;
-    float *log_prob, *entropy, *top, *candidate_log_prob;
+    float *log_prob, *entropy, *top, *candidate_log_prob, *temperatures;
     int32_t *rank, *top_ids, *candidates, *drawn;
     const cr_draw_row **draw;
 } arrays;
@@ -36,6 +37,7 @@ struct cr_scoring {
     cr_score_ask *asks;         /* of the round, pointing into it */
     cr_draw_row *draws;
     size_t num_asks, capacity_asks;
+    cr_row_edits edits;
     char *memory; /* of arrays */
     size_t capacity_bytes;
 };
@@ -111,6 +113,8 @@ cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *a, cr_err *e
         return cr_fail(err, CR_EARG, "%zu lists of candidates for %zu places", a->num_lists,
                        num_scored(a));
     CR_TRY(check_ids(s, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
+    if (a->temperature != 0 && !(a->temperature >= CR_LEAST_TEMPERATURE))
+        return cr_fail(err, CR_EARG, "numbers at temperature %g", (double)a->temperature);
     if (!d) return CR_OK;
     if (!(d->temperature == 0 || d->temperature >= CR_LEAST_TEMPERATURE) || !(d->penalty > 0) ||
         !(d->u >= 0 && d->u < 1))
@@ -133,7 +137,8 @@ static void put_ask(cr_buf *to, const cr_score_ask *a)
                 .num_lists = (int32_t)num_lists,
                 .has_entropy = a->has_entropy,
                 .has_rank = a->has_rank,
-                .is_drawn = a->draw != NULL};
+                .is_drawn = a->draw != NULL,
+                .scale = a->temperature > 0 ? a->temperature : 1};
 
     if (a->draw) {
         h.top_k = (int32_t)(a->draw->top_k < INT32_MAX ? cr_max64(a->draw->top_k, 0) : 0);
@@ -208,6 +213,7 @@ static void read_asks(cr_scoring *s)
                             .has_entropy = h.has_entropy,
                             .has_rank = h.has_rank,
                             .num_top = h.num_top,
+                            .temperature = h.scale,
                             .num_candidates = (size_t)h.num_candidates,
                             .num_lists = (size_t)h.num_lists};
         at += h.num_ids;
@@ -256,6 +262,7 @@ static size_t lay_out(arrays *a, char *at)
     a->log_prob = take(&at, n, sizeof *a->log_prob);
     a->entropy = take(&at, n, sizeof *a->entropy);
     a->rank = take(&at, n, sizeof *a->rank);
+    a->temperatures = take(&at, n, sizeof *a->temperatures);
     a->drawn = take(&at, n, sizeof *a->drawn);
     a->top_ids = take(&at, n * a->num_top, sizeof *a->top_ids);
     a->top = take(&at, n * a->num_top, sizeof *a->top);
@@ -271,6 +278,7 @@ static void fill_rows(const cr_score_ask *a, arrays *all, size_t row)
         bool is_drawn = t == num_scored(a);
         int32_t *candidates = all->candidates + row * all->num_candidates;
         all->draw[row] = is_drawn ? a->draw : NULL;
+        all->temperatures[row] = a->temperature;
         for (size_t i = 0; i < all->num_candidates; i++) {
             bool has_one = i < a->num_candidates && (a->num_lists == 1 || !is_drawn);
             candidates[i] =
@@ -282,7 +290,7 @@ static void fill_rows(const cr_score_ask *a, arrays *all, size_t row)
 /* Asks [first, end) as a batch, and what is wanted of its rows. */
 static cr_outputs pack(cr_scoring *s, size_t first, size_t end, arrays *all)
 {
-    bool has_entropy = false, has_rank = false, has_draw = false;
+    bool has_entropy = false, has_rank = false, has_draw = false, has_temperature = false;
     size_t row = 0, num_bytes;
 
     *all = (arrays){0};
@@ -300,6 +308,7 @@ static cr_outputs pack(cr_scoring *s, size_t first, size_t end, arrays *all)
         has_entropy |= a->has_entropy;
         has_rank |= a->has_rank;
         has_draw |= a->draw != NULL;
+        has_temperature |= a->temperature != 1;
     }
     num_bytes = lay_out(all, s->memory);
     if (num_bytes > s->capacity_bytes) {
@@ -309,6 +318,8 @@ static cr_outputs pack(cr_scoring *s, size_t first, size_t end, arrays *all)
     }
     for (size_t i = first; i < end; row += num_places(&s->asks[i++]))
         fill_rows(&s->asks[i], all, row);
+    s->edits = (cr_row_edits){.temperature = 1, .penalty = 1, .temperatures = all->temperatures};
+    s->packed.batch.edits = has_temperature ? &s->edits : NULL;
     return (cr_outputs){
         .of = {[CR_LOG_PROB] = all->log_prob, [CR_ENTROPY] = has_entropy ? all->entropy : NULL},
         .rank = has_rank ? all->rank : NULL,

@@ -28,7 +28,8 @@ typedef struct cr_score_ask {
     size_t num_ids;     /* at least 1 */
     size_t first;       /* 1 .. num_ids; num_ids: only the token that is drawn */
     bool has_entropy, has_rank;
-    int64_t num_top; /* ids with the largest logits */
+    int64_t num_top;   /* ids with the largest logits */
+    float temperature; /* divides the logits for all numbers; 0: 1. Not of the draw */
     /* [num_lists, num_candidates] ids whose log-probs are wanted; -1: fewer in this list */
     const int32_t *candidates;
     size_t num_candidates;

@@ -206,6 +206,7 @@ static void cut_edits(cr_ulysses *u, const cr_row_edits *whole)
     if (!whole) return;
     cr_ulysses_rows(u, &first, &num);
     u->edits = *whole;
+    if (whole->temperatures) u->edits.temperatures += first;
     if (whole->kept_first) {
         u->edits.kept_first += first;
         u->edits.kept_num += first;

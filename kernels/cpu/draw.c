@@ -274,7 +274,7 @@ static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!row->is_raw || (!has_k && row->top_p < 1)))
-        log_prob = s->log_prob(s->z, s->n, out->id, NULL);
+        log_prob = s->log_prob(s->z, s->n, out->id, NULL, row, NULL);
     if (!isfinite(most) || !isfinite(log_prob)) {
         out->id = -1;
         return;
@@ -302,7 +302,8 @@ static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
 }
 
 /* What has been drawn, from z: as the model has it, or as it was sampled. */
-static void find_log_prob(const sampler *s, const float *z, float temperature, cr_drawn *out)
+static void find_numbers(const sampler *s, const float *z, float temperature,
+                         const cr_draw_row *row, cr_drawn *out)
 {
     static const size_t first = 0;
     const int32_t num_kept = (int32_t)out->num_kept;
@@ -312,10 +313,14 @@ static void find_log_prob(const sampler *s, const float *z, float temperature, c
                                 .kept_num = &num_kept,
                                 .kept_ids = s->kept};
 
-    if (out->id < 0 || out->id >= s->n)
+    if (out->id < 0 || out->id >= s->n) {
         out->id = -1;
-    else
-        out->log_prob = s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &edits : NULL);
+        return;
+    }
+    out->log_prob =
+        s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &edits : NULL, row, out);
+    for (int64_t i = 0; i < row->num_top; i++)
+        if (out->top_log_probs[i] < MOST_BANNED) out->top_log_probs[i] = -INFINITY;
 }
 
 static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr_drawn *out)
@@ -328,19 +333,20 @@ static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr
          is_raw = row->is_raw || row->temperature == 0;
     const float *z = logits;
 
-    *out = (cr_drawn){.id = -1, .kept = out->kept};
+    *out = (cr_drawn){
+        .id = -1, .kept = out->kept, .top_ids = out->top_ids, .top_log_probs = out->top_log_probs};
     if (has_edit || has_filter) z = memcpy(s->z, logits, (size_t)s->n * sizeof *s->z);
     if (has_edit) edit(s, row);
     if (!has_filter) {
         out->id = s->draw(z, s->n, row->temperature, row->u, s->weight);
-        find_log_prob(s, is_raw ? logits : z, is_raw ? 1 : row->temperature, out);
+        find_numbers(s, is_raw ? logits : z, is_raw ? 1 : row->temperature, row, out);
         return;
     }
     if (row->temperature != 1)
         for (int64_t i = 0; i < s->n; i++)
             s->z[i] /= row->temperature;
     draw_filtered(s, row, out);
-    find_log_prob(s, is_raw ? logits : z, 1, out);
+    find_numbers(s, is_raw ? logits : z, 1, row, out);
 }
 
 void cri_cpu_draw(cr_device *dev, const cr_draw_args *a, cri_draw_fn draw, cri_log_prob_fn log_prob)

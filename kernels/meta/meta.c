@@ -89,7 +89,9 @@ static void results_of_checksum(const cr_checksum_args *a)
 static void results_of_draw(const cr_draw_args *a)
 {
     for (int64_t r = 0; r < a->num_rows; r++)
-        a->out[r] = (cr_drawn){.kept = a->out[r].kept};
+        a->out[r] = (cr_drawn){.kept = a->out[r].kept,
+                               .top_ids = a->out[r].top_ids,
+                               .top_log_probs = a->out[r].top_log_probs};
 }
 
 static void results_of_logits_log_prob(const cr_logits_log_prob_args *a)

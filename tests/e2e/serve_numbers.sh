@@ -13,7 +13,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 # serve RANKS DTYPE WORD ..
 serve() {
     rm -f $tmp/port
-    "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none \
+    "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none --max-logprobs 300 \
         "device_mapping=list(range(0,$1))" model_args.dtype=$2 "${@:3}" >$tmp/out 2>$tmp/err &
     server=$!
     for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
@@ -84,7 +84,7 @@ threads = [threading.Thread(target=worker) for _ in range(min(64, num))]
 assert not failed, failed
 END
 cat >$tmp/check.py <<'END'
-import json, socket, sys, time, urllib.error, urllib.request
+import json, math, socket, sys, time, urllib.error, urllib.request
 import prompts
 port = int(sys.argv[1])
 def post(path, body):
@@ -144,6 +144,45 @@ once = post("/v1/completions", {"prompt": p, "max_tokens": 12, "temperature": 0,
 again = post("/v1/completions", {"prompt": p, "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True,
                                  "logit_bias": {str(i): 100 for i in range(40, 52)}})["choices"][0]["token_ids"]
 assert len(set(once)) > len(set(again)), (once, again)
+
+# alternatives and ranks of sampled tokens are those of a scored sequence, and the same in a stream
+def lines(path, body):
+    r = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(dict(body, stream=True)).encode(), {"Content-Type": "application/json"})
+    return [json.loads(x[6:]) for x in urllib.request.urlopen(r, timeout=60) if x.startswith(b"data: {")]
+how = {"max_tokens": 20, "temperature": 1.3, "seed": 4, "logprobs": 3, "ignore_eos": True}
+ids_in = {"token_ids": p, "sampling_params": how}
+t = post("/inference/v1/generate", ids_in)["choices"][0]
+scored = post("/inference/v1/generate", {"token_ids": p + t["token_ids"], "sampling_params": {"max_tokens": 0, "prompt_logprobs": 3}})["prompt_logprobs"][len(p):]
+assert len(scored) == 20
+for e, x in zip(t["logprobs"]["content"], scored):
+    first = next(iter(x.items()))
+    assert (str(e["token_id"]), e["logprob"], e["rank"]) == (first[0], first[1]["logprob"], first[1]["rank"]), (e, x)
+    assert len(e["top_logprobs"]) == 3
+    assert {str(a["token_id"]): a["logprob"] for a in e["top_logprobs"]}.items() <= {k: v["logprob"] for k, v in x.items()}.items(), (e, x)
+assert [e for x in lines("/inference/v1/generate", ids_in) for e in x["choices"][0]["logprobs"]["content"]] == t["logprobs"]["content"]
+body = dict(how, prompt=p)
+assert [e for x in lines("/v1/completions", body) for e in x["choices"][0]["logprobs"]["top_logprobs"]] == post("/v1/completions", body)["choices"][0]["logprobs"]["top_logprobs"]
+body = dict(how, messages=[{"role": "user", "content": "1+2="}], logprobs=True, top_logprobs=2)
+assert [e for x in lines("/v1/chat/completions", body) if x["choices"][0]["logprobs"] for e in x["choices"][0]["logprobs"]["content"]] == post("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
+body = {"input_ids": p, "sampling_params": {"max_new_tokens": 20, "sampling_seed": 4}, "return_logprob": True, "top_logprobs_num": 2}
+assert lines("/generate", body)[-1]["meta_info"]["output_top_logprobs"] == post("/generate", body)["meta_info"]["output_top_logprobs"]
+
+# processed log-probs: of a prompt at the temperature, of samples what they were drawn with; raw ones beside them stay
+body = {"prompt": p, "max_tokens": 0, "prompt_logprobs": -1, "temperature": 0.5}
+raw = post("/v1/completions", body)["choices"][0]["prompt_logprobs"]
+cold = post("/v1/completions", dict(body, croll={"logprobs_mode": "processed"}))["choices"][0]["prompt_logprobs"]
+assert raw == post("/v1/completions", dict(body, temperature=1, croll={"logprobs_mode": "processed"}))["choices"][0]["prompt_logprobs"]
+for x, y in zip(raw[1:], cold[1:]):
+    total = math.log(sum(math.exp(2 * e["logprob"]) for e in x.values()))
+    for k, e in y.items():
+        assert abs(e["logprob"] - (2 * x[k]["logprob"] - total)) < 1e-4, (e, x[k])
+body = dict(how, prompt=p, n=3, logprobs=8, top_k=5, return_tokens_as_token_ids=True, frequency_penalty=0.5, croll={"logprobs_mode": "processed"})
+for c in post("/v1/completions", body)["choices"]:
+    for number, top in zip(c["logprobs"]["token_logprobs"], c["logprobs"]["top_logprobs"]):
+        assert number in top.values() and len(top) == 5 and abs(sum(map(math.exp, top.values())) - 1) < 1e-5, top
+one = post("/v1/completions", dict(body, max_tokens=1))["choices"]
+many = post("/v1/completions", body)["choices"]
+assert [x["logprobs"]["top_logprobs"] for x in one] == [x["logprobs"]["top_logprobs"][:1] for x in many]
 
 # a client that is gone, and one with a deadline: their samples, minutes of work, end
 data = json.dumps({"prompt": [p] * 200, "max_tokens": 150, "n": 128, "stream": True, "ignore_eos": True}).encode()

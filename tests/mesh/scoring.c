@@ -81,6 +81,7 @@ static void make_prompts(prompt *all, int32_t vocab)
                                 .num_top = i % 5 == 2 ? 0 : 1 + (int64_t)(i % TOP),
                                 .candidates = p->candidates,
                                 .num_candidates = i % 6 == 1 ? 0 : 1 + i % CANDIDATES,
+                                .temperature = i % 4 == 2 ? 0.7f : 0,
                                 .draw = i % 2 ? &p->draw : NULL};
         p->ask.num_lists = i % 4 ? 1 : num - p->ask.first;
         if (p->ask.num_lists == 0) p->ask.num_candidates = 0;
@@ -170,10 +171,12 @@ static void check_plain(bench *b, const prompt *p, const cr_score *x)
     int32_t *labels = cr_packed_add(&packed, a->ids, a->num_ids);
     cr_drawn drawn = {0};
     cr_draw_row how = p->draw;
+    const cr_row_edits edits = {.temperature = a->temperature, .penalty = 1};
     cr_mem *mem;
 
     for (size_t t = 1; t < a->num_ids; t++)
         labels[t - 1] = a->ids[t];
+    if (a->temperature > 0) packed.batch.edits = &edits;
     OK(cr_fsdp_forward(b->f, &packed.batch, &(cr_outputs){{log_prob}}, &err));
     CR_CHECK(memcmp(log_prob + a->first - 1, x->log_probs, (a->num_ids - a->first) * 4) == 0,
              "log-probs are not those of a forward");

@@ -331,14 +331,10 @@ static cr_tokenizer *letter_tokenizer(void)
     return t;
 }
 
-static void collect_text(void *ctx, void *user, uint64_t sample_id, int32_t id, float log_prob,
-                         const char *text, size_t num_bytes)
+static void collect_text(void *ctx, void *user, const cr_new_token *token)
 {
     (void)user;
-    (void)sample_id;
-    (void)id;
-    (void)log_prob;
-    cr_buf_add(ctx, text, num_bytes);
+    cr_buf_add(ctx, token->text, token->num_bytes);
 }
 
 static void test_ends(void **state)

@@ -164,10 +164,10 @@ static void one_row(const rows *r, int64_t row, const double *z, double g, doubl
 
 static cr_row_edits_mem edits_mem(const cr_row_edits *e)
 {
-    return (cr_row_edits_mem){e->temperature,     e->penalty,         MEM(e->kept_first),
-                              MEM(e->kept_num),   MEM(e->kept_ids),   MEM(e->seen_list),
-                              MEM(e->seen_until), MEM(e->seen_first), MEM(e->seen_ids),
-                              MEM(e->seen_place)};
+    return (cr_row_edits_mem){e->temperature,     e->penalty,         MEM(e->temperatures),
+                              MEM(e->kept_first), MEM(e->kept_num),   MEM(e->kept_ids),
+                              MEM(e->seen_list),  MEM(e->seen_until), MEM(e->seen_first),
+                              MEM(e->seen_ids),   MEM(e->seen_place)};
 }
 
 static void check_head(cr_dtype dt, int64_t R, int64_t k, int64_t V, float temperature,

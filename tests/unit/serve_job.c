@@ -10,6 +10,7 @@
 #include "tests/model_bench.h"
 #include "tests/serve_model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char config[] =
@@ -159,6 +160,21 @@ typedef struct joined {
     char finish[16];
 } joined;
 
+/* Log-probs of a choice and of its alternatives, token by token. */
+static void add_numbers(const json_t *choice, cr_buf *out)
+{
+    const json_t *logprobs = json_object_get(choice, "logprobs"),
+                 *tops = json_object_get(logprobs, "top_logprobs"), *number;
+    size_t i;
+
+    json_array_foreach(json_object_get(logprobs, "token_logprobs"), i, number)
+    {
+        char *top = json_dumps(json_array_get(tops, i), JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
+        cr_buf_addf(out, "%.9g %s\n", json_real_value(number), top);
+        free(top);
+    }
+}
+
 static void join(const cr_buf *events, joined out[4], size_t *num_events)
 {
     const char *at = events->data;
@@ -166,15 +182,11 @@ static void join(const cr_buf *events, joined out[4], size_t *num_events)
     for (*num_events = 0; strncmp(at, "data: [DONE]", 12) != 0; ++*num_events) {
         const char *end = strstr(at, "\n\n");
         cr_buf one = {(char *)(uintptr_t)at + 6, (size_t)(end - at) - 6, 0};
-        json_t *value = parse(&one), *choice = json_array_get(json_object_get(value, "choices"), 0),
-               *number;
+        json_t *value = parse(&one), *choice = json_array_get(json_object_get(value, "choices"), 0);
         joined *j = &out[json_integer_value(json_object_get(choice, "index"))];
-        json_t *logprobs = json_object_get(json_object_get(choice, "logprobs"), "token_logprobs");
         const json_t *finish = json_object_get(choice, "finish_reason");
-        size_t i;
         cr_buf_adds(&j->text, json_string_value(json_object_get(choice, "text")));
-        json_array_foreach(logprobs, i, number)
-            cr_buf_addf(&j->numbers, "%.9g ", json_real_value(number));
+        add_numbers(choice, &j->numbers);
         if (json_is_string(finish))
             snprintf(j->finish, sizeof j->finish, "%s", json_string_value(finish));
         json_decref(value);
@@ -185,11 +197,11 @@ static void join(const cr_buf *events, joined out[4], size_t *num_events)
 
 static void check_events(const char *body, const char *stream_body)
 {
-    json_t *whole = ask(CR_SERVE_COMPLETIONS, body), *choice, *number;
+    json_t *whole = ask(CR_SERVE_COMPLETIONS, body), *choice;
     cr_job *job = make_job(CR_SERVE_COMPLETIONS, stream_body);
     joined parts[4] = {0};
     cr_buf numbers = {0};
-    size_t i, k, num_events;
+    size_t i, num_events;
 
     submit(job);
     run_engine();
@@ -197,11 +209,8 @@ static void check_events(const char *body, const char *stream_body)
     join(&job->out, parts, &num_events);
     json_array_foreach(json_object_get(whole, "choices"), i, choice)
     {
-        json_t *logprobs = json_object_get(json_object_get(choice, "logprobs"), "token_logprobs");
         cr_buf_clear(&numbers);
-        cr_buf_adds(&numbers, "");
-        json_array_foreach(logprobs, k, number)
-            cr_buf_addf(&numbers, "%.9g ", json_real_value(number));
+        add_numbers(choice, &numbers);
         assert_string_equal(parts[i].text.data, text_of(whole, i));
         if (numbers.num_bytes) assert_string_equal(parts[i].numbers.data, numbers.data);
         assert_string_equal(parts[i].finish,
@@ -227,6 +236,9 @@ static void events_are_the_answer(void **state)
     check_events(
         "{\"prompt\":[5,6,7],\"max_tokens\":30,\"n\":3,\"seed\":3,\"logprobs\":0}",
         "{\"prompt\":[5,6,7],\"max_tokens\":30,\"n\":3,\"seed\":3,\"logprobs\":0,\"stream\":true}");
+    check_events(
+        "{\"prompt\":[5,6,7],\"max_tokens\":30,\"n\":3,\"seed\":3,\"logprobs\":4}",
+        "{\"prompt\":[5,6,7],\"max_tokens\":30,\"n\":3,\"seed\":3,\"logprobs\":4,\"stream\":true}");
     for (size_t i = 10; !stop[0] && i + 2 < strlen(text);
          i++) /* two letters, one after the other */
         if (text[i] > 47 && text[i] < 123 && text[i] != 92 && text[i + 1] > 47 &&
@@ -332,17 +344,27 @@ static void scoring(void **state)
     json_decref(answer);
 }
 
-/* After sampling: prompts are asks of their own, then prompts with completions. */
-static void samples_that_are_scored(void **state)
+/* Prompts are asks of their own, after sampling; the samples' numbers are the engine's. */
+static void samples_with_a_prompt(void **state)
 {
     json_t *answer = ask(CR_SERVE_COMPLETIONS,
                          "{\"prompt\":[5,6,7],\"max_tokens\":3,\"ignore_eos\":true,\"logprobs\":2,"
-                         "\"echo\":true,\"n\":2}");
+                         "\"echo\":true,\"n\":2,\"seed\":4}");
+    json_t *plain = ask(CR_SERVE_COMPLETIONS,
+                        "{\"prompt\":[5,6,7],\"max_tokens\":3,\"ignore_eos\":true,\"logprobs\":2,"
+                        "\"n\":2,\"seed\":4}");
 
     (void)state;
-    CHECK_LIST(list_of(answer, 0, "logprobs", "token_logprobs"), 0, -101, -102, -203, -204, -205);
-    CHECK_LIST(list_of(answer, 1, "logprobs", "token_logprobs"), 0, -101, -102, -303, -304, -305);
+    for (size_t i = 0; i < 2; i++) {
+        double want[6] = {0, -101, -102};
+        for (size_t t = 0; t < 3; t++)
+            want[3 + t] =
+                json_real_value(json_array_get(list_of(plain, i, "logprobs", "token_logprobs"), t));
+        assert_true(want[3] < 0 && want[3] > -20);
+        check_list(list_of(answer, i, "logprobs", "token_logprobs"), want, 6);
+    }
     json_decref(answer);
+    json_decref(plain);
 }
 
 static int begin(void **state)
@@ -384,7 +406,7 @@ int main(void)
         cmocka_unit_test(events_are_the_answer),
         cmocka_unit_test(cancel),
         cmocka_unit_test(scoring),
-        cmocka_unit_test(samples_that_are_scored),
+        cmocka_unit_test(samples_with_a_prompt),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -373,13 +373,28 @@ cr_status CR_V(logits)(cr_device *dev, const cr_logits_args *a, cr_err *err)
     return CR_V(linear)(dev, &linear, err);
 }
 
-/* log_prob of the label and entropy (may be NULL) from row number r of edits, or from z as it is. */
+/* What edits make of the label's logit. */
+static float edited_label(const float *z, int64_t vocab_size, int32_t label,
+                          const cr_row_edits *edits, int64_t r)
+{
+    int64_t v0 = label / TILE * TILE, cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
+    float copy[TILE];
+    edited_tile t;
+
+    memcpy(copy, z + v0, (size_t)cols * sizeof *copy);
+    t = edit_tile(edits, r, label, v0, cols, copy, NULL);
+    return t.label >= 0 ? copy[t.label] : z[label];
+}
+
+/* log_prob of the label and entropy (may be NULL) from row number r of edits, or from z as it is; more: NULL, or what
+ * else is wanted. */
 static void reduce_row(const float *z, int64_t vocab_size, int32_t label, const cr_row_edits *edits,
-                       int64_t r, float *log_prob, float *entropy)
+                       int64_t r, float *log_prob, float *entropy, head_more *more)
 {
     row_state s = {-INFINITY, 0, 0};
     float copy[TILE], z_label = z[label];
 
+    if (edits && more) z_label = edited_label(z, vocab_size, label, edits, r);
     for (int64_t v0 = 0; v0 < vocab_size; v0 += TILE) {
         int64_t cols = vocab_size - v0 < TILE ? vocab_size - v0 : TILE;
         edited_tile t = {.num = cols, .label = -1};
@@ -389,8 +404,10 @@ static void reduce_row(const float *z, int64_t vocab_size, int32_t label, const 
         }
         if (t.label >= 0) z_label = copy[t.label];
         if (t.num) take_tile(&s, edits ? copy : z + v0, t.num);
+        if (more) take_more(more, &t, v0, cols, edits ? copy : z + v0, z_label);
     }
     finish(&s, z_label, log_prob, entropy, NULL, NULL);
+    if (more) finish_more(&s, more);
 }
 
 cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
@@ -404,16 +421,24 @@ cr_status CR_V(logits_log_prob)(cr_device *dev, const cr_logits_log_prob_args *a
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
         reduce_row(logits + r * a->vocab_size, a->vocab_size, labels[r], edits, r,
-                   a->log_prob ? a->log_prob + r : NULL, a->entropy ? a->entropy + r : NULL);
+                   a->log_prob ? a->log_prob + r : NULL, a->entropy ? a->entropy + r : NULL, NULL);
     return CR_OK;
 }
 
 static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
-                          const cr_row_edits *edits)
+                          const cr_row_edits *edits, const cr_draw_row *row, cr_drawn *out)
 {
+    head_more more = {.max_top = row->num_top};
+    bool has_more = out && (row->has_rank || row->num_top);
     float log_prob;
 
-    reduce_row(z, vocab_size, label, edits, 0, &log_prob, NULL);
+    if (has_more) {
+        out->rank = 1;
+        more.rank = row->has_rank ? &out->rank : NULL;
+        more.top_ids = out->top_ids;
+        more.top_z = out->top_log_probs;
+    }
+    reduce_row(z, vocab_size, label, edits, 0, &log_prob, NULL, has_more ? &more : NULL);
     return log_prob;
 }
 

@@ -14,6 +14,7 @@ CR_INLINE const cr_row_edits *view_edits(const cr_row_edits_mem *e, cr_row_edits
     if (!e) return NULL;
     *view = (cr_row_edits){.temperature = e->temperature,
                            .penalty = e->penalty,
+                           .temperatures = cr_mem_to_host(e->temperatures),
                            .kept_first = cr_mem_to_host(e->kept_first),
                            .kept_num = cr_mem_to_host(e->kept_num),
                            .kept_ids = cr_mem_to_host(e->kept_ids),
@@ -71,10 +72,12 @@ CR_INLINE edited_tile edit_tile(const cr_row_edits *e, int64_t row, int64_t labe
 {
     int64_t num = e && e->kept_first ? e->kept_num[row] : 0;
     edited_tile t = {cols, label >= v0 && label < v0 + cols ? label - v0 : -1, NULL};
+    float temperature;
 
     if (!e) return t;
+    temperature = e->temperatures ? e->temperatures[row] : e->temperature;
     for (int64_t i = 0; slope && i < cols; i++)
-        slope[i] = 1 / e->temperature;
+        slope[i] = 1 / temperature;
     if (e->penalty != 1) penalise(e, row, v0, cols, z, slope);
     if (num) {
         const int32_t *ids = e->kept_ids + e->kept_first[row];
@@ -85,9 +88,9 @@ CR_INLINE edited_tile edit_tile(const cr_row_edits *e, int64_t row, int64_t labe
             z[t.num] = z[t.kept[t.num] - v0];
         }
     }
-    if (e->temperature != 1)
+    if (temperature != 1)
         for (int64_t i = 0; i < t.num; i++)
-            z[i] /= e->temperature;
+            z[i] /= temperature;
     return t;
 }
 
