@@ -135,8 +135,10 @@ static cr_status open_engine(serve *s, cr_err *err)
     int64_t bytes = cr_memory_limit() / 4;
     int64_t block =
         c->num_layers * (int64_t)cr_kv_block_bytes(w->dev, w->dtype, c->num_kv_heads, c->head_dim);
-    cr_engine_limits limits = {
-        .max_running = MOST_SAMPLES, .max_model_len = s->model.max_model_len, .kv_bytes = bytes};
+    cr_engine_limits limits = {.max_running = MOST_SAMPLES,
+                               .max_model_len = s->model.max_model_len,
+                               .kv_bytes = bytes,
+                               .keeps_prefixes = true};
 
     if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
         limits.max_model_len = bytes / block * CR_KV_BLOCK;

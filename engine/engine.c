@@ -134,6 +134,8 @@ static cr_status reserve_cache(cr_engine *e, cr_err *err)
     e->ref = CR_NEW_ARRAY(int32_t, e->num_blocks);
     for (int64_t i = e->num_blocks; i-- > 0;)
         e->free_block[e->num_free++] = (int32_t)i;
+    e->num_unkept = e->num_free;
+    if (e->limits.keeps_prefixes) e->prefixes = cri_prefixes_create(e->num_blocks);
     return CR_OK;
 }
 
@@ -158,9 +160,11 @@ static void drop_weights_and_cache(cr_engine *e)
     }
     cr_free(e->free_block);
     cr_free(e->ref);
+    cri_prefixes_destroy(e->prefixes);
     cri_drop_logits(e);
     e->free_block = e->ref = NULL;
-    e->num_blocks = e->num_free = 0;
+    e->prefixes = NULL;
+    e->num_blocks = e->num_free = e->num_unkept = 0;
     e->packed_bytes = 0;
     for (int i = 0; i < cr_lanes_num(e->lanes); i++) {
         cr_stack_destroy(e->parts[i].scratch);
@@ -233,6 +237,8 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
     CR_CHECK(cr_engine_is_idle(e), "weights change while samples are generated");
     e->dtype = pass_dtype(e->model);
     if (!e->ref) CR_TRY(reserve_cache(e, err));
+    for (int32_t b; e->prefixes && (b = cri_prefix_take(e->prefixes)) >= 0;) /* of other weights */
+        e->free_block[e->num_unkept++] = b;
     for (size_t i = 0; i < e->model->num_params; i++) {
         cr_param *p = e->model->params[i];
         if (!p->is_product) continue;

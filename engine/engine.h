@@ -1,7 +1,9 @@
 /* engine.h -- the generation engine: continuous batching over a paged cache, in one process.
  *
  * Flow 3 of 7. A request is one prompt and n samples. Its prompt is computed once; the samples share
- * its full cache blocks and copy the last one. Each step() is one forward over a row per running
+ * its full cache blocks and copy the last one. With keeps_prefixes full blocks stay in the cache after their samples,
+ * until their room is needed or weights change, and a request that begins with their tokens does not compute them
+ * again. Each step() is one forward over a row per running
  * sample and chunks of waiting prompts. When blocks run out the youngest sample gives its up and is
  * computed again later.
  *
@@ -28,6 +30,7 @@ typedef struct cr_engine_limits {
     int64_t max_rows;      /* rows of one forward (chunks of prompts); 0: 512 */
     int64_t
         kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
+    bool keeps_prefixes; /* between requests */
 } cr_engine_limits;
 
 /* What log-probs are of: the model's softmax, or what was left to draw from after repetition penalty,
@@ -56,6 +59,7 @@ typedef struct cr_generating {
     bool keeps_special;  /* special tokens are in `text` */
     bool continues_text; /* `text` goes on where the prompt's ends: a space that begins it stays */
     uint64_t seed;
+    uint64_t cache_salt; /* requests with different ones share no prefix */
 } cr_generating;
 
 /* Does a filter (top_k, top_p, min_p) leave fewer ids to draw from? Not in greedy samples. */
@@ -65,7 +69,8 @@ CR_MUST cr_status cr_generating_check(const cr_generating *how, cr_err *err);
 
 typedef struct cr_new_token {
     uint64_t sample_id;
-    int32_t id, rank; /* rank, top_ids, top_log_probs: as in cr_generated */
+    int32_t id, rank;   /* rank, top_ids, top_log_probs: as in cr_generated */
+    int64_t num_reused; /* tokens of the prompt that an earlier request had computed */
     float log_prob;
     const int32_t *top_ids;
     const float *top_log_probs;
@@ -135,6 +140,7 @@ void cr_engine_abort(cr_engine *e);
 
 typedef struct cr_engine_stats {
     int64_t num_steps, num_tokens, num_prompt_rows, num_preempted, blocks_used, blocks_total;
+    int64_t num_reused; /* tokens of prompts that were found in the cache */
 } cr_engine_stats;
 cr_engine_stats cr_engine_get_stats(const cr_engine *e);
 

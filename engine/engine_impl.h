@@ -10,6 +10,10 @@
  * fills are shared and counted, the last partial one is copied, so a block that is written to has
  * one owner.
  *
+ * Blocks that a sample has filled are kept by their content (prefix.h) at the end of the step; those that no sample uses
+ * are idle, and count as free. A sample that begins to fill takes over kept blocks as far as they go, but for the
+ * last position, whose row of logits is needed.
+ *
  * `running` is in order of admission. When blocks run out, its last sample goes back to the head of
  * `waiting`; the first one always gets what it needs, because one sequence always fits the pool.
  *
@@ -19,6 +23,7 @@
 #define CR_ENGINE_IMPL_H
 
 #include "engine/engine.h"
+#include "engine/prefix.h"
 #include "engine/sampling.h"
 #include "kernels/attention.h"
 #include "kernels/lanes.h"
@@ -34,8 +39,10 @@ typedef struct cri_group {
     cr_generating how; /* its lists are copies */
     cr_ends ends;
     void *user;
-    size_t num_alive; /* sequences that refer to it */
-    cri_seq *donor;   /* one of them that fills or runs, NULL: none */
+    size_t num_alive;   /* sequences that refer to it */
+    cri_seq *donor;     /* one of them that fills or runs, NULL: none */
+    int64_t num_reused; /* of the prompt, by the first that filled */
+    bool has_begun;     /* one has begun to fill */
 } cri_group;
 
 struct cri_seq {
@@ -43,10 +50,12 @@ struct cri_seq {
     cri_group *group;
     uint64_t id;
     cri_seq_state state;
-    int slot;           /* row of the block table, -1: none */
-    int64_t num_blocks; /* held, in its row of the table */
-    int64_t num_cached; /* positions in the cache */
-    int32_t *output;    /* [max_new_tokens] */
+    int slot;                /* row of the block table, -1: none */
+    int64_t num_blocks;      /* held, in its row of the table */
+    int64_t num_cached;      /* positions in the cache */
+    int64_t num_kept_blocks; /* that were kept, or found to be */
+    uint64_t chain;          /* after these */
+    int32_t *output;         /* [max_new_tokens] */
     float *log_probs;
     float *log_mass;   /* [max_new_tokens], as are num_kept; NULL: no filter (cr_generated) */
     int32_t *num_kept; /* of the next token, too, once it is drawn */
@@ -88,8 +97,9 @@ struct cr_engine {
     size_t block_bytes;
     int64_t num_blocks, max_blocks; /* of the pool; of one sequence */
     int32_t *free_block, *ref;
-    int64_t num_free;
-    int32_t *table; /* [max_running, max_blocks] */
+    int64_t num_free, num_unkept; /* all; those in free_block, the others are idle */
+    cri_prefixes *prefixes;       /* NULL: none are kept */
+    int32_t *table;               /* [max_running, max_blocks] */
     int *free_slot;
     int num_free_slots;
     /* one step */

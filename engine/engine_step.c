@@ -19,7 +19,8 @@ static bool take_block(cr_engine *e, cri_seq *s)
     int32_t block;
 
     if (e->num_free == 0) return false;
-    block = e->free_block[--e->num_free];
+    e->num_free--;
+    block = e->num_unkept ? e->free_block[--e->num_unkept] : cri_prefix_take(e->prefixes);
     e->ref[block] = 1;
     row_of(e, s)[s->num_blocks++] = block;
     return true;
@@ -41,9 +42,12 @@ void cri_seq_leave(cr_engine *e, cri_seq *s)
 {
     while (s->num_blocks > 0) {
         int32_t block = row_of(e, s)[--s->num_blocks];
-        if (--e->ref[block] == 0) e->free_block[e->num_free++] = block;
+        if (--e->ref[block] > 0) continue;
+        e->num_free++;
+        if (!e->prefixes || !cri_prefix_leave(e->prefixes, block))
+            e->free_block[e->num_unkept++] = block;
     }
-    s->num_cached = 0;
+    s->num_cached = s->num_kept_blocks = 0;
     e->free_slot[e->num_free_slots++] = s->slot;
     s->slot = -1;
     cri_seq_take_out(&e->running, s);
@@ -97,6 +101,55 @@ static int64_t fill_to(const cri_seq *s)
     return s->group->num_prompt + s->num_output;
 }
 
+/* The ids of a block of s. */
+static void ids_of_block(const cri_seq *s, int64_t block, int32_t ids[CR_KV_BLOCK])
+{
+    for (int64_t i = 0; i < CR_KV_BLOCK; i++)
+        ids[i] = token_at(s, block * CR_KV_BLOCK + i);
+}
+
+/* s, which has no block, takes over those that are kept and begins to fill after them. */
+static void begin_to_fill(cr_engine *e, cri_seq *s)
+{
+    cri_group *g = s->group;
+    int64_t most = (fill_to(s) - 1) / CR_KV_BLOCK;
+    int32_t ids[CR_KV_BLOCK], block;
+
+    s->state = CRI_FILLING;
+    g->donor = s;
+    s->chain = cri_prefix_root(g->how.cache_salt);
+    while (e->prefixes && s->num_blocks < most) {
+        ids_of_block(s, s->num_blocks, ids);
+        block = cri_prefix_find(e->prefixes, &s->chain, ids);
+        if (block < 0) break;
+        if (e->ref[block]++ == 0) {
+            cri_prefix_use(e->prefixes, block);
+            e->num_free--;
+        }
+        row_of(e, s)[s->num_blocks++] = block;
+    }
+    s->num_kept_blocks = s->num_blocks;
+    s->num_cached = s->num_blocks * CR_KV_BLOCK;
+    if (g->has_begun) return;
+    g->has_begun = true;
+    g->num_reused = s->num_cached;
+    e->stats.num_reused += s->num_cached;
+}
+
+/* Keep what the step has filled. */
+static void keep_blocks(cr_engine *e)
+{
+    int32_t ids[CR_KV_BLOCK];
+
+    for (cri_seq *s = e->running.first; e->prefixes && s; s = s->next) {
+        if (s->num_kept_blocks == 0) s->chain = cri_prefix_root(s->group->how.cache_salt);
+        for (; (s->num_kept_blocks + 1) * CR_KV_BLOCK <= s->num_cached; s->num_kept_blocks++) {
+            ids_of_block(s, s->num_kept_blocks, ids);
+            cri_prefix_keep(e->prefixes, &s->chain, ids, row_of(e, s)[s->num_kept_blocks]);
+        }
+    }
+}
+
 /* Free blocks that s still needs until it runs. */
 static int64_t blocks_to_fill(const cri_seq *s)
 {
@@ -122,8 +175,10 @@ static void admit(cr_engine *e)
         if (spare < 0 && e->running.first) return;
         cri_seq_take_out(&e->waiting, s);
         s->slot = e->free_slot[--e->num_free_slots];
-        s->state = s->group->donor ? CRI_FOLLOWING : CRI_FILLING;
-        if (!s->group->donor) s->group->donor = s;
+        if (s->group->donor)
+            s->state = CRI_FOLLOWING;
+        else
+            begin_to_fill(e, s);
         cri_seq_insert(&e->running, s, NULL);
     }
 }
@@ -136,12 +191,12 @@ static cr_status place_followers(cr_engine *e, cr_err *err)
         cri_group *g = s->group;
         bool is_done = true;
         if (s->state != CRI_FOLLOWING) continue;
-        if (!g->donor)
-            g->donor = s;
-        else if (g->donor->num_cached < g->num_prompt)
+        if (!g->donor) {
+            begin_to_fill(e, s);
             continue;
-        else
-            CR_TRY(share(e, s, g->donor, g->num_prompt - (s->num_output == 0), &is_done, err));
+        }
+        if (g->donor->num_cached < g->num_prompt) continue;
+        CR_TRY(share(e, s, g->donor, g->num_prompt - (s->num_output == 0), &is_done, err));
         if (is_done) s->state = CRI_FILLING;
     }
     return CR_OK;
@@ -260,6 +315,7 @@ static void tell(const cr_engine *e, const cri_seq *s, size_t from)
     e->on_token(e->on_token_ctx, s->group->user,
                 &(cr_new_token){.sample_id = s->id,
                                 .id = s->output[at],
+                                .num_reused = s->group->num_reused,
                                 .rank = s->ranks ? s->ranks[at] : 0,
                                 .log_prob = s->log_probs[at],
                                 .top_ids = ids ? ids + top : NULL,
@@ -480,5 +536,6 @@ cr_status cr_engine_step(cr_engine *e, cr_err *err)
     else
         CR_TRY(cr_lanes_run(e->lanes, num_parts, run_part, e, err));
     e->stats.num_steps++;
+    keep_blocks(e);
     return accept_tokens(e, num_picks, err);
 }

@@ -79,15 +79,20 @@ void cri_add_prompt_text(const cr_serve_request *r, size_t prompt, cr_buf *out)
 
 /* ---- usage and identity ---- */
 
-void cri_add_usage(const cr_serve_request *r, size_t num_ids, cr_buf *out)
+void cri_add_usage(const cr_serve_result *result, size_t num_ids, cr_buf *out)
 {
+    const cr_serve_request *r = result->request;
     size_t num_prompt = 0;
+    int64_t num_cached = 0;
 
-    for (size_t i = 0; i < r->num_prompts; i++)
+    for (size_t i = 0; i < r->num_prompts; i++) {
         num_prompt += r->prompts[i].num_ids;
+        if (result->cached) num_cached += result->cached[i];
+    }
     cr_buf_addf(out,
-                "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}",
-                num_prompt, num_ids, num_prompt + num_ids);
+                "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,"
+                "\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                num_prompt, num_ids, num_prompt + num_ids, (long long)num_cached);
 }
 
 static void add_member(cr_buf *out, const char *name, const char *text)

@@ -49,6 +49,7 @@ typedef struct cr_serve_result {
     /* [num_prompts]: places from max(1, wanted.prompt_start) on; NULL: prompts were not scored */
     const cr_serve_scores *prompt_scores;
     const cr_serve_sample *samples; /* [num_prompts * n], prompt by prompt */
+    const int64_t *cached;          /* [num_prompts] tokens that were in the cache; NULL: none */
 } cr_serve_result;
 
 /* Append the body of a 200. CR_ENUMERIC: a number is NaN. */

@@ -121,8 +121,9 @@ cr_status cri_add_generated(const cr_serve_result *result, size_t prompt, const 
     cri_add_text(out, result->id, strlen(result->id));
     cr_buf_addc(out, ',');
     add_generate_finish(s, out);
-    cr_buf_addf(out, ",\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":0",
-                r->prompts[prompt].num_ids, s->num_ids);
+    cr_buf_addf(out, ",\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"cached_tokens\":%lld",
+                r->prompts[prompt].num_ids, s->num_ids,
+                (long long)(result->cached ? result->cached[prompt] : 0));
     cr_buf_adds(out, ",\"weight_version\":");
     cri_add_text(out, version, strlen(version));
     if (r->wanted.prompt_logprobs >= 0 && !r->wanted.is_base64)
@@ -190,7 +191,7 @@ cr_status cri_answer_ids(const cr_serve_result *result, cr_buf *out, cr_err *err
         num_ids += s->num_ids;
     }
     cr_buf_adds(out, "],");
-    cri_add_usage(r, num_ids, out);
+    cri_add_usage(result, num_ids, out);
     cr_buf_addc(out, ',');
     CR_TRY(cri_add_prompt_scores(result, 0, out, err));
     cr_buf_adds(out, ",\"prompt_token_ids\":");

@@ -24,7 +24,7 @@ void cri_add_token(const cr_serve_request *r, int32_t id, cr_buf *out);
 void cri_add_text(cr_buf *out, const char *text, size_t num_bytes);
 void cri_add_finish(const char *finish, cr_buf *out); /* a string or null */
 /* "usage":{..} of num_ids sampled tokens. */
-void cri_add_usage(const cr_serve_request *r, size_t num_ids, cr_buf *out);
+void cri_add_usage(const cr_serve_result *result, size_t num_ids, cr_buf *out);
 /* "model":..,"system_fingerprint":..,"croll":{identity} */
 void cri_add_identity(const cr_serve_request *r, cr_buf *out);
 /* The text of a prompt, as echo prints it. */

@@ -245,7 +245,7 @@ cr_status cri_answer_completions(const cr_serve_result *result, cr_buf *out, cr_
         CR_TRY(add_completion(result, i, out, err));
     }
     cr_buf_adds(out, "],");
-    cri_add_usage(r, sampled_tokens(result), out);
+    cri_add_usage(result, sampled_tokens(result), out);
     cr_buf_addc(out, '}');
     return CR_OK;
 }
@@ -344,7 +344,7 @@ cr_status cri_answer_chat(const cr_serve_result *result, cr_buf *out, cr_err *er
     if (r->wanted.token_ids)
         add_ids_member("prompt_token_ids", r->prompts[0].ids, r->prompts[0].num_ids, out);
     cr_buf_addc(out, ',');
-    cri_add_usage(r, sampled_tokens(result), out);
+    cri_add_usage(result, sampled_tokens(result), out);
     cr_buf_addc(out, '}');
     return CR_OK;
 }

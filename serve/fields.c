@@ -30,6 +30,8 @@
     "for before; default 0"
 enum { MOST_IDS = INT32_MAX };
 
+#define CACHE_SALT "only requests with the same one share computed beginnings of prompts"
+
 static const char *const none[] = {NULL}, *const one[] = {"1", NULL},
                          *const empty_text[] = {"\"\"", NULL},
                          *const is_flag[] = {"true", "false", NULL},
@@ -136,8 +138,8 @@ static const cri_field openai_fields[] = {
     TEXT("request_id", AT(request.request_id), 128, "of the answer"),
     NEUTRAL("response_format", text_format),
     NEUTRAL("echo", is_false), /* a route's own field comes first */
+    TEXT("cache_salt", HOW(cache_salt), 256, CACHE_SALT),
     IGNORED("user"),
-    IGNORED("cache_salt"),
     IGNORED("metadata"),
     IGNORED("store"),
     IGNORED("service_tier")};
@@ -190,7 +192,7 @@ static const cri_field ids_in_fields[] = {
     FLAG("stream", WANTED(is_stream), "events; default false"),
     NEUTRAL("features", none),
     NEUTRAL("kv_transfer_params", none),
-    IGNORED("cache_salt")};
+    TEXT("cache_salt", HOW(cache_salt), 256, CACHE_SALT)};
 static const cri_group ids_in = GROUP(ids_in_fields);
 
 static const cri_field sglang_sampling_fields[] = {

@@ -33,6 +33,7 @@ cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
     job->samples = CR_NEW_ARRAY(cr_job_sample, job->num_samples);
     job->places = CR_NEW_ARRAY(cr_job_place, r->num_prompts);
     job->prompt_scores = CR_NEW_ARRAY(cr_serve_scores, r->num_prompts);
+    job->cached = CR_NEW_ARRAY(int64_t, r->num_prompts);
     for (size_t i = 0; i < r->num_prompts; i++)
         job->places[i] = (cr_job_place){job, i};
     for (size_t i = 0; i < job->num_samples; i++)
@@ -41,7 +42,8 @@ cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
         cr_serve_stream_open(&job->stream, &(cr_serve_result){.request = r,
                                                               .id = job->id,
                                                               .created = job->created,
-                                                              .prompt_scores = job->prompt_scores});
+                                                              .prompt_scores = job->prompt_scores,
+                                                              .cached = job->cached});
     return job;
 }
 
@@ -61,6 +63,7 @@ void cr_job_destroy(cr_job *job)
     cr_free(job->draws);
     cr_free(job->ends.ids);
     cr_free(job->prompt_scores);
+    cr_free(job->cached);
     cr_free(job->id);
     cr_serve_request_free(&job->request);
     cr_free(job);
@@ -109,7 +112,8 @@ static void finish(cr_job *job)
                               .created = job->created,
                               .latency_s = cr_now_s() - job->begun_s,
                               .prompt_scores = job->prompt_scores,
-                              .samples = samples};
+                              .samples = samples,
+                              .cached = job->cached};
     cr_err err = {0};
 
     for (size_t i = 0; i < job->num_samples; i++)
@@ -159,33 +163,34 @@ static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
 {
     const cr_serve_sampling *s = &r->sampling;
 
-    return (cr_generating){.temperature = s->temperature,
-                           .top_p = s->top_p,
-                           .min_p = s->min_p,
-                           .top_k = s->top_k,
-                           .repetition_penalty = s->repetition_penalty,
-                           .edits = {.biased = s->biased.id,
-                                     .bias = s->bias,
-                                     .num_biased = s->biased.num,
-                                     .presence = s->presence_penalty,
-                                     .frequency = s->frequency_penalty,
-                                     .allowed = s->allowed.id,
-                                     .num_allowed = s->allowed.num},
-                           .log_probs =
-                               r->wanted.is_processed ? CR_LOG_PROBS_SAMPLED : CR_LOG_PROBS_RAW,
-                           .has_ranks = r->wanted.logprobs >= 0 && r->route == CR_SERVE_TOKENS_IN,
-                           .num_top = cr_max64(r->wanted.logprobs, 0),
-                           .max_new_tokens = r->prompts[prompt].max_tokens,
-                           .min_new_tokens = s->min_tokens,
-                           .stop = (const char *const *)s->stop,
-                           .num_stop = s->num_stop,
-                           .should_cut_stop = !s->keeps_stop,
-                           .stop_ids = s->stop_ids.id,
-                           .num_stop_ids = s->stop_ids.num,
-                           .ignores_eos = s->ignore_eos,
-                           .continues_text = true,
-                           .keeps_special = !s->skips_special,
-                           .seed = (uint64_t)s->seed};
+    return (cr_generating){
+        .temperature = s->temperature,
+        .top_p = s->top_p,
+        .min_p = s->min_p,
+        .top_k = s->top_k,
+        .repetition_penalty = s->repetition_penalty,
+        .edits = {.biased = s->biased.id,
+                  .bias = s->bias,
+                  .num_biased = s->biased.num,
+                  .presence = s->presence_penalty,
+                  .frequency = s->frequency_penalty,
+                  .allowed = s->allowed.id,
+                  .num_allowed = s->allowed.num},
+        .log_probs = r->wanted.is_processed ? CR_LOG_PROBS_SAMPLED : CR_LOG_PROBS_RAW,
+        .has_ranks = r->wanted.logprobs >= 0 && r->route == CR_SERVE_TOKENS_IN,
+        .num_top = cr_max64(r->wanted.logprobs, 0),
+        .max_new_tokens = r->prompts[prompt].max_tokens,
+        .min_new_tokens = s->min_tokens,
+        .stop = (const char *const *)s->stop,
+        .num_stop = s->num_stop,
+        .should_cut_stop = !s->keeps_stop,
+        .stop_ids = s->stop_ids.id,
+        .num_stop_ids = s->stop_ids.num,
+        .ignores_eos = s->ignore_eos,
+        .continues_text = true,
+        .keeps_special = !s->skips_special,
+        .seed = (uint64_t)s->seed,
+        .cache_salt = s->cache_salt ? cr_hash64(s->cache_salt, strlen(s->cache_salt)) : 0};
 }
 
 /* As the engine draws the first token. */
@@ -412,6 +417,7 @@ void cr_job_on_token(void *ctx, void *user, const cr_new_token *token)
 
     (void)ctx;
     job->num_sampled++;
+    job->cached[place->prompt] = token->num_reused;
     if (!job->request.wanted.is_stream) return;
     cr_buf_add(&s->text, token->text, token->num_bytes);
     s->num_ids++;

@@ -51,6 +51,7 @@ struct cr_job {
     size_t num_asks, num_taken;     /* num_taken: asks that have their scores */
     cr_arena *arena;                /* copies of scores */
     cr_serve_scores *prompt_scores; /* [num_prompts] owned */
+    int64_t *cached;                /* [num_prompts] owned: tokens that the engine had */
     cr_serve_stream stream;
     cr_buf out;             /* taken by the caller: it may clear it */
     bool is_done, has_sent; /* has_sent: events */

@@ -85,9 +85,10 @@ typedef struct cr_serve_sampling {
     char **stop;        /* [num_stop] owned */
     size_t num_stop;
     cr_ids stop_ids;
-    cr_ids biased;  /* ids, each once, */
-    float *bias;    /* [biased.num] owned: and what is added to their logits */
-    cr_ids allowed; /* only these ids are drawn; none: all */
+    cr_ids biased;    /* ids, each once, */
+    float *bias;      /* [biased.num] owned: and what is added to their logits */
+    cr_ids allowed;   /* only these ids are drawn; none: all */
+    char *cache_salt; /* owned; of requests that share prefixes in the cache; NULL: none */
 } cr_serve_sampling;
 
 /* Ids whose log-probs are wanted at each scored place of the prompt: `num_each` ids, the same at all

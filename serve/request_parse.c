@@ -452,6 +452,7 @@ void cr_serve_request_free(cr_serve_request *r)
     cr_ids_free(&r->sampling.biased);
     cr_ids_free(&r->sampling.allowed);
     cr_free(r->sampling.bias);
+    cr_free(r->sampling.cache_salt);
     cr_ids_free(&r->wanted.candidates.ids);
     cr_free(r->request_id);
     cr_buf_free(&r->ignored);

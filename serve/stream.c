@@ -60,7 +60,7 @@ static void add_tail(const cr_serve_stream *s, cr_buf *out)
     cr_buf_addc(out, ']');
     if (w->has_usage_in_chunks) {
         cr_buf_addc(out, ',');
-        cri_add_usage(s->result.request, num_sent(s), out);
+        cri_add_usage(&s->result, num_sent(s), out);
     } else if (w->has_usage) {
         cr_buf_adds(out, ",\"usage\":null");
     }
@@ -255,7 +255,7 @@ void cr_serve_stream_end(cr_serve_stream *s, cr_buf *out)
         add_head(s, is_chat ? "chatcmpl-" : "cmpl-",
                  is_chat ? "chat.completion.chunk" : "text_completion", out);
         cr_buf_adds(out, "],");
-        cri_add_usage(r, num_sent(s), out);
+        cri_add_usage(&s->result, num_sent(s), out);
         cr_buf_adds(out, "}\n\n");
     }
     cr_buf_adds(out, DONE);

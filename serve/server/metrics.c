@@ -50,6 +50,8 @@ void cr_serve_metrics_job(cr_serve_metrics *m, const cr_serve_job *job)
 {
     observe(&m->queued, job->begin_s - job->put_s);
     observe(&m->worked, job->end_s - job->begin_s);
+    m->num_prompt_tokens += job->prompt_tokens;
+    m->num_cached_tokens += job->cached_tokens;
 }
 
 /* ---- text ---- */
@@ -163,6 +165,10 @@ void cr_serve_metrics_print(const cr_serve_metrics *m, const char *prefix, const
               (double)load->num_running);
     add_value(&p, "waiting_tokens", "gauge", "Tokens of requests in the queue, as estimated.",
               (double)load->waiting_tokens);
+    add_value(&p, "prefix_cache_queries_total", "counter",
+              "Tokens of prompts that were looked for in the cache.", (double)m->num_prompt_tokens);
+    add_value(&p, "prefix_cache_hits_total", "counter", "Those of them that were there.",
+              (double)m->num_cached_tokens);
     add_value(&p, "cancelled_total", "counter", "Requests whose client left before the answer.",
               (double)m->num_gone);
     add_head(&p, "admission_rejections_total", "counter", "Requests that were not taken.");

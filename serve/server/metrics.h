@@ -28,7 +28,8 @@ typedef struct cr_serve_metrics {
     size_t num_series, capacity;
     int64_t num_others; /* beyond CR_MAX_SERIES */
     int64_t num_gone, num_rejected_keys, num_rejected_quota, num_rejected_queue, num_late;
-    int64_t num_lost_lines; /* of the access log */
+    int64_t num_lost_lines;                       /* of the access log */
+    int64_t num_prompt_tokens, num_cached_tokens; /* of sampled requests */
     cr_serve_histogram latency, queued, worked;
 } cr_serve_metrics;
 

@@ -54,6 +54,7 @@ typedef struct cr_serve_job {
     cr_serve_error error; /* status 0: `out` is the body of a 200 */
     cr_buf out, ignored;  /* owned; ignored: names of fields without effect */
     int64_t used_tokens;  /* that were worked on; -1: as estimated */
+    int64_t prompt_tokens, cached_tokens; /* of a job that was sampled, and of them in the cache */
 } cr_serve_job;
 
 typedef struct cr_serve_load {

@@ -69,6 +69,10 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
         }
         from->error = job->error;
         from->out = job->out;
+        for (size_t k = 0; k < job->num_submitted; k++) {
+            from->prompt_tokens += (int64_t)job->request.prompts[k].num_ids;
+            from->cached_tokens += job->cached[k];
+        }
         job->out = (cr_buf){0};
         from->used_tokens = cr_compute_remove(compute, job);
         cr_job_destroy(job);

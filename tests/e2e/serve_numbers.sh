@@ -184,6 +184,21 @@ one = post("/v1/completions", dict(body, max_tokens=1))["choices"]
 many = post("/v1/completions", body)["choices"]
 assert [x["logprobs"]["top_logprobs"] for x in one] == [x["logprobs"]["top_logprobs"][:1] for x in many]
 
+# beginnings of prompts that are in the cache: the same answer, and how much of it was there
+body = {"prompt": list(range(3, 183)), "max_tokens": 70, "temperature": 0, "logprobs": 2, "return_token_ids": True, "ignore_eos": True}
+def hits():
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+    return float(page.split("\ncroll_prefix_cache_hits_total ")[1].split("\n")[0])
+before = hits()
+first, again = post("/v1/completions", body), post("/v1/completions", body)
+cached = lambda answer: answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+assert (cached(first), cached(again)) == (0, 128) and first["choices"] == again["choices"]
+other = post("/v1/completions", dict(body, cache_salt="mine"))
+assert cached(other) == 0 and other["choices"] == first["choices"]
+turn = {"input_ids": body["prompt"] + first["choices"][0]["token_ids"] + [7], "sampling_params": {"max_new_tokens": 2}}
+assert post("/generate", turn)["meta_info"]["cached_tokens"] == 192
+assert hits() - before == 320
+
 # a client that is gone, and one with a deadline: their samples, minutes of work, end
 data = json.dumps({"prompt": [p] * 200, "max_tokens": 150, "n": 128, "stream": True, "ignore_eos": True}).encode()
 s = socket.create_connection(("127.0.0.1", port))

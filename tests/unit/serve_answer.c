@@ -94,7 +94,8 @@ static void lm_eval(void **state)
         "\"token_logprobs\":[null,-2.5,-0.25,-0.0625],\"top_logprobs\":[null,{\" One\":-0.5,\" "
         "Once\":-2.5},"
         "{\" upon\":-0.25},{\" a\":-0.0625}]},\"prompt_logprobs\":null}],"
-        "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4}}");
+        "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4,\"prompt_tokens_"
+        "details\":{\"cached_tokens\":0}}}");
 }
 
 static void trl(void **state)
@@ -148,7 +149,8 @@ static void slime_and_prime_rl(void **state)
         "\"logprob\":-0.0625,\"rank\":1},{\"token\":\"token_id:20\",\"token_id\":20,\"logprob\":-4,"
         "\"rank\":2}]"
         "}]},\"weight_versions\":null}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,"
-        "\"total_tokens\":4},\"prompt_logprobs\":[null,{\"403\":");
+        "\"total_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":0}},\"prompt_logprobs\":["
+        "null,{\"403\":");
     check_answer("{\"281\":{\"logprob\":-0.25,\"rank\":1,\"decoded_token\":\" "
                  "upon\"}}],\"prompt_token_ids\":[1,403,281],");
 }
@@ -392,7 +394,8 @@ static void streams(void **state)
                  "null}],\"usage\":null}\n\n" CHAT_HEAD
                  "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_"
                  "reason\":null}],\"usage\":null}\n\n" CHAT_HEAD
-                 "],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3,\"total_tokens\":7}}\n\n"
+                 "],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3,\"total_tokens\":7,"
+                 "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
                  "data: [DONE]\n\n");
     stream("{\"prompt\":[20],\"max_tokens\":1,\"stream\":true,\"echo\":true,\"logprobs\":0}",
            CR_SERVE_COMPLETIONS, parts, 3, &out);
