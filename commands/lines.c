@@ -218,7 +218,8 @@ bool cr_lines_next(cr_lines *lines, const cr_line_rules *rules, cr_line *line)
 
 cr_status cr_lines_write(cr_lines *lines, const cr_buf *text, cr_err *err)
 {
-    if (fwrite(text->data, 1, text->num_bytes, lines->out) != text->num_bytes ||
+    if ((text->num_bytes &&
+         fwrite(text->data, 1, text->num_bytes, lines->out) != text->num_bytes) ||
         fputc('\n', lines->out) == EOF || fflush(lines->out) != 0) {
         lines->is_closed = true;
         return cr_fail(err, CR_EIO, "the answers cannot be written: the reader has closed stdout");

@@ -191,7 +191,7 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
         code = w->rank == 0 ? say(w, command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);
-    if (err->status != CR_OK && w->num_ranks > 1) return code; /* the groups are broken */
+    if (err->status != CR_OK && w->world && w->num_ranks > 1) return code; /* broken groups */
     cr_fsdp_destroy(w->fsdp);
     cr_mesh_destroy(w->mesh);
     if (w->world) cr_world_close(w->world);

@@ -48,10 +48,11 @@ static size_t padded(int64_t vocab_size)
 
 static size_t bytes_of_thread(int64_t vocab_size)
 {
-    size_t n = padded(vocab_size), num_arrays = 6;
+    size_t n = padded(vocab_size), num_arrays = 6,
+           bytes = n / 16 * 17 * sizeof(float) + n * (sizeof(float) + sizeof(int32_t)) +
+                   n * 2 * sizeof(candidate) + n / 8 + 64 * num_arrays;
 
-    return n / 16 * 17 * sizeof(float) + n * (sizeof(float) + sizeof(int32_t)) +
-           n * 2 * sizeof(candidate) + n / 8 + 64 * num_arrays;
+    return (bytes + 63) / 64 * 64; /* so that all threads' arrays are aligned */
 }
 
 static sampler sampler_in(char *memory, int64_t vocab_size)

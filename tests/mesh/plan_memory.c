@@ -11,7 +11,9 @@
 #include "tests/mesh/plan_run.h"
 
 #include <malloc.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LENGTH = 128 };
 
@@ -64,6 +66,8 @@ static double run(const char *text, const cr_worker_config *w)
 
 static void check(const char *text, const cr_worker_config *w, const char *name)
 {
+    /* device far gives each tensor pages of its own, which no plan knows */
+    const double limit = strcmp(cr_device_default(), "far") == 0 ? 0.1 : 0.05;
     double got = run(text, w), want;
     cr_plan_role plan = plan_of(text, w, LENGTH);
 
@@ -72,7 +76,7 @@ static void check(const char *text, const cr_worker_config *w, const char *name)
     if (cr_world_rank(world) == 0)
         printf("%-14s plan %.1f MB (of it %.1f process), PSS %.1f MB: %+.1f %%\n", name, want / 2e6,
                base_bytes / 2e6, got / 2e6, 100 * (want - got) / got);
-    CR_CHECK(getenv("CROLL_SHOW_ONLY") || (want < 1.05 * got && want > 0.95 * got),
+    CR_CHECK(getenv("CROLL_SHOW_ONLY") || fabs(want / got - 1) < limit,
              "%s: the plan has %.1f MB a rank, the kernel %.1f MB", name, want / 2e6, got / 2e6);
     cr_plan_role_free(&plan);
 }
