@@ -178,8 +178,10 @@ static cr_status sync_weights(rlvr *s, cr_err *err)
     for (cr_role role = 0; role < CR_NUM_ROLES; role++)
         for (int r = 0; r < run->layout.role[role].num && cr_ask_is_for(CR_ASK_SYNC, role); r++) {
             cr_record command = {0};
-            CR_TRY_GOTO(out, cr_run_send(run, role, r, CR_ASK_SYNC, &command, &requests[num], err));
-            num++;
+            cr_status status =
+                cr_run_send(run, role, r, CR_ASK_SYNC, &command, &requests[num++], err);
+            cr_record_free(&command);
+            CR_TRY_GOTO(out, status);
         }
     for (int i = 0; i < num && err->status == CR_OK; i++) {
         cr_record reply;
