@@ -3,7 +3,9 @@
 #include "actors/roles.h"
 #include "launch/ranks.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { GENERATE_BATCH = 256 }; /* samples at a time, if infer_batch_size is not given */
 #define RANK_0_SPEAKS_S 0.3    /* time for its error message */
@@ -191,7 +193,10 @@ int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_
         code = w->rank == 0 ? say(w, command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);
-    if (err->status != CR_OK && w->world && w->num_ranks > 1) return code; /* broken groups */
+    if (err->status != CR_OK && w->world && w->num_ranks > 1) {
+        fflush(NULL);
+        _exit(code); /* broken groups cannot be given back */
+    }
     cr_fsdp_destroy(w->fsdp);
     cr_mesh_destroy(w->mesh);
     if (w->world) cr_world_close(w->world);

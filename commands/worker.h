@@ -62,7 +62,8 @@ bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int ar
 CR_MUST cr_status cr_worker_join(cr_worker *worker, cr_err *err);
 /* device_name: "cpu", or NULL for the best one here. Collective. */
 CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
-/* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. */
+/* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
+ * ranks it ends the process: their groups cannot be closed. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);
 /* A device with numbers: meta is CR_EUSAGE. name: NULL for the one that CROLL_DEVICE names, else cpu. */
 CR_MUST cr_status cr_device_open_to_compute(const char *name, int num_threads, cr_device **out,
