@@ -1,20 +1,7 @@
 #!/bin/bash
 # tests/e2e/serve_faults.sh -- what breaks around a service leaves its answers as they are: a full disk under the access log costs
 # lines, which are counted, not answers; a certificate is read again (SIGHUP) while clients connect, without an error for one.
-. tests/e2e/run.inc
-server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
-scripts/make_sums $tmp/home >/dev/null
-"$CROLL" init $tmp/home/model >/dev/null
-log=$tmp/err
-serve() { # [option ..]: $port
-    rm -f $tmp/port $tmp/out
-    "$CROLL" serve $tmp/home/model --listen 127.0.0.1:0 --port-file $tmp/port "$@" >$tmp/out 2>$tmp/err &
-    server=$!
-    for try in $(seq 300); do grep -q ^ready $tmp/out 2>/dev/null && break; sleep 0.1; done
-    grep -q ^ready $tmp/out || fail "not ready"
-    port=$(<$tmp/port)
-}
+. tests/e2e/serve.inc
 stop() {
     local code=0
     kill -TERM $server
@@ -26,10 +13,10 @@ stop() {
 # the disk of the log is full
 serve --access-log /dev/full
 for i in $(seq 20); do
-    curl -sS -m 10 http://127.0.0.1:$port/v1/completions -d '{"prompt":"12+","max_tokens":2}' | grep -q text_completion || fail "request $i"
+    curl -sS -m 10 $url/v1/completions -d '{"prompt":"12+","max_tokens":2}' | grep -q text_completion || fail "request $i"
 done
 sleep 0.5 # lines are written four times a second
-lost=$(curl -sS -m 10 http://127.0.0.1:$port/metrics | sed -n 's/^croll_access_log_lost_lines_total //p')
+lost=$(curl -sS -m 10 $url/metrics | sed -n 's/^croll_access_log_lost_lines_total //p')
 [ "$lost" = 20 ] || fail "lost lines: '$lost' of 20"
 stop
 [ $(grep -c 'No space left' $tmp/err) = 1 ] || fail "the full disk is not said once: $(cat $tmp/err)"
@@ -42,7 +29,7 @@ for name in one two; do
 done
 cat $tmp/one.pem $tmp/two.pem >$tmp/ca.pem
 cp $tmp/one.both $tmp/both
-serve --access-log none --tls-cert $tmp/both --tls-key $tmp/both
+serve --tls-cert $tmp/both --tls-key $tmp/both
 for client in 1 2 3 4; do
     (for i in $(seq 40); do curl -sS -m 10 --cacert $tmp/ca.pem https://127.0.0.1:$port/health >>$tmp/client.$client 2>&1 || echo " failed" >>$tmp/client.$client; done) &
     clients[client]=$!
