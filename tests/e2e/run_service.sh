@@ -11,6 +11,7 @@ trap 'kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
 # serve MODEL [OPTION ..]: on $port, until it is ready
 serve() {
     local try
+    : >$tmp/serve.out # which has the line of the one before
     "$CROLL" serve "$@" --served-model-name ref --listen 127.0.0.1:$port model_args.dtype=fp32 --score-only \
         --access-log none >$tmp/serve.out 2>$tmp/serve.err &
     server=$!

@@ -11,7 +11,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 
 # serve OPTION ..: start it, wait until it is ready; $url and $port
 serve() {
-    rm -f $tmp/port
+    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
     "$CROLL" serve $model --served-model-name sums --listen 127.0.0.1:0 --port-file $tmp/port "$@" >$tmp/out 2>$tmp/err &
     server=$!
     for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
@@ -261,7 +261,7 @@ ends 130
 ! grep -rq 'sk-' $tmp/access.keys $tmp/err || fail "a key in a log"
 
 # a unix socket
-rm -f $tmp/port
+rm -f $tmp/port; : >$tmp/out # which has the line of the one before
 "$CROLL" serve $model --listen unix:$tmp/socket >$tmp/out 2>$tmp/err &
 server=$!
 for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done

@@ -12,7 +12,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 
 # serve RANKS DTYPE WORD ..
 serve() {
-    rm -f $tmp/port
+    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
     "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none --max-logprobs 300 \
         "device_mapping=list(range(0,$1))" model_args.dtype=$2 "${@:3}" >$tmp/out 2>$tmp/err &
     server=$!

@@ -11,7 +11,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 
 # serve WORD ..: start it on two ranks, wait until it is ready; $port, and the processes of ranks: $rank0 $rank1
 serve() {
-    rm -f $tmp/port
+    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
     $run serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" \
         device_mapping='list(range(0,2))' model_args.dtype=fp32 >$tmp/out 2>$tmp/err &
     server=$!
@@ -44,7 +44,8 @@ def one():
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     try: head = s.makefile("rb").read()[:12]
     except OSError as e: head = repr(e).encode()
-    print(head.decode() or "closed", flush=True)
+    sys.stdout.write((head.decode() or "closed") + "\n") # one call: threads must not mix their lines
+    sys.stdout.flush()
 threads = [threading.Thread(target=one) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]

@@ -11,7 +11,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 
 # start WORD ..: $ready is the digest
 start() {
-    rm -f $tmp/port
+    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
     "$CROLL" serve "$@" --listen 127.0.0.1:0 --port-file $tmp/port --access-log none >$tmp/out 2>$tmp/err &
     server=$!
     for try in $(seq 300); do grep -q ^ready $tmp/out && break; kill -0 $server 2>/dev/null || break; sleep 0.1; done
