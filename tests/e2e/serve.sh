@@ -2,31 +2,10 @@
 # croll serve over sockets, as curl and raw clients see it: routes, keys and their reload, errors, the log, metrics, TLS with
 # client certificates, a unix socket, slow clients, signals, the curl lines of docs/serve.md. Not covered: what http/ does with
 # every kind of request (unit/http_parser, unit/http_server), numbers of a model (e2e/serve_numbers.sh).
-. tests/e2e/run.inc
-log=$tmp/err
-scripts/make_sums $tmp/home
-"$CROLL" init $tmp/home/model >/dev/null
-model=$tmp/home/model server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
-
-# serve OPTION ..: start it, wait until it is ready; $url and $port
-serve() {
-    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
-    "$CROLL" serve $model --served-model-name sums --listen 127.0.0.1:0 --port-file $tmp/port "$@" >$tmp/out 2>$tmp/err &
-    server=$!
-    for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
-    grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out)"
-    port=$(cat $tmp/port 2>/dev/null || true) url=http://127.0.0.1:$port
-}
-# ends CODE: wait for the end
-ends() {
-    local code=0
-    for try in $(seq 100); do kill -0 $server 2>/dev/null || break; sleep 0.1; done
-    kill -0 $server 2>/dev/null && fail "it does not end"
-    wait $server || code=$?
-    server=
-    [ $code = $1 ] || fail "exit code $code instead of $1"
-}
+. tests/e2e/serve.inc
+make_model
+model=$tmp/home/model
+serve() { launch $model --served-model-name sums "$@"; }
 # get STATUS PATTERN CURL-ARGUMENT ..: status and body
 get() {
     local want=$1 pattern=$2 status

@@ -2,18 +2,10 @@
 # croll serve with two tenants: a request of many long prompts, or of many samples, does not hold up another tenant's
 # short ones; a full queue has place for the other; counters of tenants are in /metrics, Retry-After is measured.
 # Not covered: turns in the queue by numbers (unit/serve_queue).
-. tests/e2e/run.inc
-scripts/make_sums $tmp/home
-"$CROLL" init $tmp/home/model >/dev/null
-server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+. tests/e2e/serve.inc
 printf 'long sk-long-1 score,generate\nshort sk-short-1 score,generate - 2\n' >$tmp/keys
 chmod 600 $tmp/keys
-"$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port model_args.dtype=fp32 \
-    --keys $tmp/keys --max-queue 40 --access-log none >$tmp/out 2>$tmp/err &
-server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
-grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
+serve --keys $tmp/keys --max-queue 40
 cat >$tmp/client.py <<'END2'
 import json, socket, sys, threading, time, urllib.error, urllib.request
 port = int(sys.argv[1])
@@ -95,7 +87,5 @@ for s in sockets:
     s.close()
 until(lambda: load() == 0)
 END2
-python3 $tmp/client.py $(cat $tmp/port) || fail "one tenant holds up the other: $(cat $tmp/err)"
-kill -TERM $server
-wait $server || [ $? = 130 ] || fail "exit code"
-server=
+python3 $tmp/client.py $port || fail "one tenant holds up the other: $(cat $tmp/err)"
+stop

@@ -2,14 +2,6 @@
 # tests/e2e/serve_faults.sh -- what breaks around a service leaves its answers as they are: a full disk under the access log costs
 # lines, which are counted, not answers; a certificate is read again (SIGHUP) while clients connect, without an error for one.
 . tests/e2e/serve.inc
-stop() {
-    local code=0
-    kill -TERM $server
-    wait $server || code=$?
-    server=
-    [ $code = 130 ] || fail "exit code $code"
-}
-
 # the disk of the log is full
 serve --access-log /dev/full
 for i in $(seq 20); do

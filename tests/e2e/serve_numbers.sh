@@ -3,29 +3,10 @@
 # neighbours, on 1, 2 and 4 ranks, fp32 and bf16, and the samples of `croll generate`; streams put together are the whole
 # answer; a client that is gone frees its place. serve_numbers.sh N: with N prompts instead of 60, on all ranks in both precisions,
 # all of them alone, too (1000: some minutes). Not covered: real clients.
-. tests/e2e/run.inc
+. tests/e2e/serve.inc
 num=${1:-60}
-scripts/make_sums $tmp/home
-"$CROLL" init $tmp/home/model >/dev/null
-server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+make_model
 
-# serve RANKS DTYPE WORD ..
-serve() {
-    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
-    "$CROLL" serve $tmp/home/model --served-model-name s --listen 127.0.0.1:0 --port-file $tmp/port --access-log none --max-logprobs 300 \
-        "device_mapping=list(range(0,$1))" model_args.dtype=$2 "${@:3}" >$tmp/out 2>$tmp/err &
-    server=$!
-    for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
-    grep -q ^ready $tmp/out || fail "it is not ready: $(cat $tmp/out $tmp/err)"
-}
-ends() {
-    local code=0
-    kill -TERM $server
-    wait $server || code=$?
-    server=
-    [ $code = 130 ] || fail "exit code $code: $(cat $tmp/err)"
-}
 cat >$tmp/prompts.py <<'END'
 import random, sys
 def prompts(num):
@@ -226,13 +207,13 @@ alone=6 places=("1 fp32" "2 fp32" "4 bf16 strategy_args.strategy_config.fsdp_siz
 [ $# = 0 ] || alone=$num places=("1 fp32" "1 bf16" "2 fp32" "2 bf16" "4 fp32" "4 bf16" "4 fp32 model_args.ulysses_size=2")
 for place in "${places[@]}"; do
     set -- $place
-    serve "$@"
+    launch $tmp/home/model --served-model-name s --access-log none --max-logprobs 300 "device_mapping=list(range(0,$1))" model_args.dtype=$2 "${@:3}"
     begin=$SECONDS
-    python3 scores.py $(cat port) $2.jsonl $num $alone || fail "$place: the numbers differ: $(cat err)"
+    python3 scores.py $port $2.jsonl $num $alone || fail "$place: the numbers differ: $(cat err)"
     echo "$num prompts, $alone of them alone, ranks and precision $place: equal, $((SECONDS - begin)) s"
     if [ "$place" = "1 fp32" ]; then
         [ $num -ge 60 ] || fail "at least 60 prompts"
-        python3 check.py $(cat port) fp32.jsonl generated.jsonl || fail "samples: $(cat err)"
+        python3 check.py $port fp32.jsonl generated.jsonl || fail "samples: $(cat err)"
     fi
-    ends
+    stop
 done

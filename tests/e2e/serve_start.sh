@@ -2,28 +2,16 @@
 # What croll serve looks at before it is ready: tensors that are missing or not finite, log-probs of a fixed line that no
 # weights could explain, on one and on two ranks; the digest of that line is the same on 1, 2 and 4 ranks and another one for
 # another dtype; the reference and the actor_infer of a run's file. Not covered: the service itself (e2e/serve.sh).
-. tests/e2e/run.inc
-log=$tmp/err
-scripts/make_sums $tmp/home
-"$CROLL" init $tmp/home/model >/dev/null
-server=
-trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
+. tests/e2e/serve.inc
+make_model
 
 # start WORD ..: $ready is the digest
 start() {
-    rm -f $tmp/port; : >$tmp/out # which has the line of the one before
-    "$CROLL" serve "$@" --listen 127.0.0.1:0 --port-file $tmp/port --access-log none >$tmp/out 2>$tmp/err &
-    server=$!
-    for try in $(seq 300); do grep -q ^ready $tmp/out && break; kill -0 $server 2>/dev/null || break; sleep 0.1; done
+    launch "$@" --access-log none
     ready=$(sed -n 's/^ready: .* self-check //p' $tmp/out)
-    [ ${#ready} = 12 ] || fail "$*: not ready: $(cat $tmp/out)"
+    [ ${#ready} = 12 ] || fail "$*: no digest: $(cat $tmp/out)"
 }
 get() { curl -sS -m 10 http://127.0.0.1:$(cat $tmp/port)$1; }
-stop() {
-    kill -TERM $server
-    wait $server || [ $? = 130 ] || fail "exit code $?"
-    server=
-}
 # refuse PATTERN WORD ..
 refuse() {
     local pattern=$1 code=0
