@@ -13,11 +13,18 @@ cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_
     return e;
 }
 
-static bool has_id(const int32_t *ids, size_t num, int32_t id)
+static bool is_end(const cr_ends *ends, int32_t id)
+{
+    for (size_t i = 0; i < ends->num; i++)
+        if (ends->ids[i] == id) return true;
+    return false;
+}
+
+bool cr_ends_are_all(const cr_ends *ends, const int32_t *ids, size_t num)
 {
     for (size_t i = 0; i < num; i++)
-        if (ids[i] == id) return true;
-    return false;
+        if (!is_end(ends, ids[i])) return false;
+    return true;
 }
 
 static cr_status check_ids(const char *what, const int32_t *ids, size_t num, int64_t vocab_size,
@@ -34,13 +41,12 @@ cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t 
                          cr_err *err)
 {
     const cr_word_edits *e = &how->edits;
-    bool is_left = e->num_allowed == 0 || how->min_new_tokens == 0;
 
     CR_TRY(check_ids("logit_bias", e->biased, e->num_biased, vocab_size, err));
     CR_TRY(check_ids("allowed ids", e->allowed, e->num_allowed, vocab_size, err));
-    for (size_t i = 0; !is_left && i < e->num_allowed; i++)
-        is_left = !has_id(ends->ids, ends->num, e->allowed[i]);
-    if (is_left) return CR_OK;
+    if (e->num_allowed == 0 || how->min_new_tokens == 0 ||
+        !cr_ends_are_all(ends, e->allowed, e->num_allowed))
+        return CR_OK;
     return cr_fail(err, CR_EARG,
                    "every allowed id ends the sample, and min_new_tokens is %lld: no id is left to "
                    "draw",

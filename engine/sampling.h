@@ -12,6 +12,8 @@ typedef struct cr_ends {
     size_t num;
 } cr_ends;
 cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_eos);
+/* Does each of these ids end a sample? */
+bool cr_ends_are_all(const cr_ends *ends, const int32_t *ids, size_t num);
 /* CR_EARG: an id of how->edits is outside the vocabulary, or no id is left to draw. */
 CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
                                  cr_err *err);

@@ -1,5 +1,5 @@
 /* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
-#include "kernels/attention.h"
+#include "engine/sampling.h"
 #include "serve/fields.h"
 
 #include <stdlib.h>
@@ -351,11 +351,17 @@ static cr_status take_stop(cri_draft *d, cr_serve_error *error)
     return CR_OK;
 }
 
-static bool has_id(const int32_t *ids, size_t num, int32_t id)
+/* Do all of allowed_token_ids end a sample? */
+static bool allows_only_ends(const cri_draft *d)
 {
-    for (size_t i = 0; i < num; i++)
-        if (ids[i] == id) return true;
-    return false;
+    const cr_serve_model *m = d->request.model;
+    const cr_ids *stop = &d->request.sampling.stop_ids, *allowed = &d->allowed.ids;
+    const cr_generating how = {.stop_ids = stop->id, .num_stop_ids = stop->num};
+    cr_ends ends = cr_ends_of(&how, m->eos_ids, m->num_eos);
+    bool are_all = cr_ends_are_all(&ends, allowed->id, allowed->num);
+
+    cr_free(ends.ids);
+    return are_all;
 }
 
 static int by_id(const void *a, const void *b)
@@ -369,18 +375,13 @@ static int by_id(const void *a, const void *b)
 static cr_status take_edits(cri_draft *d, cr_serve_error *error)
 {
     cr_serve_sampling *how = &d->request.sampling;
-    const cr_serve_model *m = d->request.model;
     size_t num_allowed = d->allowed.ids.num, num_biased = d->bias.ids.num;
-    bool is_left = num_allowed == 0 || how->min_tokens == 0;
     int32_t *sorted;
 
     if (d->allowed.num && num_allowed == 0)
         return cr_serve_fail(error, 400, "invalid_value", "allowed_token_ids",
                              "allowed_token_ids is empty: no id could be sampled");
-    for (size_t i = 0; i < num_allowed && !is_left; i++)
-        is_left = !has_id(m->eos_ids, m->num_eos, d->allowed.ids.id[i]) &&
-                  !has_id(how->stop_ids.id, how->stop_ids.num, d->allowed.ids.id[i]);
-    if (!is_left)
+    if (num_allowed && how->min_tokens && allows_only_ends(d))
         return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
                              "every id of allowed_token_ids ends a sample: min_tokens leaves none "
                              "to be sampled");
