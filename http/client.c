@@ -372,7 +372,7 @@ cr_http_call *cr_http_client_next(cr_http_client *c, double wait_s, int other_fd
 static void say_error(const cr_http_call *call, char *to, size_t num)
 {
     static const char *const names[] = {"error", "message", "detail"};
-    const char *from = call->answer.data ? call->answer.data : "";
+    const char *from = call->answer.data;
     json_t *root = NULL, *value;
     cr_err ignored = {0};
 

@@ -38,7 +38,7 @@ typedef struct cr_http_call {
     size_t index;              /* the caller's */
     /* when it is done */
     int status;    /* of the answer; 0: no answer */
-    cr_buf answer; /* its body */
+    cr_buf answer; /* its body, also one of no bytes: data is not NULL */
     cr_err
         failure; /* CR_ETIMEOUT: no answer, or 408, 429, 5xx until the deadline; CR_EPEER: never one */
     int num_tries;

@@ -231,6 +231,7 @@ static cri_outcome end_exchange(cri_wire *w, size_t num_more)
     w->call->status = w->parser.code;
     cr_buf_free(&w->call->answer);
     w->call->answer = w->parser.body;
+    cr_buf_adds(&w->call->answer, ""); /* never NULL */
     w->parser.body = (cr_buf){0};
     if (w->parser.should_close || num_more || !was_sent) close_socket(w);
     if (w->phase == CRI_WIRE_CLOSED) return CRI_ANSWERED;

@@ -244,8 +244,7 @@ static void judge(cr_judge *j, const line *l, cr_rule_result *out)
     cr_err err = {0};
 
     if (cr_http_call_check(j->client, &l->call, &err) == CR_OK) {
-        cr_judge_read(l->call.answer.data ? l->call.answer.data : "", l->call.answer.num_bytes,
-                      out);
+        cr_judge_read(l->call.answer.data, l->call.answer.num_bytes, out);
         return;
     }
     cr_rule_error(out, "%.190s", err.msg);

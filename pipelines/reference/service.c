@@ -88,9 +88,8 @@ static cr_status get_identity(cr_reference *r, cr_err *err)
     cr_http_call call = {.method = "GET", .path = "/models"};
 
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
-        cr_note(cr_reference_read_identity(call.answer.data ? call.answer.data : "",
-                                           call.answer.num_bytes, r->keys->model, &r->identity,
-                                           err));
+        cr_note(cr_reference_read_identity(call.answer.data, call.answer.num_bytes, r->keys->model,
+                                           &r->identity, err));
     cr_http_call_free(&call);
     return err->status;
 }
@@ -166,8 +165,8 @@ static cr_status try_request(cr_reference *r, cr_err *err)
 
     write_request(r, &one, 1, 1, &call.body);
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
-        cr_note(cr_reference_read_answer(call.answer.data ? call.answer.data : "",
-                                         call.answer.num_bytes, &want, &log_prob, err));
+        cr_note(cr_reference_read_answer(call.answer.data, call.answer.num_bytes, &want, &log_prob,
+                                         err));
     cr_http_call_free(&call);
     return err->status;
 }
@@ -305,8 +304,8 @@ static cr_status take_part(const cr_reference *r, const cri_learn_batch *b, cons
 
     CR_TRY(cr_http_call_check(r->client, &p->call, err));
     numbers = CR_NEW_ARRAY(float, num_tokens);
-    if (cr_reference_read_answer(p->call.answer.data ? p->call.answer.data : "",
-                                 p->call.answer.num_bytes, &want, numbers, err) == CR_OK)
+    if (cr_reference_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want, numbers,
+                                 err) == CR_OK)
         for (size_t t = 0; t < num_tokens; t++)
             log_probs[at + t] = numbers[t];
     else if (err->status != CR_ENUMERIC)
