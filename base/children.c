@@ -133,6 +133,7 @@ static void learn(cr_child *child, const char *line, bool is_noise)
         child->dead_rank = atoi(rank + 13);
     if ((rank && strstr(line, "exited on signal")) ||
         strstr(line, "processes exited with non-zero status") ||
+        strstr(line, "abort before MPI_INIT completed") || /* the others may wait in it forever */
         strncmp(line, "mpirun has exited due to", 24) == 0)
         child->failed_s = cr_now_s();
     for (size_t i = 0; i < CR_COUNT(causes) && !child->meaning; i++)
