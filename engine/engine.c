@@ -339,6 +339,7 @@ static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t nu
     cri_group *g = CR_NEW(cri_group);
     char **stop = CR_NEW_ARRAY(char *, how->num_stop);
     cr_word_edits *edits = &g->how.edits;
+    cr_bad_words *bad = &g->how.bad_words;
     int64_t room = e->limits.max_model_len;
 
     g->prompt = copied(prompt, num_prompt * sizeof *prompt);
@@ -352,6 +353,8 @@ static cri_group *group_new(const cr_engine *e, const int32_t *prompt, size_t nu
     edits->biased = copied(edits->biased, edits->num_biased * sizeof *edits->biased);
     edits->bias = copied(edits->bias, edits->num_biased * sizeof *edits->bias);
     edits->allowed = copied(edits->allowed, edits->num_allowed * sizeof *edits->allowed);
+    bad->ids = copied(bad->ids, cr_bad_words_num_ids(bad) * sizeof *bad->ids);
+    bad->num_ids = copied(bad->num_ids, bad->num * sizeof *bad->num_ids);
     g->ends = ends_of(e, how);
     g->user = user;
     return g;
@@ -361,9 +364,9 @@ static void group_free(cri_group *g)
 {
     for (size_t i = 0; i < g->how.num_stop; i++)
         cr_free((void *)(uintptr_t)g->how.stop[i]);
-    const void *lists[] = {g->how.stop,       g->how.stop_ids,      g->how.edits.biased,
-                           g->how.edits.bias, g->how.edits.allowed, g->ends.ids,
-                           g->prompt};
+    const void *lists[] = {g->how.stop,          g->how.stop_ids,      g->how.edits.biased,
+                           g->how.edits.bias,    g->how.edits.allowed, g->how.bad_words.num_ids,
+                           g->how.bad_words.ids, g->ends.ids,          g->prompt};
     for (size_t i = 0; i < CR_COUNT(lists); i++)
         cr_free((void *)(uintptr_t)lists[i]);
     cr_free(g);
@@ -377,6 +380,7 @@ static void seq_free(cri_seq *s)
     cr_free(s->log_mass);
     cr_free(s->num_kept);
     cr_free(s->ranks);
+    cr_free(s->banned);
     cr_buf_free(&s->kept);
     cr_buf_free(&s->top_ids);
     cr_buf_free(&s->top_log_probs);
@@ -418,6 +422,7 @@ cr_status cr_engine_submit(cr_engine *e, const int32_t *prompt_ids, size_t num_p
             s->num_kept = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
         }
         if (how->has_ranks) s->ranks = CR_NEW_ARRAY(int32_t, g->how.max_new_tokens);
+        if (how->bad_words.num) s->banned = CR_NEW_ARRAY(int32_t, g->ends.num + how->bad_words.num);
         s->stop = s->stop_id = -1;
         start_text(e, s);
         g->num_alive++;

@@ -37,6 +37,13 @@ typedef struct cr_engine_limits {
  * temperature and filters. Greedy samples have the model's. */
 typedef enum cr_log_probs { CR_LOG_PROBS_RAW, CR_LOG_PROBS_SAMPLED } cr_log_probs;
 
+/* Sequences of ids that no sample has: the last id of one is not drawn where the response ends with its other ids. */
+typedef struct cr_bad_words {
+    const int32_t *ids;     /* of all, one after the other */
+    const int32_t *num_ids; /* [num] of each, at least 1 */
+    size_t num;
+} cr_bad_words;
+
 typedef struct cr_generating {
     cr_log_probs log_probs;
     float temperature;        /* 0: greedy */
@@ -44,9 +51,10 @@ typedef struct cr_generating {
     float min_p;              /* 0: off */
     int64_t top_k;            /* <= 0: off */
     float repetition_penalty; /* 1: off */
-    cr_word_edits edits; /* copied by submit; banned is set by the engine: see min_new_tokens */
-    bool has_ranks;      /* of the tokens: 1 + more likely ids */
-    int64_t num_top;     /* most likely ids at each token's place, with their log-probs; 0: none */
+    cr_word_edits edits;    /* copied by submit; banned is set by the engine: see min_new_tokens */
+    cr_bad_words bad_words; /* copied by submit */
+    bool has_ranks;         /* of the tokens: 1 + more likely ids */
+    int64_t num_top; /* most likely ids at each token's place, with their log-probs; 0: none */
     int64_t max_new_tokens;
     int64_t
         min_new_tokens; /* before: ids that end a sample are not drawn, stop texts do not end it */

@@ -61,6 +61,7 @@ struct cri_seq {
     int32_t *num_kept; /* of the next token, too, once it is drawn */
     cr_buf kept;       /* int32_t */
     int32_t *ranks;    /* [max_new_tokens] or NULL */
+    int32_t *banned;   /* [ends and bad words] of the next draw; NULL: there are no bad words */
     cr_buf top_ids, top_log_probs; /* [num_output, num_top] */
     int64_t num_output;
     cr_buf text;

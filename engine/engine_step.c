@@ -369,6 +369,7 @@ static cr_status draw(const cr_engine *e, cr_device *dev, cri_seq *const *seqs, 
         cr_rng_philox(g->how.seed, CR_RNG_SAMPLE, s->id, (uint64_t)s->num_output, word);
         rows[i] = cr_draw_row_of(&g->how, &g->ends, cr_rng_float(word[0]), g->prompt,
                                  (size_t)g->num_prompt, s->output, (size_t)s->num_output);
+        if (s->banned) cr_draw_row_ban_words(&rows[i], &g->how, s->banned);
         out[i] = (cr_drawn){.kept = s->num_kept ? &s->kept : NULL};
         if (g->how.num_top) {
             out[i].top_ids = next_top(&s->top_ids, g->how.num_top);

@@ -1,6 +1,7 @@
 /* sampling.c -- see sampling.h. */
 #include "engine/sampling.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_eos)
@@ -13,18 +14,41 @@ cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_
     return e;
 }
 
-static bool is_end(const cr_ends *ends, int32_t id)
+size_t cr_bad_words_num_ids(const cr_bad_words *words)
 {
-    for (size_t i = 0; i < ends->num; i++)
-        if (ends->ids[i] == id) return true;
-    return false;
+    size_t num = 0;
+
+    for (size_t i = 0; i < words->num; i++)
+        num += (size_t)words->num_ids[i];
+    return num;
 }
 
-bool cr_ends_are_all(const cr_ends *ends, const int32_t *ids, size_t num)
+static int by_id(const void *a, const void *b)
 {
-    for (size_t i = 0; i < num; i++)
-        if (!is_end(ends, ids[i])) return false;
-    return true;
+    const int32_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+bool cr_any_id_left(const cr_generating *how, const cr_ends *ends, int64_t vocab_size)
+{
+    const cr_bad_words *bad = &how->bad_words;
+    const cr_word_edits *e = &how->edits;
+    size_t num = how->min_new_tokens > 0 ? ends->num : 0, at = 0;
+    int32_t *banned = CR_NEW_ARRAY(int32_t, num + bad->num);
+    bool is_left = false;
+
+    if (num) memcpy(banned, ends->ids, num * sizeof *banned);
+    for (size_t i = 0; i < bad->num; i++)
+        banned[num++] = bad->ids[(at += (size_t)bad->num_ids[i]) - 1];
+    qsort(banned, num, sizeof *banned, by_id);
+    for (int64_t i = 0; !is_left && i < (e->num_allowed ? (int64_t)e->num_allowed : vocab_size);
+         i++) {
+        int32_t id = e->num_allowed ? e->allowed[i] : (int32_t)i;
+        is_left = !bsearch(&id, banned, num, sizeof *banned, by_id);
+    }
+    cr_free(banned);
+    return is_left;
 }
 
 static cr_status check_ids(const char *what, const int32_t *ids, size_t num, int64_t vocab_size,
@@ -44,13 +68,14 @@ cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t 
 
     CR_TRY(check_ids("logit_bias", e->biased, e->num_biased, vocab_size, err));
     CR_TRY(check_ids("allowed ids", e->allowed, e->num_allowed, vocab_size, err));
-    if (e->num_allowed == 0 || how->min_new_tokens == 0 ||
-        !cr_ends_are_all(ends, e->allowed, e->num_allowed))
-        return CR_OK;
-    return cr_fail(err, CR_EARG,
-                   "every allowed id ends the sample, and min_new_tokens is %lld: no id is left to "
-                   "draw",
-                   (long long)how->min_new_tokens);
+    CR_TRY(check_ids("bad words", how->bad_words.ids, cr_bad_words_num_ids(&how->bad_words),
+                     vocab_size, err));
+    if (cr_any_id_left(how, ends, vocab_size)) return CR_OK;
+    return cr_fail(
+        err, CR_EARG,
+        "every id that is allowed ends the sample before min_new_tokens (%lld) or is the "
+        "last of a bad word: no id is left to draw",
+        (long long)how->min_new_tokens);
 }
 
 cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,
@@ -75,4 +100,22 @@ cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float 
         row.edits.num_banned = ends->num;
     }
     return row;
+}
+
+void cr_draw_row_ban_words(cr_draw_row *row, const cr_generating *how, int32_t *memory)
+{
+    const cr_bad_words *bad = &how->bad_words;
+    const int32_t *word = bad->ids, *end = row->history[1];
+    size_t num_output = row->num_history[1];
+
+    if (row->edits.num_banned)
+        memcpy(memory, row->edits.banned, row->edits.num_banned * sizeof *memory);
+    row->edits.banned = memory;
+    if (num_output) end += num_output;
+    for (size_t i = 0; i < bad->num; word += bad->num_ids[i++]) {
+        size_t before = (size_t)bad->num_ids[i] - 1;
+        if (before <= num_output &&
+            (before == 0 || memcmp(end - before, word, before * sizeof *word) == 0))
+            memory[row->edits.num_banned++] = word[before];
+    }
 }

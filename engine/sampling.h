@@ -12,9 +12,11 @@ typedef struct cr_ends {
     size_t num;
 } cr_ends;
 cr_ends cr_ends_of(const cr_generating *how, const int32_t *eos_ids, size_t num_eos);
-/* Does each of these ids end a sample? */
-bool cr_ends_are_all(const cr_ends *ends, const int32_t *ids, size_t num);
-/* CR_EARG: an id of how->edits is outside the vocabulary, or no id is left to draw. */
+size_t cr_bad_words_num_ids(const cr_bad_words *words); /* of all together */
+/* Is an id left to draw at every place: one that is allowed, ends no sample (before min_new_tokens) and is the last of no
+ * bad word? */
+bool cr_any_id_left(const cr_generating *how, const cr_ends *ends, int64_t vocab_size);
+/* CR_EARG: an id of how->edits or of how->bad_words is outside the vocabulary, or no id is left to draw. */
 CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, int64_t vocab_size,
                                  cr_err *err);
 
@@ -23,5 +25,8 @@ CR_MUST cr_status cr_edits_check(const cr_generating *how, const cr_ends *ends, 
 cr_draw_row cr_draw_row_of(const cr_generating *how, const cr_ends *ends, float u,
                            const int32_t *prompt, size_t num_prompt, const int32_t *output,
                            size_t num_output);
+/* Also ban the last id of each of how->bad_words whose other ids the output of `row` ends with. memory
+ * [row->edits.num_banned + how->bad_words.num] is borrowed by the row. */
+void cr_draw_row_ban_words(cr_draw_row *row, const cr_generating *how, int32_t *memory);
 
 #endif

@@ -60,7 +60,10 @@ static const cri_field sampling_fields[] = {
            "the same for each time that the token was sampled; default 0"),
     BIAS("logit_bias", AT(bias), "token ids and what is added to their logits"),
     IDS("allowed_token_ids", AT(allowed), MOST_IDS, "only these ids are sampled"),
-    NEUTRAL("bad_words", empty_list),
+    TEXTS(
+        "bad_words", AT(bad_words), CR_SERVE_MAX_BAD_WORDS,
+        "texts that are not sampled, with or without a space before them: their last token is not "
+        "drawn after the others"),
     NEUTRAL("logits_processors", empty_list),
     NEUTRAL("structured_outputs", none),
     NEUTRAL("spaces_between_special_tokens", is_flag)}; /* tokenizers of tokenizer.json put none */

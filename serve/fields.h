@@ -75,7 +75,7 @@ typedef struct cri_bias {
 typedef struct cri_draft {
     cr_serve_request request;
     char *model, *expect_weights, *expect_tokenizer; /* owned */
-    cri_texts texts, stop;
+    cri_texts texts, stop, bad_words;
     cri_id_lists lists, stop_ids, candidates, allowed;
     cri_bias bias;
     json_t *messages, *tools, *template_vars; /* owned */

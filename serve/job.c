@@ -176,6 +176,7 @@ static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
                   .frequency = s->frequency_penalty,
                   .allowed = s->allowed.id,
                   .num_allowed = s->allowed.num},
+        .bad_words = {s->bad_ids.id, s->bad_lengths.id, s->bad_lengths.num},
         .log_probs = r->wanted.is_processed ? CR_LOG_PROBS_SAMPLED : CR_LOG_PROBS_RAW,
         .has_ranks = r->wanted.logprobs >= 0 && r->route == CR_SERVE_TOKENS_IN,
         .num_top = cr_max64(r->wanted.logprobs, 0),
@@ -194,16 +195,21 @@ static cr_generating generating_of(const cr_serve_request *r, size_t prompt)
 }
 
 /* As the engine draws the first token. */
-static cr_draw_row draw_of(const cr_job *job, size_t index)
+static cr_draw_row draw_of(cr_job *job, size_t index)
 {
     const cr_serve_request *r = &job->request;
     size_t n = (size_t)r->sampling.n, j = is_seeded(job) ? index % n : index;
     const cr_serve_prompt *p = &r->prompts[index / n];
     cr_generating how = generating_of(r, index / n);
+    size_t num_banned = job->ends.num + how.bad_words.num;
     uint32_t word[4];
+    cr_draw_row row;
 
     cr_rng_philox(how.seed, CR_RNG_SAMPLE, j, 0, word);
-    return cr_draw_row_of(&how, &job->ends, cr_rng_float(word[0]), p->ids, p->num_ids, NULL, 0);
+    row = cr_draw_row_of(&how, &job->ends, cr_rng_float(word[0]), p->ids, p->num_ids, NULL, 0);
+    if (how.bad_words.num)
+        cr_draw_row_ban_words(&row, &how, cr_arena_alloc(job->arena, num_banned * sizeof(int32_t)));
+    return row;
 }
 
 /* Prompts by themselves. */

@@ -18,7 +18,12 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-enum { CR_SERVE_MAX_TREE = 65536, CR_SERVE_MAX_DEPTH = 32, CR_SERVE_MAX_STOP = 64 };
+enum {
+    CR_SERVE_MAX_TREE = 65536,
+    CR_SERVE_MAX_DEPTH = 32,
+    CR_SERVE_MAX_STOP = 64,
+    CR_SERVE_MAX_BAD_WORDS = 1024
+};
 
 typedef enum cr_serve_route {
     CR_SERVE_COMPLETIONS, /* POST /v1/completions */
@@ -85,9 +90,10 @@ typedef struct cr_serve_sampling {
     char **stop;        /* [num_stop] owned */
     size_t num_stop;
     cr_ids stop_ids;
-    cr_ids biased;    /* ids, each once, */
-    float *bias;      /* [biased.num] owned: and what is added to their logits */
-    cr_ids allowed;   /* only these ids are drawn; none: all */
+    cr_ids biased;               /* ids, each once, */
+    float *bias;                 /* [biased.num] owned: and what is added to their logits */
+    cr_ids allowed;              /* only these ids are drawn; none: all */
+    cr_ids bad_ids, bad_lengths; /* bad words: all their ids, and how many each has */
     char *cache_salt; /* owned; of requests that share prefixes in the cache; NULL: none */
 } cr_serve_sampling;
 

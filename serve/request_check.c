@@ -50,6 +50,7 @@ void cri_draft_free(cri_draft *d)
     cr_free(d->expect_tokenizer);
     free_texts(&d->texts);
     free_texts(&d->stop);
+    free_texts(&d->bad_words);
     free_lists(&d->lists);
     free_lists(&d->stop_ids);
     free_lists(&d->candidates);
@@ -351,17 +352,85 @@ static cr_status take_stop(cri_draft *d, cr_serve_error *error)
     return CR_OK;
 }
 
-/* Do all of allowed_token_ids end a sample? */
-static bool allows_only_ends(const cri_draft *d)
+static cr_status encode_word(const cri_draft *d, const char *text, size_t num_bytes, cr_ids *ids,
+                             cr_serve_error *error)
+{
+    cr_err err = {0};
+
+    if (cr_tokenizer_encode(d->request.model->tokenizer, text, num_bytes, false, ids, &err) ==
+        CR_OK)
+        return CR_OK;
+    return cr_serve_fail(error, 400, "invalid_value", "bad_words", "%s", err.msg);
+}
+
+static void add_word(cr_serve_sampling *how, const cr_ids *ids)
+{
+    for (size_t i = 0; i < ids->num; i++)
+        cr_ids_add(&how->bad_ids, ids->id[i]);
+    cr_ids_add(&how->bad_lengths, (int32_t)ids->num);
+}
+
+/* A word without the blanks before it and, as in vLLM, with a space if its tokens are as many and begin in another way:
+ * what a tokenizer makes of a word inside a text. */
+static cr_status take_bad_word(cri_draft *d, size_t i, cr_serve_error *error)
+{
+    static const char blanks[] = " \t\n\v\f\r";
+    const char *text = d->bad_words.text[i];
+    size_t num = d->bad_words.num_bytes[i];
+    cr_ids plain = {0}, spaced = {0};
+    cr_buf with_space = {0};
+
+    while (num && *text && strchr(blanks, *text)) {
+        text++;
+        num--;
+    }
+    cr_buf_addc(&with_space, ' ');
+    cr_buf_add(&with_space, text, num);
+    if (encode_word(d, text, num, &plain, error) == CR_OK &&
+        encode_word(d, with_space.data, with_space.num_bytes, &spaced, error) == CR_OK) {
+        if (plain.num == 0)
+            cr_serve_fail(error, 400, "invalid_value", "bad_words", "bad_words[%zu] has no tokens",
+                          i);
+        else
+            add_word(&d->request.sampling, &plain);
+        if (plain.num && spaced.num == plain.num && spaced.id[0] != plain.id[0])
+            add_word(&d->request.sampling, &spaced);
+    }
+    cr_buf_free(&with_space);
+    cr_ids_free(&plain);
+    cr_ids_free(&spaced);
+    return error->status ? CR_EARG : CR_OK;
+}
+
+static cr_status take_bad_words(cri_draft *d, cr_serve_error *error)
+{
+    if (d->bad_words.num && !d->request.model->tokenizer)
+        return cr_serve_fail(error, 400, "invalid_value", "bad_words",
+                             "bad_words need a tokenizer, and the model has none");
+    for (size_t i = 0; i < d->bad_words.num; i++)
+        CR_TRY(take_bad_word(d, i, error));
+    return CR_OK;
+}
+
+/* An id must be left at every place, whatever was sampled before it. */
+static cr_status check_ids_left(const cri_draft *d, cr_serve_error *error)
 {
     const cr_serve_model *m = d->request.model;
-    const cr_ids *stop = &d->request.sampling.stop_ids, *allowed = &d->allowed.ids;
-    const cr_generating how = {.stop_ids = stop->id, .num_stop_ids = stop->num};
+    const cr_serve_sampling *s = &d->request.sampling;
+    const cr_generating how = {.edits = {.allowed = s->allowed.id, .num_allowed = s->allowed.num},
+                               .bad_words = {s->bad_ids.id, s->bad_lengths.id, s->bad_lengths.num},
+                               .min_new_tokens = s->min_tokens,
+                               .stop_ids = s->stop_ids.id,
+                               .num_stop_ids = s->stop_ids.num};
     cr_ends ends = cr_ends_of(&how, m->eos_ids, m->num_eos);
-    bool are_all = cr_ends_are_all(&ends, allowed->id, allowed->num);
+    bool is_left = cr_any_id_left(&how, &ends, m->vocab_size);
 
     cr_free(ends.ids);
-    return are_all;
+    if (is_left) return CR_OK;
+    return cr_serve_fail(error, 400, "invalid_value",
+                         s->bad_lengths.num ? "bad_words" : "min_tokens",
+                         "every id that may be sampled ends a sample before min_tokens or is the "
+                         "last token of a bad word: none is left");
 }
 
 static int by_id(const void *a, const void *b)
@@ -371,20 +440,16 @@ static int by_id(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Ids and numbers of logit_bias and allowed_token_ids; an id must be left to draw before min_tokens. */
+/* Ids and numbers of logit_bias and allowed_token_ids, ids of bad_words. */
 static cr_status take_edits(cri_draft *d, cr_serve_error *error)
 {
     cr_serve_sampling *how = &d->request.sampling;
-    size_t num_allowed = d->allowed.ids.num, num_biased = d->bias.ids.num;
+    size_t num_biased = d->bias.ids.num;
     int32_t *sorted;
 
-    if (d->allowed.num && num_allowed == 0)
+    if (d->allowed.num && d->allowed.ids.num == 0)
         return cr_serve_fail(error, 400, "invalid_value", "allowed_token_ids",
                              "allowed_token_ids is empty: no id could be sampled");
-    if (num_allowed && how->min_tokens && allows_only_ends(d))
-        return cr_serve_fail(error, 400, "invalid_value", "min_tokens",
-                             "every id of allowed_token_ids ends a sample: min_tokens leaves none "
-                             "to be sampled");
     CR_TRY(take_ids(d, &d->allowed.ids, "allowed_token_ids", &how->allowed, error));
     CR_TRY(take_ids(d, &d->bias.ids, "logit_bias", &how->biased, error));
     how->bias = (float *)(void *)d->bias.numbers.data;
@@ -397,7 +462,9 @@ static cr_status take_edits(cri_draft *d, cr_serve_error *error)
             cr_serve_fail(error, 400, "invalid_json", "logit_bias", "logit_bias: %d is there twice",
                           sorted[i]);
     cr_free(sorted);
-    return error->status ? CR_EARG : CR_OK;
+    if (error->status) return CR_EARG;
+    CR_TRY(take_bad_words(d, error));
+    return check_ids_left(d, error);
 }
 
 static int64_t default_max_tokens(const cri_draft *d, const cr_serve_service *service)

@@ -451,6 +451,8 @@ void cr_serve_request_free(cr_serve_request *r)
     cr_ids_free(&r->sampling.stop_ids);
     cr_ids_free(&r->sampling.biased);
     cr_ids_free(&r->sampling.allowed);
+    cr_ids_free(&r->sampling.bad_ids);
+    cr_ids_free(&r->sampling.bad_lengths);
     cr_free(r->sampling.bias);
     cr_free(r->sampling.cache_salt);
     cr_ids_free(&r->wanted.candidates.ids);

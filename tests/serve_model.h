@@ -25,9 +25,10 @@ static const char serve_tokenizer_json[] =
     "\"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
     "\"content\":\" \",\"start\":1,\"stop\":0}]},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"
-    "\"merges\":[],\"vocab\":{\"<unk>\":0,\"<s>\":1,\"</"
+    "\"merges\":[\"\xe2\x96\x81 h\"],\"vocab\":{\"<unk>\":0,\"<s>\":1,\"</"
     "s>\":2,\"<0x0A>\":10,\"<0xE2>\":11,\"<0x61>\":12,"
     "\"a\":20,\"b\":21,\"c\":22,\"\xe2\x96\x81\":23,\"h\":24,\"i\":25,\"\xc3\xa9\":26,"
+    "\"\xe2\x96\x81h\":27,"
     "\"\xe2\x96\x81One\":77,\"\xe2\x96\x81The\":78,\"\xe2\x96\x81"
     "a\":90,\"\xe2\x96\x81upon\":281,"
     "\"\xe2\x96\x81Once\":403}}}";

@@ -233,6 +233,44 @@ static void least_length(void **state)
     cr_generated_free(&all);
 }
 
+/* The last id of a bad word is not drawn after its others, in the response alone; until then samples are the same. */
+static void bad_words(void **state)
+{
+    static const int32_t twice[] = {2, 1};
+    cr_generating how = plain(40);
+    cr_generated all, g;
+
+    (void)state;
+    open_engine((cr_engine_limits){.max_running = 2});
+    all = run_one(&how, 20);
+    for (int32_t num = 1; num < 6; num++) {
+        how.bad_words = (cr_bad_words){all.ids + 10, &num, 1};
+        g = run_one(&how, 20);
+        assert_int_equal(g.num_ids, 40);
+        for (int32_t t = 0; t + num <= 40; t++)
+            assert_memory_not_equal(g.ids + t, all.ids + 10, (size_t)num * sizeof *g.ids);
+        if (num > 1) assert_memory_equal(g.ids, all.ids, (size_t)(9 + num) * sizeof *g.ids);
+        cr_generated_free(&g);
+    }
+    for (how.seed = 0; how.seed < 20; how.seed++) { /* beside ids that may not end it */
+        how.min_new_tokens = 40;
+        how.stop_ids = all.ids;
+        how.num_stop_ids = 1;
+        how.bad_words = (cr_bad_words){all.ids + 1, twice, 2};
+        g = run_one(&how, 20);
+        for (size_t t = 0; t < 40; t++)
+            assert_true(g.ids[t] != all.ids[0] && g.ids[t] != all.ids[3]);
+        cr_generated_free(&g);
+    }
+    how = plain(40); /* its first id is the prompt's last: that is not part of a response */
+    const int32_t before[] = {prompt[19], all.ids[0]}, two = 2;
+    how.bad_words = (cr_bad_words){before, &two, 1};
+    g = run_one(&how, 20);
+    assert_int_equal(g.ids[0], all.ids[0]);
+    cr_generated_free(&g);
+    cr_generated_free(&all);
+}
+
 static void what_cannot_be_drawn(void **state)
 {
     const uint64_t id = 0;
@@ -252,6 +290,17 @@ static void what_cannot_be_drawn(void **state)
     how.edits.biased = outside;
     how.edits.bias = bias;
     how.edits.num_biased = 2;
+    err = (cr_err){0};
+    assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "id 1000000"));
+    how = plain(5);
+    how.edits.allowed = eos;
+    how.edits.num_allowed = 2;
+    how.bad_words = (cr_bad_words){eos, (const int32_t[]){1, 1}, 2};
+    err = (cr_err){0};
+    assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "no id is left to draw"));
+    how.bad_words = (cr_bad_words){outside, (const int32_t[]){2}, 1};
     err = (cr_err){0};
     assert_int_equal(cr_engine_submit(engine, prompt, 5, &id, 1, &how, NULL, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "id 1000000"));
@@ -324,9 +373,13 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cancel_of_one),         cmocka_unit_test(which_stop),
-        cmocka_unit_test(eos_ids_that_end_none), cmocka_unit_test(least_length),
-        cmocka_unit_test(what_cannot_be_drawn),  cmocka_unit_test(texts_that_go_on),
+        cmocka_unit_test(cancel_of_one),
+        cmocka_unit_test(which_stop),
+        cmocka_unit_test(eos_ids_that_end_none),
+        cmocka_unit_test(least_length),
+        cmocka_unit_test(bad_words),
+        cmocka_unit_test(what_cannot_be_drawn),
+        cmocka_unit_test(texts_that_go_on),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

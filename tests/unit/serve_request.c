@@ -181,6 +181,22 @@ static void changes_of_samples(void **state)
     cr_buf_free(&body);
 }
 
+/* Each without the blanks before it, and with a space where that is as many tokens. */
+static void bad_words(void **state)
+{
+    static const int32_t ids[] = {24, 27, 20, 21}, lengths[] = {1, 1, 2};
+    const cr_serve_sampling *s = &request.sampling;
+
+    (void)state;
+    accept(CR_SERVE_COMPLETIONS, "{\"prompt\":[1],\"bad_words\":[\"  h\",\"ab\"]}");
+    assert_int_equal(s->bad_ids.num, 4);
+    assert_memory_equal(s->bad_ids.id, ids, sizeof ids);
+    assert_int_equal(s->bad_lengths.num, 3);
+    assert_memory_equal(s->bad_lengths.id, lengths, sizeof lengths);
+    accept(CR_SERVE_GENERATE, "{\"input_ids\":[1],\"sampling_params\":{\"bad_words\":[]}}");
+    assert_int_equal(s->bad_lengths.num, 0);
+}
+
 /* ---- wrong bodies ---- */
 
 #define P "{\"prompt\":[1,2],"
@@ -254,6 +270,10 @@ static const struct {
     {CR_SERVE_COMPLETIONS,
      P "\"allowed_token_ids\":[7,2],\"stop_token_ids\":[7,2],\"min_tokens\":1}", 400,
      "invalid_value", "min_tokens"},
+    {CR_SERVE_COMPLETIONS, P "\"bad_words\":[1]}", 400, "invalid_value", "bad_words[0]"},
+    {CR_SERVE_COMPLETIONS, P "\"bad_words\":[\"a\",\" \"]}", 400, "invalid_value", "bad_words"},
+    {CR_SERVE_COMPLETIONS, P "\"allowed_token_ids\":[20],\"bad_words\":[\"ba\"]}", 400,
+     "invalid_value", "bad_words"},
     {CR_SERVE_COMPLETIONS, P "\"max_tokens\":4,\"min_tokens\":5}", 400, "invalid_value",
      "min_tokens"},
     {CR_SERVE_COMPLETIONS, P "\"suffix\":\"x\"}", 400, "unsupported_parameter", "suffix"},
@@ -456,6 +476,7 @@ int main(void)
         cmocka_unit_test(prime_rl_slime_verl),
         cmocka_unit_test(langchain_and_roll),
         cmocka_unit_test(changes_of_samples),
+        cmocka_unit_test(bad_words),
         cmocka_unit_test(wrong_values),
         cmocka_unit_test(limits),
         cmocka_unit_test(strings_of_json),
