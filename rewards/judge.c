@@ -1,8 +1,8 @@
 /* judge.c -- see judge.h. */
 #include "rewards/judge.h"
 
-#include "http/client.h"
 #include "rewards/score_line.h"
+#include "rewards/service.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -184,17 +184,11 @@ struct cr_judge {
 cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, double limit_s,
                         cr_judge **out, cr_err *err)
 {
-    const cr_http_client_options options = {.url = r->judge.url,
-                                            .key_file = r->judge.key_file,
-                                            .key_env = r->judge.key_env,
-                                            .ca_file = r->judge.ca_file,
-                                            .max_connections = (size_t)r->judge.connections,
-                                            .answer_bytes = ANSWER_BYTES};
     cr_http_client *client;
     cr_judge *j;
 
     *out = NULL;
-    CR_TRY(cr_http_client_open(&options, &client, err));
+    CR_TRY(cr_service_open(&r->judge, ANSWER_BYTES, &client, err));
     j = *out = CR_NEW(cr_judge);
     *j = (cr_judge){.config = config, .reward = r, .client = client, .limit_s = limit_s};
     j->num = (size_t)r->judge.connections;

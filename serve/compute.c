@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define SHARED_S 60.0
+
 struct cr_compute_entry {
     cr_job *job;
     cr_share *share;
@@ -25,6 +27,7 @@ void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int6
                       .engine = engine,
                       .round_tokens = round_tokens,
                       .max_samples = max_samples};
+    c->shared_s = SHARED_S;
     if (engine) cr_engine_set_on_token(engine, cr_job_on_token, NULL);
 }
 
@@ -51,14 +54,28 @@ static void advance(cr_compute *c)
     if (c->now < least) c->now = least;
 }
 
+static bool has_several(const cr_compute *c)
+{
+    for (size_t i = 1; i < c->num_jobs; i++)
+        if (c->entries[i].share != c->entries[0].share) return true;
+    return false;
+}
+
+/* Now, or shortly before. */
+static bool is_shared(const cr_compute *c)
+{
+    return has_several(c) || cr_now_s() < c->shared_until_s;
+}
+
 void cr_compute_add(cr_compute *c, cr_job *job, cr_share *share)
 {
     advance(c);
     cr_share_wake(share, c->now);
-    if (!c->first_share) c->first_share = share;
-    if (share != c->first_share) c->has_others = true;
     c->entries = cr_grow(c->entries, c->num_jobs, &c->capacity, sizeof *c->entries);
     c->entries[c->num_jobs++] = (entry){.job = job, .share = share};
+    if (c->last_share && (c->last_share != share || has_several(c)))
+        c->shared_until_s = cr_now_s() + c->shared_s;
+    c->last_share = share;
     if (!c->engine && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 501, "unsupported_parameter", "this service samples at most one token");
 }
@@ -73,6 +90,7 @@ int64_t cr_compute_remove(cr_compute *c, cr_job *job)
     CR_CHECK(i < c->num_jobs, "a job that was not added");
     if (job->num_running > 0 && c->engine) cr_job_cancel(job, c->engine);
     used = c->entries[i].used_tokens;
+    if (has_several(c)) c->shared_until_s = cr_now_s() + c->shared_s;
     advance(c);
     memmove(c->entries + i, c->entries + i + 1, (--c->num_jobs - i) * sizeof *c->entries);
     return used;
@@ -202,14 +220,13 @@ static int64_t num_of_share(const cr_compute *c, const cr_share *share)
 /* The first job of the tenant whose turn it is to get places in the engine. */
 static entry *choose_sampled(cr_compute *c)
 {
-    int64_t most = c->max_samples - c->max_samples / 8;
+    int64_t most = is_shared(c) ? c->max_samples - c->max_samples / 8 : c->max_samples;
     entry *next = NULL;
 
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
         if (e->job->is_done || e->job->num_submitted == e->job->request.num_prompts) continue;
-        if (e->job->num_running == 0 || (c->has_others && num_of_share(c, e->share) >= most))
-            continue;
+        if (e->job->num_running == 0 || num_of_share(c, e->share) >= most) continue;
         if (!next || e->share->used < next->share->used) next = e;
     }
     return next;

@@ -3,8 +3,8 @@
  * Each step is one round of the jobs that wait for scores, at most round_tokens long, and one step of the engine for
  * those that sample: neither kind starves the other. Prompts of a round, and those that get a place in the engine,
  * are chosen by what their tenants have used so far (serve/share.h): a request with thousands of prompts gets its part
- * of each round, not all of it; while there are several tenants, one takes at most seven eighths of the engine's
- * places. Jobs of one tenant go in the order of their arrival. What arrives while a round runs is in the next one;
+ * of each round, not all of it; while there are several tenants, and a minute longer, one takes at most seven eighths
+ * of the engine's places. Jobs of one tenant go in the order of their arrival. What arrives while a round runs is in the next one;
  * nothing waits for company.
  *
  * One thread, that which opened the world. With several ranks the others follow (serve/scoring.h); the engine
@@ -22,10 +22,11 @@ typedef struct cr_compute {
     int64_t round_tokens, max_samples;
     struct cr_compute_entry *entries; /* [num_jobs] in the order of arrival; jobs are owned */
     size_t num_jobs, capacity;
-    const cr_share *first_share; /* of the first job ever */
-    bool has_others;             /* there were jobs of another one */
-    double now;                  /* of cr_share */
-    cr_score_ask *asks;          /* of a round */
+    const cr_share *last_share; /* of the last job that came */
+    double shared_until_s;      /* there are several tenants, on the clock of cr_now_s */
+    double shared_s;            /* how long after their jobs; set by init */
+    double now;                 /* of cr_share */
+    cr_score_ask *asks;         /* of a round */
     cr_score *scores;
     struct cr_compute_run *runs; /* [num_runs] asks that follow each other and are of one job */
     size_t capacity_asks, num_runs, capacity_runs;

@@ -2,8 +2,8 @@
 #include "pipelines/reference/service.h"
 
 #include "base/json.h"
-#include "http/client.h"
 #include "pipelines/assemble_impl.h"
+#include "rewards/service.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -175,15 +175,9 @@ cr_status cr_reference_open(const cr_config *c, cr_reference **out, cr_err *err)
 {
     cr_reference *r = CR_NEW(cr_reference);
     const cr_service_keys *k = r->keys = &c->reference.service;
-    const cr_http_client_options options = {.url = k->url,
-                                            .key_file = k->key_file,
-                                            .key_env = k->key_env,
-                                            .ca_file = k->ca_file,
-                                            .max_connections = (size_t)k->connections,
-                                            .answer_bytes = ANSWER_BYTES};
 
     *out = NULL;
-    if (cr_http_client_open(&options, &r->client, err) != CR_OK) cr_fail_add(err, "service");
+    if (cr_service_open(k, ANSWER_BYTES, &r->client, err) != CR_OK) cr_fail_add(err, "service");
     CR_TRY_GOTO(failed, err->status);
     CR_TRY_GOTO(failed, reach(r, err));
     if (get_identity(r, err) != CR_OK || check_identity(r, c, err) != CR_OK ||

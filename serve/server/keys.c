@@ -88,7 +88,8 @@ cr_status cr_serve_keys_read(const char *path, cr_serve_keys *out, cr_err *err)
     cr_serve_key key;
 
     *out = (cr_serve_keys){0};
-    CR_TRY_GOTO(out, cr_file_read(path, &text, err));
+    if (cr_file_read(path, &text, err) != CR_OK) err->status = CR_EUSAGE;
+    CR_TRY_GOTO(out, err->status);
     warn_of_readers(path);
     while (err->status == CR_OK && (line = cr_line_next(&text, &at, &num))) {
         char *copy = cr_strndup(line, num);

@@ -28,7 +28,7 @@ typedef struct cr_serve_keys {
     size_t num, capacity;
 } cr_serve_keys;
 
-/* CR_EUSAGE with the line: a wrong one, a name or key that is there twice, or no key at all. */
+/* CR_EUSAGE: no such file; with the line: a wrong one, a name or key that is there twice, or no key at all. */
 CR_MUST cr_status cr_serve_keys_read(const char *path, cr_serve_keys *out, cr_err *err);
 void cr_serve_keys_free(cr_serve_keys *keys);                              /* {0} is fine */
 cr_serve_key *cr_serve_keys_find(cr_serve_keys *keys, const char *secret); /* NULL: none */

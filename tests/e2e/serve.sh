@@ -32,6 +32,7 @@ printf 'a k score\na j score\n' >$tmp/bad; refuse 'bad:2: the name a is there tw
 printf 'a k score\nb k score\n' >$tmp/bad; refuse 'bad:2: the key of b is there twice' --keys $tmp/bad
 printf 'a k scores\n' >$tmp/bad; refuse "bad:1: there is no scope 'scores'" --keys $tmp/bad
 printf 'a k score 0\n' >$tmp/bad; refuse 'requests a second' --keys $tmp/bad
+refuse "$tmp/absent" --keys $tmp/absent
 printf '# none\n' >$tmp/bad; refuse 'has no keys' --keys $tmp/bad
 
 # without keys

@@ -3,10 +3,8 @@
  * random requests with a small cache, preemption and cancelled requests.
  * Not covered: what the service says of it (e2e/serve_numbers). */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "models/weights.h"
 #include "tests/check_near.h"
-#include "tests/model_bench.h"
+#include "tests/small_engine.h"
 
 #include <string.h>
 
@@ -16,16 +14,7 @@ static const char config[] =
     "\"intermediate_size\":24,\"num_attention_heads\":2,\"vocab_size\":256,\"rms_norm_eps\":1e-5,"
     "\"rope_theta\":100,"
     "\"initializer_range\":0.3,\"eos_token_id\":[3],\"max_position_embeddings\":512}";
-static cr_device *dev;
-static cr_model *model;
-static cr_full_weights full;
-static cr_engine *engine;
 static int32_t prompt[512];
-
-static void must(cr_status status, const cr_err *err)
-{
-    if (status != CR_OK) fail_msg("%s", err->msg);
-}
 
 /* blocks: of the cache; 0: what max_running samples need. */
 static void open_engine(bool keeps_prefixes, int64_t blocks, int64_t max_model_len)
@@ -36,11 +25,8 @@ static void open_engine(bool keeps_prefixes, int64_t blocks, int64_t max_model_l
                                .keeps_prefixes = keeps_prefixes,
                                .kv_bytes =
                                    blocks * 2 * (int64_t)cr_kv_block_bytes(dev, CR_F32, 1, 8)};
-    cr_err err = {0};
 
-    cr_engine_destroy(engine);
-    must(cr_engine_create(model, dev, &limits, &engine, &err), &err);
-    must(cr_engine_set_weights(engine, &err), &err);
+    small_engine_open(&limits);
 }
 
 static cr_generating plain(int64_t max_new_tokens)
@@ -237,12 +223,8 @@ static void same_bits(void **state)
 
 static int begin(void **state)
 {
-    cr_err err = {0};
-
     (void)state;
-    must(build_model(config, &model, &err), &err);
-    must(cr_device_open(cr_device_default(), 1, &dev, &err), &err);
-    must(cr_full_weights_init(&full, model, dev, CR_F32, NULL, 11, &err), &err);
+    small_model_open(config);
     for (size_t i = 0; i < 512; i++)
         prompt[i] = (int32_t)(i * 37 % 250);
     return 0;
@@ -251,10 +233,7 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    cr_engine_destroy(engine);
-    cr_full_weights_fini(&full);
-    cr_model_free(model);
-    cr_device_close(dev);
+    small_engine_close();
     return 0;
 }
 

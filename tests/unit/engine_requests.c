@@ -3,12 +3,10 @@
  * end none; texts that go on where the prompt ends.
  * Not covered: numbers of samples (unit/engine_batching). */
 #include "base/json.h"
-#include "engine/engine.h"
-#include "models/weights.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check_near.h"
-#include "tests/model_bench.h"
 #include "tests/serve_model.h"
+#include "tests/small_engine.h"
 
 #include <string.h>
 
@@ -18,25 +16,12 @@ static const char config[] =
     "\"intermediate_size\":24,\"num_attention_heads\":2,\"vocab_size\":256,\"rms_norm_eps\":1e-5,"
     "\"rope_theta\":100,"
     "\"initializer_range\":0.3,\"eos_token_id\":[3,80],\"max_position_embeddings\":256}";
-static cr_device *dev;
-static cr_model *model;
-static cr_full_weights full;
-static cr_engine *engine;
 static cr_tokenizer *tokenizer;
 static int32_t prompt[100];
 
-static void must(cr_status status, const cr_err *err)
-{
-    if (status != CR_OK) fail_msg("%s", err->msg);
-}
-
 static void open_engine(cr_engine_limits limits)
 {
-    cr_err err = {0};
-
-    cr_engine_destroy(engine);
-    must(cr_engine_create(model, dev, &limits, &engine, &err), &err);
-    must(cr_engine_set_weights(engine, &err), &err);
+    small_engine_open(&limits);
     cr_engine_set_tokenizer(engine, tokenizer);
 }
 
@@ -347,12 +332,8 @@ static void texts_that_go_on(void **state)
 
 static int begin(void **state)
 {
-    cr_err err = {0};
-
     (void)state;
-    must(build_model(config, &model, &err), &err);
-    must(cr_device_open(cr_device_default(), 1, &dev, &err), &err);
-    must(cr_full_weights_init(&full, model, dev, CR_F32, NULL, 11, &err), &err);
+    small_model_open(config);
     tokenizer = byte_tokenizer();
     for (size_t i = 0; i < 100; i++)
         prompt[i] = (int32_t)(i * 37 % 250);
@@ -362,10 +343,7 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    cr_engine_destroy(engine);
-    cr_full_weights_fini(&full);
-    cr_model_free(model);
-    cr_device_close(dev);
+    small_engine_close();
     cr_tokenizer_close(tokenizer);
     return 0;
 }

@@ -1,14 +1,14 @@
 /* serve_job.c -- requests on their way through the engine and rounds of scoring, on a small random Qwen3: events put
  * together are the whole answer, samples do not depend on other prompts or requests, stop texts over several tokens
- * are never sent, scores go where they belong, a cancelled job leaves the others alone.
+ * are never sent, scores go where they belong, a cancelled job leaves the others alone, places for
+ * samples where there are several tenants.
  * The rounds are a table of numbers here. Not covered: rounds of a model (unit/serve_scoring), HTTP. */
 #include "base/json.h"
-#include "models/weights.h"
-#include "serve/job.h"
+#include "serve/compute.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check_near.h"
-#include "tests/model_bench.h"
 #include "tests/serve_model.h"
+#include "tests/small_engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +20,6 @@ static const char config[] =
     "\"rope_theta\":100,"
     "\"initializer_range\":0.3,\"eos_token_id\":[3],\"max_position_embeddings\":128}";
 static const int32_t eos[] = {3};
-static cr_device *dev;
-static cr_model *model;
-static cr_full_weights full;
-static cr_engine *engine;
-
-static void must(cr_status status, const cr_err *err)
-{
-    if (status != CR_OK) fail_msg("%s", err->msg);
-}
 
 static cr_job *make_job(cr_serve_route route, const char *body)
 {
@@ -367,17 +358,46 @@ static void samples_with_a_prompt(void **state)
     json_decref(plain);
 }
 
-static int begin(void **state)
+/* Samples of a tenant's request that get a place, of 8. */
+static size_t places_for(cr_compute *c, cr_share *share)
 {
-    cr_engine_limits limits = {.max_running = 4};
+    cr_job *job = make_job(CR_SERVE_COMPLETIONS,
+                           "{\"prompt\":[[1],[1],[1],[1],[1],[1],[1],[1],[1],[1]],\"max_tokens\":9,"
+                           "\"ignore_eos\":true}");
+    size_t num;
     cr_err err = {0};
 
+    cr_compute_add(c, job, share);
+    must(cr_compute_step(c, &err), &err);
+    num = job->num_submitted;
+    cr_compute_remove(c, job);
+    cr_job_destroy(job);
+    return num;
+}
+
+/* A tenant leaves places free while there is another one, and shortly after. */
+static void places_of_tenants(void **state)
+{
+    cr_share one = {.weight = 1}, two = {.weight = 1};
+    cr_compute c;
+
     (void)state;
-    must(build_model(config, &model, &err), &err);
-    must(cr_device_open(cr_device_default(), 1, &dev, &err), &err);
-    must(cr_full_weights_init(&full, model, dev, CR_F32, NULL, 11, &err), &err);
-    must(cr_engine_create(model, dev, &limits, &engine, &err), &err);
-    must(cr_engine_set_weights(engine, &err), &err);
+    cr_compute_init(&c, NULL, engine, 1000, 8);
+    c.shared_s = 0.2;
+    assert_int_equal(places_for(&c, &one), 8);
+    assert_int_equal(places_for(&c, &one), 8);
+    assert_int_equal(places_for(&c, &two), 7);
+    assert_int_equal(places_for(&c, &two), 7);
+    cr_sleep_s(0.3);
+    assert_int_equal(places_for(&c, &two), 8);
+    cr_compute_free(&c);
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    small_model_open(config);
+    small_engine_open(&(cr_engine_limits){.max_running = 4});
     serve_models[0].tokenizer = byte_tokenizer();
     serve_models[0].vocab_size = 256;
     serve_models[0].max_model_len = 128;
@@ -391,10 +411,7 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    cr_engine_destroy(engine);
-    cr_full_weights_fini(&full);
-    cr_model_free(model);
-    cr_device_close(dev);
+    small_engine_close();
     serve_model_close();
     return 0;
 }
@@ -407,6 +424,7 @@ int main(void)
         cmocka_unit_test(cancel),
         cmocka_unit_test(scoring),
         cmocka_unit_test(samples_with_a_prompt),
+        cmocka_unit_test(places_of_tenants),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -1,0 +1,12 @@
+/* service.h -- a client of the service that a block of the configuration names (a judge, a reference). */
+#ifndef CR_REWARDS_SERVICE_H
+#define CR_REWARDS_SERVICE_H
+
+#include "configs/configs.h"
+#include "http/client.h"
+
+/* answer_bytes: of a body, at most. CR_EUSAGE: as cr_http_client_open. */
+CR_MUST cr_status cr_service_open(const cr_service_keys *keys, size_t answer_bytes,
+                                  cr_http_client **out, cr_err *err);
+
+#endif
