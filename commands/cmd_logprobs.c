@@ -179,7 +179,7 @@ static cr_status answer_waiting(ask *a, cr_err *err)
     }
     for (size_t i = a->first; i < a->num_lines; i++)
         if (!a->line[i].line.error) a->asks[num++] = a->line[i].ask;
-    if (num) CR_TRY(cr_scoring_round(a->scoring, a->asks, num, a->scores, err));
+    if (num) CR_TRY(cr_scoring_round(a->scoring, 0, a->asks, num, a->scores, err));
     num = 0;
     for (size_t i = a->first; i < a->num_lines; i++) {
         const cr_score *score = a->line[i].line.error ? NULL : &a->scores[num++];
@@ -323,8 +323,8 @@ static cr_status run_ask(ask *a, const char *device, const char *logits, cr_err 
     if (a->num_top < 0 || a->num_top > a->worker.model->config.vocab_size)
         return cr_fail(err, CR_EUSAGE, "--top-logprobs %lld: from 0 to %lld, the model's ids",
                        (long long)a->num_top, (long long)a->worker.model->config.vocab_size);
-    a->scoring =
-        cr_scoring_create(a->worker.world, a->worker.mesh, a->worker.model, a->worker.fsdp);
+    a->scoring = cr_scoring_create(a->worker.world, a->worker.mesh);
+    cr_scoring_set(a->scoring, 0, a->worker.model, a->worker.fsdp);
     a->has_logits = logits != NULL;
     a->rules = cr_worker_rules(&a->worker);
     a->rules.needs_name = a->has_logits;

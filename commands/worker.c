@@ -112,9 +112,9 @@ bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, c
 
 /* ---- opening ---- */
 
-static void choose_dtype(cr_worker *w)
+cr_dtype cr_worker_dtype(const cr_worker *w, const cr_model *model)
 {
-    w->dtype = w->has_dtype ? cr_dtype_of(w->keys->dtype) : w->model->config.storage_dtype;
+    return w->has_dtype ? cr_dtype_of(w->keys->dtype) : model->config.storage_dtype;
 }
 
 cr_status cr_worker_join(cr_worker *w, cr_err *err)
@@ -145,14 +145,35 @@ out:
     return err->status;
 }
 
-static cr_status open_units(cr_worker *w, cr_err *err)
+static cr_status open_model(const cr_worker *w, const char *folder, cr_model **model, cr_err *err)
+{
+    CR_TRY(cr_model_open(folder, model, err));
+    cr_experts_set(*model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
+    if (w->kind == CR_WORKER_GENERATE) return CR_OK;
+    if (w->is_of_run) /* as its ranks do */
+        return cr_model_prepare(*model, &w->config.train, false, err);
+    return cr_model_prepare(*model, w->keys, true,
+                            err); /* whose tower does not run: as it is stored */
+}
+
+cr_status cr_worker_load(const cr_worker *w, const char *folder, cr_model **model, cr_fsdp **fsdp,
+                         cr_err *err)
 {
     cr_fsdp_args args = cr_fsdp_args_of(w->keys, w->kind == CR_WORKER_TRAIN);
 
-    args.param_dtype = w->dtype;
-    if (w->dtype == CR_F16) args.loss_scale = 1024; /* one gradient: nothing to adapt to */
-    args.source = w->folder;
-    return cr_fsdp_create(w->model, w->dev, w->mesh, &args, &w->fsdp, err);
+    *model = NULL;
+    *fsdp = NULL;
+    cr_note(open_model(w, folder, model, err));
+    CR_TRY_GOTO(failed, cr_agree(w->mesh->group[CR_AXIS_ALL], "open the model", err));
+    args.param_dtype = cr_worker_dtype(w, *model);
+    if (args.param_dtype == CR_F16) args.loss_scale = 1024; /* one gradient: nothing to adapt to */
+    args.source = folder;
+    CR_TRY_GOTO(failed, cr_fsdp_create(*model, w->dev, w->mesh, &args, fsdp, err));
+    return CR_OK;
+failed:
+    cr_model_free(*model);
+    *model = NULL;
+    return err->status;
 }
 
 cr_status cr_device_open_to_compute(const char *name, int num_threads, cr_device **out, cr_err *err)
@@ -172,16 +193,14 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
     if (w->kind != CR_WORKER_GENERATE && !w->world) CR_TRY(cr_worker_join(w, err));
     CR_TRY(cr_device_open_to_compute(device_name, num_threads, &w->dev, err));
     if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
-    CR_TRY(cr_model_open(w->folder, &w->model, err));
-    choose_dtype(w);
-    cr_experts_set(w->model, w->kind == CR_WORKER_GENERATE ? NULL : w->keys);
-    if (w->is_of_run) /* as its ranks do */
-        CR_TRY(cr_model_prepare(w->model, &w->config.train, false, err));
-    else if (w->kind != CR_WORKER_GENERATE) /* whose tower does not run: as it is stored */
-        CR_TRY(cr_model_prepare(w->model, w->keys, true, err));
-    if (w->kind == CR_WORKER_GENERATE)
-        return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
-    return open_units(w, err);
+    if (w->kind == CR_WORKER_SERVE) return CR_OK;
+    if (w->kind != CR_WORKER_GENERATE)
+        CR_TRY(cr_worker_load(w, w->folder, &w->model, &w->fsdp, err));
+    else
+        CR_TRY(open_model(w, w->folder, &w->model, err));
+    w->dtype = cr_worker_dtype(w, w->model);
+    if (w->kind != CR_WORKER_GENERATE) return CR_OK;
+    return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
 }
 
 int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_err *err)

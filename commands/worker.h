@@ -27,7 +27,7 @@ typedef enum cr_worker_kind {
     CR_WORKER_INFER,
     CR_WORKER_GENERATE,
     CR_WORKER_TRAIN,
-    CR_WORKER_SERVE /* as INFER; signals are rank 0's, and a rank that is lost is exit code 3 */
+    CR_WORKER_SERVE /* signals are rank 0's, and a rank that is lost is exit code 3; models come by cr_worker_load */
 } cr_worker_kind;
 
 typedef struct cr_worker {
@@ -60,6 +60,12 @@ bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int ar
                       int *code);
 /* Collective. */
 CR_MUST cr_status cr_worker_join(cr_worker *worker, cr_err *err);
+/* The model of a folder and its units, with the keys of the worker: owned by the caller. A failure of one rank is one
+ * of all, and nothing is held. Collective. */
+CR_MUST cr_status cr_worker_load(const cr_worker *worker, const char *folder, cr_model **model,
+                                 cr_fsdp **fsdp, cr_err *err);
+/* Of keys, else as it is stored. */
+cr_dtype cr_worker_dtype(const cr_worker *worker, const cr_model *model);
 /* device_name: "cpu", or NULL for the best one here. Collective. */
 CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several

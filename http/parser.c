@@ -109,7 +109,10 @@ static cr_http_event read_target(cr_http_parser *p, char *target)
             return refuse(p, 400, "a character of the target must be percent-encoded");
     if (!(path = find_path(p->method, target)))
         return refuse(p, 400, "the target is neither a path nor an http URL");
-    path[strcspn(path, "?")] = 0;
+    if (strchr(path, '?')) {
+        p->query_at = (size_t)(strchr(path, '?') + 1 - p->lines.data);
+        p->lines.data[p->query_at - 1] = 0;
+    }
     if (!percent_decode(path)) return refuse(p, 400, "the target has a wrong percent-encoding");
     p->path_at = (size_t)(path - p->lines.data);
     return CR_HTTP_MORE;
@@ -475,6 +478,25 @@ void cr_http_parser_free(cr_http_parser *p)
 const char *cr_http_path(const cr_http_parser *p)
 {
     return p->path_at ? p->lines.data + p->path_at : "";
+}
+
+bool cr_http_query(const cr_http_parser *p, const char *name, char *value, size_t capacity)
+{
+    size_t num = strlen(name);
+    const char *at = p->query_at ? p->lines.data + p->query_at : "";
+
+    while (*at && (strncmp(at, name, num) != 0 || at[num] != '=')) {
+        at += strcspn(at, "&");
+        if (*at) at++;
+    }
+    if (!*at) return false;
+    at += num + 1;
+    num = strcspn(at, "&");
+    if (num >= capacity) num = capacity - 1;
+    memcpy(value, at, num);
+    value[num] = 0;
+    percent_decode(value);
+    return true;
 }
 
 const char *cr_http_field(const cr_http_parser *p, const char *name)

@@ -67,7 +67,7 @@ typedef struct cr_http_parser {
     cr_buf lines;      /* NUL-terminated parts of the lines */
     size_t line_at;    /* in lines: the one that is being read */
     size_t left_bytes; /* of the body or the chunk */
-    size_t num_header_bytes, num_fields, path_at;
+    size_t num_header_bytes, num_fields, path_at, query_at;
     struct {
         uint32_t name_at, value_at;
     } field[CR_HTTP_FIELDS];
@@ -84,6 +84,9 @@ void cr_http_parser_free(cr_http_parser *parser);
 
 /* Percent-decoded once, without the query; "*" for OPTIONS *; "" until it is known. */
 const char *cr_http_path(const cr_http_parser *parser);
+/* The first value of a name in the query, percent-decoded, and cut if it does not fit in `capacity` bytes. False: there is
+ * none, and *value is as it was. */
+bool cr_http_query(const cr_http_parser *parser, const char *name, char *value, size_t capacity);
 /* The value of the first field of that name (in lower case), NULL: none. */
 const char *cr_http_field(const cr_http_parser *parser, const char *name);
 

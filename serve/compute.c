@@ -20,15 +20,23 @@ struct cr_compute_run {
 
 typedef struct cr_compute_entry entry;
 
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens,
-                     int64_t max_samples)
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, int64_t round_tokens, int64_t max_samples)
 {
     *c = (cr_compute){.scoring = scoring,
-                      .engine = engine,
                       .round_tokens = round_tokens,
-                      .max_samples = max_samples};
-    c->shared_s = SHARED_S;
+                      .max_samples = max_samples,
+                      .shared_s = SHARED_S};
+}
+
+void cr_compute_set_engine(cr_compute *c, size_t place, cr_engine *engine)
+{
+    c->engines[place] = engine;
     if (engine) cr_engine_set_on_token(engine, cr_job_on_token, NULL);
+}
+
+static size_t place_of(const cr_job *job)
+{
+    return job->request.model->place;
 }
 
 void cr_compute_free(cr_compute *c)
@@ -76,7 +84,7 @@ void cr_compute_add(cr_compute *c, cr_job *job, cr_share *share)
     if (c->last_share && (c->last_share != share || has_several(c)))
         c->shared_until_s = cr_now_s() + c->shared_s;
     c->last_share = share;
-    if (!c->engine && !cr_serve_is_scoring(&job->request))
+    if (!c->engines[place_of(job)] && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 501, "unsupported_parameter", "this service samples at most one token");
 }
 
@@ -88,7 +96,8 @@ int64_t cr_compute_remove(cr_compute *c, cr_job *job)
     while (i < c->num_jobs && c->entries[i].job != job)
         i++;
     CR_CHECK(i < c->num_jobs, "a job that was not added");
-    if (job->num_running > 0 && c->engine) cr_job_cancel(job, c->engine);
+    if (job->num_running > 0 && c->engines[place_of(job)])
+        cr_job_cancel(job, c->engines[place_of(job)]);
     used = c->entries[i].used_tokens;
     if (has_several(c)) c->shared_until_s = cr_now_s() + c->shared_s;
     advance(c);
@@ -129,14 +138,16 @@ static const cr_score_ask *next_ask(const entry *e)
                                                                                  : NULL;
 }
 
-/* The first job of the tenant whose turn it is. *until: so far it may go on; the next one's use. NULL: none. */
-static entry *choose(cr_compute *c, double *until)
+/* The first job of the tenant whose turn it is; of (first NULL) any model or that of *first. *until: so far it may go on;
+ * the next one's use. NULL: none. */
+static entry *choose(cr_compute *c, const entry *first, double *until)
 {
     entry *next = NULL;
 
     *until = 1e300;
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
+        if (first && place_of(e->job) != place_of(first->job)) continue;
         if (!next_ask(e) || (next && e->share == next->share)) continue;
         if (next && e->share->used >= next->share->used) {
             if (e->share->used < *until) *until = e->share->used;
@@ -157,7 +168,7 @@ static bool gather(cr_compute *c, entry *e, double until, size_t *num, int64_t *
     cr_err err = {0};
 
     while ((ask = next_ask(e)) && (*num == first || e->share->used <= until)) {
-        if (cr_scoring_check(c->scoring, ask, &err) != CR_OK) {
+        if (cr_scoring_check(c->scoring, place_of(e->job), ask, &err) != CR_OK) {
             cr_job_fail(e->job, 400, "invalid_value", err.msg);
             break;
         }
@@ -182,16 +193,17 @@ static cr_status run_round(cr_compute *c, cr_err *err)
     int64_t tokens = 0;
     size_t num = 0, at = 0;
     double until;
-    entry *e;
+    entry *first, *e;
 
     c->num_runs = 0;
     for (size_t i = 0; i < c->num_jobs; i++) {
         c->entries[i].num_in_round = 0;
         cr_job_asks(c->entries[i].job, &asks);
     }
-    while ((e = choose(c, &until)) && gather(c, e, until, &num, &tokens))
-        continue;
-    if (num) CR_TRY(cr_scoring_round(c->scoring, c->asks, num, c->scores, err));
+    for (e = first = choose(c, NULL, &until); e && gather(c, e, until, &num, &tokens);)
+        e = choose(c, first, &until);
+    if (num)
+        CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
     for (size_t i = 0; i < c->num_runs; i++) {
         const struct cr_compute_run *run = &c->runs[i];
         cr_job_take_scores(c->entries[run->entry].job, c->scores + at, run->num);
@@ -208,17 +220,18 @@ static int64_t num_in_engine(const entry *e)
     return e->num_placed - (int64_t)(e->job->num_samples - e->job->num_running);
 }
 
-static int64_t num_of_share(const cr_compute *c, const cr_share *share)
+static int64_t num_of_share(const cr_compute *c, size_t place, const cr_share *share)
 {
     int64_t num = 0;
 
     for (size_t i = 0; i < c->num_jobs; i++)
-        if (!share || c->entries[i].share == share) num += num_in_engine(&c->entries[i]);
+        if (place_of(c->entries[i].job) == place && (!share || c->entries[i].share == share))
+            num += num_in_engine(&c->entries[i]);
     return num;
 }
 
-/* The first job of the tenant whose turn it is to get places in the engine. */
-static entry *choose_sampled(cr_compute *c)
+/* The first job of the tenant whose turn it is to get places in an engine. */
+static entry *choose_sampled(cr_compute *c, size_t place)
 {
     int64_t most = is_shared(c) ? c->max_samples - c->max_samples / 8 : c->max_samples;
     entry *next = NULL;
@@ -226,40 +239,48 @@ static entry *choose_sampled(cr_compute *c)
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
         if (e->job->is_done || e->job->num_submitted == e->job->request.num_prompts) continue;
-        if (e->job->num_running == 0 || num_of_share(c, e->share) >= most) continue;
+        if (e->job->num_running == 0 || place_of(e->job) != place ||
+            num_of_share(c, place, e->share) >= most)
+            continue;
         if (!next || e->share->used < next->share->used) next = e;
     }
     return next;
 }
 
-/* Fill the engine's places, a prompt after the other. */
-static void place_samples(cr_compute *c)
+/* Fill an engine's places, a prompt after the other. */
+static void place_samples(cr_compute *c, size_t place)
 {
     entry *e;
 
-    while (num_of_share(c, NULL) < c->max_samples && (e = choose_sampled(c))) {
+    while (num_of_share(c, place, NULL) < c->max_samples && (e = choose_sampled(c, place))) {
         size_t prompt = e->job->num_submitted;
-        cr_job_submit_next(e->job, c->engine);
+        cr_job_submit_next(e->job, c->engines[place]);
         e->num_placed += e->job->request.sampling.n;
         charge(e, (int64_t)e->job->request.prompts[prompt].num_ids);
     }
 }
 
-cr_status cr_compute_step(cr_compute *c, cr_err *err)
+static cr_status step_engine(cr_compute *c, size_t place, cr_err *err)
 {
     cr_generated g;
 
-    CR_TRY(run_round(c, err));
-    if (!c->engine) return CR_OK;
-    place_samples(c);
-    if (cr_engine_is_idle(c->engine)) return CR_OK;
-    CR_TRY(cr_engine_step(c->engine, err));
+    place_samples(c, place);
+    if (cr_engine_is_idle(c->engines[place])) return CR_OK;
+    CR_TRY(cr_engine_step(c->engines[place], err));
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
         charge(e, e->job->num_sampled - e->num_charged);
         e->num_charged = e->job->num_sampled;
     }
-    while (cr_engine_poll(c->engine, &g))
+    while (cr_engine_poll(c->engines[place], &g))
         cr_job_take_sample(&g);
+    return CR_OK;
+}
+
+cr_status cr_compute_step(cr_compute *c, cr_err *err)
+{
+    CR_TRY(run_round(c, err));
+    for (size_t place = 0; place < CR_SERVE_MAX_MODELS; place++)
+        if (c->engines[place]) CR_TRY(step_engine(c, place, err));
     return CR_OK;
 }

@@ -1,7 +1,8 @@
-/* compute.h -- jobs on one model: rounds of scoring and steps of the engine, in turns.
+/* compute.h -- jobs on models: rounds of scoring and steps of their engines, in turns.
  *
- * Each step is one round of the jobs that wait for scores, at most round_tokens long, and one step of the engine for
- * those that sample: neither kind starves the other. Prompts of a round, and those that get a place in the engine,
+ * Each step is one round of the jobs that wait for scores, at most round_tokens long, and one step of each engine for
+ * those that sample: neither kind starves the other. A round is of the model of the prompt whose turn it is; prompts of
+ * other models wait for the next one. Prompts of a round, and those that get a place in the engine,
  * are chosen by what their tenants have used so far (serve/share.h): a request with thousands of prompts gets its part
  * of each round, not all of it; while there are several tenants, and a minute longer, one takes at most seven eighths
  * of the engine's places. Jobs of one tenant go in the order of their arrival. What arrives while a round runs is in the next one;
@@ -17,8 +18,8 @@
 #include "serve/share.h"
 
 typedef struct cr_compute {
-    cr_scoring *scoring; /* borrowed, as is the engine */
-    cr_engine *engine;   /* NULL: samples of more than one token are refused */
+    cr_scoring *scoring;                     /* borrowed, as are engines */
+    cr_engine *engines[CR_SERVE_MAX_MODELS]; /* NULL: samples of more than one token are refused */
     int64_t round_tokens, max_samples;
     struct cr_compute_entry *entries; /* [num_jobs] in the order of arrival; jobs are owned */
     size_t num_jobs, capacity;
@@ -32,9 +33,10 @@ typedef struct cr_compute {
     size_t capacity_asks, num_runs, capacity_runs;
 } cr_compute;
 
-/* max_samples: that the engine runs at a time. */
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_engine *engine, int64_t round_tokens,
-                     int64_t max_samples);
+/* max_samples: that an engine runs at a time. */
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, int64_t round_tokens, int64_t max_samples);
+/* The engine of a model, while no job of it is there. */
+void cr_compute_set_engine(cr_compute *c, size_t place, cr_engine *engine);
 void cr_compute_free(cr_compute *c); /* with its jobs */
 
 /* Takes the job. share: of its tenant, borrowed until it is removed. */

@@ -22,7 +22,8 @@ enum {
     CR_SERVE_MAX_TREE = 65536,
     CR_SERVE_MAX_DEPTH = 32,
     CR_SERVE_MAX_STOP = 64,
-    CR_SERVE_MAX_BAD_WORDS = 1024
+    CR_SERVE_MAX_BAD_WORDS = 1024,
+    CR_SERVE_MAX_MODELS = 32
 };
 
 typedef enum cr_serve_route {
@@ -40,6 +41,7 @@ const char *cr_serve_route_path(cr_serve_route route);
 
 /* One model by its name. Identity never changes while the struct is in use. */
 typedef struct cr_serve_model {
+    size_t place;               /* in the service */
     const char *name, *root;    /* root: its folder or name on the hub */
     const char *weights_sha256; /* of the sorted hashes of its files */
     const char *tokenizer_sha256;
@@ -56,14 +58,18 @@ typedef struct cr_serve_model {
 } cr_serve_model;
 
 typedef struct cr_serve_service {
-    const cr_serve_model *models; /* [num_models]; the first is that of requests without a name */
+    const cr_serve_model *
+        models; /* [num_models, at most CR_SERVE_MAX_MODELS]; the first is that of requests without a name */
     size_t num_models;
     int64_t max_prompts, max_samples; /* of a request; samples: n for each prompt */
     int64_t max_logprobs;             /* alternatives a place */
     int64_t max_chat_tokens; /* of a chat that gives no maximum; 0: what is left of the context */
     bool clamps_max_tokens;  /* max_tokens beyond the context is cut instead of refused */
-    bool only_scores;        /* the model samples at most one token */
+    bool only_scores;        /* the models sample at most one token */
 } cr_serve_service;
+
+/* The model of this name: NAME, or NAME@VERSION while it has that version. NULL: no such model. */
+const cr_serve_model *cr_serve_find_model(const cr_serve_service *service, const char *name);
 
 /* ---- a request ---- */
 

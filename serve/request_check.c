@@ -64,16 +64,27 @@ void cri_draft_free(cri_draft *d)
 
 /* ---- which model ---- */
 
+const cr_serve_model *cr_serve_find_model(const cr_serve_service *service, const char *name)
+{
+    for (size_t i = 0; i < service->num_models; i++) {
+        const cr_serve_model *m = &service->models[i];
+        size_t num = strlen(m->name);
+        if (strcmp(name, m->name) == 0) return m;
+        if (strncmp(name, m->name, num) == 0 && name[num] == '@' &&
+            strcmp(name + num + 1, m->weight_version) == 0)
+            return m;
+    }
+    return NULL;
+}
+
 static cr_status find_model(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
 {
     cr_serve_request *r = &d->request;
 
     r->model = &service->models[0];
     if (!d->model || !*d->model) return CR_OK;
-    for (size_t i = 0; i < service->num_models; i++) {
-        r->model = &service->models[i];
-        if (strcmp(d->model, r->model->name) == 0) return CR_OK;
-    }
+    r->model = cr_serve_find_model(service, d->model);
+    if (r->model) return CR_OK;
     return cr_serve_fail(error, 404, "model_not_found", "model",
                          "the model %.200s does not exist; GET /v1/models lists those that do",
                          d->model);

@@ -1,7 +1,7 @@
 /* scoring.c -- see scoring.h.
  *
- * Rank 0 sends the prompts to all as one message; every rank packs and runs its part of them, and sends the
- * numbers back in the order of the prompts. Messages are words of 4 bytes. */
+ * Rank 0 sends the model's place and the prompts to all as one message; every rank packs and runs its part of them, and
+ * sends the numbers back in the order of the prompts. Messages are words of 4 bytes. */
 #include "serve/scoring.h"
 
 #include <math.h>
@@ -26,11 +26,16 @@ typedef struct arrays {
     const cr_draw_row **draw;
 } arrays;
 
+/* A model. */
+typedef struct place {
+    const cr_model *model; /* NULL: none */
+    cr_fsdp *f;
+} place;
+
 struct cr_scoring {
     cr_world *world;
     const cr_mesh *mesh;
-    const cr_model *model;
-    cr_fsdp *f;
+    place places[CR_SCORING_PLACES];
     cr_packed packed;
     cr_buf sent, round, values; /* what this rank sends; the prompts; the numbers of all */
     size_t *offsets;            /* [num_ranks + 1] */
@@ -42,15 +47,12 @@ struct cr_scoring {
     size_t capacity_bytes;
 };
 
-cr_scoring *cr_scoring_create(cr_world *world, const cr_mesh *mesh, const cr_model *model,
-                              cr_fsdp *f)
+cr_scoring *cr_scoring_create(cr_world *world, const cr_mesh *mesh)
 {
     cr_scoring *s = CR_NEW(cr_scoring);
 
     s->world = world;
     s->mesh = mesh;
-    s->model = model;
-    s->f = f;
     s->offsets = CR_NEW_ARRAY(size_t, cr_group_num_ranks(mesh->group[CR_AXIS_ALL]) + 1);
     return s;
 }
@@ -69,6 +71,12 @@ void cr_scoring_destroy(cr_scoring *s)
     cr_free(s);
 }
 
+void cr_scoring_set(cr_scoring *s, size_t at, const cr_model *model, cr_fsdp *f)
+{
+    CR_CHECK(at < CR_SCORING_PLACES, "place %zu of a model", at);
+    s->places[at] = (place){model, f};
+}
+
 /* ---- what is asked ---- */
 
 /* Places of the prompt, and with the drawn token. */
@@ -82,11 +90,9 @@ static size_t num_places(const cr_score_ask *a)
     return num_scored(a) + (a->draw != NULL);
 }
 
-static cr_status check_ids(const cr_scoring *s, const char *what, int32_t least, const int32_t *ids,
+static cr_status check_ids(int64_t vocab, const char *what, int32_t least, const int32_t *ids,
                            size_t num, cr_err *err)
 {
-    int64_t vocab = s->model->config.vocab_size;
-
     for (size_t i = 0; i < num; i++)
         if (ids[i] < least || ids[i] >= vocab)
             return cr_fail(err, CR_EARG, "%s %zu is %d, outside the vocabulary of %lld", what, i,
@@ -94,10 +100,11 @@ static cr_status check_ids(const cr_scoring *s, const char *what, int32_t least,
     return CR_OK;
 }
 
-cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *a, cr_err *err)
+cr_status cr_scoring_check(const cr_scoring *s, size_t at, const cr_score_ask *a, cr_err *err)
 {
-    const cr_model_config *c = &s->model->config;
+    const cr_model_config *c = &s->places[at].model->config;
     const cr_draw_row *d = a->draw;
+    int64_t vocab = c->vocab_size;
 
     if (a->num_ids < 1 || a->num_ids > INT32_MAX || a->first < 1 || a->first > a->num_ids)
         return cr_fail(err, CR_EARG, "numbers from place %zu on of %zu tokens", a->first,
@@ -105,14 +112,14 @@ cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *a, cr_err *e
     if (c->position_limit && (int64_t)a->num_ids > c->position_limit)
         return cr_fail(err, CR_EARG, "%zu tokens, but this model's positions end at %lld",
                        a->num_ids, (long long)c->position_limit);
-    CR_TRY(check_ids(s, "token", 0, a->ids, a->num_ids, err));
+    CR_TRY(check_ids(vocab, "token", 0, a->ids, a->num_ids, err));
     if (a->num_top < 0 || a->num_top > c->vocab_size)
         return cr_fail(err, CR_EARG, "the %lld largest of %lld logits", (long long)a->num_top,
                        (long long)c->vocab_size);
     if (a->num_candidates && a->num_lists != 1 && a->num_lists != num_scored(a))
         return cr_fail(err, CR_EARG, "%zu lists of candidates for %zu places", a->num_lists,
                        num_scored(a));
-    CR_TRY(check_ids(s, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
+    CR_TRY(check_ids(vocab, "candidate", -1, a->candidates, a->num_candidates * a->num_lists, err));
     if (a->temperature != 0 && !(a->temperature >= CR_LEAST_TEMPERATURE))
         return cr_fail(err, CR_EARG, "numbers at temperature %g", (double)a->temperature);
     if (!d) return CR_OK;
@@ -120,9 +127,9 @@ cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *a, cr_err *e
         !(d->u >= 0 && d->u < 1))
         return cr_fail(err, CR_EARG, "a draw at temperature %g with repetition penalty %g",
                        (double)d->temperature, (double)d->penalty);
-    CR_TRY(check_ids(s, "biased id", 0, d->edits.biased, d->edits.num_biased, err));
-    CR_TRY(check_ids(s, "allowed id", 0, d->edits.allowed, d->edits.num_allowed, err));
-    return check_ids(s, "banned id", 0, d->edits.banned, d->edits.num_banned, err);
+    CR_TRY(check_ids(vocab, "biased id", 0, d->edits.biased, d->edits.num_biased, err));
+    CR_TRY(check_ids(vocab, "allowed id", 0, d->edits.allowed, d->edits.num_allowed, err));
+    return check_ids(vocab, "banned id", 0, d->edits.banned, d->edits.num_banned, err);
 }
 
 static void put_ask(cr_buf *to, const cr_score_ask *a)
@@ -193,8 +200,8 @@ static cr_draw_row read_draw(const header *h, const int32_t *prompt, const int32
 /* The asks of a round, as every rank reads them. */
 static void read_asks(cr_scoring *s)
 {
-    const int32_t *at = (const int32_t *)(const void *)s->round.data,
-                  *end = at + s->round.num_bytes / sizeof *at;
+    const int32_t *at = (const int32_t *)(const void *)s->round.data + 1, /* after the place */
+        *end = at - 1 + s->round.num_bytes / sizeof *at;
 
     for (s->num_asks = 0; at < end; s->num_asks++) {
         size_t had = s->capacity_asks;
@@ -393,11 +400,13 @@ static cr_status run_round(cr_scoring *s, cr_err *err)
     size_t first, end, row = 0;
     cr_outputs out;
     arrays all;
+    int32_t at;
 
+    memcpy(&at, s->round.data, sizeof at);
     read_asks(s);
     find_part(s, (size_t)cr_group_rank(dp), (size_t)cr_group_num_ranks(dp), &first, &end);
     out = pack(s, first, end, &all);
-    CR_TRY(cr_fsdp_forward(s->f, end > first ? &s->packed.batch : NULL, &out, err));
+    CR_TRY(cr_fsdp_forward(s->places[at].f, end > first ? &s->packed.batch : NULL, &out, err));
     cr_buf_clear(&s->sent);
     for (size_t i = first; is_teller && i < end; row += num_places(&s->asks[i++]))
         put_score(&s->sent, &s->asks[i], &all, row);
@@ -425,13 +434,17 @@ static cr_status share(cr_scoring *s, cr_err *err)
     return status;
 }
 
-cr_status cr_scoring_round(cr_scoring *s, const cr_score_ask *asks, size_t num, cr_score *scores,
-                           cr_err *err)
+cr_status cr_scoring_round(cr_scoring *s, size_t at, const cr_score_ask *asks, size_t num,
+                           cr_score *scores, cr_err *err)
 {
+    const int32_t word = (int32_t)at;
+
     CR_CHECK(num > 0, "a round without prompts");
     for (size_t i = 0; i < num; i++)
-        if (cr_scoring_check(s, &asks[i], err) != CR_OK) return cr_fail_add(err, "prompt %zu", i);
+        if (cr_scoring_check(s, at, &asks[i], err) != CR_OK)
+            return cr_fail_add(err, "prompt %zu", i);
     cr_buf_clear(&s->sent);
+    cr_buf_add(&s->sent, &word, sizeof word);
     for (size_t i = 0; i < num; i++)
         put_ask(&s->sent, &asks[i]);
     CR_TRY(share(s, err));

@@ -10,6 +10,8 @@
  *     rank 0:  create, round, round, .., end, destroy
  *     others:  create, follow (until rank 0 ends), destroy
  *
+ * Several models of one mesh have places 0, 1, ..; a round is of one of them.
+ *
  * A round is as large as the caller makes it: each rank runs a part of the prompts, whole ones (with ulysses_size
  * the ranks of a group share theirs), and needs memory for that part's activations. Between rounds the others
  * sleep, without a deadline. Only the thread that opened the world may call. "Collective" is over the mesh;
@@ -58,16 +60,20 @@ typedef struct cr_score {
 
 typedef struct cr_scoring cr_scoring;
 
-/* The model of f on mesh, opened on world; all borrowed. Local. */
-cr_scoring *cr_scoring_create(cr_world *world, const cr_mesh *mesh, const cr_model *model,
-                              cr_fsdp *f);
+enum { CR_SCORING_PLACES = 33 };
+
+/* Mesh on world; both borrowed. Local. */
+cr_scoring *cr_scoring_create(cr_world *world, const cr_mesh *mesh);
 void cr_scoring_destroy(cr_scoring *s); /* accepts NULL */
+/* The model of f gets a place, in which another one may have been; borrowed. The same on all ranks. Local. */
+void cr_scoring_set(cr_scoring *s, size_t place, const cr_model *model, cr_fsdp *f);
 
 /* CR_EARG, in a sentence: a round with this prompt would be refused. Local. */
-CR_MUST cr_status cr_scoring_check(const cr_scoring *s, const cr_score_ask *ask, cr_err *err);
+CR_MUST cr_status cr_scoring_check(const cr_scoring *s, size_t place, const cr_score_ask *ask,
+                                   cr_err *err);
 /* On rank 0: num prompts, at least 1; scores [num] are valid until the next round. Collective. */
-CR_MUST cr_status cr_scoring_round(cr_scoring *s, const cr_score_ask *asks, size_t num,
-                                   cr_score *scores, cr_err *err);
+CR_MUST cr_status cr_scoring_round(cr_scoring *s, size_t place, const cr_score_ask *asks,
+                                   size_t num, cr_score *scores, cr_err *err);
 /* On rank 0: there will be no more rounds. Collective. */
 CR_MUST cr_status cr_scoring_end(cr_scoring *s, cr_err *err);
 /* On the other ranks: their parts of all rounds until then. Collective. */

@@ -102,6 +102,13 @@ void cr_serve_job_free(cr_serve_job *job)
     cr_free(job);
 }
 
+void cr_serve_job_note(cr_serve_job *job, cr_serve_request *request)
+{
+    job->ignored = request->ignored;
+    request->ignored = (cr_buf){0};
+    snprintf(job->weights, sizeof job->weights, "%s", request->model->weights_sha256);
+}
+
 void cr_serve_queue_free(cr_serve_queue *q)
 {
     if (!q) return;

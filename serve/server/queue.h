@@ -13,6 +13,7 @@
 #ifndef CR_SERVE_QUEUE_H
 #define CR_SERVE_QUEUE_H
 
+#include "base/digest.h"
 #include "http/server.h"
 #include "serve/request.h"
 #include "serve/share.h"
@@ -50,10 +51,11 @@ typedef struct cr_serve_job {
     bool is_streaming;  /* the beginning of its answer was sent */
     bool is_pushed_out; /* its place in the queue went to another tenant */
     /* answer */
-    cr_buf events;        /* of a stream, not collected yet; under the queue's lock */
-    cr_serve_error error; /* status 0: `out` is the body of a 200 */
-    cr_buf out, ignored;  /* owned; ignored: names of fields without effect */
-    int64_t used_tokens;  /* that were worked on; -1: as estimated */
+    cr_buf events;                /* of a stream, not collected yet; under the queue's lock */
+    cr_serve_error error;         /* status 0: `out` is the body of a 200 */
+    cr_buf out, ignored;          /* owned; ignored: names of fields without effect */
+    char weights[CR_DIGEST_TEXT]; /* SHA-256 of its model's; "": it was not read so far */
+    int64_t used_tokens;          /* that were worked on; -1: as estimated */
     int64_t prompt_tokens, cached_tokens; /* of a job that was sampled, and of them in the cache */
 } cr_serve_job;
 
@@ -77,6 +79,9 @@ cr_serve_queue *cr_serve_queue_create(const cr_serve_bounds *bounds, void (*wake
                                       void *ctx);
 void cr_serve_queue_free(cr_serve_queue *queue); /* with its jobs; accepts NULL */
 void cr_serve_job_free(cr_serve_job *job);
+
+/* The other thread, when the body has been read: what of it is in the answer's fields. Takes request->ignored. */
+void cr_serve_job_note(cr_serve_job *job, cr_serve_request *request);
 
 /* I/O thread. False: it is full, and the job stays the caller's. tenant: a name; weight: above 0, of the key. */
 bool cr_serve_queue_put(cr_serve_queue *queue, cr_serve_job *job, const char *tenant,

@@ -83,17 +83,16 @@ static void answer_models(cr_server *s, cr_http_exchange *x)
 
 static void answer_model(cr_server *s, cr_http_exchange *x)
 {
-    const cr_serve_service *service = s->service;
     const char *name = cr_http_path(x->request) + strlen("/v1/models/");
+    const cr_serve_model *model = cr_serve_find_model(s->service, name);
     cr_buf body = {0};
 
-    for (size_t i = 0; i < service->num_models && !body.num_bytes; i++)
-        if (strcmp(service->models[i].name, name) == 0)
-            cr_serve_model_body(&service->models[i], &body);
-    if (body.num_bytes)
-        answer_json(x, 200, &body);
-    else
+    if (!model) {
         cr_http_fail(x, 404, "model_not_found", "model", "there is no model of that name");
+        return;
+    }
+    cr_serve_model_body(model, &body);
+    answer_json(x, 200, &body);
     cr_buf_free(&body);
 }
 
@@ -137,12 +136,21 @@ static void answer_metrics(cr_server *s, cr_http_exchange *x)
 
 static answer_function answer_openapi;
 
+/* Of ?model=NAME, else of the default model. */
 static void answer_tokenizer_info(cr_server *s, cr_http_exchange *x)
 {
+    const cr_serve_model *model = s->service->models;
+    char name[1024];
     cr_buf body = {0};
     cr_err err = {0};
 
-    if (cr_serve_tokenizer_info(&s->service->models[0], &body, &err) == CR_OK)
+    if (cr_http_query(x->request, "model", name, sizeof name))
+        model = cr_serve_find_model(s->service, name);
+    if (!model) {
+        cr_http_fail(x, 404, "model_not_found", "model", "there is no model of that name");
+        return;
+    }
+    if (cr_serve_tokenizer_info(model, &body, &err) == CR_OK)
         answer_json(x, 200, &body);
     else
         cr_http_fail(x, 500, NULL, NULL, err.msg);
@@ -171,7 +179,7 @@ static const route routes[] = {
     {"GET", "/openapi.json", "/openapi.json", answer_openapi, .type = json,
      .help = "this description"},
     {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, .type = json,
-     .help = "tokenizer_config.json with tokens as strings"},
+     .help = "tokenizer_config.json with tokens as strings; ?model=NAME: of that model"},
     {"POST", "/tokenize", "/tokenize", NULL, ANY, CR_SERVE_TOKENIZE},
     {"POST", "/detokenize", "/detokenize", NULL, ANY, CR_SERVE_DETOKENIZE},
     {"POST", "/v1/completions", "/v1/completions", NULL, ANY, CR_SERVE_COMPLETIONS},

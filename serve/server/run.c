@@ -34,8 +34,7 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
         cr_serve_queue_give(s->compute, from);
         return;
     }
-    from->ignored = request.ignored;
-    request.ignored = (cr_buf){0};
+    cr_serve_job_note(from, &request);
     job = cr_job_create(&request, from->id, new_seed());
     if (!from->may_generate && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 403, "permission_error",

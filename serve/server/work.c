@@ -24,8 +24,7 @@ static void work(const cr_serve_service *service, cr_serve_job *job)
     if (cr_serve_request_parse(job->route, job->body.data ? job->body.data : "",
                                job->body.num_bytes, service, &request, &job->error) != CR_OK)
         return;
-    job->ignored = request.ignored;
-    request.ignored = (cr_buf){0};
+    cr_serve_job_note(job, &request);
     if (cr_serve_answer(&result, &job->out, &err) != CR_OK) fail_job(job, &err);
     cr_serve_request_free(&request);
 }
@@ -143,7 +142,7 @@ static void set_identity(cr_server *s, cr_serve_job *job)
     cr_http_exchange *x = job->x;
 
     cr_http_set(x, "x-croll-version", s->options.version);
-    cr_http_set(x, "x-croll-weights", s->service->models[0].weights_sha256);
+    if (job->weights[0]) cr_http_set(x, "x-croll-weights", job->weights);
     if (job->ignored.num_bytes) cr_http_set(x, "x-croll-ignored", job->ignored.data);
 }
 

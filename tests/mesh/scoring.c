@@ -26,7 +26,7 @@ static cr_world *world;
 static cr_group *everyone;
 static int me;
 
-enum { NUM = 64, MOST = 40, TOP = 5, CANDIDATES = 3 };
+enum { NUM = 64, MOST = 40, TOP = 5, CANDIDATES = 3, PLACE = 2 };
 
 typedef struct prompt {
     int32_t ids[MOST], candidates[MOST * CANDIDATES];
@@ -100,7 +100,8 @@ static bench bench_open(int size, int fsdp, int ulysses, cr_dtype dtype)
     OK(cr_mesh_shape_init(&shape, size, fsdp, ulysses, 1, 0, &err));
     OK(cr_mesh_create(world, b.dev, "scoring", ranks, &shape, &b.mesh, &err));
     OK(cr_fsdp_create(b.model, b.dev, b.mesh, &args, &b.f, &err));
-    b.scoring = cr_scoring_create(world, b.mesh, b.model, b.f);
+    b.scoring = cr_scoring_create(world, b.mesh);
+    cr_scoring_set(b.scoring, PLACE, b.model, b.f);
     return b;
 }
 
@@ -210,16 +211,16 @@ static void ask_all(bench *b, prompt *all, cr_buf *numbers)
     wrong = asks[1];
     wrong.ids = &bad;
     wrong.num_ids = 1;
-    CR_CHECK(cr_scoring_round(b->scoring, &wrong, 1, scores, &refused) == CR_EARG &&
+    CR_CHECK(cr_scoring_round(b->scoring, PLACE, &wrong, 1, scores, &refused) == CR_EARG &&
                  strstr(refused.msg, "token 0 is"),
              "a wrong prompt: %s", refused.msg);
-    OK(cr_scoring_round(b->scoring, asks, NUM, scores, &err));
+    OK(cr_scoring_round(b->scoring, PLACE, asks, NUM, scores, &err));
     for (int i = 0; i < NUM; i++) {
         check_one(&all[i], &scores[i]);
         keep(numbers, &scores[i]);
     }
     for (int i = 0; i < NUM; i++) {
-        OK(cr_scoring_round(b->scoring, &asks[i], 1, scores, &err));
+        OK(cr_scoring_round(b->scoring, PLACE, &asks[i], 1, scores, &err));
         keep(&alone, &scores[0]);
         if (cr_group_num_ranks(b->mesh->group[CR_AXIS_ALL]) == 1) check_plain(b, &all[i], scores);
     }

@@ -1,0 +1,58 @@
+/* models.h -- the models of `croll serve`: on every rank the shards that rounds of scoring need, on rank 0 also names,
+ * identities, and engines with whole copies of the weights.
+ *
+ *     cr_serve_models_add      any number, from 1 to 32
+ *     cr_serve_models_open     all ranks; then the others follow rounds, and rank 0 goes on:
+ *     cr_serve_models_begin    self-checks, engines, the service that clients see
+ *     cr_serve_models_close
+ *
+ * A model takes the memory of its shards on each rank, and on rank 0 (unless models are only scored) that of a whole copy,
+ * of its packed weights, and of a cache: a quarter of the machine's memory for all caches together.
+ * Ownership: worker, names and folders are borrowed. Threads: that of the world.
+ */
+#ifndef CR_SERVE_MODELS_H
+#define CR_SERVE_MODELS_H
+
+#include "commands/worker.h"
+#include "serve/compute.h"
+#include "serve/self_check.h"
+
+/* One of them. */
+typedef struct cr_served {
+    const char *name, *folder; /* folder: or its name on the hub */
+    cr_model *model;
+    cr_fsdp *fsdp;
+    cr_dtype dtype;
+    /* on rank 0 */
+    cr_model *sampled; /* the engine's copy */
+    cr_full_weights full;
+    cr_engine *engine;
+    cr_encoder texts;
+    cr_chat *chat;
+    cr_buf tokenizer_config;
+    char weights[CR_DIGEST_TEXT], tokenizer[CR_DIGEST_TEXT];
+    cr_self_check self_check;
+    cr_serve_model identity;
+} cr_served;
+
+typedef struct cr_serve_models {
+    cr_worker *worker;
+    cr_served *served[CR_SERVE_MAX_MODELS]; /* [num] owned, with all that is in them */
+    size_t num;
+    bool may_be_random;       /* passes a self-check without knowing anything */
+    cr_serve_service service; /* limits are the caller's; models owned */
+    cr_scoring *scoring;
+    cr_compute compute;
+} cr_serve_models;
+
+/* CR_EUSAGE: the name is there, or there are too many. Local. */
+CR_MUST cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *folder,
+                                      cr_err *err);
+/* Collective. */
+CR_MUST cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err);
+/* On rank 0. */
+CR_MUST cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err);
+/* Collective if they were opened; {0} is fine. */
+void cr_serve_models_close(cr_serve_models *m);
+
+#endif

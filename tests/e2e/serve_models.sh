@@ -1,0 +1,82 @@
+#!/bin/bash
+# croll serve with several models by name: each answers with its own numbers and names its weights, alone and when both
+# are asked for scores and samples at the same time; names and versions that are not there; on one rank and on two.
+# Not covered: other weights while it runs (e2e/serve_updates.sh).
+. tests/e2e/serve.inc
+make_model
+cp -r $tmp/home/model $tmp/other
+"$CROLL" init $tmp/other --seed 7 --overwrite >/dev/null
+refuse() {
+    local pattern=$1 code=0
+    shift
+    timeout 30 "$CROLL" serve "$@" --listen 127.0.0.1:0 --access-log none >$tmp/out 2>$tmp/err || code=$?
+    [ $code = 2 ] && tail -n 1 $tmp/err | grep -q -- "$pattern" || fail "$*: exit code $code, no $pattern: $(cat $tmp/err)"
+}
+refuse 'two models have the name a' a=$tmp/home/model a=$tmp/other
+refuse 'NAME=MODEL comes before' $tmp/home/model a=$tmp/other
+refuse 'for one MODEL' a=$tmp/other --served-model-name b
+refuse 'model b' a=$tmp/other b=$tmp/absent
+
+cat >$tmp/client.py <<'PY'
+import concurrent.futures, json, os, subprocess, sys, urllib.error, urllib.request
+url, tmp, croll = sys.argv[1:4]
+def post(path, body):
+    r = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(r, timeout=60) as answer:
+        return json.load(answer), answer.headers["x-croll-weights"]
+def code(path, body=None):
+    try:
+        urllib.request.urlopen(urllib.request.Request(url + path, body and json.dumps(body).encode()), timeout=20)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)["error"]["code"]
+    return 200, None
+folders = {"a": tmp + "/home/model", "b": tmp + "/other"}
+prompts = [[(37 * i + 11 * t) % 256 for t in range(4 + 7 * i)] for i in range(12)]
+def wanted(folder):
+    lines = "".join(json.dumps({"id": i, "input_ids": ids}) + "\n" for i, ids in enumerate(prompts))
+    done = subprocess.run([croll, "logprobs", folder, "model_args.dtype=fp32"], input=lines, capture_output=True, text=True, check=True)
+    found = {line["id"]: line["logprobs"] for line in map(json.loads, done.stdout.splitlines())}
+    return [found[i] for i in range(len(prompts))]
+want = {name: wanted(folder) for name, folder in folders.items()}
+assert want["a"] != want["b"]
+models = json.load(urllib.request.urlopen(url + "/v1/models"))["data"]
+assert [m["id"] for m in models] == ["a", "b"] and [m["root"] for m in models] == list(folders.values()), models
+sha = {m["id"]: m["croll"]["weights_sha256"] for m in models}
+assert sha["a"] != sha["b"]
+score = lambda name, i: {"model": name, "prompt": [prompts[i]], "max_tokens": 0, "prompt_logprobs": 0}
+def check(name, i):
+    answer, weights = post("/v1/completions", score(name, i))
+    got = [next(iter(x.values()))["logprob"] for x in answer["choices"][0]["prompt_logprobs"][1:]]
+    assert got == want[name][i] and weights == sha[name], (name, i)
+    assert answer["model"] == name and answer["croll"]["weights_sha256"] == sha[name], answer
+sample = lambda name, i: post("/v1/completions", {"model": name, "prompt": [prompts[i]], "max_tokens": 30, "seed": 3, "n": 2, "ignore_eos": True})[0]["choices"]
+for name in "ab":
+    check(name, 5)
+alone = {} if "--score-only" in sys.argv else {(name, i): sample(name, i) for name in "ab" for i in range(4)}
+assert not alone or alone["a", 1] != alone["b", 1]
+with concurrent.futures.ThreadPoolExecutor(16) as pool: # rounds and steps of both models at the same time
+    checks = [pool.submit(check, name, i) for i in range(12) for name in "ab" for _ in range(3)]
+    samples = {key: pool.submit(sample, *key) for key in alone}
+    for c in checks:
+        c.result()
+    assert {key: f.result() for key, f in samples.items()} == alone
+assert post("/v1/completions", dict(score("a", 2), model=None))[1] == sha["a"] # the first is the default
+check_version = post("/v1/completions", score("b@1", 2))[1]
+assert check_version == sha["b"], check_version
+assert code("/v1/completions", score("b@2", 2)) == (404, "model_not_found")
+assert code("/v1/completions", score("c", 2)) == (404, "model_not_found")
+assert code("/v1/models/b") == (200, None) and code("/v1/models/c") == (404, "model_not_found")
+assert code("/tokenizer_info?model=b") == (200, None) and code("/tokenizer_info?x=1&model=%63") == (404, "model_not_found")
+assert post("/tokenize", {"model": "b", "prompt": "1+1"})[1] == sha["b"]
+assert code("/v1/completions", dict(score("b", 2), croll={"expect_weights": sha["a"]})) == (409, "weights_mismatch")
+metrics = urllib.request.urlopen(url + "/metrics").read().decode()
+for name in "ab":
+    assert f'croll_weights_info{{model="{name}",sha256="{sha[name]}",version="1"}} 1' in metrics, metrics
+PY
+for ranks in "" "device_mapping=list(range(0,2)) --score-only"; do
+    launch a=$tmp/home/model b=$tmp/other --access-log none model_args.dtype=fp32 $ranks
+    [ $(grep -c '^ready: [ab], weights' $tmp/out) = 2 ] || fail "$(cat $tmp/out)"
+    python3 $tmp/client.py $url $tmp "$CROLL" $ranks || fail "$ranks: $(cat $tmp/err)"
+    stop
+done
+echo "done"
