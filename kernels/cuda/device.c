@@ -1,10 +1,371 @@
-/* device.c -- the cuda device. There are no kernels for it yet, so it does not open. */
-#include "kernels/kernels_impl.h"
+/* device.c -- the device `cuda`: memory, copies, streams and events by the CUDA runtime, and the table of its operations.
+ *
+ * Streams do not block one another (cudaStreamNonBlocking), and nothing runs on the default stream. An upload goes
+ * through a ring of pinned slots, so that its source has been read when the call returns and the host does not wait for
+ * the copy. An event is a number in a ring of CUDA events of its stream: when the ring has gone round, a wait for an old
+ * one waits for the younger one in its place, which is later, and right.
+ *
+ * A handle's GPU is that of the rank on its host, round robin. Threads: as memory.h says; the CUDA runtime keeps
+ * the current GPU a thread, so each call sets it (cri_cuda_stream).
+ */
+#include "kernels/cuda/entries.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NUM_EVENTS = 256, NUM_SLOTS = 32, SLOT_BYTES = 1 << 18, SCRATCH_UNIT = 1 << 20 };
+
+typedef struct stream {
+    cudaStream_t stream;
+    cudaEvent_t events[NUM_EVENTS]; /* made when they are first recorded */
+    uint64_t num_recorded;
+    cr_mem *scratch;
+    size_t scratch_bytes;
+} stream;
+
+typedef struct cuda { /* a device's `impl`; lanes have the same one */
+    int gpu;
+    stream of[CR_NUM_STREAMS];
+    char *slots; /* pinned, NUM_SLOTS of SLOT_BYTES; NULL until the first upload */
+    cudaEvent_t slot_free[NUM_SLOTS];
+    uint64_t num_uploads;
+} cuda;
+
+/* Of the simulated GPU (sim/), which notices reads of memory that is undefined again; no GPU has it. */
+void cri_sim_spoil(void *mem, size_t num_bytes, cudaStream_t stream) __attribute__((weak));
+
+static cr_status check(const char *what, cudaError_t code, cr_err *err)
+{
+    if (code == cudaSuccess) return CR_OK;
+    (void)cudaGetLastError(); /* the next call starts without it */
+    return cr_fail(err, CR_EIO, "device cuda: %s: %s (%s)", what, cudaGetErrorString(code),
+                   cudaGetErrorName(code));
+}
+
+static stream *stream_of(const cr_device *dev)
+{
+    return &((cuda *)dev->impl)->of[dev->stream];
+}
+
+cudaStream_t cri_cuda_stream(const cr_device *dev)
+{
+    const cuda *c = dev->impl;
+
+    (void)cudaSetDevice(c->gpu); /* it has worked when the device was opened */
+    return stream_of(dev)->stream;
+}
+
+/* ---- memory ---- */
+
+static cr_status cuda_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    size_t num_free = 0, num_all = 0;
+    void *mem = NULL;
+    cudaError_t code;
+
+    *out = NULL;
+    (void)cri_cuda_stream(dev);
+    code = cudaMalloc(&mem, num_bytes ? num_bytes : 1);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&num_free, &num_all);
+        return cr_fail(err, CR_EIO, "out of GPU memory asking for %zu bytes (%zu of %zu are free)",
+                       num_bytes, num_free, num_all);
+    }
+    CR_TRY(check("cudaMalloc", code, err));
+    *out = cr_mem_of_host(mem);
+    return CR_OK;
+}
+
+/* Waits for all streams. */
+static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    cr_err err = {0};
+
+    (void)num_bytes;
+    (void)cri_cuda_stream(dev);
+    CR_CHECK(check("cudaFree", cudaFree(cr_mem_to_host(mem)), &err) == CR_OK, "%s", err.msg);
+}
+
+static cr_status cuda_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    void *mem = NULL;
+
+    *out = NULL;
+    (void)cri_cuda_stream(dev);
+    CR_TRY(check("cudaMallocHost", cudaMallocHost(&mem, num_bytes ? num_bytes : 1), err));
+    *out = cr_mem_of_host(mem);
+    return CR_OK;
+}
+
+static cr_status sync_all(const cr_device *dev, cr_err *err)
+{
+    const cuda *c = dev->impl;
+
+    (void)cri_cuda_stream(dev);
+    for (int s = 0; s < CR_NUM_STREAMS; s++)
+        CR_TRY(check("a stream", cudaStreamSynchronize(c->of[s].stream), err));
+    return CR_OK;
+}
+
+static void cuda_host_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    cr_err err = {0};
+
+    (void)num_bytes;
+    CR_CHECK(sync_all(dev, &err) == CR_OK, "%s", err.msg);
+    CR_CHECK(check("cudaFreeHost", cudaFreeHost(cr_mem_to_host(mem)), &err) == CR_OK, "%s",
+             err.msg);
+}
+
+static void cuda_spoil(cr_device *dev, cr_mem *mem, size_t num_bytes)
+{
+    if (cri_sim_spoil && num_bytes)
+        cri_sim_spoil(cr_mem_to_host(mem), num_bytes, cri_cuda_stream(dev));
+}
+
+cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err)
+{
+    stream *s = stream_of(dev);
+
+    if (s->scratch_bytes < num_bytes) {
+        size_t wanted = (num_bytes + SCRATCH_UNIT - 1) / SCRATCH_UNIT * SCRATCH_UNIT;
+        if (s->scratch) cuda_release(dev, s->scratch, s->scratch_bytes);
+        s->scratch = NULL;
+        s->scratch_bytes = 0;
+        CR_TRY(cuda_alloc(dev, wanted, &s->scratch, err));
+        s->scratch_bytes = wanted;
+    }
+    cuda_spoil(dev, s->scratch, num_bytes);
+    *mem = cr_mem_to_host(s->scratch);
+    return CR_OK;
+}
+
+static void cuda_drop_scratch(cr_device *dev)
+{
+    cuda *c = dev->impl;
+
+    for (int i = 0; i < CR_NUM_STREAMS; i++) {
+        stream *s = &c->of[i];
+        if (s->scratch) cuda_release(dev, s->scratch, s->scratch_bytes);
+        s->scratch = NULL;
+        s->scratch_bytes = 0;
+    }
+}
+
+/* ---- copies ---- */
+
+static cr_status make_slots(cuda *c, cr_err *err)
+{
+    void *mem;
+
+    if (c->slots) return CR_OK;
+    for (int i = 0; i < NUM_SLOTS; i++)
+        CR_TRY(check("an event", cudaEventCreateWithFlags(&c->slot_free[i], cudaEventDisableTiming),
+                     err));
+    CR_TRY(check("pinned memory", cudaMallocHost(&mem, (size_t)NUM_SLOTS * SLOT_BYTES), err));
+    c->slots = mem;
+    return CR_OK;
+}
+
+static cr_status cuda_upload(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                             cr_err *err)
+{
+    cuda *c = dev->impl;
+    cudaStream_t on = cri_cuda_stream(dev);
+
+    CR_TRY(make_slots(c, err));
+    for (size_t at = 0; at < num_bytes; at += SLOT_BYTES) {
+        size_t num = num_bytes - at < SLOT_BYTES ? num_bytes - at : SLOT_BYTES;
+        int i = (int)(c->num_uploads++ % NUM_SLOTS);
+        char *slot = c->slots + (size_t)i * SLOT_BYTES;
+        CR_TRY(check("an upload", cudaEventSynchronize(c->slot_free[i]), err));
+        memcpy(slot, (const char *)src + at, num);
+        CR_TRY(check("an upload",
+                     cudaMemcpyAsync(cr_mem_to_host(cr_mem_add(dst, at)), slot, num,
+                                     cudaMemcpyHostToDevice, on),
+                     err));
+        CR_TRY(check("an upload", cudaEventRecord(c->slot_free[i], on), err));
+    }
+    return CR_OK;
+}
+
+/* From any thread. */
+static cr_status cuda_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                               cr_err *err)
+{
+    CR_TRY(check("a stream", cudaStreamSynchronize(cri_cuda_stream(dev)), err));
+    return check("a download",
+                 cudaMemcpy(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost), err);
+}
+
+static cr_status cuda_upload_async(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
+                                   cr_err *err)
+{
+    return check("an upload",
+                 cudaMemcpyAsync(cr_mem_to_host(dst), src, num_bytes, cudaMemcpyHostToDevice,
+                                 cri_cuda_stream(dev)),
+                 err);
+}
+
+static cr_status cuda_download_async(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
+                                     cr_err *err)
+{
+    return check("a download",
+                 cudaMemcpyAsync(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost,
+                                 cri_cuda_stream(dev)),
+                 err);
+}
+
+static cr_status cuda_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_bytes,
+                           cr_err *err)
+{
+    if (num_bytes == 0 || dst == src) return CR_OK;
+    return check("a copy",
+                 cudaMemcpyAsync(cr_mem_to_host(dst), cr_mem_to_host(src), num_bytes,
+                                 cudaMemcpyDeviceToDevice, cri_cuda_stream(dev)),
+                 err);
+}
+
+static cr_status cuda_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)
+{
+    if (num_bytes == 0) return CR_OK;
+    return check("zeroing",
+                 cudaMemsetAsync(cr_mem_to_host(dst), 0, num_bytes, cri_cuda_stream(dev)), err);
+}
+
+/* ---- streams and events ---- */
+
+static cr_status cuda_sync(cr_device *dev, cr_err *err)
+{
+    return check("a stream", cudaStreamSynchronize(cri_cuda_stream(dev)), err);
+}
+
+static cr_status cuda_record(cr_device *dev, cr_event *event, cr_err *err)
+{
+    stream *s = stream_of(dev);
+    cudaStream_t on = cri_cuda_stream(dev);
+    cudaEvent_t *e = &s->events[s->num_recorded % NUM_EVENTS];
+
+    if (!*e) CR_TRY(check("an event", cudaEventCreateWithFlags(e, cudaEventDisableTiming), err));
+    CR_TRY(check("an event", cudaEventRecord(*e, on), err));
+    event->position = s->num_recorded++;
+    return CR_OK;
+}
+
+static cr_status cuda_wait(cr_device *dev, cr_event *event, cr_err *err)
+{
+    return check("an event",
+                 cudaStreamWaitEvent(cri_cuda_stream(dev),
+                                     stream_of(event->dev)->events[event->position % NUM_EVENTS],
+                                     0),
+                 err);
+}
+
+/* ---- memory that the host writes: there is no such memory of this device ---- */
+
+static cr_status cuda_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)
+{
+    (void)dev;
+    (void)host;
+    *out = NULL;
+    return cr_fail(err, CR_EABSENT,
+                   "device cuda: kernels do not use %zu bytes of shared memory of the host",
+                   num_bytes);
+}
+
+static cr_status cuda_host_wrote(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err)
+{
+    (void)dev;
+    (void)mem;
+    return cr_fail(err, CR_EABSENT, "device cuda: the host cannot have written %zu bytes of it",
+                   num_bytes);
+}
+
+/* ---- the device ---- */
+
+/* Lanes are closed, too; they have one stream, and nothing of their own. */
+static void cuda_close(cr_device *dev)
+{
+    cuda *c = dev->impl;
+    cr_err err = {0};
+
+    if (!dev->streams[1]) return;
+    CR_CHECK(sync_all(dev, &err) == CR_OK, "%s", err.msg);
+    cuda_drop_scratch(dev);
+    for (int i = 0; i < NUM_SLOTS; i++)
+        if (c->slot_free[i]) (void)cudaEventDestroy(c->slot_free[i]);
+    if (c->slots) (void)cudaFreeHost(c->slots);
+    for (int s = 0; s < CR_NUM_STREAMS; s++) {
+        for (int i = 0; i < NUM_EVENTS; i++)
+            if (c->of[s].events[i]) (void)cudaEventDestroy(c->of[s].events[i]);
+        (void)cudaStreamDestroy(c->of[s].stream);
+    }
+    cr_free(c);
+}
+
+static void cuda_open_lane(const cr_device *dev, cr_device *lane)
+{
+    lane->impl = dev->impl;
+}
+
+#define ENTRY(op, args) .op = cri_cuda_##op,
+static const cr_kernels table = {.name = "cuda",
+                                 .close = cuda_close,
+                                 .drop_scratch = cuda_drop_scratch,
+                                 .open_lane = cuda_open_lane,
+                                 .alloc = cuda_alloc,
+                                 .release = cuda_release,
+                                 .upload = cuda_upload,
+                                 .download = cuda_download,
+                                 .zero = cuda_zero,
+                                 .copy = cuda_copy,
+                                 .sync = cuda_sync,
+                                 .record = cuda_record,
+                                 .wait = cuda_wait,
+                                 .host_alloc = cuda_host_alloc,
+                                 .host_release = cuda_host_release,
+                                 .upload_async = cuda_upload_async,
+                                 .download_async = cuda_download_async,
+                                 .host_wrote = cuda_host_wrote,
+                                 .share = cuda_share,
+                                 .unshare = cri_forget,
+                                 .spoil = cuda_spoil,
+                                 .packed_bytes = cri_cuda_packed_bytes,
+                                 .kv_block_bytes = cri_cuda_kv_block_bytes,
+                                 CR_OPS(ENTRY, ENTRY)};
+
+static cr_status find_gpu(int *gpu, cr_err *err)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    int num = 0;
+    cudaError_t code = cudaGetDeviceCount(&num);
+
+    if (code != cudaSuccess || num < 1)
+        return cr_fail(err, CR_EABSENT, "device cuda: %s; croll doctor shows more",
+                       code == cudaSuccess ? "no GPU is visible" : cudaGetErrorString(code));
+    *gpu = rank ? atoi(rank) % num : 0;
+    return check("cudaSetDevice", cudaSetDevice(*gpu), err);
+}
 
 cr_status cri_cuda_open(cr_device *dev, cr_err *err)
 {
-    (void)dev;
-    return cr_fail(err, CR_EABSENT,
-                   "device cuda is not available yet (this build only looks at GPUs: croll "
-                   "doctor): use cpu");
+    cuda *c;
+    int gpu = 0;
+
+    CR_TRY(find_gpu(&gpu, err));
+    c = CR_NEW(cuda);
+    c->gpu = gpu;
+    for (int s = 0; s < CR_NUM_STREAMS; s++)
+        if (check("a stream", cudaStreamCreateWithFlags(&c->of[s].stream, cudaStreamNonBlocking),
+                  err) != CR_OK) {
+            while (--s >= 0)
+                (void)cudaStreamDestroy(c->of[s].stream);
+            cr_free(c);
+            return err->status;
+        }
+    dev->kernels = &table;
+    dev->num_threads = 1; /* a kernel fills the GPU: lanes would share it */
+    dev->impl = c;
+    return CR_OK;
 }

@@ -5,6 +5,7 @@
  * a GPU that another process holds alone. It says nothing about speed.
  */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/dev/device.h"
 
 static __global__ void fill_pattern(uint32_t *d_out, int num)
 {
@@ -15,6 +16,6 @@ static __global__ void fill_pattern(uint32_t *d_out, int num)
 
 cudaError_t cri_cuda_fill_pattern(uint32_t *d_out, int num, cudaStream_t stream)
 {
-    fill_pattern<<<(num + 127) / 128, 128, 0, stream>>>(d_out, num);
-    return cudaGetLastError();
+    return CUDA_LAUNCH(fill_pattern, dim3((unsigned)(num + 127) / 128), dim3(128), 0, stream, d_out,
+                       num);
 }

@@ -2,7 +2,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/gpu.h"
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,9 +16,9 @@ static void write_versions(cr_gpu_report *out)
         snprintf(out->driver, sizeof out->driver, "%d.%d", driver / 1000, driver % 1000 / 10);
     if (cudaRuntimeGetVersion(&runtime) == cudaSuccess)
         snprintf(out->runtime, sizeof out->runtime, "%d.%d", runtime / 1000, runtime % 1000 / 10);
-    if (cublasGetProperty(MAJOR_VERSION, &major) == CUBLAS_STATUS_SUCCESS &&
-        cublasGetProperty(MINOR_VERSION, &minor) == CUBLAS_STATUS_SUCCESS &&
-        cublasGetProperty(PATCH_LEVEL, &patch) == CUBLAS_STATUS_SUCCESS)
+    if (cublasLtGetProperty(MAJOR_VERSION, &major) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtGetProperty(MINOR_VERSION, &minor) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtGetProperty(PATCH_LEVEL, &patch) == CUBLAS_STATUS_SUCCESS)
         snprintf(out->cublas, sizeof out->cublas, "%d.%d.%d", major, minor, patch);
     if (ncclGetVersion(&nccl) == ncclSuccess)
         snprintf(out->nccl, sizeof out->nccl, "%d.%d.%d", nccl / 10000, nccl / 100 % 100,
@@ -31,16 +31,20 @@ static cudaError_t try_kernel(bool *is_right)
     enum { NUM = 4096 };
     static const size_t num_bytes = NUM * sizeof(uint32_t);
     uint32_t *host = cr_alloc(num_bytes), *d_out = NULL;
+    cudaStream_t stream = NULL;
     cudaError_t code = cudaMalloc((void **)&d_out, num_bytes);
 
     *is_right = false;
-    if (code == cudaSuccess) code = cri_cuda_fill_pattern(d_out, NUM, NULL);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cri_cuda_fill_pattern(d_out, NUM, stream);
+    if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
     if (code == cudaSuccess) code = cudaMemcpy(host, d_out, num_bytes, cudaMemcpyDeviceToHost);
     if (code == cudaSuccess) {
         *is_right = true;
         for (uint32_t i = 0; i < NUM; i++)
             *is_right &= host[i] == i * CRI_CUDA_PATTERN;
     }
+    if (stream) cudaStreamDestroy(stream);
     cudaFree(d_out);
     cr_free(host);
     return code;

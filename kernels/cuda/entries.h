@@ -1,0 +1,32 @@
+/* entries.h -- the operations of the cuda device, cri_cuda_linear and so on for each of ops.h, and what device.c gives
+ * them. Inside kernels/cuda only; C11 and C++17.
+ */
+#ifndef CR_CUDA_ENTRIES_H
+#define CR_CUDA_ENTRIES_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels/kernels_impl.h"
+
+/* The CUDA stream of a handle. */
+cudaStream_t cri_cuda_stream(const cr_device *dev);
+/* At least num_bytes for the operation that is queued next on the stream of dev, aligned to 256 bytes; the operation
+ * before may still use the same memory. */
+cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err);
+
+#define CRI_CUDA_DECLARE(name, args) \
+    cr_status cri_cuda_##name(cr_device *dev, const args *a, cr_err *err);
+CR_OPS(CRI_CUDA_DECLARE, CRI_CUDA_DECLARE)
+#undef CRI_CUDA_DECLARE
+size_t cri_cuda_packed_bytes(const cr_device *dev, const cr_weight *w);
+size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                               int64_t head_dim);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

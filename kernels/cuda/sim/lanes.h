@@ -1,0 +1,53 @@
+/* lanes.h -- the threads of the running block, shared by block.cpp (which runs them) and warp.cpp (what they do
+ * together). */
+#ifndef CR_SIM_LANES_H
+#define CR_SIM_LANES_H
+
+#include "kernels/cuda/sim/impl.h"
+
+enum cri_sim_state { CRI_SIM_NEW, CRI_SIM_READY, CRI_SIM_AT_BLOCK, CRI_SIM_AT_WARP, CRI_SIM_DONE };
+enum cri_sim_warp_kind {
+    CRI_SIM_W_SYNC,
+    CRI_SIM_W_SHUFFLE,
+    CRI_SIM_W_BALLOT,
+    CRI_SIM_W_MMA,
+    CRI_SIM_W_LDMATRIX
+};
+
+struct cri_sim_copy { /* a cp.async */
+    void *dst;
+    const void *src, *pc;
+    bool is_valid, is_done;
+    int group;
+};
+struct cri_sim_operands { /* of the warp operation that a lane waits in */
+    uint64_t value, result;
+    cri_sim_shuffle_kind shuffle;
+    int arg, width;
+    float *c;
+    const uint32_t *a, *b;
+    uint32_t *r;
+    const void *row, *pc; /* of an ldmatrix */
+    bool is_transposed;
+};
+struct cri_sim_lane {
+    void *sp;
+    unsigned char *stack;
+    cri_sim_uint3 tid;
+    uint32_t index, warp_phase;
+    cri_sim_state state;
+    int line; /* of the barrier it waits at */
+    cri_sim_warp_kind kind;
+    uint32_t mask;
+    cri_sim_operands op;
+    int group; /* of cp.async */
+    std::vector<cri_sim_copy> copies;
+};
+
+/* Leaves the running lane until the scheduler goes on with it. */
+void cri_sim_suspend(cri_sim_state state);
+/* Lets the warp operations happen for which all lanes of their masks have come; false: no such operation. n: lanes of
+ * the warp. */
+bool cri_sim_complete_warp(cri_sim_lane *w, int n);
+
+#endif

@@ -1,0 +1,408 @@
+/* runtime.cpp -- the CUDA runtime's calls: launches, copies, streams, events, graphs of one stream, and what the
+ * simulated GPU says of itself. */
+#include "kernels/cuda/sim/impl.h"
+
+#include <map>
+#include <stdio.h>
+
+struct CUevent_st { /* stays when it is destroyed: queued work may still name it */
+    uint64_t num_recorded = 0, num_done = 0;
+    cri_sim_clock clock;
+    CUstream_st *stream = nullptr;
+};
+struct CUgraph_st {
+    std::vector<cri_sim_op> ops;
+};
+struct CUgraphExec_st {
+    std::vector<cri_sim_op> ops;
+};
+
+static std::map<const void *, int> shared_limit;
+static cudaError_t last_error;
+
+cudaError_t cri_sim_keep_error(cudaError_t e)
+{
+    if (e != cudaSuccess) last_error = e;
+    return e;
+}
+
+/* ---- launches ---- */
+
+static bool fits(dim3 grid, dim3 block, size_t shared, const void *kernel)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    size_t limit = shared_limit.count(kernel) ? (size_t)shared_limit[kernel] : 48 * 1024;
+
+    return threads && threads <= CRI_SIM_MAX_THREADS && block.z <= 64 && grid.x && grid.y &&
+           grid.z && grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535 && shared <= limit;
+}
+
+cudaError_t cri_sim_launch_body(const char *name, dim3 grid, dim3 block, size_t shared,
+                                cudaStream_t stream, void (*invoke)(const void *, const void *),
+                                const void *kernel, const void *args, size_t num_bytes)
+{
+    cri_sim_enter enter;
+    const unsigned char *bytes = (const unsigned char *)args;
+    cri_sim_body body = {invoke, kernel, std::vector<unsigned char>(bytes, bytes + num_bytes)};
+    cri_sim_op op;
+
+    if (!fits(grid, block, shared, kernel))
+        return cri_sim_keep_error(cudaErrorInvalidConfiguration);
+    op.name = name;
+    op.run = [=] { cri_sim_run_kernel(name, grid, block, shared, body); };
+    return cri_sim_enqueue(stream, std::move(op));
+}
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, int value)
+{
+    cri_sim_enter enter;
+
+    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value > CRI_SIM_SHARED_MAX)
+        return cri_sim_keep_error(cudaErrorInvalidValue);
+    shared_limit[kernel] = value;
+    return cudaSuccess;
+}
+
+/* ---- copies ---- */
+
+static void do_copy(void *dst, const void *src, size_t n)
+{
+    cri_sim_touch(src, n, false);
+    cri_sim_touch(dst, n, true);
+    memcpy(dst, src, n);
+}
+
+static void check_direction(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind)
+{
+    bool to = cri_sim_in_arena(dst), from = cri_sim_in_arena(src);
+    uint64_t d = (uint64_t)dst, s = (uint64_t)src;
+
+    if ((kind == cudaMemcpyHostToDevice && (!to || from)) ||
+        (kind == cudaMemcpyDeviceToHost && (to || !from)) ||
+        (kind == cudaMemcpyDeviceToDevice && !(to && from)))
+        cri_sim_die("a copy of kind %d from %p to %p: the direction is wrong", (int)kind, src, dst);
+    if (d < s + n && s < d + n)
+        cri_sim_die("a copy from %p to %p of %zu bytes: they overlap", src, dst, n);
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    static const char *const names[] = {"copy host to host", "copy to device", "copy to host",
+                                        "copy on device", "copy"};
+    cri_sim_enter enter;
+    bool to = cri_sim_in_arena(dst), from = cri_sim_in_arena(src);
+    cri_sim_op op;
+
+    check_direction(dst, src, n, kind);
+    if (!to && !cri_sim_is_pinned(dst, n))
+        cri_sim_die("an asynchronous copy to pageable host memory would block: use pinned memory");
+    if (!from && !cri_sim_is_pinned(src, n))
+        cri_sim_die(
+            "an asynchronous copy from pageable host memory would block: use pinned memory");
+    if (!to) memset(dst, 0xff, n); /* until it is waited for, the host has nothing there */
+    op.name = names[kind];
+    op.run = [=] { do_copy(dst, src, n); };
+    return cri_sim_enqueue(stream, std::move(op));
+}
+
+/* Ordered after what the host has waited for, and nothing else: croll's streams do not block. */
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind)
+{
+    static CUstream_st *own;
+    cri_sim_enter enter;
+    cri_sim_op op;
+
+    check_direction(dst, src, n, kind);
+    if (!own) own = cri_sim_new_stream();
+    op.name = "cudaMemcpy";
+    op.run = [=] { do_copy(dst, src, n); };
+    cri_sim_enqueue(own, std::move(op));
+    cri_sim_run_stream(own);
+    cri_sim_host_clock.join(own->clock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t n, cudaStream_t stream)
+{
+    cri_sim_enter enter;
+    cri_sim_op op;
+
+    op.name = "memset";
+    op.run = [=] {
+        cri_sim_touch(dst, n, true);
+        memset(dst, value, n);
+    };
+    return cri_sim_enqueue(stream, std::move(op));
+}
+
+void cri_sim_spoil(void *mem, size_t n, cudaStream_t stream)
+{
+    cri_sim_enter enter;
+    cri_sim_op op;
+
+    op.name = "release of memory";
+    op.run = [=] {
+        cri_sim_touch(mem, n, true);
+        memset(mem, 0xff, n);
+        if (cri_sim_is_checked) cri_sim_check_unwritten(mem, n);
+    };
+    cri_sim_enqueue(stream, std::move(op));
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
+{
+    cri_sim_enter enter;
+    cri_sim_op op;
+
+    op.name = "host function";
+    op.run = [=] {
+        cri_sim_close_memory();
+        fn(arg);
+    };
+    return cri_sim_enqueue(stream, std::move(op));
+}
+
+/* ---- streams ---- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    cri_sim_enter enter;
+
+    if (flags != cudaStreamNonBlocking)
+        cri_sim_die("a stream without cudaStreamNonBlocking waits for the default stream");
+    *out = cri_sim_new_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    cri_sim_enter enter;
+
+    cri_sim_run_stream(s);
+    s->is_alive = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    cri_sim_enter enter;
+
+    cri_sim_run_stream(s);
+    cri_sim_host_clock.join(s->clock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    cri_sim_enter enter;
+
+    cri_sim_run_all();
+    for (CUstream_st *s : cri_sim_streams())
+        cri_sim_host_clock.join(s->clock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    cri_sim_enter enter;
+
+    if (!s->queue.empty()) cri_sim_run_some();
+    if (!s->queue.empty()) return cudaErrorNotReady;
+    cri_sim_host_clock.join(s->clock);
+    return cudaSuccess;
+}
+
+/* ---- events ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
+{
+    *out = new CUevent_st();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    cri_sim_enter enter;
+    cri_sim_op op;
+    uint64_t turn = ++e->num_recorded;
+    cudaError_t result;
+
+    op.name = "event record";
+    op.ready = [e, turn] { /* done as soon as it is the head */
+                           if (e->num_done < turn) e->num_done = turn;
+                           return true;
+    };
+    e->stream = s;
+    result = cri_sim_enqueue(s, std::move(op));
+    e->clock = s->clock;
+    return result;
+}
+
+/* Captures the last record at the time of the call; an event that was not recorded is over. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
+{
+    cri_sim_enter enter;
+    cri_sim_op op;
+    uint64_t turn = e->num_recorded;
+
+    if (!turn) return cudaSuccess;
+    op.name = "wait for event";
+    op.waits_for = e->stream;
+    op.ready = [e, turn] { return e->num_done >= turn; };
+    s->clock.join(e->clock);
+    return cri_sim_enqueue(s, std::move(op));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    cri_sim_enter enter;
+    uint64_t turn = e->num_recorded;
+
+    if (turn) cri_sim_run_until([e, turn] { return e->num_done >= turn; }, e->stream);
+    cri_sim_host_clock.join(e->clock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    cri_sim_enter enter;
+
+    if (e->num_done < e->num_recorded) cri_sim_run_some();
+    if (e->num_done < e->num_recorded) return cudaErrorNotReady;
+    cri_sim_host_clock.join(e->clock);
+    return cudaSuccess;
+}
+
+/* ---- graphs: one captured stream. Arguments are frozen at capture, as CUDA freezes them. ---- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
+{
+    cri_sim_enter enter;
+
+    s->is_capturing = true;
+    s->captured.clear();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
+{
+    cri_sim_enter enter;
+
+    s->is_capturing = false;
+    *out = new CUgraph_st{std::move(s->captured)};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+    *out = new CUgraphExec_st{graph->ops};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+    cri_sim_enter enter;
+
+    for (const cri_sim_op &op : exec->ops)
+        cri_sim_enqueue(s, op);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+/* ---- the device ---- */
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *num)
+{
+    *num = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index)
+{
+    return index == 0 ? cudaSuccess : cri_sim_keep_error(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)
+{
+    if (index != 0) return cri_sim_keep_error(cudaErrorInvalidValue);
+    *out = {};
+    snprintf(out->name, sizeof out->name, "simulated GPU (kernels run on the CPU, %s)",
+             cri_sim_is_checked ? "every access is checked" : "fast");
+    out->totalGlobalMem = (size_t)64 << 30;
+    out->major = 9;
+    out->multiProcessorCount = 132;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t e = last_error;
+
+    last_error = cudaSuccess;
+    return e;
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return "cudaSuccess";
+    case cudaErrorInvalidValue:
+        return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+        return "cudaErrorInvalidConfiguration";
+    case cudaErrorNotReady:
+        return "cudaErrorNotReady";
+    default:
+        return "cudaErrorNotSupported";
+    }
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case cudaErrorNotReady:
+        return "device not ready";
+    default:
+        return "operation not supported";
+    }
+}
