@@ -118,11 +118,14 @@ cri_outcome cri_wire_late(cri_wire *w)
     return connect_next(w, ETIMEDOUT);
 }
 
-/* The name in the certificate must be that of the URL. */
+/* The name in the certificate must be that of the URL, which the server is told at once (SNI). OpenSSL's macro
+ * for the latter casts const away. */
 static void expect_name(SSL *ssl, const char *host)
 {
     if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1) return;
-    CR_CHECK(SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1,
+    CR_CHECK(SSL_set1_host(ssl, host) == 1 &&
+                 SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                          (void *)(uintptr_t)host) == 1,
              "OpenSSL has no memory");
 }
 
