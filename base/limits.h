@@ -6,5 +6,7 @@
 
 /* Bytes of memory that the machine has, or the cgroup of this process if that is less. */
 int64_t cr_memory_limit(void);
+/* Of them those that this process can still get: of the machine, its cgroups and its address space the least. */
+int64_t cr_memory_left(void);
 
 #endif

@@ -179,6 +179,12 @@ void cr_engine_release(cr_engine *e)
     make_scratch(e);
 }
 
+int64_t cr_engine_held_bytes(const cr_engine *e)
+{
+    return (int64_t)e->packed_bytes +
+           e->model->config.num_layers * e->num_blocks * (int64_t)e->block_bytes;
+}
+
 int64_t cr_engine_scratch_bytes(const cr_engine *e)
 {
     return (int64_t)(cr_stack_reserved_bytes(e->parts[0].scratch) +

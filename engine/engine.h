@@ -106,6 +106,8 @@ int64_t cr_engine_cache_budget(double share, int64_t memory_bytes, int64_t weigh
 /* Free the cache, packed weights and what steps work in. Only while nothing runs; cr_engine_set_weights
  * comes before the next step. */
 void cr_engine_release(cr_engine *e);
+/* Bytes of its device that cache and packed weights take. */
+int64_t cr_engine_held_bytes(const cr_engine *e);
 /* Bytes of its device that steps work in: they grow with the samples that happened to run together. */
 int64_t cr_engine_scratch_bytes(const cr_engine *e);
 

@@ -118,7 +118,7 @@ cri_outcome cri_wire_late(cri_wire *w)
     return connect_next(w, ETIMEDOUT);
 }
 
-/* The name in the certificate must be that of the URL, which the server is told at once (SNI). OpenSSL's macro
+/* The name in the certificate must be that of the URL, which is sent to the server at once (SNI). OpenSSL's macro
  * for the latter casts const away. */
 static void expect_name(SSL *ssl, const char *host)
 {

@@ -291,6 +291,7 @@ cr_status cr_serve_answer(const cr_serve_result *result, cr_buf *out, cr_err *er
     case CR_SERVE_DETOKENIZE:
         cri_answer_detokenize(result->request, out);
         return CR_OK;
+    case CR_SERVE_UPDATE:
     case CR_SERVE_NUM_ROUTES:
         break;
     }
@@ -324,6 +325,39 @@ void cr_serve_models_body(const cr_serve_service *service, cr_buf *out)
         cr_serve_model_body(&service->models[i], out);
     }
     cr_buf_adds(out, "]}");
+}
+
+static void add_version(const cr_serve_model *m, cr_buf *out)
+{
+    cr_buf_adds(out, "\"weight_version\":");
+    cri_add_text(out, m->weight_version, strlen(m->weight_version));
+    add_member(out, "weights_sha256", m->weights_sha256);
+}
+
+void cr_serve_update_body(const cr_serve_model *m, cr_buf *out)
+{
+    cr_buf_adds(out, "{\"success\":true,\"message\":\"the weights were replaced\","
+                     "\"num_paused_requests\":0,\"model\":");
+    cri_add_text(out, m->name, strlen(m->name));
+    cr_buf_addc(out, ',');
+    add_version(m, out);
+    cr_buf_addc(out, '}');
+}
+
+void cr_serve_versions_body(const cr_serve_service *service, cr_buf *out)
+{
+    cr_buf_addc(out, '{');
+    add_version(&service->models[0], out);
+    cr_buf_adds(out, ",\"models\":{");
+    for (size_t i = 0; i < service->num_models; i++) {
+        const cr_serve_model *m = &service->models[i];
+        if (i) cr_buf_addc(out, ',');
+        cri_add_text(out, m->name, strlen(m->name));
+        cr_buf_adds(out, ":{");
+        add_version(m, out);
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_adds(out, "}}");
 }
 
 /* Added tokens are objects in some files: clients want their text. */

@@ -95,9 +95,13 @@ void cr_serve_model_body(const cr_serve_model *model, cr_buf *out);
 CR_MUST cr_status cr_serve_tokenizer_info(const cr_serve_model *model, cr_buf *out, cr_err *err);
 /* The string of a token in log-probs. */
 void cr_serve_token_string(const cr_serve_model *model, int32_t id, bool as_id, cr_buf *out);
-/* OpenAPI 3.1 of the POST routes, made of the tables of fields, and of the others. */
+/* What an update has done. */
+void cr_serve_update_body(const cr_serve_model *model, cr_buf *out);
+/* {"weight_version":..}: of the first model, and of all by name. */
+void cr_serve_versions_body(const cr_serve_service *service, cr_buf *out);
+/* OpenAPI 3.1 of the POST routes with fields, made of their tables, and of the others. */
 typedef struct cr_serve_get {
-    const char *path, *help, *content; /* content: type of a 200 */
+    const char *method, *path, *help, *content; /* method: "get"; content: type of a 200 */
 } cr_serve_get;
 void cr_serve_openapi(const cr_serve_get *gets, size_t num, cr_buf *out);
 

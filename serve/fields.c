@@ -32,12 +32,12 @@ enum { MOST_IDS = INT32_MAX };
 
 #define CACHE_SALT "only requests with the same one share computed beginnings of prompts"
 
-static const char *const none[] = {NULL}, *const one[] = {"1", NULL},
-                         *const empty_text[] = {"\"\"", NULL},
-                         *const is_flag[] = {"true", "false", NULL},
-                         *const is_true[] = {"true", NULL}, *const is_false[] = {"false", NULL},
-                         *const empty_list[] = {"[]", NULL},
-                         *const text_format[] = {"{\"type\":\"text\"}", NULL};
+static const char
+    *const none[] = {NULL},
+           *const one[] = {"1", NULL}, *const empty_text[] = {"\"\"", NULL},
+           *const is_flag[] = {"true", "false", NULL}, *const is_true[] = {"true", NULL},
+           *const is_false[] = {"false", NULL}, *const auto_format[] = {"\"auto\"", NULL},
+           *const empty_list[] = {"[]", NULL}, *const text_format[] = {"{\"type\":\"text\"}", NULL};
 const char *const cri_tool_choices[] = {"none", "auto", NULL};
 const char *const cri_formats[] = {"float", "base64", NULL};
 const char *const cri_modes[] = {"raw", "processed", NULL};
@@ -241,6 +241,22 @@ static const cri_group tokenize = GROUP(tokenize_fields);
 static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), MOST_IDS, "ids")};
 static const cri_group detokenize = GROUP(detokenize_fields);
 
+static const cri_field update_fields[] = {
+    TEXT("model_path", AT(request.update.path), 4096,
+         "folder of the new weights on the service's machine: a model of the same shape"),
+    TEXT("weight_version", AT(request.update.version), 128,
+         "default: the number of updates so far and one"),
+    TEXT("weights_sha256", AT(request.update.sha256), 64,
+         "sha256 that the new weights must have, or its beginning; others: 409"),
+    OBJECT("croll", croll_groups, "expect_weights: of the weights that are replaced"),
+    NEUTRAL("load_format", auto_format),
+    NEUTRAL("abort_all_requests", is_false),
+    NEUTRAL("is_async", is_false),
+    NEUTRAL("keep_pause", is_false),
+    NEUTRAL("flush_cache", is_true),
+    IGNORED("torch_empty_cache")};
+static const cri_group update = GROUP(update_fields);
+
 static const struct {
     const char *path, *help;
     const cri_group *groups[8]; /* an earlier group's field hides a later one's */
@@ -259,11 +275,19 @@ static const struct {
                             {&model, &ids_in, &croll_object}},
     [CR_SERVE_TOKENIZE] = {"/tokenize", "ids of a text or a chat", {&model, &tokenize, &template}},
     [CR_SERVE_DETOKENIZE] = {"/detokenize", "text of ids", {&model, &detokenize}},
+    [CR_SERVE_UPDATE] = {"/update_weights_from_disk",
+                         "other weights for a model, between rounds; needs the scope admin",
+                         {&model, &update}},
 };
 
 const char *cr_serve_route_path(cr_serve_route route)
 {
     return routes[route].path;
+}
+
+bool cr_serve_is_for_model(cr_serve_route route)
+{
+    return route != CR_SERVE_TOKENIZE && route != CR_SERVE_DETOKENIZE && route != CR_SERVE_UPDATE;
 }
 
 const cri_group *const *cri_route_groups(cr_serve_route route)

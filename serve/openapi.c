@@ -133,8 +133,6 @@ static void add_responses(cr_buf *out, const char *content, bool has_stream)
 
 static void add_post(cr_buf *out, cr_serve_route route)
 {
-    bool is_text = route == CR_SERVE_TOKENIZE || route == CR_SERVE_DETOKENIZE;
-
     add_text(out, cr_serve_route_path(route));
     cr_buf_adds(out, ":{\"post\":{\"summary\":");
     add_text(out, cri_route_help(route));
@@ -142,14 +140,14 @@ static void add_post(cr_buf *out, cr_serve_route route)
         out, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
     add_groups(out, cri_route_groups(route));
     cr_buf_adds(out, "}}},");
-    add_responses(out, "application/json", !is_text);
+    add_responses(out, "application/json", cr_serve_is_for_model(route));
     cr_buf_adds(out, "}}");
 }
 
 static void add_get(cr_buf *out, const cr_serve_get *get)
 {
     add_text(out, get->path);
-    cr_buf_adds(out, ":{\"get\":{\"summary\":");
+    cr_buf_addf(out, ":{\"%s\":{\"summary\":", get->method);
     add_text(out, get->help);
     cr_buf_addc(out, ',');
     if (strchr(get->path, '{'))

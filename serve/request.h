@@ -33,9 +33,11 @@ typedef enum cr_serve_route {
     CR_SERVE_TOKENS_IN,   /* POST /inference/v1/generate: vLLM's, ids in and out */
     CR_SERVE_TOKENIZE,    /* POST /tokenize */
     CR_SERVE_DETOKENIZE,  /* POST /detokenize */
+    CR_SERVE_UPDATE,      /* POST /update_weights_from_disk: SGLang's */
     CR_SERVE_NUM_ROUTES
 } cr_serve_route;
 const char *cr_serve_route_path(cr_serve_route route);
+bool cr_serve_is_for_model(cr_serve_route route); /* scores or samples */
 
 /* ---- the service that a request is for; all borrowed ---- */
 
@@ -61,6 +63,7 @@ typedef struct cr_serve_service {
     const cr_serve_model *
         models; /* [num_models, at most CR_SERVE_MAX_MODELS]; the first is that of requests without a name */
     size_t num_models;
+    int num_ranks;
     int64_t max_prompts, max_samples; /* of a request; samples: n for each prompt */
     int64_t max_logprobs;             /* alternatives a place */
     int64_t max_chat_tokens; /* of a chat that gives no maximum; 0: what is left of the context */
@@ -132,6 +135,13 @@ typedef struct cr_serve_wanted {
     bool is_list;       /* /generate: several prompts were sent, a list is answered */
 } cr_serve_wanted;
 
+/* Of CR_SERVE_UPDATE; texts are owned. */
+typedef struct cr_serve_update {
+    char *path;    /* of the new weights: a folder */
+    char *version; /* NULL: one more than before */
+    char *sha256;  /* that they must have, or its beginning; NULL: any */
+} cr_serve_update;
+
 typedef struct cr_serve_request {
     cr_serve_route route;
     const cr_serve_model *model; /* borrowed of the service */
@@ -139,6 +149,7 @@ typedef struct cr_serve_request {
     size_t num_prompts;
     cr_serve_sampling sampling;
     cr_serve_wanted wanted;
+    cr_serve_update update;
     char *request_id;    /* owned; NULL: none was sent */
     int64_t deadline_ms; /* 0: none */
     cr_buf ignored;      /* "a, b": names of fields without effect */

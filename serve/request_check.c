@@ -641,6 +641,11 @@ cr_status cri_draft_finish(cri_draft *d, const cr_serve_service *service, cr_ser
                           "weights_mismatch", error));
     CR_TRY(check_identity(d->expect_tokenizer, r->model->tokenizer_sha256, "expect_tokenizer",
                           "tokenizer_mismatch", error));
+    if (r->route == CR_SERVE_UPDATE) {
+        if (r->update.path && *r->update.path) return CR_OK;
+        return cr_serve_fail(error, 400, "missing_required_parameter", "model_path",
+                             "model_path is missing: the folder of the new weights");
+    }
     if (r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE) {
         if (!r->model->tokenizer)
             return cr_serve_fail(error, 400, "invalid_value", "model",

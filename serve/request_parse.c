@@ -456,6 +456,9 @@ void cr_serve_request_free(cr_serve_request *r)
     cr_free(r->sampling.bias);
     cr_free(r->sampling.cache_salt);
     cr_ids_free(&r->wanted.candidates.ids);
+    cr_free(r->update.path);
+    cr_free(r->update.version);
+    cr_free(r->update.sha256);
     cr_free(r->request_id);
     cr_buf_free(&r->ignored);
     *r = (cr_serve_request){0};
@@ -463,8 +466,7 @@ void cr_serve_request_free(cr_serve_request *r)
 
 bool cr_serve_is_scoring(const cr_serve_request *r)
 {
-    bool is_text = r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE;
-
-    return !is_text && (r->sampling.max_tokens == 0 ||
-                        (r->sampling.max_tokens == 1 && !r->wanted.is_processed));
+    return cr_serve_is_for_model(r->route) &&
+           (r->sampling.max_tokens == 0 ||
+            (r->sampling.max_tokens == 1 && !r->wanted.is_processed));
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define NO_DEADLINE_S 1e9
+enum { TOLD = -1 /* in place of a model: a text follows */ };
 
 /* A prompt in a message: this, its ids, its lists of candidates, and of the draw the biased ids, their biases, allowed
  * and banned ids. */
@@ -459,11 +460,29 @@ cr_status cr_scoring_end(cr_scoring *s, cr_err *err)
     return share(s, err);
 }
 
-cr_status cr_scoring_follow(cr_scoring *s, cr_err *err)
+cr_status cr_scoring_tell(cr_scoring *s, const char *text, cr_err *err)
 {
+    const int32_t word = TOLD;
+
+    cr_buf_clear(&s->sent);
+    cr_buf_add(&s->sent, &word, sizeof word);
+    cr_buf_adds(&s->sent, text);
+    return share(s, err);
+}
+
+cr_status cr_scoring_follow(cr_scoring *s, cr_buf *told, cr_err *err)
+{
+    int32_t word;
+
+    cr_buf_clear(told);
     for (;;) {
         CR_TRY(share(s, err));
         if (s->round.num_bytes == 0) return CR_OK;
+        memcpy(&word, s->round.data, sizeof word);
+        if (word == TOLD) {
+            cr_buf_add(told, s->round.data + sizeof word, s->round.num_bytes - sizeof word);
+            return CR_OK;
+        }
         CR_TRY(run_round(s, err));
     }
 }

@@ -130,20 +130,22 @@ static cr_status open_rank(serve *s, cr_err *err)
 static cr_status run_service(serve *s, cr_err *err)
 {
     cr_serve_models *m = &s->models;
+    const cr_serve_updates updates = {cr_serve_models_update, m};
 
+    m->can_update = s->options.can_update;
     CR_TRY(cr_server_open(&s->options, &s->server, err));
+    m->server = s->server;
     CR_TRY(write_port(s, err));
     printf("listening on %s\n", cr_server_url(s->server));
     fflush(stdout);
     CR_TRY(open_rank(s, err));
     CR_TRY(cr_serve_models_begin(m, err));
-    cr_server_ready(s->server, &m->service);
     for (size_t i = 0; i < m->num; i++)
         printf("ready: %s, weights %.12s, %s, self-check %.12s\n", m->served[i]->name,
                m->served[i]->weights, m->served[i]->identity.dtype,
                m->served[i]->self_check.digest);
     fflush(stdout);
-    CR_TRY(cr_server_run(s->server, &m->compute, err));
+    CR_TRY(cr_server_run(s->server, &m->compute, &updates, err));
     return cr_scoring_end(m->scoring, err);
 }
 
@@ -153,7 +155,7 @@ static cr_status run_rank(serve *s, cr_err *err)
     CR_TRY(cr_worker_join(&s->worker, err));
     if (s->worker.rank == 0) return run_service(s, err);
     CR_TRY(open_rank(s, err));
-    return cr_scoring_follow(s->models.scoring, err);
+    return cr_serve_models_follow(&s->models, err);
 }
 
 static int finish(serve *s, int code, const cr_err *err)
@@ -187,6 +189,8 @@ static int run(int argc, char **argv)
          "HOST:PORT (default 127.0.0.1:8000; port 0: any free one) or unix:PATH"},
         {"keys", CR_OPT_STRING, &s.options.keys, "FILE",
          "a line a user: NAME KEY SCOPES [REQUESTS/S [WEIGHT]]; scopes score,generate,admin"},
+        {"allow-updates", CR_OPT_FLAG, &s.options.can_update, NULL,
+         "users with the scope admin may replace weights while it runs; else they never change"},
         {"no-auth", CR_OPT_FLAG, &s.options.needs_no_keys, NULL,
          "no keys, although other machines reach the address"},
         {"tls-cert", CR_OPT_STRING, &h->tls_cert, "FILE",

@@ -11,6 +11,7 @@
 #include <time.h>
 
 enum { ROUND_TOKENS = 16384, MOST_SAMPLES = 64 /* of an engine at a time */ };
+enum { NEXT = CR_SERVE_MAX_MODELS /* place of a model that is loaded beside the others */ };
 
 /* ---- identity ---- */
 
@@ -72,11 +73,12 @@ static cr_status describe(cr_served *x, cr_err *err)
     const cr_model_config *c = &x->model->config;
     char *folder = cr_hub_find(x->folder);
 
+    if (!x->version[0]) strcpy(x->version, "1");
     x->identity = (cr_serve_model){
         .name = x->name,
         .root = x->folder,
         .weights_sha256 = x->weights,
-        .weight_version = "1",
+        .weight_version = x->version,
         .dtype = cr_dtype_name(x->dtype),
         .vocab_size = c->vocab_size,
         .max_model_len = c->position_limit ? c->position_limit : c->max_position_embeddings,
@@ -84,7 +86,8 @@ static cr_status describe(cr_served *x, cr_err *err)
         .num_eos = (size_t)c->num_eos,
         .created = time(NULL),
     };
-    if (digest_weights(folder, x->weights, err) == CR_OK) cr_note(open_texts(x, folder, err));
+    if (!x->weights[0]) cr_note(digest_weights(folder, x->weights, err));
+    if (err->status == CR_OK) cr_note(open_texts(x, folder, err));
     cr_free(folder);
     return err->status;
 }
@@ -96,7 +99,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
 {
     cr_device *dev = m->worker->dev;
     const cr_model_config *c = &x->model->config;
-    int64_t bytes = cr_memory_limit() / 4 / (int64_t)m->num;
+    int64_t bytes = cr_memory_limit() / 4 / (int64_t)(m->num + m->can_update);
     int64_t block =
         c->num_layers * (int64_t)cr_kv_block_bytes(dev, x->dtype, c->num_kv_heads, c->head_dim);
     cr_engine_limits limits = {.max_running = MOST_SAMPLES,
@@ -118,6 +121,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
 /* Collective. */
 static void served_free(cr_served *x)
 {
+    if (!x) return;
     cr_engine_destroy(x->engine);
     cr_full_weights_fini(&x->full);
     cr_model_free(x->sampled);
@@ -126,6 +130,7 @@ static void served_free(cr_served *x)
     cr_buf_free(&x->tokenizer_config);
     cr_fsdp_destroy(x->fsdp);
     cr_model_free(x->model);
+    cr_free(x->own_folder);
     cr_free(x);
 }
 
@@ -174,20 +179,228 @@ cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err)
     return CR_OK;
 }
 
-cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
+/* What clients see from now on. */
+static void show(cr_serve_models *m)
 {
     cr_serve_model *models = CR_NEW_ARRAY(cr_serve_model, m->num);
+    cr_serve_service *before = m->shown, *now = CR_NEW(cr_serve_service);
 
-    m->service.models = models;
-    m->service.num_models = m->num;
+    for (size_t i = 0; i < m->num; i++)
+        models[i] = m->served[i]->identity;
+    *now = m->service;
+    now->models = models;
+    now->num_models = m->num;
+    now->num_ranks = m->worker->num_ranks;
+    cr_server_ready(m->server, m->shown = now);
+    if (before) cr_free((void *)(uintptr_t)before->models);
+    cr_free(before);
+}
+
+cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
+{
     cr_compute_init(&m->compute, m->scoring, ROUND_TOKENS, MOST_SAMPLES);
     for (size_t i = 0; i < m->num; i++) {
         if (begin(m, m->served[i], i, err) != CR_OK)
             return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;
         cr_compute_set_engine(&m->compute, i, m->served[i]->engine);
-        models[i] = m->served[i]->identity;
+    }
+    show(m);
+    return CR_OK;
+}
+
+/* ---- updates ---- */
+
+/* Parameters of the same names and shapes, and what the config says beside them. */
+static cr_status check_shape(const cr_model *old, const cr_model *new, cr_err *err)
+{
+    const cr_model_config *a = &old->config, *b = &new->config;
+
+    if (strcmp(a->architecture, b->architecture) != 0)
+        return cr_fail(err, CR_EARG, "the new weights are of %s, the model is %s", b->architecture,
+                       a->architecture);
+    if (a->num_heads != b->num_heads || a->head_dim != b->head_dim ||
+        a->max_position_embeddings != b->max_position_embeddings ||
+        a->position_limit != b->position_limit || old->num_params != new->num_params)
+        return cr_fail(err, CR_EARG,
+                       "the new weights are of another shape: %lld heads of %lld, %lld positions, "
+                       "%zu tensors instead of %lld, %lld, %lld, %zu",
+                       (long long)b->num_heads, (long long)b->head_dim,
+                       (long long)b->max_position_embeddings, new->num_params,
+                       (long long)a->num_heads, (long long)a->head_dim,
+                       (long long)a->max_position_embeddings, old->num_params);
+    for (size_t i = 0; i < old->num_params; i++) {
+        const cr_param *p = old->params[i], *q = new->params[i];
+        if (strcmp(p->name, q->name) != 0 || p->num_dims != q->num_dims ||
+            memcmp(p->shape, q->shape, (size_t)p->num_dims * sizeof *p->shape) != 0)
+            return cr_fail(err, CR_EARG, "the new weights are of another shape: %s", q->name);
     }
     return CR_OK;
+}
+
+/* What the old model takes is what the new one will, on each rank of this machine. */
+static int64_t bytes_of(const cr_serve_models *m, const cr_served *x)
+{
+    const char *transport = cr_group_transport(m->worker->mesh->group[CR_AXIS_ALL]);
+    int64_t ranks = strcmp(transport, "shared") == 0 ? m->worker->num_ranks : 1,
+            bytes = ranks * cr_fsdp_get_stats(x->fsdp).held_bytes;
+
+    return x->engine ? bytes + (int64_t)x->full.data_bytes + cr_engine_held_bytes(x->engine)
+                     : bytes;
+}
+
+/* Everything that can be known before something is loaded. A refusal is in *error. */
+static cr_status look_at(const cr_serve_models *m, const cr_served *old, cr_served *next,
+                         const char *sha256, cr_serve_error *error)
+{
+    static const char param[] = "model_path", code[] = "invalid_value";
+    char *folder = cr_hub_find(next->folder);
+    cr_model *model = NULL;
+    cr_err err = {0};
+    int64_t need = bytes_of(m, old), left = cr_memory_left();
+
+    if (!folder)
+        cr_serve_fail(error, 400, code, param, "there is no model %.300s", next->folder);
+    else if (cr_model_open(folder, &model, &err) != CR_OK ||
+             check_shape(old->model, model, &err) != CR_OK ||
+             digest_weights(folder, next->weights, &err) != CR_OK)
+        cr_serve_fail(error, 400, code, param, "%s", err.msg);
+    else if (sha256 && (strlen(sha256) < 8 || strncmp(sha256, next->weights, strlen(sha256)) != 0))
+        cr_serve_fail(error, 409, "weights_mismatch", "weights_sha256",
+                      "weights_sha256 is %.64s, but %.200s has %s (at least 8 digits are compared)",
+                      sha256, next->folder, next->weights);
+    else if (need > left)
+        cr_serve_fail(error, 503, "insufficient_memory", NULL,
+                      "beside the old weights the new ones need %lld MB, and %lld MB are left",
+                      (long long)(need >> 20), (long long)(left >> 20));
+    cr_model_free(model);
+    cr_free(folder);
+    return error->status ? CR_EARG : CR_OK;
+}
+
+/* After these no rank knows where the others are. */
+static bool is_fatal(cr_status status)
+{
+    return status == CR_ETIMEOUT || status == CR_EDIVERGED;
+}
+
+/* m->next, on every rank; its rounds have the last place. */
+static cr_status load_next(cr_serve_models *m, const char *folder, cr_err *err)
+{
+    double deadline_s = cr_world_deadline_s(m->worker->world);
+
+    if (!m->next) m->next = CR_NEW(cr_served);
+    if (!m->next->folder) m->next->folder = m->next->own_folder = cr_strdup(folder);
+    cr_world_set_deadline(m->worker->world, m->worker->config.collective_timeout);
+    cr_note(load(m, m->next, err));
+    cr_world_set_deadline(m->worker->world, deadline_s);
+    if (err->status == CR_OK) cr_scoring_set(m->scoring, NEXT, m->next->model, m->next->fsdp);
+    return err->status;
+}
+
+static void drop_next(cr_serve_models *m)
+{
+    cr_scoring_set(m->scoring, NEXT, NULL, NULL);
+    served_free(m->next);
+    m->next = NULL;
+}
+
+static void take_next(cr_serve_models *m, size_t place)
+{
+    cr_served *old = m->served[place];
+
+    m->next->name = old->name;
+    m->next->identity.name = old->name;
+    m->served[place] = m->next;
+    m->next->identity.place = place;
+    cr_scoring_set(m->scoring, place, m->next->model, m->next->fsdp);
+    cr_compute_set_engine(&m->compute, place, m->next->engine);
+    m->next = NULL;
+    if (m->worker->rank == 0) show(m);
+    served_free(old);
+}
+
+static void set_version(cr_served *next, const cr_served *old, const char *wanted)
+{
+    next->num_before = old->num_before + 1;
+    if (wanted)
+        snprintf(next->version, sizeof next->version, "%s", wanted);
+    else
+        snprintf(next->version, sizeof next->version, "%lld", (long long)next->num_before + 1);
+}
+
+/* On rank 0: load and check, and tell the others. Not CR_OK: nothing has changed, unless it is fatal. */
+static cr_status try_next(cr_serve_models *m, cr_err *err)
+{
+    char *text = cr_asprintf("load %s", m->next->folder);
+    cr_status status = cr_scoring_tell(m->scoring, text, err);
+
+    cr_free(text);
+    CR_TRY(status);
+    CR_TRY(load_next(m, NULL, err));
+    return begin(m, m->next, NEXT, err);
+}
+
+cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, size_t place,
+                                 cr_serve_error *error, cr_err *err)
+{
+    cr_serve_models *m = models;
+    const cr_served *old = m->served[place];
+    char text[32];
+    bool has_loaded;
+
+    m->next = CR_NEW(cr_served);
+    m->next->name = old->name;
+    m->next->folder = m->next->own_folder = cr_strdup(wanted->path);
+    set_version(m->next, old, wanted->version);
+    if (look_at(m, old, m->next, wanted->sha256, error) != CR_OK) {
+        served_free(m->next);
+        m->next = NULL;
+        return CR_OK;
+    }
+    if (try_next(m, err) == CR_OK) {
+        snprintf(text, sizeof text, "take %zu", place);
+        CR_TRY(cr_scoring_tell(m->scoring, text, err));
+        take_next(m, place);
+        cr_log(CR_LOG_INFO, "serve", "%s has version %s: weights %.12s of %s",
+               m->served[place]->name, m->served[place]->version, m->served[place]->weights,
+               m->served[place]->folder);
+        return CR_OK;
+    }
+    if (is_fatal(err->status)) return err->status;
+    cr_serve_fail(error, 400, "invalid_value", "model_path", "%s", err->msg);
+    *err = (cr_err){0};
+    has_loaded = m->next->fsdp != NULL;
+    if (has_loaded) CR_TRY(cr_scoring_tell(m->scoring, "drop", err));
+    drop_next(m);
+    return CR_OK;
+}
+
+/* What rank 0 tells. A rank that could not load has the error of all. */
+static cr_status obey(cr_serve_models *m, const char *text, cr_err *err)
+{
+    if (strncmp(text, "load ", 5) == 0) {
+        if (load_next(m, text + 5, err) == CR_OK || is_fatal(err->status)) return err->status;
+        *err = (cr_err){0};
+        if (!m->next->fsdp) drop_next(m);
+    } else if (strncmp(text, "take ", 5) == 0) {
+        take_next(m, strtoul(text + 5, NULL, 10));
+    } else {
+        drop_next(m);
+    }
+    return CR_OK;
+}
+
+cr_status cr_serve_models_follow(cr_serve_models *m, cr_err *err)
+{
+    cr_buf told = {0};
+
+    while (err->status == CR_OK) {
+        cr_note(cr_scoring_follow(m->scoring, &told, err));
+        if (err->status != CR_OK || told.num_bytes == 0) break;
+        cr_note(obey(m, told.data, err));
+    }
+    cr_buf_free(&told);
+    return err->status;
 }
 
 void cr_serve_models_close(cr_serve_models *m)
@@ -196,5 +409,7 @@ void cr_serve_models_close(cr_serve_models *m)
     cr_scoring_destroy(m->scoring);
     for (size_t i = 0; i < m->num; i++)
         served_free(m->served[i]);
-    cr_free((void *)(uintptr_t)m->service.models);
+    served_free(m->next);
+    if (m->shown) cr_free((void *)(uintptr_t)m->shown->models);
+    cr_free(m->shown);
 }

@@ -4,10 +4,15 @@
  *     cr_serve_models_add      any number, from 1 to 32
  *     cr_serve_models_open     all ranks; then the others follow rounds, and rank 0 goes on:
  *     cr_serve_models_begin    self-checks, engines, the service that clients see
+ *     cr_serve_models_update   other weights for one of them, while none is worked on
  *     cr_serve_models_close
  *
+ * An update loads the new weights beside the old ones: the folder, its shape and digest and the memory are looked at
+ * before anything else, then all ranks load their shards, the self-check runs on them, rank 0 makes an engine. What fails
+ * until then leaves all as it was. Then the new model takes the place of the old one on every rank.
+ *
  * A model takes the memory of its shards on each rank, and on rank 0 (unless models are only scored) that of a whole copy,
- * of its packed weights, and of a cache: a quarter of the machine's memory for all caches together.
+ * of its packed weights, and of a cache: a quarter of the machine's memory for all caches together, with that of an update.
  * Ownership: worker, names and folders are borrowed. Threads: that of the world.
  */
 #ifndef CR_SERVE_MODELS_H
@@ -16,10 +21,14 @@
 #include "commands/worker.h"
 #include "serve/compute.h"
 #include "serve/self_check.h"
+#include "serve/server/server.h"
 
 /* One of them. */
 typedef struct cr_served {
     const char *name, *folder; /* folder: or its name on the hub */
+    char *own_folder;          /* of an update: folder */
+    int64_t num_before;        /* updates */
+    char version[129];
     cr_model *model;
     cr_fsdp *fsdp;
     cr_dtype dtype;
@@ -40,7 +49,11 @@ typedef struct cr_serve_models {
     cr_served *served[CR_SERVE_MAX_MODELS]; /* [num] owned, with all that is in them */
     size_t num;
     bool may_be_random;       /* passes a self-check without knowing anything */
-    cr_serve_service service; /* limits are the caller's; models owned */
+    cr_serve_service service; /* limits are the caller's */
+    cr_serve_service *shown;  /* to clients; owned, with its models */
+    cr_served *next;          /* that an update loads; NULL: none */
+    bool can_update;
+    cr_server *server; /* borrowed, for updates */
     cr_scoring *scoring;
     cr_compute compute;
 } cr_serve_models;
@@ -52,6 +65,11 @@ CR_MUST cr_status cr_serve_models_add(cr_serve_models *m, const char *name, cons
 CR_MUST cr_status cr_serve_models_open(cr_serve_models *m, cr_err *err);
 /* On rank 0. */
 CR_MUST cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err);
+/* On rank 0 (cr_serve_updates). */
+CR_MUST cr_status cr_serve_models_update(void *models, const cr_serve_update *wanted, size_t place,
+                                         cr_serve_error *error, cr_err *err);
+/* On the other ranks: rounds and updates until rank 0 ends. */
+CR_MUST cr_status cr_serve_models_follow(cr_serve_models *m, cr_err *err);
 /* Collective if they were opened; {0} is fine. */
 void cr_serve_models_close(cr_serve_models *m);
 

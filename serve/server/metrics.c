@@ -121,8 +121,9 @@ static void add_models(page *p, const cr_serve_service *service)
     for (size_t i = 0; service && i < service->num_models; i++) {
         cr_buf_addf(p->out, "%sweights_info{model=\"", p->prefix);
         add_label(p->out, service->models[i].name);
-        cr_buf_addf(p->out, "\",sha256=\"%s\",version=\"%s\"} 1\n",
-                    service->models[i].weights_sha256, service->models[i].weight_version);
+        cr_buf_addf(p->out, "\",sha256=\"%s\",version=\"", service->models[i].weights_sha256);
+        add_label(p->out, service->models[i].weight_version);
+        cr_buf_adds(p->out, "\"} 1\n");
     }
 }
 

@@ -325,8 +325,15 @@ cr_serve_job *cr_serve_queue_take(cr_serve_queue *q, bool waits)
     pthread_mutex_lock(&q->lock);
     while (!job && !q->has_ended) {
         cr_tenant *t = next_tenant(q);
+        if (!t && !waits) break;
+        if (!t && has_given) { /* the next job may come late */
+            has_given = false;
+            pthread_mutex_unlock(&q->lock);
+            q->wake(q->ctx);
+            pthread_mutex_lock(&q->lock);
+            continue;
+        }
         if (!t) {
-            if (!waits) break;
             wait_for_work(q);
             continue;
         }

@@ -48,7 +48,7 @@ static void answer_health(cr_server *s, cr_http_exchange *x)
 
     if (s->has_failed)
         cr_http_fail(x, 503, "failed", NULL, "the model has failed, and the service ends");
-    else if (load_of(s).stuck_s > s->options.stall_s)
+    else if (!s->is_updating && load_of(s).stuck_s > s->options.stall_s)
         cr_http_fail(x, 503, "stalled", NULL, "requests wait, and no work has moved for too long");
     else
         cr_http_answer(x, 200, json, ok, sizeof ok - 1);
@@ -68,6 +68,8 @@ static void answer_ready(cr_server *s, cr_http_exchange *x)
         cri_refuse_draining(x);
     else if (!s->service)
         refuse_while_loading(x);
+    else if (s->is_paused)
+        cri_refuse_paused(x);
     else
         cr_http_answer(x, 200, json, ready, sizeof ready - 1);
 }
@@ -180,6 +182,20 @@ static const route routes[] = {
      .help = "this description"},
     {"GET", "/tokenizer_info", "/tokenizer_info", answer_tokenizer_info, .type = json,
      .help = "tokenizer_config.json with tokens as strings; ?model=NAME: of that model"},
+    {"GET", "/weight_info", "/weight_info", cri_answer_versions, .type = json,
+     .help = "version of the weights of each model"},
+    {"GET", "/get_world_size", "/get_world_size", cri_answer_world_size, .type = json,
+     .help = "number of ranks"},
+    {"GET", "/is_paused", "/is_paused", cri_answer_is_paused, .type = json,
+     .help = "are requests for models refused?"},
+    {"POST", "/pause", "/pause", cri_answer_pause, .scopes = CR_SCOPE_ADMIN, .type = json,
+     .help =
+         "refuse requests for models; ?mode=abort (default) ends those that were taken with 503, "
+         "?mode=wait answers them; answered when none is left"},
+    {"POST", "/resume", "/resume", cri_answer_resume, .scopes = CR_SCOPE_ADMIN, .type = json,
+     .help = "take requests again"},
+    {"POST", "/update_weights_from_disk", "/update_weights_from_disk", NULL, CR_SCOPE_ADMIN,
+     CR_SERVE_UPDATE},
     {"POST", "/tokenize", "/tokenize", NULL, ANY, CR_SERVE_TOKENIZE},
     {"POST", "/detokenize", "/detokenize", NULL, ANY, CR_SERVE_DETOKENIZE},
     {"POST", "/v1/completions", "/v1/completions", NULL, ANY, CR_SERVE_COMPLETIONS},
@@ -198,7 +214,8 @@ static void answer_openapi(cr_server *s, cr_http_exchange *x)
     (void)s;
     for (size_t i = 0; i < CR_COUNT(routes); i++)
         if (routes[i].answer)
-            gets[num++] = (cr_serve_get){routes[i].name, routes[i].help, routes[i].type};
+            gets[num++] = (cr_serve_get){strcmp(routes[i].method, "GET") == 0 ? "get" : "post",
+                                         routes[i].name, routes[i].help, routes[i].type};
     cr_serve_openapi(gets, num, &body);
     answer_json(x, 200, &body);
     cr_buf_free(&body);
@@ -237,6 +254,10 @@ static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
     char seconds[24];
 
     call->may_generate = true;
+    if (!s->options.keys && r->scopes == CR_SCOPE_ADMIN) {
+        cr_http_fail(x, 403, NULL, NULL, "this needs --keys with a user that has the scope admin");
+        return false;
+    }
     if (!s->options.keys) {
         if (x->client_name) snprintf(call->tenant, sizeof call->tenant, "%s", x->client_name);
         return true;
@@ -306,6 +327,11 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
         refuse_while_loading(x);
     else if (!r->answer && s->is_draining)
         cri_refuse_draining(x);
+    else if (!r->answer && s->is_paused && cr_serve_is_for_model(r->body))
+        cri_refuse_paused(x);
+    else if (!r->answer && r->body == CR_SERVE_UPDATE && !s->options.can_update)
+        cr_http_fail(x, 409, "frozen", NULL,
+                     "the weights of this service are never replaced (--allow-updates)");
     else if (!r->answer && !x->request->has_body)
         cr_http_fail(x, 411, NULL, NULL, "a body with its Content-Length is needed");
 }
@@ -323,10 +349,13 @@ static bool is_json(const cr_http_parser *request)
 void cri_on_request(void *ctx, cr_http_exchange *x)
 {
     const route *r = find_route(cr_http_path(x->request));
+    cr_server *s = ctx;
 
-    if (r->answer)
-        r->answer(ctx, x);
-    else if (is_json(x->request))
+    if (r->answer) {
+        pthread_rwlock_rdlock(&s->service_lock);
+        r->answer(s, x);
+        pthread_rwlock_unlock(&s->service_lock);
+    } else if (is_json(x->request))
         cri_work_put(ctx, x, r->body);
     else
         cr_http_fail(x, 415, NULL, NULL, "the body must be JSON: Content-Type: application/json");

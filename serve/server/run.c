@@ -44,6 +44,38 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
     t->task[t->num++] = (task){from, job};
 }
 
+/* Other weights: no request is worked on. */
+static cr_status update(cr_server *s, const cr_serve_updates *updates, cr_serve_job *from,
+                        cr_err *err)
+{
+    cr_serve_request request;
+    cr_status status = CR_OK;
+    size_t place;
+
+    from->used_tokens = 0;
+    if (from->is_cancelled ||
+        cr_serve_request_parse(from->route, from->body.data ? from->body.data : "",
+                               from->body.num_bytes, s->service, &request, &from->error) != CR_OK) {
+        cr_serve_queue_give(s->compute, from);
+        return CR_OK;
+    }
+    cr_serve_job_note(from, &request);
+    place = request.model->place;
+    s->is_updating = true;
+    status = updates->update(updates->ctx, &request.update, place, &from->error, err);
+    s->is_updating = false;
+    if (status != CR_OK) {
+        cr_serve_fail(&from->error, 500, "internal_error", NULL, "%s", err->msg);
+    } else if (!from->error.status) {
+        cr_serve_update_body(&s->service->models[place], &from->out);
+        snprintf(from->weights, sizeof from->weights, "%s",
+                 s->service->models[place].weights_sha256);
+    }
+    cr_serve_request_free(&request);
+    cr_serve_queue_give(s->compute, from);
+    return status;
+}
+
 static bool is_late(const task *t)
 {
     int64_t ms = t->job->request.deadline_ms;
@@ -80,17 +112,38 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
     t->num = kept;
 }
 
-cr_status cri_compute_run(cr_server *s, cr_compute *compute, cr_err *err)
+/* Bodies to jobs; an update waits until those before it are done, and so do all after it. */
+static cr_serve_job *take(cr_server *s, cr_compute *compute, tasks *t)
 {
-    tasks t = {0};
     cr_serve_job *from;
 
+    while (t->num < CRI_MOST_TASKS &&
+           (from = cr_serve_queue_take(s->compute, /*waits=*/t->num == 0))) {
+        if (from->route == CR_SERVE_UPDATE) return from;
+        begin(s, compute, t, from);
+    }
+    return NULL;
+}
+
+cr_status cri_compute_run(cr_server *s, cr_compute *compute, const cr_serve_updates *updates,
+                          cr_err *err)
+{
+    cr_serve_job *waiting = NULL; /* an update */
+    tasks t = {0};
+
     while (err->status == CR_OK && !cr_serve_queue_has_ended(s->compute)) {
-        while (t.num < CRI_MOST_TASKS &&
-               (from = cr_serve_queue_take(s->compute, /*waits=*/t.num == 0)))
-            begin(s, compute, &t, from);
+        if (!waiting) waiting = take(s, compute, &t);
+        if (waiting && t.num == 0) {
+            cr_note(update(s, updates, waiting, err));
+            waiting = NULL;
+            continue;
+        }
         cr_note(cr_compute_step(compute, err));
         finish(s, compute, &t);
+    }
+    if (waiting) {
+        cr_serve_fail(&waiting->error, 503, "shutting_down", NULL, "the service ends");
+        cr_serve_queue_give(s->compute, waiting);
     }
     for (size_t i = 0; i < t.num; i++)
         cr_job_fail(t.task[i].job, 500, "internal_error", err->msg);

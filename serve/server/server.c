@@ -84,6 +84,7 @@ static void on_gone(void *ctx, cr_http_exchange *x)
     cr_server *s = ctx;
 
     s->metrics.num_gone++;
+    cri_admin_gone(s, x);
     cri_work_gone(s, x);
 }
 
@@ -210,6 +211,9 @@ static cr_status start(cr_server *s, cr_err *err)
     const cr_server_options *o = &s->options;
     cr_serve_bounds bounds = {o->max_queue, o->max_queue_tokens, o->http.buffered_bytes, 0};
 
+    if (o->can_update && !o->keys)
+        return cr_fail(err, CR_EUSAGE,
+                       "--allow-updates needs --keys FILE with a user that has the scope admin");
     if (o->keys) CR_TRY(cr_serve_keys_read(o->keys, &s->keys, err));
     CR_TRY(open_log(s, err));
     cr_server_block_signals();
@@ -235,6 +239,7 @@ cr_status cr_server_open(const cr_server_options *options, cr_server **out, cr_e
     *out = NULL;
     s->options = *options;
     s->log_fd = -1;
+    pthread_rwlock_init(&s->service_lock, NULL);
     if (start(s, err) == CR_OK)
         *out = s;
     else
@@ -249,12 +254,15 @@ const char *cr_server_url(const cr_server *s)
 
 void cr_server_ready(cr_server *s, const cr_serve_service *service)
 {
+    pthread_rwlock_wrlock(&s->service_lock);
     s->service = service;
+    pthread_rwlock_unlock(&s->service_lock);
 }
 
-cr_status cr_server_run(cr_server *s, cr_compute *compute, cr_err *err)
+cr_status cr_server_run(cr_server *s, cr_compute *compute, const cr_serve_updates *updates,
+                        cr_err *err)
 {
-    if (cri_compute_run(s, compute, err) != CR_OK) { /* those that wait get an answer */
+    if (cri_compute_run(s, compute, updates, err) != CR_OK) { /* those that wait get an answer */
         s->has_failed = s->should_stop = true;
         cr_http_wake(s->http);
     }
@@ -287,5 +295,7 @@ void cr_server_close(cr_server *s)
     cri_work_free(s);
     cr_serve_keys_free(&s->keys);
     cr_serve_metrics_free(&s->metrics);
+    cr_free(s->pausing);
+    pthread_rwlock_destroy(&s->service_lock);
     cr_free(s);
 }

@@ -29,7 +29,17 @@ typedef struct cr_server_options {
     double drain_s, stall_s;
     const char *metrics_prefix;
     const char *version;
+    bool can_update; /* weights may be replaced; needs keys */
 } cr_server_options;
+
+/* Other weights for a model, asked for by POST /update_weights_from_disk; in the thread of the model, while no request is
+ * worked on. CR_OK with *error: refused, and nothing has changed; CR_OK without: cr_server_ready was called. Else: the
+ * models cannot go on. */
+typedef struct cr_serve_updates {
+    cr_status (*update)(void *ctx, const cr_serve_update *wanted, size_t place,
+                        cr_serve_error *error, cr_err *err);
+    void *ctx;
+} cr_serve_updates;
 
 /* SIGTERM, SIGINT and SIGHUP, in this thread and those that it starts later: no thread of the process may be left that
  * they would end. */
@@ -37,9 +47,11 @@ void cr_server_block_signals(void);
 /* Blocks signals. CR_EUSAGE. */
 CR_MUST cr_status cr_server_open(const cr_server_options *options, cr_server **out, cr_err *err);
 const char *cr_server_url(const cr_server *server);
+/* Again: another service is in its place, and the one before is not read any more. */
 void cr_server_ready(cr_server *server, const cr_serve_service *service);
-/* The same, and this thread computes. An error of the model ends the service: CR_OK, or what it was. */
-CR_MUST cr_status cr_server_run(cr_server *server, cr_compute *compute, cr_err *err);
+/* This thread computes. An error of the model ends the service: CR_OK, or what it was. updates: used only with options.can_update. */
+CR_MUST cr_status cr_server_run(cr_server *server, cr_compute *compute,
+                                const cr_serve_updates *updates, cr_err *err);
 void cr_server_wait(cr_server *server);
 /* Ends it if it still runs; accepts NULL. */
 void cr_server_close(cr_server *server);

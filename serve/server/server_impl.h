@@ -31,13 +31,18 @@ struct cr_server {
     bool has_thread;
     atomic_bool should_stop, has_failed;       /* has_failed: the model, which stops the service */
     _Atomic(const cr_serve_service *) service; /* NULL: the model is being loaded */
-    cr_serve_queue *texts;                     /* bodies to be read: /tokenize, /detokenize */
-    cr_serve_queue *compute;                   /* bodies for the model */
+    pthread_rwlock_t
+        service_lock;        /* held by threads other than that of the model while they read it */
+    atomic_bool is_updating; /* weights are being loaded */
+    cr_serve_queue *texts;   /* bodies to be read: /tokenize, /detokenize */
+    cr_serve_queue *compute; /* bodies for the model */
     pthread_t text_thread;
     bool has_text_thread;
     cr_serve_job **open; /* owned [num_open]: all jobs of the I/O thread */
     size_t num_open, capacity_open;
-    bool is_draining;
+    bool is_draining, is_paused;
+    cr_http_exchange **pausing; /* owned [num_pausing]: to be answered when no work is left */
+    size_t num_pausing, capacity_pausing;
     double drain_until_s;
     cr_serve_keys keys;
     cr_serve_metrics metrics;
@@ -53,16 +58,28 @@ void cri_work_gone(cr_server *s, cr_http_exchange *x);
 void cri_work_collect(cr_server *s);
 void cri_work_tick(cr_server *s); /* deadlines */
 void cri_work_fail_all(cr_server *s);
+void cri_work_abort(cr_server *s);         /* requests for a model: the service is paused */
 bool cri_work_is_open(const cr_server *s); /* has a client that waits */
 void cri_work_free(cr_server *s);
 void *cri_work_thread(void *server);
 /* run.c: the thread of the model, until the I/O thread has ended */
-CR_MUST cr_status cri_compute_run(cr_server *s, cr_compute *compute, cr_err *err);
+CR_MUST cr_status cri_compute_run(cr_server *s, cr_compute *compute,
+                                  const cr_serve_updates *updates, cr_err *err);
 void cri_refuse_draining(cr_http_exchange *x);
 
 /* routes.c */
 void cri_on_head(void *server, cr_http_exchange *x);
 void cri_on_request(void *server, cr_http_exchange *x);
+
+/* admin.c */
+void cri_answer_pause(cr_server *s, cr_http_exchange *x);
+void cri_answer_resume(cr_server *s, cr_http_exchange *x);
+void cri_answer_is_paused(cr_server *s, cr_http_exchange *x);
+void cri_answer_versions(cr_server *s, cr_http_exchange *x);
+void cri_answer_world_size(cr_server *s, cr_http_exchange *x);
+void cri_refuse_paused(cr_http_exchange *x);
+void cri_admin_collect(cr_server *s); /* work may have ended */
+void cri_admin_gone(cr_server *s, const cr_http_exchange *x);
 
 void cri_answer_page(cr_server *s, cr_http_exchange *x); /* page.c: GET / */
 

@@ -35,7 +35,9 @@ void *cri_work_thread(void *ctx)
     cr_serve_job *job;
 
     while ((job = cr_serve_queue_take(s->texts, /*waits=*/true))) {
+        pthread_rwlock_rdlock(&s->service_lock);
         work(s->service, job);
+        pthread_rwlock_unlock(&s->service_lock);
         cr_serve_queue_give(s->texts, job);
     }
     return NULL;
@@ -203,6 +205,7 @@ void cri_work_collect(cr_server *s)
     collect(s, s->compute);
     for (size_t i = 0; i < s->num_open; i++)
         send_events(s, s->open[i]);
+    cri_admin_collect(s);
 }
 
 /* An error for a client that waits, as an event if its stream has begun. */
@@ -247,6 +250,13 @@ void cri_work_fail_all(cr_server *s)
     for (size_t i = 0; i < s->num_open; i++)
         if (s->open[i]->x)
             fail_exchange(s->open[i], 503, "shutting_down", "the service is shutting down");
+}
+
+void cri_work_abort(cr_server *s)
+{
+    for (size_t i = 0; i < s->num_open; i++)
+        if (s->open[i]->x && cr_serve_is_for_model(s->open[i]->route))
+            fail_exchange(s->open[i], 503, "paused", "the service was paused");
 }
 
 bool cri_work_is_open(const cr_server *s)

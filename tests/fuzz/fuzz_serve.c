@@ -54,6 +54,10 @@ static void check_request(const cr_serve_request *r)
     const cr_serve_model *m = r->model;
     bool is_text = r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE;
 
+    if (r->route == CR_SERVE_UPDATE) {
+        CR_CHECK(m && r->update.path && *r->update.path, "no folder");
+        return;
+    }
     CR_CHECK(m && r->num_prompts > 0, "%zu prompts", r->num_prompts);
     for (size_t i = 0; i < r->num_prompts && !is_text; i++) {
         const cr_serve_prompt *p = &r->prompts[i];

@@ -239,6 +239,28 @@ static void pushed_out(void **state)
     cr_serve_queue_free(q);
 }
 
+static void end_it(void *queue)
+{
+    cr_serve_queue_end(*(cr_serve_queue **)queue);
+}
+
+/* A job that was cancelled comes back at once, although no other one comes to be taken. */
+static void cancelled_while_it_waits(void **state)
+{
+    cr_serve_bounds limits = {10, 100, 1000, 0};
+    cr_serve_queue *q = cr_serve_queue_create(&limits, end_it, &q);
+    cr_serve_job *job = put(q, "a", 1, 10);
+
+    (void)state;
+    job->is_cancelled = true;
+    alarm(10);
+    assert_null(cr_serve_queue_take(q, /*waits=*/true));
+    alarm(0);
+    assert_ptr_equal(cr_serve_queue_collect(q), job);
+    cr_serve_job_free(job);
+    cr_serve_queue_free(q);
+}
+
 static void seconds_to_wait(void **state)
 {
     cr_serve_queue *q = make(1000, 10000000, 0);
@@ -294,6 +316,7 @@ int main(void)
                                        cmocka_unit_test(places_of_one_tenant),
                                        cmocka_unit_test(bounds),
                                        cmocka_unit_test(pushed_out),
+                                       cmocka_unit_test(cancelled_while_it_waits),
                                        cmocka_unit_test(seconds_to_wait),
                                        cmocka_unit_test(estimates)};
 
