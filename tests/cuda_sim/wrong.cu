@@ -146,7 +146,7 @@ static __global__ void mma(const uint16_t *a, const uint16_t *b, float *c, bool 
     both[0] = fb[0];
     both[1] = fb[1];
     for (int i = 0; i < 4; i++)
-        fc[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+        fc[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] + (float)cols[128 + 4 * lane + i]; /* + 0 */
     mma_16816(fc, fa, both);
     for (int i = 0; i < 4; i++)
         c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = fc[i];

@@ -72,6 +72,16 @@ static void do_copy(void *dst, const void *src, size_t n)
     memcpy(dst, src, n);
 }
 
+/* Pinned memory that queued copies will read. */
+static std::multimap<uint64_t, size_t> to_be_read;
+
+static bool is_to_be_read(const void *p, size_t n)
+{
+    for (const auto &range : to_be_read)
+        if (range.first < (uint64_t)p + n && (uint64_t)p < range.first + range.second) return true;
+    return false;
+}
+
 static void check_direction(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind)
 {
     bool to = cri_sim_in_arena(dst), from = cri_sim_in_arena(src);
@@ -100,9 +110,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcp
     if (!from && !cri_sim_is_pinned(src, n))
         cri_sim_die(
             "an asynchronous copy from pageable host memory would block: use pinned memory");
-    if (!to) memset(dst, 0xff, n); /* until it is waited for, the host has nothing there */
+    /* until it is waited for, the host has nothing there */
+    if (!to && !is_to_be_read(dst, n)) memset(dst, 0xff, n);
+    if (!from) to_be_read.emplace((uint64_t)src, n);
     op.name = names[kind];
-    op.run = [=] { do_copy(dst, src, n); };
+    op.run = [=] {
+        do_copy(dst, src, n);
+        auto read = to_be_read.find((uint64_t)src);
+        if (read != to_be_read.end()) to_be_read.erase(read); /* a graph's copy: the first time */
+    };
     return cri_sim_enqueue(stream, std::move(op));
 }
 
