@@ -1,0 +1,371 @@
+/* attention.cu -- attention over packed sequences and over a paged cache, forward.
+ *
+ * Mapping: a block of 128 threads takes 16 query rows that share their keys: 16 neighbouring rows of one sequence and head, or
+ * the heads of one kv head's group for one row of a generation step. Keys come in tiles of 64 positions counted from the
+ * start of the sequence, packed and cached alike, with an online softmax in float32; sums over head_dim and over keys go
+ * up one by one, maxima and sums of a tile by fixed shuffles. So a row's bits depend on its own keys alone: not on
+ * its place in the block, other rows, or where its keys lie. The cache holds K [64, D] and V [64, D] of a kv head one
+ * after the other, in the act dtype.
+ *
+ * FLOPs 4 D a pair of query and key; bytes 4 D a key and block of 16 rows in bf16: 16 FLOPs a byte from L2. Shared
+ * memory, as floats: 16 (D + 1) of Q, 64 (D + 1) of K, then V, 16 x 64 weights: 46 KiB for D 128, 87 KiB for D 256.
+ * Registers: below 128. Limit: fused multiply-add of fp32 units with one shared load for 8 of them: at most half of 67
+ * TFLOP/s on H100 and H200, where tensor cores reach ten times that. mma and wgmma tiles with the same order for bf16
+ * are not available yet. A prompt that is computed by the cached entry reads its keys once a row.
+ */
+#include "kernels/cuda/attention.h"
+
+#include <math.h>
+
+enum { KEYS = CR_KV_BLOCK, ROWS = 16, THREADS_A_BLOCK = 128, WARPS = THREADS_A_BLOCK / 32 };
+
+/* Rows of a block. */
+struct block_rows {
+    int num;            /* of ROWS */
+    int num_keys, step; /* row i sees keys below num_keys + i step */
+    int64_t window;     /* and not below that - window; 0: from the first */
+};
+
+template <class T, int DPAD> struct state {
+    static constexpr int COLS =
+                             DPAD > THREADS_A_BLOCK ? DPAD / THREADS_A_BLOCK : 1, /* a thread's */
+        LANES = DPAD < THREADS_A_BLOCK ? DPAD : THREADS_A_BLOCK, GROUPS = THREADS_A_BLOCK / LANES,
+                         MINE = ROWS / GROUPS; /* rows of a thread */
+    float o[MINE][COLS];
+};
+
+/* Pieces of the block's shared memory. */
+struct shared_tiles {
+    float *q, *kv, *p, *factor, *most, *sum;
+};
+
+static __device__ __forceinline__ shared_tiles tiles_in(unsigned char *memory, int D)
+{
+    shared_tiles s;
+
+    s.q = (float *)(void *)memory;
+    s.kv = s.q + ROWS * (D + 1);
+    s.p = s.kv + KEYS * (D + 1);
+    s.factor = s.p + ROWS * KEYS;
+    s.most = s.factor + ROWS;
+    s.sum = s.most + ROWS;
+    return s;
+}
+
+static size_t shared_bytes(int64_t head_dim)
+{
+    return (size_t)((ROWS + KEYS) * (head_dim + 1) + ROWS * KEYS + 3 * ROWS) * sizeof(float);
+}
+
+/* p [ROWS, KEYS] = scaled scores of the tile of keys from k0 on, -inf where a row does not see the key. */
+static __device__ __forceinline__ void scores(const shared_tiles &s, const block_rows &rows, int k0,
+                                              int D, float scale)
+{
+    enum { EACH = ROWS * KEYS / THREADS_A_BLOCK };
+    int key = (int)threadIdx.x % KEYS, r0 = (int)threadIdx.x / KEYS * EACH;
+    float acc[EACH] = {};
+
+    for (int d = 0; d < D; d++) {
+        float k = s.kv[key * (D + 1) + d];
+#pragma unroll
+        for (int r = 0; r < EACH; r++)
+            acc[r] = fmaf(s.q[(r0 + r) * (D + 1) + d], k, acc[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < EACH; r++) {
+        int64_t end = rows.num_keys + (r0 + r) * rows.step;
+        bool is_seen = k0 + key < end && (rows.window == 0 || k0 + key >= end - rows.window);
+        s.p[(r0 + r) * KEYS + key] = is_seen ? acc[r] * scale : -INFINITY;
+    }
+}
+
+/* p becomes e^(p - most), most the largest so far. A row that has seen no key yet has most -inf and weights 0. */
+static __device__ __forceinline__ void weigh(const shared_tiles &s)
+{
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+    for (int r = warp; r < ROWS; r += WARPS) {
+        float low = s.p[r * KEYS + lane], high = s.p[r * KEYS + lane + 32], old = s.most[r];
+        float most = fmaxf(low, high);
+        for (int d = 16; d > 0; d /= 2)
+            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+        most = fmaxf(most, old);
+        float shift = most == -INFINITY ? 0.0f : most;
+        low = expf(low - shift);
+        high = expf(high - shift);
+        s.p[r * KEYS + lane] = low;
+        s.p[r * KEYS + lane + 32] = high;
+        float part = low + high, factor = expf(old - shift);
+        for (int d = 16; d > 0; d /= 2)
+            part += __shfl_xor_sync(0xffffffffu, part, d);
+        __syncwarp(); /* all lanes have read most */
+        if (lane == 0) {
+            s.most[r] = most;
+            s.factor[r] = factor;
+            s.sum[r] = s.sum[r] * factor + part;
+        }
+    }
+}
+
+/* o = o factor + p V. */
+template <class T, int DPAD>
+static __device__ __forceinline__ void take_values(state<T, DPAD> &st, const shared_tiles &s, int D)
+{
+    typedef state<T, DPAD> S;
+    int d0 = (int)threadIdx.x % S::LANES, r0 = (int)threadIdx.x / S::LANES * S::MINE;
+
+#pragma unroll
+    for (int c = 0; c < S::COLS; c++) {
+        int d = d0 + c * THREADS_A_BLOCK;
+        if (d >= D) break;
+#pragma unroll
+        for (int r = 0; r < S::MINE; r++)
+            st.o[r][c] *= s.factor[r0 + r];
+        for (int key = 0; key < KEYS; key++) {
+            float v = s.kv[key * (D + 1) + d];
+#pragma unroll
+            for (int r = 0; r < S::MINE; r++)
+                st.o[r][c] = fmaf(s.p[(r0 + r) * KEYS + key], v, st.o[r][c]);
+        }
+    }
+}
+
+/* One tile of keys, of which `some` are there. */
+template <class T, int DPAD>
+static __device__ __forceinline__ void
+take_tile(state<T, DPAD> &st, const shared_tiles &s, const block_rows &rows, const head_rows<T> &k,
+          const head_rows<T> &v, int some, int k0, int D, float scale)
+{
+    load_rows<KEYS, THREADS_A_BLOCK>(s.kv, k, 0, some, D);
+    __syncthreads();
+    scores(s, rows, k0, D, scale);
+    __syncthreads();
+    load_rows<KEYS, THREADS_A_BLOCK>(s.kv, v, 0, some, D);
+    weigh(s);
+    __syncthreads();
+    take_values<T, DPAD>(st, s, D);
+    __syncthreads(); /* the next tile overwrites K, V and the weights */
+}
+
+template <class T, int DPAD>
+static __device__ __forceinline__ void start(state<T, DPAD> &st, const shared_tiles &s)
+{
+    typedef state<T, DPAD> S;
+
+#pragma unroll
+    for (int r = 0; r < S::MINE; r++)
+#pragma unroll
+        for (int c = 0; c < S::COLS; c++)
+            st.o[r][c] = 0.0f;
+    if (threadIdx.x < ROWS) {
+        s.most[threadIdx.x] = -INFINITY;
+        s.sum[threadIdx.x] = 0.0f;
+    }
+}
+
+/* Row i of the block goes to o + i stride, and its logsumexp to lse[i lse_stride]. */
+template <class T, int DPAD>
+static __device__ __forceinline__ void finish(const state<T, DPAD> &st, const shared_tiles &s,
+                                              int num, int D, T *o, int64_t stride, float *lse,
+                                              int64_t lse_stride)
+{
+    typedef state<T, DPAD> S;
+    int d0 = (int)threadIdx.x % S::LANES, r0 = (int)threadIdx.x / S::LANES * S::MINE;
+
+#pragma unroll
+    for (int r = 0; r < S::MINE; r++) {
+        if (r0 + r >= num) break;
+        float inverse = 1.0f / s.sum[r0 + r];
+#pragma unroll
+        for (int c = 0; c < S::COLS; c++) {
+            int d = d0 + c * THREADS_A_BLOCK;
+            if (d < D) o[(r0 + r) * stride + d] = from_float<T>(st.o[r][c] * inverse);
+        }
+    }
+    int row = (int)threadIdx.x;
+    if (lse && row < num) lse[row * lse_stride] = s.most[row] + logf(s.sum[row]);
+}
+
+/* ---- packed ---- */
+
+template <class T> struct packed_args {
+    const T *q, *k, *v;
+    T *o;
+    float *lse;
+    const int32_t *cu_seqlens;
+    int64_t pieces_a_seq, window;
+    int num_heads, num_kv_heads, head_dim;
+    float scale;
+    bool is_bidirectional;
+};
+
+template <class T, int DPAD>
+static __global__ void __launch_bounds__(THREADS_A_BLOCK) attend_packed(packed_args<T> a)
+{
+    DYNAMIC_SHARED(memory);
+    int D = a.head_dim, head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, ROWS);
+    if (piece.first >= piece.len) return;
+    int left = piece.len - piece.first, num = left < ROWS ? left : ROWS;
+    const block_rows rows = {num, a.is_bidirectional ? piece.len : piece.first + 1,
+                             a.is_bidirectional ? 0 : 1, a.window};
+    int end = a.is_bidirectional ? piece.len : piece.first + num;
+    int64_t begin = a.window > 0 && rows.num_keys > a.window ? rows.num_keys - a.window : 0;
+    const shared_tiles s = tiles_in(memory, D);
+    int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
+            at = (int64_t)piece.begin * q_stride + (int64_t)head * D;
+    const head_rows<T> q = {a.q + at, q_stride};
+    state<T, DPAD> st;
+
+    start(st, s);
+    load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, piece.first, piece.len, D);
+    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
+        int64_t from = (int64_t)(piece.begin + k0) * kv_stride + (int64_t)kv * D;
+        const head_rows<T> k = {a.k + from, kv_stride}, v = {a.v + from, kv_stride};
+        take_tile<T, DPAD>(st, s, rows, k, v, piece.len - k0, k0, D, a.scale);
+    }
+    int64_t row = (int64_t)piece.begin + piece.first;
+    finish<T, DPAD>(st, s, num, D, a.o + row * q_stride + (int64_t)head * D, q_stride,
+                    a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads);
+}
+
+template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
+{
+    int64_t pieces = (a->sizes.max_seqlen + ROWS - 1) / ROWS;
+    const packed_args<T> p = {in<T>(a->q),
+                              in<T>(a->k),
+                              in<T>(a->v),
+                              out<T>(a->o),
+                              out<float>(a->lse),
+                              in<int32_t>(a->cu_seqlens),
+                              pieces,
+                              a->window,
+                              (int)a->num_heads,
+                              (int)a->num_kv_heads,
+                              (int)a->head_dim,
+                              a->scale,
+                              a->is_bidirectional};
+    auto kernel = attend_packed<T, DPAD>;
+    size_t shared = shared_bytes(a->head_dim);
+    cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+
+    if (code != cudaSuccess || pieces == 0) return code;
+    return CUDA_LAUNCH(kernel, dim3((unsigned)(pieces * a->num_seqs), (unsigned)a->num_heads),
+                       dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), p);
+}
+
+cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
+{
+    return launched("attention", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, packed, dev, a), err);
+}
+
+/* ---- cached ---- */
+
+template <class T> struct cached_args {
+    const T *q, *k, *v;
+    T *o, *blocks;
+    const int32_t *row_slot, *row_pos, *block_table;
+    int64_t max_blocks, window;
+    int num_heads, num_kv_heads, head_dim;
+    float scale;
+};
+
+/* Elements of one kv head in a cache block: K, then V. */
+static __device__ __forceinline__ int64_t pair_elems(int D)
+{
+    return (int64_t)2 * KEYS * D;
+}
+
+/* Where the tiles of a slot's position lie. */
+template <class T>
+static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot, int pos, int kv)
+{
+    int64_t block = a.block_table[slot * a.max_blocks + pos / KEYS];
+
+    return a.blocks + (block * a.num_kv_heads + kv) * pair_elems(a.head_dim);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(THREADS_A_BLOCK) write_cache(cached_args<T> a)
+{
+    int64_t r = blockIdx.x;
+    int D = a.head_dim, pos = a.row_pos[r], slot = a.row_slot[r], num = a.num_kv_heads * D;
+
+    for (int i = (int)threadIdx.x; i < num; i += THREADS_A_BLOCK) {
+        T *to = tiles_of(a, slot, pos, i / D) + (int64_t)(pos % KEYS) * D + i % D;
+        to[0] = a.k[r * num + i];
+        to[KEYS * D] = a.v[r * num + i];
+    }
+}
+
+template <class T, int DPAD>
+static __global__ void __launch_bounds__(THREADS_A_BLOCK) attend_cached(cached_args<T> a)
+{
+    DYNAMIC_SHARED(memory);
+    int64_t r = blockIdx.x;
+    int D = a.head_dim, group = a.num_heads / a.num_kv_heads, parts = (group + ROWS - 1) / ROWS,
+        kv = (int)blockIdx.y / parts, first = (int)blockIdx.y % parts * ROWS,
+        num = group - first < ROWS ? group - first : ROWS;
+    int slot = a.row_slot[r], end = a.row_pos[r] + 1;
+    const block_rows rows = {num, end, 0, a.window};
+    int64_t begin = a.window > 0 && end > a.window ? end - a.window : 0,
+            at = (r * a.num_heads + (int64_t)kv * group + first) * D;
+    const shared_tiles s = tiles_in(memory, D);
+    const head_rows<T> q = {a.q + at, D};
+    state<T, DPAD> st;
+
+    start(st, s);
+    load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, 0, num, D);
+    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
+        const T *tiles = tiles_of(a, slot, k0, kv);
+        const head_rows<T> k = {tiles, D}, v = {tiles + KEYS * D, D};
+        take_tile<T, DPAD>(st, s, rows, k, v, end - k0, k0, D, a.scale);
+    }
+    finish<T, DPAD>(st, s, num, D, a.o + at, D, NULL, 0);
+}
+
+template <class T, int DPAD>
+static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
+{
+    const cached_args<T> c = {in<T>(a->q),
+                              in<T>(a->k),
+                              in<T>(a->v),
+                              out<T>(a->o),
+                              out<T>(a->blocks),
+                              in<int32_t>(a->row_slot),
+                              in<int32_t>(a->row_pos),
+                              in<int32_t>(a->block_table),
+                              a->max_blocks,
+                              a->window,
+                              (int)a->num_heads,
+                              (int)a->num_kv_heads,
+                              (int)a->head_dim,
+                              a->scale};
+    auto write = write_cache<T>;
+    auto attend = attend_cached<T, DPAD>;
+    size_t shared = shared_bytes(a->head_dim);
+    int64_t group = a->num_heads / a->num_kv_heads, parts = (group + ROWS - 1) / ROWS;
+    cudaError_t code =
+        cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+
+    if (code == cudaSuccess)
+        code = CUDA_LAUNCH(write, dim3((unsigned)a->num_rows), dim3(THREADS_A_BLOCK), 0,
+                           cri_cuda_stream(dev), c);
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(attend, dim3((unsigned)a->num_rows, (unsigned)(parts * a->num_kv_heads)),
+                       dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), c);
+}
+
+cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
+{
+    return launched("attention_cached", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, cached, dev, a),
+                    err);
+}
+
+size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
+                               int64_t head_dim)
+{
+    (void)dev;
+    return (size_t)(2 * CR_KV_BLOCK * num_kv_heads * head_dim) * cr_dtype_bytes(dtype);
+}

@@ -1,0 +1,265 @@
+/* attention_grad.cu -- backward of attention over packed sequences.
+ *
+ * With P from lse, dP = dO V^T and dS = scale P (dP - delta), delta = dO . o: dV = P^T dO, dK = dS^T q, dq = dS K. Two
+ * kernels: dK and dV (a block takes 32 keys of a sequence and kv head, and goes over the
+ * heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
+ * goes over their keys, 32 at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S, dP and delta
+ * are made twice, so that there are no atomics.
+ *
+ * Blocks of 256 threads. FLOPs 14 D a pair of query and key (10 D and the second S and dP); tiles come from L2, 16 to 32
+ * FLOPs a byte. Shared memory, as floats: 96 (D + 1) and 2 x 16 x 33: 53 KiB for D 128, 101 KiB for D 256. Registers: D / 4
+ * sums a thread in dK and dV, D / 16 in dq, below 128. Limit: fp32 units, as the forward; mma for bf16 is not available yet.
+ */
+#include "kernels/cuda/attention.h"
+
+#include <math.h>
+
+enum { ROWS = 16, KEYS = 32, PITCH = KEYS + 1 };
+
+template <class T> struct grad_args {
+    const T *q, *k, *v, *o, *d_o;
+    const float *lse;
+    T *dq, *dk, *dv;
+    const int32_t *cu_seqlens;
+    int64_t pieces_a_seq, window;
+    int num_heads, num_kv_heads, head_dim;
+    float scale;
+    bool is_bidirectional;
+};
+
+/* One sequence and head. */
+template <class T> struct sequence {
+    head_rows<T> q, k, v, o, d_o;
+    const float *lse; /* row stride num_heads */
+    int len;
+};
+
+template <class T>
+static __device__ __forceinline__ sequence<T> sequence_of(const grad_args<T> &a,
+                                                          const seq_piece &piece, int head)
+{
+    int64_t D = a.head_dim, q_stride = a.num_heads * D, kv_stride = a.num_kv_heads * D,
+            kv = head / (a.num_heads / a.num_kv_heads), q = piece.begin * q_stride + head * D,
+            k = piece.begin * kv_stride + kv * D, row = (int64_t)piece.begin * a.num_heads + head;
+
+    return sequence<T>{{a.q + q, q_stride},
+                       {a.k + k, kv_stride},
+                       {a.v + k, kv_stride},
+                       {a.o + q, q_stride},
+                       {a.d_o + q, q_stride},
+                       a.lse + row,
+                       piece.len};
+}
+
+struct grad_tiles {
+    float *q, *d_o, *k, *v, *p, *ds, *delta;
+};
+
+static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int D)
+{
+    grad_tiles s;
+
+    s.q = (float *)(void *)memory;
+    s.d_o = s.q + ROWS * (D + 1);
+    s.k = s.d_o + ROWS * (D + 1);
+    s.v = s.k + KEYS * (D + 1);
+    s.p = s.v + KEYS * (D + 1);
+    s.ds = s.p + ROWS * PITCH;
+    s.delta = s.ds + ROWS * PITCH;
+    return s;
+}
+
+static size_t shared_bytes(int64_t head_dim)
+{
+    return (size_t)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH + ROWS) * sizeof(float);
+}
+
+/* delta of rows i0 .., from the tile of dO. */
+template <class T>
+static __device__ __forceinline__ void sum_deltas(const sequence<T> &seq, const grad_tiles &s,
+                                                  int i0, int D)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    for (int r = (int)threadIdx.x / 32; r < ROWS; r += THREADS / 32) {
+        float sum = 0.0f;
+        for (int d = lane; i0 + r < seq.len && d < D; d += 32)
+            sum = fmaf(to_float(seq.o.x[(i0 + r) * seq.o.stride + d]), s.d_o[r * (D + 1) + d], sum);
+        sum = warp_sum(sum);
+        if (lane == 0) s.delta[r] = sum;
+    }
+}
+
+/* P and dS of rows i0 .. and keys k0 .., from the tiles of q, dO, k and v. */
+template <class T>
+static __device__ __forceinline__ void weigh(const grad_args<T> &a, const sequence<T> &seq,
+                                             const grad_tiles &s, int i0, int k0)
+{
+    int D = a.head_dim;
+
+    for (int at = (int)threadIdx.x; at < ROWS * KEYS; at += THREADS) {
+        int r = at / KEYS, j = at % KEYS, row = i0 + r, key = k0 + j;
+        bool is_seen =
+            row < seq.len && key < seq.len &&
+            (a.is_bidirectional || (key <= row && (a.window == 0 || key > row - a.window)));
+        float dot = 0.0f, dp = 0.0f, p = 0.0f, ds = 0.0f;
+        for (int d = 0; d < D; d++) {
+            dot = fmaf(s.q[r * (D + 1) + d], s.k[j * (D + 1) + d], dot);
+            dp = fmaf(s.d_o[r * (D + 1) + d], s.v[j * (D + 1) + d], dp);
+        }
+        if (is_seen) {
+            p = expf(dot * a.scale - seq.lse[(int64_t)row * a.num_heads]);
+            ds = p * (dp - s.delta[r]) * a.scale;
+        }
+        s.p[r * PITCH + j] = p;
+        s.ds[r * PITCH + j] = ds;
+    }
+}
+
+/* A thread's outputs of a tile of rows of DPAD elements: column thread % DPAD (and more if DPAD is above the block), rows
+ * thread / DPAD + i GROUPS. */
+template <int DPAD, int TALL> struct mine {
+    static constexpr int GROUPS = THREADS / DPAD, NUM = TALL / GROUPS;
+};
+
+template <class T, int DPAD>
+static __global__ void __launch_bounds__(THREADS) grad_of_keys(grad_args<T> a)
+{
+    typedef mine<DPAD, KEYS> M;
+    DYNAMIC_SHARED(memory);
+    int D = a.head_dim, kv = (int)blockIdx.y, group = a.num_heads / a.num_kv_heads,
+        d = (int)threadIdx.x % DPAD, j0 = (int)threadIdx.x / DPAD;
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, KEYS);
+    if (piece.first >= piece.len) return;
+    int k0 = piece.first, last = k0 + KEYS < piece.len ? k0 + KEYS - 1 : piece.len - 1,
+        end = a.window > 0 && last + a.window < piece.len ? (int)(last + a.window) : piece.len;
+    const grad_tiles s = tiles_in(memory, D);
+    float dk[M::NUM] = {}, dv[M::NUM] = {};
+    sequence<T> seq = sequence_of(a, piece, kv * group);
+
+    load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.len, D);
+    load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.len, D);
+    for (int h = kv * group; h < (kv + 1) * group; h++) {
+        seq = sequence_of(a, piece, h);
+        for (int i0 = a.is_bidirectional ? 0 : k0; i0 < end; i0 += ROWS) {
+            load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.len, D);
+            load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.len, D);
+            __syncthreads();
+            sum_deltas(seq, s, i0, D);
+            __syncthreads();
+            weigh(a, seq, s, i0, k0);
+            __syncthreads();
+            for (int r = 0; d < D && r < ROWS; r++) {
+                float x = s.d_o[r * (D + 1) + d], y = s.q[r * (D + 1) + d];
+#pragma unroll
+                for (int i = 0; i < M::NUM; i++) {
+                    int j = j0 + i * M::GROUPS;
+                    dv[i] = fmaf(s.p[r * PITCH + j], x, dv[i]);
+                    dk[i] = fmaf(s.ds[r * PITCH + j], y, dk[i]);
+                }
+            }
+            __syncthreads(); /* the next rows overwrite q, dO and the weights */
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < M::NUM; i++) {
+        int key = k0 + j0 + i * M::GROUPS;
+        if (key >= piece.len || d >= D) continue;
+        int64_t at = ((int64_t)(piece.begin + key) * a.num_kv_heads + kv) * D + d;
+        a.dk[at] = from_float<T>(dk[i]);
+        a.dv[at] = from_float<T>(dv[i]);
+    }
+}
+
+template <class T, int DPAD>
+static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
+{
+    typedef mine<DPAD, ROWS> M;
+    DYNAMIC_SHARED(memory);
+    int D = a.head_dim, head = (int)blockIdx.y, d = (int)threadIdx.x % DPAD,
+        r0 = (int)threadIdx.x / DPAD;
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, ROWS);
+    if (piece.first >= piece.len) return;
+    int i0 = piece.first, after = i0 + ROWS < piece.len ? i0 + ROWS : piece.len,
+        end = a.is_bidirectional ? piece.len : after;
+    int64_t begin = a.window > 0 && i0 + 1 > a.window ? i0 + 1 - a.window : 0;
+    const grad_tiles s = tiles_in(memory, D);
+    const sequence<T> seq = sequence_of(a, piece, head);
+    float dq[M::NUM] = {};
+
+    load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.len, D);
+    load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.len, D);
+    __syncthreads();
+    sum_deltas(seq, s, i0, D);
+    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
+        load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.len, D);
+        load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.len, D);
+        __syncthreads();
+        weigh(a, seq, s, i0, k0);
+        __syncthreads();
+        for (int j = 0; d < D && j < KEYS; j++) {
+            float x = s.k[j * (D + 1) + d];
+#pragma unroll
+            for (int i = 0; i < M::NUM; i++)
+                dq[i] = fmaf(s.ds[(r0 + i * M::GROUPS) * PITCH + j], x, dq[i]);
+        }
+        __syncthreads(); /* the next keys overwrite k, v and the weights */
+    }
+#pragma unroll
+    for (int i = 0; i < M::NUM; i++) {
+        int row = i0 + r0 + i * M::GROUPS;
+        if (row < piece.len && d < D)
+            a.dq[((int64_t)(piece.begin + row) * a.num_heads + head) * D + d] =
+                from_float<T>(dq[i]);
+    }
+}
+
+template <class T, int DPAD>
+static cudaError_t gradient(cr_device *dev, const cr_attention_grad_args *g)
+{
+    const cr_attention_args *f = &g->fwd;
+    grad_args<T> a = {in<T>(f->q),
+                      in<T>(f->k),
+                      in<T>(f->v),
+                      in<T>(f->o),
+                      in<T>(g->d_o),
+                      in<float>(f->lse),
+                      out<T>(g->dq),
+                      out<T>(g->dk),
+                      out<T>(g->dv),
+                      in<int32_t>(f->cu_seqlens),
+                      0,
+                      f->window,
+                      (int)f->num_heads,
+                      (int)f->num_kv_heads,
+                      (int)f->head_dim,
+                      f->scale,
+                      f->is_bidirectional};
+    auto of_keys = grad_of_keys<T, DPAD>;
+    auto of_rows = grad_of_rows<T, DPAD>;
+    size_t shared = shared_bytes(f->head_dim);
+    cudaStream_t stream = cri_cuda_stream(dev);
+    int64_t most = f->sizes.max_seqlen;
+    cudaError_t code =
+        cudaFuncSetAttribute(of_keys, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+
+    if (code == cudaSuccess)
+        code =
+            cudaFuncSetAttribute(of_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (code != cudaSuccess || most == 0) return code;
+    a.pieces_a_seq = (most + KEYS - 1) / KEYS;
+    code = CUDA_LAUNCH(of_keys,
+                       dim3((unsigned)(a.pieces_a_seq * f->num_seqs), (unsigned)f->num_kv_heads),
+                       dim3(THREADS), shared, stream, a);
+    if (code != cudaSuccess) return code;
+    a.pieces_a_seq = (most + ROWS - 1) / ROWS;
+    return CUDA_LAUNCH(of_rows,
+                       dim3((unsigned)(a.pieces_a_seq * f->num_seqs), (unsigned)f->num_heads),
+                       dim3(THREADS), shared, stream, a);
+}
+
+cr_status cri_cuda_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err)
+{
+    return launched("attention_grad",
+                    CRI_BY_DTYPE_AND_DIM(a->fwd.dtype, a->fwd.head_dim, gradient, dev, a), err);
+}

@@ -1,0 +1,222 @@
+/* flat.cu -- casts, scaling, AdamW, norms and checksums of flat ranges.
+ *
+ * Mapping: a thread takes 8 neighbouring elements (16-byte loads and stores where pointers allow), blocks of 256, at
+ * most 2112 blocks, which go round. No shared memory but for sums. An element's result depends on that element alone.
+ * Bytes an element: cast fp32 to bf16 6, scale 8, AdamW 28 (14 FLOPs), square_sum 4: bound by memory on every GPU
+ * (AdamW at most 120 elements/ns on H100 with 3.35 TB/s, 171 on H200 with 4.8 TB/s). Registers: below 64, so four
+ * blocks an SM at least and 128 bytes in flight a thread of AdamW.
+ * square_sum: blocks of 4096 elements in float64, then one block adds them; the order depends on num alone.
+ * checksum: its definition has four chains of dependent steps, so one warp reads at about 1 to 2 GB/s: for checks of
+ * weights now and then, not for a training step.
+ */
+#include "kernels/cuda/op.h"
+
+#include <math.h>
+
+enum { SQUARES = 4096 };
+
+/* ---- casts ---- */
+
+template <class To, class From> struct cast_op {
+    To *dst;
+    const From *src;
+    bool is_fast;
+
+    __device__ void operator()(int64_t i, int64_t num) const
+    {
+        float f[PER];
+        load8(f, src, i, num, is_fast);
+        store8(dst, i, num, is_fast, f);
+    }
+};
+
+template <class To, class From> static cudaError_t cast(cr_device *dev, const cr_cast_args *a)
+{
+    cast_op<To, From> op = {out<To>(a->dst), in<From>(a->src), is_wide(a->dst) && is_wide(a->src)};
+
+    return on_each(dev, op, a->num);
+}
+
+template <class To> static cudaError_t cast_to(cr_device *dev, const cr_cast_args *a)
+{
+    return a->from == CR_BF16  ? cast<To, bf16>(dev, a)
+           : a->from == CR_F16 ? cast<To, f16>(dev, a)
+                               : cast<To, float>(dev, a);
+}
+
+cr_status cri_cuda_cast(cr_device *dev, const cr_cast_args *a, cr_err *err)
+{
+    if (a->to == a->from) /* NaNs keep their bits */
+        return dev->kernels->copy(dev, a->dst, a->src, a->num * cr_dtype_bytes(a->to), err);
+    return launched("cast", CRI_BY_DTYPE(a->to, cast_to, dev, a), err);
+}
+
+/* ---- scale ---- */
+
+struct scale_op {
+    float *x;
+    float factor;
+    bool is_fast;
+
+    __device__ void operator()(int64_t i, int64_t num) const
+    {
+        float f[PER];
+        load8(f, x, i, num, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            f[e] *= factor;
+        store8(x, i, num, is_fast, f);
+    }
+};
+
+cr_status cri_cuda_scale(cr_device *dev, const cr_scale_args *a, cr_err *err)
+{
+    scale_op op = {out<float>(a->x), a->factor, is_wide(a->x)};
+
+    return launched("scale", on_each(dev, op, a->num), err);
+}
+
+/* ---- AdamW ---- */
+
+struct adamw_op {
+    float *param, *m, *v;
+    const float *grad;
+    float decay, b1, b2, c1, c2, eps, step, root, scale;
+    bool is_fast;
+
+    __device__ void operator()(int64_t i, int64_t num) const
+    {
+        float p[PER], m8[PER], v8[PER], g[PER];
+        load8(p, param, i, num, is_fast);
+        load8(m8, m, i, num, is_fast);
+        load8(v8, v, i, num, is_fast);
+        load8(g, grad, i, num, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++) {
+            float x = g[e] * scale;
+            m8[e] = b1 * m8[e] + c1 * x;
+            v8[e] = b2 * v8[e] + c2 * x * x;
+            p[e] = p[e] * decay - step * (m8[e] / (sqrtf(v8[e]) * root + eps));
+        }
+        store8(param, i, num, is_fast, p);
+        store8(m, i, num, is_fast, m8);
+        store8(v, i, num, is_fast, v8);
+    }
+};
+
+cr_status cri_cuda_adamw(cr_device *dev, const cr_adamw_args *a, cr_err *err)
+{
+    adamw_op op = {out<float>(a->param),
+                   out<float>(a->m),
+                   out<float>(a->v),
+                   in<float>(a->grad),
+                   (float)(1 - a->lr * a->weight_decay),
+                   (float)a->beta1,
+                   (float)a->beta2,
+                   (float)(1 - a->beta1),
+                   (float)(1 - a->beta2),
+                   (float)a->eps,
+                   (float)(a->lr / (1 - pow(a->beta1, (double)a->t))),
+                   (float)(1 / sqrt(1 - pow(a->beta2, (double)a->t))),
+                   (float)a->grad_scale,
+                   is_wide(a->param) && is_wide(a->m) && is_wide(a->v) && is_wide(a->grad)};
+
+    return launched("adamw", on_each(dev, op, a->num), err);
+}
+
+/* ---- sums of squares ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+    square_parts(const float *x, int64_t num, bool is_fast, double *part)
+{
+    SHARED(double, sums, THREADS / 32);
+    int64_t first = (int64_t)blockIdx.x * SQUARES,
+            end = first + SQUARES < num ? first + SQUARES : num;
+    double sum = 0;
+
+    for (int64_t i = first + threadIdx.x * PER; i < end; i += THREADS * PER) {
+        float f[PER];
+        load8(f, x, i, end, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            sum += (double)f[e] * (double)f[e];
+    }
+    sum = group_sum<THREADS>(sum, sums);
+    if (threadIdx.x == 0) part[blockIdx.x] = sum;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    add_parts(const double *part, int64_t num, double *total)
+{
+    SHARED(double, sums, THREADS / 32);
+    double sum = 0;
+
+    for (int64_t i = threadIdx.x; i < num; i += THREADS)
+        sum += part[i];
+    sum = group_sum<THREADS>(sum, sums);
+    if (threadIdx.x == 0) *total = sum;
+}
+
+cr_status cri_cuda_square_sum(cr_device *dev, const cr_square_sum_args *a, cr_err *err)
+{
+    int64_t num = (int64_t)a->num, parts = (num + SQUARES - 1) / SQUARES;
+    cudaStream_t stream = cri_cuda_stream(dev);
+    cudaError_t code;
+    void *mem;
+
+    *a->out = 0;
+    if (num == 0) return CR_OK;
+    CR_TRY(cri_cuda_scratch(dev, (size_t)(parts + 1) * sizeof(double), &mem, err));
+    double *total = (double *)mem, *part = total + 1;
+    code = CUDA_LAUNCH(square_parts, blocks_for(parts, 1, INT32_MAX), dim3(THREADS), 0, stream,
+                       in<float>(a->x), num, is_wide(a->x), part);
+    if (code == cudaSuccess)
+        code = CUDA_LAUNCH(add_parts, dim3(1), dim3(THREADS), 0, stream, (const double *)part,
+                           parts, total);
+    CR_TRY(launched("square_sum", code, err));
+    return dev->kernels->download(dev, a->out, cr_mem_of_host(total), sizeof *total, err);
+}
+
+/* ---- checksums ---- */
+
+/* As the cpu's: lane k takes the words k, k + 4, ..; thread 0 the bytes after the last group of four words. */
+static __global__ void checksum(const unsigned char *p, int64_t num_bytes, uint64_t start,
+                                uint64_t *sum)
+{
+    SHARED(uint64_t, lanes, 4);
+    int k = (int)threadIdx.x;
+    int64_t whole = num_bytes / 32 * 32;
+    uint64_t lane = k == 0   ? start ^ 0x9E3779B97F4A7C15u
+                    : k == 1 ? start + 1
+                    : k == 2 ? start ^ 2
+                             : start + 3;
+
+    for (int64_t i = 8 * k; i < whole; i += 32) {
+        uint64_t word = 0;
+        if ((uintptr_t)p % 8 == 0)
+            word = *(const uint64_t *)(const void *)(p + i);
+        else
+            for (int b = 0; b < 8; b++)
+                word |= (uint64_t)p[i + b] << 8 * b;
+        lane = (lane ^ word) * 0xFF51AFD7ED558CCDu;
+        lane ^= lane >> 29;
+    }
+    for (int64_t i = whole; k == 0 && i < num_bytes; i++)
+        lane = (lane ^ p[i]) * 0x100000001B3u;
+    lanes[k] = lane;
+    __syncthreads();
+    if (k == 0) *sum = ((lanes[0] * 31 + lanes[1]) * 31 + lanes[2]) * 31 + lanes[3];
+}
+
+cr_status cri_cuda_checksum(cr_device *dev, const cr_checksum_args *a, cr_err *err)
+{
+    void *mem;
+
+    CR_TRY(cri_cuda_scratch(dev, sizeof(uint64_t), &mem, err));
+    CR_TRY(launched("checksum",
+                    CUDA_LAUNCH(checksum, dim3(1), dim3(4), 0, cri_cuda_stream(dev),
+                                in<unsigned char>(a->data), (int64_t)a->num_bytes, a->start,
+                                (uint64_t *)mem),
+                    err));
+    return dev->kernels->download(dev, a->out, cr_mem_of_host(mem), sizeof(uint64_t), err);
+}

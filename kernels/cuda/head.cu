@@ -1,0 +1,310 @@
+/* head.cu -- the vocabulary head: log-probs and entropies of rows against all words, and their gradients, without an array of all
+ * logits.
+ *
+ * For 4096 rows at a time, and 1024 words at a time: z = x W^T by the product of linear.cu, which words.cu reduces; the backward
+ * makes z again, turns it into dz (rounded to the act dtype), and adds dx += dz W (float32 until all words are in) and
+ * dw += dz^T x. Generation reduces whole rows of the same logits by the same tiles, so its log-probs have the same bits.
+ *
+ * FLOPs 2 h a logit forward, 6 h backward (8 h with dw): products, whose limits are those of linear.cu. Bytes beside W, read
+ * once in 4096 rows: a tile of z written and read, 8 bytes a logit, 16 MB that stay in L2 (50 MB); for h = 2048 512 FLOPs a
+ * byte of L2. dz_rows: a thread 8 words of a row, bound by L2; no shared memory, below 64 registers. Two launches a tile
+ * forward: 149 tiles for 152k words, 3 us each at most. Scratch: 16 MB + 8 MB + 4 bytes an element of dx of 4096 rows.
+ * A fused kernel, which keeps z in registers, is not available yet: it would save the 8 bytes a logit.
+ */
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/words.h"
+
+#include <math.h>
+
+enum { ROWS = 4096, LABELS = 64 };
+
+/* z [num, cols] of rows of x against words v0 .. v0 + cols - 1. */
+static cri_product logits_of(const cr_weight *w, const void *x, int64_t num, int64_t v0,
+                             int64_t cols, float *z, int64_t ld)
+{
+    const char *data = (const char *)cr_mem_to_host(w->packed ? w->packed : w->data);
+    cri_product p = {};
+
+    p.dtype = w->dtype;
+    p.a = x;
+    p.b = data + (size_t)(v0 * w->num_cols) * cr_dtype_bytes(w->dtype);
+    p.m = num;
+    p.n = cols;
+    p.k = p.lda = p.ldb = w->num_cols;
+    p.c_dtype = CR_F32;
+    p.c = z;
+    p.ldc = ld;
+    p.aux_dtype = w->dtype;
+    return p;
+}
+
+static const char *row_at(const cr_head_args *a, int64_t row)
+{
+    return (const char *)cr_mem_to_host(a->x) +
+           (size_t)(row * a->w->num_cols) * cr_dtype_bytes(a->w->dtype);
+}
+
+static int64_t at_most(int64_t num, int64_t most)
+{
+    return num < most ? num : most;
+}
+
+/* ---- the label's logit before all others, for its rank ---- */
+
+template <class T>
+static __global__ void gather_words(T *to, const T *w, const int32_t *labels, int64_t num_cols)
+{
+    const T *from = w + labels[blockIdx.x] * num_cols;
+
+    for (int64_t i = threadIdx.x; i < num_cols; i += blockDim.x)
+        to[blockIdx.x * num_cols + i] = from[i];
+}
+
+/* z [num, LABELS] of LABELS rows against their own labels' words: the diagonal. */
+static __global__ void take_diagonal(const float *z, int64_t num, int64_t row0, int64_t row,
+                                     word_edits e, const int32_t *labels, word_state *state)
+{
+    int64_t i = threadIdx.x;
+    float x, slope;
+
+    if (i >= num) return;
+    x = z[i * LABELS + i];
+    (void)edit_word(e, row + i, labels[row + i], x, slope);
+    state[row - row0 + i].label = x;
+}
+
+template <class T>
+static cr_status find_labels(const cr_head_args *a, const cri_word_rows *rows, word_state *state,
+                             void *words, float *z, cudaStream_t stream, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    auto gather = gather_words<T>;
+
+    for (int64_t i = 0; i < rows->num_rows; i += LABELS) {
+        int64_t num = at_most(rows->num_rows - i, LABELS), row = rows->first_row + i;
+        cri_product p = logits_of(w, row_at(a, row), num, 0, num, z, LABELS);
+        p.b = words;
+        CR_TRY(launched("head",
+                        CUDA_LAUNCH(gather, dim3((unsigned)num), dim3(128), 0, stream, (T *)words,
+                                    in<T>(w->packed ? w->packed : w->data), rows->labels + row,
+                                    w->num_cols),
+                        err));
+        CR_TRY(cri_cuda_product("head", &p, stream, err));
+        CR_TRY(
+            launched("head",
+                     CUDA_LAUNCH(take_diagonal, dim3(1), dim3(LABELS), 0, stream, (const float *)z,
+                                 num, rows->first_row, row, rows->edits, rows->labels, state),
+                     err));
+    }
+    return CR_OK;
+}
+
+/* ---- forward ---- */
+
+static cri_word_rows words_of(const cr_head_args *a)
+{
+    cri_word_rows w = {};
+
+    w.vocab_size = a->w->num_rows;
+    w.labels = in<int32_t>(a->labels);
+    w.edits = cri_cuda_edits(a->edits);
+    w.log_prob = out<float>(a->log_prob);
+    w.entropy = out<float>(a->entropy);
+    w.lse = out<float>(a->lse);
+    w.mean_z = out<float>(a->mean_z);
+    w.rank = out<int32_t>(a->rank);
+    w.num_top = a->num_top;
+    w.top_ids = out<int32_t>(a->top_ids);
+    w.top_log_prob = out<float>(a->top_log_prob);
+    w.num_chosen = a->num_chosen;
+    w.chosen_ids = in<int32_t>(a->chosen_ids);
+    w.chosen_log_prob = out<float>(a->chosen_log_prob);
+    return w;
+}
+
+cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    int64_t most = at_most(a->num_rows, ROWS);
+    size_t z_bytes = (size_t)(most * CRI_WORDS) * sizeof(float),
+           words_bytes = (size_t)(LABELS * w->num_cols) * sizeof(float);
+    cudaStream_t stream = cri_cuda_stream(dev);
+    cri_word_rows rows = words_of(a);
+    void *mem;
+
+    CR_TRY(cri_cuda_scratch(dev, z_bytes + words_bytes + (size_t)most * sizeof(word_state), &mem,
+                            err));
+    float *z = (float *)mem;
+    void *words = (char *)mem + z_bytes;
+    word_state *state = (word_state *)(void *)((char *)words + words_bytes);
+    for (; rows.first_row < a->num_rows; rows.first_row += ROWS) {
+        rows.num_rows = at_most(a->num_rows - rows.first_row, ROWS);
+        CR_TRY(launched("head", cri_cuda_words_begin(&rows, state, stream), err));
+        if (a->rank)
+            CR_TRY(CRI_BY_DTYPE(w->dtype, find_labels, a, &rows, state, words, z, stream, err));
+        for (int64_t v0 = 0; v0 < w->num_rows; v0 += CRI_WORDS) {
+            int64_t cols = at_most(w->num_rows - v0, CRI_WORDS);
+            cri_product p =
+                logits_of(w, row_at(a, rows.first_row), rows.num_rows, v0, cols, z, CRI_WORDS);
+            CR_TRY(cri_cuda_product("head", &p, stream, err));
+            CR_TRY(launched(
+                "head", cri_cuda_words_take(&rows, state, z, CRI_WORDS, v0, cols, stream), err));
+        }
+        CR_TRY(launched("head", cri_cuda_words_end(&rows, state, stream), err));
+    }
+    return CR_OK;
+}
+
+/* ---- backward ---- */
+
+struct dz_args {
+    const float *z, *lse, *mean_z, *grad_log_prob, *grad_entropy;
+    const int32_t *labels;
+    word_edits edits;
+    int64_t first_row, v0, cols;
+};
+
+/* dz [num, CRI_WORDS] of a tile: one block a row. */
+template <class T> static __global__ void __launch_bounds__(128) dz_rows(dz_args a, T *dz)
+{
+    int64_t r = blockIdx.x, row = a.first_row + r;
+    float lse = a.lse[row], mean_z = a.mean_z[row], g = a.grad_log_prob[row],
+          ge = a.grad_entropy ? a.grad_entropy[row] : 0.0f;
+    int32_t label = a.labels[row];
+
+    for (int64_t c = threadIdx.x; c < a.cols; c += 128) {
+        int32_t id = (int32_t)(a.v0 + c);
+        float x = a.z[r * CRI_WORDS + c], slope, d = 0.0f;
+        if (edit_word(a.edits, row, id, x, slope)) {
+            d = -(expf(x - lse) * fmaf(ge, x - mean_z, g));
+            if (id == label) d += g;
+        }
+        dz[r * CRI_WORDS + c] = from_float<T>(d * slope);
+    }
+}
+
+template <class T> static __global__ void round_rows(T *to, const float *from, int64_t num)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < num) to[i] = from_float<T>(from[i]);
+}
+
+/* What the products of the backward share. */
+struct backward_memory {
+    float *z, *dx;
+    void *dz;
+};
+
+/* Words v0 .. of rows first .. first + num - 1. */
+template <class T>
+static cr_status take_back(const cr_head_grad_args *a, const backward_memory *m, int64_t first,
+                           int64_t num, int64_t v0, cudaStream_t stream, cr_err *err)
+{
+    const cr_weight *w = a->fwd.w;
+    int64_t cols = at_most(w->num_rows - v0, CRI_WORDS), h = w->num_cols;
+    const dz_args d = {m->z,
+                       in<float>(a->fwd.lse),
+                       in<float>(a->fwd.mean_z),
+                       in<float>(a->grad_log_prob),
+                       in<float>(a->grad_entropy),
+                       in<int32_t>(a->fwd.labels),
+                       cri_cuda_edits(a->fwd.edits),
+                       first,
+                       v0,
+                       cols};
+    auto kernel = dz_rows<T>;
+    cri_product z = logits_of(w, row_at(&a->fwd, first), num, v0, cols, m->z, CRI_WORDS), dx = z,
+                dw = z;
+
+    CR_TRY(cri_cuda_product("head_grad", &z, stream, err));
+    CR_TRY(launched("head_grad",
+                    CUDA_LAUNCH(kernel, dim3((unsigned)num), dim3(128), 0, stream, d, (T *)m->dz),
+                    err));
+    dx.a = m->dz;
+    dx.b = in<T>(w->data) + v0 * h;
+    dx.is_b_turned = true;
+    dx.n = dx.ldc = h;
+    dx.k = cols;
+    dx.lda = CRI_WORDS;
+    dx.aux_dtype = CR_F32;
+    dx.c = m->dx;
+    dx.add = m->dx;
+    CR_TRY(cri_cuda_product("head_grad", &dx, stream, err));
+    if (!a->dw) return CR_OK;
+    dw = dx;
+    dw.is_a_turned = true;
+    dw.b = row_at(&a->fwd, first);
+    dw.m = cols;
+    dw.k = num;
+    dw.c = out<float>(a->dw) + v0 * h;
+    dw.add = dw.c;
+    return cri_cuda_product("head_grad", &dw, stream, err);
+}
+
+template <class T>
+static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+{
+    int64_t num = a->fwd.num_rows, most = at_most(num, ROWS), h = a->fwd.w->num_cols;
+    size_t z_bytes = (size_t)(most * CRI_WORDS) * sizeof(float),
+           dx_bytes = (size_t)(most * h) * sizeof(float),
+           dx_whole = (dx_bytes + 255) / 256 * 256; /* so that dz begins at a multiple */
+    cudaStream_t stream = cri_cuda_stream(dev);
+    auto round = round_rows<T>;
+    void *mem;
+
+    CR_TRY(cri_cuda_scratch(dev, z_bytes + dx_whole + (size_t)(most * CRI_WORDS) * sizeof(T), &mem,
+                            err));
+    const backward_memory m = {(float *)mem, (float *)(void *)((char *)mem + z_bytes),
+                               (char *)mem + z_bytes + dx_whole};
+    for (int64_t first = 0; first < num; first += ROWS) {
+        int64_t rows = at_most(num - first, ROWS);
+        CR_TRY(
+            dev->kernels->zero(dev, cr_mem_of_host(m.dx), (size_t)(rows * h) * sizeof(float), err));
+        for (int64_t v0 = 0; v0 < a->fwd.w->num_rows; v0 += CRI_WORDS)
+            CR_TRY(take_back<T>(a, &m, first, rows, v0, stream, err));
+        CR_TRY(
+            launched("head_grad",
+                     CUDA_LAUNCH(round, blocks_for(rows * h, 256, INT32_MAX), dim3(256), 0, stream,
+                                 out<T>(a->dx) + first * h, (const float *)m.dx, rows * h),
+                     err));
+    }
+    return CR_OK;
+}
+
+cr_status cri_cuda_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
+{
+    return CRI_BY_DTYPE(a->fwd.w->dtype, head_grad, dev, a, err);
+}
+
+/* ---- rows of logits that generation has ---- */
+
+cr_status cri_cuda_logits_log_prob(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
+{
+    cudaStream_t stream = cri_cuda_stream(dev);
+    cri_word_rows rows = {};
+    size_t bytes = (size_t)a->num_rows * sizeof(float);
+    void *mem;
+
+    if (a->num_rows <= 0) return CR_OK;
+    CR_TRY(cri_cuda_scratch(dev, 2 * bytes + (size_t)a->num_rows * sizeof(word_state), &mem, err));
+    rows.num_rows = a->num_rows;
+    rows.vocab_size = a->vocab_size;
+    rows.labels = in<int32_t>(a->labels);
+    rows.edits = cri_cuda_edits(a->edits);
+    rows.log_prob = (float *)mem;
+    rows.entropy = rows.log_prob + a->num_rows;
+    word_state *state = (word_state *)(void *)(rows.entropy + a->num_rows);
+    CR_TRY(launched("logits_log_prob", cri_cuda_words_begin(&rows, state, stream), err));
+    for (int64_t v0 = 0; v0 < a->vocab_size; v0 += CRI_WORDS)
+        CR_TRY(launched("logits_log_prob",
+                        cri_cuda_words_take(&rows, state, in<float>(a->logits) + v0, a->vocab_size,
+                                            v0, at_most(a->vocab_size - v0, CRI_WORDS), stream),
+                        err));
+    CR_TRY(launched("logits_log_prob", cri_cuda_words_end(&rows, state, stream), err));
+    if (a->log_prob)
+        CR_TRY(dev->kernels->download(dev, a->log_prob, cr_mem_of_host(rows.log_prob), bytes, err));
+    if (a->entropy)
+        CR_TRY(dev->kernels->download(dev, a->entropy, cr_mem_of_host(rows.entropy), bytes, err));
+    return CR_OK;
+}

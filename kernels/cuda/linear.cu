@@ -1,0 +1,427 @@
+/* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x, and the packed weight.
+ *
+ * Two kernels, chosen by dtypes and by the sizes of the weight alone, never by the number of rows:
+ * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
+ *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, below 180 registers, two blocks an
+ *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200, whose full
+ *   speed needs wgmma; static analysis of the loop (485 instructions for 64 mma) gives at most 85 % of that. As a
+ *   fallback and for decoding; cuBLASLt is to take over large products (not available yet).
+ * plain (fp32, fp16, odd sizes): a block of 256 threads makes a 64 x 64 tile, a thread 4 x 4; 16 of k at a time by shared memory
+ *   (8.5 KiB); fused multiply-add. Limit: fp32 units, 8 shared loads for 16 of them: about half of 67 TFLOP/s. TF32 is not used.
+ * Columns sums of dy (dbias): a thread a column over a stretch of 256 rows, then the stretches in order.
+ * weight_pack copies: both kernels read W as it is, so that a packed weight has the same bits. It is there because callers
+ * may release W's memory.
+ */
+#include "kernels/cuda/dev/mma.h"
+#include "kernels/cuda/product.h"
+
+/* Where C goes. Aux: of bias and add. */
+template <class To, class Aux> struct ending {
+    To *c;
+    const Aux *bias, *add;
+    int64_t m, n, ldc;
+
+    __device__ __forceinline__ void put(int64_t row, int64_t col, float x) const
+    {
+        int64_t at = row * ldc + col;
+
+        if (row >= m || col >= n) return;
+        if (bias) x += to_float(bias[col]);
+        if (add) x = rounded<To>(x) + to_float(add[at]);
+        c[at] = from_float<To>(x);
+    }
+};
+
+/* ---- plain ---- */
+
+enum { SIDE = 64, DEPTH = 16, EDGE = 4 };
+
+/* Elements (i, k) of a matrix lie at i si + k sk. */
+template <class T> struct strided {
+    const T *x;
+    int64_t num, si, sk;
+};
+
+/* tile[k][i] = element (first + i, k0 + k), 0 outside. Threads that are neighbours read neighbours. */
+template <class T>
+static __device__ __forceinline__ void load_side(float *tile, const strided<T> &a, int64_t first,
+                                                 int64_t k0, int64_t end)
+{
+#pragma unroll
+    for (int j = 0; j < SIDE * DEPTH / THREADS; j++) {
+        int at = (int)threadIdx.x + j * THREADS;
+        int k = a.sk == 1 ? at % DEPTH : at / SIDE, i = a.sk == 1 ? at / DEPTH : at % SIDE;
+        bool is_in = first + i < a.num && k0 + k < end;
+        tile[k * (SIDE + EDGE) + i] =
+            is_in ? to_float(a.x[(first + i) * a.si + (k0 + k) * a.sk]) : 0.0f;
+    }
+}
+
+template <class T, class To, class Aux>
+static __global__ void __launch_bounds__(THREADS)
+    plain_product(strided<T> a, strided<T> b, int64_t num_k, ending<To, Aux> end)
+{
+    SHARED(float, as, DEPTH *(SIDE + EDGE));
+    SHARED(float, bs, DEPTH *(SIDE + EDGE));
+    int64_t row0 = (int64_t)blockIdx.x * SIDE, col0 = (int64_t)blockIdx.y * SIDE;
+    int row = (int)threadIdx.x / 16 * 4, col = (int)threadIdx.x % 16 * 4;
+    float acc[4][4] = {};
+
+    for (int64_t k0 = 0; k0 < num_k; k0 += DEPTH) {
+        load_side(as, a, row0, k0, num_k);
+        load_side(bs, b, col0, k0, num_k);
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            const float4 x = *(const float4 *)(const void *)(as + k * (SIDE + EDGE) + row),
+                         y = *(const float4 *)(const void *)(bs + k * (SIDE + EDGE) + col);
+            const float xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    acc[i][j] = fmaf(xs[i], ys[j], acc[i][j]);
+        }
+        __syncthreads(); /* the next tiles overwrite these */
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            end.put(row0 + row + i, col0 + col + j, acc[i][j]);
+}
+
+template <class T, class To, class Aux>
+static cudaError_t launch_plain(const cri_product *p, cudaStream_t stream)
+{
+    const strided<T> a = {(const T *)p->a, p->m, p->is_a_turned ? 1 : p->lda,
+                          p->is_a_turned ? p->lda : 1},
+                     b = {(const T *)p->b, p->n, p->is_b_turned ? 1 : p->ldb,
+                          p->is_b_turned ? p->ldb : 1};
+    const ending<To, Aux> end = {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n,
+                                 p->ldc};
+    auto kernel = plain_product<T, To, Aux>;
+
+    return CUDA_LAUNCH(
+        kernel, dim3((unsigned)((p->m + SIDE - 1) / SIDE), (unsigned)((p->n + SIDE - 1) / SIDE)),
+        dim3(THREADS), 0, stream, a, b, p->k, end);
+}
+
+/* ---- tensor cores ---- */
+
+enum {
+    TM = 64,
+    TN = 128,
+    TK = 64,
+    STAGES = 3,
+    MMA_THREADS = 128,
+    STAGE = (TM + TN) * TK,
+    MMA_SHARED = STAGES * STAGE * 2
+};
+
+/* Matrix as it is in memory: rows of `cols` elements. */
+struct lying {
+    const bf16 *x;
+    int64_t rows, cols, ld;
+};
+
+/* Rows row0 .. row0 + ROWS - 1, columns col0 .. col0 + COLS - 1, into a swizzled tile; zeros outside. */
+template <int ROWS, int COLS>
+static __device__ __forceinline__ void load_tile(bf16 *tile, const lying &a, int64_t row0,
+                                                 int64_t col0)
+{
+    constexpr int CHUNKS = COLS / 8;
+#pragma unroll
+    for (int i = 0; i < ROWS * CHUNKS / MMA_THREADS; i++) {
+        int at = (int)threadIdx.x + i * MMA_THREADS, row = at / CHUNKS, chunk = at % CHUNKS;
+        bool is_in = row0 + row < a.rows && col0 + chunk * 8 < a.cols;
+        cp_async16(tile + 8 * swizzled(row, chunk, CHUNKS),
+                   a.x + (is_in ? (row0 + row) * a.ld + col0 + chunk * 8 : 0), is_in);
+    }
+}
+
+template <bool IS_A_TURNED, bool IS_B_TURNED>
+static __device__ __forceinline__ void load_stage(bf16 *stage, const lying &a, const lying &b,
+                                                  int64_t row0, int64_t col0, int64_t k)
+{
+    if (IS_A_TURNED)
+        load_tile<TK, TM>(stage, a, k, row0);
+    else
+        load_tile<TM, TK>(stage, a, row0, k);
+    if (IS_B_TURNED)
+        load_tile<TK, TN>(stage + TM * TK, b, k, col0);
+    else
+        load_tile<TN, TK>(stage + TM * TK, b, col0, k);
+}
+
+/* Fragments of 16 of k from one stage. A: rows 32 (warp % 2) + 16 m; B: columns 64 (warp / 2) + 8 n and + 8. */
+template <bool IS_TURNED>
+static __device__ __forceinline__ void a_fragment(uint32_t (&f)[4], const bf16 *tile, int kk,
+                                                  int row)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    if (IS_TURNED) /* [k, m]: 8 x 8 tiles (k, m), (k, m + 8), (k + 8, m), .. */
+        ldmatrix_x4_trans(f, tile + 8 * swizzled(16 * kk + lane % 8 + lane / 16 * 8,
+                                                 row / 8 + (lane / 8 & 1), TM / 8));
+    else
+        ldmatrix_x4(f, tile + 8 * swizzled(row + lane % 16, 2 * kk + lane / 16, TK / 8));
+}
+
+template <bool IS_TURNED>
+static __device__ __forceinline__ void b_fragments(uint32_t (&f)[4], const bf16 *tile, int kk,
+                                                   int col)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    if (IS_TURNED) /* [k, n] */
+        ldmatrix_x4_trans(f, tile + 8 * swizzled(16 * kk + lane % 16, col / 8 + lane / 16, TN / 8));
+    else
+        ldmatrix_x4(f, tile + 8 * swizzled(col + lane % 8 + lane / 16 * 8, 2 * kk + (lane / 8 & 1),
+                                           TK / 8));
+}
+
+template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
+static __global__ void __launch_bounds__(MMA_THREADS, 2)
+    mma_product(lying a, lying b, int64_t num_k, ending<To, Aux> end)
+{
+    DYNAMIC_SHARED(memory);
+    bf16 *shared = (bf16 *)(void *)memory;
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int64_t row0 = (int64_t)blockIdx.x * TM, col0 = (int64_t)blockIdx.y * TN;
+    int steps = (int)((num_k + TK - 1) / TK);
+    float acc[2][8][4] = {};
+
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) {
+        if (i < steps)
+            load_stage<IS_A_TURNED, IS_B_TURNED>(shared + i * STAGE, a, b, row0, col0,
+                                                 (int64_t)i * TK);
+        cp_async_commit();
+    }
+    for (int i = 0; i < steps; i++) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        int ahead = i + STAGES - 1;
+        if (ahead < steps)
+            load_stage<IS_A_TURNED, IS_B_TURNED>(shared + ahead % STAGES * STAGE, a, b, row0, col0,
+                                                 (int64_t)ahead * TK);
+        cp_async_commit();
+        const bf16 *as = shared + i % STAGES * STAGE, *bs = as + TM * TK;
+#pragma unroll
+        for (int kk = 0; kk < TK / 16; kk++) {
+            uint32_t af[2][4];
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+                a_fragment<IS_A_TURNED>(af[m], as, kk, warp % 2 * 32 + 16 * m);
+#pragma unroll
+            for (int n = 0; n < 8; n += 2) {
+                uint32_t bf[4];
+                b_fragments<IS_B_TURNED>(bf, bs, kk, warp / 2 * 64 + 8 * n);
+                const uint32_t low[2] = {bf[0], bf[1]}, high[2] = {bf[2], bf[3]};
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    mma_16816(acc[m][n], af[m], low);
+                    mma_16816(acc[m][n + 1], af[m], high);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                end.put(row0 + warp % 2 * 32 + 16 * m + lane / 4 + 8 * (e / 2),
+                        col0 + warp / 2 * 64 + 8 * n + lane % 4 * 2 + e % 2, acc[m][n][e]);
+}
+
+template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
+static cudaError_t launch_mma(const cri_product *p, cudaStream_t stream)
+{
+    const lying a = {(const bf16 *)p->a, p->is_a_turned ? p->k : p->m, p->is_a_turned ? p->m : p->k,
+                     p->lda},
+                b = {(const bf16 *)p->b, p->is_b_turned ? p->k : p->n, p->is_b_turned ? p->n : p->k,
+                     p->ldb};
+    const ending<To, Aux> end = {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n,
+                                 p->ldc};
+    auto kernel = mma_product<IS_A_TURNED, IS_B_TURNED, To, Aux>;
+    cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MMA_SHARED);
+
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(kernel,
+                       dim3((unsigned)((p->m + TM - 1) / TM), (unsigned)((p->n + TN - 1) / TN)),
+                       dim3(MMA_THREADS), MMA_SHARED, stream, a, b, p->k, end);
+}
+
+/* By the columns of A and B as they are in memory; those of C do not count. */
+static bool is_for_mma(const cri_product *p)
+{
+    int64_t a_cols = p->is_a_turned ? p->m : p->k, b_cols = p->is_b_turned ? p->n : p->k;
+
+    return p->dtype == CR_BF16 && (a_cols | b_cols | p->lda | p->ldb) % 8 == 0;
+}
+
+template <class To, class Aux>
+static cudaError_t launch_bf16(const cri_product *p, cudaStream_t stream)
+{
+    if (!is_for_mma(p)) return launch_plain<bf16, To, Aux>(p, stream);
+    return p->is_a_turned   ? launch_mma<true, true, To, Aux>(p, stream)
+           : p->is_b_turned ? launch_mma<false, true, To, Aux>(p, stream)
+                            : launch_mma<false, false, To, Aux>(p, stream);
+}
+
+template <class T> static cudaError_t launch_act(const cri_product *p, cudaStream_t stream)
+{
+    return p->c_dtype == p->dtype     ? launch_plain<T, T, T>(p, stream)
+           : p->aux_dtype == p->dtype ? launch_plain<T, float, T>(p, stream)
+                                      : launch_plain<T, float, float>(p, stream);
+}
+
+cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t stream, cr_err *err)
+{
+    if (is_for_mma(p) && ((uintptr_t)p->a | (uintptr_t)p->b) % 16)
+        return cr_fail(err, CR_EARG,
+                       "%s on device cuda: bf16 matrices begin at multiples of 16 bytes", op);
+    if (p->m <= 0 || p->n <= 0) return CR_OK;
+    return launched(op,
+                    p->dtype == CR_F32        ? launch_plain<float, float, float>(p, stream)
+                    : p->dtype == CR_F16      ? launch_act<f16>(p, stream)
+                    : p->c_dtype == CR_BF16   ? launch_bf16<bf16, bf16>(p, stream)
+                    : p->aux_dtype == CR_BF16 ? launch_bf16<float, bf16>(p, stream)
+                                              : launch_bf16<float, float>(p, stream),
+                    err);
+}
+
+/* ---- entries ---- */
+
+cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    const cri_product p = {.dtype = w->dtype,
+                           .a = a->x,
+                           .b = w->packed ? w->packed : w->data,
+                           .is_a_turned = false,
+                           .is_b_turned = false,
+                           .m = a->num_rows,
+                           .n = w->num_rows,
+                           .k = w->num_cols,
+                           .lda = w->num_cols,
+                           .ldb = w->num_cols,
+                           .c_dtype = a->out_dtype,
+                           .c = a->y,
+                           .ldc = w->num_rows,
+                           .aux_dtype = w->dtype,
+                           .bias = a->bias,
+                           .add = a->add};
+
+    return cri_cuda_product("linear", &p, cri_cuda_stream(dev), err);
+}
+
+cr_status cri_cuda_logits(cr_device *dev, const cr_logits_args *a, cr_err *err)
+{
+    const cr_linear_args linear = {a->x, a->w, NULL, NULL, a->logits, CR_F32, a->num_rows};
+
+    return cri_cuda_linear(dev, &linear, err);
+}
+
+enum { STRETCH = 256, WIDTH = 128 };
+
+template <class T>
+static __global__ void __launch_bounds__(WIDTH)
+    sum_columns(const T *x, int64_t num_rows, int64_t num_cols, float *parts)
+{
+    int64_t c = (int64_t)blockIdx.y * WIDTH + threadIdx.x, begin = (int64_t)blockIdx.x * STRETCH,
+            end = begin + STRETCH < num_rows ? begin + STRETCH : num_rows;
+    float sum = 0.0f;
+
+    if (c >= num_cols) return;
+    for (int64_t r = begin; r < end; r++)
+        sum += to_float(x[r * num_cols + c]);
+    parts[blockIdx.x * num_cols + c] = sum;
+}
+
+static __global__ void __launch_bounds__(WIDTH)
+    add_columns(const float *parts, int64_t num_parts, int64_t num_cols, float *out)
+{
+    int64_t c = (int64_t)blockIdx.x * WIDTH + threadIdx.x;
+    float sum = 0.0f;
+
+    if (c >= num_cols) return;
+    for (int64_t p = 0; p < num_parts; p++)
+        sum += parts[p * num_cols + c];
+    out[c] += sum;
+}
+
+template <class T>
+static cr_status bias_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
+{
+    int64_t n = a->w->num_rows, num_parts = (a->num_rows + STRETCH - 1) / STRETCH;
+    cudaStream_t stream = cri_cuda_stream(dev);
+    auto kernel = sum_columns<T>;
+    cudaError_t code;
+    void *mem;
+
+    CR_TRY(cri_cuda_scratch(dev, (size_t)(num_parts * n) * sizeof(float), &mem, err));
+    code = CUDA_LAUNCH(kernel, dim3((unsigned)num_parts, (unsigned)((n + WIDTH - 1) / WIDTH)),
+                       dim3(WIDTH), 0, stream, in<T>(a->dy), a->num_rows, n, (float *)mem);
+    if (code == cudaSuccess)
+        code = CUDA_LAUNCH(add_columns, blocks_for(n, WIDTH, INT32_MAX), dim3(WIDTH), 0, stream,
+                           (const float *)mem, num_parts, n, out<float>(a->dbias));
+    return launched("linear_grad", code, err);
+}
+
+cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
+{
+    const cr_weight *w = a->w;
+    int64_t n = w->num_rows, k = w->num_cols;
+    const cri_product dx = {.dtype = w->dtype,
+                            .a = a->dy,
+                            .b = w->data,
+                            .is_a_turned = false,
+                            .is_b_turned = true,
+                            .m = a->num_rows,
+                            .n = k,
+                            .k = n,
+                            .lda = n,
+                            .ldb = k,
+                            .c_dtype = w->dtype,
+                            .c = a->dx,
+                            .ldc = k,
+                            .aux_dtype = w->dtype,
+                            .bias = NULL,
+                            .add = a->is_dx_added ? a->dx : NULL},
+                      dw = {.dtype = w->dtype,
+                            .a = a->dy,
+                            .b = a->x,
+                            .is_a_turned = true,
+                            .is_b_turned = true,
+                            .m = n,
+                            .n = k,
+                            .k = a->num_rows,
+                            .lda = n,
+                            .ldb = k,
+                            .c_dtype = CR_F32,
+                            .c = a->dw,
+                            .ldc = k,
+                            .aux_dtype = CR_F32,
+                            .bias = NULL,
+                            .add = a->dw};
+
+    if (a->dx) CR_TRY(cri_cuda_product("linear_grad", &dx, cri_cuda_stream(dev), err));
+    if (a->dw) CR_TRY(cri_cuda_product("linear_grad", &dw, cri_cuda_stream(dev), err));
+    return a->dbias ? CRI_BY_DTYPE(w->dtype, bias_grad, dev, a, err) : CR_OK;
+}
+
+size_t cri_cuda_packed_bytes(const cr_device *dev, const cr_weight *w)
+{
+    (void)dev;
+    return (size_t)(w->num_rows * w->num_cols) * cr_dtype_bytes(w->dtype);
+}
+
+cr_status cri_cuda_weight_pack(cr_device *dev, const cr_weight_pack_args *a, cr_err *err)
+{
+    return dev->kernels->copy(dev, a->packed, a->w->data, cri_cuda_packed_bytes(dev, a->w), err);
+}

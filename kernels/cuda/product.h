@@ -1,0 +1,29 @@
+/* product.h -- the matrix product that linear, its gradient, the head and logits share (linear.cu).
+ *
+ * C[m, n] = sum over k of A B, float32 sums over ascending k in one chain an element, so that an element's bits depend on
+ * its row of A and its column of B alone: not on m, nor on the tile it falls into. Then, in this order: + bias, rounded to
+ * C's dtype and + add if there is an add, rounded to C's dtype.
+ */
+#ifndef CR_CUDA_PRODUCT_H
+#define CR_CUDA_PRODUCT_H
+
+#include "kernels/cuda/op.h"
+
+typedef struct cri_product {
+    cr_dtype dtype; /* of A and B */
+    const void *a;  /* [m, k], or [k, m] if is_a_turned */
+    const void *b;  /* [n, k], or [k, n] if is_b_turned */
+    bool is_a_turned, is_b_turned;
+    int64_t m, n, k, lda, ldb; /* strides of rows as they are in memory */
+    cr_dtype c_dtype;          /* dtype or CR_F32 */
+    void *c;
+    int64_t ldc;
+    cr_dtype aux_dtype; /* of bias and add: dtype, or CR_F32 with a float32 C */
+    const void *bias;   /* [n] or NULL */
+    const void *add;    /* [m, n], row stride ldc, or NULL; may be C */
+} cri_product;
+
+/* Queues it. Turned: A not, B is (dx), or both (dw). */
+cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t stream, cr_err *err);
+
+#endif

@@ -1,0 +1,89 @@
+/* words.h -- what a row of logits becomes before it is reduced (cr_row_edits), word by word, and the reduction of rows that
+ * head, logits_log_prob and draw share (head.cu). Inside kernels/cuda only.
+ */
+#ifndef CR_CUDA_WORDS_H
+#define CR_CUDA_WORDS_H
+
+#include "kernels/cuda/op.h"
+
+/* cr_row_edits_mem as kernels read it. */
+struct word_edits {
+    bool is_on;
+    float temperature, penalty;
+    const float *temperatures;
+    const size_t *kept_first, *seen_first;
+    const int32_t *kept_num, *kept_ids, *seen_list, *seen_until, *seen_ids, *seen_place;
+};
+
+word_edits cri_cuda_edits(const cr_row_edits_mem *e);
+
+/* Where id is in ids[0 .. num - 1], which ascend, or -1. */
+static __device__ __forceinline__ int64_t find_id(const int32_t *ids, int64_t num, int32_t id)
+{
+    int64_t low = 0, high = num;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (ids[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < num && ids[low] == id ? low : -1;
+}
+
+/* The logit of a word of row `row`, edited. False: the word is not kept. slope: dz'/dz. */
+static __device__ __forceinline__ bool edit_word(const word_edits &e, int64_t row, int32_t id,
+                                                 float &z, float &slope)
+{
+    slope = 1.0f;
+    if (!e.is_on) return true;
+    int32_t num_kept = e.kept_first ? e.kept_num[row] : 0;
+    if (num_kept && find_id(e.kept_ids + e.kept_first[row], num_kept, id) < 0) return false;
+    if (e.penalty != 1.0f) {
+        size_t first = e.seen_first[e.seen_list[row]], end = e.seen_first[e.seen_list[row] + 1];
+        int64_t at = find_id(e.seen_ids + first, (int64_t)(end - first), id);
+        if (at >= 0 && e.seen_place[first + at] <= e.seen_until[row]) {
+            slope = z < 0.0f ? e.penalty : 1.0f / e.penalty;
+            z = z < 0.0f ? z * e.penalty : z / e.penalty;
+        }
+    }
+    float temperature = e.temperatures ? e.temperatures[row] : e.temperature;
+    slope /= temperature;
+    if (temperature != 1.0f) z /= temperature;
+    return true;
+}
+
+/* Rows of logits to be reduced, and the results, as in cr_head_args; NULL: not wanted. */
+typedef struct cri_word_rows {
+    int64_t num_rows,
+        first_row; /* first_row: number of the first one in labels, edits and results */
+    int64_t vocab_size;
+    const int32_t *labels;
+    word_edits edits;
+    float *log_prob, *entropy, *lse, *mean_z;
+    int32_t *rank;
+    int64_t num_top;
+    int32_t *top_ids;
+    float *top_log_prob;
+    int64_t num_chosen;
+    const int32_t *chosen_ids;
+    float *chosen_log_prob;
+} cri_word_rows;
+
+/* Of one row, while tiles are taken in. */
+struct word_state {
+    float most, sum, moment, label; /* M, sum e^(z - M), sum (z - M) e^(z - M), z of the label */
+    int32_t num_top, rank;
+};
+
+enum { CRI_WORDS = 1024 }; /* of a tile: logits in memory are never more a row, but in generation */
+
+/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld; end. state: [num_rows] scratch. If the rank is
+ * wanted, state.label is filled in between begin and the first tile. */
+cudaError_t cri_cuda_words_begin(const cri_word_rows *w, word_state *state, cudaStream_t stream);
+cudaError_t cri_cuda_words_take(const cri_word_rows *w, word_state *state, const float *z,
+                                int64_t ld, int64_t v0, int64_t cols, cudaStream_t stream);
+cudaError_t cri_cuda_words_end(const cri_word_rows *w, word_state *state, cudaStream_t stream);
+
+#endif

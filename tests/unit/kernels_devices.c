@@ -1,0 +1,723 @@
+/* kernels_devices.c -- every operation of the table on the device under test (CROLL_DEVICE) against the device cpu, whose
+ * numbers kernels_reference.c holds against float64: the same inputs are uploaded to both, all arrays that were
+ * passed are downloaded and compared. Shapes are awkward: 1, odd, one past a tile, several tiles; fp32, bf16, fp16. And by
+ * bytes on the device alone: a row alone and in company, a sequence alone and packed, cached rows and packed rows,
+ * head and logits. An operation that the device does not have is listed. Not covered: speed.
+ *
+ * Tolerances: one rounding of the output's dtype (the last bit may fall either way), and float32 sums, whose
+ * size `near` bounds.
+ */
+// also on far
+// also on cuda
+#include "base/rng.h"
+#include "kernels/attention.h"
+#include "kernels/experts.h"
+#include "kernels/vision.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static cr_device *cpu, *dev;
+static cr_err err;
+static const cr_dtype act[] = {CR_F32, CR_BF16, CR_F16};
+
+#define OK(call)                                                 \
+    do {                                                         \
+        if ((call) != CR_OK) fail_msg("%s: %s", #call, err.msg); \
+    } while (0)
+
+/* ---- arrays on both devices ---- */
+
+typedef enum elem_kind { FLOATS, INTS } elem_kind;
+typedef struct array {
+    elem_kind kind;
+    cr_dtype dtype; /* of FLOATS */
+    int64_t num;
+    double near; /* how far FLOATS may be apart, beside the rounding */
+    cr_mem *on[2];
+} array;
+
+enum { MOST = 16 };
+static array all[MOST]; /* of the case that runs */
+static int num_arrays;
+static uint64_t salt;
+
+static size_t bytes_of(const array *a)
+{
+    size_t each = a->kind == FLOATS ? cr_dtype_bytes(a->dtype) : sizeof(int32_t);
+
+    return (size_t)a->num * each;
+}
+
+static int add(elem_kind elems, cr_dtype dtype, int64_t num, double near, const void *host)
+{
+    array *a = &all[num_arrays];
+    cr_device *devices[] = {cpu, dev};
+
+    assert_true(num_arrays < MOST);
+    *a = (array){elems, dtype, num, near, {NULL, NULL}};
+    for (int i = 0; i < 2; i++) {
+        OK(cr_device_alloc(devices[i], bytes_of(a), &a->on[i], &err));
+        OK(cr_upload(devices[i], a->on[i], host, bytes_of(a), &err));
+    }
+    return num_arrays++;
+}
+
+/* Normal numbers times scale, rounded to dtype. */
+static int floats(cr_dtype dtype, int64_t num, double scale, double near)
+{
+    float *f = CR_NEW_ARRAY(float, num), *narrow = CR_NEW_ARRAY(float, num);
+    int at;
+
+    salt++;
+    for (int64_t i = 0; i < num; i++)
+        f[i] = (float)(scale * cr_rng_normal(salt, CR_RNG_TEST, 0, (uint64_t)i));
+    cr_cast_host(dtype, narrow, CR_F32, f, (size_t)num);
+    at = add(FLOATS, dtype, num, near, narrow);
+    cr_free(f);
+    cr_free(narrow);
+    return at;
+}
+
+static int ints(const int32_t *host, int64_t num)
+{
+    return add(INTS, CR_F32, num, 0, host);
+}
+
+/* From 0 to below `below`. */
+static int some_ints(int64_t num, int64_t below)
+{
+    int32_t *host = CR_NEW_ARRAY(int32_t, num);
+    int at;
+
+    for (int64_t i = 0; i < num; i++)
+        host[i] = (int32_t)((i * 7 + i * i % 5 + 3) % below);
+    at = ints(host, num);
+    cr_free(host);
+    return at;
+}
+
+static void compare(const char *what, const array *a, const void *want, const void *got, int index)
+{
+    float *w = CR_NEW_ARRAY(float, a->num + 1), *g = CR_NEW_ARRAY(float, a->num + 1);
+    double bit = a->dtype == CR_BF16 ? 0x1p-7 : a->dtype == CR_F16 ? 0x1p-10 : 0x1p-22;
+
+    cr_cast_host(CR_F32, w, a->dtype, want, (size_t)a->num);
+    cr_cast_host(CR_F32, g, a->dtype, got, (size_t)a->num);
+    for (int64_t i = 0; i < a->num; i++) {
+        double tol = fabs((double)w[i]) * bit + a->near;
+        if (w[i] == g[i] || fabs((double)w[i] - (double)g[i]) <= tol) continue;
+        fail_msg("%s, %s: element %lld of array %d is %.9g, cpu has %.9g", what,
+                 cr_dtype_name(a->dtype), (long long)i, index, (double)g[i], (double)w[i]);
+    }
+    cr_free(w);
+    cr_free(g);
+}
+
+/* Compares and frees all arrays. */
+static void check(const char *what)
+{
+    cr_device *devices[] = {cpu, dev};
+
+    for (int i = 0; i < num_arrays; i++) {
+        array *a = &all[i];
+        void *host[2];
+        for (int d = 0; d < 2; d++) {
+            host[d] = cr_alloc(bytes_of(a) + 64);
+            OK(cr_download(devices[d], host[d], a->on[d], bytes_of(a), &err));
+        }
+        if (a->kind == FLOATS)
+            compare(what, a, host[0], host[1], i);
+        else if (memcmp(host[0], host[1], bytes_of(a)) != 0)
+            fail_msg("%s: array %d of integers differs", what, i);
+        for (int d = 0; d < 2; d++) {
+            cr_device_free(devices[d], a->on[d], bytes_of(a));
+            cr_free(host[d]);
+        }
+    }
+    num_arrays = 0;
+}
+
+static void drop_all(void)
+{
+    for (int i = 0; i < num_arrays; i++) {
+        cr_device_free(cpu, all[i].on[0], bytes_of(&all[i]));
+        cr_device_free(dev, all[i].on[1], bytes_of(&all[i]));
+    }
+    num_arrays = 0;
+}
+
+/* The operation on both devices; args may use M(array). */
+#define M(i) (all[i].on[d])
+#define BOTH(op, args, ...)                        \
+    do {                                           \
+        for (int d = 0; d < 2; d++) {              \
+            const args a_ = {__VA_ARGS__};         \
+            OK(cr_##op(d ? dev : cpu, &a_, &err)); \
+        }                                          \
+        check(#op);                                \
+    } while (0)
+
+/* ---- flat ranges ---- */
+
+static void casts(void **state)
+{
+    (void)state;
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++)
+            for (int64_t n = 1; n < 5000; n = n * 7 + 1) {
+                int x = floats(act[from], n + 3, 3, 0), y = floats(act[to], n, 1, 0);
+                BOTH(cast, cr_cast_args, .to = act[to], .dst = M(y), .from = act[from],
+                     .src = cr_at(act[from], M(x), 3), .num = (size_t)n); /* not aligned */
+            }
+}
+
+static void flat_ranges(void **state)
+{
+    (void)state;
+    for (int64_t n = 1; n < 20000; n = n * 9 + 2) {
+        double sum[2];
+        uint64_t checksum[2];
+        int x = floats(CR_F32, n, 1, 0);
+        BOTH(scale, cr_scale_args, .x = M(x), .factor = 0.3f, .num = (size_t)n);
+        x = floats(CR_F32, n, 1, 0);
+        BOTH(square_sum, cr_square_sum_args, .x = M(x), .num = (size_t)n, .out = &sum[d]);
+        check_near(sum[1], sum[0], 1e-12 * sum[0]);
+        for (int64_t odd = 0; odd < 4; odd++) {
+            x = floats(CR_F32, n + 1, 1, 0);
+            BOTH(checksum, cr_checksum_args, .data = cr_mem_add(M(x), (size_t)odd),
+                 .num_bytes = (size_t)(4 * n - odd), .start = 5, .out = &checksum[d]);
+            assert_true(checksum[0] == checksum[1]);
+        }
+        int p = floats(CR_F32, n, 1, 1e-6), m = floats(CR_F32, n, 0.1, 1e-7),
+            v = floats(CR_F32, n, 0, 1e-7), g = floats(CR_F32, n, 1, 0);
+        BOTH(adamw, cr_adamw_args, .param = M(p), .m = M(m), .v = M(v), .grad = M(g),
+             .num = (size_t)n, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+             .weight_decay = 0.1, .grad_scale = 0.5, .t = 3);
+    }
+}
+
+/* ---- products ---- */
+
+static const int64_t shapes[][3] = {{1, 1, 1},      {7, 33, 65},    {13, 64, 512}, {65, 176, 72},
+                                    {130, 40, 130}, {64, 128, 136}, {3, 200, 8},   {70, 31, 96}};
+
+static void products(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shapes); s++)
+        for (int t = 0; t < 3; t++)
+            for (int option = 0; option < 3; option++) {
+                int64_t m = shapes[s][0], k = shapes[s][1], n = shapes[s][2];
+                cr_dtype dt = act[t], to = option == 2 ? CR_F32 : dt;
+                double near = 4e-6 * sqrt((double)k), grad_near = 4e-6 * sqrt((double)(m + n));
+                int x = floats(dt, m * k, 1, 0), w = floats(dt, n * k, 0.3, 0),
+                    b = floats(dt, n, 1, 0), r = floats(dt, m * n, 1, 0),
+                    y = floats(to, m * n, 1, near + (dt == CR_F32 ? 0 : 0x1p-6)),
+                    packed = floats(CR_F32, 1, 0, 0), dy = floats(dt, m * n, 1, 0),
+                    dx = floats(dt, m * k, 1, grad_near + (dt == CR_F32 ? 0 : 0x1p-6)),
+                    dw = floats(CR_F32, n * k, 1, grad_near), db = floats(CR_F32, n, 1, grad_near);
+                (void)packed;
+                for (int d = 0; d < 2; d++) {
+                    cr_device *on = d ? dev : cpu;
+                    cr_weight weight = {M(w), dt, n, k, NULL};
+                    OK(cr_linear(on,
+                                 &(cr_linear_args){M(x), &weight, option ? M(b) : NULL,
+                                                   option == 1 ? M(r) : NULL, M(y), to, m},
+                                 &err));
+                    OK(cr_linear_grad(on,
+                                      &(cr_linear_grad_args){M(x), M(dy), &weight, M(dx),
+                                                             option == 1, M(dw),
+                                                             option ? M(db) : NULL, m},
+                                      &err));
+                }
+                check("linear and linear_grad");
+            }
+}
+
+/* By bytes: rows one by one, and some at a time; with a packed weight. */
+static void product_rows_alone(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shapes); s++)
+        for (int t = 0; t < 3; t++) {
+            int64_t m = shapes[s][0], k = shapes[s][1], n = shapes[s][2];
+            cr_dtype dt = act[t];
+            size_t bytes = cr_dtype_bytes(dt), packed_bytes;
+            int d = 1, x = floats(dt, m * k, 1, 0), w = floats(dt, n * k, 0.3, 0),
+                whole = floats(dt, m * n, 1, 0), part = floats(dt, m * n, 1, 0);
+            cr_weight weight = {M(w), dt, n, k, NULL}, packed = weight;
+            char *a = cr_alloc((size_t)(m * n) * bytes), *b = cr_alloc((size_t)(m * n) * bytes);
+            cr_mem *panels;
+            packed_bytes = cr_weight_packed_bytes(dev, &weight);
+            OK(cr_device_alloc(dev, packed_bytes, &panels, &err));
+            OK(cr_weight_pack(dev, &(cr_weight_pack_args){&weight, panels}, &err));
+            packed.packed = panels;
+            OK(cr_linear(dev, &(cr_linear_args){M(x), &weight, NULL, NULL, M(whole), dt, m}, &err));
+            OK(cr_download(dev, a, M(whole), (size_t)(m * n) * bytes, &err));
+            for (int64_t step = m > 20 ? 9 : 1; step <= m; step = step * 8 + 1) {
+                for (int64_t i = 0; i < m; i += step) {
+                    cr_linear_args one = {cr_at(dt, M(x), i * k),
+                                          i / step % 2 ? &packed : &weight,
+                                          NULL,
+                                          NULL,
+                                          cr_at(dt, M(part), i * n),
+                                          dt,
+                                          m - i < step ? m - i : step};
+                    OK(cr_linear(dev, &one, &err));
+                }
+                OK(cr_download(dev, b, M(part), (size_t)(m * n) * bytes, &err));
+                assert_memory_equal(a, b, (size_t)(m * n) * bytes);
+            }
+            cr_device_free(dev, panels, packed_bytes);
+            cr_free(a), cr_free(b);
+            drop_all();
+        }
+}
+
+/* ---- rows ---- */
+
+static void norms(void **state)
+{
+    static const int64_t cols[] = {1, 8, 33, 256, 264, 1000, 1032, 2056, 4104};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(cols); c++)
+        for (int t = 0; t < 3; t++) {
+            int64_t n = cols[c], m = n > 1000 ? 3 : 37;
+            cr_dtype dt = act[t];
+            double bf = dt == CR_F32 ? 1e-5 : 0x1p-5;
+            int x = floats(dt, m * n, 2, 0), w = floats(dt, n, 1, 0), y = floats(dt, m * n, 1, bf),
+                rstd = floats(CR_F32, m, 1, 1e-3), dy = floats(dt, m * n, 1, 0),
+                dx = floats(dt, m * n, 1, bf),
+                dw = floats(CR_F32, n, 1, (double)m * 1e-5 + (dt == CR_F32 ? 0 : 0.05)), b, mean,
+                db;
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                OK(cr_rmsnorm(on, &(cr_rmsnorm_args){M(x), M(w), M(y), M(rstd), dt, m, n, 1e-5f},
+                              &err));
+                OK(cr_rmsnorm_grad(on,
+                                   &(cr_rmsnorm_grad_args){M(x), M(w), M(dy), M(rstd), M(dx),
+                                                           c % 3 ? M(dw) : NULL, c % 2, dt, m, n},
+                                   &err));
+                OK(cr_rmsnorm(on, &(cr_rmsnorm_args){M(x), M(w), M(x), NULL, dt, m, n, 1e-5f},
+                              &err));
+            }
+            all[x].near = bf;
+            check("rmsnorm and rmsnorm_grad");
+            x = floats(dt, m * n, 2, 0), w = floats(dt, n, 1, 0), b = floats(dt, n, 1, 0),
+            y = floats(dt, m * n, 1, bf), mean = floats(CR_F32, m, 1, 1e-5),
+            rstd = floats(CR_F32, m, 1, 0), dy = floats(dt, m * n, 1, 0),
+            dx = floats(dt, m * n, 1, bf), dw = floats(CR_F32, n, 1, (double)m * 1e-4),
+            db = floats(CR_F32, n, 1, (double)m * 1e-5);
+            if (n == 1) all[rstd].near = 1e3, all[dx].near = 1; /* a variance of 0 */
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                all[rstd].near = fmax(all[rstd].near, 1e-4);
+                OK(cr_layernorm(
+                    on,
+                    &(cr_layernorm_args){M(x), M(w), M(b), M(y), M(mean), M(rstd), dt, m, n, 1e-6f},
+                    &err));
+                OK(cr_layernorm_grad(on,
+                                     &(cr_layernorm_grad_args){M(x), M(w), M(dy), M(mean), M(rstd),
+                                                               M(dx), M(dw), c % 2 ? M(db) : NULL,
+                                                               c % 2, dt, m, n},
+                                     &err));
+            }
+            check("layernorm and layernorm_grad");
+        }
+}
+
+static void rope(void **state)
+{
+    static const int64_t dims[] = {2, 8, 64, 128, 10};
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(dims); c++)
+        for (int t = 0; t < 3; t++)
+            for (int by_angles = 0; by_angles < 2; by_angles++) {
+                int64_t D = dims[c], tokens = 17, heads = 3;
+                int x = floats(act[t], tokens * heads * D, 1, act[t] == CR_F32 ? 1e-6 : 0x1p-7),
+                    positions = some_ints(tokens, 5000), inv = floats(CR_F32, D / 2, 0.1, 0),
+                    angles = floats(CR_F32, tokens * D / 2, 100, 0);
+                BOTH(rope, cr_rope_args, .x = M(x), .dtype = act[t], .positions = M(positions),
+                     .inv_freq = M(inv), .scaling = 1.1f, .sign = c % 2 ? 1 : -1,
+                     .num_tokens = tokens, .num_heads = heads, .head_dim = D,
+                     .angles = by_angles ? M(angles) : NULL);
+            }
+}
+
+static void activations(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 3; t++)
+        for (int64_t n = 1; n < 3000; n = n * 9 + 4) {
+            cr_dtype dt = act[t];
+            double near = dt == CR_F32 ? 2e-6 : 0x1p-6;
+            size_t num = (size_t)n;
+            int gate = floats(dt, n, 3, near), up = floats(dt, n, 1, near),
+                dh = floats(dt, n, 1, 0), h = floats(dt, n, 1, near);
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                OK(cr_swiglu(on, &(cr_swiglu_args){dt, M(gate), M(up), M(h), num}, &err));
+                OK(cr_swiglu_grad(
+                    on, &(cr_swiglu_grad_args){dt, M(gate), M(up), M(dh), M(gate), M(up), num},
+                    &err));
+            }
+            check("swiglu and swiglu_grad");
+            for (cr_gelu_kind kind = CR_GELU_ERF; kind <= CR_GELU_TANH; kind++) {
+                int x = floats(dt, n, 3, near), dx = floats(dt, n, 1, near),
+                    y = floats(dt, n, 1, near);
+                gate = floats(dt, n, 3, near), up = floats(dt, n, 1, near),
+                dh = floats(dt, n, 1, 0), h = floats(dt, n, 1, near);
+                for (int d = 0; d < 2; d++) {
+                    cr_device *on = d ? dev : cpu;
+                    OK(cr_gelu(on, &(cr_gelu_args){kind, dt, M(x), M(y), num}, &err));
+                    OK(cr_gelu_grad(on, &(cr_gelu_grad_args){kind, dt, M(x), M(dh), M(dx), num},
+                                    &err));
+                    OK(cr_geglu(on, &(cr_geglu_args){kind, dt, M(gate), M(up), M(h), num}, &err));
+                    OK(cr_geglu_grad(
+                        on,
+                        &(cr_geglu_grad_args){kind, dt, M(gate), M(up), M(dh), M(gate), M(up), num},
+                        &err));
+                }
+                check("gelu, geglu and their gradients");
+            }
+        }
+}
+
+static void moves(void **state)
+{
+    static const int64_t cols[] = {1, 5, 8, 64, 130, 1030};
+    enum { WORDS = 40, TOKENS = 300 };
+
+    (void)state;
+    for (size_t c = 0; c < CR_COUNT(cols); c++)
+        for (int t = 0; t < 3; t++) {
+            int64_t n = cols[c];
+            cr_dtype dt = act[t];
+            double near = dt == CR_F32 ? 1e-6 : 0x1p-7;
+            int32_t once[WORDS];
+            for (int i = 0; i < WORDS; i++)
+                once[i] = (i * 7 + 3) % WORDS;
+            int w = floats(dt, WORDS * n, 1, 0), ids = some_ints(TOKENS, WORDS),
+                y = floats(dt, TOKENS * n, 1, 0), index = ints(once, WORDS),
+                to = floats(dt, WORDS * n, 1, 0), sum = floats(dt, WORDS * n, 1, near),
+                dw = floats(CR_F32, WORDS * n, 1, 1e-5), bag = floats(CR_F32, WORDS * n, 1, 1e-5),
+                factor = floats(CR_F32, TOKENS, 1, 0);
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                cr_weight weight = {M(w), dt, WORDS, n, NULL};
+                OK(cr_embedding(on, &(cr_embedding_args){&weight, M(ids), TOKENS, M(y)}, &err));
+                OK(cr_embedding_grad(
+                    on, &(cr_embedding_grad_args){dt, M(y), M(ids), TOKENS, n, M(dw)}, &err));
+                OK(cr_embedding_bag_grad(on,
+                                         &(cr_embedding_bag_grad_args){M(y), dt, M(ids), M(factor),
+                                                                       M(bag), TOKENS / 4, 4, n},
+                                         &err));
+                OK(cr_rows_scatter(on, &(cr_rows_move_args){dt, M(w), M(index), WORDS, n, M(to)},
+                                   &err));
+                OK(cr_rows_add(on, &(cr_rows_move_args){dt, M(w), M(index), WORDS, n, M(sum)},
+                               &err));
+                OK(cr_rows_gather(on, &(cr_rows_move_args){dt, M(to), M(ids), TOKENS, n, M(y)},
+                                  &err));
+            }
+            check("moves of rows");
+        }
+}
+
+/* ---- attention ---- */
+
+typedef struct heads {
+    int64_t num, kv, dim, window;
+    bool is_bidirectional;
+} heads;
+static const heads layouts[] = {{2, 1, 8, 0, false},   {6, 2, 24, 0, false},  {4, 4, 64, 0, false},
+                                {3, 1, 128, 0, false}, {2, 1, 200, 0, false}, {4, 2, 16, 37, false},
+                                {2, 2, 40, 70, false}, {2, 2, 24, 0, true},   {34, 2, 8, 0, false}};
+static const int32_t lengths[] = {1, 63, 64, 65, 17, 130, 3};
+
+/* Starts of sequences of these lengths. */
+static int64_t starts(int32_t *cu)
+{
+    cu[0] = 0;
+    for (size_t s = 0; s < CR_COUNT(lengths); s++)
+        cu[s + 1] = cu[s] + lengths[s];
+    return cu[CR_COUNT(lengths)];
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < CR_COUNT(layouts); l++)
+        for (int t = 0; t < 3; t++) {
+            const heads h = layouts[l];
+            if ((l + (size_t)t) % 3) continue; /* each dtype with some */
+            int32_t cu[CR_COUNT(lengths) + 1];
+            int64_t T = starts(cu), q_num = T * h.num * h.dim, k_num = T * h.kv * h.dim;
+            cr_dtype dt = act[t];
+            double near = dt == CR_F32    ? 2e-6
+                          : dt == CR_BF16 ? 0x1p-6
+                                          : 0x1p-9,
+                   grad_near = dt == CR_F32    ? 3e-5
+                               : dt == CR_BF16 ? 0.06
+                                               : 0.008;
+            int q = floats(dt, q_num, 1, 0), k = floats(dt, k_num, 1, 0),
+                v = floats(dt, k_num, 1, 0), o = floats(dt, q_num, 1, near),
+                lse = floats(CR_F32, T * h.num, 1, 1e-5), seqs = ints(cu, CR_COUNT(cu)),
+                d_o = floats(dt, q_num, 1, 0), dq = floats(dt, q_num, 1, grad_near),
+                dk = floats(dt, k_num, 1, grad_near), dv = floats(dt, k_num, 1, grad_near);
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                cr_attention_args a = {M(q),     M(k),
+                                       M(v),     M(o),
+                                       M(lse),   dt,
+                                       M(seqs),  CR_COUNT(lengths),
+                                       h.num,    h.kv,
+                                       h.dim,    1 / sqrtf((float)h.dim),
+                                       h.window, h.is_bidirectional,
+                                       {130, 1}};
+                cr_attention_grad_args g = {a, M(d_o), M(dq), M(dk), M(dv)};
+                OK(cr_attention(on, &a, &err));
+                OK(cr_attention_grad(on, &g, &err));
+            }
+            check("attention and attention_grad");
+        }
+}
+
+static char *fetched(int array_index)
+{
+    char *host = cr_alloc(bytes_of(&all[array_index]) + 64);
+
+    OK(cr_download(dev, host, all[array_index].on[1], bytes_of(&all[array_index]), &err));
+    return host;
+}
+
+/* By bytes on the device: each sequence alone, and its rows through the cache in chunks, in blocks in any order, give what the
+ * packed batch gives. */
+static void attention_alone_and_cached(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < CR_COUNT(layouts); l++)
+        for (int t = 0; t < 2; t++) {
+            const heads h = layouts[l];
+            enum { d = 1, LEN = 130, BLOCKS = 3 };
+            int32_t cu[CR_COUNT(lengths) + 1], alone[] = {0, LEN}, slot[LEN] = {0}, pos[LEN],
+                                               table[] = {2, 0, 1};
+            int64_t T = starts(cu), first = cu[5] * h.num * h.dim, first_k = cu[5] * h.kv * h.dim;
+            cr_dtype dt = act[t];
+            size_t row = (size_t)(h.num * h.dim) * cr_dtype_bytes(dt),
+                   block = cr_kv_block_bytes(dev, dt, h.kv, h.dim);
+            if (h.is_bidirectional || l % 2 == (size_t)t) continue;
+            for (int i = 0; i < LEN; i++)
+                pos[i] = i;
+            int q = floats(dt, T * h.num * h.dim, 1, 0), k = floats(dt, T * h.kv * h.dim, 1, 0),
+                v = floats(dt, T * h.kv * h.dim, 1, 0), o = floats(dt, T * h.num * h.dim, 1, 0),
+                one = floats(dt, LEN * h.num * h.dim, 1, 0), seqs = ints(cu, CR_COUNT(cu)),
+                lone = ints(alone, 2), slots = ints(slot, LEN), places = ints(pos, LEN),
+                blocks = ints(table, BLOCKS);
+            cr_attention_args a = {
+                M(q),  M(k), M(v),  M(o), NULL,     dt,    M(seqs), CR_COUNT(lengths),
+                h.num, h.kv, h.dim, 0.3f, h.window, false, {LEN, 1}};
+            cr_mem *cache;
+            OK(cr_device_alloc(dev, BLOCKS * block, &cache, &err));
+            OK(cr_attention(dev, &a, &err));
+            char *whole = fetched(o), *part;
+            a.q = cr_at(dt, M(q), first), a.k = cr_at(dt, M(k), first_k),
+            a.v = cr_at(dt, M(v), first_k);
+            a.o = M(one), a.cu_seqlens = M(lone), a.num_seqs = 1;
+            OK(cr_attention(dev, &a, &err));
+            part = fetched(one);
+            assert_memory_equal(part, whole + (size_t)cu[5] * row, LEN * row);
+            cr_free(part);
+            OK(cr_zero(dev, M(one), LEN * row, &err));
+            for (int64_t done = 0, num; done < LEN; done += num) {
+                num = done < 90 ? 45 : 1;
+                cr_attention_cached_args c = {cr_at(dt, M(q), first + done * h.num * h.dim),
+                                              cr_at(dt, M(k), first_k + done * h.kv * h.dim),
+                                              cr_at(dt, M(v), first_k + done * h.kv * h.dim),
+                                              cr_at(dt, M(one), done * h.num * h.dim),
+                                              cache,
+                                              dt,
+                                              M(slots),
+                                              cr_mem_add(M(places), (size_t)done * 4),
+                                              M(blocks),
+                                              num,
+                                              BLOCKS,
+                                              h.num,
+                                              h.kv,
+                                              h.dim,
+                                              {LEN, 1},
+                                              0.3f,
+                                              h.window};
+                OK(cr_attention_cached(dev, &c, &err));
+            }
+            part = fetched(one);
+            assert_memory_equal(part, whole + (size_t)cu[5] * row, LEN * row);
+            cr_free(part), cr_free(whole);
+            cr_device_free(dev, cache, BLOCKS * block);
+            drop_all();
+        }
+}
+
+/* ---- head ---- */
+
+static void head(void **state)
+{
+    static const int64_t shape[][3] = {
+        {3, 16, 7}, {70, 24, 1000}, {5, 33, 2100}, {66, 64, 1032}}; /* R, h, V */
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 3; t++) {
+            int64_t R = shape[s][0], k = shape[s][1], V = shape[s][2];
+            enum { TOP = 5, CHOSEN = 3 };
+            cr_dtype dt = act[t];
+            double near = 2e-5, grad_near = dt == CR_F32 ? 2e-5 : dt == CR_BF16 ? 0.03 : 0.004;
+            int x = floats(dt, R * k, 1, 0), w = floats(dt, V * k, 0.5, 0),
+                labels = some_ints(R, V), chosen = some_ints(R * CHOSEN, V),
+                out = floats(CR_F32, 4 * R, 1, near), rank = some_ints(R, 9),
+                top = some_ints(R * TOP, 9), top_lp = floats(CR_F32, R * TOP, 1, near),
+                chosen_lp = floats(CR_F32, R * CHOSEN, 1, near), g = floats(CR_F32, 2 * R, 1, 0),
+                dx = floats(dt, R * k, 1, grad_near), dw = floats(CR_F32, V * k, 1, grad_near * 4);
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                cr_weight weight = {M(w), dt, V, k, NULL};
+                cr_head_args a = {.x = M(x),
+                                  .w = &weight,
+                                  .labels = M(labels),
+                                  .num_rows = R,
+                                  .log_prob = M(out),
+                                  .entropy = cr_at(CR_F32, M(out), R),
+                                  .lse = cr_at(CR_F32, M(out), 2 * R),
+                                  .mean_z = cr_at(CR_F32, M(out), 3 * R),
+                                  .rank = M(rank),
+                                  .num_top = TOP,
+                                  .top_ids = M(top),
+                                  .top_log_prob = M(top_lp),
+                                  .num_chosen = CHOSEN,
+                                  .chosen_ids = M(chosen),
+                                  .chosen_log_prob = M(chosen_lp)};
+                cr_head_grad_args grad = {a, M(g), cr_at(CR_F32, M(g), R), M(dx), M(dw)};
+                OK(cr_head(on, &a, &err));
+                OK(cr_head_grad(on, &grad, &err));
+            }
+            check("head and head_grad");
+        }
+}
+
+/* By bytes on the device: rows alone, and generation's way by rows of logits. */
+static void head_alone_and_by_logits(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        enum { d = 1, R = 67, K = 40, V = 1100 };
+        cr_dtype dt = act[t];
+        int x = floats(dt, R * K, 1, 0), w = floats(dt, V * K, 0.5, 0), labels = some_ints(R, V),
+            out = floats(CR_F32, 2 * R, 1, 0), z = floats(CR_F32, R * V, 1, 0);
+        cr_weight weight = {M(w), dt, V, K, NULL};
+        cr_head_args a = {.x = M(x),
+                          .w = &weight,
+                          .labels = M(labels),
+                          .num_rows = R,
+                          .log_prob = M(out),
+                          .entropy = cr_at(CR_F32, M(out), R)};
+        float one[R], entropy[R];
+        OK(cr_head(dev, &a, &err));
+        char *whole = fetched(out), *part;
+        for (int64_t r = 0; r < R; r += 33) {
+            cr_head_args b = a;
+            cr_logits_args l = {cr_at(dt, M(x), r * K), &weight, R - r < 33 ? R - r : 33,
+                                cr_at(CR_F32, M(z), r * V)};
+            b.x = cr_at(dt, M(x), r * K), b.labels = cr_mem_add(M(labels), (size_t)r * 4),
+            b.num_rows = 1;
+            b.log_prob = cr_at(CR_F32, M(out), r), b.entropy = cr_at(CR_F32, M(out), R + r);
+            OK(cr_head(dev, &b, &err));
+            OK(cr_logits(dev, &l, &err));
+        }
+        part = fetched(out);
+        assert_memory_equal(part, whole, 2 * R * 4);
+        OK(cr_logits_log_prob(
+            dev, &(cr_logits_log_prob_args){M(z), R, V, M(labels), NULL, one, entropy}, &err));
+        assert_memory_equal(one, whole, R * 4);
+        assert_memory_equal(entropy, whole + R * 4, R * 4);
+        cr_free(whole), cr_free(part);
+        drop_all();
+    }
+}
+
+/* ---- experts ---- */
+
+static void experts(void **state)
+{
+    static const int64_t shape[][3] = {
+        {1, 1, 1}, {37, 8, 2}, {130, 60, 4}, {300, 33, 33}}; /* T, E, k */
+
+    (void)state;
+    for (size_t s = 0; s < CR_COUNT(shape); s++)
+        for (int t = 0; t < 3; t++)
+            for (int should_norm = 0; should_norm < 2; should_norm++) {
+                int64_t T = shape[s][0], E = shape[s][1], k = shape[s][2], n = 70, count[2][64];
+                double sums[2][64] = {0}, bit = act[t] == CR_F32 ? 1e-6 : 0x1p-7;
+                cr_dtype dt = act[t];
+                /* logits in float32 are all different, so that the order is sure */
+                int logits = floats(dt, T * E, 2, 0), prob = floats(CR_F32, T * E, 1, 1e-6),
+                    weight = floats(CR_F32, T * k, 1, bit), expert = some_ints(T * k, 2),
+                    dw = floats(CR_F32, T * k, 1, 0), aux = floats(CR_F32, E, 1, 0),
+                    dz = floats(dt, T * E, 1, bit), slot = some_ints(T * k, 2),
+                    token = some_ints(T * k, 2), x = floats(dt, T * k * n, 1, 0),
+                    y = floats(dt, T * n, 1, bit * 8), add_to = floats(dt, T * n, 1, 0),
+                    dot = floats(CR_F32, T, 1, 1e-5), factor = floats(CR_F32, T, 1, 0),
+                    scaled = floats(dt, T * n, 1, bit);
+                for (int d = 0; d < 2; d++) {
+                    cr_device *on = d ? dev : cpu;
+                    cr_router_args r = {M(logits), dt,      should_norm, T,         E,
+                                        k,         M(prob), M(expert),   M(weight), sums[d]};
+                    OK(cr_router(on, &r, &err));
+                    OK(cr_router_grad(
+                        on, &(cr_router_grad_args){r, M(dw), t ? M(aux) : NULL, M(dz)}, &err));
+                    OK(cr_expert_sort(
+                        on, &(cr_expert_sort_args){M(expert), T, k, E, M(slot), M(token), count[d]},
+                        &err));
+                    OK(cr_rows_combine(on,
+                                       &(cr_rows_combine_args){M(x), should_norm ? M(add_to) : NULL,
+                                                               M(slot), s % 2 ? M(weight) : NULL,
+                                                               M(y), dt, T, k, n},
+                                       &err));
+                    OK(cr_rows_dot(on, &(cr_rows_dot_args){dt, M(x), M(add_to), T, n, M(dot)},
+                                   &err));
+                    OK(cr_rows_scale(
+                        on, &(cr_rows_scale_args){dt, M(x), M(factor), T, n, M(scaled)}, &err));
+                }
+                for (int64_t e = 0; e < E; e++) {
+                    check_near(sums[1][e], sums[0][e], 1e-5 * (double)T);
+                    assert_int_equal(count[0][e], count[1][e]);
+                }
+                check("experts");
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(casts),       cmocka_unit_test(flat_ranges),
+        cmocka_unit_test(products),    cmocka_unit_test(product_rows_alone),
+        cmocka_unit_test(norms),       cmocka_unit_test(rope),
+        cmocka_unit_test(activations), cmocka_unit_test(moves),
+        cmocka_unit_test(attention),   cmocka_unit_test(attention_alone_and_cached),
+        cmocka_unit_test(head),        cmocka_unit_test(head_alone_and_by_logits),
+        cmocka_unit_test(experts),
+    };
+    int num_failed;
+
+    if (cr_device_open("cpu", 1, &cpu, &err) != CR_OK ||
+        cr_device_open(cr_device_default(), 1, &dev, &err) != CR_OK) {
+        printf("%s\n", err.msg);
+        return 1;
+    }
+    num_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cr_device_close(dev);
+    cr_device_close(cpu);
+    return num_failed;
+}
