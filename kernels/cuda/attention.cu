@@ -200,7 +200,7 @@ template <class T> struct packed_args {
 };
 
 template <class T, int DPAD>
-static __global__ void __launch_bounds__(THREADS_A_BLOCK) attend_packed(packed_args<T> a)
+static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packed_args<T> a)
 {
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
@@ -287,7 +287,7 @@ static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot,
 }
 
 template <class T>
-static __global__ void __launch_bounds__(THREADS_A_BLOCK) write_cache(cached_args<T> a)
+static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) write_cache(cached_args<T> a)
 {
     int64_t r = blockIdx.x;
     int D = a.head_dim, pos = a.row_pos[r], slot = a.row_slot[r], num = a.num_kv_heads * D;
@@ -300,7 +300,7 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK) write_cache(cached_arg
 }
 
 template <class T, int DPAD>
-static __global__ void __launch_bounds__(THREADS_A_BLOCK) attend_cached(cached_args<T> a)
+static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_cached(cached_args<T> a)
 {
     DYNAMIC_SHARED(memory);
     int64_t r = blockIdx.x;

@@ -123,7 +123,7 @@ template <int DPAD, int TALL> struct mine {
 };
 
 template <class T, int DPAD>
-static __global__ void __launch_bounds__(THREADS) grad_of_keys(grad_args<T> a)
+static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a)
 {
     typedef mine<DPAD, KEYS> M;
     DYNAMIC_SHARED(memory);

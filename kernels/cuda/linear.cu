@@ -2,7 +2,7 @@
  *
  * Two kernels, chosen by dtypes and by the sizes of the weight alone, never by the number of rows:
  * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
- *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, below 180 registers, two blocks an
+ *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, at most 206 registers, two blocks an
  *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200, whose full
  *   speed needs wgmma; static analysis of the loop (485 instructions for 64 mma) gives at most 85 % of that. As a
  *   fallback and for decoding; cuBLASLt is to take over large products (not available yet).

@@ -8,7 +8,7 @@
  * Bytes an element in bf16: forward 4, backward 6 and partial sums (8 a column and G threads' rows, 16 rows at least):
  * bound by memory: 0.84 elements/ps on H100 (3.35 TB/s) forward, 0.5 backward; H200 1.43 times that.
  * Shared memory: 32 bytes. Registers: forward below 40, backward 24 a chunk of 8 columns (4 chunks at 8192 columns:
- * about 128, two blocks an SM). Each row of a block of 256 has two barriers: at 2048 columns the loop has too few
+ * 186, one block an SM). Each row of a block of 256 has two barriers: at 2048 columns the loop has too few
  * bytes in flight for the full speed of memory; estimate 70 to 80 %.
  */
 #include "kernels/cuda/op.h"

@@ -134,7 +134,7 @@ static __device__ __forceinline__ void join(word_state *s, float most, float sum
     s->most = most;
 }
 
-static __global__ void __launch_bounds__(BLOCK)
+static __global__ void __launch_bounds__(BLOCK, 8)
     take_words(cri_word_rows w, word_state *states, const float *logits, int64_t ld, int64_t v0,
                int64_t cols)
 {
