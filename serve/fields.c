@@ -307,3 +307,8 @@ const cri_field *cri_find_field(const cri_group *const *groups, const char *name
             if (strcmp((*groups)->fields[i].name, name) == 0) return &(*groups)->fields[i];
     return NULL;
 }
+
+bool cri_belongs_in_croll(const char *name)
+{
+    return cri_find_field(croll_groups, name) != NULL;
+}

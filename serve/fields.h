@@ -94,6 +94,8 @@ extern const char *const cri_tool_choices[], *const cri_formats[], *const cri_mo
 const cri_group *const *cri_route_groups(cr_serve_route route);
 const char *cri_route_help(cr_serve_route route);
 const cri_field *cri_find_field(const cri_group *const *groups, const char *name);
+/* A field of the object croll: outside it, it would be taken for an unknown one and not be looked at. */
+bool cri_belongs_in_croll(const char *name);
 void cri_draft_init(cri_draft *draft, cr_serve_route route);
 void cri_draft_free(cri_draft *draft); /* not its request */
 /* Check the parts against each other and fill in the request (request_check.c). */

@@ -373,6 +373,10 @@ static cr_status read_member(parse *p, const cri_group *const *groups, const cri
     if (!cr_utf8_valid(p->path, strlen(p->path))) snprintf(p->path + at, 4, "...");
     if (!f) {
         if (!cri_read_any(r, &begin, &num)) return bad_json(p);
+        if (cri_belongs_in_croll(p->path))
+            return cr_serve_fail(p->error, 400, "invalid_value", p->path,
+                                 "%s belongs in croll: {\"croll\": {\"%s\": ..}}", p->path,
+                                 p->path);
         if (num != 4 || memcmp(begin, "null", 4) != 0) add_ignored(p);
     } else {
         for (size_t i = 0; i < *num_seen; i++)

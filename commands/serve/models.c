@@ -156,12 +156,18 @@ static cr_status begin(cr_serve_models *m, cr_served *x, size_t place, cr_err *e
 cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *folder, cr_err *err)
 {
     cr_served *x;
+    char *found = cr_hub_find(folder);
 
+    cr_free(found);
     for (size_t i = 0; i < m->num; i++)
         if (strcmp(m->served[i]->name, name) == 0)
             return cr_fail(err, CR_EUSAGE, "two models have the name %s", name);
     if (m->num == CR_SERVE_MAX_MODELS)
         return cr_fail(err, CR_EUSAGE, "at most %d models", CR_SERVE_MAX_MODELS);
+    if (!found) {
+        cr_note(cr_hub_absent(folder, err));
+        return strcmp(name, folder) != 0 ? cr_fail_add(err, "model %s", name) : err->status;
+    }
     x = m->served[m->num++] = CR_NEW(cr_served);
     x->name = name;
     x->folder = folder;

@@ -68,6 +68,7 @@ grep -q '^generate: error: line 1: not valid JSON: column 3' $log || fail "gener
 refuse 'M4: ulysses_size 3 does not divide' grad $model --out $tmp/g.safetensors 'device_mapping=list(range(0,3))' model_args.ulysses_size=3
 [ $(wc -l <$tmp/log) = 1 ] || fail "more than one line"
 refuse 'nowhere is not a folder; a MODEL is a folder with config.json' logprobs $tmp/nowhere
+refuse 'nowhere is not a folder; a MODEL is' serve small=$tmp/nowhere --listen 127.0.0.1:0
 refuse 'nowhere is not a checkpoint' export $tmp/nowhere $tmp/x
 sft 'there is no checkpoint at .*nowhere' resume_from_checkpoint=$tmp/nowhere
 sft 'has no manifest.json: it is not a complete checkpoint' resume_from_checkpoint=$model

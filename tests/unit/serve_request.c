@@ -293,6 +293,8 @@ static const struct {
      "prompt_logprob_token_ids"},
     {CR_SERVE_COMPLETIONS, P "\"encoding_format\":\"hex\"}", 400, "invalid_value",
      "encoding_format"},
+    {CR_SERVE_COMPLETIONS, P "\"expect_weights\":\"0123456799\"}", 400, "invalid_value",
+     "expect_weights"},
     {CR_SERVE_COMPLETIONS, P "\"croll\":{\"expect_weights\":\"0123456799\"}}", 409,
      "weights_mismatch", "expect_weights"},
     {CR_SERVE_COMPLETIONS, P "\"croll\":{\"expect_weights\":\"0123\"}}", 409, "weights_mismatch",
