@@ -245,7 +245,7 @@ static const cri_field update_fields[] = {
     TEXT("model_path", AT(request.update.path), 4096,
          "folder of the new weights on the service's machine: a model of the same shape"),
     TEXT("weight_version", AT(request.update.version), 128,
-         "default: the number of updates so far and one"),
+         "a word; default: the number of updates so far and one"),
     TEXT("weights_sha256", AT(request.update.sha256), 64,
          "sha256 that the new weights must have, or its beginning; others: 409"),
     OBJECT("croll", croll_groups, "expect_weights: of the weights that are replaced"),

@@ -632,6 +632,23 @@ static cr_status check_wanted(cri_draft *d, const cr_serve_service *service, cr_
     return CR_OK;
 }
 
+/* A version is a word: it is in logs, metrics and names like NAME@VERSION. */
+static cr_status check_update(const cr_serve_update *u, cr_serve_error *error)
+{
+    bool is_word = !u->version || *u->version;
+
+    for (const char *c = u->version ? u->version : ""; *c; c++)
+        is_word = is_word && *c > ' ' && *c < 127;
+    if (!u->path || !*u->path)
+        return cr_serve_fail(error, 400, "missing_required_parameter", "model_path",
+                             "model_path is missing: the folder of the new weights");
+    if (!is_word)
+        return cr_serve_fail(
+            error, 400, "invalid_value", "weight_version",
+            "weight_version is a word of printable ASCII characters, and not empty");
+    return CR_OK;
+}
+
 cr_status cri_draft_finish(cri_draft *d, const cr_serve_service *service, cr_serve_error *error)
 {
     cr_serve_request *r = &d->request;
@@ -641,11 +658,7 @@ cr_status cri_draft_finish(cri_draft *d, const cr_serve_service *service, cr_ser
                           "weights_mismatch", error));
     CR_TRY(check_identity(d->expect_tokenizer, r->model->tokenizer_sha256, "expect_tokenizer",
                           "tokenizer_mismatch", error));
-    if (r->route == CR_SERVE_UPDATE) {
-        if (r->update.path && *r->update.path) return CR_OK;
-        return cr_serve_fail(error, 400, "missing_required_parameter", "model_path",
-                             "model_path is missing: the folder of the new weights");
-    }
+    if (r->route == CR_SERVE_UPDATE) return check_update(&r->update, error);
     if (r->route == CR_SERVE_TOKENIZE || r->route == CR_SERVE_DETOKENIZE) {
         if (!r->model->tokenizer)
             return cr_serve_fail(error, 400, "invalid_value", "model",

@@ -323,6 +323,12 @@ static const struct {
     {CR_SERVE_TOKENS_IN, "{\"token_ids\":[[1]]}", 400, "invalid_value", "token_ids[0]"},
     {CR_SERVE_TOKENIZE, "{\"prompt\":[\"a\",\"b\"]}", 400, "invalid_value", "prompt"},
     {CR_SERVE_DETOKENIZE, "{\"tokens\":\"a\"}", 400, "invalid_value", "tokens"},
+    {CR_SERVE_UPDATE, "{\"weight_version\":\"7\"}", 400, "missing_required_parameter",
+     "model_path"},
+    {CR_SERVE_UPDATE, "{\"model_path\":\"m\",\"weight_version\":\"\"}", 400, "invalid_value",
+     "weight_version"},
+    {CR_SERVE_UPDATE, "{\"model_path\":\"m\",\"weight_version\":\"7\\r\\nx-evil: 1\"}", 400,
+     "invalid_value", "weight_version"},
 };
 
 static void wrong_values(void **state)
