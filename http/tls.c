@@ -25,8 +25,9 @@ cr_status cri_http_tls_open(const cr_http_options *o, SSL_CTX **out, cr_err *err
                                  SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
-    if (!SSL_CTX_set_cipher_list(tls, "ECDHE+AESGCM:ECDHE+CHACHA20"))
-        fail_tls("the list of ciphers", "of TLS 1.2", err);
+    if (!SSL_CTX_set_cipher_list(tls, "ECDHE+AESGCM:ECDHE+CHACHA20") ||
+        !SSL_CTX_set1_groups_list(tls, "X25519:P-256:P-384"))
+        fail_tls("the list of ciphers or groups", "of TLS", err);
     else if (SSL_CTX_use_certificate_chain_file(tls, o->tls_cert) != 1)
         fail_tls("--tls-cert", o->tls_cert, err);
     else if (SSL_CTX_use_PrivateKey_file(tls, o->tls_key, SSL_FILETYPE_PEM) != 1 ||

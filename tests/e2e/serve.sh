@@ -271,6 +271,7 @@ get 401 invalid_api_key "${tls[@]}" -H 'X-Api-Key: wrong' $url/v1/models
 get 200 sums --cacert $tmp/ca.pem --cert $tmp/two.pem --key $tmp/two.key -H 'X-Api-Key: sk-judge-1' $url/v1/models
 curl -sS -m 10 --cacert $tmp/ca.pem $url/health 2>/dev/null && fail "no client certificate was asked for"
 curl -sS -m 10 "${tls[@]}" --tls-max 1.1 $url/health 2>/dev/null && fail "TLS 1.1 is taken"
+curl -sS -m 10 "${tls[@]}" --curves X448 $url/health 2>/dev/null && fail "a group outside the list is taken"
 head -c 300000 $tmp/long | sed 's/$/"}/' >$tmp/long.tls
 get 200 '"count":2999' "${tls[@]}" -H 'X-Api-Key: sk-judge-1' --data-binary @$tmp/long.tls $url/tokenize
 serial() { openssl s_client -connect 127.0.0.1:$port -cert $tmp/judge.pem -key $tmp/judge.key </dev/null 2>/dev/null | openssl x509 -noout -serial; }
