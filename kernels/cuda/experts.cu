@@ -6,13 +6,13 @@
  * tokens, 8 choices: 34 MB). Rows: a block a row, as in moves.cu. A token's result does not depend on other tokens.
  * Bytes an element in bf16: rows_combine 2 k + 2 (4 with add), rows_scale 4, rows_dot 4: bound by memory on H100 and H200.
  * Products of experts are those of linear.cu on the rows of one expert. Shared memory below 200 bytes, below 64 registers.
- * Column sums of prob: float64, a thread an expert over a stretch of 256 tokens, then the stretches in order.
+ * Column sums of prob: float64, columns.h.
  */
-#include "kernels/cuda/op.h"
+#include "kernels/cuda/columns.h"
 
 #include <math.h>
 
-enum { WIDTH = 128, WARPS = WIDTH / 32, STRETCH = 256 };
+enum { WIDTH = 128, WARPS = WIDTH / 32 };
 
 /* ---- router ---- */
 
@@ -79,50 +79,20 @@ template <class T> static __global__ void __launch_bounds__(WIDTH) route(router_
             weight[j] = rounded<T>(a.should_norm ? prob[expert[j]] / sum : prob[expert[j]]);
 }
 
-static __global__ void __launch_bounds__(WIDTH)
-    sum_probs(const float *prob, int64_t num_rows, int64_t num_experts, double *parts)
-{
-    int64_t e = (int64_t)blockIdx.y * WIDTH + threadIdx.x, begin = (int64_t)blockIdx.x * STRETCH,
-            end = begin + STRETCH < num_rows ? begin + STRETCH : num_rows;
-    double sum = 0;
-
-    if (e >= num_experts) return;
-    for (int64_t t = begin; t < end; t++)
-        sum += (double)prob[t * num_experts + e];
-    parts[blockIdx.x * num_experts + e] = sum;
-}
-
-static __global__ void __launch_bounds__(WIDTH)
-    add_probs(const double *parts, int64_t num_parts, int64_t num_experts, double *sums)
-{
-    int64_t e = (int64_t)blockIdx.x * WIDTH + threadIdx.x;
-    double sum = 0;
-
-    if (e >= num_experts) return;
-    for (int64_t p = 0; p < num_parts; p++)
-        sum += parts[p * num_experts + e];
-    sums[e] = sum;
-}
-
 static cr_status add_prob_sum(cr_device *dev, const cr_router_args *a, cr_err *err)
 {
-    int64_t num_parts = (a->num_rows + STRETCH - 1) / STRETCH, E = a->num_experts;
-    cudaStream_t stream = cri_cuda_stream(dev);
+    int64_t num_parts = num_stretches(a->num_rows), E = a->num_experts;
     double *host = CR_NEW_ARRAY(double, E);
-    cudaError_t code;
     void *mem;
     cr_status status =
         cri_cuda_scratch(dev, (size_t)((num_parts + 1) * E) * sizeof(double), &mem, err);
 
     if (status == CR_OK) {
-        double *sums = (double *)mem, *parts = sums + E;
-        code =
-            CUDA_LAUNCH(sum_probs, dim3((unsigned)num_parts, (unsigned)((E + WIDTH - 1) / WIDTH)),
-                        dim3(WIDTH), 0, stream, in<float>(a->prob), a->num_rows, E, parts);
-        if (code == cudaSuccess)
-            code = CUDA_LAUNCH(add_probs, blocks_for(E, WIDTH, INT32_MAX), dim3(WIDTH), 0, stream,
-                               (const double *)parts, num_parts, E, sums);
-        status = launched("router", code, err);
+        double *sums = (double *)mem;
+        status = launched("router",
+                          sum_columns(in<float>(a->prob), a->num_rows, E, sums + E, sums,
+                                      /*should_add=*/false, cri_cuda_stream(dev)),
+                          err);
         if (status == CR_OK)
             status = dev->kernels->download(dev, host, cr_mem_of_host(sums),
                                             (size_t)E * sizeof *host, err);

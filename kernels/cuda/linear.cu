@@ -12,6 +12,7 @@
  * weight_pack copies: both kernels read W as it is, so that a packed weight has the same bits. It is there because callers
  * may release W's memory.
  */
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/dev/mma.h"
 #include "kernels/cuda/product.h"
 
@@ -327,50 +328,18 @@ cr_status cri_cuda_logits(cr_device *dev, const cr_logits_args *a, cr_err *err)
     return cri_cuda_linear(dev, &linear, err);
 }
 
-enum { STRETCH = 256, WIDTH = 128 };
-
-template <class T>
-static __global__ void __launch_bounds__(WIDTH)
-    sum_columns(const T *x, int64_t num_rows, int64_t num_cols, float *parts)
-{
-    int64_t c = (int64_t)blockIdx.y * WIDTH + threadIdx.x, begin = (int64_t)blockIdx.x * STRETCH,
-            end = begin + STRETCH < num_rows ? begin + STRETCH : num_rows;
-    float sum = 0.0f;
-
-    if (c >= num_cols) return;
-    for (int64_t r = begin; r < end; r++)
-        sum += to_float(x[r * num_cols + c]);
-    parts[blockIdx.x * num_cols + c] = sum;
-}
-
-static __global__ void __launch_bounds__(WIDTH)
-    add_columns(const float *parts, int64_t num_parts, int64_t num_cols, float *out)
-{
-    int64_t c = (int64_t)blockIdx.x * WIDTH + threadIdx.x;
-    float sum = 0.0f;
-
-    if (c >= num_cols) return;
-    for (int64_t p = 0; p < num_parts; p++)
-        sum += parts[p * num_cols + c];
-    out[c] += sum;
-}
-
 template <class T>
 static cr_status bias_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
 {
-    int64_t n = a->w->num_rows, num_parts = (a->num_rows + STRETCH - 1) / STRETCH;
-    cudaStream_t stream = cri_cuda_stream(dev);
-    auto kernel = sum_columns<T>;
-    cudaError_t code;
+    int64_t n = a->w->num_rows;
     void *mem;
 
-    CR_TRY(cri_cuda_scratch(dev, (size_t)(num_parts * n) * sizeof(float), &mem, err));
-    code = CUDA_LAUNCH(kernel, dim3((unsigned)num_parts, (unsigned)((n + WIDTH - 1) / WIDTH)),
-                       dim3(WIDTH), 0, stream, in<T>(a->dy), a->num_rows, n, (float *)mem);
-    if (code == cudaSuccess)
-        code = CUDA_LAUNCH(add_columns, blocks_for(n, WIDTH, INT32_MAX), dim3(WIDTH), 0, stream,
-                           (const float *)mem, num_parts, n, out<float>(a->dbias));
-    return launched("linear_grad", code, err);
+    CR_TRY(
+        cri_cuda_scratch(dev, (size_t)(num_stretches(a->num_rows) * n) * sizeof(float), &mem, err));
+    return launched("linear_grad",
+                    sum_columns(in<T>(a->dy), a->num_rows, n, (float *)mem, out<float>(a->dbias),
+                                /*should_add=*/true, cri_cuda_stream(dev)),
+                    err);
 }
 
 cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
