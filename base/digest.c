@@ -49,3 +49,10 @@ void cr_digest_bytes(const void *data, size_t num_bytes, char hex[CR_DIGEST_TEXT
     CR_CHECK(EVP_Digest(data, num_bytes, digest, &n, EVP_sha256(), NULL), "no SHA-256 in OpenSSL");
     print_hex(digest, n, hex);
 }
+
+bool cr_digest_is(const char *hex, const char *want)
+{
+    size_t num = strlen(want);
+
+    return hex && num >= 8 && strncmp(hex, want, num) == 0;
+}

@@ -1,4 +1,5 @@
 /* request_check.c -- a draft to a request: names, prompts, what fits and what goes together. */
+#include "base/digest.h"
 #include "engine/sampling.h"
 #include "serve/fields.h"
 
@@ -93,10 +94,7 @@ static cr_status find_model(cri_draft *d, const cr_serve_service *service, cr_se
 static cr_status check_identity(const char *want, const char *has, const char *what,
                                 const char *code, cr_serve_error *error)
 {
-    size_t num = want ? strlen(want) : 0;
-
-    if (!want) return CR_OK;
-    if (num >= 8 && has && strncmp(want, has, num) == 0) return CR_OK;
+    if (!want || cr_digest_is(has, want)) return CR_OK;
     return cr_serve_fail(error, 409, code, what,
                          "%s is %.80s, but the service has %s (at least 8 digits are compared)",
                          what, want, has ? has : "none");

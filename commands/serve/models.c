@@ -270,7 +270,7 @@ static cr_status look_at(const cr_serve_models *m, const cr_served *old, cr_serv
              check_shape(old->model, model, &err) != CR_OK ||
              digest_weights(folder, next->weights, &err) != CR_OK)
         cr_serve_fail(error, 400, code, param, "%s", err.msg);
-    else if (sha256 && (strlen(sha256) < 8 || strncmp(sha256, next->weights, strlen(sha256)) != 0))
+    else if (sha256 && !cr_digest_is(next->weights, sha256))
         cr_serve_fail(error, 409, "weights_mismatch", "weights_sha256",
                       "weights_sha256 is %.64s, but %.200s has %s (at least 8 digits are compared)",
                       sha256, next->folder, next->weights);

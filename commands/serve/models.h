@@ -58,7 +58,7 @@ typedef struct cr_serve_models {
     cr_compute compute;
 } cr_serve_models;
 
-/* CR_EUSAGE: the name is there, or there are too many. Local. */
+/* CR_EUSAGE: the name is there, or there are too many. CR_EFORMAT: the folder is not. Local. */
 CR_MUST cr_status cr_serve_models_add(cr_serve_models *m, const char *name, const char *folder,
                                       cr_err *err);
 /* Collective. */
