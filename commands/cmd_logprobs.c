@@ -34,7 +34,6 @@ typedef struct ask {
     cr_score *scores;
     size_t capacity_asks;
     cr_packed packed; /* of logits */
-    cr_buf told;      /* nothing */
 } ask;
 
 static void waiting_free(waiting *w)
@@ -200,7 +199,7 @@ static cr_status answer_all(ask *a, cr_err *err)
             num_tokens = 0;
     waiting w = {0};
 
-    if (a->worker.rank != 0) return cr_scoring_follow(a->scoring, &a->told, err);
+    if (a->worker.rank != 0) return cr_scoring_follow(a->scoring, NULL, err);
     while (cr_lines_next(&a->lines, &a->rules, &w.line)) {
         if (!w.line.error) make_ask(a, &w);
         a->line = cr_grow(a->line, a->num_lines, &a->capacity_lines, sizeof *a->line);
@@ -314,7 +313,6 @@ static int finish(ask *a, const cr_err *err)
     cr_free(a->scores);
     cr_scoring_destroy(a->scoring);
     cr_packed_free(&a->packed);
-    cr_buf_free(&a->told);
     cr_lines_fini(&a->lines);
     return cr_worker_leave(&a->worker, &cr_command_logprobs, code, err);
 }

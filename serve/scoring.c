@@ -474,12 +474,13 @@ cr_status cr_scoring_follow(cr_scoring *s, cr_buf *told, cr_err *err)
 {
     int32_t word;
 
-    cr_buf_clear(told);
+    if (told) cr_buf_clear(told);
     for (;;) {
         CR_TRY(share(s, err));
         if (s->round.num_bytes == 0) return CR_OK;
         memcpy(&word, s->round.data, sizeof word);
         if (word == TOLD) {
+            CR_CHECK(told, "a text for ranks that expect none");
             cr_buf_add(told, s->round.data + sizeof word, s->round.num_bytes - sizeof word);
             return CR_OK;
         }

@@ -78,7 +78,8 @@ CR_MUST cr_status cr_scoring_round(cr_scoring *s, size_t place, const cr_score_a
 CR_MUST cr_status cr_scoring_end(cr_scoring *s, cr_err *err);
 /* On rank 0: a text for the other ranks, which leave cr_scoring_follow with it; not empty. Collective. */
 CR_MUST cr_status cr_scoring_tell(cr_scoring *s, const char *text, cr_err *err);
-/* On the other ranks: their parts of all rounds until then. *told: the text, "" at the end. Collective. */
+/* On the other ranks: their parts of all rounds until then. *told: the text, "" at the end; NULL: rank 0 tells
+ * none. Collective. */
 CR_MUST cr_status cr_scoring_follow(cr_scoring *s, cr_buf *told, cr_err *err);
 
 #endif
