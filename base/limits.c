@@ -19,8 +19,7 @@ static int64_t read_number(const char *path)
     return x;
 }
 
-/* A number of a file with lines "name number", 0: it has none. */
-static int64_t find_number(const char *path, const char *name)
+int64_t cr_find_number(const char *path, const char *name)
 {
     FILE *f = fopen(path, "re");
     char line[256];
@@ -45,7 +44,7 @@ static int64_t folder_limit(const char *folder, bool is_left)
     snprintf(path, sizeof path, "%s/memory.current", folder);
     limit -= read_number(path);
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    return cr_max64(1, limit + find_number(path, "inactive_file"));
+    return cr_max64(1, limit + cr_find_number(path, "inactive_file"));
 }
 
 /* Of a version 2 cgroup and of all above it. */
@@ -82,12 +81,12 @@ int64_t cr_memory_limit(void)
 
 int64_t cr_memory_left(void)
 {
-    int64_t left = 1024 * find_number("/proc/meminfo", "MemAvailable:"),
+    int64_t left = 1024 * cr_find_number("/proc/meminfo", "MemAvailable:"),
             limit = cgroup_limit(/*is_left=*/true);
     struct rlimit space;
 
     if (limit > 0 && limit < left) left = limit;
     if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return left;
-    limit = (int64_t)space.rlim_cur - 1024 * find_number("/proc/self/status", "VmSize:");
+    limit = (int64_t)space.rlim_cur - 1024 * cr_find_number("/proc/self/status", "VmSize:");
     return limit < left ? cr_max64(0, limit) : left;
 }

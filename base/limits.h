@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+/* The number of a file with lines "name number" (name with its colon, if it has one), such as /proc/meminfo; 0: none. */
+int64_t cr_find_number(const char *path, const char *name);
 /* Bytes of memory that the machine has, or the cgroup of this process if that is less. */
 int64_t cr_memory_limit(void);
 /* Of them those that this process can still get: of the machine, its cgroups and its address space the least. */

@@ -5,6 +5,7 @@
  * memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the counted steps that ranks spent waiting
  * for others, of the rank that waited most.
  */
+#include "base/limits.h"
 #include "mesh/collectives.h"
 #include "mesh/flight.h"
 #include "strategies/strategies.h"
@@ -40,21 +41,6 @@ static cr_status mean_loss(void *ctx, const cr_outputs *out, size_t num, const c
         grad_log_prob[i] = (float)(-1 / all);
     }
     return CR_OK;
-}
-
-/* A value in kB of /proc/self/FILE, as MB. */
-static double proc_mb(const char *file, const char *key)
-{
-    char path[64], line[256];
-    double kb = 0;
-    FILE *f;
-
-    snprintf(path, sizeof path, "/proc/self/%s", file);
-    f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, key, strlen(key)) == 0) kb = atof(line + strlen(key));
-    if (f) fclose(f);
-    return kb / 1024;
 }
 
 /* Seconds that this rank has waited so far: in gathers, reduce-scatters, and the small collectives. */
@@ -141,8 +127,9 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
             s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
             (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
             num * work * 1e-9 / times[1 + s->steps / 2], times[1 + s->steps / 2], loss[0],
-            update.grad_norm, proc_mb("status", "VmHWM:"), proc_mb("smaps_rollup", "Pss:"), wait[0],
-            wait[1], wait[2]);
+            update.grad_norm, (double)cr_find_number("/proc/self/status", "VmHWM:") / 1024,
+            (double)cr_find_number("/proc/self/smaps_rollup", "Pss:") / 1024, wait[0], wait[1],
+            wait[2]);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);

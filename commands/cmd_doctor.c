@@ -1,5 +1,6 @@
 /* cmd_doctor.c -- croll doctor: what this machine offers a run, and what each finding means. */
 #include "base/json.h"
+#include "base/limits.h"
 #include "commands/commands.h"
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
@@ -86,13 +87,12 @@ static cr_status check_cpu(report *r, cr_err *err)
 
 static void check_memory(report *r)
 {
-    char total[64], available[64], found[200];
+    char found[200];
     struct statvfs fs;
 
-    proc_value("/proc/meminfo", "MemTotal", total, sizeof total);
-    proc_value("/proc/meminfo", "MemAvailable", available, sizeof available);
-    snprintf(found, sizeof found, "%.1f GB, %.1f GB of them free", atof(total) / 1048576,
-             atof(available) / 1048576);
+    snprintf(found, sizeof found, "%.1f GB, %.1f GB of them free",
+             (double)cr_find_number("/proc/meminfo", "MemTotal:") / 1048576,
+             (double)cr_find_number("/proc/meminfo", "MemAvailable:") / 1048576);
     say(r, "memory", FINE, found,
         "training in fp32 needs 16 bytes a parameter over all ranks, and 4 a rank that generates");
     if (statvfs("/dev/shm", &fs) != 0) {
