@@ -18,8 +18,9 @@ refuse 'for one MODEL' a=$tmp/other --served-model-name b
 refuse 'model b' a=$tmp/other b=$tmp/absent
 
 cat >$tmp/client.py <<'PY'
-import concurrent.futures, json, os, subprocess, sys, urllib.error, urllib.request
-url, tmp, croll = sys.argv[1:4]
+import concurrent.futures, json, os, sys, urllib.error, urllib.request
+from logprobs import numbers
+url, tmp = sys.argv[1:3]
 def post(path, body):
     r = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(r, timeout=60) as answer:
@@ -32,11 +33,7 @@ def code(path, body=None):
     return 200, None
 folders = {"a": tmp + "/home/model", "b": tmp + "/other"}
 prompts = [[(37 * i + 11 * t) % 256 for t in range(4 + 7 * i)] for i in range(12)]
-def wanted(folder):
-    lines = "".join(json.dumps({"id": i, "input_ids": ids}) + "\n" for i, ids in enumerate(prompts))
-    done = subprocess.run([croll, "logprobs", folder, "model_args.dtype=fp32"], input=lines, capture_output=True, text=True, check=True)
-    found = {line["id"]: line["logprobs"] for line in map(json.loads, done.stdout.splitlines())}
-    return [found[i] for i in range(len(prompts))]
+wanted = lambda folder: [line["logprobs"] for line in numbers(prompts, model=folder)]
 want = {name: wanted(folder) for name, folder in folders.items()}
 assert want["a"] != want["b"]
 models = json.load(urllib.request.urlopen(url + "/v1/models"))["data"]

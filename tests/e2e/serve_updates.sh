@@ -27,7 +27,8 @@ printf 'alice sk-alice-1 score,generate\nroot sk-root-1 score,generate,admin\n' 
 chmod 600 $tmp/keys
 cat >$tmp/client.py <<'PY'
 import concurrent.futures, json, subprocess, sys, threading, time, urllib.error, urllib.request
-url, tmp, croll, pid, samples = *sys.argv[1:5], "--score-only" not in sys.argv
+from logprobs import numbers as logprobs_of
+url, tmp, _, pid, samples = *sys.argv[1:5], "--score-only" not in sys.argv
 def call(path, body=None, key="alice", method=None):
     r = urllib.request.Request(url + path, None if body is None else json.dumps(body).encode(),
                                {"Content-Type": "application/json", "X-Api-Key": f"sk-{key}-1"}, method=method)
@@ -41,11 +42,7 @@ def refused(code, error, *args, **more):
     assert (got[0], got[1].get("code")) == (code, error), got
     return got[1]["message"]
 prompts = [[(37 * i + 11 * t) % 256 for t in range(4 + 7 * i)] for i in range(8)]
-def wanted(folder):
-    lines = "".join(json.dumps({"id": i, "input_ids": ids}) + "\n" for i, ids in enumerate(prompts))
-    done = subprocess.run([croll, "logprobs", folder, "model_args.dtype=fp32"], input=lines, capture_output=True, text=True, check=True)
-    found = {line["id"]: line["logprobs"] for line in map(json.loads, done.stdout.splitlines())}
-    return [found[i] for i in range(len(prompts))]
+wanted = lambda folder: [line["logprobs"] for line in logprobs_of(prompts, model=folder)]
 old, new = tmp + "/home/model", tmp + "/new"
 numbers = {old: wanted(old), new: wanted(new)}
 model = lambda: call("/v1/models")[1]["data"][0]
