@@ -85,11 +85,12 @@ if unshare -mn true 2>/dev/null; then
 fi
 
 # samples that never come: a reward worker that is stopped
+limit_s=$((4 * slower))
 quick_model_small() {
     words=("$CROLL" run configs/quickstart/rlvr.yaml pretrain=$tmp/home/model output_dir=$tmp/stopped track_with=none
         "actor_train.data_args.file_name=[$tmp/home/sums.train.jsonl]" "validation.data_args.file_name=[$tmp/home/sums.val.jsonl]"
         rollout_batch_size=4 num_return_sequences_in_group=4 actor_train.training_args.per_device_train_batch_size=4
-        actor_train.training_args.gradient_accumulation_steps=2 max_steps=100000 rpc_timeout=4 eval_steps=100000)
+        actor_train.training_args.gradient_accumulation_steps=2 max_steps=100000 rpc_timeout=$limit_s eval_steps=100000)
 }
 quick_model_small
 log=$tmp/stopped.log
@@ -99,5 +100,5 @@ pkill -STOP -f "reward $tmp/stopped/config.yaml"
 begin=$(date +%s) code=0
 wait $! || code=$?
 [ $code = 3 ] || fail "a reward worker stopped: exit code $code"
-said 'no sample was scored for 4 s \(rpc_timeout\): [0-9]+ wait for the reward workers of ' "a reward worker stopped"
+said "no sample was scored for $limit_s s \(rpc_timeout\): [0-9]+ wait for the reward workers of " "a reward worker stopped"
 echo ok
