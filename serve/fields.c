@@ -308,6 +308,13 @@ const cri_field *cri_find_field(const cri_group *const *groups, const char *name
     return NULL;
 }
 
+bool cri_is_prompt(const cri_field *f)
+{
+    return f->state == CRI_BUILT &&
+           (f->type == CRI_PROMPT || f->at == AT(texts) || f->at == AT(lists) ||
+            f->at == AT(messages) || f->at == AT(request.update.path));
+}
+
 bool cri_belongs_in_croll(const char *name)
 {
     return cri_find_field(croll_groups, name) != NULL;

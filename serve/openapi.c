@@ -27,7 +27,7 @@ static const char IDS[] = "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\
                             "\"items\":{\"type\":\"integer\",\"minimum\":0}}}",
                   TEXTS[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}";
 
-static void add_groups(cr_buf *out, const cri_group *const *groups);
+static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body);
 
 static void add_built(cr_buf *out, const cri_field *f)
 {
@@ -72,7 +72,7 @@ static void add_built(cr_buf *out, const cri_field *f)
         cr_buf_addc(out, ']');
         break;
     case CRI_OBJECT:
-        add_groups(out, f->groups);
+        add_groups(out, f->groups, /*is_body=*/false);
         out->num_bytes--; /* its brace stays open */
         break;
     }
@@ -105,11 +105,32 @@ static bool is_hidden(const cri_group *const *groups, const cri_field *f)
     return cri_find_field(groups, f->name) != f;
 }
 
-static void add_groups(cr_buf *out, const cri_group *const *groups)
+/* Exactly one of a body's prompts, and not an empty one. */
+static void add_prompts(cr_buf *out, const cri_group *const *groups)
 {
     bool is_first = true;
 
-    cr_buf_adds(out, "{\"type\":[\"object\",\"null\"],\"properties\":{");
+    cr_buf_adds(out, ",\"oneOf\":[");
+    for (const cri_group *const *g = groups; *g; g++)
+        for (size_t i = 0; i < (*g)->num_fields; i++) {
+            const cri_field *f = &(*g)->fields[i];
+            if (!cri_is_prompt(f) || is_hidden(groups, f)) continue;
+            cr_buf_addf(out,
+                        "%s{\"required\":[\"%s\"],\"properties\":{\"%s\":{\"not\":"
+                        "{\"enum\":[null,[]]}}}}",
+                        is_first ? "" : ",", f->name, f->name);
+            is_first = false;
+        }
+    cr_buf_addc(out, ']');
+}
+
+static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body)
+{
+    bool is_first = true;
+
+    cr_buf_adds(out, is_body ? "{\"type\":\"object\"" : "{\"type\":[\"object\",\"null\"]");
+    if (is_body) add_prompts(out, groups);
+    cr_buf_adds(out, ",\"properties\":{");
     for (const cri_group *const *g = groups; *g; g++)
         for (size_t i = 0; i < (*g)->num_fields; i++) {
             const cri_field *f = &(*g)->fields[i];
@@ -138,7 +159,7 @@ static void add_post(cr_buf *out, cr_serve_route route)
     add_text(out, cri_route_help(route));
     cr_buf_adds(
         out, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
-    add_groups(out, cri_route_groups(route));
+    add_groups(out, cri_route_groups(route), /*is_body=*/true);
     cr_buf_adds(out, "}}},");
     add_responses(out, "application/json", cr_serve_is_for_model(route));
     cr_buf_adds(out, "}}");

@@ -94,7 +94,8 @@ nothing_left changed
 job served $kl max_steps=4 $service resume_from_checkpoint=true
 [ $code = 2 ] || fail "resumed: exit code $code"
 grep -q 'the run that is resumed began with' $log || fail "a resume takes another reference"
-words gone $kl max_steps=50 "reference={service: {url: http://127.0.0.1:$port, timeout: 2}}"
+limit_s=$((2 * slower))
+words gone $kl max_steps=50 "reference={service: {url: http://127.0.0.1:$port, timeout: $limit_s}}"
 log=$tmp/gone.log
 "${words[@]}" >$log 2>&1 </dev/null &
 runner=$!
@@ -103,6 +104,6 @@ end_serve
 code=0
 wait $runner || code=$?
 [ $code = 3 ] || fail "exit code $code"
-grep -q 'step [0-9]*: reference.service: .* gave no answer within 2 s' $log || fail "nothing says that it is gone"
+grep -q "step [0-9]*: reference.service: .* gave no answer within $limit_s s" $log || fail "nothing says that it is gone"
 nothing_left gone
 server= runner=

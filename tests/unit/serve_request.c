@@ -417,7 +417,7 @@ static void services(void **state)
 
 /* ---- the description ---- */
 
-/* Every field of every route is in the description, and a value of a wrong type is refused with its name. */
+/* Every field of every route is in the description, that a prompt is needed, too, and a value of a wrong type is refused with its name. */
 static void schema_is_the_parser(void **state)
 {
     cr_buf text = {0}, body = {0};
@@ -432,12 +432,15 @@ static void schema_is_the_parser(void **state)
     for (int route = 0; route < CR_SERVE_NUM_ROUTES; route++) {
         json_t *schema = json_object_get(json_object_get(root, "paths"),
                                          cr_serve_route_path((cr_serve_route)route));
-        const char *keys[] = {"post",   "requestBody", "content", "application/json",
-                              "schema", "properties"},
+        const char *keys[] = {"post", "requestBody", "content", "application/json", "schema"},
                    *name;
         json_t *field;
         for (size_t i = 0; i < CR_COUNT(keys); i++)
             schema = json_object_get(schema, keys[i]);
+        assert_string_equal(json_string_value(json_object_get(schema, "type")), "object");
+        assert_true(json_array_size(json_object_get(schema, "oneOf")) > 0);
+        assert_int_not_equal(parse((cr_serve_route)route, "{}"), CR_OK);
+        schema = json_object_get(schema, "properties");
         assert_true(json_object_size(schema) > 0);
         json_object_foreach(schema, name, field)
         {
