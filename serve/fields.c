@@ -13,7 +13,7 @@
 #define NUMBER(name, at, least, most, help)   {name, CRI_BUILT, CRI_NUMBER, at, least, most, NULL, NULL, help}
 #define TEXT(name, at, most, help)            {name, CRI_BUILT, CRI_TEXT, at, 0, most, NULL, NULL, help}
 #define TEXTS(name, at, most, help)           {name, CRI_BUILT, CRI_TEXTS, at, 0, most, NULL, NULL, help}
-#define IDS(name, at, most, help)             {name, CRI_BUILT, CRI_IDS, at, 0, most, NULL, NULL, help}
+#define IDS(name, at, least, most, help)      {name, CRI_BUILT, CRI_IDS, at, least, most, NULL, NULL, help}
 #define BIAS(name, at, help)                  {name, CRI_BUILT, CRI_BIAS, at, -100, 100, NULL, NULL, help}
 #define ID_LISTS(name, at, help)              {name, CRI_BUILT, CRI_ID_LISTS, at, 0, 0, NULL, NULL, help}
 #define PROMPT(name, help)                    {name, CRI_BUILT, CRI_PROMPT, 0, 0, 0, NULL, NULL, help}
@@ -50,7 +50,7 @@ static const cri_field sampling_fields[] = {
     NUMBER("min_p", HOW(min_p), 0, 1, "default 0: off"),
     NUMBER("repetition_penalty", HOW(repetition_penalty), 1e-6, 1e6, "default 1: off"),
     TEXTS("stop", AT(stop), CR_SERVE_MAX_STOP, "texts that end a sample and are left out"),
-    IDS("stop_token_ids", AT(stop_ids), CR_SERVE_MAX_STOP, "ids that end a sample"),
+    IDS("stop_token_ids", AT(stop_ids), 0, CR_SERVE_MAX_STOP, "ids that end a sample"),
     FLAG("ignore_eos", HOW(ignore_eos),
          "the end-of-text token does not end a sample; default false"),
     FLAG("skip_special_tokens", HOW(skips_special), "special tokens have no text; default true"),
@@ -59,7 +59,7 @@ static const cri_field sampling_fields[] = {
     NUMBER("frequency_penalty", HOW(frequency_penalty), -2, 2,
            "the same for each time that the token was sampled; default 0"),
     BIAS("logit_bias", AT(bias), "token ids and what is added to their logits"),
-    IDS("allowed_token_ids", AT(allowed), MOST_IDS, "only these ids are sampled"),
+    IDS("allowed_token_ids", AT(allowed), 1, MOST_IDS, "only these ids are sampled"),
     TEXTS(
         "bad_words", AT(bad_words), CR_SERVE_MAX_BAD_WORDS,
         "texts that are not sampled, with or without a space before them: their last token is not "
@@ -189,7 +189,7 @@ static const cri_group ids_in_sampling = GROUP(ids_in_sampling_fields);
 static const cri_group *const ids_in_sampling_groups[] = {&ids_in_sampling, &sampling, &vllm, NULL};
 
 static const cri_field ids_in_fields[] = {
-    IDS("token_ids", AT(lists), MOST_IDS, "the prompt"),
+    IDS("token_ids", AT(lists), 1, MOST_IDS, "the prompt"),
     OBJECT("sampling_params", ids_in_sampling_groups, "how to sample"),
     TEXT("request_id", AT(request.request_id), 128, "of the answer"),
     FLAG("stream", WANTED(is_stream), "events; default false"),
@@ -238,7 +238,7 @@ static const cri_field tokenize_fields[] = {
     FLAG("return_token_strs", WANTED(token_strings), "default false")};
 static const cri_group tokenize = GROUP(tokenize_fields);
 
-static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), MOST_IDS, "ids")};
+static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), 0, MOST_IDS, "ids")};
 static const cri_group detokenize = GROUP(detokenize_fields);
 
 static const cri_field update_fields[] = {

@@ -17,7 +17,7 @@ typedef enum cri_type {
     CRI_NUMBER,   /* float, in [least, most] */
     CRI_TEXT,     /* char *, without NUL, at most `most` bytes */
     CRI_TEXTS,    /* cri_texts: a string or a list of strings, at most `most` of them */
-    CRI_IDS,      /* cri_id_lists: [int], one list */
+    CRI_IDS,      /* cri_id_lists: [int], one list of at least `least` (request_check.c) */
     CRI_ID_LISTS, /* cri_id_lists: [int] or [[int]] */
     CRI_PROMPT,   /* strings or lists of ids: draft.texts, draft.lists */
     CRI_BIAS,     /* cri_bias: {"id": number in [least, most], ..} */

@@ -22,10 +22,17 @@ static void add_range(cr_buf *out, const cri_field *f)
     if (fabs(f->most) < 9e15) cr_buf_addf(out, ",\"maximum\":%.17g", f->most);
 }
 
-static const char IDS[] = "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}}",
-                  LISTS[] = "{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"array\","
-                            "\"items\":{\"type\":\"integer\",\"minimum\":0}}}",
-                  TEXTS[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}";
+#define ID    "{\"type\":\"integer\",\"minimum\":0,\"maximum\":2147483647}"
+#define SOME  "{\"type\":\"array\",\"minItems\":1,\"items\":"
+#define LISTS SOME ID "}," SOME "{\"type\":\"array\",\"items\":" ID "}}" /* one, or several */
+static const char TEXTS[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}",
+                  MESSAGE[] = "{\"type\":\"object\",\"required\":[\"role\"],\"properties\":{"
+                              "\"role\":{\"enum\":[\"system\",\"developer\",\"user\","
+                              "\"assistant\",\"tool\"]},"
+                              "\"content\":{\"anyOf\":[{\"type\":[\"string\",\"null\"]},"
+                              "{\"type\":\"array\",\"items\":{\"type\":\"object\","
+                              "\"required\":[\"type\",\"text\"],\"properties\":{\"type\":"
+                              "{\"const\":\"text\"},\"text\":{\"type\":\"string\"}}}}]}}}";
 
 static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body);
 
@@ -48,13 +55,14 @@ static void add_built(cr_buf *out, const cri_field *f)
         cr_buf_addf(out, "{\"anyOf\":[{\"type\":[\"string\",\"null\"]},%s]", TEXTS);
         break;
     case CRI_IDS:
-        cr_buf_addf(out, "{\"anyOf\":[%s,{\"type\":\"null\"}]", IDS);
+        cr_buf_addf(out, "{\"type\":[\"array\",\"null\"],\"minItems\":%.0f,\"items\":" ID,
+                    f->least);
         break;
     case CRI_ID_LISTS:
-        cr_buf_addf(out, "{\"anyOf\":[%s,%s,{\"type\":\"null\"}]", IDS, LISTS);
+        cr_buf_addf(out, "{\"anyOf\":[" LISTS ",{\"type\":\"null\"}]");
         break;
     case CRI_PROMPT:
-        cr_buf_addf(out, "{\"anyOf\":[{\"type\":\"string\"},%s,%s,%s]", TEXTS, IDS, LISTS);
+        cr_buf_addf(out, "{\"anyOf\":[{\"type\":\"string\"},%s," LISTS "]", TEXTS);
         break;
     case CRI_BIAS:
         add_type(out, "object");
@@ -64,6 +72,7 @@ static void add_built(cr_buf *out, const cri_field *f)
         break;
     case CRI_TREE:
         add_type(out, f->most > 0 ? "object" : "array");
+        if (cri_is_prompt(f)) cr_buf_addf(out, ",\"items\":%s", MESSAGE);
         break;
     case CRI_CHOICE:
         cr_buf_adds(out, "{\"enum\":[null");
@@ -105,7 +114,7 @@ static bool is_hidden(const cri_group *const *groups, const cri_field *f)
     return cri_find_field(groups, f->name) != f;
 }
 
-/* Exactly one of a body's prompts, and not an empty one. */
+/* Exactly one of a body's prompts, and not an empty one: a field of type CRI_IDS says itself how short it may be. */
 static void add_prompts(cr_buf *out, const cri_group *const *groups)
 {
     bool is_first = true;
@@ -117,8 +126,8 @@ static void add_prompts(cr_buf *out, const cri_group *const *groups)
             if (!cri_is_prompt(f) || is_hidden(groups, f)) continue;
             cr_buf_addf(out,
                         "%s{\"required\":[\"%s\"],\"properties\":{\"%s\":{\"not\":"
-                        "{\"enum\":[null,[]]}}}}",
-                        is_first ? "" : ",", f->name, f->name);
+                        "{\"enum\":[null%s]}}}}",
+                        is_first ? "" : ",", f->name, f->name, f->type == CRI_IDS ? "" : ",[]");
             is_first = false;
         }
     cr_buf_addc(out, ']');
