@@ -57,8 +57,9 @@ static bool walk_saves(const char *folder, bool with_events, bool should_remove,
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
-    static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
-                                       "exchange",      "flight",  "run.html",    "reference.json"};
+    static const char *const ours[] = {"metrics.jsonl", "run.log",        "config.yaml",
+                                       "rollouts",      "exchange",       "flight",
+                                       "run.html",      "reference.json", "teacher.json"};
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&

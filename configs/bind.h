@@ -42,7 +42,7 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
 /* judge of a domain, and ROLL's keys of the same meaning; before its rule is looked for. */
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 /* Its log-probs are those that this run wants. */
-void cri_check_service(const cr_config *c, cr_diagnostics *d);
+void cri_check_service(cr_config *c, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */
 void cri_bind_loss(const cr_node *root, cr_loss_config *l, cr_diagnostics *d);
 /* Notes on keys of the loss in a block that has none. */
@@ -55,6 +55,9 @@ void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_config *k, c
 void cri_check_loss(const cr_config *c, cr_diagnostics *d);
 /* data_args that validation does not give itself are those of training. */
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d);
+/* opd.c: before the schema, a list of teachers that has one becomes its block; after the workers, distillation. */
+void cri_read_teachers(cr_yaml *yaml, cr_diagnostics *d);
+void cri_bind_opd(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
 
 #endif

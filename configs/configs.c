@@ -186,6 +186,7 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
         } else {
             c->kind = is_sft ? CR_PIPELINE_SFT : CR_PIPELINE_RLVR;
             check_profilers(root, d);
+            if (!is_sft) cri_read_teachers(&c->yaml, d);
             c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
             load_run(c, root, d);
             cri_note_unused(root, d);

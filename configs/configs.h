@@ -84,8 +84,9 @@ typedef struct cr_config {
     char *global_template;
     cr_sft_keys sft;
     cr_algorithm algorithm;
-    cr_worker_config train, infer, reference, validation;
+    cr_worker_config train, infer, reference, teacher, validation;
     bool has_validation;
+    bool is_teacher_reference; /* without a block reference the KL terms are of the teacher */
     cr_reward_config *rewards;
     size_t num_rewards;
     cr_exchange_keys exchange;
@@ -97,7 +98,13 @@ typedef struct cr_config {
  * Another role: a value here, its block in cr_config, a row in roles.c, its key in keys.c. The rest follows from its
  * task: how the block is bound and checked, the commands that the role takes, its part of a plan. */
 
-typedef enum cr_role { CR_ROLE_TRAIN, CR_ROLE_INFER, CR_ROLE_REFERENCE, CR_NUM_ROLES } cr_role;
+typedef enum cr_role {
+    CR_ROLE_TRAIN,
+    CR_ROLE_INFER,
+    CR_ROLE_REFERENCE,
+    CR_ROLE_TEACHER,
+    CR_NUM_ROLES
+} cr_role;
 
 typedef struct cr_role_kind {
     const char *name, *sft_name; /* in rlvr and sft runs; NULL: not in one of that kind */

@@ -214,7 +214,12 @@ static void derive_models(cr_config *c, cr_node *root, cr_diagnostics *d)
         if (!args || args->kind != CR_NODE_MAP)
             args = cri_block_of(c, block, "model_args", "model_args", d);
         if (path && path->kind == CR_NODE_TEXT)
-            continue; /* ROLL loses a reference path of its own here */
+            continue;               /* ROLL loses a reference path of its own here */
+        if (r == CR_ROLE_TEACHER) { /* pretrain is the student */
+            cr_diagnose(d, CR_ERROR, block->place,
+                        "teacher has no model: give teacher.model_args.model_name_or_path");
+            continue;
+        }
         if (has_pretrain)
             cri_set_text(c, args, "model_name_or_path", pretrain->text);
         else
@@ -287,6 +292,7 @@ static void check_groups(const cr_config *c, cr_diagnostics *d)
     const cr_advantage_config *a = &c->algorithm.advantage;
 
     if (a->adv_estimator != CR_ADV_GRPO && a->norm_mean_type != CR_NORM_GROUP) return;
+    if (a->opd != CR_OPD_NONE) return; /* the teacher tells them apart */
     if (c->group_size == 1)
         cr_diagnose(d, CR_WARNING, cri_place_of(c, "num_return_sequences_in_group"),
                     "num_return_sequences_in_group is 1 and rewards are compared within a group: "
@@ -403,18 +409,21 @@ static void derive_old_log_probs(cr_config *c, cr_node *root)
     static const char key[] = "enable_old_logprobs_recompute";
     const cr_algorithm *a = &c->algorithm;
     int64_t dp = cr_worker_num_batches(&c->train), mini = cr_worker_batch_samples(&c->train);
-    bool is_asked_for = cri_flag_of(root, key);
+    bool is_asked_for = cri_flag_of(root, key),
+         is_exact = c->model_update_frequency == 1 && c->train.dtype == c->infer.dtype;
 
     c->enable_old_logprobs_recompute = is_asked_for || a->advantage.kl_coef > 0;
     if (dp > 0 && mini > 0 && c->rollout_batch_size * c->group_size / dp / mini > 1)
+        c->enable_old_logprobs_recompute = true;
+    if (a->advantage.opd != CR_OPD_NONE &&
+        !is_exact) /* else advantages have the difference in them */
         c->enable_old_logprobs_recompute = true;
     if (cri_flag_of(root, "force_disable_old_logprobs_recompute"))
         c->enable_old_logprobs_recompute = false;
     cri_set_flag(c, root, key, c->enable_old_logprobs_recompute);
     if (!c->enable_old_logprobs_recompute && a->ppo_epochs <= 1)
         c->old_log_probs = CR_OLD_OF_PASS;
-    else if (is_asked_for || a->advantage.add_token_level_kl || c->model_update_frequency != 1 ||
-             c->train.dtype != c->infer.dtype)
+    else if (is_asked_for || a->advantage.add_token_level_kl || !is_exact)
         c->old_log_probs = CR_OLD_COMPUTED;
     else
         c->old_log_probs = CR_OLD_OF_SAMPLER;
@@ -481,9 +490,11 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     cri_bind_validation(c, root, "actor_train", d);
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
+    cri_bind_opd(c, root, d);
     c->reference.is_needed =
-        cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0;
-    cri_set_flag(c, root, "enable_reference", c->reference.is_needed);
+        !c->is_teacher_reference &&
+        (cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0);
+    cri_set_flag(c, root, "enable_reference", c->reference.is_needed || c->is_teacher_reference);
     if (c->reference.is_given && !c->reference.is_needed)
         cr_diagnose(d, CR_NOTE, cri_place_of(c, "reference"),
                     "reference has no effect (init_kl_coef and use_kl_loss are off, and "

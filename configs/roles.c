@@ -7,6 +7,7 @@ const cr_role_kind cr_role_kinds[CR_NUM_ROLES] = {
     [CR_ROLE_TRAIN] = {"actor_train", "sft_train", CR_TASK_TRAIN, offsetof(cr_config, train)},
     [CR_ROLE_INFER] = {"actor_infer", NULL, CR_TASK_GENERATE, offsetof(cr_config, infer)},
     [CR_ROLE_REFERENCE] = {"reference", NULL, CR_TASK_SCORE, offsetof(cr_config, reference)},
+    [CR_ROLE_TEACHER] = {"teacher", NULL, CR_TASK_SCORE, offsetof(cr_config, teacher)},
 };
 
 const char *cr_role_name(cr_role role, const cr_config *config)

@@ -9,12 +9,17 @@
 
 /* ---- the check ---- */
 
-/* A block may extend others: rlvr and sft have the keys of run. */
+/* A block may extend another. */
 static bool is_in(const char *block, const cri_key *key)
 {
+    static const char *const extends[][2] = {
+        {"rlvr", "run"}, {"sft", "run"}, {"teacher", "worker"}};
+
     if (strcmp(key->block, block) == 0) return true;
-    return (strcmp(block, "rlvr") == 0 || strcmp(block, "sft") == 0) &&
-           strcmp(key->block, "run") == 0;
+    for (size_t i = 0; i < CR_COUNT(extends); i++)
+        if (strcmp(block, extends[i][0]) == 0 && strcmp(key->block, extends[i][1]) == 0)
+            return true;
+    return false;
 }
 
 const cri_key *cri_find_key(const char *block, const char *name)
@@ -36,6 +41,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"fsdp2", "strategy_args.strategy_config of a role"},
         {"wrap_policy", "strategy_args.strategy_config.wrap_policy of a role"},
         {"worker", "the block of a role, as actor_train"},
+        {"teacher", "teacher"},
         {"reward", "the block of a domain in rewards"},
         {"exchange", "exchange"},
         {"service", "reference.service"},

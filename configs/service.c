@@ -44,10 +44,20 @@ static void check_keys_of(const cr_node *n, const cr_service_keys *s, const char
                     "%s: key_file and key_env exclude each other", where);
 }
 
+/* Is it a role that gives log-probs? */
+static bool is_scored(const char *name)
+{
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (cr_role_kinds[r].task == CR_TASK_SCORE && strcmp(cr_role_kinds[r].name, name) == 0)
+            return true;
+    return false;
+}
+
 bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d)
 {
     const cr_node *n = cr_node_get(block, "service");
     cr_service_keys *s = &w->service;
+    char where[64];
 
     if (!n || n->kind != CR_NODE_MAP) return false;
     *s = (cr_service_keys){.url = cri_text_of(n, "url"),
@@ -58,28 +68,35 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
                            .expect_weights = cri_text_of(n, "expect_weights"),
                            .timeout = cri_real_of(n, "timeout"),
                            .connections = cri_int_of(n, "connections")};
-    if (strcmp(w->name, "reference") != 0)
+    snprintf(where, sizeof where, "%s.service", w->name);
+    if (!is_scored(w->name))
         cr_diagnose(d, CR_ERROR, n->place,
-                    "%s.service: only the reference may be a service (leave it out)", w->name);
+                    "%s: only a reference or a teacher may be a service (leave it out)", where);
     else
-        check_keys_of(n, s, "reference.service", d);
+        check_keys_of(n, s, where, d);
     refuse_keys_of_ranks(block, w->name, d);
     return true;
 }
 
-void cri_check_service(const cr_config *c, cr_diagnostics *d)
+void cri_check_service(cr_config *c, cr_diagnostics *d)
 {
     const cr_generating_args *g = &c->infer.generating;
     bool is_raw = g->temperature == 0 || c->logprobs_mode == CR_LOGPROBS_RAW;
 
-    if (!c->reference.service.url || !c->reference.is_needed || is_raw) return;
-    if (g->temperature == 1 && g->top_p >= 1 && g->top_k <= 0 && g->min_p <= 0 &&
-        g->repetition_penalty == 1)
+    if (is_raw || (g->temperature == 1 && g->top_p >= 1 && g->top_k <= 0 && g->min_p <= 0 &&
+                   g->repetition_penalty == 1))
         return;
-    cr_diagnose(d, CR_ERROR, cri_place_of(c, "reference.service"),
-                "reference.service: a service gives log-probs of the model's softmax, and "
-                "actor_infer samples with a temperature, penalty or filter (set logprobs_mode: "
-                "raw, or temperature 1 without top_p, top_k, min_p and repetition_penalty)");
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = cr_role_worker((cr_role)r, c);
+        char where[64];
+        if (!w->service.url || !w->is_needed || !is_scored(w->name)) continue;
+        snprintf(where, sizeof where, "%s.service", w->name);
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, where),
+                    "%s: a service gives log-probs of the model's softmax, and "
+                    "actor_infer samples with a temperature, penalty or filter (set logprobs_mode: "
+                    "raw, or temperature 1 without top_p, top_k, min_p and repetition_penalty)",
+                    where);
+    }
 }
 
 /* ---- judges ---- */

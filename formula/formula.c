@@ -58,6 +58,7 @@ static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_
                                        cr_err *err)
 {
     int estimator = CR_ADV_GAE, mean = 0, std = 0, penalty = 0;
+    bool is_mixed = false, is_pure = false;
     const cri_field fields[] = {
         {"adv_estimator", CRI_F_CHOICE, 0, &estimator, estimators},
         {"gamma", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->gamma, NULL},
@@ -71,6 +72,9 @@ static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_
         {"add_token_level_kl", CRI_F_FLAG, 0, &c->add_token_level_kl, NULL},
         {"kl_penalty", CRI_F_CHOICE, 0, &penalty, penalties},
         {"init_kl_coef", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->kl_coef, NULL},
+        {"use_opd", CRI_F_FLAG, 0, &is_mixed, NULL},
+        {"is_pure_opd", CRI_F_FLAG, 0, &is_pure, NULL},
+        {"opd_kl_coef", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->opd_kl_coef, NULL},
     };
     static const cr_kl kinds[] = {CR_KL_K1, CR_KL_ABS, CR_KL_MSE};
 
@@ -80,6 +84,8 @@ static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_
     c->norm_mean_type = (cr_norm)mean;
     c->norm_std_type = (cr_norm)std;
     c->kl_penalty = kinds[penalty];
+    c->opd = is_pure ? CR_OPD_PURE : is_mixed ? CR_OPD_MIXED : CR_OPD_NONE;
+    if (is_pure) c->adv_estimator = CR_ADV_REINFORCE;
     return CR_OK;
 }
 
@@ -93,7 +99,7 @@ static cr_status check_group(double group, size_t num_samples, cr_err *err)
 
 cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *a)
 {
-    cr_advantage_config c = {.gamma = 1, .lambd = 0.95, .kl_coef = 0.2};
+    cr_advantage_config c = {.gamma = 1, .lambd = 0.95, .kl_coef = 0.2, .opd_kl_coef = 1};
     cr_moments moments = {0, 1, 1e-24};
     cr_advantage_args args = {.moments = &moments};
     const json_t *config = NULL;
@@ -102,6 +108,7 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
         {"final_mask", CRI_F_MASK, CRI_F_REQUIRED, &args.final_mask, NULL},
         {"old_log_probs", CRI_F_ROWS, 0, &args.old_log_probs, NULL},
         {"ref_log_probs", CRI_F_ROWS, 0, &args.ref_log_probs, NULL},
+        {"teacher_log_probs", CRI_F_ROWS, 0, &args.teacher_log_probs, NULL},
         {"values", CRI_F_ROWS, 0, &args.values, NULL},
         {"token_rewards", CRI_F_ROWS, 0, &args.token_scores, NULL},
         {"scores", CRI_F_SAMPLES, CRI_F_REQUIRED, &args.scores, NULL},
@@ -113,7 +120,11 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
     CR_TRY(CRI_READ(r, body, "", fields, a->err));
     CR_TRY(read_advantage_config(r, config, &c, a->err));
     CR_TRY(check_group(group, r->num_samples, a->err));
-    if (!args.old_log_probs != !args.ref_log_probs)
+    if (!args.teacher_log_probs != (c.opd == CR_OPD_NONE))
+        return cr_fail(a->err, CR_EARG,
+                       "%s is missing: use_opd or is_pure_opd goes with teacher_log_probs",
+                       args.teacher_log_probs ? "config.use_opd" : "teacher_log_probs");
+    if (!args.old_log_probs != !(args.ref_log_probs || args.teacher_log_probs))
         return cr_fail(a->err, CR_EARG, "%s is missing: a KL needs old_log_probs and ref_log_probs",
                        args.old_log_probs ? "ref_log_probs" : "old_log_probs");
     if (c.add_token_level_kl && !args.ref_log_probs)
@@ -129,6 +140,7 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
     args.raw_advantages = cri_tokens(r);
     args.returns = cri_tokens(r);
     args.kl = cri_tokens(r);
+    args.opd_kl = cri_tokens(r);
     CR_TRY(cr_advantage(&c, &args, a->err));
     cri_put_list(a, "rewards", args.rewards, r->num_samples);
     cri_put_rows(a, "token_level_rewards", &r->rows, args.token_rewards);
@@ -138,6 +150,10 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
     if (args.ref_log_probs) {
         cri_put_rows(a, "kl", &r->rows, args.kl);
         cri_put_number(a, "kl_mean", args.kl_mean);
+    }
+    if (args.teacher_log_probs) {
+        cri_put_rows(a, "opd_kl", &r->rows, args.opd_kl);
+        cri_put_number(a, "opd_kl_mean", args.opd_kl_mean);
     }
     cri_put_number(a, "reward_clip_frac", args.reward_clip_frac);
     cri_put_number(a, "advantage_clip_frac", args.advantage_clip_frac);

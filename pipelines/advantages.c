@@ -39,6 +39,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
            *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
            *tokens = token_scores(b, first, end);
     const char *name = l->config->rewards[domain].domain;
+    const bool has_teacher = config.opd != CR_OPD_NONE;
 
     config.kl_coef = l->kl_coef;
     for (size_t i = 0; i < n; i++) {
@@ -63,8 +64,9 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                               .scores = raw,
                               .verdict = verdict,
                               .token_scores = tokens,
-                              .old_log_probs = b->has_ref ? b->old + base : NULL,
+                              .old_log_probs = b->has_ref || has_teacher ? b->old + base : NULL,
                               .ref_log_probs = b->has_ref ? b->ref + base : NULL,
+                              .teacher_log_probs = has_teacher ? b->teacher + base : NULL,
                               .final_mask = b->final + base,
                               .moments = &l->moments[domain],
                               .rewards = b->rewards + first,
@@ -72,7 +74,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                               .advantages = b->advantages + base,
                               .raw_advantages = b->raw + base,
                               .returns = b->returns + base,
-                              .kl = b->kl + base};
+                              .kl = b->kl + base,
+                              .opd_kl = b->opd_kl + base};
     if (cr_advantage(&config, &args, err) == CR_OK) {
         keep_advantages(b, first, end);
         cr_metrics_set(m, kept / (double)n, "%s/actor/final_mask_ratio", name);
@@ -84,6 +87,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
                 l->kl_coef = cr_kl_controller(l->kl_coef, alg->target_kl, alg->kl_horizon,
                                               args.kl_mean, judged);
         }
+        if (has_teacher) cr_metrics_set(m, args.opd_kl_mean, "%s/critic/opd_kl", name);
         if (config.reward_clip > 0)
             cr_metrics_set(m, args.reward_clip_frac, "%s/critic/reward_clip_frac", name);
         if (config.advantage_clip > 0)

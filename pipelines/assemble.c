@@ -37,9 +37,10 @@ static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, in
 {
     cr_old_log_probs from = l->config->old_log_probs;
     bool is_corrected = cri_has_correction(l->config); /* it needs them before training */
+    bool is_distilled = l->config->algorithm.advantage.opd != CR_OPD_NONE; /* so does this */
 
     if (from == CR_OLD_OF_PASS && !is_corrected) return from;
-    if (is_corrected && l->has_differed) return CR_OLD_COMPUTED;
+    if ((is_corrected || is_distilled) && l->has_differed) return CR_OLD_COMPUTED;
     for (size_t i = 0; i < r->num_samples && from != CR_OLD_COMPUTED; i++)
         if (r->samples[i].version != l->updates) {
             if (from == CR_OLD_OF_SAMPLER)
@@ -53,18 +54,31 @@ static cr_old_log_probs choose_old(const cr_learning *l, const cr_rollout *r, in
     return from;
 }
 
-/* Log-probs of the reference, and of the weights before the step's updates. */
+/* Log-probs of a role that is not trained; time: the name of the metric. */
+static cr_status ask_role(const cr_learning *l, cr_run *run, cr_role role, const cri_learn_batch *b,
+                          double *log_probs, const char *time, cr_metrics *m, cr_err *err)
+{
+    double at = cr_now_s();
+
+    CR_TRY(l->services[role] ? cri_ask_service(l->services[role], run, b, log_probs, err)
+                             : cri_ask_log_probs(run, role, b, log_probs, NULL, m, err));
+    cr_metrics_set(m, cr_now_s() - at, "%s", time);
+    return CR_OK;
+}
+
+/* Log-probs of reference and teacher, and of the weights before the step's updates. */
 static cr_status get_log_probs(cr_learning *l, cr_run *run, cri_learn_batch *b, int64_t step,
                                cr_metrics *m, cr_err *err)
 {
-    double at = cr_now_s(), entropy = 0;
+    const cr_config *c = l->config;
+    double at, entropy = 0;
 
-    if (l->config->reference.is_needed) {
-        CR_TRY(l->reference ? cri_ask_reference(l->reference, run, b, b->ref, err)
-                            : cri_ask_log_probs(run, CR_ROLE_REFERENCE, b, b->ref, NULL, m, err));
-        b->has_ref = true;
-        cr_metrics_set(m, cr_now_s() - at, "time/ref_log_probs_values");
-    }
+    if (c->reference.is_needed)
+        CR_TRY(ask_role(l, run, CR_ROLE_REFERENCE, b, b->ref, "time/ref_log_probs_values", m, err));
+    if (c->teacher.is_needed)
+        CR_TRY(ask_role(l, run, CR_ROLE_TEACHER, b, b->teacher, "time/teacher_log_probs", m, err));
+    if (c->is_teacher_reference) memcpy(b->ref, b->teacher, b->num_tokens * sizeof(double));
+    b->has_ref = c->reference.is_needed || c->is_teacher_reference;
     at = cr_now_s();
     /* the same bits, unless training says no */
     memcpy(b->old, b->infer, b->num_tokens * sizeof(double));
@@ -91,6 +105,8 @@ static cr_status get_advantages(cr_learning *l, cri_learn_batch *b, cr_metrics *
     }
     if (l->config->algorithm.advantage.add_token_level_kl)
         cr_metrics_set(m, cri_sample_mean(b, b->kl, b->mask), "critic/kl");
+    if (l->config->algorithm.advantage.opd != CR_OPD_NONE)
+        cr_metrics_set(m, cri_sample_mean(b, b->opd_kl, b->mask), "critic/opd_kl");
     return CR_OK;
 }
 

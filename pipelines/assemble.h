@@ -6,15 +6,16 @@
 #ifndef CR_ASSEMBLE_H
 #define CR_ASSEMBLE_H
 
-#include "pipelines/reference/service.h"
 #include "pipelines/rollout.h"
+#include "pipelines/service/service.h"
 #include "rl/rl.h"
 
 /* What learning remembers from step to step: kept in checkpoints. */
 typedef struct cr_learning {
     const cr_config *config; /* borrowed */
-    cr_reference *reference; /* borrowed; NULL: ranks, or no reference */
-    int64_t updates;         /* optimizer updates so far: the weight version */
+    cr_role_service *services
+        [CR_NUM_ROLES]; /* borrowed until cr_learning_free; NULL: ranks, or not in the run */
+    int64_t updates;    /* optimizer updates so far: the weight version */
     double kl_coef;
     bool has_differed;   /* log-probs of the sampler from those of training, in this process */
     cr_moments *moments; /* [num_rewards] */

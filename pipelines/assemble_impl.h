@@ -15,8 +15,8 @@ typedef struct cri_learn_batch {
     const cr_dataset *data;
     size_t *start; /* [num_samples + 1] */
     size_t num_tokens;
-    double *infer, *old, *ref, *entropy, *mask, *final, *advantages, *raw, *returns, *token_rewards,
-        *kl, *rewards; /* owned as one */
+    double *infer, *old, *ref, *teacher, *entropy, *mask, *final, *advantages, *raw, *returns,
+        *token_rewards, *kl, *opd_kl, *rewards; /* owned as one */
     double *memory;
     /* NULL unless the step needs them: mask before the filters of the correction; weights of tokens, of
      * samples (owned) */
@@ -50,9 +50,9 @@ CR_MUST cr_status cri_payload_read_floats(const cr_record *reply, const char *na
 /* Log-probs (and entropies, unless NULL) of a role's weights over the whole batch. */
 CR_MUST cr_status cri_ask_log_probs(cr_run *run, cr_role role, const cri_learn_batch *b,
                                     double *log_probs, double *entropy, cr_metrics *m, cr_err *err);
-/* Log-probs of the reference, from a service. A failure ends its use: only cr_reference_close may follow. */
-CR_MUST cr_status cri_ask_reference(cr_reference *r, cr_run *run, const cri_learn_batch *b,
-                                    double *log_probs, cr_err *err);
+/* The same from its service. A failure ends its use: only cr_role_service_close may follow. */
+CR_MUST cr_status cri_ask_service(cr_role_service *r, cr_run *run, const cri_learn_batch *b,
+                                  double *log_probs, cr_err *err);
 /* Samples first .. end-1, all of one domain: final masks, rewards, advantages. */
 CR_MUST cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first,
                                         size_t end, int domain, cr_metrics *m, cr_err *err);

@@ -13,10 +13,10 @@ void cri_learn_batch_init(cri_learn_batch *b, cr_rollout *r, const cr_dataset *d
     for (size_t i = 0; i < r->num_samples; i++)
         b->start[i + 1] = b->start[i] + r->samples[i].num_ids;
     n = b->num_tokens = b->start[r->num_samples];
-    b->memory = CR_NEW_ARRAY(double, 11 * n + r->num_samples);
-    double **arrays[] = {&b->infer,   &b->old,           &b->ref,        &b->entropy,
-                         &b->mask,    &b->final,         &b->advantages, &b->raw,
-                         &b->returns, &b->token_rewards, &b->kl,         &b->rewards};
+    b->memory = CR_NEW_ARRAY(double, 13 * n + r->num_samples);
+    double **arrays[] = {&b->infer,         &b->old,   &b->ref,        &b->teacher, &b->entropy,
+                         &b->mask,          &b->final, &b->advantages, &b->raw,     &b->returns,
+                         &b->token_rewards, &b->kl,    &b->opd_kl,     &b->rewards};
     for (size_t k = 0; k < CR_COUNT(arrays); k++)
         *arrays[k] = b->memory + k * n;
     for (size_t i = 0; i < r->num_samples; i++)

@@ -1,7 +1,7 @@
 /* pipeline_rlvr.c -- reinforcement learning from verifiable rewards, synchronous form.
  *
- * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, reference and
- * old log-probs, advantages, train, report, checkpoint if due.
+ * One step (README, ARCHITECTURE): sync weights, validate if due, roll out and score, log-probs
+ * of reference and teacher, old log-probs, advantages, train, report, checkpoint if due.
  */
 #include "data/prompts.h"
 #include "pipelines/pipelines.h"
@@ -27,7 +27,6 @@ typedef struct rlvr {
     double *shares;     /* [num_rewards] of a prompt; 1 together */
     int *num_prompts;   /* [num_rewards] of the step that runs */
     cr_learning learning;
-    cr_reference *reference; /* NULL: ranks, or none */
     cr_saver saver;
     int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
 } rlvr;
@@ -117,6 +116,21 @@ static cr_status split_domains(rlvr *s, cr_err *err)
     return CR_OK;
 }
 
+/* Roles that give log-probs: their tokens are the run's, their services answer. */
+static cr_status open_scored(rlvr *s, cr_err *err)
+{
+    const cr_worker_config *const workers[CR_NUM_ROLES] = {
+        [CR_ROLE_REFERENCE] = &s->c->reference, [CR_ROLE_TEACHER] = &s->c->teacher};
+
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = workers[r];
+        if (!w || !w->is_needed) continue;
+        CR_TRY(w->service.url ? cr_role_service_open(s->c, w, &s->learning.services[r], err)
+                              : cr_vocabulary_check(s->c, w, s->tokenizer, err));
+    }
+    return CR_OK;
+}
+
 static cr_status load(rlvr *s, cr_err *err)
 {
     s->orders = CR_NEW_ARRAY(cr_order, s->c->num_rewards);
@@ -132,10 +146,7 @@ static cr_status load(rlvr *s, cr_err *err)
     CR_TRY(split_domains(s, err));
     CR_TRY(check_rewards(s, err));
     cr_learning_init(&s->learning, s->c);
-    if (!s->c->reference.is_needed || !s->c->reference.service.url) return CR_OK;
-    CR_TRY(cr_reference_open(s->c, &s->reference, err));
-    s->learning.reference = s->reference;
-    return CR_OK;
+    return open_scored(s, err);
 }
 
 /* ---- the state that a checkpoint keeps ---- */
@@ -308,7 +319,9 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     bool is_saved = false;
 
     s->saver.run = s->run = run;
-    if (s->reference) CR_TRY(cr_reference_record(s->reference, run->output_dir, err));
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (s->learning.services[r])
+            CR_TRY(cr_role_service_record(s->learning.services[r], run->output_dir, err));
     CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->c->max_steps, "critic/score/mean");
     if (resume_path) CR_TRY(resume(s, resume_path, err));
@@ -331,8 +344,9 @@ static void close_pipeline(void *pipeline)
     for (size_t d = 0; s->orders && d < s->c->num_rewards; d++)
         cr_order_free(&s->orders[d]);
     cr_saver_fini(&s->saver);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        cr_role_service_close(s->learning.services[r]);
     cr_learning_free(&s->learning);
-    cr_reference_close(s->reference);
     cr_free(s->orders);
     cr_free(s->cursors);
     cr_free(s->shares);

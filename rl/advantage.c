@@ -168,30 +168,41 @@ static void whiten(double *x, const double *mask, size_t n)
         x[t] = (x[t] - mean) / sqrt(var + 1e-8);
 }
 
+/* Mean over rows that count of each row's mean. */
+static double mean_of_rows(const cr_advantage_args *a, const double *x)
+{
+    double mean = 0, num = 0;
+
+    for (size_t i = 0; i < a->rows.num_samples; i++) {
+        size_t first = a->rows.start[i], end = a->rows.start[i + 1];
+        double sum = 0;
+        if (!counts(a->verdict, i)) continue;
+        for (size_t t = first; t < end; t++)
+            sum += x[t];
+        if (end > first) mean += sum / ((double)(end - first) + 1e-8);
+        num++;
+    }
+    return num > 0 ? mean / num : 0;
+}
+
 /* Rewards of tokens: each sample's at its last token, its own token by token, less the KL. */
 static void token_rewards(const cr_advantage_config *c, cr_advantage_args *a)
 {
     size_t num_tokens = a->rows.start[a->rows.num_samples];
     bool has_kl = a->old_log_probs && a->ref_log_probs;
-    double num = 0;
 
-    a->kl_mean = 0;
     for (size_t i = 0; i < a->rows.num_samples; i++) {
         size_t first = a->rows.start[i], end = a->rows.start[i + 1];
         bool is_counted = counts(a->verdict, i);
-        double sum = 0;
         for (size_t t = first; t < end; t++) {
             a->kl[t] =
                 has_kl ? estimate_kl(c->kl_penalty, a->old_log_probs[t], a->ref_log_probs[t]) : 0;
-            sum += a->kl[t];
             a->token_rewards[t] = t + 1 == end ? a->rewards[i] : 0;
             if (a->token_scores && is_counted) a->token_rewards[t] += a->token_scores[t];
             if (c->add_token_level_kl) a->token_rewards[t] -= c->kl_coef * a->kl[t];
         }
-        if (end > first && is_counted) a->kl_mean += sum / ((double)(end - first) + 1e-8);
-        num += is_counted;
     }
-    if (num > 0) a->kl_mean /= num;
+    a->kl_mean = mean_of_rows(a, a->kl);
     for (size_t t = 0; t < num_tokens && c->reward_clip > 0; t++)
         a->token_rewards[t] = fmin(fmax(a->token_rewards[t], -c->reward_clip), c->reward_clip);
 }
@@ -216,6 +227,20 @@ static void estimate(const cr_advantage_config *c, cr_advantage_args *a)
     }
 }
 
+/* What the teacher says of each token; raw_advantages are from before it, unless there is nothing else. */
+static void distil(const cr_advantage_config *c, cr_advantage_args *a)
+{
+    for (size_t t = 0; t < a->rows.start[a->rows.num_samples]; t++) {
+        a->opd_kl[t] = estimate_kl(c->kl_penalty, a->old_log_probs[t], a->teacher_log_probs[t]);
+        if (c->opd == CR_OPD_PURE)
+            a->raw_advantages[t] = a->returns[t] = a->advantages[t] =
+                -c->opd_kl_coef * a->opd_kl[t];
+        else
+            a->advantages[t] -= c->opd_kl_coef * a->opd_kl[t];
+    }
+    a->opd_kl_mean = mean_of_rows(a, a->opd_kl);
+}
+
 /* The final mask with samples without a verdict left out; num: tokens of the others. Owned. */
 static double *mask_of_verdicts(const cr_advantage_args *a, size_t *num)
 {
@@ -237,6 +262,8 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
 
     if (c->adv_estimator == CR_ADV_GAE && !a->values)
         return cr_fail(err, CR_EARG, "adv_estimator gae needs values");
+    if (c->opd != CR_OPD_NONE && !(a->old_log_probs && a->teacher_log_probs))
+        return cr_fail(err, CR_EARG, "distillation needs log-probs of student and teacher");
     CR_TRY(normalise(c, a, err));
     token_rewards(c, a);
     mask = mask_of_verdicts(a, &num_counted);
@@ -246,6 +273,7 @@ cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_er
     for (size_t t = 0; t < num_tokens; t++)
         a->token_rewards[t] *= mask[t];
     estimate(c, a);
+    if (c->opd != CR_OPD_NONE) distil(c, a);
     if (c->whiten_advantages && valid > 1) whiten(a->advantages, mask, num_tokens);
     a->advantage_clip_frac = 0;
     for (size_t t = 0; t < num_tokens; t++) {

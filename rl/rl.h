@@ -39,6 +39,9 @@ typedef enum cr_norm { CR_NORM_NONE, CR_NORM_BATCH, CR_NORM_GROUP, CR_NORM_RUNNI
 typedef enum cr_kl { CR_KL_K1, CR_KL_ABS, CR_KL_MSE, CR_KL_K3 } cr_kl; /* kl, abs, mse, k3 */
 typedef enum cr_estimator { CR_ADV_REINFORCE, CR_ADV_GRPO, CR_ADV_GAE } cr_estimator;
 
+/* On-policy distillation: the advantage of a token loses opd_kl_coef * d(student, teacher), or is nothing else. */
+typedef enum cr_opd { CR_OPD_NONE, CR_OPD_MIXED, CR_OPD_PURE } cr_opd;
+
 typedef struct cr_moments { /* of all rewards so far; starts as {0, 1, 1e-24} */
     double mean, var, count;
 } cr_moments;
@@ -51,6 +54,8 @@ typedef struct cr_advantage_config {
     bool whiten_rewards, whiten_advantages, add_token_level_kl;
     cr_kl kl_penalty;
     double kl_coef; /* the controller's value; in a configuration its first (init_kl_coef) */
+    cr_opd opd;     /* d is the estimator kl_penalty; between the estimator above and whitening */
+    double opd_kl_coef;
 } cr_advantage_config;
 
 typedef struct cr_advantage_args {
@@ -61,13 +66,16 @@ typedef struct cr_advantage_args {
                                    mean and clip fraction, and get 0. NULL: all have one */
     const double *token_scores; /* per token, added to the token's reward; NULL: none */
     const double *old_log_probs, *ref_log_probs; /* per token; NULL: no KL */
+    const double *teacher_log_probs;             /* per token, with an opd, as old_log_probs */
     const double *values;                        /* per token, gae only */
     const double *final_mask;                    /* per token */
     cr_moments *moments;                         /* running normalisation only: updated */
     /* out */
     double *rewards; /* [N] after normalisation and clip */
     double *token_rewards, *advantages, *raw_advantages, *returns, *kl; /* per token */
+    double *opd_kl; /* per token, with an opd: d */
     double kl_mean; /* mean over rows with a verdict of each row's mean */
+    double opd_kl_mean;
     double reward_clip_frac, advantage_clip_frac;
 } cr_advantage_args;
 CR_MUST cr_status cr_advantage(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err);

@@ -100,8 +100,10 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
     if (!is_file && s->role)
         return cr_fail(err, CR_EUSAGE, "--role is for a run's FILE, and %s is none",
                        words->num ? words->word[0] : "nothing");
-    if (s->role && strcmp(s->role, "reference") != 0 && strcmp(s->role, "actor_infer") != 0)
-        return cr_fail(err, CR_EUSAGE, "--role is reference or actor_infer, not %s", s->role);
+    if (s->role && strcmp(s->role, "reference") != 0 && strcmp(s->role, "teacher") != 0 &&
+        strcmp(s->role, "actor_infer") != 0)
+        return cr_fail(err, CR_EUSAGE, "--role is reference, teacher or actor_infer, not %s",
+                       s->role);
     if (is_file) {
         CR_TRY(cr_worker_read_role(&s->worker, CR_WORKER_SERVE, role, words, err));
     } else {
@@ -199,7 +201,7 @@ static int run(int argc, char **argv)
         {"tls-ca", CR_OPT_STRING, &h->tls_ca, "FILE",
          "clients must show a certificate of this authority; its CN is the user's name"},
         {"role", CR_OPT_STRING, &s.role, "NAME",
-         "block of FILE: reference (default) or actor_infer"},
+         "block of FILE: reference (default), teacher or actor_infer"},
         {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
         {"max-queue", CR_OPT_INT, &s.options.max_queue, "N",
          "requests that may wait, more get 503 (default 1024)"},

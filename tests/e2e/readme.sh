@@ -51,7 +51,7 @@ metric() { # is NAME, or NAME without its last part, one that the sources write?
     while :; do
         echo "$name" | grep -qxE -f "$folder/metrics" && return 0
         grep -qF "\"${name%%/*}\"" "$folder/sources" && echo "$name" | grep -qxE -f "$folder/metrics_of_a_prefix" && return 0
-        echo "time/$name/total" | grep -qxE -f "$folder/metrics" && [[ $name =~ ^(actor_train|actor_infer|reference)/[a-z_]*$ ]] && return 0 # a phase
+        echo "time/$name/total" | grep -qxE -f "$folder/metrics" && [[ $name =~ ^(actor_train|actor_infer|reference|teacher)/[a-z_]*$ ]] && return 0 # a phase
         case $name in */*/*) name=${name%/*} ;; *) return 1 ;; esac
     done
 }

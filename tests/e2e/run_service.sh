@@ -1,5 +1,5 @@
 #!/bin/bash
-# croll run whose reference is a `croll serve` (reference.service): the metrics of the run with a reference of its own, to the
+# croll run whose reference, or teacher, is a `croll serve` (reference.service, teacher.service): the metrics of the run with a reference of its own, to the
 # byte but for times, also when the service is killed and started again in the middle; what is refused before anything starts;
 # a service that stays away ends the run. Not covered: TLS of the client and what it tries again (unit/http_client).
 . tests/e2e/run.inc
@@ -25,7 +25,7 @@ kl="max_steps=3 validation=null rollout_batch_size=16 use_kl_loss=true kl_loss_c
     actor_train.training_args.gradient_accumulation_steps=2 actor_train.training_args.learning_rate=1e-3"
 service=reference.service=http://127.0.0.1:$port
 ranks=("reference.model_args.dtype=fp32" "reference.strategy_args.strategy_name=fsdp2_infer" "reference.device_mapping=[2]")
-alike() { cmp <(timeless $tmp/own/metrics.jsonl) <(timeless $tmp/$1/metrics.jsonl) || fail "$1: other metrics"; }
+alike() { cmp <(timeless $tmp/${2:-own}/metrics.jsonl) <(timeless $tmp/$1/metrics.jsonl) || fail "$1: other metrics"; }
 
 job own $kl "${ranks[@]}"
 [ $code = 0 ] || fail "exit code $code"
@@ -52,6 +52,16 @@ serve $tmp/home/sft_model
 wait $runner || fail "exit code $?"
 alike killed
 
+# a teacher likewise, beside the reference
+opd="$kl use_opd=true teacher.opd_kl_coef=0.5"
+job taught $opd "${ranks[@]}" "${ranks[0]/reference/teacher}" "${ranks[1]/reference/teacher}" teacher.model_args.model_name_or_path=$tmp/home/sft_model teacher.device_mapping=[3]
+[ $code = 0 ] || fail "exit code $code"
+values critic/opd_kl $tmp/taught/metrics.jsonl | awk '{ last = $1 } END { exit !(NR == 3 && last != 0) }' || fail "the teacher is the actor"
+job teaching $opd $service ${service/reference/teacher}
+[ $code = 0 ] || fail "exit code $code"
+alike teaching taught
+cmp $tmp/teaching/reference.json $tmp/teaching/teacher.json || fail "teacher.json"
+
 # refused before anything starts: KEY=VALUE .. CODE PATTERN
 refused() {
     local pattern=${@: -1} want=${@: -2:1}
@@ -69,8 +79,10 @@ refused reference.service=http://127.0.0.1:$((port + 1)) 2 'cannot connect: Conn
 refused $service "${ranks[2]}" 2 'reference.device_mapping: the service has the model and its devices'
 refused $service "${ranks[1]}" 2 'reference.strategy_args: the service has the model'
 refused $service actor_infer.generating_args.temperature=0.7 2 'set logprobs_mode: raw'
-refused actor_train.service=http://h $service 2 'actor_train.service: only the reference may be a service'
+refused actor_train.service=http://h $service 2 'actor_train.service: only a reference or a teacher may be a service'
 refused reference.service=ftp://h 2 'reference.service: a URL is expected'
+refused $service use_opd=true teacher.service=http://127.0.0.1:$((port + 1)) 2 'teacher.service: .*cannot connect: Connection refused.*start it with croll serve'
+refused $service use_opd=true teacher.service=http://127.0.0.1:$port teacher.model_args.dtype=fp32 2 'teacher.model_args: the service has the model'
 sed 's/"unk_token"/"unk_token" /; s/^{/{ /' $tmp/home/sft_model/tokenizer.json >$tmp/tokenizer.json
 cp -r $tmp/home/sft_model $tmp/renamed
 cp $tmp/tokenizer.json $tmp/renamed/tokenizer.json

@@ -139,6 +139,7 @@ static void show_advantage(cr_buf *out, const cr_advantage_config *a)
     SHOW(a->adv_estimator), SHOW(a->norm_mean_type), SHOW(a->norm_std_type), SHOW(a->gamma);
     SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->whiten_rewards);
     SHOW(a->whiten_advantages), SHOW(a->add_token_level_kl), SHOW(a->kl_penalty), SHOW(a->kl_coef);
+    SHOW(a->opd), SHOW(a->opd_kl_coef);
 }
 
 static void show_algorithm(cr_buf *out, const cr_algorithm *a)
@@ -174,6 +175,7 @@ static void show(cr_buf *out, const cr_config *c)
     show_worker(out, &c->train);
     show_worker(out, &c->infer);
     show_worker(out, &c->reference);
+    show_worker(out, &c->teacher);
     show_worker(out, &c->validation);
     for (size_t i = 0; i < c->num_rewards; i++)
         show_reward(out, &c->rewards[i]);
@@ -236,12 +238,15 @@ static const struct {
     {"engine", "actor_infer.strategy_args.strategy_config."},
     {"fsdp2", "actor_train.strategy_args.strategy_config."},
     {"wrap_policy", "actor_train.strategy_args.strategy_config.wrap_policy."},
+    {"teacher", "teacher."},
     {"service", "reference.service."},
     {"reward", "rewards.math_rule."},
     {"judge", "rewards.math_rule.judge."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
+
+#define TEACHER "teacher={model_args: {model_name_or_path: larger}, device_mapping: [6]}"
 
 /* Keys with a value that the type alone does not give, and what else the file must say for them. */
 static const struct {
@@ -266,6 +271,7 @@ static const struct {
      "force_disable_old_logprobs_recompute",
      "true",
      {"enable_old_logprobs_recompute=true"}},
+    {"teacher", "opd_kl_coef", "0.5", {TEACHER, "use_opd=true"}},
     {"worker", "worker_cls", "my.own.Worker", {NULL}},
     {"worker", "pg_variant", "tis", {NULL}}, /* the first one is the loss without the key */
     {"worker", "device_mapping", "\"[0, 1]\"", {NULL}},

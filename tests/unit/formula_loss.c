@@ -1,5 +1,7 @@
 /* formula_loss.c -- `croll formula loss` against torch's autograd in float64 (tests/parity/losses.py
- * makes losses.json): every pg_variant, aggregation, grain of correction and filter.
+ * makes losses.json): every pg_variant, aggregation, grain of correction and filter; `croll formula
+ * advantage` with distillation against torch in float64 (tests/parity/opd.py makes opd.json): every
+ * estimator of the distance, with and without rewards, whitening and clip.
  */
 #include "formula/formula.h"
 #include "rl/loss.h"
@@ -7,17 +9,17 @@
 
 #include <string.h>
 
-static json_t *load(void)
+static json_t *load(const char *path)
 {
     json_t *all;
     cr_err err = {0};
 
-    if (cr_json_read_file("tests/parity/losses.json", &all, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_json_read_file(path, &all, &err) != CR_OK) fail_msg("%s", err.msg);
     return all;
 }
 
 /* The answer to the batch with these settings. */
-static json_t *ask(json_t *batch, json_t *config)
+static json_t *ask(const char *formula, json_t *batch, json_t *config)
 {
     json_t *body = json_copy(batch), *answer;
     cr_buf out = {0};
@@ -26,7 +28,7 @@ static json_t *ask(json_t *batch, json_t *config)
 
     json_object_set(body, "config", config);
     text = json_dumps(body, JSON_REAL_PRECISION(17));
-    if (cr_formula("loss", text, strlen(text), &out, &err) != CR_OK) fail_msg("%s", err.msg);
+    if (cr_formula(formula, text, strlen(text), &out, &err) != CR_OK) fail_msg("%s", err.msg);
     answer = json_loadb(out.data, out.num_bytes, 0, NULL);
     assert_non_null(answer);
     free(text);
@@ -53,7 +55,7 @@ static void losses_are_those_of_torch(void **state)
 {
     static const char *const keys[] = {"total_loss",   "pg_loss",        "kl_loss",
                                        "entropy_loss", "grad_log_probs", "grad_entropy"};
-    json_t *all = load(), *one;
+    json_t *all = load("tests/parity/losses.json"), *one;
     unsigned met = 0;
     size_t i;
 
@@ -61,7 +63,7 @@ static void losses_are_those_of_torch(void **state)
     json_array_foreach(json_object_get(all, "cases"), i, one)
     {
         json_t *config = json_object_get(one, "config"), *want = json_object_get(one, "want"),
-               *got = ask(json_object_get(all, "batch"), config);
+               *got = ask("loss", json_object_get(all, "batch"), config);
         const char *name = json_string_value(json_object_get(config, "pg_variant"));
         for (size_t k = 0; k < CR_COUNT(keys); k++)
             check_same(json_object_get(got, keys[k]), json_object_get(want, keys[k]), keys[k]);
@@ -76,10 +78,30 @@ static void losses_are_those_of_torch(void **state)
     json_decref(all);
 }
 
+static void distilled_advantages_are_those_of_torch(void **state)
+{
+    json_t *all = load("tests/parity/opd.json"), *one, *want;
+    const char *key;
+    size_t i;
+
+    (void)state;
+    json_array_foreach(json_object_get(all, "cases"), i, one)
+    {
+        json_t *got =
+            ask("advantage", json_object_get(all, "batch"), json_object_get(one, "config"));
+        json_object_foreach(json_object_get(one, "want"), key, want)
+            check_same(json_object_get(got, key), want, key);
+        json_decref(got);
+    }
+    assert_int_equal(i, 36);
+    json_decref(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_those_of_torch),
+        cmocka_unit_test(distilled_advantages_are_those_of_torch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

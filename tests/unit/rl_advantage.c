@@ -14,6 +14,7 @@ enum { N = 12, GROUP = 4, MAX_T = 120 };
 typedef struct batch {
     size_t start[N + 1];
     double scores[N], old[MAX_T], ref[MAX_T], values[MAX_T], final[MAX_T];
+    double teacher[MAX_T], opd_kl[MAX_T];
     double rewards[N], token[MAX_T], adv[MAX_T], raw[MAX_T], returns[MAX_T], kl[MAX_T];
     double kl_mean, reward_frac, adv_frac;
     cr_moments moments;
@@ -29,6 +30,7 @@ static void make_batch(batch *b, uint64_t seed)
     for (size_t t = 0; t < MAX_T; t++) {
         b->old[t] = -fabs(normal(seed, 100 + t));
         b->ref[t] = -fabs(normal(seed, 300 + t));
+        b->teacher[t] = -fabs(normal(seed, 900 + t));
         b->values[t] = normal(seed, 500 + t);
         b->final[t] = uniform(seed, 700 + t) < 0.8;
     }
@@ -41,6 +43,7 @@ static cr_advantage_args args_of(batch *b, size_t num, size_t group)
                                .scores = b->scores,
                                .old_log_probs = b->old,
                                .ref_log_probs = b->ref,
+                               .teacher_log_probs = b->teacher,
                                .values = b->values,
                                .final_mask = b->final,
                                .moments = &b->moments,
@@ -49,7 +52,8 @@ static cr_advantage_args args_of(batch *b, size_t num, size_t group)
                                .advantages = b->adv,
                                .raw_advantages = b->raw,
                                .returns = b->returns,
-                               .kl = b->kl};
+                               .kl = b->kl,
+                               .opd_kl = b->opd_kl};
 }
 
 static void run(const cr_advantage_config *c, batch *b, size_t first, size_t end, size_t group)
@@ -197,6 +201,49 @@ static void all_settings(void **state)
     }
 }
 
+/* Distilled advantages are the others less the distance to the teacher, whitened and cut afterwards; the pure form
+ * is that distance, whatever the rewards and their settings are. */
+static void distilled(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < 4 * 4 * 3 * 8; n++) {
+        cr_advantage_config c = setting(n), plain;
+        double adv[MAX_T], mean = 0;
+        cr_err err = {0};
+        cr_advantage_args a;
+        batch b;
+        make_batch(&b, n);
+        a = args_of(&b, N, GROUP);
+        c.kl_penalty = (cr_kl)(n % 3);
+        plain = c;
+        plain.whiten_advantages = false, plain.advantage_clip = 0;
+        assert_int_equal(cr_advantage(&plain, &a, &err), CR_OK);
+        memcpy(adv, b.raw, sizeof adv);
+        b.moments = (cr_moments){0, 1, 1e-24};
+        c.opd = n & 1 ? CR_OPD_PURE : CR_OPD_MIXED;
+        c.opd_kl_coef = 0.25 * (double)(1 + n % 5);
+        assert_int_equal(cr_advantage(&c, &a, &err), CR_OK);
+        for (size_t i = 0; i < N; i++) {
+            double sum = 0;
+            for (size_t t = b.start[i]; t < b.start[i + 1]; t++) {
+                double d = kl_of(c.kl_penalty, b.old[t] - b.teacher[t]),
+                       rest = c.opd == CR_OPD_PURE ? 0 : adv[t];
+                check_near(b.opd_kl[t], d, 1e-14);
+                sum += d;
+                adv[t] = rest - c.opd_kl_coef * d;
+                check_near(b.raw[t], c.opd == CR_OPD_PURE ? adv[t] : rest, 1e-12);
+                check_near(b.returns[t], c.opd == CR_OPD_PURE ? adv[t] : b.returns[t], 1e-12);
+            }
+            if (b.start[i + 1] > b.start[i])
+                mean += sum / (double)(b.start[i + 1] - b.start[i]) / N;
+        }
+        check_near(a.opd_kl_mean, mean, 1e-7);
+        if (c.whiten_advantages) whitened(adv, b.final, b.start[N]);
+        for (size_t t = 0; t < b.start[N]; t++)
+            check_near(b.adv[t], cut(adv[t] * b.final[t], c.advantage_clip), 1e-6);
+    }
+}
+
 /* k3 never is less than 0, and is cut at 10. */
 static void k3(void **state)
 {
@@ -287,6 +334,11 @@ static void refusals(void **state)
     assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "group 5"));
     err = (cr_err){0};
+    c.opd = CR_OPD_MIXED;
+    assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
+    assert_non_null(strstr(err.msg, "teacher"));
+    err = (cr_err){0};
+    c.opd = CR_OPD_NONE;
     a.values = NULL;
     assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "values"));
@@ -451,7 +503,7 @@ int main(void)
         cmocka_unit_test(running_moments),   cmocka_unit_test(refusals),
         cmocka_unit_test(sample_masks),      cmocka_unit_test(kl_controller),
         cmocka_unit_test(verdicts_alone),    cmocka_unit_test(few_verdicts),
-        cmocka_unit_test(rewards_of_tokens),
+        cmocka_unit_test(rewards_of_tokens), cmocka_unit_test(distilled),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

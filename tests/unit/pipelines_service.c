@@ -1,6 +1,6 @@
-/* pipelines_reference.c -- what a service answers to a run's request for log-probs, right and wrong in one thing each: any
+/* pipelines_service.c -- what a service answers to a run's request for log-probs, right and wrong in one thing each: any
  * number that is taken is the one that was sent. Not covered: sockets (unit/http_client), a run (e2e/run_service). */
-#include "pipelines/reference/service.h"
+#include "pipelines/service/service.h"
 #include "tests/check_near.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@
 
 /* The first prompt is wanted from place 3 on, the second from 2 on. */
 static const size_t first[] = {3, 2}, num_each[] = {2, 1};
-static const cr_reference_want want = {W, 2, 2, first, num_each};
+static const cr_role_service_want want = {W, 2, 2, first, num_each};
 
 static void numbers_are_those_sent(void **state)
 {
@@ -28,7 +28,7 @@ static void numbers_are_those_sent(void **state)
     for (size_t i = 0; i < CR_COUNT(orders); i++) {
         float out[3] = {0};
         cr_err err = {0};
-        if (cr_reference_read_answer(orders[i], strlen(orders[i]), &want, out, &err) != CR_OK)
+        if (cr_role_service_read_answer(orders[i], strlen(orders[i]), &want, out, &err) != CR_OK)
             fail_msg("%s", err.msg);
         assert_true(out[0] == -0.5f && out[1] == -2 && out[2] == -2);
     }
@@ -64,7 +64,7 @@ static void wrong_answers_are_errors(void **state)
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
         float out[3] = {0};
         cr_err err = {0};
-        if (cr_reference_read_answer(wrong[i], strlen(wrong[i]), &want, out, &err) == CR_OK)
+        if (cr_role_service_read_answer(wrong[i], strlen(wrong[i]), &want, out, &err) == CR_OK)
             fail_msg("taken: %s", wrong[i]);
     }
 }
@@ -91,10 +91,10 @@ static void identities(void **state)
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        cr_reference_identity id;
+        cr_role_service_identity id;
         cr_err err = {0};
-        bool is_taken = cr_reference_read_identity(cases[i].body, strlen(cases[i].body),
-                                                   cases[i].model, &id, &err) == CR_OK;
+        bool is_taken = cr_role_service_read_identity(cases[i].body, strlen(cases[i].body),
+                                                      cases[i].model, &id, &err) == CR_OK;
         if (is_taken != (cases[i].want != NULL)) fail_msg("%s: %s", cases[i].body, err.msg);
         if (!is_taken) continue;
         assert_string_equal(id.model, cases[i].want);

@@ -1,5 +1,5 @@
 /* answer.c -- answers of a service to numbers; nothing in them is taken on trust. */
-#include "pipelines/reference/service.h"
+#include "pipelines/service/service.h"
 
 #include "base/json.h"
 
@@ -48,7 +48,7 @@ static const char *text_of(const json_t *map, const char *key)
 }
 
 /* The numbers of one prompt, of which the last num_each are wanted. */
-static cr_status read_choice(const json_t *choice, const cr_reference_want *want, size_t i,
+static cr_status read_choice(const json_t *choice, const cr_role_service_want *want, size_t i,
                              float *out, cr_err *err)
 {
     const json_t *scores = json_object_get(choice, "croll_scores"),
@@ -75,7 +75,7 @@ static cr_status read_choice(const json_t *choice, const cr_reference_want *want
 }
 
 /* Choices may come in any order: each says which prompt it is of. */
-static cr_status read_choices(const json_t *root, const cr_reference_want *want, float *out,
+static cr_status read_choices(const json_t *root, const cr_role_service_want *want, float *out,
                               cr_err *err)
 {
     const json_t *choices = json_object_get(root, "choices"), *choice;
@@ -104,8 +104,8 @@ static cr_status read_choices(const json_t *root, const cr_reference_want *want,
     return err->status;
 }
 
-cr_status cr_reference_read_answer(const char *body, size_t num_bytes,
-                                   const cr_reference_want *want, float *out, cr_err *err)
+cr_status cr_role_service_read_answer(const char *body, size_t num_bytes,
+                                      const cr_role_service_want *want, float *out, cr_err *err)
 {
     json_t *root;
 
@@ -124,7 +124,7 @@ static bool take_text(const json_t *map, const char *key, char *to, size_t num)
     return *text && (size_t)snprintf(to, num, "%s", text) < num;
 }
 
-static cr_status take_identity(const json_t *root, const char *model, cr_reference_identity *out,
+static cr_status take_identity(const json_t *root, const char *model, cr_role_service_identity *out,
                                cr_err *err)
 {
     const json_t *data = json_object_get(root, "data"), *it = json_array_get(data, 0), *croll;
@@ -157,12 +157,12 @@ static cr_status take_identity(const json_t *root, const char *model, cr_referen
     return err->status;
 }
 
-cr_status cr_reference_read_identity(const char *body, size_t num_bytes, const char *model,
-                                     cr_reference_identity *out, cr_err *err)
+cr_status cr_role_service_read_identity(const char *body, size_t num_bytes, const char *model,
+                                        cr_role_service_identity *out, cr_err *err)
 {
     json_t *root;
 
-    *out = (cr_reference_identity){.vocab_size = 0};
+    *out = (cr_role_service_identity){.vocab_size = 0};
     CR_TRY(cr_json_parse(body, num_bytes, "its list of models", &root, err));
     cr_note(take_identity(root, model, out, err));
     json_decref(root);

@@ -1,5 +1,5 @@
 /* service.c -- see service.h. */
-#include "pipelines/reference/service.h"
+#include "pipelines/service/service.h"
 
 #include "base/json.h"
 #include "pipelines/assemble_impl.h"
@@ -16,12 +16,11 @@ enum {
 #define REACH_S 10.0 /* at the start, before the model is waited for */
 #define WATCH_S 0.1
 
-static const char record_name[] = "reference.json";
-
-struct cr_reference {
+struct cr_role_service {
+    const char *role;            /* "reference" */
     const cr_service_keys *keys; /* borrowed */
     cr_http_client *client;
-    cr_reference_identity identity;
+    cr_role_service_identity identity;
 };
 
 /* ---- one request ---- */
@@ -32,10 +31,10 @@ typedef struct prompt {
     size_t num[2];
 } prompt;
 
-static void write_request(const cr_reference *r, const prompt *prompts, size_t num, size_t start,
+static void write_request(const cr_role_service *r, const prompt *prompts, size_t num, size_t start,
                           cr_buf *out)
 {
-    const cr_reference_identity *id = &r->identity;
+    const cr_role_service_identity *id = &r->identity;
 
     cr_buf_adds(out, "{\"model\":");
     cr_json_add_string(out, id->model, strlen(id->model));
@@ -56,7 +55,7 @@ static void write_request(const cr_reference *r, const prompt *prompts, size_t n
 }
 
 /* A call that is waited for alone, before there is a run. */
-static cr_status ask_alone(cr_reference *r, cr_http_call *call, double seconds, cr_err *err)
+static cr_status ask_alone(cr_role_service *r, cr_http_call *call, double seconds, cr_err *err)
 {
     call->deadline_s = cr_now_s() + seconds;
     cr_http_client_add(r->client, call);
@@ -68,55 +67,42 @@ static cr_status ask_alone(cr_reference *r, cr_http_call *call, double seconds, 
 /* ---- the start ---- */
 
 /* Is it there? Its model may still be loading. */
-static cr_status reach(cr_reference *r, cr_err *err)
+static cr_status reach(cr_role_service *r, cr_err *err)
 {
     cr_http_call call = {.method = "GET", .path = "/health"};
 
     if (ask_alone(r, &call, REACH_S, err) != CR_OK) {
         *err = (cr_err){0};
         cr_fail(err, CR_EABSENT,
-                "reference.service: %.200s (start it with croll serve MODEL --listen HOST:PORT; "
-                "without the key service the reference has ranks of its own)",
-                call.failure.status ? call.failure.msg : "it answers, and its /v1/health does not");
+                "%s.service: %.200s (start it with croll serve MODEL --listen HOST:PORT; "
+                "without the key service the %s has ranks of its own)",
+                r->role,
+                call.failure.status ? call.failure.msg : "it answers, and its /v1/health does not",
+                r->role);
     }
     cr_http_call_free(&call);
     return err->status;
 }
 
-static cr_status get_identity(cr_reference *r, cr_err *err)
+static cr_status get_identity(cr_role_service *r, cr_err *err)
 {
     cr_http_call call = {.method = "GET", .path = "/models"};
 
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
-        cr_note(cr_reference_read_identity(call.answer.data, call.answer.num_bytes, r->keys->model,
-                                           &r->identity, err));
+        cr_note(cr_role_service_read_identity(call.answer.data, call.answer.num_bytes,
+                                              r->keys->model, &r->identity, err));
     cr_http_call_free(&call);
     return err->status;
 }
 
-/* vocab_size of config.json, or of its text_config. */
-static cr_status read_vocab_size(const char *folder, int64_t *out, cr_err *err)
+static cr_status check_identity(const cr_role_service *r, const cr_config *c, cr_err *err)
 {
-    char *path = cr_path_join(folder, "config.json");
-    json_t *root = NULL, *inner;
-
-    if (cr_json_read_file(path, &root, err) == CR_OK) {
-        inner = json_object_get(root, "text_config");
-        *out = json_integer_value(json_object_get(inner ? inner : root, "vocab_size"));
-    }
-    json_decref(root);
-    cr_free(path);
-    return err->status;
-}
-
-static cr_status check_identity(const cr_reference *r, const cr_config *c, cr_err *err)
-{
-    const cr_reference_identity *id = &r->identity;
+    const cr_role_service_identity *id = &r->identity;
     char *path = cr_path_join(c->train.model_path, "tokenizer.json"), own[CR_DIGEST_TEXT];
     int64_t vocab_size = 0;
 
     CR_TRY_GOTO(out, cr_digest_file(path, own, NULL, err));
-    CR_TRY_GOTO(out, read_vocab_size(c->train.model_path, &vocab_size, err));
+    CR_TRY_GOTO(out, cr_vocab_size_read(c->train.model_path, &vocab_size, err));
     if (strcmp(own, id->tokenizer) != 0)
         cr_fail(err, CR_ECONFIG,
                 "its tokenizer (SHA-256 %.12s) is not that of the run (%.12s, %.160s): ids would "
@@ -134,10 +120,16 @@ out:
     return err->status;
 }
 
-/* A run that goes on has the reference that it began with. */
-static cr_status check_record(const cr_reference *r, const cr_config *c, cr_err *err)
+/* OUTPUT_DIR/reference.json */
+static char *record_path(const cr_role_service *r, const char *output_dir)
 {
-    char *path = cr_path_join(c->output_dir, record_name);
+    return cr_asprintf("%s/%s.json", output_dir, r->role);
+}
+
+/* A run that goes on has the weights that it began with. */
+static cr_status check_record(const cr_role_service *r, const cr_config *c, cr_err *err)
+{
+    char *path = record_path(r, c->output_dir);
     json_t *before = NULL;
     const char *weights;
 
@@ -154,48 +146,50 @@ static cr_status check_record(const cr_reference *r, const cr_config *c, cr_err 
 }
 
 /* A request as those of the steps: the key may score, the weights are those that are expected, numbers come back. */
-static cr_status try_request(cr_reference *r, cr_err *err)
+static cr_status try_request(cr_role_service *r, cr_err *err)
 {
     static const int32_t ids[2] = {0, 0};
     static const size_t first = 1, num_each = 1;
     const prompt one = {{ids}, {2}};
-    const cr_reference_want want = {r->identity.weights, 1, 1, &first, &num_each};
+    const cr_role_service_want want = {r->identity.weights, 1, 1, &first, &num_each};
     cr_http_call call = {.method = "POST", .path = "/completions"};
     float log_prob;
 
     write_request(r, &one, 1, 1, &call.body);
     if (ask_alone(r, &call, r->keys->timeout, err) == CR_OK)
-        cr_note(cr_reference_read_answer(call.answer.data, call.answer.num_bytes, &want, &log_prob,
-                                         err));
+        cr_note(cr_role_service_read_answer(call.answer.data, call.answer.num_bytes, &want,
+                                            &log_prob, err));
     cr_http_call_free(&call);
     return err->status;
 }
 
-cr_status cr_reference_open(const cr_config *c, cr_reference **out, cr_err *err)
+cr_status cr_role_service_open(const cr_config *c, const cr_worker_config *w, cr_role_service **out,
+                               cr_err *err)
 {
-    cr_reference *r = CR_NEW(cr_reference);
-    const cr_service_keys *k = r->keys = &c->reference.service;
+    cr_role_service *r = CR_NEW(cr_role_service);
+    const cr_service_keys *k = r->keys = &w->service;
 
     *out = NULL;
+    r->role = w->name;
     if (cr_service_open(k, ANSWER_BYTES, &r->client, err) != CR_OK) cr_fail_add(err, "service");
     CR_TRY_GOTO(failed, err->status);
     CR_TRY_GOTO(failed, reach(r, err));
     if (get_identity(r, err) != CR_OK || check_identity(r, c, err) != CR_OK ||
         check_record(r, c, err) != CR_OK || try_request(r, err) != CR_OK) {
         err->status = CR_ECONFIG; /* nothing was started */
-        cr_fail_add(err, "reference.service %.100s", k->url);
+        cr_fail_add(err, "%s.service %.100s", r->role, k->url);
         goto failed;
     }
-    cr_log(CR_LOG_INFO, "rlvr", "reference: %s, weights %.12s, %s, at %s", r->identity.model,
+    cr_log(CR_LOG_INFO, "rlvr", "%s: %s, weights %.12s, %s, at %s", r->role, r->identity.model,
            r->identity.weights, r->identity.dtype, k->url);
     *out = r;
     return CR_OK;
 failed:
-    cr_reference_close(r);
+    cr_role_service_close(r);
     return err->status;
 }
 
-void cr_reference_close(cr_reference *r)
+void cr_role_service_close(cr_role_service *r)
 {
     if (!r) return;
     cr_http_client_close(r->client);
@@ -204,10 +198,10 @@ void cr_reference_close(cr_reference *r)
 
 /* ---- the record ---- */
 
-cr_status cr_reference_record(const cr_reference *r, const char *output_dir, cr_err *err)
+cr_status cr_role_service_record(const cr_role_service *r, const char *output_dir, cr_err *err)
 {
-    const cr_reference_identity *id = &r->identity;
-    char *path = cr_path_join(output_dir, record_name);
+    const cr_role_service_identity *id = &r->identity;
+    char *path = record_path(r, output_dir);
     const char *const texts[][2] = {{"url", r->keys->url},
                                     {"model", id->model},
                                     {"weights_sha256", id->weights},
@@ -269,7 +263,7 @@ static size_t list_prompts(const cri_learn_batch *b, const part *p, prompt *prom
     return num;
 }
 
-static void add_part(cr_reference *r, const cri_learn_batch *b, part *p, double deadline_s)
+static void add_part(cr_role_service *r, const cri_learn_batch *b, part *p, double deadline_s)
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
@@ -286,20 +280,20 @@ static void add_part(cr_reference *r, const cri_learn_batch *b, part *p, double 
     cr_http_client_add(r->client, &p->call);
 }
 
-static cr_status take_part(const cr_reference *r, const cri_learn_batch *b, const part *p,
+static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, const part *p,
                            double *log_probs, cr_err *err)
 {
     prompt prompts[REQUEST_SAMPLES];
     size_t first[REQUEST_SAMPLES], num_each[REQUEST_SAMPLES],
         num = list_prompts(b, p, prompts, first, num_each), at = b->start[p->first],
         num_tokens = b->start[p->end] - at;
-    const cr_reference_want want = {r->identity.weights, num, p->start, first, num_each};
+    const cr_role_service_want want = {r->identity.weights, num, p->start, first, num_each};
     float *numbers;
 
     CR_TRY(cr_http_call_check(r->client, &p->call, err));
     numbers = CR_NEW_ARRAY(float, num_tokens);
-    if (cr_reference_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want, numbers,
-                                 err) == CR_OK)
+    if (cr_role_service_read_answer(p->call.answer.data, p->call.answer.num_bytes, &want, numbers,
+                                    err) == CR_OK)
         for (size_t t = 0; t < num_tokens; t++)
             log_probs[at + t] = numbers[t];
     else if (err->status != CR_ENUMERIC)
@@ -308,8 +302,8 @@ static cr_status take_part(const cr_reference *r, const cri_learn_batch *b, cons
     return err->status;
 }
 
-cr_status cri_ask_reference(cr_reference *r, cr_run *run, const cri_learn_batch *b,
-                            double *log_probs, cr_err *err)
+cr_status cri_ask_service(cr_role_service *r, cr_run *run, const cri_learn_batch *b,
+                          double *log_probs, cr_err *err)
 {
     double deadline_s = cr_now_s() + r->keys->timeout;
     size_t n = b->r->num_samples, num = 0, num_left = 0;
@@ -326,7 +320,7 @@ cr_status cri_ask_reference(cr_reference *r, cr_run *run, const cri_learn_batch 
         if (!call)
             cr_note(cr_run_watch(run, err));
         else if (take_part(r, b, (const part *)(const void *)call, log_probs, err) != CR_OK)
-            cr_fail_add(err, "step %lld: reference.service", (long long)run->step);
+            cr_fail_add(err, "step %lld: %s.service", (long long)run->step, r->role);
     }
     for (size_t i = 0; i < num; i++)
         cr_http_call_free(&parts[i].call);

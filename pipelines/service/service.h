@@ -1,0 +1,56 @@
+/* service.h -- log-probs of a role that scores (reference, teacher) from a running `croll serve` instead of ranks, and
+ * whether its ids are those of the run, which every such role is asked before anything starts.
+ *
+ * Flow 6 of 7. Token ids go out, float32 come back as they are (base64); both sides use ids of one tokenizer. The service
+ * is looked at once before anything starts: its weights (the identity that all answers must have from then on), its
+ * tokenizer, its vocabulary and its longest sequence. A step's samples are cut into requests of which a few are under
+ * way at a time; what fails is tried again until service.timeout. Failures are errors: CR_ETIMEOUT when the time is
+ * over, CR_EPEER when the service answers with an error or with other weights.
+ */
+#ifndef CR_ROLE_SERVICE_H
+#define CR_ROLE_SERVICE_H
+
+#include "base/digest.h"
+#include "configs/configs.h"
+#include "text/tokenizer.h"
+
+typedef struct cr_role_service_identity {
+    char weights[CR_DIGEST_TEXT], tokenizer[CR_DIGEST_TEXT], dtype[24], model[256];
+    int64_t max_model_len, vocab_size;
+} cr_role_service_identity;
+
+typedef struct cr_role_service cr_role_service;
+/* The service of the role w (borrowed). CR_EABSENT: it cannot be reached; CR_ECONFIG: it does not fit this run. */
+CR_MUST cr_status cr_role_service_open(const cr_config *config, const cr_worker_config *w,
+                                       cr_role_service **out, cr_err *err);
+void cr_role_service_close(cr_role_service *r); /* accepts NULL */
+/* Write OUTPUT_DIR/ROLE.json: a run that is resumed must have the weights that are written there. */
+CR_MUST cr_status cr_role_service_record(const cr_role_service *r, const char *output_dir,
+                                         cr_err *err);
+
+/* ---- a role with ranks ---- */
+
+/* Whether each id of the run's tokenizer is the same token in that of w's model, which has no fewer ids. CR_ECONFIG. */
+CR_MUST cr_status cr_vocabulary_check(const cr_config *config, const cr_worker_config *w,
+                                      const cr_tokenizer *tokenizer, cr_err *err);
+/* vocab_size of config.json, or of its text_config; 0: it says none. */
+CR_MUST cr_status cr_vocab_size_read(const char *folder, int64_t *out, cr_err *err);
+
+/* ---- what comes back: any bytes (pure functions) ---- */
+
+/* From the body of GET /models: the model of that name, or the first. */
+CR_MUST cr_status cr_role_service_read_identity(const char *body, size_t num_bytes,
+                                                const char *model, cr_role_service_identity *out,
+                                                cr_err *err);
+/* One answer: for each of num prompts the log-probs of its places first[i] .. first[i] + num_each[i] - 1 into out, one after the
+ * other; the answer begins with place `start`. CR_EFORMAT. */
+typedef struct cr_role_service_want {
+    const char *weights;
+    size_t num, start;
+    const size_t *first, *num_each; /* [num] */
+} cr_role_service_want;
+CR_MUST cr_status cr_role_service_read_answer(const char *body, size_t num_bytes,
+                                              const cr_role_service_want *want, float *out,
+                                              cr_err *err);
+
+#endif
