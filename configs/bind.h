@@ -55,8 +55,10 @@ void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_config *k, c
 void cri_check_loss(const cr_config *c, cr_diagnostics *d);
 /* data_args that validation does not give itself are those of training. */
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d);
-/* opd.c: before the schema, a list of teachers that has one becomes its block; after the workers, distillation. */
-void cri_read_teachers(cr_yaml *yaml, cr_diagnostics *d);
+/* opd.c: before the schema, other shapes of the same: student_train, student_infer, a list of one teacher; before the
+ * algorithm, what is_pure_opd means for its keys; after the workers, distillation. */
+void cri_read_opd(cr_yaml *yaml, cr_diagnostics *d);
+void cri_fix_pure_opd(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_bind_opd(cr_config *c, cr_node *root, cr_diagnostics *d);
 void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d);
 

@@ -175,9 +175,10 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
     if (d->num_errors == 0 && is_other_pipeline(root, d)) {
         if (cr_node_get(root, "actor_train")) load_roles(c, root, d);
     } else if (d->num_errors == 0) {
-        bool is_sft = cr_node_get(root, "sft_train") != NULL,
-             is_rlvr = cr_node_get(root, "rewards") || cr_node_get(root, "actor_train") ||
-                       cr_node_get(root, "actor_infer");
+        bool is_sft = cr_node_get(root, "sft_train") != NULL, is_rlvr;
+        if (!is_sft) cri_read_opd(&c->yaml, d);
+        is_rlvr = cr_node_get(root, "rewards") || cr_node_get(root, "actor_train") ||
+                  cr_node_get(root, "actor_infer");
         if (!is_sft && !is_rlvr) {
             cr_diagnose(d, CR_ERROR, (cr_place){c->path, 1, 1},
                         "no pipeline: the file has neither rewards and actor_train (rlvr) nor "
@@ -186,7 +187,6 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
         } else {
             c->kind = is_sft ? CR_PIPELINE_SFT : CR_PIPELINE_RLVR;
             check_profilers(root, d);
-            if (!is_sft) cri_read_teachers(&c->yaml, d);
             c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
             load_run(c, root, d);
             cri_note_unused(root, d);

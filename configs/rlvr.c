@@ -481,6 +481,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
 
     derive_lengths(c, root, d);
     derive_models(c, root, d);
+    cri_fix_pure_opd(c, root, d);
     bind_algorithm(root, a);
     cri_bind_loss(root, &a->loss, d);
     cri_bind_correction(c, root, &a->correction, d);

@@ -40,6 +40,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
            *tokens = token_scores(b, first, end);
     const char *name = l->config->rewards[domain].domain;
     const bool has_teacher = config.opd != CR_OPD_NONE;
+    const bool are_scores_used =
+        config.opd != CR_OPD_PURE || alg->masks.difficulty_mask || alg->masks.error_max_len_clip;
 
     config.kl_coef = l->kl_coef;
     for (size_t i = 0; i < n; i++) {
@@ -52,8 +54,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     }
     start[n] = b->start[end] - base;
     cr_sample_mask(&alg->masks, n, b->r->group_size, lengths,
-                   (double)(l->config->sequence_length - l->config->prompt_length), scores, verdict,
-                   keep);
+                   (double)(l->config->sequence_length - l->config->prompt_length), scores,
+                   are_scores_used ? verdict : NULL, keep);
     for (size_t i = 0; i < n; i++) {
         kept += keep[i];
         for (size_t t = b->start[first + i]; t < b->start[first + i + 1]; t++)
@@ -62,7 +64,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     cr_advantage_args args = {.rows = {n, start},
                               .group = b->r->group_size,
                               .scores = raw,
-                              .verdict = verdict,
+                              .verdict = are_scores_used ? verdict : NULL,
                               .token_scores = tokens,
                               .old_log_probs = b->has_ref || has_teacher ? b->old + base : NULL,
                               .ref_log_probs = b->has_ref ? b->ref + base : NULL,

@@ -148,14 +148,16 @@ static cr_status settle(collector *c, flight *f, cr_err *err)
 }
 
 /* All that was asked has come. Groups without a verdict are drawn again, as often as the step has groups
- * and unless nothing at all got a verdict; else they stay. In order of draws, so that the same verdicts
+ * and unless nothing at all got a verdict, or none is needed; else they stay. In order of draws, so that the same verdicts
  * give the same rollout whatever came first. */
 static cr_status settle_failed(collector *c, cr_err *err)
 {
+    const bool are_rewards_used = c->run->config->algorithm.advantage.opd != CR_OPD_PURE;
+
     for (size_t i = 0, num = c->num; i < num; i++) {
         if (!c->flights[i].is_failed) continue;
         c->flights[i].is_failed = false;
-        if (c->num_verdicts > 0 && c->num_redrawn < c->num_wanted) {
+        if (c->num_verdicts > 0 && c->num_redrawn < c->num_wanted && are_rewards_used) {
             c->num_redrawn++;
             CR_TRY(draw(c, c->flights[i].domain, err));
         } else {

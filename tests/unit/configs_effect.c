@@ -271,6 +271,7 @@ static const struct {
      "force_disable_old_logprobs_recompute",
      "true",
      {"enable_old_logprobs_recompute=true"}},
+    {"rlvr", "pure_opd_pipeline_type", "agentic", {NULL}},
     {"teacher", "opd_kl_coef", "0.5", {TEACHER, "use_opd=true"}},
     {"worker", "worker_cls", "my.own.Worker", {NULL}},
     {"worker", "pg_variant", "tis", {NULL}}, /* the first one is the loss without the key */
