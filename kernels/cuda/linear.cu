@@ -4,7 +4,7 @@
  * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
  *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, at most 206 registers, two blocks an
  *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200, whose full
- *   speed needs wgmma; static analysis of the loop (485 instructions for 64 mma) gives at most 85 % of that. As a
+ *   speed needs wgmma; by the instructions of the loop (bench/gpu_static) at most 70 % of that. As a
  *   fallback and for decoding; cuBLASLt is to take over large products (not available yet).
  * plain (fp32, fp16, odd sizes): a block of 256 threads makes a 64 x 64 tile, a thread 4 x 4; 16 of k at a time by shared memory
  *   (8.5 KiB); fused multiply-add. Limit: fp32 units, 8 shared loads for 16 of them: about half of 67 TFLOP/s. TF32 is not used.

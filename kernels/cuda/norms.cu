@@ -7,9 +7,9 @@
  * time. A row's result does not depend on other rows.
  * Bytes an element in bf16: forward 4, backward 6 and partial sums (8 a column and G threads' rows, 16 rows at least):
  * bound by memory: 0.84 elements/ps on H100 (3.35 TB/s) forward, 0.5 backward; H200 1.43 times that.
- * Shared memory: 32 bytes. Registers: forward below 40, backward 24 a chunk of 8 columns (4 chunks at 8192 columns:
- * 186, one block an SM). Each row of a block of 256 has two barriers: at 2048 columns the loop has too few
- * bytes in flight for the full speed of memory; estimate 70 to 80 %.
+ * Shared memory: 32 bytes. Registers: forward below 40, backward 24 a chunk of 8 columns (bench/gpu_static shows them; 4
+ * chunks at 8192 columns: one block an SM). Each row of a block of 256 has two barriers; x, dy and the weight of a row
+ * are asked for together, 48 bytes a thread and chunk, so that two or more blocks an SM have enough under way.
  */
 #include "kernels/cuda/op.h"
 
@@ -149,9 +149,30 @@ template <class T> struct norm_backward {
     bool is_dx_added, is_fast;
 };
 
+/* x, dy and weight of columns c .. of row r: all three are asked for before the first is used. */
+template <class T>
+static __device__ __forceinline__ void load_three(float (&x)[PER], float (&dy)[PER],
+                                                  float (&w)[PER], const norm_backward<T> &a,
+                                                  int64_t r, int c)
+{
+    int64_t row = r * a.num_cols;
+
+    if (a.is_fast) { /* rows of whole pieces */
+        const wide8<T> wide_x = load_wide(a.x + row + c), wide_dy = load_wide(a.dy + row + c),
+                       wide_w = load_wide(a.weight + c);
+        unpack(x, wide_x);
+        unpack(dy, wide_dy);
+        unpack(w, wide_w);
+        return;
+    }
+    load8(x, a.x + row, c, a.num_cols, false);
+    load8(dy, a.dy + row, c, a.num_cols, false);
+    load8(w, a.weight, c, a.num_cols, false);
+}
+
 /* With u = dy w and n = (x - mean) r: dx = r (u - mean(u) - n mean(u n)), without mean(u) for RMSNorm. */
 template <class T, int G, int CHUNKS, bool IS_LAYER>
-static __global__ void __launch_bounds__(BLOCK) norm_grad(norm_backward<T> a)
+static __global__ void __launch_bounds__(BLOCK, CHUNKS > 1 ? 1 : 2) norm_grad(norm_backward<T> a)
 {
     SHARED(float, sums, BLOCK / 32);
     int64_t group = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / G, begin = group * a.rows_a_group,
@@ -167,9 +188,7 @@ static __global__ void __launch_bounds__(BLOCK) norm_grad(norm_backward<T> a)
             int c = PER * (thread + G * i);
             float w[PER];
             if (c >= cols) break;
-            load8(n[i], a.x + r * cols, c, cols, a.is_fast);
-            load8(u[i], a.dy + r * cols, c, cols, a.is_fast);
-            load8(w, a.weight, c, cols, a.is_fast);
+            load_three(n[i], u[i], w, a, r, c);
 #pragma unroll
             for (int e = 0; e < PER; e++) {
                 n[i][e] = (n[i][e] - mean) * rstd; /* beyond the row dy and w are 0 */
