@@ -331,7 +331,8 @@ static int run(int argc, char **argv)
         {"stop", CR_OPT_LIST, &o.stop, "TEXT",
          "end an answer at this text; may be given again (generating_args.stop_strings)"},
         {"json", CR_OPT_FLAG, &a.has_json, NULL, "one JSON object a completion"},
-        {"device", CR_OPT_STRING, &o.device, "NAME", "cpu (default); cuda is not available yet"},
+        {"device", CR_OPT_STRING, &o.device, "NAME",
+         "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
     };
     cr_words words = {0};
     cr_err err = {0};

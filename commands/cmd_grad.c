@@ -230,7 +230,8 @@ static int run(int argc, char **argv)
     const cr_option options[] = {
         {"out", CR_OPT_STRING, &j.path, "FILE",
          "the gradient: a safetensors file, float32 (required)"},
-        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default); cuda is not available yet"},
+        {"device", CR_OPT_STRING, &device, "NAME",
+         "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
     };
     cr_words words = {0};
     cr_err err = {0};

@@ -345,7 +345,8 @@ static int run(int argc, char **argv)
          "also the rank of every token: 1 + ids that are more likely"},
         {"logits", CR_OPT_STRING, &logits, "FILE",
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
-        {"device", CR_OPT_STRING, &device, "NAME", "cpu (default); cuda is not available yet"},
+        {"device", CR_OPT_STRING, &device, "NAME",
+         "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
     };
     cr_words words = {0};
     cr_err err = {0};

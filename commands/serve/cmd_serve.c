@@ -230,7 +230,8 @@ static int run(int argc, char **argv)
         {"metrics-prefix", CR_OPT_STRING, &s.options.metrics_prefix, "TEXT",
          "of names at /metrics (default croll_)"},
         {"port-file", CR_OPT_STRING, &s.port_file, "FILE", "gets the number of the port"},
-        {"device", CR_OPT_STRING, &s.device, "NAME", "cpu (default); cuda is not available yet"},
+        {"device", CR_OPT_STRING, &s.device, "NAME",
+         "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
     };
     cr_words words = {0};
     cr_err err = {0};

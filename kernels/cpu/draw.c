@@ -5,15 +5,11 @@
  * candidates, sorted once: largest first, equal ones by id. Without top_k the mass of all others is
  * known from the log-sum of the row, so only as many are sorted as top_p asks for. Penalty and division
  * by the temperature are single operations on a logit, so they round here as in cr_row_edits. */
+#include "kernels/draw.h"
 #include "kernels/cpu/slots.h"
 
 #include <math.h>
 #include <string.h>
-
-/* The logit of an id that cannot be drawn: finite, so that sums over rows and tiles stay numbers, and e^z is 0 at any
- * temperature; divided by a temperature it is below MOST_BANNED. */
-#define BANNED      (-1e30f)
-#define MOST_BANNED (-1e20f)
 
 typedef struct candidate {
     float z;
@@ -102,7 +98,7 @@ static void allow(sampler *s, const int32_t *ids, size_t num)
     for (size_t i = 0; i < num; i++)
         s->seen[ids[i] / 8] |= (uint8_t)(1u << ids[i] % 8);
     for (int64_t i = 0; i < s->n; i++)
-        if (!(s->seen[i / 8] >> i % 8 & 1)) s->z[i] = BANNED;
+        if (!(s->seen[i / 8] >> i % 8 & 1)) s->z[i] = CRI_BANNED;
 }
 
 /* s->z: the logits, before the temperature. */
@@ -121,7 +117,7 @@ static void edit(sampler *s, const cr_draw_row *row)
         penalise_response(s, e, row->history[1], row->num_history[1]);
     if (e->num_allowed) allow(s, e->allowed, e->num_allowed);
     for (size_t i = 0; i < e->num_banned; i++)
-        s->z[e->banned[i]] = BANNED;
+        s->z[e->banned[i]] = CRI_BANNED;
 }
 
 /* The k-th largest of z. */
@@ -157,11 +153,12 @@ static float kth_greatest(const float *z, size_t n, size_t k, candidate *heap)
     return heap[0].z;
 }
 
-/* Grows as z falls. */
+/* Grows as z falls; -0 is 0. */
 static uint32_t sort_key(float z)
 {
     uint32_t bits;
 
+    z += 0.0f;
     memcpy(&bits, &z, sizeof bits);
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
@@ -271,7 +268,7 @@ static void draw_filtered(sampler *s, const cr_draw_row *row, cr_drawn *out)
     candidate *c = s->candidates, last = {0};
     size_t n = (size_t)s->n, num, keep;
     bool has_k = row->top_k > 0 && row->top_k < s->n;
-    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = MOST_BANNED, width = 4;
+    float most = largest(s->z, n, &out->id), log_prob = 0, min_z = CRI_MOST_BANNED, width = 4;
     double mass, wanted = INFINITY;
 
     if (isfinite(most) && (!row->is_raw || (!has_k && row->top_p < 1)))
@@ -321,16 +318,12 @@ static void find_numbers(const sampler *s, const float *z, float temperature,
     out->log_prob =
         s->log_prob(z, s->n, out->id, temperature != 1 || num_kept ? &edits : NULL, row, out);
     for (int64_t i = 0; i < row->num_top; i++)
-        if (out->top_log_probs[i] < MOST_BANNED) out->top_log_probs[i] = -INFINITY;
+        if (out->top_log_probs[i] < CRI_MOST_BANNED) out->top_log_probs[i] = -INFINITY;
 }
 
 static void draw_row(sampler *s, const float *logits, const cr_draw_row *row, cr_drawn *out)
 {
-    const cr_word_edits *e = &row->edits;
-    bool has_edit = row->penalty != 1 || e->presence != 0 || e->frequency != 0 || e->num_biased ||
-                    e->num_allowed || e->num_banned,
-         has_filter = row->temperature > 0 &&
-                      ((row->top_k > 0 && row->top_k < s->n) || row->top_p < 1 || row->min_p > 0),
+    bool has_edit = cri_draw_has_edit(row), has_filter = cri_draw_has_filter(row, s->n),
          is_raw = row->is_raw || row->temperature == 0;
     const float *z = logits;
 

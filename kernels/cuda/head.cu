@@ -296,11 +296,10 @@ cr_status cri_cuda_logits_log_prob(cr_device *dev, const cr_logits_log_prob_args
     rows.entropy = rows.log_prob + a->num_rows;
     word_state *state = (word_state *)(void *)(rows.entropy + a->num_rows);
     CR_TRY(launched("logits_log_prob", cri_cuda_words_begin(&rows, state, stream), err));
-    for (int64_t v0 = 0; v0 < a->vocab_size; v0 += CRI_WORDS)
-        CR_TRY(launched("logits_log_prob",
-                        cri_cuda_words_take(&rows, state, in<float>(a->logits) + v0, a->vocab_size,
-                                            v0, at_most(a->vocab_size - v0, CRI_WORDS), stream),
-                        err));
+    CR_TRY(launched("logits_log_prob",
+                    cri_cuda_words_take(&rows, state, in<float>(a->logits), a->vocab_size, 0,
+                                        a->vocab_size, stream),
+                    err));
     CR_TRY(launched("logits_log_prob", cri_cuda_words_end(&rows, state, stream), err));
     if (a->log_prob)
         CR_TRY(dev->kernels->download(dev, a->log_prob, cr_mem_of_host(rows.log_prob), bytes, err));

@@ -1,7 +1,7 @@
 /* words.cu -- rows of logits are reduced tile by tile of 1024 words: log-prob of the label, entropy, log-sum, rank of the
  * label, the largest words, chosen words.
  *
- * Mapping: a block of 128 threads takes one row of one tile, a thread 8 words, 128 apart; sums and maxima by fixed
+ * Mapping: a block of 128 threads takes one row, tile by tile, a thread 8 words, 128 apart; sums and maxima by fixed
  * shuffles, then the row's state is brought up to date by thread 0. So the bits of a row depend on its logits alone, and training
  * (tiles made by products in head.cu) and generation (whole rows) agree. The largest words of a tile are taken one by one by the
  * block, and put into a sorted list that is the result itself; after the first tiles hardly one is taken.
@@ -59,29 +59,6 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
     return most;
 }
 
-/* (z, id) goes before (other_z, other_id) in the list of the largest. */
-static __device__ __forceinline__ bool is_before(float z, int32_t id, float other_z,
-                                                 int32_t other_id)
-{
-    return z > other_z || (z == other_z && id < other_id);
-}
-
-/* The first of all threads' (z, id) in that order; id INT32_MAX: none. */
-static __device__ __forceinline__ void block_first(float &z, int32_t &id, float *zs, int32_t *ids)
-{
-    for (int d = 16; d > 0; d /= 2) {
-        float other_z = __shfl_xor_sync(0xffffffffu, z, d);
-        int32_t other_id = __shfl_xor_sync(0xffffffffu, id, d);
-        if (is_before(other_z, other_id, z, id)) z = other_z, id = other_id;
-    }
-    if (threadIdx.x % 32 == 0) zs[threadIdx.x / 32] = z, ids[threadIdx.x / 32] = id;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < BLOCK / 32; i++)
-        if (is_before(zs[i], ids[i], z, id)) z = zs[i], id = ids[i];
-    __syncthreads(); /* zs and ids may be used again */
-}
-
 /* The words of this tile that belong into the row's list. z, ids: this thread's, id -1: not kept. */
 static __device__ void take_top(const cri_word_rows &w, word_state *state, int64_t row,
                                 const float (&z)[MINE], const int32_t (&ids)[MINE], float *zs,
@@ -98,7 +75,7 @@ static __device__ void take_top(const cri_word_rows &w, word_state *state, int64
         for (int i = 0; i < MINE; i++)
             if (ids[i] >= 0 && !(taken >> i & 1) && is_before(z[i], ids[i], best, id))
                 best = z[i], id = ids[i];
-        block_first(best, id, zs, first_ids);
+        block_first<BLOCK>(best, id, zs, first_ids);
         if (id == INT32_MAX) return; /* the same in all threads */
 #pragma unroll
         for (int i = 0; i < MINE; i++)
@@ -134,15 +111,12 @@ static __device__ __forceinline__ void join(word_state *s, float most, float sum
     s->most = most;
 }
 
-static __global__ void __launch_bounds__(BLOCK, 8)
-    take_words(cri_word_rows w, word_state *states, const float *logits, int64_t ld, int64_t v0,
-               int64_t cols)
+/* Words v0 .. v0 + cols - 1 of row `row`, whose logits begin at z0 with word v0; cols up to CRI_WORDS. */
+static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_state *s, int64_t row,
+                                                 const float *z0, int64_t v0, int64_t cols,
+                                                 float *shared, int32_t *shared_ids,
+                                                 int32_t *is_full)
 {
-    SHARED(float, shared, BLOCK / 32);
-    SHARED(int32_t, shared_ids, BLOCK / 32);
-    SHARED(int32_t, is_full, 1);
-    int64_t r = blockIdx.x, row = w.first_row + r;
-    word_state *s = states + r;
     int32_t label = w.labels[row], ids[MINE];
     float z[MINE], slope, most = -INFINITY, before = s->most, label_z = s->label, above = 0.0f;
     float sum = 0.0f, moment = 0.0f;
@@ -153,7 +127,7 @@ static __global__ void __launch_bounds__(BLOCK, 8)
         ids[i] = -1;
         z[i] = -INFINITY;
         if (c >= cols) continue;
-        z[i] = logits[r * ld + c];
+        z[i] = z0[c];
         if (edit_word(w.edits, row, (int32_t)(v0 + c), z[i], slope)) ids[i] = (int32_t)(v0 + c);
         if (ids[i] < 0) continue;
         most = fmaxf(most, isnan(z[i]) ? INFINITY : z[i]);
@@ -182,8 +156,26 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     for (int64_t i = threadIdx.x; i < w.num_chosen; i += BLOCK) {
         int32_t id = w.chosen_ids[row * w.num_chosen + i];
         if (id < v0 || id >= v0 + cols) continue;
-        float x = logits[r * ld + id - v0];
+        float x = z0[id - v0];
         if (edit_word(w.edits, row, id, x, slope)) w.chosen_log_prob[row * w.num_chosen + i] = x;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK, 8)
+    take_words(cri_word_rows w, word_state *states, const float *logits, int64_t ld, int64_t v0,
+               int64_t cols)
+{
+    SHARED(float, shared, BLOCK / 32);
+    SHARED(int32_t, shared_ids, BLOCK / 32);
+    SHARED(int32_t, is_full, 1);
+    int64_t r = blockIdx.x, row = w.first_row + r;
+    const float *z = logits ? logits + r * ld : w.sources[row] + v0;
+
+    for (int64_t c = 0; c < cols; c += CRI_WORDS) {
+        if (c) __syncthreads(); /* the state of the tile before is complete */
+        take_tile(w, states + r, row, z + c, v0 + c,
+                  cols - c < CRI_WORDS ? cols - c : (int64_t)CRI_WORDS, shared, shared_ids,
+                  is_full);
     }
 }
 

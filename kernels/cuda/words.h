@@ -6,6 +6,20 @@
 
 #include "kernels/cuda/op.h"
 
+/* In the order of words by falling z, equal ones by id: the last word that a filter has kept. */
+struct word_limit {
+    uint32_t key; /* of its z */
+    int32_t id;
+};
+
+/* Grows as z falls; -0 is 0. */
+static __device__ __forceinline__ uint32_t falling_key(float z)
+{
+    uint32_t bits = as_uint(z + 0.0f);
+
+    return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
+}
+
 /* cr_row_edits_mem as kernels read it. */
 struct word_edits {
     bool is_on;
@@ -13,6 +27,7 @@ struct word_edits {
     const float *temperatures;
     const size_t *kept_first, *seen_first;
     const int32_t *kept_num, *kept_ids, *seen_list, *seen_until, *seen_ids, *seen_place;
+    const word_limit *limits; /* of each row, instead of a list of kept words; NULL: none */
 };
 
 word_edits cri_cuda_edits(const cr_row_edits_mem *e);
@@ -51,7 +66,34 @@ static __device__ __forceinline__ bool edit_word(const word_edits &e, int64_t ro
     float temperature = e.temperatures ? e.temperatures[row] : e.temperature;
     slope /= temperature;
     if (temperature != 1.0f) z /= temperature;
-    return true;
+    if (!e.limits) return true;
+    const word_limit last = e.limits[row];
+    uint32_t key = falling_key(z);
+    return key < last.key || (key == last.key && id <= last.id);
+}
+
+/* (z, id) goes before (other_z, other_id) in the list of the largest. */
+static __device__ __forceinline__ bool is_before(float z, int32_t id, float other_z,
+                                                 int32_t other_id)
+{
+    return z > other_z || (z == other_z && id < other_id);
+}
+
+/* The first of the (z, id) of all G threads in that order; id INT32_MAX: none. */
+template <int G>
+static __device__ __forceinline__ void block_first(float &z, int32_t &id, float *zs, int32_t *ids)
+{
+    for (int d = 16; d > 0; d /= 2) {
+        float other_z = __shfl_xor_sync(0xffffffffu, z, d);
+        int32_t other_id = __shfl_xor_sync(0xffffffffu, id, d);
+        if (is_before(other_z, other_id, z, id)) z = other_z, id = other_id;
+    }
+    if (threadIdx.x % 32 == 0) zs[threadIdx.x / 32] = z, ids[threadIdx.x / 32] = id;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < G / 32; i++)
+        if (is_before(zs[i], ids[i], z, id)) z = zs[i], id = ids[i];
+    __syncthreads(); /* zs and ids may be used again */
 }
 
 /* Rows of logits to be reduced, and the results, as in cr_head_args; NULL: not wanted. */
@@ -59,6 +101,7 @@ typedef struct cri_word_rows {
     int64_t num_rows,
         first_row; /* first_row: number of the first one in labels, edits and results */
     int64_t vocab_size;
+    const float *const *sources; /* where the logits of each row are, if not in one array */
     const int32_t *labels;
     word_edits edits;
     float *log_prob, *entropy, *lse, *mean_z;
@@ -79,8 +122,9 @@ struct word_state {
 
 enum { CRI_WORDS = 1024 }; /* of a tile: logits in memory are never more a row, but in generation */
 
-/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld; end. state: [num_rows] scratch. If the rank is
- * wanted, state.label is filled in between begin and the first tile. */
+/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld from word v0 on (NULL: w->sources), v0 where a
+ * tile begins; end. state: [num_rows] scratch. If the rank is wanted, state.label is filled in between begin and the first
+ * tile. */
 cudaError_t cri_cuda_words_begin(const cri_word_rows *w, word_state *state, cudaStream_t stream);
 cudaError_t cri_cuda_words_take(const cri_word_rows *w, word_state *state, const float *z,
                                 int64_t ld, int64_t v0, int64_t cols, cudaStream_t stream);

@@ -118,8 +118,9 @@ static __global__ void uninitialised_shared(float *x)
 {
     SHARED(float, s, 32);
 
-    if (threadIdx.x > 0) s[threadIdx.x] = 1.0f;
-    x[threadIdx.x] = s[threadIdx.x];
+    if (threadIdx.x > 0 || blockIdx.x == 0)
+        s[threadIdx.x] = 1.0f; /* block 1 has memory of its own */
+    x[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
 }
 
 /* ---- tensor cores ---- */
@@ -234,7 +235,7 @@ cudaError_t wrong_run(wrong_kind kind, float *x, float *y, cudaStream_t s)
     case WRONG_UNINITIALISED:
         return CUDA_LAUNCH(add_one, dim3(1), dim3(64), 0, s, y, x, 64);
     case WRONG_UNINITIALISED_SHARED:
-        return CUDA_LAUNCH(uninitialised_shared, dim3(1), dim3(32), 0, s, x);
+        return CUDA_LAUNCH(uninitialised_shared, dim3(2), dim3(32), 0, s, x);
     case WRONG_HOST_MEMORY:
         return CUDA_LAUNCH(add_one, dim3(1), dim3(64), 0, s, x, new float[64], 64);
     case WRONG_TOO_MUCH_SHARED:

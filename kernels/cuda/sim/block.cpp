@@ -216,10 +216,10 @@ static void begin_block(dim3 block)
     cri_sim_uint3 tid = {0, 0, 0};
 
     block_count++;
+    if (cri_sim_is_checked) cri_sim_check_new_block(); /* forgets what the last block has used */
     cri_sim_shared_used = dynamic_bytes;
     memset(cri_sim_shared_arena, 0xff, dynamic_bytes);
     cri_sim_here.block_phase = 0;
-    if (cri_sim_is_checked) cri_sim_check_new_block();
     for (int i = 0; i < num_lanes; i++) {
         cri_sim_lane *l = &lanes[i];
         l->tid = tid;

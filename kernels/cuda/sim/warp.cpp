@@ -314,7 +314,8 @@ void cri_sim_cp_async_wait(int num_pending)
 
 /* ---- atomics ---- */
 
-template <class T> static T add_atomically(T *p, T v, const void *pc)
+/* The value before, which op(value) replaces. */
+template <class T, class Op> static T change(T *p, const Op &op, const void *pc)
 {
     T old;
 
@@ -323,16 +324,30 @@ template <class T> static T add_atomically(T *p, T v, const void *pc)
         cri_sim_check_access(p, sizeof *p, true, true);
     }
     old = *p;
-    *p = old + v;
+    *p = op(old);
     return old;
 }
 
 float atomicAdd(float *p, float v)
 {
-    return add_atomically(p, v, __builtin_return_address(0));
+    return change(
+        p, [v](float x) { return x + v; }, __builtin_return_address(0));
 }
 
 int atomicAdd(int *p, int v)
 {
-    return add_atomically(p, v, __builtin_return_address(0));
+    return change(
+        p, [v](int x) { return x + v; }, __builtin_return_address(0));
+}
+
+unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
+{
+    return change(
+        p, [v](unsigned long long x) { return x + v; }, __builtin_return_address(0));
+}
+
+int atomicOr(int *p, int v)
+{
+    return change(
+        p, [v](int x) { return x | v; }, __builtin_return_address(0));
 }
