@@ -114,7 +114,7 @@ static double all_reduce(const work *w)
 
     fill(w->full, num);
     begin_s = start();
-    OK(cr_all_reduce_f32(group, "unit", CR_OP_SUM, MEM(w->full), num, &err));
+    OK(cr_all_reduce_f32(group, "unit", MEM(w->full), num, &err));
     seconds = cr_now_s() - begin_s;
     check(w->full, num, total, total);
     return seconds;

@@ -49,6 +49,18 @@ typedef struct cr_scale_args {
     size_t num;
 } cr_scale_args;
 
+/* y[i] (=, += with is_added) ((x_0[i] + x_1[i]) + ..), in float32 and in this order; x_p = x + p * stride elements. y
+ * may be one of the parts. */
+typedef struct cr_sum_parts_args {
+    cr_mem *y; /* [num] float32 */
+    cr_dtype dtype;
+    const cr_mem *x; /* [num_parts] of [num], in dtype */
+    size_t stride;
+    int num_parts; /* >= 1 */
+    size_t num;
+    bool is_added;
+} cr_sum_parts_args;
+
 /* Sum of squares in float64, fixed order: partial sums of blocks of 4096 elements, then their sum. */
 typedef struct cr_square_sum_args {
     const cr_mem *x; /* [num] float32 */

@@ -21,9 +21,10 @@ struct cr_event {
     cr_device *dev; /* the stream where it was recorded, or NULL */
     uint64_t position;
 };
-/* sync, record and wait, host_wrote of a device that has finished when a call returns */
+/* sync, record and wait, is_over, host_wrote of a device that has finished when a call returns */
 cr_status cri_nothing_to_wait(cr_device *dev, cr_err *err);
 cr_status cri_event_over(cr_device *dev, cr_event *event, cr_err *err);
+cr_status cri_is_over_now(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
 cr_status cri_wrote_now(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
 
 typedef struct cr_kernels {
@@ -46,6 +47,7 @@ typedef struct cr_kernels {
     cr_status (*sync)(cr_device *dev, cr_err *err);
     cr_status (*record)(cr_device *dev, cr_event *event, cr_err *err);
     cr_status (*wait)(cr_device *dev, cr_event *event, cr_err *err);
+    cr_status (*is_over)(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
     /* host memory, and its copies */
     cr_status (*host_alloc)(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
     void (*host_release)(cr_device *dev, cr_mem *ptr, size_t num_bytes);

@@ -207,6 +207,13 @@ cr_status cri_event_over(cr_device *dev, cr_event *event, cr_err *err)
     return CR_OK;
 }
 
+cr_status cri_is_over_now(cr_device *dev, const cr_event *event, bool *out, cr_err *err)
+{
+    (void)event;
+    *out = true;
+    return cri_nothing_to_wait(dev, err);
+}
+
 cr_status cri_wrote_now(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err)
 {
     (void)mem;
@@ -238,6 +245,12 @@ cr_status cr_event_wait(const cr_event *event, cr_device *dev, cr_err *err)
     cr_event now = *event;
 
     return event->dev && event->dev != dev ? dev->kernels->wait(dev, &now, err) : CR_OK;
+}
+
+cr_status cr_event_is_over(const cr_event *event, bool *out, cr_err *err)
+{
+    *out = true;
+    return event->dev ? event->dev->kernels->is_over(event->dev, event, out, err) : CR_OK;
 }
 
 cr_status cr_stream_join(cr_device *dev, cr_device *other, cr_err *err)

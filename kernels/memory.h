@@ -74,6 +74,8 @@ typedef struct cr_event cr_event;
 CR_MUST cr_status cr_event_create(cr_device *dev, cr_event **out, cr_err *err);
 void cr_event_destroy(cr_event *event); /* accepts NULL; waits that are queued stay */
 CR_MUST cr_status cr_event_record(cr_event *event, cr_device *dev, cr_err *err);
+/* Without a wait: the event is over, and what came before it too. An event that was not recorded is over. */
+CR_MUST cr_status cr_event_is_over(const cr_event *event, bool *out, cr_err *err);
 /* What is queued on dev's stream from now on runs after the event. The host does not wait. An event that was not
  * recorded is over. */
 CR_MUST cr_status cr_event_wait(const cr_event *event, cr_device *dev, cr_err *err);

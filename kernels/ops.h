@@ -19,6 +19,7 @@
     /* kernels.h */                                            \
     OP(cast, cr_cast_args)                                     \
     OP(scale, cr_scale_args)                                   \
+    OP(sum_parts, cr_sum_parts_args)                           \
     OP_TO_HOST(square_sum, cr_square_sum_args)                 \
     OP_TO_HOST(checksum, cr_checksum_args)                     \
     OP(adamw, cr_adamw_args)                                   \

@@ -28,5 +28,6 @@ bool cri_queue_is_empty(cr_device *dev); /* dev's stream has run all */
 /* The entries of the device's table; nothing without queues. */
 CR_MUST cr_status cri_queue_record(cr_device *dev, cr_event *event, cr_err *err);
 CR_MUST cr_status cri_queue_wait(cr_device *dev, cr_event *event, cr_err *err);
+CR_MUST cr_status cri_queue_is_over(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
 
 #endif

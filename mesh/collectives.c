@@ -28,15 +28,18 @@ static cr_status check_slot(const cr_group *g, const cri_slot *slots, int num_sl
 
 static void free_slots(cri_slot *slots, int num_slots)
 {
-    for (int i = 0; i < num_slots; i++)
+    for (int i = 0; i < num_slots; i++) {
         cr_free(slots[i].requests);
+        cr_event_destroy(slots[i].moved);
+    }
     cr_free(slots);
 }
 
-/* The transport's buffer as memory of the group's device. */
+/* The transport's buffer as memory of the group's device; on a GPU it is there. */
 static cr_status view_add(const cr_group *g, void *data, size_t num_bytes, cr_mem **view,
                           cr_err *err)
 {
+    if (cri_is_on_gpu(g)) return CR_OK;
     if (g->dev) return cr_device_share(g->dev, data, num_bytes, view, err);
     *view = cr_mem_of_host(data);
     return CR_OK;
@@ -44,21 +47,27 @@ static cr_status view_add(const cr_group *g, void *data, size_t num_bytes, cr_me
 
 static void view_drop(const cr_group *g, cr_mem *view, size_t num_bytes)
 {
-    if (g->dev && view) cr_device_unshare(g->dev, view, num_bytes);
+    if (g->dev && view && !cri_is_on_gpu(g)) cr_device_unshare(g->dev, view, num_bytes);
 }
 
 /* Before data moves on the host: what was queued on the stream has run. */
 static cr_status settle(const cr_group *g, cr_stream stream, cr_err *err)
 {
-    if (!g->dev || g->comm->is_queued) return CR_OK;
+    if (!g->dev || cri_is_on_gpu(g)) return CR_OK;
     return cr_device_sync(cr_device_stream(g->dev, stream), err);
 }
 
-/* And after it. */
+/* Device memory as the transport has it. */
+static void *address_of(const cr_group *g, const cr_mem *mem)
+{
+    return cri_is_on_gpu(g) ? cr_mem_to_host(mem) : cr_host_address(mem);
+}
+
+/* And after data has moved on the host. */
 static cr_status wrote(const cr_group *g, cr_stream stream, cr_mem *mem, size_t num_bytes,
                        cr_err *err)
 {
-    if (!g->dev || g->comm->is_queued) return CR_OK;
+    if (!g->dev || cri_is_on_gpu(g)) return CR_OK;
     return cr_host_wrote(cr_device_stream(g->dev, stream), mem, num_bytes, err);
 }
 
@@ -202,12 +211,12 @@ cr_status cr_reduce_begin(cr_reduce *reduce, int slot, cr_mem **data, cr_err *er
 {
     cr_group *g = reduce->group;
     cri_slot *s = &reduce->slots[slot];
-    float *mine;
+    size_t at;
 
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_FREE, err));
     s->event = cri_event_begin(g->world, CR_COLL_REDUCE_SCATTER, g, "a reduction");
-    CR_TRY(g->comm->reduce_begin(reduce, slot, &mine, err));
-    *data = cr_mem_add(reduce->view, (size_t)(mine - reduce->data) * sizeof *mine);
+    CR_TRY(g->comm->reduce_begin(reduce, slot, &at, err));
+    *data = cr_at(CR_F32, reduce->view, (int64_t)at);
     s->state = CRI_BEGUN;
     return CR_OK;
 }
@@ -252,8 +261,7 @@ cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, cr_reduce
     CR_TRY(check_slot(g, reduce->slots, reduce->num_slots, slot, CRI_PUBLISHED, err));
     CR_TRY(cri_complete(g, s->sequence, s->event, err));
     CR_TRY(settle(g, CR_STREAM_REDUCE, err));
-    CR_TRY(
-        g->comm->reduce_finish(reduce, slot, cr_host_address(shard), mode == CR_REDUCE_ADD, err));
+    CR_TRY(g->comm->reduce_finish(reduce, slot, address_of(g, shard), mode == CR_REDUCE_ADD, err));
     CR_TRY(wrote(g, CR_STREAM_REDUCE, shard, s->part_elems * sizeof(float), err));
     s->state = CRI_FREE;
     cri_event_end(g->world, s->event);
@@ -285,11 +293,12 @@ cr_status cr_barrier(cr_group *group, const char *name, cr_err *err)
     return CR_OK;
 }
 
-static cr_status all_reduce(cr_group *group, const char *name, const cri_vector *v, cr_err *err)
+static cr_status all_reduce(cr_group *group, const cri_comm *comm, const char *name,
+                            const cri_vector *v, cr_err *err)
 {
     cri_call call = call_begin(group, CR_COLL_ALL_REDUCE, name);
 
-    CR_TRY(group->comm->all_reduce(&call, v, err));
+    CR_TRY(comm->all_reduce(&call, v, err));
     call_end(&call, v->num * v->elem_bytes);
     return CR_OK;
 }
@@ -299,16 +308,15 @@ cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double 
 {
     cri_vector v = {op, true, (char *)x, num, sizeof *x};
 
-    return all_reduce(group, name, &v, err);
+    return all_reduce(group, group->base, name, &v, err);
 }
 
-cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x, size_t num,
-                            cr_err *err)
+cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_mem *x, size_t num, cr_err *err)
 {
-    cri_vector v = {op, false, cr_host_address(x), num, sizeof(float)};
+    cri_vector v = {CR_OP_SUM, false, address_of(group, x), num, sizeof(float)};
 
     CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
-    CR_TRY(all_reduce(group, name, &v, err));
+    CR_TRY(all_reduce(group, group->comm, name, &v, err));
     return wrote(group, CR_STREAM_COMPUTE, x, num * sizeof(float), err);
 }
 
@@ -321,7 +329,7 @@ cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data, 
         return cr_fail(err, CR_EARG, "broadcast %s: root %d of %d ranks", name, root,
                        group->num_ranks);
     call = call_begin(group, CR_COLL_BROADCAST, name);
-    CR_TRY(group->comm->broadcast(&call, root, data, num_bytes, err));
+    CR_TRY(group->base->broadcast(&call, root, data, num_bytes, err));
     call_end(&call, num_bytes);
     return CR_OK;
 }
@@ -332,7 +340,7 @@ static cr_status gather_bytes(cr_group *group, cr_coll coll, const char *name, c
     cri_call call = call_begin(group, coll, name);
 
     cr_buf_clear(out);
-    CR_TRY(group->comm->all_gather(&call, data, num_bytes, out, offsets, err));
+    CR_TRY(group->base->all_gather(&call, data, num_bytes, out, offsets, err));
     call_end(&call, offsets[group->num_ranks]);
     return CR_OK;
 }
@@ -343,9 +351,9 @@ cr_status cr_all_gather_bytes(cr_group *group, const char *name, const void *dat
     return gather_bytes(group, CR_COLL_GATHER_BYTES, name, data, num_bytes, out, offsets, err);
 }
 
-static cr_status all_to_all(cr_group *group, const char *name, const void *send,
-                            const size_t *send_bytes, void *recv, const size_t *recv_bytes,
-                            cr_err *err)
+static cr_status all_to_all(cr_group *group, const cri_comm *comm, const char *name,
+                            const void *send, const size_t *send_bytes, void *recv,
+                            const size_t *recv_bytes, cr_err *err)
 {
     int n = group->num_ranks;
     cri_exchange x = {
@@ -358,7 +366,7 @@ static cr_status all_to_all(cr_group *group, const char *name, const void *send,
         x.send_offsets[r + 1] = x.send_offsets[r] + send_bytes[r];
         x.recv_offsets[r + 1] = x.recv_offsets[r] + recv_bytes[r];
     }
-    if (group->comm->all_to_all(&call, &x, err) == CR_OK)
+    if (comm->all_to_all(&call, &x, err) == CR_OK)
         call_end(&call, x.send_offsets[n] - send_bytes[group->rank]);
     cr_free(x.send_offsets);
     return err->status;
@@ -373,8 +381,8 @@ cr_status cr_all_to_all(cr_group *group, const char *name, const cr_mem *send,
     for (int r = 0; r < group->num_ranks; r++)
         total += recv_bytes[r];
     CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
-    CR_TRY(all_to_all(group, name, cr_host_address(send), send_bytes, cr_host_address(recv),
-                      recv_bytes, err));
+    CR_TRY(all_to_all(group, group->comm, name, address_of(group, send), send_bytes,
+                      address_of(group, recv), recv_bytes, err));
     return wrote(group, CR_STREAM_COMPUTE, recv, total, err);
 }
 
@@ -385,7 +393,7 @@ cr_status cr_all_to_all_i64(cr_group *group, const char *name, const int64_t *se
 
     for (int r = 0; r < group->num_ranks; r++)
         bytes[r] = num * sizeof *send;
-    cr_note(all_to_all(group, name, send, bytes, recv, bytes, err));
+    cr_note(all_to_all(group, group->base, name, send, bytes, recv, bytes, err));
     cr_free(bytes);
     return err->status;
 }
@@ -404,13 +412,14 @@ cr_status cr_transfer(cr_group *group, const char *name, const cr_mem *send, con
                       size_t num_sends, cr_mem *recv, const cr_piece *recvs, size_t num_recvs,
                       cr_err *err)
 {
-    cri_pieces x = {NULL, NULL, sends, recvs, num_sends, num_recvs};
+    cri_pieces x = {NULL, NULL, sends, recvs, num_sends, num_recvs, NULL};
     size_t sent_bytes = 0;
     cri_call call;
 
     CR_TRY(settle(group, CR_STREAM_COMPUTE, err));
-    x.send = cr_host_view(send);
-    x.recv = cr_host_view(recv);
+    x.dev = cri_is_on_gpu(group) ? group->dev : NULL;
+    x.send = x.dev ? cr_mem_to_host(send) : cr_host_view(send);
+    x.recv = x.dev ? cr_mem_to_host(recv) : cr_host_view(recv);
     CR_TRY(check_peers(group, name, sends, num_sends, err));
     CR_TRY(check_peers(group, name, recvs, num_recvs, err));
     for (size_t i = 0; i < num_sends; i++)

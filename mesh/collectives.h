@@ -87,11 +87,11 @@ CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, c
 typedef enum cr_op { CR_OP_SUM, CR_OP_MAX, CR_OP_MIN } cr_op;
 
 CR_MUST cr_status cr_barrier(cr_group *group, const char *name, cr_err *err);
-/* In place. Sums are taken in rank order in the type given. NaN in any rank gives NaN. */
+/* In place. Sums (of floats: the only operation) are taken in rank order in the type given. NaN in any rank gives NaN. */
 CR_MUST cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double *x,
                                     size_t num, cr_err *err);
-CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_op op, cr_mem *x,
-                                    size_t num, cr_err *err);
+CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_mem *x, size_t num,
+                                    cr_err *err);
 CR_MUST cr_status cr_broadcast(cr_group *group, const char *name, int root, void *data,
                                size_t num_bytes, cr_err *err);
 /* Each rank gives any number of bytes. *out gets all of them, in rank order, and

@@ -6,23 +6,30 @@
  *     cri_comm_shared  all ranks on one host: flags and data in MPI-3 shared windows
  *     cri_comm_mpi     every rank on a host of its own: MPI messages
  *     cri_comm_hosts   some ranks share a host, some do not: shared memory inside, messages between
- *     cri_comm_nccl    device memory of NVIDIA GPUs (comm_nccl_absent.c: refuses)
+ * A group on a GPU, whose memory the host cannot touch, has two: one of these as `base`, for the control plane and for
+ * host memory, and for device memory (collectives.h: cr_mem) one of
+ *     cri_comm_device  one rank
+ *     cri_comm_nccl    NCCL
+ *     cri_comm_staged  through host memory and the base: ranks that share a GPU, which NCCL refuses
+ * which have only the functions from all_reduce on, less those of host memory. Elsewhere comm == base.
  *
  * Control plane (control.c): each call of a group has the next sequence number. A rank POSTS its entry (number,
  * kind, name, bytes), which returns at once; the call is COMPLETE when every rank has posted that number and all
  * entries agree. Each wait has the world's deadline. Data plane: the table. What a rank has written before it
  * posts is readable by the ranks that share its memory once the call is complete; messages start after it.
  *
- * Streams (collectives.h): data moves on the host when the stream has run what was queued; `is_queued`: on the stream.
+ * Streams (collectives.h): a base moves data on the host when the stream has run what was queued. NCCL moves it on the
+ * stream, and the host waits until it has moved, since only a host's wait has a deadline and sees that a rank failed
+ * (comm_nccl.c). What was published before compute was queued still moves under that compute.
  *
  * Sums: ((part of rank 0 + part of rank 1) + ..) in group rank order, in the type of the call, by cri_sum or the one
- * loop of control.c: the same bits on every transport. One with another order says so in `sum_order` (tests/mesh/comm.c).
+ * loop of control.c, or cr_sum_parts on a device: the same bits on every transport. One with another order says so in
+ * `sum_order` (tests/mesh/comm.c).
  */
 #ifndef CR_COMM_H
 #define CR_COMM_H
 
-#include "mesh/collectives.h"
-#include "mesh/mesh_impl.h"
+#include "mesh/buffers.h"
 
 enum { CRI_STAGE_BYTES = 1 << 20 }; /* of one rank, a round of a small collective */
 
@@ -34,6 +41,7 @@ typedef struct cri_entry {
     char name[CRI_NAME_BYTES];
 } cri_entry;
 
+/* Data below is an address of the host; for the transport of device memory, of the device. */
 typedef struct cri_call { /* one small collective, from its check to its record */
     cr_group *group;
     cr_coll coll;
@@ -61,48 +69,12 @@ typedef struct cri_pieces { /* a transfer; peers are ranks of the group */
     char *recv;
     const cr_piece *sends, *recvs;
     size_t num_sends, num_recvs;
+    cr_device *dev; /* whose memory it is; NULL: of the host */
 } cri_pieces;
-
-typedef enum cri_state { CRI_FREE, CRI_ANNOUNCED, CRI_BEGUN, CRI_PUBLISHED } cri_state;
-
-typedef struct cri_slot { /* one use of a big buffer */
-    cri_state state;
-    uint32_t sequence;
-    uint64_t event;
-    size_t part_bytes, part_elems; /* of one rank: as it travels; of a reduction */
-    cr_reduce_dtype dtype;
-    MPI_Request *requests; /* of the transport; owned */
-    int num_requests;
-    char name[CRI_NAME_BYTES];
-} cri_slot;
-
-struct cr_gather {
-    cr_group *group;
-    int num_slots;
-    size_t slot_bytes;
-    cri_slot *slots;
-    char *data;                /* [num_slots][slot_bytes], of the transport: as the host sees it */
-    cr_mem *view;              /* the same as memory of the group's device */
-    struct cri_window *window; /* where data is shared */
-};
-
-struct cr_reduce {
-    cr_group *group;
-    int num_slots;
-    size_t slot_elems; /* of one rank's buffer */
-    cri_slot *slots;
-    float *data;               /* [num_slots][ranks that share it][slot_elems], of the transport */
-    size_t data_bytes;         /* set by its open */
-    cr_mem *view;              /* data as memory of the group's device */
-    struct cri_window *window; /* where data is shared */
-    /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */
-    float *wire, *arrived;
-};
 
 typedef struct cri_comm {
     const char *name;
     enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } sum_order;
-    bool is_queued;
     uint32_t max_posted; /* calls that may be posted and not complete */
     /* Collective over the group, under the guard. A failed open is followed by close. */
     cr_status (*open)(cr_group *group, cr_err *err);
@@ -129,7 +101,8 @@ typedef struct cri_comm {
     void (*gather_release)(cr_gather *gather, int slot);
     cr_status (*reduce_open)(cr_reduce *reduce, cr_err *err);
     void (*reduce_close)(cr_reduce *reduce);
-    cr_status (*reduce_begin)(cr_reduce *reduce, int slot, float **data, cr_err *err);
+    /* *at: element of `view` where this rank's buffer begins */
+    cr_status (*reduce_begin)(cr_reduce *reduce, int slot, size_t *at, cr_err *err);
     cr_status (*reduce_publish)(cr_reduce *reduce, int slot, cr_err *err);
     bool (*reduce_is_ready)(const cr_reduce *reduce, int slot);
     cr_status (*reduce_finish)(cr_reduce *reduce, int slot, float *shard, bool is_added,
@@ -137,7 +110,10 @@ typedef struct cri_comm {
 } cri_comm;
 
 extern const cri_comm cri_comm_self, cri_comm_meta, cri_comm_shared, cri_comm_mpi, cri_comm_hosts,
-    cri_comm_nccl;
+    cri_comm_device, cri_comm_staged;
+
+/* comm_nccl.c: how memory of a GPU moves in a group of several ranks. Collective; the base is open. */
+CR_MUST cr_status cri_choose_nccl(cr_group *group, const cri_comm **out, cr_err *err);
 
 struct cr_group {
     cr_world *world;
@@ -146,7 +122,9 @@ struct cr_group {
     uint32_t tag; /* of name and members */
     int rank, num_ranks;
     int *world_ranks;
-    const cri_comm *comm;
+    const cri_comm *base; /* control plane and host memory */
+    const cri_comm *comm; /* device memory; NULL: not chosen yet */
+    struct cri_nccl *nccl;
     cr_group *next;               /* in the world's list */
     const void **parts;           /* [num_ranks] for cri_sum */
     uint32_t sequence, completed; /* of the last call posted; all ranks agreed up to here */
@@ -157,6 +135,12 @@ struct cr_group {
     int *receivers;            /* comm_hosts.c */
     char *stage;               /* comm_mpi.c: [num_ranks][CRI_STAGE_BYTES] */
 };
+
+/* Device memory is not the host's: data are addresses of the device. */
+static inline bool cri_is_on_gpu(const cr_group *group)
+{
+    return group->comm != group->base;
+}
 
 /* transfer.c: one round, in which the ranks compare their sizes: CR_EPEER on all of them if two differ. Own pieces are
  * copied. sent_bytes[num_ranks][num_ranks]: from each rank to each; or NULL. */

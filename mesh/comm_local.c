@@ -167,10 +167,10 @@ static void reduce_close(cr_reduce *reduce)
     cri_pages_unmap(reduce->data, reduce->data_bytes);
 }
 
-cr_status cri_pages_reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
+cr_status cri_pages_reduce_begin(cr_reduce *reduce, int slot, size_t *at, cr_err *err)
 {
     (void)err;
-    *data = reduce->data + (size_t)slot * reduce->slot_elems;
+    *at = (size_t)slot * reduce->slot_elems;
     return CR_OK;
 }
 

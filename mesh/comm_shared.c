@@ -391,9 +391,9 @@ static float *data_of(const cr_reduce *r, int slot, int rank)
     return r->data + ((size_t)slot * (size_t)r->group->num_ranks + (size_t)rank) * r->slot_elems;
 }
 
-static cr_status reduce_begin(cr_reduce *reduce, int slot, float **data, cr_err *err)
+static cr_status reduce_begin(cr_reduce *reduce, int slot, size_t *at, cr_err *err)
 {
-    *data = data_of(reduce, slot, reduce->group->rank);
+    *at = (size_t)(data_of(reduce, slot, reduce->group->rank) - reduce->data);
     return cri_window_begin(reduce->window, slot, "a reduction", reduce->slots[slot].event, err);
 }
 

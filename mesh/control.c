@@ -194,18 +194,18 @@ cr_status cri_post(cr_group *group, cr_coll coll, const char *name, size_t num_b
     *sequence = entry.sequence;
     snprintf(entry.name, sizeof entry.name, "%s", name);
     board_enter(group, &entry);
-    if (entry.sequence - group->completed > group->comm->max_posted) {
-        CR_TRY(group->comm->complete(group, entry.sequence - group->comm->max_posted, err));
-        group->completed = entry.sequence - group->comm->max_posted;
+    if (entry.sequence - group->completed > group->base->max_posted) {
+        CR_TRY(group->base->complete(group, entry.sequence - group->base->max_posted, err));
+        group->completed = entry.sequence - group->base->max_posted;
     }
-    return group->comm->post(group, &entry, err);
+    return group->base->post(group, &entry, err);
 }
 
 cr_status cri_complete(cr_group *group, uint32_t sequence, uint64_t event, cr_err *err)
 {
     if ((int32_t)(sequence - group->completed) > 0) {
         double begin_s = cr_now_s();
-        cr_status status = group->comm->complete(group, sequence, err);
+        cr_status status = group->base->complete(group, sequence, err);
 
         cri_event_waited(group->world, event, cr_now_s() - begin_s);
         CR_TRY(status);
@@ -229,29 +229,24 @@ cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err
 
 /* ---- sums ---- */
 
-#define DEFINE_COMBINE(suffix, type)                                                   \
-    static void combine_##suffix(cr_op op, type *acc, const type *x, size_t num)       \
-    {                                                                                  \
-        for (size_t i = 0; i < num; i++) {                                             \
-            if (op == CR_OP_SUM)                                                       \
-                acc[i] += x[i];                                                        \
-            else if (isnan(x[i]) || (op == CR_OP_MAX ? x[i] > acc[i] : x[i] < acc[i])) \
-                acc[i] = x[i];                                                         \
-        }                                                                              \
+static void combine(cr_op op, double *acc, const double *x, size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        if (op == CR_OP_SUM)
+            acc[i] += x[i];
+        else if (isnan(x[i]) || (op == CR_OP_MAX ? x[i] > acc[i] : x[i] < acc[i]))
+            acc[i] = x[i];
     }
-DEFINE_COMBINE(f64, double)
-DEFINE_COMBINE(f32, float)
+}
 
+/* Of float32 only sums. */
 void cri_combine(const cr_group *g, const cri_vector *v, void *out, size_t num)
 {
-    if (!v->is_double && v->op == CR_OP_SUM) {
+    if (!v->is_double) {
         cri_sum(CRI_SUM_F32, out, g->parts, g->num_ranks, num, /*is_added=*/false);
         return;
     }
     memcpy(out, g->parts[0], num * v->elem_bytes);
     for (int r = 1; r < g->num_ranks; r++)
-        if (v->is_double)
-            combine_f64(v->op, out, g->parts[r], num);
-        else
-            combine_f32(v->op, out, g->parts[r], num);
+        combine(v->op, out, g->parts[r], num);
 }

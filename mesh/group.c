@@ -34,15 +34,13 @@ static uint32_t tag_of(const char *name, const int *world_ranks, int num_ranks)
     return h;
 }
 
-/* The only place that knows all transports. Each host moves data between its ranks through memory that it reads and
- * writes; for other memory NCCL is needed. */
-static const cri_comm *choose(const cr_group *g)
+/* This and open_comm are the only places that know all transports. */
+static const cri_comm *choose_base(const cr_group *g)
 {
     const cr_world *w = g->world;
     bool has_pair = false, is_one_host = true;
 
     if (w->kind == CR_WORLD_META) return &cri_comm_meta;
-    if (g->dev && strcmp(cr_device_name(g->dev), "cuda") == 0) return &cri_comm_nccl;
     if (g->num_ranks == 1) return &cri_comm_self;
     for (int i = 1; i < g->num_ranks; i++)
         for (int j = 0; j < i; j++) {
@@ -52,6 +50,20 @@ static const cri_comm *choose(const cr_group *g)
         }
     if (is_one_host) return &cri_comm_shared;
     return has_pair ? &cri_comm_hosts : &cri_comm_mpi;
+}
+
+static cr_status open_comm(cr_group *g, cr_err *err)
+{
+    bool is_on_gpu = g->dev && strcmp(cr_device_name(g->dev), "cuda") == 0;
+
+    CR_TRY(g->base->open(g, err));
+    if (!is_on_gpu)
+        g->comm = g->base;
+    else if (g->num_ranks == 1)
+        g->comm = &cri_comm_device;
+    else
+        CR_TRY(cri_choose_nccl(g, &g->comm, err));
+    return is_on_gpu ? g->comm->open(g, err) : CR_OK;
 }
 
 cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name, const int *world_ranks,
@@ -74,14 +86,14 @@ cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name, con
     g->parts = CR_NEW_ARRAY(const void *, num_ranks);
     memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
     g->tag = tag_of(g->name, g->world_ranks, num_ranks);
-    g->comm = choose(g);
+    g->base = choose_base(g);
     g->next = world->groups;
     world->groups = g;
     snprintf(what, sizeof what,
              "making group %.32s of %d ranks (first %d, last %d; did all of them come?)", name,
              num_ranks, world_ranks[0], world_ranks[num_ranks - 1]);
     cri_guard_begin(world, what);
-    cr_note(g->comm->open(g, err));
+    cr_note(open_comm(g, err));
     cri_guard_end(world);
     if (err->status != CR_OK) {
         cr_fail_add(err, "group %s", name);
@@ -98,7 +110,8 @@ void cr_group_destroy(cr_group *group)
 
     if (!group) return;
     cri_guard_begin(group->world, "ending a group (a rank of it has not come to its end)");
-    group->comm->close(group);
+    if (group->comm && cri_is_on_gpu(group)) group->comm->close(group);
+    group->base->close(group);
     cri_guard_end(group->world);
     for (at = &group->world->groups; *at != group;)
         at = &(*at)->next;

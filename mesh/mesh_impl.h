@@ -39,7 +39,7 @@ CR_MUST cr_status cri_pages_gather_step(struct cr_gather *gather, int slot,
 void cri_pages_gather_release(struct cr_gather *gather, int slot);
 /* Reductions likewise: the buffer of a slot; all work is left to reduce_finish. */
 struct cr_reduce;
-CR_MUST cr_status cri_pages_reduce_begin(struct cr_reduce *reduce, int slot, float **data,
+CR_MUST cr_status cri_pages_reduce_begin(struct cr_reduce *reduce, int slot, size_t *at,
                                          cr_err *err);
 bool cri_pages_reduce_is_ready(const struct cr_reduce *reduce, int slot); /* never */
 

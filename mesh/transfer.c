@@ -46,7 +46,7 @@ static cr_status compare(const cri_call *call, int from, int to, const total *se
 }
 
 /* What this rank sends to itself. Both lists have the same sizes. */
-static void copy_own(const cr_group *g, const cri_pieces *x)
+static cr_status copy_own(const cr_group *g, const cri_pieces *x, cr_err *err)
 {
     const cr_piece *to = x->recvs;
 
@@ -54,9 +54,15 @@ static void copy_own(const cr_group *g, const cri_pieces *x)
         if (from->peer != g->rank || !from->num_bytes) continue;
         while (to->peer != g->rank || !to->num_bytes)
             to++;
-        memmove(x->recv + to->offset_bytes, x->send + from->offset_bytes, from->num_bytes);
+        if (x->dev)
+            CR_TRY(cr_copy(x->dev, cr_mem_of_host(x->recv + to->offset_bytes),
+                           (const cr_mem *)(const void *)(x->send + from->offset_bytes),
+                           from->num_bytes, err));
+        else
+            memmove(x->recv + to->offset_bytes, x->send + from->offset_bytes, from->num_bytes);
         to++;
     }
+    return CR_OK;
 }
 
 cr_status cri_transfer_begin(cri_call *call, const cri_pieces *x, size_t *sent_bytes, cr_err *err)
@@ -68,7 +74,7 @@ cr_status cri_transfer_begin(cri_call *call, const cri_pieces *x, size_t *sent_b
 
     add_up(x->sends, x->num_sends, mine);
     add_up(x->recvs, x->num_recvs, mine + n);
-    CR_TRY_GOTO(out, g->comm->all_gather(call, (const char *)mine, 2 * n * sizeof *mine, &all,
+    CR_TRY_GOTO(out, g->base->all_gather(call, (const char *)mine, 2 * n * sizeof *mine, &all,
                                          offsets, err));
     for (size_t from = 0; from < n; from++)
         for (size_t to = 0; to < n; to++) {
@@ -77,7 +83,7 @@ cr_status cri_transfer_begin(cri_call *call, const cri_pieces *x, size_t *sent_b
             CR_TRY_GOTO(out, compare(call, (int)from, (int)to, sent, expected, err));
             if (sent_bytes) sent_bytes[n * from + to] = sent->num_bytes;
         }
-    copy_own(g, x);
+    cr_note(copy_own(g, x, err));
 out:
     cr_buf_free(&all);
     cr_free(mine);

@@ -314,8 +314,10 @@ void cr_world_fail(cr_world *world, const cr_err *err)
     snprintf(world->own_board->failure, sizeof world->own_board->failure, "%.*s",
              (int)sizeof world->own_board->failure - 1, err->msg);
     atomic_store(&world->own_board->has_failed, (uint32_t)err->status);
-    for (cr_group *g = is_first ? world->groups : NULL; g; g = g->next)
-        g->comm->abort(g, err);
+    for (cr_group *g = is_first ? world->groups : NULL; g; g = g->next) {
+        g->base->abort(g, err);
+        if (g->nccl) g->comm->abort(g, err);
+    }
 }
 
 cr_world_kind cr_world_get_kind(const cr_world *world)

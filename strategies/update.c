@@ -17,7 +17,7 @@ static cr_status sum_from_host(cr_fsdp *f, cr_group *group, cr_mem *grad, size_t
         size_t n = num - first < most ? num - first : most, bytes = n * sizeof(float);
         cr_mem *host = cr_at(CR_F32, grad, (int64_t)first);
         CR_TRY(cr_upload_async(f->dev, f->part, host, bytes, err));
-        CR_TRY(cr_all_reduce_f32(group, "gradients", CR_OP_SUM, f->part, n, err));
+        CR_TRY(cr_all_reduce_f32(group, "gradients", f->part, n, err));
         CR_TRY(cr_download_async(f->dev, host, f->part, bytes, err));
         cri_count(f, CRI_ALL_REDUCES, bytes);
     }
@@ -30,7 +30,7 @@ static cr_status sum_replicas(cr_fsdp *f, cr_axis axis, cr_mem *grad, size_t num
 
     if (cr_mesh_axis_ranks(&f->mesh->shape, axis) == 1 || num == 0) return CR_OK;
     if (f->args.is_offloaded) return sum_from_host(f, group, grad, num, err);
-    CR_TRY(cr_all_reduce_f32(group, "gradients", CR_OP_SUM, grad, num, err));
+    CR_TRY(cr_all_reduce_f32(group, "gradients", grad, num, err));
     cri_count(f, CRI_ALL_REDUCES, num * sizeof(float));
     return CR_OK;
 }

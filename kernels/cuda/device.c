@@ -253,13 +253,24 @@ static cr_status cuda_record(cr_device *dev, cr_event *event, cr_err *err)
     return CR_OK;
 }
 
+static cudaEvent_t place_of(const cr_event *event)
+{
+    return stream_of(event->dev)->events[event->position % NUM_EVENTS];
+}
+
 static cr_status cuda_wait(cr_device *dev, cr_event *event, cr_err *err)
 {
-    return check("an event",
-                 cudaStreamWaitEvent(cri_cuda_stream(dev),
-                                     stream_of(event->dev)->events[event->position % NUM_EVENTS],
-                                     0),
-                 err);
+    return check("an event", cudaStreamWaitEvent(cri_cuda_stream(dev), place_of(event), 0), err);
+}
+
+static cr_status cuda_is_over(cr_device *dev, const cr_event *event, bool *out, cr_err *err)
+{
+    cudaError_t code;
+
+    (void)cri_cuda_stream(dev);
+    code = cudaEventQuery(place_of(event));
+    *out = code != cudaErrorNotReady;
+    return *out ? check("an event", code, err) : CR_OK;
 }
 
 /* ---- memory that the host writes: there is no such memory of this device ---- */
@@ -323,6 +334,7 @@ static const cr_kernels table = {.name = "cuda",
                                  .sync = cuda_sync,
                                  .record = cuda_record,
                                  .wait = cuda_wait,
+                                 .is_over = cuda_is_over,
                                  .host_alloc = cuda_host_alloc,
                                  .host_release = cuda_host_release,
                                  .upload_async = cuda_upload_async,

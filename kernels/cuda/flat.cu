@@ -1,8 +1,8 @@
-/* flat.cu -- casts, scaling, AdamW, norms and checksums of flat ranges.
+/* flat.cu -- casts, scaling, sums of parts, AdamW, norms and checksums of flat ranges.
  *
  * Mapping: a thread takes 8 neighbouring elements (16-byte loads and stores where pointers allow), blocks of 256, at
  * most 2112 blocks, which go round. No shared memory but for sums. An element's result depends on that element alone.
- * Bytes an element: cast fp32 to bf16 6, scale 8, AdamW 28 (14 FLOPs), square_sum 4: bound by memory on every GPU
+ * Bytes an element: cast fp32 to bf16 6, scale 8, sum_parts of fp32 4 a part and 4 (8 when added), AdamW 28 (14 FLOPs), square_sum 4: bound by memory on every GPU
  * (AdamW at most 120 elements/ns on H100 with 3.35 TB/s, 171 on H200 with 4.8 TB/s). Registers: below 64, so four
  * blocks an SM at least and 128 bytes in flight a thread of AdamW.
  * square_sum: blocks of 4096 elements in float64, then one block adds them; the order depends on num alone.
@@ -74,6 +74,49 @@ cr_status cri_cuda_scale(cr_device *dev, const cr_scale_args *a, cr_err *err)
     scale_op op = {out<float>(a->x), a->factor, is_wide(a->x)};
 
     return launched("scale", on_each(dev, op, a->num), err);
+}
+
+/* ---- sums of parts ---- */
+
+template <class T> struct sum_parts_op {
+    float *y;
+    const T *x;
+    int64_t stride;
+    int num_parts;
+    bool is_added, is_fast;
+
+    __device__ void operator()(int64_t i, int64_t num) const
+    {
+        float sum[PER], f[PER];
+        load8(sum, x, i, num, is_fast);
+        for (int p = 1; p < num_parts; p++) {
+            load8(f, x + p * stride, i, num, is_fast);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                sum[e] += f[e];
+        }
+        if (is_added) {
+            load8(f, y, i, num, is_fast);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                sum[e] += f[e];
+        }
+        store8(y, i, num, is_fast, sum);
+    }
+};
+
+template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_parts_args *a)
+{
+    bool is_fast = is_wide(a->x) && is_wide(a->y) && a->stride * sizeof(T) % 16 == 0;
+    sum_parts_op<T> op = {out<float>(a->y), in<T>(a->x), (int64_t)a->stride,
+                          a->num_parts,     a->is_added, is_fast};
+
+    return on_each(dev, op, a->num);
+}
+
+cr_status cri_cuda_sum_parts(cr_device *dev, const cr_sum_parts_args *a, cr_err *err)
+{
+    return launched("sum_parts", CRI_BY_DTYPE(a->dtype, sum_parts, dev, a), err);
 }
 
 /* ---- AdamW ---- */

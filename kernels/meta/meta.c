@@ -170,6 +170,7 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
                                             .sync = cri_nothing_to_wait,
                                             .record = cri_event_over,
                                             .wait = cri_event_over,
+                                            .is_over = cri_is_over_now,
                                             .share = cri_share_as_is,
                                             .unshare = cri_forget,
                                             .spoil = cri_forget,

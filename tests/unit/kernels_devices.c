@@ -16,6 +16,20 @@
 
 static const cr_dtype act[] = {CR_F32, CR_BF16, CR_F16};
 
+/* Array y is the same on both devices; compares the others and frees all. */
+static void same_bits(const char *what, int y)
+{
+    array *a = &all[y];
+    void *host[2] = {cr_alloc(bytes_of(a)), cr_alloc(bytes_of(a))};
+
+    OK(cr_download(cpu, host[0], a->on[0], bytes_of(a), &err));
+    OK(cr_download(dev, host[1], a->on[1], bytes_of(a), &err));
+    if (memcmp(host[0], host[1], bytes_of(a)) != 0) fail_msg("%s: not the same bits", what);
+    cr_free(host[0]);
+    cr_free(host[1]);
+    check(what);
+}
+
 /* ---- flat ranges ---- */
 
 static void casts(void **state)
@@ -38,6 +52,18 @@ static void flat_ranges(void **state)
         uint64_t checksum[2];
         int x = floats(CR_F32, n, 1, 0);
         BOTH(scale, cr_scale_args, .x = M(x), .factor = 0.3f, .num = (size_t)n);
+        for (int t = 0; t < 3; t++)
+            for (int is_added = 0; is_added < 2; is_added++)
+                for (int parts = 1; parts < 5; parts += 3) { /* the same bits: one order of sums */
+                    int y = floats(CR_F32, n, 1, 0);
+                    x = floats(act[t], (n + 8) * parts, 3, 0);
+                    for (int d = 0; d < 2; d++)
+                        OK(cr_sum_parts(d ? dev : cpu,
+                                        &(cr_sum_parts_args){M(y), act[t], M(x), (size_t)(n + 8),
+                                                             parts, (size_t)n, is_added},
+                                        &err));
+                    same_bits("sum_parts", y);
+                }
         x = floats(CR_F32, n, 1, 0);
         BOTH(square_sum, cr_square_sum_args, .x = M(x), .num = (size_t)n, .out = &sum[d]);
         check_near(sum[1], sum[0], 1e-12 * sum[0]);

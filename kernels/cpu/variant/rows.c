@@ -2,6 +2,7 @@
  * embedding's gradient, AdamW. Memory-bound: each reads its inputs once and writes its outputs once.
  */
 #include "kernels/cpu/variant/entries.h"
+#include "kernels/cpu/variant/simd_rows.h"
 
 #include <math.h>
 
@@ -32,6 +33,26 @@ cr_status CR_V(scale)(cr_device *dev, const cr_scale_args *a, cr_err *err)
     (void)err;
     for (size_t i = 0; i < a->num; i++)
         values[i] *= factor;
+    return CR_OK;
+}
+
+cr_status CR_V(sum_parts)(cr_device *dev, const cr_sum_parts_args *a, cr_err *err)
+{
+    float *y = cr_mem_to_host(a->y);
+    const char *x = cr_mem_to_host(a->x);
+    size_t part_bytes = a->stride * cr_dtype_bytes(a->dtype);
+    int64_t n = (int64_t)a->num;
+
+    (void)dev;
+    (void)err;
+    for (int64_t i = 0; i < n; i += 16) {
+        int64_t left = n - i < 16 ? n - i : 16;
+        v16 sum = v_get_left(a->dtype, x, i, left);
+        for (int p = 1; p < a->num_parts; p++)
+            sum += v_get_left(a->dtype, x + (size_t)p * part_bytes, i, left);
+        if (a->is_added) sum += v_get_left(CR_F32, y, i, left);
+        v_put_left(CR_F32, y, i, sum, left);
+    }
     return CR_OK;
 }
 
