@@ -1,6 +1,6 @@
 /* gpu.h -- what GPUs this machine has for this build, and whether code of this build runs on them.
  *
- * For `croll doctor` and the tests only: models reach a GPU through a device (kernels.h), never
+ * For `croll doctor`, the tests and NCCL only: models reach a GPU through a device (kernels.h), never
  * through here. A build without CUDA links kernels/cuda_absent.c and answers the same calls.
  *
  * Ownership: a cr_gpu_report is plain data of the caller. Threads: any. Errors: CR_EABSENT when
@@ -9,7 +9,7 @@
 #ifndef CR_GPU_H
 #define CR_GPU_H
 
-#include "base/base.h"
+#include "kernels/memory.h"
 
 enum { CR_MAX_GPUS = 16 };
 
@@ -30,5 +30,13 @@ typedef struct cr_gpu_report {
 /* The versions are filled in even when there is no GPU (all "" without CUDA). Local; takes a
  * moment, since each GPU gets a context. */
 CR_MUST cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err);
+
+/* ---- for a communicator of GPU memory (mesh/gpu/comm_nccl.c), of a device "cuda"; only in builds with it ---- */
+
+/* The cudaStream_t of the handle; its GPU becomes the calling thread's. */
+void *cr_gpu_stream(const cr_device *dev);
+/* The same text in two processes of one host that share a GPU. */
+CR_MUST cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_bytes,
+                                  cr_err *err);
 
 #endif

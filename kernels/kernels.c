@@ -65,8 +65,8 @@ static cr_status check_scale(const cr_scale_args *a, work *w, cr_err *err)
 
 static cr_status check_sum_parts(const cr_sum_parts_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, a->num_parts - !a->is_added);
-    if (a->num_parts < 1) return cr_fail(err, CR_EARG, "sum_parts: %d parts", a->num_parts);
+    *w = elems(a->num, (double)a->num_parts - !a->is_added);
+    if (a->num_parts < 1) return cr_fail(err, CR_EARG, "sum_parts: no parts");
     return check_act("sum_parts", a->dtype, err);
 }
 

@@ -1,30 +1,28 @@
 /* kernels.h -- the one table of operations that models run on.
  *
- * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models,
- * strategies and the optimizer call the operations and never ask which device they run on. Each takes
- * one struct of arguments, whose comment says what it computes: kernels.h has those that every model
- * needs, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`.
- * `meta` touches no data: it only counts bytes and FLOPs, so the same code is a plan.
+ * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the
+ * optimizer call the operations and never ask which device they run on. Each takes one struct of arguments, whose
+ * comment says what it computes: kernels.h has those that every model needs, attention.h, experts.h and vision.h the
+ * others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only counts bytes and FLOPs, so the
+ * same code is a plan.
  *
  * Promises, on every device:
- * - A row's result does not depend on which other rows are in the call, on their number, or on the
- *   number of threads: each output element is accumulated over the whole inner dimension in one
- *   fixed order. So log-probs of generation equal those of training bit for bit.
+ * - A row's result does not depend on which other rows are in the call, on their number, or on the number of threads:
+ *   each output element is accumulated over the whole inner dimension in one fixed order. So log-probs of generation
+ *   equal those of training bit for bit.
  * - Products accumulate in float32; softmax, norms, log-probs and losses are float32 inside.
- * - Gradients of parameters are float32 and are ADDED to; gradients of activations are overwritten
- *   unless the comment says added.
+ * - Gradients of parameters are float32 and are ADDED to; gradients of activations are overwritten unless the comment
+ *   says added.
  * - No kernel allocates after warm-up (scratch grows inside the device) or communicates.
  *
- * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head
- * dimension, V vocabulary. All matrices are row-major and contiguous. `act` dtype is that of the
- * activations (CR_F32, CR_BF16 or CR_F16). Every tensor and every array of indices is device memory
- * (cr_mem, memory.h; indices are int32 and in range); numbers that follow from indices, and that a launch or
- * the count of FLOPs needs, come beside them. Structs that an argument points to (cr_weight,
- * cr_row_edits_mem) have been read when the call returns. Results in host memory (double *, float *) are there
- * when the call returns.
- *
- * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do
- * not check again; what a device lacks is CR_EABSENT.
+ * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head dimension, V
+ * vocabulary. All matrices are row-major and contiguous. `act` dtype is that of the activations (CR_F32, CR_BF16 or
+ * CR_F16). Every tensor and every array of indices is device memory (cr_mem, memory.h; indices are int32 and in
+ * range); numbers that follow from indices, and that a launch or the count of FLOPs needs, come beside them. Structs
+ * that an argument points to (cr_weight, cr_row_edits_mem) have been read when the call returns. Results in host
+ * memory (double *, float *) are there when the call returns.
+ * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do not check again;
+ * what a device lacks is CR_EABSENT.
  */
 #ifndef CR_KERNELS_H
 #define CR_KERNELS_H
@@ -49,15 +47,12 @@ typedef struct cr_scale_args {
     size_t num;
 } cr_scale_args;
 
-/* y[i] (=, += with is_added) ((x_0[i] + x_1[i]) + ..), in float32 and in this order; x_p = x + p * stride elements. y
- * may be one of the parts. */
+/* y[i] (=, += with is_added) ((x_0[i] + x_1[i]) + ..), in float32 and in this order. y may be one of the parts. */
 typedef struct cr_sum_parts_args {
     cr_mem *y; /* [num] float32 */
     cr_dtype dtype;
-    const cr_mem *x; /* [num_parts] of [num], in dtype */
-    size_t stride;
-    int num_parts; /* >= 1 */
-    size_t num;
+    const cr_mem *x; /* the parts, each `stride` elements after the one before */
+    size_t stride, num, num_parts;
     bool is_added;
 } cr_sum_parts_args;
 
@@ -155,8 +150,7 @@ typedef struct cr_rmsnorm_grad_args {
 typedef struct cr_rope_args {
     cr_mem *x;
     cr_dtype dtype;
-    const cr_mem *positions; /* [num_tokens] */
-    const cr_mem *inv_freq;  /* [D / 2] float32 */
+    const cr_mem *positions, *inv_freq; /* [num_tokens]; [D / 2] float32 */
     float scaling;
     int sign;
     int64_t num_tokens, num_heads, head_dim;
@@ -198,8 +192,7 @@ typedef struct cr_embedding_grad_args {
  * rows_add: dst[index[i]] += src[i]. In the last two an index comes once. */
 typedef struct cr_rows_move_args {
     cr_dtype dtype;
-    const cr_mem *src;
-    const cr_mem *index; /* [num_rows] */
+    const cr_mem *src, *index; /* index [num_rows] */
     int64_t num_rows, num_cols;
     cr_mem *dst;
 } cr_rows_move_args;

@@ -233,11 +233,12 @@ cr_status cr_reduce_publish(cr_reduce *reduce, int slot, const char *name, size_
     if (num > reduce->slot_elems)
         return cr_fail(err, CR_EARG, "%s: %d parts of %zu floats do not fit the reduction's %zu",
                        name, g->num_ranks, part_elems, reduce->slot_elems);
-    CR_TRY(settle(g, CR_STREAM_REDUCE, err));
     snprintf(s->name, sizeof s->name, "%s", name);
     s->part_elems = part_elems;
     s->part_bytes = part_elems * elem_bytes;
     s->dtype = dtype;
+    CR_TRY(settle(g, CR_STREAM_REDUCE, err));
+    if (g->comm->reduce_fetch) CR_TRY(g->comm->reduce_fetch(reduce, slot, err));
     CR_TRY(cri_post(g, CR_COLL_REDUCE_SCATTER, name, s->part_bytes, /*is_equal=*/true, slot,
                     &s->sequence, err));
     cri_event_named(g->world, s->event, name);

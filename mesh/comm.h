@@ -29,7 +29,7 @@
 #ifndef CR_COMM_H
 #define CR_COMM_H
 
-#include "mesh/buffers.h"
+#include "mesh/gpu/buffers.h"
 
 enum { CRI_STAGE_BYTES = 1 << 20 }; /* of one rank, a round of a small collective */
 
@@ -103,6 +103,8 @@ typedef struct cri_comm {
     void (*reduce_close)(cr_reduce *reduce);
     /* *at: element of `view` where this rank's buffer begins */
     cr_status (*reduce_begin)(cr_reduce *reduce, int slot, size_t *at, cr_err *err);
+    cr_status (*reduce_fetch)(cr_reduce *reduce, int slot,
+                              cr_err *err); /* before the post; or NULL */
     cr_status (*reduce_publish)(cr_reduce *reduce, int slot, cr_err *err);
     bool (*reduce_is_ready)(const cr_reduce *reduce, int slot);
     cr_status (*reduce_finish)(cr_reduce *reduce, int slot, float *shard, bool is_added,
@@ -110,7 +112,7 @@ typedef struct cri_comm {
 } cri_comm;
 
 extern const cri_comm cri_comm_self, cri_comm_meta, cri_comm_shared, cri_comm_mpi, cri_comm_hosts,
-    cri_comm_device, cri_comm_staged;
+    cri_comm_device, cri_comm_nccl, cri_comm_staged;
 
 /* comm_nccl.c: how memory of a GPU moves in a group of several ranks. Collective; the base is open. */
 CR_MUST cr_status cri_choose_nccl(cr_group *group, const cri_comm **out, cr_err *err);

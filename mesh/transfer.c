@@ -33,9 +33,10 @@ static cr_status compare(const cri_call *call, int from, int to, const total *se
     const int *world_rank = call->group->world_ranks;
 
     if (sent->num_bytes != expected->num_bytes)
-        return cr_fail(
-            err, CR_EPEER, "transfer %s: rank %d sends %zu bytes to rank %d, which expects %zu",
-            call->name, world_rank[from], sent->num_bytes, world_rank[to], expected->num_bytes);
+        return cr_fail(err, CR_EPEER,
+                       "%s %s: rank %d sends %zu bytes to rank %d, which expects %zu",
+                       cr_coll_name(call->coll), call->name, world_rank[from], sent->num_bytes,
+                       world_rank[to], expected->num_bytes);
     if (sent->sizes != expected->sizes)
         return cr_fail(
             err, CR_EPEER,

@@ -9,6 +9,7 @@
  * the current GPU a thread, so each call sets it (cri_cuda_stream).
  */
 #include "kernels/cuda/entries.h"
+#include "kernels/gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,19 @@ cudaStream_t cri_cuda_stream(const cr_device *dev)
 
     (void)cudaSetDevice(c->gpu); /* it has worked when the device was opened */
     return stream_of(dev)->stream;
+}
+
+void *cr_gpu_stream(const cr_device *dev)
+{
+    return cri_cuda_stream(dev);
+}
+
+cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_bytes, cr_err *err)
+{
+    const cuda *c = dev->impl;
+
+    return check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(text, (int)capacity_bytes, c->gpu),
+                 err);
 }
 
 /* ---- memory ---- */

@@ -108,8 +108,8 @@ template <class T> struct sum_parts_op {
 template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_parts_args *a)
 {
     bool is_fast = is_wide(a->x) && is_wide(a->y) && a->stride * sizeof(T) % 16 == 0;
-    sum_parts_op<T> op = {out<float>(a->y), in<T>(a->x), (int64_t)a->stride,
-                          a->num_parts,     a->is_added, is_fast};
+    sum_parts_op<T> op = {out<float>(a->y),  in<T>(a->x), (int64_t)a->stride,
+                          (int)a->num_parts, a->is_added, is_fast};
 
     return on_each(dev, op, a->num);
 }

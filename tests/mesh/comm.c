@@ -4,7 +4,10 @@
  * groups of ranks 3, 1, 2 in that order, pairs, a mesh of (2, 2). Then failures: a rank that calls something else, one
  * that does not come, one that has failed: every rank names it, in time.
  * Not covered: windows whose slots are used differently (failures.c), a killed rank (mpirun ends the others).
+ * On cuda groups are on the device, with the same transports as base; failures on the first one only. What waits in NCCL
+ * for a rank that does not come has the deadline, too.
  * // ranks: 4
+ * // also on cuda
  */
 #include "base/rng.h"
 #include "tests/memory.h"
@@ -12,6 +15,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define OK(expr)   CR_CHECK((expr) == CR_OK, "%s", err.msg)
@@ -20,12 +24,48 @@ enum { RANKS = 4, USES = 40 }; /* uses of a gather */
 
 static cr_err err;
 static cr_world *world;
+static cr_device *dev; /* of all groups; NULL: host memory */
+
+/* A host array as memory of the groups, written on a stream; and back, to what was lent. */
+static cr_mem *lend(cr_stream stream, const void *host, size_t num_bytes)
+{
+    cr_mem *mem;
+
+    if (!dev) return MEM(host);
+    OK(cr_device_alloc(dev, num_bytes, &mem, &err));
+    OK(cr_upload(cr_device_stream(dev, stream), mem, host, num_bytes, &err));
+    return mem;
+}
+
+static void take_back(cr_stream stream, void *host, cr_mem *mem, size_t num_bytes)
+{
+    if (!dev) return;
+    OK(cr_download(cr_device_stream(dev, stream), host, mem, num_bytes, &err));
+    cr_device_free(dev, mem, num_bytes);
+}
+
+/* Memory that a group owns. */
+static void write_to(cr_stream stream, cr_mem *mem, const void *host, size_t num_bytes)
+{
+    if (dev)
+        OK(cr_upload(cr_device_stream(dev, stream), mem, host, num_bytes, &err));
+    else
+        memcpy(HOST(mem), host, num_bytes);
+}
+
+static void read_from(cr_stream stream, void *host, const cr_mem *mem, size_t num_bytes)
+{
+    if (dev)
+        OK(cr_download(cr_device_stream(dev, stream), host, mem, num_bytes, &err));
+    else
+        memcpy(host, HOST(mem), num_bytes);
+}
 
 static cr_group *group_of(const char *name, const int *ranks, int num)
 {
     cr_group *g;
 
-    OK(cr_group_create(world, NULL, name, ranks, num, &g, &err));
+    OK(cr_group_create(world, dev, name, ranks, num, &g, &err));
     return g;
 }
 
@@ -51,11 +91,13 @@ static void announce(cr_gather *gather, int use)
 
 static void publish(cr_gather *gather, int use, int me)
 {
+    float values[1000];
     cr_mem *part;
 
     OK(cr_gather_begin(gather, use % 2, &part, &err));
     for (size_t i = 0; i < elems_of(use); i++)
-        F32(part)[i] = (float)(use * 10000 + me * 1000 + (int)i);
+        values[i] = (float)(use * 10000 + me * 1000 + (int)i);
+    write_to(CR_STREAM_GATHER, part, values, elems_of(use) * sizeof *values);
     OK(cr_gather_publish(gather, use % 2, &err));
 }
 
@@ -68,6 +110,7 @@ static void test_gather(cr_group *g)
     bool is_written = false;
     cr_gather *gather;
     const cr_mem *whole;
+    float values[4000];
 
     OK(cr_gather_create(g, 2, (size_t)n * 4000, &gather, &err));
     announce(gather, 0);
@@ -79,17 +122,18 @@ static void test_gather(cr_group *g)
         if (is_written) publish(gather, use + 1, me);
         num_late += use < USES - 1 && !is_written;
         OK(cr_gather_wait(gather, use % 2, &whole, &err));
+        read_from(CR_STREAM_GATHER, values, whole, (size_t)n * num * sizeof *values);
         for (int r = 0; r < n; r++)
             for (size_t i = 0; i < num; i++)
-                CR_CHECK(F32(whole)[(size_t)r * num + i] ==
-                             (float)(use * 10000 + r * 1000 + (int)i),
+                CR_CHECK(values[(size_t)r * num + i] == (float)(use * 10000 + r * 1000 + (int)i),
                          "use %d rank %d element %zu", use, r, i);
         if (use % 20 == 3 * me) cr_sleep_s(0.002);
         OK(cr_gather_release(gather, use % 2, &err));
     }
     OK(cr_all_reduce_f64(g, "late", CR_OP_SUM, &num_late, 1, &err));
     if (is_on(g, "shared")) CR_CHECK(num_late > 0, "no slot was busy");
-    if (is_on(g, "mpi")) CR_CHECK(num_late == 0, "%g slots were busy", num_late);
+    if (is_on(g, "mpi") || is_on(g, "nccl"))
+        CR_CHECK(num_late == 0, "%g slots were busy", num_late);
     cr_gather_destroy(gather);
 }
 
@@ -112,8 +156,8 @@ static float contribution(int use, int rank, size_t at, cr_reduce_dtype dtype)
 static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, size_t part)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
-    float *shard = CR_NEW_ARRAY(float, part + 1);
-    cr_mem *data;
+    float *shard = CR_NEW_ARRAY(float, part + 1), *mine = CR_NEW_ARRAY(float, (size_t)n *part);
+    cr_mem *data, *lent;
     cr_reduce *reduce;
     uint64_t hash = 0;
 
@@ -121,14 +165,17 @@ static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, s
     for (int use = 0; use < 4; use++) {
         OK(cr_reduce_begin(reduce, use % num_slots, &data, &err));
         for (size_t i = 0; i < (size_t)n * part; i++)
-            F32(data)[i] = contribution(use, me, i, CR_REDUCE_F32);
+            mine[i] = contribution(use, me, i, CR_REDUCE_F32);
+        write_to(CR_STREAM_REDUCE, data, mine, (size_t)n * part * sizeof *mine);
         OK(cr_reduce_publish(reduce, use % num_slots, "unit", part, dtype, &err));
         for (size_t i = 0; i <= part; i++)
             shard[i] = 3;
         while (use == 1 && is_on(g, "shared") && !cr_reduce_is_ready(reduce, use % num_slots))
             cr_sleep_s(1e-4); /* a lost flag runs into the test's time limit */
-        OK(cr_reduce_finish(reduce, use % num_slots, MEM(shard),
-                            use < 2 ? CR_REDUCE_SET : CR_REDUCE_ADD, &err));
+        lent = lend(CR_STREAM_REDUCE, shard, (part + 1) * sizeof *shard);
+        OK(cr_reduce_finish(reduce, use % num_slots, lent, use < 2 ? CR_REDUCE_SET : CR_REDUCE_ADD,
+                            &err));
+        take_back(CR_STREAM_REDUCE, shard, lent, (part + 1) * sizeof *shard);
         for (size_t i = 0; i < part; i++) {
             float sum = 0;
             for (int r = 0; r < n; r++) {
@@ -144,6 +191,7 @@ static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, s
     }
     cr_reduce_destroy(reduce);
     cr_free(shard);
+    cr_free(mine);
     return hash;
 }
 
@@ -153,13 +201,16 @@ static uint64_t test_all_reduce(cr_group *g, size_t num)
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
     float *x = CR_NEW_ARRAY(float, num + 1);
     double *y = CR_NEW_ARRAY(double, num + 1);
+    cr_mem *lent;
     uint64_t hash;
 
     for (size_t i = 0; i <= num; i++) {
         x[i] = i < 7777 ? value(me, i) : x[i - 7777];
         y[i] = (double)x[i] / 3;
     }
-    OK(cr_all_reduce_f32(g, "floats", MEM(x), num, &err));
+    lent = lend(CR_STREAM_COMPUTE, x, (num + 1) * sizeof *x);
+    OK(cr_all_reduce_f32(g, "floats", lent, num, &err));
+    take_back(CR_STREAM_COMPUTE, x, lent, (num + 1) * sizeof *x);
     OK(cr_all_reduce_f64(g, "doubles", CR_OP_SUM, y, num, &err));
     for (size_t i = 0; i<num; i += num> 1000 ? 997 : 1) {
         float want = value(0, i % 7777);
@@ -225,6 +276,7 @@ static void test_all_to_all(cr_group *g, size_t scale)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
     size_t sends[8], recvs[8], total = 0, at = 0;
+    cr_mem *from, *to;
     char *send, *recv;
 
     for (int r = 0; r < n; r++) {
@@ -234,10 +286,16 @@ static void test_all_to_all(cr_group *g, size_t scale)
     }
     send = cr_alloc(total);
     recv = cr_alloc(total);
+    memset(send, 0, total); /* all of it is lent */
+    memset(recv, 0, total);
     for (int r = 0; r < n; r++)
         for (size_t i = 0; i < sends[r]; i++)
             send[at++] = (char)(me * 50 + r * 7 + (int)(i % 31));
-    OK(cr_all_to_all(g, "heads", MEM(send), sends, MEM(recv), recvs, &err));
+    from = lend(CR_STREAM_COMPUTE, send, total);
+    to = lend(CR_STREAM_COMPUTE, recv, total);
+    OK(cr_all_to_all(g, "heads", from, sends, to, recvs, &err));
+    take_back(CR_STREAM_COMPUTE, send, from, total);
+    take_back(CR_STREAM_COMPUTE, recv, to, total);
     at = 0;
     for (int r = 0; r < n; r++)
         for (size_t i = 0; i < recvs[r]; i++, at++)
@@ -306,7 +364,9 @@ static void test_transfer(cr_group *g, size_t scale)
     size_t send_bytes, recv_bytes, num_sends = list_pieces(g, true, scale, sends, &send_bytes),
                                    num_recvs = list_pieces(g, false, scale, recvs, &recv_bytes);
     char *send = cr_alloc(send_bytes), *recv = cr_alloc(recv_bytes);
+    cr_mem *from, *to;
 
+    memset(send, '-', send_bytes);
     memset(recv, '-', recv_bytes);
     for (size_t k = 0; k < num_sends; k++) {
         size_t piece = (size_t)next[sends[k].peer]++;
@@ -314,7 +374,11 @@ static void test_transfer(cr_group *g, size_t scale)
             send[sends[k].offset_bytes + i] = byte_of(me, sends[k].peer, piece, i);
     }
     memset(next, 0, sizeof next);
-    OK(cr_transfer(g, "shards", MEM(send), sends, num_sends, MEM(recv), recvs, num_recvs, &err));
+    from = lend(CR_STREAM_COMPUTE, send, send_bytes);
+    to = lend(CR_STREAM_COMPUTE, recv, recv_bytes);
+    OK(cr_transfer(g, "shards", from, sends, num_sends, to, recvs, num_recvs, &err));
+    take_back(CR_STREAM_COMPUTE, send, from, send_bytes);
+    take_back(CR_STREAM_COMPUTE, recv, to, recv_bytes);
     for (size_t k = 0; k < num_recvs; k++) {
         size_t piece = (size_t)next[recvs[k].peer]++;
         for (size_t i = 0; i < recvs[k].num_bytes; i++)
@@ -358,7 +422,7 @@ static void test_mesh(void)
     double x = world->rank;
 
     OK(cr_mesh_shape_init(&shape, RANKS, 2, 2, 1, 0, &err));
-    OK(cr_mesh_create(world, NULL, "actor_train", all, &shape, &mesh, &err));
+    OK(cr_mesh_create(world, dev, "actor_train", all, &shape, &mesh, &err));
     CR_CHECK(mesh->group[CR_AXIS_FSDP] == mesh->group[CR_AXIS_ULYSSES], "same ranks, one group");
     OK(cr_all_reduce_f64(mesh->group[CR_AXIS_DDP], "ddp", CR_OP_SUM, &x, 1, &err));
     CR_CHECK(x == 2 * (world->rank % 2) + 2, "ddp sum %g", x);
@@ -373,6 +437,12 @@ static void test_mesh(void)
 static const int everyone[] = {0, 1, 2, 3};
 /* A busy machine is given time: levels of hosts wait a quarter of the deadline for each other's news. */
 static const double deadline_s = 1, sleep_s = 2, soon_s = 4;
+
+/* The call after the first barrier; on cuda the ranks have compared their GPUs before. */
+static const char *second(void)
+{
+    return dev ? "sequence 3" : "sequence 2";
+}
 
 static cr_group *fresh(const char *name)
 {
@@ -403,7 +473,7 @@ static void test_divergence(int other)
     snprintf(who, sizeof who, "rank %d", other);
     expect(cr_group_transport(g),
            cr_all_reduce_f64(g, is_other ? "loss" : "norm", CR_OP_SUM, x, 1, &e), &e, CR_EDIVERGED,
-           WORDS(who, "all_reduce norm", "all_reduce loss", "group names", "sequence 2"));
+           WORDS(who, "all_reduce norm", "all_reduce loss", "group names", second()));
     g = fresh("kinds");
     e = (cr_err){0};
     expect(cr_group_transport(g),
@@ -430,7 +500,7 @@ static void test_deadline(int late)
     }
     cr_world_set_deadline(world, deadline_s);
     expect(cr_group_transport(g), cr_barrier(g, "model.layers.3", &e), &e, CR_ETIMEOUT,
-           WORDS(who, "barrier model.layers.3", "sequence 2", "barrier begin"));
+           WORDS(who, "barrier model.layers.3", second(), "barrier begin"));
     CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
     cr_world_set_deadline(world, 60);
 }
@@ -461,9 +531,14 @@ static void test_transfer_sizes(int other, const cr_piece *expected, size_t num,
     cr_group *g = fresh("pieces");
     cr_piece sends[] = {{next, 0, 8}, {next, 8, 8}};
     char send[16] = "", recv[16] = "";
+    cr_mem *from = lend(CR_STREAM_COMPUTE, send, sizeof send),
+           *to = lend(CR_STREAM_COMPUTE, recv, sizeof recv);
     cr_err e = {0};
-    cr_status got = cr_transfer(g, "shards", MEM(send), sends, world->rank == other ? 2 : 0,
-                                MEM(recv), expected, world->rank == next ? num : 0, &e);
+    cr_status got = cr_transfer(g, "shards", from, sends, world->rank == other ? 2 : 0, to,
+                                expected, world->rank == next ? num : 0, &e);
+
+    take_back(CR_STREAM_COMPUTE, send, from, sizeof send);
+    take_back(CR_STREAM_COMPUTE, recv, to, sizeof recv);
 
     expect(cr_group_transport(g), got, &e, CR_EPEER, words);
 }
@@ -500,7 +575,31 @@ static void test_transfer_failures(int other)
     begin_s = cr_now_s();
     e = (cr_err){0};
     expect(cr_group_transport(g), cr_transfer(g, "shards", NULL, NULL, 0, NULL, NULL, 0, &e), &e,
-           CR_ETIMEOUT, WORDS(who, "transfer shards", "sequence 2", "barrier begin"));
+           CR_ETIMEOUT, WORDS(who, "transfer shards", second(), "barrier begin"));
+    CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
+    cr_world_set_deadline(world, 60);
+}
+
+/* Every rank has announced, but `late` does not publish: the others wait inside the transport of device memory. */
+static void test_late_part(int late)
+{
+    cr_group *g = fresh("parts");
+    cr_gather *gather;
+    const cr_mem *whole;
+    cr_err e = {0};
+    double begin_s;
+
+    OK(cr_gather_create(g, 2, RANKS * 4000, &gather, &err));
+    announce(gather, 0);
+    if (world->rank == late) {
+        cr_sleep_s(sleep_s);
+        return;
+    }
+    publish(gather, 0, world->rank);
+    cr_world_set_deadline(world, deadline_s);
+    begin_s = cr_now_s();
+    expect(cr_group_transport(g), cr_gather_wait(gather, 0, &whole, &e), &e, CR_ETIMEOUT,
+           WORDS("unit 0", "group parts"));
     CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
     cr_world_set_deadline(world, 60);
 }
@@ -512,6 +611,7 @@ static void test_failures(void)
         test_deadline(rank);
         test_failed_peer(rank);
         test_transfer_failures(rank);
+        if (dev) test_late_part(rank);
     }
     mend(world);
 }
@@ -529,11 +629,22 @@ static const layout layouts[] = {{"shared", "shared", "shared", {0, 0, 0, 0}},
                                  {"hosts", "hosts", "mpi", {0, 1, 0, 1}},
                                  {"hosts", "hosts", "shared", {0, 0, 0, 3}}};
 
+static bool is_gpu_shared(const cr_group *g)
+{
+    const char *one = getenv("CROLL_SIM_ONE_GPU");
+
+    for (int i = 0; one && *one == '1' && i < g->num_ranks; i++)
+        for (int j = 0; j < i; j++)
+            if (world->host_of[g->world_ranks[i]] == world->host_of[g->world_ranks[j]]) return true;
+    return false;
+}
+
 static uint64_t test_one(const char *name, const int *ranks, int num, const char *transport)
 {
     cr_group *g = group_of(name, ranks, num);
     uint64_t hash;
 
+    if (dev && num > 1) transport = is_gpu_shared(g) ? "staged" : "nccl";
     CR_CHECK(!transport || is_on(g, transport), "group %s is on %s, not %s", name,
              cr_group_transport(g), transport);
     CR_CHECK(g->comm->sum_order == CRI_SUM_IN_RANK_ORDER, "another order of sums");
@@ -553,7 +664,7 @@ static uint64_t test_layout(const layout *l)
     hash = hash * 31 +
            test_one("pair", world->rank < 2 ? low : high, 2, world->rank < 2 ? l->pair : NULL);
     test_mesh();
-    test_failures();
+    if (!dev || l == layouts) test_failures(); /* they sleep; the base's are tested on the host */
     return hash;
 }
 
@@ -564,7 +675,8 @@ int main(void)
 
     OK(cr_world_open(&args, &world, &err));
     CR_CHECK(world->num_ranks == RANKS, "run with scripts/mpi 4");
-    test_one("self", &world->rank, 1, "self");
+    if (strcmp(cr_device_default(), "cuda") == 0) OK(cr_device_open("cuda", 1, &dev, &err));
+    test_one("self", &world->rank, 1, dev ? "device" : "self");
     for (size_t i = 0; i < CR_COUNT(layouts); i++) {
         hash = test_layout(&layouts[i]);
         if (i == 0) first = hash;

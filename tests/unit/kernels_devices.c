@@ -60,7 +60,7 @@ static void flat_ranges(void **state)
                     for (int d = 0; d < 2; d++)
                         OK(cr_sum_parts(d ? dev : cpu,
                                         &(cr_sum_parts_args){M(y), act[t], M(x), (size_t)(n + 8),
-                                                             parts, (size_t)n, is_added},
+                                                             (size_t)n, (size_t)parts, is_added},
                                         &err));
                     same_bits("sum_parts", y);
                 }

@@ -48,8 +48,8 @@ cr_status CR_V(sum_parts)(cr_device *dev, const cr_sum_parts_args *a, cr_err *er
     for (int64_t i = 0; i < n; i += 16) {
         int64_t left = n - i < 16 ? n - i : 16;
         v16 sum = v_get_left(a->dtype, x, i, left);
-        for (int p = 1; p < a->num_parts; p++)
-            sum += v_get_left(a->dtype, x + (size_t)p * part_bytes, i, left);
+        for (size_t p = 1; p < a->num_parts; p++)
+            sum += v_get_left(a->dtype, x + p * part_bytes, i, left);
         if (a->is_added) sum += v_get_left(CR_F32, y, i, left);
         v_put_left(CR_F32, y, i, sum, left);
     }

@@ -17,7 +17,7 @@
 
 using std::chrono::steady_clock;
 
-enum { MAX_RANKS = 8, AREA = 8 << 20, INIT_SECONDS = 60 };
+enum { MAX_RANKS = 8, AREA = 64 << 20, INIT_SECONDS = 60 };
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, EXCHANGE };
 static const char *const kind_names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
                                          "group of sends and receives"};

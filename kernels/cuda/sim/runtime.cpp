@@ -4,6 +4,8 @@
 
 #include <map>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 struct CUevent_st { /* stays when it is destroyed: queued work may still name it */
     uint64_t num_recorded = 0, num_done = 0;
@@ -365,6 +367,15 @@ cudaError_t cudaGetDeviceCount(int *num)
 cudaError_t cudaSetDevice(int index)
 {
     return index == 0 ? cudaSuccess : cri_sim_keep_error(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index)
+{
+    const char *one = getenv("CROLL_SIM_ONE_GPU");
+
+    if (index != 0) return cri_sim_keep_error(cudaErrorInvalidValue);
+    snprintf(text, (size_t)capacity, "simulated:%d", one && *one == '1' ? 0 : (int)getpid());
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)

@@ -89,6 +89,8 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *num);
 cudaError_t cudaSetDevice(int index);
+/* Each process has a GPU of its own; CROLL_SIM_ONE_GPU=1: all have one. */
+cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t error);

@@ -59,7 +59,7 @@ cr_mem *cri_device_reduce_at(const cr_reduce *reduce, int slot)
     return slot_at(reduce, reduce->view, slot);
 }
 
-/* What came is in front; behind it is room for what is sent in bfloat16, which takes half of the slot. */
+/* What came is in the first half of the slot when it is bfloat16, and what is sent in the second. */
 cr_mem *cri_device_came_at(const cr_reduce *reduce, int slot)
 {
     return slot_at(reduce, reduce->came, slot);

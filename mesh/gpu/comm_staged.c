@@ -183,15 +183,20 @@ static cr_status reduce_begin(cr_reduce *reduce, int slot, size_t *at, cr_err *e
     return reduce->group->base->reduce_begin(reduce, slot, &reduce->slots[slot].base_at, err);
 }
 
-static cr_status reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
+/* The post tells the ranks of this host that it can be read. */
+static cr_status reduce_fetch(cr_reduce *reduce, int slot, cr_err *err)
 {
     const cr_group *g = reduce->group;
     const cri_slot *s = &reduce->slots[slot];
 
-    CR_TRY(cr_download(stream_of(g, CR_STREAM_REDUCE), reduce->data + s->base_at,
+    return cr_download(stream_of(g, CR_STREAM_REDUCE), reduce->data + s->base_at,
                        cri_device_reduce_at(reduce, slot),
-                       s->part_elems * (size_t)g->num_ranks * sizeof(float), err));
-    return g->base->reduce_publish(reduce, slot, err);
+                       s->part_elems * (size_t)g->num_ranks * sizeof(float), err);
+}
+
+static cr_status reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
+{
+    return reduce->group->base->reduce_publish(reduce, slot, err);
 }
 
 static bool reduce_is_ready(const cr_reduce *reduce, int slot)
@@ -232,6 +237,7 @@ const cri_comm cri_comm_staged = {.name = "staged",
                                   .reduce_open = reduce_open,
                                   .reduce_close = reduce_close,
                                   .reduce_begin = reduce_begin,
+                                  .reduce_fetch = reduce_fetch,
                                   .reduce_publish = reduce_publish,
                                   .reduce_is_ready = reduce_is_ready,
                                   .reduce_finish = reduce_finish};
