@@ -13,12 +13,7 @@ start() {
     (job $name "$@"; exit $code) &
     pid=$!
     log=$tmp/$name.log
-    for try in $(seq 300); do
-        [ -s $tmp/$name/metrics.jsonl ] && return 0
-        kill -0 $pid 2>/dev/null || fail "$name ended before its first step"
-        sleep 0.1
-    done
-    fail "$name has no first step after 30 s"
+    steps $name 1
 }
 
 start workers max_steps=$((kills + 4))
@@ -41,7 +36,7 @@ job quiet max_steps=$((kills + 4))
 diff <(timeless $tmp/quiet/metrics.jsonl) <(timeless $tmp/workers/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the killed workers changed the numbers"; }
 
 start dead max_steps=1000 save_steps=1
-for try in $(seq 300); do
+for try in $(seq $((300 * slower))); do
     [ -L $tmp/dead/latest ] && break
     sleep 0.1
 done
@@ -49,19 +44,19 @@ kill -9 $(rank_of dead 1)
 begin=$(date +%s) code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "a rank killed: exit code $code"
-[ $(($(date +%s) - begin)) -le 30 ] || fail "a rank killed: the run ended after $(($(date +%s) - begin)) s"
+[ $(($(date +%s) - begin)) -le $((30 * slower)) ] || fail "a rank killed: the run ended after $(($(date +%s) - begin)) s"
 grep -Eq "step [0-9]+: actor_(train|infer) rank [0-9]" $log || fail "a rank killed: no sentence names it"
 nothing_left dead
 last=$(readlink $tmp/dead/latest)
 job dead max_steps=$((${last#checkpoint-} + 3)) resume_from_checkpoint=true
 [ $code = 0 ] || fail "a rank killed, resumed: exit code $code"
 
-start frozen max_steps=1000 collective_timeout=4
+start frozen max_steps=1000 collective_timeout=$((slower == 1 ? 4 : 30))
 kill -STOP $(rank_of frozen 1)
 begin=$(date +%s) code=0
 wait $pid || code=$?
 [ $code = 3 ] || fail "a rank stopped: exit code $code"
-[ $(($(date +%s) - begin)) -le 20 ] || fail "a rank stopped: the run ended after $(($(date +%s) - begin)) s"
+[ $(($(date +%s) - begin)) -le $((20 * slower)) ] || fail "a rank stopped: the run ended after $(($(date +%s) - begin)) s"
 grep -Eq "actor_(train|infer).*rank [0-9]" $log || fail "a rank stopped: no sentence names it"
 nothing_left frozen
 tail -n 1 $log
