@@ -60,6 +60,12 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
     char where[64];
 
     if (!n || n->kind != CR_NODE_MAP) return false;
+    snprintf(where, sizeof where, "%s.service", w->name);
+    if (!is_scored(w->name)) { /* the rest of the block is checked all the same */
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "%s: only a reference or a teacher may be a service (leave it out)", where);
+        return false;
+    }
     *s = (cr_service_keys){.url = cri_text_of(n, "url"),
                            .model = cri_text_of(n, "model"),
                            .key_file = cri_text_of(n, "key_file"),
@@ -68,12 +74,7 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
                            .expect_weights = cri_text_of(n, "expect_weights"),
                            .timeout = cri_real_of(n, "timeout"),
                            .connections = cri_int_of(n, "connections")};
-    snprintf(where, sizeof where, "%s.service", w->name);
-    if (!is_scored(w->name))
-        cr_diagnose(d, CR_ERROR, n->place,
-                    "%s: only a reference or a teacher may be a service (leave it out)", where);
-    else
-        check_keys_of(n, s, where, d);
+    check_keys_of(n, s, where, d);
     refuse_keys_of_ranks(block, w->name, d);
     return true;
 }

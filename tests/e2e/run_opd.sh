@@ -68,8 +68,11 @@ said() { # CODE PATTERN key=value ..: what `croll config` says of opd.yaml
     "$CROLL" config configs/quickstart/opd.yaml "${@:3}" >$tmp/config 2>$tmp/said || code=$?
     [ $code = $1 ] && grep -Eq "$2" $tmp/said || { cat $tmp/said; fail "${*:3}: exit code $code, another sentence"; }
 }
+grep -q 'enable_old_logprobs_recompute: false' $tmp/pure/config.yaml || fail "log-probs of equal bits are computed again"
 said 0 'gamma has no effect \(is_pure_opd' gamma=0.9
 grep -q 'gamma: 0' $tmp/config || fail "gamma of the pure form"
+"$CROLL" config configs/quickstart/opd.yaml student_infer.strategy_args.strategy_config.param_dtype=bf16 >$tmp/config 2>$tmp/said
+grep -q 'enable_old_logprobs_recompute: true' $tmp/config || fail "the student's log-probs are of another dtype"
 said 2 'student_train is of runs with is_pure_opd: true' is_pure_opd=false
 said 2 'student_train and actor_train exclude each other' 'actor_train={device_mapping: [0]}'
 said 2 'use_opd and is_pure_opd exclude each other' use_opd=true

@@ -80,6 +80,7 @@ refused $service "${ranks[2]}" 2 'reference.device_mapping: the service has the 
 refused $service "${ranks[1]}" 2 'reference.strategy_args: the service has the model'
 refused $service actor_infer.generating_args.temperature=0.7 2 'set logprobs_mode: raw'
 refused actor_train.service=http://h $service 2 'actor_train.service: only a reference or a teacher may be a service'
+refused 'actor_infer={service: http://h}' $service 2 'actor_infer.service: only a reference or a teacher may be a service'
 refused reference.service=ftp://h 2 'reference.service: a URL is expected'
 refused $service use_opd=true teacher.service=http://127.0.0.1:$((port + 1)) 2 'teacher.service: .*cannot connect: Connection refused.*start it with croll serve'
 refused $service use_opd=true teacher.service=http://127.0.0.1:$port teacher.model_args.dtype=fp32 2 'teacher.model_args: the service has the model'
