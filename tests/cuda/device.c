@@ -192,6 +192,8 @@ static void test_async_copies(void **state)
 {
     bench b = open_bench();
     cr_device *copy = b.on[CR_STREAM_COPY];
+    unsigned char got[64];
+    cr_mem *soon;
 
     (void)state;
     for (size_t i = 0; i < BENCH_BYTES; i++)
@@ -205,6 +207,13 @@ static void test_async_copies(void **state)
     OK(cr_device_sync(copy, &err));
     for (size_t i = 0; i < BENCH_BYTES; i++)
         assert_int_equal(b.host[i], byte_at(i, 3));
+    OK(cr_host_alloc(dev, 64, &soon, &err));
+    memset(cr_mem_to_host(soon), 7, 64);
+    OK(cr_upload_async(copy, b.x, soon, 64, &err));
+    cr_host_free(dev, soon, 64); /* when it has been read */
+    OK(cr_download(copy, got, b.x, 64, &err));
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(got[i], 7);
     close_bench(&b);
 }
 

@@ -578,7 +578,8 @@ static void experts(void **state)
             }
 }
 
-int main(void)
+/* [pattern]: the tests whose names match. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts),       cmocka_unit_test(flat_ranges),
@@ -590,5 +591,6 @@ int main(void)
         cmocka_unit_test(experts),
     };
 
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return on_both_devices(tests);
 }
