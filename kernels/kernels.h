@@ -49,8 +49,8 @@ typedef struct cr_scale_args {
 
 /* y[i] (=, += with is_added) ((x_0[i] + x_1[i]) + ..), in float32 and in this order. y may be one of the parts. */
 typedef struct cr_sum_parts_args {
-    cr_mem *y; /* [num] float32 */
-    cr_dtype dtype;
+    cr_mem *y;       /* [num] float32 */
+    cr_dtype dtype;  /* of the parts: fp32 or bf16 */
     const cr_mem *x; /* the parts, each `stride` elements after the one before */
     size_t stride, num, num_parts;
     bool is_added;

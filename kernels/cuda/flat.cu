@@ -116,7 +116,8 @@ template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_par
 
 cr_status cri_cuda_sum_parts(cr_device *dev, const cr_sum_parts_args *a, cr_err *err)
 {
-    return launched("sum_parts", CRI_BY_DTYPE(a->dtype, sum_parts, dev, a), err);
+    return launched("sum_parts",
+                    a->dtype == CR_BF16 ? sum_parts<bf16>(dev, a) : sum_parts<float>(dev, a), err);
 }
 
 /* ---- AdamW ---- */
