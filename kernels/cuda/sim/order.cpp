@@ -242,6 +242,8 @@ void cri_sim_want_progress_thread(void)
 
     if (is_on) return;
     is_on = true;
+    /* streams end after it: the thread finds the lock taken */
+    atexit([] { cri_sim_lock.lock(); });
     std::thread([] {
         for (;;) {
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
