@@ -17,6 +17,7 @@ static cr_status fail_tls(const char *what, const char *path, cr_err *err)
 cr_status cri_http_tls_open(const cr_http_options *o, SSL_CTX **out, cr_err *err)
 {
     SSL_CTX *tls = SSL_CTX_new(TLS_server_method());
+    char groups[] = "X25519:P-256:P-384"; /* not const: the macro casts */
 
     *out = NULL;
     CR_CHECK(tls, "OpenSSL has no memory");
@@ -26,7 +27,7 @@ cr_status cri_http_tls_open(const cr_http_options *o, SSL_CTX **out, cr_err *err
     SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                               SSL_MODE_RELEASE_BUFFERS);
     if (!SSL_CTX_set_cipher_list(tls, "ECDHE+AESGCM:ECDHE+CHACHA20") ||
-        !SSL_CTX_set1_groups_list(tls, "X25519:P-256:P-384"))
+        !SSL_CTX_set1_groups_list(tls, groups))
         fail_tls("the list of ciphers or groups", "of TLS", err);
     else if (SSL_CTX_use_certificate_chain_file(tls, o->tls_cert) != 1)
         fail_tls("--tls-cert", o->tls_cert, err);
