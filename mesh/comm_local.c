@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-static cr_status open_none(cr_group *group, cr_err *err)
+cr_status cri_open_none(cr_group *group, cr_err *err)
 {
     (void)group;
     (void)err;
     return CR_OK;
 }
 
-static void close_none(cr_group *group)
+void cri_close_none(cr_group *group)
 {
     (void)group;
 }
@@ -45,7 +45,7 @@ static void abort_none(cr_group *group, const cr_err *failure)
 
 /* ---- small collectives ---- */
 
-static cr_status all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
+cr_status cri_self_all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
 {
     return cri_call_round(call, v->num * v->elem_bytes, /*is_equal=*/true, err);
 }
@@ -70,12 +70,18 @@ static cr_status all_gather(cri_call *call, const char *data, size_t num_bytes, 
     return CR_OK;
 }
 
-static cr_status all_to_all_self(cri_call *call, const cri_exchange *x, cr_err *err)
+cr_status cri_self_all_to_all_begin(cri_call *call, const cri_exchange *x, cr_err *err)
 {
     CR_TRY(cri_call_round(call, 0, /*is_equal=*/false, err));
     if (x->send_bytes[0] != x->recv_bytes[0])
         return cr_fail(err, CR_EARG, "all_to_all %s: sends %zu bytes to itself, expects %zu",
                        call->name, x->send_bytes[0], x->recv_bytes[0]);
+    return CR_OK;
+}
+
+static cr_status all_to_all_self(cri_call *call, const cri_exchange *x, cr_err *err)
+{
+    CR_TRY(cri_self_all_to_all_begin(call, x, err));
     if (x->send_bytes[0] > 0) memcpy(x->recv, x->send, x->send_bytes[0]);
     return CR_OK;
 }
@@ -86,7 +92,7 @@ static cr_status all_to_all_meta(cri_call *call, const cri_exchange *x, cr_err *
     return cri_call_round(call, 0, /*is_equal=*/false, err);
 }
 
-static cr_status transfer_self(cri_call *call, const cri_pieces *x, cr_err *err)
+cr_status cri_self_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
 {
     return cri_transfer_begin(call, x, NULL, err);
 }
@@ -174,7 +180,7 @@ cr_status cri_pages_reduce_begin(cr_reduce *reduce, int slot, size_t *at, cr_err
     return CR_OK;
 }
 
-static cr_status reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
+cr_status cri_pages_reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
 {
     (void)reduce;
     (void)slot;
@@ -212,21 +218,21 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
     return CR_OK;
 }
 
-#define COMMON                                                                         \
-    .sum_order = CRI_SUM_IN_RANK_ORDER, .max_posted = UINT32_MAX, .open = open_none,   \
-    .close = close_none, .post = post, .complete = complete, .is_done = is_done,       \
-    .abort = abort_none, .all_reduce = all_reduce, .broadcast = broadcast,             \
-    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                  \
-    .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step, \
-    .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,     \
-    .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,          \
-    .reduce_begin = cri_pages_reduce_begin, .reduce_publish = reduce_publish,          \
+#define COMMON                                                                           \
+    .sum_order = CRI_SUM_IN_RANK_ORDER, .max_posted = UINT32_MAX, .open = cri_open_none, \
+    .close = cri_close_none, .post = post, .complete = complete, .is_done = is_done,     \
+    .abort = abort_none, .all_reduce = cri_self_all_reduce, .broadcast = broadcast,      \
+    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                    \
+    .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step,   \
+    .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,       \
+    .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,            \
+    .reduce_begin = cri_pages_reduce_begin, .reduce_publish = cri_pages_reduce_publish,  \
     .reduce_is_ready = cri_pages_reduce_is_ready
 
 const cri_comm cri_comm_self = {COMMON,
                                 .name = "self",
                                 .all_to_all = all_to_all_self,
-                                .transfer = transfer_self,
+                                .transfer = cri_self_transfer,
                                 .gather_open = gather_open_self,
                                 .reduce_open = reduce_open_self,
                                 .reduce_finish = reduce_finish_self};

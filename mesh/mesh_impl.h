@@ -41,6 +41,8 @@ void cri_pages_gather_release(struct cr_gather *gather, int slot);
 struct cr_reduce;
 CR_MUST cr_status cri_pages_reduce_begin(struct cr_reduce *reduce, int slot, size_t *at,
                                          cr_err *err);
+CR_MUST cr_status cri_pages_reduce_publish(struct cr_reduce *reduce, int slot,
+                                           cr_err *err);                  /* nothing */
 bool cri_pages_reduce_is_ready(const struct cr_reduce *reduce, int slot); /* never */
 
 /* ---- sums.c ---- */

@@ -82,44 +82,11 @@ cr_status cri_device_contribution(cr_reduce *reduce, int slot, const cr_mem **ou
 
 /* ---- one rank ---- */
 
-static cr_status open_none(cr_group *group, cr_err *err)
-{
-    (void)group;
-    (void)err;
-    return CR_OK;
-}
-
-static void close_none(cr_group *group)
-{
-    (void)group;
-}
-
-static cr_status all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
-{
-    return cri_call_round(call, v->num * v->elem_bytes, /*is_equal=*/true, err);
-}
-
 static cr_status all_to_all(cri_call *call, const cri_exchange *x, cr_err *err)
 {
-    CR_TRY(cri_call_round(call, 0, /*is_equal=*/false, err));
-    if (x->send_bytes[0] != x->recv_bytes[0])
-        return cr_fail(err, CR_EARG, "all_to_all %s: sends %zu bytes to itself, expects %zu",
-                       call->name, x->send_bytes[0], x->recv_bytes[0]);
+    CR_TRY(cri_self_all_to_all_begin(call, x, err));
     return cr_copy(call->group->dev, cr_mem_of_host(x->recv), (const cr_mem *)(const void *)x->send,
                    x->send_bytes[0], err);
-}
-
-static cr_status transfer(cri_call *call, const cri_pieces *x, cr_err *err)
-{
-    return cri_transfer_begin(call, x, NULL, err);
-}
-
-static cr_status reduce_publish(cr_reduce *reduce, int slot, cr_err *err)
-{
-    (void)reduce;
-    (void)slot;
-    (void)err;
-    return CR_OK;
 }
 
 static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
@@ -141,11 +108,11 @@ static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool i
 
 const cri_comm cri_comm_device = {.name = "device",
                                   .sum_order = CRI_SUM_IN_RANK_ORDER,
-                                  .open = open_none,
-                                  .close = close_none,
-                                  .all_reduce = all_reduce,
+                                  .open = cri_open_none,
+                                  .close = cri_close_none,
+                                  .all_reduce = cri_self_all_reduce,
                                   .all_to_all = all_to_all,
-                                  .transfer = transfer,
+                                  .transfer = cri_self_transfer,
                                   .gather_open = cri_device_gather_open,
                                   .gather_close = cri_device_gather_close,
                                   .gather_is_free = cri_pages_gather_is_free,
@@ -156,6 +123,6 @@ const cri_comm cri_comm_device = {.name = "device",
                                   .reduce_open = cri_device_reduce_open,
                                   .reduce_close = cri_device_reduce_close,
                                   .reduce_begin = cri_pages_reduce_begin,
-                                  .reduce_publish = reduce_publish,
+                                  .reduce_publish = cri_pages_reduce_publish,
                                   .reduce_is_ready = cri_pages_reduce_is_ready,
                                   .reduce_finish = reduce_finish};

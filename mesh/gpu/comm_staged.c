@@ -7,18 +7,6 @@
 
 #include <string.h>
 
-static cr_status open_none(cr_group *group, cr_err *err)
-{
-    (void)group;
-    (void)err;
-    return CR_OK;
-}
-
-static void close_none(cr_group *group)
-{
-    (void)group;
-}
-
 static cr_device *stream_of(const cr_group *g, cr_stream stream)
 {
     return cr_device_stream(g->dev, stream);
@@ -222,8 +210,8 @@ out:
 
 const cri_comm cri_comm_staged = {.name = "staged",
                                   .sum_order = CRI_SUM_IN_RANK_ORDER,
-                                  .open = open_none,
-                                  .close = close_none,
+                                  .open = cri_open_none,
+                                  .close = cri_close_none,
                                   .all_reduce = all_reduce,
                                   .all_to_all = all_to_all,
                                   .transfer = transfer,
