@@ -39,7 +39,9 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
                      cr_task task, cr_diagnostics *d);
 /* service.c: `service` of a role. True: the service does its work, and nothing else of the block counts. */
 bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
-/* judge of a domain, and ROLL's keys of the same meaning; before its rule is looked for. */
+void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const char *where,
+                            cr_diagnostics *d);
+/* judge.c: judge of a domain, and ROLL's keys of the same meaning; before its rule is looked for. */
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 /* Its log-probs are those that this run wants. */
 void cri_check_service(cr_config *c, cr_diagnostics *d);

@@ -16,13 +16,21 @@
 #include "configs/yaml.h"
 #include "rl/loss.h"
 
+/* How the reply of a judge says its verdict: YES or NO, or a number from least to most; in the text, in what a pattern
+ * matches, or in a field of JSON. */
+typedef struct cr_judge_answer {
+    char *pattern, *field; /* or NULL, and not both */
+    double least, most;
+    bool is_number;
+} cr_judge_answer;
+
 typedef struct cr_reward_config {
     char *domain;
     const char *rule;      /* "math_rule": the built-in that worker_cls names; NULL with exec */
     cr_service_keys judge; /* of the rule llm_judge */
-    char *judge_prompt,
-        *judge_fields; /* NULL: the usual one; an object of JSON for every request */
-    char *exec;        /* the words of a program of one's own, or NULL */
+    char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
+    cr_judge_answer judge_answer;
+    char *exec; /* the words of a program of one's own, or NULL */
     char **tags;
     size_t num_tags;
     int64_t world_size, max_in_flight; /* lines that the program has at once */

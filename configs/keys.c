@@ -461,6 +461,11 @@ const cri_key cri_keys[] = {
     NONE("reward", "use_local", "only ROLL's code sandbox reads it"),
     K("reward", "judge", "judge"), /* croll's own */
     T("reward", "judge_prompt", NULL, "reward workers"),
+    K("reward", "judge_answer", "judge_answer"), /* croll's own */
+    T("judge_answer", "pattern", NULL, "reward workers"),
+    T("judge_answer", "field", NULL, "reward workers"),
+    R("judge_answer", "least", "0", "-1e6..1e6", "reward workers"),
+    R("judge_answer", "most", NULL, "-1e6..1e6", "reward workers"),
     C("reward", "judge_model_type", "api", "api|!inference|!cluster", "the check"),
     T("reward", "judge_model_name", NULL, "reward workers"),
     T("reward", "judge_api_url", NULL, "reward workers"),

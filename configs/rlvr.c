@@ -12,8 +12,14 @@
 static void check_judge(const struct cr_item *item, const cr_reward_config *r, cr_place place,
                         cr_diagnostics *d)
 {
+    static const char *const of_judges[] = {"judge_prompt", "judge_answer", "judge_model_type",
+                                            "judge_model_name"};
     bool is_judge = r->rule && strcmp(r->rule, "llm_judge") == 0;
 
+    for (size_t i = 0; i < CR_COUNT(of_judges) && !is_judge; i++)
+        if (cri_is_in_file(item->value, of_judges[i]))
+            cr_diagnose(d, CR_NOTE, cr_node_get(item->value, of_judges[i])->place,
+                        "%s has no effect (rewards.%s is no judge)", of_judges[i], item->key);
     if (is_judge && !r->judge.url)
         cr_diagnose(d, CR_ERROR, place,
                     "rewards.%s: LLMJudgeRewardWorker on devices of the run is not available yet "

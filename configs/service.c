@@ -1,4 +1,4 @@
-/* service.c -- services that a run uses, as its reference or as judges: their keys, and what they exclude. */
+/* service.c -- services that a run uses: their keys, and, as its reference or teacher, what they exclude. */
 #include "configs/bind.h"
 
 #include <stdio.h>
@@ -33,8 +33,8 @@ static bool is_url(const char *text)
            strncmp(text, "unix:", 5) == 0;
 }
 
-static void check_keys_of(const cr_node *n, const cr_service_keys *s, const char *where,
-                          cr_diagnostics *d)
+void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const char *where,
+                            cr_diagnostics *d)
 {
     if (!s->url || !is_url(s->url))
         cr_diagnose(d, CR_ERROR, n->place,
@@ -74,7 +74,7 @@ bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics 
                            .expect_weights = cri_text_of(n, "expect_weights"),
                            .timeout = cri_real_of(n, "timeout"),
                            .connections = cri_int_of(n, "connections")};
-    check_keys_of(n, s, where, d);
+    cri_check_service_keys(n, s, where, d);
     refuse_keys_of_ranks(block, w->name, d);
     return true;
 }
@@ -98,61 +98,4 @@ void cri_check_service(cr_config *c, cr_diagnostics *d)
                     "raw, or temperature 1 without top_p, top_k, min_p and repetition_penalty)",
                     where);
     }
-}
-
-/* ---- judges ---- */
-
-enum { JUDGE_CONNECTIONS = 32 };
-
-/* One key in two places: the block's, or ROLL's beside it. */
-static char *either(const cr_node *judge, const char *key, const cr_node *block, const char *roll,
-                    cr_diagnostics *d)
-{
-    char *own = cri_text_of(judge, key), *other = cri_text_of(block, roll);
-
-    if (own && other)
-        cr_diagnose(d, CR_ERROR, cr_node_get(block, roll)->place,
-                    "%s: judge.%s says it, too (leave one of them out)", roll, key);
-    if (!own) return other;
-    cr_free(other);
-    return own;
-}
-
-void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
-{
-    static const char roll_prompt[] = "Qwen2.5-7B-Instruct-RLVR-prompt";
-    bool is_given = cri_is_given(block, "judge");
-    cr_node *n = is_given ? cr_node_get(block, "judge") : NULL;
-    char where[160];
-    cr_buf fields = {0};
-
-    if (cri_is_given(block, "judge_api_key"))
-        cr_diagnose(d, CR_ERROR, cr_node_get(block, "judge_api_key")->place,
-                    "judge_api_key: a key stays out of the file (judge: {url: .., key_file: FILE}, "
-                    "or key_env: VARIABLE)");
-    r->judge = (cr_service_keys){.url = either(n, "url", block, "judge_api_url", d),
-                                 .model = either(n, "model", block, "judge_model_name", d),
-                                 .key_file = cri_text_of(n, "key_file"),
-                                 .key_env = cri_text_of(n, "key_env"),
-                                 .ca_file = cri_text_of(n, "ca_file")};
-    r->judge_prompt = cri_text_of(block, "judge_prompt");
-    if (r->judge_prompt && strcmp(r->judge_prompt, roll_prompt) == 0) {
-        cr_free(r->judge_prompt); /* asks for what ours asks for */
-        r->judge_prompt = NULL;
-    }
-    if (!is_given && !r->judge.url) return;
-    snprintf(where, sizeof where, "rewards.%.100s.%s", r->domain,
-             is_given ? "judge" : "judge_api_url");
-    check_keys_of(is_given ? n : cr_node_get(block, "judge_api_url"), &r->judge, where, d);
-    if (is_given) cr_node_write_json(cr_node_get(n, "extra_body"), &fields);
-    r->judge_fields = fields.data ? fields.data : cr_strdup("{\"temperature\":0}");
-    if (r->judge_prompt && !strstr(r->judge_prompt, "{response}"))
-        cr_diagnose(d, CR_ERROR, cr_node_get(block, "judge_prompt")->place,
-                    "judge_prompt: a text with {response} is expected, and {question} and "
-                    "{reference} where they belong");
-    if (!cri_is_in_file(block, "max_in_flight")) {
-        cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);
-        r->max_in_flight = JUDGE_CONNECTIONS;
-    }
-    r->judge.connections = r->max_in_flight;
 }

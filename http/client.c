@@ -2,6 +2,7 @@
 #include "http/client_impl.h"
 
 #include "base/json.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <openssl/err.h>
@@ -9,10 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define FIRST_PAUSE_S 0.1
 #define LAST_PAUSE_S  5.0
-enum { HEADER_BYTES = 32 << 10, STATUS_LINE = 1024, MOST_RETRY_AFTER = 60, KEY_BYTES = 4096 };
+enum { HEADER_BYTES = 32 << 10, STATUS_LINE = 1024, KEY_BYTES = 4096, LEAST_HIDDEN = 6 };
 
 struct cr_http_client {
     char *url; /* for messages */
@@ -23,6 +26,8 @@ struct cr_http_client {
     size_t num_calls, capacity;
     struct pollfd *polled; /* [num_wires + 1] */
     bool has_warned;       /* of failures since the last answer */
+    double held_until_s;   /* the service has said Retry-After: no call before */
+    uint64_t num_pauses;
 };
 
 /* ---- where to ---- */
@@ -225,16 +230,35 @@ void cr_http_call_free(cr_http_call *call)
     cr_buf_free(&call->answer);
 }
 
-static void retry_later(cr_http_client *c, cr_http_call *call, double least_s)
+/* Later, and no two calls of a client, or of several, at the same moment. */
+static void retry_later(cr_http_client *c, cr_http_call *call)
 {
-    double pause_s = fmax(call->pause_s, least_s);
+    double now = cr_now_s(), from = fmax(now, c->held_until_s);
+    uint32_t words[4];
 
-    call->start_s = cr_now_s() + pause_s;
+    cr_rng_philox((uint64_t)getpid(), CR_RNG_PAUSE, c->num_pauses++, (uint64_t)(1e9 * now), words);
+    call->start_s = from + call->pause_s * (0.5 + 0.5 * (double)cr_rng_float(words[0]));
     call->pause_s = fmin(2 * call->pause_s, LAST_PAUSE_S);
     if (!c->has_warned)
         cr_log(CR_LOG_WARN, "http", "%s: %s; trying again for at most %.3g s", c->url, call->last,
-               call->deadline_s - cr_now_s());
+               call->deadline_s - now);
     c->has_warned = true;
+}
+
+/* The seconds of Retry-After, which are a number or a date; 0: none. */
+static double seconds_to_wait(const char *after)
+{
+    static const char *const forms[] = {"%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT",
+                                        "%a %b %d %H:%M:%S %Y"};
+
+    if (!after || !*after) return 0;
+    if (strspn(after, "0123456789") == strlen(after)) return atof(after);
+    for (size_t i = 0; i < CR_COUNT(forms); i++) {
+        struct tm date = {0};
+        const char *end = strptime(after, forms[i], &date);
+        if (end && !*end) return fmax((double)timegm(&date) - cr_wall_s(), 0);
+    }
+    return 0;
 }
 
 static bool is_passing(int status)
@@ -242,15 +266,31 @@ static bool is_passing(int status)
     return status == 408 || status == 429 || (status >= 500 && status != 501 && status != 505);
 }
 
+/* A service that repeats the key in an answer does not bring it into logs and files. */
+static void hide_key(const char *key, cr_buf *text)
+{
+    size_t num = key ? strlen(key) : 0;
+
+    for (char *at = text->data; num >= LEAST_HIDDEN && at;) {
+        at = memmem(at, text->num_bytes - (size_t)(at - text->data), key, num);
+        if (at) memset(at, '*', num);
+    }
+}
+
 static void take_answer(cr_http_client *c, cri_wire *w)
 {
     cr_http_call *call = w->call;
-    const char *after = cr_http_field(&w->parser, "retry-after");
-    bool is_number = after && *after && strspn(after, "0123456789") == strlen(after);
+    double wait_s = seconds_to_wait(cr_http_field(&w->parser, "retry-after"));
 
+    hide_key(c->target.key, &call->answer);
     if (is_passing(call->status)) {
         snprintf(call->last, sizeof call->last, "it answered %d", call->status);
-        retry_later(c, call, is_number ? fmin(atof(after), MOST_RETRY_AFTER) : 0);
+        if (wait_s > 0) { /* what it says to one call holds for all */
+            snprintf(call->last, sizeof call->last, "it answered %d, Retry-After %.0f s",
+                     call->status, wait_s);
+            c->held_until_s = fmax(c->held_until_s, cr_now_s() + wait_s);
+        }
+        retry_later(c, call);
         return;
     }
     c->has_warned = false;
@@ -274,7 +314,7 @@ static void take(cr_http_client *c, cri_wire *w, cri_outcome outcome)
         w->call = NULL;
         break;
     case CRI_BROKEN:
-        retry_later(c, call, 0);
+        retry_later(c, call);
         break;
     case CRI_STALE: /* at once, on a new connection */
         break;
@@ -313,8 +353,8 @@ static double manage(cr_http_client *c, double until)
         while (wire < c->num_wires && c->wires[wire].call)
             wire++;
         if (wire == c->num_wires) continue;
-        if (now < call->start_s) {
-            next = fmin(next, call->start_s);
+        if (now < fmax(call->start_s, c->held_until_s)) {
+            next = fmin(next, fmax(call->start_s, c->held_until_s));
             continue;
         }
         call->num_tries++;

@@ -1,18 +1,20 @@
 /* client.h -- requests of croll's own to other services: HTTP/1.1 over TCP, TLS or a unix socket.
  *
  * A client has one URL and a few connections, which are kept. Calls are added and come back when they are done. What
- * fails on the way (no connection, one that breaks, 408, 429, 5xx) is tried again, after a pause that doubles from
- * 0.1 to 5 s or is as long as Retry-After says, until the deadline of the call, which is a total. So a call may reach
- * the service more than once: its repetition must be harmless. An answer that is not HTTP, is too large, or comes under
- * a certificate that does not hold is not asked for again.
+ * fails on the way (no connection, one that breaks, 408, 429, 5xx) is tried again, after a random pause of up to 0.1 s,
+ * which doubles to 5 s, until the deadline of the call, which is a total. Retry-After, in seconds or as a date, holds up
+ * all calls of the client for as long as it says. So a call may reach the service more than once: its repetition must be
+ * harmless. An answer that is not HTTP, is too large, or comes under a certificate that does not hold is not asked for
+ * again.
  *
  *     cr_http_client_open(&options, &client, err)
  *     cr_http_client_add(client, &call)              any number; each is the client's until it comes back
  *     cr_http_client_next(client, wait_s, -1)        the next one that is done, or NULL
  *     cr_http_call_check(client, call, err)          CR_OK: its status is 200
  *
- * Ownership: the caller owns calls and their bodies, the client everything else. A key is never printed. One thread,
- * in which SIGPIPE is ignored. Names are looked up by getaddrinfo, whose deadlines are the system's; there are no proxies.
+ * Ownership: the caller owns calls and their bodies, the client everything else. A key is never printed, and an answer
+ * that repeats it has stars instead. One thread, in which SIGPIPE is ignored. Names are looked up by getaddrinfo, whose
+ * deadlines are the system's; there are no proxies.
  */
 #ifndef CR_HTTP_CLIENT_H
 #define CR_HTTP_CLIENT_H

@@ -1,23 +1,16 @@
 /* judge.c -- see judge.h. */
 #include "rewards/judge.h"
 
+#include "rewards/judge_reply.h"
 #include "rewards/score_line.h"
 #include "rewards/service.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
-enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10, SHOWN = 100 };
-
-static const char usual_prompt[] =
-    "You check the answer to a question. The response below may show its work and may be cut off: "
-    "only the answer that it ends with counts. It is right if it means the same as the reference "
-    "answer, in any language, notation or order of words.\n\n"
-    "Question:\n{question}\n\nReference answer:\n{reference}\n\nResponse:\n{response}\n\n"
-    "Is the answer of the response right? Reply with YES or NO and nothing else.";
+enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10 };
 
 /* ---- requests ---- */
 
@@ -109,7 +102,7 @@ cr_status cr_judge_write(const cr_config *c, const cr_reward_config *r, const js
         return cr_fail(err, CR_EFORMAT,
                        "the row has no question: no text in the column of data_args.prompt, no "
                        "user in that of data_args.messages");
-    fill(r->judge_prompt ? r->judge_prompt : usual_prompt, question, row, &text);
+    fill(r->judge_prompt, question, row, &text);
     cr_buf_addc(out, '{');
     if (r->judge.model) {
         cr_buf_adds(out, "\"model\":");
@@ -124,44 +117,6 @@ cr_status cr_judge_write(const cr_config *c, const cr_reward_config *r, const js
     return CR_OK;
 }
 
-/* ---- replies ---- */
-
-/* Does the text have the word, in any case of letters? */
-static bool has_word(const char *text, const char *word)
-{
-    size_t num = strlen(word);
-
-    for (; *text; text++)
-        if (strncasecmp(text, word, num) == 0) return true;
-    return false;
-}
-
-void cr_judge_read(const char *body, size_t num_bytes, cr_rule_result *out)
-{
-    static const char end_of_thought[] = "</think>";
-    json_t *root = NULL;
-    const json_t *choice;
-    const char *reply;
-    cr_err err = {0};
-
-    *out = (cr_rule_result){.status = "ok"};
-    cr_note(cr_json_parse(body, num_bytes, NULL, &root, &err));
-    choice = json_array_get(json_object_get(root, "choices"), 0);
-    reply = json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
-    for (const char *at = reply; at && (at = strstr(at, end_of_thought));)
-        reply = at += strlen(end_of_thought);
-    if (!reply) {
-        cr_rule_error(out, "the judge's answer is not a chat: %.*s",
-                      (int)(num_bytes < SHOWN ? num_bytes : SHOWN), body);
-    } else if (has_word(reply, "yes") || has_word(reply, "no")) {
-        out->score = out->reward = has_word(reply, "yes");
-        snprintf(out->detail, sizeof out->detail, "%s", reply);
-    } else {
-        cr_rule_error(out, "the judge said neither yes nor no: %s", reply);
-    }
-    json_decref(root);
-}
-
 /* ---- lines ---- */
 
 typedef struct line {
@@ -174,6 +129,7 @@ struct cr_judge {
     const cr_config *config;
     const cr_reward_config *reward;
     cr_http_client *client;
+    cr_judge_reader reader;
     double limit_s;
     line *lines; /* [num] */
     size_t num, num_used;
@@ -193,13 +149,14 @@ cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, doub
     *j = (cr_judge){.config = config, .reward = r, .client = client, .limit_s = limit_s};
     j->num = (size_t)r->judge.connections;
     j->lines = CR_NEW_ARRAY(line, j->num);
-    return CR_OK;
+    return cr_judge_reader_open(&j->reader, &r->judge_answer, err);
 }
 
 void cr_judge_close(cr_judge *j)
 {
     if (!j) return;
     cr_http_client_close(j->client);
+    cr_judge_reader_close(&j->reader);
     for (size_t i = 0; i < j->num; i++) {
         json_decref(j->lines[i].row);
         cr_http_call_free(&j->lines[i].call);
@@ -238,7 +195,7 @@ static void judge(cr_judge *j, const line *l, cr_rule_result *out)
     cr_err err = {0};
 
     if (cr_http_call_check(j->client, &l->call, &err) == CR_OK) {
-        cr_judge_read(l->call.answer.data, l->call.answer.num_bytes, out);
+        cr_judge_read(&j->reader, l->call.answer.data, l->call.answer.num_bytes, out);
         return;
     }
     cr_rule_error(out, "%.190s", err.msg);
@@ -356,7 +313,7 @@ cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err)
         judge(j, &j->lines[0], &result);
     if (err->status != CR_OK) err->status = CR_ECONFIG; /* nothing was started */
     if (strstr(result.detail, "is not a chat")) cr_fail(err, CR_ECONFIG, "%s", result.detail);
-    if (strstr(result.detail, "neither yes nor no"))
+    if (strstr(result.detail, "no verdict"))
         cr_log(CR_LOG_WARN, "reward", "%s: %s", j->reward->domain, result.detail);
     release(j, &j->lines[0]);
     return err->status;

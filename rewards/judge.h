@@ -1,9 +1,8 @@
 /* judge.h -- the rule llm_judge: a model says whether a response gives the right answer.
  *
  * Flow 4 of 7. Each line of `croll score` becomes a chat of one message to a service with OpenAI's /v1/chat/completions;
- * several are under way at once. As in ROLL a reply with "yes" is score 1, one with "no" and without "yes" is 0, in any
- * case of letters; what a model writes up to </think> does not count. Any other reply, an error of the service and a
- * deadline that passes are no verdict (status "error", "timeout"): such a sample is left out, never scored 0.
+ * several are under way at once. A reply without a clear verdict (judge_reply.h), an error of the service and a deadline
+ * that passes are no verdict (status "error", "timeout"): such a sample is left out, never scored 0.
  *
  * One thread. The configuration is borrowed.
  */
@@ -30,7 +29,5 @@ CR_MUST cr_status cr_judge_lines(cr_judge *j, int from_fd, FILE *to, cr_err *err
 /* The body of a request. CR_EFORMAT: the row has no question. */
 CR_MUST cr_status cr_judge_write(const cr_config *config, const cr_reward_config *reward,
                                  const json_t *row, cr_buf *out, cr_err *err);
-/* The verdict of an answer with status 200: any bytes. */
-void cr_judge_read(const char *body, size_t num_bytes, cr_rule_result *out);
 
 #endif

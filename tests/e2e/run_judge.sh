@@ -102,7 +102,7 @@ sort $tmp/verdicts | cut -c1-60 >$tmp/sorted
 want() { grep -q "^{\"id\":$1,$2" $tmp/verdicts || { cat $tmp/verdicts; fail "line $1"; }; }
 want 1 '"score":1,"reward":1,"status":"ok"'
 want 2 '"score":0,"reward":0,"status":"ok"'
-want 3 '"score":0,"reward":0,"status":"error","detail":"the judge said neither yes nor no: hm'
+want 3 '"score":0,"reward":0,"status":"error","detail":"the judge gave no verdict: hm'
 want 4 '"score":0,"reward":0,"status":"error","detail":"the row has no question'
 want 5 '"error":"line 5: the column ground_truth is missing'
 
@@ -140,7 +140,7 @@ server=$!
 for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.05; done
 "$CROLL" config $tmp/vague.yaml "rewards.math_rule.judge_prompt='{question} {reference} {response}?'" >$tmp/short.yaml
 head -1 $tmp/lines | "$CROLL" score math_rule --config $tmp/short.yaml >$tmp/verdicts || fail "croll serve as a judge"
-want 1 '"score":0,"reward":0,"status":"error","detail":"the judge said neither yes nor no: '
+want 1 '"score":0,"reward":0,"status":"error","detail":"the judge gave no verdict'
 kill -TERM $server
 wait $server || true
 grep '"route":"/v1/chat/completions"' $tmp/access | grep -q '"status":200' || { cat $tmp/access; fail "croll serve has answered no chat"; }

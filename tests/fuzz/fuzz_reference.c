@@ -1,7 +1,7 @@
 /* fuzz_reference.c -- arbitrary bytes as what services answer to a run: identity, log-probs, which are finite and not above
  * 0 if they are taken, and replies of a judge, whose score is 0 unless they are a verdict. */
 #include "pipelines/service/service.h"
-#include "rewards/judge.h"
+#include "rewards/judge_reply.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +13,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const size_t first[] = {3, 2}, num_each[] = {2, 1};
     const cr_role_service_want want = {"0a", 2, 2, first, num_each};
     const char *bytes = (const char *)data;
+    static cr_judge_answer forms[] = {
+        {NULL},
+        {.most = 10, .is_number = true},
+        {.pattern = (char[]){"(?<yes>A+)|(?<no>B)"}},
+        {.pattern = (char[]){"(?<score>\\d)"}, .most = 5, .is_number = true},
+        {.field = (char[]){"a.b"}}};
+    static cr_judge_reader readers[CR_COUNT(forms)];
     cr_role_service_identity id;
     cr_rule_result verdict;
     float out[3];
@@ -24,7 +31,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     err = (cr_err){0};
     if (cr_role_service_read_identity(bytes, size, size % 2 ? "a" : NULL, &id, &err) == CR_OK)
         CR_CHECK(strlen(id.weights) < sizeof id.weights && id.model[0], "an identity");
-    cr_judge_read(bytes, size, &verdict);
-    CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+    err = (cr_err){0};
+    for (size_t i = 0; i < CR_COUNT(forms); i++) {
+        if (!readers[i].form)
+            CR_CHECK(cr_judge_reader_open(&readers[i], &forms[i], &err) == CR_OK, "");
+        cr_judge_read(&readers[i], bytes, size, &verdict);
+        CR_CHECK(verdict.score >= 0 && verdict.score <= 1, "%g", verdict.score);
+        CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+    }
     return 0;
 }

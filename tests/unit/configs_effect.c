@@ -108,7 +108,8 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
     SHOW(r->judge.url), SHOW(r->judge.model), SHOW(r->judge.key_file), SHOW(r->judge.key_env);
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
-    SHOW(r->judge_fields);
+    SHOW(r->judge_fields), SHOW(r->judge_answer.pattern), SHOW(r->judge_answer.field);
+    SHOW(r->judge_answer.least), SHOW(r->judge_answer.most), SHOW(r->judge_answer.is_number);
 }
 
 static void show_correction(cr_buf *out, const cr_correction_config *k)
@@ -242,6 +243,7 @@ static const struct {
     {"service", "reference.service."},
     {"reward", "rewards.math_rule."},
     {"judge", "rewards.math_rule.judge."},
+    {"judge_answer", "rewards.math_rule.judge_answer."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
@@ -332,6 +334,8 @@ static const struct {
     {"service", "url", "https://other", {NULL}},
     {"judge", "url", "https://other", {NULL}},
     {"judge", "extra_body", "{max_tokens: 5}", {NULL}},
+    {"judge_answer", "pattern", "(?<yes>a)|(?<no>b)", {NULL}},
+    {"judge_answer", "least", "2", {"rewards.math_rule.judge_answer.most=5"}},
     {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_model_type", "inference", {NULL}},
     {"reward", "judge_model_name", "other", {"rewards.math_rule.judge=http://host"}},
@@ -431,7 +435,7 @@ static void check_key(const cri_key *k, const char *prefix)
         overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
     if (strcmp(k->block, "service") == 0)
         overrides[num++] = "reference={service: {url: http://host}}";
-    if (strcmp(k->block, "judge") == 0)
+    if (strncmp(k->block, "judge", 5) == 0)
         overrides[num++] = "rewards.math_rule.judge={url: http://host}";
     before = look(path, overrides, num);
     last = strcmp(k->block, "filter") != 0 ? cr_asprintf("%s%s=%s", prefix, k->name, value)

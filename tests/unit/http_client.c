@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the server: answers request after request from a list, whichever connection it comes on ---- */
@@ -203,6 +204,45 @@ static void tried_again(void **state)
     end();
 }
 
+/* Retry-After as a date, which holds up other calls, too; pauses are not all the same. */
+static void held_up(void **state)
+{
+    char busy[160];
+    const char *const answers[] = {busy, HI, HI, DROP, HI};
+    time_t then = time(NULL) + 2;
+    cr_http_call calls[2];
+    cr_http_client *c;
+    double from = cr_now_s();
+
+    (void)state;
+    strftime(
+        busy, sizeof busy,
+        "HTTP/1.1 503 x\r\nRetry-After: %a, %d %b %Y %H:%M:%S GMT\r\nContent-Length: 0\r\n\r\n",
+        gmtime(&then));
+    begin(answers);
+    c = open_client(2);
+    for (int i = 0; i < 2; i++) {
+        calls[i] = (cr_http_call){.method = "GET", .path = "/do", .deadline_s = from + 9};
+        cr_http_client_add(c, &calls[i]);
+        while (num_requests == 0)
+            assert_null(cr_http_client_next(c, 0.01, -1));
+        assert_null(cr_http_client_next(c, 0.1, -1));
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_http_call *call = cr_http_client_next(c, 5, -1);
+        assert_non_null(call);
+        assert_int_equal(call->status, 200);
+        assert_true(cr_wall_s() > (double)then - 0.01);
+        cr_http_call_free(call);
+    }
+    assert_int_equal(num_requests, 3);
+    from = cr_now_s();
+    expect(c, "x", 9, "200 hi"); /* a dropped connection waits for no date */
+    assert_true(cr_now_s() - from < 0.5);
+    cr_http_client_close(c);
+    end();
+}
+
 static void not_tried_again(void **state)
 {
     static const char *const answers[] = {
@@ -324,9 +364,10 @@ static void write_file(const char *name, const char *text, char path[120])
 
 static void keys(void **state)
 {
-    static const char *const answers[] = {HI, HI};
+    static const char *const answers[] = {
+        HI, HI, "HTTP/1.1 401 x\r\nContent-Length: 26\r\n\r\n{\"error\":\"sk-3333 is not\"}"};
     char good[120], empty[120], blank[120];
-    cr_http_client_options o = {.url = url, .max_connections = 1, .answer_bytes = 10};
+    cr_http_client_options o = {.url = url, .max_connections = 1, .answer_bytes = 100};
     cr_http_client *c;
 
     (void)state;
@@ -342,6 +383,13 @@ static void keys(void **state)
         assert_int_equal(cr_http_client_open(&o, &c, &err), CR_OK);
         expect(c, "x", 9, "200 hi");
         assert_string_equal(asked, i ? "POST /v1/do Bearer sk-2 x" : "POST /v1/do Bearer sk-1 x");
+        cr_http_client_close(c);
+    }
+    {
+        cr_err err = {0};
+        setenv("CROLL_TEST_KEY", "sk-3333", 1);
+        assert_int_equal(cr_http_client_open(&o, &c, &err), CR_OK);
+        expect(c, "x", 9, "answered 401: ******* is not"); /* not into a log */
         cr_http_client_close(c);
     }
     for (size_t i = 0; i < 4; i++) {
@@ -490,6 +538,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_and_kept_connections),
         cmocka_unit_test(tried_again),
+        cmocka_unit_test(held_up),
         cmocka_unit_test(not_tried_again),
         cmocka_unit_test(early_answer),
         cmocka_unit_test(deadlines_are_totals),

@@ -1,42 +1,193 @@
 /* rewards_judge.c -- the chat that a judge gets, and the verdict that is read from its reply. Not covered: sockets
  * (unit/http_client), a run with a judge (e2e/run_judge). */
 #include "rewards/judge.h"
+#include "rewards/judge_reply.h"
 #include "tests/check_near.h"
 
 #include <string.h>
 
-#define REPLY(text) "{\"choices\":[{\"message\":{\"role\":\"assistant\",\"content\":" text "}}]}"
+#define REPLY(text)  CHOICE("\"message\":{\"role\":\"assistant\",\"content\":" text "}")
+#define CUT(text)    CHOICE("\"message\":{\"content\":" text "},\"finish_reason\":\"length\"")
+#define CHOICE(text) "{\"choices\":[{" text "}]}"
+#define NONE         (-1)
 
-static void replies(void **state)
+/* One reply and what it says: a score, or NONE. */
+static void expect_score(const cr_judge_reader *reader, const char *body, double want)
 {
-    static const struct {
-        const char *body, *status;
-        double score;
-    } cases[] = {
-        {REPLY("\"YES\""), "ok", 1},
-        {REPLY("\"no.\""), "ok", 0},
-        {REPLY("\"Yes, although no unit is given\""), "ok", 1},
-        {REPLY("\"<think>yes or no?</think>\\nNo\""), "ok", 0},
-        {REPLY("\"<think>a</think> yes <think>b</think> NO\""), "ok", 0},
-        {REPLY("\"maybe\""), "error", 0},
-        {REPLY("\"\""), "error", 0},
-        {REPLY("\"yes</think>\""), "error", 0},
-        {REPLY("null"), "error", 0},
-        {REPLY("[\"yes\"]"), "error", 0},
-        {"{\"choices\":[]}", "error", 0},
-        {"{\"choices\":[{\"text\":\"yes\"}]}", "error", 0},
-        {"yes", "error", 0},
-        {"", "error", 0},
+    cr_rule_result r;
+
+    cr_judge_read(reader, body, strlen(body), &r);
+    if (strcmp(r.status, want == NONE ? "error" : "ok") != 0 ||
+        r.score != (want == NONE ? 0 : want) || r.reward != r.score)
+        fail_msg("%s: %s %g %s", body, r.status, r.score, r.detail);
+}
+
+struct reply {
+    const char *body;
+    double score;
+};
+
+static void expect_scores(const cr_judge_answer *form, const struct reply *replies, size_t num)
+{
+    cr_judge_reader reader;
+    cr_err err = {0};
+
+    if (cr_judge_reader_open(&reader, form, &err) != CR_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < num; i++)
+        expect_score(&reader, replies[i].body, replies[i].score);
+    cr_judge_reader_close(&reader);
+}
+
+static void replies_in_words(void **state)
+{
+    static const struct reply replies[] = {
+        {REPLY("\"YES\""), 1},
+        {REPLY("\"no\""), 0},
+        {REPLY("\"Yes.\""), 1},
+        {REPLY("\" **YES**\\n\""), 1},
+        {REPLY("\"**NO.**\""), 0},
+        {REPLY("\"`yes`\""), 1},
+        {REPLY("\"\\u201cNo\\u201d\""), 0},
+        {REPLY("\"YES\\u3002\""), 1},
+        {REPLY("\"<think>yes or no?</think>\\nNo\""), 0},
+        {REPLY("\"<think>a</think> yes <think>b</think> NO\""), 0},
+        {REPLY("\"Verdict: YES\""), 1},
+        {REPLY("\"**Final answer:** NO\""), 0},
+        {REPLY("\"The unit is of no importance here.\\n\\nYES\""), 1},
+        {REPLY("\"Yes, the answer is 7.\""), 1},
+        {REPLY("\"No: 7 was expected.\\nThe response gives 8.\""), 0},
+        {REPLY("\"**No** \\u2014 it is 8.\""), 0},
+        {REPLY("\"YES\\nBoth are 7.\""), 1},
+        {CUT("\"YES, both answers are the sa\""), 1},
+        {CUT("\"NO\\nBecause\""), 0},
+        {REPLY("\"maybe\""), NONE},
+        {REPLY("\"\""), NONE},
+        {REPLY("\"yes</think>\""), NONE},
+        {REPLY("\"<think>so it is\\nYES\""), NONE},
+        {REPLY("\"yes or no\""), NONE},
+        {REPLY("\"YES/NO\""), NONE},
+        {REPLY("\"YES NO\""), NONE},
+        {REPLY("\"YES\\nNO\""), NONE},
+        {REPLY("\"NO\\nWait, it is.\\nYES\""), NONE},
+        {REPLY("\"NO: YES\""), NONE},
+        {REPLY("\"Yes, although no unit is given\""), NONE},
+        {REPLY("\"No doubt it is right\""), NONE},
+        {REPLY("\"I cannot say yes.\""), NONE},
+        {REPLY("\"The answer is not right, I think; yes\""), NONE},
+        {REPLY("\"Eyes\""), NONE},
+        {REPLY("\"I know\""), NONE},
+        {REPLY("\"yesno\""), NONE},
+        {REPLY("\"7\""), NONE},
+        {CUT("\"NO\""), NONE}, /* or NOT SURE */
+        {CUT("\"Let me see.\\nYES\""), NONE},
+        {REPLY("\"YES\\u0000NO\""), NONE},
+        {REPLY("null"), NONE},
+        {REPLY("[\"yes\"]"), NONE},
+        {REPLY("true"), NONE},
+        {"{\"choices\":[]}", NONE},
+        {"{\"choices\":[{\"text\":\"yes\"}]}", NONE},
+        {"{\"choices\":[{\"message\":{\"content\":\"YES\"}},{\"message\":{\"content\":\"NO\"}}]}",
+         NONE},
+        {"{\"choices\":{\"message\":{\"content\":\"YES\"}}}", NONE},
+        {"{\"choices\":[{\"message\":{\"content\":\"YES\"}}]", NONE},
+        {"{\"message\":{\"content\":\"YES\"}}", NONE},
+        {"yes", NONE},
+        {"", NONE},
     };
 
     (void)state;
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        cr_rule_result r;
-        cr_judge_read(cases[i].body, strlen(cases[i].body), &r);
-        if (strcmp(r.status, cases[i].status) != 0)
-            fail_msg("%s: %s %s", cases[i].body, r.status, r.detail);
-        assert_true(r.score == cases[i].score && r.reward == cases[i].score);
-    }
+    expect_scores(&(cr_judge_answer){.pattern = NULL}, replies, CR_COUNT(replies));
+}
+
+static void replies_in_numbers(void **state)
+{
+    static const struct reply replies[] = {
+        {REPLY("\"10\""), 1},
+        {REPLY("\"0\""), 0},
+        {REPLY("\"7.5\""), 0.75},
+        {REPLY("\".5\""), 0.05},
+        {REPLY("\"**8/10**\""), 0.8},
+        {REPLY("\"Score: 5\""), 0.5},
+        {REPLY("\"It has 3 steps.\\nScore: 5\""), 0.5},
+        {REPLY("\"5\\nGood, but short.\""), 0.5},
+        {REPLY("\"11\""), NONE},
+        {REPLY("\"-1\""), NONE},
+        {REPLY("\"8/5\""), NONE},
+        {REPLY("\"8 out of 10\""), NONE},
+        {REPLY("\"<7\""), NONE},
+        {REPLY("\"~7\""), NONE},
+        {REPLY("\"7 or 8\""), NONE},
+        {REPLY("\"1,000\""), NONE},
+        {REPLY("\"nan\""), NONE},
+        {REPLY("\"0x5\""), NONE},
+        {REPLY("\"1e1\""), NONE},
+        {REPLY("\"5\\n6\""), NONE},
+        {REPLY("\"YES\""), NONE},
+        {REPLY("\"\""), NONE},
+        {REPLY("\"-\""), NONE},
+        {CUT("\"1\""), NONE}, /* or 10 */
+        {REPLY("7"), NONE},
+    };
+
+    (void)state;
+    expect_scores(&(cr_judge_answer){.most = 10, .is_number = true}, replies, CR_COUNT(replies));
+}
+
+static void replies_by_pattern(void **state)
+{
+    static const struct reply words[] = {
+        {REPLY("\"[[A]]\""), 1},
+        {REPLY("\"so [[B]].\""), 0},
+        {REPLY("\"[[A]] and [[A]]\""), 1},
+        {REPLY("\"[[A]] or [[B]]\""), NONE},
+        {REPLY("\"A\""), NONE},
+        {REPLY("\"<think>[[A]]</think>[[B]]\""), 0},
+        {CUT("\"[[A]]\""), 1},
+    };
+    static const struct reply numbers[] = {
+        {REPLY("\"2 steps, 4 points\""), 0.75},
+        {REPLY("\"4 points of 5 points\""), NONE},
+        {REPLY("\"9 points\""), NONE},
+        {REPLY("\"points\""), NONE},
+    };
+    static const struct reply never[] = {
+        {REPLY("\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\""), NONE}};
+
+    (void)state;
+    expect_scores(&(cr_judge_answer){.pattern = (char[]){"\\[\\[(?:(?<yes>A)|(?<no>B))\\]\\]"}},
+                  words, CR_COUNT(words));
+    expect_scores(
+        &(cr_judge_answer){
+            .pattern = (char[]){"(?<score>\\d+) points"}, .least = 1, .most = 5, .is_number = true},
+        numbers, CR_COUNT(numbers));
+    expect_scores(&(cr_judge_answer){.pattern = (char[]){"(?<yes>(a+)+$)|(?<no>x)"}}, never, 1);
+}
+
+static void replies_by_field(void **state)
+{
+    static const struct reply words[] = {
+        {REPLY("\"{\\\"a\\\":{\\\"b\\\":true}}\""), 1},
+        {REPLY("\"```json\\n{\\\"a\\\":{\\\"b\\\":\\\"No\\\"}}\\n```\""), 0},
+        {REPLY("\"{\\\"a\\\":{\\\"b\\\":1}}\""), NONE},
+        {REPLY("\"{\\\"a\\\":true}\""), NONE},
+        {REPLY("\"{\\\"b\\\":true}\""), NONE},
+        {REPLY("\"{\\\"a\\\":{\\\"b\\\":true}} yes\""), NONE},
+        {REPLY("\"{\\\"a\\\":{\\\"b\\\":true},\\\"a\\\":{\\\"b\\\":false}}\""), NONE},
+        {REPLY("\"``````\""), NONE},
+        {REPLY("\"```\""), NONE},
+        {REPLY("\"yes\""), NONE},
+    };
+    static const struct reply numbers[] = {
+        {REPLY("\"{\\\"score\\\":4}\""), 0.5},     {REPLY("\"{\\\"score\\\":\\\"2.0\\\"}\""), 0},
+        {REPLY("\"{\\\"score\\\":6.5}\""), NONE},  {REPLY("\"{\\\"score\\\":true}\""), NONE},
+        {REPLY("\"{\\\"score\\\":null}\""), NONE},
+    };
+
+    (void)state;
+    expect_scores(&(cr_judge_answer){.field = (char[]){"a.b"}}, words, CR_COUNT(words));
+    expect_scores(
+        &(cr_judge_answer){.field = (char[]){"score"}, .least = 2, .most = 6, .is_number = true},
+        numbers, CR_COUNT(numbers));
 }
 
 static char *write_request(const cr_config *c, const cr_reward_config *r, const char *text)
@@ -67,7 +218,6 @@ static void requests(void **state)
     cr_reward_config r = {.judge_fields = (char[]){"{\"temperature\":0}"},
                           .judge.model = (char[]){"m"},
                           .judge_prompt = (char[]){"{question}|{reference}|{response}|{other}"}};
-    char *usual;
 
     (void)state;
     expect(&c, &r,
@@ -87,19 +237,13 @@ static void requests(void **state)
     expect(&c, &r, "{\"other\":\"b\"}", NULL);
     expect(&c, &r, "{\"chat\":[{\"role\":\"system\",\"content\":\"a\"}]}", NULL);
     expect(&c, &r, "{\"chat\":\"no chat\"}", NULL);
-    r.judge_prompt = NULL;
-    usual = write_request(&c, &r, "{\"q\":\"QQ\",\"ground_truth\":\"GG\",\"response\":\"RR\"}");
-    assert_non_null(strstr(usual, "QQ"));
-    assert_non_null(strstr(usual, "GG"));
-    assert_non_null(strstr(usual, "RR"));
-    assert_null(strchr(strchr(usual, '[') + 2, '{'));
-    cr_free(usual);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replies),
+        cmocka_unit_test(replies_in_words),   cmocka_unit_test(replies_in_numbers),
+        cmocka_unit_test(replies_by_pattern), cmocka_unit_test(replies_by_field),
         cmocka_unit_test(requests),
     };
 

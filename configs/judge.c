@@ -1,0 +1,139 @@
+/* judge.c -- the judge of a domain: which service it is, what it is asked, and how its reply says the verdict. */
+#include "base/pattern.h"
+#include "configs/bind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { JUDGE_CONNECTIONS = 32 };
+
+/* ---- what it is asked ---- */
+
+static const char same_answer[] =
+    "You compare the final answer of a response with a reference answer. The response may show its "
+    "work and may be cut off: only the answer that it ends with counts. An answer may be the "
+    "letter of an option, a number, an expression, a text, or several of them if several things "
+    "were asked. It is right if it means the same as the reference answer, in any language, "
+    "notation or order of words. It is wrong if it means something else, if it is ambiguous or "
+    "unclear, and if there is none.\n\n"
+    "Question:\n{question}\n\nReference answer:\n{reference}\n\nResponse:\n{response}\n\n"
+    "Is the answer of the response right? Reply with YES or NO and nothing else.";
+
+static const char ten_points[] =
+    "You grade a response to a question. 10 means that it is right and complete, 0 that it is "
+    "wrong, empty or about something else; numbers between them are for answers that are right in "
+    "part. The reference answer says what is right.\n\n"
+    "Question:\n{question}\n\nReference answer:\n{reference}\n\nResponse:\n{response}\n\n"
+    "Reply with a number from 0 to 10 and nothing else.";
+
+static const struct {
+    const char *name, *text; /* the first: of ROLL, and the default */
+    double most;             /* of numbers; 0: YES or NO */
+} prompts[] = {{"Qwen2.5-7B-Instruct-RLVR-prompt", same_answer, 0}, {"score-0-10", ten_points, 10}};
+
+static void bind_prompt(const cr_node *block, cr_reward_config *r, cr_diagnostics *d)
+{
+    char *text = cri_text_of(block, "judge_prompt");
+    size_t i = 0;
+
+    while (text && i < CR_COUNT(prompts) && strcmp(text, prompts[i].name) != 0)
+        i++;
+    if (i < CR_COUNT(prompts)) {
+        cr_free(text);
+        text = cr_strdup(prompts[i].text);
+        r->judge_answer.most = prompts[i].most;
+        r->judge_answer.is_number = prompts[i].most > 0;
+    } else if (!strstr(text, "{response}")) {
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "judge_prompt")->place,
+                    "judge_prompt: a text with {response} is expected, and {question} and "
+                    "{reference} where they belong; or a name: %s, %s",
+                    prompts[0].name, prompts[1].name);
+    }
+    r->judge_prompt = text;
+}
+
+/* ---- what its reply says ---- */
+
+static void check_pattern(const cr_judge_answer *a, cr_place place, cr_diagnostics *d)
+{
+    cr_pattern *p = NULL;
+    cr_err err = {0};
+
+    if (cr_pattern_open(a->pattern, &p, &err) != CR_OK)
+        cr_diagnose(d, CR_ERROR, place, "judge_answer.pattern: %s", err.msg);
+    else if (a->is_number ? !cr_pattern_has(p, "score")
+                          : !cr_pattern_has(p, "yes") || !cr_pattern_has(p, "no"))
+        cr_diagnose(d, CR_ERROR, place,
+                    "judge_answer.pattern: its groups say what a match means: (?<yes>..) and "
+                    "(?<no>..), or (?<score>..) with least and most");
+    cr_pattern_close(p);
+}
+
+static void bind_answer(const cr_node *block, cr_reward_config *r, cr_diagnostics *d)
+{
+    const cr_node *n =
+        cri_is_given(block, "judge_answer") ? cr_node_get(block, "judge_answer") : NULL;
+    cr_judge_answer *a = &r->judge_answer;
+
+    if (!n) return;
+    a->pattern = cri_text_of(n, "pattern");
+    a->field = cri_text_of(n, "field");
+    a->least = cri_real_of(n, "least");
+    if (cri_is_given(n, "most")) {
+        a->most = cri_real_of(n, "most");
+        a->is_number = true;
+    }
+    if (a->pattern && a->field)
+        cr_diagnose(d, CR_ERROR, n->place, "judge_answer: pattern and field exclude each other");
+    if (a->is_number ? a->least >= a->most : a->least != 0)
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "judge_answer: least and most are the bounds of a number, least below most");
+    if (a->pattern) check_pattern(a, cr_node_get(n, "pattern")->place, d);
+}
+
+/* ---- which service it is ---- */
+
+/* One key in two places: the block's, or ROLL's beside it. */
+static char *either(const cr_node *judge, const char *key, const cr_node *block, const char *roll,
+                    cr_diagnostics *d)
+{
+    char *own = cri_text_of(judge, key), *other = cri_text_of(block, roll);
+
+    if (own && other)
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, roll)->place,
+                    "%s: judge.%s says it, too (leave one of them out)", roll, key);
+    if (!own) return other;
+    cr_free(other);
+    return own;
+}
+
+void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
+{
+    bool is_given = cri_is_given(block, "judge");
+    cr_node *n = is_given ? cr_node_get(block, "judge") : NULL;
+    char where[160];
+    cr_buf fields = {0};
+
+    if (cri_is_given(block, "judge_api_key"))
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "judge_api_key")->place,
+                    "judge_api_key: a key stays out of the file (judge: {url: .., key_file: FILE}, "
+                    "or key_env: VARIABLE)");
+    r->judge = (cr_service_keys){.url = either(n, "url", block, "judge_api_url", d),
+                                 .model = either(n, "model", block, "judge_model_name", d),
+                                 .key_file = cri_text_of(n, "key_file"),
+                                 .key_env = cri_text_of(n, "key_env"),
+                                 .ca_file = cri_text_of(n, "ca_file")};
+    bind_prompt(block, r, d);
+    bind_answer(block, r, d);
+    if (!is_given && !r->judge.url) return;
+    snprintf(where, sizeof where, "rewards.%.100s.%s", r->domain,
+             is_given ? "judge" : "judge_api_url");
+    cri_check_service_keys(is_given ? n : cr_node_get(block, "judge_api_url"), &r->judge, where, d);
+    if (is_given) cr_node_write_json(cr_node_get(n, "extra_body"), &fields);
+    r->judge_fields = fields.data ? fields.data : cr_strdup("{\"temperature\":0}");
+    if (!cri_is_in_file(block, "max_in_flight")) {
+        cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);
+        r->max_in_flight = JUDGE_CONNECTIONS;
+    }
+    r->judge.connections = r->max_in_flight;
+}
