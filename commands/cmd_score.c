@@ -1,7 +1,7 @@
 /* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
 #include "commands/commands.h"
 #include "configs/configs.h"
-#include "rewards/judge.h"
+#include "rewards/judge/judge.h"
 #include "rewards/score_line.h"
 
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "pipelines/saver.h"
 #include "pipelines/validation.h"
 #include "pipelines/verdicts.h"
-#include "rewards/judge.h"
+#include "rewards/judge/judge.h"
 #include "rewards/reward_program.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* rewards_judge.c -- the chat that a judge gets, and the verdict that is read from its reply. Not covered: sockets
  * (unit/http_client), a run with a judge (e2e/run_judge). */
-#include "rewards/judge.h"
-#include "rewards/judge_reply.h"
+#include "rewards/judge/judge.h"
+#include "rewards/judge/reply.h"
 #include "tests/check_near.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* judge.h -- the rule llm_judge: a model says whether a response gives the right answer.
  *
  * Flow 4 of 7. Each line of `croll score` becomes a chat of one message to a service with OpenAI's /v1/chat/completions;
- * several are under way at once. A reply without a clear verdict (judge_reply.h), an error of the service and a deadline
+ * several are under way at once. A reply without a clear verdict (reply.h), an error of the service and a deadline
  * that passes are no verdict (status "error", "timeout"): such a sample is left out, never scored 0.
  *
  * One thread. The configuration is borrowed.

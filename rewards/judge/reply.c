@@ -1,5 +1,5 @@
-/* judge_reply.c -- see judge_reply.h. */
-#include "rewards/judge_reply.h"
+/* reply.c -- see reply.h. */
+#include "rewards/judge/reply.h"
 
 #include <ctype.h>
 #include <math.h>

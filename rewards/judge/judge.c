@@ -1,7 +1,7 @@
 /* judge.c -- see judge.h. */
-#include "rewards/judge.h"
+#include "rewards/judge/judge.h"
 
-#include "rewards/judge_reply.h"
+#include "rewards/judge/reply.h"
 #include "rewards/score_line.h"
 #include "rewards/service.h"
 
