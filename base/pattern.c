@@ -62,7 +62,7 @@ cr_status cr_pattern_next(cr_pattern *p, const char *text, size_t num_bytes, siz
     rc = pcre2_match(p->code, (PCRE2_SPTR)text, num_bytes, *at, 0, p->match, p->limits);
     p->text = text;
     *is_found = rc >= 0;
-    if (rc >= 0) { /* behind it, and behind a character if it took none */
+    if (rc >= 0) { /* past it, and past a character if it took nothing */
         *at = range[1] > *at ? range[1] : *at + 1;
         while (*at < num_bytes && ((unsigned char)text[*at] & 0xc0) == 0x80)
             ++*at;

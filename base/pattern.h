@@ -1,4 +1,4 @@
-/* pattern.h -- regular expressions that a user wrote (PCRE2, UTF-8), for texts that nobody chose.
+/* pattern.h -- regular expressions that a user wrote (PCRE2, UTF-8), for texts of any origin.
  *
  * A match takes a bounded number of steps and of memory: a pattern that goes wrong on a text is an error, never a wait.
  * One thread a pattern.
@@ -14,7 +14,7 @@ CR_MUST cr_status cr_pattern_open(const char *text, cr_pattern **out, cr_err *er
 void cr_pattern_close(cr_pattern *p); /* accepts NULL */
 /* Has it a group (?<name>..)? */
 bool cr_pattern_has(const cr_pattern *p, const char *name);
-/* The next match of UTF-8 text from *at, which goes behind it; *is_found: is there one? CR_EFORMAT: it takes too many
+/* The next match of UTF-8 text from *at, which goes past it; *is_found: is there one? CR_EFORMAT: it takes too many
  * steps. */
 CR_MUST cr_status cr_pattern_next(cr_pattern *p, const char *text, size_t num_bytes, size_t *at,
                                   bool *is_found, cr_err *err);

@@ -15,7 +15,7 @@ static const char same_answer[] =
     "letter of an option, a number, an expression, a text, or several of them if several things "
     "were asked. It is right if it means the same as the reference answer, in any language, "
     "notation or order of words. It is wrong if it means something else, if it is ambiguous or "
-    "unclear, and if there is none.\n\n"
+    "unclear, and if there is no answer.\n\n"
     "Question:\n{question}\n\nReference answer:\n{reference}\n\nResponse:\n{response}\n\n"
     "Is the answer of the response right? Reply with YES or NO and nothing else.";
 

@@ -112,7 +112,7 @@ static saying read_line(piece line, const cr_judge_answer *form, double *score)
     return read_value(trim((piece){colon + 1, line.num - label.num - 1}), form, score);
 }
 
-/* Does a sentence go on behind its first word, or end, rather than say "no doubt" or "yes/no"? */
+/* Does a sentence go on after its first word, or end, rather than say "no doubt" or "yes/no"? */
 static bool is_pause(piece rest)
 {
     static const char *const pauses[] = {".", ",", ";", ":", "!", "\n", " -", " \u2013", " \u2014"};

@@ -1,4 +1,4 @@
-/* reply.h -- the verdict in what a judge says; where it is not clear there is none.
+/* reply.h -- the verdict in what a judge says; an unclear reply is no verdict.
  *
  * What a model writes up to </think> does not count. Without a pattern or a field of judge_answer a verdict is a line of
  * its own: YES or NO in any case of letters (a number, if judge_answer has bounds), with marks around it or "Verdict:"

@@ -13,7 +13,7 @@ def http(status, body, headers="", length=None):
     data = body.encode()
     return f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {len(data) if length is None else length}\r\n{headers}\r\n".encode() + data
 
-# troubles: bytes to send, and whether the connection is closed behind them; "retried" ones are followed by another try
+# troubles: bytes to send, and whether the connection is closed after them; "retried" ones are followed by another try
 def trouble(kind, lie, key):
     yes_no = {
         "500": http(500, chat(lie)), "502": http(502, "<html>bad gateway " + lie), "408": http(408, chat(lie)),
