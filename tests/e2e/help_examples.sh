@@ -5,6 +5,7 @@
 quick_model
 mkdir $tmp/output $tmp/bin
 cp -r configs $tmp/configs
+cp -r examples $tmp/examples
 mv $tmp/home $tmp/output/quickstart
 ln -s "$(realpath "$CROLL")" $tmp/bin/croll
 log=$tmp/log num=0
@@ -17,14 +18,14 @@ for command in $("$CROLL" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     num=$((num + 1))
 done
 [ $num -ge 12 ] || fail "only $num examples"
-# blocks of the pages that end in a formula or a rule
+# blocks of the pages that end in a formula, a rule or a program of examples/
 for page in losses math rewards; do
     rm -f $tmp/block.*
     awk -v out=$tmp/block. '/^```/ { in_block = !in_block; num++; next } in_block { print >(out num) }' docs/$page.md
-    for block in $(grep -lE '\| croll (formula|score) ' $tmp/block.*); do
-        PATH=$tmp/bin:$PATH sh $block >$tmp/out 2>$log || fail "docs/$page.md: exit code $?: $(cat $block)"
+    for block in $(grep -lE '\| croll (formula|score) |^echo ' $tmp/block.*); do
+        (cd $tmp && PATH=$tmp/bin:$PATH sh $block >$tmp/out 2>$log) || fail "docs/$page.md: exit code $?: $(cat $block)"
         num=$((num + 1))
     done
 done
-[ $num -ge 17 ] || fail "only $num examples with those of the pages"
+[ $num -ge 19 ] || fail "only $num examples with those of the pages"
 echo "$num examples"
