@@ -6,7 +6,7 @@ import re
 
 
 def boxed(response):
-    """What the last \\boxed{..} holds, without nested braces; None: there is none."""
+    """The content of the last \\boxed{..} without braces in it, or None."""
     found = re.findall(r"\\boxed\{([^{}]*)\}", response)
     return found[-1].strip() if found else None
 

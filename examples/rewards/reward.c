@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the last \boxed{..} without braces inside holds; NULL: there is none. */
+/* The content of the last \boxed{..} without braces in it, or NULL. */
 static const char *last_box(const char *response, size_t *num_bytes)
 {
     static const char mark[] = "\\boxed{";
@@ -32,7 +32,8 @@ static json_t *score(const json_t *row)
     size_t n = 0;
 
     if (!response || !gold)
-        return json_pack("{s:s, s:s}", "status", "error", "detail", "no text response or ground_truth");
+        return json_pack("{s:s, s:s}", "status", "error", "detail",
+                         "no text response or ground_truth");
     box = last_box(response, &n);
     return json_pack("{s:i}", "score", box && n == strlen(gold) && memcmp(box, gold, n) == 0);
 }
