@@ -252,15 +252,21 @@ void cr_buf_addc(cr_buf *buf, char c)
 
 static void add_formatted(cr_buf *buf, const char *fmt, va_list ap)
 {
+    enum { USUAL = 64 };
+    size_t room;
     va_list again;
     int n;
 
+    cr_buf_reserve(buf, buf->num_bytes + USUAL);
+    room = buf->capacity_bytes - buf->num_bytes;
     va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, again);
+    n = vsnprintf(buf->data + buf->num_bytes, room, fmt, again);
     va_end(again);
     CR_CHECK(n >= 0, "bad format %s", fmt);
-    cr_buf_reserve(buf, buf->num_bytes + (size_t)n);
-    vsnprintf(buf->data + buf->num_bytes, (size_t)n + 1, fmt, ap);
+    if ((size_t)n >= room) {
+        cr_buf_reserve(buf, buf->num_bytes + (size_t)n);
+        vsnprintf(buf->data + buf->num_bytes, (size_t)n + 1, fmt, ap);
+    }
     buf->num_bytes += (size_t)n;
 }
 

@@ -1,6 +1,8 @@
 /* json.c -- strict JSON reading through jansson, and our writer (see json.h). */
 #include "base/json.h"
 
+#include "base/print_float.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,22 +61,26 @@ void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
     cr_buf_addc(buf, '"');
 }
 
-static cr_status add_number(cr_buf *buf, double x, int digits, cr_err *err)
+static cr_status check_finite(double x, cr_err *err)
 {
-    if (!isfinite(x))
-        return cr_fail(err, CR_ENUMERIC, "a number to be written is not finite (%g)", x);
-    cr_buf_addf(buf, "%.*g", digits, x);
-    return CR_OK;
+    if (isfinite(x)) return CR_OK;
+    return cr_fail(err, CR_ENUMERIC, "a number to be written is not finite (%g)", x);
 }
 
 cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err)
 {
-    return add_number(buf, (double)x, 9, err);
+    char text[CR_FLOAT_TEXT];
+
+    CR_TRY(check_finite((double)x, err));
+    cr_buf_add(buf, text, cr_print_float(x, text));
+    return CR_OK;
 }
 
 cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err)
 {
-    return add_number(buf, x, 17, err);
+    CR_TRY(check_finite(x, err));
+    cr_buf_addf(buf, "%.17g", x);
+    return CR_OK;
 }
 
 void cr_json_add_ids(cr_buf *buf, const int32_t *ids, size_t num)

@@ -2,6 +2,8 @@
 #include "kernels/lanes.h"
 #include "kernels/kernels_impl.h"
 
+#include <stdatomic.h>
+
 typedef struct lane {
     cr_device *dev;
     cr_err err;
@@ -66,4 +68,29 @@ cr_status cr_lanes_run(cr_lanes *lanes, int num, cr_lane_fn fn, void *ctx, cr_er
             return err->status;
         }
     return CR_OK;
+}
+
+typedef struct items {
+    cr_lane_item_fn fn;
+    void *ctx;
+    size_t num;
+    atomic_size_t next;
+} items;
+
+static cr_status take_items(void *ctx, int at, cr_device *dev, cr_err *err)
+{
+    items *all = ctx;
+    size_t i;
+
+    while ((i = atomic_fetch_add(&all->next, 1)) < all->num)
+        CR_TRY(all->fn(all->ctx, i, at, dev, err));
+    return CR_OK;
+}
+
+cr_status cr_lanes_each(cr_lanes *lanes, size_t num, cr_lane_item_fn fn, void *ctx, cr_err *err)
+{
+    items all = {.fn = fn, .ctx = ctx, .num = num};
+
+    return cr_lanes_run(lanes, num < (size_t)lanes->num ? (int)num : lanes->num, take_items, &all,
+                        err);
 }

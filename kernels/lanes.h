@@ -20,5 +20,9 @@ cr_device *cr_lanes_device(cr_lanes *lanes, int lane); /* borrowed */
 /* fn on lanes 0 .. num - 1 at the same time, after all that is queued on the device; the failure of the first lane that
  * failed. Kernels of a lane have run when they return. */
 CR_MUST cr_status cr_lanes_run(cr_lanes *lanes, int num, cr_lane_fn fn, void *ctx, cr_err *err);
+/* The same for items 0 .. num - 1: a lane that is done with one takes the next. */
+typedef cr_status (*cr_lane_item_fn)(void *ctx, size_t item, int lane, cr_device *dev, cr_err *err);
+CR_MUST cr_status cr_lanes_each(cr_lanes *lanes, size_t num, cr_lane_item_fn fn, void *ctx,
+                                cr_err *err);
 
 #endif

@@ -15,14 +15,16 @@ struct cr_compute_entry {
 };
 
 struct cr_compute_run {
-    size_t entry, num;
+    size_t entry, first, num;
 };
 
 typedef struct cr_compute_entry entry;
 
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, int64_t round_tokens, int64_t max_samples)
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_lanes *lanes, int64_t round_tokens,
+                     int64_t max_samples)
 {
     *c = (cr_compute){.scoring = scoring,
+                      .lanes = lanes,
                       .round_tokens = round_tokens,
                       .max_samples = max_samples,
                       .shared_s = SHARED_S};
@@ -183,15 +185,29 @@ static bool gather(cr_compute *c, entry *e, double until, size_t *num, int64_t *
     }
     if (*num == first) return has_room;
     c->runs = cr_grow(c->runs, c->num_runs, &c->capacity_runs, sizeof *c->runs);
-    c->runs[c->num_runs++] = (struct cr_compute_run){(size_t)(e - c->entries), *num - first};
+    c->runs[c->num_runs++] = (struct cr_compute_run){(size_t)(e - c->entries), first, *num - first};
     return has_room;
+}
+
+/* To one job: most of the time of a small model's round goes into the text of its answers. */
+static cr_status hand_out(void *ctx, size_t at, int lane, cr_device *dev, cr_err *err)
+{
+    const cr_compute *c = ctx;
+
+    (void)lane;
+    (void)dev;
+    (void)err;
+    for (size_t i = 0; i < c->num_runs; i++)
+        if (c->runs[i].entry == at)
+            cr_job_take_scores(c->entries[at].job, c->scores + c->runs[i].first, c->runs[i].num);
+    return CR_OK;
 }
 
 static cr_status run_round(cr_compute *c, cr_err *err)
 {
     const cr_score_ask *asks;
     int64_t tokens = 0;
-    size_t num = 0, at = 0;
+    size_t num = 0;
     double until;
     entry *first, *e;
 
@@ -202,14 +218,9 @@ static cr_status run_round(cr_compute *c, cr_err *err)
     }
     for (e = first = choose(c, NULL, &until); e && gather(c, e, until, &num, &tokens);)
         e = choose(c, first, &until);
-    if (num)
-        CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
-    for (size_t i = 0; i < c->num_runs; i++) {
-        const struct cr_compute_run *run = &c->runs[i];
-        cr_job_take_scores(c->entries[run->entry].job, c->scores + at, run->num);
-        at += run->num;
-    }
-    return CR_OK;
+    if (num == 0) return CR_OK;
+    CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
+    return cr_lanes_each(c->lanes, c->num_jobs, hand_out, c, err);
 }
 
 /* ---- samples ---- */

@@ -14,11 +14,13 @@
 #ifndef CR_SERVE_COMPUTE_H
 #define CR_SERVE_COMPUTE_H
 
+#include "kernels/lanes.h"
 #include "serve/job.h"
 #include "serve/share.h"
 
 typedef struct cr_compute {
-    cr_scoring *scoring;                     /* borrowed, as are engines */
+    cr_scoring *scoring;                     /* borrowed, as are lanes and engines */
+    cr_lanes *lanes;                         /* answers of a round are written by several threads */
     cr_engine *engines[CR_SERVE_MAX_MODELS]; /* NULL: samples of more than one token are refused */
     int64_t round_tokens, max_samples;
     struct cr_compute_entry *entries; /* [num_jobs] in the order of arrival; jobs are owned */
@@ -34,7 +36,8 @@ typedef struct cr_compute {
 } cr_compute;
 
 /* max_samples: that an engine runs at a time. */
-void cr_compute_init(cr_compute *c, cr_scoring *scoring, int64_t round_tokens, int64_t max_samples);
+void cr_compute_init(cr_compute *c, cr_scoring *scoring, cr_lanes *lanes, int64_t round_tokens,
+                     int64_t max_samples);
 /* The engine of a model, while no job of it is there. */
 void cr_compute_set_engine(cr_compute *c, size_t place, cr_engine *engine);
 void cr_compute_free(cr_compute *c); /* with its jobs */

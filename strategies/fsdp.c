@@ -137,7 +137,8 @@ cr_fsdp_stats cr_fsdp_get_stats(const cr_fsdp *f)
     if (f->tape) {
         s.tape_peak_bytes = cr_max64(s.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
         s.scratch_peak_bytes =
-            cr_max64(s.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
+            cr_max64(s.scratch_peak_bytes,
+                     (int64_t)cr_stack_peak_bytes(f->scratch) + cri_lanes_bytes(f->lanes));
     }
     s.held_bytes = (int64_t)cr_device_get_stats(f->dev).bytes_now;
     if (f->tape) s.held_bytes += s.gather_bytes + s.reduce_bytes;
@@ -242,8 +243,7 @@ static void list_arrays(const cr_outputs *o, rows_of out[NUM_ARRAYS])
     memcpy(out, list, sizeof list);
 }
 
-/* From row `first` on. */
-static cr_outputs rows_from(const cr_outputs *all, int64_t first)
+cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first)
 {
     cr_outputs rows = *all;
 
@@ -274,7 +274,7 @@ static cr_status run_forward(cr_fsdp *f, const cr_batch *batch, cr_pass *pass,
     cr_outputs mine;
 
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &num);
-    mine = rows_from(out, (int64_t)first);
+    mine = cri_outputs_from(out, (int64_t)first);
     CR_TRY(cr_model_forward(f->model, pass, &mine, err));
     if (!f->ulysses || !batch) return CR_OK;
     list_arrays(out, arrays);
@@ -291,7 +291,12 @@ cr_status cr_fsdp_forward(cr_fsdp *f, const cr_batch *batch, const cr_outputs *o
     cr_pass pass;
 
     CR_TRY(begin_pass(f, batch, /*with_tape=*/false, &pass, err));
-    CR_TRY(run_forward(f, batch, &pass, batch ? out : &none, err));
+    if (batch && !f->watcher && cri_is_resident(f) && cri_lanes_cut(f->lanes, pass.batch)) {
+        CR_TRY(cri_show_all(f, err));
+        CR_TRY(cri_lanes_forward(f->lanes, f->model, &pass, out, err));
+    } else {
+        CR_TRY(run_forward(f, batch, &pass, batch ? out : &none, err));
+    }
     return cri_end_pass(f, false, err);
 }
 
@@ -375,7 +380,7 @@ cr_status cr_fsdp_backward(cr_fsdp *f, const cr_batch *batch, cr_loss_fn loss, v
         scale_rows(grad.of[i], num, f->loss_scale);
     CR_TRY(cri_begin_root_grads(f, err));
     if (f->ulysses) cr_ulysses_rows(f->ulysses, &first, &own);
-    grad = rows_from(&grad, (int64_t)first);
+    grad = cri_outputs_from(&grad, (int64_t)first);
     CR_TRY(cr_model_backward(f->model, &pass, &grad, err));
     return cri_end_pass(f, true, err);
 }

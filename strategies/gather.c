@@ -258,6 +258,20 @@ static cr_status keep_slice(cri_unit *u, cr_err *err)
     return CR_OK;
 }
 
+bool cri_is_resident(const cr_fsdp *f)
+{
+    for (size_t i = 0; i < f->units.num; i++)
+        if (slots_needed(&f->state[i])) return false;
+    return true;
+}
+
+cr_status cri_show_all(cr_fsdp *f, cr_err *err)
+{
+    for (size_t i = 0; i < f->units.num; i++)
+        CR_TRY(unshard(&f->state[i], err));
+    return CR_OK;
+}
+
 static cri_reduces *reduces_of(cri_unit *u)
 {
     return u->index == 0         ? &u->f->root_reduces
@@ -660,6 +674,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     f->stats.gather_bytes = f->stats.reduce_bytes = 0;
     f->tape = cr_stack_create(f->dev);
     f->scratch = cr_stack_create(f->dev);
+    f->lanes = cri_lanes_create(f);
     CR_TRY(pool_create(f, &f->root_pool, group, root.kinds, root.gathered, err));
     CR_TRY(pool_create(f, &f->pool, group, units.kinds * (is_kept ? (int)f->units.num : alive),
                        units.gathered, err));
@@ -681,7 +696,8 @@ void cri_buffers_destroy(cr_fsdp *f)
         f->stats.tape_peak_bytes =
             cr_max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
         f->stats.scratch_peak_bytes =
-            cr_max64(f->stats.scratch_peak_bytes, (int64_t)cr_stack_peak_bytes(f->scratch));
+            cr_fsdp_get_stats(f).scratch_peak_bytes;
+        cri_lanes_destroy(f->lanes);
         cr_stack_destroy(f->tape);
         cr_stack_destroy(f->scratch);
     }
@@ -699,6 +715,7 @@ void cri_buffers_destroy(cr_fsdp *f)
     if (f->whole_grad)
         cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));
     f->tape = f->scratch = NULL;
+    f->lanes = NULL;
     f->slices = NULL;
     f->whole_grad = NULL;
 }

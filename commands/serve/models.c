@@ -204,7 +204,8 @@ static void show(cr_serve_models *m)
 
 cr_status cr_serve_models_begin(cr_serve_models *m, cr_err *err)
 {
-    cr_compute_init(&m->compute, m->scoring, ROUND_TOKENS, MOST_SAMPLES);
+    m->lanes = cr_lanes_create(m->worker->dev);
+    cr_compute_init(&m->compute, m->scoring, m->lanes, ROUND_TOKENS, MOST_SAMPLES);
     for (size_t i = 0; i < m->num; i++) {
         if (begin(m, m->served[i], i, err) != CR_OK)
             return m->num > 1 ? cr_fail_add(err, "model %s", m->served[i]->name) : err->status;
@@ -412,6 +413,7 @@ cr_status cr_serve_models_follow(cr_serve_models *m, cr_err *err)
 void cr_serve_models_close(cr_serve_models *m)
 {
     cr_compute_free(&m->compute);
+    cr_lanes_destroy(m->lanes);
     cr_scoring_destroy(m->scoring);
     for (size_t i = 0; i < m->num; i++)
         served_free(m->served[i]);

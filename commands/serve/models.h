@@ -56,6 +56,7 @@ typedef struct cr_serve_models {
     cr_server *server; /* borrowed, for updates */
     cr_scoring *scoring;
     cr_compute compute;
+    cr_lanes *lanes; /* of the device, owned */
 } cr_serve_models;
 
 /* CR_EUSAGE: the name is there, or there are too many. CR_EFORMAT: the folder is not. Local. */

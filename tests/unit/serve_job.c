@@ -382,7 +382,7 @@ static void places_of_tenants(void **state)
     cr_compute c;
 
     (void)state;
-    cr_compute_init(&c, NULL, 1000, 8);
+    cr_compute_init(&c, NULL, NULL, 1000, 8);
     cr_compute_set_engine(&c, 0, engine);
     c.shared_s = 0.2;
     assert_int_equal(places_for(&c, &one), 8);
