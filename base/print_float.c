@@ -42,7 +42,8 @@ static uint64_t divide(wide x, int shift)
 /* DIGITS digits of m 2^e, m below 2^24, as a whole number, and the power of ten of the first. 0: not for us. */
 static uint64_t digits_of(uint32_t m, int e, int *exponent)
 {
-    int k = (((e + 23) * 1233) >> 12) + 1; /* log10(2) is 1233 / 4096: this or the next smaller one */
+    int k =
+        (((e + 23) * 1233) >> 12) + 1; /* log10(2) is 1233 / 4096: this or the next smaller one */
     int up = e > 0 ? e : 0, down = e < 0 ? -e : 0;
     uint64_t q;
 
@@ -67,8 +68,7 @@ size_t cr_print_float(float x, char out[CR_FLOAT_TEXT])
     m = (bits & 0x7fffff) | 0x800000;
     e = (int)(bits >> 23 & 0xff) - 150;
     q = e > -64 && e < 8 ? digits_of(m, e, &exponent) : 0;
-    if (q == 0)
-        return (size_t)snprintf(out, CR_FLOAT_TEXT, "%.*g", DIGITS, (double)x);
+    if (q == 0) return (size_t)snprintf(out, CR_FLOAT_TEXT, "%.*g", DIGITS, (double)x);
     for (int i = DIGITS; i-- > 0; q /= 10)
         text[i] = (char)('0' + q % 10);
     while (num > 1 && text[num - 1] == '0')

@@ -159,7 +159,7 @@ cr_outputs cri_outputs_from(const cr_outputs *all, int64_t first);
  * each (kernels/lanes.h). Results have the same bits. */
 typedef struct cri_lanes cri_lanes;
 cri_lanes *cri_lanes_create(const cr_fsdp *f);
-void cri_lanes_destroy(cri_lanes *lanes);         /* accepts NULL */
+void cri_lanes_destroy(cri_lanes *lanes);        /* accepts NULL */
 int64_t cri_lanes_bytes(const cri_lanes *lanes); /* the most that scratch of all took */
 /* Cut a batch; false: it gives too few parts, or has what cannot be cut. */
 bool cri_lanes_cut(cri_lanes *lanes, const cr_batch *batch);

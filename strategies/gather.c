@@ -695,8 +695,7 @@ void cri_buffers_destroy(cr_fsdp *f)
     if (f->tape) {
         f->stats.tape_peak_bytes =
             cr_max64(f->stats.tape_peak_bytes, (int64_t)cr_stack_peak_bytes(f->tape));
-        f->stats.scratch_peak_bytes =
-            cr_fsdp_get_stats(f).scratch_peak_bytes;
+        f->stats.scratch_peak_bytes = cr_fsdp_get_stats(f).scratch_peak_bytes;
         cri_lanes_destroy(f->lanes);
         cr_stack_destroy(f->tape);
         cr_stack_destroy(f->scratch);

@@ -5,6 +5,9 @@
 /* A part has whole sequences of at least so many rows, but for the last: its activations stay in a core's own cache,
  * and products are still wide. */
 enum { PART_ROWS = 512, MOST_WEIGHT_BYTES = 8 << 20 };
+/* Tokens times parameters that one thread computes in a millisecond: waking a second one for each kernel costs more
+ * than it saves. */
+enum { SHORT_PASS = 50000000 };
 
 typedef struct part {
     int64_t seq, num_seqs, token, row; /* row: of the outputs */
@@ -21,7 +24,8 @@ struct cri_lanes {
     cr_lanes *threads;
     lane *of; /* [num] */
     int num;
-    bool is_small; /* the weights stay in each core's caches */
+    int64_t num_elems; /* of the model */
+    bool is_small;     /* the weights stay in each core's caches */
     part *parts;
     size_t num_parts, capacity;
     /* of the pass under way */
@@ -33,11 +37,10 @@ struct cri_lanes {
 cri_lanes *cri_lanes_create(const cr_fsdp *f)
 {
     cri_lanes *l = CR_NEW(cri_lanes);
-    size_t bytes = 0;
 
     for (size_t i = 0; i < f->model->num_params; i++)
-        bytes += (size_t)f->model->params[i]->num_elems * cr_dtype_bytes(f->args.param_dtype);
-    l->is_small = bytes <= MOST_WEIGHT_BYTES;
+        l->num_elems += f->model->params[i]->num_elems;
+    l->is_small = (size_t)l->num_elems * cr_dtype_bytes(f->args.param_dtype) <= MOST_WEIGHT_BYTES;
     l->threads = cr_lanes_create(f->dev);
     l->num = cr_lanes_num(l->threads);
     l->of = CR_NEW_ARRAY(lane, l->num);
@@ -89,7 +92,7 @@ bool cri_lanes_cut(cri_lanes *l, const cr_batch *b)
         l->parts[l->num_parts++] = now;
         now = (part){s + 1, 0, b->cu_seqlens[s + 1], row};
     }
-    return l->num_parts >= (size_t)l->num;
+    return l->num_parts >= (size_t)l->num || b->num_tokens * l->num_elems < SHORT_PASS;
 }
 
 static cr_status run_part(void *ctx, size_t at, int lane_at, cr_device *dev, cr_err *err)
