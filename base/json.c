@@ -35,29 +35,38 @@ cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)
     return status;
 }
 
+/* What stands for a character in JSON; NULL: it does itself. */
+static const char *escape_of(unsigned char c, char out[8])
+{
+    if (c == '"') return "\\\"";
+    if (c == '\\') return "\\\\";
+    if (c == '\n') return "\\n";
+    if (c == '\t') return "\\t";
+    if (c == '\r') return "\\r";
+    if (c >= 0x20) return NULL;
+    snprintf(out, 8, "\\u%04x", c);
+    return out;
+}
+
 void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes)
 {
+    size_t plain = 0, i = 0; /* text[plain .. i) goes out as it is */
+    char code[8];
+
     cr_buf_addc(buf, '"');
-    for (size_t i = 0; i < num_bytes;) {
+    while (i < num_bytes) {
         unsigned char c = (unsigned char)text[i];
         uint32_t code_point;
-        int n = cr_utf8_decode(text + i, num_bytes - i, &code_point);
-        if (n == 0)
-            cr_buf_adds(buf, "\xEF\xBF\xBD"), n = 1;
-        else if (c == '"' || c == '\\')
-            cr_buf_addf(buf, "\\%c", c);
-        else if (c == '\n')
-            cr_buf_adds(buf, "\\n");
-        else if (c == '\t')
-            cr_buf_adds(buf, "\\t");
-        else if (c == '\r')
-            cr_buf_adds(buf, "\\r");
-        else if (c < 0x20)
-            cr_buf_addf(buf, "\\u%04x", c);
-        else
-            cr_buf_add(buf, text + i, (size_t)n);
-        i += (size_t)n;
+        int n = c < 0x80 ? 1 : cr_utf8_decode(text + i, num_bytes - i, &code_point);
+        const char *instead = n == 0 ? "\xEF\xBF\xBD" : c < 0x80 ? escape_of(c, code) : NULL;
+        if (instead) {
+            cr_buf_add(buf, text + plain, i - plain);
+            cr_buf_adds(buf, instead);
+        }
+        i += n ? (size_t)n : 1;
+        if (instead) plain = i;
     }
+    cr_buf_add(buf, text + plain, i - plain);
     cr_buf_addc(buf, '"');
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """croll serve and its peers under load, one JSON line a case.
 
-usage: serve.py CROLL MODEL_DIR [--dtype fp32|bf16] [--seconds 10] [--cases score,one,health,tls,idle,streams,alone] [--servers croll,hf]
+usage: serve.py CROLL MODEL_DIR [--dtype fp32|bf16] [--seconds 10] [--cases score,one,health,tls,idle,streams,alone] [--servers croll,hf,llamacpp]
 score: 32 clients, log-probs of prompts of 128 ids. one: a client, the same. health: GET /health, 32 clients. tls: score over HTTPS
 (croll). idle: memory with 1,000 connections that are silent (croll). streams: 16 clients, 64 tokens each, greedy. alone:
 `croll logprobs` with the same prompts, without its start (the difference of two runs). Needs wrk and openssl; hf is bench/peers/serve_hf.py (FastAPI, uvicorn,
-Transformers).
+Transformers); llamacpp (streams only) is bench/peers/serve_llamacpp.py with the model as --gguf.
 """
 import argparse, concurrent.futures, http.client, json, os, random, re, resource, socket, subprocess, sys, tempfile, time
 
@@ -134,12 +134,17 @@ def emit(server, case, model, **fields):
 def command_of(a, server, port, folder):
     if server == 'croll':
         return [a.croll, 'serve', a.model, f'model_args.dtype={a.dtype}', '--listen', f'127.0.0.1:{port}', '--access-log', 'none', *a.more]
+    if server == 'llamacpp':
+        return [a.python_llamacpp, f'{HERE}/peers/serve_llamacpp.py', a.gguf, '--port', str(port)]
     return [sys.executable, f'{HERE}/peers/serve_{server}.py', a.model, '--port', str(port), '--dtype', a.dtype]
 
 
 def measure(a, server, folder, bodies, prompts):
     with Server(command_of(a, server, port := free_port(), folder), port) as s:
         url = f'http://127.0.0.1:{port}'
+        if server == 'llamacpp': # no log-probs of prompts
+            emit(server, 'streams', a.model, **streams(port, prompts))
+            return
         if 'score' in a.cases:
             wrk(url + '/v1/completions', CLIENTS, 2, bodies)
             r = wrk(url + '/v1/completions', CLIENTS, a.seconds, bodies)
@@ -162,6 +167,8 @@ def main():
     p.add_argument('--seconds', type=int, default=10)
     p.add_argument('--cases', default='score,one,health,tls,idle,streams,alone', type=lambda x: x.split(','))
     p.add_argument('--servers', default='croll,hf', type=lambda x: x.split(','))
+    p.add_argument('--gguf', help='llamacpp: the model in its format')
+    p.add_argument('--python-llamacpp', default=sys.executable, help='llamacpp: a Python with the package xllamacpp')
     p.add_argument('--more', default=[], nargs='*', help='arguments of croll serve')
     a = p.parse_args()
     with open(os.path.join(a.model, 'config.json')) as f:
