@@ -2,7 +2,7 @@
 #include "kernels/lanes.h"
 #include "strategies/fsdp_impl.h"
 
-/* A part has whole sequences of at least so many rows, but for the last: its activations stay in a core's own cache,
+/* Whole sequences of PART_ROWS rows or more are a part, and what is left at the end: its activations stay in a core's own cache,
  * and products are still wide. */
 enum { PART_ROWS = 512, MOST_WEIGHT_BYTES = 8 << 20 };
 /* Tokens times parameters that one thread computes in a millisecond: waking a second one for each kernel costs more
