@@ -2,11 +2,13 @@
 #include "rewards/choice.h"
 #include "rewards/text.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <utf8proc.h>
 
 typedef struct verdict {
+    uint32_t letter; /* 0: none */
     bool is_right, is_boxed;
 } verdict;
 
@@ -48,7 +50,7 @@ static uint32_t letter_of(const char *gold)
 }
 
 /* The first capital letter of the box, else of the text after "answer is"; 0: no letter. */
-static uint32_t chosen_letter(const char *plain, bool *is_boxed)
+static uint32_t chosen_letter(const char *plain, json_t *explain, bool *is_boxed)
 {
     const char *text = cri_text_after_think(plain), *where;
     size_t n = 0, at = 0;
@@ -59,19 +61,36 @@ static uint32_t chosen_letter(const char *plain, bool *is_boxed)
         where = behind_answer_is(text);
         n = strlen(where);
     }
+    cr_explain_format(explain, "looked_in", "%s",
+                      *is_boxed       ? "the last \\boxed{..}"
+                      : where != text ? "what follows \"answer is\""
+                                      : "the response");
     while (at < n) {
+        size_t start = at;
         uint32_t c = cri_text_next(where, n, &at);
-        if (cri_is_upper(c)) return c;
+        if (!cri_is_upper(c)) continue;
+        cr_explain_found(explain, text, where + start, at - start);
+        return c;
     }
     return 0;
 }
 
-static verdict judge(const char *plain, const char *gold)
+static void explain_letter(json_t *explain, const char *key, uint32_t letter)
+{
+    char utf8[4];
+
+    if (letter) cr_explain_text(explain, key, utf8, (size_t)cr_utf8_encode(letter, utf8));
+}
+
+static verdict judge(const char *plain, const char *gold, json_t *explain)
 {
     verdict v;
-    uint32_t letter = chosen_letter(plain, &v.is_boxed);
 
-    v.is_right = letter && letter == letter_of(gold);
+    v.letter = chosen_letter(plain, explain, &v.is_boxed);
+    v.is_right = v.letter && v.letter == letter_of(gold);
+    explain_letter(explain, "letter", v.letter);
+    explain_letter(explain, "right_letter", letter_of(gold));
+    cr_explain_value(explain, "boxed", json_boolean(v.is_boxed));
     return v;
 }
 
@@ -79,7 +98,7 @@ char *cr_choice_answer(const char *response, size_t response_bytes)
 {
     char *plain = cri_text_plain(response, response_bytes, CRI_REMOVE_IM_END);
     bool is_boxed;
-    uint32_t letter = chosen_letter(plain, &is_boxed);
+    uint32_t letter = chosen_letter(plain, NULL, &is_boxed);
 
     cr_free(plain);
     return letter ? cr_asprintf("%x", letter) : NULL;
@@ -109,9 +128,11 @@ static char *prepare(const cr_rule_args *a, const char **gold, cr_rule_result *o
     return cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
 }
 
-static void answer(bool is_right, double reward, cr_rule_result *out)
+static void answer(const verdict *v, bool is_right, double reward, cr_rule_result *out)
 {
     *out = (cr_rule_result){.score = is_right, .reward = reward, .status = "ok"};
+    if (!v->letter)
+        snprintf(out->detail, sizeof out->detail, CR_NO_ANSWER ": there is no capital letter");
 }
 
 void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out)
@@ -121,8 +142,8 @@ void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out)
     verdict v;
 
     if (!plain) return;
-    v = judge(plain, gold);
-    answer(v.is_right && v.is_boxed, v.is_right && v.is_boxed, out);
+    v = judge(plain, gold, a->explain);
+    answer(&v, v.is_right && v.is_boxed, v.is_right && v.is_boxed, out);
     cr_free(plain);
 }
 
@@ -162,9 +183,12 @@ void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
                   a->reward_type ? a->reward_type : "none");
     for (size_t i = 0; a->reward_type && i < CR_COUNT(table); i++)
         if (strcmp(a->reward_type, table[i].type) == 0) {
-            verdict v = judge(plain, gold);
-            double value = table[i].value[v.is_right][v.is_boxed];
-            answer(value > 0, value + cri_text_repetition(plain) + penalty, out);
+            verdict v = judge(plain, gold, a->explain);
+            double value = table[i].value[v.is_right][v.is_boxed],
+                   repetition = cri_text_repetition(plain);
+            answer(&v, value > 0, value + repetition + penalty, out);
+            cr_explain_format(a->explain, "reward", "%g of %s, %g of repetition, %g of the length",
+                              value, table[i].type, repetition + 0.0, penalty + 0.0); /* no -0 */
         }
     cr_free(plain);
 }
@@ -190,9 +214,9 @@ void cr_general_val_rule(const cr_rule_args *a, cr_rule_result *out)
     verdict v;
 
     if (!plain) return;
-    v = judge(plain, gold);
+    v = judge(plain, gold, a->explain);
     if (cr_general_val_check_row(a->row, &err) == CR_OK)
-        answer(v.is_right, v.is_right, out);
+        answer(&v, v.is_right, v.is_right, out);
     else
         cr_rule_error(out, "%.190s", err.msg);
     cr_free(plain);

@@ -16,7 +16,15 @@ typedef struct check {
     size_t num_bytes;
     const json_t *arguments;
     bool is_missing; /* an argument lacks or has the wrong kind */
+    json_t *explain;
 } check;
+
+/* What was counted; true: it is what is wanted. */
+static bool is_number(check *c, long n, long wanted, const char *what)
+{
+    cr_explain_format(c->explain, "found", "%ld %s, wanted %ld", n, what, wanted);
+    return n == wanted;
+}
 
 /* ---- text ---- */
 
@@ -72,11 +80,12 @@ static long number_argument(check *c, const char *name)
     return c->is_missing ? 0 : (long)x;
 }
 
-static bool compare(check *c, long n, double slack)
+static bool compare(check *c, long n, double slack, const char *what)
 {
     long N = number_argument(c, "N");
     const char *how = text_argument(c, "quantifier");
 
+    cr_explain_format(c->explain, "found", "%ld %s, wanted %s %ld", n, what, how, N);
     if (strcmp(how, "at least") == 0) return n >= N;
     if (strcmp(how, "at most") == 0) return n <= N;
     return strcmp(how, "around") == 0 && labs(n - N) <= (long)slack;
@@ -98,6 +107,9 @@ static bool has_words(check *c, const char *list, bool wants_all)
         if (!json_is_string(w)) c->is_missing = true;
         char *word = cri_text_lower(json_is_string(w) ? json_string_value(w) : "");
         bool is_there = strstr(text, word) != NULL;
+        if (is_there != wants_all)
+            cr_explain_format(c->explain, "found", "%s \"%s\"", wants_all ? "no" : "there is",
+                              word);
         if (wants_all && !is_there) result = false;
         if (!wants_all && is_there) result = true;
         cr_free(word);
@@ -153,7 +165,7 @@ static bool keyword_frequency(check *c)
     bool result;
 
     if (!*word) c->is_missing = true;
-    result = *word && count_word(text, word) == number_argument(c, "N");
+    result = *word && is_number(c, count_word(text, word), number_argument(c, "N"), word);
     cr_free(text);
     cr_free(word);
     return result;
@@ -165,7 +177,7 @@ static bool letter_frequency(check *c)
     size_t at = 0, n = strlen(letter);
 
     if (n == 0 || (cri_text_next(letter, n, &at), at) != n) c->is_missing = true; /* one letter */
-    return (long)count_text(c->text, letter) == number_argument(c, "N");
+    return is_number(c, (long)count_text(c->text, letter), number_argument(c, "N"), letter);
 }
 
 /* Pieces between separators; how many are blank. */
@@ -189,7 +201,8 @@ static bool paragraph_count(check *c)
 {
     long blank, n = count_pieces(c->text, "* * *", &blank);
 
-    return n == number_argument(c, "N") && blank == 0;
+    if (blank) cr_explain_format(c->explain, "blank_paragraphs", "%ld", blank);
+    return is_number(c, n, number_argument(c, "N"), "paragraphs between * * *") && blank == 0;
 }
 
 static bool word_constraint(check *c)
@@ -202,7 +215,7 @@ static bool word_constraint(check *c)
         n += is_part && !is_in;
         is_in = is_part;
     }
-    return compare(c, n, fmax(rint(0.1 * (double)number_argument(c, "N")), 1));
+    return compare(c, n, fmax(rint(0.1 * (double)number_argument(c, "N")), 1), "words");
 }
 
 /* White space after . or ? ends a sentence, but not after "U.S." or "Mr.". */
@@ -220,7 +233,7 @@ static bool sentence_constraint(check *c)
                    t[i - 2] >= 'a' && t[i - 2] <= 'z';
         n += !is_initials && !is_title;
     }
-    return compare(c, n, 1);
+    return compare(c, n, 1, "sentences");
 }
 
 static bool paragraphs(check *c)
@@ -235,12 +248,13 @@ static bool paragraphs(check *c)
         length = end ? (size_t)(end - p) : strlen(p);
         if (n == wanted) {
             const char *s = strip(p, &length);
+            cr_explain_text(c->explain, "paragraph", s, length);
             is_found = strlen(first) <= length && strncmp(s, first, strlen(first)) == 0;
         }
         if (!end) break;
         p = end + 2;
     }
-    return n == N && is_found;
+    return is_number(c, n, N, "paragraphs") && is_found;
 }
 
 static bool postscript(check *c)
@@ -248,6 +262,7 @@ static bool postscript(check *c)
     const char *marker = text_argument(c, "postscript_marker"), *at = strstr(c->text, marker);
     size_t n = at ? strlen(at) : 0;
 
+    cr_explain_format(c->explain, "found", "%s %s", at ? "there is" : "no", marker);
     if (!at) return false;
     strip(at, &n);
     return n > strlen(marker);
@@ -272,14 +287,22 @@ static long count_marked(const char *text, char open, char shut)
     return n;
 }
 
+static bool is_at_least(check *c, long n, const char *what)
+{
+    long N = number_argument(c, "N");
+
+    cr_explain_format(c->explain, "found", "%ld %s, wanted at least %ld", n, what, N);
+    return n >= N;
+}
+
 static bool placeholders(check *c)
 {
-    return count_marked(c->text, '[', ']') >= number_argument(c, "N");
+    return is_at_least(c, count_marked(c->text, '[', ']'), "in square brackets");
 }
 
 static bool highlighted_sections(check *c)
 {
-    return count_marked(c->text, '*', '*') >= number_argument(c, "N");
+    return is_at_least(c, count_marked(c->text, '*', '*'), "between stars");
 }
 
 static bool bullet_points(check *c)
@@ -293,7 +316,7 @@ static bool bullet_points(check *c)
         if (!p[length]) break;
         p += length + 1;
     }
-    return n == number_argument(c, "N");
+    return is_number(c, n, number_argument(c, "N"), "bullet points");
 }
 
 static bool title(check *c)
@@ -338,7 +361,7 @@ static bool sections(check *c)
 
     if (!*splitter) c->is_missing = true;
     if (strncmp(c->text, splitter, strlen(splitter)) == 0) n--; /* an empty part leads */
-    return n == number_argument(c, "N");
+    return is_number(c, n, number_argument(c, "N"), "sections");
 }
 
 static bool json_format(check *c)
@@ -347,6 +370,7 @@ static bool json_format(check *c)
     json_t *v = json_loadb(c->text, c->num_bytes,
                            JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
 
+    if (!v) cr_explain_format(c->explain, "found", "line %d: %s", why.line, why.text);
     json_decref(v);
     return v != NULL;
 }
@@ -363,7 +387,7 @@ static bool two_responses(check *c)
     const char *at = strstr(c->text, "******"), *a = c->text, *b;
     size_t na, nb;
 
-    if (!at || count_text(c->text, "******") != 1) return false;
+    if (!is_number(c, (long)count_text(c->text, "******"), 1, "lines of ******")) return false;
     b = at + 6;
     na = (size_t)(at - a);
     nb = strlen(b);
@@ -405,7 +429,7 @@ static bool capital_words(check *c)
         if (is_part) is_capital = is_capital && letter >= 'A' && letter <= 'Z';
         is_in = is_part;
     }
-    return compare(c, n + (is_in && is_capital), 0);
+    return compare(c, n + (is_in && is_capital), 0, "words in capital letters");
 }
 
 static bool end_phrase(check *c)
@@ -431,6 +455,7 @@ static bool response_language(check *c)
     const char *language = text_argument(c, "language");
 
     if (!cri_language_is_known(language)) c->is_missing = true;
+    cri_language_explain(c->text, c->explain);
     return strcmp(cri_language_of(c->text), language) == 0;
 }
 
@@ -500,6 +525,7 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
     json_t *root = NULL;
     cr_err err = {0};
     size_t which;
+    double repetition;
     bool holds;
     check c;
 
@@ -513,14 +539,19 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
     }
     text = cri_text_plain(a->response, a->response_bytes, CRI_REMOVE_IM_END);
     after = cri_text_after_think(text);
-    c = (check){after, strlen(after), root, false};
+    c = (check){after, strlen(after), root, false, a->explain};
+    cr_explain_format(a->explain, "instruction", "%s", instructions[which].name);
+    cr_explain_value(a->explain, "arguments", json_deep_copy(root));
     holds = instructions[which].check(&c);
+    repetition = cri_text_repetition(text);
+    cr_explain_value(a->explain, "holds", json_boolean(holds));
+    cr_explain_format(a->explain, "reward", "%d of the instruction, %g of repetition", holds,
+                      repetition + 0.0); /* no -0 */
     if (c.is_missing)
         cr_rule_error(out, "%s: an argument is missing or has the wrong kind",
                       instructions[which].name);
     else
-        *out = (cr_rule_result){
-            .score = holds, .reward = holds + cri_text_repetition(text), .status = "ok"};
+        *out = (cr_rule_result){.score = holds, .reward = holds + repetition, .status = "ok"};
     json_decref(root);
     cr_free(text);
 }

@@ -229,11 +229,11 @@ static void count_word(const char *word, size_t n, script of, double votes[])
         if (has[i]) votes[i] += 1.0 / num;
 }
 
-const char *cri_language_of(const char *text)
+/* The votes of a text for each language; returns its script. */
+static script count_votes(const char *text, double votes[NUM_LANGUAGES])
 {
     char *low = cri_text_lower(text);
-    size_t n = strlen(low), start = 0, best = NUM_LANGUAGES;
-    double votes[NUM_LANGUAGES] = {0};
+    size_t n = strlen(low), start = 0;
     script of = main_script(low, n);
     bool is_in = false;
 
@@ -251,9 +251,44 @@ const char *cri_language_of(const char *text)
             if (languages[k].script == of && strstr(languages[k].letters, letter))
                 votes[k] += LETTER;
     }
+    cr_free(low);
+    return of;
+}
+
+/* The language of that script with most votes; NUM_LANGUAGES: none. */
+static size_t most_voted(const double votes[NUM_LANGUAGES], script of)
+{
+    size_t best = NUM_LANGUAGES;
+
     for (size_t i = 0; i < NUM_LANGUAGES; i++)
         if (languages[i].script == of && (best == NUM_LANGUAGES || votes[i] > votes[best]))
             best = i;
-    cr_free(low);
+    return best;
+}
+
+const char *cri_language_of(const char *text)
+{
+    double votes[NUM_LANGUAGES] = {0};
+    const script of = count_votes(text, votes);
+    const size_t best = most_voted(votes, of);
+
     return best == NUM_LANGUAGES ? "" : languages[best].code;
+}
+
+void cri_language_explain(const char *text, json_t *explain)
+{
+    double votes[NUM_LANGUAGES] = {0};
+    json_t *shown;
+    script of;
+
+    if (!explain) return;
+    of = count_votes(text, votes);
+    shown = json_object();
+    for (size_t num = 0, best; num < 5; num++) { /* the first ones */
+        best = most_voted(votes, of);
+        if (best == NUM_LANGUAGES || votes[best] < 0 || (num && votes[best] == 0)) break;
+        json_object_set_new(shown, languages[best].code, json_real(votes[best]));
+        votes[best] = -1;
+    }
+    cr_explain_value(explain, "votes", shown);
 }

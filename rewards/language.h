@@ -6,10 +6,12 @@
 #ifndef CR_LANGUAGE_H
 #define CR_LANGUAGE_H
 
-#include <stdbool.h>
+#include "rewards/rule.h"
 
 /* The code, a constant; "" if nothing speaks for any language (no letters). */
 const char *cri_language_of(const char *text);
 bool cri_language_is_known(const char *code);
+/* `votes`: of the languages with most of them. */
+void cri_language_explain(const char *text, json_t *explain);
 
 #endif

@@ -20,7 +20,7 @@ static void math_rule(const cr_rule_args *a, cr_rule_result *out)
         cr_rule_error(out, "the row has no text ground_truth");
     else
         cr_math_rule(prompt ? prompt : "", a->response, a->response_bytes, gold, a->deadline_s,
-                     out);
+                     a->explain, out);
 }
 
 cr_rule cr_rule_find(const char *name)

@@ -135,6 +135,7 @@ struct cr_judge {
     size_t num, num_used;
     long num_read; /* lines of the input */
     bool has_bad;
+    cr_score_form form;
 };
 
 cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, double limit_s,
@@ -220,12 +221,12 @@ static bool take_line(cr_judge *j, char *text, size_t n, FILE *to)
     if (cr_score_row(text, n, j->num_read, &row, &err) == CR_OK) {
         if (ask(j, row, &err) == CR_OK) return true;
         cr_rule_error(&none, "%.190s", err.msg); /* a sample without verdict */
-        cr_score_answer(row, &none, NULL, &out);
+        cr_score_answer(row, &none, NULL, j->form, NULL, &out);
         for (size_t i = 0; i < j->num; i++)
             if (j->lines[i].row == row) release(j, &j->lines[i]);
     } else {
         j->has_bad = true;
-        cr_score_answer(row, &none, err.msg, &out);
+        cr_score_answer(row, &none, NULL, j->form, err.msg, &out);
         json_decref(row);
     }
     is_written = print(to, &out);
@@ -233,15 +234,42 @@ static bool take_line(cr_judge *j, char *text, size_t n, FILE *to)
     return is_written;
 }
 
+/* The text of the first message of a body; of another body all of it. */
+static void explain_chat(json_t *explain, const char *key, const cr_buf *body, const char *list)
+{
+    json_t *root = NULL;
+    const json_t *first, *message, *text;
+    cr_err ignored = {0};
+
+    if (!body->num_bytes) return;
+    cr_note(cr_json_parse(body->data, body->num_bytes, NULL, &root, &ignored));
+    first = json_array_get(json_object_get(root, list), 0);
+    message = json_object_get(first, "message");
+    text = json_object_get(message ? message : first, "content");
+    if (json_is_string(text))
+        cr_explain_text(explain, key, json_string_value(text), json_string_length(text));
+    else
+        cr_explain_text(explain, key, body->data, body->num_bytes);
+    json_decref(root);
+}
+
 static bool take_answer(cr_judge *j, line *l, FILE *to)
 {
     cr_rule_result result;
+    json_t *explain = NULL;
     cr_buf out = {0};
     bool is_written;
 
     judge(j, l, &result);
-    cr_score_answer(l->row, &result, NULL, &out);
+    if (j->form != CR_SCORE_PLAIN) {
+        explain = json_object();
+        explain_chat(explain, "asked", &l->call.body, "messages");
+        explain_chat(explain, "reply", &l->call.answer, "choices");
+        cr_explain_value(explain, "tries", json_integer(l->call.num_tries));
+    }
+    cr_score_answer(l->row, &result, explain, j->form, NULL, &out);
     release(j, l);
+    json_decref(explain);
     is_written = print(to, &out);
     cr_buf_free(&out);
     return is_written;
@@ -282,12 +310,13 @@ static bool read_more(int fd, cr_buf *input, size_t *at)
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
-cr_status cr_judge_lines(cr_judge *j, int from_fd, FILE *to, cr_err *err)
+cr_status cr_judge_lines(cr_judge *j, int from_fd, cr_score_form form, FILE *to, cr_err *err)
 {
     bool has_ended = false, goes_on = true;
     cr_buf input = {0};
     size_t at = 0;
 
+    j->form = form;
     while (goes_on && !(has_ended && j->num_used == 0 && input.num_bytes == 0)) {
         bool is_full = j->num_used == j->num;
         cr_http_call *call = cr_http_client_next(j->client, 1, is_full || has_ended ? -1 : from_fd);

@@ -10,7 +10,7 @@
 #define CR_JUDGE_H
 
 #include "configs/configs.h"
-#include "rewards/rule.h"
+#include "rewards/score_line.h"
 
 #include <stdio.h>
 
@@ -22,7 +22,8 @@ void cr_judge_close(cr_judge *j); /* accepts NULL */
 /* Ask it about a row with an empty response: CR_ECONFIG if the service does not answer with a chat. */
 CR_MUST cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err);
 /* Answer the lines of a descriptor until it ends. CR_EFORMAT: some lines were wrong. */
-CR_MUST cr_status cr_judge_lines(cr_judge *j, int from_fd, FILE *to, cr_err *err);
+CR_MUST cr_status cr_judge_lines(cr_judge *j, int from_fd, cr_score_form form, FILE *to,
+                                 cr_err *err);
 
 /* ---- pure functions ---- */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Where the answer is looked for; NULL: the think tags are not as they should be. */
-static char *region_of(const char *text, const char *prompt)
+static char *region_of(const char *text, const char *prompt, json_t *explain)
 {
     static const char open[] = "<think>", close[] = "</think>";
     size_t n = strlen(prompt), k;
@@ -23,6 +23,10 @@ static char *region_of(const char *text, const char *prompt)
     if (tag) start = tag + 8;
     for (p = start; !tag && (p = strstr(p, "\n\n")); p++)
         start = p + 2;
+    cr_explain_format(explain, "looked_in", "%s",
+                      tag             ? "what comes after </think>"
+                      : start == text ? "the response"
+                                      : "the last paragraph");
     while (isspace((unsigned char)*start))
         start++;
     k = strlen(start);
@@ -63,41 +67,82 @@ static bool is_same_text(const char *a, const char *b)
     return true;
 }
 
-static void judge(cri_question *q, const char *region, const char *gold, cr_rule_result *out)
+/* A box as it is found: its content may be that of several in a row. */
+static void explain_box(json_t *explain, const char *region, const char *box)
+{
+    const char *at = NULL;
+
+    for (const char *p = region; explain && (p = strstr(p, box)) && *box; p++)
+        at = p;
+    if (at)
+        cr_explain_found(explain, region, at, strlen(box));
+    else
+        cr_explain_text(explain, "found", box, strlen(box));
+    cr_explain_format(explain, "by", "the last \\boxed{..}");
+}
+
+/* Of "x = 5" the 5. */
+static const cri_math *right_side(const cri_math *m)
+{
+    bool is_assigned = m && m->kind == CRI_REL && m->num_args == 2 && strcmp(m->text, "=") == 0 &&
+                       m->arg[0]->kind == CRI_SYM;
+
+    return is_assigned ? m->arg[1] : m;
+}
+
+/* Both sides as they are read; looking at them has no part in the verdict. */
+static void explain_sides(const cri_question *q, const cri_math *answer, const cri_math *right,
+                          json_t *explain)
+{
+    enum { MOST_S = 1 };
+    cri_question other = {.arena = q->arena, .deadline_s = cr_now_s() + MOST_S};
+
+    if (!explain) return;
+    if (answer) cri_math_explain(&other, answer, right_side(answer), "answer", explain);
+    if (right) cri_math_explain(&other, right, right_side(right), "ground_truth", explain);
+}
+
+static void judge(cri_question *q, const char *region, const char *gold, json_t *explain,
+                  cr_rule_result *out)
 {
     char *box = cri_math_last_box(region);
     cri_math *answer, *right;
 
     *out = (cr_rule_result){.status = "ok"};
+    if (box) explain_box(explain, region, box);
     if (box && is_same_text(box, gold) && *gold) {
         out->score = out->reward = 1;
+        cr_explain_format(explain, "compared", "as text: they are the same");
         cr_free(box);
         return;
     }
+    q->explain = explain;
     answer = box ? read_answer(q, box) : *region ? cri_math_find(q, region) : NULL;
+    q->explain = NULL;
     right = read_answer(q, gold);
     if (!right && !q->trouble && !q->is_late)
         cr_rule_error(out, "the ground truth cannot be read as mathematics: %.100s", gold);
     else if (!answer)
-        snprintf(out->detail, sizeof out->detail, "no answer was found in the response");
+        snprintf(out->detail, sizeof out->detail, CR_NO_ANSWER " was found in the response");
     else if (cri_math_equal(q, right, answer) && !q->trouble && !q->is_late)
         out->score = out->reward = 1;
+    explain_sides(q, answer, right, explain);
     cr_free(box);
 }
 
 void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
-                  const char *ground_truth, double deadline_s, cr_rule_result *out)
+                  const char *ground_truth, double deadline_s, json_t *explain, cr_rule_result *out)
 {
     cri_question q = {.deadline_s = deadline_s};
     char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END);
-    char *region = region_of(text, prompt);
+    char *region = region_of(text, prompt, explain);
 
     if (!region) {
         *out = (cr_rule_result){.status = "ok"};
         snprintf(out->detail, sizeof out->detail, "think tags are not in their place");
     } else {
         q.arena = cr_arena_create(1 << 16);
-        judge(&q, region, ground_truth, out);
+        judge(&q, region, ground_truth, explain, out);
         if (q.is_late) {
             cr_rule_error(out, "the deadline passed while the answer was judged");
             memcpy(out->status, "timeout", 8);
@@ -110,23 +155,14 @@ void cr_math_rule(const char *prompt, const char *response, size_t response_byte
     cr_free(text);
 }
 
-/* Of "x = 5" the 5. */
-static cri_math *right_side(cri_math *m)
-{
-    bool is_assigned = m && m->kind == CRI_REL && m->num_args == 2 && strcmp(m->text, "=") == 0 &&
-                       m->arg[0]->kind == CRI_SYM;
-
-    return is_assigned ? m->arg[1] : m;
-}
-
 char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,
                      double deadline_s)
 {
     cri_question q = {.deadline_s = deadline_s, .arena = cr_arena_create(1 << 16)};
     char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END),
-         *region = region_of(text, prompt), *box = region ? cri_math_last_box(region) : NULL,
+         *region = region_of(text, prompt, NULL), *box = region ? cri_math_last_box(region) : NULL,
          *out = NULL;
-    cri_math *m = box ? read_answer(&q, box) : region ? cri_math_find(&q, region) : NULL;
+    const cri_math *m = box ? read_answer(&q, box) : region ? cri_math_find(&q, region) : NULL;
 
     m = right_side(m);
     if (m && cri_math_is_expression(m)) {

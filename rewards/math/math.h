@@ -14,9 +14,10 @@
 
 #include "rewards/rule.h"
 
-/* prompt: whether it ends with <think> decides how the response may think. */
+/* prompt: whether it ends with <think> decides how the response may think. explain: of cr_rule_args. */
 void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
-                  const char *ground_truth, double deadline_s, cr_rule_result *out);
+                  const char *ground_truth, double deadline_s, json_t *explain,
+                  cr_rule_result *out);
 /* The answer of a response as a text that is the same for answers of the same value (1/2 and 0.5; what is no
  * plain expression only for the same LaTeX). NULL: it has none. Owned by the caller. */
 char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,

@@ -263,7 +263,10 @@ static cri_math *read_candidate(cri_question *q, const char *s, const candidate 
     part = c->joined ? cr_strdup(c->joined) : cr_strndup(s + c->from, c->to - c->from);
     clean = cri_math_clean(part);
     m = *clean ? cri_math_parse(q, clean) : NULL;
-
+    if (m && c->joined)
+        cr_explain_text(q->explain, "found", part, strlen(part));
+    else if (m)
+        cr_explain_found(q->explain, s, s + c->from, c->to - c->from);
     cr_free(part);
     cr_free(clean);
     return m;
@@ -338,6 +341,7 @@ static cri_math *find_behind(cri_question *q, finder *f, const char *word, size_
             cri_math *m;
             if (!best->is_latex) join_numbers(f, best);
             m = read_candidate(q, f->s, best);
+            if (m) cr_explain_format(q->explain, "by", "what follows \"%s\"", word);
             if (m || q->trouble) return m;
         }
     }
@@ -359,7 +363,8 @@ cri_math *cri_math_find(cri_question *q, const char *text)
     if (f.num) m = find_behind(q, &f, "final answer is", 3);
     if (!m && !q->trouble && f.num) m = find_behind(q, &f, "answer", 50);
     for (size_t i = 0; i < f.num && !m && !q->trouble && cri_math_goes_on(q); i++)
-        m = read_candidate(q, text, &f.found[i]);
+        if ((m = read_candidate(q, text, &f.found[i])))
+            cr_explain_format(q->explain, "by", "the last formula or number");
     for (size_t i = 0; i < num; i++)
         cr_free(f.found[i].joined);
     cr_free(f.found);

@@ -7,7 +7,7 @@
 #ifndef CR_MATH_IMPL_H
 #define CR_MATH_IMPL_H
 
-#include "base/base.h"
+#include "rewards/rule.h"
 #include <complex.h>
 
 enum {
@@ -25,6 +25,7 @@ typedef struct cri_question {
     const char *trouble;                  /* a sentence; NULL: none */
     bool is_late, has_matrix;
     const struct cri_binding *bound; /* of the sums and products around what is evaluated */
+    json_t *explain;                 /* where an answer that is found is shown, or NULL */
 } cri_question;
 
 /* ---- trees ---- */
@@ -116,6 +117,11 @@ cri_value cri_value_div(const cri_value *a, const cri_value *b);
 bool cri_value_near(const cri_value *a, const cri_value *b);
 /* A real constant, within its error; false otherwise. Infinities count. */
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x);
+
+/* How a tree is read, as plain text, and the value of m or of a part of it if that is a number: into the object `key`
+ * of explain. */
+void cri_math_explain(cri_question *q, const cri_math *m, const cri_math *part, const char *key,
+                      json_t *explain);
 
 /* ---- verdicts ---- */
 

@@ -275,7 +275,8 @@ static void escapes_without_a_character(void **state)
         json_t *root;
         cr_err err = {0};
         cr_buf_addf(&line, "{\"ground_truth\":\"\",\"response\":\"%s\"}", cases[i].escaped);
-        if (cr_score_line(echo, &settings, line.data, line.num_bytes, 1, &out) != !!cases[i].text)
+        if (cr_score_line(echo, &settings, CR_SCORE_PLAIN, line.data, line.num_bytes, 1, &out) !=
+            !!cases[i].text)
             fail_msg("%s: %s", cases[i].escaped, out.data);
         out.num_bytes--;
         assert_int_equal(cr_json_parse(out.data, out.num_bytes, "answer", &root, &err), CR_OK);

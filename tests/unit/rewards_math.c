@@ -17,7 +17,7 @@ static double score(const char *gold, const char *response, const char *status)
 {
     cr_rule_result r;
 
-    cr_math_rule("", response, strlen(response), gold, cr_now_s() + 5, &r);
+    cr_math_rule("", response, strlen(response), gold, cr_now_s() + 5, NULL, &r);
     if (strcmp(r.status, status) != 0)
         print_error("gold %s, response %s: %s %s\n", gold, response, r.status, r.detail);
     assert_string_equal(r.status, status);

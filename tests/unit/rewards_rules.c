@@ -140,7 +140,7 @@ static void what_cannot_be_judged_says_so(void **state)
     deep[19999] = '}';
     r = ask("math_rule", "5", deep, 20000, "math");
     assert_true(r.score == 0);
-    cr_math_rule("", "\\boxed{(x+1)^2+(x+2)^2}", 23, "2x^2+6x+5", cr_now_s() - 1, &r);
+    cr_math_rule("", "\\boxed{(x+1)^2+(x+2)^2}", 23, "2x^2+6x+5", cr_now_s() - 1, NULL, &r);
     assert_true(strcmp(r.status, "ok") == 0 || strcmp(r.status, "timeout") == 0);
     cr_free(deep);
 }
