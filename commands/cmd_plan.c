@@ -49,47 +49,68 @@ static bool excuse(cr_diagnostics *d)
     return true;
 }
 
-/* Blocks of roles in files of either kind. */
+/* Blocks with devices, as the file names them: roles of either kind of file, and judges of the run. */
 enum { NUM_BLOCKS = 2 * CR_NUM_ROLES };
 
-static const char *block_name(size_t i)
+static char *block_name(const cr_node *root, size_t i)
 {
     const cr_role_kind *kind = &cr_role_kinds[i % CR_NUM_ROLES];
+    const char *name = i < CR_NUM_ROLES ? kind->name : kind->sft_name;
+    const cr_node *rewards = cr_node_get(root, "rewards");
 
-    return i < CR_NUM_ROLES ? kind->name : kind->sft_name;
+    if (i >= NUM_BLOCKS) return cr_asprintf("rewards.%s", rewards->items[i - NUM_BLOCKS].key);
+    return name ? cr_strdup(name) : NULL;
 }
 
 /* --world N: the devices of every role, scaled so that all roles together have N. */
 static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out, cr_err *err)
 {
-    int most = 0, *devices[NUM_BLOCKS] = {0}, num[NUM_BLOCKS] = {0};
+    struct scaled {
+        char *name;
+        int *devices, num;
+    } *blocks = NULL;
+    const cr_node *rewards;
     cr_diagnostics d = {0};
     cr_yaml yaml = {0};
+    size_t num = 0;
+    int most = 0;
 
     cr_yaml_load(&yaml, words->word[0], words->word + 1, words->num - 1, &d);
-    for (size_t r = 0; r < NUM_BLOCKS && d.num_errors == 0; r++) {
-        const char *name = block_name(r);
-        const cr_node *n =
-            name ? cr_node_get(cr_node_get(yaml.root, name), "device_mapping") : NULL;
+    if (d.num_errors) goto out;
+    rewards = cr_node_get(yaml.root, "rewards");
+    num = NUM_BLOCKS + (rewards && rewards->kind == CR_NODE_MAP ? rewards->num : 0);
+    blocks = cr_alloc(num * sizeof *blocks);
+    p->override = CR_NEW_ARRAY(char *, num + 1);
+    for (size_t r = 0; r < num; r++) {
+        struct scaled *b = &blocks[r];
+        char *key =
+            (b->name = block_name(yaml.root, r)) ? cr_asprintf("%s.device_mapping", b->name) : NULL;
+        const cr_node *n = key ? cr_node_at(yaml.root, key) : NULL;
+        cr_free(key);
         if (!n || n->kind != CR_NODE_TEXT) continue;
-        CR_TRY_GOTO(out, cr_device_mapping(n->text, &devices[r], &num[r], err));
-        for (int i = 0; i < num[r]; i++)
-            if (devices[r][i] >= most) most = devices[r][i] + 1;
+        CR_TRY_GOTO(out, cr_device_mapping(n->text, &b->devices, &b->num, err));
+        for (int i = 0; i < b->num; i++)
+            if (b->devices[i] >= most) most = b->devices[i] + 1;
     }
-    for (size_t r = 0; r < NUM_BLOCKS; r++) {
+    out->word =
+        cr_realloc(out->word, out->num * sizeof *out->word, (out->num + num) * sizeof *out->word);
+    for (size_t r = 0, i = 0; r < num; r++) {
+        const struct scaled *b = &blocks[r];
         int64_t first, end;
-        if (num[r] == 0) continue;
-        first = (int64_t)devices[r][0] * p->world / most;
-        end = ((int64_t)devices[r][0] + num[r]) * p->world / most; /* neighbours stay neighbours */
+        if (b->num == 0) continue;
+        first = (int64_t)b->devices[0] * p->world / most;
+        end = ((int64_t)b->devices[0] + b->num) * p->world / most; /* neighbours stay neighbours */
         if (end > p->world) end = p->world;
         if (end == first) end++;
-        out->word[out->num++] = p->override[r] =
-            cr_asprintf("%s.device_mapping=list(range(%lld,%lld))", block_name(r), (long long)first,
-                        (long long)end);
+        out->word[out->num++] = p->override[i++] = cr_asprintf(
+            "%s.device_mapping=list(range(%lld,%lld))", b->name, (long long)first, (long long)end);
     }
 out:
-    for (size_t r = 0; r < NUM_BLOCKS; r++)
-        cr_free(devices[r]);
+    for (size_t r = 0; r < num; r++) {
+        cr_free(blocks[r].devices);
+        cr_free(blocks[r].name);
+    }
+    cr_free(blocks);
     if (yaml.arena) cr_yaml_free(&yaml);
     cr_diagnostics_free(&d); /* they come again */
     return err->status;
@@ -97,7 +118,7 @@ out:
 
 static cr_status load(cr_plan *p, const cr_words *words, cr_err *err)
 {
-    cr_words all = {CR_NEW_ARRAY(const char *, words->num + NUM_BLOCKS), 0};
+    cr_words all = {CR_NEW_ARRAY(const char *, words->num), 0};
 
     for (size_t i = 1; i < words->num; i++)
         all.word[all.num++] = words->word[i];
@@ -290,11 +311,47 @@ out:
     return err->status;
 }
 
+/* A process of a judge has its model as shards of one rank and as the engine's copy, and a cache. */
+static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan_role *out,
+                            cr_err *err)
+{
+    enum {
+        SAMPLES = 64,
+        SHARE = 4
+    }; /* croll serve: at a time; the most of the memory that a cache takes */
+    cr_plan_bytes bytes = {0};
+    cr_device *dev = NULL;
+    cr_model *model = NULL;
+    cr_dtype dtype = cr_dtype_of(w->dtype);
+    int64_t length = w->engine.max_model_len;
+
+    *out = (cr_plan_role){.name = w->name, .is_judge = true};
+    out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
+    CR_TRY_GOTO(out, open_model(w->model_path, w, true, &model, err));
+    CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
+    for (size_t i = 0; i < model->num_params; i++)
+        out->num_elems += model->params[i]->num_elems;
+    bytes.values = 2 * out->num_elems * (int64_t)cr_dtype_bytes(dtype);
+    if (!length || length > model->config.max_position_embeddings)
+        length = model->config.max_position_embeddings;
+    bytes.kept =
+        SAMPLES * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
+        (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
+    if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
+    bytes.kept += cr_engine_packed_bytes(model, dev, dtype);
+    out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
+out:
+    if (dev) cr_device_close(dev);
+    cr_model_free(model);
+    return cr_fail_add(err, "rewards.%s", w->name);
+}
+
 /* What a role keeps of a device while another one works there (phases.h, on a device that is the host). */
 static int64_t idle_bytes(const cr_plan_role *r, const cr_worker_config *w)
 {
     const cr_plan_bytes *b = &r->phase[0].bytes;
 
+    if (r->is_judge) return cr_plan_peak(r);
     return w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
 }
 
@@ -382,6 +439,8 @@ static cr_status make(cr_plan *p, cr_err *err)
     const cr_config *c = &p->config;
 
     arithmetic(p);
+    p->role = CR_NEW_ARRAY(cr_plan_role, CR_NUM_ROLES + c->num_rewards);
+    p->worker = CR_NEW_ARRAY(const cr_worker_config *, CR_NUM_ROLES + c->num_rewards);
     for (cr_role r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_in_run(r, c);
         cr_plan_role *role = &p->role[p->num_roles];
@@ -390,6 +449,12 @@ static cr_status make(cr_plan *p, cr_err *err)
         CR_TRY(w->task == CR_TASK_TRAIN      ? plan_train(p, &p->batch, role, err)
                : w->task == CR_TASK_GENERATE ? plan_infer(p, role, err)
                                              : plan_score(p, w, role, err));
+    }
+    for (size_t i = 0; i < c->num_rewards; i++) {
+        const cr_worker_config *w = &c->rewards[i].judge_model;
+        if (!w->is_given || !w->num_devices || !w->model_path) continue;
+        p->worker[p->num_roles] = w;
+        CR_TRY(plan_judge(p, w, &p->role[p->num_roles++], err));
     }
     p->device_peak = device_peak(p, &p->role[0]);
     return p->memory ? search(p, err) : CR_OK;
@@ -457,10 +522,13 @@ static int run(int argc, char **argv)
             cr_note(print(&p, is_json, with_tree, page, &err));
     }
     cr_words_free(&words);
-    for (size_t i = 0; i < CR_COUNT(p.role); i++)
+    for (size_t i = 0; i < p.num_roles; i++)
         cr_plan_role_free(&p.role[i]);
-    for (size_t i = 0; i < CR_COUNT(p.override); i++)
+    for (size_t i = 0; p.override && p.override[i]; i++)
         cr_free(p.override[i]);
+    cr_free(p.override);
+    cr_free(p.role);
+    cr_free(p.worker);
     cr_config_free(&p.config);
     cr_diagnostics_free(&p.d);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_plan, &err);

@@ -294,6 +294,14 @@ const cr_command cr_command_reward = {
     "redis://host:6379/0",
     run};
 
+/* What a worker's name ends with: workers of a domain are counted from 0. */
+static int number_of(const char *name)
+{
+    const char *dash = strrchr(name, '-');
+
+    return dash ? (int)(strtoul(dash + 1, NULL, 10) & INT32_MAX) : 0;
+}
+
 static cr_status open_worker(worker *w, const cr_config *config, const char *path,
                              const char *domain, const char *exec, double limit_s, cr_err *err)
 {
@@ -301,7 +309,8 @@ static cr_status open_worker(worker *w, const cr_config *config, const char *pat
 
     if (!reward) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, domain);
     snprintf(w->stream, sizeof w->stream, CR_STREAM_GENERATED "%s", domain);
-    CR_TRY(cr_reward_program_open(config, path, reward, exec, limit_s, &w->program, err));
+    CR_TRY(cr_reward_program_open(config, path, reward, exec, limit_s, number_of(w->name),
+                                  &w->program, err));
     w->scorer = cr_scorer_create(&w->program.args);
     return CR_OK;
 }

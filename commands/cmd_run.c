@@ -57,9 +57,9 @@ static bool walk_saves(const char *folder, bool with_events, bool should_remove,
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
-    static const char *const ours[] = {"metrics.jsonl", "run.log",        "config.yaml",
-                                       "rollouts",      "exchange",       "flight",
-                                       "run.html",      "reference.json", "teacher.json"};
+    static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
+                                       "exchange",      "flight",  "run.html",    "reference.json",
+                                       "teacher.json",  "judges"};
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
@@ -200,6 +200,22 @@ static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
     return cr_fail_add(err, "%s", ranks->name);
 }
 
+/* The model of a judge that the run starts, read as the judge will. */
+static cr_status check_judge(const cr_reward_config *r, cr_err *err)
+{
+    cr_weights *weights = NULL;
+    cr_model *model = NULL;
+
+    if (cr_model_open(r->judge_model.model_path, &model, err) == CR_OK &&
+        cr_model_prepare(model, &r->judge_model, true, err) == CR_OK)
+        cr_note(cr_weights_open(r->judge_model.model_path, model, &weights, err));
+    cr_weights_close(weights);
+    cr_model_free(model);
+    if (err->status == CR_OK) return CR_OK;
+    err->status = CR_ECONFIG;
+    return cr_fail_add(err, "rewards.%s", r->domain);
+}
+
 static cr_status check_trees(const cr_config *c, cr_err *err)
 {
     cr_layout layout;
@@ -207,6 +223,8 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
     cr_layout_init(&layout, c);
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (layout.role[r].worker) CR_TRY(check_tree(&layout.role[r], err));
+    for (size_t i = 0; i < c->num_rewards; i++)
+        if (c->rewards[i].judge_model.is_given) CR_TRY(check_judge(&c->rewards[i], err));
     return CR_OK;
 }
 

@@ -81,13 +81,13 @@ static cr_status score_lines(cr_rule rule, const cr_rule_args *settings, cr_scor
 }
 
 /* The model that a domain of the file asks; a run's deadline is a little later than ours, which says why. */
-static cr_status judge_lines(const cr_config *config, const cr_reward_config *r, double limit_s,
-                             cr_score_form form, cr_err *err)
+static cr_status judge_lines(const cr_config *config, const cr_reward_config *r, int number,
+                             double limit_s, cr_score_form form, cr_err *err)
 {
     cr_judge *judge;
 
     if (limit_s <= 0) limit_s = 0.9 * config->reward_timeout;
-    CR_TRY(cr_judge_open(config, r, limit_s, &judge, err));
+    CR_TRY(cr_judge_open(config, r, number, limit_s, &judge, err));
     cr_note(cr_judge_lines(judge, STDIN_FILENO, form, stdout, err));
     cr_judge_close(judge);
     return err->status;
@@ -97,6 +97,7 @@ typedef struct options {
     const char *config_path;
     cr_rule_args settings;
     bool is_explained, is_json;
+    int64_t judge;
 } options;
 
 static cr_score_form form_of(const options *o)
@@ -121,7 +122,8 @@ static cr_status score(const cr_words *words, options *o, cr_err *err)
     CR_TRY_GOTO(out, err->status);
     judged = o->config_path ? cr_config_find_reward(&config, name) : NULL;
     if (judged && judged->judge.url) {
-        CR_TRY_GOTO(out, judge_lines(&config, judged, o->settings.deadline_s, form_of(o), err));
+        CR_TRY_GOTO(out, judge_lines(&config, judged, (int)(o->judge & INT32_MAX),
+                                     o->settings.deadline_s, form_of(o), err));
         goto out;
     }
     if (o->settings.deadline_s <= 0) o->settings.deadline_s = RULE_S;
@@ -146,6 +148,8 @@ static int run(int argc, char **argv)
         {"explain", CR_OPT_FLAG, &o.is_explained, NULL,
          "say what was found and compared: a paragraph on a terminal, else the member \"explain\""},
         {"json", CR_OPT_FLAG, &o.is_json, NULL, "JSON on a terminal, too"},
+        {"judge", CR_OPT_INT, &o.judge, "N",
+         "of a judge that the run has started on several devices: which one (default 0)"},
     };
     cr_words words = {0};
     cr_err err = {0};

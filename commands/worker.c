@@ -66,8 +66,17 @@ static cr_status find_role(cr_worker *w, const char *file, const char *role, cr_
 {
     cr_config *c = &w->config;
 
+    const cr_reward_config *judged = NULL;
+
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (strcmp(cr_role_kinds[r].name, role) == 0) w->keys = cr_role_worker((cr_role)r, c);
+    if (strncmp(role, CR_ROLE_REWARDS, strlen(CR_ROLE_REWARDS)) == 0) {
+        judged = cr_config_find_reward(c, role + strlen(CR_ROLE_REWARDS));
+        if (!judged || !judged->judge_model.is_given)
+            return cr_fail(err, CR_ECONFIG, "%s: %s is no domain with judge_model_type: inference",
+                           file, role);
+        w->keys = &judged->judge_model;
+    }
     CR_CHECK(w->keys, "no role %s", role);
     if (!w->keys->is_given)
         return cr_fail(err, CR_ECONFIG, "%s has no block %s (--role says which one)", file, role);
@@ -79,21 +88,23 @@ static cr_status find_role(cr_worker *w, const char *file, const char *role, cr_
     cr_envs_set(c->envs);
     cr_envs_set(w->keys->envs);
     w->folder = w->keys->model_path;
-    w->has_dtype = w->is_of_run = true;
+    w->has_dtype = true;
+    w->is_of_run = !judged;
     w->batch_size = w->keys->infer_batch_size;
-    if (w->keys->num_devices > 1) w->num_ranks = w->keys->num_devices;
+    if (w->keys->num_devices > 1 && !judged) w->num_ranks = w->keys->num_devices;
     return CR_OK;
 }
 
 cr_status cr_worker_read_role(cr_worker *w, cr_worker_kind kind, const char *role,
-                              const cr_words *words, cr_err *err)
+                              const cr_words *words, bool is_quiet, cr_err *err)
 {
     cr_diagnostics d = {0};
     cr_status status;
 
     *w = (cr_worker){.kind = kind, .num_ranks = 1};
     status = cr_config_load(words->word[0], words->word + 1, words->num - 1, &w->config, &d, err);
-    if (cr_world_kind_here() == CR_WORLD_LOCAL || status != CR_OK) cr_diagnostics_print(&d);
+    if ((cr_world_kind_here() == CR_WORLD_LOCAL && !is_quiet) || status != CR_OK)
+        cr_diagnostics_print(&d);
     cr_diagnostics_free(&d);
     CR_TRY(status);
     return find_role(w, words->word[0], role, err);

@@ -52,9 +52,11 @@ typedef struct cr_worker {
 /* words: MODEL, then key=value. */
 CR_MUST cr_status cr_worker_read(cr_worker *worker, cr_worker_kind kind, const cr_words *words,
                                  cr_err *err);
-/* The same of a run's FILE: the block of a role ("reference"), with its model. words: FILE, then key=value. */
+/* The same of a run's FILE: the block of a role ("reference"), with its model, or the judge of a domain
+ * ("rewards.llm_judge"), of which every process is one rank with one device. words: FILE, then key=value. is_quiet: errors only. */
+#define CR_ROLE_REWARDS "rewards."
 CR_MUST cr_status cr_worker_read_role(cr_worker *worker, cr_worker_kind kind, const char *role,
-                                      const cr_words *words, cr_err *err);
+                                      const cr_words *words, bool is_quiet, cr_err *err);
 /* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
 bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int argc, char **argv,
                       int *code);

@@ -37,6 +37,9 @@ void cri_note_unused(const cr_node *root,
                      cr_diagnostics *d); /* whole blocks that a role does not read */
 void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_config *w,
                      cr_task task, cr_diagnostics *d);
+/* Of a reward block with the keys of judge_model. */
+void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
+                          cr_diagnostics *d);
 /* service.c: `service` of a role. True: the service does its work, and nothing else of the block counts. */
 bool cri_bind_service(const cr_node *block, cr_worker_config *w, cr_diagnostics *d);
 void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const char *where,

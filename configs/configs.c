@@ -252,6 +252,13 @@ const cr_reward_config *cr_config_find_reward(const cr_config *config, const cha
     return NULL;
 }
 
+char *cr_judge_url(const cr_reward_config *r, int number)
+{
+    const int num = r->judge_model.num_devices;
+
+    return num ? cr_asprintf("%s-%d.sock", r->judge.url, number % num) : cr_strdup(r->judge.url);
+}
+
 /* ---- the end ---- */
 
 static void texts_free(char **texts, size_t num)
@@ -330,6 +337,7 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].judge_answer.pattern);
         cr_free(c->rewards[i].judge_answer.field);
         service_free(&c->rewards[i].judge);
+        worker_free(&c->rewards[i].judge_model);
         cr_free(c->rewards[i].reward_type);
         envs_free(c->rewards[i].envs);
         texts_free(c->rewards[i].tags, c->rewards[i].num_tags);

@@ -30,6 +30,9 @@ typedef struct cr_reward_config {
     cr_service_keys judge; /* of the rule llm_judge */
     char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
     cr_judge_answer judge_answer;
+    /* judge_model_type: inference: the judge is started by the run, a process a device (is_given); judge.url is what the
+     * names of their sockets begin with (cr_judge_url) */
+    cr_worker_config judge_model;
     char *exec; /* the words of a program of one's own, or NULL */
     char **tags;
     size_t num_tags;
@@ -142,6 +145,9 @@ CR_MUST cr_status cr_config_worker(const char *block, const char *model,
 CR_MUST cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err);
 const cr_reward_config *cr_config_find_reward(const cr_config *config,
                                               const char *domain); /* NULL: none */
+/* Where the judge of a domain is: judge.url, or of a judge of the run the process on device `number`, modulo their number;
+ * owned by the caller. */
+char *cr_judge_url(const cr_reward_config *reward, int number);
 
 /* "list(range(0,8)) + [9]": integers, lists, range, list, +, parentheses. Owned array. */
 CR_MUST cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err);

@@ -107,6 +107,96 @@ static char *either(const cr_node *judge, const char *key, const cr_node *block,
     return own;
 }
 
+/* ---- a judge that the run starts ---- */
+
+enum { JUDGE_TOKENS = 256, SOCKET_BYTES = 100, MOST_JUDGES = 1000 };
+
+/* generating_args as fields of a request. One seed: the same chat gets the same verdict. */
+static char *fields_of(const cr_config *c, const cr_node *block, const cr_generating_args *g)
+{
+    const cr_node *given = cr_node_get(block, "generating_args");
+    bool is_given = cri_is_in_file(given, "max_new_tokens");
+    cr_buf out = {0};
+
+    cr_buf_addf(&out,
+                "{\"temperature\":%.9g,\"top_p\":%.9g,\"top_k\":%lld,\"min_p\":%.9g,"
+                "\"repetition_penalty\":%.9g,\"max_tokens\":%lld,\"seed\":%lld",
+                g->temperature, g->top_p, (long long)g->top_k, g->min_p, g->repetition_penalty,
+                (long long)(is_given ? g->max_new_tokens : JUDGE_TOKENS), (long long)c->seed);
+    if (g->num_stop_strings) {
+        cr_buf_addf(&out, ",\"include_stop_str_in_output\":%s,\"stop\":",
+                    g->include_stop_str_in_output ? "true" : "false");
+        cr_node_write_json(cr_node_get(given, "stop_strings"), &out);
+    }
+    cr_buf_addc(&out, '}');
+    return out.data;
+}
+
+static void check_model(const cr_config *c, const cr_node *block, const cr_reward_config *r,
+                        cr_diagnostics *d)
+{
+    const cr_worker_config *w = &r->judge_model;
+    const char *missing = !w->model_path    ? "model_args.model_name_or_path"
+                          : !w->num_devices ? "device_mapping"
+                                            : NULL;
+    size_t num = strlen(c->output_dir);
+
+    if (missing)
+        cr_diagnose(d, CR_ERROR, block->place,
+                    "rewards.%s.%s is missing: judge_model_type: inference starts a judge of its "
+                    "own (or take a service: judge: URL)",
+                    r->domain, missing);
+    if (num > SOCKET_BYTES - strlen("/judges/000-000.sock"))
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "output_dir"),
+                    "output_dir: a path of %zu characters has no room for the socket of "
+                    "rewards.%s's judge (a shorter one)",
+                    num, r->domain);
+    if (w->num_devices > MOST_JUDGES)
+        cr_diagnose(d, CR_ERROR, block->place, "rewards.%s: a judge has at most %d devices",
+                    r->domain, MOST_JUDGES);
+    if (w->generating.num_return_sequences != 1)
+        cr_diagnose(d, CR_NOTE, block->place,
+                    "rewards.%s: num_return_sequences has no effect (a judge replies once)",
+                    r->domain);
+    if (w->fsdp_size > 1 || w->ulysses_size > 1 || w->ep_size > 1)
+        cr_diagnose(d, CR_NOTE, block->place,
+                    "rewards.%s: each device of a judge has the whole model: fsdp_size, "
+                    "ulysses_size and ep_size have no effect",
+                    r->domain);
+}
+
+static void bind_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
+{
+    cr_worker_config *w = &r->judge_model;
+
+    cri_bind_judge_model(c, block, r->domain, w, d);
+    check_model(c, block, r, d);
+    w->fsdp_size = w->ulysses_size = w->ep_size = w->efsdp_size = 1;
+    if (r->judge.url) {
+        cr_diagnose(d, CR_ERROR, block->place,
+                    "rewards.%s: judge_model_type: inference and a judge elsewhere exclude each "
+                    "other",
+                    r->domain);
+        return;
+    }
+    r->judge.url = cr_asprintf("unix:%s/judges/%d", c->output_dir, (int)(r - c->rewards));
+    r->judge_fields = fields_of(c, block, &w->generating);
+    if (cri_is_in_file(block, "world_size") || w->num_devices < 1) return;
+    r->world_size = w->num_devices;
+    cri_set_int(c, block, "world_size", r->world_size);
+}
+
+static void bind_in_flight(cr_config *c, cr_node *block, cr_reward_config *r)
+{
+    if (!cri_is_in_file(block, "max_in_flight")) {
+        cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);
+        r->max_in_flight = JUDGE_CONNECTIONS;
+    }
+    r->judge.connections = r->max_in_flight;
+}
+
+/* ---- the block ---- */
+
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
 {
     bool is_given = cri_is_given(block, "judge");
@@ -125,15 +215,13 @@ void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagno
                                  .ca_file = cri_text_of(n, "ca_file")};
     bind_prompt(block, r, d);
     bind_answer(block, r, d);
-    if (!is_given && !r->judge.url) return;
+    if (cri_choice_of("reward", block, "judge_model_type") == 1) bind_model(c, block, r, d);
+    if (r->judge_model.is_given) bind_in_flight(c, block, r);
+    if (r->judge_model.is_given || (!is_given && !r->judge.url)) return;
     snprintf(where, sizeof where, "rewards.%.100s.%s", r->domain,
              is_given ? "judge" : "judge_api_url");
     cri_check_service_keys(is_given ? n : cr_node_get(block, "judge_api_url"), &r->judge, where, d);
     if (is_given) cr_node_write_json(cr_node_get(n, "extra_body"), &fields);
     r->judge_fields = fields.data ? fields.data : cr_strdup("{\"temperature\":0}");
-    if (!cri_is_in_file(block, "max_in_flight")) {
-        cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);
-        r->max_in_flight = JUDGE_CONNECTIONS;
-    }
-    r->judge.connections = r->max_in_flight;
+    bind_in_flight(c, block, r);
 }

@@ -49,7 +49,7 @@
 #define GRAINS       "token|geometric|sequence|segment"
 #define NO_LORA      "lora_target is not available yet"
 #define NO_CRITIC    "there is no critic: only adv_estimator gae reads it"
-#define NO_JUDGE     "a judge is a service: judge: URL"
+#define NO_JUDGE     "only a judge of the run's own has a model: judge_model_type: inference"
 #define MOST_64      "9223372036854775807"
 #define MOST_RUNNING "1..65536" /* sequences of one engine */
 #define PACKED       "sequences are always packed, without padding"
@@ -406,7 +406,9 @@ const cri_key cri_keys[] = {
     I("engine", "max_model_len", NULL, "1", "engine"),
     R("engine", "gpu_memory_utilization", NULL, "0.000001", "engine: its cache"),
     I("engine", "sleep_level", "1", "1", "engine"),
-    NONE("engine", "load_format", "weights come from the trainer before the first rollout"),
+    NONE(
+        "engine", "load_format",
+        "weights come from the trainer before the first rollout, those of a judge from its folder"),
     NONE("engine", "enforce_eager", "there are no graphs to capture"),
 
     I("fsdp2", "fsdp_size", "1", NULL, "trainer"),
@@ -445,7 +447,14 @@ const cri_key cri_keys[] = {
     I("wrap_policy", "min_num_params", "0", "0", "trainer"),
     B("wrap_policy", "nested", "false", "trainer"),
 
-    /* ---- reward blocks ---- */
+    /* ---- reward blocks; judge_model, with a judge of the run's own, has the keys of reward, too ---- */
+    K("judge_model", "model_args", "model_args"),
+    K("judge_model", "generating_args", "generating_args"),
+    K("judge_model", "strategy_args", "strategy_args"),
+    READ("judge_model", "device_mapping", CRI_DEVICES, NULL, "launcher"),
+    NONE("judge_model", "data_args", "its chats have the template of its model"),
+    NONE("judge_model", "infer_batch_size", "max_in_flight says how many chats it has at once"),
+    NONE("judge_model", "num_gpus_per_worker", "each process of a judge has one device"),
     T("reward", "worker_cls", NULL, "reward workers"),
     I("reward", "world_size", "1", "1..4096", "launcher"),
     READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
@@ -466,7 +475,7 @@ const cri_key cri_keys[] = {
     T("judge_answer", "field", NULL, "reward workers"),
     R("judge_answer", "least", "0", "-1e6..1e6", "reward workers"),
     R("judge_answer", "most", NULL, "-1e6..1e6", "reward workers"),
-    C("reward", "judge_model_type", "api", "api|!inference|!cluster", "the check"),
+    C("reward", "judge_model_type", "api", "api|inference|!cluster", "the check, launcher"),
     T("reward", "judge_model_name", NULL, "reward workers"),
     T("reward", "judge_api_url", NULL, "reward workers"),
     T("reward", "judge_api_key", NULL, "the check: judge has key_file and key_env"),

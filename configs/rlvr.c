@@ -22,9 +22,8 @@ static void check_judge(const struct cr_item *item, const cr_reward_config *r, c
                         "%s has no effect (rewards.%s is no judge)", of_judges[i], item->key);
     if (is_judge && !r->judge.url)
         cr_diagnose(d, CR_ERROR, place,
-                    "rewards.%s: LLMJudgeRewardWorker on devices of the run is not available yet "
-                    "(start it with "
-                    "croll serve, or take any chat service: judge: URL)",
+                    "rewards.%s: which judge? (judge: URL of a chat service, or judge_model_type: "
+                    "inference with model_args and device_mapping)",
                     item->key);
     if (!is_judge && r->judge.url)
         cr_diagnose(d, CR_ERROR, place, "rewards.%s: judge and %s exclude each other", item->key,

@@ -13,7 +13,7 @@
 static bool is_in(const char *block, const cri_key *key)
 {
     static const char *const extends[][2] = {
-        {"rlvr", "run"}, {"sft", "run"}, {"teacher", "worker"}};
+        {"rlvr", "run"}, {"sft", "run"}, {"teacher", "worker"}, {"judge_model", "reward"}};
 
     if (strcmp(key->block, block) == 0) return true;
     for (size_t i = 0; i < CR_COUNT(extends); i++)
@@ -43,6 +43,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"worker", "the block of a role, as actor_train"},
         {"teacher", "teacher"},
         {"reward", "the block of a domain in rewards"},
+        {"judge_model", "the block of a domain in rewards with judge_model_type: inference"},
         {"exchange", "exchange"},
         {"service", "reference.service"},
         {"judge", "judge of a domain in rewards"},
@@ -257,11 +258,22 @@ static bool same_value(cr_yaml *yaml, const cri_key *key, const cr_node *n)
     return is_same;
 }
 
+/* Which keys a block of a map has: a judge that the run starts has a model. */
+static const char *name_of(const cri_key *key, const cr_node *block)
+{
+    const cr_node *type = cr_node_get(block, "judge_model_type");
+    bool is_model = strcmp(key->range, "reward") == 0 && type && type->kind == CR_NODE_TEXT &&
+                    strcmp(type->text, "inference") == 0;
+
+    return is_model ? "judge_model" : key->range;
+}
+
 static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
     for (size_t i = 0; i < n->num; i++)
         if (n->items[i].value->kind == CR_NODE_MAP)
-            n->items[i].value = cri_check_block(yaml, key->range, n->items[i].value, d);
+            n->items[i].value =
+                cri_check_block(yaml, name_of(key, n->items[i].value), n->items[i].value, d);
         else
             wrong(key, n->items[i].value, "a block of keys", d);
 }

@@ -380,6 +380,22 @@ void cri_bind_worker(cr_config *c, cr_node *root, const char *name, cr_worker_co
     cri_check_mesh(w, block, d);
 }
 
+void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_worker_config *w,
+                          cr_diagnostics *d)
+{
+    w->name = domain;
+    w->task = CR_TASK_GENERATE;
+    w->is_given = w->is_needed = true;
+    w->infer_batch_size = 1;
+    bind_model(c, cri_block_of(c, block, "model_args", "model_args", d), false, w, d);
+    cri_bind_generating(cri_block_of(c, block, "generating_args", "generating_args", d),
+                        &w->generating, d);
+    w->envs = cri_envs_of(block, false, d);
+    bind_devices(block, w, d);
+    bind_strategy(c, cri_block_of(c, block, "strategy_args", "strategy_args", d), w, false, d);
+    cri_check_mesh(w, block, d);
+}
+
 int64_t cr_worker_num_batches(const cr_worker_config *w)
 {
     return w->num_devices / (w->ulysses_size ? w->ulysses_size : 1);

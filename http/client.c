@@ -164,6 +164,7 @@ cr_status cr_http_client_open(const cr_http_client_options *o, cr_http_client **
 
     *out = NULL;
     c->url = cr_strdup(o->url);
+    c->has_warned = o->is_starting;
     t->limits = (cr_http_limits){
         .header_bytes = HEADER_BYTES, .target_bytes = STATUS_LINE, .body_bytes = o->answer_bytes};
     if (split_url(o->url, t, err) == CR_OK && read_key(o, t, err) == CR_OK && t->is_tls)

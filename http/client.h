@@ -31,6 +31,7 @@ typedef struct cr_http_client_options {
     const char *ca_file;    /* PEM, of the authorities to trust; NULL: the system's */
     size_t max_connections; /* calls at once */
     size_t answer_bytes;    /* of a body, at most */
+    bool is_starting;       /* the service may not be there yet: that is no warning */
 } cr_http_client_options;
 
 typedef struct cr_http_call {

@@ -190,6 +190,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
     CR_CHECK(setenv(CR_EXCHANGE_VARIABLE, run->endpoint.args.url, 1) == 0, "no memory");
     CR_TRY(make_streams(run, err));
     CR_TRY(start_actors(run, err));
+    CR_TRY(cr_judges_start(&run->judges, config, run->config_path, run->self_path, err));
     return cr_reward_workers_start(&run->rewards, config, run->config_path, run->self_path,
                                    run->endpoint.prefix, err);
 }
@@ -199,6 +200,7 @@ void cr_run_close(cr_run *run)
     cr_child_stop(&run->actors, 2);
     cr_mpi_folder_close(&run->mpi_folder);
     cr_reward_workers_stop(&run->rewards);
+    cr_judges_stop(&run->judges);
     cr_endpoint_close(&run->endpoint);
     cr_child_stop(&run->server, 5);
     cr_server_plan_free(&run->server_plan);
@@ -303,6 +305,7 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
         run->has_said_stop = true;
     }
     CR_TRY(check_actors(run, err));
+    CR_TRY(cr_judges_watch(&run->judges, err));
     CR_TRY(cr_reward_workers_watch(&run->rewards, run->x, err));
     if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
     if (cr_now_s() - run->looked_s < 1) return CR_OK;

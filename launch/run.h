@@ -1,7 +1,7 @@
 /* run.h -- a running job as the pipelines see it: its processes, its exchange, its files.
  *
- * `croll run` opens a cr_run: it starts Redis, the actor ranks (one mpirun) and the reward workers,
- * and from then on watches them in every wait: a dead reward worker is started again, a dead Redis
+ * `croll run` opens a cr_run: it starts Redis, the actor ranks (one mpirun), judges and the reward workers,
+ * and from then on watches them in every wait: a dead reward worker or judge is started again, a dead Redis
  * too, a dead or silent actor rank ends the run with a sentence that names it. The pipelines (rlvr,
  * sft) only call the functions below.
  *
@@ -16,6 +16,7 @@
 #include "configs/configs.h"
 #include "exchange/record.h"
 #include "launch/endpoint.h"
+#include "launch/judges.h"
 #include "launch/mpi_folder.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
@@ -33,6 +34,7 @@ typedef struct cr_run {
     cr_child server, actors;
     cr_mpi_folder mpi_folder; /* of the actors */
     cr_reward_workers rewards;
+    cr_judges judges;
     struct cr_life { /* of each actor rank */
         char last[160];
         double moved_s; /* when its count moved */

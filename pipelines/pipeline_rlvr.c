@@ -50,39 +50,69 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
                : cr_fail(err, CR_ECONFIG, "%s: its files have no row to take", from->name);
 }
 
-/* The judge of a domain answers. */
-static cr_status check_judge(const cr_config *c, const cr_reward_config *r, const json_t *row,
+static cr_status watch_run(void *run, cr_err *err)
+{
+    return cr_run_watch(run, err);
+}
+
+/* The judge of a domain answers; of one of the run, which is being started, each process within rpc_timeout. */
+static cr_status check_judge(const rlvr *s, const cr_reward_config *r, const json_t *row,
                              cr_err *err)
 {
-    cr_judge *judge;
+    const int num = s->run ? r->judge_model.num_devices : 1;
+    const double limit_s = s->run ? s->c->rpc_timeout : s->c->reward_timeout;
 
-    if (cr_judge_open(c, r, c->reward_timeout, &judge, err) == CR_OK)
-        cr_note(cr_judge_check(judge, row, err));
-    cr_judge_close(judge);
+    for (int i = 0; i < num && err->status == CR_OK; i++) {
+        cr_judge *judge;
+        if (cr_judge_open(s->c, r, i, limit_s, &judge, err) == CR_OK)
+            cr_note(cr_judge_check(judge, row, s->run ? watch_run : NULL, s->run, err));
+        cr_judge_close(judge);
+    }
     return cr_fail_add(err, "rewards.%s.judge", r->domain);
+}
+
+/* The first row of a domain, or NULL; *num: its rows of training. */
+static const cr_row *first_row(const rlvr *s, int domain, size_t *num)
+{
+    const cr_dataset *const sets[] = {&s->data, &s->validation};
+    const cr_row *first = NULL;
+
+    *num = 0;
+    for (size_t k = 0; k < CR_COUNT(sets); k++)
+        for (size_t i = 0; i < sets[k]->num_rows; i++) {
+            if (sets[k]->rows[i].domain != domain) continue;
+            if (!first) first = &sets[k]->rows[i];
+            *num += k == 0;
+        }
+    return first;
+}
+
+/* Those that the run has started. */
+static cr_status check_judges(const rlvr *s, cr_err *err)
+{
+    for (size_t d = 0; d < s->c->num_rewards; d++) {
+        size_t num;
+        const cr_row *first = first_row(s, (int)d, &num);
+        if (s->c->rewards[d].judge_model.is_given && first)
+            CR_TRY(check_judge(s, &s->c->rewards[d], first->json, err));
+    }
+    return CR_OK;
 }
 
 /* Judges and programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */
 static cr_status check_rewards(rlvr *s, cr_err *err)
 {
-    const cr_dataset *const sets[] = {&s->data, &s->validation};
-
     for (size_t d = 0; d < s->c->num_rewards && err->status == CR_OK; d++) {
         const cr_reward_config *r = &s->c->rewards[d];
-        const cr_row *first = NULL;
-        size_t num = 0;
-        for (size_t k = 0; k < CR_COUNT(sets); k++)
-            for (size_t i = 0; i < sets[k]->num_rows; i++) {
-                if (sets[k]->rows[i].domain != (int)d) continue;
-                if (!first) first = &sets[k]->rows[i];
-                num += k == 0;
-            }
+        size_t num;
+        const cr_row *first = first_row(s, (int)d, &num);
         if (num && r->probability <= 0)
             cr_log(CR_LOG_WARN, "data",
                    "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
                    r->domain);
         if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
-        if (r->judge.url && first) cr_note(check_judge(s->c, r, first->json, err));
+        if (r->judge.url && !r->judge_model.is_given && first)
+            cr_note(check_judge(s, r, first->json, err));
     }
     return err->status;
 }
@@ -319,6 +349,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     bool is_saved = false;
 
     s->saver.run = s->run = run;
+    CR_TRY(check_judges(s, err));
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (s->learning.services[r])
             CR_TRY(cr_role_service_record(s->learning.services[r], run->output_dir, err));

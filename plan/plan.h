@@ -42,7 +42,7 @@ typedef struct cr_plan_moment {
 
 typedef struct cr_plan_role {
     const char *name;
-    bool is_train;
+    bool is_train, is_judge; /* a judge keeps its device */
     cr_mesh_shape mesh;
     int64_t num_elems, num_trained, shard_elems; /* shard: of trained parameters, with padding */
     size_t num_units;

@@ -474,7 +474,9 @@ static void role(cr_buf *out, const cr_plan *p, size_t index)
     const cr_plan_role *r = &p->role[index];
     char text[64];
 
-    cr_buf_addf(out, "<h2>%s</h2><p class=\"under\">", r->name);
+    cr_buf_adds(out, "<h2>");
+    cr_html_adds(out, r->name);
+    cr_buf_adds(out, "</h2><p class=\"under\">");
     cr_html_adds(out, p->worker[index]->strategy_name);
     cr_buf_addf(out, " on %d rank%s, %s parameters", r->mesh.num_ranks,
                 r->mesh.num_ranks == 1 ? "" : "s", many((double)r->num_elems, text));

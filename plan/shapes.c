@@ -37,6 +37,8 @@ static const struct shape {
     {"Qwen/Qwen2.5-1.5B", QWEN2, 1536, 28, 12, 2, 128, 8960, 151936, true, 0, 0, 0, 32768},
     {"Qwen/Qwen2.5-3B", QWEN2, 2048, 36, 16, 2, 128, 11008, 151936, true, 0, 0, 0, 32768},
     {"Qwen/Qwen2.5-7B", QWEN2, 3584, 28, 28, 4, 128, 18944, 152064, false, 0, 0, 0, 32768},
+    {"virtuoussy/Qwen2.5-7B-Instruct-RLVR", QWEN2, 3584, 28, 28, 4, 128, 18944, 152064, false, 0, 0,
+     0, 32768}, /* the judge of ROLL's files */
     {"Qwen/Qwen2.5-72B", QWEN2, 8192, 80, 64, 8, 128, 29568, 152064, false, 0, 0, 0, 32768},
     {"meta-llama/Meta-Llama-3-8B", LLAMA, 4096, 32, 32, 8, 128, 14336, 128256, false, 0, 0, 0,
      8192},

@@ -8,7 +8,7 @@
 
 cr_status cr_reward_program_open(const cr_config *config, const char *config_path,
                                  const cr_reward_config *reward, const char *exec, double limit_s,
-                                 cr_reward_program *out, cr_err *err)
+                                 int number, cr_reward_program *out, cr_err *err)
 {
     *out = (cr_reward_program){.is_own = exec || reward->exec};
     out->args.env = reward->envs;
@@ -22,6 +22,8 @@ cr_status cr_reward_program_open(const cr_config *config, const char *config_pat
                                reward->domain,
                                cr_word("--config"),
                                cr_word(config_path),
+                               reward->judge_model.is_given ? cr_word("--judge") : NULL,
+                               out->number = cr_asprintf("%d", number),
                                NULL};
         out->words = cr_alloc(sizeof score);
         memcpy(out->words, score, sizeof score);
@@ -34,6 +36,7 @@ void cr_reward_program_close(cr_reward_program *program)
 {
     cr_free(program->words);
     cr_free(program->self_path);
+    cr_free(program->number);
     *program = (cr_reward_program){.is_own = false};
 }
 
@@ -111,7 +114,7 @@ cr_status cr_reward_program_check(const cr_config *config, const cr_reward_confi
 {
     cr_reward_program program;
 
-    if (cr_reward_program_open(config, "", reward, NULL, 0, &program, err) == CR_OK)
+    if (cr_reward_program_open(config, "", reward, NULL, 0, 0, &program, err) == CR_OK)
         cr_note(ask_probe(&program, row, err));
     cr_reward_program_close(&program);
     return cr_fail_add(err, "rewards.%s.exec: %s", reward->domain, reward->exec);

@@ -12,14 +12,16 @@
 typedef struct cr_reward_program {
     cr_scorer_args args; /* what it points to is owned */
     char **words, **env, *text;
-    char *self_path; /* owned; NULL with exec */
-    bool is_own;     /* exec, not a built-in rule */
+    char *self_path, *number; /* owned; NULL with exec */
+    bool is_own;              /* exec, not a built-in rule */
 } cr_reward_program;
 
-/* config_path: the file that `croll score` reads again; limit_s <= 0: reward_timeout. */
+/* config_path: the file that `croll score` reads again; limit_s <= 0: reward_timeout; number: of the worker, which
+ * chooses among the judges that the run has started. */
 CR_MUST cr_status cr_reward_program_open(const cr_config *config, const char *config_path,
                                          const cr_reward_config *reward, const char *exec,
-                                         double limit_s, cr_reward_program *out, cr_err *err);
+                                         double limit_s, int number, cr_reward_program *out,
+                                         cr_err *err);
 void cr_reward_program_close(cr_reward_program *program);
 
 /* One line of it: the columns of a row and of a sample. */

@@ -6,7 +6,8 @@
 #include "http/client.h"
 
 /* answer_bytes: of a body, at most. CR_EUSAGE: as cr_http_client_open. */
-CR_MUST cr_status cr_service_open(const cr_service_keys *keys, size_t answer_bytes,
+/* url: NULL for that of keys. */
+CR_MUST cr_status cr_service_open(const cr_service_keys *keys, const char *url, size_t answer_bytes,
                                   cr_http_client **out, cr_err *err);
 
 #endif

@@ -16,6 +16,7 @@ typedef struct serve {
     cr_server *server;
     cr_server_options options;
     const char *name, *port_file, *device, *role;
+    bool is_quiet;
     cr_serve_models models;
     char **names;   /* owned, of words NAME=MODEL */
     cr_words words; /* without them: the first model, and keys */
@@ -101,11 +102,13 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
         return cr_fail(err, CR_EUSAGE, "--role is for a run's FILE, and %s is none",
                        words->num ? words->word[0] : "nothing");
     if (s->role && strcmp(s->role, "reference") != 0 && strcmp(s->role, "teacher") != 0 &&
-        strcmp(s->role, "actor_infer") != 0)
-        return cr_fail(err, CR_EUSAGE, "--role is reference, teacher or actor_infer, not %s",
+        strcmp(s->role, "actor_infer") != 0 &&
+        strncmp(s->role, CR_ROLE_REWARDS, strlen(CR_ROLE_REWARDS)) != 0)
+        return cr_fail(err, CR_EUSAGE,
+                       "--role is reference, teacher, actor_infer or rewards.DOMAIN, not %s",
                        s->role);
     if (is_file) {
-        CR_TRY(cr_worker_read_role(&s->worker, CR_WORKER_SERVE, role, words, err));
+        CR_TRY(cr_worker_read_role(&s->worker, CR_WORKER_SERVE, role, words, s->is_quiet, err));
     } else {
         CR_TRY(take_named(s, words, err));
         CR_TRY(cr_worker_read(&s->worker, CR_WORKER_SERVE, &s->words, err));
@@ -138,7 +141,7 @@ static cr_status run_service(serve *s, cr_err *err)
     CR_TRY(cr_server_open(&s->options, &s->server, err));
     m->server = s->server;
     CR_TRY(write_port(s, err));
-    printf("listening on %s\n", cr_server_url(s->server));
+    if (!s->is_quiet) printf("listening on %s\n", cr_server_url(s->server));
     fflush(stdout);
     CR_TRY(open_rank(s, err));
     CR_TRY(cr_serve_models_begin(m, err));
@@ -201,7 +204,7 @@ static int run(int argc, char **argv)
         {"tls-ca", CR_OPT_STRING, &h->tls_ca, "FILE",
          "clients must show a certificate of this authority; its CN is the user's name"},
         {"role", CR_OPT_STRING, &s.role, "NAME",
-         "block of FILE: reference (default), teacher or actor_infer"},
+         "block of FILE: reference (default), teacher, actor_infer or rewards.DOMAIN"},
         {"served-model-name", CR_OPT_STRING, &s.name, "NAME", "name in requests (default: MODEL)"},
         {"max-queue", CR_OPT_INT, &s.options.max_queue, "N",
          "requests that may wait, more get 503 (default 1024)"},
@@ -229,6 +232,8 @@ static int run(int argc, char **argv)
          "a JSON line a request; -: stderr (default); none"},
         {"metrics-prefix", CR_OPT_STRING, &s.options.metrics_prefix, "TEXT",
          "of names at /metrics (default croll_)"},
+        {"quiet", CR_OPT_FLAG, &s.is_quiet, NULL,
+         "no notes on FILE, no line that says where it listens"},
         {"port-file", CR_OPT_STRING, &s.port_file, "FILE", "gets the number of the port"},
         {"device", CR_OPT_STRING, &s.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},

@@ -109,6 +109,9 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
 
     if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
         limits.max_model_len = bytes / block * CR_KV_BLOCK;
+    if (m->worker->keys->engine.max_model_len &&
+        limits.max_model_len > m->worker->keys->engine.max_model_len)
+        limits.max_model_len = m->worker->keys->engine.max_model_len;
     x->identity.max_model_len = limits.max_model_len;
     CR_TRY(cr_model_open(x->folder, &x->sampled, err));
     cr_experts_set(x->sampled, NULL);

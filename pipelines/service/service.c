@@ -171,7 +171,8 @@ cr_status cr_role_service_open(const cr_config *c, const cr_worker_config *w, cr
 
     *out = NULL;
     r->role = w->name;
-    if (cr_service_open(k, ANSWER_BYTES, &r->client, err) != CR_OK) cr_fail_add(err, "service");
+    if (cr_service_open(k, NULL, ANSWER_BYTES, &r->client, err) != CR_OK)
+        cr_fail_add(err, "service");
     CR_TRY_GOTO(failed, err->status);
     CR_TRY_GOTO(failed, reach(r, err));
     if (get_identity(r, err) != CR_OK || check_identity(r, c, err) != CR_OK ||

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10 };
+#define WATCH_S 0.1
 
 /* ---- requests ---- */
 
@@ -138,14 +139,17 @@ struct cr_judge {
     cr_score_form form;
 };
 
-cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, double limit_s,
-                        cr_judge **out, cr_err *err)
+cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, int number,
+                        double limit_s, cr_judge **out, cr_err *err)
 {
+    char *url = r->judge_model.is_given ? cr_judge_url(r, number) : NULL;
     cr_http_client *client;
     cr_judge *j;
 
     *out = NULL;
-    CR_TRY(cr_service_open(&r->judge, ANSWER_BYTES, &client, err));
+    cr_note(cr_service_open(&r->judge, url, ANSWER_BYTES, &client, err));
+    cr_free(url);
+    CR_TRY(err->status);
     j = *out = CR_NEW(cr_judge);
     *j = (cr_judge){.config = config, .reward = r, .client = client, .limit_s = limit_s};
     j->num = (size_t)r->judge.connections;
@@ -329,15 +333,16 @@ cr_status cr_judge_lines(cr_judge *j, int from_fd, cr_score_form form, FILE *to,
                       : CR_OK;
 }
 
-cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err)
+cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_status (*watch)(void *, cr_err *),
+                         void *ctx, cr_err *err)
 {
     json_t *copy = json_copy((json_t *)(uintptr_t)row);
     cr_rule_result result = {0};
 
     json_object_set_new(copy, "response", json_string(""));
     if (ask(j, copy, err) != CR_OK) return err->status;
-    while (!cr_http_client_next(j->client, j->limit_s, -1))
-        continue; /* its deadline ends it */
+    while (!cr_http_client_next(j->client, WATCH_S, -1)) /* its deadline ends it */
+        if (watch) CR_TRY(watch(ctx, err));
     if (cr_http_call_check(j->client, &j->lines[0].call, err) == CR_OK)
         judge(j, &j->lines[0], &result);
     if (err->status != CR_OK) err->status = CR_ECONFIG; /* nothing was started */

@@ -15,12 +15,16 @@
 #include <stdio.h>
 
 typedef struct cr_judge cr_judge;
-/* limit_s: for one line, with all tries. CR_EUSAGE: its URL, key or authorities cannot be used. */
-CR_MUST cr_status cr_judge_open(const cr_config *config, const cr_reward_config *reward,
+/* number: of a judge of the run (cr_judge_url). limit_s: for one line, with all tries. CR_EUSAGE: its URL, key or
+ * authorities cannot be used. */
+CR_MUST cr_status cr_judge_open(const cr_config *config, const cr_reward_config *reward, int number,
                                 double limit_s, cr_judge **out, cr_err *err);
 void cr_judge_close(cr_judge *j); /* accepts NULL */
-/* Ask it about a row with an empty response: CR_ECONFIG if the service does not answer with a chat. */
-CR_MUST cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_err *err);
+/* Ask it about a row with an empty response: CR_ECONFIG if the service does not answer with a chat. watch (or NULL) is
+ * called meanwhile, and its failure ends it. */
+CR_MUST cr_status cr_judge_check(cr_judge *j, const json_t *row,
+                                 cr_status (*watch)(void *ctx, cr_err *err), void *ctx,
+                                 cr_err *err);
 /* Answer the lines of a descriptor until it ends. CR_EFORMAT: some lines were wrong. */
 CR_MUST cr_status cr_judge_lines(cr_judge *j, int from_fd, cr_score_form form, FILE *to,
                                  cr_err *err);

@@ -71,6 +71,7 @@ rewards:
     worker_cls: roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker
     judge_model_type: inference
     tag_included: [judged]
+    model_args: {model_name_or_path: Qwen/Qwen2.5-7B-Instruct, dtype: bf16}
     strategy_args: {strategy_name: vllm, strategy_config: {load_format: auto}}
     device_mapping: list(range(6,8))
 END

@@ -117,7 +117,7 @@ refused() {
 }
 refused "rewards.math_rule.judge={url: http://127.0.0.1:$port, model: m}" 'rewards.math_rule.judge: .*answered 401: wrong key'
 refused rewards.math_rule.judge=http://127.0.0.1:$((port + 1)) reward_timeout=1 'rewards.math_rule.judge: .*cannot connect'
-refused 'LLMJudgeRewardWorker on devices of the run is not available yet .*croll serve'
+refused 'rewards.math_rule: which judge\?'
 refused rewards.math_rule.judge_api_url=http://h rewards.math_rule.judge_api_key=sk-1 'judge_api_key: a key stays out of the file'
 refused rewards.math_rule.judge=http://h rewards.math_rule.judge_api_url=http://g 'judge.url says it, too'
 refused rewards.math_rule.judge=http://h rewards.math_rule.exec=cat 'judge and exec exclude each other'

@@ -109,6 +109,7 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->judge.url), SHOW(r->judge.model), SHOW(r->judge.key_file), SHOW(r->judge.key_env);
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
     SHOW(r->judge_fields), SHOW(r->judge_answer.pattern), SHOW(r->judge_answer.field);
+    show_worker(out, &r->judge_model);
     SHOW(r->judge_answer.least), SHOW(r->judge_answer.most), SHOW(r->judge_answer.is_number);
 }
 
@@ -244,10 +245,14 @@ static const struct {
     {"reward", "rewards.math_rule."},
     {"judge", "rewards.math_rule.judge."},
     {"judge_answer", "rewards.math_rule.judge_answer."},
+    {"judge_model", "rewards.ifeval."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
 
+#define OWN_JUDGE                                                                            \
+    "rewards.ifeval={worker_cls: roll.x.LLMJudgeRewardWorker, judge_model_type: inference, " \
+    "model_args: {model_name_or_path: judge}, device_mapping: [5, 6]}"
 #define TEACHER "teacher={model_args: {model_name_or_path: larger}, device_mapping: [6]}"
 
 /* Keys with a value that the type alone does not give, and what else the file must say for them. */
@@ -338,6 +343,7 @@ static const struct {
     {"judge_answer", "least", "2", {"rewards.math_rule.judge_answer.most=5"}},
     {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_model_type", "inference", {NULL}},
+    {"judge_model", "device_mapping", "[7]", {OWN_JUDGE}},
     {"reward", "judge_model_name", "other", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_api_url", "http://other", {"rewards.math_rule.judge_api_url=http://host"}},
     {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},

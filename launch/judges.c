@@ -1,0 +1,103 @@
+/* judges.c -- see judges.h. */
+#include "launch/judges.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+enum { MOST_EARLY = 5, EARLY_S = 60, END_S = 2 };
+#define FIRST_PAUSE_S 0.5
+
+static cr_status start(cr_judges *j, cr_judge_process *p, cr_err *err)
+{
+    char *role = cr_asprintf("rewards.%s", p->reward->domain),
+         *listen = cr_judge_url(p->reward, p->number), what[64];
+    const char *const words[] = {j->self,        "serve",
+                                 j->config_path, "--role",
+                                 role,           "--listen",
+                                 listen,         "--access-log",
+                                 "none",         "--served-model-name",
+                                 role,           "--clamp-max-tokens",
+                                 "--quiet"};
+    char *argv[CR_COUNT(words) + 1] = {NULL};
+
+    for (size_t i = 0; i < CR_COUNT(words); i++)
+        argv[i] = cr_word(words[i]);
+    snprintf(what, sizeof what, "judge %d of %.30s", p->number, p->reward->domain);
+    p->start_s = 0;
+    p->started_s = cr_now_s();
+    cr_note(cr_child_start(&p->child, what, argv, true, err));
+    cr_free(role);
+    cr_free(listen);
+    return err->status;
+}
+
+cr_status cr_judges_start(cr_judges *j, const cr_config *config, const char *config_path,
+                          const char *self, cr_err *err)
+{
+    size_t num = 0;
+
+    *j = (cr_judges){.self = self, .config_path = config_path};
+    for (size_t i = 0; i < config->num_rewards; i++)
+        num += (size_t)config->rewards[i].judge_model.num_devices;
+    if (num == 0) return CR_OK;
+    j->folder = cr_path_join(config->output_dir, "judges");
+    CR_TRY(cr_mkdirs(j->folder, err));
+    j->items = CR_NEW_ARRAY(cr_judge_process, num);
+    for (size_t i = 0; i < config->num_rewards; i++)
+        for (int k = 0; k < config->rewards[i].judge_model.num_devices; k++) {
+            cr_judge_process *p = &j->items[j->num++];
+            p->reward = &config->rewards[i];
+            p->number = k;
+            CR_TRY(start(j, p, err));
+        }
+    return CR_OK;
+}
+
+/* It has ended: when is it started again? */
+static cr_status take_end(cr_judge_process *p, cr_err *err)
+{
+    const char *reason = cr_child_reason(&p->child);
+    char fate[CR_FATE];
+    int status = p->child.wait_status;
+    double pause_s = FIRST_PAUSE_S;
+
+    cr_child_fate(&p->child, fate);
+    p->num_early = cr_now_s() - p->started_s < EARLY_S ? p->num_early + 1 : 1;
+    if (p->num_early >= MOST_EARLY || (WIFEXITED(status) && WEXITSTATUS(status) == 2))
+        return cr_fail(err, CR_EPEER, "%s %s%s%s", p->child.what, fate, *reason ? ": " : "",
+                       reason);
+    for (int i = 1; i < p->num_early; i++)
+        pause_s *= 2;
+    cr_log(CR_LOG_WARN, "run", "%s %s; it is started again in %g s%s%s", p->child.what, fate,
+           pause_s, *reason ? ": " : "", reason);
+    p->start_s = cr_now_s() + pause_s;
+    return CR_OK;
+}
+
+cr_status cr_judges_watch(cr_judges *j, cr_err *err)
+{
+    for (size_t i = 0; i < j->num; i++) {
+        cr_judge_process *p = &j->items[i];
+        if (p->start_s == 0 && !cr_child_pump(&p->child)) CR_TRY(take_end(p, err));
+        if (p->start_s > 0 && cr_now_s() >= p->start_s) CR_TRY(start(j, p, err));
+    }
+    return CR_OK;
+}
+
+void cr_judges_stop(cr_judges *j)
+{
+    double until = cr_now_s() + END_S;
+    cr_err ignored = {0};
+
+    for (size_t i = 0; i < j->num; i++)
+        if (j->items[i].child.pid && j->items[i].child.is_running)
+            kill(j->items[i].child.pid, SIGTERM);
+    for (size_t i = 0; i < j->num; i++)
+        cr_child_stop(&j->items[i].child, until - cr_now_s());
+    if (j->folder) cr_note(cr_remove_tree(j->folder, &ignored));
+    cr_free(j->folder);
+    cr_free(j->items);
+    *j = (cr_judges){.num = 0};
+}
