@@ -65,8 +65,8 @@ rewards:
   ifeval:
     worker_cls: roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker
     tag_included: [ifeval]
-  judged:
-    worker_cls: roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker
+  detected:
+    worker_cls: roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker
 YAML
 
 number=0

@@ -53,7 +53,7 @@ start "${run[@]}" --role actor_infer --score-only 'actor_infer.device_mapping=[0
 stop
 refuse "unknown key 'modle_args'\|1 error in $tmp/run.yaml" "${run[@]}" reference.modle_args.dtype=bf16
 refuse "configs/quickstart/rlvr.yaml has no block reference" configs/quickstart/rlvr.yaml
-refuse "reference, teacher or actor_infer, not actor_train" "${run[@]}" --role actor_train
+refuse "reference, teacher, actor_infer or rewards.DOMAIN, not actor_train" "${run[@]}" --role actor_train
 refuse "reference is a service already, at http://127.0.0.1:1" "${run[@]}" 'reference={service: http://127.0.0.1:1}'
 refuse "for a run's FILE" $tmp/home/model --role reference
 
