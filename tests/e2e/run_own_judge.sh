@@ -61,7 +61,7 @@ runner=$!
 steps killed 2
 kill -9 $(pgrep -f "serve $tmp/killed/config.yaml" | head -1)
 wait $runner || fail "exit code $?"
-grep -q 'judge [01] of math_rule was killed by signal 9; it is started again in 0.5 s' $log || fail "nobody has noticed it"
+grep -q 'judge [01] of math_rule was killed by signal 9; it is started again in 0.5 s' $log || fail "the run has not noticed it"
 [ "$(grep -c '^ready: rewards.math_rule, weights' $log)" = 3 ] || fail "it is not started again"
 ! values scheduler/reward_errors $tmp/killed/metrics.jsonl | grep -qvx 0 || fail "samples have no verdict"
 nothing_left killed
