@@ -334,6 +334,7 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].exec);
         cr_free(c->rewards[i].judge_prompt);
         cr_free(c->rewards[i].judge_fields);
+        cr_free(c->rewards[i].reward_manager);
         cr_free(c->rewards[i].judge_answer.pattern);
         cr_free(c->rewards[i].judge_answer.field);
         service_free(&c->rewards[i].judge);

@@ -30,6 +30,8 @@ typedef struct cr_reward_config {
     cr_service_keys judge; /* of the rule llm_judge */
     char *judge_prompt, *judge_fields; /* fields: an object of JSON for every request */
     cr_judge_answer judge_answer;
+    char *
+        reward_manager; /* reward_manager_config as JSON, for the rule remote, whose service is judge */
     /* judge_model_type: inference: the judge is started by the run, a process a device (is_given); judge.url is what the
      * names of their sockets begin with (cr_judge_url) */
     cr_worker_config judge_model;

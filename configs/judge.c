@@ -195,6 +195,30 @@ static void bind_in_flight(cr_config *c, cr_node *block, cr_reward_config *r)
     r->judge.connections = r->max_in_flight;
 }
 
+/* ---- a service of one's own ---- */
+
+static void bind_remote(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
+{
+    cr_node *n = cr_node_get(block, "remote");
+    char where[160];
+    cr_buf manager = {0};
+
+    if (r->judge.url) {
+        cr_diagnose(d, CR_ERROR, n->place, "rewards.%s: remote and a judge exclude each other",
+                    r->domain);
+        return;
+    }
+    r->judge = (cr_service_keys){.url = cri_text_of(n, "url"),
+                                 .key_file = cri_text_of(n, "key_file"),
+                                 .key_env = cri_text_of(n, "key_env"),
+                                 .ca_file = cri_text_of(n, "ca_file")};
+    snprintf(where, sizeof where, "rewards.%.100s.remote", r->domain);
+    cri_check_service_keys(n, &r->judge, where, d);
+    cr_node_write_json(cr_node_get(block, "reward_manager_config"), &manager);
+    r->reward_manager = manager.data;
+    bind_in_flight(c, block, r);
+}
+
 /* ---- the block ---- */
 
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
@@ -217,7 +241,8 @@ void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagno
     bind_answer(block, r, d);
     if (cri_choice_of("reward", block, "judge_model_type") == 1) bind_model(c, block, r, d);
     if (r->judge_model.is_given) bind_in_flight(c, block, r);
-    if (r->judge_model.is_given || (!is_given && !r->judge.url)) return;
+    if (cri_is_given(block, "remote")) bind_remote(c, block, r, d);
+    if (r->judge_model.is_given || r->reward_manager || (!is_given && !r->judge.url)) return;
     snprintf(where, sizeof where, "rewards.%.100s.%s", r->domain,
              is_given ? "judge" : "judge_api_url");
     cri_check_service_keys(is_given ? n : cr_node_get(block, "judge_api_url"), &r->judge, where, d);

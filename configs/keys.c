@@ -464,7 +464,12 @@ const cri_key cri_keys[] = {
     K("reward", "query_filter_config", "query_filter"),
     T("reward", "exec", NULL, "reward workers"), /* croll's own, and the next */
     I("reward", "max_in_flight", "1", "1", "reward workers"),
-    LATER("reward", "reward_manager_config", CRI_ANY, NULL, NULL),
+    K("reward", "remote", "remote"), /* croll's own */
+    T("remote", "url", NULL, "reward workers"),
+    T("remote", "key_file", NULL, "reward workers"),
+    T("remote", "key_env", NULL, "reward workers"),
+    T("remote", "ca_file", NULL, "reward workers"),
+    READ("reward", "reward_manager_config", CRI_ANY, "[]", "the service of remote"),
     READ("reward", "system_envs", CRI_MAP, "{}", "reward workers and their programs"),
     NONE("reward", "code_url", "only ROLL's code sandbox reads it"),
     NONE("reward", "use_local", "only ROLL's code sandbox reads it"),
@@ -513,7 +518,7 @@ const cri_reward_class cri_reward_classes[] = {
     {"GeneralValRuleRewardWorker", "general_val", true},
     {"CodeSandboxRewardWorker", "code", false},
     {"LLMJudgeRewardWorker", "llm_judge", true},
-    {"RemoteRewardSystemWorker", "remote", false},
+    {"RemoteRewardSystemWorker", "remote", true},
     {"DetectionRewardWorker", "detection", false},
     {"VideoR1RewardWorker", "video_r1", false},
     {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", false},

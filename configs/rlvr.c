@@ -14,7 +14,9 @@ static void check_judge(const struct cr_item *item, const cr_reward_config *r, c
 {
     static const char *const of_judges[] = {"judge_prompt", "judge_answer", "judge_model_type",
                                             "judge_model_name"};
-    bool is_judge = r->rule && strcmp(r->rule, "llm_judge") == 0;
+    bool is_judge = r->rule && strcmp(r->rule, "llm_judge") == 0,
+         is_remote = r->rule && strcmp(r->rule, "remote") == 0;
+    const struct cr_item *manager = cr_node_item(item->value, "reward_manager_config");
 
     for (size_t i = 0; i < CR_COUNT(of_judges) && !is_judge; i++)
         if (cri_is_in_file(item->value, of_judges[i]))
@@ -25,9 +27,20 @@ static void check_judge(const struct cr_item *item, const cr_reward_config *r, c
                     "rewards.%s: which judge? (judge: URL of a chat service, or judge_model_type: "
                     "inference with model_args and device_mapping)",
                     item->key);
-    if (!is_judge && r->judge.url)
-        cr_diagnose(d, CR_ERROR, place, "rewards.%s: judge and %s exclude each other", item->key,
-                    r->exec ? "exec" : "another worker_cls than LLMJudgeRewardWorker");
+    if (is_remote && !r->reward_manager)
+        cr_diagnose(d, CR_ERROR, place,
+                    "rewards.%s: which service? (remote: URL; docs/rewards.md has its requests)",
+                    item->key);
+    if (!is_remote && manager && manager->value->kind != CR_NODE_NULL && manager->value->num)
+        cr_diagnose(d, CR_NOTE, manager->place,
+                    "reward_manager_config has no effect (rewards.%s has no service: remote)",
+                    item->key);
+    if (r->judge.url && (r->reward_manager ? !is_remote : !is_judge))
+        cr_diagnose(d, CR_ERROR, place, "rewards.%s: %s and %s exclude each other", item->key,
+                    r->reward_manager ? "remote" : "judge",
+                    r->exec ? "exec"
+                            : "another worker_cls than LLMJudgeRewardWorker for a judge, "
+                              "RemoteRewardSystemWorker for remote");
 }
 
 /* The rule that worker_cls names; without one the domain's own name may be a rule's. */
@@ -39,7 +52,7 @@ static void find_rule(struct cr_item *item, cr_reward_config *r, cr_diagnostics 
     cr_place place = cls ? cr_node_get(block, "worker_cls")->place : item->place;
 
     last = last ? last + 1 : cls;
-    if (r->judge.url && !cls && !r->exec) r->rule = "llm_judge";
+    if (r->judge.url && !cls && !r->exec) r->rule = r->reward_manager ? "remote" : "llm_judge";
     for (size_t i = 0; i < cri_num_reward_classes && !r->exec && !r->rule; i++) {
         const cri_reward_class *k = &cri_reward_classes[i];
         if (last ? strcmp(last, k->cls) != 0 : strcmp(item->key, k->rule) != 0) continue;

@@ -47,6 +47,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"exchange", "exchange"},
         {"service", "reference.service"},
         {"judge", "judge of a domain in rewards"},
+        {"remote", "remote of a domain in rewards"},
         {"judge_answer", "judge_answer of a domain in rewards"},
         {"run", "the top of the file"},
         {"rlvr", "the top of an rlvr file"},

@@ -213,13 +213,14 @@ void cr_http_client_close(cr_http_client *c)
 
 /* ---- calls ---- */
 
-void cr_http_client_add(cr_http_client *c, cr_http_call *call)
+void cr_http_client_add(cr_http_client *c, cr_http_call *call, double pause_s)
 {
     call->status = call->num_tries = 0;
     call->failure = (cr_err){0};
     call->last[0] = 0;
     call->is_on_wire = call->is_done = false;
-    call->added_s = call->start_s = cr_now_s();
+    call->added_s = cr_now_s();
+    call->start_s = call->added_s + pause_s;
     call->pause_s = FIRST_PAUSE_S;
     c->calls = cr_grow(c->calls, c->num_calls, &c->capacity, sizeof(cr_http_call *));
     c->calls[c->num_calls++] = call;

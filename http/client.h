@@ -8,7 +8,7 @@
  * again.
  *
  *     cr_http_client_open(&options, &client, err)
- *     cr_http_client_add(client, &call)              any number; each is the client's until it comes back
+ *     cr_http_client_add(client, &call, 0)           any number; each is the client's until it comes back
  *     cr_http_client_next(client, wait_s, -1)        the next one that is done, or NULL
  *     cr_http_call_check(client, call, err)          CR_OK: its status is 200
  *
@@ -56,7 +56,8 @@ CR_MUST cr_status cr_http_client_open(const cr_http_client_options *options, cr_
                                       cr_err *err);
 void cr_http_client_close(cr_http_client *client); /* accepts NULL; forgets its calls */
 
-void cr_http_client_add(cr_http_client *client, cr_http_call *call);
+/* pause_s: it is sent then at the earliest. */
+void cr_http_client_add(cr_http_client *client, cr_http_call *call, double pause_s);
 /* A call that is done, waited for at most wait_s; NULL: none, or other_fd (if it is not -1) can be read. */
 cr_http_call *cr_http_client_next(cr_http_client *client, double wait_s, int other_fd);
 /* CR_OK: it was answered with 200. Else its failure, or what the service says of the error (CR_EPEER). */

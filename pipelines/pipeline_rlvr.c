@@ -68,7 +68,7 @@ static cr_status check_judge(const rlvr *s, const cr_reward_config *r, const jso
             cr_note(cr_judge_check(judge, row, s->run ? watch_run : NULL, s->run, err));
         cr_judge_close(judge);
     }
-    return cr_fail_add(err, "rewards.%s.judge", r->domain);
+    return cr_fail_add(err, "rewards.%s.%s", r->domain, r->reward_manager ? "remote" : "judge");
 }
 
 /* The first row of a domain, or NULL; *num: its rows of training. */

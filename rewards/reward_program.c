@@ -58,6 +58,7 @@ cr_status cr_reward_line_write(const cr_reward_line *line, cr_buf *out, cr_err *
         json_decref(root);
         return cr_fail(err, CR_EFORMAT, "a sample's row is not a JSON object");
     }
+    if (json_object_get(root, "id")) json_object_set(root, "row_id", json_object_get(root, "id"));
     json_object_set_new(root, "id", json_string(line->id));
     json_object_set_new(root, "step", json_integer(line->step));
     json_object_set_new(root, "validation", json_boolean(line->is_validation));

@@ -76,7 +76,7 @@ cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
         return cr_fail(err, CR_EFORMAT,
                        "the column ground_truth is empty (it needs the right answer)");
     if (strcmp(name, "ifeval") == 0) return cr_ifeval_check_row(gold, err);
-    if (strcmp(name, "llm_judge") == 0) return CR_OK;
+    if (strcmp(name, "llm_judge") == 0 || strcmp(name, "remote") == 0) return CR_OK;
     if (strcmp(name, "math_rule") != 0) CR_TRY(cr_choice_check_gold(gold, err));
     if (strcmp(name, "general_val") == 0) return cr_general_val_check_row(row, err);
     return CR_OK;
@@ -101,6 +101,8 @@ char *cr_rule_answer(const char *rule, const cr_rule_args *a)
     if (!rule) return whole_response(a);
     if (strcmp(rule, "math_rule") == 0)
         return cr_math_answer(prompt ? prompt : "", a->response, a->response_bytes, a->deadline_s);
-    if (strcmp(rule, "ifeval") == 0 || strcmp(rule, "llm_judge") == 0) return whole_response(a);
+    if (strcmp(rule, "ifeval") == 0 || strcmp(rule, "llm_judge") == 0 ||
+        strcmp(rule, "remote") == 0)
+        return whole_response(a);
     return cr_choice_answer(a->response, a->response_bytes);
 }

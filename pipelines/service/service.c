@@ -58,7 +58,7 @@ static void write_request(const cr_role_service *r, const prompt *prompts, size_
 static cr_status ask_alone(cr_role_service *r, cr_http_call *call, double seconds, cr_err *err)
 {
     call->deadline_s = cr_now_s() + seconds;
-    cr_http_client_add(r->client, call);
+    cr_http_client_add(r->client, call, 0);
     while (!cr_http_client_next(r->client, seconds, -1))
         continue; /* its deadline ends it */
     return cr_http_call_check(r->client, call, err);
@@ -278,7 +278,7 @@ static void add_part(cr_role_service *r, const cri_learn_batch *b, part *p, doub
     p->call.path = "/completions";
     p->call.deadline_s = deadline_s;
     write_request(r, prompts, num, p->start, &p->call.body);
-    cr_http_client_add(r->client, &p->call);
+    cr_http_client_add(r->client, &p->call, 0);
 }
 
 static cr_status take_part(const cr_role_service *r, const cri_learn_batch *b, const part *p,

@@ -1,17 +1,21 @@
 /* judge.c -- see judge.h. */
 #include "rewards/judge/judge.h"
 
+#include "rewards/judge/remote.h"
 #include "rewards/judge/reply.h"
 #include "rewards/score_line.h"
 #include "rewards/service.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10 };
-#define WATCH_S 0.1
+#define WATCH_S      0.1
+#define FIRST_POLL_S 0.1
+#define LAST_POLL_S  2.0
 
 /* ---- requests ---- */
 
@@ -123,6 +127,8 @@ cr_status cr_judge_write(const cr_config *c, const cr_reward_config *r, const js
 typedef struct line {
     cr_http_call call; /* first: a call is its line */
     json_t *row;       /* owned */
+    char *path;        /* of a remote result that is asked for; owned */
+    double pause_s;    /* until it is asked for again */
     bool is_used;
 } line;
 
@@ -137,7 +143,16 @@ struct cr_judge {
     long num_read; /* lines of the input */
     bool has_bad;
     cr_score_form form;
+    bool is_remote; /* the rule remote */
 };
+
+static void line_free(line *l)
+{
+    json_decref(l->row);
+    cr_free(l->path);
+    cr_http_call_free(&l->call);
+    *l = (line){.row = NULL};
+}
 
 cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, int number,
                         double limit_s, cr_judge **out, cr_err *err)
@@ -152,6 +167,7 @@ cr_status cr_judge_open(const cr_config *config, const cr_reward_config *r, int 
     CR_TRY(err->status);
     j = *out = CR_NEW(cr_judge);
     *j = (cr_judge){.config = config, .reward = r, .client = client, .limit_s = limit_s};
+    j->is_remote = r->rule && strcmp(r->rule, "remote") == 0;
     j->num = (size_t)r->judge.connections;
     j->lines = CR_NEW_ARRAY(line, j->num);
     return cr_judge_reader_open(&j->reader, &r->judge_answer, err);
@@ -162,10 +178,8 @@ void cr_judge_close(cr_judge *j)
     if (!j) return;
     cr_http_client_close(j->client);
     cr_judge_reader_close(&j->reader);
-    for (size_t i = 0; i < j->num; i++) {
-        json_decref(j->lines[i].row);
-        cr_http_call_free(&j->lines[i].call);
-    }
+    for (size_t i = 0; i < j->num; i++)
+        line_free(&j->lines[i]);
     cr_free(j->lines);
     cr_free(j);
 }
@@ -179,32 +193,57 @@ static cr_status ask(cr_judge *j, json_t *row, cr_err *err)
         l++;
     *l = (line){.row = row, .is_used = true};
     l->call.method = "POST";
-    l->call.path = "/chat/completions";
+    l->call.path = j->is_remote ? CR_REMOTE_SUBMIT : "/chat/completions";
     l->call.deadline_s = cr_now_s() + j->limit_s;
+    l->pause_s = FIRST_POLL_S;
     j->num_used++;
-    CR_TRY(cr_judge_write(j->config, j->reward, row, &l->call.body, err));
-    cr_http_client_add(j->client, &l->call);
+    if (j->is_remote) {
+        char *question = question_of(j->config, row);
+        cr_remote_write(j->config, j->reward, row, question ? question : "", &l->call.body);
+        cr_free(question);
+    } else {
+        CR_TRY(cr_judge_write(j->config, j->reward, row, &l->call.body, err));
+    }
+    cr_http_client_add(j->client, &l->call, 0);
     return CR_OK;
 }
 
 static void release(cr_judge *j, line *l)
 {
-    json_decref(l->row);
-    cr_http_call_free(&l->call);
-    *l = (line){.row = NULL};
+    line_free(l);
     j->num_used--;
 }
 
-static void judge(cr_judge *j, const line *l, cr_rule_result *out)
+/* A remote service has answered: is it the result? Else it is asked again. */
+static bool read_remote(cr_judge *j, line *l, cr_rule_result *out)
+{
+    cr_http_call *call = &l->call;
+    char *path;
+
+    if (cr_remote_read(call->answer.data, call->answer.num_bytes, l->path != NULL, &path, out))
+        return true;
+    if (path) l->path = path;
+    cr_buf_clear(&call->body);
+    call->method = "GET";
+    call->path = l->path;
+    cr_http_client_add(j->client, call, l->pause_s);
+    l->pause_s = fmin(2 * l->pause_s, LAST_POLL_S);
+    return false;
+}
+
+/* False: the verdict comes later. */
+static bool judge(cr_judge *j, line *l, cr_rule_result *out)
 {
     cr_err err = {0};
 
     if (cr_http_call_check(j->client, &l->call, &err) == CR_OK) {
+        if (j->is_remote) return read_remote(j, l, out);
         cr_judge_read(&j->reader, l->call.answer.data, l->call.answer.num_bytes, out);
-        return;
+        return true;
     }
     cr_rule_error(out, "%.190s", err.msg);
     if (err.status == CR_ETIMEOUT) snprintf(out->status, sizeof out->status, "timeout");
+    return true;
 }
 
 static bool print(FILE *to, const cr_buf *out)
@@ -264,7 +303,7 @@ static bool take_answer(cr_judge *j, line *l, FILE *to)
     cr_buf out = {0};
     bool is_written;
 
-    judge(j, l, &result);
+    if (!judge(j, l, &result)) return true;
     if (j->form != CR_SCORE_PLAIN) {
         explain = json_object();
         explain_chat(explain, "asked", &l->call.body, "messages");
@@ -338,15 +377,20 @@ cr_status cr_judge_check(cr_judge *j, const json_t *row, cr_status (*watch)(void
 {
     json_t *copy = json_copy((json_t *)(uintptr_t)row);
     cr_rule_result result = {0};
+    bool is_there = false;
 
     json_object_set_new(copy, "response", json_string(""));
+    json_object_set_new(copy, "id", json_string("probe"));
     if (ask(j, copy, err) != CR_OK) return err->status;
-    while (!cr_http_client_next(j->client, WATCH_S, -1)) /* its deadline ends it */
-        if (watch) CR_TRY(watch(ctx, err));
-    if (cr_http_call_check(j->client, &j->lines[0].call, err) == CR_OK)
-        judge(j, &j->lines[0], &result);
+    while (!is_there) { /* its deadline ends it */
+        is_there = cr_http_client_next(j->client, WATCH_S, -1) &&
+                   (cr_http_call_check(j->client, &j->lines[0].call, err) != CR_OK ||
+                    judge(j, &j->lines[0], &result));
+        if (watch && !is_there) CR_TRY(watch(ctx, err));
+    }
     if (err->status != CR_OK) err->status = CR_ECONFIG; /* nothing was started */
-    if (strstr(result.detail, "is not a chat")) cr_fail(err, CR_ECONFIG, "%s", result.detail);
+    if (strstr(result.detail, "is not a chat") || strncmp(result.detail, "the service's", 13) == 0)
+        cr_fail(err, CR_ECONFIG, "%s", result.detail);
     if (strstr(result.detail, "no verdict"))
         cr_log(CR_LOG_WARN, "reward", "%s: %s", j->reward->domain, result.detail);
     release(j, &j->lines[0]);

@@ -1,6 +1,7 @@
 /* fuzz_reference.c -- arbitrary bytes as what services answer to a run: identity, log-probs, which are finite and not above
  * 0 if they are taken, and replies of a judge, whose score is 0 unless they are a verdict. */
 #include "pipelines/service/service.h"
+#include "rewards/judge/remote.h"
 #include "rewards/judge/reply.h"
 
 #include <math.h>
@@ -38,6 +39,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         cr_judge_read(&readers[i], bytes, size, &verdict);
         CR_CHECK(verdict.score >= 0 && verdict.score <= 1, "%g", verdict.score);
         CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+    }
+    for (int i = 0; i < 2; i++) {
+        char *path;
+        (void)cr_remote_read(bytes, size, i, &path, &verdict);
+        CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+        CR_CHECK(!path || strcspn(path, " \r\n?#%") == strlen(path), "%s", path);
+        cr_free(path);
     }
     return 0;
 }

@@ -110,6 +110,7 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
     SHOW(r->judge_fields), SHOW(r->judge_answer.pattern), SHOW(r->judge_answer.field);
     show_worker(out, &r->judge_model);
+    SHOW(r->reward_manager);
     SHOW(r->judge_answer.least), SHOW(r->judge_answer.most), SHOW(r->judge_answer.is_number);
 }
 
@@ -246,6 +247,7 @@ static const struct {
     {"judge", "rewards.math_rule.judge."},
     {"judge_answer", "rewards.math_rule.judge_answer."},
     {"judge_model", "rewards.ifeval."},
+    {"remote", "rewards.math_rule.remote."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
@@ -339,6 +341,8 @@ static const struct {
     {"service", "url", "https://other", {NULL}},
     {"judge", "url", "https://other", {NULL}},
     {"judge", "extra_body", "{max_tokens: 5}", {NULL}},
+    {"remote", "url", "https://other", {NULL}},
+    {"reward", "reward_manager_config", "[a]", {"rewards.math_rule.remote=http://host"}},
     {"judge_answer", "pattern", "(?<yes>a)|(?<no>b)", {NULL}},
     {"judge_answer", "least", "2", {"rewards.math_rule.judge_answer.most=5"}},
     {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
@@ -441,6 +445,8 @@ static void check_key(const cri_key *k, const char *prefix)
         overrides[num++] = "train_infer_correction.filters=[{enabled: true}]";
     if (strcmp(k->block, "service") == 0)
         overrides[num++] = "reference={service: {url: http://host}}";
+    if (strcmp(k->block, "remote") == 0)
+        overrides[num++] = "rewards.math_rule.remote={url: http://host}";
     if (strncmp(k->block, "judge", 5) == 0)
         overrides[num++] = "rewards.math_rule.judge={url: http://host}";
     before = look(path, overrides, num);

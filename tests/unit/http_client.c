@@ -124,7 +124,7 @@ static const char *call_with(cr_http_client *c, const char *body, double seconds
     cr_err err = {0};
 
     if (body) cr_buf_adds(&call.body, body);
-    cr_http_client_add(c, &call);
+    cr_http_client_add(c, &call, 0);
     assert_ptr_equal(cr_http_client_next(c, seconds + 5, -1), &call);
     snprintf(text, sizeof text, "%d %.*s", call.status, (int)call.answer.num_bytes,
              call.answer.data ? call.answer.data : "");
@@ -223,7 +223,7 @@ static void held_up(void **state)
     c = open_client(2);
     for (int i = 0; i < 2; i++) {
         calls[i] = (cr_http_call){.method = "GET", .path = "/do", .deadline_s = from + 9};
-        cr_http_client_add(c, &calls[i]);
+        cr_http_client_add(c, &calls[i], 0);
         while (num_requests == 0)
             assert_null(cr_http_client_next(c, 0.01, -1));
         assert_null(cr_http_client_next(c, 0.1, -1));
@@ -283,7 +283,7 @@ static void early_answer(void **state)
     assert_int_equal(listen(at, 4), 0);
     c = open_client(1);
     cr_buf_add(&call.body, body, sizeof body);
-    cr_http_client_add(c, &call);
+    cr_http_client_add(c, &call, 0);
     assert_null(cr_http_client_next(c, 0.1, -1));
     fd = accept(at, NULL, NULL);
     assert_true(recv(fd, bytes, sizeof bytes, 0) > 0);
@@ -339,7 +339,7 @@ static void many_at_once(void **state)
     for (size_t i = 0; i < CALLS; i++) {
         calls[i] = (cr_http_call){
             .method = "GET", .path = "/do", .deadline_s = cr_now_s() + 9, .index = i};
-        cr_http_client_add(c, &calls[i]);
+        cr_http_client_add(c, &calls[i], 0);
     }
     for (size_t i = 0; i < CALLS; i++) {
         cr_http_call *call = cr_http_client_next(c, 9, -1);

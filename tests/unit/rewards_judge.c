@@ -1,6 +1,7 @@
-/* rewards_judge.c -- the chat that a judge gets, and the verdict that is read from its reply. Not covered: sockets
+/* rewards_judge.c -- the chat that a judge gets, the verdict that is read from its reply, and both of a remote service. Not covered: sockets
  * (unit/http_client), a run with a judge (e2e/run_judge). */
 #include "rewards/judge/judge.h"
+#include "rewards/judge/remote.h"
 #include "rewards/judge/reply.h"
 #include "tests/check_near.h"
 
@@ -239,12 +240,89 @@ static void requests(void **state)
     expect(&c, &r, "{\"chat\":\"no chat\"}", NULL);
 }
 
+/* ---- the rule remote ---- */
+
+static void submissions(void **state)
+{
+    static const char text[] =
+        "{\"id\":\"0a\",\"row_id\":7,\"step\":3,\"validation\":false,\"finish\":\"stop\",\"tag\":"
+        "\"t\","
+        "\"ground_truth\":\"G\",\"response\":\"R\\u0000\",\"response_tokens\":2}";
+    const cr_config c = {.exp_name = (char[]){"my \"run\""}};
+    const cr_reward_config r = {.domain = (char[]){"far"}, .reward_manager = (char[]){"[1]"}};
+    json_t *row;
+    cr_buf out = {0};
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(cr_json_parse(text, strlen(text), "a row", &row, &err), CR_OK);
+    cr_remote_write(&c, &r, row, "Q", &out);
+    assert_string_equal(
+        out.data,
+        "{\"project\":\"my "
+        "\\\"run\\\"\",\"experiment\":\"far\",\"global_step\":3,\"validation\":false,"
+        "\"data_id\":7,\"rollout_id\":\"0a\",\"response\":\"R\\u0000\",\"finish\":\"stop\","
+        "\"prompt\":"
+        "\"Q\",\"reward_info\":{\"tag\":\"t\",\"ground_truth\":\"G\"},\"reward_manager\":[1]}");
+    json_decref(row);
+    cr_buf_free(&out);
+}
+
+static void results(void **state)
+{
+    static const struct {
+        const char *body;
+        bool was_submitted;
+        const char *want; /* the path, "later", or the status */
+        double score, reward;
+    } cases[] = {
+        {"{\"task_id\":\"a-1\"}", false, "/result/a-1", 0, 0},
+        {"{\"task_id\":17,\"status\":\"pending\"}", false, "/result/17", 0, 0},
+        {"{\"task_id\":\"../x\"}", false, "error", 0, 0},
+        {"{\"task_id\":\"..\"}", false, "error", 0, 0},
+        {"{\"task_id\":\"\"}", false, "error", 0, 0},
+        {"{\"task_id\":\"a\\u0000b\"}", false, "error", 0, 0},
+        {"{\"task_id\":\"a\\r\\nb\"}", false, "error", 0, 0},
+        {"{\"task_id\":1.5}", false, "error", 0, 0},
+        {"{\"score\":0.5}", false, "ok", 0.5, 0.5},
+        {"{\"status\":\"pending\"}", false, "error", 0, 0},
+        {"{\"status\":\"pending\"}", true, "later", 0, 0},
+        {"{\"status\":\"running\",\"score\":1}", true, "later", 0, 0},
+        {"{\"status\":\"ok\",\"score\":1,\"reward\":-2}", true, "ok", 1, -2},
+        {"{\"status\":\"error\",\"score\":1,\"detail\":\"down\"}", true, "error", 0, 0},
+        {"{\"status\":\"done\",\"score\":1}", true, "error", 0, 0},
+        {"{\"status\":\"ok\"}", true, "error", 0, 0},
+        {"{\"score\":\"1\"}", true, "error", 0, 0},
+        {"{\"score\":1e7}", true, "error", 0, 0},
+        {"{\"score\":null}", true, "error", 0, 0},
+        {"[1]", true, "error", 0, 0},
+        {"1", true, "error", 0, 0},
+        {"", true, "error", 0, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_rule_result r;
+        char *path;
+        bool is_there =
+            cr_remote_read(cases[i].body, strlen(cases[i].body), cases[i].was_submitted, &path, &r);
+        const char *got = is_there ? r.status : path ? path : "later";
+        if (strcmp(got, cases[i].want) != 0) fail_msg("%s: %s", cases[i].body, got);
+        assert_true(r.score == cases[i].score && r.reward == cases[i].reward);
+        cr_free(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(replies_in_words),   cmocka_unit_test(replies_in_numbers),
-        cmocka_unit_test(replies_by_pattern), cmocka_unit_test(replies_by_field),
+        cmocka_unit_test(replies_in_words),
+        cmocka_unit_test(replies_in_numbers),
+        cmocka_unit_test(replies_by_pattern),
+        cmocka_unit_test(replies_by_field),
         cmocka_unit_test(requests),
+        cmocka_unit_test(submissions),
+        cmocka_unit_test(results),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
