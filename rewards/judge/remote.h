@@ -15,7 +15,7 @@
 /* The body of a submission. prompt: what the user asked last, or "". */
 void cr_remote_write(const cr_config *config, const cr_reward_config *reward, const json_t *row,
                      const char *prompt, cr_buf *out);
-/* Read an answer with status 200. True: the result, or why there is none, is in *out. False: it is asked for later;
+/* Read an answer with status 200. True: the result, or why it is no result, is in *out. False: it is asked for later;
  * *path: where (owned by the caller), NULL: where it was asked for. was_submitted: this answers a GET. */
 bool cr_remote_read(const char *body, size_t num_bytes, bool was_submitted, char **path,
                     cr_rule_result *out);
