@@ -1,7 +1,11 @@
 /* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
+#include "base/children.h"
 #include "commands/commands.h"
 #include "configs/configs.h"
+#include "reports/rollout_files.h"
+#include "rewards/compare/compare.h"
 #include "rewards/judge/judge.h"
+#include "rewards/reward_program.h"
 #include "rewards/score_line.h"
 
 #include <errno.h>
@@ -10,12 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RULE_S 5.0
+#define RULE_S    5.0
+#define PROGRAM_S 10.0 /* as reward_timeout */
 
 static int run(int argc, char **argv);
 
 const cr_command cr_command_score = {
-    "score", "score DOMAIN [--config FILE] [--timeout SECONDS] [--explain]",
+    "score", "score DOMAIN [--config FILE] [--timeout SECONDS] [--explain | --compare FILE]",
     "Score JSON lines (a data row plus \"response\") with a built-in rule.",
     "echo '{\"id\":1,\"prompt\":\"3+4=\",\"ground_truth\":\"7\",\"response\":\"\\\\boxed{7}\"}' | "
     "croll score math_rule --explain",
@@ -94,10 +99,11 @@ static cr_status judge_lines(const cr_config *config, const cr_reward_config *r,
 }
 
 typedef struct options {
-    const char *config_path;
+    cr_words configs, programs, files; /* --config, --exec, --compare */
+    const char *domain;
     cr_rule_args settings;
     bool is_explained, is_json;
-    int64_t judge;
+    int64_t judge, num_shown;
 } options;
 
 static cr_score_form form_of(const options *o)
@@ -106,48 +112,178 @@ static cr_score_form form_of(const options *o)
     return isatty(STDOUT_FILENO) && !o->is_json ? CR_SCORE_PARAGRAPH : CR_SCORE_EXPLAINED;
 }
 
-static cr_status score(const cr_words *words, options *o, cr_err *err)
+static cr_status load(const char *path, cr_config *config, cr_err *err)
 {
     cr_diagnostics d = {0};
+
+    if (cr_config_load(path, NULL, 0, config, &d, err) != CR_OK) cr_diagnostics_print(&d);
+    cr_diagnostics_free(&d);
+    return err->status;
+}
+
+static cr_status score(options *o, cr_err *err)
+{
+    const char *config_path = o->configs.num ? o->configs.word[0] : NULL, *name = o->domain;
     cr_config config = {0};
     const cr_reward_config *judged;
-    const char *name;
     cr_rule rule;
 
-    if (words->num != 1)
-        return cr_fail(err, CR_EUSAGE, "one DOMAIN is needed (see croll score --help)");
-    name = words->word[0];
-    if (o->config_path && cr_config_load(o->config_path, NULL, 0, &config, &d, err) != CR_OK)
-        cr_diagnostics_print(&d);
-    CR_TRY_GOTO(out, err->status);
-    judged = o->config_path ? cr_config_find_reward(&config, name) : NULL;
+    if (o->configs.num > 1 || o->programs.num)
+        return cr_fail(err, CR_EUSAGE, "two files and --exec are for --compare");
+    if (config_path) CR_TRY_GOTO(out, load(config_path, &config, err));
+    judged = config_path ? cr_config_find_reward(&config, name) : NULL;
     if (judged && judged->judge.url) {
         CR_TRY_GOTO(out, judge_lines(&config, judged, (int)(o->judge & INT32_MAX),
                                      o->settings.deadline_s, form_of(o), err));
         goto out;
     }
     if (o->settings.deadline_s <= 0) o->settings.deadline_s = RULE_S;
-    if (o->config_path)
-        CR_TRY_GOTO(out, take_domain(&config, o->config_path, &name, &o->settings, err));
+    if (config_path) CR_TRY_GOTO(out, take_domain(&config, config_path, &name, &o->settings, err));
     CR_TRY_GOTO(out, find_rule(name, &rule, err));
     CR_TRY_GOTO(out, score_lines(rule, &o->settings, form_of(o), err));
 out:
     cr_config_free(&config);
-    cr_diagnostics_free(&d);
+    return err->status;
+}
+
+/* ---- --compare ---- */
+
+/* The programs of one or two versions. */
+typedef struct versions {
+    cr_config config[2];
+    cr_reward_program program[2];
+    cr_version version[2];
+    size_t num;
+} versions;
+
+static void versions_free(versions *v)
+{
+    for (size_t i = 0; i < CR_COUNT(v->config); i++) {
+        cr_reward_program_close(&v->program[i]);
+        cr_config_free(&v->config[i]);
+    }
+}
+
+/* The domain as a file has it: its rule, judge or program. */
+static cr_status add_config(versions *v, const options *o, const char *path, cr_err *err)
+{
+    cr_config *config = &v->config[v->num];
+    cr_reward_program *program = &v->program[v->num];
+    const cr_reward_config *reward;
+
+    CR_TRY(load(path, config, err));
+    reward = cr_config_find_reward(config, o->domain);
+    if (!reward) return cr_fail(err, CR_EUSAGE, "%s has no reward domain '%s'", path, o->domain);
+    CR_TRY(cr_reward_program_open(config, path, reward, NULL, o->settings.deadline_s,
+                                  (int)(o->judge & INT32_MAX), program, err));
+    v->version[v->num++] = (cr_version){path, program->args};
+    return CR_OK;
+}
+
+static double limit_of(const options *o)
+{
+    return o->settings.deadline_s > 0 ? o->settings.deadline_s : PROGRAM_S;
+}
+
+/* A program of any words, one line at a time. */
+static cr_status add_program(versions *v, const options *o, const char *words, cr_err *err)
+{
+    cr_reward_program *program = &v->program[v->num];
+
+    CR_TRY(cr_split_words(words, &program->words, err));
+    program->args = (cr_scorer_args){program->words, NULL, limit_of(o), 1};
+    v->version[v->num++] = (cr_version){words, program->args};
+    return CR_OK;
+}
+
+/* The built-in rule DOMAIN. */
+static cr_status add_rule(versions *v, const options *o, cr_err *err)
+{
+    cr_reward_program *program = &v->program[v->num];
+    cr_rule rule;
+
+    CR_TRY(find_rule(o->domain, &rule, err));
+    program->self_path = cr_self_path();
+    program->words = CR_NEW_ARRAY(char *, 4);
+    program->words[0] = program->self_path;
+    program->words[1] = cr_word("score");
+    program->words[2] = cr_word(o->domain);
+    program->args = (cr_scorer_args){program->words, NULL, limit_of(o), 1};
+    v->version[v->num++] = (cr_version){"the rule as it is now", program->args};
+    return CR_OK;
+}
+
+static cr_status open_versions(versions *v, const options *o, cr_err *err)
+{
+    if (o->is_explained)
+        return cr_fail(err, CR_EUSAGE,
+                       "--explain is for lines (a sample of rollouts/ is one: give it to "
+                       "croll score without --compare)");
+    if (o->configs.num + o->programs.num > CR_COUNT(v->version))
+        return cr_fail(err, CR_EUSAGE, "at most two versions (--config, --exec) can be compared");
+    for (size_t i = 0; i < o->configs.num; i++)
+        CR_TRY(add_config(v, o, o->configs.word[i], err));
+    for (size_t i = 0; i < o->programs.num; i++)
+        CR_TRY(add_program(v, o, o->programs.word[i], err));
+    return v->num ? CR_OK : add_rule(v, o, err);
+}
+
+/* A file, or those of the steps of a run. */
+static cr_status compare_path(cr_compare *c, const char *path, cr_err *err)
+{
+    char **names;
+    size_t num;
+
+    if (!cr_dir_exists(path)) return cr_compare_file(c, path, err);
+    num = cr_rollout_files(path, &names);
+    if (num == 0) cr_fail(err, CR_EUSAGE, "%s has no rollouts/step-*.jsonl", path);
+    for (size_t i = 0; i < num; i++) {
+        if (err->status == CR_OK) cr_note(cr_compare_file(c, names[i], err));
+        cr_free(names[i]);
+    }
+    cr_free(names);
+    return err->status;
+}
+
+static cr_status compare(const options *o, cr_err *err)
+{
+    versions v = {.num = 0};
+    cr_compare_args args = {
+        .domain = o->domain, .num_shown = o->num_shown, .is_json = o->is_json, .to = stdout};
+    cr_compare *c = NULL;
+
+    CR_TRY_GOTO(out, open_versions(&v, o, err));
+    args.before = v.num == 2 ? v.version[0] : (cr_version){.name = "what was recorded"};
+    args.after = v.version[v.num - 1];
+    c = cr_compare_open(&args);
+    for (size_t i = 0; i < o->files.num; i++)
+        CR_TRY_GOTO(out, compare_path(c, o->files.word[i], err));
+    CR_TRY_GOTO(out, cr_compare_end(c, err));
+out:
+    cr_compare_close(c);
+    versions_free(&v);
     return err->status;
 }
 
 static int run(int argc, char **argv)
 {
-    options o = {.config_path = NULL};
+    options o = {.num_shown = 3};
     const cr_option list[] = {
-        {"config", CR_OPT_STRING, &o.config_path, "FILE",
+        {"config", CR_OPT_LIST, &o.configs, "FILE",
          "DOMAIN is a domain of this file's rewards, with its settings"},
         {"timeout", CR_OPT_DOUBLE, &o.settings.deadline_s, "SECONDS",
          "for one line (default 5; of a judge 90 % of the file's reward_timeout)"},
         {"explain", CR_OPT_FLAG, &o.is_explained, NULL,
          "say what was found and compared: a paragraph on a terminal, else the member \"explain\""},
-        {"json", CR_OPT_FLAG, &o.is_json, NULL, "JSON on a terminal, too"},
+        {"json", CR_OPT_FLAG, &o.is_json, NULL, "JSON on a terminal, too; of --compare JSON lines"},
+        {"compare", CR_OPT_LIST, &o.files, "FILE",
+         "no lines, but samples of a run (a file of rollouts/, or the run's folder): which "
+         "verdicts "
+         "change from what was recorded to the rule now, --config or --exec; with two of these, "
+         "from the first to the second"},
+        {"exec", CR_OPT_LIST, &o.programs, "PROGRAM", "of --compare: a version is this program"},
+        {"show", CR_OPT_INT, &o.num_shown, "N",
+         "of --compare: samples of each kind of change (default 3)"},
         {"judge", CR_OPT_INT, &o.judge, "N",
          "of a judge that the run has started on several devices: which one (default 0)"},
     };
@@ -157,8 +293,14 @@ static int run(int argc, char **argv)
 
     CR_TRY_GOTO(out, cr_args_parse(&cr_command_score, list, CR_COUNT(list), argc, argv, &words,
                                    &is_help, &err));
-    if (!is_help) CR_TRY_GOTO(out, score(&words, &o, &err));
+    if (is_help) goto out;
+    if (words.num != 1) cr_fail(&err, CR_EUSAGE, "one DOMAIN is needed (see croll score --help)");
+    o.domain = words.num ? words.word[0] : NULL;
+    if (err.status == CR_OK) cr_note(o.files.num ? compare(&o, &err) : score(&o, &err));
 out:
     cr_words_free(&words);
+    cr_words_free(&o.configs);
+    cr_words_free(&o.programs);
+    cr_words_free(&o.files);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_score, &err);
 }

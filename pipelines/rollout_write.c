@@ -80,8 +80,9 @@ static bool has_few_words(const cr_rollout *rollout)
     return num <= most;
 }
 
+/* is_first: of its group, whose row it has, so that the samples can be scored again. */
 static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, const cr_row *row,
-                            bool has_words, cr_err *err)
+                            bool has_words, bool is_first, cr_err *err)
 {
     const char *domain = run->config->rewards[s->domain].domain;
 
@@ -99,7 +100,9 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
     CR_TRY(add_kept(out, s, has_words, err));
     CR_TRY(add_verdict(out, s, err));
     add_text(out, "finish", s->finish, strlen(s->finish));
-    cr_buf_addf(out, ",\"version\":%lld}\n", (long long)s->version);
+    cr_buf_addf(out, ",\"version\":%lld", (long long)s->version);
+    if (is_first) CR_TRY(add_column(out, "row", row->json, err));
+    cr_buf_adds(out, "}\n");
     return CR_OK;
 }
 
@@ -115,7 +118,7 @@ cr_status cr_rollout_write(const cr_run *run, const cr_rollout *rollout, const c
     cr_note(cr_mkdirs(folder, err));
     for (size_t i = 0; i < rollout->num_samples && err->status == CR_OK; i++)
         cr_note(add_sample(&out, run, &rollout->samples[i], &data->rows[rollout->samples[i].row],
-                           has_words, err));
+                           has_words, i % rollout->group_size == 0, err));
     if (err->status == CR_OK)
         cr_note(cr_file_write_atomic(path, out.data ? out.data : "", out.num_bytes, err));
     cr_buf_free(&out);

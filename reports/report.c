@@ -3,9 +3,9 @@
 #include "reports/report.h"
 #include "base/json.h"
 #include "reports/html.h"
+#include "reports/rollout_files.h"
 #include "reports/timeline_html.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,11 +121,6 @@ static void add_domain_curves(cr_buf *out, json_t *rows)
     json_decref(domains);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The first five samples of one rollouts file. */
 static void add_samples(cr_buf *out, const char *path, const char *title)
 {
@@ -164,21 +159,14 @@ static void add_samples(cr_buf *out, const char *path, const char *title)
 
 static void add_rollouts(cr_buf *out, const char *output_dir)
 {
-    char *folder = cr_path_join(output_dir, "rollouts"), *names[4096];
-    DIR *dir = opendir(folder);
-    struct dirent *entry;
-    size_t num = 0;
+    char **names;
+    size_t num = cr_rollout_files(output_dir, &names);
 
-    while (dir && num < CR_COUNT(names) && (entry = readdir(dir)))
-        if (strncmp(entry->d_name, "step-", 5) == 0)
-            names[num++] = cr_path_join(folder, entry->d_name);
-    if (dir) closedir(dir);
-    qsort(names, num, sizeof *names, by_name);
     if (num) add_samples(out, names[0], "Samples of the first step");
     if (num > 1) add_samples(out, names[num - 1], "Samples of the last step");
     for (size_t i = 0; i < num; i++)
         cr_free(names[i]);
-    cr_free(folder);
+    cr_free(names);
 }
 
 /* Lines of metrics.jsonl; one that a death has cut short is left out. */

@@ -184,7 +184,7 @@ static cr_status start(cr_scorer *s, cr_err *err)
         failed[1] = -1;
         while (s->pid > 0 && read(failed[0], &why, sizeof why) < 0 && errno == EINTR)
             continue;
-        if (why) cr_fail(err, CR_EIO, "cannot start %s: %s", s->args.argv[0], strerror(why));
+        if (why) cr_fail(err, CR_EIO, CR_CANNOT_START " %s: %s", s->args.argv[0], strerror(why));
     }
     if (err->status == CR_OK) {
         setpgid(s->pid, s->pid);

@@ -24,6 +24,9 @@
 /* Scores, rewards and rewards of tokens are finite and within +-CR_SCORE_LIMIT. */
 #define CR_SCORE_LIMIT 1e6
 
+/* What the detail begins with where the program is not there, or is none. */
+#define CR_CANNOT_START "cannot start"
+
 typedef struct cr_verdict {
     double score, reward; /* 0 unless status is "ok" */
     char status[12];      /* "ok", "timeout", "error" */

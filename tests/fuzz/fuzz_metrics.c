@@ -1,12 +1,44 @@
 /* fuzz_metrics.c -- arbitrary bytes as metrics.jsonl and, after a NUL, as samples of a rollout: what a
- * resumed run keeps are lines of steps before it, and run.html is written. */
+ * resumed run keeps are lines of steps before it, run.html is written, and samples can be scored again or are no samples. */
 #include "base/json.h"
 #include "reports/report.h"
 #include "reports/tracker.h"
+#include "rewards/compare/recorded.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Each line as a sample that is scored again: the line for the program is one line of JSON with its id. */
+static void score_again(void)
+{
+    char *path = cr_path_join(fuzz_folder, "rollouts/step-000000.jsonl");
+    cr_buf text = {0}, line = {0};
+    cr_err ignored = {0};
+    size_t at = 0, n;
+
+    cr_note(cr_file_read(path, &text, &ignored));
+    for (const char *from; (from = cr_line_next(&text, &at, &n));) {
+        cr_recorded r;
+        cr_err err = {0};
+        json_t *root = NULL;
+        if (cr_recorded_read(from, n, "a", &r, &err) == CR_OK &&
+            cr_recorded_write(&r, r.row, &line, &err) == CR_OK) {
+            CR_CHECK(memchr(line.data, '\n', line.num_bytes) == line.data + line.num_bytes - 1,
+                     "%s", line.data);
+            CR_CHECK(cr_json_parse(line.data, line.num_bytes, "line", &root, &err) == CR_OK, "%s",
+                     err.msg);
+            CR_CHECK(strcmp(json_string_value(json_object_get(root, "id")), r.id) == 0, "%s",
+                     line.data);
+            (void)cr_recorded_is_of(&r, "a");
+        }
+        json_decref(root);
+        cr_recorded_free(&r);
+    }
+    cr_buf_free(&text);
+    cr_buf_free(&line);
+    cr_free(path);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -21,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!fuzz_folder[0]) fuzz_begin("rollouts");
     fuzz_put_all(names, CR_COUNT(names), data, size);
     CR_CHECK(cr_report_write(fuzz_folder, "<fuzz>", NULL, &err) == CR_OK, "%s", err.msg);
+    score_again();
     CR_CHECK(cr_tracker_open(&config, fuzz_folder, 5, &tracker, &err) == CR_OK, "%s", err.msg);
     cr_tracker_close(tracker);
     path = cr_path_join(fuzz_folder, "metrics.jsonl");

@@ -33,6 +33,8 @@ static const explained cases[] = {
     {"math_rule", "\\\\sqrt{8}", "\\\\boxed{-3!}",
      "{\"answer\":{\"read_as\":\"-3!\",\"value\":\"-6\"},\"ground_truth\":{\"read_as\":\"8^(1/"
      "2)\",\"value\":\"2.82842712475\"}}"},
+    {"math_rule", "so $7$ (", "\\\\boxed{8}",
+     "{\"found\":\"8\",\"ground_truth\":{\"read_as\":\"7\",\"value\":\"7\"}}"},
     {"math_rule", "7", "none", "{\"looked_in\":\"the response\"}"},
     {"multiple_choice_boxed", "(b)", "It is \\\\boxed{x: B}",
      "{\"looked_in\":\"the last \\\\boxed{..}\",\"found\":\"B\",\"context\":\"It is \\\\boxed{x: "
