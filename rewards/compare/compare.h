@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 typedef struct cr_version {
-    const char *name;    /* in what is printed */
+    const char *name;    /* as it is printed */
     cr_scorer_args args; /* without argv: what the files have recorded */
 } cr_version;
 
