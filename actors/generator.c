@@ -7,6 +7,7 @@
  */
 #include "actors/actor.h"
 #include "actors/distribution.h"
+#include "actors/messages.h"
 #include "base/limits.h"
 #include "text/tokenizer.h"
 
@@ -28,9 +29,9 @@ struct cr_generator {
 typedef struct request {
     cr_entry entry; /* its stream and id; data is gone */
     cr_record record;
-    const char *domain, *row;
-    const int32_t *ids; /* of the prompt */
-    size_t domain_bytes, row_bytes, num_ids, num_left;
+    const char *row;
+    const int32_t *ids, *blocks; /* ids of the prompt; blocks of rewards */
+    size_t row_bytes, num_ids, num_blocks, num_left;
 } request;
 
 /* A place for the weights, unless there is one. */
@@ -133,8 +134,13 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
     r->entry.id = r->entry.data = NULL;
     CR_TRY_GOTO(bad, cr_record_unpack(entry->data, entry->num_bytes, &r->record, err));
     CR_TRY_GOTO(bad, cr_prompt_read(&r->record, &p, err));
-    r->domain = p.domain;
-    r->domain_bytes = p.domain_bytes;
+    r->blocks = p.blocks;
+    r->num_blocks = p.num_blocks;
+    for (size_t k = 0; k < p.num_blocks; k++)
+        if (p.blocks[k] < 0 || (size_t)p.blocks[k] >= c->num_rewards) {
+            cr_fail(err, CR_EFORMAT, "there is no block %d of rewards", p.blocks[k]);
+            goto bad;
+        }
     r->row = p.row;
     r->row_bytes = p.row_bytes;
     r->ids = p.ids;
@@ -151,39 +157,62 @@ bad:
     return err->status;
 }
 
+/* What each of its rewards gets of a sample. */
+static void fill_record(const cr_generator *g, const cr_generated *s, cr_record *record)
+{
+    const request *r = s->user;
+
+    cr_record_set_text(record, "row", r->row, r->row_bytes);
+    cr_record_add(record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
+    cr_record_set_text(record, "response", s->text, s->text_bytes);
+    cr_record_set_text(record, "finish", s->finish, strlen(s->finish));
+    cr_record_set_int(record, "version", cr_weight_copy_version(g->weights));
+    cr_record_add(record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
+}
+
+/* What only training reads, with the first reward. */
+static void add_log_probs(const cr_generated *s, cr_record *record)
+{
+    cr_record_add(record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
+    if (!s->num_kept) return;
+    cr_record_add(record, "log_mass", CR_RECORD_FLOAT32, s->log_mass, s->num_ids);
+    cr_record_add(record, "num_kept", CR_RECORD_INT32, s->num_kept, s->num_ids);
+    cr_record_add(record, "kept_ids", CR_RECORD_INT32, s->kept_ids ? s->kept_ids : s->ids,
+                  s->num_kept_ids);
+}
+
+/* The sample on the stream of its reward number k; the last one of all finishes its prompt's entry. */
+static cr_status publish_for(cr_generator *g, cr_generated *s, size_t k, cr_err *err)
+{
+    request *r = s->user;
+    bool is_last = r->num_left == 0 && k + 1 == r->num_blocks;
+    cr_record record = {0};
+    cr_buf packed = {0};
+    char id[CR_SAMPLE_NAME], stream[96];
+
+    cr_sample_name(s->sample_id, k, /*is_second=*/false, id);
+    snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
+             g->a->config->rewards[r->blocks[k]].domain);
+    fill_record(g, s, &record);
+    if (k == 0) add_log_probs(s, &record);
+    if (cr_record_pack(&record, &packed, err) == CR_OK && is_last)
+        cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed.data,
+                               packed.num_bytes, NULL, err));
+    else if (err->status == CR_OK)
+        cr_stream_put_later(g->a->x, stream, id, packed.data, packed.num_bytes);
+    cr_record_free(&record);
+    cr_buf_free(&packed);
+    return err->status;
+}
+
 static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
 {
     request *r = s->user;
-    cr_record record = {0};
-    cr_buf packed = {0};
-    char id[24], stream[96];
 
-    snprintf(id, sizeof id, "%016llx", (unsigned long long)s->sample_id);
-    snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%.*s", (int)r->domain_bytes, r->domain);
-    cr_record_set_text(&record, "row", r->row, r->row_bytes);
-    cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
-    cr_record_set_text(&record, "response", s->text, s->text_bytes);
-    cr_record_set_text(&record, "finish", s->finish, strlen(s->finish));
-    cr_record_set_int(&record, "version", cr_weight_copy_version(g->weights));
-    cr_record_add(&record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
-    cr_record_add(&record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
-    if (s->num_kept) {
-        cr_record_add(&record, "log_mass", CR_RECORD_FLOAT32, s->log_mass, s->num_ids);
-        cr_record_add(&record, "num_kept", CR_RECORD_INT32, s->num_kept, s->num_ids);
-        cr_record_add(&record, "kept_ids", CR_RECORD_INT32, s->kept_ids ? s->kept_ids : s->ids,
-                      s->num_kept_ids);
-    }
-    if (cr_record_pack(&record, &packed, err) == CR_OK) {
-        bool is_last = --r->num_left == 0;
-        if (is_last)
-            cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed.data,
-                                   packed.num_bytes, NULL, err));
-        else
-            cr_stream_put_later(g->a->x, stream, id, packed.data, packed.num_bytes);
-        if (is_last) request_free(r);
-    }
-    cr_record_free(&record);
-    cr_buf_free(&packed);
+    r->num_left--;
+    for (size_t k = 0; k < r->num_blocks && err->status == CR_OK; k++)
+        cr_note(publish_for(g, s, k, err));
+    if (r->num_left == 0) request_free(r);
     return err->status;
 }
 

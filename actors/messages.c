@@ -5,44 +5,92 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
 {
-    const void *ids, *samples;
+    const void *ids, *samples, *blocks;
     int64_t is_validation;
 
-    CR_TRY(cr_record_get_text(r, "domain", &out->domain, &out->domain_bytes, err));
     CR_TRY(cr_record_get_text(r, "row", &out->row, &out->row_bytes, err));
     CR_TRY(cr_record_get_int(r, "validation", &is_validation, err));
     CR_TRY(cr_record_get(r, "prompt_ids", CR_RECORD_INT32, &ids, &out->num_ids, err));
     CR_TRY(cr_record_get(r, "sample_ids", CR_RECORD_UINT64, &samples, &out->num_samples, err));
+    CR_TRY(cr_record_get(r, "rewards", CR_RECORD_INT32, &blocks, &out->num_blocks, err));
     if (out->num_samples == 0) return cr_fail(err, CR_EFORMAT, "no sample is wanted of it");
+    if (out->num_blocks == 0) return cr_fail(err, CR_EFORMAT, "no reward is wanted of it");
     out->is_validation = is_validation != 0;
     out->ids = ids;
+    out->blocks = blocks;
     out->samples = samples;
     return CR_OK;
 }
 
+void cr_sample_name(uint64_t id, size_t k, bool is_second, char out[CR_SAMPLE_NAME])
+{
+    char place[24] = "";
+
+    if (k > 0) snprintf(place, sizeof place, "-%zu", k);
+    snprintf(out, CR_SAMPLE_NAME, "%016llx%s%s", (unsigned long long)id, place,
+             is_second ? ".1" : "");
+}
+
+bool cr_sample_name_read(const char *name, uint64_t *id, size_t *k, bool *is_second)
+{
+    char *end, again[CR_SAMPLE_NAME];
+
+    *id = strtoull(name, &end, 16);
+    *k = *end == '-' ? (size_t)strtoull(end + 1, &end, 10) : 0;
+    *is_second = strcmp(end, ".1") == 0;
+    cr_sample_name(*id, *k, *is_second, again);
+    return strcmp(name, again) == 0;
+}
+
 /* What its scoring program said beside the verdict. */
-static cr_status read_extras(const cr_record *r, cr_sample *s, cr_err *err)
+static cr_status read_extras(const cr_record *r, cr_sample_reward *x, cr_err *err)
 {
     const float *tokens;
     const char *text;
     size_t n;
 
     if (cr_record_has(r, "token_rewards")) {
-        CR_TRY(cr_floats_read(r, "token_rewards", s->num_ids, &tokens, err));
-        s->token_rewards = CR_NEW_ARRAY(float, n = s->num_ids);
-        memcpy(s->token_rewards, tokens, n * sizeof *tokens);
+        CR_TRY(cr_floats_read(r, "token_rewards", x->num_ids, &tokens, err));
+        x->token_rewards = CR_NEW_ARRAY(float, n = x->num_ids);
+        memcpy(x->token_rewards, tokens, n * sizeof *tokens);
         for (size_t i = 0; i < n; i++)
             if (!(fabsf(tokens[i]) <= (float)CR_SCORE_LIMIT))
                 return cr_fail(err, CR_EFORMAT, "the reward of token %zu is out of range", i);
     }
     if (!cr_record_has_value(r, "metrics")) return CR_OK;
     CR_TRY(cr_record_get_text(r, "metrics", &text, &n, err));
-    CR_TRY(cr_json_parse(text, n, "metrics", &s->metrics, err));
-    if (!json_is_object(s->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is not an object");
+    CR_TRY(cr_json_parse(text, n, "metrics", &x->metrics, err));
+    if (!json_is_object(x->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is not an object");
+    return CR_OK;
+}
+
+cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err *err)
+{
+    static const char *const statuses[] = {"ok", "abstain", "timeout", "error"};
+    const char *text;
+    const void *ids;
+    size_t n, i = 0;
+
+    CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &x->num_ids, err));
+    CR_TRY(cr_record_get_real(r, "score", &x->score, err));
+    CR_TRY(cr_record_get_real(r, "reward", &x->reward, err));
+    if (!(fabs(x->score) <= CR_SCORE_LIMIT) || !(fabs(x->reward) <= CR_SCORE_LIMIT))
+        return cr_fail(err, CR_EFORMAT, "the score is outside -1e6 .. 1e6");
+    CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
+    while (i < CR_COUNT(statuses) && strcmp(text, statuses[i]) != 0)
+        i++;
+    if (i == CR_COUNT(statuses)) return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
+    snprintf(x->status, sizeof x->status, "%s", text);
+    CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
+    cr_free(x->detail);
+    x->detail = cr_strndup(text, n);
+    CR_TRY(read_extras(r, x, err));
+    x->has_come = true;
     return CR_OK;
 }
 
@@ -127,20 +175,10 @@ cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_er
         if (!isfinite(((const float *)log_probs)[i]) || ((const float *)log_probs)[i] > 1e-3f)
             return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite, or above 0",
                            i);
-    CR_TRY(cr_record_get_real(r, "score", &s->score, err));
-    CR_TRY(cr_record_get_real(r, "reward", &s->reward, err));
     CR_TRY(cr_record_get_int(r, "version", &s->version, err));
-    if (!(fabs(s->score) <= CR_SCORE_LIMIT) || !(fabs(s->reward) <= CR_SCORE_LIMIT))
-        return cr_fail(err, CR_EFORMAT, "the score is outside -1e6 .. 1e6");
     CR_TRY(cr_record_get_text(r, "finish", &text, &n, err));
     snprintf(s->finish, sizeof s->finish, "%s", text);
-    CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
-    if (strcmp(text, "ok") != 0 && strcmp(text, "timeout") != 0 && strcmp(text, "error") != 0)
-        return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
-    snprintf(s->status, sizeof s->status, "%s", text);
     CR_TRY(cr_record_get_text(r, "response", &response, &num_bytes, err));
-    CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
-    s->detail = cr_strndup(text, n);
     s->response = cr_strndup(response, num_bytes);
     s->response_bytes = num_bytes;
     s->num_ids = num_ids;
@@ -148,10 +186,14 @@ cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_er
     s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);
     memcpy(s->ids, ids, num_ids * sizeof *s->ids);
     memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
-    CR_TRY(read_extras(r, s, err));
-    CR_TRY(read_kept(r, s, err));
-    s->has_come = true;
-    return CR_OK;
+    return read_kept(r, s, err);
+}
+
+void cr_sample_reward_free(cr_sample_reward *x)
+{
+    cr_free(x->detail);
+    cr_free(x->token_rewards);
+    json_decref(x->metrics);
 }
 
 void cr_sample_free(cr_sample *s)
@@ -162,10 +204,11 @@ void cr_sample_free(cr_sample *s)
     cr_free(s->kept.num);
     cr_free(s->kept.ids);
     cr_free(s->response);
-    cr_free(s->detail);
     cr_free(s->token_rewards);
     cr_free(s->advantages);
-    json_decref(s->metrics);
+    for (size_t i = 0; i < s->num_rewards; i++)
+        cr_sample_reward_free(&s->rewards[i]);
+    cr_free(s->rewards);
 }
 
 /* ---- to a train rank ---- */

@@ -12,18 +12,28 @@
 
 /* `prompts`: one prompt and the ids of the samples that are wanted of it, at least one. */
 typedef struct cr_prompt {
-    const char *domain, *row;
-    size_t domain_bytes, row_bytes;
+    const char *row;
+    size_t row_bytes;
     bool is_validation;
-    const int32_t *ids;
+    const int32_t *ids,
+        *blocks; /* blocks of rewards that score its samples, as indices: at least one */
     const uint64_t *samples;
-    size_t num_ids, num_samples;
+    size_t num_ids, num_blocks, num_samples;
 } cr_prompt;
 CR_MUST cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err);
 
-/* `scored`: fills the sample that it is of, which has room for max_ids response tokens. What it has is owned,
- * also after a failure. */
+/* The entry of a sample's reward number k: "ID", from the second on "ID-K"; asked again, it ends with ".1". */
+enum { CR_SAMPLE_NAME = 48 };
+void cr_sample_name(uint64_t id, size_t k, bool is_second, char out[CR_SAMPLE_NAME]);
+/* Any text; false: it is no such name. */
+bool cr_sample_name_read(const char *name, uint64_t *id, size_t *k, bool *is_second);
+
+/* `scored`, of the sample's first reward: the response itself, which has room for max_ids tokens. What it has is
+ * owned, also after a failure. */
 CR_MUST cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err);
+/* `scored`: what a block of rewards says; likewise. */
+CR_MUST cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err *err);
+void cr_sample_reward_free(cr_sample_reward *x);
 void cr_sample_free(cr_sample *s);
 
 /* `cmd:*` of train ranks and references: samples to pass over. */

@@ -9,6 +9,7 @@
 #define CR_SAMPLE_H
 
 #include "base/json.h"
+#include "configs/configs.h"
 
 #include <string.h>
 
@@ -18,6 +19,24 @@ typedef struct cr_kept {
     int32_t *num, *ids; /* [num_ids], and one list after the other */
     size_t num_ids;     /* of all lists */
 } cr_kept;
+
+/* What one block of rewards says of a sample. */
+typedef struct cr_sample_reward {
+    int block; /* index into config->rewards */
+    char status[12], *detail;
+    double score, reward; /* before its weight; 0 unless status is "ok" */
+    float *token_rewards; /* [num_ids], what its program gives single tokens, or NULL */
+    size_t num_ids;
+    json_t *metrics; /* its own numbers by name, or NULL */
+    bool is_second;  /* asked again: the first verdict was a time-out or an error */
+    bool has_come;
+} cr_sample_reward;
+
+/* Its block had something to say of the sample, or said that it has not. */
+static inline bool cr_reward_is_answer(const cr_sample_reward *x)
+{
+    return strcmp(x->status, "ok") == 0 || strcmp(x->status, "abstain") == 0;
+}
 
 typedef struct cr_sample {
     uint64_t id;
@@ -30,21 +49,31 @@ typedef struct cr_sample {
     cr_kept kept;
     char *response; /* text, any bytes */
     size_t response_bytes;
-    char finish[8]; /* "stop" or "length" */
-    char status[12], *detail;
-    double score, reward;
-    float *token_rewards; /* [num_ids], what the scoring program gives single tokens, or NULL */
-    json_t *metrics;      /* its own numbers by name, or NULL */
+    char finish[8];            /* "stop" or "length" */
+    cr_sample_reward *rewards; /* [num_rewards], that of its domain first */
+    size_t num_rewards, num_come;
+    /* of all rewards, once they have come (cr_sample_merge) */
+    char status[12];
+    const char *detail;   /* borrowed from rewards */
+    double score, reward; /* reward: the sum by weight */
+    float *token_rewards; /* [num_ids] the sum by weight, or NULL */
     float *advantages;    /* [num_ids] once the step has learned, else NULL */
-    bool is_second;       /* asked again: the first verdict was a time-out or an error */
     int64_t version;      /* updates that the weights it was sampled with have had */
-    bool has_come;
 } cr_sample;
 
-/* Timed out and failed ones have no score: they are left out of every mean. */
+/* Timed out and failed ones, and those to which every reward abstains, have no score: they are left out of every
+ * mean. */
 static inline bool cr_sample_has_verdict(const cr_sample *s)
 {
     return strcmp(s->status, "ok") == 0;
 }
+
+/* All rewards of a sample have come: its status, score, reward and rewards of tokens (docs/rewards.md). The score is
+ * that of the first reward which does not abstain, the domain's own first; the reward is the sum of all of them by
+ * weight. A reward that timed out or failed leaves the sample without a verdict, unless its block has on_failure:
+ * abstain. */
+void cr_sample_merge(const cr_config *config, cr_sample *s);
+/* Which reward of a merged sample failed, and why; else that none has anything to say (owned). */
+char *cr_sample_reason(const cr_config *config, const cr_sample *s);
 
 #endif

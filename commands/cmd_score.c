@@ -41,6 +41,7 @@ static cr_status take_domain(const cr_config *config, const char *path, const ch
     *name = r->rule;
     settings->reward_type = r->reward_type;
     settings->length_coef = r->response_length_penalty_coef;
+    settings->terms = &r->terms;
     return CR_OK;
 }
 

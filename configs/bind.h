@@ -46,6 +46,9 @@ void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const ch
                             cr_diagnostics *d);
 /* judge.c: judge of a domain, and ROLL's keys of the same meaning; before its rule is looked for. */
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
+/* rewards.c: weights, rules that are terms of a sum; once all are bound, blocks that share a tag. */
+void cri_bind_terms(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
+void cri_check_shared(cr_config *c, cr_node *root, cr_diagnostics *d);
 /* Its log-probs are those that this run wants. */
 void cri_check_service(cr_config *c, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */

@@ -340,6 +340,8 @@ void cr_config_free(cr_config *c)
         service_free(&c->rewards[i].judge);
         worker_free(&c->rewards[i].judge_model);
         cr_free(c->rewards[i].reward_type);
+        cr_free(c->rewards[i].terms.format_pattern);
+        texts_free(c->rewards[i].terms.format_tags, c->rewards[i].terms.num_format_tags);
         envs_free(c->rewards[i].envs);
         texts_free(c->rewards[i].tags, c->rewards[i].num_tags);
     }

@@ -24,6 +24,20 @@ typedef struct cr_judge_answer {
     bool is_number;
 } cr_judge_answer;
 
+/* What a format_pattern means: Python's re.match with DOTALL and MULTILINE. */
+#define CR_FORMAT_WHOLE "\\A(?ms:%s)"
+
+/* Of the rules format, length and repetition (docs/rewards.md). */
+typedef struct cr_reward_terms {
+    char *format_pattern; /* NULL: ROLL's, unless there are tags */
+    char **format_tags;
+    size_t num_format_tags;
+    int64_t overlong_tokens, max_response_tokens; /* 0: no overlong_buffer */
+    double overlong_factor;
+    int64_t repetition_n_grams;
+    double repetition_max_penalty;
+} cr_reward_terms;
+
 typedef struct cr_reward_config {
     char *domain;
     const char *rule;      /* "math_rule": the built-in that worker_cls names; NULL with exec */
@@ -43,7 +57,10 @@ typedef struct cr_reward_config {
     double probability;                /* share of prompts, 0: validation only */
     char *reward_type;                 /* "loose", "soft", "strict", or NULL */
     double response_length_penalty_coef;
+    cr_reward_terms terms;
     cr_query_filter filter;
+    double weight;            /* of its reward in a sample's sum */
+    bool is_failure_left_out; /* on_failure: abstain */
 } cr_reward_config;
 
 typedef struct cr_algorithm {
@@ -150,6 +167,10 @@ const cr_reward_config *cr_config_find_reward(const cr_config *config,
 /* Where the judge of a domain is: judge.url, or of a judge of the run the process on device `number`, modulo their number;
  * owned by the caller. */
 char *cr_judge_url(const cr_reward_config *reward, int number);
+
+/* Blocks of rewards that score the rows of a tag, as indices, into out[num_rewards]; how many. The first is the rows'
+ * domain: the first in the file that has a share of the prompts, else the first of all. The others keep their order. */
+size_t cr_config_rewards_of(const cr_config *config, const char *tag, int32_t *out);
 
 /* "list(range(0,8)) + [9]": integers, lists, range, list, +, parentheses. Owned array. */
 CR_MUST cr_status cr_device_mapping(const char *text, int **out, int *num, cr_err *err);

@@ -171,6 +171,8 @@ const cri_key cri_keys[] = {
     B("rlvr", "whiten_advantages", "false", "advantages"),
     C("rlvr", "norm_mean_type", NULL, "batch|group|running", "advantages"),
     C("rlvr", "norm_std_type", NULL, "batch|group|running", "advantages"),
+    C("rlvr", "multi_objective_aggregation", "sum_then_normalize", /* TRL's */
+      "sum_then_normalize|normalize_then_sum", "advantages"),
     I("rlvr", "critic_warmup", "0", "0", "pipeline"),
     B("rlvr", "enable_reference", "false", "launcher"),
     B("rlvr", "enable_old_logprobs_recompute", "false", "pipeline"),
@@ -458,7 +460,15 @@ const cri_key cri_keys[] = {
     T("reward", "worker_cls", NULL, "reward workers"),
     I("reward", "world_size", "1", "1..4096", "launcher"),
     READ("reward", "tag_included", CRI_TEXTS, "[]", "prompts"),
-    NONE("reward", "format_pattern", "no rule that croll has reads it"),
+    T("reward", "format_pattern", NULL, "reward workers"),
+    READ("reward", "format_tags", CRI_TEXTS, "[]", "reward workers"), /* croll's own */
+    K("reward", "overlong_buffer", "overlong"),                       /* verl's */
+    I("overlong", "len", NULL, "1", "reward workers"),
+    R("overlong", "penalty_factor", "1.0", "0..1e6", "reward workers"),
+    I("reward", "repetition_n_grams", "3", "1..1000", "reward workers"), /* Open-R1's */
+    R("reward", "repetition_max_penalty", "-1.0", "-1e6..0", "reward workers"),
+    R("reward", "reward_weight", "1.0", "-1e6..1e6", "rollouts, advantages"), /* croll's own */
+    C("reward", "on_failure", "no_verdict", "no_verdict|abstain", "rollouts"),
     C("reward", "reward_type", NULL, "loose|soft|strict", "reward workers"),
     R("reward", "response_length_penalty_coef", "0.0", NULL, "reward workers"),
     K("reward", "query_filter_config", "query_filter"),
@@ -521,6 +531,9 @@ const cri_reward_class cri_reward_classes[] = {
     {"RemoteRewardSystemWorker", "remote", true},
     {"DetectionRewardWorker", "detection", false},
     {"VideoR1RewardWorker", "video_r1", false},
-    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", false},
+    {"MultipleChoiceBoxedRewardWorker", "multiple_choice_boxed", true},
+    {"FormatRuleRewardWorker", "format", true}, /* croll's own */
+    {"LengthRuleRewardWorker", "length", true},
+    {"RepetitionRuleRewardWorker", "repetition", true},
 };
 const size_t cri_num_reward_classes = CR_COUNT(cri_reward_classes);

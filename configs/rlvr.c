@@ -136,9 +136,12 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     r->filter.std_threshold = cri_real_of(args, "std_threshold");
     check_filter(&r->filter, r->domain, filter, d);
     cri_bind_judge(c, block, r, d);
+    r->weight = cri_real_of(block, "reward_weight");
+    r->is_failure_left_out = cri_choice_of("reward", block, "on_failure") == 1;
     check_program(block, r, d);
     r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);
+    cri_bind_terms(c, block, r, d);
 }
 
 /* Shares that do not add up to 1 are divided by their sum. */
@@ -262,6 +265,7 @@ static void bind_advantage(const cr_node *root, cr_advantage_config *a)
     a->adv_estimator = (cr_estimator)cri_choice_of("rlvr", root, "adv_estimator");
     a->norm_mean_type = (cr_norm)cri_choice_of("rlvr", root, "norm_mean_type");
     a->norm_std_type = (cr_norm)cri_choice_of("rlvr", root, "norm_std_type");
+    a->aggregation = (cr_aggregation)cri_choice_of("rlvr", root, "multi_objective_aggregation");
     a->gamma = cri_real_of(root, "gamma");
     a->reward_clip = cri_real_of(root, "reward_clip");
     a->advantage_clip = cri_real_of(root, "advantage_clip");
@@ -510,6 +514,7 @@ void cri_load_rlvr(cr_config *c, cr_node *root, cr_diagnostics *d)
     bind_rewards(c, root, d);
     bind_rollouts(c, root, d);
     cri_bind_opd(c, root, d);
+    cri_check_shared(c, root, d);
     c->reference.is_needed =
         !c->is_teacher_reference &&
         (cri_flag_of(root, "enable_reference") || a->loss.use_kl_loss || a->advantage.kl_coef > 0);

@@ -49,6 +49,7 @@ static const char *where_it_belongs(const char *block, const char *name)
         {"judge", "judge of a domain in rewards"},
         {"remote", "remote of a domain in rewards"},
         {"judge_answer", "judge_answer of a domain in rewards"},
+        {"overlong", "overlong_buffer of a domain in rewards"},
         {"run", "the top of the file"},
         {"rlvr", "the top of an rlvr file"},
         {"sft", "the top of an sft file"}};
@@ -155,11 +156,11 @@ static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
 
     if ((key->type == CRI_REAL || key->type == CRI_OPTIONAL) && n->kind == CR_NODE_INT)
         n->real = x, n->kind = CR_NODE_REAL;
-    if (key->range && x < atof(key->range)) {
+    if (key->range && !(x >= atof(key->range))) {
         snprintf(expected, sizeof expected, "a number of at least %.*s",
                  dots ? (int)(dots - key->range) : 32, key->range);
         wrong(key, n, expected, d);
-    } else if (n->kind == CR_NODE_REAL && fabs(x) > (dots ? atof(dots + 2) : 1e30)) {
+    } else if (n->kind == CR_NODE_REAL && !(dots ? x <= atof(dots + 2) : fabs(x) <= 1e30)) {
         snprintf(expected, sizeof expected, "a number of at most %s", dots ? dots + 2 : "1e30");
         wrong(key, n, expected, d);
     }

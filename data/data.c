@@ -22,6 +22,7 @@ static void row_free(cr_row *row)
     json_decref(row->asked);
     cr_free(row->text);
     cr_free(row->ids);
+    cr_free(row->rewards);
     cr_free(row->learns);
 }
 

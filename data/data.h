@@ -23,7 +23,9 @@ typedef struct cr_row {
     size_t num_prompt; /* SFT: label-free ids at the start; RLVR: num_ids */
     uint8_t *
         learns; /* SFT on messages: [num_ids], 1 on ids of an assistant; NULL: all after num_prompt */
-    int domain;        /* index into the caller's domains, -1: unused */
+    int domain;       /* index into the caller's domains, -1: unused */
+    int32_t *rewards; /* RLVR: blocks of rewards that score its samples, the domain first (owned) */
+    size_t num_rewards;
     int line;          /* in its file, or element of its array, from 1 */
     double difficulty; /* the column, if difficulty_loss_weight reads it */
 } cr_row;

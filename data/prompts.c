@@ -62,21 +62,51 @@ static cr_status check_text_only(const json_t *row, const json_t *messages, cr_e
     return CR_OK;
 }
 
-/* Domain of a row: its own column, else the reward block that includes its tag. It stays -1 for a row that
- * no block of rewards is for and that is to be left out. */
+/* Blocks of rewards by name: a text, or a list of texts that are all known. An unknown text is no error. */
+static cr_status find_named(const cr_config *c, const json_t *domain, cr_row *row, cr_err *err)
+{
+    size_t num = json_is_array(domain) ? json_array_size(domain) : 1;
+
+    if (json_is_array(domain) && (num == 0 || num > c->num_rewards))
+        return cr_fail(err, CR_EFORMAT,
+                       "the column domain is a list of %zu names (1 to %zu blocks of rewards)", num,
+                       c->num_rewards);
+    for (size_t k = 0; k < num; k++) {
+        const json_t *v = json_is_array(domain) ? json_array_get(domain, k) : domain;
+        const char *name = json_string_value(v);
+        size_t i = 0;
+        while (i < c->num_rewards && (!name || strcmp(c->rewards[i].domain, name) != 0))
+            i++;
+        for (size_t j = 0; j < row->num_rewards && i < c->num_rewards; j++)
+            if (row->rewards[j] == (int32_t)i)
+                return cr_fail(err, CR_EFORMAT, "the column domain names %.60s twice", name);
+        if (i < c->num_rewards)
+            row->rewards[row->num_rewards++] = (int32_t)i;
+        else if (json_is_array(domain))
+            return cr_fail(err, CR_EFORMAT, "the column domain: %.60s is no block of rewards",
+                           name ? name : "what is no text");
+    }
+    return CR_OK;
+}
+
+/* Blocks of rewards that score a row, its domain first: its own column `domain`, else those that include its tag. The
+ * domain stays -1 for a row that no block is for and that is to be left out. */
 static cr_status find_domain(const cr_prompt_maker *m, cr_row *row, cr_err *err)
 {
     const cr_config *c = m->config;
     const char *column = m->from->data.tag ? m->from->data.tag : "tag",
-               *domain = json_string_value(json_object_get(row->json, "domain")),
                *tag = json_string_value(json_object_get(row->json, column));
+    const json_t *domain = json_object_get(row->json, "domain");
 
-    for (size_t i = 0; i < c->num_rewards; i++) {
-        if (domain && strcmp(c->rewards[i].domain, domain) == 0) row->domain = (int)i;
-        for (size_t k = 0; !domain && tag && k < c->rewards[i].num_tags; k++)
-            if (strcmp(c->rewards[i].tags[k], tag) == 0) row->domain = (int)i;
-    }
-    if (row->domain < 0 && !domain && !tag && c->num_rewards == 1) row->domain = 0;
+    if (!json_is_string(domain) && !json_is_array(domain)) domain = NULL;
+    row->rewards = CR_NEW_ARRAY(int32_t, c->num_rewards);
+    if (domain)
+        CR_TRY(find_named(c, domain, row, err));
+    else if (tag)
+        row->num_rewards = cr_config_rewards_of(c, tag, row->rewards);
+    else if (c->num_rewards == 1)
+        row->num_rewards = 1; /* the only one: index 0 */
+    if (row->num_rewards) row->domain = row->rewards[0];
     if (row->domain >= 0 || domain || m->from->data.drops_unknown_tags) return CR_OK;
     if (tag)
         return cr_fail(err, CR_EFORMAT,
@@ -143,8 +173,10 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         m->num_unknown++;
         return CR_OK;
     }
-    if (m->config->rewards[row->domain].rule)
-        CR_TRY(cr_rule_check_row(m->config->rewards[row->domain].rule, row->json, err));
+    for (size_t k = 0; k < row->num_rewards; k++) {
+        const char *rule = m->config->rewards[row->rewards[k]].rule;
+        if (rule) CR_TRY(cr_rule_check_row(rule, row->json, err));
+    }
     if (m->config->algorithm.difficulty_loss_weight && w == &m->config->train)
         CR_TRY(read_difficulty(row, err));
     if (w->data.prompt) {

@@ -53,11 +53,12 @@ static const char *const estimators[] = {"reinforce", "grpo",           "gae",
                                          "gigpo",     "step_reinforce", NULL};
 static const char *const norms[] = {"", "batch", "group", "running", NULL};
 static const char *const penalties[] = {"kl", "abs", "mse", NULL};
+static const char *const aggregations[] = {"sum_then_normalize", "normalize_then_sum", NULL};
 
 static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_advantage_config *c,
                                        cr_err *err)
 {
-    int estimator = CR_ADV_GAE, mean = 0, std = 0, penalty = 0;
+    int estimator = CR_ADV_GAE, mean = 0, std = 0, penalty = 0, aggregation = 0;
     bool is_mixed = false, is_pure = false;
     const cri_field fields[] = {
         {"adv_estimator", CRI_F_CHOICE, 0, &estimator, estimators},
@@ -65,6 +66,7 @@ static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_
         {"lambd", CRI_F_NUMBER, CRI_F_NONNEGATIVE, &c->lambd, NULL},
         {"norm_mean_type", CRI_F_CHOICE, CRI_F_NULLABLE, &mean, norms},
         {"norm_std_type", CRI_F_CHOICE, CRI_F_NULLABLE, &std, norms},
+        {"multi_objective_aggregation", CRI_F_CHOICE, 0, &aggregation, aggregations},
         {"reward_clip", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_NONNEGATIVE, &c->reward_clip, NULL},
         {"advantage_clip", CRI_F_NUMBER, CRI_F_NULLABLE | CRI_F_POSITIVE, &c->advantage_clip, NULL},
         {"whiten_rewards", CRI_F_FLAG, 0, &c->whiten_rewards, NULL},
@@ -83,6 +85,7 @@ static cr_status read_advantage_config(cri_request *r, const json_t *config, cr_
     c->adv_estimator = estimator > CR_ADV_GAE ? CR_ADV_REINFORCE : (cr_estimator)estimator;
     c->norm_mean_type = (cr_norm)mean;
     c->norm_std_type = (cr_norm)std;
+    c->aggregation = (cr_aggregation)aggregation;
     c->kl_penalty = kinds[penalty];
     c->opd = is_pure ? CR_OPD_PURE : is_mixed ? CR_OPD_MIXED : CR_OPD_NONE;
     if (is_pure) c->adv_estimator = CR_ADV_REINFORCE;
@@ -97,12 +100,78 @@ static cr_status check_group(double group, size_t num_samples, cr_err *err)
     return CR_OK;
 }
 
+/* One kind of rewards: a number or null for each sample. */
+static cr_status read_kind(const json_t *list, size_t kind, size_t num, double *values, double *has,
+                           cr_err *err)
+{
+    const json_t *v;
+    size_t i;
+
+    if (!json_is_array(list) || json_array_size(list) != num)
+        return cr_fail(err, CR_EARG, "rewards[%zu] is not a list of %zu numbers", kind, num);
+    json_array_foreach(list, i, v)
+    {
+        has[i] = !json_is_null(v);
+        values[i] = json_number_value(v);
+        if (has[i] != 0 && (!json_is_number(v) || !isfinite(values[i])))
+            return cr_fail(err, CR_EARG, "rewards[%zu][%zu] is neither a number nor null", kind, i);
+    }
+    return CR_OK;
+}
+
+/* Several rewards of each sample, instead of scores: then their weighted sums are the scores, and a sample
+ * without any has no verdict. */
+static cr_status read_kinds(cri_request *r, const json_t *rewards, const json_t *weights,
+                            cr_reward_kinds *k, cr_advantage_args *args, cr_err *err)
+{
+    size_t n = r->num_samples, num = json_array_size(rewards);
+    double *values, *has, *ws = NULL, *sums = cri_numbers(r, n), *any = cri_numbers(r, n);
+
+    if (!rewards != !!args->scores)
+        return cr_fail(err, CR_EARG, "give scores, or rewards: a list for each kind of reward");
+    if (!rewards) return CR_OK;
+    if (!json_is_array(rewards) || num == 0)
+        return cr_fail(err, CR_EARG, "rewards must be a list of lists, one for each kind");
+    values = cri_numbers(r, num * n);
+    has = cri_numbers(r, num * n);
+    for (size_t j = 0; j < num; j++)
+        CR_TRY(read_kind(json_array_get(rewards, j), j, n, values + j * n, has + j * n, err));
+    if (weights) {
+        CR_TRY(cri_read_list(r, weights, "reward_weights", 0, &num, &ws, err));
+    } else {
+        ws = cri_numbers(r, num);
+        for (size_t j = 0; j < num; j++)
+            ws[j] = 1;
+    }
+    *k = (cr_reward_kinds){num, values, has, ws};
+    cr_rewards_sum(k, n, sums, any);
+    for (size_t i = 0; i < n && args->verdict; i++)
+        any[i] *= args->verdict[i];
+    args->scores = sums;
+    args->verdict = any;
+    args->kinds = k;
+    return CR_OK;
+}
+
+static void open_outputs(cri_request *r, cr_advantage_args *args)
+{
+    args->rows = r->rows;
+    args->rewards = cri_numbers(r, r->num_samples);
+    args->token_rewards = cri_tokens(r);
+    args->advantages = cri_tokens(r);
+    args->raw_advantages = cri_tokens(r);
+    args->returns = cri_tokens(r);
+    args->kl = cri_tokens(r);
+    args->opd_kl = cri_tokens(r);
+}
+
 cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *a)
 {
     cr_advantage_config c = {.gamma = 1, .lambd = 0.95, .kl_coef = 0.2, .opd_kl_coef = 1};
     cr_moments moments = {0, 1, 1e-24};
     cr_advantage_args args = {.moments = &moments};
-    const json_t *config = NULL;
+    cr_reward_kinds kinds;
+    const json_t *config = NULL, *rewards = NULL, *weights = NULL;
     double group = 0;
     const cri_field fields[] = {
         {"final_mask", CRI_F_MASK, CRI_F_REQUIRED, &args.final_mask, NULL},
@@ -111,13 +180,16 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
         {"teacher_log_probs", CRI_F_ROWS, 0, &args.teacher_log_probs, NULL},
         {"values", CRI_F_ROWS, 0, &args.values, NULL},
         {"token_rewards", CRI_F_ROWS, 0, &args.token_scores, NULL},
-        {"scores", CRI_F_SAMPLES, CRI_F_REQUIRED, &args.scores, NULL},
+        {"scores", CRI_F_SAMPLES, 0, &args.scores, NULL},
+        {"rewards", CRI_F_VALUE, 0, &rewards, NULL},
+        {"reward_weights", CRI_F_VALUE, 0, &weights, NULL},
         {"verdict", CRI_F_FLAGS, 0, &args.verdict, NULL},
         {"group", CRI_F_COUNT, CRI_F_REQUIRED | CRI_F_POSITIVE, &group, NULL},
         {"config", CRI_F_VALUE, 0, &config, NULL},
     };
 
     CR_TRY(CRI_READ(r, body, "", fields, a->err));
+    CR_TRY(read_kinds(r, rewards, weights, &kinds, &args, a->err));
     CR_TRY(read_advantage_config(r, config, &c, a->err));
     CR_TRY(check_group(group, r->num_samples, a->err));
     if (!args.teacher_log_probs != (c.opd == CR_OPD_NONE))
@@ -132,15 +204,8 @@ cr_status cri_formula_advantage(cri_request *r, const json_t *body, cri_answer *
                        "ref_log_probs is missing: config.add_token_level_kl needs it");
     if (c.adv_estimator == CR_ADV_GAE && !args.values)
         return cr_fail(a->err, CR_EARG, "values is missing: config.adv_estimator gae needs it");
-    args.rows = r->rows;
     args.group = (size_t)group;
-    args.rewards = cri_numbers(r, r->num_samples);
-    args.token_rewards = cri_tokens(r);
-    args.advantages = cri_tokens(r);
-    args.raw_advantages = cri_tokens(r);
-    args.returns = cri_tokens(r);
-    args.kl = cri_tokens(r);
-    args.opd_kl = cri_tokens(r);
+    open_outputs(r, &args);
     CR_TRY(cr_advantage(&c, &args, a->err));
     cri_put_list(a, "rewards", args.rewards, r->num_samples);
     cri_put_rows(a, "token_level_rewards", &r->rows, args.token_rewards);

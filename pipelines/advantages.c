@@ -29,6 +29,28 @@ static double *token_scores(const cri_learn_batch *b, size_t first, size_t end)
     return out;
 }
 
+/* The rewards of each block by itself, in *memory (owned). */
+static cr_reward_kinds kinds_of(const cr_config *c, const cri_learn_batch *b, size_t first,
+                                size_t n, double **memory)
+{
+    size_t num = c->num_rewards;
+    double *values = CR_NEW_ARRAY(double, num *(2 * n + 1)), *has = values + num * n,
+           *weights = has + num * n;
+
+    *memory = values;
+    for (size_t k = 0; k < num; k++)
+        weights[k] = c->rewards[k].weight;
+    for (size_t i = 0; i < n; i++) {
+        const cr_sample *s = &b->r->samples[first + i];
+        for (size_t k = 0; k < s->num_rewards; k++) {
+            const cr_sample_reward *x = &s->rewards[k];
+            values[(size_t)x->block * n + i] = x->reward;
+            has[(size_t)x->block * n + i] = strcmp(x->status, "ok") == 0;
+        }
+    }
+    return (cr_reward_kinds){num, values, has, weights};
+}
+
 cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first, size_t end,
                                 int domain, cr_metrics *m, cr_err *err)
 {
@@ -38,6 +60,8 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     double *scores = CR_NEW_ARRAY(double, 5 * n), *lengths = scores + n, *keep = scores + 2 * n,
            *raw = scores + 3 * n, *verdict = scores + 4 * n, kept = 0, judged = 0,
            *tokens = token_scores(b, first, end);
+    double *memory;
+    const cr_reward_kinds kinds = kinds_of(l->config, b, first, n, &memory);
     const char *name = l->config->rewards[domain].domain;
     const bool has_teacher = config.opd != CR_OPD_NONE;
     const bool are_scores_used =
@@ -64,6 +88,7 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     cr_advantage_args args = {.rows = {n, start},
                               .group = b->r->group_size,
                               .scores = raw,
+                              .kinds = &kinds,
                               .verdict = are_scores_used ? verdict : NULL,
                               .token_scores = tokens,
                               .old_log_probs = b->has_ref || has_teacher ? b->old + base : NULL,
@@ -98,5 +123,6 @@ cr_status cri_domain_advantages(cr_learning *l, cri_learn_batch *b, size_t first
     cr_free(start);
     cr_free(scores);
     cr_free(tokens);
+    cr_free(memory);
     return err->status;
 }

@@ -124,6 +124,9 @@ static void put_scores(scope *s)
     for (size_t i = s->first; i < s->end; i++)
         if (cr_sample_has_verdict(sample_of(s, i))) s->x[s->num++] = s->b->rewards[i];
     put_summary(s, "critic/rewards");
+    for (size_t i = s->first; i < s->end; i++)
+        if (cr_sample_has_verdict(sample_of(s, i))) s->x[s->num++] = sample_of(s, i)->reward;
+    put_summary(s, "critic/raw_rewards");
     if (judged == 0) return;
     put(s, right / judged, "critic/correct/mean");
     put(s, right / judged, "critic/score_distribution/correct_samples_ratio");

@@ -71,8 +71,8 @@ static cr_status check_judge(const rlvr *s, const cr_reward_config *r, const jso
     return cr_fail_add(err, "rewards.%s.%s", r->domain, r->reward_manager ? "remote" : "judge");
 }
 
-/* The first row of a domain, or NULL; *num: its rows of training. */
-static const cr_row *first_row(const rlvr *s, int domain, size_t *num)
+/* The first row that a block scores, or NULL; *num: rows of training whose domain it is. */
+static const cr_row *first_row(const rlvr *s, int block, size_t *num)
 {
     const cr_dataset *const sets[] = {&s->data, &s->validation};
     const cr_row *first = NULL;
@@ -80,9 +80,10 @@ static const cr_row *first_row(const rlvr *s, int domain, size_t *num)
     *num = 0;
     for (size_t k = 0; k < CR_COUNT(sets); k++)
         for (size_t i = 0; i < sets[k]->num_rows; i++) {
-            if (sets[k]->rows[i].domain != domain) continue;
-            if (!first) first = &sets[k]->rows[i];
-            *num += k == 0;
+            const cr_row *row = &sets[k]->rows[i];
+            for (size_t j = 0; !first && j < row->num_rewards; j++)
+                if (row->rewards[j] == block) first = row;
+            *num += k == 0 && row->domain == block;
         }
     return first;
 }
@@ -99,7 +100,7 @@ static cr_status check_judges(const rlvr *s, cr_err *err)
     return CR_OK;
 }
 
-/* Judges and programs of one's own are tried with the first row of their domain; a warning counts rows that no step draws. */
+/* Judges and programs of one's own are tried with the first row that they score; a warning counts rows that no step draws. */
 static cr_status check_rewards(rlvr *s, cr_err *err)
 {
     for (size_t d = 0; d < s->c->num_rewards && err->status == CR_OK; d++) {
@@ -110,6 +111,7 @@ static cr_status check_rewards(rlvr *s, cr_err *err)
             cr_log(CR_LOG_WARN, "data",
                    "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
                    r->domain);
+        if (!first) cr_log(CR_LOG_INFO, "data", "no row has the reward %s", r->domain);
         if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
         if (r->judge.url && !r->judge_model.is_given && first)
             cr_note(check_judge(s, r, first->json, err));

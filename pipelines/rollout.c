@@ -19,14 +19,22 @@ typedef struct flight {
     bool is_kept, is_failed; /* failed: no sample has a verdict, and nothing was drawn for it yet */
 } flight;
 
+/* Of all samples that a block of rewards has scored in this rollout: how many got an answer, how many none. */
+typedef struct tally {
+    size_t num_answers, num_failures;
+} tally;
+
 typedef struct collector {
     cr_run *run;
     const cr_rollout_args *args;
     cr_distribution distribution;
     flight *flights;
     size_t num, capacity, num_done, num_kept, num_wanted;
-    size_t num_filtered, num_redrawn, num_verdicts, num_retries, num_timeouts, num_errors;
-    char *failure; /* of the first sample without a verdict (owned) */
+    size_t num_filtered, num_redrawn, num_verdicts, num_retries;
+    size_t num_timeouts, num_errors, num_abstained, num_left_out;
+    tally *tallies; /* [num_rewards of the configuration] (owned) */
+    char *failure;  /* of the first sample without a verdict (owned) */
+    char *left_out; /* the first failed reward of a sample that has a verdict without it (owned) */
 } collector;
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
@@ -43,7 +51,7 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, args->group_size);
     cr_record record = {0};
     cr_buf packed = {0};
-    char name[32];
+    char name[CR_SAMPLE_NAME];
     flight f = {.domain = domain};
 
     if (c->num >> 24) {
@@ -55,16 +63,19 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     for (size_t i = 0; i < args->group_size; i++) {
         ids[i] = id_of(args, c->num, i);
         f.samples[i] = (cr_sample){.id = ids[i], .domain = domain, .row = row_index};
+        f.samples[i].rewards = CR_NEW_ARRAY(cr_sample_reward, row->num_rewards);
+        f.samples[i].num_rewards = row->num_rewards;
+        for (size_t k = 0; k < row->num_rewards; k++)
+            f.samples[i].rewards[k].block = row->rewards[k];
     }
     c->flights = cr_grow(c->flights, c->num, &c->capacity, sizeof *c->flights);
-    snprintf(name, sizeof name, "%016llx", (unsigned long long)ids[0]);
+    cr_sample_name(ids[0], 0, /*is_second=*/false, name);
     c->flights[c->num++] = f;
     cr_record_set_text(&record, "row", row->text, strlen(row->text));
-    cr_record_set_text(&record, "domain", c->run->config->rewards[domain].domain,
-                       strlen(c->run->config->rewards[domain].domain));
     cr_record_set_int(&record, "validation", args->is_validation);
     cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, row->ids, row->num_ids);
     cr_record_add(&record, "sample_ids", CR_RECORD_UINT64, ids, args->group_size);
+    cr_record_add(&record, "rewards", CR_RECORD_INT32, row->rewards, row->num_rewards);
     if (cr_record_pack(&record, &packed, err) == CR_OK)
         cr_stream_put_later(c->run->x, CR_STREAM_PROMPTS, name, packed.data, packed.num_bytes);
     cr_record_free(&record);
@@ -89,30 +100,36 @@ static bool is_kept(const collector *c, const flight *f)
     return kept;
 }
 
-/* The same sample once more on its domain's stream, as "ID.1". */
-static cr_status score_again(collector *c, const flight *f, const cr_entry *entry, cr_sample *s,
+/* The same sample once more on the stream of its reward number k, as "ID.1". */
+static cr_status score_again(collector *c, const cr_entry *entry, cr_sample *s, size_t k,
                              cr_err *err)
 {
-    char stream[96], id[24];
+    cr_sample_reward *x = &s->rewards[k];
+    char stream[96], id[CR_SAMPLE_NAME];
 
     snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
-             c->run->config->rewards[f->domain].domain);
-    snprintf(id, sizeof id, "%016llx.1", (unsigned long long)s->id);
-    cr_sample_free(s);
-    *s = (cr_sample){.id = s->id, .domain = s->domain, .row = s->row, .is_second = true};
+             c->run->config->rewards[x->block].domain);
+    cr_sample_name(s->id, k, /*is_second=*/true, id);
+    cr_sample_reward_free(x);
+    *x = (cr_sample_reward){.block = x->block, .is_second = true};
     c->num_retries++;
     return cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, id, entry->data,
                           entry->num_bytes, NULL, err);
 }
 
-static void count_failure(collector *c, const flight *f, const cr_sample *s)
+/* All of its rewards have come. */
+static void settle_sample(collector *c, cr_sample *s)
 {
+    cr_sample_merge(c->run->config, s);
+    c->num_verdicts += cr_sample_has_verdict(s);
     c->num_timeouts += strcmp(s->status, "timeout") == 0;
     c->num_errors += strcmp(s->status, "error") == 0;
-    if (!c->failure)
-        c->failure = cr_asprintf("%s of %s, sample %016llx: %s", s->status,
-                                 c->run->config->rewards[f->domain].domain,
-                                 (unsigned long long)s->id, s->detail);
+    c->num_abstained += strcmp(s->status, "abstain") == 0;
+    if (!c->failure && !cr_sample_has_verdict(s)) c->failure = cr_sample_reason(c->run->config, s);
+    for (size_t k = 0; cr_sample_has_verdict(s) && k < s->num_rewards; k++) {
+        if (cr_reward_is_answer(&s->rewards[k])) continue;
+        if (c->num_left_out++ == 0) c->left_out = cr_sample_reason(c->run->config, s);
+    }
 }
 
 static bool has_verdict(const collector *c, const flight *f)
@@ -175,34 +192,73 @@ static size_t max_ids_of(const collector *c, const cr_sample *s)
     return (size_t)c->run->config->sequence_length - c->args->data->rows[s->row].num_ids;
 }
 
-/* Ids that no flight waits for are left-overs of another step or second copies: finished, not used. */
-static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+/* The sample that an entry is of, and which of its rewards. NULL: no flight waits for it, it is a left-over of
+ * another step or a second copy. */
+static cr_sample *find_sample(const collector *c, const char *name, flight **f, size_t *k)
 {
-    unsigned long long id = strtoull(entry->id, NULL, 16);
-    size_t draw = id >> 16 & 0xFFFFFF, index = id & 0xFFFF;
-    cr_record record = {0};
-    flight *f;
+    uint64_t id;
+    bool is_second;
+    size_t draw, index;
     cr_sample *s;
 
-    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id ||
-        c->flights[draw].samples[index].has_come ||
-        c->flights[draw].samples[index].is_second != !!strchr(entry->id, '.'))
-        return CR_OK;
-    f = &c->flights[draw];
-    s = &f->samples[index];
-    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK &&
-        cr_sample_read(&record, max_ids_of(c, s), s, err) == CR_OK && !c->args->is_validation)
+    if (!cr_sample_name_read(name, &id, k, &is_second)) return NULL;
+    draw = id >> 16 & 0xFFFFFF;
+    index = id & 0xFFFF;
+    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id)
+        return NULL;
+    *f = &c->flights[draw];
+    s = &(*f)->samples[index];
+    if (*k >= s->num_rewards || s->rewards[*k].has_come || s->rewards[*k].is_second != is_second)
+        return NULL;
+    return s;
+}
+
+/* The response comes with the first reward; each has its own verdict. */
+static cr_status read_entry(collector *c, const cr_entry *entry, cr_sample *s, size_t k,
+                            cr_err *err)
+{
+    cr_record record = {0};
+
+    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK && k == 0 &&
+        !s->ids && cr_sample_read(&record, max_ids_of(c, s), s, err) == CR_OK &&
+        !c->args->is_validation)
         cr_note(cr_distribution_check(&c->distribution, s->kept.num != NULL, err));
+    if (err->status == CR_OK) cr_note(cr_sample_reward_read(&record, &s->rewards[k], err));
     cr_record_free(&record);
+    return err->status;
+}
+
+/* Has a block no verdict on a sample? Then it is asked once more, unless it is in vain: enough have tried. */
+static bool should_ask_again(const collector *c, const cr_sample_reward *x)
+{
+    const tally *t = &c->tallies[x->block];
+
+    return !x->is_second && (t->num_answers > 0 || t->num_failures < ENOUGH);
+}
+
+static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+{
+    size_t k;
+    flight *f;
+    cr_sample *s = find_sample(c, entry->id, &f, &k);
+    cr_sample_reward *x;
+
+    if (!s) return CR_OK;
+    x = &s->rewards[k];
+    cr_note(read_entry(c, entry, s, k, err));
     CR_TRY(cr_fail_add(err, "sample %s", entry->id));
-    if (cr_sample_has_verdict(s)) {
-        c->num_verdicts++;
-    } else {
-        /* in vain where nothing gets a verdict: then enough have tried */
-        if (!s->is_second && (c->num_verdicts > 0 || c->num_timeouts + c->num_errors < ENOUGH))
-            return score_again(c, f, entry, s, err);
-        count_failure(c, f, s);
-    }
+    if (cr_reward_is_answer(x))
+        c->tallies[x->block].num_answers++;
+    else if (should_ask_again(c, x))
+        return score_again(c, entry, s, k, err);
+    else
+        c->tallies[x->block].num_failures++;
+    if (++s->num_come < s->num_rewards) return CR_OK;
+    for (size_t i = 0; i < s->num_rewards; i++)
+        if (s->rewards[i].num_ids != s->num_ids)
+            return cr_fail(err, CR_EFORMAT, "sample %s has %zu tokens, and %zu with its first",
+                           entry->id, s->rewards[i].num_ids, s->num_ids);
+    settle_sample(c, s);
     if (++f->num_come < c->args->group_size) return CR_OK;
     return settle(c, f, err);
 }
@@ -304,6 +360,10 @@ static void order_groups(collector *c, cr_rollout *out)
     out->num_retries = c->num_retries;
     out->num_timeouts = c->num_timeouts;
     out->num_errors = c->num_errors;
+    out->num_abstained = c->num_abstained;
+    out->num_left_out = c->num_left_out;
+    out->left_out = c->left_out;
+    c->left_out = NULL;
     out->failure = c->failure;
     c->failure = NULL;
 }
@@ -330,6 +390,7 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
     double start = cr_now_s();
 
     *out = (cr_rollout){0};
+    c.tallies = CR_NEW_ARRAY(tally, run->config->num_rewards);
     cr_record_set_int(&command, CR_FIELD_STEP, args->step);
     cr_record_set_int(&command, CR_FIELD_OFFLOAD, !args->is_followed);
     for (int r = 0; r < num_infer && err->status == CR_OK; r++)
@@ -353,7 +414,9 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
         cr_free(c.flights[i].samples);
     }
     cr_free(c.flights);
+    cr_free(c.tallies);
     cr_free(c.failure);
+    cr_free(c.left_out);
     cr_free(requests);
     cr_record_free(&command);
     return err->status;
@@ -365,5 +428,6 @@ void cr_rollout_free(cr_rollout *rollout)
         cr_sample_free(&rollout->samples[i]);
     cr_free(rollout->samples);
     cr_free(rollout->failure);
+    cr_free(rollout->left_out);
     *rollout = (cr_rollout){0};
 }

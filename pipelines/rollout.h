@@ -5,7 +5,8 @@
  * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
  * (domain, draw, index).
  *
- * A sample whose verdict is a time-out or an error is scored once more, under "ID.1". A group in which
+ * A sample is scored by each of its row's blocks of rewards; what they say becomes one verdict (actors/sample.h) when all
+ * have come. A block whose answer is a time-out or an error is asked once more, under "ID.1". A group in which
  * no sample has a verdict then is replaced by the next prompt, too, at most as often as the step has
  * groups and once all others have come; where nothing at all has a verdict, and after that, such groups
  * stay, and nothing is learned from them.
@@ -25,7 +26,10 @@ typedef struct cr_rollout {
     size_t num_drawn, num_filtered;  /* groups asked for, and rejected by the query filter */
     size_t num_redrawn;              /* groups without any verdict that were replaced */
     size_t num_timeouts, num_errors; /* samples without a verdict, those of redrawn groups too */
-    size_t num_retries;              /* samples that were scored a second time */
+    size_t num_abstained;            /* samples to which no reward had anything to say */
+    size_t num_retries;              /* rewards of samples that were asked for a second time */
+    size_t num_left_out;             /* rewards that failed and are left out: on_failure: abstain */
+    char *left_out;                  /* the first of them, and why; NULL: none (owned) */
     char *failure;     /* the first sample without a verdict, and why; NULL: all have one (owned) */
     double generate_s; /* until the last sample was there */
     size_t num_prompt_tokens, num_response_tokens;

@@ -34,21 +34,56 @@ static void add_text(cr_buf *out, const char *name, const char *text, size_t num
     cr_json_add_string(out, text, num_bytes);
 }
 
-/* A sample without a verdict has no score. */
-static cr_status add_verdict(cr_buf *out, const cr_sample *s, cr_err *err)
+/* Members of a verdict, of a sample or of one of its rewards. Without a verdict there is no score. */
+static cr_status add_numbers(cr_buf *out, const char *status, const char *detail, double score,
+                             double reward, cr_err *err)
 {
-    if (cr_sample_has_verdict(s))
-        cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.9g", s->score, s->reward);
-    else
-        cr_buf_adds(out, ",\"score\":null,\"reward\":null");
-    add_text(out, "status", s->status, strlen(s->status));
-    add_text(out, "detail", s->detail, strlen(s->detail));
-    if (s->token_rewards)
-        CR_TRY(add_floats(out, "token_rewards", s->token_rewards, s->num_ids, err));
-    if (s->metrics) {
-        cr_buf_adds(out, ",\"metrics\":");
-        CR_TRY(cr_json_add_value(out, s->metrics, err));
+    if (strcmp(status, "ok") == 0) {
+        cr_buf_addf(out, "\"score\":%.9g,\"reward\":", score);
+        CR_TRY(cr_json_add_double(out, reward, err));
+    } else {
+        cr_buf_adds(out, "\"score\":null,\"reward\":null");
     }
+    add_text(out, "status", status, strlen(status));
+    add_text(out, "detail", detail, strlen(detail));
+    return CR_OK;
+}
+
+static cr_status add_extras(cr_buf *out, const float *tokens, size_t num, const json_t *metrics,
+                            cr_err *err)
+{
+    if (tokens) CR_TRY(add_floats(out, "token_rewards", tokens, num, err));
+    if (!metrics) return CR_OK;
+    cr_buf_adds(out, ",\"metrics\":");
+    return cr_json_add_value(out, metrics, err);
+}
+
+/* What each block of rewards said, where there are several. */
+static cr_status add_rewards(cr_buf *out, const cr_config *c, const cr_sample *s, cr_err *err)
+{
+    cr_buf_adds(out, ",\"rewards\":");
+    for (size_t k = 0; k < s->num_rewards; k++) {
+        const cr_sample_reward *x = &s->rewards[k];
+        const char *name = c->rewards[x->block].domain;
+        cr_buf_addc(out, k ? ',' : '{');
+        cr_json_add_string(out, name, strlen(name));
+        cr_buf_adds(out, ":{");
+        CR_TRY(add_numbers(out, x->status, x->detail, x->score, x->reward, err));
+        CR_TRY(add_extras(out, x->token_rewards, x->num_ids, x->metrics, err));
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_addc(out, '}');
+    return CR_OK;
+}
+
+static cr_status add_verdict(cr_buf *out, const cr_config *c, const cr_sample *s, cr_err *err)
+{
+    const json_t *metrics = s->num_rewards == 1 ? s->rewards->metrics : NULL;
+
+    cr_buf_addc(out, ',');
+    CR_TRY(add_numbers(out, s->status, s->detail, s->score, s->reward, err));
+    CR_TRY(add_extras(out, s->token_rewards, s->num_ids, metrics, err));
+    if (s->num_rewards > 1) CR_TRY(add_rewards(out, c, s, err));
     return s->advantages ? add_advantage(out, s, err) : CR_OK;
 }
 
@@ -98,7 +133,7 @@ static cr_status add_sample(cr_buf *out, const cr_run *run, const cr_sample *s, 
     cr_json_add_ids(out, s->ids, s->num_ids);
     CR_TRY(add_floats(out, "log_probs", s->log_prob_infer, s->num_ids, err));
     CR_TRY(add_kept(out, s, has_words, err));
-    CR_TRY(add_verdict(out, s, err));
+    CR_TRY(add_verdict(out, run->config, s, err));
     add_text(out, "finish", s->finish, strlen(s->finish));
     cr_buf_addf(out, ",\"version\":%lld", (long long)s->version);
     if (is_first) CR_TRY(add_column(out, "row", row->json, err));

@@ -1,7 +1,78 @@
 /* verdicts.c -- see verdicts.h. */
 #include "pipelines/verdicts.h"
 
+#include <math.h>
 #include <stdio.h>
+
+/* What a block of rewards said of the samples of a domain; values[num] has room for all of them. */
+typedef struct kind {
+    double *values;
+    size_t num, num_asked, num_abstained, num_failed;
+} kind;
+
+static kind collect(const cr_rollout *r, int domain, int block, double *values)
+{
+    kind out = {.values = values};
+
+    for (size_t i = 0; i < r->num_samples; i++) {
+        const cr_sample *s = &r->samples[i];
+        for (size_t k = 0; s->domain == domain && k < s->num_rewards; k++) {
+            const cr_sample_reward *x = &s->rewards[k];
+            if (x->block != block) continue;
+            out.num_asked++;
+            out.num_abstained += strcmp(x->status, "abstain") == 0;
+            out.num_failed += !cr_reward_is_answer(x);
+            if (cr_sample_has_verdict(s) && strcmp(x->status, "ok") == 0)
+                values[out.num++] = x->reward;
+        }
+    }
+    return out;
+}
+
+/* Of a sample; 0 for a single one. */
+static double std_of(const double *x, size_t num)
+{
+    double mean = 0, sum = 0;
+
+    for (size_t i = 0; i < num; i++)
+        mean += x[i] / (double)num;
+    for (size_t i = 0; i < num; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return num > 1 ? sqrt(sum / (double)(num - 1)) : 0;
+}
+
+static void kind_metrics(const cr_config *config, const kind *x, int domain, int block,
+                         cr_metrics *m)
+{
+    char name[160];
+
+    snprintf(name, sizeof name, "%.60s/rewards/%.60s", config->rewards[domain].domain,
+             config->rewards[block].domain);
+    cr_metrics_set_summary(m, name, x->values, x->num);
+    if (x->num) cr_metrics_set(m, std_of(x->values, x->num), "%s/std", name);
+    cr_metrics_set(m, (double)x->num_abstained / (double)x->num_asked, "%s/abstain_ratio", name);
+    cr_metrics_set(m, (double)x->num_failed, "%s/failures", name);
+}
+
+static bool has_several(const cr_rollout *r, int domain)
+{
+    for (size_t i = 0; i < r->num_samples; i++)
+        if (r->samples[i].domain == domain && r->samples[i].num_rewards > 1) return true;
+    return false;
+}
+
+/* Each reward of each domain that has samples of several. */
+static void several_metrics(const cr_config *config, const cr_rollout *r, cr_metrics *m)
+{
+    double *values = CR_NEW_ARRAY(double, r->num_samples);
+
+    for (int d = 0; d < (int)config->num_rewards; d++)
+        for (int b = 0; has_several(r, d) && b < (int)config->num_rewards; b++) {
+            kind x = collect(r, d, b, values);
+            if (x.num_asked) kind_metrics(config, &x, d, b, m);
+        }
+    cr_free(values);
+}
 
 typedef struct mean {
     char name[96];
@@ -22,40 +93,59 @@ static void add_to_mean(mean **means, size_t *num, const char *name, double x)
     (*means)[i].num++;
 }
 
+/* Those that its program gave, under the name of its block. */
+static void add_own_metrics(const cr_config *config, const cr_sample_reward *x, mean **means,
+                            size_t *num)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(x->metrics, key, value)
+    {
+        char name[96];
+        snprintf(name, sizeof name, "%s/reward/%s", config->rewards[x->block].domain, key);
+        add_to_mean(means, num, name, json_number_value(value));
+    }
+}
+
 void cr_verdict_metrics(const cr_config *config, const cr_rollout *r, cr_metrics *m)
 {
     mean *means = NULL;
     size_t num = 0;
 
-    for (size_t i = 0; i < r->num_samples; i++) {
-        const cr_sample *s = &r->samples[i];
-        const char *key;
-        json_t *value;
-        if (!s->metrics || !cr_sample_has_verdict(s)) continue;
-        json_object_foreach(s->metrics, key, value)
-        {
-            char name[96];
-            snprintf(name, sizeof name, "%s/reward/%s", config->rewards[s->domain].domain, key);
-            add_to_mean(&means, &num, name, json_number_value(value));
-        }
-    }
+    several_metrics(config, r, m);
+    for (size_t i = 0; i < r->num_samples; i++)
+        for (size_t k = 0; cr_sample_has_verdict(&r->samples[i]) && k < r->samples[i].num_rewards;
+             k++)
+            add_own_metrics(config, &r->samples[i].rewards[k], &means, &num);
     for (size_t i = 0; i < num; i++)
         cr_metrics_set(m, means[i].sum / means[i].num, "%s", means[i].name);
     cr_free(means);
     cr_metrics_set(m, (double)r->num_timeouts, "scheduler/reward_timeouts");
     cr_metrics_set(m, (double)r->num_errors, "scheduler/reward_errors");
+    cr_metrics_set(m, (double)r->num_abstained, "scheduler/reward_abstained");
     cr_metrics_set(m, (double)r->num_retries, "scheduler/reward_retries");
     cr_metrics_set(m, (double)r->num_redrawn, "scheduler/redrawn_groups");
 }
 
 void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step)
 {
+    char abstained[60] = "";
+
+    if (r->left_out)
+        cr_log(CR_LOG_WARN, "reward",
+               "%s %lld: %zu rewards of samples failed and are left out (on_failure: abstain); the "
+               "first: %s",
+               what, (long long)step, r->num_left_out, r->left_out);
     if (!r->failure) return;
-    cr_log(CR_LOG_WARN, "reward",
-           "%s %lld: %zu samples have no verdict (%zu time-outs, %zu errors; %zu were asked twice, "
-           "%zu groups drawn again); the first: %s",
-           what, (long long)step, r->num_timeouts + r->num_errors, r->num_timeouts, r->num_errors,
-           r->num_retries, r->num_redrawn, r->failure);
+    if (r->num_abstained)
+        snprintf(abstained, sizeof abstained, ", %zu without any reward", r->num_abstained);
+    cr_log(
+        CR_LOG_WARN, "reward",
+        "%s %lld: %zu samples have no verdict (%zu time-outs, %zu errors%s; %zu were asked twice, "
+        "%zu groups drawn again); the first: %s",
+        what, (long long)step, r->num_timeouts + r->num_errors + r->num_abstained, r->num_timeouts,
+        r->num_errors, abstained, r->num_retries, r->num_redrawn, r->failure);
 }
 
 static const char *reason(const cr_config *config, const cr_rollout *r, char out[480])

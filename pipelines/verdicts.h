@@ -1,12 +1,13 @@
-/* verdicts.h -- what the verdicts of a rollout come to: counts, the programs' own metrics, warnings, and
- * steps from which nothing was learned.
+/* verdicts.h -- what the verdicts of a rollout come to: means of each reward, the programs' own metrics, counts,
+ * warnings, and steps from which nothing was learned.
  */
 #ifndef CR_VERDICTS_H
 #define CR_VERDICTS_H
 
 #include "pipelines/rollout.h"
 
-/* scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that have NAME. */
+/* Where samples of a domain have several rewards: DOMAIN/rewards/BLOCK/mean and its kin (docs/metrics.md).
+ * scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that have NAME. */
 void cr_verdict_metrics(const cr_config *config, const cr_rollout *r, cr_metrics *m);
 /* Says how many samples have no verdict, and why the first has none; nothing when all have one. */
 void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step);

@@ -121,6 +121,27 @@ static void add_domain_curves(cr_buf *out, json_t *rows)
     json_decref(domains);
 }
 
+/* Curves of each reward, where samples have several: `DOMAIN/rewards/BLOCK/mean`. */
+static void add_reward_curves(cr_buf *out, json_t *rows)
+{
+    json_t *names = json_object(), *row, *value;
+    const char *name;
+    size_t i;
+
+    json_array_foreach(rows, i, row) json_object_foreach(row, name, value)
+    {
+        const char *block = strstr(name, "/rewards/"), *end = strrchr(name, '/');
+        if (block && end > block + 9 && strcmp(end, "/mean") == 0)
+            json_object_set_new(names, name, json_true());
+    }
+    if (json_object_size(names)) {
+        cr_buf_adds(out, "<h2>By reward</h2><div class=\"curves\">");
+        json_object_foreach(names, name, value) add_curve(out, rows, name);
+        cr_buf_adds(out, "</div>\n");
+    }
+    json_decref(names);
+}
+
 /* The first five samples of one rollouts file. */
 static void add_samples(cr_buf *out, const char *path, const char *title)
 {
@@ -222,7 +243,7 @@ static void add_cards(cr_buf *out, json_t *rows, const cr_timeline *t)
 /* What a curve does not show: samples without a score, steps that changed no weight. */
 static void add_verdicts(cr_buf *out, json_t *rows)
 {
-    double empty = 0, timeouts = 0, errors = 0;
+    double empty = 0, timeouts = 0, errors = 0, abstained = 0;
     json_t *row;
     size_t i;
 
@@ -231,6 +252,7 @@ static void add_verdicts(cr_buf *out, json_t *rows)
         empty += json_object_get(row, "mask/final_mask_sum_eq_0") != NULL;
         timeouts += value_of(row, "scheduler/reward_timeouts");
         errors += value_of(row, "scheduler/reward_errors");
+        abstained += value_of(row, "scheduler/reward_abstained");
     }
     if (empty > 0)
         cr_buf_addf(
@@ -238,11 +260,12 @@ static void add_verdicts(cr_buf *out, json_t *rows)
             "<div class=\"bad\">%.0f of %zu steps trained nothing: no sample had a verdict, or "
             "masks left none (run.log has the reason of each)</div>\n",
             empty, json_array_size(rows));
-    if (timeouts + errors > 0)
+    if (timeouts + errors + abstained > 0)
         cr_buf_addf(out,
                     "<div class=\"warn\">%.0f samples have no verdict: %.0f time-outs, %.0f errors "
-                    "of reward programs (\"detail\" in rollouts/ says why)</div>\n",
-                    timeouts + errors, timeouts, errors);
+                    "of reward programs, %.0f without any reward (\"detail\" in rollouts/ says "
+                    "why)</div>\n",
+                    timeouts + errors + abstained, timeouts, errors, abstained);
 }
 
 static void add_ending(cr_buf *out, const cr_err *ending)
@@ -279,6 +302,7 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
         add_curve(&out, rows, curves[i]);
     cr_buf_adds(&out, "</div>\n");
     add_domain_curves(&out, rows);
+    add_reward_curves(&out, rows);
     if (t.num_logs) {
         cr_timeline_html_pictures(&t, &out);
         cr_timeline_html_tables(&t, &out);

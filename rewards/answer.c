@@ -48,11 +48,13 @@ static cr_status read_status(const json_t *root, cr_verdict *out, cr_err *err)
                  *detail = json_object_get(root, "detail");
     const char *text = status ? json_string_value(status) : error ? "error" : "ok";
 
-    if (!text ||
-        (strcmp(text, "ok") != 0 && strcmp(text, "timeout") != 0 && strcmp(text, "error") != 0))
-        return cr_fail(err, CR_EFORMAT, "status must be \"ok\", \"timeout\" or \"error\"");
-    if (error && strcmp(text, "ok") == 0)
-        return cr_fail(err, CR_EFORMAT, "it has an \"error\", but status ok");
+    if (!text || (strcmp(text, "ok") != 0 && strcmp(text, "abstain") != 0 &&
+                  strcmp(text, "timeout") != 0 && strcmp(text, "error") != 0))
+        return cr_fail(err, CR_EFORMAT,
+                       "status must be \"ok\", \"abstain\", \"timeout\" or \"error\"");
+    if (error && (strcmp(text, "ok") == 0 || strcmp(text, "abstain") == 0))
+        return cr_fail(err, CR_EFORMAT, "it has an \"error\", but status %s", text);
+    if (strcmp(text, "ok") == 0 && json_is_null(json_object_get(root, "score"))) text = "abstain";
     if (error && !json_is_string(error)) return cr_fail(err, CR_EFORMAT, "error is not a text");
     if (detail && !json_is_string(detail) && !json_is_null(detail))
         return cr_fail(err, CR_EFORMAT, "detail is not a text");

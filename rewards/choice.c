@@ -1,5 +1,6 @@
 /* choice.c -- see choice.h. */
 #include "rewards/choice.h"
+#include "rewards/terms/terms.h"
 #include "rewards/text.h"
 
 #include <stdio.h>
@@ -147,23 +148,6 @@ void cr_multiple_choice_rule(const cr_rule_args *a, cr_rule_result *out)
     cr_free(plain);
 }
 
-/* ROLL measures the padded row of ids, hence a constant; here it is the response's own tokens. */
-static bool length_penalty(const cr_rule_args *a, double *penalty, cr_rule_result *out)
-{
-    const json_t *tokens = json_object_get(a->row, "response_tokens");
-    double n = json_number_value(tokens);
-
-    *penalty = 0;
-    if (a->length_coef == 0) return true;
-    if (!json_is_integer(tokens)) {
-        cr_rule_error(out, "response_length_penalty_coef needs the column response_tokens, the "
-                           "number of the response's tokens (or set it to 0)");
-        return false;
-    }
-    *penalty = a->length_coef * (n < 100 ? -0.5 : n > 400 ? 0 : -0.5 * (400 - n) / 300);
-    return true;
-}
-
 void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
 {
     static const struct {
@@ -176,7 +160,7 @@ void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
     double penalty;
     char *plain;
 
-    if (!length_penalty(a, &penalty, out) || !(plain = prepare(a, &gold, out))) return;
+    if (!cr_short_penalty(a, &penalty, out) || !(plain = prepare(a, &gold, out))) return;
     cr_rule_error(out,
                   "crossthinkqa needs reward_type loose, soft or strict, not %s (set it in a "
                   "domain and score with --config FILE)",
@@ -185,7 +169,7 @@ void cr_crossthink_rule(const cr_rule_args *a, cr_rule_result *out)
         if (strcmp(a->reward_type, table[i].type) == 0) {
             verdict v = judge(plain, gold, a->explain);
             double value = table[i].value[v.is_right][v.is_boxed],
-                   repetition = cri_text_repetition(plain);
+                   repetition = cri_text_repetition(plain, 3, -0.5);
             answer(&v, value > 0, value + repetition + penalty, out);
             cr_explain_format(a->explain, "reward", "%g of %s, %g of repetition, %g of the length",
                               value, table[i].type, repetition + 0.0, penalty + 0.0); /* no -0 */

@@ -543,7 +543,7 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
     cr_explain_format(a->explain, "instruction", "%s", instructions[which].name);
     cr_explain_value(a->explain, "arguments", json_deep_copy(root));
     holds = instructions[which].check(&c);
-    repetition = cri_text_repetition(text);
+    repetition = cri_text_repetition(text, 3, -0.5);
     cr_explain_value(a->explain, "holds", json_boolean(holds));
     cr_explain_format(a->explain, "reward", "%d of the instruction, %g of repetition", holds,
                       repetition + 0.0); /* no -0 */

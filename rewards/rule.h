@@ -14,12 +14,15 @@ typedef struct cr_rule_result {
 /* What the detail begins with where a response has no answer at all (its score is 0). */
 #define CR_NO_ANSWER "no answer"
 
+struct cr_reward_terms; /* configs/configs.h */
+
 typedef struct cr_rule_args {
     const json_t *row;    /* an object */
     const char *response; /* as generated, special tokens and NUL bytes included */
     size_t response_bytes;
-    const char *reward_type; /* "loose", "soft", "strict", or NULL */
-    double length_coef;      /* response_length_penalty_coef */
+    const char *reward_type;             /* "loose", "soft", "strict", or NULL */
+    double length_coef;                  /* response_length_penalty_coef */
+    const struct cr_reward_terms *terms; /* of format, length, repetition; NULL: their defaults */
     double deadline_s;
     json_t *explain; /* an object for what was looked at and found, or NULL (borrowed) */
 } cr_rule_args;

@@ -3,13 +3,16 @@
 #include "rewards/choice.h"
 #include "rewards/ifeval.h"
 #include "rewards/math/math.h"
+#include "rewards/terms/terms.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* those of terms last */
 const char *const cr_rule_names[] = {"math_rule",    "ifeval",      "multiple_choice_boxed",
-                                     "crossthinkqa", "general_val", NULL};
+                                     "crossthinkqa", "general_val", "format",
+                                     "length",       "repetition",  NULL};
 
 static void math_rule(const cr_rule_args *a, cr_rule_result *out)
 {
@@ -23,10 +26,16 @@ static void math_rule(const cr_rule_args *a, cr_rule_result *out)
                      a->explain, out);
 }
 
+bool cr_rule_has_ground_truth(cr_rule rule)
+{
+    return rule != cr_format_rule && rule != cr_length_rule && rule != cr_repetition_rule;
+}
+
 cr_rule cr_rule_find(const char *name)
 {
-    static const cr_rule rules[] = {math_rule, cr_ifeval_rule, cr_multiple_choice_rule,
-                                    cr_crossthink_rule, cr_general_val_rule};
+    static const cr_rule rules[] = {
+        math_rule,           cr_ifeval_rule, cr_multiple_choice_rule, cr_crossthink_rule,
+        cr_general_val_rule, cr_format_rule, cr_length_rule,          cr_repetition_rule};
 
     for (size_t i = 0; cr_rule_names[i]; i++)
         if (strcmp(cr_rule_names[i], name) == 0) return rules[i];
@@ -68,8 +77,10 @@ cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err)
 
 cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
 {
+    const cr_rule rule = cr_rule_find(name);
     const char *gold;
 
+    if (rule && !cr_rule_has_ground_truth(rule)) return CR_OK;
     CR_TRY(cr_rule_take_ground_truth(row, err));
     gold = cr_rule_text(row, "ground_truth");
     if (!gold[strspn(gold, " \t\r\n")])
@@ -98,7 +109,8 @@ char *cr_rule_answer(const char *rule, const cr_rule_args *a)
 {
     const char *prompt = cr_rule_text(a->row, "prompt");
 
-    if (!rule) return whole_response(a);
+    if (!rule || (cr_rule_find(rule) && !cr_rule_has_ground_truth(cr_rule_find(rule))))
+        return whole_response(a);
     if (strcmp(rule, "math_rule") == 0)
         return cr_math_answer(prompt ? prompt : "", a->response, a->response_bytes, a->deadline_s);
     if (strcmp(rule, "ifeval") == 0 || strcmp(rule, "llm_judge") == 0 ||

@@ -12,6 +12,8 @@
 
 /* NULL: no rule of that name. */
 cr_rule cr_rule_find(const char *name);
+/* Rows of most rules have the right answer; those of terms (terms/terms.h) need none. */
+bool cr_rule_has_ground_truth(cr_rule rule);
 /* What a response answers, as a text by which equal answers can be counted: of math_rule the value, of the
  * rules of choices the letter, of any other rule (or NULL: a program) the response without blanks around it.
  * NULL: no answer. Owned by the caller. */

@@ -156,7 +156,8 @@ static void mend_escapes(char *line, size_t n)
     }
 }
 
-cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *err)
+static cr_status read_row(char *line, size_t n, long number, bool has_ground_truth, json_t **row,
+                          cr_err *err)
 {
     char what[40];
 
@@ -168,8 +169,13 @@ cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *
         return cr_fail(err, CR_EFORMAT, "%s: a row must be a JSON object", what);
     if (!json_is_string(json_object_get(*row, "response")))
         return cr_fail(err, CR_EFORMAT, "%s: the row has no text \"response\"", what);
-    if (cr_rule_take_ground_truth(*row, err) == CR_OK) return CR_OK;
+    if (!has_ground_truth || cr_rule_take_ground_truth(*row, err) == CR_OK) return CR_OK;
     return cr_fail_add(err, "%s", what);
+}
+
+cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *err)
+{
+    return read_row(line, n, number, /*has_ground_truth=*/true, row, err);
 }
 
 bool cr_score_line(cr_rule rule, const cr_rule_args *settings, cr_score_form form, char *line,
@@ -180,7 +186,7 @@ bool cr_score_line(cr_rule rule, const cr_rule_args *settings, cr_score_form for
     cr_rule_result result = {0};
     cr_err err = {0};
 
-    if (cr_score_row(line, n, number, &row, &err) == CR_OK) {
+    if (read_row(line, n, number, cr_rule_has_ground_truth(rule), &row, &err) == CR_OK) {
         const json_t *response = json_object_get(row, "response");
         cr_rule_args a = *settings;
         a.row = row;

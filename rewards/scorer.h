@@ -29,7 +29,7 @@
 
 typedef struct cr_verdict {
     double score, reward; /* 0 unless status is "ok" */
-    char status[12];      /* "ok", "timeout", "error" */
+    char status[12];      /* "ok", "abstain" (not its business), "timeout", "error" */
     char detail[400];
     bool is_fault;        /* of the program: it timed out, ended, or its answer is wrong */
     json_t *metrics;      /* name -> number, or NULL (owned) */

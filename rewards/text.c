@@ -110,16 +110,16 @@ const char *cri_text_after_think(const char *text)
     return after + strspn(after, "\n");
 }
 
-double cri_text_repetition(const char *text)
+double cri_text_repetition(const char *text, size_t n, double max_penalty)
 {
     char *low = cri_text_lower(text);
-    size_t n = strlen(low), num = 0, distinct = 0, capacity = 64;
-    uint64_t *word = CR_NEW_ARRAY(uint64_t, n / 2 + 2), *seen; /* hashes */
+    size_t num_bytes = strlen(low), num = 0, distinct = 0, capacity = 64;
+    uint64_t *word = CR_NEW_ARRAY(uint64_t, num_bytes / 2 + 2), *seen; /* hashes */
 
-    for (size_t i = 0; i < n;) {
+    for (size_t i = 0; i < num_bytes;) {
         size_t at = i, end = i;
-        if (cri_is_space(cri_text_next(low, n, &i))) continue;
-        for (end = i; i < n && !cri_is_space(cri_text_next(low, n, &i));)
+        if (cri_is_space(cri_text_next(low, num_bytes, &i))) continue;
+        for (end = i; i < num_bytes && !cri_is_space(cri_text_next(low, num_bytes, &i));)
             end = i;
         word[num] = 0xCBF29CE484222325u;
         for (size_t b = at; b < end; b++)
@@ -129,9 +129,9 @@ double cri_text_repetition(const char *text)
     while (capacity < 2 * num)
         capacity *= 2;
     seen = CR_NEW_ARRAY(uint64_t, capacity);
-    for (size_t i = 0; i + 2 < num; i++) {
+    for (size_t i = 0; i + n <= num; i++) {
         uint64_t h = 1;
-        for (size_t k = i; k < i + 3; k++) {
+        for (size_t k = i; k < i + n; k++) {
             h = (h ^ word[k]) * 0xFF51AFD7ED558CCDu;
             h ^= h >> 32;
         }
@@ -145,5 +145,5 @@ double cri_text_repetition(const char *text)
     cr_free(low);
     cr_free(word);
     cr_free(seen);
-    return num < 3 ? 0 : -0.5 * (1 - (double)distinct / (double)(num - 2));
+    return num < n ? 0 : max_penalty * (1 - (double)distinct / (double)(num - n + 1));
 }

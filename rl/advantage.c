@@ -38,6 +38,15 @@ bool cr_query_filter_keeps(const cr_query_filter *f, const double *rewards, size
     return mean > f->threshold_down && mean < f->threshold_up;
 }
 
+void cr_rewards_sum(const cr_reward_kinds *k, size_t num_samples, double *sums, double *has)
+{
+    for (size_t i = 0; i < num_samples; i++) {
+        sums[i] = has[i] = 0;
+        for (size_t j = i; j < k->num * num_samples; j += num_samples)
+            if (k->has[j] != 0) sums[i] += k->weights[j / num_samples] * k->values[j], has[i] = 1;
+    }
+}
+
 void cr_sample_mask(const cr_mask_config *c, size_t num_samples, size_t group,
                     const double *lengths, double response_length, const double *scores,
                     const double *verdict, double *keep)
@@ -72,17 +81,17 @@ static void take_in(cr_moments *m, const double *x, const double *verdict, size_
 }
 
 /* Equal rewards of a group are exactly 0: the mean of equal numbers may miss them by an ulp. */
-static void zero_equal_group(cr_advantage_args *a, const double *verdict, size_t first)
+static void zero_equal_group(const double *x, const double *verdict, size_t num, double *out)
 {
     const double *one = NULL;
 
-    for (size_t i = first; i < first + a->group; i++) {
+    for (size_t i = 0; i < num; i++) {
         if (!counts(verdict, i)) continue;
-        if (one && *one != a->scores[i]) return;
-        one = &a->scores[i];
+        if (one && *one != x[i]) return;
+        one = &x[i];
     }
-    for (size_t i = first; i < first + a->group; i++)
-        a->rewards[i] = 0;
+    for (size_t i = 0; i < num; i++)
+        out[i] = 0;
 }
 
 static void clip_rewards(double reward_clip, cr_advantage_args *a)
@@ -99,27 +108,18 @@ static void clip_rewards(double reward_clip, cr_advantage_args *a)
     if (num > 0) a->reward_clip_frac /= num;
 }
 
-static cr_status normalise(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
+/* out[i] = (x[i] - mean) / std over the samples that v counts; 0 for others. */
+static void normalise_one(cr_norm mean_type, cr_norm std_type, const cr_advantage_args *a,
+                          const double *x, const double *v, double *out)
 {
-    const double *v = a->verdict;
     size_t n = a->rows.num_samples;
-    cr_norm mean_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_mean_type;
-    cr_norm std_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_std_type;
-    double batch_mean, batch_std;
+    double batch_mean = mean_of(x, v, n), batch_std = std_of(x, v, n);
 
-    if (a->group == 0 || n % a->group)
-        return cr_fail(err, CR_EARG, "group %zu does not divide the %zu samples", a->group, n);
-    if ((mean_type == CR_NORM_RUNNING || std_type == CR_NORM_RUNNING) && !a->moments)
-        return cr_fail(err, CR_EARG, "norm_mean_type: running needs moments");
-    if (a->moments && (mean_type == CR_NORM_RUNNING || std_type == CR_NORM_RUNNING))
-        take_in(a->moments, a->scores, v, n);
-    batch_mean = mean_of(a->scores, v, n);
-    batch_std = std_of(a->scores, v, n);
     for (size_t i = 0; i < n; i++) {
         size_t first = i / a->group * a->group;
-        const double *g = a->scores + first, *of_group = v ? v + first : NULL;
-        double mean = 0, std = 1, x = a->scores[i];
-        a->rewards[i] = 0;
+        const double *g = x + first, *of_group = v ? v + first : NULL;
+        double mean = 0, std = 1;
+        out[i] = 0;
         if (!counts(v, i)) continue;
         if (mean_type == CR_NORM_BATCH) mean = batch_mean;
         if (mean_type == CR_NORM_GROUP) mean = mean_of(g, of_group, a->group);
@@ -128,10 +128,54 @@ static cr_status normalise(const cr_advantage_config *c, cr_advantage_args *a, c
         if (std_type == CR_NORM_GROUP) std = std_of(g, of_group, a->group) + 1e-6;
         if (std_type == CR_NORM_RUNNING)
             std = sqrt(a->moments->var * a->moments->count / fmax(a->moments->count - 1, 1)) + 1e-6;
-        a->rewards[i] = (x - mean) / std;
+        out[i] = (x[i] - mean) / std;
     }
     for (size_t first = 0; first < n && mean_type == CR_NORM_GROUP; first += a->group)
-        zero_equal_group(a, v, first);
+        zero_equal_group(x + first, v ? v + first : NULL, a->group, out + first);
+}
+
+/* Each kind by itself, their weighted sum, which has mean 0, over its deviation in the batch (GDPO). */
+static void normalise_kinds(cr_norm mean_type, cr_norm std_type, cr_advantage_args *a)
+{
+    size_t n = a->rows.num_samples;
+    double *has = CR_NEW_ARRAY(double, 2 * n), *one = has + n, std;
+
+    for (size_t i = 0; i < n; i++)
+        a->rewards[i] = 0;
+    for (size_t k = 0; k < a->kinds->num; k++) {
+        for (size_t i = 0; i < n; i++)
+            has[i] = counts(a->verdict, i) && a->kinds->has[k * n + i] != 0;
+        normalise_one(mean_type, std_type, a, a->kinds->values + k * n, has, one);
+        for (size_t i = 0; i < n; i++)
+            a->rewards[i] += a->kinds->weights[k] * one[i];
+    }
+    std = std_of(a->rewards, a->verdict, n) + 1e-6;
+    for (size_t i = 0; i < n; i++)
+        a->rewards[i] /= std;
+    cr_free(has);
+}
+
+static cr_status normalise(const cr_advantage_config *c, cr_advantage_args *a, cr_err *err)
+{
+    size_t n = a->rows.num_samples;
+    cr_norm mean_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_mean_type;
+    cr_norm std_type = c->adv_estimator == CR_ADV_GRPO ? CR_NORM_GROUP : c->norm_std_type;
+    const bool is_running = mean_type == CR_NORM_RUNNING || std_type == CR_NORM_RUNNING;
+
+    if (a->group == 0 || n % a->group)
+        return cr_fail(err, CR_EARG, "group %zu does not divide the %zu samples", a->group, n);
+    if (is_running && !a->moments)
+        return cr_fail(err, CR_EARG, "norm_mean_type: running needs moments");
+    if (c->aggregation == CR_NORMALIZE_THEN_SUM) {
+        if (is_running || mean_type == CR_NORM_NONE || !a->kinds)
+            return cr_fail(err, CR_EARG,
+                           "normalize_then_sum normalises each of the rewards within its group or "
+                           "batch (adv_estimator: grpo, or norm_mean_type: group or batch)");
+        normalise_kinds(mean_type, std_type, a);
+    } else {
+        if (is_running) take_in(a->moments, a->scores, a->verdict, n);
+        normalise_one(mean_type, std_type, a, a->scores, a->verdict, a->rewards);
+    }
     clip_rewards(c->reward_clip, a);
     return CR_OK;
 }

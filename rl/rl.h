@@ -39,6 +39,9 @@ typedef enum cr_norm { CR_NORM_NONE, CR_NORM_BATCH, CR_NORM_GROUP, CR_NORM_RUNNI
 typedef enum cr_kl { CR_KL_K1, CR_KL_ABS, CR_KL_MSE, CR_KL_K3 } cr_kl; /* kl, abs, mse, k3 */
 typedef enum cr_estimator { CR_ADV_REINFORCE, CR_ADV_GRPO, CR_ADV_GAE } cr_estimator;
 
+/* Several rewards of a sample: one number for all of them, or each normalised by itself first (TRL's names). */
+typedef enum cr_aggregation { CR_SUM_THEN_NORMALIZE, CR_NORMALIZE_THEN_SUM } cr_aggregation;
+
 /* On-policy distillation: the advantage of a token loses opd_kl_coef * d(student, teacher), or is nothing else. */
 typedef enum cr_opd { CR_OPD_NONE, CR_OPD_MIXED, CR_OPD_PURE } cr_opd;
 
@@ -49,6 +52,7 @@ typedef struct cr_moments { /* of all rewards so far; starts as {0, 1, 1e-24} */
 typedef struct cr_advantage_config {
     cr_estimator adv_estimator;
     cr_norm norm_mean_type, norm_std_type; /* grpo: both group */
+    cr_aggregation aggregation;
     double gamma, lambd;
     double reward_clip, advantage_clip; /* 0: off */
     bool whiten_rewards, whiten_advantages, add_token_level_kl;
@@ -58,10 +62,23 @@ typedef struct cr_advantage_config {
     double opd_kl_coef;
 } cr_advantage_config;
 
+/* The rewards of each sample, of `num` kinds. */
+typedef struct cr_reward_kinds {
+    size_t num;
+    const double *values;  /* [num][N] */
+    const double *has;     /* [num][N]: 0 where a sample has no reward of this kind */
+    const double *weights; /* [num] */
+} cr_reward_kinds;
+/* sums[i]: of sample i's rewards, each times its weight; has[i] 0: it has none. */
+void cr_rewards_sum(const cr_reward_kinds *k, size_t num_samples, double *sums, double *has);
+
 typedef struct cr_advantage_args {
     cr_ragged rows;
     size_t group;
-    const double *scores;  /* [N] response-level rewards */
+    const double *scores; /* [N] response-level rewards */
+    const cr_reward_kinds
+        *kinds; /* with CR_NORMALIZE_THEN_SUM, instead of scores: each kind is normalised over
+                                   the samples that have it, then sum by weight / (its std over the batch + 1e-6) */
     const double *verdict; /* [N]: 0 where there is no score; such samples are left out of every
                                    mean and clip fraction, and get 0. NULL: all have one */
     const double *token_scores; /* per token, added to the token's reward; NULL: none */

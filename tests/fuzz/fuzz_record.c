@@ -15,8 +15,8 @@ static void read_prompt(const cr_record *r)
     cr_err err = {0};
 
     if (cr_prompt_read(r, &p, &err) == CR_OK)
-        CR_CHECK(p.num_samples > 0 && p.row[p.row_bytes] == 0 && p.domain[p.domain_bytes] == 0,
-                 "%zu samples", p.num_samples);
+        CR_CHECK(p.num_samples > 0 && p.row[p.row_bytes] == 0 && p.num_blocks > 0, "%zu samples",
+                 p.num_samples);
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
 }
@@ -24,16 +24,25 @@ static void read_prompt(const cr_record *r)
 static void read_sample(const cr_record *r)
 {
     cr_sample s = {0};
+    cr_sample_reward x = {0};
     cr_err err = {0};
+    bool is_read = cr_sample_read(r, MOST_IDS, &s, &err) == CR_OK;
 
-    if (cr_sample_read(r, MOST_IDS, &s, &err) == CR_OK)
-        CR_CHECK(s.num_ids > 0 && s.num_ids <= MOST_IDS && isfinite(s.score) &&
-                     isfinite(s.reward) && isfinite(s.log_prob_infer[s.num_ids - 1]) &&
-                     s.response && s.detail,
+    if (is_read)
+        CR_CHECK(s.num_ids > 0 && s.num_ids <= MOST_IDS &&
+                     isfinite(s.log_prob_infer[s.num_ids - 1]) && s.response,
                  "%zu tokens", s.num_ids);
     else
-        CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !s.has_come, "%s", err.msg);
-    for (size_t t = 0, at = 0; s.has_come && s.kept.num && t < s.num_ids; t++)
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+    err = (cr_err){0};
+    if (cr_sample_reward_read(r, &x, &err) == CR_OK)
+        CR_CHECK(isfinite(x.score) && isfinite(x.reward) && x.detail && x.status[0] &&
+                     (!x.token_rewards || !x.num_ids || isfinite(x.token_rewards[x.num_ids - 1])),
+                 "%s", x.status);
+    else
+        CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !x.has_come, "%s", err.msg);
+    cr_sample_reward_free(&x);
+    for (size_t t = 0, at = 0; is_read && s.kept.num && t < s.num_ids; t++)
         for (int32_t k = 0; k < s.kept.num[t]; k++, at++)
             CR_CHECK(at < s.kept.num_ids && s.kept.ids[at] >= 0, "kept word %zu", at);
     cr_sample_free(&s);
@@ -94,12 +103,28 @@ static void read_samples(const cr_record *r)
     cr_samples_free(&s);
 }
 
+/* The name of an entry: what is taken is written in the same way. */
+static void read_name(const uint8_t *data, size_t size)
+{
+    char *name = cr_strndup((const char *)data, size), again[CR_SAMPLE_NAME];
+    uint64_t id;
+    size_t k;
+    bool is_second;
+
+    if (cr_sample_name_read(name, &id, &k, &is_second)) {
+        cr_sample_name(id, k, is_second, again);
+        CR_CHECK(strcmp(name, again) == 0, "%s", name);
+    }
+    cr_free(name);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     cr_record r;
     cr_buf again = {0};
     cr_err err = {0};
 
+    read_name(data, size);
     if (cr_record_unpack(data, size, &r, &err) != CR_OK) return 0;
     CR_CHECK(cr_record_pack(&r, &again, &err) == CR_OK, "%s", err.msg);
     read_prompt(&r);

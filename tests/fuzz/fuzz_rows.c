@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char *tags[] = {(char[]){"gsm8k"}, (char[]){"ifeval"}};
 static cr_reward_config rewards[] = {
-    {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1},
+    {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 2},
     {.domain = (char[]){"ifeval"}, .tags = tags + 1, .num_tags = 1}};
 static cr_tokenizer *tokenizer;
 static cr_chat *chat;
@@ -55,6 +55,10 @@ static void load(const char *path, size_t num_lines, cr_row_encode encode, cr_pr
         const cr_row *row = &rows.rows[i];
         CR_CHECK(row->num_prompt <= row->num_ids && row->num_ids <= MOST && row->domain < 2,
                  "row %zu", i);
+        for (size_t k = 0; k < row->num_rewards; k++)
+            CR_CHECK(row->num_rewards <= 2 && row->rewards[0] == row->domain &&
+                         (row->rewards[k] == 0 || row->rewards[k] == 1),
+                     "reward %zu of row %zu", k, i);
         for (size_t k = 0; k < row->num_ids; k++)
             CR_CHECK(row->ids[k] >= 0 && row->ids[k] < VOCAB, "id %d", row->ids[k]);
     }

@@ -1,5 +1,6 @@
 /* fuzz_score.c -- the first byte chooses a rule, the rest is a line of `croll score`: a row and the response
  * of a model in training. The answer is one line of JSON and a verdict; any line is read as one. */
+#include "configs/configs.h"
 #include "rewards/score_line.h"
 #include "rewards/scorer.h"
 #include "tests/fuzz/mutator.h"
@@ -19,8 +20,8 @@ static void read_answer(const cr_buf *line)
     if (cr_answer_parse(line->data, line->num_bytes, &root, &id, &err) != CR_OK) return;
     cr_verdict_read(root, 3, &v);
     CR_CHECK(fabs(v.score) <= CR_SCORE_LIMIT && fabs(v.reward) <= CR_SCORE_LIMIT, "%g", v.score);
-    CR_CHECK(strcmp(v.status, "ok") == 0 || strcmp(v.status, "timeout") == 0 ||
-                 strcmp(v.status, "error") == 0,
+    CR_CHECK(strcmp(v.status, "ok") == 0 || strcmp(v.status, "abstain") == 0 ||
+                 strcmp(v.status, "timeout") == 0 || strcmp(v.status, "error") == 0,
              "%s", v.status);
     for (size_t i = 0; v.token_rewards && i < 3; i++)
         CR_CHECK(fabsf(v.token_rewards[i]) <= (float)CR_SCORE_LIMIT, "%g", v.token_rewards[i]);
@@ -28,7 +29,15 @@ static void read_answer(const cr_buf *line)
     json_decref(root);
 }
 
-static const cr_rule_args settings = {.deadline_s = 2, .reward_type = "soft", .length_coef = 0.01};
+static char think[] = "think", *tags[] = {think, think};
+static cr_reward_terms terms = {.format_tags = tags,
+                                .overlong_tokens = 7,
+                                .max_response_tokens = 30,
+                                .overlong_factor = 1,
+                                .repetition_n_grams = 2,
+                                .repetition_max_penalty = -1};
+static const cr_rule_args settings = {
+    .deadline_s = 2, .reward_type = "soft", .length_coef = 0.01, .terms = &terms};
 
 /* The same line in other forms: the verdict is the same, and a paragraph has no character that a terminal obeys. */
 static void check_same(const uint8_t *data, size_t size, const json_t *first)
@@ -79,6 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (cr_rule_names[num])
         num++;
     if (size < 2) return 0;
+    terms.num_format_tags = data[0] / 64 % 3; /* 0: ROLL's pattern */
     cr_buf_add(&line, data + 1, size - 1);
     read_answer(&line);
     is_good = cr_score_line(cr_rule_find(cr_rule_names[data[0] % num]), &settings,

@@ -9,6 +9,15 @@
 
 #include <string.h>
 
+/* Both parts of a sample's entry. */
+static cr_status read_both(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err)
+{
+    s->rewards = CR_NEW_ARRAY(cr_sample_reward, 1);
+    s->num_rewards = 1;
+    CR_TRY(cr_sample_read(r, max_ids, s, err));
+    return cr_sample_reward_read(r, s->rewards, err);
+}
+
 /* A sample; wrong: 0 nothing, else what the sentence has to say. */
 static void sample_of(int wrong, const char *says)
 {
@@ -33,9 +42,9 @@ static void sample_of(int wrong, const char *says)
     if (wrong == 8) cr_record_set_text(&r, "metrics", "[1]", 3);
     cr_record_add(&r, "ids", CR_RECORD_INT32, ids, num);
     cr_record_add(&r, "log_probs", CR_RECORD_FLOAT32, log_probs, wrong == 4 ? 1 : num);
-    assert_int_equal(cr_sample_read(&r, wrong == 11 ? 1 : 2, &s, &err), wrong ? CR_EFORMAT : CR_OK);
+    assert_int_equal(read_both(&r, wrong == 11 ? 1 : 2, &s, &err), wrong ? CR_EFORMAT : CR_OK);
     if (wrong && !strstr(err.msg, says)) fail_msg("%s", err.msg);
-    assert_int_equal(s.has_come, wrong == 0);
+    assert_int_equal(s.rewards->has_come, wrong == 0);
     if (!wrong) {
         check_near(s.log_prob_infer[1], -2, 0);
         assert_int_equal(s.response_bytes, 4);
@@ -136,13 +145,51 @@ static void prompts(void **state)
         cr_prompt p;
         cr_err err = {0};
         cr_record_set_text(&r, "row", "{}", 2);
-        cr_record_set_text(&r, "domain", "d", 1);
+        cr_record_add(&r, "rewards", CR_RECORD_INT32, ids, 1);
         cr_record_set_int(&r, "validation", 0);
         cr_record_add(&r, "prompt_ids", CR_RECORD_INT32, ids, 1);
         cr_record_add(&r, "sample_ids", CR_RECORD_UINT64, wanted, num);
         assert_int_equal(cr_prompt_read(&r, &p, &err), num ? CR_OK : CR_EFORMAT);
         cr_record_free(&r);
     }
+}
+
+/* Names of entries, and texts that are not such a name. */
+static void names_of_samples(void **state)
+{
+    static const struct {
+        uint64_t id;
+        size_t k;
+        bool is_second;
+        const char *name;
+    } cases[] = {{3, 0, false, "0000000000000003"},
+                 {3, 0, true, "0000000000000003.1"},
+                 {UINT64_C(0x8000020000000003), 12, false, "8000020000000003-12"},
+                 {3, 1, true, "0000000000000003-1.1"}};
+    static const char *const none[] = {"",
+                                       "3",
+                                       "0000000000000003-0",
+                                       "0000000000000003-01",
+                                       "0000000000000003-1.2",
+                                       "0000000000000003.1.1",
+                                       "0000000000000003 ",
+                                       "-000000000000003",
+                                       "0000000000000003--1",
+                                       "0000000000000003-99999999999999999999999999"};
+    uint64_t id;
+    size_t k;
+    bool is_second;
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        char name[CR_SAMPLE_NAME];
+        cr_sample_name(cases[i].id, cases[i].k, cases[i].is_second, name);
+        assert_string_equal(name, cases[i].name);
+        assert_true(cr_sample_name_read(name, &id, &k, &is_second));
+        assert_true(id == cases[i].id && k == cases[i].k && is_second == cases[i].is_second);
+    }
+    for (size_t i = 0; i < CR_COUNT(none); i++)
+        if (cr_sample_name_read(none[i], &id, &k, &is_second)) fail_msg("%s", none[i]);
 }
 
 static void rows_of_a_train_rank(void **state)
@@ -295,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(samples),
                                        cmocka_unit_test(kept_words),
                                        cmocka_unit_test(prompts),
+                                       cmocka_unit_test(names_of_samples),
                                        cmocka_unit_test(rows_of_a_train_rank),
                                        cmocka_unit_test(sums_of_updates),
                                        cmocka_unit_test(arrays_of_a_step),

@@ -105,6 +105,11 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     show_envs(out, r->envs);
     SHOW(r->probability), SHOW(r->reward_type), SHOW(r->response_length_penalty_coef);
     SHOW(r->filter.type), SHOW(r->filter.threshold_down);
+    SHOW(r->weight), SHOW(r->is_failure_left_out), SHOW(r->terms.format_pattern);
+    show_texts(out, r->terms.format_tags, r->terms.num_format_tags);
+    SHOW(r->terms.overlong_tokens), SHOW(r->terms.max_response_tokens);
+    SHOW(r->terms.overlong_factor), SHOW(r->terms.repetition_n_grams);
+    SHOW(r->terms.repetition_max_penalty);
     SHOW(r->filter.threshold_up), SHOW(r->filter.std_threshold);
     SHOW(r->judge.url), SHOW(r->judge.model), SHOW(r->judge.key_file), SHOW(r->judge.key_env);
     SHOW(r->judge.ca_file), SHOW(r->judge.connections), SHOW(r->judge_prompt);
@@ -142,7 +147,7 @@ static void show_advantage(cr_buf *out, const cr_advantage_config *a)
     SHOW(a->adv_estimator), SHOW(a->norm_mean_type), SHOW(a->norm_std_type), SHOW(a->gamma);
     SHOW(a->reward_clip), SHOW(a->advantage_clip), SHOW(a->whiten_rewards);
     SHOW(a->whiten_advantages), SHOW(a->add_token_level_kl), SHOW(a->kl_penalty), SHOW(a->kl_coef);
-    SHOW(a->opd), SHOW(a->opd_kl_coef);
+    SHOW(a->opd), SHOW(a->opd_kl_coef), SHOW(a->aggregation);
 }
 
 static void show_algorithm(cr_buf *out, const cr_algorithm *a)
@@ -248,6 +253,7 @@ static const struct {
     {"judge_answer", "rewards.math_rule.judge_answer."},
     {"judge_model", "rewards.ifeval."},
     {"remote", "rewards.math_rule.remote."},
+    {"overlong", "rewards.math_rule.overlong_buffer."},
     {"query_filter", "rewards.math_rule.query_filter_config."},
     {"filter_args", "rewards.math_rule.query_filter_config.filter_args."},
 };
@@ -255,6 +261,8 @@ static const struct {
 #define OWN_JUDGE                                                                            \
     "rewards.ifeval={worker_cls: roll.x.LLMJudgeRewardWorker, judge_model_type: inference, " \
     "model_args: {model_name_or_path: judge}, device_mapping: [5, 6]}"
+#define FORMAT  "rewards.math_rule.worker_cls=FormatRuleRewardWorker"
+#define LENGTH  "rewards.math_rule.worker_cls=LengthRuleRewardWorker"
 #define TEACHER "teacher={model_args: {model_name_or_path: larger}, device_mapping: [6]}"
 
 /* Keys with a value that the type alone does not give, and what else the file must say for them. */
@@ -269,6 +277,7 @@ static const struct {
     {"rlvr", "response_length", "24", {NULL}},
     {"rlvr", "adv_estimator", "grpo", {NULL}},
     {"rlvr", "gamma", "0.5", {NULL}},
+    {"rlvr", "multi_objective_aggregation", "normalize_then_sum", {"adv_estimator=grpo"}},
     {"filter", "enabled", "true", {NULL}},
     {"rlvr", "val_prompt_length", "24", {"val_prompt_length=20", "val_sequence_length=40"}},
     {"rlvr", "val_sequence_length", "48", {"val_prompt_length=24", "val_sequence_length=40"}},
@@ -352,6 +361,10 @@ static const struct {
     {"reward", "judge_api_url", "http://other", {"rewards.math_rule.judge_api_url=http://host"}},
     {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},
     {"reward", "exec", "cat", {NULL}},
+    {"reward", "format_pattern", "(a|b)+", {FORMAT}},
+    {"reward", "format_tags", "[think]", {FORMAT}},
+    {"overlong", "len", "5", {LENGTH, "rewards.math_rule.overlong_buffer.len=4"}},
+    {"overlong", "penalty_factor", "2", {LENGTH, "rewards.math_rule.overlong_buffer.len=4"}},
     {"reward", "system_envs", "{A: b}", {NULL}},
     {"reward", "max_in_flight", "2", {"rewards.math_rule.exec=cat"}},
     {"correction", "filters", "[{enabled: true}]", {NULL}},

@@ -11,8 +11,12 @@
 #include <unistd.h>
 
 static char *tags[] = {(char[]){"gsm8k"}};
-static cr_reward_config rewards[] = {{.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1},
-                                     {.domain = (char[]){"ifeval"}}};
+static char *more_tags[] = {(char[]){"gsm8k"}, (char[]){"other"}};
+/* the third shares a tag with the first, and has one of its own */
+static cr_reward_config rewards[] = {
+    {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 1, .probability = 1},
+    {.domain = (char[]){"ifeval"}},
+    {.domain = (char[]){"format"}, .tags = more_tags, .num_tags = 2}};
 static cr_tokenizer *tokenizer;
 static cr_chat *chat;
 
@@ -29,7 +33,7 @@ static char *put(const char *name, const void *data, size_t num_bytes)
 static cr_status load(const char *name, const char *text, size_t num_bytes, cr_worker_config *from,
                       cr_row_encode encode, cr_dataset *out, cr_err *err)
 {
-    cr_config config = {.rewards = rewards, .num_rewards = 2, .sequence_length = 200};
+    cr_config config = {.rewards = rewards, .num_rewards = 3, .sequence_length = 200};
     cr_prompt_maker maker = {.config = &config,
                              .from = from,
                              .tokenizer = tokenizer,
@@ -169,6 +173,47 @@ static void domains_of_rows(void **state)
     check_rlvr("{\"q\":\"1234567\",\"tag\":\"gsm8k\"}", &from, 0, "domain nor source");
     check_rlvr("{\"q\":\"1234567\",\"source\":\"x\"}", &drops, -1, NULL);
     check_rlvr("{\"q\":\"1234567\",\"source\":\"gsm8k\"}", &drops, 0, NULL);
+}
+
+/* blocks: their numbers, the domain first. */
+static void check_blocks(const char *row, const char *blocks)
+{
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .tag = (char[]){"tag"}}};
+    cr_dataset data;
+    cr_err err;
+    char got[8] = "";
+
+    if (load("r.jsonl", row, strlen(row), &from, cr_prompt_encode_rlvr, &data, &err) != CR_OK)
+        fail_msg("%s: %s", row, err.msg);
+    for (size_t k = 0; k < data.rows[0].num_rewards; k++)
+        got[k] = (char)('0' + data.rows[0].rewards[k]);
+    assert_int_equal(data.rows[0].domain, got[0] - '0');
+    if (strcmp(got, blocks) != 0) fail_msg("%s: %s", row, got);
+    cr_dataset_free(&data);
+}
+
+/* Blocks that share a tag; the first with a share of the prompts is the domain; a row may name them itself. */
+static void several_rewards(void **state)
+{
+    cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .tag = (char[]){"tag"}}};
+
+    (void)state;
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"gsm8k\"}", "02");
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"other\"}", "2");
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"gsm8k\",\"domain\":\"format\"}", "2");
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"x\",\"domain\":[\"format\",\"math_rule\"]}", "20");
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"gsm8k\",\"domain\":null}", "02");
+    rewards[0].probability = 0, rewards[2].probability = 1;
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"gsm8k\"}", "20");
+    rewards[2].probability = 0;
+    check_blocks("{\"q\":\"1234567\",\"tag\":\"gsm8k\"}", "02");
+    rewards[0].probability = 1;
+    check_rlvr("{\"q\":\"1234567\",\"domain\":[\"format\",\"banana\"]}", &from, 0,
+               "banana is no block");
+    check_rlvr("{\"q\":\"1234567\",\"domain\":[]}", &from, 0, "a list of 0 names");
+    check_rlvr("{\"q\":\"1234567\",\"domain\":[\"format\",3]}", &from, 0, "is no block of rewards");
+    check_rlvr("{\"q\":\"1234567\",\"domain\":[\"format\",\"format\"]}", &from, 0,
+               "names format twice");
 }
 
 static void images_are_refused(void **state)
@@ -313,6 +358,7 @@ int main(void)
                                        cmocka_unit_test(turns_without_reasoning),
                                        cmocka_unit_test(turns_that_cannot_be_found),
                                        cmocka_unit_test(domains_of_rows),
+                                       cmocka_unit_test(several_rewards),
                                        cmocka_unit_test(what_is_asked),
                                        cmocka_unit_test(images_are_refused),
                                        cmocka_unit_test(arrays_are_rows),

@@ -1,7 +1,8 @@
 /* formula_loss.c -- `croll formula loss` against torch's autograd in float64 (tests/parity/losses.py
  * makes losses.json): every pg_variant, aggregation, grain of correction and filter; `croll formula
  * advantage` with distillation against torch in float64 (tests/parity/opd.py makes opd.json): every
- * estimator of the distance, with and without rewards, whitening and clip.
+ * estimator of the distance, with and without rewards, whitening and clip; and with several rewards of a sample
+ * (tests/parity/rewards.py makes rewards.json).
  */
 #include "formula/formula.h"
 #include "rl/loss.h"
@@ -97,11 +98,33 @@ static void distilled_advantages_are_those_of_torch(void **state)
     json_decref(all);
 }
 
+static void several_rewards_are_those_of_torch(void **state)
+{
+    json_t *all = load("tests/parity/rewards.json"), *batch = json_object_get(all, "batch"), *one,
+           *want;
+    const char *key;
+    size_t i;
+
+    (void)state;
+    json_array_foreach(json_object_get(all, "cases"), i, one)
+    {
+        json_t *got;
+        json_object_set(batch, "reward_weights", json_object_get(one, "reward_weights"));
+        got = ask("advantage", batch, json_object_get(one, "config"));
+        json_object_foreach(json_object_get(one, "want"), key, want)
+            check_same(json_object_get(got, key), want, key);
+        json_decref(got);
+    }
+    assert_int_equal(i, 6);
+    json_decref(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_are_those_of_torch),
         cmocka_unit_test(distilled_advantages_are_those_of_torch),
+        cmocka_unit_test(several_rewards_are_those_of_torch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

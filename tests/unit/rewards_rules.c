@@ -4,6 +4,7 @@
  * mathematical answers are in rewards_math.c. Every wrong answer stands beside a right one that a
  * loose comparison would take for the same.
  */
+#include "configs/configs.h"
 #include "rewards/math/math.h"
 #include "rewards/rules.h"
 #include "tests/check_near.h"
@@ -299,6 +300,7 @@ static void rows(void **state)
         {"general_val", "{\"ground_truth\":\"A\",\"tag\":\"ceval\"}", "A", NULL},
         {"general_val", "{\"ground_truth\":\"A\",\"tag\":\"sums\"}", NULL, "not sums"},
         {"general_val", "{\"ground_truth\":\"A\"}", NULL, "a row without one"},
+        {"format", "{}", NULL, NULL},
     };
 
     (void)state;
@@ -315,6 +317,139 @@ static void rows(void **state)
     }
 }
 
+/* ---- terms ---- */
+
+static cr_rule_result ask_term(const char *rule, const char *response, int tokens,
+                               double length_coef, const cr_reward_terms *terms)
+{
+    json_t *row = tokens < 0 ? json_object() : json_pack("{s:i}", "response_tokens", tokens);
+    cr_rule_args a = {.row = row,
+                      .response = response,
+                      .response_bytes = strlen(response),
+                      .length_coef = length_coef,
+                      .terms = terms,
+                      .deadline_s = cr_now_s() + 5};
+    cr_rule_result r;
+
+    cr_rule_find(rule)(&a, &r);
+    json_decref(row);
+    return r;
+}
+
+static void formats(void **state)
+{
+    static char think[] = "think", final[] = "answer", *tags[] = {think, final};
+    static const cr_reward_terms by_tags = {.format_tags = tags, .num_format_tags = 2};
+    static const struct {
+        const char *pattern, *response; /* pattern NULL: ROLL's; "tags": [think, answer] */
+        double reward;
+    } cases[] = {
+        {NULL, "<think>a\nb</think>\n<answer>1</answer>", 1},
+        {NULL, "<think>a</think><answer>1</answer><|im_end|>", 1},
+        {NULL, " <think>a</think><answer>1</answer>", 0}, /* re.match begins at the start */
+        {NULL, "<think>a</think><answer>1</answer> so", 0},
+        {NULL, "<think>a</think><answer>1</answer>\nso", 1}, /* $ is an end of a line */
+        {NULL, "<answer>1</answer><think>a</think>", 0},
+        {"a|b", "xb", 0}, /* both alternatives from the start */
+        {"a|b", "bx", 1},
+        {"^b", "a\nb", 0},
+        {"[\\d]{2}\\Z", "12", 1},
+        {"(?P<n>\\w)(?P=n)", "aab", 1},
+        {"\xc3\xbc+", "\xc3\xbc\xc3\xbc", 1},
+        {"tags", "<think>a</think>\n <answer>1</answer>\n", 1},
+        {"tags", "<think></think><answer></answer>", 1},
+        {"tags", "<think>a</think><answer>1</answer> so", 0},
+        {"tags", "<think>a</think> so <answer>1</answer>", 0},
+        {"tags", "<think>a<think>b</think><answer>1</answer>", 0},
+        {"tags", "<think>a</think></think><answer>1</answer>", 0},
+        {"tags", "<think>a</think><answer>1</answer><think>a</think><answer>1</answer>", 0},
+        {"tags", "<answer>1</answer>", 0},
+        {"tags", "<think>a</think><answer>1", 0},
+        {"tags", "", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        char *pattern = cases[i].pattern ? cr_strdup(cases[i].pattern) : NULL;
+        const cr_reward_terms own = {.format_pattern = pattern};
+        bool has_tags = pattern && strcmp(pattern, "tags") == 0;
+        cr_rule_result r = ask_term("format", cases[i].response, -1, 0,
+                                    has_tags  ? &by_tags
+                                    : pattern ? &own
+                                              : NULL);
+        if (strcmp(r.status, "ok") != 0 || r.reward != cases[i].reward || r.score != r.reward)
+            fail_msg("%s on %s: %s %g %s", pattern ? pattern : "ROLL's", cases[i].response,
+                     r.status, r.reward, r.detail);
+        cr_free(pattern);
+    }
+}
+
+/* A pattern that goes wrong on a text is an error, and no long wait. */
+static void formats_that_take_long(void **state)
+{
+    char text[4001], pattern[] = "(?:a|aa)+$";
+    const cr_reward_terms terms = {.format_pattern = pattern};
+    double start = cr_now_s();
+
+    (void)state;
+    memset(text, 'a', 4000);
+    text[3999] = 'b', text[4000] = 0;
+    assert_string_equal(ask_term("format", text, -1, 0, &terms).status, "error");
+    assert_true(cr_now_s() - start < 5);
+}
+
+/* DAPO's soft overlong punishment with L_max 100 and L_cache 20, and ROLL's term for short responses. */
+static void lengths(void **state)
+{
+    static const cr_reward_terms terms = {
+        .overlong_tokens = 20, .max_response_tokens = 100, .overlong_factor = 0.5};
+    static const struct {
+        int tokens;
+        double coef, reward;
+    } cases[] = {{0, 0, 0},      {80, 0, 0},     {81, 0, -0.5 / 20},         {90, 0, -0.25},
+                 {100, 0, -0.5}, {120, 0, -0.5}, {99, 2, -1 - 0.5 * 19 / 20}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_rule_result r = ask_term("length", "", cases[i].tokens, cases[i].coef, &terms);
+        check_near(r.reward, cases[i].reward, 1e-12);
+        check_near(r.score, cases[i].reward == 0, 0);
+    }
+    check_near(ask_term("length", "", 250, 1, NULL).reward, -0.25, 1e-12);
+    check_near(ask_term("length", "", 401, 1, NULL).reward, 0, 0);
+    assert_string_equal(ask_term("length", "", 250, 0, NULL).status, "error");
+    assert_string_equal(ask_term("length", "", -1, 0, &terms).status, "error");
+    assert_string_equal(ask_term("length", "", -1, 1, NULL).status, "error");
+}
+
+/* repetition_max_penalty x (1 - different / all n-grams of words). */
+static void repetitions(void **state)
+{
+    static const struct {
+        const char *response;
+        int64_t n;
+        double reward;
+    } cases[] = {{"a b c a b c", 3, -2 * (1 - 3.0 / 4)},
+                 {"A b a B", 2, -2 * (1 - 2.0 / 3)},
+                 {"a a a a", 1, -2 * (1 - 1.0 / 4)},
+                 {"a b", 3, 0},
+                 {"a b c d", 3, 0},
+                 {"", 1, 0},
+                 {"a\xe2\x80\x83"
+                  "a<|im_end|>",
+                  1, -2 * (1 - 1.0 / 2)}};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        const cr_reward_terms terms = {.repetition_n_grams = cases[i].n,
+                                       .repetition_max_penalty = -2};
+        cr_rule_result r = ask_term("repetition", cases[i].response, -1, 0, &terms);
+        check_near(r.reward, cases[i].reward, 1e-12);
+        check_near(r.score, cases[i].reward == 0, 0);
+    }
+    check_near(ask_term("repetition", "a b c a b c", -1, 0, NULL).reward, -0.25, 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +460,10 @@ int main(void)
         cmocka_unit_test(ifeval_odd_rows),
         cmocka_unit_test(ifeval_languages),
         cmocka_unit_test(rows),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(formats_that_take_long),
+        cmocka_unit_test(lengths),
+        cmocka_unit_test(repetitions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,6 +244,92 @@ static void distilled(void **state)
     }
 }
 
+enum { KINDS = 3 };
+
+/* Rewards of three kinds, some of which are missing; sample 5 has none, sample 6 has them all and no verdict. */
+static void make_kinds(uint64_t seed, double *values, double *has, double *verdict)
+{
+    for (size_t k = 0; k < KINDS; k++)
+        for (size_t i = 0; i < N; i++) {
+            values[k * N + i] = floor(3 * uniform(seed, 2000 + k * N + i)) - (double)k;
+            has[k * N + i] = i == 6 || (i != 5 && uniform(seed, 3000 + k * N + i) < 0.7);
+        }
+    for (size_t i = 0; i < N; i++)
+        verdict[i] = i != 6 && has[i] + has[N + i] + has[2 * N + i] > 0;
+}
+
+/* One kind's part of a sample's reward: over the samples that have it, of its group or of all. */
+static double want_kind(const cr_advantage_config *c, const double *values, const double *has,
+                        const double *verdict, size_t i)
+{
+    double w[N], mean[4] = {0}, std[4] = {0}, one[1];
+    size_t first = i / GROUP * GROUP;
+
+    for (size_t j = 0; j < N; j++)
+        w[j] = has[j] * verdict[j];
+    if (w[i] == 0) return 0;
+    moments_of(values, w, N, &mean[CR_NORM_BATCH], &std[CR_NORM_BATCH]);
+    moments_of(values + first, w + first, GROUP, &mean[CR_NORM_GROUP], &std[CR_NORM_GROUP]);
+    one[0] = values[i] - mean[c->norm_mean_type];
+    return c->norm_std_type == CR_NORM_NONE ? one[0] : one[0] / (std[c->norm_std_type] + 1e-6);
+}
+
+/* normalize_then_sum: each kind by itself, the sum by weight over its deviation. Groups without a difference are
+ * exactly 0. */
+static void several_rewards(void **state)
+{
+    static const double weights[KINDS] = {1, 0.5, -2};
+
+    (void)state;
+    for (uint64_t n = 0; n < 60; n++) {
+        double values[KINDS * N], has[KINDS * N], verdict[N], want[N], mean, std;
+        const cr_reward_kinds kinds = {KINDS, values, has, weights};
+        cr_advantage_config c = {.adv_estimator = CR_ADV_REINFORCE,
+                                 .norm_mean_type = n % 2 ? CR_NORM_GROUP : CR_NORM_BATCH,
+                                 .norm_std_type = (cr_norm)(n / 2 % 3),
+                                 .aggregation = CR_NORMALIZE_THEN_SUM,
+                                 .gamma = 1};
+        cr_err err = {0};
+        cr_advantage_args a;
+        batch b;
+        make_batch(&b, n);
+        make_kinds(n, values, has, verdict);
+        for (size_t k = 0; k < KINDS; k++)
+            for (size_t i = 0; i < GROUP; i++)
+                values[k * N + i] = 0.1; /* the first group has no difference */
+        a = args_of(&b, N, GROUP);
+        a.kinds = &kinds, a.verdict = verdict, a.scores = NULL;
+        assert_int_equal(cr_advantage(&c, &a, &err), CR_OK);
+        for (size_t i = 0; i < N; i++) {
+            want[i] = 0;
+            for (size_t k = 0; k < KINDS; k++)
+                want[i] += weights[k] * want_kind(&c, values + k * N, has + k * N, verdict, i);
+        }
+        moments_of(want, verdict, N, &mean, &std);
+        for (size_t i = 0; i < N; i++)
+            check_near(b.rewards[i], want[i] / (std + 1e-6), 1e-9);
+        for (size_t i = 0; i < GROUP && c.norm_mean_type == CR_NORM_GROUP; i++)
+            assert_true(b.rewards[i] == 0);
+    }
+}
+
+static void sums_by_weight(void **state)
+{
+    static const double weights[KINDS] = {1, 0.5, -2};
+    double values[KINDS * N], has[KINDS * N], verdict[N], sums[N], any[N];
+    const cr_reward_kinds kinds = {KINDS, values, has, weights};
+
+    (void)state;
+    make_kinds(1, values, has, verdict);
+    cr_rewards_sum(&kinds, N, sums, any);
+    for (size_t i = 0; i < N; i++) {
+        double want = has[i] * values[i] + 0.5 * has[N + i] * values[N + i] -
+                      2 * has[2 * N + i] * values[2 * N + i];
+        check_near(sums[i], want, 1e-12);
+        assert_true(any[i] == (has[i] + has[N + i] + has[2 * N + i] > 0));
+    }
+}
+
 /* k3 never is less than 0, and is cut at 10. */
 static void k3(void **state)
 {
@@ -342,6 +428,18 @@ static void refusals(void **state)
     a.values = NULL;
     assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
     assert_non_null(strstr(err.msg, "values"));
+    for (int k = 0; k < 3;
+         k++) { /* nothing to normalise by, running moments, no rewards of several kinds */
+        static const cr_reward_kinds kinds = {0};
+        err = (cr_err){0};
+        c = (cr_advantage_config){.aggregation = CR_NORMALIZE_THEN_SUM,
+                                  .norm_mean_type = k == 0   ? CR_NORM_NONE
+                                                    : k == 1 ? CR_NORM_RUNNING
+                                                             : CR_NORM_GROUP};
+        a.group = GROUP, a.moments = &b.moments, a.kinds = k == 2 ? NULL : &kinds;
+        assert_int_equal(cr_advantage(&c, &a, &err), CR_EARG);
+        assert_non_null(strstr(err.msg, "normalize_then_sum"));
+    }
 }
 
 /* Groups of 6 of which 4 have a verdict are, bit for bit, the groups of those 4 alone. */
@@ -504,6 +602,7 @@ int main(void)
         cmocka_unit_test(sample_masks),      cmocka_unit_test(kl_controller),
         cmocka_unit_test(verdicts_alone),    cmocka_unit_test(few_verdicts),
         cmocka_unit_test(rewards_of_tokens), cmocka_unit_test(distilled),
+        cmocka_unit_test(several_rewards),   cmocka_unit_test(sums_by_weight),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

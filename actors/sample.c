@@ -1,0 +1,63 @@
+/* sample.c -- see sample.h. */
+#include "actors/sample.h"
+
+#include <stdio.h>
+
+static bool is_left_out(const cr_config *config, const cr_sample_reward *x)
+{
+    return strcmp(x->status, "abstain") == 0 ||
+           (!cr_reward_is_answer(x) && config->rewards[x->block].is_failure_left_out);
+}
+
+static void add_tokens(cr_sample *s, const cr_sample_reward *x, double weight)
+{
+    if (!x->token_rewards) return;
+    if (!s->token_rewards) s->token_rewards = CR_NEW_ARRAY(float, s->num_ids);
+    for (size_t t = 0; t < s->num_ids; t++)
+        s->token_rewards[t] += (float)(weight * (double)x->token_rewards[t]);
+}
+
+static void set_verdict(cr_sample *s, const cr_sample_reward *from)
+{
+    snprintf(s->status, sizeof s->status, "%s", from->status);
+    s->detail = from->detail;
+    s->score = from->score;
+}
+
+void cr_sample_merge(const cr_config *config, cr_sample *s)
+{
+    const cr_sample_reward *first = NULL, *failed = NULL;
+
+    s->reward = 0;
+    for (size_t k = 0; k < s->num_rewards; k++) {
+        const cr_sample_reward *x = &s->rewards[k];
+        double weight = config->rewards[x->block].weight;
+        if (is_left_out(config, x)) continue;
+        if (!cr_reward_is_answer(x)) {
+            failed = failed ? failed : x;
+            continue;
+        }
+        first = first ? first : x;
+        s->reward += weight * x->reward;
+        add_tokens(s, x, weight);
+    }
+    set_verdict(s, failed ? failed : first ? first : &s->rewards[0]);
+    if (!failed && first) return;
+    if (!failed) snprintf(s->status, sizeof s->status, "abstain");
+    s->score = s->reward = 0;
+    cr_free(s->token_rewards);
+    s->token_rewards = NULL;
+}
+
+char *cr_sample_reason(const cr_config *config, const cr_sample *s)
+{
+    for (size_t k = 0; k < s->num_rewards; k++) {
+        const cr_sample_reward *x = &s->rewards[k];
+        if (cr_reward_is_answer(x) || (!cr_sample_has_verdict(s) && is_left_out(config, x)))
+            continue;
+        return cr_asprintf("%s of %s, sample %016llx: %s", x->status,
+                           config->rewards[x->block].domain, (unsigned long long)s->id, x->detail);
+    }
+    return cr_asprintf("%s, sample %016llx: no reward has anything to say of it",
+                       config->rewards[s->domain].domain, (unsigned long long)s->id);
+}
