@@ -3,6 +3,7 @@
 #include "commands/commands.h"
 #include "configs/configs.h"
 #include "reports/rollout_files.h"
+#include "rewards/code/code.h"
 #include "rewards/compare/compare.h"
 #include "rewards/judge/judge.h"
 #include "rewards/reward_program.h"
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #define RULE_S    5.0
+#define CODE_S    30.0
 #define PROGRAM_S 10.0 /* as reward_timeout */
 
 static int run(int argc, char **argv);
@@ -99,6 +101,23 @@ static cr_status judge_lines(const cr_config *config, const cr_reward_config *r,
     return err->status;
 }
 
+/* The programs of lines, with the settings of a domain of the file, or (NULL) the usual ones. */
+static cr_status code_lines(const cr_config *config, const cr_reward_config *r, double limit_s,
+                            cr_score_form form, cr_err *err)
+{
+    char usual[] = "python3";
+    const cr_code_keys keys = {.interpreter = usual, .case_timeout = 4, .case_memory_mb = 1024};
+    cr_code_settings settings = {.keys = r ? &r->code : &keys, .limit_s = limit_s, .form = form};
+    cr_code *code;
+
+    settings.num_at_once = r ? (size_t)r->max_in_flight : (size_t)cr_num_cores();
+    if (limit_s <= 0) settings.limit_s = r ? 0.9 * config->reward_timeout : CODE_S;
+    CR_TRY(cr_code_open(&settings, &code, err));
+    cr_note(cr_code_lines(code, STDIN_FILENO, stdout, err));
+    cr_code_close(code);
+    return err->status;
+}
+
 typedef struct options {
     cr_words configs, programs, files; /* --config, --exec, --compare */
     const char *domain;
@@ -136,6 +155,11 @@ static cr_status score(options *o, cr_err *err)
     if (judged && judged->judge.url) {
         CR_TRY_GOTO(out, judge_lines(&config, judged, (int)(o->judge & INT32_MAX),
                                      o->settings.deadline_s, form_of(o), err));
+        goto out;
+    }
+    if (judged ? judged->rule && strcmp(judged->rule, "code") == 0
+               : !config_path && strcmp(name, "code") == 0) {
+        CR_TRY_GOTO(out, code_lines(&config, judged, o->settings.deadline_s, form_of(o), err));
         goto out;
     }
     if (o->settings.deadline_s <= 0) o->settings.deadline_s = RULE_S;
@@ -273,7 +297,8 @@ static int run(int argc, char **argv)
         {"config", CR_OPT_LIST, &o.configs, "FILE",
          "DOMAIN is a domain of this file's rewards, with its settings"},
         {"timeout", CR_OPT_DOUBLE, &o.settings.deadline_s, "SECONDS",
-         "for one line (default 5; of a judge 90 % of the file's reward_timeout)"},
+         "for one line (default 5; of code 30; of a file's judge or code 90 % of its "
+         "reward_timeout)"},
         {"explain", CR_OPT_FLAG, &o.is_explained, NULL,
          "say what was found and compared: a paragraph on a terminal, else the member \"explain\""},
         {"json", CR_OPT_FLAG, &o.is_json, NULL, "JSON on a terminal, too; of --compare JSON lines"},

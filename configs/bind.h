@@ -49,6 +49,8 @@ void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagno
 /* rewards.c: weights, rules that are terms of a sum; once all are bound, blocks that share a tag. */
 void cri_bind_terms(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 void cri_check_shared(cr_config *c, cr_node *root, cr_diagnostics *d);
+/* How programs of a domain are run; after its rule is known. */
+void cri_bind_code(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d);
 /* Its log-probs are those that this run wants. */
 void cri_check_service(cr_config *c, cr_diagnostics *d);
 /* loss.c: the policy loss (its variant is of actor_train), and micro-batches by tokens of a worker. */

@@ -245,6 +245,11 @@ cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err
     return status;
 }
 
+bool cr_reward_takes_many(const cr_reward_config *r)
+{
+    return r->judge.url || (r->rule && strcmp(r->rule, "code") == 0);
+}
+
 const cr_reward_config *cr_config_find_reward(const cr_config *config, const char *domain)
 {
     for (size_t i = 0; i < config->num_rewards; i++)
@@ -339,6 +344,8 @@ void cr_config_free(cr_config *c)
         cr_free(c->rewards[i].judge_answer.field);
         service_free(&c->rewards[i].judge);
         worker_free(&c->rewards[i].judge_model);
+        service_free(&c->rewards[i].code.service);
+        cr_free(c->rewards[i].code.interpreter);
         cr_free(c->rewards[i].reward_type);
         cr_free(c->rewards[i].terms.format_pattern);
         texts_free(c->rewards[i].terms.format_tags, c->rewards[i].terms.num_format_tags);

@@ -38,6 +38,16 @@ typedef struct cr_reward_terms {
     double repetition_max_penalty;
 } cr_reward_terms;
 
+/* Of the rule code. */
+typedef struct cr_code_keys {
+    cr_service_keys service; /* code_url, or no URL */
+    bool use_local;          /* even so */
+    bool is_open;            /* sandbox: none */
+    char *interpreter;
+    double case_timeout; /* CPU seconds; twice as many seconds */
+    int64_t case_memory_mb;
+} cr_code_keys;
+
 typedef struct cr_reward_config {
     char *domain;
     const char *rule;      /* "math_rule": the built-in that worker_cls names; NULL with exec */
@@ -49,7 +59,8 @@ typedef struct cr_reward_config {
     /* judge_model_type: inference: the judge is started by the run, a process a device (is_given); judge.url is what the
      * names of their sockets begin with (cr_judge_url) */
     cr_worker_config judge_model;
-    char *exec; /* the words of a program of one's own, or NULL */
+    cr_code_keys code; /* of the rule code */
+    char *exec;        /* the words of a program of one's own, or NULL */
     char **tags;
     size_t num_tags;
     int64_t world_size, max_in_flight; /* lines that the program has at once */
@@ -162,6 +173,8 @@ CR_MUST cr_status cr_config_worker(const char *block, const char *model,
                                    cr_config *out, cr_diagnostics *d, cr_err *err);
 /* The resolved file, secrets masked, atomically. */
 CR_MUST cr_status cr_config_write(const cr_config *config, const char *path, cr_err *err);
+/* Its built-in rule answers several lines at once. */
+bool cr_reward_takes_many(const cr_reward_config *reward);
 const cr_reward_config *cr_config_find_reward(const cr_config *config,
                                               const char *domain); /* NULL: none */
 /* Where the judge of a domain is: judge.url, or of a judge of the run the process on device `number`, modulo their number;

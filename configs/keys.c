@@ -481,8 +481,13 @@ const cri_key cri_keys[] = {
     T("remote", "ca_file", NULL, "reward workers"),
     READ("reward", "reward_manager_config", CRI_ANY, "[]", "the service of remote"),
     READ("reward", "system_envs", CRI_MAP, "{}", "reward workers and their programs"),
-    NONE("reward", "code_url", "only ROLL's code sandbox reads it"),
-    NONE("reward", "use_local", "only ROLL's code sandbox reads it"),
+    T("reward", "code_url", NULL, "reward workers"),
+    B("reward", "use_local", "false", "reward workers"),
+    C("reward", "sandbox", "namespaces", "namespaces|none",
+      "reward workers"), /* croll's own, and the next */
+    T("reward", "interpreter", "python3", "reward workers"),
+    R("reward", "case_timeout", "4", "0.1..3600", "reward workers"),
+    I("reward", "case_memory_mb", "1024", "64..1048576", "reward workers"),
     K("reward", "judge", "judge"), /* croll's own */
     T("reward", "judge_prompt", NULL, "reward workers"),
     K("reward", "judge_answer", "judge_answer"), /* croll's own */
@@ -526,7 +531,7 @@ const cri_reward_class cri_reward_classes[] = {
     {"MultipleChoiceBoxedRuleRewardWorker", "multiple_choice_boxed", true},
     {"CrossThinkQARuleRewardWorker", "crossthinkqa", true},
     {"GeneralValRuleRewardWorker", "general_val", true},
-    {"CodeSandboxRewardWorker", "code", false},
+    {"CodeSandboxRewardWorker", "code", true},
     {"LLMJudgeRewardWorker", "llm_judge", true},
     {"RemoteRewardSystemWorker", "remote", true},
     {"DetectionRewardWorker", "detection", false},

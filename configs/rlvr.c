@@ -83,7 +83,7 @@ static void check_program(const cr_node *block, const cr_reward_config *r, cr_di
     if (r->exec && cr_split_words(r->exec, &words, &err) != CR_OK)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "exec")->place, "rewards.%s.exec: %s",
                     r->domain, err.msg);
-    if (!r->exec && !r->judge.url && r->max_in_flight > 1)
+    if (!r->exec && !cr_reward_takes_many(r) && r->max_in_flight > 1)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "max_in_flight")->place,
                     "rewards.%s.max_in_flight: a built-in rule takes one line at a time "
                     "(world_size is the number of its processes)",
@@ -138,9 +138,10 @@ static void bind_reward(cr_config *c, struct cr_item *item, cr_reward_config *r,
     cri_bind_judge(c, block, r, d);
     r->weight = cri_real_of(block, "reward_weight");
     r->is_failure_left_out = cri_choice_of("reward", block, "on_failure") == 1;
-    check_program(block, r, d);
     r->envs = cri_envs_of(block, false, d);
     find_rule(item, r, d);
+    cri_bind_code(c, block, r, d);
+    check_program(block, r, d);
     cri_bind_terms(c, block, r, d);
 }
 

@@ -9,6 +9,7 @@
 #include "pipelines/saver.h"
 #include "pipelines/validation.h"
 #include "pipelines/verdicts.h"
+#include "rewards/code/code.h"
 #include "rewards/judge/judge.h"
 #include "rewards/reward_program.h"
 
@@ -100,6 +101,17 @@ static cr_status check_judges(const rlvr *s, cr_err *err)
     return CR_OK;
 }
 
+/* Programs can be run here, or the run is refused. */
+static cr_status check_code(const cr_config *c, const cr_reward_config *r, cr_err *err)
+{
+    const cr_code_settings settings = {
+        .keys = &r->code, .num_at_once = 1, .limit_s = c->reward_timeout};
+    cr_code *code;
+
+    if (cr_code_open(&settings, &code, err) == CR_OK) cr_code_close(code);
+    return cr_fail_add(err, "rewards.%s", r->domain);
+}
+
 /* Judges and programs of one's own are tried with the first row that they score; a warning counts rows that no step draws. */
 static cr_status check_rewards(rlvr *s, cr_err *err)
 {
@@ -115,6 +127,7 @@ static cr_status check_rewards(rlvr *s, cr_err *err)
         if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
         if (r->judge.url && !r->judge_model.is_given && first)
             cr_note(check_judge(s, r, first->json, err));
+        if (r->rule && strcmp(r->rule, "code") == 0) cr_note(check_code(s->c, r, err));
     }
     return err->status;
 }

@@ -13,7 +13,8 @@ cr_status cr_reward_program_open(const cr_config *config, const char *config_pat
     *out = (cr_reward_program){.is_own = exec || reward->exec};
     out->args.env = reward->envs;
     out->args.limit_s = limit_s > 0 ? limit_s : config->reward_timeout;
-    out->args.max_in_flight = out->is_own || reward->judge.url ? (size_t)reward->max_in_flight : 1;
+    out->args.max_in_flight =
+        out->is_own || cr_reward_takes_many(reward) ? (size_t)reward->max_in_flight : 1;
     if (out->is_own) {
         CR_TRY(cr_split_words(exec ? exec : reward->exec, &out->words, err));
     } else {

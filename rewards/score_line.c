@@ -178,6 +178,11 @@ cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *
     return read_row(line, n, number, /*has_ground_truth=*/true, row, err);
 }
 
+cr_status cr_score_row_any(char *line, size_t n, long number, json_t **row, cr_err *err)
+{
+    return read_row(line, n, number, /*has_ground_truth=*/false, row, err);
+}
+
 bool cr_score_line(cr_rule rule, const cr_rule_args *settings, cr_score_form form, char *line,
                    size_t n, long number, cr_buf *out)
 {

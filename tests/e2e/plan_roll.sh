@@ -96,12 +96,11 @@ refuse() {
 }
 q8=8190735360 a3=30532122624
 for world in 8 64; do
-    plan $q8 code_sandbox $world
     plan $q8 llm_judge $world
 done
-plan 7615616512 code_sandbox 32 pretrain=Qwen/Qwen2.5-7B-Instruct actor_train.model_args.ulysses_size=2
+plan 7615616512 llm_judge 32 pretrain=Qwen/Qwen2.5-7B-Instruct actor_train.model_args.ulysses_size=2
 plan $q8 lora_target 16 actor_train.model_args.lora_target=all-linear actor_train.model_args.lora_rank=16
-plan $a3 code_sandbox 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.strategy_config.ep_size=8 \
+plan $a3 llm_judge 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.strategy_config.ep_size=8 \
     "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeExperts]}"
 refuse "is not a folder" pretrain=Nowhere/Unknown-3B
 refuse "M2: " actor_train.model_args.ulysses_size=3

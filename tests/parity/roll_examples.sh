@@ -33,7 +33,7 @@ PY
     done
 }
 q7=7615616512 q8=8190735360 a3=30532122624
-code="code_sandbox|llm_judge"
+code="llm_judge"
 plan qwen3-8B-rlvr_fsdp2/rlvr_config.yaml "$code" num_gpus_per_node $q8 8 16 64
 plan qwen3-8B-rlvr_fsdp2/rlvr_config_wo_cpuoffload.yaml "$code" num_gpus_per_node $q8 16
 plan qwen2.5-7B-rlvr_megatron/rlvr_fsdp2_sp2.yaml "$code" num_gpus_per_node $q7 8 32

@@ -117,6 +117,8 @@ static void show_reward(cr_buf *out, const cr_reward_config *r)
     show_worker(out, &r->judge_model);
     SHOW(r->reward_manager);
     SHOW(r->judge_answer.least), SHOW(r->judge_answer.most), SHOW(r->judge_answer.is_number);
+    SHOW(r->code.service.url), SHOW(r->code.use_local), SHOW(r->code.is_open);
+    SHOW(r->code.interpreter), SHOW(r->code.case_timeout), SHOW(r->code.case_memory_mb);
 }
 
 static void show_correction(cr_buf *out, const cr_correction_config *k)
@@ -357,6 +359,15 @@ static const struct {
     {"reward", "judge_prompt", "is {response} right?", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_model_type", "inference", {NULL}},
     {"judge_model", "device_mapping", "[7]", {OWN_JUDGE}},
+    {"reward",
+     "code_url",
+     "http://other",
+     {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
+    {"reward", "use_local", "true", {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
+    {"reward", "sandbox", "none", {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
+    {"reward", "interpreter", "node", {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
+    {"reward", "case_timeout", "3", {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
+    {"reward", "case_memory_mb", "100", {"rewards.math_rule.worker_cls=CodeSandboxRewardWorker"}},
     {"reward", "judge_model_name", "other", {"rewards.math_rule.judge=http://host"}},
     {"reward", "judge_api_url", "http://other", {"rewards.math_rule.judge_api_url=http://host"}},
     {"reward", "worker_cls", "roll.x.MultipleChoiceBoxedRuleRewardWorker", {NULL}},
