@@ -44,6 +44,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_REQUEST "request"
 #define CR_FIELD_STATUS  "status"
 #define CR_FIELD_MESSAGE "message"
+#define CR_FIELD_HOST    "host"              /* of a rank that failed */
 #define CR_FIELD_OFFLOAD "is_offload_states" /* roles that share devices: go to the host after it */
 /* samples: log_probs, train_step, sft_step */
 #define CR_FIELD_PROMPTS    "prompts"

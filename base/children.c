@@ -250,3 +250,11 @@ char *cr_word(const char *text)
 {
     return (char *)(uintptr_t)text;
 }
+
+const char *cr_host_name(void)
+{
+    static _Thread_local char name[64];
+
+    if (gethostname(name, sizeof name - 1) != 0) snprintf(name, sizeof name, "unknown");
+    return name;
+}

@@ -43,5 +43,7 @@ const char *cr_child_reason(const cr_child *child);
 /* The path of this program, owned by the caller; and a word of argv, which is never written to. */
 char *cr_self_path(void);
 char *cr_word(const char *text);
+/* The first 63 bytes of this machine's name, for messages; in the thread's own buffer. */
+const char *cr_host_name(void);
 
 #endif

@@ -1,5 +1,6 @@
 /* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
 #include "actors/actor.h"
+#include "base/children.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/endpoint.h"
@@ -32,6 +33,7 @@ static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, co
     if (how->status != CR_OK) {
         reply->num_arrays = 0;
         cr_record_set_text(reply, CR_FIELD_MESSAGE, how->msg, strlen(how->msg));
+        cr_record_set_text(reply, CR_FIELD_HOST, cr_host_name(), strlen(cr_host_name()));
     }
     if (cr_record_pack(reply, &packed, err) == CR_OK)
         cr_note(cr_reply_put(a->x, request, packed.data, packed.num_bytes, err));
@@ -148,9 +150,6 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     if (cr_world_num_ranks(a->world) != a->layout.num_ranks)
         return cr_fail(err, CR_ECONFIG, "the configuration has %d actor ranks, %d were started",
                        a->layout.num_ranks, cr_world_num_ranks(a->world));
-    a->role = cr_layout_role(&a->layout, world_rank);
-    a->ranks = &a->layout.role[a->role];
-    a->rank = world_rank - a->ranks->first;
     cr_world_set_phase(a->world, a->ranks->name, "starting");
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
@@ -178,13 +177,28 @@ static cr_status live(cr_actor *a, cr_err *err)
     return err->status;
 }
 
-/* Before MPI starts threads; mpirun says which rank this is. */
-static void set_role_envs(const cr_layout *layout)
+/* Its role and rank, and the role's environment before MPI starts threads. */
+static cr_status take_role(cr_actor *a, cr_err *err)
 {
-    const char *text = getenv("OMPI_COMM_WORLD_RANK");
-    cr_role role = cr_layout_role(layout, text ? atoi(text) : 0);
+    int rank = cr_world_rank_here();
 
-    if (role < CR_NUM_ROLES) cr_envs_set(layout->role[role].worker->envs);
+    cr_layout_init(&a->layout, a->config);
+    a->role = cr_layout_role(&a->layout, rank);
+    if (a->role == CR_NUM_ROLES)
+        return cr_fail(err, CR_ECONFIG, "the configuration has %d actor ranks, more were started",
+                       a->layout.num_ranks);
+    a->ranks = &a->layout.role[a->role];
+    a->rank = rank - a->ranks->first;
+    cr_envs_set(a->ranks->worker->envs);
+    return CR_OK;
+}
+
+/* What goes wrong before the configuration says which role a rank has: its place in the world. */
+static void say_why(const cr_actor *a, const cr_err *err)
+{
+    cr_put_line(STDERR_FILENO,
+                cr_asprintf("%s rank %d on %s: %s", a->ranks ? a->ranks->name : "actor",
+                            a->ranks ? a->rank : cr_world_rank_here(), cr_host_name(), err->msg));
 }
 
 static int run(int argc, char **argv)
@@ -218,18 +232,15 @@ static int run(int argc, char **argv)
     if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
         cr_diagnostics_print(&d);
     if (err.status == CR_OK) {
-        cr_layout_init(&a.layout, &config);
         a.config = &config;
         beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
         a.exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
-        set_role_envs(&a.layout);
-        cr_note(live(&a, &err));
+        if (take_role(&a, &err) == CR_OK) cr_note(live(&a, &err));
     }
     if (err.status != CR_OK) {
         if (a.world) cr_world_fail(a.world, &err);
         if (err.status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
-        cr_put_line(STDERR_FILENO, cr_asprintf("%s rank %d: %s", a.ranks ? a.ranks->name : "actor",
-                                               a.rank, err.msg));
+        say_why(&a, &err);
         fflush(NULL);
         _exit(cr_exit_code(err.status)); /* peers may hang in MPI: no clean way out is left */
     }

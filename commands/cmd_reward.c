@@ -7,6 +7,7 @@
  * STATE is idle, asked (samples are with the program, which has not answered yet), answered, or failed and why.
  */
 #include "actors/protocol.h"
+#include "base/children.h"
 #include "commands/commands.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
@@ -337,11 +338,10 @@ static cr_status serve(const options *o, const char *url_of_run, cr_err *err)
     cr_diagnostics d = {0};
     cr_config config = {0};
     worker w = {.x = NULL};
-    char host[40] = "", *beside = o->prefix ? NULL : cr_endpoint_prefix_beside(o->file);
+    char *beside = o->prefix ? NULL : cr_endpoint_prefix_beside(o->file);
     cr_exchange_args exchange;
 
-    gethostname(host, sizeof host - 1);
-    snprintf(w.name, sizeof w.name, "%s-%d", host, (int)getpid());
+    snprintf(w.name, sizeof w.name, "%.39s-%d", cr_host_name(), (int)getpid());
     if (o->name) snprintf(w.name, sizeof w.name, "%s", o->name);
     cr_log_setup(CR_LOG_INFO, w.name);
     sigaction(SIGTERM, &action, NULL);

@@ -1,6 +1,7 @@
 /* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
 #include "commands/worker.h"
 #include "actors/roles.h"
+#include "base/children.h"
 #include "launch/ranks.h"
 
 #include <stdio.h>
@@ -54,10 +55,17 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
     return CR_OK;
 }
 
+/* Over hosts, and before the world is open, with the rank and its host; CR_EPEER names another rank already. */
 static int say(const cr_worker *w, const cr_command *command, const cr_err *err)
 {
-    int code = cr_command_fail(command, err);
+    bool is_one_host =
+        w->world ? !cr_world_spans_hosts(w->world) : cr_world_kind_here() == CR_WORLD_LOCAL;
+    cr_err said = *err;
+    int code;
 
+    if (!is_one_host && err->status != CR_EPEER)
+        cr_fail_add(&said, "rank %d on %s", cr_world_rank_here(), cr_host_name());
+    code = cr_command_fail(command, &said);
     return w->kind == CR_WORKER_SERVE && err->status == CR_EPEER ? cr_exit_code(CR_ETIMEOUT) : code;
 }
 
@@ -214,13 +222,19 @@ cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
     return cr_full_weights_load(&w->full, w->model, w->dev, w->dtype, w->folder, err);
 }
 
+/* Rank 0 does, also for those of its host, which it hears of (cr_world_fail). */
+static bool should_speak(const cr_worker *w, const cr_err *err)
+{
+    return w->rank == 0 || (err->status != CR_EPEER && !cr_world_is_here(w->world, 0));
+}
+
 int cr_worker_leave(cr_worker *w, const cr_command *command, int code, const cr_err *err)
 {
     if (err->status != CR_OK) {
         if (w->world) cr_world_fail(w->world, err);
         if (w->rank != 0) /* mpirun ends all when one leaves with an error: rank 0 speaks first */
             cr_sleep_s(RANK_0_SPEAKS_S);
-        code = w->rank == 0 ? say(w, command, err) : cr_exit_code(err->status);
+        code = should_speak(w, err) ? say(w, command, err) : cr_exit_code(err->status);
     }
     code = cr_ranks_leave(code);
     if (err->status != CR_OK && w->world && w->num_ranks > 1) {

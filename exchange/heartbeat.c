@@ -1,5 +1,6 @@
 /* heartbeat.c -- see heartbeat.h. */
 #include "exchange/heartbeat.h"
+#include "base/children.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -50,9 +51,9 @@ static void *beat(void *context)
     pthread_mutex_lock(&hb->lock);
     while (!hb->should_stop) {
         struct timespec until;
-        char text[160];
+        char text[240];
         cr_err err = {0};
-        snprintf(text, sizeof text, "%ld %s", ++count, hb->what);
+        snprintf(text, sizeof text, "%ld %s %s", ++count, cr_host_name(), hb->what);
         pthread_mutex_unlock(&hb->lock);
         if (beat_once(hb, text, &err) != CR_OK && err.status != CR_ESIGNAL && was_there)
             cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
@@ -84,7 +85,9 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
                        cr_err *err)
 {
     pthread_condattr_t clock;
+    char text[96];
 
+    snprintf(text, sizeof text, "0 %s starting", cr_host_name());
     *out = NULL;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -92,7 +95,7 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
     pthread_cond_init(&hb->wake, &clock);
     pthread_condattr_destroy(&clock);
     if (cr_exchange_open_revived(args, go_on, hb, &hb->x, err) == CR_OK &&
-        beat_once(hb, "0 starting", err) == CR_OK) {
+        beat_once(hb, text, err) == CR_OK) {
         cr_exchange_set_deadline(hb->x, BEAT_SECONDS);
         if ((errno = pthread_create(&hb->thread, NULL, beat, hb)) != 0)
             cr_fail(err, CR_EIO, "cannot start a heartbeat thread: %s", strerror(errno));

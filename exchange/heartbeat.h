@@ -1,6 +1,6 @@
 /* heartbeat.h -- signs of life: a background thread with a connection of its own.
  *
- * That of a process sets hb:<name> once a second to "COUNT WHAT". The pipeline calls a process silent when
+ * That of a process sets hb:<name> once a second to "COUNT HOST WHAT". The pipeline calls a process silent when
  * COUNT has not moved for the deadline, and says what it did last. That of a launcher holds the prefix of its
  * run (cr_prefix_hold).
  */

@@ -1,5 +1,6 @@
 /* endpoint.c -- see endpoint.h. */
 #include "launch/endpoint.h"
+#include "base/children.h"
 #include "base/json.h"
 
 #include <ctype.h>
@@ -93,12 +94,11 @@ static char *default_prefix(const char *exp_name, const char *run_id)
 
 cr_status cr_endpoint_claim(cr_endpoint *e, const cr_config *config, cr_err *err)
 {
-    char host[64] = "", *path = realpath(config->output_dir, NULL), *who;
+    char *path = realpath(config->output_dir, NULL), *who;
     const char *wanted = config->exchange.prefix;
     json_t *owner = read_owner(config->output_dir);
 
-    gethostname(host, sizeof host - 1);
-    e->of = cr_asprintf("%s:%s", host, path ? path : config->output_dir);
+    e->of = cr_asprintf("%s:%s", cr_host_name(), path ? path : config->output_dir);
     free(path);
     if (strcmp(text_of(owner, "of"), e->of) == 0 && text_of(owner, "run")[0])
         e->run_id = cr_strdup(text_of(owner, "run"));

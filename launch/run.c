@@ -217,10 +217,23 @@ void cr_run_close(cr_run *run)
 
 /* ---- watching ---- */
 
+enum { WHO_BYTES = 160 };
+
+/* "actor_train rank 1 on h2" of a world rank, without the host while nothing was heard of it. */
+static const char *name_of(const cr_run *run, int world_rank, char text[WHO_BYTES])
+{
+    char who[64];
+    const char *host = world_rank < run->layout.num_ranks ? run->lives[world_rank].host : "";
+
+    snprintf(text, WHO_BYTES, "%s%s%s", cr_layout_name(&run->layout, world_rank, who),
+             host[0] ? " on " : "", host);
+    return text;
+}
+
 static cr_status check_actors(cr_run *run, cr_err *err)
 {
     int status;
-    char who[64], fate[CR_FATE];
+    char who[WHO_BYTES], fate[CR_FATE];
     const char *reason;
 
     if (cr_child_pump(&run->actors)) return CR_OK;
@@ -229,8 +242,7 @@ static cr_status check_actors(cr_run *run, cr_err *err)
         return cr_fail(err, CR_EPEER,
                        "step %lld: %s was killed (the run can go on from its last checkpoint: "
                        "resume_from_checkpoint=true)",
-                       (long long)run->step,
-                       cr_layout_name(&run->layout, run->actors.dead_rank, who));
+                       (long long)run->step, name_of(run, run->actors.dead_rank, who));
     reason = cr_child_reason(&run->actors);
     return cr_fail(err,
                    WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
@@ -247,7 +259,7 @@ static cr_status check_lives(cr_run *run, cr_err *err)
     double now = cr_now_s(),
            deadline = run->config->collective_timeout + 5; /* a collective names more: let it */
     int num = run->layout.num_ranks;
-    char who[64], **keys = CR_NEW_ARRAY(char *, num);
+    char who[WHO_BYTES], **keys = CR_NEW_ARRAY(char *, num);
     cr_buf *values = CR_NEW_ARRAY(cr_buf, num);
 
     for (int role = 0; role < CR_NUM_ROLES; role++)
@@ -257,17 +269,20 @@ static cr_status check_lives(cr_run *run, cr_err *err)
     cr_note(cr_values_get(run->x, (const char *const *)keys, (size_t)num, values, err));
     for (int i = 0; i < num && err->status == CR_OK; i++) {
         struct cr_life *life = &run->lives[i];
-        const char *what = strchr(life->last, ' ');
+        const char *what;
         if (values[i].num_bytes &&
             strncmp(values[i].data, life->last, sizeof life->last - 1) != 0) {
             snprintf(life->last, sizeof life->last, "%s", values[i].data);
             life->moved_s = now;
+            sscanf(life->last, "%*d %63s", life->host);
         }
+        what = strchr(life->last, ' ');
+        if (what) what = strchr(what + 1, ' ');
         if (now - life->moved_s > deadline)
             cr_fail(err, CR_ETIMEOUT,
                     "step %lld: %s has given no sign of life for %.0f s; it was last in: %s "
                     "(collective_timeout sets the limit)",
-                    (long long)run->step, cr_layout_name(&run->layout, i, who), now - life->moved_s,
+                    (long long)run->step, name_of(run, i, who), now - life->moved_s,
                     what ? what + 1 : "start-up");
     }
     for (int i = 0; i < num; i++) {
@@ -360,13 +375,29 @@ static cr_status wait_for_cause(cr_run *run, cr_err *err)
     return check_actors(run, err);
 }
 
+/* The failure that a reply tells. */
+static cr_status fail_as(cr_run *run, const cr_request *request, const cr_record *reply,
+                         cr_status status, cr_err *err)
+{
+    int world_rank = run->layout.role[request->role].first + request->rank;
+    const char *message, *host;
+    char who[WHO_BYTES];
+    size_t num_bytes;
+
+    CR_TRY(cr_record_get_text(reply, CR_FIELD_MESSAGE, &message, &num_bytes, err));
+    CR_TRY(cr_record_get_text(reply, CR_FIELD_HOST, &host, &num_bytes, err));
+    snprintf(run->lives[world_rank].host, sizeof run->lives[world_rank].host, "%s", host);
+    return cr_fail(err, status, "step %lld: %s, %s: %s", (long long)run->step,
+                   name_of(run, world_rank, who), cr_ask_name(request->ask), message);
+}
+
 cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, cr_err *err)
 {
     cr_buf data = {0};
     bool is_there = false;
-    const char *message;
-    size_t num_bytes;
     int64_t status;
+    int world_rank = run->layout.role[request->role].first + request->rank;
+    char who[WHO_BYTES];
     double until_s = cr_now_s() + run->config->rpc_timeout;
 
     *reply = (cr_record){0};
@@ -376,21 +407,14 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
         CR_TRY_GOTO(out, cr_run_watch(run, err));
         if (cr_now_s() > until_s)
             CR_TRY_GOTO(out, cr_fail(err, CR_ETIMEOUT,
-                                     "step %lld: %s rank %d has not finished %s within %g s "
-                                     "(rpc_timeout)",
-                                     (long long)run->step, run->layout.role[request->role].name,
-                                     request->rank, cr_ask_name(request->ask),
-                                     run->config->rpc_timeout));
+                                     "step %lld: %s has not finished %s within %g s (rpc_timeout)",
+                                     (long long)run->step, name_of(run, world_rank, who),
+                                     cr_ask_name(request->ask), run->config->rpc_timeout));
     }
     CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
     CR_TRY_GOTO(out, cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
     if (status == CR_EPEER) CR_TRY_GOTO(out, wait_for_cause(run, err));
-    if (status != CR_OK) {
-        CR_TRY_GOTO(out, cr_record_get_text(reply, CR_FIELD_MESSAGE, &message, &num_bytes, err));
-        cr_fail(err, (cr_status)status, "step %lld: %s rank %d, %s: %s", (long long)run->step,
-                run->layout.role[request->role].name, request->rank, cr_ask_name(request->ask),
-                message);
-    }
+    if (status != CR_OK) cr_note(fail_as(run, request, reply, (cr_status)status, err));
 out:
     cr_buf_free(&data);
     if (err->status != CR_OK) cr_record_free(reply);

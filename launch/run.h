@@ -35,9 +35,9 @@ typedef struct cr_run {
     cr_mpi_folder mpi_folder; /* of the actors */
     cr_reward_workers rewards;
     cr_judges judges;
-    struct cr_life { /* of each actor rank */
-        char last[160];
-        double moved_s; /* when its count moved */
+    struct cr_life {              /* of each actor rank */
+        char last[240], host[64]; /* of its last sign of life: "COUNT HOST WHAT"; "": none yet */
+        double moved_s;           /* when its count moved */
     } * lives;
     double looked_s;
     dev_t output_device; /* of output_dir, with its inode: is it still there? */

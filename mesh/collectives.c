@@ -435,6 +435,7 @@ cr_status cr_agree(cr_group *group, const char *name, cr_err *err)
 {
     size_t *offsets = CR_NEW_ARRAY(size_t, group->num_ranks + 1);
     cr_buf all = {0};
+    char who[CRI_RANK_BYTES];
     cr_err talk = {0}; /* of the call itself: err may hold this rank's failure already */
 
     cr_note(gather_bytes(group, CR_COLL_AGREE, name, err->msg,
@@ -442,7 +443,8 @@ cr_status cr_agree(cr_group *group, const char *name, cr_err *err)
     if (talk.status != CR_OK) cr_fail(err, talk.status, "%s", talk.msg);
     for (int r = 0; talk.status == CR_OK && r < group->num_ranks; r++)
         if (offsets[r + 1] > offsets[r])
-            cr_fail(err, CR_EPEER, "rank %d: %.400s", group->world_ranks[r], all.data + offsets[r]);
+            cr_fail(err, CR_EPEER, "%s: %.400s",
+                    cri_rank_text(group->world, group->world_ranks[r], who), all.data + offsets[r]);
     cr_buf_free(&all);
     cr_free(offsets);
     return err->status;

@@ -35,6 +35,7 @@ void cri_describe(const cr_world *world, const cr_group *group, int world_rank, 
                   size_t capacity_bytes)
 {
     const cri_board *b = cri_board_of(world, world_rank);
+    char who[CRI_RANK_BYTES];
 
     if (b && b->group[0]) {
         snprintf(text, capacity_bytes,
@@ -55,11 +56,12 @@ void cri_describe(const cr_world *world, const cr_group *group, int world_rank, 
     for (int i = 0; group && group->last && i < group->num_ranks; i++)
         if (group->world_ranks[i] == world_rank && group->last[i].sequence > 0) {
             const cri_entry *e = &group->last[i];
-            snprintf(text, capacity_bytes, "rank %d, last seen in %s %.63s (sequence %u)",
-                     world_rank, cr_coll_name((cr_coll)e->coll), e->name, e->sequence);
+            snprintf(text, capacity_bytes, "%s, last seen in %s %.63s (sequence %u)",
+                     cri_rank_text(world, world_rank, who), cr_coll_name((cr_coll)e->coll), e->name,
+                     e->sequence);
             return;
         }
-    snprintf(text, capacity_bytes, "rank %d, not seen here yet", world_rank);
+    snprintf(text, capacity_bytes, "%s, not seen here yet", cri_rank_text(world, world_rank, who));
 }
 
 cr_status cri_fail_group(cr_group *g, cr_status status, const char *message, cr_err *err)

@@ -44,6 +44,8 @@ typedef struct cr_world cr_world;
 
 /* CR_WORLD_MPI if the environment says that mpirun started this process, else CR_WORLD_LOCAL. */
 cr_world_kind cr_world_kind_here(void);
+/* The rank of this process before the world is open: as mpirun says it; 0 without mpirun. */
+int cr_world_rank_here(void);
 /* Collective over all processes. Installs the abort hook of base.h. */
 CR_MUST cr_status cr_world_open(const cr_world_args *args, cr_world **out, cr_err *err);
 /* Collective unless a failure was seen (then MPI is left as it is: exit with a non-zero code). */
@@ -55,6 +57,9 @@ void cr_world_fail(cr_world *world, const cr_err *err);
 cr_world_kind cr_world_get_kind(const cr_world *world);
 int cr_world_rank(const cr_world *world);
 int cr_world_num_ranks(const cr_world *world);
+bool cr_world_spans_hosts(const cr_world *world);
+/* Is that rank on this host? */
+bool cr_world_is_here(const cr_world *world, int world_rank);
 double cr_world_deadline_s(const cr_world *world);
 void cr_world_set_deadline(cr_world *world, double deadline_s);
 /* What this rank is doing ("generate", "step 12 train"), shown in the errors of ranks that wait for

@@ -11,7 +11,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { CRI_NAME_BYTES = 64, CRI_GROUP_BYTES = 24, CRI_FAILURE_BYTES = 240 };
+enum {
+    CRI_NAME_BYTES = 64,
+    CRI_GROUP_BYTES = 24,
+    CRI_FAILURE_BYTES = 240,
+    CRI_HOST_BYTES = 64,
+    CRI_RANK_BYTES = 96
+};
 
 /* ---- memory.c: a counter in shared memory that other processes wait for, on its own cache line; pages ---- */
 
@@ -78,10 +84,11 @@ struct cr_world {
     cr_world_kind kind;
     int rank, num_ranks;
     double deadline_s;
-    bool is_broken;   /* a collective failed: no clean end of MPI */
-    bool should_spin; /* this host has a core for every rank */
-    int *host_of;     /* [num_ranks] lowest world rank of the same host */
-    int *board_of;    /* [num_ranks] place in that host's board */
+    bool is_broken;                    /* a collective failed: no clean end of MPI */
+    bool should_spin;                  /* this host has a core for every rank */
+    int *host_of;                      /* [num_ranks] lowest world rank of the same host */
+    int *board_of;                     /* [num_ranks] place in that host's board */
+    char (*host_name)[CRI_HOST_BYTES]; /* [num_ranks] */
     MPI_Comm comm, host_comm;
     MPI_Win board_win;
     cri_board *board;     /* [ranks of this host]; NULL: this rank is alone there */
@@ -92,6 +99,8 @@ struct cr_world {
     cr_group *groups; /* all that are open: cr_world_fail tells their ranks */
 };
 
+/* "rank 2", or "rank 2 on h2" if that is another host. text holds CRI_RANK_BYTES. */
+const char *cri_rank_text(const cr_world *world, int world_rank, char *text);
 /* The board of a rank of this host; NULL: of another host. */
 cri_board *cri_board_of(const cr_world *world, int world_rank);
 /* Has the process of that rank ended? */

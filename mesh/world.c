@@ -1,5 +1,6 @@
 /* world.c -- opening and closing the world, the control board, and the guard around blocking MPI calls (see
  * mesh.h). */
+#include "base/children.h"
 #include "mesh/comm.h"
 
 #include <errno.h>
@@ -134,6 +135,15 @@ cr_world_kind cr_world_kind_here(void)
     return CR_WORLD_LOCAL;
 }
 
+int cr_world_rank_here(void)
+{
+    static const char *const marks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+
+    for (size_t i = 0; i < CR_COUNT(marks); i++)
+        if (getenv(marks[i])) return atoi(getenv(marks[i]));
+    return 0;
+}
+
 /* The number of the host that CROLL_TEST_HOSTS pretends for this rank: a list of digits, used again and again. */
 static cr_status pretended_host(const cr_world *w, const char *hosts, int *host, cr_err *err)
 {
@@ -189,6 +199,11 @@ static cr_status open_host(cr_world *w, cr_err *err)
     }
     cr_free(all);
     CR_TRY(status);
+    snprintf(w->host_name[w->rank], CRI_HOST_BYTES, "%s", cr_host_name());
+    CR_TRY(cri_mpi(w,
+                   MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, w->host_name, CRI_HOST_BYTES,
+                                 MPI_BYTE, w->comm),
+                   "exchanging the names of the hosts", err));
     w->should_spin = cr_num_cores() >= num_local;
     if (num_local == 1) return CR_OK;
     CR_TRY(cri_mpi(w,
@@ -225,6 +240,7 @@ static cr_status open_mpi(cr_world *w, cr_err *err)
     MPI_Comm_size(MPI_COMM_WORLD, &w->num_ranks);
     w->host_of = CR_NEW_ARRAY(int, w->num_ranks);
     w->board_of = CR_NEW_ARRAY(int, w->num_ranks);
+    w->host_name = cr_alloc((size_t)w->num_ranks * sizeof *w->host_name);
     CR_TRY(cri_mpi(w, MPI_Comm_dup(MPI_COMM_WORLD, &w->comm), "opening the world", err));
     CR_TRY(open_host(w, err));
     cri_guard_end(w);
@@ -290,7 +306,29 @@ void cr_world_close(cr_world *world)
     cri_flight_destroy(world->flight);
     cr_free(world->host_of);
     cr_free(world->board_of);
+    cr_free(world->host_name);
     cr_free(world);
+}
+
+bool cr_world_is_here(const cr_world *w, int world_rank)
+{
+    return !w->host_of || w->host_of[world_rank] == w->host_of[w->rank];
+}
+
+bool cr_world_spans_hosts(const cr_world *w)
+{
+    for (int r = 0; r < w->num_ranks; r++)
+        if (!cr_world_is_here(w, r)) return true;
+    return false;
+}
+
+const char *cri_rank_text(const cr_world *w, int world_rank, char *text)
+{
+    bool is_here = cr_world_is_here(w, world_rank);
+
+    snprintf(text, CRI_RANK_BYTES, "rank %d%s%s", world_rank, is_here ? "" : " on ",
+             is_here ? "" : w->host_name[world_rank]);
+    return text;
 }
 
 cri_board *cri_board_of(const cr_world *w, int world_rank)

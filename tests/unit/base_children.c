@@ -48,10 +48,11 @@ static void own_words(void **state)
     char fate[CR_FATE];
 
     (void)state;
-    watch(&child, "echo 'actor_train rank 1: weights are cut off' >&2; echo 'mpirun noticed that' "
-                  ">&2; exit 2");
+    watch(&child,
+          "echo 'actor_train rank 1 on h2: weights are cut off' >&2; echo 'mpirun noticed that' "
+          ">&2; exit 2");
     assert_false(child.is_running);
-    assert_string_equal(cr_child_reason(&child), "actor_train rank 1: weights are cut off");
+    assert_string_equal(cr_child_reason(&child), "actor_train rank 1 on h2: weights are cut off");
     assert_string_equal(cr_child_fate(&child, fate), "ended with exit code 2");
     cr_child_stop(&child, 0);
 }
