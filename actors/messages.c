@@ -89,6 +89,10 @@ cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err 
     CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
     cr_free(x->detail);
     x->detail = cr_strndup(text, n);
+    if (cr_record_has_value(r, "seconds"))
+        CR_TRY(cr_record_get_real(r, "seconds", &x->seconds, err));
+    if (!(x->seconds >= 0 && x->seconds < 1e9))
+        return cr_fail(err, CR_EFORMAT, "the seconds of its verdict are out of range");
     CR_TRY(read_extras(r, x, err));
     x->has_come = true;
     return CR_OK;

@@ -25,6 +25,7 @@ typedef struct cr_sample_reward {
     int block; /* index into config->rewards */
     char status[12], *detail;
     double score, reward; /* before its weight; 0 unless status is "ok" */
+    double seconds;       /* from the question to the answer; 0: not known */
     float *token_rewards; /* [num_ids], what its program gives single tokens, or NULL */
     size_t num_ids;
     json_t *metrics; /* its own numbers by name, or NULL */

@@ -130,6 +130,7 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *ver
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
     cr_record_set_real(&sample, "score", verdict->score);
     cr_record_set_real(&sample, "reward", verdict->reward);
+    cr_record_set_real(&sample, "seconds", verdict->seconds);
     cr_record_set_text(&sample, "status", verdict->status, strlen(verdict->status));
     cr_record_set_text(&sample, "detail", verdict->detail, strlen(verdict->detail));
     CR_TRY_GOTO(out, cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err));

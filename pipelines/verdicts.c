@@ -1,5 +1,6 @@
 /* verdicts.c -- see verdicts.h. */
 #include "pipelines/verdicts.h"
+#include "pipelines/causes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -113,6 +114,7 @@ void cr_verdict_metrics(const cr_config *config, const cr_rollout *r, cr_metrics
     mean *means = NULL;
     size_t num = 0;
 
+    cr_cause_metrics(config, r, m);
     several_metrics(config, r, m);
     for (size_t i = 0; i < r->num_samples; i++)
         for (size_t k = 0; cr_sample_has_verdict(&r->samples[i]) && k < r->samples[i].num_rewards;

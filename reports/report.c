@@ -5,6 +5,7 @@
 #include "reports/html.h"
 #include "reports/rollout_files.h"
 #include "reports/timeline_html.h"
+#include "reports/verdicts_html.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,6 +304,7 @@ cr_status cr_report_write(const char *output_dir, const char *title, const cr_er
     cr_buf_adds(&out, "</div>\n");
     add_domain_curves(&out, rows);
     add_reward_curves(&out, rows);
+    cr_verdicts_html(&out, rows, output_dir);
     if (t.num_logs) {
         cr_timeline_html_pictures(&t, &out);
         cr_timeline_html_tables(&t, &out);

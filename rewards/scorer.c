@@ -245,13 +245,15 @@ void cr_scorer_put(cr_scorer *s, const char *id, const cr_buf *line, size_t num_
 static void finish(cr_scorer *s, size_t i, const cr_verdict *verdict)
 {
     question q = s->questions[i];
+    double seconds = i < s->num_asked ? cr_now_s() - q.asked_s : 0;
 
     memmove(s->questions + i, s->questions + i + 1, (s->num - i - 1) * sizeof q);
     s->num--;
     if (i < s->num_asked) s->num_asked--;
     if (s->first_result == s->num_results) s->first_result = s->num_results = 0;
     s->results = cr_grow(s->results, s->num_results, &s->results_capacity, sizeof *s->results);
-    s->results[s->num_results++] = (result){q.id, *verdict};
+    s->results[s->num_results] = (result){q.id, *verdict};
+    s->results[s->num_results++].verdict.seconds = seconds;
     cr_buf_free(&q.line);
 }
 

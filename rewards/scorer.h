@@ -31,6 +31,7 @@ typedef struct cr_verdict {
     double score, reward; /* 0 unless status is "ok" */
     char status[12];      /* "ok", "abstain" (not its business), "timeout", "error" */
     char detail[400];
+    double seconds;       /* from writing the line to the answer */
     bool is_fault;        /* of the program: it timed out, ended, or its answer is wrong */
     json_t *metrics;      /* name -> number, or NULL (owned) */
     float *token_rewards; /* of each token of the response, or NULL (owned) */

@@ -36,7 +36,7 @@ page $tmp/home/sft/run.html "sft_train/loss" "sft_step" "No difference in the re
 job whole max_steps=2 save_steps=100 eval_steps=100
 [ $code -eq 0 ] || fail "run: exit code $code"
 page $tmp/whole/run.html "No difference in the records" "critic/score/mean" "The last training step" train_step generate \
-    "waits for gathers" reduce_scatter "Samples of the first step" "actor_infer"
+    "waits for gathers" reduce_scatter "Samples of the first step" "actor_infer" "Verdicts by cause" "Slowest verdicts" "Rows that fail"
 cp $tmp/whole/run.html $tmp/before.html
 rm $tmp/whole/run.html
 "$CROLL" report $tmp/whole || fail "report"

@@ -1,0 +1,10 @@
+/* verdicts_html.h -- verdicts in run.html: by cause and step, the slowest ones, and rows that fail. */
+#ifndef CR_VERDICTS_HTML_H
+#define CR_VERDICTS_HTML_H
+
+#include "base/json.h"
+
+/* rows: the parsed lines of metrics.jsonl. Nothing where they have no verdicts. */
+void cr_verdicts_html(cr_buf *out, const json_t *rows, const char *output_dir);
+
+#endif
