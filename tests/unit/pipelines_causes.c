@@ -45,7 +45,7 @@ static void causes(void **state)
         {"other/verdict/wrong", 0},
         {"time/verdict/sums/mean", 3.0 / 11},
         {"time/verdict/sums/max", 2},
-        {"time/verdict/sums/slowest", (5 << 16) + 4},
+        {"time/verdict/sums/slowest", (300 << 16) + 4},
     };
     cr_sample samples[CR_COUNT(cases)];
     cr_sample_reward rewards[CR_COUNT(cases)][2];
@@ -56,7 +56,7 @@ static void causes(void **state)
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         rewards[i][0] = (cr_sample_reward){.seconds = cases[i].seconds / 2};
         rewards[i][1] = (cr_sample_reward){.seconds = cases[i].seconds};
-        samples[i] = (cr_sample){.id = 7ULL << 40 | 5 << 16 | i,
+        samples[i] = (cr_sample){.id = 7ULL << 40 | 300 << 16 | i,
                                  .domain = cases[i].domain,
                                  .score = cases[i].score,
                                  .detail = cases[i].detail,
