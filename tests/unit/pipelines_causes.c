@@ -1,7 +1,7 @@
 /* pipelines_causes.c -- verdicts by cause: which cause a sample is counted under, and the times of a domain. Not covered: how the
  * times are measured (unit/rewards_scorer), what the page shows of it (unit/reports_verdicts).
  */
-#include "pipelines/causes.h"
+#include "pipelines/verdicts.h"
 #include "tests/check_near.h"
 
 #include <stdio.h>
@@ -65,7 +65,7 @@ static void causes(void **state)
         snprintf(samples[i].status, sizeof samples[i].status, "%s", cases[i].status);
         snprintf(samples[i].finish, sizeof samples[i].finish, "%s", cases[i].finish);
     }
-    cr_cause_metrics(&config, &r, &m);
+    cr_verdict_causes(&config, &r, &m);
     for (size_t i = 0; i < CR_COUNT(wanted); i++) {
         const double *x = cr_metrics_get(&m, wanted[i].name);
         if (!x) fail_msg("no metric %s", wanted[i].name);
