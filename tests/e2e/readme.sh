@@ -36,7 +36,7 @@ bad=0
 missing() { echo "$page: $*"; bad=1; }
 git ls-files '*.c' '*.h' | grep -vE '^(tests|bench|jinja|models|kernels|mesh|rewards/math)/' | xargs cat > "$folder/sources"
 # what metrics may be called: text literals with a slash, %s and the like standing for anything
-grep -o '"[^"]*/[^"]*"' "$folder/sources" | tr -d '"' | sed 's/[.+*^$[\\]/\\&/g; s/%[-0-9.]*l*[a-z]/.+/g' |
+grep -o '"[^"]*/[^"]*"' "$folder/sources" | tr -d '"' | sed 's/[.+*^$[(){}|\\]/\\&/g; s/%[-0-9.]*l*[a-z]/.+/g' |
     grep -E '^[^ ]+$' | sort -u > "$folder/formats"
 grep -v '^\.+' "$folder/formats" > "$folder/metrics"
 grep '^\.+/' "$folder/formats" > "$folder/metrics_of_a_prefix" # whose first part is a text of its own
