@@ -6,8 +6,9 @@
     max_in_flight: 64
 
 A plain function runs in a thread, a coroutine in the event loop; one with a parameter `responses` gets lists of all lines that
-came while it was busy. Of several the score is the first one's; each is a metric. An exception is status "error", with the last
-line of its traceback. The time-out is croll's (reward_timeout), which starts this program again when it hangs."""
+came while it was busy. Of several the score is the first one's; each is a metric. One that returns None has nothing to say of the
+sample. An exception is status "error", with the last line of its traceback. The time-out is croll's (reward_timeout), which starts
+this program again when it hangs."""
 import argparse, asyncio, concurrent.futures, importlib.util, inspect, json, math, os, sys, traceback
 
 
@@ -78,7 +79,7 @@ async def verdict(functions, row):
         if result and result.get("status", "ok") != "ok":
             return result
     if results[0] is None:
-        raise ValueError(f"{functions[0].name} gave no score")
+        return {"status": "abstain"}
     if len(functions) == 1:
         return results[0]
     scores = {f: r["score"] for f, r in zip(functions, results) if r}

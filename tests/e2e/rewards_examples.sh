@@ -73,7 +73,7 @@ answers "$right" $functions examples/rewards/functions.py
 answers "$right" $functions examples/rewards/functions.py batch
 asked='the service was asked about 7'
 answers "a ok 1 $asked"$'\n'"b ok 0 $asked"$'\n'"c ok 0 $asked" $functions examples/rewards/functions.py service
-answers $'a ok 0.75\nb error ValueError: brief gave no score\nc ok 1' $functions examples/rewards/functions.py brief
+answers $'a ok 0.75\nb abstain\nc ok 1' $functions examples/rewards/functions.py brief
 answers $'a ok 1 2.15\nb ok 0 0\nc ok 0 0.2' $functions examples/rewards/functions.py reward brief=0.2 batch
 in_run several "$here/examples/rewards/run_functions.py $here/examples/rewards/functions.py reward batch=0.25 service=0.5"
 python3 - $tmp/several <<'END' || fail "several functions"
@@ -108,7 +108,7 @@ each() { for id in a b c; do echo "$id $1"; done; }
 for pair in "prints:ok 1" "reads:ok 0" "raises:error ZeroDivisionError: division by zero" "leaves:error SystemExit: 3" \
     "stops:error StopIteration" "cancels:error asyncio.exceptions.CancelledError" "endless:error ValueError: endless gave the score inf" \
     "drawn:ok 1" "lacks:error TypeError: lacks() missing 1 required positional argument: 'colour'" "scoreless:error KeyError: 'score'" \
-    "strange:ok 1 ?" "silent:error ValueError: silent gave no score" "huge:ok 1e+30 2"; do
+    "strange:ok 1 ?" "silent:abstain" "huge:ok 1e+30 2"; do
     answers "$(each "${pair#*:}")" $functions $tmp/bad.py ${pair%%:*}
 done
 by_hand $functions $tmp/bad.py short | grep -q 'error ValueError: short gave 0 scores for' || fail "a list that is too short"
