@@ -240,6 +240,7 @@ static cr_status add_rule(versions *v, const options *o, cr_err *err)
 
 static cr_status open_versions(versions *v, const options *o, cr_err *err)
 {
+    if (o->num_shown < 0) return cr_fail(err, CR_EUSAGE, "--show is 0 or more");
     if (o->is_explained)
         return cr_fail(err, CR_EUSAGE,
                        "--explain is for lines (a sample of rollouts/ is one: give it to "

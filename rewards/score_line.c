@@ -63,7 +63,7 @@ static void add_paragraph(const json_t *row, const cr_rule_result *r, const json
     json_t *value;
 
     cr_buf_adds(out, "id ");
-    add_words(out, id);
+    if (id) add_words(out, id);
     if (error || strcmp(r->status, "ok") != 0)
         cr_buf_addf(out, ": %s", error ? "error" : r->status);
     else

@@ -6,7 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_WAITING = 256, LONGEST_LINE = 256 << 20, SHOWN_BYTES = 300, MOST_TOLD = 3 };
+enum {
+    MOST_WAITING = 256,
+    LONGEST_LINE = 256 << 20,
+    SHOWN_BYTES = 300,
+    MOST_TOLD = 3,
+    MOST_FAULTS = 8
+};
 
 /* What a verdict comes to. */
 typedef enum kind { RIGHT, WRONG, IN_PART, ABSTAIN, TIMEOUT, FAILED, NUM_KINDS } kind;
@@ -29,6 +35,7 @@ struct cr_compare {
     json_t *row, *domains; /* of the group; name -> samples */
     int64_t group;
     size_t num, num_bad, num_both, num_changed;
+    int64_t num_faults[SIDES]; /* of a program before its first answer */
     size_t counts[NUM_KINDS][NUM_KINDS];
     double scores[SIDES], rewards[SIDES]; /* sums of the samples with both */
     cr_buf shown[NUM_KINDS][NUM_KINDS];
@@ -196,8 +203,14 @@ static cr_status take_verdicts(cr_compare *c, int side, cr_err *err)
         s->verdict[side] = v;
         s->has_come[side] = true;
         cr_free(id);
+        c->num_faults[side] =
+            v.is_fault ? c->num_faults[side] + 1 : INT64_MIN; /* it is a program */
         if (v.is_fault && strncmp(v.detail, CR_CANNOT_START, strlen(CR_CANNOT_START)) == 0)
             return cr_fail(err, CR_ECONFIG, "%s", v.detail);
+        if (c->num_faults[side] == MOST_FAULTS)
+            return cr_fail(err, CR_ECONFIG,
+                           "the program has answered none of the first %d lines: %.300s",
+                           MOST_FAULTS, v.detail);
     }
     if (scorer && cr_scorer_broken(scorer))
         return cr_fail(err, CR_ECONFIG, "%s", cr_scorer_broken(scorer));

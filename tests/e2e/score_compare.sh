@@ -59,6 +59,8 @@ refuses 'has no rollouts/step' math_rule --compare $tmp/home
 refuses 'at most two versions' math_rule --compare $tmp/run --exec a --exec b --exec c
 refuses 'cannot start /absent' math_rule --compare $tmp/run --exec /absent
 refuses 'are for --compare' math_rule --exec cat
+refuses 'has answered none of the first 8 lines' math_rule --compare $tmp/run --exec cat
+refuses '.--show is 0 or more' math_rule --compare $tmp/run --show -1
 refuses '.--explain is for lines' math_rule --compare $tmp/run --explain
 refuses 'lines are no samples of rollouts' math_rule --compare $tmp/run/metrics.jsonl
 

@@ -187,13 +187,15 @@ static void lines(void **state)
 
 static void programs_that_cannot_go_on(void **state)
 {
-    char *const absent[] = {(char[]){"/nonexistent"}, NULL}, *const ends[] = {(char[]){"false"},
-                                                                              NULL};
+    char *const absent[] = {(char[]){"/nonexistent"}, NULL},
+                *const ends[] = {(char[]){"false"}, NULL}, *const wrong[] = {(char[]){"cat"}, NULL};
     const struct {
         char *const *words;
         const char *says;
-    } cases[] = {{absent, "cannot start /nonexistent: No such file"},
-                 {ends, "false ended with exit code 1, 8 times in a row"}};
+    } cases[] = {
+        {absent, "cannot start /nonexistent: No such file"},
+        {ends, "none of the first 8 lines: false ended with exit code 1 without an answer"},
+        {wrong, "none of the first 8 lines: the program's answer is wrong: score is missing"}};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {

@@ -128,6 +128,7 @@ static void paragraphs(void **state)
 {
     const explained red = {"math_rule", "7", "\\u001b[31mred\\n\\\\boxed{8}", NULL},
                     cut = {"math_rule", "7", "I do not know", NULL};
+    static const char *const lines[] = {"{", "[1]", "{\"response\":1}"}; /* without an id */
     cr_buf out = {0};
 
     (void)state;
@@ -141,6 +142,15 @@ static void paragraphs(void **state)
     assert_null(strchr(out.data, 27));
     answer(&cut, CR_SCORE_PARAGRAPH, &out);
     assert_non_null(strstr(out.data, "detail         no answer was found in the response\n"));
+    for (size_t i = 0; i < CR_COUNT(lines); i++) {
+        const cr_rule_args settings = {.deadline_s = 5};
+        cr_buf line = {0};
+        cr_buf_adds(&line, lines[i]);
+        cr_score_line(cr_rule_find("math_rule"), &settings, CR_SCORE_PARAGRAPH, line.data,
+                      line.num_bytes, 1, &out);
+        assert_int_equal(strncmp(out.data, "id : error\n  detail         line 1: ", 35), 0);
+        cr_buf_free(&line);
+    }
     cr_buf_free(&out);
 }
 
