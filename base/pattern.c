@@ -4,7 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { MOST_STEPS = 1000000, MOST_KIB = 16 << 10 };
+enum { MOST_STEPS = 100000, MOST_KIB = 16 << 10 };
 
 struct cr_pattern {
     pcre2_code *code;
@@ -59,7 +59,8 @@ cr_status cr_pattern_next(cr_pattern *p, const char *text, size_t num_bytes, siz
 
     *is_found = false;
     if (*at > num_bytes) return CR_OK;
-    rc = pcre2_match(p->code, (PCRE2_SPTR)text, num_bytes, *at, 0, p->match, p->limits);
+    rc = pcre2_match(p->code, (PCRE2_SPTR)text, num_bytes, *at, *at ? PCRE2_NO_UTF_CHECK : 0,
+                     p->match, p->limits); /* checked as a whole at 0 */
     p->text = text;
     *is_found = rc >= 0;
     if (rc >= 0) { /* past it, and past a character if it took nothing */

@@ -14,7 +14,7 @@ CR_MUST cr_status cr_pattern_open(const char *text, cr_pattern **out, cr_err *er
 void cr_pattern_close(cr_pattern *p); /* accepts NULL */
 /* Has it a group (?<name>..)? */
 bool cr_pattern_has(const cr_pattern *p, const char *name);
-/* The next match of UTF-8 text from *at, which goes past it; *is_found: is there one? CR_EFORMAT: it takes too many
+/* The next match of a text from *at (first 0, then what it was left at; CR_EFORMAT at 0 if it is not UTF-8), which goes past it; *is_found: is there one? CR_EFORMAT: it takes too many
  * steps. */
 CR_MUST cr_status cr_pattern_next(cr_pattern *p, const char *text, size_t num_bytes, size_t *at,
                                   bool *is_found, cr_err *err);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { JUDGE_CONNECTIONS = 32 };
+enum { JUDGE_CONNECTIONS = 32, MOST_CONNECTIONS = 512 }; /* of 1024 open files */
 
 /* ---- what it is asked ---- */
 
@@ -83,6 +83,10 @@ static void bind_answer(const cr_node *block, cr_reward_config *r, cr_diagnostic
         a->most = cri_real_of(n, "most");
         a->is_number = true;
     }
+    if (a->field && (!*a->field || *a->field == '.' || strstr(a->field, "..") ||
+                     a->field[strlen(a->field) - 1] == '.'))
+        cr_diagnose(d, CR_ERROR, cr_node_get(n, "field")->place,
+                    "judge_answer.field: a name is expected, or names with dots between them");
     if (a->pattern && a->field)
         cr_diagnose(d, CR_ERROR, n->place, "judge_answer: pattern and field exclude each other");
     if (a->is_number ? a->least >= a->most : a->least != 0)
@@ -186,8 +190,15 @@ static void bind_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_dia
     cri_set_int(c, block, "world_size", r->world_size);
 }
 
-static void bind_in_flight(cr_config *c, cr_node *block, cr_reward_config *r)
+static void bind_in_flight(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
 {
+    if (r->max_in_flight > MOST_CONNECTIONS) {
+        cr_diagnose(d, CR_ERROR, cr_node_get(block, "max_in_flight")->place,
+                    "rewards.%s.max_in_flight: a worker has at most %d connections (world_size is "
+                    "the number of workers)",
+                    r->domain, MOST_CONNECTIONS);
+        r->max_in_flight = MOST_CONNECTIONS;
+    }
     if (!cri_is_in_file(block, "max_in_flight")) {
         cri_set_int(c, block, "max_in_flight", JUDGE_CONNECTIONS);
         r->max_in_flight = JUDGE_CONNECTIONS;
@@ -216,10 +227,21 @@ static void bind_remote(cr_config *c, cr_node *block, cr_reward_config *r, cr_di
     cri_check_service_keys(n, &r->judge, where, d);
     cr_node_write_json(cr_node_get(block, "reward_manager_config"), &manager);
     r->reward_manager = manager.data;
-    bind_in_flight(c, block, r);
+    bind_in_flight(c, block, r, d);
 }
 
 /* ---- the block ---- */
+
+static void write_extra(const cr_node *extra, cr_buf *out, cr_diagnostics *d)
+{
+    static const char *const own[] = {"messages", "model", "stream", "n"};
+
+    for (size_t i = 0; i < CR_COUNT(own); i++)
+        if (cr_node_get(extra, own[i]))
+            cr_diagnose(d, CR_ERROR, cr_node_get(extra, own[i])->place,
+                        "extra_body: %s is croll's to say (judge.model names the model)", own[i]);
+    cr_node_write_json(extra, out);
+}
 
 void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagnostics *d)
 {
@@ -240,13 +262,13 @@ void cri_bind_judge(cr_config *c, cr_node *block, cr_reward_config *r, cr_diagno
     bind_prompt(block, r, d);
     bind_answer(block, r, d);
     if (cri_choice_of("reward", block, "judge_model_type") == 1) bind_model(c, block, r, d);
-    if (r->judge_model.is_given) bind_in_flight(c, block, r);
+    if (r->judge_model.is_given) bind_in_flight(c, block, r, d);
     if (cri_is_given(block, "remote")) bind_remote(c, block, r, d);
     if (r->judge_model.is_given || r->reward_manager || (!is_given && !r->judge.url)) return;
     snprintf(where, sizeof where, "rewards.%.100s.%s", r->domain,
              is_given ? "judge" : "judge_api_url");
     cri_check_service_keys(is_given ? n : cr_node_get(block, "judge_api_url"), &r->judge, where, d);
-    if (is_given) cr_node_write_json(cr_node_get(n, "extra_body"), &fields);
+    if (is_given) write_extra(cr_node_get(n, "extra_body"), &fields, d);
     r->judge_fields = fields.data ? fields.data : cr_strdup("{\"temperature\":0}");
-    bind_in_flight(c, block, r);
+    bind_in_flight(c, block, r, d);
 }

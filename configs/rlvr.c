@@ -38,9 +38,9 @@ static void check_judge(const struct cr_item *item, const cr_reward_config *r, c
     if (r->judge.url && (r->reward_manager ? !is_remote : !is_judge))
         cr_diagnose(d, CR_ERROR, place, "rewards.%s: %s and %s exclude each other", item->key,
                     r->reward_manager ? "remote" : "judge",
-                    r->exec ? "exec"
-                            : "another worker_cls than LLMJudgeRewardWorker for a judge, "
-                              "RemoteRewardSystemWorker for remote");
+                    r->exec             ? "exec"
+                    : r->reward_manager ? "another worker_cls than RemoteRewardSystemWorker"
+                                        : "another worker_cls than LLMJudgeRewardWorker");
 }
 
 /* The rule that worker_cls names; without one the domain's own name may be a rule's. */

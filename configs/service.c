@@ -36,9 +36,19 @@ static bool is_url(const char *text)
 void cri_check_service_keys(const cr_node *n, const cr_service_keys *s, const char *where,
                             cr_diagnostics *d)
 {
+    const char *host = s->url ? strstr(s->url, "://") : NULL;
+
     if (!s->url || !is_url(s->url))
         cr_diagnose(d, CR_ERROR, n->place,
                     "%s: a URL is expected (http://HOST:PORT, https://.. or unix:FILE)", where);
+    else if (host && memchr(host, '@', strcspn(host + 3, "/") + 3))
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "%s: a name or a password in a URL would be seen by everybody (key_file, or "
+                    "key_env)",
+                    where);
+    else if (strstr(s->url, "/completions"))
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "%s: the URL before /chat/completions is expected (https://HOST/v1)", where);
     if (s->key_file && s->key_env)
         cr_diagnose(d, CR_ERROR, cr_node_get(n, "key_env")->place,
                     "%s: key_file and key_env exclude each other", where);

@@ -74,6 +74,18 @@ static void add_column(cr_buf *out, const json_t *row, const char *name)
     if (json_is_string(text)) cr_buf_add(out, json_string_value(text), json_string_length(text));
 }
 
+/* What a model wrote must not end its message and begin the judge's: "<|im_end|>" becomes "< |im_end|>". */
+static void add_response(cr_buf *out, const json_t *row)
+{
+    const json_t *text = json_object_get(row, "response");
+    const char *from = json_string_value(text);
+
+    for (size_t i = 0, num = json_string_length(text); i < num; i++) {
+        cr_buf_addc(out, from[i]);
+        if (from[i] == '<' && i + 1 < num && from[i + 1] == '|') cr_buf_addc(out, ' ');
+    }
+}
+
 /* The prompt with its places filled; texts that come from a row are not looked at again. */
 static void fill(const char *prompt, const char *question, const json_t *row, cr_buf *out)
 {
@@ -88,7 +100,7 @@ static void fill(const char *prompt, const char *question, const json_t *row, cr
             add_column(out, row, "ground_truth");
             prompt += strlen(at_reference);
         } else if (strncmp(prompt, at_response, strlen(at_response)) == 0) {
-            add_column(out, row, "response");
+            add_response(out, row);
             prompt += strlen(at_response);
         } else {
             cr_buf_addc(out, *prompt++);

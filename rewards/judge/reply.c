@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { SHOWN = 100, LABEL_BYTES = 40, NUMBER_BYTES = 24 };
+enum { SHOWN = 100, LABEL_BYTES = 40, NUMBER_BYTES = 24, MOST_BYTES = 64 << 10 };
 
 /* A part of a reply. */
 typedef struct piece {
@@ -263,6 +263,7 @@ static saying read_field(const cr_judge_answer *form, piece reply, double *score
 
 static saying read_reply(const cr_judge_reader *r, piece reply, bool is_cut, double *score)
 {
+    if (reply.num > MOST_BYTES) return SAYS_NOTHING;
     if (r->pattern) return read_pattern(r, reply, is_cut, score);
     if (r->form->field) return read_field(r->form, reply, score);
     return read_words(reply, is_cut, r->form, score);

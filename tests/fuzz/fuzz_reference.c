@@ -14,12 +14,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const size_t first[] = {3, 2}, num_each[] = {2, 1};
     const cr_role_service_want want = {"0a", 2, 2, first, num_each};
     const char *bytes = (const char *)data;
-    static cr_judge_answer forms[] = {
-        {NULL},
-        {.most = 10, .is_number = true},
-        {.pattern = (char[]){"(?<yes>A+)|(?<no>B)"}},
-        {.pattern = (char[]){"(?<score>\\d)"}, .most = 5, .is_number = true},
-        {.field = (char[]){"a.b"}}};
+    static char words[] = "(?<yes>A+)|(?<no>B)", digit[] = "(?<score>\\d)", field[] = "a.b";
+    static cr_judge_answer forms[] = {{NULL},
+                                      {.most = 10, .is_number = true},
+                                      {.pattern = words},
+                                      {.pattern = digit, .most = 5, .is_number = true},
+                                      {.field = field}};
     static cr_judge_reader readers[CR_COUNT(forms)];
     cr_role_service_identity id;
     cr_rule_result verdict;
