@@ -115,8 +115,8 @@ static char *either(const cr_node *judge, const char *key, const cr_node *block,
 
 enum { JUDGE_TOKENS = 256, SOCKET_BYTES = 100, MOST_JUDGES = 1000 };
 
-/* generating_args as fields of a request. One seed: the same chat gets the same verdict. */
-static char *fields_of(const cr_config *c, const cr_node *block, const cr_generating_args *g)
+/* generating_args as fields of a request. */
+static char *fields_of(const cr_node *block, const cr_generating_args *g)
 {
     const cr_node *given = cr_node_get(block, "generating_args");
     bool is_given = cri_is_in_file(given, "max_new_tokens");
@@ -124,9 +124,9 @@ static char *fields_of(const cr_config *c, const cr_node *block, const cr_genera
 
     cr_buf_addf(&out,
                 "{\"temperature\":%.9g,\"top_p\":%.9g,\"top_k\":%lld,\"min_p\":%.9g,"
-                "\"repetition_penalty\":%.9g,\"max_tokens\":%lld,\"seed\":%lld",
+                "\"repetition_penalty\":%.9g,\"max_tokens\":%lld",
                 g->temperature, g->top_p, (long long)g->top_k, g->min_p, g->repetition_penalty,
-                (long long)(is_given ? g->max_new_tokens : JUDGE_TOKENS), (long long)c->seed);
+                (long long)(is_given ? g->max_new_tokens : JUDGE_TOKENS));
     if (g->num_stop_strings) {
         cr_buf_addf(&out, ",\"include_stop_str_in_output\":%s,\"stop\":",
                     g->include_stop_str_in_output ? "true" : "false");
@@ -184,7 +184,7 @@ static void bind_model(cr_config *c, cr_node *block, cr_reward_config *r, cr_dia
         return;
     }
     r->judge.url = cr_asprintf("unix:%s/judges/%d", c->output_dir, (int)(r - c->rewards));
-    r->judge_fields = fields_of(c, block, &w->generating);
+    r->judge_fields = fields_of(block, &w->generating);
     if (cri_is_in_file(block, "world_size") || w->num_devices < 1) return;
     r->world_size = w->num_devices;
     cri_set_int(c, block, "world_size", r->world_size);

@@ -1,6 +1,7 @@
 /* judge.c -- see judge.h. */
 #include "rewards/judge/judge.h"
 
+#include "base/rng.h"
 #include "rewards/judge/remote.h"
 #include "rewards/judge/reply.h"
 #include "rewards/score_line.h"
@@ -128,7 +129,12 @@ cr_status cr_judge_write(const cr_config *c, const cr_reward_config *r, const js
     }
     cr_buf_adds(out, "\"messages\":[{\"role\":\"user\",\"content\":");
     cr_json_add_string(out, text.data, text.num_bytes);
-    cr_buf_addf(out, "}]%s%s", strcmp(fields, "{}") == 0 ? "" : ",", fields + 1); /* its brace */
+    cr_buf_adds(out, "}]");
+    if (r->judge_model.is_given) /* the same chat gets the same verdict, each chat its own draws */
+        cr_buf_addf(
+            out, ",\"seed\":%lld",
+            (long long)((cr_hash64(text.data, text.num_bytes) ^ (uint64_t)c->seed) & INT64_MAX));
+    cr_buf_addf(out, "%s%s", strcmp(fields, "{}") == 0 ? "" : ",", fields + 1); /* its brace */
     cr_buf_free(&text);
     cr_free(question);
     return CR_OK;
