@@ -294,30 +294,39 @@ static void take_bad_line(cr_compare *c, const char *path, long number, const ch
     if (++c->num_bad <= MOST_TOLD) cr_log(CR_LOG_WARN, "score", "%s:%ld: %s", path, number, why);
 }
 
+/* The next line with its newline, or what is longer than LONGEST_LINE of it; false: the file has ended. */
+static bool next_line(FILE *file, cr_buf *line)
+{
+    int c = 0;
+
+    cr_buf_clear(line);
+    while (c != '\n' && line->num_bytes <= LONGEST_LINE && (c = getc_unlocked(file)) != EOF)
+        cr_buf_addc(line, (char)c);
+    return line->num_bytes > 0;
+}
+
 cr_status cr_compare_file(cr_compare *c, const char *path, cr_err *err)
 {
     FILE *file = fopen(path, "r");
-    char *line = NULL;
-    size_t capacity = 0;
+    cr_buf line = {0};
     long number = 0;
-    ssize_t n;
 
     if (!file) return cr_fail(err, CR_EUSAGE, "cannot read %s: %s", path, strerror(errno));
     json_decref(c->row);
     c->row = NULL;
-    errno = 0;
-    while (err->status == CR_OK && (n = getline(&line, &capacity, file)) >= 0) {
+    while (err->status == CR_OK && next_line(file, &line)) {
         cr_err bad = {0};
         number++;
-        if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (n > LONGEST_LINE) cr_fail(&bad, CR_EFORMAT, "the line is longer than 256 MiB");
-        if (bad.status == CR_OK) cr_note(take_line(c, line, (size_t)n, &bad));
-        if (bad.status != CR_OK) take_bad_line(c, path, number, bad.msg);
-        cr_note(work(c, MOST_WAITING, err));
+        if (strspn(line.data, " \t\r\n") == line.num_bytes) continue;
+        if (line.num_bytes > LONGEST_LINE)
+            cr_fail(err, CR_EFORMAT, "%s:%ld: the line is longer than 256 MiB", path, number);
+        else if (take_line(c, line.data, line.num_bytes, &bad) != CR_OK)
+            take_bad_line(c, path, number, bad.msg);
+        if (err->status == CR_OK) cr_note(work(c, MOST_WAITING, err));
     }
     if (err->status == CR_OK && ferror(file))
         cr_fail(err, CR_EUSAGE, "cannot read %s: %s", path, strerror(errno));
-    free(line);
+    cr_buf_free(&line);
     fclose(file);
     return err->status;
 }

@@ -72,8 +72,9 @@ static void explain_box(json_t *explain, const char *region, const char *box)
 {
     const char *at = NULL;
 
-    for (const char *p = region; explain && (p = strstr(p, box)) && *box; p++)
+    for (const char *p = region; explain && (p = strstr(p, "\\boxed")); p++)
         at = p;
+    if (at) at = strstr(at, box);
     if (at)
         cr_explain_found(explain, region, at, strlen(box));
     else
