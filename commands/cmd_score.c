@@ -205,9 +205,9 @@ static cr_status add_config(versions *v, const options *o, const char *path, cr_
     return CR_OK;
 }
 
-static double limit_of(const options *o)
+static double limit_of(const options *o, double usual_s)
 {
-    return o->settings.deadline_s > 0 ? o->settings.deadline_s : PROGRAM_S;
+    return o->settings.deadline_s > 0 ? o->settings.deadline_s : usual_s;
 }
 
 /* A program of any words, one line at a time. */
@@ -216,7 +216,7 @@ static cr_status add_program(versions *v, const options *o, const char *words, c
     cr_reward_program *program = &v->program[v->num];
 
     CR_TRY(cr_split_words(words, &program->words, err));
-    program->args = (cr_scorer_args){program->words, NULL, limit_of(o), 1};
+    program->args = (cr_scorer_args){program->words, NULL, limit_of(o, PROGRAM_S), 1};
     v->version[v->num++] = (cr_version){words, program->args};
     return CR_OK;
 }
@@ -224,16 +224,18 @@ static cr_status add_program(versions *v, const options *o, const char *words, c
 /* The built-in rule DOMAIN. */
 static cr_status add_rule(versions *v, const options *o, cr_err *err)
 {
+    const bool is_code = strcmp(o->domain, "code") == 0; /* a rule of its own kind */
     cr_reward_program *program = &v->program[v->num];
     cr_rule rule;
 
-    CR_TRY(find_rule(o->domain, &rule, err));
+    if (!is_code) CR_TRY(find_rule(o->domain, &rule, err));
     program->self_path = cr_self_path();
     program->words = CR_NEW_ARRAY(char *, 4);
     program->words[0] = program->self_path;
     program->words[1] = cr_word("score");
     program->words[2] = cr_word(o->domain);
-    program->args = (cr_scorer_args){program->words, NULL, limit_of(o), 1};
+    program->args = (cr_scorer_args){program->words, NULL,
+                                     limit_of(o, is_code ? CODE_S + PROGRAM_S : PROGRAM_S), 1};
     v->version[v->num++] = (cr_version){"the rule as it is now", program->args};
     return CR_OK;
 }

@@ -47,6 +47,8 @@ static void add_words(cr_buf *out, const json_t *value)
             cr_buf_adds(out, json_is_object(v) ? "\n      " : i ? ", " : "");
             add_words(out, v);
         }
+    } else if (json_is_real(value)) {
+        cr_buf_addf(out, "%.4g", json_real_value(value));
     } else {
         cr_note(cr_json_add_value(&text, value, &ignored));
         cr_buf_adds(out, text.data ? text.data : "");
