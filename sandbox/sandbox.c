@@ -283,6 +283,13 @@ static void close_stream(slot *t, int which)
     t->streams[which] = -1;
 }
 
+/* The next program gets a new one. */
+static void lose_slot(slot *t)
+{
+    close_slot(&(slot){.pid = t->pid, .fd = t->fd});
+    t->pid = 0;
+}
+
 /* The program of a slot has ended, or the slot has; all its writers are gone. */
 static cr_program *take_end(cr_sandbox *s, slot *t)
 {
@@ -300,9 +307,9 @@ static cr_program *take_end(cr_sandbox *s, slot *t)
         for (int i = 0; i < STREAMS; i++)
             if (t->streams[i] >= 0) read_stream(s, t, i);
         if (t->is_loud) p->end = CR_PROGRAM_LOUD;
+        if (p->end == CR_PROGRAM_BROKEN) lose_slot(t);
     } else {
-        close_slot(&(slot){.pid = t->pid, .fd = t->fd});
-        t->pid = 0;
+        lose_slot(t);
         snprintf(p->why, sizeof p->why, "a process of the sandbox has ended");
     }
     forget(t);

@@ -291,11 +291,7 @@ static void take_holder_status(slot *s, const cri_holder *h, const cri_request *
     double cpu_s;
 
     s->has_ended = true;
-    if (read(h->status_fd, &end, sizeof end) != (ssize_t)sizeof end) {
-        s->report.end = CR_PROGRAM_KILLED; /* with all of its namespaces */
-        s->report.code = SIGKILL;
-        return;
-    }
+    if (read(h->status_fd, &end, sizeof end) != (ssize_t)sizeof end) return; /* broken */
     cpu_s = (double)(end.usage.ru_utime.tv_sec + end.usage.ru_stime.tv_sec) +
             1e-6 * (double)(end.usage.ru_utime.tv_usec + end.usage.ru_stime.tv_usec);
     take_status(&s->report, end.status, cpu_s, end.usage.ru_maxrss * 1024, request->cpu_s);
@@ -351,6 +347,15 @@ static bool end_program(slot *s, const cri_request *request, cri_holder *h)
     return true;
 }
 
+/* A program cannot end process 1 of its namespaces: if that is gone, something else on this machine has killed both. */
+static void check_holder(slot *s, const cri_holder *h)
+{
+    struct pollfd gone = {.fd = h->pid_fd, .events = POLLIN};
+
+    if (h->pid_fd < 0 || s->report.end != CR_PROGRAM_KILLED || s->report.code != SIGKILL) return;
+    if (poll(&gone, 1, LOOK_MS) == 1) s->report.end = CR_PROGRAM_BROKEN;
+}
+
 static bool run_program(slot *s, const cri_request *request, const int *fds)
 {
     double start_s = cr_now_s();
@@ -369,6 +374,9 @@ static bool run_program(slot *s, const cri_request *request, const int *fds)
         watch(s, request, &h, start_s);
     else
         snprintf(s->report.why, sizeof s->report.why, "%.150s", err.msg);
+    check_holder(s, &h);
+    if (s->report.end == CR_PROGRAM_BROKEN && !s->report.why[0])
+        snprintf(s->report.why, sizeof s->report.why, "process 1 of the sandbox was killed");
     is_over = end_program(s, request, &h);
     s->report.took_s = cr_now_s() - start_s;
     return is_over;

@@ -54,7 +54,7 @@ def enter(pid_fd, cpu_s):
     os.setsid()  # kill(0, ..) reaches the group of a process, also outside of its namespace
     if not OPEN:
         check(libc.setns(pid_fd, NAMESPACES), "setns")
-        os.chdir("/tmp")
+    os.chdir("/tmp")
     for which, value in ((resource.RLIMIT_AS, AS), (resource.RLIMIT_FSIZE, FILES), (resource.RLIMIT_CPU, cpu_s),
                          (resource.RLIMIT_NOFILE, 256), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_MEMLOCK, 0),
                          (resource.RLIMIT_MSGQUEUE, 0)):

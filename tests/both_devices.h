@@ -114,10 +114,8 @@ static inline void compare(const char *what, const array *a, const void *want, c
 static inline void check(const char *what)
 {
     cr_device *devices[] = {cpu, dev};
-    int num = num_arrays;
 
-    num_arrays = 0; /* where one differs the rest stays allocated */
-    for (int i = 0; i < num; i++) {
+    for (int i = 0; i < num_arrays; i++) {
         array *a = &all[i];
         void *host[2];
         for (int d = 0; d < 2; d++) {
@@ -133,6 +131,7 @@ static inline void check(const char *what)
             cr_free(host[d]);
         }
     }
+    num_arrays = 0;
 }
 
 static inline void drop_all(void)

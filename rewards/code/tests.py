@@ -442,7 +442,7 @@ class Runner:
     """Calls the tests of a module, with their fixtures and parameters."""
 
     def __init__(self, module):
-        self.module, self.num = module, 0
+        self.module = module
         self.shared = {}
 
     def give(self, name, ends, owner=None):
@@ -492,7 +492,6 @@ class Runner:
                 value = f(**values)
                 if inspect.iscoroutine(value):
                     asyncio.run(value)
-                self.num += 1
             except Skipped:
                 pass
             finally:
@@ -503,7 +502,6 @@ class Runner:
         if issubclass(kind, unittest.TestCase):
             result = unittest.TestResult()
             unittest.defaultTestLoader.loadTestsFromTestCase(kind).run(result)
-            self.num += result.testsRun
             for test, text in result.failures + result.errors:
                 raise AssertionError("%s: %s" % (test, text.strip().splitlines()[-1]))
             return
@@ -516,13 +514,18 @@ class Runner:
             self.run(getattr(x, name), x)
 
     def run_all(self):
+        """How many it found."""
+        found = 0
         for name, x in list(vars(self.module).items()):
             if getattr(x, "__module__", None) != "tests":
                 continue
             if isinstance(x, types.FunctionType) and name.startswith("test") and not hasattr(x, "fixture_options"):
+                found += 1
                 self.run(x)
             elif isinstance(x, type) and (name.startswith("Test") or issubclass(x, unittest.TestCase)):
+                found += 1
                 self.run_class(x)
+        return found
 
 
 def run_awaited(x, **kwargs):
@@ -549,7 +552,7 @@ def load_solution(sock):
     if kind == "failed":
         raise ImportError("the solution fails when it is loaded: %s" % rest[0])
     module = Solution("solution")
-    names = {n: link.read(v) for n, v in rest[1].items()}
+    names = {n: link.read(v) for n, v in rest[1].items() if n.isidentifier() and not n.startswith("__")}
     shown = {n: v for n, v in names.items() if not hasattr(builtins, n) and not isinstance(prelude.get(n), types.ModuleType)}
     vars(module).update({n: v for n, v in names.items() if isinstance(v, (Remote, RemoteClass))})
     vars(module).update(__link__=(link, int(rest[0])), __all__=list(shown))
@@ -571,8 +574,8 @@ def run_tests(job, sock, result):
         run_module(tests, job["code"])
         if job.get("entry"):
             tests.check(eval(job["entry"], vars(tests)))
-        runner = Runner(tests)
-        runner.run_all()
+        if Runner(tests).run_all() == 0 and re_module.search(r"^def test", job["code"], re_module.M):
+            raise LookupError("none of the tests was called")
     except BaseException as e:
         tell(result, {"error": "%s" % last_line(e)})
     else:
