@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/endpoint.h"
+#include "launch/run_mark.h"
 #include "mesh/flight.h"
 
 #include <errno.h>
@@ -201,19 +202,38 @@ static void say_why(const cr_actor *a, const cr_err *err)
                             a->ranks ? a->rank : cr_world_rank_here(), cr_host_name(), err->msg));
 }
 
+/* OUTPUT_DIR/config.yaml, if the run's folders are the launcher's. mark: NULL, not asked for. */
+static cr_status read_config(const char *path, const char *mark, cr_config *config, cr_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? cr_strndup(path, (size_t)(slash - path)) : cr_strdup(".");
+    cr_diagnostics d = {0};
+
+    if (mark) cr_note(cr_run_mark_check(folder, "output_dir", mark, err));
+    if (err->status == CR_OK && cr_config_load(path, NULL, 0, config, &d, err) != CR_OK)
+        cr_diagnostics_print(&d);
+    if (mark && err->status == CR_OK)
+        cr_note(
+            cr_run_mark_check(config->checkpoint_dir, "checkpoint_config.output_dir", mark, err));
+    cr_diagnostics_free(&d);
+    cr_free(folder);
+    return err->status;
+}
+
 static int run(int argc, char **argv)
 {
-    const char *url = NULL, *prefix = NULL;
+    const char *url = NULL, *prefix = NULL, *mark = NULL;
     const cr_option options[] = {
         {"exchange", CR_OPT_STRING, &url, "URL",
          "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
          ", which no command line shows)"},
         {"prefix", CR_OPT_STRING, &prefix, "TEXT",
          "what the run's keys begin with (default: that of the run beside CONFIG)"},
+        {"mark", CR_OPT_STRING, &mark, "TEXT",
+         "what the launcher wrote into the run's folders, to be found there on this host, too"},
     };
     char *from_variable = cr_exchange_take_variable(), *beside = NULL;
     cr_words words = {0};
-    cr_diagnostics d = {0};
     cr_config config = {0};
     cr_actor a = {0};
     cr_err err = {0};
@@ -229,8 +249,7 @@ static int run(int argc, char **argv)
     if (!url) url = from_variable;
     if (err.status == CR_OK && (words.num != 1 || !url))
         cr_fail(&err, CR_EUSAGE, "CONFIG and --exchange or " CR_EXCHANGE_VARIABLE " are needed");
-    if (err.status == CR_OK && cr_config_load(words.word[0], NULL, 0, &config, &d, &err) != CR_OK)
-        cr_diagnostics_print(&d);
+    if (err.status == CR_OK) cr_note(read_config(words.word[0], mark, &config, &err));
     if (err.status == CR_OK) {
         a.config = &config;
         beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
@@ -252,7 +271,6 @@ static int run(int argc, char **argv)
     cr_model_free(a.model);
     cr_device_close(a.dev);
     cr_config_free(&config);
-    cr_diagnostics_free(&d);
     cr_words_free(&words);
     cr_free(from_variable);
     cr_free(beside);

@@ -86,10 +86,13 @@ static cr_status open_server(cr_run *run, cr_err *err)
 /* One mpirun for all actor ranks. */
 static cr_status start_actors(cr_run *run, cr_err *err)
 {
-    const char *const words[] = {run->self_path, "actor", run->config_path, "--prefix",
-                                 run->endpoint.prefix};
+    const char *const words[] = {run->self_path,       "actor",  run->config_path, "--prefix",
+                                 run->endpoint.prefix, "--mark", run->mark};
     cr_mpirun mpirun;
 
+    cr_run_mark_make(run->mark);
+    CR_TRY(cr_run_mark_write(run->output_dir, run->mark, err));
+    CR_TRY(cr_run_mark_write(run->config->checkpoint_dir, run->mark, err));
     CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
     cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder);
     CR_CHECK(mpirun.num + CR_COUNT(words) < CR_MPIRUN_WORDS, "too many words for mpirun");
@@ -199,6 +202,10 @@ void cr_run_close(cr_run *run)
 {
     cr_child_stop(&run->actors, 2);
     cr_mpi_folder_close(&run->mpi_folder);
+    if (run->mark[0]) {
+        cr_run_mark_remove(run->output_dir);
+        cr_run_mark_remove(run->config->checkpoint_dir);
+    }
     cr_reward_workers_stop(&run->rewards);
     cr_judges_stop(&run->judges);
     cr_endpoint_close(&run->endpoint);

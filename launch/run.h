@@ -18,6 +18,7 @@
 #include "launch/endpoint.h"
 #include "launch/judges.h"
 #include "launch/mpi_folder.h"
+#include "launch/run_mark.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
 #include "rewards/reward_workers.h"
@@ -33,6 +34,7 @@ typedef struct cr_run {
     bool has_server_answered; /* the embedded one */
     cr_child server, actors;
     cr_mpi_folder mpi_folder; /* of the actors */
+    char mark[CR_RUN_MARK];   /* in output_dir and the folder of checkpoints */
     cr_reward_workers rewards;
     cr_judges judges;
     struct cr_life {              /* of each actor rank */

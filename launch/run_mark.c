@@ -1,0 +1,64 @@
+/* run_mark.c -- see run_mark.h. */
+#include "launch/run_mark.h"
+#include "base/children.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static const char file[] = ".croll-run";
+static const double SEEN_WITHIN_S = 3; /* a network's file system may show a new file late */
+
+void cr_run_mark_make(char mark[CR_RUN_MARK])
+{
+    uint64_t chance = 0;
+
+    if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
+        chance = (uint64_t)(cr_wall_s() * 1e6) ^ (uint64_t)getpid() << 48;
+    snprintf(mark, CR_RUN_MARK, "%s:%016llx", cr_host_name(), (unsigned long long)chance);
+}
+
+cr_status cr_run_mark_write(const char *folder, const char *mark, cr_err *err)
+{
+    char *path = cr_path_join(folder, file);
+
+    cr_note(cr_file_write_atomic(path, mark, strlen(mark), err));
+    cr_free(path);
+    return err->status;
+}
+
+static bool is_there(const char *path, const char *mark)
+{
+    cr_buf text = {0};
+    cr_err ignored = {0};
+    bool is_same = cr_file_read(path, &text, &ignored) == CR_OK && text.num_bytes == strlen(mark) &&
+                   memcmp(text.data, mark, text.num_bytes) == 0;
+
+    cr_buf_free(&text);
+    return is_same;
+}
+
+cr_status cr_run_mark_check(const char *folder, const char *key, const char *mark, cr_err *err)
+{
+    char *path = cr_path_join(folder, file);
+    double until_s = cr_now_s() + SEEN_WITHIN_S;
+
+    while (!is_there(path, mark) && cr_now_s() < until_s)
+        cr_sleep_s(0.1);
+    if (!is_there(path, mark))
+        cr_fail(err, CR_ECONFIG,
+                "%s %s is not the folder that the launcher on %.*s has there: put it on a file "
+                "system that all hosts of the run share (nothing was started)",
+                key, folder, (int)strcspn(mark, ":"), mark);
+    cr_free(path);
+    return err->status;
+}
+
+void cr_run_mark_remove(const char *folder)
+{
+    char *path = cr_path_join(folder, file);
+
+    unlink(path);
+    cr_free(path);
+}
