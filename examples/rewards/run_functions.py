@@ -20,8 +20,9 @@ class Function:
     def __init__(self, module, text):
         self.name, _, weight = text.partition("=")
         self.weight, self.function, self.waiting, self.work = float(weight or 1), getattr(module, self.name), [], None
-        parameters = inspect.signature(self.function).parameters.values()
+        parameters = list(inspect.signature(self.function).parameters.values())
         self.names = {p.name for p in parameters}
+        self.needed = {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         self.takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
 
     async def call(self, values, num):  # a list of num results
@@ -74,6 +75,11 @@ class Function:
 
 async def verdict(functions, row):
     row.setdefault("prompt", row.get("messages"))
+    if row.get("probe"):  # before a run begins: what no row will have ends it there
+        for f in functions:
+            if lacking := f.needed - set(row) - {"row", "rows", "prompts", "responses"}:
+                os.write(2, f"{f.name} asks for {', '.join(sorted(lacking))}; a row has {', '.join(row)}\n".encode())
+                os._exit(1)
     results = await asyncio.gather(*(f.score(row) for f in functions))
     for result in results:
         if result and result.get("status", "ok") != "ok":
@@ -120,6 +126,10 @@ if __name__ == "__main__":
     sys.stdout = sys.stderr
     sys.path.insert(0, os.path.dirname(os.path.abspath(args.file)))
     spec = importlib.util.spec_from_file_location("rewards", args.file)
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    functions = [Function(module, text) for text in args.functions]
+    try:
+        spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+        functions = [Function(module, text) for text in args.functions]
+    except Exception as error:  # croll shows the end of it
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        sys.exit(f"{where.filename}:{where.lineno}: " + "".join(traceback.format_exception_only(error)).strip())
     asyncio.run(main(functions, lines, answers, args.max_in_flight))

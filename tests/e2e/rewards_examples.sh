@@ -114,9 +114,18 @@ done
 by_hand $functions $tmp/bad.py short | grep -q 'error ValueError: short gave 0 scores for' || fail "a list that is too short"
 by_hand $functions $tmp/bad.py odd | grep -q 'error ValueError: odd gave the score nan' || fail "one of a list"
 $functions $tmp/bad.py prints <$tmp/lines 2>&1 >/dev/null | grep -q printed || fail "what is printed is not on stderr"
-code=0
-$functions $tmp/bad.py nothing <$tmp/lines >$tmp/out 2>$tmp/err || code=$?
-[ $code = 1 ] && grep -q "has no attribute 'nothing'" $tmp/err || fail "no such function: exit code $code"
+
+# what is wrong with a file or a function is known before a run begins
+refused() { # FUNCTION PATTERN
+    code=0
+    sed 's/"id":"a"/"id":"probe","probe":true/; q' $tmp/lines | $functions $tmp/${3:-bad.py} $1 >$tmp/out 2>$tmp/err || code=$?
+    [ $code = 1 ] && [ ! -s $tmp/out ] && tail -n 1 $tmp/err | grep -q "$2" || fail "$1: exit code $code: $(cat $tmp/err)"
+}
+echo 'def reward(:' >$tmp/syntax.py
+refused lacks 'lacks asks for colour; a row has id, probe, prompt, ground_truth'
+refused nothing "has no attribute 'nothing'"
+refused reward 'SyntaxError' syntax.py
+refused reward "No such file or directory: '.*absent.py'" absent.py
 
 # one that hangs at the first question of some samples (the second one's id ends with .1): time-outs, asked again
 job hangs max_steps=1 validation=null rollout_batch_size=2 actor_train.training_args.per_device_train_batch_size=8 actor_train.training_args.gradient_accumulation_steps=2 \
