@@ -42,7 +42,8 @@ static void check_pattern(const char *pattern, cr_place place, const char *domai
     cr_pattern *one = NULL, *other = NULL;
     cr_err err = {0};
 
-    if (cr_pattern_open(pattern, &one, &err) == CR_OK)
+    if (!*pattern) cr_fail(&err, CR_EFORMAT, "it is empty, and would match any text");
+    if (err.status == CR_OK && cr_pattern_open(pattern, &one, &err) == CR_OK)
         cr_note(cr_pattern_open(whole, &other, &err));
     if (err.status != CR_OK)
         cr_diagnose(d, CR_ERROR, place, "rewards.%s.format_pattern: %s", domain, err.msg);

@@ -46,6 +46,7 @@ error: reward_weight: a number of at most 1e6@rewards.style.reward_weight=2e6
 error: on_failure: "zero" is none of no_verdict|abstain@rewards.style.on_failure=zero
 error: rewards.length.overlong_buffer.len is 17, and a response has at most 16@rewards.length.overlong_buffer.len=17
 error: rewards.length: the rule length needs overlong_buffer@rewards.length.overlong_buffer=null
+error: rewards.f.format_pattern: it is empty@rewards.f={worker_cls: FormatRuleRewardWorker, format_pattern: ""}
 error: rewards.f.format_pattern: character@rewards.f={worker_cls: FormatRuleRewardWorker, format_pattern: "(a"}
 error: rewards.f: format_pattern and format_tags exclude@rewards.f={worker_cls: FormatRuleRewardWorker, format_pattern: a, format_tags: [b]}
 note: rewards.math_rule.format_pattern has no effect: only FormatRuleRewardWorker@rewards.math_rule.format_pattern=a
