@@ -51,10 +51,10 @@ void cr_sample_merge(const cr_config *config, cr_sample *s)
 
 char *cr_sample_reason(const cr_config *config, const cr_sample *s)
 {
-    for (size_t k = 0; k < s->num_rewards; k++) {
-        const cr_sample_reward *x = &s->rewards[k];
-        if (cr_reward_is_answer(x) || (!cr_sample_has_verdict(s) && is_left_out(config, x)))
-            continue;
+    /* first those that leave it without a verdict */
+    for (size_t i = 0; i < 2 * s->num_rewards; i++) {
+        const cr_sample_reward *x = &s->rewards[i % s->num_rewards];
+        if (cr_reward_is_answer(x) || (i < s->num_rewards && is_left_out(config, x))) continue;
         return cr_asprintf("%s of %s, sample %016llx: %s", x->status,
                            config->rewards[x->block].domain, (unsigned long long)s->id, x->detail);
     }

@@ -29,8 +29,7 @@ static void note_other_rules(const cr_node *block, const cr_reward_config *r, cr
         if (!has_rule(r, keys[i].rule) && cri_is_in_file(block, keys[i].key))
             cr_diagnose(d, CR_NOTE, cr_node_get(block, keys[i].key)->place,
                         "rewards.%s.%s has no effect: only %s reads it, in a block of its own with "
-                        "the same "
-                        "tag_included",
+                        "the same tag_included",
                         r->domain, keys[i].key, keys[i].cls);
 }
 
@@ -80,11 +79,10 @@ static void bind_length(cr_config *c, const cr_node *block, cr_reward_config *r,
     t->max_response_tokens = c->sequence_length - c->prompt_length;
     if (!is_given) {
         if (r->response_length_penalty_coef == 0)
-            cr_diagnose(
-                d, CR_ERROR, block->place,
-                "rewards.%s: the rule length needs overlong_buffer: {len: TOKENS} (long responses "
-                "lose reward), or response_length_penalty_coef (short ones do)",
-                r->domain);
+            cr_diagnose(d, CR_ERROR, block->place,
+                        "rewards.%s: the rule length needs overlong_buffer: {len: TOKENS} (long "
+                        "responses lose reward), or response_length_penalty_coef (short ones do)",
+                        r->domain);
         return;
     }
     t->overlong_tokens = cri_int_of(n, "len");
@@ -157,8 +155,7 @@ static void say_shared(const cr_config *c, cr_place place, const char *tag, cons
         text.data[--text.num_bytes] = 0;
         cr_diagnose(d, CR_NOTE, place,
                     "tag %s: each sample has %zu rewards, %s; its domain, and its score, are %s's "
-                    "(ROLL takes the "
-                    "last block alone)",
+                    "(ROLL takes the last block alone)",
                     tag, num, text.data, c->rewards[blocks[0]].domain);
         if (!(sum > 0))
             cr_diagnose(
@@ -185,17 +182,17 @@ static void check_no_domain(const cr_config *c, const cr_node *node, const cr_re
     const cr_node *filter = cr_node_get(node, "query_filter_config");
 
     if (r->probability > 0)
-        cr_diagnose(d, CR_WARNING, cri_place_of(c, "actor_train.data_args.domain_interleave_probs"),
-                    "domain_interleave_probs gives %s a share, but another block with a share is "
-                    "the domain of all its "
-                    "tags: it has prompts only if rows name it in their column domain",
-                    r->domain);
+        cr_diagnose(
+            d, CR_WARNING, cri_place_of(c, "actor_train.data_args.domain_interleave_probs"),
+            "domain_interleave_probs gives %s a share, but another block with a share is the "
+            "domain of all its tags: it has prompts only if rows name it in their column domain",
+            r->domain);
     if (r->filter.type != CR_FILTER_NONE)
-        cr_diagnose(d, CR_NOTE, filter->place,
-                    "rewards.%s.query_filter_config has no effect: the filter of a row's domain "
-                    "looks at the sum of its "
-                    "rewards, and another block is the domain of all its tags",
-                    r->domain);
+        cr_diagnose(
+            d, CR_NOTE, filter->place,
+            "rewards.%s.query_filter_config has no effect: the filter of a row's domain looks at "
+            "the sum of its rewards, and another block is the domain of all its tags",
+            r->domain);
 }
 
 static void check_aggregation(cr_config *c, bool has_shared, cr_diagnostics *d)
@@ -214,15 +211,14 @@ static void check_aggregation(cr_config *c, bool has_shared, cr_diagnostics *d)
     }
     if (mean == CR_NORM_NONE || mean == CR_NORM_RUNNING || std == CR_NORM_NONE ||
         std == CR_NORM_RUNNING)
-        cr_diagnose(d, CR_ERROR, place,
-                    "multi_objective_aggregation: normalize_then_sum needs adv_estimator: grpo, or "
-                    "norm_mean_type and "
-                    "norm_std_type group or batch: by these each reward is normalised");
+        cr_diagnose(
+            d, CR_ERROR, place,
+            "multi_objective_aggregation: normalize_then_sum needs adv_estimator: grpo, or "
+            "norm_mean_type and norm_std_type group or batch: by these each reward is normalised");
     if (!has_shared)
         cr_diagnose(d, CR_NOTE, place,
                     "multi_objective_aggregation: no tag has several rewards: normalize_then_sum "
-                    "only divides "
-                    "normalised rewards by their deviation in the batch");
+                    "only divides normalised rewards by their deviation in the batch");
 }
 
 void cri_check_shared(cr_config *c, cr_node *root, cr_diagnostics *d)

@@ -144,6 +144,13 @@ for gamma in 0 1; do
     python3 $tmp/check.py $tmp/tokens$gamma none $gamma || fail "rewards of tokens, gamma $gamma"
 done
 
+# ---- the example ----
+log=$tmp/example.log
+"$CROLL" run configs/quickstart/several.yaml pretrain=$tmp/home/sft_model output_dir=$tmp/example track_with=none max_steps=2 \
+    "actor_train.data_args.file_name=[$tmp/home/sums.train.jsonl]" "validation.data_args.file_name=[$tmp/home/sums.val.jsonl]" >$log 2>&1 ||
+    fail "the example: exit code $?"
+[ "$(values math_rule/rewards/format/mean $tmp/example/metrics.jsonl | awk '$1 > 0.5' | wc -l)" = 2 ] || fail "the example's formats are not kept"
+
 # ---- failures: no verdict, or left out where the block says so ----
 several fails
 blocks=("${words[@]}")

@@ -73,7 +73,8 @@ static void merged(void **state)
          6,
          "timeout of length"}, /* on_failure: abstain */
         {{"ok 4", "error", "timeout"}, "error", "of 1", 0, 0, "error of format"},
-        {{NULL, NULL, "error"}, "abstain", "of 2", 0, 0, "no reward"},
+        {{NULL, NULL, "error"}, "abstain", "of 2", 0, 0, "error of length"},
+        {{"timeout", "abstain", "error"}, "timeout", "of 0", 0, 0, "timeout of math"},
     };
 
     (void)state;
