@@ -13,32 +13,20 @@ static bool is_compound(const cri_math *m)
            (m->kind >= CRI_UNION && m->kind <= CRI_MINUS);
 }
 
-static void show_part(const cri_math *m, cr_buf *out)
-{
-    cr_buf_adds(out, is_compound(m) ? "(" : "");
-    show(m, out);
-    cr_buf_adds(out, is_compound(m) ? ")" : "");
-}
-
-/* a SEPARATOR b SEPARATOR c, in brackets where an argument is itself of several. */
-static void show_joined(const cri_math *m, const char *separator, cr_buf *out)
+/* Arguments; in_brackets: those that are themselves of several. */
+static void show_arguments(const cri_math *m, const char *between, bool in_brackets, cr_buf *out)
 {
     for (int i = 0; i < m->num_args && out->num_bytes < LONGEST; i++) {
-        if (i) cr_buf_adds(out, separator);
-        show_part(m->arg[i], out);
-    }
-}
-
-static void show_list(const cri_math *m, const char *open, const char *close, cr_buf *out)
-{
-    cr_buf_adds(out, open);
-    for (int i = 0; i < m->num_args && out->num_bytes < LONGEST; i++) {
-        if (i) cr_buf_adds(out, m->kind == CRI_MATRIX && m->op && i % m->op == 0 ? "; " : ", ");
+        const bool is_inside = in_brackets && is_compound(m->arg[i]),
+                   is_row = m->kind == CRI_MATRIX && m->op && i % m->op == 0;
+        if (i) cr_buf_adds(out, is_row ? "; " : between);
+        if (is_inside) cr_buf_addc(out, '(');
         show(m->arg[i], out);
+        if (is_inside) cr_buf_addc(out, ')');
     }
-    cr_buf_adds(out, close);
 }
 
+/* The sign before each argument but the first is one letter of text. */
 static void show_relations(const cri_math *m, cr_buf *out)
 {
     static const char letters[] = "=<lg>nia", *const names[] = {
@@ -46,76 +34,54 @@ static void show_relations(const cri_math *m, cr_buf *out)
 
     for (int i = 0; i < m->num_args && out->num_bytes < LONGEST; i++) {
         const char *at = i && m->text[i - 1] ? strchr(letters, m->text[i - 1]) : NULL;
+        const bool is_inside = is_compound(m->arg[i]);
         if (i) cr_buf_addf(out, " %s ", at ? names[at - letters] : "?");
-        show_part(m->arg[i], out);
+        cr_buf_adds(out, is_inside ? "(" : "");
+        show(m->arg[i], out);
+        cr_buf_adds(out, is_inside ? ")" : "");
     }
 }
 
 static void show(const cri_math *m, cr_buf *out)
 {
-    static const char *const names[] = {
-        [CRI_PI] = "pi",           [CRI_E] = "e",        [CRI_I] = "i",
-        [CRI_INF] = "oo",          [CRI_ADD] = " + ",    [CRI_MUL] = "*",
-        [CRI_DIV] = "/",           [CRI_POW] = "^",      [CRI_ABS] = "abs(",
-        [CRI_FLOOR] = "floor(",    [CRI_CEIL] = "ceil(", [CRI_BINOM] = "binom(",
-        [CRI_MOD] = " mod ",       [CRI_UNION] = " or ", [CRI_MEET] = " and ",
-        [CRI_MINUS] = " without ", [CRI_EMPTY] = "{}"};
+    static const struct {
+        const char *open, *between, *close;
+        bool in_brackets; /* arguments of several parts */
+    } forms[] = {[CRI_PI] = {"pi", "", "", false},
+                 [CRI_E] = {"e", "", "", false},
+                 [CRI_I] = {"i", "", "", false},
+                 [CRI_INF] = {"oo", "", "", false},
+                 [CRI_EMPTY] = {"{}", "", "", false},
+                 [CRI_ADD] = {"", " + ", "", true},
+                 [CRI_NEG] = {"-", "", "", true},
+                 [CRI_MUL] = {"", "*", "", true},
+                 [CRI_DIV] = {"", "/", "", true},
+                 [CRI_POW] = {"", "^", "", true},
+                 [CRI_FACT] = {"", "", "!", true},
+                 [CRI_MOD] = {"", " mod ", "", true},
+                 [CRI_UNION] = {"", " or ", "", true},
+                 [CRI_MEET] = {"", " and ", "", true},
+                 [CRI_MINUS] = {"", " without ", "", true},
+                 [CRI_ABS] = {"abs(", ", ", ")", false},
+                 [CRI_FLOOR] = {"floor(", ", ", ")", false},
+                 [CRI_CEIL] = {"ceil(", ", ", ")", false},
+                 [CRI_BINOM] = {"binom(", ", ", ")", false},
+                 [CRI_FUNC] = {"(", ", ", ")", false},
+                 [CRI_MATRIX] = {"[", ", ", "]", false},
+                 [CRI_SET] = {"{", ", ", "}", false},
+                 [CRI_TUPLE] = {"[", ", ", "]", false}};
 
     if (out->num_bytes >= LONGEST) return;
-    switch (m->kind) {
-    case CRI_NUM:
-    case CRI_SYM:
-    case CRI_NAMED:
+    if (m->kind == CRI_NUM || m->kind == CRI_SYM || m->kind == CRI_NAMED || m->kind == CRI_FUNC)
         cr_buf_adds(out, m->text);
-        break;
-    case CRI_PI:
-    case CRI_E:
-    case CRI_I:
-    case CRI_INF:
-    case CRI_EMPTY:
-        cr_buf_adds(out, names[m->kind]);
-        break;
-    case CRI_ADD:
-    case CRI_MUL:
-    case CRI_DIV:
-    case CRI_POW:
-    case CRI_MOD:
-    case CRI_UNION:
-    case CRI_MEET:
-    case CRI_MINUS:
-        show_joined(m, names[m->kind], out);
-        break;
-    case CRI_NEG:
-        cr_buf_addc(out, '-');
-        show_part(m->arg[0], out);
-        break;
-    case CRI_FACT:
-        show_part(m->arg[0], out);
-        cr_buf_addc(out, '!');
-        break;
-    case CRI_FUNC:
-        cr_buf_adds(out, m->text);
-        show_list(m, "(", ")", out);
-        break;
-    case CRI_ABS:
-    case CRI_FLOOR:
-    case CRI_CEIL:
-    case CRI_BINOM:
-        show_list(m, names[m->kind], ")", out);
-        break;
-    case CRI_MATRIX:
-        show_list(m, "[", "]", out);
-        break;
-    case CRI_SET:
-        show_list(m, "{", "}", out);
-        break;
-    case CRI_TUPLE:
-        show_list(m, m->op & CRI_OPEN_LEFT ? "(" : "[", m->op & CRI_OPEN_RIGHT ? ")" : "]", out);
-        break;
-    case CRI_REL:
+    if (m->kind == CRI_NUM || m->kind == CRI_SYM || m->kind == CRI_NAMED) return;
+    if (m->kind == CRI_REL) {
         show_relations(m, out);
-        break;
+        return;
     }
+    cr_buf_adds(out, m->kind == CRI_TUPLE && m->op & CRI_OPEN_LEFT ? "(" : forms[m->kind].open);
+    show_arguments(m, forms[m->kind].between, forms[m->kind].in_brackets, out);
+    cr_buf_adds(out, m->kind == CRI_TUPLE && m->op & CRI_OPEN_RIGHT ? ")" : forms[m->kind].close);
 }
 
 void cri_math_explain(cri_question *q, const cri_math *m, const cri_math *part, const char *key,
