@@ -27,7 +27,10 @@ static cr_status start(cr_judges *j, cr_judge_process *p, cr_err *err)
     snprintf(what, sizeof what, "judge %d of %.30s", p->number, p->reward->domain);
     p->start_s = 0;
     p->started_s = cr_now_s();
-    cr_note(cr_child_start(&p->child, what, argv, true, err));
+    cr_pulse_close(p->pulse);
+    p->pulse = NULL;
+    if (cr_pulse_open(listen, j->limit_s, &p->pulse, err) == CR_OK)
+        cr_note(cr_child_start(&p->child, what, argv, true, err));
     cr_free(role);
     cr_free(listen);
     return err->status;
@@ -38,7 +41,8 @@ cr_status cr_judges_start(cr_judges *j, const cr_config *config, const char *con
 {
     size_t num = 0;
 
-    *j = (cr_judges){.self = self, .config_path = config_path};
+    *j = (cr_judges){
+        .self = self, .config_path = config_path, .limit_s = config->collective_timeout + 5};
     for (size_t i = 0; i < config->num_rewards; i++)
         num += (size_t)config->rewards[i].judge_model.num_devices;
     if (num == 0) return CR_OK;
@@ -81,6 +85,13 @@ cr_status cr_judges_watch(cr_judges *j, cr_err *err)
     for (size_t i = 0; i < j->num; i++) {
         cr_judge_process *p = &j->items[i];
         if (p->start_s == 0 && !cr_child_pump(&p->child)) CR_TRY(take_end(p, err));
+        if (p->start_s == 0 && !cr_pulse_is_there(p->pulse)) {
+            cr_log(CR_LOG_WARN, "run",
+                   "%s has given no sign of life for %.0f s; it is killed and started again",
+                   p->child.what, j->limit_s);
+            cr_child_stop(&p->child, 0);
+            p->start_s = cr_now_s();
+        }
         if (p->start_s > 0 && cr_now_s() >= p->start_s) CR_TRY(start(j, p, err));
     }
     return CR_OK;
@@ -94,8 +105,10 @@ void cr_judges_stop(cr_judges *j)
     for (size_t i = 0; i < j->num; i++)
         if (j->items[i].child.pid && j->items[i].child.is_running)
             kill(j->items[i].child.pid, SIGTERM);
-    for (size_t i = 0; i < j->num; i++)
+    for (size_t i = 0; i < j->num; i++) {
         cr_child_stop(&j->items[i].child, until - cr_now_s());
+        cr_pulse_close(j->items[i].pulse);
+    }
     if (j->folder) cr_note(cr_remove_tree(j->folder, &ignored));
     cr_free(j->folder);
     cr_free(j->items);

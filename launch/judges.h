@@ -2,8 +2,9 @@
  * inference, on a socket in output_dir/judges.
  *
  * Reward workers ask them as they ask any service. One that ends is started again after a pause that doubles from 0.5 s;
- * the fifth end in a row within a minute of its start ends the run. Until it is back its chats are tried again; those
- * whose deadline passes are samples without a verdict.
+ * the fifth end in a row within a minute of its start ends the run. One that does not answer /health for collective_timeout
+ * and 5 s is frozen: it is killed first. Until it is back its chats are tried again; those whose deadline passes are
+ * samples without a verdict.
  *
  * One thread (the launcher's).
  */
@@ -12,9 +13,11 @@
 
 #include "base/children.h"
 #include "configs/configs.h"
+#include "rewards/service.h"
 
 typedef struct cr_judge_process {
     cr_child child;
+    cr_pulse *pulse;
     const cr_reward_config *reward; /* borrowed */
     int number;                     /* of its device in device_mapping */
     double started_s;
@@ -25,6 +28,7 @@ typedef struct cr_judge_process {
 typedef struct cr_judges {
     cr_judge_process *items; /* owned */
     size_t num;
+    double limit_s;                 /* without a sign of life */
     char *folder;                   /* owned: of the sockets */
     const char *self, *config_path; /* borrowed */
 } cr_judges;

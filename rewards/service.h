@@ -10,4 +10,11 @@
 CR_MUST cr_status cr_service_open(const cr_service_keys *keys, const char *url, size_t answer_bytes,
                                   cr_http_client **out, cr_err *err);
 
+/* Does a service of this machine still answer? It is asked for /health each second. */
+typedef struct cr_pulse cr_pulse;
+CR_MUST cr_status cr_pulse_open(const char *url, double limit_s, cr_pulse **out, cr_err *err);
+void cr_pulse_close(cr_pulse *p); /* accepts NULL */
+/* False: it has not answered for limit_s. Never waits. */
+bool cr_pulse_is_there(cr_pulse *p);
+
 #endif

@@ -67,6 +67,19 @@ grep -q 'judge [01] of math_rule was killed by signal 9; it is started again in 
 nothing_left killed
 runner=
 
+# one is frozen
+words frozen $small max_steps=12 collective_timeout=$((2 * slower)) reward_timeout=$((40 * slower)) "$own"
+log=$tmp/frozen.log
+"${words[@]}" >$log 2>&1 </dev/null &
+runner=$!
+steps frozen 2
+kill -STOP $(pgrep -f "serve $tmp/frozen/config.yaml" | head -1)
+wait $runner || fail "exit code $?"
+grep -q 'judge [01] of math_rule has given no sign of life for [0-9]* s; it is killed' $log || fail "the run has not noticed it"
+! values scheduler/reward_timeouts $tmp/frozen/metrics.jsonl | grep -qvx 0 || fail "samples have no verdict"
+nothing_left frozen
+runner=
+
 # by hand, on a machine of its own
 "$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand --access-log none >$tmp/out 2>$tmp/serve.err &
 server=$!
