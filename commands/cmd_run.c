@@ -25,7 +25,8 @@
 static int run_command(int argc, char **argv);
 
 const cr_command cr_command_run = {
-    "run", "run FILE [key=value ..] [--overwrite]", "Run the job that a ROLL YAML file describes.",
+    "run", "run FILE [key=value ..] [--overwrite] [--hosts H:N,..]",
+    "Run the job that a ROLL YAML file describes.",
     "croll run configs/quickstart/rlvr.yaml output_dir=output/mine max_steps=5 "
     "actor_train.training_args.learning_rate=1e-4",
     run_command};
@@ -228,11 +229,14 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
     return CR_OK;
 }
 
-static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
+static cr_status go(const cr_config *config, bool should_overwrite, const char *host_list,
+                    cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL, *flight = NULL;
     cr_run run = {.log_fd = -1};
     cr_endpoint endpoint = {0};
+    cr_hosts hosts = {0};
+    cr_layout layout;
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
     void *pipeline = NULL;
@@ -241,6 +245,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     int locks[2] = {-1, -1};
     cr_status status;
 
+    cr_layout_init(&layout, config);
+    CR_TRY_GOTO(out, cr_hosts_open(host_list, layout.num_ranks, &hosts, err));
     CR_TRY_GOTO(out, check_device(err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
@@ -257,7 +263,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, cr_err *err)
     flight =
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
-    if (cr_run_open(&run, config, config_path, &endpoint, first_step, err) == CR_OK)
+    if (cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err) == CR_OK)
         status = ops->run(pipeline, &run, resume_path, err);
     else
         status = err->status;
@@ -277,6 +283,7 @@ out:
     ops->close(pipeline);
     for (int i = 0; i < 2; i++)
         if (locks[i] >= 0) close(locks[i]);
+    cr_hosts_free(&hosts);
     cr_free(resume_path);
     cr_free(config_path);
     cr_free(flight);
@@ -286,8 +293,12 @@ out:
 static int run_command(int argc, char **argv)
 {
     bool should_overwrite = false, is_help;
-    const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
-                                  "start anew in a folder that holds a run"}};
+    const char *hosts = NULL;
+    const cr_option options[] = {
+        {"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
+         "start anew in a folder that holds a run"},
+        {"hosts", CR_OPT_STRING, &hosts, "H:N,..",
+         "hosts and how many ranks each, reached by ssh (default: this host alone)"}};
     cr_words words = {0};
     cr_diagnostics d = {0};
     cr_config config = {0};
@@ -305,7 +316,7 @@ static int run_command(int argc, char **argv)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
     if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
-    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &err));
+    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, hosts, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);

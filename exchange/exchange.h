@@ -38,14 +38,16 @@ CR_MUST cr_status cr_exchange_open_revived(const cr_exchange_args *args, cr_exch
 
 /* ---- the embedded server ---- */
 
-/* Write FOLDER/redis.conf (no TCP port, append-only file in FOLDER, socket with mode 0700) and give
- * the words that start it and its url. A socket path longer than a unix address goes to a fresh
+/* Write FOLDER/redis.conf (append-only file in FOLDER, socket with mode 0700) and give
+ * the words that start it and its url. address: NULL, no TCP port; or that of this host which it also listens on, with a
+ * password made for it: in the url, and in redis.conf, which only this user can read. A socket path longer than a unix address goes to a fresh
  * folder below /tmp. All owned by the caller; argv is NULL-terminated. */
 typedef struct cr_server_plan {
     char *argv[3], *url, *socket_path,
         *socket_folder; /* socket_folder: to remove at the end, or NULL */
 } cr_server_plan;
-CR_MUST cr_status cr_server_plan_make(const char *folder, cr_server_plan *out, cr_err *err);
+CR_MUST cr_status cr_server_plan_make(const char *folder, const char *address, cr_server_plan *out,
+                                      cr_err *err);
 void cr_server_plan_free(cr_server_plan *plan); /* removes the socket and its folder */
 
 /* ---- streams ---- */

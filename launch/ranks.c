@@ -2,6 +2,7 @@
  * of the same user are answered. */
 #include "launch/ranks.h"
 #include "base/children.h"
+#include "exchange/exchange.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,23 +22,58 @@ static const char variable[] = "CROLL_RANKS_SOCKET";
 static volatile sig_atomic_t caught, num_caught, num_ends; /* num_ends: all but SIGHUP */
 static int launcher = -1;                                  /* a rank 0's connection */
 
-void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder)
+static void add_words(cr_mpirun *m, const char *const *words, size_t num)
 {
-    /* ranks may outnumber cores and give them up when idle; nothing outside this host is searched */
+    for (size_t i = 0; i < num; i++)
+        m->word[m->num++] = cr_word(words[i]);
+}
+
+/* Where ranks run, and what connects them. The variables travel with what mpirun tells its daemons, so that no command
+ * line shows them. */
+static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
+{
+    static const char *const here[] = {"--mca", "plm", "isolated", "--mca", "btl", "self,vader"};
+
+    if (hosts && hosts->list) {
+        const char *const there[] = {"--mca",
+                                     "plm",
+                                     "rsh",
+                                     "--mca",
+                                     "btl",
+                                     "self,vader,tcp",
+                                     "--mca",
+                                     "btl_tcp_if_include",
+                                     hosts->subnet,
+                                     "--mca",
+                                     "oob_tcp_if_include",
+                                     hosts->subnet,
+                                     "-x",
+                                     CR_EXCHANGE_VARIABLE,
+                                     "-x",
+                                     "HWLOC_COMPONENTS",
+                                     "--host",
+                                     hosts->list};
+        add_words(m, there, CR_COUNT(there));
+    } else {
+        add_words(m, here, CR_COUNT(here)); /* nothing outside this host is searched */
+    }
+}
+
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder, const cr_hosts *hosts)
+{
+    /* ranks may outnumber cores and give them up when idle */
     static const char *const words[] = {
-        "mpirun",     "--oversubscribe", "--bind-to",
-        "none",       "--mca",           "mpi_yield_when_idle",
-        "1",          "--mca",           "btl",
-        "self,vader", "--mca",           "btl_vader_single_copy_mechanism",
-        "none",       "--mca",           "pml",
-        "ob1",        "--mca",           "plm",
-        "isolated"};
+        "mpirun", "--oversubscribe", "--bind-to",
+        "none",   "--mca",           "mpi_yield_when_idle",
+        "1",      "--mca",           "btl_vader_single_copy_mechanism",
+        "none",   "--mca",           "pml",
+        "ob1"};
     static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
                                          "osc_sm_backing_directory"};
 
     *m = (cr_mpirun){.num = 0};
-    for (size_t i = 0; i < CR_COUNT(words); i++)
-        m->word[m->num++] = cr_word(words[i]);
+    add_words(m, words, CR_COUNT(words));
+    add_hosts(m, hosts);
     for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++) {
         m->word[m->num++] = cr_word("--mca");
         m->word[m->num++] = cr_word(places[i]);
@@ -218,7 +254,7 @@ cr_status cr_ranks_run(int num_ranks, bool tells_signals, int argc, char **argv,
     open_missing();
     catch_signals(tells_signals);
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
-    cr_mpirun_init(&mpirun, num_ranks, &folder);
+    cr_mpirun_init(&mpirun, num_ranks, &folder, NULL);
     memcpy(words, mpirun.word, mpirun.num * sizeof *words);
     words[mpirun.num] = self;
     memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);

@@ -12,16 +12,18 @@
 #ifndef CR_RANKS_H
 #define CR_RANKS_H
 
+#include "launch/hosts.h"
 #include "launch/mpi_folder.h"
 
-/* Words of an mpirun for this host that starts fast and keeps its files in `folder`; the caller appends the
- * program. Borrowed from here, the folder and the literals of the program. */
-enum { CR_MPIRUN_WORDS = 48 };
+/* Words of an mpirun that starts fast and keeps its files in `folder`; the caller appends the program. hosts: NULL or
+ * without a list, this host alone. Borrowed from here, the folder, the hosts and the literals of the program. */
+enum { CR_MPIRUN_WORDS = 64 };
 typedef struct cr_mpirun {
     char *word[CR_MPIRUN_WORDS], num_ranks[16];
     size_t num;
 } cr_mpirun;
-void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder);
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder,
+                    const cr_hosts *hosts);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks. *code: its exit code. SIGINT, SIGTERM and SIGHUP end it (CR_ESIGNAL),
  * or, with tells_signals, go to rank 0, which ends all in its own time, or at the second one. */

@@ -27,7 +27,9 @@ static cr_status start_server(cr_run *run, cr_err *err)
     char *folder = cr_path_join(run->output_dir, "exchange");
     cr_status status = CR_OK;
 
-    if (run->server_plan.url == NULL) status = cr_server_plan_make(folder, &run->server_plan, err);
+    if (run->server_plan.url == NULL)
+        status = cr_server_plan_make(folder, run->hosts->list ? run->hosts->address : NULL,
+                                     &run->server_plan, err);
     if (status == CR_OK)
         status = cr_child_start(&run->server, "redis-server", run->server_plan.argv, false, err);
     cr_free(folder);
@@ -94,7 +96,7 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     CR_TRY(cr_run_mark_write(run->output_dir, run->mark, err));
     CR_TRY(cr_run_mark_write(run->config->checkpoint_dir, run->mark, err));
     CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
-    cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder);
+    cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder, run->hosts);
     CR_CHECK(mpirun.num + CR_COUNT(words) < CR_MPIRUN_WORDS, "too many words for mpirun");
     for (size_t i = 0; i < CR_COUNT(words); i++)
         mpirun.word[mpirun.num++] = cr_word(words[i]);
@@ -159,11 +161,12 @@ static void catch_signals(void)
 }
 
 cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
-                      cr_endpoint *endpoint, int64_t first_step, cr_err *err)
+                      const cr_hosts *hosts, cr_endpoint *endpoint, int64_t first_step, cr_err *err)
 {
     struct stat folder;
 
     *run = (cr_run){.config = config, .first_step = first_step, .step = first_step, .log_fd = -1};
+    run->hosts = hosts;
     run->endpoint = *endpoint;
     *endpoint = (cr_endpoint){0};
     run->output_dir = cr_strdup(config->output_dir);

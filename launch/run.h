@@ -16,6 +16,7 @@
 #include "configs/configs.h"
 #include "exchange/record.h"
 #include "launch/endpoint.h"
+#include "launch/hosts.h"
 #include "launch/judges.h"
 #include "launch/mpi_folder.h"
 #include "launch/run_mark.h"
@@ -25,6 +26,7 @@
 
 typedef struct cr_run {
     const cr_config *config; /* borrowed */
+    const cr_hosts *hosts;   /* borrowed */
     cr_layout layout;
     char *output_dir, *config_path, *self_path; /* owned */
     int64_t first_step, step;                   /* step: the one that runs now, for messages */
@@ -54,7 +56,8 @@ typedef struct cr_run {
 /* Start everything. config_path: the resolved configuration in output_dir. endpoint: claimed, taken over.
  * first_step: 0, or the one after the checkpoint that is resumed. Call cr_run_close also after a failure. */
 CR_MUST cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
-                              cr_endpoint *endpoint, int64_t first_step, cr_err *err);
+                              const cr_hosts *hosts, cr_endpoint *endpoint, int64_t first_step,
+                              cr_err *err);
 /* End everything. */
 void cr_run_close(cr_run *run);
 

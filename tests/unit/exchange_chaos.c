@@ -156,7 +156,7 @@ static int set_up(void **state)
 
     (void)state;
     signal(SIGPIPE, SIG_IGN);
-    if (!mkdtemp(folder) || cr_server_plan_make(folder, &plan, &err) != CR_OK) return -1;
+    if (!mkdtemp(folder) || cr_server_plan_make(folder, NULL, &plan, &err) != CR_OK) return -1;
     server = start_server();
     return 0;
 }

@@ -31,7 +31,7 @@ static int set_up(void **state)
     cr_err err = {0};
 
     (void)state;
-    if (!mkdtemp(folder) || cr_server_plan_make(folder, &plan, &err) != CR_OK) return -1;
+    if (!mkdtemp(folder) || cr_server_plan_make(folder, NULL, &plan, &err) != CR_OK) return -1;
     start_server();
     return 0;
 }
