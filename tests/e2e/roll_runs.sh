@@ -72,7 +72,7 @@ run() {
     shift 7
     log=$tmp/$name.log code=0
     (cd "$(dirname "$file")" && "$CROLL" config "$(basename "$file")" >$tmp/config.yaml 2>$log) || fail "$file: croll config does not accept it"
-    "$CROLL" run $file pretrain=$tmp/home/$model reward_pretrain=$tmp/home/$model output_dir=$tmp/$name logging_dir=$tmp/logs checkpoint_config.output_dir=$tmp/$name.saved \
+    "$CROLL" run $file pretrain=$tmp/home/$model reward_pretrain=$tmp/home/$model output_dir=$tmp/$name logging_dir=$tmp/logs tracker_kwargs.log_dir=$tmp/curves checkpoint_config.output_dir=$tmp/$name.saved \
         max_steps=3 rollout_batch_size=16 num_return_sequences_in_group=4 prompt_length=48 response_length=32 \
         actor_train.device_mapping="$train" actor_infer.device_mapping="$infer" reference.device_mapping="$reference" \
         "actor_train.data_args.file_name=[$files]" "validation.data_args.file_name=[$tmp/home/val.jsonl]" "$@" >$log 2>&1 </dev/null || code=$?
