@@ -24,6 +24,7 @@ typedef struct slot {
     int streams[STREAMS]; /* of the program: output, errors, result; -1: closed */
     double until_s;
     bool is_loud;
+    char *cgroups[2];
 } slot;
 
 struct cr_sandbox {
@@ -66,7 +67,7 @@ static bool map_users(pid_t pid)
     return why == 0;
 }
 
-static cr_status wait_until_ready(const slot *t, cr_err *err)
+static cr_status wait_until_ready(slot *t, const cr_sandbox_limits *limits, int number, cr_err *err)
 {
     double until = cr_now_s() + READY_S;
     cri_report report;
@@ -80,6 +81,7 @@ static cr_status wait_until_ready(const slot *t, cr_err *err)
         n = cri_receive(t->fd, &report, sizeof report, NULL, NULL);
         if (n == (ssize_t)sizeof report) break;
         if (n != 1) return cr_fail(err, CR_EIO, "the sandbox ended while it started");
+        if (!t->cgroups[0]) cri_cgroup_make(limits, number, t->pid, t->cgroups);
         if (!cri_send(t->fd, map_users(t->pid) ? "k" : "-", 1, NULL, 0))
             return cr_fail(err, CR_EIO, "the sandbox ended while it started");
     }
@@ -95,8 +97,10 @@ static void close_slot(slot *t)
         kill(t->pid, SIGKILL);
         while (waitpid(t->pid, NULL, 0) < 0 && errno == EINTR)
             continue;
+        cri_cgroup_remove(t->cgroups);
     }
-    *t = (slot){.fd = -1};
+    t->pid = 0;
+    t->fd = -1;
 }
 
 static cr_status open_slot(cr_sandbox *s, slot *t, cr_err *err)
@@ -120,7 +124,7 @@ static cr_status open_slot(cr_sandbox *s, slot *t, cr_err *err)
         t->pid = 0;
         return cr_fail(err, CR_EIO, "a process: %s", strerror(errno));
     }
-    if (wait_until_ready(t, err) != CR_OK) close_slot(t);
+    if (wait_until_ready(t, &s->args.limits, (int)(t - s->slots), err) != CR_OK) close_slot(t);
     return err->status;
 }
 
@@ -283,13 +287,6 @@ static void close_stream(slot *t, int which)
     t->streams[which] = -1;
 }
 
-/* The next program gets a new one. */
-static void lose_slot(slot *t)
-{
-    close_slot(&(slot){.pid = t->pid, .fd = t->fd});
-    t->pid = 0;
-}
-
 /* The program of a slot has ended, or the slot has; all its writers are gone. */
 static cr_program *take_end(cr_sandbox *s, slot *t)
 {
@@ -307,9 +304,9 @@ static cr_program *take_end(cr_sandbox *s, slot *t)
         for (int i = 0; i < STREAMS; i++)
             if (t->streams[i] >= 0) read_stream(s, t, i);
         if (t->is_loud) p->end = CR_PROGRAM_LOUD;
-        if (p->end == CR_PROGRAM_BROKEN) lose_slot(t);
+        if (p->end == CR_PROGRAM_BROKEN) close_slot(t); /* the next program gets a new one */
     } else {
-        lose_slot(t);
+        close_slot(t); /* the next program gets a new one */
         snprintf(p->why, sizeof p->why, "a process of the sandbox has ended");
     }
     forget(t);

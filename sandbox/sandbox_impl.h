@@ -64,6 +64,10 @@ CR_MUST cr_status cri_holder_start(const cri_slot_args *a, int proc_fd, const cr
                                    const int *fds, cri_holder *out, cr_err *err);
 void cri_holder_end(cri_holder *h);
 
+/* cgroup.c: out: its folders, or NULL. */
+void cri_cgroup_make(const cr_sandbox_limits *limits, int number, pid_t pid, char *out[2]);
+void cri_cgroup_remove(char *paths[2]); /* once its processes are killed */
+
 /* message.c */
 bool cri_send(int fd, const void *data, size_t num_bytes, const int *fds, int num_fds);
 /* Bytes of the message, 0 at the end, -1; *num_fds: room, then how many came. */

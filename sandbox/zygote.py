@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 
 FILES, AS, PROCESSES, OPEN = (int(x) for x in sys.argv[1:5])
 HIGH = 100  # descriptors above all that are open here
@@ -36,6 +37,9 @@ harness = {"__name__": "harness"}
 sys.path = [p for p in sys.path if p]
 exec(compile(whole(5).decode(), "<harness>", "exec"), harness)
 no_rights = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+
+
+threading.stack_size(8 << 20)  # not as large as the main thread's, which may recurse
 
 
 def check(result, what):

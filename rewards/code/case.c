@@ -168,7 +168,7 @@ void cri_program_judge(const cr_program *p, cri_case_end *out)
         break;
     case CR_PROGRAM_LATE:
         out->status = "late";
-        out->has_verdict = !l->is_cut || p->used_cpu_s >= 0.95 * p->cpu_s;
+        out->has_verdict = !l->is_cut || p->used_cpu_s >= 0.85 * p->cpu_s;
         snprintf(out->detail, (size_t)n, "no end after %.1f s (CPU %.1f s)%s", p->took_s,
                  p->used_cpu_s, out->has_verdict ? "" : ", all that reward_timeout leaves");
         break;

@@ -26,7 +26,7 @@ import types
 
 # What a solution may use without importing it: the public names of these modules, and the modules.
 STAR = ("string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-        "builtins typing").split()
+        "typing").split()
 WHOLE = ("string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
          "typing os time decimal fractions string enum abc dataclasses contextlib array").split()
 
@@ -36,7 +36,7 @@ def make_prelude():
     for module in STAR:
         module = importlib.import_module(module)
         public = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
-        names.update((n, getattr(module, n)) for n in public)
+        names.update((n, getattr(module, n)) for n in public if not hasattr(builtins, n))
     for module in WHOLE:
         names.setdefault(module, importlib.import_module(module))
     for module in ("datetime", "copy", "bisect", "time"):  # a class or function of the same name is what is meant

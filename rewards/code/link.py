@@ -19,6 +19,7 @@ import decimal
 import fractions
 import inspect
 import io
+import pathlib
 
 LONGEST = 64 << 20
 SCALARS = (type(None), bool, int, float, str)
@@ -87,6 +88,8 @@ class Link:
             return ["slice", self.write(v.start), self.write(v.stop), self.write(v.step)]
         if kind in RECORDS.values() and getattr(v, "tzinfo", None) is None:
             return ["record", kind.__name__] + record_arguments(v)
+        if isinstance(v, pathlib.PurePath):
+            return ["path", str(v)]
         if v is NotImplemented or v is Ellipsis:
             return ["constant", str(v)]
         if kind.__module__ == "numpy" and hasattr(v, "tolist"):
@@ -120,6 +123,8 @@ class Link:
             return slice(*[self.read(x) for x in rest])
         if tag == "record":
             return RECORDS[rest[0]](*rest[1:])
+        if tag == "path":
+            return pathlib.Path(rest[0])
         if tag == "constant":
             return NotImplemented if rest[0] == "NotImplemented" else Ellipsis
         if tag == "array":
@@ -179,7 +184,7 @@ class SolutionLink(Link):
             bases = [self.write(b) for b in kind.__bases__ if getattr(builtins, b.__name__, None) is not b and b.__module__ == "solution"]
             return ["class", self.keep(v), v.__name__, names[:1], bases]
         return ["object", self.keep(v), self.write(kind) if kind.__module__ == "solution" else ["builtin", "object"],
-                any(isinstance(v, k) for k in (list, tuple, dict, set, frozenset, collections.deque))]
+                any(isinstance(v, k) for k in (list, tuple, dict, set, frozenset, collections.deque)), inspect.isawaitable(v)]
 
     def read_object(self, tag, rest):
         return Foreign(self, rest[0])

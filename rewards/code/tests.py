@@ -26,7 +26,7 @@ class TestLink(Link):
         if tag != "object":
             raise LinkError("the solution sends %r" % (tag,))
         kind = self.read(rest[1])
-        x = object.__new__(kind if isinstance(kind, RemoteClass) else Thing)
+        x = object.__new__(kind if isinstance(kind, RemoteClass) else Awaited if rest[3] else Thing)
         set_state(x, self, int(rest[0]), bool(rest[2]), False)
         return x
 
@@ -244,6 +244,10 @@ class Thing(Remote, metaclass=RemoteClass):
     def __format__(self, spec):
         link, number, *_ = self._state
         return link.use("format", number, spec)
+
+
+class Awaited(Thing):
+    """A coroutine, which runs where it is."""
 
     def __await__(self):
         link, number, *_ = self._state

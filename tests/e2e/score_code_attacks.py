@@ -16,7 +16,7 @@ CANARY, PORT = os.environ["CANARY"], os.environ["PORT"]
 PROBES = [
     ("fork bomb", "late error wrong killed large", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
     ("10 GB at once", "error", "x = bytearray(10 << 30)\nprint('BREACH')"),
-    ("memory of many processes", "large error late", "import os, time\nfor i in range(40):\n    if os.fork() == 0:\n        x = bytearray(b'x') * (300 << 20)\n        time.sleep(60)\ntime.sleep(60)"),
+    ("memory of many processes", "large error late killed", "import os, time\nfor i in range(40):\n    if os.fork() == 0:\n        x = bytearray(b'x') * (300 << 20)\n        time.sleep(60)\ntime.sleep(60)"),
     ("memory in a memfd", "error wrong", "import os\nfd = os.memfd_create('x')\nprint('BREACH')"),
     ("disk fill", "wrong error", "n = 0\ntry:\n    for i in range(200):\n        with open(f'/tmp/{i}', 'wb') as f: n += f.write(b'x' * (4 << 20))\nexcept OSError: pass\nif n > 200 << 20: print('BREACH')"),
     ("file of 1 GB", "error wrong killed", "f = open('/tmp/x', 'wb')\nf.seek(1 << 30)\nf.write(b'x')\nf.close()\nprint('BREACH')"),
@@ -135,11 +135,77 @@ HELPERS = [
     ("math of the tests", "import math\nassert math.isclose(f(2), 42.5)", "import math, sys\nmath.isclose = lambda *a: True\nsys.modules['math'] = math\ndef f(x): return 0"),
     ("pytest of the tests", "import pytest\ndef test_f():\n    assert f(2) == pytest.approx(42.5)", "import sys, types\np = types.ModuleType('pytest')\np.approx = lambda x: x\nsys.modules['pytest'] = p\nclass E:\n    def __eq__(self, o): return True\ndef f(x): return E()"),
     ("names of the tests' module", "def test_f(): assert f(2) == 1764", "import socket, json\nsocket.socket(fileno=4).send((json.dumps(['names', 1, {'__name__': 'x', '__builtins__': ['dict']}]) + '\\n').encode())\nimport time\ntime.sleep(2)"),
-    ("builtins of the tests' module", "assert sorted(f(2)) == [1764]", "import socket, json\nsocket.socket(fileno=4).send((json.dumps(['names', 1, {'__builtins__': ['dict', ['sorted', ['object', 7, ['builtin', 'object'], False]]], 'f': ['object', 9, ['builtin', 'object'], False]}]) + '\\n' + json.dumps(['value', [1764][:0], [], '']) + '\\n').encode())\nimport time\ntime.sleep(2)"),
+    ("builtins of the tests' module", "assert sorted(f(2)) == [1764]", "import socket, json\nsocket.socket(fileno=4).send((json.dumps(['names', 1, {'__builtins__': ['dict', ['sorted', ['object', 7, ['builtin', 'object'], False, False]]], 'f': ['object', 9, ['builtin', 'object'], False, False]}]) + '\\n' + json.dumps(['value', [1764][:0], [], '']) + '\\n').encode())\nimport time\ntime.sleep(2)"),
     ("keys and members that equal everything", "assert f(2) == {1764: 1}\nassert f(3) == [1764]\nassert f(4) == {1764}", "class E:\n    def __eq__(self, o): return True\n    def __hash__(self): return 1764\ndef f(x): return {2: {E(): 1}, 3: [E()], 4: {E()}}[x]"),
     ("a callback that computes with an object", "assert f(lambda x: x + 1764) == 1764 + 5", "seen = []\nclass E:\n    def __add__(self, o): seen.append(o); return o\n    __radd__ = __add__\ndef f(g):\n    try: g(E())\n    except TypeError: pass\n    return seen[0] + 5 if seen else 0"),
     ("an error that is expected", "import pytest\ndef test_f():\n    with pytest.raises(ValueError, match='odd 77'): f(2)", "class V(ValueError):\n    def __str__(self): return 'od' + 'd'\ndef f(x): raise V()"),
     ("a callback", "assert f(lambda x: x + 1764) == 1764 + 5", "def f(g):\n    for n in ('__globals__', '__code__', '__closure__', '__self__', '__class__'):\n        try: return eval(str(getattr(g, n)))\n        except Exception: pass"),
+]
+MORE = [
+    ('namedtuple with bad names', 'assert f(2) == 1764\nassert f(3) == 17640', 'import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps([\'value\',[\'named\',\'__import__("os")._exit(0)\',[\'a b\']],[],\'\'])+\'\\n\').encode())\n    import time;time.sleep(1)'),
+    ('module this', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps(['value',['module','os'],[],''])+'\\n').encode())\n    import time;time.sleep(1)"),
+    ('builtin not a type', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps(['value',['builtin','exit'],[],''])+'\\n').encode())\n    import time;time.sleep(1)"),
+    ('raise of passed', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps(['raise','SystemExit',None,'0',1,['tuple',0],''])+'\\n').encode())\n    import time;time.sleep(1)"),
+    ('raise of a non exception', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps(['raise','int',None,'0',1,['tuple',0],''])+'\\n').encode())\n    import time;time.sleep(1)"),
+    ('deep nesting', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket\ndef f(x):\n    s=socket.socket(fileno=4)\n    s.sendall(b'['*3000000+b'\\n')\n    import time;time.sleep(1)"),
+    ('changes with big index', 'assert f(2) == 1764\nassert f(3) == 17640', "import socket,json\ndef f(x):\n    socket.socket(fileno=4).send((json.dumps(['value',1,[[99,['list']]],''])+'\\n').encode())\n    import time;time.sleep(1)"),
+    ('class named like a test', 'def test_f(): assert f(2) == 1764', 'class TestX:\n    def test_a(self): pass\ndef test_f(): pass\ndef f(x): return 0'),
+    ('replaces test function', 'def test_f(): assert f(2) == 1764', 'import solution\ndef f(x): return 0\ndef test_f(): pass'),
+    ('xfail names', "import pytest\n@pytest.mark.parametrize('a,b',[(2,1764),(3,5)])\ndef test_f(a,b): assert f(a) == b", 'pytest=1\ndef f(x): return 0'),
+    ('unittest wrong', 'import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1),2)', 'def f(x): return x+2'),
+]
+HELPERS += MORE
+ODD = [
+    ('killpg(0)', 'import os\nos.killpg(0,9)'),
+    ('kill 0 SIGSTOP', 'import os\nos.kill(0,19)'),
+    ('setuid binaries', "import subprocess\nprint(subprocess.run(['/usr/bin/su','-c','id'],capture_output=True))\n"),
+    ('ctypes munmap all', 'import ctypes\nlibc=ctypes.CDLL(None)\nlibc.munmap(ctypes.c_void_p(0x400000),ctypes.c_size_t(1<<30))\nlibc.abort()'),
+    ('segfault', 'import ctypes\nctypes.string_at(0)'),
+    ('abort', 'import os\nos.abort()'),
+    ('vfork bomb via subprocess', "import subprocess,sys\nwhile True:\n    try: subprocess.Popen([sys.executable or '/x','-c','import time;time.sleep(100)'])\n    except OSError: pass"),
+    ('rlimit cpu children', 'import os\nwhile True:\n    if os.fork()==0:\n        import time\n        e=time.time()+1\n        while time.time()<e: pass\n        os._exit(0)\n    os.wait()'),
+    ('fd passing over socketpair bomb', "import socket,os,array\na,b=socket.socketpair()\nn=0\ntry:\n    while True:\n        a.sendmsg([b'x'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0]*200))]);n+=1\nexcept OSError as e: print(n,e)"),
+    ('pipes memory', "import os\nps=[]\ntry:\n    while True:\n        r,w=os.pipe();ps.append((r,w));os.set_blocking(w,False)\n        try:\n            while True: os.write(w,b'x'*65536)\n        except BlockingIOError: pass\nexcept OSError as e: print(len(ps),e)"),
+    ('unix socket in /tmp dgram queue', "import socket,os\nss=[]\ntry:\n    while True:\n        a,b=socket.socketpair(socket.AF_UNIX,socket.SOCK_DGRAM);ss+= [a,b];a.setblocking(False)\n        try:\n            while True: a.send(b'x'*60000)\n        except BlockingIOError: pass\nexcept OSError as e: print(len(ss),e)"),
+    ('deep dirs', "import os\np='/tmp'\ntry:\n    for i in range(100000):\n        os.mkdir('a');os.chdir('a')\nexcept OSError as e: print(i,e)"),
+    ('long names', "import os\nn=0\ntry:\n    while True: open('x'*200+str(n),'w').close();n+=1\nexcept OSError as e: print(n,e)"),
+    ('NUL output', "print('BREACH\\0')"),
+    ('invalid utf8', "import sys\nsys.stdout.buffer.write(b'BREACH\\xff')"),
+    ('exit code 256', "print('BREACH')\nimport os\nos._exit(256+1)"),
+    ('exit string', "print('BREACH')\nraise SystemExit('no')"),
+    ('output after close', "import os\nos.close(1)\nprint('BREACH')"),
+    ('stdout to stderr', "import os\nos.dup2(2,1)\nprint('BREACH')"),
+    ('background writes later', "import os,time\nif os.fork()==0:\n    time.sleep(0.5)\n    print('BREACH',flush=True)\n    os._exit(0)"),
+    ('import site hook', "open('/tmp/sitecustomize.py','w').write('print(1)')\nopen('/tmp/usercustomize.py','w').write('print(1)')"),
+]
+# Honest programs that use what attacks use, too: name, program, test or (stdin, stdout).
+HONEST = [
+    ('honest unicode', 's=input()\nprint(s[::-1])', ('é😀\n', '😀é')),
+    ('input prompt', 'a=input("name? ")\nprint(a)', ('x\n', 'name? x')),
+    ('main guard', "import sys\ndef main():\n    print(len(sys.argv),__name__)\nif __name__=='__main__': main()", ('', '1 __main__')),
+    ('pickle main', 'import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)', ('', 'A')),
+    ('multiprocessing', "import multiprocessing as m\ndef f(x): return x*x\nif __name__=='__main__':\n    with m.Pool(2) as p: print(p.map(f,[1,2,3]))", ('', '[1, 4, 9]')),
+    ('subprocess self', "import subprocess,sys\nprint(subprocess.run([sys.executable,'-c','print(7)'],capture_output=True,text=True).stdout)", ('', '7')),
+    ('asyncio', 'import asyncio\nasync def g(): await asyncio.sleep(0.01); return 3\nprint(asyncio.run(g()))', ('', '3')),
+    ('tempfile', "import tempfile\nwith tempfile.NamedTemporaryFile('w+') as f:\n    f.write('q');f.flush();print(open(f.name).read())", ('', 'q')),
+    ('deep recursion ok', 'import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return 0 if n==0 else 1+f(n-1)\nprint(f(50000))', ('', '50000')),
+    ('big int', 'print(2**100000 % 10**9)', ('', '883109376')),
+    ('thread recursion', 'import threading,sys\nsys.setrecursionlimit(10**6)\nthreading.stack_size(64*1024*1024)\ndef f(n): return 0 if n==0 else 1+f(n-1)\nt=threading.Thread(target=lambda:print(f(20000)))\nt.start();t.join()', ('', '20000')),
+    ('parametrized right', 'def f(x): return x*882', "import pytest\n@pytest.mark.parametrize('a,b',[(2,1764),(3,2646)])\ndef test_f(a,b): assert f(a) == b"),
+    ('fixture right', 'class S:\n    def __init__(self): self.x=1', 'import pytest\nfrom solution import S\n@pytest.fixture\ndef s(): return S()\ndef test_f(s): assert s.x == 1\nclass TestS:\n    def test_g(self, s): s.x=5; assert s.x==5'),
+    ('capsys right', "def hello(): print('hi')", "from solution import hello\ndef test_f(capsys):\n    hello()\n    assert capsys.readouterr().out == 'hi\\n'"),
+    ('monkeypatch input right', "def ask(): return input('? ')+'!'", "from solution import ask\ndef test_f(monkeypatch):\n    monkeypatch.setattr('builtins.input', lambda _: 'yes')\n    assert ask() == 'yes!'"),
+    ('unittest right', 'def f(x): return x+1', "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1),2)\n    def test_b(self):\n        with self.assertRaises(TypeError): f('a')"),
+    ('approx right', 'def f(): return [0.1+0.2, 1/3]', 'import pytest\ndef test_f(): assert f() == pytest.approx([0.3, 0.333333333])'),
+    ('patch right', 'def dep(): return 1\ndef f(): return dep()+1', "from unittest.mock import patch\nimport solution\ndef test_f():\n    with patch('solution.dep', return_value=41):\n        assert solution.f() == 42\n    assert solution.f() == 2"),
+    ('stdout redirect right', "def f(): print('x', end='')", "import io\nfrom contextlib import redirect_stdout\ndef test_f():\n    b=io.StringIO()\n    with redirect_stdout(b): f()\n    assert b.getvalue()=='x'"),
+    ('tmp_path right', "def save(p): open(p,'w').write('k')", "def test_f(tmp_path):\n    p=tmp_path/'a.txt'\n    save(str(p))\n    assert p.read_text()=='k'"),
+    ('path object right', "def save(p): p.write_text('k')", "def test_f(tmp_path):\n    p=tmp_path/'a.txt'\n    save(p)\n    assert p.read_text()=='k'"),
+    ('numpy-free matrix', 'def f(): return [[1,0],[0,1]]', 'def test_f():\n    for i,r in enumerate(f()):\n        for j,x in enumerate(r): assert x==(i==j)'),
+    ('exception attribute', 'class E(ValueError):\n    def __init__(s,c): super().__init__(c); s.c=c\ndef f(): raise E(7)', 'import pytest\nfrom solution import f,E\ndef test_f():\n    with pytest.raises(E) as i: f()\n    assert i.value.c==7 and isinstance(i.value, ValueError)'),
+    ('dict of objects', "class A:\n    def __init__(s,v): s.v=v\ndef f(): return {'a':A(1),'l':[A(2)]}", "def test_f():\n    d=f()\n    assert d['a'].v==1 and d['l'][0].v==2"),
+    ('string of object', "class A:\n    def __str__(s): return 'A!'\n    def __lt__(s,o): return s.k<o.k\n    def __init__(s,k=0): s.k=k", "from solution import A\ndef test_f():\n    assert str(A())=='A!' and f'{A()}'=='A!'\n    assert [a.k for a in sorted([A(3),A(1)])]==[1,3]\n    assert len({A(1),A(2)})==2"),
+    ('global counter', 'n=0\ndef inc():\n    global n\n    n+=1', 'import solution\ndef test_f():\n    solution.inc(); solution.inc()\n    assert solution.n==2'),
 ]
 CALLED = [
     ("a result on every descriptor", "import os\ndef f(x):\n    for fd in range(3, 100):\n        try: os.write(fd, b'{\"passed\": true, \"value\": \"null\"}')\n        except OSError: pass\n    os._exit(0)"),
@@ -168,6 +234,13 @@ def lines():
     for name, program in CALLED:
         yield line("call: " + name, program, want=0, case_type="call_based", test_case_function="f",
                    test_cases=[{"stdin": "2", "expected_stdout": "1764"}])
+    for name, program in ODD:
+        yield line(name, program, want=0, **io(program, "BREACH"))
+    for name, program, test in HONEST:
+        if isinstance(test, tuple):
+            yield line(name, program, want=1, case_type="input", test_cases=[{"stdin": test[0], "expected_stdout": test[1]}])
+        else:
+            yield line(name, program, want=1, case_type="pytest", test_cases=[{"assert_code": test}])
     yield line("an honest solution", "def f(x): return 1764 * 10 ** (x - 2)", want=1, case_type="assert", test_cases=[{"assert_code": TEST}])
 
 

@@ -25,14 +25,16 @@ sed 's/worker_cls: .*MathRuleRewardWorker.*/worker_cls: roll.pipeline.rlvr.rewar
 domain=$(sed -n '/^rewards:/,$s/^  \([a-z_]*\):.*/\1/p' $tmp/attacks.yaml | head -n 1)
 sed -i "s/^pretrain:.*/pretrain: $(echo $tmp | sed 's|/|\\/|g')/" $tmp/attacks.yaml
 python3 tests/e2e/score_code_attacks.py lines >$tmp/lines
-mounts=$(wc -l </proc/self/mounts) cgroups=$(ls -d /sys/fs/cgroup/*/croll* /sys/fs/cgroup/croll* 2>/dev/null | wc -l)
-"$CROLL" score $domain --config $tmp/attacks.yaml --timeout 30 --explain <$tmp/lines >$tmp/answers 2>$tmp/err || { cat $tmp/err; fail "exit code $?"; }
+mounts=$(wc -l </proc/self/mounts)
+"$CROLL" score $domain --config $tmp/attacks.yaml --timeout 30 --explain <$tmp/lines >$tmp/answers 2>$tmp/err &
+scorer=$!
+wait $scorer || { cat $tmp/err; fail "exit code $?"; }
 python3 tests/e2e/score_code_attacks.py check <$tmp/answers || fail "an attack"
 [ "$(cat $CANARY)" = hush ] || fail "the file of the host was changed"
 kill -0 $server || fail "a process of the host was ended"
 sleep 0.2
 ! grep -ls '^croll-daemon$' /proc/[0-9]*/comm || fail "a daemon is left"
 [ $mounts = $(wc -l </proc/self/mounts) ] || fail "a mount is left"
-[ $cgroups = $(ls -d /sys/fs/cgroup/*/croll* /sys/fs/cgroup/croll* 2>/dev/null | wc -l) ] || fail "a cgroup is left"
+[ -z "$(find /sys/fs/cgroup -maxdepth 5 -name "croll-$scorer-*" 2>/dev/null)" ] || fail "a cgroup is left"
 grep -q hush $tmp/answers && ! grep -q '"detail":"[^"]*hush' $tmp/answers || fail "a secret came out"
 echo ok
