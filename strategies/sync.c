@@ -104,34 +104,47 @@ int64_t cr_weight_copy_version(const cr_weight_copy *r)
     return r->version;
 }
 
-/* This rank's shards in dtype (in float32 those of modules that are), one flat after another, and the trailer. */
+/* A flat's shard in dtype (in float32 that of modules that are) to `to` on the device, and its checksum. Offloaded shards
+ * are cast in `room`, on the host. */
+static cr_status fill_flat(cr_fsdp *f, size_t k, cr_dtype dtype, cr_mem *to, cr_mem *room,
+                           uint64_t start, uint64_t *sum, cr_err *err)
+{
+    const cr_flat *flat = flat_of(&f->units, k);
+    size_t n = (size_t)flat->shard_elems, bytes = shard_bytes(flat, dtype);
+    bool is_trained = k % 2 == 0;
+    cr_mem *cast = room ? room : to;
+
+    if (n)
+        CR_TRY(cr_cast(cri_home(f),
+                       &(cr_cast_args){cr_flat_dtype(flat, dtype), cast,
+                                       cri_shard_dtype(f, flat, is_trained),
+                                       cri_shard(f, flat, is_trained, f->master), n},
+                       err));
+    CR_TRY(cr_checksum(cri_home(f), &(cr_checksum_args){cast, bytes, start, sum}, err));
+    return room ? cr_move(f->dev, to, f->host, room, bytes, err) : CR_OK;
+}
+
+/* This rank's shards, one flat after another, and the trailer. */
 static cr_status fill(cr_fsdp *f, cr_dtype dtype, cr_mem *send, cr_err *err)
 {
-    size_t at = 0;
-    uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&f->units));
+    size_t at = 0, most = 0, num = trailer_words(&f->units);
+    uint64_t *trailer = CR_NEW_ARRAY(uint64_t, num);
+    cr_mem *room = NULL;
 
     trailer[0] = (uint64_t)f->num_updates;
-    for (size_t k = 0; k < 2 * f->units.num && err->status == CR_OK; k++) {
-        const cr_flat *flat = flat_of(&f->units, k);
-        size_t n = (size_t)flat->shard_elems, bytes = shard_bytes(flat, dtype);
-        bool is_trained = k % 2 == 0;
-        cr_mem *to = cr_mem_add(send, at);
-        if (n)
-            cr_note(cr_cast(cri_home(f),
-                            &(cr_cast_args){cr_flat_dtype(flat, dtype), to,
-                                            cri_shard_dtype(f, flat, is_trained),
-                                            cri_shard(f, flat, is_trained, f->master), n},
-                            err));
-        if (err->status == CR_OK)
-            cr_note(cr_checksum(
-                cri_home(f),
-                &(cr_checksum_args){to, bytes, trailer[0] ^ (uint64_t)k << 56, &trailer[1 + k]},
-                err));
-        at += bytes;
+    for (size_t k = 0; k < 2 * f->units.num; k++) {
+        size_t bytes = shard_bytes(flat_of(&f->units, k), dtype);
+        most = bytes > most ? bytes : most;
     }
-    if (err->status == CR_OK)
-        cr_note(cr_upload(cri_home(f), cr_mem_add(send, at), trailer,
-                          trailer_words(&f->units) * sizeof *trailer, err));
+    if (f->args.is_offloaded) CR_TRY_GOTO(out, cri_states_alloc(f, true, most, &room, err));
+    for (size_t k = 0; k < 2 * f->units.num; k++) {
+        CR_TRY_GOTO(out, fill_flat(f, k, dtype, cr_mem_add(send, at), room,
+                                   trailer[0] ^ (uint64_t)k << 56, &trailer[1 + k], err));
+        at += shard_bytes(flat_of(&f->units, k), dtype);
+    }
+    cr_note(cr_upload(f->dev, cr_mem_add(send, at), trailer, num * sizeof *trailer, err));
+out:
+    cri_states_free(f, true, room, most);
     cr_free(trailer);
     return err->status;
 }
@@ -156,7 +169,7 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_er
     cr_mem *send;
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
-    CR_TRY(cr_device_alloc(cri_home(f), total + tail, &send, err));
+    CR_TRY(cr_device_alloc(f->dev, total + tail, &send, err)); /* where a transport reads it */
     pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
     for (int i = 0; i < num_receivers; i++) {
         size_t at = 0, before = num;
@@ -171,7 +184,7 @@ cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_er
     }
     if (fill(f, dtype, send, err) == CR_OK)
         cr_note(cr_transfer(group, "weight sync", send, pieces, num, NULL, NULL, 0, err));
-    cr_device_free(cri_home(f), send, total + tail);
+    cr_device_free(f->dev, send, total + tail);
     cr_free(pieces);
     return err->status;
 }

@@ -114,8 +114,10 @@ static inline void compare(const char *what, const array *a, const void *want, c
 static inline void check(const char *what)
 {
     cr_device *devices[] = {cpu, dev};
+    int num = num_arrays;
 
-    for (int i = 0; i < num_arrays; i++) {
+    num_arrays = 0; /* where one differs the rest stays allocated */
+    for (int i = 0; i < num; i++) {
         array *a = &all[i];
         void *host[2];
         for (int d = 0; d < 2; d++) {
@@ -131,7 +133,6 @@ static inline void check(const char *what)
             cr_free(host[d]);
         }
     }
-    num_arrays = 0;
 }
 
 static inline void drop_all(void)

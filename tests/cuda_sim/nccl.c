@@ -1,5 +1,5 @@
 /* NCCL of the simulation on 3 processes: right values with delays under every seed, a missing wait between a collective's
- * stream and a kernel's, calls that differ, and a rank that dies. */
+ * stream and a kernel's, calls that differ, memory of the host, and a rank that dies. */
 #include "tests/check_near.h"
 #include "tests/cuda_sim/wrong.h"
 
@@ -13,7 +13,7 @@ extern bool cri_sim_is_checked;
 
 enum { RANKS = 3, NUM = 1000, BYTES = NUM * (int)sizeof(float), NUM_SEEDS = 8 };
 
-typedef enum mistake { NONE, NO_WAIT, DIFFERENT_COUNT, DEATH } mistake;
+typedef enum mistake { NONE, NO_WAIT, DIFFERENT_COUNT, HOST_MEMORY, DEATH } mistake;
 typedef struct rank_args {
     int rank;
     uint64_t seed;
@@ -81,8 +81,9 @@ static void run_steps(const void *args)
 {
     const rank_args *a = args;
     pipe_line p = open_rank(a);
-    float out[NUM];
+    float out[NUM] = {0};
 
+    if (a->mistake == HOST_MEMORY) p.part = out;
     for (int i = 0; i < 4; i++) {
         size_t num = a->mistake == DIFFERENT_COUNT && a->rank == 1 && i == 2 ? NUM / 2 : NUM;
         if (i) MUST(cudaStreamWaitEvent(p.gather, p.computed, 0));
@@ -177,6 +178,14 @@ static void test_different_calls(void **state)
     assert_true(is_named);
 }
 
+static void test_host_memory(void **state)
+{
+    (void)state;
+    on_ranks(run_steps, 1, HOST_MEMORY, codes, said);
+    assert_int_equal(codes[1], SIM_DIED);
+    assert_non_null(strstr(said[1], "NCCL reads 4000 bytes of host memory"));
+}
+
 static void test_death(void **state)
 {
     (void)state;
@@ -191,9 +200,8 @@ static void test_death(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_missing_wait),
-        cmocka_unit_test(test_different_calls),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_missing_wait),
+        cmocka_unit_test(test_different_calls), cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_death),
     };
 

@@ -3,6 +3,7 @@
  * is in cut_matrix.c, training, checkpoints and weight sync in tests/e2e/run_experts.sh.
  * // ranks: 4
  * // also on far
+ * // also on cuda, long
  */
 #include "tests/mesh/cut.h"
 

@@ -1,11 +1,12 @@
 /* strategies.c -- a tiny model trained on 1, 2 and 4 ranks: however model and batch are cut, the
  * gradient and the trajectory are the same, repeats are the same bits, and a checkpoint resumes on any
  * mesh. Worlds smaller than 4 are its first ranks; the others wait at the barrier between plans.
- * Not covered: several hosts, devices other than cpu, models that do not fit one rank, kill -9 in a
+ * Not covered: several hosts, models that do not fit one rank, kill -9 in a
  * save (unit test pipelines_checkpoint), parity with torch.
  * // ranks: 4
  * // also on hosts: 0,1
  * // also on far
+ * // also on cuda, long
  */
 #include "tests/memory.h"
 #include "tests/mesh/train.h"
@@ -296,55 +297,63 @@ static void test_c8_counts(void)
 }
 
 /* Ranks 0 and 1 train as shards or as replicas, 2 and 3 receive; every value is the master rounded. */
-static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed)
+static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed, bool is_offloaded)
 {
     plan p = usual;
-    int senders[2] = {0, 1};
+    int senders[2] = {0, 1}, all[RANKS] = {0, 1, 2, 3};
     cr_wrap_policy policy = {0};
     cr_mesh_shape shape;
     cr_device *dev;
     cr_model *model;
+    cr_group *group;
 
     if (is_mixed) p.fp32[0] = "model.layers.1.mlp", p.frozen = "model.layers.1.mlp.up_proj";
     model = make_model(&p);
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
+    OK(cr_group_create(world, dev, "weight sync", all, RANKS, &group, &err));
     OK(cr_mesh_shape_init(&shape, 2, 2, 1, 1, 0, &err));
     shape.num_ddp = num_ddp;
     shape.num_fsdp = 2 / num_ddp;
     if (me < 2) {
-        cr_fsdp_args args = {.is_train = true, .seed = 11};
+        cr_fsdp_args args = {.is_train = true, .seed = 11, .is_offloaded = is_offloaded};
         cr_mesh *mesh;
         cr_fsdp *f;
         OK(cr_mesh_create(world, dev, "actor_train", senders, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
-        OK(cr_weight_sync_send(f, everyone, dtype, &err));
+        OK(cr_weight_sync_send(f, group, dtype, &err));
         cr_fsdp_destroy(f);
         cr_mesh_destroy(mesh);
     } else {
         cr_weight_copy *replica;
         OK(cr_weight_copy_create(model, dev, &policy, shape.num_fsdp, dtype, &replica, &err));
         CR_CHECK(cr_weight_copy_version(replica) == -1, "version");
-        OK(cr_weight_sync_receive(replica, everyone, &shape, &err));
+        OK(cr_weight_sync_receive(replica, group, &shape, &err));
         CR_CHECK(cr_weight_copy_version(replica) == 0, "version");
         for (size_t i = 0; i < model->num_params; i++) {
             cr_param *q = model->params[i];
             cr_dtype own = q->is_fp32 ? CR_F32 : dtype;
             size_t n = (size_t)q->num_elems, bytes = cr_dtype_bytes(own);
             float *want = CR_NEW_ARRAY(float, n);
-            char *rounded = cr_alloc(n * bytes);
+            char *rounded = cr_alloc(n * bytes), *got = downloaded(dev, q->weight.data, n * bytes);
             cr_param_init(model, q, 11, 0, q->num_elems, want);
-            OK(cr_cast(dev, &(cr_cast_args){own, MEM(rounded), CR_F32, MEM(want), n}, &err));
-            CR_CHECK(q->weight.dtype == own &&
-                         memcmp(rounded, HOST(q->weight.data), n * bytes) == 0,
+            cr_cast_host(own, rounded, CR_F32, want, n);
+            CR_CHECK(q->weight.dtype == own && memcmp(rounded, got, n * bytes) == 0,
                      "%s arrived otherwise", q->name);
             cr_free(want);
             cr_free(rounded);
+            cr_free(got);
         }
         cr_weight_copy_destroy(replica);
     }
     OK(cr_barrier(everyone, "sync", &err));
+    cr_group_destroy(group);
     cr_model_free(model);
     cr_device_close(dev);
+}
+
+static uint32_t *moment_bits(const cr_fsdp *f)
+{
+    return downloaded(f->dev, cr_mem_add_const(f->v, 77 * sizeof(uint32_t)), sizeof(uint32_t));
 }
 
 /* One bit of one replica is wrong: it is found and named, and repaired when asked. */
@@ -357,18 +366,24 @@ static void test_c43_replicas(void)
     cr_model *model = make_model(&usual);
     cr_mesh *mesh;
     cr_fsdp *f;
+    uint32_t *bits;
 
     OK(cr_device_open(cr_device_default(), 1, &dev, &err));
     OK(cr_mesh_shape_init(&shape, RANKS, 2, 1, 1, 0, &err));
     OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
     OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
     OK(cr_fsdp_check_replicas(f, false, &err));
-    if (me == 3) ((uint32_t *)(void *)HOST(f->v))[77] ^= 1;
+    bits = moment_bits(f);
+    *bits ^= me == 3;
+    OK(cr_upload(dev, cr_mem_add(f->v, 77 * sizeof *bits), bits, sizeof *bits, &err));
+    cr_free(bits);
     CR_CHECK(cr_fsdp_check_replicas(f, false, &err) == CR_EPEER, "nothing was found");
     CR_CHECK(strstr(err.msg, "second moments of rank 3"), "%s", err.msg);
     err = (cr_err){0};
     OK(cr_fsdp_check_replicas(f, true, &err));
-    CR_CHECK(((uint32_t *)(void *)HOST(f->v))[77] == 0, "not repaired");
+    bits = moment_bits(f);
+    CR_CHECK(*bits == 0, "not repaired");
+    cr_free(bits);
     cr_fsdp_destroy(f);
     cr_mesh_destroy(mesh);
     cr_model_free(model);
@@ -391,9 +406,10 @@ int main(void)
     test_c19_c52_few_sequences();
     test_c8_counts();
     for (int num_ddp = 1; num_ddp <= 2; num_ddp++) {
-        test_c44_sync(CR_BF16, num_ddp, false);
-        test_c44_sync(CR_F32, num_ddp, false);
-        test_c44_sync(CR_BF16, num_ddp, true);
+        test_c44_sync(CR_BF16, num_ddp, false, false);
+        test_c44_sync(CR_F32, num_ddp, false, false);
+        test_c44_sync(CR_BF16, num_ddp, true, false);
+        test_c44_sync(CR_BF16, num_ddp, true, true);
     }
     test_c43_replicas();
     close_world();

@@ -9,6 +9,12 @@
 
 static void check_padding(const cr_fsdp *f)
 {
+    size_t num_bytes = (size_t)f->units.trained_shard.elems * sizeof(float);
+    const cr_mem *of[] = {f->master, f->m, f->v, f->grad};
+    float *x[CR_COUNT(of)];
+
+    for (size_t k = 0; k < CR_COUNT(of); k++)
+        x[k] = downloaded(cri_home(f), of[k], num_bytes);
     for (size_t i = 0; i < f->units.num; i++) {
         const cr_flat *flat = &f->units.unit[i].trained;
         bool *is_used = CR_NEW_ARRAY(bool, flat->shard_elems);
@@ -17,11 +23,13 @@ static void check_padding(const cr_fsdp *f)
             if (cri_shard_range(flat, k, cri_rank(f), &begin, &end, &at))
                 memset(is_used + at, 1, (size_t)(end - begin));
         for (int64_t e = 0; e < flat->shard_elems; e++)
-            CR_CHECK(is_used[e] || (F32(f->master)[first + e] == 0 && F32(f->m)[first + e] == 0 &&
-                                    F32(f->v)[first + e] == 0 && F32(f->grad)[first + e] == 0),
-                     "padding of %s is not zero", f->units.unit[i].name);
+            for (size_t k = 0; k < CR_COUNT(of); k++)
+                CR_CHECK(is_used[e] || x[k][first + e] == 0, "padding of %s is not zero",
+                         f->units.unit[i].name);
         cr_free(is_used);
     }
+    for (size_t k = 0; k < CR_COUNT(of); k++)
+        cr_free(x[k]);
 }
 
 static void save(cr_fsdp *f, const char *name)

@@ -2,9 +2,10 @@
  * gradients are those of one rank (C37), with every way to deal key/value heads, ragged packing, with
  * and without recompute, under FSDP and HSDP; the layout of both exchanges element by element (C36);
  * batches shorter than the group; heads that cannot be dealt (M4, M5).
- * Not covered: several hosts, images, devices other than cpu.
+ * Not covered: several hosts, images.
  * // ranks: 4
  * // also on far
+ * // also on cuda, long
  */
 #include "tests/memory.h"
 #include "tests/mesh/cut.h"
@@ -127,8 +128,10 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     cr_mesh *mesh;
     int64_t first = tokens * me / size, mine = tokens * (me + 1) / size - first,
             here = kv_heads > size ? kv_heads / size : 1;
-    float *x = CR_NEW_ARRAY(float, mine *kv_heads * 8 + 1),
-          *y = CR_NEW_ARRAY(float, tokens *here * 8);
+    size_t rows_bytes = (size_t)(mine * kv_heads * 8) * sizeof(float),
+           heads_bytes = (size_t)(tokens * here * 8) * sizeof(float), lists_bytes;
+    float *x = cr_alloc(rows_bytes + 1), *y;
+    cr_mem *rows, *heads, *lists;
     cr_model *model = cut_model(&c);
 
     OK(cr_device_open(cr_device_default(), 1, &pass.dev, &err));
@@ -141,22 +144,32 @@ static void check_layout(int size, int kv_heads, int64_t tokens)
     CR_CHECK(cr_ulysses_batch(u)->num_tokens == mine && split->num_tokens == tokens &&
                  split->num_heads == 8 / size && split->num_kv_heads == here,
              "the cut of %lld tokens", (long long)tokens);
-    pass.index.split_lists = MEM(split->lists);
+    OK(cr_device_alloc(pass.dev, rows_bytes, &rows, &err));
+    OK(cr_device_alloc(pass.dev, heads_bytes, &heads, &err));
+    lists_bytes = (size_t)split->num_in_lists * sizeof *split->lists;
+    OK(cr_device_alloc(pass.dev, lists_bytes, &lists, &err));
+    OK(cr_upload(pass.dev, lists, split->lists, lists_bytes, &err));
+    pass.index.split_lists = lists;
     for (int64_t i = 0; i < mine * kv_heads * 8; i++)
         x[i] = code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8);
-    OK(split->to_heads(split->ctx, "there", &pass, MEM(x), kv_heads, MEM(y), &err));
+    OK(cr_upload(pass.dev, rows, x, rows_bytes, &err));
+    OK(split->to_heads(split->ctx, "there", &pass, rows, kv_heads, heads, &err));
+    y = downloaded(pass.dev, heads, heads_bytes);
     for (int64_t i = 0; i < tokens * here * 8; i++) {
         int64_t head = me * kv_heads / size + i / 8 % here;
         CR_CHECK(y[i] == code(i / (here * 8), head, i % 8), "element %lld of rank %d", (long long)i,
                  me);
     }
-    OK(split->to_rows(split->ctx, "back", &pass, MEM(y), kv_heads, MEM(x), &err));
-    OK(cr_device_sync(pass.dev, &err)); /* x is read on the host, and freed */
+    OK(split->to_rows(split->ctx, "back", &pass, heads, kv_heads, rows, &err));
+    OK(cr_download(pass.dev, x, rows, rows_bytes, &err));
     for (int64_t i = 0; i < mine * kv_heads * 8; i++) {
         float copies = kv_heads < size ? (float)(size / kv_heads) : 1;
         CR_CHECK(x[i] == copies * code(first + i / (kv_heads * 8), i / 8 % kv_heads, i % 8),
                  "element %lld of rank %d on the way back", (long long)i, me);
     }
+    cr_device_free(pass.dev, rows, rows_bytes);
+    cr_device_free(pass.dev, heads, heads_bytes);
+    cr_device_free(pass.dev, lists, lists_bytes);
     cr_ulysses_destroy(u);
     cr_mesh_destroy(mesh);
     cr_stack_destroy(pass.scratch);

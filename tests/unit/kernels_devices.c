@@ -317,19 +317,24 @@ static void moves(void **state)
 typedef struct heads {
     int64_t num, kv, dim, window;
     bool is_bidirectional;
+    const int32_t *lengths;
 } heads;
-static const heads layouts[] = {{2, 1, 8, 0, false},   {6, 2, 24, 0, false},  {4, 4, 64, 0, false},
-                                {3, 1, 128, 0, false}, {2, 1, 200, 0, false}, {4, 2, 16, 37, false},
-                                {2, 2, 40, 70, false}, {2, 2, 24, 0, true},   {34, 2, 8, 0, false}};
-static const int32_t lengths[] = {1, 64, 17, 129, 3};
+enum { SEQS = 5, LONGEST = 3 };
+/* One past two tiles of keys, so that a window may skip one; and one past a tile, where heads are big or many. */
+static const int32_t two_tiles[SEQS] = {1, 64, 17, 129, 3}, a_tile[SEQS] = {1, 16, 17, 65, 3};
+static const heads layouts[] = {{2, 1, 8, 0, false, two_tiles},   {6, 2, 24, 0, false, a_tile},
+                                {2, 2, 64, 0, false, a_tile},     {3, 1, 128, 0, false, a_tile},
+                                {2, 1, 200, 0, false, a_tile},    {4, 2, 16, 37, false, two_tiles},
+                                {2, 2, 40, 70, false, two_tiles}, {2, 2, 24, 0, true, two_tiles},
+                                {34, 2, 8, 0, false, a_tile}};
 
-/* Starts of sequences of these lengths. */
-static int64_t starts(int32_t *cu)
+/* Starts of the sequences. */
+static int64_t starts(const heads *h, int32_t *cu)
 {
     cu[0] = 0;
-    for (size_t s = 0; s < CR_COUNT(lengths); s++)
-        cu[s + 1] = cu[s] + lengths[s];
-    return cu[CR_COUNT(lengths)];
+    for (size_t s = 0; s < SEQS; s++)
+        cu[s + 1] = cu[s] + h->lengths[s];
+    return cu[SEQS];
 }
 
 static void attention(void **state)
@@ -339,8 +344,8 @@ static void attention(void **state)
         for (int t = 0; t < 3; t++) {
             const heads h = layouts[l];
             if ((l + (size_t)t) % 3) continue; /* each dtype with some */
-            int32_t cu[CR_COUNT(lengths) + 1];
-            int64_t T = starts(cu), q_num = T * h.num * h.dim, k_num = T * h.kv * h.dim;
+            int32_t cu[SEQS + 1];
+            int64_t T = starts(&h, cu), q_num = T * h.num * h.dim, k_num = T * h.kv * h.dim;
             cr_dtype dt = act[t];
             double near = dt == CR_F32    ? 2e-6
                           : dt == CR_BF16 ? 0x1p-6
@@ -355,14 +360,21 @@ static void attention(void **state)
                 dk = floats(dt, k_num, 1, grad_near), dv = floats(dt, k_num, 1, grad_near);
             for (int d = 0; d < 2; d++) {
                 cr_device *on = d ? dev : cpu;
-                cr_attention_args a = {M(q),     M(k),
-                                       M(v),     M(o),
-                                       M(lse),   dt,
-                                       M(seqs),  CR_COUNT(lengths),
-                                       h.num,    h.kv,
-                                       h.dim,    1 / sqrtf((float)h.dim),
-                                       h.window, h.is_bidirectional,
-                                       {129, 1}};
+                cr_attention_args a = {M(q),
+                                       M(k),
+                                       M(v),
+                                       M(o),
+                                       M(lse),
+                                       dt,
+                                       M(seqs),
+                                       SEQS,
+                                       h.num,
+                                       h.kv,
+                                       h.dim,
+                                       1 / sqrtf((float)h.dim),
+                                       h.window,
+                                       h.is_bidirectional,
+                                       {h.lengths[LONGEST], 1}};
                 cr_attention_grad_args g = {a, M(d_o), M(dq), M(dk), M(dv)};
                 OK(cr_attention(on, &a, &err));
                 OK(cr_attention_grad(on, &g, &err));
@@ -379,25 +391,25 @@ static void attention_alone_and_cached(void **state)
     for (size_t l = 0; l < CR_COUNT(layouts); l++)
         for (int t = 0; t < 2; t++) {
             const heads h = layouts[l];
-            enum { d = 1, SEQ = 3, LEN = 129, BLOCKS = 3 };
-            int32_t cu[CR_COUNT(lengths) + 1], alone[] = {0, LEN}, slot[LEN] = {0}, pos[LEN],
-                                               table[] = {2, 0, 1};
-            int64_t T = starts(cu), first = cu[SEQ] * h.num * h.dim,
-                    first_k = cu[SEQ] * h.kv * h.dim;
+            enum { d = 1, MOST_ROWS = 129, BLOCKS = 3 };
+            const int32_t len = h.lengths[LONGEST];
+            int32_t cu[SEQS + 1], alone[] = {0, len}, slot[MOST_ROWS] = {0}, pos[MOST_ROWS],
+                                  table[] = {2, 0, 1};
+            int64_t T = starts(&h, cu), first = cu[LONGEST] * h.num * h.dim,
+                    first_k = cu[LONGEST] * h.kv * h.dim;
             cr_dtype dt = act[t];
             size_t row = (size_t)(h.num * h.dim) * cr_dtype_bytes(dt),
                    block = cr_kv_block_bytes(dev, dt, h.kv, h.dim);
             if (h.is_bidirectional || l % 2 == (size_t)t) continue;
-            for (int i = 0; i < LEN; i++)
+            for (int i = 0; i < len; i++)
                 pos[i] = i;
             int q = floats(dt, T * h.num * h.dim, 1, 0), k = floats(dt, T * h.kv * h.dim, 1, 0),
                 v = floats(dt, T * h.kv * h.dim, 1, 0), o = floats(dt, T * h.num * h.dim, 1, 0),
-                one = floats(dt, LEN * h.num * h.dim, 1, 0), seqs = ints(cu, CR_COUNT(cu)),
-                lone = ints(alone, 2), slots = ints(slot, LEN), places = ints(pos, LEN),
+                one = floats(dt, len * h.num * h.dim, 1, 0), seqs = ints(cu, CR_COUNT(cu)),
+                lone = ints(alone, 2), slots = ints(slot, len), places = ints(pos, len),
                 blocks = ints(table, BLOCKS);
-            cr_attention_args a = {
-                M(q),  M(k), M(v),  M(o), NULL,     dt,    M(seqs), CR_COUNT(lengths),
-                h.num, h.kv, h.dim, 0.3f, h.window, false, {LEN, 1}};
+            cr_attention_args a = {M(q),  M(k), M(v),  M(o), NULL,     dt,    M(seqs), SEQS,
+                                   h.num, h.kv, h.dim, 0.3f, h.window, false, {len, 1}};
             cr_mem *cache;
             OK(cr_device_alloc(dev, BLOCKS * block, &cache, &err));
             OK(cr_attention(dev, &a, &err));
@@ -407,11 +419,11 @@ static void attention_alone_and_cached(void **state)
             a.o = M(one), a.cu_seqlens = M(lone), a.num_seqs = 1;
             OK(cr_attention(dev, &a, &err));
             part = fetched(one);
-            assert_memory_equal(part, whole + (size_t)cu[SEQ] * row, LEN * row);
+            assert_memory_equal(part, whole + (size_t)cu[LONGEST] * row, (size_t)len * row);
             cr_free(part);
-            OK(cr_zero(dev, M(one), LEN * row, &err));
-            for (int64_t done = 0, num; done < LEN; done += num) {
-                num = done < 90 ? 45 : done < 126 ? 12 : 1;
+            OK(cr_zero(dev, M(one), (size_t)len * row, &err));
+            for (int64_t done = 0, num; done < len; done += num) {
+                num = len - done > 39 ? 45 : len - done > 14 ? 12 : 1;
                 cr_attention_cached_args c = {cr_at(dt, M(q), first + done * h.num * h.dim),
                                               cr_at(dt, M(k), first_k + done * h.kv * h.dim),
                                               cr_at(dt, M(v), first_k + done * h.kv * h.dim),
@@ -426,13 +438,13 @@ static void attention_alone_and_cached(void **state)
                                               h.num,
                                               h.kv,
                                               h.dim,
-                                              {LEN, 1},
+                                              {len, 1},
                                               0.3f,
                                               h.window};
                 OK(cr_attention_cached(dev, &c, &err));
             }
             part = fetched(one);
-            assert_memory_equal(part, whole + (size_t)cu[SEQ] * row, LEN * row);
+            assert_memory_equal(part, whole + (size_t)cu[LONGEST] * row, (size_t)len * row);
             cr_free(part), cr_free(whole);
             cr_device_free(dev, cache, BLOCKS * block);
             drop_all();

@@ -239,8 +239,26 @@ static void keep_read(cell *c, bool is_shared)
     if (!is_again) c->many_blocks = 0;
 }
 
-static void check_cell(cell *c, const range &at)
+/* A read of what this block has read since its last barrier, and has not written since: that read has passed the checks. */
+static bool is_read_again(cell *c)
 {
+    const cri_sim_where *h = &cri_sim_here;
+    uint16_t phase = (uint16_t)h->block_phase;
+
+    if (c->r.op != op_count || c->r.block != h->block || c->r.phase != phase) return false;
+    if (c->w.op == op_count && (c->w.block != h->block || c->w.phase == phase)) return false;
+    if (c->r.thread / CRI_SIM_WARP != h->thread / CRI_SIM_WARP) {
+        c->many_warps = 1;
+        return true;
+    }
+    if (c->r.warp_phase != (uint16_t)h->warp_phase) return false;
+    if (c->r.thread != h->thread) c->many_threads = 1;
+    return true;
+}
+
+static inline void check_cell(cell *c, const range &at)
+{
+    if (!at.is_write && cri_sim_here.is_in_kernel && is_read_again(c)) return;
     check_state(c, at);
     if (cri_sim_here.is_in_kernel) check_race(c, at);
     if (!at.is_shared && cri_sim_running) check_order(c, at);

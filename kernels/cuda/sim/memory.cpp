@@ -45,11 +45,14 @@ void cri_sim_close_memory(void)
 
 const cri_sim_allocation *cri_sim_memory_of(const void *p)
 {
-    auto it = memory.upper_bound((uint64_t)p);
+    static const cri_sim_allocation *last; /* the next question is about the same one, most often */
 
+    if (last && (uint64_t)p - last->map_base < last->map_bytes) return last;
+    auto it = memory.upper_bound((uint64_t)p);
     if (it == memory.begin()) return nullptr;
     --it;
-    return (uint64_t)p < it->second.map_base + it->second.map_bytes ? &it->second : nullptr;
+    if ((uint64_t)p - it->second.map_base >= it->second.map_bytes) return nullptr;
+    return last = &it->second;
 }
 
 static bool open_window(const cri_sim_allocation *m, uint64_t p)

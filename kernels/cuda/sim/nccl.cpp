@@ -144,6 +144,14 @@ static void reduce_any(const ncclComm *c, const request &w, void *out, size_t fi
 
 /* ---- one operation ---- */
 
+static void touch(const void *p, size_t n, bool is_write)
+{
+    if (n && !cri_sim_in_arena(p))
+        cri_sim_die("NCCL %s %zu bytes of host memory at %p: it takes device memory only",
+                    is_write ? "writes" : "reads", n, p);
+    cri_sim_touch(p, n, is_write);
+}
+
 /* The messages to one peer come one after another, in the order of their calls. */
 static void post_messages(const call &o)
 {
@@ -156,7 +164,7 @@ static void post_messages(const call &o)
         for (const message &m : o.messages) {
             if (!m.is_send || m.peer != r) continue;
             if (at + m.bytes > AREA) cri_sim_die("NCCL: over %d bytes sent at once", AREA);
-            cri_sim_touch(m.data, m.bytes, false);
+            touch(m.data, m.bytes, false);
             memcpy(c->seg->area[c->rank] + at, m.data, m.bytes);
             at += m.bytes;
         }
@@ -172,7 +180,7 @@ static void post(const call &o)
     if (o.what.kind == EXCHANGE) {
         post_messages(o);
     } else if (o.send) {
-        cri_sim_touch(o.send, o.send_bytes, false);
+        touch(o.send, o.send_bytes, false);
         memcpy(c->seg->area[c->rank], o.send, o.send_bytes);
     }
     me->what = o.what;
@@ -234,7 +242,7 @@ static void receive_messages(const call &o)
         if (used[m.peer] + m.bytes > from->bytes[c->rank])
             cri_sim_die("NCCL: rank %d waits for %zu bytes of rank %d, which sends %zu", c->rank,
                         used[m.peer] + m.bytes, m.peer, from->bytes[c->rank]);
-        cri_sim_touch(m.data, m.bytes, true);
+        touch(m.data, m.bytes, true);
         memcpy(m.data, c->seg->area[m.peer] + from->offset[c->rank] + used[m.peer], m.bytes);
         used[m.peer] += m.bytes;
     }
@@ -254,11 +262,11 @@ static void complete(const call &o)
     if (o.what.kind == EXCHANGE) {
         receive_messages(o);
     } else if (o.what.kind == ALL_GATHER) {
-        cri_sim_touch(o.recv, bytes * (size_t)c->num_ranks, true);
+        touch(o.recv, bytes * (size_t)c->num_ranks, true);
         for (int r = 0; r < c->num_ranks; r++)
             memcpy((char *)o.recv + (size_t)r * bytes, c->seg->area[r], bytes);
     } else {
-        cri_sim_touch(o.recv, bytes, true);
+        touch(o.recv, bytes, true);
         if (o.what.kind == BROADCAST)
             memcpy(o.recv, c->seg->area[o.what.root], bytes);
         else
