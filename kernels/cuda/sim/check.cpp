@@ -96,6 +96,19 @@ void cri_sim_check_unwritten(const void *p, size_t n)
         cell_of(a)->is_written = 0;
 }
 
+std::vector<size_t> cri_sim_check_fill_holes(const void *p, size_t n)
+{
+    std::vector<size_t> holes;
+
+    for (size_t at = 0; at < n; at += CRI_SIM_GRANULE) {
+        cell *c = cell_of((uint64_t)p + at);
+        if (c->is_written) continue;
+        c->is_written = 1;
+        holes.push_back(at);
+    }
+    return holes;
+}
+
 void cri_sim_check_new_block(void)
 {
     memset((void *)of_shared, 0, sizeof of_shared[0] * (cri_sim_shared_used / CRI_SIM_GRANULE + 1));

@@ -117,6 +117,8 @@ void cri_sim_check_new_block(void);
 void cri_sim_check_new_op(void);
 void cri_sim_check_forget(const void *p, size_t num_bytes);    /* they were freed */
 void cri_sim_check_unwritten(const void *p, size_t num_bytes); /* their content is undefined now */
+/* Offsets of places that nothing has written: they count as written until cri_sim_check_unwritten. */
+std::vector<size_t> cri_sim_check_fill_holes(const void *p, size_t num_bytes);
 /* The destination of a cp.async until it is waited for: a read of it is a read of nothing. */
 void cri_sim_check_in_flight(const void *p, size_t num_bytes);
 std::string cri_sim_line_of_code(void); /* of cri_sim_pc */

@@ -67,11 +67,20 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 
 /* ---- copies ---- */
 
+/* On the device what is unwritten stays so in the copy: a block of a cache that is not full is copied whole. */
 static void do_copy(void *dst, const void *src, size_t n)
 {
+    bool is_inside = cri_sim_is_checked && cri_sim_in_arena(src) && cri_sim_in_arena(dst);
+    std::vector<size_t> holes;
+
+    if (is_inside) holes = cri_sim_check_fill_holes(src, n);
     cri_sim_touch(src, n, false);
     cri_sim_touch(dst, n, true);
     memcpy(dst, src, n);
+    for (size_t at : holes) {
+        cri_sim_check_unwritten((const char *)src + at, 1);
+        cri_sim_check_unwritten((const char *)dst + at, 1);
+    }
 }
 
 /* Pinned memory that queued copies will read. */
