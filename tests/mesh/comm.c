@@ -307,7 +307,7 @@ static void test_all_to_all(cr_group *g, size_t scale)
 static void test_agree(cr_group *g)
 {
     cr_err mine = {0};
-    char want[80];
+    char want[80 + CRI_RANK_BYTES], who[CRI_RANK_BYTES];
 
     CR_CHECK(cr_agree(g, "all well", &mine) == CR_OK, "%s", mine.msg);
     if (cr_group_num_ranks(g) == 1) return;
@@ -316,8 +316,8 @@ static void test_agree(cr_group *g)
         CR_CHECK(cr_agree(g, "load", &mine) == CR_EFORMAT, "own failure is kept");
         return;
     }
-    snprintf(want, sizeof want, "rank %d: weights.safetensors: no such tensor",
-             cr_group_world_rank(g, 1));
+    snprintf(want, sizeof want, "%s: weights.safetensors: no such tensor",
+             cri_rank_text(world, cr_group_world_rank(g, 1), who));
     CR_CHECK(cr_agree(g, "load", &mine) == CR_EPEER && !strcmp(mine.msg, want), "%s", mine.msg);
 }
 
