@@ -172,7 +172,7 @@ def get(path):
     s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
     s.sendall(b'GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n' % path)
     return s.makefile('rb').read()
-long = b'{"prompt":"' + b'12+3=' * 200000 + b'"}'
+long = b'{"prompt":"' + b'12+3=' * 1000000 + b'"}'
 def until(path, text):
     begin = time.time()
     while text not in get(path): assert time.time() - begin < 20, text
@@ -185,7 +185,7 @@ assert b' 503 ' in full and b'server_overloaded' in full and b'Retry-After: ' in
 assert b' 200 ' in get(b'/health')
 late = late.makefile('rb').read()
 assert b' 504 ' in late and b'deadline_exceeded' in late, late
-assert b'"count":1000000' in first.makefile('rb').read(600)
+assert b'"count":5000000' in first.makefile('rb').read(600)
 until(b'/load', b'load":0') # a late one has its place until the one before is done
 assert b'"count":1,' in ask(b'{"prompt":"1"}').makefile('rb').read()
 wrong = ask(b'{"prompt":"1"}', b'x-croll-deadline-ms: soon\r\n').makefile('rb').read()
@@ -196,7 +196,7 @@ gone = ask(b'{"prompt":"1"}') # waits
 until(b'/load', b'load":2')
 gone.close()
 until(b'/metrics', b'croll_cancelled_total 1')
-assert b'"count":1000000' in busy.makefile('rb').read(600)
+assert b'"count":5000000' in busy.makefile('rb').read(600)
 PY
 get 200 'croll_admission_rejections_total{reason="queue"} 1' $url/metrics
 get 200 'croll_admission_rejections_total{reason="deadline"} 1' $url/metrics
