@@ -118,7 +118,7 @@ if samples:
 
 # pause and resume
 pool = concurrent.futures.ThreadPoolExecutor(4)
-big = {"prompt": prompts * 8, "max_tokens": 0, "prompt_logprobs": 0, "encoding_format": "base64"}
+big = {"prompt": prompts * 128, "max_tokens": 0, "prompt_logprobs": 0, "encoding_format": "base64"}
 def pause(mode):
     begun = [pool.submit(call, "/v1/completions", big) for _ in range(3)]
     while call("/load")[1]["server_load"] < 3 and not begun[-1].done():
