@@ -75,7 +75,7 @@ CR_MUST cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase,
 CR_MUST cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
 CR_MUST cr_status cri_reshard_all(struct cr_fsdp *f,
                                   cr_err *err); /* gathered copies are of old weights */
-/* No unit is gathered: shards are whole, in the dtype of compute and on the device. Then the weights of all can
+/* No unit is gathered: shards are whole (a mesh of one rank), in the dtype of compute and on the device. Then the weights of all can
  * be there at the same time, at no cost: until the end of the pass, or (reshard never) longer. */
 bool cri_is_resident(const struct cr_fsdp *f);
 CR_MUST cr_status cri_show_all(struct cr_fsdp *f, cr_err *err);

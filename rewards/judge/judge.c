@@ -2,18 +2,16 @@
 #include "rewards/judge/judge.h"
 
 #include "base/rng.h"
+#include "rewards/input.h"
 #include "rewards/judge/remote.h"
 #include "rewards/judge/reply.h"
 #include "rewards/score_line.h"
 #include "rewards/service.h"
 
-#include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { ANSWER_BYTES = 16 << 20, LONGEST_LINE = 64 << 20, PIECE = 64 << 10 };
+enum { ANSWER_BYTES = 16 << 20 };
 #define WATCH_S      0.1
 #define FIRST_POLL_S 0.1
 #define LAST_POLL_S  2.0
@@ -337,55 +335,33 @@ static bool take_answer(cr_judge *j, line *l, FILE *to)
 }
 
 /* Whole lines of the input, while there is room. */
-static bool take_lines(cr_judge *j, cr_buf *input, size_t *at, bool has_ended, FILE *to)
+static bool take_lines(cr_judge *j, cr_input *input, FILE *to)
 {
-    while (j->num_used < j->num && *at < input->num_bytes) {
-        char *text = input->data + *at, *end = memchr(text, '\n', input->num_bytes - *at);
-        size_t n = end ? (size_t)(end - text) + 1 : input->num_bytes - *at;
-        char *copy;
-        bool goes_on;
-        if (!end && !has_ended && n < LONGEST_LINE) break;
-        *at += n;
-        copy = cr_strndup(text, n);
-        goes_on = take_line(j, copy, n, to);
-        cr_free(copy);
-        if (!goes_on) return false;
+    bool goes_on = true;
+    char *text;
+    size_t n;
+
+    while (goes_on && j->num_used < j->num && (text = cr_input_next(input, &n))) {
+        goes_on = take_line(j, text, n, to);
+        cr_free(text);
     }
-    if (*at == input->num_bytes) cr_buf_clear(input), *at = 0;
-    return true;
-}
-
-/* What can be read of the input now; false: it has ended. */
-static bool read_more(int fd, cr_buf *input, size_t *at)
-{
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
-    ssize_t n;
-
-    if (poll(&ready, 1, 0) <= 0) return true;
-    if (*at) memmove(input->data, input->data + *at, input->num_bytes - *at);
-    input->num_bytes -= *at;
-    *at = 0;
-    cr_buf_reserve(input, input->num_bytes + PIECE + 1);
-    n = read(fd, input->data + input->num_bytes, PIECE);
-    if (n > 0) input->num_bytes += (size_t)n;
-    return n > 0 || (n < 0 && errno == EINTR);
+    return goes_on;
 }
 
 cr_status cr_judge_lines(cr_judge *j, int from_fd, cr_score_form form, FILE *to, cr_err *err)
 {
-    bool has_ended = false, goes_on = true;
-    cr_buf input = {0};
-    size_t at = 0;
+    cr_input input = {.fd = from_fd};
+    bool goes_on = true;
 
     j->form = form;
-    while (goes_on && !(has_ended && j->num_used == 0 && input.num_bytes == 0)) {
-        bool is_full = j->num_used == j->num;
-        cr_http_call *call = cr_http_client_next(j->client, 1, is_full || has_ended ? -1 : from_fd);
+    while (goes_on && !(cr_input_is_over(&input) && j->num_used == 0)) {
+        bool can_read = j->num_used < j->num && !input.has_ended;
+        cr_http_call *call = cr_http_client_next(j->client, 1, can_read ? from_fd : -1);
         if (call) goes_on = take_answer(j, (line *)(void *)call, to);
-        if (!call && !is_full && !has_ended) has_ended = !read_more(from_fd, &input, &at);
-        if (goes_on) goes_on = take_lines(j, &input, &at, has_ended, to);
+        if (!call && can_read) cr_input_read(&input);
+        if (goes_on) goes_on = take_lines(j, &input, to);
     }
-    cr_buf_free(&input);
+    cr_input_free(&input);
     return j->has_bad ? cr_fail(err, CR_EFORMAT, "some lines were wrong (see their \"error\")")
                       : CR_OK;
 }
