@@ -1,5 +1,6 @@
 /* hosts.c -- see hosts.h. */
 #include "launch/hosts.h"
+#include "base/children.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -11,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 4096, DISCARD_PORT = 9 };
+enum { MAX_RANKS = 4096, MAX_NAME = 256, DISCARD_PORT = 9 };
 
 static cr_status check_unused(cr_err *err)
 {
@@ -79,71 +80,141 @@ static cr_status name_network(struct in_addr own, cr_hosts *out, cr_err *err)
     return CR_OK;
 }
 
-/* "NAME[:RANKS]"; item is cut. */
-static cr_status read_item(char *item, int *num, cr_err *err)
+/* ---- lists ---- */
+
+/* A host that is named again has room for more. */
+static void add_host(cr_hosts *hosts, const char *name, size_t name_bytes, int num_ranks)
+{
+    cr_host *host = NULL;
+
+    for (size_t i = 0; i < hosts->num && !host; i++)
+        if (strlen(hosts->host[i].name) == name_bytes &&
+            memcmp(hosts->host[i].name, name, name_bytes) == 0)
+            host = &hosts->host[i];
+    if (!host) {
+        hosts->host =
+            cr_realloc(hosts->host, hosts->num * sizeof *host, (hosts->num + 1) * sizeof *host);
+        host = &hosts->host[hosts->num++];
+        *host = (cr_host){.name = cr_strndup(name, name_bytes)};
+    }
+    host->num_ranks += num_ranks;
+}
+
+/* "NAME[:RANKS]" */
+static cr_status read_item(const char *item, size_t num_bytes, cr_hosts *out, cr_err *err)
 {
     static const char letters[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_";
-    char *colon = strchr(item, ':'), *end = item;
-    long ranks = colon ? strtol(colon + 1, &end, 10) : 1;
+    size_t name_bytes = strspn(item, letters), at = name_bytes + 1;
+    int num_ranks = name_bytes == num_bytes ? 1 : 0;
 
-    if (colon) *colon = 0;
-    if (!item[0] || item[0] == '-' || item[strspn(item, letters)] ||
-        (colon && (end == colon + 1 || *end)) || ranks < 1 || ranks > MAX_RANKS)
+    if (name_bytes < num_bytes && item[name_bytes] == ':')
+        for (; at < num_bytes && item[at] >= '0' && item[at] <= '9' && num_ranks <= MAX_RANKS; at++)
+            num_ranks = 10 * num_ranks + (item[at] - '0');
+    if (name_bytes == 0 || name_bytes >= MAX_NAME || item[0] == '-' || at < num_bytes ||
+        num_ranks < 1 || num_ranks > MAX_RANKS)
         return cr_fail(err, CR_EUSAGE,
-                       "--hosts: '%.80s' is not NAME or NAME:RANKS with 1 to %d ranks "
+                       "--hosts: '%.*s' is not NAME or NAME:RANKS with 1 to %d ranks "
                        "(--hosts a:8,b:8)",
-                       item, MAX_RANKS);
-    *num = (int)ranks;
+                       num_bytes < 80 ? (int)num_bytes : 80, item, MAX_RANKS);
+    add_host(out, item, name_bytes, num_ranks);
     return CR_OK;
 }
 
-/* All hosts of the list: how many ranks they take, and the one network that leads to the others. */
-static cr_status read_list(const char *list, int *num_ranks, struct in_addr *own, cr_err *err)
+cr_status cr_hosts_read(const char *list, cr_hosts *out, cr_err *err)
 {
-    char *copy = cr_strdup(list), *rest = copy, *item, first[80] = "";
+    const char *item = list;
 
-    *num_ranks = 0;
-    own->s_addr = htonl(INADDR_LOOPBACK);
-    while (err->status == CR_OK && (item = strsep(&rest, ","))) {
-        struct in_addr from = {0};
-        bool is_here = false;
-        int num = 0;
-        if (read_item(item, &num, err) != CR_OK || find_way(item, &from, &is_here, err) != CR_OK)
-            break;
-        *num_ranks += num;
-        if (is_here) continue;
-        if (first[0] && from.s_addr != own->s_addr)
-            cr_fail(err, CR_ECONFIG,
-                    "--hosts: %s and %s are in different networks: give all hosts by their "
-                    "addresses in one",
-                    first, item);
-        if (!first[0]) snprintf(first, sizeof first, "%s", item);
-        *own = from;
+    *out = (cr_hosts){.by = CR_HOSTS_BY_SSH};
+    for (;; item++) {
+        size_t num_bytes = strcspn(item, ",");
+        if (read_item(item, num_bytes, out, err) != CR_OK) break;
+        item += num_bytes;
+        if (!*item) return CR_OK;
     }
-    cr_free(copy);
+    cr_hosts_free(out);
     return err->status;
+}
+
+/* Which of them is this one, and the one network that leads to the others. */
+static cr_status find_network(cr_hosts *hosts, cr_err *err)
+{
+    struct in_addr own = {htonl(INADDR_LOOPBACK)};
+    const char *first = NULL;
+
+    for (size_t i = 0; i < hosts->num; i++) {
+        cr_host *host = &hosts->host[i];
+        struct in_addr from = {0};
+        CR_TRY(find_way(host->name, &from, &host->is_here, err));
+        if (host->is_here) continue;
+        if (first && from.s_addr != own.s_addr)
+            return cr_fail(err, CR_ECONFIG,
+                           "--hosts: %s and %s are in different networks: give all hosts by their "
+                           "addresses in one",
+                           first, host->name);
+        if (!first) first = host->name;
+        own = from;
+    }
+    return name_network(own, hosts, err);
+}
+
+static void write_list(cr_hosts *hosts)
+{
+    cr_buf text = {0};
+
+    for (size_t i = 0; i < hosts->num; i++)
+        cr_buf_addf(&text, "%s%s:%d", i ? "," : "", hosts->host[i].name, hosts->host[i].num_ranks);
+    hosts->list = cr_strndup(text.data, text.num_bytes);
+    cr_buf_free(&text);
 }
 
 cr_status cr_hosts_open(const char *list, int num_ranks, cr_hosts *out, cr_err *err)
 {
-    struct in_addr own;
-    int room = 0;
+    int64_t room = 0;
 
     *out = (cr_hosts){0};
-    if (!list) return check_unused(err);
-    CR_TRY(read_list(list, &room, &own, err));
+    if (!list) {
+        CR_TRY(check_unused(err));
+        add_host(out, cr_host_name(), strlen(cr_host_name()), num_ranks);
+        out->host[0].is_here = true;
+        return CR_OK;
+    }
+    CR_TRY(cr_hosts_read(list, out, err));
+    for (size_t i = 0; i < out->num; i++)
+        room += out->host[i].num_ranks;
     if (room < num_ranks)
-        return cr_fail(err, CR_ECONFIG,
-                       "--hosts has room for %d ranks, the device_mapping of all roles asks for %d",
-                       room, num_ranks);
-    CR_TRY(name_network(own, out, err));
-    out->list = cr_strdup(list);
-    return CR_OK;
+        cr_fail(err, CR_ECONFIG,
+                "--hosts has room for %lld ranks, the device_mapping of all roles asks for %d",
+                (long long)room, num_ranks);
+    else
+        cr_note(find_network(out, err));
+    if (err->status == CR_OK)
+        write_list(out);
+    else
+        cr_hosts_free(out);
+    return err->status;
 }
 
 void cr_hosts_free(cr_hosts *hosts)
 {
+    for (size_t i = 0; i < hosts->num; i++)
+        cr_free(hosts->host[i].name);
+    cr_free(hosts->host);
     cr_free(hosts->list);
     *hosts = (cr_hosts){0};
+}
+
+size_t cr_hosts_command(const cr_hosts *hosts, size_t i, char *words[CR_HOST_WORDS])
+{
+    static const char *const ssh[] = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
+    static const char *const srun[] = {"srun", "--overlap", "--quiet", "--mpi=none",
+                                       "-N1",  "-n1",       "-w"};
+    bool is_ssh = hosts->by == CR_HOSTS_BY_SSH;
+    size_t num = is_ssh ? CR_COUNT(ssh) : CR_COUNT(srun);
+
+    if (hosts->host[i].is_here || hosts->by == CR_HOSTS_HERE) return 0;
+    for (size_t k = 0; k < num; k++)
+        words[k] = cr_word((is_ssh ? ssh : srun)[k]);
+    words[num] = hosts->host[i].name;
+    return num + 1;
 }

@@ -46,7 +46,7 @@ run few --hosts h1:1,h2:1
 run absent --hosts h1:2,nowhere:2
 [ $code = 2 ] && grep -q -- '--hosts: nowhere: ' $log || fail "an unknown host: exit code $code"
 run odd --hosts h1:2,-x:2
-[ $code = 2 ] && grep -q "'-x' is not NAME" $log || fail "an option as a host: exit code $code"
+[ $code = 2 ] && grep -q "'-x:2' is not NAME" $log || fail "an option as a host: exit code $code"
 SLURM_JOB_NUM_NODES=2 run unused
 [ $code = 2 ] && grep -q 'SLURM_JOB_NUM_NODES is 2' $log || fail "an allocation that is not used: exit code $code"
 echo ok
