@@ -6,23 +6,23 @@
 
 /* Of one call. */
 typedef struct work {
-    int64_t num; /* rows or elements; 0: there is nothing to do */
-    double flops;
+    int64_t num;                                /* rows or elements; 0: there is nothing to do */
+    double flops, attention_flops, moved_bytes; /* as in cr_device_stats */
+    int64_t most_elems;
 } work;
 
-static work rows(int64_t num, double flops_a_row)
+/* bytes_an_elem: read and written, in all arrays together. */
+static work elems(size_t num, double flops_an_elem, size_t bytes_an_elem)
 {
-    return (work){.num = num, .flops = flops_a_row * (double)num};
+    return (work){.num = (int64_t)num,
+                  .flops = flops_an_elem * (double)num,
+                  .moved_bytes = (double)num * (double)bytes_an_elem,
+                  .most_elems = (int64_t)num};
 }
 
-static work elems(size_t num, double flops_an_elem)
+static work cells(int64_t num_rows, int64_t num_cols, double flops_a_cell, size_t bytes_a_cell)
 {
-    return rows((int64_t)num, flops_an_elem);
-}
-
-static work cells(int64_t num_rows, int64_t num_cols, double flops_a_cell)
-{
-    return rows(num_rows * num_cols, flops_a_cell);
+    return elems((size_t)(num_rows * num_cols), flops_a_cell, bytes_a_cell);
 }
 
 static bool is_act(cr_dtype dtype)
@@ -51,7 +51,7 @@ static cr_status check_weight(const char *op, const cr_weight *w, cr_err *err)
 
 static cr_status check_cast(const cr_cast_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 0);
+    *w = elems(a->num, 0, cr_dtype_bytes(a->to) + cr_dtype_bytes(a->from));
     CR_TRY(check_act("cast", a->to, err));
     return check_act("cast", a->from, err);
 }
@@ -59,13 +59,14 @@ static cr_status check_cast(const cr_cast_args *a, work *w, cr_err *err)
 static cr_status check_scale(const cr_scale_args *a, work *w, cr_err *err)
 {
     (void)err;
-    *w = elems(a->num, 1);
+    *w = elems(a->num, 1, 2 * sizeof(float));
     return CR_OK;
 }
 
 static cr_status check_sum_parts(const cr_sum_parts_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, (double)a->num_parts - !a->is_added);
+    *w = elems(a->num, (double)a->num_parts - !a->is_added,
+               a->num_parts * cr_dtype_bytes(a->dtype) + sizeof(float));
     if (a->num_parts < 1) return cr_fail(err, CR_EARG, "sum_parts: no parts");
     if (a->dtype != CR_F32 && a->dtype != CR_BF16)
         return cr_fail(err, CR_EARG, "sum_parts: parts in %s, not fp32 or bf16",
@@ -76,20 +77,20 @@ static cr_status check_sum_parts(const cr_sum_parts_args *a, work *w, cr_err *er
 static cr_status check_square_sum(const cr_square_sum_args *a, work *w, cr_err *err)
 {
     (void)err;
-    *w = elems(a->num, 2);
+    *w = elems(a->num, 2, sizeof(float));
     return CR_OK;
 }
 
 static cr_status check_checksum(const cr_checksum_args *a, work *w, cr_err *err)
 {
     (void)err;
-    *w = elems(a->num_bytes, 0);
+    *w = elems(a->num_bytes, 0, 1);
     return CR_OK;
 }
 
 static cr_status check_adamw(const cr_adamw_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 14);
+    *w = elems(a->num, 14, 7 * sizeof(float));
     if (a->t < 1)
         return cr_fail(err, CR_EARG, "adamw: t is %lld, it counts from 1", (long long)a->t);
     return CR_OK;
@@ -97,26 +98,36 @@ static cr_status check_adamw(const cr_adamw_args *a, work *w, cr_err *err)
 
 /* ---- products ---- */
 
-static double product_flops(const cr_weight *w)
+static int64_t larger(int64_t a, int64_t b)
 {
-    return 2.0 * (double)w->num_rows * (double)w->num_cols;
+    return a > b ? a : b;
+}
+
+/* `times` products of rows with w. */
+static work product(int64_t num_rows, const cr_weight *w, int times)
+{
+    return (work){
+        .num = num_rows,
+        .flops = 2.0 * times * (double)num_rows * (double)w->num_rows * (double)w->num_cols,
+        .most_elems =
+            larger(num_rows * larger(w->num_rows, w->num_cols), w->num_rows * w->num_cols)};
 }
 
 static cr_status check_weight_pack(const cr_weight_pack_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->w->num_rows, 0);
+    *w = cells(a->w->num_rows, a->w->num_cols, 0, 2 * cr_dtype_bytes(a->w->dtype));
     return check_weight("weight_pack", a->w, err);
 }
 
 static cr_status check_linear(const cr_linear_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, product_flops(a->w));
+    *w = product(a->num_rows, a->w, 1);
     return check_weight("linear", a->w, err);
 }
 
 static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, product_flops(a->w) * ((a->dx != NULL) + (a->dw != NULL)));
+    *w = product(a->num_rows, a->w, (a->dx != NULL) + (a->dw != NULL));
     return check_weight("linear_grad", a->w, err);
 }
 
@@ -124,19 +135,19 @@ static cr_status check_linear_grad(const cr_linear_grad_args *a, work *w, cr_err
 
 static cr_status check_rmsnorm(const cr_rmsnorm_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 4);
+    *w = cells(a->num_rows, a->num_cols, 4, 2 * cr_dtype_bytes(a->dtype));
     return check_act("rmsnorm", a->dtype, err);
 }
 
 static cr_status check_rmsnorm_grad(const cr_rmsnorm_grad_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 10);
+    *w = cells(a->num_rows, a->num_cols, 10, 3 * cr_dtype_bytes(a->dtype));
     return check_act("rmsnorm_grad", a->dtype, err);
 }
 
 static cr_status check_rope(const cr_rope_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_tokens, a->num_heads * a->head_dim, 3);
+    *w = cells(a->num_tokens, a->num_heads * a->head_dim, 3, 2 * cr_dtype_bytes(a->dtype));
     CR_TRY(check_act("rope", a->dtype, err));
     if (a->head_dim % 2 || (a->sign != 1 && a->sign != -1))
         return cr_fail(err, CR_EARG, "rope: head_dim %lld, sign %d", (long long)a->head_dim,
@@ -146,32 +157,33 @@ static cr_status check_rope(const cr_rope_args *a, work *w, cr_err *err)
 
 static cr_status check_swiglu(const cr_swiglu_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 4);
+    *w = elems(a->num, 4, 3 * cr_dtype_bytes(a->dtype));
     return check_act("swiglu", a->dtype, err);
 }
 
 static cr_status check_swiglu_grad(const cr_swiglu_grad_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 10);
+    *w = elems(a->num, 10, 5 * cr_dtype_bytes(a->dtype));
     return check_act("swiglu_grad", a->dtype, err);
 }
 
 static cr_status check_embedding(const cr_embedding_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_tokens, 0);
+    *w = cells(a->num_tokens, a->w->num_cols, 0, 2 * cr_dtype_bytes(a->w->dtype));
+    w->most_elems = larger(w->most_elems, a->w->num_rows * a->w->num_cols);
     return check_weight("embedding", a->w, err);
 }
 
 static cr_status check_embedding_grad(const cr_embedding_grad_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_tokens, 0);
+    *w = cells(a->num_tokens, a->num_cols, 0, cr_dtype_bytes(a->dtype) + 2 * sizeof(float));
     return check_act("embedding_grad", a->dtype, err);
 }
 
 static cr_status check_rows_gather(const cr_rows_move_args *a, work *w, cr_err *err)
 {
     (void)err;
-    *w = rows(a->num_rows, 0);
+    *w = cells(a->num_rows, a->num_cols, 0, 2 * cr_dtype_bytes(a->dtype));
     return CR_OK;
 }
 
@@ -182,7 +194,7 @@ static cr_status check_rows_scatter(const cr_rows_move_args *a, work *w, cr_err 
 
 static cr_status check_rows_add(const cr_rows_move_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 1);
+    *w = cells(a->num_rows, a->num_cols, 1, 3 * cr_dtype_bytes(a->dtype));
     return check_act("rows_add", a->dtype, err);
 }
 
@@ -199,14 +211,22 @@ static cr_status check_heads(int64_t heads, int64_t kv_heads, int64_t head_dim, 
     return CR_OK;
 }
 
+static work attention(int64_t num, int64_t num_rows, const cr_seq_sizes *sizes, int64_t row_elems)
+{
+    double flops = 4 * sizes->num_pairs * (double)row_elems;
+
+    return (work){
+        .num = num, .flops = flops, .attention_flops = flops, .most_elems = num_rows * row_elems};
+}
+
 static cr_status check_attention(const cr_attention_args *a, work *w, cr_err *err)
 {
-    *w = (work){.num = a->num_seqs};
+    *w = attention(a->num_seqs, a->num_seqs * a->sizes.max_seqlen, &a->sizes,
+                   a->num_heads * a->head_dim);
     CR_TRY(check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err));
     if (a->is_bidirectional && a->window > 0)
         return cr_fail(err, CR_EARG, "attention: bidirectional with a window of %lld",
                        (long long)a->window);
-    w->flops = 4 * a->sizes.num_pairs * (double)(a->num_heads * a->head_dim);
     return CR_OK;
 }
 
@@ -214,14 +234,13 @@ static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, 
 {
     CR_TRY(check_attention(&a->fwd, w, err));
     if (!a->fwd.lse) return cr_fail(err, CR_EARG, "attention_grad needs the lse of its forward");
-    w->flops *= 2.5;
+    w->flops *= 2.5, w->attention_flops *= 2.5;
     return CR_OK;
 }
 
 static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
-    *w = (work){.num = a->num_rows};
-    w->flops = 4 * a->sizes.num_pairs * (double)(a->num_heads * a->head_dim);
+    *w = attention(a->num_rows, a->num_rows, &a->sizes, a->num_heads * a->head_dim);
     return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 
@@ -236,7 +255,7 @@ static cr_status check_edits(const char *what, const cr_row_edits_mem *e, cr_err
 
 static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, product_flops(a->w));
+    *w = product(a->num_rows, a->w, 1);
     CR_TRY(check_weight("head", a->w, err));
     if (a->num_top < 0 || a->num_top > a->w->num_rows || a->num_chosen < 0)
         return cr_fail(err, CR_EARG, "head: the %lld largest and %lld chosen of %lld words",
@@ -246,7 +265,7 @@ static cr_status check_head(const cr_head_args *a, work *w, cr_err *err)
 
 static cr_status check_head_grad(const cr_head_grad_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->fwd.num_rows, product_flops(a->fwd.w) * (2 + (a->dw != NULL)));
+    *w = product(a->fwd.num_rows, a->fwd.w, 2 + (a->dw != NULL));
     CR_TRY(check_weight("head_grad", a->fwd.w, err));
     CR_TRY(check_edits("head_grad", a->fwd.edits, err));
     if (!a->fwd.lse || !a->fwd.mean_z)
@@ -256,13 +275,13 @@ static cr_status check_head_grad(const cr_head_grad_args *a, work *w, cr_err *er
 
 static cr_status check_logits(const cr_logits_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, product_flops(a->w));
+    *w = product(a->num_rows, a->w, 1);
     return check_weight("logits", a->w, err);
 }
 
 static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, 0);
+    *w = cells(a->num_rows, a->vocab_size, 0, sizeof(float));
     for (int64_t r = 0; r < a->num_rows; r++) {
         const cr_draw_row *row = &a->rows[r];
         if (!(row->temperature == 0 || row->temperature >= CR_LEAST_TEMPERATURE) ||
@@ -278,7 +297,7 @@ static cr_status check_draw(const cr_draw_args *a, work *w, cr_err *err)
 
 static cr_status check_logits_log_prob(const cr_logits_log_prob_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, 0);
+    *w = cells(a->num_rows, a->vocab_size, 0, sizeof(float));
     return check_edits("logits_log_prob", a->edits, err);
 }
 
@@ -286,7 +305,7 @@ static cr_status check_logits_log_prob(const cr_logits_log_prob_args *a, work *w
 
 static cr_status check_router(const cr_router_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_experts, 4);
+    *w = cells(a->num_rows, a->num_experts, 4, 2 * sizeof(float));
     CR_TRY(check_act("router", a->dtype, err));
     if (a->top_k < 1 || a->top_k > a->num_experts)
         return cr_fail(err, CR_EARG, "router: %lld of %lld experts", (long long)a->top_k,
@@ -301,7 +320,7 @@ static cr_status check_router_grad(const cr_router_grad_args *a, work *w, cr_err
 
 static cr_status check_expert_sort(const cr_expert_sort_args *a, work *w, cr_err *err)
 {
-    *w = rows(a->num_rows, 0);
+    *w = cells(a->num_rows, a->top_k, 0, 2 * sizeof(int32_t));
     if (a->num_rows * a->top_k > INT32_MAX)
         return cr_fail(err, CR_EARG, "expert_sort: %lld tokens with %lld experts each are too many",
                        (long long)a->num_rows, (long long)a->top_k);
@@ -310,19 +329,19 @@ static cr_status check_expert_sort(const cr_expert_sort_args *a, work *w, cr_err
 
 static cr_status check_rows_combine(const cr_rows_combine_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->top_k * a->num_cols, 2);
+    *w = cells(a->num_rows, a->top_k * a->num_cols, 2, cr_dtype_bytes(a->dtype));
     return check_act("rows_combine", a->dtype, err);
 }
 
 static cr_status check_rows_scale(const cr_rows_scale_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 1);
+    *w = cells(a->num_rows, a->num_cols, 1, 2 * cr_dtype_bytes(a->dtype));
     return check_act("rows_scale", a->dtype, err);
 }
 
 static cr_status check_rows_dot(const cr_rows_dot_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 2);
+    *w = cells(a->num_rows, a->num_cols, 2, 2 * cr_dtype_bytes(a->dtype));
     return check_act("rows_dot", a->dtype, err);
 }
 
@@ -330,47 +349,57 @@ static cr_status check_rows_dot(const cr_rows_dot_args *a, work *w, cr_err *err)
 
 static cr_status check_layernorm(const cr_layernorm_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 7);
+    *w = cells(a->num_rows, a->num_cols, 7, 2 * cr_dtype_bytes(a->dtype));
     return check_act("layernorm", a->dtype, err);
 }
 
 static cr_status check_layernorm_grad(const cr_layernorm_grad_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->num_cols, 14);
+    *w = cells(a->num_rows, a->num_cols, 14, 3 * cr_dtype_bytes(a->dtype));
     return check_act("layernorm_grad", a->dtype, err);
 }
 
 static cr_status check_gelu(const cr_gelu_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 8);
+    *w = elems(a->num, 8, 2 * cr_dtype_bytes(a->dtype));
     return check_act("gelu", a->dtype, err);
 }
 
 static cr_status check_gelu_grad(const cr_gelu_grad_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 16);
+    *w = elems(a->num, 16, 3 * cr_dtype_bytes(a->dtype));
     return check_act("gelu_grad", a->dtype, err);
 }
 
 static cr_status check_geglu(const cr_geglu_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 9);
+    *w = elems(a->num, 9, 3 * cr_dtype_bytes(a->dtype));
     return check_act("geglu", a->dtype, err);
 }
 
 static cr_status check_geglu_grad(const cr_geglu_grad_args *a, work *w, cr_err *err)
 {
-    *w = elems(a->num, 20);
+    *w = elems(a->num, 20, 5 * cr_dtype_bytes(a->dtype));
     return check_act("geglu_grad", a->dtype, err);
 }
 
 static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, work *w, cr_err *err)
 {
-    *w = cells(a->num_rows, a->per_row * a->num_cols, 2);
+    *w = cells(a->num_rows, a->per_row * a->num_cols, 2, 2 * sizeof(float));
     return check_act("embedding_bag_grad", a->dtype, err);
 }
 
 /* ---- calls ---- */
+
+static void count(cr_device *dev, const char *name, const work *w)
+{
+    cr_device_stats *s = &dev->streams[0]->stats;
+
+    s->flops += w->flops;
+    s->attention_flops += w->attention_flops;
+    s->moved_bytes += w->moved_bytes;
+    if (w->most_elems > s->most_elems) s->most_elems = w->most_elems, s->most_elems_in = name;
+}
 
 #define FORWARD(name, args, should_skip)                            \
     cr_status cr_##name(cr_device *dev, const args *a, cr_err *err) \
@@ -379,7 +408,7 @@ static cr_status check_embedding_bag_grad(const cr_embedding_bag_grad_args *a, w
                                                                     \
         CR_TRY(check_##name(a, &w, err));                           \
         if ((should_skip) && w.num <= 0) return CR_OK;              \
-        dev->streams[0]->stats.flops += w.flops;                    \
+        count(dev, #name, &w);                                      \
         return dev->kernels->name(dev, a, err);                     \
     }
 #define OP(name, args)         FORWARD(name, args, true)

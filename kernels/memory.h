@@ -49,8 +49,11 @@ void cr_device_drop_scratch(cr_device *dev);
 /* Of all streams together. */
 typedef struct cr_device_stats {
     size_t bytes_now, bytes_peak;
-    size_t host_bytes_now; /* cr_host_alloc */
-    double flops;          /* multiply-add = 2 */
+    size_t host_bytes_now;         /* cr_host_alloc */
+    double flops, attention_flops; /* multiply-add = 2; those of attention are in both */
+    double moved_bytes; /* read and written by operations that are no products and no attention */
+    int64_t most_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
+    const char *most_elems_in; /* that operation; NULL: none */
 } cr_device_stats;
 cr_device_stats cr_device_get_stats(const cr_device *dev);
 

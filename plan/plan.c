@@ -333,6 +333,15 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
     cr_units_write_tree(u, model, cr_dtype_of(w->dtype), &out->tree);
 }
 
+static void see_largest(const bench *b, cr_plan_role *out)
+{
+    cr_device_stats s = cr_device_get_stats(b->dev);
+
+    if (s.most_elems <= out->most_elems) return;
+    out->most_elems = s.most_elems;
+    out->most_elems_in = s.most_elems_in;
+}
+
 cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
                       const cr_plan_batch *p, cr_plan_role *out, cr_err *err)
 {
@@ -357,6 +366,7 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
         }
         cr_note(part ? plan_training(&b, w, p, kept, out, err)
                      : plan_log_probs(&b, w, p, kept, out, err));
+        see_largest(&b, out);
         bench_close(&b);
         b = (bench){0};
         if (err->status != CR_OK) break;

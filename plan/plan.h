@@ -57,6 +57,8 @@ typedef struct cr_plan_role {
     cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
     cr_traffic_count synced;             /* weights received by an engine in a step */
     double step_flops;                   /* of this rank */
+    int64_t most_elems;                  /* of one array of any operation: its largest index + 1 */
+    const char *most_elems_in;           /* that operation */
     cr_buf tree;                         /* owned: the wrapped tree, with warnings */
     cr_plan_moment *
         moment; /* owned; if they are asked for: two micro-batches and their update, or a forward */

@@ -286,6 +286,11 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     number(out, "units", (int64_t)r->num_units);
     number(out, "most_units_alive", r->most_units_alive);
     number(out, "host_bytes", r->host_bytes);
+    if (r->most_elems_in) {
+        key(out, "largest_array");
+        cr_buf_addf(out, "{\"operation\":\"%s\",\"elements\":%lld}", r->most_elems_in,
+                    (long long)r->most_elems);
+    }
     text(out, "peak_phase", peak->name, strlen(peak->name));
     key(out, "peak_bytes");
     cr_buf_addc(out, '{');

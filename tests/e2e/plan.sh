@@ -222,6 +222,21 @@ grep -Eq '^    backward +\|M+G+O+U+R+T+S?' "$dir/out" || fail "no timeline: $(ca
 sft 'assert any("the root keeps" in w for w in r["warnings"]), r["warnings"]' \
     "$config.wrap_policy={wrap_embeddings: false, transformer_layer_cls_to_wrap: [Qwen3Model]}"
 
+# a model of 671 billion parameters: indices pass 2^31 (the shard of 64 ranks; of 1,024 ranks the logits of 32,768 tokens)
+mkdir "$dir/moe671"
+sed 's/8192,/7168,/; s/28672/18432/; s/128256/129280/; s/: 80,/: 61,/; s/: 64,/: 128,/; s/: 8,/: 16,/; s/Llama/Qwen3Moe/
+    s/"llama"/"qwen3_moe", "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "mlp_only_layers": [0, 1, 2]/' \
+    "$dir/big/config.json" > "$dir/moe671/config.json"
+most='
+h, i, v, l, q, k, e, m = 7168, 18432, 129280, 61, 16384, 2048, 256, 2048
+most = 2 * v * h + h + l * (2 * q * h + 2 * k * h + 2 * 128 + 2 * h) + 3 * 3 * i * h + (l - 3) * (e * h + e * 3 * m * h)
+equal(r["parameters"], most)
+largest = r["largest_array"]["elements"]
+assert largest > 2 ** 31, largest'
+sft "$most; equal(largest, n := r['shard_elements']); near(n, most // 64)" pretrain="$dir/moe671" --world 64
+sft "$most; equal((r['largest_array']['operation'], largest), ('head', 32767 * v))" pretrain="$dir/moe671" --world 1024 \
+    sequence_length=32768 sft_train.training_args.per_device_train_batch_size=1
+
 # policies from the YAML: the tree's units, and names that match nothing
 tree() { # number of units, a line of the tree, then the policy
     "$CROLL" plan "$dir/sft.yaml" --tree "$config.wrap_policy=$3" > "$dir/out" 2> "$dir/err" || fail "$3"
