@@ -136,6 +136,46 @@ static void check_limits(report *r)
     }
 }
 
+/* One product on the first GPU, so that its library is looked at. */
+static cr_status try_products(cr_device *dev, cr_err *err)
+{
+    enum { SIDE = 1024, BYTES = SIDE * SIDE * 2 };
+    cr_mem *w = NULL, *x = NULL, *y = NULL;
+    cr_weight weight = {.dtype = CR_BF16, .num_rows = SIDE, .num_cols = SIDE};
+
+    if (cr_device_alloc(dev, BYTES, &w, err) == CR_OK && cr_zero(dev, w, BYTES, err) == CR_OK &&
+        cr_device_alloc(dev, BYTES, &x, err) == CR_OK && cr_zero(dev, x, BYTES, err) == CR_OK &&
+        cr_device_alloc(dev, BYTES, &y, err) == CR_OK) {
+        weight.data = w;
+        cr_note(cr_linear(dev, &(cr_linear_args){x, &weight, NULL, NULL, y, CR_BF16, SIDE}, err));
+        if (err->status == CR_OK) cr_note(cr_device_sync(dev, err));
+    }
+    cr_device_free(dev, w, BYTES);
+    cr_device_free(dev, x, BYTES);
+    cr_device_free(dev, y, BYTES);
+    return err->status;
+}
+
+static void check_products(report *r)
+{
+    cr_device *dev;
+    char text[200] = "", found[600];
+    cr_err err = {0};
+
+    if (cr_device_open("cuda", 1, &dev, &err) == CR_OK) {
+        if (try_products(dev, &err) == CR_OK) cr_gpu_products(dev, text, sizeof text);
+        cr_device_close(dev);
+    }
+    snprintf(found, sizeof found, "%s",
+             err.status       ? err.msg
+             : text[0] == '1' ? "cuBLASLt's give a row the same bits in any company"
+             : text[0]        ? text
+                              : "croll's own kernels (CROLL_CUDA_PRODUCTS)");
+    say(r, "products", err.status || text[0] == '0' ? NOTE : FINE, found,
+        "cuBLASLt multiplies where that is so for the sizes at hand, croll's own kernels "
+        "elsewhere");
+}
+
 static void check_gpus(report *r)
 {
     cr_gpu_report *g = CR_NEW(cr_gpu_report);
@@ -161,9 +201,10 @@ static void check_gpus(report *r)
                      gpu->fault);
         else
             snprintf(meaning, sizeof meaning,
-                     "code of this build runs on it; training and generation use the CPU so far");
+                     "code of this build runs on it: CROLL_DEVICE=cuda uses it (docs/cuda.md)");
         say(r, "gpu", gpu->fault[0] ? NOTE : FINE, found, meaning);
     }
+    if (g->num_listed > 0 && !g->gpu[0].fault[0]) check_products(r);
     cr_free(g);
 }
 

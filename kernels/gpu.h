@@ -38,5 +38,7 @@ void *cr_gpu_stream(const cr_device *dev);
 /* The same text in two processes of one host that share a GPU. */
 CR_MUST cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_bytes,
                                   cr_err *err);
+/* Of which sizes of weights products are cuBLASLt's: "5 of 6 (..why not the last)"; "" where it was not asked. */
+void cr_gpu_products(const cr_device *dev, char *text, size_t capacity_bytes);
 
 #endif

@@ -98,8 +98,8 @@ typedef struct cr_weight_pack_args {
     cr_mem *packed; /* cr_weight_packed_bytes of w */
 } cr_weight_pack_args;
 
-/* y[M, N] = x[M, K] W^T (+ bias[N]) (+ add[M, N], rounded after bias). y in out_dtype (act or
- * CR_F32). bias and add are in W's dtype; add may be y itself. */
+/* y[M, N] = x[M, K] W^T (+ bias[N]) (+ add[M, N]). The device decides whether it is rounded before add, too, which is
+ * the same for all rows. y in out_dtype (act or CR_F32). bias and add are in W's dtype; add may be y itself. */
 typedef struct cr_linear_args {
     const cr_mem *x;
     const cr_weight *w; /* [N, K] */

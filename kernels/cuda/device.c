@@ -9,6 +9,7 @@
  * the current GPU a thread, so each call sets it (cri_cuda_stream).
  */
 #include "kernels/cuda/entries.h"
+#include "kernels/cuda/library.h"
 #include "kernels/gpu.h"
 
 #include <stdlib.h>
@@ -30,6 +31,7 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     char *slots; /* pinned, NUM_SLOTS of SLOT_BYTES; NULL until the first upload */
     cudaEvent_t slot_free[NUM_SLOTS];
     uint64_t num_uploads;
+    cri_library *library;
 } cuda;
 
 /* Of the simulated GPU (sim/), which notices reads of memory that is undefined again; no GPU has it. */
@@ -56,6 +58,11 @@ cudaStream_t cri_cuda_stream(const cr_device *dev)
     return stream_of(dev)->stream;
 }
 
+cri_library *cri_cuda_library(const cr_device *dev)
+{
+    return ((const cuda *)dev->impl)->library;
+}
+
 void *cr_gpu_stream(const cr_device *dev)
 {
     return cri_cuda_stream(dev);
@@ -67,6 +74,11 @@ cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_byte
 
     return check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(text, (int)capacity_bytes, c->gpu),
                  err);
+}
+
+void cr_gpu_products(const cr_device *dev, char *text, size_t capacity_bytes)
+{
+    cri_library_text(cri_cuda_library(dev), text, capacity_bytes);
 }
 
 /* ---- memory ---- */
@@ -318,6 +330,7 @@ static void cuda_close(cr_device *dev)
     if (!dev->streams[1]) return;
     CR_CHECK(sync_all(dev, &err) == CR_OK, "%s", err.msg);
     cuda_drop_scratch(dev);
+    cri_library_close(c->library);
     for (int i = 0; i < NUM_SLOTS; i++)
         if (c->slot_free[i]) (void)cudaEventDestroy(c->slot_free[i]);
     if (c->slots) (void)cudaFreeHost(c->slots);
@@ -382,14 +395,17 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
     CR_TRY(find_gpu(&gpu, err));
     c = CR_NEW(cuda);
     c->gpu = gpu;
-    for (int s = 0; s < CR_NUM_STREAMS; s++)
-        if (check("a stream", cudaStreamCreateWithFlags(&c->of[s].stream, cudaStreamNonBlocking),
-                  err) != CR_OK) {
-            while (--s >= 0)
-                (void)cudaStreamDestroy(c->of[s].stream);
-            cr_free(c);
-            return err->status;
-        }
+    cr_note(cri_library_open(&c->library, err));
+    for (int s = 0; s < CR_NUM_STREAMS && err->status == CR_OK; s++)
+        cr_note(check("a stream",
+                      cudaStreamCreateWithFlags(&c->of[s].stream, cudaStreamNonBlocking), err));
+    if (err->status != CR_OK) {
+        for (int s = 0; s < CR_NUM_STREAMS; s++)
+            if (c->of[s].stream) (void)cudaStreamDestroy(c->of[s].stream);
+        cri_library_close(c->library);
+        cr_free(c);
+        return err->status;
+    }
     dev->kernels = &table;
     dev->num_threads = 1; /* a kernel fills the GPU: lanes would share it */
     dev->impl = c;

@@ -17,6 +17,9 @@ cudaStream_t cri_cuda_stream(const cr_device *dev);
  * before may still use the same memory. */
 cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err);
 
+/* The products by cuBLASLt (library.h), NULL without. */
+struct cri_library *cri_cuda_library(const cr_device *dev);
+
 #define CRI_CUDA_DECLARE(name, args) \
     cr_status cri_cuda_##name(cr_device *dev, const args *a, cr_err *err);
 CR_OPS(CRI_CUDA_DECLARE, CRI_CUDA_DECLARE)

@@ -1,11 +1,11 @@
 /* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x, and the packed weight.
  *
- * Two kernels, chosen by dtypes and by the sizes of the weight alone, never by the number of rows:
+ * Those of 16-bit numbers are cuBLASLt's where it can promise what product.h does (library.h); the head's, logits, and
+ * all others run here, by two kernels, chosen by dtypes and by the sizes of the weight alone, never by the number of rows:
  * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
  *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, at most 206 registers, two blocks an
  *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200, whose full
- *   speed needs wgmma; by the instructions of the loop (bench/gpu_static) at most 70 % of that. As a
- *   fallback and for decoding; cuBLASLt is to take over large products (not available yet).
+ *   speed needs wgmma; by the instructions of the loop (bench/gpu_static) at most 70 % of that.
  * plain (fp32, fp16, odd sizes): a block of 256 threads makes a 64 x 64 tile, a thread 4 x 4; 16 of k at a time by shared memory
  *   (8.5 KiB); fused multiply-add. Limit: fp32 units, 8 shared loads for 16 of them: about half of 67 TFLOP/s. TF32 is not used.
  * Columns sums of dy (dbias): a thread a column over a stretch of 256 rows, then the stretches in order.
@@ -14,7 +14,7 @@
  */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/dev/mma.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/library.h"
 
 /* Where C goes. Aux: of bias and add. */
 template <class To, class Aux> struct ending {
@@ -298,34 +298,51 @@ cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t st
 
 /* ---- entries ---- */
 
-cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
+/* By cuBLASLt, or here. */
+static cr_status product(cr_device *dev, const char *op, const cri_product *p, cr_err *err)
 {
-    const cr_weight *w = a->w;
-    const cri_product p = {.dtype = w->dtype,
-                           .a = a->x,
-                           .b = w->packed ? w->packed : w->data,
-                           .is_a_turned = false,
-                           .is_b_turned = false,
-                           .m = a->num_rows,
-                           .n = w->num_rows,
-                           .k = w->num_cols,
-                           .lda = w->num_cols,
-                           .ldb = w->num_cols,
-                           .c_dtype = a->out_dtype,
-                           .c = a->y,
-                           .ldc = w->num_rows,
-                           .aux_dtype = w->dtype,
-                           .bias = a->bias,
-                           .add = a->add};
+    bool is_taken;
 
-    return cri_cuda_product("linear", &p, cri_cuda_stream(dev), err);
+    CR_TRY(cri_library_product(dev, cri_cuda_library(dev), op, p, &is_taken, err));
+    return is_taken ? CR_OK : cri_cuda_product(op, p, cri_cuda_stream(dev), err);
 }
 
+static cri_product forward(const cr_linear_args *a)
+{
+    const cr_weight *w = a->w;
+
+    return {.dtype = w->dtype,
+            .a = a->x,
+            .b = w->packed ? w->packed : w->data,
+            .is_a_turned = false,
+            .is_b_turned = false,
+            .m = a->num_rows,
+            .n = w->num_rows,
+            .k = w->num_cols,
+            .lda = w->num_cols,
+            .ldb = w->num_cols,
+            .c_dtype = a->out_dtype,
+            .c = a->y,
+            .ldc = w->num_rows,
+            .aux_dtype = w->dtype,
+            .bias = a->bias,
+            .add = a->add};
+}
+
+cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
+{
+    const cri_product p = forward(a);
+
+    return product(dev, "linear", &p, err);
+}
+
+/* By the tiles that the head uses. */
 cr_status cri_cuda_logits(cr_device *dev, const cr_logits_args *a, cr_err *err)
 {
     const cr_linear_args linear = {a->x, a->w, NULL, NULL, a->logits, CR_F32, a->num_rows};
+    const cri_product p = forward(&linear);
 
-    return cri_cuda_linear(dev, &linear, err);
+    return cri_cuda_product("logits", &p, cri_cuda_stream(dev), err);
 }
 
 template <class T>
@@ -379,8 +396,8 @@ cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_
                             .bias = NULL,
                             .add = a->dw};
 
-    if (a->dx) CR_TRY(cri_cuda_product("linear_grad", &dx, cri_cuda_stream(dev), err));
-    if (a->dw) CR_TRY(cri_cuda_product("linear_grad", &dw, cri_cuda_stream(dev), err));
+    if (a->dx) CR_TRY(product(dev, "linear_grad", &dx, err));
+    if (a->dw) CR_TRY(product(dev, "linear_grad", &dw, err));
     return a->dbias ? CRI_BY_DTYPE(w->dtype, bias_grad, dev, a, err) : CR_OK;
 }
 

@@ -7,7 +7,13 @@
 #ifndef CR_CUDA_PRODUCT_H
 #define CR_CUDA_PRODUCT_H
 
-#include "kernels/cuda/op.h"
+#include "kernels/cuda/entries.h"
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct cri_product {
     cr_dtype dtype; /* of A and B */
@@ -25,5 +31,9 @@ typedef struct cri_product {
 
 /* Queues it. Turned: A not, B is (dx), or both (dw). */
 cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t stream, cr_err *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

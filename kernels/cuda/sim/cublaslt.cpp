@@ -1,5 +1,5 @@
-/* cublaslt.cpp -- see include/cublasLt.h. Column-major matrices, sums in float32 over steps of k as the algorithm says;
- * bf16 and float32. */
+/* cublaslt.cpp -- see include/cublasLt.h. Column-major matrices, sums in float32 over steps of k as the algorithm says. */
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/sim/impl.h"
 
 #include <cublasLt.h>
@@ -8,7 +8,8 @@ struct cublasLtContext {
     int unused;
 };
 struct cublasLtMatmulDesc {
-    int32_t op_a = 0, op_b = 0;
+    int32_t op_a = 0, op_b = 0, epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    const void *bias = nullptr; /* in the type of D */
 };
 struct cublasLtLayout {
     cudaDataType_t type;
@@ -17,11 +18,19 @@ struct cublasLtLayout {
 };
 struct cublasLtPreference {
     uint64_t workspace = 0;
-    uint32_t schemes = 7;
+    uint32_t schemes = 7, alignment[4] = {256, 256, 256, 256};
 };
 enum {
     MAGIC = 0x51b1a5
-}; /* in an algorithm's data: MAGIC, id, parts of k, length of a step of k */
+}; /* in an algorithm's data: MAGIC, id, parts of k, length of a step of k, alignment of matrices in bytes */
+
+/* How it is to break its word: see cublasLt.h. */
+static bool is_wrong(const char *how)
+{
+    const char *chosen = getenv("CROLL_SIM_CUBLASLT");
+
+    return chosen && strcmp(chosen, how) == 0;
+}
 
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int *value)
 {
@@ -55,8 +64,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
                                               cublasLtMatmulDescAttributes_t a, const void *value,
                                               size_t n)
 {
-    if (n != 4) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(a == CUBLASLT_MATMUL_DESC_TRANSA ? &d->op_a : &d->op_b, value, 4);
+    if (n != (a == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? 8 : 4)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (a == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+        memcpy(&d->bias, value, 8);
+    else
+        memcpy(a == CUBLASLT_MATMUL_DESC_TRANSA   ? &d->op_a
+               : a == CUBLASLT_MATMUL_DESC_TRANSB ? &d->op_b
+                                                  : &d->epilogue,
+               value, 4);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -69,7 +84,6 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t t, uint64_t r,
                                           uint64_t c, int64_t ld)
 {
-    if (t == CUDA_R_16F) return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = new cublasLtLayout{t, r, c, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -94,6 +108,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         memcpy(&p->workspace, value, 8);
     else if (a == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && n == 4)
         memcpy(&p->schemes, value, 4);
+    else if (a >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && n == 4)
+        memcpy(&p->alignment[a - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, 4);
     else
         return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
@@ -117,13 +133,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         D->cols < D->rows ? D->cols : D->rows; /* real heuristics split k when it is small */
     bool may_split = p->schemes && p->workspace;
 
-    *num = wanted < 1 ? 0 : 1;
+    *num = wanted < 1 || is_wrong("none") ? 0 : 1;
     if (!*num) return CUBLAS_STATUS_SUCCESS;
     memset((void *)out, 0, sizeof *out);
     out->algo.data[0] = MAGIC;
     out->algo.data[1] = n <= 16 ? 10 : 21;
-    out->algo.data[2] = may_split && n <= 64 ? (n <= 16 ? 4 : 2) : 1;
+    out->algo.data[2] = is_wrong("split") || (may_split && n <= 64) ? (n <= 16 ? 4 : 2) : 1;
     out->algo.data[3] = n <= 16 ? 128 : n <= 128 ? 64 : 32;
+    out->algo.data[4] = p->alignment[0];
+    for (uint32_t a : p->alignment)
+        if (a > out->algo.data[4]) out->algo.data[4] = a;
     out->workspaceSize = may_split ? p->workspace : 0;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -167,7 +186,7 @@ namespace
 struct product {
     cublasLtLayout a, b, c, d;
     cublasLtMatmulDesc desc;
-    const void *A, *B, *C;
+    const void *A, *B, *C, *bias;
     void *D;
     float alpha, beta;
     int64_t m, n, k, per, step; /* per: of k, a part; step: one tree of sums */
@@ -188,8 +207,19 @@ static void touch(const void *data, const cublasLtLayout &l, bool is_write)
 
 static float get(const void *p, const cublasLtLayout &l, int64_t i)
 {
-    return l.type == CUDA_R_32F ? ((const float *)p)[i]
-                                : cri_sim_from_bf16(((const uint16_t *)p)[i]);
+    return l.type == CUDA_R_32F   ? ((const float *)p)[i]
+           : l.type == CUDA_R_16F ? to_float(((const f16 *)p)[i])
+                                  : cri_sim_from_bf16(((const uint16_t *)p)[i]);
+}
+
+static void put(void *p, const cublasLtLayout &l, int64_t i, float v)
+{
+    if (l.type == CUDA_R_32F)
+        ((float *)p)[i] = v;
+    else if (l.type == CUDA_R_16F)
+        ((f16 *)p)[i] = to_f16(v);
+    else
+        ((uint16_t *)p)[i] = cri_sim_to_bf16(v);
 }
 
 /* `count` vectors over k, one after another. */
@@ -234,18 +264,16 @@ static void multiply(const product &p)
     touch(p.A, p.a, false);
     touch(p.B, p.b, false);
     if (p.beta != 0.0f) touch(p.C, p.c, false);
+    if (p.bias) cri_sim_touch(p.bias, (size_t)p.m * bytes_of(p.d), false);
     touch(p.D, p.d, true);
     std::vector<float> x = vectors_of(p.A, p.a, p.m, p.k, p.desc.op_a != 0);
     std::vector<float> y = vectors_of(p.B, p.b, p.n, p.k, p.desc.op_b == 0);
     for (int64_t j = 0; j < p.n; j++)
         for (int64_t i = 0; i < p.m; i++) {
             float v = p.alpha * dot(p, &x[(size_t)(i * p.k)], &y[(size_t)(j * p.k)]);
-            int64_t at = j * p.d.ld + i;
+            if (p.bias) v += get(p.bias, p.d, i);
             if (p.beta != 0.0f) v += p.beta * get(p.C, p.c, j * p.c.ld + i);
-            if (p.d.type == CUDA_R_32F)
-                ((float *)p.D)[at] = v;
-            else
-                ((uint16_t *)p.D)[at] = cri_sim_to_bf16(v);
+            put(p.D, p.d, j * p.d.ld + i, v);
         }
 }
 
@@ -256,8 +284,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
                               const cublasLtMatmulAlgo_t *algo, void *, size_t, cudaStream_t stream)
 {
     cri_sim_enter enter;
-    product p = {*lA, *lB, *lC, *lD, *d, A, B, C, D, *(const float *)alpha, *(const float *)beta,
-                 0,   0,   0,   0,   0};
+    product p = {
+        *lA, *lB, *lC, *lD, *d, A, B, C, nullptr, D, *(const float *)alpha, *(const float *)beta,
+        0,   0,   0,   0,   0};
     int64_t parts;
     cri_sim_op op;
 
@@ -271,8 +300,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
         (int64_t)(d->op_b ? p.b.rows : p.b.cols) != p.n ||
         (int64_t)(d->op_b ? p.b.cols : p.b.rows) != p.k)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (d->epilogue == CUBLASLT_EPILOGUE_BIAS) p.bias = d->bias;
+    if (((uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D | (uintptr_t)p.bias) %
+        algo->data[4])
+        cri_sim_die("cublasLtMatmul: a matrix or bias is not aligned to the %d bytes that its "
+                    "algorithm was asked for",
+                    (int)algo->data[4]);
+    if (is_wrong("late") && p.n > 2048) return CUBLAS_STATUS_NOT_SUPPORTED;
     parts = (int64_t)algo->data[2];
-    p.step = (int64_t)algo->data[3];
+    p.step = is_wrong("fickle") && p.n <= 64 ? 8 : (int64_t)algo->data[3];
     p.per = ((p.k + parts - 1) / parts + p.step - 1) / p.step * p.step;
     op.name = "cublasLtMatmul";
     op.run = [p] { multiply(p); };

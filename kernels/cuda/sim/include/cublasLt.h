@@ -1,7 +1,10 @@
 /* cublasLt.h -- the part of cuBLASLt that croll uses, with NVIDIA's names and values. The heuristic is as unhelpful as
  * the real one may be: unless the caller forbids reduction schemes it splits k by the number of rows, and the length of a
  * step of k depends on it, too; so code that asks anew for each number of rows gets other bits, and code that keeps one
- * algorithm a weight does not. */
+ * algorithm a weight does not.
+ *
+ * CROLL_SIM_CUBLASLT: `split`: an algorithm splits k although that was forbidden; `none`: it finds no algorithm; `fickle`: the
+ * kept algorithm sums in another order below 65 rows; `late`: it refuses more than 2048 rows when it is called. */
 #ifndef CR_SIM_CUBLASLT_H
 #define CR_SIM_CUBLASLT_H
 
@@ -17,15 +20,22 @@ typedef enum {
     CUBLAS_STATUS_NOT_SUPPORTED = 15
 } cublasStatus_t;
 typedef enum { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 } cublasOperation_t;
+typedef enum { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 } cublasLtEpilogue_t;
 typedef enum { CUBLAS_COMPUTE_32F = 68 } cublasComputeType_t;
 typedef enum { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 } cudaDataType_t;
 typedef enum {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
-    CUBLASLT_MATMUL_DESC_TRANSB = 4
+    CUBLASLT_MATMUL_DESC_TRANSB = 4,
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
-    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 typedef enum {
     CUBLASLT_ALGO_CONFIG_ID = 0,

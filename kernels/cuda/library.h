@@ -1,0 +1,40 @@
+/* library.h -- products of activations and weights by cuBLASLt, as far as it keeps the promise that a row's bits do not
+ * depend on the other rows.
+ *
+ * cuBLASLt promises that for no number of rows. So one algorithm is asked for once a weight's sizes and types, with 8192 rows,
+ * without workspace and without any way to split k, and is kept for every number of rows; before its first use a probe
+ * with the weight at hand compares bytes: the same row alone, first and last among 2, 16, 17, 64, 257 and 2048 rows. Sizes for which there is
+ * no such algorithm, or whose probe finds a difference, are left to the kernels of linear.cu for good, with a
+ * warning that says why.
+ *
+ * Threads: one caller, that of the device. Scratch: of the stream, for a bias that is not aligned to 16 bytes. The probe takes up to
+ * 64 MiB of device memory for its time, once a size.
+ */
+#ifndef CR_CUDA_LIBRARY_H
+#define CR_CUDA_LIBRARY_H
+
+#include "kernels/cuda/product.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cri_library cri_library;
+
+/* NULL, and no error, with CROLL_CUDA_PRODUCTS=own; CR_EUSAGE for a word but own and library. */
+CR_MUST cr_status cri_library_open(cri_library **out, cr_err *err);
+void cri_library_close(cri_library *library); /* NULL is fine; nothing of it may be queued */
+
+/* Queues the product on the stream of dev, unless it is left to linear.cu: then *is_taken is false. CR_EIO: what was
+ * accepted once is refused now; going on by other kernels would change bits. */
+CR_MUST cr_status cri_library_product(cr_device *dev, cri_library *library, const char *op,
+                                      const cri_product *p, bool *is_taken, cr_err *err);
+
+/* Which sizes it takes, of those that were asked: "3 of 4", and why not the last that it does not; "" before the first. */
+void cri_library_text(const cri_library *library, char *text, size_t capacity_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

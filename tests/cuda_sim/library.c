@@ -1,0 +1,195 @@
+/* library.c -- products by cuBLASLt on device cuda: taken where its kept algorithm gives a row the same bits in any company, left to
+ * croll's own kernels where it splits k, has no algorithm or fails the probe, and an error where it refuses later what it
+ * has taken; a bias at an odd address; types. Numbers are checked against the cpu in tests/unit/kernels_devices.c.
+ */
+#include "kernels/gpu.h"
+#include "kernels/kernels.h"
+#include "tests/check_near.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { M = 130, MANY = 2049, N = 72, K = 200 };
+
+static cr_err err;
+
+#define OK(call)                                                 \
+    do {                                                         \
+        if ((call) != CR_OK) fail_msg("%s: %s", #call, err.msg); \
+    } while (0)
+
+typedef struct place {
+    cr_device *dev;
+    cr_mem *x, *w, *bias, *y;
+    cr_dtype dtype;
+    bool has_bias, has_add;
+    char text[160];
+} place;
+
+static cr_mem *numbers(cr_device *dev, cr_dtype dtype, int64_t num)
+{
+    float *f = CR_NEW_ARRAY(float, num);
+    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
+    cr_mem *mem;
+
+    for (int64_t i = 0; i < num; i++)
+        f[i] = (float)((uint32_t)i * 2654435761u >> 8) / 8388608.0F - 1.0F;
+    cr_cast_host(dtype, narrow, CR_F32, f, (size_t)num);
+    OK(cr_device_alloc(dev, (size_t)num * 2, &mem, &err));
+    OK(cr_upload(dev, mem, narrow, (size_t)num * 2, &err));
+    cr_free(f);
+    cr_free(narrow);
+    return mem;
+}
+
+/* products: CROLL_CUDA_PRODUCTS; how: what cuBLASLt does wrong, or NULL. */
+static void place_open(place *p, cr_dtype dtype, const char *products, const char *how)
+{
+    *p = (place){.dtype = dtype};
+    if (how)
+        setenv("CROLL_SIM_CUBLASLT", how, 1);
+    else
+        unsetenv("CROLL_SIM_CUBLASLT");
+    setenv("CROLL_CUDA_PRODUCTS", products, 1);
+    OK(cr_device_open("cuda", 1, &p->dev, &err));
+    p->x = numbers(p->dev, dtype, MANY * K);
+    p->w = numbers(p->dev, dtype, N * K);
+    p->bias = numbers(p->dev, dtype, N + 1);
+    p->y = numbers(p->dev, dtype, 2 * MANY * N); /* of 4 bytes */
+}
+
+static void place_close(place *p)
+{
+    cr_gpu_products(p->dev, p->text, sizeof p->text);
+    cr_device_free(p->dev, p->x, MANY * K * 2);
+    cr_device_free(p->dev, p->w, N * K * 2);
+    cr_device_free(p->dev, p->bias, (N + 1) * 2);
+    cr_device_free(p->dev, p->y, MANY * N * 4);
+    cr_device_close(p->dev);
+}
+
+/* y of `num` rows from `first` on, into out [num][N]: float32, or 16-bit numbers with a bias or an addend. */
+static cr_status rows_of(place *p, int64_t first, int64_t num, void *out)
+{
+    const cr_dtype to = p->has_bias || p->has_add ? p->dtype : CR_F32;
+    const size_t num_bytes = (size_t)(num * N) * cr_dtype_bytes(to);
+    const cr_weight w = {p->w, p->dtype, N, K, NULL};
+    const cr_linear_args a = {.x = cr_at(p->dtype, p->x, first * K),
+                              .w = &w,
+                              .bias = p->has_bias ? cr_at(p->dtype, p->bias, 1)
+                                                  : NULL, /* at an odd address */
+                              .add = p->has_add ? p->y : NULL,
+                              .y = p->y,
+                              .out_dtype = to,
+                              .num_rows = num};
+
+    OK(cr_zero(p->dev, p->y, num_bytes, &err));
+    CR_TRY(cr_linear(p->dev, &a, &err));
+    return cr_download(p->dev, out, p->y, num_bytes, &err);
+}
+
+static void all_rows(cr_dtype dtype, const char *products, const char *how, float *y, place *p)
+{
+    place_open(p, dtype, products, how);
+    OK(rows_of(p, 0, M, y));
+}
+
+static void set_option(place *p, int option)
+{
+    p->has_bias = option & 1;
+    p->has_add = option & 2;
+}
+
+/* By both, with the options on one device each, which must not mix them up. */
+static void taken_with_the_same_rows_in_any_company(void **state)
+{
+    static const cr_dtype dtypes[] = {CR_BF16, CR_F16};
+    static char library[M * N * 4], own[M * N * 4], part[M * N * 4];
+
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        place p, q;
+        place_open(&p, dtypes[t], "library", NULL);
+        place_open(&q, dtypes[t], "own", NULL);
+        for (int option = 0; option < 4; option++) {
+            size_t row_bytes = N * (option ? 2 : sizeof(float)), num_near = 0;
+            set_option(&p, option);
+            set_option(&q, option);
+            OK(rows_of(&p, 0, M, library));
+            OK(rows_of(&q, 0, M, own));
+            for (int64_t step = 1; step < M; step = 3 * step + 4)
+                for (int64_t i = 0; i < M; i += step) {
+                    int64_t num = i + step < M ? step : M - i;
+                    OK(rows_of(&p, i, num, part));
+                    assert_memory_equal(part, library + (size_t)i * row_bytes,
+                                        (size_t)num * row_bytes);
+                }
+            for (size_t i = 0; i < M * N; i++) /* the same numbers but for a last bit */
+                num_near += memcmp(own + i * row_bytes / N, library + i * row_bytes / N, 2) == 0;
+            assert_true(option == 0 || num_near > M * N * 9 / 10);
+            if (option == 0) assert_memory_not_equal(own, library, sizeof own); /* it was taken */
+        }
+        place_close(&p);
+        place_close(&q);
+        assert_string_equal(p.text, "4 of 4");
+        assert_string_equal(q.text, "");
+    }
+}
+
+static void left_to_own_kernels(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"split", "0 of 1 sizes of weights (its algorithm splits k into 2 parts)"},
+        {"none", "0 of 1 sizes of weights (it has no algorithm without workspace)"},
+        {"fickle",
+         "0 of 1 sizes of weights (row 0 of 257 has other bits than the same row alone)"}};
+    static float own[M * N], y[M * N];
+    place p;
+
+    (void)state;
+    all_rows(CR_BF16, "own", NULL, own, &p);
+    place_close(&p);
+    for (size_t i = 0; i < CR_COUNT(wrong); i++) {
+        all_rows(CR_BF16, "library", wrong[i][0], y, &p);
+        place_close(&p);
+        assert_string_equal(p.text, wrong[i][1]);
+        assert_memory_equal(y, own, sizeof y);
+    }
+}
+
+static void refused_later(void **state)
+{
+    static float y[MANY * N];
+    place p;
+
+    (void)state;
+    place_open(&p, CR_BF16, "library", "late");
+    OK(rows_of(&p, 0, 64, y));
+    assert_int_equal(rows_of(&p, 0, MANY, y), CR_EIO);
+    assert_non_null(strstr(err.msg, "a product that cuBLASLt has accepted before"));
+    err = (cr_err){0};
+    place_close(&p);
+}
+
+static void other_words(void **state)
+{
+    cr_device *dev;
+
+    (void)state;
+    setenv("CROLL_CUDA_PRODUCTS", "fast", 1);
+    assert_int_equal(cr_device_open("cuda", 1, &dev, &err), CR_EUSAGE);
+    assert_non_null(strstr(err.msg, "use library or own"));
+    err = (cr_err){0};
+    unsetenv("CROLL_CUDA_PRODUCTS");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(taken_with_the_same_rows_in_any_company),
+                                       cmocka_unit_test(left_to_own_kernels),
+                                       cmocka_unit_test(refused_later),
+                                       cmocka_unit_test(other_words)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
