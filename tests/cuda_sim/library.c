@@ -84,7 +84,7 @@ static cr_status rows_of(place *p, int64_t first, int64_t num, void *out)
                               .out_dtype = to,
                               .num_rows = num};
 
-    OK(cr_zero(p->dev, p->y, num_bytes, &err));
+    if (p->has_add) OK(cr_copy(p->dev, p->y, cr_at(p->dtype, p->x, first * N), num_bytes, &err));
     CR_TRY(cr_linear(p->dev, &a, &err));
     return cr_download(p->dev, out, p->y, num_bytes, &err);
 }
