@@ -8,6 +8,7 @@
 #include "commands/commands.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
+#include "launch/placement.h"
 #include "plan/plan_print.h"
 #include "plan/shapes.h"
 
@@ -496,10 +497,29 @@ static cr_status print(const cr_plan *p, bool is_json, bool with_tree, const cha
     return err->status;
 }
 
+/* Which host each rank is on. */
+static cr_status print_places(const cr_plan *p, const cr_hosts_args *args, cr_err *err)
+{
+    cr_layout layout;
+    cr_hosts hosts;
+    char *table;
+
+    if (!args->list && !args->file) return CR_OK;
+    cr_layout_init(&layout, &p->config);
+    CR_TRY(cr_hosts_choose(args, layout.num_ranks, &hosts, err));
+    cr_placement_make(&hosts, &layout);
+    table = cr_placement_table(&hosts, &layout);
+    printf("\n%s", table);
+    cr_free(table);
+    cr_hosts_free(&hosts);
+    return CR_OK;
+}
+
 static int run(int argc, char **argv)
 {
     bool is_json = false, with_tree = false, is_help = false;
     const char *memory = NULL, *page = NULL;
+    cr_hosts_args hosts = {NULL, NULL};
     cr_plan p = {0};
     const cr_option options[] = {
         {"world", CR_OPT_INT, &p.world, "N",
@@ -510,6 +530,7 @@ static int run(int argc, char **argv)
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
         {"html", CR_OPT_STRING, &page, "PAGE",
          "also write a page to look at: meshes, trees, memory along a step, traffic"},
+        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -518,8 +539,9 @@ static int run(int argc, char **argv)
                       &err) == CR_OK &&
         !is_help) {
         p.with_moments = page != NULL;
-        if (plan(&p, &words, memory, &err) == CR_OK)
-            cr_note(print(&p, is_json, with_tree, page, &err));
+        if (plan(&p, &words, memory, &err) == CR_OK &&
+            print(&p, is_json, with_tree, page, &err) == CR_OK && !is_json)
+            cr_note(print_places(&p, &hosts, &err));
     }
     cr_words_free(&words);
     for (size_t i = 0; i < p.num_roles; i++)

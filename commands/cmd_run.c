@@ -7,6 +7,7 @@
 #include "actors/strategy_args.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "launch/placement.h"
 #include "models/weights.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
@@ -25,7 +26,7 @@
 static int run_command(int argc, char **argv);
 
 const cr_command cr_command_run = {
-    "run", "run FILE [key=value ..] [--overwrite] [--hosts H:N,..]",
+    "run", "run FILE [key=value ..] [--overwrite] [--hosts H:N,.. | --hostfile FILE]",
     "Run the job that a ROLL YAML file describes.",
     "croll run configs/quickstart/rlvr.yaml output_dir=output/mine max_steps=5 "
     "actor_train.training_args.learning_rate=1e-4",
@@ -229,7 +230,7 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
     return CR_OK;
 }
 
-static cr_status go(const cr_config *config, bool should_overwrite, const char *host_list,
+static cr_status go(const cr_config *config, bool should_overwrite, const cr_hosts_args *host_args,
                     cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL, *flight = NULL;
@@ -246,7 +247,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, const char *
     cr_status status;
 
     cr_layout_init(&layout, config);
-    CR_TRY_GOTO(out, cr_hosts_open(host_list, layout.num_ranks, &hosts, err));
+    CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
+    cr_placement_make(&hosts, &layout);
     CR_TRY_GOTO(out, check_device(err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
@@ -293,12 +295,10 @@ out:
 static int run_command(int argc, char **argv)
 {
     bool should_overwrite = false, is_help;
-    const char *hosts = NULL;
-    const cr_option options[] = {
-        {"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
-         "start anew in a folder that holds a run"},
-        {"hosts", CR_OPT_STRING, &hosts, "H:N,..",
-         "hosts and how many ranks each, reached by ssh (default: this host alone)"}};
+    cr_hosts_args hosts = {NULL, NULL};
+    const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
+                                  "start anew in a folder that holds a run"},
+                                 CR_HOSTS_OPTIONS(hosts)};
     cr_words words = {0};
     cr_diagnostics d = {0};
     cr_config config = {0};
@@ -316,7 +316,7 @@ static int run_command(int argc, char **argv)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
     if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
-    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, hosts, &err));
+    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &hosts, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);

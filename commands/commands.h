@@ -29,6 +29,16 @@
     X(actor)
 /* clang-format on */
 
+/* Of commands that run on several hosts; args: a cr_hosts_args. */
+#define CR_HOSTS_OPTIONS(args)                                                           \
+    {"hosts", CR_OPT_STRING, &(args).list, "H:N,..",                                     \
+     "hosts and how many ranks each takes, reached by ssh (default: those of the Slurm " \
+     "allocation this is in, or this host alone)"},                                      \
+    {                                                                                    \
+        "hostfile", CR_OPT_STRING, &(args).file, "FILE",                                 \
+            "the same from a file: NAME slots=N a line"                                  \
+    }
+
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)
 #undef CR_COMMAND_DECLARE

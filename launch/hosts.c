@@ -12,27 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 4096, MAX_NAME = 256, DISCARD_PORT = 9 };
-
-static cr_status check_unused(cr_err *err)
-{
-    static const char *const files[] = {"PBS_NODEFILE", "OMPI_MCA_orte_default_hostfile",
-                                        "OMPI_MCA_rmaps_base_hostfile"};
-    const char *nodes = getenv("SLURM_JOB_NUM_NODES");
-
-    if (nodes && atoi(nodes) > 1)
-        return cr_fail(err, CR_ECONFIG,
-                       "SLURM_JOB_NUM_NODES is %.20s, but the run would use this host alone: say "
-                       "which hosts (--hosts a:8,b:8), or unset it",
-                       nodes);
-    for (size_t i = 0; i < CR_COUNT(files); i++)
-        if (getenv(files[i]))
-            return cr_fail(err, CR_ECONFIG,
-                           "%s names a list of hosts, but the run would use this host alone: say "
-                           "which hosts (--hosts a:8,b:8), or unset it",
-                           files[i]);
-    return CR_OK;
-}
+enum { DISCARD_PORT = 9 };
 
 /* The address of this host that packets to `name` have; is_here: it is this host. No packet is sent. */
 static cr_status find_way(const char *name, struct in_addr *from, bool *is_here, cr_err *err)
@@ -43,7 +23,7 @@ static cr_status find_way(const char *name, struct in_addr *from, bool *is_here,
     int code = getaddrinfo(name, NULL, &wanted, &found), fd;
 
     if (code != 0)
-        return cr_fail(err, CR_ECONFIG, "--hosts: %s: %s (an IPv4 address or name is needed)", name,
+        return cr_fail(err, CR_ECONFIG, "host %s: %s (an IPv4 address or name is needed)", name,
                        gai_strerror(code));
     memcpy(&to, found->ai_addr, sizeof to);
     freeaddrinfo(found);
@@ -51,7 +31,7 @@ static cr_status find_way(const char *name, struct in_addr *from, bool *is_here,
     fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0)
-        cr_fail(err, CR_ECONFIG, "--hosts: no network of this host leads to %s (%s)", name,
+        cr_fail(err, CR_ECONFIG, "host %s: no network of this one leads there (%s)", name,
                 inet_ntoa(to.sin_addr));
     if (fd >= 0) close(fd);
     *from = own.sin_addr;
@@ -73,73 +53,17 @@ static cr_status name_network(struct in_addr own, cr_hosts *out, cr_err *err)
     freeifaddrs(all);
     snprintf(out->address, sizeof out->address, "%s", inet_ntoa(own));
     if (!mask)
-        return cr_fail(err, CR_ECONFIG, "--hosts: no interface of this host has the address %s",
+        return cr_fail(err, CR_ECONFIG, "no interface of this host has the address %s",
                        out->address);
     own.s_addr &= mask;
     snprintf(out->subnet, sizeof out->subnet, "%.15s/%d", inet_ntoa(own), __builtin_popcount(mask));
     return CR_OK;
 }
 
-/* ---- lists ---- */
-
-/* A host that is named again has room for more. */
-static void add_host(cr_hosts *hosts, const char *name, size_t name_bytes, int num_ranks)
-{
-    cr_host *host = NULL;
-
-    for (size_t i = 0; i < hosts->num && !host; i++)
-        if (strlen(hosts->host[i].name) == name_bytes &&
-            memcmp(hosts->host[i].name, name, name_bytes) == 0)
-            host = &hosts->host[i];
-    if (!host) {
-        hosts->host =
-            cr_realloc(hosts->host, hosts->num * sizeof *host, (hosts->num + 1) * sizeof *host);
-        host = &hosts->host[hosts->num++];
-        *host = (cr_host){.name = cr_strndup(name, name_bytes)};
-    }
-    host->num_ranks += num_ranks;
-}
-
-/* "NAME[:RANKS]" */
-static cr_status read_item(const char *item, size_t num_bytes, cr_hosts *out, cr_err *err)
-{
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_";
-    size_t name_bytes = strspn(item, letters), at = name_bytes + 1;
-    int num_ranks = name_bytes == num_bytes ? 1 : 0;
-
-    if (name_bytes < num_bytes && item[name_bytes] == ':')
-        for (; at < num_bytes && item[at] >= '0' && item[at] <= '9' && num_ranks <= MAX_RANKS; at++)
-            num_ranks = 10 * num_ranks + (item[at] - '0');
-    if (name_bytes == 0 || name_bytes >= MAX_NAME || item[0] == '-' || at < num_bytes ||
-        num_ranks < 1 || num_ranks > MAX_RANKS)
-        return cr_fail(err, CR_EUSAGE,
-                       "--hosts: '%.*s' is not NAME or NAME:RANKS with 1 to %d ranks "
-                       "(--hosts a:8,b:8)",
-                       num_bytes < 80 ? (int)num_bytes : 80, item, MAX_RANKS);
-    add_host(out, item, name_bytes, num_ranks);
-    return CR_OK;
-}
-
-cr_status cr_hosts_read(const char *list, cr_hosts *out, cr_err *err)
-{
-    const char *item = list;
-
-    *out = (cr_hosts){.by = CR_HOSTS_BY_SSH};
-    for (;; item++) {
-        size_t num_bytes = strcspn(item, ",");
-        if (read_item(item, num_bytes, out, err) != CR_OK) break;
-        item += num_bytes;
-        if (!*item) return CR_OK;
-    }
-    cr_hosts_free(out);
-    return err->status;
-}
-
 /* Which of them is this one, and the one network that leads to the others. */
 static cr_status find_network(cr_hosts *hosts, cr_err *err)
 {
-    struct in_addr own = {htonl(INADDR_LOOPBACK)};
+    struct in_addr own = {0};
     const char *first = NULL;
 
     for (size_t i = 0; i < hosts->num; i++) {
@@ -149,49 +73,174 @@ static cr_status find_network(cr_hosts *hosts, cr_err *err)
         if (host->is_here) continue;
         if (first && from.s_addr != own.s_addr)
             return cr_fail(err, CR_ECONFIG,
-                           "--hosts: %s and %s are in different networks: give all hosts by their "
+                           "the hosts %s and %s are in different networks: give all hosts by their "
                            "addresses in one",
                            first, host->name);
         if (!first) first = host->name;
         own = from;
     }
-    return name_network(own, hosts, err);
+    if (first) return name_network(own, hosts, err);
+    hosts->by = CR_HOSTS_HERE; /* all are this one: no network is needed */
+    cr_free(hosts->list);
+    hosts->list = NULL;
+    return CR_OK;
+}
+
+/* ---- opening ---- */
+
+/* Files that list hosts, by the variables that name them: none is used unless it is asked for. */
+static cr_status check_unused(cr_err *err)
+{
+    static const char *const files[] = {"PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
+                                        "OMPI_MCA_orte_default_hostfile",
+                                        "OMPI_MCA_rmaps_base_hostfile"};
+
+    for (size_t i = 0; i < CR_COUNT(files); i++)
+        if (getenv(files[i]))
+            return cr_fail(err, CR_ECONFIG,
+                           "%s names a list of hosts, but the run would use this host alone: give "
+                           "it (--hostfile $%s), say which hosts (--hosts a:8,b:8), or unset it",
+                           files[i], files[i]);
+    return CR_OK;
+}
+
+/* What the allocation consists of. */
+static cr_status read_allocation(cr_hosts *out, cr_err *err)
+{
+    static const char command[] = "timeout 10 scontrol show hostnames"; /* of SLURM_JOB_NODELIST */
+    const char *tasks = getenv("SLURM_TASKS_PER_NODE");
+    cr_buf names = {0};
+    char part[4096];
+    FILE *answer;
+    size_t num;
+    int code;
+
+    if (!getenv("SLURM_JOB_NODELIST") || !tasks || getenv("SLURM_HET_SIZE"))
+        return cr_fail(err, CR_ECONFIG,
+                       "Slurm job %.20s: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE have to be "
+                       "there, and one component only (--hosts a:8,b:8 says which hosts)",
+                       getenv("SLURM_JOB_ID"));
+    answer = popen(command, "r");
+    while (answer && (num = fread(part, 1, sizeof part, answer)) > 0)
+        cr_buf_add(&names, part, num);
+    code = answer ? pclose(answer) : -1;
+    if (code != 0)
+        cr_fail(err, CR_ECONFIG, "Slurm job %.20s: `%s` ended with code %d", getenv("SLURM_JOB_ID"),
+                command, code >> 8);
+    else
+        cr_note(cr_hosts_read_slurm(&names, tasks, out, err));
+    cr_buf_free(&names);
+    return err->status;
+}
+
+/* In an allocation Slurm starts what runs on its hosts, and on no others. */
+static cr_status use_slurm(cr_hosts *given, cr_err *err)
+{
+    cr_hosts all;
+
+    CR_TRY(read_allocation(&all, err));
+    for (size_t i = 0; i < given->num && err->status == CR_OK; i++) {
+        size_t k = 0;
+        while (k < all.num && strcmp(all.host[k].name, given->host[i].name) != 0)
+            k++;
+        if (k == all.num)
+            cr_fail(err, CR_ECONFIG, "%s is no host of Slurm job %.20s, in which this runs: %.100s",
+                    given->host[i].name, getenv("SLURM_JOB_ID"), getenv("SLURM_JOB_NODELIST"));
+    }
+    given->by = CR_HOSTS_BY_SLURM;
+    cr_hosts_free(&all);
+    return err->status;
+}
+
+/* what: where they come from, for messages. */
+static cr_status read_hosts(const cr_hosts_args *args, cr_hosts *out, char what[80], cr_err *err)
+{
+    const char *job = getenv("SLURM_JOB_ID");
+    cr_buf text = {0};
+
+    if (args->list && args->file)
+        return cr_fail(err, CR_EUSAGE, "--hosts and --hostfile: one of them");
+    if (!args->list && !args->file && !job) return check_unused(err);
+    if (args->list) {
+        snprintf(what, 80, "--hosts");
+        cr_note(cr_hosts_read(args->list, out, err));
+    } else if (args->file) {
+        snprintf(what, 80, "%.79s", args->file);
+        if (cr_file_read(args->file, &text, err) == CR_OK)
+            cr_note(cr_hosts_read_file(&text, args->file, out, err));
+        else
+            err->status = CR_ECONFIG;
+        cr_buf_free(&text);
+    } else {
+        snprintf(what, 80, "Slurm job %.20s (--ntasks-per-node)", job);
+        return read_allocation(out, err);
+    }
+    return job && err->status == CR_OK ? use_slurm(out, err) : err->status;
 }
 
 static void write_list(cr_hosts *hosts)
 {
     cr_buf text = {0};
 
-    for (size_t i = 0; i < hosts->num; i++)
-        cr_buf_addf(&text, "%s%s:%d", i ? "," : "", hosts->host[i].name, hosts->host[i].num_ranks);
-    hosts->list = cr_strndup(text.data, text.num_bytes);
+    for (int r = 0; r < hosts->num_ranks; r++)
+        cr_buf_addf(&text, "%s%s", r ? "," : "", hosts->host[hosts->host_of[r]].name);
+    cr_free(hosts->list);
+    hosts->list = cr_strndup(text.data ? text.data : "", text.num_bytes);
     cr_buf_free(&text);
 }
 
-cr_status cr_hosts_open(const char *list, int num_ranks, cr_hosts *out, cr_err *err)
+void cr_hosts_place(cr_hosts *hosts, const int *host_of, int num_ranks)
 {
+    cr_free(hosts->host_of);
+    hosts->host_of = CR_NEW_ARRAY(int, num_ranks);
+    memcpy(hosts->host_of, host_of, (size_t)num_ranks * sizeof *host_of);
+    hosts->num_ranks = num_ranks;
+    if (hosts->by != CR_HOSTS_HERE) write_list(hosts);
+}
+
+/* Ranks in the order of the hosts. */
+static cr_status fill(cr_hosts *hosts, const char *what, int num_ranks, cr_err *err)
+{
+    int *host_of = CR_NEW_ARRAY(int, num_ranks), num = 0;
     int64_t room = 0;
 
-    *out = (cr_hosts){0};
-    if (!list) {
-        CR_TRY(check_unused(err));
-        add_host(out, cr_host_name(), strlen(cr_host_name()), num_ranks);
-        out->host[0].is_here = true;
-        return CR_OK;
-    }
-    CR_TRY(cr_hosts_read(list, out, err));
-    for (size_t i = 0; i < out->num; i++)
-        room += out->host[i].num_ranks;
-    if (room < num_ranks)
+    for (size_t i = 0; i < hosts->num; room += hosts->host[i++].num_ranks)
+        for (int k = 0; k < hosts->host[i].num_ranks && num < num_ranks; k++)
+            host_of[num++] = (int)i;
+    if (num < num_ranks)
         cr_fail(err, CR_ECONFIG,
-                "--hosts has room for %lld ranks, the device_mapping of all roles asks for %d",
+                "%s has room for %lld ranks, the device_mapping of all roles asks for %d", what,
                 (long long)room, num_ranks);
     else
-        cr_note(find_network(out, err));
-    if (err->status == CR_OK)
-        write_list(out);
-    else
-        cr_hosts_free(out);
+        cr_hosts_place(hosts, host_of, num_ranks);
+    cr_free(host_of);
+    return err->status;
+}
+
+static void use_this_host(cr_hosts *hosts, int num_ranks)
+{
+    hosts->host = CR_NEW(cr_host);
+    *hosts->host =
+        (cr_host){.name = cr_strdup(cr_host_name()), .num_ranks = num_ranks, .is_here = true};
+    hosts->num = 1;
+    hosts->by = CR_HOSTS_HERE;
+}
+
+cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *out, cr_err *err)
+{
+    char what[80] = "";
+
+    *out = (cr_hosts){0};
+    CR_TRY(read_hosts(args, out, what, err));
+    if (out->num == 0) use_this_host(out, num_ranks);
+    if (fill(out, what, num_ranks, err) != CR_OK) cr_hosts_free(out);
+    return err->status;
+}
+
+cr_status cr_hosts_open(const cr_hosts_args *args, int num_ranks, cr_hosts *out, cr_err *err)
+{
+    CR_TRY(cr_hosts_choose(args, num_ranks, out, err));
+    if (out->by != CR_HOSTS_HERE && find_network(out, err) != CR_OK) cr_hosts_free(out);
     return err->status;
 }
 
@@ -200,6 +249,7 @@ void cr_hosts_free(cr_hosts *hosts)
     for (size_t i = 0; i < hosts->num; i++)
         cr_free(hosts->host[i].name);
     cr_free(hosts->host);
+    cr_free(hosts->host_of);
     cr_free(hosts->list);
     *hosts = (cr_hosts){0};
 }

@@ -28,38 +28,39 @@ static void add_words(cr_mpirun *m, const char *const *words, size_t num)
         m->word[m->num++] = cr_word(words[i]);
 }
 
+static void add_option(cr_mpirun *m, const char *name, const char *value)
+{
+    const char *const words[] = {"--mca", name, value};
+
+    add_words(m, words, CR_COUNT(words));
+}
+
 /* Where ranks run, and what connects them. The variables travel with what mpirun tells its daemons, so that no command
  * line shows them. */
 static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
 {
     static const char *const here[] = {"--mca", "plm", "isolated", "--mca", "btl", "self,vader"};
+    static const char *const ssh[] = {"--mca", "plm",           "rsh",
+                                      "--mca", "plm_rsh_agent", CR_HOSTS_SSH};
+    /* beside other steps of the job, and with all that it has of a host */
+    static const char *const slurm[] = {
+        "--mca", "plm", "slurm", "--mca", "plm_slurm_args", "--overlap --mpi=none --cpu-bind=none"};
+    static const char *const variables[] = {"-x", CR_EXCHANGE_VARIABLE, "-x", "HWLOC_COMPONENTS"};
 
-    if (hosts && hosts->list) {
-        const char *const there[] = {"--mca",
-                                     "plm",
-                                     "rsh",
-                                     "--mca",
-                                     "plm_rsh_agent",
-                                     CR_HOSTS_SSH,
-                                     "--mca",
-                                     "btl",
-                                     "self,vader,tcp",
-                                     "--mca",
-                                     "btl_tcp_if_include",
-                                     hosts->subnet,
-                                     "--mca",
-                                     "oob_tcp_if_include",
-                                     hosts->subnet,
-                                     "-x",
-                                     CR_EXCHANGE_VARIABLE,
-                                     "-x",
-                                     "HWLOC_COMPONENTS",
-                                     "--host",
-                                     hosts->list};
-        add_words(m, there, CR_COUNT(there));
-    } else {
+    if (!hosts || !hosts->list) {
         add_words(m, here, CR_COUNT(here)); /* nothing outside this host is searched */
+        return;
     }
+    unsetenv("OMPI_MCA_orte_default_hostfile"); /* another list was given */
+    unsetenv("OMPI_MCA_rmaps_base_hostfile");
+    add_words(m, hosts->by == CR_HOSTS_BY_SLURM ? slurm : ssh, CR_COUNT(ssh));
+    add_words(m, variables, CR_COUNT(variables));
+    add_option(m, "btl", "self,vader,tcp");
+    add_option(m, "btl_tcp_if_include", hosts->subnet);
+    add_option(m, "oob_tcp_if_include", hosts->subnet);
+    add_option(m, "rmaps", "seq"); /* rank i on the i-th of the list */
+    m->word[m->num++] = cr_word("--host");
+    m->word[m->num++] = hosts->list;
 }
 
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder, const cr_hosts *hosts)
@@ -77,11 +78,8 @@ void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder, co
     *m = (cr_mpirun){.num = 0};
     add_words(m, words, CR_COUNT(words));
     add_hosts(m, hosts);
-    for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++) {
-        m->word[m->num++] = cr_word("--mca");
-        m->word[m->num++] = cr_word(places[i]);
-        m->word[m->num++] = cr_word(folder->path);
-    }
+    for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++)
+        add_option(m, places[i], folder->path);
     snprintf(m->num_ranks, sizeof m->num_ranks, "%d", num_ranks);
     m->word[m->num++] = cr_word("-n");
     m->word[m->num++] = m->num_ranks;

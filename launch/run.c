@@ -1,5 +1,6 @@
 /* run.c -- see run.h. */
 #include "launch/run.h"
+#include "launch/placement.h"
 #include "launch/ranks.h"
 
 #include <errno.h>
@@ -160,6 +161,17 @@ static void catch_signals(void)
     if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
+static void say_places(const cr_run *run)
+{
+    for (int r = 0; run->hosts->list && r < CR_NUM_ROLES; r++) {
+        char *text;
+        if (run->layout.role[r].num == 0) continue;
+        text = cr_placement_text(run->hosts, &run->layout, (cr_role)r);
+        cr_log(CR_LOG_INFO, "run", "%s: ranks by host: %s", run->layout.role[r].name, text);
+        cr_free(text);
+    }
+}
+
 cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_path,
                       const cr_hosts *hosts, cr_endpoint *endpoint, int64_t first_step, cr_err *err)
 {
@@ -182,6 +194,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
                "resume_from_checkpoint: there is no checkpoint in %s: starting at step 0",
                config->checkpoint_dir);
     cr_log_line(first_step > 0 ? "resuming" : "starting");
+    say_places(run);
     if (stat(run->output_dir, &folder) != 0)
         return cr_fail(err, CR_EIO, "%s: %s", run->output_dir, strerror(errno));
     run->output_device = folder.st_dev;

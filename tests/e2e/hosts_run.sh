@@ -1,5 +1,5 @@
 #!/bin/bash
-# croll run --hosts h1:2,h2:2 on two hosts (tests/tools/rig): metrics and checkpoint have the bits of one host, the password
+# croll run over two hosts of a hostfile (tests/tools/rig): metrics and checkpoint have the bits of one host, the password
 # of the private Redis is in no command line and in no file that others can read; lists of hosts that are wrong or not used.
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
@@ -16,7 +16,8 @@ run() { # NAME WORDS ..: on h1; exit code in $code
 }
 run one
 [ $code = 0 ] || fail "one host: exit code $code"
-run two --hosts h1:2,h2:2 &
+printf '# half each\nh1 slots=2\n\nh2 slots=2\n' >$tmp/nodes
+run two --hostfile /mnt/shared/nodes &
 for try in $(seq $((600 * slower))); do
     [ -s $tmp/two/metrics.jsonl ] && break
     sleep 0.1
@@ -30,6 +31,7 @@ secret=$(sed -n 's/^requirepass //p' $tmp/two/exchange/redis.conf)
 [ "$(grep -rl "$secret" $tmp/two)" = $tmp/two/exchange/redis.conf ] || fail "the password is in another file"
 [ "$(stat -c %a $tmp/two/exchange/redis.conf)" = 600 ] || fail "redis.conf can be read by others"
 wait %1
+grep -q 'actor_infer: ranks by host: h2 0-1' $tmp/two.log || fail "the log does not say which ranks are on h2"
 [ "$(wc -l <$tmp/two/metrics.jsonl)" = 2 ] || fail "two hosts: not 2 steps"
 cmp <(timeless $tmp/one/metrics.jsonl) <(timeless $tmp/two/metrics.jsonl) || fail "two hosts: other metrics"
 sums() { (cd $tmp/$1/checkpoint-1 && find . -name '*.safetensors' -o -name '*.master' | sort | xargs sha256sum); }
@@ -44,9 +46,12 @@ run private --hosts h1:2,h2:2 output_dir=/mnt/own/out
 run few --hosts h1:1,h2:1
 [ $code = 2 ] && grep -q 'room for 2 ranks, the device_mapping of all roles asks for 4' $log || fail "too few: exit code $code"
 run absent --hosts h1:2,nowhere:2
-[ $code = 2 ] && grep -q -- '--hosts: nowhere: ' $log || fail "an unknown host: exit code $code"
+[ $code = 2 ] && grep -q 'host nowhere: ' $log || fail "an unknown host: exit code $code"
 run odd --hosts h1:2,-x:2
 [ $code = 2 ] && grep -q "'-x:2' is not NAME" $log || fail "an option as a host: exit code $code"
-SLURM_JOB_NUM_NODES=2 run unused
-[ $code = 2 ] && grep -q 'SLURM_JOB_NUM_NODES is 2' $log || fail "an allocation that is not used: exit code $code"
+PBS_NODEFILE=/mnt/shared/nodes run unused
+[ $code = 2 ] && grep -q 'PBS_NODEFILE names a list of hosts' $log || fail "a list in the environment that is not used: exit code $code"
+printf 'h1 slots=2\nh2 slots=x\n' >$tmp/nodes
+run wrong --hostfile /mnt/shared/nodes
+[ $code = 2 ] && grep -q "/mnt/shared/nodes:2: 'h2 slots=x' is not NAME" $log || fail "a wrong hostfile: exit code $code"
 echo ok
