@@ -67,7 +67,8 @@ static cr_status check_sum_parts(const cr_sum_parts_args *a, work *w, cr_err *er
 {
     *w = elems(a->num, (double)a->num_parts - !a->is_added,
                a->num_parts * cr_dtype_bytes(a->dtype) + sizeof(float));
-    if (a->num_parts < 1) return cr_fail(err, CR_EARG, "sum_parts: no parts");
+    if (a->num_parts < 1 || a->num_parts > UINT16_MAX)
+        return cr_fail(err, CR_EARG, "sum_parts: %zu parts, not 1 to 65535", a->num_parts);
     if (a->dtype != CR_F32 && a->dtype != CR_BF16)
         return cr_fail(err, CR_EARG, "sum_parts: parts in %s, not fp32 or bf16",
                        cr_dtype_name(a->dtype));

@@ -8,7 +8,7 @@
  * Big buffers are owned here, so that inside a host nothing is copied twice:
  *     cr_gather   all-gather that lands in its final place. The ranks of a host share ONE buffer:
  *                 each writes its part, all read the whole.
- *     cr_reduce   reduce-scatter of full-size float32 buffers, summed in rank order.
+ *     cr_reduce   reduce-scatter of full-size float32 buffers.
  * Both have slots that are reused; begin waits until every rank has finished with the slot's previous use.
  * Prefetching one unit is: publish slot B before computing on slot A. Ordered and non-blocking steps are
  * separate calls: announce and publish have to come in the same order on every rank and return at once;
@@ -87,7 +87,7 @@ CR_MUST cr_status cr_reduce_finish(cr_reduce *reduce, int slot, cr_mem *shard, c
 typedef enum cr_op { CR_OP_SUM, CR_OP_MAX, CR_OP_MIN } cr_op;
 
 CR_MUST cr_status cr_barrier(cr_group *group, const char *name, cr_err *err);
-/* In place. Sums (of floats: the only operation) are taken in rank order in the type given. NaN in any rank gives NaN. */
+/* In place. Sums (of floats: the only operation) are taken in the type given, pairwise in the order of the ranks (comm.h). NaN in any rank gives NaN. */
 CR_MUST cr_status cr_all_reduce_f64(cr_group *group, const char *name, cr_op op, double *x,
                                     size_t num, cr_err *err);
 CR_MUST cr_status cr_all_reduce_f32(cr_group *group, const char *name, cr_mem *x, size_t num,

@@ -22,9 +22,11 @@
  * stream, and the host waits until it has moved, since only a host's wait has a deadline and sees that a rank failed
  * (comm_nccl.c). What was published before compute was queued still moves under that compute.
  *
- * Sums: ((part of rank 0 + part of rank 1) + ..) in group rank order, in the type of the call, by cri_sum or the one
- * loop of control.c, or cr_sum_parts on a device: the same bits on every transport. One with another order says so in
- * `sum_order` (tests/mesh/comm.c).
+ * Sums, of n parts in group rank order: of the first h, plus that of the other n - h, where h is the largest power of two
+ * below n (pairwise summation; Higham, "The accuracy of floating point summation", 1993). So ranks k 2^i to (k + 1) 2^i - 1
+ * are a subtree, and when they share a host one sum of theirs can stand for them: one host or several, windows or messages
+ * give the same bits. In the type of the call, by cri_sum, the loop of control.c, or cr_sum_parts on a device. A transport with
+ * another order says so in `sum_order` (tests/mesh/comm.c).
  */
 #ifndef CR_COMM_H
 #define CR_COMM_H
@@ -74,7 +76,7 @@ typedef struct cri_pieces { /* a transfer; peers are ranks of the group */
 
 typedef struct cri_comm {
     const char *name;
-    enum cri_sum_order { CRI_SUM_IN_RANK_ORDER } sum_order;
+    enum cri_sum_order { CRI_SUM_BY_TREE } sum_order;
     uint32_t max_posted; /* calls that may be posted and not complete */
     /* Collective over the group, under the guard. A failed open is followed by close. */
     cr_status (*open)(cr_group *group, cr_err *err);
@@ -129,6 +131,7 @@ struct cr_group {
     struct cri_nccl *nccl;
     cr_group *next;               /* in the world's list */
     const void **parts;           /* [num_ranks] for cri_sum */
+    uint8_t *merges;              /* [num_ranks] the tree of all ranks (cri_tree) */
     uint32_t sequence, completed; /* of the last call posted; all ranks agreed up to here */
     cri_entry *last;           /* [num_ranks] last that came by message from each; NULL: none do */
     MPI_Comm mpi;              /* this and the next are of the transport */
@@ -188,7 +191,8 @@ CR_MUST cr_status cri_check_failed(cr_group *group, const char *what, const bool
 cr_status cri_status_of_failure(uint32_t status);
 /* Both, for one rank; never CR_OK. */
 cr_status cri_fail_late(cr_group *group, const char *what, int rank, cr_err *err);
-/* out[num] = the reduction of group->parts in rank order, with type and operation of v. out may be parts[0], no other. */
-void cri_combine(const cr_group *group, const cri_vector *v, void *out, size_t num);
+/* out[num] = the reduction of parts[num_parts] along the tree, with type and operation of v. out may be one of the parts. */
+void cri_combine(const cri_vector *v, const void *const *parts, const uint8_t *merges,
+                 int num_parts, void *out, size_t num);
 
 #endif

@@ -9,7 +9,7 @@
  *
  * Data: a gather has one buffer a host. A rank writes its part there and sends it to one rank of each other host
  * (part r to rank r % n of the n ranks there), which receives it in place. All else goes by messages as in comm_mpi.c:
- * sums are taken over the parts of all ranks in rank order, never over sums of hosts, so the bits are the same. A
+ * sums are taken over the parts of all ranks, not yet over sums of hosts. A
  * transfer sends messages to other hosts and copies through shared memory inside its own. */
 #include "mesh/host.h"
 #include "mesh/rounds.h"
@@ -243,7 +243,7 @@ static cr_status gather_wait(cr_gather *gather, int slot, cr_err *err)
 }
 
 const cri_comm cri_comm_hosts = {.name = "hosts",
-                                 .sum_order = CRI_SUM_IN_RANK_ORDER,
+                                 .sum_order = CRI_SUM_BY_TREE,
                                  .max_posted = CRI_ROUNDS,
                                  .open = hosts_open,
                                  .close = hosts_close,

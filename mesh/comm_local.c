@@ -203,7 +203,7 @@ static cr_status reduce_finish_self(cr_reduce *reduce, int slot, float *shard, b
     (void)err;
     reduce->group->parts[0] = reduce->data + (size_t)slot * reduce->slot_elems;
     cri_sum(s->dtype == CR_REDUCE_BF16 ? CRI_SUM_ROUNDED : CRI_SUM_F32, shard, reduce->group->parts,
-            1, s->part_elems, is_added);
+            reduce->group->merges, 1, s->part_elems, is_added);
     return CR_OK;
 }
 
@@ -218,15 +218,15 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
     return CR_OK;
 }
 
-#define COMMON                                                                           \
-    .sum_order = CRI_SUM_IN_RANK_ORDER, .max_posted = UINT32_MAX, .open = cri_open_none, \
-    .close = cri_close_none, .post = post, .complete = complete, .is_done = is_done,     \
-    .abort = abort_none, .all_reduce = cri_self_all_reduce, .broadcast = broadcast,      \
-    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                    \
-    .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step,   \
-    .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,       \
-    .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,            \
-    .reduce_begin = cri_pages_reduce_begin, .reduce_publish = cri_pages_reduce_publish,  \
+#define COMMON                                                                          \
+    .sum_order = CRI_SUM_BY_TREE, .max_posted = UINT32_MAX, .open = cri_open_none,      \
+    .close = cri_close_none, .post = post, .complete = complete, .is_done = is_done,    \
+    .abort = abort_none, .all_reduce = cri_self_all_reduce, .broadcast = broadcast,     \
+    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                   \
+    .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step,  \
+    .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,      \
+    .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,           \
+    .reduce_begin = cri_pages_reduce_begin, .reduce_publish = cri_pages_reduce_publish, \
     .reduce_is_ready = cri_pages_reduce_is_ready
 
 const cri_comm cri_comm_self = {COMMON,

@@ -1,7 +1,7 @@
 /* comm_mpi.c -- every rank of the group on a host of its own: MPI messages.
  *
  * Data moves by non-blocking MPI collectives after the call's entry. What is summed is gathered (or, for parts,
- * exchanged) first and then summed here in rank order, so the bits are those of shared memory. */
+ * exchanged) first and then summed here, so the bits are those of shared memory. */
 #include "mesh/host.h"
 #include "mesh/rounds.h"
 
@@ -94,7 +94,7 @@ cr_status cri_mpi_all_reduce(cri_call *call, const cri_vector *v, cr_err *err)
         CR_TRY(wait_one(call, code, &request, err));
         for (int r = 0; r < g->num_ranks; r++)
             g->parts[r] = g->stage + (size_t)r * (size_t)num_bytes;
-        cri_combine(g, v, v->data + at * v->elem_bytes, num);
+        cri_combine(v, g->parts, g->merges, g->num_ranks, v->data + at * v->elem_bytes, num);
     }
     return CR_OK;
 }
@@ -303,13 +303,13 @@ cr_status cri_mpi_reduce_finish(cr_reduce *reduce, int slot, float *shard, bool 
     CR_TRY(cri_wait_requests(g, s->requests, 1, s->name, s->event, err));
     for (int r = 0; r < g->num_ranks; r++)
         g->parts[r] = arrived + (size_t)r * s->part_bytes;
-    cri_sum(s->dtype == CR_REDUCE_BF16 ? CRI_SUM_BF16 : CRI_SUM_F32, shard, g->parts, g->num_ranks,
-            s->part_elems, is_added);
+    cri_sum(s->dtype == CR_REDUCE_BF16 ? CRI_SUM_BF16 : CRI_SUM_F32, shard, g->parts, g->merges,
+            g->num_ranks, s->part_elems, is_added);
     return CR_OK;
 }
 
 const cri_comm cri_comm_mpi = {.name = "mpi",
-                               .sum_order = CRI_SUM_IN_RANK_ORDER,
+                               .sum_order = CRI_SUM_BY_TREE,
                                .max_posted = CRI_ROUNDS,
                                .open = mpi_open,
                                .close = mpi_close,

@@ -4,7 +4,7 @@
  * post and complete, read the others' pieces. Two staging slots alternate, so that one round of the control
  * plane is enough: a rank posts a round only after it has read the round before.
  * A gather's slot is the gathered buffer itself; a reduction's slot is one full-size buffer a rank, and the owner
- * of a part reads that part from each, in rank order. */
+ * of a part reads that part from each. */
 #include "mesh/host.h"
 
 #include <string.h>
@@ -103,7 +103,7 @@ static cr_status all_reduce_short(cri_call *call, const cri_vector *v, cr_err *e
     CR_TRY(cri_call_round(call, num_bytes, /*is_equal=*/true, err));
     for (int r = 0; r < g->num_ranks; r++)
         g->parts[r] = stage_of(g->host, slot, r);
-    cri_combine(g, v, v->data, v->num);
+    cri_combine(v, g->parts, g->merges, g->num_ranks, v->data, v->num);
     return CR_OK;
 }
 
@@ -163,7 +163,7 @@ static void sum_slice(const cr_group *g, const cri_vector *v, chunk c)
         size_t num_bytes = s.num_bytes - at < BLOCK_BYTES ? s.num_bytes - at : BLOCK_BYTES;
         for (int r = 0; r < g->num_ranks; r++)
             g->parts[r] = (r == g->rank ? s.data : stage_of(g->host, c.slot, r) + s.at) + at;
-        cri_combine(g, v, sums + at, num_bytes / v->elem_bytes);
+        cri_combine(v, g->parts, g->merges, g->num_ranks, sums + at, num_bytes / v->elem_bytes);
         memcpy(s.data + at, sums + at, num_bytes);
     }
 }
@@ -419,14 +419,14 @@ static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool i
     (void)err;
     for (int r = 0; r < g->num_ranks; r++)
         g->parts[r] = data_of(reduce, slot, r) + s->part_elems * (size_t)g->rank;
-    cri_sum(s->dtype == CR_REDUCE_BF16 ? CRI_SUM_ROUNDED : CRI_SUM_F32, shard, g->parts,
+    cri_sum(s->dtype == CR_REDUCE_BF16 ? CRI_SUM_ROUNDED : CRI_SUM_F32, shard, g->parts, g->merges,
             g->num_ranks, s->part_elems, is_added);
     cri_window_end(reduce->window, slot);
     return CR_OK;
 }
 
 const cri_comm cri_comm_shared = {.name = "shared",
-                                  .sum_order = CRI_SUM_IN_RANK_ORDER,
+                                  .sum_order = CRI_SUM_BY_TREE,
                                   .max_posted = CRI_RING / 2,
                                   .open = shared_open,
                                   .close = shared_close,

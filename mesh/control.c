@@ -231,24 +231,30 @@ cr_status cri_call_round(cri_call *call, size_t num_bytes, bool is_equal, cr_err
 
 /* ---- sums ---- */
 
-static void combine(cr_op op, double *acc, const double *x, size_t num)
+static double combine(cr_op op, double x, double y)
 {
-    for (size_t i = 0; i < num; i++) {
-        if (op == CR_OP_SUM)
-            acc[i] += x[i];
-        else if (isnan(x[i]) || (op == CR_OP_MAX ? x[i] > acc[i] : x[i] < acc[i]))
-            acc[i] = x[i];
-    }
+    if (op == CR_OP_SUM) return x + y;
+    return isnan(y) || (op == CR_OP_MAX ? y > x : y < x) ? y : x;
 }
 
 /* Of float32 only sums. */
-void cri_combine(const cr_group *g, const cri_vector *v, void *out, size_t num)
+void cri_combine(const cri_vector *v, const void *const *parts, const uint8_t *merges,
+                 int num_parts, void *out, size_t num)
 {
+    double waiting[32], x = 0;
+
     if (!v->is_double) {
-        cri_sum(CRI_SUM_F32, out, g->parts, g->num_ranks, num, /*is_added=*/false);
+        cri_sum(CRI_SUM_F32, out, parts, merges, num_parts, num, /*is_added=*/false);
         return;
     }
-    memcpy(out, g->parts[0], num * v->elem_bytes);
-    for (int r = 1; r < g->num_ranks; r++)
-        combine(v->op, out, g->parts[r], num);
+    for (size_t i = 0; i < num; i++) {
+        int depth = 0;
+        for (int p = 0; p < num_parts; p++) {
+            memcpy(&x, (const char *)parts[p] + i * sizeof x, sizeof x);
+            for (int m = 0; m < merges[p]; m++)
+                x = combine(v->op, waiting[--depth], x);
+            waiting[depth++] = x;
+        }
+        memcpy((char *)out + i * sizeof x, &x, sizeof x); /* the last one has all on its left */
+    }
 }

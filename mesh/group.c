@@ -84,6 +84,8 @@ cr_status cr_group_create(cr_world *world, cr_device *dev, const char *name, con
     snprintf(g->name, sizeof g->name, "%s", name);
     g->world_ranks = CR_NEW_ARRAY(int, num_ranks);
     g->parts = CR_NEW_ARRAY(const void *, num_ranks);
+    g->merges = CR_NEW_ARRAY(uint8_t, num_ranks);
+    cri_tree(num_ranks, NULL, g->merges);
     memcpy(g->world_ranks, world_ranks, sizeof(int) * (size_t)num_ranks);
     g->tag = tag_of(g->name, g->world_ranks, num_ranks);
     g->base = choose_base(g);
@@ -118,6 +120,7 @@ void cr_group_destroy(cr_group *group)
     *at = group->next;
     cr_free(group->world_ranks);
     cr_free(group->parts);
+    cr_free(group->merges);
     cr_free(group);
 }
 

@@ -15,7 +15,7 @@
  *
  * Ranks of one host communicate through MPI-3 shared windows, ranks of different hosts by non-blocking MPI
  * messages; a group that spans hosts does both. Which one a group uses is chosen when it is made (comm.h) and
- * changes no result: sums are taken in rank order, so the same call on the same values gives the same bits.
+ * changes no result: the order of sums is that of the ranks (comm.h), so the same call on the same values gives the same bits.
  * Waiting ranks sleep. Environment: CROLL_TRANSPORT=mpi counts each rank as a host of its own;
  * CROLL_TEST_HOSTS=0,0,1,1 (tests only) makes this machine pretend to be several hosts: rank r is on the host
  * of the r-th digit, from the first one again after the last.

@@ -53,14 +53,21 @@ bool cri_pages_reduce_is_ready(const struct cr_reduce *reduce, int slot); /* nev
 
 /* ---- sums.c ---- */
 
+/* The tree of a sum of num parts (comm.h): the first cri_half(num) parts, the rest. The largest power of two below num. */
+int cri_half(int num);
+/* The same tree as a list: the parts with is_there[i] (NULL: all) one after the other, and after the k-th of them merges[k]
+ * times the last two sums are added. merges[num]. A part that is not there is left out: what stands for a whole
+ * subtree is the part of its first rank alone. Returns how many there are. */
+int cri_tree(int num, const bool *is_there, uint8_t *merges);
+
 typedef enum cri_sum_kind {
     CRI_SUM_F32,
     CRI_SUM_ROUNDED, /* of float32, each rounded to bfloat16 */
     CRI_SUM_BF16
 } cri_sum_kind;
-/* out[num] (=, += with is_added) parts[0] + parts[1] + .. in this order, in float32. */
-void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_parts, size_t num,
-             bool is_added);
+/* out[num] (=, += with is_added) the sum of the parts along the tree, in float32. out may be one of the parts. */
+void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, const uint8_t *merges,
+             int num_parts, size_t num, bool is_added);
 /* To bfloat16: nearest, ties to even; NaN stays NaN. */
 void cri_round_bf16(uint16_t *out, const float *x, size_t num);
 

@@ -1,4 +1,4 @@
-/* sums.c -- sums of the ranks' contributions, in rank order (see mesh_impl.h).
+/* sums.c -- sums of the ranks' contributions, along the tree of comm.h (see mesh_impl.h).
  *
  * One pass: every contribution is read once and the result written once, so that a sum is as fast as the
  * memory (or the cache that the peer just wrote to). The same additions in vectors of 64 bytes, made three
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { LANES = 16 };
+enum { LANES = 16, DEPTH = 32 /* of a tree */ };
 
 /* Vectors that gcc and clang share, at any address. */
 typedef float f32s __attribute__((vector_size(64), aligned(4), may_alias));
@@ -38,34 +38,55 @@ INLINE void load_bf16(f32s *out, const void *x)
     *out = (f32s)(__builtin_convertvector(*(const u16s *)x, u32s) << 16);
 }
 
-typedef void sum_fn(float *out, const void *const *parts, int num_parts, size_t num, bool is_added);
+typedef void sum_fn(float *out, const void *const *parts, const uint8_t *merges, int num_parts,
+                    size_t num, bool is_added);
 
 /* The rest goes through a full vector too, so that each element is treated alike. */
-#define DEFINE_SUM(name, target, type, load)                                                 \
-    target static void name(float *out, const void *const *parts, int num_parts, size_t num, \
-                            bool is_added)                                                   \
-    {                                                                                        \
-        f32s sum = {0}, x;                                                                   \
-        size_t i = 0;                                                                        \
-                                                                                             \
-        for (; i + LANES <= num; i += LANES) {                                               \
-            load(&sum, (const type *)parts[0] + i);                                          \
-            for (int p = 1; p < num_parts; p++) {                                            \
-                load(&x, (const type *)parts[p] + i);                                        \
-                sum += x;                                                                    \
-            }                                                                                \
-            if (is_added) sum += *(const f32s *)(out + i);                                   \
-            *(f32s *)(out + i) = sum;                                                        \
-        }                                                                                    \
-        for (int p = 0; i < num && p < num_parts; p++) {                                     \
-            type last[LANES] = {0};                                                          \
-            memcpy(last, (const type *)parts[p] + i, (num - i) * sizeof(type));              \
-            load(&x, last);                                                                  \
-            if (p > 0) x += sum;                                                             \
-            sum = x;                                                                         \
-        }                                                                                    \
-        for (int k = 0; i < num; i++, k++)                                                   \
-            out[i] = is_added ? out[i] + sum[k] : sum[k];                                    \
+#define DEFINE_SUM(name, target, type, load)                                                   \
+    target INLINE void name##_load(f32s *out, const void *part, size_t at, size_t left)        \
+    {                                                                                          \
+        type last[LANES] = {0};                                                                \
+                                                                                               \
+        if (left < LANES) memcpy(last, (const type *)part + at, left * sizeof(type));          \
+        load(out, left < LANES ? last : (const type *)part + at);                              \
+    }                                                                                          \
+                                                                                               \
+    /* waiting: sums whose right neighbours are not complete */                                \
+    target INLINE void name##_tree(f32s *out, const void *const *parts, const uint8_t *merges, \
+                                   int num_parts, size_t at, size_t left)                      \
+    {                                                                                          \
+        f32s waiting[DEPTH], sum, x;                                                           \
+        int depth = 0;                                                                         \
+                                                                                               \
+        name##_load(&sum, parts[0], at, left);                                                 \
+        for (int p = 1; p < num_parts; p++) {                                                  \
+            name##_load(&x, parts[p], at, left);                                               \
+            if (merges[p] == 0) {                                                              \
+                waiting[depth++] = sum;                                                        \
+                sum = x;                                                                       \
+                continue;                                                                      \
+            }                                                                                  \
+            sum += x;                                                                          \
+            for (int m = 1; m < merges[p]; m++)                                                \
+                sum = waiting[--depth] + sum;                                                  \
+        }                                                                                      \
+        *out = sum;                                                                            \
+    }                                                                                          \
+                                                                                               \
+    target static void name(float *out, const void *const *parts, const uint8_t *merges,       \
+                            int num_parts, size_t num, bool is_added)                          \
+    {                                                                                          \
+        size_t i = 0;                                                                          \
+        f32s sum;                                                                              \
+                                                                                               \
+        for (; i + LANES <= num; i += LANES) {                                                 \
+            name##_tree(&sum, parts, merges, num_parts, i, LANES);                             \
+            if (is_added) sum += *(const f32s *)(out + i);                                     \
+            *(f32s *)(out + i) = sum;                                                          \
+        }                                                                                      \
+        if (i < num) name##_tree(&sum, parts, merges, num_parts, i, num - i);                  \
+        for (int k = 0; i < num; i++, k++)                                                     \
+            out[i] = is_added ? out[i] + sum[k] : sum[k];                                      \
     }
 
 #define DEFINE_SUMS(isa, target)                           \
@@ -79,8 +100,8 @@ DEFINE_SUMS(avx2, __attribute__((target("avx2"))))
 DEFINE_SUMS(avx512, __attribute__((target("avx512f"))))
 #endif
 
-void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_parts, size_t num,
-             bool is_added)
+void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, const uint8_t *merges,
+             int num_parts, size_t num, bool is_added)
 {
     static sum_fn *const any[] = {f32_any, rounded_any, bf16_any};
     static sum_fn *const *best = any;
@@ -91,7 +112,37 @@ void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, int num_pa
     if (best == any && __builtin_cpu_supports("avx2"))
         best = __builtin_cpu_supports("avx512f") ? avx512 : avx2;
 #endif
-    best[kind](out, parts, num_parts, num, is_added);
+    best[kind](out, parts, merges, num_parts, num, is_added);
+}
+
+int cri_half(int num)
+{
+    int half = 1;
+
+    while (2 * half < num)
+        half *= 2;
+    return half;
+}
+
+/* Of the subtree of num parts from the first one on; `listed` are before it in the list. */
+static int list_tree(int first, int num, const bool *is_there, uint8_t *merges, int listed)
+{
+    int half = cri_half(num), left, right;
+
+    if (num == 1) {
+        if (is_there && !is_there[first]) return 0;
+        merges[listed] = 0;
+        return 1;
+    }
+    left = list_tree(first, half, is_there, merges, listed);
+    right = list_tree(first + half, num - half, is_there, merges, listed + left);
+    if (left > 0 && right > 0) merges[listed + left + right - 1]++;
+    return left + right;
+}
+
+int cri_tree(int num, const bool *is_there, uint8_t *merges)
+{
+    return list_tree(0, num, is_there, merges, 0);
 }
 
 void cri_round_bf16(uint16_t *out, const float *x, size_t num)

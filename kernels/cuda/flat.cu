@@ -78,7 +78,23 @@ cr_status cri_cuda_scale(cr_device *dev, const cr_scale_args *a, cr_err *err)
 
 /* ---- sums of parts ---- */
 
-template <class T> struct sum_parts_op {
+static __device__ void add8(float *sum, const float *left)
+{
+#pragma unroll
+    for (int e = 0; e < PER; e++)
+        sum[e] = left[e] + sum[e];
+}
+
+static __device__ void copy8(float *to, const float *from)
+{
+#pragma unroll
+    for (int e = 0; e < PER; e++)
+        to[e] = from[e];
+}
+
+/* of_bit[k]: the sum of 2^k parts, where bit k of the number of parts so far is set; k < BITS. Loops are unrolled, so that these
+ * are registers. */
+template <class T, int BITS> struct sum_parts_op {
     float *y;
     const T *x;
     int64_t stride;
@@ -87,31 +103,43 @@ template <class T> struct sum_parts_op {
 
     __device__ void operator()(int64_t i, int64_t num) const
     {
-        float sum[PER], f[PER];
-        load8(sum, x, i, num, is_fast);
-        for (int p = 1; p < num_parts; p++) {
-            load8(f, x + p * stride, i, num, is_fast);
+        float of_bit[BITS][PER], sum[PER], f[PER];
+        for (int p = 0; p < num_parts; p++) {
+            bool is_kept = false;
+            load8(sum, x + p * stride, i, num, is_fast);
 #pragma unroll
-            for (int e = 0; e < PER; e++)
-                sum[e] += f[e];
+            for (int k = 0; k < BITS; k++) {
+                if (!is_kept && (p >> k & 1))
+                    add8(sum, of_bit[k]);
+                else if (!is_kept)
+                    is_kept = true, copy8(of_bit[k], sum);
+            }
         }
+        int low = num_parts & -num_parts; /* the last sum is of so many parts */
+#pragma unroll
+        for (int k = 0; k < BITS; k++)
+            if (num_parts >> k & 1 && 1 << k != low) add8(sum, of_bit[k]);
         if (is_added) {
             load8(f, y, i, num, is_fast);
-#pragma unroll
-            for (int e = 0; e < PER; e++)
-                sum[e] += f[e];
+            add8(sum, f);
         }
         store8(y, i, num, is_fast, sum);
     }
 };
 
-template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_parts_args *a)
+template <class T, int BITS>
+static cudaError_t sum_parts_of(cr_device *dev, const cr_sum_parts_args *a)
 {
     bool is_fast = is_wide(a->x) && is_wide(a->y) && a->stride * sizeof(T) % 16 == 0;
-    sum_parts_op<T> op = {out<float>(a->y),  in<T>(a->x), (int64_t)a->stride,
-                          (int)a->num_parts, a->is_added, is_fast};
+    sum_parts_op<T, BITS> op = {out<float>(a->y),  in<T>(a->x), (int64_t)a->stride,
+                                (int)a->num_parts, a->is_added, is_fast};
 
     return on_each(dev, op, a->num);
+}
+
+template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_parts_args *a)
+{
+    return a->num_parts < 16 ? sum_parts_of<T, 4>(dev, a) : sum_parts_of<T, 16>(dev, a);
 }
 
 cr_status cri_cuda_sum_parts(cr_device *dev, const cr_sum_parts_args *a, cr_err *err)

@@ -107,7 +107,7 @@ static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool i
 }
 
 const cri_comm cri_comm_device = {.name = "device",
-                                  .sum_order = CRI_SUM_IN_RANK_ORDER,
+                                  .sum_order = CRI_SUM_BY_TREE,
                                   .open = cri_open_none,
                                   .close = cri_close_none,
                                   .all_reduce = cri_self_all_reduce,

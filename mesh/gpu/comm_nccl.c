@@ -3,7 +3,7 @@
  * Order: a communicator's operations are queued in the order of the control plane on every rank: publish follows announce
  * at once (a slot is always free), and finish sends nothing.
  * Sums: NCCL adds in the order of a ring or a tree, which depends on the number of ranks and on the size. Here the parts
- * travel as they are, as many bytes a rank as in a ring's reduce-scatter, and cr_sum_parts adds them in rank order:
+ * travel as they are, as many bytes a rank as in a ring's reduce-scatter, and cr_sum_parts adds them along the tree of comm.h:
  * gradients have the same bits on every transport and in every run.
  * Waits: the host waits for what an operation has moved, and looks for ranks that failed, NCCL's asynchronous error and
  * the deadline meanwhile. A failure aborts all communicators of this rank (cr_world_fail), which ends what is queued.
@@ -431,7 +431,7 @@ static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool i
 }
 
 const cri_comm cri_comm_nccl = {.name = "nccl",
-                                .sum_order = CRI_SUM_IN_RANK_ORDER,
+                                .sum_order = CRI_SUM_BY_TREE,
                                 .open = nccl_open,
                                 .close = nccl_close,
                                 .abort = nccl_abort,

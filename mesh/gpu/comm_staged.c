@@ -209,7 +209,7 @@ out:
 }
 
 const cri_comm cri_comm_staged = {.name = "staged",
-                                  .sum_order = CRI_SUM_IN_RANK_ORDER,
+                                  .sum_order = CRI_SUM_BY_TREE,
                                   .open = cri_open_none,
                                   .close = cri_close_none,
                                   .all_reduce = all_reduce,

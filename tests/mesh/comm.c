@@ -152,7 +152,39 @@ static float contribution(int use, int rank, size_t at, cr_reduce_dtype dtype)
     return ldexpf(rintf(x * 256), e - 8);
 }
 
-/* Exact against the same sum in rank order done here. */
+/* Of the ranks from the first on, by the definition in comm.h. is_wide: of float64, values / 3. */
+static double tree_sum(int first, int num, float (*of)(const void *, int), const void *ctx,
+                       bool is_wide)
+{
+    int half = 1;
+
+    if (num == 1) return is_wide ? (double)of(ctx, first) / 3 : (double)of(ctx, first);
+    while (half * 2 < num)
+        half *= 2;
+    double left = tree_sum(first, half, of, ctx, is_wide),
+           right = tree_sum(first + half, num - half, of, ctx, is_wide);
+    return is_wide ? left + right : (double)((float)left + (float)right);
+}
+
+typedef struct element { /* of a reduction */
+    int use;
+    size_t at;
+    cr_reduce_dtype dtype;
+} element;
+
+static float reduced(const void *ctx, int rank)
+{
+    const element *a = ctx;
+
+    return contribution(a->use, rank, a->at, a->dtype);
+}
+
+static float all_reduced(const void *ctx, int rank)
+{
+    return value(rank, *(const size_t *)ctx % 7777);
+}
+
+/* Exact against the same sum done here. */
 static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, size_t part)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
@@ -177,11 +209,8 @@ static uint64_t test_reduce(cr_group *g, cr_reduce_dtype dtype, int num_slots, s
                             &err));
         take_back(CR_STREAM_REDUCE, shard, lent, (part + 1) * sizeof *shard);
         for (size_t i = 0; i < part; i++) {
-            float sum = 0;
-            for (int r = 0; r < n; r++) {
-                float x = contribution(use, r, (size_t)me * part + i, dtype);
-                sum = r == 0 ? x : sum + x;
-            }
+            element elem = {use, (size_t)me * part + i, dtype};
+            float sum = (float)tree_sum(0, n, reduced, &elem, /*is_wide=*/false);
             sum = use < 2 ? sum : 3 + sum;
             CR_CHECK(shard[i] == sum, "use %d element %zu: %.9g, want %.9g", use, i,
                      (double)shard[i], (double)sum);
@@ -213,12 +242,8 @@ static uint64_t test_all_reduce(cr_group *g, size_t num)
     take_back(CR_STREAM_COMPUTE, x, lent, (num + 1) * sizeof *x);
     OK(cr_all_reduce_f64(g, "doubles", CR_OP_SUM, y, num, &err));
     for (size_t i = 0; i<num; i += num> 1000 ? 997 : 1) {
-        float want = value(0, i % 7777);
-        double wide = (double)want / 3;
-        for (int r = 1; r < n; r++) {
-            want += value(r, i % 7777);
-            wide += (double)value(r, i % 7777) / 3;
-        }
+        float want = (float)tree_sum(0, n, all_reduced, &i, /*is_wide=*/false);
+        double wide = tree_sum(0, n, all_reduced, &i, /*is_wide=*/true);
         CR_CHECK(x[i] == want && y[i] == wide,
                  "element %zu of %zu: %.9g, want %.9g; %.17g, want %.17g", i, num, (double)x[i],
                  (double)want, y[i], wide);
@@ -649,7 +674,7 @@ static uint64_t test_one(const char *name, const int *ranks, int num, const char
     if (dev && num > 1) transport = is_gpu_shared(g) ? "staged" : "nccl";
     CR_CHECK(!transport || is_on(g, transport), "group %s is on %s, not %s", name,
              cr_group_transport(g), transport);
-    CR_CHECK(g->comm->sum_order == CRI_SUM_IN_RANK_ORDER, "another order of sums");
+    CR_CHECK(g->comm->sum_order == CRI_SUM_BY_TREE, "another order of sums");
     hash = test_group(g, num > 2 ? 5 : 4);
     cr_group_destroy(g);
     return hash;

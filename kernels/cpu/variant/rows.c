@@ -47,9 +47,17 @@ cr_status CR_V(sum_parts)(cr_device *dev, const cr_sum_parts_args *a, cr_err *er
     (void)err;
     for (int64_t i = 0; i < n; i += 16) {
         int64_t left = n - i < 16 ? n - i : 16;
-        v16 sum = v_get_left(a->dtype, x, i, left);
-        for (size_t p = 1; p < a->num_parts; p++)
-            sum += v_get_left(a->dtype, x + p * part_bytes, i, left);
+        v16 of_bit[16],
+            sum = {0}; /* of 2^k parts, where bit k of the number of parts so far is set */
+        size_t p = 0, bit = 0;
+        for (; p < a->num_parts; p++) {
+            sum = v_get_left(a->dtype, x + p * part_bytes, i, left);
+            for (bit = 0; p >> bit & 1; bit++)
+                sum = of_bit[bit] + sum;
+            of_bit[bit] = sum;
+        }
+        for (bit++; p >> bit; bit++) /* the last sum has all lower bits */
+            if (p >> bit & 1) sum = of_bit[bit] + sum;
         if (a->is_added) sum += v_get_left(CR_F32, y, i, left);
         v_put_left(CR_F32, y, i, sum, left);
     }
