@@ -47,8 +47,7 @@ typedef struct cr_scale_args {
     size_t num;
 } cr_scale_args;
 
-/* y[i] (=, += with is_added) x_0[i] + x_1[i] + .. in float32: the sum of the first h of n plus that of the others, h the
- * largest power of two below n, and so on. y may be one of the parts, at most 65535. */
+/* y[i] (=, += with is_added) the sum of parts x_k[i] in float32, by the tree of mesh/comm.h. y may be one of the parts. */
 typedef struct cr_sum_parts_args {
     cr_mem *y;       /* [num] float32 */
     cr_dtype dtype;  /* of the parts: fp32 or bf16 */

@@ -115,7 +115,7 @@ template <class T, int BITS> struct sum_parts_op {
                     is_kept = true, copy8(of_bit[k], sum);
             }
         }
-        int low = num_parts & -num_parts; /* the last sum is of so many parts */
+        int low = num_parts & -num_parts; /* the number of parts in the last sum */
 #pragma unroll
         for (int k = 0; k < BITS; k++)
             if (num_parts >> k & 1 && 1 << k != low) add8(sum, of_bit[k]);
