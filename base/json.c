@@ -92,11 +92,25 @@ cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err)
     return CR_OK;
 }
 
+void cr_json_add_int(cr_buf *buf, int64_t x)
+{
+    char text[24], *at = text + sizeof text;
+    uint64_t left = x < 0 ? -(uint64_t)x : (uint64_t)x;
+
+    do
+        *--at = (char)('0' + left % 10);
+    while (left /= 10);
+    if (x < 0) *--at = '-';
+    cr_buf_add(buf, at, (size_t)(text + sizeof text - at));
+}
+
 void cr_json_add_ids(cr_buf *buf, const int32_t *ids, size_t num)
 {
     cr_buf_addc(buf, '[');
-    for (size_t i = 0; i < num; i++)
-        cr_buf_addf(buf, "%s%d", i ? "," : "", ids[i]);
+    for (size_t i = 0; i < num; i++) {
+        if (i) cr_buf_addc(buf, ',');
+        cr_json_add_int(buf, ids[i]);
+    }
     cr_buf_addc(buf, ']');
 }
 

@@ -23,6 +23,7 @@ void cr_json_add_string(cr_buf *buf, const char *text, size_t num_bytes);
 /* "%.9g" for float32 values, "%.17g" for doubles. CR_ENUMERIC if x is not finite. */
 CR_MUST cr_status cr_json_add_float(cr_buf *buf, float x, cr_err *err);
 CR_MUST cr_status cr_json_add_double(cr_buf *buf, double x, cr_err *err);
+void cr_json_add_int(cr_buf *buf, int64_t x);
 void cr_json_add_ids(cr_buf *buf, const int32_t *ids, size_t num); /* [1,2,3] */
 CR_MUST cr_status cr_json_add_floats(cr_buf *buf, const float *x, size_t num, cr_err *err);
 /* Any json_t, compact, object order kept. */

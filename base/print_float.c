@@ -30,6 +30,11 @@ static const uint64_t power[] = {1ull,
                                  100000000000000000ull,
                                  1000000000000000000ull};
 
+static const char pairs[] = "00010203040506070809101112131415161718192021222324"
+                            "25262728293031323334353637383940414243444546474849"
+                            "50515253545556575859606162636465666768697071727374"
+                            "75767778798081828384858687888990919293949596979899";
+
 /* x / 2^shift to the nearest whole number, a tie to the even one. */
 static uint64_t divide(wide x, int shift)
 {
@@ -62,15 +67,16 @@ size_t cr_print_float(float x, char out[CR_FLOAT_TEXT])
     uint32_t bits, m;
     char text[DIGITS], *to = out;
     int e, exponent = 0, num = DIGITS;
-    uint64_t q;
+    uint32_t left;
 
     memcpy(&bits, &x, sizeof bits);
     m = (bits & 0x7fffff) | 0x800000;
     e = (int)(bits >> 23 & 0xff) - 150;
-    q = e > -64 && e < 8 ? digits_of(m, e, &exponent) : 0;
-    if (q == 0) return (size_t)snprintf(out, CR_FLOAT_TEXT, "%.*g", DIGITS, (double)x);
-    for (int i = DIGITS; i-- > 0; q /= 10)
-        text[i] = (char)('0' + q % 10);
+    left = e > -64 && e < 8 ? (uint32_t)digits_of(m, e, &exponent) : 0;
+    if (left == 0) return (size_t)snprintf(out, CR_FLOAT_TEXT, "%.*g", DIGITS, (double)x);
+    for (int i = DIGITS; i > 1; left /= 100) /* by 32 bits and two digits at a time: half the time */
+        memcpy(text + (i -= 2), pairs + 2 * (left % 100), 2);
+    text[0] = (char)('0' + left);
     while (num > 1 && text[num - 1] == '0')
         num--;
     if (bits >> 31) *to++ = '-';

@@ -16,26 +16,6 @@ cr_status cri_add_log_prob(cr_buf *out, float x, cr_err *err)
 
 /* ---- strings ---- */
 
-void cr_serve_token_string(const cr_serve_model *model, int32_t id, bool as_id, cr_buf *out)
-{
-    size_t from = out->num_bytes, num;
-    char *piece;
-
-    if (!as_id && model->tokenizer) cr_tokenizer_piece(model->tokenizer, id, out);
-    num = out->num_bytes - from;
-    if (num == 0) {
-        cr_buf_addf(out, "token_id:%d", id);
-        return;
-    }
-    if (cr_utf8_valid(out->data + from, num)) return;
-    piece = cr_strndup(out->data + from, num);
-    out->num_bytes = from;
-    cr_buf_adds(out, "bytes:");
-    for (size_t i = 0; i < num; i++)
-        cr_buf_addf(out, "\\x%02x", (unsigned char)piece[i]);
-    cr_free(piece);
-}
-
 void cri_add_text(cr_buf *out, const char *text, size_t num_bytes)
 {
     cr_json_add_string(out, text ? text : "", num_bytes);
@@ -43,11 +23,11 @@ void cri_add_text(cr_buf *out, const char *text, size_t num_bytes)
 
 void cri_add_token(const cr_serve_request *r, int32_t id, cr_buf *out)
 {
-    cr_buf text = {0};
+    cr_buf scratch = {0};
+    cr_serve_text text = cr_serve_text_of(r->model, id, r->wanted.tokens_as_ids, &scratch);
 
-    cr_serve_token_string(r->model, id, r->wanted.tokens_as_ids, &text);
-    cri_add_text(out, text.data, text.num_bytes);
-    cr_buf_free(&text);
+    cr_buf_add(out, text.json, text.num_bytes);
+    cr_buf_free(&scratch);
 }
 
 void cri_add_finish(const char *finish, cr_buf *out)
@@ -66,12 +46,16 @@ void cri_add_stop_reason(const cr_serve_sample *s, cr_buf *out)
         cr_buf_adds(out, "null");
 }
 
-void cri_add_prompt_text(const cr_serve_request *r, size_t prompt, cr_buf *out)
+void cri_add_prompt_text(const cr_serve_result *result, size_t prompt, cr_buf *out)
 {
+    const cr_serve_request *r = result->request;
     const cr_serve_prompt *p = &r->prompts[prompt];
+    const cr_buf *decoded = result->prompt_texts ? &result->prompt_texts[prompt] : NULL;
 
     if (p->text)
         cr_buf_add(out, p->text, p->text_bytes);
+    else if (decoded && decoded->num_bytes)
+        cr_buf_add(out, decoded->data, decoded->num_bytes);
     else if (r->model->tokenizer)
         cr_tokenizer_decode(r->model->tokenizer, p->ids, p->num_ids, r->sampling.skips_special,
                             out);
@@ -130,9 +114,13 @@ void cri_add_identity(const cr_serve_request *r, cr_buf *out)
 static cr_status add_entry(const cr_serve_request *r, int32_t id, float log_prob, int32_t rank,
                            cr_buf *out, cr_err *err)
 {
-    cr_buf_addf(out, "\"%d\":{\"logprob\":", id);
+    cr_buf_addc(out, '"');
+    cr_json_add_int(out, id);
+    cr_buf_adds(out, "\":{\"logprob\":");
     CR_TRY(cri_add_log_prob(out, log_prob, err));
-    cr_buf_addf(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    cr_buf_adds(out, ",\"rank\":");
+    cr_json_add_int(out, rank);
+    cr_buf_adds(out, ",\"decoded_token\":");
     cri_add_token(r, id, out);
     cr_buf_addc(out, '}');
     return CR_OK;

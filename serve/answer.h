@@ -3,9 +3,8 @@
  * A result is arrays: ids, texts, log-probs, ranks, the most likely ids. Numbers are printed with "%.9g",
  * so that they read back as the same float32; a log-prob of -inf is printed as -9999.0, a NaN is an
  * error of the service (CR_ENUMERIC), never a number. The number of the actual token has the same digits
- * wherever it is printed. Token strings are pieces with spaces where the vocabulary has other signs;
- * bytes that are not whole characters are "bytes:\xe2\x80", special tokens their names, and where two ids
- * of one place have one string they are "token_id:N".
+ * wherever it is printed. Token strings are those of serve/texts.h; where two ids of one place have one string they are
+ * "token_id:N".
  *
  * Pure functions: no sockets, no model. Any number of threads.
  */
@@ -50,6 +49,7 @@ typedef struct cr_serve_result {
     const cr_serve_scores *prompt_scores;
     const cr_serve_sample *samples; /* [num_prompts * n], prompt by prompt */
     const int64_t *cached;          /* [num_prompts] tokens that were in the cache; NULL: none */
+    const cr_buf *prompt_texts;     /* [num_prompts] decoded; NULL, or an empty one: not so far */
 } cr_serve_result;
 
 /* Append the body of a 200. CR_ENUMERIC: a number is NaN. */
@@ -93,8 +93,6 @@ void cr_serve_models_body(const cr_serve_service *service, cr_buf *out);
 void cr_serve_model_body(const cr_serve_model *model, cr_buf *out);
 /* The fields of tokenizer_config.json, with tokens as strings. */
 CR_MUST cr_status cr_serve_tokenizer_info(const cr_serve_model *model, cr_buf *out, cr_err *err);
-/* The string of a token in log-probs. */
-void cr_serve_token_string(const cr_serve_model *model, int32_t id, bool as_id, cr_buf *out);
 /* What an update has done. */
 void cr_serve_update_body(const cr_serve_model *model, cr_buf *out);
 /* {"weight_version":..}: of the first model, and of all by name. */

@@ -14,7 +14,9 @@ static cr_status add_triple(const cr_serve_request *r, int32_t id, const float *
         CR_TRY(cri_add_log_prob(out, *log_prob, err));
     else
         cr_buf_adds(out, "null");
-    cr_buf_addf(out, ",%d,", id);
+    cr_buf_addc(out, ',');
+    cr_json_add_int(out, id);
+    cr_buf_addc(out, ',');
     if (r->wanted.token_strings)
         cri_add_token(r, id, out);
     else

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "serve/answer.h"
+#include "serve/texts.h"
 
 /* A place to print: its token and its numbers, if it has some. */
 typedef struct cri_place {
@@ -28,7 +29,7 @@ void cri_add_usage(const cr_serve_result *result, size_t num_ids, cr_buf *out);
 /* "model":..,"system_fingerprint":..,"croll":{identity} */
 void cri_add_identity(const cr_serve_request *r, cr_buf *out);
 /* The text of a prompt, as echo prints it. */
-void cri_add_prompt_text(const cr_serve_request *r, size_t prompt, cr_buf *out);
+void cri_add_prompt_text(const cr_serve_result *result, size_t prompt, cr_buf *out);
 /* "prompt_logprobs":[..] and, where something was asked for that only croll has, "croll_scores":{..}. */
 CR_MUST cr_status cri_add_prompt_scores(const cr_serve_result *result, size_t prompt, cr_buf *out,
                                         cr_err *err);

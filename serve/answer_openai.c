@@ -5,85 +5,58 @@
 
 /* ---- one place of logprobs of completions ---- */
 
-/* Strings of the ids of a place; the actual token keeps its own where another one's is the same. */
+/* The strings of a place so far, by their hashes. */
 typedef struct names {
-    cr_buf bytes;
-    size_t *begin; /* [num + 1] */
-    uint64_t *hash;
-    int32_t *id;
-    size_t num, capacity, capacity_begin, capacity_hash;
+    uint64_t *hash; /* [num] */
+    size_t num, capacity;
+    cr_buf actual, scratch; /* strings that the model does not have */
 } names;
 
-static void names_free(names *n)
+/* Of the next id; token_id:N where an earlier one has the same. */
+static cr_serve_text name_of(names *n, const cr_serve_request *r, int32_t id, cr_buf *scratch)
 {
-    cr_buf_free(&n->bytes);
-    cr_free(n->begin);
-    cr_free(n->hash);
-    cr_free(n->id);
-}
+    cr_serve_text text = cr_serve_text_of(r->model, id, r->wanted.tokens_as_ids, scratch);
 
-static void put_name(names *n, size_t i, const cr_serve_request *r, bool as_id)
-{
-    uint64_t hash = 1469598103934665603u;
-
-    n->begin[i] = n->bytes.num_bytes;
-    cr_serve_token_string(r->model, n->id[i], as_id, &n->bytes);
-    for (size_t k = n->begin[i]; k < n->bytes.num_bytes; k++)
-        hash = (hash ^ (unsigned char)n->bytes.data[k]) * 1099511628211u;
-    n->hash[i] = hash;
-    n->begin[i + 1] = n->bytes.num_bytes;
-}
-
-static void add_name(names *n, const cr_serve_request *r, int32_t id)
-{
-    n->id = cr_grow(n->id, n->num, &n->capacity, sizeof *n->id);
-    n->hash = cr_grow(n->hash, n->num, &n->capacity_hash, sizeof *n->hash);
-    n->begin = cr_grow(n->begin, n->num + 1, &n->capacity_begin, sizeof *n->begin);
-    n->id[n->num] = id;
-    put_name(n, n->num, r, r->wanted.tokens_as_ids);
     for (size_t i = 0; i < n->num; i++)
-        if (n->hash[i] == n->hash[n->num]) { /* the first name is the actual token's */
-            n->bytes.num_bytes = n->begin[n->num];
-            put_name(n, n->num, r, /*as_id=*/true);
+        if (n->hash[i] == text.hash) {
+            text = cr_serve_text_of(r->model, id, /*as_id=*/true, scratch);
             break;
         }
-    n->num++;
+    n->hash = cr_grow(n->hash, n->num, &n->capacity, sizeof *n->hash);
+    n->hash[n->num++] = text.hash;
+    return text;
 }
 
-static cr_status add_named(const names *n, size_t i, float log_prob, cr_buf *out, cr_err *err)
+static cr_status add_named(const cr_serve_text *name, float log_prob, cr_buf *out, cr_err *err)
 {
-    cri_add_text(out, n->bytes.data + n->begin[i], n->begin[i + 1] - n->begin[i]);
+    cr_buf_add(out, name->json, name->num_bytes);
     cr_buf_addc(out, ':');
     return cri_add_log_prob(out, log_prob, err);
 }
 
-/* {string: log-prob} of the most likely ids, and of the actual one if it is not among them. */
+/* {string: log-prob} of the most likely ids, and of the actual one, whose name comes first, if it is not among them. */
 static cr_status add_top(const cr_serve_request *r, const cri_place *place, names *n, cr_buf *out,
                          cr_err *err)
 {
     const cr_serve_scores *s = place->scores;
-    size_t num_top = (size_t)r->wanted.logprobs, from = place->at * s->num_top;
+    size_t num_top = (size_t)r->wanted.logprobs, from = place->at * s->num_top, k = 0;
     bool has_actual = false;
+    cr_serve_text actual, name;
 
     if (num_top > s->num_top) num_top = s->num_top;
-    n->num = n->bytes.num_bytes = 0;
-    add_name(n, r, place->id);
+    n->num = 0;
+    actual = name_of(n, r, place->id, &n->actual);
     cr_buf_addc(out, '{');
-    for (size_t k = 0; k < num_top && s->top_ids[from + k] >= 0; k++) {
+    for (; k < num_top && s->top_ids[from + k] >= 0; k++) {
         bool is_actual = s->top_ids[from + k] == place->id;
+        has_actual |= is_actual;
         if (k) cr_buf_addc(out, ',');
-        if (is_actual) {
-            has_actual = true;
-            CR_TRY(add_named(n, 0, s->log_probs[place->at], out, err));
-            continue;
-        }
-        add_name(n, r, s->top_ids[from + k]);
-        CR_TRY(add_named(n, n->num - 1, s->top_log_probs[from + k], out, err));
+        name = is_actual ? actual : name_of(n, r, s->top_ids[from + k], &n->scratch);
+        CR_TRY(add_named(&name, is_actual ? s->log_probs[place->at] : s->top_log_probs[from + k],
+                         out, err));
     }
-    if (!has_actual) {
-        if (num_top) cr_buf_addc(out, ',');
-        CR_TRY(add_named(n, 0, s->log_probs[place->at], out, err));
-    }
+    if (k && !has_actual) cr_buf_addc(out, ',');
+    if (!has_actual) CR_TRY(add_named(&actual, s->log_probs[place->at], out, err));
     cr_buf_addc(out, '}');
     return CR_OK;
 }
@@ -110,29 +83,21 @@ static cri_place place_at(const places *p, size_t t)
                        .at = t - p->num_prompt};
 }
 
-static int64_t count_code_points(const char *text, size_t num_bytes)
-{
-    int64_t num = 0;
-
-    for (size_t i = 0; i < num_bytes; i++)
-        num += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return num;
-}
-
 static void add_strings(const places *p, int64_t *offset, cr_buf *out, cr_buf *offsets)
 {
     const cr_serve_request *r = p->result->request;
-    cr_buf text = {0};
+    cr_buf scratch = {0};
 
     for (size_t t = 0; t < p->num; t++) {
-        cr_buf_clear(&text);
-        cr_serve_token_string(r->model, place_at(p, t).id, r->wanted.tokens_as_ids, &text);
+        cr_serve_text text =
+            cr_serve_text_of(r->model, place_at(p, t).id, r->wanted.tokens_as_ids, &scratch);
         if (t) cr_buf_addc(out, ',');
-        cri_add_text(out, text.data, text.num_bytes);
-        cr_buf_addf(offsets, "%s%lld", t ? "," : "", (long long)*offset);
-        *offset += count_code_points(text.data, text.num_bytes);
+        cr_buf_add(out, text.json, text.num_bytes);
+        if (t) cr_buf_addc(offsets, ',');
+        cr_json_add_int(offsets, *offset);
+        *offset += text.num_code_points;
     }
-    cr_buf_free(&text);
+    cr_buf_free(&scratch);
 }
 
 static cr_status add_tops(const places *p, cr_buf *out, cr_err *err)
@@ -148,7 +113,9 @@ static cr_status add_tops(const places *p, cr_buf *out, cr_err *err)
         else
             cr_buf_adds(out, "null");
     }
-    names_free(&n);
+    cr_free(n.hash);
+    cr_buf_free(&n.actual);
+    cr_buf_free(&n.scratch);
     return status;
 }
 
@@ -167,8 +134,9 @@ cr_status cri_add_completion_logprobs(const cr_serve_result *result, size_t prom
     }
     cr_buf_adds(out, "{\"tokens\":[");
     add_strings(&p, offset, out, &offsets);
-    cr_buf_addf(out, "],\"text_offset\":[%s],\"token_logprobs\":[",
-                offsets.data ? offsets.data : "");
+    cr_buf_adds(out, "],\"text_offset\":[");
+    cr_buf_add(out, offsets.data, offsets.num_bytes);
+    cr_buf_adds(out, "],\"token_logprobs\":[");
     cr_buf_free(&offsets);
     for (size_t t = 0; t < p.num; t++) {
         cri_place place = place_at(&p, t);
@@ -211,7 +179,7 @@ static cr_status add_completion(const cr_serve_result *result, size_t index, cr_
     int64_t offset = 0;
     cr_buf text = {0};
 
-    if (r->wanted.echo) cri_add_prompt_text(r, prompt, &text);
+    if (r->wanted.echo) cri_add_prompt_text(result, prompt, &text);
     cr_buf_add(&text, s->text ? s->text : "", s->text_bytes);
     cr_buf_addf(out, "{\"index\":%zu,\"text\":", index);
     cri_add_text(out, text.data, text.num_bytes);

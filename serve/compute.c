@@ -220,6 +220,8 @@ static cr_status run_round(cr_compute *c, cr_err *err)
         e = choose(c, first, &until);
     if (num == 0) return CR_OK;
     CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
+    for (size_t i = 0; i < c->num_runs; i++)
+        c->entries[c->runs[i].entry].job->model_s += cr_scoring_forward_s(c->scoring);
     return cr_lanes_each(c->lanes, c->num_jobs, hand_out, c, err);
 }
 
@@ -274,12 +276,16 @@ static void place_samples(cr_compute *c, size_t place)
 static cr_status step_engine(cr_compute *c, size_t place, cr_err *err)
 {
     cr_generated g;
+    double begin_s, step_s;
 
     place_samples(c, place);
     if (cr_engine_is_idle(c->engines[place])) return CR_OK;
+    begin_s = cr_now_s();
     CR_TRY(cr_engine_step(c->engines[place], err));
+    step_s = cr_now_s() - begin_s;
     for (size_t i = 0; i < c->num_jobs; i++) {
         entry *e = &c->entries[i];
+        if (place_of(e->job) == place && num_in_engine(e) > 0) e->job->model_s += step_s;
         charge(e, e->job->num_sampled - e->num_charged);
         e->num_charged = e->job->num_sampled;
     }

@@ -34,6 +34,7 @@ cr_job *cr_job_create(cr_serve_request *request, const char *id, uint64_t seed)
     job->places = CR_NEW_ARRAY(cr_job_place, r->num_prompts);
     job->prompt_scores = CR_NEW_ARRAY(cr_serve_scores, r->num_prompts);
     job->cached = CR_NEW_ARRAY(int64_t, r->num_prompts);
+    job->prompt_texts = CR_NEW_ARRAY(cr_buf, r->num_prompts);
     for (size_t i = 0; i < r->num_prompts; i++)
         job->places[i] = (cr_job_place){job, i};
     for (size_t i = 0; i < job->num_samples; i++)
@@ -54,6 +55,8 @@ void cr_job_destroy(cr_job *job)
         cr_generated_free(&job->samples[i].made);
         cr_buf_free(&job->samples[i].text);
     }
+    for (size_t i = 0; i < job->request.num_prompts; i++)
+        cr_buf_free(&job->prompt_texts[i]);
     cr_serve_stream_close(&job->stream);
     cr_arena_destroy(job->arena);
     cr_buf_free(&job->out);
@@ -64,6 +67,7 @@ void cr_job_destroy(cr_job *job)
     cr_free(job->ends.ids);
     cr_free(job->prompt_scores);
     cr_free(job->cached);
+    cr_free(job->prompt_texts);
     cr_free(job->id);
     cr_serve_request_free(&job->request);
     cr_free(job);
@@ -113,7 +117,8 @@ static void finish(cr_job *job)
                               .latency_s = cr_now_s() - job->begun_s,
                               .prompt_scores = job->prompt_scores,
                               .samples = samples,
-                              .cached = job->cached};
+                              .cached = job->cached,
+                              .prompt_texts = job->prompt_texts};
     cr_err err = {0};
 
     for (size_t i = 0; i < job->num_samples; i++)
@@ -296,20 +301,22 @@ static bool is_eos(const cr_serve_model *m, int32_t id)
     return false;
 }
 
-/* The text that one token adds to the prompt's, up to a stop text. */
-static void add_token_text(const cr_serve_request *r, size_t prompt, cr_job_sample *s)
+/* The text that one token adds to the prompt's, up to a stop text. The prompt's is kept if it is whole without it. */
+static void add_token_text(cr_job *job, size_t prompt, cr_job_sample *s)
 {
+    const cr_serve_request *r = &job->request;
     const cr_serve_prompt *p = &r->prompts[prompt];
+    cr_buf *before = &job->prompt_texts[prompt];
     cr_token_stream stream;
-    cr_buf before = {0};
 
     if (!r->model->tokenizer) return;
     cr_token_stream_init(&stream, r->model->tokenizer, r->sampling.skips_special);
+    cr_buf_clear(before);
     for (size_t i = 0; i < p->num_ids; i++)
-        cr_token_stream_push(&stream, p->ids[i], &before);
+        cr_token_stream_push(&stream, p->ids[i], before);
+    if (stream.num_run > 0) cr_buf_clear(before);
     cr_token_stream_push(&stream, s->ids[0], &s->text);
     cr_token_stream_end(&stream, &s->text);
-    cr_buf_free(&before);
     if (r->sampling.min_tokens > 0) return;
     for (size_t i = 0; i < r->sampling.num_stop && s->text.num_bytes; i++) {
         const char *stop = r->sampling.stop[i],
@@ -338,7 +345,7 @@ static void take_drawn(cr_job *job, size_t index, const cr_score *score, size_t 
             s->stop_id = score->drawn;
         }
     if (!r->sampling.ignore_eos && is_eos(r->model, score->drawn)) s->finish = "stop";
-    add_token_text(r, index / (size_t)r->sampling.n, s);
+    add_token_text(job, index / (size_t)r->sampling.n, s);
 }
 
 /* What ask i was for. */

@@ -40,6 +40,7 @@ struct cr_job {
     char *id;                 /* owned: request_id or what the caller made */
     int64_t created;
     double begun_s;                  /* cr_now_s */
+    double model_s;                  /* forwards and steps of an engine that it took part in */
     cr_job_sample *samples;          /* [num_samples] owned: prompt by prompt */
     size_t num_samples, num_running; /* num_running: samples that the engine has or will get */
     size_t num_submitted;            /* prompts that the engine got */
@@ -52,6 +53,7 @@ struct cr_job {
     cr_arena *arena;                /* copies of scores */
     cr_serve_scores *prompt_scores; /* [num_prompts] owned */
     int64_t *cached;                /* [num_prompts] owned: tokens that the engine had */
+    cr_buf *prompt_texts;           /* [num_prompts] owned: decoded for a drawn token */
     cr_serve_stream stream;
     cr_buf out;             /* taken by the caller: it may clear it */
     bool is_done, has_sent; /* has_sent: events */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHORT = 15 /* digits: exact as a double */ };
+
 cri_reader cri_reader_of(const char *text, size_t num_bytes)
 {
     const char *begin = text ? text : "";
@@ -99,6 +101,13 @@ bool cri_read_number(cri_reader *r, cri_number *out)
         if (!read_digits(r)) return false;
     }
     num = (size_t)(r->at - from);
+    if (is_plain && num <= SHORT && *from != '-') { /* most are ids */
+        for (; from < r->at; from++)
+            out->integer = 10 * out->integer + (*from - '0');
+        out->value = (double)out->integer;
+        out->is_integer = true;
+        return true;
+    }
     if (num >= sizeof text) return wrong(r, "a number of more than 63 characters");
     memcpy(text, from, num);
     text[num] = '\0';

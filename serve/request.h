@@ -41,6 +41,8 @@ bool cr_serve_is_for_model(cr_serve_route route); /* scores or samples */
 
 /* ---- the service that a request is for; all borrowed ---- */
 
+typedef struct cr_serve_texts cr_serve_texts;
+
 /* One model by its name. Identity never changes while the struct is in use. */
 typedef struct cr_serve_model {
     size_t place;               /* in the service */
@@ -51,6 +53,7 @@ typedef struct cr_serve_model {
     const char *self_check;     /* digest of log-probs (self_check.h), or NULL */
     const char *dtype;          /* "bf16", .. */
     const cr_tokenizer *tokenizer;
+    const cr_serve_texts *texts; /* of the tokenizer (serve/texts.h); NULL: made for each answer */
     const cr_chat *chat;          /* may be without templates; NULL: chats are refused */
     const char *tokenizer_config; /* JSON of tokenizer_config.json, or NULL */
     int64_t vocab_size, max_model_len;

@@ -46,6 +46,7 @@ struct cr_scoring {
     cr_row_edits edits;
     char *memory; /* of arrays */
     size_t capacity_bytes;
+    double forward_s; /* of the last round */
 };
 
 cr_scoring *cr_scoring_create(cr_world *world, const cr_mesh *mesh)
@@ -402,12 +403,15 @@ static cr_status run_round(cr_scoring *s, cr_err *err)
     cr_outputs out;
     arrays all;
     int32_t at;
+    double begin_s;
 
     memcpy(&at, s->round.data, sizeof at);
     read_asks(s);
     find_part(s, (size_t)cr_group_rank(dp), (size_t)cr_group_num_ranks(dp), &first, &end);
     out = pack(s, first, end, &all);
+    begin_s = cr_now_s();
     CR_TRY(cr_fsdp_forward(s->places[at].f, end > first ? &s->packed.batch : NULL, &out, err));
+    s->forward_s = cr_now_s() - begin_s;
     cr_buf_clear(&s->sent);
     for (size_t i = first; is_teller && i < end; row += num_places(&s->asks[i++]))
         put_score(&s->sent, &s->asks[i], &all, row);
@@ -452,6 +456,11 @@ cr_status cr_scoring_round(cr_scoring *s, size_t at, const cr_score_ask *asks, s
     CR_TRY(run_round(s, err));
     read_scores(s, scores);
     return CR_OK;
+}
+
+double cr_scoring_forward_s(const cr_scoring *s)
+{
+    return s->forward_s;
 }
 
 cr_status cr_scoring_end(cr_scoring *s, cr_err *err)

@@ -74,6 +74,8 @@ CR_MUST cr_status cr_scoring_check(const cr_scoring *s, size_t place, const cr_s
 /* On rank 0: num prompts, at least 1; scores [num] are valid until the next round. Collective. */
 CR_MUST cr_status cr_scoring_round(cr_scoring *s, size_t place, const cr_score_ask *asks,
                                    size_t num, cr_score *scores, cr_err *err);
+/* Seconds that this rank's forward of the last round took. */
+double cr_scoring_forward_s(const cr_scoring *s);
 /* On rank 0: there will be no more rounds. Collective. */
 CR_MUST cr_status cr_scoring_end(cr_scoring *s, cr_err *err);
 /* On rank 0: a text for the other ranks, which leave cr_scoring_follow with it; not empty. Collective. */

@@ -82,7 +82,7 @@ static cr_status add_completion(cr_serve_stream *s, size_t index, const cr_serve
     bool has_prompt = r->wanted.echo && !x->has_begun;
     cr_buf text = {0};
 
-    if (has_prompt) cri_add_prompt_text(r, prompt, &text);
+    if (has_prompt) cri_add_prompt_text(&s->result, prompt, &text);
     cr_buf_add(&text, part->text ? part->text : "", part->text_bytes);
     add_head(s, "cmpl-", "text_completion", out);
     cr_buf_addf(out, "{\"index\":%zu,\"text\":", index);

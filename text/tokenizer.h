@@ -63,6 +63,7 @@ typedef struct cr_token_stream {
     int num_to_strip;   /* characters still to be taken off the front */
     unsigned char *run; /* [num_run] bytes held back */
     size_t num_run, capacity_run;
+    cr_buf changed; /* a token with other signs */
 } cr_token_stream;
 void cr_token_stream_init(cr_token_stream *stream, const cr_tokenizer *tokenizer,
                           bool skip_special);

@@ -134,13 +134,24 @@ static bool is_byte_token(const char *text, size_t num_bytes, unsigned char *byt
     return true;
 }
 
+/* memmem, which is slow for short texts. */
+static const char *find(const char *text, const char *end, const char *what, size_t num)
+{
+    while ((text = memchr(text, *what, (size_t)(end - text)))) {
+        if ((size_t)(end - text) < num) return NULL;
+        if (memcmp(text, what, num) == 0) return text;
+        text++;
+    }
+    return NULL;
+}
+
 static void add_replaced(cr_buf *out, const char *text, size_t num_bytes, const char *from,
                          const char *to)
 {
     const char *end = text + num_bytes, *found;
     size_t num_from = strlen(from);
 
-    while ((found = memmem(text, (size_t)(end - text), from, num_from))) {
+    while ((found = find(text, end, from, num_from))) {
         cr_buf_add(out, text, (size_t)(found - text));
         cr_buf_adds(out, to);
         text = found + num_from;
@@ -153,13 +164,13 @@ static void push_text(cr_token_stream *stream, const char *text, size_t num_byte
 {
     const cri_decoder *d = &stream->tokenizer->decoder;
     unsigned char byte;
-    cr_buf changed = {0};
 
     if (d->from) {
         bool drops = d->is_metaspace && d->metaspace_drops_first && is_first;
-        add_replaced(&changed, text, num_bytes, d->from, drops ? "" : d->to);
-        text = changed.data ? changed.data : "";
-        num_bytes = changed.num_bytes;
+        cr_buf_clear(&stream->changed);
+        add_replaced(&stream->changed, text, num_bytes, d->from, drops ? "" : d->to);
+        text = stream->changed.data;
+        num_bytes = stream->changed.num_bytes;
     }
     if (d->has_byte_fallback && is_byte_token(text, num_bytes, &byte)) {
         hold(stream, &byte, 1);
@@ -168,7 +179,6 @@ static void push_text(cr_token_stream *stream, const char *text, size_t num_byte
         if (d->joins_by_space && !is_first) emit(stream, " ", 1, out);
         emit(stream, text, num_bytes, out);
     }
-    cr_buf_free(&changed);
 }
 
 void cr_tokenizer_piece(const cr_tokenizer *t, int32_t id, cr_buf *out)
@@ -228,6 +238,7 @@ void cr_token_stream_end(cr_token_stream *stream, cr_buf *out)
     else if (stream->num_run)
         cr_buf_adds(out, REPLACEMENT);
     cr_free(stream->run);
+    cr_buf_free(&stream->changed);
     stream->run = NULL;
     stream->num_run = stream->capacity_run = 0;
 }

@@ -56,6 +56,7 @@ static cr_status open_texts(cr_served *x, const char *folder, cr_err *err)
         CR_TRY_GOTO(out, cr_digest_file(tokenizer, x->tokenizer, NULL, err));
         x->identity.tokenizer = x->texts.tokenizer;
         x->identity.tokenizer_sha256 = x->tokenizer;
+        x->identity.texts = x->strings = cr_serve_texts_create(x->texts.tokenizer);
         if (cr_chat_open(folder, &x->chat, &absent) == CR_OK) x->identity.chat = x->chat;
     }
     if (cr_file_exists(config)) {
@@ -129,6 +130,7 @@ static void served_free(cr_served *x)
     cr_full_weights_fini(&x->full);
     cr_model_free(x->sampled);
     cr_chat_close(x->chat);
+    cr_serve_texts_free(x->strings);
     cr_encoder_close(&x->texts);
     cr_buf_free(&x->tokenizer_config);
     cr_fsdp_destroy(x->fsdp);

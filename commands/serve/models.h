@@ -22,6 +22,7 @@
 #include "serve/compute.h"
 #include "serve/self_check.h"
 #include "serve/server/server.h"
+#include "serve/texts.h"
 
 /* One of them. */
 typedef struct cr_served {
@@ -37,6 +38,7 @@ typedef struct cr_served {
     cr_full_weights full;
     cr_engine *engine;
     cr_encoder texts;
+    cr_serve_texts *strings;
     cr_chat *chat;
     cr_buf tokenizer_config;
     char weights[CR_DIGEST_TEXT], tokenizer[CR_DIGEST_TEXT];

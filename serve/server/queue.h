@@ -42,6 +42,7 @@ typedef struct cr_serve_job {
     double deadline_s;        /* cr_now_s; 0: none */
     atomic_bool is_cancelled; /* its answer is not wanted any more */
     double put_s, begin_s, end_s;
+    double model_s;    /* of the time from begin to end: forwards and steps of the engine */
     cr_tenant *tenant; /* of the queue, from put on */
     int64_t estimated_tokens;
     /* of the I/O thread */

@@ -105,6 +105,7 @@ static void finish(cr_server *s, cr_compute *compute, tasks *t)
             from->cached_tokens += job->cached[k];
         }
         job->out = (cr_buf){0};
+        from->model_s = job->model_s;
         from->used_tokens = cr_compute_remove(compute, job);
         cr_job_destroy(job);
         cr_serve_queue_give(s->compute, from);

@@ -50,11 +50,11 @@ static void log_request(cr_server *s, const cr_http_exchange *x, const cri_call 
     add_text(out, "tenant", call->tenant);
     add_text(out, "method", x->request->method);
     add_text(out, "route", call->route);
-    cr_buf_addf(
-        out,
-        ",\"status\":%d,\"queue_ms\":%.3f,\"compute_ms\":%.3f,\"total_ms\":%.3f,\"bytes\":%zu}\n",
-        status, 1e3 * call->queued_s, 1e3 * call->worked_s, 1e3 * (cr_now_s() - x->begin_s),
-        x->sent_bytes);
+    cr_buf_addf(out,
+                ",\"status\":%d,\"queue_ms\":%.3f,\"compute_ms\":%.3f,\"model_ms\":%.3f,"
+                "\"total_ms\":%.3f,\"bytes\":%zu}\n",
+                status, 1e3 * call->queued_s, 1e3 * call->worked_s, 1e3 * call->model_s,
+                1e3 * (cr_now_s() - x->begin_s), x->sent_bytes);
 }
 
 static void write_log(cr_server *s)

@@ -18,10 +18,10 @@ enum {
 typedef struct cri_call {
     const char *route; /* constant: its path in the log and in metrics */
     char tenant[CR_KEY_NAME];
-    double weight;             /* of the tenant */
-    bool may_generate;         /* the key's scopes allow more than one token */
-    cr_serve_job *job;         /* that is worked on; NULL: none */
-    double queued_s, worked_s; /* of a job that was */
+    double weight;                      /* of the tenant */
+    bool may_generate;                  /* the key's scopes allow more than one token */
+    cr_serve_job *job;                  /* that is worked on; NULL: none */
+    double queued_s, worked_s, model_s; /* of a job that was */
 } cri_call;
 
 struct cr_server {

@@ -178,6 +178,7 @@ static void answer(cr_server *s, cr_serve_job *job)
     }
     call->queued_s = job->begin_s - job->put_s;
     call->worked_s = job->end_s - job->begin_s;
+    call->model_s = job->model_s;
     send_events(s, job);
     if (!job->x) return; /* the client was too slow */
     if (!job->is_streaming) set_identity(s, job);
