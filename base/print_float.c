@@ -74,7 +74,8 @@ size_t cr_print_float(float x, char out[CR_FLOAT_TEXT])
     e = (int)(bits >> 23 & 0xff) - 150;
     left = e > -64 && e < 8 ? (uint32_t)digits_of(m, e, &exponent) : 0;
     if (left == 0) return (size_t)snprintf(out, CR_FLOAT_TEXT, "%.*g", DIGITS, (double)x);
-    for (int i = DIGITS; i > 1; left /= 100) /* by 32 bits and two digits at a time: half the time */
+    for (int i = DIGITS; i > 1;
+         left /= 100) /* by 32 bits and two digits at a time: half the time */
         memcpy(text + (i -= 2), pairs + 2 * (left % 100), 2);
     text[0] = (char)('0' + left);
     while (num > 1 && text[num - 1] == '0')

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """croll serve and its peers under load, one JSON line a case.
 
-usage: serve.py CROLL MODEL_DIR [--dtype fp32|bf16] [--seconds 10] [--cases score,one,health,tls,idle,streams,alone] [--servers croll,hf,llamacpp]
-score: 32 clients, log-probs of prompts of 128 ids. one: a client, the same. health: GET /health, 32 clients. tls: score over HTTPS
+usage: serve.py CROLL MODEL_DIR [--dtype fp32|bf16] [--seconds 10] [--cases score,one,added,health,tls,idle,streams,alone] [--servers croll,hf,llamacpp]
+score: 32 clients, log-probs of prompts of 128 ids. one: a client, the same. added (croll): what one client waits beside
+the model's own time for its line, which the access log has (model_ms), request by request, with the most likely token of each place and without; and
+floor: what two threads that wake each other add without doing anything. health: GET /health, 32 clients. tls: score over HTTPS
 (croll). idle: memory with 1,000 connections that are silent (croll). streams: 16 clients, 64 tokens each, greedy. alone:
-`croll logprobs` with the same prompts, without its start (the difference of two runs). Needs wrk and openssl; hf is bench/peers/serve_hf.py (FastAPI, uvicorn,
+`croll logprobs` with the same prompts, without its start (the difference of two runs). Needs wrk, openssl and, beside CROLL, bench_latency; hf is bench/peers/serve_hf.py (FastAPI, uvicorn,
 Transformers); llamacpp (streams only) is bench/peers/serve_llamacpp.py with the model as --gguf.
 """
 import argparse, concurrent.futures, http.client, json, os, random, re, resource, socket, subprocess, sys, tempfile, time
@@ -126,21 +128,49 @@ def idle(server, num=1000):
     return {'connections': num, 'more_mb': server.memory() - before, 'mb': server.memory()}
 
 
+def percentiles(name, values):
+    values = sorted(values)
+    return {f'{name}p50_ms': values[len(values) // 2], f'{name}p99_ms': values[len(values) * 99 // 100]}
+
+
+def added(a, folder, bodies):
+    """Of each request: the client's time, and what the service says that the model took of it."""
+    latency, log = os.path.join(os.path.dirname(os.path.abspath(a.croll)), 'bench_latency'), folder + '/log'
+    plain, num, kinds = folder + '/plain', 1000 * a.seconds, {}
+    with open(bodies) as f, open(plain, 'w') as g:
+        g.writelines(json.dumps({**json.loads(line), 'logprobs': 0}) + '\n' for line in f)
+    with Server(command_of(a, 'croll', port := free_port(), log), port):
+        for kind, path in ('most likely', bodies), ('plain', plain):
+            out = subprocess.run([latency, 'client', str(port), path, str(num), '/v1/completions'], capture_output=True, text=True, check=True).stdout
+            kinds[kind] = {x: float(ms) for x, ms in (line.split() for line in out.splitlines()[100:])}
+            time.sleep(1) # the log is written four times a second
+    with open(log) as f:
+        lines = [json.loads(line) for line in f]
+    lines = [x for x in lines if x['route'] == '/v1/completions']
+    for i, (kind, ms) in enumerate(kinds.items()):
+        own = {x['id']: x for x in lines[i * num:(i + 1) * num]}
+        model = sorted(own[x]['model_ms'] for x in ms)[len(ms) // 2]
+        emit('croll', f'added, {kind}', a.model, requests=len(ms), **percentiles('', [t - own[x]['model_ms'] for x, t in ms.items()]), model_ms=model,
+             **percentiles('whole_', ms.values()))
+        floor = [latency, 'floor', str(num), str(os.path.getsize(bodies) // 64), str(own[next(iter(ms))]['bytes']), str(model)]
+        emit('floor', f'added, {kind}', a.model, **json.loads(subprocess.run(floor, capture_output=True, text=True, check=True).stdout))
+
+
 def emit(server, case, model, **fields):
     short = {k: float(f'{v:.5g}') if isinstance(v, float) else v for k, v in fields.items()}
     print(json.dumps({'peer': server, 'case': f'serve {os.path.basename(os.path.normpath(model))} {case}', **short}), flush=True)
 
 
-def command_of(a, server, port, folder):
+def command_of(a, server, port, log='none'):
     if server == 'croll':
-        return [a.croll, 'serve', a.model, f'model_args.dtype={a.dtype}', '--listen', f'127.0.0.1:{port}', '--access-log', 'none', *a.more]
+        return [a.croll, 'serve', a.model, f'model_args.dtype={a.dtype}', '--listen', f'127.0.0.1:{port}', '--access-log', log, *a.more]
     if server == 'llamacpp':
         return [a.python_llamacpp, f'{HERE}/peers/serve_llamacpp.py', a.gguf, '--port', str(port)]
     return [sys.executable, f'{HERE}/peers/serve_{server}.py', a.model, '--port', str(port), '--dtype', a.dtype]
 
 
-def measure(a, server, folder, bodies, prompts):
-    with Server(command_of(a, server, port := free_port(), folder), port) as s:
+def measure(a, server, bodies, prompts):
+    with Server(command_of(a, server, port := free_port()), port) as s:
         url = f'http://127.0.0.1:{port}'
         if server == 'llamacpp': # no log-probs of prompts
             emit(server, 'streams', a.model, **streams(port, prompts))
@@ -165,7 +195,7 @@ def main():
     p.add_argument('model')
     p.add_argument('--dtype', default='fp32', choices=['fp32', 'bf16'])
     p.add_argument('--seconds', type=int, default=10)
-    p.add_argument('--cases', default='score,one,health,tls,idle,streams,alone', type=lambda x: x.split(','))
+    p.add_argument('--cases', default='score,one,added,health,tls,idle,streams,alone', type=lambda x: x.split(','))
     p.add_argument('--servers', default='croll,hf', type=lambda x: x.split(','))
     p.add_argument('--gguf', help='llamacpp: the model in its format')
     p.add_argument('--python-llamacpp', default=sys.executable, help='llamacpp: a Python with the package xllamacpp')
@@ -180,11 +210,13 @@ def main():
         with open(bodies, 'w') as f:
             f.writelines(json.dumps({'prompt': x, 'max_tokens': 1, 'echo': True, 'logprobs': 1, 'temperature': 0}) + '\n' for x in prompts)
         for server in a.servers:
-            measure(a, server, folder, bodies, prompts)
+            measure(a, server, bodies, prompts)
+        if 'added' in a.cases and 'croll' in a.servers:
+            added(a, folder, bodies)
         if 'tls' in a.cases and 'croll' in a.servers:
             a.more = certificate(folder) + a.more
             port = free_port()
-            process = subprocess.Popen(command_of(a, 'croll', port, folder), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            process = subprocess.Popen(command_of(a, 'croll', port), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             while not process.stdout.readline().startswith('ready'):
                 assert process.poll() is None
             emit('croll', 'tls', a.model, **wrk(f'https://127.0.0.1:{port}/v1/completions', CLIENTS, a.seconds, bodies))

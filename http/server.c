@@ -6,6 +6,7 @@
 #include <event2/bufferevent_ssl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,7 +350,17 @@ const char *cr_http_url(const cr_http_server *s)
 
 void cr_http_run(cr_http_server *s)
 {
-    event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    do {
+        bool sleeps = cr_now_s() >= s->awake_s;
+        event_base_loop(s->base,
+                        EVLOOP_NO_EXIT_ON_EMPTY | (sleeps ? EVLOOP_ONCE : EVLOOP_NONBLOCK));
+        if (!sleeps) sched_yield();
+    } while (!event_base_got_break(s->base));
+}
+
+void cr_http_expect(cr_http_server *s, double seconds)
+{
+    s->awake_s = cr_now_s() + seconds;
 }
 
 void cr_http_drain(cr_http_server *s)

@@ -84,6 +84,8 @@ bool cr_http_is_local(const cr_http_server *server);
 /* Returns after cr_http_stop. */
 void cr_http_run(cr_http_server *server);
 void cr_http_wake(cr_http_server *server); /* on_wake soon; from any thread */
+/* Something will come within these seconds: until then the thread does not sleep, for being woken takes longer. */
+void cr_http_expect(cr_http_server *server, double seconds);
 /* From now on every answer closes its connection. */
 void cr_http_drain(cr_http_server *server);
 /* No more connections; those without an exchange close, the others after its answer (at most 5 s); then run returns. */

@@ -52,8 +52,8 @@ struct cr_http_server {
     char date[40];
     int64_t date_s;
     uint64_t num_exchanges;
-    uint32_t process_id; /* of ids of requests */
-    double now_s, stop_s;
+    uint32_t process_id;           /* of ids of requests */
+    double now_s, stop_s, awake_s; /* awake_s: no sleep until then */
     bool is_draining, is_stopping;
     cr_buf head; /* of the answer that is being written */
 };

@@ -29,7 +29,10 @@ typedef struct cr_compute {
     double shared_until_s;      /* there are several tenants, on the clock of cr_now_s */
     double shared_s;            /* how long after their jobs; set by init */
     double now;                 /* of cr_share */
-    cr_score_ask *asks;         /* of a round */
+    /* A round has run, and answers are written next: num_jobs are there. NULL: nothing to do */
+    void (*on_scores)(void *ctx, size_t num_jobs);
+    void *on_scores_ctx;
+    cr_score_ask *asks; /* of a round */
     cr_score *scores;
     struct cr_compute_run *runs; /* [num_runs] asks that follow each other and are of one job */
     size_t capacity_asks, num_runs, capacity_runs;

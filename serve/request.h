@@ -53,7 +53,7 @@ typedef struct cr_serve_model {
     const char *self_check;     /* digest of log-probs (self_check.h), or NULL */
     const char *dtype;          /* "bf16", .. */
     const cr_tokenizer *tokenizer;
-    const cr_serve_texts *texts; /* of the tokenizer (serve/texts.h); NULL: made for each answer */
+    const cr_serve_texts *texts;  /* of the tokenizer (serve/texts.h); NULL: made for each answer */
     const cr_chat *chat;          /* may be without templates; NULL: chats are refused */
     const char *tokenizer_config; /* JSON of tokenizer_config.json, or NULL */
     int64_t vocab_size, max_model_len;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -25,7 +26,8 @@ struct cr_tenant {
 struct cr_serve_queue {
     pthread_mutex_t lock;
     pthread_cond_t has_work;
-    cr_tenant **tenants; /* owned [num_tenants] */
+    _Atomic(int64_t) num_signals; /* of has_work, for a thread that looks without the lock */
+    cr_tenant **tenants;          /* owned [num_tenants] */
     size_t num_tenants, capacity;
     double now; /* of cr_share */
     list given;
@@ -217,6 +219,7 @@ bool cr_serve_queue_put(cr_serve_queue *q, cr_serve_job *job, const char *tenant
         if (!t->waiting.first) cr_share_wake(&t->queued, q->now);
         append(&t->waiting, job);
         count_waiting(q, t, job, 1);
+        q->num_signals++;
         pthread_cond_signal(&q->has_work);
     } else {
         t->counts.num_refused++;
@@ -276,16 +279,31 @@ void cr_serve_queue_end(cr_serve_queue *q)
 {
     pthread_mutex_lock(&q->lock);
     q->has_ended = true;
+    q->num_signals++;
     pthread_cond_broadcast(&q->has_work);
     pthread_mutex_unlock(&q->lock);
 }
 
 /* ---- the other thread ---- */
 
+/* True: a job came, or all has ended, in the time in which the next one comes if a client sends one after the other. */
+static bool spin_for_work(cr_serve_queue *q)
+{
+    int64_t num_signals = q->num_signals;
+    double until_s = q->moved_s + q->bounds.spin_s;
+
+    pthread_mutex_unlock(&q->lock);
+    while (q->num_signals == num_signals && cr_now_s() < until_s)
+        sched_yield();
+    pthread_mutex_lock(&q->lock);
+    return q->num_signals != num_signals;
+}
+
 static void wait_for_work(cr_serve_queue *q)
 {
     struct timespec until;
 
+    if (spin_for_work(q)) return;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += WAIT_S;
     pthread_cond_timedwait(&q->has_work, &q->lock, &until);

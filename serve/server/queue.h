@@ -73,6 +73,7 @@ typedef struct cr_serve_bounds {
     int64_t max_requests, max_tokens;
     size_t max_bytes;
     int64_t max_running_each; /* of one tenant, taken and not given; 0: any number */
+    double spin_s; /* that take looks for another job after the last one, before it sleeps */
 } cr_serve_bounds;
 
 /* wake: called when there is something to collect, in the thread of put, take or give. */

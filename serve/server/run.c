@@ -126,12 +126,24 @@ static cr_serve_job *take(cr_server *s, cr_compute *compute, tasks *t)
     return NULL;
 }
 
+/* For a client alone: the I/O thread wakes while its answer is written. Where others wait, it has enough to do. */
+static void on_scores(void *ctx, size_t num_jobs)
+{
+    cr_server *s = ctx;
+
+    if (num_jobs > 1 || !s->can_spin) return;
+    s->is_due = true;
+    cr_http_wake(s->http);
+}
+
 cr_status cri_compute_run(cr_server *s, cr_compute *compute, const cr_serve_updates *updates,
                           cr_err *err)
 {
     cr_serve_job *waiting = NULL; /* an update */
     tasks t = {0};
 
+    compute->on_scores = on_scores;
+    compute->on_scores_ctx = s;
     while (err->status == CR_OK && !cr_serve_queue_has_ended(s->compute)) {
         if (!waiting) waiting = take(s, compute, &t);
         if (waiting && t.num == 0) {

@@ -14,6 +14,9 @@ enum {
     CRI_MOST_TASKS = 256 /* of the model at a time; others wait in the queue, which is bounded */
 };
 
+/* A thread that has just had work looks for more for so long before it sleeps. */
+#define CRI_SPIN_S 100e-6
+
 /* Of an exchange: its `user` from on_head to on_end. */
 typedef struct cri_call {
     const char *route; /* constant: its path in the log and in metrics */
@@ -34,6 +37,7 @@ struct cr_server {
     pthread_rwlock_t
         service_lock;        /* held by threads other than that of the model while they read it */
     atomic_bool is_updating; /* weights are being loaded */
+    atomic_bool is_due;      /* the only answer is being written */
     cr_serve_queue *texts;   /* bodies to be read: /tokenize, /detokenize */
     cr_serve_queue *compute; /* bodies for the model */
     pthread_t text_thread;
@@ -50,6 +54,7 @@ struct cr_server {
     cr_buf log; /* lines of the last tick */
     bool is_log_broken;
     int num_signals;
+    bool can_spin; /* there is a core for a thread that waits for another one */
 };
 
 /* work.c: bodies on their way through the queue */

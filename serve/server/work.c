@@ -202,6 +202,7 @@ static void collect(cr_server *s, cr_serve_queue *queue)
 
 void cri_work_collect(cr_server *s)
 {
+    if (atomic_exchange(&s->is_due, false)) cr_http_expect(s->http, CRI_SPIN_S);
     collect(s, s->texts);
     collect(s, s->compute);
     for (size_t i = 0; i < s->num_open; i++)

@@ -119,6 +119,8 @@ for path, methods in paths.items():
         except urllib.error.HTTPError as e:
             assert method == 'post' and e.code in (400, 403, 409), (path, e.code) # 403: admin routes need keys
 PY
+get 200 '"prompt_logprobs"' -d '{"prompt":[49,50],"max_tokens":0,"prompt_logprobs":0}' $url/v1/completions
+get 200 '"text"' -d '{"prompt":[49,50],"max_tokens":4}' $url/v1/completions
 wait $slow || fail "a slow head was not answered with 408 after 10 s"
 sleep 0.5 # lines are written four times a second
 python3 - $tmp/access <<'PY' || fail "the log"
@@ -126,6 +128,8 @@ import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 assert all(l['route'] != '/health' or l['status'] != 200 for l in lines)
 assert sum(l['route'] == '/v1/models' for l in lines) == 42 # the last one is of openapi.json's routes
+done = [l for l in lines if l['route'] == '/v1/completions' and l['status'] == 200]
+assert len(done) == 2 and all(0 < l['model_ms'] <= l['compute_ms'] <= l['total_ms'] for l in done), done
 assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 409}
 PY
 # the curl lines of the page, with this address

@@ -1,5 +1,6 @@
 /* base_print_float.c -- cr_print_float against printf's "%.9g", byte for byte: random bits of all sizes, every power of
  * ten and of two with its neighbours, ties between two last digits, and what only printf knows (denormals, infinities). */
+#include "base/json.h"
 #include "base/print_float.h"
 #include "base/rng.h"
 #include "tests/check_near.h"
@@ -67,10 +68,26 @@ static void random_bits(void **state)
     }
 }
 
+static void whole_numbers(void **state)
+{
+    static const int64_t x[] = {0, 7, 10, -1, -10, 1234567890123456789, INT64_MAX, INT64_MIN};
+    char want[32];
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(x); i++) {
+        cr_buf got = {0};
+        snprintf(want, sizeof want, "%lld", (long long)x[i]);
+        cr_json_add_int(&got, x[i]);
+        assert_string_equal(got.data, want);
+        cr_buf_free(&got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(powers), cmocka_unit_test(ties),
-                                       cmocka_unit_test(random_bits)};
+                                       cmocka_unit_test(random_bits),
+                                       cmocka_unit_test(whole_numbers)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * Not covered: where the numbers come from (unit/serve_scoring.c), HTTP. */
 #include "base/json.h"
 #include "serve/answer.h"
+#include "serve/texts.h"
 #include "tests/check_near.h"
 #include "tests/serve_model.h"
 #include "tests/temp_folder.h"
@@ -178,7 +179,8 @@ static void chat(void **state)
 static void strings_of_tokens(void **state)
 {
     static const int32_t ids[] = {11, 12, 26, 500, 10};
-    static const char *const want[] = {"bytes:\\xe2", "a", "\xc3\xa9", "token_id:500", "\n"};
+    static const char *const want[] = {"\"bytes:\\\\xe2\"", "\"a\"", "\"\xc3\xa9\"",
+                                       "\"token_id:500\"", "\"\\n\""};
     /* <0x61> is the letter a, too; the sampled one keeps the name */
     static const int32_t one[] = {12}, tops[] = {20, 11, 12};
     static const float x[] = {-3}, top[] = {-1, -2, -3};
@@ -198,8 +200,9 @@ static void strings_of_tokens(void **state)
     (void)state;
     for (size_t i = 0; i < CR_COUNT(ids); i++) {
         cr_buf out = {0};
-        cr_serve_token_string(&serve_models[0], ids[i], false, &out);
-        assert_string_equal(out.data, want[i]);
+        cr_serve_text text = cr_serve_text_of(&serve_models[0], ids[i], false, &out);
+        assert_int_equal(text.num_bytes, strlen(want[i]));
+        assert_memory_equal(text.json, want[i], text.num_bytes);
         cr_buf_free(&out);
     }
     open_request(CR_SERVE_COMPLETIONS, "{\"prompt\":[1],\"max_tokens\":1,\"logprobs\":3}");
@@ -209,6 +212,33 @@ static void strings_of_tokens(void **state)
     open_request(CR_SERVE_COMPLETIONS, "{\"prompt\":[1],\"max_tokens\":1,\"logprobs\":1}");
     result.samples = collides;
     check_answer("\"top_logprobs\":[{\"token_id:20\":-1,\"a\":-3}]");
+}
+
+/* Those of a whole vocabulary are what is made for one id; with them answers are the same. */
+static void strings_of_a_vocabulary(void **state)
+{
+    cr_serve_texts *texts = cr_serve_texts_create(serve_models[0].tokenizer);
+    cr_serve_model with = serve_models[0];
+    int num_kept = 0;
+
+    with.texts = texts;
+    for (int32_t id = -1; id < 600; id++)
+        for (int as_id = 0; as_id < 2; as_id++) {
+            cr_buf out = {0}, unused = {0};
+            cr_serve_text a = cr_serve_text_of(&serve_models[0], id, as_id, &out),
+                          b = cr_serve_text_of(&with, id, as_id, &unused);
+            assert_int_equal(a.num_bytes, b.num_bytes);
+            assert_memory_equal(a.json, b.json, a.num_bytes);
+            assert_true(a.hash == b.hash && a.num_code_points == b.num_code_points);
+            num_kept += unused.num_bytes == 0;
+            cr_buf_free(&out);
+            cr_buf_free(&unused);
+        }
+    assert_int_equal(num_kept, cr_tokenizer_num_ids(with.tokenizer));
+    serve_models[0].texts = texts;
+    strings_of_tokens(state);
+    serve_models[0].texts = NULL;
+    cr_serve_texts_free(texts);
 }
 
 static void offsets_are_code_points(void **state)
@@ -505,6 +535,7 @@ int main(void)
         cmocka_unit_test(slime_and_prime_rl),
         cmocka_unit_test(chat),
         cmocka_unit_test(strings_of_tokens),
+        cmocka_unit_test(strings_of_a_vocabulary),
         cmocka_unit_test(offsets_are_code_points),
         cmocka_unit_test(base64_reads_back),
         cmocka_unit_test(nan_is_an_error),

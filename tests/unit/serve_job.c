@@ -319,6 +319,10 @@ static void scoring(void **state)
     assert_string_equal(text_of(answer, 1), "\x05\x06\x07"
                                             "B");
     json_decref(answer);
+    answer = ask(CR_SERVE_COMPLETIONS, "{\"prompt\":[5,195],\"max_tokens\":1,\"echo\":true}");
+    assert_string_equal(text_of(answer, 0), "\x05\xef\xbf\xbd\xef\xbf\xbd" /* half a character */
+                                            "A");
+    json_decref(answer);
     answer = ask(CR_SERVE_COMPLETIONS, "{\"prompt\":[5,6,7],\"max_tokens\":0,\"prompt_logprobs\":0,"
                                        "\"prompt_logprob_token_ids\":[1,2]}");
     CHECK_LIST(list_of(answer, 0, "croll_scores", "candidates"), -1, -2, -11, -12);

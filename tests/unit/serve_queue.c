@@ -1,10 +1,11 @@
 /* serve_queue.c -- the queue of a service without sockets: turns of tenants by tokens and weight, order inside one, what
  * an idle tenant keeps, bounds in requests, tokens and bytes, places that a greedy tenant loses, Retry-After,
- * estimates of tokens. Not covered: threads (e2e/serve), rounds and samples (e2e/serve_fair). */
+ * estimates of tokens. Not covered: other threads than one that waits (e2e/serve), rounds and samples (e2e/serve_fair). */
 #include "serve/server/estimate.h"
 #include "serve/server/queue.h"
 #include "tests/check_near.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -261,6 +262,37 @@ static void cancelled_while_it_waits(void **state)
     cr_serve_queue_free(q);
 }
 
+static void *put_later(void *queue)
+{
+    cr_sleep_s(0.01);
+    put(queue, "b", 1, 10);
+    cr_sleep_s(0.01);
+    cr_serve_queue_end(queue);
+    return NULL;
+}
+
+/* A thread that has just had work looks for the next job, and for the end, without sleeping. */
+static void taken_while_it_spins(void **state)
+{
+    cr_serve_bounds limits = {10, 100, 1000, 0, .spin_s = 100};
+    cr_serve_queue *q = cr_serve_queue_create(&limits, wake, NULL);
+    cr_serve_job *job;
+    pthread_t thread;
+
+    (void)state;
+    put(q, "a", 1, 10);
+    assert_string_equal(turns(q, 1), "a");
+    alarm(20);
+    assert_int_equal(pthread_create(&thread, NULL, put_later, q), 0);
+    assert_non_null(job = cr_serve_queue_take(q, /*waits=*/true));
+    cr_serve_queue_give(q, job);
+    assert_null(cr_serve_queue_take(q, /*waits=*/true));
+    free_collected(q);
+    pthread_join(thread, NULL);
+    alarm(0);
+    cr_serve_queue_free(q);
+}
+
 static void seconds_to_wait(void **state)
 {
     cr_serve_queue *q = make(1000, 10000000, 0);
@@ -317,6 +349,7 @@ int main(void)
                                        cmocka_unit_test(bounds),
                                        cmocka_unit_test(pushed_out),
                                        cmocka_unit_test(cancelled_while_it_waits),
+                                       cmocka_unit_test(taken_while_it_spins),
                                        cmocka_unit_test(seconds_to_wait),
                                        cmocka_unit_test(estimates)};
 

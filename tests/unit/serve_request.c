@@ -225,6 +225,8 @@ static const struct {
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", 400, "invalid_value", "prompt[1]"},
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[\"a\",1]}", 400, "invalid_value", "prompt[1]"},
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[[1],2]}", 400, "invalid_value", "prompt[1]"},
+    {CR_SERVE_COMPLETIONS, "{\"prompt\":[18446744073709551617]}", 400, "invalid_value",
+     "prompt[0]"}, /* 2^64 + 1 */
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[[1],[2,-3]]}", 400, "invalid_value", "prompt[1][1]"},
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[[1],[2,1.5]]}", 400, "invalid_value", "prompt[1][1]"},
     {CR_SERVE_COMPLETIONS, "{\"prompt\":[[1],[2,3,4,5,6,512]]}", 400, "invalid_value",
