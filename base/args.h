@@ -35,6 +35,7 @@ typedef struct cr_command {
     const char *summary;               /* one sentence */
     const char *example;               /* can be pasted */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit code */
+    bool is_hidden;                    /* croll starts it itself: not in the list of commands */
 } cr_command;
 
 /* Parse argv[1..]. words gets what is not an option (free with cr_words_free). If --help was given it is

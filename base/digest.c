@@ -1,10 +1,15 @@
 /* digest.c -- see digest.h. */
 #include "base/digest.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { HASHED_BYTES = 1 << 20 }; /* of a file at a time */
 
@@ -55,4 +60,91 @@ bool cr_digest_is(const char *hex, const char *want)
     size_t num = strlen(want);
 
     return hex && num >= 8 && strncmp(hex, want, num) == 0;
+}
+
+/* ---- folders of models ---- */
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static int is_of_model(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' &&
+           (ends_in(entry->d_name, ".json") || ends_in(entry->d_name, ".jinja") ||
+            ends_in(entry->d_name, ".safetensors"));
+}
+
+/* Bytes first .. last - 1 of the file. */
+static cr_status add_part(EVP_MD_CTX *md, int fd, int64_t first, int64_t last, char *block,
+                          cr_err *err)
+{
+    while (first < last) {
+        size_t want = (size_t)(last - first < HASHED_BYTES ? last - first : HASHED_BYTES);
+        ssize_t n = pread(fd, block, want, first);
+        if (n <= 0)
+            return cr_fail(err, CR_EIO, "%s", n ? strerror(errno) : "it ends before its length");
+        EVP_DigestUpdate(md, block, (size_t)n);
+        first += n;
+    }
+    return CR_OK;
+}
+
+static cr_status add_file(EVP_MD_CTX *md, const char *path, const char *name, char *block,
+                          int64_t *num_bytes, cr_err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat s;
+    char size[32];
+
+    if (fd < 0 || fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
+        cr_fail(err, CR_EIO, "cannot read %s: %s", path, fd < 0 ? strerror(errno) : "not a file");
+        if (fd >= 0) close(fd);
+        return err->status;
+    }
+    snprintf(size, sizeof size, "%lld", (long long)s.st_size);
+    EVP_DigestUpdate(md, name, strlen(name) + 1);
+    EVP_DigestUpdate(md, size, strlen(size) + 1);
+    *num_bytes += s.st_size;
+    if (!ends_in(name, ".safetensors") || s.st_size <= 2 * HASHED_BYTES)
+        cr_note(add_part(md, fd, 0, s.st_size, block, err));
+    else if (add_part(md, fd, 0, HASHED_BYTES, block, err) == CR_OK)
+        cr_note(add_part(md, fd, s.st_size - HASHED_BYTES, s.st_size, block, err));
+    if (err->status != CR_OK) cr_fail_add(err, "%s", path);
+    close(fd);
+    return err->status;
+}
+
+cr_status cr_digest_model(const char *folder, char hex[CR_DIGEST_TEXT], int64_t *num_bytes,
+                          cr_err *err)
+{
+    struct dirent **entry = NULL;
+    int num = scandir(folder, &entry, is_of_model, alphasort);
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    char *block = CR_NEW_ARRAY(char, HASHED_BYTES);
+    unsigned n = 0;
+
+    *num_bytes = 0;
+    if (num < 0)
+        cr_fail(err, CR_EIO, "cannot open %s: %s", folder, strerror(errno));
+    else if (num == 0)
+        cr_fail(err, CR_EIO, "%s has no files of a model", folder);
+    CR_CHECK(md && EVP_DigestInit_ex(md, EVP_sha256(), NULL), "no SHA-256 in OpenSSL");
+    for (int i = 0; i < num; i++) {
+        char *path = cr_path_join(folder, entry[i]->d_name);
+        if (err->status == CR_OK)
+            cr_note(add_file(md, path, entry[i]->d_name, block, num_bytes, err));
+        cr_free(path);
+        free(entry[i]);
+    }
+    free(entry);
+    EVP_DigestFinal_ex(md, digest, &n);
+    EVP_MD_CTX_free(md);
+    print_hex(digest, n, hex);
+    cr_free(block);
+    return err->status;
 }

@@ -1,4 +1,4 @@
-/* digest.h -- SHA-256 of files, as text. */
+/* digest.h -- SHA-256 of files and model folders, as text. */
 #ifndef CR_DIGEST_H
 #define CR_DIGEST_H
 
@@ -10,6 +10,11 @@ enum { CR_DIGEST_TEXT = 65 };
 CR_MUST cr_status cr_digest_file(const char *path, char hex[CR_DIGEST_TEXT], int64_t *num_bytes,
                                  cr_err *err);
 void cr_digest_bytes(const void *data, size_t num_bytes, char hex[CR_DIGEST_TEXT]);
+/* A quick one of a MODEL folder, to tell whether two hosts have the same: names and bytes of its .json, .jinja and .safetensors
+ * files, what is in them, but of .safetensors only the first and the last MiB. *num_bytes: of these files. CR_EIO, also where
+ * there are no such files. */
+CR_MUST cr_status cr_digest_model(const char *folder, char hex[CR_DIGEST_TEXT], int64_t *num_bytes,
+                                  cr_err *err);
 /* Is `want` the digest hex or its first digits, at least 8? hex may be NULL: false. */
 bool cr_digest_is(const char *hex, const char *want);
 

@@ -4,6 +4,8 @@
 #include "commands/commands.h"
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
+#include "launch/placement.h"
+#include "launch/preflight/needs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,11 +210,74 @@ static void check_gpus(report *r)
     cr_free(g);
 }
 
+static cr_status check_here(report *r, cr_err *err)
+{
+    CR_TRY(check_cpu(r, err));
+    check_memory(r);
+    check_programs(r);
+    check_limits(r);
+    check_gpus(r);
+    return r->has_failed
+               ? cr_fail(err, CR_EABSENT, "something that runs need is missing (see above)")
+               : CR_OK;
+}
+
+/* The checks of `croll run`, which would be made before it starts. config: NULL without a file. */
+static cr_status check_hosts(const report *r, const cr_hosts_args *args, const char *network,
+                             const cr_config *config, cr_err *err)
+{
+    cr_preflight *preflight;
+    cr_hosts hosts;
+    cr_layout layout = {.num_ranks = 1};
+    cr_needs needs;
+    cr_buf text = {0};
+
+    if (config) cr_layout_init(&layout, config);
+    CR_TRY(cr_hosts_open(args, layout.num_ranks, &hosts, err));
+    if (config) cr_placement_make(&hosts, &layout);
+    cr_needs_init(&needs, config, &hosts, network);
+    preflight = cr_preflight_make(&hosts, &needs.all);
+    if (r->has_json) {
+        cr_preflight_json(preflight, &text);
+    } else {
+        cr_preflight_table(preflight, &text);
+        cr_preflight_summary(preflight, &text);
+        cr_preflight_findings(preflight, &text);
+    }
+    fwrite(text.data, 1, text.num_bytes, stdout);
+    cr_note(cr_preflight_check(preflight, err));
+    cr_buf_free(&text);
+    cr_preflight_free(preflight);
+    cr_hosts_free(&hosts);
+    return err->status;
+}
+
+static cr_status check_run(const report *r, const cr_hosts_args *args, const char *network,
+                           const cr_words *words, cr_err *err)
+{
+    cr_diagnostics d = {0};
+    cr_config config = {0};
+
+    if (!words->num) return check_hosts(r, args, network, NULL, err);
+    if (cr_config_load(words->word[0], words->word + 1, words->num - 1, &config, &d, err) == CR_OK)
+        cr_note(check_hosts(r, args, network, &config, err));
+    else
+        cr_diagnostics_print(&d);
+    cr_config_free(&config);
+    cr_diagnostics_free(&d);
+    return err->status;
+}
+
 static int run(int argc, char **argv)
 {
     report r = {0};
+    const char *network = NULL;
+    cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &r.has_json, NULL, "one JSON object a finding"},
+        CR_HOSTS_OPTIONS(hosts),
+        {"network", CR_OPT_STRING, &network, "CIDR",
+         "the network between them (default: found out)"},
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -221,15 +286,13 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_doctor, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         !is_help) {
-        if (words.num) cr_fail(&err, CR_EUSAGE, "takes no words, not '%s'", words.word[0]);
-        if (err.status == CR_OK && check_cpu(&r, &err) == CR_OK) {
-            check_memory(&r);
-            check_programs(&r);
-            check_limits(&r);
-            check_gpus(&r);
-            if (r.has_failed)
-                cr_fail(&err, CR_EABSENT, "something that runs need is missing (see above)");
-        }
+        const char *nodes = getenv("SLURM_JOB_NUM_NODES");
+        if (hosts.list || hosts.file || words.num || (nodes && atoi(nodes) > 1))
+            cr_note(check_run(&r, &hosts, network, &words, &err));
+        else if (network)
+            cr_fail(&err, CR_EUSAGE, "--network is for several hosts (--hosts a:8,b:8)");
+        else
+            cr_note(check_here(&r, &err));
     }
     cr_words_free(&words);
     return err.status ? cr_command_fail(&cr_command_doctor, &err) : 0;
@@ -237,9 +300,11 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_doctor = {
     "doctor",
-    "doctor [--json]",
+    "doctor [--json]\n       croll doctor --hosts H:N,.. [--network CIDR] [--json] [FILE "
+    "[key=value ..]]",
     "What croll finds on this machine (CPU, memory, MPI, Redis, limits, GPUs), and what each "
-    "means. "
+    "means; or the checks of several hosts before a run (of FILE): program, models, clocks, room, "
+    "network, links. "
     "Exit code 2 if something that runs need is missing.",
     "croll doctor",
     run,

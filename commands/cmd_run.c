@@ -8,6 +8,7 @@
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/placement.h"
+#include "launch/preflight/needs.h"
 #include "models/weights.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
@@ -61,7 +62,7 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
 {
     static const char *const ours[] = {"metrics.jsonl", "run.log", "config.yaml", "rollouts",
                                        "exchange",      "flight",  "run.html",    "reference.json",
-                                       "teacher.json",  "judges"};
+                                       "teacher.json",  "judges",  "hosts.json"};
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
@@ -101,13 +102,12 @@ static cr_status check_device(cr_err *err)
 /* With fewer files Open MPI's ranks wait for one another for ever. */
 static cr_status check_files(const cr_config *config, cr_err *err)
 {
-    enum { LEAST_FILES = 56, FILES_OF_A_RANK = 4 }; /* measured: 16 ranks run with 112, not 64 */
     struct rlimit files;
     cr_layout layout;
     int least;
 
     cr_layout_init(&layout, config);
-    least = LEAST_FILES + FILES_OF_A_RANK * layout.num_ranks;
+    least = cr_needs_files(layout.num_ranks);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < (rlim_t)least)
         return cr_fail(err, CR_ECONFIG,
                        "ulimit -n is %llu, a run of %d ranks needs at least %d open files",
@@ -230,13 +230,51 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
     return CR_OK;
 }
 
+/* All hosts, before anything is started there; nothing for a run on this host alone. needs: borrowed by *out. */
+static cr_status check_hosts(cr_hosts *hosts, const cr_config *config, const char *network,
+                             cr_needs *needs, cr_preflight **out, cr_err *err)
+{
+    cr_buf text = {0}, line = {0};
+    size_t at = 0, n;
+
+    if (hosts->by == CR_HOSTS_HERE) {
+        if (network) cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)");
+        return err->status;
+    }
+    cr_needs_init(needs, config, hosts, network);
+    *out = cr_preflight_make(hosts, &needs->all);
+    if (cr_preflight_check(*out, err) != CR_OK)
+        cr_preflight_table(*out, &text);
+    else
+        cr_preflight_summary(*out, &text);
+    cr_preflight_findings(*out, &text);
+    for (const char *part; (part = cr_line_next(&text, &at, &n)); cr_buf_clear(&line)) {
+        cr_buf_add(&line, part, n);
+        cr_log_line(line.data);
+    }
+    cr_buf_free(&text);
+    cr_buf_free(&line);
+    return err->status;
+}
+
+static cr_status write_hosts(const cr_config *config, const cr_preflight *preflight, cr_err *err)
+{
+    char *path = cr_path_join(config->output_dir, "hosts.json");
+
+    cr_note(cr_preflight_write(preflight, path, err));
+    cr_free(path);
+    return err->status;
+}
+
 static cr_status go(const cr_config *config, bool should_overwrite, const cr_hosts_args *host_args,
-                    cr_err *err)
+                    const char *network, cr_err *err)
 {
     char *resume_path = NULL, *config_path = NULL, *flight = NULL;
     cr_run run = {.log_fd = -1};
     cr_endpoint endpoint = {0};
     cr_hosts hosts = {0};
+    cr_preflight *preflight = NULL;
+    cr_needs needs;
     cr_layout layout;
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
@@ -258,8 +296,10 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, cr_endpoint_open(&endpoint, config, err));
     is_made = !cr_dir_exists(config->output_dir);
     CR_TRY_GOTO(out, lock_output(config, locks, err));
+    CR_TRY_GOTO(out, check_hosts(&hosts, config, network, &needs, &preflight, err));
     CR_TRY_GOTO(out, cr_endpoint_claim(&endpoint, config, err));
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
+    if (preflight) CR_TRY_GOTO(out, write_hosts(config, preflight, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
     CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
     flight =
@@ -285,6 +325,7 @@ out:
     ops->close(pipeline);
     for (int i = 0; i < 2; i++)
         if (locks[i] >= 0) close(locks[i]);
+    cr_preflight_free(preflight);
     cr_hosts_free(&hosts);
     cr_free(resume_path);
     cr_free(config_path);
@@ -296,9 +337,13 @@ static int run_command(int argc, char **argv)
 {
     bool should_overwrite = false, is_help;
     cr_hosts_args hosts = {NULL, NULL};
+    const char *network = NULL;
     const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
                                   "start anew in a folder that holds a run"},
-                                 CR_HOSTS_OPTIONS(hosts)};
+                                 CR_HOSTS_OPTIONS(hosts),
+                                 {"network", CR_OPT_STRING, &network, "CIDR",
+                                  "between the hosts, 10.77.0.0/24 (default: the fastest that "
+                                  "connects all)"}};
     cr_words words = {0};
     cr_diagnostics d = {0};
     cr_config config = {0};
@@ -316,7 +361,7 @@ static int run_command(int argc, char **argv)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
     if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
-    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &hosts, &err));
+    if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &hosts, network, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);
     cr_words_free(&words);

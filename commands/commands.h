@@ -26,6 +26,7 @@
     X(serve)               \
     X(doctor)              \
     X(reward)              \
+    X(agent)               \
     X(actor)
 /* clang-format on */
 

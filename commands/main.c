@@ -30,8 +30,9 @@ static void print_commands(FILE *to)
             "croll: reinforcement learning from verifiable rewards, from one ROLL YAML file\n\n"
             "usage: croll COMMAND [ARGUMENT ..]     croll COMMAND --help     croll --version\n\n");
     for (size_t i = 0; commands[i]; i++)
-        fprintf(to, "  %-12s %.*s\n", commands[i]->name, brief_chars(commands[i]->summary),
-                commands[i]->summary);
+        if (!commands[i]->is_hidden)
+            fprintf(to, "  %-12s %.*s\n", commands[i]->name, brief_chars(commands[i]->summary),
+                    commands[i]->summary);
     fprintf(to,
             "\nexamples:\n"
             "  croll run configs/quickstart/rlvr.yaml     (scripts/quickstart makes its model)\n"

@@ -1,0 +1,82 @@
+/* needs.c -- see needs.h. Room in /dev/shm and on disk are lower bounds: with less a run cannot go on, with more it may
+ * still need more than there is, which it says itself when it makes a window or saves. */
+#include "launch/preflight/needs.h"
+#include "actors/strategy_args.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LEAST_FILES = 56, /* measured: 16 ranks run with 112, not 64 */
+    FILES_OF_A_RANK = 4,
+    MPI_SHM_BYTES = 4500000,  /* measured: of Open MPI for each rank */
+    GATHERED_UNITS = 2,       /* at a time, shared by the ranks of a host */
+    SAVED_BYTES_OF_ELEM = 14, /* master and two moments in float32, the weight in 16 bits */
+};
+
+int cr_needs_files(int num_ranks)
+{
+    return LEAST_FILES + FILES_OF_A_RANK * num_ranks;
+}
+
+/* Each MODEL folder once. */
+static void add_model(cr_needs *needs, const char *path)
+{
+    for (size_t i = 0; i < needs->all.num_models; i++)
+        if (strcmp(needs->model[i], path) == 0) return;
+    needs->model[needs->all.num_models++] = path;
+}
+
+/* Elements of the largest unit, and those that are trained; 0 where the model cannot be read, which is found elsewhere. */
+static void count_elems(const cr_worker_config *w, int64_t *largest, int64_t *trained)
+{
+    cr_wrap_policy policy = cr_wrap_policy_of(w);
+    cr_model *model = NULL;
+    cr_units units = {0};
+    cr_err ignored = {0};
+
+    *largest = *trained = 0;
+    if (cr_model_open(w->model_path, &model, &ignored) == CR_OK &&
+        cr_model_prepare(model, w, true, &ignored) == CR_OK && w->ep_size <= 1 &&
+        cr_units_build(model, &policy, 1, &units, &ignored) == CR_OK) {
+        for (size_t i = 0; i < units.num; i++)
+            *largest = cr_max64(*largest, units.unit[i].trained.num_elems);
+        *trained = units.num_trained;
+    }
+    cr_units_free(&units);
+    cr_model_free(model);
+}
+
+static int64_t most_ranks_of_a_host(const cr_hosts *hosts)
+{
+    int *num = CR_NEW_ARRAY(int, hosts->num);
+    int64_t most = 0;
+
+    for (int i = 0; i < hosts->num_ranks; i++)
+        most = cr_max64(most, ++num[hosts->host_of[i]]);
+    cr_free(num);
+    return most;
+}
+
+void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hosts,
+                   const char *network)
+{
+    cr_layout layout;
+    int64_t largest, trained, num_local;
+
+    *needs = (cr_needs){.all = {.network = network}};
+    needs->all.model = needs->model;
+    if (!config) return;
+    cr_layout_init(&layout, config);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        if (layout.role[r].worker && layout.role[r].worker->model_path)
+            add_model(needs, layout.role[r].worker->model_path);
+    num_local = most_ranks_of_a_host(hosts);
+    count_elems(layout.role[CR_ROLE_TRAIN].worker, &largest, &trained);
+    needs->all.output_dir = config->output_dir;
+    needs->all.num_files = cr_needs_files(layout.num_ranks);
+    needs->all.shm_bytes = num_local * MPI_SHM_BYTES;
+    if (num_local > 1 && !getenv("CROLL_TRANSPORT"))
+        needs->all.shm_bytes += GATHERED_UNITS * 2 * largest;
+    needs->all.disk_bytes = SAVED_BYTES_OF_ELEM * trained;
+}

@@ -1,0 +1,72 @@
+/* preflight_impl.h -- a pre-flight as its steps fill it in (preflight.c) and its forms show it (show.c). */
+#ifndef CR_PREFLIGHT_IMPL_H
+#define CR_PREFLIGHT_IMPL_H
+
+#include "launch/preflight/agents.h"
+#include "launch/preflight/networks.h"
+#include "launch/preflight/preflight.h"
+
+/* What a finding is about: the column that gets a mark. */
+typedef enum cri_topic {
+    CRI_HOST,
+    CRI_CROLL,
+    CRI_MODEL,
+    CRI_CLOCK,
+    CRI_SHM,
+    CRI_MEMORY,
+    CRI_FILES,
+    CRI_GPUS,
+    CRI_OUTPUT,
+    CRI_LINK,
+    CRI_TOPICS
+} cri_topic;
+
+typedef struct cri_finding {
+    size_t node;
+    cri_topic topic;
+    bool is_error;
+    char *text; /* owned */
+} cri_finding;
+
+/* A host of the run, or the launcher's, which may have no ranks. */
+typedef struct cri_node {
+    const char *name; /* borrowed */
+    bool has_ranks, has_hello, has_looked;
+    cr_agent_hello hello;
+    cr_agent_look look;
+    double offset_s, round_trip_s; /* of its clock; round_trip_s 0: not known */
+} cri_node;
+
+typedef struct cri_part { /* of the time that it took */
+    const char *name;
+    double seconds;
+} cri_part;
+enum { CRI_PARTS = 5 };
+
+struct cr_preflight {
+    cr_hosts *hosts;                 /* borrowed */
+    const cr_preflight_needs *needs; /* borrowed */
+    size_t num, here;                /* nodes; the launcher's */
+    cri_node *node;                  /* [num] */
+    cr_agent *agent;                 /* [num] */
+    cr_buf *question;                /* [num] scratch */
+    cr_network *network;
+    size_t num_networks;
+    const cr_network *chosen; /* NULL: none connects all, or there is one host */
+    cr_agent_rate *rate;      /* [num * num], from * num + to; latency_s 0: not measured */
+    cri_finding *finding;
+    size_t num_findings, findings_capacity;
+    cri_part part[CRI_PARTS];
+    size_t num_parts;
+    double began_s;
+};
+
+static inline const cr_agent_rate *cri_rate(const cr_preflight *p, size_t from, size_t to)
+{
+    return &p->rate[from * p->num + to];
+}
+/* "9.1 GB", "64 MB". */
+enum { CRI_BYTES_TEXT = 24 };
+const char *cri_bytes(double num, char text[CRI_BYTES_TEXT]);
+
+#endif

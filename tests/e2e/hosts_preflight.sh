@@ -1,0 +1,112 @@
+#!/bin/bash
+# The checks of all hosts before a run (croll doctor --hosts, croll run --hosts; docs/hosts.md) on two hosts (tests/tools/rig): each is
+# made to fail for real, and names the host and what to do; a run that is refused starts nothing and leaves nothing.
+. tests/e2e/run.inc
+. tests/e2e/rig.inc
+quick_model
+rig_up 2
+program=/tmp/croll model=/mnt/own/model # of each host its own
+for h in h1 h2; do
+    rig in $h cp "$(realpath "$CROLL")" $program
+    rig in $h cp -r /mnt/shared/home/sft_model $model
+done
+log=$tmp/log
+doctor() { # CODE OPTIONS ..: on h1, of the quickstart with the model above
+    local want=$1 code=0
+    shift
+    rig in h1 $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/own/out "$@" >$log 2>&1 </dev/null || code=$?
+    [ $code = $want ] || { cat $log; fail "$*: exit code $code, not $want"; }
+}
+says() { grep -Eq -- "$1" $log || { cat $log; fail "not said: $1"; }; }
+row() { grep -E "^$1 " $log; }
+start=$SECONDS
+doctor 0
+says '^hosts: 2, 10\.77\.0\.0/24 \(eth0\), slowest link .* checked in'
+! grep -E '^(error|warning)' $log || fail "errors where there are none"
+row h2 | grep -Eq ' own, .*B/s [0-9.]+ (us|ms) +-$' || fail "the row of h2: $(row h2)"
+doctor 0 output_dir=/mnt/shared/no/such/folder --json
+says '"is_output_dir_shared":true'
+says '\{"hosts":\["h1","h2"\],"network":"10.77.0.0/24".*"links":\[\{"from":"h1","to":"h2","bytes_per_s":'
+[ -z "$(find $tmp -name '.croll-hosts')" ] && [ ! -e $tmp/no ] || fail "doctor leaves files"
+
+# another program, and none
+rig in h2 sh -c "echo >>$program"
+doctor 2
+says '^error: host h2: another croll \([0-9a-f]{8}, here [0-9a-f]{8}\): install the same'
+says '^croll doctor: host h2: another croll .*\. Nothing was started$'
+row h2 | grep -Eq '^h2 +[0-9a-f]{8}! ' || fail "the row of h2: $(row h2)"
+rig in h2 rm $program
+doctor 2
+says "^error: host h2: croll is not at this path there \(.*$program.*\): install"
+rig in h2 cp "$(realpath "$CROLL")" $program
+
+# one model changed, then missing; room and limits, all at once
+rig in h2 sh -c "printf x | dd of=$model/model.safetensors bs=1 seek=100000 conv=notrunc 2>/dev/null"
+rig in h2 mount -o remount,size=4m /dev/shm
+rig in h2 sh -c 'prlimit --nofile=60: --pid $(cat /run/rig/sshd.pid)'
+rig in h2 mount -o remount,size=4m /mnt/own
+doctor 2
+says "^error: host h2: $model is another model \([0-9a-f]{8}, here [0-9a-f]{8}: other names, sizes or bytes"
+says '^error: host h2: /dev/shm has 4\.2 MB free, .* MB are needed'
+says '^error: host h2: ulimit -n is 60 in what ssh or srun starts there, the run needs 72 open files'
+says '^error: host h2: /mnt/own/out has .* of free disk, a checkpoint needs 6\.7 MB'
+rig in h2 rm -r $model
+code=0
+rig in h1 $program run configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/refused track_with=none validation=null \
+    "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --hosts h1:2,h2:2 >$log 2>&1 </dev/null || code=$?
+[ $code = 2 ] || fail "a run without the model on h2: exit code $code"
+says "^error: host h2: cannot open $model: No such file"
+says "^croll run: host h2: cannot open $model.*Nothing was started$"
+says '^h2 .* missing! '
+! grep -q '^starting' $log || fail "something was started"
+[ ! -e $tmp/refused ] || fail "a refused run leaves a folder"
+! rig in h2 pgrep -x croll >/dev/null || fail "agents are left on h2"
+rig in h2 mount -o remount,size=2g /dev/shm
+rig in h2 mount -o remount,size=2g /mnt/own
+rig in h2 sh -c 'prlimit --nofile=10000: --pid $(cat /run/rig/sshd.pid)'
+rig in h2 cp -r /mnt/shared/home/sft_model $model
+
+# a network that connects no hosts, and one that has the same address on all: as docker0 and a card without a cable
+for h in h1 h2; do
+    rig in $h sh -c "ip link add v0 type veth peer name v1 && ip link set v1 up && ip addr add 192.168.9.${h#h}/24 dev v0 && ip link set v0 up"
+    rig in $h sh -c 'ip link add d0 type veth peer name d1 && ip link set d1 up && ip addr add 172.17.0.1/16 dev d0 && ip link set d0 up'
+done
+doctor 0
+says '^hosts: 2, 10\.77\.0\.0/24 \(eth0\)'
+doctor 2 --network 192.168.9.0/24
+says '^error: host h1: 192\.168\.9\.0/24 \(v0\): h1 cannot connect to h2 \(192\.168\.9\.2: .*\); 2 pairs in all'
+doctor 2 --network 172.17.0.0/16
+says '^error: host h1: host h2 has no own address in --network 172\.17\.0\.0/16'
+doctor 2 --network 10.77.0.0
+says "'10\.77\.0\.0' is not a prefix"
+code=0
+rig in h1 timeout $((60 * slower)) $program run configs/quickstart/rlvr.yaml pretrain=/mnt/shared/home/sft_model output_dir=/mnt/shared/two track_with=none \
+    validation=null max_steps=1 "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --hosts h1:2,h2:2 >$log 2>&1 </dev/null || code=$?
+[ $code = 0 ] || fail "a run where a second network does not connect: exit code $code"
+says '^hosts: 2, 10\.77\.0\.0/24'
+grep -q '"network":"10.77.0.0/24".*"from":"h2","to":"h1","bytes_per_s":' $tmp/two/hosts.json || fail "hosts.json: $(cat $tmp/two/hosts.json)"
+
+# a link of 100 Mbit/s
+for h in h1 h2; do rig in $h tc qdisc add dev eth0 root tbf rate 100mbit burst 256kb latency 100ms; done
+doctor 0 --json
+rate=$(sed -n 's/.*"from":"h1","to":"h2","bytes_per_s":\([0-9.e+]*\).*/\1/p' $log)
+awk -v r=$rate 'BEGIN { exit !(r > 10e6 && r < 13.5e6) }' || fail "100 Mbit/s are $rate bytes a second"
+for h in h1 h2; do rig in $h tc qdisc del dev eth0 root; done
+
+# a clock that is wrong
+fake=$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null || true)
+if [ -n "$fake" ]; then
+    rig in h2 sh -c 'kill $(cat /run/rig/sshd.pid)'
+    rig in h2 /usr/sbin/sshd -f /dev/null -h /run/rig/keys/id -o AuthorizedKeysFile=/run/rig/keys/id.pub -o StrictModes=no -o UsePAM=no \
+        -o PermitRootLogin=yes -o "SetEnv=LD_PRELOAD=$fake FAKETIME=+0.412"
+    doctor 0
+    says '^warning: host h2: its clock is 0\.4 s ahead of this host'
+    row h2 | grep -Eq ' \+4[0-9][0-9]\.[0-9]+ ms! ' || fail "the row of h2: $(row h2)"
+fi
+
+# a host that cannot be reached
+rig cut h2
+doctor 2
+says '^error: host h2: cannot be reached: ssh: connect to host h2 port 22: .* \(tried: ssh '
+[ $((SECONDS - start)) -lt $((120 * slower)) ] || fail "the checks took $((SECONDS - start)) s"
+echo ok
