@@ -45,8 +45,8 @@ void cr_gather_destroy(cr_gather *gather); /* accepts NULL */
  * number on every rank. */
 CR_MUST cr_status cr_gather_announce(cr_gather *gather, int slot, const char *name,
                                      size_t part_bytes, cr_err *err);
-/* Local: all ranks have released the slot's last use, so that begin will not wait. Always true where no ranks
- * of the group share a host: begin and publish then have to follow before the group's next collective. */
+/* Local: all ranks have released the slot's last use, so that begin will not wait. Always true for memory of a GPU: begin and
+ * publish then have to follow before the group's next collective. */
 bool cr_gather_is_free(const cr_gather *gather, int slot);
 /* Waits until the slot is free. *own_part: where this rank writes its part before publish. */
 CR_MUST cr_status cr_gather_begin(cr_gather *gather, int slot, cr_mem **own_part, cr_err *err);

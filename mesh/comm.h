@@ -4,8 +4,8 @@
  *     cri_comm_self    one rank
  *     cri_comm_meta    a rank of a world that is only counted
  *     cri_comm_shared  all ranks on one host: flags and data in MPI-3 shared windows
- *     cri_comm_mpi     every rank on a host of its own: MPI messages
- *     cri_comm_hosts   some ranks share a host, some do not: shared memory inside, messages between
+ *     cri_comm_hosts   ranks of several hosts: shared memory inside, MPI messages between
+ *     cri_comm_mpi     the same where every rank is on a host of its own
  * A group on a GPU, whose memory the host cannot touch, has two: one of these as `base`, for the control plane and for
  * host memory, and for device memory (collectives.h: cr_mem) one of
  *     cri_comm_device  one rank
@@ -33,7 +33,9 @@
 
 #include "mesh/gpu/buffers.h"
 
-enum { CRI_STAGE_BYTES = 1 << 20 }; /* of one rank, a round of a small collective */
+enum {
+    CRI_STAGE_BYTES = 1 << 20
+}; /* a round of a small collective: of one rank on one host, of all ranks between hosts */
 
 typedef struct cri_entry {
     uint32_t sequence, coll;
@@ -137,8 +139,7 @@ struct cr_group {
     MPI_Comm mpi;              /* this and the next are of the transport */
     struct cri_host *host;     /* the ranks of this host (host.h) */
     struct cri_rounds *rounds; /* entries by messages (rounds.h) */
-    int *receivers;            /* comm_hosts.c */
-    char *stage;               /* comm_mpi.c: [num_ranks][CRI_STAGE_BYTES] */
+    struct cri_hosts *hosts;   /* hosts/between.h */
 };
 
 /* Device memory is not the host's: data are addresses of the device. */

@@ -12,14 +12,12 @@
 /* slices begin on a cache line; sums go from the stage to the vector in blocks that fit the first cache */
 enum { SLICE_ELEMS = 16, BLOCK_BYTES = 1 << 14 };
 
-cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi, cr_err *err)
+cr_status cri_shared_open(cri_host *host, int num_slots, size_t num_bytes, cr_err *err)
 {
-    cri_host *h = cri_host_create(group, rank, num, mpi);
-    size_t stage_bytes = 2 * (size_t)CRI_STAGE_BYTES * (size_t)num;
-
-    group->host = h;
-    CR_TRY(cri_window_create(h, 0, stage_bytes + (size_t)num * sizeof(cri_member), &h->stage, err));
-    h->members = (cri_member *)(void *)(h->stage->data + stage_bytes);
+    CR_TRY(cri_window_create(host, num_slots,
+                             num_bytes + (size_t)host->num_places * sizeof(cri_member),
+                             &host->stage, err));
+    host->members = (cri_member *)(void *)(host->stage->data + num_bytes);
     return CR_OK;
 }
 
@@ -36,12 +34,14 @@ void cri_shared_close(cr_group *group)
  * do different things. */
 static cr_status shared_open(cr_group *group, cr_err *err)
 {
-    int *rank = CR_NEW_ARRAY(int, group->num_ranks);
+    int n = group->num_ranks, *rank = CR_NEW_ARRAY(int, n);
 
-    for (int r = 0; r < group->num_ranks; r++)
+    for (int r = 0; r < n; r++)
         rank[r] = r;
-    if (cri_open_mpi(group, err) == CR_OK)
-        cr_note(cri_shared_open(group, rank, group->num_ranks, group->mpi, err));
+    if (cri_open_mpi(group, err) == CR_OK) {
+        group->host = cri_host_create(group, rank, n, n, group->mpi);
+        cr_note(cri_shared_open(group->host, 0, 2 * (size_t)CRI_STAGE_BYTES * (size_t)n, err));
+    }
     cr_free(rank);
     return err->status;
 }

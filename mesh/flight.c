@@ -32,7 +32,7 @@ struct cri_flight {
     double phase_waited_s[CR_NUM_COLLS]; /* of the counts, when it began */
 };
 
-static const char magic[8] = "CRFLT03";
+static const char magic[8] = "CRFLT04";
 static const size_t map_bytes = sizeof(flight_head) + NUM_EVENTS * sizeof(cr_flight_event);
 
 const char *cr_coll_name(cr_coll coll)
@@ -174,6 +174,14 @@ void cri_event_waited(cr_world *world, uint64_t event, double waited_s)
 
     e->waited_s += waited_s;
     count_of(world, e)->waited_s += waited_s;
+}
+
+void cri_count_received(cr_world *world, cr_coll coll, int num_messages, size_t num_bytes)
+{
+    cr_flight_count *c = &world->flight->head->count[coll];
+
+    c->num_messages += (uint64_t)num_messages;
+    c->received_bytes += num_bytes;
 }
 
 void cri_event_end(cr_world *world, uint64_t event)

@@ -46,6 +46,8 @@ typedef struct cr_flight_event {
 
 typedef struct cr_flight_count {
     uint64_t num, num_bytes;
+    uint64_t num_messages,
+        received_bytes; /* from other hosts: entries and data; of data (hosts/links.h) */
     double waited_s, total_s;
 } cr_flight_count;
 

@@ -8,12 +8,13 @@
 static const double poll_interval_s =
     0.05; /* while asleep: has a rank failed or done something else? */
 
-cri_host *cri_host_create(cr_group *group, const int *rank, int num, MPI_Comm mpi)
+cri_host *cri_host_create(cr_group *group, const int *rank, int num, int num_places, MPI_Comm mpi)
 {
     cri_host *h = CR_NEW(cri_host);
 
     h->group = group;
     h->num = num;
+    h->num_places = num_places;
     h->mpi = mpi;
     h->rank = CR_NEW_ARRAY(int, num);
     h->seen = CR_NEW_ARRAY(uint32_t, num);

@@ -13,7 +13,7 @@ enum { CRI_RING = 64 };
 
 typedef struct cri_member { /* one a rank, in the group's first window */
     cri_flag posted, verified;
-    cri_flag agreed; /* of the host's first rank: all hosts agree up to here (comm_hosts.c) */
+    cri_flag agreed; /* of the host's first rank: all hosts agree up to here (hosts/comm_hosts.c) */
     cri_entry ring[CRI_RING]; /* entry s at s % CRI_RING */
 } cri_member;
 
@@ -21,13 +21,14 @@ typedef struct cri_window cri_window;
 
 typedef struct cri_host {
     cr_group *group;
-    int num, own; /* ranks of the group on this host, and this rank's place among them */
-    int *rank;    /* [num] their ranks in the group, ascending */
-    MPI_Comm mpi; /* of them; borrowed */
+    int num, own;   /* ranks of the group on this host, and this rank's place among them */
+    int num_places; /* most of them on any host: windows have the same size everywhere */
+    int *rank;      /* [num] their ranks in the group, ascending */
+    MPI_Comm mpi;   /* of them; borrowed */
     cri_member *members;
     uint32_t *seen; /* [num] agreed with that rank up to here */
     uint32_t verified;
-    cri_window *stage; /* members, and [2][num][CRI_STAGE_BYTES] for small collectives */
+    cri_window *stage; /* for small collectives; after that, members */
     uint32_t stage_uses;
     cri_window *channel; /* of transfers; made by the first one */
 } cri_host;
@@ -35,7 +36,7 @@ typedef struct cri_host {
 /* ---- the control plane inside a host ---- */
 
 /* rank[num] is copied. The members are to be set. */
-cri_host *cri_host_create(cr_group *group, const int *rank, int num, MPI_Comm mpi);
+cri_host *cri_host_create(cr_group *group, const int *rank, int num, int num_places, MPI_Comm mpi);
 void cri_host_destroy(cri_host *host); /* accepts NULL */
 CR_MUST cr_status cri_host_post(cri_host *host, const cri_entry *entry, cr_err *err);
 CR_MUST cr_status cri_host_complete(cri_host *host, uint32_t sequence, cr_err *err);
@@ -78,11 +79,10 @@ void cri_window_end(cri_window *window, int slot);
 CR_MUST cr_status cri_host_transfer(cri_host *host, const cri_call *call, const cri_pieces *x,
                                     const size_t *sent_bytes, cr_err *err);
 
-/* ---- comm_shared.c, for comm_hosts.c ---- */
+/* ---- comm_shared.c, for hosts/comm_hosts.c ---- */
 
-/* A host of the listed ranks with its first window. */
-CR_MUST cr_status cri_shared_open(cr_group *group, const int *rank, int num, MPI_Comm mpi,
-                                  cr_err *err);
+/* The host's first window: slots and bytes for small collectives, then the members. */
+CR_MUST cr_status cri_shared_open(cri_host *host, int num_slots, size_t num_bytes, cr_err *err);
 void cri_shared_close(cr_group *group);
 /* A gather's buffer in the host's window (cri_comm). */
 CR_MUST cr_status cri_shared_gather_open(cr_gather *gather, cr_err *err);

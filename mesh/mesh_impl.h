@@ -131,6 +131,8 @@ void cri_event_posted(cr_world *world, uint64_t event, uint32_t sequence, size_t
 void cri_event_named(cr_world *world, uint64_t event, const char *name);
 void cri_event_waited(cr_world *world, uint64_t event, double waited_s);
 void cri_event_end(cr_world *world, uint64_t event);
+/* This rank is to receive so much from other hosts. */
+void cri_count_received(cr_world *world, cr_coll coll, int num_messages, size_t num_bytes);
 void cri_flight_set_role(cr_world *world, const char *role);
 void cri_flight_set_phase(cr_world *world, const char *phase);
 

@@ -112,6 +112,7 @@ cr_status cri_rounds_post(cri_rounds *rounds, const cri_entry *entry, cr_err *er
              "group %s: round %u after %u, complete up to %u", g->name, entry->sequence,
              rounds->posted, rounds->verified);
     rounds->posted = entry->sequence;
+    cri_count_received(g->world, (cr_coll)entry->coll, n - 1, 0);
     round->mine = (cri_message){.entry = *entry};
     for (int i = 0; i < 2 * n; i++)
         round->requests[i] = MPI_REQUEST_NULL;

@@ -1,5 +1,5 @@
-/* rounds.h -- inside the room: entries by MPI messages between ranks of a group that do not share memory (all ranks,
- * or the first rank of each host), and what else needs MPI requests with a deadline.
+/* rounds.h -- inside the room: entries by MPI messages between the first ranks of a group's hosts, and what else needs
+ * MPI requests with a deadline.
  *
  * A round is one sequence number: each rank sends its entry to each other one and compares all that come.
  */
@@ -9,7 +9,7 @@
 #include "mesh/comm.h"
 
 enum { CRI_ROUNDS = 16 };
-/* MPI's tags; parts of gathers have all from theirs on */
+/* MPI's tags; parts and sums (hosts/between.c) have all from theirs on */
 enum { CRI_ENTRY_TAG = 1, CRI_TRANSFER_TAG, CRI_PART_TAG };
 
 typedef struct cri_message {
@@ -49,22 +49,5 @@ CR_MUST cr_status cri_wait_requests(cr_group *group, MPI_Request *requests, int 
                                     const char *what, uint64_t event, cr_err *err);
 /* count and datatype for num_bytes. CR_EARG past what MPI's int can say. */
 CR_MUST cr_status cri_mpi_count(size_t num_bytes, int *count, MPI_Datatype *type, cr_err *err);
-
-/* ---- comm_mpi.c, for comm_hosts.c: data by MPI messages between all ranks of a group ---- */
-
-CR_MUST cr_status cri_mpi_open(cr_group *group, cr_err *err); /* the communicator and the stage */
-void cri_mpi_close(cr_group *group);
-CR_MUST cr_status cri_mpi_all_reduce(cri_call *call, const cri_vector *v, cr_err *err);
-CR_MUST cr_status cri_mpi_broadcast(cri_call *call, int root, char *data, size_t num_bytes,
-                                    cr_err *err);
-CR_MUST cr_status cri_mpi_all_gather(cri_call *call, const char *data, size_t num_bytes,
-                                     cr_buf *out, size_t *offsets, cr_err *err);
-CR_MUST cr_status cri_mpi_all_to_all(cri_call *call, const cri_exchange *x, cr_err *err);
-CR_MUST cr_status cri_mpi_transfer(cri_call *call, const cri_pieces *x, cr_err *err);
-CR_MUST cr_status cri_mpi_reduce_open(cr_reduce *reduce, cr_err *err);
-void cri_mpi_reduce_close(cr_reduce *reduce);
-CR_MUST cr_status cri_mpi_reduce_publish(cr_reduce *reduce, int slot, cr_err *err);
-CR_MUST cr_status cri_mpi_reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
-                                        cr_err *err);
 
 #endif

@@ -172,7 +172,7 @@ static cr_status move_round(cri_host *h, const cri_call *call, const cri_pieces 
 {
     cri_window *w = h->channel;
     int slot = (int)(at / CRI_STAGE_BYTES % SLOTS);
-    char *stage = w->data + (size_t)slot * (size_t)h->group->num_ranks * CRI_STAGE_BYTES;
+    char *stage = w->data + (size_t)slot * (size_t)h->num_places * CRI_STAGE_BYTES;
 
     CR_TRY(cri_window_begin(w, slot, call->name, call->event, err));
     for (int i = 0; i < h->num; i++) {
@@ -197,8 +197,7 @@ static cr_status move_round(cri_host *h, const cri_call *call, const cri_pieces 
 cr_status cri_host_transfer(cri_host *host, const cri_call *call, const cri_pieces *x,
                             const size_t *sent_bytes, cr_err *err)
 {
-    /* places for all ranks of the group, so that the hosts agree on the size; those of other hosts stay untouched */
-    size_t window_bytes = (size_t)SLOTS * (size_t)host->group->num_ranks * CRI_STAGE_BYTES;
+    size_t window_bytes = (size_t)SLOTS * (size_t)host->num_places * CRI_STAGE_BYTES;
     streams s;
 
     if (!host->channel) CR_TRY(cri_window_create(host, SLOTS, window_bytes, &host->channel, err));

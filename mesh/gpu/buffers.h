@@ -19,6 +19,7 @@ typedef struct cri_slot { /* one use of a big buffer */
     int num_requests;
     cr_event *moved; /* comm_nccl.c: after the transfer, on the stream; owned */
     bool is_here;    /* comm_staged.c: the gathered whole is on the device */
+    bool is_sent;    /* hosts/comm_hosts.c: this host's sums are on their way */
     size_t base_at;  /* comm_staged.c: this rank's buffer of the base, in elements */
     char name[CRI_NAME_BYTES];
 } cri_slot;
@@ -43,8 +44,8 @@ struct cr_reduce {
     cr_mem *view;      /* data as memory of the group's device; of a GPU: [num_slots][slot_elems] */
     cr_mem *came;      /* of a GPU: [num_slots][slot_elems], what the others sent */
     struct cri_window *window; /* where data is shared */
-    /* [num_slots][slot_elems] each: what is sent (bfloat16: half of it), what came */
-    float *wire, *arrived;
+    char *wire, *arrived;      /* hosts/comm_hosts.c: what is sent, what came; [num_slots] of */
+    size_t wire_bytes, arrived_bytes;
 };
 
 /* comm_device.c: buffers in memory of a GPU, of which no other rank reads. */

@@ -28,7 +28,7 @@ static void find_leaves(cri_layout *l, int first, int num)
 cri_layout *cri_layout_create(const int *host_of, int num)
 {
     cri_layout *l = CR_NEW(cri_layout);
-    int *memory = CR_NEW_ARRAY(int, 6 * num);
+    int *memory = CR_NEW_ARRAY(int, 7 * num), places = 0;
 
     l->num = num;
     l->host_of = memory;
@@ -37,6 +37,7 @@ cri_layout *cri_layout_create(const int *host_of, int num)
     l->leader = memory + 3 * num;
     l->leaves_of = memory + 4 * num;
     l->leaf = memory + 5 * num;
+    l->leaf_place = memory + 6 * num;
     for (int r = 0; r < num; r++) {
         int first = 0, host;
         while (host_of[first] != host_of[r])
@@ -48,6 +49,9 @@ cri_layout *cri_layout_create(const int *host_of, int num)
         if (l->on_host[host] > l->most_on_host) l->most_on_host = l->on_host[host];
     }
     find_leaves(l, 0, num);
+    for (int host = 0; host < l->num_hosts; host++)
+        for (int r = l->leader[host]; r < num; r++)
+            if (l->host_of[r] == host && l->leaf[r] == r) l->leaf_place[r] = places++;
     return l;
 }
 
@@ -65,13 +69,18 @@ bool cri_layout_receives(const cri_layout *l, int rank, int p)
     return host != l->host_of[p] && p % l->on_host[host] == l->place[rank];
 }
 
-cri_slice cri_slice_of(size_t chunk_elems, int num_ranks, int q)
+size_t cri_slice_elems(size_t num, int num_ranks)
 {
-    size_t n = (size_t)num_ranks,
-           each = ((chunk_elems + n - 1) / n + SLICE_ELEMS - 1) / SLICE_ELEMS * SLICE_ELEMS,
-           begin = each * (size_t)q, left = begin < chunk_elems ? chunk_elems - begin : 0;
+    size_t n = (size_t)num_ranks;
 
-    return (cri_slice){left ? begin : 0, left < each ? left : each};
+    return ((num + n - 1) / n + SLICE_ELEMS - 1) / SLICE_ELEMS * SLICE_ELEMS;
+}
+
+size_t cri_slice_num(size_t each, size_t num, int q)
+{
+    size_t begin = each * (size_t)q, left = begin < num ? num - begin : 0;
+
+    return left < each ? left : each;
 }
 
 size_t cri_piece_bytes(int num_ranks)

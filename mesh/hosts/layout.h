@@ -8,12 +8,13 @@
 
 typedef struct cri_layout {
     int num, num_hosts, num_leaves;
-    int *host_of;   /* [num] places of hosts, in the order of their first ranks */
-    int *place;     /* [num] among the ranks of its host */
-    int *on_host;   /* [num_hosts] ranks there */
-    int *leader;    /* [num_hosts] the first of them */
-    int *leaves_of; /* [num_hosts] leaves there */
-    int *leaf;      /* [num] first rank of its leaf */
+    int *host_of;    /* [num] places of hosts, in the order of their first ranks */
+    int *place;      /* [num] among the ranks of its host */
+    int *on_host;    /* [num_hosts] ranks there */
+    int *leader;     /* [num_hosts] the first of them */
+    int *leaves_of;  /* [num_hosts] leaves there */
+    int *leaf;       /* [num] first rank of its leaf */
+    int *leaf_place; /* [num] of a leaf's first rank: of all leaves, those of a host together */
     int most_on_host;
 } cri_layout;
 
@@ -27,10 +28,8 @@ bool cri_layout_receives(const cri_layout *l, int rank, int p);
 enum { CRI_SHORT_BYTES = 1 << 18 };
 
 /* Long ones go in chunks of CRI_STAGE_BYTES, of which rank q sums slice q. */
-typedef struct cri_slice {
-    size_t begin, num; /* elements, from the chunk's first one */
-} cri_slice;
-cri_slice cri_slice_of(size_t chunk_elems, int num_ranks, int q);
+size_t cri_slice_elems(size_t num, int num_ranks);    /* of each, but the last ones */
+size_t cri_slice_num(size_t each, size_t num, int q); /* elements of slice q, of num in all */
 
 /* Gathered bytes: of each rank in one round. */
 size_t cri_piece_bytes(int num_ranks);

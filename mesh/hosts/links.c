@@ -69,10 +69,10 @@ static void add_all_reduce(tally *t, size_t num_bytes, size_t elem_bytes)
         return;
     }
     for (size_t at = 0; at < num; at += most) {
-        size_t chunk = num - at < most ? num - at : most;
-        add_sums(t, cri_slice_of(chunk, n, t->rank).num, elem_bytes);
+        size_t chunk = num - at < most ? num - at : most, each = cri_slice_elems(chunk, n);
+        add_sums(t, cri_slice_num(each, chunk, t->rank), elem_bytes);
         for (int p = 0; p < n; p++) {
-            size_t bytes = cri_slice_of(chunk, n, p).num * elem_bytes;
+            size_t bytes = cri_slice_num(each, chunk, p) * elem_bytes;
             if (bytes > 0 && cri_layout_receives(t->l, t->rank, p)) add(t, 1, bytes);
         }
     }
