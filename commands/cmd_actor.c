@@ -89,13 +89,18 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
     }
 }
 
-/* Threads of one rank: the cores of this host, shared by the ranks of the widest role. */
-static int threads_for(const cr_layout *layout)
+/* Threads of one rank: the cores of this host, shared by its ranks of the role that has most of them here. */
+static int threads_for(const cr_actor *a)
 {
     int cores = cr_num_cores(), widest = 1;
 
-    for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (layout->role[r].num > widest) widest = layout->role[r].num;
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const struct cr_role_ranks *ranks = &a->layout.role[r];
+        int num = 0;
+        for (int i = 0; i < ranks->num; i++)
+            num += cr_world_is_here(a->world, ranks->first + i);
+        if (num > widest) widest = num;
+    }
     return cores / widest > 1 ? cores / widest : 1;
 }
 
@@ -155,7 +160,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
-    CR_TRY(cr_device_open_to_compute(NULL, threads_for(&a->layout), &a->dev, err));
+    CR_TRY(cr_device_open_to_compute(NULL, threads_for(a), &a->dev, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
     return a->ranks->worker->task == CR_TASK_GENERATE ? CR_OK : open_mesh(a, err);
@@ -202,35 +207,54 @@ static void say_why(const cr_actor *a, const cr_err *err)
                             a->ranks ? a->rank : cr_world_rank_here(), cr_host_name(), err->msg));
 }
 
-/* OUTPUT_DIR/config.yaml, if the run's folders are the launcher's. mark: NULL, not asked for. */
-static cr_status read_config(const char *path, const char *mark, cr_config *config, cr_err *err)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? cr_strndup(path, (size_t)(slash - path)) : cr_strdup(".");
-    cr_diagnostics d = {0};
+typedef struct options {
+    const char *path, *prefix, *mark, *digest;
+    cr_exchange_args exchange; /* to fetch the configuration, which says the same */
+} options;
 
-    if (mark) cr_note(cr_run_mark_check(folder, "output_dir", mark, err));
-    if (err->status == CR_OK && cr_config_load(path, NULL, 0, config, &d, err) != CR_OK)
+/* OUTPUT_DIR/config.yaml, from the launcher through the exchange, or read here if no digest is given; if the run's
+ * folders are the launcher's. */
+static cr_status read_config(const options *o, cr_config *config, cr_err *err)
+{
+    const char *slash = strrchr(o->path, '/');
+    char *folder = slash ? cr_strndup(o->path, (size_t)(slash - o->path)) : cr_strdup(".");
+    cr_diagnostics d = {0};
+    cr_buf text = {0};
+
+    if (o->mark) cr_note(cr_run_mark_check(folder, "output_dir", o->mark, err));
+    if (o->digest && err->status == CR_OK)
+        cr_note(cr_endpoint_get_config(&o->exchange, o->digest, &text, err));
+    if (err->status == CR_OK &&
+        (o->digest ? cr_config_load_text(o->path, &text, config, &d, err)
+                   : cr_config_load(o->path, NULL, 0, config, &d, err)) != CR_OK)
         cr_diagnostics_print(&d);
-    if (mark && err->status == CR_OK)
-        cr_note(
-            cr_run_mark_check(config->checkpoint_dir, "checkpoint_config.output_dir", mark, err));
+    if (o->mark && err->status == CR_OK)
+        cr_note(cr_run_mark_check(config->checkpoint_dir, "checkpoint_config.output_dir", o->mark,
+                                  err));
     cr_diagnostics_free(&d);
+    cr_buf_free(&text);
     cr_free(folder);
     return err->status;
 }
 
 static int run(int argc, char **argv)
 {
-    const char *url = NULL, *prefix = NULL, *mark = NULL;
-    const cr_option options[] = {
-        {"exchange", CR_OPT_STRING, &url, "URL",
+    options o = {.exchange = {.deadline_s = 60}};
+    const cr_option list[] = {
+        {"exchange", CR_OPT_STRING, &o.exchange.url, "URL",
          "where the run's Redis is (default: the variable " CR_EXCHANGE_VARIABLE
          ", which no command line shows)"},
-        {"prefix", CR_OPT_STRING, &prefix, "TEXT",
+        {"prefix", CR_OPT_STRING, &o.prefix, "TEXT",
          "what the run's keys begin with (default: that of the run beside CONFIG)"},
-        {"mark", CR_OPT_STRING, &mark, "TEXT",
+        {"mark", CR_OPT_STRING, &o.mark, "TEXT",
          "what the launcher wrote into the run's folders, to be found there on this host, too"},
+        {"digest", CR_OPT_STRING, &o.digest, "SHA256",
+         "take the configuration from the exchange, where it has this digest (CONFIG names it)"},
+        {"timeout", CR_OPT_DOUBLE, &o.exchange.deadline_s, "SECONDS",
+         "to get it (default: 60; 0 < SECONDS)"},
+        {"ca-file", CR_OPT_STRING, &o.exchange.ca_file, "PEM", "likewise, as exchange.ca_file"},
+        {"cert-file", CR_OPT_STRING, &o.exchange.cert_file, "PEM", "exchange.cert_file"},
+        {"key-file", CR_OPT_STRING, &o.exchange.key_file, "PEM", "exchange.key_file"},
     };
     char *from_variable = cr_exchange_take_variable(), *beside = NULL;
     cr_words words = {0};
@@ -240,20 +264,24 @@ static int run(int argc, char **argv)
     bool is_help;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
-    if (cr_args_parse(&cr_command_actor, options, CR_COUNT(options), argc, argv, &words, &is_help,
+    if (cr_args_parse(&cr_command_actor, list, CR_COUNT(list), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         is_help) {
         cr_words_free(&words);
         return 0;
     }
-    if (!url) url = from_variable;
-    if (err.status == CR_OK && (words.num != 1 || !url))
+    if (!o.exchange.url) o.exchange.url = from_variable;
+    if (err.status == CR_OK && (words.num != 1 || !o.exchange.url))
         cr_fail(&err, CR_EUSAGE, "CONFIG and --exchange or " CR_EXCHANGE_VARIABLE " are needed");
-    if (err.status == CR_OK) cr_note(read_config(words.word[0], mark, &config, &err));
+    if (err.status == CR_OK) {
+        o.path = words.word[0];
+        if (!o.prefix) o.prefix = beside = cr_endpoint_prefix_beside(o.path);
+        o.exchange.prefix = o.prefix;
+        cr_note(read_config(&o, &config, &err));
+    }
     if (err.status == CR_OK) {
         a.config = &config;
-        beside = prefix ? NULL : cr_endpoint_prefix_beside(words.word[0]);
-        a.exchange = cr_endpoint_args(&config, url, prefix ? prefix : beside);
+        a.exchange = cr_endpoint_args(&config, o.exchange.url, o.prefix);
         if (take_role(&a, &err) == CR_OK) cr_note(live(&a, &err));
     }
     if (err.status != CR_OK) {

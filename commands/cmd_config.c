@@ -43,7 +43,7 @@ static int run(int argc, char **argv)
         if (words.num < 1) {
             cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll config --help)");
         } else if (is_raw) {
-            cr_yaml_load(&yaml, words.word[0], words.word + 1, words.num - 1, &d);
+            cr_yaml_load(&yaml, words.word[0], NULL, words.word + 1, words.num - 1, &d);
             if (d.num_errors == 0)
                 print_tree(yaml.root, is_json);
             else

@@ -76,7 +76,7 @@ static cr_status scale_devices(cr_plan *p, const cr_words *words, cr_words *out,
     size_t num = 0;
     int most = 0;
 
-    cr_yaml_load(&yaml, words->word[0], words->word + 1, words->num - 1, &d);
+    cr_yaml_load(&yaml, words->word[0], NULL, words->word + 1, words->num - 1, &d);
     if (d.num_errors) goto out;
     rewards = cr_node_get(yaml.root, "rewards");
     num = NUM_BLOCKS + (rewards && rewards->kind == CR_NODE_MAP ? rewards->num : 0);

@@ -23,7 +23,7 @@ static cr_status report(const char *folder, cr_err *err)
     if (!cr_file_exists(path)) {
         cr_fail(err, CR_EUSAGE, "%s is not a folder of a run: it has no config.yaml", folder);
     } else {
-        cr_yaml_load(&yaml, path, NULL, 0, &d);
+        cr_yaml_load(&yaml, path, NULL, NULL, 0, &d);
         name = yaml.root ? cr_node_get(yaml.root, "exp_name") : NULL;
         cr_note(cr_report_write(folder, name && name->kind == CR_NODE_TEXT ? name->text : folder,
                                 NULL, err));

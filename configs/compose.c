@@ -61,42 +61,54 @@ static void include(cr_yaml *yaml, const cr_node *entry, const char *folder, cr_
     if (other) merge(yaml, root, other);
 }
 
+/* The keys of a file whose bytes these are, with what it includes. */
+static cr_node *compose(cr_yaml *yaml, const char *file, const cr_buf *text, int depth,
+                        cr_diagnostics *d)
+{
+    const char *slash = strrchr(file, '/');
+    char *folder;
+    cr_place start = {file, 1, 1};
+    cr_node *own = cri_yaml_parse(yaml, text->data, text->num_bytes, file, d), *root, *defaults;
+
+    if (!own && d->num_errors) return NULL;
+    if (!own) own = cr_node_new(yaml, CR_NODE_MAP, start);
+    if (own->kind != CR_NODE_MAP) {
+        cr_diagnose(d, CR_ERROR, own->place, "the file must be a map of keys, not a %s",
+                    own->kind == CR_NODE_LIST ? "list" : "single value");
+        return NULL;
+    }
+    folder = slash ? cr_strndup(file, (size_t)(slash - file) + 1) : cr_strdup("");
+    root = cr_node_new(yaml, CR_NODE_MAP, start);
+    defaults = cr_node_get(own, "defaults");
+    for (size_t i = 0; defaults && defaults->kind == CR_NODE_LIST && i < defaults->num; i++)
+        include(yaml, defaults->items[i].value, folder, root, depth, d);
+    merge(yaml, root, own);
+    if (defaults && defaults->kind == CR_NODE_LIST) remove_key(root, "defaults");
+    cr_free(folder);
+    return root;
+}
+
 static cr_node *load_file(cr_yaml *yaml, const char *path, cr_place from, int depth,
                           cr_diagnostics *d)
 {
-    const char *slash = strrchr(path, '/'), *file = own_file(yaml, path);
-    char *folder = slash ? cr_strndup(path, (size_t)(slash - path) + 1) : cr_strdup("");
+    const char *file = own_file(yaml, path);
     cr_place start = {file, 1, 1};
     cr_buf text = {0};
     cr_err err = {0};
-    cr_node *own, *root = NULL, *defaults;
+    cr_node *root = NULL;
 
-    if (depth > MAX_INCLUDES) {
+    if (depth > MAX_INCLUDES)
         cr_diagnose(d, CR_ERROR, from, "defaults: files include one another more than %d deep",
                     MAX_INCLUDES);
-    } else if (cr_dir_exists(path)) {
+    else if (cr_dir_exists(path))
         cr_diagnose(d, CR_ERROR, from.file ? from : start,
                     "%s is a directory, a YAML file is expected", path);
-    } else if (cr_file_read(path, &text, &err) != CR_OK) {
+    else if (cr_file_read(path, &text, &err) != CR_OK)
         cr_diagnose(d, CR_ERROR, from.file ? from : (cr_place){file, 0, 0},
                     "%s (is the file there?)", err.msg);
-    } else if ((own = cri_yaml_parse(yaml, text.data, text.num_bytes, file, d)) ||
-               d->num_errors == 0) {
-        if (!own) own = cr_node_new(yaml, CR_NODE_MAP, start);
-        if (own->kind != CR_NODE_MAP) {
-            cr_diagnose(d, CR_ERROR, own->place, "the file must be a map of keys, not a %s",
-                        own->kind == CR_NODE_LIST ? "list" : "single value");
-        } else {
-            root = cr_node_new(yaml, CR_NODE_MAP, start);
-            defaults = cr_node_get(own, "defaults");
-            for (size_t i = 0; defaults && defaults->kind == CR_NODE_LIST && i < defaults->num; i++)
-                include(yaml, defaults->items[i].value, folder, root, depth, d);
-            merge(yaml, root, own);
-            if (defaults && defaults->kind == CR_NODE_LIST) remove_key(root, "defaults");
-        }
-    }
+    else
+        root = compose(yaml, file, &text, depth, d);
     cr_buf_free(&text);
-    cr_free(folder);
     return root;
 }
 
@@ -246,11 +258,14 @@ static void resolve_all(cr_yaml *yaml, cr_node *n, int depth, cr_diagnostics *d)
     }
 }
 
-void cr_yaml_load(cr_yaml *yaml, const char *path, const char *const *overrides,
+void cr_yaml_load(cr_yaml *yaml, const char *path, const cr_buf *text, const char *const *overrides,
                   size_t num_overrides, cr_diagnostics *d)
 {
     *yaml = (cr_yaml){.arena = cr_arena_create(1 << 16)};
-    if (path) yaml->root = load_file(yaml, path, (cr_place){0}, 0, d);
+    if (text)
+        yaml->root = compose(yaml, own_file(yaml, path), text, 0, d);
+    else if (path)
+        yaml->root = load_file(yaml, path, (cr_place){0}, 0, d);
     if (!yaml->root) yaml->root = cr_node_new(yaml, CR_NODE_MAP, (cr_place){path, 1, 1});
     if (d->num_errors) return;
     remove_key(yaml->root, "hydra");

@@ -163,14 +163,14 @@ static void check_profilers(const cr_node *given, cr_diagnostics *d)
                     "profiler_timeline and profiler_memory exclude each other");
 }
 
-cr_status cr_config_load(const char *path, const char *const *overrides, size_t num_overrides,
-                         cr_config *c, cr_diagnostics *d, cr_err *err)
+static cr_status load(const char *path, const cr_buf *text, const char *const *overrides,
+                      size_t num_overrides, cr_config *c, cr_diagnostics *d, cr_err *err)
 {
     cr_node *root;
 
     *c = (cr_config){0};
     c->path = cr_strdup(path);
-    cr_yaml_load(&c->yaml, path, overrides, num_overrides, d);
+    cr_yaml_load(&c->yaml, path, text, overrides, num_overrides, d);
     root = c->yaml.root;
     if (d->num_errors == 0 && is_other_pipeline(root, d)) {
         if (cr_node_get(root, "actor_train")) load_roles(c, root, d);
@@ -202,6 +202,18 @@ cr_status cr_config_load(const char *path, const char *const *overrides, size_t 
     return CR_OK;
 }
 
+cr_status cr_config_load(const char *path, const char *const *overrides, size_t num_overrides,
+                         cr_config *c, cr_diagnostics *d, cr_err *err)
+{
+    return load(path, NULL, overrides, num_overrides, c, d, err);
+}
+
+cr_status cr_config_load_text(const char *path, const cr_buf *text, cr_config *c, cr_diagnostics *d,
+                              cr_err *err)
+{
+    return load(path, text, NULL, 0, c, d, err);
+}
+
 cr_status cr_config_worker(const char *block, const char *model, const char *const *overrides,
                            size_t num_overrides, cr_config *c, cr_diagnostics *d, cr_err *err)
 {
@@ -210,7 +222,7 @@ cr_status cr_config_worker(const char *block, const char *model, const char *con
 
     *c = (cr_config){0};
     c->path = cr_strdup("command line");
-    cr_yaml_load(&c->yaml, NULL, overrides, num_overrides, d);
+    cr_yaml_load(&c->yaml, NULL, NULL, overrides, num_overrides, d);
     c->yaml.root->place = (cr_place){c->path, 1, 1};
     if (d->num_errors == 0) {
         checked = cri_check_block(&c->yaml, "worker", c->yaml.root, d);

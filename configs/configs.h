@@ -165,6 +165,9 @@ const cr_worker_config *cr_role_in_run(cr_role role, const cr_config *config);
 CR_MUST cr_status cr_config_load(const char *path, const char *const *overrides,
                                  size_t num_overrides, cr_config *out, cr_diagnostics *d,
                                  cr_err *err);
+/* The same from the bytes of that file, which need not be there. */
+CR_MUST cr_status cr_config_load_text(const char *path, const cr_buf *text, cr_config *out,
+                                      cr_diagnostics *d, cr_err *err);
 void cr_config_free(cr_config *config);
 /* A worker block from key=value words, as `croll logprobs MODEL` takes them; block is "actor_train"
  * or "reference". */

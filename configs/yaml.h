@@ -73,9 +73,10 @@ typedef struct cr_yaml {
     cr_place resolving; /* the value whose interpolation is being followed */
 } cr_yaml;
 
-/* Read, compose (`defaults`), apply overrides ("a.b=value"), interpolate. The `hydra` and `defaults`
+/* text: the bytes of the file, or NULL: it is read. path: NULL, overrides alone.
+ * Read, compose (`defaults`), apply overrides ("a.b=value"), interpolate. The `hydra` and `defaults`
  * sections are gone afterwards. Problems are in d; yaml is usable for checks if d->num_errors is 0. */
-void cr_yaml_load(cr_yaml *yaml, const char *path, const char *const *overrides,
+void cr_yaml_load(cr_yaml *yaml, const char *path, const cr_buf *text, const char *const *overrides,
                   size_t num_overrides, cr_diagnostics *d);
 void cr_yaml_free(cr_yaml *yaml);
 

@@ -13,7 +13,8 @@
 
 enum { CLOSING_SECONDS = 5 };
 
-static const char private_prefix[] = "croll:", owner_file[] = "exchange/owner.json";
+static const char private_prefix[] = "croll:", owner_file[] = "exchange/owner.json",
+                  config_key[] = "config";
 
 /* The object of OUTPUT_DIR/exchange/owner.json, or NULL. */
 static json_t *read_owner(const char *output_dir)
@@ -133,6 +134,39 @@ cr_status cr_endpoint_write(const cr_endpoint *e, const char *output_dir, cr_err
     cr_buf_free(&text);
     cr_free(folder);
     cr_free(path);
+    return err->status;
+}
+
+cr_status cr_endpoint_put_config(const cr_endpoint *e, const char *path,
+                                 char digest[CR_DIGEST_TEXT], cr_err *err)
+{
+    cr_buf text = {0};
+
+    if (cr_file_read(path, &text, err) == CR_OK) {
+        cr_digest_bytes(text.data, text.num_bytes, digest);
+        cr_note(cr_value_set(e->x, config_key, text.data, err));
+    }
+    cr_buf_free(&text);
+    return err->status;
+}
+
+cr_status cr_endpoint_get_config(const cr_exchange_args *args, const char *digest, cr_buf *text,
+                                 cr_err *err)
+{
+    const char *const keys[] = {config_key};
+    char found[CR_DIGEST_TEXT];
+    cr_exchange *x;
+
+    CR_TRY(cr_exchange_open(args, &x, err));
+    cr_note(cr_values_get(x, keys, 1, text, err));
+    cr_digest_bytes(text->data, text->num_bytes, found);
+    if (err->status == CR_OK && strcmp(found, digest) != 0)
+        cr_fail(err, CR_ECONFIG,
+                "the configuration in Redis at %s has SHA-256 %.16s.., the launcher's has %.16s..: "
+                "another run writes the keys %s*",
+                cr_exchange_address(x), text->num_bytes ? found : "of nothing", digest,
+                args->prefix);
+    cr_exchange_close(x);
     return err->status;
 }
 

@@ -15,6 +15,7 @@
 #ifndef CR_ENDPOINT_H
 #define CR_ENDPOINT_H
 
+#include "base/digest.h"
 #include "configs/configs.h"
 #include "exchange/heartbeat.h"
 
@@ -36,6 +37,13 @@ void cr_endpoint_close(cr_endpoint *e);
 
 /* How a process of the run reaches it (twice exchange.timeout for each call; texts are borrowed). */
 cr_exchange_args cr_endpoint_args(const cr_config *config, const char *url, const char *prefix);
+
+/* The configuration's text goes to the ranks through the exchange, so that they need no file of the launcher's; its
+ * SHA-256 goes with the words that start them. CR_ECONFIG: the exchange has another text, or none within the deadline. */
+CR_MUST cr_status cr_endpoint_put_config(const cr_endpoint *e, const char *path,
+                                         char digest[CR_DIGEST_TEXT], cr_err *err);
+CR_MUST cr_status cr_endpoint_get_config(const cr_exchange_args *args, const char *digest,
+                                         cr_buf *text, cr_err *err);
 
 /* The prefix of the run whose resolved configuration (OUTPUT_DIR/config.yaml) this is, owned by the caller: "croll:" if
  * nothing says otherwise. */

@@ -17,7 +17,7 @@
 
 /* Words of an mpirun that starts fast and keeps its files in `folder`; the caller appends the program. hosts: NULL or
  * without a list, this host alone. Borrowed from here, the folder, the hosts and the literals of the program. */
-enum { CR_MPIRUN_WORDS = 64 };
+enum { CR_MPIRUN_WORDS = 128 };
 typedef struct cr_mpirun {
     char *word[CR_MPIRUN_WORDS], num_ranks[16];
     size_t num;

@@ -86,21 +86,37 @@ static cr_status open_server(cr_run *run, cr_err *err)
     return CR_OK;
 }
 
+static void add_word(cr_mpirun *m, const char *option, const char *value)
+{
+    if (!value) return;
+    CR_CHECK(m->num + 3 < CR_MPIRUN_WORDS, "too many words for mpirun");
+    if (option) m->word[m->num++] = cr_word(option);
+    m->word[m->num++] = cr_word(value);
+}
+
 /* One mpirun for all actor ranks. */
 static cr_status start_actors(cr_run *run, cr_err *err)
 {
-    const char *const words[] = {run->self_path,       "actor",  run->config_path, "--prefix",
-                                 run->endpoint.prefix, "--mark", run->mark};
+    const cr_exchange_args *x = &run->endpoint.args;
+    char digest[CR_DIGEST_TEXT], timeout[32];
     cr_mpirun mpirun;
 
     cr_run_mark_make(run->mark);
     CR_TRY(cr_run_mark_write(run->output_dir, run->mark, err));
     CR_TRY(cr_run_mark_write(run->config->checkpoint_dir, run->mark, err));
+    CR_TRY(cr_endpoint_put_config(&run->endpoint, run->config_path, digest, err));
     CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
     cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder, run->hosts);
-    CR_CHECK(mpirun.num + CR_COUNT(words) < CR_MPIRUN_WORDS, "too many words for mpirun");
-    for (size_t i = 0; i < CR_COUNT(words); i++)
-        mpirun.word[mpirun.num++] = cr_word(words[i]);
+    snprintf(timeout, sizeof timeout, "%g", x->deadline_s);
+    add_word(&mpirun, NULL, run->self_path);
+    add_word(&mpirun, "actor", run->config_path);
+    add_word(&mpirun, "--prefix", run->endpoint.prefix);
+    add_word(&mpirun, "--mark", run->mark);
+    add_word(&mpirun, "--digest", digest);
+    add_word(&mpirun, "--timeout", timeout);
+    add_word(&mpirun, "--ca-file", x->ca_file);
+    add_word(&mpirun, "--cert-file", x->cert_file);
+    add_word(&mpirun, "--key-file", x->key_file);
     return cr_child_start(&run->actors, "the actors", mpirun.word, true, err);
 }
 

@@ -27,6 +27,18 @@ log=$tmp/actor.log code=0
 rig in h1 cp $PWD/configs/quickstart/rlvr.yaml /mnt/own/run.yaml
 on h1:1,h2:1 2 -x CROLL_EXCHANGE_URL=redis://10.77.0.1:1 "$CROLL" actor /mnt/own/run.yaml >$log 2>&1 || code=$?
 [ $code = 2 ] && grep -q "^actor rank 1 on h2: .*/mnt/own/run.yaml" $log || { cat $log; fail "a configuration that h2 cannot read: exit code $code"; }
+# the configuration through the exchange: no host needs the file; another text than the launcher's is refused
+rig in h1 redis-server --bind 10.77.0.1 --port 6400 --protected-mode no --save '' --daemonize yes >/dev/null
+printf 'output_dir: [' | rig in h1 redis-cli -h 10.77.0.1 -p 6400 -x set croll:config >/dev/null
+for digest in $(printf 'output_dir: [' | sha256sum | cut -d' ' -f1) $(sha256sum </dev/null | cut -d' ' -f1); do
+    code=0
+    on h1:1,h2:1 2 -x CROLL_EXCHANGE_URL=redis://10.77.0.1:6400 "$CROLL" actor /mnt/own/none/config.yaml --prefix croll: --digest $digest --timeout 5 \
+        >$tmp/$digest 2>&1 || code=$?
+    [ $code = 2 ] || { cat $tmp/$digest; fail "--digest: exit code $code"; }
+done
+grep -q "^actor rank 1 on h2: 1 error in /mnt/own/none/config.yaml" $tmp/$(printf 'output_dir: [' | sha256sum | cut -d' ' -f1) ||
+    fail "the text in the exchange is not what is read"
+grep -q "^actor rank 1 on h2: the configuration in Redis at .*10.77.0.1:6400.* has SHA-256" $tmp/$digest || { cat $tmp/$digest; fail "another text: not refused"; }
 rig kill h2
 ! rig in h2 true 2>/dev/null || fail "h2 lives"
 echo "ok"
