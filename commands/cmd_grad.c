@@ -227,11 +227,13 @@ static int run(int argc, char **argv)
 {
     job j = {0};
     const char *device = NULL;
+    cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"out", CR_OPT_STRING, &j.path, "FILE",
          "the gradient: a safetensors file, float32 (required)"},
         {"device", CR_OPT_STRING, &device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -245,7 +247,7 @@ static int run(int argc, char **argv)
         if (!j.path)
             cr_fail(&err, CR_EUSAGE, "--out FILE is missing (where the gradient goes)");
         else if (cr_worker_read(&j.worker, CR_WORKER_TRAIN, &words, &err) == CR_OK &&
-                 !cr_worker_launch(&j.worker, &cr_command_grad, argc, argv, &code))
+                 !cr_worker_launch(&j.worker, &cr_command_grad, &hosts, argc, argv, &code))
             cr_note(run_job(&j, device, &err));
     }
     code |= finish(&j, &err);

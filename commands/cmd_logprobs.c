@@ -336,6 +336,7 @@ static int run(int argc, char **argv)
 {
     ask a = {0};
     const char *logits = NULL, *device = NULL;
+    cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"entropy", CR_OPT_FLAG, &a.has_entropy, NULL, "also the entropy at every position (nats)"},
         {"top-logprobs", CR_OPT_INT, &a.num_top, "K",
@@ -347,6 +348,7 @@ static int run(int argc, char **argv)
          "also write float32 [tokens, vocabulary] per id to this safetensors file"},
         {"device", CR_OPT_STRING, &device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -357,7 +359,7 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_logprobs, options, CR_COUNT(options), argc, argv, &words,
                       &is_help, &err) == CR_OK &&
         !is_help && cr_worker_read(&a.worker, CR_WORKER_INFER, &words, &err) == CR_OK &&
-        !cr_worker_launch(&a.worker, &cr_command_logprobs, argc, argv, &code))
+        !cr_worker_launch(&a.worker, &cr_command_logprobs, &hosts, argc, argv, &code))
         cr_note(run_ask(&a, device, logits, &err));
     code |= finish(&a, &err);
     cr_words_free(&words);

@@ -118,13 +118,21 @@ cr_status cr_worker_read_role(cr_worker *w, cr_worker_kind kind, const char *rol
     return find_role(w, words->word[0], role, err);
 }
 
-bool cr_worker_launch(const cr_worker *w, const cr_command *command, int argc, char **argv,
-                      int *code)
+bool cr_worker_launch(const cr_worker *w, const cr_command *command, const cr_hosts_args *where,
+                      int argc, char **argv, int *code)
 {
     cr_err err = {0};
 
-    if (w->num_ranks <= 1 || cr_world_kind_here() == CR_WORLD_MPI) return false;
-    if (cr_ranks_run(w->num_ranks, w->kind == CR_WORKER_SERVE, argc, argv, code, &err) != CR_OK)
+    if (cr_world_kind_here() == CR_WORLD_MPI) return false;
+    if (w->num_ranks <= 1) {
+        if (!where->list && !where->file) return false;
+        cr_fail(&err, CR_EUSAGE,
+                "--hosts: one rank runs on this host (device_mapping says how many there are)");
+        *code = say(w, command, &err);
+        return true;
+    }
+    if (cr_ranks_run(where, w->num_ranks, w->kind == CR_WORKER_SERVE, argc, argv, code, &err) !=
+        CR_OK)
         *code = say(w, command, &err);
     return true;
 }

@@ -20,6 +20,7 @@
 #include "base/args.h"
 #include "commands/lines.h"
 #include "configs/configs.h"
+#include "launch/hosts.h"
 #include "strategies/packed.h"
 #include "text/encoder.h"
 
@@ -58,8 +59,8 @@ CR_MUST cr_status cr_worker_read(cr_worker *worker, cr_worker_kind kind, const c
 CR_MUST cr_status cr_worker_read_role(cr_worker *worker, cr_worker_kind kind, const char *role,
                                       const cr_words *words, bool is_quiet, cr_err *err);
 /* True: argv ran on several ranks, or failed; *code is the exit code of the command. */
-bool cr_worker_launch(const cr_worker *worker, const cr_command *command, int argc, char **argv,
-                      int *code);
+bool cr_worker_launch(const cr_worker *worker, const cr_command *command,
+                      const cr_hosts_args *where, int argc, char **argv, int *code);
 /* Collective. */
 CR_MUST cr_status cr_worker_join(cr_worker *worker, cr_err *err);
 /* The model of a folder and its units, with the keys of the worker: owned by the caller. A failure of one rank is one

@@ -45,16 +45,22 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     /* beside other steps of the job, and with all that it has of a host */
     static const char *const slurm[] = {
         "--mca", "plm", "slurm", "--mca", "plm_slurm_args", "--overlap --mpi=none --cpu-bind=none"};
-    static const char *const variables[] = {"-x", CR_EXCHANGE_VARIABLE, "-x", "HWLOC_COMPONENTS"};
+    static const char *const variables[] = {CR_EXCHANGE_VARIABLE, "HWLOC_COMPONENTS",
+                                            "CROLL_CPU",          "CROLL_DEVICE",
+                                            "CROLL_TRANSPORT",    "OMP_NUM_THREADS"};
 
-    if (!hosts || !hosts->list) {
+    if (!hosts->list) {
         add_words(m, here, CR_COUNT(here)); /* nothing outside this host is searched */
         return;
     }
     unsetenv("OMPI_MCA_orte_default_hostfile"); /* another list was given */
     unsetenv("OMPI_MCA_rmaps_base_hostfile");
     add_words(m, hosts->by == CR_HOSTS_BY_SLURM ? slurm : ssh, CR_COUNT(ssh));
-    add_words(m, variables, CR_COUNT(variables));
+    for (size_t i = 0; i < CR_COUNT(variables); i++) {
+        if (!getenv(variables[i])) continue;
+        m->word[m->num++] = cr_word("-x");
+        m->word[m->num++] = cr_word(variables[i]);
+    }
     add_option(m, "btl", "self,vader,tcp");
     add_option(m, "btl_tcp_if_include", hosts->subnet);
     add_option(m, "oob_tcp_if_include", hosts->subnet);
@@ -244,18 +250,31 @@ static void catch_signals(bool also_hangup)
         sigaction(SIGHUP, &action, NULL);
 }
 
-cr_status cr_ranks_run(int num_ranks, bool tells_signals, int argc, char **argv, int *code,
-                       cr_err *err)
+/* Rank 0 takes over our descriptors. */
+static cr_status check_rank0(const cr_hosts *hosts, cr_err *err)
+{
+    if (hosts->host[hosts->host_of[0]].is_here) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "rank 0 has stdin and stdout, so it runs on %s, where the command was given: "
+                   "that host has to be the first of the list, which is %s",
+                   cr_host_name(), hosts->host[hosts->host_of[0]].name);
+}
+
+cr_status cr_ranks_run(const cr_hosts_args *where, int num_ranks, bool tells_signals, int argc,
+                       char **argv, int *code, cr_err *err)
 {
     char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
     cr_mpi_folder folder = {0};
+    cr_hosts hosts = {0};
     cr_mpirun mpirun;
     launching l = {.listener = -1, .rank0 = -1, .tells_signals = tells_signals, .code = -1};
 
     open_missing();
     catch_signals(tells_signals);
+    CR_TRY_GOTO(out, cr_hosts_open(where, num_ranks, &hosts, err));
+    CR_TRY_GOTO(out, check_rank0(&hosts, err));
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
-    cr_mpirun_init(&mpirun, num_ranks, &folder, NULL);
+    cr_mpirun_init(&mpirun, num_ranks, &folder, &hosts);
     memcpy(words, mpirun.word, mpirun.num * sizeof *words);
     words[mpirun.num] = self;
     memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);
@@ -269,6 +288,7 @@ out:
     *code = l.code;
     if (l.listener >= 0) close(l.listener);
     cr_mpi_folder_close(&folder);
+    cr_hosts_free(&hosts);
     cr_free(words);
     cr_free(self);
     return err->status;

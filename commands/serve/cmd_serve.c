@@ -189,6 +189,7 @@ static int run(int argc, char **argv)
                            .version = CR_VERSION}};
     cr_http_options *h = &s.options.http;
     cr_serve_service *service = &s.models.service;
+    cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"listen", CR_OPT_STRING, &h->listen, "ADDRESS",
          "HOST:PORT (default 127.0.0.1:8000; port 0: any free one) or unix:PATH"},
@@ -237,6 +238,7 @@ static int run(int argc, char **argv)
         {"port-file", CR_OPT_STRING, &s.port_file, "FILE", "gets the number of the port"},
         {"device", CR_OPT_STRING, &s.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -247,7 +249,7 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_serve, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         !is_help && read_words(&s, &words, &err) == CR_OK && check(&s, &err) == CR_OK &&
-        !cr_worker_launch(&s.worker, &cr_command_serve, argc, argv, &code)) {
+        !cr_worker_launch(&s.worker, &cr_command_serve, &hosts, argc, argv, &code)) {
         cr_note(run_rank(&s, &err));
         if (s.worker.rank == 0) code = cr_exit_code(CR_ESIGNAL);
     }

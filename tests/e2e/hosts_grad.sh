@@ -17,7 +17,28 @@ grad h1:4 one
 grad h1:2,h2:2 two
 [ $code = 0 ] || fail "two hosts: exit code $code"
 cmp $tmp/one $tmp/two || fail "two hosts: another gradient"
-rig in h2 rm /mnt/own/model/model.safetensors
+# by the commands themselves: rank 0 has their stdin and stdout
+own() { # NAME COMMAND WORDS ..: on h1; exit code in $code
+    local name=$1
+    shift
+    log=$tmp/$name.log code=0
+    rig in h1 "$CROLL" "$@" <$tmp/rows >$tmp/$name.out 2>$log || code=$?
+}
+own three grad /mnt/own/model "${devices[@]}" --out /mnt/shared/three --hosts h1:2,h2:2
+[ $code = 0 ] && cmp $tmp/one $tmp/three || fail "croll grad --hosts: exit code $code"
+devices[1]=strategy_args.strategy_name=fsdp2_infer
+own here logprobs /mnt/own/model "${devices[@]}"
+[ $code = 0 ] && [ "$(wc -l <$tmp/here.out)" = 4 ] || fail "croll logprobs: exit code $code"
+own there logprobs /mnt/own/model "${devices[@]}" --hosts h1:1,h2:3
+[ $code = 0 ] && cmp $tmp/here.out $tmp/there.out || fail "croll logprobs --hosts: exit code $code"
+own first logprobs /mnt/own/model "${devices[@]}" --hosts h2:2,h1:2
+[ $code = 2 ] && grep -q '^croll logprobs: rank 0 has stdin and stdout, so it runs on h1, .*, which is h2' $log || fail "rank 0 elsewhere: exit code $code"
+own alone logprobs /mnt/own/model --hosts h1:1,h2:1
+[ $code = 2 ] && grep -q '^croll logprobs: --hosts: one rank runs on this host' $log || fail "hosts for one rank: exit code $code"
+rig in h2 mv /mnt/own/model/model.safetensors /mnt/own/model/away
+own lacks logprobs /mnt/own/model "${devices[@]}" --hosts h1:2,h2:2
+[ $code = 1 ] && grep -q "^croll logprobs: rank [23] on h2: /mnt/own/model has neither model.safetensors" $log || fail "a model that h2 has not, by the command itself: exit code $code"
+devices[1]=strategy_args.strategy_name=fsdp2_train
 grad h1:2,h2:2 none
 [ $code = 1 ] && grep -q "^croll grad: rank [23] on h2: /mnt/own/model has neither model.safetensors" $log ||
     fail "a model that h2 has not: exit code $code"

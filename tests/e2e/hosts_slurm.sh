@@ -89,5 +89,4 @@ for try in $(seq 100); do
 done
 [ -z "$left" ] || fail "a cancelled job leaves processes: $left"
 ! grep 'queued again' $log || fail "a cancelled job is queued again"
-for h in $1 $2; do ! rig in $h ls /dev/shm | grep croll || fail "a cancelled job leaves files on $h"; done
 echo ok
