@@ -30,6 +30,7 @@ typedef struct cr_actor {
     cr_exchange *x;
     cr_heartbeat *heart;
     cr_exchange_args exchange;
+    bool has_folder; /* the launcher's output_dir and folder of checkpoints are on this host, too */
 } cr_actor;
 
 /* One command: fill reply, or fail. */

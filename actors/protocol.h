@@ -68,6 +68,22 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_PREEMPTED "preempted"
 /* save, resume; generate */
 #define CR_FIELD_FOLDER "folder"
-#define CR_FIELD_STEP   "step"
+/* save */
+#define CR_FIELD_STEP  "step"
+#define CR_FIELD_MARK  "mark"  /* of the folder (run_mark.h) */
+#define CR_FIELD_STEPS "steps" /* of the checkpoints that are kept */
+/* resume */
+#define CR_FIELD_MANIFEST "manifest" /* SHA-256 of the checkpoint's */
+/* replies of save_wait: what the rank has written */
+#define CR_FIELD_WRITTEN     "written" /* bytes of the whole files, then the sums of its part */
+#define CR_FIELD_SHARD       "shard"
+#define CR_FIELD_SHARD_BYTES "shard_bytes"
+#define CR_FIELD_SHARD_HASH  "shard_sha256"
+#define CR_FIELD_IS_HERE     "is_here" /* it has the launcher's folder */
+#define CR_FIELD_STEP        "step"
+
+/* The files that CR_FIELD_WRITTEN has numbers of, below the checkpoint. Owned by the caller. */
+enum { CR_WRITTEN_FILES = 4 };
+char *cr_written_name(const char *role, int file);
 
 #endif

@@ -40,6 +40,8 @@ void cr_trainer_close(cr_trainer *t)
     cr_free(t->work);
     cr_free(t->start);
     cr_edits_free(&t->edits);
+    cr_free(t->save_folder);
+    cr_free(t->save_mark);
     cr_free(t);
 }
 
@@ -216,43 +218,6 @@ static cr_status sft_step(cr_trainer *t, const cr_record *command, cr_record *re
     return cri_train(t, command, /*is_sft=*/true, reply, err);
 }
 
-static cr_status save(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
-{
-    const cr_worker_config *w = t->a->ranks->worker;
-    const char *folder;
-    size_t n;
-
-    (void)reply;
-    CR_TRY(cr_record_get_text(command, CR_FIELD_FOLDER, &folder, &n, err));
-    return cr_fsdp_save_start(t->f, folder, t->a->ranks->name, w->model_path, w->save_only_model,
-                              err);
-}
-
-static cr_status resume(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
-{
-    const char *folder;
-    size_t n;
-
-    (void)reply;
-    CR_TRY(cr_record_get_text(command, CR_FIELD_FOLDER, &folder, &n, err));
-    return cr_fsdp_resume(t->f, folder, t->a->ranks->name, err);
-}
-
-static cr_status save_wait(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
-{
-    (void)command;
-    (void)reply;
-    return cr_fsdp_save_wait(t->f, err);
-}
-
-static cr_status save_poll(cr_trainer *t, const cr_record *command, cr_record *reply, cr_err *err)
-{
-    (void)command;
-    (void)err;
-    cr_record_set_int(reply, CR_FIELD_BUSY, cr_fsdp_is_saving(t->f));
-    return CR_OK;
-}
-
 /* What it does, and the states it works on: loaded before it, where devices are shared. */
 static const struct op {
     unsigned states;
@@ -262,10 +227,10 @@ static const struct op {
     [CR_ASK_TRAIN_STEP] = {CR_STATE_ALL, train_step},
     [CR_ASK_SFT_STEP] = {CR_STATE_ALL, sft_step},
     [CR_ASK_SYNC] = {CR_STATE_PARAMS, sync_weights},
-    [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, save},
-    [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, resume},
-    [CR_ASK_SAVE_WAIT] = {0, save_wait},
-    [CR_ASK_SAVE_POLL] = {0, save_poll},
+    [CR_ASK_SAVE] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_save},
+    [CR_ASK_RESUME] = {CR_STATE_PARAMS | CR_STATE_MOMENTS, cri_trainer_resume},
+    [CR_ASK_SAVE_WAIT] = {0, cri_trainer_save_wait},
+    [CR_ASK_SAVE_POLL] = {0, cri_trainer_save_poll},
 };
 
 static int64_t held_bytes(const cr_trainer *t)

@@ -1,4 +1,4 @@
-/* trainer_impl.h -- parts of a trainer, shared by trainer.c and train_step.c only.
+/* trainer_impl.h -- parts of a trainer, shared by trainer.c, train_step.c and trainer_save.c only.
  *
  * Flow 1, 6 and 7 of 7. A record's samples are `prompts` and `lengths` (tokens of prompt and response) and
  * `ids` (both, joined); per response token whatever the loss needs. Micro-batches are packed from
@@ -25,6 +25,8 @@ struct cr_trainer {
     size_t capacity_samples;
     cr_distribution distribution;
     cr_edits edits;
+    char *save_folder,
+        *save_mark; /* of the save under way, if this rank has the launcher's folder; owned */
 };
 
 /* The samples of a command, checked against the model and the file. Free with cr_samples_free, also
@@ -61,5 +63,16 @@ CR_MUST cr_status cri_forward_all(cr_trainer *t, const cr_samples *s, float *out
 /* train_step or sft_step. */
 CR_MUST cr_status cri_train(cr_trainer *t, const cr_record *command, bool is_sft, cr_record *reply,
                             cr_err *err);
+
+/* ---- checkpoints: trainer_save.c ---- */
+
+CR_MUST cr_status cri_trainer_save(cr_trainer *t, const cr_record *command, cr_record *reply,
+                                   cr_err *err);
+CR_MUST cr_status cri_trainer_save_poll(cr_trainer *t, const cr_record *command, cr_record *reply,
+                                        cr_err *err);
+CR_MUST cr_status cri_trainer_save_wait(cr_trainer *t, const cr_record *command, cr_record *reply,
+                                        cr_err *err);
+CR_MUST cr_status cri_trainer_resume(cr_trainer *t, const cr_record *command, cr_record *reply,
+                                     cr_err *err);
 
 #endif

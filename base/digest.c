@@ -19,8 +19,38 @@ static void print_hex(const unsigned char *digest, unsigned num, char hex[CR_DIG
         snprintf(hex + 2 * i, 3, "%02x", digest[i]);
 }
 
+uint64_t cr_sum_bytes(int64_t at, const void *data, size_t num_bytes)
+{
+    enum { WORDS = 4096 }; /* of a block: its sums fit 32 and 64 bits */
+    const unsigned char *from = data;
+    uint64_t sum = 0, place = (uint64_t)at / 2 + 1;
+    uint16_t block[WORDS];
+
+    for (size_t done = 0; done < num_bytes; done += sizeof block) {
+        size_t n = num_bytes - done < sizeof block ? num_bytes - done : sizeof block;
+        size_t num = (n + 1) / 2;
+        uint32_t words = 0;
+        uint64_t placed = 0;
+        block[num - 1] = 0; /* an odd byte is a word with a zero */
+        memcpy(block, from + done, n);
+        for (size_t i = 0; i < num; i++) {
+            words += block[i];
+            placed += (uint64_t)((uint32_t)i * block[i]);
+        }
+        sum += place * words + placed;
+        place += num;
+    }
+    return sum;
+}
+
 cr_status cr_digest_file(const char *path, char hex[CR_DIGEST_TEXT], int64_t *num_bytes,
                          cr_err *err)
+{
+    return cr_digest_file_and_sum(path, hex, num_bytes, NULL, err);
+}
+
+cr_status cr_digest_file_and_sum(const char *path, char hex[CR_DIGEST_TEXT], int64_t *num_bytes,
+                                 uint64_t *sum, cr_err *err)
 {
     FILE *file = fopen(path, "rb");
     EVP_MD_CTX *md = EVP_MD_CTX_new();
@@ -30,10 +60,12 @@ cr_status cr_digest_file(const char *path, char hex[CR_DIGEST_TEXT], int64_t *nu
     unsigned n = 0;
     size_t k;
 
+    if (sum) *sum = 0;
     if (!file) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
     CR_CHECK(md && EVP_DigestInit_ex(md, EVP_sha256(), NULL), "no SHA-256 in OpenSSL");
     while (file && (k = fread(block, 1, HASHED_BYTES, file)) > 0) {
         EVP_DigestUpdate(md, block, k);
+        if (sum) *sum += cr_sum_bytes(size, block, k);
         size += (int64_t)k;
     }
     if (file && ferror(file)) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));

@@ -1,10 +1,10 @@
 /* cmd_actor.c -- `croll actor`: one rank of a run, started by mpirun from `croll run`. */
 #include "actors/actor.h"
+#include "actors/run_mark.h"
 #include "base/children.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/endpoint.h"
-#include "launch/run_mark.h"
 #include "mesh/flight.h"
 
 #include <errno.h>
@@ -259,7 +259,7 @@ static int run(int argc, char **argv)
     char *from_variable = cr_exchange_take_variable(), *beside = NULL;
     cr_words words = {0};
     cr_config config = {0};
-    cr_actor a = {0};
+    cr_actor a = {.has_folder = true};
     cr_err err = {0};
     bool is_help;
 

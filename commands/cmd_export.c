@@ -1,6 +1,7 @@
 /* cmd_export.c -- croll export: the MODEL folder of one role out of a checkpoint. */
 #include "commands/commands.h"
 #include "pipelines/checkpoint.h"
+#include "strategies/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -84,6 +85,17 @@ static cr_status choose(const char *checkpoint, const char *role, char **source,
     return err->status;
 }
 
+/* The model in parts of the ranks (checkpoint_config.hosts: each), put together. */
+static cr_status join(const char *checkpoint, const char *source, const char *to, cr_err *err)
+{
+    char *path = cr_path_join(to, "model.safetensors");
+    bool is_parted;
+
+    cr_note(cr_saved_join_model(checkpoint, strrchr(source, '/') + 1, path, &is_parted, err));
+    cr_free(path);
+    return err->status;
+}
+
 static cr_status export(const cr_words *words, const char *role, cr_err *err)
 {
     char *source, *partial;
@@ -97,7 +109,8 @@ static cr_status export(const cr_words *words, const char *role, cr_err *err)
     partial = cr_asprintf("%s.tmp", out);
     if (cr_checkpoint_verify(words->word[0], err) == CR_OK &&
         cr_remove_tree(partial, err) == CR_OK && cr_mkdirs(partial, err) == CR_OK &&
-        copy_folder(source, partial, err) == CR_OK && rename(partial, out) != 0)
+        copy_folder(source, partial, err) == CR_OK &&
+        join(words->word[0], source, partial, err) == CR_OK && rename(partial, out) != 0)
         cr_fail(err, CR_EIO, "cannot rename %s: %s", partial, strerror(errno));
     if (err->status == CR_OK) {
         printf("%s: %s\n", out, source);

@@ -24,6 +24,8 @@ typedef enum cr_choice_dtype {
     CR_CHOICE_FP64 /* known and available nowhere */
 } cr_choice_dtype;
 
+typedef enum cr_choice_files { CR_FILES_SHARED, CR_FILES_GATHER, CR_FILES_EACH } cr_choice_files;
+
 typedef enum cr_choice_ratio { CR_RATIO_TOKEN, CR_RATIO_SEQ } cr_choice_ratio;
 
 typedef enum cr_choice_logprobs { CR_LOGPROBS_SAMPLED, CR_LOGPROBS_RAW } cr_choice_logprobs;

@@ -92,6 +92,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->checkpoint_dir = cri_is_given(checkpoint, "output_dir")
                             ? cri_text_of(checkpoint, "output_dir")
                             : cr_strdup(c->output_dir);
+    c->checkpoint_hosts = (cr_choice_files)cri_choice_of("checkpoint", checkpoint, "hosts");
     c->envs = cri_envs_of(root, true, d);
     exchange = cri_block_of(c, root, "exchange", "exchange", d);
     c->exchange =

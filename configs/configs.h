@@ -110,6 +110,7 @@ typedef struct cr_config {
     cr_yaml yaml; /* the resolved tree */
     cr_pipeline kind;
     char *checkpoint_dir; /* output_dir, if checkpoint_config has none */
+    cr_choice_files checkpoint_hosts;
     char *path, *exp_name, *output_dir, *logging_dir, *tracker_log_dir, *pretrain;
     cr_choice_track track_with;
     char *track_program; /* of CR_TRACK_EXEC */

@@ -114,6 +114,8 @@ const cri_key cri_keys[] = {
     DEAD("run", "use_remove_padding"),
     C("checkpoint", "type", "file_system", "file_system", "the check"),
     T("checkpoint", "output_dir", NULL, "checkpoints"),
+    C("checkpoint", "hosts", "shared", "shared|gather|each",
+      "checkpoints: whose folder, with --hosts"),
     NONE("checkpoint", "async_upload",
          "checkpoints are written where they belong; async_save_ckpt lets training go on"),
     NONE("checkpoint", "keep_local_file", "there is no other copy"),

@@ -12,6 +12,7 @@
 #define CR_RUN_H
 
 #include "actors/protocol.h"
+#include "actors/run_mark.h"
 #include "base/children.h"
 #include "configs/configs.h"
 #include "exchange/record.h"
@@ -19,7 +20,6 @@
 #include "launch/hosts.h"
 #include "launch/judges.h"
 #include "launch/mpi_folder.h"
-#include "launch/run_mark.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
 #include "rewards/reward_workers.h"

@@ -6,6 +6,7 @@
  */
 #include "pipelines/checkpoint.h"
 #include "actors/roles.h"
+#include "actors/run_mark.h"
 #include "base/digest.h"
 #include "base/json.h"
 
@@ -23,8 +24,9 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Every file below folder/inner, hashed, into files. Names in order, so the manifest is repeatable. */
-static cr_status list_files(const char *folder, const char *inner, json_t *files, cr_err *err)
+/* Every file below folder/inner, hashed, into files, and its sum into sums. Names in order, so the manifest is repeatable. */
+static cr_status list_files(const char *folder, const char *inner, json_t *files, json_t *sums,
+                            cr_err *err)
 {
     char *path = *inner ? cr_path_join(folder, inner) : cr_strdup(folder), *names[1024];
     DIR *dir = opendir(path);
@@ -45,12 +47,14 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
         char *name = *inner ? cr_path_join(inner, names[i]) : cr_strdup(names[i]),
              *whole = cr_path_join(folder, name), hex[65];
         int64_t size;
+        uint64_t sum;
         if (err->status != CR_OK || strcmp(name, "manifest.json") == 0) {
         } else if (cr_dir_exists(whole)) {
-            cr_note(list_files(folder, name, files, err));
-        } else if (cr_digest_file(whole, hex, &size, err) == CR_OK) {
+            cr_note(list_files(folder, name, files, sums, err));
+        } else if (cr_digest_file_and_sum(whole, hex, &size, &sum, err) == CR_OK) {
             json_object_set_new(files, name,
                                 json_pack("{s:I,s:s}", "size", (json_int_t)size, "sha256", hex));
+            json_object_set_new(sums, name, json_integer((json_int_t)sum));
         }
         cr_free(name);
         cr_free(whole);
@@ -60,7 +64,8 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
     return err->status;
 }
 
-cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folder, cr_err *err)
+cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, const char *mark, char **folder,
+                              cr_err *err)
 {
     cr_err ignored = {0};
     char *state;
@@ -68,6 +73,7 @@ cr_status cr_checkpoint_begin(const char *output_dir, int64_t step, char **folde
     *folder = cr_asprintf("%s/checkpoint-%lld.tmp", output_dir, (long long)step);
     state = cr_path_join(*folder, "state");
     if (cr_remove_tree(*folder, err) == CR_OK) cr_note(cr_mkdirs(state, err));
+    if (mark && err->status == CR_OK) cr_note(cr_run_mark_write(*folder, mark, err));
     cr_free(state);
     if (err->status == CR_OK) return CR_OK;
     cr_note(cr_remove_tree(*folder, &ignored));
@@ -87,23 +93,19 @@ static long long step_of(const char *name)
     return *end ? -1 : step;
 }
 
-/* Steps of the checkpoints in a folder, in no order; owned by the caller. */
-static long long *list_steps(const char *output_dir, size_t *num)
+uint64_t *cr_checkpoint_steps(const char *output_dir, size_t *num)
 {
     DIR *dir = opendir(output_dir);
     struct dirent *entry;
-    long long *steps = NULL;
+    uint64_t *steps = NULL;
     size_t capacity = 0;
 
     *num = 0;
     while (dir && (entry = readdir(dir))) {
         long long step = step_of(entry->d_name);
         if (step < 0) continue;
-        if (*num == capacity) {
-            steps = cr_realloc(steps, capacity * sizeof *steps, (capacity + 64) * sizeof *steps);
-            capacity += 64;
-        }
-        steps[(*num)++] = step;
+        steps = cr_grow(steps, *num, &capacity, sizeof *steps);
+        steps[(*num)++] = (uint64_t)step;
     }
     if (dir) closedir(dir);
     return steps;
@@ -160,14 +162,15 @@ static void remove_one(const char *output_dir, long long step)
 static void prune(const char *output_dir, long long newest, int64_t keep)
 {
     size_t num;
-    long long *steps = list_steps(output_dir, &num);
+    uint64_t *steps = cr_checkpoint_steps(output_dir, &num);
 
     while (keep > 0 && num > (size_t)keep) {
         size_t oldest = num;
         for (size_t i = 0; i < num; i++)
-            if (steps[i] != newest && (oldest == num || steps[i] < steps[oldest])) oldest = i;
+            if (steps[i] != (uint64_t)newest && (oldest == num || steps[i] < steps[oldest]))
+                oldest = i;
         if (oldest == num) break;
-        remove_one(output_dir, steps[oldest]);
+        remove_one(output_dir, (long long)steps[oldest]);
         steps[oldest] = steps[--num];
     }
     cr_free(steps);
@@ -194,18 +197,74 @@ static cr_status commit(const char *output_dir, const char *folder, long long st
     return err->status;
 }
 
-cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
-                               int64_t keep, cr_err *err)
+/* What of `written` is not in the lists, as text; NULL: all is there. Owned by the caller. */
+static char *missing(json_t *files, json_t *sums, const cr_written *written, size_t num)
 {
-    json_t *root = json_object(), *files = json_object();
+    for (size_t i = 0; i < num; i++) {
+        const cr_written *w = &written[i];
+        const json_t *entry = json_object_get(files, w->name);
+        json_int_t size = json_integer_value(json_object_get(entry, "size"));
+        const char *hex = json_string_value(json_object_get(entry, "sha256"));
+        if (w->host[0] || w->num_bytes == 0) continue;
+        if (!entry) return cr_asprintf("%s is not there", w->name);
+        if (size != w->num_bytes)
+            return cr_asprintf("%s has %lld bytes, the ranks have written %lld", w->name,
+                               (long long)size, (long long)w->num_bytes);
+        if (w->hex[0] ? strcmp(hex, w->hex) != 0
+                      : (uint64_t)json_integer_value(json_object_get(sums, w->name)) != w->sum)
+            return cr_asprintf("%s does not hold what the ranks have written", w->name);
+    }
+    return NULL;
+}
+
+static cr_status list_written(const char *folder, json_t *root, const cr_written *written,
+                              size_t num, double lag_s, cr_err *err)
+{
+    json_t *files = json_object(), *sums = json_object(), *hosts = json_object();
+    double until_s = cr_now_s() + lag_s;
+    char *lack = NULL;
+
+    for (;; cr_sleep_s(0.2)) {
+        json_object_clear(files);
+        json_object_clear(sums);
+        cr_free(lack);
+        lack = NULL;
+        if (list_files(folder, "", files, sums, err) != CR_OK) break;
+        lack = missing(files, sums, written, num);
+        if (!lack || cr_now_s() > until_s) break;
+    }
+    if (lack)
+        cr_fail(err, CR_EIO, "%s: %s (%.0f s later): is a host's output_dir another folder?",
+                folder, lack, lag_s);
+    json_object_set_new(root, "files", files);
+    for (size_t i = 0; i < num; i++) {
+        const cr_written *w = &written[i];
+        if (!w->host[0]) continue;
+        if (!json_object_get(hosts, w->host)) json_object_set_new(hosts, w->host, json_object());
+        json_object_set_new(
+            json_object_get(hosts, w->host), w->name,
+            json_pack("{s:I,s:s}", "size", (json_int_t)w->num_bytes, "sha256", w->hex));
+    }
+    if (json_object_size(hosts)) json_object_set(root, "hosts", hosts);
+    json_decref(hosts);
+    json_decref(sums);
+    cr_free(lack);
+    return err->status;
+}
+
+cr_status cr_checkpoint_finish(const char *output_dir, const char *folder, int64_t step,
+                               int64_t keep, const cr_written *written, size_t num_written,
+                               double lag_s, cr_err *err)
+{
+    json_t *root = json_object();
     char *manifest = cr_path_join(folder, "manifest.json");
     char *link = cr_path_join(output_dir, "latest"),
          *fresh = cr_asprintf("%s/latest.tmp", output_dir), name[64];
     cr_buf text = {0};
 
     json_object_set_new(root, "step", json_integer(step));
-    json_object_set_new(root, "files", files);
-    CR_TRY_GOTO(out, list_files(folder, "", files, err));
+    cr_run_mark_remove(folder);
+    CR_TRY_GOTO(out, list_written(folder, root, written, num_written, lag_s, err));
     CR_TRY_GOTO(out, cr_json_add_value(&text, root, err));
     CR_TRY_GOTO(out, cr_file_write_atomic(manifest, text.data, text.num_bytes, err));
     cr_folder_sync(folder);
@@ -267,35 +326,54 @@ static bool is_inside(const char *name)
     return true;
 }
 
+/* One file of the manifest. is_elsewhere: it was written on another host, and need not be here. */
+static cr_status verify_file(const char *path, const char *manifest, const char *name,
+                             const json_t *entry, bool is_elsewhere, cr_err *err)
+{
+    char *file = cr_path_join(path, name), hex[65];
+    const char *want = json_string_value(json_object_get(entry, "sha256"));
+    int64_t size;
+
+    if (!is_inside(name))
+        cr_fail(err, CR_EFORMAT, "%s names %s, which is not inside of it (damaged?)", manifest,
+                name);
+    else if ((!is_elsewhere || cr_file_exists(file)) &&
+             cr_digest_file(file, hex, &size, err) == CR_OK && (!want || strcmp(want, hex) != 0))
+        cr_fail(err, CR_EFORMAT, "%s is not what %s says (damaged?)", file, manifest);
+    cr_free(file);
+    return err->status;
+}
+
+static cr_status verify_files(const char *path, const char *manifest, json_t *root, cr_err *err)
+{
+    json_t *files, *entry;
+    const char *name, *host;
+
+    json_object_foreach(json_object_get(root, "files"), name, entry)
+        CR_TRY(verify_file(path, manifest, name, entry, false, err));
+    json_object_foreach(json_object_get(root, "hosts"), host, files)
+    {
+        json_object_foreach(files, name, entry)
+            CR_TRY(verify_file(path, manifest, name, entry, true, err));
+    }
+    return CR_OK;
+}
+
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
-    char *manifest = cr_path_join(path, "manifest.json"), hex[65];
-    json_t *root = NULL, *files, *entry;
-    const char *name;
-    int64_t size;
+    char *manifest = cr_path_join(path, "manifest.json");
+    json_t *root = NULL;
 
     if (!cr_dir_exists(path)) {
         cr_fail(err, CR_EIO, "there is no checkpoint at %s", path);
     } else if (!cr_file_exists(manifest)) {
         cr_fail(err, CR_EFORMAT, "%s has no manifest.json: it is not a complete checkpoint", path);
     } else if (cr_json_read_file(manifest, &root, err) == CR_OK) {
-        files = json_object_get(root, "files");
-        if (json_object_size(files) == 0 || !json_is_integer(json_object_get(root, "step")))
+        if (json_object_size(json_object_get(root, "files")) == 0 ||
+            !json_is_integer(json_object_get(root, "step")))
             cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
-        else
-            cr_note(check_step(path, manifest, root, err));
-        json_object_foreach(files, name, entry)
-        {
-            char *file = cr_path_join(path, name);
-            const char *want = json_string_value(json_object_get(entry, "sha256"));
-            if (err->status == CR_OK && !is_inside(name))
-                cr_fail(err, CR_EFORMAT, "%s names %s, which is not inside of it (damaged?)",
-                        manifest, name);
-            if (err->status == CR_OK && cr_digest_file(file, hex, &size, err) == CR_OK &&
-                (!want || strcmp(want, hex) != 0))
-                cr_fail(err, CR_EFORMAT, "%s is not what %s says (damaged?)", file, manifest);
-            cr_free(file);
-        }
+        else if (check_step(path, manifest, root, err) == CR_OK)
+            cr_note(verify_files(path, manifest, root, err));
     }
     json_decref(root);
     cr_free(manifest);
@@ -307,15 +385,17 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 static char *find_latest(const char *output_dir)
 {
     char *path = cr_path_join(output_dir, "latest");
-    long long newest = -1, *steps;
+    long long newest = -1;
+    uint64_t *steps;
     size_t num;
 
     if (cr_dir_exists(path)) return path;
     cr_free(path);
-    steps = list_steps(output_dir, &num);
+    steps = cr_checkpoint_steps(output_dir, &num);
     for (size_t i = 0; i < num; i++) {
-        char *manifest = cr_asprintf("%s/checkpoint-%lld/manifest.json", output_dir, steps[i]);
-        if (steps[i] > newest && cr_file_exists(manifest)) newest = steps[i];
+        long long step = (long long)steps[i];
+        char *manifest = cr_asprintf("%s/checkpoint-%lld/manifest.json", output_dir, step);
+        if (step > newest && cr_file_exists(manifest)) newest = step;
         cr_free(manifest);
     }
     cr_free(steps);
@@ -325,18 +405,31 @@ static char *find_latest(const char *output_dir)
     return cr_asprintf("%s/checkpoint-%lld", output_dir, newest);
 }
 
+char *cr_checkpoint_real(const char *path)
+{
+    char to[64];
+    const char *slash = strrchr(path, '/');
+    ssize_t n = readlink(path, to, sizeof to - 1);
+
+    if (n <= 0) return cr_strdup(path);
+    to[n] = 0;
+    if (step_of(to) < 0) return cr_strdup(path);
+    return slash ? cr_asprintf("%.*s/%s", (int)(slash - path), path, to) : cr_strdup(to);
+}
+
 /* What to do instead: the newest checkpoint of the run before this one. */
 static void advise(const cr_config *config, const char *path, cr_err *err)
 {
-    long long step = step_of_folder(path), older = -1, *steps;
+    long long step = step_of_folder(path), older = -1;
+    uint64_t *steps;
     cr_err why = *err;
     size_t num;
 
-    steps = list_steps(config->checkpoint_dir, &num);
+    steps = cr_checkpoint_steps(config->checkpoint_dir, &num);
     for (size_t i = 0; i < num; i++) {
-        char *other =
-            cr_asprintf("%s/checkpoint-%lld/manifest.json", config->checkpoint_dir, steps[i]);
-        if (steps[i] > older && steps[i] < step && cr_file_exists(other)) older = steps[i];
+        long long one = (long long)steps[i];
+        char *other = cr_asprintf("%s/checkpoint-%lld/manifest.json", config->checkpoint_dir, one);
+        if (one > older && one < step && cr_file_exists(other)) older = one;
         cr_free(other);
     }
     cr_free(steps);

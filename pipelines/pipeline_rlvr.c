@@ -212,12 +212,9 @@ static cr_status save(rlvr *s, int64_t step, cr_err *err)
 static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
 {
     char *path = cr_path_join(checkpoint, "state/pipeline.json");
-    cr_record command = {0};
 
-    cr_record_set_text(&command, CR_FIELD_FOLDER, checkpoint, strlen(checkpoint));
     if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
-        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
-    cr_record_free(&command);
+        cr_note(cr_saver_resume(s->run, checkpoint, err));
     cr_free(path);
     return err->status;
 }

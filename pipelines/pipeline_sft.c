@@ -318,13 +318,8 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
 {
     cr_run *run = s->run;
     cr_metrics m = {0};
-    cr_record command = {0};
 
-    if (resume_path) {
-        cr_record_set_text(&command, CR_FIELD_FOLDER, resume_path, strlen(resume_path));
-        cr_note(cr_run_call(run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
-        cr_record_free(&command);
-    }
+    if (resume_path) cr_note(cr_saver_resume(run, resume_path, err));
     for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;
          run->step++) {
         double start = cr_now_s();

@@ -1,8 +1,12 @@
 /* saver.c -- see saver.h. */
 #include "pipelines/saver.h"
+#include "base/digest.h"
 #include "pipelines/checkpoint.h"
 
+#include <stdio.h>
 #include <string.h>
+
+static const double MOST_LAG_S = 30;
 
 static cr_status not_saved(const cr_saver *s, cr_err *err)
 {
@@ -14,7 +18,9 @@ cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err 
 {
     CR_TRY(cr_saver_wait(s, err));
     s->step = step;
-    if (cr_checkpoint_begin(s->run->config->checkpoint_dir, step, &s->folder, err) != CR_OK)
+    cr_run_mark_make(s->mark);
+    if (cr_checkpoint_begin(s->run->config->checkpoint_dir, step, s->mark, &s->folder, err) !=
+        CR_OK)
         return not_saved(s, err);
     *folder = s->folder;
     return CR_OK;
@@ -24,10 +30,16 @@ cr_status cr_saver_start(cr_saver *s, cr_err *err)
 {
     cr_record command = {0};
     cr_status status;
+    size_t num;
+    uint64_t *steps = cr_checkpoint_steps(s->run->config->checkpoint_dir, &num);
 
     cr_record_set_text(&command, CR_FIELD_FOLDER, s->folder, strlen(s->folder));
+    cr_record_set_text(&command, CR_FIELD_MARK, s->mark, strlen(s->mark));
+    cr_record_set_int(&command, CR_FIELD_STEP, s->step);
+    cr_record_add(&command, CR_FIELD_STEPS, CR_RECORD_UINT64, steps, num);
     status = cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE, &command, NULL, err);
     cr_record_free(&command);
+    cr_free(steps);
     return status == CR_OK ? CR_OK : not_saved(s, err);
 }
 
@@ -56,20 +68,97 @@ cr_status cr_saver_poll(cr_saver *s, cr_err *err)
     return err->status;
 }
 
+/* What the replies of all ranks say, into written[CR_WRITTEN_FILES + ranks]. */
+static cr_status add_up(const cr_record *replies, int num_ranks, const char *role,
+                        cr_written *written, size_t *num_written, cr_err *err)
+{
+    cr_written *shard = written + CR_WRITTEN_FILES;
+
+    for (int i = 0; i < CR_WRITTEN_FILES; i++)
+        written[i].name = cr_written_name(role, i);
+    *num_written = CR_WRITTEN_FILES;
+    for (int r = 0; r < num_ranks; r++) {
+        const char *name, *host, *hex;
+        const void *data;
+        const uint64_t *of;
+        size_t num;
+        int64_t is_here;
+        CR_TRY(cr_record_get(&replies[r], CR_FIELD_WRITTEN, CR_RECORD_UINT64, &data, &num, err));
+        if (num != 2 * CR_WRITTEN_FILES)
+            return cr_fail(err, CR_EFORMAT, "%s rank %d: a reply of %zu numbers", role, r, num);
+        of = data;
+        for (int i = 0; i < CR_WRITTEN_FILES; i++) {
+            written[i].num_bytes += (int64_t)of[i];
+            written[i].sum += of[CR_WRITTEN_FILES + i];
+        }
+        CR_TRY(cr_record_get_text(&replies[r], CR_FIELD_SHARD, &name, &num, err));
+        if (!*name) continue;
+        CR_TRY(cr_record_get_text(&replies[r], CR_FIELD_HOST, &host, &num, err));
+        CR_TRY(cr_record_get_text(&replies[r], CR_FIELD_SHARD_HASH, &hex, &num, err));
+        CR_TRY(cr_record_get_int(&replies[r], CR_FIELD_SHARD_BYTES, &shard->num_bytes, err));
+        CR_TRY(cr_record_get_int(&replies[r], CR_FIELD_IS_HERE, &is_here, err));
+        shard->name = cr_asprintf("state/%s", name);
+        snprintf(shard->hex, sizeof shard->hex, "%s", hex);
+        snprintf(shard->host, sizeof shard->host, "%s", is_here ? "" : host);
+        shard++;
+        (*num_written)++;
+    }
+    return CR_OK;
+}
+
+/* The parts of all ranks are on disk: the checkpoint gets its name, if they are what it holds. */
+static cr_status commit(const cr_saver *s, const cr_record *replies, int num_ranks, cr_err *err)
+{
+    const cr_config *c = s->run->config;
+    size_t num, most = CR_WRITTEN_FILES + (size_t)num_ranks;
+    cr_written *written = CR_NEW_ARRAY(cr_written, most);
+    double lag_s = c->collective_timeout < MOST_LAG_S ? c->collective_timeout : MOST_LAG_S;
+
+    if (add_up(replies, num_ranks, s->run->layout.role[CR_ROLE_TRAIN].name, written, &num, err) ==
+        CR_OK)
+        cr_note(cr_checkpoint_finish(c->checkpoint_dir, s->folder, s->step, c->max_ckpt_to_keep,
+                                     written, num, lag_s, err));
+    for (size_t i = 0; i < most; i++)
+        cr_free(written[i].name);
+    cr_free(written);
+    return err->status;
+}
+
 cr_status cr_saver_wait(cr_saver *s, cr_err *err)
 {
-    cr_record command = {0};
+    int num = s->run->layout.role[CR_ROLE_TRAIN].num;
+    cr_record command = {0}, *replies;
 
     if (!s->folder) return CR_OK;
-    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_WAIT, &command, NULL, err) == CR_OK)
-        cr_note(cr_checkpoint_finish(s->run->config->checkpoint_dir, s->folder, s->step,
-                                     s->run->config->max_ckpt_to_keep, err));
+    replies = CR_NEW_ARRAY(cr_record, num);
+    if (cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_SAVE_WAIT, &command, replies, err) == CR_OK)
+        cr_note(commit(s, replies, num, err));
+    for (int r = 0; r < num; r++)
+        cr_record_free(&replies[r]);
+    cr_free(replies);
     cr_record_free(&command);
     if (err->status != CR_OK) cr_note(not_saved(s, err));
     if (err->status == CR_OK) { /* renamed */
         cr_free(s->folder);
         s->folder = NULL;
     }
+    return err->status;
+}
+
+cr_status cr_saver_resume(cr_run *run, const char *checkpoint, cr_err *err)
+{
+    char *folder = cr_checkpoint_real(checkpoint),
+         *manifest = cr_path_join(folder, "manifest.json"), hex[CR_DIGEST_TEXT];
+    cr_record command = {0};
+
+    if (cr_digest_file(manifest, hex, NULL, err) == CR_OK) {
+        cr_record_set_text(&command, CR_FIELD_FOLDER, folder, strlen(folder));
+        cr_record_set_text(&command, CR_FIELD_MANIFEST, hex, strlen(hex));
+        cr_note(cr_run_call(run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
+    }
+    cr_record_free(&command);
+    cr_free(folder);
+    cr_free(manifest);
     return err->status;
 }
 

@@ -106,6 +106,7 @@ void cr_fsdp_destroy(cr_fsdp *f)
     cr_ulysses_destroy(f->ulysses);
     cr_moe_destroy(f->moe);
     cr_group_destroy(f->slice_group);
+    cr_group_destroy(f->parts_group);
     cri_shards_destroy(f);
     cr_free(f->host_rows);
     cr_pass_state_destroy(f->pass_state);

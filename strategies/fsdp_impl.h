@@ -81,6 +81,7 @@ struct cr_fsdp {
     cr_fsdp_watcher watcher;           /* or NULL */
     void *watcher_ctx;
     struct cri_save *save; /* under way, or NULL */
+    cr_group *parts_group; /* of parts.c; NULL: not needed yet */
 };
 
 /* The ranks that a unit is cut over, and this one's place among them: expert-parallel experts have their own. */
@@ -167,7 +168,7 @@ bool cri_lanes_cut(cri_lanes *lanes, const cr_batch *batch);
 CR_MUST cr_status cri_lanes_forward(cri_lanes *lanes, const cr_model *model, const cr_pass *pass,
                                     const cr_outputs *out, cr_err *err);
 
-/* ---- replicas.c, checkpoint.c ---- */
+/* ---- save.c ---- */
 
 void cri_save_abandon(struct cr_fsdp *f); /* wait for the writer and forget its result */
 

@@ -1,5 +1,6 @@
 /* shards.c -- what a rank keeps between passes (see fsdp_impl.h), and where: on the device, or on the
  * host (offload_policy: always; cr_fsdp_offload: until cr_fsdp_load). */
+#include "strategies/checkpoint.h"
 #include "strategies/fsdp_impl.h"
 
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,
@@ -125,7 +126,7 @@ static cr_status move_states(cr_fsdp *f, unsigned states, bool is_away, cr_err *
 cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
 {
     if (f->save && states & CR_STATE_PARAMS) /* its writer reads frozen shards */
-        CR_TRY(cr_fsdp_save_wait(f, err));
+        CR_TRY(cr_fsdp_save_wait(f, NULL, err));
     if (states & CR_STATE_PARAMS) CR_TRY(cri_reshard_all(f, err));
     CR_TRY(move_states(f, states, true, err));
     if (states & CR_STATE_BUFFERS && !f->has_whole_grad) {

@@ -147,20 +147,6 @@ CR_MUST cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtyp
 CR_MUST cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group,
                                          const cr_mesh_shape *sender_shape, cr_err *err);
 
-/* ---- checkpoints ---- */
-
-/* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters
- * and moments by parameter name, readable by any world). model_source: where config.json and the
- * tokenizer's files are copied from. Returns once this rank's masters and moments are copied; a thread writes
- * them while training goes on. One save at a time: the next one first waits for the last. Collective. */
-CR_MUST cr_status cr_fsdp_save_start(cr_fsdp *f, const char *folder, const char *role,
-                                     const char *model_source, bool save_only_model, cr_err *err);
-bool cr_fsdp_is_saving(const cr_fsdp *f); /* this rank's thread still writes */
-/* All bytes of all ranks are on disk, or why not. Collective. */
-CR_MUST cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_err *err);
-/* Read masters, moments and the update count back; any mesh. Collective. */
-CR_MUST cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, cr_err *err);
-
 /* num_bytes: the whole gathered buffer, the whole buffer before its reduction, the shard. */
 typedef struct cr_traffic_count {
     int64_t num, num_bytes;

@@ -3,7 +3,7 @@
  * was read can be used. */
 #include "pipelines/checkpoint.h"
 #include "pipelines/progress.h"
-#include "strategies/strategies.h"
+#include "strategies/checkpoint.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/model_bench.h"
@@ -69,7 +69,7 @@ static void resume(void)
 {
     cr_err err = {0};
 
-    if (cr_fsdp_resume(f, folder, "actor_train", &err) == CR_OK)
+    if (cr_fsdp_resume(f, folder, "actor_train", true, &err) == CR_OK)
         CR_CHECK(cr_fsdp_num_updates(f) >= 0, "%lld updates", (long long)cr_fsdp_num_updates(f));
     else
         CR_CHECK(strstr(err.msg, "checkpoint-3"), "%s", err.msg);

@@ -134,6 +134,77 @@ static void test_c46_frozen_later(void)
     }
 }
 
+/* Ranks that do not have the folder: their parts are sent to one that has, or each rank keeps its own; and they come back, on
+ * the same ranks or on others. */
+static void test_c46_private_folders(void)
+{
+    plan p = usual;
+
+    p.name = "private folders";
+    p.ranks = 4;
+    p.first = p.last = 2;
+    for (int first = 0; first < 4; first++) { /* also where rank 0 does not have it */
+        p.resume = "half";
+        p.save = "gathered";
+        p.kind = CR_SAVE_GATHERED;
+        p.away[0] = first;
+        p.away[1] = first == 0 ? 3 : 4;
+        train(p);
+        same_bytes("half", "gathered");
+    }
+    p.save = "parts";
+    p.kind = CR_SAVE_EACH;
+    p.away[0] = 2;
+    train(p);
+    for (int ranks = 3; ranks <= 5; ranks++) {
+        p.kind = CR_SAVE_GATHERED;
+        p.ranks = ranks < 5 ? ranks : 4;
+        p.fsdp = ranks < 5 ? 0 : 2;
+        p.resume = "parts";
+        p.save = "again";
+        train(p);
+        same_bytes("half", "again");
+    }
+    if (me == 0) {
+        char *all = path_of("parts"), *to = path_of("parts/joined");
+        bool is_parted;
+        cr_err why = {0};
+        CR_CHECK(cr_saved_join_model(all, "actor_train", to, &is_parted, &why) == CR_EFORMAT &&
+                     is_parted && strstr(why.msg, "is missing: it is on host"),
+                 "a model without the parts of a host: %s", why.msg);
+        cr_free(all);
+        cr_free(to);
+    }
+}
+
+/* The same where parameters are frozen: they come from MODEL. */
+static void test_c46_private_frozen(void)
+{
+    plan p = usual;
+
+    p.name = "private, frozen";
+    p.ranks = 4;
+    p.first = p.last = 2;
+    p.resume = "parts";
+    p.frozen = "model.embed_tokens,model.layers.1";
+    p.save = "again";
+    p.kind = CR_SAVE_GATHERED;
+    p.away[0] = 2;
+    p.away[1] = 4;
+    for (int life = 0; life < 2; life++) {
+        train(p);
+        if (me == 0) {
+            cr_buf x = read_state("half", "actor_train/model.safetensors"),
+                   y = read_state("again", "actor_train/model.safetensors");
+            CR_CHECK(x.num_bytes == y.num_bytes && memcmp(x.data, y.data, x.num_bytes) == 0,
+                     "life %d: weights that are frozen now are not the checkpoint's", life);
+            cr_buf_free(&x);
+            cr_buf_free(&y);
+        }
+        p.resume = "half";
+    }
+}
+
 static void test_c49_background_save(void)
 {
     plan p = usual;
@@ -397,6 +468,8 @@ int main(void)
     test_repeat();
     test_c46_c47_resume();
     test_c46_frozen_later();
+    test_c46_private_folders();
+    test_c46_private_frozen();
     test_c49_background_save();
     test_c22_skip();
     test_c21_clip();

@@ -32,13 +32,34 @@ static void check_padding(const cr_fsdp *f)
         cr_free(x[k]);
 }
 
-static void save(cr_fsdp *f, const char *name)
+static bool is_away(const plan *p)
 {
-    char *path = path_of(name);
+    return me >= p->away[0] && me < p->away[1];
+}
 
-    OK(cr_fsdp_save_start(f, path, "actor_train", folder, false, &err));
-    OK(cr_fsdp_save_wait(f, &err));
+static char *folder_of(const plan *p, const char *name)
+{
+    return cr_asprintf("%s/%s%s", folder, name, is_away(p) ? "-away" : "");
+}
+
+static void save_start(const plan *p, cr_fsdp *f, const char *name)
+{
+    char *path = folder_of(p, name);
+    const cr_save_args args = {.folder = path,
+                               .role = "actor_train",
+                               .model_source = folder,
+                               .kind = p->kind,
+                               .is_here = !is_away(p),
+                               .tag = "t"};
+
+    OK(cr_fsdp_save_start(f, &args, &err));
     cr_free(path);
+}
+
+static void save(const plan *p, cr_fsdp *f, const char *name)
+{
+    save_start(p, f, name);
+    OK(cr_fsdp_save_wait(f, NULL, &err));
 }
 
 static void subtract(cr_traffic_count *a, const cr_traffic_count *b)
@@ -78,10 +99,8 @@ static void train_steps(const plan *p, cr_fsdp *f, int rank, result *r)
         cr_traffic traffic;
         cr_update update;
         if (p->is_async && s == p->last - 1) {
-            char *path = path_of("background");
-            save(f, "now");
-            OK(cr_fsdp_save_start(f, path, "actor_train", folder, false, &err));
-            cr_free(path);
+            save(p, f, "now");
+            save_start(p, f, "background");
         }
         traffic = cr_fsdp_get_stats(f).traffic;
         step_grads(p, f, rank, s, &l, r);
@@ -141,8 +160,8 @@ static result train(plan p)
         OK(cr_mesh_create(world, dev, "actor_train", ranks, &shape, &mesh, &err));
         OK(cr_fsdp_create(model, dev, mesh, &args, &f, &err));
         if (p.resume) {
-            char *path = path_of(p.resume);
-            OK(cr_fsdp_resume(f, path, "actor_train", &err));
+            char *path = folder_of(&p, p.resume);
+            OK(cr_fsdp_resume(f, path, "actor_train", !is_away(&p), &err));
             CR_CHECK(cr_fsdp_num_updates(f) == p.first, "%lld updates",
                      (long long)cr_fsdp_num_updates(f));
             cr_free(path);
@@ -152,8 +171,8 @@ static result train(plan p)
         train_steps(&p, f, me, &r);
         r.stats = cr_fsdp_get_stats(f);
         if (p.master == CR_F32) check_padding(f);
-        if (p.is_async) OK(cr_fsdp_save_wait(f, &err));
-        if (p.save) save(f, p.save);
+        if (p.is_async) OK(cr_fsdp_save_wait(f, NULL, &err));
+        if (p.save) save(&p, f, p.save);
         cr_fsdp_destroy(f);
         cr_mesh_destroy(mesh);
         cr_model_free(model);

@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "mesh/flight.h"
+#include "strategies/checkpoint.h"
 #include "strategies/fsdp_impl.h"
 #include "tests/model_bench.h"
 
@@ -42,6 +43,8 @@ typedef struct plan {
     cr_dtype master;
     double loss_scale, lr;                       /* lr 0: 2e-3 and 3e-3 in turn */
     enum { ONCE, LAYER_THRICE, BRANCHES } calls; /* which layers run: see choose_layers */
+    cr_save_kind kind;
+    int away[2];    /* ranks from .. up to that have a folder of their own, as on another host */
     bool is_cycled; /* between micro-batches and steps all states go to the host and back */
 } plan;
 

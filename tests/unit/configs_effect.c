@@ -170,6 +170,7 @@ static void show_algorithm(cr_buf *out, const cr_algorithm *a)
 static void show(cr_buf *out, const cr_config *c)
 {
     SHOW(c->kind), SHOW(c->exp_name), SHOW(c->output_dir), SHOW(c->checkpoint_dir);
+    SHOW(c->checkpoint_hosts);
     SHOW(c->logging_dir), SHOW(c->tracker_log_dir), SHOW(c->pretrain), SHOW(c->track_with);
     SHOW(c->track_program), SHOW(c->seed), SHOW(c->max_steps), SHOW(c->save_steps);
     SHOW(c->eval_steps), SHOW(c->logging_steps), SHOW(c->max_ckpt_to_keep);

@@ -4,7 +4,7 @@
  */
 #include "pipelines/progress.h"
 #include "reports/tracker.h"
-#include "strategies/strategies.h"
+#include "strategies/checkpoint.h"
 #include "tests/check_near.h"
 #include "tests/model_bench.h"
 #include "tests/temp_folder.h"
@@ -187,7 +187,7 @@ static void index_of_states(void **state)
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         err = (cr_err){0};
         put_index(model, cases[i].head, cases[i].first);
-        if (cr_fsdp_resume(f, temp_folder, "t", &err) != (i ? CR_EFORMAT : CR_OK))
+        if (cr_fsdp_resume(f, temp_folder, "t", true, &err) != (i ? CR_EFORMAT : CR_OK))
             fail_msg("case %zu: %s", i, err.msg);
         assert_int_equal(cr_fsdp_num_updates(f), 3);
         if (i > 0 && !strstr(err.msg, "t.json")) fail_msg("case %zu: %s", i, err.msg);

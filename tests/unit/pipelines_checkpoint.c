@@ -117,7 +117,7 @@ static cr_status save(int step, int keep, cr_err *err)
     char *folder, data[BYTES];
 
     shared->begun = step;
-    CR_TRY(cr_checkpoint_begin(dir, step, &folder, err));
+    CR_TRY(cr_checkpoint_begin(dir, step, NULL, &folder, err));
     {
         char *inner = cr_path_join(folder, "actor_train");
         cr_note(cr_mkdirs(inner, err));
@@ -129,7 +129,8 @@ static cr_status save(int step, int keep, cr_err *err)
         cr_note(cr_file_write_atomic(path, data, BYTES, err));
         cr_free(path);
     }
-    if (err->status == CR_OK) cr_note(cr_checkpoint_finish(dir, folder, step, keep, err));
+    if (err->status == CR_OK)
+        cr_note(cr_checkpoint_finish(dir, folder, step, keep, NULL, 0, 0, err));
     if (err->status == CR_OK) shared->committed = step;
     if (err->status != CR_OK) { /* as cr_saver_fini does */
         cr_err ignored = {0};

@@ -16,6 +16,8 @@ enum { CR_RUN_MARK = 96 };
 /* A mark of this host that no other run has. */
 void cr_run_mark_make(char mark[CR_RUN_MARK]);
 CR_MUST cr_status cr_run_mark_write(const char *folder, const char *mark, cr_err *err);
+/* Is it in the folder? Looked for a little while, where is_expected: a network's file system may show it late. */
+bool cr_run_mark_is_in(const char *folder, const char *mark, bool is_expected);
 /* CR_ECONFIG: the folder here is another one. key: which folder it is, for the message. */
 CR_MUST cr_status cr_run_mark_check(const char *folder, const char *key, const char *mark,
                                     cr_err *err);

@@ -1,5 +1,5 @@
 /* run_mark.c -- see run_mark.h. */
-#include "launch/run_mark.h"
+#include "actors/run_mark.h"
 #include "base/children.h"
 
 #include <stdio.h>
@@ -39,20 +39,27 @@ static bool is_there(const char *path, const char *mark)
     return is_same;
 }
 
-cr_status cr_run_mark_check(const char *folder, const char *key, const char *mark, cr_err *err)
+bool cr_run_mark_is_in(const char *folder, const char *mark, bool is_expected)
 {
     char *path = cr_path_join(folder, file);
-    double until_s = cr_now_s() + SEEN_WITHIN_S;
+    double until_s = cr_now_s() + (is_expected ? SEEN_WITHIN_S : 0);
+    bool is_in;
 
-    while (!is_there(path, mark) && cr_now_s() < until_s)
+    while (!(is_in = is_there(path, mark)) && cr_now_s() < until_s)
         cr_sleep_s(0.1);
-    if (!is_there(path, mark))
-        cr_fail(err, CR_ECONFIG,
-                "%s %s is not the folder that the launcher on %.*s has there: put it on a file "
-                "system that all hosts of the run share (nothing was started)",
-                key, folder, (int)strcspn(mark, ":"), mark);
     cr_free(path);
-    return err->status;
+    return is_in;
+}
+
+cr_status cr_run_mark_check(const char *folder, const char *key, const char *mark, cr_err *err)
+{
+    if (cr_run_mark_is_in(folder, mark, true)) return CR_OK;
+    return cr_fail(
+        err, CR_ECONFIG,
+        "%s %s is not the folder that the launcher on %.*s has there: put it on a file "
+        "system that all hosts of the run share, or choose checkpoint_config.hosts: gather or "
+        "each (nothing was started)",
+        key, folder, (int)strcspn(mark, ":"), mark);
 }
 
 void cr_run_mark_remove(const char *folder)

@@ -1,0 +1,557 @@
+/* resume.c -- a role's state comes back from a checkpoint: see saved.h.
+ *
+ * Where every rank has the checkpoint and its files are whole, each reads the elements that its shards want, on any mesh. Else
+ * the records of the files, or of the parts that ranks have written on their hosts, come to all ranks as a stream
+ * (parts.c), and each takes what is its own; parts that are enough where they are are read there. All elements have to come.
+ */
+#include "base/digest.h"
+#include "strategies/saved.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the index ---- */
+
+/* First element of each trained parameter in the files: the order of the tree, without padding. */
+json_t *cri_state_index(const cr_fsdp *f)
+{
+    json_t *root = json_object(), *params = json_object();
+    int64_t at = 0;
+
+    for (size_t i = 0; i < f->model->num_params; i++) {
+        const cr_param *p = f->model->params[i];
+        if (!p->is_trainable) continue;
+        json_object_set_new(
+            params, p->name,
+            json_pack("{s:I,s:I}", "first", (json_int_t)at, "num", (json_int_t)p->num_elems));
+        at += p->num_elems;
+    }
+    json_object_set_new(root, "updates", json_integer(f->num_updates));
+    if (f->loss_scale > 0) {
+        json_object_set_new(root, "loss_scale", json_real(f->loss_scale));
+        json_object_set_new(root, "good_updates", json_integer(f->num_good_updates));
+    }
+    json_object_set_new(root, "elements", json_integer(at));
+    json_object_set_new(root, "params", params);
+    return root;
+}
+
+cr_status cri_state_range(const cr_fsdp *f, const json_t *params, const cr_flat *flat, size_t k,
+                          const char *path, bool *is_here, int64_t *num, int64_t *in_shard,
+                          int64_t *in_file, cr_err *err)
+{
+    const json_t *entry = json_object_get(params, flat->params[k]->name);
+    int64_t begin, end, at, first = json_integer_value(json_object_get(entry, "first"));
+
+    if (!entry && json_object_size(params))
+        return cr_fail(
+            err, CR_EFORMAT,
+            "%s has no parameter %s: it was frozen when this was written, or this is another "
+            "model's (freeze what that run froze, or begin anew with its MODEL as pretrain)",
+            path, flat->params[k]->name);
+    if (!entry || json_integer_value(json_object_get(entry, "num")) != flat->params[k]->num_elems)
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has no parameter %s of %lld elements: it belongs to another model", path,
+                       flat->params[k]->name, (long long)flat->params[k]->num_elems);
+    *is_here = cri_shard_range(flat, k, cri_shard_of(f, flat), &begin, &end, &at);
+    if (!*is_here) return CR_OK;
+    *num = end - begin;
+    *in_shard = flat->first.elems + at;
+    *in_file = (first + begin) * 4;
+    return CR_OK;
+}
+
+static bool is_count(const json_t *v, int64_t most)
+{
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) <= most;
+}
+
+/* Their names are below the folder `state`. */
+static cr_status check_shards(const json_t *index, const char *path, cr_err *err)
+{
+    const json_t *shards = json_object_get(index, "shards"), *shard;
+    size_t i;
+
+    if (json_array_size(shards) == 0 || !is_count(json_object_get(index, "model_bytes"), INT64_MAX))
+        return cr_fail(err, CR_EFORMAT, "%s has no parts (damaged?)", path);
+    json_array_foreach(shards, i, shard)
+    {
+        const char *file = json_string_value(json_object_get(shard, "file"));
+        if (!file || !*file || strchr(file, '/') ||
+            !json_string_value(json_object_get(shard, "host")))
+            return cr_fail(err, CR_EFORMAT, "%s: part %zu has no name or host (damaged?)", path, i);
+    }
+    return CR_OK;
+}
+
+/* Of what cri_state_index and save.c write. CR_EFORMAT: a number that is not a count, or elements beyond the files. */
+static cr_status check_index(const json_t *index, const char *path, cr_err *err)
+{
+    const json_t *params = json_object_get(index, "params"),
+                 *scale = json_object_get(index, "loss_scale");
+    int64_t num = json_integer_value(json_object_get(index, "elements"));
+    const char *name;
+    json_t *entry;
+
+    if (!is_count(json_object_get(index, "updates"), INT64_MAX / 2) ||
+        !is_count(json_object_get(index, "elements"), INT64_MAX / 4) || !json_is_object(params))
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has no \"updates\", \"elements\" or \"params\" (damaged?)", path);
+    if (scale && (!(json_number_value(scale) > 0) || !isfinite(json_number_value(scale)) ||
+                  !is_count(json_object_get(index, "good_updates"), INT64_MAX / 2)))
+        return cr_fail(err, CR_EFORMAT,
+                       "%s has a loss scale that is not a positive number (damaged?)", path);
+    if (json_object_get(index, "shards")) CR_TRY(check_shards(index, path, err));
+    json_object_foreach((json_t *)(uintptr_t)params, name, entry)
+    {
+        const json_t *n = json_object_get(entry, "num");
+        if (!is_count(n, num) ||
+            !is_count(json_object_get(entry, "first"), num - json_integer_value(n)))
+            return cr_fail(err, CR_EFORMAT,
+                           "%s: the elements of %s are not among its %lld (damaged?)", path, name,
+                           (long long)num);
+    }
+    return CR_OK;
+}
+
+/* ---- this rank's elements ---- */
+
+typedef struct range { /* of every state's file, and of its shards here */
+    int64_t at, num_bytes, in_shard;
+} range;
+
+typedef struct reader {
+    cr_fsdp *f;
+    const char *folder, *role;
+    char *index_path;
+    bool is_here, are_all_here;
+    int lead;               /* the first rank that has the checkpoint */
+    json_t *index, *shards; /* shards: borrowed from it; NULL: files are whole */
+    range *ranges;          /* by at */
+    size_t num_ranges;
+    int64_t wanted, taken; /* bytes of all states */
+    char *spool;           /* MODEL for frozen parameters, where it is not here; or NULL */
+    int spool_fd;          /* >= 0: this rank writes it */
+} reader;
+
+static int by_at(const void *a, const void *b)
+{
+    int64_t x = ((const range *)a)->at, y = ((const range *)b)->at;
+
+    return (x > y) - (x < y);
+}
+
+static cr_status list_ranges(reader *r, cr_err *err)
+{
+    const json_t *params = json_object_get(r->index, "params");
+    size_t capacity = 0;
+
+    for (size_t i = 0; i < r->f->units.num; i++) {
+        const cr_flat *flat = &r->f->units.unit[i].trained;
+        for (size_t k = 0; k < flat->num_params; k++) {
+            int64_t num, in_shard, in_file;
+            bool is_here;
+            CR_TRY(cri_state_range(r->f, params, flat, k, r->index_path, &is_here, &num, &in_shard,
+                                   &in_file, err));
+            if (!is_here) continue;
+            r->ranges = cr_grow(r->ranges, r->num_ranges, &capacity, sizeof *r->ranges);
+            r->ranges[r->num_ranges++] = (range){in_file, 4 * num, in_shard};
+            r->wanted += CRI_NUM_STATES * 4 * num;
+        }
+    }
+    if (r->num_ranges) qsort(r->ranges, r->num_ranges, sizeof *r->ranges, by_at);
+    return CR_OK;
+}
+
+/* num elements of a state, float32, at element in_shard of this rank's. */
+static cr_status upload(cr_fsdp *f, int file, int64_t in_shard, const float *from, size_t num,
+                        cr_err *err)
+{
+    static _Thread_local float stored[CRI_PUT_BYTES / 4];
+    cr_dtype dtype = f->args.master_dtype;
+
+    if (dtype != CR_F32) cr_cast_host(dtype, stored, CR_F32, from, num);
+    return cr_upload(cri_home(f), cr_at(dtype, cri_state_of(f, (size_t)file), in_shard),
+                     dtype == CR_F32 ? from : stored, num * cr_dtype_bytes(dtype), err);
+}
+
+/* A cri_put: what is this rank's of it. */
+static cr_status take(void *ctx, int file, int64_t at, const void *data, size_t num_bytes,
+                      cr_err *err)
+{
+    reader *r = ctx;
+    int64_t end = at + (int64_t)num_bytes;
+    size_t low = 0, high = r->num_ranges;
+
+    if (file == CRI_FILE_MODEL)
+        return r->spool_fd < 0 ? CR_OK
+                               : cri_transfer_bytes(r->spool_fd, true, (void *)(uintptr_t)data,
+                                                    num_bytes, at, r->spool, err);
+    if (at % 4 || num_bytes % 4)
+        return cr_fail(err, CR_EFORMAT, "%s: a part of a float (damaged?)", r->folder);
+    while (low < high) { /* the first range that ends after `at` */
+        size_t mid = low + (high - low) / 2;
+        if (r->ranges[mid].at + r->ranges[mid].num_bytes <= at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    for (; low < r->num_ranges && r->ranges[low].at < end; low++) {
+        const range *own = &r->ranges[low];
+        int64_t from = own->at > at ? own->at : at, stop = own->at + own->num_bytes;
+        if (stop > end) stop = end;
+        CR_TRY(upload(r->f, file, own->in_shard + (from - own->at) / 4,
+                      (const float *)(const void *)((const char *)data + (from - at)),
+                      (size_t)(stop - from) / 4, err));
+        r->taken += stop - from;
+    }
+    return CR_OK;
+}
+
+/* ---- whole files ---- */
+
+/* Every rank reads its own elements. */
+static cr_status read_own(reader *r, int file, cr_err *err)
+{
+    static _Thread_local float block[CRI_PUT_BYTES / 4];
+    char *path = cr_saved_path(r->folder, r->role, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
+    for (size_t i = 0; i < r->num_ranges; i++) {
+        const range *own = &r->ranges[i];
+        for (int64_t done = 0; done < own->num_bytes && err->status == CR_OK;) {
+            int64_t n = own->num_bytes - done;
+            if (n > CRI_PUT_BYTES) n = CRI_PUT_BYTES;
+            if (cri_transfer_bytes(fd, false, block, (size_t)n, own->at + done, path, err) == CR_OK)
+                cr_note(upload(r->f, file, own->in_shard + done / 4, block, (size_t)n / 4, err));
+            r->taken += n;
+            done += n;
+        }
+    }
+    if (fd >= 0) close(fd);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status put_file(const reader *r, cri_records *to, int file, cr_err *err)
+{
+    static _Thread_local char block[CRI_PUT_BYTES];
+    char *path = cr_saved_path(r->folder, r->role, file);
+    FILE *in = fopen(path, "rb");
+    int64_t at = 0;
+    size_t n;
+
+    if (!in) cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
+    while (in && err->status == CR_OK && (n = fread(block, 1, sizeof block, in)) > 0) {
+        cr_note(cri_records_put(to, file, at, block, n, err));
+        at += (int64_t)n;
+    }
+    if (in && ferror(in)) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (in) fclose(in);
+    cr_free(path);
+    return err->status;
+}
+
+static cr_status produce_files(void *ctx, cri_records *to, cr_err *err)
+{
+    reader *r = ctx;
+
+    for (int file = 0; file < CRI_NUM_STATES; file++)
+        CR_TRY(put_file(r, to, file, err));
+    return r->spool ? put_file(r, to, CRI_FILE_MODEL, err) : CR_OK;
+}
+
+static cr_status stream(reader *r, const char *name, int from,
+                        cr_status (*produce)(void *ctx, cri_records *to, cr_err *err), void *ctx,
+                        cr_err *err)
+{
+    cri_record_reader records = {.name = name, .put = take, .ctx = r};
+    const cri_parts s = {"parts of a checkpoint", from, CRI_TO_ALL, produce, ctx, &records};
+
+    cr_note(cri_parts_move(r->f, &s, err));
+    cri_record_reader_free(&records);
+    return err->status;
+}
+
+/* ---- parts ---- */
+
+static char *shard_path(const reader *r, const json_t *shard)
+{
+    return cr_asprintf("%s/state/%s", r->folder, json_string_value(json_object_get(shard, "file")));
+}
+
+static cr_status produce_shard(void *ctx, cri_records *to, cr_err *err)
+{
+    return cri_record_file_read(ctx, cri_records_put, to, err);
+}
+
+/* Are the parts on this host enough for this rank, and so everywhere? */
+static cr_status read_shards_here(reader *r, bool *are_enough, cr_err *err)
+{
+    double is_enough;
+    const json_t *shard;
+    size_t i;
+
+    json_array_foreach(r->shards, i, shard)
+    {
+        char *path = shard_path(r, shard);
+        if (err->status == CR_OK && cr_file_exists(path))
+            cr_note(cri_record_file_read(path, take, r, err));
+        cr_free(path);
+    }
+    is_enough = r->taken == r->wanted;
+    CR_TRY(cr_agree(r->f->mesh->group[CR_AXIS_ALL], "parts of this host", err));
+    CR_TRY(cr_all_reduce_f64(r->f->mesh->group[CR_AXIS_ALL], "parts of this host", CR_OP_MIN,
+                             &is_enough, 1, err));
+    *are_enough = is_enough > 0;
+    return CR_OK;
+}
+
+/* Each part from the first rank that has it on its host. */
+static cr_status stream_shards(reader *r, cr_err *err)
+{
+    size_t num = json_array_size(r->shards), num_ranks = (size_t)r->f->mesh->shape.num_ranks;
+    char *mine = CR_NEW_ARRAY(char, num), *all = CR_NEW_ARRAY(char, num *num_ranks);
+
+    for (size_t i = 0; i < num; i++) {
+        char *path = shard_path(r, json_array_get(r->shards, i));
+        mine[i] = cr_file_exists(path);
+        cr_free(path);
+    }
+    CR_TRY_GOTO(out, cri_tell_all(r->f, "who has which part", mine, num, all, err));
+    r->taken = 0;
+    for (size_t i = 0; i < num; i++) {
+        const json_t *shard = json_array_get(r->shards, i);
+        char *path = shard_path(r, shard);
+        size_t from = 0;
+        while (from < num_ranks && !all[num * from + i])
+            from++;
+        if (from == num_ranks)
+            cr_fail(err, CR_ECONFIG,
+                    "%s is missing: it was written on host %s, which is not among the hosts of "
+                    "this run, or has lost it (run on that host, too, or copy the file from "
+                    "there)",
+                    path, json_string_value(json_object_get(shard, "host")));
+        else
+            cr_note(stream(r, path, (int)from, produce_shard, path, err));
+        cr_free(path);
+        if (err->status != CR_OK) break;
+    }
+out:
+    cr_free(mine);
+    cr_free(all);
+    return err->status;
+}
+
+/* ---- frozen parameters ---- */
+
+/* Where MODEL is not here or in parts: a copy of it for the ranks of this host, for as long as they read. */
+static cr_status open_spool(reader *r, cr_err *err)
+{
+    enum { PATH = 256 };
+    const char *temp = getenv("TMPDIR");
+    char mine[PATH] = "", *all = cr_alloc((size_t)r->f->mesh->shape.num_ranks * PATH);
+    int first = cri_first_here(r->f);
+
+    if (first == r->f->mesh->rank) {
+        snprintf(mine, sizeof mine, "%s/croll-model.XXXXXX", temp && *temp ? temp : "/tmp");
+        if (!mkdtemp(mine))
+            cr_fail(err, CR_EIO, "cannot make a folder %s: %s", mine, strerror(errno));
+    }
+    if (cri_tell_all(r->f, "folders for MODEL", mine, sizeof mine, all, err) == CR_OK)
+        r->spool = cr_strdup(all + first * PATH);
+    if (mine[0] && err->status == CR_OK) {
+        char *path = cr_path_join(mine, "model.safetensors");
+        r->spool_fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (r->spool_fd < 0) cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+        cr_free(path);
+    }
+    cr_free(all);
+    return cr_agree(r->f->mesh->group[CR_AXIS_ALL], "folders for MODEL", err);
+}
+
+static cr_status read_frozen(reader *r, cr_err *err)
+{
+    char *model = r->spool ? cr_strdup(r->spool) : cr_path_join(r->folder, r->role);
+
+    cr_note(cri_shards_read_frozen(r->f, model, err));
+    cr_free(model);
+    return err->status;
+}
+
+/* ---- all of it ---- */
+
+/* From the first rank that has it. Collective. */
+static cr_status read_index(reader *r, cr_err *err)
+{
+    cr_group *group = r->f->mesh->group[CR_AXIS_ALL];
+    int num = r->f->mesh->shape.num_ranks;
+    bool *is_here = CR_NEW_ARRAY(bool, num);
+    const char *path = r->index_path;
+    cr_buf text = {0};
+    int64_t num_bytes = -1;
+
+    r->are_all_here = true;
+    r->lead = -1;
+    CR_TRY_GOTO(
+        out, cri_tell_all(r->f, "who has the checkpoint", &r->is_here, sizeof(bool), is_here, err));
+    for (int i = num - 1; i >= 0; i--)
+        if (is_here[i])
+            r->lead = i;
+        else
+            r->are_all_here = false;
+    if (r->lead < 0)
+        CR_TRY_GOTO(out, cr_fail(err, CR_EIO, "%s is on no host of %s", r->folder, r->role));
+    if (r->lead == r->f->mesh->rank) {
+        if (!cr_file_exists(path))
+            cr_fail(err, CR_EIO,
+                    "%s is not there: this checkpoint cannot be resumed (was it written with "
+                    "save_only_model?)",
+                    path);
+        else if (cr_file_read(path, &text, err) == CR_OK)
+            num_bytes = (int64_t)text.num_bytes;
+    }
+    CR_TRY_GOTO(out, cr_agree(group, "the index of a checkpoint", err));
+    CR_TRY_GOTO(out, cr_broadcast(group, "the index of a checkpoint", r->lead, &num_bytes,
+                                  sizeof num_bytes, err));
+    cr_buf_reserve(&text, (size_t)num_bytes + 1);
+    text.num_bytes = (size_t)num_bytes;
+    CR_TRY_GOTO(out, cr_broadcast(group, "the index of a checkpoint", r->lead, text.data,
+                                  text.num_bytes, err));
+    CR_TRY_GOTO(out, cr_json_parse(text.data, text.num_bytes, path, &r->index, err));
+    CR_TRY_GOTO(out, check_index(r->index, path, err));
+    r->shards = json_object_get(r->index, "shards");
+out:
+    cr_buf_free(&text);
+    cr_free(is_here);
+    return err->status;
+}
+
+static cr_status read_states(reader *r, cr_err *err)
+{
+    bool are_enough = false;
+
+    if (!r->shards && r->are_all_here) {
+        for (int file = 0; file < CRI_NUM_STATES; file++)
+            CR_TRY(read_own(r, file, err));
+    } else if (!r->shards) {
+        CR_TRY(stream(r, r->folder, r->lead, produce_files, r, err));
+    } else {
+        if (!r->spool) CR_TRY(read_shards_here(r, &are_enough, err));
+        if (!are_enough) CR_TRY(stream_shards(r, err));
+    }
+    if (r->taken != r->wanted)
+        return cr_fail(err, CR_EFORMAT, "%s has %lld of %lld bytes of this rank's state (damaged?)",
+                       r->folder, (long long)r->taken, (long long)r->wanted);
+    return CR_OK;
+}
+
+static cr_status read_all(reader *r, cr_err *err)
+{
+    cr_fsdp *f = r->f;
+
+    CR_TRY(read_index(r, err));
+    f->num_updates = json_integer_value(json_object_get(r->index, "updates"));
+    if (f->loss_scale > 0 && json_object_get(r->index, "loss_scale")) {
+        f->loss_scale = json_number_value(json_object_get(r->index, "loss_scale"));
+        f->num_good_updates = json_integer_value(json_object_get(r->index, "good_updates"));
+    }
+    cr_note(list_ranges(r, err));
+    CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
+    if (f->units.num_frozen && (r->shards || !r->are_all_here)) CR_TRY(open_spool(r, err));
+    CR_TRY(read_states(r, err));
+    return f->units.num_frozen ? read_frozen(r, err) : CR_OK;
+}
+
+cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool is_here,
+                         cr_err *err)
+{
+    reader r = {.f = f, .folder = folder, .role = role, .is_here = is_here, .spool_fd = -1};
+    cr_err ignored = {0};
+
+    CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "resume", err));
+    r.index_path = cr_asprintf("%s/state/%s.json", folder, role);
+    if (read_all(&r, err) == CR_OK) cr_note(cri_reshard_all(f, err));
+    cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
+    if (r.spool_fd >= 0) {
+        close(r.spool_fd);
+        cr_note(cr_remove_tree(r.spool, &ignored));
+    }
+    json_decref(r.index);
+    cr_free(r.index_path);
+    cr_free(r.ranges);
+    cr_free(r.spool);
+    CR_TRY(err->status);
+    return cr_fsdp_check_replicas(f, false, err);
+}
+
+/* ---- MODEL of parts ---- */
+
+typedef struct joined {
+    const char *path;
+    int fd;
+    int64_t num_bytes;
+} joined;
+
+static cr_status join(void *ctx, int file, int64_t at, const void *data, size_t num_bytes,
+                      cr_err *err)
+{
+    joined *to = ctx;
+
+    if (file != CRI_FILE_MODEL) return CR_OK;
+    to->num_bytes += (int64_t)num_bytes;
+    return cri_transfer_bytes(to->fd, true, (void *)(uintptr_t)data, num_bytes, at, to->path, err);
+}
+
+static cr_status join_shards(const char *folder, const json_t *index, joined *to, cr_err *err)
+{
+    const json_t *shard;
+    size_t i;
+
+    json_array_foreach(json_object_get(index, "shards"), i, shard)
+    {
+        const char *host = json_string_value(json_object_get(shard, "host"));
+        char *path =
+            cr_asprintf("%s/state/%s", folder, json_string_value(json_object_get(shard, "file")));
+        if (!cr_file_exists(path))
+            cr_fail(err, CR_EFORMAT, "%s is missing: it is on host %s (copy it from there)", path,
+                    host);
+        else
+            cr_note(cri_record_file_read(path, join, to, err));
+        cr_free(path);
+        CR_TRY(err->status);
+    }
+    if (to->num_bytes != json_integer_value(json_object_get(index, "model_bytes")))
+        return cr_fail(err, CR_EFORMAT, "%s: its parts have %lld bytes of the model (damaged?)",
+                       folder, (long long)to->num_bytes);
+    return CR_OK;
+}
+
+cr_status cr_saved_join_model(const char *folder, const char *role, const char *path,
+                              bool *is_parted, cr_err *err)
+{
+    char *index_path = cr_asprintf("%s/state/%s.json", folder, role);
+    json_t *index = NULL;
+    joined to = {.path = path, .fd = -1};
+
+    *is_parted = false;
+    if (cr_file_exists(index_path) && cr_json_read_file(index_path, &index, err) == CR_OK &&
+        check_index(index, index_path, err) == CR_OK && json_object_get(index, "shards")) {
+        *is_parted = true;
+        to.fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (to.fd < 0)
+            cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+        else if (join_shards(folder, index, &to, err) == CR_OK && fsync(to.fd) != 0)
+            cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
+    }
+    if (to.fd >= 0) close(to.fd);
+    json_decref(index);
+    cr_free(index_path);
+    return err->status;
+}

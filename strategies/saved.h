@@ -1,0 +1,84 @@
+/* saved.h -- a role's files in a checkpoint (strategies/ only): what save.c writes and resume.c reads.
+ *
+ *     ROLE/model.safetensors          MODEL in param_dtype, beside config.json and the tokenizer's files
+ *     state/ROLE.master, .m, .v       raw float32, every trained parameter at the place that
+ *     state/ROLE.json                 names: the files know nothing of ranks
+ *
+ * Where each host keeps its own part (CR_SAVE_EACH) there are, instead of these four, the files state/ROLE.rank-NN.TAG.shard
+ * (records.h) of the ranks; ROLE.json names all of them with their hosts.
+ */
+#ifndef CR_SAVED_H
+#define CR_SAVED_H
+
+#include "base/json.h"
+#include "strategies/checkpoint.h"
+#include "strategies/fsdp_impl.h"
+#include "strategies/records.h"
+
+enum cri_file { CRI_FILE_MASTER, CRI_FILE_M, CRI_FILE_V, CRI_FILE_MODEL, CRI_NUM_STATES = 3 };
+_Static_assert(CRI_FILE_MODEL + 1 == CR_SAVED_FILES, "records.h and cr_saved count them");
+
+static inline cr_mem *cri_state_of(const cr_fsdp *f, size_t file)
+{
+    return file == CRI_FILE_MASTER ? f->master : file == CRI_FILE_M ? f->m : f->v;
+}
+
+/* ---- resume.c ---- */
+
+/* ROLE.json, less its shards. Owned by the caller. */
+json_t *cri_state_index(const cr_fsdp *f);
+/* This rank's elements of parameter k, in its shard and in the file of a state (bytes). False: none. CR_EFORMAT
+ * if the index (named path) does not know the parameter. */
+CR_MUST cr_status cri_state_range(const cr_fsdp *f, const json_t *params, const cr_flat *flat,
+                                  size_t k, const char *path, bool *is_here, int64_t *num,
+                                  int64_t *in_shard, int64_t *in_file, cr_err *err);
+
+/* ---- saved_model.c ---- */
+
+/* Where each parameter, or the tensor it is in, begins in model.safetensors; the header is the same on every rank. */
+typedef struct cri_model_plan {
+    cr_param **params;
+    int64_t *first_byte; /* relative to the file */
+    size_t num;
+    cr_buf header; /* length and JSON */
+    int64_t num_bytes;
+} cri_model_plan;
+void cri_model_plan_make(const cr_fsdp *f, cri_model_plan *p);
+void cri_model_plan_free(cri_model_plan *p);
+int64_t cri_model_plan_find(const cri_model_plan *p, const cr_param *param);
+/* config.json, tokenizer files, templates: everything but weights. */
+CR_MUST cr_status cri_model_copy_files(const char *from, const char *to, cr_dtype dtype,
+                                       cr_err *err);
+
+/* ---- save.c ---- */
+
+CR_MUST cr_status cri_transfer_bytes(int fd, bool is_write, void *data, size_t num_bytes,
+                                     int64_t at, const char *what, cr_err *err);
+
+/* ---- streams of records from one rank to another, or to all: parts.c ----
+ *
+ * In blocks of CRI_RECORD_BYTES, one after the other, so that a rank holds one at a time, however large a checkpoint is.
+ * Everything is collective over the ranks of the mesh, and goes through a group of its own, which moves host memory. */
+
+enum { CRI_TO_ALL = -1 };
+
+typedef struct cri_parts {
+    const char *name;
+    int from, to; /* ranks of the mesh; to: or CRI_TO_ALL */
+    /* Called on `from`: put everything into r. */
+    cr_status (*produce)(void *ctx, cri_records *r, cr_err *err);
+    void *ctx;
+    cri_record_reader
+        *reader; /* of a rank that takes it, `from` too with CRI_TO_ALL; NULL elsewhere */
+} cri_parts;
+
+/* A failure of any rank is CR_EPEER on the others. */
+CR_MUST cr_status cri_parts_move(cr_fsdp *f, const cri_parts *s, cr_err *err);
+
+/* What each rank of the mesh has in `mine`, in rank order: out[num_ranks * num_bytes]. */
+CR_MUST cr_status cri_tell_all(cr_fsdp *f, const char *name, const void *mine, size_t num_bytes,
+                               void *out, cr_err *err);
+/* The first rank of the mesh that is on this host. */
+int cri_first_here(const cr_fsdp *f);
+
+#endif
