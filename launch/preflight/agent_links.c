@@ -21,7 +21,8 @@ enum {
     WAIT_SECONDS = 3, /* for one read or write */
     STREAM_SECONDS = 5
 };
-static const double GRACE_S = 0.3; /* for further addresses of nodes that have been reached */
+static const double GRACE_S = 0.3, /* for further addresses of nodes that have been reached */
+    PINGS_S = 0.2;
 
 static struct sockaddr_in address_of(const cr_agent_peer *peer)
 {
@@ -270,7 +271,7 @@ static double receive_rate(int fd, double seconds)
 cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from, double seconds,
                            cr_agent_rate *out, cr_err *err)
 {
-    double least_s = WAIT_SECONDS, until_s = cr_now_s() + 1;
+    double least_s = WAIT_SECONDS, until_s = cr_now_s() + PINGS_S;
     char ping[PING] = "ping", start[PING] = "go";
     int fd;
 
@@ -286,10 +287,10 @@ cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from,
         if (cr_now_s() - begin_s < least_s) least_s = cr_now_s() - begin_s;
     }
     if (err->status == CR_OK && send_all(fd, start, sizeof start)) {
-        double wanted = 12 * least_s; /* TCP needs round trips to find the rate of a long link */
+        double wanted = 15 * least_s; /* TCP needs round trips to find the rate of a long link */
         if (wanted < seconds) wanted = seconds;
         out->latency_s = least_s / 2;
-        out->bytes_per_s = receive_rate(fd, wanted < 4 * seconds ? wanted : 4 * seconds);
+        out->bytes_per_s = receive_rate(fd, wanted < 6 * seconds ? wanted : 6 * seconds);
     }
     close(fd);
     return err->status;

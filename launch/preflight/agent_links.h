@@ -21,7 +21,8 @@ CR_MUST cr_status cr_agent_listen(const cr_agent_self *self, int *port, cr_err *
  * been reached at one of its addresses. */
 void cr_agent_connect(const cr_agent_self *self, const cr_agent_peer *to, size_t num,
                       double seconds, char **tries);
-/* Latency (half of the shortest of 20 round trips) and the bytes a second that come from there, for about that long. */
+/* Latency (half of the shortest of 20 round trips, of fewer where they take long) and the bytes a second that come from there
+ * in one connection, over that time, or up to six times as long where a round trip is long. */
 CR_MUST cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from,
                                    double seconds, cr_agent_rate *out, cr_err *err);
 

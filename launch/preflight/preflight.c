@@ -14,7 +14,8 @@
 enum { CLOCK_TRIPS = 20, ALL_PAIRS = 8, LINK_FACTOR = 4 };
 static const char mark_name[] = "/.croll-hosts";
 static const double HELLO_S = 20, CLOCK_S = 5, LOOK_S = 60, CONNECT_S = 1.5, MEASURE_S = 0.1,
-                    CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3;
+                    CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3, AGAIN_S = 1, LONG_S = 10e-3,
+                    MEASURE_LIMIT_S = 10;
 
 static void find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error,
                        const char *fmt, ...) CR_PRINTF(5, 6);
@@ -125,9 +126,10 @@ double cr_clock_offset(const double *sent, const double *other, const double *re
 static void compare_clocks(cr_preflight *p)
 {
     double *times = CR_NEW_ARRAY(double, p->num * 3 * CLOCK_TRIPS),
-           wall_s = cr_wall_s() - cr_now_s();
+           wall_s = cr_wall_s() - cr_now_s(), until_s = cr_now_s() + CLOCK_S;
+    size_t num_trips = 0;
 
-    for (size_t k = 0; k < CLOCK_TRIPS; k++) {
+    for (size_t k = 0; k < CLOCK_TRIPS && cr_now_s() < until_s; k++, num_trips++) {
         const cr_agent_request r = {.ask = CR_AGENT_CLOCK};
         for (size_t i = 0; i < p->num; i++)
             if (i != p->here) cr_agent_request_write(&r, &p->question[i]);
@@ -147,7 +149,7 @@ static void compare_clocks(cr_preflight *p)
         const double *t = times + i * 3 * CLOCK_TRIPS;
         cri_node *node = &p->node[i];
         if (i == p->here || is_out(p, i)) continue;
-        node->offset_s = cr_clock_offset(t, t + CLOCK_TRIPS, t + 2 * CLOCK_TRIPS, CLOCK_TRIPS,
+        node->offset_s = cr_clock_offset(t, t + CLOCK_TRIPS, t + 2 * CLOCK_TRIPS, num_trips,
                                          &node->round_trip_s);
         if (node->offset_s > CLOCK_LIMIT_S || node->offset_s < -CLOCK_LIMIT_S)
             find_fault(p, i, CRI_CLOCK, false,
@@ -414,7 +416,17 @@ static void read_rate(cr_preflight *p, size_t from, size_t to)
     if (now.bytes_per_s > rate->bytes_per_s) rate->bytes_per_s = now.bytes_per_s;
 }
 
-/* In a round each host has one partner: first those with the lower number receive, then the others. */
+/* Is it asked in this half of a round? First those with the lower number receive, then the others; on long links, which take
+ * longer, both at once. */
+static bool is_turn(const cr_preflight *p, size_t i, size_t from, bool is_lower)
+{
+    bool is_long = p->node[i].round_trip_s > LONG_S || p->node[from].round_trip_s > LONG_S;
+
+    if (is_out(p, i) || is_out(p, from)) return false;
+    return is_long ? is_lower : (i < from) == is_lower;
+}
+
+/* In a round each host has one partner. */
 static void measure_round(cr_preflight *p, size_t round, bool is_lower)
 {
     size_t even = p->num + p->num % 2;
@@ -422,10 +434,10 @@ static void measure_round(cr_preflight *p, size_t round, bool is_lower)
 
     for (size_t i = 0; i < p->num; i++) {
         size_t from = partner(i, round, even);
-        is_asked[i] = from < p->num && (i < from) == is_lower && !is_out(p, i) && !is_out(p, from);
+        is_asked[i] = from < p->num && is_turn(p, i, from, is_lower);
         if (is_asked[i]) ask_measure(p, from, i);
     }
-    ask(p, 4 * MEASURE_S + 2 * CLOCK_S);
+    ask(p, MEASURE_LIMIT_S);
     for (size_t i = 0; i < p->num; i++)
         if (is_asked[i]) read_rate(p, partner(i, round, even), i);
     cr_free(is_asked);
@@ -438,7 +450,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The link in the middle, of rates and of latencies. */
+/* What the better links have: the better quartile of rates and of latencies, as one bad host of four spoils half of all links. */
 static cr_agent_rate usual_rate(const cr_preflight *p)
 {
     size_t num = 0, all = p->num * p->num;
@@ -450,36 +462,92 @@ static cr_agent_rate usual_rate(const cr_preflight *p)
             latencies[num] = p->rate[i].latency_s;
             rates[num++] = p->rate[i].bytes_per_s;
         }
+    if (num == 0) num = 1; /* zeros */
     qsort(rates, num, sizeof *rates, by_value);
     qsort(latencies, num, sizeof *latencies, by_value);
-    usual = (cr_agent_rate){latencies[num / 2], rates[num / 2]};
+    usual = (cr_agent_rate){latencies[num / 4], rates[num - 1 - num / 4]};
     cr_free(rates);
     cr_free(latencies);
     return usual;
 }
 
-/* A link much worse than the others, alone and once more: a busy moment is not a bad link. */
-static void check_link(cr_preflight *p, size_t from, size_t to, cr_agent_rate usual)
+static bool is_slow(const cr_preflight *p, size_t from, size_t to, cr_agent_rate usual)
 {
     const cr_agent_rate *r = cri_rate(p, from, to);
+
+    return r->latency_s > 0 && LINK_FACTOR * r->bytes_per_s < usual.bytes_per_s;
+}
+
+/* Links much worse than the others, each alone and once more: a busy moment is not a bad link. */
+static void measure_again(cr_preflight *p, cr_agent_rate usual)
+{
+    double until_s = cr_now_s() + AGAIN_S;
+
+    for (size_t from = 0; from < p->num; from++)
+        for (size_t to = 0; to < p->num && cr_now_s() < until_s; to++) {
+            if (!is_slow(p, from, to, usual) ||
+                cri_rate(p, from, to)->latency_s > LATENCY_LIMIT_S || is_out(p, from) ||
+                is_out(p, to))
+                continue;
+            ask_measure(p, from, to);
+            ask(p, MEASURE_LIMIT_S);
+            read_rate(p, from, to);
+        }
+}
+
+/* Links from and to a host; those that are slow; the fastest of them. */
+static size_t count_slow(const cr_preflight *p, size_t i, cr_agent_rate usual, size_t *num_links,
+                         cr_agent_rate *fastest)
+{
+    size_t num = 0;
+
+    *num_links = 0;
+    *fastest = (cr_agent_rate){0};
+    for (size_t k = 0; k < 2 * p->num; k++) {
+        size_t from = k < p->num ? i : k - p->num, to = k < p->num ? k : i;
+        const cr_agent_rate *r = cri_rate(p, from, to);
+        if (r->latency_s <= 0) continue;
+        ++*num_links;
+        if (!is_slow(p, from, to, usual)) continue;
+        num++;
+        if (r->bytes_per_s > fastest->bytes_per_s) *fastest = *r;
+    }
+    return num;
+}
+
+/* One warning for a host whose links are all slow, else one a link. */
+static void compare_links(cr_preflight *p, cr_agent_rate usual)
+{
+    bool *is_said = CR_NEW_ARRAY(bool, p->num);
     char is[CRI_BYTES_TEXT], others[CRI_BYTES_TEXT];
 
-    if (r->latency_s <= 0 || is_out(p, from) || is_out(p, to)) return;
-    if (LINK_FACTOR * r->bytes_per_s < usual.bytes_per_s) {
-        ask_measure(p, from, to);
-        ask(p, 4 * MEASURE_S + 2 * CLOCK_S);
-        read_rate(p, from, to);
+    cri_bytes(usual.bytes_per_s, others);
+    for (size_t i = 0; i < p->num; i++) {
+        size_t num_links;
+        cr_agent_rate fastest;
+        is_said[i] = count_slow(p, i, usual, &num_links, &fastest) == num_links && num_links > 2;
+        if (is_said[i])
+            find_fault(p, i, CRI_LINK, false,
+                       "its links carry %s/s at most, with %.2f ms, others %s/s with %.2f ms: look "
+                       "at its cable, its duplex and what else uses it",
+                       cri_bytes(fastest.bytes_per_s, is), 1e3 * fastest.latency_s, others,
+                       1e3 * usual.latency_s);
     }
-    if (LINK_FACTOR * r->bytes_per_s < usual.bytes_per_s)
-        find_fault(p, to, CRI_LINK, false,
-                   "the link from %s carries %s/s, others %s/s: look at cables, duplex and what "
-                   "else uses it",
-                   p->node[from].name, cri_bytes(r->bytes_per_s, is),
-                   cri_bytes(usual.bytes_per_s, others));
-    if (r->latency_s > LINK_FACTOR * usual.latency_s && r->latency_s > LATENCY_LIMIT_S)
-        find_fault(p, to, CRI_LINK, false,
-                   "the link from %s has a latency of %.1f ms, others %.1f ms", p->node[from].name,
-                   1e3 * r->latency_s, 1e3 * usual.latency_s);
+    for (size_t k = 0; k < p->num * p->num; k++) {
+        size_t from = k / p->num, to = k % p->num;
+        const cr_agent_rate *r = cri_rate(p, from, to);
+        if (is_slow(p, from, to, usual) && !is_said[from] && !is_said[to])
+            find_fault(p, to, CRI_LINK, false,
+                       "the link from %s carries %s/s, others %s/s: look at cables, duplex and "
+                       "what else uses it",
+                       p->node[from].name, cri_bytes(r->bytes_per_s, is), others);
+        if (r->latency_s > LINK_FACTOR * usual.latency_s && r->latency_s > LATENCY_LIMIT_S &&
+            !is_said[from] && !is_said[to])
+            find_fault(p, to, CRI_LINK, false,
+                       "the link from %s has a latency of %.1f ms, others %.1f ms",
+                       p->node[from].name, 1e3 * r->latency_s, 1e3 * usual.latency_s);
+    }
+    cr_free(is_said);
 }
 
 /* All pairs of up to 8 hosts; of more hosts 7 partners each, spread over all. */
@@ -493,9 +561,8 @@ static void measure_links(cr_preflight *p)
         measure_round(p, k * turns / num, false);
     }
     usual = usual_rate(p);
-    for (size_t from = 0; from < p->num; from++)
-        for (size_t to = 0; to < p->num; to++)
-            check_link(p, from, to, usual);
+    measure_again(p, usual);
+    compare_links(p, usual);
 }
 
 /* ---- all of it ---- */
