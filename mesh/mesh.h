@@ -60,6 +60,8 @@ int cr_world_num_ranks(const cr_world *world);
 bool cr_world_spans_hosts(const cr_world *world);
 /* Is that rank on this host? */
 bool cr_world_is_here(const cr_world *world, int world_rank);
+/* A number a host: of its lowest rank. */
+int cr_world_host_of(const cr_world *world, int world_rank);
 double cr_world_deadline_s(const cr_world *world);
 void cr_world_set_deadline(cr_world *world, double deadline_s);
 /* What this rank is doing ("generate", "step 12 train"), shown in the errors of ranks that wait for

@@ -315,6 +315,11 @@ bool cr_world_is_here(const cr_world *w, int world_rank)
     return !w->host_of || w->host_of[world_rank] == w->host_of[w->rank];
 }
 
+int cr_world_host_of(const cr_world *w, int world_rank)
+{
+    return w->host_of ? w->host_of[world_rank] : 0;
+}
+
 bool cr_world_spans_hosts(const cr_world *w)
 {
     for (int r = 0; r < w->num_ranks; r++)

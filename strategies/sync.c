@@ -6,6 +6,9 @@
  *
  * With expert parallelism (units.h), the receiver has the units of all ep ranks, a sender only some of
  * them, in the same order.
+ *
+ * Links between hosts carry a shard once a host: it comes to one of the host's receivers, in turn, which passes it on there
+ * in a second transfer. Where a replica of the shard is on the receiver's host, it comes from there.
  */
 #include "strategies/fsdp_impl.h"
 
@@ -149,43 +152,118 @@ out:
     return err->status;
 }
 
-/* Replicas of a flat's shard take turns: does `rank` of the senders send its own to the receiver? */
-static bool serves(const cr_mesh_shape *shape, int rank, const cr_flat *flat, int receiver)
-{
-    cr_axis axis = flat->is_ep ? CR_AXIS_EDDP : CR_AXIS_DDP;
+/* ---- who sends to whom; ranks of the group: the senders' role, then receivers ---- */
 
-    return receiver % cr_mesh_axis_ranks(shape, axis) == cr_mesh_axis_rank(shape, axis, rank);
+static bool is_near(const cr_group *g, int a, int b)
+{
+    return cr_world_host_of(cr_group_world(g), cr_group_world_rank(g, a)) ==
+           cr_world_host_of(cr_group_world(g), cr_group_world_rank(g, b));
+}
+
+/* One of rank[num]: of those on the host of `near` by `turn`; where that host has none of them, of all by turn_of_host. */
+static int in_turn(const cr_group *g, const int *rank, int num, int near, int turn,
+                   int turn_of_host)
+{
+    int num_near = 0, pick;
+
+    for (int i = 0; i < num; i++)
+        num_near += is_near(g, rank[i], near);
+    if (num_near == 0) return rank[turn_of_host % num];
+    pick = turn % num_near;
+    for (int i = 0;; i++)
+        if (is_near(g, rank[i], near) && pick-- == 0) return rank[i];
+}
+
+/* The receivers on the host of one of them; returns how many. */
+static int receivers_near(const cr_group *g, const cr_mesh_shape *shape, int receiver, int *rank)
+{
+    int num = 0;
+
+    for (int r = shape->num_ranks; r < cr_group_num_ranks(g); r++)
+        if (is_near(g, r, receiver)) rank[num++] = r;
+    return num;
+}
+
+typedef struct route { /* from one sender to one receiver */
+    bool sends[2];     /* its flats that all ranks have; those of its experts */
+    int by;            /* the receiver to which it sends them */
+} route;
+
+static route route_of(const cr_group *g, const cr_mesh_shape *shape, int sender, int receiver)
+{
+    static const cr_axis axes[] = {CR_AXIS_DDP, CR_AXIS_EDDP};
+    int *rank = CR_NEW_ARRAY(int, cr_group_num_ranks(g)),
+        num = receivers_near(g, shape, receiver, rank), first = rank[0];
+    route r = {.by = is_near(g, sender, receiver) ? receiver : rank[sender % num]};
+
+    for (int k = 0; k < 2; k++) {
+        num = cr_mesh_members(shape, axes[k], sender, rank);
+        r.sends[k] = in_turn(g, rank, num, receiver, receiver - shape->num_ranks,
+                             first - shape->num_ranks) == sender;
+    }
+    cr_free(rank);
+    return r;
+}
+
+/* Is there a second transfer, inside of hosts? */
+static bool has_second(const cr_group *g, const cr_mesh_shape *shape)
+{
+    int *rank = CR_NEW_ARRAY(int, cr_group_num_ranks(g));
+    bool is_shared = false;
+
+    for (int r = shape->num_ranks; r < cr_group_num_ranks(g) && !is_shared; r++) {
+        bool is_pair = receivers_near(g, shape, r, rank) > 1;
+        for (int s = 0; s < shape->num_ranks && is_pair; s++)
+            is_shared = is_shared || !is_near(g, s, r);
+    }
+    cr_free(rank);
+    return is_shared;
+}
+
+static void add_piece(cr_buf *pieces, int peer, size_t offset_bytes, size_t num_bytes)
+{
+    cr_piece p = {peer, offset_bytes, num_bytes};
+
+    cr_buf_add(pieces, &p, sizeof p);
+}
+
+/* First the shards, then what receivers of one host pass on. Collective over the group. */
+static cr_status move(cr_group *g, const cr_mem *send, const cr_buf *sends, cr_mem *recv,
+                      const cr_buf *recvs, cr_err *err)
+{
+    return cr_transfer(g, "weight sync", send, (const cr_piece *)(const void *)sends->data,
+                       sends->num_bytes / sizeof(cr_piece), recv,
+                       (const cr_piece *)(const void *)recvs->data,
+                       recvs->num_bytes / sizeof(cr_piece), err);
 }
 
 cr_status cr_weight_sync_send(cr_fsdp *f, cr_group *group, cr_dtype dtype, cr_err *err)
 {
-    size_t num_flats = 2 * f->units.num, num = 0,
-           tail = trailer_words(&f->units) * sizeof(uint64_t),
+    size_t num_flats = 2 * f->units.num, tail = trailer_words(&f->units) * sizeof(uint64_t),
            total = (size_t)(cr_extent_bytes(f->units.trained_shard, dtype) +
                             cr_extent_bytes(f->units.frozen_shard, dtype));
     const cr_mesh_shape *shape = &f->mesh->shape;
-    int num_receivers = cr_group_num_ranks(group) - shape->num_ranks;
-    cr_piece *pieces;
+    cr_buf pieces = {0}, none = {0};
     cr_mem *send;
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS, "weight sync", err));
     CR_TRY(cr_device_alloc(f->dev, total + tail, &send, err)); /* where a transport reads it */
-    pieces = CR_NEW_ARRAY(cr_piece, (num_flats + 1) * (size_t)num_receivers);
-    for (int i = 0; i < num_receivers; i++) {
-        size_t at = 0, before = num;
-        for (size_t k = 0; k < num_flats; k++) {
+    for (int i = shape->num_ranks; i < cr_group_num_ranks(group); i++) {
+        route to = route_of(group, shape, f->mesh->rank, i);
+        size_t at = 0, before = pieces.num_bytes;
+        for (size_t k = 0; k < num_flats && to.by == i; k++) {
             const cr_flat *flat = flat_of(&f->units, k);
             size_t n = shard_bytes(flat, dtype);
-            if (n && serves(shape, f->mesh->rank, flat, i))
-                pieces[num++] = (cr_piece){shape->num_ranks + i, at, n};
+            if (n && to.sends[flat->is_ep]) add_piece(&pieces, i, at, n);
             at += n;
         }
-        if (num > before) pieces[num++] = (cr_piece){shape->num_ranks + i, at, tail};
+        if (pieces.num_bytes > before) add_piece(&pieces, i, total, tail);
     }
-    if (fill(f, dtype, send, err) == CR_OK)
-        cr_note(cr_transfer(group, "weight sync", send, pieces, num, NULL, NULL, 0, err));
+    if (fill(f, dtype, send, err) == CR_OK &&
+        move(group, send, &pieces, NULL, &none, err) == CR_OK && has_second(group, shape))
+        cr_note(move(group, NULL, &none, NULL, &none, err));
     cr_device_free(f->dev, send, total + tail);
-    cr_free(pieces);
+    cr_buf_free(&pieces);
     return err->status;
 }
 
@@ -200,7 +278,7 @@ typedef struct part {
 
 /* Its flats in its order; returns how many. *is_sender: something comes. */
 static size_t list_parts(const cr_weight_copy *r, const cr_mesh_shape *shape, int rank,
-                         int my_place, part *parts, bool *is_sender)
+                         const route *from, part *parts, bool *is_sender)
 {
     int ep = cr_mesh_axis_rank(shape, CR_AXIS_EP, rank);
     size_t num = 0;
@@ -214,7 +292,7 @@ static size_t list_parts(const cr_weight_copy *r, const cr_mesh_shape *shape, in
         if (u->owner >= 0 && u->owner != ep) continue;
         p.num_bytes = shard_bytes(flat, r->dtype);
         p.at = r->base[k] + (size_t)shard * p.num_bytes;
-        p.is_coming = p.num_bytes && serves(shape, rank, flat, my_place);
+        p.is_coming = p.num_bytes && from->sends[flat->is_ep];
         *is_sender = *is_sender || p.is_coming;
         parts[num++] = p;
     }
@@ -261,25 +339,43 @@ static void point_params(cr_weight_copy *r)
     }
 }
 
-/* Pieces of all senders, or checks of what they sent. pieces NULL: checks. */
-static cr_status each_sender(cr_weight_copy *r, const cr_group *group, const cr_mesh_shape *shape,
-                             cr_piece *pieces, size_t *num_pieces, cr_err *err)
+typedef struct moves { /* of a receiver: pieces of the two transfers */
+    cr_buf come, passed_on, given;
+} moves;
+
+/* What comes from a sender: to this rank, or to another one of its host that gives it. */
+static void add_moves(const cr_group *group, const cr_mesh_shape *shape, int sender, int by,
+                      const part *parts, size_t num, size_t tail_at, moves *m)
 {
-    int my_place = cr_group_rank(group) - shape->num_ranks;
+    int me = cr_group_rank(group);
+
+    for (int r = shape->num_ranks; r < cr_group_num_ranks(group); r++) {
+        bool is_passed_on = by == me && r != me && !is_near(group, sender, me);
+        cr_buf *to = by != me ? &m->given : r == me ? &m->come : &m->passed_on;
+        int peer = by != me ? by : r == me ? sender : r;
+        if (r != me && (!is_passed_on || !is_near(group, r, me))) continue;
+        for (size_t i = 0; i < num; i++)
+            if (parts[i].is_coming) add_piece(to, peer, parts[i].at, parts[i].num_bytes);
+        add_piece(to, peer, tail_at, (1 + num) * sizeof(uint64_t));
+    }
+}
+
+/* Pieces of all senders, or checks of what they sent. m NULL: checks. */
+static cr_status each_sender(cr_weight_copy *r, const cr_group *group, const cr_mesh_shape *shape,
+                             moves *m, cr_err *err)
+{
     size_t tail_at = r->num_bytes;
     part *parts = CR_NEW_ARRAY(part, 2 * r->units.num);
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, trailer_words(&r->units));
 
     for (int s = 0; s < shape->num_ranks && err->status == CR_OK; s++) {
+        route from = route_of(group, shape, s, cr_group_rank(group));
         bool is_sender;
-        size_t num = list_parts(r, shape, s, my_place, parts, &is_sender),
+        size_t num = list_parts(r, shape, s, &from, parts, &is_sender),
                tail = (1 + num) * sizeof(uint64_t);
         if (!is_sender) continue;
-        for (size_t i = 0; pieces && i < num; i++)
-            if (parts[i].is_coming)
-                pieces[(*num_pieces)++] = (cr_piece){s, parts[i].at, parts[i].num_bytes};
-        if (pieces)
-            pieces[(*num_pieces)++] = (cr_piece){s, tail_at, tail};
+        if (m)
+            add_moves(group, shape, s, from.by, parts, num, tail_at, m);
         else if (cr_download(r->dev, trailer, cr_mem_add_const(r->data, tail_at), tail, err) ==
                  CR_OK)
             cr_note(check_parts(r, cr_group_world_rank(group, s), parts, num, trailer, err));
@@ -294,8 +390,8 @@ cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, const cr_me
                                  cr_err *err)
 {
     const cr_mesh_shape *s = &r->sender;
-    cr_piece *pieces;
-    size_t num = 0;
+    moves m = {0};
+    cr_buf none = {0};
 
     if (shape->num_fsdp != s->num_fsdp || shape->num_ep != s->num_ep ||
         (s->num_ep > 1 && shape->num_efsdp != s->num_efsdp))
@@ -304,12 +400,15 @@ cr_status cr_weight_sync_receive(cr_weight_copy *r, cr_group *group, const cr_me
                        "x %d",
                        shape->num_fsdp, shape->num_ep, shape->num_efsdp, s->num_fsdp, s->num_ep,
                        s->num_efsdp);
-    pieces = CR_NEW_ARRAY(cr_piece, trailer_words(&r->units) * max_senders(s));
-    cr_note(each_sender(r, group, shape, pieces, &num, err));
-    if (cr_transfer(group, "weight sync", NULL, NULL, 0, r->data, pieces, num, err) == CR_OK) {
+    cr_note(each_sender(r, group, shape, &m, err));
+    if (move(group, NULL, &none, r->data, &m.come, err) == CR_OK && has_second(group, shape))
+        cr_note(move(group, r->data, &m.passed_on, r->data, &m.given, err));
+    if (err->status == CR_OK) {
         r->version = -1;
-        if (each_sender(r, group, shape, NULL, NULL, err) == CR_OK) point_params(r);
+        if (each_sender(r, group, shape, NULL, err) == CR_OK) point_params(r);
     }
-    cr_free(pieces);
+    cr_buf_free(&m.come);
+    cr_buf_free(&m.passed_on);
+    cr_buf_free(&m.given);
     return err->status;
 }

@@ -6,7 +6,7 @@
  * with nothing cut. Smaller worlds are parts of the 8 ranks that run at the same time. Every value of
  * every dimension is met at least 20 times, or the test fails.
  * CUT_SEED and CUT_NUM in the environment draw others. Not covered: bf16 (its gradient depends on
- * the order of sums by 2^-8), several hosts. On cuda 30 are drawn.
+ * the order of sums by 2^-8). On cuda 30 are drawn. The last line has a number of all gradients' bits, the same on any hosts.
  * // ranks: 8
  * // also on hosts: 0,0,0,1
  * // also on cuda, long
@@ -153,6 +153,8 @@ static const cut_result *whole_of(const cut *c)
 }
 
 /* Gradients are sums of about 90 rows in another order: sqrt(90) ulp = 6e-7 of their size. */
+static double bits; /* of the gradients that this rank had */
+
 static double c21_c31_compare(const cut *c, int first)
 {
     cut_result got = cut_run(c, first);
@@ -162,6 +164,7 @@ static double c21_c31_compare(const cut *c, int first)
         const cut_result *want = whole_of(c);
         char *what = describe(c);
         far = cut_distance(&got, want);
+        bits += (double)(uint32_t)cr_hash64(got.grad, got.num_grad * sizeof *got.grad);
         CR_CHECK(far <= 1e-6, "%s: gradient off by %.3g", what, far);
         /* C21: one norm, however shards and experts lie: float64 sums of rounded gradients */
         CR_CHECK(fabs(got.norm - want->norm) <= 1e-6 * want->norm, "%s: norm %.9g, whole %.9g",
@@ -209,12 +212,13 @@ int main(void)
         next += c.ranks;
     }
     OK(cr_all_reduce_f64(everyone, "worst", CR_OP_MAX, &worst, 1, &err));
+    OK(cr_all_reduce_f64(everyone, "bits", CR_OP_SUM, &bits, 1, &err)); /* whole numbers: exact */
     for (int i = 0; i < num_met && num >= 240; i++)
         CR_CHECK(met[i].num >= 20, "%s %d was met %d times only", met[i].name, met[i].value,
                  met[i].num);
     if (me == 0)
-        printf("%d combinations, worst difference %.2g of the gradient's norm, %.1f s\n", num,
-               worst, cr_now_s() - start);
+        printf("%d combinations, worst difference %.2g of the gradient's norm, %.1f s\nbits %.0f\n",
+               num, worst, cr_now_s() - start, bits);
     cr_group_destroy(everyone);
     cr_world_close(world);
     return 0;

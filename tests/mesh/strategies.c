@@ -1,13 +1,15 @@
 /* strategies.c -- a tiny model trained on 1, 2 and 4 ranks: however model and batch are cut, the
  * gradient and the trajectory are the same, repeats are the same bits, and a checkpoint resumes on any
  * mesh. Worlds smaller than 4 are its first ranks; the others wait at the barrier between plans.
- * Not covered: several hosts, models that do not fit one rank, kill -9 in a
+ * Over several hosts the files are in CROLL_TESTS_FOLDER. Not covered: models that do not fit one rank, kill -9 in a
  * save (unit test pipelines_checkpoint), parity with torch.
  * // ranks: 4
  * // also on hosts: 0,1
  * // also on far
  * // also on cuda, long
  */
+#include "mesh/hosts/links.h"
+#include "mesh/mesh_impl.h"
 #include "tests/memory.h"
 #include "tests/mesh/train.h"
 
@@ -422,6 +424,39 @@ static void test_c44_sync(cr_dtype dtype, int num_ddp, bool is_mixed, bool is_of
     cr_device_close(dev);
 }
 
+static double of_all(double mine)
+{
+    OK(cr_all_reduce_f64(everyone, "bytes", CR_OP_SUM, &mine, 1, &err));
+    return mine;
+}
+
+/* Two receivers on another host than the senders: a shard comes there once, and has the same bits on both. */
+static void test_sync_once_a_host(int num_ddp)
+{
+    static const int one[] = {0, 0, 0, 0}, two[] = {0, 0, 2, 2};
+    const cr_link_call sizes = {CR_COLL_GATHER_BYTES, RANKS * 2 * RANKS * 16, 0};
+    const cr_link_count exchange = cr_link_into_host(two, RANKS, sizes, 0);
+    double sent[2], received = 0;
+    int real[RANKS];
+
+    memcpy(real, world->host_of, sizeof real);
+    if (cr_world_spans_hosts(world)) return; /* pretended here */
+    for (int k = 0; k < 2; k++) {
+        cr_flight_count before = cr_flight_get_count(world, CR_COLL_TRANSFER), now;
+        memcpy(world->host_of, k ? two : one, sizeof real);
+        test_c44_sync(CR_BF16, num_ddp, true, false);
+        now = cr_flight_get_count(world, CR_COLL_TRANSFER);
+        memcpy(world->host_of, real, sizeof real);
+        sent[k] = of_all(me < 2 ? (double)(now.num_bytes - before.num_bytes) : 0);
+        received = of_all(me < 2 ? 0 : (double)(now.received_bytes - before.received_bytes));
+    }
+    CR_CHECK(sent[0] > 10000 && sent[0] == 2 * sent[1], "senders send %g bytes, on one host %g",
+             sent[1], sent[0]);
+    CR_CHECK(received == sent[1] + 2 * (double)exchange.num_bytes,
+             "%g bytes come to the receivers' host, want %g + 2 x %lld", received, sent[1],
+             (long long)exchange.num_bytes);
+}
+
 static uint32_t *moment_bits(const cr_fsdp *f)
 {
     return downloaded(f->dev, cr_mem_add_const(f->v, 77 * sizeof(uint32_t)), sizeof(uint32_t));
@@ -484,6 +519,8 @@ int main(void)
         test_c44_sync(CR_BF16, num_ddp, true, false);
         test_c44_sync(CR_BF16, num_ddp, true, true);
     }
+    for (int num_ddp = 1; num_ddp <= 2; num_ddp++)
+        test_sync_once_a_host(num_ddp);
     test_c43_replicas();
     close_world();
     return 0;
