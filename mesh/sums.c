@@ -41,52 +41,93 @@ INLINE void load_bf16(f32s *out, const void *x)
 typedef void sum_fn(float *out, const void *const *parts, const uint8_t *merges, int num_parts,
                     size_t num, bool is_added);
 
-/* The rest goes through a full vector too, so that each element is treated alike. */
-#define DEFINE_SUM(name, target, type, load)                                                   \
-    target INLINE void name##_load(f32s *out, const void *part, size_t at, size_t left)        \
-    {                                                                                          \
-        type last[LANES] = {0};                                                                \
-                                                                                               \
-        if (left < LANES) memcpy(last, (const type *)part + at, left * sizeof(type));          \
-        load(out, left < LANES ? last : (const type *)part + at);                              \
-    }                                                                                          \
-                                                                                               \
-    /* waiting: sums whose right neighbours are not complete */                                \
-    target INLINE void name##_tree(f32s *out, const void *const *parts, const uint8_t *merges, \
-                                   int num_parts, size_t at, size_t left)                      \
-    {                                                                                          \
-        f32s waiting[DEPTH], sum, x;                                                           \
-        int depth = 0;                                                                         \
-                                                                                               \
-        name##_load(&sum, parts[0], at, left);                                                 \
-        for (int p = 1; p < num_parts; p++) {                                                  \
-            name##_load(&x, parts[p], at, left);                                               \
-            if (merges[p] == 0) {                                                              \
-                waiting[depth++] = sum;                                                        \
-                sum = x;                                                                       \
-                continue;                                                                      \
-            }                                                                                  \
-            sum += x;                                                                          \
-            for (int m = 1; m < merges[p]; m++)                                                \
-                sum = waiting[--depth] + sum;                                                  \
-        }                                                                                      \
-        *out = sum;                                                                            \
-    }                                                                                          \
-                                                                                               \
-    target static void name(float *out, const void *const *parts, const uint8_t *merges,       \
-                            int num_parts, size_t num, bool is_added)                          \
-    {                                                                                          \
-        size_t i = 0;                                                                          \
-        f32s sum;                                                                              \
-                                                                                               \
-        for (; i + LANES <= num; i += LANES) {                                                 \
-            name##_tree(&sum, parts, merges, num_parts, i, LANES);                             \
-            if (is_added) sum += *(const f32s *)(out + i);                                     \
-            *(f32s *)(out + i) = sum;                                                          \
-        }                                                                                      \
-        if (i < num) name##_tree(&sum, parts, merges, num_parts, i, num - i);                  \
-        for (int k = 0; i < num; i++, k++)                                                     \
-            out[i] = is_added ? out[i] + sum[k] : sum[k];                                      \
+/* Four vectors of each part at a time, so that the steps of the tree cost little. The rest goes through one vector, the last
+ * elements through a full one too, so that each element is treated alike. waiting: sums whose right neighbours are not complete. */
+typedef struct f32s_4 {
+    f32s a, b, c, d;
+} f32s_4;
+
+INLINE void add_one(f32s *x, const f32s *y)
+{
+    *x += *y;
+}
+
+INLINE void add_4(f32s_4 *x, const f32s_4 *y)
+{
+    x->a += y->a, x->b += y->b, x->c += y->c, x->d += y->d;
+}
+
+#define DEFINE_TREE(name, target, type, vectors, load, add)                                \
+    target INLINE void name(vectors *out, const void *const *parts, const uint8_t *merges, \
+                            int num_parts, size_t at, size_t left)                         \
+    {                                                                                      \
+        vectors waiting[DEPTH], sum, x;                                                    \
+        int depth = 0;                                                                     \
+                                                                                           \
+        load(&sum, (const type *)parts[0] + at, left);                                     \
+        for (int p = 1; p < num_parts; p++) {                                              \
+            load(&x, (const type *)parts[p] + at, left);                                   \
+            if (merges[p] == 0) {                                                          \
+                waiting[depth++] = sum;                                                    \
+                sum = x;                                                                   \
+                continue;                                                                  \
+            }                                                                              \
+            add(&sum, &x);                                                                 \
+            for (int m = 1; m < merges[p]; m++)                                            \
+                add(&sum, &waiting[--depth]);                                              \
+        }                                                                                  \
+        *out = sum;                                                                        \
+    }
+
+#define DEFINE_SUM(name, target, type, load)                                             \
+    target INLINE void name##_load_4(f32s_4 *x, const type *part, size_t left)           \
+    {                                                                                    \
+        load(&x->a, part), load(&x->b, part + LANES);                                    \
+        load(&x->c, part + 2 * LANES), load(&x->d, part + 3 * LANES);                    \
+        (void)left;                                                                      \
+    }                                                                                    \
+                                                                                         \
+    target INLINE void name##_load(f32s *x, const type *part, size_t left)               \
+    {                                                                                    \
+        type last[LANES] = {0};                                                          \
+                                                                                         \
+        if (left < LANES) memcpy(last, part, left * sizeof(type));                       \
+        load(x, left < LANES ? last : part);                                             \
+    }                                                                                    \
+                                                                                         \
+    DEFINE_TREE(name##_tree_4, target, type, f32s_4, name##_load_4, add_4)               \
+    DEFINE_TREE(name##_tree, target, type, f32s, name##_load, add_one)                   \
+                                                                                         \
+    target static void name(float *out, const void *const *parts, const uint8_t *merges, \
+                            int num_parts, size_t num, bool is_added)                    \
+    {                                                                                    \
+        size_t i = 0;                                                                    \
+        f32s_4 four;                                                                     \
+        f32s sum, x;                                                                     \
+        bool is_chain = true; /* up to three ranks: no part waits for another one */     \
+                                                                                         \
+        for (int p = 1; p < num_parts; p++)                                              \
+            is_chain = is_chain && merges[p] == 1;                                       \
+        for (; is_chain && i + LANES <= num; i += LANES) {                               \
+            load(&sum, (const type *)parts[0] + i);                                      \
+            for (int p = 1; p < num_parts; p++) {                                        \
+                load(&x, (const type *)parts[p] + i);                                    \
+                sum += x;                                                                \
+            }                                                                            \
+            if (is_added) sum += *(const f32s *)(out + i);                               \
+            *(f32s *)(out + i) = sum;                                                    \
+        }                                                                                \
+        for (; i + 4 * LANES <= num; i += 4 * LANES) {                                   \
+            name##_tree_4(&four, parts, merges, num_parts, i, LANES);                    \
+            if (is_added) add_4(&four, (const f32s_4 *)(const void *)(out + i));         \
+            *(f32s_4 *)(void *)(out + i) = four;                                         \
+        }                                                                                \
+        for (; i < num; i += LANES) {                                                    \
+            size_t left = num - i < LANES ? num - i : LANES;                             \
+            name##_tree(&sum, parts, merges, num_parts, i, left);                        \
+            for (size_t k = 0; k < left; k++)                                            \
+                out[i + k] = is_added ? out[i + k] + sum[k] : sum[k];                    \
+        }                                                                                \
     }
 
 #define DEFINE_SUMS(isa, target)                           \
