@@ -1,7 +1,7 @@
 /* messages.c -- see messages.h. */
 #include "actors/messages.h"
 #include "actors/protocol.h"
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 #include <math.h>
 #include <stdio.h>

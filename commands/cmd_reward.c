@@ -12,7 +12,7 @@
 #include "exchange/exchange.h"
 #include "exchange/record.h"
 #include "launch/endpoint.h"
-#include "rewards/reward_program.h"
+#include "scorers/reward_program.h"
 
 #include <signal.h>
 #include <stdio.h>

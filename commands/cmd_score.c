@@ -3,11 +3,11 @@
 #include "commands/commands.h"
 #include "configs/configs.h"
 #include "reports/rollout_files.h"
-#include "rewards/code/code.h"
-#include "rewards/compare/compare.h"
-#include "rewards/judge/judge.h"
-#include "rewards/reward_program.h"
-#include "rewards/score_line.h"
+#include "scorers/code/code.h"
+#include "scorers/compare/compare.h"
+#include "scorers/judge/judge.h"
+#include "scorers/reward_program.h"
+#include "scorers/score_line.h"
 
 #include <errno.h>
 #include <stdio.h>

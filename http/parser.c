@@ -123,7 +123,7 @@ static cr_http_event read_version(cr_http_parser *p, const char *version)
     if (strlen(version) != 8 || strncmp(version, "HTTP/", 5) != 0 ||
         !isdigit((unsigned char)version[5]) || version[6] != '.' ||
         !isdigit((unsigned char)version[7]))
-        return refuse(p, 400, "the request line has no HTTP version");
+        return refuse(p, 400, "the first line has no HTTP version");
     if (version[5] != '1' || version[7] > '1')
         return refuse(p, 505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
     p->is_http_1_0 = version[7] == '0';
@@ -398,9 +398,9 @@ static cr_http_event take_line(cr_http_parser *p, const char *bytes, size_t num,
         return refuse(p, 400, "the line of a chunk's size is too long");
     if (!is_chunk) p->num_header_bytes += n;
     if (p->state == CRI_HTTP_START_LINE && line_bytes > p->limits.target_bytes + REQUEST_LINE)
-        return refuse(p, 414, "the request line is too long");
+        return refuse(p, 414, "the first line is too long");
     if (p->num_header_bytes > p->limits.header_bytes)
-        return refuse(p, 431, "the fields of the request are too long");
+        return refuse(p, 431, "the fields are too long");
     return end ? read_line(p) : CR_HTTP_MORE;
 }
 

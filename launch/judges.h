@@ -13,7 +13,7 @@
 
 #include "base/children.h"
 #include "configs/configs.h"
-#include "rewards/service.h"
+#include "scorers/service.h"
 
 typedef struct cr_judge_process {
     cr_child child;

@@ -22,7 +22,7 @@
 #include "launch/mpi_folder.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
-#include "rewards/reward_workers.h"
+#include "scorers/reward_workers.h"
 
 typedef struct cr_run {
     const cr_config *config; /* borrowed */

@@ -9,9 +9,9 @@
 #include "pipelines/saver.h"
 #include "pipelines/validation.h"
 #include "pipelines/verdicts.h"
-#include "rewards/code/code.h"
-#include "rewards/judge/judge.h"
-#include "rewards/reward_program.h"
+#include "scorers/code/code.h"
+#include "scorers/judge/judge.h"
+#include "scorers/reward_program.h"
 
 #include <math.h>
 #include <stdio.h>

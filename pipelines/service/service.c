@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "pipelines/assemble_impl.h"
-#include "rewards/service.h"
+#include "scorers/service.h"
 
 #include <stdio.h>
 #include <string.h>

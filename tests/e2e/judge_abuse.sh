@@ -1,7 +1,7 @@
 #!/bin/bash
 # A judge on its worst days (judge_mock.py): delays, 429 with Retry-After in both forms, errors of every kind, answers that are cut,
 # lie about their length, are no HTTP, no JSON or no clear verdict. No score is wrong, 256 chats are under way at once, what
-# can be asked again is, and the key is nowhere. Not covered: replies one by one (unit/rewards_judge), a run (e2e/run_judge).
+# can be asked again is, and the key is nowhere. Not covered: replies one by one (unit/scorers_judge), a run (e2e/run_judge).
 . tests/e2e/run.inc
 server=
 trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT

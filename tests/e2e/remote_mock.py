@@ -1,23 +1,16 @@
 # remote_mock.py KEY PORT_FILE: a reward service as docs/rewards.md describes it. The reward of a sample is the rule's, after a few
 # answers that it is not there yet; one in eight ways goes wrong. GET /v1/seen: what was submitted.
-import http.server, json, re, sys, threading
+import re, sys, threading
+from mock_service import Handler, Server
 
 KEY, lock, tasks, seen = sys.argv[1], threading.Lock(), {}, {}
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def log_message(self, *a): pass
-    def answer(self, status, body, text=None):
-        data = (json.dumps(body) if text is None else text).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+class Remote(Handler):
     def fine(self):
         if self.headers.get("Authorization") == f"Bearer {KEY}": return True
         self.answer(401, {"error": f"not with {self.headers.get('Authorization')}"})
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read()
         if not self.fine(): return
         if self.path != "/v1/submit": return self.answer(404, {"error": "no such path"})
         with lock:
@@ -48,7 +41,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if way == 6 and task[0] % 16 == 6: return self.answer(410, {"error": "gone"})
         self.answer(200, self.result(task[2]))
 
-http.server.ThreadingHTTPServer.daemon_threads = True
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server = Server(Remote)
 open(sys.argv[2], "w").write(str(server.server_port))
 server.serve_forever()

@@ -81,21 +81,14 @@ sleep 0.3
 # a service: what it says is the verdict, and it is asked again where that helps
 port=$(port_pair)
 cat >$tmp/service.py <<'END'
-import http.server, json, sys, threading, time
+import sys, threading, time
+from mock_service import Handler, Server
 seen, lock, tries = {}, threading.Lock(), [0]
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def log_message(self, *a): pass
-    def answer(self, status, body):
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+class Sandbox(Handler):
     def do_GET(self):
         self.answer(200, [sorted(seen.values()), tries[0]])
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read()
         with lock:
             tries[0] += 1
             n = tries[0]
@@ -116,9 +109,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "odd" in body["code"]:
             return self.answer(200, {"status": "SandboxError"})
         self.answer(200, {"status": "Success", "run_result": {"stdout": out + "\n"}})
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+Server(Sandbox, int(sys.argv[1])).serve_forever()
 END
-python3 $tmp/service.py $port &
+PYTHONPATH=tests/e2e python3 $tmp/service.py $port &
 server=$!
 for try in $(seq 100); do curl -sf http://127.0.0.1:$port/ >/dev/null && break; sleep 0.05; done
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$tmp reward_timeout=$((20 * slower)) \

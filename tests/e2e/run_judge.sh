@@ -1,23 +1,16 @@
 #!/bin/bash
 # Rewards that a judge gives (rewards.<domain>.judge): a scripted service of chat completions whose verdicts are those of the rule,
 # with some replies without one, errors and silence; `croll serve` as judge; what is refused before anything starts. Not covered:
-# texts of requests and replies (unit/rewards_judge).
+# texts of requests and replies (unit/scorers_judge).
 . tests/e2e/run.inc
 quick_model
 server= port=$(port_pair)
 trap 'kill -9 $server 2>/dev/null || true; rm -rf $tmp' EXIT
 cat >$tmp/judge.py <<'END'
-import http.server, json, re, sys, threading, time
+import re, sys, threading, time
+from mock_service import Handler, Server
 lock, num, most, now = threading.Lock(), 0, 0, 0
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def log_message(self, *a): pass
-    def answer(self, status, body):
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+class Judge(Handler):
     def do_GET(self):
         self.answer(200, {"num": num, "most": most})
     def do_POST(self):
@@ -25,7 +18,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with lock:
             num, now = num + 1, now + 1
             n, most = num, max(most, now)
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read()
         time.sleep(0.005)
         with lock:
             now -= 1
@@ -43,10 +36,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(200, {"choices": [{"message": {"content": "hm"}}]})
         boxed = re.findall(r"-?\d+", given)
         self.answer(200, {"choices": [{"message": {"content": "Yes" if boxed and boxed[-1] == right else "No"}}]})
-http.server.ThreadingHTTPServer.daemon_threads = True
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+Server(Judge, int(sys.argv[1])).serve_forever()
 END
-python3 $tmp/judge.py $port &
+PYTHONPATH=tests/e2e python3 $tmp/judge.py $port &
 server=$!
 for try in $(seq 100); do curl -sf http://127.0.0.1:$port/ >/dev/null && break; sleep 0.05; done
 echo sk-e2e >$tmp/key

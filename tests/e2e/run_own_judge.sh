@@ -2,7 +2,7 @@
 # A judge that the run starts (judge_model_type: inference), in ROLL's form, on two devices: each verdict is the one that
 # `croll serve` with the same model gives to `croll score`, the verdicts are what training sees, a judge that is killed is started
 # again, nothing is left; what is refused before anything starts; its part of the plan. Not covered: what a reply says
-# (unit/rewards_judge), a judge elsewhere (e2e/run_judge).
+# (unit/scorers_judge), a judge elsewhere (e2e/run_judge).
 . tests/e2e/run.inc
 quick_model
 server= runner= port=$(port_pair)

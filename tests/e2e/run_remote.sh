@@ -1,7 +1,7 @@
 #!/bin/bash
 # RemoteRewardSystemWorker: a run whose rewards come from a service (remote_mock.py), which lets wait, answers at once, fails: each
 # score and reward is what it said, a failure is no verdict, what it gets is what docs/rewards.md says; the key is in no file; what
-# is refused before anything starts. Not covered: answers one by one (unit/rewards_judge).
+# is refused before anything starts. Not covered: answers one by one (unit/scorers_judge).
 . tests/e2e/run.inc
 quick_model
 server= key=sk-77b1e2

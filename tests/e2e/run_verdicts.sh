@@ -2,7 +2,7 @@
 # croll run with scoring programs that fail now and then, or always: what has no verdict counts nowhere, programs
 # that cannot work are refused before the start, a run that learns nothing ends; programs with many lines at
 # once, their metrics and rewards of tokens; frozen and killed workers.
-# Not here: single lines and processes (unit/rewards_scorer.c); ranks and Redis (run_chaos.sh).
+# Not here: single lines and processes (unit/scorers_scorer.c); ranks and Redis (run_chaos.sh).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
 mv $tmp/home/model $tmp/home/sft_model && "$CROLL" init $tmp/home/sft_model >/dev/null

@@ -1,7 +1,7 @@
 #!/bin/bash
 # croll score --compare on the files of a run: the rule as it is says what was recorded; a score that was changed in a file, a program
 # and two programs are found; --explain on a terminal and through a pipe.
-# Not covered: kinds of changes and wrong files (unit/rewards_compare), what is explained (unit/rewards_explain).
+# Not covered: kinds of changes and wrong files (unit/scorers_compare), what is explained (unit/scorers_explain).
 . tests/e2e/run.inc
 quick_model
 job run max_steps=2 validation=null rollout_batch_size=4 actor_train.training_args.per_device_train_batch_size=8 actor_train.training_args.gradient_accumulation_steps=4

@@ -1,7 +1,7 @@
 /* fuzz_code.c -- arbitrary bytes as a row of a code domain, as a response with a program, as what a program or a service answers. What is
  * equal is equal both ways round, and a row that is read has cases. */
 #include "rewards/code/cases.h"
-#include "rewards/code/code.h"
+#include "scorers/code/code.h"
 
 #include <string.h>
 

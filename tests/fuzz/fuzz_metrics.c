@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "reports/report.h"
 #include "reports/tracker.h"
-#include "rewards/compare/recorded.h"
+#include "scorers/compare/recorded.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/mutator.h"
 

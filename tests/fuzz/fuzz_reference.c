@@ -1,8 +1,8 @@
 /* fuzz_reference.c -- arbitrary bytes as what services answer to a run: identity, log-probs, which are finite and not above
  * 0 if they are taken, and replies of a judge, whose score is 0 unless they are a verdict. */
 #include "pipelines/service/service.h"
-#include "rewards/judge/remote.h"
-#include "rewards/judge/reply.h"
+#include "scorers/judge/remote.h"
+#include "scorers/judge/reply.h"
 
 #include <math.h>
 #include <string.h>

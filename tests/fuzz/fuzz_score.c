@@ -1,8 +1,8 @@
 /* fuzz_score.c -- the first byte chooses a rule, the rest is a line of `croll score`: a row and the response
  * of a model in training. The answer is one line of JSON and a verdict; any line is read as one. */
 #include "configs/configs.h"
-#include "rewards/score_line.h"
-#include "rewards/scorer.h"
+#include "scorers/score_line.h"
+#include "scorers/scorer.h"
 #include "tests/fuzz/mutator.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
  * Not covered: arbitrary bytes (tests/fuzz); the streams themselves (exchange_streams.c, e2e/run_rewards.sh).
  */
 #include "actors/messages.h"
-#include "rewards/score_line.h"
-#include "rewards/scorer.h"
+#include "scorers/score_line.h"
+#include "scorers/scorer.h"
 #include "tests/check_near.h"
 
 #include <string.h>

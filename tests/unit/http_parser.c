@@ -355,6 +355,7 @@ static void answers_taken_and_refused(void **state)
             }
             if (answers[i].code == 0) {
                 if (r.event != CR_HTTP_REFUSED || !p.message) fail_msg("%s: taken", text);
+                if (strstr(p.message, "request")) fail_msg("of an answer: %s", p.message);
             } else {
                 if (r.event != CR_HTTP_WHOLE) fail_msg("%s: %s", text, p.message);
                 assert_int_equal(r.used, strlen(text));
@@ -366,6 +367,27 @@ static void answers_taken_and_refused(void **state)
             assert_true(p.is_answer);
             cr_http_parser_free(&p);
         }
+}
+
+/* A status line without an end, and fields. */
+static void answers_too_long(void **state)
+{
+    static const char *const begins[] = {"HTTP/1.1 200 OK", "HTTP/1.1 200 OK\r\nx: y"};
+    static const char *const want[] = {"the first line is too long", "the fields are too long"};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(begins); i++) {
+        cr_http_parser p = {.limits = limits, .is_answer = true};
+        size_t used, num = 0;
+        cr_http_event event = cr_http_parse(&p, begins[i], strlen(begins[i]), &used);
+        if (used < strlen(begins[i]))
+            event = cr_http_parse(&p, begins[i] + used, strlen(begins[i]) - used, &used);
+        while (event == CR_HTTP_MORE && num++ < 100000)
+            event = cr_http_parse(&p, "y", 1, &used);
+        assert_int_equal(event, CR_HTTP_REFUSED);
+        assert_string_equal(p.message, want[i]);
+        cr_http_parser_free(&p);
+    }
 }
 
 /* Notes before an answer count as its header. */
@@ -390,6 +412,7 @@ int main(void)
                                        cmocka_unit_test(limits_are_kept),
                                        cmocka_unit_test(pipelined),
                                        cmocka_unit_test(answers_taken_and_refused),
+                                       cmocka_unit_test(answers_too_long),
                                        cmocka_unit_test(notes_end)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* pipelines_causes.c -- verdicts by cause: which cause a sample is counted under, and the times of a domain. Not covered: how the
- * times are measured (unit/rewards_scorer), what the page shows of it (unit/reports_verdicts).
+ * times are measured (unit/scorers_scorer), what the page shows of it (unit/reports_verdicts).
  */
 #include "pipelines/verdicts.h"
 #include "tests/check_near.h"

@@ -5,7 +5,7 @@
 #ifndef CR_RECORDED_H
 #define CR_RECORDED_H
 
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 typedef struct cr_recorded {
     json_t *root; /* owned; what follows borrows from it */

@@ -1,5 +1,5 @@
 /* scorer.c -- see scorer.h. */
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 #include <errno.h>
 #include <fcntl.h>

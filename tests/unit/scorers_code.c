@@ -1,7 +1,7 @@
-/* rewards_code.c -- what a row of a code domain asks for, the program of a response, and how outputs and values are compared; answers of a
+/* scorers_code.c -- what a row of a code domain asks for, the program of a response, and how outputs and values are compared; answers of a
  * service. Not covered: running them (e2e/score_code_*, e2e/run_code). */
 #include "rewards/code/cases.h"
-#include "rewards/code/code.h"
+#include "scorers/code/code.h"
 #include "tests/check_near.h"
 
 #include <string.h>

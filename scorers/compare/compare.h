@@ -9,7 +9,7 @@
 #ifndef CR_COMPARE_H
 #define CR_COMPARE_H
 
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 #include <stdio.h>
 

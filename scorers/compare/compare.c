@@ -1,6 +1,6 @@
 /* compare.c -- see compare.h. */
-#include "rewards/compare/compare.h"
-#include "rewards/compare/recorded.h"
+#include "scorers/compare/compare.h"
+#include "scorers/compare/recorded.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,9 +1,9 @@
-/* rewards_explain.c -- what croll score --explain says: the members of "explain" for responses of each rule, and that a verdict is
+/* scorers_explain.c -- what croll score --explain says: the members of "explain" for responses of each rule, and that a verdict is
  * the same with and without them.
  *
  * Not covered: a judge's reply (e2e/run_judge); the paragraph's look (here only its parts and that nothing in it moves a terminal).
  */
-#include "rewards/score_line.h"
+#include "scorers/score_line.h"
 #include "tests/check_near.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
-/* rewards_compare.c -- croll score --compare: samples of rollouts files as lines for a program, what changes between two versions, and
+/* scorers_compare.c -- croll score --compare: samples of rollouts files as lines for a program, what changes between two versions, and
  * files that are no rollouts.
  *
  * Not covered: the command and files of a run (e2e/score_compare); any bytes (fuzz_metrics).
  */
-#include "rewards/compare/compare.h"
-#include "rewards/compare/recorded.h"
+#include "scorers/compare/compare.h"
+#include "scorers/compare/recorded.h"
 #include "tests/check_near.h"
 #include "tests/temp_folder.h"
 

@@ -1,5 +1,5 @@
 /* score_line.c -- see score_line.h. */
-#include "rewards/score_line.h"
+#include "scorers/score_line.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* remote.c -- see remote.h. */
-#include "rewards/judge/remote.h"
-#include "rewards/scorer.h"
+#include "scorers/judge/remote.h"
+#include "scorers/scorer.h"
 
 #include <stdio.h>
 #include <string.h>

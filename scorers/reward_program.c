@@ -1,5 +1,5 @@
 /* reward_program.c -- see reward_program.h. */
-#include "rewards/reward_program.h"
+#include "scorers/reward_program.h"
 #include "base/args.h"
 #include "base/children.h"
 

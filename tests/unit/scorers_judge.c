@@ -1,8 +1,8 @@
-/* rewards_judge.c -- the chat that a judge gets, the verdict that is read from its reply, and both of a remote service. Not covered: sockets
+/* scorers_judge.c -- the chat that a judge gets, the verdict that is read from its reply, and both of a remote service. Not covered: sockets
  * (unit/http_client), a run with a judge (e2e/run_judge). */
-#include "rewards/judge/judge.h"
-#include "rewards/judge/remote.h"
-#include "rewards/judge/reply.h"
+#include "scorers/judge/judge.h"
+#include "scorers/judge/remote.h"
+#include "scorers/judge/reply.h"
 #include "tests/check_near.h"
 
 #include <string.h>

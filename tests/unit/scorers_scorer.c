@@ -1,9 +1,9 @@
-/* rewards_scorer.c -- scoring programs that behave and that do not: every line asked comes back with a verdict
+/* scorers_scorer.c -- scoring programs that behave and that do not: every line asked comes back with a verdict
  * of its own, whatever the program writes, when it ends and when it hangs.
  * Not covered: arbitrary bytes (fuzz/fuzz_score.c); reward workers (e2e/run_verdicts.sh, run_chaos.sh).
  */
+#include "scorers/scorer.h"
 #include "base/args.h"
-#include "rewards/scorer.h"
 #include "tests/check_near.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* reward_workers.c -- see reward_workers.h. */
-#include "rewards/reward_workers.h"
+#include "scorers/reward_workers.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* recorded.c -- see recorded.h. */
-#include "rewards/compare/recorded.h"
-#include "rewards/reward_program.h"
+#include "scorers/compare/recorded.h"
+#include "scorers/reward_program.h"
 
 #include <stdlib.h>
 #include <string.h>

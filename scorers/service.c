@@ -1,5 +1,5 @@
 /* service.c -- see service.h. */
-#include "rewards/service.h"
+#include "scorers/service.h"
 
 cr_status cr_service_open(const cr_service_keys *keys, const char *url, size_t answer_bytes,
                           cr_http_client **out, cr_err *err)

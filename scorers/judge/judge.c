@@ -1,12 +1,12 @@
 /* judge.c -- see judge.h. */
-#include "rewards/judge/judge.h"
+#include "scorers/judge/judge.h"
 
 #include "base/rng.h"
-#include "rewards/input.h"
-#include "rewards/judge/remote.h"
-#include "rewards/judge/reply.h"
-#include "rewards/score_line.h"
-#include "rewards/service.h"
+#include "scorers/input.h"
+#include "scorers/judge/remote.h"
+#include "scorers/judge/reply.h"
+#include "scorers/score_line.h"
+#include "scorers/service.h"
 
 #include <math.h>
 #include <string.h>

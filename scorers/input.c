@@ -1,5 +1,5 @@
 /* input.c -- see input.h. */
-#include "rewards/input.h"
+#include "scorers/input.h"
 
 #include <errno.h>
 #include <poll.h>

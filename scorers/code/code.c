@@ -1,9 +1,9 @@
 /* code.c -- see code.h. A line goes through its cases one after the other; the lines are under way at the same time. */
-#include "rewards/code/code.h"
+#include "scorers/code/code.h"
 
-#include "rewards/code/code_impl.h"
-#include "rewards/input.h"
-#include "rewards/service.h"
+#include "scorers/code/code_impl.h"
+#include "scorers/input.h"
+#include "scorers/service.h"
 
 #include <string.h>
 #include <strings.h>

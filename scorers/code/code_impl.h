@@ -4,8 +4,8 @@
 
 #include "http/client.h"
 #include "rewards/code/cases.h"
-#include "rewards/code/code.h"
 #include "sandbox/sandbox.h"
+#include "scorers/code/code.h"
 
 typedef struct cri_line {
     json_t *row; /* owned; NULL: free */

@@ -1,5 +1,5 @@
 /* answer.c -- answers of scoring programs (see scorer.h). */
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 #include <math.h>
 #include <stdio.h>

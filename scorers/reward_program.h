@@ -7,7 +7,7 @@
 #define CR_REWARD_PROGRAM_H
 
 #include "configs/configs.h"
-#include "rewards/scorer.h"
+#include "scorers/scorer.h"
 
 typedef struct cr_reward_program {
     cr_scorer_args args; /* what it points to is owned */

@@ -1,5 +1,5 @@
 /* case.c -- one case of a line: what the processes of its program are given, and what their end means. */
-#include "rewards/code/code_impl.h"
+#include "scorers/code/code_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 /* harness.py, link.py and tests.py as one text. */
 __asm__(".section .rodata\n"
         ".global cri_harness_begin\n"
-        "cri_harness_begin: .incbin \"rewards/code/harness.py\"\n"
-        ".incbin \"rewards/code/link.py\"\n"
-        ".incbin \"rewards/code/tests.py\"\n"
+        "cri_harness_begin: .incbin \"scorers/code/harness.py\"\n"
+        ".incbin \"scorers/code/link.py\"\n"
+        ".incbin \"scorers/code/tests.py\"\n"
         ".byte 0\n"
         ".previous\n");
 

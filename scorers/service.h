@@ -1,6 +1,6 @@
 /* service.h -- a client of the service that a block of the configuration names (a judge, a reference). */
-#ifndef CR_REWARDS_SERVICE_H
-#define CR_REWARDS_SERVICE_H
+#ifndef CR_SCORERS_SERVICE_H
+#define CR_SCORERS_SERVICE_H
 
 #include "configs/configs.h"
 #include "http/client.h"

@@ -1,5 +1,5 @@
 /* reply.c -- see reply.h. */
-#include "rewards/judge/reply.h"
+#include "scorers/judge/reply.h"
 
 #include <ctype.h>
 #include <math.h>

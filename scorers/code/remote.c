@@ -5,7 +5,7 @@
  *
  * If the answer has what the program wrote, it is compared here, else `accepted` or `status` is the verdict.
  */
-#include "rewards/code/code_impl.h"
+#include "scorers/code/code_impl.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #define CR_JUDGE_H
 
 #include "configs/configs.h"
-#include "rewards/score_line.h"
+#include "scorers/score_line.h"
 
 #include <stdio.h>
 
