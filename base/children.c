@@ -82,10 +82,27 @@ static const struct {
      "ulimit -f; ulimit -n)"},
 };
 
+/* Advice of Open MPI over many lines, up to the next ruler. */
+static bool begins_advice(const char *line)
+{
+    static const char *const start[] = {"mpirun has exited due to",
+                                        "ORTE has lost communication",
+                                        "PRTE has lost communication",
+                                        "ORTE was unable to reliably start",
+                                        "An ORTE daemon has unexpectedly failed",
+                                        "ORTE is unable to establish",
+                                        "An MPI communication peer process"};
+
+    for (size_t i = 0; i < CR_COUNT(start); i++)
+        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
+    return false;
+}
+
 /* mpirun's own talk, which says nothing to our users beyond the rank that died. */
 static bool is_banner(const char *line)
 {
-    static const char *const start[] = {"------",
+    static const char *const start[] = {"(null): Forwarding signal",
+                                        "------",
                                         "mpirun",
                                         "Primary job",
                                         "a non-zero",
@@ -111,7 +128,8 @@ static bool is_banner(const char *line)
 
     for (size_t i = 0; i < CR_COUNT(start); i++)
         if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
-    return false;
+    return strstr(line, " closed by remote host") || strstr(line, "][btl_tcp_") ||
+           strstr(line, "ORTE_ERROR_LOG");
 }
 
 /* "croll run: ..", "actor_train rank 1: ..": what our own programs say. */
@@ -126,16 +144,23 @@ static bool is_own(const char *line)
 /* What the line tells of a failure. */
 static void learn(cr_child *child, const char *line, bool is_noise)
 {
-    const char *rank = strstr(line, "process rank ");
+    const char *rank = strstr(line, "process rank "), *host = strstr(line, " on node ");
     size_t used = strlen(child->paragraph);
 
-    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0)
+    if (child->is_in_advice && strncmp(line, "  Remote daemon: ", 17) == 0 && host)
+        sscanf(host, " on node %63s", child->lost_host);
+    else if (strstr(line, " closed by remote host") && !child->lost_host[0]) /* by ssh */
+        sscanf(line, "Connection to %63s", child->lost_host);
+
+    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0) {
         child->dead_rank = atoi(rank + 13);
+        if (host) sscanf(host, " on node %63s", child->dead_host);
+    }
     if ((rank && strstr(line, "exited on signal")) ||
         strstr(line, "processes exited with non-zero status") ||
         strstr(line, "abort before MPI_INIT completed") || /* the others may wait in it forever */
-        strncmp(line, "mpirun has exited due to", 24) == 0)
-        child->failed_s = cr_now_s();
+        child->lost_host[0] || strncmp(line, "mpirun has exited due to", 24) == 0)
+        child->failed_s = child->failed_s ? child->failed_s : cr_now_s();
     for (size_t i = 0; i < CR_COUNT(causes) && !child->meaning; i++)
         if (strstr(line, causes[i].text)) child->meaning = causes[i].meaning;
     if (is_own(line))
@@ -152,10 +177,9 @@ static void show_line(cr_child *child)
 
     child->line[child->line_bytes] = 0;
     child->line_bytes = 0;
-    /* over many lines: what a rank has to do before it exits; up to the next ruler */
-    if (strncmp(line, "mpirun has exited due to", 24) == 0) child->is_in_advice = true;
+    if (begins_advice(line)) child->is_in_advice = true;
     if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
-    is_noise = (was_in_advice && strncmp(line, "croll ", 6) != 0) || line[0] == 0 ||
+    is_noise = ((was_in_advice || child->is_in_advice) && !is_own(line)) || line[0] == 0 ||
                is_own_crash(child, line) || is_banner(line);
     learn(child, line, is_noise);
     if (!is_noise) cr_log_line(line);
@@ -192,6 +216,20 @@ bool cr_child_pump(cr_child *child)
     return child->is_running && !(child->failed_s && cr_now_s() - child->failed_s > FAILED_SECONDS);
 }
 
+/* Of the ranks and the ssh of mpirun each has a group of its own. */
+static void kill_children_of(pid_t pid)
+{
+    char *path = cr_asprintf("/proc/%d/task/%d/children", (int)pid, (int)pid), *rest, *word;
+    cr_buf list = {0};
+    cr_err ignored = {0};
+
+    if (cr_file_read(path, &list, &ignored) == CR_OK)
+        for (rest = list.data; (word = strsep(&rest, " "));)
+            if (atoi(word) > 1) kill(atoi(word), SIGKILL);
+    cr_buf_free(&list);
+    cr_free(path);
+}
+
 void cr_child_stop(cr_child *child, double grace_s)
 {
     double until = cr_now_s() + grace_s;
@@ -205,6 +243,7 @@ void cr_child_stop(cr_child *child, double grace_s)
             cr_sleep_s(0.005);
         }
     }
+    if (child->is_running) kill_children_of(child->pid);
     kill(-child->pid, SIGKILL); /* also what the child left in its group */
     until = cr_now_s() + KILLED_SECONDS;
     while (child->is_running && cr_now_s() < until) {

@@ -17,9 +17,11 @@ typedef struct cr_child {
     int err_fd;      /* read end of its stderr when it is watched, else -1 */
     char line[512];  /* the incomplete last line of its stderr */
     size_t line_bytes;
-    bool is_in_advice; /* of mpirun, which goes on over many lines */
-    int dead_rank;     /* rank that mpirun named as the first to be killed, -1: none */
-    double failed_s;   /* when mpirun said that a rank has failed, 0: it has not */
+    bool is_in_advice;  /* of mpirun, which goes on over many lines */
+    int dead_rank;      /* rank that mpirun named as the first to be killed, -1: none */
+    char dead_host[64]; /* where it was */
+    char lost_host[64]; /* that mpirun has no connection to any more, "": none */
+    double failed_s;    /* when mpirun said that a rank has failed, 0: it has not */
     /* what it wrote: the last line of a program of ours, what a line of MPI means, MPI's last paragraph */
     char own[400], paragraph[400];
     const char *meaning; /* static text */

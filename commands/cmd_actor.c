@@ -5,9 +5,11 @@
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/endpoint.h"
+#include "launch/mpi_folder.h"
 #include "mesh/flight.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +44,34 @@ static cr_status reply_to(cr_actor *a, const char *request, cr_record *reply, co
     return err->status;
 }
 
+/* "actor_train rank 1 on h2: WHY". Before the configuration says which role a rank has: its place in the world. */
+static void say_why(const cr_actor *a, const char *why)
+{
+    char *line = cr_asprintf("%s rank %d on %s: %s", a->ranks ? a->ranks->name : "actor",
+                             a->ranks ? a->rank : cr_world_rank_here(), cr_host_name(), why);
+
+    cr_put_line(STDERR_FILENO, line);
+    cr_free(line);
+}
+
+/* The lease is over: nothing of this run stays on this host. */
+static void end_host(void *context, const char *why)
+{
+    struct pollfd room = {STDERR_FILENO, POLLOUT, 0};
+
+    if (poll(&room, 1, 0) == 1) say_why(context, why); /* whoever reads it may hang */
+    cr_mpi_folder_abandon();
+    _exit(cr_exit_code(CR_ETIMEOUT));
+}
+
+/* What the timeline aligns the ranks of several hosts by. */
+static void note_clock(cr_actor *a)
+{
+    cr_clock c = cr_heartbeat_clock(a->heart);
+
+    cr_flight_set_clock(a->world, &(cr_flight_clock){c.at_s, c.ahead_s, c.error_s});
+}
+
 /* Serve commands until `stop` or a failure. */
 static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_err *err)
 {
@@ -72,6 +102,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             cr_world_set_phase(a->world, NULL, op);
             if (cr_ask_find(op, a->role, &ask, &how) == CR_OK && ask != CR_ASK_STOP)
                 cr_note(role_serve(role, ask, &command, &reply, &how));
+            note_clock(a);
             should_stop = how.status == CR_OK && ask == CR_ASK_STOP;
             if (how.status != CR_OK)
                 cr_world_fail(a->world, &how);
@@ -147,9 +178,14 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
                                  .deadline_s = a->config->collective_timeout};
+    const cr_lease lease = {cr_max64(CR_LEASE_SECONDS, a->config->exchange.url
+                                                           ? (int64_t)a->config->exchange.timeout
+                                                           : 0),
+                            end_host, a};
     int world_rank;
     char name[96];
 
+    cr_mpi_folder_join();
     CR_TRY(cr_world_open(&world, &a->world, err));
     world_rank = cr_world_rank(a->world);
     CR_TRY(record_flight(a, world_rank, err));
@@ -159,7 +195,8 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     cr_world_set_phase(a->world, a->ranks->name, "starting");
     snprintf(name, sizeof name, "%s:%d", a->ranks->name, a->rank);
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
-    CR_TRY(cr_heartbeat_start(&a->exchange, name, &a->heart, err));
+    CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
+    note_clock(a);
     CR_TRY(cr_device_open_to_compute(NULL, threads_for(a), &a->dev, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
@@ -197,14 +234,6 @@ static cr_status take_role(cr_actor *a, cr_err *err)
     a->rank = rank - a->ranks->first;
     cr_envs_set(a->ranks->worker->envs);
     return CR_OK;
-}
-
-/* What goes wrong before the configuration says which role a rank has: its place in the world. */
-static void say_why(const cr_actor *a, const cr_err *err)
-{
-    cr_put_line(STDERR_FILENO,
-                cr_asprintf("%s rank %d on %s: %s", a->ranks ? a->ranks->name : "actor",
-                            a->ranks ? a->rank : cr_world_rank_here(), cr_host_name(), err->msg));
 }
 
 typedef struct options {
@@ -287,7 +316,7 @@ static int run(int argc, char **argv)
     if (err.status != CR_OK) {
         if (a.world) cr_world_fail(a.world, &err);
         if (err.status == CR_EPEER) cr_sleep_s(CAUSE_FIRST_S);
-        say_why(&a, &err);
+        say_why(&a, err.msg);
         fflush(NULL);
         _exit(cr_exit_code(err.status)); /* peers may hang in MPI: no clean way out is left */
     }

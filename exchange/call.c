@@ -102,6 +102,7 @@ static cri_outcome log_in(cr_exchange *x, double until_s, char why[CRI_WHY])
             continue;
         }
         outcome = will_pass(r) ? CRI_AGAIN : CRI_NEVER;
+        if (outcome == CRI_AGAIN) x->busy_s = cr_now_s();
         snprintf(
             why, CRI_WHY, "%s%s",
             outcome == CRI_AGAIN ? ""
@@ -155,6 +156,7 @@ static cri_outcome receive(cr_exchange *x, const cri_request *q, double until_s,
         if (outcome != CRI_DONE) return outcome;
         if (r->type == REDIS_REPLY_ERROR && will_pass(r)) {
             snprintf(why, CRI_WHY, "%s", r->str);
+            x->busy_s = cr_now_s();
             freeReplyObject(r);
             return CRI_AGAIN;
         }

@@ -19,6 +19,7 @@ typedef struct cr_exchange {
     cri_link *link;
     char *prefix;
     double deadline_s, claimed_s; /* claimed_s: when it looked for entries that others left */
+    double busy_s;                /* when it last answered that it cannot answer yet: it loads */
     cr_exchange_revive revive;    /* NULL: only wait */
     void *revive_ctx;
     cri_request later; /* sent with the next call */

@@ -1,23 +1,32 @@
 /* heartbeat.c -- see heartbeat.h. */
 #include "exchange/heartbeat.h"
 #include "base/children.h"
+#include "exchange/call.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum {
     LEASE_SECONDS = 30, /* a launcher that is killed holds its prefix no longer */
-    BEAT_SECONDS = 5    /* one attempt, once it has started */
+    BEAT_SECONDS = 5,   /* one attempt, once it has started */
+    NUM_CLOCKS = 16     /* round trips of which the best one counts */
 };
+static const double CLOCKS_AT_START_S = 0.3; /* at most, for the first NUM_CLOCKS */
 
 struct cr_heartbeat {
     cr_exchange *x;
     char key[96], what[120];
     char *run_id, *who; /* run_id: it holds a prefix */
     cr_err lost;        /* why it is not held any more */
+    cr_lease lease;     /* end NULL: none */
+    char word[240];     /* the launcher's last one; "": none yet */
+    double heard_s;     /* when that was new here */
+    cr_clock clock[NUM_CLOCKS];
+    size_t num_clocks; /* since the start */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -36,10 +45,95 @@ static cr_status go_on(void *context, cr_err *err)
     return should_stop ? cr_fail(err, CR_ESIGNAL, "the heartbeat ends") : CR_OK;
 }
 
+/* ---- the launcher's word, and the server's clock ---- */
+
+static void look_at_word(cr_heartbeat *hb, const redisReply *r)
+{
+    if (r->type != REDIS_REPLY_STRING || strncmp(r->str, hb->word, sizeof hb->word - 1) == 0)
+        return;
+    snprintf(hb->word, sizeof hb->word, "%s", r->str);
+    hb->heard_s = cr_now_s();
+}
+
+static void look_at_clock(cr_heartbeat *hb, const redisReply *r, double sent_s, double came_s)
+{
+    double at_s = (sent_s + came_s) / 2;
+
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
+        r->element[0]->type != REDIS_REPLY_STRING || r->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    pthread_mutex_lock(&hb->lock);
+    hb->clock[hb->num_clocks++ % NUM_CLOCKS] =
+        (cr_clock){at_s, atof(r->element[0]->str) + atof(r->element[1]->str) * 1e-6 - at_s,
+                   (came_s - sent_s) / 2};
+    pthread_mutex_unlock(&hb->lock);
+}
+
+cr_clock cr_heartbeat_clock(cr_heartbeat *hb)
+{
+    cr_clock best = {0};
+
+    pthread_mutex_lock(&hb->lock);
+    for (size_t i = 0; i < NUM_CLOCKS && i < hb->num_clocks; i++)
+        if (i == 0 || hb->clock[i].error_s < best.error_s) best = hb->clock[i];
+    pthread_mutex_unlock(&hb->lock);
+    return best;
+}
+
+/* Once it has had the launcher's word: is there still one? */
+static void check_lease(cr_heartbeat *hb, const cr_err *err)
+{
+    double limit_s = err->status == CR_OK ? CR_LEASE_SECONDS : hb->lease.unreachable_s, silent_s;
+    char why[400], host[64] = "";
+
+    if (!hb->lease.end || !hb->word[0] || err->status == CR_ESIGNAL) return;
+    if (hb->x->busy_s > hb->heard_s) hb->heard_s = hb->x->busy_s;
+    silent_s = cr_now_s() - hb->heard_s;
+    if (silent_s <= limit_s) return;
+    sscanf(hb->word, "%*s %63s", host);
+    snprintf(why, sizeof why,
+             "no word from the launcher on %s for %.0f s%s%.200s: this host is cut off, or the "
+             "launcher is stopped; the ranks here end",
+             host, silent_s, err->status == CR_OK ? "" : ": ", err->msg);
+    hb->lease.end(hb->lease.context, why);
+}
+
+/* All in one trip. */
 static cr_status beat_once(cr_heartbeat *hb, const char *text, cr_err *err)
 {
-    return hb->run_id ? cr_prefix_hold(hb->x, hb->run_id, hb->who, LEASE_SECONDS, err)
-                      : cr_value_set(hb->x, hb->key, text, err);
+    redisReply *r[3];
+    double sent_s = cr_now_s();
+    cri_request q = {0};
+    char *key, *launcher;
+
+    if (hb->run_id) return cr_prefix_hold(hb->x, hb->run_id, hb->who, LEASE_SECONDS, err);
+    key = cri_key(hb->x, "", hb->key);
+    launcher = cri_key(hb->x, "", "hb:" CR_LAUNCHER);
+    cri_add(&q, "SET", key, text, NULL);
+    cri_add(&q, "GET", launcher, NULL);
+    cri_add(&q, "TIME", NULL);
+    if (cri_call(hb->x, &q, 0, NULL, r, err) == CR_OK) {
+        look_at_word(hb, r[1]);
+        look_at_clock(hb, r[2], sent_s, cr_now_s());
+        for (size_t i = 0; i < CR_COUNT(r); i++)
+            freeReplyObject(r[i]);
+    }
+    cr_free(key);
+    cr_free(launcher);
+    return err->status;
+}
+
+/* The first beats, close together: one round trip may have met a busy moment. */
+static cr_status begin(cr_heartbeat *hb, cr_err *err)
+{
+    double until_s = cr_now_s() + CLOCKS_AT_START_S;
+    char text[96];
+
+    snprintf(text, sizeof text, "0 %s starting", cr_host_name());
+    do
+        CR_TRY(beat_once(hb, text, err));
+    while (!hb->run_id && hb->num_clocks < NUM_CLOCKS && cr_now_s() < until_s);
+    return CR_OK;
 }
 
 static void *beat(void *context)
@@ -58,6 +152,7 @@ static void *beat(void *context)
         if (beat_once(hb, text, &err) != CR_OK && err.status != CR_ESIGNAL && was_there)
             cr_log(CR_LOG_WARN, "heartbeat", "%s", err.msg);
         was_there = err.status == CR_OK;
+        check_lease(hb, &err);
         pthread_mutex_lock(&hb->lock);
         if (hb->run_id && err.status == CR_ECONFIG) hb->lost = err;
         clock_gettime(CLOCK_MONOTONIC, &until);
@@ -85,9 +180,7 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
                        cr_err *err)
 {
     pthread_condattr_t clock;
-    char text[96];
 
-    snprintf(text, sizeof text, "0 %s starting", cr_host_name());
     *out = NULL;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -95,7 +188,7 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
     pthread_cond_init(&hb->wake, &clock);
     pthread_condattr_destroy(&clock);
     if (cr_exchange_open_revived(args, go_on, hb, &hb->x, err) == CR_OK &&
-        beat_once(hb, text, err) == CR_OK) {
+        begin(hb, err) == CR_OK) {
         cr_exchange_set_deadline(hb->x, BEAT_SECONDS);
         if ((errno = pthread_create(&hb->thread, NULL, beat, hb)) != 0)
             cr_fail(err, CR_EIO, "cannot start a heartbeat thread: %s", strerror(errno));
@@ -107,10 +200,12 @@ static cr_status start(cr_heartbeat *hb, const cr_exchange_args *args, cr_heartb
     return err->status;
 }
 
-cr_status cr_heartbeat_start(const cr_exchange_args *args, const char *name, cr_heartbeat **out,
-                             cr_err *err)
+cr_status cr_heartbeat_start(const cr_exchange_args *args, const char *name, const cr_lease *lease,
+                             cr_heartbeat **out, cr_err *err)
 {
     cr_heartbeat *hb = CR_NEW(cr_heartbeat);
+
+    if (lease) hb->lease = *lease;
 
     snprintf(hb->key, sizeof hb->key, "hb:%s", name);
     snprintf(hb->what, sizeof hb->what, "starting");

@@ -5,10 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -81,4 +84,73 @@ void cr_mpi_folder_close(cr_mpi_folder *folder)
     remove_folder(folder->path);
     close(folder->fd);
     *folder = (cr_mpi_folder){.fd = -1};
+}
+
+/* ---- on a rank ---- */
+
+/* Open MPI tells its option to the ranks; NULL: the folder is not one of croll's. */
+static const char *path_here(void)
+{
+    const char *path = getenv("OMPI_MCA_orte_tmpdir_base"),
+               *name = path ? strrchr(path, '/') : NULL;
+
+    return name && strncmp(path, shared, (size_t)(name - path)) == 0 &&
+                   strncmp(name + 1, start, strlen(start)) == 0
+               ? path
+               : NULL;
+}
+
+/* The parent, if it is Open MPI's daemon; 0: it is not. */
+static pid_t daemon_here(void)
+{
+    pid_t parent = getppid();
+    char *path = cr_asprintf("/proc/%d/comm", (int)parent);
+    cr_buf name = {0};
+    cr_err ignored = {0};
+
+    if (cr_file_read(path, &name, &ignored) != CR_OK || strcmp(name.data, "orted\n") != 0)
+        parent = 0;
+    cr_buf_free(&name);
+    cr_free(path);
+    return parent;
+}
+
+/* Nothing of the rank stays open in it, so that the daemon sees the rank's end. */
+static void keep(const char *path, int lock_fd, int daemon_fd)
+{
+    struct pollfd end = {4, POLLIN, 0};
+    int null_fd = open("/dev/null", O_RDWR),
+        fds[] = {null_fd, null_fd, null_fd, lock_fd, daemon_fd};
+
+    setsid();
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < (int)CR_COUNT(fds); i++) /* above all of them first */
+        fds[i] = fcntl(fds[i], F_DUPFD, 64);
+    for (int i = 0; i < (int)CR_COUNT(fds); i++)
+        dup2(fds[i], i);
+    close_range(CR_COUNT(fds), ~0u, 0);
+    while (poll(&end, 1, -1) < 0 && errno == EINTR)
+        continue;
+    remove_folder(path);
+    _exit(0);
+}
+
+void cr_mpi_folder_join(void)
+{
+    const char *path = path_here();
+    pid_t orted = path ? daemon_here() : 0;
+    int lock_fd =
+            orted ? lock_folder(path, LOCK_EX | LOCK_NB) : -1, /* fails for all but the first */
+        daemon_fd = lock_fd >= 0 ? pidfd_open(orted, 0) : -1;
+
+    if (daemon_fd >= 0 && fork() == 0) keep(path, lock_fd, daemon_fd);
+    if (daemon_fd >= 0) close(daemon_fd);
+    if (lock_fd >= 0) close(lock_fd);
+}
+
+void cr_mpi_folder_abandon(void)
+{
+    pid_t orted = daemon_here();
+
+    if (orted) kill(orted, SIGKILL);
 }

@@ -5,6 +5,8 @@
  * /dev/shm/croll.XXXXXX, which its launcher removes when the ranks have ended. A launcher that is killed
  * cannot; the next one does it instead. How it knows: a launcher holds a lock (flock) on its folder, and
  * the kernel takes that away with the process, in whatever container it was. Ranks die with their launcher.
+ * On the other hosts of a run Open MPI's daemon makes the folder, and leaves it: the first rank there starts a process
+ * that holds the lock, waits for the end of the daemon, with which the ranks die, and removes the folder.
  *
  * Windows that ranks share (mesh/window.c) need nothing of this: they have no name once all have them.
  *
@@ -25,5 +27,10 @@ typedef struct cr_mpi_folder {
 CR_MUST cr_status cr_mpi_folder_open(cr_mpi_folder *folder, cr_err *err);
 /* Accepts what was never opened ({0}). */
 void cr_mpi_folder_close(cr_mpi_folder *folder);
+
+/* On a rank, before it has threads: see to the folder on this host. */
+void cr_mpi_folder_join(void);
+/* On a rank whose launcher cannot be reached: kill the daemon of this host. Returns where no such process is the parent. */
+void cr_mpi_folder_abandon(void);
 
 #endif

@@ -64,6 +64,10 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     add_option(m, "btl", "self,vader,tcp");
     add_option(m, "btl_tcp_if_include", hosts->subnet);
     add_option(m, "oob_tcp_if_include", hosts->subnet);
+    /* a host that is cut off is noticed after 15 s, and its daemon notices that, too, and ends with its ranks */
+    add_option(m, "oob_tcp_keepalive_time", "5");
+    add_option(m, "oob_tcp_keepalive_intvl", "1");
+    add_option(m, "oob_tcp_keepalive_probes", "10");
     add_option(m, "rmaps", "seq"); /* rank i on the i-th of the list */
     m->word[m->num++] = cr_word("--host");
     m->word[m->num++] = hosts->list;
@@ -71,13 +75,15 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
 
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder, const cr_hosts *hosts)
 {
-    /* ranks may outnumber cores and give them up when idle */
+    /* ranks may outnumber cores and give them up when idle; when one has failed, the others are killed without a wait
+       after SIGTERM */
     static const char *const words[] = {
         "mpirun", "--oversubscribe", "--bind-to",
         "none",   "--mca",           "mpi_yield_when_idle",
         "1",      "--mca",           "btl_vader_single_copy_mechanism",
         "none",   "--mca",           "pml",
-        "ob1"};
+        "ob1",    "--mca",           "odls_base_sigkill_timeout",
+        "0"};
     static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
                                          "osc_sm_backing_directory"};
 
@@ -233,7 +239,13 @@ static cr_status say_why(const launching *l, cr_err *err)
         return cr_fail(err, CR_ESIGNAL, "stopped by signal %d", (int)caught);
     if (l->code >= 0 && !is_by_mpirun) return CR_OK; /* which ends the ranks when one has ended */
     if (l->child.dead_rank >= 0)
-        return cr_fail(err, CR_EPEER, "rank %d was killed", l->child.dead_rank);
+        return cr_fail(err, CR_EPEER, "rank %d on %s was killed", l->child.dead_rank,
+                       l->child.dead_host);
+    if (l->child.lost_host[0])
+        return cr_fail(err, CR_EPEER,
+                       "host %s is lost: Open MPI's connection to it ended; it is down, it hangs, "
+                       "or its network is cut",
+                       l->child.lost_host);
     return cr_fail(err, CR_EPEER, "the ranks ended early: %s",
                    cr_child_reason(&l->child)[0] ? cr_child_reason(&l->child)
                                                  : cr_child_fate(&l->child, fate));
@@ -332,6 +344,7 @@ cr_status cr_ranks_join(cr_err *err)
 
     if (!rank) return CR_OK;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* with mpirun */
+    cr_mpi_folder_join();
     if (!name || strcmp(rank, "0") != 0) return CR_OK;
     size = address_of(name, &address);
     launcher = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -224,6 +224,8 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
                run->endpoint.prefix);
     CR_CHECK(setenv(CR_EXCHANGE_VARIABLE, run->endpoint.args.url, 1) == 0, "no memory");
     CR_TRY(make_streams(run, err));
+    if (hosts->list)
+        CR_TRY(cr_heartbeat_start(&run->endpoint.args, CR_LAUNCHER, NULL, &run->word, err));
     CR_TRY(start_actors(run, err));
     CR_TRY(cr_judges_start(&run->judges, config, run->config_path, run->self_path, err));
     return cr_reward_workers_start(&run->rewards, config, run->config_path, run->self_path,
@@ -233,6 +235,7 @@ cr_status cr_run_open(cr_run *run, const cr_config *config, const char *config_p
 void cr_run_close(cr_run *run)
 {
     cr_child_stop(&run->actors, 2);
+    cr_heartbeat_stop(run->word);
     cr_mpi_folder_close(&run->mpi_folder);
     if (run->mark[0]) {
         cr_run_mark_remove(run->output_dir);
@@ -256,7 +259,7 @@ void cr_run_close(cr_run *run)
 
 /* ---- watching ---- */
 
-enum { WHO_BYTES = 160 };
+enum { WHO_BYTES = 160, LOOK_SECONDS = 1 };
 
 /* "actor_train rank 1 on h2" of a world rank, without the host while nothing was heard of it. */
 static const char *name_of(const cr_run *run, int world_rank, char text[WHO_BYTES])
@@ -269,6 +272,34 @@ static const char *name_of(const cr_run *run, int world_rank, char text[WHO_BYTE
     return text;
 }
 
+/* Names of one host may differ in their domain. */
+static bool is_host(const char *a, const char *b)
+{
+    size_t n = strcspn(a, ".");
+
+    return n > 0 && n == strcspn(b, ".") && strncmp(a, b, n) == 0;
+}
+
+/* "step 4: host h2 is lost (actor_train rank 1 and 3 more ran there): WHY" */
+static cr_status fail_host(const cr_run *run, cr_status status, const char *host, const char *why,
+                           cr_err *err)
+{
+    char who[64], ranks[120] = "";
+    int num = 0;
+
+    for (int r = 0; r < run->layout.num_ranks; r++)
+        if (is_host(run->lives[r].host, host) && num++ == 0) cr_layout_name(&run->layout, r, who);
+    if (num > 1)
+        snprintf(ranks, sizeof ranks, " (%s and %d more ran there)", who, num - 1);
+    else if (num)
+        snprintf(ranks, sizeof ranks, " (%s ran there)", who);
+    return cr_fail(err, status,
+                   "step %lld: host %s is lost%s: %s; it is down, it hangs, or its "
+                   "network is cut (the run can go on from its last checkpoint: "
+                   "resume_from_checkpoint=true)",
+                   (long long)run->step, host, ranks, why);
+}
+
 static cr_status check_actors(cr_run *run, cr_err *err)
 {
     int status;
@@ -277,11 +308,17 @@ static cr_status check_actors(cr_run *run, cr_err *err)
 
     if (cr_child_pump(&run->actors)) return CR_OK;
     status = run->actors.wait_status;
+    if (run->actors.dead_rank >= 0 && run->actors.dead_rank < run->layout.num_ranks)
+        snprintf(run->lives[run->actors.dead_rank].host, sizeof run->lives->host, "%s",
+                 run->actors.dead_host);
     if (run->actors.dead_rank >= 0)
         return cr_fail(err, CR_EPEER,
                        "step %lld: %s was killed (the run can go on from its last checkpoint: "
                        "resume_from_checkpoint=true)",
                        (long long)run->step, name_of(run, run->actors.dead_rank, who));
+    if (run->actors.lost_host[0])
+        return fail_host(run, CR_EPEER, run->actors.lost_host, "Open MPI's connection to it ended",
+                         err);
     reason = cr_child_reason(&run->actors);
     return cr_fail(err,
                    WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
@@ -292,8 +329,28 @@ static cr_status check_actors(cr_run *run, cr_err *err)
                    reason[0] ? reason : cr_child_fate(&run->actors, fate));
 }
 
-/* Has every rank's count moved within the deadline? */
-static cr_status check_lives(cr_run *run, cr_err *err)
+/* A host of which no rank has given a sign of life for the time of a lease: its ranks have ended, too, or will. */
+static cr_status check_hosts(const cr_run *run, double now, cr_err *err)
+{
+    char why[80];
+
+    for (int i = 0; run->word && i < run->layout.num_ranks && err->status == CR_OK; i++) {
+        const char *host = run->lives[i].host;
+        double moved_s = 0;
+        for (int k = 0; k < run->layout.num_ranks; k++)
+            if (is_host(run->lives[k].host, host) && run->lives[k].moved_s > moved_s)
+                moved_s = run->lives[k].moved_s;
+        if (is_host(host, cr_host_name()) || !host[0] || now - moved_s <= CR_LEASE_SECONDS)
+            continue;
+        snprintf(why, sizeof why, "none of its ranks has given a sign of life for %.0f s",
+                 now - moved_s);
+        cr_note(fail_host(run, CR_ETIMEOUT, host, why, err));
+    }
+    return err->status;
+}
+
+/* Has every rank's count moved within the deadline? Time in which this process did not look is not counted. */
+static cr_status check_lives(cr_run *run, double unseen_s, cr_err *err)
 {
     double now = cr_now_s(),
            deadline = run->config->collective_timeout + 5; /* a collective names more: let it */
@@ -309,6 +366,7 @@ static cr_status check_lives(cr_run *run, cr_err *err)
     for (int i = 0; i < num && err->status == CR_OK; i++) {
         struct cr_life *life = &run->lives[i];
         const char *what;
+        life->moved_s += unseen_s;
         if (values[i].num_bytes &&
             strncmp(values[i].data, life->last, sizeof life->last - 1) != 0) {
             snprintf(life->last, sizeof life->last, "%s", values[i].data);
@@ -324,6 +382,7 @@ static cr_status check_lives(cr_run *run, cr_err *err)
                     (long long)run->step, name_of(run, i, who), now - life->moved_s,
                     what ? what + 1 : "start-up");
     }
+    if (err->status == CR_OK) cr_note(check_hosts(run, now, err));
     for (int i = 0; i < num; i++) {
         cr_free(keys[i]);
         cr_buf_free(&values[i]);
@@ -349,6 +408,8 @@ static cr_status check_output(const cr_run *run, cr_err *err)
 
 cr_status cr_run_watch(cr_run *run, cr_err *err)
 {
+    double unseen_s = cr_now_s() - run->looked_s;
+
     if (num_caught > 1)
         return cr_fail(err, CR_ESIGNAL, "stopped at once by signal %d in step %lld", (int)caught,
                        (long long)run->step);
@@ -362,11 +423,12 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
     CR_TRY(cr_judges_watch(&run->judges, err));
     CR_TRY(cr_reward_workers_watch(&run->rewards, run->x, err));
     if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
-    if (cr_now_s() - run->looked_s < 1) return CR_OK;
+    if (unseen_s < LOOK_SECONDS) return CR_OK;
+    unseen_s = run->looked_s > 0 && unseen_s > 2 * LOOK_SECONDS ? unseen_s : 0;
     run->looked_s = cr_now_s();
     CR_TRY(cr_heartbeat_check(run->endpoint.holder, err));
     CR_TRY(check_output(run, err));
-    return check_lives(run, err);
+    return check_lives(run, unseen_s, err);
 }
 
 bool cr_run_should_stop(void)

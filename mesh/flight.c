@@ -1,5 +1,6 @@
 /* flight.c -- the ring of events and the counters (see flight.h). The ring is one mapping with its
  * header in front, private at first, a file once cr_flight_open was called. */
+#include "base/children.h"
 #include "mesh/comm.h"
 
 #include <errno.h>
@@ -17,7 +18,8 @@ typedef struct flight_head {
     _Atomic uint64_t num_begun; /* events since the start; the ring holds the last `capacity` */
     uint64_t clock;
     double wall_offset_s;
-    char role[24];
+    cr_flight_clock asked[2];
+    char role[24], host[64];
     cr_flight_count count[CR_NUM_COLLS];
     double phase_begin_s; /* of the phase that goes on */
     char phase_now[48];
@@ -72,6 +74,7 @@ struct cri_flight *cri_flight_create(int rank)
     f->head->rank = (uint32_t)rank;
     f->head->clock = clock_here();
     f->head->wall_offset_s = cr_wall_s() - cr_now_s();
+    snprintf(f->head->host, sizeof f->head->host, "%s", cr_host_name());
     f->phase_event = UINT64_MAX;
     return f;
 }
@@ -107,6 +110,14 @@ cr_status cr_flight_open(cr_world *world, const char *path, cr_err *err)
     f->head = map;
     f->event = (cr_flight_event *)(f->head + 1);
     return CR_OK;
+}
+
+void cr_flight_set_clock(cr_world *world, const cr_flight_clock *clock)
+{
+    flight_head *head = world->flight->head;
+
+    if (head->asked[0].at_s == 0) head->asked[0] = *clock;
+    head->asked[1] = *clock;
 }
 
 cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll)
@@ -267,8 +278,12 @@ static bool is_head(const flight_head *h, size_t file_bytes)
                    (file_bytes - sizeof *h) / sizeof(cr_flight_event) == h->capacity &&
                    h->rank < 1 << 20 && h->num_phases <= CR_FLIGHT_PHASES &&
                    is_text(h->role, sizeof h->role) && is_text(h->phase_now, sizeof h->phase_now) &&
-                   is_time(h->phase_begin_s) && is_time(h->wall_offset_s);
+                   is_text(h->host, sizeof h->host) && is_time(h->phase_begin_s) &&
+                   is_time(h->wall_offset_s);
 
+    for (int k = 0; k < 2 && is_good; k++)
+        is_good = is_time(h->asked[k].at_s) && is_time(h->asked[k].ahead_s) &&
+                  is_time(h->asked[k].error_s);
     for (int k = 0; k < CR_NUM_COLLS && is_good; k++)
         is_good = is_time(h->count[k].waited_s) && is_time(h->count[k].total_s);
     for (uint32_t i = 0; is_good && i < h->num_phases; i++) {
@@ -302,6 +317,8 @@ cr_status cr_flight_read(const char *path, cr_flight_log *out, cr_err *err)
     first = head.num_begun > head.capacity - 1 ? head.num_begun - (head.capacity - 1) : 0;
     out->rank = (int)head.rank;
     memcpy(out->role, head.role, sizeof out->role);
+    memcpy(out->host, head.host, sizeof out->host);
+    memcpy(out->asked, head.asked, sizeof out->asked);
     memcpy(out->phase_now, head.phase_now, sizeof out->phase_now);
     out->phase_begin_s = head.phase_begin_s;
     out->clock = head.clock;

@@ -62,6 +62,12 @@ typedef struct cr_flight_phase {
 
 /* From now on the ring is the file at path (made or replaced). */
 CR_MUST cr_status cr_flight_open(cr_world *world, const char *path, cr_err *err);
+/* A clock that all hosts can ask was ahead of this host's monotonic one by ahead_s when that was at_s, within error_s. The
+ * first and the last of these are kept: what lies between is interpolated, since clocks drift. */
+typedef struct cr_flight_clock {
+    double at_s, ahead_s, error_s;
+} cr_flight_clock;
+void cr_flight_set_clock(cr_world *world, const cr_flight_clock *clock);
 /* Sums since the world was opened, for one kind. */
 cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll);
 
@@ -69,10 +75,11 @@ cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll);
  * written: by begin, but for phases that are longer than the ring. */
 typedef struct cr_flight_log {
     int rank;
-    char role[24];
-    uint64_t clock;         /* ranks with the same one share the monotonic clock */
-    double wall_offset_s;   /* seconds since 1970 = monotonic + this */
-    cr_flight_event *event; /* owned */
+    char role[24], host[64];
+    uint64_t clock;           /* ranks with the same one share the monotonic clock */
+    double wall_offset_s;     /* seconds since 1970 = monotonic + this */
+    cr_flight_clock asked[2]; /* cr_flight_set_clock, first and last; at_s 0: never */
+    cr_flight_event *event;   /* owned */
     size_t num_events;
     uint64_t num_begun; /* since the start; the events are the last of them */
     cr_flight_count count[CR_NUM_COLLS];

@@ -4,6 +4,7 @@
 #include "mesh/timeline.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,7 @@ static void say_rank(cr_buf *out, const cr_flight_log *log)
 {
     cr_buf_addf(out, "rank %d", log->rank);
     if (log->role[0]) cr_buf_addf(out, " (%s)", log->role);
+    if (log->host[0]) cr_buf_addf(out, " on %s", log->host);
 }
 
 static void say_call(cr_buf *out, const cr_flight_event *e)
@@ -211,15 +213,56 @@ static void compare_calls(cr_timeline *t)
 
 /* ---- one clock ---- */
 
+static double error_of(const cr_flight_log *log)
+{
+    return log->asked[0].at_s > 0 ? fmax(log->asked[0].error_s, log->asked[1].error_s) : INFINITY;
+}
+
+/* The log of the same host that knows best how far its clock is ahead. */
+static const cr_flight_log *best_of_host(const cr_timeline *t, size_t at)
+{
+    const cr_flight_log *best = NULL;
+
+    for (size_t i = 0; i < t->num_logs; i++)
+        if (t->log[i].clock == t->log[at].clock && (!best || error_of(&t->log[i]) < error_of(best)))
+            best = &t->log[i];
+    return best;
+}
+
+/* Seconds a second that a clock loses to the one it asked; 0: too short a time to tell, or that one was set. */
+static double drift_of(const cr_flight_log *log)
+{
+    static const double LEAST_S = 10, MOST = 1e-3; /* clocks of machines drift by 1e-4 at worst */
+    const cr_flight_clock *c = log->asked;
+    double between_s = c[1].at_s - c[0].at_s,
+           drift = between_s >= LEAST_S ? (c[1].ahead_s - c[0].ahead_s) / between_s : 0;
+
+    return fabs(drift) < MOST ? drift : 0;
+}
+
+static void add_drift(cr_flight_log *log, double drift, double from_s)
+{
+    for (size_t k = 0; k < log->num_events; k++) {
+        cr_flight_event *e = &log->event[k];
+        e->begin_s += (e->begin_s - from_s) * drift;
+        if (e->end_s > 0) e->end_s += (e->end_s - from_s) * drift;
+    }
+    log->phase_begin_s += (log->phase_begin_s - from_s) * drift;
+}
+
 static void align(cr_timeline *t)
 {
     t->shift_s = CR_NEW_ARRAY(double, t->num_logs);
     for (size_t i = 0; i < t->num_logs; i++) {
-        size_t same = 0;
-        while (t->log[same].clock != t->log[i].clock)
-            same++;
-        t->shift_s[i] = t->log[same].wall_offset_s;
         t->has_hosts = t->has_hosts || t->log[i].clock != t->log[0].clock;
+        t->error_s = fmax(t->error_s, 2 * error_of(best_of_host(t, i)));
+    }
+    if (!t->has_hosts || !isfinite(t->error_s)) t->error_s = 0;
+    for (size_t i = 0; i < t->num_logs; i++) {
+        const cr_flight_log *best = best_of_host(t, i);
+        t->shift_s[i] = t->error_s > 0 ? best->asked[0].ahead_s : best->wall_offset_s;
+        if (t->error_s > 0) add_drift(&t->log[i], drift_of(best), best->asked[0].at_s);
+        if (!t->has_hosts) t->log[i].host[0] = 0;
     }
     for (size_t i = 0; i < t->num_logs; i++)
         for (size_t k = 0; k < t->log[i].num_events; k++) {

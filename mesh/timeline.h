@@ -1,7 +1,9 @@
 /* timeline.h -- the flight recorders of all ranks, merged: one clock, and where the ranks disagree.
  *
- * Ranks of one host share a clock to the nanosecond. Ranks of several hosts are laid side by side by
- * their hosts' wall clocks, as good as those agree (NTP: a millisecond or so); has_hosts says so.
+ * Ranks of one host share a clock to the nanosecond. Ranks of several hosts are laid side by side by the clock that all
+ * of them asked at the start and at the end (cr_flight_set_clock), within error_s, and their events are moved by what
+ * their clocks drifted. Where one has not asked, by their hosts' wall clocks, as good as those agree (NTP: a
+ * millisecond or so).
  * Comparing needs no clock: calls of a group are compared by their sequence numbers.
  *
  * Ownership: a timeline owns its logs. Pure functions and files; any thread.
@@ -16,7 +18,8 @@ typedef struct cr_timeline {
     size_t num_logs;
     double *shift_s;       /* owned: of log i, seconds since 1970 = its times + this */
     double begin_s, end_s; /* of all events, since 1970 */
-    bool has_hosts;        /* more than one clock */
+    bool has_hosts;        /* more than one clock; otherwise no log has a host */
+    double error_s;        /* between events of two hosts; 0: by wall clocks */
     cr_buf findings;       /* owned: a sentence a line, the gravest first; empty: the ranks agree */
 } cr_timeline;
 

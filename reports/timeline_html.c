@@ -151,6 +151,8 @@ static void rank_lanes(const view *v, size_t index, double y)
 
     cr_buf_addf(v->out, "<text x=\"0\" y=\"%.0f\">rank %d ", y + PHASE_HEIGHT - 4, log->rank);
     cr_html_adds(v->out, log->role);
+    if (log->host[0]) cr_buf_adds(v->out, " on ");
+    cr_html_adds(v->out, log->host);
     cr_buf_adds(v->out, "</text>\n");
     for (size_t i = 0; i < log->num_events; i++) {
         const cr_flight_event *e = &log->event[i];
@@ -282,11 +284,18 @@ void cr_timeline_html_pictures(const cr_timeline *t, cr_buf *out)
     size_t log;
 
     cr_buf_adds(out, "<h2>Timeline</h2>\n");
-    cr_buf_addf(out, "<p class=\"under\">%s Point at a bar for its name, bytes and times.</p>\n",
-                t->has_hosts
-                    ? "Ranks of several hosts are aligned by their hosts' wall clocks, which "
-                      "may differ by a millisecond or more."
-                    : "All ranks share one clock.");
+    cr_buf_adds(out, "<p class=\"under\">");
+    if (t->error_s > 0)
+        cr_buf_addf(out,
+                    "Clocks of several hosts are aligned by round trips, within %.2f ms of each "
+                    "other.",
+                    1e3 * t->error_s);
+    else
+        cr_buf_adds(out, t->has_hosts
+                             ? "Ranks of several hosts are aligned by their hosts' wall clocks, "
+                               "which may differ by a millisecond or more."
+                             : "All ranks share one clock.");
+    cr_buf_adds(out, " Point at a bar for its name, bytes and times.</p>\n");
     legend(out);
     picture(out, t, t->begin_s, t->end_s, false, "What each rank did",
             "Phases, as far back as the records go (the last 4095 entries of a rank).");
@@ -424,6 +433,8 @@ static void say_last(cr_buf *out, const cr_timeline *t, size_t index)
 
     cr_buf_addf(out, "<tr><td class=\"n\">%d</td><td>", log->rank);
     cr_html_adds(out, log->role);
+    if (log->host[0]) cr_buf_adds(out, " on ");
+    cr_html_adds(out, log->host);
     cr_buf_adds(out, "</td><td>");
     cr_html_adds(out, log->phase_now);
     cr_buf_adds(out, "</td><td>");

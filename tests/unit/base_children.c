@@ -57,10 +57,47 @@ static void own_words(void **state)
     cr_child_stop(&child, 0);
 }
 
+/* What Open MPI and ssh write when a host is gone is no text for users: only which host it was. */
+static void lost_host(void **state)
+{
+    static const char by_mpi[] =
+        "cat >&2 <<'E'\n"
+        "actor_train rank 0 on h1: transfer: rank 1 on h2 does not answer\n"
+        "(null): Forwarding signal 18 to job\n"
+        "--------------------------------------------------------------------------\n"
+        "ORTE has lost communication with a remote daemon.\n"
+        "\n"
+        "  HNP daemon   : [[34912,0],0] on node h1\n"
+        "  Remote daemon: [[34912,0],1] on node h2\n"
+        "\n"
+        "This is usually due to either a failure of the TCP network\n"
+        "connection to the node, or possibly an internal failure of\n"
+        "--------------------------------------------------------------------------\n"
+        "E\n"
+        "exit 1";
+    cr_child child;
+
+    (void)state;
+    watch(&child, by_mpi);
+    assert_string_equal(child.lost_host, "h2");
+    assert_string_equal(child.paragraph, "");
+    cr_child_stop(&child, 0);
+    watch(&child, "echo 'Connection to h3 closed by remote host.' >&2; exit 255");
+    assert_string_equal(child.lost_host, "h3");
+    assert_string_equal(child.paragraph, "");
+    cr_child_stop(&child, 0);
+    watch(&child, "echo 'mpirun noticed that process rank 2 with PID 427 on node h2 exited on "
+                  "signal 9 (Killed).' >&2; exit 137");
+    assert_int_equal(child.dead_rank, 2);
+    assert_string_equal(child.dead_host, "h2");
+    assert_string_equal(child.lost_host, "");
+    cr_child_stop(&child, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(start_that_hangs),
-                                       cmocka_unit_test(own_words)};
+                                       cmocka_unit_test(own_words), cmocka_unit_test(lost_host)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "mesh/collectives.h"
 #include "mesh/timeline.h"
+#include "tests/check_near.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -176,6 +177,37 @@ static void two_groups(void **state)
     cr_timeline_free(&t);
 }
 
+/* Two hosts whose clocks are 1000 s apart and drift by 50 us a second: the same moments are the same after merging. */
+static void round_trips(void **state)
+{
+    enum { DRIFTED = 1 };
+    const double drift = 50e-6;
+    cr_flight_log *log = make_logs(2);
+    cr_timeline t;
+
+    (void)state;
+    log[0].asked[0] = (cr_flight_clock){5, 5000, 1e-5};
+    log[0].asked[1] = (cr_flight_clock){25, 5000, 2e-5};
+    log[DRIFTED].clock = 8;
+    for (int k = 0; k < 2;
+         k++) { /* its clock at second s of the other one is 1000 + s (1 - drift) */
+        double s = k ? 25 : 5;
+        log[DRIFTED].asked[k] =
+            (cr_flight_clock){1000 + s * (1 - drift), 5000 - 1000 + s * drift, 1e-5};
+    }
+    for (int i = 0; i < CALLS; i++) {
+        cr_flight_event *e = &log[DRIFTED].event[i];
+        e->begin_s = 1000 + e->begin_s * (1 - drift);
+        e->end_s = 1000 + e->end_s * (1 - drift);
+    }
+    cr_timeline_merge(log, 2, &t);
+    assert_true(t.has_hosts && t.error_s == 4e-5);
+    for (int i = 0; i < CALLS; i++)
+        check_near(t.log[1].event[i].end_s + t.shift_s[1], t.log[0].event[i].end_s + t.shift_s[0],
+                   1e-6);
+    cr_timeline_free(&t);
+}
+
 static void missing_rank(void **state)
 {
     cr_flight_log *log = make_logs(3);
@@ -237,8 +269,8 @@ int main(void)
         cmocka_unit_test(agreeing_ranks), cmocka_unit_test(own_bytes),
         cmocka_unit_test(other_unit),     cmocka_unit_test(other_bytes),
         cmocka_unit_test(stopped_rank),   cmocka_unit_test(two_groups),
-        cmocka_unit_test(late_rank),      cmocka_unit_test(missing_rank),
-        cmocka_unit_test(files),
+        cmocka_unit_test(late_rank),      cmocka_unit_test(round_trips),
+        cmocka_unit_test(missing_rank),   cmocka_unit_test(files),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
