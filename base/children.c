@@ -80,6 +80,9 @@ static const struct {
     {"OUT-OF-RESOURCE",
      "Open MPI has no room for its files in shared memory (df /dev/shm; docker: --shm-size; "
      "ulimit -f; ulimit -n)"},
+    {"connect() to ",
+     "ranks of two hosts cannot connect by TCP: a port is closed between them, or the network is "
+     "bad (croll doctor --hosts)"},
 };
 
 /* Advice of Open MPI over many lines, up to the next ruler. */
@@ -91,6 +94,7 @@ static bool begins_advice(const char *line)
                                         "ORTE was unable to reliably start",
                                         "An ORTE daemon has unexpectedly failed",
                                         "ORTE is unable to establish",
+                                        "WARNING: Open MPI",
                                         "An MPI communication peer process"};
 
     for (size_t i = 0; i < CR_COUNT(start); i++)
@@ -110,7 +114,6 @@ static bool is_banner(const char *line)
                                         "by the application",
                                         "exiting improperly",
                                         "[warn]",
-                                        "WARNING: Open MPI",
                                         "Child job",
                                         "Per user-direction",
                                         "MPI_ABORT was invoked",

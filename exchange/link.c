@@ -178,18 +178,16 @@ cr_status cri_tls_open(const cr_exchange_args *args, SSL_CTX **out, cr_err *err)
 
 /* ---- waiting ---- */
 
-/* False when until_s passed first. */
+/* False when until_s passed first. It looks at least once: a process that was stopped may have its answer when it goes on. */
 static bool wait_for(int fd, short events, double until_s)
 {
     struct pollfd p = {.fd = fd, .events = events};
 
     for (;;) {
         double left = until_s - cr_now_s();
-        int n;
-        if (left <= 0) return false;
-        n = poll(&p, 1, left > 3600 ? 3600000 : (int)(left * 1000) + 1);
+        int n = poll(&p, 1, left > 3600 ? 3600000 : left > 0 ? (int)(left * 1000) + 1 : 0);
         if (n > 0) return true;
-        if (n < 0 && errno != EINTR) return false;
+        if (n < 0 ? errno != EINTR : left <= 0) return false;
     }
 }
 
