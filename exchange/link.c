@@ -438,12 +438,12 @@ cri_outcome cri_link_receive(cri_link *link, double until_s, redisReply **out, c
     *out = NULL;
     for (bool is_begun = false;; is_begun = true) {
         cri_outcome outcome;
-        if (is_begun && cr_now_s() > until_s) return too_slow(why); /* it sends, but no end */
         if (redisReaderGetReply(link->reader, &reply) != REDIS_OK) {
             snprintf(why, CRI_WHY, "no Redis server is there (%s)", link->reader->errstr);
             return CRI_NEVER;
         }
         if (reply) break;
+        if (is_begun && cr_now_s() > until_s) return too_slow(why); /* it sends, but no end */
         outcome = read_some(link, until_s, why);
         if (outcome != CRI_DONE) return outcome;
     }

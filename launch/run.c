@@ -280,6 +280,32 @@ static bool is_host(const char *a, const char *b)
     return n > 0 && n == strcspn(b, ".") && strncmp(a, b, n) == 0;
 }
 
+/* A host but this one of which no rank has given a sign of life for that long, or NULL. */
+static const char *silent_host(const cr_run *run, double least_s, double *silent_s)
+{
+    for (int i = 0; run->word && i < run->layout.num_ranks; i++) {
+        const char *host = run->lives[i].host;
+        double moved_s = 0;
+        for (int k = 0; k < run->layout.num_ranks; k++)
+            if (is_host(run->lives[k].host, host) && run->lives[k].moved_s > moved_s)
+                moved_s = run->lives[k].moved_s;
+        *silent_s = cr_now_s() - moved_s;
+        if (host[0] && !is_host(host, cr_host_name()) && *silent_s > least_s) return host;
+    }
+    return NULL;
+}
+
+/* Who waited in vain names whom it waited for, which may have waited itself: a silent host is why. */
+static cr_status add_silent(const cr_run *run, cr_err *err)
+{
+    double silent_s;
+    const char *host =
+        err->status == CR_ETIMEOUT ? silent_host(run, 4 * LOOK_SECONDS, &silent_s) : NULL;
+
+    if (host) cr_fail_add(err, "host %s gives no sign of life (for %.0f s)", host, silent_s);
+    return err->status;
+}
+
 /* "step 4: host h2 is lost (actor_train rank 1 and 3 more ran there): WHY" */
 static cr_status fail_host(const cr_run *run, cr_status status, const char *host, const char *why,
                            cr_err *err)
@@ -320,33 +346,26 @@ static cr_status check_actors(cr_run *run, cr_err *err)
         return fail_host(run, CR_EPEER, run->actors.lost_host, "Open MPI's connection to it ended",
                          err);
     reason = cr_child_reason(&run->actors);
-    return cr_fail(err,
-                   WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
-                   : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
-                                                                   : CR_EPEER,
-                   "step %lld: %s%s", (long long)run->step,
-                   reason[0] ? "" : "mpirun, which holds the actors, ",
-                   reason[0] ? reason : cr_child_fate(&run->actors, fate));
+    cr_fail(err,
+            WIFEXITED(status) && WEXITSTATUS(status) == 3   ? CR_ETIMEOUT
+            : WIFEXITED(status) && WEXITSTATUS(status) == 2 ? CR_ECONFIG
+                                                            : CR_EPEER,
+            "step %lld: %s%s", (long long)run->step,
+            reason[0] ? "" : "mpirun, which holds the actors, ",
+            reason[0] ? reason : cr_child_fate(&run->actors, fate));
+    return add_silent(run, err);
 }
 
-/* A host of which no rank has given a sign of life for the time of a lease: its ranks have ended, too, or will. */
-static cr_status check_hosts(const cr_run *run, double now, cr_err *err)
+/* A host lost: its ranks have ended, too, or will. */
+static cr_status check_hosts(const cr_run *run, cr_err *err)
 {
+    double silent_s;
+    const char *host = silent_host(run, CR_LEASE_SECONDS, &silent_s);
     char why[80];
 
-    for (int i = 0; run->word && i < run->layout.num_ranks && err->status == CR_OK; i++) {
-        const char *host = run->lives[i].host;
-        double moved_s = 0;
-        for (int k = 0; k < run->layout.num_ranks; k++)
-            if (is_host(run->lives[k].host, host) && run->lives[k].moved_s > moved_s)
-                moved_s = run->lives[k].moved_s;
-        if (is_host(host, cr_host_name()) || !host[0] || now - moved_s <= CR_LEASE_SECONDS)
-            continue;
-        snprintf(why, sizeof why, "none of its ranks has given a sign of life for %.0f s",
-                 now - moved_s);
-        cr_note(fail_host(run, CR_ETIMEOUT, host, why, err));
-    }
-    return err->status;
+    if (!host) return CR_OK;
+    snprintf(why, sizeof why, "none of its ranks has given a sign of life for %.0f s", silent_s);
+    return fail_host(run, CR_ETIMEOUT, host, why, err);
 }
 
 /* Has every rank's count moved within the deadline? Time in which this process did not look is not counted. */
@@ -382,7 +401,7 @@ static cr_status check_lives(cr_run *run, double unseen_s, cr_err *err)
                     (long long)run->step, name_of(run, i, who), now - life->moved_s,
                     what ? what + 1 : "start-up");
     }
-    if (err->status == CR_OK) cr_note(check_hosts(run, now, err));
+    if (err->status == CR_OK) cr_note(check_hosts(run, err));
     for (int i = 0; i < num; i++) {
         cr_free(keys[i]);
         cr_buf_free(&values[i]);
@@ -488,8 +507,9 @@ static cr_status fail_as(cr_run *run, const cr_request *request, const cr_record
     CR_TRY(cr_record_get_text(reply, CR_FIELD_MESSAGE, &message, &num_bytes, err));
     CR_TRY(cr_record_get_text(reply, CR_FIELD_HOST, &host, &num_bytes, err));
     snprintf(run->lives[world_rank].host, sizeof run->lives[world_rank].host, "%s", host);
-    return cr_fail(err, status, "step %lld: %s, %s: %s", (long long)run->step,
-                   name_of(run, world_rank, who), cr_ask_name(request->ask), message);
+    cr_fail(err, status, "step %lld: %s, %s: %s", (long long)run->step,
+            name_of(run, world_rank, who), cr_ask_name(request->ask), message);
+    return add_silent(run, err);
 }
 
 cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, cr_err *err)

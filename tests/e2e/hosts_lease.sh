@@ -41,7 +41,7 @@ start cut $long
 rig cut h2
 ends '[13]' ': host h2 is lost'
 clean 3 h1
-clean 20 h2 # nobody reaches it
+clean 20 h2 # which cannot be told to
 rig heal h2
 reach h2
 
