@@ -63,7 +63,8 @@ cr_status cri_trainer_save(cr_trainer *t, const cr_record *command, cr_record *r
     (void)reply;
     CR_TRY(texts_of(command, &folder, &mark, &step, err));
     CR_TRY(cr_record_get(command, CR_FIELD_STEPS, CR_RECORD_UINT64, &kept, &num_kept, err));
-    args.is_here = cr_run_mark_is_in(folder, mark, t->a->has_folder);
+    args.was_here = t->a->has_folder;
+    args.is_here = cr_run_mark_is_in(folder, mark, args.was_here);
     args.tag = strchr(mark, ':') ? strchr(mark, ':') + 1 : mark;
     own = cr_asprintf("%s/checkpoint-%lld", c->checkpoint_dir, (long long)step);
     args.folder = args.kind == CR_SAVE_EACH && !args.is_here ? own : folder;

@@ -135,7 +135,7 @@ static int threads_for(const cr_actor *a)
     return cores / widest > 1 ? cores / widest : 1;
 }
 
-/* flight/rank-NN.bin of the run: there after any kind of death. */
+/* flight/rank-NN.bin of the run: there after any kind of death. A host without the run's folder may have no room for it. */
 static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
 {
     char *folder = cr_path_join(a->config->output_dir, "flight"),
@@ -144,7 +144,11 @@ static cr_status record_flight(cr_actor *a, int world_rank, cr_err *err)
     if (cr_mkdirs(folder, err) == CR_OK) cr_note(cr_flight_open(a->world, path, err));
     cr_free(folder);
     cr_free(path);
-    return err->status;
+    if (err->status == CR_OK || a->has_folder) return err->status;
+    cr_log(CR_LOG_WARN, "actor", "nothing is recorded of a rank on %s: %s", cr_host_name(),
+           err->msg);
+    *err = (cr_err){0};
+    return CR_OK;
 }
 
 static cr_status open_mesh(cr_actor *a, cr_err *err)
@@ -241,25 +245,39 @@ typedef struct options {
     cr_exchange_args exchange; /* to fetch the configuration, which says the same */
 } options;
 
-/* OUTPUT_DIR/config.yaml, from the launcher through the exchange, or read here if no digest is given; if the run's
- * folders are the launcher's. */
-static cr_status read_config(const options *o, cr_config *config, cr_err *err)
+/* The launcher's folders are here, too, or else the run says what it does without (checkpoint_config.hosts). */
+static cr_status check_folders(const options *o, const char *output_dir, cr_actor *a, cr_err *err)
+{
+    const char *saves = a->config->checkpoint_dir;
+    cr_choice_files files = a->config->checkpoint_hosts;
+    bool is_waited_for = files == CR_FILES_EACH; /* gather works either way */
+
+    a->has_folder = !o->mark || files == CR_FILES_SHARED ||
+                    (cr_run_mark_is_in(output_dir, o->mark, is_waited_for) &&
+                     cr_run_mark_is_in(saves, o->mark, is_waited_for));
+    if (!o->mark || files != CR_FILES_SHARED) return CR_OK;
+    CR_TRY(cr_run_mark_check(output_dir, "output_dir", o->mark, err));
+    return cr_run_mark_check(saves, "checkpoint_config.output_dir", o->mark, err);
+}
+
+/* OUTPUT_DIR/config.yaml, from the launcher through the exchange, or read here if no digest is given. */
+static cr_status read_config(const options *o, cr_config *config, cr_actor *a, cr_err *err)
 {
     const char *slash = strrchr(o->path, '/');
     char *folder = slash ? cr_strndup(o->path, (size_t)(slash - o->path)) : cr_strdup(".");
     cr_diagnostics d = {0};
     cr_buf text = {0};
 
-    if (o->mark) cr_note(cr_run_mark_check(folder, "output_dir", o->mark, err));
-    if (o->digest && err->status == CR_OK)
+    if (o->digest)
         cr_note(cr_endpoint_get_config(&o->exchange, o->digest, &text, err));
+    else if (o->mark)
+        cr_note(cr_run_mark_check(folder, "output_dir", o->mark, err));
     if (err->status == CR_OK &&
         (o->digest ? cr_config_load_text(o->path, &text, config, &d, err)
                    : cr_config_load(o->path, NULL, 0, config, &d, err)) != CR_OK)
         cr_diagnostics_print(&d);
-    if (o->mark && err->status == CR_OK)
-        cr_note(cr_run_mark_check(config->checkpoint_dir, "checkpoint_config.output_dir", o->mark,
-                                  err));
+    a->config = config;
+    if (err->status == CR_OK) cr_note(check_folders(o, folder, a, err));
     cr_diagnostics_free(&d);
     cr_buf_free(&text);
     cr_free(folder);
@@ -288,7 +306,7 @@ static int run(int argc, char **argv)
     char *from_variable = cr_exchange_take_variable(), *beside = NULL;
     cr_words words = {0};
     cr_config config = {0};
-    cr_actor a = {.has_folder = true};
+    cr_actor a = {0};
     cr_err err = {0};
     bool is_help;
 
@@ -306,10 +324,9 @@ static int run(int argc, char **argv)
         o.path = words.word[0];
         if (!o.prefix) o.prefix = beside = cr_endpoint_prefix_beside(o.path);
         o.exchange.prefix = o.prefix;
-        cr_note(read_config(&o, &config, &err));
+        cr_note(read_config(&o, &config, &a, &err));
     }
     if (err.status == CR_OK) {
-        a.config = &config;
         a.exchange = cr_endpoint_args(&config, o.exchange.url, o.prefix);
         if (take_role(&a, &err) == CR_OK) cr_note(live(&a, &err));
     }

@@ -5,6 +5,7 @@
  */
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
+#include "base/children.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "launch/placement.h"
@@ -266,6 +267,22 @@ static cr_status write_hosts(const cr_config *config, const cr_preflight *prefli
     return err->status;
 }
 
+/* Without a folder of all hosts, a rank of the trained role has to be where the launcher's is. */
+static cr_status check_writer(const cr_config *config, const cr_hosts *hosts,
+                              const cr_layout *layout, cr_err *err)
+{
+    const struct cr_role_ranks *train = &layout->role[CR_ROLE_TRAIN];
+
+    if (config->checkpoint_hosts == CR_FILES_SHARED || !hosts->list) return CR_OK;
+    for (int r = 0; r < train->num; r++)
+        if (hosts->host[hosts->host_of[train->first + r]].is_here) return CR_OK;
+    return cr_fail(
+        err, CR_ECONFIG,
+        "checkpoint_config.hosts: no rank of %s is on %s, which has output_dir (name it "
+        "first in --hosts, with room for it; croll plan --hosts .. shows where ranks are)",
+        train->name, cr_host_name());
+}
+
 static cr_status go(const cr_config *config, bool should_overwrite, const cr_hosts_args *host_args,
                     const char *network, cr_err *err)
 {
@@ -287,6 +304,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     cr_layout_init(&layout, config);
     CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
     cr_placement_make(&hosts, &layout);
+    CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
     CR_TRY_GOTO(out, check_device(err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));

@@ -197,6 +197,10 @@ static cr_status load(const char *path, const cr_buf *text, const char *const *o
                 cri_load_rlvr(c, root, d);
         }
     }
+    if (c->checkpoint_hosts == CR_FILES_EACH && c->train.save_only_model)
+        cr_diagnose(d, CR_ERROR, cri_place_of(c, "checkpoint_config.hosts"),
+                    "hosts: each keeps parts to resume from, save_only_model has none (gather, or "
+                    "no save_only_model)");
     if (d->num_errors)
         return cr_fail(err, CR_ECONFIG, "%zu error%s in %s", d->num_errors,
                        d->num_errors > 1 ? "s" : "", path);

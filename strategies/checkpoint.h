@@ -19,8 +19,8 @@ typedef struct cr_save_args {
         *model_source; /* source: where config.json and the tokenizer's files are copied from */
     bool save_only_model;
     cr_save_kind kind;
-    bool is_here;    /* folder is the run's, on this host */
-    const char *tag; /* CR_SAVE_EACH: a name of this save in the names of the parts */
+    bool is_here, was_here; /* folder is the run's, on this host; it was when the run began */
+    const char *tag;        /* CR_SAVE_EACH: a name of this save in the names of the parts */
 } cr_save_args;
 
 enum { CR_SAVED_FILES = 4 }; /* master, m, v, MODEL's model.safetensors */

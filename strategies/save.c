@@ -487,7 +487,7 @@ static char *shard_name(const cr_save_args *a, int rank)
 }
 
 typedef struct place { /* of a rank */
-    bool is_here, is_writer;
+    bool is_here, is_lost, is_writer;
     char host[64];
 } place;
 
@@ -500,6 +500,8 @@ static cr_status agree_places(cr_fsdp *f, const cr_save_args *a, bool *is_here, 
 
     for (size_t i = 0; i < f->units.num; i++)
         mine.is_writer = mine.is_writer || cri_is_writer(f, &f->units.unit[i].trained);
+    mine.is_lost =
+        !s->is_here && (a->kind == CR_SAVE_SHARED || (a->kind == CR_SAVE_EACH && a->was_here));
     snprintf(mine.host, sizeof mine.host, "%s", cr_host_name());
     s->lead = -1;
     s->shards = a->kind == CR_SAVE_EACH ? json_array() : NULL;
@@ -507,7 +509,7 @@ static cr_status agree_places(cr_fsdp *f, const cr_save_args *a, bool *is_here, 
     for (int r = 0; r < num; r++) {
         is_here[r] = all[r].is_here;
         if (s->lead < 0 && is_here[r]) s->lead = r;
-        if (!is_here[r] && a->kind == CR_SAVE_SHARED)
+        if (all[r].is_lost)
             CR_TRY_GOTO(out, cr_fail(err, CR_EIO,
                                      "%s on %s (%s rank %d) is not the folder that the launcher "
                                      "has made: was output_dir replaced or unmounted there?",

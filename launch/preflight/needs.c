@@ -79,4 +79,5 @@ void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hos
     if (num_local > 1 && !getenv("CROLL_TRANSPORT"))
         needs->all.shm_bytes += GATHERED_UNITS * 2 * largest;
     needs->all.disk_bytes = SAVED_BYTES_OF_ELEM * trained;
+    needs->all.is_gathered = config->checkpoint_hosts == CR_FILES_GATHER;
 }

@@ -194,7 +194,8 @@ static void check_room(cr_preflight *p, size_t i)
                    "ulimit -n is %lld in what ssh or srun starts there, the run needs %lld open "
                    "files",
                    (long long)look->files, (long long)needs->num_files);
-    if ((i == p->here || !look->has_mark) && look->disk >= 0 && look->disk < needs->disk_bytes)
+    if ((i == p->here || (!look->has_mark && !needs->is_gathered)) && look->disk >= 0 &&
+        look->disk < needs->disk_bytes)
         find_fault(p, i, CRI_OUTPUT, true,
                    "%s has %s of free disk, a checkpoint needs %s: free some, or write elsewhere",
                    needs->output_dir, cri_bytes((double)look->disk, has),
