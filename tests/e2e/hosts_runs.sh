@@ -119,7 +119,7 @@ equal grpo1 grpo2 checkpoint-3
 equal grpo1 grpo4 checkpoint-3
 own grpo grpo4gather h1:1,h2:2,h3:1,h4:2 gather "${kl[@]}" && good grpo4gather
 equal grpo1 grpo4gather checkpoint-3
-own grpo elsewhere h1:1,h2:5 gather "${kl[@]}"
+grpo elsewhere h1:1,h2:5 output_dir=/mnt/own/elsewhere checkpoint_config.hosts=gather "${kl[@]}"
 [ $code = 2 ] && grep -q 'no rank of actor_train is on h1' $log || fail "elsewhere: exit code $code"
 
 echo "== Ulysses inside a host"
