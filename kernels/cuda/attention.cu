@@ -1,4 +1,4 @@
-/* attention.cu -- attention over packed sequences and over a paged cache, forward.
+/* attention.cu -- attention over packed sequences and over a paged cache, forward; bf16 heads of 64 and 128: attention_mma.cu.
  *
  * Mapping: a block of 128 threads takes 16 query rows that share their keys: 16 neighbouring rows of one sequence and head, or
  * the heads of one kv head's group for one row of a generation step. Keys come in tiles of 64 positions counted from the
@@ -10,21 +10,13 @@
  * FLOPs 4 D a pair of query and key; bytes 4 D a key and block of 16 rows in bf16: 16 FLOPs a byte from L2. Shared
  * memory, as floats: 16 (D + 1) of Q, 64 (D + 1) of K, then V, 16 x 64 weights: 46 KiB for D 128, 87 KiB for D 256.
  * Registers: below 128. Limit: fused multiply-add of fp32 units with one shared load for 8 of them: at most half of 67
- * TFLOP/s on H100 and H200, where tensor cores reach ten times that. mma and wgmma tiles with the same order for bf16
- * are not available yet. A prompt that is computed by the cached entry reads its keys once a row.
+ * TFLOP/s on H100 and H200, where tensor cores reach ten times that. A prompt that is computed by the cached entry reads its keys once a row.
  */
 #include "kernels/cuda/attention.h"
 
 #include <math.h>
 
 enum { KEYS = CR_KV_BLOCK, ROWS = 16, THREADS_A_BLOCK = 128, WARPS = THREADS_A_BLOCK / 32 };
-
-/* Rows of a block. */
-struct block_rows {
-    int num;            /* of ROWS */
-    int num_keys, step; /* row i sees keys below num_keys + i step */
-    int64_t window;     /* and not below that - window; 0: from the first */
-};
 
 template <class T, int DPAD> struct state {
     static constexpr int COLS =
@@ -188,17 +180,6 @@ static __device__ __forceinline__ void finish(const state<T, DPAD> &st, const sh
 
 /* ---- packed ---- */
 
-template <class T> struct packed_args {
-    const T *q, *k, *v;
-    T *o;
-    float *lse;
-    const int32_t *cu_seqlens;
-    int64_t pieces_a_seq, window;
-    int num_heads, num_kv_heads, head_dim;
-    float scale;
-    bool is_bidirectional;
-};
-
 template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packed_args<T> a)
 {
@@ -206,11 +187,8 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packe
     int D = a.head_dim, head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
     seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, ROWS);
     if (piece.first >= piece.len) return;
-    int left = piece.len - piece.first, num = left < ROWS ? left : ROWS;
-    const block_rows rows = {num, a.is_bidirectional ? piece.len : piece.first + 1,
-                             a.is_bidirectional ? 0 : 1, a.window};
-    int end = a.is_bidirectional ? piece.len : piece.first + num;
-    int64_t begin = a.window > 0 && rows.num_keys > a.window ? rows.num_keys - a.window : 0;
+    const block_rows rows = rows_of_piece(piece, ROWS, a.window, a.is_bidirectional);
+    int end = last_key(rows);
     const shared_tiles s = tiles_in(memory, D);
     int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
             at = (int64_t)piece.begin * q_stride + (int64_t)head * D;
@@ -219,72 +197,69 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packe
 
     start(st, s);
     load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, piece.first, piece.len, D);
-    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
+    for (int k0 = (int)(first_key(rows) / KEYS * KEYS); k0 < end; k0 += KEYS) {
         int64_t from = (int64_t)(piece.begin + k0) * kv_stride + (int64_t)kv * D;
         const head_rows<T> k = {a.k + from, kv_stride}, v = {a.v + from, kv_stride};
         take_tile<T, DPAD>(st, s, rows, k, v, piece.len - k0, k0, D, a.scale);
     }
     int64_t row = (int64_t)piece.begin + piece.first;
-    finish<T, DPAD>(st, s, num, D, a.o + row * q_stride + (int64_t)head * D, q_stride,
+    finish<T, DPAD>(st, s, rows.num, D, a.o + row * q_stride + (int64_t)head * D, q_stride,
                     a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads);
+}
+
+template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
+{
+    return {in<T>(a->q),
+            in<T>(a->k),
+            in<T>(a->v),
+            out<T>(a->o),
+            out<float>(a->lse),
+            in<int32_t>(a->cu_seqlens),
+            (a->sizes.max_seqlen + ROWS - 1) / ROWS,
+            a->window,
+            (int)a->num_heads,
+            (int)a->num_kv_heads,
+            (int)a->head_dim,
+            a->scale,
+            a->is_bidirectional};
 }
 
 template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
 {
-    int64_t pieces = (a->sizes.max_seqlen + ROWS - 1) / ROWS;
-    const packed_args<T> p = {in<T>(a->q),
-                              in<T>(a->k),
-                              in<T>(a->v),
-                              out<T>(a->o),
-                              out<float>(a->lse),
-                              in<int32_t>(a->cu_seqlens),
-                              pieces,
-                              a->window,
-                              (int)a->num_heads,
-                              (int)a->num_kv_heads,
-                              (int)a->head_dim,
-                              a->scale,
-                              a->is_bidirectional};
+    const packed_args<T> p = packed_of<T>(a);
     auto kernel = attend_packed<T, DPAD>;
     size_t shared = shared_bytes(a->head_dim);
     cudaError_t code =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 
-    if (code != cudaSuccess || pieces == 0) return code;
-    return CUDA_LAUNCH(kernel, dim3((unsigned)(pieces * a->num_seqs), (unsigned)a->num_heads),
+    if (code != cudaSuccess || p.pieces_a_seq == 0) return code;
+    return CUDA_LAUNCH(kernel,
+                       dim3((unsigned)(p.pieces_a_seq * a->num_seqs), (unsigned)a->num_heads),
                        dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), p);
+}
+
+static cr_status check_aligned(const char *op, const cr_mem *q, const cr_mem *k, const cr_mem *v,
+                               cr_err *err)
+{
+    if (is_wide(q) && is_wide(k) && is_wide(v)) return CR_OK;
+    return cr_fail(err, CR_EARG,
+                   "%s on device cuda: bf16 heads of 64 and 128 begin at multiples of 16 bytes",
+                   op);
 }
 
 cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
 {
-    return launched("attention", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, packed, dev, a), err);
+    if (!is_for_tensor_cores(a->dtype, a->head_dim))
+        return launched("attention", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, packed, dev, a),
+                        err);
+    CR_TRY(check_aligned("attention", a->q, a->k, a->v, err));
+    return launched(
+        "attention",
+        attend_packed_on_tensor_cores(dev, packed_of<bf16>(a), a->num_seqs, a->sizes.max_seqlen),
+        err);
 }
 
 /* ---- cached ---- */
-
-template <class T> struct cached_args {
-    const T *q, *k, *v;
-    T *o, *blocks;
-    const int32_t *row_slot, *row_pos, *block_table;
-    int64_t max_blocks, window;
-    int num_heads, num_kv_heads, head_dim;
-    float scale;
-};
-
-/* Elements of one kv head in a cache block: K, then V. */
-static __device__ __forceinline__ int64_t pair_elems(int D)
-{
-    return (int64_t)2 * KEYS * D;
-}
-
-/* Where the tiles of a slot's position lie. */
-template <class T>
-static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot, int pos, int kv)
-{
-    int64_t block = a.block_table[slot * a.max_blocks + pos / KEYS];
-
-    return a.blocks + (block * a.num_kv_heads + kv) * pair_elems(a.head_dim);
-}
 
 template <class T>
 static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) write_cache(cached_args<T> a)
@@ -304,63 +279,81 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_cached(cache
 {
     DYNAMIC_SHARED(memory);
     int64_t r = blockIdx.x;
-    int D = a.head_dim, group = a.num_heads / a.num_kv_heads, parts = (group + ROWS - 1) / ROWS,
-        kv = (int)blockIdx.y / parts, first = (int)blockIdx.y % parts * ROWS,
-        num = group - first < ROWS ? group - first : ROWS;
-    int slot = a.row_slot[r], end = a.row_pos[r] + 1;
-    const block_rows rows = {num, end, 0, a.window};
-    int64_t begin = a.window > 0 && end > a.window ? end - a.window : 0,
-            at = (r * a.num_heads + (int64_t)kv * group + first) * D;
+    const group_part part = part_of_group(a, (int)blockIdx.y, ROWS);
+    int D = a.head_dim, slot = a.row_slot[r], end = a.row_pos[r] + 1;
+    const block_rows rows = {part.num, end, 0, a.window};
+    int64_t at = (r * a.num_heads + part.head) * D;
     const shared_tiles s = tiles_in(memory, D);
     const head_rows<T> q = {a.q + at, D};
     state<T, DPAD> st;
 
     start(st, s);
-    load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, 0, num, D);
-    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
-        const T *tiles = tiles_of(a, slot, k0, kv);
+    load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, 0, part.num, D);
+    for (int k0 = (int)(first_key(rows) / KEYS * KEYS); k0 < end; k0 += KEYS) {
+        const T *tiles = tiles_of(a, slot, k0, part.kv);
         const head_rows<T> k = {tiles, D}, v = {tiles + KEYS * D, D};
         take_tile<T, DPAD>(st, s, rows, k, v, end - k0, k0, D, a.scale);
     }
-    finish<T, DPAD>(st, s, num, D, a.o + at, D, NULL, 0);
+    finish<T, DPAD>(st, s, part.num, D, a.o + at, D, NULL, 0);
+}
+
+template <class T> static cached_args<T> cached_of(const cr_attention_cached_args *a)
+{
+    return {in<T>(a->q),
+            in<T>(a->k),
+            in<T>(a->v),
+            out<T>(a->o),
+            out<T>(a->blocks),
+            in<int32_t>(a->row_slot),
+            in<int32_t>(a->row_pos),
+            in<int32_t>(a->block_table),
+            a->max_blocks,
+            a->window,
+            (int)a->num_heads,
+            (int)a->num_kv_heads,
+            (int)a->head_dim,
+            a->scale};
+}
+
+template <class T>
+static cudaError_t write_rows(cr_device *dev, const cached_args<T> &c, int64_t num_rows)
+{
+    auto write = write_cache<T>;
+
+    return CUDA_LAUNCH(write, dim3((unsigned)num_rows), dim3(THREADS_A_BLOCK), 0,
+                       cri_cuda_stream(dev), c);
 }
 
 template <class T, int DPAD>
 static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
 {
-    const cached_args<T> c = {in<T>(a->q),
-                              in<T>(a->k),
-                              in<T>(a->v),
-                              out<T>(a->o),
-                              out<T>(a->blocks),
-                              in<int32_t>(a->row_slot),
-                              in<int32_t>(a->row_pos),
-                              in<int32_t>(a->block_table),
-                              a->max_blocks,
-                              a->window,
-                              (int)a->num_heads,
-                              (int)a->num_kv_heads,
-                              (int)a->head_dim,
-                              a->scale};
-    auto write = write_cache<T>;
+    const cached_args<T> c = cached_of<T>(a);
     auto attend = attend_cached<T, DPAD>;
     size_t shared = shared_bytes(a->head_dim);
-    int64_t group = a->num_heads / a->num_kv_heads, parts = (group + ROWS - 1) / ROWS;
     cudaError_t code =
         cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 
-    if (code == cudaSuccess)
-        code = CUDA_LAUNCH(write, dim3((unsigned)a->num_rows), dim3(THREADS_A_BLOCK), 0,
-                           cri_cuda_stream(dev), c);
+    if (code == cudaSuccess) code = write_rows(dev, c, a->num_rows);
     if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(attend, dim3((unsigned)a->num_rows, (unsigned)(parts * a->num_kv_heads)),
+    return CUDA_LAUNCH(attend, dim3((unsigned)a->num_rows, num_group_parts(c, ROWS)),
                        dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), c);
+}
+
+static cudaError_t cached_on_tensor_cores(cr_device *dev, const cr_attention_cached_args *a)
+{
+    const cached_args<bf16> c = cached_of<bf16>(a);
+    cudaError_t code = write_rows(dev, c, a->num_rows);
+
+    return code == cudaSuccess ? attend_cached_on_tensor_cores(dev, c, a->num_rows) : code;
 }
 
 cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
 {
-    return launched("attention_cached", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, cached, dev, a),
-                    err);
+    if (!is_for_tensor_cores(a->dtype, a->head_dim))
+        return launched("attention_cached",
+                        CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, cached, dev, a), err);
+    CR_TRY(check_aligned("attention_cached", a->q, a->blocks, a->blocks, err));
+    return launched("attention_cached", cached_on_tensor_cores(dev, a), err);
 }
 
 size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,

@@ -39,6 +39,98 @@ static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seq
     return seq_piece{begin, cu_seqlens[s + 1] - begin, (int)(blockIdx.x % pieces_a_seq) * rows};
 }
 
+/* Rows of a block, which share their keys. */
+struct block_rows {
+    int num;            /* how many */
+    int num_keys, step; /* row i sees keys below num_keys + i step */
+    int64_t window;     /* and not below that - window; 0: from the first */
+};
+
+/* Of a piece of at most `most` rows. */
+static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piece, int most,
+                                                           int64_t window, bool is_bidirectional)
+{
+    int left = piece.len - piece.first;
+
+    return block_rows{left < most ? left : most, is_bidirectional ? piece.len : piece.first + 1,
+                      is_bidirectional ? 0 : 1, window};
+}
+
+/* The first key that any of the rows sees, and the end of what they see. */
+static __device__ __forceinline__ int64_t first_key(const block_rows &rows)
+{
+    return rows.window > 0 && rows.num_keys > rows.window ? rows.num_keys - rows.window : 0;
+}
+static __device__ __forceinline__ int last_key(const block_rows &rows)
+{
+    return rows.num_keys + (rows.num - 1) * rows.step;
+}
+
+template <class T> struct packed_args {
+    const T *q, *k, *v;
+    T *o;
+    float *lse;
+    const int32_t *cu_seqlens;
+    int64_t pieces_a_seq, window;
+    int num_heads, num_kv_heads, head_dim;
+    float scale;
+    bool is_bidirectional;
+};
+
+template <class T> struct cached_args {
+    const T *q, *k, *v;
+    T *o, *blocks;
+    const int32_t *row_slot, *row_pos, *block_table;
+    int64_t max_blocks, window;
+    int num_heads, num_kv_heads, head_dim;
+    float scale;
+};
+
+/* Elements of one kv head in a cache block: K, then V. */
+static __device__ __forceinline__ int64_t pair_elems(int D)
+{
+    return (int64_t)2 * CR_KV_BLOCK * D;
+}
+
+/* Where the tiles of a slot's position lie. */
+template <class T>
+static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot, int pos, int kv)
+{
+    int64_t block = a.block_table[slot * a.max_blocks + pos / CR_KV_BLOCK];
+
+    return a.blocks + (block * a.num_kv_heads + kv) * pair_elems(a.head_dim);
+}
+
+/* The heads of a kv head's group, `most` a block. */
+struct group_part {
+    int kv, head, num; /* head: the first */
+};
+template <class T>
+static __device__ __forceinline__ group_part part_of_group(const cached_args<T> &a, int block,
+                                                           int most)
+{
+    int group = a.num_heads / a.num_kv_heads, parts = (group + most - 1) / most, kv = block / parts,
+        first = block % parts * most;
+
+    return group_part{kv, kv * group + first, group - first < most ? group - first : most};
+}
+template <class T> static inline unsigned num_group_parts(const cached_args<T> &a, int most)
+{
+    int group = a.num_heads / a.num_kv_heads;
+
+    return (unsigned)((group + most - 1) / most * a.num_kv_heads);
+}
+
+/* attention_mma.cu: bf16 and these heads, by sizes alone, so that packed and cached rows go the same way. */
+static inline bool is_for_tensor_cores(cr_dtype dtype, int64_t head_dim)
+{
+    return dtype == CR_BF16 && (head_dim == 64 || head_dim == 128);
+}
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, packed_args<bf16> a, int64_t num_seqs,
+                                          int64_t max_seqlen);
+cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
+                                          int64_t num_rows);
+
 /* call<T, DPAD>(..): DPAD is head_dim rounded up to 16, 64, 128 or 256. */
 #define CRI_BY_HEAD_DIM(T, head_dim, call, ...)      \
     ((head_dim) <= 16    ? call<T, 16>(__VA_ARGS__)  \

@@ -1,0 +1,334 @@
+/* attention_mma.cu -- attention forward of bf16 heads of 64 and 128 on tensor cores, packed and cached.
+ *
+ * Mapping: a block of 4 warps takes 64 query rows that share their keys, a warp 16 of them: neighbouring rows of one sequence
+ * and head, or the heads of one kv head's group for one row of a generation step, where the warps without rows only load.
+ * Keys come in tiles of 64 positions counted from the start of the sequence, packed and cached alike, two stages of
+ * cp.async; scores, weights and sums stay in registers. Scores: mma.m16n8k16 over ascending head_dim; an online softmax in float32; weights
+ * rounded to bf16 for the product with V, mma over ascending keys; a row's sum of weights in float32, of 16 columns a lane, then over
+ * four lanes. So a row's bits depend on its own keys alone, as far as one mma gives one result for an element.
+ *
+ * FLOPs 4 D a pair of query and key; bytes 4 D a key and block of 64 rows: 64 FLOPs a byte from L2. Shared memory 4 tiles of 64 x D
+ * (K and V twice; Q passes through the first): 32 KiB for D 64, 64 KiB for D 128, swizzled. Limit, packed, of an H100 or H200: a
+ * warp reads each fragment of K and V for 16 rows alone, 32 ldmatrix for 64 mma at D 128: about the rate of mma.sync on sm_80, 0.8
+ * of it on sm_90, where mma.sync itself is about 0.6 of wgmma's. Cached: the bytes of the cache, read once a kv head.
+ */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/dev/mma.h"
+
+#include <math.h>
+
+enum { KEYS = CR_KV_BLOCK, MMA_ROWS = 64, MMA_THREADS = 128 };
+
+/* 64 rows from the first of `from` on, of which `some` are there, into a swizzled tile; zeros after them. */
+template <int D>
+static __device__ __forceinline__ void load_tile(bf16 *tile, const head_rows<bf16> &from, int some)
+{
+    constexpr int CHUNKS = D / 8;
+#pragma unroll
+    for (int i = 0; i < KEYS * CHUNKS / MMA_THREADS; i++) {
+        int at = (int)threadIdx.x + i * MMA_THREADS, row = at / CHUNKS, chunk = at % CHUNKS;
+        bool is_in = row < some;
+        cp_async16(tile + 8 * swizzled(row, chunk, CHUNKS),
+                   from.x + (is_in ? row * from.stride : 0) + chunk * 8, is_in);
+    }
+}
+
+/* A warp's 16 rows: lane 4 g + t has rows g and g + 8. */
+template <int D> struct warp_rows {
+    uint32_t q[D / 16][4];
+    float o[D / 8][4], most[2], sum[2]; /* sum: of this lane's columns */
+};
+
+template <int D>
+static __device__ __forceinline__ void take_queries(warp_rows<D> &w, bf16 *tile,
+                                                    const head_rows<bf16> &q, int some)
+{
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+    load_tile<D>(tile, q, some);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+        ldmatrix_x4(w.q[i], tile + 8 * swizzled(warp * 16 + lane % 16, 2 * i + lane / 16, D / 8));
+    __syncthreads(); /* keys overwrite it */
+#pragma unroll
+    for (int d = 0; d < D / 8; d++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            w.o[d][e] = 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        w.most[h] = -INFINITY;
+        w.sum[h] = 0.0f;
+    }
+}
+
+/* s: scores of 64 keys, not scaled; -inf where a row does not see the key. */
+template <int D>
+static __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const warp_rows<D> &w,
+                                              const bf16 *keys, const block_rows &rows, int k0)
+{
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n += 2) {
+            uint32_t b[4];
+            ldmatrix_x4(b, keys + 8 * swizzled(8 * n + lane % 8 + lane / 16 * 8,
+                                               2 * i + (lane / 8 & 1), D / 8));
+            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+            mma_16816(s[n], w.q[i], low);
+            mma_16816(s[n + 1], w.q[i], high);
+        }
+    int first = warp * 16, end = rows.num_keys + first * rows.step; /* of the warp's first row */
+    if (k0 + KEYS <= end && (rows.window == 0 || k0 >= end + 15 * rows.step - rows.window)) return;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int key = k0 + 8 * n + lane % 4 * 2 + e % 2,
+                past = end + (lane / 4 + 8 * (e / 2)) * rows.step;
+            bool is_seen = key < past && (rows.window == 0 || key >= past - rows.window);
+            if (!is_seen) s[n][e] = -INFINITY;
+        }
+}
+
+/* s becomes 2^(scale (s - most)), most the largest so far; what was summed before is scaled to it. */
+template <int D>
+static __device__ __forceinline__ void weigh(float (&s)[KEYS / 8][4], warp_rows<D> &w, float scale)
+{
+    float factor[2];
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = w.most[h], part = 0.0f;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+            most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        float shift = most == -INFINITY ? 0.0f : most; /* no key seen yet */
+        factor[h] = exp2f((w.most[h] - shift) * scale);
+        w.most[h] = most;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; e++) {
+                s[n][e] = exp2f((s[n][e] - shift) * scale);
+                part += s[n][e];
+            }
+        w.sum[h] = w.sum[h] * factor[h] + part;
+    }
+#pragma unroll
+    for (int d = 0; d < D / 8; d++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            w.o[d][e] *= factor[e / 2];
+}
+
+/* o += s V */
+template <int D>
+static __device__ __forceinline__ void take_values(warp_rows<D> &w, const float (&s)[KEYS / 8][4],
+                                                   const bf16 *values)
+{
+    int lane = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++) { /* two neighbouring tiles of sums are a fragment of A */
+        const uint32_t p[4] = {pack_bf16(s[2 * i][0], s[2 * i][1]),
+                               pack_bf16(s[2 * i][2], s[2 * i][3]),
+                               pack_bf16(s[2 * i + 1][0], s[2 * i + 1][1]),
+                               pack_bf16(s[2 * i + 1][2], s[2 * i + 1][3])};
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 2) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, values + 8 * swizzled(16 * i + lane % 16, d + lane / 16, D / 8));
+            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+            mma_16816(w.o[d], p, low);
+            mma_16816(w.o[d + 1], p, high);
+        }
+    }
+}
+
+/* Keys from the tile of `begin` up to `end`; keys(k0) and values(k0) say where the tile's rows lie. */
+template <int D, class Where>
+static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, const Where &where,
+                                              const block_rows &rows, int64_t begin, int end,
+                                              float scale)
+{
+    constexpr int TILE = KEYS * D;
+    int first = (int)(begin / KEYS * KEYS), num = (end - first + KEYS - 1) / KEYS;
+    bool has_rows = (int)threadIdx.x / 32 * 16 < rows.num;
+
+    load_tile<D>(tiles, where.keys(first), where.end - first);
+    load_tile<D>(tiles + 2 * TILE, where.values(first), where.end - first);
+    cp_async_commit();
+    for (int i = 0; i < num; i++) {
+        int k0 = first + i * KEYS, next = k0 + KEYS;
+        if (i + 1 < num) {
+            load_tile<D>(tiles + (~i & 1) * TILE, where.keys(next), where.end - next);
+            load_tile<D>(tiles + (2 + (~i & 1)) * TILE, where.values(next), where.end - next);
+        }
+        cp_async_commit(); /* empty at the end */
+        cp_async_wait<1>();
+        __syncthreads();
+        if (has_rows) {
+            float s[KEYS / 8][4];
+            scores<D>(s, w, tiles + (i & 1) * TILE, rows, k0);
+            weigh<D>(s, w, scale);
+            take_values<D>(w, s, tiles + (2 + (i & 1)) * TILE);
+        }
+        __syncthreads(); /* the load after next overwrites this stage */
+    }
+}
+
+/* Row i of the block goes to o + i stride, and its logsumexp to lse[i lse_stride]. */
+template <int D>
+static __device__ __forceinline__ void finish(warp_rows<D> &w, int num, bf16 *o, int64_t stride,
+                                              float *lse, int64_t lse_stride, float scale)
+{
+    int lane = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
+        float sum = w.sum[h];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (row >= num) continue;
+        float inverse = 1.0f / sum;
+        uint32_t *to = (uint32_t *)(void *)(o + row * stride);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+            to[4 * d + lane % 4] = pack_bf16(w.o[d][2 * h] * inverse, w.o[d][2 * h + 1] * inverse);
+        if (lse && lane % 4 == 0) lse[row * lse_stride] = w.most[h] * scale + logf(sum);
+    }
+}
+
+static __device__ __forceinline__ float in_base_2(float scale)
+{
+    return scale * 1.44269504f; /* e^x = 2^(x log2 e) */
+}
+
+/* ---- packed ---- */
+
+struct packed_keys {
+    head_rows<bf16> k, v;
+    int end;
+
+    __device__ __forceinline__ head_rows<bf16> keys(int k0) const
+    {
+        return head_rows<bf16>{k.x + (int64_t)k0 * k.stride, k.stride};
+    }
+    __device__ __forceinline__ head_rows<bf16> values(int k0) const
+    {
+        return head_rows<bf16>{v.x + (int64_t)k0 * v.stride, v.stride};
+    }
+};
+
+template <int D>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packed_args<bf16> a)
+{
+    DYNAMIC_SHARED(memory);
+    bf16 *tiles = (bf16 *)(void *)memory; /* K, K, V, V */
+    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, MMA_ROWS);
+    if (piece.first >= piece.len) return;
+    const block_rows rows = rows_of_piece(piece, MMA_ROWS, a.window, a.is_bidirectional);
+    int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
+            row = (int64_t)piece.begin + piece.first,
+            from = (int64_t)piece.begin * kv_stride + (int64_t)kv * D;
+    const packed_keys where = {{a.k + from, kv_stride}, {a.v + from, kv_stride}, piece.len};
+    const head_rows<bf16> q = {a.q + row * q_stride + (int64_t)head * D, q_stride};
+    warp_rows<D> w;
+
+    take_queries<D>(w, tiles, q, rows.num);
+    attend<D>(w, tiles, where, rows, first_key(rows), last_key(rows), in_base_2(a.scale));
+    finish<D>(w, rows.num, a.o + row * q_stride + (int64_t)head * D, q_stride,
+              a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
+}
+
+template <int D>
+static cudaError_t launch_packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+{
+    auto kernel = attend_packed_mma<D>;
+    const int shared = 4 * KEYS * D * (int)sizeof(bf16);
+    cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(kernel, dim3((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads),
+                       dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
+}
+
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, packed_args<bf16> a, int64_t num_seqs,
+                                          int64_t max_seqlen)
+{
+    a.pieces_a_seq = (max_seqlen + MMA_ROWS - 1) / MMA_ROWS;
+    if (a.pieces_a_seq == 0) return cudaSuccess;
+    return a.head_dim == 64 ? launch_packed<64>(dev, a, num_seqs)
+                            : launch_packed<128>(dev, a, num_seqs);
+}
+
+/* ---- cached ---- */
+
+struct cached_keys {
+    const cached_args<bf16> *a;
+    int slot, kv, end;
+
+    __device__ __forceinline__ head_rows<bf16> keys(int k0) const
+    {
+        return head_rows<bf16>{tiles_of(*a, slot, k0, kv), a->head_dim};
+    }
+    __device__ __forceinline__ head_rows<bf16> values(int k0) const
+    {
+        return head_rows<bf16>{tiles_of(*a, slot, k0, kv) + KEYS * a->head_dim, a->head_dim};
+    }
+};
+
+template <int D>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_cached_mma(cached_args<bf16> a)
+{
+    DYNAMIC_SHARED(memory);
+    bf16 *tiles = (bf16 *)(void *)memory;
+    int64_t r = blockIdx.x;
+    const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
+    int end = a.row_pos[r] + 1;
+    const block_rows rows = {part.num, end, 0, a.window};
+    const cached_keys where = {&a, a.row_slot[r], part.kv, end};
+    int64_t at = (r * a.num_heads + part.head) * D;
+    const head_rows<bf16> q = {a.q + at, D};
+    warp_rows<D> w;
+
+    take_queries<D>(w, tiles, q, rows.num);
+    attend<D>(w, tiles, where, rows, first_key(rows), end, in_base_2(a.scale));
+    finish<D>(w, rows.num, a.o + at, D, NULL, 0, a.scale);
+}
+
+template <int D>
+static cudaError_t launch_cached(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
+{
+    auto kernel = attend_cached_mma<D>;
+    const int shared = 4 * KEYS * D * (int)sizeof(bf16);
+    cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(kernel, dim3((unsigned)num_rows, num_group_parts(a, MMA_ROWS)),
+                       dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
+}
+
+cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
+                                          int64_t num_rows)
+{
+    return a.head_dim == 64 ? launch_cached<64>(dev, a, num_rows)
+                            : launch_cached<128>(dev, a, num_rows);
+}
