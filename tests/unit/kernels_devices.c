@@ -328,7 +328,7 @@ static const heads layouts[] = {{2, 1, 8, 0, false, two_tiles},    {6, 2, 24, 0,
                                 {2, 1, 200, 0, false, a_tile},     {4, 2, 16, 37, false, two_tiles},
                                 {2, 2, 40, 70, false, two_tiles},  {2, 2, 24, 0, true, two_tiles},
                                 {34, 2, 8, 0, false, a_tile},      {66, 1, 64, 0, false, few},
-                                {2, 1, 128, 70, false, two_tiles}, {1, 1, 64, 0, true, a_tile}};
+                                {2, 1, 128, 37, false, two_tiles}, {1, 1, 64, 0, true, a_tile}};
 
 /* The last ones are there for the tensor cores of device cuda alone. */
 static bool is_tried(size_t layout, cr_dtype dtype, bool is_its_turn)
