@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packe
 
     start(st, s);
     load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, piece.first, piece.len, D);
-    for (int k0 = (int)(first_key(rows) / KEYS * KEYS); k0 < end; k0 += KEYS) {
+    for (int k0 = first_key(rows) / KEYS * KEYS; k0 < end; k0 += KEYS) {
         int64_t from = (int64_t)(piece.begin + k0) * kv_stride + (int64_t)kv * D;
         const head_rows<T> k = {a.k + from, kv_stride}, v = {a.v + from, kv_stride};
         take_tile<T, DPAD>(st, s, rows, k, v, piece.len - k0, k0, D, a.scale);
@@ -216,7 +216,7 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
             out<float>(a->lse),
             in<int32_t>(a->cu_seqlens),
             (a->sizes.max_seqlen + ROWS - 1) / ROWS,
-            a->window,
+            window_of(a->window),
             (int)a->num_heads,
             (int)a->num_kv_heads,
             (int)a->head_dim,
@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_cached(cache
 
     start(st, s);
     load_rows<ROWS, THREADS_A_BLOCK>(s.q, q, 0, part.num, D);
-    for (int k0 = (int)(first_key(rows) / KEYS * KEYS); k0 < end; k0 += KEYS) {
+    for (int k0 = first_key(rows) / KEYS * KEYS; k0 < end; k0 += KEYS) {
         const T *tiles = tiles_of(a, slot, k0, part.kv);
         const head_rows<T> k = {tiles, D}, v = {tiles + KEYS * D, D};
         take_tile<T, DPAD>(st, s, rows, k, v, end - k0, k0, D, a.scale);
@@ -308,7 +308,7 @@ template <class T> static cached_args<T> cached_of(const cr_attention_cached_arg
             in<int32_t>(a->row_pos),
             in<int32_t>(a->block_table),
             a->max_blocks,
-            a->window,
+            window_of(a->window),
             (int)a->num_heads,
             (int)a->num_kv_heads,
             (int)a->head_dim,

@@ -43,12 +43,12 @@ static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seq
 struct block_rows {
     int num;            /* how many */
     int num_keys, step; /* row i sees keys below num_keys + i step */
-    int64_t window;     /* and not below that - window; 0: from the first */
+    int window;         /* and not below that - window; 0: from the first */
 };
 
 /* Of a piece of at most `most` rows. */
 static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piece, int most,
-                                                           int64_t window, bool is_bidirectional)
+                                                           int window, bool is_bidirectional)
 {
     int left = piece.len - piece.first;
 
@@ -57,7 +57,7 @@ static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piec
 }
 
 /* The first key that any of the rows sees, and the end of what they see. */
-static __device__ __forceinline__ int64_t first_key(const block_rows &rows)
+static __device__ __forceinline__ int first_key(const block_rows &rows)
 {
     return rows.window > 0 && rows.num_keys > rows.window ? rows.num_keys - rows.window : 0;
 }
@@ -71,8 +71,8 @@ template <class T> struct packed_args {
     T *o;
     float *lse;
     const int32_t *cu_seqlens;
-    int64_t pieces_a_seq, window;
-    int num_heads, num_kv_heads, head_dim;
+    int64_t pieces_a_seq;
+    int window, num_heads, num_kv_heads, head_dim;
     float scale;
     bool is_bidirectional;
 };
@@ -81,10 +81,16 @@ template <class T> struct cached_args {
     const T *q, *k, *v;
     T *o, *blocks;
     const int32_t *row_slot, *row_pos, *block_table;
-    int64_t max_blocks, window;
-    int num_heads, num_kv_heads, head_dim;
+    int64_t max_blocks;
+    int window, num_heads, num_kv_heads, head_dim;
     float scale;
 };
+
+/* Positions are below 2^31, and a longer window sees all. */
+static inline int window_of(int64_t window)
+{
+    return window > INT32_MAX ? 0 : (int)window;
+}
 
 /* Elements of one kv head in a cache block: K, then V. */
 static __device__ __forceinline__ int64_t pair_elems(int D)

@@ -161,11 +161,11 @@ static __device__ __forceinline__ void take_values(warp_rows<D> &w, const float 
 /* Keys from the tile of `begin` up to `end`; keys(k0) and values(k0) say where the tile's rows lie. */
 template <int D, class Where>
 static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, const Where &where,
-                                              const block_rows &rows, int64_t begin, int end,
+                                              const block_rows &rows, int begin, int end,
                                               float scale)
 {
     constexpr int TILE = KEYS * D;
-    int first = (int)(begin / KEYS * KEYS), num = (end - first + KEYS - 1) / KEYS;
+    int first = begin / KEYS * KEYS, num = (end - first + KEYS - 1) / KEYS;
     bool has_rows = (int)threadIdx.x / 32 * 16 < rows.num;
 
     load_tile<D>(tiles, where.keys(first), where.end - first);
@@ -221,16 +221,17 @@ static __device__ __forceinline__ float in_base_2(float scale)
 /* ---- packed ---- */
 
 struct packed_keys {
-    head_rows<bf16> k, v;
+    const bf16 *k, *v;
+    int64_t stride;
     int end;
 
     __device__ __forceinline__ head_rows<bf16> keys(int k0) const
     {
-        return head_rows<bf16>{k.x + (int64_t)k0 * k.stride, k.stride};
+        return head_rows<bf16>{k + k0 * stride, stride};
     }
     __device__ __forceinline__ head_rows<bf16> values(int k0) const
     {
-        return head_rows<bf16>{v.x + (int64_t)k0 * v.stride, v.stride};
+        return head_rows<bf16>{v + k0 * stride, stride};
     }
 };
 
@@ -246,7 +247,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
     int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
             row = (int64_t)piece.begin + piece.first,
             from = (int64_t)piece.begin * kv_stride + (int64_t)kv * D;
-    const packed_keys where = {{a.k + from, kv_stride}, {a.v + from, kv_stride}, piece.len};
+    const packed_keys where = {a.k + from, a.v + from, kv_stride, piece.len};
     const head_rows<bf16> q = {a.q + row * q_stride + (int64_t)head * D, q_stride};
     warp_rows<D> w;
 

@@ -127,8 +127,42 @@ template <class T, int BITS> struct sum_parts_op {
     }
 };
 
+/* The same for any number of parts, an element after the other: 16 sums of 8 elements would not stay in registers. */
+template <class T> struct sum_many_parts_op {
+    float *y;
+    const T *x;
+    int64_t stride;
+    int num_parts;
+    bool is_added;
+
+    __device__ void operator()(int64_t first, int64_t num) const
+    {
+        enum { BITS = 16 };
+
+        for (int64_t i = first; i < first + PER && i < num; i++) {
+            float of_bit[BITS], sum = 0.0f;
+            for (int p = 0; p < num_parts; p++) {
+                bool is_kept = false;
+                sum = to_float(x[p * stride + i]);
+#pragma unroll
+                for (int k = 0; k < BITS; k++) {
+                    if (!is_kept && (p >> k & 1))
+                        sum = of_bit[k] + sum;
+                    else if (!is_kept)
+                        is_kept = true, of_bit[k] = sum;
+                }
+            }
+            int low = num_parts & -num_parts;
+#pragma unroll
+            for (int k = 0; k < BITS; k++)
+                if (num_parts >> k & 1 && 1 << k != low) sum = of_bit[k] + sum;
+            y[i] = is_added ? sum + y[i] : sum;
+        }
+    }
+};
+
 template <class T, int BITS>
-static cudaError_t sum_parts_of(cr_device *dev, const cr_sum_parts_args *a)
+static cudaError_t sum_few_parts(cr_device *dev, const cr_sum_parts_args *a)
 {
     bool is_fast = is_wide(a->x) && is_wide(a->y) && a->stride * sizeof(T) % 16 == 0;
     sum_parts_op<T, BITS> op = {out<float>(a->y),  in<T>(a->x), (int64_t)a->stride,
@@ -137,9 +171,19 @@ static cudaError_t sum_parts_of(cr_device *dev, const cr_sum_parts_args *a)
     return on_each(dev, op, a->num);
 }
 
+template <class T> static cudaError_t sum_many_parts(cr_device *dev, const cr_sum_parts_args *a)
+{
+    sum_many_parts_op<T> op = {out<float>(a->y), in<T>(a->x), (int64_t)a->stride, (int)a->num_parts,
+                               a->is_added};
+
+    return on_each(dev, op, a->num);
+}
+
 template <class T> static cudaError_t sum_parts(cr_device *dev, const cr_sum_parts_args *a)
 {
-    return a->num_parts < 16 ? sum_parts_of<T, 4>(dev, a) : sum_parts_of<T, 16>(dev, a);
+    return a->num_parts < 16    ? sum_few_parts<T, 4>(dev, a)
+           : a->num_parts < 256 ? sum_few_parts<T, 8>(dev, a)
+                                : sum_many_parts<T>(dev, a);
 }
 
 cr_status cri_cuda_sum_parts(cr_device *dev, const cr_sum_parts_args *a, cr_err *err)

@@ -54,7 +54,7 @@ static void flat_ranges(void **state)
         BOTH(scale, cr_scale_args, .x = M(x), .factor = 0.3f, .num = (size_t)n);
         for (int t = 0; t < 2; t++)
             for (int is_added = 0; is_added < 2; is_added++)
-                for (int parts = 1; parts < 5; parts += 3) { /* the same bits: one order of sums */
+                for (int parts = 1; parts < (n < 30 ? 400 : 5); parts = parts * 3 + 1) { /* bits */
                     int y = floats(CR_F32, n, 1, 0);
                     x = floats(act[t], (n + 8) * parts, 3, 0);
                     for (int d = 0; d < 2; d++)
