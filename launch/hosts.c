@@ -3,6 +3,7 @@
 #include "base/children.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -12,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { DISCARD_PORT = 9 };
+enum { DISCARD_PORT = 9, MOST_BYTES = 1 << 20 /* of a text that lists hosts */ };
 
 /* The address of this host that packets to `name` have; is_here: it is this host. No packet is sent. */
 static cr_status find_way(const char *name, struct in_addr *from, bool *is_here, cr_err *err)
@@ -104,25 +105,33 @@ static cr_status check_unused(cr_err *err)
     return CR_OK;
 }
 
+/* All of a stream, or its first `most` bytes and a few more. */
+static void read_stream(FILE *in, size_t most, cr_buf *out)
+{
+    char part[4096];
+    size_t num;
+
+    while (out->num_bytes < most && (num = fread(part, 1, sizeof part, in)) > 0)
+        cr_buf_add(out, part, num);
+}
+
 /* What the allocation consists of. */
 static cr_status read_allocation(cr_hosts *out, cr_err *err)
 {
     static const char command[] = "timeout 10 scontrol show hostnames"; /* of SLURM_JOB_NODELIST */
     const char *tasks = getenv("SLURM_TASKS_PER_NODE");
     cr_buf names = {0};
-    char part[4096];
     FILE *answer;
-    size_t num;
     int code;
 
     if (!getenv("SLURM_JOB_NODELIST") || !tasks || getenv("SLURM_HET_SIZE"))
         return cr_fail(err, CR_ECONFIG,
                        "Slurm job %.20s: SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE have to be "
-                       "there, and one component only (--hosts a:8,b:8 says which hosts)",
+                       "there, and a job of several components cannot be used (unset SLURM_JOB_ID: "
+                       "as outside of a job)",
                        getenv("SLURM_JOB_ID"));
     answer = popen(command, "r");
-    while (answer && (num = fread(part, 1, sizeof part, answer)) > 0)
-        cr_buf_add(&names, part, num);
+    if (answer) read_stream(answer, MOST_BYTES, &names);
     code = answer ? pclose(answer) : -1;
     if (code != 0)
         cr_fail(err, CR_ECONFIG, "Slurm job %.20s: `%s` ended with code %d", getenv("SLURM_JOB_ID"),
@@ -152,30 +161,39 @@ static cr_status use_slurm(cr_hosts *given, cr_err *err)
     return err->status;
 }
 
+static cr_status read_file(const char *path, cr_hosts *out, cr_err *err)
+{
+    FILE *in = fopen(path, "re");
+    cr_buf text = {0};
+
+    if (!in)
+        return cr_fail(err, CR_ECONFIG, "--hostfile: cannot open %s: %s", path, strerror(errno));
+    read_stream(in, MOST_BYTES, &text);
+    if (ferror(in) || !feof(in))
+        cr_fail(err, CR_ECONFIG, "--hostfile: %s: %s", path,
+                ferror(in) ? strerror(errno) : "longer than 1 MiB: no list of hosts");
+    else
+        cr_note(cr_hosts_read_file(&text, path, out, err));
+    fclose(in);
+    cr_buf_free(&text);
+    return err->status;
+}
+
 /* what: where they come from, for messages. */
 static cr_status read_hosts(const cr_hosts_args *args, cr_hosts *out, char what[80], cr_err *err)
 {
     const char *job = getenv("SLURM_JOB_ID");
-    cr_buf text = {0};
 
     if (args->list && args->file)
         return cr_fail(err, CR_EUSAGE, "--hosts and --hostfile: one of them");
-    if (!args->list && !args->file && !job) return check_unused(err);
-    if (args->list) {
-        snprintf(what, 80, "--hosts");
-        cr_note(cr_hosts_read(args->list, out, err));
-    } else if (args->file) {
-        snprintf(what, 80, "%.79s", args->file);
-        if (cr_file_read(args->file, &text, err) == CR_OK)
-            cr_note(cr_hosts_read_file(&text, args->file, out, err));
-        else
-            err->status = CR_ECONFIG;
-        cr_buf_free(&text);
-    } else {
-        snprintf(what, 80, "Slurm job %.20s (--ntasks-per-node)", job);
-        return read_allocation(out, err);
+    if (args->list || args->file) {
+        snprintf(what, 80, "%.79s", args->file ? args->file : "--hosts");
+        CR_TRY(args->file ? read_file(args->file, out, err) : cr_hosts_read(args->list, out, err));
+        return job ? use_slurm(out, err) : CR_OK;
     }
-    return job && err->status == CR_OK ? use_slurm(out, err) : err->status;
+    if (!job) return check_unused(err);
+    snprintf(what, 80, "Slurm job %.20s (--ntasks-per-node)", job);
+    return read_allocation(out, err);
 }
 
 static void write_list(cr_hosts *hosts)
@@ -231,9 +249,9 @@ cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *ou
     char what[80] = "";
 
     *out = (cr_hosts){0};
-    CR_TRY(read_hosts(args, out, what, err));
-    if (out->num == 0) use_this_host(out, num_ranks);
-    if (fill(out, what, num_ranks, err) != CR_OK) cr_hosts_free(out);
+    if (read_hosts(args, out, what, err) == CR_OK && out->num == 0) use_this_host(out, num_ranks);
+    if (err->status == CR_OK) cr_note(fill(out, what, num_ranks, err));
+    if (err->status != CR_OK) cr_hosts_free(out);
     return err->status;
 }
 

@@ -168,7 +168,7 @@ cr_status cr_hosts_read_slurm(const cr_buf *names, const char *tasks, cr_hosts *
             continue;
         cr_fail(err, CR_ECONFIG,
                 "Slurm names a host '%.*s', and SLURM_TASKS_PER_NODE %.80s: that is not understood "
-                "(--hosts a:8,b:8 says which hosts)",
+                "(unset SLURM_JOB_ID: as outside of a job)",
                 shown(&(part){line, line + num_bytes}), line, tasks);
         break;
     }

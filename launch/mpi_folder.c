@@ -14,9 +14,13 @@
 #include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char shared[] = "/dev/shm", start[] = "croll.";
+enum {
+    JOIN_SECONDS = 60
+}; /* a daemon's folder that nothing holds may be that of ranks which have yet to start */
 
 /* A folder of this user that is now locked, or -1. */
 static int lock_folder(const char *path, int how)
@@ -37,10 +41,12 @@ static void remove_folder(const char *path)
     if (cr_remove_tree(path, &err) != CR_OK) cr_log(CR_LOG_WARN, "run", "%s", err.msg);
 }
 
-static void remove_left_over(void)
+/* Folders that nothing holds and that did not change for min_age_s. */
+static void remove_left_over(time_t min_age_s)
 {
     DIR *dir = opendir(shared);
     struct dirent *entry;
+    struct stat st;
 
     while (dir && (entry = readdir(dir))) {
         char *path;
@@ -48,10 +54,9 @@ static void remove_left_over(void)
         if (strncmp(entry->d_name, start, sizeof start - 1) != 0) continue;
         path = cr_path_join(shared, entry->d_name);
         fd = lock_folder(path, LOCK_EX | LOCK_NB); /* fails while its launcher lives */
-        if (fd >= 0) {
+        if (fd >= 0 && fstat(fd, &st) == 0 && time(NULL) - st.st_ctime >= min_age_s)
             remove_folder(path);
-            close(fd);
-        }
+        if (fd >= 0) close(fd);
         cr_free(path);
     }
     if (dir) closedir(dir);
@@ -63,7 +68,7 @@ cr_status cr_mpi_folder_open(cr_mpi_folder *folder, cr_err *err)
 
     *folder = (cr_mpi_folder){.fd = -1};
     if (statfs(shared, &fs) != 0 || fs.f_type != TMPFS_MAGIC) return CR_OK;
-    remove_left_over();
+    remove_left_over(0);
     for (int try = 0; try < 10; try++) {
         snprintf(folder->path, sizeof folder->path, "%s/%sXXXXXX", shared, start);
         if (!mkdtemp(folder->path)) {
@@ -145,7 +150,10 @@ void cr_mpi_folder_join(void)
 
     if (daemon_fd >= 0 && fork() == 0) keep(path, lock_fd, daemon_fd);
     if (daemon_fd >= 0) close(daemon_fd);
-    if (lock_fd >= 0) close(lock_fd);
+    if (lock_fd >= 0) {
+        close(lock_fd);
+        remove_left_over(JOIN_SECONDS); /* of runs that were killed with that process */
+    }
 }
 
 void cr_mpi_folder_abandon(void)

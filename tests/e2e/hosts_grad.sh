@@ -31,6 +31,13 @@ own here logprobs /mnt/own/model "${devices[@]}"
 [ $code = 0 ] && [ "$(wc -l <$tmp/here.out)" = 4 ] || fail "croll logprobs: exit code $code"
 own there logprobs /mnt/own/model "${devices[@]}" --hosts h1:1,h2:3
 [ $code = 0 ] && cmp $tmp/here.out $tmp/there.out || fail "croll logprobs --hosts: exit code $code"
+for try in $(seq 50); do
+    [ -n "$(rig in h2 ls /dev/shm)" ] || break
+    sleep 0.1
+done
+[ -z "$(rig in h2 ls /dev/shm)" ] || fail "Open MPI's folder is left on h2"
+own zeros logprobs /mnt/own/model "${devices[@]}" --hostfile /dev/zero
+[ $code = 2 ] && grep -q '/dev/zero: longer than 1 MiB' $log || fail "a hostfile without end: exit code $code"
 own first logprobs /mnt/own/model "${devices[@]}" --hosts h2:2,h1:2
 [ $code = 2 ] && grep -q '^croll logprobs: rank 0 has stdin and stdout, so it runs on h1, .*, which is h2' $log || fail "rank 0 elsewhere: exit code $code"
 own alone logprobs /mnt/own/model --hosts h1:1,h2:1
