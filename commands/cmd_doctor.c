@@ -4,8 +4,10 @@
 #include "commands/commands.h"
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
+#include "kernels/measure.h"
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
+#include "plan/rates.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,13 +212,42 @@ static void check_gpus(report *r)
     cr_free(g);
 }
 
-static cr_status check_here(report *r, cr_err *err)
+/* As one rank has the device: one thread on cpu. */
+static cr_status measure(report *r, const char *path, cr_err *err)
+{
+    char *meaning = cr_asprintf("in %s: croll plan FILE --hosts 16x8 --rates %s", path, path),
+         name[80], found[200], text[3][32];
+    cr_device *dev = NULL;
+    cr_buf out = {0};
+    cr_speed s;
+
+    CR_TRY_GOTO(out, cr_device_open(cr_device_default(), 1, &dev, err));
+    CR_TRY_GOTO(out, cr_device_measure(dev, &s, err));
+    snprintf(name, sizeof name, "%s%s%s", cr_device_name(dev), cr_device_variant(dev)[0] ? " " : "",
+             cr_device_variant(dev));
+    cr_rates_write(name, s.product_flops_s, s.attention_flops_s, s.memory_bytes_s, &out);
+    CR_TRY_GOTO(out, cr_file_write_atomic(path, out.data, out.num_bytes, err));
+    snprintf(found, sizeof found, "%s, one rank: products %s, attention %s, memory %s", name,
+             cr_amount_text(s.product_flops_s, "FLOP/s", text[0]),
+             cr_amount_text(s.attention_flops_s, "FLOP/s", text[1]),
+             cr_amount_text(s.memory_bytes_s, "B/s", text[2]));
+    say(r, "speed", FINE, found, meaning);
+out:
+    if (dev) cr_device_close(dev);
+    cr_buf_free(&out);
+    cr_free(meaning);
+    return err->status;
+}
+
+/* rates: where the speed of the device goes, or NULL. */
+static cr_status check_here(report *r, const char *rates, cr_err *err)
 {
     CR_TRY(check_cpu(r, err));
     check_memory(r);
     check_programs(r);
     check_limits(r);
     check_gpus(r);
+    if (rates) CR_TRY(measure(r, rates, err));
     return r->has_failed
                ? cr_fail(err, CR_EABSENT, "something that runs need is missing (see above)")
                : CR_OK;
@@ -271,10 +302,13 @@ static cr_status check_run(const report *r, const cr_hosts_args *args, const cha
 static int run(int argc, char **argv)
 {
     report r = {0};
-    const char *network = NULL;
+    const char *network = NULL, *rates = NULL;
     cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &r.has_json, NULL, "one JSON object a finding"},
+        {"measure", CR_OPT_STRING, &rates, "FILE",
+         "also measure products, attention and memory of the device, in seconds; FILE is for croll "
+         "plan --rates"},
         CR_HOSTS_OPTIONS(hosts),
         {"network", CR_OPT_STRING, &network, "CIDR",
          "the network between them (default: found out)"},
@@ -287,12 +321,15 @@ static int run(int argc, char **argv)
                       &err) == CR_OK &&
         !is_help) {
         const char *nodes = getenv("SLURM_JOB_NUM_NODES");
-        if (hosts.list || hosts.file || words.num || (nodes && atoi(nodes) > 1))
+        bool has_hosts = hosts.list || hosts.file || words.num || (nodes && atoi(nodes) > 1);
+        if (has_hosts && rates)
+            cr_fail(&err, CR_EUSAGE, "--measure is of this host alone");
+        else if (has_hosts)
             cr_note(check_run(&r, &hosts, network, &words, &err));
         else if (network)
             cr_fail(&err, CR_EUSAGE, "--network is for several hosts (--hosts a:8,b:8)");
         else
-            cr_note(check_here(&r, &err));
+            cr_note(check_here(&r, rates, &err));
     }
     cr_words_free(&words);
     return err.status ? cr_command_fail(&cr_command_doctor, &err) : 0;
@@ -300,7 +337,8 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_doctor = {
     "doctor",
-    "doctor [--json]\n       croll doctor --hosts H:N,.. [--network CIDR] [--json] [FILE "
+    "doctor [--json] [--measure FILE]\n       croll doctor --hosts H:N,.. [--network CIDR] "
+    "[--json] [FILE "
     "[key=value ..]]",
     "What croll finds on this machine (CPU, memory, MPI, Redis, limits, GPUs), and what each "
     "means; or the checks of several hosts before a run (of FILE): program, models, clocks, room, "

@@ -32,6 +32,8 @@ struct cri_flight {
     cr_flight_event *event;
     uint64_t phase_event;                /* UINT64_MAX: none has begun */
     double phase_waited_s[CR_NUM_COLLS]; /* of the counts, when it began */
+    cr_flight_watcher watcher;           /* or NULL */
+    void *ctx;                           /* its */
 };
 
 static const char magic[8] = "CRFLT04";
@@ -125,6 +127,12 @@ cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll)
     return world->flight->head->count[coll];
 }
 
+void cr_flight_watch(cr_world *world, cr_flight_watcher watcher, void *ctx)
+{
+    world->flight->watcher = watcher;
+    world->flight->ctx = ctx;
+}
+
 static cr_flight_event *event_of(cr_world *world, uint64_t event)
 {
     return &world->flight->event[event % NUM_EVENTS];
@@ -170,6 +178,7 @@ void cri_event_posted(cr_world *world, uint64_t event, uint32_t sequence, size_t
     e->num_bytes = num_bytes;
     count_of(world, e)->num++;
     count_of(world, e)->num_bytes += num_bytes;
+    if (world->flight->watcher) world->flight->watcher(world->flight->ctx, e);
 }
 
 void cri_event_named(cr_world *world, uint64_t event, const char *name)

@@ -71,6 +71,10 @@ void cr_flight_set_clock(cr_world *world, const cr_flight_clock *clock);
 /* Sums since the world was opened, for one kind. */
 cr_flight_count cr_flight_get_count(const cr_world *world, cr_coll coll);
 
+/* Called for each collective that this rank has posted; NULL: none. `croll plan` counts by it. */
+typedef void (*cr_flight_watcher)(void *ctx, const cr_flight_event *event);
+void cr_flight_watch(cr_world *world, cr_flight_watcher watcher, void *ctx);
+
 /* Read a ring's file, checked in full; events in the order in which they were
  * written: by begin, but for phases that are longer than the ring. */
 typedef struct cr_flight_log {

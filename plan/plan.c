@@ -21,13 +21,15 @@ typedef struct bench {
     cr_plan_bytes standing; /* beside what a moment has */
     double first_flops;
     int stride, num_in_last; /* moments of a place, and of the last one so far */
+    const cr_worker_config *worker;
+    cr_plan_pass pass; /* CR_PLAN_PASSES: it is not counted */
 } bench;
 
 /* Everything that is counted, to be subtracted. */
 typedef struct counts {
     cr_traffic t;
     cr_flight_count all_to_alls, smalls;
-    double flops;
+    cr_device_stats work;
 } counts;
 
 /* ---- a batch of full samples ---- */
@@ -51,7 +53,7 @@ static void batch_make(bench *b, const cr_plan_batch *p, int64_t num, int64_t mo
 
 static counts count(const bench *b)
 {
-    counts c = {.t = cr_fsdp_get_stats(b->f).traffic, .flops = cr_device_get_stats(b->dev).flops};
+    counts c = {.t = cr_fsdp_get_stats(b->f).traffic, .work = cr_device_get_stats(b->dev)};
 
     for (int k = 0; k < CR_NUM_COLLS; k++) {
         cr_flight_count n = cr_flight_get_count(b->world, (cr_coll)k);
@@ -77,17 +79,79 @@ static void add_flight(cr_flight_count *to, const cr_flight_count *now, const cr
     to->num_bytes += (now->num_bytes - then->num_bytes) * (uint64_t)times;
 }
 
-/* What has been counted since `then`, times a factor. */
-static void add(cr_plan_role *out, const bench *b, const counts *then, int64_t times)
+/* A collective's reduced element; gathers and bytes have none. */
+static size_t elem_bytes_of(const bench *b, const cr_flight_event *e)
+{
+    const cr_units *u = cr_fsdp_units(b->f);
+    bool is_rounded = b->worker->reduce_dtype == CR_CHOICE_BF16;
+
+    if (e->coll == CR_COLL_ALL_REDUCE)
+        return strcmp(e->name, "gradients") == 0 ? sizeof(float) : sizeof(double);
+    if (e->coll != CR_COLL_REDUCE_SCATTER) return 0;
+    for (size_t i = 0; i < u->num && is_rounded; i++)
+        if (u->unit[i].trained.is_fp32 &&
+            strncmp(u->unit[i].name, e->name, sizeof e->name - 1) == 0)
+            is_rounded = false;
+    return is_rounded ? 2 : sizeof(float);
+}
+
+/* The axis that a group is named after (cr_mesh_create): "actor_train.fsdp". */
+static cr_axis axis_of(const char *group)
+{
+    const char *dot = strrchr(group, '.');
+    cr_axis axis = CR_AXIS_ALL;
+
+    while (axis < CR_NUM_AXES && strcmp(dot ? dot + 1 : "", cr_axis_name(axis)) != 0)
+        axis++;
+    CR_CHECK(axis < CR_NUM_AXES, "group %s has no axis", group);
+    return axis;
+}
+
+static void see_call(void *ctx, const cr_flight_event *e)
+{
+    bench *b = ctx;
+    cr_plan_passes *p = &b->role->passes;
+    cr_plan_call c = {.call = {.coll = (cr_coll)e->coll, .num_bytes = e->num_bytes}};
+    size_t i = 0;
+
+    if (b->pass == CR_PLAN_PASSES || e->num_ranks < 2) return;
+    c.axis = axis_of(e->group);
+    c.call.elem_bytes = elem_bytes_of(b, e);
+    while (i < p->num_calls && (p->call[i].axis != c.axis || p->call[i].call.coll != c.call.coll ||
+                                p->call[i].call.num_bytes != c.call.num_bytes ||
+                                p->call[i].call.elem_bytes != c.call.elem_bytes))
+        i++;
+    if (i == p->num_calls) {
+        p->call = cr_realloc(p->call, i * sizeof c, (i + 1) * sizeof c);
+        p->call[p->num_calls++] = c;
+    }
+    p->call[i].times[b->pass]++;
+}
+
+/* What follows is a pass of a step. */
+static counts begin(bench *b, cr_plan_pass pass)
+{
+    b->pass = pass;
+    return count(b);
+}
+
+/* It has ended; a step has it so often. */
+static void add(cr_plan_role *out, bench *b, const counts *then, int64_t times)
 {
     counts now = count(b);
+    struct cr_plan_work *w = &out->passes.work[b->pass];
 
     add_count(&out->step.gathers, &now.t.gathers, &then->t.gathers, times);
     add_count(&out->step.reduces, &now.t.reduces, &then->t.reduces, times);
     add_count(&out->step.all_reduces, &now.t.all_reduces, &then->t.all_reduces, times);
     add_flight(&out->all_to_alls, &now.all_to_alls, &then->all_to_alls, times);
     add_flight(&out->smalls, &now.smalls, &then->smalls, times);
-    out->step_flops += (now.flops - then->flops) * (double)times;
+    w->flops = now.work.flops - then->work.flops;
+    w->attention_flops = now.work.attention_flops - then->work.attention_flops;
+    w->moved_bytes = now.work.moved_bytes - then->work.moved_bytes;
+    out->step_flops += w->flops * (double)times;
+    out->passes.times[b->pass] = times;
+    b->pass = CR_PLAN_PASSES;
 }
 
 /* ---- bytes ---- */
@@ -141,7 +205,7 @@ static void add_phase(cr_plan_role *out, const char *name, cr_plan_bytes bytes)
 /* ---- a role ---- */
 
 static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w,
-                            const cr_plan_role *role, cr_err *err)
+                            cr_plan_role *role, cr_err *err)
 {
     cr_fsdp_args args = cr_fsdp_args_of(w, role->is_train);
     cr_world_args meta = {.kind = CR_WORLD_META, .meta_num_ranks = role->mesh.num_ranks};
@@ -150,11 +214,12 @@ static cr_status bench_open(bench *b, cr_model *model, const cr_worker_config *w
     for (int r = 0; r < role->mesh.num_ranks; r++)
         ranks[r] = r;
     args.max_grad_norm = 1;
-    *b = (bench){0};
+    *b = (bench){.role = role, .worker = w, .pass = CR_PLAN_PASSES};
     if (cr_world_open(&meta, &b->world, err) == CR_OK &&
         cr_device_open("meta", 1, &b->dev, err) == CR_OK &&
         cr_mesh_create(b->world, b->dev, role->name, ranks, &role->mesh, &b->mesh, err) == CR_OK)
         cr_note(cr_fsdp_create(model, b->dev, b->mesh, &args, &b->f, err));
+    if (err->status == CR_OK) cr_flight_watch(b->world, see_call, b);
     cr_free(ranks);
     return err->status;
 }
@@ -267,14 +332,14 @@ static cr_status plan_training(bench *b, const cr_worker_config *w, const cr_pla
     s = cr_fsdp_get_stats(b->f);
     add_phase(out, "backward", bytes_of(b, w, out, &s, kept));
     CR_TRY(update(b, err));
-    then = count(b);
     watch(b, w, out, kept);
+    then = begin(b, CR_PLAN_FIRST);
     CR_TRY(micro(b, err));
     add(out, b, &then, p->updates);
-    then = count(b);
+    then = begin(b, CR_PLAN_NEXT);
     if (p->micros > 1) CR_TRY(micro(b, err));
     add(out, b, &then, p->updates * (p->micros - 1));
-    then = count(b);
+    then = begin(b, CR_PLAN_UPDATE);
     CR_TRY(update(b, err));
     add(out, b, &then, p->updates);
     s = cr_fsdp_get_stats(b->f);
@@ -303,8 +368,8 @@ static cr_status plan_log_probs(bench *b, const cr_worker_config *w, const cr_pl
     for (int i = 0; i < CR_NUM_OUTPUTS; i++)
         result.of[i] = CR_NEW_ARRAY(float, rows);
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
-    then = count(b);
     if (!out->is_train) watch(b, w, out, kept);
+    then = begin(b, CR_PLAN_FORWARD);
     CR_TRY_GOTO(out, cr_fsdp_forward(b->f, &b->packed.batch, &result, err));
     add(out, b, &then, p->forwards);
     s = cr_fsdp_get_stats(b->f);
@@ -328,6 +393,7 @@ static void describe(const bench *b, const cr_model *model, const cr_worker_conf
         if (model->params[i]->is_trainable) out->num_trained += model->params[i]->num_elems;
     }
     out->shard_elems = u->trained_shard.elems;
+    out->hidden_size = model->config.hidden_size;
     out->num_units = u->num;
     out->host_bytes = cr_fsdp_get_stats(b->f).host_bytes;
     cr_units_write_tree(u, model, cr_dtype_of(w->dtype), &out->tree);
@@ -355,7 +421,6 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
         int64_t kept;
         cr_fsdp_stats s;
         if (bench_open(&b, model, w, out, err) != CR_OK) break;
-        b.role = out;
         cr_fsdp_set_aux_weight(b.f, cr_aux_weight(model, w, 1));
         s = cr_fsdp_get_stats(b.f);
         kept =
@@ -378,5 +443,6 @@ cr_status cr_plan_run(cr_model *model, const cr_worker_config *w, int num_ranks,
 void cr_plan_role_free(cr_plan_role *role)
 {
     cr_buf_free(&role->tree);
+    cr_free(role->passes.call);
     cr_free(role->moment);
 }

@@ -11,7 +11,7 @@
 #define CR_PLAN_H
 
 #include "actors/strategy_args.h"
-#include "mesh/flight.h"
+#include "mesh/hosts/links.h"
 
 /* What a micro-batch is made of, at its worst: samples of full length. */
 typedef struct cr_plan_batch {
@@ -40,11 +40,37 @@ typedef struct cr_plan_moment {
     char what[80]; /* "backward model.layers.3.mlp" */
 } cr_plan_moment;
 
+/* A step is made of these, each some times: the first micro-batch of an update gathers what the next ones have. */
+typedef enum cr_plan_pass {
+    CR_PLAN_FIRST,
+    CR_PLAN_NEXT,
+    CR_PLAN_UPDATE,
+    CR_PLAN_FORWARD, /* for log-probs */
+    CR_PLAN_PASSES
+} cr_plan_pass;
+
+/* Calls that are alike: of this rank's group along an axis. */
+typedef struct cr_plan_call {
+    cr_axis axis;
+    cr_link_call call;
+    int64_t times[CR_PLAN_PASSES]; /* in one pass */
+} cr_plan_call;
+
+typedef struct cr_plan_passes {
+    int64_t times[CR_PLAN_PASSES]; /* in a step */
+    struct cr_plan_work {
+        double flops, attention_flops, moved_bytes; /* as in cr_device_stats */
+    } work[CR_PLAN_PASSES];
+    cr_plan_call *call; /* owned */
+    size_t num_calls;
+} cr_plan_passes;
+
 typedef struct cr_plan_role {
     const char *name;
     bool is_train, is_judge; /* a judge keeps its device */
     cr_mesh_shape mesh;
     int64_t num_elems, num_trained, shard_elems; /* shard: of trained parameters, with padding */
+    int64_t hidden_size;                         /* 0: no pass of it makes log-probs */
     size_t num_units;
     int most_units_alive;
     int64_t host_bytes; /* offloaded states */
@@ -57,9 +83,10 @@ typedef struct cr_plan_role {
     cr_flight_count all_to_alls, smalls; /* likewise; smalls: all others */
     cr_traffic_count synced;             /* weights received by an engine in a step */
     double step_flops;                   /* of this rank */
-    int64_t most_elems;                  /* of one array of any operation: its largest index + 1 */
-    const char *most_elems_in;           /* that operation */
-    cr_buf tree;                         /* owned: the wrapped tree, with warnings */
+    cr_plan_passes passes;
+    int64_t most_elems;        /* of one array of any operation: its largest index + 1 */
+    const char *most_elems_in; /* that operation */
+    cr_buf tree;               /* owned: the wrapped tree, with warnings */
     cr_plan_moment *
         moment; /* owned; if they are asked for: two micro-batches and their update, or a forward */
     size_t num_moments;

@@ -1,6 +1,8 @@
 /* plan_print.c -- see plan_print.h. */
 #include "plan/plan_print.h"
 #include "base/json.h"
+#include "plan/gpu.h"
+#include "plan/hosts_print.h"
 #include "reports/html.h"
 
 #include <string.h>
@@ -116,6 +118,20 @@ static void text_bytes(const cr_plan_role *r, cr_buf *out)
                     cr_size_text(r->host_bytes, size));
 }
 
+static void text_gpu(const cr_plan_role *r, cr_buf *out)
+{
+    cr_gpu_need need[CR_GPU_NEEDS];
+    char size[32];
+
+    cr_gpu_needs(r, need);
+    cr_buf_addf(out, "  a GPU keeps beside it, estimated: %s\n",
+                cr_size_text(cr_gpu_need_bytes(r), size));
+    for (int i = 0; i < CR_GPU_NEEDS; i++)
+        if (need[i].bytes)
+            cr_buf_addf(out, "      %-30s %12s  (%s)\n", need[i].what,
+                        cr_size_text(need[i].bytes, size), need[i].source);
+}
+
 static void text_traffic(const cr_plan_role *r, cr_buf *out)
 {
     const struct {
@@ -140,7 +156,8 @@ static void text_traffic(const cr_plan_role *r, cr_buf *out)
         cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
 }
 
-static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool with_tree, cr_buf *out)
+static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_gpu, bool with_tree,
+                      cr_buf *out)
 {
     const cr_mesh_shape *m = &r->mesh;
     const char *at = r->tree.data;
@@ -161,6 +178,7 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool wit
                     r->most_units_alive);
     cr_buf_adds(out, "\n");
     text_bytes(r, out);
+    if (is_gpu) text_gpu(r, out);
     if (r->num_phases > 1) text_timeline(r, out);
     text_traffic(r, out);
     if (with_tree && r->tree.data) cr_buf_add(out, r->tree.data, r->tree.num_bytes);
@@ -212,8 +230,9 @@ void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
     cr_buf_addf(out, "plan of %s: nothing is started\n\n", p->path);
     text_batch(p, out);
     for (size_t r = 0; r < p->num_roles; r++)
-        text_role(&p->role[r], p->worker[r], with_tree, out);
+        text_role(&p->role[r], p->worker[r], p->is_gpu, with_tree, out);
     text_memory(p, out);
+    if (p->hosts.num) cr_plan_hosts_text(p, out);
     for (size_t i = 0; i < p->d.num; i++)
         if (strstr(p->d.items[i].text, "not available"))
             cr_buf_addf(out, "left out: %s\n", p->d.items[i].text);
@@ -267,7 +286,25 @@ static void json_traffic(cr_buf *out, const cr_plan_role *r)
     cr_buf_addf(out, "%.17g}", r->step_flops);
 }
 
-static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool with_tree)
+static void json_gpu(cr_buf *out, const cr_plan_role *r)
+{
+    cr_gpu_need need[CR_GPU_NEEDS];
+
+    cr_gpu_needs(r, need);
+    key(out, "device_keeps");
+    cr_buf_addc(out, '[');
+    for (int i = 0; i < CR_GPU_NEEDS; i++) {
+        cr_buf_adds(out, i ? ",{" : "{");
+        text(out, "what", need[i].what, strlen(need[i].what));
+        number(out, "bytes", need[i].bytes);
+        text(out, "source", need[i].source, strlen(need[i].source));
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_addc(out, ']');
+}
+
+static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config *w, bool is_gpu,
+                      bool with_tree)
 {
     const struct cr_plan_phase *peak = cr_plan_peak_phase(r);
     const char *at = r->tree.data;
@@ -306,6 +343,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
     }
     cr_buf_addc(out, ']');
     json_traffic(out, r);
+    if (is_gpu) json_gpu(out, r);
     key(out, "warnings");
     cr_buf_addc(out, '[');
     for (const char *line; (line = cr_plan_next_warning(&at, &num));) {
@@ -354,7 +392,7 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
     cr_buf_addc(out, '[');
     for (size_t r = 0; r < p->num_roles; r++) {
         if (r) cr_buf_addc(out, ',');
-        json_role(out, &p->role[r], p->worker[r], with_tree);
+        json_role(out, &p->role[r], p->worker[r], p->is_gpu, with_tree);
     }
     cr_buf_addc(out, ']');
     number(out, "device_peak_bytes", p->device_peak);
@@ -365,6 +403,7 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
         number(out, "largest_per_device_train_batch_size", p->largest);
         number(out, "largest_max_tokens_per_microbatch_in_train", p->largest_tokens);
     }
+    if (p->hosts.num) cr_plan_hosts_json(p, out);
     key(out, "not_available");
     cr_buf_addc(out, '[');
     for (size_t i = 0; i < p->d.num; i++) {

@@ -44,6 +44,11 @@ static const struct shape {
      8192},
     {"meta-llama/Meta-Llama-3-70B", LLAMA, 8192, 80, 64, 8, 128, 28672, 128256, false, 0, 0, 0,
      8192},
+    {"meta-llama/Llama-3.1-8B", LLAMA, 4096, 32, 32, 8, 128, 14336, 128256, false, 0, 0, 0, 131072},
+    {"meta-llama/Llama-3.1-70B", LLAMA, 8192, 80, 64, 8, 128, 28672, 128256, false, 0, 0, 0,
+     131072},
+    {"meta-llama/Llama-3.1-405B", LLAMA, 16384, 126, 128, 8, 128, 53248, 128256, false, 0, 0, 0,
+     131072},
 };
 
 static bool is_name(const struct shape *s, const char *name)

@@ -1,5 +1,5 @@
 /* plan.c -- croll plan against the run: two updates of two micro-batches on 2 ranks, and what the plan
- * says of the same: bytes of shards, buffers, tape and scratch, and every collective, exactly (B4, B5). With
+ * says of the same: bytes of shards, buffers, tape and scratch, and every collective with its group and bytes, exactly (B4, B5). With
  * experts the plan takes tokens as spread evenly: rows of an expert are padded to 64 bytes, so the tape may
  * differ a little and scratch, of the largest expert, by 15 %, and with expert parallelism by what the router sends to this rank; all else is exact.
  * Not covered: what kernels keep for themselves (plan_memory.c).
@@ -50,6 +50,66 @@ static void equal_count(cr_traffic_count got, cr_traffic_count now, cr_traffic_c
     equal(got.num_bytes, now.num_bytes - then.num_bytes, what, name);
 }
 
+/* What the run posts in its second update, by axis, kind and bytes; of gathered bytes, which a world of one rank
+ * knows of itself alone, by axis and kind. */
+typedef struct posted {
+    char axis[24];
+    cr_coll coll;
+    uint64_t num_bytes;
+    int64_t times;
+} posted;
+static posted seen[256];
+static size_t num_seen;
+
+static uint64_t compared(cr_coll coll, uint64_t num_bytes)
+{
+    return coll == CR_COLL_GATHER_BYTES ? 0 : num_bytes;
+}
+
+static void see(void *ctx, const cr_flight_event *e)
+{
+    const char *axis = strrchr(e->group, '.');
+    uint64_t num_bytes = compared((cr_coll)e->coll, e->num_bytes);
+    size_t i = 0;
+
+    (void)ctx;
+    if (!axis || e->num_ranks < 2) return;
+    while (i < num_seen && (strcmp(seen[i].axis, axis + 1) != 0 || seen[i].coll != e->coll ||
+                            seen[i].num_bytes != num_bytes))
+        i++;
+    CR_CHECK(i < CR_COUNT(seen), "too many kinds of calls");
+    if (i == num_seen) {
+        seen[num_seen] = (posted){.coll = (cr_coll)e->coll, .num_bytes = num_bytes};
+        snprintf(seen[num_seen++].axis, sizeof seen[0].axis, "%s", axis + 1);
+    }
+    seen[i].times++;
+}
+
+/* The plan's calls are those. routed: all-to-alls are what a router decides. */
+static void equal_calls(const cr_plan_role *plan, bool routed, const char *name)
+{
+    const cr_plan_passes *p = &plan->passes;
+    int64_t all = 0, planned = 0;
+
+    for (size_t i = 0; i < num_seen; i++) {
+        int64_t times = 0;
+        if (routed && seen[i].coll == CR_COLL_ALL_TO_ALL) continue;
+        for (size_t k = 0; k < p->num_calls; k++)
+            if (strcmp(cr_axis_name(p->call[k].axis), seen[i].axis) == 0 &&
+                p->call[k].call.coll == seen[i].coll &&
+                compared(seen[i].coll, p->call[k].call.num_bytes) == seen[i].num_bytes)
+                for (cr_plan_pass pass = 0; pass < CR_PLAN_PASSES; pass++)
+                    times += p->times[pass] * p->call[k].times[pass];
+        equal(times, seen[i].times, cr_coll_name(seen[i].coll), name);
+        all += times;
+    }
+    for (size_t k = 0; k < p->num_calls; k++)
+        for (cr_plan_pass pass = 0; pass < CR_PLAN_PASSES; pass++)
+            if (!routed || p->call[k].call.coll != CR_COLL_ALL_TO_ALL)
+                planned += p->times[pass] * p->call[k].times[pass];
+    equal(planned, all, "calls", name);
+}
+
 /* An update of two micro-batches, twice; what the second one moved is in now - *then. */
 static cr_fsdp_stats run(const char *text, const cr_worker_config *w, cr_fsdp_stats *then)
 {
@@ -59,7 +119,10 @@ static cr_fsdp_stats run(const char *text, const cr_worker_config *w, cr_fsdp_st
     trained_open(&t, text, w, LENGTH);
     trained_update(&t);
     *then = cr_fsdp_get_stats(t.f);
+    num_seen = 0;
+    cr_flight_watch(world, see, NULL);
     trained_update(&t);
+    cr_flight_watch(world, NULL, NULL);
     now = cr_fsdp_get_stats(t.f);
     trained_close(&t);
     return now;
@@ -88,6 +151,7 @@ static void check(const char *text, const cr_worker_config *w, double routed, co
     equal_count(plan.step.reduces, now.traffic.reduces, then.traffic.reduces, "reduces", name);
     equal_count(plan.step.all_reduces, now.traffic.all_reduces, then.traffic.all_reduces,
                 "all-reduces", name);
+    equal_calls(&plan, w->ep_size > 1, name);
     CR_CHECK(now.tape_peak_bytes > 0 && now.traffic.gathers.num > 0, "%s: nothing happened", name);
     printf("%s: %lld bytes of tape, %lld gathers\n", name, (long long)b->tape,
            (long long)plan.step.gathers.num);

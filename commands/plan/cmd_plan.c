@@ -6,10 +6,10 @@
  */
 #include "actors/roles.h"
 #include "commands/commands.h"
+#include "commands/plan/hosts.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
-#include "launch/placement.h"
-#include "plan/plan_print.h"
+#include "plan/gpu.h"
 #include "plan/shapes.h"
 
 #include <ctype.h>
@@ -20,7 +20,9 @@
 static int run(int argc, char **argv);
 
 const cr_command cr_command_plan = {
-    "plan", "plan FILE [key=value ..] [--world N] [--memory 80GB] [--tree] [--json] [--html PAGE]",
+    "plan",
+    "plan FILE [key=value ..] [--world N] [--memory 80GB] [--hosts 128x8] [--tree] [--json] "
+    "[--html PAGE]",
     "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
     "model, no weights).",
     "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB", run};
@@ -347,13 +349,19 @@ out:
     return cr_fail_add(err, "rewards.%s", w->name);
 }
 
+static int64_t peak_bytes(const cr_plan *p, const cr_plan_role *r)
+{
+    return p->is_gpu ? cr_gpu_peak(r) : cr_plan_peak(r);
+}
+
 /* What a role keeps of a device while another one works there (phases.h, on a device that is the host). */
-static int64_t idle_bytes(const cr_plan_role *r, const cr_worker_config *w)
+static int64_t idle_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
 {
     const cr_plan_bytes *b = &r->phase[0].bytes;
+    int64_t own = p->is_gpu ? cr_gpu_need_bytes(r) : 0;
 
-    if (r->is_judge) return cr_plan_peak(r);
-    return w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values;
+    if (r->is_judge) return peak_bytes(p, r);
+    return own + (w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values);
 }
 
 /* The fullest device. Roles that share one take turns. */
@@ -369,7 +377,7 @@ static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
     for (int pass = 0; pass < 2; pass++) /* first what all of them keep, then who works */
         for (size_t r = 0; r < p->num_roles; r++) {
             const cr_plan_role *role = r == 0 ? train : &p->role[r];
-            int64_t kept = idle_bytes(role, p->worker[r]), extra = cr_plan_peak(role) - kept;
+            int64_t kept = idle_bytes(p, role, p->worker[r]), extra = peak_bytes(p, role) - kept;
             for (int i = 0; i < p->worker[r]->num_devices; i++) {
                 int64_t *at = &idle[p->worker[r]->devices[i]];
                 if (pass == 0) *at += kept;
@@ -435,6 +443,63 @@ static cr_status search(cr_plan *p, cr_err *err)
     return least ? search_tokens(p, err) : CR_OK;
 }
 
+/* ---- other sizes of a shard group ---- */
+
+static cr_status choose_size(cr_plan *p, int size, cr_plan_choice *out, cr_err *err)
+{
+    const cr_plan_place place = {p->hosts.host_of[0], p->hosts.num, p->is_gpu};
+    int64_t file = p->config.train.fsdp_size;
+    cr_plan_role role;
+
+    p->config.train.fsdp_size = size;
+    cr_note(plan_train(p, &p->batch, &role, err));
+    p->config.train.fsdp_size = file;
+    CR_TRY(err->status);
+    *out = (cr_plan_choice){
+        .fsdp_size = size,
+        .peak_bytes = device_peak(p, &role),
+        .micro_s = cr_plan_time(&role, &place, &p->hosts.rates, CR_PLAN_FIRST).all_s,
+        .update_s = cr_plan_time(&role, &place, &p->hosts.rates, CR_PLAN_UPDATE).all_s,
+        .step_s = cr_plan_step_s(&role, &place, &p->hosts.rates),
+        .into_bytes = cr_plan_into_bytes(&role, &place),
+        .is_file = size == p->role[0].mesh.num_fsdp};
+    cr_plan_role_free(&role);
+    return CR_OK;
+}
+
+/* A shard group of a host's ranks, twice as many .., all; and the file's. */
+static cr_status choose(cr_plan *p, cr_err *err)
+{
+    cr_plan_hosts *h = &p->hosts;
+    const int ranks = p->role[0].mesh.num_ranks, file = p->role[0].mesh.num_fsdp;
+    cr_plan_choice *best = NULL;
+    int here = 0;
+
+    for (int i = 0; i < ranks; i++)
+        here += h->host_of[0][i] == h->host_of[0][0];
+    if (here == ranks) return CR_OK;
+    h->choice = CR_NEW_ARRAY(cr_plan_choice, 20);
+    for (int size = here; size <= ranks;
+         size = size < ranks && 2 * size > ranks ? ranks : 2 * size) {
+        cr_mesh_shape shape;
+        cr_err no = {0};
+        cr_worker_config w = p->config.train;
+        w.fsdp_size = size;
+        if (size > file && h->num_choices && h->choice[h->num_choices - 1].fsdp_size < file)
+            CR_TRY(choose_size(p, file, &h->choice[h->num_choices++], err));
+        if (size > 1 && cr_mesh_shape_of(&w, ranks, &shape, &no) == CR_OK)
+            CR_TRY(choose_size(p, size, &h->choice[h->num_choices++], err));
+    }
+    for (size_t i = 0; i < h->num_choices; i++) {
+        cr_plan_choice *x = &h->choice[i];
+        if (x->step_s > 0 && (!p->memory || x->peak_bytes <= p->memory) &&
+            (!best || x->step_s < best->step_s))
+            best = x;
+    }
+    if (best) best->is_best = !best->is_file;
+    return CR_OK;
+}
+
 static cr_status make(cr_plan *p, cr_err *err)
 {
     const cr_config *c = &p->config;
@@ -458,12 +523,15 @@ static cr_status make(cr_plan *p, cr_err *err)
         CR_TRY(plan_judge(p, w, &p->role[p->num_roles++], err));
     }
     p->device_peak = device_peak(p, &p->role[0]);
+    cr_plan_hosts_place(p);
+    if (p->hosts.num) CR_TRY(choose(p, err));
     return p->memory ? search(p, err) : CR_OK;
 }
 
 /* ---- the command ---- */
 
-static cr_status plan(cr_plan *p, const cr_words *words, const char *memory, cr_err *err)
+static cr_status plan(cr_plan *p, const cr_words *words, const char *memory,
+                      const cr_plan_options *options, cr_err *err)
 {
     cr_status status;
 
@@ -475,6 +543,7 @@ static cr_status plan(cr_plan *p, const cr_words *words, const char *memory, cr_
     status = load(p, words, err);
     cr_diagnostics_print(&p->d);
     CR_TRY(status);
+    CR_TRY(cr_plan_hosts_open(p, options, err));
     return make(p, err);
 }
 
@@ -497,40 +566,31 @@ static cr_status print(const cr_plan *p, bool is_json, bool with_tree, const cha
     return err->status;
 }
 
-/* Which host each rank is on. */
-static cr_status print_places(const cr_plan *p, const cr_hosts_args *args, cr_err *err)
-{
-    cr_layout layout;
-    cr_hosts hosts;
-    char *table;
-
-    if (!args->list && !args->file) return CR_OK;
-    cr_layout_init(&layout, &p->config);
-    CR_TRY(cr_hosts_choose(args, layout.num_ranks, &hosts, err));
-    cr_placement_make(&hosts, &layout);
-    table = cr_placement_table(&hosts, &layout);
-    printf("\n%s", table);
-    cr_free(table);
-    cr_hosts_free(&hosts);
-    return CR_OK;
-}
-
 static int run(int argc, char **argv)
 {
     bool is_json = false, with_tree = false, is_help = false;
     const char *memory = NULL, *page = NULL;
-    cr_hosts_args hosts = {NULL, NULL};
+    cr_plan_options where = {0};
     cr_plan p = {0};
     const cr_option options[] = {
         {"world", CR_OPT_INT, &p.world, "N",
          "plan for N devices: every role's mapping is scaled (default: the file's)"},
         {"memory", CR_OPT_STRING, &memory, "SIZE",
          "of a device, as 80GB: say what fits and the largest micro-batch"},
+        {"hosts", CR_OPT_STRING, &where.hosts, "HOSTS",
+         "128x8 (hosts x devices), or a:8,b:8 as croll run has it: places, traffic, times"},
+        {"hostfile", CR_OPT_STRING, &where.hostfile, "FILE",
+         "the same from a file: NAME slots=N a line"},
+        {"link", CR_OPT_STRING, &where.link, "RATE",
+         "into a host, as 400GB/s or 3.2Tbit/s (default: hosts.json in output_dir)"},
+        {"device", CR_OPT_STRING, &where.device, "NAME",
+         "cpu (default), cuda, or a100, h100, h200, b200: its memory and speed by data sheet"},
+        {"rates", CR_OPT_STRING, &where.rates, "FILE",
+         "what `croll doctor --measure FILE` found: speed of a device for --hosts"},
         {"tree", CR_OPT_FLAG, &with_tree, NULL, "the wrapped tree of every role, too"},
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
         {"html", CR_OPT_STRING, &page, "PAGE",
          "also write a page to look at: meshes, trees, memory along a step, traffic"},
-        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -539,11 +599,11 @@ static int run(int argc, char **argv)
                       &err) == CR_OK &&
         !is_help) {
         p.with_moments = page != NULL;
-        if (plan(&p, &words, memory, &err) == CR_OK &&
-            print(&p, is_json, with_tree, page, &err) == CR_OK && !is_json)
-            cr_note(print_places(&p, &hosts, &err));
+        if (plan(&p, &words, memory, &where, &err) == CR_OK)
+            cr_note(print(&p, is_json, with_tree, page, &err));
     }
     cr_words_free(&words);
+    cr_plan_hosts_free(&p);
     for (size_t i = 0; i < p.num_roles; i++)
         cr_plan_role_free(&p.role[i]);
     for (size_t i = 0; p.override && p.override[i]; i++)
