@@ -92,9 +92,13 @@ static void add_group(const sums *s, const cr_link_call *call, const int *host_o
         if (!is_first || !is_sampled(s, host_of[first], n)) continue;
         for (int r = first; r < n; r++)
             p.m += host_of[r] == host_of[first];
-        into = cr_link_into_host(host_of, n, *call, host_of[first]);
-        if (s->place->is_nccl && s->flow != CR_FLOW_SMALL)
+        if (s->place->is_nccl && s->flow != CR_FLOW_SMALL) { /* the host's messages: the meeting */
+            into = cr_link_into_host(host_of, n, (cr_link_call){.coll = CR_COLL_BARRIER},
+                                     host_of[first]);
             into.num_bytes = (int64_t)into_by_nccl(s->flow, p);
+        } else {
+            into = cr_link_into_host(host_of, n, *call, host_of[first]);
+        }
         to->into_bytes += times * (double)into.num_bytes;
         to->num_messages += times * (double)into.num_messages;
         to->inside_bytes += times * inside(s->flow, p, (double)into.num_bytes);
@@ -216,21 +220,29 @@ double cr_plan_into_bytes(const cr_plan_role *role, const cr_plan_place *place)
 
 /* ---- weights ---- */
 
+/* Is a replica of shard f on this host? */
+static bool has_shard(const cr_mesh_shape *m, const int *host_of, int f, int host)
+{
+    for (int rank = f; rank < m->num_ranks; rank += m->num_fsdp)
+        if (host_of[rank] == host) return true;
+    return false;
+}
+
 cr_sync_moved cr_plan_sync(const cr_plan_role *train, const cr_plan_place *senders,
                            const cr_plan_role *infer, const cr_plan_place *receivers)
 {
     const cr_mesh_shape *m = &train->mesh;
-    double *into = CR_NEW_ARRAY(double, receivers->num_hosts);
+    bool *is_done = CR_NEW_ARRAY(bool, receivers->num_hosts);
     cr_sync_moved out = {.engine_bytes = infer->synced.num_bytes};
 
-    for (int e = 0; e < infer->mesh.num_ranks; e++)
-        for (int f = 0; f < m->num_fsdp; f++) {
-            int sender = e % m->num_ddp * m->num_fsdp + f, host = receivers->host_of[e];
-            if (senders->host_of[sender] != host)
-                into[host] += (double)out.engine_bytes / m->num_fsdp;
-        }
-    for (int h = 0; h < receivers->num_hosts; h++)
-        out.into_bytes = fmax(out.into_bytes, into[h]);
-    cr_free(into);
+    for (int e = 0; e < infer->mesh.num_ranks; e++) {
+        int host = receivers->host_of[e], num = 0;
+        if (is_done[host]) continue;
+        is_done[host] = true;
+        for (int f = 0; f < m->num_fsdp; f++)
+            num += !has_shard(m, senders->host_of, f, host);
+        out.into_bytes = fmax(out.into_bytes, (double)out.engine_bytes * num / m->num_fsdp);
+    }
+    cr_free(is_done);
     return out;
 }

@@ -62,7 +62,7 @@ double cr_plan_step_s(const cr_plan_role *role, const cr_plan_place *place, cons
 /* Into a host in a step, all flows. */
 double cr_plan_into_bytes(const cr_plan_role *role, const cr_plan_place *place);
 
-/* Weights from the ranks of `train` to the engines of `infer`: as sync.c deals them. */
+/* Weights from the ranks of `train` to the engines of `infer`: each shard enters a host once, if it has no replica. */
 typedef struct cr_sync_moved {
     int64_t engine_bytes;
     double into_bytes; /* into the host that most enters */

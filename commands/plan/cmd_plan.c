@@ -25,7 +25,9 @@ const cr_command cr_command_plan = {
     "[--html PAGE]",
     "Memory, traffic and batch arithmetic of a run, without starting it (needs config.json of the "
     "model, no weights).",
-    "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB", run};
+    "croll plan configs/quickstart/rlvr.yaml --world 2 --memory 1GB\n"
+    "  croll plan configs/quickstart/rlvr.yaml --world 64 --hosts 8x8 --link 400GB/s --device h100",
+    run};
 
 /* ---- the file ---- */
 

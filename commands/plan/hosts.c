@@ -40,9 +40,10 @@ static cr_status read_shape(const cr_plan *p, const char *text, char **list, int
     cr_buf out = {0};
 
     *list = NULL;
-    if (each < 1 || *end) return CR_OK;
-    if (num < 1 || num > MOST_DEVICES || each > MOST_DEVICES / num)
-        return cr_fail(err, CR_EUSAGE, "--hosts %.40s: at most %d devices", text, MOST_DEVICES);
+    if (text[strspn(text, "-0123456789x")] || !strchr(text, 'x')) return CR_OK;
+    if (*end || num < 1 || each < 1 || num > MOST_DEVICES || each > MOST_DEVICES / num)
+        return cr_fail(err, CR_EUSAGE, "--hosts %.40s: hosts x devices, 1x1 to %d devices in all",
+                       text, MOST_DEVICES);
     for (long i = 0; i < num; i++)
         cr_buf_addf(&out, "%sh%ld:%ld", i ? "," : "", i + 1, each * ranks);
     *list = cr_strndup(out.data, out.num_bytes);

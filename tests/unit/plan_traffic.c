@@ -139,7 +139,7 @@ static void times_are_sums(void **state)
     check_near(t.flow_s[CR_FLOW_GATHERS], 3 * 1000 * (15.0 / 16 - 0.5 / 8), 1e-6);
 }
 
-static void weights_go_to_every_engine(void **state)
+static void weights_enter_a_host_once(void **state)
 {
     int senders[8], receivers[4] = {0, 0, 0, 2};
     cr_plan_call call;
@@ -154,11 +154,15 @@ static void weights_go_to_every_engine(void **state)
     m = cr_plan_sync(&train, &(cr_plan_place){senders, 2, false}, &infer,
                      &(cr_plan_place){receivers, 3, false});
     assert_int_equal(m.engine_bytes, 400);
-    check_near(m.into_bytes, 400, 1e-9); /* engine 1 of host 0, from replica 1 of host 1 */
+    check_near(m.into_bytes, 400, 1e-9); /* host 2; host 0 has a replica */
     receivers[3] = 0;
     m = cr_plan_sync(&train, &(cr_plan_place){senders, 2, false}, &infer,
-                     &(cr_plan_place){receivers, 1, false});
-    check_near(m.into_bytes, 800, 1e-9);
+                     &(cr_plan_place){receivers, 3, false});
+    check_near(m.into_bytes, 0, 0);
+    senders[3] = 1; /* of shard 3 no replica is on host 0: it comes once, for three engines */
+    m = cr_plan_sync(&train, &(cr_plan_place){senders, 2, false}, &infer,
+                     &(cr_plan_place){receivers, 3, false});
+    check_near(m.into_bytes, 100, 1e-9);
 }
 
 static void rates_have_units(void **state)
@@ -224,7 +228,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_a_count), cmocka_unit_test(times_are_sums),
-        cmocka_unit_test(weights_go_to_every_engine), cmocka_unit_test(rates_have_units),
+        cmocka_unit_test(weights_enter_a_host_once), cmocka_unit_test(rates_have_units),
         cmocka_unit_test(files_of_rates)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
