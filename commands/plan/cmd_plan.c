@@ -475,21 +475,24 @@ static cr_status choose(cr_plan *p, cr_err *err)
     cr_plan_hosts *h = &p->hosts;
     const int ranks = p->role[0].mesh.num_ranks, file = p->role[0].mesh.num_fsdp;
     cr_plan_choice *best = NULL;
+    bool has_file = false;
     int here = 0;
 
     for (int i = 0; i < ranks; i++)
         here += h->host_of[0][i] == h->host_of[0][0];
     if (here == ranks) return CR_OK;
     h->choice = CR_NEW_ARRAY(cr_plan_choice, 20);
-    for (int size = here; size <= ranks;
-         size = size < ranks && 2 * size > ranks ? ranks : 2 * size) {
+    for (int size = here, next; size <= ranks; size = next) {
         cr_mesh_shape shape;
         cr_err no = {0};
         cr_worker_config w = p->config.train;
-        w.fsdp_size = size;
-        if (size > file && h->num_choices && h->choice[h->num_choices - 1].fsdp_size < file)
+        next = size < ranks && 2 * size > ranks ? ranks : 2 * size;
+        if (size >= file && !has_file) {
+            has_file = true;
             CR_TRY(choose_size(p, file, &h->choice[h->num_choices++], err));
-        if (size > 1 && cr_mesh_shape_of(&w, ranks, &shape, &no) == CR_OK)
+        }
+        w.fsdp_size = size;
+        if (size > 1 && size != file && cr_mesh_shape_of(&w, ranks, &shape, &no) == CR_OK)
             CR_TRY(choose_size(p, size, &h->choice[h->num_choices++], err));
     }
     for (size_t i = 0; i < h->num_choices; i++) {

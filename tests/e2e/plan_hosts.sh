@@ -112,6 +112,11 @@ assert not best["is_file"]
 near(c[2]["step_seconds"], h["step_seconds"])
 assert c[0]["peak_bytes"] > c[2]["peak_bytes"] == p["device_peak_bytes"]' \
     "$dir/sft.yaml" --hosts 4x8 --rates "$dir/rates" --link 1GB/s
+for size in 2 8 12 32; do # the file's own size is always there, once, in its place
+    plan 'c = [x["fsdp_size"] for x in p["hosts"]["choices"]]; assert c == sorted({8, 24, '$size'} if '$size' != 32 else {8, 16, 32}), c
+assert [x["is_file"] for x in p["hosts"]["choices"]] == [x == '$size' for x in c]' "$dir/sft.yaml" \
+        --hosts $([ $size = 32 ] && echo 4x8 --world 32 || echo 3x8 --world 24) sft_train.strategy_args.strategy_config.fsdp_size=$size
+done
 # what does not fit is not better
 plan 'c = p["hosts"]["choices"]; assert not any(x["is_best"] and x["peak_bytes"] > p["memory_bytes"] for x in c)' \
     "$dir/sft.yaml" --hosts 4x8 --rates "$dir/rates" --link 1GB/s --memory 1.9GB
