@@ -7,6 +7,23 @@
 
 static const double poll_interval_s =
     0.05; /* while asleep: has a rank failed or done something else? */
+static const double progress_interval_s = 0.002;
+
+/* Until the flag or until_s. What this rank has sent to other hosts may be waiting inside MPI, for a connection or for room,
+ * though its requests are complete: whoever waits for it would wait for ever if this rank slept without calling MPI. */
+static bool wait_for(const cr_group *g, cri_flag *flag, uint32_t target, double until_s)
+{
+    cr_world *w = g->world;
+    int is_there;
+
+    while (w->has_links) {
+        double next_s = cr_now_s() + progress_interval_s;
+        if (next_s >= until_s) break;
+        if (cri_flag_wait(flag, target, next_s, w->should_spin)) return true;
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm, &is_there, MPI_STATUS_IGNORE);
+    }
+    return cri_flag_wait(flag, target, until_s, w->should_spin);
+}
 
 cri_host *cri_host_create(cr_group *group, const int *rank, int num, int num_places, MPI_Comm mpi)
 {
@@ -69,7 +86,7 @@ cr_status cri_host_wait_flag(cri_host *host, int member, cri_flag *flag, uint32_
     *is_reached = false;
     for (double now_s = cr_now_s();; now_s = cr_now_s()) {
         double slice_s = now_s + poll_interval_s < until_s ? now_s + poll_interval_s : until_s;
-        *is_reached = cri_flag_wait(flag, target, slice_s, g->world->should_spin);
+        *is_reached = wait_for(g, flag, target, slice_s);
         if (*is_reached) return CR_OK;
         /* it may never come: the slots of ranks that do different things are used differently */
         for (int i = 0; i < host->num; i++)
@@ -93,7 +110,7 @@ static cr_status wait_posted(cri_host *h, int member, uint32_t sequence, cr_err 
     while (status == CR_OK) {
         double now_s = cr_now_s(), slice_s = now_s + poll_interval_s;
         if (slice_s > until_s) slice_s = until_s;
-        if (cri_flag_wait(flag, sequence, slice_s, g->world->should_spin)) break;
+        if (wait_for(g, flag, sequence, slice_s)) break;
         for (int i = 0; i < h->num && status == CR_OK; i++) {
             is_missing[h->rank[i]] = !cri_flag_reached(&h->members[i].posted, sequence);
             status = compare_up_to(h, i, sequence, err);
@@ -126,8 +143,7 @@ static cr_status wait_for_ring(cri_host *h, uint32_t sequence, cr_err *err)
     double until_s = cr_now_s() + g->world->deadline_s;
 
     for (int i = 0; i < h->num; i++)
-        if (!cri_flag_wait(&h->members[i].verified, sequence - CRI_RING, until_s,
-                           g->world->should_spin))
+        if (!wait_for(g, &h->members[i].verified, sequence - CRI_RING, until_s))
             return cri_fail_late(g, "running ahead of the group", h->rank[i], err);
     return CR_OK;
 }

@@ -93,6 +93,7 @@ struct cr_world {
     double deadline_s;
     bool is_broken;                    /* a collective failed: no clean end of MPI */
     bool should_spin;                  /* this host has a core for every rank */
+    bool has_links;                    /* a group spans hosts, so MPI wants to be called */
     int *host_of;                      /* [num_ranks] lowest world rank of the same host */
     int *board_of;                     /* [num_ranks] place in that host's board */
     char (*host_name)[CRI_HOST_BYTES]; /* [num_ranks] */

@@ -10,7 +10,7 @@
 
 enum { CRI_ROUNDS = 16 };
 /* MPI's tags; parts and sums (hosts/between.c) have all from theirs on */
-enum { CRI_ENTRY_TAG = 1, CRI_TRANSFER_TAG, CRI_PART_TAG };
+enum { CRI_ENTRY_TAG = 1, CRI_TRANSFER_TAG, CRI_HELLO_TAG, CRI_PART_TAG };
 
 typedef struct cri_message {
     cri_entry entry;

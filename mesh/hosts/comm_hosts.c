@@ -75,6 +75,31 @@ static cr_status open_ranks(cr_group *g, const int *here, cr_err *err)
                            2 * ((size_t)l->most_on_host + 1) * CRI_STAGE_BYTES, err);
 }
 
+/* Does this rank exchange parts, sums or entries with rank r? */
+static bool is_peer(const cri_layout *l, int me, int r)
+{
+    bool are_leaders = l->place[me] == 0 && l->place[r] == 0 && r != me;
+
+    return are_leaders || cri_layout_receives(l, me, r) || cri_layout_receives(l, r, me);
+}
+
+/* Connections are made now, while every rank is inside MPI: a message that waits for one would need its sender's help
+ * later. A synchronous send is complete when it was received. */
+static cr_status connect_peers(cr_group *g, cr_err *err)
+{
+    MPI_Request *requests = g->hosts->requests;
+    int num = 0, code = MPI_SUCCESS;
+
+    for (int r = 0; r < g->num_ranks && code == MPI_SUCCESS; r++) {
+        if (!is_peer(g->hosts->layout, g->rank, r)) continue;
+        code = MPI_Irecv(NULL, 0, MPI_BYTE, r, CRI_HELLO_TAG, g->mpi, &requests[num++]);
+        if (code == MPI_SUCCESS)
+            code = MPI_Issend(NULL, 0, MPI_BYTE, r, CRI_HELLO_TAG, g->mpi, &requests[num++]);
+    }
+    if (code == MPI_SUCCESS) code = MPI_Waitall(num, requests, MPI_STATUSES_IGNORE);
+    return cri_mpi(g->world, code, "connecting the ranks of a group", err);
+}
+
 static cr_status hosts_open(cr_group *g, cr_err *err)
 {
     cri_hosts *h = g->hosts = hosts_create(g);
@@ -86,7 +111,8 @@ static cr_status hosts_open(cr_group *g, cr_err *err)
         if (l->host_of[r] == l->host_of[g->rank]) here[l->place[r]] = r;
     if (l->place[g->rank] == 0)
         g->rounds = cri_rounds_create(g, l->leader, l->num_hosts, is_pair ? leaders_patience : 1);
-    cr_note(open_ranks(g, here, err));
+    g->world->has_links = true;
+    if (open_ranks(g, here, err) == CR_OK) cr_note(connect_peers(g, err));
     cr_free(here);
     return err->status;
 }

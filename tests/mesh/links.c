@@ -262,6 +262,7 @@ static uint64_t one_of_each(cr_group *g, bool has_long)
     hash = hash * 31 + reduce_once(g, CR_REDUCE_BF16);
     hash = hash * 31 + all_reduce_once(g, 77);
     hash = hash * 31 + all_reduce_wide(g, 1);
+    if (has_long) hash = hash * 31 + all_reduce_once(g, LONG / 12); /* short for two leaves */
     if (has_long) hash = hash * 31 + all_reduce_once(g, LONG);
     if (has_long) hash = hash * 31 + all_reduce_wide(g, LONG);
     bytes_once(g, CR_COLL_AGREE, 0);

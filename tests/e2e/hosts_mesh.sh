@@ -1,0 +1,34 @@
+#!/bin/bash
+# The tests of mesh/ with their ranks on 2 and on 4 hosts (tests/tools/rig): transports, formulas of what moves between hosts,
+# plan, strategies, experts, ulysses, states, failures and 240 cuts of a model. Sums and gradients have the bits of one host; a
+# meeting of 16 ranks on two hosts is 3 times as fast as all pairs.
+# only in scripts/check_hosts
+. tests/e2e/run.inc
+. tests/e2e/rig.inc
+programs=$(dirname "$CROLL")
+# what a test says of its numbers
+bits() { sed -nE 's/^(rank [0-9]+).*(bits .*)/\1 \2/p; /^bits/p' $1 | sort; }
+ranks_of() { sed -n 's|^ \* // ranks: ||p' tests/mesh/$1.c | grep . || echo 2; }
+
+for test in comm links cut_matrix; do
+    scripts/mpi $(ranks_of $test) $programs/mesh_$test >$tmp/$test.one 2>&1 || fail "$test on one host"
+    [ -n "$(bits $tmp/$test.one)" ] || fail "$test prints no bits"
+done
+rig_up 4
+for num in 2 4; do
+    for test in comm links plan strategies experts ulysses states failures cut_matrix; do
+        ranks=$(ranks_of $test) list=
+        [ $ranks -ge $num ] || continue
+        for i in $(seq $num); do list=$list,h$i:$((ranks / num)); done
+        log=$tmp/$test.$num
+        on ${list#,} $ranks env CROLL_TESTS_FOLDER=/mnt/shared $programs/mesh_$test >$log 2>&1 || fail "$test on $num hosts: exit code $?"
+        [ ! -e $tmp/$test.one ] || cmp <(bits $tmp/$test.one) <(bits $log) || fail "$test on $num hosts: other bits"
+        echo "$test, $ranks ranks on $num hosts: ok"
+    done
+done
+log=$tmp/meetings
+on h1:8,h2:8 16 $programs/bench_meetings >$log || fail "meetings"
+cat $log
+python3 -c 'import json,sys; sys.exit(json.loads(sys.stdin.read().splitlines()[-1])["real hosts"]["times_faster"] < 3)' <$log ||
+    fail "a meeting of 16 ranks on two hosts is not 3 times as fast as all pairs"
+echo "ok"
