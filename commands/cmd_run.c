@@ -231,31 +231,14 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
     return CR_OK;
 }
 
-/* All hosts, before anything is started there; nothing for a run on this host alone. needs: borrowed by *out. */
+/* All hosts, before anything is started there. needs: borrowed by *out. */
 static cr_status check_hosts(cr_hosts *hosts, const cr_config *config, const char *network,
                              cr_needs *needs, cr_preflight **out, cr_err *err)
 {
-    cr_buf text = {0}, line = {0};
-    size_t at = 0, n;
-
-    if (hosts->by == CR_HOSTS_HERE) {
-        if (network) cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)");
-        return err->status;
-    }
+    if (network && hosts->by == CR_HOSTS_HERE)
+        return cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)");
     cr_needs_init(needs, config, hosts, network);
-    *out = cr_preflight_make(hosts, &needs->all);
-    if (cr_preflight_check(*out, err) != CR_OK)
-        cr_preflight_table(*out, &text);
-    else
-        cr_preflight_summary(*out, &text);
-    cr_preflight_findings(*out, &text);
-    for (const char *part; (part = cr_line_next(&text, &at, &n)); cr_buf_clear(&line)) {
-        cr_buf_add(&line, part, n);
-        cr_log_line(line.data);
-    }
-    cr_buf_free(&text);
-    cr_buf_free(&line);
-    return err->status;
+    return cr_preflight_run(hosts, &needs->all, out, err);
 }
 
 static cr_status write_hosts(const cr_config *config, const cr_preflight *preflight, cr_err *err)

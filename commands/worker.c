@@ -131,8 +131,8 @@ bool cr_worker_launch(const cr_worker *w, const cr_command *command, const cr_ho
         *code = say(w, command, &err);
         return true;
     }
-    if (cr_ranks_run(where, w->num_ranks, w->kind == CR_WORKER_SERVE, argc, argv, code, &err) !=
-        CR_OK)
+    if (cr_ranks_run(where, w->folder, w->num_ranks, w->kind == CR_WORKER_SERVE, argc, argv, code,
+                     &err) != CR_OK)
         *code = say(w, command, &err);
     return true;
 }

@@ -3,6 +3,7 @@
 #include "launch/ranks.h"
 #include "base/children.h"
 #include "exchange/exchange.h"
+#include "launch/preflight/preflight.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -272,8 +273,21 @@ static cr_status check_rank0(const cr_hosts *hosts, cr_err *err)
                    cr_host_name(), hosts->host[hosts->host_of[0]].name);
 }
 
-cr_status cr_ranks_run(const cr_hosts_args *where, int num_ranks, bool tells_signals, int argc,
-                       char **argv, int *code, cr_err *err)
+/* The hosts of a command, and whether it can run there. */
+static cr_status open_hosts(const cr_hosts_args *where, const char *model, int num_ranks,
+                            cr_hosts *out, cr_err *err)
+{
+    const cr_preflight_needs needs = {.model = &model, .num_models = 1, .is_brief = true};
+    cr_preflight *preflight = NULL;
+
+    if (cr_hosts_open(where, num_ranks, out, err) == CR_OK && check_rank0(out, err) == CR_OK)
+        cr_note(cr_preflight_run(out, &needs, &preflight, err));
+    cr_preflight_free(preflight);
+    return err->status;
+}
+
+cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ranks,
+                       bool tells_signals, int argc, char **argv, int *code, cr_err *err)
 {
     char **words = CR_NEW_ARRAY(char *, CR_MPIRUN_WORDS + (size_t)argc + 3), *self = cr_self_path();
     cr_mpi_folder folder = {0};
@@ -282,9 +296,8 @@ cr_status cr_ranks_run(const cr_hosts_args *where, int num_ranks, bool tells_sig
     launching l = {.listener = -1, .rank0 = -1, .tells_signals = tells_signals, .code = -1};
 
     open_missing();
+    CR_TRY_GOTO(out, open_hosts(where, model, num_ranks, &hosts, err));
     catch_signals(tells_signals);
-    CR_TRY_GOTO(out, cr_hosts_open(where, num_ranks, &hosts, err));
-    CR_TRY_GOTO(out, check_rank0(&hosts, err));
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
     cr_mpirun_init(&mpirun, num_ranks, &folder, &hosts);
     memcpy(words, mpirun.word, mpirun.num * sizeof *words);

@@ -25,10 +25,11 @@ typedef struct cr_mpirun {
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder,
                     const cr_hosts *hosts);
 
-/* Run `croll argv[0] argv[1] ..` on num_ranks ranks, rank 0 on this host. *code: its exit code. SIGINT, SIGTERM and SIGHUP end it (CR_ESIGNAL),
+/* Run `croll argv[0] argv[1] ..` on num_ranks ranks, rank 0 on this host. model: the folder that every host has to have (after a
+ * check of all hosts, launch/preflight). *code: its exit code. SIGINT, SIGTERM and SIGHUP end it (CR_ESIGNAL),
  * or, with tells_signals, go to rank 0, which ends all in its own time, or at the second one. */
-CR_MUST cr_status cr_ranks_run(const cr_hosts_args *where, int num_ranks, bool tells_signals,
-                               int argc, char **argv, int *code, cr_err *err);
+CR_MUST cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ranks,
+                               bool tells_signals, int argc, char **argv, int *code, cr_err *err);
 /* On a rank: end with mpirun, and take over stdin and stdout if this is rank 0 of a launcher. */
 CR_MUST cr_status cr_ranks_join(cr_err *err);
 /* On a rank: tell the launcher how the command ended; what to give to exit(). */

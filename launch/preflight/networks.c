@@ -28,7 +28,8 @@ static void write_cidr(uint32_t number, int bits, char out[20])
     snprintf(out, 20, "%s/%d", text, bits);
 }
 
-/* The host's only address in it; NULL: it has none, or *has_many. */
+/* The host's address in it; of several in one subnet the one of its name, or the first. NULL: it has none, or *has_many of
+ * several subnets. */
 static const cr_agent_address *address_in(const cr_network_host *host, uint32_t number, int bits,
                                           bool *has_many)
 {
@@ -36,9 +37,12 @@ static const cr_agent_address *address_in(const cr_network_host *host, uint32_t 
 
     *has_many = false;
     for (size_t i = 0; i < host->num; i++) {
-        if ((number_of(host->address[i].address) ^ number) & mask_of(bits)) continue;
-        *has_many |= found != NULL;
-        found = &host->address[i];
+        const cr_agent_address *a = &host->address[i];
+        uint32_t own = number_of(a->address);
+        if ((own ^ number) & mask_of(bits)) continue;
+        *has_many |= found && (a->bits != found->bits ||
+                               (number_of(found->address) ^ own) & mask_of(a->bits));
+        if (!found || strcmp(a->address, host->named) == 0) found = a;
     }
     return *has_many ? NULL : found;
 }

@@ -290,6 +290,27 @@ static void find_named(const char *name, char address[CR_AGENT_ADDRESS])
     freeaddrinfo(found);
 }
 
+/* One machine under two names has no network with itself. */
+static bool has_twins(cr_preflight *p)
+{
+    bool has_any = false;
+
+    for (size_t i = 0; i < p->num; i++)
+        for (size_t k = 0; k < i; k++) {
+            const cr_agent_look *a = &p->node[i].look, *b = &p->node[k].look;
+            if (is_out(p, i) || is_out(p, k) || a->num_addresses != b->num_addresses ||
+                strcmp(p->node[i].hello.host, p->node[k].hello.host) != 0 ||
+                (a->num_addresses &&
+                 memcmp(a->address, b->address, a->num_addresses * sizeof *a->address) != 0))
+                continue;
+            has_any = true;
+            find_fault(p, i, CRI_HOST, true,
+                       "it is the same machine as %s: name it once, with all its ranks",
+                       p->node[k].name);
+        }
+    return has_any;
+}
+
 /* Which networks there are; an error of the user's choice is one of the launcher's host. */
 static void find_networks(cr_preflight *p)
 {
@@ -360,6 +381,7 @@ static void connect_all(cr_preflight *p)
 {
     size_t num_others = 0;
 
+    if (has_twins(p)) return;
     find_networks(p);
     if (p->num_networks == 0) return;
     for (size_t i = 0; i < p->num; i++) {
@@ -608,7 +630,7 @@ cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs
     end_part(p, "look");
     if (p->num > 1) connect_all(p);
     end_part(p, "connect");
-    if (p->chosen) measure_links(p);
+    if (p->chosen && !needs->is_brief) measure_links(p);
     cr_agents_stop(p->agent, p->num);
     end_part(p, "links");
     return p;

@@ -1,6 +1,6 @@
 /* preflight.h -- the checks of all hosts before a run over hosts starts anything (docs/hosts.md, "Checks before a run").
  *
- * `croll run --hosts` always makes them, `croll doctor --hosts` shows them: the same program and models, clocks, room,
+ * `croll run` and other commands over hosts always make them, `croll doctor --hosts` shows them: the same program and models, clocks, room,
  * the network that connects all hosts, and latency and rate of its links. An agent on each host answers (agent.h), and ends
  * with the checks. All waits have deadlines; a host that does not answer is a finding like others.
  *
@@ -20,6 +20,7 @@ typedef struct cr_preflight_needs {
     int64_t num_files;      /* that a process may open, and bytes of room; 0: not known */
     int64_t shm_bytes, disk_bytes;
     bool is_gathered; /* a checkpoint is written on the launcher's host alone */
+    bool is_brief;    /* a short command: no links, and no line that all is well */
 } cr_preflight_needs;
 
 typedef struct cr_preflight cr_preflight;
@@ -29,6 +30,10 @@ cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs
 /* CR_ECONFIG: the errors that were found, by host, with what to do. */
 CR_MUST cr_status cr_preflight_check(const cr_preflight *p, cr_err *err);
 void cr_preflight_free(cr_preflight *p); /* accepts NULL */
+/* All of this for a command that goes on when all is well: make the checks, log what was found. *out is for cr_preflight_free in
+ * any case; NULL, without any check, for a command on this host alone. */
+CR_MUST cr_status cr_preflight_run(cr_hosts *hosts, const cr_preflight_needs *needs,
+                                   cr_preflight **out, cr_err *err);
 
 /* What was found, as lines: a table of the hosts; all in one line; errors and warnings; JSON objects, one for each host, one for
  * the network, one for each finding, one for the time that it took. */

@@ -175,6 +175,7 @@ static void add_column(table *t, cri_topic topic, const char *title, size_t to)
 
 static void add_columns(table *t)
 {
+    bool has_links = t->p->chosen && !t->p->needs->is_brief;
     static const struct {
         cri_topic topic;
         const char *title;
@@ -186,9 +187,9 @@ static void add_columns(table *t)
         if ((columns[k].topic != CRI_MODEL || t->p->needs->num_models) &&
             (columns[k].topic != CRI_OUTPUT || t->p->needs->output_dir))
             add_column(t, columns[k].topic, columns[k].title, 0);
-    for (size_t k = 0; k < t->p->num && t->p->num <= ALL_LINKS && t->p->num > 1; k++)
+    for (size_t k = 0; k < t->p->num && t->p->num <= ALL_LINKS && has_links; k++)
         add_column(t, CRI_LINK, NULL, k);
-    if (t->p->num > ALL_LINKS) add_column(t, CRI_LINK, "slowest link", t->p->num);
+    if (t->p->num > ALL_LINKS && has_links) add_column(t, CRI_LINK, "slowest link", t->p->num);
 }
 
 void cr_preflight_table(const cr_preflight *p, cr_buf *out)
@@ -242,6 +243,29 @@ void cr_preflight_summary(const cr_preflight *p, cr_buf *out)
                     cri_bytes(worst->bytes_per_s, rate), p->node[from].name, p->node[to].name,
                     1e3 * latency_s);
     cr_buf_addf(out, "; checked in %.1f s\n", seconds);
+}
+
+cr_status cr_preflight_run(cr_hosts *hosts, const cr_preflight_needs *needs, cr_preflight **out,
+                           cr_err *err)
+{
+    cr_buf text = {0}, line = {0};
+    size_t at = 0, n;
+
+    *out = NULL;
+    if (hosts->by == CR_HOSTS_HERE) return CR_OK;
+    *out = cr_preflight_make(hosts, needs);
+    if (cr_preflight_check(*out, err) != CR_OK)
+        cr_preflight_table(*out, &text);
+    else if (!needs->is_brief)
+        cr_preflight_summary(*out, &text);
+    cr_preflight_findings(*out, &text);
+    for (const char *part; (part = cr_line_next(&text, &at, &n)); cr_buf_clear(&line)) {
+        cr_buf_add(&line, part, n);
+        cr_log_line(line.data);
+    }
+    cr_buf_free(&text);
+    cr_buf_free(&line);
+    return err->status;
 }
 
 /* ---- JSON ---- */

@@ -44,7 +44,7 @@ own alone logprobs /mnt/own/model --hosts h1:1,h2:1
 [ $code = 2 ] && grep -q '^croll logprobs: --hosts: one rank runs on this host' $log || fail "hosts for one rank: exit code $code"
 rig in h2 mv /mnt/own/model/model.safetensors /mnt/own/model/away
 own lacks logprobs /mnt/own/model "${devices[@]}" --hosts h1:2,h2:2
-[ $code = 1 ] && grep -q "^croll logprobs: rank [23] on h2: /mnt/own/model has neither model.safetensors" $log || fail "a model that h2 has not, by the command itself: exit code $code"
+[ $code = 2 ] && grep -q "^croll logprobs: host h2: /mnt/own/model is another model .*Nothing was started$" $log || fail "a model that h2 has not, by the command itself: exit code $code"
 devices[1]=strategy_args.strategy_name=fsdp2_train
 grad h1:2,h2:2 none
 [ $code = 1 ] && grep -q "^croll grad: rank [23] on h2: /mnt/own/model has neither model.safetensors" $log ||

@@ -112,6 +112,22 @@ static void chosen_networks(void **state)
     }
 }
 
+/* A second address in the same subnet, as a service that moves has it, is not another network. */
+static void second_addresses(void **state)
+{
+    const host hosts[] = {
+        {{{"eth0", "10.77.0.100", 24, 0}, {"eth0", "10.77.0.1", 24, 0}}, 2, "10.77.0.1"},
+        {{{"eth0", "10.77.0.2", 24, 0}}, 1, "10.77.0.2"}};
+    cr_network *found;
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(find(hosts, 2, NULL, &found, &err), 1);
+    assert_string_equal(found[0].cidr, "10.77.0.0/24");
+    assert_string_equal(found[0].address[0], "10.77.0.1");
+    cr_networks_free(found, 1);
+}
+
 /* Hosts in routed subnets, as clouds give them: the shortest prefix over the addresses of their names. */
 static void routed_networks(void **state)
 {
@@ -176,9 +192,9 @@ static void model_digests(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(clock_offsets),   cmocka_unit_test(networks),
-        cmocka_unit_test(chosen_networks), cmocka_unit_test(routed_networks),
-        cmocka_unit_test(model_digests),
+        cmocka_unit_test(clock_offsets),    cmocka_unit_test(networks),
+        cmocka_unit_test(chosen_networks),  cmocka_unit_test(routed_networks),
+        cmocka_unit_test(second_addresses), cmocka_unit_test(model_digests),
     };
 
     return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
