@@ -13,9 +13,9 @@
 
 enum { CLOCK_TRIPS = 20, ALL_PAIRS = 8, LINK_FACTOR = 4 };
 static const char mark_name[] = "/.croll-hosts";
-static const double HELLO_S = 20, CLOCK_S = 5, LOOK_S = 60, CONNECT_S = 1.5, MEASURE_S = 0.1,
-                    CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3, AGAIN_S = 1, LONG_S = 10e-3,
-                    MEASURE_LIMIT_S = 10;
+static const double HELLO_S = 20, CLOCK_S = 5, LOOK_S = 60, CONNECT_S = 1.5, LOSSY_S = 3,
+                    MEASURE_S = 0.1, CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3, AGAIN_S = 1,
+                    LONG_S = 10e-3, MEASURE_LIMIT_S = 10;
 
 static void find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error,
                        const char *fmt, ...) CR_PRINTF(5, 6);
@@ -335,15 +335,15 @@ static void find_networks(cr_preflight *p)
 }
 
 /* What host i tries: the others, in each network. */
-static void ask_connect(cr_preflight *p, size_t i)
+static void ask_connect(cr_preflight *p, size_t i, double seconds)
 {
-    cr_agent_request r = {.ask = CR_AGENT_CONNECT, .seconds = CONNECT_S};
+    cr_agent_request r = {.ask = CR_AGENT_CONNECT, .seconds = seconds};
 
     r.to = CR_NEW_ARRAY(cr_agent_peer, p->num_networks * p->num);
     for (size_t n = 0; n < p->num_networks; n++)
         for (size_t k = 0; k < p->num; k++) {
             cr_agent_peer *to = &r.to[r.num_to];
-            if (k == i || is_out(p, k)) continue;
+            if (k == i || !p->node[k].is_tried) continue;
             *to = (cr_agent_peer){.node = (int)k, .port = p->node[k].hello.port};
             snprintf(to->address, sizeof to->address, "%s", p->network[n].address[k]);
             r.num_to++;
@@ -367,7 +367,7 @@ static void read_tries(cr_preflight *p, size_t i, size_t num_others)
     for (size_t n = 0; n < p->num_networks; n++)
         for (size_t k = 0; k < p->num; k++) {
             cr_network *network = &p->network[n];
-            if (k == i || (is_out(p, k) && !network->address[k][0])) continue;
+            if (k == i || !p->node[k].is_tried) continue;
             if (tries[at][0] && network->num_failed++ == 0)
                 snprintf(network->fault, sizeof network->fault,
                          "%.40s cannot connect to %.40s (%s: %.60s)", p->node[i].name,
@@ -377,26 +377,37 @@ static void read_tries(cr_preflight *p, size_t i, size_t num_others)
     cr_agent_texts_free(tries, num);
 }
 
-static void connect_all(cr_preflight *p)
+/* Every host tries the others in every network, for that long. */
+static void try_networks(cr_preflight *p, double seconds)
 {
     size_t num_others = 0;
 
-    if (has_twins(p)) return;
-    find_networks(p);
-    if (p->num_networks == 0) return;
-    for (size_t i = 0; i < p->num; i++) {
-        num_others += !is_out(p, i);
-        if (!is_out(p, i)) ask_connect(p, i);
-    }
-    ask(p, CONNECT_S + CLOCK_S);
+    for (size_t n = 0; n < p->num_networks; n++)
+        p->network[n].num_failed = 0;
+    for (size_t i = 0; i < p->num; i++)
+        num_others += p->node[i].is_tried = !is_out(p, i);
+    for (size_t i = 0; i < p->num; i++)
+        if (p->node[i].is_tried) ask_connect(p, i, seconds);
+    ask(p, seconds + CLOCK_S);
     for (size_t i = 0; i < p->num; i++)
         read_tries(p, i, num_others - 1);
     p->chosen = cr_networks_choose(p->network, p->num_networks);
+}
+
+static void connect_all(cr_preflight *p)
+{
+    if (has_twins(p)) return;
+    find_networks(p);
+    if (p->num_networks == 0) return;
+    try_networks(p, CONNECT_S);
+    if (!p->chosen) try_networks(p, LOSSY_S);
     for (size_t n = 0; n < p->num_networks && !p->chosen; n++)
-        find_fault(p, p->here, CRI_LINK, true,
-                   "%s (%s): %s; %zu pairs in all: open all TCP ports between the hosts",
-                   p->network[n].cidr, p->network[n].interface, p->network[n].fault,
-                   p->network[n].num_failed);
+        find_fault(
+            p, p->here, CRI_LINK, true,
+            "%s (%s): %s; %zu pairs in all: open all TCP ports between the hosts, or look at "
+            "the network",
+            p->network[n].cidr, p->network[n].interface, p->network[n].fault,
+            p->network[n].num_failed);
     if (!p->chosen) return;
     snprintf(p->hosts->address, sizeof p->hosts->address, "%s", p->chosen->address[p->here]);
     snprintf(p->hosts->subnet, sizeof p->hosts->subnet, "%s", p->chosen->cidr);

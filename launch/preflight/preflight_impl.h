@@ -32,6 +32,7 @@ typedef struct cri_finding {
 typedef struct cri_node {
     const char *name; /* borrowed */
     bool has_ranks, has_hello, has_looked;
+    bool is_tried; /* the others connect to it */
     cr_agent_hello hello;
     cr_agent_look look;
     double offset_s, round_trip_s; /* of its clock; round_trip_s 0: not known */

@@ -14,17 +14,17 @@ log=$tmp/log
 doctor() { # CODE OPTIONS ..: on h1, of the quickstart with the model above
     local want=$1 code=0
     shift
-    rig in h1 $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/own/out "$@" >$log 2>&1 </dev/null || code=$?
+    rig in h1 $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/no/out "$@" >$log 2>&1 </dev/null || code=$?
     [ $code = $want ] || { cat $log; fail "$*: exit code $code, not $want"; }
 }
 says() { grep -Eq -- "$1" $log || { cat $log; fail "not said: $1"; }; }
 row() { grep -E "^$1 " $log; }
 start=$SECONDS
-doctor 0
+doctor 0 output_dir=/mnt/own/out
 says '^hosts: 2, 10\.77\.0\.0/24 \(eth0\), slowest link .* checked in'
 ! grep -E '^(error|warning)' $log || fail "errors where there are none"
 row h2 | grep -Eq ' own, .*B/s [0-9.]+ (us|ms) +-$' || fail "the row of h2: $(row h2)"
-doctor 0 output_dir=/mnt/shared/no/such/folder --json
+doctor 0 --json
 says '"is_output_dir_shared":true'
 says '\{"hosts":\["h1","h2"\],"network":"10.77.0.0/24".*"links":\[\{"from":"h1","to":"h2","bytes_per_s":'
 [ -z "$(find $tmp -name '.croll-hosts')" ] && [ ! -e $tmp/no ] || fail "doctor leaves files"
@@ -45,7 +45,7 @@ rig in h2 sh -c "printf x | dd of=$model/model.safetensors bs=1 seek=100000 conv
 rig in h2 mount -o remount,size=4m /dev/shm
 rig in h2 sh -c 'prlimit --nofile=60: --pid $(cat /run/rig/sshd.pid)'
 rig in h2 mount -o remount,size=4m /mnt/own
-doctor 2
+doctor 2 output_dir=/mnt/own/out
 says "^error: host h2: $model is another model \([0-9a-f]{8}, here [0-9a-f]{8}: other names, sizes or bytes"
 says '^error: host h2: /dev/shm has 4\.2 MB free, .* MB are needed'
 says '^error: host h2: ulimit -n is 60 in what ssh or srun starts there, the run needs 72 open files'
@@ -100,7 +100,7 @@ doctor 0 --json
 measured bytes_per_s 8e6 13.5e6
 rig netem h2 delay 20ms
 doctor 0 --json
-measured latency_s 0.0199 $((slower > 1 ? 1 : 0)).06
+measured latency_s 0.0199 0.06
 rig netem h2 off
 
 # a clock that is wrong
@@ -115,8 +115,8 @@ if [ -n "$fake" ]; then
 fi
 
 # a host that cannot be reached
-rig cut h2
+rig in h2 sh -c 'kill $(cat /run/rig/sshd.pid /run/sshd.pid 2>/dev/null)'
 doctor 2
-says '^error: host h2: cannot be reached: ssh: connect to host h2 port 22: .* \(tried: ssh '
+says '^error: host h2: cannot be reached: ssh: connect to host h2 port 22: Connection refused \(tried: ssh '
 [ $((SECONDS - start)) -lt $((120 * slower)) ] || fail "the checks took $((SECONDS - start)) s"
 echo ok
