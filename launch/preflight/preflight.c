@@ -224,7 +224,7 @@ static char *write_mark(const char *folder, const char *text)
 
     while (!cr_dir_exists(near) && (slash = strrchr(near, '/')) && slash > near)
         *slash = 0;
-    path = cr_asprintf("%s%s", near, mark_name);
+    path = cr_asprintf("%s%s.%.16s", near, mark_name, text); /* of this check: others may be made */
     if (!cr_dir_exists(near) || cr_file_write_atomic(path, text, strlen(text), &why) != CR_OK) {
         cr_free(path);
         path = NULL;
