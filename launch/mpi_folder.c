@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { ABANDON_MS = 1000 }; /* a daemon that reaches mpirun has told it by then, and ends */
+
 static const char shared[] = "/dev/shm", start[] = "croll.";
 enum {
     JOIN_SECONDS = 60
@@ -120,12 +122,13 @@ static pid_t daemon_here(void)
     return parent;
 }
 
-/* Nothing of the rank stays open in it, so that the daemon sees the rank's end. */
-static void keep(const char *path, int lock_fd, int daemon_fd)
+/* In a process of its own that has these two open and nothing of the rank, so that the daemon sees the rank's end. Returns
+ * whether the daemon ended within limit_ms (-1: waits for it). */
+static bool outlive(int lock_fd, int daemon_fd, int limit_ms)
 {
     struct pollfd end = {4, POLLIN, 0};
     int null_fd = open("/dev/null", O_RDWR),
-        fds[] = {null_fd, null_fd, null_fd, lock_fd, daemon_fd};
+        fds[] = {null_fd, null_fd, null_fd, lock_fd, daemon_fd}, n;
 
     setsid();
     signal(SIGPIPE, SIG_IGN);
@@ -134,10 +137,9 @@ static void keep(const char *path, int lock_fd, int daemon_fd)
     for (int i = 0; i < (int)CR_COUNT(fds); i++)
         dup2(fds[i], i);
     close_range(CR_COUNT(fds), ~0u, 0);
-    while (poll(&end, 1, -1) < 0 && errno == EINTR)
+    while ((n = poll(&end, 1, limit_ms)) < 0 && errno == EINTR)
         continue;
-    remove_folder(path);
-    _exit(0);
+    return n > 0;
 }
 
 void cr_mpi_folder_join(void)
@@ -148,7 +150,11 @@ void cr_mpi_folder_join(void)
             orted ? lock_folder(path, LOCK_EX | LOCK_NB) : -1, /* fails for all but the first */
         daemon_fd = lock_fd >= 0 ? pidfd_open(orted, 0) : -1;
 
-    if (daemon_fd >= 0 && fork() == 0) keep(path, lock_fd, daemon_fd);
+    if (daemon_fd >= 0 && fork() == 0) {
+        outlive(lock_fd, daemon_fd, -1);
+        remove_folder(path);
+        _exit(0);
+    }
     if (daemon_fd >= 0) close(daemon_fd);
     if (lock_fd >= 0) {
         close(lock_fd);
@@ -159,6 +165,9 @@ void cr_mpi_folder_join(void)
 void cr_mpi_folder_abandon(void)
 {
     pid_t orted = daemon_here();
+    int daemon_fd = orted ? pidfd_open(orted, 0) : -1;
 
-    if (orted) kill(orted, SIGKILL);
+    if (daemon_fd < 0 || fork() != 0) return;
+    if (!outlive(daemon_fd, daemon_fd, ABANDON_MS)) kill(orted, SIGKILL);
+    _exit(0);
 }

@@ -259,7 +259,7 @@ void cr_run_close(cr_run *run)
 
 /* ---- watching ---- */
 
-enum { WHO_BYTES = 160, LOOK_SECONDS = 1 };
+enum { WHO_BYTES = 160, LOOK_SECONDS = 1, STOPPED_SECONDS = 5 };
 
 /* "actor_train rank 1 on h2" of a world rank, without the host while nothing was heard of it. */
 static const char *name_of(const cr_run *run, int world_rank, char text[WHO_BYTES])
@@ -356,6 +356,17 @@ static cr_status check_actors(cr_run *run, cr_err *err)
     return add_silent(run, err);
 }
 
+/* Time in which this process did not look (it was stopped, or wrote for long) does not count as silence of others. */
+static void skip_gap(cr_run *run)
+{
+    double gap_s = run->looked_s > 0 ? cr_now_s() - run->looked_s : 0;
+
+    if (gap_s <= STOPPED_SECONDS) return;
+    for (int i = 0; i < run->layout.num_ranks; i++)
+        run->lives[i].moved_s += gap_s;
+    run->looked_s += gap_s;
+}
+
 /* A host lost: its ranks have ended, too, or will. */
 static cr_status check_hosts(const cr_run *run, cr_err *err)
 {
@@ -368,8 +379,8 @@ static cr_status check_hosts(const cr_run *run, cr_err *err)
     return fail_host(run, CR_ETIMEOUT, host, why, err);
 }
 
-/* Has every rank's count moved within the deadline? Time in which this process did not look is not counted. */
-static cr_status check_lives(cr_run *run, double unseen_s, cr_err *err)
+/* Has every rank's count moved within the deadline? */
+static cr_status check_lives(cr_run *run, cr_err *err)
 {
     double now = cr_now_s(),
            deadline = run->config->collective_timeout + 5; /* a collective names more: let it */
@@ -385,7 +396,6 @@ static cr_status check_lives(cr_run *run, double unseen_s, cr_err *err)
     for (int i = 0; i < num && err->status == CR_OK; i++) {
         struct cr_life *life = &run->lives[i];
         const char *what;
-        life->moved_s += unseen_s;
         if (values[i].num_bytes &&
             strncmp(values[i].data, life->last, sizeof life->last - 1) != 0) {
             snprintf(life->last, sizeof life->last, "%s", values[i].data);
@@ -427,8 +437,7 @@ static cr_status check_output(const cr_run *run, cr_err *err)
 
 cr_status cr_run_watch(cr_run *run, cr_err *err)
 {
-    double unseen_s = cr_now_s() - run->looked_s;
-
+    skip_gap(run);
     if (num_caught > 1)
         return cr_fail(err, CR_ESIGNAL, "stopped at once by signal %d in step %lld", (int)caught,
                        (long long)run->step);
@@ -442,12 +451,11 @@ cr_status cr_run_watch(cr_run *run, cr_err *err)
     CR_TRY(cr_judges_watch(&run->judges, err));
     CR_TRY(cr_reward_workers_watch(&run->rewards, run->x, err));
     if (!run->config->exchange.url) CR_TRY(revive_server(run, err));
-    if (unseen_s < LOOK_SECONDS) return CR_OK;
-    unseen_s = run->looked_s > 0 && unseen_s > 2 * LOOK_SECONDS ? unseen_s : 0;
+    if (cr_now_s() - run->looked_s < LOOK_SECONDS) return CR_OK;
     run->looked_s = cr_now_s();
     CR_TRY(cr_heartbeat_check(run->endpoint.holder, err));
     CR_TRY(check_output(run, err));
-    return check_lives(run, unseen_s, err);
+    return check_lives(run, err);
 }
 
 bool cr_run_should_stop(void)

@@ -88,6 +88,7 @@ for ((seed = from; seed < from + faults; seed++)); do
     pid=$!
     while kill -0 $pid 2>/dev/null && [ "$(cat $tmp/faulty/metrics.jsonl 2>/dev/null | wc -l)" -lt $step ]; do sleep 0.02; done
     during $kind $host
+    at=$(cat $tmp/faulty/metrics.jsonl 2>/dev/null | wc -l) # which may be later than planned
     begin=$(date +%s) code=0
     while kill -0 $pid 2>/dev/null && [ $(($(date +%s) - begin)) -lt $deadline ]; do sleep 0.1; done
     if kill -0 $pid 2>/dev/null; then
@@ -104,7 +105,7 @@ for ((seed = from; seed < from + faults; seed++)); do
     [ $kind = frozen ] || after $kind $host
     if [ $code = 0 ]; then
         went_on=$((went_on + 1))
-        case $kind in cut | frozen | killed | memory | program | model) [ $step -ge 17 ] || wrong "it should have ended: $said" ;; esac
+        case $kind in cut | frozen | killed | memory | program | model) [ $at -ge 17 ] || wrong "it should have ended: $said" ;; esac
         compare "went on"
     else
         case $kind in memory | program | model) refused=$((refused + 1)) ;; *) ended=$((ended + 1)) ;; esac

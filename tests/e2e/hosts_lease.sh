@@ -72,8 +72,9 @@ clean 3 h1 h2
 
 start killed $long
 launcher KILL
-clean 5 h1 h2
-wait $pid || true
+clean 5 h2
+! rig in h1 pgrep -x croll || fail "killed: processes are left on h1"
+wait $pid || true # its folder in h1's /dev/shm is removed by the next run
 
 start paused $short
 launcher STOP
