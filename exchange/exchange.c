@@ -485,6 +485,7 @@ static bool is_of_run(const char *key, const char *prefix)
     static const char *const kinds[] = {"s:", "ids:", "reply:", "hb:"};
     const char *name = key + strlen(prefix);
 
+    if (strcmp(name, "config") == 0) return true;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strncmp(name, kinds[i], strlen(kinds[i])) == 0) return true;
     return false;
