@@ -14,23 +14,33 @@ static bool has_rule(const cr_reward_config *r, const char *rule)
     return r->rule && strcmp(r->rule, rule) == 0;
 }
 
-/* Keys that one rule reads, in a block of another. */
+/* Keys that one rule or two read, in a block of another. */
 static void note_other_rules(const cr_node *block, const cr_reward_config *r, cr_diagnostics *d)
 {
+    static const char format[] = "FormatRuleRewardWorker", length[] = "LengthRuleRewardWorker",
+                      repetition[] = "RepetitionRuleRewardWorker",
+                      choice[] = "CrossThinkQARuleRewardWorker";
     static const struct {
-        const char *key, *rule, *cls;
-    } keys[] = {{"format_pattern", "format", "FormatRuleRewardWorker"},
-                {"format_tags", "format", "FormatRuleRewardWorker"},
-                {"overlong_buffer", "length", "LengthRuleRewardWorker"},
-                {"repetition_n_grams", "repetition", "RepetitionRuleRewardWorker"},
-                {"repetition_max_penalty", "repetition", "RepetitionRuleRewardWorker"}};
+        const char *key, *rule, *cls, *other_rule, *other_cls;
+    } keys[] = {{"format_pattern", "format", format},
+                {"format_tags", "format", format},
+                {"overlong_buffer", "length", length},
+                {"repetition_n_grams", "repetition", repetition},
+                {"repetition_max_penalty", "repetition", repetition},
+                {"reward_type", "crossthinkqa", choice},
+                {"response_length_penalty_coef", "crossthinkqa", choice, "length", length}};
 
-    for (size_t i = 0; i < CR_COUNT(keys); i++)
-        if (!has_rule(r, keys[i].rule) && cri_is_in_file(block, keys[i].key))
-            cr_diagnose(d, CR_NOTE, cr_node_get(block, keys[i].key)->place,
-                        "rewards.%s.%s has no effect: only %s reads it, in a block of its own with "
-                        "the same tag_included",
-                        r->domain, keys[i].key, keys[i].cls);
+    for (size_t i = 0; i < CR_COUNT(keys); i++) {
+        const char *other = keys[i].other_rule;
+        if (has_rule(r, keys[i].rule) || (other && has_rule(r, other)) ||
+            !cri_is_in_file(block, keys[i].key))
+            continue;
+        cr_diagnose(d, CR_NOTE, cr_node_get(block, keys[i].key)->place,
+                    "rewards.%s.%s has no effect: only %s%s%s reads it, in a block of its own with "
+                    "the same tag_included",
+                    r->domain, keys[i].key, keys[i].cls, other ? " or " : "",
+                    other ? keys[i].other_cls : "");
+    }
 }
 
 /* The pattern compiles, by itself and within CR_FORMAT_WHOLE. */

@@ -50,12 +50,18 @@ error: rewards.f.format_pattern: it is empty@rewards.f={worker_cls: FormatRuleRe
 error: rewards.f.format_pattern: character@rewards.f={worker_cls: FormatRuleRewardWorker, format_pattern: "(a"}
 error: rewards.f: format_pattern and format_tags exclude@rewards.f={worker_cls: FormatRuleRewardWorker, format_pattern: a, format_tags: [b]}
 note: rewards.math_rule.format_pattern has no effect: only FormatRuleRewardWorker@rewards.math_rule.format_pattern=a
+note: rewards.math_rule.reward_type has no effect: only CrossThinkQARuleRewardWorker reads@rewards.math_rule.reward_type=soft
+note: rewards.length.reward_type has no effect@rewards.length.reward_type=soft
+note: rewards.math_rule.response_length_penalty_coef has no effect: only CrossThinkQARuleRewardWorker or LengthRuleRewardWorker reads@rewards.math_rule.response_length_penalty_coef=0.1
 note: rewards.style.query_filter_config has no effect@rewards.style.query_filter_config={type: std_filter, filter_args: {std_threshold: 0}}
 warning: domain_interleave_probs gives style a share@actor_train.data_args.domain_interleave_probs={math_rule: 1, style: 1}
 error: multi_objective_aggregation: normalize_then_sum needs@multi_objective_aggregation=normalize_then_sum;adv_estimator=reinforce
 error: repetition_max_penalty: a number of at most 0@rewards.length.repetition_max_penalty=1
 LIST
 words=()
+config rewards.length.response_length_penalty_coef=0.1 \
+    "rewards.c={worker_cls: CrossThinkQARuleRewardWorker, reward_type: soft, response_length_penalty_coef: 0.1}" >$tmp/said
+! grep -E "(reward_type|penalty_coef) has no effect" $tmp/said || fail "a note on a key that is read"
 config rewards.math_rule.reward_weight=0 rewards.format.tag_included=[sums] rewards.format.reward_weight=0 >$tmp/said
 grep -q "warning: tag sums: all its rewards have reward_weight 0" $tmp/said || { log=$tmp/said; fail "no weight is not told"; }
 
