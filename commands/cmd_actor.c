@@ -255,6 +255,10 @@ static cr_status check_folders(const options *o, const char *output_dir, cr_acto
     a->has_folder = !o->mark || files == CR_FILES_SHARED ||
                     (cr_run_mark_is_in(output_dir, o->mark, is_waited_for) &&
                      cr_run_mark_is_in(saves, o->mark, is_waited_for));
+    if (files == CR_FILES_EACH && !a->has_folder) {
+        CR_TRY(cr_mkdirs(saves, err)); /* for this host's parts */
+        return CR_OK;
+    }
     if (!o->mark || files != CR_FILES_SHARED) return CR_OK;
     CR_TRY(cr_run_mark_check(output_dir, "output_dir", o->mark, err));
     return cr_run_mark_check(saves, "checkpoint_config.output_dir", o->mark, err);

@@ -5,6 +5,7 @@
  *
  * The calls of libc are replaced below. Not covered: kills of whole runs (e2e/run_saves.sh), power cuts.
  */
+#include "base/digest.h"
 #include "pipelines/checkpoint.h"
 
 #include <dirent.h>
@@ -365,6 +366,78 @@ static void kept_at_the_start(void **state)
     cr_free(latest);
 }
 
+/* checkpoint-STEP.tmp with one file, and what its writer says of it. */
+static char *written_folder(int step, cr_written *w)
+{
+    char *folder, *path, data[BYTES];
+    cr_err err = {0};
+
+    assert_int_equal(cr_checkpoint_begin(dir, step, "host:0123456789abcdef", &folder, &err), CR_OK);
+    fill(data, step, 0, 0);
+    path = cr_path_join(folder, files[0]);
+    assert_int_equal(cr_file_write_atomic(path, data, BYTES, &err), CR_OK);
+    cr_free(path);
+    *w = (cr_written){.name = (char *)(uintptr_t)files[0],
+                      .num_bytes = BYTES,
+                      .sum = cr_sum_bytes(0, data, BYTES)};
+    return folder;
+}
+
+/* A checkpoint gets its name only if it holds what its writers say: else it is an error, and the one before it stays the newest. */
+static void what_is_lacking(void **state)
+{
+    static const char *const why[] = {NULL, "bytes, the ranks have written", "does not hold",
+                                      "is not there", "does not hold"};
+    cr_written w;
+
+    (void)state;
+    for (int i = 0; i < (int)CR_COUNT(why); i++) {
+        char *folder = written_folder(10 + i, &w);
+        cr_err err = {0};
+        if (i == 1) w.num_bytes += 2;
+        if (i == 2) w.sum++;
+        if (i == 3) w.name = (char *)(uintptr_t) "state/actor_train.m";
+        if (i == 4) memset(w.hex, '0', 64);
+        if (cr_checkpoint_finish(dir, folder, 10 + i, 0, &w, 1, 0, &err) != (i ? CR_EIO : CR_OK))
+            fail_msg("case %d: %s", i, err.msg);
+        if (i && (!strstr(err.msg, why[i]) || !strstr(err.msg, w.name)))
+            fail_msg("case %d: %s", i, err.msg);
+        assert_true(cr_dir_exists(folder) == (i > 0));
+        cr_free(folder);
+    }
+    {
+        char *latest = cr_path_join(dir, "latest"), *real = cr_checkpoint_real(latest);
+        cr_err err = {0};
+        assert_non_null(strstr(real, "/checkpoint-10"));
+        assert_int_equal(cr_checkpoint_verify(real, &err), CR_OK); /* the mark is not in it */
+        cr_free(latest);
+        cr_free(real);
+    }
+}
+
+/* What another host has written is seen late. */
+static void what_comes_late(void **state)
+{
+    cr_written w;
+    char *folder = written_folder(20, &w), *path = cr_path_join(folder, files[0]),
+         *away = cr_path_join(dir, "away");
+    cr_err err = {0};
+    pid_t child;
+
+    (void)state;
+    assert_int_equal(rename(path, away), 0);
+    child = fork();
+    if (child == 0) {
+        cr_sleep_s(0.3);
+        _exit(rename(away, path) != 0);
+    }
+    if (cr_checkpoint_finish(dir, folder, 20, 0, &w, 1, 20, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    cr_free(folder);
+    cr_free(path);
+    cr_free(away);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -385,9 +458,12 @@ static int end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(c48_killed_at_every_call), cmocka_unit_test(c48_disk_full_at_every_call),
-        cmocka_unit_test(c51_refused), cmocka_unit_test(kept_at_the_start)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(c48_killed_at_every_call),
+                                       cmocka_unit_test(c48_disk_full_at_every_call),
+                                       cmocka_unit_test(c51_refused),
+                                       cmocka_unit_test(kept_at_the_start),
+                                       cmocka_unit_test(what_is_lacking),
+                                       cmocka_unit_test(what_comes_late)};
 
     cr_log_setup(CR_LOG_ERROR, NULL);
     return cmocka_run_group_tests(tests, begin, end);
