@@ -41,7 +41,7 @@ rig in h2 bash /mnt/shared/replace
 wait %1
 log=$tmp/planted.log
 grep -Eq '^croll run: checkpoint-[0-9]+ is not saved .*checkpoint-[0-9]+.tmp on h2 .*is (not|no longer) the folder that the launcher has made' $log || fail "a folder in the place of another"
-for folder in $tmp/planted/checkpoint-*; do
+for folder in $(find $tmp/planted -maxdepth 1 -name "checkpoint-*"); do
     "$CROLL" export $folder $tmp/exported >/dev/null && rm -r $tmp/exported || fail "$folder is not whole"
 done
 echo ok
