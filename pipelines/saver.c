@@ -103,6 +103,8 @@ static cr_status add_up(const cr_record *replies, int num_ranks, const char *rol
         shard++;
         (*num_written)++;
     }
+    if (!written[CR_WRITTEN_FILES - 1].num_bytes && *num_written == CR_WRITTEN_FILES)
+        return cr_fail(err, CR_EFORMAT, "no rank of %s says what it has written", role);
     return CR_OK;
 }
 

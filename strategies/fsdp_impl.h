@@ -9,6 +9,7 @@
 #define CR_FSDP_IMPL_H
 
 #include "moe/moe.h"
+#include "strategies/checkpoint.h"
 #include "strategies/gather.h"
 #include "ulysses/ulysses.h"
 
@@ -81,6 +82,7 @@ struct cr_fsdp {
     cr_fsdp_watcher watcher;           /* or NULL */
     void *watcher_ctx;
     struct cri_save *save; /* under way, or NULL */
+    cr_saved saved;        /* by the last one that has ended: it may end before it is asked for */
     cr_group *parts_group; /* of parts.c; NULL: not needed yet */
 };
 

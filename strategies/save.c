@@ -562,6 +562,7 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const cr_save_args *args, cr_err *err)
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "checkpoint", err));
     if (f->save) CR_TRY(cr_fsdp_save_wait(f, NULL, err));
     f->save = new_save(f, args);
+    f->saved = (cr_saved){0};
     is_here = CR_NEW_ARRAY(bool, f->mesh->shape.num_ranks);
     if (agree_places(f, args, is_here, err) == CR_OK) {
         cr_note(prepare(f, args, err));
@@ -592,14 +593,14 @@ cr_status cr_fsdp_save_wait(cr_fsdp *f, cr_saved *out, cr_err *err)
 {
     struct cri_save *s = f->save;
 
-    if (out) *out = (cr_saved){0};
     if (s) {
         if (s->has_thread) pthread_join(s->thread, NULL);
         s->has_thread = false;
         if (s->err.status != CR_OK) cr_fail(err, s->err.status, "%s", s->err.msg);
-        if (out) *out = s->saved;
+        f->saved = s->saved;
         cri_save_abandon(f);
     }
+    if (out) *out = f->saved;
     return cr_agree(f->mesh->group[CR_AXIS_ALL], "write the checkpoint", err);
 }
 

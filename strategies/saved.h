@@ -11,7 +11,6 @@
 #define CR_SAVED_H
 
 #include "base/json.h"
-#include "strategies/checkpoint.h"
 #include "strategies/fsdp_impl.h"
 #include "strategies/records.h"
 

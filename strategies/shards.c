@@ -1,6 +1,5 @@
 /* shards.c -- what a rank keeps between passes (see fsdp_impl.h), and where: on the device, or on the
  * host (offload_policy: always; cr_fsdp_offload: until cr_fsdp_load). */
-#include "strategies/checkpoint.h"
 #include "strategies/fsdp_impl.h"
 
 bool cri_shard_range(const cr_flat *flat, size_t i, int shard, int64_t *begin, int64_t *end,

@@ -144,6 +144,7 @@ static void test_c46_private_folders(void)
 
     p.name = "private folders";
     p.ranks = 4;
+    p.is_cycled = true;
     p.first = p.last = 2;
     for (int first = 0; first < 4; first++) { /* also where rank 0 does not have it */
         p.resume = "half";
