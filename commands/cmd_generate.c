@@ -1,8 +1,11 @@
 /* cmd_generate.c -- croll generate: completions of prompts, line by line.
  *
- * Lines go to the engine as they come, up to a bound, and are answered in order. A draw is keyed by
+ * Lines go to an engine as they come, up to a bound, and are answered in order. A draw is keyed by
  * (seed, the line's id or, without one, its number, index), so an answer does not depend on the
- * line's place or company.
+ * line's place or company, or on the rank.
+ *
+ * Each rank has an engine and all weights. Rank 0 reads the lines, deals each to the rank with the fewest samples, and
+ * writes the answers. Every SLICE_S all ranks meet (meet): lines go out, answers come back. One rank has no meetings.
  */
 #include "base/limits.h"
 #include "base/rng.h"
@@ -10,20 +13,23 @@
 #include "commands/worker.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
+#include "mesh/collectives.h"
 
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { INDEX_BITS = 20, MOST_OPEN = 4096 };
+enum { INDEX_BITS = 20, MOST_OPEN = 4096 }; /* lines, a rank */
 
-#define NOT_GIVEN INT64_MIN
+#define NOT_GIVEN     INT64_MIN
+#define SLICE_S       0.25 /* work between two meetings */
+#define NO_DEADLINE_S 1e9
 
-/* A line and what has come for it. */
+/* On rank 0: a line and what has come for it. */
 typedef struct request {
     struct request *next;
     cr_line line;
-    uint64_t key;      /* of its samples: id >> INDEX_BITS */
+    int rank;          /* that it was dealt to */
     bool is_streaming; /* its text is shown as it comes */
     size_t shown, num_tokens;
     cr_generated *done; /* [n] */
@@ -40,8 +46,26 @@ typedef struct ask {
     request *first, *last; /* lines that wait for their answer */
     size_t num_open;
     uint64_t *sample_ids; /* [num_samples] */
+    int64_t *load;        /* [num_ranks] samples of open lines that each rank has */
+    cr_buf sent, got;     /* of a meeting: from this rank, from all */
+    size_t *offsets;      /* [num_ranks + 1] in got */
     bool has_json, has_ended;
 } ask;
+
+/* Messages. Rank 0: int32, 1 if this is the last meeting; then a `dealt` and its ids for each line. Other ranks: for each
+ * sample that is complete a `done` with its ids, log-probs and text; for a line that the engine refuses one whose text
+ * is the reason. All but texts is words of 4 bytes. */
+typedef struct dealt {
+    uint64_t request;  /* rank 0's, which comes back in `done` */
+    uint64_t first_id; /* of its samples */
+    int64_t rank;
+    uint64_t num_ids;
+} dealt;
+
+typedef struct done {
+    uint64_t request, sample_id, num_ids, text_bytes;
+    int32_t is_refused, is_length;
+} done;
 
 /* ---- requests ---- */
 
@@ -70,31 +94,64 @@ static void drop_first(ask *a)
 }
 
 /* The upper bits name the line, the lower ones the sample. */
-static void name_samples(ask *a, request *r)
+static uint64_t first_id(const cr_line *line)
 {
-    const cr_line *line = &r->line;
     uint64_t key = strcmp(line->id, "null") == 0 ? cr_hash64(&line->number, sizeof line->number)
                                                  : cr_hash64(line->id, strlen(line->id));
 
-    for (size_t i = 0; i < a->num_samples; i++)
-        a->sample_ids[i] = (key << INDEX_BITS) | i;
-    r->key = a->sample_ids[0] >> INDEX_BITS;
+    return key << INDEX_BITS;
 }
 
-/* Hand a line to the engine; what it refuses is answered with an error. */
-static void submit(ask *a, const cr_line *line)
+static size_t index_of(uint64_t sample_id)
+{
+    return sample_id & ((1u << INDEX_BITS) - 1);
+}
+
+/* To this rank's engine. */
+static cr_status submit(ask *a, const int32_t *ids, size_t num_ids, uint64_t first, void *user,
+                        cr_err *err)
+{
+    for (size_t i = 0; i < a->num_samples; i++)
+        a->sample_ids[i] = first | i;
+    return cr_engine_submit(a->engine, ids, num_ids, a->sample_ids, a->num_samples, &a->how, user,
+                            err);
+}
+
+static int least_loaded(const ask *a)
+{
+    int least = 0;
+
+    for (int r = 1; r < a->worker.num_ranks; r++)
+        if (a->load[r] < a->load[least]) least = r;
+    return least;
+}
+
+static void refuse(ask *a, request *r, const char *reason)
+{
+    a->load[r->rank] -= (int64_t)a->num_samples;
+    cr_line_fail(&r->line, reason);
+}
+
+/* Give a line to a rank; what its engine refuses is answered with an error. */
+static void deal(ask *a, const cr_line *line)
 {
     request *r = CR_NEW(request);
+    dealt d;
     cr_err err = {0};
 
     r->line = *line;
     add_request(a, r);
     if (r->line.error) return;
-    name_samples(a, r);
     r->done = CR_NEW_ARRAY(cr_generated, a->num_samples);
-    if (cr_engine_submit(a->engine, r->line.ids, r->line.num_ids, a->sample_ids, a->num_samples,
-                         &a->how, r, &err) != CR_OK)
-        cr_line_fail(&r->line, err.msg);
+    r->rank = least_loaded(a);
+    a->load[r->rank] += (int64_t)a->num_samples;
+    d = (dealt){(uintptr_t)r, first_id(&r->line), r->rank, r->line.num_ids};
+    if (r->rank != 0) {
+        cr_buf_add(&a->sent, &d, sizeof d);
+        cr_buf_add(&a->sent, r->line.ids, r->line.num_ids * sizeof *r->line.ids);
+    } else if (submit(a, r->line.ids, r->line.num_ids, d.first_id, r, &err) != CR_OK) {
+        refuse(a, r, err.msg);
+    }
 }
 
 /* --prompt: the only line. */
@@ -109,22 +166,23 @@ static cr_status submit_prompt(ask *a, const char *prompt, cr_err *err)
     json_decref(text);
     a->has_ended = true;
     if (status == CR_OK)
-        submit(a, &line);
+        deal(a, &line);
     else
         cr_line_free(&line);
     return status;
 }
 
-/* Take lines in while the engine has use for them; wait for one only if there is nothing to do. */
+/* Take lines in while a rank has use for them: as many samples as run at a time, and as many that wait. Wait for a line
+ * only if there is nothing to do. */
 static void read_lines(ask *a)
 {
     cr_line line;
 
-    while (!a->has_ended && a->num_open < MOST_OPEN &&
-           cr_engine_num_waiting(a->engine) < (size_t)a->worker.batch_size) {
+    while (!a->has_ended && a->num_open < (size_t)MOST_OPEN * (size_t)a->worker.num_ranks &&
+           a->load[least_loaded(a)] < 2 * a->worker.batch_size) {
         if (a->first && !cr_lines_is_ready(&a->lines)) return;
         if (cr_lines_next(&a->lines, &a->rules, &line))
-            submit(a, &line);
+            deal(a, &line);
         else
             a->has_ended = true;
     }
@@ -154,16 +212,15 @@ static cr_status write_json(ask *a, const cr_line *line, size_t index, const cr_
     return status;
 }
 
-/* Without --json: the first line that waits shows its text as it comes, if it is one text. */
+/* Without --json: a text of rank 0 is shown as it comes, if it is its line's only one and no earlier line waits when it
+ * begins. */
 static void show_token(void *ctx, void *user, const cr_new_token *token)
 {
     ask *a = ctx;
-    request *r = a->first;
+    request *r = user;
 
-    (void)user;
-    if (a->has_json || a->num_samples != 1 || !r || r->key != token->sample_id >> INDEX_BITS)
-        return;
-    if (r->num_tokens++ == 0) r->is_streaming = true;
+    if (a->has_json || a->num_samples != 1 || a->worker.rank != 0) return;
+    if (r->num_tokens++ == 0) r->is_streaming = r == a->first;
     if (!r->is_streaming) return;
     fwrite(token->text, 1, token->num_bytes, a->lines.out);
     fflush(a->lines.out);
@@ -200,39 +257,182 @@ static cr_status answer(ask *a, cr_err *err)
     return CR_OK;
 }
 
-static cr_status answer_all(ask *a, cr_err *err)
+static void take_sample(ask *a, request *r, const cr_generated *g)
 {
+    r->done[index_of(g->sample_id)] = *g;
+    r->num_done++;
+    a->load[r->rank]--;
+}
+
+/* ---- meetings of several ranks ---- */
+
+static void send_done(ask *a, const cr_generated *g)
+{
+    done d = {.request = (uintptr_t)g->user,
+              .sample_id = g->sample_id,
+              .num_ids = g->num_ids,
+              .text_bytes = g->text_bytes,
+              .is_length = strcmp(g->finish, "length") == 0};
+
+    cr_buf_add(&a->sent, &d, sizeof d);
+    cr_buf_add(&a->sent, g->ids, g->num_ids * sizeof *g->ids);
+    cr_buf_add(&a->sent, g->log_probs, g->num_ids * sizeof *g->log_probs);
+    cr_buf_add(&a->sent, g->text, g->text_bytes);
+}
+
+/* The lines of this rank in rank 0's message. */
+static void take_lines(ask *a)
+{
+    const char *at = a->got.data + sizeof(int32_t), *end = a->got.data + a->offsets[1];
+    dealt d;
+
+    for (; at < end; at += d.num_ids * sizeof(int32_t)) {
+        cr_err err = {0};
+        done refused = {.is_refused = true};
+        memcpy(&d, at, sizeof d);
+        at += sizeof d;
+        if (d.rank != a->worker.rank ||
+            submit(a, (const int32_t *)(const void *)at, d.num_ids, d.first_id,
+                   (void *)(uintptr_t)d.request, &err) == CR_OK)
+            continue;
+        refused.request = d.request;
+        refused.text_bytes = strlen(err.msg);
+        cr_buf_add(&a->sent, &refused, sizeof refused);
+        cr_buf_adds(&a->sent, err.msg);
+    }
+}
+
+static void *take_copy(const char **at, size_t num_bytes)
+{
+    char *copy = cr_alloc(num_bytes + 1);
+
+    memcpy(copy, *at, num_bytes);
+    *at += num_bytes;
+    return copy;
+}
+
+/* The answers of the other ranks. */
+static void take_answers(ask *a)
+{
+    const char *at = a->got.data + a->offsets[1], *end = a->got.data + a->got.num_bytes;
+    done d;
+
+    while (at < end) {
+        request *r;
+        cr_generated g;
+        memcpy(&d, at, sizeof d);
+        at += sizeof d;
+        r = (request *)(uintptr_t)d.request;
+        g = (cr_generated){.sample_id = d.sample_id,
+                           .ids = take_copy(&at, d.num_ids * sizeof *g.ids),
+                           .log_probs = take_copy(&at, d.num_ids * sizeof *g.log_probs),
+                           .num_ids = d.num_ids,
+                           .text = take_copy(&at, d.text_bytes),
+                           .text_bytes = d.text_bytes,
+                           .finish = d.is_length ? "length" : "stop"};
+        if (!d.is_refused) {
+            take_sample(a, r, &g);
+            continue;
+        }
+        refuse(a, r, g.text);
+        cr_generated_free(&g);
+    }
+}
+
+/* *is_last: rank 0 says so. The others wait without a deadline: a person may have to type. */
+static cr_status meet(ask *a, bool *is_last, cr_err *err)
+{
+    double deadline_s = cr_world_deadline_s(a->worker.world);
+    int32_t last = *is_last;
+    cr_status status;
+
+    if (a->worker.num_ranks == 1) return CR_OK;
+    if (a->worker.rank == 0)
+        memcpy(a->sent.data, &last, sizeof last);
+    else
+        cr_world_set_deadline(a->worker.world, NO_DEADLINE_S);
+    status = cr_all_gather_bytes(a->worker.mesh->group[CR_AXIS_ALL], "lines and answers",
+                                 a->sent.data, a->sent.num_bytes, &a->got, a->offsets, err);
+    cr_world_set_deadline(a->worker.world, deadline_s);
+    CR_TRY(status);
+    cr_buf_clear(&a->sent);
+    if (a->worker.rank == 0) {
+        cr_buf_add(&a->sent, &last, sizeof last); /* the place of the next one */
+        take_answers(a);
+        return CR_OK;
+    }
+    memcpy(&last, a->got.data, sizeof last);
+    *is_last = last;
+    take_lines(a);
+    return CR_OK;
+}
+
+/* ---- work ---- */
+
+/* One forward; with other ranks as many as a slice has time for. */
+static cr_status work(ask *a, cr_err *err)
+{
+    double end_s = cr_now_s() + (a->worker.num_ranks > 1 ? SLICE_S : 0);
     cr_generated g;
 
-    for (;;) {
-        read_lines(a);
-        CR_TRY(answer(a, err));
-        if (!a->first && a->has_ended) return CR_OK;
+    do {
         CR_TRY(cr_engine_step(a->engine, err));
         while (cr_engine_poll(a->engine, &g)) {
-            request *r = g.user;
-            r->done[g.sample_id & ((1u << INDEX_BITS) - 1)] = g;
-            r->num_done++;
+            if (a->worker.rank != 0) {
+                send_done(a, &g);
+                cr_generated_free(&g);
+            } else {
+                take_sample(a, g.user, &g);
+            }
         }
+    } while (!cr_engine_is_idle(a->engine) && cr_now_s() < end_s);
+    return CR_OK;
+}
+
+static cr_status answer_all(ask *a, cr_err *err)
+{
+    for (;;) {
+        bool is_last;
+        if (a->worker.rank == 0) read_lines(a);
+        is_last = !a->first && a->has_ended;
+        CR_TRY(meet(a, &is_last, err));
+        if (is_last) return CR_OK;
+        CR_TRY(answer(a, err));
+        CR_TRY(work(a, err));
     }
 }
 
 /* ---- the command ---- */
 
-/* The cache may take a quarter of the memory; sequences are as long as the model and that allow. */
-static cr_status open_engine(ask *a, cr_err *err)
+/* The caches of a host may take a quarter of its memory; sequences are as long as the model and that allow, on all ranks
+ * the same. */
+static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
 {
-    const cr_model_config *c = &a->worker.model->config;
-    size_t block = cr_kv_block_bytes(a->worker.dev, a->worker.dtype, c->num_kv_heads, c->head_dim) *
-                   (size_t)c->num_layers;
-    int64_t bytes = cr_memory_limit() / 4;
-    cr_engine_limits limits = {.max_running = a->worker.batch_size,
-                               .max_model_len = c->max_position_embeddings,
-                               .kv_bytes = bytes};
+    const cr_worker *w = &a->worker;
+    const cr_model_config *c = &w->model->config;
+    size_t block =
+        cr_kv_block_bytes(w->dev, w->dtype, c->num_kv_heads, c->head_dim) * (size_t)c->num_layers;
+    int64_t bytes = cr_memory_limit() / 4 / cr_worker_num_here(w);
+    double longest = (double)(bytes / (int64_t)block * CR_KV_BLOCK);
 
-    if (limits.max_model_len > bytes / (int64_t)block * CR_KV_BLOCK)
-        limits.max_model_len = bytes / (int64_t)block * CR_KV_BLOCK;
-    CR_TRY(cr_engine_create(a->worker.model, a->worker.dev, &limits, &a->engine, err));
+    *out = (cr_engine_limits){.max_running = w->batch_size,
+                              .max_model_len = c->max_position_embeddings,
+                              .kv_bytes = bytes};
+    CR_TRY(cr_all_reduce_f64(w->mesh->group[CR_AXIS_ALL], "longest sequence", CR_OP_MIN, &longest,
+                             1, err));
+    if ((double)out->max_model_len <= longest) return CR_OK;
+    out->max_model_len = (int64_t)longest;
+    if (w->num_ranks > 1 && w->rank == 0)
+        cr_log(CR_LOG_WARN, "generate",
+               "a line with its answer has at most %lld tokens: the memory of a rank holds no more",
+               (long long)out->max_model_len);
+    return CR_OK;
+}
+
+static cr_status open_engine(ask *a, const cr_engine_limits *limits, cr_err *err)
+{
+    CR_TRY(cr_worker_need_tokenizer(&a->worker, err));
+    CR_TRY(cr_engine_create(a->worker.model, a->worker.dev, limits, &a->engine, err));
     cr_engine_set_tokenizer(a->engine, a->worker.encoder.tokenizer);
     cr_engine_set_on_token(a->engine, show_token, a);
     return cr_engine_set_weights(a->engine, err);
@@ -244,6 +444,10 @@ static void close_ask(ask *a)
     while (a->first)
         drop_first(a);
     cr_free(a->sample_ids);
+    cr_free(a->load);
+    cr_free(a->offsets);
+    cr_buf_free(&a->sent);
+    cr_buf_free(&a->got);
     cr_lines_fini(&a->lines);
 }
 
@@ -284,21 +488,28 @@ static cr_status settle(ask *a, const options *o, cr_err *err)
     return cr_generating_check(&a->how, err);
 }
 
-static cr_status generate(ask *a, const options *o, const cr_words *words, cr_err *err)
+static cr_status generate(ask *a, const options *o, cr_err *err)
 {
-    CR_TRY(cr_worker_read(&a->worker, CR_WORKER_GENERATE, words, err));
-    CR_TRY(settle(a, o, err));
-    CR_TRY(cr_worker_open(&a->worker, o->device, err));
-    CR_TRY(cr_worker_need_tokenizer(&a->worker, err));
-    CR_TRY(open_engine(a, err));
-    a->rules = cr_worker_rules(&a->worker);
-    if (o->prompt) CR_TRY(submit_prompt(a, o->prompt, err));
+    cr_worker *w = &a->worker;
+    cr_engine_limits limits;
+    const int32_t last = 0;
+
+    CR_TRY(cr_worker_open(w, o->device, err));
+    CR_TRY(limit(a, &limits, err));
+    cr_note(open_engine(a, &limits, err));
+    CR_TRY(cr_agree(w->mesh->group[CR_AXIS_ALL], "open the engine", err));
+    a->load = CR_NEW_ARRAY(int64_t, w->num_ranks);
+    a->offsets = CR_NEW_ARRAY(size_t, w->num_ranks + 1);
+    if (w->rank == 0) cr_buf_add(&a->sent, &last, sizeof last);
+    a->rules = cr_worker_rules(w);
+    if (o->prompt && w->rank == 0) CR_TRY(submit_prompt(a, o->prompt, err));
     return answer_all(a, err);
 }
 
 static int run(int argc, char **argv)
 {
     ask a = {0};
+    cr_hosts_args hosts = {NULL, NULL};
     options o = {.temperature = NAN,
                  .top_p = NAN,
                  .repetition_penalty = NAN,
@@ -333,18 +544,21 @@ static int run(int argc, char **argv)
         {"json", CR_OPT_FLAG, &a.has_json, NULL, "one JSON object a completion"},
         {"device", CR_OPT_STRING, &o.device, "NAME",
          "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+        CR_HOSTS_OPTIONS(hosts),
     };
     cr_words words = {0};
     cr_err err = {0};
     bool is_help;
-    int code;
+    int code = 0;
 
     cr_lines_init(&a.lines, stdin, stdout);
     if (cr_args_parse(&cr_command_generate, table, CR_COUNT(table), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help)
-        cr_note(generate(&a, &o, &words, &err));
-    code = a.lines.has_failed ? 2 : 0;
+        !is_help && cr_worker_read(&a.worker, CR_WORKER_GENERATE, &words, &err) == CR_OK &&
+        settle(&a, &o, &err) == CR_OK &&
+        !cr_worker_launch(&a.worker, &cr_command_generate, &hosts, argc, argv, &code))
+        cr_note(generate(&a, &o, &err));
+    if (a.lines.has_failed) code = 2;
     close_ask(&a);
     code = cr_worker_leave(&a.worker, &cr_command_generate, code, &err);
     cr_words_free(&words);
@@ -357,7 +571,8 @@ const cr_command cr_command_generate = {
     "generate MODEL [key=value ..] < LINES.jsonl",
     "Complete prompts: {\"id\", \"prompt\" or \"messages\" or \"input_ids\"} in, text or "
     "{\"id\",\"index\",\"prompt_ids\",\"output_ids\",\"text\",\"logprobs\",\"finish_reason\"} out, "
-    "in order.",
+    "in order. On several ranks, each with all weights: device_mapping='list(range(0,4))'; on "
+    "several hosts also --hosts h1:2,h2:2. The answers are those of one rank, byte for byte.",
     "echo '{\"id\":1,\"messages\":[{\"role\":\"user\",\"content\":\"354+3=\"}]}' | "
     "croll generate output/quickstart/sft_model --temperature 0",
     run,

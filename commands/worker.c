@@ -50,8 +50,11 @@ cr_status cr_worker_read(cr_worker *w, cr_worker_kind kind, const cr_words *word
         return cr_fail(err, CR_EUSAGE,
                        "M11: ulysses_size %lld is for training and log-probs only (use 1)",
                        (long long)w->keys->ulysses_size);
-    if (kind == CR_WORKER_GENERATE && w->num_ranks > 1)
-        return cr_fail(err, CR_EABSENT, "generate on several ranks is not available yet");
+    if (kind == CR_WORKER_GENERATE && (w->keys->fsdp_size > 1 || w->keys->ep_size > 1))
+        return cr_fail(
+            err, CR_EUSAGE,
+            "each rank that generates has the whole model: fsdp_size and ep_size have no "
+            "effect (leave them out)");
     return CR_OK;
 }
 
@@ -213,13 +216,21 @@ cr_status cr_device_open_to_compute(const char *name, int num_threads, cr_device
     return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
 }
 
+int cr_worker_num_here(const cr_worker *w)
+{
+    int num = 0;
+
+    for (int r = 0; r < w->num_ranks; r++)
+        num += cr_world_is_here(w->world, r);
+    return num;
+}
+
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
-    int num_threads = cr_num_cores() / w->num_ranks;
-
-    if (w->kind != CR_WORKER_GENERATE && !w->world) CR_TRY(cr_worker_join(w, err));
-    CR_TRY(cr_device_open_to_compute(device_name, num_threads, &w->dev, err));
-    if (w->kind != CR_WORKER_GENERATE) CR_TRY(open_mesh(w, err));
+    if (!w->world) CR_TRY(cr_worker_join(w, err));
+    CR_TRY(cr_device_open_to_compute(device_name, cr_num_cores() / cr_worker_num_here(w), &w->dev,
+                                     err));
+    CR_TRY(open_mesh(w, err));
     if (w->kind == CR_WORKER_SERVE) return CR_OK;
     if (w->kind != CR_WORKER_GENERATE)
         CR_TRY(cr_worker_load(w, w->folder, &w->model, &w->fsdp, err));

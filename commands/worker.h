@@ -71,6 +71,8 @@ CR_MUST cr_status cr_worker_load(const cr_worker *worker, const char *folder, cr
 cr_dtype cr_worker_dtype(const cr_worker *worker, const cr_model *model);
 /* device_name: "cpu", or NULL for the best one here. Collective. */
 CR_MUST cr_status cr_worker_open(cr_worker *worker, const char *device_name, cr_err *err);
+/* Ranks on this host, this one among them. The world is open. */
+int cr_worker_num_here(const cr_worker *worker);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);

@@ -34,13 +34,21 @@ grep -v '"error"' $tmp/answers | cmp - $tmp/all || fail "good lines beside bad o
 
 # a conversation over a pipe
 coproc talk { generate --n 1 --seed 7; }
+job=$talk_PID
 for i in 2 5; do
     sed -n ${i}p $tmp/lines >&"${talk[1]}"
     IFS= read -r -t 20 -u "${talk[0]}" answer || fail "no answer while the pipe is open"
     [ "$answer" = "$(grep "\"l$i\",\"index\":0" $tmp/all)" ] || fail "answer over a pipe: $answer"
 done
 exec {talk[1]}>&-
-wait $talk_PID || fail "exit code of the conversation"
+wait $job || fail "exit code of the conversation"
+
+# texts, of lines with the same id, too, and of other lengths than their neighbours
+for i in $(seq 10 39); do echo "{\"id\":$((i / 2)),\"input_ids\":[1,20$((i % 9)),1$i]}"; done >$tmp/rows
+texts() { "$CROLL" generate $model --max-new-tokens 40 --temperature 1 --stop '"' --stop '#' --stop A --stop 9 "$@" <$tmp/rows; }
+texts infer_batch_size=1 >$tmp/one
+[ "$(wc -l <$tmp/one)" -ge 30 ] || fail "texts: $(cat $tmp/one)"
+for num in 2 8 256; do texts infer_batch_size=$num | cmp - $tmp/one || fail "texts of $num lines at a time"; done
 
 # the same model in the cache of Hugging Face, by its name
 mkdir -p $tmp/hf/hub/models--org--name/refs $tmp/hf/hub/models--org--name/snapshots

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two hosts (tests/tools/rig): `croll grad` on 2 + 2 ranks writes the file that 4 ranks of one host write, and a rank that
+# Two hosts (tests/tools/rig): `croll grad` on 2 + 2 ranks writes the file that 4 ranks of one host write, `croll generate` the answers of one rank, and a rank that
 # fails on the other host says so with host and rank: without its weights, without its configuration.
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
@@ -31,6 +31,11 @@ own here logprobs /mnt/own/model "${devices[@]}"
 [ $code = 0 ] && [ "$(wc -l <$tmp/here.out)" = 4 ] || fail "croll logprobs: exit code $code"
 own there logprobs /mnt/own/model "${devices[@]}" --hosts h1:1,h2:3
 [ $code = 0 ] && cmp $tmp/here.out $tmp/there.out || fail "croll logprobs --hosts: exit code $code"
+one=(generate /mnt/own/model --json --n 2 --max-new-tokens 12 --temperature 1 --seed 3)
+own whole "${one[@]}"
+[ $code = 0 ] && [ "$(wc -l <$tmp/whole.out)" = 8 ] || fail "croll generate: exit code $code"
+own dealt "${one[@]}" "${devices[0]}" --hosts h1:2,h2:2
+[ $code = 0 ] && cmp $tmp/whole.out $tmp/dealt.out || fail "croll generate --hosts: exit code $code"
 for try in $(seq 50); do
     [ -n "$(rig in h2 ls /dev/shm)" ] || break
     sleep 0.1
