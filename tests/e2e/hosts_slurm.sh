@@ -83,7 +83,7 @@ set -- $(hosts_of)
 slurm scancel $id
 await CANCELLED
 for try in $(seq 100); do
-    left=$(for h in $1 $2; do rig in $h pgrep -lx 'croll|orted|redis-server|mpirun' || true; done)
+    left=$(for h in $1 $2; do rig in $h pgrep -l '^(croll|orted|redis-server|mpirun)$' || true; done)
     [ -n "$left" ] || break
     sleep 0.2
 done
