@@ -74,22 +74,22 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     m->word[m->num++] = hosts->list;
 }
 
-void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder, const cr_hosts *hosts)
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, bool has_last_words, const cr_mpi_folder *folder,
+                    const cr_hosts *hosts)
 {
-    /* ranks may outnumber cores and give them up when idle; when one has failed, the others are killed without a wait
-       after SIGTERM */
+    /* ranks may outnumber cores and give them up when idle */
     static const char *const words[] = {
         "mpirun", "--oversubscribe", "--bind-to",
         "none",   "--mca",           "mpi_yield_when_idle",
         "1",      "--mca",           "btl_vader_single_copy_mechanism",
         "none",   "--mca",           "pml",
-        "ob1",    "--mca",           "odls_base_sigkill_timeout",
-        "0"};
+        "ob1"};
     static const char *const places[] = {"orte_tmpdir_base", "btl_vader_backing_directory",
                                          "osc_sm_backing_directory"};
 
     *m = (cr_mpirun){.num = 0};
     add_words(m, words, CR_COUNT(words));
+    add_option(m, "odls_base_sigkill_timeout", has_last_words ? "1" : "0");
     add_hosts(m, hosts);
     for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++)
         add_option(m, places[i], folder->path);
@@ -299,7 +299,7 @@ cr_status cr_ranks_run(const cr_hosts_args *where, const char *model, int num_ra
     CR_TRY_GOTO(out, open_hosts(where, model, num_ranks, &hosts, err));
     catch_signals(tells_signals);
     CR_TRY_GOTO(out, cr_mpi_folder_open(&folder, err));
-    cr_mpirun_init(&mpirun, num_ranks, &folder, &hosts);
+    cr_mpirun_init(&mpirun, num_ranks, tells_signals, &folder, &hosts);
     memcpy(words, mpirun.word, mpirun.num * sizeof *words);
     words[mpirun.num] = self;
     memcpy(words + mpirun.num + 1, argv, (size_t)argc * sizeof *words);

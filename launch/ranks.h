@@ -16,13 +16,14 @@
 #include "launch/mpi_folder.h"
 
 /* Words of an mpirun that starts fast and keeps its files in `folder`; the caller appends the program. Borrowed from
- * here, the folder, the hosts and the literals of the program. */
+ * here, the folder, the hosts and the literals of the program. has_last_words: when one rank has failed, the others have a
+ * second after SIGTERM before they are killed; else none. */
 enum { CR_MPIRUN_WORDS = 128 };
 typedef struct cr_mpirun {
     char *word[CR_MPIRUN_WORDS], num_ranks[16];
     size_t num;
 } cr_mpirun;
-void cr_mpirun_init(cr_mpirun *m, int num_ranks, const cr_mpi_folder *folder,
+void cr_mpirun_init(cr_mpirun *m, int num_ranks, bool has_last_words, const cr_mpi_folder *folder,
                     const cr_hosts *hosts);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks, rank 0 on this host. model: the folder that every host has to have (after a

@@ -106,7 +106,8 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     CR_TRY(cr_run_mark_write(run->config->checkpoint_dir, run->mark, err));
     CR_TRY(cr_endpoint_put_config(&run->endpoint, run->config_path, digest, err));
     CR_TRY(cr_mpi_folder_open(&run->mpi_folder, err));
-    cr_mpirun_init(&mpirun, run->layout.num_ranks, &run->mpi_folder, run->hosts);
+    cr_mpirun_init(&mpirun, run->layout.num_ranks, /*has_last_words=*/false, &run->mpi_folder,
+                   run->hosts);
     snprintf(timeout, sizeof timeout, "%g", x->deadline_s);
     add_word(&mpirun, NULL, run->self_path);
     add_word(&mpirun, "actor", run->config_path);

@@ -68,7 +68,7 @@ if [ "${CROLL_KILLS:-}" = all ]; then
     try worker STOP 0 40 "has given no sign of life"
     try program KILL 0 40
     try redis KILL 0 40 "starting it again from its append-only file"
-    try rank KILL 1 30 "rank 1 was killed"
+    try rank KILL 1 30 "rank 1 .*was killed"
     try rank STOP 3 40 "rank 1"
 fi
 echo ok

@@ -77,7 +77,7 @@ on_two
 ask
 kill -9 $rank1
 answered
-ended 3 'rank 1 was killed'
+ended 3 'rank 1 .*was killed'
 on_two --stall-s 2
 ask
 kill -STOP $rank1
@@ -87,10 +87,10 @@ answered
 ended 3 'waited 4 s for rank 1'
 on_two
 kill -9 $rank1
-ended 3 'rank 1 was killed'
+ended 3 'rank 1 .*was killed'
 on_two
 kill -9 $rank0
-ended 3 'rank 0 was killed'
+ended 3 'rank 0 .*was killed'
 on_two
 kill -9 $server
 wait $server 2>/dev/null || true
