@@ -64,6 +64,8 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     }
     add_option(m, "btl", "self,vader,tcp");
     add_option(m, "btl_tcp_if_include", hosts->subnet);
+    /* a rank that waits for a command in Redis calls no MPI: what a full socket has kept back goes out all the same */
+    add_option(m, "btl_tcp_progress_thread", "1");
     add_option(m, "oob_tcp_if_include", hosts->subnet);
     /* a host that is cut off is noticed after 15 s, and its daemon notices that, too, and ends with its ranks */
     add_option(m, "oob_tcp_keepalive_time", "5");

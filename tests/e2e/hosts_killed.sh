@@ -6,6 +6,9 @@
 . tests/e2e/rig.inc
 quick_model
 rig_up 2
+for host in h1 h2; do # sockets that are soon full: what they keep back has to go out while its rank waits elsewhere
+    rig in $host sh -c 'cd /proc/sys/net/ipv4; echo 4096 16384 16384 | tee tcp_wmem >tcp_rmem'
+done
 soon=$((10 * slower)) # 1.5 to 2 s where nothing else runs
 keys=(--hosts h1:2,h2:2 save_steps=1 max_ckpt_to_keep=2 actor_train.training_args.lr_scheduler_type=constant)
 hosts_run quiet "${keys[@]}" max_steps=12
