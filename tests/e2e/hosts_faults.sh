@@ -8,7 +8,7 @@
 . tests/e2e/run.inc
 . tests/e2e/rig.inc
 faults=${CROLL_FAULTS:-200} from=${CROLL_FAULTS_FROM:-1}
-deadline=$((60 * slower))
+deadline=$((60 * slower)) slow=$((240 * slower)) # slow: with 200 ms a step takes seconds
 fake=$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null || true)
 [ "$(id -u)" = 0 ] || skip "root is needed to make hosts of namespaces"
 mount -t tmpfs -o size=400m tmpfs $tmp # a disk that can be filled
@@ -90,9 +90,11 @@ for ((seed = from; seed < from + faults; seed++)); do
     during $kind $host
     at=$(cat $tmp/faulty/metrics.jsonl 2>/dev/null | wc -l) # which may be later than planned
     begin=$(date +%s) code=0
-    while kill -0 $pid 2>/dev/null && [ $(($(date +%s) - begin)) -lt $deadline ]; do sleep 0.1; done
+    most=$deadline
+    [ $kind != delay ] || most=$slow
+    while kill -0 $pid 2>/dev/null && [ $(($(date +%s) - begin)) -lt $most ]; do sleep 0.1; done
     if kill -0 $pid 2>/dev/null; then
-        wrong "not ended after $deadline s"
+        wrong "not ended after $most s"
         rig in h1 pkill -KILL -f "^$program run" || true
     fi
     wait $pid || code=$?
