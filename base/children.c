@@ -131,7 +131,7 @@ static bool is_banner(const char *line)
 
     for (size_t i = 0; i < CR_COUNT(start); i++)
         if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
-    return strstr(line, " closed by remote host") || strstr(line, "][btl_tcp_") ||
+    return strstr(line, " closed by remote host") || (line[0] == '[' && strstr(line, "btl_tcp_")) ||
            strstr(line, "ORTE_ERROR_LOG");
 }
 
