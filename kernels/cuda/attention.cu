@@ -207,7 +207,8 @@ static __global__ void __launch_bounds__(THREADS_A_BLOCK, 4) attend_packed(packe
                     a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads);
 }
 
-template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
+/* In pieces of `rows` rows. */
+template <class T> static packed_args<T> packed_of(const cr_attention_args *a, int rows)
 {
     return {in<T>(a->q),
             in<T>(a->k),
@@ -215,7 +216,7 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
             out<T>(a->o),
             out<float>(a->lse),
             in<int32_t>(a->cu_seqlens),
-            (a->sizes.max_seqlen + ROWS - 1) / ROWS,
+            (a->sizes.max_seqlen + rows - 1) / rows,
             window_of(a->window),
             (int)a->num_heads,
             (int)a->num_kv_heads,
@@ -226,7 +227,7 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a)
 
 template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
 {
-    const packed_args<T> p = packed_of<T>(a);
+    const packed_args<T> p = packed_of<T>(a, ROWS);
     auto kernel = attend_packed<T, DPAD>;
     size_t shared = shared_bytes(a->head_dim);
     cudaError_t code =
@@ -253,10 +254,9 @@ cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err 
         return launched("attention", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, packed, dev, a),
                         err);
     CR_TRY(check_aligned("attention", a->q, a->k, a->v, err));
-    return launched(
-        "attention",
-        attend_packed_on_tensor_cores(dev, packed_of<bf16>(a), a->num_seqs, a->sizes.max_seqlen),
-        err);
+    return launched("attention",
+                    attend_packed_on_tensor_cores(dev, packed_of<bf16>(a, MMA_ROWS), a->num_seqs),
+                    err);
 }
 
 /* ---- cached ---- */

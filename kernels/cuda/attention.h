@@ -127,13 +127,15 @@ template <class T> static inline unsigned num_group_parts(const cached_args<T> &
     return (unsigned)((group + most - 1) / most * a.num_kv_heads);
 }
 
-/* attention_mma.cu: bf16 and these heads, by sizes alone, so that packed and cached rows go the same way. */
+/* attention_mma.cu: bf16 and these heads, by sizes alone, so that packed and cached rows go the same way. A block has MMA_ROWS
+ * rows. */
+enum { MMA_ROWS = 64 };
 static inline bool is_for_tensor_cores(cr_dtype dtype, int64_t head_dim)
 {
     return dtype == CR_BF16 && (head_dim == 64 || head_dim == 128);
 }
-cudaError_t attend_packed_on_tensor_cores(cr_device *dev, packed_args<bf16> a, int64_t num_seqs,
-                                          int64_t max_seqlen);
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
+                                          int64_t num_seqs);
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           int64_t num_rows);
 

@@ -17,7 +17,7 @@
 
 #include <math.h>
 
-enum { KEYS = CR_KV_BLOCK, MMA_ROWS = 64, MMA_THREADS = 128 };
+enum { KEYS = CR_KV_BLOCK, MMA_THREADS = 128 };
 
 /* 64 rows from the first of `from` on, of which `some` are there, into a swizzled tile; zeros after them. */
 template <int D>
@@ -270,10 +270,9 @@ static cudaError_t launch_packed(cr_device *dev, const packed_args<bf16> &a, int
                        dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
 }
 
-cudaError_t attend_packed_on_tensor_cores(cr_device *dev, packed_args<bf16> a, int64_t num_seqs,
-                                          int64_t max_seqlen)
+cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
+                                          int64_t num_seqs)
 {
-    a.pieces_a_seq = (max_seqlen + MMA_ROWS - 1) / MMA_ROWS;
     if (a.pieces_a_seq == 0) return cudaSuccess;
     return a.head_dim == 64 ? launch_packed<64>(dev, a, num_seqs)
                             : launch_packed<128>(dev, a, num_seqs);

@@ -78,22 +78,38 @@ cr_status cri_cuda_scale(cr_device *dev, const cr_scale_args *a, cr_err *err)
 
 /* ---- sums of parts ---- */
 
-static __device__ void add8(float *sum, const float *left)
+/* sum = the sum of all parts along the tree of mesh/comm.h, W elements at a time; load(f, p): those of part p.
+ * of_bit[k]: the sum of 2^k parts, where bit k of the number of parts so far is set; k < BITS. Loops are unrolled, so that
+ * these are registers. */
+template <int BITS, int W, class Load>
+static __device__ __forceinline__ void sum_tree(float (&sum)[W], int num_parts, const Load &load)
 {
+    float of_bit[BITS][W];
+
+    for (int p = 0; p < num_parts; p++) {
+        bool is_kept = false;
+        load(sum, p);
 #pragma unroll
-    for (int e = 0; e < PER; e++)
-        sum[e] = left[e] + sum[e];
+        for (int k = 0; k < BITS; k++) {
+            if (is_kept) continue;
+            is_kept = !(p >> k & 1);
+#pragma unroll
+            for (int e = 0; e < W; e++) {
+                if (is_kept)
+                    of_bit[k][e] = sum[e];
+                else
+                    sum[e] = of_bit[k][e] + sum[e];
+            }
+        }
+    }
+    int low = num_parts & -num_parts; /* the number of parts in the last sum */
+#pragma unroll
+    for (int k = 0; k < BITS; k++)
+#pragma unroll
+        for (int e = 0; e < W; e++)
+            if (num_parts >> k & 1 && 1 << k != low) sum[e] = of_bit[k][e] + sum[e];
 }
 
-static __device__ void copy8(float *to, const float *from)
-{
-#pragma unroll
-    for (int e = 0; e < PER; e++)
-        to[e] = from[e];
-}
-
-/* of_bit[k]: the sum of 2^k parts, where bit k of the number of parts so far is set; k < BITS. Loops are unrolled, so that these
- * are registers. */
 template <class T, int BITS> struct sum_parts_op {
     float *y;
     const T *x;
@@ -103,31 +119,21 @@ template <class T, int BITS> struct sum_parts_op {
 
     __device__ void operator()(int64_t i, int64_t num) const
     {
-        float of_bit[BITS][PER], sum[PER], f[PER];
-        for (int p = 0; p < num_parts; p++) {
-            bool is_kept = false;
-            load8(sum, x + p * stride, i, num, is_fast);
-#pragma unroll
-            for (int k = 0; k < BITS; k++) {
-                if (!is_kept && (p >> k & 1))
-                    add8(sum, of_bit[k]);
-                else if (!is_kept)
-                    is_kept = true, copy8(of_bit[k], sum);
-            }
-        }
-        int low = num_parts & -num_parts; /* the number of parts in the last sum */
-#pragma unroll
-        for (int k = 0; k < BITS; k++)
-            if (num_parts >> k & 1 && 1 << k != low) add8(sum, of_bit[k]);
+        float sum[PER], f[PER];
+        sum_tree<BITS>(sum, num_parts, [&](float(&part)[PER], int p) {
+            load8(part, x + p * stride, i, num, is_fast);
+        });
         if (is_added) {
             load8(f, y, i, num, is_fast);
-            add8(sum, f);
+#pragma unroll
+            for (int e = 0; e < PER; e++)
+                sum[e] += f[e];
         }
         store8(y, i, num, is_fast, sum);
     }
 };
 
-/* The same for any number of parts, an element after the other: 16 sums of 8 elements would not stay in registers. */
+/* An element after the other: 16 sums of 8 elements would not stay in registers. */
 template <class T> struct sum_many_parts_op {
     float *y;
     const T *x;
@@ -137,26 +143,11 @@ template <class T> struct sum_many_parts_op {
 
     __device__ void operator()(int64_t first, int64_t num) const
     {
-        enum { BITS = 16 };
-
         for (int64_t i = first; i < first + PER && i < num; i++) {
-            float of_bit[BITS], sum = 0.0f;
-            for (int p = 0; p < num_parts; p++) {
-                bool is_kept = false;
-                sum = to_float(x[p * stride + i]);
-#pragma unroll
-                for (int k = 0; k < BITS; k++) {
-                    if (!is_kept && (p >> k & 1))
-                        sum = of_bit[k] + sum;
-                    else if (!is_kept)
-                        is_kept = true, of_bit[k] = sum;
-                }
-            }
-            int low = num_parts & -num_parts;
-#pragma unroll
-            for (int k = 0; k < BITS; k++)
-                if (num_parts >> k & 1 && 1 << k != low) sum = of_bit[k] + sum;
-            y[i] = is_added ? sum + y[i] : sum;
+            float sum[1];
+            sum_tree<16>(sum, num_parts,
+                         [&](float(&part)[1], int p) { part[0] = to_float(x[p * stride + i]); });
+            y[i] = is_added ? sum[0] + y[i] : sum[0];
         }
     }
 };

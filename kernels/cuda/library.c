@@ -217,12 +217,13 @@ static cr_status upload_rows(cr_device *dev, probe *x, cr_err *err)
 
 static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_err *err)
 {
+    size_t larger;
+
     *x = (probe){.p = *p, .row_bytes = (size_t)p->k * cr_dtype_bytes(p->dtype)};
     x->out_bytes = (size_t)p->n * cr_dtype_bytes(p->c_dtype);
+    larger = x->row_bytes > x->out_bytes ? x->row_bytes : x->out_bytes;
     for (size_t i = 0; i < CR_COUNT(probe_rows); i++)
-        if (i == 0 || (size_t)probe_rows[i] * x->row_bytes <= PROBE_BYTES)
-            if (i == 0 || (size_t)probe_rows[i] * x->out_bytes <= PROBE_BYTES)
-                x->most = probe_rows[i];
+        if (i == 0 || (size_t)probe_rows[i] * larger <= PROBE_BYTES) x->most = probe_rows[i];
     x->alone = cr_alloc(2 * x->out_bytes);
     x->company = x->alone + x->out_bytes;
     CR_TRY(dev->kernels->alloc(dev, (size_t)x->most * x->row_bytes, &x->rows, err));
