@@ -163,19 +163,22 @@ static cr_status try_products(cr_device *dev, cr_err *err)
 static void check_products(report *r)
 {
     cr_device *dev;
-    char text[200] = "", found[600];
+    cr_gpu_products p = {0};
+    char found[600] = "croll's own kernels (CROLL_CUDA_PRODUCTS)";
     cr_err err = {0};
 
     if (cr_device_open("cuda", 1, &dev, &err) == CR_OK) {
-        if (try_products(dev, &err) == CR_OK) cr_gpu_products(dev, text, sizeof text);
+        if (try_products(dev, &err) == CR_OK) p = cr_gpu_get_products(dev);
         cr_device_close(dev);
     }
-    snprintf(found, sizeof found, "%s",
-             err.status       ? err.msg
-             : text[0] == '1' ? "cuBLASLt's give a row the same bits in any company"
-             : text[0]        ? text
-                              : "croll's own kernels (CROLL_CUDA_PRODUCTS)");
-    say(r, "products", err.status || text[0] == '0' ? NOTE : FINE, found,
+    if (err.status)
+        snprintf(found, sizeof found, "%s", err.msg);
+    else if (p.refusal[0])
+        snprintf(found, sizeof found, "%d of %d sizes of weights (%s)", p.num_taken, p.num_sizes,
+                 p.refusal);
+    else if (p.num_sizes)
+        snprintf(found, sizeof found, "cuBLASLt's give a row the same bits in any company");
+    say(r, "products", err.status || p.refusal[0] ? NOTE : FINE, found,
         "cuBLASLt multiplies where that is so for the sizes at hand, croll's own kernels "
         "elsewhere");
 }

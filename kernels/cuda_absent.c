@@ -9,10 +9,10 @@ cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err)
                    "this build is for CPUs; scripts/gpu-check builds croll with CUDA and looks");
 }
 
-void cr_gpu_products(const cr_device *dev, char *text, size_t capacity_bytes)
+cr_gpu_products cr_gpu_get_products(const cr_device *dev)
 {
     (void)dev;
-    if (capacity_bytes) text[0] = 0;
+    return (cr_gpu_products){0};
 }
 
 cr_status cri_cuda_open(cr_device *dev, cr_err *err)

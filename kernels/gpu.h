@@ -38,7 +38,12 @@ void *cr_gpu_stream(const cr_device *dev);
 /* The same text in two processes of one host that share a GPU. */
 CR_MUST cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_bytes,
                                   cr_err *err);
-/* Of which sizes of weights products are cuBLASLt's: "5 of 6 (..why not the last)"; "" where it was not asked. */
-void cr_gpu_products(const cr_device *dev, char *text, size_t capacity_bytes);
+/* Sizes of weights that products were asked for, and those whose products are cuBLASLt's; of the others all are croll's own
+ * kernels'. */
+typedef struct cr_gpu_products {
+    int num_sizes, num_taken;
+    char refusal[120]; /* why the first met that is not taken is not */
+} cr_gpu_products;
+cr_gpu_products cr_gpu_get_products(const cr_device *dev);
 
 #endif

@@ -76,9 +76,9 @@ cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_byte
                  err);
 }
 
-void cr_gpu_products(const cr_device *dev, char *text, size_t capacity_bytes)
+cr_gpu_products cr_gpu_get_products(const cr_device *dev)
 {
-    cri_library_text(cri_cuda_library(dev), text, capacity_bytes);
+    return cri_library_products(cri_cuda_library(dev));
 }
 
 /* ---- memory ---- */

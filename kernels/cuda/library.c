@@ -13,8 +13,7 @@
 enum {
     MANY_ROWS = 8192, /* for which the algorithm is asked */
     ALIGNED = 16,
-    PROBE_BYTES = 32 << 20, /* of rows, and of their products */
-    REASON_BYTES = 120
+    PROBE_BYTES = 32 << 20 /* of rows, and of their products */
 };
 
 /* The sizes and types that one algorithm is kept for. m is that of dw alone, whose k is the number of rows. */
@@ -28,7 +27,7 @@ typedef struct kept {
     sizes of;
     cublasLtMatmulDesc_t desc;
     cublasLtMatmulAlgo_t algo;
-    char refusal[REASON_BYTES]; /* "": taken */
+    char refusal[sizeof((cr_gpu_products){0}.refusal)]; /* "": taken */
     struct kept *next;
 } kept;
 
@@ -404,19 +403,14 @@ void cri_library_close(cri_library *l)
     cr_free(l);
 }
 
-void cri_library_text(const cri_library *l, char *text, size_t capacity_bytes)
+cr_gpu_products cri_library_products(const cri_library *l)
 {
-    const kept *refused = NULL;
-    int num = 0, num_taken = 0;
+    cr_gpu_products all = {0};
 
     for (const kept *k = l ? l->first : NULL; k; k = k->next) {
-        num++;
-        num_taken += !k->refusal[0];
-        if (k->refusal[0]) refused = k;
+        all.num_sizes++;
+        all.num_taken += !k->refusal[0];
+        if (k->refusal[0]) snprintf(all.refusal, sizeof all.refusal, "%s", k->refusal);
     }
-    snprintf(text, capacity_bytes,
-             refused ? "%d of %d sizes of weights (%s)"
-             : num   ? "%d of %d"
-                     : "",
-             num_taken, num, refused ? refused->refusal : "");
+    return all;
 }

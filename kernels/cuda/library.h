@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "kernels/gpu.h"
 
 typedef struct cri_library cri_library;
 
@@ -30,8 +31,8 @@ void cri_library_close(cri_library *library); /* NULL is fine; nothing of it may
 CR_MUST cr_status cri_library_product(cr_device *dev, cri_library *library, const char *op,
                                       const cri_product *p, bool *is_taken, cr_err *err);
 
-/* Which sizes it takes, of those that were asked: "3 of 4", and why not the last that it does not; "" before the first. */
-void cri_library_text(const cri_library *library, char *text, size_t capacity_bytes);
+/* Of those that were asked; NULL is fine. */
+cr_gpu_products cri_library_products(const cri_library *library);
 
 #ifdef __cplusplus
 }
