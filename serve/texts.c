@@ -1,6 +1,7 @@
 /* texts.c -- see texts.h. */
 #include "serve/texts.h"
 #include "base/json.h"
+#include "base/rng.h"
 
 struct cr_serve_texts {
     cr_buf json;
@@ -34,16 +35,14 @@ static void add_string(const cr_tokenizer *tokenizer, int32_t id, bool as_id, cr
 static cr_serve_text make(const cr_tokenizer *tokenizer, int32_t id, bool as_id, cr_buf *scratch,
                           cr_buf *json)
 {
-    cr_serve_text text = {.hash = 1469598103934665603u};
+    cr_serve_text text = {0};
     size_t from = json->num_bytes;
 
     cr_buf_clear(scratch);
     add_string(tokenizer, id, as_id, scratch);
-    for (size_t i = 0; i < scratch->num_bytes; i++) {
-        unsigned char c = (unsigned char)scratch->data[i];
-        text.hash = (text.hash ^ c) * 1099511628211u;
-        text.num_code_points += (c & 0xC0) != 0x80;
-    }
+    text.hash = cr_hash64(scratch->data, scratch->num_bytes);
+    for (size_t i = 0; i < scratch->num_bytes; i++)
+        text.num_code_points += ((unsigned char)scratch->data[i] & 0xC0) != 0x80;
     cr_json_add_string(json, scratch->data, scratch->num_bytes);
     text.num_bytes = json->num_bytes - from;
     return text;
