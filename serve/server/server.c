@@ -183,7 +183,6 @@ static cr_status open_log(cr_server *s, cr_err *err)
     const char *path = s->options.access_log;
 
     s->log_fd = -1;
-    s->can_spin = cr_num_cores() > 1;
     if (strcmp(path, "none") == 0) return CR_OK;
     s->log_fd = strcmp(path, "-") == 0
                     ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
@@ -226,6 +225,7 @@ static cr_status start(cr_server *s, cr_err *err)
                        o->http.listen);
     s->texts = cr_serve_queue_create(&bounds, wake, s);
     bounds.max_running_each = CRI_MOST_TASKS - CRI_MOST_TASKS / 8; /* some are left for others */
+    s->can_spin = cr_num_cores() > 1;
     bounds.spin_s = s->can_spin ? CRI_SPIN_S : 0;
     s->compute = cr_serve_queue_create(&bounds, wake, s);
     s->has_text_thread = pthread_create(&s->text_thread, NULL, cri_work_thread, s) == 0;
