@@ -220,8 +220,9 @@ static cr_status run_round(cr_compute *c, cr_err *err)
         e = choose(c, first, &until);
     if (num == 0) return CR_OK;
     CR_TRY(cr_scoring_round(c->scoring, place_of(first->job), c->asks, num, c->scores, err));
-    for (size_t i = 0; i < c->num_runs; i++)
-        c->entries[c->runs[i].entry].job->model_s += cr_scoring_forward_s(c->scoring);
+    for (size_t i = 0; i < c->num_jobs; i++)
+        if (c->entries[i].num_in_round > 0)
+            c->entries[i].job->model_s += cr_scoring_forward_s(c->scoring);
     if (c->on_scores) c->on_scores(c->on_scores_ctx, c->num_jobs);
     return cr_lanes_each(c->lanes, c->num_jobs, hand_out, c, err);
 }

@@ -1,11 +1,12 @@
 #!/bin/bash
 # croll serve with two tenants: a request of many long prompts, or of many samples, does not hold up another tenant's
-# short ones; a full queue has place for the other; counters of tenants are in /metrics, Retry-After is measured.
+# short ones; a full queue has place for the other; counters of tenants are in /metrics, Retry-After is measured; the model's time
+# of requests that take turns in its rounds is within their own.
 # Not covered: turns in the queue by numbers (unit/serve_queue).
 . tests/e2e/serve.inc
 printf 'long sk-long-1 score,generate\nshort sk-short-1 score,generate - 2\n' >$tmp/keys
 chmod 600 $tmp/keys
-serve --keys $tmp/keys --max-queue 40
+serve --keys $tmp/keys --max-queue 40 --access-log $tmp/access
 cat >$tmp/client.py <<'END2'
 import json, os, socket, sys, threading, time, urllib.error, urllib.request
 port = int(sys.argv[1])
@@ -87,6 +88,17 @@ assert metric("tenant_rejections_total", "long") == 2 and metric("tenant_rejecti
 for s in sockets:
     s.close()
 until(lambda: load() == 0)
+both = [Later({**score, "prompt": [line[:20]] * 600}, key) for key in ("long", "short")]
+for later in both:
+    later.join()
+    assert later.answer.status == 200, later.text
 END2
 python3 $tmp/client.py $port || fail "one tenant holds up the other: $(cat $tmp/err)"
+sleep 0.5 # lines are written four times a second
+python3 - $tmp/access <<'PY' || fail "the model's time in the log"
+import json, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+done = [l for l in lines if l["route"] == "/v1/completions" and l["status"] == 200]
+assert len(done) >= 6 and all(0 < l["model_ms"] <= l["compute_ms"] for l in done), done
+PY
 stop
