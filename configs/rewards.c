@@ -14,32 +14,40 @@ static bool has_rule(const cr_reward_config *r, const char *rule)
     return r->rule && strcmp(r->rule, rule) == 0;
 }
 
+/* The class that stands for a rule. */
+static const char *class_of(const char *rule)
+{
+    size_t i = 0;
+
+    while (i < cri_num_reward_classes && strcmp(cri_reward_classes[i].rule, rule) != 0)
+        i++;
+    CR_CHECK(i < cri_num_reward_classes, "no class stands for %s", rule);
+    return cri_reward_classes[i].cls;
+}
+
 /* Keys that one rule or two read, in a block of another. */
 static void note_other_rules(const cr_node *block, const cr_reward_config *r, cr_diagnostics *d)
 {
-    static const char format[] = "FormatRuleRewardWorker", length[] = "LengthRuleRewardWorker",
-                      repetition[] = "RepetitionRuleRewardWorker",
-                      choice[] = "CrossThinkQARuleRewardWorker";
     static const struct {
-        const char *key, *rule, *cls, *other_rule, *other_cls;
-    } keys[] = {{"format_pattern", "format", format},
-                {"format_tags", "format", format},
-                {"overlong_buffer", "length", length},
-                {"repetition_n_grams", "repetition", repetition},
-                {"repetition_max_penalty", "repetition", repetition},
-                {"reward_type", "crossthinkqa", choice},
-                {"response_length_penalty_coef", "crossthinkqa", choice, "length", length}};
+        const char *key, *rule, *other;
+    } keys[] = {{"format_pattern", "format", NULL},
+                {"format_tags", "format", NULL},
+                {"overlong_buffer", "length", NULL},
+                {"repetition_n_grams", "repetition", NULL},
+                {"repetition_max_penalty", "repetition", NULL},
+                {"reward_type", "crossthinkqa", NULL},
+                {"response_length_penalty_coef", "crossthinkqa", "length"}};
 
     for (size_t i = 0; i < CR_COUNT(keys); i++) {
-        const char *other = keys[i].other_rule;
-        if (has_rule(r, keys[i].rule) || (other && has_rule(r, other)) ||
+        const char *rule = keys[i].rule, *other = keys[i].other;
+        if (has_rule(r, rule) || (other && has_rule(r, other)) ||
             !cri_is_in_file(block, keys[i].key))
             continue;
         cr_diagnose(d, CR_NOTE, cr_node_get(block, keys[i].key)->place,
                     "rewards.%s.%s has no effect: only %s%s%s reads it, in a block of its own with "
                     "the same tag_included",
-                    r->domain, keys[i].key, keys[i].cls, other ? " or " : "",
-                    other ? keys[i].other_cls : "");
+                    r->domain, keys[i].key, class_of(rule), other ? " or " : "",
+                    other ? class_of(other) : "");
     }
 }
 
