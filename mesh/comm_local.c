@@ -123,7 +123,7 @@ static cr_status gather_open_meta(cr_gather *gather, cr_err *err)
     return map_gather(gather, /*is_meta=*/true);
 }
 
-void cri_pages_gather_close(cr_gather *gather)
+static void gather_close(cr_gather *gather)
 {
     cri_pages_unmap(gather->data, gather->slot_bytes * (size_t)gather->num_slots);
 }
@@ -222,7 +222,7 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
     .sum_order = CRI_SUM_BY_TREE, .max_posted = UINT32_MAX, .open = cri_open_none,      \
     .close = cri_close_none, .post = post, .complete = complete, .is_done = is_done,    \
     .abort = abort_none, .all_reduce = cri_self_all_reduce, .broadcast = broadcast,     \
-    .all_gather = all_gather, .gather_close = cri_pages_gather_close,                   \
+    .all_gather = all_gather, .gather_close = gather_close,                             \
     .gather_is_free = cri_pages_gather_is_free, .gather_begin = cri_pages_gather_step,  \
     .gather_publish = cri_pages_gather_step, .gather_wait = cri_pages_gather_step,      \
     .gather_release = cri_pages_gather_release, .reduce_close = reduce_close,           \

@@ -38,7 +38,6 @@ void cri_pages_unmap(void *ptr, size_t num_bytes); /* accepts NULL */
 /* ---- comm_local.c: buffers on private pages; nothing but gather_wait writes into those of a gather ---- */
 
 struct cr_gather;
-void cri_pages_gather_close(struct cr_gather *gather);
 bool cri_pages_gather_is_free(const struct cr_gather *gather, int slot); /* always */
 CR_MUST cr_status cri_pages_gather_step(struct cr_gather *gather, int slot,
                                         cr_err *err); /* does nothing */

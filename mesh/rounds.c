@@ -149,14 +149,6 @@ void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure)
     cr_free(requests); /* what was not sent by now has no receiver */
 }
 
-bool cri_rounds_is_done(cri_rounds *rounds, uint32_t sequence)
-{
-    int code;
-
-    return (int32_t)(rounds->posted - sequence) >= 0 &&
-           test_all(rounds->round[sequence % CRI_ROUNDS].requests, 2 * rounds->num, &code);
-}
-
 /* An entry or a failure has come from i. */
 static cr_status check_message(cri_rounds *x, const cri_round *round, int i, cr_err *err)
 {

@@ -40,7 +40,6 @@ void cri_rounds_destroy(cri_rounds *rounds); /* accepts NULL */
 /* At most CRI_ROUNDS posted ones may be incomplete; numbers follow each other from 1. */
 CR_MUST cr_status cri_rounds_post(cri_rounds *rounds, const cri_entry *entry, cr_err *err);
 CR_MUST cr_status cri_rounds_complete(cri_rounds *rounds, uint32_t sequence, cr_err *err);
-bool cri_rounds_is_done(cri_rounds *rounds, uint32_t sequence); /* complete would not wait */
 /* In place of the next entry: the other ranks fail with this rank's message. */
 void cri_rounds_abort(cri_rounds *rounds, const cr_err *failure);
 

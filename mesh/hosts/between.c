@@ -20,7 +20,7 @@ static int tag_of(const cri_exchanged *x)
     return CRI_PART_TAG + (int)(x->sequence % NUM_PART_TAGS);
 }
 
-cr_status cri_send_to(cri_exchanged *x, const void *data, size_t num_bytes, int to, cr_err *err)
+static cr_status send_to(cri_exchanged *x, const void *data, size_t num_bytes, int to, cr_err *err)
 {
     MPI_Datatype type;
     int count;
@@ -32,7 +32,7 @@ cr_status cri_send_to(cri_exchanged *x, const void *data, size_t num_bytes, int 
         x->name, err);
 }
 
-cr_status cri_receive_from(cri_exchanged *x, void *data, size_t num_bytes, int from, cr_err *err)
+static cr_status receive_from(cri_exchanged *x, void *data, size_t num_bytes, int from, cr_err *err)
 {
     MPI_Datatype type;
     int count;
@@ -93,8 +93,8 @@ static cr_status receive_run(const cri_parts *p, int first, int num, cr_err *err
 {
     const cri_layout *l = layout_of(p->x);
 
-    return cri_receive_from(p->x, p->data + begin_of(p, first), bytes_of(p, first, num),
-                            l->leader[l->host_of[first]], err);
+    return receive_from(p->x, p->data + begin_of(p, first), bytes_of(p, first, num),
+                        l->leader[l->host_of[first]], err);
 }
 
 static cr_status send_run(const cri_parts *p, int first, int num, cr_err *err)
@@ -103,8 +103,8 @@ static cr_status send_run(const cri_parts *p, int first, int num, cr_err *err)
 
     for (int host = 0; host < l->num_hosts; host++)
         if (host != own_host(p->x))
-            CR_TRY(cri_send_to(p->x, p->data + begin_of(p, first), bytes_of(p, first, num),
-                               l->leader[host], err));
+            CR_TRY(send_to(p->x, p->data + begin_of(p, first), bytes_of(p, first, num),
+                           l->leader[host], err));
     return CR_OK;
 }
 
@@ -122,7 +122,7 @@ cr_status cri_parts_receive(const cri_parts *p, cr_err *err)
         return is_leader(p->x) ? each_run(p, /*is_own=*/false, receive_run, err) : CR_OK;
     for (int r = 0; r < l->num; r++)
         if (bytes_of(p, r, 1) > 0 && cri_layout_receives(l, me, r))
-            CR_TRY(cri_receive_from(p->x, p->data + begin_of(p, r), bytes_of(p, r, 1), r, err));
+            CR_TRY(receive_from(p->x, p->data + begin_of(p, r), bytes_of(p, r, 1), r, err));
     return CR_OK;
 }
 
@@ -135,7 +135,7 @@ cr_status cri_parts_send(const cri_parts *p, cr_err *err)
     cri_window_write(p->window, p->slot, me);
     for (int r = 0; r < l->num && !p->is_short; r++) /* the receivers of this part, one a host */
         if (cri_layout_receives(l, r, me))
-            CR_TRY(cri_send_to(p->x, p->data + begin_of(p, me), bytes_of(p, me, 1), r, err));
+            CR_TRY(send_to(p->x, p->data + begin_of(p, me), bytes_of(p, me, 1), r, err));
     return CR_OK;
 }
 
@@ -238,9 +238,9 @@ cr_status cri_sums_receive(const cri_sums *s, cr_err *err)
 
     for (int host = 0; host < l->num_hosts && num > 0; host++)
         if (host != own_host(s->x))
-            CR_TRY(cri_receive_from(s->x, came_at(s, l->leader[host]),
-                                    (size_t)l->leaves_of[host] * num * wire_bytes(s),
-                                    server_of(l, host, me), err));
+            CR_TRY(receive_from(s->x, came_at(s, l->leader[host]),
+                                (size_t)l->leaves_of[host] * num * wire_bytes(s),
+                                server_of(l, host, me), err));
     return CR_OK;
 }
 
@@ -289,7 +289,7 @@ cr_status cri_sums_send(const cri_sums *s, cr_err *err)
         size_t num_bytes = num * s->v.elem_bytes;
         if (num == 0 || !cri_layout_receives(l, me, q)) continue;
         if (!is_plain) num_bytes = sum_own(s, begin, num, sums);
-        CR_TRY(cri_send_to(s->x, is_plain ? plain : sums, num_bytes, q, err));
+        CR_TRY(send_to(s->x, is_plain ? plain : sums, num_bytes, q, err));
         if (!is_plain) sums += num_bytes;
     }
     return CR_OK;

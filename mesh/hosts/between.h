@@ -36,10 +36,6 @@ typedef struct cri_exchanged { /* messages of one step */
     int num_requests;
 } cri_exchanged;
 
-CR_MUST cr_status cri_send_to(cri_exchanged *x, const void *data, size_t num_bytes, int to,
-                              cr_err *err);
-CR_MUST cr_status cri_receive_from(cri_exchanged *x, void *data, size_t num_bytes, int from,
-                                   cr_err *err);
 CR_MUST cr_status cri_wait_exchanged(cri_exchanged *x, cr_err *err);
 
 /* ---- parts ----
