@@ -158,7 +158,6 @@ static cr_status wait_for_own_parts(const cri_parts *p, cr_err *err)
 cr_status cri_parts_wait(const cri_parts *p, cr_err *err)
 {
     const cri_layout *l = layout_of(p->x);
-    const cri_host *h = p->x->group->host;
     int me = p->x->group->rank;
 
     CR_TRY(wait_for_own_parts(p, err));
@@ -170,7 +169,8 @@ cr_status cri_parts_wait(const cri_parts *p, cr_err *err)
             cri_window_write(p->window, p->slot, r);
     for (int r = 0; r < l->num; r++)
         if (l->host_of[r] != own_host(p->x))
-            CR_TRY(wait_for_part(p, r, p->is_short ? 0 : r % h->num, err));
+            CR_TRY(wait_for_part(p, r, p->is_short ? 0 : cri_layout_receiver(l, own_host(p->x), r),
+                                 err));
     return CR_OK;
 }
 
@@ -225,7 +225,7 @@ static int server_of(const cri_layout *l, int host, int q)
 {
     int r = l->leader[host];
 
-    while (l->host_of[r] != host || l->place[r] != q % l->on_host[host])
+    while (l->host_of[r] != host || l->place[r] != cri_layout_receiver(l, host, q))
         r++;
     return r;
 }

@@ -62,11 +62,16 @@ void cri_layout_destroy(cri_layout *layout)
     cr_free(layout);
 }
 
+int cri_layout_receiver(const cri_layout *l, int host, int p)
+{
+    return p % l->on_host[host];
+}
+
 bool cri_layout_receives(const cri_layout *l, int rank, int p)
 {
     int host = l->host_of[rank];
 
-    return host != l->host_of[p] && p % l->on_host[host] == l->place[rank];
+    return host != l->host_of[p] && cri_layout_receiver(l, host, p) == l->place[rank];
 }
 
 size_t cri_slice_elems(size_t num, int num_ranks)

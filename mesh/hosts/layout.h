@@ -21,6 +21,8 @@ typedef struct cri_layout {
 /* host_of[num]: any number a host; copied. */
 cri_layout *cri_layout_create(const int *host_of, int num);
 void cri_layout_destroy(cri_layout *layout); /* accepts NULL */
+/* The place, among the ranks of a host, of the one that receives part p for it and sums slice p there. */
+int cri_layout_receiver(const cri_layout *l, int host, int p);
 /* Does `rank`, of another host, receive part p for its host? */
 bool cri_layout_receives(const cri_layout *l, int rank, int p);
 
