@@ -248,18 +248,19 @@ cr_status cri_sums_receive(const cri_sums *s, cr_err *err)
 static void sum_leaf(const cri_sums *s, int leaf, size_t begin, size_t num, void *out)
 {
     const cri_layout *l = layout_of(s->x);
-    cri_hosts *h = s->x->group->hosts;
+    cr_group *g = s->x->group;
+    uint8_t *merges = g->hosts->merges;
     int n = 0;
 
     for (int r = leaf; r < l->num && l->leaf[r] == leaf; r++)
-        h->parts[n++] = s->vector[l->place[r]] + begin * s->v.elem_bytes;
-    cri_tree(n, NULL, h->merges);
+        g->parts[n++] = s->vector[l->place[r]] + begin * s->v.elem_bytes;
+    cri_tree(n, NULL, merges);
     if (s->is_bf16 && is_alone(s->x))
-        cri_round_bf16(out, h->parts[0], num);
+        cri_round_bf16(out, g->parts[0], num);
     else if (s->is_bf16)
-        cri_sum(CRI_SUM_ROUNDED, out, h->parts, h->merges, n, num, /*is_added=*/false);
+        cri_sum(CRI_SUM_ROUNDED, out, g->parts, merges, n, num, /*is_added=*/false);
     else
-        cri_combine(&s->v, h->parts, h->merges, n, out, num);
+        cri_combine(&s->v, g->parts, merges, n, out, num);
 }
 
 /* Of all leaves of this host, one after the other. Returns their bytes. */

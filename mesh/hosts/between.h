@@ -18,7 +18,6 @@ typedef struct cri_hosts { /* of a group */
     cri_layout *layout;
     uint8_t *of_leaves;    /* [leaves] the tree over them (cri_tree) */
     uint8_t *merges;       /* [num_ranks] scratch: of one leaf */
-    const void **parts;    /* [num_ranks] scratch: of one leaf */
     size_t *offset;        /* [num_ranks + 1] scratch of small collectives */
     MPI_Request *requests; /* [2 * num_ranks] of small collectives */
     char *sums, *came;     /* of all-reduce: to other hosts, from all; made when first used */

@@ -38,7 +38,6 @@ static cri_hosts *hosts_create(const cr_group *g)
     h->of_leaves = CR_NEW_ARRAY(uint8_t, n);
     h->merges = CR_NEW_ARRAY(uint8_t, n);
     cri_tree(n, is_leaf, h->of_leaves);
-    h->parts = CR_NEW_ARRAY(const void *, n);
     h->offset = CR_NEW_ARRAY(size_t, n + 1);
     h->requests = CR_NEW_ARRAY(MPI_Request, 2 * n);
     cr_free(is_leaf);
@@ -54,7 +53,6 @@ static void hosts_destroy(cri_hosts *h)
     cri_pages_unmap(h->came, h->came_bytes);
     cr_free(h->of_leaves);
     cr_free(h->merges);
-    cr_free(h->parts);
     cr_free(h->offset);
     cr_free(h->requests);
     cr_free(h);

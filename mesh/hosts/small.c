@@ -74,10 +74,10 @@ static cr_status sum_leaf(const cri_exchanged *x, const cri_vector *v, int turn,
     for (int r = g->rank; r < g->num_ranks && l->leaf[r] == g->rank; r++) {
         CR_TRY(cri_window_wait_written(g->host->stage, CRI_OWN_SLOT + turn, r, l->place[r], x->name,
                                        x->event, err));
-        h->parts[n++] = own_at(g, turn, l->place[r]);
+        g->parts[n++] = own_at(g, turn, l->place[r]);
     }
     cri_tree(n, NULL, h->merges);
-    cri_combine(v, h->parts, h->merges, n, out, v->num);
+    cri_combine(v, g->parts, h->merges, n, out, v->num);
     return CR_OK;
 }
 
