@@ -6,11 +6,12 @@
  * A gather's slot is the gathered buffer itself; a reduction's slot is one full-size buffer a rank, and the owner
  * of a part reads that part from each. */
 #include "mesh/host.h"
+#include "mesh/hosts/layout.h"
 
 #include <string.h>
 
-/* slices begin on a cache line; sums go from the stage to the vector in blocks that fit the first cache */
-enum { SLICE_ELEMS = 16, BLOCK_BYTES = 1 << 14 };
+/* sums go from the stage to the vector in blocks that fit the first cache */
+enum { BLOCK_BYTES = 1 << 14 };
 
 cr_status cri_shared_open(cri_host *host, int num_slots, size_t num_bytes, cr_err *err)
 {
@@ -120,11 +121,11 @@ static chunk chunk_at(const cr_group *g, const cri_vector *v, int first_slot, si
     size_t n = (size_t)g->num_ranks;
     chunk c = {.slot = (int)(((size_t)first_slot + index) % 2)};
 
-    c.place = CRI_STAGE_BYTES / v->elem_bytes / n / SLICE_ELEMS * SLICE_ELEMS;
+    c.place = CRI_STAGE_BYTES / v->elem_bytes / n / CRI_SLICE_ELEMS * CRI_SLICE_ELEMS;
     CR_CHECK(c.place > 0, "%zu ranks on one host", n);
     c.begin = index * c.place * n;
     if (c.begin < v->num) c.num = v->num - c.begin < c.place * n ? v->num - c.begin : c.place * n;
-    c.slice = ((c.num + n - 1) / n + SLICE_ELEMS - 1) / SLICE_ELEMS * SLICE_ELEMS;
+    c.slice = cri_slice_elems(c.num, g->num_ranks);
     return c;
 }
 
@@ -136,11 +137,10 @@ typedef struct slice { /* of rank q */
 
 static slice slice_of(const cri_vector *v, const chunk *c, int q)
 {
-    size_t begin = c->slice * (size_t)q, left = begin < c->num ? c->num - begin : 0;
     slice s = {.at = c->place * (size_t)q * v->elem_bytes,
-               .num = left < c->slice ? left : c->slice};
+               .num = cri_slice_num(c->slice, c->num, q)};
 
-    s.data = v->data + (c->begin + (left ? begin : 0)) * v->elem_bytes;
+    s.data = v->data + (c->begin + (s.num ? c->slice * (size_t)q : 0)) * v->elem_bytes;
     s.num_bytes = s.num * v->elem_bytes;
     return s;
 }

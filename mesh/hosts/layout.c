@@ -1,8 +1,6 @@
 /* layout.c -- the ranks of a group on their hosts (see layout.h). */
 #include "mesh/hosts/layout.h"
 
-enum { SLICE_ELEMS = 16 }; /* slices begin on a cache line */
-
 static bool is_on_one_host(const int *host_of, int first, int num)
 {
     for (int r = first; r < first + num; r++)
@@ -78,7 +76,7 @@ size_t cri_slice_elems(size_t num, int num_ranks)
 {
     size_t n = (size_t)num_ranks;
 
-    return ((num + n - 1) / n + SLICE_ELEMS - 1) / SLICE_ELEMS * SLICE_ELEMS;
+    return ((num + n - 1) / n + CRI_SLICE_ELEMS - 1) / CRI_SLICE_ELEMS * CRI_SLICE_ELEMS;
 }
 
 size_t cri_slice_num(size_t each, size_t num, int q)

@@ -29,7 +29,8 @@ bool cri_layout_receives(const cri_layout *l, int rank, int p);
 /* A vector of all-reduce is exchanged whole below this many bytes, all leaves together: one step instead of two. */
 enum { CRI_SHORT_BYTES = 1 << 18 };
 
-/* Long ones go in chunks of CRI_STAGE_BYTES, of which rank q sums slice q. */
+/* Long ones go in chunks of CRI_STAGE_BYTES, of which rank q sums slice q, also inside a host. Slices begin on a cache line. */
+enum { CRI_SLICE_ELEMS = 16 };
 size_t cri_slice_elems(size_t num, int num_ranks);    /* of each, but the last ones */
 size_t cri_slice_num(size_t each, size_t num, int q); /* elements of slice q, of num in all */
 
