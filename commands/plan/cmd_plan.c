@@ -447,24 +447,31 @@ static cr_status search(cr_plan *p, cr_err *err)
 
 /* ---- other sizes of a shard group ---- */
 
-static cr_status choose_size(cr_plan *p, int size, cr_plan_choice *out, cr_err *err)
+static void add_choice(cr_plan *p, const cr_plan_role *role)
 {
     const cr_plan_place place = {p->hosts.host_of[0], p->hosts.num, p->is_gpu};
+
+    p->hosts.choice[p->hosts.num_choices++] = (cr_plan_choice){
+        .fsdp_size = role->mesh.num_fsdp,
+        .peak_bytes = device_peak(p, role),
+        .micro_s = cr_plan_time(role, &place, &p->hosts.rates, CR_PLAN_FIRST).all_s,
+        .update_s = cr_plan_time(role, &place, &p->hosts.rates, CR_PLAN_UPDATE).all_s,
+        .step_s = cr_plan_step_s(role, &place, &p->hosts.rates),
+        .into_bytes = cr_plan_into_bytes(role, &place),
+        .is_file = role == &p->role[0]};
+}
+
+static cr_status choose_size(cr_plan *p, int size, cr_err *err)
+{
+    const cr_plan_batch batch = p->batch; /* a copy: its moments are not asked for */
     int64_t file = p->config.train.fsdp_size;
     cr_plan_role role;
 
     p->config.train.fsdp_size = size;
-    cr_note(plan_train(p, &p->batch, &role, err));
+    cr_note(plan_train(p, &batch, &role, err));
     p->config.train.fsdp_size = file;
     CR_TRY(err->status);
-    *out = (cr_plan_choice){
-        .fsdp_size = size,
-        .peak_bytes = device_peak(p, &role),
-        .micro_s = cr_plan_time(&role, &place, &p->hosts.rates, CR_PLAN_FIRST).all_s,
-        .update_s = cr_plan_time(&role, &place, &p->hosts.rates, CR_PLAN_UPDATE).all_s,
-        .step_s = cr_plan_step_s(&role, &place, &p->hosts.rates),
-        .into_bytes = cr_plan_into_bytes(&role, &place),
-        .is_file = size == p->role[0].mesh.num_fsdp};
+    add_choice(p, &role);
     cr_plan_role_free(&role);
     return CR_OK;
 }
@@ -489,11 +496,11 @@ static cr_status choose(cr_plan *p, cr_err *err)
         next = size < ranks && 2 * size > ranks ? ranks : 2 * size;
         if (size >= file && !has_file) {
             has_file = true;
-            CR_TRY(choose_size(p, file, &h->choice[h->num_choices++], err));
+            add_choice(p, &p->role[0]);
         }
         w.fsdp_size = size;
         if (size > 1 && size != file && cr_mesh_shape_of(&w, ranks, &shape, &no) == CR_OK)
-            CR_TRY(choose_size(p, size, &h->choice[h->num_choices++], err));
+            CR_TRY(choose_size(p, size, err));
     }
     for (size_t i = 0; i < h->num_choices; i++) {
         cr_plan_choice *x = &h->choice[i];
