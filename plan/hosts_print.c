@@ -76,13 +76,13 @@ static void text_pass(const cr_plan *p, size_t r, cr_plan_pass pass, cr_buf *out
         (long long)p->role[r].passes.times[pass], seconds_text(t.compute_s, t.is_compute_known, a),
         seconds_text(t.all_s - t.compute_s, is_known, b), seconds_text(t.all_s, is_known, c));
     for (cr_flow f = 0; f < CR_NUM_FLOWS; f++) {
-        cr_moved m = cr_plan_moved(&p->role[r], &place, f, pass);
-        if (m.num_calls == 0) continue;
+        const cr_moved *m = &t.moved[f];
+        if (m->num_calls == 0) continue;
         cr_buf_addf(out,
                     "    %-12s %6lld calls  %12s inside  %12s into a host  %8.0f messages  %9s\n",
-                    cr_flow_names[f], (long long)m.num_calls,
-                    cr_amount_text(m.inside_bytes, "B", a), cr_amount_text(m.into_bytes, "B", b),
-                    m.num_messages, seconds_text(t.flow_s[f], t.is_network_known, c));
+                    cr_flow_names[f], (long long)m->num_calls,
+                    cr_amount_text(m->inside_bytes, "B", a), cr_amount_text(m->into_bytes, "B", b),
+                    m->num_messages, seconds_text(t.flow_s[f], t.is_network_known, c));
     }
 }
 
@@ -186,13 +186,13 @@ static void json_pass(const cr_plan *p, size_t r, cr_plan_pass pass, cr_buf *out
         number(out, "seconds", t.all_s);
     }
     for (cr_flow f = 0; f < CR_NUM_FLOWS; f++) {
-        cr_moved m = cr_plan_moved(&p->role[r], &place, f, pass);
-        if (m.num_calls == 0) continue;
+        const cr_moved *m = &t.moved[f];
+        if (m->num_calls == 0) continue;
         cr_buf_addf(out, ",\"%s\":{", cr_flow_names[f]);
-        number(out, "calls", (double)m.num_calls);
-        number(out, "bytes_inside", m.inside_bytes);
-        number(out, "bytes_into_host", m.into_bytes);
-        number(out, "messages_into_host", m.num_messages);
+        number(out, "calls", (double)m->num_calls);
+        number(out, "bytes_inside", m->inside_bytes);
+        number(out, "bytes_into_host", m->into_bytes);
+        number(out, "messages_into_host", m->num_messages);
         if (t.is_network_known) number(out, "seconds", t.flow_s[f]);
         cr_buf_addc(out, '}');
     }

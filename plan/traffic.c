@@ -182,11 +182,12 @@ cr_pass_time cr_plan_time(const cr_plan_role *role, const cr_plan_place *place,
                   over(w->attention_flops, &rates->attention) +
                   over(w->moved_bytes, &rates->memory);
     for (cr_flow f = 0; f < CR_NUM_FLOWS; f++) {
-        cr_moved m = cr_plan_moved(role, place, f, pass);
-        t.flow_s[f] = flow_seconds(&m, rates);
-        if (m.into_bytes > 0 && rates->link.per_s <= 0) t.is_network_known = false;
+        cr_moved *m = &t.moved[f];
+        *m = cr_plan_moved(role, place, f, pass);
+        t.flow_s[f] = flow_seconds(m, rates);
+        if (m->into_bytes > 0 && rates->link.per_s <= 0) t.is_network_known = false;
         if (f == CR_FLOW_GATHERS || f == CR_FLOW_REDUCTIONS)
-            ends += one_of(t.flow_s[f], m.num_calls);
+            ends += one_of(t.flow_s[f], m->num_calls);
     }
     under = t.flow_s[CR_FLOW_GATHERS] + t.flow_s[CR_FLOW_REDUCTIONS];
     t.exposed_s = fmax(under - t.compute_s, ends);

@@ -51,6 +51,7 @@ cr_moved cr_plan_moved(const cr_plan_role *role, const cr_plan_place *place, cr_
 
 /* 0 where a rate that it needs is not known; is_known tells. */
 typedef struct cr_pass_time {
+    cr_moved moved[CR_NUM_FLOWS];
     double compute_s, flow_s[CR_NUM_FLOWS], exposed_s, all_s;
     bool is_compute_known, is_network_known;
 } cr_pass_time;
