@@ -152,9 +152,9 @@ static const cut_result *whole_of(const cut *c)
     return w;
 }
 
-/* Gradients are sums of about 90 rows in another order: sqrt(90) ulp = 6e-7 of their size. */
 static double bits; /* of the gradients that this rank had */
 
+/* Gradients are sums of about 90 rows in another order: sqrt(90) ulp = 6e-7 of their size. */
 static double c21_c31_compare(const cut *c, int first)
 {
     cut_result got = cut_run(c, first);

@@ -141,7 +141,7 @@ static void check_counts(cr_group *g, cr_link_call c, cr_link_count before)
 
 /* ---- one of each ---- */
 
-static uint64_t gather_once(cr_group *g)
+static void gather_once(cr_group *g)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
     cr_link_count before = recorded(CR_COLL_ALL_GATHER);
@@ -162,7 +162,6 @@ static uint64_t gather_once(cr_group *g)
     OK(cr_gather_release(gather, 0, &err));
     check_counts(g, (cr_link_call){CR_COLL_ALL_GATHER, (size_t)n * PART * 4, 0}, before);
     cr_gather_destroy(gather);
-    return 0;
 }
 
 static uint64_t reduce_once(cr_group *g, cr_reduce_dtype dtype)
@@ -215,14 +214,13 @@ static uint64_t all_reduce_wide(cr_group *g, size_t num)
     return hash;
 }
 
-static uint64_t bytes_once(cr_group *g, cr_coll coll, size_t num)
+static void bytes_once(cr_group *g, cr_coll coll, size_t num)
 {
     int n = cr_group_num_ranks(g), me = cr_group_rank(g);
     cr_link_count before = recorded(coll);
     size_t offsets[RANKS + 1], each[RANKS];
     char *send = cr_alloc((size_t)n * num + 1), *recv = cr_alloc((size_t)n * num + 1);
     cr_buf all = {0};
-    uint64_t hash = 0;
 
     memset(send, 'a' + (coll == CR_COLL_BROADCAST ? 0 : me), (size_t)n * num);
     for (int r = 0; r < n; r++)
@@ -251,7 +249,6 @@ static uint64_t bytes_once(cr_group *g, cr_coll coll, size_t num)
     cr_buf_free(&all);
     cr_free(send);
     cr_free(recv);
-    return hash;
 }
 
 static uint64_t one_of_each(cr_group *g, bool has_long)
