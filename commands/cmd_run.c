@@ -235,8 +235,10 @@ static cr_status check_trees(const cr_config *c, cr_err *err)
 static cr_status check_hosts(cr_hosts *hosts, const cr_config *config, const char *network,
                              cr_needs *needs, cr_preflight **out, cr_err *err)
 {
-    if (network && hosts->by == CR_HOSTS_HERE)
-        return cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)");
+    if (hosts->by == CR_HOSTS_HERE)
+        return network
+                   ? cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)")
+                   : CR_OK;
     cr_needs_init(needs, config, hosts, network);
     return cr_preflight_run(hosts, &needs->all, out, err);
 }
