@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -41,28 +40,8 @@ static cr_status find_way(const char *name, struct in_addr *from, bool *is_here,
     return err->status;
 }
 
-static cr_status name_network(struct in_addr own, cr_hosts *out, cr_err *err)
-{
-    struct ifaddrs *all = NULL;
-    uint32_t mask = 0;
-
-    if (getifaddrs(&all) == 0)
-        for (struct ifaddrs *i = all; i; i = i->ifa_next)
-            if (i->ifa_addr && i->ifa_netmask && i->ifa_addr->sa_family == AF_INET &&
-                ((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr.s_addr == own.s_addr)
-                mask = ((struct sockaddr_in *)(void *)i->ifa_netmask)->sin_addr.s_addr;
-    freeifaddrs(all);
-    snprintf(out->address, sizeof out->address, "%s", inet_ntoa(own));
-    if (!mask)
-        return cr_fail(err, CR_ECONFIG, "no interface of this host has the address %s",
-                       out->address);
-    own.s_addr &= mask;
-    snprintf(out->subnet, sizeof out->subnet, "%.15s/%d", inet_ntoa(own), __builtin_popcount(mask));
-    return CR_OK;
-}
-
-/* Which of them is this one, and the one network that leads to the others. */
-static cr_status find_network(cr_hosts *hosts, cr_err *err)
+/* Which of them is this one; the others are in one network. */
+static cr_status find_here(cr_hosts *hosts, cr_err *err)
 {
     struct in_addr own = {0};
     const char *first = NULL;
@@ -80,7 +59,7 @@ static cr_status find_network(cr_hosts *hosts, cr_err *err)
         if (!first) first = host->name;
         own = from;
     }
-    if (first) return name_network(own, hosts, err);
+    if (first) return CR_OK;
     hosts->by = CR_HOSTS_HERE; /* all are this one: no network is needed */
     cr_free(hosts->list);
     hosts->list = NULL;
@@ -258,7 +237,7 @@ cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *ou
 cr_status cr_hosts_open(const cr_hosts_args *args, int num_ranks, cr_hosts *out, cr_err *err)
 {
     CR_TRY(cr_hosts_choose(args, num_ranks, out, err));
-    if (out->by != CR_HOSTS_HERE && find_network(out, err) != CR_OK) cr_hosts_free(out);
+    if (out->by != CR_HOSTS_HERE && find_here(out, err) != CR_OK) cr_hosts_free(out);
     return err->status;
 }
 

@@ -5,8 +5,9 @@
  *     neither             all hosts of the Slurm allocation that the command is in, reached by srun; else this host alone
  *
  * The number of a host is how many ranks (processes) it takes. Open MPI starts them, by ssh or by Slurm. It, and the run's
- * own Redis, use the one network that reaches all hosts from here: with several of them Open MPI may try one that does
- * not connect, and wait. Only IPv4. One thread; names are looked up within the limits of the resolver.
+ * own Redis, use one network that connects all hosts: with several of them Open MPI may try one that does not connect, and
+ * wait. A pre-flight finds it (preflight/preflight.h). Only IPv4. One thread; names are looked up within the limits of the
+ * resolver.
  */
 #ifndef CR_HOSTS_H
 #define CR_HOSTS_H
@@ -37,14 +38,14 @@ typedef struct cr_hosts {
         host_of; /* owned [num_ranks]: which of them each rank is on; filled in their order, or as cr_hosts_place says */
     int num_ranks;
     char *list;       /* owned: "a,a,b,b", the host of each rank; NULL: this host alone */
-    char address[16]; /* of this host in the network that connects them; "": this host alone */
+    char address[16]; /* of this host in the network that connects them; "": none is known */
     char subnet[20];  /* "10.77.0.0/24" */
 } cr_hosts;
 
 /* CR_ECONFIG: they have no room for num_ranks, or an allocation or a list of hosts in the environment would not be used. */
 CR_MUST cr_status cr_hosts_open(const cr_hosts_args *args, int num_ranks, cr_hosts *out,
                                 cr_err *err);
-/* The same without the network: which hosts, and nothing is looked up. */
+/* The same without a look at them: which hosts, and nothing is looked up. */
 CR_MUST cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *out,
                                   cr_err *err);
 void cr_hosts_free(cr_hosts *hosts); /* {0} is fine */
