@@ -85,6 +85,13 @@ static const struct {
      "bad (croll doctor --hosts)"},
 };
 
+static bool begins_with(const char *line, const char *const *start, size_t num)
+{
+    for (size_t i = 0; i < num; i++)
+        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
+    return false;
+}
+
 /* Advice of Open MPI over many lines, up to the next ruler. */
 static bool begins_advice(const char *line)
 {
@@ -97,9 +104,7 @@ static bool begins_advice(const char *line)
                                         "WARNING: Open MPI",
                                         "An MPI communication peer process"};
 
-    for (size_t i = 0; i < CR_COUNT(start); i++)
-        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
-    return false;
+    return begins_with(line, start, CR_COUNT(start));
 }
 
 /* mpirun's own talk, which says nothing to our users beyond the rank that died. */
@@ -129,10 +134,8 @@ static bool is_banner(const char *line)
                                         "While processing",
                                         "the job to be terminated"};
 
-    for (size_t i = 0; i < CR_COUNT(start); i++)
-        if (strncmp(line, start[i], strlen(start[i])) == 0) return true;
-    return strstr(line, " closed by remote host") || (line[0] == '[' && strstr(line, "btl_tcp_")) ||
-           strstr(line, "ORTE_ERROR_LOG");
+    return begins_with(line, start, CR_COUNT(start)) || strstr(line, " closed by remote host") ||
+           (line[0] == '[' && strstr(line, "btl_tcp_")) || strstr(line, "ORTE_ERROR_LOG");
 }
 
 /* "croll run: ..", "actor_train rank 1: ..": what our own programs say. */
@@ -148,19 +151,18 @@ static bool is_own(const char *line)
 static void learn(cr_child *child, const char *line, bool is_noise)
 {
     const char *rank = strstr(line, "process rank "), *host = strstr(line, " on node ");
+    bool is_death = rank && strstr(line, "exited on signal");
     size_t used = strlen(child->paragraph);
 
     if (child->is_in_advice && strncmp(line, "  Remote daemon: ", 17) == 0 && host)
         sscanf(host, " on node %63s", child->lost_host);
     else if (strstr(line, " closed by remote host") && !child->lost_host[0]) /* by ssh */
         sscanf(line, "Connection to %63s", child->lost_host);
-
-    if (rank && strstr(line, "exited on signal") && child->dead_rank < 0) {
+    if (is_death && child->dead_rank < 0) {
         child->dead_rank = atoi(rank + 13);
         if (host) sscanf(host, " on node %63s", child->dead_host);
     }
-    if ((rank && strstr(line, "exited on signal")) ||
-        strstr(line, "processes exited with non-zero status") ||
+    if (is_death || strstr(line, "processes exited with non-zero status") ||
         strstr(line, "abort before MPI_INIT completed") || /* the others may wait in it forever */
         child->lost_host[0] || strncmp(line, "mpirun has exited due to", 24) == 0)
         child->failed_s = child->failed_s ? child->failed_s : cr_now_s();
