@@ -23,17 +23,24 @@ static const char variable[] = "CROLL_RANKS_SOCKET";
 static volatile sig_atomic_t caught, num_caught, num_ends; /* num_ends: all but SIGHUP */
 static int launcher = -1;                                  /* a rank 0's connection */
 
+void cr_mpirun_add(cr_mpirun *m, const char *option, const char *value)
+{
+    if (!value) return;
+    CR_CHECK(m->num + 2 < CR_MPIRUN_WORDS, "too many words for mpirun");
+    if (option) m->word[m->num++] = cr_word(option);
+    m->word[m->num++] = cr_word(value);
+}
+
 static void add_words(cr_mpirun *m, const char *const *words, size_t num)
 {
     for (size_t i = 0; i < num; i++)
-        m->word[m->num++] = cr_word(words[i]);
+        cr_mpirun_add(m, NULL, words[i]);
 }
 
 static void add_option(cr_mpirun *m, const char *name, const char *value)
 {
-    const char *const words[] = {"--mca", name, value};
-
-    add_words(m, words, CR_COUNT(words));
+    cr_mpirun_add(m, "--mca", name);
+    cr_mpirun_add(m, NULL, value);
 }
 
 /* Where ranks run, and what connects them. The variables travel with what mpirun tells its daemons, so that no command
@@ -57,11 +64,8 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     unsetenv("OMPI_MCA_orte_default_hostfile"); /* another list was given */
     unsetenv("OMPI_MCA_rmaps_base_hostfile");
     add_words(m, hosts->by == CR_HOSTS_BY_SLURM ? slurm : ssh, CR_COUNT(ssh));
-    for (size_t i = 0; i < CR_COUNT(variables); i++) {
-        if (!getenv(variables[i])) continue;
-        m->word[m->num++] = cr_word("-x");
-        m->word[m->num++] = cr_word(variables[i]);
-    }
+    for (size_t i = 0; i < CR_COUNT(variables); i++)
+        if (getenv(variables[i])) cr_mpirun_add(m, "-x", variables[i]);
     add_option(m, "btl", "self,vader,tcp");
     add_option(m, "btl_tcp_if_include", hosts->subnet);
     /* a rank that waits for a command in Redis calls no MPI: what a full socket has kept back goes out all the same */
@@ -72,8 +76,7 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     add_option(m, "oob_tcp_keepalive_intvl", "1");
     add_option(m, "oob_tcp_keepalive_probes", "10");
     add_option(m, "rmaps", "seq"); /* rank i on the i-th of the list */
-    m->word[m->num++] = cr_word("--host");
-    m->word[m->num++] = hosts->list;
+    cr_mpirun_add(m, "--host", hosts->list);
 }
 
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, bool has_last_words, const cr_mpi_folder *folder,
@@ -96,8 +99,7 @@ void cr_mpirun_init(cr_mpirun *m, int num_ranks, bool has_last_words, const cr_m
     for (size_t i = 0; i < CR_COUNT(places) && folder->path[0]; i++)
         add_option(m, places[i], folder->path);
     snprintf(m->num_ranks, sizeof m->num_ranks, "%d", num_ranks);
-    m->word[m->num++] = cr_word("-n");
-    m->word[m->num++] = m->num_ranks;
+    cr_mpirun_add(m, "-n", m->num_ranks);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     /* MPI's look at the machine would try ten X displays and start OpenCL: without /etc/hosts that

@@ -25,6 +25,8 @@ typedef struct cr_mpirun {
 } cr_mpirun;
 void cr_mpirun_init(cr_mpirun *m, int num_ranks, bool has_last_words, const cr_mpi_folder *folder,
                     const cr_hosts *hosts);
+/* option may be NULL; without a value nothing is added. Both are borrowed. */
+void cr_mpirun_add(cr_mpirun *m, const char *option, const char *value);
 
 /* Run `croll argv[0] argv[1] ..` on num_ranks ranks, rank 0 on this host. model: the folder that every host has to have (after a
  * check of all hosts, launch/preflight). *code: its exit code. SIGINT, SIGTERM and SIGHUP end it (CR_ESIGNAL),

@@ -86,14 +86,6 @@ static cr_status open_server(cr_run *run, cr_err *err)
     return CR_OK;
 }
 
-static void add_word(cr_mpirun *m, const char *option, const char *value)
-{
-    if (!value) return;
-    CR_CHECK(m->num + 3 < CR_MPIRUN_WORDS, "too many words for mpirun");
-    if (option) m->word[m->num++] = cr_word(option);
-    m->word[m->num++] = cr_word(value);
-}
-
 /* One mpirun for all actor ranks. */
 static cr_status start_actors(cr_run *run, cr_err *err)
 {
@@ -109,15 +101,15 @@ static cr_status start_actors(cr_run *run, cr_err *err)
     cr_mpirun_init(&mpirun, run->layout.num_ranks, /*has_last_words=*/false, &run->mpi_folder,
                    run->hosts);
     snprintf(timeout, sizeof timeout, "%g", x->deadline_s);
-    add_word(&mpirun, NULL, run->self_path);
-    add_word(&mpirun, "actor", run->config_path);
-    add_word(&mpirun, "--prefix", run->endpoint.prefix);
-    add_word(&mpirun, "--mark", run->mark);
-    add_word(&mpirun, "--digest", digest);
-    add_word(&mpirun, "--timeout", timeout);
-    add_word(&mpirun, "--ca-file", x->ca_file);
-    add_word(&mpirun, "--cert-file", x->cert_file);
-    add_word(&mpirun, "--key-file", x->key_file);
+    cr_mpirun_add(&mpirun, NULL, run->self_path);
+    cr_mpirun_add(&mpirun, "actor", run->config_path);
+    cr_mpirun_add(&mpirun, "--prefix", run->endpoint.prefix);
+    cr_mpirun_add(&mpirun, "--mark", run->mark);
+    cr_mpirun_add(&mpirun, "--digest", digest);
+    cr_mpirun_add(&mpirun, "--timeout", timeout);
+    cr_mpirun_add(&mpirun, "--ca-file", x->ca_file);
+    cr_mpirun_add(&mpirun, "--cert-file", x->cert_file);
+    cr_mpirun_add(&mpirun, "--key-file", x->key_file);
     return cr_child_start(&run->actors, "the actors", mpirun.word, true, err);
 }
 
