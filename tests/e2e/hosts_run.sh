@@ -18,10 +18,7 @@ run one
 [ $code = 0 ] || fail "one host: exit code $code"
 printf '# half each\nh1 slots=2\n\nh2 slots=2\n' >$tmp/nodes
 run two --hostfile /mnt/shared/nodes &
-for try in $(seq $((600 * slower))); do
-    [ -s $tmp/two/metrics.jsonl ] && break
-    sleep 0.1
-done
+steps two 1
 rig in h2 ps axww -o args >$tmp/ps2
 rig in h1 ps axww -o args >$tmp/ps1
 grep -q "croll actor" $tmp/ps2 || fail "no actor on h2"

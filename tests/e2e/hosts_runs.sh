@@ -131,22 +131,9 @@ learned pairs1 4
 equal pairs1 pairs2 checkpoint-3
 
 echo "== experts over hosts"
-mkdir $tmp/experts
-cp $tmp/home/model/*.json $tmp/experts
-cat >$tmp/experts/config.json <<'JSON'
-{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 264, "hidden_size": 48,
- "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
- "num_key_value_heads": 2, "head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
- "mlp_only_layers": [1], "initializer_range": 0.15, "max_position_embeddings": 512, "eos_token_id": 258,
- "torch_dtype": "float32"}
-JSON
-log=$tmp/init.log
-"$CROLL" init $tmp/experts --seed 3 >$log 2>&1 || fail "init"
-sed 's/"ground_truth":"[0-9]*"/"ground_truth":"{\\"func_name\\": \\"validate_no_commas\\"}"/' $tmp/home/sums.train.jsonl >$tmp/rows.jsonl
+make_experts $tmp/experts
 dealt=(pretrain=$shared/experts response_length=64 "actor_train.data_args.file_name=[$shared/rows.jsonl]"
-    "actor_train.data_args.domain_interleave_probs={ifeval: 1.0}"
-    "rewards={ifeval: {worker_cls: roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker, tag_included: [sums], world_size: 1}}"
-    "actor_train.device_mapping=list(range(0,4))" actor_train.training_args.gradient_accumulation_steps=2 $train.fsdp_size=4 $train.ep_size=4 "$train.wrap_policy.moe_experts=[Qwen3MoeExperts]")
+    "${no_commas[@]}" "actor_train.device_mapping=list(range(0,4))" actor_train.training_args.gradient_accumulation_steps=2 $train.fsdp_size=4 $train.ep_size=4 "$train.wrap_policy.moe_experts=[Qwen3MoeExperts]")
 grpo experts1 "" "${dealt[@]}" && good experts1
 grpo experts2 h1:3,h2:3 "${dealt[@]}" && good experts2
 grpo experts4 h1:1,h2:1,h3:1,h4:3 "${dealt[@]}" && good experts4

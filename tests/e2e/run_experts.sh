@@ -8,25 +8,13 @@
 # Not covered: SFT, Transformers, more ranks (tests/mesh/cut_matrix.c).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
-cp -r $tmp/home/model $tmp/home/sft_model
-cat >$tmp/home/sft_model/config.json <<'JSON'
-{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 264, "hidden_size": 48,
- "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
- "num_key_value_heads": 2, "head_dim": 12, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
- "mlp_only_layers": [1], "initializer_range": 0.15, "max_position_embeddings": 512, "eos_token_id": 258,
- "torch_dtype": "float32"}
-JSON
-log=$tmp/init.log
-"$CROLL" init $tmp/home/sft_model --seed 3 >$log 2>&1 || fail "init"
-sed 's/"ground_truth":"[0-9]*"/"ground_truth":"{\\"func_name\\": \\"validate_no_commas\\"}"/' $tmp/home/sums.train.jsonl >$tmp/rows.jsonl
+make_experts $tmp/home/sft_model
 
 run() {
     local name=$1
     shift
     job $name max_steps=3 validation=null save_steps=3 rollout_batch_size=8 num_return_sequences_in_group=8 \
-        response_length=64 "actor_train.data_args.file_name=[$tmp/rows.jsonl]" \
-        "actor_train.data_args.domain_interleave_probs={ifeval: 1.0}" \
-        "rewards={ifeval: {worker_cls: roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker, tag_included: [sums], world_size: 1}}" \
+        response_length=64 "actor_train.data_args.file_name=[$tmp/rows.jsonl]" "${no_commas[@]}" \
         actor_train.training_args.per_device_train_batch_size=8 "$@"
     [ $code = 0 ] || fail "exit code $code of the run on $name"
 }
