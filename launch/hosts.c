@@ -14,29 +14,30 @@
 
 enum { DISCARD_PORT = 9, MOST_BYTES = 1 << 20 /* of a text that lists hosts */ };
 
-/* The address of this host that packets to `name` have; is_here: it is this host. No packet is sent. */
-static cr_status find_way(const char *name, struct in_addr *from, bool *is_here, cr_err *err)
+/* Its address, whether it is this host, and the address of this one that packets to it have. No packet is sent. */
+static cr_status find_way(cr_host *host, struct in_addr *from, cr_err *err)
 {
     struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     struct sockaddr_in to, own = {0};
     socklen_t size = sizeof own;
-    int code = getaddrinfo(name, NULL, &wanted, &found), fd;
+    int code = getaddrinfo(host->name, NULL, &wanted, &found), fd;
 
     if (code != 0)
-        return cr_fail(err, CR_ECONFIG, "host %s: %s (an IPv4 address or name is needed)", name,
-                       gai_strerror(code));
+        return cr_fail(err, CR_ECONFIG, "host %s: %s (an IPv4 address or name is needed)",
+                       host->name, gai_strerror(code));
     memcpy(&to, found->ai_addr, sizeof to);
     freeaddrinfo(found);
+    inet_ntop(AF_INET, &to.sin_addr, host->address, sizeof host->address);
     to.sin_port = htons(DISCARD_PORT);
     fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0)
-        cr_fail(err, CR_ECONFIG, "host %s: no network of this one leads there (%s)", name,
-                inet_ntoa(to.sin_addr));
+        cr_fail(err, CR_ECONFIG, "host %s: no network of this one leads there (%s)", host->name,
+                host->address);
     if (fd >= 0) close(fd);
     *from = own.sin_addr;
-    *is_here = own.sin_addr.s_addr == to.sin_addr.s_addr ||
-               ntohl(to.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    host->is_here = own.sin_addr.s_addr == to.sin_addr.s_addr ||
+                    ntohl(to.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
     return err->status;
 }
 
@@ -49,7 +50,7 @@ static cr_status find_here(cr_hosts *hosts, cr_err *err)
     for (size_t i = 0; i < hosts->num; i++) {
         cr_host *host = &hosts->host[i];
         struct in_addr from = {0};
-        CR_TRY(find_way(host->name, &from, &host->is_here, err));
+        CR_TRY(find_way(host, &from, err));
         if (host->is_here) continue;
         if (first && from.s_addr != own.s_addr)
             return cr_fail(err, CR_ECONFIG,

@@ -25,9 +25,10 @@ typedef enum cr_hosts_by {
 } cr_hosts_by;
 
 typedef struct cr_host {
-    char *name;    /* owned */
-    int num_ranks; /* room for that many */
-    bool is_here;  /* the launcher's */
+    char *name;       /* owned */
+    char address[16]; /* that the name leads to; "": not looked up */
+    int num_ranks;    /* room for that many */
+    bool is_here;     /* the launcher's */
 } cr_host;
 
 typedef struct cr_hosts {

@@ -279,6 +279,7 @@ static void look(cr_preflight *p)
 
 /* ---- networks ---- */
 
+/* Of a launcher without ranks; the addresses of the others are known. */
 static void find_named(const char *name, char address[CR_AGENT_ADDRESS])
 {
     struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *found = NULL;
@@ -322,7 +323,10 @@ static void find_networks(cr_preflight *p)
                                      .address = p->node[i].look.address,
                                      .num = p->node[i].look.num_addresses,
                                      .is_out = is_out(p, i)};
-        find_named(p->node[i].name, hosts[i].named);
+        if (p->node[i].has_ranks)
+            snprintf(hosts[i].named, sizeof hosts[i].named, "%s", p->hosts->host[i].address);
+        else
+            find_named(p->node[i].name, hosts[i].named);
     }
     if (cr_networks_find(hosts, p->num, p->needs->network, &p->network, &p->num_networks, &why) !=
         CR_OK)
