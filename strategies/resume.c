@@ -17,6 +17,11 @@
 
 /* ---- the index ---- */
 
+char *cri_index_path(const char *folder, const char *role)
+{
+    return cr_asprintf("%s/state/%s.json", folder, role);
+}
+
 /* First element of each trained parameter in the files: the order of the tree, without padding. */
 json_t *cri_state_index(const cr_fsdp *f)
 {
@@ -281,9 +286,9 @@ static cr_status stream(reader *r, const char *name, int from,
 
 /* ---- parts ---- */
 
-static char *shard_path(const reader *r, const json_t *shard)
+static char *shard_path(const char *folder, const json_t *shard)
 {
-    return cr_asprintf("%s/state/%s", r->folder, json_string_value(json_object_get(shard, "file")));
+    return cr_asprintf("%s/state/%s", folder, json_string_value(json_object_get(shard, "file")));
 }
 
 static cr_status produce_shard(void *ctx, cri_records *to, cr_err *err)
@@ -300,7 +305,7 @@ static cr_status read_shards_here(reader *r, bool *are_enough, cr_err *err)
 
     json_array_foreach(r->shards, i, shard)
     {
-        char *path = shard_path(r, shard);
+        char *path = shard_path(r->folder, shard);
         if (err->status == CR_OK && cr_file_exists(path))
             cr_note(cri_record_file_read(path, take, r, err));
         cr_free(path);
@@ -320,7 +325,7 @@ static cr_status stream_shards(reader *r, cr_err *err)
     char *mine = CR_NEW_ARRAY(char, num), *all = CR_NEW_ARRAY(char, num *num_ranks);
 
     for (size_t i = 0; i < num; i++) {
-        char *path = shard_path(r, json_array_get(r->shards, i));
+        char *path = shard_path(r->folder, json_array_get(r->shards, i));
         mine[i] = cr_file_exists(path);
         cr_free(path);
     }
@@ -328,7 +333,7 @@ static cr_status stream_shards(reader *r, cr_err *err)
     r->taken = 0;
     for (size_t i = 0; i < num; i++) {
         const json_t *shard = json_array_get(r->shards, i);
-        char *path = shard_path(r, shard);
+        char *path = shard_path(r->folder, shard);
         size_t from = 0;
         while (from < num_ranks && !all[num * from + i])
             from++;
@@ -476,7 +481,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool 
     cr_err ignored = {0};
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "resume", err));
-    r.index_path = cr_asprintf("%s/state/%s.json", folder, role);
+    r.index_path = cri_index_path(folder, role);
     if (read_all(&r, err) == CR_OK) cr_note(cri_reshard_all(f, err));
     cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));
     if (r.spool_fd >= 0) {
@@ -516,12 +521,10 @@ static cr_status join_shards(const char *folder, const json_t *index, joined *to
 
     json_array_foreach(json_object_get(index, "shards"), i, shard)
     {
-        const char *host = json_string_value(json_object_get(shard, "host"));
-        char *path =
-            cr_asprintf("%s/state/%s", folder, json_string_value(json_object_get(shard, "file")));
+        char *path = shard_path(folder, shard);
         if (!cr_file_exists(path))
             cr_fail(err, CR_EFORMAT, "%s is missing: it is on host %s (copy it from there)", path,
-                    host);
+                    json_string_value(json_object_get(shard, "host")));
         else
             cr_note(cri_record_file_read(path, join, to, err));
         cr_free(path);
@@ -536,7 +539,7 @@ static cr_status join_shards(const char *folder, const json_t *index, joined *to
 cr_status cr_saved_join_model(const char *folder, const char *role, const char *path,
                               bool *is_parted, cr_err *err)
 {
-    char *index_path = cr_asprintf("%s/state/%s.json", folder, role);
+    char *index_path = cri_index_path(folder, role);
     json_t *index = NULL;
     joined to = {.path = path, .fd = -1};
 

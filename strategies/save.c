@@ -474,7 +474,7 @@ static struct cri_save *new_save(cr_fsdp *f, const cr_save_args *a)
                            .shard_fd = -1};
     s->model_folder = cr_path_join(a->folder, a->role);
     s->state_folder = cr_path_join(a->folder, "state");
-    s->index_path = cr_asprintf("%s/%s.json", s->state_folder, a->role);
+    s->index_path = cri_index_path(a->folder, a->role);
     s->model_source = cr_strdup(a->model_source);
     for (int i = 0; i < CR_SAVED_FILES && a->kind != CR_SAVE_EACH; i++)
         if (i == CRI_FILE_MODEL || has_state) s->paths[i] = cr_saved_path(a->folder, a->role, i);

@@ -24,6 +24,8 @@ static inline cr_mem *cri_state_of(const cr_fsdp *f, size_t file)
 
 /* ---- resume.c ---- */
 
+/* FOLDER/state/ROLE.json; owned by the caller. */
+char *cri_index_path(const char *folder, const char *role);
 /* ROLE.json, less its shards. Owned by the caller. */
 json_t *cri_state_index(const cr_fsdp *f);
 /* This rank's elements of parameter k, in its shard and in the file of a state (bytes). False: none. CR_EFORMAT
