@@ -29,11 +29,7 @@ char *cr_written_name(const char *role, int file)
 /* The first rank of its host that does not have the launcher's folder looks after the parts there. */
 static bool is_keeper(const cr_trainer *t)
 {
-    const cr_group *all = t->a->mesh->group[CR_AXIS_ALL];
-
-    for (int r = 0; r < t->a->rank; r++)
-        if (cr_world_is_here(t->a->world, cr_group_world_rank(all, r))) return false;
-    return true;
+    return cr_group_first_here(t->a->mesh->group[CR_AXIS_ALL]) == t->a->rank;
 }
 
 static cr_status texts_of(const cr_record *command, const char **folder, const char **mark,

@@ -139,6 +139,15 @@ int cr_group_world_rank(const cr_group *group, int rank)
     return group->world_ranks[rank];
 }
 
+int cr_group_first_here(const cr_group *group)
+{
+    int rank = 0;
+
+    while (!cr_world_is_here(group->world, group->world_ranks[rank]))
+        rank++;
+    return rank;
+}
+
 cr_world *cr_group_world(const cr_group *group)
 {
     return group->world;

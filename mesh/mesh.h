@@ -83,6 +83,7 @@ void cr_group_destroy(cr_group *group);   /* collective over the group; accepts 
 int cr_group_rank(const cr_group *group); /* this rank's place in the group */
 int cr_group_num_ranks(const cr_group *group);
 int cr_group_world_rank(const cr_group *group, int rank); /* world rank of a place */
+int cr_group_first_here(const cr_group *group); /* the first of its ranks that is on this host */
 cr_world *cr_group_world(const cr_group *group);
 const char *
 cr_group_transport(const cr_group *group); /* "self", "meta", "shared", "mpi", "hosts" */

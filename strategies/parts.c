@@ -120,13 +120,3 @@ cr_status cri_tell_all(cr_fsdp *f, const char *name, const void *mine, size_t nu
     cr_free(offsets);
     return err->status;
 }
-
-int cri_first_here(const cr_fsdp *f)
-{
-    const cr_group *all = f->mesh->group[CR_AXIS_ALL];
-    int rank = 0;
-
-    while (!cr_world_is_here(cr_group_world(all), cr_group_world_rank(all, rank)))
-        rank++;
-    return rank;
-}

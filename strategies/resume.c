@@ -362,7 +362,7 @@ static cr_status open_spool(reader *r, cr_err *err)
     enum { PATH = 256 };
     const char *temp = getenv("TMPDIR");
     char mine[PATH] = "", *all = cr_alloc((size_t)r->f->mesh->shape.num_ranks * PATH);
-    int first = cri_first_here(r->f);
+    int first = cr_group_first_here(r->f->mesh->group[CR_AXIS_ALL]);
 
     if (first == r->f->mesh->rank) {
         snprintf(mine, sizeof mine, "%s/croll-model.XXXXXX", temp && *temp ? temp : "/tmp");

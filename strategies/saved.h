@@ -79,7 +79,5 @@ CR_MUST cr_status cri_parts_move(cr_fsdp *f, const cri_parts *s, cr_err *err);
 /* What each rank of the mesh has in `mine`, in rank order: out[num_ranks * num_bytes]. */
 CR_MUST cr_status cri_tell_all(cr_fsdp *f, const char *name, const void *mine, size_t num_bytes,
                                void *out, cr_err *err);
-/* The first rank of the mesh that is on this host. */
-int cri_first_here(const cr_fsdp *f);
 
 #endif
