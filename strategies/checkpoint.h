@@ -39,7 +39,7 @@ typedef struct cr_saved {
 } cr_saved;
 
 /* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters
- * and moments by parameter name, readable by any world). Returns once this rank's masters and moments are copied, and with
+ * and moments by parameter name, readable by any world). Returns once this rank's masters and moments are copied or sent, and with
  * CR_SAVE_GATHERED the parts of other hosts have come; a thread writes
  * the rest while training goes on. One save at a time: the next one first waits for the last. Collective. */
 CR_MUST cr_status cr_fsdp_save_start(cr_fsdp *f, const cr_save_args *args, cr_err *err);

@@ -5,7 +5,8 @@
  *
  * A save is a list of pieces. They are written by a thread from a copy of masters and moments, so that training can go on; one
  * save at a time. The thread calls nothing that communicates and touches nothing of the cr_fsdp that changes. Pieces of a rank
- * that does not have the folder (CR_SAVE_GATHERED) are sent before that, to the lead: the first rank that has it.
+ * that does not have the folder (CR_SAVE_GATHERED) are sent before that, from where they are, to the lead: the first rank that
+ * has it.
  */
 #include "base/children.h"
 #include "base/digest.h"
@@ -216,6 +217,12 @@ static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
         CR_TRY(cr_move(f->host, cr_mem_add(s->copy, kind * bytes), cri_home(f),
                        cri_state_of(f, kind), bytes, err));
     return CR_OK;
+}
+
+/* Its pieces are at the lead when cr_fsdp_save_start returns: they need no copy and no thread. */
+static bool is_sent(const struct cri_save *s)
+{
+    return s->kind == CR_SAVE_GATHERED && !s->is_here;
 }
 
 /* Before anything is written: a disk that gets full stops the exchange and the metrics, too. */
@@ -547,7 +554,7 @@ static cr_status prepare(cr_fsdp *f, const cr_save_args *a, cr_err *err)
     if ((s->is_lead && !a->save_only_model) || a->kind == CR_SAVE_EACH)
         CR_TRY(cr_mkdirs(s->state_folder, err));
     if (!s->has_work) return CR_OK;
-    if (f->master) CR_TRY(copy_shards(f, s, err));
+    if (f->master && !is_sent(s)) CR_TRY(copy_shards(f, s, err));
     CR_TRY(list_all(f, s, a->save_only_model, err));
     if (!s->is_lead || a->kind == CR_SAVE_EACH) return CR_OK;
     CR_TRY(open_files(s, err));
@@ -575,8 +582,7 @@ cr_status cr_fsdp_save_start(cr_fsdp *f, const cr_save_args *args, cr_err *err)
         cri_save_abandon(f);
         return err->status;
     }
-    if (args->kind == CR_SAVE_GATHERED && !args->is_here)
-        f->save->has_work = false; /* it is sent */
+    if (is_sent(f->save)) f->save->has_work = false;
     if (!f->save->has_work) return CR_OK;
     code = pthread_create(&f->save->thread, NULL, write_all, f->save);
     f->save->has_thread = code == 0;
