@@ -21,18 +21,23 @@ static inline cr_buf read_state(const char *name, const char *file)
     return data;
 }
 
+static inline bool is_same(const char *a, const char *b, const char *file)
+{
+    cr_buf x = read_state(a, file), y = read_state(b, file);
+    bool is = x.num_bytes == y.num_bytes && memcmp(x.data, y.data, x.num_bytes) == 0;
+
+    cr_buf_free(&x);
+    cr_buf_free(&y);
+    return is;
+}
+
 static inline void same_bytes(const char *a, const char *b)
 {
     static const char *const files[] = {"state/actor_train.master", "state/actor_train.m",
                                         "state/actor_train.v", "actor_train/model.safetensors"};
 
-    for (size_t i = 0; i < CR_COUNT(files) && me == 0; i++) {
-        cr_buf x = read_state(a, files[i]), y = read_state(b, files[i]);
-        CR_CHECK(x.num_bytes == y.num_bytes && memcmp(x.data, y.data, x.num_bytes) == 0,
-                 "%s of %s and of %s differ", files[i], a, b);
-        cr_buf_free(&x);
-        cr_buf_free(&y);
-    }
+    for (size_t i = 0; i < CR_COUNT(files) && me == 0; i++)
+        CR_CHECK(is_same(a, b, files[i]), "%s of %s and of %s differ", files[i], a, b);
 }
 
 /* |a - b| / |b| */
