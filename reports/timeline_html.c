@@ -143,6 +143,13 @@ static void call_bar(const view *v, const cr_flight_event *e, double begin, doub
     if (width > 2) cr_buf_adds(v->out, "</g>\n");
 }
 
+static void add_role(cr_buf *out, const cr_flight_log *log)
+{
+    cr_html_adds(out, log->role);
+    if (log->host[0]) cr_buf_adds(out, " on ");
+    cr_html_adds(out, log->host);
+}
+
 static void rank_lanes(const view *v, size_t index, double y)
 {
     const cr_flight_log *log = &v->t->log[index];
@@ -150,9 +157,7 @@ static void rank_lanes(const view *v, size_t index, double y)
     bool has_now = false;
 
     cr_buf_addf(v->out, "<text x=\"0\" y=\"%.0f\">rank %d ", y + PHASE_HEIGHT - 4, log->rank);
-    cr_html_adds(v->out, log->role);
-    if (log->host[0]) cr_buf_adds(v->out, " on ");
-    cr_html_adds(v->out, log->host);
+    add_role(v->out, log);
     cr_buf_adds(v->out, "</text>\n");
     for (size_t i = 0; i < log->num_events; i++) {
         const cr_flight_event *e = &log->event[i];
@@ -432,9 +437,7 @@ static void say_last(cr_buf *out, const cr_timeline *t, size_t index)
     char ago[32];
 
     cr_buf_addf(out, "<tr><td class=\"n\">%d</td><td>", log->rank);
-    cr_html_adds(out, log->role);
-    if (log->host[0]) cr_buf_adds(out, " on ");
-    cr_html_adds(out, log->host);
+    add_role(out, log);
     cr_buf_adds(out, "</td><td>");
     cr_html_adds(out, log->phase_now);
     cr_buf_adds(out, "</td><td>");
