@@ -1,10 +1,10 @@
 /* run_mark.c -- see run_mark.h. */
 #include "actors/run_mark.h"
 #include "base/children.h"
+#include "base/rng.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 static const char file[] = ".croll-run";
@@ -12,11 +12,7 @@ static const double SEEN_WITHIN_S = 3; /* a network's file system may show a new
 
 void cr_run_mark_make(char mark[CR_RUN_MARK])
 {
-    uint64_t chance = 0;
-
-    if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
-        chance = (uint64_t)(cr_wall_s() * 1e6) ^ (uint64_t)getpid() << 48;
-    snprintf(mark, CR_RUN_MARK, "%s:%016llx", cr_host_name(), (unsigned long long)chance);
+    snprintf(mark, CR_RUN_MARK, "%s:%016llx", cr_host_name(), (unsigned long long)cr_rng_chance());
 }
 
 cr_status cr_run_mark_write(const char *folder, const char *mark, cr_err *err)

@@ -1,7 +1,10 @@
 /* rng.c -- Philox4x32-10 (see rng.h). */
 #include "base/rng.h"
+#include "base/base.h"
 
 #include <math.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 void cr_rng_philox(uint64_t seed, cr_rng_stream stream, uint64_t hi, uint64_t lo, uint32_t out[4])
 {
@@ -57,6 +60,15 @@ void cr_rng_shuffle(uint64_t seed, uint64_t epoch, uint32_t *order, size_t num)
         order[i - 1] = order[j];
         order[j] = swap;
     }
+}
+
+uint64_t cr_rng_chance(void)
+{
+    uint64_t chance;
+
+    if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
+        chance = (uint64_t)(cr_wall_s() * 1e6) ^ (uint64_t)getpid() << 48;
+    return chance;
 }
 
 uint64_t cr_hash64(const void *data, size_t num_bytes)

@@ -28,6 +28,8 @@ double cr_rng_double(uint32_t word_a, uint32_t word_b);
 double cr_rng_normal(uint64_t seed, cr_rng_stream stream, uint64_t hi, uint64_t lo);
 /* Fisher-Yates over `order`, keyed by (seed, epoch); equal on every machine. */
 void cr_rng_shuffle(uint64_t seed, uint64_t epoch, uint32_t *order, size_t num);
+/* One that no other process has, for names: from the kernel, or of time and process. */
+uint64_t cr_rng_chance(void);
 /* FNV-1a, 64 bits: names to counters. */
 uint64_t cr_hash64(const void *data, size_t num_bytes);
 

@@ -2,13 +2,13 @@
 #include "launch/endpoint.h"
 #include "base/children.h"
 #include "base/json.h"
+#include "base/rng.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum { CLOSING_SECONDS = 5 };
@@ -74,11 +74,7 @@ cr_status cr_endpoint_open(cr_endpoint *e, const cr_config *config, cr_err *err)
 
 static char *new_run_id(void)
 {
-    uint64_t chance = 0;
-
-    if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance)
-        chance = (uint64_t)(cr_wall_s() * 1e6) ^ (uint64_t)getpid() << 48;
-    return cr_asprintf("%016llx", (unsigned long long)chance);
+    return cr_asprintf("%016llx", (unsigned long long)cr_rng_chance());
 }
 
 /* "croll:NAME:ID:", with letters, digits and -_. of the experiment's name. */

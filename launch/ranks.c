@@ -2,6 +2,7 @@
  * of the same user are answered. */
 #include "launch/ranks.h"
 #include "base/children.h"
+#include "base/rng.h"
 #include "exchange/exchange.h"
 #include "launch/preflight/preflight.h"
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -120,12 +120,11 @@ static cr_status listen_here(int *out, cr_err *err)
 {
     struct sockaddr_un address;
     char name[80];
-    uint64_t chance = 0;
     socklen_t size;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    if (getrandom(&chance, sizeof chance, 0) < 0) chance = (uint64_t)cr_now_s();
-    snprintf(name, sizeof name, "croll-%d-%016llx", (int)getpid(), (unsigned long long)chance);
+    snprintf(name, sizeof name, "croll-%d-%016llx", (int)getpid(),
+             (unsigned long long)cr_rng_chance());
     size = address_of(name, &address);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, 8) != 0) {
         if (fd >= 0) close(fd);
