@@ -1,7 +1,6 @@
 /* records.c -- see records.h. */
 #include "strategies/records.h"
 #include "base/digest.h"
-#include "strategies/checkpoint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,10 +14,14 @@ typedef struct head {
 } head;
 _Static_assert(sizeof(head) == CRI_HEAD_BYTES, "no padding");
 
-/* Of bytes at their place in their file; however they are cut. */
-static uint64_t sum_of(int file, int64_t at, const void *data, size_t num_bytes)
+/* Of bytes at their places in their files; however they are cut. */
+static int64_t sum_of(const uint64_t sums[CR_SAVED_FILES])
 {
-    return cr_sum_bytes(at, data, num_bytes) * (uint64_t)(2 * file + 1);
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < CR_SAVED_FILES; i++)
+        sum += sums[i] * (2 * i + 1);
+    return (int64_t)sum;
 }
 
 /* ---- writing ---- */
@@ -54,14 +57,14 @@ cr_status cri_records_put(void *records, int file, int64_t at, const void *data,
     const head h = {(uint32_t)file, 0, at, (int64_t)num_bytes};
 
     r->num_bytes += (int64_t)num_bytes;
-    r->sum += sum_of(file, at, data, num_bytes);
+    r->sums[file] += cr_sum_bytes(at, data, num_bytes);
     CR_TRY(add(r, &h, sizeof h, err));
     return add(r, data, num_bytes, err);
 }
 
 cr_status cri_records_end(cri_records *r, cr_err *err)
 {
-    const head h = {CR_SAVED_FILES, 0, r->num_bytes, (int64_t)r->sum};
+    const head h = {CR_SAVED_FILES, 0, r->num_bytes, sum_of(r->sums)};
 
     CR_TRY(add(r, &h, sizeof h, err));
     return r->num ? r->flush(r->ctx, r->block, r->num, err) : CR_OK;
@@ -87,7 +90,7 @@ static cr_status take_head(cri_record_reader *r, cr_err *err)
     if (h.zero || h.file > CR_SAVED_FILES) return damaged(r, "has a record of no file", err);
     if (h.file == CR_SAVED_FILES) {
         r->has_ended = true;
-        if (h.at != r->num_bytes || (uint64_t)h.num_bytes != r->sum)
+        if (h.at != r->num_bytes || h.num_bytes != sum_of(r->sums))
             return damaged(r, "does not hold what its end says", err);
         return CR_OK;
     }
@@ -106,7 +109,7 @@ static cr_status take_data(cri_record_reader *r, cr_err *err)
     size_t n = r->num_data;
 
     r->num_bytes += (int64_t)n;
-    r->sum += sum_of(r->file, r->at, r->data, n);
+    r->sums[r->file] += cr_sum_bytes(r->at, r->data, n);
     r->num_data = 0;
     CR_TRY(r->put(r->ctx, r->file, r->at, r->data, n, err));
     r->at += (int64_t)n;

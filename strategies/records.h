@@ -12,7 +12,7 @@
 #ifndef CR_RECORDS_H
 #define CR_RECORDS_H
 
-#include "base/base.h"
+#include "strategies/checkpoint.h"
 
 enum {
     CRI_RECORD_BYTES = 1 << 22, /* what is given to flush at once, but at the end */
@@ -31,7 +31,7 @@ typedef struct cri_records {
     char *block; /* owned */
     size_t num;  /* bytes in it */
     int64_t num_bytes;
-    uint64_t sum;
+    uint64_t sums[CR_SAVED_FILES]; /* cr_sum_bytes, so far */
 } cri_records;
 
 void cri_records_begin(cri_records *r);
@@ -48,7 +48,7 @@ typedef struct cri_record_reader {
     size_t num_head, num_data;
     int file; /* of the record under way */
     int64_t at, left, num_bytes;
-    uint64_t sum;
+    uint64_t sums[CR_SAVED_FILES];
     bool has_begun, is_in_record, has_ended;
 } cri_record_reader;
 

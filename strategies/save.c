@@ -81,14 +81,6 @@ cr_status cri_transfer_bytes(int fd, bool is_write, void *data, size_t num_bytes
     return CR_OK;
 }
 
-/* What is written in any way is counted here. */
-static cr_status put(struct cri_save *s, int file, int64_t at, const void *data, size_t num_bytes,
-                     cr_err *err)
-{
-    s->saved.sums[file] += cr_sum_bytes(at, data, num_bytes);
-    return s->put(s->ctx, file, at, data, num_bytes, err);
-}
-
 /* Column by column, as they lie together in the file. */
 static cr_status put_columns(struct cri_save *s, const piece *p, cr_err *err)
 {
@@ -106,8 +98,8 @@ static cr_status put_columns(struct cri_save *s, const piece *p, cr_err *err)
                 memcpy((char *)block + (size_t)k * from,
                        all + (size_t)(run.elem + (i + k) * run.step - p->first) * from, from);
             if (p->from != p->to) cr_cast_host(p->to, stored, p->from, block, (size_t)n);
-            cr_note(put(s, p->file, p->at + (run.at + i) * (int64_t)to,
-                        p->from == p->to ? block : stored, (size_t)n * to, err));
+            cr_note(s->put(s->ctx, p->file, p->at + (run.at + i) * (int64_t)to,
+                           p->from == p->to ? block : stored, (size_t)n * to, err));
         }
     }
     cr_free(all);
@@ -125,8 +117,8 @@ static cr_status put_piece(struct cri_save *s, const piece *p, cr_err *err)
         size_t n = p->num - i < BLOCK ? p->num - i : BLOCK;
         CR_TRY(cr_download(p->dev, block, cr_mem_add_const(p->data, i * from), n * from, err));
         if (p->from != p->to) cr_cast_host(p->to, stored, p->from, block, n);
-        CR_TRY(put(s, p->file, p->at + (int64_t)(to * i), p->from == p->to ? block : stored, to * n,
-                   err));
+        CR_TRY(s->put(s->ctx, p->file, p->at + (int64_t)(to * i), p->from == p->to ? block : stored,
+                      to * n, err));
     }
     return CR_OK;
 }
@@ -135,7 +127,7 @@ static cr_status put_piece(struct cri_save *s, const piece *p, cr_err *err)
 static cr_status put_all(struct cri_save *s, cr_err *err)
 {
     if (s->header.num_bytes)
-        CR_TRY(put(s, CRI_FILE_MODEL, 0, s->header.data, s->header.num_bytes, err));
+        CR_TRY(s->put(s->ctx, CRI_FILE_MODEL, 0, s->header.data, s->header.num_bytes, err));
     for (size_t i = 0; i < s->num_pieces; i++)
         CR_TRY(put_piece(s, &s->pieces[i], err));
     return CR_OK;
@@ -301,6 +293,28 @@ static cr_status put_in_files(void *ctx, int file, int64_t at, const void *data,
                               s->paths[file], err);
 }
 
+/* Of this rank: what is sent to the lead is counted where it comes from. */
+static cr_status put_own(void *ctx, int file, int64_t at, const void *data, size_t num_bytes,
+                         cr_err *err)
+{
+    struct cri_save *s = ctx;
+
+    s->saved.sums[file] += cr_sum_bytes(at, data, num_bytes);
+    return put_in_files(s, file, at, data, num_bytes, err);
+}
+
+/* A cri_parts' produce: the same as a stream. */
+static cr_status put_records(void *ctx, cri_records *r, cr_err *err)
+{
+    struct cri_save *s = ctx;
+
+    s->put = cri_records_put;
+    s->ctx = r;
+    CR_TRY(put_all(s, err));
+    memcpy(s->saved.sums, r->sums, sizeof s->saved.sums);
+    return CR_OK;
+}
+
 /* The lead makes the files; others find them, or they are in another folder. */
 static cr_status open_files(struct cri_save *s, cr_err *err)
 {
@@ -372,10 +386,8 @@ static void write_shard(struct cri_save *s, cr_err *err)
     s->shard_fd = open(s->shard_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (s->shard_fd < 0)
         cr_fail(err, CR_EIO, "cannot write %s: %s", s->shard_path, strerror(errno));
-    s->put = cri_records_put;
-    s->ctx = &r;
     cri_records_begin(&r);
-    if (err->status == CR_OK && put_all(s, err) == CR_OK) cr_note(cri_records_end(&r, err));
+    if (err->status == CR_OK && put_records(s, &r, err) == CR_OK) cr_note(cri_records_end(&r, err));
     cri_records_free(&r);
     close_file(&s->shard_fd, s->shard_path, err);
     if (err->status == CR_OK &&
@@ -387,7 +399,7 @@ static void write_shard(struct cri_save *s, cr_err *err)
 /* This rank's part of the files of all ranks. */
 static void write_files(struct cri_save *s, cr_err *err)
 {
-    s->put = put_in_files;
+    s->put = put_own;
     s->ctx = s;
     if (err->status == CR_OK && !s->is_lead) cr_note(open_files(s, err));
     if (err->status == CR_OK) cr_note(put_all(s, err));
@@ -412,15 +424,6 @@ static void *write_all(void *arg)
 
 /* ---- parts of ranks that do not have the folder ---- */
 
-static cr_status produce(void *ctx, cri_records *r, cr_err *err)
-{
-    struct cri_save *s = ctx;
-
-    s->put = cri_records_put;
-    s->ctx = r;
-    return put_all(s, err);
-}
-
 /* One rank after the other, in blocks, into the files that the lead has made. Collective. */
 static cr_status gather_parts(cr_fsdp *f, struct cri_save *s, const bool *is_here, cr_err *err)
 {
@@ -429,8 +432,8 @@ static cr_status gather_parts(cr_fsdp *f, struct cri_save *s, const bool *is_her
     for (int r = 0; r < num; r++) {
         cri_record_reader reader = {
             .name = "a part of the checkpoint", .put = put_in_files, .ctx = s};
-        const cri_parts parts = {"checkpoint parts",         r, s->lead, produce, s,
-                                 s->is_lead ? &reader : NULL};
+        const cri_parts parts = {"checkpoint parts", r, s->lead,
+                                 put_records,        s, s->is_lead ? &reader : NULL};
         if (is_here[r]) continue;
         cr_note(cri_parts_move(f, &parts, err));
         cri_record_reader_free(&reader);
