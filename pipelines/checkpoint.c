@@ -45,7 +45,7 @@ static cr_status list_files(const char *folder, const char *inner, json_t *files
     qsort(names, num, sizeof *names, by_name);
     for (size_t i = 0; i < num; i++) {
         char *name = *inner ? cr_path_join(inner, names[i]) : cr_strdup(names[i]),
-             *whole = cr_path_join(folder, name), hex[65];
+             *whole = cr_path_join(folder, name), hex[CR_DIGEST_TEXT];
         int64_t size;
         uint64_t sum;
         if (err->status != CR_OK || strcmp(name, "manifest.json") == 0) {
@@ -330,7 +330,7 @@ static bool is_inside(const char *name)
 static cr_status verify_file(const char *path, const char *manifest, const char *name,
                              const json_t *entry, bool is_elsewhere, cr_err *err)
 {
-    char *file = cr_path_join(path, name), hex[65];
+    char *file = cr_path_join(path, name), hex[CR_DIGEST_TEXT];
     const char *want = json_string_value(json_object_get(entry, "sha256"));
     int64_t size;
 

@@ -7,6 +7,7 @@
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
+#include "base/digest.h"
 #include "configs/configs.h"
 
 /* The checkpoint that the run resumes, or NULL (owned by the caller), and the step that follows it.
@@ -30,10 +31,10 @@ void cr_checkpoint_clean(const char *output_dir);
 void cr_checkpoint_prune(const char *output_dir, const char *resumed, int64_t keep);
 /* What ranks say that they have written: a file of the folder, and what it has to hold, or one on another host. */
 typedef struct cr_written {
-    char *name;             /* below the folder; owned */
-    int64_t num_bytes;      /* 0: no such file */
-    uint64_t sum;           /* cr_sum_bytes, with hex "" */
-    char hex[65], host[64]; /* SHA-256; host "": in the folder */
+    char *name;                         /* below the folder; owned */
+    int64_t num_bytes;                  /* 0: no such file */
+    uint64_t sum;                       /* cr_sum_bytes, with hex "" */
+    char hex[CR_DIGEST_TEXT], host[64]; /* SHA-256; host "": in the folder */
 } cr_written;
 /* keep: how many to keep, 0 all. The new one is kept, whatever its number. A checkpoint that lacks something of `written` never gets its
  * name: CR_EIO, if it has not come within lag_s (a network's file system may show what others wrote late). */

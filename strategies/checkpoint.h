@@ -5,6 +5,7 @@
 #ifndef CR_ROLE_CHECKPOINT_H
 #define CR_ROLE_CHECKPOINT_H
 
+#include "base/digest.h"
 #include "strategies/strategies.h"
 
 /* Whose folder a save goes to, where ranks are on several hosts. */
@@ -32,10 +33,9 @@ typedef struct cr_saved {
     int64_t num_bytes
         [CR_SAVED_FILES]; /* of the whole files, from the first rank that has the folder; 0: not written */
     uint64_t sums[CR_SAVED_FILES]; /* cr_sum_bytes of this rank's part: they add up to the files' */
-    char shard[160],
-        shard_hex[65]; /* CR_SAVE_EACH: name in state/ and SHA-256 of its file; "": none */
+    /* CR_SAVE_EACH: name in state/ and SHA-256 of its file; "": none */
+    char shard[160], shard_hex[CR_DIGEST_TEXT];
     int64_t shard_bytes;
-    uint64_t shard_sum;
 } cr_saved;
 
 /* Write this rank's part: FOLDER/<role>/ (MODEL in param_dtype) and FOLDER/state/<role>.* (masters

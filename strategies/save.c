@@ -44,6 +44,7 @@ struct cri_save {
     int lead;
     char *paths[CR_SAVED_FILES], *shard_path; /* NULL: not written */
     int fds[CR_SAVED_FILES], shard_fd;
+    uint64_t shard_sum; /* of the bytes that shard_fd got */
     piece *pieces;
     size_t num_pieces, capacity;
     cr_mem *copy; /* masters and moments as they were at the call, or NULL */
@@ -371,7 +372,7 @@ static cr_status flush_shard(void *ctx, const void *data, size_t num_bytes, cr_e
 
     CR_TRY(cri_transfer_bytes(s->shard_fd, true, (void *)(uintptr_t)data, num_bytes,
                               s->saved.shard_bytes, s->shard_path, err));
-    s->saved.shard_sum += cr_sum_bytes(s->saved.shard_bytes, data, num_bytes);
+    s->shard_sum += cr_sum_bytes(s->saved.shard_bytes, data, num_bytes);
     s->saved.shard_bytes += (int64_t)num_bytes;
     return CR_OK;
 }
@@ -392,7 +393,7 @@ static void write_shard(struct cri_save *s, cr_err *err)
     close_file(&s->shard_fd, s->shard_path, err);
     if (err->status == CR_OK &&
         cr_digest_file_and_sum(s->shard_path, s->saved.shard_hex, &num_bytes, &sum, err) == CR_OK &&
-        (num_bytes != s->saved.shard_bytes || sum != s->saved.shard_sum))
+        (num_bytes != s->saved.shard_bytes || sum != s->shard_sum))
         cr_fail(err, CR_EIO, "%s does not hold what was written into it", s->shard_path);
 }
 
