@@ -99,14 +99,12 @@ static void damage_is_an_error(void **state)
 
     (void)state;
     make(&stream, 100000);
-    for (uint64_t try = 0; try < 300; try++) {
-        size_t i = try < 60 ?
-        try : chance(try)
-            % stream.num_bytes, all = stream.num_bytes;
-        stream.data[i] ^= (char)(1 << try % 8);
+    for (uint64_t turn = 0; turn < 300; turn++) {
+        size_t i = turn < 60 ? turn : chance(turn) % stream.num_bytes, all = stream.num_bytes;
+        stream.data[i] ^= (char)(1 << turn % 8);
         err = (cr_err){0};
         if (read_all(&stream, 4096, &err) != CR_EFORMAT) fail_msg("byte %zu is changed", i);
-        stream.data[i] ^= (char)(1 << try % 8);
+        stream.data[i] ^= (char)(1 << turn % 8);
         stream.num_bytes = i;
         err = (cr_err){0};
         if (read_all(&stream, 4096, &err) != CR_EFORMAT || !strstr(err.msg, "the stream"))
