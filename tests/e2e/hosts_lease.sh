@@ -67,7 +67,7 @@ rig in h2 pgrep -x croll && fail "stopped: ranks on h2 after 25 s"
 clean 1 h2
 launcher CONT
 ends '[13]' 'step [0-9]+: '
-grep -q 'on h2: no word from the launcher on h1 for 1[5-9] s' $log || fail "stopped: the ranks do not say why they end"
+grep -q 'on h[12]: no word from the launcher on h1 for 1[5-9] s' $log || fail "stopped: the ranks do not say why they end"
 clean 3 h1 h2
 
 start killed $long
