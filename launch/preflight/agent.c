@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 enum { IDLE_SECONDS = 60 };
-static const double SEEN_WITHIN_S = 1; /* a network's file system may show a new file late */
 
 typedef struct agent {
     cr_agent_self self;
@@ -91,9 +90,9 @@ static int64_t free_bytes(const char *path)
     return code == 0 ? (int64_t)fs.f_bavail * (int64_t)fs.f_frsize : 0;
 }
 
-static bool has_text(const char *path, const char *text)
+static bool has_text(const char *path, const char *text, double seconds)
 {
-    double until_s = cr_now_s() + SEEN_WITHIN_S;
+    double until_s = cr_now_s() + seconds;
     bool is_same = false;
 
     for (;;) {
@@ -132,7 +131,7 @@ static void look_around(const agent *a, const cr_agent_request *r, cr_buf *line)
         look.files = files.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)files.rlim_cur;
     snprintf(look.gpu, sizeof look.gpu, "%.*s", (int)sizeof look.gpu - 1, a->gpu);
     look_at_models(r, &look);
-    look.has_mark = r->mark && r->text && has_text(r->mark, r->text);
+    look.has_mark = r->mark && r->text && has_text(r->mark, r->text, r->seconds);
     cr_agent_look_write(&look, line);
     cr_agent_look_free(&look);
 }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 65536 }; /* of anything in one line */
+enum { MOST = 65536 /* of anything in one line */, MOST_SECONDS = 60 };
 
 static const char *const asks[CR_AGENT_ASKS] = {"hello", "clock", "look", "connect", "measure"};
 
@@ -144,6 +144,7 @@ void cr_agent_request_write(const cr_agent_request *r, cr_buf *line)
         add_pair(line, "folder", r->folder);
         add_pair(line, "mark", r->mark);
         add_pair(line, "text", r->text);
+        cr_buf_addf(line, ",\"seconds\":%.3f", r->seconds);
     } else if (r->ask != CR_AGENT_CLOCK) {
         cr_buf_addf(line, ",\"seconds\":%.3f,\"to\":[", r->seconds);
         for (size_t i = 0; i < r->num_to; i++)
@@ -159,7 +160,6 @@ static cr_status read_peers(const json_t *object, cr_agent_request *out, cr_err 
     const json_t *list;
     size_t num;
 
-    CR_TRY(get_number(object, "seconds", 60, &out->seconds, err));
     CR_TRY(get_array(object, "to", &list, &num, err));
     out->to = CR_NEW_ARRAY(cr_agent_peer, num);
     out->num_to = num;
@@ -197,9 +197,11 @@ static cr_status read_request(const json_t *object, cr_agent_request *out, cr_er
         out->folder = take_text(object, "folder");
         out->mark = take_text(object, "mark");
         out->text = take_text(object, "text");
+        CR_TRY(get_number(object, "seconds", MOST_SECONDS, &out->seconds, err));
         return get_texts(object, "models", &out->model, &out->num_models, err);
     case CR_AGENT_CONNECT:
     case CR_AGENT_MEASURE:
+        CR_TRY(get_number(object, "seconds", MOST_SECONDS, &out->seconds, err));
         return read_peers(object, out, err);
     default:
         return cr_fail(err, CR_EFORMAT, "ask is not one that this agent knows");

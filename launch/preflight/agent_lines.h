@@ -4,7 +4,8 @@
  *     {"ask":"hello","node":1,"token":"32 hex digits"}      {"digest":"64 hex digits","host":"b","port":40123}
  *     {"ask":"clock"}                                       {"wall_s":1700000000.123456}
  *     {"ask":"look","models":["/m"],"folder":"/out",
- *      "mark":"/out/.croll-hosts","text":"16 digits"}       {"addresses":[..],"shm":..,"models":[..],..}
+ *      "mark":"/out/.croll-hosts","text":"16 digits",
+ *      "seconds":0}                                         {"addresses":[..],"shm":..,"models":[..],..}: the mark is waited for that long
  *     {"ask":"connect","seconds":1.5,"to":[{"node":0,
  *      "address":"10.0.0.1","port":40123},..]}              {"tries":["","timed out",..]}: "" has connected
  *     {"ask":"measure","seconds":0.1,"to":[ one ]}          {"latency_s":5.1e-05,"bytes_per_s":1.2e+10}: from there to here

@@ -22,7 +22,7 @@ enum {
     STREAM_SECONDS = 5
 };
 static const double GRACE_S = 0.3, /* for further addresses of nodes that have been reached */
-    PINGS_S = 0.2;
+    PINGS_S = 0.1;
 
 static struct sockaddr_in address_of(const cr_agent_peer *peer)
 {

@@ -13,9 +13,10 @@
 
 enum { CLOCK_TRIPS = 20, ALL_PAIRS = 8, LINK_FACTOR = 4 };
 static const char mark_name[] = "/.croll-hosts";
-static const double HELLO_S = 20, CLOCK_S = 5, LOOK_S = 60, CONNECT_S = 1.5, LOSSY_S = 3,
-                    MEASURE_S = 0.1, CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3, AGAIN_S = 1,
-                    LONG_S = 10e-3, MEASURE_LIMIT_S = 10;
+static const double HELLO_S = 20, CLOCK_S = 5, TRIPS_S = 0.25, LOOK_S = 60, CONNECT_S = 1.5,
+                    LOSSY_S = 3, MEASURE_S = 0.1, CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3,
+                    AGAIN_S = 1, LONG_S = 10e-3, MEASURE_LIMIT_S = 10,
+                    SEEN_WITHIN_S = 1; /* a network's file system may show a new file late */
 
 static void find_fault(cr_preflight *p, size_t node, cri_topic topic, bool is_error,
                        const char *fmt, ...) CR_PRINTF(5, 6);
@@ -126,7 +127,7 @@ double cr_clock_offset(const double *sent, const double *other, const double *re
 static void compare_clocks(cr_preflight *p)
 {
     double *times = CR_NEW_ARRAY(double, p->num * 3 * CLOCK_TRIPS),
-           wall_s = cr_wall_s() - cr_now_s(), until_s = cr_now_s() + CLOCK_S;
+           wall_s = cr_wall_s() - cr_now_s(), until_s = cr_now_s() + TRIPS_S;
     size_t num_trips = 0;
 
     for (size_t k = 0; k < CLOCK_TRIPS && cr_now_s() < until_s; k++, num_trips++) {
@@ -194,16 +195,24 @@ static void check_room(cr_preflight *p, size_t i)
                    "ulimit -n is %lld in what ssh or srun starts there, the run needs %lld open "
                    "files",
                    (long long)look->files, (long long)needs->num_files);
+    if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
+        (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
+        find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)", look->num_gpus,
+                   look->gpu, here->num_gpus, here->gpu);
+}
+
+static void check_disk(cr_preflight *p, size_t i)
+{
+    const cr_preflight_needs *needs = p->needs;
+    const cr_agent_look *look = &p->node[i].look;
+    char has[CRI_BYTES_TEXT], wants[CRI_BYTES_TEXT];
+
     if ((i == p->here || (!look->has_mark && !needs->is_gathered)) && look->disk >= 0 &&
         look->disk < needs->disk_bytes)
         find_fault(p, i, CRI_OUTPUT, true,
                    "%s has %s of free disk, a checkpoint needs %s: free some, or write elsewhere",
                    needs->output_dir, cri_bytes((double)look->disk, has),
                    cri_bytes((double)needs->disk_bytes, wants));
-    if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
-        (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
-        find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)", look->num_gpus,
-                   look->gpu, here->num_gpus, here->gpu);
 }
 
 /* A path that means the same on another host, where a program starts in another folder; owned. */
@@ -253,16 +262,19 @@ static void look(cr_preflight *p)
 {
     const cr_preflight_needs *needs = p->needs;
     char text[CR_AGENT_TOKEN + 1];
-    cr_agent_request r = {.ask = CR_AGENT_LOOK, .num_models = needs->num_models, .text = text};
+    cr_agent_request *r = &p->look;
 
-    make_token(text);
-    r.model = CR_NEW_ARRAY(char *, needs->num_models);
+    *r = (cr_agent_request){.ask = CR_AGENT_LOOK, .num_models = needs->num_models};
+    r->model = CR_NEW_ARRAY(char *, needs->num_models);
     for (size_t k = 0; k < needs->num_models; k++)
-        r.model[k] = absolute(needs->model[k]);
-    r.folder = needs->output_dir ? absolute(needs->output_dir) : NULL;
-    r.mark = r.folder ? write_mark(r.folder, text) : NULL;
+        r->model[k] = absolute(needs->model[k]);
+    make_token(text);
+    r->text = cr_strdup(text);
+    r->folder = needs->output_dir ? absolute(needs->output_dir) : NULL;
+    r->mark = r->folder ? write_mark(r->folder, text) : NULL;
+    p->marked_s = cr_now_s();
     for (size_t i = 0; i < p->num; i++)
-        cr_agent_request_write(&r, &p->question[i]);
+        cr_agent_request_write(r, &p->question[i]);
     ask(p, LOOK_S);
     for (size_t i = 0; i < p->num; i++)
         read_look(p, i);
@@ -272,9 +284,35 @@ static void look(cr_preflight *p)
             check_model(p, i, k);
         check_room(p, i);
     }
+}
+
+/* The others are asked for the mark once more, after all else: on most of them it was there, and nothing had to be waited for. */
+static void look_again(cr_preflight *p)
+{
+    cr_agent_request r = {.ask = CR_AGENT_LOOK, .mark = p->look.mark, .text = p->look.text};
+    bool *is_asked = CR_NEW_ARRAY(bool, p->num);
+
+    r.seconds = p->marked_s + SEEN_WITHIN_S - cr_now_s();
+    if (r.seconds < 0) r.seconds = 0;
+    for (size_t i = 0; i < p->num && r.mark; i++) {
+        is_asked[i] = p->node[i].has_looked && !p->node[i].look.has_mark && !is_out(p, i);
+        if (is_asked[i]) cr_agent_request_write(&r, &p->question[i]);
+    }
+    ask(p, LOOK_S);
+    for (size_t i = 0; i < p->num; i++) {
+        cr_agent_look again;
+        cr_err why = {0};
+        if (!is_asked[i] || is_out(p, i)) continue;
+        if (cr_agent_look_read(p->agent[i].line.data, p->agent[i].line.num_bytes, &again, &why) !=
+            CR_OK)
+            reject(p, i, &why);
+        p->node[i].look.has_mark = again.has_mark;
+        cr_agent_look_free(&again);
+    }
     if (r.mark) unlink(r.mark);
-    r.text = NULL;
-    cr_agent_request_free(&r);
+    for (size_t i = 0; i < p->num; i++)
+        if (p->node[i].has_ranks && p->node[i].has_looked) check_disk(p, i);
+    cr_free(is_asked);
 }
 
 /* ---- networks ---- */
@@ -646,6 +684,7 @@ cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs
     if (p->num > 1) connect_all(p);
     end_part(p, "connect");
     if (p->chosen && !needs->is_brief) measure_links(p);
+    look_again(p);
     cr_agents_stop(p->agent, p->num);
     end_part(p, "links");
     return p;
@@ -686,6 +725,7 @@ void cr_preflight_free(cr_preflight *p)
     for (size_t i = 0; i < p->num_findings; i++)
         cr_free(p->finding[i].text);
     cr_networks_free(p->network, p->num_networks);
+    cr_agent_request_free(&p->look);
     cr_free(p->finding);
     cr_free(p->rate);
     cr_free(p->question);

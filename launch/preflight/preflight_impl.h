@@ -51,6 +51,9 @@ struct cr_preflight {
     cri_node *node;                  /* [num] */
     cr_agent *agent;                 /* [num] */
     cr_buf *question;                /* [num] scratch */
+    cr_agent_request
+        look;        /* what each is asked; its mark is written for as long as the checks take */
+    double marked_s; /* when that was */
     cr_network *network;
     size_t num_networks;
     const cr_network *chosen; /* NULL: none connects all, or there is one host */

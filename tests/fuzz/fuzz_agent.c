@@ -1,6 +1,7 @@
 /* fuzz_agent.c -- lines between the launcher and the agents of hosts: what is read is within its limits and can be written, the
  * rest is refused with a sentence. */
 #include "launch/preflight/agent_lines.h"
+#include "tests/fuzz/mutator.h"
 
 #include <string.h>
 

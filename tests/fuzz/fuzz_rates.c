@@ -1,5 +1,6 @@
 /* fuzz_rates.c -- arbitrary bytes as a file of rates, as a run's hosts.json, and as a rate: numbers above 0, or an error. */
 #include "plan/rates.h"
+#include "tests/fuzz/mutator.h"
 
 #include <math.h>
 
