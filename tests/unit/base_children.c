@@ -4,6 +4,7 @@
 #include "tests/check_near.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -94,10 +95,64 @@ static void lost_host(void **state)
     cr_child_stop(&child, 0);
 }
 
+/* What Open MPI's TCP says of a connection is not shown and is no reason, but for one that could not be made. */
+static void tcp_lines(void **state)
+{
+    static const char broken[] =
+        "cat >&2 <<'E'\n"
+        "step 3 is shown\n"
+        "[h1][[35261,1],0][btl_tcp_frag.c:135:mca_btl_tcp_frag_send] writev failed: Broken pipe\n"
+        "[[35261,1],0][../../../../../../opal/mca/btl/tcp/"
+        "btl_tcp_frag.c:242:mca_btl_tcp_frag_recv] "
+        "from h1 to: h2 mca_btl_tcp_frag_recv: readv failed: Connection reset by peer (104)\n"
+        "--------------------------------------------------------------------------\n"
+        "An MPI communication peer process has unexpectedly disconnected.  This\n"
+        "usually indicates a failure in the peer process (e.g., a crash or\n"
+        "\n"
+        "  Local host: h1\n"
+        "  Peer host:  h2\n"
+        "--------------------------------------------------------------------------\n"
+        "E\n"
+        "exit 1",
+                      closed[] =
+                          "cat >&2 <<'E'\n"
+                          "------------------------------------------------------------\n"
+                          "WARNING: Open MPI failed to TCP connect to a peer MPI process.  This\n"
+                          "should not happen.\n"
+                          "\n"
+                          "  Local host: h1\n"
+                          "  Message:    connect() to 10.77.0.2:1027 failed\n"
+                          "  Error:      No route to host (113)\n"
+                          "------------------------------------------------------------\n"
+                          "E\n"
+                          "exit 1";
+    FILE *shown = tmpfile();
+    char text[400] = "";
+    cr_child child;
+
+    (void)state;
+    assert_non_null(shown);
+    cr_log_tee(fileno(shown));
+    watch(&child, broken);
+    assert_string_equal(cr_child_reason(&child), "step 3 is shown");
+    assert_string_equal(child.lost_host, "");
+    cr_child_stop(&child, 0);
+    watch(&child, closed);
+    assert_non_null(strstr(cr_child_reason(&child), "ranks of two hosts cannot connect by TCP"));
+    cr_child_stop(&child, 0);
+    cr_log_tee(-1);
+    rewind(shown);
+    text[fread(text, 1, sizeof text - 1, shown)] = 0;
+    fclose(shown);
+    assert_non_null(strstr(text, " step 3 is shown\n"));
+    assert_ptr_equal(strchr(text, '\n'), strrchr(text, '\n')); /* that line alone */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(start_that_hangs),
-                                       cmocka_unit_test(own_words), cmocka_unit_test(lost_host)};
+                                       cmocka_unit_test(own_words), cmocka_unit_test(lost_host),
+                                       cmocka_unit_test(tcp_lines)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
