@@ -168,8 +168,7 @@ static cr_status read_hosts(const cr_hosts_args *args, cr_hosts *out, char what[
         return cr_fail(err, CR_EUSAGE, "--hosts and --hostfile: one of them");
     if (args->list || args->file) {
         snprintf(what, 80, "%.79s", args->file ? args->file : "--hosts");
-        CR_TRY(args->file ? read_file(args->file, out, err) : cr_hosts_read(args->list, out, err));
-        return job ? use_slurm(out, err) : CR_OK;
+        return args->file ? read_file(args->file, out, err) : cr_hosts_read(args->list, out, err);
     }
     if (!job) return check_unused(err);
     snprintf(what, 80, "Slurm job %.20s (--ntasks-per-node)", job);
@@ -238,7 +237,9 @@ cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *ou
 cr_status cr_hosts_open(const cr_hosts_args *args, int num_ranks, cr_hosts *out, cr_err *err)
 {
     CR_TRY(cr_hosts_choose(args, num_ranks, out, err));
-    if (out->by != CR_HOSTS_HERE && find_here(out, err) != CR_OK) cr_hosts_free(out);
+    if (out->by == CR_HOSTS_BY_SSH && getenv("SLURM_JOB_ID")) cr_note(use_slurm(out, err));
+    if (out->by != CR_HOSTS_HERE && err->status == CR_OK) cr_note(find_here(out, err));
+    if (err->status != CR_OK) cr_hosts_free(out);
     return err->status;
 }
 

@@ -46,7 +46,7 @@ typedef struct cr_hosts {
 /* CR_ECONFIG: they have no room for num_ranks, or an allocation or a list of hosts in the environment would not be used. */
 CR_MUST cr_status cr_hosts_open(const cr_hosts_args *args, int num_ranks, cr_hosts *out,
                                 cr_err *err);
-/* The same without a look at them: which hosts, and nothing is looked up. */
+/* The same without a look at them: which hosts, and nothing is looked up. A given list need not be of the allocation. */
 CR_MUST cr_status cr_hosts_choose(const cr_hosts_args *args, int num_ranks, cr_hosts *out,
                                   cr_err *err);
 void cr_hosts_free(cr_hosts *hosts); /* {0} is fine */

@@ -5,6 +5,7 @@
  * added to moments without any, so that a table and an update are seen at all. Where what stands all the
  * time is most of the memory, the axis begins in the middle of it.
  */
+#include "plan/hosts_print.h"
 #include "plan/plan_print.h"
 #include "reports/html.h"
 
@@ -493,6 +494,18 @@ static void role(cr_buf *out, const cr_plan *p, size_t index)
     tree(out, r);
 }
 
+static void hosts(cr_buf *out, const cr_plan *p)
+{
+    cr_buf text = {0};
+
+    if (!p->hosts.num) return;
+    cr_plan_hosts_text(p, &text);
+    cr_buf_adds(out, "<h2>Between hosts</h2><pre>");
+    cr_html_adds(out, text.data + strspn(text.data, "\n"));
+    cr_buf_adds(out, "</pre>\n");
+    cr_buf_free(&text);
+}
+
 void cr_plan_html(const cr_plan *p, cr_buf *out)
 {
     char *title = cr_asprintf("Plan of %s", p->config.exp_name ? p->config.exp_name : "a run"),
@@ -506,6 +519,7 @@ void cr_plan_html(const cr_plan *p, cr_buf *out)
     cards(out, p);
     for (size_t r = 0; r < p->num_roles; r++)
         role(out, p, r);
+    hosts(out, p);
     cr_html_end(out);
     cr_free(title);
     cr_free(under);

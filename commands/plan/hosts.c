@@ -103,21 +103,33 @@ static cr_status choose(cr_plan *p, const cr_plan_options *o, cr_err *err)
     return CR_OK;
 }
 
+/* The allocation, as `croll run` takes it. What a run would refuse is no reason to plan nothing. */
+static void use_job(cr_plan *p, const cr_plan_options *o)
+{
+    cr_err why = {0};
+
+    if (choose(p, o, &why) != CR_OK)
+        cr_log(CR_LOG_WARN, "plan", "without hosts (--hosts 2x8 names some): %s", why.msg);
+}
+
 cr_status cr_plan_hosts_open(cr_plan *p, const cr_plan_options *o, cr_err *err)
 {
     cr_plan_hosts *h = &p->hosts;
-    bool has_hosts = o->hosts || o->hostfile;
+    bool is_asked = o->hosts || o->hostfile;
     int64_t memory = 0;
 
-    if (!has_hosts && (o->link || o->rates))
+    if (is_asked)
+        CR_TRY(choose(p, o, err));
+    else if (p->world == 0 && getenv("SLURM_JOB_ID"))
+        use_job(p, o);
+    if (!h->num && (o->link || o->rates))
         return cr_fail(err, CR_EUSAGE,
                        "--link and --rates are of a plan with --hosts (as --hosts 16x8)");
     p->is_gpu = o->device && strcmp(o->device, "cpu") != 0;
     if (p->is_gpu && strcmp(o->device, "cuda") != 0)
         CR_TRY(cr_rates_of_device(o->device, &h->rates, &memory, err));
     if (p->memory == 0) p->memory = memory;
-    if (!has_hosts) return CR_OK;
-    CR_TRY(choose(p, o, err));
+    if (!h->num) return CR_OK;
     if (o->rates) CR_TRY(read_rates(o->rates, cr_rates_read, &h->rates, err));
     return find_link(p, o->link, &h->rates, err);
 }

@@ -31,6 +31,9 @@ words plan max_steps=2
 "${words[0]}" plan "${words[@]:2}" --html $tmp/plan.html --memory 1GB >$tmp/plan.txt 2>&1 || fail "plan"
 page $tmp/plan.html "It fits in" actor_train "all-gather of units" "FSDP[Qwen3DecoderLayer]" "Mesh: ddp 1 x fsdp 2" \
     "optimizer moments" "tape (activations): at most" actor_infer
+! grep -q "Between hosts" $tmp/plan.html || fail "hosts of a plan without any"
+"${words[0]}" plan "${words[@]:2}" --html $tmp/plan.html --hosts 2x2 --link 1GB/s >$tmp/plan.txt 2>&1 || fail "plan over hosts"
+page $tmp/plan.html "Between hosts" "hosts 2 with 2 devices each" "into a host 1 GB/s (--link)" "weights to actor_infer, once a step:"
 page $tmp/home/sft/run.html "sft_train/loss" "sft_step" "No difference in the records"
 
 job whole max_steps=2 save_steps=100 eval_steps=100

@@ -44,6 +44,7 @@ plan() { # what python checks, FILE, then arguments; the plan is `p`, its first 
     shift
     number=$((number + 1))
     "$CROLL" plan "$@" --json > "$dir/plan" 2> "$dir/err" || fail "plan $*: exit $?"
+    cp "$dir/err" "$dir/warned"
     python3 - "$dir/plan" > "$dir/err" 2>&1 <<PY || fail "plan $*"
 import json, sys
 p = json.load(open(sys.argv[1]))
@@ -144,6 +145,19 @@ for part in 'hosts    4 with 8 devices each' 'actor_train     h1 0-15, h2 16-31'
     'products of a device          not known'; do
     grep -qF -- "$part" "$dir/out" || { cat "$dir/out"; fail "text: no $part"; }
 done
+
+# in a Slurm job its hosts, as a run has them; a list that is given need not be of it; what a run refuses is a warning
+mkdir "$dir/bin"
+printf '#!/bin/sh\nprintf "n1\\nn2\\n"\n' > "$dir/bin/scontrol"
+chmod +x "$dir/bin/scontrol"
+in_job() { PATH=$dir/bin:$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[1-2]' SLURM_TASKS_PER_NODE="$1(x2)" "${@:2}"; }
+in_job 16 plan 'assert hosts == 2 and h["host_of"] == [i // 16 for i in range(32)], h' "$dir/sft.yaml" --link 1GB/s
+in_job 16 plan 'assert hosts == 4, hosts' "$dir/sft.yaml" --hosts 4x8
+in_job 16 plan 'assert "hosts" not in p' "$dir/sft.yaml" --world 64
+in_job 1 plan 'assert "hosts" not in p' "$dir/sft.yaml"
+grep -q 'plan: warning: without hosts .*: Slurm job 7 .* has room for 2 ranks' "$dir/warned" || fail "no warning of a small job"
+in_job 16 "$CROLL" run "$dir/sft.yaml" --hosts a:32 > "$dir/out" 2> "$dir/err"
+[ $? = 2 ] && grep -q 'a is no host of Slurm job 7' "$dir/err" || fail "a run beyond its job"
 
 # what a GPU keeps, and its data sheet
 plan 'keeps = sum(x["bytes"] for x in r["device_keeps"]); assert all(x["source"] for x in r["device_keeps"])
