@@ -17,6 +17,7 @@ enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 typedef struct cr_seq_sizes {
     int64_t max_seqlen;
     double num_pairs; /* of a query and a key that it sees, as if there were no window: for FLOPs */
+    int64_t num_rows; /* T; the forward does without */
 } cr_seq_sizes;
 
 /* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query unless said. */

@@ -235,6 +235,9 @@ static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, 
 {
     CR_TRY(check_attention(&a->fwd, w, err));
     if (!a->fwd.lse) return cr_fail(err, CR_EARG, "attention_grad needs the lse of its forward");
+    if (a->fwd.sizes.num_rows < a->fwd.sizes.max_seqlen)
+        return cr_fail(err, CR_EARG, "attention_grad: %lld rows with a sequence of %lld",
+                       (long long)a->fwd.sizes.num_rows, (long long)a->fwd.sizes.max_seqlen);
     w->flops *= 2.5, w->attention_flops *= 2.5;
     return CR_OK;
 }

@@ -67,7 +67,7 @@ static cr_status attention(const lab *l, cr_err *err)
                                        .num_kv_heads = KV_HEADS,
                                        .head_dim = HEAD_DIM,
                                        .scale = 0.088f,
-                                       .sizes = {LENGTH, 0.5 * LENGTH * (LENGTH + 1)}};
+                                       .sizes = {LENGTH, 0.5 * LENGTH * (LENGTH + 1), LENGTH}};
     const cr_attention_grad_args backward = {.fwd = forward,
                                              .d_o = act(l, 3 * Q + 2 * K),
                                              .dq = act(l, 4 * Q + 2 * K),

@@ -37,7 +37,7 @@ static cr_status upload(cri_staging *s, cr_stack *stack, cr_err *err)
 
 cr_seq_sizes cri_seq_sizes(const int32_t *cu_seqlens, int64_t num_seqs, bool is_bidirectional)
 {
-    cr_seq_sizes sizes = {0};
+    cr_seq_sizes sizes = {.num_rows = num_seqs > 0 ? cu_seqlens[num_seqs] : 0};
 
     for (int64_t s = 0; s < num_seqs; s++) {
         int64_t num = cu_seqlens[s + 1] - cu_seqlens[s];

@@ -1,8 +1,8 @@
-/* kernels_devices.c -- every operation of the table on the device under test (CROLL_DEVICE) against the device cpu, whose
- * numbers kernels_reference.c holds against float64: the same inputs are uploaded to both, all arrays that were
- * passed are downloaded and compared. Shapes are awkward: 1, odd, one past a tile, several tiles; fp32, bf16, fp16. And by
- * bytes on the device alone: a row alone and in company, a sequence alone and packed, cached rows and packed rows,
- * head and logits. An operation that the device does not have is listed. Not covered: speed.
+/* kernels_devices.c -- every operation of the table but attention (kernels_attention.c) on the device under test (CROLL_DEVICE)
+ * against the device cpu, whose numbers kernels_reference.c holds against float64: the same inputs are uploaded to both, all arrays that
+ * were passed are downloaded and compared. Shapes are awkward: 1, odd, one past a tile, several tiles; fp32, bf16, fp16. And by
+ * bytes on the device alone: a row alone and in company, head and logits. An operation that the device does not have is
+ * listed. Not covered: speed.
  *
  * Tolerances: one rounding of the output's dtype (the last bit may fall either way), and float32 sums, whose
  * size `near` bounds.
@@ -312,154 +312,6 @@ static void moves(void **state)
         }
 }
 
-/* ---- attention ---- */
-
-typedef struct heads {
-    int64_t num, kv, dim, window;
-    bool is_bidirectional;
-    const int32_t *lengths;
-} heads;
-enum { SEQS = 5, LONGEST = 3 };
-/* One past two tiles of keys, so that a window may skip one; and one past a tile, where heads are big or many. */
-static const int32_t two_tiles[SEQS] = {1, 64, 17, 129, 3}, a_tile[SEQS] = {1, 16, 17, 65, 3},
-                     few[SEQS] = {1, 2, 3, 20, 3};
-static const heads layouts[] = {{2, 1, 8, 0, false, two_tiles},    {6, 2, 24, 0, false, a_tile},
-                                {2, 2, 64, 0, false, a_tile},      {3, 1, 128, 0, false, a_tile},
-                                {2, 1, 200, 0, false, a_tile},     {4, 2, 16, 37, false, two_tiles},
-                                {2, 2, 40, 70, false, two_tiles},  {2, 2, 24, 0, true, two_tiles},
-                                {34, 2, 8, 0, false, a_tile},      {66, 1, 64, 0, false, few},
-                                {2, 1, 128, 37, false, two_tiles}, {1, 1, 64, 0, true, a_tile}};
-
-/* The last ones are there for the tensor cores of device cuda alone. */
-static bool is_tried(size_t layout, cr_dtype dtype, bool is_its_turn)
-{
-    return dtype == CR_BF16 && layouts[layout].dim % 64 == 0 ? true : layout < 9 && is_its_turn;
-}
-
-/* Starts of the sequences. */
-static int64_t starts(const heads *h, int32_t *cu)
-{
-    cu[0] = 0;
-    for (size_t s = 0; s < SEQS; s++)
-        cu[s + 1] = cu[s] + h->lengths[s];
-    return cu[SEQS];
-}
-
-static void attention(void **state)
-{
-    (void)state;
-    for (size_t l = 0; l < CR_COUNT(layouts); l++)
-        for (int t = 0; t < 3; t++) {
-            const heads h = layouts[l];
-            if (!is_tried(l, act[t], (l + (size_t)t) % 3 == 0)) continue; /* each dtype with some */
-            int32_t cu[SEQS + 1];
-            int64_t T = starts(&h, cu), q_num = T * h.num * h.dim, k_num = T * h.kv * h.dim;
-            cr_dtype dt = act[t];
-            double near = dt == CR_F32    ? 2e-6
-                          : dt == CR_BF16 ? 0x1p-6
-                                          : 0x1p-9,
-                   group = (double)(h.num / h.kv),
-                   grad_near = dt == CR_F32    ? 3e-5 * (1 + group / 32)
-                               : dt == CR_BF16 ? 0.06
-                                               : 0.008;
-            int q = floats(dt, q_num, 1, 0), k = floats(dt, k_num, 1, 0),
-                v = floats(dt, k_num, 1, 0), o = floats(dt, q_num, 1, near),
-                lse = floats(CR_F32, T * h.num, 1, 1e-5), seqs = ints(cu, CR_COUNT(cu)),
-                d_o = floats(dt, q_num, 1, 0), dq = floats(dt, q_num, 1, grad_near),
-                dk = floats(dt, k_num, 1, grad_near), dv = floats(dt, k_num, 1, grad_near);
-            for (int d = 0; d < 2; d++) {
-                cr_device *on = d ? dev : cpu;
-                cr_attention_args a = {M(q),
-                                       M(k),
-                                       M(v),
-                                       M(o),
-                                       M(lse),
-                                       dt,
-                                       M(seqs),
-                                       SEQS,
-                                       h.num,
-                                       h.kv,
-                                       h.dim,
-                                       1 / sqrtf((float)h.dim),
-                                       h.window,
-                                       h.is_bidirectional,
-                                       {h.lengths[LONGEST], 1}};
-                cr_attention_grad_args g = {a, M(d_o), M(dq), M(dk), M(dv)};
-                OK(cr_attention(on, &a, &err));
-                OK(cr_attention_grad(on, &g, &err));
-            }
-            check("attention and attention_grad");
-        }
-}
-
-/* By bytes on the device: each sequence alone, and its rows through the cache in chunks, in blocks in any order, give what the
- * packed batch gives. */
-static void attention_alone_and_cached(void **state)
-{
-    (void)state;
-    for (size_t l = 0; l < CR_COUNT(layouts); l++)
-        for (int t = 0; t < 2; t++) {
-            const heads h = layouts[l];
-            enum { d = 1, MOST_ROWS = 129, BLOCKS = 3 };
-            const int32_t len = h.lengths[LONGEST];
-            int32_t cu[SEQS + 1], alone[] = {0, len}, slot[MOST_ROWS] = {0}, pos[MOST_ROWS],
-                                  table[] = {2, 0, 1};
-            int64_t T = starts(&h, cu), first = cu[LONGEST] * h.num * h.dim,
-                    first_k = cu[LONGEST] * h.kv * h.dim;
-            cr_dtype dt = act[t];
-            size_t row = (size_t)(h.num * h.dim) * cr_dtype_bytes(dt),
-                   block = cr_kv_block_bytes(dev, dt, h.kv, h.dim);
-            if (h.is_bidirectional || !is_tried(l, dt, l % 2 != (size_t)t)) continue;
-            for (int i = 0; i < len; i++)
-                pos[i] = i;
-            int q = floats(dt, T * h.num * h.dim, 1, 0), k = floats(dt, T * h.kv * h.dim, 1, 0),
-                v = floats(dt, T * h.kv * h.dim, 1, 0), o = floats(dt, T * h.num * h.dim, 1, 0),
-                one = floats(dt, len * h.num * h.dim, 1, 0), seqs = ints(cu, CR_COUNT(cu)),
-                lone = ints(alone, 2), slots = ints(slot, len), places = ints(pos, len),
-                blocks = ints(table, BLOCKS);
-            cr_attention_args a = {M(q),  M(k), M(v),  M(o), NULL,     dt,    M(seqs), SEQS,
-                                   h.num, h.kv, h.dim, 0.3f, h.window, false, {len, 1}};
-            cr_mem *cache;
-            OK(cr_device_alloc(dev, BLOCKS * block, &cache, &err));
-            OK(cr_attention(dev, &a, &err));
-            char *whole = fetched(o), *part;
-            a.q = cr_at(dt, M(q), first), a.k = cr_at(dt, M(k), first_k),
-            a.v = cr_at(dt, M(v), first_k);
-            a.o = M(one), a.cu_seqlens = M(lone), a.num_seqs = 1;
-            OK(cr_attention(dev, &a, &err));
-            part = fetched(one);
-            assert_memory_equal(part, whole + (size_t)cu[LONGEST] * row, (size_t)len * row);
-            cr_free(part);
-            OK(cr_zero(dev, M(one), (size_t)len * row, &err));
-            for (int64_t done = 0, num; done < len; done += num) {
-                num = len - done > 39 ? 45 : len - done > 14 ? 12 : 1;
-                cr_attention_cached_args c = {cr_at(dt, M(q), first + done * h.num * h.dim),
-                                              cr_at(dt, M(k), first_k + done * h.kv * h.dim),
-                                              cr_at(dt, M(v), first_k + done * h.kv * h.dim),
-                                              cr_at(dt, M(one), done * h.num * h.dim),
-                                              cache,
-                                              dt,
-                                              M(slots),
-                                              cr_mem_add(M(places), (size_t)done * 4),
-                                              M(blocks),
-                                              num,
-                                              BLOCKS,
-                                              h.num,
-                                              h.kv,
-                                              h.dim,
-                                              {len, 1},
-                                              0.3f,
-                                              h.window};
-                OK(cr_attention_cached(dev, &c, &err));
-            }
-            part = fetched(one);
-            assert_memory_equal(part, whole + (size_t)cu[LONGEST] * row, (size_t)len * row);
-            cr_free(part), cr_free(whole);
-            cr_device_free(dev, cache, BLOCKS * block);
-            drop_all();
-        }
-}
-
 /* ---- head ---- */
 
 static void head(void **state)
@@ -607,7 +459,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(products),    cmocka_unit_test(product_rows_alone),
         cmocka_unit_test(norms),       cmocka_unit_test(rope),
         cmocka_unit_test(activations), cmocka_unit_test(moves),
-        cmocka_unit_test(attention),   cmocka_unit_test(attention_alone_and_cached),
         cmocka_unit_test(head),        cmocka_unit_test(head_alone_and_by_logits),
         cmocka_unit_test(experts),
     };

@@ -427,7 +427,7 @@ static void attention_and_its_gradient(void **state)
                                         dq,
                                         dk,
                                         dv};
-            a.fwd.sizes.max_seqlen = 129;
+            a.fwd.sizes = (cr_seq_sizes){.max_seqlen = 129, .num_rows = T};
             OK(cr_attention(dev, &a.fwd, &err));
             for (int s = 0; s < 4; s++)
                 for (int64_t i = 0; i < cu[s + 1] - cu[s]; i++)

@@ -154,7 +154,7 @@ static void gelu_far_from_zero(void **state)
 
 static cr_seq_sizes longest(const int32_t *cu, int num)
 {
-    cr_seq_sizes sizes = {0};
+    cr_seq_sizes sizes = {.num_rows = cu[num]};
 
     for (int s = 0; s < num; s++)
         if (cu[s + 1] - cu[s] > sizes.max_seqlen) sizes.max_seqlen = cu[s + 1] - cu[s];

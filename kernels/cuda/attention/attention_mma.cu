@@ -12,26 +12,14 @@
  * warp reads each fragment of K and V for 16 rows alone, 32 ldmatrix for 64 mma at D 128: about the rate of mma.sync on sm_80, 0.8
  * of it on sm_90, where mma.sync itself is about 0.6 of wgmma's. Cached: the bytes of the cache, read once a kv head.
  */
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/dev/mma.h"
+#include "kernels/cuda/attention/attention_mma.h"
 
 #include <math.h>
 
-enum { KEYS = CR_KV_BLOCK, MMA_THREADS = 128 };
-
-/* 64 rows from the first of `from` on, of which `some` are there, into a swizzled tile; zeros after them. */
-template <int D>
-static __device__ __forceinline__ void load_tile(bf16 *tile, const head_rows<bf16> &from, int some)
-{
-    constexpr int CHUNKS = D / 8;
-#pragma unroll
-    for (int i = 0; i < KEYS * CHUNKS / MMA_THREADS; i++) {
-        int at = (int)threadIdx.x + i * MMA_THREADS, row = at / CHUNKS, chunk = at % CHUNKS;
-        bool is_in = row < some;
-        cp_async16(tile + 8 * swizzled(row, chunk, CHUNKS),
-                   from.x + (is_in ? row * from.stride : 0) + chunk * 8, is_in);
-    }
-}
+enum {
+    KEYS = CR_KV_BLOCK,
+    TILES = 4 * KEYS * (int)sizeof(bf16)
+}; /* shared bytes a column of head_dim */
 
 /* A warp's 16 rows: lane 4 g + t has rows g and g + 8. */
 template <int D> struct warp_rows {
@@ -43,21 +31,17 @@ template <int D>
 static __device__ __forceinline__ void take_queries(warp_rows<D> &w, bf16 *tile,
                                                     const head_rows<bf16> &q, int some)
 {
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int warp = (int)threadIdx.x / 32;
 
-    load_tile<D>(tile, q, some);
+    load_tile<KEYS, D>(tile, q, some);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
-        ldmatrix_x4(w.q[i], tile + 8 * swizzled(warp * 16 + lane % 16, 2 * i + lane / 16, D / 8));
+        a_fragment<D>(w.q[i], tile, warp * 16, i);
     __syncthreads(); /* keys overwrite it */
-#pragma unroll
-    for (int d = 0; d < D / 8; d++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            w.o[d][e] = 0.0f;
+    set_zero(w.o);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         w.most[h] = -INFINITY;
@@ -72,22 +56,12 @@ static __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const war
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            s[n][e] = 0.0f;
+    set_zero(s);
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n += 2) {
-            uint32_t b[4];
-            ldmatrix_x4(b, keys + 8 * swizzled(8 * n + lane % 8 + lane / 16 * 8,
-                                               2 * i + (lane / 8 & 1), D / 8));
-            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-            mma_16816(s[n], w.q[i], low);
-            mma_16816(s[n + 1], w.q[i], high);
-        }
+        for (int n = 0; n < KEYS / 8; n += 2)
+            multiply_rows<D>(s, w.q[i], keys, n, i);
     int first = warp * 16, end = rows.num_keys + first * rows.step; /* of the warp's first row */
     if (k0 + KEYS <= end && (rows.window == 0 || k0 >= end + 15 * rows.step - rows.window)) return;
 #pragma unroll
@@ -139,22 +113,13 @@ template <int D>
 static __device__ __forceinline__ void take_values(warp_rows<D> &w, const float (&s)[KEYS / 8][4],
                                                    const bf16 *values)
 {
-    int lane = (int)threadIdx.x % 32;
-
 #pragma unroll
-    for (int i = 0; i < KEYS / 16; i++) { /* two neighbouring tiles of sums are a fragment of A */
-        const uint32_t p[4] = {pack_bf16(s[2 * i][0], s[2 * i][1]),
-                               pack_bf16(s[2 * i][2], s[2 * i][3]),
-                               pack_bf16(s[2 * i + 1][0], s[2 * i + 1][1]),
-                               pack_bf16(s[2 * i + 1][2], s[2 * i + 1][3])};
+    for (int i = 0; i < KEYS / 16; i++) {
+        uint32_t p[4];
+        a_of_sums(p, s, i);
 #pragma unroll
-        for (int d = 0; d < D / 8; d += 2) {
-            uint32_t b[4];
-            ldmatrix_x4_trans(b, values + 8 * swizzled(16 * i + lane % 16, d + lane / 16, D / 8));
-            const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-            mma_16816(w.o[d], p, low);
-            mma_16816(w.o[d + 1], p, high);
-        }
+        for (int d = 0; d < D / 8; d += 2)
+            multiply_cols<D>(w.o, p, values, d, i);
     }
 }
 
@@ -168,14 +133,14 @@ static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, cons
     int first = begin / KEYS * KEYS, num = (end - first + KEYS - 1) / KEYS;
     bool has_rows = (int)threadIdx.x / 32 * 16 < rows.num;
 
-    load_tile<D>(tiles, where.keys(first), where.end - first);
-    load_tile<D>(tiles + 2 * TILE, where.values(first), where.end - first);
+    load_tile<KEYS, D>(tiles, where.keys(first), where.end - first);
+    load_tile<KEYS, D>(tiles + 2 * TILE, where.values(first), where.end - first);
     cp_async_commit();
     for (int i = 0; i < num; i++) {
         int k0 = first + i * KEYS, next = k0 + KEYS;
         if (i + 1 < num) {
-            load_tile<D>(tiles + (~i & 1) * TILE, where.keys(next), where.end - next);
-            load_tile<D>(tiles + (2 + (~i & 1)) * TILE, where.values(next), where.end - next);
+            load_tile<KEYS, D>(tiles + (~i & 1) * TILE, where.keys(next), where.end - next);
+            load_tile<KEYS, D>(tiles + (2 + (~i & 1)) * TILE, where.values(next), where.end - next);
         }
         cp_async_commit(); /* empty at the end */
         cp_async_wait<1>();
@@ -204,18 +169,9 @@ static __device__ __forceinline__ void finish(warp_rows<D> &w, int num, bf16 *o,
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (row >= num) continue;
-        float inverse = 1.0f / sum;
-        uint32_t *to = (uint32_t *)(void *)(o + row * stride);
-#pragma unroll
-        for (int d = 0; d < D / 8; d++)
-            to[4 * d + lane % 4] = pack_bf16(w.o[d][2 * h] * inverse, w.o[d][2 * h + 1] * inverse);
+        store_row<D>(o + row * stride, w.o, h, 1.0f / sum);
         if (lse && lane % 4 == 0) lse[row * lse_stride] = w.most[h] * scale + logf(sum);
     }
-}
-
-static __device__ __forceinline__ float in_base_2(float scale)
-{
-    return scale * 1.44269504f; /* e^x = 2^(x log2 e) */
 }
 
 /* ---- packed ---- */
@@ -257,25 +213,13 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
               a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
 }
 
-template <int D>
-static cudaError_t launch_packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
-{
-    auto kernel = attend_packed_mma<D>;
-    const int shared = 4 * KEYS * D * (int)sizeof(bf16);
-    cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-
-    if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(kernel, dim3((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads),
-                       dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
-}
-
 cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
                                           int64_t num_seqs)
 {
     if (a.pieces_a_seq == 0) return cudaSuccess;
-    return a.head_dim == 64 ? launch_packed<64>(dev, a, num_seqs)
-                            : launch_packed<128>(dev, a, num_seqs);
+    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
+    return a.head_dim == 64 ? launch_mma(dev, attend_packed_mma<64>, grid, TILES * 64, a)
+                            : launch_mma(dev, attend_packed_mma<128>, grid, TILES * 128, a);
 }
 
 /* ---- cached ---- */
@@ -313,22 +257,11 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_cached_mma(cache
     finish<D>(w, rows.num, a.o + at, D, NULL, 0, a.scale);
 }
 
-template <int D>
-static cudaError_t launch_cached(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
-{
-    auto kernel = attend_cached_mma<D>;
-    const int shared = 4 * KEYS * D * (int)sizeof(bf16);
-    cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-
-    if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(kernel, dim3((unsigned)num_rows, num_group_parts(a, MMA_ROWS)),
-                       dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
-}
-
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           int64_t num_rows)
 {
-    return a.head_dim == 64 ? launch_cached<64>(dev, a, num_rows)
-                            : launch_cached<128>(dev, a, num_rows);
+    const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
+
+    return a.head_dim == 64 ? launch_mma(dev, attend_cached_mma<64>, grid, TILES * 64, a)
+                            : launch_mma(dev, attend_cached_mma<128>, grid, TILES * 128, a);
 }

@@ -12,7 +12,7 @@
  * Registers: below 128. Limit: fused multiply-add of fp32 units with one shared load for 8 of them: at most half of 67
  * TFLOP/s on H100 and H200, where tensor cores reach ten times that. A prompt that is computed by the cached entry reads its keys once a row.
  */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include <math.h>
 

@@ -1,37 +1,26 @@
 /* attention_grad.cu -- backward of attention over packed sequences.
  *
- * With P from lse, dP = dO V^T and dS = scale P (dP - delta), delta = dO . o: dV = P^T dO, dK = dS^T q, dq = dS K. Two
- * kernels: dK and dV (a block takes 32 keys of a sequence and kv head, and goes over the
+ * With P from lse, dP = dO V^T and dS = scale P (dP - delta), delta = dO . o: dV = P^T dO, dK = dS^T q, dq = dS K. Three
+ * kernels: delta (a warp a row of a head: bound by memory); dK and dV (a block takes 32 keys of a sequence and kv head, and goes over the
  * heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
- * goes over their keys, 32 at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S, dP and delta
- * are made twice, so that there are no atomics.
+ * goes over their keys, 32 at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S and dP
+ * are made twice, so that there are no atomics. The last two for bf16 heads of 64 and 128: attention_grad_mma.cu.
  *
  * Blocks of 256 threads. FLOPs 14 D a pair of query and key (10 D and the second S and dP); tiles come from L2, 16 to 32
  * FLOPs a byte. Shared memory, as floats: 96 (D + 1) and 2 x 16 x 33: 53 KiB for D 128, 101 KiB for D 256. Registers: D / 4
- * sums a thread in dK and dV, D / 16 in dq, below 128. Limit: fp32 units, as the forward; mma for bf16 is not available yet.
+ * sums a thread in dK and dV, D / 16 in dq, below 128. Limit: fp32 units, as the forward.
  */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 #include <math.h>
 
 enum { ROWS = 16, KEYS = 32, PITCH = KEYS + 1 };
 
-template <class T> struct grad_args {
-    const T *q, *k, *v, *o, *d_o;
-    const float *lse;
-    T *dq, *dk, *dv;
-    const int32_t *cu_seqlens;
-    int64_t pieces_a_seq, window;
-    int num_heads, num_kv_heads, head_dim;
-    float scale;
-    bool is_bidirectional;
-};
-
 /* One sequence and head. */
 template <class T> struct sequence {
-    head_rows<T> q, k, v, o, d_o;
-    const float *lse; /* row stride num_heads */
-    int len;
+    head_rows<T> q, k, v, d_o;
+    const float *lse, *delta; /* row stride num_heads */
+    sight see;
 };
 
 template <class T>
@@ -45,14 +34,14 @@ static __device__ __forceinline__ sequence<T> sequence_of(const grad_args<T> &a,
     return sequence<T>{{a.q + q, q_stride},
                        {a.k + k, kv_stride},
                        {a.v + k, kv_stride},
-                       {a.o + q, q_stride},
                        {a.d_o + q, q_stride},
                        a.lse + row,
-                       piece.len};
+                       a.delta + row,
+                       {piece.len, a.window, a.is_bidirectional}};
 }
 
 struct grad_tiles {
-    float *q, *d_o, *k, *v, *p, *ds, *delta;
+    float *q, *d_o, *k, *v, *p, *ds;
 };
 
 static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int D)
@@ -65,29 +54,12 @@ static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int
     s.v = s.k + KEYS * (D + 1);
     s.p = s.v + KEYS * (D + 1);
     s.ds = s.p + ROWS * PITCH;
-    s.delta = s.ds + ROWS * PITCH;
     return s;
 }
 
 static size_t shared_bytes(int64_t head_dim)
 {
-    return (size_t)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH + ROWS) * sizeof(float);
-}
-
-/* delta of rows i0 .., from the tile of dO. */
-template <class T>
-static __device__ __forceinline__ void sum_deltas(const sequence<T> &seq, const grad_tiles &s,
-                                                  int i0, int D)
-{
-    int lane = (int)threadIdx.x % 32;
-
-    for (int r = (int)threadIdx.x / 32; r < ROWS; r += THREADS / 32) {
-        float sum = 0.0f;
-        for (int d = lane; i0 + r < seq.len && d < D; d += 32)
-            sum = fmaf(to_float(seq.o.x[(i0 + r) * seq.o.stride + d]), s.d_o[r * (D + 1) + d], sum);
-        sum = warp_sum(sum);
-        if (lane == 0) s.delta[r] = sum;
-    }
+    return (size_t)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH) * sizeof(float);
 }
 
 /* P and dS of rows i0 .. and keys k0 .., from the tiles of q, dO, k and v. */
@@ -99,17 +71,15 @@ static __device__ __forceinline__ void weigh(const grad_args<T> &a, const sequen
 
     for (int at = (int)threadIdx.x; at < ROWS * KEYS; at += THREADS) {
         int r = at / KEYS, j = at % KEYS, row = i0 + r, key = k0 + j;
-        bool is_seen =
-            row < seq.len && key < seq.len &&
-            (a.is_bidirectional || (key <= row && (a.window == 0 || key > row - a.window)));
         float dot = 0.0f, dp = 0.0f, p = 0.0f, ds = 0.0f;
         for (int d = 0; d < D; d++) {
             dot = fmaf(s.q[r * (D + 1) + d], s.k[j * (D + 1) + d], dot);
             dp = fmaf(s.d_o[r * (D + 1) + d], s.v[j * (D + 1) + d], dp);
         }
-        if (is_seen) {
-            p = expf(dot * a.scale - seq.lse[(int64_t)row * a.num_heads]);
-            ds = p * (dp - s.delta[r]) * a.scale;
+        if (seq.see.is_seen(row, key)) {
+            int64_t of = (int64_t)row * a.num_heads;
+            p = expf(dot * a.scale - seq.lse[of]);
+            ds = p * (dp - seq.delta[of]) * a.scale;
         }
         s.p[r * PITCH + j] = p;
         s.ds[r * PITCH + j] = ds;
@@ -122,6 +92,27 @@ template <int DPAD, int TALL> struct mine {
     static constexpr int GROUPS = THREADS / DPAD, NUM = TALL / GROUPS;
 };
 
+/* delta of num rows of heads, a warp a row: up to 256 columns. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    sum_deltas(grad_args<T> a, int64_t num, bool is_fast)
+{
+    int64_t D = a.head_dim, stride = (int64_t)gridDim.x * (THREADS / 32);
+    int lane = (int)threadIdx.x % 32;
+
+    for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < num;
+         r += stride) {
+        float x[PER], y[PER], sum = 0.0f;
+        load8(x, a.o + r * D, lane * PER, D, is_fast);
+        load8(y, a.d_o + r * D, lane * PER, D, is_fast);
+#pragma unroll
+        for (int e = 0; e < PER; e++)
+            sum = fmaf(x[e], y[e], sum);
+        sum = warp_sum(sum);
+        if (lane == 0) a.delta[r] = sum;
+    }
+}
+
 template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a)
 {
@@ -129,23 +120,21 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, kv = (int)blockIdx.y, group = a.num_heads / a.num_kv_heads,
         d = (int)threadIdx.x % DPAD, j0 = (int)threadIdx.x / DPAD;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, KEYS);
+    seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + KEYS - 1) / KEYS, KEYS);
     if (piece.first >= piece.len) return;
     int k0 = piece.first, last = k0 + KEYS < piece.len ? k0 + KEYS - 1 : piece.len - 1,
-        end = a.window > 0 && last + a.window < piece.len ? (int)(last + a.window) : piece.len;
+        end = a.window > 0 && a.window < piece.len - last ? last + a.window : piece.len;
     const grad_tiles s = tiles_in(memory, D);
     float dk[M::NUM] = {}, dv[M::NUM] = {};
     sequence<T> seq = sequence_of(a, piece, kv * group);
 
-    load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.len, D);
-    load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.len, D);
+    load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.see.len, D);
+    load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.see.len, D);
     for (int h = kv * group; h < (kv + 1) * group; h++) {
         seq = sequence_of(a, piece, h);
         for (int i0 = a.is_bidirectional ? 0 : k0; i0 < end; i0 += ROWS) {
-            load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.len, D);
-            load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.len, D);
-            __syncthreads();
-            sum_deltas(seq, s, i0, D);
+            load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.see.len, D);
+            load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.see.len, D);
             __syncthreads();
             weigh(a, seq, s, i0, k0);
             __syncthreads();
@@ -178,22 +167,20 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, head = (int)blockIdx.y, d = (int)threadIdx.x % DPAD,
         r0 = (int)threadIdx.x / DPAD;
-    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, ROWS);
+    seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + ROWS - 1) / ROWS, ROWS);
     if (piece.first >= piece.len) return;
     int i0 = piece.first, after = i0 + ROWS < piece.len ? i0 + ROWS : piece.len,
-        end = a.is_bidirectional ? piece.len : after;
-    int64_t begin = a.window > 0 && i0 + 1 > a.window ? i0 + 1 - a.window : 0;
+        end = a.is_bidirectional ? piece.len : after,
+        begin = a.window > 0 && i0 + 1 > a.window ? i0 + 1 - a.window : 0;
     const grad_tiles s = tiles_in(memory, D);
     const sequence<T> seq = sequence_of(a, piece, head);
     float dq[M::NUM] = {};
 
-    load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.len, D);
-    load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.len, D);
-    __syncthreads();
-    sum_deltas(seq, s, i0, D);
-    for (int k0 = (int)(begin / KEYS * KEYS); k0 < end; k0 += KEYS) {
-        load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.len, D);
-        load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.len, D);
+    load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.see.len, D);
+    load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.see.len, D);
+    for (int k0 = begin / KEYS * KEYS; k0 < end; k0 += KEYS) {
+        load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.see.len, D);
+        load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.see.len, D);
         __syncthreads();
         weigh(a, seq, s, i0, k0);
         __syncthreads();
@@ -214,52 +201,84 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
     }
 }
 
-template <class T, int DPAD>
-static cudaError_t gradient(cr_device *dev, const cr_attention_grad_args *g)
+template <class T, int DPAD> static cudaError_t gradient(cr_device *dev, const grad_args<T> &a)
 {
-    const cr_attention_args *f = &g->fwd;
-    grad_args<T> a = {in<T>(f->q),
-                      in<T>(f->k),
-                      in<T>(f->v),
-                      in<T>(f->o),
-                      in<T>(g->d_o),
-                      in<float>(f->lse),
-                      out<T>(g->dq),
-                      out<T>(g->dk),
-                      out<T>(g->dv),
-                      in<int32_t>(f->cu_seqlens),
-                      0,
-                      f->window,
-                      (int)f->num_heads,
-                      (int)f->num_kv_heads,
-                      (int)f->head_dim,
-                      f->scale,
-                      f->is_bidirectional};
     auto of_keys = grad_of_keys<T, DPAD>;
     auto of_rows = grad_of_rows<T, DPAD>;
-    size_t shared = shared_bytes(f->head_dim);
+    size_t shared = shared_bytes(a.head_dim);
     cudaStream_t stream = cri_cuda_stream(dev);
-    int64_t most = f->sizes.max_seqlen;
+    int64_t tiles = (a.max_seqlen + KEYS - 1) / KEYS, pieces = (a.max_seqlen + ROWS - 1) / ROWS;
     cudaError_t code =
         cudaFuncSetAttribute(of_keys, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
 
     if (code == cudaSuccess)
         code =
             cudaFuncSetAttribute(of_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (code != cudaSuccess || most == 0) return code;
-    a.pieces_a_seq = (most + KEYS - 1) / KEYS;
-    code = CUDA_LAUNCH(of_keys,
-                       dim3((unsigned)(a.pieces_a_seq * f->num_seqs), (unsigned)f->num_kv_heads),
-                       dim3(THREADS), shared, stream, a);
+    if (code == cudaSuccess)
+        code = CUDA_LAUNCH(of_keys, dim3((unsigned)(tiles * a.num_seqs), (unsigned)a.num_kv_heads),
+                           dim3(THREADS), shared, stream, a);
     if (code != cudaSuccess) return code;
-    a.pieces_a_seq = (most + ROWS - 1) / ROWS;
-    return CUDA_LAUNCH(of_rows,
-                       dim3((unsigned)(a.pieces_a_seq * f->num_seqs), (unsigned)f->num_heads),
+    return CUDA_LAUNCH(of_rows, dim3((unsigned)(pieces * a.num_seqs), (unsigned)a.num_heads),
                        dim3(THREADS), shared, stream, a);
+}
+
+template <class T> static cudaError_t by_head_dim(cr_device *dev, const grad_args<T> &a)
+{
+    return CRI_BY_HEAD_DIM(T, a.head_dim, gradient, dev, a);
+}
+template <> cudaError_t by_head_dim(cr_device *dev, const grad_args<bf16> &a)
+{
+    return is_for_tensor_cores(CR_BF16, a.head_dim)
+               ? grad_on_tensor_cores(dev, a)
+               : CRI_BY_HEAD_DIM(bf16, a.head_dim, gradient, dev, a);
+}
+
+template <class T>
+static cudaError_t all_gradients(cr_device *dev, const cr_attention_grad_args *g, float *delta)
+{
+    const cr_attention_args *f = &g->fwd;
+    const grad_args<T> a = {in<T>(f->q),
+                            in<T>(f->k),
+                            in<T>(f->v),
+                            in<T>(f->o),
+                            in<T>(g->d_o),
+                            in<float>(f->lse),
+                            delta,
+                            out<T>(g->dq),
+                            out<T>(g->dk),
+                            out<T>(g->dv),
+                            in<int32_t>(f->cu_seqlens),
+                            f->num_seqs,
+                            f->sizes.max_seqlen,
+                            window_of(f->window),
+                            (int)f->num_heads,
+                            (int)f->num_kv_heads,
+                            (int)f->head_dim,
+                            f->scale,
+                            f->is_bidirectional};
+    int64_t num = f->sizes.num_rows * f->num_heads;
+    bool is_fast = f->head_dim % PER == 0 && is_wide(f->o) && is_wide(g->d_o);
+    auto of_deltas = sum_deltas<T>;
+    cudaError_t code = CUDA_LAUNCH(of_deltas, blocks_for(num, THREADS / 32), dim3(THREADS), 0,
+                                   cri_cuda_stream(dev), a, num, is_fast);
+
+    return code == cudaSuccess ? by_head_dim<T>(dev, a) : code;
 }
 
 cr_status cri_cuda_attention_grad(cr_device *dev, const cr_attention_grad_args *a, cr_err *err)
 {
-    return launched("attention_grad",
-                    CRI_BY_DTYPE_AND_DIM(a->fwd.dtype, a->fwd.head_dim, gradient, dev, a), err);
+    const cr_attention_args *f = &a->fwd;
+    void *mem;
+
+    if (f->sizes.max_seqlen == 0) return CR_OK;
+    if (is_for_tensor_cores(f->dtype, f->head_dim) &&
+        !(is_wide(f->q) && is_wide(f->k) && is_wide(f->v) && is_wide(a->d_o) && is_wide(a->dq) &&
+          is_wide(a->dk) && is_wide(a->dv)))
+        return cr_fail(err, CR_EARG,
+                       "attention_grad on device cuda: bf16 heads of 64 and 128 begin at multiples "
+                       "of 16 bytes");
+    CR_TRY(cri_cuda_scratch(dev, (size_t)(f->sizes.num_rows * f->num_heads) * sizeof(float), &mem,
+                            err));
+    return launched("attention_grad", CRI_BY_DTYPE(f->dtype, all_gradients, dev, a, (float *)mem),
+                    err);
 }

@@ -139,6 +139,40 @@ cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           int64_t num_rows);
 
+/* Where row and key, counted in their sequence of len, meet. */
+struct sight {
+    int len, window;
+    bool is_bidirectional;
+
+    __device__ __forceinline__ bool is_seen(int row, int key) const
+    {
+        return row < len && key < len &&
+               (is_bidirectional || (key <= row && (window == 0 || key > row - window)));
+    }
+    /* num_keys keys from key on by all of num_rows rows from row on. Rows after the last count as seeing. */
+    __device__ __forceinline__ bool is_all_seen(int row, int num_rows, int key, int num_keys) const
+    {
+        return key + num_keys <= len &&
+               (is_bidirectional ||
+                (key + num_keys - 1 <= row && (window == 0 || key > row + num_rows - 1 - window)));
+    }
+};
+
+template <class T> struct grad_args {
+    const T *q, *k, *v, *o, *d_o;
+    const float *lse;
+    float *delta; /* [T, H]: dO . o */
+    T *dq, *dk, *dv;
+    const int32_t *cu_seqlens;
+    int64_t num_seqs, max_seqlen;
+    int window, num_heads, num_kv_heads, head_dim;
+    float scale;
+    bool is_bidirectional;
+};
+
+/* attention_grad_mma.cu, after the deltas are there. */
+cudaError_t grad_on_tensor_cores(cr_device *dev, const grad_args<bf16> &a);
+
 /* call<T, DPAD>(..): DPAD is head_dim rounded up to 16, 64, 128 or 256. */
 #define CRI_BY_HEAD_DIM(T, head_dim, call, ...)      \
     ((head_dim) <= 16    ? call<T, 16>(__VA_ARGS__)  \
