@@ -1,4 +1,4 @@
-/* model_bench.h -- for tests: a model from the text of its config.json, and one on the cpu with random
+/* model_bench.h -- for tests: a model from the text of its config.json, and one on the device with random
  * weights, gradients, a tape and scratch. */
 #ifndef CR_TEST_MODEL_BENCH_H
 #define CR_TEST_MODEL_BENCH_H
@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "models/pass.h"
 #include "models/weights.h"
+#include "tests/memory.h"
 
 #include <string.h>
 
@@ -41,6 +42,37 @@ static inline cr_status model_bench_open(model_bench *b, const char *text, cr_dt
     b->scratch = cr_stack_create(b->dev);
     b->state = cr_pass_state_create();
     return CR_OK;
+}
+
+/* A parameter's values, rounded to its dtype. */
+static inline void model_bench_fill(const model_bench *b, const cr_param *p, const float *values)
+{
+    size_t num = (size_t)p->num_elems, num_bytes = num * cr_dtype_bytes(p->weight.dtype);
+    void *narrow = cr_alloc(num_bytes);
+
+    cr_cast_host(p->weight.dtype, narrow, CR_F32, values, num);
+    refill(b->dev, p->weight.data, narrow, num_bytes);
+    cr_free(narrow);
+}
+
+/* All gradients (weights) on the host, owned by the caller; those of a parameter are in_copy of full.grad (full.data). */
+static inline float *model_bench_grads(const model_bench *b)
+{
+    return downloaded(b->dev, b->full.grad, b->full.grad_bytes);
+}
+
+static inline void *model_bench_weights(const model_bench *b)
+{
+    char *copy = cr_alloc(b->full.data_bytes); /* between parameters there is nothing to read */
+    cr_err err = {0};
+
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        CR_CHECK(cr_download(b->dev, in_copy(copy, b->full.data, p->weight.data), p->weight.data,
+                             (size_t)p->num_elems * cr_dtype_bytes(p->weight.dtype), &err) == CR_OK,
+                 "%s", err.msg);
+    }
+    return copy;
 }
 
 static inline void model_bench_close(model_bench *b)

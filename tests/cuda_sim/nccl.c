@@ -1,5 +1,5 @@
 /* NCCL of the simulation on 3 processes: right values with delays under every seed, a missing wait between a collective's
- * stream and a kernel's, calls that differ, memory of the host, and a rank that dies. */
+ * stream and a kernel's, calls that differ, memory of the host, a rank that dies, and the host that goes on while kernels run. */
 #include "tests/check_near.h"
 #include "tests/cuda_sim/wrong.h"
 
@@ -8,6 +8,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
 extern bool cri_sim_is_checked;
 
@@ -102,6 +103,27 @@ static void run_steps(const void *args)
     exchange(&p, a->rank);
 }
 
+/* With NCCL a thread runs what is queued while the host does not call: what the host touches in the meantime, in
+ * launchers for example, is no access of the kernel. */
+static void compute_beside(const void *args)
+{
+    pipe_line p = open_rank(args);
+    float x[NUM] = {1};
+    struct timespec from, now;
+    double first = 0;
+
+    for (int i = 0; i < 200; i++)
+        MUST(wrong_add_one(p.part, p.part, NUM, p.compute));
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    do {
+        first += (double)right_host_sum(x, NUM);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((double)(now.tv_sec - from.tv_sec) + (double)(now.tv_nsec - from.tv_nsec) * 1e-9 <
+             0.3);
+    RIGHT(first > 0);
+    MUST(cudaStreamSynchronize(p.compute));
+}
+
 /* Five all-reduces; a rank that waits longer than 2 s aborts and exits with 3. */
 static void run_until_abort(const void *args)
 {
@@ -186,6 +208,14 @@ static void test_host_memory(void **state)
     assert_non_null(strstr(said[1], "NCCL reads 4000 bytes of host memory"));
 }
 
+static void test_host_beside_kernels(void **state)
+{
+    (void)state;
+    on_ranks(compute_beside, 0, NONE, codes, said);
+    for (int r = 0; r < RANKS; r++)
+        if (codes[r]) fail_msg("rank %d: code %d, \"%s\"", r, codes[r], said[r]);
+}
+
 static void test_death(void **state)
 {
     (void)state;
@@ -202,7 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),          cmocka_unit_test(test_missing_wait),
         cmocka_unit_test(test_different_calls), cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_death),           cmocka_unit_test(test_host_beside_kernels),
     };
 
     setenv("CROLL_SIM_NCCL_DELAY_US", "2000", 1);

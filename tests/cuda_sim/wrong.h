@@ -39,6 +39,8 @@ cudaError_t wrong_add_one(const float *in, float *out, int num, cudaStream_t s);
 cudaError_t right_mma(const uint16_t *a, const uint16_t *b, float *c, cudaStream_t s);
 /* b is [16, 8] now, turned by ldmatrix. */
 cudaError_t right_mma_trans(const uint16_t *a, const uint16_t *b, float *c, cudaStream_t s);
+/* On the host: reads and writes memory of the host, as a launcher does. */
+float right_host_sum(const float *x, int num);
 /* out [6, 32]: by index, up, down, xor, ballot, sum of the warp, of each lane's number squared */
 cudaError_t right_shuffles(int *out, cudaStream_t s);
 

@@ -5,6 +5,7 @@
  * Not covered: what a tower computes (unit/models_vision.c), real images.
  * // ranks: 4
  * // also on far
+ * // also on cuda, long
  */
 #include "models/vision/vision.h"
 #include "tests/memory.h"
@@ -234,9 +235,14 @@ static grads at_once(const setting *s, const char *family)
     OK(row_loss(&l, &out, num, &grad, &err));
     OK(cr_model_backward(model, &pass, &grad, &err));
     g.model = model;
-    for (size_t i = 0; i < model->num_params; i++)
-        if (model->params[i]->is_trainable)
-            OK(keep(&g, model->params[i], F32(model->params[i]->grad), &err));
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *param = model->params[i];
+        float *values;
+        if (!param->is_trainable) continue;
+        values = downloaded(dev, param->grad, (size_t)param->num_elems * sizeof *values);
+        OK(keep(&g, param, values, &err));
+        cr_free(values);
+    }
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
     cr_pass_state_destroy(pass.state);

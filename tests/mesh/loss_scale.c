@@ -4,6 +4,7 @@
  * to be averaged (C25).
  * Not covered: where the pipelines count (tests/e2e/run_*.sh).
  * // ranks: 8
+ * // also on cuda, long
  */
 #include "rl/loss.h"
 #include "tests/mesh/cut.h"

@@ -1,8 +1,9 @@
 /* modes.c -- every mode of fsdp2_train against one rank that does nothing special: gradients, traffic by
  * closed formulas, gathered units alive, offload, loss scale, masters in bf16.
- * Not covered: devices other than cpu, several hosts; conformance ids are in the names of the tests.
+ * Not covered: several hosts; conformance ids are in the names of the tests.
  * // ranks: 4
  * // also on hosts: 0,0,1,1
+ * // also on cuda, long
  */
 #include "tests/memory.h"
 #include "tests/mesh/train.h"

@@ -3,6 +3,7 @@
  * Not covered: what a module in float32 computes (unit/models_precision.c),
  * the plan (plan.c), weight sync (strategies.c).
  * // ranks: 4
+ * // also on cuda, long
  */
 #include "tests/memory.h"
 #include "tests/mesh/train.h"
@@ -45,9 +46,14 @@ static result whole(const plan *p)
     OK(loss(&l, &out, (size_t)l.total, &grad, &err));
     OK(cr_model_backward(model, &pass, &grad, &err));
     r.model = model;
-    for (size_t i = 0; i < model->num_params; i++)
-        if (model->params[i]->is_trainable)
-            OK(keep_grad(&r, model->params[i], F32(model->params[i]->grad), &err));
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *param = model->params[i];
+        float *values;
+        if (!param->is_trainable) continue;
+        values = downloaded(dev, param->grad, (size_t)param->num_elems * sizeof *values);
+        OK(keep_grad(&r, param, values, &err));
+        cr_free(values);
+    }
     cr_stack_destroy(pass.tape);
     cr_stack_destroy(pass.scratch);
     cr_pass_state_destroy(pass.state);
@@ -170,7 +176,6 @@ static cr_dtype stored(const char *name, const cr_param *param, float *values)
     json_t *root = NULL, *entry;
     cr_dtype dtype;
     int64_t at;
-    cr_device *dev;
 
     memcpy(&header, data, 8);
     OK(cr_json_parse(data + 8, header, name, &root, &err));
@@ -180,12 +185,7 @@ static cr_dtype stored(const char *name, const cr_param *param, float *values)
     at = json_integer_value(json_array_get(json_object_get(entry, "data_offsets"), 0));
     CR_CHECK((at + 8 + (int64_t)header) % (int64_t)cr_dtype_bytes(dtype) == 0, "%s begins at %lld",
              param->name, (long long)at);
-    OK(cr_device_open(cr_device_default(), 1, &dev, &err));
-    OK(cr_cast(dev,
-               &(cr_cast_args){CR_F32, MEM(values), dtype, MEM(data + 8 + header + at),
-                               (size_t)param->num_elems},
-               &err));
-    cr_device_close(dev);
+    cr_cast_host(CR_F32, values, dtype, data + 8 + header + at, (size_t)param->num_elems);
     json_decref(root);
     cr_buf_free(&file);
     return dtype;
@@ -212,22 +212,17 @@ static void test_c11_c46_c47_saved(void)
             const cr_param *q = model->params[i];
             size_t n = (size_t)q->num_elems;
             float *values = CR_NEW_ARRAY(float, 2 * n), *want = values + n;
-            cr_device *dev;
             CR_CHECK(stored("mixed", q, values) == (q->is_fp32 ? CR_F32 : CR_BF16), "dtype of %s",
                      q->name);
             if (q->is_trainable)
                 memcpy(want, at, n * sizeof(float)), at += n;
             else
                 cr_param_init(model, q, 11, 0, q->num_elems, want);
-            OK(cr_device_open(cr_device_default(), 1, &dev, &err));
             for (size_t e = 0; e < n && !q->is_fp32; e++) {
                 char half[2];
-                OK(cr_cast(dev, &(cr_cast_args){CR_BF16, MEM(half), CR_F32, MEM(want + e), 1},
-                           &err));
-                OK(cr_cast(dev, &(cr_cast_args){CR_F32, MEM(want + e), CR_BF16, MEM(half), 1},
-                           &err));
+                cr_cast_host(CR_BF16, half, CR_F32, want + e, 1);
+                cr_cast_host(CR_F32, want + e, CR_BF16, half, 1);
             }
-            cr_device_close(dev);
             CR_CHECK(memcmp(values, want, n * sizeof(float)) == 0, "values of %s", q->name);
             cr_free(values);
         }

@@ -4,6 +4,7 @@
  * Not covered: several hosts, what the numbers are (unit/kernels_sampled).
  * // ranks: 4
  * // also on far
+ * // also on cuda, long
  */
 #include "serve/scoring.h"
 #include "base/rng.h"

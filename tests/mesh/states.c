@@ -2,8 +2,9 @@
  * each phase, under every way to reshard (C7), the next unit gathered ahead (C9), the dtype on both
  * sides of every boundary (C11), what is kept of frozen parameters, one norm on all ranks (C21),
  * float16 on numbers of ranks that do not divide (C13).
- * Not covered: numbers and traffic of these modes (modes.c), devices other than cpu.
+ * Not covered: numbers and traffic of these modes (modes.c).
  * // ranks: 4
+ * // also on cuda, long
  */
 #include "tests/mesh/train.h"
 

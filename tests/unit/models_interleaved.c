@@ -2,7 +2,9 @@
  * backward of B, backward of A, against B and A one after the other. Log-probs, entropies, gradients, the
  * auxiliary loss and logits are the same bits, for a dense model, one with experts, and two with images
  * (windows; deepstack and experts); kept whole and recomputed. States serve several passes, larger and
- * smaller. Not covered: passes on threads (unit/engine_batching), the numbers themselves (other models_*). */
+ * smaller. Not covered: passes on threads (unit/engine_batching), the numbers themselves (other models_*).
+ * // also on cuda, long
+ */
 #include "base/rng.h"
 #include "models/vision/vision.h"
 #include "tests/check_near.h"
@@ -126,39 +128,43 @@ static void check_family(const char *family, cr_dtype dtype, bool should_recompu
 {
     side *a = CR_NEW(side), *b = CR_NEW(side), *c = CR_NEW(side), *want_a = CR_NEW(side),
          *want_b = CR_NEW(side);
-    float chosen[2][CHOSEN * 99];
+    float chosen[2][CHOSEN * 99] = {0};
     model_bench m;
-    float *grads;
+    float *grads, *now;
 
     must(model_bench_open(&m, family, dtype, &err));
     fill(a, m.model, 20, 4, m.dev, dtype, should_recompute);
     fill(b, m.model, 31, 6, m.dev, dtype, should_recompute);
     fill(c, m.model, 5, 2, m.dev, dtype, should_recompute);
-    logits(m.model, c, &a->batch, MEM(chosen[0]));
+    logits(m.model, c, &a->batch, TO_DEVICE(m.dev, chosen[0]));
+    to_host();
     forward(m.model, b);
     backward(m.model, b);
     forward(m.model, a);
     backward(m.model, a);
     *want_a = *a;
     *want_b = *b;
-    grads = memcpy(cr_alloc(m.full.grad_bytes), F32(m.full.grad), m.full.grad_bytes);
+    grads = model_bench_grads(&m);
     for (int again = 0; again < 2; again++) { /* the second time a's state served b */
         cr_pass_state *state = a->pass.state;
-        memset(F32(m.full.grad), 0, m.full.grad_bytes);
+        must(cr_zero(m.dev, m.full.grad, m.full.grad_bytes, &err));
         memset(a->log_prob, 0, sizeof a->log_prob);
         memset(b->log_prob, 0, sizeof b->log_prob);
         forward(m.model, a);
         forward(m.model, b);
-        logits(m.model, c, &a->batch, MEM(chosen[1]));
+        logits(m.model, c, &a->batch, TO_DEVICE(m.dev, chosen[1]));
         backward(m.model, b);
         backward(m.model, a);
+        to_host();
         assert_memory_equal(chosen[1], chosen[0], sizeof chosen[0]);
         assert_memory_equal(a->log_prob, want_a->log_prob, sizeof a->log_prob);
         assert_memory_equal(b->log_prob, want_b->log_prob, sizeof b->log_prob);
         assert_memory_equal(a->entropy, want_a->entropy, sizeof a->entropy);
         assert_memory_equal(b->entropy, want_b->entropy, sizeof b->entropy);
         assert_true(a->aux == want_a->aux && b->aux == want_b->aux);
-        assert_memory_equal(F32(m.full.grad), grads, m.full.grad_bytes);
+        now = model_bench_grads(&m);
+        assert_memory_equal(now, grads, m.full.grad_bytes);
+        cr_free(now);
         a->pass.state = b->pass.state;
         b->pass.state = state;
     }

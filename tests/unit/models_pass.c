@@ -1,10 +1,11 @@
-/* models_pass.c -- forward and backward of every dense family on the cpu, with random weights.
+/* models_pass.c -- forward and backward of every dense family, with random weights.
  *
  * Log-probs and entropy against a slow double-precision model written here; gradients against central
  * differences of that model; and what must hold bit for bit: packing, recompute, frozen parameters,
  * cached against packed attention. Not covered: real checkpoints and Transformers itself (the
  * acceptance checks do that), bf16 accuracy (only its bitwise promises).
  * // also on far
+ * // also on cuda
  */
 #include "base/rng.h"
 #include "kernels/attention.h"
@@ -38,14 +39,18 @@ static const char *const families[] = {
 };
 
 /* Biases and norms away from 0 and 1, so that a forgotten one is seen. */
-static void disturb(cr_model *model)
+static void disturb(const bench *b)
 {
-    for (size_t i = 0; i < model->num_params; i++) {
-        cr_param *p = model->params[i];
-        float *w = F32(p->weight.data);
-        if (p->num_dims == 1 && p->weight.dtype == CR_F32)
-            for (int64_t e = 0; e < p->num_elems; e++)
-                w[e] += 0.3f * (float)cr_rng_normal(3, CR_RNG_TEST, i, (uint64_t)e);
+    for (size_t i = 0; i < b->model->num_params; i++) {
+        const cr_param *p = b->model->params[i];
+        size_t num_bytes = (size_t)p->num_elems * sizeof(float);
+        float *w;
+        if (p->num_dims != 1 || p->weight.dtype != CR_F32) continue;
+        w = downloaded(b->dev, p->weight.data, num_bytes);
+        for (int64_t e = 0; e < p->num_elems; e++)
+            w[e] += 0.3f * (float)cr_rng_normal(3, CR_RNG_TEST, i, (uint64_t)e);
+        refill(b->dev, p->weight.data, w, num_bytes);
+        cr_free(w);
     }
 }
 
@@ -55,7 +60,7 @@ static bench bench_open(const char *text, cr_dtype dtype)
     bench b;
 
     if (model_bench_open(&b, text, dtype, &err) != CR_OK) fail_msg("%s", err.msg);
-    disturb(b.model);
+    disturb(&b);
     return b;
 }
 
@@ -116,6 +121,8 @@ static void coefficients(int num, float *of_log_prob, float *of_entropy)
 
 typedef struct slow {
     const cr_model *model;
+    const bench *b;
+    const float *weights;                      /* a copy of all */
     double *x, *y, *q, *k, *v, *o, *gate, *up; /* [T, ..] */
     const cr_param *bumped;                    /* one element read as value + bump */
     int64_t bumped_elem;
@@ -124,7 +131,9 @@ typedef struct slow {
 
 static double value(const slow *s, const cr_param *p, int64_t e)
 {
-    return F32(p->weight.data)[e] + (p == s->bumped && e == s->bumped_elem ? s->bump : 0);
+    const float *w = in_copy(s->weights, s->b->full.data, p->weight.data);
+
+    return w[e] + (p == s->bumped && e == s->bumped_elem ? s->bump : 0);
 }
 
 static const cr_param *find(const slow *s, int layer, const char *name)
@@ -273,9 +282,9 @@ static void slow_forward(slow *s, const data *d, double *log_prob, double *entro
     }
 }
 
-static slow slow_open(const cr_model *model)
+static slow slow_open(const bench *b)
 {
-    slow s = {.model = model};
+    slow s = {.model = b->model, .b = b, .weights = model_bench_weights(b)};
     double **all[] = {&s.x, &s.y, &s.q, &s.k, &s.v, &s.o, &s.gate, &s.up};
 
     for (size_t i = 0; i < CR_COUNT(all); i++)
@@ -289,6 +298,7 @@ static void slow_close(slow *s)
 
     for (size_t i = 0; i < CR_COUNT(all); i++)
         cr_free(all[i]);
+    cr_free((void *)(uintptr_t)s->weights);
 }
 
 /* ---- passes of the real model ---- */
@@ -322,7 +332,7 @@ static void gradients(bench *b, const data *d, keep mode)
     cr_pass p = make_pass(b, d, mode);
     cr_err err = {0};
 
-    memset(F32(b->full.grad), 0, b->full.grad_bytes);
+    if (cr_zero(b->dev, b->full.grad, b->full.grad_bytes, &err) != CR_OK) fail_msg("%s", err.msg);
     coefficients(num_labels(d), g_lp, g_ent);
     forward(b, &p, lp, ent);
     if (cr_model_backward(b->model, &p, &(cr_outputs){{g_lp, g_ent}}, &err) != CR_OK)
@@ -337,7 +347,7 @@ static void forward_equals_double(void **state)
     (void)state;
     for (size_t f = 0; f < CR_COUNT(families); f++) {
         bench b = bench_open(families[f], CR_F32);
-        slow s = slow_open(b.model);
+        slow s = slow_open(&b);
         data d = {0};
         float lp[MAX_TOKENS], ent[MAX_TOKENS];
         double want_lp[MAX_TOKENS], want_ent[MAX_TOKENS];
@@ -366,7 +376,7 @@ static void c38_positions_start_anywhere(void **state)
     (void)state;
     for (size_t f = 0; f < CR_COUNT(families); f++) {
         bench b = bench_open(families[f], CR_F32);
-        slow s = slow_open(b.model);
+        slow s = slow_open(&b);
         float lp[3][MAX_TOKENS], ent[MAX_TOKENS];
         double want_lp[MAX_TOKENS], want_ent[MAX_TOKENS];
         for (int moved = 0; moved < 3; moved++) {
@@ -404,12 +414,13 @@ static double slow_loss(slow *s, const data *d)
 
 /* Central difference with step 1e-5 in double: error about 1e-9. The float32 gradient sums about 20
  * tokens through 3 layers: 1e-5 of the parameter's largest element, with a floor. */
-static void check_gradient(bench *b, slow *s, const data *d, const cr_param *p)
+static void check_gradient(const float *grads, slow *s, const data *d, const cr_param *p)
 {
+    const float *grad = in_copy(grads, s->b->full.grad, p->grad);
     double largest = 1e-2;
 
     for (int64_t e = 0; e < p->num_elems; e++)
-        largest = fmax(largest, fabs(F32(p->grad)[e]));
+        largest = fmax(largest, fabs(grad[e]));
     for (int i = 0; i < 3; i++) {
         uint32_t w[4];
         double up, down;
@@ -417,15 +428,14 @@ static void check_gradient(bench *b, slow *s, const data *d, const cr_param *p)
         s->bumped = p;
         s->bumped_elem = w[0] % p->num_elems;
         if (i == 2) /* a row of the embedding that occurs */
-            s->bumped_elem = p == b->model->params[0] ? d->ids[0] * p->shape[1] + 3 : 0;
+            s->bumped_elem = p == s->model->params[0] ? d->ids[0] * p->shape[1] + 3 : 0;
         s->bump = 1e-5;
         up = slow_loss(s, d);
         s->bump = -1e-5;
         down = slow_loss(s, d);
-        if (!(fabs((up - down) / 2e-5 - F32(p->grad)[s->bumped_elem]) <= 2e-5 * largest))
+        if (!(fabs((up - down) / 2e-5 - grad[s->bumped_elem]) <= 2e-5 * largest))
             fail_msg("%s[%lld]: got %.9g, want %.9g, largest %.3g", p->name,
-                     (long long)s->bumped_elem, F32(p->grad)[s->bumped_elem], (up - down) / 2e-5,
-                     largest);
+                     (long long)s->bumped_elem, grad[s->bumped_elem], (up - down) / 2e-5, largest);
     }
     s->bumped = NULL;
 }
@@ -435,14 +445,17 @@ static void gradients_equal_differences(void **state)
     (void)state;
     for (size_t f = 0; f < CR_COUNT(families); f++) {
         bench b = bench_open(families[f], CR_F32);
-        slow s = slow_open(b.model);
+        slow s = slow_open(&b);
         data d = {0};
+        float *grads;
         add_sequence(&d, 9, 1);
         add_sequence(&d, 2, 2);
         add_sequence(&d, 12, 3);
         gradients(&b, &d, KEEP);
+        grads = model_bench_grads(&b);
         for (size_t i = 0; i < b.model->num_params; i++)
-            check_gradient(&b, &s, &d, b.model->params[i]);
+            check_gradient(grads, &s, &d, b.model->params[i]);
+        cr_free(grads);
         slow_close(&s);
         model_bench_close(&b);
     }
@@ -478,14 +491,6 @@ static void packing_changes_no_bit(void **state)
         }
 }
 
-static float *copy_grads(const bench *b)
-{
-    float *copy = cr_alloc(b->full.grad_bytes);
-
-    memcpy(copy, F32(b->full.grad), b->full.grad_bytes);
-    return copy;
-}
-
 static void recompute_changes_no_bit(void **state)
 {
     (void)state;
@@ -493,19 +498,21 @@ static void recompute_changes_no_bit(void **state)
         for (int type = 0; type < 2; type++) {
             bench b = bench_open(families[f], type ? CR_BF16 : CR_F32);
             data d = {0};
-            float *kept;
+            float *kept, *again;
             size_t kept_bytes;
             add_sequence(&d, 40, 1);
             add_sequence(&d, 33, 2);
             gradients(&b, &d, KEEP);
-            kept = copy_grads(&b);
+            kept = model_bench_grads(&b);
             kept_bytes = cr_stack_peak_bytes(b.tape);
             cr_stack_destroy(b.tape);
             b.tape = cr_stack_create(b.dev);
             gradients(&b, &d, RECOMPUTE);
-            assert_memory_equal(kept, F32(b.full.grad), b.full.grad_bytes);
+            again = model_bench_grads(&b);
+            assert_memory_equal(kept, again, b.full.grad_bytes);
             assert_true(cr_stack_peak_bytes(b.tape) < kept_bytes);
             cr_free(kept);
+            cr_free(again);
             model_bench_close(&b);
         }
 }
@@ -523,12 +530,12 @@ static void freezing_changes_no_bit(void **state)
     for (size_t f = 0; f < CR_COUNT(families); f++) {
         bench b = bench_open(families[f], CR_F32);
         data d = {0};
-        float *all;
+        float *all, *now;
         size_t tape_bytes = SIZE_MAX;
         add_sequence(&d, 40, 1);
         add_sequence(&d, 5, 2);
         gradients(&b, &d, KEEP);
-        all = copy_grads(&b);
+        all = model_bench_grads(&b);
         for (size_t k = 0; k < CR_COUNT(frozen); k++) { /* more and more */
             for (size_t i = 0; i < b.model->num_params; i++)
                 if (strncmp(b.model->params[i]->name, frozen[k], strlen(frozen[k])) == 0)
@@ -537,17 +544,19 @@ static void freezing_changes_no_bit(void **state)
             cr_stack_destroy(b.tape);
             b.tape = cr_stack_create(b.dev);
             gradients(&b, &d, k % 2 ? RECOMPUTE : KEEP);
+            now = model_bench_grads(&b);
             for (size_t i = 0; i < b.model->num_params; i++) {
                 cr_param *p = b.model->params[i];
-                size_t bytes = (size_t)p->num_elems * sizeof(float);
+                const float *got = in_copy(now, b.full.grad, p->grad);
                 if (p->is_trainable) {
-                    assert_memory_equal(F32(p->grad), all + (F32(p->grad) - F32(b.full.grad)),
-                                        bytes);
+                    assert_memory_equal(got, in_copy(all, b.full.grad, p->grad),
+                                        (size_t)p->num_elems * sizeof(float));
                     continue;
                 }
                 for (int64_t e = 0; e < p->num_elems; e++)
-                    assert_true(F32(p->grad)[e] == 0);
+                    assert_true(got[e] == 0);
             }
+            cr_free(now);
             if (k % 2 == 0) {
                 assert_true(cr_stack_peak_bytes(b.tape) <= tape_bytes);
                 tape_bytes = cr_stack_peak_bytes(b.tape);
@@ -595,6 +604,16 @@ static void tape_has_the_bytes_of_the_formula(void **state)
 
 enum { MAX_BLOCKS = 2 };
 
+static void logits_of_rows(bench *b, cr_pass *p, const int32_t *rows, int num, float *out)
+{
+    size_t num_bytes = (size_t)(num * b->model->config.vocab_size) * sizeof *out;
+    cr_err err = {0};
+
+    if (cr_model_logits(b->model, p, rows, num, to_device(b->dev, out, num_bytes), &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    to_host();
+}
+
 /* Two slots: a prompt of each in one call beside the other's single tokens, then token by token. */
 static void cached_rows_equal_packed_rows(void **state)
 {
@@ -616,12 +635,12 @@ static void cached_rows_equal_packed_rows(void **state)
             add_sequence(&d, lengths[0], 1);
             add_sequence(&d, lengths[1], 2);
             for (int i = 0; i < 3; i++)
-                blocks[i] = MEM(cr_alloc(bytes * 2 * MAX_BLOCKS));
+                if (cr_device_alloc(b.dev, bytes * 2 * MAX_BLOCKS, &blocks[i], &err) != CR_OK)
+                    fail_msg("%s", err.msg);
             for (int t = 0; t < MAX_TOKENS; t++)
                 rows[t] = t;
             p = make_pass(&b, &d, NOTHING);
-            if (cr_model_logits(b.model, &p, rows, 79, MEM(want), &err) != CR_OK)
-                fail_msg("%s", err.msg);
+            logits_of_rows(&b, &p, rows, 79, want);
             /* step 0: 66 tokens of slot 0; then one token of slot 0 and 1..3 of slot 1 */
             for (int done[2] = {0, 0}; done[0] < lengths[0] || done[1] < lengths[1];) {
                 int take[2] = {done[0] ? 1 : 66, done[0] ? 1 + done[1] % 3 : 0}, num = 0;
@@ -637,16 +656,14 @@ static void cached_rows_equal_packed_rows(void **state)
                 batch.num_tokens = num;
                 p.batch = &batch;
                 p.kv = &kv;
-                if (cr_model_logits(b.model, &p, rows, num, MEM(got), &err) != CR_OK ||
-                    cr_device_sync(b.dev, &err) != CR_OK)
-                    fail_msg("%s", err.msg);
+                logits_of_rows(&b, &p, rows, num, got);
                 for (int r = 0; r < num; r++)
                     assert_memory_equal(got + r * c->vocab_size,
                                         want + (d.cu[slot[r]] + pos[r]) * c->vocab_size,
                                         (size_t)c->vocab_size * sizeof(float));
             }
             for (int i = 0; i < 3; i++)
-                cr_free(cr_host_view(blocks[i]));
+                cr_device_free(b.dev, blocks[i], bytes * 2 * MAX_BLOCKS);
             cr_free(want);
             cr_free(got);
             model_bench_close(&b);

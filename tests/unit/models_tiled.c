@@ -1,6 +1,8 @@
 /* models_tiled.c -- TiledMLP against the same MLP at once (C34): outputs and input gradients have the
  * same bits, weight gradients differ by the order of float32 sums, memory is that of the formulas, and hooks see each weight once a call.
  * Not covered: experts (tests of sparse.c), ranks (mesh/cut_matrix.c).
+ * // also on far
+ * // also on cuda
  */
 #include "base/rng.h"
 #include "models/weights.h"
@@ -73,21 +75,27 @@ static void run(bench *b, cr_dtype dtype, int64_t num_tiles, bool is_dx_wanted)
                  .num_rows = b->num_tokens,
                  .hooks = &hooks,
                  .mlp_tiles = num_tiles};
+    size_t num_bytes = sizeof b->x;
+    float *half = cr_alloc(b->m.full.grad_bytes);
+    cr_mem *x = to_device(b->m.dev, b->x, num_bytes), *dy = to_device(b->m.dev, b->dy, num_bytes),
+           *y, *dx;
     cr_err err = {0};
 
     memset(b->num_calls, 0, sizeof b->num_calls);
     memset(b->y, 0, sizeof b->y);
     memset(b->dx, 0, sizeof b->dx);
+    y = to_device(b->m.dev, b->y, num_bytes);
+    dx = to_device(b->m.dev, is_dx_wanted ? b->dx : NULL, num_bytes);
     for (size_t i = 0; i < b->m.full.grad_bytes / sizeof(float); i++)
-        F32(b->m.full.grad)[i] = 0.5f;
+        half[i] = 0.5f;
+    refill(b->m.dev, b->m.full.grad, half, b->m.full.grad_bytes);
+    cr_free(half);
     cr_model_mark_trainable(b->m.model);
     if (cr_pass_begin(b->m.model, &p, &err) != CR_OK) fail_msg("%s", err.msg);
-    if (cr_module_forward(b->mlp, &p, MEM(b->x), NULL, MEM(b->y), &err) != CR_OK)
-        fail_msg("%s", err.msg);
+    if (cr_module_forward(b->mlp, &p, x, NULL, y, &err) != CR_OK) fail_msg("%s", err.msg);
     p.phase = CR_BACKWARD;
-    if (cr_module_backward(b->mlp, &p, MEM(b->x), MEM(b->dy), MEM(is_dx_wanted ? b->dx : NULL),
-                           &err) != CR_OK)
-        fail_msg("%s", err.msg);
+    if (cr_module_backward(b->mlp, &p, x, dy, dx, &err) != CR_OK) fail_msg("%s", err.msg);
+    to_host();
     cr_stack_release(b->m.tape, 0);
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
 }
@@ -106,7 +114,7 @@ static double distance(const float *a, const float *b, size_t num)
 static void check_equal(int64_t tokens, int64_t tiles, bool is_dx_wanted, bool is_down_frozen)
 {
     bench *b = bench_open(CR_F32, tokens);
-    float *want = cr_alloc(b->m.full.grad_bytes), y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
+    float *want, *got, y[MAX_TOKENS * H], dx[MAX_TOKENS * H];
 
     if (is_down_frozen)
         for (size_t i = 0; i < 2; i++)
@@ -114,14 +122,16 @@ static void check_equal(int64_t tokens, int64_t tiles, bool is_dx_wanted, bool i
                 ->params[i]
                 .is_trainable = false;
     run(b, CR_F32, 0, is_dx_wanted);
-    memcpy(want, F32(b->m.full.grad), b->m.full.grad_bytes);
+    want = model_bench_grads(&b->m);
     memcpy(y, b->y, sizeof y);
     memcpy(dx, b->dx, sizeof dx);
     run(b, CR_F32, tiles, is_dx_wanted);
     assert_memory_equal(b->y, y, sizeof y);
     assert_memory_equal(b->dx, dx, sizeof dx);
     /* sums of up to 64 rows in another order: 4 ulp */
-    check_near(distance(F32(b->m.full.grad), want, b->m.full.grad_bytes / sizeof(float)), 0, 5e-7);
+    got = model_bench_grads(&b->m);
+    check_near(distance(got, want, b->m.full.grad_bytes / sizeof(float)), 0, 5e-7);
+    cr_free(got);
     cr_free(want);
     bench_close(b);
 }

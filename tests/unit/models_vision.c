@@ -3,6 +3,7 @@
  * frozen parts, float32 inside a bf16 pass, memory of a plan, and items that do not depend on each other.
  * Not covered: real images, the language model around it, ranks.
  * // also on far
+ * // also on cuda, long
  */
 #include "models/vision/vision_impl.h"
 #include "models/weights.h"
@@ -66,7 +67,6 @@ static void fill(const bench *b, cr_param *p)
     const char *name = short_name(p), *end = name + strlen(name);
     float *x = CR_NEW_ARRAY(float, p->num_elems);
     float scale = (float)(2 / sqrt((double)(p->num_elems / p->shape[0])));
-    cr_dtype dtype = p->weight.dtype;
 
     draws(name, x, p->num_elems);
     for (int64_t i = 0; i < p->num_elems; i++) {
@@ -77,11 +77,7 @@ static void fill(const bench *b, cr_param *p)
         else if (strcmp(name, "pos_embed.weight") != 0)
             x[i] *= scale;
     }
-    OK(cr_cast(b->m.dev,
-               &(cr_cast_args){dtype, (void *)(uintptr_t)p->weight.data, CR_F32, MEM(x),
-                               (size_t)p->num_elems},
-               &err));
-    OK(cr_device_sync(b->m.dev, &err)); /* has read x */
+    model_bench_fill(&b->m, p, x);
     cr_free(x);
 }
 
@@ -200,22 +196,30 @@ static void run(bench *b, cr_dtype dtype, bool is_back, bool should_recompute)
     OK(cr_module_walk(b->visual, put_all_away, NULL, &err));
     OK(cr_zero(b->m.dev, b->m.full.grad, b->m.full.grad_bytes, &err));
     for (int64_t i = 0; i < b->num_features; i++) {
-        out[i] = MEM(cr_alloc(num * 4));
-        grad[i] = MEM(cr_alloc(num * 4));
-        OK(cr_cast(b->m.dev, &(cr_cast_args){dtype, grad[i], CR_F32, MEM(b->grad[i]), num}, &err));
+        OK(cr_device_alloc(b->m.dev, num * 4, &out[i], &err));
+        OK(cr_device_alloc(b->m.dev, num * 4, &grad[i], &err));
+        OK(cr_cast(
+            b->m.dev,
+            &(cr_cast_args){dtype, grad[i], CR_F32, to_device(b->m.dev, b->grad[i], num * 4), num},
+            &err));
     }
     OK(cri_vision_forward(b->visual, &p, &b->in, out[0], out + 1, &err));
     for (int64_t i = 0; i < b->num_features; i++)
-        OK(cr_cast(b->m.dev, &(cr_cast_args){CR_F32, MEM(b->out[i]), dtype, out[i], num}, &err));
+        OK(cr_cast(
+            b->m.dev,
+            &(cr_cast_args){CR_F32, to_device(b->m.dev, b->out[i], num * 4), dtype, out[i], num},
+            &err));
     p.phase = CR_BACKWARD;
     if (is_back) OK(cri_vision_backward(b->visual, &p, &b->in, grad[0], grad + 1, &err));
     cr_stack_release(b->m.tape, 0);
-    OK(cr_device_sync(b->m.dev, &err));
+    to_host();
     assert_int_equal(cr_stack_mark(b->m.scratch), 0);
     assert_int_equal(b->num_open, 0);
     assert_int_equal(p.state->frames.num_bytes, 0);
-    for (int64_t i = 0; i < b->num_features; i++)
-        cr_free(cr_host_view(out[i])), cr_free(cr_host_view(grad[i]));
+    for (int64_t i = 0; i < b->num_features; i++) {
+        cr_device_free(b->m.dev, out[i], num * 4);
+        cr_device_free(b->m.dev, grad[i], num * 4);
+    }
 }
 
 /* Both sides sum up to a hundred products in float32 in each of 20 steps: 20 sqrt(100) 2^-24 = 1.2e-5 of rows
@@ -236,12 +240,14 @@ static void check_features(const bench *b)
 static void check_grads(const bench *b)
 {
     const json_t *grads = json_object_get(b->golden, "grads");
+    float *all = model_bench_grads(&b->m);
     size_t num = 0;
 
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         const cr_param *p = b->m.model->params[i];
         const char *name = short_name(p);
         const json_t *want;
+        const float *grad = in_copy(all, b->m.full.grad, p->grad);
         double norm = 0, dot = 0, sum = 0, of_norm, of_dot;
         char dot_name[100];
         float *x;
@@ -255,8 +261,8 @@ static void check_grads(const bench *b)
         snprintf(dot_name, sizeof dot_name, "dot.%s", name);
         draws(dot_name, x, p->num_elems);
         for (int64_t k = 0; k < p->num_elems; k++) {
-            norm += (double)F32(p->grad)[k] * (double)F32(p->grad)[k];
-            dot += (double)F32(p->grad)[k] * (double)x[k];
+            norm += (double)grad[k] * (double)grad[k];
+            dot += (double)grad[k] * (double)x[k];
             sum += (double)x[k] * (double)x[k];
         }
         cr_free(x);
@@ -264,6 +270,7 @@ static void check_grads(const bench *b)
         check_near(sqrt(norm), of_norm, 4e-6 * of_norm);
         check_near(dot, of_dot, 4e-6 * of_norm * sqrt(sum));
     }
+    cr_free(all);
     assert_int_equal(num, json_object_size(grads));
 }
 
@@ -272,16 +279,18 @@ static void towers_are_those_of_transformers(void **state)
     (void)state;
     for (size_t c = 0; c < CASES; c++) {
         bench *b = bench_open(c, CR_F32, false);
-        float *grad = cr_alloc(b->m.full.grad_bytes);
+        float *grad, *again;
         run(b, CR_F32, false, false);
         check_features(b);
         run(b, CR_F32, true, false);
         check_features(b);
         check_grads(b);
-        memcpy(grad, F32(b->m.full.grad), b->m.full.grad_bytes);
+        grad = model_bench_grads(&b->m);
         run(b, CR_F32, true, true); /* recomputed: the same bits */
         check_features(b);
-        assert_memory_equal(F32(b->m.full.grad), grad, b->m.full.grad_bytes);
+        again = model_bench_grads(&b->m);
+        assert_memory_equal(again, grad, b->m.full.grad_bytes);
+        cr_free(again);
         cr_free(grad);
         bench_close(b);
     }
@@ -322,13 +331,13 @@ static void items_do_not_depend_on_each_other(void **state)
 static void check_frozen(size_t number, const char *trained, bool should_recompute)
 {
     bench *b = bench_open(number, CR_F32, false);
-    float *grad = cr_alloc(b->m.full.grad_bytes);
+    float *all_grads, *now;
     size_t num = 0;
     int all;
 
     run(b, CR_F32, true, should_recompute);
     all = b->num_calls;
-    memcpy(grad, F32(b->m.full.grad), b->m.full.grad_bytes);
+    all_grads = model_bench_grads(&b->m);
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         cr_param *p = b->m.model->params[i];
         const char *name = short_name(p);
@@ -339,11 +348,13 @@ static void check_frozen(size_t number, const char *trained, bool should_recompu
     b->num_calls = 0;
     run(b, CR_F32, true, should_recompute);
     check_features(b);
+    now = model_bench_grads(&b->m);
     for (size_t i = 0; i < b->m.model->num_params; i++) {
         const cr_param *p = b->m.model->params[i];
-        const float *want = grad + (F32(p->grad) - F32(b->m.full.grad));
+        const float *want = in_copy(all_grads, b->m.full.grad, p->grad),
+                    *got = in_copy(now, b->m.full.grad, p->grad);
         for (int64_t k = 0; k < p->num_elems; k++)
-            if (F32(p->grad)[k] != (p->is_trainable ? want[k] : 0)) fail_msg("%s", p->name);
+            if (got[k] != (p->is_trainable ? want[k] : 0)) fail_msg("%s", p->name);
     }
     if (!trained) { /* hooks of one forward */
         int calls = b->num_calls;
@@ -352,7 +363,8 @@ static void check_frozen(size_t number, const char *trained, bool should_recompu
         assert_int_equal(calls, b->num_calls);
         assert_true(calls < all);
     }
-    cr_free(grad);
+    cr_free(now);
+    cr_free(all_grads);
     bench_close(b);
 }
 
@@ -383,6 +395,7 @@ static void float32_inside_halves(void **state)
     (void)state;
     for (size_t c = 0; c < CASES; c++) {
         bench *wide = bench_open(c, CR_F32, false), *b = bench_open(c, CR_BF16, true);
+        float *grads[2];
         for (int64_t i = 0; i < b->num_features; i++)
             for (int64_t k = 0; k < b->num_elems; k++) {
                 uint16_t half;
@@ -399,7 +412,11 @@ static void float32_inside_halves(void **state)
                 cr_cast_host(CR_F32, &x, CR_BF16, &half, 1);
                 assert_true(b->out[i][k] == x);
             }
-        assert_memory_equal(F32(b->m.full.grad), F32(wide->m.full.grad), b->m.full.grad_bytes);
+        grads[0] = model_bench_grads(&b->m);
+        grads[1] = model_bench_grads(&wide->m);
+        assert_memory_equal(grads[0], grads[1], b->m.full.grad_bytes);
+        cr_free(grads[0]);
+        cr_free(grads[1]);
         bench_close(wide);
         bench_close(b);
     }
@@ -412,6 +429,7 @@ static void halves_are_near(void **state)
     for (size_t c = 0; c < CASES; c++) {
         bench *wide = bench_open(c, CR_F32, false), *b = bench_open(c, CR_BF16, false);
         double far = 0, size = 0, grad_far = 0, grad_size = 0;
+        float *grads[2];
         run(wide, CR_F32, true, false);
         run(b, CR_BF16, true, false);
         for (int64_t i = 0; i < b->num_features; i++)
@@ -419,10 +437,14 @@ static void halves_are_near(void **state)
                 far += pow((double)b->out[i][k] - (double)wide->out[i][k], 2);
                 size += pow((double)wide->out[i][k], 2);
             }
+        grads[0] = model_bench_grads(&b->m);
+        grads[1] = model_bench_grads(&wide->m);
         for (size_t k = 0; k < b->m.full.grad_bytes / 4; k++) {
-            grad_far += pow((double)F32(b->m.full.grad)[k] - (double)F32(wide->m.full.grad)[k], 2);
-            grad_size += pow((double)F32(wide->m.full.grad)[k], 2);
+            grad_far += pow((double)grads[0][k] - (double)grads[1][k], 2);
+            grad_size += pow((double)grads[1][k], 2);
         }
+        cr_free(grads[0]);
+        cr_free(grads[1]);
         check_near(sqrt(far / size), 0, 0.03);
         check_near(sqrt(grad_far / grad_size), 0, 0.05);
         bench_close(wide);

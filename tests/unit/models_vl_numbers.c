@@ -1,6 +1,8 @@
 /* models_vl_numbers.c -- vision-language models: position ids, log-probs and the gradient of every parameter against
  * those of Transformers (vision_models.json, by tests/parity/vision_models.py); batches that must be refused;
- * experts that a checkpoint has in one tensor. Their trees: models_vl.c. */
+ * experts that a checkpoint has in one tensor. Their trees: models_vl.c.
+ * // also on cuda, long
+ */
 #include "models/files/safetensors.h"
 #include "models/vision/vision.h"
 #include "strategies/units.h"
@@ -53,18 +55,12 @@ static float value_of(const cr_param *p, int64_t at)
 
 static void set_weights(const model_bench *b)
 {
-    cr_err err = {0};
-
     for (size_t i = 0; i < b->model->num_params; i++) {
         const cr_param *p = b->model->params[i];
         float *values = CR_NEW_ARRAY(float, (size_t)p->num_elems);
         for (int64_t e = 0; e < p->num_elems; e++)
             values[e] = value_of(p, e);
-        if (cr_cast(b->dev,
-                    &(cr_cast_args){p->weight.dtype, (cr_mem *)(uintptr_t)p->weight.data, CR_F32,
-                                    MEM(values), (size_t)p->num_elems},
-                    &err) != CR_OK)
-            fail_msg("%s", err.msg);
+        model_bench_fill(b, p, values);
         cr_free(values);
     }
 }
@@ -148,7 +144,7 @@ static void read_inputs(const json_t *c, int64_t patch_dim, inputs *in)
 }
 
 /* Norm of the gradient, and its projections, against the file's. */
-static void check_grad(const cr_param *p, const json_t *want, double allowed)
+static void check_grad(const cr_param *p, const float *grad, const json_t *want, double allowed)
 {
     static const char *const what[] = {"", "first ", "second "};
     double norm = json_number_value(json_array_get(want, 0));
@@ -157,7 +153,7 @@ static void check_grad(const cr_param *p, const json_t *want, double allowed)
     for (size_t k = 0; k < 3; k++) {
         double x = 0, y = json_number_value(json_array_get(want, k));
         for (int64_t e = 0; e < p->num_elems; e++)
-            x += (double)F32(p->grad)[e] * (k ? noise(p->name, what[k], e) : F32(p->grad)[e]);
+            x += (double)grad[e] * (k ? noise(p->name, what[k], e) : grad[e]);
         if (k == 0) x = sqrt(x);
         /* of a projection: that of the difference's norm on a vector of num_elems / 3 */
         if (!(fabs(x - y) <= allowed * norm * (k ? sqrt((double)p->num_elems) : 1)))
@@ -228,7 +224,7 @@ static void check_case(const json_t *c, const way *w)
 {
     size_t num = json_array_size(json_object_get(c, "log_prob"));
     double own_grad = json_number_value(json_object_get(c, "own_grad"));
-    float log_prob[MAX_TOKENS], grad[MAX_TOKENS];
+    float log_prob[MAX_TOKENS], grad[MAX_TOKENS], *grads;
     cr_outputs out = {{log_prob, NULL}};
     cr_pass pass = w->pass;
     cr_err err = {0};
@@ -250,14 +246,17 @@ static void check_case(const json_t *c, const way *w)
     for (size_t i = 0; i < num; i++)
         grad[i] = (float)noise("grad", "", (int64_t)i);
     must(cr_model_backward(b.model, &pass, &(cr_outputs){{grad, NULL}}, &err), &err);
+    grads = model_bench_grads(&b);
     for (size_t i = 0; i < b.model->num_params && w->pass.dtype == CR_F32; i++) {
         const cr_param *p = b.model->params[i];
         if (p->is_trainable)
-            check_grad(p, json_object_get(json_object_get(c, "grad"), p->name), SLACK * own_grad);
+            check_grad(p, in_copy(grads, b.full.grad, p->grad),
+                       json_object_get(json_object_get(c, "grad"), p->name), SLACK * own_grad);
         else
             assert_null(p->grad);
     }
     assert_int_equal(cr_stack_mark(b.tape) + cr_stack_mark(b.scratch), 0);
+    cr_free(grads);
     cr_free(in.pixels);
     model_bench_close(&b);
 }

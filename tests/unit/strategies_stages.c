@@ -2,6 +2,7 @@
  * trained, elements of the optimizer, bytes of the frozen, and the dtype of the math of the tower and of
  * the language model, with an image.
  * Not covered: what a tower computes (models_vision.c).
+ * // also on cuda, long
  */
 #include "models/vision/vision.h"
 #include "strategies/fsdp_impl.h"

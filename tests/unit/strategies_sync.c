@@ -1,6 +1,8 @@
 /* strategies_sync.c -- weight sync over a transport played here: what is sent is kept, may be damaged,
  * and is then received by the same process. Every flipped bit is found, and the message names the unit.
  * The real transport is in tests/mesh/strategies.c.
+ * // also on far
+ * // also on cuda
  */
 #include "base/rng.h"
 #include "mesh/comm.h"
@@ -25,10 +27,15 @@ static cr_status play_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
     (void)call;
     (void)err;
     if (x->num_sends) cr_buf_clear(&wire);
-    for (size_t i = 0; i < x->num_sends; i++)
-        cr_buf_add(&wire, x->send + x->sends[i].offset_bytes, x->sends[i].num_bytes);
+    for (size_t i = 0; i < x->num_sends; i++) {
+        char *copy =
+            downloaded(x->dev, MEM(x->send + x->sends[i].offset_bytes), x->sends[i].num_bytes);
+        cr_buf_add(&wire, copy, x->sends[i].num_bytes);
+        cr_free(copy);
+    }
     for (size_t i = 0; i < x->num_recvs; at += x->recvs[i++].num_bytes)
-        memcpy(x->recv + x->recvs[i].offset_bytes, wire.data + at, x->recvs[i].num_bytes);
+        refill(x->dev, MEM(x->recv + x->recvs[i].offset_bytes), wire.data + at,
+               x->recvs[i].num_bytes);
     if (x->num_recvs) assert_int_equal(at, wire.num_bytes);
     return CR_OK;
 }
@@ -73,6 +80,7 @@ static void a_flipped_bit_is_found(void **state)
     to.world = from.world = world;
     from.rank = 1;
     assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
+    to.dev = from.dev = dev;
     assert_int_equal(cr_mesh_shape_init(&shape, 1, 1, 1, 1, 0, &err), CR_OK);
     assert_int_equal(cr_mesh_create(world, dev, "actor_train", here, &shape, &mesh, &err), CR_OK);
     assert_int_equal(cr_fsdp_create(sender, dev, mesh, &args, &f, &err), CR_OK);

@@ -3,9 +3,15 @@
  * same. */
 #include "kernels/cuda/sim/impl.h"
 
+/* Launchers are in the same files as kernels. */
+static bool is_in_kernel(void)
+{
+    return cri_sim_runs_here && cri_sim_here.is_in_kernel;
+}
+
 static void see(void *p, size_t n, bool is_write, const void *pc)
 {
-    if (!cri_sim_here.is_in_kernel) return;
+    if (!is_in_kernel()) return;
     cri_sim_pc = pc;
     if (n > 1 && (n & (n - 1)) == 0 && ((uint64_t)p & (n - 1)) && !cri_sim_is_private(p))
         cri_sim_die("%s of %zu bytes at %p, which is not aligned to them, at %s",
@@ -23,7 +29,7 @@ struct ubsan_place {
 
 void __ubsan_handle_type_mismatch_v1(ubsan_place *at, void *p)
 {
-    if (p && cri_sim_here.is_in_kernel)
+    if (p && is_in_kernel())
         cri_sim_die("access at %p, which is not aligned to its type, at %s:%u", p, at->file,
                     at->line);
 }

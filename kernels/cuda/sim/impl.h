@@ -62,6 +62,8 @@ struct CUstream_st {
     std::vector<cri_sim_op> captured;
 };
 extern cri_sim_op *cri_sim_running; /* NULL: host code runs */
+/* This thread of the process runs it; others may be in host code, whose accesses are not the operation's. */
+extern __thread bool cri_sim_runs_here;
 extern std::recursive_mutex cri_sim_lock;
 extern cri_sim_clock cri_sim_host_clock; /* what the host has waited for */
 /* Every call of the API begins with it, once. */

@@ -85,11 +85,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
     const void *p = info->si_addr;
     const cri_sim_allocation *m = nullptr;
     unsigned long pc = (unsigned long)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
-    const char *by = cri_sim_running ? cri_sim_running->name.c_str() : "host code";
+    const char *by = cri_sim_runs_here ? cri_sim_running->name.c_str() : "host code";
     int n;
 
     if (!cri_sim_in_arena(p)) {
-        if (cri_sim_here.is_in_kernel) {
+        if (cri_sim_runs_here && cri_sim_here.is_in_kernel) {
             n = snprintf(text, sizeof text,
                          "sim: %s touched %p, which is no memory, code at %#lx\n", by, p, pc);
             if (write(STDERR_FILENO, text, (size_t)n) >= 0) _exit(86);
@@ -98,7 +98,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
         return;
     }
     m = cri_sim_memory_of(p);
-    if (m && is_open && cri_sim_running && !m->is_freed && open_window(m, (uint64_t)p)) return;
+    if (m && is_open && cri_sim_runs_here && !m->is_freed && open_window(m, (uint64_t)p)) return;
     if (m)
         n = snprintf(text, sizeof text,
                      "sim: %s touched %sdevice memory: byte %ld of allocation %lu (%lu bytes), "

@@ -15,6 +15,7 @@ using std::chrono::steady_clock;
 
 cri_sim_random cri_sim_rng;
 cri_sim_op *cri_sim_running;
+__thread bool cri_sim_runs_here;
 std::recursive_mutex cri_sim_lock;
 cri_sim_clock cri_sim_host_clock;
 cri_sim_stats cri_sim_counts;
@@ -106,7 +107,14 @@ static void begin_op(cri_sim_op *op)
 {
     cri_sim_open_memory();
     cri_sim_running = op;
+    cri_sim_runs_here = true;
     cri_sim_check_new_op();
+}
+
+static void end_op(void)
+{
+    cri_sim_runs_here = false;
+    cri_sim_running = nullptr;
 }
 
 /* ready() of an operation with other processes moves data, so it runs as the operation itself. */
@@ -121,7 +129,7 @@ static bool is_ready(CUstream_st *s)
     if (!op->is_external) return op->ready();
     begin_op(op);
     is = op->ready();
-    cri_sim_running = nullptr;
+    end_op();
     return is;
 }
 
@@ -134,7 +142,7 @@ static void run_head(CUstream_st *s)
     if (!op.run) return;
     begin_op(&op);
     op.run();
-    cri_sim_running = nullptr;
+    end_op();
 }
 
 /* Runs one operation that may run now: of `only` if given, else of a stream the seed picks. */
