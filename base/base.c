@@ -538,6 +538,13 @@ static double clock_s(clockid_t id)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+int cr_by_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 double cr_now_s(void)
 {
     return clock_s(CLOCK_MONOTONIC);

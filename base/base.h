@@ -155,6 +155,9 @@ double cr_now_s(void);  /* monotonic seconds */
 double cr_wall_s(void); /* seconds since 1970 */
 void cr_sleep_s(double seconds);
 
+/* For qsort: doubles in ascending order. */
+int cr_by_double(const void *a, const void *b);
+
 /* Cores that this process may use. */
 int cr_num_cores(void);
 

@@ -31,13 +31,6 @@ typedef struct work { /* of one size */
     cr_reduce_dtype dtype;
 } work;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static void fill(float *x, size_t num)
 {
     for (size_t i = 0; i < num; i++)
@@ -126,7 +119,7 @@ static void time_calls(const work *w, const char *what, double (*call)(const wor
 
     for (int i = 0; i < WARM_UP + CALLS; i++)
         seconds[i] = call(w);
-    qsort(seconds + WARM_UP, CALLS, sizeof *seconds, by_value);
+    qsort(seconds + WARM_UP, CALLS, sizeof *seconds, cr_by_double);
     if (cr_world_rank(world) > 0) return;
     printf(",\"%s_%.0f%s\":{\"median\":%.3f,\"best\":%.3f,\"seconds\":%.3g}", what,
            bytes < 1 << 20 ? bytes / 1024 : bytes / (1 << 20), bytes < 1 << 20 ? "kb" : "mb",
@@ -167,7 +160,7 @@ static void run_small(const char *what, bool is_barrier)
             OK(cr_all_reduce_f64(group, "norm", CR_OP_MAX, &x, 1, &err));
         seconds[i] = cr_now_s() - begin_s;
     }
-    qsort(seconds, SMALL_CALLS, sizeof *seconds, by_value);
+    qsort(seconds, SMALL_CALLS, sizeof *seconds, cr_by_double);
     if (cr_world_rank(world) == 0)
         printf(",\"%s_latency_us\":{\"median\":%.2f,\"best\":%.2f}", what,
                seconds[SMALL_CALLS / 2] * 1e6, seconds[0] * 1e6);

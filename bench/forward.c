@@ -9,17 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void print(const char *folder, cr_dtype dtype, int64_t tokens, int threads, double *ms,
                   size_t num)
 {
-    qsort(ms, num, sizeof *ms, by_value);
+    qsort(ms, num, sizeof *ms, cr_by_double);
     printf("{\"case\": \"forward %s %s\", \"tokens\": %lld, \"threads\": %d, \"p50_ms\": %.4f, "
            "\"p99_ms\": %.4f}\n",
            folder, cr_dtype_name(dtype), (long long)tokens, threads, ms[num / 2],

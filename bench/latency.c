@@ -23,13 +23,6 @@
 
 enum { WARM_UP = 200, MOST_ANSWER = 1 << 24 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static int connect_to(int port)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -218,7 +211,7 @@ static int run_floor(size_t num, size_t request_bytes, size_t answer_bytes, doub
     close(fd);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
-    qsort(ms, num, sizeof *ms, by_value);
+    qsort(ms, num, sizeof *ms, cr_by_double);
     printf("{\"p50_ms\": %.4f, \"p99_ms\": %.4f}\n", ms[num / 2], ms[num * 99 / 100]);
     return 0;
 }

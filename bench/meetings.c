@@ -14,13 +14,6 @@ enum { WARM_UP = 2, CALLS = 20, KINDS = 4 };
 static cr_err err;
 static cr_world *world;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* All ranks in a row on num_hosts hosts; 0: the real ones. */
 static cr_group *group_on(int num_hosts)
 {
@@ -77,8 +70,8 @@ int main(int argc, char **argv)
         }
     if (world->rank == 0) printf("{\"ranks\":%d,\"rounds\":%d", world->num_ranks, num);
     for (int k = 0; k < kinds; k++) {
-        qsort(seconds[k], (size_t)num, sizeof **seconds, by_value);
-        qsort(ratio[k], (size_t)num, sizeof **ratio, by_value);
+        qsort(seconds[k], (size_t)num, sizeof **seconds, cr_by_double);
+        qsort(ratio[k], (size_t)num, sizeof **ratio, cr_by_double);
         if (world->rank == 0)
             printf(",\"%s\":{\"us\":%.0f,\"times_faster\":%.2f}",
                    hosts[k] ? names[k] : "real hosts", seconds[k][num / 2] * 1e6,

@@ -31,12 +31,6 @@ static double seconds(const bench *b)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* what: 0 y, 1 y with packed weights, 2 dx, 3 dw. */
 static cr_status once(const bench *b, int what, const cr_linear_args *y,
                       const cr_linear_grad_args *g, cr_err *err)
@@ -67,7 +61,7 @@ static cr_status measure(const bench *b, int what, shape s, const cr_linear_args
             CR_TRY(once(b, what, y, g, err));
         times[r] = (seconds(b) - start) / calls;
     }
-    qsort(times, (size_t)b->repeats, sizeof *times, by_value);
+    qsort(times, (size_t)b->repeats, sizeof *times, cr_by_double);
     printf("%s\"%s\":[%.0f,%.0f]", what ? "," : "", names[what], gflop / times[0],
            gflop / times[b->repeats / 2]);
     return CR_OK;

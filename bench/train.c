@@ -21,12 +21,6 @@ typedef struct setup {
     int steps;
 } setup;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Mean cross entropy over the labels of all ranks. */
 static cr_status mean_loss(void *ctx, const cr_outputs *out, size_t num, const cr_outputs *grad,
                            cr_err *err)
@@ -115,7 +109,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     for (int k = 0; k < 3; k++)
         wait[k] = (wait[k] - before[k]) / sum;
     CR_TRY(cr_all_reduce_f64(mesh->group[CR_AXIS_ALL], "waits", CR_OP_MAX, wait, 3, err));
-    qsort(times + 1, (size_t)s->steps, sizeof *times, by_value);
+    qsort(times + 1, (size_t)s->steps, sizeof *times, cr_by_double);
     if (cr_world_rank(world) == 0)
         printf(
             "{\"peer\":\"croll\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\",\"recompute\":%d,"

@@ -519,13 +519,6 @@ static void measure_round(cr_preflight *p, size_t round, bool is_lower)
     cr_free(is_asked);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* What the better links have: the better quartile of rates and of latencies, as one bad host of four spoils half of all links. */
 static cr_agent_rate usual_rate(const cr_preflight *p)
 {
@@ -539,8 +532,8 @@ static cr_agent_rate usual_rate(const cr_preflight *p)
             rates[num++] = p->rate[i].bytes_per_s;
         }
     if (num == 0) num = 1; /* zeros */
-    qsort(rates, num, sizeof *rates, by_value);
-    qsort(latencies, num, sizeof *latencies, by_value);
+    qsort(rates, num, sizeof *rates, cr_by_double);
+    qsort(latencies, num, sizeof *latencies, cr_by_double);
     usual = (cr_agent_rate){latencies[num / 4], rates[num - 1 - num / 4]};
     cr_free(rates);
     cr_free(latencies);

@@ -1,10 +1,7 @@
 #!/bin/bash
 # croll generate on several ranks writes the bytes of one rank, whatever the line: without id, bad, refused by an engine, with
 # the id of another; more lines than run at a time; a pipe that stays open. A rank that is killed ends it.
-set -eu
-tmp=$(mktemp -d)
-trap 'rm -rf $tmp' EXIT
-fail() { echo "FAILED: $*"; exit 1; }
+. tests/e2e/run.inc
 scripts/make_sums $tmp
 model=$tmp/model
 "$CROLL" init $model --seed 5 >$tmp/log || fail "init"
@@ -35,9 +32,6 @@ texts device_mapping=[0,1] | cmp - $tmp/one || fail "texts on two ranks"
 generate device_mapping=[0,1] </dev/null >$tmp/ranks 2>$tmp/err && [ ! -s $tmp/ranks ] && [ ! -s $tmp/err ] || fail "no lines on two ranks: $(cat $tmp/err)"
 
 # rank 1 is killed: while all wait for a line, and while it works
-rank1() {
-    pgrep -f "generate $model" | sed 's|.*|/proc/&/environ|' | xargs grep -lzx OMPI_COMM_WORLD_RANK=1 2>/dev/null | cut -d/ -f3
-}
 mkfifo $tmp/pipe
 for i in $(seq 400); do cat $tmp/lines; done >$tmp/many
 for input in pipe many; do
@@ -46,7 +40,7 @@ for input in pipe many; do
     generate device_mapping=[0,1] --max-new-tokens 240 --n 2 <$tmp/$input >$tmp/ranks 2>$tmp/err 9>&- &
     job=$! code=0
     for try in $(seq 600); do [ "$(wc -l <$tmp/ranks)" -lt 4 ] || break; sleep 0.1; done
-    kill -9 $(rank1) || fail "$input: rank 1 is not there: $(cat $tmp/err)"
+    kill -9 $(rank_with 1 "generate $model") || fail "$input: rank 1 is not there: $(cat $tmp/err)"
     wait $job || code=$?
     [ $code = 1 ] && grep -q '^croll generate: rank 1 ' $tmp/err || fail "$input: rank 1 killed: exit code $code, $(cat $tmp/err)"
     [ "$(wc -l <$tmp/ranks)" -lt 4800 ] || fail "$input: all lines were answered before"

@@ -8,10 +8,7 @@ make_model
 # on_two OPTION ..: start it on two ranks; $rank0 and $rank1 are their processes
 on_two() {
     serve "$@" device_mapping='list(range(0,2))'
-    rank0=$(rank 0) rank1=$(rank 1)
-}
-rank() {
-    pgrep -f "serve $tmp/home/model" | sed 's|.*|/proc/&/environ|' | xargs grep -lzx "OMPI_COMM_WORLD_RANK=$1" | cut -d/ -f3
+    rank0=$(rank_with 0 "serve $tmp/home/model") rank1=$(rank_with 1 "serve $tmp/home/model")
 }
 # ended CODE PATTERN: the last line on stderr has the pattern, and nothing is left
 ended() {

@@ -142,7 +142,7 @@ assert call("/get_world_size")[1]["world_size"] == (1 if samples else 2)
 PY
 for ranks in "" "device_mapping=list(range(0,2)) --score-only"; do
     serve --keys $tmp/keys --allow-updates $ranks
-    pid=$(pgrep -f "serve $tmp/home/model" | sed 's|.*|/proc/&/environ|' | xargs grep -lzx "OMPI_COMM_WORLD_RANK=0" | cut -d/ -f3)
+    pid=$(rank_with 0 "serve $tmp/home/model")
     python3 $tmp/client.py $url $tmp "$CROLL" ${pid:-$server} $ranks || fail "$ranks: $(cat $tmp/err)"
     stop
 done

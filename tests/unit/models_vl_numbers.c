@@ -194,13 +194,6 @@ static void open_bench(const char *family, const way *w, model_bench *b)
     set_weights(b);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* In 16 bits the median: a token that is routed to other experts is off by far more. */
 static void check_log_probs(const json_t *c, const way *w, const float *log_prob)
 {
@@ -215,7 +208,7 @@ static void check_log_probs(const json_t *c, const way *w, const float *log_prob
         if (w->pass.dtype == CR_F32)
             check_near(log_prob[at], json_number_value(entry), SLACK * own);
     }
-    qsort(off, num, sizeof *off, by_value);
+    qsort(off, num, sizeof *off, cr_by_double);
     if (!(off[num / 2] <= 2 * own_bf16))
         fail_msg("off by %g, Transformers in bfloat16 by %g", off[num / 2], own_bf16);
 }
