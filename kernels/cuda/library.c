@@ -26,6 +26,8 @@ typedef struct sizes {
 typedef struct kept {
     sizes of;
     cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t weight, rows, out; /* A, B, C and D */
+    int64_t num_rows;                         /* that the layouts have now; -1: not sure */
     cublasLtMatmulAlgo_t algo;
     char refusal[sizeof((cr_gpu_products){0}.refusal)]; /* "": taken */
     struct kept *next;
@@ -50,10 +52,6 @@ static cr_status check_cuda(const char *what, cudaError_t code, cr_err *err)
 
 /* ---- one call ---- */
 
-typedef struct call {
-    cublasLtMatrixLayout_t weight, rows, out; /* A, B, C and D */
-} call;
-
 static cudaDataType_t type_of(cr_dtype dtype)
 {
     return dtype == CR_F32 ? CUDA_R_32F : dtype == CR_F16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -67,21 +65,39 @@ static cr_status layout(cublasLtMatrixLayout_t *out, cr_dtype dtype, int64_t row
         cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld), err);
 }
 
-static void call_free(call *c)
+static int64_t rows_of(const cri_product *p)
 {
-    if (c->weight) cublasLtMatrixLayoutDestroy(c->weight);
-    if (c->rows) cublasLtMatrixLayoutDestroy(c->rows);
-    if (c->out) cublasLtMatrixLayoutDestroy(c->out);
+    return p->is_a_turned ? p->k : p->m;
 }
 
-static cr_status call_init(call *c, const cri_product *p, cr_err *err)
+static cr_status describe_matrices(kept *k, const cri_product *p, cr_err *err)
 {
-    *c = (call){0};
-    CR_TRY(layout(&c->weight, p->dtype, p->is_b_turned ? p->n : p->k, p->is_b_turned ? p->k : p->n,
+    k->num_rows = rows_of(p);
+    CR_TRY(layout(&k->weight, p->dtype, p->is_b_turned ? p->n : p->k, p->is_b_turned ? p->k : p->n,
                   p->ldb, err));
-    CR_TRY(layout(&c->rows, p->dtype, p->is_a_turned ? p->m : p->k, p->is_a_turned ? p->k : p->m,
+    CR_TRY(layout(&k->rows, p->dtype, p->is_a_turned ? p->m : p->k, p->is_a_turned ? p->k : p->m,
                   p->lda, err));
-    return layout(&c->out, p->c_dtype, p->n, p->m, p->ldc, err);
+    return layout(&k->out, p->c_dtype, p->n, p->m, p->ldc, err);
+}
+
+/* Rows are the columns of B and D, of dw those of A and B. */
+static cr_status set_rows(kept *k, int64_t num, cr_err *err)
+{
+    const uint64_t cols = (uint64_t)num;
+    const cublasLtMatrixLayout_t other = k->of.is_a_turned ? k->weight : k->out;
+
+    if (k->num_rows == num) return CR_OK;
+    k->num_rows = -1;
+    CR_TRY(check(
+        "the rows of a matrix of cuBLASLt",
+        cublasLtMatrixLayoutSetAttribute(k->rows, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols),
+        err));
+    CR_TRY(check(
+        "the rows of a matrix of cuBLASLt",
+        cublasLtMatrixLayoutSetAttribute(other, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols),
+        err));
+    k->num_rows = num;
+    return CR_OK;
 }
 
 static cr_status set_bias(const kept *k, const void *bias, cr_err *err)
@@ -92,21 +108,18 @@ static cr_status set_bias(const kept *k, const void *bias, cr_err *err)
                  err);
 }
 
-static cr_status multiply(cri_library *l, const kept *k, const cri_product *p, cudaStream_t stream,
+static cr_status multiply(cri_library *l, kept *k, const cri_product *p, cudaStream_t stream,
                           cr_err *err)
 {
     const float one = 1, beta = p->add ? 1 : 0;
-    call c;
 
     if (p->bias) CR_TRY(set_bias(k, p->bias, err));
-    if (call_init(&c, p, err) == CR_OK)
-        cr_note(check("a product that cuBLASLt has accepted before",
-                      cublasLtMatmul(l->handle, k->desc, &one, p->b, c.weight, p->a, c.rows, &beta,
-                                     p->add ? p->add : p->c, c.out, p->c, c.out, &k->algo, NULL, 0,
-                                     stream),
-                      err));
-    call_free(&c);
-    return err->status;
+    CR_TRY(set_rows(k, rows_of(p), err));
+    return check("a product that cuBLASLt has accepted before",
+                 cublasLtMatmul(l->handle, k->desc, &one, p->b, k->weight, p->a, k->rows, &beta,
+                                p->add ? p->add : p->c, k->out, p->c, k->out, &k->algo, NULL, 0,
+                                stream),
+                 err);
 }
 
 /* ---- choosing the algorithm ---- */
@@ -157,15 +170,14 @@ static cr_status choose(cri_library *l, kept *k, const cri_product *p, cr_err *e
     cublasLtMatmulPreference_t preference = NULL;
     cri_product many = *p;
     int num = 0, parts = 0;
-    call c = {0};
 
     if (p->is_a_turned)
         many.k = MANY_ROWS;
     else
         many.m = MANY_ROWS;
-    if (prefer(&preference, err) == CR_OK && call_init(&c, &many, err) == CR_OK) {
+    if (prefer(&preference, err) == CR_OK && describe_matrices(k, &many, err) == CR_OK) {
         cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
-            l->handle, k->desc, c.weight, c.rows, c.out, c.out, preference, 1, &found, &num);
+            l->handle, k->desc, k->weight, k->rows, k->out, k->out, preference, 1, &found, &num);
         if (code != CUBLAS_STATUS_SUCCESS || num < 1 || found.state != CUBLAS_STATUS_SUCCESS)
             snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
         else
@@ -178,7 +190,6 @@ static cr_status choose(cri_library *l, kept *k, const cri_product *p, cr_err *e
             snprintf(k->refusal, sizeof k->refusal, "its algorithm splits k into %d parts", parts);
         if (num) k->algo = found.algo;
     }
-    call_free(&c);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     return err->status;
 }
@@ -199,7 +210,7 @@ typedef struct probe {
 static cr_status upload_rows(cr_device *dev, probe *x, cr_err *err)
 {
     uint16_t *bits = cr_alloc((size_t)x->most * x->row_bytes);
-    int64_t k = x->p.k;
+    int64_t k = x->p.lda;
     uint32_t state = 1;
 
     for (int64_t i = 0; i < x->most * k; i++) {
@@ -218,8 +229,8 @@ static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_e
 {
     size_t larger;
 
-    *x = (probe){.p = *p, .row_bytes = (size_t)p->k * cr_dtype_bytes(p->dtype)};
-    x->out_bytes = (size_t)p->n * cr_dtype_bytes(p->c_dtype);
+    *x = (probe){.p = *p, .row_bytes = (size_t)p->lda * cr_dtype_bytes(p->dtype)};
+    x->out_bytes = (size_t)p->ldc * cr_dtype_bytes(p->c_dtype);
     larger = x->row_bytes > x->out_bytes ? x->row_bytes : x->out_bytes;
     for (size_t i = 0; i < CR_COUNT(probe_rows); i++)
         if (i == 0 || (size_t)probe_rows[i] * larger <= PROBE_BYTES) x->most = probe_rows[i];
@@ -230,8 +241,6 @@ static cr_status probe_open(cr_device *dev, const cri_product *p, probe *x, cr_e
     CR_TRY(upload_rows(dev, x, err));
     x->p.a = cr_mem_to_host(x->rows);
     x->p.c = cr_mem_to_host(x->out);
-    x->p.lda = p->k;
-    x->p.ldc = p->n;
     if (p->add) x->p.add = x->p.c;
     return CR_OK;
 }
@@ -314,7 +323,7 @@ static bool is_for_library(const cri_product *p)
 {
     int64_t c_piece = p->c_dtype == CR_F32 ? 4 : 8;
 
-    return p->dtype != CR_F32 &&
+    return p->dtype != CR_F32 && p->is_b_turned >= p->is_a_turned &&
            (p->n | p->lda | p->ldb | (p->is_a_turned ? p->m : p->k)) % 8 == 0 &&
            p->ldc % c_piece == 0 && (!p->bias || p->aux_dtype == p->c_dtype) &&
            (!p->add || p->aux_dtype == p->c_dtype);
@@ -397,6 +406,9 @@ void cri_library_close(cri_library *l)
         kept *k = l->first;
         l->first = k->next;
         if (k->desc) cublasLtMatmulDescDestroy(k->desc);
+        if (k->weight) cublasLtMatrixLayoutDestroy(k->weight);
+        if (k->rows) cublasLtMatrixLayoutDestroy(k->rows);
+        if (k->out) cublasLtMatrixLayoutDestroy(k->out);
         cr_free(k);
     }
     cublasLtDestroy(l->handle);

@@ -147,6 +147,53 @@ static void taken_with_the_same_rows_in_any_company(void **state)
     }
 }
 
+/* dw [N, K] and dx [num, K] of the first rows, whose gradients are the numbers of x. */
+static void gradients_of(place *p, int64_t num, float *dw, void *dx)
+{
+    const cr_weight w = {p->w, p->dtype, N, K, NULL};
+    const size_t num_bytes = (size_t)(num * K) * 2;
+    cr_mem *mem;
+
+    OK(cr_device_alloc(p->dev, N * K * 4 + num_bytes, &mem, &err));
+    OK(cr_zero(p->dev, mem, N * K * 4, &err));
+    OK(cr_linear_grad(p->dev,
+                      &(cr_linear_grad_args){.x = p->x,
+                                             .dy = p->x,
+                                             .w = &w,
+                                             .dx = cr_mem_add(mem, N * K * 4),
+                                             .dw = mem,
+                                             .num_rows = num},
+                      &err));
+    OK(cr_download(p->dev, dw, mem, N * K * 4, &err));
+    OK(cr_download(p->dev, dx, cr_mem_add(mem, N * K * 4), num_bytes, &err));
+    cr_device_free(p->dev, mem, N * K * 4 + num_bytes);
+}
+
+/* One description of the matrices serves all numbers of rows. */
+static void gradients_of_any_rows(void **state)
+{
+    static const int64_t nums[] = {130, 7, 64, 130, 1};
+    static float library[N * K], own[N * K], first[N * K];
+    static uint16_t dx[M * K], own_dx[M * K], first_dx[M * K];
+    place p, q;
+
+    (void)state;
+    place_open(&p, CR_BF16, "library", NULL);
+    place_open(&q, CR_BF16, "own", NULL);
+    for (size_t i = 0; i < CR_COUNT(nums); i++) {
+        gradients_of(&p, nums[i], library, dx);
+        gradients_of(&q, nums[i], own, own_dx);
+        for (size_t j = 0; j < CR_COUNT(own); j++)
+            check_near(library[j], own[j], 1e-4 * (double)nums[i]);
+        if (i == 0) memcpy(first, library, sizeof first), memcpy(first_dx, dx, sizeof dx);
+        assert_memory_equal(dx, first_dx, (size_t)(nums[i] * K) * 2);
+        if (nums[i] == nums[0]) assert_memory_equal(library, first, sizeof first);
+    }
+    place_close(&p);
+    place_close(&q);
+    assert_int_equal(p.products.num_taken, 2);
+}
+
 static void left_to_own_kernels(void **state)
 {
     static const char *const wrong[][2] = {
@@ -197,10 +244,10 @@ static void other_words(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(taken_with_the_same_rows_in_any_company),
-                                       cmocka_unit_test(left_to_own_kernels),
-                                       cmocka_unit_test(refused_later),
-                                       cmocka_unit_test(other_words)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(taken_with_the_same_rows_in_any_company),
+        cmocka_unit_test(gradients_of_any_rows), cmocka_unit_test(left_to_own_kernels),
+        cmocka_unit_test(refused_later), cmocka_unit_test(other_words)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

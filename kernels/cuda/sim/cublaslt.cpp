@@ -88,6 +88,15 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t a,
+                                                const void *value, size_t n)
+{
+    if (a != CUBLASLT_MATRIX_LAYOUT_COLS || n != 8) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&l->cols, value, 8);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 {
     delete l;
