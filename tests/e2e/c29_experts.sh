@@ -5,6 +5,7 @@
 # ranks choose the same expert, and stops with exit code 3 and both ranks and units where they do not.
 # Not covered: gradients tensor by tensor (tests/mesh/cut_matrix.c), other models.
 # also on far
+# also on cuda, long
 set -u
 : "${CROLL:?the binary}"
 dir=$(mktemp -d) || exit 1

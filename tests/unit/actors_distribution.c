@@ -2,6 +2,7 @@
  * by bits for every setting; they, and the mass of the kept words, are those of a float64 computation from the logits; and
  * the gradient that training derives for sampled sequences is, averaged over all sequences, that of the expected reward,
  * enumerated in float64, while log-probs of the raw model miss it.
+ * // also on far
  * Not covered: records and ranks (tests/e2e/run_sampling.sh); Transformers (tests/parity/sampled_log_probs.py).
  */
 #include "actors/distribution.h"
@@ -147,7 +148,11 @@ static void raw_logits(model_bench *b, cr_dtype dtype, const int32_t *ids, int32
 
     for (int32_t t = 0; t < num; t++)
         positions[t] = t;
-    must(cr_model_logits(b->model, &pass, &row, 1, MEM(z), &err), &err);
+    must(cr_model_logits(b->model, &pass, &row, 1,
+                         to_device(b->dev, z, (size_t)b->model->config.vocab_size * sizeof *z),
+                         &err),
+         &err);
+    to_host();
 }
 
 /* Penalty over ids[num] and temperature, in double. */
@@ -295,7 +300,9 @@ static double grow(tree *t, const int32_t *ids, int32_t num, double reach)
     *c = (context){.num = num, .reach = reach};
     memcpy(c->ids, ids, (size_t)num * sizeof *ids);
     raw_logits(&t->b, CR_F32, ids, num, z);
-    must(cr_draw(t->b.dev, &(cr_draw_args){MEM(z), 1, WORDS, &row, &drawn}, &err), &err);
+    must(cr_draw(t->b.dev, &(cr_draw_args){TO_DEVICE(t->b.dev, z), 1, WORDS, &row, &drawn}, &err),
+         &err);
+    to_host();
     c->num_kept = (int32_t)drawn.num_kept;
     assert_in_range(c->num_kept, 2, 6);
     assert_int_equal(kept.num_bytes, drawn.num_kept * sizeof *c->kept);
@@ -335,25 +342,27 @@ static float *gradient(tree *t, rows *r, size_t *num)
                     .tape = t->b.tape,
                     .scratch = t->b.scratch,
                     .batch = &r->batch};
-    float *grad;
+    float *grad, *all;
 
     *num = 0;
-    for (size_t i = 0; i < m->num_params; i++) {
-        memset(HOST(m->params[i]->grad), 0, (size_t)m->params[i]->num_elems * sizeof(float));
+    for (size_t i = 0; i < m->num_params; i++)
         *num += (size_t)m->params[i]->num_elems;
-    }
+    must(cr_zero(t->b.dev, t->b.full.grad, t->b.full.grad_bytes, &err), &err);
     must(cr_model_forward(m, &pass, &out, &err), &err);
     must(cr_model_backward(m, &pass, &(cr_outputs){{r->weight, NULL}}, &err), &err);
     grad = CR_NEW_ARRAY(float, *num);
+    all = model_bench_grads(&t->b);
     *num = 0;
     for (size_t i = 0; i < m->num_params; i++) {
         const cr_param *p = m->params[i];
-        memcpy(grad + *num, F32(p->grad), (size_t)p->num_elems * sizeof(float));
+        memcpy(grad + *num, in_copy(all, t->b.full.grad, p->grad),
+               (size_t)p->num_elems * sizeof(float));
         if (strcmp(p->name, "lm_head.weight") ==
             0) /* of the word whose weight is 0: not compared */
             memset(grad + *num + 16 * 16, 0, 16 * sizeof(float));
         *num += (size_t)p->num_elems;
     }
+    cr_free(all);
     return grad;
 }
 
@@ -476,6 +485,7 @@ static double distance(const float *a, const float *b, size_t num)
 static void mean_gradient_is_that_of_the_expectation(void **state)
 {
     static const int32_t start[START] = {3, 11};
+    static const float no_weights[16];
     const cr_distribution d = {0.6f, 1.1f, true}, only_temperature = {0.6f, 1, false},
                           no_penalty = {0.6f, 1, true};
     tree *t = CR_NEW(tree);
@@ -484,8 +494,10 @@ static void mean_gradient_is_that_of_the_expectation(void **state)
 
     (void)state;
     must(model_bench_open(&t->b, toy, CR_F32, &err), &err);
-    memset(F32(cr_model_find_param(t->b.model, "lm_head.weight")->weight.data) + 16 * 16, 0,
-           16 * sizeof(float));
+    refill(t->b.dev,
+           cr_at_const(CR_F32, cr_model_find_param(t->b.model, "lm_head.weight")->weight.data,
+                       16 * 16),
+           no_weights, sizeof no_weights);
     t->how = (cr_generating){.log_probs = CR_LOG_PROBS_SAMPLED,
                              .temperature = 0.6f,
                              .top_k = 5,

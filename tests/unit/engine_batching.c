@@ -2,8 +2,10 @@
  *
  * What a sample gives must not depend on its company, on limits or on preemption, its log-probs must
  * be those of a packed forward to the bit, a prompt must be computed once for its group, and every
- * block must come back. Not covered: real checkpoints and tokenizers (acceptance), speed (bench).
+ * block must come back. On cuda with fewer and shorter answers.
+ * Not covered: real checkpoints and tokenizers (acceptance), speed (bench).
  * // also on far
+ * // also on cuda, long
  */
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -17,6 +19,7 @@
 #include <string.h>
 
 enum { VOCAB = 90, MAX_LEN = 320, NUM_GROUPS = 24, MOST_SAMPLES = 64 };
+static int num_groups = NUM_GROUPS, longest = 150, preempted = 10; /* asked for; at least */
 
 #define REST                                                                                      \
     "\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"head_dim\":12,\"hidden_size\":32,"       \
@@ -85,7 +88,7 @@ static request make_request(int g)
     }
     for (size_t i = 0; i < q.num_samples; i++)
         q.sample_ids[i] = (uint64_t)g << 32 | i;
-    q.how.max_new_tokens = 1 + (g * 37) % 150;
+    q.how.max_new_tokens = 1 + (g * 37) % longest;
     q.how.seed = 1000 + (uint64_t)(g % 3);
     if (g % 4 == 1) q.how.temperature = 0.7f, q.how.top_k = 20;
     if (g % 4 == 2) q.how.top_p = 0.9f, q.how.repetition_penalty = 1.2f;
@@ -133,7 +136,7 @@ static answers *ask_all(cr_dtype dtype, int threads, cr_engine_limits limits,
     bench b = bench_open(dtype, threads, limits);
     answers *a = CR_NEW(answers);
 
-    for (int g = 0; g < NUM_GROUPS; g++) {
+    for (int g = 0; g < num_groups; g++) {
         request q = make_request(g);
         submit(&b, &q);
     }
@@ -183,7 +186,7 @@ static void test_company_changes_nothing(void **state)
         check_same(got, want);
         free_answers(got);
         got = ask_all(dtype, 1, blocks(MOST_SAMPLES, 40, 9), &stats); /* blocks run out */
-        assert_true(stats.num_preempted > 10);
+        assert_true(stats.num_preempted > preempted);
         check_same(got, want);
         free_answers(got);
         got = ask_all(dtype, 3, blocks(40, 60, 1000), &stats); /* cut over lanes */
@@ -229,7 +232,7 @@ static void test_log_probs_are_those_of_training(void **state)
         cr_batch batch = {ids, pos, labels, cu, 0, 0};
         int64_t at = 0, num = 0;
         cr_err err = {0};
-        for (int g = 0; g < NUM_GROUPS; g++) {
+        for (int g = 0; g < num_groups; g++) {
             request q = make_request(g);
             for (size_t i = 0; i < q.num_samples; i++) {
                 const cr_generated *x = &a->of[g][i];
@@ -257,7 +260,7 @@ static void test_log_probs_are_those_of_training(void **state)
                     assert_memory_equal(x->log_probs, want + num, x->num_ids * sizeof(float));
                 num += (int64_t)x->num_ids;
             }
-        assert_true(num > 1000);
+        assert_true(num > num_groups * 20);
         cr_free(ids);
         cr_free(pos);
         cr_free(labels);
@@ -449,8 +452,12 @@ static void test_refusals(void **state)
     }
     /* weights that are not numbers are an error, not a token */
     cr_err err = {0};
+    float *nans = CR_NEW_ARRAY(float, b.model->params[0]->num_elems);
     for (int64_t i = 0; i < b.model->params[0]->num_elems; i++)
-        F32(b.model->params[0]->weight.data)[i] = NAN;
+        nans[i] = NAN;
+    refill(b.dev, b.model->params[0]->weight.data, nans,
+           (size_t)b.model->params[0]->num_elems * sizeof *nans);
+    cr_free(nans);
     must(cr_engine_set_weights(b.engine, &err), &err);
     for (int greedy = 0; greedy < 2; greedy++) {
         err = (cr_err){0};
@@ -477,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_refusals),
     };
+
+    if (strcmp(cr_device_default(), "cuda") == 0) num_groups = 9, longest = 40, preempted = 0;
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

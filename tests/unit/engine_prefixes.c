@@ -1,7 +1,9 @@
 /* engine_prefixes.c -- prompts whose beginning an earlier request has computed: how much is taken from the cache, what
  * is not (another salt, other weights, what had to make room), and the same bits of every sample with and without, for
- * random requests with a small cache, preemption and cancelled requests.
- * Not covered: what the service says of it (e2e/serve_numbers). */
+ * random requests with a small cache, preemption and cancelled requests (on cuda fewer of them).
+ * Not covered: what the service says of it (e2e/serve_numbers).
+ * // also on cuda, long
+ */
 #include "base/rng.h"
 #include "tests/check_near.h"
 #include "tests/small_engine.h"
@@ -126,6 +128,7 @@ static void what_makes_room(void **state)
 }
 
 enum { REQUESTS = 30, MOST_LENGTH = 400 };
+static size_t num_requests = REQUESTS;
 
 typedef struct request {
     int32_t ids[MOST_LENGTH];
@@ -171,8 +174,8 @@ static cr_engine_stats run_all(const request *all, uint64_t out[REQUESTS])
     size_t num_sent = 0;
 
     memset(out, 0, REQUESTS * sizeof *out);
-    for (; num_sent < REQUESTS || !cr_engine_is_idle(engine); step++) {
-        for (size_t i = 0; i < REQUESTS; i++) {
+    for (; num_sent < num_requests || !cr_engine_is_idle(engine); step++) {
+        for (size_t i = 0; i < num_requests; i++) {
             cr_generating how = plain(all[i].length);
             const uint64_t ids[] = {8 * i, 8 * i + 1, 8 * i + 2};
             how.cache_salt = all[i].salt;
@@ -202,9 +205,11 @@ static void same_bits(void **state)
     static request all[REQUESTS];
     uint64_t want[REQUESTS], got[REQUESTS];
     int64_t num_reused = 0, num_preempted = 0;
+    bool is_small = strcmp(cr_device_default(), "cuda") == 0;
 
     (void)state;
-    for (uint64_t salt = 0; salt < 6; salt++) {
+    if (is_small) num_requests = 10;
+    for (uint64_t salt = 0; salt < (is_small ? 1 : 6); salt++) {
         make_requests(all, salt * 1000);
         open_engine(false, 0, 400);
         run_all(all, want);
@@ -213,12 +218,12 @@ static void same_bits(void **state)
             cr_engine_stats stats = run_all(all, got);
             num_reused += stats.num_reused;
             num_preempted += stats.num_preempted;
-            for (size_t i = 0; i < REQUESTS; i++)
+            for (size_t i = 0; i < num_requests; i++)
                 if (got[i] != want[i]) fail_msg("salt %d, request %zu", (int)salt, i);
         }
     }
-    assert_true(num_reused > 5000);
-    assert_true(num_preempted > 20);
+    assert_true(num_reused > (is_small ? 500 : 5000));
+    assert_true(num_preempted > (is_small ? 0 : 20));
 }
 
 static int begin(void **state)
