@@ -242,7 +242,7 @@ static cr_status gather_known(cri_exchanged *x, const char *data, const size_t *
                               cr_err *err)
 {
     cr_group *g = x->group;
-    int n = g->num_ranks;
+    int n = g->num_ranks, me = g->rank;
     bool is_short = offsets[n] <= CRI_SHORT_BYTES;
     size_t *offset = g->hosts->offset, most = is_short ? CRI_SHORT_BYTES : cri_piece_bytes(n);
 
@@ -256,7 +256,8 @@ static cr_status gather_known(cri_exchanged *x, const char *data, const size_t *
         if (offset[n] == 0) return CR_OK;
         CR_TRY(begin(x, p.slot, err));
         CR_TRY(cri_parts_receive(&p, err));
-        memcpy(p.data + offset[g->rank], data + at, offset[g->rank + 1] - offset[g->rank]);
+        if (offset[me + 1] > offset[me]) /* data may be NULL */
+            memcpy(p.data + offset[me], data + at, offset[me + 1] - offset[me]);
         CR_TRY(move_parts(&p, err));
         for (int r = 0; r < n; r++)
             memcpy(out + offsets[r] + at, p.data + offset[r], offset[r + 1] - offset[r]);
