@@ -73,7 +73,17 @@ static bool take_name(part *p, part *name)
     return num > 0 && num < MAX_NAME && name->at[0] != '-';
 }
 
-/* "NAME", "NAME:8", and in a file "NAME slots=8" */
+/* "slots=8" or "slots = 8"; 0: it is none */
+static int take_pair(part *p, const char *key)
+{
+    if (!skip(p, key)) return 0;
+    p->at += span(p, blanks);
+    if (!skip(p, "=")) return 0;
+    p->at += span(p, blanks);
+    return take_number(p, CR_MAX_HOST_RANKS);
+}
+
+/* "NAME", "NAME:8", and in a file "NAME slots=8", also with the "max_slots=16" of Open MPI, which a run never needs */
 static bool read_host(part p, bool is_file, cr_hosts *out)
 {
     part name;
@@ -84,11 +94,11 @@ static bool read_host(part p, bool is_file, cr_hosts *out)
         num_ranks = take_number(&p, CR_MAX_HOST_RANKS);
     } else if (is_file && p.at < p.end) {
         p.at += span(&p, blanks);
-        if (!skip(&p, "slots")) return false;
+        num_ranks = take_pair(&p, "slots");
         p.at += span(&p, blanks);
-        if (!skip(&p, "=")) return false;
-        p.at += span(&p, blanks);
-        num_ranks = take_number(&p, CR_MAX_HOST_RANKS);
+        if (p.at < p.end && take_pair(&p, "max_slots") < num_ranks &&
+            take_pair(&p, "max-slots") < num_ranks)
+            return false;
     }
     return p.at == p.end && num_ranks > 0 && add_host(out, name, num_ranks);
 }
@@ -123,7 +133,7 @@ cr_status cr_hosts_read_file(const cr_buf *text, const char *what, cr_hosts *out
     for (const char *line; (line = cr_line_next(text, &at, &num_bytes));) {
         const char *comment = memchr(line, '#', num_bytes);
         part p = {line, comment ? comment : line + num_bytes};
-        number++;
+        if (number++ == 0) skip(&p, "\xef\xbb\xbf"); /* as Windows marks a text */
         p.at += span(&p, blanks);
         while (p.end > p.at && p.end[-1] && strchr(blanks, p.end[-1]))
             p.end--;
