@@ -271,6 +271,7 @@ static cr_status check_hosts(const report *r, const cr_hosts_args *args, const c
     if (config) cr_placement_make(&hosts, &layout);
     cr_needs_init(&needs, config, &hosts, network);
     preflight = cr_preflight_make(&hosts, &needs.all);
+    if (cr_preflight_check(preflight, err) == CR_ESIGNAL) goto out;
     if (r->has_json) {
         cr_preflight_json(preflight, &text);
     } else {
@@ -279,7 +280,7 @@ static cr_status check_hosts(const report *r, const cr_hosts_args *args, const c
         cr_preflight_findings(preflight, &text);
     }
     fwrite(text.data, 1, text.num_bytes, stdout);
-    cr_note(cr_preflight_check(preflight, err));
+out:
     cr_buf_free(&text);
     cr_preflight_free(preflight);
     cr_hosts_free(&hosts);

@@ -276,7 +276,8 @@ static bool ask_some(cr_agent *agents, size_t num, cr_buf *question, struct poll
     return true;
 }
 
-void cr_agents_ask(cr_agent *agents, size_t num, cr_buf *question, double seconds)
+void cr_agents_ask(cr_agent *agents, size_t num, cr_buf *question, double seconds,
+                   const volatile sig_atomic_t *stop)
 {
     struct pollfd *fds = CR_NEW_ARRAY(struct pollfd, 2 * num);
     double until_s = cr_now_s() + seconds;
@@ -286,7 +287,7 @@ void cr_agents_ask(cr_agent *agents, size_t num, cr_buf *question, double second
         agents[i].is_asked = question[i].num_bytes && !agents[i].is_out;
         if (agents[i].is_asked) put(&agents[i], &question[i]);
     }
-    while (cr_now_s() < until_s && ask_some(agents, num, question, fds))
+    while (!*stop && cr_now_s() < until_s && ask_some(agents, num, question, fds))
         continue;
     for (size_t i = 0; i < num; i++) {
         char why[400], said[120];

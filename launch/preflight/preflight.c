@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,37 @@ static bool is_out(const cr_preflight *p, size_t i)
     return p->agent[i].is_out;
 }
 
+/* ---- signals ---- */
+
+static volatile sig_atomic_t caught;
+static const int caught_signals[] = {SIGINT, SIGTERM, SIGHUP};
+enum { CAUGHT_SIGNALS = CR_COUNT(caught_signals) };
+
+static void on_signal(int number)
+{
+    caught = number;
+}
+
+/* A signal ends the checks, not this process: no mark is left behind. What is ignored (nohup) stays so. */
+static void catch_signals(struct sigaction before[CAUGHT_SIGNALS])
+{
+    struct sigaction action = {.sa_handler = on_signal};
+
+    caught = 0;
+    for (size_t i = 0; i < CAUGHT_SIGNALS; i++) {
+        sigaction(caught_signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) sigaction(caught_signals[i], &action, NULL);
+    }
+}
+
+static void release_signals(const struct sigaction before[CAUGHT_SIGNALS])
+{
+    for (size_t i = 0; i < CAUGHT_SIGNALS; i++)
+        sigaction(caught_signals[i], &before[i], NULL);
+}
+
+/* ---- questions ---- */
+
 /* Every agent's questions go out, and those that have failed are findings. */
 static void ask(cr_preflight *p, double seconds)
 {
@@ -55,7 +87,7 @@ static void ask(cr_preflight *p, double seconds)
 
     for (size_t i = 0; i < p->num; i++)
         was_out[i] = is_out(p, i);
-    cr_agents_ask(p->agent, p->num, p->question, seconds);
+    cr_agents_ask(p->agent, p->num, p->question, seconds, &caught);
     for (size_t i = 0; i < p->num; i++)
         if (is_out(p, i) && !was_out[i]) find_fault(p, i, CRI_HOST, true, "%s", p->agent[i].fault);
     cr_free(was_out);
@@ -663,7 +695,9 @@ static void start(cr_preflight *p)
 cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs)
 {
     cr_preflight *p = CR_NEW(cr_preflight);
+    struct sigaction before[CAUGHT_SIGNALS];
 
+    catch_signals(before);
     p->hosts = hosts;
     p->needs = needs;
     p->began_s = cr_now_s();
@@ -680,6 +714,8 @@ cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs
     look_again(p);
     cr_agents_stop(p->agent, p->num);
     end_part(p, "links");
+    release_signals(before);
+    p->signal = caught;
     return p;
 }
 
@@ -688,6 +724,8 @@ cr_status cr_preflight_check(const cr_preflight *p, cr_err *err)
     cr_buf text = {0};
     size_t num = 0, last = p->num, num_left = 0;
 
+    if (p->signal)
+        return cr_fail(err, CR_ESIGNAL, "stopped by signal %d. Nothing was started", p->signal);
     for (size_t k = 0; k < p->num_findings; k++) {
         const cri_finding *f = &p->finding[k];
         const char *name = p->node[f->node].name;

@@ -63,6 +63,7 @@ struct cr_preflight {
     cri_part part[CRI_PARTS];
     size_t num_parts;
     double began_s;
+    int signal; /* that ended the checks, 0: none */
 };
 
 static inline const cr_agent_rate *cri_rate(const cr_preflight *p, size_t from, size_t to)

@@ -254,7 +254,8 @@ cr_status cr_preflight_run(cr_hosts *hosts, const cr_preflight_needs *needs, cr_
     *out = NULL;
     if (hosts->by == CR_HOSTS_HERE) return CR_OK;
     *out = cr_preflight_make(hosts, needs);
-    if (cr_preflight_check(*out, err) != CR_OK)
+    if (cr_preflight_check(*out, err) == CR_ESIGNAL) return err->status;
+    if (err->status != CR_OK)
         cr_preflight_table(*out, &text);
     else if (!needs->is_brief)
         cr_preflight_summary(*out, &text);

@@ -104,6 +104,26 @@ rig netem h2 rate 100mbit
 measured bytes_per_s 8e6 13.5e6
 rig netem h2 delay 20ms
 measured latency_s 0.0199 0.06
+
+# a signal while the checks go on: nothing is left of them
+rig netem h2 delay 60ms
+log=$tmp/stopped.log code=0
+rig in h1 sh -c '"$@"; exit $?' sh $program run configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/stopped track_with=none validation=null \
+    "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --hosts h1:2,h2:2 >$log 2>&1 </dev/null &
+for try in $(seq $((600 * slower))); do
+    [ -z "$(find $tmp/stopped -name '.croll-hosts*' 2>/dev/null)" ] || break
+    sleep 0.05
+done
+rig in h1 pkill -TERM -f "^$program run"
+wait $! || code=$?
+[ $code = 130 ] || fail "stopped in its checks: exit code $code"
+says '^croll run: stopped by signal 15. Nothing was started$'
+[ ! -e $tmp/stopped ] || fail "left of stopped checks: $(ls -A $tmp/stopped)"
+for try in $(seq $((100 * slower))); do
+    rig in h2 pgrep -x croll >/dev/null || break
+    sleep 0.1
+done
+! rig in h2 pgrep -x croll || fail "an agent is left on h2"
 rig netem h2 off
 
 # a clock that is wrong
