@@ -118,11 +118,28 @@ static void look_at_models(const cr_agent_request *r, cr_agent_look *look)
     }
 }
 
+/* Is such a program in PATH? */
+static bool has_program(const char *name)
+{
+    const char *path = getenv("PATH");
+    char *folders = cr_strdup(path ? path : ""), *rest = folders, *folder;
+    bool is_found = false;
+
+    while (!is_found && (folder = strsep(&rest, ":"))) {
+        char *file = cr_path_join(folder, name);
+        is_found = access(file, X_OK) == 0;
+        cr_free(file);
+    }
+    cr_free(folders);
+    return is_found;
+}
+
 static void look_around(const agent *a, const cr_agent_request *r, cr_buf *line)
 {
     cr_agent_look look = {.shm = free_bytes("/dev/shm"),
                           .memory = cr_memory_left(),
                           .disk = r->folder ? free_bytes(r->folder) : -1,
+                          .has_orted = has_program("orted") || has_program("prted"),
                           .num_gpus = a->num_gpus};
     struct rlimit files;
 

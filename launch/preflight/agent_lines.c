@@ -311,6 +311,7 @@ static cr_status read_look(const json_t *object, cr_agent_look *out, cr_err *err
     CR_TRY(get_int(object, "gpus", 0, MOST, &gpus, err));
     out->num_gpus = (int)gpus;
     out->has_mark = json_is_true(json_object_get(object, "has_mark"));
+    out->has_orted = json_is_true(json_object_get(object, "has_orted"));
     return get_text(object, "gpu", out->gpu, sizeof out->gpu, err);
 }
 
@@ -345,9 +346,10 @@ void cr_agent_look_write(const cr_agent_look *look, cr_buf *line)
     }
     cr_buf_addf(line,
                 "],\"shm\":%lld,\"memory\":%lld,\"disk\":%lld,\"files\":%lld,\"has_mark\":%s,"
-                "\"gpus\":%d",
+                "\"has_orted\":%s,\"gpus\":%d",
                 (long long)look->shm, (long long)look->memory, (long long)look->disk,
-                (long long)look->files, look->has_mark ? "true" : "false", look->num_gpus);
+                (long long)look->files, look->has_mark ? "true" : "false",
+                look->has_orted ? "true" : "false", look->num_gpus);
     add_pair(line, "gpu", look->gpu);
     cr_buf_adds(line, "}\n");
 }

@@ -75,9 +75,10 @@ typedef struct cr_agent_look {
     cr_agent_model *model; /* [num_models] owned */
     size_t num_models;
     int64_t shm, memory,
-        disk;      /* bytes free; disk: of the file system of the folder, -1: not asked for */
-    int64_t files; /* that a process may open */
-    bool has_mark; /* the text was found at the mark */
+        disk;       /* bytes free; disk: of the file system of the folder, -1: not asked for */
+    int64_t files;  /* that a process may open */
+    bool has_mark;  /* the text was found at the mark */
+    bool has_orted; /* Open MPI's daemon is in PATH */
     int num_gpus;
     char gpu[CR_AGENT_NAME];
 } cr_agent_look;

@@ -240,7 +240,10 @@ static cr_status dial(const cr_agent_self *self, const cr_agent_peer *to, char w
     write_head(self, what, head);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         !send_all(fd, head, sizeof head) || !receive_all(fd, &node, sizeof node)) {
-        cr_fail(err, CR_EIO, "%s: %s", to->address, strerror(errno));
+        if (errno == EAGAIN || errno == EINPROGRESS)
+            cr_fail(err, CR_EIO, "%s: no answer within %d s", to->address, (int)WAIT_SECONDS);
+        else
+            cr_fail(err, CR_EIO, "%s: %s", to->address, strerror(errno));
         close(fd);
         return err->status;
     }

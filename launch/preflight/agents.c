@@ -230,6 +230,8 @@ static bool has_answer(cr_agent *a)
     memmove(a->line.data, a->line.data + at, a->line.num_bytes - at + 1);
     a->line.num_bytes -= at;
     if (a->line.data[0] == '{') return true;
+    cr_buf_clear(&a->said);
+    cr_buf_add(&a->said, a->line.data, a->line.num_bytes); /* it may be why there is no answer */
     cr_buf_clear(&a->line);
     return false;
 }

@@ -27,7 +27,7 @@ typedef struct cr_agent {
 void cr_agent_start(cr_agent *agent, const char *name, const cr_hosts *hosts, size_t i,
                     const char *self);
 /* question[i] (empty: none) to agent i, which is out after `seconds` without an answer; then agent[i].line has the answer,
- * or nothing. The questions are cleared. *stop other than 0: nobody is waited for any more. */
+ * or nothing. The questions are cleared. *stop other than 0: no agent is waited for any more. */
 void cr_agents_ask(cr_agent *agents, size_t num, cr_buf *question, double seconds,
                    const volatile sig_atomic_t *stop);
 void cr_agent_drop(cr_agent *agent, const char *why); /* it is out */

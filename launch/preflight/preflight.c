@@ -60,7 +60,7 @@ static void on_signal(int number)
     caught = number;
 }
 
-/* A signal ends the checks, not this process: no mark is left behind. What is ignored (nohup) stays so. */
+/* A signal ends the checks, not this process: no mark is left. What is ignored (nohup) stays so. */
 static void catch_signals(struct sigaction before[CAUGHT_SIGNALS])
 {
     struct sigaction action = {.sa_handler = on_signal};
@@ -227,6 +227,11 @@ static void check_room(cr_preflight *p, size_t i)
                    "ulimit -n is %lld in what ssh or srun starts there, the run needs %lld open "
                    "files",
                    (long long)look->files, (long long)needs->num_files);
+    if (i != p->here && !look->has_orted)
+        find_fault(
+            p, i, CRI_HOST, false,
+            "Open MPI's orted is not in PATH of what ssh or srun starts there: if its folder "
+            "is not known to mpirun either, set PATH in the first lines of ~/.bashrc");
     if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
         (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
         find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)", look->num_gpus,
