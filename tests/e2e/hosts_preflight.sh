@@ -81,7 +81,7 @@ doctor 2 --network 10.77.0.0
 says "'10\.77\.0\.0' is not a prefix"
 doctor 2 --hosts h1:2,h2:1,10.77.0.2:1
 says '^error: host 10\.77\.0\.2: it is the same machine as h2'
-echo '{"prompt":"1+1=","response":"2"}' | rig in h1 $program logprobs /mnt/shared/home/sft_model "device_mapping=[0,1]" --hosts h1:1,h2:1 >$log 2>&1 || fail "logprobs where a second network does not connect: exit code $?"
+echo '{"prompt":"1+1=","response":"2"}' | rig in h1 env OMPI_MCA_btl_tcp_if_exclude=docker0 OMPI_MCA_oob_tcp_if_exclude=docker0 $program logprobs /mnt/shared/home/sft_model "device_mapping=[0,1]" --hosts h1:1,h2:1 >$log 2>&1 || fail "logprobs where a second network does not connect: exit code $?"
 says '"logprobs"'
 code=0
 rig in h1 timeout $((60 * slower)) $program run configs/quickstart/rlvr.yaml pretrain=/mnt/shared/home/sft_model output_dir=/mnt/shared/two track_with=none \
