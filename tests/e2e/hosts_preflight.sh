@@ -14,12 +14,11 @@ log=$tmp/log
 doctor() { # CODE OPTIONS ..: on h1, of the quickstart with the model above
     local want=$1 code=0
     shift
-    rig in h1 $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/no/out "$@" >$log 2>&1 </dev/null || code=$?
+    rig in h1 timeout $((60 * slower)) $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/no/out "$@" >$log 2>&1 </dev/null || code=$?
     [ $code = $want ] || { cat $log; fail "$*: exit code $code, not $want"; }
 }
 says() { grep -Eq -- "$1" $log || { cat $log; fail "not said: $1"; }; }
 row() { grep -E "^$1 " $log; }
-start=$SECONDS
 doctor 0 output_dir=/mnt/own/out
 says '^hosts: 2, 10\.77\.0\.0/24 \(eth0\), slowest link .* checked in'
 ! grep -E '^(error|warning)' $log || fail "errors where there are none"
@@ -106,7 +105,7 @@ rig netem h2 delay 20ms
 measured latency_s 0.0199 0.06
 
 # a signal while the checks go on: nothing is left of them
-rig netem h2 delay 60ms
+rig netem h2 delay 200ms
 log=$tmp/stopped.log code=0
 rig in h1 sh -c '"$@"; exit $?' sh $program run configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/stopped track_with=none validation=null \
     "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --hosts h1:2,h2:2 >$log 2>&1 </dev/null &
@@ -157,5 +156,4 @@ fi
 rig in h2 sh -c 'kill $(cat /run/rig/sshd.pid)'
 doctor 2
 says '^error: host h2: cannot be reached: ssh: connect to host h2 port 22: Connection refused \(tried: ssh '
-[ $((SECONDS - start)) -lt $((120 * slower)) ] || fail "the checks took $((SECONDS - start)) s"
 echo ok
