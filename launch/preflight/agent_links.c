@@ -251,8 +251,8 @@ static cr_status dial(const cr_agent_self *self, const cr_agent_peer *to, char w
     return CR_OK;
 }
 
-/* Bytes a second of the second half of that time: before, TCP looks for the rate. */
-static double receive_rate(int fd, double seconds)
+/* Bytes a second, counted after `first` seconds of that time: before, TCP looks for the rate. */
+static double receive_rate(int fd, double first, double seconds)
 {
     char *chunk = CR_NEW_ARRAY(char, CHUNK);
     double first_s = cr_now_s(), now_s = first_s, from_s = 0, counted = 0, all = 0;
@@ -263,7 +263,7 @@ static double receive_rate(int fd, double seconds)
         all += (double)n;
         if (from_s > 0)
             counted += (double)n;
-        else if (now_s - first_s >= seconds / 2)
+        else if (now_s - first_s >= first)
             from_s = now_s;
     }
     cr_free(chunk);
@@ -290,10 +290,11 @@ cr_status cr_agent_measure(const cr_agent_self *self, const cr_agent_peer *from,
         if (cr_now_s() - begin_s < least_s) least_s = cr_now_s() - begin_s;
     }
     if (err->status == CR_OK && send_all(fd, start, sizeof start)) {
-        double wanted = 15 * least_s; /* TCP needs round trips to find the rate of a long link */
-        if (wanted < seconds) wanted = seconds;
+        double first = 9 * least_s; /* TCP needs round trips to find the rate of a long link */
+        if (first < seconds / 2) first = seconds / 2;
+        if (first > 4 * seconds) first = 4 * seconds;
         out->latency_s = least_s / 2;
-        out->bytes_per_s = receive_rate(fd, wanted < 6 * seconds ? wanted : 6 * seconds);
+        out->bytes_per_s = receive_rate(fd, first, first + seconds / 2 + 2 * least_s);
     }
     close(fd);
     return err->status;
