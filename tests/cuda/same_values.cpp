@@ -1,6 +1,7 @@
 /* same_values.cpp -- compiles only if the names and values of the simulation's headers are those of the toolkit's: with a
  * toolkit these are its own, without one those of kernels/cuda/sim/include. Never run. */
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -18,6 +19,15 @@ IS(cudaStreamNonBlocking, 1)
 IS(cudaEventDisableTiming, 2)
 IS(cudaFuncAttributeMaxDynamicSharedMemorySize, 8)
 IS(cudaStreamCaptureModeThreadLocal, 1)
+IS(cudaDevAttrComputeCapabilityMajor, 75)
+IS(cudaEnableDefault, 0)
+IS(cudaDriverEntryPointSuccess, 0)
+IS(CUDA_SUCCESS, 0)
+IS(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 9)
+IS(CU_TENSOR_MAP_INTERLEAVE_NONE, 0)
+IS(CU_TENSOR_MAP_SWIZZLE_128B, 3)
+IS(CU_TENSOR_MAP_L2_PROMOTION_L2_256B, 3)
+IS(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, 0)
 IS(MAJOR_VERSION, 0)
 IS(PATCH_LEVEL, 2)
 IS(ncclRemoteError, 6)
@@ -56,3 +66,4 @@ IS(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2)
 IS(CUBLASLT_ALGO_CONFIG_STAGES_ID, 6)
 static_assert(sizeof(cublasLtMatmulAlgo_t) == 64, "size of an algorithm");
 static_assert(sizeof(ncclUniqueId) == 128, "size of an id");
+static_assert(sizeof(CUtensorMap) == 128, "size of a tensor map");

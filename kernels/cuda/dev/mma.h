@@ -14,6 +14,11 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
+#else
+static inline uint32_t shared_address(const void *p)
+{
+    return cri_sim_shared_address(p);
+}
 #endif
 
 /* c += a b, 16x8x16, bf16 with float32 sums. */

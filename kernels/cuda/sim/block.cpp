@@ -4,7 +4,7 @@
  * warp operation; that thread keeps the stack and the next worker goes on. So a kernel without barriers
  * costs a call a thread, and one with barriers two switches a thread and barrier.
  */
-#include "kernels/cuda/sim/lanes.h"
+#include "kernels/cuda/sim/async.h"
 
 #include <numeric>
 #include <stdarg.h>
@@ -12,13 +12,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 64 * 1024, PAGE = 4096, MAX_WARPS = CRI_SIM_MAX_THREADS / CRI_SIM_WARP };
+enum {
+    SHIFT = 1024,
+    STACK_BYTES = 64 * 1024,
+    PAGE = 4096,
+    MAX_WARPS = CRI_SIM_MAX_THREADS / CRI_SIM_WARP
+};
 
 cri_sim_self_t cri_sim_self;
 cri_sim_uint3 cri_sim_block_idx;
 dim3 cri_sim_block_dim, cri_sim_grid_dim;
 cri_sim_where cri_sim_here;
-unsigned char *cri_sim_shared_arena;
+unsigned char *cri_sim_shared_arena, *cri_sim_shared_start;
 size_t cri_sim_shared_used;
 
 static cri_sim_lane lanes[CRI_SIM_MAX_THREADS];
@@ -27,7 +32,7 @@ static std::vector<unsigned char *> stacks;
 static void *scheduler_sp;
 static cri_sim_lane *to_start;
 static const cri_sim_body *body_now;
-static unsigned char params[4096] __attribute__((aligned(16)));
+static unsigned char params[4096] __attribute__((aligned(128))); /* a tensor map's */
 static const char *kernel_now = "";
 static uint64_t block_count; /* of all kernels: shared sites see by it that a block is new */
 static size_t dynamic_bytes;
@@ -200,13 +205,13 @@ void *cri_sim_shared_dynamic(void)
 
 static void make_shared_arena(void)
 {
-    size_t pages = (CRI_SIM_SHARED_MAX + PAGE - 1) / PAGE * PAGE;
+    size_t pages = (CRI_SIM_SHARED_MAX + SHIFT + PAGE - 1) / PAGE * PAGE;
     void *at =
         mmap(nullptr, pages + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (at == MAP_FAILED) cri_sim_die("no memory for shared memory");
-    cri_sim_shared_arena = (unsigned char *)at;
-    mprotect(cri_sim_shared_arena + pages, PAGE, PROT_NONE);
+    cri_sim_shared_start = (unsigned char *)at;
+    mprotect(cri_sim_shared_start + pages, PAGE, PROT_NONE);
 }
 
 /* ---- blocks ---- */
@@ -217,6 +222,7 @@ static void begin_block(dim3 block)
 
     block_count++;
     if (cri_sim_is_checked) cri_sim_check_new_block(); /* forgets what the last block has used */
+    cri_sim_async_new_block();
     cri_sim_shared_used = dynamic_bytes;
     memset(cri_sim_shared_arena, 0xff, dynamic_bytes);
     cri_sim_here.block_phase = 0;
@@ -259,6 +265,7 @@ static bool is_over(void)
         lanes[i].state = CRI_SIM_READY;
     }
     cri_sim_here.block_phase++;
+    cri_sim_async_sync_block();
     return false;
 }
 
@@ -268,10 +275,13 @@ static void run_block(dim3 block)
 
     begin_block(block);
     do {
-        shuffle_order(warp_order, num_warps);
-        for (int i = 0; i < num_warps; i++)
-            run_warp(warp_order[i]);
+        do {
+            shuffle_order(warp_order, num_warps);
+            for (int i = 0; i < num_warps; i++)
+                run_warp(warp_order[i]);
+        } while (cri_sim_async_go_on(lanes, num_lanes));
     } while (!is_over());
+    cri_sim_async_end_block();
 }
 
 void cri_sim_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
@@ -279,7 +289,9 @@ void cri_sim_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
 {
     uint64_t num_blocks = (uint64_t)grid.x * grid.y * grid.z, stride = 1, first = 0;
 
-    if (!cri_sim_shared_arena) make_shared_arena();
+    if (!cri_sim_shared_start) make_shared_arena();
+    /* aligned to 16 bytes, as it is declared, and no more */
+    cri_sim_shared_arena = cri_sim_shared_start + 16 * cri_sim_rng.below(SHIFT / 16);
     kernel_now = name;
     body_now = &body;
     memcpy(params, body.args.data(), body.args.size());

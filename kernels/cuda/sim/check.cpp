@@ -5,12 +5,14 @@
  *   - host memory touched by a kernel;
  *   - two threads of a kernel at one place, one writing, with no barrier between (in shared and in device
  *     memory; __syncwarp orders a warp, shuffles do not), or two blocks of one kernel;
+ *   - the same of a bulk copy (TMA) whose mbarrier the reader has not waited for; an mbarrier also orders two warps in shared memory,
+ *     but of what several warps have read the next write needs __syncthreads;
  *   - two operations of different streams at one place, one writing, that no event or synchronisation
  *     orders (vector clocks).
  * Shadow: 48 bytes a granule of 2 bytes of device memory, reserved and touched on demand. Of the readers of a place
  * the first one is kept, and whether there were others.
  */
-#include "kernels/cuda/sim/impl.h"
+#include "kernels/cuda/sim/async.h"
 
 #include <stdio.h>
 #include <sys/mman.h>
@@ -39,7 +41,9 @@ struct range { /* where an access is, for messages */
 bool cri_sim_is_checked;
 const void *cri_sim_pc;
 static cell *shadow; /* of the arena */
-static cell of_shared[CRI_SIM_SHARED_MAX / CRI_SIM_GRANULE + 8];
+enum { SHARED_CELLS = CRI_SIM_SHARED_MAX / CRI_SIM_GRANULE + 8 };
+static cell of_shared[SHARED_CELLS];
+static uint32_t clock_of_visit[2][SHARED_CELLS]; /* of shared memory's writes, reads (async.h) */
 static uint32_t op_count;
 static cri_sim_op *op_seen;
 
@@ -67,7 +71,9 @@ std::string cri_sim_line_of_code(void)
     snprintf(text, sizeof text, "%p", cri_sim_pc);
     f = popen(command, "r");
     while (f && fgets(text, sizeof text, f))
-        if (strncmp(text, "mma.h:", 6) != 0 && strncmp(text, "device.h:", 9) != 0) break;
+        if (strncmp(text, "mma.h:", 6) != 0 && strncmp(text, "hopper.h:", 9) != 0 &&
+            strncmp(text, "device.h:", 9) != 0)
+            break;
     if (f) pclose(f);
     text[strcspn(text, " \n")] = 0;
     return text;
@@ -112,6 +118,7 @@ std::vector<size_t> cri_sim_check_fill_holes(const void *p, size_t n)
 void cri_sim_check_new_block(void)
 {
     memset((void *)of_shared, 0, sizeof of_shared[0] * (cri_sim_shared_used / CRI_SIM_GRANULE + 1));
+    cri_sim_chunks_new_block();
 }
 
 void cri_sim_check_new_op(void)
@@ -126,15 +133,19 @@ static bool is_ordered(int stream, uint32_t time)
     return cri_sim_running->clock.at[stream] >= time;
 }
 
-/* Two accesses of one kernel: true if a barrier comes between them, or one thread made both. */
-static bool is_apart(const visit *a, bool is_shared, bool many_threads, bool many_warps,
+/* Two accesses of one kernel: true if a barrier comes between them, or one thread made both. clock: of the visit, NULL in
+ * device memory. A bulk copy is a visit of a thread after all others: CRI_SIM_MAX_WARPS + its mbarrier is its warp. */
+static bool is_apart(const visit *a, const uint32_t *clock, bool many_threads, bool many_warps,
                      bool many_blocks)
 {
     const cri_sim_where *h = &cri_sim_here;
+    int warp = a->thread / CRI_SIM_WARP;
 
-    if (!is_shared && (a->block != h->block || many_blocks)) return false;
+    if (!clock && (a->block != h->block || many_blocks)) return false;
+    if (a->thread >= CRI_SIM_MAX_THREADS) return cri_sim_is_acquired(warp, *clock);
     if (a->phase != (uint16_t)h->block_phase) return true;
-    if (many_warps || a->thread / CRI_SIM_WARP != h->thread / CRI_SIM_WARP) return false;
+    if (many_warps) return false;
+    if (warp != (int)h->thread / CRI_SIM_WARP) return clock && cri_sim_is_acquired(warp, *clock);
     if (a->warp_phase != (uint16_t)h->warp_phase) return true;
     return a->thread == h->thread && !many_threads;
 }
@@ -178,28 +189,43 @@ static void check_state(const cell *c, const range &at)
     if (!at.is_shared)
         check_first(at);
     else if (!at.is_write)
-        cri_sim_die("read of shared memory that nothing has written (or a cp.async under way "
+        cri_sim_die("read of shared memory that nothing has written (or a copy under way "
                     "writes), offset %ld, at %s",
                     (long)((const unsigned char *)at.p - cri_sim_shared_arena),
                     cri_sim_line_of_code().c_str());
 }
 
+/* NULL: device memory. */
+static uint32_t *clock_of(const range &at, bool is_write)
+{
+    size_t i = (size_t)((const unsigned char *)at.p - cri_sim_shared_arena) / CRI_SIM_GRANULE;
+
+    return at.is_shared ? &clock_of_visit[!is_write][i] : nullptr;
+}
+
+[[noreturn]] static void die_of_race(const visit *a, const range &at, const char *did)
+{
+    const char *memory = at.is_shared ? "shared" : "device", *does = at.is_write ? "write" : "read";
+
+    if (a->thread >= CRI_SIM_MAX_THREADS)
+        cri_sim_die(
+            "race in shared memory: %s after a copy by a tensor map without a wait for that "
+            "phase of its mbarrier, at %s",
+            does, cri_sim_line_of_code().c_str());
+    cri_sim_die(
+        "race in %s memory: %s after a %s by block %u, thread %u without a barrier between, "
+        "at %s",
+        memory, does, did, a->block, a->thread, cri_sim_line_of_code().c_str());
+}
+
 static void check_race(const cell *c, const range &at)
 {
-    const char *memory = at.is_shared ? "shared" : "device";
-
     if (c->w.op == op_count && !(at.is_atomic && c->w.is_atomic) &&
-        !is_apart(&c->w, at.is_shared, false, false, false))
-        cri_sim_die("race in %s memory: %s after a write by block %u, thread %u without a barrier "
-                    "between, at %s",
-                    memory, at.is_write ? "write" : "read", c->w.block, c->w.thread,
-                    cri_sim_line_of_code().c_str());
+        !is_apart(&c->w, clock_of(at, true), false, false, false))
+        die_of_race(&c->w, at, "write");
     if (at.is_write && c->r.op == op_count &&
-        !is_apart(&c->r, at.is_shared, c->many_threads, c->many_warps, c->many_blocks))
-        cri_sim_die(
-            "race in %s memory: write after a read by block %u, thread %u without a barrier "
-            "between, at %s",
-            memory, c->r.block, c->r.thread, cri_sim_line_of_code().c_str());
+        !is_apart(&c->r, clock_of(at, false), c->many_threads, c->many_warps, c->many_blocks))
+        die_of_race(&c->r, at, "read");
 }
 
 [[noreturn]] static void die_of_order(const range &at, int stream, uint32_t time, const char *did)
@@ -222,7 +248,7 @@ static void check_order(const cell *c, const range &at)
 
 /* ---- what is remembered ---- */
 
-static void keep_read(cell *c, bool is_shared)
+static void keep_read(cell *c, const range &at)
 {
     const cri_sim_where *h = &cri_sim_here;
     visit old = c->r;
@@ -233,17 +259,19 @@ static void keep_read(cell *c, bool is_shared)
             c->many_warps = 1;
         } else if (old.warp_phase != (uint16_t)h->warp_phase) {
             fill(&c->r, false);
+            if (at.is_shared) *clock_of(at, false) = cri_sim_clock_of(h->thread / CRI_SIM_WARP);
             c->many_threads = 0;
         } else if (old.thread != h->thread) {
             c->many_threads = 1;
         }
         return;
     }
-    if (is_again && old.block != h->block && !is_shared) {
+    if (is_again && old.block != h->block && !at.is_shared) {
         c->many_blocks = 1;
         return;
     }
     fill(&c->r, false);
+    if (at.is_shared) *clock_of(at, false) = cri_sim_clock_of(h->thread / CRI_SIM_WARP);
     if (old.op && !is_again && old.stream != c->r.stream) {
         c->other_stream = old.stream;
         c->other_time = old.time;
@@ -259,7 +287,9 @@ static bool is_read_again(cell *c)
     uint16_t phase = (uint16_t)h->block_phase;
 
     if (c->r.op != op_count || c->r.block != h->block || c->r.phase != phase) return false;
-    if (c->w.op == op_count && (c->w.block != h->block || c->w.phase == phase)) return false;
+    if (c->w.op == op_count &&
+        (c->w.block != h->block || c->w.phase == phase || c->w.thread >= CRI_SIM_MAX_THREADS))
+        return false;
     if (c->r.thread / CRI_SIM_WARP != h->thread / CRI_SIM_WARP) {
         c->many_warps = 1;
         return true;
@@ -276,10 +306,11 @@ static inline void check_cell(cell *c, const range &at)
     if (cri_sim_here.is_in_kernel) check_race(c, at);
     if (!at.is_shared && cri_sim_running) check_order(c, at);
     if (!at.is_write) {
-        keep_read(c, at.is_shared);
+        keep_read(c, at);
         return;
     }
     fill(&c->w, at.is_atomic);
+    if (at.is_shared) *clock_of(at, true) = cri_sim_clock_of(cri_sim_here.thread / CRI_SIM_WARP);
     c->r.op = 0;
     c->other_time = 0;
     c->is_written = 1;
@@ -295,6 +326,7 @@ static void check_shared(const void *p, size_t n, bool is_write, bool is_atomic)
     for (size_t i = at / CRI_SIM_GRANULE; i <= (at + n - 1) / CRI_SIM_GRANULE; i++)
         check_cell(&of_shared[i],
                    {cri_sim_shared_arena + i * CRI_SIM_GRANULE, is_write, is_atomic, true});
+    if (is_write) cri_sim_chunks_write(p, n);
 }
 
 void cri_sim_check_access(const void *p, size_t n, bool is_write, bool is_atomic)
@@ -316,7 +348,11 @@ void cri_sim_check_access(const void *p, size_t n, bool is_write, bool is_atomic
         check_shared(p, n, is_write, is_atomic);
         return;
     }
-    if (cri_sim_is_private(p) || cri_sim_is_pinned(p, n) ||
+    if (cri_sim_is_private(p)) {
+        cri_sim_wgmma_touch(p, n, is_write);
+        return;
+    }
+    if (cri_sim_is_pinned(p, n) ||
         ((const char *)p >= &__executable_start && (const char *)p < &end))
         return;
     cri_sim_die("a kernel %s host memory at %p, %s", is_write ? "writes" : "reads", p,
@@ -330,4 +366,39 @@ void cri_sim_check_in_flight(const void *p, size_t n)
     cri_sim_check_access(p, n, true, false);
     for (size_t i = 0; i < n; i += CRI_SIM_GRANULE)
         of_shared[(at + i) / CRI_SIM_GRANULE].is_written = 0;
+}
+
+/* ---- bulk copies and wgmma ---- */
+
+static cell *shared_cell(const void *p, size_t at)
+{
+    return &of_shared[((size_t)((const unsigned char *)p - cri_sim_shared_arena) + at) /
+                      CRI_SIM_GRANULE];
+}
+
+void cri_sim_check_copy_begins(const void *p, size_t n, int mbarrier, uint32_t phase)
+{
+    for (size_t i = 0; i < n; i += CRI_SIM_GRANULE) {
+        cell *c = shared_cell(p, i);
+        c->w.thread = (uint16_t)((CRI_SIM_MAX_WARPS + mbarrier) * CRI_SIM_WARP);
+        clock_of_visit[0][c - of_shared] = phase;
+        c->is_written = 0;
+    }
+}
+
+void cri_sim_check_copy_arrived(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += CRI_SIM_GRANULE)
+        shared_cell(p, i)->is_written = 1;
+}
+
+/* Who has read it is kept by chunks. */
+void cri_sim_check_wgmma_read(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += CRI_SIM_GRANULE) {
+        const cell *c = shared_cell(p, i);
+        const range at = {(const unsigned char *)p + i, false, false, true};
+        check_state(c, at);
+        check_race(c, at);
+    }
 }

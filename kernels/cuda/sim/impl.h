@@ -132,7 +132,8 @@ struct cri_sim_where { /* of the running thread; phases count barriers */
     uint32_t block, thread, block_phase, warp_phase;
 };
 extern cri_sim_where cri_sim_here;
-extern unsigned char *cri_sim_shared_arena;
+extern unsigned char *cri_sim_shared_arena,
+    *cri_sim_shared_start; /* of a kernel; addresses count from start */
 extern size_t cri_sim_shared_used;
 struct cri_sim_body { /* a kernel and its arguments, as bytes */
     void (*invoke)(const void *kernel, const void *args);

@@ -5,13 +5,24 @@
 
 #include "kernels/cuda/sim/impl.h"
 
-enum cri_sim_state { CRI_SIM_NEW, CRI_SIM_READY, CRI_SIM_AT_BLOCK, CRI_SIM_AT_WARP, CRI_SIM_DONE };
+enum cri_sim_state {
+    CRI_SIM_NEW,
+    CRI_SIM_READY,
+    CRI_SIM_AT_BLOCK,
+    CRI_SIM_AT_WARP,
+    CRI_SIM_AT_MBARRIER,
+    CRI_SIM_DONE
+};
 enum cri_sim_warp_kind {
     CRI_SIM_W_SYNC,
     CRI_SIM_W_SHUFFLE,
     CRI_SIM_W_BALLOT,
     CRI_SIM_W_MMA,
-    CRI_SIM_W_LDMATRIX
+    CRI_SIM_W_LDMATRIX,
+    CRI_SIM_W_ELECT,
+    CRI_SIM_W_WGMMA,
+    CRI_SIM_W_WGMMA_COMMIT,
+    CRI_SIM_W_WGMMA_WAIT
 };
 
 struct cri_sim_copy { /* a cp.async */
@@ -20,14 +31,17 @@ struct cri_sim_copy { /* a cp.async */
     bool is_valid, is_done;
     int group;
 };
-struct cri_sim_operands { /* of the warp operation that a lane waits in */
+struct
+    cri_sim_operands { /* of the warp operation that a lane waits in; an mbarrier's: row and arg */
     uint64_t value, result;
+    uint64_t b_tile; /* wgmma: value is that of A, arg its n, or the groups that may be under way */
+    bool adds;
     cri_sim_shuffle_kind shuffle;
     int arg, width;
     float *c;
     const uint32_t *a, *b;
     uint32_t *r;
-    const void *row, *pc; /* of an ldmatrix */
+    const void *row, *pc; /* of an ldmatrix, a wgmma */
     bool is_transposed;
 };
 struct cri_sim_lane {

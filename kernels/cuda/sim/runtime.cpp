@@ -1,6 +1,6 @@
 /* runtime.cpp -- the CUDA runtime's calls: launches, copies, streams, events, graphs of one stream, and what the
  * simulated GPU says of itself. */
-#include "kernels/cuda/sim/impl.h"
+#include "kernels/cuda/sim/async.h"
 
 #include <map>
 #include <stdio.h>
@@ -29,6 +29,26 @@ cudaError_t cri_sim_keep_error(cudaError_t e)
 }
 
 /* ---- launches ---- */
+
+/* Major number of the compute capability, CROLL_SIM_CAPABILITY: 9, or 8, which has less shared memory and no wgmma. */
+static int capability(void)
+{
+    const char *text = getenv("CROLL_SIM_CAPABILITY");
+
+    if (!text || !strcmp(text, "9.0")) return 9;
+    if (strcmp(text, "8.0") != 0) cri_sim_die("CROLL_SIM_CAPABILITY=%s: 8.0 or 9.0", text);
+    return 8;
+}
+
+void cri_sim_need_sm_90(const char *what)
+{
+    if (capability() < 9) cri_sim_die("%s on a GPU of compute capability 8.0", what);
+}
+
+static int most_shared(void)
+{
+    return capability() < 9 ? 163 * 1024 : CRI_SIM_SHARED_MAX;
+}
 
 static bool fits(dim3 grid, dim3 block, size_t shared, const void *kernel)
 {
@@ -59,7 +79,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 {
     cri_sim_enter enter;
 
-    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value > CRI_SIM_SHARED_MAX)
+    if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value > most_shared())
         return cri_sim_keep_error(cudaErrorInvalidValue);
     shared_limit[kernel] = value;
     return cudaSuccess;
@@ -394,8 +414,27 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)
     snprintf(out->name, sizeof out->name, "simulated GPU (kernels run on the CPU, %s)",
              cri_sim_is_checked ? "every access is checked" : "fast");
     out->totalGlobalMem = (size_t)64 << 30;
-    out->major = 9;
+    out->major = capability();
     out->multiProcessorCount = 132;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index)
+{
+    if (index != 0 || attribute != cudaDevAttrComputeCapabilityMajor)
+        return cri_sim_keep_error(cudaErrorInvalidValue);
+    *value = capability();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned,
+                                             unsigned long long,
+                                             enum cudaDriverEntryPointQueryResult *found)
+{
+    bool is_known = !strcmp(symbol, "cuTensorMapEncodeTiled");
+
+    *out = is_known ? (void *)cuTensorMapEncodeTiled : nullptr;
+    *found = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 

@@ -10,6 +10,7 @@
 #ifndef CR_SIM_H
 #define CR_SIM_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <math.h>
@@ -23,6 +24,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
+#define __grid_constant__
 
 /* ---- places ---- */
 
@@ -178,6 +180,20 @@ void cri_sim_ldmatrix_x4(uint32_t *r, const void *row, bool is_transposed);
 void cri_sim_cp_async16(void *shared, const void *global, bool is_valid);
 void cri_sim_cp_async_commit(void);
 void cri_sim_cp_async_wait(int num_pending);
+
+/* ---- mbarriers, bulk copies, wgmma (see dev/hopper.h) ---- */
+
+void cri_sim_mbarrier_init(void *barrier, uint32_t num_arrivals);
+void cri_sim_mbarrier_arrive(void *barrier, uint32_t num_bytes);
+void cri_sim_mbarrier_wait(void *barrier, uint32_t parity);
+void cri_sim_fence_async(void);
+void cri_sim_load_box(void *tile, const CUtensorMap *map, int x, int y, void *barrier);
+bool cri_sim_elect(void);
+uint32_t cri_sim_shared_address(const void *p);
+void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds);
+void cri_sim_wgmma_fence(void);
+void cri_sim_wgmma_commit(void);
+void cri_sim_wgmma_wait(int num_pending);
 
 #include "kernels/cuda/sim/math.h"
 

@@ -2,7 +2,7 @@
  *
  * Every lane of the mask leaves its operands; when the last one has come the operation is computed for all of them.
  */
-#include "kernels/cuda/sim/lanes.h"
+#include "kernels/cuda/sim/async.h"
 
 /* ---- tensor cores ---- */
 
@@ -121,6 +121,15 @@ static void do_ballot(cri_sim_lane *w, uint32_t mask)
         if (mask >> l & 1) w[l].op.result = votes;
 }
 
+/* Programs may not rely on which lane it is. */
+static void do_elect(cri_sim_lane *w, uint32_t mask)
+{
+    unsigned n = cri_sim_rng.below((unsigned)__builtin_popcount(mask));
+
+    for (int l = 0; l < CRI_SIM_WARP; l++)
+        if (mask >> l & 1) w[l].op.result = n-- == 0;
+}
+
 static void perform(cri_sim_lane *w, uint32_t mask, cri_sim_warp_kind kind)
 {
     switch (kind) {
@@ -136,6 +145,18 @@ static void perform(cri_sim_lane *w, uint32_t mask, cri_sim_warp_kind kind)
     case CRI_SIM_W_LDMATRIX:
         do_ldmatrix(w);
         break;
+    case CRI_SIM_W_ELECT:
+        do_elect(w, mask);
+        break;
+    case CRI_SIM_W_WGMMA:
+        cri_sim_do_wgmma(w);
+        break;
+    case CRI_SIM_W_WGMMA_COMMIT:
+        cri_sim_do_wgmma_commit(w);
+        break;
+    case CRI_SIM_W_WGMMA_WAIT:
+        cri_sim_do_wgmma_wait(w);
+        break;
     case CRI_SIM_W_SYNC:
         for (int l = 0; l < CRI_SIM_WARP; l++)
             if (mask >> l & 1) w[l].warp_phase++;
@@ -144,7 +165,9 @@ static void perform(cri_sim_lane *w, uint32_t mask, cri_sim_warp_kind kind)
 
 /* ---- the meeting of lanes ---- */
 
-static const char *const kind_names[] = {"__syncwarp", "a shuffle", "a vote", "mma", "ldmatrix"};
+static const char *const kind_names[] = {"__syncwarp", "a shuffle",          "a vote",
+                                         "mma",        "ldmatrix",           "elect",
+                                         "wgmma",      "wgmma.commit_group", "wgmma.wait_group"};
 
 /* Have all lanes of the mask of lane l come? */
 static bool is_full(const cri_sim_lane *w, int n, int l)
@@ -194,6 +217,8 @@ bool cri_sim_complete_warp(cri_sim_lane *w, int n)
             if (mask >> j & 1) w[j].state = CRI_SIM_READY;
         is_any = true;
     }
+    for (int l = 0; l < n; l++)
+        if (w[l].state == CRI_SIM_AT_MBARRIER) return is_any; /* it may come yet */
     if (!is_any && is_waiting) die_of_wait(w, n);
     return is_any;
 }
@@ -253,6 +278,37 @@ void cri_sim_ldmatrix_x4(uint32_t *r, const void *row, bool is_transposed)
     op.pc = __builtin_return_address(0);
     op.is_transposed = is_transposed;
     meet(CRI_SIM_W_LDMATRIX, 0xffffffffu, op);
+}
+
+bool cri_sim_elect(void)
+{
+    return meet(CRI_SIM_W_ELECT, 0xffffffffu, {});
+}
+
+void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds)
+{
+    cri_sim_operands op = {};
+
+    op.c = d;
+    op.arg = n;
+    op.value = a;
+    op.b_tile = b;
+    op.adds = adds;
+    op.pc = __builtin_return_address(0);
+    meet(CRI_SIM_W_WGMMA, 0xffffffffu, op);
+}
+
+void cri_sim_wgmma_commit(void)
+{
+    meet(CRI_SIM_W_WGMMA_COMMIT, 0xffffffffu, {});
+}
+
+void cri_sim_wgmma_wait(int num_pending)
+{
+    cri_sim_operands op = {};
+
+    op.arg = num_pending;
+    meet(CRI_SIM_W_WGMMA_WAIT, 0xffffffffu, op);
 }
 
 /* ---- cp.async ---- */

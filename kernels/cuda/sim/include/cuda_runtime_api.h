@@ -31,6 +31,12 @@ enum cudaMemcpyKind {
 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75 };
+enum { cudaEnableDefault = 0 };
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1
+};
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal = 0,
     cudaStreamCaptureModeThreadLocal = 1
@@ -91,6 +97,11 @@ cudaError_t cudaGetDeviceCount(int *num);
 cudaError_t cudaSetDevice(int index);
 /* Each process has a GPU of its own; CROLL_SIM_ONE_GPU=1: all have one. */
 cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index);
+/* Of the driver (cuda.h). */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t error);
@@ -98,9 +109,11 @@ const char *cudaGetErrorString(cudaError_t error);
 
 /* ---- the simulation's own ---- */
 
+/* CROLL_SIM_CAPABILITY=8.0 makes another GPU of it; else it is of 9.0. */
 void cri_sim_seed(uint64_t seed); /* also by the environment: CROLL_SIM_SEED */
 typedef struct cri_sim_stats {
-    uint64_t ops, launches, blocks, threads, switches, windows, mma, ldmatrix, ldmatrix_conflicts;
+    uint64_t ops, launches, blocks, threads, switches, windows, mma, ldmatrix, ldmatrix_conflicts,
+        wgmma; /* of a warp, as mma */
 } cri_sim_stats;
 extern cri_sim_stats cri_sim_counts;
 
