@@ -144,7 +144,7 @@ template <class T> struct sum_many_parts_op {
     __device__ void operator()(int64_t first, int64_t num) const
     {
         for (int64_t i = first; i < first + PER && i < num; i++) {
-            float sum[1];
+            float sum[1] = {0.0f}; /* there is a part at least, which a compiler cannot know */
             sum_tree<16>(sum, num_parts,
                          [&](float(&part)[1], int p) { part[0] = to_float(x[p * stride + i]); });
             y[i] = is_added ? sum[0] + y[i] : sum[0];
