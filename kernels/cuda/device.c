@@ -25,6 +25,12 @@ typedef struct stream {
     size_t scratch_bytes;
 } stream;
 
+/* cuTensorMapEncodeTiled of the driver, which is not linked: a binary starts without one. */
+typedef CUresult encode_map(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
 typedef struct cuda { /* a device's `impl`; lanes have the same one */
     int gpu;
     stream of[CR_NUM_STREAMS];
@@ -32,6 +38,7 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     cudaEvent_t slot_free[NUM_SLOTS];
     uint64_t num_uploads;
     cri_library *library;
+    encode_map *encode; /* of tensor maps; NULL on a GPU without wgmma */
 } cuda;
 
 /* Of the simulated GPU (sim/), which notices reads of memory that is undefined again; no GPU has it. */
@@ -56,6 +63,30 @@ cudaStream_t cri_cuda_stream(const cr_device *dev)
 
     (void)cudaSetDevice(c->gpu); /* it has worked when the device was opened */
     return stream_of(dev)->stream;
+}
+
+bool cri_cuda_has_wgmma(const cr_device *dev)
+{
+    return ((const cuda *)dev->impl)->encode != NULL;
+}
+
+cudaError_t cri_cuda_tensor_map(const cr_device *dev, CUtensorMap *out, const void *x, int64_t rows,
+                                int64_t cols, int64_t ld, int box_rows)
+{
+    const cuuint64_t dims[2] = {(cuuint64_t)cols, (cuuint64_t)rows},
+                     strides[1] = {(cuuint64_t)ld * 2};
+    const cuuint32_t box[2] = {64, (cuuint32_t)box_rows}, steps[2] = {1, 1};
+    union {
+        const void *from;
+        void *address; /* nothing is written there */
+    } matrix = {x};
+    CUresult code =
+        ((const cuda *)dev->impl)
+            ->encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, matrix.address, dims, strides, box,
+                     steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+
+    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cri_library *cri_cuda_library(const cr_device *dev)
@@ -387,6 +418,28 @@ static cr_status find_gpu(int *gpu, cr_err *err)
     return check("cudaSetDevice", cudaSetDevice(*gpu), err);
 }
 
+static cr_status find_wgmma(cuda *c, cr_err *err)
+{
+    union {
+        void *mem;
+        encode_map *encode;
+    } symbol = {NULL};
+    enum cudaDriverEntryPointQueryResult found;
+    int major;
+
+    CR_TRY(check("its compute capability",
+                 cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->gpu), err));
+    if (major != 9) return CR_OK;
+    CR_TRY(check("cuTensorMapEncodeTiled of the driver",
+                 cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol.mem, 12000,
+                                                  cudaEnableDefault, &found),
+                 err));
+    if (found != cudaDriverEntryPointSuccess)
+        return cr_fail(err, CR_EABSENT, "device cuda: the driver has no cuTensorMapEncodeTiled");
+    c->encode = symbol.encode;
+    return CR_OK;
+}
+
 cr_status cri_cuda_open(cr_device *dev, cr_err *err)
 {
     cuda *c;
@@ -395,7 +448,8 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
     CR_TRY(find_gpu(&gpu, err));
     c = CR_NEW(cuda);
     c->gpu = gpu;
-    cr_note(cri_library_open(&c->library, err));
+    cr_note(find_wgmma(c, err));
+    if (err->status == CR_OK) cr_note(cri_library_open(&c->library, err));
     for (int s = 0; s < CR_NUM_STREAMS && err->status == CR_OK; s++)
         cr_note(check("a stream",
                       cudaStreamCreateWithFlags(&c->of[s].stream, cudaStreamNonBlocking), err));

@@ -4,6 +4,7 @@
 #ifndef CR_CUDA_ENTRIES_H
 #define CR_CUDA_ENTRIES_H
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
@@ -16,6 +17,13 @@ cudaStream_t cri_cuda_stream(const cr_device *dev);
 /* At least num_bytes for the operation that is queued next on the stream of dev, aligned to 256 bytes; the operation
  * before may still use the same memory. */
 cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err);
+
+/* wgmma is there on compute capability 9 alone, and tensor maps are used where it is. */
+bool cri_cuda_has_wgmma(const cr_device *dev);
+/* Of a bf16 matrix of `rows` rows of `cols` elements, `ld` from one to the next, for boxes of box_rows rows of 64, laid out in
+ * shared memory as dev/hopper.h says. cudaErrorInvalidValue: its address or ld are no multiples of 16 bytes. */
+cudaError_t cri_cuda_tensor_map(const cr_device *dev, CUtensorMap *out, const void *x, int64_t rows,
+                                int64_t cols, int64_t ld, int box_rows);
 
 /* The products by cuBLASLt (library.h), NULL without. */
 struct cri_library *cri_cuda_library(const cr_device *dev);

@@ -74,9 +74,10 @@ static __global__ void take_diagonal(const float *z, int64_t num, int64_t row0, 
 }
 
 template <class T>
-static cr_status find_labels(const cr_head_args *a, const cri_word_rows *rows, word_state *state,
-                             void *words, float *z, cudaStream_t stream, cr_err *err)
+static cr_status find_labels(cr_device *dev, const cr_head_args *a, const cri_word_rows *rows,
+                             word_state *state, void *words, float *z, cr_err *err)
 {
+    cudaStream_t stream = cri_cuda_stream(dev);
     const cr_weight *w = a->w;
     auto gather = gather_words<T>;
 
@@ -89,7 +90,7 @@ static cr_status find_labels(const cr_head_args *a, const cri_word_rows *rows, w
                                     in<T>(w->packed ? w->packed : w->data), rows->labels + row,
                                     w->num_cols),
                         err));
-        CR_TRY(cri_cuda_product("head", &p, stream, err));
+        CR_TRY(cri_cuda_product(dev, "head", &p, err));
         CR_TRY(
             launched("head",
                      CUDA_LAUNCH(take_diagonal, dim3(1), dim3(LABELS), 0, stream, (const float *)z,
@@ -141,12 +142,12 @@ cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
         rows.num_rows = at_most(a->num_rows - rows.first_row, ROWS);
         CR_TRY(launched("head", cri_cuda_words_begin(&rows, state, stream), err));
         if (a->rank)
-            CR_TRY(CRI_BY_DTYPE(w->dtype, find_labels, a, &rows, state, words, z, stream, err));
+            CR_TRY(CRI_BY_DTYPE(w->dtype, find_labels, dev, a, &rows, state, words, z, err));
         for (int64_t v0 = 0; v0 < w->num_rows; v0 += CRI_WORDS) {
             int64_t cols = at_most(w->num_rows - v0, CRI_WORDS);
             cri_product p =
                 logits_of(w, row_at(a, rows.first_row), rows.num_rows, v0, cols, z, CRI_WORDS);
-            CR_TRY(cri_cuda_product("head", &p, stream, err));
+            CR_TRY(cri_cuda_product(dev, "head", &p, err));
             CR_TRY(launched(
                 "head", cri_cuda_words_take(&rows, state, z, CRI_WORDS, v0, cols, stream), err));
         }
@@ -198,9 +199,10 @@ struct backward_memory {
 
 /* Words v0 .. of rows first .. first + num - 1. */
 template <class T>
-static cr_status take_back(const cr_head_grad_args *a, const backward_memory *m, int64_t first,
-                           int64_t num, int64_t v0, cudaStream_t stream, cr_err *err)
+static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const backward_memory *m,
+                           int64_t first, int64_t num, int64_t v0, cr_err *err)
 {
+    cudaStream_t stream = cri_cuda_stream(dev);
     const cr_weight *w = a->fwd.w;
     int64_t cols = at_most(w->num_rows - v0, CRI_WORDS), h = w->num_cols;
     const dz_args d = {m->z,
@@ -217,7 +219,7 @@ static cr_status take_back(const cr_head_grad_args *a, const backward_memory *m,
     cri_product z = logits_of(w, row_at(&a->fwd, first), num, v0, cols, m->z, CRI_WORDS), dx = z,
                 dw = z;
 
-    CR_TRY(cri_cuda_product("head_grad", &z, stream, err));
+    CR_TRY(cri_cuda_product(dev, "head_grad", &z, err));
     CR_TRY(launched("head_grad",
                     CUDA_LAUNCH(kernel, dim3((unsigned)num), dim3(128), 0, stream, d, (T *)m->dz),
                     err));
@@ -230,7 +232,7 @@ static cr_status take_back(const cr_head_grad_args *a, const backward_memory *m,
     dx.aux_dtype = CR_F32;
     dx.c = m->dx;
     dx.add = m->dx;
-    CR_TRY(cri_cuda_product("head_grad", &dx, stream, err));
+    CR_TRY(cri_cuda_product(dev, "head_grad", &dx, err));
     if (!a->dw) return CR_OK;
     dw = dx;
     dw.is_a_turned = true;
@@ -239,7 +241,7 @@ static cr_status take_back(const cr_head_grad_args *a, const backward_memory *m,
     dw.k = num;
     dw.c = out<float>(a->dw) + v0 * h;
     dw.add = dw.c;
-    return cri_cuda_product("head_grad", &dw, stream, err);
+    return cri_cuda_product(dev, "head_grad", &dw, err);
 }
 
 template <class T>
@@ -262,7 +264,7 @@ static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *e
         CR_TRY(
             dev->kernels->zero(dev, cr_mem_of_host(m.dx), (size_t)(rows * h) * sizeof(float), err));
         for (int64_t v0 = 0; v0 < a->fwd.w->num_rows; v0 += CRI_WORDS)
-            CR_TRY(take_back<T>(a, &m, first, rows, v0, stream, err));
+            CR_TRY(take_back<T>(dev, a, &m, first, rows, v0, err));
         CR_TRY(
             launched("head_grad",
                      CUDA_LAUNCH(round, blocks_for(rows * h, 256, INT32_MAX), dim3(256), 0, stream,

@@ -1,11 +1,11 @@
 /* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x, and the packed weight.
  *
  * Those of 16-bit numbers are cuBLASLt's where it can promise what product.h does (library.h); the head's, logits, and
- * all others run here, by two kernels, chosen by dtypes and by the sizes of the weight alone, never by the number of rows:
+ * all others run here, by kernels chosen by the GPU, dtypes and the sizes of the weight alone, never by the number of rows:
+ * wgmma (y and the head's logits on a GPU of compute capability 9, sizes as the next): linear_wgmma.cu.
  * tensor cores (bf16, rows of A and B of whole 16-byte pieces): a block of 4 warps makes a 64 x 128 tile of C, a warp 32 x
  *   64 by mma.m16n8k16; 64 of k at a time, three stages of cp.async; shared memory 72 KiB, at most 206 registers, two blocks an
- *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200, whose full
- *   speed needs wgmma; by the instructions of the loop (bench/gpu_static) at most 70 % of that.
+ *   SM. FLOPs a byte of L2: 43; of shared memory: 21. Limit: mma.sync, about 0.6 of the peak of an H100 or H200; by the instructions of the loop (bench/gpu_static) at most 70 % of that.
  * plain (fp32, fp16, odd sizes): a block of 256 threads makes a 64 x 64 tile, a thread 4 x 4; 16 of k at a time by shared memory
  *   (8.5 KiB); fused multiply-add. Limit: fp32 units, 8 shared loads for 16 of them: about half of 67 TFLOP/s. TF32 is not used.
  * Columns sums of dy (dbias): a thread a column over a stretch of 256 rows, then the stretches in order.
@@ -14,24 +14,8 @@
  */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/dev/mma.h"
+#include "kernels/cuda/ending.h"
 #include "kernels/cuda/library.h"
-
-/* Where C goes. Aux: of bias and add. */
-template <class To, class Aux> struct ending {
-    To *c;
-    const Aux *bias, *add;
-    int64_t m, n, ldc;
-
-    __device__ __forceinline__ void put(int64_t row, int64_t col, float x) const
-    {
-        int64_t at = row * ldc + col;
-
-        if (row >= m || col >= n) return;
-        if (bias) x += to_float(bias[col]);
-        if (add) x = rounded<To>(x) + to_float(add[at]);
-        c[at] = from_float<To>(x);
-    }
-};
 
 /* ---- plain ---- */
 
@@ -233,9 +217,10 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                end.put(row0 + warp % 2 * 32 + 16 * m + lane / 4 + 8 * (e / 2),
-                        col0 + warp / 2 * 64 + 8 * n + lane % 4 * 2 + e % 2, acc[m][n][e]);
+            for (int e = 0; e < 4; e += 2)
+                end.put_two(row0 + warp % 2 * 32 + 16 * m + lane / 4 + 8 * (e / 2),
+                            col0 + warp / 2 * 64 + 8 * n + lane % 4 * 2, acc[m][n][e],
+                            acc[m][n][e + 1]);
 }
 
 template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
@@ -265,10 +250,19 @@ static bool is_for_mma(const cri_product *p)
     return p->dtype == CR_BF16 && (a_cols | b_cols | p->lda | p->ldb) % 8 == 0;
 }
 
-template <class To, class Aux>
-static cudaError_t launch_bf16(const cri_product *p, cudaStream_t stream)
+/* On this GPU; not by the number of rows. Weights as they are: the others' rows do not lie along k. */
+static bool is_for_wgmma(const cr_device *dev, const cri_product *p)
 {
+    return cri_cuda_has_wgmma(dev) && !p->is_a_turned && !p->is_b_turned && p->k > 0 &&
+           p->aux_dtype == CR_BF16;
+}
+
+template <class To, class Aux> static cudaError_t launch_bf16(cr_device *dev, const cri_product *p)
+{
+    cudaStream_t stream = cri_cuda_stream(dev);
+
     if (!is_for_mma(p)) return launch_plain<bf16, To, Aux>(p, stream);
+    if (is_for_wgmma(dev, p)) return cri_cuda_product_wgmma(dev, p);
     return p->is_a_turned   ? launch_mma<true, true, To, Aux>(p, stream)
            : p->is_b_turned ? launch_mma<false, true, To, Aux>(p, stream)
                             : launch_mma<false, false, To, Aux>(p, stream);
@@ -281,8 +275,10 @@ template <class T> static cudaError_t launch_act(const cri_product *p, cudaStrea
                                       : launch_plain<T, float, float>(p, stream);
 }
 
-cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t stream, cr_err *err)
+cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p, cr_err *err)
 {
+    cudaStream_t stream = cri_cuda_stream(dev);
+
     if (is_for_mma(p) && ((uintptr_t)p->a | (uintptr_t)p->b) % 16)
         return cr_fail(err, CR_EARG,
                        "%s on device cuda: bf16 matrices begin at multiples of 16 bytes", op);
@@ -290,9 +286,9 @@ cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t st
     return launched(op,
                     p->dtype == CR_F32        ? launch_plain<float, float, float>(p, stream)
                     : p->dtype == CR_F16      ? launch_act<f16>(p, stream)
-                    : p->c_dtype == CR_BF16   ? launch_bf16<bf16, bf16>(p, stream)
-                    : p->aux_dtype == CR_BF16 ? launch_bf16<float, bf16>(p, stream)
-                                              : launch_bf16<float, float>(p, stream),
+                    : p->c_dtype == CR_BF16   ? launch_bf16<bf16, bf16>(dev, p)
+                    : p->aux_dtype == CR_BF16 ? launch_bf16<float, bf16>(dev, p)
+                                              : launch_bf16<float, float>(dev, p),
                     err);
 }
 
@@ -304,7 +300,7 @@ static cr_status product(cr_device *dev, const char *op, const cri_product *p, c
     bool is_taken;
 
     CR_TRY(cri_library_product(dev, cri_cuda_library(dev), op, p, &is_taken, err));
-    return is_taken ? CR_OK : cri_cuda_product(op, p, cri_cuda_stream(dev), err);
+    return is_taken ? CR_OK : cri_cuda_product(dev, op, p, err);
 }
 
 static cri_product forward(const cr_linear_args *a)
@@ -342,7 +338,7 @@ cr_status cri_cuda_logits(cr_device *dev, const cr_logits_args *a, cr_err *err)
     const cr_linear_args linear = {a->x, a->w, NULL, NULL, a->logits, CR_F32, a->num_rows};
     const cri_product p = forward(&linear);
 
-    return cri_cuda_product("logits", &p, cri_cuda_stream(dev), err);
+    return cri_cuda_product(dev, "logits", &p, err);
 }
 
 template <class T>

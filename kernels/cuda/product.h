@@ -29,8 +29,10 @@ typedef struct cri_product {
     const void *add;    /* [m, n], row stride ldc, or NULL; may be C */
 } cri_product;
 
-/* Queues it. Turned: A not, B is (dx), or both (dw). */
-cr_status cri_cuda_product(const char *op, const cri_product *p, cudaStream_t stream, cr_err *err);
+/* Queues it on the stream of dev. Turned: A not, B is (dx), or both (dw). */
+cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p, cr_err *err);
+/* Of bf16 whose rows are whole 16-byte pieces, neither turned, aux of bf16, on a GPU that has wgmma (linear_wgmma.cu). */
+cudaError_t cri_cuda_product_wgmma(cr_device *dev, const cri_product *p);
 
 #ifdef __cplusplus
 }

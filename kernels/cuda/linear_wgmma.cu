@@ -1,0 +1,128 @@
+/* linear_wgmma.cu -- products of activations and weights, bf16, C = A B^T, by wgmma and TMA: for GPUs of compute capability 9.0 alone
+ * (compiled for sm_90a; linear.cu chooses).
+ *
+ * Mapping: a block makes a 128 x 256 tile of C: two warpgroups of 64 rows each by wgmma.m64n256k16, and one more warp, of which one
+ * thread loads: 64 of k at a time, four stages, A and B by a tensor map each (zeros outside of the matrices). A stage has two mbarriers:
+ * full, when its bytes have come; empty, when the eight warps have read it. An element's sum is one chain over ascending k, 16 at a
+ * time, as in linear.cu: in the simulation both have the same bits (tests/cuda_sim/products.c), on hardware the sums of
+ * wgmma and mma.sync may be rounded differently, which no promise needs, since a GPU uses one of them for all rows.
+ *
+ * FLOPs 2 k an element of C; bytes: 48 KiB a stage, 85 FLOPs a byte of L2, 128 a byte of a weight for few rows. Shared memory 193 KiB, one
+ * block an SM; registers: 128 of sums a thread, at most 224. Limit on H100 and H200: 990 TFLOP/s need 11.6 TB/s of L2, which
+ * gives about half of that: clusters, which would load a tile once for two blocks, are not used. Few rows: the bytes of
+ * the weight, a tile of 128 rows costs the tensor cores less than its weights cost memory.
+ */
+#include "kernels/cuda/dev/hopper.h"
+#include "kernels/cuda/ending.h"
+
+enum {
+    TM = 128,
+    TN = 256,
+    TK = 64,
+    STAGES = 4,
+    WARPS = 8, /* that multiply; the one after them loads */
+    WGMMA_THREADS = 32 * (WARPS + 1),
+    A_BYTES = TM * TK * 2,
+    STAGE_BYTES = A_BYTES + TN * TK * 2,
+    ATOM = 1024, /* a tile begins at a multiple */
+    WGMMA_SHARED = STAGES * STAGE_BYTES + ATOM
+};
+
+struct stages {
+    unsigned char *memory;
+    barrier *full, *empty;
+};
+
+static __device__ __forceinline__ void load_stages(const stages &s, const CUtensorMap *a,
+                                                   const CUtensorMap *b, int row0, int col0,
+                                                   int steps)
+{
+    for (int i = 0; i < steps; i++) {
+        int at = i % STAGES;
+        unsigned char *tile = s.memory + at * STAGE_BYTES;
+        barrier_wait(s.empty + at, ~(i / STAGES) & 1); /* the first round at once */
+        barrier_expect(s.full + at, STAGE_BYTES);
+        load_box(tile, a, i * TK, row0, s.full + at);
+        load_box(tile + A_BYTES, b, i * TK, col0, s.full + at);
+    }
+}
+
+/* acc: of the warpgroup's 64 rows. */
+static __device__ __forceinline__ void multiply(float (&acc)[TN / 2], const stages &s, int group,
+                                                int steps)
+{
+    bool is_first = threadIdx.x % 32 == 0;
+
+    for (int i = 0; i < steps; i++) {
+        int at = i % STAGES;
+        const unsigned char *tile = s.memory + at * STAGE_BYTES;
+        uint64_t a = tile_descriptor(tile + group * (A_BYTES / 2)),
+                 b = tile_descriptor(tile + A_BYTES);
+        barrier_wait(s.full + at, i / STAGES & 1);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < TK / 16; k++)
+            wgmma_256(acc, a + 2 * k, b + 2 * k, i > 0 || k > 0);
+        wgmma_commit();
+        wgmma_wait<1>(acc); /* the stage before has been read */
+        if (is_first && i > 0) barrier_arrive(s.empty + (i - 1) % STAGES);
+    }
+    wgmma_wait<0>(acc);
+}
+
+template <class To, class Aux>
+static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
+    wgmma_product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                  int steps, ending<To, Aux> end)
+{
+    DYNAMIC_SHARED(memory);
+    SHARED(barrier, full, STAGES);
+    SHARED(barrier, empty, STAGES);
+    const stages s = {memory + (-shared_address(memory) & (ATOM - 1)), full, empty};
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int row0 = (int)blockIdx.x * TM, col0 = (int)blockIdx.y * TN;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, WARPS);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (warp == WARPS) {
+        if (is_elected()) load_stages(s, &a, &b, row0, col0, steps);
+        return;
+    }
+    float acc[TN / 2];
+    multiply(acc, s, warp / 4, steps);
+#pragma unroll
+    for (int i = 0; i < TN / 2; i += 2)
+        end.put_two(row0 + warp * 16 + lane / 4 + 8 * (i / 2 % 2),
+                    col0 + 8 * (i / 4) + lane % 4 * 2, acc[i], acc[i + 1]);
+}
+
+template <class To> static cudaError_t launch_wgmma(cr_device *dev, const cri_product *p)
+{
+    const ending<To, bf16> end = {
+        (To *)p->c, (const bf16 *)p->bias, (const bf16 *)p->add, p->m, p->n, p->ldc};
+    auto kernel = wgmma_product<To, bf16>;
+    CUtensorMap a, b;
+    cudaError_t code = p->m > INT32_MAX - TM || p->n > INT32_MAX - TN || p->k > INT32_MAX - TK
+                           ? cudaErrorInvalidValue /* places are ints */
+                           : cudaFuncSetAttribute(
+                                 kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WGMMA_SHARED);
+
+    if (code == cudaSuccess) code = cri_cuda_tensor_map(dev, &a, p->a, p->m, p->k, p->lda, TM);
+    if (code == cudaSuccess) code = cri_cuda_tensor_map(dev, &b, p->b, p->n, p->k, p->ldb, TN);
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(kernel,
+                       dim3((unsigned)((p->m + TM - 1) / TM), (unsigned)((p->n + TN - 1) / TN)),
+                       dim3(WGMMA_THREADS), WGMMA_SHARED, cri_cuda_stream(dev), a, b,
+                       (int)((p->k + TK - 1) / TK), end);
+}
+
+cudaError_t cri_cuda_product_wgmma(cr_device *dev, const cri_product *p)
+{
+    return p->c_dtype == CR_BF16 ? launch_wgmma<bf16>(dev, p) : launch_wgmma<float>(dev, p);
+}
