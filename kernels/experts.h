@@ -44,6 +44,28 @@ typedef struct cr_expert_sort_args {
     int64_t *count; /* host */
 } cr_expert_sort_args;
 
+/* Products of the rows of experts, each with its own weight; all weights have one shape and dtype. Rows of expert e follow those of
+ * e - 1: rows[e] of them, maybe none. x [M, K] and y [M, N] are in the weights' dtype. */
+enum { CR_EXPERTS_A_CALL = 128 }; /* at most */
+typedef struct cr_expert_linear_args {
+    const cr_mem *x;
+    const cr_weight *const *w; /* [num_experts] of [N, K] */
+    const int64_t *rows;       /* [num_experts] host */
+    int64_t num_experts;
+    cr_mem *y; /* row r: x[r] W^T */
+} cr_expert_linear_args;
+
+/* As cr_linear_grad. dw [num_experts] of [N, K] float32; NULL, also one of them: not wanted. */
+typedef struct cr_expert_linear_grad_args {
+    const cr_mem *x, *dy;
+    const cr_weight *const *w;
+    const int64_t *rows;
+    int64_t num_experts;
+    cr_mem *dx; /* NULL: not wanted */
+    bool is_dx_added;
+    cr_mem *const *dw;
+} cr_expert_linear_grad_args;
+
 /* y[t] = add[t] + sum over j of weight[t, j] x[slot[t k + j]], in float32 and in the order of j, rounded
  * once. weight NULL: ones. add NULL: none; it may be y. */
 typedef struct cr_rows_combine_args {

@@ -331,6 +331,40 @@ static cr_status check_expert_sort(const cr_expert_sort_args *a, work *w, cr_err
     return CR_OK;
 }
 
+/* `times` products of the rows of all experts. */
+static cr_status check_expert_products(const char *op, const cr_weight *const *w,
+                                       const int64_t *rows, int64_t num, int times, work *out,
+                                       cr_err *err)
+{
+    int64_t all = 0;
+
+    if (num < 1 || num > CR_EXPERTS_A_CALL)
+        return cr_fail(err, CR_EARG, "%s: %lld experts, not 1 to %d", op, (long long)num,
+                       CR_EXPERTS_A_CALL);
+    for (int64_t e = 0; e < num; e++) {
+        CR_TRY(check_weight(op, w[e], err));
+        if (w[e]->dtype != w[0]->dtype || w[e]->num_rows != w[0]->num_rows ||
+            w[e]->num_cols != w[0]->num_cols)
+            return cr_fail(err, CR_EARG, "%s: weights of several shapes or dtypes", op);
+        all += rows[e];
+    }
+    if (all > INT32_MAX)
+        return cr_fail(err, CR_EARG, "%s: %lld rows are too many", op, (long long)all);
+    *out = product(all, w[0], times);
+    return CR_OK;
+}
+
+static cr_status check_expert_linear(const cr_expert_linear_args *a, work *w, cr_err *err)
+{
+    return check_expert_products("expert_linear", a->w, a->rows, a->num_experts, 1, w, err);
+}
+
+static cr_status check_expert_linear_grad(const cr_expert_linear_grad_args *a, work *w, cr_err *err)
+{
+    return check_expert_products("expert_linear_grad", a->w, a->rows, a->num_experts,
+                                 (a->dx != NULL) + (a->dw != NULL), w, err);
+}
+
 static cr_status check_rows_combine(const cr_rows_combine_args *a, work *w, cr_err *err)
 {
     *w = cells(a->num_rows, a->top_k * a->num_cols, 2, cr_dtype_bytes(a->dtype));

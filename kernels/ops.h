@@ -49,6 +49,8 @@
     OP_TO_HOST(router, cr_router_args)                         \
     OP(router_grad, cr_router_grad_args)                       \
     OP_TO_HOST(expert_sort, cr_expert_sort_args)               \
+    OP(expert_linear, cr_expert_linear_args)                   \
+    OP(expert_linear_grad, cr_expert_linear_grad_args)         \
     OP(rows_combine, cr_rows_combine_args)                     \
     OP(rows_scale, cr_rows_scale_args)                         \
     OP(rows_dot, cr_rows_dot_args)                             \

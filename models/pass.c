@@ -125,6 +125,107 @@ cr_status cr_module_backward(const cr_module *m, cr_pass *p, const cr_mem *in,
     return CR_OK;
 }
 
+/* ---- Linear of experts ---- */
+
+/* The module of expert e in the place of m, which is one of the first expert's. */
+static const cr_module *in_expert(const cri_group *g, const cr_module *m, int64_t e)
+{
+    size_t i = 0;
+
+    while (g->experts[0]->children[i] != m)
+        CR_CHECK(++i < g->experts[0]->num_children, "%s is not of the group's first expert",
+                 m->name);
+    return g->experts[e]->children[i];
+}
+
+/* What has a bias is a group of one (sparse.c). */
+static bool is_grouped(const cr_module *m, const cr_pass *p)
+{
+    return p->group && !m->bias;
+}
+
+/* Some experts of a group and one of their modules. */
+typedef struct piece {
+    const cr_weight *w[CR_EXPERTS_A_CALL];
+    cr_mem *dw[CR_EXPERTS_A_CALL];
+    const int64_t *rows;
+    int64_t num, num_rows, first_row;
+} piece;
+
+/* Those from `first` on; false: no more. */
+static bool next_piece(const cr_module *m, const cr_pass *p, int64_t first, piece *out)
+{
+    const cri_group *g = p->group;
+    int64_t left = g->num - first;
+
+    if (left <= 0) return false;
+    out->first_row = first ? out->first_row + out->num_rows : 0;
+    out->rows = g->num == 1 ? &p->num_rows : g->rows + first;
+    out->num = left < CR_EXPERTS_A_CALL ? left : CR_EXPERTS_A_CALL;
+    out->num_rows = 0;
+    for (int64_t e = 0; e < out->num; e++) {
+        const cr_param *weight = in_expert(g, m, first + e)->weight;
+        out->w[e] = &cri_own(weight)->weight;
+        out->dw[e] = cri_grad(weight);
+        out->num_rows += out->rows[e];
+    }
+    return true;
+}
+
+static cr_status enter_group(const cr_module *m, cr_pass *p, cr_err *err)
+{
+    for (int64_t e = 0; e < p->group->num; e++)
+        if (cri_is_run(m->model, p, e)) CR_TRY(cri_enter(in_expert(p->group, m, e), p, err));
+    return CR_OK;
+}
+
+static cr_status leave_group(const cr_module *m, cr_pass *p, cr_err *err)
+{
+    for (int64_t e = 0; e < p->group->num; e++)
+        if (cri_is_run(m->model, p, e)) CR_TRY(cri_leave(in_expert(p->group, m, e), p, err));
+    return CR_OK;
+}
+
+static cr_status group_linear(const cr_module *m, cr_pass *p, const cr_mem *x, cr_mem *y,
+                              cr_err *err)
+{
+    int64_t n = m->weight->shape[0], k = m->weight->shape[1];
+    piece at;
+
+    CR_TRY(enter_group(m, p, err));
+    for (int64_t first = 0; next_piece(m, p, first, &at); first += at.num) {
+        const cr_expert_linear_args a = {.x = cr_at_const(p->dtype, x, at.first_row * k),
+                                         .w = at.w,
+                                         .rows = at.rows,
+                                         .num_experts = at.num,
+                                         .y = cr_at(p->dtype, y, at.first_row * n)};
+        CR_TRY(cr_expert_linear(p->dev, &a, err));
+    }
+    return leave_group(m, p, err);
+}
+
+static cr_status group_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x,
+                                   const cr_mem *dy, cr_mem *dx, cri_dx how, cr_err *err)
+{
+    int64_t n = m->weight->shape[0], k = m->weight->shape[1];
+    piece at;
+
+    CR_TRY(enter_group(m, p, err));
+    for (int64_t first = 0; next_piece(m, p, first, &at); first += at.num) {
+        const cr_expert_linear_grad_args a = {
+            .x = m->has_trainable ? cr_at_const(p->dtype, x, at.first_row * k) : NULL,
+            .dy = cr_at_const(p->dtype, dy, at.first_row * n),
+            .w = at.w,
+            .rows = at.rows,
+            .num_experts = at.num,
+            .dx = dx ? cr_at(p->dtype, dx, at.first_row * k) : NULL,
+            .is_dx_added = how == CRI_DX_ADD,
+            .dw = m->has_trainable ? at.dw : NULL};
+        CR_TRY(cr_expert_linear_grad(p->dev, &a, err));
+    }
+    return leave_group(m, p, err);
+}
+
 /* ---- Linear ---- */
 
 cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_mem *add, cr_mem *y,
@@ -132,6 +233,7 @@ cr_status cri_linear(const cr_module *m, cr_pass *p, const cr_mem *x, const cr_m
 {
     cr_linear_args a;
 
+    if (is_grouped(m, p)) return group_linear(m, p, x, y, err);
     CR_TRY(cri_enter(m, p, err)); /* now the weights are there */
     a = (cr_linear_args){.x = x,
                          .w = &cri_own(m->weight)->weight,
@@ -150,6 +252,7 @@ cr_status cri_linear_back(const cr_module *m, cr_pass *p, const cr_mem *x, const
     cr_linear_grad_args a;
 
     if (!dx && !m->has_trainable) return CR_OK;
+    if (is_grouped(m, p)) return group_linear_back(m, p, x, dy, dx, how, err);
     CR_TRY(cri_enter(m, p, err));
     a = (cr_linear_grad_args){.x = x,
                               .dy = dy,

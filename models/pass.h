@@ -88,7 +88,8 @@ struct cr_pass {
     const cr_mem
         *angles; /* [T, head_dim / 2] float32, of the rotation; NULL: positions have one axis */
     const struct cri_patches *patches;         /* a vision tower's rows; NULL: not in one */
-    const struct cri_expert_rows *expert_rows; /* in the backward of an expert, else NULL */
+    const struct cri_expert_rows *expert_rows; /* in the backward of experts, else NULL */
+    const struct cri_group *group;             /* the experts that run together, else NULL */
 };
 
 /* What begins every pass: cr_model_forward and cr_model_logits do it. For modules that are run by

@@ -168,6 +168,19 @@ typedef struct cri_expert_rows {
     cr_mem *grad;         /* NULL: not wanted */
 } cri_expert_rows;
 
+/* Experts that run as one module, the first of them, over all their rows: num_rows of the pass. Their products are one operation
+ * (cr_expert_linear). An expert that runs alone is a group of one, so that its products are the same. */
+typedef struct cri_group {
+    cr_module *const *experts; /* [num] */
+    const int64_t *rows;       /* [num] of each, in this order; of a group of one it is not read */
+    int64_t num;
+} cri_group;
+/* Expert e of the pass's group: idle ones may be left out. */
+static inline bool cri_is_run(const cr_model *model, const cr_pass *p, int64_t e)
+{
+    return p->group->num == 1 || p->group->rows[e] > 0 || !model->skips_idle_experts;
+}
+
 /* Float32 or int32. */
 CR_MUST cr_status cri_push_32bit(cr_stack *stack, int64_t num, cr_mem **out, cr_err *err);
 /* dispatch.c, for a pass with a dispatch. Rows have num_cols elements.

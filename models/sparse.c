@@ -4,6 +4,8 @@
  * Tokens are sorted by expert, so that an expert's rows are one range, and every expert is a module of
  * its own that runs between its hooks, also with no rows at all: which collectives a rank meets does
  * not depend on its data (model->skips_idle_experts leaves the idle ones out, as Transformers does).
+ * Experts whose weights come and go one by one (units of their own) run one after the other; else all run as one
+ * group, whose products are one operation each. Bits are the same.
  *
  * Kept for backward: probabilities, choices, weights and the order of rows; an expert keeps gate and
  * up of its rows. Where experts run on other ranks (dispatch.h) so does all of this, and the rows that
@@ -139,17 +141,76 @@ static bool is_called(const cr_module *m, const cr_pass *p, const cri_routing *r
     return r->here[expert] > 0 || !m->model->skips_idle_experts;
 }
 
+/* Those that may run here. */
+static cri_group group_here(const cr_module *m, const cr_pass *p, const cri_routing *r)
+{
+    const cri_sparse *parts = m->impl;
+    const cr_dispatch *d = p->experts;
+    int64_t num = d ? r->num_experts / d->num_ranks : r->num_experts, first = d ? d->rank * num : 0;
+
+    return (cri_group){parts->list->children + first, r->here + first, num};
+}
+
+/* May the experts run together? The same in forward and backward of a pass. */
+static bool is_one(const cr_pass *p, const cri_group *g)
+{
+    const cr_module *first = g->experts[0];
+
+    for (int64_t e = 0; e < g->num; e++) {
+        const cr_module *expert = g->experts[e];
+        if (expert->unit || expert->is_fp32 || expert->is_checkpointed) return false;
+        for (size_t i = 0; i < expert->num_children; i++) {
+            const cr_module *child = expert->children[i];
+            if (child->unit || child->bias || child->is_fp32 ||
+                child->has_trainable != first->children[i]->has_trainable)
+                return false;
+        }
+    }
+    return p->mlp_tiles <= 1;
+}
+
+/* The hooks of all of them: before or after; in backward the other way round. */
+static cr_status call_hooks(const cr_module *m, cr_pass *p, const cri_group *g,
+                            cr_status (*hook)(const cr_module *m, cr_pass *p, cr_err *err),
+                            cr_err *err)
+{
+    for (int64_t i = 0; i < g->num; i++) {
+        int64_t e = p->phase == CR_BACKWARD ? g->num - 1 - i : i;
+        if (cri_is_run(m->model, p, e)) CR_TRY(hook(g->experts[e], p, err));
+    }
+    return CR_OK;
+}
+
+static cr_status forward_group(const cr_module *m, cr_pass *p, const cri_group *g, cr_mem *x,
+                               cr_mem *y, cr_err *err)
+{
+    const cr_module *first = g->experts[0];
+
+    CR_TRY(call_hooks(m, p, g, cri_enter, err));
+    CR_TRY(first->ops->forward(first, p, x, NULL, y, err));
+    return call_hooks(m, p, g, cri_leave, err);
+}
+
 /* x [here, cols] through their experts to y, which may be x; NULL: the result is not wanted. */
 static cr_status run_experts(const cr_module *m, cr_pass *p, const cri_routing *r, cr_mem *x,
                              cr_mem *y, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
+    cri_group all = group_here(m, p, r), alone = {.num = 1};
     cr_pass part = *p;
     int64_t at = 0;
 
     CR_TRY(cri_enter(parts->list, p, err));
+    if (is_one(p, &all)) {
+        part.group = &all;
+        part.num_rows = r->num_here;
+        CR_TRY(forward_group(m, &part, &all, x, y, err));
+        return cri_leave(parts->list, p, err);
+    }
+    part.group = &alone;
     for (int64_t e = 0; e < r->num_experts; e++) {
         part.num_rows = r->here[e];
+        alone.experts = &parts->list->children[e];
         if (is_called(m, p, r, e))
             CR_TRY(cr_module_forward(parts->list->children[e], &part, row_at(p, r, x, at), NULL,
                                      row_at(p, r, y, at), err));
@@ -225,19 +286,40 @@ typedef struct slots {
     cr_mem *weight, *grad_weight; /* float32 */
 } slots;
 
+static cr_status backward_group(const cr_module *m, cr_pass *p, const cri_group *g, const slots *s,
+                                bool is_dx_wanted, cr_err *err)
+{
+    const cr_module *first = g->experts[0];
+    const cri_expert_rows rows = {.weight = s->weight, .grad = s->grad_weight};
+
+    p->expert_rows = &rows;
+    CR_TRY(call_hooks(m, p, g, cri_enter, err));
+    CR_TRY(first->ops->backward(first, p, s->in, s->grad, is_dx_wanted ? s->grad : NULL, err));
+    return call_hooks(m, p, g, cri_leave, err);
+}
+
 static cr_status backward_experts(const cr_module *m, cr_pass *p, const cri_routing *r,
                                   const slots *s, bool is_dx_wanted, cr_err *err)
 {
     const cri_sparse *parts = m->impl;
+    cri_group all = group_here(m, p, r), alone = {.num = 1};
     cr_pass part = *p;
     int64_t at = r->num_here;
 
     CR_TRY(cri_enter(parts->list, p, err));
+    if (is_one(p, &all)) {
+        part.group = &all;
+        part.num_rows = r->num_here;
+        CR_TRY(backward_group(m, &part, &all, s, is_dx_wanted, err));
+        return cri_leave(parts->list, p, err);
+    }
+    part.group = &alone;
     for (int64_t e = r->num_experts - 1; e >= 0; e--) {
         const cr_module *expert = parts->list->children[e];
         cri_expert_rows rows;
         cr_mem *grad;
         part.num_rows = r->here[e];
+        alone.experts = &parts->list->children[e];
         if (!is_called(m, p, r, e)) continue;
         at -= part.num_rows;
         grad = row_at(p, r, s->grad, at);

@@ -5,7 +5,7 @@
  * order (ballots), so that the order is that of the tokens, without atomics; E T k reads of 4 bytes from L2 (128 experts, 8192
  * tokens, 8 choices: 34 MB). Rows: a block a row, as in moves.cu. A token's result does not depend on other tokens.
  * Bytes an element in bf16: rows_combine 2 k + 2 (4 with add), rows_scale 4, rows_dot 4: bound by memory on H100 and H200.
- * Products of experts are those of linear.cu on the rows of one expert. Shared memory below 200 bytes, below 64 registers.
+ * Products of experts: grouped.cu. Shared memory below 200 bytes, below 64 registers.
  * Column sums of prob: float64, columns.h.
  */
 #include "kernels/cuda/columns.h"

@@ -451,16 +451,129 @@ static void experts(void **state)
             }
 }
 
+/* Rows of experts, some without any, one past a tile; N, K */
+enum { GROUP = 5 };
+static const int64_t of_group[][GROUP] = {{3, 0, 65, 1, 128}, {0, 0, 7, 0, 0}, {64, 64, 0, 5, 63}};
+static const int64_t group_shapes[][2] = {{136, 72}, {40, 264}, {33, 65}};
+
+typedef struct grouped {
+    int64_t rows, N, K;
+    cr_dtype dtype;
+    int x, dy, w[GROUP], y, dx, dw[GROUP];
+} grouped;
+
+static grouped make_grouped(const int64_t *of, const int64_t *shape, cr_dtype dt)
+{
+    grouped g = {.N = shape[0], .K = shape[1], .dtype = dt};
+    double slack = dt == CR_F32 ? 0 : 0x1p-6;
+
+    for (int e = 0; e < GROUP; e++)
+        g.rows += of[e];
+    g.x = floats(dt, g.rows * g.K, 1, 0), g.dy = floats(dt, g.rows * g.N, 1, 0);
+    g.y = floats(dt, g.rows * g.N, 1, 4e-6 * sqrt((double)g.K) + slack);
+    g.dx = floats(dt, g.rows * g.K, 1, 4e-6 * sqrt((double)g.N) + slack);
+    for (int e = 0; e < GROUP; e++) {
+        g.w[e] = floats(dt, g.N * g.K, 0.3, 0);
+        g.dw[e] = floats(CR_F32, g.N * g.K, 1, 4e-6 * sqrt((double)of[e]));
+    }
+    return g;
+}
+
+/* Experts from `first` on, whose rows begin at `at`. Expert 2's weight is frozen. */
+static void run_grouped(const grouped *g, int d, const int64_t *of, int first, int num, int64_t at,
+                        bool is_added)
+{
+    cr_weight w[GROUP];
+    const cr_weight *ws[GROUP];
+    cr_mem *dw[GROUP];
+    cr_dtype dt = g->dtype;
+
+    for (int e = 0; e < num; e++) {
+        w[e] = (cr_weight){M(g->w[first + e]), dt, g->N, g->K, NULL};
+        ws[e] = &w[e];
+        dw[e] = first + e == 2 ? NULL : M(g->dw[first + e]);
+    }
+    OK(cr_expert_linear(d ? dev : cpu,
+                        &(cr_expert_linear_args){cr_at(dt, M(g->x), at * g->K), ws, of + first, num,
+                                                 cr_at(dt, M(g->y), at * g->N)},
+                        &err));
+    OK(cr_expert_linear_grad(d ? dev : cpu,
+                             &(cr_expert_linear_grad_args){
+                                 cr_at(dt, M(g->x), at * g->K), cr_at(dt, M(g->dy), at * g->N), ws,
+                                 of + first, num, cr_at(dt, M(g->dx), at * g->K), is_added, dw},
+                             &err));
+}
+
+static void grouped_products(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(of_group); i++)
+        for (size_t s = 0; s < CR_COUNT(group_shapes); s++)
+            for (int t = 0; t < 3; t++) {
+                if (act[t] != CR_BF16 && (i + s + (size_t)t) % 3) continue;
+                grouped g = make_grouped(of_group[i], group_shapes[s], act[t]);
+                for (int d = 0; d < 2; d++)
+                    run_grouped(&g, d, of_group[i], 0, GROUP, 0, s % 2);
+                check("expert_linear and expert_linear_grad");
+            }
+}
+
+/* By bytes: each expert alone gives what the group gives, and its rows one by one as well. */
+static void grouped_products_alone(void **state)
+{
+    enum { d = 1 };
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(of_group); i++)
+        for (size_t s = 0; s < CR_COUNT(group_shapes); s++) {
+            grouped g = make_grouped(of_group[i], group_shapes[s], CR_BF16);
+            int of[2 + GROUP] = {g.y, g.dx};
+            char *whole[2 + GROUP], *part;
+            memcpy(of + 2, g.dw, sizeof g.dw);
+            for (int pass = 0; pass < 3; pass++) {
+                int64_t at = 0;
+                int num = pass < 2 ? 2 + GROUP : 2; /* dw is a sum over rows */
+                for (int e = 0; e < GROUP; e++)
+                    OK(cr_zero(dev, M(g.dw[e]), bytes_of(&all[g.dw[e]]), &err));
+                if (pass == 0) run_grouped(&g, d, of_group[i], 0, GROUP, 0, false);
+                for (int e = 0; pass > 0 && e < GROUP; at += of_group[i][e++])
+                    for (int64_t row = 0, step; row < of_group[i][e]; row += step) {
+                        int64_t one[GROUP];
+                        step = pass == 1 ? of_group[i][e] : 1 + row % 3;
+                        if (step > of_group[i][e] - row) step = of_group[i][e] - row;
+                        one[e] = step;
+                        run_grouped(&g, d, one, e, 1, at + row, false);
+                    }
+                for (int a = 0; a < num; a++) {
+                    part = fetched(of[a]);
+                    if (pass) assert_memory_equal(part, whole[a], bytes_of(&all[of[a]]));
+                    if (pass == 0) whole[a] = part;
+                    if (pass) cr_free(part);
+                }
+            }
+            for (int a = 0; a < 2 + GROUP; a++)
+                cr_free(whole[a]);
+            drop_all();
+        }
+}
+
 /* [pattern]: the tests whose names match. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(casts),       cmocka_unit_test(flat_ranges),
-        cmocka_unit_test(products),    cmocka_unit_test(product_rows_alone),
-        cmocka_unit_test(norms),       cmocka_unit_test(rope),
-        cmocka_unit_test(activations), cmocka_unit_test(moves),
-        cmocka_unit_test(head),        cmocka_unit_test(head_alone_and_by_logits),
+        cmocka_unit_test(casts),
+        cmocka_unit_test(flat_ranges),
+        cmocka_unit_test(products),
+        cmocka_unit_test(product_rows_alone),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(rope),
+        cmocka_unit_test(activations),
+        cmocka_unit_test(moves),
+        cmocka_unit_test(head),
+        cmocka_unit_test(head_alone_and_by_logits),
         cmocka_unit_test(experts),
+        cmocka_unit_test(grouped_products),
+        cmocka_unit_test(grouped_products_alone),
     };
 
     if (argc > 1) cmocka_set_test_filter(argv[1]);
