@@ -4,7 +4,7 @@
  * number among the tiles of all of them; of dw, a block makes a tile of one expert's gradient. Where rows begin comes with the launch:
  * no table on the device, no wait. Sums go over ascending k, of dw over the expert's rows in their order, so that a row's result depends
  * on neither its place nor how many rows its expert got, and dw on no other expert.
- * FLOPs a byte of L2: 43; of shared memory: 21. Shared memory 72 KiB, below 210 registers, two blocks an SM. Limit of an H100 or H200, many rows an expert:
+ * FLOPs a byte of L2: 43; of shared memory: 21. Shared memory 72 KiB, at most 212 registers, two blocks an SM. Limit of an H100 or H200, many rows an expert:
  * mma.sync, as linear.cu; few rows (generation): the bytes of the weights, 2 N K an expert, read once a tile of 64 rows.
  * bf16 of sizes that are multiples of 8; others go expert by expert the way of linear.cu.
  */
