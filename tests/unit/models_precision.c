@@ -214,7 +214,7 @@ static double distance(const side *s, const json_t *grads)
 }
 
 /* Gradients of fully_shard, whose policy differs from module to module. Two ways to round to bf16 are as far
- * apart as 2.5e-2 (measured 1.4e-2 and 1.6e-2 on the cpu, 1.8e-2 and 2.3e-2 on cuda); with all layers in float32 only
+ * apart as 2e-2 (measured 1.4e-2 and 1.6e-2), on cuda, whose sums have another order, as 2.5e-2 (1.8e-2 and 2.3e-2); with all layers in float32 only
  * embeddings and head are rounded (4e-3 on both). */
 static void c11_is_torchs(void **state)
 {
@@ -236,10 +236,12 @@ static void c11_is_torchs(void **state)
         cr_dtype dtype = strcmp(name, "float32") == 0 ? CR_F32 : CR_BF16;
         const cr_batch x = torch_batch();
         float log_prob[24], entropy[24], grad[24];
+        bool is_cuda = strcmp(cr_device_default(), "cuda") == 0;
         double loss = 0, want = json_real_value(json_object_get(c, "loss")), far,
                most = dtype == CR_F32              ? 5e-6
                       : json_array_size(fp32) == 3 ? 8e-3
-                                                   : 2.5e-2;
+                      : is_cuda                    ? 2.5e-2
+                                                   : 2e-2;
         side *s = open_side(text, dtype, fp32);
         fill_by_name(s);
         s->pass.batch = &x;
