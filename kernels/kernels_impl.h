@@ -27,6 +27,38 @@ cr_status cri_event_over(cr_device *dev, cr_event *event, cr_err *err);
 cr_status cri_is_over_now(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
 cr_status cri_wrote_now(cr_device *dev, cr_mem *mem, size_t num_bytes, cr_err *err);
 
+/* What one expert has of a product of experts, whose rows begin at `row`: for a device that makes them one after the other. */
+static inline cr_linear_args cri_linear_of_expert(const cr_expert_linear_args *a, int64_t e,
+                                                  int64_t row)
+{
+    const cr_weight *w = a->w[e];
+    cr_linear_args one;
+
+    one.x = cr_at_const(w->dtype, a->x, row * w->num_cols);
+    one.w = w;
+    one.bias = one.add = NULL;
+    one.y = cr_at(w->dtype, a->y, row * w->num_rows);
+    one.out_dtype = w->dtype;
+    one.num_rows = a->rows[e];
+    return one;
+}
+static inline cr_linear_grad_args cri_linear_grad_of_expert(const cr_expert_linear_grad_args *a,
+                                                            int64_t e, int64_t row)
+{
+    const cr_weight *w = a->w[e];
+    cr_linear_grad_args one;
+
+    one.x = a->dw ? cr_at_const(w->dtype, a->x, row * w->num_cols) : NULL;
+    one.dy = cr_at_const(w->dtype, a->dy, row * w->num_rows);
+    one.w = w;
+    one.dx = a->dx ? cr_at(w->dtype, a->dx, row * w->num_cols) : NULL;
+    one.is_dx_added = a->is_dx_added;
+    one.dw = a->dw ? a->dw[e] : NULL;
+    one.dbias = NULL;
+    one.num_rows = a->rows[e];
+    return one;
+}
+
 typedef struct cr_kernels {
     const char *name;
     void (*close)(cr_device *dev);

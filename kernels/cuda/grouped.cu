@@ -144,21 +144,14 @@ static cr_status multiply_rows(cr_device *dev, const char *op, const cr_mem *a,
 
 cr_status cri_cuda_expert_linear(cr_device *dev, const cr_expert_linear_args *a, cr_err *err)
 {
-    const cr_weight *w = a->w[0];
-    int64_t at = 0;
+    int64_t row = 0;
 
-    if (is_grouped(w))
+    if (is_grouped(a->w[0]))
         return multiply_rows(dev, "expert_linear", a->x, a->w, false, a->y, false, a->rows,
                              a->num_experts, err);
-    for (int64_t e = 0; e < a->num_experts; at += a->rows[e++]) {
-        const cr_linear_args one = {.x = cr_at_const(w->dtype, a->x, at * w->num_cols),
-                                    .w = a->w[e],
-                                    .bias = NULL,
-                                    .add = NULL,
-                                    .y = cr_at(w->dtype, a->y, at * w->num_rows),
-                                    .out_dtype = w->dtype,
-                                    .num_rows = a->rows[e]};
-        if (a->rows[e]) CR_TRY(cri_cuda_linear(dev, &one, err));
+    for (int64_t e = 0; e < a->num_experts; row += a->rows[e++]) {
+        const cr_linear_args one = cri_linear_of_expert(a, e, row);
+        if (one.num_rows) CR_TRY(cri_cuda_linear(dev, &one, err));
     }
     return CR_OK;
 }
@@ -182,26 +175,17 @@ static cr_status add_weights(cr_device *dev, const cr_expert_linear_grad_args *a
 cr_status cri_cuda_expert_linear_grad(cr_device *dev, const cr_expert_linear_grad_args *a,
                                       cr_err *err)
 {
-    const cr_weight *w = a->w[0];
-    int64_t at = 0;
+    int64_t row = 0;
 
-    if (is_grouped(w)) {
+    if (is_grouped(a->w[0])) {
         if (a->dx)
             CR_TRY(multiply_rows(dev, "expert_linear_grad", a->dy, a->w, true, a->dx,
                                  a->is_dx_added, a->rows, a->num_experts, err));
         return a->dw ? add_weights(dev, a, err) : CR_OK;
     }
-    for (int64_t e = 0; e < a->num_experts; at += a->rows[e++]) {
-        const cr_linear_grad_args one = {
-            .x = a->dw ? cr_at_const(w->dtype, a->x, at * w->num_cols) : NULL,
-            .dy = cr_at_const(w->dtype, a->dy, at * w->num_rows),
-            .w = a->w[e],
-            .dx = a->dx ? cr_at(w->dtype, a->dx, at * w->num_cols) : NULL,
-            .is_dx_added = a->is_dx_added,
-            .dw = a->dw ? a->dw[e] : NULL,
-            .dbias = NULL,
-            .num_rows = a->rows[e]};
-        if (a->rows[e]) CR_TRY(cri_cuda_linear_grad(dev, &one, err));
+    for (int64_t e = 0; e < a->num_experts; row += a->rows[e++]) {
+        const cr_linear_grad_args one = cri_linear_grad_of_expert(a, e, row);
+        if (one.num_rows) CR_TRY(cri_cuda_linear_grad(dev, &one, err));
     }
     return CR_OK;
 }

@@ -145,35 +145,22 @@ cr_status CR_V(expert_sort)(cr_device *dev, const cr_expert_sort_args *a, cr_err
 
 cr_status CR_V(expert_linear)(cr_device *dev, const cr_expert_linear_args *a, cr_err *err)
 {
-    const cr_weight *w = a->w[0];
-    int64_t at = 0;
+    int64_t row = 0;
 
-    for (int64_t e = 0; e < a->num_experts; at += a->rows[e++]) {
-        const cr_linear_args one = {.x = cr_at_const(w->dtype, a->x, at * w->num_cols),
-                                    .w = a->w[e],
-                                    .y = cr_at(w->dtype, a->y, at * w->num_rows),
-                                    .out_dtype = w->dtype,
-                                    .num_rows = a->rows[e]};
-        if (a->rows[e]) CR_TRY(CR_V(linear)(dev, &one, err));
+    for (int64_t e = 0; e < a->num_experts; row += a->rows[e++]) {
+        const cr_linear_args one = cri_linear_of_expert(a, e, row);
+        if (one.num_rows) CR_TRY(CR_V(linear)(dev, &one, err));
     }
     return CR_OK;
 }
 
 cr_status CR_V(expert_linear_grad)(cr_device *dev, const cr_expert_linear_grad_args *a, cr_err *err)
 {
-    const cr_weight *w = a->w[0];
-    int64_t at = 0;
+    int64_t row = 0;
 
-    for (int64_t e = 0; e < a->num_experts; at += a->rows[e++]) {
-        const cr_linear_grad_args one = {
-            .x = a->dw ? cr_at_const(w->dtype, a->x, at * w->num_cols) : NULL,
-            .dy = cr_at_const(w->dtype, a->dy, at * w->num_rows),
-            .w = a->w[e],
-            .dx = a->dx ? cr_at(w->dtype, a->dx, at * w->num_cols) : NULL,
-            .is_dx_added = a->is_dx_added,
-            .dw = a->dw ? a->dw[e] : NULL,
-            .num_rows = a->rows[e]};
-        if (a->rows[e]) CR_TRY(CR_V(linear_grad)(dev, &one, err));
+    for (int64_t e = 0; e < a->num_experts; row += a->rows[e++]) {
+        const cr_linear_grad_args one = cri_linear_grad_of_expert(a, e, row);
+        if (one.num_rows) CR_TRY(CR_V(linear_grad)(dev, &one, err));
     }
     return CR_OK;
 }
