@@ -8,18 +8,12 @@
 
 #include "base/rng.h"
 #include "kernels/kernels.h"
-#include "tests/check_near.h"
+#include "tests/ok.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static cr_device *cpu, *dev;
-static cr_err err;
-
-#define OK(call)                                                 \
-    do {                                                         \
-        if ((call) != CR_OK) fail_msg("%s: %s", #call, err.msg); \
-    } while (0)
 
 /* ---- arrays on both devices ---- */
 

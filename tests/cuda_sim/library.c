@@ -3,21 +3,13 @@
  * has taken; a bias at an odd address; types. Numbers are checked against the cpu in tests/unit/kernels_devices.c.
  */
 #include "kernels/gpu.h"
-#include "kernels/kernels.h"
-#include "tests/check_near.h"
+#include "tests/cuda_sim/operands.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { M = 130, MANY = 2049, N = 72, K = 200 };
-
-static cr_err err;
-
-#define OK(call)                                                 \
-    do {                                                         \
-        if ((call) != CR_OK) fail_msg("%s: %s", #call, err.msg); \
-    } while (0)
 
 typedef struct place {
     cr_device *dev;
@@ -26,22 +18,6 @@ typedef struct place {
     bool has_bias, has_add;
     cr_gpu_products products; /* when it was closed */
 } place;
-
-static cr_mem *numbers(cr_device *dev, cr_dtype dtype, int64_t num)
-{
-    float *f = CR_NEW_ARRAY(float, num);
-    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
-    cr_mem *mem;
-
-    for (int64_t i = 0; i < num; i++)
-        f[i] = (float)((uint32_t)i * 2654435761u >> 8) / 8388608.0F - 1.0F;
-    cr_cast_host(dtype, narrow, CR_F32, f, (size_t)num);
-    OK(cr_device_alloc(dev, (size_t)num * 2, &mem, &err));
-    OK(cr_upload(dev, mem, narrow, (size_t)num * 2, &err));
-    cr_free(f);
-    cr_free(narrow);
-    return mem;
-}
 
 /* products: CROLL_CUDA_PRODUCTS; how: what cuBLASLt does wrong, or NULL. */
 static void place_open(place *p, cr_dtype dtype, const char *products, const char *how)

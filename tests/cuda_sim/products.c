@@ -3,8 +3,7 @@
  * and of stages, under seeds that order copies and warps differently; on 9.0 rows alone and in company. Numbers are
  * checked against the cpu in tests/unit/kernels_devices.c. Bits are equal by the simulation's order of sums alone, which is both
  * kernels' order; the tensor cores of real GPUs round in their own ways. */
-#include "kernels/kernels.h"
-#include "tests/check_near.h"
+#include "tests/cuda_sim/operands.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -12,43 +11,20 @@
 
 enum { M = 300, N = 600, K = 648, NUM_SEEDS = 2 };
 
-static cr_err err;
-
-#define OK(call)                                                 \
-    do {                                                         \
-        if ((call) != CR_OK) fail_msg("%s: %s", #call, err.msg); \
-    } while (0)
-
 typedef struct place {
     cr_device *dev;
     cr_mem *x, *w, *bias, *y;
 } place;
-
-static cr_mem *numbers(cr_device *dev, int64_t num)
-{
-    float *f = CR_NEW_ARRAY(float, num);
-    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
-    cr_mem *mem;
-
-    for (int64_t i = 0; i < num; i++)
-        f[i] = (float)((uint32_t)i * 2654435761u >> 8) / 8388608.0F - 1.0F;
-    cr_cast_host(CR_BF16, narrow, CR_F32, f, (size_t)num);
-    OK(cr_device_alloc(dev, (size_t)num * 2, &mem, &err));
-    OK(cr_upload(dev, mem, narrow, (size_t)num * 2, &err));
-    cr_free(f);
-    cr_free(narrow);
-    return mem;
-}
 
 static void place_open(place *p, const char *capability)
 {
     setenv("CROLL_SIM_CAPABILITY", capability, 1);
     setenv("CROLL_CUDA_PRODUCTS", "own", 1);
     OK(cr_device_open("cuda", 1, &p->dev, &err));
-    p->x = numbers(p->dev, M * K);
-    p->w = numbers(p->dev, N * K);
-    p->bias = numbers(p->dev, N);
-    p->y = numbers(p->dev, 2 * M * N); /* of 4 bytes */
+    p->x = numbers(p->dev, CR_BF16, M * K);
+    p->w = numbers(p->dev, CR_BF16, N * K);
+    p->bias = numbers(p->dev, CR_BF16, N);
+    p->y = numbers(p->dev, CR_BF16, 2 * M * N); /* of 4 bytes */
 }
 
 static void place_close(place *p)
