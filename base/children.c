@@ -290,6 +290,23 @@ char *cr_self_path(void)
     return cr_strndup(path, (size_t)n);
 }
 
+char *cr_find_program(const char *name)
+{
+    const char *path = getenv("PATH");
+    char *found, *real;
+
+    if (strchr(name, '/')) return realpath(name, NULL);
+    for (const char *p = path ? path : "/usr/bin:/bin"; *p;) {
+        size_t n = strcspn(p, ":");
+        found = cr_asprintf("%.*s/%s", (int)n, p, name);
+        real = access(found, X_OK) == 0 ? realpath(found, NULL) : NULL;
+        cr_free(found);
+        if (real) return real;
+        p += n + (p[n] == ':');
+    }
+    return NULL;
+}
+
 char *cr_word(const char *text)
 {
     return (char *)(uintptr_t)text;

@@ -45,6 +45,8 @@ const char *cr_child_reason(const cr_child *child);
 /* The path of this program, owned by the caller; and a word of argv, which is never written to. */
 char *cr_self_path(void);
 char *cr_word(const char *text);
+/* The file that a shell would run by that name, without links; owned by the caller. NULL: it is not in PATH. */
+char *cr_find_program(const char *name);
 /* The first 63 bytes of this machine's name, for messages; in the thread's own buffer. */
 const char *cr_host_name(void);
 

@@ -2,6 +2,7 @@
 #include "sandbox/sandbox_impl.h"
 
 #include "base/args.h"
+#include "base/children.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -119,27 +120,9 @@ out:
     return err->status;
 }
 
-/* The file that a shell would run. */
-static char *find_command(const char *name)
-{
-    const char *path = getenv("PATH");
-    char *found, *real;
-
-    if (strchr(name, '/')) return realpath(name, NULL);
-    for (const char *p = path ? path : "/usr/bin:/bin"; *p;) {
-        size_t n = strcspn(p, ":");
-        found = cr_asprintf("%.*s/%s", (int)n, p, name);
-        real = access(found, X_OK) == 0 ? realpath(found, NULL) : NULL;
-        cr_free(found);
-        if (real) return real;
-        p += n + (p[n] == ':');
-    }
-    return NULL;
-}
-
 static cr_status find_other(cri_root *r, cr_err *err)
 {
-    char *real = find_command(r->command[0]), *end;
+    char *real = cr_find_program(r->command[0]), *end;
 
     if (!real)
         return cr_fail(err, CR_ECONFIG, "the interpreter %s is not there (PATH is looked at)",
@@ -151,7 +134,7 @@ static cr_status find_other(cri_root *r, cr_err *err)
     end = strstr(real, "/bin/"); /* of its own prefix, if it has one */
     if (end && end != real) *end = '\0';
     add_path(r, real);
-    free(real);
+    cr_free(real);
     return CR_OK;
 }
 

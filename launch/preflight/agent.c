@@ -118,19 +118,12 @@ static void look_at_models(const cr_agent_request *r, cr_agent_look *look)
     }
 }
 
-/* Is such a program in PATH? */
 static bool has_program(const char *name)
 {
-    const char *path = getenv("PATH");
-    char *folders = cr_strdup(path ? path : ""), *rest = folders, *folder;
-    bool is_found = false;
+    char *path = cr_find_program(name);
+    bool is_found = path != NULL;
 
-    while (!is_found && (folder = strsep(&rest, ":"))) {
-        char *file = cr_path_join(folder, name);
-        is_found = access(file, X_OK) == 0;
-        cr_free(file);
-    }
-    cr_free(folders);
+    cr_free(path);
     return is_found;
 }
 
