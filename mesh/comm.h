@@ -152,7 +152,6 @@ static inline bool cri_is_on_gpu(const cr_group *group)
 CR_MUST cr_status cri_open_none(cr_group *group, cr_err *err);
 void cri_close_none(cr_group *group);
 CR_MUST cr_status cri_self_all_reduce(cri_call *call, const cri_vector *v, cr_err *err);
-CR_MUST cr_status cri_self_transfer(cri_call *call, const cri_pieces *x, cr_err *err);
 /* Its round, and CR_EARG unless it sends itself what it expects; the caller copies. */
 CR_MUST cr_status cri_self_all_to_all_begin(cri_call *call, const cri_exchange *x, cr_err *err);
 

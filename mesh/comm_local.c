@@ -92,7 +92,7 @@ static cr_status all_to_all_meta(cri_call *call, const cri_exchange *x, cr_err *
     return cri_call_round(call, 0, /*is_equal=*/false, err);
 }
 
-cr_status cri_self_transfer(cri_call *call, const cri_pieces *x, cr_err *err)
+static cr_status transfer_self(cri_call *call, const cri_pieces *x, cr_err *err)
 {
     return cri_transfer_begin(call, x, NULL, err);
 }
@@ -232,7 +232,7 @@ static cr_status reduce_finish_meta(cr_reduce *reduce, int slot, float *shard, b
 const cri_comm cri_comm_self = {COMMON,
                                 .name = "self",
                                 .all_to_all = all_to_all_self,
-                                .transfer = cri_self_transfer,
+                                .transfer = transfer_self,
                                 .gather_open = gather_open_self,
                                 .reduce_open = reduce_open_self,
                                 .reduce_finish = reduce_finish_self};

@@ -59,7 +59,7 @@ static cr_status open_comm(cr_group *g, cr_err *err)
     CR_TRY(g->base->open(g, err));
     if (!is_on_gpu)
         g->comm = g->base;
-    else if (g->num_ranks == 1)
+    else if (g->num_ranks == 1 || g->world->kind == CR_WORLD_META)
         g->comm = &cri_comm_device;
     else
         CR_TRY(cri_choose_nccl(g, &g->comm, err));

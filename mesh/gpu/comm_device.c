@@ -1,5 +1,5 @@
 /* comm_device.c -- memory of a GPU: the buffers of gathers and reductions there, for the transports that move it
- * (comm_nccl.c, comm_staged.c), and the transport of a group of one rank. */
+ * (comm_nccl.c, comm_staged.c), and the transport of a group of one rank or of a world that is only counted. */
 #include "mesh/comm.h"
 
 #include "kernels/kernels.h"
@@ -80,13 +80,19 @@ cr_status cri_device_contribution(cr_reduce *reduce, int slot, const cr_mem **ou
                    err);
 }
 
-/* ---- one rank ---- */
+/* ---- one rank, or the rank of a counted world, to whom the others give nothing ---- */
 
 static cr_status all_to_all(cri_call *call, const cri_exchange *x, cr_err *err)
 {
+    if (call->group->base == &cri_comm_meta) return call->group->base->all_to_all(call, x, err);
     CR_TRY(cri_self_all_to_all_begin(call, x, err));
     return cr_copy(call->group->dev, cr_mem_of_host(x->recv), (const cr_mem *)(const void *)x->send,
                    x->send_bytes[0], err);
+}
+
+static cr_status transfer(cri_call *call, const cri_pieces *x, cr_err *err)
+{
+    return call->group->base->transfer(call, x, err);
 }
 
 static cr_status reduce_finish(cr_reduce *reduce, int slot, float *shard, bool is_added,
@@ -112,7 +118,7 @@ const cri_comm cri_comm_device = {.name = "device",
                                   .close = cri_close_none,
                                   .all_reduce = cri_self_all_reduce,
                                   .all_to_all = all_to_all,
-                                  .transfer = cri_self_transfer,
+                                  .transfer = transfer,
                                   .gather_open = cri_device_gather_open,
                                   .gather_close = cri_device_gather_close,
                                   .gather_is_free = cri_pages_gather_is_free,

@@ -1,5 +1,6 @@
 /* mesh_shape.c -- the tables of meshes (C1) and their errors (C2), without ranks; the meta world's
- * groups, buffers and counters. Not covered: anything that communicates (tests/mesh). */
+ * groups, buffers and counters. Not covered: anything that communicates (tests/mesh).
+ * // also on cuda */
 #include "mesh/collectives.h"
 #include "mesh/flight.h"
 #include "tests/check_near.h"
@@ -167,6 +168,44 @@ static void meta_counts(void **state)
     cr_free(ranks);
 }
 
+/* The same calls with memory of the device ($CROLL_DEVICE): buffers are made, and
+ * nothing waits for ranks that there are not. */
+static void meta_on_a_device(void **state)
+{
+    enum { RANKS = 4, PART = 32, BYTES = RANKS * PART };
+    cr_world_args args = {.kind = CR_WORLD_META, .meta_rank = 2, .meta_num_ranks = RANKS};
+    const size_t each[RANKS] = {16, 32, 48, 32}, other[RANKS] = {8, 24, 48, 48};
+    const cr_piece send = {1, 0, 16}, receive = {3, 64, 32};
+    const int ranks[RANKS] = {0, 1, 2, 3};
+    cr_gather *gather;
+    const cr_mem *whole;
+    cr_mem *part, *mem;
+    cr_err err = {0};
+    cr_world *world;
+    cr_group *group;
+    cr_device *dev;
+
+    (void)state;
+    assert_int_equal(cr_world_open(&args, &world, &err), CR_OK);
+    assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
+    assert_int_equal(cr_group_create(world, dev, "fsdp", ranks, RANKS, &group, &err), CR_OK);
+    assert_int_equal(cr_gather_create(group, 1, BYTES, &gather, &err), CR_OK);
+    assert_int_equal(cr_gather_announce(gather, 0, "unit", PART, &err), CR_OK);
+    assert_int_equal(cr_gather_begin(gather, 0, &part, &err), CR_OK);
+    assert_int_equal(cr_gather_publish(gather, 0, &err), CR_OK);
+    assert_int_equal(cr_gather_wait(gather, 0, &whole, &err), CR_OK);
+    assert_true(part == cr_mem_add_const(whole, 2 * PART));
+    assert_int_equal(cr_device_alloc(dev, BYTES, &mem, &err), CR_OK);
+    assert_int_equal(cr_all_to_all(group, "rows", mem, each, mem, other, &err), CR_OK);
+    assert_int_equal(cr_transfer(group, "weights", mem, &send, 1, mem, &receive, 1, &err), CR_OK);
+    assert_int_equal(cr_gather_release(gather, 0, &err), CR_OK);
+    cr_device_free(dev, mem, BYTES);
+    cr_gather_destroy(gather);
+    cr_group_destroy(group);
+    cr_device_close(dev);
+    cr_world_close(world);
+}
+
 /* The ring in a file: read back, wrapped around; a damaged file is refused. */
 static void flight_file(void **state)
 {
@@ -212,7 +251,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(c1_worked_example), cmocka_unit_test(c1_groups_partition),
         cmocka_unit_test(c1_experts),        cmocka_unit_test(c2_errors),
-        cmocka_unit_test(meta_counts),       cmocka_unit_test(flight_file),
+        cmocka_unit_test(meta_counts),       cmocka_unit_test(meta_on_a_device),
+        cmocka_unit_test(flight_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * process: every element of the checkpoint is read once, by its owner; values, also random ones, are the
  * same for every number of ranks; padding is zero. The files themselves: models_files.c.
  * // also on far
+ * // also on cuda
  */
 #include "strategies/fsdp_impl.h"
 #include "tests/memory.h"
