@@ -37,6 +37,8 @@ static const char *kernel_now = "";
 static uint64_t block_count; /* of all kernels: shared sites see by it that a block is new */
 static size_t dynamic_bytes;
 static int pass_at, pass_end; /* the first pass over a warp: order[pass_at ..] are not begun */
+static cri_sim_lane *again[CRI_SIM_WARP]; /* a later one: again[again_at ..] are left */
+static int again_at, again_end;
 
 void cri_sim_die(const char *format, ...)
 {
@@ -125,20 +127,28 @@ static void start(cri_sim_lane *lane)
     cri_sim_switch(&scheduler_sp, sp);
 }
 
-static void resume(cri_sim_lane *lane)
+/* The next lane of the warp that may go on, NULL: none in this pass. */
+static cri_sim_lane *next_ready(void)
 {
-    lane->state = CRI_SIM_READY;
-    set_self(lane);
-    cri_sim_counts.switches++;
-    cri_sim_switch(&scheduler_sp, lane->sp);
+    while (again_at < again_end) {
+        cri_sim_lane *lane = again[again_at++];
+        if (lane->state == CRI_SIM_READY) {
+            set_self(lane);
+            cri_sim_counts.switches++;
+            return lane;
+        }
+    }
+    return nullptr;
 }
 
+/* A lane that stops goes over to the next one, the last of a pass to the scheduler. */
 void cri_sim_suspend(cri_sim_state state)
 {
-    cri_sim_lane *lane = cri_sim_self.lane;
+    cri_sim_lane *lane = cri_sim_self.lane, *next;
 
     lane->state = state;
-    cri_sim_switch(&lane->sp, scheduler_sp);
+    next = next_ready();
+    cri_sim_switch(&lane->sp, next ? next->sp : scheduler_sp);
 }
 
 void cri_sim_sync_block(int line)
@@ -165,6 +175,7 @@ static void run_warp(int warp)
     cri_sim_lane *w = &lanes[warp * CRI_SIM_WARP];
     int left = num_lanes - warp * CRI_SIM_WARP, n = left < CRI_SIM_WARP ? left : CRI_SIM_WARP;
     int mine[CRI_SIM_WARP];
+    cri_sim_lane *first;
 
     if (w[0].state == CRI_SIM_NEW) {
         shuffle_order(order, n);
@@ -178,7 +189,11 @@ static void run_warp(int warp)
     do {
         shuffle_order(mine, n);
         for (int i = 0; i < n; i++)
-            if (w[mine[i]].state == CRI_SIM_READY) resume(&w[mine[i]]);
+            again[i] = &w[mine[i]];
+        again_at = 0;
+        again_end = n;
+        while ((first = next_ready()) != nullptr)
+            cri_sim_switch(&scheduler_sp, first->sp);
     } while (cri_sim_complete_warp(w, n));
 }
 

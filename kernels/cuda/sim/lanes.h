@@ -58,6 +58,18 @@ struct cri_sim_lane {
     std::vector<cri_sim_copy> copies;
 };
 
+/* c[8] += a[16] B[16, 8], each an FMA chain by ascending k; rows of B are ld floats apart. */
+static inline void cri_sim_fma_row(const float *a, const float *b, int ld, float *c)
+{
+    float sum[8];
+
+    memcpy(sum, c, sizeof sum);
+    for (int k = 0; k < 16; k++)
+        for (int j = 0; j < 8; j++)
+            sum[j] = __builtin_fmaf(a[k], b[k * ld + j], sum[j]);
+    memcpy(c, sum, sizeof sum);
+}
+
 /* Leaves the running lane until the scheduler goes on with it. */
 void cri_sim_suspend(cri_sim_state state);
 /* Lets the warp operations happen for which all lanes of their masks have come; false: no such operation. n: lanes of

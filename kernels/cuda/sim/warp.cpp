@@ -7,13 +7,10 @@
 /* ---- tensor cores ---- */
 
 /* One FMA chain in float32 by ascending k: NOT the rounding of a tensor core, which adds 8 or 16 products at once. */
-__attribute__((target_clones("default", "arch=haswell"))) static void
-multiply(const float a[16][16], const float b[16][8], float c[16][8])
+static void multiply(const float a[16][16], const float b[16][8], float c[16][8])
 {
     for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++)
-                c[i][j] = __builtin_fmaf(a[i][k], b[k][j], c[i][j]);
+        cri_sim_fma_row(a[i], b[0], 8, c[i]);
 }
 
 /* Fragments as the PTX ISA lays them out: g = lane / 4, t = lane % 4. */
@@ -223,92 +220,93 @@ bool cri_sim_complete_warp(cri_sim_lane *w, int n)
     return is_any;
 }
 
-static uint64_t meet(cri_sim_warp_kind kind, uint32_t mask, const cri_sim_operands &op)
+/* The operands' place of the running lane: the caller sets those that its operation has. */
+static cri_sim_operands *operands(void)
+{
+    return &cri_sim_self.lane->op;
+}
+
+static uint64_t meet(cri_sim_warp_kind kind, uint32_t mask)
 {
     cri_sim_lane *lane = cri_sim_self.lane;
 
     lane->kind = kind;
     lane->mask = mask;
-    lane->op = op;
     cri_sim_suspend(CRI_SIM_AT_WARP);
     return lane->op.result;
 }
 
 void cri_sim_sync_warp(uint32_t mask)
 {
-    meet(CRI_SIM_W_SYNC, mask, {});
+    meet(CRI_SIM_W_SYNC, mask);
 }
 
 uint64_t cri_sim_shuffle(uint32_t mask, uint64_t value, cri_sim_shuffle_kind kind, int arg,
                          int width)
 {
-    cri_sim_operands op = {};
+    cri_sim_operands *op = operands();
 
-    op.value = value;
-    op.shuffle = kind;
-    op.arg = arg;
-    op.width = width;
-    return meet(CRI_SIM_W_SHUFFLE, mask, op);
+    op->value = value;
+    op->shuffle = kind;
+    op->arg = arg;
+    op->width = width;
+    return meet(CRI_SIM_W_SHUFFLE, mask);
 }
 
 uint32_t cri_sim_ballot(uint32_t mask, int predicate)
 {
-    cri_sim_operands op = {};
-
-    op.value = predicate != 0;
-    return (uint32_t)meet(CRI_SIM_W_BALLOT, mask, op);
+    operands()->value = predicate != 0;
+    return (uint32_t)meet(CRI_SIM_W_BALLOT, mask);
 }
 
 void cri_sim_mma_16816_bf16(float *c, const uint32_t *a, const uint32_t *b)
 {
-    cri_sim_operands op = {};
+    cri_sim_operands *op = operands();
 
-    op.c = c;
-    op.a = a;
-    op.b = b;
-    meet(CRI_SIM_W_MMA, 0xffffffffu, op);
+    op->c = c;
+    op->a = a;
+    op->b = b;
+    meet(CRI_SIM_W_MMA, 0xffffffffu);
 }
 
 void cri_sim_ldmatrix_x4(uint32_t *r, const void *row, bool is_transposed)
 {
-    cri_sim_operands op = {};
+    cri_sim_operands *op = operands();
 
-    op.r = r;
-    op.row = row;
-    op.pc = __builtin_return_address(0);
-    op.is_transposed = is_transposed;
-    meet(CRI_SIM_W_LDMATRIX, 0xffffffffu, op);
+    op->r = r;
+    op->row = row;
+    op->pc = __builtin_return_address(0);
+    op->is_transposed = is_transposed;
+    meet(CRI_SIM_W_LDMATRIX, 0xffffffffu);
 }
 
 bool cri_sim_elect(void)
 {
-    return meet(CRI_SIM_W_ELECT, 0xffffffffu, {});
+    return meet(CRI_SIM_W_ELECT, 0xffffffffu);
 }
 
 void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds)
 {
-    cri_sim_operands op = {};
+    cri_sim_operands *op = operands();
 
-    op.c = d;
-    op.arg = n;
-    op.value = a;
-    op.b_tile = b;
-    op.adds = adds;
-    op.pc = __builtin_return_address(0);
-    meet(CRI_SIM_W_WGMMA, 0xffffffffu, op);
+    op->c = d;
+    op->arg = n;
+    op->value = a;
+    op->b_tile = b;
+    op->adds = adds;
+    op->pc = __builtin_return_address(0);
+    meet(CRI_SIM_W_WGMMA, 0xffffffffu);
 }
 
 void cri_sim_wgmma_commit(void)
 {
-    meet(CRI_SIM_W_WGMMA_COMMIT, 0xffffffffu, {});
+    meet(CRI_SIM_W_WGMMA_COMMIT, 0xffffffffu);
 }
 
 void cri_sim_wgmma_wait(int num_pending)
 {
-    cri_sim_operands op = {};
-
-    op.arg = num_pending;
-    meet(CRI_SIM_W_WGMMA_WAIT, 0xffffffffu, op);
+    operands()->arg = num_pending;
+    meet(CRI_SIM_W_WGMMA_WAIT, 0xffffffffu);
 }
 
 /* ---- cp.async ---- */

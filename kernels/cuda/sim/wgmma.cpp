@@ -123,14 +123,12 @@ static void load(float *x, uint64_t d, int r)
 }
 
 /* One FMA chain in float32 by ascending k, as mma.m16n8k16's (warp.cpp): NOT the rounding of a tensor core. */
-__attribute__((target_clones("default", "arch=haswell"))) static void
-multiply(const float a[ROWS][16], const float b[16][MOST_N], float c[ROWS][MOST_N], int n)
+static void multiply(const float a[ROWS][16], const float b[16][MOST_N], float c[ROWS][MOST_N],
+                     int n)
 {
     for (int i = 0; i < ROWS; i++)
         for (int first = 0; first < n; first += 8)
-            for (int k = 0; k < 16; k++)
-                for (int j = first; j < first + 8; j++)
-                    c[i][j] = __builtin_fmaf(a[i][k], b[k][j], c[i][j]);
+            cri_sim_fma_row(a[i], b[0] + first, MOST_N, c[i] + first);
 }
 
 static void make(chain *c, int first)
