@@ -8,11 +8,11 @@
  * wgmma and mma.sync may be rounded differently, which no promise needs, since a GPU uses one of them for all rows.
  *
  * FLOPs 2 k an element of C; bytes: 48 KiB a stage, 85 FLOPs a byte of L2, 128 a byte of a weight for few rows. Shared memory 193 KiB, one
- * block an SM; registers: 128 of sums a thread, at most 224. Limit on H100 and H200: 990 TFLOP/s need 11.6 TB/s of L2, which
+ * block an SM; registers: 128 of sums a thread, at most 168. Limit on H100 and H200: 990 TFLOP/s need 11.6 TB/s of L2, which
  * gives about half of that: clusters, which would load a tile once for two blocks, are not used. Few rows: the bytes of
  * the weight, a tile of 128 rows costs the tensor cores less than its weights cost memory.
  */
-#include "kernels/cuda/dev/hopper.h"
+#include "kernels/cuda/dev/wgmma.h"
 #include "kernels/cuda/ending.h"
 
 enum {
@@ -24,8 +24,7 @@ enum {
     WGMMA_THREADS = 32 * (WARPS + 1),
     A_BYTES = TM * TK * 2,
     STAGE_BYTES = A_BYTES + TN * TK * 2,
-    ATOM = 1024, /* a tile begins at a multiple */
-    WGMMA_SHARED = STAGES * STAGE_BYTES + ATOM
+    WGMMA_SHARED = STAGES * STAGE_BYTES + TILE_ATOM
 };
 
 struct stages {
@@ -48,7 +47,7 @@ static __device__ __forceinline__ void load_stages(const stages &s, const CUtens
 }
 
 /* acc: of the warpgroup's 64 rows. */
-static __device__ __forceinline__ void multiply(float (&acc)[TN / 2], const stages &s, int group,
+static __device__ __forceinline__ void multiply(float (&acc)[TN / 8][4], const stages &s, int group,
                                                 int steps)
 {
     bool is_first = threadIdx.x % 32 == 0;
@@ -62,7 +61,7 @@ static __device__ __forceinline__ void multiply(float (&acc)[TN / 2], const stag
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < TK / 16; k++)
-            wgmma_256(acc, a + 2 * k, b + 2 * k, i > 0 || k > 0);
+            wgmma(acc, a + 2 * k, b + 2 * k, i > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>(acc); /* the stage before has been read */
         if (is_first && i > 0) barrier_arrive(s.empty + (i - 1) % STAGES);
@@ -78,7 +77,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
-    const stages s = {memory + (-shared_address(memory) & (ATOM - 1)), full, empty};
+    const stages s = {first_tile(memory), full, empty};
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int row0 = (int)blockIdx.x * TM, col0 = (int)blockIdx.y * TN;
 
@@ -94,12 +93,14 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         if (is_elected()) load_stages(s, &a, &b, row0, col0, steps);
         return;
     }
-    float acc[TN / 2];
+    float acc[TN / 8][4];
     multiply(acc, s, warp / 4, steps);
 #pragma unroll
-    for (int i = 0; i < TN / 2; i += 2)
-        end.put_two(row0 + warp * 16 + lane / 4 + 8 * (i / 2 % 2),
-                    col0 + 8 * (i / 4) + lane % 4 * 2, acc[i], acc[i + 1]);
+    for (int j = 0; j < TN / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e += 2)
+            end.put_two(row0 + warp * 16 + lane / 4 + 8 * (e / 2), col0 + 8 * j + lane % 4 * 2,
+                        acc[j][e], acc[j][e + 1]);
 }
 
 template <class To> static cudaError_t launch_wgmma(cr_device *dev, const cri_product *p)

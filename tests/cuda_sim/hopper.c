@@ -1,7 +1,7 @@
 /* The models of mbarriers, bulk copies by a tensor map and wgmma, against plain loops over what the PTX ISA says of swizzled tiles
  * and of the sums' places, and against a pipeline with one error at a time: each ends with a sentence that names it, under
  * every seed, and the right one with the right numbers. Small integers: sums are exact. Not covered: speed, other
- * swizzles, A in registers, clusters, which have no model. */
+ * swizzles and clusters, which have no model. */
 #include "tests/cuda_sim/hopper.h"
 #include "tests/check_near.h"
 
@@ -67,7 +67,7 @@ static int sum_of(int row, int col)
     return col / 8 * 4 + row % 16 / 8 * 2 + col % 2;
 }
 
-static void check_product(int n, int by_stores, uint64_t seed)
+static void check_product(int n, hopper_form form, uint64_t seed)
 {
     static int a[64][64], b[MOST_N][64];
     static uint16_t bits_a[64 * 64], bits_b[MOST_N * 64];
@@ -80,10 +80,11 @@ static void check_product(int n, int by_stores, uint64_t seed)
     for (int i = 0; i < 64 * 64; i++)
         bits_a[i] = to_bf16(a[i / 64][i % 64] = (i * 7 + i / 64) % 23 - 11);
     for (int i = 0; i < n * 64; i++)
-        bits_b[i] = to_bf16(b[i / 64][i % 64] = (i * 5 + i / 64 * 3) % 19 - 9);
+        bits_b[form == B_TURNED ? i % 64 * n + i / 64 : i] =
+            to_bf16(b[i / 64][i % 64] = (i * 5 + i / 64 * 3) % 19 - 9);
     d_a = on_device(bits_a, sizeof bits_a);
     d_b = on_device(bits_b, (size_t)n * 128);
-    MUST(hopper_product(d_a, d_b, n, by_stores, NO_ERROR, d_out, s));
+    MUST(hopper_product(d_a, d_b, n, form, NO_ERROR, d_out, s));
     MUST(cudaStreamSynchronize(s));
     MUST(cudaMemcpy(got, d_out, (size_t)n * 64 * sizeof *got, cudaMemcpyDeviceToHost));
     for (int r = 0; r < 64; r++)
@@ -101,13 +102,13 @@ static void check_product(int n, int by_stores, uint64_t seed)
 
 static void test_product(void **state)
 {
-    static const int sizes[] = {8, 64, 256};
+    static const int sizes[] = {8, 64, 128, 256};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(sizes); i++)
-        for (int by_stores = 0; by_stores < 2; by_stores++)
+        for (hopper_form form = BY_COPIES; form <= B_TURNED; form++)
             for (uint64_t seed = 0; seed < 4; seed++)
-                check_product(sizes[i], by_stores, seed);
+                if (form != B_TURNED || sizes[i] % 64 == 0) check_product(sizes[i], form, seed);
 }
 
 /* One lane, and not always the first. */
@@ -235,16 +236,23 @@ static void test_errors(void **state)
     }
 }
 
+typedef struct product_run {
+    hopper_form form;
+    hopper_error error;
+} product_run;
+
 /* Exits with 1 if the sums are no numbers. */
 static void run_product(const void *args)
 {
-    static const uint16_t zeros[64 * 64];
-    static float got[128 * 32];
+    enum { COLS = 128 };
+    const product_run *run = args;
+    static const uint16_t zeros[64 * COLS];
+    static float got[64 * COLS];
     uint16_t *a = on_device(zeros, sizeof zeros), *b = on_device(zeros, sizeof zeros);
     float *out = new_memory(sizeof got);
     cudaStream_t s = new_stream();
 
-    MUST(hopper_product(a, b, 64, /*by_stores=*/1, *(const hopper_error *)args, out, s));
+    MUST(hopper_product(a, b, COLS, run->form, run->error, out, s));
     MUST(cudaStreamSynchronize(s));
     MUST(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < CR_COUNT(got); i++)
@@ -269,7 +277,18 @@ static void run_on_sm_80(const void *args)
 static void test_rules(void **state)
 {
     static const hopper_run right = {HOPPER_RIGHT, 0};
-    static const hopper_error none = NO_ERROR, no_fence = NO_STORE_FENCE, early = EARLY_SUMS;
+    static const product_run none = {BY_STORES, NO_ERROR}, early = {BY_STORES, EARLY_SUMS};
+    static const struct product_case {
+        product_run run;
+        const char *says;
+        bool needs_checked;
+    } wrong[] = {
+        {{B_TURNED, TURNED_MISALIGNED}, "turned B begins at offset", false},
+        {{B_TURNED, TURNED_NOWHERE}, "its next 64 columns 16 further", false},
+        {{BY_STORES, NO_STORE_FENCE}, "no fence.proxy.async after it", true},
+        {{A_HERE, A_UNDER_WAY}, "of A of a wgmma that is under way", true},
+        {{A_HERE, A_UNFENCED}, "wgmma without wgmma.fence after an access of its A", true},
+    };
     char said[SAID_BYTES];
 
     (void)state;
@@ -279,10 +298,13 @@ static void test_rules(void **state)
     assert_non_null(strstr(said, "no tensor map"));
     assert_int_equal(run_child(run_product, &none, said), 0);
     assert_int_equal(run_child(run_product, &early, said), cri_sim_is_checked ? SIM_DIED : 1);
-    if (!cri_sim_is_checked) return;
-    assert_non_null(strstr(said, "read of a sum of a wgmma that is under way"));
-    assert_int_equal(run_child(run_product, &no_fence, said), SIM_DIED);
-    assert_non_null(strstr(said, "no fence.proxy.async after it"));
+    if (cri_sim_is_checked)
+        assert_non_null(strstr(said, "read of a sum of a wgmma that is under way"));
+    for (size_t i = 0; i < CR_COUNT(wrong); i++) {
+        if (wrong[i].needs_checked && !cri_sim_is_checked) continue;
+        assert_int_equal(run_child(run_product, &wrong[i].run, said), SIM_DIED);
+        if (!strstr(said, wrong[i].says)) fail_msg("\"%s\", not \"%s\"", said, wrong[i].says);
+    }
 }
 
 int main(void)

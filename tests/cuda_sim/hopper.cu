@@ -1,16 +1,9 @@
 /* hopper.cu -- see hopper.h. */
 #include "tests/cuda_sim/hopper.h"
 
-#include "kernels/cuda/dev/hopper.h"
+#include "kernels/cuda/dev/wgmma.h"
 
-enum {
-    ATOM = 1024,
-    TILE = 64 * 64,
-    TILE_BYTES = TILE * 2,
-    STAGES = 2,
-    STEPS = HOPPER_K / 64,
-    CONSUMERS = 4
-};
+enum { TILE = 64 * 64, TILE_BYTES = TILE * 2, STAGES = 2, STEPS = HOPPER_K / 64, CONSUMERS = 4 };
 
 CUtensorMap hopper_map(const uint16_t *x, int rows, int cols, int ld, int box_rows)
 {
@@ -27,18 +20,13 @@ CUtensorMap hopper_map(const uint16_t *x, int rows, int cols, int ld, int box_ro
     return map;
 }
 
-static __device__ unsigned char *aligned(unsigned char *memory)
-{
-    return memory + (-shared_address(memory) & (ATOM - 1));
-}
-
 /* ---- one box, one product ---- */
 
 static __global__ void box(const __grid_constant__ CUtensorMap map, int x, int y, uint16_t *out)
 {
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, 1);
-    unsigned char *at = aligned(memory);
+    unsigned char *at = first_tile(memory);
     const uint16_t *tile = (const uint16_t *)(const void *)at;
 
     if (threadIdx.x == 0) {
@@ -62,44 +50,78 @@ static __device__ void store_tile(unsigned char *tile, const uint16_t *x, int ro
     }
 }
 
+/* The warp's 16 rows of a, as fragments. */
+static __device__ void take_a(uint32_t (&f)[4][4], const uint16_t *a)
+{
+    int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 4; i++) {
+            const uint16_t *two =
+                a + (row + 8 * (i % 2)) * 64 + 16 * k + 2 * (lane % 4) + i / 2 * 8;
+            f[k][i] = two[0] | (uint32_t)two[1] << 16;
+        }
+}
+
+static __device__ uint64_t b_of(const unsigned char *tile, int k, hopper_form form,
+                                hopper_error error)
+{
+    if (form != B_TURNED) return tile_descriptor(tile) + 2 * (uint64_t)k;
+    return tile_descriptor(tile, error == TURNED_NOWHERE ? 16 : TILE_BYTES) + 128 * (uint64_t)k +
+           (error == TURNED_MISALIGNED ? 8 : 0);
+}
+
 static __global__ void product(const __grid_constant__ CUtensorMap map_a,
                                const __grid_constant__ CUtensorMap map_b, const uint16_t *a,
-                               const uint16_t *b, int n, bool by_stores, hopper_error error,
+                               const uint16_t *b, int n, hopper_form form, hopper_error error,
                                float *out)
 {
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, 1);
-    unsigned char *a_tile = aligned(memory), *b_tile = a_tile + TILE_BYTES;
-    float d[128], early[128];
+    unsigned char *a_tile = first_tile(memory), *b_tile = a_tile + TILE_BYTES;
+    float d[32][4], early[32][4];
+    uint32_t f[4][4];
 
     if (threadIdx.x == 0) {
         barrier_init(full, 1);
         fence_async();
-        if (!by_stores) {
+        if (form != BY_STORES) {
             barrier_expect(full, (uint32_t)(TILE_BYTES + n * 128));
             load_box(a_tile, &map_a, 0, 0, full);
-            load_box(b_tile, &map_b, 0, 0, full);
+            for (int i = 0; i < (form == B_TURNED ? n : 1); i += 64)
+                load_box(b_tile + i * 128, &map_b, i, 0, full);
         }
     }
-    if (by_stores) {
+    if (form == BY_STORES) {
         store_tile(a_tile, a, 64);
         store_tile(b_tile, b, n);
         if (error != NO_STORE_FENCE) fence_async();
     }
     __syncthreads();
-    if (!by_stores) barrier_wait(full, 0);
+    if (form != BY_STORES) barrier_wait(full, 0);
+    if (form >= A_HERE) take_a(f, a);
     wgmma_fence();
-    for (int turn = 0; turn < 2; turn++)
+    for (int turn = 0; turn < 2; turn++) {
         for (int k = 0; k < 4; k++)
-            cri_sim_wgmma(d, n, tile_descriptor(a_tile) + 2 * (uint64_t)k,
-                          tile_descriptor(b_tile) + 2 * (uint64_t)k, turn > 0 || k > 0);
+            if (form < A_HERE)
+                cri_sim_wgmma(&d[0][0], n, tile_descriptor(a_tile) + 2 * (uint64_t)k,
+                              b_of(b_tile, k, form, error), turn > 0 || k > 0);
+            else
+                cri_sim_wgmma_a(&d[0][0], n, f[k], b_of(b_tile, k, form, error), form == B_TURNED,
+                                turn > 0 || k > 0);
+        if (error == A_UNFENCED) {
+            wgmma_commit();
+            wgmma_wait<0>(d);
+        }
+        if (error == A_UNFENCED || error == A_UNDER_WAY) f[2][1] ^= threadIdx.x;
+    }
     wgmma_commit();
     if (error == EARLY_SUMS)
         for (int i = 0; i < n / 2; i++)
-            early[i] = d[i];
+            early[i / 4][i % 4] = d[i / 4][i % 4];
     wgmma_wait<0>(d);
     for (int i = 0; i < n / 2; i++)
-        out[(int)threadIdx.x * (n / 2) + i] = error == EARLY_SUMS ? early[i] : d[i];
+        out[(int)threadIdx.x * (n / 2) + i] = (error == EARLY_SUMS ? early : d)[i / 4][i % 4];
 }
 
 static __global__ void elect(int *out)
@@ -151,13 +173,13 @@ static __device__ void release(const pipe &p, int at)
 }
 
 /* The errors that one turn of the loop may have before and after its products. */
-static __device__ void touch(hopper_kind kind, float (&d)[32], unsigned char *tile, int i)
+static __device__ void touch(hopper_kind kind, float (&d)[8][4], unsigned char *tile, int i)
 {
-    if (kind == TOUCH_WITHOUT_FENCE && i > 0) d[0] += 1.0f;
+    if (kind == TOUCH_WITHOUT_FENCE && i > 0) d[0][0] += 1.0f;
     if (kind == STORE_UNDER_WAY && i == 1 && threadIdx.x == 0) tile[5] = 0;
 }
 
-static __device__ void multiply(const pipe &p, float (&d)[32])
+static __device__ void multiply(const pipe &p, float (&d)[8][4])
 {
     hopper_kind kind = p.kind;
     int warp = (int)threadIdx.x / 32;
@@ -173,7 +195,7 @@ static __device__ void multiply(const pipe &p, float (&d)[32])
             barrier_wait(p.full + at, (uint32_t)((round + (kind == FULL_PARITY)) & 1));
         if (kind != NO_WGMMA_FENCE && (kind != TOUCH_WITHOUT_FENCE || i == 0)) wgmma_fence();
         for (uint64_t k = 0; k < 4; k++)
-            cri_sim_wgmma(d, 64, a + 2 * k, b + 2 * k, i > 0 || k > 0);
+            cri_sim_wgmma(&d[0][0], 64, a + 2 * k, b + 2 * k, i > 0 || k > 0);
         if (kind == EARLY_RELEASE) release(p, at);
         if (kind == STORE_UNDER_WAY) touch(kind, d, tile, i);
         if (kind != NO_COMMIT) wgmma_commit();
@@ -193,8 +215,8 @@ static __global__ void pipeline(const __grid_constant__ CUtensorMap a,
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, STAGES);
     SHARED(barrier, empty, STAGES);
-    const pipe p = {aligned(memory), full, empty, kind};
-    float d[32];
+    const pipe p = {first_tile(memory), full, empty, kind};
+    float d[8][4];
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 
     if (threadIdx.x == 0 && kind != NO_INIT) {
@@ -212,15 +234,15 @@ static __global__ void pipeline(const __grid_constant__ CUtensorMap a,
     if (kind == NO_WGMMA_WAIT) { /* the first stage alone, and its sums at once */
         barrier_wait(full, 0);
         wgmma_fence();
-        cri_sim_wgmma(d, 64, tile_descriptor(p.memory), tile_descriptor(p.memory + TILE_BYTES),
-                      false);
+        cri_sim_wgmma(&d[0][0], 64, tile_descriptor(p.memory),
+                      tile_descriptor(p.memory + TILE_BYTES), false);
         wgmma_commit();
     } else {
         multiply(p, d);
     }
     for (int i = 0; i < 32; i++)
         out[(16 * warp + lane / 4 + 8 * (i / 2 % 2)) * 64 + 8 * (i / 4) + 2 * (lane % 4) + i % 2] =
-            d[i];
+            d[i / 4][i % 4];
 }
 
 /* ---- launches ---- */
@@ -233,16 +255,19 @@ static cudaError_t allow(const void *kernel)
 cudaError_t hopper_box(const uint16_t *matrix, int rows, int cols, int ld, int x, int y,
                        uint16_t *out, cudaStream_t s)
 {
-    return CUDA_LAUNCH(box, dim3(1), dim3(64), TILE_BYTES + ATOM, s,
+    return CUDA_LAUNCH(box, dim3(1), dim3(64), TILE_BYTES + TILE_ATOM, s,
                        hopper_map(matrix, rows, cols, ld, HOPPER_BOX), x, y, out);
 }
 
-cudaError_t hopper_product(const uint16_t *a, const uint16_t *b, int n, int by_stores,
+cudaError_t hopper_product(const uint16_t *a, const uint16_t *b, int n, hopper_form form,
                            hopper_error error, float *out, cudaStream_t s)
 {
-    return CUDA_LAUNCH(product, dim3(1), dim3(128), (size_t)(TILE_BYTES + n * 128 + ATOM), s,
-                       hopper_map(a, 64, 64, 64, 64), hopper_map(b, n, 64, 64, n), a, b, n,
-                       by_stores != 0, error, out);
+    const CUtensorMap map_a = hopper_map(a, 64, 64, 64, 64),
+                      map_b = form == B_TURNED ? hopper_map(b, 64, n, n, 64)
+                                               : hopper_map(b, n, 64, 64, n);
+
+    return CUDA_LAUNCH(product, dim3(1), dim3(128), (size_t)(TILE_BYTES + n * 128 + TILE_ATOM), s,
+                       map_a, map_b, a, b, n, form, error, out);
 }
 
 cudaError_t hopper_pipeline(const uint16_t *a, const uint16_t *b, hopper_kind kind, float *out,
@@ -252,7 +277,7 @@ cudaError_t hopper_pipeline(const uint16_t *a, const uint16_t *b, hopper_kind ki
 
     if (code != cudaSuccess) return code;
     return CUDA_LAUNCH(pipeline, dim3(1), dim3(32 * (CONSUMERS + 1)),
-                       STAGES * 2 * TILE_BYTES + ATOM, s,
+                       STAGES * 2 * TILE_BYTES + TILE_ATOM, s,
                        hopper_map(a, HOPPER_ROWS, HOPPER_K, HOPPER_K, 64),
                        hopper_map(b, HOPPER_ROWS, HOPPER_K, HOPPER_K, 64), kind, out);
 }

@@ -41,11 +41,21 @@ typedef enum hopper_kind {
     NUM_HOPPER_KINDS
 } hopper_kind;
 
+typedef enum hopper_form {
+    BY_COPIES, /* a and b come to shared memory by TMA */
+    BY_STORES, /* by ordinary stores */
+    A_HERE,    /* a in registers */
+    B_TURNED   /* and b [64, n] */
+} hopper_form;
 typedef enum hopper_error {
     NO_ERROR,
     NO_STORE_FENCE,
-    EARLY_SUMS
-} hopper_error; /* of hopper_product */
+    EARLY_SUMS,
+    A_UNDER_WAY, /* written too early, */
+    A_UNFENCED,  /* and without a fence after it */
+    TURNED_MISALIGNED,
+    TURNED_NOWHERE /* where the next columns are is not said */
+} hopper_error;    /* of hopper_product */
 
 enum { HOPPER_ROWS = 64, HOPPER_K = 256, HOPPER_BOX = 64 };
 
@@ -55,9 +65,8 @@ CUtensorMap hopper_map(const uint16_t *x, int rows, int cols, int ld, int box_ro
 /* out [64, 64]: the box of 64 rows from column x and row y on, as it is in shared memory. */
 cudaError_t hopper_box(const uint16_t *matrix, int rows, int cols, int ld, int x, int y,
                        uint16_t *out, cudaStream_t s);
-/* out [128, n / 2]: the sums of each thread of a [64, 64] b [n, 64]^T, n 8, 64 or 256; then once more, added. By stores: a and b
- * come to shared memory by ordinary stores, else by TMA. */
-cudaError_t hopper_product(const uint16_t *a, const uint16_t *b, int n, int by_stores,
+/* out [128, n / 2]: the sums of each thread of a [64, 64] b [n, 64]^T, n 8 or a multiple of 64; then once more, added. */
+cudaError_t hopper_product(const uint16_t *a, const uint16_t *b, int n, hopper_form form,
                            hopper_error error, float *out, cudaStream_t s);
 /* out [64, 64] = a [64, 256] b [64, 256]^T by a warp that loads two stages and a warpgroup that multiplies. */
 cudaError_t hopper_pipeline(const uint16_t *a, const uint16_t *b, hopper_kind kind, float *out,

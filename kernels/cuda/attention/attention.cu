@@ -1,4 +1,5 @@
-/* attention.cu -- attention over packed sequences and over a paged cache, forward; bf16 heads of 64 and 128: attention_mma.cu.
+/* attention.cu -- attention over packed sequences and over a paged cache, forward; bf16 heads of 64 and 128: attention_mma.cu
+ * and, on a GPU of compute capability 9.0, attention_wgmma.cu.
  *
  * Mapping: a block of 128 threads takes 16 query rows that share their keys: 16 neighbouring rows of one sequence and head, or
  * the heads of one kv head's group for one row of a generation step. Keys come in tiles of 64 positions counted from the
@@ -44,9 +45,9 @@ static __device__ __forceinline__ shared_tiles tiles_in(unsigned char *memory, i
     return s;
 }
 
-static size_t shared_bytes(int64_t head_dim)
+static int shared_bytes(int64_t head_dim)
 {
-    return (size_t)((ROWS + KEYS) * (head_dim + 1) + ROWS * KEYS + 3 * ROWS) * sizeof(float);
+    return (int)((ROWS + KEYS) * (head_dim + 1) + ROWS * KEYS + 3 * ROWS) * (int)sizeof(float);
 }
 
 /* p [ROWS, KEYS] = scaled scores of the tile of keys from k0 on, -inf where a row does not see the key. */
@@ -228,15 +229,10 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a, i
 template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
 {
     const packed_args<T> p = packed_of<T>(a, ROWS);
-    auto kernel = attend_packed<T, DPAD>;
-    size_t shared = shared_bytes(a->head_dim);
-    cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    const dim3 grid((unsigned)(p.pieces_a_seq * a->num_seqs), (unsigned)a->num_heads);
 
-    if (code != cudaSuccess || p.pieces_a_seq == 0) return code;
-    return CUDA_LAUNCH(kernel,
-                       dim3((unsigned)(p.pieces_a_seq * a->num_seqs), (unsigned)a->num_heads),
-                       dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), p);
+    return launch_shared(dev, attend_packed<T, DPAD>, grid, THREADS_A_BLOCK,
+                         shared_bytes(a->head_dim), p);
 }
 
 static cr_status check_aligned(const char *op, const cr_mem *q, const cr_mem *k, const cr_mem *v,
@@ -248,15 +244,21 @@ static cr_status check_aligned(const char *op, const cr_mem *q, const cr_mem *k,
                    op);
 }
 
+static cudaError_t packed_on_tensor_cores(cr_device *dev, const cr_attention_args *a)
+{
+    return cri_cuda_has_wgmma(dev)
+               ? attend_packed_by_wgmma(dev, packed_of<bf16>(a, WGMMA_ROWS), a->num_seqs)
+               : attend_packed_on_tensor_cores(dev, packed_of<bf16>(a, MMA_ROWS), a->num_seqs);
+}
+
 cr_status cri_cuda_attention(cr_device *dev, const cr_attention_args *a, cr_err *err)
 {
+    if (a->sizes.max_seqlen == 0) return CR_OK;
     if (!is_for_tensor_cores(a->dtype, a->head_dim))
         return launched("attention", CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, packed, dev, a),
                         err);
     CR_TRY(check_aligned("attention", a->q, a->k, a->v, err));
-    return launched("attention",
-                    attend_packed_on_tensor_cores(dev, packed_of<bf16>(a, MMA_ROWS), a->num_seqs),
-                    err);
+    return launched("attention", packed_on_tensor_cores(dev, a), err);
 }
 
 /* ---- cached ---- */
@@ -328,15 +330,12 @@ template <class T, int DPAD>
 static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
 {
     const cached_args<T> c = cached_of<T>(a);
-    auto attend = attend_cached<T, DPAD>;
-    size_t shared = shared_bytes(a->head_dim);
-    cudaError_t code =
-        cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    const dim3 grid((unsigned)a->num_rows, num_group_parts(c, ROWS));
+    cudaError_t code = write_rows(dev, c, a->num_rows);
 
-    if (code == cudaSuccess) code = write_rows(dev, c, a->num_rows);
     if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(attend, dim3((unsigned)a->num_rows, num_group_parts(c, ROWS)),
-                       dim3(THREADS_A_BLOCK), shared, cri_cuda_stream(dev), c);
+    return launch_shared(dev, attend_cached<T, DPAD>, grid, THREADS_A_BLOCK,
+                         shared_bytes(a->head_dim), c);
 }
 
 static cudaError_t cached_on_tensor_cores(cr_device *dev, const cr_attention_cached_args *a)
@@ -344,7 +343,9 @@ static cudaError_t cached_on_tensor_cores(cr_device *dev, const cr_attention_cac
     const cached_args<bf16> c = cached_of<bf16>(a);
     cudaError_t code = write_rows(dev, c, a->num_rows);
 
-    return code == cudaSuccess ? attend_cached_on_tensor_cores(dev, c, a->num_rows) : code;
+    if (code != cudaSuccess) return code;
+    return cri_cuda_has_wgmma(dev) ? attend_cached_by_wgmma(dev, c, a->num_rows)
+                                   : attend_cached_on_tensor_cores(dev, c, a->num_rows);
 }
 
 cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)

@@ -98,13 +98,19 @@ static __device__ __forceinline__ int64_t pair_elems(int D)
     return (int64_t)2 * CR_KV_BLOCK * D;
 }
 
-/* Where the tiles of a slot's position lie. */
+/* Where the tiles of a slot's position lie, counted in pairs of them. */
 template <class T>
-static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot, int pos, int kv)
+static __device__ __forceinline__ int64_t pair_of(const cached_args<T> &a, int slot, int pos,
+                                                  int kv)
 {
     int64_t block = a.block_table[slot * a.max_blocks + pos / CR_KV_BLOCK];
 
-    return a.blocks + (block * a.num_kv_heads + kv) * pair_elems(a.head_dim);
+    return block * a.num_kv_heads + kv;
+}
+template <class T>
+static __device__ __forceinline__ T *tiles_of(const cached_args<T> &a, int slot, int pos, int kv)
+{
+    return a.blocks + pair_of(a, slot, pos, kv) * pair_elems(a.head_dim);
 }
 
 /* The heads of a kv head's group, `most` a block. */
@@ -127,6 +133,19 @@ template <class T> static inline unsigned num_group_parts(const cached_args<T> &
     return (unsigned)((group + most - 1) / most * a.num_kv_heads);
 }
 
+/* A kernel with `shared` bytes of dynamic shared memory, which may be more than 48 KiB. */
+template <class Kernel, class... Args>
+static cudaError_t launch_shared(cr_device *dev, Kernel kernel, dim3 grid, int threads, int shared,
+                                 const Args &...args)
+{
+    cudaError_t code =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+
+    if (code != cudaSuccess) return code;
+    return CUDA_LAUNCH(kernel, grid, dim3((unsigned)threads), (size_t)shared, cri_cuda_stream(dev),
+                       args...);
+}
+
 /* attention_mma.cu: bf16 and these heads, by sizes alone, so that packed and cached rows go the same way. A block has MMA_ROWS
  * rows. */
 enum { MMA_ROWS = 64 };
@@ -138,40 +157,10 @@ cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16
                                           int64_t num_seqs);
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           int64_t num_rows);
-
-/* Where row and key, counted in their sequence of len, meet. */
-struct sight {
-    int len, window;
-    bool is_bidirectional;
-
-    __device__ __forceinline__ bool is_seen(int row, int key) const
-    {
-        return row < len && key < len &&
-               (is_bidirectional || (key <= row && (window == 0 || key > row - window)));
-    }
-    /* num_keys keys from key on by all of num_rows rows from row on. Rows after the last count as seeing. */
-    __device__ __forceinline__ bool is_all_seen(int row, int num_rows, int key, int num_keys) const
-    {
-        return key + num_keys <= len &&
-               (is_bidirectional ||
-                (key + num_keys - 1 <= row && (window == 0 || key > row + num_rows - 1 - window)));
-    }
-};
-
-template <class T> struct grad_args {
-    const T *q, *k, *v, *o, *d_o;
-    const float *lse;
-    float *delta; /* [T, H]: dO . o */
-    T *dq, *dk, *dv;
-    const int32_t *cu_seqlens;
-    int64_t num_seqs, max_seqlen;
-    int window, num_heads, num_kv_heads, head_dim;
-    float scale;
-    bool is_bidirectional;
-};
-
-/* attention_grad_mma.cu, after the deltas are there. */
-cudaError_t grad_on_tensor_cores(cr_device *dev, const grad_args<bf16> &a);
+/* attention_wgmma.cu: the same on a GPU that has wgmma; a block of packed rows has WGMMA_ROWS. */
+enum { WGMMA_ROWS = 128 };
+cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs);
+cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows);
 
 /* call<T, DPAD>(..): DPAD is head_dim rounded up to 16, 64, 128 or 256. */
 #define CRI_BY_HEAD_DIM(T, head_dim, call, ...)      \

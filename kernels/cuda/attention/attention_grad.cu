@@ -10,35 +10,11 @@
  * FLOPs a byte. Shared memory, as floats: 96 (D + 1) and 2 x 16 x 33: 53 KiB for D 128, 101 KiB for D 256. Registers: D / 4
  * sums a thread in dK and dV, D / 16 in dq, below 128. Limit: fp32 units, as the forward.
  */
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/attention_grad.h"
 
 #include <math.h>
 
 enum { ROWS = 16, KEYS = 32, PITCH = KEYS + 1 };
-
-/* One sequence and head. */
-template <class T> struct sequence {
-    head_rows<T> q, k, v, d_o;
-    const float *lse, *delta; /* row stride num_heads */
-    sight see;
-};
-
-template <class T>
-static __device__ __forceinline__ sequence<T> sequence_of(const grad_args<T> &a,
-                                                          const seq_piece &piece, int head)
-{
-    int64_t D = a.head_dim, q_stride = a.num_heads * D, kv_stride = a.num_kv_heads * D,
-            kv = head / (a.num_heads / a.num_kv_heads), q = piece.begin * q_stride + head * D,
-            k = piece.begin * kv_stride + kv * D, row = (int64_t)piece.begin * a.num_heads + head;
-
-    return sequence<T>{{a.q + q, q_stride},
-                       {a.k + k, kv_stride},
-                       {a.v + k, kv_stride},
-                       {a.d_o + q, q_stride},
-                       a.lse + row,
-                       a.delta + row,
-                       {piece.len, a.window, a.is_bidirectional}};
-}
 
 struct grad_tiles {
     float *q, *d_o, *k, *v, *p, *ds;
@@ -57,9 +33,9 @@ static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int
     return s;
 }
 
-static size_t shared_bytes(int64_t head_dim)
+static int shared_bytes(int64_t head_dim)
 {
-    return (size_t)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH) * sizeof(float);
+    return (int)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH) * (int)sizeof(float);
 }
 
 /* P and dS of rows i0 .. and keys k0 .., from the tiles of q, dO, k and v. */
@@ -203,23 +179,15 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
 
 template <class T, int DPAD> static cudaError_t gradient(cr_device *dev, const grad_args<T> &a)
 {
-    auto of_keys = grad_of_keys<T, DPAD>;
-    auto of_rows = grad_of_rows<T, DPAD>;
-    size_t shared = shared_bytes(a.head_dim);
-    cudaStream_t stream = cri_cuda_stream(dev);
     int64_t tiles = (a.max_seqlen + KEYS - 1) / KEYS, pieces = (a.max_seqlen + ROWS - 1) / ROWS;
-    cudaError_t code =
-        cudaFuncSetAttribute(of_keys, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaError_t code = launch_shared(dev, grad_of_keys<T, DPAD>,
+                                     dim3((unsigned)(tiles * a.num_seqs), (unsigned)a.num_kv_heads),
+                                     THREADS, shared_bytes(a.head_dim), a);
 
-    if (code == cudaSuccess)
-        code =
-            cudaFuncSetAttribute(of_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (code == cudaSuccess)
-        code = CUDA_LAUNCH(of_keys, dim3((unsigned)(tiles * a.num_seqs), (unsigned)a.num_kv_heads),
-                           dim3(THREADS), shared, stream, a);
     if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(of_rows, dim3((unsigned)(pieces * a.num_seqs), (unsigned)a.num_heads),
-                       dim3(THREADS), shared, stream, a);
+    return launch_shared(dev, grad_of_rows<T, DPAD>,
+                         dim3((unsigned)(pieces * a.num_seqs), (unsigned)a.num_heads), THREADS,
+                         shared_bytes(a.head_dim), a);
 }
 
 template <class T> static cudaError_t by_head_dim(cr_device *dev, const grad_args<T> &a)

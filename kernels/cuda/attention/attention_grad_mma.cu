@@ -16,6 +16,7 @@
  * registers: 0.72 (dK, dV) and 0.88 (dq) of tensor cores on sm_80 by the loop's instructions, 0.36 and 0.43 of wgmma's rate on sm_90, where
  * mma.sync itself stops at about 0.62 (bench/gpu_static). A batch with few kv heads has few blocks of dK and dV: T / 64 x kv heads.
  */
+#include "kernels/cuda/attention/attention_grad.h"
 #include "kernels/cuda/attention/attention_mma.h"
 
 #include <math.h>
@@ -98,34 +99,13 @@ static __device__ __forceinline__ void hide(float (&s)[2][PASS / 8][4], const Se
             }
 }
 
-/* One sequence and head. */
-struct sequence {
-    head_rows<bf16> q, d_o, k, v;
-    const float *lse, *delta; /* row stride num_heads */
-    int64_t num_heads;
-    sight see;
-
-    __device__ __forceinline__ float lse_of(int row) const /* in base 2; of no row: P is 0 */
-    {
-        return row < see.len ? in_base_2(lse[row * num_heads]) : INFINITY;
-    }
-    __device__ __forceinline__ float delta_of(int row) const
-    {
-        return row < see.len ? delta[row * num_heads] : 0.0f;
-    }
-};
-
-static __device__ __forceinline__ sequence sequence_of(const grad_args<bf16> &a,
-                                                       const seq_piece &piece, int head)
+static __device__ __forceinline__ float lse_of(const sequence<bf16> &seq, int row)
+{ /* in base 2; of no row: P is 0 */
+    return row < seq.see.len ? in_base_2(seq.lse[row * seq.num_heads]) : INFINITY;
+}
+static __device__ __forceinline__ float delta_of(const sequence<bf16> &seq, int row)
 {
-    int64_t D = a.head_dim, q_stride = a.num_heads * D, kv_stride = a.num_kv_heads * D,
-            kv = head / (a.num_heads / a.num_kv_heads), q = piece.begin * q_stride + head * D,
-            k = piece.begin * kv_stride + kv * D, row = (int64_t)piece.begin * a.num_heads + head;
-
-    return sequence{{a.q + q, q_stride},  {a.d_o + q, q_stride},
-                    {a.k + k, kv_stride}, {a.v + k, kv_stride},
-                    a.lse + row,          a.delta + row,
-                    a.num_heads,          {piece.len, a.window, a.is_bidirectional}};
+    return row < seq.see.len ? seq.delta[row * seq.num_heads] : 0.0f;
 }
 
 template <int ROWS, int D>
@@ -155,14 +135,14 @@ template <int D> struct rows_to_come {
     }
     __device__ __forceinline__ void load(bf16 *tiles, row_sums *sums, int tile) const
     {
-        const sequence seq = sequence_of(*a, piece, first_head + tile / tiles_a_head);
+        const sequence<bf16> seq = sequence_of(*a, piece, first_head + tile / tiles_a_head);
         int i0 = row(tile), i = (int)threadIdx.x % PASS;
 
         load_two<PASS, D>(tiles, seq.q, seq.d_o, i0, piece.len);
         if ((int)threadIdx.x < PASS)
-            sums->lse[i] = seq.lse_of(i0 + i);
+            sums->lse[i] = lse_of(seq, i0 + i);
         else if ((int)threadIdx.x < 2 * PASS)
-            sums->delta[i] = seq.delta_of(i0 + i);
+            sums->delta[i] = delta_of(seq, i0 + i);
     }
 };
 
@@ -194,7 +174,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     int kv = (int)blockIdx.y, group = a.num_heads / a.num_kv_heads, lane = (int)threadIdx.x % 32;
     const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
     if (piece.first >= piece.len) return;
-    const sequence seq = sequence_of(a, piece, kv * group);
+    const sequence<bf16> seq = sequence_of(a, piece, kv * group);
     int k0 = piece.first, key = k0 + (int)threadIdx.x / 32 * WARP_ROWS, /* the warp's first */
         first = a.is_bidirectional ? 0 : k0,
         last = k0 + STAY < piece.len ? k0 + STAY - 1 : piece.len - 1,
@@ -261,12 +241,12 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_rows_mma(grad_a
     int head = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
     const seq_piece piece = piece_of_block(a.cu_seqlens, (a.max_seqlen + STAY - 1) / STAY, STAY);
     if (piece.first >= piece.len) return;
-    const sequence seq = sequence_of(a, piece, head);
+    const sequence<bf16> seq = sequence_of(a, piece, head);
     const block_rows block = rows_of_piece(piece, STAY, a.window, a.is_bidirectional);
     int row = piece.first + (int)threadIdx.x / 32 * WARP_ROWS, /* the warp's first */
         first = first_key(block) / PASS * PASS, tiles = (last_key(block) - first + PASS - 1) / PASS;
-    const float lse[2] = {seq.lse_of(row + lane / 4), seq.lse_of(row + lane / 4 + 8)},
-                delta[2] = {seq.delta_of(row + lane / 4), seq.delta_of(row + lane / 4 + 8)};
+    const float lse[2] = {lse_of(seq, row + lane / 4), lse_of(seq, row + lane / 4 + 8)},
+                delta[2] = {delta_of(seq, row + lane / 4), delta_of(seq, row + lane / 4 + 8)};
     float dq[D / 8][4];
     staying<D, true> stay;
 
@@ -304,11 +284,12 @@ template <int D> static cudaError_t gradient(cr_device *dev, const grad_args<bf1
 {
     const int shared = TILES_OF * D * (int)sizeof(bf16);
     const unsigned pieces = (unsigned)((a.max_seqlen + STAY - 1) / STAY * a.num_seqs);
-    cudaError_t code =
-        launch_mma(dev, grad_of_keys_mma<D>, dim3(pieces, (unsigned)a.num_kv_heads), shared, a);
+    cudaError_t code = launch_shared(
+        dev, grad_of_keys_mma<D>, dim3(pieces, (unsigned)a.num_kv_heads), MMA_THREADS, shared, a);
 
     if (code != cudaSuccess) return code;
-    return launch_mma(dev, grad_of_rows_mma<D>, dim3(pieces, (unsigned)a.num_heads), shared, a);
+    return launch_shared(dev, grad_of_rows_mma<D>, dim3(pieces, (unsigned)a.num_heads), MMA_THREADS,
+                         shared, a);
 }
 
 cudaError_t grad_on_tensor_cores(cr_device *dev, const grad_args<bf16> &a)

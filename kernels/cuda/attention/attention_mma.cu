@@ -12,20 +12,9 @@
  * warp reads each fragment of K and V for 16 rows alone, 32 ldmatrix for 64 mma at D 128: about the rate of mma.sync on sm_80, 0.8
  * of it on sm_90, where mma.sync itself is about 0.6 of wgmma's. Cached: the bytes of the cache, read once a kv head.
  */
-#include "kernels/cuda/attention/attention_mma.h"
+#include "kernels/cuda/attention/attention_rows.h"
 
-#include <math.h>
-
-enum {
-    KEYS = CR_KV_BLOCK,
-    TILES = 4 * KEYS * (int)sizeof(bf16)
-}; /* shared bytes a column of head_dim */
-
-/* A warp's 16 rows: lane 4 g + t has rows g and g + 8. */
-template <int D> struct warp_rows {
-    uint32_t q[D / 16][4];
-    float o[D / 8][4], most[2], sum[2]; /* sum: of this lane's columns */
-};
+enum { TILES = 4 * KEYS * (int)sizeof(bf16) }; /* shared bytes a column of head_dim */
 
 template <int D>
 static __device__ __forceinline__ void take_queries(warp_rows<D> &w, bf16 *tile,
@@ -41,12 +30,7 @@ static __device__ __forceinline__ void take_queries(warp_rows<D> &w, bf16 *tile,
     for (int i = 0; i < D / 16; i++)
         a_fragment<D>(w.q[i], tile, warp * 16, i);
     __syncthreads(); /* keys overwrite it */
-    set_zero(w.o);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        w.most[h] = -INFINITY;
-        w.sum[h] = 0.0f;
-    }
+    start(w);
 }
 
 /* s: scores of 64 keys, not scaled; -inf where a row does not see the key. */
@@ -54,7 +38,7 @@ template <int D>
 static __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const warp_rows<D> &w,
                                               const bf16 *keys, const block_rows &rows, int k0)
 {
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int warp = (int)threadIdx.x / 32;
 
     set_zero(s);
 #pragma unroll
@@ -62,50 +46,7 @@ static __device__ __forceinline__ void scores(float (&s)[KEYS / 8][4], const war
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n += 2)
             multiply_rows<D>(s, w.q[i], keys, n, i);
-    int first = warp * 16, end = rows.num_keys + first * rows.step; /* of the warp's first row */
-    if (k0 + KEYS <= end && (rows.window == 0 || k0 >= end + 15 * rows.step - rows.window)) return;
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int key = k0 + 8 * n + lane % 4 * 2 + e % 2,
-                past = end + (lane / 4 + 8 * (e / 2)) * rows.step;
-            bool is_seen = key < past && (rows.window == 0 || key >= past - rows.window);
-            if (!is_seen) s[n][e] = -INFINITY;
-        }
-}
-
-/* s becomes 2^(scale (s - most)), most the largest so far; what was summed before is scaled to it. */
-template <int D>
-static __device__ __forceinline__ void weigh(float (&s)[KEYS / 8][4], warp_rows<D> &w, float scale)
-{
-    float factor[2];
-
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = w.most[h], part = 0.0f;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-            most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        float shift = most == -INFINITY ? 0.0f : most; /* no key seen yet */
-        factor[h] = exp2f((w.most[h] - shift) * scale);
-        w.most[h] = most;
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int e = 2 * h; e < 2 * h + 2; e++) {
-                s[n][e] = exp2f((s[n][e] - shift) * scale);
-                part += s[n][e];
-            }
-        w.sum[h] = w.sum[h] * factor[h] + part;
-    }
-#pragma unroll
-    for (int d = 0; d < D / 8; d++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            w.o[d][e] *= factor[e / 2];
+    hide(s, rows, warp * 16, k0);
 }
 
 /* o += s V */
@@ -155,41 +96,7 @@ static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, cons
     }
 }
 
-/* Row i of the block goes to o + i stride, and its logsumexp to lse[i lse_stride]. */
-template <int D>
-static __device__ __forceinline__ void finish(warp_rows<D> &w, int num, bf16 *o, int64_t stride,
-                                              float *lse, int64_t lse_stride, float scale)
-{
-    int lane = (int)threadIdx.x % 32;
-
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
-        float sum = w.sum[h];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (row >= num) continue;
-        store_row<D>(o + row * stride, w.o, h, 1.0f / sum);
-        if (lse && lane % 4 == 0) lse[row * lse_stride] = w.most[h] * scale + logf(sum);
-    }
-}
-
 /* ---- packed ---- */
-
-struct packed_keys {
-    const bf16 *k, *v;
-    int64_t stride;
-    int end;
-
-    __device__ __forceinline__ head_rows<bf16> keys(int k0) const
-    {
-        return head_rows<bf16>{k + k0 * stride, stride};
-    }
-    __device__ __forceinline__ head_rows<bf16> values(int k0) const
-    {
-        return head_rows<bf16>{v + k0 * stride, stride};
-    }
-};
 
 template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packed_args<bf16> a)
@@ -209,34 +116,21 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
 
     take_queries<D>(w, tiles, q, rows.num);
     attend<D>(w, tiles, where, rows, first_key(rows), last_key(rows), in_base_2(a.scale));
-    finish<D>(w, rows.num, a.o + row * q_stride + (int64_t)head * D, q_stride,
-              a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
+    finish<D>(w, (int)threadIdx.x / 32 * 16, rows.num, a.o + row * q_stride + (int64_t)head * D,
+              q_stride, a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
 }
 
 cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
                                           int64_t num_seqs)
 {
-    if (a.pieces_a_seq == 0) return cudaSuccess;
     const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
-    return a.head_dim == 64 ? launch_mma(dev, attend_packed_mma<64>, grid, TILES * 64, a)
-                            : launch_mma(dev, attend_packed_mma<128>, grid, TILES * 128, a);
+
+    return a.head_dim == 64
+               ? launch_shared(dev, attend_packed_mma<64>, grid, MMA_THREADS, TILES * 64, a)
+               : launch_shared(dev, attend_packed_mma<128>, grid, MMA_THREADS, TILES * 128, a);
 }
 
 /* ---- cached ---- */
-
-struct cached_keys {
-    const cached_args<bf16> *a;
-    int slot, kv, end;
-
-    __device__ __forceinline__ head_rows<bf16> keys(int k0) const
-    {
-        return head_rows<bf16>{tiles_of(*a, slot, k0, kv), a->head_dim};
-    }
-    __device__ __forceinline__ head_rows<bf16> values(int k0) const
-    {
-        return head_rows<bf16>{tiles_of(*a, slot, k0, kv) + KEYS * a->head_dim, a->head_dim};
-    }
-};
 
 template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_cached_mma(cached_args<bf16> a)
@@ -254,7 +148,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_cached_mma(cache
 
     take_queries<D>(w, tiles, q, rows.num);
     attend<D>(w, tiles, where, rows, first_key(rows), end, in_base_2(a.scale));
-    finish<D>(w, rows.num, a.o + at, D, NULL, 0, a.scale);
+    finish<D>(w, (int)threadIdx.x / 32 * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
 }
 
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
@@ -262,6 +156,7 @@ cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16
 {
     const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
 
-    return a.head_dim == 64 ? launch_mma(dev, attend_cached_mma<64>, grid, TILES * 64, a)
-                            : launch_mma(dev, attend_cached_mma<128>, grid, TILES * 128, a);
+    return a.head_dim == 64
+               ? launch_shared(dev, attend_cached_mma<64>, grid, MMA_THREADS, TILES * 64, a)
+               : launch_shared(dev, attend_cached_mma<128>, grid, MMA_THREADS, TILES * 128, a);
 }

@@ -1,5 +1,5 @@
-/* attention_mma.h -- tiles of bf16 rows in shared memory, and products of them by tensor cores, for attention_mma.cu and
- * attention_grad_mma.cu. Blocks of MMA_THREADS threads. Inside kernels/cuda only.
+/* attention_mma.h -- tiles of bf16 rows in shared memory, and products of them by tensor cores, for the sources of attention that use
+ * those. Blocks of MMA_THREADS threads, or what is said. Inside kernels/cuda only.
  */
 #ifndef CR_CUDA_ATTENTION_MMA_H
 #define CR_CUDA_ATTENTION_MMA_H
@@ -9,14 +9,16 @@
 
 enum { MMA_THREADS = 128 };
 
-/* ROWS rows from the first of `from` on, of which `some` are there, into a swizzled tile; zeros after them. */
-template <int ROWS, int D>
+/* ROWS rows from the first of `from` on, of which `some` are there, into a swizzled tile; zeros after them. By NUM threads: the block's,
+ * or a warp's. */
+template <int ROWS, int D, int NUM = MMA_THREADS>
 static __device__ __forceinline__ void load_tile(bf16 *tile, const head_rows<bf16> &from, int some)
 {
     constexpr int CHUNKS = D / 8;
 #pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / MMA_THREADS; i++) {
-        int at = (int)threadIdx.x + i * MMA_THREADS, row = at / CHUNKS, chunk = at % CHUNKS;
+    for (int i = 0; i < ROWS * CHUNKS / NUM; i++) {
+        int at = (NUM < MMA_THREADS ? (int)threadIdx.x % NUM : (int)threadIdx.x) + i * NUM,
+            row = at / CHUNKS, chunk = at % CHUNKS;
         bool is_in = row < some;
         cp_async16(tile + 8 * swizzled(row, chunk, CHUNKS),
                    from.x + (is_in ? row * from.stride : 0) + chunk * 8, is_in);
@@ -97,17 +99,6 @@ static __device__ __forceinline__ void store_row(bf16 *row, const float (&c)[D /
 static __device__ __forceinline__ float in_base_2(float x)
 {
     return x * 1.44269504f; /* e^x = 2^(x log2 e) */
-}
-
-/* A kernel with `shared` bytes of dynamic shared memory, which may be more than 48 KiB. */
-template <class Kernel, class Args>
-static cudaError_t launch_mma(cr_device *dev, Kernel kernel, dim3 grid, int shared, const Args &a)
-{
-    cudaError_t code =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-
-    if (code != cudaSuccess) return code;
-    return CUDA_LAUNCH(kernel, grid, dim3(MMA_THREADS), (size_t)shared, cri_cuda_stream(dev), a);
 }
 
 #endif

@@ -51,7 +51,9 @@ void cri_sim_wgmma_end_block(void);
 void cri_sim_do_wgmma(cri_sim_lane *w);
 void cri_sim_do_wgmma_commit(cri_sim_lane *w);
 void cri_sim_do_wgmma_wait(cri_sim_lane *w);
-/* The running thread accesses memory of its own, in which the sums of a product may be. */
+/* warp.cpp: what a lane has of A, 16 rows of 16 of k, of mma and of wgmma. */
+void cri_sim_take_a(float (*a)[16], int lane, const uint32_t *fragment);
+/* The running thread accesses memory of its own, in which the sums of a product may be, or its A. */
 void cri_sim_wgmma_touch(const void *p, size_t num_bytes, bool is_write);
 
 #endif

@@ -34,7 +34,8 @@ struct cri_sim_copy { /* a cp.async */
 struct
     cri_sim_operands { /* of the warp operation that a lane waits in; an mbarrier's: row and arg */
     uint64_t value, result;
-    uint64_t b_tile; /* wgmma: value is that of A, arg its n, or the groups that may be under way */
+    uint64_t
+        b_tile; /* wgmma: value is that of A or a its registers, arg its n, or the groups that may be under way */
     bool adds;
     cri_sim_shuffle_kind shuffle;
     int arg, width;
@@ -42,7 +43,7 @@ struct
     const uint32_t *a, *b;
     uint32_t *r;
     const void *row, *pc; /* of an ldmatrix, a wgmma */
-    bool is_transposed;
+    bool is_transposed;   /* of an ldmatrix; B of a wgmma */
 };
 struct cri_sim_lane {
     void *sp;

@@ -181,8 +181,7 @@ void cri_sim_cp_async16(void *shared, const void *global, bool is_valid);
 void cri_sim_cp_async_commit(void);
 void cri_sim_cp_async_wait(int num_pending);
 
-/* ---- mbarriers, bulk copies, wgmma (see dev/hopper.h) ---- */
-
+/* ---- mbarriers, bulk copies, wgmma (see dev/hopper.h, wgmma.h) ---- */
 void cri_sim_mbarrier_init(void *barrier, uint32_t num_arrivals);
 void cri_sim_mbarrier_arrive(void *barrier, uint32_t num_bytes);
 void cri_sim_mbarrier_wait(void *barrier, uint32_t parity);
@@ -191,6 +190,7 @@ void cri_sim_load_box(void *tile, const CUtensorMap *map, int x, int y, void *ba
 bool cri_sim_elect(void);
 uint32_t cri_sim_shared_address(const void *p);
 void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds);
+void cri_sim_wgmma_a(float *d, int n, const uint32_t *a, uint64_t b, bool is_b_turned, bool adds);
 void cri_sim_wgmma_fence(void);
 void cri_sim_wgmma_commit(void);
 void cri_sim_wgmma_wait(int num_pending);

@@ -14,6 +14,14 @@ static void multiply(const float a[16][16], const float b[16][8], float c[16][8]
 }
 
 /* Fragments as the PTX ISA lays them out: g = lane / 4, t = lane % 4. */
+void cri_sim_take_a(float (*a)[16], int lane, const uint32_t *fragment)
+{
+    for (int i = 0; i < 4; i++)
+        for (int e = 0; e < 2; e++)
+            a[lane / 4 + 8 * (i & 1)][2 * (lane % 4) + e + 8 * (i >> 1)] =
+                cri_sim_from_bf16(fragment[i] >> (16 * e) & 0xffff);
+}
+
 static void do_mma(cri_sim_lane *w)
 {
     float a[16][16], b[16][8], c[16][8];
@@ -21,10 +29,7 @@ static void do_mma(cri_sim_lane *w)
     for (int l = 0; l < CRI_SIM_WARP; l++) {
         const cri_sim_operands *o = &w[l].op;
         int g = l / 4, t = l % 4;
-        for (int i = 0; i < 4; i++)
-            for (int e = 0; e < 2; e++)
-                a[g + 8 * (i & 1)][2 * t + e + 8 * (i >> 1)] =
-                    cri_sim_from_bf16(o->a[i] >> (16 * e) & 0xffff);
+        cri_sim_take_a(a, l, o->a);
         for (int i = 0; i < 2; i++)
             for (int e = 0; e < 2; e++)
                 b[2 * t + e + 8 * i][g] = cri_sim_from_bf16(o->b[i] >> (16 * e) & 0xffff);
@@ -296,6 +301,20 @@ void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds)
     op->adds = adds;
     op->pc = __builtin_return_address(0);
     meet(CRI_SIM_W_WGMMA, 0xffffffffu);
+}
+
+void cri_sim_wgmma_a(float *d, int n, const uint32_t *a, uint64_t b, bool is_b_turned, bool adds)
+{
+    cri_sim_operands op = {};
+
+    op.c = d;
+    op.arg = n;
+    op.a = a;
+    op.b_tile = b;
+    op.is_transposed = is_b_turned;
+    op.adds = adds;
+    op.pc = __builtin_return_address(0);
+    meet(CRI_SIM_W_WGMMA, 0xffffffffu, op);
 }
 
 void cri_sim_wgmma_commit(void)

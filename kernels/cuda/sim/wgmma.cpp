@@ -1,19 +1,30 @@
-/* wgmma.cpp -- products of a warpgroup, m64nNk16 of bf16 with float32 sums, A and B in shared memory by descriptors of tiles whose
- * rows lie along k with SWIZZLE_128B, as the PTX ISA has them.
+/* wgmma.cpp -- products of a warpgroup, m64nNk16 of bf16 with float32 sums, as the PTX ISA has them: B in shared memory by a descriptor of
+ * tiles with SWIZZLE_128B, whose rows lie along k or (turned) are k, A in registers or by a descriptor of tiles along k.
  *
  * Each warp makes its 16 rows: its products wait in order until a wait_group completes their group; by seed they are computed when they
- * are issued or then. Until then the sums are NaN and an access of them is an error, as a product is whose sums were touched
- * since the last wgmma.fence. The warps of a warpgroup make the same products.
+ * are issued or then. Until then the sums are NaN, and an access of them or of A in registers is an error, as a product is whose
+ * registers were touched since the last wgmma.fence. The warps of a warpgroup make the same products.
  */
 #include "kernels/cuda/sim/async.h"
 
-enum { GROUP_WARPS = 4, ROWS = 16, MOST_N = 256, ATOM_BYTES = 1024 };
+enum { GROUP_WARPS = 4, ROWS = 16, MOST_N = 256, ATOM_BYTES = 1024, COLUMNS = 64 };
 
 namespace
 {
-struct product {
+struct operands { /* which a warpgroup's warps have alike */
     uint64_t a, b;
-    bool adds, is_made;
+    int n;
+    bool is_a_here, is_b_turned, adds; /* here: in registers */
+    bool operator!=(const operands &o) const
+    {
+        return a != o.a || b != o.b || n != o.n || is_a_here != o.is_a_here ||
+               is_b_turned != o.is_b_turned || adds != o.adds;
+    }
+};
+struct product {
+    operands of;
+    const uint32_t *a[CRI_SIM_WARP]; /* in registers */
+    bool is_made;
     int group;
 };
 struct chain { /* products into the same sums */
@@ -22,26 +33,25 @@ struct chain { /* products into the same sums */
     std::vector<product> left;
     float c[ROWS][MOST_N];
 };
-struct issued {
-    uint64_t a, b;
-    int n;
-    bool adds;
-};
 struct warp {
     std::vector<std::unique_ptr<chain>> chains;
     int group;
     size_t num_issued;
 };
-struct sums { /* of a lane: where they were the last time */
-    const float *d;
-    int n;
-    bool has_fence, is_touched;
+struct place { /* registers that a product had */
+    const void *p;
+    size_t num_bytes;
+    bool is_touched; /* since the last fence */
+};
+struct registers { /* of a lane */
+    bool has_fence;
+    std::vector<place> places;
 };
 } // namespace
 
 static warp warps[CRI_SIM_MAX_WARPS];
-static std::vector<issued> of_group[CRI_SIM_MAX_WARPS / GROUP_WARPS];
-static sums of_lane[CRI_SIM_MAX_THREADS];
+static std::vector<operands> of_group[CRI_SIM_MAX_WARPS / GROUP_WARPS];
+static registers of_lane[CRI_SIM_MAX_THREADS];
 static bool is_used; /* in this block */
 
 void cri_sim_wgmma_new_block(void)
@@ -52,7 +62,8 @@ void cri_sim_wgmma_new_block(void)
         w = {};
     for (auto &g : of_group)
         g.clear();
-    memset(of_lane, 0, sizeof of_lane);
+    for (registers &l : of_lane)
+        l = {};
 }
 
 void cri_sim_wgmma_end_block(void)
@@ -76,50 +87,97 @@ uint32_t cri_sim_shared_address(const void *p)
 
 /* ---- operands ---- */
 
+static uint32_t start_of(uint64_t descriptor)
+{
+    return (uint32_t)(descriptor & 0x3fff) << 4;
+}
+static uint32_t next_of(uint64_t descriptor) /* of 64 columns of a turned B */
+{
+    return (uint32_t)(descriptor >> 16 & 0x3fff) << 4;
+}
+
 static void check_descriptor(uint64_t d, const char *what)
 {
-    uint64_t start = (d & 0x3fff) << 4, stride = (d >> 32 & 0x3fff) << 4;
+    uint64_t stride = (d >> 32 & 0x3fff) << 4;
 
     if (d >> 62 != 1 || (d >> 49 & 7) || stride != ATOM_BYTES)
         cri_sim_die(
             "wgmma: the descriptor of %s, %#lx, has no model: swizzle %d, offset %d, 8 rows "
             "in %d bytes",
             what, (unsigned long)d, (int)(d >> 62), (int)(d >> 49 & 7), (int)stride);
-    if (start % ATOM_BYTES + 32 > 128)
-        cri_sim_die(
-            "wgmma: the tile of %s begins at offset %d: 16 of k inside of a row of 128 bytes "
-            "from a multiple of %d are wanted",
-            what, (int)start, ATOM_BYTES);
 }
 
-/* The 8 of k from 8 half on of row r. */
-static const unsigned char *chunk_of(uint64_t d, int r, int half)
+static void check_tile(uint64_t d, const char *what)
 {
-    uint32_t at = (uint32_t)(d & 0x3fff) << 4;
+    check_descriptor(d, what);
+    if (start_of(d) % ATOM_BYTES + 32 > 128)
+        cri_sim_die(
+            "wgmma: the tile of %s begins at offset %u: 16 of k inside of a row of 128 bytes "
+            "from a multiple of %d are wanted",
+            what, start_of(d), ATOM_BYTES);
+}
 
-    at += (uint32_t)(r / 8 * ATOM_BYTES + r % 8 * 128 + half * 16);
+static void check_turned_tile(uint64_t d, int n)
+{
+    check_descriptor(d, "turned B");
+    if (start_of(d) % ATOM_BYTES || (n > COLUMNS && (next_of(d) % ATOM_BYTES || !next_of(d))))
+        cri_sim_die("wgmma: the tile of turned B begins at offset %u, that of its next %d columns "
+                    "%u further: multiples of %d are wanted",
+                    start_of(d), COLUMNS, next_of(d), ATOM_BYTES);
+}
+
+/* 16 bytes: chunk `chunk` of row r of a tile. */
+static const unsigned char *chunk_at(uint32_t start, int r, int chunk)
+{
+    uint32_t at = start + (uint32_t)(r / 8 * ATOM_BYTES + r % 8 * 128 + chunk * 16);
+
     return cri_sim_shared_start + (at ^ (at >> 7 & 7) << 4);
+}
+/* The 8 columns from 8 j on of row k. */
+static const unsigned char *turned_chunk(uint64_t d, int k, int j)
+{
+    return chunk_at(start_of(d) + (uint32_t)(j / 8) * next_of(d), k, j % 8);
 }
 
 /* see(chunk) for all that the warp's part of the product reads. */
-template <class See> static void each_chunk(const product &p, int n, int first, const See &see)
+template <class See> static void each_chunk(const operands &o, int first, const See &see)
 {
     for (int half = 0; half < 2; half++) {
-        for (int r = 0; r < ROWS; r++)
-            see(chunk_of(p.a, first + r, half));
-        for (int r = 0; r < n; r++)
-            see(chunk_of(p.b, r, half));
+        for (int r = 0; !o.is_a_here && r < ROWS; r++)
+            see(chunk_at(start_of(o.a), first + r, half));
+        for (int r = 0; !o.is_b_turned && r < o.n; r++)
+            see(chunk_at(start_of(o.b), r, half));
     }
+    for (int i = 0; o.is_b_turned && i < 16 * o.n / 8; i++)
+        see(turned_chunk(o.b, i % 16, i / 16));
 }
 
+/* The 16 of k of row r. */
 static void load(float *x, uint64_t d, int r)
 {
     uint16_t bits[16];
 
     for (int half = 0; half < 2; half++)
-        memcpy(bits + 8 * half, chunk_of(d, r, half), 16);
+        memcpy(bits + 8 * half, chunk_at(start_of(d), r, half), 16);
     for (int k = 0; k < 16; k++)
         x[k] = cri_sim_from_bf16(bits[k]);
+}
+
+static void load_b(float (*b)[MOST_N], const operands &o)
+{
+    uint16_t bits[8];
+    float row[16];
+
+    for (int r = 0; !o.is_b_turned && r < o.n; r++) {
+        load(row, o.b, r);
+        for (int k = 0; k < 16; k++)
+            b[k][r] = row[k];
+    }
+    for (int i = 0; o.is_b_turned && i < 16 * o.n / 8; i++) {
+        memcpy(bits, turned_chunk(o.b, i % 16, i / 16), 16);
+        for (int e = 0; e < 8; e++)
+            b[i % 16][i / 16 * 8 + e] = cri_sim_from_bf16(bits[e]);
+    }
 }
 
 /* One FMA chain in float32 by ascending k, as mma.m16n8k16's (warp.cpp): NOT the rounding of a tensor core. */
@@ -134,19 +192,16 @@ static void multiply(const float a[ROWS][16], const float b[16][MOST_N], float c
 static void make(chain *c, int first)
 {
     static float a[ROWS][16], b[16][MOST_N];
-    float row[16];
 
     for (product &p : c->left) {
         if (p.is_made) continue;
         p.is_made = true;
-        if (!p.adds) memset(c->c, 0, sizeof c->c);
-        for (int r = 0; r < ROWS; r++)
-            load(a[r], p.a, first + r);
-        for (int r = 0; r < c->n; r++) {
-            load(row, p.b, r);
-            for (int k = 0; k < 16; k++)
-                b[k][r] = row[k];
-        }
+        if (!p.of.adds) memset(c->c, 0, sizeof c->c);
+        for (int r = 0; !p.of.is_a_here && r < ROWS; r++)
+            load(a[r], p.of.a, first + r);
+        for (int l = 0; p.of.is_a_here && l < CRI_SIM_WARP; l++)
+            cri_sim_take_a(a, l, p.a[l]);
+        load_b(b, p.of);
         multiply(a, b, c->c, c->n);
         cri_sim_counts.wgmma++;
     }
@@ -160,33 +215,45 @@ static float *sum_of(chain *c, int l, int i)
 
 /* ---- what the lanes do together ---- */
 
+static operands operands_of(const cri_sim_operands &o)
+{
+    return {o.value, o.b_tile, o.arg, o.a != nullptr, o.is_transposed, o.adds};
+}
+
+/* The running thread's registers at p are a product's. */
+static void check_fence(const void *p, size_t num_bytes, const char *what)
+{
+    registers *mine = &of_lane[cri_sim_here.thread];
+
+    if (!mine->has_fence) cri_sim_die("wgmma without wgmma.fence before it");
+    for (place &at : mine->places)
+        if (at.p == p) {
+            if (at.is_touched)
+                cri_sim_die("wgmma without wgmma.fence after an access of its %s", what);
+            at.num_bytes = num_bytes;
+            return;
+        }
+    mine->places.push_back({p, num_bytes, false});
+}
+
 static void check_lanes(cri_sim_lane *w)
 {
-    const cri_sim_operands *o = &w[0].op;
+    const operands o = operands_of(w[0].op);
 
     for (int l = 0; l < CRI_SIM_WARP; l++) {
-        const cri_sim_operands *other = &w[l].op;
-        sums *s = &of_lane[w[l].index];
         cri_sim_here.thread = w[l].index;
-        if (other->value != o->value || other->b_tile != o->b_tile || other->arg != o->arg ||
-            other->adds != o->adds)
+        if (operands_of(w[l].op) != o)
             cri_sim_die("lanes 0 and %d of a warp make different products by wgmma", l);
-        if (!s->has_fence || (s->is_touched && s->d == other->c))
-            cri_sim_die("wgmma without wgmma.fence %s",
-                        s->has_fence ? "after an access of its sums" : "before it");
-        s->d = other->c;
-        s->n = other->arg / 2;
+        check_fence(w[l].op.c, (size_t)(o.n / 2) * sizeof(float), "sums");
+        if (o.is_a_here) check_fence(w[l].op.a, 4 * sizeof(uint32_t), "A");
     }
     cri_sim_here.thread = w[0].index;
 }
 
-static void check_group(warp *mine, size_t group, const cri_sim_operands *o)
+static void check_group(warp *mine, size_t group, const operands &now)
 {
-    const issued now = {o->value, o->b_tile, o->arg, o->adds};
-
     if (mine->num_issued == of_group[group].size()) of_group[group].push_back(now);
-    const issued *first = &of_group[group][mine->num_issued++];
-    if (first->a != now.a || first->b != now.b || first->n != now.n || first->adds != now.adds)
+    if (of_group[group][mine->num_issued++] != now)
         cri_sim_die("the warps of a warpgroup make different products by wgmma");
 }
 
@@ -215,23 +282,27 @@ void cri_sim_do_wgmma(cri_sim_lane *w)
 {
     int number = (int)w[0].index / CRI_SIM_WARP, first = number % GROUP_WARPS * ROWS;
     warp *mine = &warps[number];
-    const cri_sim_operands *o = &w[0].op;
+    product p = {operands_of(w[0].op), {}, false, mine->group};
     cri_sim_where here = cri_sim_here;
 
     cri_sim_need_sm_90("wgmma");
     is_used = true;
     check_lanes(w);
-    check_descriptor(o->value, "A");
-    check_descriptor(o->b_tile, "B");
-    if (o->arg % 8 || o->arg < 8 || o->arg > MOST_N) cri_sim_die("wgmma of n = %d", o->arg);
-    check_group(mine, (size_t)number / GROUP_WARPS, o);
-    const product p = {o->value, o->b_tile, o->adds, false, mine->group};
-    each_chunk(p, o->arg, first, [](const unsigned char *at) {
+    if (p.of.n % 8 || p.of.n < 8 || p.of.n > MOST_N) cri_sim_die("wgmma of n = %d", p.of.n);
+    if (!p.of.is_a_here) check_tile(p.of.a, "A");
+    if (p.of.is_b_turned)
+        check_turned_tile(p.of.b, p.of.n);
+    else
+        check_tile(p.of.b, "B");
+    check_group(mine, (size_t)number / GROUP_WARPS, p.of);
+    for (int l = 0; l < CRI_SIM_WARP; l++)
+        p.a[l] = w[l].op.a;
+    each_chunk(p.of, first, [](const unsigned char *at) {
         if (!cri_sim_in_shared(at, CRI_SIM_CHUNK))
             cri_sim_die("wgmma of a tile past shared memory of %zu bytes", cri_sim_shared_used);
     });
-    cri_sim_pc = o->pc;
-    if (cri_sim_is_checked) each_chunk(p, o->arg, first, cri_sim_chunk_begin_read);
+    cri_sim_pc = w[0].op.pc;
+    if (cri_sim_is_checked) each_chunk(p.of, first, cri_sim_chunk_begin_read);
     chain *c = chain_of(mine, w);
     c->left.push_back(p);
     if (cri_sim_rng.chance(30)) make(c, first);
@@ -269,7 +340,7 @@ void cri_sim_do_wgmma_wait(cri_sim_lane *w)
             if (p.group >= mine->group - w[0].op.arg)
                 c->left[num_left++] = p;
             else if (cri_sim_is_checked)
-                each_chunk(p, c->n, first, cri_sim_chunk_end_read);
+                each_chunk(p.of, first, cri_sim_chunk_end_read);
         c->left.resize(num_left);
         if (num_left)
             mine->chains[kept++] = std::move(mine->chains[i]);
@@ -284,26 +355,33 @@ void cri_sim_do_wgmma_wait(cri_sim_lane *w)
 
 void cri_sim_wgmma_fence(void)
 {
-    sums *s = &of_lane[cri_sim_here.thread];
+    registers *mine = &of_lane[cri_sim_here.thread];
 
     is_used = true;
-    s->has_fence = true;
-    s->is_touched = false;
+    mine->has_fence = true;
+    for (place &at : mine->places)
+        at.is_touched = false;
 }
 
-static bool is_in(const void *p, size_t n, const float *d, int num)
+static bool is_in(const void *p, size_t n, const void *of, size_t num_bytes)
 {
-    return (const char *)p + n > (const char *)d && (const char *)p < (const char *)(d + num);
+    return (const char *)p + n > (const char *)of && (const char *)p < (const char *)of + num_bytes;
 }
 
 void cri_sim_wgmma_touch(const void *p, size_t n, bool is_write)
 {
-    sums *s = &of_lane[cri_sim_here.thread];
+    unsigned lane = cri_sim_here.thread % CRI_SIM_WARP;
+    const char *of = NULL;
 
     if (!is_used) return;
-    s->is_touched |= is_in(p, n, s->d, s->n);
-    for (const auto &c : warps[cri_sim_here.thread / CRI_SIM_WARP].chains)
-        if (is_in(p, n, c->d[cri_sim_here.thread % CRI_SIM_WARP], c->n / 2))
-            cri_sim_die("%s of a sum of a wgmma that is under way: no wgmma.wait_group, at %s",
-                        is_write ? "write" : "read", cri_sim_line_of_code().c_str());
+    for (place &at : of_lane[cri_sim_here.thread].places)
+        at.is_touched |= is_in(p, n, at.p, at.num_bytes);
+    for (const auto &c : warps[cri_sim_here.thread / CRI_SIM_WARP].chains) {
+        if (is_in(p, n, c->d[lane], (size_t)(c->n / 2) * sizeof(float))) of = "a sum";
+        for (const product &left : c->left)
+            if (left.of.is_a_here && is_in(p, n, left.a[lane], 4 * sizeof(uint32_t))) of = "A";
+    }
+    if (of)
+        cri_sim_die("%s of %s of a wgmma that is under way: no wgmma.wait_group, at %s",
+                    is_write ? "write" : "read", of, cri_sim_line_of_code().c_str());
 }

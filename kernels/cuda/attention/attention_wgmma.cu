@@ -1,0 +1,308 @@
+/* attention_wgmma.cu -- attention forward of bf16 heads of 64 and 128, packed and cached, by wgmma and TMA: for GPUs of compute capability
+ * 9.0 alone (compiled for sm_90a; attention.cu chooses, for packed and cached rows alike).
+ *
+ * Mapping: a warpgroup takes 64 query rows that share their keys, which are the rows of a block of attention_mma.cu. A block of packed
+ * rows has two warpgroups of neighbouring rows, one of cached rows has one (the heads of a kv head's group for one row of a
+ * generation step), and each has one more warp, which loads. Keys come in tiles of 64 positions counted from the start of the
+ * sequence, two stages a warpgroup, with two mbarriers: full, when K and V of a tile are there; empty, when all warps have read
+ * them. A tile whose 64 rows are all of the sequence comes by TMA, as boxes of 64 x 64; its last one, if it has fewer, by
+ * cp.async of the loading warp with zeros after them, so that nothing past a sequence, a cache or memory is read. A warpgroup skips
+ * tiles that only the other one sees. Scores: wgmma.m64n64k16, q and the sums in registers; weights: rounded to bf16, A in registers of
+ * wgmma.m64nDk16, V turned by its descriptor. Scores, softmax and sums go in the order of attention_mma.cu: in the simulation
+ * both have the same bits (tests/cuda_sim/attention.c). On hardware wgmma and mma.sync may round sums differently, which no promise
+ * needs, since a GPU uses one of them for all rows.
+ *
+ * FLOPs 4 D a pair of query and key; bytes 4 D a key and block: 128 FLOPs a byte from L2 packed. Shared memory: stages of
+ * 256 D bytes, 129 KiB packed and 65 KiB cached for D 128, half of it for D 64. Registers, D 128: 64 of O, 32 of q, 32 of scores, 16 of
+ * weights a thread, 168 at most: one block an SM packed, two cached. Limit, packed, of an H100 or H200: D 128: L2, three quarters of the
+ * tensor cores, if one warpgroup multiplies while the other weighs, which nothing enforces; D 64: instructions of the softmax, 0.6
+ * (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
+ */
+#include "kernels/cuda/attention/attention_rows.h"
+#include "kernels/cuda/dev/wgmma.h"
+
+enum {
+    GROUP_THREADS = 128,
+    HALF = KEYS * 64 * (int)sizeof(bf16), /* bytes of a box: 64 rows of 64 columns */
+    MOST_ROWS = INT32_MAX /* of a tensor map: only rows that are there are asked for */
+};
+
+template <int D, int GROUPS> struct stages {
+    static constexpr int NUM = 2 * GROUPS, WARPS = 4 * GROUPS, TILE = D / 64 * HALF,
+                         SHARED_BYTES = NUM * 2 * TILE + TILE_ATOM;
+    unsigned char *memory;
+    barrier *full, *empty;
+
+    __device__ __forceinline__ unsigned char *keys(int at) const
+    {
+        return memory + at * 2 * TILE;
+    }
+    __device__ __forceinline__ unsigned char *values(int at) const
+    {
+        return keys(at) + TILE;
+    }
+};
+
+/* ---- where keys are in the matrices of the tensor maps ---- */
+
+struct packed_boxes {
+    packed_keys rows;
+    const CUtensorMap *k, *v;
+    int column, row; /* of the head; of the sequence */
+
+    __device__ __forceinline__ int key_row(int k0) const
+    {
+        return row + k0;
+    }
+    __device__ __forceinline__ int value_row(int k0) const
+    {
+        return row + k0;
+    }
+};
+
+/* The cache is a matrix of rows of D, below 2^31 of them: 275 GB. */
+struct cached_boxes {
+    cached_keys rows;
+    const CUtensorMap *k, *v;
+    int column;
+
+    __device__ __forceinline__ int key_row(int k0) const
+    {
+        return (int)pair_of(*rows.a, rows.slot, k0, rows.kv) * 2 * KEYS;
+    }
+    __device__ __forceinline__ int value_row(int k0) const
+    {
+        return key_row(k0) + KEYS;
+    }
+};
+
+/* ---- the warp that loads ---- */
+
+template <int D>
+static __device__ __forceinline__ void load_by_rows(unsigned char *tile,
+                                                    const head_rows<bf16> &from, int some)
+{
+    enum { ROWS = 16 };
+#pragma unroll 1 /* more of it would take the registers of those that multiply */
+    for (int r = 0; r < KEYS; r += ROWS)
+#pragma unroll
+        for (int d = 0; d < D; d += 64)
+            load_tile<ROWS, 64, 32>((bf16 *)(void *)(tile + d / 64 * HALF) + r * 64,
+                                    {from.x + r * from.stride + d, from.stride}, some - r);
+}
+
+template <int D, int GROUPS, class Where>
+static __device__ __forceinline__ void load_stages(const stages<D, GROUPS> &s, const Where &where,
+                                                   int first, int num)
+{
+    typedef stages<D, GROUPS> S;
+    bool is_it = is_elected();
+
+    for (int i = 0; i < num; i++) {
+        int at = i % S::NUM, k0 = first + i * KEYS, some = where.rows.end - k0;
+        barrier_wait(s.empty + at, ~(i / S::NUM) & 1); /* the first round at once */
+        if (some < KEYS) {
+            load_by_rows<D>(s.keys(at), where.rows.keys(k0), some);
+            load_by_rows<D>(s.values(at), where.rows.values(k0), some);
+            cp_async_commit();
+            cp_async_wait<0>();
+            fence_async();
+            __syncwarp();
+            if (is_it) barrier_arrive(s.full + at);
+        } else if (is_it) {
+            int k = where.key_row(k0), v = where.value_row(k0);
+            barrier_expect(s.full + at, 2 * S::TILE);
+#pragma unroll
+            for (int d = 0; d < D; d += 64) {
+                int to = d / 64 * HALF;
+                load_box(s.keys(at) + to, where.k, where.column + d, k, s.full + at);
+                load_box(s.values(at) + to, where.v, where.column + d, v, s.full + at);
+            }
+        }
+    }
+}
+
+/* ---- the warpgroups ---- */
+
+/* The rows from `first` on of num, straight into the fragments of A that they are; zeros after them. */
+template <int D>
+static __device__ __forceinline__ void take_queries(warp_rows<D> &w, const head_rows<bf16> &q,
+                                                    int first, int num)
+{
+    int lane = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        int row = first + lane / 4 + 8 * (e % 2);
+        const uint32_t *from = (const uint32_t *)(const void *)(q.x + row * q.stride);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+            w.q[i][e] = row < num ? from[8 * i + lane % 4 + 4 * (e / 2)] : 0;
+    }
+    start(w);
+}
+
+/* One tile of keys that some of the warp's rows, from `first` of `rows` on, see. */
+template <int D>
+static __device__ __forceinline__ void
+take_tile(warp_rows<D> &w, const unsigned char *keys, const unsigned char *values,
+          const block_rows &rows, int first, int k0, float scale)
+{
+    float s[KEYS / 8][4];
+    uint32_t p[KEYS / 16][4];
+
+    wgmma_fence(w.q, s);
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+        wgmma<false>(s, w.q[i], tile_descriptor(keys + i / 4 * HALF) + 2 * (i % 4), i > 0);
+    wgmma_commit();
+    wgmma_wait<0>(s);
+    hide(s, rows, first, k0);
+    weigh<D>(s, w, scale);
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+        a_of_sums(p[i], s, i);
+    wgmma_fence(p, w.o);
+#pragma unroll
+    for (int i = 0; i < KEYS / 16; i++)
+        wgmma<true>(w.o, p[i], tile_descriptor(values, HALF) + 128 * i, true);
+    wgmma_commit();
+    wgmma_wait<0>(w.o);
+}
+
+/* rows: of the warpgroup. */
+template <int D, int GROUPS>
+static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D, GROUPS> &s,
+                                                 const block_rows &rows, int first, int num,
+                                                 float scale)
+{
+    typedef stages<D, GROUPS> S;
+    bool is_first = threadIdx.x % 32 == 0;
+    int begin = first_key(rows), end = rows.num > 0 ? last_key(rows) : 0;
+
+    for (int i = 0; i < num; i++) {
+        int at = i % S::NUM, k0 = first + i * KEYS;
+        barrier_wait(s.full + at, i / S::NUM & 1);
+        if (k0 < end && k0 + KEYS > begin)
+            take_tile<D>(w, s.keys(at), s.values(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0,
+                         scale);
+        if (is_first) barrier_arrive(s.empty + at);
+    }
+}
+
+/* rows: of the block; mine: of the warpgroup, whose first one's q is the first of `q`. False: the warp has none, it has loaded. */
+template <int D, int GROUPS, class Where>
+static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<bf16> &q,
+                                              const Where &where, const block_rows &rows,
+                                              const block_rows &mine, float scale)
+{
+    typedef stages<D, GROUPS> S;
+    DYNAMIC_SHARED(memory);
+    SHARED(barrier, full, S::NUM);
+    SHARED(barrier, empty, S::NUM);
+    const S s = {first_tile(memory), full, empty};
+    int first = first_key(rows) / KEYS * KEYS, num = (last_key(rows) - first + KEYS - 1) / KEYS;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < S::NUM; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, S::WARPS);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if ((int)threadIdx.x / 32 == S::WARPS) {
+        load_stages(s, where, first, num);
+        return false;
+    }
+    take_queries<D>(w, q, (int)threadIdx.x / 32 % 4 * 16, mine.num);
+    take_keys(w, s, mine, first, num, scale);
+    return true;
+}
+
+template <int GROUPS> static constexpr int threads_of(void)
+{
+    return GROUPS * GROUP_THREADS + 32;
+}
+
+/* ---- packed ---- */
+
+enum { PACKED_GROUPS = WGMMA_ROWS / MMA_ROWS };
+
+template <int D>
+static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
+    attend_packed_wgmma(const __grid_constant__ CUtensorMap k,
+                        const __grid_constant__ CUtensorMap v, packed_args<bf16> a)
+{
+    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads),
+        group = (int)threadIdx.x / GROUP_THREADS, warp = (int)threadIdx.x / 32 % 4;
+    seq_piece piece = piece_of_block(a.cu_seqlens, a.pieces_a_seq, WGMMA_ROWS);
+    if (piece.first >= piece.len) return;
+    const block_rows rows = rows_of_piece(piece, WGMMA_ROWS, a.window, a.is_bidirectional);
+    piece.first += group * MMA_ROWS;
+    const block_rows mine = rows_of_piece(piece, MMA_ROWS, a.window, a.is_bidirectional);
+    int64_t q_stride = (int64_t)a.num_heads * D, kv_stride = (int64_t)a.num_kv_heads * D,
+            row = (int64_t)piece.begin + piece.first, at = row * q_stride + (int64_t)head * D,
+            from = (int64_t)piece.begin * kv_stride + (int64_t)kv * D;
+    const packed_boxes where = {
+        {a.k + from, a.v + from, kv_stride, piece.len}, &k, &v, kv * D, piece.begin};
+    warp_rows<D> w;
+
+    if (attend<D, PACKED_GROUPS>(w, {a.q + at, q_stride}, where, rows, mine, in_base_2(a.scale)))
+        finish<D>(w, warp * 16, mine.num, a.o + at, q_stride,
+                  a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
+}
+
+template <int D>
+static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+{
+    const int64_t cols = (int64_t)a.num_kv_heads * D;
+    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
+    CUtensorMap k, v;
+    cudaError_t code = cri_cuda_tensor_map(dev, &k, a.k, MOST_ROWS, cols, cols, KEYS);
+
+    if (code == cudaSuccess) code = cri_cuda_tensor_map(dev, &v, a.v, MOST_ROWS, cols, cols, KEYS);
+    if (code != cudaSuccess) return code;
+    return launch_shared(dev, attend_packed_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
+                         stages<D, PACKED_GROUPS>::SHARED_BYTES, k, v, a);
+}
+
+cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+{
+    return a.head_dim == 64 ? packed<64>(dev, a, num_seqs) : packed<128>(dev, a, num_seqs);
+}
+
+/* ---- cached ---- */
+
+template <int D>
+static __global__ void __launch_bounds__(threads_of<1>(), 2)
+    attend_cached_wgmma(const __grid_constant__ CUtensorMap blocks, cached_args<bf16> a)
+{
+    int64_t r = blockIdx.x;
+    int end = a.row_pos[r] + 1, warp = (int)threadIdx.x / 32;
+    const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
+    const block_rows rows = {part.num, end, 0, a.window};
+    const cached_boxes where = {{&a, a.row_slot[r], part.kv, end}, &blocks, &blocks, 0};
+    int64_t at = (r * a.num_heads + part.head) * D;
+    warp_rows<D> w;
+
+    if (attend<D, 1>(w, {a.q + at, D}, where, rows, rows, in_base_2(a.scale)))
+        finish<D>(w, warp * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
+}
+
+template <int D>
+static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
+{
+    const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
+    CUtensorMap blocks;
+    cudaError_t code = cri_cuda_tensor_map(dev, &blocks, a.blocks, MOST_ROWS, D, D, KEYS);
+
+    if (code != cudaSuccess) return code;
+    return launch_shared(dev, attend_cached_wgmma<D>, grid, threads_of<1>(),
+                         stages<D, 1>::SHARED_BYTES, blocks, a);
+}
+
+cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
+{
+    return a.head_dim == 64 ? cached<64>(dev, a, num_rows) : cached<128>(dev, a, num_rows);
+}
