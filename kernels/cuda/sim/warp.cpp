@@ -290,31 +290,30 @@ bool cri_sim_elect(void)
     return meet(CRI_SIM_W_ELECT, 0xffffffffu);
 }
 
-void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds)
+static void meet_wgmma(float *d, int n, uint64_t a_tile, const uint32_t *a, uint64_t b,
+                       bool is_b_turned, bool adds, const void *pc)
 {
     cri_sim_operands *op = operands();
 
     op->c = d;
     op->arg = n;
-    op->value = a;
+    op->value = a_tile;
+    op->a = a;
     op->b_tile = b;
+    op->is_transposed = is_b_turned;
     op->adds = adds;
-    op->pc = __builtin_return_address(0);
+    op->pc = pc;
     meet(CRI_SIM_W_WGMMA, 0xffffffffu);
+}
+
+void cri_sim_wgmma(float *d, int n, uint64_t a, uint64_t b, bool adds)
+{
+    meet_wgmma(d, n, a, nullptr, b, false, adds, __builtin_return_address(0));
 }
 
 void cri_sim_wgmma_a(float *d, int n, const uint32_t *a, uint64_t b, bool is_b_turned, bool adds)
 {
-    cri_sim_operands op = {};
-
-    op.c = d;
-    op.arg = n;
-    op.a = a;
-    op.b_tile = b;
-    op.is_transposed = is_b_turned;
-    op.adds = adds;
-    op.pc = __builtin_return_address(0);
-    meet(CRI_SIM_W_WGMMA, 0xffffffffu, op);
+    meet_wgmma(d, n, 0, a, b, is_b_turned, adds, __builtin_return_address(0));
 }
 
 void cri_sim_wgmma_commit(void)
