@@ -195,7 +195,7 @@ static void check_gpus(report *r)
     if (g->runtime[0]) {
         snprintf(found, sizeof found, "CUDA %s, cuBLAS %s, NCCL %s, driver for CUDA %s", g->runtime,
                  g->cublas, g->nccl, g->driver[0] ? g->driver : "absent");
-        say(r, "cuda", g->driver[0] ? FINE : NOTE, found,
+        say(r, "cuda", g->num_gpus ? FINE : NOTE, found,
             "what this build was linked with; the driver has to be as new as the runtime");
     }
     for (int i = 0; i < g->num_listed; i++) {
@@ -213,6 +213,19 @@ static void check_gpus(report *r)
     }
     if (g->num_listed > 0 && !g->gpu[0].fault[0]) check_products(r);
     cr_free(g);
+}
+
+/* What programs compute on. */
+static void check_device(report *r)
+{
+    const char *name = cr_device_default();
+    cr_device *dev;
+    cr_err err = {0};
+
+    if (cr_device_open(name, 1, &dev, &err) == CR_OK) cr_device_close(dev);
+    say(r, "device", err.status ? MISSING : FINE, name,
+        err.status ? err.msg
+                   : "what models compute on; CROLL_DEVICE, or --device of a command, chooses");
 }
 
 /* As one rank has the device: one thread on cpu. */
@@ -250,6 +263,7 @@ static cr_status check_here(report *r, const char *rates, cr_err *err)
     check_programs(r);
     check_limits(r);
     check_gpus(r);
+    check_device(r);
     if (rates) CR_TRY(measure(r, rates, err));
     return r->has_failed
                ? cr_fail(err, CR_EABSENT, "something that runs need is missing (see above)")

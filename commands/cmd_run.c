@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -91,11 +92,12 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
 }
 
 /* The one that each rank will open. */
-static cr_status check_device(cr_err *err)
+static cr_status check_device(const cr_config *config, cr_err *err)
 {
     cr_device *dev;
 
-    CR_TRY(cr_device_open_to_compute(NULL, 1, &dev, err));
+    CR_TRY(cr_device_open_to_compute(
+        NULL, config->train.num_devices ? config->train.devices[0] : -1, 1, &dev, err));
     cr_device_close(dev);
     return CR_OK;
 }
@@ -290,7 +292,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
     cr_placement_make(&hosts, &layout);
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
-    CR_TRY_GOTO(out, check_device(err));
+    CR_TRY_GOTO(out, check_device(config, err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
@@ -340,9 +342,11 @@ static int run_command(int argc, char **argv)
 {
     bool should_overwrite = false, is_help;
     cr_hosts_args hosts = {NULL, NULL};
-    const char *network = NULL;
+    const char *network = NULL, *device = NULL;
     const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
                                   "start anew in a folder that holds a run"},
+                                 {"device", CR_OPT_STRING, &device, "NAME",
+                                  "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
                                  CR_HOSTS_OPTIONS(hosts),
                                  {"network", CR_OPT_STRING, &network, "CIDR",
                                   "between the hosts, 10.77.0.0/24 (default: the fastest that "
@@ -364,6 +368,7 @@ static int run_command(int argc, char **argv)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);
     if (err.status == CR_OK) cr_envs_set(config.envs); /* and every process inherits them */
+    if (device) CR_CHECK(setenv("CROLL_DEVICE", device, 1) == 0, "setenv CROLL_DEVICE");
     if (err.status == CR_OK) cr_note(go(&config, should_overwrite, &hosts, network, &err));
     cr_config_free(&config);
     cr_diagnostics_free(&d);

@@ -76,9 +76,10 @@ int cr_worker_num_here(const cr_worker *worker);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);
-/* A device with numbers: meta is CR_EUSAGE. name: NULL for the one that CROLL_DEVICE names, else cpu. */
-CR_MUST cr_status cr_device_open_to_compute(const char *name, int num_threads, cr_device **out,
-                                            cr_err *err);
+/* A device with numbers: meta is CR_EUSAGE. name: NULL for the one that CROLL_DEVICE names, else cpu. number: that of
+ * device_mapping (cr_device_open_number). */
+CR_MUST cr_status cr_device_open_to_compute(const char *name, int number, int num_threads,
+                                            cr_device **out, cr_err *err);
 /* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
 cr_line_rules cr_worker_rules(cr_worker *worker);
 /* Open the tokenizer of MODEL, unless it is open. */

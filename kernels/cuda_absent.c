@@ -19,5 +19,5 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
 {
     (void)dev;
     return cr_fail(err, CR_EABSENT,
-                   "device cuda is not available yet, and this build has no CUDA: use cpu");
+                   "device cuda: this build is for CPUs; scripts/gpu-check builds croll with CUDA");
 }

@@ -107,6 +107,7 @@ struct cr_device {
     const cr_kernels *kernels;
     const char *variant; /* instruction set of the kernels, NULL: no matter */
     int num_threads;
+    int number;            /* which of the host's was asked for; -1: none */
     cr_device_stats stats; /* in the first of the streams */
     void *impl;            /* of the device: scratch, tables; the same in all streams */
     void *queues;          /* of a device whose streams run later */

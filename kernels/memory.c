@@ -43,9 +43,16 @@ static void open_streams(cr_device *dev)
 
 cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err)
 {
+    return cr_device_open_number(name, -1, num_threads, out, err);
+}
+
+cr_status cr_device_open_number(const char *name, int number, int num_threads, cr_device **out,
+                                cr_err *err)
+{
     cr_device *dev = CR_NEW(cr_device);
 
     *out = NULL;
+    dev->number = number;
     dev->num_threads = num_threads < 1 ? 1 : num_threads;
     for (size_t i = 0; i < CR_COUNT(devices); i++)
         if (strcmp(devices[i].name, name) == 0) {
@@ -58,7 +65,9 @@ cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_
             return err->status;
         }
     cr_free(dev);
-    return cr_fail(err, CR_EABSENT, "no device \"%s\" (cpu, cuda, meta and far are known)", name);
+    return cr_fail(
+        err, CR_EABSENT,
+        "no device \"%.40s\" (cpu, cuda, meta and far are known; which GPU: docs/cuda.md)", name);
 }
 
 const char *cr_device_default(void)

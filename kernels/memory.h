@@ -36,6 +36,9 @@ typedef struct cr_device cr_device;
 /* name: "cpu", "meta", "cuda", "far" (far.c: for tests of the border between host and device). num_threads >= 1: threads that one kernel may use (results do not change).
  * The device is owned by the caller. CR_EABSENT: unknown or not built in. */
 CR_MUST cr_status cr_device_open(const char *name, int num_threads, cr_device **out, cr_err *err);
+/* number: which GPU of this host, round robin; -1, as cr_device_open has it: that of the rank on its host. Others have one. */
+CR_MUST cr_status cr_device_open_number(const char *name, int number, int num_threads,
+                                        cr_device **out, cr_err *err);
 void cr_device_close(cr_device *dev); /* accepts NULL */
 /* The device that programs compute on: what CROLL_DEVICE names, else "cpu". */
 const char *cr_device_default(void);

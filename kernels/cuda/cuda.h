@@ -15,6 +15,10 @@ extern "C" {
 /* d_out[i] = i * CRI_CUDA_PATTERN for i < num, queued on stream. Returns the launch's error. */
 cudaError_t cri_cuda_fill_pattern(uint32_t *d_out, int num, cudaStream_t stream);
 
+/* Why cudaGetDeviceCount gave `code` or no GPU. */
+enum { CRI_CUDA_WHY_BYTES = 160 };
+void cri_cuda_why_none(cudaError_t code, char *text, size_t capacity_bytes);
+
 #ifdef __cplusplus
 }
 #endif

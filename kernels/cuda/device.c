@@ -5,9 +5,10 @@
  * the copy. An event is a number in a ring of CUDA events of its stream: when the ring has gone round, a wait for an old
  * one waits for the younger one in its place, which is later, and right.
  *
- * A handle's GPU is that of the rank on its host, round robin. Threads: as memory.h says; the CUDA runtime keeps
+ * A handle's GPU is the one that was asked for, or that of the rank on its host, round robin. Threads: as memory.h says; the CUDA runtime keeps
  * the current GPU a thread, so each call sets it (cri_cuda_stream).
  */
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/entries.h"
 #include "kernels/cuda/library.h"
 #include "kernels/gpu.h"
@@ -50,6 +51,25 @@ static cr_status check(const char *what, cudaError_t code, cr_err *err)
     (void)cudaGetLastError(); /* the next call starts without it */
     return cr_fail(err, CR_EIO, "device cuda: %s: %s (%s)", what, cudaGetErrorString(code),
                    cudaGetErrorName(code));
+}
+
+/* Of a call that waits for queued work, or asks about it. A kernel that fails takes the GPU from the process: every later
+ * call returns its error. */
+static cr_status check_work(cudaError_t code, cr_err *err)
+{
+    if (code == cudaSuccess) return CR_OK;
+    return cr_fail(
+        err, CR_EIO,
+        "device cuda: work on the GPU failed: %s (%s); dmesg (Xid) and nvidia-smi -q say "
+        "what the GPU met, CUDA_LAUNCH_BLOCKING=1 which operation did",
+        cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+/* After a failed release. A lost GPU has nothing to give back; the wait that failed has said why. */
+static bool is_lost(void)
+{
+    (void)cudaGetLastError();
+    return cudaDeviceSynchronize() != cudaSuccess;
 }
 
 static stream *stream_of(const cr_device *dev)
@@ -126,7 +146,9 @@ static cr_status cuda_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_e
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&num_free, &num_all);
-        return cr_fail(err, CR_EIO, "out of GPU memory asking for %zu bytes (%zu of %zu are free)",
+        return cr_fail(err, CR_EIO,
+                       "out of GPU memory asking for %zu bytes (%zu of %zu are free; croll plan "
+                       "--device cuda says what a run needs)",
                        num_bytes, num_free, num_all);
     }
     CR_TRY(check("cudaMalloc", code, err));
@@ -137,11 +159,25 @@ static cr_status cuda_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_e
 /* Waits for all streams. */
 static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
-    cr_err err = {0};
+    cudaError_t code;
 
     (void)num_bytes;
     (void)cri_cuda_stream(dev);
-    CR_CHECK(check("cudaFree", cudaFree(cr_mem_to_host(mem)), &err) == CR_OK, "%s", err.msg);
+    code = cudaFree(cr_mem_to_host(mem));
+    CR_CHECK(code == cudaSuccess || is_lost(), "cudaFree: %s", cudaGetErrorString(code));
+}
+
+static cr_status pin(void **mem, size_t num_bytes, cr_err *err)
+{
+    cudaError_t code = cudaMallocHost(mem, num_bytes);
+
+    if (code != cudaErrorMemoryAllocation) return check("cudaMallocHost", code, err);
+    (void)cudaGetLastError();
+    return cr_fail(
+        err, CR_EIO,
+        "the host has no %zu bytes of memory that can be pinned for the GPU (uploads and "
+        "offloaded states use it; a container may limit it)",
+        num_bytes);
 }
 
 static cr_status cuda_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err)
@@ -150,7 +186,7 @@ static cr_status cuda_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out,
 
     *out = NULL;
     (void)cri_cuda_stream(dev);
-    CR_TRY(check("cudaMallocHost", cudaMallocHost(&mem, num_bytes ? num_bytes : 1), err));
+    CR_TRY(pin(&mem, num_bytes ? num_bytes : 1, err));
     *out = cr_mem_of_host(mem);
     return CR_OK;
 }
@@ -161,18 +197,19 @@ static cr_status sync_all(const cr_device *dev, cr_err *err)
 
     (void)cri_cuda_stream(dev);
     for (int s = 0; s < CR_NUM_STREAMS; s++)
-        CR_TRY(check("a stream", cudaStreamSynchronize(c->of[s].stream), err));
+        CR_TRY(check_work(cudaStreamSynchronize(c->of[s].stream), err));
     return CR_OK;
 }
 
 static void cuda_host_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
     cr_err err = {0};
+    cudaError_t code;
 
     (void)num_bytes;
-    CR_CHECK(sync_all(dev, &err) == CR_OK, "%s", err.msg);
-    CR_CHECK(check("cudaFreeHost", cudaFreeHost(cr_mem_to_host(mem)), &err) == CR_OK, "%s",
-             err.msg);
+    (void)sync_all(dev, &err); /* a copy of a lost GPU has ended, too */
+    code = cudaFreeHost(cr_mem_to_host(mem));
+    CR_CHECK(code == cudaSuccess || is_lost(), "cudaFreeHost: %s", cudaGetErrorString(code));
 }
 
 static void cuda_spoil(cr_device *dev, cr_mem *mem, size_t num_bytes)
@@ -220,7 +257,7 @@ static cr_status make_slots(cuda *c, cr_err *err)
     for (int i = 0; i < NUM_SLOTS; i++)
         CR_TRY(check("an event", cudaEventCreateWithFlags(&c->slot_free[i], cudaEventDisableTiming),
                      err));
-    CR_TRY(check("pinned memory", cudaMallocHost(&mem, (size_t)NUM_SLOTS * SLOT_BYTES), err));
+    CR_TRY(pin(&mem, (size_t)NUM_SLOTS * SLOT_BYTES, err));
     c->slots = mem;
     return CR_OK;
 }
@@ -236,7 +273,7 @@ static cr_status cuda_upload(cr_device *dev, cr_mem *dst, const void *src, size_
         size_t num = num_bytes - at < SLOT_BYTES ? num_bytes - at : SLOT_BYTES;
         int i = (int)(c->num_uploads++ % NUM_SLOTS);
         char *slot = c->slots + (size_t)i * SLOT_BYTES;
-        CR_TRY(check("an upload", cudaEventSynchronize(c->slot_free[i]), err));
+        CR_TRY(check_work(cudaEventSynchronize(c->slot_free[i]), err));
         memcpy(slot, (const char *)src + at, num);
         CR_TRY(check("an upload",
                      cudaMemcpyAsync(cr_mem_to_host(cr_mem_add(dst, at)), slot, num,
@@ -251,7 +288,7 @@ static cr_status cuda_upload(cr_device *dev, cr_mem *dst, const void *src, size_
 static cr_status cuda_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                                cr_err *err)
 {
-    CR_TRY(check("a stream", cudaStreamSynchronize(cri_cuda_stream(dev)), err));
+    CR_TRY(check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err));
     return check("a download",
                  cudaMemcpy(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost), err);
 }
@@ -295,7 +332,7 @@ static cr_status cuda_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err
 
 static cr_status cuda_sync(cr_device *dev, cr_err *err)
 {
-    return check("a stream", cudaStreamSynchronize(cri_cuda_stream(dev)), err);
+    return check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err);
 }
 
 static cr_status cuda_record(cr_device *dev, cr_event *event, cr_err *err)
@@ -327,7 +364,7 @@ static cr_status cuda_is_over(cr_device *dev, const cr_event *event, bool *out, 
     (void)cri_cuda_stream(dev);
     code = cudaEventQuery(place_of(event));
     *out = code != cudaErrorNotReady;
-    return *out ? check("an event", code, err) : CR_OK;
+    return *out ? check_work(code, err) : CR_OK;
 }
 
 /* ---- memory that the host writes: there is no such memory of this device ---- */
@@ -359,7 +396,7 @@ static void cuda_close(cr_device *dev)
     cr_err err = {0};
 
     if (!dev->streams[1]) return;
-    CR_CHECK(sync_all(dev, &err) == CR_OK, "%s", err.msg);
+    (void)sync_all(dev, &err); /* what failed there was reported, or no call waits for it */
     cuda_drop_scratch(dev);
     cri_library_close(c->library);
     for (int i = 0; i < NUM_SLOTS; i++)
@@ -405,16 +442,19 @@ static const cr_kernels table = {.name = "cuda",
                                  .kv_block_bytes = cri_cuda_kv_block_bytes,
                                  CR_OPS(ENTRY, ENTRY)};
 
-static cr_status find_gpu(int *gpu, cr_err *err)
+static cr_status find_gpu(int number, int *gpu, cr_err *err)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    char why[CRI_CUDA_WHY_BYTES];
     int num = 0;
     cudaError_t code = cudaGetDeviceCount(&num);
 
-    if (code != cudaSuccess || num < 1)
-        return cr_fail(err, CR_EABSENT, "device cuda: %s; croll doctor shows more",
-                       code == cudaSuccess ? "no GPU is visible" : cudaGetErrorString(code));
-    *gpu = rank ? atoi(rank) % num : 0;
+    if (code != cudaSuccess || num < 1) {
+        cri_cuda_why_none(code, why, sizeof why);
+        return cr_fail(err, CR_EABSENT, "device cuda: %s; croll doctor shows more", why);
+    }
+    if (number < 0) number = rank ? atoi(rank) : 0;
+    *gpu = number % num;
     return check("cudaSetDevice", cudaSetDevice(*gpu), err);
 }
 
@@ -445,7 +485,7 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
     cuda *c;
     int gpu = 0;
 
-    CR_TRY(find_gpu(&gpu, err));
+    CR_TRY(find_gpu(dev->number, &gpu, err));
     c = CR_NEW(cuda);
     c->gpu = gpu;
     cr_note(find_wgmma(c, err));

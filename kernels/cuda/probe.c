@@ -5,7 +5,7 @@
 #include <cublasLt.h>
 #include <nccl.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 /* CUDA packs 13.0 as 13000; cuBLAS and NCCL are distinguished by three numbers. */
 static void write_versions(cr_gpu_report *out)
@@ -23,6 +23,30 @@ static void write_versions(cr_gpu_report *out)
     if (ncclGetVersion(&nccl) == ncclSuccess)
         snprintf(out->nccl, sizeof out->nccl, "%d.%d.%d", nccl / 10000, nccl / 100 % 100,
                  nccl % 100);
+}
+
+void cri_cuda_why_none(cudaError_t code, char *text, size_t capacity_bytes)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int driver = 0, runtime = 0;
+
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+        snprintf(text, capacity_bytes,
+                 "there is no NVIDIA driver on this machine (a container needs --gpus all)");
+    else if (code == cudaErrorInsufficientDriver)
+        snprintf(
+            text, capacity_bytes,
+            "the NVIDIA driver is for CUDA %d.%d, this build needs one for CUDA %d.%d or newer",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else if (code != cudaSuccess && code != cudaErrorNoDevice)
+        snprintf(text, capacity_bytes, "%s (%s)", cudaGetErrorString(code), cudaGetErrorName(code));
+    else if (visible)
+        snprintf(text, capacity_bytes,
+                 "none is visible to this process: CUDA_VISIBLE_DEVICES is \"%.60s\"", visible);
+    else
+        snprintf(text, capacity_bytes, "none is visible to this process");
 }
 
 /* Runs the kernel of pattern.cu on the current GPU and compares every element. */
@@ -75,6 +99,7 @@ static void look_at(int index, cr_gpu *gpu)
 
 cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err)
 {
+    char why[CRI_CUDA_WHY_BYTES];
     cudaError_t code;
 
     *out = (cr_gpu_report){0};
@@ -82,10 +107,8 @@ cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err)
     code = cudaGetDeviceCount(&out->num_gpus);
     if (code != cudaSuccess || out->num_gpus == 0) {
         out->num_gpus = 0;
-        return cr_fail(err, CR_EABSENT, "CUDA shows no GPU: %s",
-                       !out->driver[0]       ? "there is no NVIDIA driver on this machine"
-                       : code == cudaSuccess ? "none is visible to this process"
-                                             : cudaGetErrorString(code));
+        cri_cuda_why_none(code, why, sizeof why);
+        return cr_fail(err, CR_EABSENT, "CUDA shows no GPU: %s", why);
     }
     out->num_listed = out->num_gpus < CR_MAX_GPUS ? out->num_gpus : CR_MAX_GPUS;
     for (int i = 0; i < out->num_listed; i++)

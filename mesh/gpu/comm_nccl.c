@@ -132,8 +132,8 @@ static cr_status check(cr_group *g, const char *what, ncclResult_t code, cr_err 
     char text[CRI_FAILURE_BYTES];
 
     if (code == ncclSuccess) return CR_OK;
-    snprintf(text, sizeof text, "%.100s (group %s): NCCL says: %s", what, g->name,
-             ncclGetErrorString(code));
+    snprintf(text, sizeof text, "%.100s (group %s): NCCL says: %s (NCCL_DEBUG=INFO shows more)",
+             what, g->name, ncclGetErrorString(code));
     return cri_fail_group(g, CR_EPEER, text, err);
 }
 

@@ -29,7 +29,11 @@ static bool is_wrong(const char *how)
 {
     const char *chosen = getenv("CROLL_SIM_CUBLASLT");
 
-    return chosen && strcmp(chosen, how) == 0;
+    if (!chosen) return false;
+    if (strcmp(chosen, "split") != 0 && strcmp(chosen, "none") != 0 &&
+        strcmp(chosen, "fickle") != 0 && strcmp(chosen, "late") != 0)
+        cri_sim_die("CROLL_SIM_CUBLASLT=%s: split, none, fickle or late", chosen);
+    return strcmp(chosen, how) == 0;
 }
 
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int *value)

@@ -104,6 +104,14 @@ void cri_sim_close_memory(void);
 /* A whole range read or written by the running operation (copies, NCCL): bounds, then check.cpp. */
 void cri_sim_touch(const void *p, size_t num_bytes, bool is_write);
 
+/* ---- failures.cpp ---- */
+
+enum cri_sim_fail { CRI_SIM_FAIL_ALLOC, CRI_SIM_FAIL_WORK, CRI_SIM_FAIL_NCCL };
+bool cri_sim_fails(cri_sim_fail kind); /* does this one? Each call counts */
+extern cudaError_t cri_sim_lost;       /* what all calls return once the GPU is lost */
+/* The whole number in the environment's NAME; anything else there ends the process. */
+uint64_t cri_sim_setting(const char *name, uint64_t otherwise);
+
 /* ---- runtime.cpp ---- */
 
 cudaError_t cri_sim_keep_error(cudaError_t e); /* for cudaGetLastError; returns e */

@@ -163,12 +163,23 @@ void cri_sim_memory_begin(void)
 
 /* ---- allocations ---- */
 
+/* CROLL_SIM_MEMORY_MIB: of the GPU. */
+static uint64_t most_bytes(void)
+{
+    uint64_t mib = cri_sim_setting("CROLL_SIM_MEMORY_MIB", ARENA_BYTES >> 20);
+
+    return mib < ARENA_BYTES >> 20 ? mib << 20 : ARENA_BYTES;
+}
+
 cudaError_t cudaMalloc(void **out, size_t num_bytes)
 {
     cri_sim_enter enter;
     size_t size = num_bytes ? num_bytes : 1, pages = (size + PAGE - 1) / PAGE * PAGE;
     uint64_t map = arena_next + PAGE, base;
 
+    if (cri_sim_lost) return cri_sim_lost;
+    if (cri_sim_fails(CRI_SIM_FAIL_ALLOC) || device_bytes + size > most_bytes())
+        return cri_sim_keep_error(cudaErrorMemoryAllocation);
     if (num_bytes > ARENA_BYTES || map + pages + PAGE > cri_sim_arena_end)
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     arena_next = map + pages; /* one guard page before each; the data ends near the next one */
@@ -199,7 +210,7 @@ cudaError_t cudaFree(void *ptr)
     m->is_freed = true;
     device_bytes -= m->num_bytes;
     if (cri_sim_is_checked) cri_sim_check_forget(ptr, m->num_bytes);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaMallocHost(void **out, size_t num_bytes)
@@ -208,7 +219,9 @@ cudaError_t cudaMallocHost(void **out, size_t num_bytes)
     size_t size = num_bytes ? num_bytes : 1;
     void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    if (at == MAP_FAILED) return cri_sim_keep_error(cudaErrorMemoryAllocation);
+    if (cri_sim_lost) return cri_sim_lost;
+    if (at == MAP_FAILED || cri_sim_fails(CRI_SIM_FAIL_ALLOC))
+        return cri_sim_keep_error(cudaErrorMemoryAllocation);
     memset(at, 0xff, size);
     pinned[(uint64_t)at] = size;
     *out = at;
@@ -228,16 +241,16 @@ cudaError_t cudaFreeHost(void *ptr)
             cri_sim_die("cudaFreeHost while operations are queued: a copy may still use it");
     munmap(ptr, it->second);
     pinned.erase(it);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     cri_sim_enter enter;
 
-    *total_bytes = ARENA_BYTES;
-    *free_bytes = cri_sim_arena_end - arena_next;
-    return cudaSuccess;
+    *total_bytes = most_bytes();
+    *free_bytes = *total_bytes - device_bytes;
+    return cri_sim_lost;
 }
 
 bool cri_sim_is_pinned(const void *p, size_t n)

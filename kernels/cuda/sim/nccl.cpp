@@ -193,8 +193,10 @@ static void end_if_asked(const call &o)
     int rank;
     unsigned long turn;
 
-    if (die && sscanf(die, "%d:%lu", &rank, &turn) == 2 && rank == o.comm->rank && turn == o.turn)
-        _exit(9);
+    if (!die) return;
+    if (sscanf(die, "%d:%lu", &rank, &turn) != 2)
+        cri_sim_die("CROLL_SIM_NCCL_DIE=%s: rank:operation", die);
+    if (rank == o.comm->rank && turn == o.turn) _exit(9);
 }
 
 static bool is_ready(const call &o)
@@ -203,6 +205,7 @@ static bool is_ready(const call &o)
     bool can_post = true, have_all = true;
 
     if (c->is_aborted) return true;
+    if (c->error == ncclSystemError) return false;
     if (steady_clock::now() < o.start) return false;
     end_if_asked(o);
     for (int r = 0; r < c->num_ranks; r++) {
@@ -279,10 +282,12 @@ static void complete(const call &o)
 static ncclResult_t enqueue(call o, cudaStream_t stream)
 {
     cri_sim_enter enter;
-    const char *delay = getenv("CROLL_SIM_NCCL_DELAY_US");
-    unsigned late = delay ? cri_sim_rng.below((unsigned)atoi(delay) + 1) : 0;
+    unsigned delay = (unsigned)cri_sim_setting("CROLL_SIM_NCCL_DELAY_US", 0);
+    unsigned late = delay ? cri_sim_rng.below(delay + 1) : 0;
     cri_sim_op op;
 
+    if (cri_sim_lost) return ncclUnhandledCudaError;
+    if (cri_sim_fails(CRI_SIM_FAIL_NCCL)) o.comm->error = ncclSystemError;
     if (o.send_bytes > AREA)
         cri_sim_die("NCCL: %zu bytes at once; the simulation holds %d", o.send_bytes, AREA);
     o.turn = ++o.comm->num_enqueued;

@@ -55,10 +55,7 @@ cri_sim_enter::cri_sim_enter()
 {
     cri_sim_memory_begin();
     last_call = steady_clock::now();
-    if (!has_seed) {
-        const char *seed = getenv("CROLL_SIM_SEED");
-        cri_sim_seed(seed ? strtoull(seed, nullptr, 10) : 0);
-    }
+    if (!has_seed) cri_sim_seed(cri_sim_setting("CROLL_SIM_SEED", 0));
 }
 
 CUstream_st *cri_sim_new_stream(void)
@@ -125,8 +122,8 @@ static bool is_ready(CUstream_st *s)
 
     if (!s->is_alive || s->queue.empty()) return false;
     op = &s->queue.front();
-    if (!op->ready) return true;
-    if (!op->is_external) return op->ready();
+    if (!op->ready || (cri_sim_lost && op->is_external)) return true;
+    if (!op->is_external) return op->ready() || cri_sim_lost;
     begin_op(op);
     is = op->ready();
     end_op();
@@ -139,7 +136,11 @@ static void run_head(CUstream_st *s)
 
     s->queue.pop_front();
     cri_sim_counts.ops++;
-    if (!op.run) return;
+    if (!op.run || cri_sim_lost) return;
+    if (cri_sim_fails(CRI_SIM_FAIL_WORK)) {
+        cri_sim_lost = cudaErrorECCUncorrectable;
+        return;
+    }
     begin_op(&op);
     op.run();
     end_op();
@@ -226,6 +227,7 @@ cudaError_t cri_sim_enqueue(CUstream_st *s, cri_sim_op op)
 {
     if (!s) cri_sim_die("%s on the default stream: name a stream", op.name.c_str());
     if (!s->is_alive) cri_sim_die("%s on a stream that was destroyed", op.name.c_str());
+    if (cri_sim_lost) return cri_sim_keep_error(cri_sim_lost);
     op.stream = s;
     if (s->is_capturing) {
         s->captured.push_back(op);

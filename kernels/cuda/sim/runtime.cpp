@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { CUDA_13 = 13000 };
+
 struct CUevent_st { /* stays when it is destroyed: queued work may still name it */
     uint64_t num_recorded = 0, num_done = 0;
     cri_sim_clock clock;
@@ -167,7 +169,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind
     cri_sim_enqueue(own, std::move(op));
     cri_sim_run_stream(own);
     cri_sim_host_clock.join(own->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t n, cudaStream_t stream)
@@ -228,7 +230,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 
     cri_sim_run_stream(s);
     s->is_alive = false;
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
@@ -237,7 +239,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
     cri_sim_run_stream(s);
     cri_sim_host_clock.join(s->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -247,7 +249,7 @@ cudaError_t cudaDeviceSynchronize(void)
     cri_sim_run_all();
     for (CUstream_st *s : cri_sim_streams())
         cri_sim_host_clock.join(s->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -257,7 +259,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     if (!s->queue.empty()) cri_sim_run_some();
     if (!s->queue.empty()) return cudaErrorNotReady;
     cri_sim_host_clock.join(s->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 /* ---- events ---- */
@@ -313,7 +315,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 
     if (turn) cri_sim_run_until([e, turn] { return e->num_done >= turn; }, e->stream);
     cri_sim_host_clock.join(e->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
@@ -321,9 +323,9 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     cri_sim_enter enter;
 
     if (e->num_done < e->num_recorded) cri_sim_run_some();
-    if (e->num_done < e->num_recorded) return cudaErrorNotReady;
+    if (e->num_done < e->num_recorded && !cri_sim_lost) return cudaErrorNotReady;
     cri_sim_host_clock.join(e->clock);
-    return cudaSuccess;
+    return cri_sim_lost;
 }
 
 /* ---- graphs: one captured stream. Arguments are frozen at capture, as CUDA freezes them. ---- */
@@ -375,41 +377,58 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 /* ---- the device ---- */
 
+/* CROLL_SIM_DRIVER: the newest CUDA that the driver can run, as CUDA packs it; 0: no driver. */
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = 13000;
+    *version = (int)cri_sim_setting("CROLL_SIM_DRIVER", CUDA_13);
     return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
-    *version = 13000;
+    *version = CUDA_13;
     return cudaSuccess;
+}
+
+/* CROLL_SIM_GPUS: GPUs of the machine, for all its processes; without it each process has one of its own. */
+static int num_gpus(void)
+{
+    return (int)cri_sim_setting("CROLL_SIM_GPUS", 1);
+}
+
+static bool is_gpu(int index)
+{
+    return index >= 0 && index < num_gpus();
 }
 
 cudaError_t cudaGetDeviceCount(int *num)
 {
-    *num = 1;
+    int driver;
+
+    *num = 0;
+    (void)cudaDriverGetVersion(&driver);
+    if (driver < CUDA_13) return cri_sim_keep_error(cudaErrorInsufficientDriver);
+    if (num_gpus() < 1) return cri_sim_keep_error(cudaErrorNoDevice);
+    *num = num_gpus();
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int index)
 {
-    return index == 0 ? cudaSuccess : cri_sim_keep_error(cudaErrorInvalidValue);
+    return is_gpu(index) ? cudaSuccess : cri_sim_keep_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index)
 {
-    const char *one = getenv("CROLL_SIM_ONE_GPU");
-
-    if (index != 0) return cri_sim_keep_error(cudaErrorInvalidValue);
-    snprintf(text, (size_t)capacity, "simulated:%d", one && *one == '1' ? 0 : (int)getpid());
+    if (!is_gpu(index)) return cri_sim_keep_error(cudaErrorInvalidValue);
+    snprintf(text, (size_t)capacity, "simulated:%d",
+             getenv("CROLL_SIM_GPUS") ? index : (int)getpid());
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)
 {
-    if (index != 0) return cri_sim_keep_error(cudaErrorInvalidValue);
+    if (!is_gpu(index)) return cri_sim_keep_error(cudaErrorInvalidValue);
     *out = {};
     snprintf(out->name, sizeof out->name, "simulated GPU (kernels run on the CPU, %s)",
              cri_sim_is_checked ? "every access is checked" : "fast");
@@ -421,7 +440,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index)
 {
-    if (index != 0 || attribute != cudaDevAttrComputeCapabilityMajor)
+    if (!is_gpu(index) || attribute != cudaDevAttrComputeCapabilityMajor)
         return cri_sim_keep_error(cudaErrorInvalidValue);
     *value = capability();
     return cudaSuccess;
@@ -440,44 +459,39 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
 
 cudaError_t cudaGetLastError(void)
 {
-    cudaError_t e = last_error;
+    cudaError_t e = cri_sim_lost ? cri_sim_lost : last_error;
 
     last_error = cudaSuccess;
     return e;
 }
 
+static const struct {
+    cudaError_t code;
+    const char *name, *text;
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
 const char *cudaGetErrorName(cudaError_t e)
 {
-    switch (e) {
-    case cudaSuccess:
-        return "cudaSuccess";
-    case cudaErrorInvalidValue:
-        return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-        return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-        return "cudaErrorInvalidConfiguration";
-    case cudaErrorNotReady:
-        return "cudaErrorNotReady";
-    default:
-        return "cudaErrorNotSupported";
-    }
+    for (const auto &x : errors)
+        if (x.code == e) return x.name;
+    return "unrecognized error code";
 }
 
 const char *cudaGetErrorString(cudaError_t e)
 {
-    switch (e) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInvalidConfiguration:
-        return "invalid configuration argument";
-    case cudaErrorNotReady:
-        return "device not ready";
-    default:
-        return "operation not supported";
-    }
+    for (const auto &x : errors)
+        if (x.code == e) return x.text;
+    return "unrecognized error code";
 }

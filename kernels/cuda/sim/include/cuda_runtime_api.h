@@ -19,6 +19,9 @@ typedef enum cudaError {
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorECCUncorrectable = 214,
     cudaErrorNotReady = 600,
     cudaErrorNotSupported = 801
 } cudaError_t;
@@ -95,7 +98,7 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *num);
 cudaError_t cudaSetDevice(int index);
-/* Each process has a GPU of its own; CROLL_SIM_ONE_GPU=1: all have one. */
+/* Each process has a GPU of its own; CROLL_SIM_GPUS=N: the machine has N, which all processes see. */
 cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index);
 /* Of the driver (cuda.h). */
