@@ -1,9 +1,9 @@
-/* attention.c -- attention of bf16 heads of 64 and 128 on a simulated GPU of compute capability 9.0, which takes wgmma and TMA
- * (attention_wgmma.cu), and of 8.0, which takes mma.sync (attention_mma.cu): which one ran, and that they have the same bits, packed and
- * cached, at the edges of tiles, blocks, windows and groups of heads, under seeds that order copies and warps differently. What lies
- * beside a sequence, in the batch or in its cache's blocks, has no part in it, NaN least of all. Numbers are checked against
- * the cpu in tests/unit/kernels_attention.c, and there packed and cached rows by bytes. Bits are equal by the simulation's order of
- * sums alone, which is both kernels' order; the tensor cores of real GPUs round in their own ways. */
+/* attention.c -- attention and its gradient of bf16 heads of 64 and 128 on a simulated GPU of compute capability 9.0, which takes wgmma
+ * and TMA (attention_wgmma.cu, attention_grad_wgmma.cu), and of 8.0, which takes mma.sync (attention_mma.cu, attention_grad_mma.cu): which
+ * one ran, and that they have the same bits, packed and cached, at the edges of tiles, blocks, windows and groups of heads, under seeds that
+ * order copies and warps differently. What is beside a sequence, in the batch or in its cache's blocks, has no part in it, NaN least of
+ * all. Numbers are checked against the cpu in tests/unit/kernels_attention.c, and there packed and cached rows by bytes. Bits are equal by
+ * the simulation's order of sums alone, which is both kernels' order; the tensor cores of real GPUs round in their own ways. */
 #include "kernels/attention.h"
 #include "tests/cuda_sim/operands.h"
 
@@ -30,12 +30,15 @@ static const heads layouts[] = {
     {1, 1, 64, 0, false, tall, 0},
 };
 
+/* What a packed batch gives, rows one after the other. */
+enum { O, LSE, DQ, DK, DV, NUM_OUTS };
 typedef struct batch {
     heads h;
     cr_device *dev;
     int32_t cu[NUM_SEQS + 1];
     int64_t T, q_num, kv_num;
-    cr_mem *q, *k, *v_mem, *v, *o, *lse, *seqs; /* v: FURTHER elements on, so that it is not k */
+    cr_mem *q, *k, *v_mem, *v, *d_o, *seqs; /* v: FURTHER elements on, so that it is not k */
+    cr_mem *outs[NUM_OUTS];
 } batch;
 
 static cr_mem *ids(cr_device *dev, const int32_t *x, int64_t num)
@@ -45,6 +48,21 @@ static cr_mem *ids(cr_device *dev, const int32_t *x, int64_t num)
     OK(cr_device_alloc(dev, (size_t)num * 4, &mem, &err));
     OK(cr_upload(dev, mem, x, (size_t)num * 4, &err));
     return mem;
+}
+
+static size_t row_bytes(const heads *h, int out)
+{
+    return out == LSE ? (size_t)h->num * 4 : (size_t)((out < DK ? h->num : h->kv) * h->dim) * 2;
+}
+
+/* Of all outputs. */
+static size_t bytes_of_rows(const heads *h, int64_t num)
+{
+    size_t sum = 0;
+
+    for (int i = 0; i < NUM_OUTS; i++)
+        sum += (size_t)num * row_bytes(h, i);
+    return sum;
 }
 
 static void batch_open(batch *b, const heads *h, const char *capability)
@@ -60,8 +78,9 @@ static void batch_open(batch *b, const heads *h, const char *capability)
     b->k = numbers(b->dev, CR_BF16, b->kv_num);
     b->v_mem = numbers(b->dev, CR_BF16, b->kv_num + FURTHER);
     b->v = cr_mem_add(b->v_mem, FURTHER * 2);
-    b->o = numbers(b->dev, CR_BF16, b->q_num);
-    OK(cr_device_alloc(b->dev, (size_t)(b->T * h->num) * 4, &b->lse, &err));
+    b->d_o = numbers(b->dev, CR_BF16, b->q_num);
+    for (int i = 0; i < NUM_OUTS; i++)
+        OK(cr_device_alloc(b->dev, (size_t)b->T * row_bytes(h, i), &b->outs[i], &err));
     b->seqs = ids(b->dev, b->cu, NUM_SEQS + 1);
 }
 
@@ -70,34 +89,22 @@ static void batch_close(batch *b)
     cr_device_free(b->dev, b->q, (size_t)b->q_num * 2);
     cr_device_free(b->dev, b->k, (size_t)b->kv_num * 2);
     cr_device_free(b->dev, b->v_mem, (size_t)(b->kv_num + FURTHER) * 2);
-    cr_device_free(b->dev, b->o, (size_t)b->q_num * 2);
-    cr_device_free(b->dev, b->lse, (size_t)(b->T * b->h.num) * 4);
+    cr_device_free(b->dev, b->d_o, (size_t)b->q_num * 2);
+    for (int i = 0; i < NUM_OUTS; i++)
+        cr_device_free(b->dev, b->outs[i], (size_t)b->T * row_bytes(&b->h, i));
     cr_device_free(b->dev, b->seqs, sizeof b->cu);
     cr_device_close(b->dev);
 }
 
-/* Bytes of o and lse of rows first .. first + num - 1. */
-static size_t bytes_of(const batch *b, int64_t num)
-{
-    return (size_t)(num * b->h.num) * (size_t)(b->h.dim * 2 + 4);
-}
-static void take(const batch *b, int64_t first, int64_t num, char *out)
-{
-    size_t row = (size_t)(b->h.num * b->h.dim) * 2, lse = (size_t)b->h.num * 4;
-
-    OK(cr_download(b->dev, out, cr_mem_add(b->o, (size_t)first * row), (size_t)num * row, &err));
-    OK(cr_download(b->dev, out + (size_t)num * row, cr_mem_add(b->lse, (size_t)first * lse),
-                   (size_t)num * lse, &err));
-}
-
+/* All outputs, one after the other. */
 static void run_packed(const batch *b, char *out)
 {
     const heads *h = &b->h;
     const cr_attention_args a = {.q = b->q,
                                  .k = b->k,
                                  .v = b->v,
-                                 .o = b->o,
-                                 .lse = b->lse,
+                                 .o = b->outs[O],
+                                 .lse = b->outs[LSE],
                                  .dtype = CR_BF16,
                                  .cu_seqlens = b->seqs,
                                  .num_seqs = NUM_SEQS,
@@ -107,10 +114,17 @@ static void run_packed(const batch *b, char *out)
                                  .scale = 0.3F,
                                  .window = h->window,
                                  .is_bidirectional = h->is_bidirectional,
-                                 .sizes = {h->lengths[LONGEST], 1, b->T}};
+                                 .sizes = {h->lengths[LONGEST], 1, b->cu[NUM_SEQS]}};
+
+    const cr_attention_grad_args g = {a, b->d_o, b->outs[DQ], b->outs[DK], b->outs[DV]};
 
     OK(cr_attention(b->dev, &a, &err));
-    take(b, 0, b->cu[NUM_SEQS], out);
+    OK(cr_attention_grad(b->dev, &g, &err));
+    for (int i = 0; i < NUM_OUTS; i++) {
+        size_t num_bytes = (size_t)b->cu[NUM_SEQS] * row_bytes(h, i);
+        OK(cr_download(b->dev, out, b->outs[i], num_bytes, &err));
+        out += num_bytes;
+    }
 }
 
 static void make_nan(cr_device *dev, cr_mem *x, int64_t first, int64_t num)
@@ -141,7 +155,7 @@ static void run_cached(const batch *b, bool is_nan, char *out)
     const cr_attention_cached_args a = {.q = b->q,
                                         .k = b->k,
                                         .v = b->v,
-                                        .o = b->o,
+                                        .o = b->outs[O],
                                         .blocks = cache,
                                         .dtype = CR_BF16,
                                         .row_slot = slots,
@@ -156,7 +170,7 @@ static void run_cached(const batch *b, bool is_nan, char *out)
                                         .scale = 0.3F,
                                         .window = h->window};
     OK(cr_attention_cached(b->dev, &a, &err));
-    OK(cr_download(b->dev, out, b->o, (size_t)(h->num_rows * h->num * h->dim) * 2, &err));
+    OK(cr_download(b->dev, out, b->outs[O], (size_t)h->num_rows * row_bytes(h, O), &err));
     cr_device_free(b->dev, slots, (size_t)h->num_rows * 4);
     cr_device_free(b->dev, pos, (size_t)h->num_rows * 4);
     cr_device_free(b->dev, blocks, sizeof table);
@@ -171,9 +185,9 @@ static void run(const heads *h, const char *capability, uint64_t seed, char *out
 
     batch_open(&b, h, capability);
     cri_sim_seed(seed);
-    memset(out, 0, 2 * bytes_of(&b, b.T));
+    memset(out, 0, 2 * bytes_of_rows(h, b.T));
     run_packed(&b, out);
-    run_cached(&b, seed % 2, out + bytes_of(&b, b.T));
+    run_cached(&b, seed % 2, out + bytes_of_rows(h, b.T));
     assert_true((cri_sim_counts.wgmma > before.wgmma) == (capability[0] == '9'));
     assert_true((cri_sim_counts.mma > before.mma) == (capability[0] == '8'));
     batch_close(&b);
@@ -184,7 +198,7 @@ static size_t most_bytes(const heads *h)
     int64_t T = h->num_rows;
     for (int s = 0; s < NUM_SEQS; s++)
         T += h->lengths[s];
-    return 2 * (size_t)(T * h->num) * (size_t)(h->dim * 2 + 4);
+    return 2 * bytes_of_rows(h, T);
 }
 
 static void test_same_bits(void **state)
@@ -218,13 +232,19 @@ static void test_beside_nan(void **state)
         run_packed(&b, want);
         for (int s = turn % 2; s < NUM_SEQS; s += 2) {
             make_nan(b.dev, b.q, b.cu[s] * h.num * h.dim, h.lengths[s] * h.num * h.dim);
+            make_nan(b.dev, b.d_o, b.cu[s] * h.num * h.dim, h.lengths[s] * h.num * h.dim);
             make_nan(b.dev, b.k, b.cu[s] * h.kv * h.dim, h.lengths[s] * h.kv * h.dim);
             make_nan(b.dev, b.v, b.cu[s] * h.kv * h.dim, h.lengths[s] * h.kv * h.dim);
         }
         run_packed(&b, got);
-        for (int s = 1 - turn % 2; s < NUM_SEQS; s += 2) {
-            size_t row = (size_t)(h.num * h.dim) * 2, at = (size_t)b.cu[s] * row;
-            assert_memory_equal(got + at, want + at, (size_t)h.lengths[s] * row);
+        size_t out = 0; /* where its rows begin */
+        for (int i = 0; i < NUM_OUTS; i++) {
+            size_t row = row_bytes(&h, i);
+            for (int s = 1 - turn % 2; s < NUM_SEQS; s += 2) {
+                size_t at = out + (size_t)b.cu[s] * row;
+                assert_memory_equal(got + at, want + at, (size_t)h.lengths[s] * row);
+            }
+            out += (size_t)b.cu[NUM_SEQS] * row;
         }
         batch_close(&b);
     }

@@ -4,7 +4,8 @@
  * kernels: delta (a warp a row of a head: bound by memory); dK and dV (a block takes 32 keys of a sequence and kv head, and goes over the
  * heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
  * goes over their keys, 32 at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S and dP
- * are made twice, so that there are no atomics. The last two for bf16 heads of 64 and 128: attention_grad_mma.cu.
+ * are made twice, so that there are no atomics. The last two for bf16 heads of 64 and 128: attention_grad_mma.cu
+ * and, on a GPU of compute capability 9.0, attention_grad_wgmma.cu.
  *
  * Blocks of 256 threads. FLOPs 14 D a pair of query and key (10 D and the second S and dP); tiles come from L2, 16 to 32
  * FLOPs a byte. Shared memory, as floats: 96 (D + 1) and 2 x 16 x 33: 53 KiB for D 128, 101 KiB for D 256. Registers: D / 4
@@ -196,9 +197,9 @@ template <class T> static cudaError_t by_head_dim(cr_device *dev, const grad_arg
 }
 template <> cudaError_t by_head_dim(cr_device *dev, const grad_args<bf16> &a)
 {
-    return is_for_tensor_cores(CR_BF16, a.head_dim)
-               ? grad_on_tensor_cores(dev, a)
-               : CRI_BY_HEAD_DIM(bf16, a.head_dim, gradient, dev, a);
+    if (!is_for_tensor_cores(CR_BF16, a.head_dim))
+        return CRI_BY_HEAD_DIM(bf16, a.head_dim, gradient, dev, a);
+    return cri_cuda_has_wgmma(dev) ? grad_by_wgmma(dev, a) : grad_on_tensor_cores(dev, a);
 }
 
 template <class T>

@@ -59,7 +59,8 @@ static __device__ __forceinline__ sequence<T> sequence_of(const grad_args<T> &a,
                        a.num_heads,          {piece.len, a.window, a.is_bidirectional}};
 }
 
-/* attention_grad_mma.cu, after the deltas are there. */
+/* attention_grad_mma.cu, and attention_grad_wgmma.cu on a GPU that has wgmma; after the deltas are there. */
 cudaError_t grad_on_tensor_cores(cr_device *dev, const grad_args<bf16> &a);
+cudaError_t grad_by_wgmma(cr_device *dev, const grad_args<bf16> &a);
 
 #endif

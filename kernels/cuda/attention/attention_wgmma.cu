@@ -19,13 +19,9 @@
  * (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
  */
 #include "kernels/cuda/attention/attention_rows.h"
-#include "kernels/cuda/dev/wgmma.h"
+#include "kernels/cuda/attention/attention_wgmma.h"
 
-enum {
-    GROUP_THREADS = 128,
-    HALF = KEYS * 64 * (int)sizeof(bf16), /* bytes of a box: 64 rows of 64 columns */
-    MOST_ROWS = INT32_MAX /* of a tensor map: only rows that are there are asked for */
-};
+enum { GROUP_THREADS = 128, HALF = KEYS * ROW_BYTES }; /* half: bytes of a box, 64 columns */
 
 template <int D, int GROUPS> struct stages {
     static constexpr int NUM = 2 * GROUPS, WARPS = 4 * GROUPS, TILE = D / 64 * HALF,
@@ -124,24 +120,6 @@ static __device__ __forceinline__ void load_stages(const stages<D, GROUPS> &s, c
 
 /* ---- the warpgroups ---- */
 
-/* The rows from `first` on of num, straight into the fragments of A that they are; zeros after them. */
-template <int D>
-static __device__ __forceinline__ void take_queries(warp_rows<D> &w, const head_rows<bf16> &q,
-                                                    int first, int num)
-{
-    int lane = (int)threadIdx.x % 32;
-
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        int row = first + lane / 4 + 8 * (e % 2);
-        const uint32_t *from = (const uint32_t *)(const void *)(q.x + row * q.stride);
-#pragma unroll
-        for (int i = 0; i < D / 16; i++)
-            w.q[i][e] = row < num ? from[8 * i + lane % 4 + 4 * (e / 2)] : 0;
-    }
-    start(w);
-}
-
 /* One tile of keys that some of the warp's rows, from `first` of `rows` on, see. */
 template <int D>
 static __device__ __forceinline__ void
@@ -215,7 +193,8 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
         load_stages(s, where, first, num);
         return false;
     }
-    take_queries<D>(w, q, (int)threadIdx.x / 32 % 4 * 16, mine.num);
+    take_a<D>(w.q, q, (int)threadIdx.x / 32 % 4 * 16, mine.num);
+    start(w);
     take_keys(w, s, mine, first, num, scale);
     return true;
 }
@@ -256,12 +235,11 @@ static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
 template <int D>
 static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
 {
-    const int64_t cols = (int64_t)a.num_kv_heads * D;
     const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
     CUtensorMap k, v;
-    cudaError_t code = cri_cuda_tensor_map(dev, &k, a.k, MOST_ROWS, cols, cols, KEYS);
+    cudaError_t code = map_of_rows(dev, &k, a.k, a.num_kv_heads * D, KEYS);
 
-    if (code == cudaSuccess) code = cri_cuda_tensor_map(dev, &v, a.v, MOST_ROWS, cols, cols, KEYS);
+    if (code == cudaSuccess) code = map_of_rows(dev, &v, a.v, a.num_kv_heads * D, KEYS);
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_packed_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
                          stages<D, PACKED_GROUPS>::SHARED_BYTES, k, v, a);
@@ -295,7 +273,7 @@ static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, int64_t nu
 {
     const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
     CUtensorMap blocks;
-    cudaError_t code = cri_cuda_tensor_map(dev, &blocks, a.blocks, MOST_ROWS, D, D, KEYS);
+    cudaError_t code = map_of_rows(dev, &blocks, a.blocks, D, KEYS);
 
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_cached_wgmma<D>, grid, threads_of<1>(),
