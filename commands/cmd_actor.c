@@ -242,6 +242,7 @@ static cr_status take_role(cr_actor *a, cr_err *err)
                        a->layout.num_ranks);
     a->ranks = &a->layout.role[a->role];
     a->rank = rank - a->ranks->first;
+    cr_envs_set(a->config->envs); /* on another host nothing of the launcher's is inherited */
     cr_envs_set(a->ranks->worker->envs);
     return CR_OK;
 }

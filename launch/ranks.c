@@ -53,9 +53,9 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     /* beside other steps of the job, and with all that it has of a host */
     static const char *const slurm[] = {
         "--mca", "plm", "slurm", "--mca", "plm_slurm_args", "--overlap --mpi=none --cpu-bind=none"};
-    static const char *const variables[] = {CR_EXCHANGE_VARIABLE, "HWLOC_COMPONENTS",
-                                            "CROLL_CPU",          "CROLL_DEVICE",
-                                            "CROLL_TRANSPORT",    "OMP_NUM_THREADS"};
+    static const char *const variables[] = {
+        CR_EXCHANGE_VARIABLE, "HWLOC_COMPONENTS", "CROLL_CPU",      "CROLL_CUDA_PRODUCTS",
+        "CROLL_DEVICE",       "CROLL_TRANSPORT",  "OMP_NUM_THREADS"};
 
     if (!hosts->list) {
         add_words(m, here, CR_COUNT(here)); /* nothing outside this host is searched */

@@ -35,6 +35,9 @@ sums() { (cd $tmp/$1/checkpoint-1 && find . -name '*.safetensors' -o -name '*.ma
 [ "$(sums one | wc -l)" -gt 0 ] && cmp <(sums one) <(sums two) || fail "two hosts: another checkpoint"
 [ ! -e $tmp/two/.croll-run ] || fail "the mark is left"
 ! rig in h2 pgrep -x croll >/dev/null || fail "ranks are left on h2"
+# system_envs of the run are those of ranks on all hosts: one that only h1's had would be two calls of MPI
+run envs --hostfile /mnt/shared/nodes "system_envs={CROLL_TEST_HOSTS: '0,0,1,1'}" max_steps=1 collective_timeout=20
+[ $code = 0 ] || fail "system_envs: exit code $code"
 # a folder that h2 has not, or has of its own
 rig in h2 mkdir -p /mnt/own/out/checkpoint-1.tmp/state /mnt/own/out/checkpoint-1.tmp/actor_train
 run private --hosts h1:2,h2:2 output_dir=/mnt/own/out
