@@ -37,7 +37,8 @@ typedef struct batch {
     cr_device *dev;
     int32_t cu[NUM_SEQS + 1];
     int64_t T, q_num, kv_num;
-    cr_mem *q, *k, *v_mem, *v, *d_o, *seqs; /* v: FURTHER elements on, so that it is not k */
+    cr_mem *q, *k, *v_mem, *v, *d_o_mem, *d_o,
+        *seqs; /* FURTHER elements on: v is not k, d_o not q */
     cr_mem *outs[NUM_OUTS];
 } batch;
 
@@ -78,7 +79,8 @@ static void batch_open(batch *b, const heads *h, const char *capability)
     b->k = numbers(b->dev, CR_BF16, b->kv_num);
     b->v_mem = numbers(b->dev, CR_BF16, b->kv_num + FURTHER);
     b->v = cr_mem_add(b->v_mem, FURTHER * 2);
-    b->d_o = numbers(b->dev, CR_BF16, b->q_num);
+    b->d_o_mem = numbers(b->dev, CR_BF16, b->q_num + FURTHER);
+    b->d_o = cr_mem_add(b->d_o_mem, FURTHER * 2);
     for (int i = 0; i < NUM_OUTS; i++)
         OK(cr_device_alloc(b->dev, (size_t)b->T * row_bytes(h, i), &b->outs[i], &err));
     b->seqs = ids(b->dev, b->cu, NUM_SEQS + 1);
@@ -89,7 +91,7 @@ static void batch_close(batch *b)
     cr_device_free(b->dev, b->q, (size_t)b->q_num * 2);
     cr_device_free(b->dev, b->k, (size_t)b->kv_num * 2);
     cr_device_free(b->dev, b->v_mem, (size_t)(b->kv_num + FURTHER) * 2);
-    cr_device_free(b->dev, b->d_o, (size_t)b->q_num * 2);
+    cr_device_free(b->dev, b->d_o_mem, (size_t)(b->q_num + FURTHER) * 2);
     for (int i = 0; i < NUM_OUTS; i++)
         cr_device_free(b->dev, b->outs[i], (size_t)b->T * row_bytes(&b->h, i));
     cr_device_free(b->dev, b->seqs, sizeof b->cu);

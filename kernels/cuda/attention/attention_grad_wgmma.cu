@@ -78,14 +78,13 @@ static __device__ __forceinline__ void settle(bool is_due)
     fence_async();
 }
 
+/* For thread 0 at once, for the others after the next __syncthreads. */
 static __device__ __forceinline__ void make_barriers(barrier *full, int num)
 {
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < num; i++)
-            barrier_init(full + i, 1);
-        fence_async();
-    }
-    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int i = 0; i < num; i++)
+        barrier_init(full + i, 1);
+    fence_async();
 }
 
 /* What stays, as A: in registers or in shared memory. */
