@@ -175,6 +175,15 @@ static void learn(cr_child *child, const char *line, bool is_noise)
                  line);
 }
 
+/* The ruler around mpirun's talk, which may come before the end of a rank's line has. */
+static void cut_ruler(char *line)
+{
+    static const char ruler[] = "----------------------------------------------------------------";
+    char *at = strstr(line, ruler);
+
+    if (at && at > line) *at = 0;
+}
+
 static void show_line(cr_child *child)
 {
     const char *line = child->line;
@@ -182,6 +191,7 @@ static void show_line(cr_child *child)
 
     child->line[child->line_bytes] = 0;
     child->line_bytes = 0;
+    cut_ruler(child->line);
     if (begins_advice(line)) child->is_in_advice = true;
     if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
     is_noise = ((was_in_advice || child->is_in_advice) && !is_own(line)) || line[0] == 0 ||

@@ -58,6 +58,21 @@ static void own_words(void **state)
     cr_child_stop(&child, 0);
 }
 
+/* mpirun's ruler may come before the end of a rank's line has. */
+static void words_and_ruler(void **state)
+{
+    static const char script[] =
+        "echo 'actor_infer rank 0 on h1: out of GPU memory (1 of 2 are free)"
+        "--------------------------------------------------------------------------' >&2; exit 1";
+    cr_child child;
+
+    (void)state;
+    watch(&child, script);
+    assert_string_equal(cr_child_reason(&child),
+                        "actor_infer rank 0 on h1: out of GPU memory (1 of 2 are free)");
+    cr_child_stop(&child, 0);
+}
+
 /* What Open MPI and ssh write when a host is gone is no text for users: only which host it was. */
 static void lost_host(void **state)
 {
@@ -151,8 +166,9 @@ static void tcp_lines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(start_that_hangs),
-                                       cmocka_unit_test(own_words), cmocka_unit_test(lost_host),
-                                       cmocka_unit_test(tcp_lines)};
+                                       cmocka_unit_test(own_words),
+                                       cmocka_unit_test(words_and_ruler),
+                                       cmocka_unit_test(lost_host), cmocka_unit_test(tcp_lines)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
