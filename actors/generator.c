@@ -74,7 +74,8 @@ cr_status cr_generator_open(cr_actor *a, cr_generator **out, cr_err *err)
     cr_generator *g = CR_NEW(cr_generator);
     cr_engine_limits limits = {.max_running = c->max_running_requests,
                                .max_model_len = w->engine.max_model_len ? w->engine.max_model_len
-                                                                        : c->sequence_length};
+                                                                        : c->sequence_length,
+                               .is_eager = w->engine.enforce_eager};
 
     *out = NULL;
     g->a = a;

@@ -413,12 +413,13 @@ const cri_key cri_keys[] = {
     NONE(
         "engine", "load_format",
         "weights come from the trainer before the first rollout, those of a judge from its folder"),
-    NONE("engine", "enforce_eager", "there are no graphs to capture"),
+    B("engine", "enforce_eager", "false", "engine"),
 
     I("fsdp2", "fsdp_size", "1", NULL, "trainer"),
-    I("fsdp2", "max_model_len", NULL, "1", "engine"), /* as vllm's, and the next two */
+    I("fsdp2", "max_model_len", NULL, "1", "engine"), /* as vllm's, and the next three */
     R("fsdp2", "gpu_memory_utilization", NULL, "0.000001", "engine: its cache"),
     I("fsdp2", "sleep_level", "1", "1", "engine"),
+    B("fsdp2", "enforce_eager", "false", "engine"),
     {"fsdp2", "param_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ, "the role"},
     {"fsdp2", "master_dtype", CRI_DTYPE, NULL, DTYPES, CRI_READ, "trainer"},
     {"fsdp2", "reduce_dtype", CRI_DTYPE, "fp32", DTYPES, CRI_READ, "trainer"},

@@ -109,6 +109,7 @@ static void bind_engine(const cr_node *config, cr_worker_config *w, cr_diagnosti
 
     e->max_model_len = cri_int_of(config, "max_model_len");
     e->sleep_level = cri_int_of(config, "sleep_level");
+    e->enforce_eager = cri_flag_of(config, "enforce_eager");
     e->gpu_memory_utilization = cri_real_of(config, "gpu_memory_utilization");
     if (e->gpu_memory_utilization > 1)
         cr_diagnose(d, CR_ERROR, cr_node_get(config, "gpu_memory_utilization")->place,

@@ -43,6 +43,7 @@ typedef struct cr_engine_args {
     int64_t max_model_len;         /* 0: from lengths */
     double gpu_memory_utilization; /* share of the memory for the KV cache; 0: not given */
     int64_t sleep_level; /* of an idle engine: 1 drops cache and packed weights, 2 all weights */
+    bool enforce_eager;  /* its steps are not recorded, on a device that can */
 } cr_engine_args;
 
 /* Micro-batches by tokens instead of by samples; 0: not. */

@@ -26,9 +26,9 @@ void cri_seq_take_out(cri_seq_list *l, cri_seq *s)
 
 static void reserve_steps(cr_engine *e)
 {
-    int64_t rows = e->limits.max_rows + e->limits.max_running;
+    int64_t rows = cri_most_rows(e);
 
-    e->table = CR_NEW_ARRAY(int32_t, e->limits.max_running * e->max_blocks);
+    e->table = CR_NEW_ARRAY(int32_t, (e->limits.max_running + 1) * e->max_blocks);
     e->free_slot = CR_NEW_ARRAY(int, e->limits.max_running);
     e->ids = CR_NEW_ARRAY(int32_t, rows);
     e->row_slot = CR_NEW_ARRAY(int32_t, rows);
@@ -148,6 +148,7 @@ void cri_drop_logits(cr_engine *e)
 
 static void drop_weights_and_cache(cr_engine *e)
 {
+    cri_recorded_drop(e);
     for (int64_t l = 0; l < e->model->config.num_layers; l++) {
         cr_device_free(e->dev, e->layer_blocks[l], (size_t)e->num_blocks * e->block_bytes);
         e->layer_blocks[l] = NULL;

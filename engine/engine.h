@@ -31,6 +31,7 @@ typedef struct cr_engine_limits {
     int64_t
         kv_bytes; /* most memory of the cache; 0: what max_running samples of max_model_len need */
     bool keeps_prefixes; /* between requests */
+    bool is_eager;       /* no step is recorded (recorded.c) */
 } cr_engine_limits;
 
 /* What log-probs are of: the model's softmax, or what was left to draw from after repetition penalty,
@@ -99,6 +100,8 @@ void cr_engine_set_on_token(cr_engine *e, cr_engine_on_token on_token, void *ctx
 CR_MUST cr_status cr_engine_set_weights(cr_engine *e, cr_err *err);
 /* What packed weights take on a device. */
 int64_t cr_engine_packed_bytes(const cr_model *model, const cr_device *dev, cr_dtype dtype);
+/* Recordings of steps that an engine keeps at most, on a device that has any. */
+int64_t cr_engine_most_recorded(const cr_model *model, bool is_eager);
 /* What gpu_memory_utilization (share) of a memory leaves for the cache beside the weights; negative: less than they
  * need. */
 int64_t cr_engine_cache_budget(double share, int64_t memory_bytes, int64_t weight_bytes);

@@ -2,6 +2,7 @@
  *
  * engine.c       life, weights and cache; requests come in, samples go out; the lists of samples
  * engine_step.c  one step: who is taken in, blocks of the cache, the rows of a forward, tokens
+ * recorded.c     steps of one row a sample, whose operations a device records
  *
  * A sequence waits, then fills (chunks of its prompt and, after preemption, of its output are
  * computed), then runs (one row a step). A request's prompt is filled once: samples that are let in
@@ -76,11 +77,21 @@ typedef struct cri_seq_list {
     int64_t num;
 } cri_seq_list;
 
+/* Steps of one shape (recorded.c). */
+typedef struct cri_recorded {
+    int64_t num_rows, max_blocks; /* 0: none yet */
+    cr_recording *recording;
+    uint64_t last_used; /* number of the step */
+} cri_recorded;
+enum { CRI_MOST_RECORDED = 32, CRI_ROW_STEP = 8 /* fewer rows than that are added to a step */ };
+
 /* What a lane does of a step. */
 typedef struct cri_part {
     cr_stack *scratch;
     cr_pass_state *pass_state;
     int64_t row0, row1, pick0, pick1;
+    cri_recorded *
+        recorded; /* the step's, all of whose rows are picked; those after row1 belong to no sample. Or NULL */
     int32_t *row_slot, *table; /* of its rows and their samples alone; grown */
     size_t capacity_rows, capacity_table;
 } cri_part;
@@ -100,16 +111,18 @@ struct cr_engine {
     int32_t *free_block, *ref;
     int64_t num_free, num_unkept; /* all; those in free_block, the others are idle */
     cri_prefixes *prefixes;       /* NULL: none are kept */
-    int32_t *table;               /* [max_running, max_blocks] */
+    int32_t *table;               /* [max_running + 1, max_blocks]; the last: of added rows */
     int *free_slot;
     int num_free_slots;
     /* one step */
-    int32_t *ids, *row_slot, *row_pos, *pick; /* [max_rows + max_running] */
+    int32_t *ids, *row_slot, *row_pos, *pick; /* [cri_most_rows] */
     cri_seq **picked;
     cr_draw_row *draw_rows; /* as many */
     cr_drawn *drawn;
     cr_mem *logits; /* [logits_rows, vocab] float32, grown */
     int64_t logits_rows;
+    cri_recorded recorded[CRI_MOST_RECORDED];
+    uint64_t num_recorded_steps;
     /* packed weights */
     struct {
         cr_mem *data;
@@ -133,11 +146,21 @@ static inline int64_t cri_blocks_of(int64_t num)
     return (num + CR_KV_BLOCK - 1) / CR_KV_BLOCK;
 }
 
+/* Of one step. */
+static inline int64_t cri_most_rows(const cr_engine *e)
+{
+    return e->limits.max_rows + e->limits.max_running + CRI_ROW_STEP;
+}
+
 static inline size_t cri_logits_bytes(const cr_engine *e, int64_t rows)
 {
     return (size_t)(rows * e->model->config.vocab_size) * sizeof(float);
 }
 void cri_drop_logits(cr_engine *e);
+
+/* What the step is recorded in, with rows added to those of its shape; NULL: it is not. */
+cri_recorded *cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks);
+void cri_recorded_drop(cr_engine *e); /* all */
 
 /* before NULL: at the end. */
 void cri_seq_insert(cri_seq_list *l, cri_seq *s, cri_seq *before);

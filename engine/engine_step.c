@@ -435,16 +435,23 @@ static cr_status grow_logits(cr_engine *e, int64_t rows, cr_err *err)
 {
     if (rows <= e->logits_rows) return CR_OK;
     cri_drop_logits(e);
-    rows = cri_min(rows + rows / 2, e->limits.max_rows + e->limits.max_running);
+    rows = cri_min(rows + rows / 2, cri_most_rows(e));
     CR_TRY(cr_device_alloc(e->dev, cri_logits_bytes(e, rows), &e->logits, err));
     e->logits_rows = rows;
     return CR_OK;
 }
 
-/* The cache as a part's rows see it: their samples, numbered from 0, and as many blocks as the longest has. */
+/* Rows of a part, with those that are added. */
+static int64_t rows_of(const cri_part *own)
+{
+    return own->recorded ? own->recorded->num_rows : own->row1 - own->row0;
+}
+
+/* The cache as a part's rows see it: their samples, numbered from 0, and as many blocks as the longest has. In a step that is
+ * recorded all has the size that its shape says. */
 static cr_kv_view view_of(const cr_engine *e, cri_part *own)
 {
-    int64_t num_rows = own->row1 - own->row0, num_slots = 0, num_blocks = 1;
+    int64_t num_rows = rows_of(own), num_slots = 0, num_blocks = 1, num;
     const int32_t *slot = e->row_slot + own->row0, *pos = e->row_pos + own->row0;
 
     own->row_slot =
@@ -454,8 +461,14 @@ static cr_kv_view view_of(const cr_engine *e, cri_part *own)
         own->row_slot[r] = (int32_t)num_slots - 1;
         if (pos[r] / CR_KV_BLOCK >= num_blocks) num_blocks = pos[r] / CR_KV_BLOCK + 1;
     }
-    own->table = cr_reserve(own->table, &own->capacity_table, (size_t)(num_slots * num_blocks),
-                            sizeof *own->table);
+    if (own->recorded) {
+        num_slots = num_rows;
+        num_blocks = own->recorded->max_blocks;
+    }
+    num = num_slots * num_blocks;
+    own->table = cr_reserve(own->table, &own->capacity_table, (size_t)num, sizeof *own->table);
+    if (own->recorded)
+        memset(own->table, 0, (size_t)num * sizeof *own->table); /* has unused rows */
     for (int64_t r = 0; r < num_rows; r++)
         if (r == 0 || slot[r] != slot[r - 1])
             memcpy(own->table + own->row_slot[r] * num_blocks, e->table + slot[r] * e->max_blocks,
@@ -469,13 +482,13 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
     cr_engine *e = ctx;
     cri_part *own = &e->parts[lane];
     int64_t row0 = own->row0, pick0 = own->pick0, num_picks = own->pick1 - pick0,
-            vocab = e->model->config.vocab_size;
+            num_rows = rows_of(own), vocab = e->model->config.vocab_size;
     cr_mem *logits = cr_at(CR_F32, e->logits, pick0 * vocab);
-    int32_t cu[2] = {0, (int32_t)(own->row1 - row0)};
+    int32_t cu[2] = {0, (int32_t)num_rows};
     cr_batch batch = {.ids = e->ids + row0,
                       .positions = e->row_pos + row0,
                       .cu_seqlens = cu,
-                      .num_tokens = own->row1 - row0,
+                      .num_tokens = num_rows,
                       .num_seqs = 1};
     cr_kv_view kv = view_of(e, own);
     cr_pass pass = {.state = own->pass_state,
@@ -483,13 +496,23 @@ static cr_status run_part(void *ctx, int lane, cr_device *dev, cr_err *err)
                     .dtype = e->dtype,
                     .scratch = own->scratch,
                     .batch = &batch,
-                    .kv = &kv};
+                    .kv = &kv,
+                    .recording = own->recorded ? &own->recorded->recording : NULL};
 
     for (int64_t i = pick0; i < own->pick1; i++)
         e->pick[i] -= (int32_t)row0;
-    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, num_picks, logits, err));
+    CR_TRY(cr_model_logits(e->model, &pass, e->pick + pick0, own->recorded ? num_rows : num_picks,
+                           logits, err));
     return draw(e, dev, e->picked + pick0, num_picks, logits, e->draw_rows + pick0,
                 e->drawn + pick0, err);
+}
+
+static int whole_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
+{
+    e->parts[0].row0 = e->parts[0].pick0 = 0;
+    e->parts[0].row1 = num_rows;
+    e->parts[0].pick1 = num_picks;
+    return 1;
 }
 
 /* Cut the step between sequences into even parts, one for each lane; how many. One: lanes would be
@@ -516,22 +539,21 @@ static int cut_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
         if (row - p->row0 > most) most = row - p->row0;
     }
     if (num > 1 && most * num <= num_rows + num_rows / 2) return num;
-    e->parts[0].row0 = e->parts[0].pick0 = 0;
-    e->parts[0].row1 = num_rows;
-    e->parts[0].pick1 = num_picks;
-    return 1;
+    return whole_step(e, num_rows, num_picks);
 }
 
 cr_status cr_engine_step(cr_engine *e, cr_err *err)
 {
     int64_t num_picks, num_rows;
+    const cri_recorded *recorded;
     int num_parts;
 
     CR_CHECK(e->ref, "cr_engine_step before cr_engine_set_weights");
     CR_TRY(plan_rows(e, &num_rows, &num_picks, err));
     if (num_rows == 0) return CR_OK;
-    CR_TRY(grow_logits(e, num_picks, err));
-    num_parts = cut_step(e, num_rows, num_picks);
+    recorded = e->parts[0].recorded = cri_recorded_step(e, num_rows, num_picks);
+    CR_TRY(grow_logits(e, recorded ? recorded->num_rows : num_picks, err));
+    num_parts = recorded ? whole_step(e, num_rows, num_picks) : cut_step(e, num_rows, num_picks);
     if (num_parts == 1)
         CR_TRY(run_part(e, 0, e->dev, err));
     else

@@ -16,6 +16,11 @@
 cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
 void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes);
 
+/* run_recorded and drop_recording of a device without recordings */
+cr_status cri_call_work(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
+                        void *ctx, cr_err *err);
+void cri_no_recording(cr_device *dev, cr_recording *recording);
+
 /* Where a stream had come: `position` is the device's. */
 struct cr_event {
     cr_device *dev; /* the stream where it was recorded, or NULL */
@@ -80,6 +85,9 @@ typedef struct cr_kernels {
     cr_status (*record)(cr_device *dev, cr_event *event, cr_err *err);
     cr_status (*wait)(cr_device *dev, cr_event *event, cr_err *err);
     cr_status (*is_over)(cr_device *dev, const cr_event *event, bool *out, cr_err *err);
+    cr_status (*run_recorded)(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
+                              void *ctx, cr_err *err);
+    void (*drop_recording)(cr_device *dev, cr_recording *recording);
     /* host memory, and its copies */
     cr_status (*host_alloc)(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
     void (*host_release)(cr_device *dev, cr_mem *ptr, size_t num_bytes);

@@ -327,6 +327,38 @@ void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t
     CR_CHECK(cri_cpu_best()->cast(NULL, &a, &err) == CR_OK, "%s", err.msg);
 }
 
+/* ---- recordings ---- */
+
+cr_status cri_call_work(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
+                        void *ctx, cr_err *err)
+{
+    (void)dev;
+    (void)recording;
+    (void)key;
+    return work(ctx, err);
+}
+
+void cri_no_recording(cr_device *dev, cr_recording *recording)
+{
+    CR_CHECK(!recording, "device %s has no recordings", dev->kernels->name);
+}
+
+bool cr_device_records(const cr_device *dev)
+{
+    return dev->kernels->run_recorded != cri_call_work;
+}
+
+cr_status cr_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
+                          void *ctx, cr_err *err)
+{
+    return dev->kernels->run_recorded(dev, recording, key, work, ctx, err);
+}
+
+void cr_recording_destroy(cr_device *dev, cr_recording *recording)
+{
+    if (recording) dev->kernels->drop_recording(dev, recording);
+}
+
 /* ---- stacks ---- */
 
 /* Blocks in a row; a push that does not fit goes to a new block, and when the stack is empty again

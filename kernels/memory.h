@@ -45,14 +45,14 @@ const char *cr_device_default(void);
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
 bool cr_device_is_meta(const cr_device *dev);
-/* Frees the memory that kernels keep to work in (not counted in the stats); it is allocated again when a
- * kernel needs it. Only while none runs. */
+/* Frees the memory that kernels keep to work in (not counted in the stats), until one needs it. Only while none runs. */
 void cr_device_drop_scratch(cr_device *dev);
 
 /* Of all streams together. */
 typedef struct cr_device_stats {
     size_t bytes_now, bytes_peak;
     size_t host_bytes_now;         /* cr_host_alloc */
+    int64_t num_replayed;          /* recordings that were queued instead of a call */
     double flops, attention_flops; /* multiply-add = 2; those of attention are in both */
     double moved_bytes; /* read and written by operations that are no products and no attention */
     int64_t most_elems; /* of one array of an operation, by its sizes: its largest index + 1 */
@@ -164,6 +164,21 @@ static inline void *cr_mem_to_host(const cr_mem *mem)
 {
     return (void *)(uintptr_t)mem;
 }
+
+/* ---- recordings ---- */
+
+/* What one function queues on one device, kept to be queued again at once, without calling it (CUDA: a graph). Good while the same
+ * key says that it would queue the same operations with the same arguments, and no memory of the device was freed. */
+typedef struct cr_recording cr_recording;
+typedef cr_status (*cr_work)(void *ctx, cr_err *err);
+/* false: cr_run_recorded is a call of work. */
+bool cr_device_records(const cr_device *dev);
+/* Queue on dev's stream what work(ctx) queues. With a new key, or after memory was freed, work is called; the next time, too, and
+ * recorded; from then on the recording is queued, and not counted in the stats. While it is recorded work uses no other stream, and
+ * upload, download, waits and allocation are refused (CR_EARG). No memory for a recording: a warning, and work is called. *recording: NULL at first. */
+CR_MUST cr_status cr_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key,
+                                  cr_work work, void *ctx, cr_err *err);
+void cr_recording_destroy(cr_device *dev, cr_recording *recording); /* accepts NULL */
 
 /* ---- stacks ---- */
 

@@ -5,6 +5,7 @@
  * nothing and run in place, and no gradient goes below it. The norm and the head run on labelled rows
  * only.
  */
+#include "base/rng.h"
 #include "models/pass_impl.h"
 
 #include <string.h>
@@ -507,6 +508,56 @@ cr_status cr_model_forward(const cr_model *model, cr_pass *p, const cr_outputs *
     return status;
 }
 
+/* What run_forward works on, for a recording. */
+typedef struct forward_work {
+    const cr_model *model;
+    cr_pass *pass;
+    const head_out *want;
+} forward_work;
+
+static cr_status do_forward(void *ctx, cr_err *err)
+{
+    const forward_work *w = ctx;
+
+    return run_forward(w->model, w->pass, w->want, err);
+}
+
+static void add_to_key(uint64_t *key, uint64_t word)
+{
+    const uint64_t words[] = {*key, word};
+
+    *key = cr_hash64(words, sizeof words);
+}
+
+static void add_address(uint64_t *key, const cr_mem *mem)
+{
+    add_to_key(key, (uint64_t)(uintptr_t)mem);
+}
+
+/* All arguments of the operations of a forward that another one may have other values of: where things are, and sizes. Scratch is where it
+ * was if it is as large and the arrays of the batch, which lie first, are where they were. */
+static uint64_t key_of(const cr_model *model, const cr_pass *p, const cr_mem *logits)
+{
+    const cri_staging *arrays = &p->state->staging;
+    uint64_t key = 0;
+
+    add_to_key(&key, (uint64_t)p->dtype);
+    add_to_key(&key, (uint64_t)p->num_rows);
+    add_to_key(&key, (uint64_t)p->state->head.num_rows);
+    add_to_key(&key, (uint64_t)(p->kv ? p->kv->max_blocks : 0));
+    add_to_key(&key, cr_stack_reserved_bytes(p->scratch));
+    add_address(&key, logits);
+    for (int i = 0; i < arrays->num; i++)
+        add_address(&key, *arrays->item[i].to);
+    for (int64_t l = 0; p->kv && l < model->config.num_layers; l++)
+        add_address(&key, p->kv->layer_blocks[l]);
+    for (size_t i = 0; i < model->num_params; i++) {
+        add_address(&key, cri_own(model->params[i])->weight.data);
+        add_address(&key, cri_own(model->params[i])->weight.packed);
+    }
+    return key;
+}
+
 cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows, int64_t num_rows,
                           cr_mem *logits, cr_err *err)
 {
@@ -523,7 +574,14 @@ cr_status cr_model_logits(const cr_model *model, cr_pass *p, const int32_t *rows
     p->state->head.rows = rows;
     p->state->head.num_rows = num_rows;
     CR_TRY_GOTO(out, start_pass(model, p, err));
-    CR_TRY_GOTO(out, run_forward(model, p, &want, err));
+    if (p->recording) {
+        forward_work work = {model, p, &want};
+        CR_CHECK(!p->hooks && !p->batch->vision, "a pass with hooks or images is recorded");
+        CR_TRY_GOTO(out, cr_run_recorded(p->dev, p->recording, key_of(model, p, logits), do_forward,
+                                         &work, err));
+    } else {
+        CR_TRY_GOTO(out, run_forward(model, p, &want, err));
+    }
 out:
     cr_stack_release(p->scratch, mark);
     p->tape = tape;

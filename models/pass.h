@@ -80,7 +80,10 @@ struct cr_pass {
     const cr_hooks *hooks;             /* NULL: parameters are always there */
     bool should_recompute;
     int64_t mlp_tiles; /* MLPs run in this many parts of their rows and keep nothing; 0, 1: whole */
-    float aux_weight;  /* factor of the routers' auxiliary loss in what backward derives; 0: none */
+    /* Of cr_model_logits: what it queues after the batch's arrays are on the device is recorded there, and queued from there
+     * (cr_run_recorded). Without hooks, images and experts. NULL: nothing is. */
+    cr_recording **recording;
+    float aux_weight; /* factor of the routers' auxiliary loss in what backward derives; 0: none */
     /* set by the pass itself */
     cr_phase phase;
     cr_pass_index index;

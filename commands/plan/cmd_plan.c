@@ -306,6 +306,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.kept += packed;
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
+    out->num_recorded = cr_engine_most_recorded(model, w->engine.enforce_eager);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
     out->synced.num = 1;
     out->synced.num_bytes = bytes.values;
@@ -344,6 +345,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
         (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
     if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
     bytes.kept += cr_engine_packed_bytes(model, dev, dtype);
+    out->num_recorded = cr_engine_most_recorded(model, /*is_eager=*/false);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
 out:
     if (dev) cr_device_close(dev);
@@ -360,7 +362,7 @@ static int64_t peak_bytes(const cr_plan *p, const cr_plan_role *r)
 static int64_t idle_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
 {
     const cr_plan_bytes *b = &r->phase[0].bytes;
-    int64_t own = p->is_gpu ? cr_gpu_need_bytes(r) : 0;
+    int64_t own = p->is_gpu ? cr_gpu_idle_bytes(r) : 0;
 
     if (r->is_judge) return peak_bytes(p, r);
     return own + (w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values);

@@ -5,6 +5,10 @@
  * the copy. An event is a number in a ring of CUDA events of its stream: when the ring has gone round, a wait for an old
  * one waits for the younger one in its place, which is later, and right.
  *
+ * A recording is a graph of one stream. What can not be in it, or would be wrong when it runs again, is refused while it is made:
+ * copies from and to the host (the slots of uploads hold other bytes later), allocation, release, waits, events, other streams.
+ * It is good until memory is released, whose addresses it may have.
+ *
  * A handle's GPU is the one that was asked for, or that of the rank on its host, round robin. Threads: as memory.h says; the CUDA runtime keeps
  * the current GPU a thread, so each call sets it (cri_cuda_stream).
  */
@@ -13,6 +17,7 @@
 #include "kernels/cuda/library.h"
 #include "kernels/gpu.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +44,17 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     cudaEvent_t slot_free[NUM_SLOTS];
     uint64_t num_uploads;
     cri_library *library;
-    encode_map *encode; /* of tensor maps; NULL on a GPU without wgmma */
+    encode_map *encode;   /* of tensor maps; NULL on a GPU without wgmma */
+    pthread_mutex_t lock; /* recursive: of recording, and of downloads, which any thread may call */
+    const cr_device *recorder; /* the handle whose stream is recorded now, or NULL */
+    uint64_t num_released;     /* allocations */
 } cuda;
+
+struct cr_recording {
+    cudaGraphExec_t graph; /* NULL: not recorded */
+    uint64_t key, num_released;
+    bool has_run, is_refused; /* since then work was called; there was no memory for the graph */
+};
 
 /* Of the simulated GPU (sim/), which notices reads of memory that is undefined again; no GPU has it. */
 void cri_sim_spoil(void *mem, size_t num_bytes, cudaStream_t stream) __attribute__((weak));
@@ -72,6 +86,13 @@ static bool is_lost(void)
     return cudaDeviceSynchronize() != cudaSuccess;
 }
 
+/* CR_EARG: not while operations are recorded. */
+static cr_status check_free(const cr_device *dev, const char *what, cr_err *err)
+{
+    if (!((const cuda *)dev->impl)->recorder) return CR_OK;
+    return cr_fail(err, CR_EARG, "device cuda: %s while operations are recorded", what);
+}
+
 static stream *stream_of(const cr_device *dev)
 {
     return &((cuda *)dev->impl)->of[dev->stream];
@@ -81,6 +102,8 @@ cudaStream_t cri_cuda_stream(const cr_device *dev)
 {
     const cuda *c = dev->impl;
 
+    CR_CHECK(!c->recorder || dev->stream == c->recorder->stream,
+             "device cuda: a second stream is used while one is recorded");
     (void)cudaSetDevice(c->gpu); /* it has worked when the device was opened */
     return stream_of(dev)->stream;
 }
@@ -141,6 +164,7 @@ static cr_status cuda_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_e
     cudaError_t code;
 
     *out = NULL;
+    CR_TRY(check_free(dev, "an allocation", err));
     (void)cri_cuda_stream(dev);
     code = cudaMalloc(&mem, num_bytes ? num_bytes : 1);
     if (code == cudaErrorMemoryAllocation) {
@@ -162,7 +186,10 @@ static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
     cudaError_t code;
 
     (void)num_bytes;
+    CR_CHECK(!((const cuda *)dev->impl)->recorder,
+             "device cuda: memory is released while operations are recorded");
     (void)cri_cuda_stream(dev);
+    ((cuda *)dev->impl)->num_released++;
     code = cudaFree(cr_mem_to_host(mem));
     CR_CHECK(code == cudaSuccess || is_lost(), "cudaFree: %s", cudaGetErrorString(code));
 }
@@ -185,6 +212,7 @@ static cr_status cuda_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out,
     void *mem = NULL;
 
     *out = NULL;
+    CR_TRY(check_free(dev, "an allocation", err));
     (void)cri_cuda_stream(dev);
     CR_TRY(pin(&mem, num_bytes ? num_bytes : 1, err));
     *out = cr_mem_of_host(mem);
@@ -268,6 +296,7 @@ static cr_status cuda_upload(cr_device *dev, cr_mem *dst, const void *src, size_
     cuda *c = dev->impl;
     cudaStream_t on = cri_cuda_stream(dev);
 
+    CR_TRY(check_free(dev, "an upload", err));
     CR_TRY(make_slots(c, err));
     for (size_t at = 0; at < num_bytes; at += SLOT_BYTES) {
         size_t num = num_bytes - at < SLOT_BYTES ? num_bytes - at : SLOT_BYTES;
@@ -288,14 +317,24 @@ static cr_status cuda_upload(cr_device *dev, cr_mem *dst, const void *src, size_
 static cr_status cuda_download(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                                cr_err *err)
 {
-    CR_TRY(check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err));
-    return check("a download",
-                 cudaMemcpy(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost), err);
+    cuda *c = dev->impl;
+    cr_status status;
+
+    pthread_mutex_lock(&c->lock); /* CUDA refuses to wait for a stream that is recorded */
+    status = check_free(dev, "a download", err);
+    if (status == CR_OK) status = check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err);
+    if (status == CR_OK)
+        status =
+            check("a download",
+                  cudaMemcpy(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost), err);
+    pthread_mutex_unlock(&c->lock);
+    return status;
 }
 
 static cr_status cuda_upload_async(cr_device *dev, cr_mem *dst, const void *src, size_t num_bytes,
                                    cr_err *err)
 {
+    CR_TRY(check_free(dev, "an upload", err));
     return check("an upload",
                  cudaMemcpyAsync(cr_mem_to_host(dst), src, num_bytes, cudaMemcpyHostToDevice,
                                  cri_cuda_stream(dev)),
@@ -305,6 +344,7 @@ static cr_status cuda_upload_async(cr_device *dev, cr_mem *dst, const void *src,
 static cr_status cuda_download_async(cr_device *dev, void *dst, const cr_mem *src, size_t num_bytes,
                                      cr_err *err)
 {
+    CR_TRY(check_free(dev, "a download", err));
     return check("a download",
                  cudaMemcpyAsync(dst, cr_mem_to_host(src), num_bytes, cudaMemcpyDeviceToHost,
                                  cri_cuda_stream(dev)),
@@ -332,6 +372,7 @@ static cr_status cuda_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err
 
 static cr_status cuda_sync(cr_device *dev, cr_err *err)
 {
+    CR_TRY(check_free(dev, "a wait", err));
     return check_work(cudaStreamSynchronize(cri_cuda_stream(dev)), err);
 }
 
@@ -341,6 +382,7 @@ static cr_status cuda_record(cr_device *dev, cr_event *event, cr_err *err)
     cudaStream_t on = cri_cuda_stream(dev);
     cudaEvent_t *e = &s->events[s->num_recorded % NUM_EVENTS];
 
+    CR_TRY(check_free(dev, "an event", err));
     if (!*e) CR_TRY(check("an event", cudaEventCreateWithFlags(e, cudaEventDisableTiming), err));
     CR_TRY(check("an event", cudaEventRecord(*e, on), err));
     event->position = s->num_recorded++;
@@ -354,6 +396,7 @@ static cudaEvent_t place_of(const cr_event *event)
 
 static cr_status cuda_wait(cr_device *dev, cr_event *event, cr_err *err)
 {
+    CR_TRY(check_free(dev, "an event", err));
     return check("an event", cudaStreamWaitEvent(cri_cuda_stream(dev), place_of(event), 0), err);
 }
 
@@ -361,10 +404,94 @@ static cr_status cuda_is_over(cr_device *dev, const cr_event *event, bool *out, 
 {
     cudaError_t code;
 
+    *out = false;
+    CR_TRY(check_free(dev, "an event", err));
     (void)cri_cuda_stream(dev);
     code = cudaEventQuery(place_of(event));
     *out = code != cudaErrorNotReady;
     return *out ? check_work(code, err) : CR_OK;
+}
+
+/* ---- recordings ---- */
+
+static void drop_graph(const cr_device *dev, cr_recording *r)
+{
+    cudaError_t code;
+
+    if (!r->graph) return;
+    code = cudaStreamSynchronize(cri_cuda_stream(dev));
+    if (code == cudaSuccess) code = cudaGraphExecDestroy(r->graph);
+    CR_CHECK(code == cudaSuccess || is_lost(), "a recording: %s", cudaGetErrorString(code));
+    r->graph = NULL;
+}
+
+static void cuda_drop_recording(cr_device *dev, cr_recording *r)
+{
+    drop_graph(dev, r);
+    cr_free(r);
+}
+
+/* Of making the graph or of its launch, which has done nothing if it has failed. */
+static cr_status check_graph(const cr_device *dev, cr_recording *r, cudaError_t code, cr_err *err)
+{
+    if (code != cudaErrorMemoryAllocation) return check("a recording", code, err);
+    (void)cudaGetLastError();
+    drop_graph(dev, r);
+    r->is_refused = true;
+    cr_log(CR_LOG_WARN, "cuda",
+           "no GPU memory is left for a recording: its operations are queued one by one, which is "
+           "slower");
+    return CR_OK;
+}
+
+static cr_status record(cr_device *dev, cr_recording *r, cr_work work, void *ctx, cr_err *err)
+{
+    cuda *c = dev->impl;
+    cudaStream_t on = cri_cuda_stream(dev);
+    cudaGraph_t graph = NULL;
+    cudaError_t code;
+
+    pthread_mutex_lock(&c->lock);
+    if (check("a recording", cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal), err) ==
+        CR_OK) {
+        c->recorder = dev;
+        cr_note(work(ctx, err));
+        c->recorder = NULL;
+        code = cudaStreamEndCapture(on, &graph);
+        if (err->status == CR_OK)
+            cr_note(check("a recording", code, err));
+        else
+            (void)cudaGetLastError(); /* what went wrong is in err */
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (err->status == CR_OK)
+        cr_note(check_graph(dev, r, cudaGraphInstantiate(&r->graph, graph, 0), err));
+    if (graph) (void)cudaGraphDestroy(graph);
+    return err->status;
+}
+
+static cr_status cuda_run_recorded(cr_device *dev, cr_recording **recording, uint64_t key,
+                                   cr_work work, void *ctx, cr_err *err)
+{
+    const cuda *c = dev->impl;
+    cr_recording *r = *recording;
+
+    CR_TRY(check_free(dev, "a recording", err));
+    if (!r) r = *recording = CR_NEW(cr_recording);
+    if (r->key != key || r->num_released != c->num_released) {
+        drop_graph(dev, r);
+        *r = (cr_recording){.key = key, .num_released = c->num_released};
+    }
+    if (!r->graph && r->has_run && !r->is_refused) CR_TRY(record(dev, r, work, ctx, err));
+    if (r->graph) {
+        CR_TRY(check_graph(dev, r, cudaGraphLaunch(r->graph, cri_cuda_stream(dev)), err));
+        if (r->graph) {
+            dev->streams[0]->stats.num_replayed++;
+            return CR_OK;
+        }
+    }
+    r->has_run = true;
+    return work(ctx, err);
 }
 
 /* ---- memory that the host writes: there is no such memory of this device ---- */
@@ -407,6 +534,7 @@ static void cuda_close(cr_device *dev)
             if (c->of[s].events[i]) (void)cudaEventDestroy(c->of[s].events[i]);
         (void)cudaStreamDestroy(c->of[s].stream);
     }
+    pthread_mutex_destroy(&c->lock);
     cr_free(c);
 }
 
@@ -430,6 +558,8 @@ static const cr_kernels table = {.name = "cuda",
                                  .record = cuda_record,
                                  .wait = cuda_wait,
                                  .is_over = cuda_is_over,
+                                 .run_recorded = cuda_run_recorded,
+                                 .drop_recording = cuda_drop_recording,
                                  .host_alloc = cuda_host_alloc,
                                  .host_release = cuda_host_release,
                                  .upload_async = cuda_upload_async,
@@ -480,6 +610,16 @@ static cr_status find_wgmma(cuda *c, cr_err *err)
     return CR_OK;
 }
 
+static void init_lock(pthread_mutex_t *lock)
+{
+    pthread_mutexattr_t recursive;
+
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+}
+
 cr_status cri_cuda_open(cr_device *dev, cr_err *err)
 {
     cuda *c;
@@ -488,6 +628,7 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
     CR_TRY(find_gpu(dev->number, &gpu, err));
     c = CR_NEW(cuda);
     c->gpu = gpu;
+    init_lock(&c->lock);
     cr_note(find_wgmma(c, err));
     if (err->status == CR_OK) cr_note(cri_library_open(&c->library, err));
     for (int s = 0; s < CR_NUM_STREAMS && err->status == CR_OK; s++)
@@ -497,6 +638,7 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
         for (int s = 0; s < CR_NUM_STREAMS; s++)
             if (c->of[s].stream) (void)cudaStreamDestroy(c->of[s].stream);
         cri_library_close(c->library);
+        pthread_mutex_destroy(&c->lock);
         cr_free(c);
         return err->status;
     }

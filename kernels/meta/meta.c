@@ -171,6 +171,8 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
                                             .record = cri_event_over,
                                             .wait = cri_event_over,
                                             .is_over = cri_is_over_now,
+                                            .run_recorded = cri_call_work,
+                                            .drop_recording = cri_no_recording,
                                             .share = cri_share_as_is,
                                             .unshare = cri_forget,
                                             .spoil = cri_forget,

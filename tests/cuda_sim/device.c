@@ -204,7 +204,7 @@ static void test_memory(void **state)
         {copy_unwritten, NULL, false},
         {read_unwritten, "that nothing has written", true},
         {read_released, "that nothing has written", true},
-        {leave_allocated, "at exit 4096 bytes of device memory and 0 pinned buffers", false},
+        {leave_allocated, "at exit 4096 bytes of device memory, 0 pinned buffers", false},
         {close_all, NULL, false},
     };
     char said[SAID_BYTES];

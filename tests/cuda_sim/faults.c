@@ -293,44 +293,12 @@ static void test_host(void **state)
     }
 }
 
-/* ---- graphs ---- */
-
-/* A graph replays with the arguments of its capture. */
-static void run_graph(const void *args)
-{
-    float *x = new_memory(256), got[64];
-    cudaStream_t s = new_stream();
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-
-    (void)args;
-    MUST(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
-    MUST(wrong_fill(x, 5, 64, s));
-    MUST(wrong_add_one(x, x, 64, s));
-    MUST(cudaStreamEndCapture(s, &graph));
-    MUST(cudaGraphInstantiate(&exec, graph, 0));
-    for (int i = 0; i < 2; i++) {
-        MUST(cudaGraphLaunch(exec, s));
-        MUST(cudaStreamSynchronize(s));
-        MUST(cudaMemcpy(got, x, sizeof got, cudaMemcpyDeviceToHost));
-        if (got[3] != 9.0F) _exit(1);
-    }
-}
-
-static void test_graph(void **state)
-{
-    char said[SAID_BYTES];
-
-    (void)state;
-    assert_int_equal(run_child(run_graph, NULL, said), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels), cmocka_unit_test(test_lines),
         cmocka_unit_test(test_streams), cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_host),    cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,8 +73,9 @@ static void show_strategy(cr_buf *out, const cr_worker_config *w)
     show_texts(out, w->wrap.modules, w->wrap.num_modules);
     show_texts(out, w->wrap.moe_experts, w->wrap.num_moe_experts);
     SHOW(w->engine.max_model_len), SHOW(w->engine.gpu_memory_utilization);
-    SHOW(w->engine.sleep_level), SHOW(w->ulysses_size), SHOW(w->fsdp_size), SHOW(w->ep_size);
-    SHOW(w->efsdp_size), SHOW(w->mlp_tiles), SHOW(w->reshard_after_forward);
+    SHOW(w->engine.sleep_level), SHOW(w->engine.enforce_eager), SHOW(w->ulysses_size);
+    SHOW(w->fsdp_size), SHOW(w->ep_size), SHOW(w->efsdp_size), SHOW(w->mlp_tiles),
+        SHOW(w->reshard_after_forward);
     SHOW(w->reshard_ranks), SHOW(w->is_offloaded), SHOW(w->is_reduced_once);
     SHOW(w->apply_expert_patch), SHOW(w->save_only_model), SHOW(w->async_save_ckpt);
 }

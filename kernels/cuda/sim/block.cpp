@@ -33,7 +33,6 @@ static void *scheduler_sp;
 static cri_sim_lane *to_start;
 static const cri_sim_body *body_now;
 static unsigned char params[4096] __attribute__((aligned(128))); /* a tensor map's */
-static const char *kernel_now = "";
 static uint64_t block_count; /* of all kernels: shared sites see by it that a block is new */
 static size_t dynamic_bytes;
 static int pass_at, pass_end; /* the first pass over a warp: order[pass_at ..] are not begun */
@@ -48,8 +47,8 @@ void cri_sim_die(const char *format, ...)
     fprintf(stderr, "sim: ");
     vfprintf(stderr, format, ap);
     if (cri_sim_here.is_in_kernel)
-        fprintf(stderr, " (kernel %s, block %u, thread %u)", kernel_now, cri_sim_here.block,
-                cri_sim_here.thread);
+        fprintf(stderr, " (kernel %s, block %u, thread %u)", cri_sim_running->name.c_str(),
+                cri_sim_here.block, cri_sim_here.thread);
     fprintf(stderr, "\n");
     va_end(ap);
     fflush(stderr);
@@ -299,15 +298,13 @@ static void run_block(dim3 block)
     cri_sim_async_end_block();
 }
 
-void cri_sim_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
-                        const cri_sim_body &body)
+void cri_sim_run_kernel(dim3 grid, dim3 block, size_t shared, const cri_sim_body &body)
 {
     uint64_t num_blocks = (uint64_t)grid.x * grid.y * grid.z, stride = 1, first = 0;
 
     if (!cri_sim_shared_start) make_shared_arena();
     /* aligned to 16 bytes, as it is declared, and no more */
     cri_sim_shared_arena = cri_sim_shared_start + 16 * cri_sim_rng.below(SHIFT / 16);
-    kernel_now = name;
     body_now = &body;
     memcpy(params, body.args.data(), body.args.size());
     cri_sim_grid_dim = grid;

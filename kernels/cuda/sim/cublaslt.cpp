@@ -324,6 +324,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     p.step = is_wrong("fickle") && p.n <= 64 ? 8 : (int64_t)algo->data[3];
     p.per = ((p.k + parts - 1) / parts + p.step - 1) / p.step * p.step;
     op.name = "cublasLtMatmul";
+    op.is_submitted = true;
     op.run = [p] { multiply(p); };
     cri_sim_enqueue(stream, std::move(op));
     return CUBLAS_STATUS_SUCCESS;

@@ -51,15 +51,31 @@ struct cri_sim_op {
     cri_sim_clock clock;         /* itself included */
     std::function<bool()> ready; /* empty: always; may make progress by itself (NCCL) */
     std::function<void()> run;
+    std::function<void()> queued;     /* at once, when it is put on a stream; empty: nothing */
     bool is_external = false;         /* ready depends on other processes */
+    bool is_submitted = false;        /* a launch or a copy, as cri_sim_stats counts them */
     CUstream_st *waits_for = nullptr; /* the stream whose work would make it ready */
 };
+/* A place in a stream, which it has when what is before it has run. */
+struct cri_sim_place_st {
+    CUstream_st *stream;
+    cri_sim_clock clock;
+    bool is_over;
+};
+typedef std::shared_ptr<cri_sim_place_st> cri_sim_place;
+struct cri_sim_capture; /* graphs.cpp */
 struct CUstream_st {
     int number;
     std::deque<cri_sim_op> queue;
     cri_sim_clock clock; /* of all that is enqueued */
-    bool is_alive, is_capturing;
-    std::vector<cri_sim_op> captured;
+    bool is_alive;
+    std::shared_ptr<cri_sim_capture> capture; /* that it is in now */
+    int branch;                               /* of the capture */
+};
+struct CUevent_st {      /* stays when it is destroyed: queued work may still name it */
+    cri_sim_place place; /* of the last record; none: not recorded */
+    std::shared_ptr<cri_sim_capture> capture; /* where that was instead */
+    size_t mark;                              /* of the capture */
 };
 extern cri_sim_op *cri_sim_running; /* NULL: host code runs */
 /* This thread of the process runs it; others may be in host code, whose accesses are not the operation's. */
@@ -72,7 +88,11 @@ struct cri_sim_enter {
     std::lock_guard<std::recursive_mutex> guard{cri_sim_lock};
 };
 CUstream_st *cri_sim_new_stream(void);
+/* On the stream, or in its capture. */
 cudaError_t cri_sim_enqueue(CUstream_st *stream, cri_sim_op op);
+void cri_sim_queue(CUstream_st *stream, cri_sim_op op);
+cri_sim_place cri_sim_mark(CUstream_st *stream);
+void cri_sim_wait(CUstream_st *stream, const cri_sim_place &place);
 void cri_sim_run_until(const std::function<bool()> &is_done, CUstream_st *target);
 void cri_sim_run_stream(CUstream_st *stream); /* all of it */
 void cri_sim_run_all(void);
@@ -118,6 +138,16 @@ cudaError_t cri_sim_keep_error(cudaError_t e); /* for cudaGetLastError; returns 
 /* The content of mem is undefined from now on in the stream's order. */
 extern "C" void cri_sim_spoil(void *mem, size_t num_bytes, cudaStream_t stream);
 
+/* ---- graphs.cpp ---- */
+extern size_t cri_sim_num_graphs; /* that can be launched */
+/* An error, and the capture is lost, if s (may be NULL) or this thread captures; if any stream is captured. */
+cudaError_t cri_sim_unless_captured(CUstream_st *s);
+cudaError_t cri_sim_unless_any_captured(void);
+/* s is in a capture; or, in a wait, the event is. */
+cudaError_t cri_sim_capture_op(CUstream_st *s, cri_sim_op op);
+cudaError_t cri_sim_capture_record(CUstream_st *s, CUevent_st *e);
+cudaError_t cri_sim_capture_wait(CUstream_st *s, CUevent_st *e);
+
 /* ---- check.cpp: every access of instrumented kernels ---- */
 
 extern bool cri_sim_is_checked; /* some kernel was compiled with -fsanitize=thread */
@@ -148,8 +178,7 @@ struct cri_sim_body { /* a kernel and its arguments, as bytes */
     const void *kernel;
     std::vector<unsigned char> args;
 };
-void cri_sim_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared,
-                        const cri_sim_body &body);
+void cri_sim_run_kernel(dim3 grid, dim3 block, size_t shared, const cri_sim_body &body);
 bool cri_sim_is_private(const void *p); /* the running thread's stack and parameters */
 static inline bool cri_sim_in_shared(const void *p, size_t num_bytes)
 {

@@ -138,12 +138,13 @@ static void take_alt_stack(void)
     if (ss.ss_sp != MAP_FAILED) sigaltstack(&ss, nullptr);
 }
 
-/* CROLL_SIM_LEAKS: memory that is allocated at the end of the process is an error. */
+/* CROLL_SIM_LEAKS: memory or a graph that is there at the end of the process is an error. */
 static void report_leaks(void)
 {
-    if (getenv("CROLL_SIM_LEAKS") && (device_bytes || !pinned.empty()))
-        cri_sim_die("at exit %lu bytes of device memory and %zu pinned buffers are allocated",
-                    (unsigned long)device_bytes, pinned.size());
+    if (getenv("CROLL_SIM_LEAKS") && (device_bytes || !pinned.empty() || cri_sim_num_graphs))
+        cri_sim_die(
+            "at exit %lu bytes of device memory, %zu pinned buffers and %zu graphs are allocated",
+            (unsigned long)device_bytes, pinned.size(), cri_sim_num_graphs);
 }
 
 void cri_sim_memory_begin(void)
@@ -178,6 +179,7 @@ cudaError_t cudaMalloc(void **out, size_t num_bytes)
     uint64_t map = arena_next + PAGE, base;
 
     if (cri_sim_lost) return cri_sim_lost;
+    if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     if (cri_sim_fails(CRI_SIM_FAIL_ALLOC) || device_bytes + size > most_bytes())
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     if (num_bytes > ARENA_BYTES || map + pages + PAGE > cri_sim_arena_end)
@@ -200,6 +202,7 @@ cudaError_t cudaFree(void *ptr)
     cri_sim_allocation *m;
 
     if (!ptr) return cudaSuccess;
+    if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     cri_sim_run_all();
     m = const_cast<cri_sim_allocation *>(cri_sim_memory_of(ptr));
     if (!m || m->base != (uint64_t)ptr || m->is_freed)
@@ -217,9 +220,11 @@ cudaError_t cudaMallocHost(void **out, size_t num_bytes)
 {
     cri_sim_enter enter;
     size_t size = num_bytes ? num_bytes : 1;
-    void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *at;
 
     if (cri_sim_lost) return cri_sim_lost;
+    if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+    at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || cri_sim_fails(CRI_SIM_FAIL_ALLOC))
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     memset(at, 0xff, size);
@@ -234,6 +239,7 @@ cudaError_t cudaFreeHost(void *ptr)
     auto it = pinned.find((uint64_t)ptr);
 
     if (!ptr) return cudaSuccess;
+    if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     if (it == pinned.end())
         cri_sim_die("cudaFreeHost of %p, which cudaMallocHost did not give", ptr);
     for (CUstream_st *s : cri_sim_streams())

@@ -223,16 +223,10 @@ void cri_sim_run_some(void)
     cri_sim_close_memory();
 }
 
-cudaError_t cri_sim_enqueue(CUstream_st *s, cri_sim_op op)
+void cri_sim_queue(CUstream_st *s, cri_sim_op op)
 {
-    if (!s) cri_sim_die("%s on the default stream: name a stream", op.name.c_str());
-    if (!s->is_alive) cri_sim_die("%s on a stream that was destroyed", op.name.c_str());
-    if (cri_sim_lost) return cri_sim_keep_error(cri_sim_lost);
     op.stream = s;
-    if (s->is_capturing) {
-        s->captured.push_back(op);
-        return cudaSuccess;
-    }
+    if (op.queued) op.queued();
     s->clock.join(cri_sim_host_clock);
     s->clock.at[s->number]++;
     op.clock = s->clock;
@@ -241,7 +235,41 @@ cudaError_t cri_sim_enqueue(CUstream_st *s, cri_sim_op op)
     while (cri_sim_rng.chance(temper.eager_percent) && run_one(nullptr, true)) {
     }
     cri_sim_close_memory();
+}
+
+cudaError_t cri_sim_enqueue(CUstream_st *s, cri_sim_op op)
+{
+    if (!s) cri_sim_die("%s on the default stream: name a stream", op.name.c_str());
+    if (!s->is_alive) cri_sim_die("%s on a stream that was destroyed", op.name.c_str());
+    if (cri_sim_lost) return cri_sim_keep_error(cri_sim_lost);
+    if (s->capture) return cri_sim_capture_op(s, std::move(op));
+    cri_sim_counts.submitted += op.is_submitted;
+    cri_sim_queue(s, std::move(op));
     return cudaSuccess;
+}
+
+cri_sim_place cri_sim_mark(CUstream_st *s)
+{
+    auto place = std::make_shared<cri_sim_place_st>();
+    cri_sim_op op;
+
+    place->stream = s;
+    op.name = "event record";
+    op.ready = [place] { return place->is_over = true; }; /* as soon as it is the head */
+    cri_sim_queue(s, std::move(op));
+    place->clock = s->clock;
+    return place;
+}
+
+void cri_sim_wait(CUstream_st *s, const cri_sim_place &place)
+{
+    cri_sim_op op;
+
+    op.name = "wait for event";
+    op.waits_for = place->stream;
+    op.ready = [place] { return place->is_over; };
+    s->clock.join(place->clock);
+    cri_sim_queue(s, std::move(op));
 }
 
 /* A real device goes on while the host waits for other processes: so a thread runs one operation now and then when the

@@ -1,5 +1,4 @@
-/* runtime.cpp -- the CUDA runtime's calls: launches, copies, streams, events, graphs of one stream, and what the
- * simulated GPU says of itself. */
+/* runtime.cpp -- the CUDA runtime's calls: launches, copies, streams, events, and what the simulated GPU says of itself. */
 #include "kernels/cuda/sim/async.h"
 
 #include <map>
@@ -8,18 +7,6 @@
 #include <unistd.h>
 
 enum { CUDA_13 = 13000 };
-
-struct CUevent_st { /* stays when it is destroyed: queued work may still name it */
-    uint64_t num_recorded = 0, num_done = 0;
-    cri_sim_clock clock;
-    CUstream_st *stream = nullptr;
-};
-struct CUgraph_st {
-    std::vector<cri_sim_op> ops;
-};
-struct CUgraphExec_st {
-    std::vector<cri_sim_op> ops;
-};
 
 static std::map<const void *, int> shared_limit;
 static cudaError_t last_error;
@@ -73,7 +60,8 @@ cudaError_t cri_sim_launch_body(const char *name, dim3 grid, dim3 block, size_t 
     if (!fits(grid, block, shared, kernel))
         return cri_sim_keep_error(cudaErrorInvalidConfiguration);
     op.name = name;
-    op.run = [=] { cri_sim_run_kernel(name, grid, block, shared, body); };
+    op.is_submitted = true;
+    op.run = [=] { cri_sim_run_kernel(grid, block, shared, body); };
     return cri_sim_enqueue(stream, std::move(op));
 }
 
@@ -143,14 +131,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcp
     if (!from && !cri_sim_is_pinned(src, n))
         cri_sim_die(
             "an asynchronous copy from pageable host memory would block: use pinned memory");
-    /* until it is waited for, the host has nothing there */
-    if (!to && !is_to_be_read(dst, n)) memset(dst, 0xff, n);
-    if (!from) to_be_read.emplace((uint64_t)src, n);
     op.name = names[kind];
+    op.is_submitted = true;
+    op.queued = [=] { /* until it is waited for, the host has nothing there */
+                      if (!to && !is_to_be_read(dst, n)) memset(dst, 0xff, n);
+                      if (!from) to_be_read.emplace((uint64_t)src, n);
+    };
     op.run = [=] {
         do_copy(dst, src, n);
-        auto read = to_be_read.find((uint64_t)src);
-        if (read != to_be_read.end()) to_be_read.erase(read); /* a graph's copy: the first time */
+        if (!from) to_be_read.erase(to_be_read.find((uint64_t)src));
     };
     return cri_sim_enqueue(stream, std::move(op));
 }
@@ -163,6 +152,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind
     cri_sim_op op;
 
     check_direction(dst, src, n, kind);
+    if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     if (!own) own = cri_sim_new_stream();
     op.name = "cudaMemcpy";
     op.run = [=] { do_copy(dst, src, n); };
@@ -178,6 +168,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t n, cudaStream_t stream)
     cri_sim_op op;
 
     op.name = "memset";
+    op.is_submitted = true;
     op.run = [=] {
         cri_sim_touch(dst, n, true);
         memset(dst, value, n);
@@ -228,6 +219,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     cri_sim_enter enter;
 
+    if (s->capture) cri_sim_die("a stream is destroyed while it is captured");
     cri_sim_run_stream(s);
     s->is_alive = false;
     return cri_sim_lost;
@@ -236,7 +228,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     cri_sim_enter enter;
+    cudaError_t code = cri_sim_unless_captured(s);
 
+    if (code != cudaSuccess) return code;
     cri_sim_run_stream(s);
     cri_sim_host_clock.join(s->clock);
     return cri_sim_lost;
@@ -245,7 +239,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaDeviceSynchronize(void)
 {
     cri_sim_enter enter;
+    cudaError_t code = cri_sim_unless_any_captured();
 
+    if (code != cudaSuccess) return code;
     cri_sim_run_all();
     for (CUstream_st *s : cri_sim_streams())
         cri_sim_host_clock.join(s->clock);
@@ -255,7 +251,9 @@ cudaError_t cudaDeviceSynchronize(void)
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     cri_sim_enter enter;
+    cudaError_t code = cri_sim_unless_captured(s);
 
+    if (code != cudaSuccess) return code;
     if (!s->queue.empty()) cri_sim_run_some();
     if (!s->queue.empty()) return cudaErrorNotReady;
     cri_sim_host_clock.join(s->clock);
@@ -278,100 +276,59 @@ cudaError_t cudaEventDestroy(cudaEvent_t)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     cri_sim_enter enter;
-    cri_sim_op op;
-    uint64_t turn = ++e->num_recorded;
-    cudaError_t result;
 
-    op.name = "event record";
-    op.ready = [e, turn] { /* done as soon as it is the head */
-                           if (e->num_done < turn) e->num_done = turn;
-                           return true;
-    };
-    e->stream = s;
-    result = cri_sim_enqueue(s, std::move(op));
-    e->clock = s->clock;
-    return result;
+    if (!s || !s->is_alive)
+        cri_sim_die("an event on the default stream, or one that was destroyed");
+    if (cri_sim_lost) return cri_sim_keep_error(cri_sim_lost);
+    e->place.reset();
+    e->capture.reset();
+    if (s->capture) return cri_sim_capture_record(s, e);
+    e->place = cri_sim_mark(s);
+    return cudaSuccess;
 }
 
 /* Captures the last record at the time of the call; an event that was not recorded is over. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
     cri_sim_enter enter;
-    cri_sim_op op;
-    uint64_t turn = e->num_recorded;
 
-    if (!turn) return cudaSuccess;
-    op.name = "wait for event";
-    op.waits_for = e->stream;
-    op.ready = [e, turn] { return e->num_done >= turn; };
-    s->clock.join(e->clock);
-    return cri_sim_enqueue(s, std::move(op));
+    if (!s || !s->is_alive) cri_sim_die("a wait on the default stream, or one that was destroyed");
+    if (cri_sim_lost) return cri_sim_keep_error(cri_sim_lost);
+    if (s->capture || e->capture) return cri_sim_capture_wait(s, e);
+    if (e->place) cri_sim_wait(s, e->place);
+    return cudaSuccess;
+}
+
+/* Not of an event in a capture, nor by a thread that captures. */
+static cudaError_t unless_captured(cudaEvent_t e)
+{
+    cudaError_t code = cri_sim_unless_captured(nullptr);
+
+    return code == cudaSuccess && e->capture ? cri_sim_keep_error(cudaErrorCapturedEvent) : code;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     cri_sim_enter enter;
-    uint64_t turn = e->num_recorded;
+    cudaError_t code = unless_captured(e);
+    cri_sim_place place = e->place;
 
-    if (turn) cri_sim_run_until([e, turn] { return e->num_done >= turn; }, e->stream);
-    cri_sim_host_clock.join(e->clock);
+    if (code != cudaSuccess || !place) return code;
+    cri_sim_run_until([place] { return place->is_over; }, place->stream);
+    cri_sim_host_clock.join(place->clock);
     return cri_sim_lost;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     cri_sim_enter enter;
+    cudaError_t code = unless_captured(e);
 
-    if (e->num_done < e->num_recorded) cri_sim_run_some();
-    if (e->num_done < e->num_recorded && !cri_sim_lost) return cudaErrorNotReady;
-    cri_sim_host_clock.join(e->clock);
+    if (code != cudaSuccess || !e->place) return code;
+    if (!e->place->is_over) cri_sim_run_some();
+    if (!e->place->is_over && !cri_sim_lost) return cudaErrorNotReady;
+    cri_sim_host_clock.join(e->place->clock);
     return cri_sim_lost;
-}
-
-/* ---- graphs: one captured stream. Arguments are frozen at capture, as CUDA freezes them. ---- */
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
-{
-    cri_sim_enter enter;
-
-    s->is_capturing = true;
-    s->captured.clear();
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
-{
-    cri_sim_enter enter;
-
-    s->is_capturing = false;
-    *out = new CUgraph_st{std::move(s->captured)};
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
-{
-    *out = new CUgraphExec_st{graph->ops};
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
-{
-    cri_sim_enter enter;
-
-    for (const cri_sim_op &op : exec->ops)
-        cri_sim_enqueue(s, op);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    delete graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-    delete exec;
     return cudaSuccess;
 }
 
@@ -478,8 +435,26 @@ static const struct {
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState",
+     "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
 };
 
 const char *cudaGetErrorName(cudaError_t e)

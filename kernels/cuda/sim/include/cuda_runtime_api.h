@@ -22,8 +22,17 @@ typedef enum cudaError {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
-    cudaErrorNotSupported = 801
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureMerge = 902,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureUnjoined = 904,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908
 } cudaError_t;
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost = 0,
@@ -115,6 +124,8 @@ const char *cudaGetErrorString(cudaError_t error);
 /* CROLL_SIM_CAPABILITY=8.0 makes another GPU of it; else it is of 9.0. */
 void cri_sim_seed(uint64_t seed); /* also by the environment: CROLL_SIM_SEED */
 typedef struct cri_sim_stats {
+    uint64_t
+        submitted; /* calls that queue kernels, products of the library, copies, zeros; a graph is one */
     uint64_t ops, launches, blocks, threads, switches, windows, mma, ldmatrix, ldmatrix_conflicts,
         wgmma; /* of a warp, as mma */
 } cri_sim_stats;

@@ -1,0 +1,95 @@
+/* recorded.c -- steps of one row a sample, which are recorded on a device that can (cr_run_recorded).
+ *
+ * Such a step is hundreds of short operations, always the same ones: queued one by one they take the host longer than the
+ * GPU. A recording is for a number of rows and a width of the block table, both rounded up, so that few serve many steps: rows
+ * to 1, 2, 4 or a multiple of 8, blocks to a power of 2. Rows that are added belong to no sample: they are a prompt of its own in a
+ * block that is free. A row's result does not depend on the others, so neither do samples.
+ *
+ * Not recorded: a step with more rows of a prompt than its last; a model with experts, whose routing the host reads;
+ * added rows without a free block for them; limits.is_eager. The first step of a shape is not, either, nor those after memory
+ * was freed: that is cr_run_recorded's. It compares all addresses, so weights that moved are no concern here.
+ */
+#include "engine/engine_impl.h"
+
+static int64_t round_rows(int64_t num)
+{
+    if (num > 4) return (num + CRI_ROW_STEP - 1) / CRI_ROW_STEP * CRI_ROW_STEP;
+    return num == 3 ? 4 : num;
+}
+
+static int64_t round_blocks(const cr_engine *e, int64_t num)
+{
+    int64_t blocks = 1;
+
+    while (blocks < num)
+        blocks *= 2;
+    return cri_min(blocks, e->max_blocks);
+}
+
+/* A block that no sample has and that keeps no prefix; -1: all are taken. */
+static int32_t spare_block(cr_engine *e)
+{
+    if (e->num_free == 0) return -1;
+    if (e->num_unkept == 0) e->free_block[e->num_unkept++] = cri_prefix_take(e->prefixes);
+    return e->free_block[e->num_unkept - 1];
+}
+
+/* The step's rows become num_all. */
+static bool add_rows(cr_engine *e, int64_t num_rows, int64_t num_all)
+{
+    int64_t slot = e->limits.max_running; /* the table's last row */
+    int32_t block = num_all > num_rows ? spare_block(e) : 0;
+
+    if (block < 0 || num_all - num_rows > e->limits.max_model_len) return false;
+    e->table[slot * e->max_blocks] = block;
+    for (int64_t r = num_rows; r < num_all; r++) {
+        e->ids[r] = 0;
+        e->row_slot[r] = (int32_t)slot;
+        e->row_pos[r] = (int32_t)(r - num_rows);
+        e->pick[r] = (int32_t)r;
+    }
+    return true;
+}
+
+/* The one of this shape, or the one that was not used for longest, which becomes it. */
+static cri_recorded *find(cr_engine *e, int64_t num_rows, int64_t max_blocks)
+{
+    cri_recorded *found = &e->recorded[0];
+
+    for (int i = 0; i < CRI_MOST_RECORDED; i++) {
+        cri_recorded *r = &e->recorded[i];
+        if (r->num_rows == num_rows && r->max_blocks == max_blocks) return r;
+        if (r->last_used < found->last_used) found = r;
+    }
+    cr_recording_destroy(e->dev, found->recording);
+    *found = (cri_recorded){.num_rows = num_rows, .max_blocks = max_blocks};
+    return found;
+}
+
+int64_t cr_engine_most_recorded(const cr_model *model, bool is_eager)
+{
+    return is_eager || model->config.num_experts > 0 ? 0 : CRI_MOST_RECORDED;
+}
+
+cri_recorded *cri_recorded_step(cr_engine *e, int64_t num_rows, int64_t num_picks)
+{
+    int64_t num_all = round_rows(num_rows), most_blocks = 1;
+    cri_recorded *r;
+
+    if (!cr_device_records(e->dev) || cr_engine_most_recorded(e->model, e->limits.is_eager) == 0 ||
+        num_picks < num_rows || !add_rows(e, num_rows, num_all))
+        return NULL;
+    for (int64_t i = 0; i < num_rows; i++)
+        most_blocks = cr_max64(most_blocks, cri_blocks_of(e->row_pos[i] + 1));
+    r = find(e, num_all, round_blocks(e, most_blocks));
+    r->last_used = ++e->num_recorded_steps;
+    return r;
+}
+
+void cri_recorded_drop(cr_engine *e)
+{
+    for (int i = 0; i < CRI_MOST_RECORDED; i++) {
+        cr_recording_destroy(e->dev, e->recorded[i].recording);
+        e->recorded[i] = (cri_recorded){0};
+    }
+}
