@@ -316,7 +316,8 @@ static void moves(void **state)
 
 static void head(void **state)
 {
-    static const int64_t shape[][3] = {{3, 16, 7}, {5, 33, 2100}, {66, 24, 1032}}; /* R, h, V */
+    static const int64_t shape[][3] = {
+        {3, 16, 7}, {5, 33, 2100}, {65, 24, 1032}}; /* R, h, V; labels go by 64 */
 
     (void)state;
     for (size_t s = 0; s < CR_COUNT(shape); s++)
