@@ -1,13 +1,14 @@
 /* attention.c -- attention and its gradient of bf16 heads of 64 and 128 on a simulated GPU of compute capability 9.0, which takes wgmma
  * and TMA (attention_wgmma.cu, attention_grad_wgmma.cu), and of 8.0, which takes mma.sync (attention_mma.cu, attention_grad_mma.cu): which
- * one ran, and that they have the same bits, packed and cached, at the edges of tiles, blocks, windows and groups of heads, under seeds that
- * order copies and warps differently. What is beside a sequence, in the batch or in its cache's blocks, has no part in it, NaN least of
+ * one ran, and that they have the same bits, packed and cached, at the edges of tiles, blocks, stretches of keys that blocks share, windows
+ * and groups of heads, under seeds that order copies and warps differently. What is beside a sequence, in the batch or in its cache's blocks, has no part in it, NaN least of
  * all. Numbers are checked against the cpu in tests/unit/kernels_attention.c, and there packed and cached rows by bytes. Bits are equal by
  * the simulation's order of sums alone, which is both kernels' order; the tensor cores of real GPUs round in their own ways. */
 #include "kernels/attention.h"
 #include "tests/cuda_sim/operands.h"
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -195,6 +196,257 @@ static void run(const heads *h, const char *capability, uint64_t seed, char *out
     batch_close(&b);
 }
 
+/* ---- stretches of keys ---- */
+
+/* Keys of a row are summed in stretches of this many (SPLIT of attention.h), which blocks share where rows are few. */
+enum { STRETCH = 2048, NUM_LONG = 6, FILLERS = 133, FILLER_BLOCKS = 3 };
+
+/* A sequence whose keys are in the cache: q, k, v of all its rows on the host, as floats of bfloat16 values. */
+typedef struct sequence {
+    heads h;
+    int32_t len;
+    float *q, *k, *v;
+} sequence;
+
+static float *some_numbers(int64_t num, uint32_t seed)
+{
+    float *f = CR_NEW_ARRAY(float, num);
+    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
+
+    for (int64_t i = 0; i < num; i++)
+        f[i] = (float)(((uint32_t)i + seed) * 2654435761u >> 8) / 8388608.0F - 1.0F;
+    cr_cast_host(CR_BF16, narrow, CR_F32, f, (size_t)num);
+    cr_cast_host(CR_F32, f, CR_BF16, narrow, (size_t)num);
+    cr_free(narrow);
+    return f;
+}
+
+static void sequence_open(sequence *s, const heads *h, int32_t len)
+{
+    *s = (sequence){*h, len, some_numbers(len * h->num * h->dim, 1),
+                    some_numbers(len * h->dim, 1000003), some_numbers(len * h->dim, 77)};
+}
+
+static void sequence_close(sequence *s)
+{
+    cr_free(s->q), cr_free(s->k), cr_free(s->v);
+}
+
+static cr_mem *narrowed(cr_device *dev, const float *f, int64_t num)
+{
+    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
+    cr_mem *mem;
+
+    cr_cast_host(CR_BF16, narrow, CR_F32, f, (size_t)num);
+    OK(cr_device_alloc(dev, (size_t)num * 2, &mem, &err));
+    OK(cr_upload(dev, mem, narrow, (size_t)num * 2, &err));
+    cr_free(narrow);
+    return mem;
+}
+
+/* The cache of a sequence with one kv head, blocks in order and whole; then those of FILLERS rows more. */
+static cr_mem *cache_of(cr_device *dev, const sequence *s, int64_t num_blocks)
+{
+    int64_t D = s->h.dim, tile = CR_KV_BLOCK * D, num = (num_blocks + FILLER_BLOCKS) * 2 * tile;
+    float *f = CR_NEW_ARRAY(float, num);
+    cr_mem *mem;
+
+    memset(f, 0, (size_t)num * sizeof *f);
+    for (int64_t i = 0; i < s->len; i++) {
+        float *to = f + i / CR_KV_BLOCK * 2 * tile + i % CR_KV_BLOCK * D;
+        memcpy(to, s->k + i * D, (size_t)D * sizeof *f);
+        memcpy(to + tile, s->v + i * D, (size_t)D * sizeof *f);
+    }
+    mem = narrowed(dev, f, num);
+    cr_free(f);
+    return mem;
+}
+
+/* Rows of the cached sequence at these positions into out [NUM_LONG, heads, dim]; fillers: and this many rows of another sequence, so
+ * that no blocks are left to share keys. */
+static void run_long(cr_device *dev, const sequence *s, const int32_t *places, int fillers,
+                     uint16_t *out)
+{
+    const heads *h = &s->h;
+    int64_t D = h->dim, num_blocks = (s->len + CR_KV_BLOCK - 1) / CR_KV_BLOCK,
+            num = NUM_LONG + fillers;
+    int32_t *slot = CR_NEW_ARRAY(int32_t, num), *pos = CR_NEW_ARRAY(int32_t, num),
+            *table = CR_NEW_ARRAY(int32_t, 2 * num_blocks);
+    float *q = CR_NEW_ARRAY(float, num * h->num * D), *k = CR_NEW_ARRAY(float, num *D),
+          *v = CR_NEW_ARRAY(float, num *D);
+    cr_mem *cache = cache_of(dev, s, num_blocks), *o, *of_q, *of_k, *of_v, *slots, *where, *blocks;
+
+    for (int64_t i = 0; i < num; i++) {
+        bool is_filler = i >= NUM_LONG;
+        int64_t row = is_filler ? i - NUM_LONG : places[i];
+        slot[i] = is_filler, pos[i] = (int32_t)row;
+        memcpy(q + i * h->num * D, s->q + row * h->num * D, (size_t)(h->num * D) * sizeof *q);
+        memcpy(k + i * D, s->k + row * D, (size_t)D * sizeof *k);
+        memcpy(v + i * D, s->v + row * D, (size_t)D * sizeof *v);
+    }
+    for (int64_t i = 0; i < num_blocks; i++)
+        table[i] = (int32_t)i, table[num_blocks + i] = (int32_t)(num_blocks + i % FILLER_BLOCKS);
+    of_q = narrowed(dev, q, num * h->num * D);
+    of_k = narrowed(dev, k, num * D), of_v = narrowed(dev, v, num * D);
+    slots = ids(dev, slot, num), where = ids(dev, pos, num),
+    blocks = ids(dev, table, 2 * num_blocks);
+    OK(cr_device_alloc(dev, (size_t)(num * h->num * D) * 2, &o, &err));
+    const cr_attention_cached_args a = {.q = of_q,
+                                        .k = of_k,
+                                        .v = of_v,
+                                        .o = o,
+                                        .blocks = cache,
+                                        .dtype = CR_BF16,
+                                        .row_slot = slots,
+                                        .row_pos = where,
+                                        .block_table = blocks,
+                                        .num_rows = num,
+                                        .max_blocks = num_blocks,
+                                        .num_heads = h->num,
+                                        .num_kv_heads = 1,
+                                        .head_dim = D,
+                                        .sizes = {s->len, 1, num},
+                                        .scale = 0.3F,
+                                        .window = h->window};
+    OK(cr_attention_cached(dev, &a, &err));
+    OK(cr_download(dev, out, o, (size_t)(NUM_LONG * h->num * D) * 2, &err));
+    cr_mem *const mems[] = {of_q, of_k, of_v, o, slots, where, blocks, cache};
+    const int64_t bytes[] = {num * h->num * D * 2,
+                             num * D * 2,
+                             num * D * 2,
+                             num * h->num * D * 2,
+                             num * 4,
+                             num * 4,
+                             num_blocks * 8,
+                             (num_blocks + FILLER_BLOCKS) * 2 * CR_KV_BLOCK * D * 2};
+    for (size_t i = 0; i < CR_COUNT(mems); i++)
+        cr_device_free(dev, mems[i], (size_t)bytes[i]);
+    cr_free(slot), cr_free(pos), cr_free(table), cr_free(q), cr_free(k), cr_free(v);
+}
+
+/* One head of one row in float64, within the rounding of weights and result to bfloat16. Returns its logsumexp. */
+static double check_row(const sequence *s, int64_t pos, int64_t head, const uint16_t *got)
+{
+    const heads *h = &s->h;
+    int64_t D = h->dim, first = h->window && pos >= h->window ? pos + 1 - h->window : 0;
+    const float *q = s->q + (pos * h->num + head) * D;
+    double *sum = CR_NEW_ARRAY(double, D), *off = CR_NEW_ARRAY(double, D), whole = 0, most = -1e30;
+    float *f = CR_NEW_ARRAY(float, D);
+
+    cr_cast_host(CR_F32, f, CR_BF16, got, (size_t)D);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t key = first; key <= pos; key++) {
+            double dot = 0, p;
+            for (int64_t d = 0; d < D; d++)
+                dot += (double)q[d] * (double)s->k[key * D + d];
+            if (pass == 0) {
+                most = dot > most ? dot : most;
+                continue;
+            }
+            p = exp((dot - most) * (double)0.3F);
+            whole += p;
+            for (int64_t d = 0; d < D; d++) {
+                sum[d] += p * (double)s->v[key * D + d];
+                off[d] += p * fabs((double)s->v[key * D + d]) * 0x1p-8;
+            }
+        }
+    for (int64_t d = 0; d < D; d++)
+        if (!(fabs((double)f[d] - sum[d] / whole) <=
+              off[d] / whole + fabs(sum[d] / whole) * 0x1p-8))
+            fail_msg("row %lld, head %lld, column %lld: %g, not %g", (long long)pos,
+                     (long long)head, (long long)d, (double)f[d], sum[d] / whole);
+    cr_free(sum), cr_free(off), cr_free(f);
+    return most * (double)0.3F + log(whole);
+}
+
+/* Rows of three stretches, of one, at their edges: blocks that share keys, blocks that do not, both GPUs: by bits; and float64. */
+static void test_shared_keys(void **state)
+{
+    static const heads shapes[] = {{20, 1, 128, 0, false, NULL, 0},
+                                   {66, 1, 64, 0, false, NULL, 0},
+                                   {3, 1, 64, STRETCH + 40, false, NULL, 0},
+                                   {2, 1, 128, 30, false, NULL, 0}};
+    const int32_t len = 2 * STRETCH + 101,
+                  places[NUM_LONG] = {
+                      5, STRETCH - 1, STRETCH, 2 * STRETCH + 20, 2 * STRETCH - 1, len - 1};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        sequence s;
+        sequence_open(&s, &shapes[i], len);
+        size_t num = (size_t)(NUM_LONG * s.h.num * s.h.dim);
+        uint16_t *got[4];
+        for (int turn = 0; turn < 4; turn++) {
+            cr_device *dev;
+            got[turn] = CR_NEW_ARRAY(uint16_t, num);
+            setenv("CROLL_SIM_CAPABILITY", turn / 2 ? "9.0" : "8.0", 1);
+            OK(cr_device_open("cuda", 1, &dev, &err));
+            run_long(dev, &s, places, turn % 2 ? FILLERS : 0, got[turn]);
+            cr_device_close(dev);
+            assert_memory_equal(got[turn], got[0], num * 2);
+        }
+        for (int row = 0; row < NUM_LONG; row++)
+            for (int64_t head = 0; head < s.h.num; head += 13)
+                check_row(&s, places[row], head, got[0] + (row * s.h.num + head) * s.h.dim);
+        for (int turn = 0; turn < 4; turn++)
+            cr_free(got[turn]);
+        sequence_close(&s);
+    }
+}
+
+/* A packed sequence of two stretches has the bits of its rows in the cache; and float64. */
+static void test_packed_stretches(void **state)
+{
+    static const heads h = {1, 1, 64, 0, false, NULL, 0};
+    const int32_t len = STRETCH + 70, cu[2] = {0, len},
+                  places[NUM_LONG] = {0, STRETCH - 1, STRETCH, STRETCH + 1, STRETCH + 64, len - 1};
+    uint16_t got[NUM_LONG * 64], *whole = CR_NEW_ARRAY(uint16_t, len * 64);
+    float *lse = CR_NEW_ARRAY(float, len);
+    sequence s;
+
+    (void)state;
+    sequence_open(&s, &h, len);
+    for (int turn = 0; turn < 2; turn++) {
+        cr_device *dev;
+        cr_mem *q, *k, *v, *o, *seqs, *of_lse;
+        setenv("CROLL_SIM_CAPABILITY", turn ? "9.0" : "8.0", 1);
+        OK(cr_device_open("cuda", 1, &dev, &err));
+        q = narrowed(dev, s.q, len * 64), k = narrowed(dev, s.k, len * 64);
+        v = narrowed(dev, s.v, len * 64), o = narrowed(dev, s.v, len * 64);
+        seqs = ids(dev, cu, 2);
+        OK(cr_device_alloc(dev, (size_t)len * sizeof *lse, &of_lse, &err));
+        const cr_attention_args a = {.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .o = o,
+                                     .lse = of_lse,
+                                     .dtype = CR_BF16,
+                                     .cu_seqlens = seqs,
+                                     .num_seqs = 1,
+                                     .num_heads = 1,
+                                     .num_kv_heads = 1,
+                                     .head_dim = 64,
+                                     .scale = 0.3F,
+                                     .sizes = {len, 1, len}};
+        OK(cr_attention(dev, &a, &err));
+        OK(cr_download(dev, whole, o, (size_t)len * 128, &err));
+        OK(cr_download(dev, lse, of_lse, (size_t)len * sizeof *lse, &err));
+        run_long(dev, &s, places, 0, got);
+        for (int i = 0; i < NUM_LONG; i++)
+            assert_memory_equal(whole + places[i] * 64, got + i * 64, 128);
+        for (int32_t i = 0; i < len; i += 97)
+            assert_true(fabs(check_row(&s, i, 0, whole + i * 64) - (double)lse[i]) < 1e-5);
+        cr_mem *const mems[] = {q, k, v, o};
+        for (size_t i = 0; i < CR_COUNT(mems); i++)
+            cr_device_free(dev, mems[i], (size_t)len * 128);
+        cr_device_free(dev, seqs, sizeof cu);
+        cr_device_free(dev, of_lse, (size_t)len * sizeof *lse);
+        cr_device_close(dev);
+    }
+    cr_free(whole), cr_free(lse);
+    sequence_close(&s);
+}
+
 static size_t most_bytes(const heads *h)
 {
     int64_t T = h->num_rows;
@@ -258,6 +510,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_beside_nan),
+        cmocka_unit_test(test_shared_keys),
+        cmocka_unit_test(test_packed_stretches),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

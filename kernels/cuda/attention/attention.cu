@@ -338,14 +338,36 @@ static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
                          shared_bytes(a->head_dim), c);
 }
 
-static cudaError_t cached_on_tensor_cores(cr_device *dev, const cr_attention_cached_args *a)
+static cudaError_t cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &c,
+                                          const shares &s, int64_t num_rows)
 {
-    const cached_args<bf16> c = cached_of<bf16>(a);
-    cudaError_t code = write_rows(dev, c, a->num_rows);
+    cudaError_t code = write_rows(dev, c, num_rows);
 
-    if (code != cudaSuccess) return code;
-    return cri_cuda_has_wgmma(dev) ? attend_cached_by_wgmma(dev, c, a->num_rows)
-                                   : attend_cached_on_tensor_cores(dev, c, a->num_rows);
+    if (code == cudaSuccess)
+        code = cri_cuda_has_wgmma(dev) ? attend_cached_by_wgmma(dev, c, s, num_rows)
+                                       : attend_cached_on_tensor_cores(dev, c, s, num_rows);
+    return code == cudaSuccess && s.sums ? add_shares(dev, c, s, num_rows) : code;
+}
+
+/* Blocks share a row's keys where there are fewer blocks than multiprocessors. By the size of the table, not by the rows' positions:
+ * a launch that is kept and repeated later has room for all. */
+static cr_status shares_of(cr_device *dev, const cached_args<bf16> &c, int64_t num_rows,
+                           shares *out, cr_err *err)
+{
+    enum { MULTIPROCESSORS = 132 };
+    int64_t num = (c.max_blocks * CR_KV_BLOCK + SPLIT - 1) / SPLIT,
+            blocks = num_rows * num_group_parts(c, MMA_ROWS);
+    int group = c.num_heads / c.num_kv_heads,
+        warps = (group < MMA_ROWS ? group + 15 : MMA_ROWS) / 16;
+    void *sums;
+
+    *out = shares{NULL, (int)num, warps};
+    if (num == 1 || blocks > MULTIPROCESSORS) return CR_OK;
+    CR_TRY(cri_cuda_scratch(
+        dev, (size_t)(blocks * num * warps * 32 * (c.head_dim / 2 + 4)) * sizeof(float), &sums,
+        err));
+    out->sums = (float *)sums;
+    return CR_OK;
 }
 
 cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_args *a, cr_err *err)
@@ -354,7 +376,10 @@ cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_ar
         return launched("attention_cached",
                         CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, cached, dev, a), err);
     CR_TRY(check_aligned("attention_cached", a->q, a->blocks, a->blocks, err));
-    return launched("attention_cached", cached_on_tensor_cores(dev, a), err);
+    const cached_args<bf16> c = cached_of<bf16>(a);
+    shares s;
+    CR_TRY(shares_of(dev, c, a->num_rows, &s, err));
+    return launched("attention_cached", cached_on_tensor_cores(dev, c, s, a->num_rows), err);
 }
 
 size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,

@@ -41,9 +41,10 @@ static __device__ __forceinline__ seq_piece piece_of_block(const int32_t *cu_seq
 
 /* Rows of a block, which share their keys. */
 struct block_rows {
-    int num;            /* how many */
-    int num_keys, step; /* row i sees keys below num_keys + i step */
-    int window;         /* and not below that - window; 0: from the first */
+    int num;                        /* how many */
+    int num_keys, step;             /* row i sees keys below num_keys + i step */
+    int window;                     /* and not below that - window; 0: from the first */
+    int begin = 0, end = INT32_MAX; /* keys that the block takes, of those */
 };
 
 /* Of a piece of at most `most` rows. */
@@ -56,14 +57,18 @@ static __device__ __forceinline__ block_rows rows_of_piece(const seq_piece &piec
                       is_bidirectional ? 0 : 1, window};
 }
 
-/* The first key that any of the rows sees, and the end of what they see. */
+/* The first key that any of the rows sees, and the end of what they see, of those that the block takes. */
 static __device__ __forceinline__ int first_key(const block_rows &rows)
 {
-    return rows.window > 0 && rows.num_keys > rows.window ? rows.num_keys - rows.window : 0;
+    int first = rows.window > 0 && rows.num_keys > rows.window ? rows.num_keys - rows.window : 0;
+
+    return first > rows.begin ? first : rows.begin;
 }
 static __device__ __forceinline__ int last_key(const block_rows &rows)
 {
-    return rows.num_keys + (rows.num - 1) * rows.step;
+    int end = rows.num_keys + (rows.num - 1) * rows.step;
+
+    return end < rows.end ? end : rows.end;
 }
 
 template <class T> struct packed_args {
@@ -153,14 +158,28 @@ static inline bool is_for_tensor_cores(cr_dtype dtype, int64_t head_dim)
 {
     return dtype == CR_BF16 && (head_dim == 64 || head_dim == 128);
 }
+
+/* Their keys are summed in stretches of SPLIT positions from the start of the sequence, each from nothing, and then one stretch
+ * after the other. So several blocks can share a row's keys and have the bits of one block that takes them all. */
+enum { SPLIT = 32 * CR_KV_BLOCK };
+/* Of the rows of a generation step: num stretches at most, a block each, whose `warps` first warps leave what they have in sums, and a launch
+ * that adds it up. sums NULL: one block takes all keys of a row. */
+struct shares {
+    float *sums;
+    int num, warps;
+};
+cudaError_t add_shares(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                       int64_t num_rows);
+
 cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
                                           int64_t num_seqs);
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
-                                          int64_t num_rows);
+                                          const shares &s, int64_t num_rows);
 /* attention_wgmma.cu: the same on a GPU that has wgmma; a block of packed rows has WGMMA_ROWS. */
 enum { WGMMA_ROWS = 128 };
 cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs);
-cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows);
+cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                                   int64_t num_rows);
 
 /* call<T, DPAD>(..): DPAD is head_dim rounded up to 16, 64, 128 or 256. */
 #define CRI_BY_HEAD_DIM(T, head_dim, call, ...)      \

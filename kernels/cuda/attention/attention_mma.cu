@@ -5,14 +5,16 @@
  * Keys come in tiles of 64 positions counted from the start of the sequence, packed and cached alike, two stages of
  * cp.async; scores, weights and sums stay in registers. Scores: mma.m16n8k16 over ascending head_dim; an online softmax in float32; weights
  * rounded to bf16 for the product with V, mma over ascending keys; a row's sum of weights in float32, of 16 columns a lane, then over
- * four lanes. So a row's bits depend on its own keys alone, as far as one mma gives one result for an element.
+ * four lanes. So a row's bits depend on its own keys alone, as far as one mma gives one result for an element. Sums of more than SPLIT keys
+ * are those of stretches (attention.h): a packed block keeps them in shared memory between two, blocks that share a row's keys leave
+ * them for add_stretches.
  *
  * FLOPs 4 D a pair of query and key; bytes 4 D a key and block of 64 rows: 64 FLOPs a byte from L2. Shared memory 4 tiles of 64 x D
- * (K and V twice; Q passes through the first): 32 KiB for D 64, 64 KiB for D 128, swizzled. Limit, packed, of an H100 or H200: a
+ * (K and V twice; Q passes through the first): 32 KiB for D 64, 64 KiB for D 128, swizzled; for stretches 18 and 34 KiB more. Limit, packed, of an H100 or H200: a
  * warp reads each fragment of K and V for 16 rows alone, 32 ldmatrix for 64 mma at D 128: about the rate of mma.sync on sm_80, 0.8
  * of it on sm_90, where mma.sync itself is about 0.6 of wgmma's. Cached: the bytes of the cache, read once a kv head.
  */
-#include "kernels/cuda/attention/attention_rows.h"
+#include "kernels/cuda/attention/attention_stretches.h"
 
 enum { TILES = 4 * KEYS * (int)sizeof(bf16) }; /* shared bytes a column of head_dim */
 
@@ -64,14 +66,15 @@ static __device__ __forceinline__ void take_values(warp_rows<D> &w, const float 
     }
 }
 
-/* Keys from the tile of `begin` up to `end`; keys(k0) and values(k0) say where the tile's rows lie. */
+/* keys(k0) and values(k0) say where a tile's rows lie. After the tiles there is room for stretches, if there are several. */
 template <int D, class Where>
 static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, const Where &where,
-                                              const block_rows &rows, int begin, int end,
-                                              float scale)
+                                              const block_rows &rows, float scale)
 {
     constexpr int TILE = KEYS * D;
-    int first = begin / KEYS * KEYS, num = (end - first + KEYS - 1) / KEYS;
+    const kept_rows<D> kept = kept_of_warp<D>(tiles + 4 * TILE, threadIdx.x / 32);
+    int first = first_key(rows) / KEYS * KEYS, end = last_key(rows),
+        num = (end - first + KEYS - 1) / KEYS;
     bool has_rows = (int)threadIdx.x / 32 * 16 < rows.num;
 
     load_tile<KEYS, D>(tiles, where.keys(first), where.end - first);
@@ -91,9 +94,11 @@ static __device__ __forceinline__ void attend(warp_rows<D> &w, bf16 *tiles, cons
             scores<D>(s, w, tiles + (i & 1) * TILE, rows, k0);
             weigh<D>(s, w, scale);
             take_values<D>(w, s, tiles + (2 + (i & 1)) * TILE);
+            end_tile(w, kept, first, next, end, scale);
         }
         __syncthreads(); /* the load after next overwrites this stage */
     }
+    if (has_rows) end_tiles(w, kept, first, end, scale);
 }
 
 /* ---- packed ---- */
@@ -115,48 +120,105 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_packed_mma(packe
     warp_rows<D> w;
 
     take_queries<D>(w, tiles, q, rows.num);
-    attend<D>(w, tiles, where, rows, first_key(rows), last_key(rows), in_base_2(a.scale));
+    attend<D>(w, tiles, where, rows, in_base_2(a.scale));
     finish<D>(w, (int)threadIdx.x / 32 * 16, rows.num, a.o + row * q_stride + (int64_t)head * D,
               q_stride, a.lse ? a.lse + row * a.num_heads + head : NULL, a.num_heads, a.scale);
+}
+
+template <int D> static int shared_bytes(bool has_stretches)
+{
+    return TILES * D + (has_stretches ? kept_bytes<D, MMA_THREADS>() : 0);
+}
+
+template <int D>
+static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
+{
+    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
+
+    return launch_shared(dev, attend_packed_mma<D>, grid, MMA_THREADS,
+                         shared_bytes<D>(a.pieces_a_seq * MMA_ROWS > SPLIT), a);
 }
 
 cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16> &a,
                                           int64_t num_seqs)
 {
-    const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
-
-    return a.head_dim == 64
-               ? launch_shared(dev, attend_packed_mma<64>, grid, MMA_THREADS, TILES * 64, a)
-               : launch_shared(dev, attend_packed_mma<128>, grid, MMA_THREADS, TILES * 128, a);
+    return a.head_dim == 64 ? packed<64>(dev, a, num_seqs) : packed<128>(dev, a, num_seqs);
 }
 
 /* ---- cached ---- */
 
 template <int D>
-static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_cached_mma(cached_args<bf16> a)
+static __global__ void __launch_bounds__(MMA_THREADS, 2)
+    attend_cached_mma(cached_args<bf16> a, shares share)
 {
     DYNAMIC_SHARED(memory);
     bf16 *tiles = (bf16 *)(void *)memory;
     int64_t r = blockIdx.x;
+    int warp = (int)threadIdx.x / 32, end = a.row_pos[r] + 1;
     const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
-    int end = a.row_pos[r] + 1;
-    const block_rows rows = {part.num, end, 0, a.window};
+    block_rows rows = {part.num, end, 0, a.window};
     const cached_keys where = {&a, a.row_slot[r], part.kv, end};
     int64_t at = (r * a.num_heads + part.head) * D;
     const head_rows<bf16> q = {a.q + at, D};
     warp_rows<D> w;
 
+    if (!take_share(&rows, share)) return;
     take_queries<D>(w, tiles, q, rows.num);
-    attend<D>(w, tiles, where, rows, first_key(rows), end, in_base_2(a.scale));
-    finish<D>(w, (int)threadIdx.x / 32 * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
+    attend<D>(w, tiles, where, rows, in_base_2(a.scale));
+    if (!share.sums)
+        finish<D>(w, warp * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
+    else if (warp * 16 < rows.num)
+        keep(kept_share<D>(share, (int)blockIdx.z), w);
+}
+
+template <int D>
+static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                          int64_t num_rows)
+{
+    const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS),
+                    (unsigned)(s.sums ? s.num : 1));
+
+    return launch_shared(dev, attend_cached_mma<D>, grid, MMA_THREADS,
+                         shared_bytes<D>(!s.sums && s.num > 1), a, s);
 }
 
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
-                                          int64_t num_rows)
+                                          const shares &s, int64_t num_rows)
+{
+    return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
+}
+
+/* Bytes: those of the sums, which are of 2048 keys each: 1/30 of the cache's for a group of 8 heads. */
+template <int D>
+static __global__ void __launch_bounds__(MMA_THREADS, 2)
+    add_stretches(cached_args<bf16> a, shares share)
+{
+    DYNAMIC_SHARED(memory);
+    const kept_rows<D> kept = kept_of_warp<D>(memory, threadIdx.x / 32);
+    int64_t r = blockIdx.x;
+    int first_row = (int)threadIdx.x / 32 * 16;
+    const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
+    const block_rows rows = {part.num, a.row_pos[r] + 1, 0, a.window};
+    int first = first_key(rows) / SPLIT, last = (last_key(rows) - 1) / SPLIT;
+    warp_rows<D> w;
+
+    if (first_row >= part.num) return;
+    take_back(w, kept_share<D>(share, first));
+    for (int i = first + 1; i <= last; i++) {
+        keep(kept, w);
+        take_back(w, kept_share<D>(share, i));
+        add_to(kept, w, in_base_2(a.scale));
+    }
+    finish<D>(w, first_row, part.num, a.o + (r * a.num_heads + part.head) * D, D, NULL, 0, a.scale);
+}
+
+cudaError_t add_shares(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                       int64_t num_rows)
 {
     const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
 
-    return a.head_dim == 64
-               ? launch_shared(dev, attend_cached_mma<64>, grid, MMA_THREADS, TILES * 64, a)
-               : launch_shared(dev, attend_cached_mma<128>, grid, MMA_THREADS, TILES * 128, a);
+    return a.head_dim == 64 ? launch_shared(dev, add_stretches<64>, grid, s.warps * 32,
+                                            kept_bytes<64, MMA_THREADS>(), a, s)
+                            : launch_shared(dev, add_stretches<128>, grid, s.warps * 32,
+                                            kept_bytes<128, MMA_THREADS>(), a, s);
 }

@@ -13,12 +13,12 @@
  * needs, since a GPU uses one of them for all rows.
  *
  * FLOPs 4 D a pair of query and key; bytes 4 D a key and block: 128 FLOPs a byte from L2 packed. Shared memory: stages of
- * 256 D bytes, 129 KiB packed and 65 KiB cached for D 128, half of it for D 64. Registers, D 128: 64 of O, 32 of q, 32 of scores, 16 of
+ * 256 D bytes, 129 KiB packed and 65 KiB cached for D 128, half of it for D 64; for stretches of keys (attention.h) 68 and 34 KiB more. Registers, D 128: 64 of O, 32 of q, 32 of scores, 16 of
  * weights a thread, 168 at most: one block an SM packed, two cached. Limit, packed, of an H100 or H200: D 128: L2, three quarters of the
  * tensor cores, if one warpgroup multiplies while the other weighs, which nothing enforces; D 64: instructions of the softmax, 0.6
  * (bench/gpu_static). Cached: the bytes of the cache, read once a kv head.
  */
-#include "kernels/cuda/attention/attention_rows.h"
+#include "kernels/cuda/attention/attention_stretches.h"
 #include "kernels/cuda/attention/attention_wgmma.h"
 
 enum { GROUP_THREADS = 128, HALF = KEYS * ROW_BYTES }; /* half: bytes of a box, 64 columns */
@@ -28,6 +28,7 @@ template <int D, int GROUPS> struct stages {
                          SHARED_BYTES = NUM * 2 * TILE + TILE_ATOM;
     unsigned char *memory;
     barrier *full, *empty;
+    void *kept; /* room for stretches of keys, if there are several */
 
     __device__ __forceinline__ unsigned char *keys(int at) const
     {
@@ -155,17 +156,21 @@ static __device__ __forceinline__ void take_keys(warp_rows<D> &w, const stages<D
                                                  float scale)
 {
     typedef stages<D, GROUPS> S;
+    const kept_rows<D> kept = kept_of_warp<D>(s.kept, threadIdx.x / 32);
     bool is_first = threadIdx.x % 32 == 0;
     int begin = first_key(rows), end = rows.num > 0 ? last_key(rows) : 0;
 
     for (int i = 0; i < num; i++) {
         int at = i % S::NUM, k0 = first + i * KEYS;
         barrier_wait(s.full + at, i / S::NUM & 1);
-        if (k0 < end && k0 + KEYS > begin)
+        if (k0 < end && k0 + KEYS > begin) {
             take_tile<D>(w, s.keys(at), s.values(at), rows, (int)threadIdx.x / 32 % 4 * 16, k0,
                          scale);
+            end_tile(w, kept, begin, k0 + KEYS, end, scale);
+        }
         if (is_first) barrier_arrive(s.empty + at);
     }
+    if (end > 0) end_tiles(w, kept, begin, end, scale);
 }
 
 /* rows: of the block; mine: of the warpgroup, whose first one's q is the first of `q`. False: the warp has none, it has loaded. */
@@ -178,7 +183,8 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, S::NUM);
     SHARED(barrier, empty, S::NUM);
-    const S s = {first_tile(memory), full, empty};
+    unsigned char *tiles = first_tile(memory);
+    const S s = {tiles, full, empty, tiles + S::NUM * 2 * S::TILE};
     int first = first_key(rows) / KEYS * KEYS, num = (last_key(rows) - first + KEYS - 1) / KEYS;
 
     if (threadIdx.x == 0) {
@@ -202,6 +208,11 @@ static __device__ __forceinline__ bool attend(warp_rows<D> &w, const head_rows<b
 template <int GROUPS> static constexpr int threads_of(void)
 {
     return GROUPS * GROUP_THREADS + 32;
+}
+template <int D, int GROUPS> static int shared_bytes(bool has_stretches)
+{
+    return stages<D, GROUPS>::SHARED_BYTES +
+           (has_stretches ? kept_bytes<D, GROUPS * GROUP_THREADS>() : 0);
 }
 
 /* ---- packed ---- */
@@ -242,7 +253,8 @@ static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t nu
     if (code == cudaSuccess) code = map_of_rows(dev, &v, a.v, a.num_kv_heads * D, KEYS);
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_packed_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
-                         stages<D, PACKED_GROUPS>::SHARED_BYTES, k, v, a);
+                         shared_bytes<D, PACKED_GROUPS>(a.pieces_a_seq * WGMMA_ROWS > SPLIT), k, v,
+                         a);
 }
 
 cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs)
@@ -254,33 +266,41 @@ cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, i
 
 template <int D>
 static __global__ void __launch_bounds__(threads_of<1>(), 2)
-    attend_cached_wgmma(const __grid_constant__ CUtensorMap blocks, cached_args<bf16> a)
+    attend_cached_wgmma(const __grid_constant__ CUtensorMap blocks, cached_args<bf16> a,
+                        shares share)
 {
     int64_t r = blockIdx.x;
     int end = a.row_pos[r] + 1, warp = (int)threadIdx.x / 32;
     const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
-    const block_rows rows = {part.num, end, 0, a.window};
+    block_rows rows = {part.num, end, 0, a.window};
     const cached_boxes where = {{&a, a.row_slot[r], part.kv, end}, &blocks, &blocks, 0};
     int64_t at = (r * a.num_heads + part.head) * D;
     warp_rows<D> w;
 
-    if (attend<D, 1>(w, {a.q + at, D}, where, rows, rows, in_base_2(a.scale)))
+    if (!take_share(&rows, share)) return;
+    if (!attend<D, 1>(w, {a.q + at, D}, where, rows, rows, in_base_2(a.scale))) return;
+    if (!share.sums)
         finish<D>(w, warp * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
+    else if (warp * 16 < rows.num)
+        keep(kept_share<D>(share, (int)blockIdx.z), w);
 }
 
 template <int D>
-static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
+static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                          int64_t num_rows)
 {
-    const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS));
+    const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS),
+                    (unsigned)(s.sums ? s.num : 1));
     CUtensorMap blocks;
     cudaError_t code = map_of_rows(dev, &blocks, a.blocks, D, KEYS);
 
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_cached_wgmma<D>, grid, threads_of<1>(),
-                         stages<D, 1>::SHARED_BYTES, blocks, a);
+                         shared_bytes<D, 1>(!s.sums && s.num > 1), blocks, a, s);
 }
 
-cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, int64_t num_rows)
+cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, const shares &s,
+                                   int64_t num_rows)
 {
-    return a.head_dim == 64 ? cached<64>(dev, a, num_rows) : cached<128>(dev, a, num_rows);
+    return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
 }
