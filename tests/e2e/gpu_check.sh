@@ -1,0 +1,195 @@
+#!/bin/bash
+# scripts/gpu-check without a GPU: its steps, limits, reports, files for other machines and their refusal, with programs that are
+# pretended; on the simulated GPU also with croll itself. Not covered: its builds, NVIDIA's tools and libraries, a GPU
+# (tests/README.md).
+# also on cuda
+. tests/e2e/run.inc
+tree=$tmp/tree built=$tmp/built log=$tmp/out
+mkdir -p $tree/tests $tree/configs $built/quick_model $tmp/tools
+cp -r scripts $tree
+cp -r tests/e2e $tree/tests
+cp -r configs/quickstart $tree/configs
+# pretended programs: FAKE="NAME=fail NAME=hang .."
+cat >$built/croll <<'SH'
+#!/bin/bash
+case " $FAKE " in
+*" ${0##*/}=fail "*) echo "a planted failure"; exit 3 ;;
+*" ${0##*/}=skip "*) exit 77 ;;
+*" ${0##*/}=hang "*) setsid sleep 98765 & echo $! >$FAKE_PID; wait ;;
+*" ${0##*/}=leave "*) setsid sleep 98765 & echo $! >$FAKE_PID ;;
+esac
+[ "${0##*/}" != croll ] || echo '{"name":"cuda","status":"ok","found":"-"}
+{"name":"gpu","status":"'${FAKE_GPU:-ok}'","found":"a pretended GPU"}'
+SH
+chmod +x $built/croll
+for program in unit_kernels_devices unit_kernels_attention unit_kernels_words cuda_device cuda_probe cuda_recordings; do
+    cp $built/croll $built/$program
+done
+export FAKE= FAKE_PID=$tmp/pid
+
+# check CODE [ARGUMENT ..]: gpu-check with the pretended programs ends with that code
+check() {
+    local want=$1 code=0
+    shift
+    rm -rf $tree/build
+    timeout 120 $tree/scripts/gpu-check --device sim --built $built "$@" >$log 2>&1 </dev/null || code=$?
+    [ $code = $want ] || fail "gpu-check $*: exit code $code"
+}
+# report EXPRESSION [FOLDER]: of r, the report, and step, the results by name
+report() {
+    python3 - "${2:-$tree}/build/gpu-check" "$1" <<'PY' || fail "the report is not: $1"
+import json, sys
+r = json.load(open(sys.argv[1] + "/report.json"))
+step = {s["step"]: s["result"] for s in r["steps"]}
+text = open(sys.argv[1] + "/report.md").read()
+rows = [line.count(" | ") for line in text.split("## Steps")[1].split("## Speeds")[0].splitlines() if line.startswith("|")]
+assert len(rows) == len(step) + 2 and len(set(rows)) == 1, rows
+assert r["result"] in text and r["summary"] in text and all(r[key] for key in ("machine", "gpus", "toolkit", "commit", "date"))
+assert eval(sys.argv[2]), json.dumps(r, indent=1)
+PY
+}
+gone() { # the process whose number is in $FAKE_PID
+    [ -s $FAKE_PID ] && ! kill -0 "$(cat $FAKE_PID)" 2>/dev/null || fail "process $(cat $FAKE_PID) is left"
+    rm $FAKE_PID
+}
+says() { grep -q -- "$1" $log || fail "not said: $1"; }
+
+# all is well; what is missing is named
+steps=doctor,kernels,graphs,memcheck,speed
+hidden=$(tr : '\n' <<<$PATH | grep -v cuda | paste -sd:)
+PATH=$hidden CUDA_HOME=$tmp check 0 --only $steps
+report 'r["result"] == "passed" and list(step) == "'$steps'".split(",") and [step[n] for n in ("doctor", "kernels", "graphs")] == ["ok"] * 3'
+report 'step["memcheck"] == "skipped: no compute-sanitizer" and step["speed"] == "skipped: no bench/gpu_speed"'
+report 'all(b["result"] == "not measured" for b in r["bars"])'
+
+# a failed step, one that skips itself, one that is over its limit, one that leaves a process; the others go on
+FAKE="unit_kernels_words=fail cuda_device=skip" check 1 --only $steps
+report 'r["result"] == "failed" and step["kernels"] == "failed: unit_kernels_words: exit code 3; cuda_device: skipped itself" and step["graphs"] == "ok"'
+says 'a planted failure'
+FAKE="unit_kernels_attention=hang" check 1 --only kernels,graphs --each 1
+report '"unit_kernels_attention: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
+gone
+FAKE="cuda_recordings=hang" check 1 --only graphs,doctor --limit 1
+report '"the whole check was up" in step["graphs"] and step["doctor"] == "ok"'
+gone
+FAKE="cuda_device=leave" check 0 --only kernels
+grep -q 'left processes' $tree/build/gpu-check/kernels.log || fail "a process that was left is not named"
+gone
+FAKE_GPU=missing check 1 --only doctor
+report 'step["doctor"] == "failed: gpu: a pretended GPU"'
+
+# the tools and rates of a machine that has them
+mkdir $tree/bench
+printf '#!/bin/sh\necho "$*" >>%s\nshift 6\ncase $* in *head) exit 86 ;; esac\n' $tmp/watched >$tmp/tools/compute-sanitizer
+cat >$tree/bench/gpu_speed <<'SH'
+#!/bin/sh
+echo '{"what": "train Qwen3 1.7B, bf16", "value": 9, "unit": "tokens/s", "share": 0.44, "peer_missing": "no torch"}'
+echo '{"what": "AdamW", "value": 2900.5, "unit": "GB/s", "limit": 3350, "share": 0.86, "peer": "torch | fused", "peer_value": 2800}'
+echo "$FAKE_SPEED"
+SH
+chmod +x $tmp/tools/compute-sanitizer $tree/bench/gpu_speed
+PATH=$tmp/tools:$PATH check 1 --only memcheck,racecheck,speed
+report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 2'
+report '[b["result"] for b in r["bars"]] == ["not met", "met", "not measured", "not measured"] and "no torch" in text'
+grep -q -- '--tool racecheck .*/unit_kernels_devices norms' $tmp/watched || fail "the tool was not called"
+check 0 --only speed
+FAKE_SPEED='{"what": 3}' check 1 --only speed
+report '"not a speed" in step["speed"]'
+rm -r $tree/bench
+
+# stopped: children end, the report says what was done
+for signal in TERM INT; do
+    rm -rf $tree/build $FAKE_PID
+    FAKE="cuda_probe=hang" $tree/scripts/gpu-check --device sim --built $built --only doctor,kernels,graphs >$log 2>&1 </dev/null &
+    check=$!
+    for try in $(seq 600); do [ ! -s $FAKE_PID ] || break; sleep 0.1; done
+    kill -$signal $check
+    code=0
+    wait $check || code=$?
+    [ $code = 130 ] || fail "stopped by SIG$signal: exit code $code"
+    report 'r["result"] == "stopped" and list(step.values()) == ["ok", "stopped by SIG'$signal'", "not run"]'
+    gone
+done
+
+# wrong words
+check 2 --only doctor,nothing
+says 'there is no step nothing'
+for words in "--each 0" "--limit soon" "--device tpu" "--what" "$tmp/absent.tar.gz" "1 2" "--only"; do check 2 $words; done
+mv $built/cuda_probe $tmp
+check 2 --only kernels
+says 'has no cuda_probe'
+mv $tmp/cuda_probe $built
+
+# a file for another machine
+check 0 --only doctor,kernels --pack $tmp/check.tar.gz
+unpacked() { # CODE [ARGUMENT ..]
+    local want=$1 code=0
+    shift
+    (cd $tmp && timeout 120 $tree/scripts/gpu-check "$@" >$log 2>&1 </dev/null) || code=$?
+    [ $code = $want ] || fail "gpu-check $*: exit code $code"
+}
+refused() { # TEXT FILE
+    unpacked 2 $2 --to $tmp/refused
+    says "was not unpacked: .*$1"
+    [ "$(grep -c . $log)" = 1 ] || fail "more than a sentence"
+    ! compgen -G "$tmp/refused*" >/dev/null || fail "a folder is left"
+}
+unpacked 0 check.tar.gz
+report 'list(step.values()) == ["ok"] * 2' $tmp/check
+unpacked 2 check.tar.gz
+says 'is there already'
+FAKE="cuda_probe=fail" && ! $tmp/check/scripts/gpu-check --only kernels >$log 2>&1 || fail "a failure in the folder"
+FAKE=
+report '"cuda_probe: exit code 3" in step["kernels"]' $tmp/check
+! $tmp/check/scripts/gpu-check --only graphs >$log 2>&1 || fail "a step that was not packed"
+says 'graphs is not in this folder'
+rm $tmp/check/build/cuda-sim/cuda_probe
+! $tmp/check/scripts/gpu-check >$log 2>&1 || fail "a folder with a hole"
+says 'is not whole: build/cuda-sim/cuda_probe'
+
+size=$(stat -c %s $tmp/check.tar.gz)
+head -c $((size / 2)) $tmp/check.tar.gz >$tmp/half.tar.gz
+refused '' $tmp/half.tar.gz
+for bytes in 0 5 100; do head -c $bytes $tmp/check.tar.gz >$tmp/half.tar.gz; refused '' $tmp/half.tar.gz; done
+tar czf $tmp/other.tar.gz -C $tmp out
+refused 'not made by gpu-check --pack' $tmp/other.tar.gz
+python3 - $tmp <<'PY'
+import io, json, sys, tarfile
+tmp = sys.argv[1]
+members = [(m, tarfile.open(f"{tmp}/check.tar.gz").extractfile(m).read()) for m in tarfile.open(f"{tmp}/check.tar.gz") if m.size < 1e5 or "pack.json" in m.name]
+pack = json.loads(members[0][1])
+pack["files"] = {n: f for n, f in pack["files"].items() if f"croll-gpu-check/{n}" in {m.name for m, _ in members}}
+def write(name, change):
+    with tarfile.open(f"{tmp}/{name}.tar.gz", "w:gz", compresslevel=1) as tar:
+        for m, data in members:
+            m, data = tarfile.TarInfo(m.name), json.dumps(pack).encode() if "pack.json" in m.name else data
+            m, data = change(m, data)
+            m.size = len(data)
+            tar.addfile(m, io.BytesIO(data))
+write("changed", lambda m, d: (m, d.replace(b"planted", b"plented")))
+pack["files"]["huge"] = [10**18, "", 0o644]
+write("huge", lambda m, d: (m, d))
+del pack["files"]["huge"]
+pack["files"]["absent"] = [1, "", 0o644]
+write("absent", lambda m, d: (m, d))
+del pack["files"]["absent"]
+pack["files"]["../outside"] = pack["files"]["scripts/mpi"]
+def outside(m, d):
+    m.name = m.name.replace("scripts/mpi", "../outside")
+    return m, d
+write("outside", outside)
+PY
+refused 'is not what was packed' $tmp/changed.tar.gz
+refused 'there is no room' $tmp/huge.tar.gz
+refused 'it ends before absent' $tmp/absent.tar.gz
+refused 'which is not in its list' $tmp/outside.tar.gz
+(ulimit -f 100 && refused 'File too large' $tmp/check.tar.gz)
+
+# croll itself, from a folder that was packed
+[ "${CROLL_DEVICE:-cpu}" = cuda ] || { echo ok; exit 0; }
+check 0 --built "$TOOLS" --only doctor,sft,bits --pack $tmp/real.tar.gz
+unpacked 0 real.tar.gz
+report 'list(step.values()) == ["ok"] * 3 and "$TOOLS" not in json.dumps(r)' $tmp/real
+CROLL_SIM_GPUS=0 $tmp/real/scripts/gpu-check --only doctor >$log 2>&1 && fail "no GPU, and passed"
+says 'none is visible to this process'
+echo ok
