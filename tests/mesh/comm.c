@@ -18,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* There if the GPU is a simulated one. */
+void cri_sim_spoil(void *mem, size_t num_bytes, void *stream) __attribute__((weak));
+
 #define OK(expr)   CR_CHECK((expr) == CR_OK, "%s", err.msg)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 enum { RANKS = 4, USES = 40 }; /* uses of a gather */
@@ -632,14 +635,42 @@ static void test_late_part(int late)
     cr_world_set_deadline(world, 60);
 }
 
+/* All ranks have announced a call and queued it, but one rank's part does not move (the simulated NCCL holds it): each waits in the call
+ * itself, until the deadline. */
+static void test_held(int held)
+{
+    for (int is_sum = 0; is_sum < 2; is_sum++) {
+        float x[2 * RANKS] = {0};
+        cr_piece to = {(world->rank + 1) % RANKS, 0, 4}, from = {(world->rank + 3) % RANKS, 0, 4};
+        cr_group *g = fresh("held");
+        cr_mem *sent = lend(CR_STREAM_COMPUTE, x, sizeof x),
+               *got = lend(CR_STREAM_COMPUTE, x, sizeof x);
+        cr_err e = {0};
+        double begin_s = cr_now_s();
+        if (world->rank == held) setenv("CROLL_SIM_NCCL_HOLD", "1", 1);
+        cr_world_set_deadline(world, deadline_s);
+        expect(cr_group_transport(g),
+               is_sum ? cr_all_reduce_f32(g, "floats", sent, 2 * RANKS, &e)
+                      : cr_transfer(g, "shards", sent, &to, 1, got, &from, 1, &e),
+               &e, CR_ETIMEOUT, WORDS(is_sum ? "all_reduce floats" : "transfer shards"));
+        CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
+        cr_world_set_deadline(world, 60);
+        unsetenv("CROLL_SIM_NCCL_HOLD");
+    }
+}
+
 static void test_failures(void)
 {
+    bool is_held = dev && cri_sim_spoil &&
+                   strstr(cr_group_transport(group_of("any", everyone, RANKS)), "nccl");
+
     for (int rank = 0; rank < RANKS; rank += 3 - rank % 2) { /* 0, 3: first and last of a host */
         test_divergence(rank);
         test_deadline(rank);
         test_failed_peer(rank);
         test_transfer_failures(rank);
         if (dev) test_late_part(rank);
+        if (is_held) test_held(rank);
     }
     mend(world);
 }

@@ -64,7 +64,7 @@ struct call { /* one operation of one rank */
 struct ncclComm {
     segment *seg;
     int rank, num_ranks;
-    uint64_t num_enqueued;
+    uint64_t num_enqueued, num_done;
     bool is_aborted;
     ncclResult_t error;
 };
@@ -205,7 +205,7 @@ static bool is_ready(const call &o)
     bool can_post = true, have_all = true;
 
     if (c->is_aborted) return true;
-    if (c->error == ncclSystemError) return false;
+    if (c->error == ncclSystemError || getenv("CROLL_SIM_NCCL_HOLD")) return false;
     if (steady_clock::now() < o.start) return false;
     end_if_asked(o);
     for (int r = 0; r < c->num_ranks; r++) {
@@ -260,6 +260,7 @@ static void complete(const call &o)
     ncclComm *c = o.comm;
     size_t bytes = o.what.count * size_of(o.what.type);
 
+    c->num_done++;
     if (c->is_aborted) return; /* what it would have written is undefined */
     compare(o);
     if (o.what.kind == EXCHANGE) {
@@ -351,6 +352,11 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int num_ranks, ncclUniqueId id, i
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+    std::lock_guard<std::recursive_mutex> guard(cri_sim_lock);
+
+    if (c->num_done < c->num_enqueued)
+        cri_sim_die("ncclCommDestroy while %lu of its operations are queued",
+                    (unsigned long)(c->num_enqueued - c->num_done));
     munmap(c->seg, sizeof(segment));
     delete c;
     return ncclSuccess;
