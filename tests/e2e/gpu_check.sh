@@ -85,16 +85,19 @@ cat >$tree/bench/gpu_speed <<'SH'
 #!/bin/sh
 echo '{"what": "train Qwen3 1.7B, bf16", "value": 9, "unit": "tokens/s", "share": 0.44, "peer_missing": "no torch"}'
 echo '{"what": "AdamW", "value": 2900.5, "unit": "GB/s", "limit": 3350, "share": 0.86, "peer": "torch | fused", "peer_value": 2800}'
+echo '{"what": "head, many rows", "value": 300, "unit": "TFLOP/s", "limit": 989, "share": 0.3}'
 echo "$FAKE_SPEED"
 SH
 chmod +x $tmp/tools/compute-sanitizer $tree/bench/gpu_speed
 PATH=$tmp/tools:$PATH check 1 --only memcheck,racecheck,speed
-report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 2'
+report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 3'
 report '[b["result"] for b in r["bars"]] == ["not met", "met", "not measured", "not measured"] and "no torch" in text'
 grep -q -- '--tool racecheck .*/unit_kernels_devices norms' $tmp/watched || fail "the tool was not called"
 check 0 --only speed
-FAKE_SPEED='{"what": 3}' check 1 --only speed
-report '"not a speed" in step["speed"]'
+FAKE_SPEED='{"what": 3}' check 0 --only speed
+report '"not a speed" in step["speed"] and step["speed"].startswith("incomplete: ")'
+FAKE_SPEED='{"what": "copy", "unit": "GB/s", "missing": "out of memory"}' check 0 --only speed
+report 'step["speed"] == "incomplete: copy: out of memory" and "incomplete: speed" in r["summary"] and len(r["speeds"]) == 4'
 rm -r $tree/bench
 
 # stopped: children end, the report says what was done
@@ -189,7 +192,13 @@ refused 'which is not in its list' $tmp/outside.tar.gz
 [ "${CROLL_DEVICE:-cpu}" = cuda ] || { echo ok; exit 0; }
 check 0 --built "$TOOLS" --only doctor,sft,bits --pack $tmp/real.tar.gz
 unpacked 0 real.tar.gz
-report 'list(step.values()) == ["ok"] * 3 and "$TOOLS" not in json.dumps(r)' $tmp/real
+report 'list(step.values()) == ["ok"] * 3' $tmp/real
+# neither it nor mpirun takes a library of this machine that is in the folder
+log=$tmp/maps
+$tmp/real/bin/mpirun --allow-run-as-root --oversubscribe -n 1 sh -c 'cat /proc/$PPID/maps' >$log 2>&1 || fail "mpirun of the folder"
+ldd $tmp/real/build/cuda-sim/croll | sed 's|/build/cuda-sim/../..||' >>$log
+for text in "$tmp/real/lib/libopen-rte" "$tmp/real/mpi/plugins/mca_" "$tmp/real/lib/libjansson"; do says "$text"; done
+! grep -oE '/[^ ]*\.so[^ ]*' $log | sort -u | grep -v "^$tmp/real/" | grep -vE '/(ld-linux|lib(c|m|nss|resolv|dl|pthread|rt|util))[^/]*$' || fail "libraries of this machine"
 CROLL_SIM_GPUS=0 $tmp/real/scripts/gpu-check --only doctor >$log 2>&1 && fail "no GPU, and passed"
 says 'none is visible to this process'
 echo ok
