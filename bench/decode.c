@@ -1,5 +1,6 @@
 /* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams] [new tokens]
- * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled]`, defaults 1 256 fp32 0 1 5 none. The last: top_k 50,
+ * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled] [stored|random]`, defaults 1 256 fp32 0 1 5 none stored,
+ * on the device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. The filters: top_k 50,
  * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
@@ -49,7 +50,7 @@ static cr_status run_once(cr_engine *e, const cr_generating *how, int64_t stream
 
 static cr_status measure(const char *folder, int64_t streams, int64_t num_new, cr_dtype dtype,
                          float temperature, int threads, int repeats, const char *filters,
-                         cr_err *err)
+                         bool is_random, cr_err *err)
 {
     cr_device *dev;
     cr_model *model;
@@ -68,10 +69,13 @@ static cr_status measure(const char *folder, int64_t streams, int64_t num_new, c
     cr_engine_limits limits = {
         .max_running = streams, .max_model_len = num_new + 16, .max_rows = 16 * streams};
 
-    CR_TRY(cr_device_open("cpu", threads, &dev, err));
+    CR_TRY(cr_device_open(cr_device_default(), threads, &dev, err));
     CR_TRY(cr_model_open(folder, &model, err));
     model->config.num_eos = 0;
-    CR_TRY(cr_full_weights_load(&full, model, dev, dtype, folder, err));
+    if (is_random)
+        CR_TRY(cr_full_weights_init(&full, model, dev, dtype, NULL, 1, err));
+    else
+        CR_TRY(cr_full_weights_load(&full, model, dev, dtype, folder, err));
     CR_TRY(cr_engine_create(model, dev, &limits, &e, err));
     CR_TRY(cr_engine_set_weights(e, err));
     for (int r = 0; r <= repeats; r++) {
@@ -104,11 +108,12 @@ int main(int argc, char **argv)
 
     if (argc < 2) {
         fprintf(stderr, "usage: bench_decode MODEL [streams] [new] [dtype] [temperature] [threads] "
-                        "[repeats] [none|raw|sampled]\n");
+                        "[repeats] [none|raw|sampled] [stored|random]\n");
         return 2;
     }
     if (measure(argv[1], streams, num_new, dtype, temperature, threads, repeats,
-                argc > 8 ? argv[8] : "none", &err) == CR_OK)
+                argc > 8 ? argv[8] : "none", argc > 9 && strcmp(argv[9], "random") == 0,
+                &err) == CR_OK)
         return 0;
     fprintf(stderr, "bench_decode: %s\n", err.msg);
     return 1;

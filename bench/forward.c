@@ -1,5 +1,5 @@
 /* forward.c -- milliseconds of a bare forward with log-probs of one prompt: `bench_forward MODEL [tokens] [fp32|bf16]
- * [threads] [repeats]`, defaults 128 fp32 2 2000. What `croll serve` adds to it for one client is the difference to the case
+ * [threads] [repeats]`, defaults 128 fp32 2 2000, on the device of CROLL_DEVICE. What `croll serve` adds to it for one client is the difference to the case
  * "one" of bench/serve.py.
  */
 #include "models/pass.h"
@@ -33,7 +33,7 @@ static cr_status measure(const char *folder, int64_t tokens, cr_dtype dtype, int
     cr_batch batch = {ids, positions, labels, cu_seqlens, tokens, 1};
     cr_pass pass = {.state = state, .dtype = dtype, .batch = &batch};
 
-    CR_TRY(cr_device_open("cpu", threads, &dev, err));
+    CR_TRY(cr_device_open(cr_device_default(), threads, &dev, err));
     CR_TRY(cr_model_open(folder, &model, err));
     CR_TRY(cr_full_weights_load(&full, model, dev, dtype, folder, err));
     for (int64_t t = 0; t < tokens; t++) {

@@ -1,130 +1,121 @@
-/* products.c -- GFLOP/s of a Linear's products on the cpu device: `bench_products [threads] [fp32|bf16] [repeats]`,
- * defaults 1 bf16 15. A JSON line for each shape of SmolLM2-135M (N x K 1536x576, 576x1536, 576x576, head 49152x576) and
- * M = 16, 64, 256, 512: y = x W^T with W as it lies and packed, dx = dy W, dw += dy^T x. [best, median]. One thread:
- * its CPU time, so that other programs on the machine count for less; more: the wall clock.
+/* products.c -- GFLOP/s of a Linear's products: `bench_products [threads] [fp32|bf16] [repeats] [MxNxK ..]`, defaults 1 bf16
+ * 15, on the device of CROLL_DEVICE. A JSON line for each shape, or those of SmolLM2-135M (N x K 1536x576, 576x1536, 576x576, head
+ * 49152x576) and M = 16, 64, 256, 512: y = x W^T with W as it lies and packed, dx = dy W, dw += dy^T x. [best, median,
+ * seconds of the median, FLOPs as the device counts them]; the GFLOP/s are of 2 M N K, a multiplication and an
+ * addition for each of M N sums of K. How they are timed: lab.h.
  */
+#include "bench/lab.h"
 #include "kernels/kernels.h"
-#include "tests/memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-enum { MOST = 99 };
-
-typedef struct bench {
-    cr_device *dev;
-    cr_dtype dtype;
-    int threads, repeats;
-} bench;
 
 typedef struct shape {
     int64_t m, n, k;
 } shape;
 
-static double seconds(const bench *b)
-{
-    struct timespec t;
+enum { Y, Y_PACKED, DX, DW };
+typedef struct product {
+    int what;
+    const cr_linear_args *y;
+    const cr_linear_grad_args *grad;
+} product;
 
-    clock_gettime(b->threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+static cr_status once(lab *l, void *ctx, cr_err *err)
+{
+    const product *p = ctx;
+    cr_linear_grad_args only = *p->grad;
+
+    if (p->what <= Y_PACKED) return cr_linear(l->dev, p->y, err);
+    if (p->what == DX) only.dw = NULL;
+    if (p->what == DW) only.dx = NULL;
+    return cr_linear_grad(l->dev, &only, err);
 }
 
-/* what: 0 y, 1 y with packed weights, 2 dx, 3 dw. */
-static cr_status once(const bench *b, int what, const cr_linear_args *y,
-                      const cr_linear_grad_args *g, cr_err *err)
-{
-    cr_linear_grad_args only = *g;
-
-    if (what < 2) return cr_linear(b->dev, y, err);
-    if (what == 2) only.dw = NULL;
-    if (what == 3) only.dx = NULL;
-    return cr_linear_grad(b->dev, &only, err);
-}
-
-static cr_status measure(const bench *b, int what, shape s, const cr_linear_args *y,
-                         const cr_linear_grad_args *g, cr_err *err)
+static cr_status measure(lab *l, shape s, product *p, cr_err *err)
 {
     static const char *const names[] = {"y", "y_packed", "dx", "dw"};
-    double gflop = 2e-9 * (double)s.m * (double)s.n * (double)s.k, start, took, times[MOST];
-    int calls;
+    double gflop = 2e-9 * (double)s.m * (double)s.n * (double)s.k;
+    lab_cost cost;
 
-    CR_TRY(once(b, what, y, g, err));
-    start = seconds(b);
-    CR_TRY(once(b, what, y, g, err));
-    took = seconds(b) - start;
-    calls = took > 0.01 ? 1 : (int)(0.01 / took) + 1;
-    for (int r = 0; r < b->repeats; r++) {
-        start = seconds(b);
-        for (int i = 0; i < calls; i++)
-            CR_TRY(once(b, what, y, g, err));
-        times[r] = (seconds(b) - start) / calls;
-    }
-    qsort(times, (size_t)b->repeats, sizeof *times, cr_by_double);
-    printf("%s\"%s\":[%.0f,%.0f]", what ? "," : "", names[what], gflop / times[0],
-           gflop / times[b->repeats / 2]);
+    CR_TRY(lab_measure(l, once, p, &cost, err));
+    printf("%s\"%s\":[%.4g,%.4g,%.6g,%.9g]", p->what ? "," : "", names[p->what],
+           gflop / cost.best_s, gflop / cost.median_s, cost.median_s, cost.flops);
     return CR_OK;
 }
 
-/* An array of num elements, small numbers of both signs. */
-static void *fill(const bench *b, int64_t num)
+static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
 {
-    float *x = CR_NEW_ARRAY(float, num);
-    void *out = cr_alloc((size_t)num * 4);
-    cr_err err;
+    enum { X, W, DY, OUT_Y, OUT_DX, OUT_DW, PACKED, NUM };
+    size_t bytes = cr_dtype_bytes(dtype),
+           sizes[NUM] = {
+               [X] = (size_t)(s.m * s.k) * bytes,      [W] = (size_t)(s.n * s.k) * bytes,
+               [DY] = (size_t)(s.m * s.n) * bytes,     [OUT_Y] = (size_t)(s.m * s.n) * bytes,
+               [OUT_DX] = (size_t)(s.m * s.k) * bytes, [OUT_DW] = (size_t)(s.n * s.k) * 4};
+    cr_mem *mem[NUM] = {NULL};
+    cr_weight weight = {NULL, dtype, s.n, s.k, NULL}, with;
+    cr_linear_args to_y = {.out_dtype = dtype, .num_rows = s.m};
+    cr_linear_grad_args grad = {.w = &weight, .num_rows = s.m};
 
-    for (int64_t i = 0; i < num; i++)
-        x[i] = (float)(i * 7919 % 2003 - 1001) * 1e-3f;
-    CR_CHECK(cr_cast(b->dev, &(cr_cast_args){b->dtype, out, CR_F32, MEM(x), (size_t)num}, &err) ==
-                 CR_OK,
-             "cast");
-    cr_free(x);
-    return out;
-}
-
-static cr_status run(const bench *b, shape s, cr_err *err)
-{
-    void *x = fill(b, s.m * s.k), *w = fill(b, s.n * s.k), *dy = fill(b, s.m * s.n), *packed,
-         *y = cr_alloc((size_t)(s.m * s.n) * 4), *dx = cr_alloc((size_t)(s.m * s.k) * 4);
-    float *dw = CR_NEW_ARRAY(float, s.n *s.k);
-    cr_weight weight = {w, b->dtype, s.n, s.k, NULL}, with = weight;
-    cr_linear_args to_y = {x, &weight, NULL, NULL, y, b->dtype, s.m};
-    cr_linear_grad_args g = {x, dy, &weight, dx, false, MEM(dw), NULL, s.m};
-
-    packed = cr_alloc(cr_weight_packed_bytes(b->dev, &weight));
-    CR_TRY(cr_weight_pack(b->dev, &(cr_weight_pack_args){&weight, packed}, err));
-    with.packed = packed;
-    printf("{\"peer\":\"croll\",\"variant\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,\"m\":%lld,"
-           "\"n\":%lld,\"k\":%lld,",
-           cr_device_variant(b->dev), cr_dtype_name(b->dtype), b->threads, (long long)s.m,
-           (long long)s.n, (long long)s.k);
-    for (int what = 0; what < 4; what++) {
-        to_y.w = what == 1 ? &with : &weight;
-        CR_TRY(measure(b, what, s, &to_y, &g, err));
+    for (int i = X; i <= DY; i++)
+        CR_TRY(lab_fill(l, dtype, (int64_t)(sizes[i] / bytes), &mem[i], err));
+    weight.data = mem[W];
+    sizes[PACKED] = cr_weight_packed_bytes(l->dev, &weight);
+    for (int i = OUT_Y; i < NUM; i++)
+        CR_TRY(cr_device_alloc(l->dev, sizes[i], &mem[i], err));
+    CR_TRY(cr_zero(l->dev, mem[OUT_DW], sizes[OUT_DW], err));
+    CR_TRY(cr_weight_pack(l->dev, &(cr_weight_pack_args){&weight, mem[PACKED]}, err));
+    with = weight, with.packed = mem[PACKED];
+    to_y.x = grad.x = mem[X], to_y.y = mem[OUT_Y];
+    grad.dy = mem[DY], grad.dx = mem[OUT_DX], grad.dw = mem[OUT_DW];
+    printf(
+        "{\"peer\":\"croll\",\"device\":\"%s\",\"variant\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,"
+        "\"m\":%lld,\"n\":%lld,\"k\":%lld,",
+        cr_device_name(l->dev), cr_device_variant(l->dev), cr_dtype_name(dtype), l->threads,
+        (long long)s.m, (long long)s.n, (long long)s.k);
+    for (int what = Y; what <= DW; what++) {
+        to_y.w = what == Y_PACKED ? &with : &weight;
+        CR_TRY(measure(l, s, &(product){what, &to_y, &grad}, err));
     }
     printf("}\n");
     fflush(stdout);
-    cr_free(x), cr_free(w), cr_free(dy), cr_free(y), cr_free(dx), cr_free(dw), cr_free(packed);
+    for (int i = 0; i < NUM; i++)
+        cr_device_free(l->dev, mem[i], sizes[i]);
+    return CR_OK;
+}
+
+static cr_status run_all(lab *l, cr_dtype dtype, int num, char **shapes, cr_err *err)
+{
+    static const int64_t m[] = {16, 64, 256, 512},
+                         nk[][2] = {{1536, 576}, {576, 1536}, {576, 576}, {49152, 576}};
+
+    for (int i = 0; i < num; i++) {
+        long long a, b, c;
+        char end;
+        if (sscanf(shapes[i], "%lldx%lldx%lld%c", &a, &b, &c, &end) != 3 || a < 1 || b < 1 || c < 1)
+            return cr_fail(err, CR_EUSAGE, "\"%s\" is no MxNxK", shapes[i]);
+        CR_TRY(run(l, dtype, (shape){a, b, c}, err));
+    }
+    for (size_t i = 0; i < CR_COUNT(nk) && num == 0; i++)
+        for (size_t j = 0; j < CR_COUNT(m); j++)
+            CR_TRY(run(l, dtype, (shape){m[j], nk[i][0], nk[i][1]}, err));
     return CR_OK;
 }
 
 int main(int argc, char **argv)
 {
-    static const int64_t m[] = {16, 64, 256, 512},
-                         nk[][2] = {{1536, 576}, {576, 1536}, {576, 576}, {49152, 576}};
-    bench b = {.threads = argc > 1 ? atoi(argv[1]) : 1,
-               .dtype = argc > 2 && strcmp(argv[2], "fp32") == 0 ? CR_F32 : CR_BF16,
-               .repeats = argc > 3 && atoi(argv[3]) < MOST ? atoi(argv[3]) : 15};
+    lab l = {.threads = argc > 1 ? atoi(argv[1]) : 1, .repeats = argc > 3 ? atoi(argv[3]) : 15};
+    cr_dtype dtype = argc > 2 && strcmp(argv[2], "fp32") == 0 ? CR_F32 : CR_BF16;
     cr_err err = {0};
 
-    if (cr_device_open("cpu", b.threads, &b.dev, &err) != CR_OK) goto failed;
-    for (size_t i = 0; i < CR_COUNT(nk); i++)
-        for (size_t j = 0; j < CR_COUNT(m); j++)
-            if (run(&b, (shape){m[j], nk[i][0], nk[i][1]}, &err) != CR_OK) goto failed;
-    cr_device_close(b.dev);
-    return 0;
-failed:
+    if (l.threads < 1 || l.repeats < 1 || l.repeats > LAB_MOST_REPEATS) {
+        fprintf(stderr,
+                "usage: bench_products [threads] [fp32|bf16] [repeats: 1 to 99] [MxNxK ..]\n");
+        return 2;
+    }
+    if (cr_device_open(cr_device_default(), l.threads, &l.dev, &err) == CR_OK)
+        cr_note(run_all(&l, dtype, argc > 4 ? argc - 4 : 0, argv + 4, &err));
+    cr_device_close(l.dev);
+    if (err.status == CR_OK) return 0;
     fprintf(stderr, "bench_products: %s\n", err.msg);
     return 1;
 }

@@ -1,5 +1,6 @@
 /* train.c -- tokens per second and memory of training steps under fsdp2_train: `scripts/mpi RANKS
- * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute]`, defaults fp32 8 256 5 0. One JSON line
+ * bench_train MODEL [fp32|bf16] [rows] [tokens a row] [steps] [recompute] [stored|random]`, defaults fp32 8 256 5 0 stored, on the
+ * device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. One JSON line
  * as peers' train_fsdp2.py: forward, backward, clip and AdamW on random ids, the first step not counted;
  * tokens_per_s is of all ranks and the median step, gflop_per_s what the devices counted in it (99 % are products);
  * memory in MB a rank; gather_wait, reduce_wait and other_wait are shares of the counted steps that ranks spent waiting
@@ -16,7 +17,7 @@
 
 typedef struct setup {
     const char *folder;
-    bool is_bf16, should_recompute;
+    bool is_bf16, should_recompute, is_random;
     int64_t rows, length;
     int steps;
 } setup;
@@ -55,7 +56,8 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
                          .param_dtype = s->is_bf16 ? CR_BF16 : CR_F32,
                          .reduce_dtype = CR_REDUCE_F32,
                          .should_recompute = s->should_recompute,
-                         .source = s->folder,
+                         .source = s->is_random ? NULL : s->folder,
+                         .seed = 1,
                          .beta1 = 0.9,
                          .beta2 = 0.95,
                          .eps = 1e-8,
@@ -77,7 +79,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
 
     for (int r = 0; r < num; r++)
         ranks[r] = r;
-    CR_TRY(cr_device_open("cpu", 1, &dev, err));
+    CR_TRY(cr_device_open(cr_device_default(), 1, &dev, err));
     CR_TRY(cr_model_open(s->folder, &model, err));
     CR_TRY(cr_mesh_shape_init(&shape, num, 0, 1, 1, 0, err));
     CR_TRY(cr_mesh_create(world, dev, "bench", ranks, &shape, &mesh, err));
@@ -100,6 +102,8 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
         loss[0] = 0;
         CR_TRY(cr_fsdp_backward(f, &batch, mean_loss, loss, err));
         CR_TRY(cr_fsdp_update(f, 1e-3, &update, err));
+        for (int stream = 0; stream < CR_NUM_STREAMS; stream++)
+            CR_TRY(cr_device_sync(cr_device_stream(dev, (cr_stream)stream), err));
         times[i] = cr_now_s() - start;
         work = cr_device_get_stats(dev).flops - flops;
     }
@@ -112,13 +116,14 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
     qsort(times + 1, (size_t)s->steps, sizeof *times, cr_by_double);
     if (cr_world_rank(world) == 0)
         printf(
-            "{\"peer\":\"croll\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\",\"recompute\":%d,"
+            "{\"peer\":\"croll\",\"device\":\"%s\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\","
+            "\"recompute\":%d,"
             "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"gflop_per_s\":%.1f,\"step_s\":%.4f,"
             "\"last_share_of_"
             "loss\":%.4f,"
             "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"
             "\"reduce_wait\":%.4f,\"other_wait\":%.4f}\n",
-            s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
+            cr_device_name(dev), s->folder, num, s->is_bf16 ? "bf16" : "fp32", s->should_recompute,
             (double)(num * tokens) / times[1 + s->steps / 2], (double)(num * tokens) / times[1],
             num * work * 1e-9 / times[1 + s->steps / 2], times[1 + s->steps / 2], loss[0],
             update.grad_norm, (double)cr_find_number("/proc/self/status", "VmHWM:") / 1024,
@@ -138,9 +143,13 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
 int main(int argc, char **argv)
 {
     cr_world_args args = {.kind = cr_world_kind_here()};
-    setup s = {argc > 1 ? argv[1] : "",         argc > 2 && strcmp(argv[2], "bf16") == 0,
-               argc > 6 && atoi(argv[6]) > 0,   argc > 3 ? atoll(argv[3]) : 8,
-               argc > 4 ? atoll(argv[4]) : 256, argc > 5 ? atoi(argv[5]) : 5};
+    setup s = {.folder = argc > 1 ? argv[1] : "",
+               .is_bf16 = argc > 2 && strcmp(argv[2], "bf16") == 0,
+               .rows = argc > 3 ? atoll(argv[3]) : 8,
+               .length = argc > 4 ? atoll(argv[4]) : 256,
+               .steps = argc > 5 ? atoi(argv[5]) : 5,
+               .should_recompute = argc > 6 && atoi(argv[6]) > 0,
+               .is_random = argc > 7 && strcmp(argv[7], "random") == 0};
     cr_world *world;
     cr_err err = {0};
 
