@@ -1,7 +1,7 @@
-/* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams] [new tokens]
+/* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams,..] [new tokens]
  * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled] [stored|random]`, defaults 1 256 fp32 0 1 5 none stored,
  * on the device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. The filters: top_k 50,
- * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line as those of the peers: 16 prompt tokens a
+ * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line a number of streams, as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
 #include "engine/engine.h"
@@ -48,50 +48,78 @@ static cr_status run_once(cr_engine *e, const cr_generating *how, int64_t stream
     return CR_OK;
 }
 
-static cr_status measure(const char *folder, int64_t streams, int64_t num_new, cr_dtype dtype,
-                         float temperature, int threads, int repeats, const char *filters,
-                         bool is_random, cr_err *err)
+typedef struct setup {
+    const char *folder, *filters;
+    int64_t num_new;
+    cr_dtype dtype;
+    float temperature;
+    int threads, repeats;
+    bool is_random;
+} setup;
+
+static cr_status measure(const setup *s, cr_model *model, cr_device *dev, int64_t streams,
+                         cr_err *err)
+{
+    cr_engine *e;
+    times best = {.wall = 1e30};
+    double *walls = CR_NEW_ARRAY(double, s->repeats);
+    bool has_filters = strcmp(s->filters, "none") != 0;
+    cr_generating how = {.log_probs = strcmp(s->filters, "sampled") == 0 ? CR_LOG_PROBS_SAMPLED
+                                                                         : CR_LOG_PROBS_RAW,
+                         .temperature = s->temperature,
+                         .top_k = has_filters ? 50 : 0,
+                         .top_p = has_filters ? 0.9f : 1,
+                         .repetition_penalty = has_filters ? 1.1f : 1,
+                         .max_new_tokens = s->num_new,
+                         .seed = 1};
+    cr_engine_limits limits = {
+        .max_running = streams, .max_model_len = s->num_new + 16, .max_rows = 16 * streams};
+
+    CR_TRY(cr_engine_create(model, dev, &limits, &e, err));
+    CR_TRY(cr_engine_set_weights(e, err));
+    for (int r = 0; r <= s->repeats; r++) {
+        times now;
+        CR_TRY(run_once(e, &how, streams, model->config.vocab_size, &now, err));
+        if (r && now.wall < best.wall) best = now;
+        if (r) walls[r - 1] = now.wall;
+    }
+    qsort(walls, (size_t)s->repeats, sizeof *walls, cr_by_double);
+    printf(
+        "{\"case\": \"%s %s b%lld\", \"streams\": %lld, \"temperature\": %g, \"filters\": \"%s\", "
+        "\"new\": %lld, \"threads\": %d, \"tokens_per_s\": %.0f, \"tokens_per_s_median\": %.0f, "
+        "\"decode_tokens_per_s\": %.0f, \"tokens_per_cpu_s\": %.0f, \"wall_s\": %.4f, \"cpu_s\": "
+        "%.4f}\n",
+        s->folder, cr_dtype_name(s->dtype), (long long)streams, (long long)streams,
+        (double)s->temperature, s->filters, (long long)s->num_new, s->threads,
+        (double)(streams * s->num_new) / best.wall,
+        (double)(streams * s->num_new) / walls[s->repeats / 2],
+        (double)(streams * (s->num_new - 1)) / (best.wall - best.prefill),
+        (double)(streams * s->num_new) / best.cpu, best.wall, best.cpu);
+    fflush(stdout);
+    cr_engine_destroy(e);
+    cr_free(walls);
+    return CR_OK;
+}
+
+static cr_status measure_all(const setup *s, const char *streams, cr_err *err)
 {
     cr_device *dev;
     cr_model *model;
     cr_full_weights full;
-    cr_engine *e;
-    times best = {.wall = 1e30};
-    bool has_filters = strcmp(filters, "none") != 0;
-    cr_generating how = {.log_probs = strcmp(filters, "sampled") == 0 ? CR_LOG_PROBS_SAMPLED
-                                                                      : CR_LOG_PROBS_RAW,
-                         .temperature = temperature,
-                         .top_k = has_filters ? 50 : 0,
-                         .top_p = has_filters ? 0.9f : 1,
-                         .repetition_penalty = has_filters ? 1.1f : 1,
-                         .max_new_tokens = num_new,
-                         .seed = 1};
-    cr_engine_limits limits = {
-        .max_running = streams, .max_model_len = num_new + 16, .max_rows = 16 * streams};
+    char *end = (char *)(uintptr_t)streams;
 
-    CR_TRY(cr_device_open(cr_device_default(), threads, &dev, err));
-    CR_TRY(cr_model_open(folder, &model, err));
+    CR_TRY(cr_device_open(cr_device_default(), s->threads, &dev, err));
+    CR_TRY(cr_model_open(s->folder, &model, err));
     model->config.num_eos = 0;
-    if (is_random)
-        CR_TRY(cr_full_weights_init(&full, model, dev, dtype, NULL, 1, err));
+    if (s->is_random)
+        CR_TRY(cr_full_weights_init(&full, model, dev, s->dtype, NULL, 1, err));
     else
-        CR_TRY(cr_full_weights_load(&full, model, dev, dtype, folder, err));
-    CR_TRY(cr_engine_create(model, dev, &limits, &e, err));
-    CR_TRY(cr_engine_set_weights(e, err));
-    for (int r = 0; r <= repeats; r++) {
-        times now;
-        CR_TRY(run_once(e, &how, streams, model->config.vocab_size, &now, err));
-        if (r && now.wall < best.wall) best = now;
-    }
-    printf("{\"case\": \"%s %s b%lld\", \"temperature\": %g, \"filters\": \"%s\", \"new\": %lld, "
-           "\"threads\": %d, "
-           "\"tokens_per_s\": %.0f, \"decode_tokens_per_s\": %.0f, \"tokens_per_cpu_s\": %.0f, "
-           "\"wall_s\": %.4f, \"cpu_s\": %.4f}\n",
-           folder, cr_dtype_name(dtype), (long long)streams, (double)temperature, filters,
-           (long long)num_new, threads, (double)(streams * num_new) / best.wall,
-           (double)(streams * (num_new - 1)) / (best.wall - best.prefill),
-           (double)(streams * num_new) / best.cpu, best.wall, best.cpu);
-    cr_engine_destroy(e);
+        CR_TRY(cr_full_weights_load(&full, model, dev, s->dtype, s->folder, err));
+    do {
+        int64_t num = strtoll(end, &end, 10);
+        if (num < 1) return cr_fail(err, CR_EUSAGE, "\"%s\" are no numbers of streams", streams);
+        CR_TRY(measure(s, model, dev, num, err));
+    } while (*end++ == ',');
     cr_full_weights_fini(&full);
     cr_model_free(model);
     cr_device_close(dev);
@@ -101,20 +129,22 @@ static cr_status measure(const char *folder, int64_t streams, int64_t num_new, c
 int main(int argc, char **argv)
 {
     cr_err err = {0};
-    int64_t streams = argc > 2 ? atoll(argv[2]) : 1, num_new = argc > 3 ? atoll(argv[3]) : 256;
-    cr_dtype dtype = argc > 4 && strcmp(argv[4], "bf16") == 0 ? CR_BF16 : CR_F32;
-    float temperature = argc > 5 ? (float)atof(argv[5]) : 0;
-    int threads = argc > 6 ? atoi(argv[6]) : 1, repeats = argc > 7 ? atoi(argv[7]) : 5;
+    setup s = {.folder = argc > 1 ? argv[1] : "",
+               .num_new = argc > 3 ? atoll(argv[3]) : 256,
+               .dtype = argc > 4 && strcmp(argv[4], "bf16") == 0 ? CR_BF16 : CR_F32,
+               .temperature = argc > 5 ? (float)atof(argv[5]) : 0,
+               .threads = argc > 6 ? atoi(argv[6]) : 1,
+               .repeats = argc > 7 ? atoi(argv[7]) : 5,
+               .filters = argc > 8 ? argv[8] : "none",
+               .is_random = argc > 9 && strcmp(argv[9], "random") == 0};
 
-    if (argc < 2) {
-        fprintf(stderr, "usage: bench_decode MODEL [streams] [new] [dtype] [temperature] [threads] "
-                        "[repeats] [none|raw|sampled] [stored|random]\n");
+    if (argc < 2 || s.repeats < 1) {
+        fprintf(stderr,
+                "usage: bench_decode MODEL [streams,..] [new] [dtype] [temperature] [threads] "
+                "[repeats] [none|raw|sampled] [stored|random]\n");
         return 2;
     }
-    if (measure(argv[1], streams, num_new, dtype, temperature, threads, repeats,
-                argc > 8 ? argv[8] : "none", argc > 9 && strcmp(argv[9], "random") == 0,
-                &err) == CR_OK)
-        return 0;
+    if (measure_all(&s, argc > 2 ? argv[2] : "1", &err) == CR_OK) return 0;
     fprintf(stderr, "bench_decode: %s\n", err.msg);
     return 1;
 }

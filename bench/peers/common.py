@@ -27,6 +27,16 @@ def set_threads(n):
     return torch
 
 
+def add_device(p):
+    p.add_argument('--device', default='cpu', choices=['cpu', 'cuda'])
+
+
+def sync(torch, device):
+    """What was queued on the device is over."""
+    if device == 'cuda':
+        torch.cuda.synchronize()
+
+
 def self_launch(world, threads):
     """Run this script again under torchrun with `world` ranks; returns in the ranks only."""
     if 'RANK' in os.environ:
