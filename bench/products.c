@@ -2,9 +2,11 @@
  * 15, on the device of CROLL_DEVICE. A JSON line for each shape, or those of SmolLM2-135M (N x K 1536x576, 576x1536, 576x576, head
  * 49152x576) and M = 16, 64, 256, 512: y = x W^T with W as it lies and packed, dx = dy W, dw += dy^T x. [best, median,
  * seconds of the median, FLOPs as the device counts them]; the GFLOP/s are of 2 M N K, a multiplication and an
- * addition for each of M N sums of K. How they are timed: lab.h.
+ * addition for each of M N sums of K. own_sizes: weights whose products cuBLASLt should make, and croll's own kernels do,
+ * because it keeps no promise for them. How they are timed: lab.h.
  */
 #include "bench/lab.h"
+#include "kernels/gpu.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>
@@ -43,6 +45,15 @@ static cr_status measure(lab *l, shape s, product *p, cr_err *err)
     return CR_OK;
 }
 
+/* Of those met so far. */
+static int own_sizes(const lab *l)
+{
+    cr_gpu_products p = {0};
+
+    if (strcmp(cr_device_name(l->dev), "cuda") == 0) p = cr_gpu_get_products(l->dev);
+    return p.num_sizes - p.num_taken;
+}
+
 static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
 {
     enum { X, W, DY, OUT_Y, OUT_DX, OUT_DW, PACKED, NUM };
@@ -54,6 +65,7 @@ static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
     cr_mem *mem[NUM] = {NULL};
     cr_weight weight = {NULL, dtype, s.n, s.k, NULL}, with;
     cr_linear_args to_y = {.out_dtype = dtype, .num_rows = s.m};
+    int own_before;
     cr_linear_grad_args grad = {.w = &weight, .num_rows = s.m};
 
     for (int i = X; i <= DY; i++)
@@ -63,6 +75,7 @@ static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
     for (int i = OUT_Y; i < NUM; i++)
         CR_TRY(cr_device_alloc(l->dev, sizes[i], &mem[i], err));
     CR_TRY(cr_zero(l->dev, mem[OUT_DW], sizes[OUT_DW], err));
+    own_before = own_sizes(l);
     CR_TRY(cr_weight_pack(l->dev, &(cr_weight_pack_args){&weight, mem[PACKED]}, err));
     with = weight, with.packed = mem[PACKED];
     to_y.x = grad.x = mem[X], to_y.y = mem[OUT_Y];
@@ -76,7 +89,7 @@ static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
         to_y.w = what == Y_PACKED ? &with : &weight;
         CR_TRY(measure(l, s, &(product){what, &to_y, &grad}, err));
     }
-    printf("}\n");
+    printf(",\"own_sizes\":%d}\n", own_sizes(l) - own_before);
     fflush(stdout);
     for (int i = 0; i < NUM; i++)
         cr_device_free(l->dev, mem[i], sizes[i]);

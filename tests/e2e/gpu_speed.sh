@@ -48,7 +48,13 @@ for y in x.values():
     near(y['share'], y['value'] / y['limit'])
 assert {y['limit'] for y in x.values() if y['unit'] == 'GB/s'} == {3350}
 near(x['adamw 5000 elements']['share_of_copy'], x['adamw 5000 elements']['value'] / x['copy 64 KiB']['value'])"
-[ $device = cpu ] || { echo ok; exit 0; }
+if [ $device = cuda ]; then # products that are not cuBLASLt's are not taken for its
+    lines "assert not any('note' in y for y in x.values())"
+    CROLL_CUDA_PRODUCTS=own CROLL_SIM_CUBLASLT=none speed 0 --tiny --build "$TOOLS" --python $tmp/bare --only 'gemm y'
+    lines "assert {y['what'].split()[-1]: 'note' in y for y in x.values()} == {'cuBLASLt': True, 'own': False}"
+    echo ok
+    exit 0
+fi
 
 # ---- known shapes: programs that say that they took known times and counted what they should ----
 mkdir -p $tmp/fake $tmp/peers $tmp/site/torch $tmp/site/transformers
@@ -117,6 +123,22 @@ near(x['decode Qwen3 0.6B, 16 sequences, bf16']['value'], 1000)"
 
 fake 0 --seconds 3 --only 'train.*1.7B' # the time is no failure
 lines "assert 'was not done in' in x['train Qwen3 1.7B, 8192 tokens a step, bf16']['missing']"
+
+printf '#!/bin/sh\necho "{\\"case\\": \\"copy=536870912\\", \\"seconds\\": 0.5}"\nexit 4\n' >$tmp/fake/bench_ops
+fake 1 --only copy # fails after its number
+lines "near(x['copy 512 MiB']['value'], 2.1474836)"
+printf '#!/bin/sh\necho "{\\"y\\": 1, \\"m\\": 2}"\necho "[1]"\necho "{"\necho "{\\"case\\": \\"copy=536870912\\", \\"seconds\\": NaN}"\n' >$tmp/fake/bench_ops
+fake 1 --only copy
+lines "assert x['copy 512 MiB']['missing'] == 'no number was printed'"
+
+# stopped: what it started ends, too
+rm $tmp/pids
+bench/gpu_speed --device cpu --build $tmp/fake --python $tmp/bare --only 'train.*1.7B' >$tmp/out 2>$log </dev/null &
+driver=$!
+for try in $(seq 600); do [ ! -s $tmp/pids ] || break; sleep 0.1; done
+kill -TERM $driver
+wait $driver && fail "stopped, and exit code 0"
+[ -s $tmp/pids ] && [ ! -e /proc/"$(cat $tmp/pids)" ] || fail "stopped, and process $(cat $tmp/pids) is left"
 
 # ---- peers: one that answers, one operation that fails, one that hangs, one that ends at once ----
 rm $tmp/fake/bench_ops $tmp/fake/bench_train
