@@ -42,8 +42,8 @@ import json, sys
 r = json.load(open(sys.argv[1] + "/report.json"))
 step = {s["step"]: s["result"] for s in r["steps"]}
 text = open(sys.argv[1] + "/report.md").read()
-rows = [line.count(" | ") for line in text.split("## Steps")[1].split("## Speeds")[0].splitlines() if line.startswith("|")]
-assert len(rows) == len(step) + 2 and len(set(rows)) == 1, rows
+tables = [[line.count("|") for line in part.splitlines() if line] for part in text.split("\n\n") if part.startswith("|")]
+assert all(len(set(rows)) == 1 for rows in tables) and len(tables[0]) == len(step) + 2, tables
 assert r["result"] in text and r["summary"] in text and all(r[key] for key in ("machine", "gpus", "toolkit", "commit", "date"))
 assert eval(sys.argv[2]), json.dumps(r, indent=1)
 PY
@@ -70,7 +70,7 @@ FAKE="unit_kernels_attention=hang" check 1 --only kernels,graphs --each 1
 report '"unit_kernels_attention: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
 gone
 FAKE="cuda_recordings=hang" check 1 --only graphs,doctor --limit 1
-report '"the whole check was up" in step["graphs"] and step["doctor"] == "ok"'
+report '"the whole check was up" in step["graphs"] and step["doctor"] == "ok" and r["steps"][1]["seconds"] < 60'
 gone
 FAKE="cuda_device=leave" check 0 --only kernels
 grep -q 'left processes' $tree/build/gpu-check/kernels.log || fail "a process that was left is not named"
@@ -85,19 +85,21 @@ cat >$tree/bench/gpu_speed <<'SH'
 #!/bin/sh
 echo '{"what": "train Qwen3 1.7B, bf16", "value": 9, "unit": "tokens/s", "share": 0.44, "peer_missing": "no torch"}'
 echo '{"what": "AdamW", "value": 2900.5, "unit": "GB/s", "limit": 3350, "share": 0.86, "peer": "torch | fused", "peer_value": 2800}'
+echo '{"what": "rmsnorm 1", "value": 1, "unit": "GB/s", "share": 0.95}'
+echo '{"what": "rmsnorm backward 1", "value": 1, "unit": "GB/s", "share": 0.5}'
 echo '{"what": "head, many rows", "value": 300, "unit": "TFLOP/s", "limit": 989, "share": 0.3}'
 echo "$FAKE_SPEED"
 SH
 chmod +x $tmp/tools/compute-sanitizer $tree/bench/gpu_speed
 PATH=$tmp/tools:$PATH check 1 --only memcheck,racecheck,speed
-report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 3'
-report '[b["result"] for b in r["bars"]] == ["not met", "met", "not measured", "not measured"] and "no torch" in text'
+report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 5'
+report '[(b["share"], b["result"]) for b in r["bars"]] == [(0.44, "not met"), (0.86, "met"), (0.5, "not met"), (None, "not measured")] and "no torch" in text'
 grep -q -- '--tool racecheck .*/unit_kernels_devices norms' $tmp/watched || fail "the tool was not called"
 check 0 --only speed
 FAKE_SPEED='{"what": 3}' check 0 --only speed
 report '"not a speed" in step["speed"] and step["speed"].startswith("incomplete: ")'
 FAKE_SPEED='{"what": "copy", "unit": "GB/s", "missing": "out of memory"}' check 0 --only speed
-report 'step["speed"] == "incomplete: copy: out of memory" and "incomplete: speed" in r["summary"] and len(r["speeds"]) == 4'
+report 'step["speed"] == "incomplete: copy: out of memory" and "incomplete: speed" in r["summary"] and len(r["speeds"]) == 6'
 rm -r $tree/bench
 
 # stopped: children end, the report says what was done
