@@ -69,8 +69,8 @@ says 'a planted failure'
 FAKE="unit_kernels_attention=hang" check 1 --only kernels,graphs --each 1
 report '"unit_kernels_attention: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
 gone
-FAKE="cuda_recordings=hang" check 1 --only graphs,doctor --limit 1
-report '"the whole check was up" in step["graphs"] and step["doctor"] == "ok" and r["steps"][1]["seconds"] < 60'
+FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --limit 1
+report '"the whole check was up" in step["kernels"] and "not run, because" in step["graphs"] and r["steps"][0]["seconds"] < 60'
 gone
 FAKE="cuda_device=leave" check 0 --only kernels
 grep -q 'left processes' $tree/build/gpu-check/kernels.log || fail "a process that was left is not named"
