@@ -86,8 +86,8 @@ static cr_status measure(const setup *s, cr_model *model, cr_device *dev, int64_
     qsort(walls, (size_t)s->repeats, sizeof *walls, cr_by_double);
     printf(
         "{\"case\": \"%s %s b%lld\", \"streams\": %lld, \"temperature\": %g, \"filters\": \"%s\", "
-        "\"new\": %lld, \"threads\": %d, \"tokens_per_s\": %.0f, \"tokens_per_s_median\": %.0f, "
-        "\"decode_tokens_per_s\": %.0f, \"tokens_per_cpu_s\": %.0f, \"wall_s\": %.4f, \"cpu_s\": "
+        "\"new\": %lld, \"threads\": %d, \"tokens_per_s\": %.6g, \"tokens_per_s_median\": %.6g, "
+        "\"decode_tokens_per_s\": %.6g, \"tokens_per_cpu_s\": %.6g, \"wall_s\": %.4f, \"cpu_s\": "
         "%.4f}\n",
         s->folder, cr_dtype_name(s->dtype), (long long)streams, (long long)streams,
         (double)s->temperature, s->filters, (long long)s->num_new, s->threads,

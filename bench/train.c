@@ -118,7 +118,7 @@ static cr_status measure(const setup *s, cr_world *world, cr_err *err)
         printf(
             "{\"peer\":\"croll\",\"device\":\"%s\",\"model\":\"%s\",\"world\":%d,\"dtype\":\"%s\","
             "\"recompute\":%d,"
-            "\"tokens_per_s\":%.1f,\"tokens_per_s_best\":%.1f,\"gflop_per_s\":%.1f,\"step_s\":%.4f,"
+            "\"tokens_per_s\":%.6g,\"tokens_per_s_best\":%.6g,\"gflop_per_s\":%.6g,\"step_s\":%.6g,"
             "\"last_share_of_"
             "loss\":%.4f,"
             "\"grad_norm\":%.5f,\"peak_rss_mb\":%.0f,\"pss_mb\":%.0f,\"gather_wait\":%.4f,"

@@ -115,13 +115,13 @@ rm $tmp/fake/bench_ops $tmp/fake/bench_train
 printf '#!/bin/sh\necho "bench_ops: no memory" >&2\nexit 1\n' >$tmp/fake/bench_ops
 printf '#!/bin/sh\necho $$ >>%s\nexec sleep 600\n' $tmp/pids >$tmp/fake/bench_train
 chmod +x $tmp/fake/bench_ops $tmp/fake/bench_train
-fake 1 --seconds 6 --only 'copy|train.*1.7B|decode.*16 seq'
+fake 1 --seconds 20 --only 'copy|train.*1.7B|decode.*16 seq'
 lines "
 assert x['copy 512 MiB']['missing'] == 'bench_ops: no memory'
 assert 'bench_train Qwen3-1.7B was not done in ' in x['train Qwen3 1.7B, 8192 tokens a step, bf16']['missing']
 near(x['decode Qwen3 0.6B, 16 sequences, bf16']['value'], 1000)"
 
-fake 0 --seconds 3 --only 'train.*1.7B' # the time is no failure
+fake 0 --seconds 10 --only 'train.*1.7B' # the time is no failure
 lines "assert 'was not done in' in x['train Qwen3 1.7B, 8192 tokens a step, bf16']['missing']"
 
 printf '#!/bin/sh\necho "{\\"case\\": \\"copy=536870912\\", \\"seconds\\": 0.5}"\nexit 4\n' >$tmp/fake/bench_ops
@@ -158,7 +158,7 @@ PY
 printf 'import sys\nprint("a warning", file=sys.stderr)\nraise RuntimeError("no nccl here")\n' >$tmp/peers/train_fsdp2.py
 printf 'import json\nprint(json.dumps({"tokens_per_s": 250.0}))\n' >$tmp/peers/generate_hf.py
 export PYTHONPATH=$tmp/site PIDS=$tmp/pids COUNT=1879048192
-speed 0 --device cpu --build $tmp/fake --python "$(command -v python3)" --peers $tmp/peers --seconds 25 \
+speed 0 --device cpu --build $tmp/fake --python "$(command -v python3)" --peers $tmp/peers --seconds 60 \
     --only 'gemm y 4096|copy|adamw|log-probs 8192|train.*0.6B|decode.*16 seq'
 lines "
 near(x['gemm y 4096x4096x4096 bf16, cpu']['ratio'], 0.5)
