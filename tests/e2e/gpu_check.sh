@@ -119,7 +119,9 @@ done
 # wrong words
 check 2 --only doctor,nothing
 says 'there is no step nothing'
-for words in "--each 0" "--limit soon" "--device tpu" "--what" "$tmp/absent.tar.gz" "1 2" "--only"; do check 2 $words; done
+PATH=$hidden CUDA_HOME=$tmp check 2 --only memcheck,speed
+report 'r["result"] == "nothing was checked"'
+for words in "--only ," "--to $tmp" "--pack $tmp/none/x" "--each 0" "--limit soon" "--device tpu" "--what" "$tmp/absent.tar.gz" "1 2" "--only"; do check 2 $words; done
 mv $built/cuda_probe $tmp
 check 2 --only kernels
 says 'has no cuda_probe'
