@@ -208,13 +208,12 @@ typedef struct sequence {
     float *q, *k, *v;
 } sequence;
 
+/* As bfloat16 has them. */
 static float *some_numbers(int64_t num, uint32_t seed)
 {
-    float *f = CR_NEW_ARRAY(float, num);
+    float *f = numbers_on_host(num, seed);
     uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
 
-    for (int64_t i = 0; i < num; i++)
-        f[i] = (float)(((uint32_t)i + seed) * 2654435761u >> 8) / 8388608.0F - 1.0F;
     cr_cast_host(CR_BF16, narrow, CR_F32, f, (size_t)num);
     cr_cast_host(CR_F32, f, CR_BF16, narrow, (size_t)num);
     cr_free(narrow);
@@ -232,18 +231,6 @@ static void sequence_close(sequence *s)
     cr_free(s->q), cr_free(s->k), cr_free(s->v);
 }
 
-static cr_mem *narrowed(cr_device *dev, const float *f, int64_t num)
-{
-    uint16_t *narrow = CR_NEW_ARRAY(uint16_t, num);
-    cr_mem *mem;
-
-    cr_cast_host(CR_BF16, narrow, CR_F32, f, (size_t)num);
-    OK(cr_device_alloc(dev, (size_t)num * 2, &mem, &err));
-    OK(cr_upload(dev, mem, narrow, (size_t)num * 2, &err));
-    cr_free(narrow);
-    return mem;
-}
-
 /* The cache of a sequence with one kv head, blocks in order and whole; then those of FILLERS rows more. */
 static cr_mem *cache_of(cr_device *dev, const sequence *s, int64_t num_blocks)
 {
@@ -257,7 +244,7 @@ static cr_mem *cache_of(cr_device *dev, const sequence *s, int64_t num_blocks)
         memcpy(to, s->k + i * D, (size_t)D * sizeof *f);
         memcpy(to + tile, s->v + i * D, (size_t)D * sizeof *f);
     }
-    mem = narrowed(dev, f, num);
+    mem = narrowed(dev, CR_BF16, f, num);
     cr_free(f);
     return mem;
 }
@@ -286,8 +273,8 @@ static void run_long(cr_device *dev, const sequence *s, const int32_t *places, i
     }
     for (int64_t i = 0; i < num_blocks; i++)
         table[i] = (int32_t)i, table[num_blocks + i] = (int32_t)(num_blocks + i % FILLER_BLOCKS);
-    of_q = narrowed(dev, q, num * h->num * D);
-    of_k = narrowed(dev, k, num * D), of_v = narrowed(dev, v, num * D);
+    of_q = narrowed(dev, CR_BF16, q, num * h->num * D);
+    of_k = narrowed(dev, CR_BF16, k, num * D), of_v = narrowed(dev, CR_BF16, v, num * D);
     slots = ids(dev, slot, num), where = ids(dev, pos, num),
     blocks = ids(dev, table, 2 * num_blocks);
     OK(cr_device_alloc(dev, (size_t)(num * h->num * D) * 2, &o, &err));
@@ -411,8 +398,8 @@ static void test_packed_stretches(void **state)
         cr_mem *q, *k, *v, *o, *seqs, *of_lse;
         setenv("CROLL_SIM_CAPABILITY", turn ? "9.0" : "8.0", 1);
         OK(cr_device_open("cuda", 1, &dev, &err));
-        q = narrowed(dev, s.q, len * 64), k = narrowed(dev, s.k, len * 64);
-        v = narrowed(dev, s.v, len * 64), o = narrowed(dev, s.v, len * 64);
+        q = narrowed(dev, CR_BF16, s.q, len * 64), k = narrowed(dev, CR_BF16, s.k, len * 64);
+        v = narrowed(dev, CR_BF16, s.v, len * 64), o = narrowed(dev, CR_BF16, s.v, len * 64);
         seqs = ids(dev, cu, 2);
         OK(cr_device_alloc(dev, (size_t)len * sizeof *lse, &of_lse, &err));
         const cr_attention_args a = {.q = q,

@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
     DYNAMIC_SHARED(memory);
     bf16 *tiles = (bf16 *)(void *)memory;
     int64_t r = blockIdx.x;
-    int warp = (int)threadIdx.x / 32, end = a.row_pos[r] + 1;
+    int end = a.row_pos[r] + 1;
     const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
     block_rows rows = {part.num, end, 0, a.window};
     const cached_keys where = {&a, a.row_slot[r], part.kv, end};
@@ -165,10 +165,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2)
     if (!take_share(&rows, share)) return;
     take_queries<D>(w, tiles, q, rows.num);
     attend<D>(w, tiles, where, rows, in_base_2(a.scale));
-    if (!share.sums)
-        finish<D>(w, warp * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
-    else if (warp * 16 < rows.num)
-        keep(kept_share<D>(share, (int)blockIdx.z), w);
+    finish_cached<D>(w, rows.num, a.o + at, share, a.scale);
 }
 
 template <int D>
@@ -188,7 +185,7 @@ cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16
     return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
 }
 
-/* Bytes: those of the sums, which are of 2048 keys each: 1/30 of the cache's for a group of 8 heads. */
+/* Bytes: those of the sums, which are written and read once: 1/60 of the stretch's in the cache for a group of up to 16 heads. */
 template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
     add_stretches(cached_args<bf16> a, shares share)

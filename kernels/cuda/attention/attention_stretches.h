@@ -126,4 +126,17 @@ static __device__ __forceinline__ kept_rows<D> kept_share(const shares &s, int s
     return kept_of_warp<D>(s.sums, (part * s.num + stretch) * s.warps + threadIdx.x / 32);
 }
 
+/* Of a block of cached rows, `num` of them: to o, or its stretch to the sums of all. */
+template <int D>
+static __device__ __forceinline__ void finish_cached(const warp_rows<D> &w, int num, bf16 *o,
+                                                     const shares &s, float scale)
+{
+    int first = (int)threadIdx.x / 32 * 16;
+
+    if (!s.sums)
+        finish<D>(w, first, num, o, D, NULL, 0, scale);
+    else if (first < num)
+        keep(kept_share<D>(s, (int)blockIdx.z), w);
+}
+
 #endif

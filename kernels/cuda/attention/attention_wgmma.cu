@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(threads_of<1>(), 2)
                         shares share)
 {
     int64_t r = blockIdx.x;
-    int end = a.row_pos[r] + 1, warp = (int)threadIdx.x / 32;
+    int end = a.row_pos[r] + 1;
     const group_part part = part_of_group(a, (int)blockIdx.y, MMA_ROWS);
     block_rows rows = {part.num, end, 0, a.window};
     const cached_boxes where = {{&a, a.row_slot[r], part.kv, end}, &blocks, &blocks, 0};
@@ -279,10 +279,7 @@ static __global__ void __launch_bounds__(threads_of<1>(), 2)
 
     if (!take_share(&rows, share)) return;
     if (!attend<D, 1>(w, {a.q + at, D}, where, rows, rows, in_base_2(a.scale))) return;
-    if (!share.sums)
-        finish<D>(w, warp * 16, rows.num, a.o + at, D, NULL, 0, a.scale);
-    else if (warp * 16 < rows.num)
-        keep(kept_share<D>(share, (int)blockIdx.z), w);
+    finish_cached<D>(w, rows.num, a.o + at, share, a.scale);
 }
 
 template <int D>
