@@ -304,6 +304,9 @@ static void test_c45_cycles(void)
         OK(cr_fsdp_backward(a.f, &x->b, loss, &l, &err));
         OK(cr_fsdp_update(a.f, 1e-3, &update, &err));
         cycle(a.f, CR_STATE_ALL);
+        OK(cr_fsdp_update(a.f, 1e-3, &update, &err));
+        CR_CHECK(update.grad_norm == 0, "a norm of %g before the next backward pass",
+                 update.grad_norm);
         start = cr_device_get_stats(a.dev).bytes_now;
         for (int i = 0; i < 100; i++)
             cycle(a.f, i < 80 ? 1u << i % 4 : CR_STATE_ALL);
