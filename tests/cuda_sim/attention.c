@@ -381,7 +381,8 @@ static void test_shared_keys(void **state)
     }
 }
 
-/* A packed sequence of two stretches has the bits of its rows in the cache; and float64. */
+/* A packed sequence of two stretches has the bits of its rows in the cache; and float64. Once more with scores of some hundreds: what
+ * e^x of one tile or stretch has more than of another is infinite. */
 static void test_packed_stretches(void **state)
 {
     static const heads h = {1, 1, 64, 0, false, NULL, 0};
@@ -393,10 +394,12 @@ static void test_packed_stretches(void **state)
 
     (void)state;
     sequence_open(&s, &h, len);
-    for (int turn = 0; turn < 2; turn++) {
+    for (int turn = 0; turn < 4; turn++) {
         cr_device *dev;
         cr_mem *q, *k, *v, *o, *seqs, *of_lse;
-        setenv("CROLL_SIM_CAPABILITY", turn ? "9.0" : "8.0", 1);
+        for (int32_t i = 0; i < len * 64 && turn == 2; i++)
+            s.q[i] *= 128;
+        setenv("CROLL_SIM_CAPABILITY", turn % 2 ? "9.0" : "8.0", 1);
         OK(cr_device_open("cuda", 1, &dev, &err));
         q = narrowed(dev, CR_BF16, s.q, len * 64), k = narrowed(dev, CR_BF16, s.k, len * 64);
         v = narrowed(dev, CR_BF16, s.v, len * 64), o = narrowed(dev, CR_BF16, s.v, len * 64);
@@ -422,7 +425,8 @@ static void test_packed_stretches(void **state)
         for (int i = 0; i < NUM_LONG; i++)
             assert_memory_equal(whole + places[i] * 64, got + i * 64, 128);
         for (int32_t i = 0; i < len; i += 97)
-            assert_true(fabs(check_row(&s, i, 0, whole + i * 64) - (double)lse[i]) < 1e-5);
+            assert_true(fabs(check_row(&s, i, 0, whole + i * 64) - (double)lse[i]) <
+                        (turn < 2 ? 1e-5 : 1e-3));
         cr_mem *const mems[] = {q, k, v, o};
         for (size_t i = 0; i < CR_COUNT(mems); i++)
             cr_device_free(dev, mems[i], (size_t)len * 128);

@@ -43,55 +43,6 @@ static int64_t starts(const heads *h, int32_t *cu)
     return cu[SEQS];
 }
 
-static void attention(void **state)
-{
-    (void)state;
-    for (size_t l = 0; l < CR_COUNT(layouts); l++)
-        for (int t = 0; t < 3; t++) {
-            const heads h = layouts[l];
-            if (!is_tried(l, act[t], (l + (size_t)t) % 3 == 0)) continue; /* each dtype with some */
-            int32_t cu[SEQS + 1];
-            int64_t T = starts(&h, cu), q_num = T * h.num * h.dim, k_num = T * h.kv * h.dim;
-            cr_dtype dt = act[t];
-            double near = dt == CR_F32    ? 2e-6
-                          : dt == CR_BF16 ? 0x1p-6
-                                          : 0x1p-9,
-                   group = (double)(h.num / h.kv),
-                   grad_near = dt == CR_F32    ? 3e-5 * (1 + group / 32)
-                               : dt == CR_BF16 ? 0.06
-                                               : 0.008;
-            int q = floats(dt, q_num, 1, 0), k = floats(dt, k_num, 1, 0),
-                v = floats(dt, k_num, 1, 0), o = floats(dt, q_num, 1, near),
-                lse = floats(CR_F32, T * h.num, 1, 1e-5), seqs = ints(cu, CR_COUNT(cu)),
-                d_o = floats(dt, q_num, 1, 0), dq = floats(dt, q_num, 1, grad_near),
-                dk = floats(dt, k_num, 1, grad_near), dv = floats(dt, k_num, 1, grad_near);
-            for (int d = 0; d < 2; d++) {
-                cr_device *on = d ? dev : cpu;
-                cr_attention_args a = {M(q),
-                                       M(k),
-                                       M(v),
-                                       M(o),
-                                       M(lse),
-                                       dt,
-                                       M(seqs),
-                                       SEQS,
-                                       h.num,
-                                       h.kv,
-                                       h.dim,
-                                       1 / sqrtf((float)h.dim),
-                                       h.window,
-                                       h.is_bidirectional,
-                                       {h.lengths[LONGEST], 1, T}};
-                cr_attention_grad_args g = {a, M(d_o), M(dq), M(dk), M(dv)};
-                OK(cr_attention(on, &a, &err));
-                OK(cr_attention_grad(on, &g, &err));
-            }
-            check("attention and attention_grad");
-        }
-}
-
-/* ---- backward of attention on the device: bytes, and float64 ---- */
-
 /* Arrays of a packed batch. */
 typedef struct batch {
     heads h;
@@ -110,6 +61,76 @@ static void fill(batch *b, const heads *h, cr_dtype dtype)
     b->dk = floats(dtype, k_num, 1, 0), b->dv = floats(dtype, k_num, 1, 0);
     b->lse = floats(CR_F32, T * h->num, 1, 0), b->seqs = ints(b->cu, CR_COUNT(b->cu));
 }
+
+/* Of all sequences; d: 0 on the device cpu, 1 on the one under test. */
+static cr_attention_args args_of(const batch *b, int d, float scale)
+{
+    const heads *h = &b->h;
+
+    return (cr_attention_args){M(b->q),
+                               M(b->k),
+                               M(b->v),
+                               M(b->o),
+                               M(b->lse),
+                               b->dtype,
+                               M(b->seqs),
+                               SEQS,
+                               h->num,
+                               h->kv,
+                               h->dim,
+                               scale,
+                               h->window,
+                               h->is_bidirectional,
+                               {h->lengths[LONGEST], 1, b->cu[SEQS]}};
+}
+
+static double near_of(cr_dtype dtype, double f32, double bf16, double f16)
+{
+    return dtype == CR_F32 ? f32 : dtype == CR_BF16 ? bf16 : f16;
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < CR_COUNT(layouts); l++)
+        for (int t = 0; t < 3; t++) {
+            const heads *h = &layouts[l];
+            batch b;
+            if (!is_tried(l, act[t], (l + (size_t)t) % 3 == 0)) continue; /* each dtype with some */
+            fill(&b, h, act[t]);
+            all[b.o].near = near_of(act[t], 2e-6, 0x1p-6, 0x1p-9), all[b.lse].near = 1e-5;
+            all[b.dq].near = all[b.dk].near = all[b.dv].near =
+                near_of(act[t], 3e-5 * (1 + (double)(h->num / h->kv) / 32), 0.06, 0.008);
+            for (int d = 0; d < 2; d++) {
+                cr_device *on = d ? dev : cpu;
+                const cr_attention_args a = args_of(&b, d, 1 / sqrtf((float)h->dim));
+                const cr_attention_grad_args g = {a, M(b.d_o), M(b.dq), M(b.dk), M(b.dv)};
+                OK(cr_attention(on, &a, &err));
+                OK(cr_attention_grad(on, &g, &err));
+            }
+            check("attention and attention_grad");
+        }
+}
+
+/* Scores of some hundreds, so that e^x of what one tile of keys has more than another is infinite. */
+static void attention_large_scores(void **state)
+{
+    (void)state;
+    for (size_t l = 0; l < CR_COUNT(layouts); l++)
+        for (int t = 0; t < 3; t++) {
+            batch b;
+            if (!is_tried(l, act[t], layouts[l].lengths == two_tiles)) continue;
+            fill(&b, &layouts[l], act[t]);
+            all[b.o].near = near_of(act[t], 1e-3, 0x1p-6, 0x1p-9), all[b.lse].near = 1e-3;
+            for (int d = 0; d < 2; d++) {
+                const cr_attention_args a = args_of(&b, d, 100);
+                OK(cr_attention(d ? dev : cpu, &a, &err));
+            }
+            check("attention of large scores");
+        }
+}
+
+/* ---- backward of attention on the device: bytes, and float64 ---- */
 
 /* Forward and backward of num_seqs sequences, up to `longest` each, the first at row `row`. */
 static void back(const batch *b, int seqs, int64_t num_seqs, int64_t row, int64_t num_rows,
@@ -336,6 +357,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention),
+        cmocka_unit_test(attention_large_scores),
         cmocka_unit_test(attention_alone_and_cached),
         cmocka_unit_test(attention_grad_alone),
         cmocka_unit_test(attention_grad_in_doubles),
