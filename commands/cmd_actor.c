@@ -178,12 +178,6 @@ static cr_status open_sync_group(cr_actor *a, cr_err *err)
     return err->status;
 }
 
-/* On several hosts ranks are placed by room, and have GPUs by their number on the host. */
-static int device_number(const cr_actor *a)
-{
-    return cr_world_spans_hosts(a->world) ? -1 : a->ranks->worker->devices[a->rank];
-}
-
 static cr_status open_actor(cr_actor *a, cr_err *err)
 {
     const cr_world_args world = {.kind = cr_world_kind_here(),
@@ -207,7 +201,8 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
     note_clock(a);
-    CR_TRY(cr_device_open_to_compute(NULL, device_number(a), threads_for(a), &a->dev, err));
+    CR_TRY(cr_device_open_to_compute(NULL, a->ranks->worker->devices[a->rank], threads_for(a),
+                                     &a->dev, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
     return a->ranks->worker->task == CR_TASK_GENERATE ? CR_OK : open_mesh(a, err);

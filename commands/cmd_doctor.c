@@ -274,7 +274,7 @@ static cr_status check_here(report *r, const char *rates, cr_err *err)
 static cr_status check_hosts(const report *r, const cr_hosts_args *args, const char *network,
                              const cr_config *config, cr_err *err)
 {
-    cr_preflight *preflight;
+    cr_preflight *preflight = NULL;
     cr_hosts hosts;
     cr_layout layout = {.num_ranks = 1};
     cr_needs needs;
@@ -282,7 +282,10 @@ static cr_status check_hosts(const report *r, const cr_hosts_args *args, const c
 
     if (config) cr_layout_init(&layout, config);
     CR_TRY(cr_hosts_open(args, layout.num_ranks, &hosts, err));
-    if (config) cr_placement_make(&hosts, &layout);
+    if (config)
+        CR_TRY_GOTO(out,
+                    cr_placement_make(&hosts, &layout, strcmp(cr_device_default(), "cuda") == 0,
+                                      config->num_gpus_per_node, err));
     cr_needs_init(&needs, config, &hosts, network);
     preflight = cr_preflight_make(&hosts, &needs.all);
     if (cr_preflight_check(preflight, err) == CR_ESIGNAL) goto out;

@@ -290,7 +290,8 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
 
     cr_layout_init(&layout, config);
     CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
-    cr_placement_make(&hosts, &layout);
+    CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, strcmp(cr_device_default(), "cuda") == 0,
+                                       config->num_gpus_per_node, err));
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
     CR_TRY_GOTO(out, check_device(config, err));
     CR_TRY_GOTO(out, check_files(config, err));

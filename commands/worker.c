@@ -229,9 +229,9 @@ int cr_worker_num_here(const cr_worker *w)
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
     if (!w->world) CR_TRY(cr_worker_join(w, err));
-    bool is_mapped = !cr_world_spans_hosts(w->world) && w->rank < w->keys->num_devices;
-    CR_TRY(cr_device_open_to_compute(device_name, is_mapped ? w->keys->devices[w->rank] : -1,
-                                     cr_num_cores() / cr_worker_num_here(w), &w->dev, err));
+    CR_TRY(cr_device_open_to_compute(
+        device_name, w->rank < w->keys->num_devices ? w->keys->devices[w->rank] : -1,
+        cr_num_cores() / cr_worker_num_here(w), &w->dev, err));
     CR_TRY(open_mesh(w, err));
     if (w->kind == CR_WORKER_SERVE) return CR_OK;
     if (w->kind != CR_WORKER_GENERATE)

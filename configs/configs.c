@@ -84,6 +84,7 @@ static void load_run(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->eval_steps = cri_int_of(root, "eval_steps");
     c->logging_steps = cri_int_of(root, "logging_steps");
     c->max_ckpt_to_keep = cri_int_of(root, "max_ckpt_to_keep");
+    c->num_gpus_per_node = cri_int_of(root, "num_gpus_per_node");
     c->collective_timeout = cri_real_of(root, "collective_timeout");
     c->reward_timeout = cri_real_of(root, "reward_timeout");
     c->rpc_timeout = cri_real_of(root, "rpc_timeout");

@@ -46,18 +46,82 @@ static void place_role(const cr_hosts *hosts, const struct cr_role_ranks *role, 
     }
 }
 
-void cr_placement_make(cr_hosts *hosts, const cr_layout *layout)
+static void place_neighbours(const cr_hosts *hosts, const cr_layout *layout, int *host_of)
 {
-    int *num_used = CR_NEW_ARRAY(int, hosts->num), *host_of = CR_NEW_ARRAY(int, layout->num_ranks);
+    int *num_used = CR_NEW_ARRAY(int, hosts->num);
 
     for (int engines = 0; engines < 2; engines++)
         for (int r = 0; r < CR_NUM_ROLES; r++)
             if (layout->role[r].num &&
                 (layout->role[r].worker->task == CR_TASK_GENERATE) == (engines == 1))
                 place_role(hosts, &layout->role[r], num_used, host_of);
-    cr_hosts_place(hosts, host_of, layout->num_ranks);
     cr_free(num_used);
+}
+
+/* The ranks of a device go to `host`, or, if that is -1, nowhere. Returns how many they are. */
+static int place_device(const cr_layout *layout, int device, int host, int *host_of)
+{
+    int num = 0;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const struct cr_role_ranks *role = &layout->role[r];
+        for (int i = 0; i < role->num; i++) {
+            if (role->worker->devices[i] != device) continue;
+            num++;
+            if (host >= 0) host_of[role->first + i] = host;
+        }
+    }
+    return num;
+}
+
+/* The smallest one above `last` that a rank has, or -1. */
+static int next_device(const cr_layout *layout, int last)
+{
+    int next = -1;
+
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        for (int i = 0; i < layout->role[r].num; i++) {
+            int device = layout->role[r].worker->devices[i];
+            if (device > last && (next < 0 || device < next)) next = device;
+        }
+    return next;
+}
+
+static cr_status place_devices(const cr_hosts *hosts, const cr_layout *layout, int64_t most_devices,
+                               int *host_of, cr_err *err)
+{
+    int64_t num_devices = 0, num_ranks = 0; /* of the host that is filled */
+    size_t host = 0;
+
+    for (int d = next_device(layout, -1); d >= 0; d = next_device(layout, d)) {
+        int num = place_device(layout, d, -1, NULL);
+        while (host < hosts->num && (num_ranks + num > hosts->host[host].num_ranks ||
+                                     (most_devices && num_devices == most_devices)))
+            host++, num_devices = num_ranks = 0;
+        if (host == hosts->num)
+            return cr_fail(err, CR_ECONFIG,
+                           "no host has room for device %d of device_mapping (ranks: %d): in "
+                           "order, each host takes devices with all their ranks, up to its number "
+                           "of ranks%s (croll plan --hosts .. --device cuda)",
+                           d, num, most_devices ? " and to num_gpus_per_node" : "");
+        num_devices++;
+        num_ranks += place_device(layout, d, (int)host, host_of);
+    }
+    return CR_OK;
+}
+
+cr_status cr_placement_make(cr_hosts *hosts, const cr_layout *layout, bool has_gpus,
+                            int64_t num_gpus_per_node, cr_err *err)
+{
+    int *host_of = CR_NEW_ARRAY(int, layout->num_ranks);
+
+    if (has_gpus && hosts->num > 1)
+        cr_note(place_devices(hosts, layout, num_gpus_per_node, host_of, err));
+    else
+        place_neighbours(hosts, layout, host_of);
+    if (err->status == CR_OK) cr_hosts_place(hosts, host_of, layout->num_ranks);
     cr_free(host_of);
+    return err->status;
 }
 
 char *cr_placement_text(const cr_hosts *hosts, const cr_layout *layout, cr_role role)

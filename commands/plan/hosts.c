@@ -94,13 +94,16 @@ static cr_status choose(cr_plan *p, const cr_plan_options *o, cr_err *err)
     cr_note(cr_hosts_choose(&args, layout.num_ranks, &hosts, err));
     cr_free(list);
     CR_TRY(err->status);
-    cr_placement_make(&hosts, &layout);
+    CR_TRY_GOTO(
+        out, cr_placement_make(&hosts, &layout, p->is_gpu,
+                               h->num_devices ? h->num_devices : p->config.num_gpus_per_node, err));
     h->num = (int)hosts.num;
     h->table = cr_placement_table(&hosts, &layout);
     h->all_hosts = CR_NEW_ARRAY(int, layout.num_ranks);
     memcpy(h->all_hosts, hosts.host_of, (size_t)layout.num_ranks * sizeof(int));
+out:
     cr_hosts_free(&hosts);
-    return CR_OK;
+    return err->status;
 }
 
 /* The allocation, as `croll run` takes it. What a run would refuse is no reason to plan nothing. */
@@ -118,6 +121,7 @@ cr_status cr_plan_hosts_open(cr_plan *p, const cr_plan_options *o, cr_err *err)
     bool is_asked = o->hosts || o->hostfile;
     int64_t memory = 0;
 
+    p->is_gpu = o->device && strcmp(o->device, "cpu") != 0;
     if (is_asked)
         CR_TRY(choose(p, o, err));
     else if (p->world == 0 && getenv("SLURM_JOB_ID"))
@@ -125,7 +129,6 @@ cr_status cr_plan_hosts_open(cr_plan *p, const cr_plan_options *o, cr_err *err)
     if (!h->num && (o->link || o->rates))
         return cr_fail(err, CR_EUSAGE,
                        "--link and --rates are of a plan with --hosts (as --hosts 16x8)");
-    p->is_gpu = o->device && strcmp(o->device, "cpu") != 0;
     if (p->is_gpu && strcmp(o->device, "cuda") != 0)
         CR_TRY(cr_rates_of_device(o->device, &h->rates, &memory, err));
     if (p->memory == 0) p->memory = memory;

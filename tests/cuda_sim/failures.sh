@@ -52,7 +52,10 @@ good "device_mapping=[1,5]"
 for mapping in [1,6] [2,3]; do
     fails "${two[0]}" 'NCCL says' "${two[@]:1}" "device_mapping=$mapping" || fail "$mapping: exit code $code"
 done
-unset CROLL_SIM_GPUS CROLL_SIM_FAIL
+export CROLL_TEST_HOSTS=0,0,1,1 # the same on two hosts, whose ranks share a GPU only with their neighbours
+good "device_mapping=[1,5,2,3]"
+fails "${two[0]}" 'NCCL says' "${two[@]:1}" "device_mapping=[1,6,5,2]" || fail "two hosts: exit code $code"
+unset CROLL_SIM_GPUS CROLL_SIM_FAIL CROLL_TEST_HOSTS
 
 # no GPU
 why() { # CODE TEXT

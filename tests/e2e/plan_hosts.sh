@@ -146,6 +146,18 @@ for part in 'hosts    4 with 8 devices each' 'actor_train     h1 0-15, h2 16-31'
     grep -qF -- "$part" "$dir/out" || { cat "$dir/out"; fail "text: no $part"; }
 done
 
+# on GPUs device_mapping says where ranks are
+gpus="h1 0-7, h2 8-15, h3 16-23, h4 24-31"
+"$CROLL" plan "$dir/rlvr.yaml" --hosts 4x8 --device h100 > "$dir/out" 2> "$dir/err" || fail "text for GPUs"
+for role in actor_train actor_infer; do
+    grep -qx -- "  $role  *$gpus" "$dir/out" || { cat "$dir/out"; fail "$role on GPUs"; }
+done
+plan 'places = [x["host_of"] for x in p["hosts"]["roles"]]
+assert places == [[0] * 4 + [1] * 4, [1] * 4 + [2] * 4], places' "$dir/rlvr.yaml" --hosts a:12,b:12,c:12 --device cuda \
+    num_gpus_per_node=4 'actor_train.device_mapping=list(range(0,8))' 'actor_infer.device_mapping=list(range(4,12))'
+refuses 'no host has room for device 8 of device_mapping (ranks: 1)' "$dir/rlvr.yaml" --hosts a:12,b:12 \
+    --device cuda num_gpus_per_node=4 'actor_train.device_mapping=list(range(0,8))' 'actor_infer.device_mapping=list(range(4,12))'
+
 # in a Slurm job its hosts, as a run has them; a list that is given need not be of it; what a run refuses is a warning
 mkdir "$dir/bin"
 printf '#!/bin/sh\nprintf "n1\\nn2\\n"\n' > "$dir/bin/scontrol"

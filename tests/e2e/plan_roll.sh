@@ -16,6 +16,7 @@ logging_dir: ./output/logs
 output_dir: ./output
 system_envs: {USE_MODELSCOPE: '1'}
 num_gpus_per_node: 8
+reward_shift: false
 track_with: tensorboard
 tracker_kwargs: {log_dir: ./output/tensorboard}
 checkpoint_config: {type: file_system, output_dir: "./models/${exp_name}"}
@@ -84,7 +85,7 @@ plan() {
     [ $code = 0 ] || fail "$*: exit code $code"
     grep -q "\"parameters\":$parameters[,}]" $tmp/plan || fail "$*: not $parameters parameters"
     cat $log $tmp/plan | grep -q -- "$said" || fail "$*: '$said' is not said"
-    grep -q "note: num_gpus_per_node has no effect (ROLL ignores it, too)" $log || fail "$*: num_gpus_per_node is not named"
+    grep -q "note: reward_shift has no effect (ROLL ignores it, too)" $log || fail "$*: reward_shift is not named"
 }
 # refuse TEXT [key=value ..]: exit code 2 and no plan
 refuse() {

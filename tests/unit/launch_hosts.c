@@ -145,6 +145,8 @@ static void slurm(void **state)
 typedef struct run {
     cr_worker_config worker[3]; /* trains, generates, computes log-probs */
     cr_layout layout;
+    bool has_gpus;
+    int64_t most; /* num_gpus_per_node */
 } run;
 
 static void make_run(run *r, int train, int fsdp, int ulysses, int infer, int reference)
@@ -180,7 +182,7 @@ static void check_places(const char *list, const run *r, const char *train, cons
 
     assert_int_equal(
         cr_hosts_choose(&(cr_hosts_args){list, NULL}, r->layout.num_ranks, &hosts, &err), CR_OK);
-    cr_placement_make(&hosts, &r->layout);
+    assert_int_equal(cr_placement_make(&hosts, &r->layout, r->has_gpus, r->most, &err), CR_OK);
     for (int i = 0; i < 3; i++) {
         char *text = cr_placement_text(&hosts, &r->layout, roles[i]);
         assert_string_equal(text, want[i]);
@@ -206,6 +208,69 @@ static void roles_are_placed(void **state)
     check_places("a:1,b:4", &r, "b 0-3", "a 0", "");
     make_run(&r, 3, 3, 1, 1, 0); /* nothing fits as a whole */
     check_places("a:2,b:2", &r, "a 0-1, b 2", "b 0", "");
+}
+
+/* device_mapping of each role: neighbours from the given one on, in falling order if is_turned. */
+static void map_devices(run *r, int train_from, int infer_from, int reference_from, bool is_turned)
+{
+    static int device[3][64];
+    const int from[] = {train_from, infer_from, reference_from};
+
+    r->has_gpus = true;
+    for (int i = 0; i < 3; i++) {
+        int num =
+            r->layout.role[i == 0   ? CR_ROLE_TRAIN
+                           : i == 1 ? CR_ROLE_INFER
+                                    : CR_ROLE_REFERENCE]
+                .num;
+        r->worker[i].devices = device[i];
+        for (int k = 0; k < num; k++)
+            device[i][k] = from[i] + (is_turned ? num - 1 - k : k);
+    }
+}
+
+static void check_no_place(const char *list, const run *r, const char *text)
+{
+    cr_hosts hosts = {0};
+    cr_err err = {0};
+
+    assert_int_equal(
+        cr_hosts_choose(&(cr_hosts_args){list, NULL}, r->layout.num_ranks, &hosts, &err), CR_OK);
+    assert_int_equal(cr_placement_make(&hosts, &r->layout, true, r->most, &err), CR_ECONFIG);
+    assert_non_null(strstr(err.msg, text));
+    cr_hosts_free(&hosts);
+}
+
+/* Ranks that share a GPU are on one host; a host has GPUs that are neighbours. */
+static void gpus_are_placed(void **state)
+{
+    run r;
+
+    (void)state;
+    make_run(&r, 8, 8, 1, 8, 0);
+    map_devices(&r, 0, 0, 0, false);
+    check_places("a:8,b:8", &r, "a 0-3, b 4-7", "a 0-3, b 4-7", "");
+    check_places("a:9,b:8", &r, "a 0-3, b 4-7", "a 0-3, b 4-7", ""); /* half a device is none */
+    check_places("a:16", &r, "a 0-7", "a 0-7", "");
+    map_devices(&r, 0, 11, 0, false);
+    check_places("a:8,b:8", &r, "a 0-7", "b 0-7", "");
+    check_places("a:6,b:10", &r, "a 0-5, b 6-7", "b 0-7", "");
+    map_devices(&r, 8, 0, 0, false);
+    check_places("a:8,b:8", &r, "b 0-7", "a 0-7", "");
+    map_devices(&r, 0, 0, 0, true);
+    check_places("a:8,b:8", &r, "b 0-3, a 4-7", "b 0-3, a 4-7", "");
+    make_run(&r, 4, 4, 1, 4, 2);
+    map_devices(&r, 0, 2, 4, false); /* 1 1 2 2 2 2: devices 0 to 5 */
+    check_places("a:4,b:6", &r, "a 0-2, b 3", "a 0, b 1-3", "b 0-1");
+    make_run(&r, 8, 8, 1, 8, 0);
+    map_devices(&r, 0, 0, 0, false);
+    r.most = 4; /* more ranks than for 4 devices: the third host stays empty */
+    check_places("a:64,b:64,c:64", &r, "a 0-3, b 4-7", "a 0-3, b 4-7", "");
+    r.most = 3;
+    check_no_place("a:64,b:64", &r, "device 6 of device_mapping (ranks: 2)");
+    r.most = 0;
+    check_no_place("a:9,b:7", &r, "device 7 of device_mapping (ranks: 2)");
+    check_no_place("a:1,b:15", &r, "device 7 of device_mapping");
 }
 
 /* No host has more ranks than room; a shard group is only cut if no host could take it when its turn came, which is
@@ -236,7 +301,7 @@ static void random_runs(void **state)
         }
         assert_int_equal(
             cr_hosts_choose(&(cr_hosts_args){list, NULL}, r.layout.num_ranks, &hosts, &err), CR_OK);
-        cr_placement_make(&hosts, &r.layout);
+        assert_int_equal(cr_placement_make(&hosts, &r.layout, false, 0, &err), CR_OK);
         for (int i = 0; i < r.layout.num_ranks; i++) {
             assert_true(hosts.host_of[i] >= 0 && hosts.host_of[i] < num_hosts);
             assert_true(++used[hosts.host_of[i]] <= hosts.host[hosts.host_of[i]].num_ranks);
@@ -253,7 +318,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists),       cmocka_unit_test(files),
         cmocka_unit_test(slurm),       cmocka_unit_test(roles_are_placed),
-        cmocka_unit_test(random_runs),
+        cmocka_unit_test(random_runs), cmocka_unit_test(gpus_are_placed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
