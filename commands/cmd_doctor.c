@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "base/limits.h"
 #include "commands/commands.h"
+#include "commands/worker.h"
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
 #include "kernels/measure.h"
@@ -283,10 +284,9 @@ static cr_status check_hosts(const report *r, const cr_hosts_args *args, const c
     if (config) cr_layout_init(&layout, config);
     CR_TRY(cr_hosts_open(args, layout.num_ranks, &hosts, err));
     if (config)
-        CR_TRY_GOTO(out,
-                    cr_placement_make(&hosts, &layout, strcmp(cr_device_default(), "cuda") == 0,
-                                      config->num_gpus_per_node, err));
-    cr_needs_init(&needs, config, &hosts, network);
+        CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_device_is_cuda(),
+                                           config->num_gpus_per_node, err));
+    cr_needs_init(&needs, config, &hosts, network, cr_device_is_cuda());
     preflight = cr_preflight_make(&hosts, &needs.all);
     if (cr_preflight_check(preflight, err) == CR_ESIGNAL) goto out;
     if (r->has_json) {

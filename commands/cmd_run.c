@@ -91,11 +91,15 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     return CR_OK;
 }
 
-/* The one that each rank will open. */
-static cr_status check_device(const cr_config *config, cr_err *err)
+/* The one that each rank will open, where one is on this host; the others are asked by check_hosts. */
+static cr_status check_device(const cr_config *config, const cr_hosts *hosts, cr_err *err)
 {
     cr_device *dev;
+    bool has_rank = false;
 
+    for (int r = 0; r < hosts->num_ranks; r++)
+        has_rank |= hosts->host[hosts->host_of[r]].is_here;
+    if (!has_rank) return CR_OK;
     CR_TRY(cr_device_open_to_compute(
         NULL, config->train.num_devices ? config->train.devices[0] : -1, 1, &dev, err));
     cr_device_close(dev);
@@ -241,7 +245,7 @@ static cr_status check_hosts(cr_hosts *hosts, const cr_config *config, const cha
         return network
                    ? cr_fail(err, CR_EUSAGE, "--network is for a run over hosts (--hosts a:8,b:8)")
                    : CR_OK;
-    cr_needs_init(needs, config, hosts, network);
+    cr_needs_init(needs, config, hosts, network, cr_device_is_cuda());
     return cr_preflight_run(hosts, &needs->all, out, err);
 }
 
@@ -290,10 +294,10 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
 
     cr_layout_init(&layout, config);
     CR_TRY_GOTO(out, cr_hosts_open(host_args, layout.num_ranks, &hosts, err));
-    CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, strcmp(cr_device_default(), "cuda") == 0,
+    CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_device_is_cuda(),
                                        config->num_gpus_per_node, err));
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
-    CR_TRY_GOTO(out, check_device(config, err));
+    CR_TRY_GOTO(out, check_device(config, &hosts, err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_trees(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */

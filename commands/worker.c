@@ -217,6 +217,11 @@ cr_status cr_device_open_to_compute(const char *name, int number, int num_thread
     return cr_fail(err, CR_EUSAGE, "device meta only counts, it has no numbers to answer with");
 }
 
+bool cr_device_is_cuda(void)
+{
+    return strcmp(cr_device_default(), "cuda") == 0;
+}
+
 int cr_worker_num_here(const cr_worker *w)
 {
     int num = 0;

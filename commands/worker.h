@@ -80,6 +80,8 @@ int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, cons
  * device_mapping (cr_device_open_number). */
 CR_MUST cr_status cr_device_open_to_compute(const char *name, int number, int num_threads,
                                             cr_device **out, cr_err *err);
+/* CROLL_DEVICE names it: ranks have GPUs, and a place by them (launch/placement.h). */
+bool cr_device_is_cuda(void);
 /* What lines this model takes. Prompts and messages open the tokenizer when the first one comes. */
 cr_line_rules cr_worker_rules(cr_worker *worker);
 /* Open the tokenizer of MODEL, unless it is open. */

@@ -59,12 +59,12 @@ static int64_t most_ranks_of_a_host(const cr_hosts *hosts)
 }
 
 void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hosts,
-                   const char *network)
+                   const char *network, bool has_gpus)
 {
     cr_layout layout;
     int64_t largest, trained, num_local;
 
-    *needs = (cr_needs){.all = {.network = network}};
+    *needs = (cr_needs){.all = {.network = network, .has_gpus = has_gpus}};
     needs->all.model = needs->model;
     if (!config) return;
     cr_layout_init(&layout, config);

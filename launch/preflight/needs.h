@@ -14,6 +14,6 @@ typedef struct cr_needs {
 int cr_needs_files(int num_ranks);
 /* What a run on these hosts needs; config NULL: only what any run does. network: the user's, or NULL. */
 void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hosts,
-                   const char *network);
+                   const char *network, bool has_gpus);
 
 #endif

@@ -232,8 +232,12 @@ static void check_room(cr_preflight *p, size_t i)
             p, i, CRI_HOST, false,
             "Open MPI's orted is not in PATH of what ssh or srun starts there: if its folder "
             "is not known to mpirun either, set PATH in the first lines of ~/.bashrc");
-    if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
-        (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
+    if (needs->has_gpus && look->num_gpus == 0)
+        find_fault(
+            p, i, CRI_GPUS, true,
+            "device cuda needs a GPU, and it shows none: `croll doctor` on that host says why");
+    else if (p->node[p->here].has_ranks && p->node[p->here].has_looked &&
+             (look->num_gpus != here->num_gpus || strcmp(look->gpu, here->gpu) != 0))
         find_fault(p, i, CRI_GPUS, false, "other GPUs (%d %s) than here (%d %s)", look->num_gpus,
                    look->gpu, here->num_gpus, here->gpu);
 }

@@ -19,6 +19,7 @@ typedef struct cr_preflight_needs {
     const char *network;    /* the user's choice, "10.0.0.0/16"; NULL: found out */
     int64_t num_files;      /* that a process may open, and bytes of room; 0: not known */
     int64_t shm_bytes, disk_bytes;
+    bool has_gpus;    /* ranks compute on GPUs */
     bool is_gathered; /* a checkpoint is written on the launcher's host alone */
     bool is_brief;    /* a short command: no links, and no line that all is well */
 } cr_preflight_needs;

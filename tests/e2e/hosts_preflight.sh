@@ -28,6 +28,20 @@ says '"is_output_dir_shared":true'
 says '\{"hosts":\["h1","h2"\],"network":"10.77.0.0/24".*"links":\[\{"from":"h1","to":"h2","bytes_per_s":'
 [ -z "$(find $tmp -name '.croll-hosts*')" ] && [ ! -e $tmp/no ] || fail "doctor leaves files"
 
+# no GPU: a run is refused by this host's own device if it has ranks, else by the others
+CROLL_DEVICE=cuda doctor 2
+says '^error: host h2: device cuda needs a GPU, and it shows none: `croll doctor` on that host'
+row h2 | grep -q ' none! ' || fail "the row of h2: $(row h2)"
+on_gpus() { # HOSTS TEXT
+    code=0
+    rig in h1 $program run configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/refused track_with=none validation=null \
+        "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --device cuda --hosts $1 >$log 2>&1 </dev/null || code=$?
+    [ $code != 0 ] && [ ! -e $tmp/refused ] || fail "a run on $1 without GPUs: exit code $code"
+    says "$2"
+}
+on_gpus h2:4 '^croll run: host h2: device cuda needs a GPU, and it shows none'
+on_gpus h1:2,h2:2 '^croll run: .*device.*cuda'
+
 # another program, and none
 rig in h2 sh -c "echo >>$program"
 doctor 2
