@@ -18,13 +18,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+enum { DEVICE_LIMIT_MS = 60000 };
 
 static int run_command(int argc, char **argv);
 
@@ -91,19 +96,46 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     return CR_OK;
 }
 
+/* By a process of its own: what CUDA takes of a GPU, half a gigabyte, it keeps until its process ends. */
+static cr_status try_device(int number, cr_err *err)
+{
+    cr_err found = {0};
+    cr_device *dev;
+    ssize_t num_bytes = 0;
+    int ends[2];
+    pid_t pid;
+
+    if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
+        return cr_fail(err, CR_EIO, "cannot look at the device: %s", strerror(errno));
+    if (pid == 0) {
+        if (cr_device_open_to_compute(NULL, number, 1, &dev, &found) == CR_OK) cr_device_close(dev);
+        _exit(write(ends[1], &found, sizeof found) == sizeof found ? 0 : 1);
+    }
+    close(ends[1]);
+    if (poll(&(struct pollfd){.fd = ends[0], .events = POLLIN}, 1, DEVICE_LIMIT_MS) == 1)
+        num_bytes = read(ends[0], &found, sizeof found);
+    close(ends[0]);
+    if (num_bytes != sizeof found) kill(pid, SIGKILL);
+    waitpid(pid, NULL, num_bytes == sizeof found ? 0 : WNOHANG);
+    if (num_bytes != sizeof found)
+        return cr_fail(
+            err, CR_EIO,
+            "device %s: a process that opens it ends, or gives no answer within a minute "
+            "(croll doctor)",
+            cr_device_default());
+    *err = found;
+    return err->status;
+}
+
 /* The one that each rank will open, where one is on this host; the others are asked by check_hosts. */
 static cr_status check_device(const cr_config *config, const cr_hosts *hosts, cr_err *err)
 {
-    cr_device *dev;
     bool has_rank = false;
 
     for (int r = 0; r < hosts->num_ranks; r++)
         has_rank |= hosts->host[hosts->host_of[r]].is_here;
-    if (!has_rank) return CR_OK;
-    CR_TRY(cr_device_open_to_compute(
-        NULL, config->train.num_devices ? config->train.devices[0] : -1, 1, &dev, err));
-    cr_device_close(dev);
-    return CR_OK;
+    return has_rank ? try_device(config->train.num_devices ? config->train.devices[0] : -1, err)
+                    : CR_OK;
 }
 
 /* With fewer files Open MPI's ranks wait for one another for ever. */
