@@ -46,8 +46,9 @@ log=$tmp/killed.log
 runner=$!
 steps killed 1
 end_serve
-for try in $(seq 300); do grep -q 'cannot connect' $log && break; sleep 0.05; done
-grep -q "cannot connect: Connection refused; trying again" $log || fail "the run has not noticed it"
+away="(cannot connect: Connection refused|the connection broke: .*); trying again" # between requests, or in one
+for try in $(seq 300); do grep -Eq "$away" $log && break; sleep 0.05; done
+grep -Eq "$away" $log || fail "the run has not noticed it"
 serve $tmp/home/sft_model
 wait $runner || fail "exit code $?"
 alike killed
