@@ -96,6 +96,14 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     return CR_OK;
 }
 
+/* Of num ranks of the world from first on, is one on this host? */
+static bool has_rank_here(const cr_hosts *hosts, int first, int num)
+{
+    for (int r = first; r < first + num; r++)
+        if (hosts->host[hosts->host_of[r]].is_here) return true;
+    return false;
+}
+
 /* By a process of its own: what CUDA takes of a GPU, half a gigabyte, it keeps until its process ends. */
 static cr_status try_device(int number, cr_err *err)
 {
@@ -130,12 +138,8 @@ static cr_status try_device(int number, cr_err *err)
 /* The one that each rank will open, where one is on this host; the others are asked by check_hosts. */
 static cr_status check_device(const cr_config *config, const cr_hosts *hosts, cr_err *err)
 {
-    bool has_rank = false;
-
-    for (int r = 0; r < hosts->num_ranks; r++)
-        has_rank |= hosts->host[hosts->host_of[r]].is_here;
-    return has_rank ? try_device(config->train.num_devices ? config->train.devices[0] : -1, err)
-                    : CR_OK;
+    if (!has_rank_here(hosts, 0, hosts->num_ranks)) return CR_OK;
+    return try_device(config->train.num_devices ? config->train.devices[0] : -1, err);
 }
 
 /* With fewer files Open MPI's ranks wait for one another for ever. */
@@ -297,8 +301,7 @@ static cr_status check_writer(const cr_config *config, const cr_hosts *hosts,
     const struct cr_role_ranks *train = &layout->role[CR_ROLE_TRAIN];
 
     if (config->checkpoint_hosts == CR_FILES_SHARED || !hosts->list) return CR_OK;
-    for (int r = 0; r < train->num; r++)
-        if (hosts->host[hosts->host_of[train->first + r]].is_here) return CR_OK;
+    if (has_rank_here(hosts, train->first, train->num)) return CR_OK;
     return cr_fail(
         err, CR_ECONFIG,
         "checkpoint_config.hosts: no rank of %s is on %s, which has output_dir (name it "
