@@ -123,14 +123,16 @@ static cr_status try_device(int number, cr_err *err)
     if (poll(&(struct pollfd){.fd = ends[0], .events = POLLIN}, 1, DEVICE_LIMIT_MS) == 1)
         num_bytes = read(ends[0], &found, sizeof found);
     close(ends[0]);
-    if (num_bytes != sizeof found) kill(pid, SIGKILL);
-    waitpid(pid, NULL, num_bytes == sizeof found ? 0 : WNOHANG);
-    if (num_bytes != sizeof found)
+    if (num_bytes != sizeof found) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, WNOHANG);
         return cr_fail(
             err, CR_EIO,
             "device %s: a process that opens it ends, or gives no answer within a minute "
             "(croll doctor)",
             cr_device_default());
+    }
+    waitpid(pid, NULL, 0);
     *err = found;
     return err->status;
 }

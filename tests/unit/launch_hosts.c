@@ -142,6 +142,8 @@ static void slurm(void **state)
 
 /* ---- placement ---- */
 
+static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER, CR_ROLE_REFERENCE};
+
 typedef struct run {
     cr_worker_config worker[3]; /* trains, generates, computes log-probs */
     cr_layout layout;
@@ -151,7 +153,6 @@ typedef struct run {
 
 static void make_run(run *r, int train, int fsdp, int ulysses, int infer, int reference)
 {
-    static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER, CR_ROLE_REFERENCE};
     static const char *const names[] = {"actor_train", "actor_infer", "reference"};
     const int num[] = {train, infer, reference};
 
@@ -178,7 +179,6 @@ static void check_places(const char *list, const run *r, const char *train, cons
     cr_hosts hosts = {0};
     cr_err err = {0};
     const char *const want[] = {train, infer, reference};
-    static const cr_role roles[] = {CR_ROLE_TRAIN, CR_ROLE_INFER, CR_ROLE_REFERENCE};
 
     assert_int_equal(
         cr_hosts_choose(&(cr_hosts_args){list, NULL}, r->layout.num_ranks, &hosts, &err), CR_OK);
@@ -218,11 +218,7 @@ static void map_devices(run *r, int train_from, int infer_from, int reference_fr
 
     r->has_gpus = true;
     for (int i = 0; i < 3; i++) {
-        int num =
-            r->layout.role[i == 0   ? CR_ROLE_TRAIN
-                           : i == 1 ? CR_ROLE_INFER
-                                    : CR_ROLE_REFERENCE]
-                .num;
+        int num = r->layout.role[roles[i]].num;
         r->worker[i].devices = device[i];
         for (int k = 0; k < num; k++)
             device[i][k] = from[i] + (is_turned ? num - 1 - k : k);
