@@ -12,7 +12,8 @@ typedef struct cr_needs {
 
 /* Files that a process of a run has to be able to open. */
 int cr_needs_files(int num_ranks);
-/* What a run on these hosts needs; config NULL: only what any run does. network: the user's, or NULL. */
+/* What a run on these hosts needs; config NULL: only what any run does. network: the user's, or NULL.
+ * has_gpus: its ranks compute on GPUs. */
 void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hosts,
                    const char *network, bool has_gpus);
 
