@@ -13,11 +13,24 @@
 
 #include <math.h>
 
-enum { TILE = CR_KV_BLOCK, MOST_ROWS = 8, MOST_VECTORS = 16 /* head_dim up to 256 */ };
+/* VALUE: the length of V's rows is a multiple of it. KEY_VECTORS: vectors of keys whose sums a row has in registers. */
+#if V_REGISTERS == 32
+enum { SCORE_ROWS = 4, VALUE_ROWS = 8 };
+#else
+enum { SCORE_ROWS = 2, VALUE_ROWS = 4 };
+#endif
+enum {
+    TILE = CR_KV_BLOCK,
+    VALUE = 16,
+    MOST_ROWS = 8,
+    MOST_DIM = 256,
+    TILE_VECTORS = TILE / V_LANES,
+    KEY_VECTORS = 4
+};
 
 CR_INLINE int64_t padded(int64_t head_dim)
 {
-    return (head_dim + 15) / 16 * 16;
+    return (head_dim + VALUE - 1) / VALUE * VALUE;
 }
 
 /* Floats of one kv head's tiles: K [D][64] then V [64][Dp]. */
@@ -31,7 +44,7 @@ CR_INLINE void widen_row(cr_dtype dtype, const void *src, int64_t at, int64_t n,
 {
     int64_t i = 0;
 
-    for (; n - i >= 16; i += 16)
+    for (; n - i >= V_LANES; i += V_LANES)
         v_store(dst + i, v_get(dtype, src, at + i));
     for (; i < n; i++)
         dst[i] = e_get(dtype, src, at + i);
@@ -46,7 +59,7 @@ CR_INLINE void narrow_row(cr_dtype dtype, const float *src, int64_t n, void *dst
 {
     int64_t i = 0;
 
-    for (; n - i >= 16; i += 16)
+    for (; n - i >= V_LANES; i += V_LANES)
         v_put(dtype, dst, at + i, v_load(src + i));
     for (; i < n; i++)
         e_put(dtype, dst, at + i, src[i]);
@@ -62,7 +75,7 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
                       int64_t slot, float *tiles)
 {
     int64_t dp = padded(head_dim);
-    float *vt = tiles + head_dim * TILE + slot * dp, key[256];
+    float *vt = tiles + head_dim * TILE + slot * dp, key[MOST_DIM];
 
     if (head_dim <= SHORT_HEAD) {
         CR_V(short_store)(dtype, k, v, at, head_dim, slot, tiles);
@@ -77,67 +90,70 @@ static void store_key(cr_dtype dtype, const void *k, const void *v, int64_t at, 
 
 /* One query row that is being computed. */
 typedef struct row {
-    float q[256], o[256], sums[16]; /* sums: of the weights, key j in lane j mod 16 */
-    int64_t num_keys, first_key;    /* keys first_key .. num_keys - 1 are seen */
+    float q[MOST_DIM], o[MOST_DIM],
+        sums[V_LANES];           /* sums: of the weights, key j in lane j mod V_LANES */
+    int64_t num_keys, first_key; /* keys first_key .. num_keys - 1 are seen */
     float most;
     int64_t out; /* element of o where it goes, and of lse */
     int64_t lse_at;
 } row;
 
-/* s[r][64] = scale * q_r . K_r for num <= 4 rows, -inf outside the row's keys; the tiles begin at
- * position k0, and is_shared: all are kt[0]. */
+/* s[r][first ..] = scale * q_r . K_r for num rows and KEY_VECTORS vectors of keys, -inf outside the row's
+ * keys; the tiles begin at position k0, and is_shared: all are kt[0]. */
 CR_INLINE void scores(int num, bool is_shared, const row *rows, const float *const *kt,
-                      int64_t head_dim, int64_t k0, float scale, v16 s[][4])
+                      int64_t head_dim, int64_t k0, float scale, int first, vf s[][TILE_VECTORS])
 {
-    v16 acc[16];
+    vf acc[4 * KEY_VECTORS];
+
+    k0 += first * V_LANES;
 
 #pragma GCC unroll 16
-    for (int i = 0; i < 4 * num; i++)
+    for (int i = 0; i < KEY_VECTORS * num; i++)
         acc[i] = v_set(0);
     for (int64_t d = 0; d < head_dim; d++) {
-        v16 k[4];
+        vf k[KEY_VECTORS];
 #pragma GCC unroll 4
         for (int r = 0; r < num; r++) {
-            v16 q = v_set(rows[r].q[d]);
+            vf q = v_set(rows[r].q[d]);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                if (r == 0 || !is_shared) k[i] = v_load(kt[r] + d * TILE + 16 * i);
-                acc[4 * r + i] = v_fma(q, k[i], acc[4 * r + i]);
+            for (int i = 0; i < KEY_VECTORS; i++) {
+                if (r == 0 || !is_shared) k[i] = v_load(kt[r] + d * TILE + V_LANES * (first + i));
+                acc[KEY_VECTORS * r + i] = v_fma(q, k[i], acc[KEY_VECTORS * r + i]);
             }
         }
     }
     for (int r = 0; r < num; r++) {
-        if (rows[r].num_keys >= k0 + TILE && rows[r].first_key <= k0) {
-            for (int i = 0; i < 4; i++)
-                s[r][i] = acc[4 * r + i] * v_set(scale);
+        const vf *sums = acc + KEY_VECTORS * r;
+        if (rows[r].num_keys >= k0 + KEY_VECTORS * V_LANES && rows[r].first_key <= k0) {
+            for (int i = 0; i < KEY_VECTORS; i++)
+                s[r][first + i] = sums[i] * v_set(scale);
             continue;
         }
-        for (int i = 0; i < 4; i++) {
-            i16x32 key = v_lanes() + (int32_t)(k0 + 16 * i);
-            i16x32 is_seen =
-                (key < (int32_t)rows[r].num_keys) & (key >= (int32_t)rows[r].first_key);
-            s[r][i] = v_select(is_seen, acc[4 * r + i] * v_set(scale), v_set(-INFINITY));
+        for (int i = 0; i < KEY_VECTORS; i++) {
+            vi key = v_lanes() + (int32_t)(k0 + V_LANES * i);
+            vi is_seen = (key < (int32_t)rows[r].num_keys) & (key >= (int32_t)rows[r].first_key);
+            s[r][first + i] = v_select(is_seen, sums[i] * v_set(scale), v_set(-INFINITY));
         }
     }
 }
 
-/* o_r = o_r shrink_r + p_r V_r, keys in order. */
+/* o_r = o_r shrink_r + p_r V_r for num rows, keys in order. */
 CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *const *tiles,
                            int64_t head_dim, int64_t keys, float p[][TILE], const float *shrink)
 {
     int64_t at = head_dim * TILE, dp = padded(head_dim);
-    int vectors = (int)(dp / 16);
-    v16 acc[MOST_ROWS * 2];
+    int vectors = (int)(dp / V_LANES);
+    vf acc[VALUE_ROWS * 2];
 
     for (int g = 0; g < vectors; g += 2) { /* two at a time keep the sums in registers */
         int wide = vectors - g < 2 ? 1 : 2;
         for (int r = 0; r < num; r++)
             for (int w = 0; w < wide; w++)
-                acc[r * 2 + w] = v_load(rows[r].o + 16 * (g + w)) * v_set(shrink[r]);
+                acc[r * 2 + w] = v_load(rows[r].o + V_LANES * (g + w)) * v_set(shrink[r]);
         for (int64_t j = 0; j < keys; j++)
             for (int w = 0; w < wide; w++) {
-                int64_t from = at + j * dp + 16 * (g + w);
-                v16 v = v_load(tiles[0] + from);
+                int64_t from = at + j * dp + V_LANES * (g + w);
+                vf v = v_load(tiles[0] + from);
 #pragma GCC unroll 8
                 for (int r = 0; r < num; r++) {
                     if (!is_shared) v = v_load(tiles[r] + from);
@@ -146,21 +162,25 @@ CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *cons
             }
         for (int r = 0; r < num; r++)
             for (int w = 0; w < wide; w++)
-                v_store(rows[r].o + 16 * (g + w), acc[r * 2 + w]);
+                v_store(rows[r].o + V_LANES * (g + w), acc[r * 2 + w]);
     }
 }
 
 /* p = e^(s - most) for a row's 64 keys, most being the largest so far: what went before shrinks. A
  * row that has seen no key yet (a window that begins later) has most -inf and weights 0. */
-CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float *old_max)
+CR_INLINE void weigh(row *r, const vf s[TILE_VECTORS], int64_t keys, float p[TILE], float *old_max)
 {
-    float most = v_greatest(v_max(v_max(s[0], s[1]), v_max(s[2], s[3]))), shift;
+    vf all = s[0];
+    float most, shift;
 
+    for (int i = 1; i < TILE_VECTORS; i++)
+        all = v_max(all, s[i]);
+    most = v_greatest(all);
     *old_max = r->most;
     if (most > r->most) r->most = most;
     shift = r->most == -INFINITY ? 0 : r->most;
-    for (int i = 0; i < 4; i++)
-        v_store(p + 16 * i, 16 * i < keys ? v_exp(s[i] - v_set(shift)) : v_set(0));
+    for (int i = 0; i < TILE_VECTORS; i++)
+        v_store(p + V_LANES * i, V_LANES * i < keys ? v_exp(s[i] - v_set(shift)) : v_set(0));
     *old_max -= shift;
 }
 
@@ -169,28 +189,34 @@ CR_INLINE void weigh(row *r, const v16 s[4], int64_t keys, float p[TILE], float 
 CR_INLINE void attend_tile(int num, bool is_shared, row *rows, const float *const *tiles,
                            int64_t head_dim, int64_t k0, float scale)
 {
-    const int step = is_shared ? 4 : 2; /* rows whose sums fit into registers with their keys */
+    const int step =
+        is_shared ? SCORE_ROWS : 2; /* rows whose sums fit into registers with their keys */
     int64_t keys = 0;
-    v16 s[MOST_ROWS][4];
+    vf s[MOST_ROWS][TILE_VECTORS];
     float p[MOST_ROWS][TILE], shrink[16] = {0};
 
 #pragma GCC unroll 4
     for (int r = 0; r < num; r += step)
-        scores(num - r < step ? num - r : step, is_shared, rows + r, tiles + r, head_dim, k0, scale,
-               s + r);
+        for (int i = 0; i < TILE_VECTORS; i += KEY_VECTORS)
+            scores(num - r < step ? num - r : step, is_shared, rows + r, tiles + r, head_dim, k0,
+                   scale, i, s + r);
     for (int r = 0; r < num; r++)
         if (rows[r].num_keys - k0 > keys) keys = rows[r].num_keys - k0;
     if (keys > TILE) keys = TILE;
     for (int r = 0; r < num; r++)
         weigh(&rows[r], s[r], keys, p[r], &shrink[r]);
-    v_store(shrink, v_exp(v_load(shrink)));
+    for (int r = 0; r < MOST_ROWS; r += V_LANES)
+        v_store(shrink + r, v_exp(v_load(shrink + r)));
     for (int r = 0; r < num; r++) {
-        v16 sums = v_load(rows[r].sums) * v_set(shrink[r]);
-        for (int i = 0; i < 4; i++)
-            sums = sums + v_load(p[r] + 16 * i);
+        vf sums = v_load(rows[r].sums) * v_set(shrink[r]);
+        for (int i = 0; i < TILE_VECTORS; i++)
+            sums = sums + v_load(p[r] + V_LANES * i);
         v_store(rows[r].sums, sums);
     }
-    take_values(num, is_shared, rows, tiles, head_dim, keys, p, shrink);
+#pragma GCC unroll 4
+    for (int r = 0; r < num; r += VALUE_ROWS)
+        take_values(num - r < VALUE_ROWS ? num - r : VALUE_ROWS, is_shared, rows + r, tiles + r,
+                    head_dim, keys, p + r, shrink + r);
 }
 
 #define ROWS_CASE(n, call) \

@@ -36,12 +36,12 @@ typedef struct shape {
 
 #if defined(__AVX512BF16__)
 /* Units of two rows, rounded to bfloat16. */
-CR_INLINE v16 pairs_of(v16 low, v16 high)
+CR_INLINE vf pairs_of(vf low, vf high)
 {
     __m512i x = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low)),
             y = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
 
-    return (v16)_mm512_or_si512(x, _mm512_slli_epi32(y, 16));
+    return (vf)_mm512_or_si512(x, _mm512_slli_epi32(y, 16));
 }
 #endif
 
@@ -109,18 +109,18 @@ static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int
     return w->rows;
 }
 
-/* P and dS of sixteen keys from k0 on of a row that sees keys up to position pos. */
+/* P and dS of V_LANES keys from k0 on of a row that sees keys up to position pos. */
 CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t pos, int64_t k0,
-                     float lse, float delta, v16 *p, v16 *ds)
+                     float lse, float delta, vf *p, vf *ds)
 {
     int64_t first = z->a->window > 0 ? pos + 1 - z->a->window : 0;
-    v16 scale = v_set(z->a->scale);
+    vf scale = v_set(z->a->scale);
 
     *p = v_exp(v_load(s) * scale - v_set(lse));
     *ds = *p * (v_load(dp) - v_set(delta)) * scale;
-    if (k0 + 15 > pos || k0 < first) {
-        i16x32 key = v_lanes() + (int32_t)k0;
-        i16x32 is_seen = (key <= (int32_t)pos) & (key >= (int32_t)first);
+    if (k0 + V_LANES - 1 > pos || k0 < first) {
+        vi key = v_lanes() + (int32_t)k0;
+        vi is_seen = (key <= (int32_t)pos) & (key >= (int32_t)first);
         *p = v_select(is_seen, *p, v_set(0));
         *ds = v_select(is_seen, *ds, v_set(0));
     }
@@ -134,9 +134,9 @@ static void weigh_rows(const shape *z, const work *w, const float *lse, const fl
             wide = gemm_units(z->inner, keys) * step;
 
     for (int64_t r = 0; r < units * step; r += step)
-        for (int64_t j = 0; j < wide; j += 16) {
+        for (int64_t j = 0; j < wide; j += V_LANES) {
             int64_t at = (j / CRI_PANEL * units + r / step) * CRI_PANEL + j % CRI_PANEL;
-            v16 p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
+            vf p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
             for (int64_t t = 0; t < step && r + t < num; t++)
                 weigh(z, w->s + (r + t) * TILE + j, w->dp + (r + t) * TILE + j,
                       z->a->is_bidirectional ? len - 1 : i + r + t, k0 + j, lse[(r + t) * stride],
@@ -194,8 +194,8 @@ CR_INLINE void put_rows(cr_dtype dtype, const shape *z, const float *src, int64_
     int64_t d = z->d;
 
     for (int64_t r = 0; r < num; r++)
-        for (int64_t i = 0; i < d; i += 16) {
-            if (d - i >= 16)
+        for (int64_t i = 0; i < d; i += V_LANES) {
+            if (d - i >= V_LANES)
                 v_put(dtype, dst, at + r * ld + i, v_load(src + r * z->wide + i));
             else
                 v_put_some(dtype, dst, at + r * ld + i,
@@ -212,8 +212,8 @@ CR_INLINE void sum_deltas(cr_dtype dtype, const shape *z, const work *w, int64_t
     for (int64_t h = 0; h < z->group; h++)
         for (int64_t i = 0; i < len; i++) {
             int64_t at = ((first + i) * z->a->num_heads + h0 + h) * z->d, end = at + z->d;
-            v16 sum = v_set(0);
-            for (; end - at >= 16; at += 16)
+            vf sum = v_set(0);
+            for (; end - at >= V_LANES; at += V_LANES)
                 sum = v_fma(v_get(dtype, o, at), v_get(dtype, d_o, at), sum);
             if (end > at)
                 sum = v_fma(v_get_some(dtype, o, at, end - at),

@@ -1,7 +1,7 @@
 /* attention_short.h -- attention of heads of at most 16 elements: fewer than a vector has lanes.
  *
- * Lanes are keys everywhere: a tile of CR_KV_BLOCK positions is groups of 16 keys, each K [dims][16]
- * then V [dims][16], dims being 8 or 16 (rows after head_dim are zero), so that no lane is idle in
+ * Lanes are keys everywhere: a tile of CR_KV_BLOCK positions is groups of V_LANES keys, each K [dims][V_LANES]
+ * then V [dims][V_LANES], dims being 8 or 16 (rows after head_dim are zero), so that no lane is idle in
  * either product and the heads of a group share what was loaded. The scores of a row are all there
  * before its largest is taken; weights and their sums with V are added lane by lane in order of
  * groups, and the lanes in one fixed tree at the end. A row's result depends on its own keys only.
@@ -53,7 +53,7 @@ typedef struct short_pair {
 } short_pair;
 
 /* Write one key and value (element `at` of k and v) into place `slot` of a tile. Places after it in
- * its group of 16 are zero, or were written before. */
+ * its group are zero, or were written before. */
 void CR_V(short_store)(cr_dtype dtype, const void *k, const void *v, int64_t at, int64_t head_dim,
                        int64_t slot, float *tile);
 void CR_V(short_attend)(const short_heads *h, int num, const short_pair *pairs);

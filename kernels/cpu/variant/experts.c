@@ -13,23 +13,23 @@ static float rounded(cr_dtype dtype, float x)
 CR_INLINE void softmax_row(cr_dtype dtype, const void *logits, int64_t at, int64_t n, float *prob)
 {
     float most = -__builtin_inff(), scale;
-    v16 sum = v_set(0);
+    vf sum = v_set(0);
 
-    for (int64_t i = 0; i < n; i += 16) {
+    for (int64_t i = 0; i < n; i += V_LANES) {
         int64_t some = n - i;
-        v16 z = v_get_left(dtype, logits, at + i, some);
-        if (some < 16) z = v_select(v_lanes() < (int32_t)some, z, v_set(-__builtin_inff()));
+        vf z = v_get_left(dtype, logits, at + i, some);
+        if (some < V_LANES) z = v_select(v_lanes() < (int32_t)some, z, v_set(-__builtin_inff()));
         most = v_greatest(v_max(z, v_set(most)));
     }
-    for (int64_t i = 0; i < n; i += 16) {
+    for (int64_t i = 0; i < n; i += V_LANES) {
         int64_t some = n - i;
-        v16 e = v_exp(v_get_left(dtype, logits, at + i, some) - v_set(most));
-        if (some < 16) e = v_select(v_lanes() < (int32_t)some, e, v_set(0));
+        vf e = v_exp(v_get_left(dtype, logits, at + i, some) - v_set(most));
+        if (some < V_LANES) e = v_select(v_lanes() < (int32_t)some, e, v_set(0));
         v_put_left(CR_F32, prob, i, e, some);
         sum = sum + e;
     }
     scale = 1.0f / v_sum(sum);
-    for (int64_t i = 0; i < n; i += 16)
+    for (int64_t i = 0; i < n; i += V_LANES)
         v_put_left(CR_F32, prob, i, v_get_left(CR_F32, prob, i, n - i) * v_set(scale), n - i);
 }
 
@@ -111,7 +111,7 @@ cr_status CR_V(router_grad)(cr_device *dev, const cr_router_grad_args *a, cr_err
     (void)err;
     for (int64_t t = 0; t < a->fwd.num_rows; t++) {
         router_grad_row(a, t, dz);
-        for (int64_t i = 0; i < n; i += 16)
+        for (int64_t i = 0; i < n; i += V_LANES)
             v_put_left(a->fwd.dtype, a->dlogits, t * n + i, v_get_left(CR_F32, dz, i, n - i),
                        n - i);
     }
@@ -172,11 +172,11 @@ CR_INLINE void combine_rows(cr_dtype dtype, const cr_rows_combine_args *a)
     const float *weight = cr_mem_to_host(a->weight);
 
     for (int64_t t = 0; t < a->num_rows; t++)
-        for (int64_t i = 0; i < n; i += 16) {
+        for (int64_t i = 0; i < n; i += V_LANES) {
             int64_t some = n - i;
-            v16 sum = v_set(0);
+            vf sum = v_set(0);
             for (int64_t j = 0; j < k; j++) {
-                v16 x = v_get_left(dtype, a->x, (int64_t)slot[t * k + j] * n + i, some);
+                vf x = v_get_left(dtype, a->x, (int64_t)slot[t * k + j] * n + i, some);
                 sum = weight ? v_fma(v_set(weight[t * k + j]), x, sum) : sum + x;
             }
             if (a->add) sum = sum + v_get_left(dtype, a->add, t * n + i, some);
@@ -199,7 +199,7 @@ cr_status CR_V(rows_scale)(cr_device *dev, const cr_rows_scale_args *a, cr_err *
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++)
-        for (int64_t i = 0; i < a->num_cols; i += 16) {
+        for (int64_t i = 0; i < a->num_cols; i += V_LANES) {
             int64_t at = r * a->num_cols + i, some = a->num_cols - i;
             v_put_left(a->dtype, a->y, at, v_get_left(a->dtype, a->x, at, some) * v_set(factors[r]),
                        some);
@@ -214,8 +214,8 @@ cr_status CR_V(rows_dot)(cr_device *dev, const cr_rows_dot_args *a, cr_err *err)
     (void)dev;
     (void)err;
     for (int64_t r = 0; r < a->num_rows; r++) {
-        v16 sum = v_set(0);
-        for (int64_t i = 0; i < a->num_cols; i += 16) {
+        vf sum = v_set(0);
+        for (int64_t i = 0; i < a->num_cols; i += V_LANES) {
             int64_t at = r * a->num_cols + i, some = a->num_cols - i;
             sum = v_fma(v_get_left(a->dtype, a->x, at, some), v_get_left(a->dtype, a->y, at, some),
                         sum);

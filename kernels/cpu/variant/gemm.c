@@ -1,9 +1,9 @@
 /* gemm.c -- the register tile and the three products of a Linear (see gemm.h).
  *
- * Register tile with AVX-512: 12 rows x 32 columns (24 accumulators); fewer rows take several panels
- * at once so that a single row (decoding) still has 8 independent chains. AVX2 has 16 registers of
- * half the width: 4 rows x 16 columns twice. Rows of A stay in L2 (MC), a panel of B in L1/L2.
- * Bytes: A is read n / 32 times, B m / 12 times from the near caches.
+ * Register tile: CRI_ROWS rows x two vectors of columns, with AVX-512 12 x 32 (24 accumulators of 32
+ * registers), with AVX2 6 x 16 (12 of 16). Fewer rows take several panels at once so that a single row
+ * (decoding) still has 8 independent chains. Rows of A stay in L2 (MC), a panel of B in L1/L2.
+ * Bytes: A is read n / CRI_PANEL times, B m / CRI_ROWS times from the near caches.
  * AMX: 32 rows x 32 columns in four tiles, so that two tiles of A and two of B are four products.
  */
 #include "kernels/cpu/variant/gemm.h"
@@ -14,23 +14,23 @@ enum { MC = 192, NC = 1024 };
 
 /* ---- the register tile ---- */
 
-CR_INLINE v16 multiply_add(bool is_pairs, uint32_t a, v16 b, v16 acc)
+CR_INLINE vf multiply_add(bool is_pairs, uint32_t a, vf b, vf acc)
 {
     float x;
 #if defined(__AVX512BF16__)
     if (is_pairs)
-        return (v16)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
+        return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
 #endif
     (void)is_pairs;
     memcpy(&x, &a, 4);
     return v_fma(v_set(x), b, acc);
 }
 
-/* rows x (32 * num_panels) sums into out. */
+/* rows x (CRI_PANEL * num_panels) sums into out. */
 CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, const uint32_t *a,
-                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, v16 *out)
+                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, vf *out)
 {
-    v16 acc[24];
+    vf acc[2 * CRI_ROWS];
 
 #pragma GCC unroll 24
     for (int i = 0; i < rows * num_panels * 2; i++)
@@ -38,8 +38,8 @@ CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, cons
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
-            v16 b0 = v_load((const float *)panel + (p * units + k) * CRI_PANEL);
-            v16 b1 = v_load((const float *)panel + (p * units + k) * CRI_PANEL + 16);
+            vf b0 = v_load((const float *)panel + (p * units + k) * CRI_PANEL);
+            vf b1 = v_load((const float *)panel + (p * units + k) * CRI_PANEL + V_LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 uint32_t x = a[r * row_stride + k * k_stride];
@@ -66,7 +66,7 @@ CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, cons
 /* Noinline: one copy of each tile. */
 static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, int64_t units,
                                                const uint32_t *a, int64_t row_stride,
-                                               int64_t k_stride, const uint32_t *panel, v16 *out)
+                                               int64_t k_stride, const uint32_t *panel, vf *out)
 {
     switch (rows * 8 + panels) {
         TILE_CASE(1, 1);
@@ -77,10 +77,10 @@ static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pai
         TILE_CASE(3, 1);
         TILE_CASE(3, 2);
         TILE_CASE(4, 1);
-#if defined(__AVX512F__)
-        TILE_CASE(4, 2);
         TILE_CASE(5, 1);
         TILE_CASE(6, 1);
+#if V_REGISTERS == 32
+        TILE_CASE(4, 2);
         TILE_CASE(7, 1);
         TILE_CASE(8, 1);
         TILE_CASE(9, 1);
@@ -91,40 +91,41 @@ static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pai
     }
 }
 
-/* Sixteen columns of a row of C from their sums; some < 16: the last ones. */
+/* V_LANES columns of a row of C from their sums; some < V_LANES: the last ones. */
 CR_INLINE void finish(cr_dtype dtype, cr_dtype aux, const gemm_out *o, int64_t m, int64_t n,
-                      int64_t some, v16 x)
+                      int64_t some, vf x)
 {
-    if (o->bias) x = x + (some < 16 ? v_get_some(aux, o->bias, n, some) : v_get(aux, o->bias, n));
+    if (o->bias)
+        x = x + (some < V_LANES ? v_get_some(aux, o->bias, n, some) : v_get(aux, o->bias, n));
     if (o->add) {
         int64_t at = m * o->ldadd + n;
-        v16 y = some < 16 ? v_get_some(aux, o->add, at, some) : v_get(aux, o->add, at);
+        vf y = some < V_LANES ? v_get_some(aux, o->add, at, some) : v_get(aux, o->add, at);
         x = v_rounded(dtype, x) + y; /* the branch's output, then the residual */
     }
-    if (some < 16)
+    if (some < V_LANES)
         v_put_some(dtype, o->c, m * o->ldc + n, x, some);
     else
         v_put(dtype, o->c, m * o->ldc + n, x);
 }
 
-/* A whole tile to rows m .. m + rows - 1, columns n0 .. n0 + 32 wide - 1 of C. */
+/* A whole tile to rows m .. m + rows - 1, columns n0 .. n0 + CRI_PANEL wide - 1 of C. */
 CR_INLINE void finish_tile(cr_dtype dtype, const gemm_out *o, int64_t m, int64_t n0, int rows,
-                           int wide, const v16 *acc)
+                           int wide, const vf *acc)
 {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < 2 * wide; i++)
-            finish(dtype, dtype, o, m + r, n0 + i * 16, 16, acc[r * 2 * wide + i]);
+            finish(dtype, dtype, o, m + r, n0 + i * V_LANES, V_LANES, acc[r * 2 * wide + i]);
 }
 
 /* At the right edge of C, which has n columns, or with a bias or residual of another dtype. */
 static void finish_edge(const gemm_out *o, int64_t m, int64_t n0, int64_t n, int rows, int wide,
-                        const v16 *acc)
+                        const vf *acc)
 {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < 2 * wide; i++) {
-            int64_t at = n0 + i * 16;
+            int64_t at = n0 + i * V_LANES;
             if (at < n)
-                finish(o->c_dtype, o->aux_dtype, o, m + r, at, n - at < 16 ? n - at : 16,
+                finish(o->c_dtype, o->aux_dtype, o, m + r, at, n - at < V_LANES ? n - at : V_LANES,
                        acc[r * 2 * wide + i]);
         }
 }
@@ -169,7 +170,7 @@ typedef struct amx_a {
 
 /* Up to 32 rows x 32 columns, row by row. */
 CR_INLINE void amx_square(int64_t units, const uint32_t *a, amx_a at, const uint32_t *panel,
-                          v16 *out)
+                          vf *out)
 {
     _tile_zero(0);
     _tile_zero(1);
@@ -205,7 +206,7 @@ CR_INLINE void amx_prefetch(const uint32_t *panel, int64_t k, int64_t units, int
 
 /* Up to 16 rows x 64 or 32 columns. */
 CR_INLINE void amx_wide(int wide, int64_t units, const uint32_t *a, amx_a at, const uint32_t *panel,
-                        v16 *out)
+                        vf *out)
 {
     const uint32_t *next = panel + units * CRI_PANEL;
 
@@ -248,7 +249,7 @@ static void amx_rows(int64_t num_rows, int64_t m0, int64_t m1, int64_t p0, int64
         wide = rows <= 16 && p + 1 < p1 ? 2 : 1;
         for (int64_t m = m0; m < m1; m += rows) {
             const uint32_t *rows_of_a = a + m / 16 * at.second;
-            v16 acc[64];
+            vf acc[64];
             if (o->add) prefetch_add(o, m, n0, rows);
             if (rows > 16)
                 amx_square(units, rows_of_a, at, panels + n0 * units, acc);
@@ -280,11 +281,11 @@ static void amx_block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n,
 }
 
 /* Squares of 16 x 16 sums lie transposed in `in` [32 columns of C][2]: row by row in out [32][2]. */
-static void transpose_squares(const v16 *in, int64_t num_rows, v16 *out)
+static void transpose_squares(const vf *in, int64_t num_rows, vf *out)
 {
     for (int64_t i = 0; i < 2; i++)
         for (int64_t r = 0; r < num_rows; r += 16) {
-            v16 x[16];
+            vf x[16];
 #pragma GCC unroll 16
             for (int64_t j = 0; j < 16; j++)
                 x[j] = in[(i * 16 + j) * 2 + r / 16];
@@ -308,7 +309,7 @@ static void amx_columns(int64_t num_cols, int64_t n0, int64_t n1, int64_t m, int
 {
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
     amx_a at = {units * 4, CRI_TILE_UNITS, units * 16};
-    v16 sums[64], acc[64];
+    vf sums[64], acc[64];
 
     memset(sums, 0, sizeof sums); /* what no tile stores is transposed, too */
     set_tiles(num_cols);
@@ -364,7 +365,7 @@ static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int
         for (int64_t m = m0; m < m1;) {
             int rows = m1 - m < CRI_ROWS ? (int)(m1 - m) : CRI_ROWS;
             int64_t n0 = p * CRI_PANEL;
-            v16 acc[24];
+            vf acc[2 * CRI_ROWS];
             if (!is_grouped && rows == CRI_ROWS && m1 - m < 2 * CRI_ROWS && m1 - m > CRI_ROWS)
                 rows = (int)(m1 - m + 1) / 2; /* even halves */
             if (o->add) prefetch_add(o, m, n0, rows);

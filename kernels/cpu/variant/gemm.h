@@ -2,7 +2,7 @@
  *
  * C[m, n] = sum over k of A[m, k] B[k, n], k ascending, one float32 accumulator an element.
  * Numbers come in units of 4 bytes: one float32, or (where the variant has vdpbf16ps) a pair of
- * bfloat16 along k. B is packed in panels of 32 columns: panel[k][32] units. A is read where it
+ * bfloat16 along k. B is packed in panels of CRI_PANEL columns: panel[k][CRI_PANEL] units. A is read where it
  * lies, unit (m, k) at a[m * row_stride + k], or (row_stride CRI_GROUPS) from groups of CRI_ROWS rows,
  * one after another: group[k][CRI_ROWS].
  *
@@ -15,12 +15,8 @@
 
 #include "kernels/cpu/variant/simd_io.h"
 
-/* CRI_ROWS: rows of the largest register tile. */
-#if defined(__AVX512F__)
-enum { CRI_PANEL = 32, CRI_ROWS = 12, CRI_GROUPS = 0 };
-#else
-enum { CRI_PANEL = 32, CRI_ROWS = 4, CRI_GROUPS = 0 };
-#endif
+/* CRI_ROWS: rows of the largest register tile, whose sums are 24 of 32 registers or 12 of 16. */
+enum { CRI_PANEL = 2 * V_LANES, CRI_ROWS = V_REGISTERS * 3 / 8, CRI_GROUPS = 0 };
 enum { CRI_TILE_UNITS = 16 };
 
 /* Is this dtype multiplied in pairs here? */
@@ -77,7 +73,7 @@ typedef struct gemm_out {
     cr_dtype aux_dtype;
 } gemm_out;
 
-/* panels: ceil(n / 32) panels of num_units * 32 units. */
+/* panels: ceil(n / CRI_PANEL) panels of num_units * CRI_PANEL units. */
 void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t num_units, bool is_pairs,
                 const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out);
 

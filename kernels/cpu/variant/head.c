@@ -15,28 +15,33 @@ typedef struct row_state {
     float most, sum, moment; /* M, A, C */
 } row_state;
 
+/* z[at ..], of which n <= 0 or more are left; -inf after them. */
+CR_INLINE vf v_get_words(const float *z, int64_t at, int64_t n)
+{
+    if (n >= V_LANES) return v_load(z + at);
+    if (n <= 0) return v_set(-INFINITY);
+    return v_select(v_lanes() < (int32_t)n, v_get_some(CR_F32, z, at, n), v_set(-INFINITY));
+}
+
 /* Take in z[0 .. n-1], n <= TILE. */
 static void take_tile(row_state *s, const float *z, int64_t n)
 {
-    v16 best = v_set(-INFINITY), sum = v_set(0), moment = v_set(0), shift;
+    vf best = v_set(-INFINITY), sum = v_set(0), moment = v_set(0), shift;
     float most, scale;
 
-    for (int64_t i = 0; i < n; i += 16) {
-        v16 x = n - i >= 16 ? v_load(z + i)
-                            : v_select(v_lanes() < (int32_t)(n - i),
-                                       v_get_some(CR_F32, z, i, n - i), v_set(-INFINITY));
-        best = v_max(x, best);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        best = v_max(v_get_words(z, i, n - i), best);
     }
     most = v_greatest(best);
     if (s->most > most) most = s->most;
     shift = v_set(most);
-    for (int64_t i = 0; i < n; i += 16) {
-        v16 d, e;
-        if (n - i >= 16) {
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        vf d, e;
+        if (n - i >= V_LANES) {
             d = v_load(z + i) - shift;
             e = v_exp(d);
         } else {
-            i16x32 is_in = v_lanes() < (int32_t)(n - i);
+            vi is_in = v_lanes() < (int32_t)(n - i);
             d = v_select(is_in, v_get_some(CR_F32, z, i, n - i) - shift, v_set(0));
             e = v_select(is_in, v_exp(d), v_set(0));
         }
@@ -226,14 +231,14 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, float mean_z,
                       float g, float ge, int64_t label, void *dz, int64_t at)
 {
-    for (int64_t i = 0; i < cols; i += 16) {
-        int64_t some = cols - i < 16 ? cols - i : 16;
-        v16 x = some == 16 ? v_load(z + i) : v_get_some(CR_F32, z, i, some);
-        v16 p = v_exp(x - v_set(lse));
-        v16 d = -(p * v_fma(v_set(ge), x - v_set(mean_z), v_set(g)));
-        if (label >= i && label < i + 16)
+    for (int64_t i = 0; i < cols; i += V_LANES) {
+        int64_t some = cols - i < V_LANES ? cols - i : V_LANES;
+        vf x = some == V_LANES ? v_load(z + i) : v_get_some(CR_F32, z, i, some);
+        vf p = v_exp(x - v_set(lse));
+        vf d = -(p * v_fma(v_set(ge), x - v_set(mean_z), v_set(g)));
+        if (label >= i && label < i + V_LANES)
             d = v_select(v_lanes() == (int32_t)(label - i), d + v_set(g), d);
-        if (some == 16)
+        if (some == V_LANES)
             v_put(dtype, dz, at + i, d);
         else
             v_put_some(dtype, dz, at + i, d, some);
@@ -265,8 +270,8 @@ static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
 
 CR_INLINE void put_row(cr_dtype dtype, void *to, int64_t at, const float *x, int64_t num)
 {
-    for (int64_t i = 0; i < num; i += 16)
-        if (num - i >= 16)
+    for (int64_t i = 0; i < num; i += V_LANES)
+        if (num - i >= V_LANES)
             v_put(dtype, to, at + i, v_load(x + i));
         else
             v_put_some(dtype, to, at + i, v_load(x + i), num - i);
@@ -442,19 +447,20 @@ static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
     return log_prob;
 }
 
-/* Weights e^((z - most) / T) are summed in groups of 16, then of all; the draw walks down the same
+/* Weights e^((z - most) / T) are summed in groups of 16 (one tree for every width of vectors), then of all; the draw walks down the same
  * sums, so nothing is added twice in another order. */
 static int32_t draw_word(const float *all, int64_t vocab_size, float temperature, float u,
                          float *weight)
 {
-    int64_t num_groups = (vocab_size + 15) / 16, best = 0;
-    float *group = weight + num_groups * 16, most = -INFINITY, inverse, sum = 0, left;
+    enum { GROUP = 16, VECTORS = GROUP / V_LANES };
+    int64_t num_groups = (vocab_size + GROUP - 1) / GROUP, best = 0;
+    float *group = weight + num_groups * GROUP, most = -INFINITY, inverse, sum = 0, left;
 
-    for (int64_t v = 0; v + 16 <= vocab_size; v += 16) {
+    for (int64_t v = 0; v + V_LANES <= vocab_size; v += V_LANES) {
         float here = v_greatest(v_load(all + v));
         if (here > most) most = here, best = v;
     }
-    for (int64_t v = vocab_size / 16 * 16; v < vocab_size; v++)
+    for (int64_t v = vocab_size / V_LANES * V_LANES; v < vocab_size; v++)
         if (all[v] > most) most = all[v], best = v;
     if (temperature == 0) {
         while (best < vocab_size && all[best] != most)
@@ -463,21 +469,24 @@ static int32_t draw_word(const float *all, int64_t vocab_size, float temperature
     }
     inverse = 1 / temperature;
     for (int64_t g = 0; g < num_groups; g++) {
-        int64_t n = vocab_size - g * 16;
-        v16 z = n >= 16 ? v_load(all + g * 16)
-                        : v_select(v_lanes() < (int32_t)n, v_get_some(CR_F32, all, g * 16, n),
-                                   v_set(-INFINITY));
-        v16 e = v_exp((z - v_set(most)) * v_set(inverse));
-        if (n < 16) e = v_select(v_lanes() < (int32_t)n, e, v_set(0));
-        v_store(weight + g * 16, e);
-        group[g] = v_sum(e);
+        vf e[VECTORS];
+        for (int64_t i = 0; i < VECTORS; i++) {
+            int64_t at = g * GROUP + i * V_LANES, n = vocab_size - at;
+            e[i] = v_exp((v_get_words(all, at, n) - v_set(most)) * v_set(inverse));
+            if (n < V_LANES) e[i] = v_select(v_lanes() < (int32_t)n, e[i], v_set(0));
+            v_store(weight + at, e[i]);
+        }
+        for (int64_t half = VECTORS / 2; half; half /= 2)
+            for (int64_t i = 0; i < half; i++)
+                e[i] = e[i] + e[i + half];
+        group[g] = v_sum(e[0]);
         sum += group[g];
     }
     left = u * sum;
     int64_t g = 0, v, last = 0;
     while (g + 1 < num_groups && left >= group[g])
         left -= group[g++];
-    for (v = g * 16; v < vocab_size; v++) {
+    for (v = g * GROUP; v < vocab_size; v++) {
         if (weight[v] == 0) continue;
         last = v;
         if (left < weight[v]) break;

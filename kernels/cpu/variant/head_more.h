@@ -59,9 +59,10 @@ CR_INLINE void sift_up(head_more *m, int64_t at, float z, int32_t id)
 
 CR_INLINE void take_top(head_more *m, const edited_tile *t, int64_t v0, const float *z)
 {
-    for (int64_t i = 0; i < t->num; i += 16) {
-        int64_t end = t->num - i < 16 ? t->num : i + 16;
-        if (m->num_top == m->max_top && end == i + 16 && !(v_greatest(v_load(z + i)) > m->top_z[0]))
+    for (int64_t i = 0; i < t->num; i += V_LANES) {
+        int64_t end = t->num - i < V_LANES ? t->num : i + V_LANES;
+        if (m->num_top == m->max_top && end == i + V_LANES &&
+            !(v_greatest(v_load(z + i)) > m->top_z[0]))
             continue;
         for (int64_t k = i; k < end; k++) {
             int32_t id = t->kept ? t->kept[k] : (int32_t)(v0 + k);

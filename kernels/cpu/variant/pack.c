@@ -31,43 +31,39 @@ CR_INLINE uint32_t unit_of(cr_dtype dtype, const void *row, int64_t i, int64_t k
     return u;
 }
 
-#if defined(__AVX512F__)
-/* Sixteen units from unit i on. */
-CR_INLINE v16 units_at(cr_dtype dtype, const void *row, int64_t i)
+/* V_LANES units from unit i on. */
+CR_INLINE vf units_at(cr_dtype dtype, const void *row, int64_t i)
 {
     return gemm_has_pairs(dtype) ? v_load((const float *)row + i) : v_get(dtype, row, i);
 }
 
-/* As many units of 32 whole rows as squares of 16 x 16 hold. Returns their number. */
+/* As many units of CRI_PANEL whole rows as squares of V_LANES x V_LANES hold. Returns their number. */
 CR_INLINE int64_t pack_squares(cr_dtype dtype, const char *w, int64_t row_bytes, int64_t k,
                                uint32_t *panel)
 {
-    int64_t units = (gemm_has_pairs(dtype) ? k / 2 : k) / 16 * 16;
+    int64_t units = (gemm_has_pairs(dtype) ? k / 2 : k) / V_LANES * V_LANES;
 
-    for (int64_t i = 0; i < units; i += 16)
-        for (int64_t j = 0; j < CRI_PANEL; j += 16) {
-            v16 x[16];
+    for (int64_t i = 0; i < units; i += V_LANES)
+        for (int64_t j = 0; j < CRI_PANEL; j += V_LANES) {
+            vf x[V_LANES];
 #pragma GCC unroll 16
-            for (int64_t r = 0; r < 16; r++)
+            for (int64_t r = 0; r < V_LANES; r++)
                 x[r] = units_at(dtype, w + (j + r) * row_bytes, i);
             v_transpose(x);
 #pragma GCC unroll 16
-            for (int64_t r = 0; r < 16; r++)
+            for (int64_t r = 0; r < V_LANES; r++)
                 v_store((float *)panel + (i + r) * CRI_PANEL + j, x[r]);
         }
     return units;
 }
-#endif
 
-/* Reads 32 rows side by side and writes in order. */
+/* Reads CRI_PANEL rows side by side and writes in order. */
 CR_INLINE void pack_panel(cr_dtype dtype, const char *w, int64_t row_bytes, int64_t cols, int64_t k,
                           uint32_t *panel)
 {
     int64_t units = gemm_units(dtype, k), i = 0;
 
-#if defined(__AVX512F__)
     if (cols == CRI_PANEL) i = pack_squares(dtype, w, row_bytes, k, panel);
-#endif
     for (; i < units; i++)
         for (int64_t j = 0; j < CRI_PANEL; j++)
             panel[i * CRI_PANEL + j] = j < cols ? unit_of(dtype, w + j * row_bytes, i, k) : 0;
@@ -224,14 +220,14 @@ CR_INLINE void pack_groups(cr_dtype dtype, const void *a, int64_t lda, int64_t k
 /* Units k0 .. k0 + 15 of rows m0 .. m0 + 15 of A^T: one tile, with zeros beyond k. */
 CR_INLINE void pack_tile(const uint16_t *a, int64_t lda, int64_t k, int64_t num_rows, uint32_t *out)
 {
-    v16 x[16];
+    vf x[16];
 
 #pragma GCC unroll 16
     for (int64_t i = 0; i < 16; i++) {
-        u16x16 low = {0}, high = {0};
+        vh low = {0}, high = {0};
         if (2 * i < k) memcpy(&low, a + 2 * i * lda, (size_t)num_rows * 2);
         if (2 * i + 1 < k) memcpy(&high, a + (2 * i + 1) * lda, (size_t)num_rows * 2);
-        x[i] = (v16)(v_widened(low) | v_widened(high) << 16);
+        x[i] = (vf)(v_widened(low) | v_widened(high) << 16);
     }
     v_transpose(x);
 #pragma GCC unroll 16

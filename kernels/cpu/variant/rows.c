@@ -19,7 +19,7 @@ cr_status CR_V(cast)(cr_device *dev, const cr_cast_args *a, cr_err *err)
         memcpy(dst, src, a->num * cr_dtype_bytes(to));
         return CR_OK;
     }
-    for (; i + 16 <= n; i += 16)
+    for (; i + V_LANES <= n; i += V_LANES)
         v_put(to, dst, i, v_get(from, src, i));
     if (i < n) v_put_some(to, dst, i, v_get_some(from, src, i, n - i), n - i);
     return CR_OK;
@@ -45,9 +45,9 @@ cr_status CR_V(sum_parts)(cr_device *dev, const cr_sum_parts_args *a, cr_err *er
 
     (void)dev;
     (void)err;
-    for (int64_t i = 0; i < n; i += 16) {
-        int64_t left = n - i < 16 ? n - i : 16;
-        v16 of_bit[16],
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        int64_t left = n - i < V_LANES ? n - i : V_LANES;
+        vf of_bit[16],
             sum = {0}; /* of 2^k parts, where bit k of the number of parts so far is set */
         size_t p = 0, bit = 0;
         for (; p < a->num_parts; p++) {
@@ -114,15 +114,15 @@ cr_status CR_V(adamw)(cr_device *dev, const cr_adamw_args *a, cr_err *err)
 
 CR_INLINE float square_mean_root(cr_dtype dtype, const void *x, int64_t at, int64_t n, float eps)
 {
-    v16 sum = v_set(0);
+    vf sum = v_set(0);
     int64_t i = 0;
 
-    for (; i + 16 <= n; i += 16) {
-        v16 a = v_get(dtype, x, at + i);
+    for (; i + V_LANES <= n; i += V_LANES) {
+        vf a = v_get(dtype, x, at + i);
         sum = v_fma(a, a, sum);
     }
     if (i < n) {
-        v16 a = v_get_some(dtype, x, at + i, n - i);
+        vf a = v_get_some(dtype, x, at + i, n - i);
         sum = v_fma(a, a, sum);
     }
     return 1.0f / sqrtf(v_sum(sum) / (float)n + eps);
@@ -136,9 +136,9 @@ CR_INLINE void rmsnorm_rows(cr_dtype dtype, const cr_rmsnorm_args *a)
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n, i = 0;
         float rstd = square_mean_root(dtype, a->x, at, n, a->eps);
-        v16 s = v_set(rstd);
+        vf s = v_set(rstd);
         if (kept) kept[r] = rstd;
-        for (; i + 16 <= n; i += 16)
+        for (; i + V_LANES <= n; i += V_LANES)
             v_put(dtype, a->y, at + i,
                   v_rounded(dtype, v_get(dtype, a->x, at + i) * s) * v_get(dtype, a->weight, i));
         if (i < n)
@@ -166,35 +166,39 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n;
-        v16 dot = v_set(0), s = v_set(rstd[r]), mean;
-        for (int64_t i = 0; i < n; i += 16) {
-            int64_t some = n - i < 16 ? n - i : 16;
-            v16 x = some == 16 ? v_get(dtype, a->x, at + i) : v_get_some(dtype, a->x, at + i, some);
-            v16 dy =
-                some == 16 ? v_get(dtype, a->dy, at + i) : v_get_some(dtype, a->dy, at + i, some);
-            v16 w = some == 16 ? v_get(dtype, a->weight, i) : v_get_some(dtype, a->weight, i, some);
+        vf dot = v_set(0), s = v_set(rstd[r]), mean;
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            int64_t some = n - i < V_LANES ? n - i : V_LANES;
+            vf x = some == V_LANES ? v_get(dtype, a->x, at + i)
+                                   : v_get_some(dtype, a->x, at + i, some);
+            vf dy = some == V_LANES ? v_get(dtype, a->dy, at + i)
+                                    : v_get_some(dtype, a->dy, at + i, some);
+            vf w = some == V_LANES ? v_get(dtype, a->weight, i)
+                                   : v_get_some(dtype, a->weight, i, some);
             dot = v_fma(dy * w, x, dot);
             if (dweight) {
-                v16 g = some == 16 ? v_load(dweight + i) : v_get_some(CR_F32, dweight, i, some);
+                vf g = some == V_LANES ? v_load(dweight + i) : v_get_some(CR_F32, dweight, i, some);
                 g = v_fma(dy, v_rounded(dtype, x * s), g);
-                if (some == 16)
+                if (some == V_LANES)
                     v_store(dweight + i, g);
                 else
                     v_put_some(CR_F32, dweight, i, g, some);
             }
         }
         mean = v_set(v_sum(dot) / (float)n) * s * s;
-        for (int64_t i = 0; i < n; i += 16) {
-            int64_t some = n - i < 16 ? n - i : 16;
-            v16 x = some == 16 ? v_get(dtype, a->x, at + i) : v_get_some(dtype, a->x, at + i, some);
-            v16 dy =
-                some == 16 ? v_get(dtype, a->dy, at + i) : v_get_some(dtype, a->dy, at + i, some);
-            v16 w = some == 16 ? v_get(dtype, a->weight, i) : v_get_some(dtype, a->weight, i, some);
-            v16 dx = s * (dy * w - x * mean);
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            int64_t some = n - i < V_LANES ? n - i : V_LANES;
+            vf x = some == V_LANES ? v_get(dtype, a->x, at + i)
+                                   : v_get_some(dtype, a->x, at + i, some);
+            vf dy = some == V_LANES ? v_get(dtype, a->dy, at + i)
+                                    : v_get_some(dtype, a->dy, at + i, some);
+            vf w = some == V_LANES ? v_get(dtype, a->weight, i)
+                                   : v_get_some(dtype, a->weight, i, some);
+            vf dx = s * (dy * w - x * mean);
             if (a->is_dx_added)
-                dx = dx + (some == 16 ? v_get(dtype, a->dx, at + i)
-                                      : v_get_some(dtype, a->dx, at + i, some));
-            if (some == 16)
+                dx = dx + (some == V_LANES ? v_get(dtype, a->dx, at + i)
+                                           : v_get_some(dtype, a->dx, at + i, some));
+            if (some == V_LANES)
                 v_put(dtype, a->dx, at + i, dx);
             else
                 v_put_some(dtype, a->dx, at + i, dx, some);
@@ -280,29 +284,23 @@ CR_INLINE int64_t rope_row(const cr_rope_args *a, int64_t r)
     return (a->angles ? r : positions[r]) * (a->head_dim / 2);
 }
 
-/* Heads of 8 or 16 elements: 16 elements of a row at a time. */
+/* Heads of 8 or 16 elements whose halves are shorter than a vector. */
 CR_INLINE void rope_short_rows(cr_dtype dtype, const cr_rope_args *a, const cri_rope_table *t)
 {
     int64_t half = a->head_dim / 2, cols = a->num_heads * a->head_dim;
-    float sign = (float)a->sign, cosine[16], sine[16];
+    float sign = (float)a->sign, cosine[V_LANES], sine[V_LANES];
 
     for (int64_t r = 0; r < a->num_tokens; r++) {
         const float *c = t->cos + rope_row(a, r), *s = t->sin + rope_row(a, r);
-        v16 vc, vs;
-        for (int64_t i = 0; i < 16; i++) {
+        vf vc, vs;
+        for (int64_t i = 0; i < V_LANES; i++) {
             cosine[i] = c[i % half];
             sine[i] = s[i % half] * (i / half % 2 ? sign : -sign);
         }
         vc = v_load(cosine), vs = v_load(sine);
-        for (int64_t at = r * cols; at < (r + 1) * cols; at += 16) {
-            v16 x = v_get(dtype, a->x, at), other;
-            if (half == 4)
-                other = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9,
-                                                10, 11);
-            else
-                other = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4,
-                                                5, 6, 7);
-            v_put(dtype, a->x, at, v_fma(x, vc, other * vs));
+        for (int64_t at = r * cols; at < (r + 1) * cols; at += V_LANES) {
+            vf x = v_get(dtype, a->x, at);
+            v_put(dtype, a->x, at, v_fma(x, vc, v_swapped(x, half) * vs));
         }
     }
 }
@@ -312,7 +310,7 @@ CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const cri_rope_t
     int64_t half = a->head_dim / 2;
     float sign = (float)a->sign;
 
-    if ((half == 4 || half == 8) && a->num_heads * a->head_dim % 16 == 0) {
+    if ((half == 4 || half == 8) && half < V_LANES && a->num_heads * a->head_dim % V_LANES == 0) {
         rope_short_rows(dtype, a, t);
         return;
     }
@@ -320,10 +318,10 @@ CR_INLINE void rope_rows(cr_dtype dtype, const cr_rope_args *a, const cri_rope_t
         const float *c = t->cos + rope_row(a, r), *s = t->sin + rope_row(a, r);
         for (int64_t h = 0; h < a->num_heads; h++) {
             int64_t at = (r * a->num_heads + h) * a->head_dim;
-            for (int64_t i = 0; i < half; i += 16) {
-                int64_t some = half - i < 16 ? half - i : 16;
-                v16 vc, vs, x, y;
-                if (some == 16) {
+            for (int64_t i = 0; i < half; i += V_LANES) {
+                int64_t some = half - i < V_LANES ? half - i : V_LANES;
+                vf vc, vs, x, y;
+                if (some == V_LANES) {
                     vc = v_load(c + i), vs = v_load(s + i) * v_set(sign);
                     x = v_get(dtype, a->x, at + i), y = v_get(dtype, a->x, at + half + i);
                     v_put(dtype, a->x, at + i, v_fma(x, vc, -(y * vs)));
@@ -357,19 +355,19 @@ cr_status CR_V(rope)(cr_device *dev, const cr_rope_args *a, cr_err *err)
 
 /* ---- SwiGLU ---- */
 
-CR_INLINE v16 sigmoid(v16 x)
+CR_INLINE vf sigmoid(vf x)
 {
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-x));
 }
 
 CR_INLINE void swiglu_range(cr_dtype dtype, const void *gate, const void *up, void *h, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 16) {
-        int64_t some = n - i < 16 ? n - i : 16;
-        v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
-        v16 u = some == 16 ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
-        v16 y = v_rounded(dtype, a * sigmoid(a)) * u;
-        if (some == 16)
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        int64_t some = n - i < V_LANES ? n - i : V_LANES;
+        vf a = some == V_LANES ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
+        vf u = some == V_LANES ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
+        vf y = v_rounded(dtype, a * sigmoid(a)) * u;
+        if (some == V_LANES)
             v_put(dtype, h, i, y);
         else
             v_put_some(dtype, h, i, y, some);
@@ -387,13 +385,13 @@ cr_status CR_V(swiglu)(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
 CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *up, const void *dh,
                                  void *dgate, void *dup, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 16) {
-        int64_t some = n - i < 16 ? n - i : 16;
-        v16 a = some == 16 ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
-        v16 u = some == 16 ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
-        v16 g = some == 16 ? v_get(dtype, dh, i) : v_get_some(dtype, dh, i, some);
-        v16 s = sigmoid(a), da = g * u * s * v_fma(a, v_set(1.0f) - s, v_set(1.0f)), du = g * a * s;
-        if (some == 16) {
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        int64_t some = n - i < V_LANES ? n - i : V_LANES;
+        vf a = some == V_LANES ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
+        vf u = some == V_LANES ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
+        vf g = some == V_LANES ? v_get(dtype, dh, i) : v_get_some(dtype, dh, i, some);
+        vf s = sigmoid(a), da = g * u * s * v_fma(a, v_set(1.0f) - s, v_set(1.0f)), du = g * a * s;
+        if (some == V_LANES) {
             v_put(dtype, dgate, i, da);
             v_put(dtype, dup, i, du);
         } else {
@@ -426,9 +424,9 @@ cr_status CR_V(embedding_grad)(cr_device *dev, const cr_embedding_grad_args *a, 
     (void)err;
     for (int64_t t = 0; t < a->num_tokens; t++) {
         float *row = dw + (int64_t)ids[t] * num_cols;
-        for (int64_t i = 0; i < num_cols; i += 16) {
-            int64_t some = num_cols - i < 16 ? num_cols - i : 16;
-            if (some == 16)
+        for (int64_t i = 0; i < num_cols; i += V_LANES) {
+            int64_t some = num_cols - i < V_LANES ? num_cols - i : V_LANES;
+            if (some == V_LANES)
                 v_store(row + i, v_load(row + i) + v_get(dtype, dy, t * num_cols + i));
             else
                 v_put_some(CR_F32, row, i,

@@ -7,11 +7,11 @@
 /* ---- LayerNorm ---- */
 
 /* x - mean, 0 after the end of the row. */
-CR_INLINE v16 centred(cr_dtype dtype, const void *x, int64_t at, int64_t left, v16 mean)
+CR_INLINE vf centred(cr_dtype dtype, const void *x, int64_t at, int64_t left, vf mean)
 {
-    v16 v = v_get_left(dtype, x, at, left) - mean;
+    vf v = v_get_left(dtype, x, at, left) - mean;
 
-    return left >= 16 ? v : v_select(v_lanes() < (int32_t)left, v, v_set(0));
+    return left >= V_LANES ? v : v_select(v_lanes() < (int32_t)left, v, v_set(0));
 }
 
 CR_INLINE void layernorm_rows(cr_dtype dtype, const cr_layernorm_args *a)
@@ -21,23 +21,22 @@ CR_INLINE void layernorm_rows(cr_dtype dtype, const cr_layernorm_args *a)
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n;
-        v16 sum = v_set(0), squares = v_set(0), mean, scale;
+        vf sum = v_set(0), squares = v_set(0), mean, scale;
         float rstd;
-        for (int64_t i = 0; i < n; i += 16)
+        for (int64_t i = 0; i < n; i += V_LANES)
             sum = sum + v_get_left(dtype, a->x, at + i, n - i);
         mean = v_set(v_sum(sum) / (float)n);
-        for (int64_t i = 0; i < n; i += 16) {
-            v16 x = centred(dtype, a->x, at + i, n - i, mean);
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            vf x = centred(dtype, a->x, at + i, n - i, mean);
             squares = v_fma(x, x, squares);
         }
         rstd = 1.0f / sqrtf(v_sum(squares) / (float)n + a->eps);
         scale = v_set(rstd);
         if (kept_mean) kept_mean[r] = mean[0];
         if (kept_rstd) kept_rstd[r] = rstd;
-        for (int64_t i = 0; i < n; i += 16) {
-            v16 x = v_get_left(dtype, a->x, at + i, n - i) - mean;
-            v16 w = v_get_left(dtype, a->weight, i, n - i),
-                b = v_get_left(dtype, a->bias, i, n - i);
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            vf x = v_get_left(dtype, a->x, at + i, n - i) - mean;
+            vf w = v_get_left(dtype, a->weight, i, n - i), b = v_get_left(dtype, a->bias, i, n - i);
             v_put_left(dtype, a->y, at + i, v_fma(x * scale, w, b), n - i);
         }
     }
@@ -51,7 +50,7 @@ cr_status CR_V(layernorm)(cr_device *dev, const cr_layernorm_args *a, cr_err *er
     return CR_OK;
 }
 
-CR_INLINE void add_to(float *sums, int64_t i, v16 v, int64_t left)
+CR_INLINE void add_to(float *sums, int64_t i, vf v, int64_t left)
 {
     v_put_left(CR_F32, sums, i, v_get_left(CR_F32, sums, i, left) + v, left);
 }
@@ -65,11 +64,11 @@ CR_INLINE void layernorm_grad_rows(cr_dtype dtype, const cr_layernorm_grad_args 
 
     for (int64_t row = 0; row < a->num_rows; row++) {
         int64_t at = row * n;
-        v16 sum = v_set(0), dot = v_set(0), mean = v_set(means[row]), r = v_set(rstd[row]);
-        for (int64_t i = 0; i < n; i += 16) {
-            v16 x = centred(dtype, a->x, at + i, n - i, mean) * r,
-                dy = v_get_left(dtype, a->dy, at + i, n - i),
-                u = dy * v_get_left(dtype, a->weight, i, n - i);
+        vf sum = v_set(0), dot = v_set(0), mean = v_set(means[row]), r = v_set(rstd[row]);
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            vf x = centred(dtype, a->x, at + i, n - i, mean) * r,
+               dy = v_get_left(dtype, a->dy, at + i, n - i),
+               u = dy * v_get_left(dtype, a->weight, i, n - i);
             sum = sum + u;
             dot = v_fma(u, x, dot);
             if (dweight) add_to(dweight, i, dy * x, n - i);
@@ -77,11 +76,10 @@ CR_INLINE void layernorm_grad_rows(cr_dtype dtype, const cr_layernorm_grad_args 
         }
         sum = v_set(v_sum(sum) / (float)n);
         dot = v_set(v_sum(dot) / (float)n);
-        for (int64_t i = 0; i < n; i += 16) {
-            v16 x = centred(dtype, a->x, at + i, n - i, mean) * r,
-                u = v_get_left(dtype, a->dy, at + i, n - i) *
-                    v_get_left(dtype, a->weight, i, n - i),
-                dx = r * (u - sum - x * dot);
+        for (int64_t i = 0; i < n; i += V_LANES) {
+            vf x = centred(dtype, a->x, at + i, n - i, mean) * r,
+               u = v_get_left(dtype, a->dy, at + i, n - i) * v_get_left(dtype, a->weight, i, n - i),
+               dx = r * (u - sum - x * dot);
             if (a->is_dx_added) dx = dx + v_get_left(dtype, a->dx, at + i, n - i);
             v_put_left(dtype, a->dx, at + i, dx, n - i);
         }
@@ -101,10 +99,10 @@ cr_status CR_V(layernorm_grad)(cr_device *dev, const cr_layernorm_grad_args *a, 
 /* Phi(x), the distribution function of the normal distribution, and e = exp(-x^2 / 2). With z = |x| /
  * sqrt 2, erfc(z) exp(z^2) is t times a polynomial in t = 1 / (1 + 0.4 z), within 7e-8 of itself for
  * z < 10 (fitted); beyond, e is 0. */
-CR_INLINE v16 normal_below(v16 x, v16 *e)
+CR_INLINE vf normal_below(vf x, vf *e)
 {
-    v16 z = (v16)((i16x32)x & 0x7FFFFFFF) * v_set(0.70710678118654752f),
-        t = v_set(1.0f) / v_fma(z, v_set(0.4f), v_set(1.0f)), y = v_set(0.041253421f);
+    vf z = (vf)((vi)x & 0x7FFFFFFF) * v_set(0.70710678118654752f),
+       t = v_set(1.0f) / v_fma(z, v_set(0.4f), v_set(1.0f)), y = v_set(0.041253421f);
 
     *e = v_exp(x * x * v_set(-0.5f));
     y = v_fma(y, t, v_set(-0.140321086f));
@@ -120,23 +118,23 @@ CR_INLINE v16 normal_below(v16 x, v16 *e)
 }
 
 /* (1 + tanh u) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3), which is the logistic function of 2 u. */
-CR_INLINE v16 tanh_below(v16 x)
+CR_INLINE vf tanh_below(vf x)
 {
-    v16 u = x * v_fma(x * x, v_set(0.0713548163f), v_set(1.59576912f));
+    vf u = x * v_fma(x * x, v_set(0.0713548163f), v_set(1.59576912f));
 
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-u));
 }
 
-CR_INLINE v16 gelu_of(cr_gelu_kind kind, v16 x)
+CR_INLINE vf gelu_of(cr_gelu_kind kind, vf x)
 {
-    v16 e;
+    vf e;
 
     return x * (kind == CR_GELU_ERF ? normal_below(x, &e) : tanh_below(x));
 }
 
-CR_INLINE v16 gelu_slope(cr_gelu_kind kind, v16 x)
+CR_INLINE vf gelu_slope(cr_gelu_kind kind, vf x)
 {
-    v16 e, s;
+    vf e, s;
 
     if (kind == CR_GELU_ERF) {
         s = normal_below(x, &e);
@@ -149,7 +147,7 @@ CR_INLINE v16 gelu_slope(cr_gelu_kind kind, v16 x)
 
 CR_INLINE void gelu_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, void *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 16)
+    for (int64_t i = 0; i < n; i += V_LANES)
         v_put_left(dtype, y, i, gelu_of(kind, v_get_left(dtype, x, i, n - i)), n - i);
 }
 
@@ -169,7 +167,7 @@ cr_status CR_V(gelu)(cr_device *dev, const cr_gelu_args *a, cr_err *err)
 CR_INLINE void gelu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, const void *dy,
                                void *dx, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += 16)
+    for (int64_t i = 0; i < n; i += V_LANES)
         v_put_left(dtype, dx, i,
                    v_get_left(dtype, dy, i, n - i) *
                        gelu_slope(kind, v_get_left(dtype, x, i, n - i)),
@@ -193,8 +191,8 @@ CR_INLINE void geglu_range(cr_dtype dtype, cr_gelu_kind kind, const cr_geglu_arg
 {
     int64_t n = (int64_t)a->num;
 
-    for (int64_t i = 0; i < n; i += 16) {
-        v16 gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        vf gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
         v_put_left(dtype, a->h, i, v_rounded(dtype, gelu_of(kind, gate)) * up, n - i);
     }
 }
@@ -214,9 +212,9 @@ CR_INLINE void geglu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const cr_gegl
 {
     int64_t n = (int64_t)a->num;
 
-    for (int64_t i = 0; i < n; i += 16) {
-        v16 gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
-        v16 dh = v_get_left(dtype, a->dh, i, n - i);
+    for (int64_t i = 0; i < n; i += V_LANES) {
+        vf gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
+        vf dh = v_get_left(dtype, a->dh, i, n - i);
         v_put_left(dtype, a->dgate, i, dh * up * gelu_slope(kind, gate), n - i);
         v_put_left(dtype, a->dup, i, dh * gelu_of(kind, gate), n - i);
     }
@@ -244,8 +242,8 @@ CR_INLINE void bag_grad_rows(cr_dtype dtype, const cr_embedding_bag_grad_args *a
     for (int64_t k = 0; k < a->num_rows * a->per_row; k++) {
         float *row = (float *)cr_mem_to_host(a->dw) + index[k] * n;
         int64_t at = k / a->per_row * n;
-        v16 w = v_set(weight[k]);
-        for (int64_t i = 0; i < n; i += 16)
+        vf w = v_set(weight[k]);
+        for (int64_t i = 0; i < n; i += V_LANES)
             add_to(row, i, w * v_get_left(dtype, a->dy, at + i, n - i), n - i);
     }
 }
@@ -262,7 +260,7 @@ CR_INLINE void add_rows(cr_dtype dtype, const void *src, const int32_t *index, i
                         int64_t n, void *dst)
 {
     for (int64_t r = 0; r < num_rows; r++)
-        for (int64_t i = 0; i < n; i += 16) {
+        for (int64_t i = 0; i < n; i += V_LANES) {
             int64_t at = index[r] * n + i;
             v_put_left(dtype, dst, at,
                        v_get_left(dtype, dst, at, n - i) + v_get_left(dtype, src, r * n + i, n - i),
