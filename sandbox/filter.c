@@ -3,10 +3,13 @@
  * What is not in the list does not exist (ENOSYS), so that libraries fall back as on an older kernel. Calls whose harm depends on
  * an argument are looked at: clone without namespaces, sockets of the unix family only, ioctl for files and terminals, limits
  * of the caller alone. There is no call that reaches into another process but kill, whose reach is the pid namespace.
+ * A lock of a file belongs to its inode, which the host and other programs share: flock does not exist, and fcntl says that
+ * a record lock is taken and takes none (SQLite needs them; its files are in this program's own /tmp).
  */
 #include "sandbox/sandbox_impl.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -14,6 +17,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #ifdef __x86_64__
@@ -66,8 +70,6 @@ static const int allowed[] = {
     SYS_fsync,
     SYS_fdatasync,
     SYS_utimensat,
-    SYS_flock,
-    SYS_fcntl,
     SYS_dup,
     SYS_dup3,
     SYS_pipe2,
@@ -171,7 +173,6 @@ static const int allowed[] = {
     SYS_sendmsg,
     SYS_recvmsg,
     SYS_getsockopt,
-    SYS_setsockopt,
     SYS_getsockname,
     SYS_getpeername,
     SYS_shutdown,
@@ -240,6 +241,14 @@ static const checked checks[] = {
      {PR_SET_NAME, PR_GET_NAME, PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_VMA,
       PR_CAPBSET_READ},
      7},
+    {SYS_fcntl, 1, EINVAL, 0, {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL}, 6},
+    {SYS_setsockopt,
+     2,
+     ENOPROTOOPT, /* above all for filters, which are programs in the kernel */
+     0,
+     {SO_REUSEADDR, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_LINGER, SO_PASSCRED, SO_RCVTIMEO,
+      SO_SNDTIMEO},
+     8},
     {SYS_prlimit64, 0, EPERM, 0, {0}, 1}, /* of the caller */
     {SYS_setrlimit, -1, 0, 0, {0}, 0},
     {SYS_sched_setaffinity, 0, EPERM, 0, {0}, 1},
@@ -290,6 +299,21 @@ static void put_check(cr_buf *out, const checked *c)
     put_return(out, SECCOMP_RET_ERRNO | (uint32_t)c->error);
 }
 
+/* fcntl with a command that locks succeeds and does nothing. */
+static void put_locks(cr_buf *out)
+{
+    static const uint32_t commands[] = {F_SETLK, F_SETLKW, 37 /* F_OFD_SETLK */,
+                                        38 /* F_OFD_SETLKW */};
+
+    put_unless(out, SYS_fcntl, 2 * CR_COUNT(commands) + 2);
+    put_load(out, offsetof(struct seccomp_data, args) + 8);
+    for (size_t i = 0; i < CR_COUNT(commands); i++) {
+        put_unless(out, commands[i], 1);
+        put_return(out, SECCOMP_RET_ERRNO);
+    }
+    put_load(out, offsetof(struct seccomp_data, nr));
+}
+
 void cri_filter_write(cr_buf *out)
 {
     cr_buf_clear(out);
@@ -302,6 +326,7 @@ void cri_filter_write(cr_buf *out)
         put_unless(out, (uint32_t)allowed[i], 1);
         put_return(out, SECCOMP_RET_ALLOW);
     }
+    put_locks(out);
     for (size_t i = 0; i < CR_COUNT(checks); i++)
         put_check(out, &checks[i]);
     put_return(out, SECCOMP_RET_ERRNO | ENOSYS);

@@ -75,4 +75,5 @@ void cri_set_limits(const cr_sandbox_limits *limits, double cpu_s)
     set_limit(RLIMIT_CORE, 0);
     set_limit(RLIMIT_MEMLOCK, 0);
     set_limit(RLIMIT_MSGQUEUE, 0);
+    set_limit(RLIMIT_SIGPENDING, 256); /* timers, too */
 }

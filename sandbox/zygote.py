@@ -14,6 +14,7 @@ import sys
 import threading
 
 FILES, AS, PROCESSES, OPEN = (int(x) for x in sys.argv[1:5])
+SIGNALS = 256
 HIGH = 100  # descriptors above all that are open here
 CLONE_NEWPID = 0x20000000
 NAMESPACES = 0x02000000 | 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x40000000  # cgroup mount uts ipc user net
@@ -65,6 +66,7 @@ def enter(pid_fd, cpu_s):
         limit(which, value)
     if not OPEN:
         limit(resource.RLIMIT_NPROC, PROCESSES)
+        limit(11, SIGNALS)  # RLIMIT_SIGPENDING, timers too
         check(libc.capset(ctypes.byref(no_rights[0]), ctypes.byref(no_rights[1])), "capset")
         check(libc.prctl(38, 1, 0, 0, 0), "no new privileges")
         check(libc.prctl(22, 2, ctypes.byref(program), 0, 0), "seccomp")

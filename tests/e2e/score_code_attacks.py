@@ -68,6 +68,12 @@ PROBES = [
     ("zombies", "wrong error", "import os\nfor i in range(2000):\n    try:\n        if os.fork() == 0: os._exit(0)\n    except OSError: pass"),
     ("input that is written", "wrong error", "import os\nos.ftruncate(0, 1 << 40)\nos.write(0, b'BREACH')"),
     ("the answer in the process", "wrong", "import gc, sys\nword = 'BRE' + 'ACH'\nf = sys._getframe()\nwhile f:\n    if any(isinstance(v, (str, bytes)) and word in str(v) for k, v in f.f_locals.items() if k not in ('word', 'f')): print(word)\n    f = f.f_back\nif any(isinstance(o, str) and o == word + '\\n' for o in gc.get_objects()): print(word)"),
+    ("a lock on the library", "error", "import fcntl, os\nfcntl.flock(open(os.__file__), fcntl.LOCK_EX)\nprint('BREACH')"),
+    ("a record lock on the library", "wrong", "import fcntl, os, struct\nf = open(os.__file__)\nfcntl.lockf(f, fcntl.LOCK_SH)\nif os.fork() == 0:\n    try: fcntl.fcntl(f, fcntl.F_GETLK, struct.pack('hhqqi', 1, 0, 0, 0, 0)); print('BREACH')\n    except OSError: os._exit(0)\nos.wait()"),
+    ("a lease on the library", "error", "import fcntl, os\nfcntl.fcntl(open(os.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)\nprint('BREACH')"),
+    ("changes of a folder of the host", "error", "import fcntl, os\nfcntl.fcntl(os.open(os.path.dirname(os.__file__), 0), fcntl.F_NOTIFY, fcntl.DN_ACCESS)\nprint('BREACH')"),
+    ("a program in the kernel", "error", "import ctypes, socket, struct\na, b = socket.socketpair()\ncode = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))\na.setsockopt(socket.SOL_SOCKET, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(code)))\nprint('BREACH')"),
+    ("timers", "wrong error", "import ctypes\nlibc, n, t = ctypes.CDLL(None), 0, ctypes.c_void_p()\nwhile n < 2000 and libc.timer_create(0, None, ctypes.byref(t)) == 0: n += 1\nif n > 1000: print('BREACH')"),
     ("exit before the answer", "wrong", "import sys\nsys.exit(0)"),
 ]
 
@@ -205,6 +211,7 @@ HONEST = [
     ('exception attribute', 'class E(ValueError):\n    def __init__(s,c): super().__init__(c); s.c=c\ndef f(): raise E(7)', 'import pytest\nfrom solution import f,E\ndef test_f():\n    with pytest.raises(E) as i: f()\n    assert i.value.c==7 and isinstance(i.value, ValueError)'),
     ('dict of objects', "class A:\n    def __init__(s,v): s.v=v\ndef f(): return {'a':A(1),'l':[A(2)]}", "def test_f():\n    d=f()\n    assert d['a'].v==1 and d['l'][0].v==2"),
     ('string of object', "class A:\n    def __str__(s): return 'A!'\n    def __lt__(s,o): return s.k<o.k\n    def __init__(s,k=0): s.k=k", "from solution import A\ndef test_f():\n    assert str(A())=='A!' and f'{A()}'=='A!'\n    assert [a.k for a in sorted([A(3),A(1)])]==[1,3]\n    assert len({A(1),A(2)})==2"),
+    ('sqlite file', "import sqlite3\nc = sqlite3.connect('/tmp/a.db')\nc.execute('create table t (x)')\nc.execute('insert into t values (7)')\nc.commit()\nprint(sqlite3.connect('/tmp/a.db').execute('select x from t').fetchall())", ('', '[(7,)]')),
     ('global counter', 'n=0\ndef inc():\n    global n\n    n+=1', 'import solution\ndef test_f():\n    solution.inc(); solution.inc()\n    assert solution.n==2'),
 ]
 CALLED = [
