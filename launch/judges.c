@@ -26,7 +26,6 @@ static cr_status start(cr_judges *j, cr_judge_process *p, cr_err *err)
         argv[i] = cr_word(words[i]);
     snprintf(what, sizeof what, "judge %d of %.30s", p->number, p->reward->domain);
     p->start_s = 0;
-    p->started_s = cr_now_s();
     cr_pulse_close(p->pulse);
     p->pulse = NULL;
     if (cr_pulse_open(listen, j->limit_s, &p->pulse, err) == CR_OK)
@@ -59,39 +58,52 @@ cr_status cr_judges_start(cr_judges *j, const cr_config *config, const char *con
     return CR_OK;
 }
 
-/* It has ended: when is it started again? */
-static cr_status take_end(cr_judge_process *p, cr_err *err)
+/* It has ended, after it was well for `well_s`: when is it started again? */
+static cr_status take_end(cr_judge_process *p, double well_s, const char *fate, bool is_refused,
+                          cr_err *err)
 {
     const char *reason = cr_child_reason(&p->child);
-    char fate[CR_FATE];
-    int status = p->child.wait_status;
     double pause_s = FIRST_PAUSE_S;
+    char *end;
 
-    cr_child_fate(&p->child, fate);
-    p->num_early = cr_now_s() - p->started_s < EARLY_S ? p->num_early + 1 : 1;
-    if (p->num_early >= MOST_EARLY || (WIFEXITED(status) && WEXITSTATUS(status) == 2))
-        return cr_fail(err, CR_EPEER, "%s %s%s%s", p->child.what, fate, *reason ? ": " : "",
-                       reason);
+    p->num_early = well_s < EARLY_S ? p->num_early + 1 : 1;
+    end = p->num_early > 1 ? cr_asprintf("%s %s, %d times in a row soon after its start",
+                                         p->child.what, fate, p->num_early)
+                           : cr_asprintf("%s %s", p->child.what, fate);
     for (int i = 1; i < p->num_early; i++)
         pause_s *= 2;
-    cr_log(CR_LOG_WARN, "run", "%s %s; it is started again in %g s%s%s", p->child.what, fate,
-           pause_s, *reason ? ": " : "", reason);
     p->start_s = cr_now_s() + pause_s;
-    return CR_OK;
+    if (p->num_early >= MOST_EARLY || is_refused)
+        cr_fail(err, CR_EPEER, "%s%s%s", end, *reason ? ": " : "", reason);
+    else
+        cr_log(CR_LOG_WARN, "run", "%s; it is started again in %g s%s%s", end, pause_s,
+               *reason ? ": " : "", reason);
+    cr_free(end);
+    return err->status;
+}
+
+static cr_status watch(cr_judges *j, cr_judge_process *p, cr_err *err)
+{
+    bool is_running = cr_child_pump(&p->child), is_there = cr_pulse_is_there(p->pulse);
+    int status = p->child.wait_status;
+    double first_s = cr_pulse_first_s(p->pulse), well_s = first_s > 0 ? cr_now_s() - first_s : 0;
+    char fate[CR_FATE];
+
+    if (is_running && is_there) return CR_OK;
+    if (!is_running) {
+        bool is_refused = WIFEXITED(status) && WEXITSTATUS(status) == 2;
+        return take_end(p, well_s, cr_child_fate(&p->child, fate), is_refused, err);
+    }
+    snprintf(fate, sizeof fate, "has given no sign of life for %.0f s; it is killed", j->limit_s);
+    cr_child_stop(&p->child, 0);
+    return take_end(p, well_s - j->limit_s, fate, false, err);
 }
 
 cr_status cr_judges_watch(cr_judges *j, cr_err *err)
 {
     for (size_t i = 0; i < j->num; i++) {
         cr_judge_process *p = &j->items[i];
-        if (p->start_s == 0 && !cr_child_pump(&p->child)) CR_TRY(take_end(p, err));
-        if (p->start_s == 0 && !cr_pulse_is_there(p->pulse)) {
-            cr_log(CR_LOG_WARN, "run",
-                   "%s has given no sign of life for %.0f s; it is killed and started again",
-                   p->child.what, j->limit_s);
-            cr_child_stop(&p->child, 0);
-            p->start_s = cr_now_s();
-        }
+        if (p->start_s == 0) CR_TRY(watch(j, p, err));
         if (p->start_s > 0 && cr_now_s() >= p->start_s) CR_TRY(start(j, p, err));
     }
     return CR_OK;

@@ -2,8 +2,8 @@
  * inference, on a socket in output_dir/judges.
  *
  * Reward workers ask them as they ask any service. One that ends is started again after a pause that doubles from 0.5 s;
- * the fifth end in a row within a minute of its start ends the run. One that does not answer /health for collective_timeout
- * and 5 s is frozen: it is killed first. Until it is back its chats are tried again; those whose deadline passes are
+ * the fifth end in a row within a minute of its first answer ends the run. One that does not answer /health for
+ * collective_timeout and 5 s is frozen: it is killed, which is such an end. Until it is back its chats are tried again; those whose deadline passes are
  * samples without a verdict.
  *
  * One thread (the launcher's).
@@ -20,9 +20,8 @@ typedef struct cr_judge_process {
     cr_pulse *pulse;
     const cr_reward_config *reward; /* borrowed */
     int number;                     /* of its device in device_mapping */
-    double started_s;
-    double start_s; /* it has ended and is started again then; 0: it runs */
-    int num_early;  /* ends in a row soon after its start */
+    double start_s;                 /* it has ended and is started again then; 0: it runs */
+    int num_early;                  /* ends in a row soon after its start */
 } cr_judge_process;
 
 typedef struct cr_judges {

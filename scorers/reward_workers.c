@@ -10,7 +10,8 @@ enum {
     LOOKS = 16, /* workers whose count is read in one second */
     /* ends in a row before a worker did anything: by itself, and by SIGKILL, which comes from outside */
     MOST_EARLY = 5,
-    MOST_KILLED = 21
+    MOST_KILLED = 21,
+    TIMES = 64 /* bytes of a text */
 };
 #define FIRST_PAUSE_S 0.5 /* before it is started again; doubled with each end by itself */
 
@@ -51,20 +52,52 @@ cr_status cr_reward_workers_start(cr_reward_workers *w, const cr_config *config,
     return CR_OK;
 }
 
-/* Has its count moved within the limit? */
+/* What hb:WORKER says of a process: what did it do last ("": nothing is known), and why did it fail (borrowed from value, or "")? */
+static const char *state_of(const cr_buf *value, long pid, char state[16], const char **why)
+{
+    long process = 0, count = 0;
+    int used = 0;
+
+    *why = "";
+    if (!value->num_bytes ||
+        sscanf(value->data, "%ld %ld %15s%n", &process, &count, state, &used) != 3 ||
+        process != pid)
+        return "";
+    if (strcmp(state, "failed") == 0 && value->data[used] == ' ') *why = value->data + used + 1;
+    return state;
+}
+
+/* It has ended once more. Is this one too many in a row? times: what to say of them. */
+static cr_status count_end(cr_reward_worker *r, bool has_worked, int most, const char *fate,
+                           const char *why, char times[TIMES], cr_err *err)
+{
+    r->num_early = has_worked ? 0 : r->num_early + 1;
+    times[0] = 0;
+    if (r->num_early > 1)
+        snprintf(times, TIMES, ", %d times in a row before its first answer", r->num_early);
+    if (r->num_early < most) return CR_OK;
+    return cr_fail(err, CR_EPEER, "%s %s%s%s%s", r->child.what, fate, times, *why ? ": " : "", why);
+}
+
+/* Has its count moved within the limit? One that only waited for samples has done nothing that it did not freeze after. */
 static cr_status look_at(cr_reward_workers *w, cr_reward_worker *r, const cr_buf *value,
                          cr_err *err)
 {
     double now = cr_now_s();
+    char state[16] = "", fate[CR_FATE], times[TIMES];
+    const char *why;
+    bool has_answered;
 
     if (value->num_bytes && strncmp(value->data, r->count, sizeof r->count - 1) != 0) {
         snprintf(r->count, sizeof r->count, "%s", value->data);
         r->moved_s = now;
     }
     if (r->start_s > 0 || now - r->moved_s <= w->limit_s) return CR_OK;
-    cr_log(CR_LOG_WARN, "run",
-           "%s has given no sign of life for %.0f s; it is killed and started again", r->child.what,
-           now - r->moved_s);
+    has_answered = strcmp(state_of(value, (long)r->child.pid, state, &why), "answered") == 0;
+    snprintf(fate, sizeof fate, "has given no sign of life for %.0f s", now - r->moved_s);
+    CR_TRY(count_end(r, has_answered, MOST_EARLY, fate, why, times, err));
+    cr_log(CR_LOG_WARN, "run", "%s %s%s; it is killed and started again", r->child.what, fate,
+           times);
     cr_child_stop(&r->child, 0);
     return start(w, r, err);
 }
@@ -89,26 +122,11 @@ static cr_status look(cr_reward_workers *w, cr_exchange *x, cr_err *err)
     return err->status;
 }
 
-/* What hb:WORKER says of a process: has it done anything, and why did it fail (borrowed from value, or "")? */
-static bool has_worked(const cr_buf *value, long pid, const char **why)
-{
-    char state[16] = "";
-    long process = 0, count = 0;
-    int used = 0;
-
-    *why = "";
-    if (!value->num_bytes ||
-        sscanf(value->data, "%ld %ld %15s%n", &process, &count, state, &used) != 3 ||
-        process != pid)
-        return false;
-    if (strcmp(state, "failed") == 0 && value->data[used] == ' ') *why = value->data + used + 1;
-    return strcmp(state, "idle") == 0 || strcmp(state, "answered") == 0;
-}
-
 /* It is gone: when is it started again? */
 static cr_status take_end(cr_reward_worker *r, cr_exchange *x, cr_err *err)
 {
-    char *key = cr_asprintf("hb:%s", r->name), fate[CR_FATE], times[64] = "", pause[24] = "";
+    char *key = cr_asprintf("hb:%s", r->name), state[16] = "", fate[CR_FATE], times[TIMES],
+         pause[24] = "";
     const char *const keys[] = {key}, *why = "";
     cr_buf value = {0};
     int status = r->child.wait_status;
@@ -117,18 +135,18 @@ static cr_status take_end(cr_reward_worker *r, cr_exchange *x, cr_err *err)
 
     cr_child_fate(&r->child, fate);
     if (cr_values_get(x, keys, 1, &value, err) == CR_OK) {
-        r->num_early = has_worked(&value, (long)r->child.pid, &why) ? 0 : r->num_early + 1;
-        for (int i = 0; i < r->num_early; i++)
-            pause_s = i && !is_killed ? 2 * pause_s : FIRST_PAUSE_S;
-        if (r->num_early > 1)
-            snprintf(times, sizeof times, ", %d times in a row before its first answer",
-                     r->num_early);
-        if (r->num_early >= (is_killed ? MOST_KILLED : MOST_EARLY) ||
-            (WIFEXITED(status) && WEXITSTATUS(status) == 2))
-            cr_fail(err, CR_EPEER, "%s %s%s%s%s", r->child.what, fate, times, *why ? ": " : "",
-                    why);
+        const char *did = state_of(&value, (long)r->child.pid, state, &why);
+        bool has_worked = strcmp(did, "idle") == 0 || strcmp(did, "answered") == 0,
+             is_refused = WIFEXITED(status) && WEXITSTATUS(status) == 2;
+        cr_note(count_end(r, has_worked,
+                          is_refused  ? 0
+                          : is_killed ? MOST_KILLED
+                                      : MOST_EARLY,
+                          fate, why, times, err));
     }
     if (err->status == CR_OK) {
+        for (int i = 0; i < r->num_early; i++)
+            pause_s = i && !is_killed ? 2 * pause_s : FIRST_PAUSE_S;
         if (pause_s > 0) snprintf(pause, sizeof pause, " in %g s", pause_s);
         cr_log(CR_LOG_WARN, "run", "%s %s%s; it is started again%s", r->child.what, fate, times,
                pause);

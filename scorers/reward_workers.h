@@ -3,7 +3,8 @@
  * A worker that ends is started again under its name and takes over what it held. One that is frozen
  * (its key hb:WORKER stands still for collective_timeout and 5 s, while Redis answers) is killed first. One that ends
  * before it gave a sign of life, or with samples and no answer, is started again after a pause of 0.5 s, which
- * doubles; the fifth such end in a row, or exit code 2, ends the run.
+ * doubles; the fifth such end in a row, or exit code 2, ends the run. So does the fifth freeze in a row without an answer
+ * between.
  */
 #ifndef CR_REWARD_WORKERS_H
 #define CR_REWARD_WORKERS_H

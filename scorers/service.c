@@ -22,7 +22,7 @@ enum { PULSE_BYTES = 4096 };
 struct cr_pulse {
     cr_http_client *client;
     cr_http_call call;
-    double limit_s;
+    double limit_s, first_s;
 };
 
 static void ask(cr_pulse *p, double pause_s)
@@ -58,6 +58,12 @@ bool cr_pulse_is_there(cr_pulse *p)
 {
     if (!cr_http_client_next(p->client, 0, -1)) return true;
     if (p->call.failure.status == CR_ETIMEOUT) return false;
+    if (p->call.status == 200 && p->first_s == 0) p->first_s = cr_now_s();
     ask(p, 1);
     return true;
+}
+
+double cr_pulse_first_s(const cr_pulse *p)
+{
+    return p->first_s;
 }

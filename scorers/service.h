@@ -16,5 +16,7 @@ CR_MUST cr_status cr_pulse_open(const char *url, double limit_s, cr_pulse **out,
 void cr_pulse_close(cr_pulse *p); /* accepts NULL */
 /* False: it has not answered for limit_s. Never waits. */
 bool cr_pulse_is_there(cr_pulse *p);
+/* When it first answered that it is well, 0: not yet. */
+double cr_pulse_first_s(const cr_pulse *p);
 
 #endif

@@ -1,5 +1,5 @@
 #!/bin/bash
-# croll run while what it has started dies at once, again and again: pauses, then the end with a reason.
+# croll run while what it has started dies or freezes at once, again and again: pauses, then the end with a reason.
 # Not here: single deaths, which cost nothing (run_chaos.sh, run_verdicts.sh).
 . tests/e2e/run.inc
 scripts/make_sums $tmp/home
@@ -28,4 +28,11 @@ grep -q "^croll run: .*reward worker 0 of math_rule was killed by signal 9, 21 t
     fail "a worker that dies: another sentence"
 [ "$(grep -c 'it is started again in' $log)" -ge 20 ] || fail "a worker that dies: no pauses"
 nothing_left hunted
+
+# ---- a worker that freezes at each sample: killed and started again, five times ----
+job freezes max_steps=9 collective_timeout=$((2 * slower)) "${small[@]}" "rewards.math_rule.exec=bash -c 'while read -r l; do case \$l in *probe*) echo \"{\\\"id\\\":\\\"probe\\\",\\\"score\\\":1}\";; *) kill -STOP \$PPID;; esac; done'"
+[ $code = 1 ] || fail "a worker that freezes: exit code $code"
+grep -q "^croll run: .*reward worker 0 of math_rule has given no sign of life for [0-9]* s, 5 times in a row before its first answer" $log ||
+    fail "a worker that freezes: another sentence"
+nothing_left freezes
 echo ok

@@ -80,6 +80,23 @@ grep -q 'judge [01] of math_rule has given no sign of life for [0-9]* s; it is k
 nothing_left frozen
 runner=
 
+# one freezes again and again
+words freezes $small max_steps=1000 collective_timeout=$((2 * slower)) "$own"
+log=$tmp/freezes.log code=0
+"${words[@]}" >$log 2>&1 </dev/null &
+runner=$!
+steps freezes 1
+for try in $(seq $((1200 * slower))); do
+    kill -0 $runner 2>/dev/null || break
+    pkill -STOP -f "serve $tmp/freezes/config.yaml.*judges/0-0.sock" || true
+    sleep 0.1
+done
+wait $runner || code=$?
+[ $code = 1 ] || fail "a judge that freezes again and again: exit code $code"
+grep -q '^croll run: .*judge 0 of math_rule has given no sign of life for [0-9]* s; it is killed, 5 times in a row soon after its start' $log || fail "another sentence"
+nothing_left freezes
+runner=
+
 # by hand, on a machine of its own
 "$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand --access-log none >$tmp/out 2>$tmp/serve.err &
 server=$!
