@@ -3,10 +3,11 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_INCLUDES = 16, MAX_CHAIN = 50 };
+enum { MAX_INCLUDES = 16, MAX_CHAIN = 50, MAX_INTERPOLATED = 1 << 24 };
 
 static const char *own_file(cr_yaml *yaml, const char *path)
 {
@@ -160,17 +161,53 @@ static void override(cr_yaml *yaml, const char *argument, cr_diagnostics *d)
 
 /* ---- interpolation ---- */
 
-static bool resolve(cr_yaml *yaml, cr_node **slot, int chain, cr_diagnostics *d);
+static bool resolve(cr_yaml *yaml, struct cr_item *item, int chain, cr_diagnostics *d);
+
+/* ${oc.env:NAME} or ${oc.env:NAME,default}: a text; alone in its value, a number or a boolean that it reads as. NULL after a diagnostic. */
+static cr_node *from_environment(cr_yaml *yaml, const char *path, size_t n, bool is_alone,
+                                 cr_place place, cr_diagnostics *d)
+{
+    const char *comma = memchr(path, ',', n), *value;
+    size_t name_bytes = comma ? (size_t)(comma - path) : n;
+    char *name = cr_strndup(path, name_bytes), *standard = NULL;
+    cr_diagnostics ignored = {0};
+    cr_node *text = NULL, *read;
+
+    if (comma) standard = cr_strndup(comma + 1, n - name_bytes - 1);
+    value = getenv(name);
+    if (!value) value = standard;
+    if (!value) {
+        cr_diagnose(d, CR_ERROR, place,
+                    "${oc.env:%s}: this variable is not in the environment (${oc.env:%s,default} "
+                    "gives a default)",
+                    name, name);
+    } else {
+        text = cr_node_new(yaml, CR_NODE_TEXT, place);
+        text->text = cr_arena_strndup(yaml->arena, value, strlen(value));
+        read = is_alone ? cr_yaml_parse_value(yaml, value, place, &ignored) : NULL;
+        if (read && read->kind != CR_NODE_LIST && read->kind != CR_NODE_MAP) text = read;
+    }
+    cr_diagnostics_free(&ignored);
+    cr_free(name);
+    cr_free(standard);
+    return text;
+}
 
 /* The value that ${path} stands for, resolved; NULL after a diagnostic. */
-static cr_node *lookup(cr_yaml *yaml, const char *path, size_t n, cr_place place, int chain,
-                       cr_diagnostics *d)
+static cr_node *lookup(cr_yaml *yaml, const char *path, size_t n, bool is_alone, cr_place place,
+                       int chain, cr_diagnostics *d)
 {
+    static const char env[] = "oc.env:";
     cr_node *map = yaml->root;
     char part[256];
 
+    if (n > strlen(env) && strncmp(path, env, strlen(env)) == 0)
+        return from_environment(yaml, path + strlen(env), n - strlen(env), is_alone, place, d);
     if (n == 0 || memchr(path, ':', n) || memchr(path, '$', n)) {
-        cr_diagnose(d, CR_ERROR, place, "${%.*s}: a dotted path of keys is expected", (int)n, path);
+        cr_diagnose(d, CR_ERROR, place,
+                    "${%.*s}: a dotted path of keys is expected, or oc.env:NAME; other resolvers, "
+                    "and one ${ in another, are not supported",
+                    (int)n, path);
         return NULL;
     }
     for (const char *p = path, *end = path + n;;) {
@@ -181,7 +218,8 @@ static cr_node *lookup(cr_yaml *yaml, const char *path, size_t n, cr_place place
         part[k] = 0;
         item = cr_node_item(map, part);
         if (!item) break;
-        if (!resolve(yaml, &item->value, chain + 1, d)) return NULL;
+        item->is_read = true;
+        if (!resolve(yaml, item, chain + 1, d)) return NULL;
         map = item->value;
         p += k;
         if (p >= end) return map;
@@ -191,69 +229,69 @@ static cr_node *lookup(cr_yaml *yaml, const char *path, size_t n, cr_place place
     return NULL;
 }
 
-/* Resolve one node in place. Maps and lists that a path leads through are resolved by the walk. */
-static bool resolve(cr_yaml *yaml, cr_node **slot, int chain, cr_diagnostics *d)
+/* The text of a value with what its interpolations stand for, or, if it is one of them and nothing else, what that stands
+ * for; NULL after a diagnostic. */
+static cr_node *expand(cr_yaml *yaml, const char *key, const cr_node *n, int chain, cr_buf *out,
+                       cr_diagnostics *d)
 {
-    cr_node *n = *slot;
-    cr_buf out = {0};
-    const char *p;
-    bool has_any = false;
+    cr_node *value;
 
-    if (n->kind == CR_NODE_MAP || n->kind == CR_NODE_LIST) return true;
-    if (n->kind != CR_NODE_TEXT || !strstr(n->text, "${")) return true;
-    if (chain == 0) yaml->resolving = n->place;
-    if (chain > MAX_CHAIN) {
-        cr_diagnose(d, CR_ERROR, yaml->resolving,
-                    "interpolations refer to one another in a circle");
-        return false;
-    }
-    for (p = n->text; *p;) {
-        size_t plain = strcspn(p, "$");
-        const char *close;
-        cr_node *value;
-        cr_buf_add(&out, p, plain);
-        p += plain;
+    for (const char *p = n->text, *close; *p; p = close + 1) {
+        bool is_alone;
+        while (*p && strncmp(p, "${", 2) != 0)
+            cr_buf_addc(out, *p++);
         if (!*p) break;
-        if (p[1] != '{') {
-            cr_buf_addc(&out, *p++);
-            continue;
-        }
         close = strchr(p, '}');
         if (!close) {
             cr_diagnose(d, CR_ERROR, n->place, "'%.60s': a ${ without its }", n->text);
-            goto bad;
+            return NULL;
         }
-        value = lookup(yaml, p + 2, (size_t)(close - p - 2), n->place, chain, d);
-        if (!value) goto bad;
-        has_any = true;
-        if (p == n->text && close[1] == 0) { /* the whole value: it keeps its type */
-            cr_node *copy = cri_node_copy(yaml, value);
-            copy->place = n->place;
-            *slot = copy;
-            cr_buf_free(&out);
-            return true;
+        is_alone = p == n->text && close[1] == 0;
+        value = lookup(yaml, p + 2, (size_t)(close - p - 2), is_alone, n->place, chain, d);
+        if (!value) return NULL;
+        if (is_alone) { /* it keeps its type */
+            value = cri_node_copy(yaml, value);
+            value->place = n->place;
+            return value;
         }
-        cri_node_text(value, &out);
-        p = close + 1;
+        cri_node_text(value, out);
+        if (yaml->interpolated_bytes + out->num_bytes > MAX_INTERPOLATED) {
+            cr_diagnose(d, CR_ERROR, n->place,
+                        "%s%s'%.60s': the texts of all interpolations have more than %d bytes",
+                        key ? key : "", key ? ": " : "", n->text, MAX_INTERPOLATED);
+            return NULL;
+        }
     }
-    if (has_any) {
-        cr_node *text = cr_node_new(yaml, CR_NODE_TEXT, n->place);
-        text->text = cr_arena_strndup(yaml->arena, out.data ? out.data : "", out.num_bytes);
-        *slot = text;
-    }
+    yaml->interpolated_bytes += out->num_bytes;
+    value = cr_node_new(yaml, CR_NODE_TEXT, n->place);
+    value->text = cr_arena_strndup(yaml->arena, out->data ? out->data : "", out->num_bytes);
+    return value;
+}
+
+/* Resolve one value in place. Maps and lists that a path leads through are resolved by the walk. */
+static bool resolve(cr_yaml *yaml, struct cr_item *item, int chain, cr_diagnostics *d)
+{
+    const cr_node *n = item->value;
+    cr_node *value = NULL;
+    cr_buf out = {0};
+
+    if (n->kind != CR_NODE_TEXT || !strstr(n->text, "${")) return true;
+    if (chain == 0) yaml->resolving = n->place;
+    if (chain > MAX_CHAIN)
+        cr_diagnose(d, CR_ERROR, yaml->resolving,
+                    "interpolations refer to one another in a circle");
+    else
+        value = expand(yaml, item->key, n, chain, &out, d);
     cr_buf_free(&out);
-    return true;
-bad:
-    cr_buf_free(&out);
-    *slot = cr_node_new(yaml, CR_NODE_NULL, n->place); /* told once */
-    return false;
+    item->value = value ? value : cr_node_new(yaml, CR_NODE_NULL, n->place); /* told once */
+    return value != NULL;
 }
 
 static void resolve_all(cr_yaml *yaml, cr_node *n, int depth, cr_diagnostics *d)
 {
     if (depth > 400) return;
     for (size_t i = 0; i < n->num; i++) {
-        resolve(yaml, &n->items[i].value, 0, d);
+        resolve(yaml, &n->items[i], 0, d);
         resolve_all(yaml, n->items[i].value, depth + 1, d);
     }
 }

@@ -410,7 +410,8 @@ cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, c
     cr_node *out = cr_node_new(yaml, CR_NODE_MAP, map->place);
 
     for (size_t i = 0; i < map->num; i++)
-        if (!cri_find_key(block, map->items[i].key)) unknown_key(block, &map->items[i], d);
+        if (!map->items[i].is_read && !cri_find_key(block, map->items[i].key))
+            unknown_key(block, &map->items[i], d);
     for (size_t i = 0; i < cri_num_keys; i++) {
         const cri_key *key = &cri_keys[i];
         struct cr_item *item;

@@ -1,11 +1,11 @@
 /* yaml.h -- a YAML file as a tree whose every key and value knows where it stands.
  *
  * Reading is libyaml's parser; meaning is that of ROLL's loader (Hydra and OmegaConf on PyYAML with
- * YAML 1.2-like floats): `defaults` with @_here_, merge keys, ${a.b} interpolation. What that loader
+ * YAML 1.2-like floats): `defaults` with @_here_, merge keys, ${a.b} and ${oc.env:NAME,default} interpolation. What that loader
  * would silently read as something else than a person means (base-60 and octal numbers, infinities,
  * foreign tags) is refused. Problems go to a cr_diagnostics, all of them, not the first only.
  *
- * Nodes live until cr_yaml_free. Sizes are bounded: 200 levels, a million nodes, 16 MB.
+ * Nodes live until cr_yaml_free. Sizes are bounded: 200 levels, a million nodes, 16 MB, and as much of interpolations.
  */
 #ifndef CR_YAML_H
 #define CR_YAML_H
@@ -60,6 +60,7 @@ struct cr_node {
         char *key; /* MAP only */
         cr_place place;
         cr_node *value;
+        bool is_read; /* by an interpolation */
     } * items;
     size_t num;
 };
@@ -70,6 +71,7 @@ typedef struct cr_yaml {
     size_t num_nodes;
     char **files; /* names that places point to (owned) */
     size_t num_files;
+    size_t interpolated_bytes;
     cr_place resolving; /* the value whose interpolation is being followed */
 } cr_yaml;
 
