@@ -297,15 +297,22 @@ cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err)
     bool is_stdin = strcmp(path, "-") == 0;
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = -1;
+    struct stat file;
+    bool is_endless;
 
     if (fd < 0) return cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
+    is_endless = !is_stdin && fstat(fd, &file) == 0 && S_ISCHR(file.st_mode) && !isatty(fd);
     cr_buf_clear(out);
     do {
         cr_buf_reserve(out, out->num_bytes + 65536);
         n = read(fd, out->data + out->num_bytes, out->capacity_bytes - out->num_bytes - 1);
         if (n > 0) out->num_bytes += (size_t)n;
-    } while (n > 0 || (n < 0 && errno == EINTR));
+    } while ((n > 0 && !is_endless) || (n < 0 && errno == EINTR));
     out->data[out->num_bytes] = 0;
+    if (n > 0) {
+        close(fd);
+        return cr_fail(err, CR_EIO, "%s is a device without an end, not a file", path);
+    }
     if (n < 0) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
     if (!is_stdin) close(fd);
     return n < 0 ? CR_EIO : CR_OK;
@@ -605,20 +612,25 @@ static void put(int fd, const char *text, size_t num_bytes)
 
 void cr_put_line(int fd, const char *line)
 {
-    const char *from = line, *p = line;
+    char text
+        [4096]; /* written at once with its newline, so that lines of several processes stay lines */
+    size_t n = 0;
 
-    for (; *p; p++) {
+    for (const char *p = line; *p; p++) {
         unsigned char c = (unsigned char)*p, next = (unsigned char)p[1];
         bool is_c1 = c == 0xc2 && next >= 0x80 && next < 0xa0; /* U+0080 to U+009F */
-        char text[8];
-        if ((c >= 0x20 && c != 0x7f && !is_c1) || c == '\n' || c == '\t') continue;
-        put(fd, from, (size_t)(p - from));
-        put(fd, text, (size_t)snprintf(text, sizeof text, "\\x%02x", is_c1 ? next : c));
+        if (n + 8 > sizeof text) {
+            put(fd, text, n);
+            n = 0;
+        }
+        if ((c >= 0x20 && c != 0x7f && !is_c1) || c == '\n' || c == '\t')
+            text[n++] = (char)c;
+        else
+            n += (size_t)snprintf(text + n, sizeof text - n, "\\x%02x", is_c1 ? next : c);
         p += is_c1;
-        from = p + 1;
     }
-    put(fd, from, (size_t)(p - from));
-    put(fd, "\n", 1);
+    text[n++] = '\n';
+    put(fd, text, n);
 }
 
 void cr_log_line(const char *line)

@@ -11,6 +11,9 @@
 
 /* ---- pieces ---- */
 
+/* What normalizers may make of a text, beyond what any of a real model does: times as many bytes, and as many more */
+enum { MOST_GROWTH = 64, MOST_ADDED = 1 << 20 };
+
 void cri_text_free(cri_text *text)
 {
     cr_buf_free(&text->bytes);
@@ -219,11 +222,13 @@ static cr_status add_normal_form(cr_buf *out, const char *text, size_t num_bytes
     return CR_OK;
 }
 
-static void add_replaced(cr_buf *out, const char *text, size_t num_bytes, const cri_step *s)
+static void add_replaced(cr_buf *out, const char *text, size_t num_bytes, const cri_step *s,
+                         size_t most)
 {
     const char *end = text + num_bytes, *found;
 
-    while ((found = memmem(text, (size_t)(end - text), s->from, s->num_from))) {
+    while (out->num_bytes <= most && /* rewrite_all says it */
+           (found = memmem(text, (size_t)(end - text), s->from, s->num_from))) {
         cr_buf_add(out, text, (size_t)(found - text));
         cr_buf_add(out, s->to, s->num_to);
         text = found + s->num_from;
@@ -260,7 +265,7 @@ static void add_letters(cr_buf *out, const char *text, size_t num_bytes)
 }
 
 static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *piece, cr_buf *out,
-                         cr_err *err)
+                         size_t most, cr_err *err)
 {
     size_t begin = piece->begin, end = piece->end;
     bool has_prefix =
@@ -271,7 +276,7 @@ static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *p
     case CRI_STEP_FORM:
         return add_normal_form(out, text + begin, end - begin, s->form, err);
     case CRI_STEP_REPLACE:
-        add_replaced(out, text + begin, end - begin, s);
+        add_replaced(out, text + begin, end - begin, s, most);
         return CR_OK;
     case CRI_STEP_BYTES:
         add_letters(out, text + begin, end - begin);
@@ -291,7 +296,8 @@ static cr_status rewrite(const cri_step *s, const char *text, const cri_piece *p
     return CR_OK;
 }
 
-static cr_status rewrite_all(const cri_step *s, cri_text *text, cr_err *err)
+/* most: bytes that the text may have then. */
+static cr_status rewrite_all(const cri_step *s, cri_text *text, size_t most, cr_err *err)
 {
     cri_text out = {0};
 
@@ -300,7 +306,11 @@ static cr_status rewrite_all(const cri_step *s, cri_text *text, cr_err *err)
         cri_piece piece = text->piece[i];
         cr_status status;
         size_t begin = out.bytes.num_bytes;
-        status = rewrite(s, text->bytes.data, &piece, &out.bytes, err);
+        status = rewrite(s, text->bytes.data, &piece, &out.bytes, most, err);
+        if (out.bytes.num_bytes > most)
+            status =
+                cr_fail(err, CR_EFORMAT,
+                        "tokenizer.json: its normalizer makes more than %zu bytes of a text", most);
         if (status != CR_OK) {
             cri_text_free(&out);
             return status;
@@ -484,6 +494,8 @@ void cri_steps_free(cri_steps *steps)
 cr_status cri_steps_run(const cri_steps *steps, size_t begin, size_t end,
                         const cri_added_list *normalized, cri_text *text, cr_err *err)
 {
+    const size_t most = MOST_GROWTH * text->bytes.num_bytes + MOST_ADDED;
+
     for (size_t i = begin; i < end; i++) {
         const cri_step *s = &steps->step[i];
         if (s->kind == CRI_STEP_ADDED)
@@ -491,7 +503,7 @@ cr_status cri_steps_run(const cri_steps *steps, size_t begin, size_t end,
         else if (s->kind == CRI_STEP_SPLIT)
             CR_TRY(split_all(s, text, err));
         else
-            CR_TRY(rewrite_all(s, text, err));
+            CR_TRY(rewrite_all(s, text, most, err));
     }
     return CR_OK;
 }

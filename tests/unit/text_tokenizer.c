@@ -155,6 +155,32 @@ static void added_tokens(void **state)
     cr_tokenizer_close(t);
 }
 
+/* Thirty normalizers, each of which doubles every a: refused, not 2^30 of them. */
+static void growth(void **state)
+{
+    cr_buf json = {0};
+    cr_tokenizer *t;
+    cr_ids ids = {0};
+    cr_err err;
+
+    (void)state;
+    cr_buf_adds(&json, "{\"model\":{\"type\":\"BPE\"," VOCAB "},\"normalizer\":{\"type\":"
+                       "\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < 30; i++)
+        cr_buf_addf(&json,
+                    "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}",
+                    i ? "," : "");
+    cr_buf_adds(&json, "]}}");
+    if (parse(json.data, json.num_bytes, &t, &err) != CR_OK) fail_msg("%s", err.msg);
+    assert_int_equal(cr_tokenizer_encode(t, "bab", 3, true, &ids, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "its normalizer makes more than 1048768 bytes of a text"));
+    err = (cr_err){0};
+    assert_int_equal(cr_tokenizer_encode(t, "b", 1, true, &ids, &err), CR_OK);
+    cr_ids_free(&ids);
+    cr_buf_free(&json);
+    cr_tokenizer_close(t);
+}
+
 static void bad_files(void **state)
 {
     static const char *const bad[] = {
@@ -240,8 +266,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(given_encodings), cmocka_unit_test(byte_fallback),
-        cmocka_unit_test(added_tokens),    cmocka_unit_test(bad_files),
-        cmocka_unit_test(mutations),
+        cmocka_unit_test(added_tokens),    cmocka_unit_test(growth),
+        cmocka_unit_test(bad_files),       cmocka_unit_test(mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
