@@ -84,7 +84,8 @@ cr_status cr_hub_absent(const char *model, cr_err *err)
                        model);
     return cr_fail(
         err, CR_EFORMAT,
-        "%s is not a folder, and the cache of Hugging Face does not hold it (croll downloads "
-        "nothing: hf download %.*s%s%s)",
-        model, n, model, at ? " --revision " : "", at ? at + 1 : "");
+        "there is no folder %s, and as a name of Hugging Face its cache does not hold it (croll "
+        "downloads nothing: hf download ORG/NAME --local-dir %.*s makes the folder, hf download "
+        "%.*s%s%s fills the cache)",
+        model, n, model, n, model, at ? " --revision " : "", at ? at + 1 : "");
 }

@@ -1,4 +1,6 @@
 /* cmd_detokenize.c -- croll detokenize: the text of token ids, line by line. */
+#include "base/hub.h"
+#include "base/json.h"
 #include "commands/commands.h"
 #include "commands/lines.h"
 #include "text/tokenizer.h"
@@ -20,10 +22,29 @@ static cr_status answer(cr_lines *lines, const cr_line *line, const cr_tokenizer
     return status;
 }
 
+/* A model's matrix may have more rows than there are tokens: such an id has no text. */
+static int64_t num_ids(const char *model, const cr_tokenizer *tokenizer)
+{
+    char *folder = cr_hub_find(model), *path = cr_path_join(folder ? folder : model, "config.json");
+    const json_t *rows;
+    json_t *root = NULL;
+    cr_err ignored = {0};
+    int64_t num = cr_tokenizer_num_ids(tokenizer);
+
+    if (cr_file_exists(path)) cr_note(cr_json_read_file(path, &root, &ignored));
+    rows = json_object_get(root, "vocab_size");
+    if (!rows) rows = json_object_get(json_object_get(root, "text_config"), "vocab_size");
+    if (json_integer_value(rows) > num && json_integer_value(rows) < INT32_MAX)
+        num = json_integer_value(rows);
+    json_decref(root);
+    cr_free(folder);
+    cr_free(path);
+    return num;
+}
+
 static cr_status detokenize(const cr_words *words, bool skip_special, cr_err *err)
 {
-    /* an id without a token has no text: a model's matrix may have more rows than there are tokens */
-    cr_line_rules rules = {.vocab_size = INT32_MAX, .may_be_empty = true};
+    cr_line_rules rules = {.may_be_empty = true};
     cr_tokenizer *tokenizer = NULL;
     cr_status status;
     cr_lines lines;
@@ -31,6 +52,7 @@ static cr_status detokenize(const cr_words *words, bool skip_special, cr_err *er
 
     if (words->num != 1) return cr_fail(err, CR_EUSAGE, "give one MODEL, a folder");
     CR_TRY(cr_tokenizer_open(words->word[0], &tokenizer, err));
+    rules.vocab_size = num_ids(words->word[0], tokenizer);
     cr_lines_init(&lines, stdin, stdout);
     for (status = CR_OK; status == CR_OK && cr_lines_next(&lines, &rules, &line);) {
         status = answer(&lines, &line, tokenizer, skip_special, err);

@@ -2,6 +2,7 @@
  *
  * Headers are checked in full before the first line is printed; data is not read.
  */
+#include "base/hub.h"
 #include "base/json.h"
 #include "commands/commands.h"
 #include "models/files/safetensors.h"
@@ -62,17 +63,11 @@ static cr_status add_path(listing *l, const char *path, cr_err *err)
     return CR_OK;
 }
 
-static cr_status list(listing *l, const cr_words *words, cr_err *err)
+static cr_status list(listing *l, const char *path, cr_err *err)
 {
     char *roles[CR_CHECKPOINT_MOST_ROLES];
-    const char *path;
     size_t num;
 
-    if (words->num != 1)
-        return cr_fail(err, CR_EUSAGE, "give one PATH (a file, an index, a MODEL or a checkpoint)");
-    path = words->word[0];
-    if (!cr_file_exists(path) && !cr_dir_exists(path))
-        return cr_fail(err, CR_EFORMAT, "%s does not exist", path);
     num = cr_checkpoint_roles(path, roles); /* none: it is not a checkpoint */
     if (num == 0) return add_path(l, path, err);
     for (size_t i = 0; i < num; i++) {
@@ -81,6 +76,23 @@ static cr_status list(listing *l, const cr_words *words, cr_err *err)
         cr_free(inner);
         cr_free(roles[i]);
     }
+    return err->status;
+}
+
+static cr_status find(listing *l, const cr_words *words, cr_err *err)
+{
+    const char *path = words->num == 1 ? words->word[0] : "";
+    char *found = cr_hub_find(path);
+
+    if (words->num != 1)
+        cr_fail(err, CR_EUSAGE, "give one PATH (a file, an index, a MODEL or a checkpoint)");
+    else if (found || cr_file_exists(path))
+        cr_note(list(l, found ? found : path, err));
+    else if (cr_hub_is_name(path))
+        cr_note(cr_hub_absent(path, err));
+    else
+        cr_fail(err, CR_EFORMAT, "%s does not exist", path);
+    cr_free(found);
     return err->status;
 }
 
@@ -96,7 +108,7 @@ static int run(int argc, char **argv)
 
     if (cr_args_parse(&cr_command_inspect, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
-        !is_help && list(&l, &words, &err) == CR_OK) {
+        !is_help && find(&l, &words, &err) == CR_OK) {
         if (!l.has_json)
             cr_buf_addf(&l.text, "%zu tensors, %llu elements, %llu bytes\n", l.num_tensors,
                         l.num_elems, l.num_bytes);

@@ -34,6 +34,25 @@ refuse 'top_p: a number above 0 and of at most 1' generate $model generating_arg
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
+# interpolations: those that multiply are bounded, the environment is read, names of one's own that they read are no unknown keys
+{ for i in $(seq 0 39); do echo "v$i: \${v$((i + 1))}\${v$((i + 1))}"; done; echo v40: ab; } >$tmp/bomb.yaml
+refuse "bomb.yaml:[0-9]*:[0-9]*: error: v[0-9]*: .*: the texts of all interpolations have more than 16777216 bytes" config $tmp/bomb.yaml
+resolved() { # VALUE key=value ..: as `croll config` prints the key exp_name, seed or output_dir
+    mine=$tmp/home/mine MY_SEED=17 "$CROLL" config configs/quickstart/rlvr.yaml "${@:2}" >$tmp/stdout 2>$log || fail "$*: refused"
+    grep -qx "$1" $tmp/stdout || { grep -E '^(seed|output_dir|exp_name):' $tmp/stdout; fail "$*: another value"; }
+}
+resolved "output_dir: \"$tmp/home/mine/x\"" 'output_dir=${oc.env:mine}/x'
+resolved 'seed: 17' 'seed=${oc.env:MY_SEED,3}'
+resolved 'seed: 3' 'seed=${oc.env:NO_SUCH_VARIABLE,3}'
+resolved 'seed: 5' my_own=5 'seed=${my_own}'
+refuse 'oc.env:NO_SUCH_VARIABLE.: this variable is not in the environment' config configs/quickstart/rlvr.yaml 'seed=${oc.env:NO_SUCH_VARIABLE}'
+refuse 'oc.decode:x.: .*other resolvers, and one .* are not supported' config configs/quickstart/rlvr.yaml 'seed=${oc.decode:x}'
+refuse "unknown key 'my_own'" config configs/quickstart/rlvr.yaml my_own=5
+# a number that the tokenizer and the model do not have
+echo '{"id":1,"input_ids":[49,99999]}' >$tmp/outside
+"$CROLL" detokenize $model <$tmp/outside >$tmp/stdout 2>$log && fail "detokenize of an id outside"
+grep -q 'input_ids\[1\] is 99999, outside the vocabulary of [0-9]* ids' $tmp/stdout || fail "detokenize of an id outside: another sentence"
+echo '{"id":1,"input_ids":[-3]}' | "$CROLL" detokenize $model 2>$log | grep -q 'is -3, outside the vocabulary of 2[0-9][0-9] ids' || fail "detokenize of a negative id"
 # warn PATTERN key=value ..: the file is accepted, with that warning or note
 warn() {
     local pattern=$1
@@ -56,6 +75,12 @@ refuse 'ppo_epochs: ' config configs/quickstart/rlvr.yaml ppo_epochs=2147483647
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$model sequence_length=99999 2>&1 >/dev/null |
     grep -q 'sequence_length 99999 is more than the [0-9]* positions' || fail "a sequence_length beyond the model's positions"
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$model 2>&1 | grep -q positions && fail "a warning of positions for nothing"
+sft '/dev/zero is a device without an end, not a file' "sft_train.data_args.file_name=[/dev/zero]"
+# a MODEL by its name
+mkdir -p $tmp/hub/models--org--name/refs $tmp/hub/models--org--name/snapshots && cp -r $model $tmp/hub/models--org--name/snapshots/0abc
+echo -n 0abc >$tmp/hub/models--org--name/refs/main
+HF_HUB_CACHE=$tmp/hub "$CROLL" inspect org/name >$tmp/listed 2>$log && grep -q 'tensors,' $tmp/listed || fail "inspect of a name"
+refuse 'there is no folder org/other, and as a name' inspect org/other
 refuse 'device meta only counts' logprobs $model --device meta
 refuse 'device meta only counts' grad $model --out $tmp/g.safetensors --device meta
 refuse "no parameter begins with 'model.layer.0' \(the nearest" grad $model --out $tmp/g.safetensors model_args.freeze_module_prefix=model.layer.0

@@ -64,7 +64,8 @@ static void snapshots(void **state)
     setenv("HF_HUB_CACHE", "/nowhere", 1); /* it comes first */
     check_found("org/name", NULL);
     assert_int_equal(cr_hub_absent("org/name@v2", &err), CR_EFORMAT);
-    assert_non_null(strstr(err.msg, "hf download org/name --revision v2)"));
+    assert_non_null(strstr(err.msg, "there is no folder org/name@v2, and as a name"));
+    assert_non_null(strstr(err.msg, "hf download org/name --revision v2 fills the cache"));
 }
 
 int main(void)
