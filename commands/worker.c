@@ -199,7 +199,7 @@ cr_status cr_worker_load(const cr_worker *w, const char *folder, cr_model **mode
     if (args.param_dtype == CR_F16) args.loss_scale = 1024; /* one gradient: nothing to adapt to */
     args.source = folder;
     CR_TRY_GOTO(failed, cr_fsdp_create(*model, w->dev, w->mesh, &args, fsdp, err));
-    return CR_OK;
+    return cr_fsdp_check_finite(*fsdp, err);
 failed:
     cr_model_free(*model);
     *model = NULL;

@@ -1,6 +1,9 @@
 /* full.c -- all parameters of a model unsharded in one buffer of one device (see weights.h). */
 #include "models/weights.h"
 
+#include <float.h>
+#include <math.h>
+
 enum { BLOCK_ELEMS = 1 << 16 };
 
 static cr_dtype dtype_of(const cr_param *param, cr_dtype dtype)
@@ -12,6 +15,17 @@ static cr_dtype dtype_of(const cr_param *param, cr_dtype dtype)
 static size_t after(size_t at, const cr_param *param, cr_dtype dtype)
 {
     return (at + (size_t)param->num_elems * cr_dtype_bytes(dtype) + 63) / 64 * 64;
+}
+
+static bool is_finite_in(cr_dtype dtype, const float *block, size_t num)
+{
+    const float most =
+        dtype == CR_F16 ? 65519.0f : FLT_MAX; /* what is above is rounded to infinity */
+    bool is_finite = true;
+
+    for (size_t i = 0; i < num; i++)
+        is_finite = is_finite && fabsf(block[i]) <= most;
+    return is_finite;
 }
 
 /* Elements of one parameter, in blocks that stay in the cache: source, float32 on the host and on the
@@ -28,6 +42,9 @@ static cr_status fill(cr_full_weights *full, const cr_model *model, const cr_par
             CR_TRY(cr_weights_read(source, param, begin, end, block, err));
         else
             cr_param_init(model, param, seed, begin, end, block);
+        if (!is_finite_in(dtype, block, num))
+            return cr_fail(err, CR_EFORMAT, "%s has a number that is not finite in %s", param->name,
+                           cr_dtype_name(dtype));
         CR_TRY(cr_upload(full->dev, wide, block, num * sizeof *block, err));
         CR_TRY(cr_cast(full->dev,
                        &(cr_cast_args){dtype, cr_at(dtype, dst, begin), CR_F32, wide, num}, err));

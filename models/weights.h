@@ -67,7 +67,8 @@ typedef struct cr_full_weights {
 } cr_full_weights;
 
 /* Allocate and fill from `source`, or with random weights of `seed` if source is NULL, and point
- * param->weight of every parameter there. Does not pack. On failure nothing is held. */
+ * param->weight of every parameter there. Does not pack. On failure nothing is held.
+ * CR_EFORMAT: a number that is not finite in dtype; the tensor is named. */
 CR_MUST cr_status cr_full_weights_init(cr_full_weights *full, cr_model *model, cr_device *dev,
                                        cr_dtype dtype, const cr_weights *source, uint64_t seed,
                                        cr_err *err);
