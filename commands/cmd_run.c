@@ -63,7 +63,21 @@ static bool walk_saves(const char *folder, bool with_events, bool should_remove,
     return has_any;
 }
 
-/* Refuse folders that hold a run, unless it is resumed or overwritten. */
+/* Is there anything of a run, beside what it says of itself, that is worth a question? */
+static bool has_results(const char *folder, cr_err *err)
+{
+    char *metrics = cr_path_join(folder, "metrics.jsonl"),
+         *rollouts = cr_path_join(folder, "rollouts");
+    struct stat file;
+    bool is_so = (stat(metrics, &file) == 0 && file.st_size > 0) || cr_dir_exists(rollouts) ||
+                 walk_saves(folder, false, false, err);
+
+    cr_free(metrics);
+    cr_free(rollouts);
+    return is_so;
+}
+
+/* Refuse folders that hold a run that has done something, unless it is resumed or overwritten. */
 static cr_status prepare_output(const cr_config *config, bool should_overwrite,
                                 const char *resume_path, cr_err *err)
 {
@@ -73,15 +87,16 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     char *path = cr_path_join(config->output_dir, "config.yaml");
     bool is_used = cr_file_exists(path), is_resumed = config->resume != NULL,
          has_saves = strcmp(config->checkpoint_dir, config->output_dir) != 0 &&
-                     walk_saves(config->checkpoint_dir, false, false, err);
+                     walk_saves(config->checkpoint_dir, false, false, err),
+         has_any = has_saves || (is_used && has_results(config->output_dir, err));
 
     cr_free(path);
-    if ((is_used || has_saves) && !is_resumed && !should_overwrite)
+    if (has_any && !is_resumed && !should_overwrite)
         return cr_fail(err, CR_ECONFIG,
                        "%s already holds %s (resume_from_checkpoint=true goes on with it, "
                        "--overwrite starts anew)",
-                       is_used ? config->output_dir : config->checkpoint_dir,
-                       is_used ? "a run" : "checkpoints of a run");
+                       has_saves ? config->checkpoint_dir : config->output_dir,
+                       has_saves ? "checkpoints of a run" : "a run");
     for (size_t i = 0; is_used && !is_resumed && i < CR_COUNT(ours); i++) {
         path = cr_path_join(config->output_dir, ours[i]);
         cr_note(cr_remove_tree(path, err));
@@ -356,6 +371,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
         status = ops->run(pipeline, &run, resume_path, err);
     else
         status = err->status;
+    if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
         for (int i = 0; i < 50 && cr_child_pump(&run.actors); i++)
             cr_sleep_s(0.01);

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+enum { LEAST_STACK_KIB = 2048 }; /* of each thread: ranks with 768 crash, those with 1024 do not */
 
 static const cr_command *const commands[] = {
 #define CR_COMMAND_ENTRY(name) &cr_command_##name,
@@ -46,9 +49,28 @@ static void print_commands(FILE *to)
  * fails (no /proc) all works as before. A caller's choice stays. */
 static void spin_briefly(char **argv)
 {
+    char path[4096];
+    ssize_t n;
+
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     setenv("GOMP_SPINCOUNT", "3000", 1); /* some microseconds */
+    if ((n = readlink("/proc/self/exe", path, sizeof path - 1)) > 0) {
+        path[n] = 0;
+        execv(path, argv); /* by its path: the name of the process is that of the file */
+    }
     execv("/proc/self/exe", argv);
+}
+
+static bool has_stack(void)
+{
+    struct rlimit stack;
+
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY ||
+        stack.rlim_cur / 1024 >= LEAST_STACK_KIB)
+        return true;
+    fprintf(stderr, "croll: ulimit -s is %llu, at least %d KiB are needed\n",
+            (unsigned long long)stack.rlim_cur / 1024, LEAST_STACK_KIB);
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -60,6 +82,7 @@ int main(int argc, char **argv)
     spin_briefly(argv);
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
     signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
+    if (!has_stack()) return 2;
     if (argc < 2) {
         print_commands(stderr);
         return 2;

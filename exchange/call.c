@@ -122,7 +122,7 @@ static cri_outcome connect_once(cr_exchange *x, double until_s, char why[CRI_WHY
 
     if (outcome == CRI_DONE) outcome = log_in(x, until_s, why);
     if (outcome != CRI_DONE) drop(x);
-    if (outcome == CRI_DONE) x->should_read_pending = x->may_be_starting = true;
+    if (outcome == CRI_DONE) x->should_read_pending = x->may_be_starting = x->has_connected = true;
     if (outcome == CRI_ABSENT && x->may_be_starting) outcome = CRI_AGAIN;
     return outcome;
 }
@@ -210,8 +210,8 @@ static cr_status call(cr_exchange *x, const cri_request *q, double block_s, cons
         cri_outcome outcome = attempt(x, q, until_s, accepted, replies, why, err);
         if (outcome == CRI_DONE) return err->status;
         if (outcome == CRI_NEVER || outcome == CRI_ABSENT)
-            return cr_fail(err, CR_ECONFIG, "Redis at %s: %s (see exchange.url)", x->address.shown,
-                           why);
+            return cr_fail(err, x->has_connected ? CR_EIO : CR_ECONFIG,
+                           "Redis at %s: %s (see exchange.url)", x->address.shown, why);
         if (x->revive) CR_TRY(x->revive(x->revive_ctx, err));
         if (cr_now_s() + pause_s >= until_s) break;
         cr_sleep_s(pause_s);

@@ -23,7 +23,7 @@ typedef struct cr_exchange {
     cr_exchange_revive revive;    /* NULL: only wait */
     void *revive_ctx;
     cri_request later; /* sent with the next call */
-    bool may_be_starting;
+    bool may_be_starting, has_connected;
     bool
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
 } cr_exchange;

@@ -73,11 +73,15 @@ static cr_status revive_server(void *ctx, cr_err *err)
     return start_server(run, err);
 }
 
-/* Its file has all of the run before: it loads that first. */
+/* Without the file of the run before: nothing of it is needed, and a host that went down may have damaged it. */
 static cr_status open_server(cr_run *run, cr_err *err)
 {
     cr_exchange_args *args = &run->endpoint.args;
+    char *file = cr_path_join(run->output_dir, "exchange/appendonlydir");
 
+    cr_note(cr_remove_tree(file, err));
+    cr_free(file);
+    CR_TRY(err->status);
     CR_TRY(start_server(run, err));
     args->url = run->server_plan.url;
     args->may_be_starting = true;
@@ -536,7 +540,8 @@ cr_status cr_run_wait(cr_run *run, const cr_request *request, cr_record *reply, 
     CR_TRY_GOTO(out, cr_record_unpack(data.data, data.num_bytes, reply, err));
     CR_TRY_GOTO(out, cr_record_get_int(reply, CR_FIELD_STATUS, &status, err));
     if (status == CR_EPEER) CR_TRY_GOTO(out, wait_for_cause(run, err));
-    if (status != CR_OK) cr_note(fail_as(run, request, reply, (cr_status)status, err));
+    if (status != CR_OK) CR_TRY_GOTO(out, fail_as(run, request, reply, (cr_status)status, err));
+    run->has_begun = true;
 out:
     cr_buf_free(&data);
     if (err->status != CR_OK) cr_record_free(reply);

@@ -50,6 +50,7 @@ typedef struct cr_run {
     ino_t output_inode;
     int64_t num_requests;
     bool has_said_stop; /* that it will end with this step */
+    bool has_begun;     /* a rank has done a command: what fails from now on is no wrong use */
     cr_tracker *tracker;
     cr_view *view;
     int log_fd;

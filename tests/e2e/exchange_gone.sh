@@ -1,6 +1,7 @@
 #!/bin/bash
 # A Redis of others that is killed or frozen during a run ends it within exchange.timeout and a few seconds, with a
-# sentence and exit code 3, and leaves no process; a run that is resumed goes on once it is there again.
+# sentence and exit code 3, and leaves no process; a run that is resumed goes on once it is there again. What others write
+# into it, or another password, ends the run with exit code 1.
 . tests/e2e/run.inc
 trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf $tmp' EXIT
 quick_model
@@ -40,4 +41,20 @@ serve
 job gone "${shared[@]}" resume_from_checkpoint=true max_steps=$(($(cat $tmp/gone/metrics.jsonl | wc -l) + 2))
 [ $code = 0 ] || fail "resumed: exit code $code"
 [ "$(sed 's/^{"id":\("[^"]*"\).*/\1/' $tmp/gone/rollouts/*.jsonl | sort | uniq -d | wc -l)" = 0 ] || fail "a sample counts twice"
+
+# what others do to it in the middle of a run is no wrong use: exit code 1. NAME SENTENCE REDIS-COMMANDS, with PREFIX for that of its keys
+disturbed() {
+    local prefix
+    (job $1 "${shared[@]}" max_steps=100000; exit $code) & run=$!
+    steps $1 1
+    prefix=$(sed 's/.*"prefix": *"\([^"]*\)".*/\1/' $tmp/$1/exchange/owner.json)
+    printf '%s\n' "$3" | sed "s/PREFIX/$prefix/" | redis-cli -p $port >/dev/null
+    code=0
+    wait $run || code=$?
+    log=$tmp/$1.log
+    [ $code = 1 ] && grep -q "^croll run: .*$2" $log || fail "$1: exit code $code"
+    nothing_left $1
+}
+disturbed junk 'a record does not begin with CRR1' 'XADD PREFIXs:cmd:actor_infer:1 * id junk d junk'
+disturbed password 'it wants a password\|it refused the user or password' $'CONFIG SET requirepass other\nCLIENT KILL TYPE normal SKIPME yes'
 echo ok

@@ -65,8 +65,46 @@ rm $tmp/cut/model.safetensors
 sft $tmp/not_made pretrain=$tmp/cut
 [ $code = 2 ] && [ ! -e $tmp/not_made ] || fail "no weights: exit code $code"
 
+# a weight that is not a number: the tensor is named, whatever reads it
+cp -r $tmp/home/model $tmp/nan
+name=model.layers.0.mlp.up_proj.weight
+python3 - $tmp/nan/model.safetensors $name <<'END'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as f:
+    num = struct.unpack("<Q", f.read(8))[0]
+    tensor = json.loads(f.read(num))[sys.argv[2]]
+    f.seek(8 + num + tensor["data_offsets"][0])
+    f.write(b"\xff\xff\xff\xff")
+END
+sft $tmp/nan_run pretrain=$tmp/nan
+[ $code = 2 ] || fail "NaN in a run: exit code $code"
+said "^croll run: .*$name has a number that is not finite in" "NaN in a run"
+[ $(grep -c '^sft_train rank' $log) -le 2 ] && ! grep -q '.sft_train rank.*sft_train rank' $log || fail "two ranks in one line"
+for reads in logprobs generate "grad --out $tmp/grads"; do
+    echo '{"id":1,"input_ids":[1,2,3,4]}' | "$CROLL" ${reads%% *} $tmp/nan $(echo $reads | cut -d' ' -f2- -s) >$tmp/out 2>$log && fail "NaN, $reads: exit code 0"
+    said "$name has a number that is not finite in" "NaN, $reads"
+done
+
 (ulimit -n 100; sft $tmp/files "sft_train.device_mapping=list(range(0,16))"; [ $code = 2 ] || fail "few files: exit code $code"
     said "ulimit -n is 100, a run of 16 ranks needs at least 120 open files" "few files") || exit 1
+(ulimit -s 64; sft $tmp/stack; [ $code = 2 ] && [ ! -e $tmp/stack ] || fail "a small stack: exit code $code"
+    said "^croll: ulimit -s is 64, at least 2048 KiB are needed" "a small stack") || exit 1
+
+# ranks that refuse at their start: the folder is free for the next try
+sft $tmp/again track_with="exec $tmp/absent"
+[ $code = 2 ] && [ -e $tmp/again/config.yaml ] || fail "a tracker that is not there: exit code $code"
+# and what a run before left of its exchange is not needed
+mkdir -p $tmp/again/exchange/appendonlydir
+echo junk | tee $tmp/again/exchange/appendonlydir/appendonly.aof.{1.base.rdb,1.incr.aof,manifest} >/dev/null
+sft $tmp/again save_steps=1 max_steps=2
+[ $code = 0 ] || fail "a folder without any step: exit code $code"
+sft $tmp/again
+[ $code = 2 ] || fail "a folder with steps: exit code $code"
+said "already holds a run" "a folder with steps"
+sed -i s/REDIS/junk/ $tmp/again/exchange/appendonlydir/*
+echo junk | tee -a $tmp/again/exchange/appendonlydir/* >/dev/null
+sft $tmp/again save_steps=1 max_steps=3 resume_from_checkpoint=true
+[ $code = 0 ] && [ $(wc -l <$tmp/again/metrics.jsonl) = 3 ] || fail "a damaged append-only file: exit code $code"
 if unshare -mn true 2>/dev/null; then
     unshare -n bash -c '"$@"' x "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model track_with=none max_steps=1 \
         "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" output_dir=$tmp/net >$log 2>&1 && fail "no network: exit code 0"
