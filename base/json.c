@@ -3,17 +3,74 @@
 
 #include "base/print_float.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
-                        cr_err *err)
+/* Before the digits of a large integer, as it is in the tree and as JSON writes it. */
+#define MARK         "\x1A"
+#define ESCAPED_MARK "\\u001A"
+
+/* Bytes of an integer at s that 64 bits cannot hold; 0: no such. */
+static size_t large_integer(const char *s, const char *end)
+{
+    static const char most[] = "9223372036854775807";
+    const size_t num_most = sizeof most - 1;
+    const char *p = s + (s < end && *s == '-');
+    size_t digits = 0;
+
+    while (p + digits < end && isdigit((unsigned char)p[digits]))
+        digits++;
+    if (digits < num_most || (digits == num_most && memcmp(p, most, digits) <= 0)) return 0;
+    p += digits;
+    return p < end && (*p == '.' || *p == 'e' || *p == 'E') ? 0 : (size_t)(p - s);
+}
+
+/* The text with each large integer marked as a string, or as a real. */
+static void with_large_integers(const char *text, size_t num_bytes, bool are_exact, cr_buf *out)
+{
+    const char *end = text + num_bytes;
+    bool is_string = false;
+
+    while (text < end) {
+        size_t n = is_string ? 0 : large_integer(text, end);
+        if (n) {
+            cr_buf_adds(out, are_exact ? "\"" ESCAPED_MARK : "");
+            cr_buf_add(out, text, n);
+            cr_buf_adds(out, are_exact ? "\"" : ".0");
+        } else {
+            n = is_string && *text == '\\' && text + 1 < end ? 2 : 1;
+            if (*text == '"') is_string = !is_string;
+            if (!is_string &&
+                (isdigit((unsigned char)*text) || *text == '.')) /* a number: as it is */
+                while (text + n < end &&
+                       (isalnum((unsigned char)text[n]) || strchr("+-.", text[n])))
+                    n++;
+            cr_buf_add(out, text, n);
+        }
+        text += n;
+    }
+}
+
+static json_t *load(const char *text, size_t num_bytes, json_error_t *why)
+{
+    return json_loadb(text ? text : "", num_bytes,
+                      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, why);
+}
+
+static cr_status parse(const char *text, size_t num_bytes, const char *what, bool has_large,
+                       bool are_exact, json_t **out, cr_err *err)
 {
     json_error_t why;
+    cr_buf large = {0};
 
-    *out = json_loadb(text ? text : "", num_bytes,
-                      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    *out = load(text, num_bytes, &why);
+    if (!*out && has_large && json_error_code(&why) == json_error_numeric_overflow) {
+        with_large_integers(text, num_bytes, are_exact, &large);
+        *out = load(large.data, large.num_bytes, &why);
+        cr_buf_free(&large);
+    }
     if (*out) return CR_OK;
     if (num_bytes == 0 || !memchr(text, '\n', num_bytes - 1)) /* the caller names its one line */
         cr_fail(err, CR_EFORMAT, "not valid JSON: column %d: %s", why.column, why.text);
@@ -21,6 +78,30 @@ cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, js
         cr_fail(err, CR_EFORMAT, "not valid JSON: line %d column %d: %s", why.line, why.column,
                 why.text);
     return what ? cr_fail_add(err, "%s", what) : err->status;
+}
+
+cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
+                        cr_err *err)
+{
+    return parse(text, num_bytes, what, /*has_large=*/true, /*are_exact=*/false, out, err);
+}
+
+cr_status cr_json_parse_integers(const char *text, size_t num_bytes, const char *what,
+                                 cr_json_integers how, json_t **out, cr_err *err)
+{
+    return parse(text, num_bytes, what, how == CR_JSON_EXACT, /*are_exact=*/true, out, err);
+}
+
+const char *cr_json_digits(const json_t *value)
+{
+    const char *text = json_string_value(value), *digits;
+
+    if (!text || *text != *MARK) return NULL;
+    digits = text + 1 + (text[1] == '-');
+    if (!*digits || digits[strspn(digits, "0123456789")] ||
+        strlen(text) != json_string_length(value))
+        return NULL;
+    return text + 1;
 }
 
 cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err)
@@ -154,6 +235,10 @@ cr_status cr_json_add_value(cr_buf *buf, const json_t *value, cr_err *err)
         cr_buf_addc(buf, ']');
         return CR_OK;
     case JSON_STRING:
+        if (cr_json_digits(value)) {
+            cr_buf_adds(buf, cr_json_digits(value));
+            return CR_OK;
+        }
         cr_json_add_string(buf, json_string_value(value), json_string_length(value));
         return CR_OK;
     case JSON_INTEGER:

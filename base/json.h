@@ -13,9 +13,16 @@
 
 /* CR_EFORMAT with "WHAT: not valid JSON: line L column C: why", without the line if the text has only one
  * and without WHAT if that is NULL.
- * *out is NULL after a failure. */
+ * *out is NULL after a failure. An integer that 64 bits cannot hold is read as a real. */
 CR_MUST cr_status cr_json_parse(const char *text, size_t num_bytes, const char *what, json_t **out,
                                 cr_err *err);
+/* The same, but such an integer keeps its digits (in rows of data), or is refused as "too big". */
+typedef enum cr_json_integers { CR_JSON_EXACT, CR_JSON_OF_64_BITS } cr_json_integers;
+CR_MUST cr_status cr_json_parse_integers(const char *text, size_t num_bytes, const char *what,
+                                         cr_json_integers how, json_t **out, cr_err *err);
+/* The digits of an integer of CR_JSON_EXACT that 64 bits cannot hold, with its sign (borrowed); else NULL. In the
+ * tree it is a string that begins with a control character; cr_json_add_value writes it as the number. */
+const char *cr_json_digits(const json_t *value);
 CR_MUST cr_status cr_json_read_file(const char *path, json_t **out, cr_err *err);
 
 /* Append to buf. Strings are escaped, UTF-8 is kept, malformed bytes become U+FFFD. */

@@ -62,7 +62,7 @@ static void load_lines(loading *l, const cr_buf *text, size_t at)
         char what[400];
         if (strspn(line, " \t\r") >= n) continue;
         snprintf(what, sizeof what, "%s:%d", l->path, line_number);
-        if (cr_json_parse(line, n, what, &row.json, &bad) == CR_OK) {
+        if (cr_json_parse_integers(line, n, what, CR_JSON_EXACT, &row.json, &bad) == CR_OK) {
             row.text = cr_strndup(line, n);
             if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
         }
@@ -75,7 +75,8 @@ static cr_status load_array(loading *l, const cr_buf *text, size_t at, cr_err *e
     json_t *all, *element;
     size_t i;
 
-    if (cr_json_parse(text->data + at, text->num_bytes - at, l->path, &all, err) != CR_OK)
+    if (cr_json_parse_integers(text->data + at, text->num_bytes - at, l->path, CR_JSON_EXACT, &all,
+                               err) != CR_OK)
         return cr_fail_add(err, "a file that begins with [ is read as one JSON array");
     json_array_foreach(all, i, element)
     {

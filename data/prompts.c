@@ -161,6 +161,20 @@ static bool ends_with_answer(const json_t *messages)
     return role && strcmp(role, "assistant") == 0;
 }
 
+/* What no rule can judge is left out; the first is named. */
+static bool can_judge(cr_prompt_maker *m, const cr_row *row)
+{
+    for (size_t k = 0; k < row->num_rewards; k++) {
+        const char *rule = m->config->rewards[row->rewards[k]].rule;
+        cr_err why = {0};
+        if (!rule || cr_rule_can_judge(rule, row->json, &why) == CR_OK) continue;
+        if (m->num_unread++ == 0)
+            snprintf(m->first_unread, sizeof m->first_unread, "row %d: %.250s", row->line, why.msg);
+        return false;
+    }
+    return true;
+}
+
 cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
 {
     cr_prompt_maker *m = ctx;
@@ -177,6 +191,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
         const char *rule = m->config->rewards[row->rewards[k]].rule;
         if (rule) CR_TRY(cr_rule_check_row(rule, row->json, err));
     }
+    if (!can_judge(m, row)) return CR_OK;
     if (m->config->algorithm.difficulty_loss_weight && w == &m->config->train)
         CR_TRY(read_difficulty(row, err));
     if (w->data.prompt) {
@@ -429,6 +444,10 @@ void cr_prompt_report(const cr_prompt_maker *m, const char *what)
     if (m->num_long)
         cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of more than %lld tokens", what,
                m->num_long, (long long)m->prompt_length);
+    if (m->num_unread)
+        cr_log(CR_LOG_WARN, "data",
+               "%s: %zu rows left out: none of their samples could have a verdict; the first is %s",
+               what, m->num_unread, m->first_unread);
     if (m->num_unknown)
         cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: no block of rewards is for them", what,
                m->num_unknown);

@@ -21,7 +21,9 @@ typedef struct cr_prompt_maker {
     int64_t prompt_length;
     /* counted: rows left out, and rows cut */
     size_t num_short, num_long, num_unknown, num_cut;
-    size_t num_answered; /* RLVR: chats that end with a turn of the assistant */
+    size_t num_unread; /* RLVR: rows left out because their rule can judge none of their samples */
+    char first_unread[300]; /* of these, the line and the reason */
+    size_t num_answered;    /* RLVR: chats that end with a turn of the assistant */
 } cr_prompt_maker;
 
 /* cr_row_encode functions for cr_dataset_load; ctx is a cr_prompt_maker. */

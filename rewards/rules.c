@@ -64,6 +64,10 @@ cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err)
 {
     const json_t *gold = json_object_get(row, "ground_truth");
 
+    if (cr_json_digits(gold)) {
+        json_object_set_new(row, "ground_truth", json_string(cr_json_digits(gold)));
+        return CR_OK;
+    }
     if (json_is_string(gold)) return CR_OK;
     if (json_is_number(gold)) {
         json_object_set_new(row, "ground_truth", text_of_number(gold));
@@ -93,6 +97,12 @@ cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err)
     if (strcmp(name, "math_rule") != 0) CR_TRY(cr_choice_check_gold(gold, err));
     if (strcmp(name, "general_val") == 0) return cr_general_val_check_row(row, err);
     return CR_OK;
+}
+
+cr_status cr_rule_can_judge(const char *name, const json_t *row, cr_err *err)
+{
+    if (strcmp(name, "math_rule") != 0) return CR_OK;
+    return cr_math_check_ground_truth(cr_rule_text(row, "ground_truth"), err);
 }
 
 static char *whole_response(const cr_rule_args *a)

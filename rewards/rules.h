@@ -25,5 +25,7 @@ extern const char *const cr_rule_names[];
 CR_MUST cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err);
 /* The row has what the rule of this name needs to judge any response; as above for ground_truth. */
 CR_MUST cr_status cr_rule_check_row(const char *name, json_t *row, cr_err *err);
+/* A checked row of which this rule can judge no response at all: CR_EFORMAT with the reason. */
+CR_MUST cr_status cr_rule_can_judge(const char *name, const json_t *row, cr_err *err);
 
 #endif

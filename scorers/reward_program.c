@@ -54,7 +54,8 @@ cr_status cr_reward_line_write(const cr_reward_line *line, cr_buf *out, cr_err *
     cr_status status;
 
     cr_buf_clear(out);
-    CR_TRY(cr_json_parse(line->row, line->row_bytes, "a sample's row", &root, err));
+    CR_TRY(cr_json_parse_integers(line->row, line->row_bytes, "a sample's row", CR_JSON_EXACT,
+                                  &root, err));
     if (!json_is_object(root)) {
         json_decref(root);
         return cr_fail(err, CR_EFORMAT, "a sample's row is not a JSON object");

@@ -166,7 +166,7 @@ static cr_status read_row(char *line, size_t n, long number, bool has_ground_tru
     *row = NULL;
     snprintf(what, sizeof what, "line %ld", number);
     mend_escapes(line, n);
-    CR_TRY(cr_json_parse(line, n, what, row, err));
+    CR_TRY(cr_json_parse_integers(line, n, what, CR_JSON_EXACT, row, err));
     if (!json_is_object(*row))
         return cr_fail(err, CR_EFORMAT, "%s: a row must be a JSON object", what);
     if (!json_is_string(json_object_get(*row, "response")))

@@ -13,10 +13,11 @@ static char *text_of(const json_t *v)
 {
     cr_buf out = {0};
 
+    if (cr_json_digits(v)) return NULL;
     if (json_is_string(v)) return cr_strndup(json_string_value(v), json_string_length(v));
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *line = json_array_get(v, i);
-        if (!json_is_string(line)) {
+        if (!json_is_string(line) || cr_json_digits(line)) {
             cr_buf_free(&out);
             return NULL;
         }
@@ -171,8 +172,8 @@ cr_status cr_code_row_read(const json_t *row, cr_code_row *out, cr_err *err)
     if (function && *function) out->function = cr_strdup(function);
     out->interpreter = text_of(json_object_get(row, "interpreter"));
     if (json_is_string(cases))
-        cr_note(cr_json_parse(json_string_value(cases), json_string_length(cases), "test_cases",
-                              &parsed, err));
+        cr_note(cr_json_parse_integers(json_string_value(cases), json_string_length(cases),
+                                       "test_cases", CR_JSON_EXACT, &parsed, err));
     if (!cases || json_is_null(cases))
         cr_fail(err, CR_EFORMAT, "the column test_cases is missing (code rewards need test cases)");
     if (err->status == CR_OK) cr_note(read_cases(parsed ? parsed : cases, type, out, err));

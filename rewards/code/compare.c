@@ -133,8 +133,8 @@ bool cr_code_same_value(const char *got, const char *want)
     cr_err bad_a = {0}, bad_b = {0};
     bool is_same;
 
-    cr_note(cr_json_parse(got, strlen(got), NULL, &a, &bad_a));
-    cr_note(cr_json_parse(want, strlen(want), NULL, &b, &bad_b));
+    cr_note(cr_json_parse_integers(got, strlen(got), NULL, CR_JSON_OF_64_BITS, &a, &bad_a));
+    cr_note(cr_json_parse_integers(want, strlen(want), NULL, CR_JSON_OF_64_BITS, &b, &bad_b));
     if (a && b)
         is_same = same_json(a, b);
     else if (!b && json_is_string(a)) /* a text that is written without its quotes */

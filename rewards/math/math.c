@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define UNREADABLE "the ground truth cannot be read as mathematics"
+
 /* Where the answer is looked for; NULL: the think tags are not as they should be. */
 static char *region_of(const char *text, const char *prompt, json_t *explain)
 {
@@ -36,34 +38,44 @@ static char *region_of(const char *text, const char *prompt, json_t *explain)
     return out;
 }
 
-/* LaTeX as a whole, else what can be found in it. */
+/* LaTeX as a whole, else a formula in it: of what cannot be read no number is taken. */
 static cri_math *read_answer(cri_question *q, const char *text)
 {
     char *clean;
-    cri_math *m;
+    cri_math *m = NULL;
 
     if (strlen(text) > CRI_MATH_MAX_BYTES) {
         q->trouble = "the answer is too long";
         return NULL;
     }
     clean = cri_math_clean(text);
-    m = *clean ? cri_math_parse(q, clean) : NULL;
-
-    if (!m && !q->trouble && *clean) m = cri_math_find(q, text);
+    if (*clean) m = cri_math_amount(q, text);
+    if (*clean && !m) m = cri_math_parse(q, clean);
+    if (*clean && !m && !q->trouble) m = cri_math_find(q, text, /*formulas_only=*/true);
     cr_free(clean);
     return m;
 }
 
+/* Past spaces; those between two letters or digits count as one character, a space. */
+static char next_character(const char *start, const char **at)
+{
+    const char *s = *at + strspn(*at, " ");
+    const bool is_gap =
+        s > *at && *at > start && isalnum((unsigned char)(*at)[-1]) && isalnum((unsigned char)*s);
+
+    *at = is_gap || !*s ? s : s + 1;
+    return is_gap ? ' ' : *s;
+}
+
 static bool is_same_text(const char *a, const char *b)
 {
-    for (; *a || *b; a++, b++) {
-        while (*a == ' ')
-            a++;
-        while (*b == ' ')
-            b++;
-        if (*a != *b) return false;
-        if (!*a) break;
-    }
+    const char *p = a, *q = b;
+    char c;
+
+    do {
+        c = next_character(a, &p);
+        if (c != next_character(b, &q)) return false;
+    } while (c);
     return true;
 }
 
@@ -118,14 +130,20 @@ static void judge(cri_question *q, const char *region, const char *gold, json_t 
         return;
     }
     q->explain = explain;
-    answer = box ? read_answer(q, box) : *region ? cri_math_find(q, region) : NULL;
+    answer = box       ? read_answer(q, box)
+             : *region ? cri_math_find(q, region, /*formulas_only=*/false)
+                       : NULL;
     q->explain = NULL;
     right = read_answer(q, gold);
     if (!right && !q->trouble && !q->is_late)
-        cr_rule_error(out, "the ground truth cannot be read as mathematics: %.100s", gold);
+        cr_rule_error(out, UNREADABLE ": %.100s", gold);
+    else if (!answer && box)
+        snprintf(out->detail, sizeof out->detail,
+                 "the answer in \\boxed cannot be read as mathematics: %.100s", box);
     else if (!answer)
         snprintf(out->detail, sizeof out->detail, CR_NO_ANSWER " was found in the response");
-    else if (cri_math_equal(q, right, answer) && !q->trouble && !q->is_late)
+    else if ((cri_math_equal(q, right, answer) || cri_math_equal_renamed(q, right, answer)) &&
+             !q->trouble && !q->is_late)
         out->score = out->reward = 1;
     explain_sides(q, answer, right, explain);
     cr_free(box);
@@ -156,6 +174,18 @@ void cr_math_rule(const char *prompt, const char *response, size_t response_byte
     cr_free(text);
 }
 
+cr_status cr_math_check_ground_truth(const char *ground_truth, cr_err *err)
+{
+    enum { MOST_S = 5 };
+    cri_question q = {.deadline_s = cr_now_s() + MOST_S, .arena = cr_arena_create(1 << 14)};
+    const cri_math *m = read_answer(&q, ground_truth);
+
+    if (!m || q.trouble)
+        cr_fail(err, CR_EFORMAT, "%s: %.100s", q.trouble ? q.trouble : UNREADABLE, ground_truth);
+    cr_arena_destroy(q.arena);
+    return err->status;
+}
+
 char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,
                      double deadline_s)
 {
@@ -163,7 +193,9 @@ char *cr_math_answer(const char *prompt, const char *response, size_t response_b
     char *text = cri_text_plain(response, response_bytes, CRI_KEEP_IM_END),
          *region = region_of(text, prompt, NULL), *box = region ? cri_math_last_box(region) : NULL,
          *out = NULL;
-    const cri_math *m = box ? read_answer(&q, box) : region ? cri_math_find(&q, region) : NULL;
+    const cri_math *m = box      ? read_answer(&q, box)
+                        : region ? cri_math_find(&q, region, /*formulas_only=*/false)
+                                 : NULL;
 
     m = right_side(m);
     if (m && cri_math_is_expression(m)) {

@@ -18,6 +18,8 @@
 void cr_math_rule(const char *prompt, const char *response, size_t response_bytes,
                   const char *ground_truth, double deadline_s, json_t *explain,
                   cr_rule_result *out);
+/* The ground truth can be read; else CR_EFORMAT with a sentence: of its samples none has a verdict. */
+CR_MUST cr_status cr_math_check_ground_truth(const char *ground_truth, cr_err *err);
 /* The answer of a response as a text that is the same for answers of the same value (1/2 and 0.5; what is no
  * plain expression only for the same LaTeX). NULL: it has none. Owned by the caller. */
 char *cr_math_answer(const char *prompt, const char *response, size_t response_bytes,

@@ -1,8 +1,8 @@
 /* math_equal.c -- is the answer right? Two trees compared as Math-Verify does (see math_impl.h).
  *
  * The gold answer decides the form: x = 5 answers 5, and 5 answers x = 5; 1 < x < 2 and (1,2) are
- * the same; (1,2) is a point or an open interval, whichever the other side is. Decimals count to
- * six places against other numbers that are not integers, everything else is exact.
+ * the same; (1,2) is a point or an open interval, whichever the other side is. A decimal of six
+ * places and six digits or more stands for what is rounded to it, everything else is exact.
  */
 #include "rewards/math/math_impl.h"
 
@@ -46,10 +46,42 @@ static bool word_of(const cri_math *m, char *out, size_t size)
     return true;
 }
 
-bool cri_math_is_decimal(const cri_math *m)
+static bool is_decimal(const cri_math *m)
 {
     if (m->kind == CRI_NEG) m = m->arg[0];
     return m->kind == CRI_NUM && strchr(m->text, '.');
+}
+
+int cri_math_places(const cri_math *m)
+{
+    enum { ENOUGH = 6 }; /* places, and digits that are not zeros before them */
+    const char *text, *point;
+    size_t num_digits = 0, places;
+
+    if (!is_decimal(m)) return 0;
+    text = m->kind == CRI_NEG ? m->arg[0]->text : m->text;
+    point = strchr(text, '.');
+    places = strlen(point + 1);
+    for (const char *c = text; *c; c++)
+        num_digits += isdigit((unsigned char)*c) && (num_digits || *c != '0');
+    return places >= ENOUGH && num_digits >= ENOUGH && places < 40 ? (int)places : 0;
+}
+
+/* Places to which two numbers have to agree, one of which is rounded; 0: neither is, or both are exact. */
+static int common_places(const cri_math *a, const cri_math *b)
+{
+    const int x = cri_math_places(a), y = cri_math_places(b);
+
+    if ((is_decimal(a) && !x) || (is_decimal(b) && !y)) return 0;
+    return x && (x < y || !y) ? x : y;
+}
+
+/* 3:30 and 12:05, of which no ratio is meant */
+static bool is_time(const cri_math *m)
+{
+    return m->kind == CRI_DIV && m->op == 1 && m->arg[0]->kind == CRI_NUM &&
+           m->arg[1]->kind == CRI_NUM && strlen(m->arg[0]->text) <= 2 &&
+           strlen(m->arg[1]->text) == 2 && *m->arg[1]->text < '6';
 }
 
 static bool is_infinite(const cri_math *m)
@@ -73,6 +105,7 @@ static bool are_expressions_equal(cri_question *q, const cri_math *a, const cri_
     cri_value va, vb;
     cri_answer answer;
     long double ra, rb;
+    int places;
 
     if (is_infinite(a) || is_infinite(b)) return a->kind == b->kind && is_same_tree(a, b);
     if ((a->kind == CRI_SYM || b->kind == CRI_SYM) && word_of(a, x, sizeof x) &&
@@ -80,11 +113,12 @@ static bool are_expressions_equal(cri_question *q, const cri_math *a, const cri_
         return strcmp(x, y) == 0;
     va = cri_math_eval(q, a, 0);
     vb = cri_math_eval(q, b, 0);
-    if (va.is_undefined || vb.is_undefined) return is_same_tree(a, b); /* 12:00 */
-    if ((cri_math_is_decimal(a) || cri_math_is_decimal(b)) && !(va.is_small && va.den == 1) &&
-        !(vb.is_small && vb.den == 1) && cri_math_real(q, a, &ra) && cri_math_real(q, b, &rb))
-        return cri_value_near(&va, &vb);
+    if (va.is_undefined || vb.is_undefined || (is_time(a) && is_time(b)))
+        return is_same_tree(a, b); /* 12:00 */
     answer = cri_value_equal(&va, &vb);
+    if (answer != CRI_YES && (places = common_places(a, b)) && cri_math_real(q, a, &ra) &&
+        cri_math_real(q, b, &rb))
+        return cri_value_near(&va, &vb, places);
     if (answer == CRI_UNKNOWN && is_same_tree(a, b)) return true;
     if (answer == CRI_UNKNOWN && !q->trouble && !has_alien(a) && !has_alien(b))
         q->trouble = "an expression is too large or too unusual to be compared";
@@ -106,9 +140,17 @@ static bool is_equation(const cri_math *m)
     return m->kind == CRI_REL && strspn(m->text, "=i") == strlen(m->text);
 }
 
+/* P(X=2), f(2): a name and what it is taken of */
+static bool is_application(const cri_math *m)
+{
+    if (m->kind == CRI_FUNC) return strlen(m->text) == 1 && isalpha((unsigned char)*m->text);
+    return m->kind == CRI_MUL && m->num_args == 2 && m->arg[0]->kind == CRI_SYM &&
+           m->arg[1]->kind == CRI_NUM;
+}
+
 static bool is_assignment(const cri_math *m)
 {
-    return is_equation(m) && is_of_symbols(m->arg[0]);
+    return is_equation(m) && (is_of_symbols(m->arg[0]) || is_application(m->arg[0]));
 }
 
 static cri_math *last_of(const cri_math *m)
@@ -157,6 +199,9 @@ static bool are_signs_equal(cri_question *q, cri_math *a, int i, cri_math *b, in
     cri_math *x, *y;
     char sa = a->text[i] == 'i' ? '=' : a->text[i], sb = b->text[k] == 'i' ? '=' : b->text[k];
 
+    if (sa == sb && is_same_tree(a->arg[i], b->arg[k]) &&
+        cri_math_equal(q, a->arg[i + 1], b->arg[k + 1]))
+        return true;
     if (!cri_math_is_expression(a->arg[i + 1]) || !cri_math_is_expression(b->arg[k + 1]) ||
         !cri_math_is_expression(a->arg[i]) || !cri_math_is_expression(b->arg[k]))
         return sa == sb && cri_math_equal(q, a->arg[i], b->arg[k]) &&
@@ -295,6 +340,44 @@ static bool are_assignments(const cri_math *m)
     return true;
 }
 
+/* A list of relations that all hold, or of which one does: whether both say the same. */
+static bool is_same_word(const cri_math *a, const cri_math *b)
+{
+    return (strcmp(a->text, "or") == 0) == (strcmp(b->text, "or") == 0);
+}
+
+static bool is_list(const cri_math *m)
+{
+    return m->kind == CRI_TUPLE || m->kind == CRI_SET;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const cri_math *const *x = a, *const *y = b;
+
+    return strcmp((*x)->arg[0]->text, (*y)->arg[0]->text);
+}
+
+/* y = 2, x = 1 for a tuple without names: by the alphabet, if the names are letters. */
+static cri_math *in_order_of_names(cri_question *q, cri_math *m)
+{
+    cri_math *copy;
+
+    if (!is_list(m) || m->num_args < 2 || !are_assignments(m)) return m;
+    for (int i = 0; i < m->num_args; i++)
+        if (m->arg[i]->arg[0]->kind != CRI_SYM || strlen(m->arg[i]->arg[0]->text) != 1) return m;
+    copy = cri_math_node(q, m->kind, 0, NULL, NULL);
+    if (!copy) return m;
+    copy->op = m->op;
+    copy->num_args = m->num_args;
+    copy->text = m->text;
+    copy->height = m->height;
+    copy->arg = cr_arena_alloc(q->arena, (size_t)m->num_args * sizeof *copy->arg);
+    memcpy(copy->arg, m->arg, (size_t)m->num_args * sizeof *copy->arg);
+    qsort(copy->arg, (size_t)copy->num_args, sizeof *copy->arg, by_name);
+    return copy;
+}
+
 static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
 {
     cri_answer answer;
@@ -302,10 +385,17 @@ static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
     bool has_open = (a->kind == CRI_TUPLE && brackets(q, a) != 3) ||
                     (b->kind == CRI_TUPLE && brackets(q, b) != 3);
 
-    if ((has_inequalities(a) || has_inequalities(b)) && cri_sets_equal(q, a, b) == CRI_YES)
-        return true;
+    if (has_inequalities(a) || has_inequalities(b)) {
+        if ((answer = cri_sets_equal(q, a, b)) != CRI_UNKNOWN) return answer == CRI_YES;
+        if (a->kind == CRI_SET && b->kind == CRI_SET && !is_same_word(a, b)) return false;
+    }
+    if (is_list(a) && is_list(b) && are_assignments(a) && are_assignments(b))
+        return are_same_elements(q, a, b);
+    if (a->kind == CRI_TUPLE && b->kind != CRI_TUPLE) b = in_order_of_names(q, b);
+    if (b->kind == CRI_TUPLE && a->kind != CRI_TUPLE) a = in_order_of_names(q, a);
     if (a->kind == CRI_TUPLE && b->kind == CRI_TUPLE) {
-        if (are_assignments(a) && are_assignments(b)) return are_same_elements(q, a, b);
+        if (!are_assignments(a)) b = in_order_of_names(q, b);
+        if (!are_assignments(b)) a = in_order_of_names(q, a);
         return (a->num_args != 2 || brackets(q, a) == brackets(q, b)) && are_in_order(q, a, b);
     }
     if (a->kind == CRI_EMPTY || b->kind == CRI_EMPTY) return a->kind == b->kind;
@@ -336,6 +426,7 @@ bool cri_math_equal(cri_question *q, cri_math *gold, cri_math *answer)
     cri_answer verdict;
 
     if (!cri_math_goes_on(q) || q->trouble) return false;
+    if ((verdict = cri_forms_equal(q, gold, answer)) != CRI_UNKNOWN) return verdict == CRI_YES;
     if (is_equation(gold) && !(gold = shortened(q, gold))) return false;
     if (is_equation(answer) && !(answer = shortened(q, answer))) return false;
     if (is_equation(answer) && !is_equation(gold)) return cri_math_equal(q, gold, last_of(answer));

@@ -348,7 +348,7 @@ static cri_math *find_behind(cri_question *q, finder *f, const char *word, size_
     return NULL;
 }
 
-cri_math *cri_math_find(cri_question *q, const char *text)
+cri_math *cri_math_find(cri_question *q, const char *text, bool formulas_only)
 {
     finder f = {.s = text, .n = strlen(text)};
     cri_math *m = NULL;
@@ -356,13 +356,14 @@ cri_math *cri_math_find(cri_question *q, const char *text)
 
     find_latex(&f);
     join_formulas(&f);
-    find_numbers(&f);
+    if (!formulas_only) find_numbers(&f);
     if (f.num) qsort(f.found, f.num, sizeof *f.found, by_end);
     num = f.num;
     if (f.num > MOST_CANDIDATES) f.num = MOST_CANDIDATES; /* the last ones */
     if (f.num) m = find_behind(q, &f, "final answer is", 3);
     if (!m && !q->trouble && f.num) m = find_behind(q, &f, "answer", 50);
-    for (size_t i = 0; i < f.num && !m && !q->trouble && cri_math_goes_on(q); i++)
+    for (size_t i = 0;
+         i < (formulas_only && f.num ? 1 : f.num) && !m && !q->trouble && cri_math_goes_on(q); i++)
         if ((m = read_candidate(q, text, &f.found[i])))
             cr_explain_format(q->explain, "by", "the last formula or number");
     for (size_t i = 0; i < num; i++)

@@ -31,24 +31,25 @@ typedef struct cri_question {
 /* ---- trees ---- */
 
 typedef enum cri_kind {
-    CRI_NUM,    /* text: digits, with a point if it is a decimal */
-    CRI_SYM,    /* text: lower-case name */
-    CRI_PI,     /* the constants */
-    CRI_E,      /* */
-    CRI_I,      /* */
-    CRI_INF,    /* */
-    CRI_ADD,    /* from here on: args */
-    CRI_NEG,    /* */
-    CRI_MUL,    /* */
-    CRI_DIV,    /* */
-    CRI_POW,    /* base, exponent */
-    CRI_FUNC,   /* text: name; args */
-    CRI_FACT,   /* */
-    CRI_ABS,    /* */
-    CRI_FLOOR,  /* */
-    CRI_CEIL,   /* */
-    CRI_BINOM,  /* */
-    CRI_MOD,    /* */
+    CRI_NUM,   /* text: digits, with a point if it is a decimal */
+    CRI_SYM,   /* text: lower-case name */
+    CRI_PI,    /* the constants */
+    CRI_E,     /* */
+    CRI_I,     /* */
+    CRI_INF,   /* */
+    CRI_ADD,   /* from here on: args */
+    CRI_NEG,   /* */
+    CRI_MUL,   /* */
+    CRI_DIV,   /* op: 1 if written with a colon */
+    CRI_POW,   /* base, exponent */
+    CRI_FUNC,  /* text: name; args; op: 1 if it may be a point, A(1,2) */
+    CRI_FACT,  /* */
+    CRI_ABS,   /* */
+    CRI_FLOOR, /* */
+    CRI_CEIL,  /* */
+    CRI_BINOM, /* */
+    CRI_MOD,   /* op: 1 if written in brackets, as \pmod */
+    CRI_UNIT, /* a number and how many of its dimension one is; text: the dimension, "%" or of amounts */
     CRI_MATRIX, /* args row by row, op: columns */
     CRI_SET,    /* op: 1 if written without braces */
     CRI_TUPLE,  /* op: CRI_OPEN_* of its brackets; of two elements: an interval, too */
@@ -57,7 +58,9 @@ typedef enum cri_kind {
     CRI_MINUS,  /* sets */
     CRI_EMPTY,  /* */
     CRI_NAMED,  /* text: R, Q, Z, N, C */
-    CRI_REL     /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>nia" each */
+    CRI_REL,    /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>nia" each */
+    CRI_CASES,  /* value, condition, value, condition .. */
+    CRI_CONGRUENT /* left side (or none), remainder, modulus */
 } cri_kind;
 
 enum { CRI_OPEN_LEFT = 1, CRI_OPEN_RIGHT = 2 };
@@ -80,9 +83,17 @@ bool cri_math_goes_on(cri_question *q);
 char *cri_math_last_box(const char *region);
 /* LaTeX without what does not matter: boxes, sizes, dollars, quotes, units. Owned by the caller. */
 char *cri_math_clean(const char *text);
+/* Signs of Unicode as LaTeX: roots, fractions, raised and lowered digits. Owned by the caller. */
+char *cri_math_signs(const char *text);
+bool cri_math_is_currency(uint32_t code_point);
+/* Bytes of a word of size at s (million, percent), and what it says; 0: none. */
+size_t cri_math_size_word(const char *s, const char **latex);
+/* 2 hours 30 minutes: several units of one dimension, as CRI_UNIT of the last. NULL: it is none. */
+cri_math *cri_math_amount(cri_question *q, const char *text);
 /* The value found in free text: the last formula or number, those after "answer" first. NULL: none
- * that can be read. */
-cri_math *cri_math_find(cri_question *q, const char *text);
+ * that can be read. formulas_only: numbers outside of formulas do not count, nor does an earlier formula for one
+ * that cannot be read. */
+cri_math *cri_math_find(cri_question *q, const char *text, bool formulas_only);
 
 /* ---- parsing ---- */
 
@@ -113,8 +124,8 @@ cri_value cri_value_add(const cri_value *a, const cri_value *b, int sign);
 cri_value cri_value_mul(const cri_value *a, const cri_value *b);
 /* a / b where both are known, else undefined. */
 cri_value cri_value_div(const cri_value *a, const cri_value *b);
-/* Real and the same to six decimals (15 digits from 1e12 on). */
-bool cri_value_near(const cri_value *a, const cri_value *b);
+/* Real, and not farther from each other than half a unit of that decimal place. */
+bool cri_value_near(const cri_value *a, const cri_value *b, int places);
 /* A real constant, within its error; false otherwise. Infinities count. */
 bool cri_math_real(cri_question *q, const cri_math *m, long double *x);
 
@@ -132,7 +143,12 @@ cri_answer cri_matrices_equal(cri_question *q, const cri_math *a, const cri_math
 cri_answer cri_sets_equal(cri_question *q, const cri_math *a, const cri_math *b);
 /* Is the answer right for this gold? Not symmetric. */
 bool cri_math_equal(cri_question *q, cri_math *gold, cri_math *answer);
-/* 0.5, -0.5: a number with a point. */
-bool cri_math_is_decimal(const cri_math *m);
+/* Amounts, points with a name, lists that say where a variable lies, functions in parts, congruences:
+ * CRI_UNKNOWN if neither side is one. */
+cri_answer cri_forms_equal(cri_question *q, cri_math *gold, cri_math *answer);
+/* cri_math_equal where constants of an expression have other names: C_1 e^x and A e^x. */
+bool cri_math_equal_renamed(cri_question *q, cri_math *gold, cri_math *answer);
+/* Decimal places of a number that has enough of them to stand for what it was rounded from; 0: it has not. */
+int cri_math_places(const cri_math *m);
 
 #endif

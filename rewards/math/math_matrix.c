@@ -10,7 +10,7 @@ enum { MAX_MATRIX = 64 /* elements */, MAX_MATRIX_POWER = 1000 };
 
 typedef struct matrix {
     int rows, columns; /* 0, 0: a number, in x[0] */
-    bool has_decimal;  /* an element was written with a point */
+    int places; /* of an element written as a decimal (cri_math_places), the fewest; 0: none */
     cri_value x[MAX_MATRIX];
 } matrix;
 
@@ -20,7 +20,7 @@ static matrix *new_matrix(cri_question *q, int rows, int columns)
 
     m->rows = rows;
     m->columns = columns;
-    m->has_decimal = false;
+    m->places = 0;
     return m;
 }
 
@@ -92,6 +92,11 @@ static const matrix *power(cri_question *q, const matrix *a, const cri_math *exp
     return m;
 }
 
+static int fewer(int a, int b)
+{
+    return a && (a < b || !b) ? a : b;
+}
+
 static const matrix *from_tree(cri_question *q, const cri_math *m);
 
 /* A sum or a product of values that may be matrices, in their order. */
@@ -127,7 +132,7 @@ static const matrix *from_tree(cri_question *q, const cri_math *m)
         out = new_matrix(q, m->num_args / m->op, m->op);
         for (int i = 0; i < m->num_args; i++) {
             out->x[i] = cri_math_eval(q, m->arg[i], 0);
-            out->has_decimal = out->has_decimal || cri_math_is_decimal(m->arg[i]);
+            out->places = fewer(out->places, cri_math_places(m->arg[i]));
         }
         return out;
     case CRI_ADD:
@@ -160,12 +165,14 @@ static const matrix *from_tree(cri_question *q, const cri_math *m)
 cri_answer cri_matrices_equal(cri_question *q, const cri_math *a, const cri_math *b)
 {
     const matrix *x = from_tree(q, a), *y = from_tree(q, b);
+    int places;
 
     if (!x || !y) return CRI_UNKNOWN;
+    places = fewer(x->places, y->places);
     if (x->rows != y->rows || x->columns != y->columns) return CRI_NO;
     for (int i = 0; i < num_elements(x); i++)
         if (cri_value_equal(&x->x[i], &y->x[i]) != CRI_YES &&
-            !((x->has_decimal || y->has_decimal) && cri_value_near(&x->x[i], &y->x[i])))
+            !(places && cri_value_near(&x->x[i], &y->x[i], places)))
             return CRI_NO;
     return CRI_YES;
 }

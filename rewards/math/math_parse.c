@@ -13,6 +13,7 @@
 #include "rewards/math/math_parse_impl.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- operators ---- */
@@ -63,12 +64,36 @@ static cri_math *with_subscript(cri_parser *p, cri_math *m)
             p->at++; /* x_12 */
         n = p->at - start;
     }
-    if (m->kind != CRI_SYM && m->kind != CRI_E && m->kind != CRI_I) return m; /* base of a number */
+    if (m->kind == CRI_NUM) return cri_in_base(p, m->text, p->s + start, n);
+    if (m->kind != CRI_SYM && m->kind != CRI_E && m->kind != CRI_I) return m;
     name = cr_arena_alloc(p->q->arena, strlen(m->text) + n + 2);
     memcpy(name, m->text, strlen(m->text));
     name[strlen(m->text)] = '_';
     memcpy(name + strlen(m->text) + 1, p->s + start, n);
     return cri_symbol(p, name, strlen(m->text) + 1 + n);
+}
+
+/* f': another name; (fg)': a function of fg. */
+static cri_math *with_prime(cri_parser *p, cri_math *m)
+{
+    char *name;
+
+    if (m->kind == CRI_SYM) {
+        name = cr_arena_alloc(p->q->arena, strlen(m->text) + 2);
+        memcpy(name, m->text, strlen(m->text));
+        memcpy(name + strlen(m->text), "'", 2);
+        return cri_leaf(p, CRI_SYM, name, strlen(name));
+    }
+    if ((m = cri_math_node(p->q, CRI_FUNC, 1, m, NULL))) m->text = "'";
+    return m;
+}
+
+/* 25%: a hundredth of 25, or 25. */
+static cri_math *percent(cri_parser *p, cri_math *m)
+{
+    m = cri_math_node(p->q, CRI_UNIT, 2, m, cri_leaf(p, CRI_NUM, "0.01", 4));
+    if (m) m->text = "%";
+    return m;
 }
 
 cri_math *cri_parse_postfix(cri_parser *p)
@@ -93,7 +118,11 @@ cri_math *cri_parse_postfix(cri_parser *p)
         } else if (p->s[p->at] == '!' && p->s[p->at + 1] != '=') {
             p->at++;
             m = cri_math_node(p->q, CRI_FACT, 1, m, NULL);
-        } else if (!cri_take(p, "\\%") && !cri_take(p, "%")) {
+        } else if (cri_take(p, "'")) {
+            m = with_prime(p, m);
+        } else if (cri_take(p, "\\%") || cri_take(p, "%")) {
+            m = percent(p, m);
+        } else {
             break;
         }
     }
@@ -108,9 +137,54 @@ static bool is_mixed(const cri_math *whole, const cri_math *fraction)
            !strchr(fraction->arg[0]->text, '.') && !strchr(fraction->arg[1]->text, '.');
 }
 
+static bool is_whole(const cri_math *m)
+{
+    return m->kind == CRI_NUM && strlen(m->text) < 10 && !strchr(m->text, '.');
+}
+
+/* 1/2 after the 5 of 5 1/2, where m is the 1: the fraction. NULL: it is not one, or not below 1. */
+static cri_math *fraction_of_mixed(cri_parser *p, const cri_math *whole, cri_math *m)
+{
+    size_t at = p->at;
+    cri_math *below;
+
+    if (is_whole(whole) && is_whole(m) && cri_take(p, "/")) {
+        cri_skip(p);
+        below = isdigit((unsigned char)p->s[p->at]) ? cri_number(p) : NULL;
+        if (below && is_whole(below) && atoi(m->text) < atoi(below->text) &&
+            !(p->s[p->at] && strchr("/^_!", p->s[p->at])))
+            return cri_math_node(p->q, CRI_DIV, 2, m, below);
+    }
+    p->at = at;
+    return NULL;
+}
+
+/* U(0,1) after U, P(X=2) after P: the application; NULL: m is no argument. end: of the name in the text. */
+static cri_math *application(cri_parser *p, const cri_math *name, cri_math *m, size_t end)
+{
+    const char *s = p->s + end;
+    cri_math *f;
+
+    if (end > 5 && memcmp(s - 5, "\\left", 5) == 0) s -= 5;
+    while (s > p->s && s[-1] == ' ')
+        s--;
+    if (name->kind != CRI_SYM) return NULL;
+    if (m->kind == CRI_TUPLE) {
+        f = m;
+        f->kind = CRI_FUNC; /* N and U are distributions */
+        f->op = s > p->s && isupper((unsigned char)s[-1]) && strlen(name->text) == 1 &&
+                !strchr("nu", *name->text);
+    } else {
+        f = m->kind == CRI_REL ? cri_math_node(p->q, CRI_FUNC, 1, m, NULL) : NULL;
+    }
+    if (f) f->text = name->text;
+    return f;
+}
+
 static cri_math *parse_run(cri_parser *p)
 {
     cri_nodes all = {0};
+    size_t end = 0; /* of the factor before */
 
     cri_skip(p);
     if (p->s[p->at] == '+' || p->s[p->at] == '-' || strncmp(p->s + p->at, "\xE2\x88\x92", 3) == 0) {
@@ -126,20 +200,41 @@ static cri_math *parse_run(cri_parser *p)
         size_t at = p->at;
         bool is_fraction =
             cri_sees(p, "\\frac") || cri_sees(p, "\\dfrac") || cri_sees(p, "\\tfrac");
-        cri_math *m = cri_parse_postfix(p);
+        cri_math *m = cri_parse_postfix(p), **last = all.num ? &all.item[all.num - 1] : NULL, *f;
         if (at == p->at) return NULL;
-        if (m && all.num && m->kind == CRI_TUPLE && all.item[all.num - 1]->kind == CRI_SYM) {
-            const char *name = all.item[all.num - 1]->text; /* U(0,1) */
-            m->kind = CRI_FUNC;
-            m->text = name;
-            all.num--;
-        }
-        if (m && all.num && is_fraction && is_mixed(all.item[all.num - 1], m))
-            all.item[all.num - 1] = cri_math_node(p->q, CRI_ADD, 2, all.item[all.num - 1], m);
-        else if (!cri_push(p, &all, m))
+        if (m && last && (f = application(p, *last, m, end))) {
+            *last = f;
+        } else if (m && last && (f = fraction_of_mixed(p, *last, m))) {
+            *last = cri_math_node(p->q, CRI_ADD, 2, *last, f);
+        } else if (m && last && is_fraction && is_mixed(*last, m)) {
+            *last = cri_math_node(p->q, CRI_ADD, 2, *last, m);
+        } else if (!cri_push(p, &all, m)) {
             return NULL;
+        }
+        if (last && !*last) return NULL;
+        end = p->at;
     } while (cri_starts_primary(p));
     return all.num == 1 ? all.item[0] : cri_from_nodes(p, CRI_MUL, &all);
+}
+
+/* 3 \\pmod{7}, 3 (\\text{mod } 7) */
+static cri_math *with_modulus(cri_parser *p, cri_math *m)
+{
+    size_t n = cri_modulus_at(p);
+    cri_math *modulus;
+
+    p->at += n;
+    if (n) {
+        modulus = cri_parse_sum(p);
+        if (!modulus || !cri_take(p, ")")) return NULL;
+    } else {
+        cri_take(p, "\\pmod");
+        cri_skip(p);
+        modulus = isdigit((unsigned char)p->s[p->at]) ? cri_number(p) : cri_parse_tex_argument(p);
+    }
+    m = cri_math_node(p->q, CRI_MOD, 2, m, modulus);
+    if (m) m->op = 1;
+    return m;
 }
 
 cri_math *cri_parse_product(cri_parser *p)
@@ -151,15 +246,20 @@ cri_math *cri_parse_product(cri_parser *p)
     cri_math *m = parse_run(p);
 
     while (m) {
+        bool is_ratio = cri_sees(p, ":");
         if (cri_sees(p, "**")) return m;
-        if (cri_take_any(p, times))
+        if (cri_take_any(p, times)) {
             m = cri_math_node(p->q, CRI_MUL, 2, m, parse_run(p));
-        else if (cri_take_any(p, over))
+        } else if (cri_take_any(p, over)) {
             m = cri_math_node(p->q, CRI_DIV, 2, m, parse_run(p));
-        else if (cri_take_any(p, mod))
+            if (m) m->op = is_ratio;
+        } else if (cri_modulus_at(p) || cri_sees(p, "\\pmod")) {
+            m = with_modulus(p, m);
+        } else if (cri_take_any(p, mod)) {
             m = cri_math_node(p->q, CRI_MOD, 2, m, parse_run(p));
-        else
+        } else {
             break;
+        }
     }
     return m;
 }
@@ -208,7 +308,7 @@ static cri_math *parse_operand(cri_parser *p)
             m = cri_math_node(p->q, CRI_UNION, 2, m, cri_parse_sum(p));
         else if (cri_take_any(p, meets))
             m = cri_math_node(p->q, CRI_MEET, 2, m, cri_parse_sum(p));
-        else if (cri_take_any(p, minus))
+        else if (!(p->has_rows && cri_sees(p, "\\\\")) && cri_take_any(p, minus))
             m = cri_math_node(p->q, CRI_MINUS, 2, m, cri_parse_sum(p));
         else
             break;
@@ -216,7 +316,7 @@ static cri_math *parse_operand(cri_parser *p)
     return m;
 }
 
-/* One letter a relation: = < > l(e) g(e) n(e) i(n) a(pprox). 0: none here. */
+/* One letter a relation: = < > l(e) g(e) n(e) i(n) a(pprox) c(ongruent). 0: none here. */
 static char take_relation(cri_parser *p)
 {
     static const struct {
@@ -236,7 +336,7 @@ static char take_relation(cri_parser *p)
                  {"\\in", 'i'},
                  {"\\approx", 'a'},
                  {"\\simeq", 'a'},
-                 {"\\equiv", '='},
+                 {"\\equiv", 'c'},
                  {"<=", 'l'},
                  {">=", 'g'},
                  {"!=", 'n'},
@@ -265,15 +365,40 @@ static bool is_name(const cri_math *m)
     return true;
 }
 
-static cri_math *parse_relation(cri_parser *p)
+/* x \\equiv 3 \\pmod 7, 3 \\pmod 7; NULL: it is something else. */
+static cri_math *congruence(cri_parser *p, const cri_nodes *l, char sign)
+{
+    cri_math *last = l->item[l->num - 1], *m;
+    cri_nodes all = {0};
+
+    if (last->kind != CRI_MOD || l->num > 2 || !(last->op || sign == 'c')) return NULL;
+    if (l->num == 2 && (!cri_push(p, &all, l->item[0]) || sign == '<' || sign == '>')) return NULL;
+    if (!cri_push(p, &all, last) || !cri_push(p, &all, last->arg[1])) return NULL;
+    m = cri_from_nodes(p, CRI_CONGRUENT, &all);
+    return m;
+}
+
+/* In rows: the sign at the beginning of the next one goes on with this one. */
+static char take_sign(cri_parser *p)
+{
+    size_t at = p->at;
+    char sign = take_relation(p);
+
+    if (sign || !p->has_rows || !cri_take(p, "\\\\")) return sign;
+    sign = take_relation(p);
+    if (!sign) p->at = at;
+    return sign;
+}
+
+cri_math *cri_parse_relation(cri_parser *p)
 {
     cri_nodes all = {0};
     cr_buf signs = {0};
     cri_math *m;
-    char sign;
+    char sign, last = 0;
 
     if (!cri_push(p, &all, parse_operand(p))) return NULL;
-    while ((sign = take_relation(p))) {
+    while ((sign = take_sign(p))) {
         cri_math *right = parse_operand(p);
         if (!right) {
             cr_buf_free(&signs);
@@ -283,12 +408,15 @@ static cri_math *parse_relation(cri_parser *p)
             if (all.num > 1 || !is_name(all.item[0])) continue;
             sign = '=';
         }
+        last = sign;
         cri_push(p, &all, right);
-        cr_buf_addc(&signs, sign);
+        cr_buf_addc(&signs, sign == 'c' ? '=' : sign);
     }
-    if (all.num == 1) return all.item[0];
-    m = cri_from_nodes(p, CRI_REL, &all);
-    if (m) m->text = cr_arena_strndup(p->q->arena, signs.data, signs.num_bytes);
+    m = congruence(p, &all, last);
+    if (!m && all.num == 1) return all.item[0];
+    if (!m) m = cri_from_nodes(p, CRI_REL, &all);
+    if (m && m->kind == CRI_REL)
+        m->text = cr_arena_strndup(p->q->arena, signs.data, signs.num_bytes);
     cr_buf_free(&signs);
     return m;
 }
@@ -300,8 +428,13 @@ static char take_separator(cri_parser *p, cri_nodes *l)
 
     cri_skip(p);
     c = p->s[p->at];
-    if (c == ',' || c == ';') return p->s[p->at++];
+    if (c == ',' || c == ';') {
+        p->at++;
+        if (p->has_rows) cri_take(p, "\\\\");
+        return c;
+    }
     if (c != '\\') return 0;
+    if (p->has_rows && cri_take(p, "\\\\")) return ',';
     if (cri_take(p, "\\lor")) return l->has_or = true, ',';
     return cri_take(p, "\\land") ? ',' : 0;
 }
@@ -329,7 +462,7 @@ static bool push_element(cri_parser *p, cri_nodes *l, cri_math *m, size_t at)
     for (int sign = 0; sign < 2; sign++) {
         p->at = at;
         p->is_minus = sign;
-        if (!cri_push(p, l, parse_relation(p))) return false;
+        if (!cri_push(p, l, cri_parse_relation(p))) return false;
     }
     return true;
 }
@@ -347,7 +480,7 @@ cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group)
     do {
         size_t at = p->at;
         p->has_plus_minus = false;
-        m = parse_relation(p);
+        m = cri_parse_relation(p);
         if (!m) return NULL;
         if (p->has_plus_minus && is_group && !separator) { /* alone in it? */
             size_t end = p->at;
@@ -359,6 +492,8 @@ cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group)
         }
         if (!push_element(p, &all, m, at)) return NULL;
         separator = take_separator(p, &all);
+        if (separator && cri_sees(p, "\\end")) separator = 0; /* after the last row */
+        p->is_interval = p->is_interval || (separator && kind == CRI_TUPLE);
         if (kind == CRI_SET && (separator == ';' || (has_groups && !separator))) {
             has_groups = has_groups || all.num - group_start > 1;
             if (has_groups && !close_group(p, &all, group_start)) return NULL;

@@ -13,6 +13,9 @@ typedef struct cri_parser {
     bool has_plus_minus; /* one was read */
     bool is_angle;       /* inside a trigonometric argument: degrees count */
     int num_series;      /* sums and products around this place */
+    bool is_interval;    /* in a bracket, after a comma: [ closes it, as in [2,5[ */
+    bool has_rows;       /* in cases or aligned: \\ separates .. */
+    bool skips_columns;  /* .. and & means nothing */
 } cri_parser;
 
 typedef struct cri_nodes {
@@ -41,15 +44,28 @@ bool cri_take_any(cri_parser *p, const char *const *texts); /* ends with NULL */
 /* After {: the bytes up to its }, which is taken; n: how many. NULL: it is not closed. */
 const char *cri_braces(cri_parser *p, size_t *n);
 
+/* ---- math_rows.c ---- */
+
+/* After \begin{: cases, aligned and their like; NULL: it is none, or not of these forms. */
+cri_math *cri_rows(cri_parser *p, const char *name, size_t n);
+
+/* ---- math_digits.c ---- */
+
+cri_math *cri_number(cri_parser *p);
+/* A number written with a base, 1011_2 or 1A_{16}: its value, else a name of its own. */
+cri_math *cri_in_base(cri_parser *p, const char *digits, const char *base, size_t num_base);
+
 /* ---- math_primary.c ---- */
 
 bool cri_starts_primary(cri_parser *p);
 cri_math *cri_primary(cri_parser *p);
-cri_math *cri_number(cri_parser *p);
+/* Bytes up to the modulus 7 of (mod 7) in LaTeX or not; 0: something else is next. */
+size_t cri_modulus_at(cri_parser *p);
 
 /* ---- math_parse.c ---- */
 
 cri_math *cri_parse_list(cri_parser *p, cri_kind kind, bool is_group);
+cri_math *cri_parse_relation(cri_parser *p);
 cri_math *cri_parse_sum(cri_parser *p);
 cri_math *cri_parse_product(cri_parser *p);
 cri_math *cri_parse_postfix(cri_parser *p);

@@ -7,104 +7,6 @@
 
 /* ---- primaries ---- */
 
-/* 0.8\overline{3}: the digits that repeat, as a fraction: 83 - 8 over 90. */
-static cri_math *repeating(cri_parser *p, size_t start, size_t end)
-{
-    size_t before = 0, n, from, point = end;
-    char *all, *head, *below;
-    cri_math *a, *b;
-
-    if (!(cri_take(p, "\\overline{") || cri_take(p, "\\bar{"))) return NULL;
-    from = p->at;
-    while (isdigit((unsigned char)p->s[p->at]))
-        p->at++;
-    n = p->at - from;
-    if (n == 0 || n > 40 || end - start > 40 || !cri_take(p, "}")) return NULL;
-    for (size_t i = start; i < end; i++)
-        if (p->s[i] == '.') point = i;
-    before = point < end ? end - point - 1 : 0;
-    all = cr_arena_alloc(p->q->arena, 200);
-    head = all + 100;
-    memset(all, 0, 200);
-    for (size_t i = start, k = 0; i < end; i++)
-        if (p->s[i] != '.') all[k] = head[k] = p->s[i], k++;
-    strncat(all, p->s + from, n);
-    below = cr_arena_alloc(p->q->arena, 100);
-    memset(below, 0, 100);
-    memset(below, '9', n);
-    memset(below + n, '0', before);
-    a = cri_math_node(
-        p->q, CRI_ADD, 2, cri_leaf(p, CRI_NUM, all, strlen(all)),
-        cri_math_node(p->q, CRI_NEG, 1, cri_leaf(p, CRI_NUM, head, strlen(head)), NULL));
-    b = cri_leaf(p, CRI_NUM, below, strlen(below));
-    return cri_math_node(p->q, CRI_DIV, 2, a, b);
-}
-
-/* Bytes of a space between thousands at s, if three digits follow; 0: none. */
-static size_t thousands_space(const char *s)
-{
-    size_t n = *s == ' ' || *s == '~' ? 1 : *s == '\\' && (s[1] == ',' || s[1] == ' ') ? 2 : 0;
-
-    if (n == 0 && (strncmp(s, "\xC2\xA0", 2) == 0 || strncmp(s, "\xE2\x80\xAF", 3) == 0 ||
-                   strncmp(s, "\xE2\x80\x89", 3) == 0))
-        n = *s == '\xC2' ? 2 : 3;
-    return n && strspn(s + n, "0123456789") == 3 ? n : 0;
-}
-
-/* 12 000 and 1\,234\,567.8: digits from start to p->at, then groups of three; NULL: none. */
-static cri_math *spaced_number(cri_parser *p, size_t start)
-{
-    const char *s = p->s;
-    size_t n = p->at - start, end = p->at, decimals, space;
-    char *digits, *to;
-
-    if (n == 0 || s[start] == '0' || !thousands_space(s + end)) return NULL;
-    for (int i = 0; i < 12 && (space = thousands_space(s + end)); i++)
-        end += space + 3;
-    decimals = s[end] == '.' ? strspn(s + end + 1, "0123456789") : 0;
-    if (decimals) end += 1 + decimals;
-    to = digits = cr_arena_alloc(p->q->arena, end - start);
-    for (const char *c = s + start; c < s + end; c++)
-        if (isdigit((unsigned char)*c) || *c == '.') *to++ = *c;
-    p->at = end;
-    return cri_leaf(p, CRI_NUM, digits, (size_t)(to - digits));
-}
-
-cri_math *cri_number(cri_parser *p)
-{
-    size_t start = p->at, end;
-    const char *s = p->s;
-    cri_math *m, *ten, *power;
-
-    while (isdigit((unsigned char)s[p->at]))
-        p->at++;
-    if (p->at - start <= 3 && (m = spaced_number(p, start))) return m;
-    if (s[p->at] == '.' && (isdigit((unsigned char)s[p->at + 1]) || s[p->at + 1] == '\\')) {
-        p->at++;
-        while (isdigit((unsigned char)s[p->at]))
-            p->at++;
-    }
-    end = p->at;
-    if (memchr(s + start, '.', end - start) && (m = repeating(p, start, end))) return m;
-    p->at = end;
-    m = cri_leaf(p, CRI_NUM, s + start, end - start);
-    if ((s[end] != 'e' && s[end] != 'E') || end == start) return m;
-    p->at++; /* 1e-3 */
-    p->at += s[p->at] == '-' || s[p->at] == '+';
-    if (!isdigit((unsigned char)s[p->at])) {
-        p->at = end;
-        return m;
-    }
-    start = end + 1;
-    while (isdigit((unsigned char)s[p->at]))
-        p->at++;
-    ten = cri_leaf(p, CRI_NUM, "10", 2);
-    power = cri_leaf(p, CRI_NUM, s + start + (s[start] == '-' || s[start] == '+'),
-                     p->at - start - (s[start] == '-' || s[start] == '+'));
-    if (s[start] == '-') power = cri_math_node(p->q, CRI_NEG, 1, power, NULL);
-    return cri_math_node(p->q, CRI_MUL, 2, m, cri_math_node(p->q, CRI_POW, 2, ten, power));
-}
-
 static cri_math *text_symbol(cri_parser *p)
 {
     size_t n, k = 0, digits = 0;
@@ -147,39 +49,89 @@ static cri_math *opaque(cri_parser *p, size_t start)
     return cri_symbol(p, p->s + start, p->at - start);
 }
 
-static cri_math *bracket(cri_parser *p, char close, char other)
+/* After the bracket that opens: one value, a tuple or an interval, which ]2,5[ closes and opens the other way. */
+static cri_math *bracket(cri_parser *p, char open)
 {
-    cri_math *m = cri_parse_list(p, CRI_TUPLE, true);
-    bool is_round = false;
+    const bool was_interval = p->is_interval;
+    cri_math *m;
+    char close;
 
+    p->is_interval = false;
+    m = cri_parse_list(p, CRI_TUPLE, true);
+    p->is_interval = was_interval;
     if (!m) return NULL;
     cri_skip(p);
-    if (p->s[p->at] == close)
-        is_round = close == ')';
-    else if (other && p->s[p->at] == other)
-        is_round = other == ')';
-    else
-        return NULL;
+    close = p->s[p->at];
+    if (!close || !strchr(")][", close)) return NULL;
     p->at++;
-    if (m->kind == CRI_TUPLE && m->op < 0)
-        m->op = (close == ')' ? CRI_OPEN_LEFT : 0) | (is_round ? CRI_OPEN_RIGHT : 0);
-    else if ((p->s[p->at - 1]) != close)
+    if (m->kind == CRI_TUPLE && m->op < 0) {
+        if ((open == ']' || close == '[') && m->num_args != 2) return NULL;
+        m->op = (open != '[' ? CRI_OPEN_LEFT : 0) | (close != ']' ? CRI_OPEN_RIGHT : 0);
+    } else if (close != (open == '(' ? ')' : ']') || open == ']') {
         return NULL; /* (5] */
+    }
     return m;
 }
 
-static cri_math *braced_set(cri_parser *p)
+/* x, or x \in \mathbb{Z}, before the sign of \{x \mid x > 2\}; NULL: it is something else. */
+static cri_math *set_builder_name(cri_parser *p)
 {
-    cri_math *m;
+    static const char *const signs[] = {"\\mid", "\\vert", "|", ":", "\\colon", NULL};
+    static const char *const in[] = {"\\in", "\xE2\x88\x88", NULL};
+    const size_t at = p->at;
+    cri_math *name, *domain = NULL;
 
-    if (cri_take(p, "\\}")) return cri_math_node(p->q, CRI_EMPTY, 0, NULL, NULL);
-    m = cri_parse_list(p, CRI_SET, false);
-    if (!m || !cri_take(p, "\\}")) return NULL;
-    if (m->kind == CRI_SET && m->op < 0) {
-        m->op = 0;
+    cri_skip(p);
+    name = isalpha((unsigned char)p->s[p->at]) ? cri_primary(p) : NULL;
+    if (name && name->kind == CRI_SYM && cri_take_any(p, in)) domain = cri_primary(p);
+    if (name && name->kind == CRI_SYM && (!domain || domain->kind == CRI_NAMED) &&
+        cri_take_any(p, signs)) {
+        if (!domain || strcmp(domain->text, "R") == 0) return name;
+        name = cri_math_node(p->q, CRI_REL, 2, name, domain);
+        if (name) name->text = "i";
+        return name;
+    }
+    p->at = at;
+    return NULL;
+}
+
+/* \{x \mid x > 2\}: the condition, with x \in \mathbb{Z} if it says so. */
+static cri_math *set_builder(cri_parser *p, cri_math *name)
+{
+    cri_math *m = cri_parse_list(p, CRI_SET, false);
+    cri_nodes all = {0};
+
+    if (!m) return NULL;
+    if (m->kind == CRI_SET && m->op < 0) m->op = 1;
+    if (m->kind != CRI_REL && !(m->kind == CRI_SET && m->arg[0]->kind == CRI_REL)) return NULL;
+    if (name->kind == CRI_SYM) return m;
+    if (m->kind == CRI_SET && strcmp(m->text, "or") == 0) return NULL;
+    for (int i = 0; i < (m->kind == CRI_SET ? m->num_args : 1); i++)
+        if (!cri_push(p, &all, m->kind == CRI_SET ? m->arg[i] : m)) return NULL;
+    if (!cri_push(p, &all, name) || !(m = cri_from_nodes(p, CRI_SET, &all))) return NULL;
+    m->op = 1;
+    return m;
+}
+
+/* After \{ or \lbrace, up to close. */
+static cri_math *braced_set(cri_parser *p, const char *close)
+{
+    cri_math *m, *name;
+
+    if (cri_take(p, close)) return cri_math_node(p->q, CRI_EMPTY, 0, NULL, NULL);
+    if (cri_sees(p, "\\begin")) { /* \left\{ \begin{array} .. \right. */
+        m = cri_take(p, "\\begin{array}") ? cri_rows(p, "array", 5) : cri_primary(p);
+        cri_take(p, close);
         return m;
     }
-    m = cri_math_node(p->q, CRI_SET, 1, m, NULL);
+    if ((name = set_builder_name(p))) {
+        m = set_builder(p, name);
+        return m && cri_take(p, close) ? m : NULL;
+    }
+    m = cri_parse_list(p, CRI_SET, false);
+    if (!m || !cri_take(p, close)) return NULL;
+    if (m->kind != CRI_SET || m->op >= 0) return cri_math_node(p->q, CRI_SET, 1, m, NULL);
+    m->op = 0;
     return m;
 }
 
@@ -188,7 +140,7 @@ static cri_math *matrix(cri_parser *p)
     cri_nodes all = {0};
     size_t n;
     const char *name = cri_braces(p, &n);
-    bool is_det;
+    bool is_det, skipped = p->skips_columns;
     int columns = -1, in_row = 0;
     cri_math *m;
 
@@ -196,7 +148,8 @@ static cri_math *matrix(cri_parser *p)
     is_det = name[0] == 'v';
     if (!(n == 5 && memcmp(name, "array", 5) == 0) &&
         (n < 6 || memcmp(name + n - 6, "matrix", 6) != 0))
-        return NULL;
+        return cri_rows(p, name, n);
+    p->skips_columns = false;
     if (n == 5 && cri_take(p, "{") && !cri_braces(p, &n)) return NULL; /* columns of an array */
     while (!cri_sees(p, "\\end")) {
         if (!cri_push(p, &all, cri_parse_sum(p))) return NULL;
@@ -207,6 +160,7 @@ static cri_math *matrix(cri_parser *p)
         columns = in_row;
         in_row = 0;
     }
+    p->skips_columns = skipped;
     if (!cri_take(p, "\\end{") || !cri_braces(p, &n) || columns <= 0 || in_row) return NULL;
     m = cri_from_nodes(p, CRI_MATRIX, &all);
     if (m) m->op = columns;
@@ -337,7 +291,11 @@ static cri_math *root(cri_parser *p)
         n = cri_parse_sum(p);
         if (!n || !cri_take(p, "]")) return NULL;
     }
-    m = cri_sees(p, "(") ? cri_parse_postfix(p) : cri_parse_tex_argument(p);
+    cri_skip(p);
+    if (isdigit((unsigned char)p->s[p->at]))
+        m = cri_number(p); /* all its digits, as people mean it, not TeX */
+    else
+        m = cri_sees(p, "(") ? cri_parse_postfix(p) : cri_parse_tex_argument(p);
     one = cri_leaf(p, CRI_NUM, "1", 1);
     if (!n) n = cri_leaf(p, CRI_NUM, "2", 1);
     return cri_math_node(p->q, CRI_POW, 2, m, cri_math_node(p->q, CRI_DIV, 2, one, n));
@@ -357,6 +315,56 @@ static cri_math *until(cri_parser *p, cri_kind kind, const char *close)
     return m && cri_take(p, close) ? cri_math_node(p->q, kind, 1, m, NULL) : NULL;
 }
 
+/* \langle 1,2,3 \rangle */
+static cri_math *angle_tuple(cri_parser *p)
+{
+    cri_math *m = cri_parse_list(p, CRI_TUPLE, true);
+
+    if (!m || m->kind != CRI_TUPLE || m->op >= 0 || !cri_take(p, "\\rangle")) return NULL;
+    m->op = CRI_OPEN_LEFT | CRI_OPEN_RIGHT;
+    return m;
+}
+
+/* After \mathbb: R, Q, Z, N, C, also Z^+ or N_0; elsewhere a name. */
+static cri_math *blackboard(cri_parser *p)
+{
+    const size_t is_braced = cri_take(p, "{");
+    const char *s, *letter;
+    char name[4] = "";
+    size_t k = 1, at;
+
+    cri_skip(p);
+    s = letter = p->s + p->at;
+    if (is_braced)
+        s = cri_braces(p, &k);
+    else if (isalpha((unsigned char)*s))
+        p->at++;
+    else
+        return NULL;
+    if (!s) return NULL;
+    if (k != 1 || !strchr("RQZNC", *letter)) return cri_symbol(p, s, k);
+    at = p->at;
+    if (!cri_sees(p, "_") && !cri_sees(p, "^")) return cri_leaf(p, CRI_NAMED, s, 1);
+    name[0] = *letter;
+    p->at++;
+    const bool has_braces = cri_take(p, "{");
+    name[1] = p->s[p->at];
+    if (name[1] && strchr("+-*0", name[1])) {
+        p->at++;
+        if (!has_braces || cri_take(p, "}")) return cri_leaf(p, CRI_NAMED, name, 2);
+    }
+    p->at = at;
+    return cri_symbol(p, s, k);
+}
+
+/* AB} of \overline{AB}: its two ends or more. */
+static bool is_segment(const char *s)
+{
+    size_t n = strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ' ");
+
+    return n >= 2 && s[n] == '}';
+}
+
 /* After the name of a command. */
 static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start)
 {
@@ -367,9 +375,9 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
         "vec",      "hat",       "bar",       "overline",          "tilde", "dot",
         "ddot",     "widehat",   "mathcal",   "mathscr",           "check", "overrightarrow",
         "mathfrak", "widetilde", "underline", "overleftrightarrow"};
-    static const char *const refused[] = {
-        "to",  "mid", "Rightarrow", "rightarrow", "forall", "exists", "implies", "iff", "cases",
-        "end", "mod", "equiv",      "cdots",      "dots",   "ldots",  "vdots",   "pmod"};
+    static const char *const refused[] = {"to",     "mid",     "Rightarrow", "rightarrow", "forall",
+                                          "exists", "implies", "iff",        "cases",      "end",
+                                          "mod",    "equiv",   "vdots",      "pmod"};
     const char *s;
     size_t k;
 
@@ -384,19 +392,11 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
     if (IS("lfloor")) return until(p, CRI_FLOOR, "\\rfloor");
     if (IS("lceil")) return until(p, CRI_CEIL, "\\rceil");
     if (IS("lvert") || IS("vert")) return until(p, CRI_ABS, IS("vert") ? "\\vert" : "\\rvert");
-    if (IS("lbrace")) {
-        cri_math *m = cri_parse_list(p, CRI_SET, false);
-        if (!m || !cri_take(p, "\\rbrace")) return NULL;
-        return m->kind == CRI_SET && m->op < 0 ? m : cri_math_node(p->q, CRI_SET, 1, m, NULL);
-    }
+    if (IS("lbrace")) return braced_set(p, "\\rbrace");
+    if (IS("langle")) return angle_tuple(p);
+    if (IS("ldots") || IS("dots") || IS("cdots")) return cri_leaf(p, CRI_SYM, "...", 3);
     if (IS("begin")) return cri_take(p, "{") ? matrix(p) : NULL;
-    if (IS("mathbb")) {
-        s = cri_take(p, "{") ? cri_braces(p, &k) : NULL;
-        if (!s) return NULL;
-        if (k == 1 && strchr("RQZNC", *s) && !cri_sees(p, "_") && !cri_sees(p, "^"))
-            return cri_leaf(p, CRI_NAMED, s, 1);
-        return cri_symbol(p, s, k);
-    }
+    if (IS("mathbb")) return blackboard(p);
     if (cri_is_one_of(name, n, texts, CR_COUNT(texts))) return text_symbol(p);
     if (IS("operatorname")) {
         if (!cri_take(p, "{") || !(s = cri_braces(p, &k))) return NULL;
@@ -404,7 +404,12 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
         return cri_symbol(p, s, k);
     }
     if (cri_is_one_of(name, n, accents, CR_COUNT(accents))) {
-        if (!cri_take(p, "{") || !cri_braces(p, &k)) return NULL;
+        if (!cri_take(p, "{")) return NULL;
+        if (IS("overline") && is_segment(p->s + p->at)) {
+            p->at--;
+            return cri_primary(p);
+        }
+        if (!cri_braces(p, &k)) return NULL;
         return cri_symbol(p, p->s + start, p->at - start);
     }
     if (cri_is_one_of(name, n, functions, CR_COUNT(functions))) return function(p, name, n);
@@ -418,6 +423,15 @@ static cri_math *command(cri_parser *p, const char *name, size_t n, size_t start
     if (cri_is_one_of(name, n, refused, CR_COUNT(refused)) || n == 0) return NULL;
     return cri_symbol(p, name, n);
 #undef IS
+}
+
+/* DNA, ABCD: no product of one letter each. */
+static bool is_name_of_capitals(const cri_parser *p, const char *s, size_t n)
+{
+    if (n < 3 || isalnum((unsigned char)s[n]) || (s[n] && strchr("^_({'", s[n]))) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isupper((unsigned char)s[i])) return false;
+    return s == p->s || !isalnum((unsigned char)s[-1]);
 }
 
 /* Yes, Monday: a capital letter and small ones, alone. No order of a product's letters counts. */
@@ -458,7 +472,7 @@ static cri_math *letters(cri_parser *p)
         p->at += 2;
         return cri_leaf(p, CRI_PI, "pi", 2);
     }
-    if (is_word(p, s, n)) {
+    if (is_word(p, s, n) || is_name_of_capitals(p, s, n)) {
         p->at += n;
         return cri_symbol(p, s, n);
     }
@@ -474,7 +488,6 @@ static cri_math *letters(cri_parser *p)
     if (c == 0x3C0) return cri_leaf(p, CRI_PI, "pi", 2);
     if (c == 0x221E) return cri_leaf(p, CRI_INF, "oo", 2);
     if (c == 0x2205) return cri_leaf(p, CRI_EMPTY, "", 0);
-    if (c == 0x221A) return root(p);
     return cri_symbol(p, s, n);
 }
 
@@ -492,10 +505,10 @@ cri_math *cri_primary(cri_parser *p)
         m = cri_number(p);
     } else if (*s == '(') {
         p->at++;
-        m = bracket(p, ')', ']');
-    } else if (*s == '[') {
+        m = bracket(p, '(');
+    } else if (*s == '[' || *s == ']') {
         p->at++;
-        m = bracket(p, ']', ')');
+        m = bracket(p, *s);
     } else if (*s == '{') {
         p->at++;
         m = cri_parse_list(p, CRI_SET, true);
@@ -503,7 +516,7 @@ cri_math *cri_primary(cri_parser *p)
         if (m && m->kind == CRI_SET && m->op < 0) m->op = 1;
     } else if (strncmp(s, "\\{", 2) == 0) {
         p->at += 2;
-        m = braced_set(p);
+        m = braced_set(p, "\\}");
     } else if (*s == '|' || strncmp(s, "\\|", 2) == 0) {
         const char *bar = *s == '|' ? "|" : "\\|";
         p->at += strlen(bar);
@@ -522,6 +535,19 @@ cri_math *cri_primary(cri_parser *p)
     return m;
 }
 
+size_t cri_modulus_at(cri_parser *p)
+{
+    static const char *const words[] = {
+        "\\bmod",        "\\mod",          "\\text{mod}",         "\\text{mod }", "\\text{ mod }",
+        "\\mathrm{mod}", "\\mathrm{mod }", "\\operatorname{mod}", "mod ",         NULL};
+    const size_t at = p->at;
+    size_t n = 0;
+
+    if (cri_take(p, "(") && cri_take_any(p, words)) n = p->at - at;
+    p->at = at;
+    return n;
+}
+
 bool cri_starts_primary(cri_parser *p)
 {
     static const char *const ends[] = {
@@ -530,13 +556,14 @@ bool cri_starts_primary(cri_parser *p)
         "backslash", "pm",    "mp",  "rfloor",   "rceil",      "rvert",      "rbrace", "end",
         "approx",    "bmod",  "mod", "leqslant", "geqslant",   "circ",       "degree", "subset",
         "subseteq",  "equiv", "mid", "to",       "rightarrow", "Rightarrow", "ast",    "sim",
-        "vert",      "land",  "lor", "wedge",    "vee"};
+        "vert",      "land",  "lor", "wedge",    "vee",        "pmod",       "rangle"};
     const char *s;
     uint32_t c;
 
     cri_skip(p);
     s = p->s + p->at;
     if (*s == '|') return p->bars == 0;
+    if ((*s == '[' && p->is_interval) || (*s == '(' && cri_modulus_at(p))) return false;
     if (isalnum((unsigned char)*s) || (*s && strchr("([{", *s))) return true;
     if (*s == '.') return isdigit((unsigned char)s[1]);
     if (*s == '\\') {
@@ -546,6 +573,5 @@ bool cri_starts_primary(cri_parser *p)
     }
     /* signs that are not letters: operators, relations, punctuation */
     if ((unsigned char)*s < 0x80 || !cr_utf8_decode(s, strlen(s), &c)) return false;
-    return c == 0x3C0 || c == 0x221E || c == 0x2205 || c == 0x221A || (c >= 0x370 && c < 0x400) ||
-           c >= 0x3040;
+    return c == 0x3C0 || c == 0x221E || c == 0x2205 || (c >= 0x370 && c < 0x400) || c >= 0x3040;
 }

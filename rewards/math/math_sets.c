@@ -296,7 +296,8 @@ static bool from_relations(cri_question *q, const cri_math *m, segments *out)
     tidy(&any);
     clear(out);
     out->name = all.name;
-    return append(out, all.num && strcmp(m->text, "or") != 0 ? &all : &any);
+    return append(
+        out, strcmp(m->text, "and") == 0 || (all.num && strcmp(m->text, "or") != 0) ? &all : &any);
 }
 
 /* ---- sets ---- */
@@ -309,12 +310,17 @@ static bool from_two(cri_question *q, const cri_math *m, segments *out, int dept
 
     if (!from_tree(q, m->arg[0], &a, depth + 1) || !from_tree(q, m->arg[1], &b, depth + 1))
         return false;
-    if (a.name || b.name) return false;
-    if (m->kind == CRI_MEET) return meet(&a, &b, out);
-    if (m->kind == CRI_MINUS) return complement(&b, &c) && meet(&a, &c, out);
-    clear(out);
-    if (!append(out, &a) || !append(out, &b)) return false;
-    tidy(out);
+    if (a.name && b.name && !is_same_name(a.name, b.name)) return false;
+    if (m->kind == CRI_MEET) {
+        if (!meet(&a, &b, out)) return false;
+    } else if (m->kind == CRI_MINUS) {
+        if (!complement(&b, &c) || !meet(&a, &c, out)) return false;
+    } else {
+        clear(out);
+        if (!append(out, &a) || !append(out, &b)) return false;
+        tidy(out);
+    }
+    out->name = a.name ? a.name : b.name;
     return true;
 }
 
@@ -339,7 +345,7 @@ static bool from_tree(cri_question *q, const cri_math *m, segments *out, int dep
     case CRI_EMPTY:
         return true;
     case CRI_NAMED:
-        return m->text[0] == 'R' && put(out, -INFINITY, INFINITY, true, true);
+        return strcmp(m->text, "R") == 0 && put(out, -INFINITY, INFINITY, true, true);
     case CRI_REL:
         return from_relation(q, m, out);
     case CRI_TUPLE:

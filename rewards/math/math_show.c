@@ -9,7 +9,8 @@ static void show(const cri_math *m, cr_buf *out);
 
 static bool is_compound(const cri_math *m)
 {
-    return (m->kind >= CRI_ADD && m->kind <= CRI_POW) || m->kind == CRI_MOD || m->kind == CRI_REL ||
+    return (m->kind >= CRI_ADD && m->kind <= CRI_POW) || m->kind == CRI_MOD ||
+           m->kind == CRI_UNIT || m->kind == CRI_REL ||
            (m->kind >= CRI_UNION && m->kind <= CRI_MINUS);
 }
 
@@ -59,6 +60,9 @@ static void show(const cri_math *m, cr_buf *out)
                  [CRI_POW] = {"", "^", "", true},
                  [CRI_FACT] = {"", "", "!", true},
                  [CRI_MOD] = {"", " mod ", "", true},
+                 [CRI_UNIT] = {"", " of ", "", true},
+                 [CRI_CASES] = {"cases(", ", ", ")", false},
+                 [CRI_CONGRUENT] = {"congruent(", ", ", ")", false},
                  [CRI_UNION] = {"", " or ", "", true},
                  [CRI_MEET] = {"", " and ", "", true},
                  [CRI_MINUS] = {"", " without ", "", true},

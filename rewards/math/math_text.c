@@ -14,7 +14,7 @@ enum {
 
 /* ---- boxes ---- */
 
-/* The } that closes what begins at p; quotes hide braces if asked. NULL: none. */
+/* The } that closes what begins at p; \{ and \} are none, quotes hide braces if asked. NULL: none. */
 static const char *closing(const char *p, bool has_quotes)
 {
     bool is_quoted = false;
@@ -22,6 +22,10 @@ static const char *closing(const char *p, bool has_quotes)
     for (int depth = 1; *p; p++) {
         if (has_quotes && *p == '"') is_quoted = !is_quoted;
         if (is_quoted) continue;
+        if (*p == '\\' && p[1] && strchr("{}\\", p[1])) {
+            p++;
+            continue;
+        }
         depth += (*p == '{') - (*p == '}');
         if (depth == 0) return p;
     }
@@ -121,7 +125,7 @@ char *cri_math_last_box(const char *region)
 
     if (start) {
         start += 8;
-        end = closing(start, true);
+        end = strstr(start, "\\}");
         return end ? cr_strndup(start, (size_t)(end - start)) : NULL;
     }
     start = last_of(region, "\\boxed{");
@@ -158,6 +162,7 @@ static void unbox(char **text)
         for (;;) {
             const char *box = strstr(p, "\\boxed{"), *end = NULL;
             if (box) end = closing(box + 7, false);
+            if (box && !end && !out.data) end = p + strlen(p); /* to the end of the text */
             if (!end) break;
             if (out.num_bytes == 0)
                 cr_buf_add(&out, box + 7, (size_t)(end - box - 7));
@@ -167,7 +172,7 @@ static void unbox(char **text)
                 last = out.num_bytes;
                 cr_buf_add(&out, box + 7, (size_t)(end - box - 7));
             }
-            p = end + 1;
+            p = end + (*end != 0);
         }
         if (!out.data) return;
         cr_free(*text);
@@ -184,32 +189,60 @@ static void put_separator(cr_buf *out, bool is_or)
     cr_buf_adds(out, is_or ? "\\lor " : ",");
 }
 
-/* "1 and 2", "x = 1 or x = 2": separators. */
+static bool is_word(const char *s, size_t n, const char *word)
+{
+    return strlen(word) == n && memcmp(s, word, n) == 0;
+}
+
+/* What was written last is a number, or may be one. */
+static bool ends_with_number(const cr_buf *out)
+{
+    size_t n = out->num_bytes;
+
+    while (n && strchr(" ~", out->data[n - 1]))
+        n--;
+    return n && (isdigit((unsigned char)out->data[n - 1]) || out->data[n - 1] == '}');
+}
+
+/* "1 and 2", "x = 1 or x = 2": separators. 2 million: a product. */
 static void separate_words(char **text)
 {
-    static const char *const words[] = {"or", "and"};
     cr_buf out = {0};
-    const char *p = *text;
+    const char *p = *text, *latex;
 
-    if (!strstr(p, "and") && !strstr(p, "or")) return;
     while (*p) {
-        size_t i = CR_COUNT(words);
-        if ((*p == 'a' || *p == 'o') &&
-            (p == *text || !(isalpha((unsigned char)p[-1]) || p[-1] == '\\')))
-            for (i = 0; i < CR_COUNT(words); i++)
-                if (strncmp(p, words[i], strlen(words[i])) == 0 &&
-                    !isalpha((unsigned char)p[strlen(words[i])]))
-                    break;
-        if (i < CR_COUNT(words)) {
-            put_separator(&out, i == 0);
-            p += strlen(words[i]);
-        } else {
-            cr_buf_addc(&out, *p++);
-        }
+        size_t is_command = *p == '\\', n = is_command;
+        while (isalpha((unsigned char)p[n]))
+            n++;
+        if (is_word(p, n, "or") || is_word(p, n, "and"))
+            put_separator(&out, n == 2);
+        else if (n && !is_command && ends_with_number(&out) && cri_math_size_word(p, &latex))
+            cr_buf_adds(&out, latex);
+        else
+            cr_buf_add(&out, p, n + !n);
+        p += n + !n;
     }
     cr_buf_adds(&out, "");
     cr_free(*text);
     *text = out.data;
+}
+
+/* The content of a text command: a separator, a word of size, a constant. False: it stays as it is. */
+static bool put_word(cr_buf *out, const char *s, size_t n, bool is_roman)
+{
+    static const char *const separators[] = {"and", "where", "for", "with"};
+    const char *latex;
+    size_t size;
+
+    for (size_t i = 0; i < CR_COUNT(separators); i++)
+        if (is_word(s, n, separators[i])) return put_separator(out, false), true;
+    if (is_word(s, n, "or")) return put_separator(out, true), true;
+    if (n == 0) return cr_buf_addc(out, ' '), true;
+    if (n == 1 && is_roman && strchr("edi", *s)) return cr_buf_addc(out, *s), true;
+    size = ends_with_number(out) ? cri_math_size_word(s, &latex) : 0;
+    if (size) cr_buf_adds(out, latex);
+    if (size && size < n) cr_buf_addf(out, "\\text{%.*s}", (int)(n - size), s + size);
+    return size;
 }
 
 /* \text{ and } -> , and \mathrm{e} -> e. */
@@ -238,17 +271,76 @@ static void open_texts(char **text)
             s++, k--;
         while (k && (isspace((unsigned char)s[k - 1]) || s[k - 1] == ','))
             k--;
-        if ((k == 3 && memcmp(s, "and", 3) == 0) || (k == 2 && memcmp(s, "or", 2) == 0))
-            put_separator(&out, k == 2);
-        else if (k == 0)
-            cr_buf_addc(&out, ' ');
-        else if (k == 1 && strncmp(p, "\\mathrm", 7) == 0 && strchr("edi", *s))
-            cr_buf_addc(&out, *s);
-        else
+        if (!put_word(&out, s, k, strncmp(p, "\\mathrm", 7) == 0))
             cr_buf_add(&out, p, (size_t)(end + 1 - p));
         p = end + 1;
     }
     cr_buf_adds(&out, "");
+    cr_free(*text);
+    *text = out.data;
+}
+
+/* ---- marks that say nothing of the value ---- */
+
+/* \\color{red}, \\textcolor{red}: goes, what is coloured stays. */
+static void drop_colors(char *text)
+{
+    static const char *const commands[] = {"\\color{", "\\textcolor{", "\\colorbox{"};
+
+    for (size_t i = 0; i < CR_COUNT(commands); i++)
+        for (char *p = text; (p = strstr(p, commands[i]));) {
+            const char *end = closing(p + strlen(commands[i]), false);
+            if (!end) break;
+            memmove(p, end + 1, strlen(end + 1) + 1);
+        }
+}
+
+/* Signs of currencies go, and quotes; what follows a name or a bracket is a prime and stays. */
+static void drop_signs(char *text)
+{
+    const char *from = text, *end = text + strlen(text);
+    char *to = text;
+    bool is_quoted = false;
+
+    while (from < end) {
+        uint32_t c = 0;
+        int n = (unsigned char)*from < 0x80 ? 1 : cr_utf8_decode(from, (size_t)(end - from), &c);
+        const char before = to > text ? to[-1] : ' ';
+        bool is_prime = !is_quoted && (isalpha((unsigned char)before) || strchr(")}'", before));
+        bool is_gone =
+            cri_math_is_currency(c) || *from == '"' || *from == '$' || (*from == '\'' && !is_prime);
+        if (*from == '\'' && !is_prime) is_quoted = !is_quoted;
+        n += !n;
+        for (int i = 0; i < n && !is_gone; i++)
+            *to++ = from[i];
+        from += n;
+    }
+    *to = 0;
+}
+
+/* \\text{red, blue}, \\text{3:30}: a list of words, and what has digits, is read as if it were not in a command. */
+static void open_whole_text(char **text)
+{
+    static const char *const commands[] = {"\\text{", "\\mbox{", "\\textbf{", "\\mathrm{",
+                                           "\\textit{"};
+    const char *s = *text + strspn(*text, " "), *end = NULL, *next;
+    cr_buf out = {0};
+
+    for (size_t i = 0; i < CR_COUNT(commands) && !end; i++)
+        if (strncmp(s, commands[i], strlen(commands[i])) == 0) {
+            s += strlen(commands[i]);
+            end = closing(s, false);
+            if (!end || end[1 + strspn(end + 1, " .")] || !strpbrk(s, ",;0123456789")) return;
+        }
+    for (; end && s <= end; s = next + 1) {
+        bool has_digits;
+        next = s + strcspn(s, ",;");
+        if (next > end) next = end;
+        has_digits = strcspn(s, "0123456789\\") < (size_t)(next - s);
+        if (out.data) cr_buf_addc(&out, ',');
+        cr_buf_addf(&out, has_digits ? "%.*s" : "\\text{%.*s}", (int)(next - s), s);
+    }
+    if (!out.data) return;
     cr_free(*text);
     *text = out.data;
 }
@@ -317,8 +409,16 @@ static void cut_unit_word(char *text)
         "number", "percent", "percentage", "pct",    "ohm",     "gram",     "kilogram", "pm",
         "am",     "th",      "st",         "m",      "g",       "s",        "h",        "L",
         "l"};
-    size_t n = trim_end(text), k = n, end;
+    size_t n = trim_end(text), k, end;
+    bool is_raised = false;
 
+    if (n > 3 &&
+        (memcmp(text + n - 2, "\xC2\xB2", 2) == 0 || memcmp(text + n - 2, "\xC2\xB3", 2) == 0))
+        is_raised = true, n -= 2; /* m² */
+    else if (n > 3 && text[n - 2] == '^' && strchr("23", text[n - 1]) &&
+             isalpha((unsigned char)text[n - 4]))
+        is_raised = true, n -= 2; /* cm^2; m^2 is a power of m */
+    k = n;
     while (k && isalpha((unsigned char)text[k - 1]))
         k--;
     end = k;
@@ -328,7 +428,7 @@ static void cut_unit_word(char *text)
     if (!isdigit((unsigned char)text[end - 1]) && text[end - 1] != '}') return;
     for (size_t i = 0; i < CR_COUNT(units); i++) {
         size_t m = strlen(units[i]), word = n - k;
-        bool is_same = strncasecmp(text + k, units[i], m) == 0 &&
+        bool is_same = strncasecmp(text + k, units[i], m) == 0 && (m < 4 || !is_raised) &&
                        (word == m || (m > 1 && word == m + 1 && text[n - 1] == 's') ||
                         (m > 2 && word == m + 2 && memcmp(text + n - 2, "es", 2) == 0));
         bool is_plain = true;
@@ -370,10 +470,20 @@ static void halve_backslashes(char *text)
     *to = 0;
 }
 
+static void cut_units(char *text)
+{
+    for (int i = 0; i < 2; i++) {
+        cut_unit_text(text);
+        cut_unit_word(text);
+    }
+    trim_end(text);
+}
+
 char *cri_math_clean(const char *raw)
 {
-    static const char *const gone[] = {"\\$", "$", "\"", "'", "\\displaystyle", "\\,\\!", NULL};
-    char *text = cr_strdup(raw);
+    static const char *const gone[] = {"\\$", "\\pounds", "\\displaystyle", "\\,\\!"};
+    static const char *const primes[] = {"^{\\prime\\prime}", "^{\\prime}", "^\\prime", "\\prime"};
+    char *text = cr_strdup(raw), *signs;
 
     halve_backslashes(text);
     unbox(&text);
@@ -381,19 +491,24 @@ char *cri_math_clean(const char *raw)
         if ((unsigned char)*c < 0x20) *c = ' ';
     for (int i = 0; i < 3; i++)
         replace_all(&text, "\\! ", "\\!"); /* it takes back the spaces after it */
-    for (size_t i = 0; gone[i]; i++)
+    for (size_t i = 0; i < CR_COUNT(gone); i++)
         replace_all(&text, gone[i], "");
+    for (size_t i = 0; i < CR_COUNT(primes); i++)
+        replace_all(&text, primes[i], i ? "'" : "''");
+    drop_colors(text);
+    drop_signs(text);
     replace_all(&text, "\\!", "");
+    replace_all(&text, "...", "\\ldots ");
     replace_all(&text, "{,}", ",");
     replace_all(&text, " {, }", ",");
     replace_all(&text, "{, }", ",");
     replace_all(&text, "infinity", "\\infty ");
     open_texts(&text);
     separate_words(&text);
-    for (int i = 0; i < 2; i++) {
-        cut_unit_text(text);
-        cut_unit_word(text);
-    }
-    trim_end(text);
-    return text;
+    open_whole_text(&text);
+    cut_units(text);
+    signs = cri_math_signs(text);
+    cut_units(signs); /* of a number that ended with a sign */
+    cr_free(text);
+    return signs;
 }

@@ -115,8 +115,10 @@ void cri_skip(cri_parser *p)
 {
     for (;;) {
         const char *s = p->s + p->at;
-        if (*s > ' ' && *s < '~' && *s != '\\') return;
+        if (*s > ' ' && *s < '~' && *s != '\\' && *s != '&') return;
         if (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r' || *s == '~') {
+            p->at++;
+        } else if (*s == '&' && p->skips_columns) {
             p->at++;
         } else if (strncmp(s, "\xC2\xA0", 2) == 0) {
             p->at += 2;

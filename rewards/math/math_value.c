@@ -710,6 +710,10 @@ static cri_value eval(cri_question *q, const cri_math *m, uint64_t seed)
     case CRI_POW:
     case CRI_MOD:
         return two(q, m, seed);
+    case CRI_UNIT:
+        v = eval(q, m->arg[0], seed);
+        x = eval(q, m->arg[1], seed);
+        return cri_value_mul(&v, &x);
     case CRI_FUNC:
         return function(q, m, seed);
     case CRI_FACT:
@@ -767,15 +771,16 @@ static bool has_variable(const cri_math *m)
     return has;
 }
 
-bool cri_value_near(const cri_value *a, const cri_value *b)
+bool cri_value_near(const cri_value *a, const cri_value *b, int places)
 {
+    const long double most = 0.5L * powl(10, -(long double)places);
+
     for (int k = 0; k < CRI_MATH_POINTS; k++) {
         long double x = creall(a->z[k]), y = creall(b->z[k]);
         if (!a->is_number[k] || !b->is_number[k] || fabsl(cimagl(a->z[k])) > a->error[k] ||
             fabsl(cimagl(b->z[k])) > b->error[k])
             return false;
-        if (fabsl(x) < 1e12L ? rintl(x * 1e6L) != rintl(y * 1e6L) : fabsl(x - y) > 1e-15L * x)
-            return false;
+        if (fabsl(x - y) > most + a->error[k] + b->error[k]) return false;
     }
     return true;
 }

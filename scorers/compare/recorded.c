@@ -17,7 +17,7 @@ cr_status cr_recorded_read(const char *line, size_t num_bytes, const char *rewar
     const json_t *of_reward, *group;
 
     *out = (cr_recorded){.group = -1};
-    CR_TRY(cr_json_parse(line, num_bytes, NULL, &out->root, err));
+    CR_TRY(cr_json_parse_integers(line, num_bytes, NULL, CR_JSON_EXACT, &out->root, err));
     out->id = json_string_value(json_object_get(out->root, "id"));
     out->domain = json_string_value(json_object_get(out->root, "domain"));
     if (!out->id || !out->domain || !json_is_string(json_object_get(out->root, "response")) ||

@@ -311,6 +311,39 @@ static int end(void **state)
 }
 
 /* What rollouts and the terminal show of a prompt. */
+/* A ground truth that math_rule cannot read: its row is left out, and named. */
+static void rows_that_no_rule_can_judge(void **state)
+{
+    static const char text[] =
+        "{\"tag\":\"gsm8k\",\"ground_truth\":\"5\",\"prompt\":\"what is it?\"}\n"
+        "{\"tag\":\"gsm8k\",\"ground_truth\":\"a \\\\Rightarrow 6\",\"prompt\":\"what is it?\"}\n"
+        "{\"tag\":\"gsm8k\",\"ground_truth\":100000000000000000001,\"prompt\":\"what is it?\"}\n";
+    cr_reward_config blocks[] = {{.domain = (char[]){"math_rule"},
+                                  .rule = (char[]){"math_rule"},
+                                  .tags = tags,
+                                  .num_tags = 1,
+                                  .probability = 1}};
+    cr_config config = {.rewards = blocks, .num_rewards = 1, .sequence_length = 200};
+    cr_worker_config from = {.data = {.prompt = (char[]){"prompt"}}};
+    cr_prompt_maker maker = {
+        .config = &config, .from = &from, .tokenizer = tokenizer, .prompt_length = 100};
+    char *path = put("u.jsonl", text, sizeof text - 1);
+    cr_dataset data = {0};
+    cr_err err = {0};
+
+    (void)state;
+    if (cr_dataset_load(&data, path, cr_prompt_encode_rlvr, &maker, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(data.num_rows, 2);
+    assert_int_equal(maker.num_unread, 1);
+    assert_non_null(strstr(maker.first_unread, "row 2: the ground truth cannot be read"));
+    assert_string_equal(json_string_value(json_object_get(data.rows[1].json, "ground_truth")),
+                        "100000000000000000001");
+    assert_non_null(strstr(data.rows[1].text, ":100000000000000000001,"));
+    cr_dataset_free(&data);
+    cr_free(path);
+}
+
 static void what_is_asked(void **state)
 {
     static const struct {
@@ -360,6 +393,7 @@ int main(void)
                                        cmocka_unit_test(domains_of_rows),
                                        cmocka_unit_test(several_rewards),
                                        cmocka_unit_test(what_is_asked),
+                                       cmocka_unit_test(rows_that_no_rule_can_judge),
                                        cmocka_unit_test(images_are_refused),
                                        cmocka_unit_test(arrays_are_rows),
                                        cmocka_unit_test(other_formats)};

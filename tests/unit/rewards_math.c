@@ -1,8 +1,12 @@
 /* rewards_math.c -- answers of mathematics in the forms that models write them.
  *
+ * rewards_math_pairs.jsonl has pairs of each form that docs/math.md names, with our judgement: 1, 0, or that the ground
+ * truth cannot be read. Of the others, here:
+ *
  * Each row has a ground truth, an answer that is right and one that is wrong but near: it holds the
  * ground truth, or would be taken for it by a comparison that ignores just this form.
  */
+#include "base/json.h"
 #include "rewards/math/math.h"
 #include "tests/check_near.h"
 
@@ -219,6 +223,52 @@ static void free_text(void **state)
     check_near(score("5", "(5,) 5", "ok"), 1, 0); /* no byte before the text is looked at */
 }
 
+/* "1", "0", or the status. */
+static const char *verdict_of(const char *gold, const char *answer)
+{
+    char *response = cr_asprintf("So it is $\\boxed{%s}$.", answer);
+    cr_rule_result r;
+
+    cr_math_rule("", response, strlen(response), gold, cr_now_s() + 60, NULL, &r);
+    cr_free(response);
+    return strcmp(r.status, "ok") != 0 ? strcmp(r.status, "error") == 0 ? "error" : "timeout"
+           : r.score == 1              ? "1"
+                                       : "0";
+}
+
+static void pairs_of_every_form(void **state)
+{
+    cr_buf text = {0};
+    cr_err err = {0};
+    size_t at = 0, n, num = 0, num_same = 0, num_false_1 = 0;
+
+    (void)state;
+    if (cr_file_read("tests/unit/rewards_math_pairs.jsonl", &text, &err) != CR_OK)
+        fail_msg("%s", err.msg);
+    for (const char *line; (line = cr_line_next(&text, &at, &n)); num++) {
+        json_t *pair;
+        const char *gold, *answer, *want, *got;
+        int right = 0;
+        if (cr_json_parse(line, n, "a pair", &pair, &err) != CR_OK) fail_msg("%s", err.msg);
+        want = json_string_value(json_object_get(pair, "verdict"));
+        if (json_unpack(pair, "{s:s,s:s}", "ground_truth", &gold, "answer", &answer) != 0 ||
+            (!want && json_unpack(pair, "{s:i}", "verdict", &right) != 0))
+            fail_msg("line %zu is not a pair", num + 1);
+        if (!want) want = right ? "1" : "0";
+        got = verdict_of(gold, answer);
+        num_same += strcmp(got, want) == 0;
+        num_false_1 += strcmp(got, "1") == 0 && strcmp(want, "1") != 0;
+        if (strcmp(got, want) != 0)
+            print_error("gold %s, answer %s: %s, expected %s\n", gold, answer, got, want);
+        json_decref(pair);
+    }
+    print_message("%zu of %zu pairs as we judge, %zu of the others false 1\n", num_same, num,
+                  num_false_1);
+    assert_int_equal(num_false_1, 0);
+    assert_int_equal(num_same, num);
+    cr_buf_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +280,7 @@ int main(void)
         cmocka_unit_test(series),
         cmocka_unit_test(boxes_that_are_one_answer),
         cmocka_unit_test(free_text),
+        cmocka_unit_test(pairs_of_every_form),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
