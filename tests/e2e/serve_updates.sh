@@ -29,11 +29,12 @@ cat >$tmp/client.py <<'PY'
 import concurrent.futures, json, os, subprocess, sys, threading, time, urllib.error, urllib.request
 from logprobs import numbers as logprobs_of
 url, tmp, _, pid, samples = *sys.argv[1:5], "--score-only" not in sys.argv
+deadline = 60 * int(os.environ.get("CROLL_TESTS_SLOWER", 1))
 def call(path, body=None, key="alice", method=None):
     r = urllib.request.Request(url + path, None if body is None else json.dumps(body).encode(),
                                {"Content-Type": "application/json", "X-Api-Key": f"sk-{key}-1"}, method=method)
     try:
-        with urllib.request.urlopen(r, timeout=60 * int(os.environ.get("CROLL_TESTS_SLOWER", 1))) as answer:
+        with urllib.request.urlopen(r, timeout=deadline) as answer:
             return answer.status, json.load(answer), answer.headers
     except urllib.error.HTTPError as e:
         return e.code, json.load(e)["error"], e.headers
@@ -81,18 +82,33 @@ stop, seen = threading.Event(), []
 def load():
     while not stop.is_set():
         seen.append(score())
-def sample(): # seed: the same tokens from the same weights
-    status, answer, _ = call("/v1/completions", {"prompt": prompts[1], "max_tokens": 100, "n": 8, "seed": 1, "ignore_eos": True, "return_token_ids": True})
-    assert status == 200, answer
-    return [c["token_ids"] for c in answer["choices"]], answer["croll"]["weights_sha256"]
+def sample(begun=None): # seed: the same tokens from the same weights; begun: set when the first tokens are there
+    body = {"prompt": prompts[1], "max_tokens": 100, "n": 8, "seed": 1, "ignore_eos": True, "return_token_ids": True, "stream": True}
+    r = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json", "X-Api-Key": "sk-alice-1"})
+    ids, by = [[] for _ in range(8)], set()
+    with urllib.request.urlopen(r, timeout=deadline) as answer:
+        for line in answer:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            assert "error" not in event, event
+            for choice in event["choices"]:
+                ids[choice["index"]] += choice["token_ids"]
+            if "croll" in event:
+                by.add(event["croll"]["weights_sha256"])
+            if begun and any(ids):
+                begun.set()
+    assert [len(x) for x in ids] == [100] * 8 and len(by) == 1, (ids, by)
+    return ids, by.pop()
 tokens = {sample()[1]: sample()[0]} if samples else {}
 with concurrent.futures.ThreadPoolExecutor(8) as pool:
     loads = [pool.submit(load) for _ in range(4)]
     try:
         while len(seen) < 20:
             time.sleep(0.01)
-        running = pool.submit(sample) if samples else None
-        time.sleep(0.1)
+        begun = threading.Event()
+        running = pool.submit(sample, begun) if samples else None
+        assert not samples or begun.wait(deadline), "no token of a sample"
         status, answer, headers = call(*update(new))
         assert status == 200 and answer["success"] and answer["weight_version"] == "2" and headers["x-croll-weights"] == answer["weights_sha256"], answer
         sha[new] = answer["weights_sha256"]
@@ -109,8 +125,7 @@ refused(404, "model_not_found", "/v1/completions", {"model": "s@1", "prompt": [1
 if samples:
     tokens[sha[new]] = sample()[0]
     assert tokens[sha[new]] != tokens[sha[old]] # no prefix of the old weights is used
-    ids, by = running.result() # it was begun before, but where all is slow
-    assert ids == tokens[by] and (by == sha[old] or "CROLL_TESTS_SLOWER" in os.environ), "a sample of two versions"
+    assert running.result() == (tokens[sha[old]], sha[old]), "a sample of two versions" # it had begun before
 status, answer, _ = call(*update(old, weight_version="first", croll={"expect_weights": sha[new]}, weights_sha256=sha[old][:12]))
 assert status == 200 and score() == (old, "first"), answer
 if samples:
