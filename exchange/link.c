@@ -1,10 +1,11 @@
 /* link.c -- see link.h. Sockets never block; hiredis only reads the protocol. */
 #include "exchange/link.h"
 
+#include "base/lookup.h"
+
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/sslerr.h>
@@ -330,10 +331,7 @@ static cri_outcome connect_tcp(const cri_address *a, double until_s, int *fd, ch
     int code;
 
     snprintf(port, sizeof port, "%d", a->port);
-    code = getaddrinfo(a->host, port, &hints, &list);
-    if (code != 0 &&
-        strcmp(a->host, "localhost") == 0) /* this host, whatever it knows (RFC 6761) */
-        code = getaddrinfo(NULL, port, &hints, &list);
+    code = cr_lookup(a->host, port, &hints, &list);
     if (code != 0) {
         snprintf(why, CRI_WHY, "the host is unknown: %s", gai_strerror(code));
         return CRI_ABSENT;

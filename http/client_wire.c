@@ -1,6 +1,8 @@
 /* client_wire.c -- one connection of a client: addresses, TLS, bytes out and in. Nothing here waits. */
 #include "http/client_impl.h"
 
+#include "base/lookup.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -103,7 +105,7 @@ static cri_outcome open_wire(cri_wire *w)
             return CRI_GOES_ON;
         return fail(w, CRI_BROKEN, "cannot connect: %s", strerror(errno));
     }
-    why = getaddrinfo(t->host, t->port, &hints, &w->list);
+    why = cr_lookup(t->host, t->port, &hints, &w->list);
     if (why) {
         w->list = NULL;
         return fail(w, CRI_BROKEN, "the name cannot be looked up: %s", gai_strerror(why));

@@ -1,10 +1,11 @@
 /* server.c -- addresses, the listening socket, the clock, signals and calls from other threads (see server.h). */
 #include "http/server_impl.h"
 
+#include "base/lookup.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/bufferevent_ssl.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
@@ -250,7 +251,7 @@ static cr_status listen_host(cr_http_server *s, const char *listen, cr_err *err)
     if (!host || !*host || strspn(colon + 1, "0123456789") != strlen(colon + 1) || !colon[1] ||
         strtol(colon + 1, NULL, 10) > 65535)
         cr_fail(err, CR_EUSAGE, "%s is not HOST:PORT or unix:PATH", listen);
-    else if ((code = getaddrinfo(host, colon + 1, &hints, &found)) != 0)
+    else if ((code = cr_lookup(host, colon + 1, &hints, &found)) != 0)
         cr_fail(err, CR_EUSAGE, "cannot listen on %s: %s", listen, gai_strerror(code));
     else if (listen_at(s, found->ai_addr, found->ai_addrlen, err) == CR_OK) {
         getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&bound, &num);

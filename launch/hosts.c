@@ -1,10 +1,10 @@
 /* hosts.c -- see hosts.h. */
 #include "launch/hosts.h"
 #include "base/children.h"
+#include "base/lookup.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static cr_status find_way(cr_host *host, struct in_addr *from, cr_err *err)
     struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     struct sockaddr_in to, own = {0};
     socklen_t size = sizeof own;
-    int code = getaddrinfo(host->name, NULL, &wanted, &found), fd;
+    int code = cr_lookup(host->name, NULL, &wanted, &found), fd;
 
     if (code != 0)
         return cr_fail(err, CR_ECONFIG, "host %s: %s (an IPv4 address or name is needed)",

@@ -2,9 +2,9 @@
 #include "launch/preflight/preflight_impl.h"
 
 #include "base/children.h"
+#include "base/lookup.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -364,7 +364,7 @@ static void find_named(const char *name, char address[CR_AGENT_ADDRESS])
     struct addrinfo wanted = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *found = NULL;
 
     address[0] = 0;
-    if (getaddrinfo(name, NULL, &wanted, &found) != 0) return;
+    if (cr_lookup(name, NULL, &wanted, &found) != 0) return;
     inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr, address,
               CR_AGENT_ADDRESS);
     freeaddrinfo(found);

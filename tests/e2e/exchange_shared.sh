@@ -16,7 +16,7 @@ redis-server --port $port --tls-port $((port + 1)) --bind 127.0.0.1 --tls-cert-f
     --tls-ca-cert-file $tmp/ca.pem --tls-auth-clients no --save "" --requirepass admin --logfile $tmp/redis.log \
     --user trainer on ">s3cretword" "~croll:*" "~mine:*" +@all &
 tell() { redis-cli -p $port --user default --pass admin --no-auth-warning "$@"; }
-for try in $(seq 50); do [ "$(tell ping 2>/dev/null)" = PONG ] && break; sleep 0.1; done
+until_true '[ "$(tell ping 2>/dev/null)" = PONG ]'
 tell set croll:foreign 1 >/dev/null
 url="exchange.url=rediss://trainer:s3cretword@localhost:$((port + 1))/0"
 small=(rollout_batch_size=4 num_return_sequences_in_group=4 actor_train.training_args.per_device_train_batch_size=4
@@ -29,7 +29,7 @@ stream=croll:sim:s:generated:math_rule
 tell set croll:sim:owner "1 someone" >/dev/null
 "$CROLL" reward configs/quickstart/rlvr.yaml --domain math_rule --prefix croll:sim: --exchange redis://trainer:s3cretword@localhost:$port/0 \
     >$tmp/worker.log 2>&1 & worker=$!
-for try in $(seq 50); do [ "$(tell exists $stream)" = 1 ] && break; sleep 0.1; done
+until_true '[ "$(tell exists $stream)" = 1 ]'
 log=$tmp/worker.log
 tell unlink $stream croll:sim:owner >/dev/null
 wait $worker || fail "a worker whose run has ended: exit code $?"

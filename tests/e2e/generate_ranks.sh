@@ -39,14 +39,13 @@ for input in pipe many; do
     sed -n 1,2p $tmp/lines >&9
     generate device_mapping=[0,1] --max-new-tokens 240 --n 2 <$tmp/$input >$tmp/ranks 2>$tmp/err 9>&- &
     job=$! code=0
-    for try in $(seq 600); do [ "$(wc -l <$tmp/ranks)" -lt 4 ] || break; sleep 0.1; done
+    until_true '[ "$(wc -l <$tmp/ranks)" -ge 4 ]'
     kill -9 $(rank_with 1 "generate $model") || fail "$input: rank 1 is not there: $(cat $tmp/err)"
     wait $job || code=$?
     [ $code = 1 ] && grep -q '^croll generate: rank 1 ' $tmp/err || fail "$input: rank 1 killed: exit code $code, $(cat $tmp/err)"
     [ "$(wc -l <$tmp/ranks)" -lt 4800 ] || fail "$input: all lines were answered before"
     exec 9>&-
-    for try in $(seq 50); do pgrep -f "generate $model" >/dev/null || break; sleep 0.1; done
-    ! pgrep -af "generate $model" || fail "$input: processes are left"
+    until_true '! pgrep -f "generate $model" >/dev/null'
 done
 
 # settings are refused once, before ranks start

@@ -107,7 +107,7 @@ for signal in TERM INT; do
     rm -rf $tree/build $FAKE_PID
     FAKE="cuda_probe=hang" $tree/scripts/gpu-check --device sim --built $built --only doctor,kernels,graphs >$log 2>&1 </dev/null &
     check=$!
-    for try in $(seq 600); do [ ! -s $FAKE_PID ] || break; sleep 0.1; done
+    until_true '[ -s $FAKE_PID ]'
     kill -$signal $check
     code=0
     wait $check || code=$?

@@ -135,7 +135,7 @@ lines "assert x['copy 512 MiB']['missing'] == 'no number was printed'"
 rm $tmp/pids
 bench/gpu_speed --device cpu --build $tmp/fake --python $tmp/bare --only 'train.*1.7B' >$tmp/out 2>$log </dev/null &
 driver=$!
-for try in $(seq 600); do [ ! -s $tmp/pids ] || break; sleep 0.1; done
+until_true '[ -s $tmp/pids ]'
 kill -TERM $driver
 wait $driver && fail "stopped, and exit code 0"
 [ -s $tmp/pids ] && [ ! -e /proc/"$(cat $tmp/pids)" ] || fail "stopped, and process $(cat $tmp/pids) is left"

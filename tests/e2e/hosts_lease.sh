@@ -7,7 +7,6 @@
 . tests/e2e/rig.inc
 quick_model
 rig_up 2
-deadline=$((30 * slower))
 keys=(--hosts h1:2,h2:2 collective_timeout=60 exchange.timeout=20)
 
 # start NAME [key=value ..]: in the background, until its third step

@@ -123,20 +123,13 @@ rig netem h2 delay 200ms
 log=$tmp/stopped.log code=0
 rig in h1 sh -c '"$@"; exit $?' sh $program run configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/stopped track_with=none validation=null \
     "actor_train.data_args.file_name=[/mnt/shared/home/sums.train.jsonl]" --hosts h1:2,h2:2 >$log 2>&1 </dev/null &
-for try in $(seq $((600 * slower))); do
-    [ -z "$(find $tmp/stopped -name '.croll-hosts*' 2>/dev/null)" ] || break
-    sleep 0.05
-done
+until_true '[ -n "$(find $tmp/stopped -name ".croll-hosts*" 2>/dev/null)" ]'
 rig in h1 pkill -TERM -f "^$program run"
 wait $! || code=$?
 [ $code = 130 ] || fail "stopped in its checks: exit code $code"
 says '^croll run: stopped by signal 15. Nothing was started$'
 [ ! -e $tmp/stopped ] || fail "left of stopped checks: $(ls -A $tmp/stopped)"
-for try in $(seq $((100 * slower))); do
-    rig in h2 pgrep -x croll >/dev/null || break
-    sleep 0.1
-done
-! rig in h2 pgrep -x croll || fail "an agent is left on h2"
+until_true '! rig in h2 pgrep -x croll >/dev/null'
 rig netem h2 off
 
 # what ssh starts there
@@ -144,11 +137,7 @@ sshd() { # OPTIONS ..: another one on h2
     rig in h2 sh -c 'kill $(cat /run/rig/sshd.pid)'
     rig in h2 /usr/sbin/sshd -f /dev/null -h /run/rig/keys/id -o AuthorizedKeysFile=/run/rig/keys/id.pub -o StrictModes=no -o UsePAM=no \
         -o PermitRootLogin=yes -o PidFile=/run/rig/sshd.pid "$@"
-    for try in $(seq $((100 * slower))); do
-        ! rig in h2 test -s /run/rig/sshd.pid || return 0
-        sleep 0.1
-    done
-    fail "no sshd on h2"
+    until_true 'rig in h2 test -s /run/rig/sshd.pid'
 }
 sshd -o SetEnv=PATH=/nowhere
 doctor 0

@@ -25,21 +25,10 @@ submit() { # NAME TASKS WORDS ..: on two of h2, h3, h4; sets $id
 }
 state() { slurm scontrol show job $id | sed -nE "s/.*\b$1=([^ ]*).*/\1/p"; }
 await() { # STATE: of the job
-    local try
-    for try in $(seq $((240 * slower))); do
-        [ "$(state JobState)" != "$1" ] || return 0
-        sleep 0.5
-    done
-    slurm scontrol show job $id
-    fail "the job is not $1"
+    until_true "[ \"\$(state JobState)\" = $1 ]"
 }
 restarted() { # N: it runs again
-    local try
-    for try in $(seq $((240 * slower))); do
-        [ "$(state Restarts)" != $1 ] || break
-        sleep 0.5
-    done
-    [ "$(state Restarts)" = $1 ] || fail "the job was not started again: $(state JobState)"
+    until_true "[ \"\$(state Restarts)\" = $1 ]"
     await RUNNING
 }
 hosts_of() { slurm scontrol show hostnames "$(state NodeList)"; }

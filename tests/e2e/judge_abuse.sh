@@ -8,7 +8,7 @@ trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 key=sk-5f0a93c1d7
 python3 tests/e2e/judge_mock.py $key $tmp/port &
 server=$!
-for try in $(seq 100); do [ -s $tmp/port ] && break; sleep 0.05; done
+until_true '[ -s $tmp/port ]'
 port=$(cat $tmp/port)
 CROLL_JUDGE_KEY=$key
 export CROLL_JUDGE_KEY

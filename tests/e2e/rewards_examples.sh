@@ -15,7 +15,7 @@ for line in sys.stdin:
     x = json.loads(line)
     print(x["id"], x.get("status", "ok"), *(format(x[k], ".6g") for k in ("score", "reward") if k in x), *([x["detail"]] if "detail" in x else []))'
 # by_hand WORDS..: the answers, in order of ids
-by_hand() { timeout 20 "$@" <$tmp/lines 2>$tmp/err | python3 -c "$check" | sort || fail "$*: $(cat $tmp/err)"; }
+by_hand() { timeout 120 "$@" <$tmp/lines 2>$tmp/err | python3 -c "$check" | sort || fail "$*: $(cat $tmp/err)"; }
 # answers WANTED WORDS..: lines of id, status, score, reward, detail
 answers() {
     local want=$1

@@ -36,15 +36,12 @@ job quiet max_steps=$((kills + 4))
 diff <(timeless $tmp/quiet/metrics.jsonl) <(timeless $tmp/workers/metrics.jsonl) >$tmp/diff || { log=$tmp/diff; fail "the killed workers changed the numbers"; }
 
 start dead max_steps=1000 save_steps=1
-for try in $(seq $((300 * slower))); do
-    [ -L $tmp/dead/latest ] && break
-    sleep 0.1
-done
+until_true '[ -L $tmp/dead/latest ]'
 kill -9 $(rank_of dead 1)
 begin=$(date +%s) code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "a rank killed: exit code $code"
-[ $(($(date +%s) - begin)) -le $((30 * slower)) ] || fail "a rank killed: the run ended after $(($(date +%s) - begin)) s"
+[ $(($(date +%s) - begin)) -le $deadline ] || fail "a rank killed: the run ended after $(($(date +%s) - begin)) s"
 grep -Eq "step [0-9]+: actor_(train|infer) rank [0-9]" $log || fail "a rank killed: no sentence names it"
 nothing_left dead
 last=$(readlink $tmp/dead/latest)
@@ -56,7 +53,7 @@ kill -STOP $(rank_of frozen 1)
 begin=$(date +%s) code=0
 wait $pid || code=$?
 [ $code = 3 ] || fail "a rank stopped: exit code $code"
-[ $(($(date +%s) - begin)) -le $((20 * slower)) ] || fail "a rank stopped: the run ended after $(($(date +%s) - begin)) s"
+[ $(($(date +%s) - begin)) -le $deadline ] || fail "a rank stopped: the run ended after $(($(date +%s) - begin)) s"
 grep -Eq "actor_(train|infer).*rank [0-9]" $log || fail "a rank stopped: no sentence names it"
 nothing_left frozen
 tail -n 1 $log

@@ -75,8 +75,7 @@ echo "${killed:-0} kills"
 for k in $(seq 0 $((steps - 1))); do
     diff <(sed 's/"detail":"[^"]*"//' $tmp/quiet/rollouts/step-$(printf %06d $k).jsonl) <(sed 's/"detail":"[^"]*"//' $tmp/killed/rollouts/step-$(printf %06d $k).jsonl) >/dev/null || fail "other samples"
 done
-sleep 0.3
-! pgrep -f "croll score math_rule --config $tmp/" >/dev/null || fail "a process is left"
+until_true '! pgrep -f "croll score math_rule --config $tmp/" >/dev/null'
 
 # a service: what it says is the verdict, and it is asked again where that helps
 port=$(port_pair)
@@ -113,7 +112,7 @@ Server(Sandbox, int(sys.argv[1])).serve_forever()
 END
 PYTHONPATH=tests/e2e python3 $tmp/service.py $port &
 server=$!
-for try in $(seq 100); do curl -sf http://127.0.0.1:$port/ >/dev/null && break; sleep 0.05; done
+until_true 'curl -sf http://127.0.0.1:$port/ >/dev/null'
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$tmp reward_timeout=$((20 * slower)) \
     "rewards.math_rule={worker_cls: CodeSandboxRewardWorker, code_url: http://127.0.0.1:$port/run_code}" >$tmp/far.yaml 2>/dev/null
 python3 - >$tmp/far.jsonl <<'END'

@@ -40,7 +40,7 @@ Server(Judge, int(sys.argv[1])).serve_forever()
 END
 PYTHONPATH=tests/e2e python3 $tmp/judge.py $port &
 server=$!
-for try in $(seq 100); do curl -sf http://127.0.0.1:$port/ >/dev/null && break; sleep 0.05; done
+until_true 'curl -sf http://127.0.0.1:$port/ >/dev/null'
 echo sk-e2e >$tmp/key
 small="max_steps=2 validation=null rollout_batch_size=8 actor_train.training_args.per_device_train_batch_size=16
     actor_train.training_args.gradient_accumulation_steps=1 rewards.math_rule.worker_cls=roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
@@ -131,7 +131,7 @@ wait $server 2>/dev/null || true
 # croll serve as the judge: a model of sums says neither yes nor no, which is no verdict
 "$CROLL" serve $tmp/home/sft_model --served-model-name vague --listen 127.0.0.1:$port --access-log $tmp/access model_args.dtype=fp32 --max-chat-tokens 4 >$tmp/out 2>$tmp/serve.err &
 server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.05; done
+until_true 'grep -q ^ready $tmp/out'
 "$CROLL" config $tmp/vague.yaml "rewards.math_rule.judge_prompt='{question} {reference} {response}?'" >$tmp/short.yaml
 head -1 $tmp/lines | "$CROLL" score math_rule --config $tmp/short.yaml >$tmp/verdicts || fail "croll serve as a judge"
 want 1 '"score":0,"reward":0,"status":"error","detail":"the judge gave no verdict'

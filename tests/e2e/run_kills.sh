@@ -44,8 +44,8 @@ try() {
     took=$(($(date +%s) - begin))
     echo "$name: exit code $code after $took s: $(tail -n 1 $log | cut -c 1-150)"
     [ $code = $3 ] || fail "$name: exit code $code"
-    [ $took -le $4 ] || fail "$name: ended after $took s"
-    grep -q -- "${5:-.}" $log || fail "$name: another sentence"
+    [ $took -le $deadline ] || fail "$name: ended after $took s"
+    grep -q -- "${4:-.}" $log || fail "$name: another sentence"
     nothing_left $name
     if [ $code != 0 ]; then
         job $name "${keys[@]}" resume_from_checkpoint=true
@@ -59,16 +59,16 @@ try() {
 }
 job quiet "${keys[@]}"
 [ $code = 0 ] || fail "quiet: exit code $code"
-try redis STOP 3 30 "Redis at .* gave no answer to .* within 5 s"
-try program STOP 0 40
-try launcher STOP 0 40
-try launcher KILL 137 5
+try redis STOP 3 "Redis at .* gave no answer to .* within 5 s"
+try program STOP 0
+try launcher STOP 0
+try launcher KILL 137
 if [ "${CROLL_KILLS:-}" = all ]; then
-    try worker KILL 0 40 "reward worker 0 of math_rule was killed by signal 9"
-    try worker STOP 0 40 "has given no sign of life"
-    try program KILL 0 40
-    try redis KILL 0 40 "starting it again from its append-only file"
-    try rank KILL 1 30 "rank 1 .*was killed"
-    try rank STOP 3 40 "rank 1"
+    try worker KILL 0 "reward worker 0 of math_rule was killed by signal 9"
+    try worker STOP 0 "has given no sign of life"
+    try program KILL 0
+    try redis KILL 0 "starting it again from its append-only file"
+    try rank KILL 1 "rank 1 .*was killed"
+    try rank STOP 3 "rank 1"
 fi
 echo ok

@@ -10,7 +10,7 @@ quick_model
 
 # start NAME: a long run in the background; its launcher is $launcher, its folder $folder
 start() {
-    local name=$1 pids pid try
+    local name=$1 pids pid
     "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model output_dir=$tmp/$name track_with=none \
         "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" max_steps=100000 >$tmp/$name.log 2>&1 </dev/null &
     launcher=$! log=$tmp/$name.log
@@ -31,13 +31,7 @@ start() {
     [ $(ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c -- "-> $folder$") = 1 ] || fail "$name: who holds $folder?"
 }
 gone() {
-    local try
-    for try in $(seq 50); do
-        [ -e $1 ] || return 0
-        sleep 0.1
-    done
-    ls -R $1
-    fail "$1 is left"
+    until_true "[ ! -e $1 ]"
 }
 
 start alive

@@ -26,7 +26,7 @@ learned judged 2
 
 "$CROLL" serve $tmp/home/sft_model --listen 127.0.0.1:$port --access-log none model_args.dtype=fp32 >$tmp/out 2>$tmp/serve.err &
 server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.05; done
+until_true 'grep -q ^ready $tmp/out'
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model \
     "rewards.math_rule={$ask, judge: {url: http://127.0.0.1:$port, extra_body: {temperature: 0, max_tokens: 24}}}" >$tmp/other.yaml 2>/dev/null
 cat $tmp/judged/rollouts/step-*.jsonl | python3 -c '
@@ -100,7 +100,7 @@ runner=
 # by hand, on a machine of its own
 "$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand --access-log none >$tmp/out 2>$tmp/serve.err &
 server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.05; done
+until_true 'grep -q ^ready $tmp/out'
 curl -sf --unix-socket $tmp/hand http://h/v1/chat/completions -d '{"messages":[{"role":"user","content":"3+4="}],"max_tokens":8}' | grep -q '"choices"' || fail "no judge by hand"
 kill -TERM $server
 wait $server || true

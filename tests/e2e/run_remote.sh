@@ -8,7 +8,7 @@ server= key=sk-77b1e2
 trap '[ -z "$server" ] || kill -9 $server 2>/dev/null; rm -rf $tmp' EXIT
 python3 tests/e2e/remote_mock.py $key $tmp/port &
 server=$!
-for try in $(seq 100); do [ -s $tmp/port ] && break; sleep 0.05; done
+until_true '[ -s $tmp/port ]'
 port=$(cat $tmp/port)
 REMOTE_KEY=$key
 export REMOTE_KEY

@@ -10,14 +10,11 @@ server= port=$(port_pair) runner=
 trap 'kill -9 $server $runner 2>/dev/null || true; rm -rf $tmp' EXIT
 # serve MODEL [OPTION ..]: on $port, until it is ready
 serve() {
-    local try
     : >$tmp/serve.out # which has the line of the one before
     "$CROLL" serve "$@" --served-model-name ref --listen 127.0.0.1:$port model_args.dtype=fp32 --score-only \
         --access-log none >$tmp/serve.out 2>$tmp/serve.err &
     server=$!
-    for try in $(seq 300); do grep -q ^ready $tmp/serve.out && return 0; sleep 0.05; done
-    log=$tmp/serve.err
-    fail "it is not ready"
+    until_true 'grep -q ^ready $tmp/serve.out'
 }
 end_serve() { kill -9 $server; wait $server 2>/dev/null || true; }
 
@@ -47,8 +44,7 @@ runner=$!
 steps killed 1
 end_serve
 away="(cannot connect: Connection refused|the connection broke: .*); trying again" # between requests, or in one
-for try in $(seq 300); do grep -Eq "$away" $log && break; sleep 0.05; done
-grep -Eq "$away" $log || fail "the run has not noticed it"
+until_true 'grep -Eq "$away" $log'
 serve $tmp/home/sft_model
 wait $runner || fail "exit code $?"
 alike killed

@@ -32,8 +32,7 @@ wait $scorer || { cat $tmp/err; fail "exit code $?"; }
 python3 tests/e2e/score_code_attacks.py check <$tmp/answers || fail "an attack"
 [ "$(cat $CANARY)" = hush ] || fail "the file of the host was changed"
 kill -0 $server || fail "a process of the host was ended"
-sleep 0.2
-! grep -ls '^croll-daemon$' /proc/[0-9]*/comm || fail "a daemon is left"
+until_true "! grep -qs '^croll-daemon$' /proc/[0-9]*/comm"
 [ $mounts = $(wc -l </proc/self/mounts) ] || fail "a mount is left"
 [ -z "$(find /sys/fs/cgroup -maxdepth 5 -name "croll-$scorer-*" 2>/dev/null)" ] || fail "a cgroup is left"
 grep -q hush $tmp/answers && ! grep -q '"detail":"[^"]*hush' $tmp/answers || fail "a secret came out"

@@ -10,7 +10,7 @@ serve() { launch $model --served-model-name sums "$@"; }
 get() {
     local want=$1 pattern=$2 status
     shift 2
-    status=$(curl -sS -m 10 -o $tmp/body -D $tmp/head -w '%{http_code}' "$@" 2>$tmp/curl) || fail "curl $*: $(cat $tmp/curl)"
+    status=$(curl -sS -m 60 -o $tmp/body -D $tmp/head -w '%{http_code}' "$@" 2>$tmp/curl) || fail "curl $*: $(cat $tmp/curl)"
     [ $status = $want ] || fail "curl $*: $status instead of $want: $(cat $tmp/body)"
     cat $tmp/head $tmp/body | grep -q -- "$pattern" || fail "curl $*: no $pattern: $(cat $tmp/head $tmp/body)"
 }
@@ -19,7 +19,7 @@ get() {
 refuse() {
     local pattern=$1 code=0
     shift
-    timeout 20 "$CROLL" serve $model "$@" >$tmp/out 2>$tmp/err || code=$?
+    timeout 120 "$CROLL" serve $model "$@" >$tmp/out 2>$tmp/err || code=$?
     [ $code = 2 ] && tail -n 1 $tmp/err | grep -q -- "$pattern" || fail "$*: exit code $code, no $pattern"
 }
 printf 'alice sk-alice-1 score,generate\njudge sk-judge-1 generate 2\n\n# comment\n' >$tmp/keys
@@ -122,7 +122,7 @@ PY
 get 200 '"prompt_logprobs"' -d '{"prompt":[49,50],"max_tokens":0,"prompt_logprobs":0}' $url/v1/completions
 get 200 '"text"' -d '{"prompt":[49,50],"max_tokens":4}' $url/v1/completions
 wait $slow || fail "a slow head was not answered with 408 after 10 s"
-sleep 0.5 # lines are written four times a second
+until_true 'grep -q "\"status\":408" $tmp/access' # the last one
 python3 - $tmp/access <<'PY' || fail "the log"
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
@@ -133,7 +133,7 @@ assert len(done) == 2 and all(0 < l['model_ms'] <= l['compute_ms'] <= l['total_m
 assert {l['status'] for l in lines} >= {200, 400, 404, 405, 408, 411, 413, 414, 415, 431, 409}
 PY
 # the curl lines of the page, with this address
-sed -n '/^```/,/^```/p' docs/serve.md | grep '^curl .*127.0.0.1:8000/' | sed "s|http://127.0.0.1:8000|$url|; s/^curl /curl -sS -m 10 /" >$tmp/lines
+sed -n '/^```/,/^```/p' docs/serve.md | grep '^curl .*127.0.0.1:8000/' | sed "s|http://127.0.0.1:8000|$url|; s/^curl /curl -sS -m 60 /" >$tmp/lines
 [ $(wc -l <$tmp/lines) -ge 6 ] || fail "docs/serve.md has too few lines of curl"
 while read -r line; do
     bash -c "$line" >$tmp/body 2>$tmp/curl </dev/null && [ -s $tmp/body ] && ! grep -q '"error"' $tmp/body || fail "$line: $(cat $tmp/curl $tmp/body)"
@@ -170,7 +170,7 @@ for i, s in enumerate(work): # the first may have been answered just before SIGT
     assert i == 0 or b'Connection: close' in answer, answer
 PY
 ends 130
-curl -s -m 5 $url/health && fail "it still answers"
+curl -s -m 60 $url/health && fail "it still answers"
 
 # a queue of one: further texts are refused, late ones are not worked on, those of clients that left neither
 serve --max-queue 1 --access-log $tmp/access.queue
@@ -233,21 +233,21 @@ get 200 tokens -H 'X-Api-Key: sk-judge-1' -d '{"prompt":"1"}' $url/tokenize
 get 200 sums -H 'X-Api-Key: sk-judge-1' $url/v1/models
 quota=
 for try in $(seq 20); do # more than two within a second, also on a busy machine
-    curl -s -m 10 -D $tmp/head -H 'X-Api-Key: sk-judge-1' $url/v1/models $url/v1/models $url/v1/models $url/v1/models >/dev/null
+    curl -s -m 60 -D $tmp/head -H 'X-Api-Key: sk-judge-1' $url/v1/models $url/v1/models $url/v1/models $url/v1/models >/dev/null
     grep -q ' 429 ' $tmp/head && grep -q 'Retry-After: 1' $tmp/head && quota=yes && break
 done
 [ -n "$quota" ] || fail "the quota is never used up: $(cat $tmp/head)"
 get 400 missing_required_parameter -H 'X-Api-Key: sk-alice-1' -d '{}' $url/v1/chat/completions
 printf 'bob sk-bob-1 score\n' >$tmp/keys
 kill -HUP $server
-for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
+until_true 'grep -q "read again" $tmp/err'
 get 401 invalid_api_key -H 'X-Api-Key: sk-alice-1' $url/v1/models
 get 403 permission_error -H 'X-Api-Key: sk-bob-1' -d '{}' $url/v1/chat/completions
 get 403 'score prompts only' -H 'X-Api-Key: sk-bob-1' -d '{"prompt":[1],"max_tokens":2}' $url/v1/completions
 get 200 text_completion -H 'X-Api-Key: sk-bob-1' -d '{"prompt":[1],"max_tokens":1}' $url/v1/completions
 printf 'bob\n' >$tmp/keys
 kill -HUP $server
-for try in $(seq 50); do grep -q 'stay' $tmp/err && break; sleep 0.1; done
+until_true 'grep -q stay $tmp/err'
 get 200 sums -H 'X-Api-Key: sk-bob-1' $url/v1/models
 kill -INT $server
 ends 130
@@ -257,7 +257,7 @@ ends 130
 rm -f $tmp/port; : >$tmp/out # which has the line of the one before
 "$CROLL" serve $model --listen unix:$tmp/socket >$tmp/out 2>$tmp/err &
 server=$!
-for try in $(seq 300); do grep -q ^ready $tmp/out && break; sleep 0.1; done
+until_true 'grep -q ^ready $tmp/out'
 [ "$(stat -c %a $tmp/socket)" = 600 ] || fail "mode of the socket"
 get 200 "$model" --unix-socket $tmp/socket http://any/v1/models
 kill -TERM $server
@@ -282,9 +282,9 @@ tls=(--cacert $tmp/ca.pem --cert $tmp/judge.pem --key $tmp/judge.key)
 get 200 sums "${tls[@]}" $url/v1/models # the certificate's CN is a name of the keys
 get 401 invalid_api_key "${tls[@]}" -H 'X-Api-Key: wrong' $url/v1/models
 get 200 sums --cacert $tmp/ca.pem --cert $tmp/two.pem --key $tmp/two.key -H 'X-Api-Key: sk-judge-1' $url/v1/models
-curl -sS -m 10 --cacert $tmp/ca.pem $url/health 2>/dev/null && fail "no client certificate was asked for"
-curl -sS -m 10 "${tls[@]}" --tls-max 1.1 $url/health 2>/dev/null && fail "TLS 1.1 is taken"
-curl -sS -m 10 "${tls[@]}" --curves X448 $url/health 2>/dev/null && fail "a group outside the list is taken"
+curl -sS -m 60 --cacert $tmp/ca.pem $url/health 2>/dev/null && fail "no client certificate was asked for"
+curl -sS -m 60 "${tls[@]}" --tls-max 1.1 $url/health 2>/dev/null && fail "TLS 1.1 is taken"
+curl -sS -m 60 "${tls[@]}" --curves X448 $url/health 2>/dev/null && fail "a group outside the list is taken"
 head -c 300000 $tmp/long | sed 's/$/"}/' >$tmp/long.tls
 get 200 '"count":2999' "${tls[@]}" -H 'X-Api-Key: sk-judge-1' --data-binary @$tmp/long.tls $url/tokenize
 serial() { openssl s_client -connect 127.0.0.1:$port -cert $tmp/judge.pem -key $tmp/judge.key </dev/null 2>/dev/null | openssl x509 -noout -serial; }
@@ -292,7 +292,7 @@ before=$(serial)
 cp $tmp/two.pem $tmp/cert.pem
 cp $tmp/two.key $tmp/cert.key
 kill -HUP $server
-for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
+until_true 'grep -q "read again" $tmp/err'
 [ -n "$before" ] && [ "$before" != "$(serial)" ] || fail "the certificate was not read again"
 get 200 'tls_handshakes_total{result="failed"}' "${tls[@]}" $url/metrics
 kill -TERM $server

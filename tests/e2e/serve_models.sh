@@ -9,7 +9,7 @@ cp -r $tmp/home/model $tmp/other
 refuse() {
     local pattern=$1 code=0
     shift
-    timeout 30 "$CROLL" serve "$@" --listen 127.0.0.1:0 --access-log none >$tmp/out 2>$tmp/err || code=$?
+    timeout 120 "$CROLL" serve "$@" --listen 127.0.0.1:0 --access-log none >$tmp/out 2>$tmp/err || code=$?
     [ $code = 2 ] && tail -n 1 $tmp/err | grep -q -- "$pattern" || fail "$*: exit code $code, no $pattern: $(cat $tmp/err)"
 }
 refuse 'two models have the name a' a=$tmp/home/model a=$tmp/other

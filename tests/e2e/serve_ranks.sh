@@ -34,8 +34,7 @@ threads = [threading.Thread(target=one) for _ in range(4)]
 [t.join() for t in threads]
 PY
     asker=$!
-    for try in $(seq 100); do curl -s -m 5 http://127.0.0.1:$port/load | grep -q '"server_load":4' && return 0; sleep 0.02; done
-    fail "no load: $(cat $tmp/answers $tmp/ask)"
+    until_true 'curl -s -m 60 http://127.0.0.1:$port/load | grep -q "server_load.:4"'
 }
 # answered: all of ask's requests, some by a 5xx
 answered() {
@@ -49,12 +48,12 @@ on_two --keys $tmp/keys
 post() { curl -sS -m 20 -H 'X-Api-Key: key-b' -d "$1" http://127.0.0.1:$port/v1/completions; }
 printf 'b key-b score,generate\n' >$tmp/keys
 kill -HUP $server
-for try in $(seq 50); do grep -q 'read again' $tmp/err && break; sleep 0.1; done
+until_true 'grep -q "read again" $tmp/err'
 post '{"prompt": [49, 50, 43], "max_tokens": 0, "prompt_logprobs": 1}' | grep -q '"logprob":-' || fail "no log-probs"
 post '{"prompt": [49, 50, 43], "max_tokens": 5, "temperature": 0, "ignore_eos": true}' | grep -q '"completion_tokens":5' || fail "no samples"
 post "{\"prompt\": [$(seq -s, 1 20)], \"max_tokens\": 200, \"n\": 64, \"ignore_eos\": true}" >$tmp/body &
 client=$!
-for try in $(seq 100); do curl -s -H 'X-Api-Key: key-b' http://127.0.0.1:$port/load | grep -q 'load":1' && break; sleep 0.02; done
+until_true 'curl -s -H "X-Api-Key: key-b" http://127.0.0.1:$port/load | grep -q "load.:1"'
 kill -TERM $server
 wait $client && grep -q '"completion_tokens":12800' $tmp/body || fail "SIGTERM does not drain: $(head -c 300 $tmp/body)"
 ended 130 'read again'
@@ -78,7 +77,7 @@ ended 3 'rank 1 .*was killed'
 on_two --stall-s 2
 ask
 kill -STOP $rank1
-for try in $(seq 60); do [ $(curl -s -m 5 -o $tmp/body -w '%{http_code}' http://127.0.0.1:$port/health) = 503 ] && break; sleep 0.1; done
+until_true '[ "$(curl -s -m 60 -o $tmp/body -w "%{http_code}" http://127.0.0.1:$port/health)" = 503 ]'
 grep -q stalled $tmp/body || fail "/health is not 503"
 answered
 ended 3 'waited 4 s for rank 1'

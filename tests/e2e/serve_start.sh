@@ -11,7 +11,7 @@ start() {
     ready=$(sed -n 's/^ready: .* self-check //p' $tmp/out)
     [ ${#ready} = 12 ] || fail "$*: no digest: $(cat $tmp/out)"
 }
-get() { curl -sS -m 10 http://127.0.0.1:$(cat $tmp/port)$1; }
+get() { curl -sS -m 60 http://127.0.0.1:$(cat $tmp/port)$1; }
 # refuse PATTERN WORD ..
 refuse() {
     local pattern=$1 code=0

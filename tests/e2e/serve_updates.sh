@@ -165,10 +165,10 @@ nothing_left home/model
 
 # frozen, and without keys
 serve --keys $tmp/keys
-curl -sS -m 10 -H 'X-Api-Key: sk-root-1' -d "{\"model_path\":\"$tmp/new\"}" $url/update_weights_from_disk | grep -q '"code":"frozen"' || fail "it is not frozen"
+curl -sS -m 60 -H 'X-Api-Key: sk-root-1' -d "{\"model_path\":\"$tmp/new\"}" $url/update_weights_from_disk | grep -q '"code":"frozen"' || fail "it is not frozen"
 stop
 serve
-curl -sS -m 10 -X POST $url/pause | grep -q 'scope admin' || fail "anybody may pause it"
+curl -sS -m 60 -X POST $url/pause | grep -q 'scope admin' || fail "anybody may pause it"
 stop
 code=0
 "$CROLL" serve $tmp/home/model --allow-updates >$tmp/out 2>$tmp/err || code=$?
