@@ -129,7 +129,7 @@ refused reward "No such file or directory: '.*absent.py'" absent.py
 
 # one that hangs at the first question of some samples (the second one's id ends with .1): time-outs, asked again
 job hangs max_steps=1 validation=null rollout_batch_size=2 actor_train.training_args.per_device_train_batch_size=8 actor_train.training_args.gradient_accumulation_steps=2 \
-    "rewards.math_rule.exec=$here/examples/rewards/run_functions.py $tmp/bad.py hangs" rewards.math_rule.max_in_flight=64 reward_timeout=$((2 * slower))
+    "rewards.math_rule.exec=$here/examples/rewards/run_functions.py $tmp/bad.py hangs" rewards.math_rule.max_in_flight=64 reward_timeout=$((10 * slower))
 [ $code = 0 ] || fail "a function that hangs: exit code $code"
 python3 - $tmp/hangs <<'END' || fail "a function that hangs"
 import json, sys
