@@ -111,6 +111,58 @@ static cr_status prepare_output(const cr_config *config, bool should_overwrite,
     return CR_OK;
 }
 
+/* ---- what a resume changes ---- */
+
+/* One line for each key whose value differs, and the path of its block before it; NULL: the key is not there. */
+static void list_changes(const char *block, const cr_node *a, const cr_node *b, cr_buf *out)
+{
+    const cr_node *const maps[] = {a, b};
+    cr_buf was = {0}, is = {0};
+
+    if (!a || !b || a->kind != CR_NODE_MAP || b->kind != CR_NODE_MAP) {
+        if (a) cr_node_write_json(a, &was);
+        if (b) cr_node_write_json(b, &is);
+        if (strcmp(a ? was.data : "null", b ? is.data : "null") != 0)
+            cr_buf_addf(out, "%s%s %.80s -> %.80s", out->num_bytes ? "; " : "", block,
+                        a ? was.data : "null", b ? is.data : "null");
+        cr_buf_free(&was);
+        cr_buf_free(&is);
+        return;
+    }
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < maps[k]->num; i++) {
+            const char *key = maps[k]->items[i].key;
+            char *path = *block ? cr_asprintf("%s.%s", block, key) : cr_strdup(key);
+            if ((k == 0 || !cr_node_get(a, key)) && strcmp(path, "resume_from_checkpoint") != 0)
+                list_changes(path, cr_node_get(a, key), cr_node_get(b, key), out);
+            cr_free(path);
+        }
+}
+
+/* Write it where the run keeps it. *changes: to what was there, if the run is resumed, or NULL; owned by the caller. */
+static cr_status write_config(const cr_config *config, const char *path, bool is_resumed,
+                              char **changes, cr_err *err)
+{
+    cr_diagnostics d = {0};
+    cr_yaml before = {0}, now = {0};
+    bool has_before = is_resumed && cr_file_exists(path);
+    cr_buf text = {0};
+
+    if (has_before) cr_yaml_load(&before, path, NULL, NULL, 0, &d);
+    if (cr_config_write(config, path, err) == CR_OK && has_before && d.num_errors == 0) {
+        cr_yaml_load(&now, path, NULL, NULL, 0, &d); /* as it is written: without secrets */
+        list_changes("", before.root, now.root, &text);
+        cr_yaml_free(&now);
+    }
+    if (has_before) cr_yaml_free(&before);
+    cr_diagnostics_free(&d);
+    *changes = text.num_bytes ? cr_strdup(text.data) : NULL;
+    cr_buf_free(&text);
+    return err->status;
+}
+
+/* ---- checks ---- */
+
 /* Of num ranks of the world from first on, is one on this host? */
 static bool has_rank_here(const cr_hosts *hosts, int first, int num)
 {
@@ -329,7 +381,7 @@ static cr_status check_writer(const cr_config *config, const cr_hosts *hosts,
 static cr_status go(const cr_config *config, bool should_overwrite, const cr_hosts_args *host_args,
                     const char *network, cr_err *err)
 {
-    char *resume_path = NULL, *config_path = NULL, *flight = NULL;
+    char *resume_path = NULL, *config_path = NULL, *flight = NULL, *changes = NULL;
     cr_run run = {.log_fd = -1};
     cr_endpoint endpoint = {0};
     cr_hosts hosts = {0};
@@ -363,14 +415,14 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, prepare_output(config, should_overwrite, resume_path, err));
     if (preflight) CR_TRY_GOTO(out, write_hosts(config, preflight, err));
     config_path = cr_path_join(config->output_dir, "config.yaml");
-    CR_TRY_GOTO(out, cr_config_write(config, config_path, err));
+    CR_TRY_GOTO(out, write_config(config, config_path, resume_path != NULL, &changes, err));
     flight =
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
-    if (cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err) == CR_OK)
-        status = ops->run(pipeline, &run, resume_path, err);
-    else
-        status = err->status;
+    status = cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err);
+    if (changes)
+        cr_log(CR_LOG_WARN, "run", "keys that differ from those of the run before: %s", changes);
+    if (status == CR_OK) status = ops->run(pipeline, &run, resume_path, err);
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */
         for (int i = 0; i < 50 && cr_child_pump(&run.actors); i++)
@@ -393,6 +445,7 @@ out:
     cr_free(resume_path);
     cr_free(config_path);
     cr_free(flight);
+    cr_free(changes);
     return err->status;
 }
 

@@ -1,5 +1,6 @@
 /* data.c -- see data.h. */
 #include "data/data.h"
+#include "base/digest.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -137,6 +138,7 @@ cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode enco
 
     CR_TRY(cr_file_read(path, &text, err));
     if (check_format(path, &text, err) != CR_OK) goto out;
+    data->sum = 31 * data->sum + cr_sum_bytes(0, text.data, text.num_bytes);
     if (text.num_bytes >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0) {
         cr_log(CR_LOG_INFO, "data", "%s: the byte order mark at its begin is skipped", path);
         at = 3;

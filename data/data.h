@@ -34,6 +34,7 @@ typedef struct cr_dataset {
     cr_row *rows;
     size_t num_rows, capacity;
     size_t num_dropped; /* left out by the encoder */
+    uint64_t sum;       /* of the bytes of its files, in their order */
 } cr_dataset;
 
 /* Fill ids of a row from its columns. CR_EFORMAT: the row is wrong; leave ids NULL to drop it. */

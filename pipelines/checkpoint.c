@@ -359,6 +359,30 @@ static cr_status verify_files(const char *path, const char *manifest, json_t *ro
     return CR_OK;
 }
 
+/* A file of the state that the manifest does not name would be read without a check. */
+static cr_status verify_names(const char *path, const char *manifest, json_t *root, cr_err *err)
+{
+    char *state = cr_path_join(path, "state");
+    DIR *dir = opendir(state);
+    struct dirent *entry;
+    const char *host;
+    json_t *files;
+
+    while (dir && err->status == CR_OK && (entry = readdir(dir))) {
+        char *name = cr_path_join("state", entry->d_name);
+        bool is_named = json_object_get(json_object_get(root, "files"), name) != NULL;
+        json_object_foreach(json_object_get(root, "hosts"), host, files) is_named |=
+            json_object_get(files, name) != NULL;
+        if (entry->d_name[0] != '.' && !is_named)
+            cr_fail(err, CR_EFORMAT, "%s does not name %s, which is there (damaged?)", manifest,
+                    name);
+        cr_free(name);
+    }
+    if (dir) closedir(dir);
+    cr_free(state);
+    return err->status;
+}
+
 cr_status cr_checkpoint_verify(const char *path, cr_err *err)
 {
     char *manifest = cr_path_join(path, "manifest.json");
@@ -372,8 +396,9 @@ cr_status cr_checkpoint_verify(const char *path, cr_err *err)
         if (json_object_size(json_object_get(root, "files")) == 0 ||
             !json_is_integer(json_object_get(root, "step")))
             cr_fail(err, CR_EFORMAT, "%s names no files or no step (damaged?)", manifest);
-        else if (check_step(path, manifest, root, err) == CR_OK)
-            cr_note(verify_files(path, manifest, root, err));
+        else if (check_step(path, manifest, root, err) == CR_OK &&
+                 verify_files(path, manifest, root, err) == CR_OK)
+            cr_note(verify_names(path, manifest, root, err));
     }
     json_decref(root);
     cr_free(manifest);

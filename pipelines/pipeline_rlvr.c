@@ -30,6 +30,7 @@ typedef struct rlvr {
     cr_learning learning;
     cr_saver saver;
     int64_t num_empty; /* steps in a row, up to the last one, that trained nothing */
+    int64_t num_flat;  /* likewise, without any gradient */
 } rlvr;
 
 /* ---- start ---- */
@@ -214,7 +215,7 @@ static cr_status resume(rlvr *s, const char *checkpoint, cr_err *err)
     char *path = cr_path_join(checkpoint, "state/pipeline.json");
 
     if (cr_progress_read(path, &s->learning, s->cursors, err) == CR_OK)
-        cr_note(cr_saver_resume(s->run, checkpoint, err));
+        cr_note(cr_saver_resume(&s->saver, checkpoint, err));
     cr_free(path);
     return err->status;
 }
@@ -335,6 +336,7 @@ static cr_status one_step(rlvr *s, int64_t step, cr_metrics *m, bool *is_saved, 
         "system/tps/tps");
     CR_TRY_GOTO(out, cr_tracker_log(run->tracker, step, m, err));
     cr_view_step(run->view, step, m, cr_now_s() - start);
+    cr_verdict_warn_flat(m, step, &s->num_flat);
     CR_TRY_GOTO(out, cr_verdict_end_step(s->c, &rollout, m, step, &s->num_empty, err));
     CR_TRY_GOTO(out, cr_saver_end_step(&s->saver, is_last || cr_run_should_stop(), err));
     if (cr_metrics_get(m, "final/val_correct/all/mean"))
@@ -361,6 +363,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     bool is_saved = false;
 
     s->saver.run = s->run = run;
+    s->saver.data = &s->data;
     CR_TRY(check_judges(s, err));
     for (int r = 0; r < CR_NUM_ROLES; r++)
         if (s->learning.services[r])

@@ -319,7 +319,7 @@ static cr_status steps(sft *s, const char *resume_path, cr_err *err)
     cr_run *run = s->run;
     cr_metrics m = {0};
 
-    if (resume_path) cr_note(cr_saver_resume(run, resume_path, err));
+    if (resume_path) cr_note(cr_saver_resume(&s->saver, resume_path, err));
     for (run->step = run->first_step; run->step < s->num_steps && err->status == CR_OK;
          run->step++) {
         double start = cr_now_s();
@@ -360,6 +360,7 @@ static cr_status run_pipeline(void *pipeline, cr_run *run, const char *resume_pa
     sft *s = pipeline;
 
     s->saver.run = s->run = run;
+    s->saver.data = &s->data;
     CR_TRY(cr_tracker_open(s->c, run->output_dir, run->first_step, &run->tracker, err));
     run->view = cr_view_create(run->first_step, s->num_steps, "sft_train/loss");
     return steps(s, resume_path, err);

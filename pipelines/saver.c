@@ -7,11 +7,47 @@
 #include <string.h>
 
 static const double MOST_LAG_S = 30;
+static const char data_file[] = "state/data.json";
 
 static cr_status not_saved(const cr_saver *s, cr_err *err)
 {
     return cr_fail_add(err, "checkpoint-%lld is not saved (earlier ones are whole)",
                        (long long)s->step);
+}
+
+/* state/data.json: what the data files held. */
+static char *text_of_data(const cr_saver *s)
+{
+    return cr_asprintf("{\"rows\":%zu,\"sum\":\"%016llx\"}\n", s->data->num_rows,
+                       (unsigned long long)s->data->sum);
+}
+
+static cr_status write_data(const cr_saver *s, cr_err *err)
+{
+    char *path = cr_path_join(s->folder, data_file), *text = text_of_data(s);
+
+    cr_note(cr_file_write_atomic(path, text, strlen(text), err));
+    cr_free(path);
+    cr_free(text);
+    return err->status;
+}
+
+/* Checkpoints of before have no such file. */
+static void compare_data(const cr_saver *s, const char *checkpoint)
+{
+    char *path = cr_path_join(checkpoint, data_file), *now = text_of_data(s);
+    cr_err ignored = {0};
+    cr_buf then = {0};
+
+    if (cr_file_exists(path) && cr_file_read(path, &then, &ignored) == CR_OK &&
+        strcmp(then.data, now) != 0)
+        cr_log(CR_LOG_WARN, "checkpoint",
+               "the data files hold something else than at %s (then %.*s, now %.*s): the order of "
+               "rows goes on where it stood, which are others",
+               checkpoint, (int)strcspn(then.data, "\n"), then.data, (int)strcspn(now, "\n"), now);
+    cr_buf_free(&then);
+    cr_free(path);
+    cr_free(now);
 }
 
 cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err *err)
@@ -20,7 +56,8 @@ cr_status cr_saver_begin(cr_saver *s, int64_t step, const char **folder, cr_err 
     s->step = step;
     cr_run_mark_make(s->mark);
     if (cr_checkpoint_begin(s->run->config->checkpoint_dir, step, s->mark, &s->folder, err) !=
-        CR_OK)
+            CR_OK ||
+        write_data(s, err) != CR_OK)
         return not_saved(s, err);
     *folder = s->folder;
     return CR_OK;
@@ -147,16 +184,17 @@ cr_status cr_saver_wait(cr_saver *s, cr_err *err)
     return err->status;
 }
 
-cr_status cr_saver_resume(cr_run *run, const char *checkpoint, cr_err *err)
+cr_status cr_saver_resume(const cr_saver *s, const char *checkpoint, cr_err *err)
 {
     char *folder = cr_checkpoint_real(checkpoint),
          *manifest = cr_path_join(folder, "manifest.json"), hex[CR_DIGEST_TEXT];
     cr_record command = {0};
 
+    compare_data(s, checkpoint);
     if (cr_digest_file(manifest, hex, NULL, err) == CR_OK) {
         cr_record_set_text(&command, CR_FIELD_FOLDER, folder, strlen(folder));
         cr_record_set_text(&command, CR_FIELD_MANIFEST, hex, strlen(hex));
-        cr_note(cr_run_call(run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
+        cr_note(cr_run_call(s->run, CR_ROLE_TRAIN, CR_ASK_RESUME, &command, NULL, err));
     }
     cr_record_free(&command);
     cr_free(folder);

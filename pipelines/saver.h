@@ -7,11 +7,13 @@
 #ifndef CR_SAVER_H
 #define CR_SAVER_H
 
+#include "data/data.h"
 #include "launch/run.h"
 
 typedef struct cr_saver {
-    cr_run *run;  /* borrowed */
-    char *folder; /* of the save under way, or NULL */
+    cr_run *run;            /* borrowed */
+    const cr_dataset *data; /* that is trained on; borrowed */
+    char *folder;           /* of the save under way, or NULL */
     char mark[CR_RUN_MARK];
     int64_t step;
 } cr_saver;
@@ -25,8 +27,8 @@ CR_MUST cr_status cr_saver_start(cr_saver *s, cr_err *err);
 CR_MUST cr_status cr_saver_end_step(cr_saver *s, bool is_last, cr_err *err);
 CR_MUST cr_status cr_saver_poll(cr_saver *s, cr_err *err);
 CR_MUST cr_status cr_saver_wait(cr_saver *s, cr_err *err); /* nothing under way: nothing done */
-/* The trained role goes on from a checkpoint. */
-CR_MUST cr_status cr_saver_resume(cr_run *run, const char *checkpoint, cr_err *err);
+/* The trained role goes on from a checkpoint; a warning if the data is not what it was then. */
+CR_MUST cr_status cr_saver_resume(const cr_saver *s, const char *checkpoint, cr_err *err);
 /* A save that did not end is removed: when no rank writes any more. */
 void cr_saver_fini(cr_saver *s);
 

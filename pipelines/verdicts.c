@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
+enum { FLAT_STEPS = 3 };
+
 /* What a block of rewards said of the samples of a domain; values[num] has room for all of them. */
 typedef struct kind {
     double *values;
@@ -249,4 +251,22 @@ cr_status cr_verdict_end_step(const cr_config *config, const cr_rollout *r, cons
         err, CR_EPEER,
         "step %lld: %lld step%s in a row trained nothing (max_failed_reward_steps): %.360s",
         (long long)step, (long long)*num_empty, *num_empty > 1 ? "s" : "", why);
+}
+
+void cr_verdict_warn_flat(const cr_metrics *m, int64_t step, int64_t *num_flat)
+{
+    const double *norm = cr_metrics_get(m, "actor_train/grad_norm"),
+                 *score = cr_metrics_get(m, "critic/score/mean"),
+                 *lr = cr_metrics_get(m, "actor/lr");
+
+    if (!norm || *norm != 0)
+        *num_flat = 0;
+    else if (++*num_flat == FLAT_STEPS)
+        cr_log(
+            CR_LOG_WARN, "rlvr",
+            "steps %lld to %lld have a gradient of 0: every sample of a group has the same reward "
+            "(score %g), so nothing is learned; tasks that are too easy or too hard do that, and "
+            "so "
+            "does a learning_rate (%g) that has ruined the model",
+            (long long)(step - FLAT_STEPS + 1), (long long)step, score ? *score : 0, lr ? *lr : 0);
 }

@@ -20,5 +20,7 @@ void cr_verdict_warn(const cr_rollout *r, const char *what, int64_t step);
 CR_MUST cr_status cr_verdict_end_step(const cr_config *config, const cr_rollout *r,
                                       const cr_metrics *m, int64_t step, int64_t *num_empty,
                                       cr_err *err);
+/* *num_flat counts steps in a row without any gradient; the third one is a warning. */
+void cr_verdict_warn_flat(const cr_metrics *m, int64_t step, int64_t *num_flat);
 
 #endif

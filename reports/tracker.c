@@ -20,8 +20,8 @@ struct cr_tracker {
     bool has_warned;
 };
 
-/* Keep the lines of steps before first_step; a torn last line (killed while writing) goes too. */
-static cr_status cut_lines(const char *path, int64_t first_step, cr_err *err)
+/* Keep the lines of steps before first_step, and count them; a torn last line (killed while writing) goes too. */
+static cr_status cut_lines(const char *path, int64_t first_step, int64_t *num_kept, cr_err *err)
 {
     cr_buf old = {0}, kept = {0};
     cr_status status = cr_file_read(path, &old, err);
@@ -32,8 +32,10 @@ static cr_status cut_lines(const char *path, int64_t first_step, cr_err *err)
         cr_err ignored = {0};
         if (line[n] == '\n' && cr_json_parse(line, n, path, &row, &ignored) == CR_OK &&
             json_is_integer(json_object_get(row, "step")) &&
-            json_integer_value(json_object_get(row, "step")) < first_step)
+            json_integer_value(json_object_get(row, "step")) < first_step) {
             cr_buf_add(&kept, line, n + 1);
+            ++*num_kept;
+        }
         json_decref(row);
     }
     if (status == CR_OK)
@@ -49,9 +51,16 @@ cr_status cr_tracker_open(const cr_config *c, const char *output_dir, int64_t fi
     char *path = cr_path_join(output_dir, "metrics.jsonl");
     cr_tracker *t = CR_NEW(cr_tracker);
     cr_status status = CR_OK;
+    int64_t num_kept = 0;
 
     *out = NULL;
-    if (cr_file_exists(path)) status = cut_lines(path, first_step, err);
+    if (cr_file_exists(path)) status = cut_lines(path, first_step, &num_kept, err);
+    if (status == CR_OK && num_kept < first_step)
+        cr_log(
+            CR_LOG_WARN, "metrics",
+            "%s has lines of %lld of the %lld steps before this resume (was it removed, or is it "
+            "another folder?)",
+            path, (long long)num_kept, (long long)first_step);
     t->fd = status == CR_OK ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
     if (status == CR_OK && t->fd < 0)
         status = cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));

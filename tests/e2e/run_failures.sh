@@ -36,6 +36,7 @@ sft_words $tmp/hup max_steps=100000 save_steps=100000
 log=$tmp/hup.log
 "${words[@]}" >$log 2>&1 </dev/null &
 steps hup 1
+[ "$(cat /proc/$!/comm)" = "$(basename $CROLL)" ] || fail "the process has the name $(cat /proc/$!/comm)"
 kill -HUP $!
 code=0
 wait $! || code=$?
@@ -105,6 +106,19 @@ sed -i s/REDIS/junk/ $tmp/again/exchange/appendonlydir/*
 echo junk | tee -a $tmp/again/exchange/appendonlydir/* >/dev/null
 sft $tmp/again save_steps=1 max_steps=3 resume_from_checkpoint=true
 [ $code = 0 ] && [ $(wc -l <$tmp/again/metrics.jsonl) = 3 ] || fail "a damaged append-only file: exit code $code"
+! grep -q 'warning\|keys that differ' <(grep -v max_steps $log) || fail "a resume that changes nothing warns"
+
+# a resume tells what is not as it was
+head -n 2000 $tmp/home/sft.jsonl >$tmp/fewer.jsonl
+rm $tmp/again/metrics.jsonl
+sft $tmp/again save_steps=1 max_steps=4 resume_from_checkpoint=true seed=7 sft_train.training_args.learning_rate=1e-5 "sft_train.data_args.file_name=[$tmp/fewer.jsonl]"
+[ $code = 0 ] || fail "a resume with other keys: exit code $code"
+for change in 'seed [0-9]+ -> 7' 'sft_train.training_args.learning_rate [-0-9.e]+ -> 1.*e-0*5' 'sft_train.data_args.file_name .*sft.jsonl"\] -> .*fewer.jsonl' 'max_steps 3 -> 4'; do
+    said "keys that differ from those of the run before: .*$change" "a resume with other keys"
+    grep -Eq -- "$change" $tmp/again/run.log || fail "run.log does not tell a resume with other keys"
+done
+said 'the data files hold something else than at .*then \{"rows":[0-9]+,"sum":"[0-9a-f]{16}"\}, now \{"rows":2000,' "a resume with other data"
+said 'metrics.jsonl has lines of 0 of the 3 steps before this resume' "a resume without metrics"
 if unshare -mn true 2>/dev/null; then
     unshare -n bash -c '"$@"' x "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model track_with=none max_steps=1 \
         "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" output_dir=$tmp/net >$log 2>&1 && fail "no network: exit code 0"

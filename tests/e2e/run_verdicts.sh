@@ -49,6 +49,12 @@ for bad in "$tmp/no/program" "bash -c 'echo 5'" "cat /dev/null" 'python3 -c "[pr
     [ ! -e $tmp/refused ] || fail "$bad: the run was started"
     rm $log
 done
+# one that answers, but with an error: a warning before anything starts
+printf '%s\n' 'import json, sys' 'for line in sys.stdin:' \
+    '    print(json.dumps({"id": json.loads(line)["id"], "status": "error", "detail": "ZeroDivisionError"}), flush=True)' >$tmp/raises.py
+job raises max_steps=1 max_failed_reward_steps=1 "${small[@]}" "rewards.math_rule.exec=python3 $tmp/raises.py"
+[ $code = 1 ] || fail "a program that always raises: exit code $code"
+sed '/^starting/,$d' $log | grep -q "cannot score the first row with an empty response: ZeroDivisionError" || fail "a program that raises: no warning before the start"
 while IFS='|' read -r says change; do
     job refused max_steps=1 "${small[@]}" "$change"
     [ $code = 2 ] && grep -q "$says" $log || fail "$change: exit code $code"

@@ -314,13 +314,20 @@ static void c51_refused(void **state)
     enum { TEXTS = CR_COUNT(texts) };
     char *found;
     int64_t first_step;
+    cr_err err = {0};
 
     (void)state;
     earlier(&h);
     snprintf(path, sizeof path, "%s/checkpoint-2", dir);
+    snprintf(manifest, sizeof manifest, "%s/state/actor_train.v", path); /* that nothing names */
+    assert_int_equal(cr_file_write_atomic(manifest, "v", 1, &err), CR_OK);
+    assert_int_equal(cr_checkpoint_find(&config, &found, &first_step, &err), CR_ECONFIG);
+    assert_non_null(strstr(err.msg, "does not name state/actor_train.v, which is there"));
+    unlink(manifest);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
     for (size_t i = 0; i < TEXTS + 3; i++) {
-        cr_err err = {0}, ignored = {0};
+        cr_err ignored = {0};
+        err = (cr_err){0};
         if (i < TEXTS)
             assert_int_equal(cr_file_write_atomic(manifest, texts[i], strlen(texts[i]), &ignored),
                              CR_OK);

@@ -164,10 +164,43 @@ static void metrics(void **state)
     }
 }
 
+/* The third step in a row without any gradient is said, once. */
+static void flat(void **state)
+{
+    static const double norms[] = {0, 0, 0.5, 0, 0, 0, 0};
+    static const size_t lines[] = {0, 0, 0, 0, 0, 1, 1};
+    FILE *file = tmpfile();
+    int64_t num_flat = 0;
+    cr_metrics m = {0};
+
+    (void)state;
+    assert_non_null(file);
+    cr_log_tee(fileno(file));
+    for (size_t i = 0; i < CR_COUNT(norms); i++) {
+        char line[512];
+        size_t num = 0;
+        cr_metrics_clear(&m);
+        cr_metrics_set(&m, norms[i], "actor_train/grad_norm");
+        cr_metrics_set(&m, 1e10, "actor/lr");
+        cr_verdict_warn_flat(&m, (int64_t)i, &num_flat);
+        rewind(file);
+        while (fgets(line, sizeof line, file)) {
+            num++;
+            assert_non_null(strstr(line, "steps 3 to 5 have a gradient of 0"));
+            assert_non_null(strstr(line, "learning_rate (1e+10)"));
+        }
+        fseek(file, 0, SEEK_END);
+        assert_int_equal(num, lines[i]);
+    }
+    cr_log_tee(-1);
+    fclose(file);
+    cr_metrics_free(&m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merged), cmocka_unit_test(tokens),
-                                       cmocka_unit_test(metrics)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(merged), cmocka_unit_test(flat),
+                                       cmocka_unit_test(tokens), cmocka_unit_test(metrics)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
