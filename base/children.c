@@ -184,10 +184,18 @@ static void cut_ruler(char *line)
     if (at && at > line) *at = 0;
 }
 
+/* Does another rank say what the last one has said, word for word? */
+static bool is_said(const cr_child *child, const char *line)
+{
+    const char *said = strstr(child->own, ": "), *says = strstr(line, ": ");
+
+    return is_own(line) && strstr(line, " rank ") && said && says && strcmp(said, says) == 0;
+}
+
 static void show_line(cr_child *child)
 {
     const char *line = child->line;
-    bool was_in_advice = child->is_in_advice, is_noise;
+    bool was_in_advice = child->is_in_advice, is_noise, is_repeated;
 
     child->line[child->line_bytes] = 0;
     child->line_bytes = 0;
@@ -196,8 +204,9 @@ static void show_line(cr_child *child)
     if (strncmp(line, "------", 6) == 0) child->is_in_advice = false;
     is_noise = ((was_in_advice || child->is_in_advice) && !is_own(line)) || line[0] == 0 ||
                is_own_crash(child, line) || is_banner(line);
+    is_repeated = is_said(child, line);
     learn(child, line, is_noise);
-    if (!is_noise) cr_log_line(line);
+    if (!is_noise && !is_repeated) cr_log_line(line);
 }
 
 /* Show what it wrote up to now. */

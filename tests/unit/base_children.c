@@ -3,10 +3,12 @@
 #include "base/children.h"
 #include "tests/check_near.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { ENDS_WITHIN_SECONDS = 20 };
 
@@ -163,12 +165,41 @@ static void tcp_lines(void **state)
     assert_ptr_equal(strchr(text, '\n'), strrchr(text, '\n')); /* that line alone */
 }
 
+/* Each of many ranks says the same: once. Their lines are lines, whoever else writes: each is one write. */
+static void same_words(void **state)
+{
+    static const char script[] =
+        "for i in 0 1 2; do echo \"actor_infer rank $i on h1: no room: 5 bytes\" >&2; done;"
+        "echo 'actor_infer rank 3 on h1: no room: 6 bytes' >&2; exit 2";
+    FILE *shown = tmpfile();
+    cr_child child;
+    char text[1000];
+    size_t num = 0;
+    int fd[2];
+
+    (void)state;
+    cr_log_tee(fileno(shown));
+    watch(&child, script);
+    cr_log_tee(-1);
+    rewind(shown);
+    while (fgets(text, sizeof text, shown))
+        num += strstr(text, "no room") != NULL;
+    fclose(shown);
+    assert_int_equal(num, 2);
+    cr_child_stop(&child, 0);
+    assert_int_equal(pipe2(fd, O_DIRECT), 0); /* a read gives what one write gave */
+    cr_put_line(fd[1], "a \x1b line");
+    assert_int_equal(read(fd[0], text, sizeof text), strlen("a \\x1b line\n"));
+    close(fd[0]);
+    close(fd[1]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(start_that_hangs),
-                                       cmocka_unit_test(own_words),
-                                       cmocka_unit_test(words_and_ruler),
-                                       cmocka_unit_test(lost_host), cmocka_unit_test(tcp_lines)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(start_that_hangs), cmocka_unit_test(own_words),
+        cmocka_unit_test(words_and_ruler),  cmocka_unit_test(lost_host),
+        cmocka_unit_test(tcp_lines),        cmocka_unit_test(same_words)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
