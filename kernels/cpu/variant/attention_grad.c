@@ -83,14 +83,14 @@ static int64_t lay_out(const shape *z, int64_t len, uint32_t *base, work *w)
     return at;
 }
 
-/* C[m, n] (+)= A B in float32, n in whole panels. */
-static void product(const shape *z, int64_t m, int64_t n, int64_t units, const uint32_t *a,
-                    int64_t row_stride, const uint32_t *panels, float *c, int64_t ldc,
-                    bool is_added)
+/* C[m, n] (+)= A B in float32, n in whole panels, of the dtype. */
+static void product(const shape *z, cr_dtype dtype, int64_t m, int64_t n, int64_t units,
+                    const uint32_t *a, int64_t row_stride, const uint32_t *panels, float *c,
+                    int64_t ldc, bool is_added)
 {
-    gemm_out out = {c, CR_F32, ldc, NULL, is_added ? c : NULL, ldc, CR_F32};
+    gemm_out out = {.c = c, .ldc = ldc, .add = is_added ? c : NULL, .ldadd = ldc};
 
-    CR_V(gemm)(z->dev, m, whole_panels(n), units, z->is_pairs, a, row_stride, panels, &out);
+    CR_V(gemm)(z->dev, dtype, m, whole_panels(n), units, a, row_stride, panels, &out);
 }
 
 /* Rows of q or dO from element `at` as A. */
@@ -166,17 +166,17 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
     size_t bytes = cr_dtype_bytes(a->dtype);
     const uint32_t *rows = rows_of(z, w, a->q, at, num, &stride);
 
-    product(z, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
+    product(z, a->dtype, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
     rows = rows_of(z, w, z->g->d_o, at, num, &stride);
-    product(z, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
+    product(z, a->dtype, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
     weigh_rows(z, w, (const float *)cr_mem_to_host(a->lse) + row, w->delta + local, len, i, num, k0,
                keys);
     CR_V(pack_at)(a->dtype, (const char *)a->q + (size_t)at * bytes, ld, num, z->d, w->q);
     CR_V(pack_at)(a->dtype, (const char *)z->g->d_o + (size_t)at * bytes, ld, num, z->d, w->d_o);
-    product(z, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);
-    product(z, z->d, keys, units, w->q, CRI_GROUPS, w->ds_panels, w->dk, TILE, true);
-    product(z, num, z->d, gemm_units(z->inner, keys), w->ds, gemm_units(z->inner, TILE), w->k,
-            w->dq + local * z->wide, z->wide, true);
+    product(z, z->inner, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);
+    product(z, z->inner, z->d, keys, units, w->q, CRI_GROUPS, w->ds_panels, w->dk, TILE, true);
+    product(z, a->dtype, num, z->d, gemm_units(z->inner, keys), w->ds, gemm_units(z->inner, TILE),
+            w->k, w->dq + local * z->wide, z->wide, true);
 }
 
 /* x [num, d] in rows of TILE, transposed. */

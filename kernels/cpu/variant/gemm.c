@@ -14,59 +14,76 @@ enum { MC = 192, NC = 1024 };
 
 /* ---- the register tile ---- */
 
-CR_INLINE vf multiply_add(bool is_pairs, uint32_t a, vf b, vf acc)
+CR_INLINE vf multiply_add(cr_dtype dtype, uint32_t a, vf b, vf acc)
 {
     float x;
 #if defined(__AVX512BF16__)
-    if (is_pairs)
+    if (gemm_has_pairs(dtype))
         return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
 #endif
-    (void)is_pairs;
+    (void)dtype;
     memcpy(&x, &a, 4);
     return v_fma(v_set(x), b, acc);
 }
 
-/* rows x (CRI_PANEL * num_panels) sums into out. */
-CR_INLINE void tile(int rows, int num_panels, bool is_pairs, int64_t units, const uint32_t *a,
-                    int64_t row_stride, int64_t k_stride, const uint32_t *panel, vf *out)
+/* The columns of a panel at one k. */
+CR_INLINE void load_columns(cr_dtype dtype, const char *row, vf b[2])
 {
+    if (!gemm_is_narrow(dtype)) {
+        b[0] = v_get(CR_F32, row, 0);
+        b[1] = v_get(CR_F32, row, V_LANES);
+    } else if (dtype == CR_BF16) {
+        vu words;
+        memcpy(&words, row, sizeof words);
+        b[0] = (vf)(words << 16);
+        b[1] = (vf)(words & 0xFFFF0000u);
+    } else {
+        b[0] = v_get(dtype, row, 0);
+        b[1] = v_get(dtype, row, V_LANES);
+    }
+}
+
+/* rows x (CRI_PANEL * num_panels) sums; is_more: on top of those that are there. */
+CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, const uint32_t *a,
+                    int64_t row_stride, int64_t k_stride, const char *panel, bool is_more, vf *sums)
+{
+    const int64_t row_bytes = gemm_panel_bytes(dtype, 1), panel_bytes = units * row_bytes;
     vf acc[2 * CRI_ROWS];
 
 #pragma GCC unroll 24
     for (int i = 0; i < rows * num_panels * 2; i++)
         acc[i] = v_set(0);
+    if (is_more)
+#pragma GCC unroll 24
+        for (int i = 0; i < rows * num_panels * 2; i++)
+            acc[i] = sums[i];
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
-            vf b0 = v_load((const float *)panel + (p * units + k) * CRI_PANEL);
-            vf b1 = v_load((const float *)panel + (p * units + k) * CRI_PANEL + V_LANES);
+            vf b[2];
+            load_columns(dtype, panel + p * panel_bytes + k * row_bytes, b);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 uint32_t x = a[r * row_stride + k * k_stride];
-                acc[(r * num_panels + p) * 2] =
-                    multiply_add(is_pairs, x, b0, acc[(r * num_panels + p) * 2]);
-                acc[(r * num_panels + p) * 2 + 1] =
-                    multiply_add(is_pairs, x, b1, acc[(r * num_panels + p) * 2 + 1]);
+                int i = (r * num_panels + p) * 2;
+                acc[i] = multiply_add(dtype, x, b[0], acc[i]);
+                acc[i + 1] = multiply_add(dtype, x, b[1], acc[i + 1]);
             }
         }
     }
 #pragma GCC unroll 24
     for (int i = 0; i < rows * num_panels * 2; i++)
-        out[i] = acc[i];
+        sums[i] = acc[i];
 }
 
-#define TILE_CASE(rows, panels)                                                    \
-    case (rows)*8 + (panels):                                                      \
-        if (is_pairs)                                                              \
-            tile(rows, panels, true, units, a, row_stride, k_stride, panel, out);  \
-        else                                                                       \
-            tile(rows, panels, false, units, a, row_stride, k_stride, panel, out); \
+#define TILE_CASE(rows, panels)                                                          \
+    case (rows)*8 + (panels):                                                            \
+        tile(dtype, rows, panels, units, a, row_stride, k_stride, panel, is_more, sums); \
         return
 
-/* Noinline: one copy of each tile. */
-static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pairs, int64_t units,
-                                               const uint32_t *a, int64_t row_stride,
-                                               int64_t k_stride, const uint32_t *panel, vf *out)
+CR_INLINE void any_tile(cr_dtype dtype, int rows, int panels, int64_t units, const uint32_t *a,
+                        int64_t row_stride, int64_t k_stride, const char *panel, bool is_more,
+                        vf *sums)
 {
     switch (rows * 8 + panels) {
         TILE_CASE(1, 1);
@@ -89,6 +106,16 @@ static __attribute__((noinline)) void run_tile(int rows, int panels, bool is_pai
         TILE_CASE(12, 1);
 #endif
     }
+}
+
+/* Noinline: one copy of each tile. */
+static __attribute__((noinline)) void run_tile(cr_dtype dtype, int rows, int panels, int64_t units,
+                                               const uint32_t *a, int64_t row_stride,
+                                               int64_t k_stride, const char *panel, bool is_more,
+                                               vf *sums)
+{
+    CR_BY_DTYPE(dtype, any_tile, rows, panels, units, a, row_stride, k_stride, panel, is_more,
+                sums);
 }
 
 /* V_LANES columns of a row of C from their sums; some < V_LANES: the last ones. */
@@ -343,48 +370,95 @@ static void amx_transposed(int64_t n0, int64_t n1, int64_t m, int64_t units, con
 }
 #endif
 
-/* Rows m0 .. m1 of C against panels p0 .. p1. */
-static void block(int64_t m0, int64_t m1, int64_t p0, int64_t p1, int64_t n, int64_t units,
-                  bool is_pairs, const uint32_t *a, int64_t row_stride, const uint32_t *panels,
-                  const gemm_out *o)
+/* The sums that a tile goes on from, and where they go if there is more to add. */
+CR_INLINE void begin_tile(const gemm_out *o, int64_t m, int64_t n0, int rows, int wide, vf *sums)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2 * wide; i++)
+            sums[r * 2 * wide + i] = v_load(o->before + (m + r) * o->ld_sums + n0 + i * V_LANES);
+}
+
+CR_INLINE void keep_tile(const gemm_out *o, int64_t m, int64_t n0, int rows, int wide,
+                         const vf *sums)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 2 * wide; i++)
+            v_store(o->after + (m + r) * o->ld_sums + n0 + i * V_LANES, sums[r * 2 * wide + i]);
+}
+
+/* A part of C: rows m0 .. m1, panels p0 .. p1. */
+typedef struct part {
+    int64_t m0, m1, p0, p1;
+} part;
+
+/* At most four panels; p1 - p0 and the rows are what register tiles there are for. */
+static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+                         int64_t row_stride, const void *panel, const gemm_out *o)
 {
     bool is_grouped = row_stride == CRI_GROUPS;
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
+    int64_t n0 = at.p0 * CRI_PANEL, rows;
+    int wide = (int)(at.p1 - at.p0);
 
-#if defined(__AMX_BF16__)
-    if (is_pairs) {
-        amx_block(m0, m1, p0, p1, n, units, a, row_stride, panels, o);
-        return;
-    }
-#endif
-    for (int64_t p = p0; p < p1;) {
-        int64_t rows_left = m1 - m0;
-        int wide = rows_left == 1 ? 4 : rows_left <= 3 ? 2 : 1;
-        while (wide > 1 && p + wide > p1)
-            wide /= 2;
-        for (int64_t m = m0; m < m1;) {
-            int rows = m1 - m < CRI_ROWS ? (int)(m1 - m) : CRI_ROWS;
-            int64_t n0 = p * CRI_PANEL;
-            vf acc[2 * CRI_ROWS];
-            if (!is_grouped && rows == CRI_ROWS && m1 - m < 2 * CRI_ROWS && m1 - m > CRI_ROWS)
-                rows = (int)(m1 - m + 1) / 2; /* even halves */
-            if (o->add) prefetch_add(o, m, n0, rows);
-            run_tile(rows, wide, is_pairs, units,
-                     a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride),
-                     is_grouped ? 1 : row_stride, is_grouped ? CRI_ROWS : 1, panels + n0 * units,
-                     acc);
-            if (is_plain && n - n0 >= wide * CRI_PANEL)
-                CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, rows, wide, acc);
-            else
-                finish_edge(o, m, n0, n, rows, wide, acc);
-            m += rows;
-        }
-        p += wide;
+    for (int64_t m = at.m0; m < at.m1; m += rows) {
+        int64_t left = at.m1 - m;
+        vf sums[2 * CRI_ROWS];
+        rows = left < CRI_ROWS ? left : CRI_ROWS;
+        if (!is_grouped && left < 2 * CRI_ROWS && left > CRI_ROWS)
+            rows = (left + 1) / 2; /* even parts */
+        if (o->add) prefetch_add(o, m, n0, (int)rows);
+        if (o->before) begin_tile(o, m, n0, (int)rows, wide, sums);
+        run_tile(dtype, (int)rows, wide, units,
+                 a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride),
+                 is_grouped ? 1 : row_stride, is_grouped ? CRI_ROWS : 1, panel, o->before, sums);
+        if (o->after)
+            keep_tile(o, m, n0, (int)rows, wide, sums);
+        else if (is_plain && n - n0 >= wide * CRI_PANEL)
+            CR_BY_DTYPE(o->c_dtype, finish_tile, o, m, n0, (int)rows, wide, sums);
+        else
+            finish_edge(o, m, n0, n, (int)rows, wide, sums);
     }
 }
 
-void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pairs,
-                const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out)
+CR_INLINE void widen_panel(cr_dtype dtype, const char *panel, int64_t units, float *out)
+{
+    for (int64_t k = 0; k < units; k++, panel += gemm_panel_bytes(dtype, 1), out += CRI_PANEL) {
+        vf b[2];
+        load_columns(dtype, panel, b);
+        v_store(out, b[0]);
+        v_store(out + V_LANES, b[1]);
+    }
+}
+
+/* Rows enough to widen a panel once, before all tiles, and its most units. */
+enum { WIDEN_ROWS = 4 * CRI_ROWS, MOST_DEPTH = 2048 };
+
+static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+                  int64_t row_stride, const void *panels, const gemm_out *o)
+{
+    int64_t rows = at.m1 - at.m0, wide;
+    bool is_widened = gemm_is_narrow(dtype) && rows >= WIDEN_ROWS && units <= MOST_DEPTH;
+    float widened[MOST_DEPTH * CRI_PANEL];
+
+#if defined(__AMX_BF16__)
+    if (gemm_has_pairs(dtype)) {
+        amx_block(at.m0, at.m1, at.p0, at.p1, n, units, a, row_stride, panels, o);
+        return;
+    }
+#endif
+    for (int64_t p = at.p0; p < at.p1; p += wide) {
+        const char *panel = (const char *)panels + p * gemm_panel_bytes(dtype, units);
+        wide = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+        while (p + wide > at.p1)
+            wide /= 2;
+        if (is_widened) CR_BY_DTYPE(dtype, widen_panel, panel, units, widened);
+        block_panels((part){at.m0, at.m1, p, p + wide}, is_widened ? CR_F32 : dtype, n, units, a,
+                     row_stride, is_widened ? (const void *)widened : panel, o);
+    }
+}
+
+void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t units,
+                const uint32_t *a, int64_t row_stride, const void *panels, const gemm_out *out)
 {
     int64_t num_panels = (n + CRI_PANEL - 1) / CRI_PANEL;
     /* what it takes to start threads: about as long as 2e6 multiply-adds, or as reading 128 KB of B */
@@ -394,52 +468,64 @@ void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t units, bool is_pai
     if (m >= 2 * MC || threads == 1) {
         int64_t num_blocks = (m + MC - 1) / MC;
         CRI_FOR(threads, b, num_blocks,
-                block(b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels, n, units,
-                      is_pairs, a, row_stride, panels, out));
+                block((part){b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels}, dtype, n,
+                      units, a, row_stride, panels, out));
     } else {
         int64_t step = (num_panels + threads - 1) / threads;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t p = 0; p < num_panels; p += step)
-            block(0, m, p, p + step < num_panels ? p + step : num_panels, n, units, is_pairs, a,
-                  row_stride, panels, out);
+            block((part){0, m, p, p + step < num_panels ? p + step : num_panels}, dtype, n, units,
+                  a, row_stride, panels, out);
     }
 }
 
 /* ---- the products of a Linear ---- */
 
-/* Columns of B that are packed at a time. Tiles of AMX are so fast that panels have to stay in L2. */
-static int64_t max_cols(cr_dtype dtype, int64_t units)
+/* What of B is packed at a time: columns, and numbers along k. */
+typedef struct cut {
+    int64_t cols, depth;
+} cut;
+
+/* Panels stay in the L2 of each thread. Long sums are cut, too: otherwise a panel alone would not fit. */
+static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t k)
 {
+    enum { L2_BYTES = 1 << 19, LEAST_PANELS = 8, DEPTH = 512 };
+    cut c = {0, k};
+    int64_t whole;
+
 #if defined(__AMX_BF16__)
-    enum { L2_UNITS = 1 << 17 };
-    int64_t cols = L2_UNITS / units / CRI_PANEL * CRI_PANEL;
-    if (dtype == CR_BF16 && cols >= 2 * CRI_PANEL && cols < NC) return cols;
+    if (dtype == CR_BF16) {
+        c.cols = L2_BYTES / 4 / gemm_units(dtype, k) / CRI_PANEL * CRI_PANEL;
+        if (c.cols < 2 * CRI_PANEL || c.cols > NC) c.cols = NC;
+        return c;
+    }
 #endif
-    (void)dtype;
-    (void)units;
-    return NC;
+    if (gemm_units(dtype, k) > MOST_DEPTH) c.depth = gemm_has_pairs(dtype) ? 2 * DEPTH : DEPTH;
+    whole = L2_BYTES / gemm_panel_bytes(dtype, gemm_units(dtype, c.depth));
+    c.cols = (whole < LEAST_PANELS ? LEAST_PANELS : whole) * CRI_PANEL * dev->num_threads;
+    if (c.cols > NC) c.cols = NC;
+    return c;
 }
 
-/* A as units, where it lies if possible; otherwise in the scratch. */
-static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t m, int64_t k,
-                                int64_t *row_stride)
+/* A as units, where it lies if possible; otherwise in the scratch. Cut rows are copied: they lie so far apart that they
+ * would meet in a few sets of the cache. */
+static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, int64_t ld,
+                                int64_t m, int64_t k, int64_t *row_stride)
 {
     int64_t units = gemm_units(dtype, k);
     uint32_t *packed;
 
     *row_stride = units;
-    if (gemm_in_place(dtype, k)) return x;
+    if (ld == k && gemm_in_place(dtype, k)) return x;
     packed = cri_scratch(dev, CRI_SLOT_ROWS, (size_t)(m * units) * 4);
-    CR_V(pack_a)(dtype, x, k, m, k, packed);
+    CR_V(pack_a)(dtype, x, ld, m, k, packed);
     return packed;
 }
 
 size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w)
 {
     (void)dev;
-    return (size_t)((w->num_rows + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL *
-                    gemm_units(w->dtype, w->num_cols)) *
-           4;
+    return gemm_panels_bytes(w->dtype, w->num_rows, gemm_units(w->dtype, w->num_cols));
 }
 
 cr_status CR_V(weight_pack)(cr_device *dev, const cr_weight_pack_args *a, cr_err *err)
@@ -453,6 +539,62 @@ cr_status CR_V(weight_pack)(cr_device *dev, const cr_weight_pack_args *a, cr_err
     return CR_OK;
 }
 
+/* `depth` numbers along k, from k0 on, of columns n0 .. n0 + cols - 1 of B = W^T, or W. */
+static void pack_part(const cr_weight *w, bool is_transposed, int64_t n0, int64_t cols, int64_t k0,
+                      int64_t depth, void *panels)
+{
+    int64_t ld = w->num_cols, first = is_transposed ? n0 * ld + k0 : k0 * ld + n0;
+    const char *at = (const char *)w->data + (size_t)first * cr_dtype_bytes(w->dtype);
+
+    if (is_transposed)
+        CR_V(pack_rows)(w->dtype, at, ld, cols, depth, panels);
+    else
+        CR_V(pack_cols)(w->dtype, at, ld, depth, cols, panels);
+}
+
+/* Columns n0 .. n0 + cols - 1 of C = A B with A [m, k] and B = W^T, or W, whose panels are made in the scratch. */
+static void multiply_columns(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
+                             int64_t m, int64_t k, int64_t n0, int64_t cols, int64_t depth,
+                             gemm_out out)
+{
+    int64_t wide = (cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL, stride,
+            num_sums = depth < k ? m * wide : 0;
+    float *sums = cri_scratch(dev, CRI_SLOT_PANELS,
+                              (size_t)num_sums * 4 +
+                                  gemm_panels_bytes(w->dtype, cols, gemm_units(w->dtype, depth)));
+    void *panels = sums + num_sums;
+
+    out.ld_sums = wide;
+    for (int64_t k0 = 0; k0 < k; k0 += depth) {
+        int64_t num = k - k0 < depth ? k - k0 : depth;
+        const void *at = (const char *)a + (size_t)k0 * cr_dtype_bytes(w->dtype);
+        const uint32_t *units = units_of(dev, w->dtype, at, k, m, num, &stride);
+        out.before = k0 > 0 ? sums : NULL;
+        out.after = k - k0 > num ? sums : NULL;
+        pack_part(w, is_transposed, n0, cols, k0, num, panels);
+        CR_V(gemm)(dev, w->dtype, m, cols, gemm_units(w->dtype, num), units, stride, panels, &out);
+    }
+}
+
+/* C[m, n] = A[m, k] B and what out says. */
+static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, const void *a,
+                     int64_t m, const gemm_out *out)
+{
+    int64_t n = is_transposed ? w->num_rows : w->num_cols,
+            k = is_transposed ? w->num_cols : w->num_rows;
+    size_t c_bytes = cr_dtype_bytes(out->c_dtype), aux_bytes = cr_dtype_bytes(out->aux_dtype);
+    cut c = cut_of(dev, w->dtype, k);
+
+    for (int64_t n0 = 0; n0 < n; n0 += c.cols) {
+        gemm_out some = *out;
+        some.c = (char *)out->c + (size_t)n0 * c_bytes;
+        if (out->bias) some.bias = (const char *)out->bias + (size_t)n0 * aux_bytes;
+        if (out->add) some.add = (const char *)out->add + (size_t)n0 * aux_bytes;
+        multiply_columns(dev, w, is_transposed, a, m, k, n0, n - n0 < c.cols ? n - n0 : c.cols,
+                         c.depth, some);
+    }
+}
+
 #if defined(__AMX_BF16__)
 /* Few rows: packing W would take longer than the products. */
 static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
@@ -460,7 +602,13 @@ static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
     enum { MOST_ROWS = 320, STEP = 256 };
     const cr_weight *w = a->w;
     int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k);
-    gemm_out out = {a->y, a->out_dtype, n, a->bias, a->add, n, w->dtype};
+    gemm_out out = {.c = a->y,
+                    .c_dtype = a->out_dtype,
+                    .ldc = n,
+                    .bias = a->bias,
+                    .add = a->add,
+                    .ldadd = n,
+                    .aux_dtype = w->dtype};
     uint32_t *x;
 
     if (w->dtype != CR_BF16 || w->packed || m > MOST_ROWS || !gemm_in_place(w->dtype, k))
@@ -478,34 +626,25 @@ static bool linear_of_few(cr_device *dev, const cr_linear_args *a)
 cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
-    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, units = gemm_units(w->dtype, k),
-            most = max_cols(w->dtype, units), stride;
-    const uint32_t *x = units_of(dev, w->dtype, a->x, m, k, &stride);
-    size_t out_bytes = cr_dtype_bytes(a->out_dtype), aux_bytes = cr_dtype_bytes(w->dtype);
+    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, stride;
+    gemm_out out = {.c = a->y,
+                    .c_dtype = a->out_dtype,
+                    .ldc = n,
+                    .bias = a->bias,
+                    .add = a->add,
+                    .ldadd = n,
+                    .aux_dtype = w->dtype};
 
     (void)err;
 #if defined(__AMX_BF16__)
     if (linear_of_few(dev, a)) return CR_OK;
 #endif
-    for (int64_t n0 = 0, cols; n0 < n; n0 += cols) {
-        cols = w->packed || n - n0 < most ? n - n0 : most;
-        const uint32_t *panels = cr_mem_to_host(w->packed);
-        gemm_out out = {(char *)a->y + (size_t)n0 * out_bytes,
-                        a->out_dtype,
-                        n,
-                        a->bias ? (const char *)a->bias + (size_t)n0 * aux_bytes : NULL,
-                        a->add ? (const char *)a->add + (size_t)n0 * aux_bytes : NULL,
-                        n,
-                        w->dtype};
-        if (!panels) {
-            uint32_t *packed =
-                cri_scratch(dev, CRI_SLOT_PANELS,
-                            (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
-            CR_V(pack_rows)
-            (w->dtype, (const char *)w->data + (size_t)(n0 * k) * aux_bytes, k, cols, k, packed);
-            panels = packed;
-        }
-        CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), x, stride, panels, &out);
+    if (w->packed) {
+        const uint32_t *x = units_of(dev, w->dtype, a->x, k, m, k, &stride);
+        CR_V(gemm)
+        (dev, w->dtype, m, n, gemm_units(w->dtype, k), x, stride, cr_mem_to_host(w->packed), &out);
+    } else {
+        multiply(dev, w, true, a->x, m, &out);
     }
     return CR_OK;
 }
@@ -520,20 +659,17 @@ void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld
 
     for (int64_t t = 0; t < num_rows; t += chunk) {
         int64_t rows = num_rows - t < chunk ? num_rows - t : chunk, units = gemm_units(dtype, rows);
-        uint32_t *groups = cri_scratch(dev, CRI_SLOT_ROWS,
-                                       (size_t)gemm_groups_units(dtype, BAND, units) * 4),
-                 *panels =
-                     cri_scratch(dev, CRI_SLOT_PANELS,
-                                 (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+        uint32_t *groups =
+            cri_scratch(dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * 4);
+        void *panels = cri_scratch(dev, CRI_SLOT_PANELS, gemm_panels_bytes(dtype, k, units));
         CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);
         for (int64_t n0 = 0; n0 < n; n0 += BAND) {
             int64_t band = n - n0 < BAND ? n - n0 : BAND;
             float *at = dw + n0 * k;
-            gemm_out out = {at, CR_F32, k, NULL, at, k, CR_F32};
+            gemm_out out = {.c = at, .ldc = k, .add = at, .ldadd = k}; /* all of it float32 */
             CR_V(pack_at)
             (dtype, (const char *)dy + (size_t)(t * ld_dy + n0) * bytes, ld_dy, rows, band, groups);
-            CR_V(gemm)
-            (dev, band, k, units, gemm_has_pairs(dtype), groups, CRI_GROUPS, panels, &out);
+            CR_V(gemm)(dev, dtype, band, k, units, groups, CRI_GROUPS, panels, &out);
         }
     }
 }
@@ -541,25 +677,16 @@ void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld
 cr_status CR_V(linear_grad)(cr_device *dev, const cr_linear_grad_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
-    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols, stride;
-    size_t bytes = cr_dtype_bytes(w->dtype);
+    int64_t m = a->num_rows, n = w->num_rows, k = w->num_cols;
+    gemm_out dx = {.c = a->dx,
+                   .c_dtype = w->dtype,
+                   .ldc = k,
+                   .add = a->is_dx_added ? a->dx : NULL,
+                   .ldadd = k,
+                   .aux_dtype = w->dtype};
 
     (void)err;
-    if (a->dx) { /* dx[m, k] = dy[m, n] W[n, k] */
-        const uint32_t *dy = units_of(dev, w->dtype, a->dy, m, n, &stride);
-        int64_t units = gemm_units(w->dtype, n), most = max_cols(w->dtype, units);
-        for (int64_t k0 = 0; k0 < k; k0 += most) {
-            int64_t cols = k - k0 < most ? k - k0 : most;
-            uint32_t *panels =
-                cri_scratch(dev, CRI_SLOT_PANELS,
-                            (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
-            void *dx = (char *)a->dx + (size_t)k0 * bytes;
-            gemm_out out = {dx, w->dtype, k, NULL, a->is_dx_added ? dx : NULL, k, w->dtype};
-            CR_V(pack_cols)
-            (w->dtype, (const char *)w->data + (size_t)k0 * bytes, k, n, cols, panels);
-            CR_V(gemm)(dev, m, cols, units, gemm_has_pairs(w->dtype), dy, stride, panels, &out);
-        }
-    }
+    if (a->dx) multiply(dev, w, false, a->dy, m, &dx); /* dx[m, k] = dy[m, n] W[n, k] */
     if (a->dw) CR_V(product_tn)(dev, w->dtype, a->dy, n, a->x, m, n, k, cr_mem_to_host(a->dw));
     float *dbias = cr_mem_to_host(a->dbias);
     if (dbias)

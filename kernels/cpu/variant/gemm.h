@@ -2,7 +2,10 @@
  *
  * C[m, n] = sum over k of A[m, k] B[k, n], k ascending, one float32 accumulator an element.
  * Numbers come in units of 4 bytes: one float32, or (where the variant has vdpbf16ps) a pair of
- * bfloat16 along k. B is packed in panels of CRI_PANEL columns: panel[k][CRI_PANEL] units. A is read where it
+ * bfloat16 along k. B is packed in panels of CRI_PANEL columns: panel[k][CRI_PANEL] units. Without pairs, 16-bit
+ * numbers keep their 16 bits in panels and are widened when they are multiplied with units of A, which are
+ * float32: panel[k][CRI_PANEL] of float16 as they are, or panel[k][V_LANES] words with the bfloat16 of column
+ * j in the low bits and that of column j + V_LANES in the high bits. A is read where it
  * lies, unit (m, k) at a[m * row_stride + k], or (row_stride CRI_GROUPS) from groups of CRI_ROWS rows,
  * one after another: group[k][CRI_ROWS].
  *
@@ -40,6 +43,23 @@ CR_INLINE int64_t gemm_units(cr_dtype dtype, int64_t num)
     return gemm_has_pairs(dtype) ? (num + 1) / 2 : num;
 }
 
+/* Do panels have 16 bits a number? */
+CR_INLINE bool gemm_is_narrow(cr_dtype dtype)
+{
+    return dtype != CR_F32 && !gemm_has_pairs(dtype);
+}
+
+CR_INLINE int64_t gemm_panel_bytes(cr_dtype dtype, int64_t units)
+{
+    return units * CRI_PANEL * (gemm_is_narrow(dtype) ? 2 : 4);
+}
+
+/* Of the panels of n columns. */
+CR_INLINE size_t gemm_panels_bytes(cr_dtype dtype, int64_t n, int64_t units)
+{
+    return (size_t)((n + CRI_PANEL - 1) / CRI_PANEL * gemm_panel_bytes(dtype, units));
+}
+
 /* Are rows of num elements A where they lie? */
 CR_INLINE bool gemm_in_place(cr_dtype dtype, int64_t num)
 {
@@ -71,18 +91,22 @@ typedef struct gemm_out {
     const void *add;  /* [m, n], row stride ldadd, aux_dtype, or NULL; may be c */
     int64_t ldadd;
     cr_dtype aux_dtype;
+    const float *
+        before; /* [m, n], row stride ld_sums, in whole panels: sums that these go on from; NULL: 0 */
+    float *after; /* where they go instead of c, because there is more to add; NULL: c */
+    int64_t ld_sums;
 } gemm_out;
 
-/* panels: ceil(n / CRI_PANEL) panels of num_units * CRI_PANEL units. */
-void CR_V(gemm)(cr_device *dev, int64_t m, int64_t n, int64_t num_units, bool is_pairs,
-                const uint32_t *a, int64_t row_stride, const uint32_t *panels, const gemm_out *out);
+/* panels: ceil(n / CRI_PANEL) panels of numbers of the dtype. */
+void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t num_units,
+                const uint32_t *a, int64_t row_stride, const void *panels, const gemm_out *out);
 
 /* Pack num_cols columns of W as B: from rows of W ([n, k] row-major, k contiguous: B = W^T). */
 void CR_V(pack_rows)(cr_dtype dtype, const void *w, int64_t ldw, int64_t n, int64_t k,
-                     uint32_t *panels);
+                     void *panels);
 /* From a matrix [k, n] row-major (n contiguous: B = W as it lies). */
 void CR_V(pack_cols)(cr_dtype dtype, const void *w, int64_t ldw, int64_t k, int64_t n,
-                     uint32_t *panels);
+                     void *panels);
 /* A as units [m][units], when it cannot be read where it lies. */
 void CR_V(pack_a)(cr_dtype dtype, const void *a, int64_t lda, int64_t m, int64_t k, uint32_t *out);
 /* A^T of a matrix [k, m] (m contiguous) as groups of rows. */

@@ -72,16 +72,16 @@ static void finish(const row_state *s, float z_label, float *log_prob, float *en
     if (mean_z) *mean_z = s->most + s->moment / s->sum;
 }
 
-/* z[rows, cols] = x[rows, h] W[v0 .., h]^T for one tile; panels of the tile are packed once. */
-static const uint32_t *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, int64_t cols)
+/* Panels of W^T for words v0 .. v0 + cols - 1, v0 a multiple of the panel's columns. */
+static const void *tile_panels(cr_device *dev, const cr_weight *w, int64_t v0, int64_t cols)
 {
     int64_t units = gemm_units(w->dtype, w->num_cols);
-    uint32_t *panels;
+    void *panels;
 
     if (w->packed)
-        return (const uint32_t *)w->packed + v0 * units; /* TILE is a multiple of the panel */
-    panels = cri_scratch(dev, CRI_SLOT_PANELS,
-                         (size_t)((cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units) * 4);
+        return (const char *)cr_mem_to_host(w->packed) +
+               v0 / CRI_PANEL * gemm_panel_bytes(w->dtype, units);
+    panels = cri_scratch(dev, CRI_SLOT_PANELS, gemm_panels_bytes(w->dtype, cols, units));
     CR_V(pack_rows)
     (w->dtype, (const char *)w->data + (size_t)(v0 * w->num_cols) * cr_dtype_bytes(w->dtype),
      w->num_cols, cols, w->num_cols, panels);
@@ -158,14 +158,13 @@ static void find_labels(cr_device *dev, const cr_head_args *a, const row_words *
     const cr_weight *w = a->w;
     int64_t units = gemm_units(w->dtype, w->num_cols);
     float z[CRI_PANEL];
-    gemm_out out = {z, CR_F32, CRI_PANEL, NULL, NULL, 0, CR_F32};
+    gemm_out out = {.c = z, .ldc = CRI_PANEL};
 
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t v0 = words->labels[r] / CRI_PANEL * CRI_PANEL,
                 cols = w->num_rows - v0 < CRI_PANEL ? w->num_rows - v0 : CRI_PANEL;
-        const uint32_t *panel = tile_panels(dev, w, v0, cols);
-        CR_V(gemm)
-        (dev, 1, cols, units, gemm_has_pairs(w->dtype), x + r * units, units, panel, &out);
+        const void *panel = tile_panels(dev, w, v0, cols);
+        CR_V(gemm)(dev, w->dtype, 1, cols, units, x + r * units, units, panel, &out);
         edited_tile t = edit_tile(words->edits, r, words->labels[r], v0, cols, z, NULL);
         if (t.label >= 0) z_label[r] = z[t.label];
     }
@@ -210,12 +209,11 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
     if (a->rank) find_labels(dev, a, &words, x, h.z_label);
     for (int64_t v0 = 0; v0 < w->num_rows; v0 += TILE) {
         int64_t cols = w->num_rows - v0 < TILE ? w->num_rows - v0 : TILE;
-        const uint32_t *panels = tile_panels(dev, w, v0, cols);
-        gemm_out out = {z, CR_F32, TILE, NULL, NULL, 0, CR_F32};
+        const void *panels = tile_panels(dev, w, v0, cols);
+        gemm_out out = {.c = z, .ldc = TILE};
         for (int64_t r0 = 0; r0 < num; r0 += ROWS) {
             int64_t rows = num - r0 < ROWS ? num - r0 : ROWS;
-            CR_V(gemm)
-            (dev, rows, cols, units, gemm_has_pairs(w->dtype), x + r0 * units, units, panels, &out);
+            CR_V(gemm)(dev, w->dtype, rows, cols, units, x + r0 * units, units, panels, &out);
             take_rows(&words, &h, r0, rows, v0, cols, z);
         }
     }
@@ -248,7 +246,7 @@ CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, f
 /* A tile of the vocabulary and its panels: W^T to make logits, W to make dx. */
 typedef struct head_tile {
     int64_t v0, cols;
-    const uint32_t *forward, *back;
+    const void *forward, *back;
 } head_tile;
 
 static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
@@ -257,14 +255,14 @@ static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
     int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
             dz_units = gemm_units(w->dtype, t.cols);
     const char *rows = (const char *)w->data + (size_t)(v0 * k) * cr_dtype_bytes(w->dtype);
-    size_t num = (size_t)((t.cols + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * units),
-           num_back = (size_t)((k + CRI_PANEL - 1) / CRI_PANEL * CRI_PANEL * dz_units);
-    uint32_t *panels = cri_scratch(dev, CRI_SLOT_TILE, (num + num_back) * 4);
+    size_t bytes = gemm_panels_bytes(w->dtype, t.cols, units),
+           bytes_back = gemm_panels_bytes(w->dtype, k, dz_units);
+    char *panels = cri_scratch(dev, CRI_SLOT_TILE, bytes + bytes_back);
 
     CR_V(pack_rows)(w->dtype, rows, k, t.cols, k, panels);
-    CR_V(pack_cols)(w->dtype, rows, k, t.cols, k, panels + num);
+    CR_V(pack_cols)(w->dtype, rows, k, t.cols, k, panels + bytes);
     t.forward = panels;
-    t.back = panels + num;
+    t.back = panels + bytes;
     return t;
 }
 
@@ -315,14 +313,13 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_word
     const cr_weight *w = a->fwd.w;
     int64_t k = w->num_cols, units = gemm_units(w->dtype, k),
             dz_units = gemm_units(w->dtype, t->cols);
-    bool is_pairs = gemm_has_pairs(w->dtype);
     float *z = cri_scratch(dev, CRI_SLOT_LOGITS, (size_t)ROWS * TILE * 4);
     const char *x = (const char *)a->fwd.x + (size_t)(r0 * k) * cr_dtype_bytes(w->dtype);
     const uint32_t *xu = row_units(dev, CRI_SLOT_HEAD_X, w->dtype, x, rows, k), *dzu;
-    gemm_out to_z = {z, CR_F32, TILE, NULL, NULL, 0, CR_F32};
-    gemm_out to_dx = {dx, CR_F32, k, NULL, dx, k, CR_F32};
+    gemm_out to_z = {.c = z, .ldc = TILE};
+    gemm_out to_dx = {.c = dx, .ldc = k, .add = dx, .ldadd = k};
 
-    CR_V(gemm)(dev, rows, t->cols, units, is_pairs, xu, units, t->forward, &to_z);
+    CR_V(gemm)(dev, w->dtype, rows, t->cols, units, xu, units, t->forward, &to_z);
     for (int64_t r = 0; r < rows; r++) {
         row_grad g = row_grad_of(a, r0 + r);
         if (words->edits)
@@ -332,7 +329,7 @@ static void grad_rows(cr_device *dev, const cr_head_grad_args *a, const row_word
                         g.entropy, words->labels[r0 + r] - t->v0, dz, r * t->cols);
     }
     dzu = row_units(dev, CRI_SLOT_HEAD_DZ, w->dtype, dz, rows, t->cols);
-    CR_V(gemm)(dev, rows, k, dz_units, is_pairs, dzu, dz_units, t->back, &to_dx);
+    CR_V(gemm)(dev, w->dtype, rows, k, dz_units, dzu, dz_units, t->back, &to_dx);
 }
 
 /* A tile's sum of dx begins at 0: 152k terms one by one lose 5 bits. dz of up to BLOCK rows is kept
