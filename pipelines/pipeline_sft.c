@@ -90,6 +90,12 @@ static cr_status load(sft *s, cr_err *err)
     s->schedule_steps =
         (int64_t)ceil(w->training.num_train_epochs * (double)(s->data.num_rows / s->batch));
     s->num_steps = s->schedule_steps < s->c->max_steps ? s->schedule_steps : s->c->max_steps;
+    if (s->num_steps < s->schedule_steps)
+        cr_log(
+            CR_LOG_INFO, "sft",
+            "max_steps ends the run after %lld steps; the schedule of the learning rate goes over "
+            "the %lld of num_train_epochs",
+            (long long)s->num_steps, (long long)s->schedule_steps);
     s->warmup = w->training.warmup_steps
                     ? w->training.warmup_steps
                     : (int64_t)ceil((double)s->schedule_steps * w->training.warmup_ratio);

@@ -156,6 +156,7 @@ static double coefficient(cr_agg mode, double row_count, double tokens, double s
 typedef struct token_loss {
     double loss, grad; /* d loss / d log_prob; for a sequence ratio d loss / d log ratio */
     double factor;     /* sg(..) of the variants that have one, else 0 */
+    bool is_masked;    /* the variant leaves the token out */
 } token_loss;
 
 static double clamp(double x, double low, double high)
@@ -257,19 +258,20 @@ static token_loss loss_of(const cr_loss_config *c, const token *x, int cut)
         break;
     case CR_PG_CISPO:
         factor = clamp(x->rho, 1 - c->cispo_epsilon_low, 1 + c->cispo_epsilon_high);
-        if (c->cispo_use_unified_mask && cut * x->A > 0) factor = 0;
+        if (c->cispo_use_unified_mask && cut * x->A > 0) return (token_loss){0, 0, factor, true};
         break;
     case CR_PG_DPPO_TV:
-        factor = cut ? 0 : fmin(x->rho, c->dppo_clip_ratio_c);
+        if (cut) return (token_loss){.is_masked = true};
+        factor = fmin(x->rho, c->dppo_clip_ratio_c);
         break;
     case CR_PG_VANILLA:
     case CR_NUM_VARIANTS:
         break;
     }
-    return (token_loss){-factor * x->A * x->log_prob, -factor * x->A, factor};
+    return (token_loss){-factor * x->A * x->log_prob, -factor * x->A, factor, false};
 }
 
-static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, double factor)
+static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, const token_loss *l)
 {
     cr_loss_metrics *m = &a->metrics;
     double d = a->log_probs[t] - a->old_log_probs[t];
@@ -283,9 +285,9 @@ static void take_metrics(cr_loss_args *a, size_t t, double rho, int cut, double 
     m->num_tokens++;
     m->clip_low += (cut < 0) / or_one(a->all.final_tokens);
     m->clip_high += (cut > 0) / or_one(a->all.final_tokens);
-    m->factor_sum += factor;
-    m->masked_low += cut < 0 && factor == 0;
-    m->masked_high += cut > 0 && factor == 0;
+    m->factor_sum += l->factor;
+    m->masked_low += cut < 0 && l->is_masked;
+    m->masked_high += cut > 0 && l->is_masked;
     m->log_ratio_sum += d;
     m->log_ratio_abs += fabs(d);
     m->log_ratio_squares += d * d;
@@ -340,7 +342,7 @@ static void row_loss(const cr_loss_config *c, cr_loss_args *a, size_t i)
         if (a->entropy) m->entropy_loss += ce * entropy_mask[t] * a->entropy[t];
         if (a->grad_entropy) a->grad_entropy[t] = -c->entropy_loss_coef * ce * entropy_mask[t];
         if (a->ratio) a->ratio[t] = rho;
-        take_metrics(a, t, rho, cut, l.factor);
+        take_metrics(a, t, rho, cut, &l);
     }
     for (size_t t = first; t < end && is_sequence; t++) /* through the mean of the log ratio */
         a->grad_log_probs[t] += sequence_grad * a->final_mask[t] / (count + 1e-8);

@@ -101,8 +101,8 @@ typedef struct cr_loss_metrics {
     double ratio_sum, ratio_max, ratio_min, num_tokens; /* over the final mask */
     double clip_low, clip_high; /* tokens that the variant cuts below, above, / final_tokens */
     double infer_diff_max;      /* max |log_prob - infer_log_prob| over the mask */
-    /* sums over the final mask: the factor on A lp of tis, topr, cispo, dppo_tv; tokens below and above to which the
-     * variant gives the factor 0; d = lp - old, |d|, d^2, |A d| */
+    /* sums over the final mask: the factor on A lp of tis, topr, cispo (before its unified mask), dppo_tv; tokens below
+     * and above that the variant leaves out; d = lp - old, |d|, d^2, |A d| */
     double factor_sum, masked_low, masked_high;
     double log_ratio_sum, log_ratio_abs, log_ratio_squares, policy_abs;
 } cr_loss_metrics;

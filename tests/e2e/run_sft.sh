@@ -30,6 +30,7 @@ awk 'BEGIN { print "[" } { sub(/^{"chat":\[/, ""); sub(/\]}$/, "")
 # the loss of the rows of step 0 before it, as training computes it; columns and chats of one turn are the same
 sft columns "sft_train.data_args.file_name=[$tmp/rows.jsonl]" "validation.data_args.file_name=[$tmp/first.jsonl]" max_steps=1
 [ $code = 0 ] || fail "columns: exit code $code"
+grep -q "max_steps ends the run after 1 steps; the schedule of the learning rate goes over the 8 of" $log || fail "nothing is said of the schedule"
 near "$(metric sft_train/val_loss columns)" "$(metric sft_train/loss columns)" 1e-5 || fail "validation is not the loss of the same rows"
 val=$(metric final/sft_train/val_loss columns)
 near "$val" "$(metric sft_train/loss columns)" 0 && fail "nothing was learnt between the validations"

@@ -366,11 +366,11 @@ static void tokens_that_are_cut(void **state)
                                                  [CR_PG_TOPR] = {0, 2},
                                                  [CR_PG_CISPO] = {1, 1},
                                                  [CR_PG_DPPO_TV] = {1, 1}};
-    /* of the eight: the factor's sum, with the unified mask of cispo, and the tokens it is 0 for */
+    /* of the eight: the factor's sum; what the unified mask of cispo leaves out counts with its cut ratio */
     static const double factors[CR_NUM_VARIANTS] = {[CR_PG_VANILLA] = 8,
                                                     [CR_PG_TIS] = 2 * (0.7 + 0.95 + 1.3 + 1.4),
                                                     [CR_PG_TOPR] = 0.6 * 2 * (0.4 + 0.95 + 1 + 1),
-                                                    [CR_PG_CISPO] = 0.8 + 1.4 + 2 * (0.95 + 1.3),
+                                                    [CR_PG_CISPO] = 2 * (0.8 + 0.95 + 1.3 + 1.4),
                                                     [CR_PG_DPPO_TV] = 0.4 + 2 * 0.95 + 3 * 1.2};
 
     (void)state;
