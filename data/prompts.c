@@ -430,28 +430,33 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     return CR_OK;
 }
 
+static const char *plural(size_t num)
+{
+    return num == 1 ? "" : "s";
+}
+
 void cr_prompt_report(const cr_prompt_maker *m, const char *what)
 {
     if (m->num_answered)
         cr_log(
             CR_LOG_WARN, "data",
-            "%s: %zu chats end with a turn of the assistant, which the model is shown as part of "
-            "the prompt",
-            what, m->num_answered);
+            "%s: of %zu chat%s the last turn is the assistant's, which the model is shown as part "
+            "of the prompt",
+            what, m->num_answered, plural(m->num_answered));
     if (m->num_short)
-        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of less than 6 tokens", what,
-               m->num_short);
+        cr_log(CR_LOG_INFO, "data", "%s: %zu row%s left out: prompts of less than 6 tokens", what,
+               m->num_short, plural(m->num_short));
     if (m->num_long)
-        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: prompts of more than %lld tokens", what,
-               m->num_long, (long long)m->prompt_length);
+        cr_log(CR_LOG_INFO, "data", "%s: %zu row%s left out: prompts of more than %lld tokens",
+               what, m->num_long, plural(m->num_long), (long long)m->prompt_length);
     if (m->num_unread)
         cr_log(CR_LOG_WARN, "data",
-               "%s: %zu rows left out: none of their samples could have a verdict; the first is %s",
-               what, m->num_unread, m->first_unread);
+               "%s: %zu row%s left out: no sample could have a verdict; the first is %s", what,
+               m->num_unread, plural(m->num_unread), m->first_unread);
     if (m->num_unknown)
-        cr_log(CR_LOG_INFO, "data", "%s: %zu rows left out: no block of rewards is for them", what,
-               m->num_unknown);
+        cr_log(CR_LOG_INFO, "data", "%s: %zu row%s left out: no block of rewards is for them", what,
+               m->num_unknown, plural(m->num_unknown));
     if (m->num_cut)
-        cr_log(CR_LOG_INFO, "data", "%s: %zu rows cut at sequence_length %lld", what, m->num_cut,
-               (long long)m->config->sequence_length);
+        cr_log(CR_LOG_INFO, "data", "%s: %zu row%s cut at sequence_length %lld", what, m->num_cut,
+               plural(m->num_cut), (long long)m->config->sequence_length);
 }

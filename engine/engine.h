@@ -61,7 +61,7 @@ typedef struct cr_generating {
         min_new_tokens; /* before: ids that end a sample are not drawn, stop texts do not end it */
     const char *const *stop; /* texts that end a sample; copied by submit */
     size_t num_stop;
-    bool should_cut_stop;    /* leave the stop text out of `text` */
+    bool should_cut_stop;    /* leave what ends a sample, a stop text or an id, out of `text` */
     const int32_t *stop_ids; /* ids that end a sample beside the model's eos ids; copied */
     size_t num_stop_ids;
     bool ignores_eos;    /* the model's eos ids end no sample */

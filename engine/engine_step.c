@@ -329,14 +329,17 @@ static void accept_token(cr_engine *e, cri_seq *s, int32_t id, float log_prob)
 {
     const cr_generating *how = &s->group->how;
     size_t from = s->text.num_bytes;
+    bool is_ended;
 
     s->state = CRI_RUNNING;
     s->output[s->num_output] = id;
     s->log_probs[s->num_output++] = log_prob;
     e->stats.num_tokens++;
-    if (e->tokenizer) cr_token_stream_push(&s->stream, id, &s->text);
+    is_ended = is_end(e, s, id);
+    if (e->tokenizer && !(is_ended && how->should_cut_stop))
+        cr_token_stream_push(&s->stream, id, &s->text);
     if (e->on_token) tell(e, s, from);
-    if (is_end(e, s, id) ||
+    if (is_ended ||
         (how->num_stop && s->num_output > how->min_new_tokens && has_stop_text(s, from)))
         s->finish = "stop";
     else if (s->num_output >= how->max_new_tokens)

@@ -501,8 +501,12 @@ bool cr_http_query(const cr_http_parser *p, const char *name, char *value, size_
 
 const char *cr_http_field(const cr_http_parser *p, const char *name)
 {
-    const char *value;
+    return cr_http_field_at(p, name, 0);
+}
 
-    count_fields(p, name, &value);
-    return value;
+const char *cr_http_field_at(const cr_http_parser *p, const char *name, size_t i)
+{
+    for (size_t k = 0; k < p->num_fields; k++)
+        if (strcmp(field_name(p, k), name) == 0 && i-- == 0) return field_value(p, k);
+    return NULL;
 }

@@ -89,5 +89,7 @@ const char *cr_http_path(const cr_http_parser *parser);
 bool cr_http_query(const cr_http_parser *parser, const char *name, char *value, size_t capacity);
 /* The value of the first field of that name (in lower case), NULL: none. */
 const char *cr_http_field(const cr_http_parser *parser, const char *name);
+/* The same of its field i, from 0. */
+const char *cr_http_field_at(const cr_http_parser *parser, const char *name, size_t i);
 
 #endif

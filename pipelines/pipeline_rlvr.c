@@ -122,8 +122,8 @@ static cr_status check_rewards(rlvr *s, cr_err *err)
         const cr_row *first = first_row(s, (int)d, &num);
         if (num && r->probability <= 0)
             cr_log(CR_LOG_WARN, "data",
-                   "%zu rows of %s are never drawn: domain_interleave_probs gives it no share", num,
-                   r->domain);
+                   "%zu row%s of %s will never be drawn: domain_interleave_probs gives it no share",
+                   num, num == 1 ? "" : "s", r->domain);
         if (!first) cr_log(CR_LOG_INFO, "data", "no row has the reward %s", r->domain);
         if (r->exec && first) cr_note(cr_reward_program_check(s->c, r, first->text, err));
         if (r->judge.url && !r->judge_model.is_given && first)
@@ -153,11 +153,13 @@ static cr_status split_domains(rlvr *s, cr_err *err)
         s->shares[d] = c->rewards[d].probability / sum;
         if (s->shares[d] <= 0) continue;
         if ((double)s->orders[d].num < ceil(prompts - 1e-9))
-            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu rows, a step takes %.0f", name,
-                           s->orders[d].num, ceil(prompts - 1e-9));
+            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu row%s, a step takes %.0f", name,
+                           s->orders[d].num, s->orders[d].num == 1 ? "" : "s",
+                           ceil(prompts - 1e-9));
         if (s->shares[d] < 1)
-            cr_log(CR_LOG_INFO, "data", "domain %s: %g of %lld prompts a step, %zu rows", name,
-                   prompts, (long long)c->rollout_batch_size, s->orders[d].num);
+            cr_log(CR_LOG_INFO, "data", "domain %s: %g of %lld prompts a step, %zu row%s", name,
+                   prompts, (long long)c->rollout_batch_size, s->orders[d].num,
+                   s->orders[d].num == 1 ? "" : "s");
     }
     return CR_OK;
 }

@@ -97,15 +97,21 @@ static void add_model_identity(const cr_serve_model *m, cr_buf *out)
     add_member(out, "dtype", m->dtype);
 }
 
-void cri_add_identity(const cr_serve_request *r, cr_buf *out)
+void cri_add_model(const cr_serve_request *r, cr_buf *out)
 {
     const cr_serve_model *m = r->model;
 
     cr_buf_adds(out, "\"model\":");
     cri_add_text(out, m->name, strlen(m->name));
-    cr_buf_addf(out, ",\"system_fingerprint\":\"croll-%.12s\",\"croll\":{",
+    cr_buf_addf(out, ",\"system_fingerprint\":\"croll-%.12s\"",
                 m->weights_sha256 ? m->weights_sha256 : "");
-    add_model_identity(m, out);
+}
+
+void cri_add_identity(const cr_serve_request *r, cr_buf *out)
+{
+    cri_add_model(r, out);
+    cr_buf_adds(out, ",\"croll\":{");
+    add_model_identity(r->model, out);
     cr_buf_addf(out, ",\"seed\":%lld}", (long long)r->sampling.seed);
 }
 

@@ -65,9 +65,11 @@ typedef struct cr_serve_stream_sample {
     cr_buf ids, text, log_probs, ranks, top_ids, top_log_probs; /* /generate: all so far */
 } cr_serve_stream_sample;
 
+/* Of the events of OpenAI's shapes the first has the identity, of /generate, whose events are whole answers, each. */
 typedef struct cr_serve_stream {
     cr_serve_result result; /* borrowed parts live as long as the stream; samples is not used */
     cr_serve_stream_sample *samples; /* [num_prompts * n] owned */
+    bool has_identity;               /* in an event so far */
 } cr_serve_stream;
 
 void cr_serve_stream_open(cr_serve_stream *stream, const cr_serve_result *result);

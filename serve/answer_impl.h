@@ -26,7 +26,9 @@ void cri_add_text(cr_buf *out, const char *text, size_t num_bytes);
 void cri_add_finish(const char *finish, cr_buf *out); /* a string or null */
 /* "usage":{..} of num_ids sampled tokens. */
 void cri_add_usage(const cr_serve_result *result, size_t num_ids, cr_buf *out);
-/* "model":..,"system_fingerprint":..,"croll":{identity} */
+/* "model":..,"system_fingerprint":.. */
+void cri_add_model(const cr_serve_request *r, cr_buf *out);
+/* The same, and "croll":{identity} */
 void cri_add_identity(const cr_serve_request *r, cr_buf *out);
 /* The text of a prompt, as echo prints it. */
 void cri_add_prompt_text(const cr_serve_result *result, size_t prompt, cr_buf *out);

@@ -30,6 +30,7 @@
     "for before; default 0"
 enum { MOST_IDS = INT32_MAX };
 
+#define OWN        "what no other server has; a field that it does not know is refused"
 #define CACHE_SALT "only requests with the same one share computed beginnings of prompts"
 
 static const char
@@ -50,7 +51,8 @@ static const cri_field sampling_fields[] = {
     NUMBER("min_p", HOW(min_p), 0, 1, "default 0: off"),
     NUMBER("repetition_penalty", HOW(repetition_penalty), 1e-6, 1e6, "default 1: off"),
     TEXTS("stop", AT(stop), CR_SERVE_MAX_STOP, "texts that end a sample and are left out"),
-    IDS("stop_token_ids", AT(stop_ids), 0, CR_SERVE_MAX_STOP, "ids that end a sample"),
+    IDS("stop_token_ids", AT(stop_ids), 0, CR_SERVE_MAX_STOP,
+        "ids that end a sample; their text is left out"),
     FLAG("ignore_eos", HOW(ignore_eos),
          "the end-of-text token does not end a sample; default false"),
     FLAG("skip_special_tokens", HOW(skips_special), "special tokens have no text; default true"),
@@ -74,7 +76,8 @@ static const cri_field vllm_fields[] = {
     {"seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
      "the same seed, the same samples; default: another one for each request, in croll.seed of the "
      "answer"},
-    FLAG("include_stop_str_in_output", HOW(keeps_stop), "default false"),
+    FLAG("include_stop_str_in_output", HOW(keeps_stop),
+         "what ends a sample, a stop text or the text of an id, stays in the text; default false"),
     INTEGER("prompt_logprobs", WANTED(prompt_logprobs), -1, MOST_INT,
             "log-probs of the prompt's tokens with this number of alternatives; -1: all ids"),
     INTEGER("prompt_logprob_start", AT(prompt_start), 0, MOST_INT,
@@ -97,22 +100,26 @@ static const cri_field vllm_fields[] = {
     NEUTRAL("logits_processor", none)};
 static const cri_group vllm = GROUP(vllm_fields);
 
-static const cri_field croll_fields[] = {
+static const cri_field identity_fields[] = {
     TEXT("expect_weights", AT(expect_weights), 256,
          "sha256 of the weights, or its beginning; others: 409"),
     TEXT("expect_tokenizer", AT(expect_tokenizer), 256, "the same of the tokenizer"),
-    INTEGER("deadline_ms", AT(request.deadline_ms), 1, 1e12, "time that the answer may take"),
+    INTEGER("deadline_ms", AT(request.deadline_ms), 1, 1e12, "time that the answer may take")};
+static const cri_group identity = GROUP(identity_fields);
+static const cri_group *const identity_groups[] = {&identity, NULL};
+
+static const cri_field numbers_fields[] = {
     FLAG("entropy", WANTED(entropy),
          "entropy at the places of the prompt, in croll of each choice"),
     CHOICE(
         "logprobs_mode", AT(mode), cri_modes,
         "processed: log-probs of prompts at the temperature, of samples those that they were drawn "
         "with; default raw")};
-static const cri_group croll_group = GROUP(croll_fields);
-static const cri_group *const croll_groups[] = {&croll_group, NULL};
+static const cri_group numbers = GROUP(numbers_fields);
+static const cri_group *const croll_groups[] = {&identity, &numbers, NULL};
 
 static const cri_field croll_object_fields[] = {
-    OBJECT("croll", croll_groups, "what no other server has"),
+    OBJECT("croll", croll_groups, OWN),
     CHOICE("encoding_format", AT(format), cri_formats,
            "base64: numbers of the prompt as arrays in croll of each choice; default float"),
     IGNORED("priority")};
@@ -202,7 +209,7 @@ static const cri_field sglang_sampling_fields[] = {
     INTEGER("max_new_tokens", HOW(max_tokens), 0, MOST_INT, "default 128; 0: nothing is sampled"),
     {"sampling_seed", CRI_BUILT, CRI_INTEGER, HOW(seed), -9.3e18, 9.3e18, NULL, NULL,
      "the same seed, the same samples"},
-    FLAG("no_stop_trim", HOW(keeps_stop), "stop texts stay in the text; default false"),
+    FLAG("no_stop_trim", HOW(keeps_stop), "the same as include_stop_str_in_output; default false"),
     INTEGER("min_new_tokens", HOW(min_tokens), 0, MOST_INT, MIN_TOKENS),
     NEUTRAL("json_schema", none),
     NEUTRAL("regex", none),
@@ -238,6 +245,10 @@ static const cri_field tokenize_fields[] = {
     FLAG("return_token_strs", WANTED(token_strings), "default false")};
 static const cri_group tokenize = GROUP(tokenize_fields);
 
+/* Of the routes without a model's numbers. */
+static const cri_field croll_identity_fields[] = {OBJECT("croll", identity_groups, OWN)};
+static const cri_group croll_identity = GROUP(croll_identity_fields);
+
 static const cri_field detokenize_fields[] = {IDS("tokens", AT(lists), 0, MOST_IDS, "ids")};
 static const cri_group detokenize = GROUP(detokenize_fields);
 
@@ -248,7 +259,6 @@ static const cri_field update_fields[] = {
          "a word; default: the number of updates so far and one"),
     TEXT("weights_sha256", AT(request.update.sha256), 64,
          "sha256 that the new weights must have, or its beginning; others: 409"),
-    OBJECT("croll", croll_groups, "expect_weights: of the weights that are replaced"),
     NEUTRAL("load_format", auto_format),
     NEUTRAL("abort_all_requests", is_false),
     NEUTRAL("is_async", is_false),
@@ -273,11 +283,13 @@ static const struct {
     [CR_SERVE_TOKENS_IN] = {"/inference/v1/generate",
                             "complete or score ids, in vLLM's shape",
                             {&model, &ids_in, &croll_object}},
-    [CR_SERVE_TOKENIZE] = {"/tokenize", "ids of a text or a chat", {&model, &tokenize, &template}},
-    [CR_SERVE_DETOKENIZE] = {"/detokenize", "text of ids", {&model, &detokenize}},
+    [CR_SERVE_TOKENIZE] = {"/tokenize",
+                           "ids of a text or a chat",
+                           {&model, &tokenize, &template, &croll_identity}},
+    [CR_SERVE_DETOKENIZE] = {"/detokenize", "text of ids", {&model, &detokenize, &croll_identity}},
     [CR_SERVE_UPDATE] = {"/update_weights_from_disk",
                          "other weights for a model, between rounds; needs the scope admin",
-                         {&model, &update}},
+                         {&model, &update, &croll_identity}},
 };
 
 const char *cr_serve_route_path(cr_serve_route route)
@@ -318,4 +330,9 @@ bool cri_is_prompt(const cri_field *f)
 bool cri_belongs_in_croll(const char *name)
 {
     return cri_find_field(croll_groups, name) != NULL;
+}
+
+bool cri_is_croll(const cri_group *const *groups)
+{
+    return groups[0] == &identity;
 }

@@ -96,6 +96,8 @@ const char *cri_route_help(cr_serve_route route);
 const cri_field *cri_find_field(const cri_group *const *groups, const char *name);
 /* A field of the object croll: outside it, it would be taken for an unknown one and not be looked at. */
 bool cri_belongs_in_croll(const char *name);
+/* Fields of the object croll: it takes no others. */
+bool cri_is_croll(const cri_group *const *groups);
 /* One that holds what a request is about: a prompt, or the folder of new weights. A body has exactly one. */
 bool cri_is_prompt(const cri_field *f);
 void cri_draft_init(cri_draft *draft, cr_serve_route route);

@@ -301,7 +301,8 @@ static bool is_eos(const cr_serve_model *m, int32_t id)
     return false;
 }
 
-/* The text that one token adds to the prompt's, up to a stop text. The prompt's is kept if it is whole without it. */
+/* The text that one token adds to the prompt's, up to a stop text; an id that ends the sample adds none, as in the
+ * engine. The prompt's is kept if it is whole without it. */
 static void add_token_text(cr_job *job, size_t prompt, cr_job_sample *s)
 {
     const cr_serve_request *r = &job->request;
@@ -310,6 +311,7 @@ static void add_token_text(cr_job *job, size_t prompt, cr_job_sample *s)
     cr_token_stream stream;
 
     if (!r->model->tokenizer) return;
+    if (strcmp(s->finish, "stop") == 0 && !r->sampling.keeps_stop) return;
     cr_token_stream_init(&stream, r->model->tokenizer, r->sampling.skips_special);
     cr_buf_clear(before);
     for (size_t i = 0; i < p->num_ids; i++)

@@ -148,7 +148,7 @@ static void add_groups(cr_buf *out, const cri_group *const *groups, bool is_body
             is_first = false;
             add_field(out, f);
         }
-    cr_buf_adds(out, "}}");
+    cr_buf_adds(out, cri_is_croll(groups) ? "},\"additionalProperties\":false}" : "}}");
 }
 
 static void add_responses(cr_buf *out, const char *content, bool has_stream)

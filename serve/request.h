@@ -53,8 +53,9 @@ typedef struct cr_serve_model {
     const char *self_check;     /* digest of log-probs (self_check.h), or NULL */
     const char *dtype;          /* "bf16", .. */
     const cr_tokenizer *tokenizer;
-    const cr_serve_texts *texts;  /* of the tokenizer (serve/texts.h); NULL: made for each answer */
-    const cr_chat *chat;          /* may be without templates; NULL: chats are refused */
+    const cr_serve_texts *texts; /* of the tokenizer (serve/texts.h); NULL: made for each answer */
+    const cr_chat *chat;         /* may be without templates; NULL: chats are refused */
+    const char *template;        /* of chats, by ROLL's name (text/chat.h); NULL: the model's own */
     const char *tokenizer_config; /* JSON of tokenizer_config.json, or NULL */
     int64_t vocab_size, max_model_len;
     const int32_t *eos_ids; /* [num_eos] that end a text */
@@ -97,7 +98,7 @@ typedef struct cr_serve_sampling {
     int64_t seed;                                        /* any bits */
     bool has_seed;                                       /* false: the job takes a new one */
     bool ignore_eos;
-    bool keeps_stop;    /* the stop text stays in the answer's text */
+    bool keeps_stop;    /* what ends a sample (a stop text, an id) stays in the answer's text */
     bool skips_special; /* special tokens have no text */
     char **stop;        /* [num_stop] owned */
     size_t num_stop;

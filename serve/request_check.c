@@ -250,14 +250,23 @@ static cr_status render(cri_draft *d, cr_serve_error *error)
     json_array_foreach(d->messages, i, message) CR_TRY(check_message(message, i, error));
     if (!d->template_vars) d->template_vars = json_object();
     if (json_array_size(d->tools)) json_object_set(d->template_vars, "tools", d->tools);
+    if (json_object_size(d->template_vars) && !cr_chat_has_vars(r->model->template))
+        return cr_serve_fail(error, 400, "unsupported_parameter",
+                             json_array_size(d->tools) ? "tools" : "chat_template_kwargs",
+                             "the chats of this model have the template %s, which takes neither "
+                             "tools nor other variables",
+                             r->model->template);
     r->prompts = CR_NEW_ARRAY(cr_serve_prompt, 1);
     r->num_prompts = 1;
-    if (cr_chat_render_with(chat, NULL, d->messages, d->template_vars, d->add_generation_prompt,
-                            &text, &err) != CR_OK) {
+    if (cr_chat_render_with(chat, r->model->template, d->messages, d->template_vars,
+                            d->add_generation_prompt, &text, &err) != CR_OK) {
         cr_buf_free(&text);
-        return cr_serve_fail(error, 400,
-                             err.status == CR_EABSENT ? "no_chat_template" : "invalid_value",
-                             "messages", "%s", err.msg);
+        if (err.status == CR_EABSENT)
+            return cr_serve_fail(error, 400, "no_chat_template", "messages",
+                                 "the model %.100s has no chat template; croll serve takes one: "
+                                 "data_args.template=chatml",
+                                 r->model->name);
+        return cr_serve_fail(error, 400, "invalid_value", "messages", "%s", err.msg);
     }
     r->prompts[0].text = text.data ? text.data : cr_strdup("");
     r->prompts[0].text_bytes = text.num_bytes;
@@ -292,6 +301,8 @@ static cr_status check_ids(const cri_draft *d, size_t i, cr_serve_error *error)
     int64_t vocab = d->request.model->vocab_size;
     char name[64], param[120];
 
+    if (d->request.route == CR_SERVE_DETOKENIZE) /* no row of the model is needed */
+        vocab = cr_max64(vocab, cr_tokenizer_num_ids(d->request.model->tokenizer));
     for (size_t t = 0; t < p->num_ids; t++)
         if (p->ids[t] >= vocab) {
             snprintf(param, sizeof param, "%s[%zu]", place_name(d, i, name), t);
@@ -661,7 +672,8 @@ cr_status cri_draft_finish(cri_draft *d, const cr_serve_service *service, cr_ser
         if (!r->model->tokenizer)
             return cr_serve_fail(error, 400, "invalid_value", "model",
                                  "the model has no tokenizer");
-        return take_prompts(d, service, error);
+        CR_TRY(take_prompts(d, service, error));
+        return r->route == CR_SERVE_DETOKENIZE ? check_ids(d, 0, error) : CR_OK;
     }
     CR_TRY(check_sampling(d, service, error));
     CR_TRY(take_prompts(d, service, error));

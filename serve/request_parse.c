@@ -66,15 +66,15 @@ static cr_status read_number(parse *p, const cri_field *f, void *to)
 
     CR_TRY(check_type(p, "0", is_integer ? "an integer" : "a number"));
     if (!cri_read_number(&p->reader, &x)) return bad_json(p);
-    if (is_integer && !x.is_integer) return bad_value(p, "an integer");
     if (!(x.value >= f->least && x.value <= f->most)) {
-        if (f->most >= 1e12)
-            snprintf(range, sizeof range, "at least %g", f->least);
+        if (x.value > f->most)
+            snprintf(range, sizeof range, "at most %.16g", f->most);
         else
-            snprintf(range, sizeof range, "%g to %g", f->least, f->most);
+            snprintf(range, sizeof range, "at least %.16g", f->least);
         return cr_serve_fail(p->error, 400, "invalid_value", p->path, "%s is %g, expected %s",
                              p->path, x.value, range);
     }
+    if (is_integer && !x.is_integer) return bad_value(p, "an integer");
     if (is_integer)
         *(int64_t *)to = x.integer;
     else
@@ -358,6 +358,21 @@ static cr_status read_field(parse *p, const cri_field *f)
     return CR_OK;
 }
 
+/* A misspelt check must not look like one that passed. */
+static cr_status unknown_in_croll(parse *p, const cri_group *const *groups)
+{
+    cr_buf names = {0};
+    cr_status status;
+
+    for (; *groups; groups++)
+        for (size_t i = 0; i < (*groups)->num_fields; i++)
+            cr_buf_addf(&names, "%s%s", names.num_bytes ? ", " : "", (*groups)->fields[i].name);
+    status = cr_serve_fail(p->error, 400, "unknown_parameter", p->path,
+                           "%s is no field of croll here; it has %s", p->path, names.data);
+    cr_buf_free(&names);
+    return status;
+}
+
 static cr_status read_member(parse *p, const cri_group *const *groups, const cri_field **seen,
                              size_t *num_seen)
 {
@@ -373,6 +388,7 @@ static cr_status read_member(parse *p, const cri_group *const *groups, const cri
     if (!cr_utf8_valid(p->path, strlen(p->path))) snprintf(p->path + at, 4, "...");
     if (!f) {
         if (!cri_read_any(r, &begin, &num)) return bad_json(p);
+        if (cri_is_croll(groups)) return unknown_in_croll(p, groups);
         if (cri_belongs_in_croll(p->path))
             return cr_serve_fail(p->error, 400, "invalid_value", p->path,
                                  "%s belongs in croll: {\"croll\": {\"%s\": ..}}", p->path,

@@ -36,11 +36,12 @@ void cr_serve_stream_close(cr_serve_stream *s)
 
 /* ---- one event ---- */
 
-static void add_head(const cr_serve_stream *s, const char *prefix, const char *object, cr_buf *out)
+static void add_head(cr_serve_stream *s, const char *prefix, const char *object, cr_buf *out)
 {
     cr_buf_addf(out, "data: {\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,", prefix,
                 s->result.id, object, (long long)s->result.created);
-    cri_add_identity(s->result.request, out);
+    (s->has_identity ? cri_add_model : cri_add_identity)(s->result.request, out);
+    s->has_identity = true;
     cr_buf_adds(out, ",\"choices\":[");
 }
 

@@ -289,6 +289,11 @@ static cr_status native(const cr_chat *c, const char *template_name, const json_
     return status;
 }
 
+bool cr_chat_has_vars(const char *name)
+{
+    return !name || (strcmp(name, "chatml") != 0 && strcmp(name, "empty") != 0);
+}
+
 cr_status cr_chat_render_with(const cr_chat *c, const char *name, const json_t *messages,
                               const json_t *vars, bool add_generation_prompt, cr_buf *out,
                               cr_err *err)

@@ -32,5 +32,7 @@ CR_MUST cr_status cr_chat_render(const cr_chat *chat, const char *template_name,
 CR_MUST cr_status cr_chat_render_with(const cr_chat *chat, const char *template_name,
                                       const json_t *messages, const json_t *vars,
                                       bool add_generation_prompt, cr_buf *out, cr_err *err);
+/* Do variables reach it? Not those of the fixed forms, chatml and empty. template_name: NULL: native. */
+bool cr_chat_has_vars(const char *template_name);
 
 #endif

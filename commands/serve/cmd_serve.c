@@ -3,6 +3,7 @@
  * scoring. */
 #include "base/hub.h"
 #include "commands/commands.h"
+#include "commands/serve/keys.h"
 #include "commands/serve/models.h"
 #include "serve/server/server.h"
 
@@ -112,6 +113,7 @@ static cr_status read_words(serve *s, const cr_words *words, cr_err *err)
     } else {
         CR_TRY(take_named(s, words, err));
         CR_TRY(cr_worker_read(&s->worker, CR_WORKER_SERVE, &s->words, err));
+        CR_TRY(cr_serve_keys_check(&s->words, err));
     }
     if (s->models.num) return CR_OK;
     return cr_serve_models_add(&s->models, s->name ? s->name : s->worker.folder, s->worker.folder,

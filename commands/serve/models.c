@@ -45,12 +45,13 @@ static cr_status digest_weights(const char *folder, char hex[CR_DIGEST_TEXT], cr
 }
 
 /* Tokenizer, templates and tokenizer_config.json, where the model has them. */
-static cr_status open_texts(cr_served *x, const char *folder, cr_err *err)
+static cr_status open_texts(cr_served *x, const char *folder, const char *template, cr_err *err)
 {
     char *tokenizer = cr_path_join(folder, "tokenizer.json"),
          *config = cr_path_join(folder, "tokenizer_config.json");
     cr_err absent = {0};
 
+    x->identity.template = template;
     if (cr_file_exists(tokenizer)) {
         CR_TRY_GOTO(out, cr_encoder_open(&x->texts, folder, err));
         CR_TRY_GOTO(out, cr_digest_file(tokenizer, x->tokenizer, NULL, err));
@@ -69,7 +70,7 @@ out:
     return err->status;
 }
 
-static cr_status describe(cr_served *x, cr_err *err)
+static cr_status describe(cr_served *x, const char *template, cr_err *err)
 {
     const cr_model_config *c = &x->model->config;
     char *folder = cr_hub_find(x->folder);
@@ -88,7 +89,7 @@ static cr_status describe(cr_served *x, cr_err *err)
         .created = time(NULL),
     };
     if (!x->weights[0]) cr_note(digest_weights(folder, x->weights, err));
-    if (err->status == CR_OK) cr_note(open_texts(x, folder, err));
+    if (err->status == CR_OK) cr_note(open_texts(x, folder, template, err));
     cr_free(folder);
     return err->status;
 }
@@ -150,7 +151,7 @@ static cr_status load(const cr_serve_models *m, cr_served *x, cr_err *err)
 /* What rank 0 has beside its shards, when rounds of this place can run. */
 static cr_status begin(cr_serve_models *m, cr_served *x, size_t place, cr_err *err)
 {
-    CR_TRY(describe(x, err));
+    CR_TRY(describe(x, m->worker->keys->data.template, err));
     x->identity.place = place;
     CR_TRY(cr_self_check_run(m->scoring, place, x->identity.vocab_size, x->identity.max_model_len,
                              m->may_be_random, &x->self_check, err));

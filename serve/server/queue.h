@@ -16,6 +16,7 @@
 #include "base/digest.h"
 #include "http/server.h"
 #include "serve/request.h"
+#include "serve/server/keys.h"
 #include "serve/share.h"
 
 #include <stdatomic.h>
@@ -39,6 +40,7 @@ typedef struct cr_serve_job {
     cr_buf body;              /* owned */
     bool may_generate;        /* more than one token */
     char id[132];             /* of the exchange */
+    char user[CR_KEY_NAME];   /* name of the key or certificate; "": neither */
     double deadline_s;        /* cr_now_s; 0: none */
     atomic_bool is_cancelled; /* its answer is not wanted any more */
     double put_s, begin_s, end_s;

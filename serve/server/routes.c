@@ -233,22 +233,44 @@ static const route *find_route(const char *path)
     return NULL;
 }
 
+const char *cri_route_name(const cr_http_exchange *x)
+{
+    const route *r = find_route(cr_http_path(x->request));
+
+    return r ? r->name : "";
+}
+
 /* ---- who may ---- */
 
-static const char *find_secret(const cr_http_parser *request)
+/* Of one field; "": of another scheme than Bearer. */
+static const char *secret_of(const char *value, bool is_bearer)
 {
-    const char *bearer = cr_http_field(request, "authorization");
+    if (!is_bearer) return value;
+    return strncasecmp(value, "Bearer ", 7) == 0 ? value + 7 + strspn(value + 7, " ") : "";
+}
 
-    if (!bearer) return cr_http_field(request, "x-api-key");
-    if (strncasecmp(bearer, "Bearer ", 7) != 0) return NULL;
-    return bearer + 7 + strspn(bearer + 7, " ");
+/* *secret: NULL: none was sent. False: several that differ, of which a proxy may have looked at another one. */
+static bool find_secret(const cr_http_parser *request, const char **secret)
+{
+    static const char *const names[] = {"authorization", "x-api-key"};
+    const char *value;
+
+    *secret = NULL;
+    for (size_t k = 0; k < CR_COUNT(names); k++)
+        for (size_t i = 0; (value = cr_http_field_at(request, names[k], i)); i++) {
+            value = secret_of(value, k == 0);
+            if (*secret && strcmp(*secret, value) != 0) return false;
+            *secret = value;
+        }
+    if (*secret && !**secret) *secret = NULL;
+    return true;
 }
 
 /* False: it was answered. */
 static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
 {
     cri_call *call = x->user;
-    const char *secret = find_secret(x->request);
+    const char *secret;
     cr_serve_key *key;
     double wait_s;
     char seconds[24];
@@ -261,6 +283,12 @@ static bool is_allowed(cr_server *s, cr_http_exchange *x, const route *r)
     if (!s->options.keys) {
         if (x->client_name) snprintf(call->tenant, sizeof call->tenant, "%s", x->client_name);
         return true;
+    }
+    if (!find_secret(x->request, &secret)) {
+        s->metrics.num_rejected_keys++;
+        cr_http_fail(x, 400, "invalid_value", NULL,
+                     "the request has several keys that differ (Authorization, X-Api-Key)");
+        return false;
     }
     key = secret ? cr_serve_keys_find(&s->keys, secret) : NULL;
     if (!key && !secret && x->client_name) key = cr_serve_keys_named(&s->keys, x->client_name);
@@ -312,7 +340,7 @@ void cri_on_head(void *ctx, cr_http_exchange *x)
 
     x->user = call;
     call->route = r ? r->name : "";
-    strcpy(call->tenant, "-");
+    strcpy(call->tenant, CRI_NO_TENANT);
     call->weight = 1;
     if (r && r->is_open) {
         is_method(x, r);

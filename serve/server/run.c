@@ -3,6 +3,7 @@
 
 #include "serve/answer.h"
 
+#include <string.h>
 #include <sys/random.h>
 
 /* A request and what is computed for it. */
@@ -24,6 +25,16 @@ static uint64_t new_seed(void)
     return seed;
 }
 
+/* Users share no computed beginnings of prompts: cached_tokens and the time would tell what others have sent. */
+static void salt(cr_serve_sampling *how, const char *user)
+{
+    const char *sent = how->cache_salt ? how->cache_salt : "";
+    char *own = cr_asprintf("%zu:%s%s", strlen(user), user, sent);
+
+    cr_free(how->cache_salt);
+    how->cache_salt = own;
+}
+
 static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *from)
 {
     cr_serve_request request;
@@ -35,6 +46,7 @@ static void begin(cr_server *s, cr_compute *compute, tasks *t, cr_serve_job *fro
         return;
     }
     cr_serve_job_note(from, &request);
+    if (from->user[0]) salt(&request.sampling, from->user);
     job = cr_job_create(&request, from->id, new_seed());
     if (!from->may_generate && !cr_serve_is_scoring(&job->request))
         cr_job_fail(job, 403, "permission_error",

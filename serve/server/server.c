@@ -90,9 +90,10 @@ static void on_gone(void *ctx, cr_http_exchange *x)
 
 static void on_end(void *ctx, cr_http_exchange *x)
 {
-    static const cri_call none = {.route = "", .tenant = "-"}; /* refused by the parser */
     cr_server *s = ctx;
-    const cri_call *call = x->user ? x->user : &none;
+    const cri_call refused = {.route = cri_route_name(x),
+                              .tenant = CRI_NO_TENANT}; /* by the parser */
+    const cri_call *call = x->user ? x->user : &refused;
     int status = x->status && !x->is_gone ? x->status : CLIENT_GONE;
 
     cr_serve_metrics_request(&s->metrics, call->route, status, call->tenant,

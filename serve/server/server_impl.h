@@ -17,6 +17,8 @@ enum {
 /* A thread that has just had work looks for more for so long before it sleeps. */
 #define CRI_SPIN_S 100e-6
 
+#define CRI_NO_TENANT "-" /* name of the tenant of requests without key and certificate */
+
 /* Of an exchange: its `user` from on_head to on_end. */
 typedef struct cri_call {
     const char *route; /* constant: its path in the log and in metrics */
@@ -73,6 +75,8 @@ CR_MUST cr_status cri_compute_run(cr_server *s, cr_compute *compute,
 void cri_refuse_draining(cr_http_exchange *x);
 
 /* routes.c */
+const char *
+cri_route_name(const cr_http_exchange *x); /* "": there is no such path, or none was read */
 void cri_on_head(void *server, cr_http_exchange *x);
 void cri_on_request(void *server, cr_http_exchange *x);
 

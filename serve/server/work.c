@@ -105,6 +105,7 @@ void cri_work_put(cr_server *s, cr_http_exchange *x, cr_serve_route route)
     job->may_generate = call->may_generate;
     job->x = x;
     strcpy(job->id, x->id);
+    if (strcmp(call->tenant, CRI_NO_TENANT) != 0) strcpy(job->user, call->tenant);
     cr_http_take_body(x, &job->body);
     if (job->body.num_bytes)
         job->estimated_tokens = cr_serve_estimate_tokens(job->body.data, job->body.num_bytes);

@@ -22,7 +22,7 @@ two() {
 two whole
 [ $code = 0 ] || fail "exit code $code"
 grep -q "domain other: 1.2 of 4 prompts a step" $log || fail "the counts of a step are not told"
-grep -q "validation: 1 rows left out: prompts of more than 44 tokens" $log || fail "val_prompt_length"
+grep -q "validation: 1 row left out: prompts of more than 44 tokens" $log || fail "val_prompt_length"
 [ "$(values other/actor/samples_total $tmp/whole/metrics.jsonl | xargs)" = "8 8 16 8" ] ||
     fail "shares: $(values other/actor/samples_total $tmp/whole/metrics.jsonl | xargs)"
 for step in 1 2 3 4; do
@@ -47,7 +47,7 @@ diff <(timeless $tmp/whole/metrics.jsonl) <(timeless $tmp/part/metrics.jsonl) >$
 
 # rows that are never drawn, and tags without a reward worker
 two unused "actor_train.data_args.domain_interleave_probs={math_rule: 2}" max_steps=1
-[ $code = 0 ] && grep -q "rows of other are never drawn" $log && grep -q "add up to 2" $log || fail "unused rows are not told"
+[ $code = 0 ] && grep -q "rows of other will never be drawn" $log && grep -q "add up to 2" $log || fail "unused rows are not told"
 two unknown "rewards.other.tag_included=[another]"
 [ $code = 2 ] && grep -q "unknown_tag: drop" $log || fail "an unknown tag: exit code $code"
 echo ok

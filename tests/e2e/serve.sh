@@ -34,6 +34,11 @@ printf 'a k scores\n' >$tmp/bad; refuse "bad:1: there is no scope 'scores'" --ke
 printf 'a k score 0\n' >$tmp/bad; refuse 'requests a second' --keys $tmp/bad
 refuse "$tmp/absent" --keys $tmp/absent
 printf '# none\n' >$tmp/bad; refuse 'has no keys' --keys $tmp/bad
+# keys of a worker block that do nothing here, also inside a block that has others
+refuse 'training_args.learning_rate has no effect in a service' training_args.learning_rate=3
+refuse 'strategy_config.gpu_memory_utilization has no effect' 'strategy_args.strategy_config={fsdp_size: 1, gpu_memory_utilization: 0.1}'
+refuse 'data_args.messages has no effect' data_args.template=chatml data_args.messages=m
+refuse '1 error in the worker keys' data_args.template=chatnl
 
 # without keys
 serve --access-log $tmp/access
@@ -74,6 +79,11 @@ get 200 '^x-croll-ignored: other' -d '{"prompt":"12+","other":1}' $url/tokenize
 get 200 '"server_load":0' $url/load
 get 200 '"prompt":"12+"' -H 'Content-Type: application/json' -d '{"tokens":[49,50,43]}' $url/detokenize
 get 415 'application/json' -d 'prompt=12' $url/tokenize
+get 415 'compressed' -H 'Content-Encoding: gzip' -d '{"prompt":[1]}' $url/v1/completions
+get 200 'croll_requests_total{route="/v1/completions",status="415",tenant="-"} 1' $url/metrics
+get 400 '"code":"unknown_parameter"' -d '{"prompt":[1],"croll":{"expect_weight":"00000000"}}' $url/v1/completions
+get 400 'tokens\[1\] is 99999, outside the vocabulary' -d '{"tokens":[49,99999]}' $url/detokenize
+get 400 'tokens\[1\]: expected a token id' -d '{"tokens":[49,-3]}' $url/detokenize
 get 400 '"type":"invalid_request_error"' -d '{"prompt":' $url/tokenize
 get 400 '"param":"prompt' -d '{"prompt":{}}' $url/tokenize
 get 409 "x-should-retry: false" -d '{"prompt":[1],"croll":{"expect_weights":"00000000"}}' $url/v1/completions
@@ -226,9 +236,13 @@ get 401 invalid_api_key -H 'Authorization: Bearer ' $url/v1/models
 get 401 invalid_api_key -H 'Authorization: Bearer sk-alice-' $url/v1/models
 get 401 invalid_api_key -H 'Authorization: Bearer sk-alice-11' $url/metrics
 get 401 'Connection: close' -d '{"prompt":"1"}' $url/tokenize
+get 400 'several keys that differ' -H 'X-Api-Key: sk-alice-1' -H 'X-Api-Key: sk-judge-1' $url/v1/models
+get 400 'several keys that differ' -H 'X-Api-Key: sk-alice-1' -H 'Authorization: Bearer sk-judge-1' $url/v1/models
+get 400 'several keys that differ' -H 'Authorization: Basic eA==' -H 'X-Api-Key: sk-alice-1' $url/v1/models
 get 200 sums -H 'Authorization: bearer sk-alice-1' $url/v1/models
 get 200 sums -H 'X-Api-Key: sk-alice-1' $url/v1/models
 get 200 'vllm:requests_total{route="/v1/models",status="200",tenant="alice"} 2' -H 'X-Api-Key: sk-alice-1' $url/metrics
+get 200 sums -H 'X-Api-Key: sk-alice-1' -H 'Authorization: Bearer sk-alice-1' $url/v1/models
 get 200 tokens -H 'X-Api-Key: sk-judge-1' -d '{"prompt":"1"}' $url/tokenize
 get 200 sums -H 'X-Api-Key: sk-judge-1' $url/v1/models
 quota=
@@ -238,6 +252,12 @@ for try in $(seq 20); do # more than two within a second, also on a busy machine
 done
 [ -n "$quota" ] || fail "the quota is never used up: $(cat $tmp/head)"
 get 400 missing_required_parameter -H 'X-Api-Key: sk-alice-1' -d '{}' $url/v1/chat/completions
+# what one user has sent is not told by what another one's request finds computed
+seq -s, 1 200 | sed 's/.*/{"prompt":[&],"max_tokens":2,"ignore_eos":true}/' >$tmp/prompt
+get 200 '"cached_tokens":0' -H 'X-Api-Key: sk-alice-1' -d @$tmp/prompt $url/v1/completions
+get 200 '"cached_tokens":192' -H 'X-Api-Key: sk-alice-1' -d @$tmp/prompt $url/v1/completions
+sleep 1 # of the quota
+get 200 '"cached_tokens":0' -H 'X-Api-Key: sk-judge-1' -d @$tmp/prompt $url/v1/completions
 printf 'bob sk-bob-1 score\n' >$tmp/keys
 kill -HUP $server
 until_true 'grep -q "read again" $tmp/err'
@@ -252,6 +272,54 @@ get 200 sums -H 'X-Api-Key: sk-bob-1' $url/v1/models
 kill -INT $server
 ends 130
 ! grep -rq 'sk-' $tmp/access.keys $tmp/err || fail "a key in a log"
+
+# the table of routes in docs/serve.md says which scope each needs: users of one scope each are refused or not, as it says
+printf 'score k1 score\ngenerate k2 generate\nadmin k3 admin\n' >$tmp/keys
+serve --keys $tmp/keys
+python3 - $url <<'PY' || fail "scopes of docs/serve.md"
+import json, re, sys, urllib.error, urllib.request
+def status(method, path, key, body=b"{"):
+    r = urllib.request.Request(sys.argv[1] + path, body if method == "POST" else None, {"X-Api-Key": key} if key else {}, method=method)
+    try:
+        return urllib.request.urlopen(r, timeout=20).status
+    except urllib.error.HTTPError as e:
+        return e.code
+rows = [[c.strip() for c in line.strip("|\n").split("|")] for line in open("docs/serve.md") if re.match(r"\| (GET|POST) `", line)]
+described = set()
+for route, _, scope in rows:
+    method, may = route.split()[0], re.split(", *", scope)
+    for path in re.findall(r"`([^`]+)`", route):
+        described.add(path)
+        for key, name in (("k1", "score"), ("k2", "generate"), ("k3", "admin"), (None, None)):
+            allowed = may == ["no key"] or (name is not None and (may == ["any"] or name in may))
+            if allowed and path in ("/pause", "/resume"): continue # which they would do
+            got = status(method, path.replace("{model}", "sums"), key)
+            assert (got in (401, 403)) == (not allowed), (path, name, scope, got)
+paths = json.load(urllib.request.urlopen(urllib.request.Request(sys.argv[1] + "/openapi.json", headers={"X-Api-Key": "k1"})))["paths"]
+assert described == set(paths), described ^ set(paths)
+body = lambda n: json.dumps({"prompt": [1], "max_tokens": n}).encode()
+assert status("POST", "/v1/completions", "k1", body(1)) == 200 and status("POST", "/v1/completions", "k1", body(2)) == 403
+scored = json.dumps({"prompt": [1, 2], "max_tokens": 0, "prompt_logprobs": 0}).encode()
+assert status("POST", "/v1/completions", "k2", scored) == 200 # as the sentence below the table says
+PY
+stop
+
+# a template for the chats of a model that has none
+cp -r $model $tmp/plain
+rm -f $tmp/plain/chat_template.jinja
+sed -i 's/"chat_template"/"was_template"/' $tmp/plain/tokenizer_config.json
+chat='"messages":[{"role":"user","content":"1+2="}]'
+launch $tmp/plain
+get 400 'has no chat template; croll serve takes one: data_args.template=chatml' -d "{$chat}" $url/v1/chat/completions
+stop
+launch $tmp/plain data_args.template=chatml
+get 200 '"content":"' -d "{$chat,\"max_tokens\":2}" $url/v1/chat/completions
+get 200 '"tokens":' -d "{$chat}" $url/tokenize
+cp $tmp/body $tmp/chat
+get 200 '"tokens":' -d '{"prompt":"<|im_start|>user\n1+2=<|im_end|>\n<|im_start|>assistant\n"}' $url/tokenize
+cmp $tmp/chat $tmp/body || fail "data_args.template is not that of the chats"
+get 400 'template chatml, which takes neither tools' -d "{$chat,\"tools\":[{\"type\":\"function\"}]}" $url/v1/chat/completions
+stop
 
 # a unix socket
 rm -f $tmp/port; : >$tmp/out # which has the line of the one before

@@ -70,10 +70,47 @@ metrics = urllib.request.urlopen(url + "/metrics").read().decode()
 for name in "ab":
     assert f'croll_weights_info{{model="{name}",sha256="{sha[name]}",version="1"}} 1' in metrics, metrics
 PY
+# the script of the page /, run by node on stand-ins for its elements: all models are listed, the chosen one is asked
+cat >$tmp/page.js <<'JS'
+const [url, page, wanted] = process.argv.slice(2);
+const element = () => ({value: "", hidden: true, textContent: "", className: "", style: {}, rows: [], children: [],
+  tBodies: [], listeners: {}, append(x) { this.textContent += x.textContent ?? x; },
+  insertRow() { const r = element(); this.rows.push(r); return r; }, insertCell() { return this.insertRow(); },
+  replaceWith(body) { this.owner.tBodies = [Object.assign(body, {owner: this.owner})]; },
+  replaceChildren(...all) { this.children = all; this.value = all[0].value; }, setAttribute() {},
+  addEventListener(name, f) { this.listeners[name] = f; }});
+const elements = {};
+const find = id => elements[id] ??= (() => { const e = element(); e.tBodies = [Object.assign(element(), {owner: e})]; return e; })();
+Object.assign(globalThis, {document: {getElementById: find, createElement: element},
+  Option: function (text, value) { this.value = value; }});
+const real = fetch, asked = [];
+globalThis.fetch = (path, options) => { if (options.body) asked.push(JSON.parse(options.body)); return real(url + "/" + path, options); };
+const until = async (holds, what) => { for (let i = 0; !holds(); i++) { if (i > 2000) throw new Error(what); await new Promise(r => setImmediate(r)); if (i % 20 === 0) await real(url + "/health"); } };
+(async () => {
+  const text = require("fs").readFileSync(page, "utf8");
+  new Function("setTimeout", /<script>([^]*)<\/script>/.exec(text)[1])(() => 0);
+  await until(() => find("routes").tBodies[0].rows.length > 0, "the page shows no routes");
+  const listed = find("models").tBodies[0].rows.map(r => r.rows[0].textContent);
+  if (listed.join() !== "a,b" || find("model").hidden || find("name").textContent !== "2 models") throw new Error("models: " + listed);
+  find("model").value = wanted;
+  for (const kind of ["complete", "chat", "score"]) {
+    Object.assign(find("kind"), {value: kind});
+    find("prompt").value = "1+2=";
+    find("max_tokens").value = "2";
+    find("temperature").value = "0";
+    await find("form").listeners.submit({preventDefault() {}});
+    if (find("note").className !== "under" || asked.at(-1).model !== wanted) throw new Error(kind + ": " + find("note").textContent);
+  }
+  process.exit(0);
+})().catch(e => { console.error(e); process.exit(1); });
+JS
+has_node=$(command -v node || true)
+[ -n "$has_node" ] || echo "node is not there: the script of the page is not run"
 for ranks in "" "device_mapping=list(range(0,2)) --score-only"; do
     launch a=$tmp/home/model b=$tmp/other --access-log none model_args.dtype=fp32 $ranks
     [ $(grep -c '^ready: [ab], weights' $tmp/out) = 2 ] || fail "$(cat $tmp/out)"
     python3 $tmp/client.py $url $tmp "$CROLL" $ranks || fail "$ranks: $(cat $tmp/err)"
+    [ -z "$has_node$ranks" ] || [ -n "$ranks" ] || { curl -sS -m 10 $url/ >$tmp/page.html && timeout 120 node $tmp/page.js $url $tmp/page.html b; } || fail "the page"
     stop
 done
 echo "done"

@@ -1,11 +1,19 @@
 #!/bin/bash
 # TRL's VLLMClient against `croll serve`: get_sequence_logprobs gives the log-probs, ids and order of `croll logprobs`, whole and
-# in chunks; generate gives samples whose log-probs are those of the sequences. Needs trl, torch, requests; a stub stands
-# for the package vllm, which the class imports. Not covered: its routes for weights.
+# in chunks; generate gives samples whose log-probs are those of the sequences. Needs trl, torch, requests. The class asks for
+# the package vllm, as docs/serve.md says: where it is not installed, the class must refuse, and a stub stands for it.
+# Not covered: its routes for weights.
 . tests/e2e/serve.inc
 needs trl torch requests
 serve
-stub=$tmp/stub
+stub=$tmp/stub path=$tmp/stub
+if $python -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("vllm"))'; then
+    echo "vllm is installed: it is what TRL imports"
+    path=
+else
+    (snippet trl) >$tmp/without 2>&1 && fail "TRL works without the package vllm: docs/serve.md says that it does not"
+    grep -qi 'vllm is not installed' $tmp/without || fail "TRL does not miss vllm: $(cat $tmp/without)"
+fi
 mkdir -p $stub/vllm $stub/vllm-0.30.0.dist-info
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0\n' >$stub/vllm-0.30.0.dist-info/METADATA
 cat >$stub/vllm/__init__.py <<'PY'
@@ -22,8 +30,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module): module.__getattr__ = __getattr__
 sys.meta_path.append(Finder())
 PY
-PYTHONPATH=$stub snippet trl
-PYTHONPATH=$stub client trl_client <<'END2'
+PYTHONPATH=$path snippet trl
+PYTHONPATH=$path client trl_client <<'END2'
 import math, os, random, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, sys.argv[2])

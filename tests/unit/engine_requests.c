@@ -139,6 +139,40 @@ static void which_stop(void **state)
     cr_generated_free(&all);
 }
 
+/* The text of an id that ends a sample is left out, or kept, as a stop text is: of a stop id, and of an eos id. */
+static void text_of_ending_ids(void **state)
+{
+    cr_generating how = plain(60), shorter = plain(0);
+    cr_generated all, g, want;
+    size_t at = 20;
+
+    (void)state;
+    open_engine((cr_engine_limits){.max_running = 2});
+    all = run_one(&how, 20);
+    while (at < 60 && (all.ids[at] < 32 || all.ids[at] > 126)) /* a letter */
+        at++;
+    assert_true(at < 60);
+    for (int is_eos = 0; is_eos < 2; is_eos++)
+        for (int cut = 0; cut < 2; cut++) {
+            int32_t old = model->config.eos_ids[0];
+            how.should_cut_stop = cut;
+            how.ignores_eos = !is_eos;
+            how.stop_ids = &all.ids[at];
+            how.num_stop_ids = !is_eos;
+            if (is_eos) model->config.eos_ids[0] = all.ids[at];
+            g = run_one(&how, 20);
+            model->config.eos_ids[0] = old;
+            shorter.max_new_tokens = g.num_ids - cut;
+            want = run_one(&shorter, 20);
+            assert_string_equal(g.finish, "stop");
+            assert_int_equal(g.text_bytes, want.text_bytes);
+            assert_memory_equal(g.text, want.text, g.text_bytes);
+            cr_generated_free(&g);
+            cr_generated_free(&want);
+        }
+    cr_generated_free(&all);
+}
+
 static void eos_ids_that_end_none(void **state)
 {
     cr_generating how = plain(200);
@@ -351,13 +385,10 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cancel_of_one),
-        cmocka_unit_test(which_stop),
-        cmocka_unit_test(eos_ids_that_end_none),
-        cmocka_unit_test(least_length),
-        cmocka_unit_test(bad_words),
-        cmocka_unit_test(what_cannot_be_drawn),
-        cmocka_unit_test(texts_that_go_on),
+        cmocka_unit_test(cancel_of_one),        cmocka_unit_test(which_stop),
+        cmocka_unit_test(text_of_ending_ids),   cmocka_unit_test(eos_ids_that_end_none),
+        cmocka_unit_test(least_length),         cmocka_unit_test(bad_words),
+        cmocka_unit_test(what_cannot_be_drawn), cmocka_unit_test(texts_that_go_on),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -333,6 +333,18 @@ static void scoring(void **state)
     assert_string_equal(text_of(answer, 0), "");
     assert_string_equal(json_string_value(list_of(answer, 0, NULL, "stop_reason")), "A");
     json_decref(answer);
+    for (int keeps = 0; keeps < 2; keeps++) { /* as the engine does with the text of an id */
+        answer =
+            ask(CR_SERVE_COMPLETIONS,
+                keeps ? "{\"prompt\":[5],\"max_tokens\":1,\"stop_token_ids\":[65],\"echo\":true,"
+                        "\"include_stop_str_in_output\":true}"
+                      : "{\"prompt\":[5],\"max_tokens\":1,\"stop_token_ids\":[65],\"echo\":true}");
+        assert_string_equal(text_of(answer, 0), keeps ? "\x05"
+                                                        "A"
+                                                      : "\x05");
+        assert_int_equal(json_integer_value(list_of(answer, 0, NULL, "stop_reason")), 65);
+        json_decref(answer);
+    }
     answer = ask(CR_SERVE_GENERATE,
                  "{\"input_ids\":[5,6],\"sampling_params\":{\"max_new_tokens\":0}}"); /* no round */
     assert_string_equal(json_string_value(json_object_get(answer, "text")), "");

@@ -303,6 +303,20 @@ static const struct {
      "expect_weights"},
     {CR_SERVE_COMPLETIONS, P "\"croll\":{\"expect_tokenizer\":\"0123456789\"}}", 409,
      "tokenizer_mismatch", "expect_tokenizer"},
+    {CR_SERVE_COMPLETIONS, P "\"croll\":{\"expect_weight\":\"0123456789\"}}", 400,
+     "unknown_parameter", "croll.expect_weight"},
+    {CR_SERVE_COMPLETIONS, P "\"croll\":{\"entropy\":true,\"typo\":null}}", 400,
+     "unknown_parameter", "croll.typo"},
+    {CR_SERVE_TOKENIZE, "{\"prompt\":\"a\",\"croll\":{\"entropy\":true}}", 400, "unknown_parameter",
+     "croll.entropy"},
+    {CR_SERVE_DETOKENIZE, "{\"tokens\":[1],\"croll\":{\"expect_tokenizer\":\"0123456789\"}}", 409,
+     "tokenizer_mismatch", "expect_tokenizer"},
+    {CR_SERVE_UPDATE, "{\"model_path\":\"m\",\"croll\":{\"expect_weight\":\"0123456789\"}}", 400,
+     "unknown_parameter", "croll.expect_weight"},
+    {CR_SERVE_COMPLETIONS, P "\"croll\":{\"deadline_ms\":1e18}}", 400, "invalid_value",
+     "croll.deadline_ms"},
+    {CR_SERVE_DETOKENIZE, "{\"tokens\":[1,512]}", 400, "invalid_value", "tokens[1]"},
+    {CR_SERVE_DETOKENIZE, "{\"tokens\":[1,-3]}", 400, "invalid_value", "tokens[1]"},
     {CR_SERVE_CHAT, "{\"messages\":[]}", 400, "invalid_value", "messages"},
     {CR_SERVE_CHAT, "{\"messages\":\"hi\"}", 400, "invalid_value", "messages"},
     {CR_SERVE_CHAT, "{\"messages\":[{\"role\":\"robot\",\"content\":\"a\"}]}", 400, "invalid_value",
@@ -347,6 +361,14 @@ static void wrong_values(void **state)
     }
     assert_int_equal(parse(CR_SERVE_COMPLETIONS, P "\"max_tokens\":31}"), CR_EARG);
     assert_non_null(strstr(error.message, "This model's maximum context length is 32 tokens"));
+    parse(CR_SERVE_COMPLETIONS,
+          P "\"croll\":{\"deadline_ms\":1e18}}"); /* the bound that it passed */
+    assert_string_equal(error.message,
+                        "croll.deadline_ms is 1e+18, expected at most 1000000000000");
+    parse(CR_SERVE_COMPLETIONS, P "\"croll\":{\"deadline_ms\":0}}");
+    assert_non_null(strstr(error.message, "is 0, expected at least 1"));
+    parse(CR_SERVE_COMPLETIONS, P "\"croll\":{\"typo\":1}}");
+    assert_non_null(strstr(error.message, "expect_weights, expect_tokenizer"));
 }
 
 static void limits(void **state)
