@@ -23,7 +23,7 @@ static void print_help(const cr_command *c, const cr_option *options, size_t num
            c->example);
 }
 
-static void words_add(cr_words *words, const char *word)
+void cr_words_add(cr_words *words, const char *word)
 {
     words->word = cr_realloc(words->word, words->num * sizeof *words->word,
                              (words->num + 1) * sizeof *words->word);
@@ -49,7 +49,7 @@ static cr_status take_value(const cr_option *o, const char *text, cr_err *err)
         *(const char **)o->value = text;
         return CR_OK;
     case CR_OPT_LIST:
-        words_add(o->value, text);
+        cr_words_add(o->value, text);
         return CR_OK;
     case CR_OPT_INT:
         *(int64_t *)o->value = strtoll(text, &end, 10);
@@ -79,12 +79,12 @@ cr_status cr_args_parse(const cr_command *command, const cr_option *options, siz
         const cr_option *found = NULL;
         size_t n;
         if (strncmp(a, "--", 2) != 0) {
-            words_add(words, a);
+            cr_words_add(words, a);
             continue;
         }
         if (a[2] == 0) { /* "--": the rest are words */
             while (++i < argc)
-                words_add(words, argv[i]);
+                cr_words_add(words, argv[i]);
             break;
         }
         equals = strchr(a, '=');

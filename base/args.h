@@ -43,6 +43,7 @@ typedef struct cr_command {
 CR_MUST cr_status cr_args_parse(const cr_command *command, const cr_option *options,
                                 size_t num_options, int argc, char **argv, cr_words *words,
                                 bool *is_help, cr_err *err);
+void cr_words_add(cr_words *words, const char *word); /* word: borrowed */
 void cr_words_free(cr_words *words);
 /* Words of a command line, apart at blanks as a shell has them: 'as is', "with \" and \\", and \ before any
  * character outside of quotes; nothing else is special. NULL-terminated and owned (one cr_free).

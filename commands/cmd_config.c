@@ -26,10 +26,11 @@ static void print_tree(const cr_node *root, bool is_json)
 
 static int run(int argc, char **argv)
 {
-    bool is_json = false, is_raw = false, is_help = false;
+    bool is_json = false, is_raw = false, is_help = false, as_fsdp2 = false;
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object instead of YAML"},
         {"raw", CR_OPT_FLAG, &is_raw, NULL, "composed and interpolated only, before the schema"},
+        CR_AS_FSDP2_OPTION(as_fsdp2),
     };
     cr_words words = {0};
     cr_diagnostics d = {0};
@@ -40,6 +41,7 @@ static int run(int argc, char **argv)
     if (cr_args_parse(&cr_command_config, options, CR_COUNT(options), argc, argv, &words, &is_help,
                       &err) == CR_OK &&
         !is_help) {
+        if (as_fsdp2 && words.num) cr_words_add(&words, CR_AS_FSDP2);
         if (words.num < 1) {
             cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll config --help)");
         } else if (is_raw) {

@@ -451,13 +451,14 @@ out:
 
 static int run_command(int argc, char **argv)
 {
-    bool should_overwrite = false, is_help;
+    bool should_overwrite = false, as_fsdp2 = false, is_help;
     cr_hosts_args hosts = {NULL, NULL};
     const char *network = NULL, *device = NULL;
     const cr_option options[] = {{"overwrite", CR_OPT_FLAG, &should_overwrite, NULL,
                                   "start anew in a folder that holds a run"},
                                  {"device", CR_OPT_STRING, &device, "NAME",
                                   "cpu (default), cuda (never run on a GPU: docs/cuda.md)"},
+                                 CR_AS_FSDP2_OPTION(as_fsdp2),
                                  CR_HOSTS_OPTIONS(hosts),
                                  {"network", CR_OPT_STRING, &network, "CIDR",
                                   "between the hosts, 10.77.0.0/24 (default: the fastest that "
@@ -475,6 +476,7 @@ static int run_command(int argc, char **argv)
     }
     if (err.status == CR_OK && words.num < 1)
         cr_fail(&err, CR_EUSAGE, "a FILE is needed (see croll run --help)");
+    if (as_fsdp2) cr_words_add(&words, CR_AS_FSDP2);
     if (err.status == CR_OK)
         cr_note(cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d, &err));
     cr_diagnostics_print(&d);

@@ -40,6 +40,14 @@
             "the same from a file: NAME slots=N a line"                                  \
     }
 
+/* Of commands that read a run's file: *flag becomes a key of it (cr_words_add). */
+#define CR_AS_FSDP2 "as_fsdp2=true"
+#define CR_AS_FSDP2_OPTION(flag)                                                              \
+    {                                                                                         \
+        "as-fsdp2", CR_OPT_FLAG, &(flag), NULL,                                               \
+            "run blocks of megatron and deepspeed as fsdp2: notes say what their keys become" \
+    }
+
 #define CR_COMMAND_DECLARE(name) extern const cr_command cr_command_##name;
 CR_COMMAND_LIST(CR_COMMAND_DECLARE)
 #undef CR_COMMAND_DECLARE

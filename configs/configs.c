@@ -123,6 +123,8 @@ static bool is_other_pipeline(const cr_node *root, cr_diagnostics *d)
                  {"train_env_manager", "agentic"},
                  {"val_env_manager", "agentic"},
                  {"custom_envs", "agentic"},
+                 {"custom_env", "agentic"},
+                 {"env_manager_cls", "agentic"},
                  {"chosen_key", "DPO"},
                  {"rejected_key", "DPO"},
                  {"ipo", "DPO"},
@@ -145,6 +147,7 @@ static void load_roles(cr_config *c, cr_node *root, cr_diagnostics *d)
     cr_diagnostics all = {0};
 
     c->kind = CR_PIPELINE_RLVR;
+    cri_map_engines(c, &all);
     c->yaml.root = root = cri_check_block(&c->yaml, "rlvr", root, &all);
     load_run(c, root, &all);
     cri_note_unused(root, &all);
@@ -189,6 +192,7 @@ static cr_status load(const char *path, const cr_buf *text, const char *const *o
         } else {
             c->kind = is_sft ? CR_PIPELINE_SFT : CR_PIPELINE_RLVR;
             check_profilers(root, d);
+            cri_map_engines(c, d);
             c->yaml.root = root = cri_check_block(&c->yaml, is_sft ? "sft" : "rlvr", root, d);
             load_run(c, root, d);
             cri_note_unused(root, d);

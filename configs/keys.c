@@ -52,6 +52,7 @@
 #define NO_JUDGE     "only a judge of the run's own has a model: judge_model_type: inference"
 #define MOST_64      "9223372036854775807"
 #define MOST_RUNNING "1..65536" /* sequences of one engine */
+#define DEFINED      "a definition: what refers to it counts"
 #define PACKED       "sequences are always packed, without padding"
 
 const cri_key cri_keys[] = {
@@ -112,6 +113,13 @@ const cri_key cri_keys[] = {
     DEAD("run", "lora_alpha"),
     DEAD("run", "flash_attn"),
     DEAD("run", "use_remove_padding"),
+    NONE("run", "offload_nccl", DEFINED),
+    B("run", "as_fsdp2", "false",
+      "the check: blocks of other engines become fsdp2"), /* croll's own */
+    NONE("run", "deepspeed_zero", DEFINED),
+    NONE("run", "deepspeed_zero2", DEFINED),
+    NONE("run", "deepspeed_zero3", DEFINED),
+    NONE("run", "deepspeed_zero3_cpuoffload", DEFINED),
     C("checkpoint", "type", "file_system", "file_system", "the check"),
     T("checkpoint", "output_dir", NULL, "checkpoints"),
     C("checkpoint", "hosts", "shared", "shared|gather|each",

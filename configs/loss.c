@@ -1,6 +1,7 @@
 /* loss.c -- the policy loss, its correction and micro-batches by tokens (see bind.h). */
 #include "configs/bind.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,8 +65,7 @@ static void note_unused(const cr_node *block, cr_variant variant, cr_diagnostics
         const struct cr_item *item = &block->items[i];
         cr_variant reader = reader_of(item->key);
         if (reader != variant && reader != CR_NUM_VARIANTS && !is_default(item))
-            cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (pg_variant is another one)",
-                        item->key);
+            cr_diagnose_unused(d, item->place, item->key, "pg_variant is another one");
     }
 }
 
@@ -73,12 +73,12 @@ void cri_note_loss(const cr_node *block, const char *role, cr_diagnostics *d)
 {
     for (size_t i = 0; i < block->num; i++) {
         const struct cr_item *item = &block->items[i];
+        char dotted[120];
         if (reader_of(item->key) == CR_NUM_VARIANTS && strcmp(item->key, "pg_variant") != 0)
             continue;
+        snprintf(dotted, sizeof dotted, "%.40s.%.70s", role, item->key);
         if (!is_default(item))
-            cr_diagnose(d, CR_NOTE, item->place,
-                        "%s.%s has no effect (only actor_train has a policy loss)", role,
-                        item->key);
+            cr_diagnose_unused(d, item->place, dotted, "only actor_train has a policy loss");
     }
 }
 

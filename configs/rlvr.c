@@ -20,8 +20,8 @@ static void check_judge(const struct cr_item *item, const cr_reward_config *r, c
 
     for (size_t i = 0; i < CR_COUNT(of_judges) && !is_judge; i++)
         if (cri_is_in_file(item->value, of_judges[i]))
-            cr_diagnose(d, CR_NOTE, cr_node_get(item->value, of_judges[i])->place,
-                        "%s has no effect (rewards.%s is no judge)", of_judges[i], item->key);
+            cr_diagnose_unused(d, cr_node_get(item->value, of_judges[i])->place, of_judges[i],
+                               "rewards.%s is no judge", item->key);
     if (is_judge && !r->judge.url)
         cr_diagnose(d, CR_ERROR, place,
                     "rewards.%s: which judge? (judge: URL of a chat service, or judge_model_type: "

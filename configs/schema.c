@@ -420,7 +420,7 @@ cr_node *cri_check_block(cr_yaml *yaml, const char *block, const cr_node *map, c
         item = cr_node_item(map, key->name);
         if (key->state == CRI_NO_EFFECT) {
             if (item && item->value->kind != CR_NODE_NULL)
-                cr_diagnose(d, CR_NOTE, item->place, "%s has no effect (%s)", key->name, key->text);
+                cr_diagnose_unused(d, item->place, key->name, "%s", key->text);
             continue;
         }
         if (item && item->value->kind == CR_NODE_NULL && key->type == CRI_OPTIONAL) {

@@ -314,8 +314,11 @@ static void bind_strategy(cr_config *c, cr_node *strategy, cr_worker_config *w, 
                     "strategy_name: %s needs fsdp2_train, not fsdp2_infer", w->name);
     if (is_train && w->strategy == CR_STRATEGY_OTHER)
         cr_diagnose(d, CR_ERROR, name->place,
-                    "strategy_name: %s is another engine's; %s needs fsdp2_train", w->strategy_name,
-                    w->name);
+                    "strategy_name: %s is another engine's; %s needs fsdp2_train%s",
+                    w->strategy_name, w->name,
+                    cri_is_mappable(w->strategy_name)
+                        ? " (--as-fsdp2, or as_fsdp2: true in the file, maps it)"
+                        : "");
     else if (w->strategy == CR_STRATEGY_OTHER)
         bind_other_engine(c, strategy, w, d);
     else
@@ -326,10 +329,11 @@ static void note_unused(const cr_node *root, const char *name, const char *key, 
                         cr_diagnostics *d)
 {
     const cr_node *block = cr_node_get(root, name);
+    char dotted[80];
 
-    if (block && block->kind == CR_NODE_MAP && cri_is_in_file(block, key))
-        cr_diagnose(d, CR_NOTE, cr_node_get(block, key)->place, "%s.%s has no effect (%s)", name,
-                    key, why);
+    if (!block || block->kind != CR_NODE_MAP || !cri_is_in_file(block, key)) return;
+    snprintf(dotted, sizeof dotted, "%s.%s", name, key);
+    cr_diagnose_unused(d, cr_node_get(block, key)->place, dotted, "%s", why);
 }
 
 void cri_note_unused(const cr_node *root, cr_diagnostics *d)

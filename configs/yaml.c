@@ -15,58 +15,6 @@
 
 enum { MAX_DEPTH = 200, MAX_NODES = 1000000, MAX_BYTES = 16 << 20, MAX_ANCHORS = 1000 };
 
-/* ---- diagnostics ---- */
-
-void cr_diagnose(cr_diagnostics *d, cr_severity severity, cr_place place, const char *fmt, ...)
-{
-    char text[600];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    d->items = cr_realloc(d->items, d->num * sizeof *d->items, (d->num + 1) * sizeof *d->items);
-    d->items[d->num++] = (struct cr_diagnostic){severity, place, cr_strdup(text)};
-    d->num_errors += severity == CR_ERROR;
-}
-
-/* Errors last: they are what a terminal still shows of a file with many notes. */
-static int by_severity_and_place(const void *a, const void *b)
-{
-    const struct cr_diagnostic *x = a, *y = b;
-
-    if (x->severity != y->severity) return x->severity < y->severity ? -1 : 1;
-    if (x->place.line != y->place.line) return x->place.line < y->place.line ? -1 : 1;
-    if (x->place.column != y->place.column) return x->place.column < y->place.column ? -1 : 1;
-    return strcmp(x->text, y->text);
-}
-
-void cr_diagnostics_print(cr_diagnostics *d)
-{
-    static const char *const word[] = {"note", "warning", "error"};
-
-    if (d->num) qsort(d->items, d->num, sizeof *d->items, by_severity_and_place);
-    fflush(stdout);
-    for (size_t i = 0; i < d->num; i++) {
-        const struct cr_diagnostic *x = &d->items[i];
-        char *line = x->place.line
-                         ? cr_asprintf("%s:%d:%d: %s: %s", x->place.file, x->place.line,
-                                       x->place.column, word[x->severity], x->text)
-                         : cr_asprintf("%s: %s: %s", x->place.file ? x->place.file : "croll",
-                                       word[x->severity], x->text);
-        cr_put_line(STDERR_FILENO, line);
-        cr_free(line);
-    }
-}
-
-void cr_diagnostics_free(cr_diagnostics *d)
-{
-    for (size_t i = 0; i < d->num; i++)
-        cr_free(d->items[i].text);
-    cr_free(d->items);
-    *d = (cr_diagnostics){0};
-}
-
 /* ---- nodes ---- */
 
 cr_node *cr_node_new(cr_yaml *yaml, cr_node_kind kind, cr_place place)

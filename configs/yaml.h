@@ -26,13 +26,19 @@ typedef struct cr_diagnostics {
         cr_severity severity;
         cr_place place;
         char *text; /* "what is wrong (what to do)" */
+        size_t
+            name_bytes; /* that it begins with a key's name, which others of its kind have not; or 0 */
     } * items;
     size_t num, num_errors;
 } cr_diagnostics;
 
 void cr_diagnose(cr_diagnostics *d, cr_severity severity, cr_place place, const char *fmt, ...)
     CR_PRINTF(4, 5);
-/* FILE:LINE:COL: error: SENTENCE, sorted by place, to stderr. */
+/* A note: "NAME has no effect (WHY)". */
+void cr_diagnose_unused(cr_diagnostics *d, cr_place place, const char *name, const char *fmt, ...)
+    CR_PRINTF(4, 5);
+/* FILE:LINE:COL: error: SENTENCE, sorted by place, to stderr. Notes of one kind are one line, likewise warnings, with all
+ * names and places. */
 void cr_diagnostics_print(cr_diagnostics *d);
 void cr_diagnostics_free(cr_diagnostics *d);
 

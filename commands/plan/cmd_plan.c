@@ -582,7 +582,7 @@ static cr_status print(const cr_plan *p, bool is_json, bool with_tree, const cha
 
 static int run(int argc, char **argv)
 {
-    bool is_json = false, with_tree = false, is_help = false;
+    bool is_json = false, with_tree = false, is_help = false, as_fsdp2 = false;
     const char *memory = NULL, *page = NULL;
     cr_plan_options where = {0};
     cr_plan p = {0};
@@ -601,6 +601,7 @@ static int run(int argc, char **argv)
          "cpu (default), cuda, or a100, h100, h200, b200: its memory and speed by data sheet"},
         {"rates", CR_OPT_STRING, &where.rates, "FILE",
          "what `croll doctor --measure FILE` found: speed of a device for --hosts"},
+        CR_AS_FSDP2_OPTION(as_fsdp2),
         {"tree", CR_OPT_FLAG, &with_tree, NULL, "the wrapped tree of every role, too"},
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
         {"html", CR_OPT_STRING, &page, "PAGE",
@@ -613,6 +614,7 @@ static int run(int argc, char **argv)
                       &err) == CR_OK &&
         !is_help) {
         p.with_moments = page != NULL;
+        if (as_fsdp2 && words.num) cr_words_add(&words, CR_AS_FSDP2);
         if (plan(&p, &words, memory, &where, &err) == CR_OK)
             cr_note(print(&p, is_json, with_tree, page, &err));
     }

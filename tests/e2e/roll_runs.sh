@@ -68,11 +68,11 @@ sed -i 's/"num_experts_per_tok": 2/"num_experts_per_tok": 4/' $tmp/home/all_expe
 
 # run NAME FILE MODEL TRAIN INFER REFERENCE FILES [key=value ..]: devices of the roles, data files
 run() {
-    local name=$1 file=$2 model=$3 train=$4 infer=$5 reference=$6 files=$7 from=$(pwd)
+    local name=$1 file=$2 model=$3 train=$4 infer=$5 reference=$6 files=$7 from=$(pwd) flags=$(sed -n '1s/^# flags: //p' $2)
     shift 7
     log=$tmp/$name.log code=0
-    (cd "$(dirname "$file")" && "$CROLL" config "$(basename "$file")" >$tmp/config.yaml 2>$log) || fail "$file: croll config does not accept it"
-    "$CROLL" run $file pretrain=$tmp/home/$model reward_pretrain=$tmp/home/$model output_dir=$tmp/$name logging_dir=$tmp/logs tracker_kwargs.log_dir=$tmp/curves checkpoint_config.output_dir=$tmp/$name.saved \
+    (cd "$(dirname "$file")" && "$CROLL" config "$(basename "$file")" $flags >$tmp/config.yaml 2>$log) || fail "$file: croll config does not accept it"
+    "$CROLL" run $file $flags pretrain=$tmp/home/$model reward_pretrain=$tmp/home/$model output_dir=$tmp/$name logging_dir=$tmp/logs tracker_kwargs.log_dir=$tmp/curves checkpoint_config.output_dir=$tmp/$name.saved \
         max_steps=3 rollout_batch_size=16 num_return_sequences_in_group=4 prompt_length=48 response_length=32 \
         actor_train.device_mapping="$train" actor_infer.device_mapping="$infer" reference.device_mapping="$reference" \
         "actor_train.data_args.file_name=[$files]" "validation.data_args.file_name=[$tmp/home/val.jsonl]" "$@" >$log 2>&1 </dev/null || code=$?
@@ -109,6 +109,7 @@ roll() {
     moe) run $1 $2 experts.taught '[0,1]' '[0,1]' '[0,1]' $math $workers ;;
     moe_long) run $1 $2 all_experts.taught '[0,1,2,3]' '[0,1]' '[0,1]' $math $workers ;;
     moe_ep) run $1 $2 experts.taught '[0,1,2,3]' '[0,1]' '[0,1,2,3]' $math $workers $train.ep_size=2 $train.efsdp_size=2 $reference.ep_size=2 $reference.efsdp_size=2 ;;
+    megatron) run $1 $2 all_experts.taught '[0,1]' '[0,1]' '[0,1]' $math $workers ;;
     apart) run $1 $2 model.taught '[0,1]' '[2]' '[3]' $math $workers ;;
     esac
 }
@@ -124,4 +125,5 @@ else
     roll five tests/roll/rlvr_five.yaml five
     roll experts tests/roll/rlvr_moe_ep.yaml moe_ep
     roll apart tests/roll/rlvr_apart.yaml apart
+    roll megatron tests/roll/rlvr_megatron.yaml megatron
 fi

@@ -275,6 +275,10 @@ static const struct {
     const char *block, *name, *value, *with[3];
 } values[] = {
     {"run", "tracker_kwargs", "{log_dir: there}", {NULL}},
+    {"run",
+     "as_fsdp2",
+     "true",
+     {"reference={strategy_args: {strategy_name: megatron_infer}, device_mapping: [6]}"}},
     {"run", "resume_from_checkpoint", "true", {NULL}},
     {"run", "system_envs", "{A: b}", {NULL}},
     {"run", "sequence_length", "40", {NULL}},
