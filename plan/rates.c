@@ -53,7 +53,7 @@ cr_status cr_rates_of_device(const char *name, cr_rates *out, int64_t *memory_by
     for (size_t i = 0; i < CR_COUNT(gpus); i++) {
         const struct gpu *g = &gpus[i];
         if (strcmp(name, g->name) != 0) continue;
-        *memory_bytes = (int64_t)(g->memory_gb * 1e9);
+        *memory_bytes = g->memory_mib << 20;
         out->products = share_of(g, g->flops, "FLOP/s", g->product_share);
         out->attention = share_of(g, g->flops, "FLOP/s", g->attention_share);
         out->memory = share_of(g, g->memory_s, "B/s", memory_share);
