@@ -1,13 +1,16 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
+#include "actors/roles.h"
 #include "commands/commands.h"
+#include "commands/deep.h"
 #include "configs/configs.h"
+#include "pipelines/pipelines.h"
 
 #include <stdio.h>
 
 static int run(int argc, char **argv);
 
 const cr_command cr_command_config = {
-    "config", "config FILE [key=value ..] [--json] [--raw]",
+    "config", "config FILE [key=value ..] [--deep] [--json] [--raw]",
     "Check a YAML file and print the resolved configuration.",
     "croll config configs/quickstart/rlvr.yaml max_steps=20 --json", run};
 
@@ -24,12 +27,30 @@ static void print_tree(const cr_node *root, bool is_json)
     cr_buf_free(&out);
 }
 
+/* All that `croll run` looks at before it writes anything, but the other hosts. */
+static cr_status look(const cr_config *config, cr_diagnostics *d, cr_err *err)
+{
+    const cr_pipeline_ops *ops =
+        config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
+    void *pipeline = NULL;
+
+    cr_envs_set(config->envs);
+    cr_deep_check(config, /*is_one_host=*/true, d);
+    if (d->num_errors)
+        return cr_fail(err, CR_ECONFIG, "%zu error%s", d->num_errors, d->num_errors > 1 ? "s" : "");
+    if (ops->open(config, &pipeline, err) != CR_OK) err->status = CR_ECONFIG; /* inputs only */
+    ops->close(pipeline);
+    return err->status;
+}
+
 static int run(int argc, char **argv)
 {
-    bool is_json = false, is_raw = false, is_help = false, as_fsdp2 = false;
+    bool is_json = false, is_raw = false, is_deep = false, is_help = false, as_fsdp2 = false;
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object instead of YAML"},
         {"raw", CR_OPT_FLAG, &is_raw, NULL, "composed and interpolated only, before the schema"},
+        {"deep", CR_OPT_FLAG, &is_deep, NULL,
+         "look at models, data, reward programs and memory, too, as `croll run` does first"},
         CR_AS_FSDP2_OPTION(as_fsdp2),
     };
     cr_words words = {0};
@@ -51,7 +72,8 @@ static int run(int argc, char **argv)
             else
                 cr_fail(&err, CR_ECONFIG, "%zu error%s", d.num_errors, d.num_errors > 1 ? "s" : "");
         } else if (cr_config_load(words.word[0], words.word + 1, words.num - 1, &config, &d,
-                                  &err) == CR_OK) {
+                                  &err) == CR_OK &&
+                   (!is_deep || look(&config, &d, &err) == CR_OK)) {
             print_tree(config.yaml.root, is_json);
         }
         cr_diagnostics_print(&d);

@@ -4,13 +4,12 @@
  * process starts; from then on run.c watches and the pipeline works.
  */
 #include "actors/roles.h"
-#include "actors/strategy_args.h"
 #include "base/children.h"
 #include "commands/commands.h"
+#include "commands/deep.h"
 #include "commands/worker.h"
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
-#include "models/weights.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
 #include "reports/report.h"
@@ -253,93 +252,19 @@ static cr_status lock_output(const cr_config *config, int fds[2], cr_err *err)
     return lock_folder(config->checkpoint_dir, "checkpoint_config.output_dir", &fds[1], err);
 }
 
-/* A run gives its model text, from which a vision tower and its projector learn nothing. */
-static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
+/* What the file names is there and fits; all faults are said at once. */
+static cr_status check_needs(const cr_config *config, const cr_hosts *hosts, cr_err *err)
 {
-    const char *tower = model->tower ? model->tower->name : NULL;
-    size_t num = 0, num_tower = 0;
+    cr_diagnostics d = {0};
+    size_t num;
 
-    if (!tower) return CR_OK;
-    for (size_t i = 0; i < model->num_params; i++) {
-        const cr_param *p = model->params[i];
-        bool is_tower = strncmp(p->name, tower, strlen(tower)) == 0;
-        num += p->is_trainable && !is_tower;
-        num_tower += p->is_trainable && is_tower;
-    }
-    if (num == 0)
-        return cr_fail(err, CR_ECONFIG,
-                       "model_args: only parts of %s are trained, which learn from images, and a "
-                       "run has text (stage finetune or last-layer-finetune trains the language "
-                       "model)",
-                       tower);
-    if (num_tower)
-        cr_log(CR_LOG_WARN, "run",
-               "%s: the trained parts of %s get no gradient from text, only weight decay "
-               "(model_args.freeze_module_prefix: %s leaves them alone)",
-               role, tower, tower);
-    return CR_OK;
-}
-
-/* Its files are there and whole: names, shapes and lengths. */
-static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_err *err)
-{
-    cr_weights *weights = NULL;
-
-    if (w->task == CR_TASK_GENERATE) return CR_OK; /* its weights come from actor_train */
-    cr_note(cr_weights_open(w->model_path, model, &weights, err));
-    cr_weights_close(weights);
-    return err->status;
-}
-
-/* The tree of a role exists, and what the file says of its modules matches something. */
-static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
-{
-    const cr_worker_config *w = ranks->worker;
-    cr_wrap_policy policy = cr_wrap_policy_of(w);
-    cr_model *model = NULL;
-    cr_units units = {0};
-
-    if (!w->model_path || w->num_devices < 1) return CR_OK;
-    if (cr_model_open(w->model_path, &model, err) == CR_OK &&
-        cr_model_prepare(model, w, true, err) == CR_OK &&
-        (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
-         check_learners(model, ranks->name, err) == CR_OK) &&
-        check_weights(w, model, err) == CR_OK && w->ep_size <= 1 &&
-        w->strategy != CR_STRATEGY_OTHER)
-        cr_note(cr_units_build(model, &policy, 1, &units, err));
-    cr_units_free(&units);
-    cr_model_free(model);
-    if (err->status == CR_OK) return CR_OK;
-    err->status = CR_ECONFIG;
-    return cr_fail_add(err, "%s", ranks->name);
-}
-
-/* The model of a judge that the run starts, read as the judge will. */
-static cr_status check_judge(const cr_reward_config *r, cr_err *err)
-{
-    cr_weights *weights = NULL;
-    cr_model *model = NULL;
-
-    if (cr_model_open(r->judge_model.model_path, &model, err) == CR_OK &&
-        cr_model_prepare(model, &r->judge_model, true, err) == CR_OK)
-        cr_note(cr_weights_open(r->judge_model.model_path, model, &weights, err));
-    cr_weights_close(weights);
-    cr_model_free(model);
-    if (err->status == CR_OK) return CR_OK;
-    err->status = CR_ECONFIG;
-    return cr_fail_add(err, "rewards.%s", r->domain);
-}
-
-static cr_status check_trees(const cr_config *c, cr_err *err)
-{
-    cr_layout layout;
-
-    cr_layout_init(&layout, c);
-    for (int r = 0; r < CR_NUM_ROLES; r++)
-        if (layout.role[r].worker) CR_TRY(check_tree(&layout.role[r], err));
-    for (size_t i = 0; i < c->num_rewards; i++)
-        if (c->rewards[i].judge_model.is_given) CR_TRY(check_judge(&c->rewards[i], err));
-    return CR_OK;
+    cr_deep_check(config, hosts->by == CR_HOSTS_HERE, &d);
+    cr_diagnostics_print(&d);
+    num = d.num_errors;
+    cr_diagnostics_free(&d);
+    return num ? cr_fail(err, CR_ECONFIG, "%zu error%s: nothing was started", num,
+                         num > 1 ? "s" : "")
+               : CR_OK;
 }
 
 /* All hosts, before anything is started there. needs: borrowed by *out. */
@@ -403,7 +328,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
     CR_TRY_GOTO(out, check_device(config, &hosts, err));
     CR_TRY_GOTO(out, check_files(config, err));
-    CR_TRY_GOTO(out, check_trees(config, err));
+    CR_TRY_GOTO(out, check_needs(config, &hosts, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));

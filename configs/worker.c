@@ -401,6 +401,13 @@ void cri_bind_judge_model(cr_config *c, cr_node *block, const char *domain, cr_w
     cri_check_mesh(w, block, d);
 }
 
+const char *cr_worker_runs(const cr_worker_config *w)
+{
+    return w->task == CR_TASK_TRAIN      ? "fsdp2_train"
+           : w->task == CR_TASK_GENERATE ? "engine"
+                                         : "fsdp2_infer";
+}
+
 int64_t cr_worker_num_batches(const cr_worker_config *w)
 {
     return w->num_devices / (w->ulysses_size ? w->ulysses_size : 1);

@@ -102,6 +102,8 @@ typedef struct cr_worker_config {
 
 /* Ranks with a batch of their own: ulysses_size ranks share one. */
 int64_t cr_worker_num_batches(const cr_worker_config *w);
+/* What runs, whatever strategy_name the file has: "fsdp2_train", "fsdp2_infer" or "engine" (of generation). */
+const char *cr_worker_runs(const cr_worker_config *w);
 /* Samples of one optimizer update, on one such rank. */
 int64_t cr_worker_batch_samples(const cr_worker_config *w);
 

@@ -74,7 +74,8 @@ typedef struct cr_plan_role {
     int64_t hidden_size;                         /* 0: no pass of it makes log-probs */
     size_t num_units;
     int most_units_alive;
-    int64_t host_bytes; /* offloaded states */
+    int64_t host_bytes;  /* offloaded states */
+    int64_t cache_bytes; /* of an engine, a part of kept */
     struct cr_plan_phase {
         const char *name;
         cr_plan_bytes bytes; /* at its peak; masters to values are 0 when they are offloaded */

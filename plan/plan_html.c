@@ -478,7 +478,7 @@ static void role(cr_buf *out, const cr_plan *p, size_t index)
     cr_buf_adds(out, "<h2>");
     cr_html_adds(out, r->name);
     cr_buf_adds(out, "</h2><p class=\"under\">");
-    cr_html_adds(out, p->worker[index]->strategy_name);
+    cr_html_adds(out, cr_worker_runs(p->worker[index]));
     cr_buf_addf(out, " on %d rank%s, %s parameters", r->mesh.num_ranks,
                 r->mesh.num_ranks == 1 ? "" : "s", many((double)r->num_elems, text));
     if (r->is_train && r->num_trained < r->num_elems)

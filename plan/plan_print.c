@@ -1,10 +1,12 @@
 /* plan_print.c -- see plan_print.h. */
 #include "plan/plan_print.h"
 #include "base/json.h"
+#include "plan/devices.h"
 #include "plan/gpu.h"
 #include "plan/hosts_print.h"
 #include "reports/html.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { BAR = 48, NUM_KINDS = CR_PLAN_KINDS };
@@ -156,6 +158,11 @@ static void text_traffic(const cr_plan_role *r, cr_buf *out)
         cr_buf_addf(out, "  compute of a step and rank: %.3g TFLOP\n", r->step_flops / 1e12);
 }
 
+static const char *prefix_of(const cr_plan_role *r)
+{
+    return r->is_judge ? "rewards." : "";
+}
+
 static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_gpu, bool with_tree,
                       cr_buf *out)
 {
@@ -163,8 +170,8 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
     const char *at = r->tree.data;
     size_t num;
 
-    cr_buf_addf(out, "\n%s  %s on %d rank%s", r->name, w->strategy_name, m->num_ranks,
-                m->num_ranks == 1 ? "" : "s");
+    cr_buf_addf(out, "\n%s%s  %s on %d rank%s", prefix_of(r), r->name, cr_worker_runs(w),
+                m->num_ranks, m->num_ranks == 1 ? "" : "s");
     if (r->num_units == 0)
         cr_buf_adds(out, ", each with the whole model\n");
     else
@@ -194,19 +201,102 @@ static const cr_plan_role *too_large(const cr_plan *p)
     return NULL;
 }
 
+/* "device 3", "devices 12-15"; text holds 48 bytes. */
+static const char *devices_text(int first, int last, char text[48])
+{
+    snprintf(text, 48, last > first ? "devices %d-%d" : "device %d", first, last);
+    return text;
+}
+
+/* The fullest device and the roles that add up there. */
+static void text_fullest(const cr_plan *p, cr_buf *out)
+{
+    const cr_plan_fullest_device full = cr_plan_fullest(p, &p->role[0], NULL);
+    char size[32], devices[48];
+
+    cr_buf_addf(out, "\nfullest device: %s on %s%s\n", cr_size_text(full.bytes, size),
+                devices_text(full.first, full.last, devices),
+                p->num_roles > 1 ? " (roles that share one take turns)" : "");
+    for (size_t r = 0; r < p->num_roles; r++) {
+        const cr_plan_role *role = &p->role[r];
+        bool is_working = r == full.working && !role->is_judge;
+        char *name;
+        if (!cr_plan_is_on(p->worker[r], full.first)) continue;
+        name = cr_asprintf("%s%s", prefix_of(role), role->name);
+        cr_buf_addf(out, "    %-24s %12s  %s%s\n", name,
+                    cr_size_text(is_working ? cr_plan_work_bytes(p, role)
+                                            : cr_plan_idle_bytes(p, role, p->worker[r]),
+                                 size),
+                    role->is_judge ? "always"
+                    : is_working   ? "at work: "
+                                   : "kept while another one works",
+                    is_working ? cr_plan_peak_phase(role)->name : "");
+        cr_free(name);
+    }
+}
+
+/* A judge on devices of others: what is left of the fullest device when it has devices of its own. */
+static void advise_judge(const cr_plan *p, size_t r, cr_buf *out)
+{
+    const cr_plan_fullest_device with = cr_plan_fullest(p, &p->role[0], NULL),
+                                 less = cr_plan_fullest(p, &p->role[0], p->worker[r]);
+    const int num = p->worker[r]->num_devices;
+    char size[32], rest[32], devices[48];
+    int first = 0;
+
+    if (!cr_plan_is_on(p->worker[r], with.first) || less.bytes >= with.bytes) return;
+    for (size_t k = 0; k < p->num_roles; k++)
+        for (int i = 0; i < p->worker[k]->num_devices; i++)
+            if (p->worker[k]->devices[i] >= first) first = p->worker[k]->devices[i] + 1;
+    cr_buf_addf(out,
+                "rewards.%s keeps %s on %s, which other roles have, too: with "
+                "rewards.%s.device_mapping='list(range(%d,%d))' the fullest of their devices has "
+                "%s, which %s\n",
+                p->role[r].name, cr_size_text(cr_plan_work_bytes(p, &p->role[r]), size),
+                devices_text(with.first, with.last, devices), p->role[r].name, first, first + num,
+                cr_size_text(less.bytes, rest),
+                less.bytes <= p->memory ? "fits" : "still does not fit");
+}
+
+/* What makes the fullest device smaller, when it does not fit. */
+static void text_advice(const cr_plan *p, cr_buf *out)
+{
+    const cr_plan_fullest_device full = cr_plan_fullest(p, &p->role[0], NULL);
+    char size[32];
+
+    for (size_t r = 1; r < p->num_roles; r++) {
+        const cr_worker_config *w = p->worker[r];
+        int64_t kept = cr_plan_idle_bytes(p, &p->role[r], w);
+        if (p->role[r].is_judge)
+            advise_judge(p, r, out);
+        else if (w->task == CR_TASK_GENERATE && cr_plan_is_on(w, full.first) && r != full.working &&
+                 w->engine.sleep_level < 2 && kept > 0)
+            cr_buf_addf(out,
+                        "%s keeps %s while others work: strategy_config.sleep_level=2 frees its "
+                        "weights then\n",
+                        p->role[r].name, cr_size_text(kept, size));
+        else if (w->task == CR_TASK_GENERATE && r == full.working)
+            cr_buf_addf(out,
+                        "%s is what works there, with %s of weights and cache: "
+                        "strategy_config.gpu_memory_utilization, max_model_len and "
+                        "max_running_requests bound its cache\n",
+                        p->role[r].name, cr_size_text(cr_plan_work_bytes(p, &p->role[r]), size));
+    }
+}
+
 static void text_memory(const cr_plan *p, cr_buf *out)
 {
     const cr_plan_role *alone;
     char a[32], b[32];
 
-    cr_buf_addf(out, "\nfullest device: %s%s\n", cr_size_text(p->device_peak, a),
-                p->num_roles > 1 ? " (roles that share one take turns)" : "");
+    text_fullest(p, out);
     if (!p->memory) return;
     if (p->device_peak <= p->memory)
         cr_buf_addf(out, "it fits in %s\n", cr_size_text(p->memory, b));
     else
         cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", cr_size_text(p->memory, b),
                     cr_size_text(p->device_peak - p->memory, a));
+    if (p->device_peak > p->memory) text_advice(p, out);
     if (p->largest) {
         const char *more = !p->is_limit ? ""
                            : p->is_sft
@@ -220,9 +310,11 @@ static void text_memory(const cr_plan *p, cr_buf *out)
         cr_buf_addf(out, "no micro-batch fits: %s alone needs %s\n", alone->name,
                     cr_size_text(cr_plan_peak(alone), a));
     else
-        cr_buf_adds(out, "no micro-batch fits, not even of one sample (more shards, recompute "
-                         "(disable_gradient_checkpointing: false), ulysses_size, tiles or "
-                         "offload_policy make it smaller)\n");
+        cr_buf_addf(out,
+                    "no micro-batch fits, not even of one sample (%s is smaller with more shards, "
+                    "recompute (disable_gradient_checkpointing: false), ulysses_size, tiles or "
+                    "offload_policy)\n",
+                    p->role[0].name);
 }
 
 void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
@@ -312,7 +404,7 @@ static void json_role(cr_buf *out, const cr_plan_role *r, const cr_worker_config
 
     cr_buf_addc(out, '{');
     text(out, "name", r->name, strlen(r->name));
-    text(out, "strategy", w->strategy_name, strlen(w->strategy_name));
+    text(out, "strategy", cr_worker_runs(w), strlen(cr_worker_runs(w)));
     key(out, "mesh");
     cr_buf_addf(out, "{\"ranks\":%d,\"ddp\":%d,\"fsdp\":%d,\"dp\":%d,\"ulysses\":%d}",
                 r->mesh.num_ranks, r->mesh.num_ddp, r->mesh.num_fsdp, r->mesh.num_dp,
@@ -380,6 +472,26 @@ static void json_batch(const cr_plan *p, cr_buf *out)
     cr_buf_addc(out, '}');
 }
 
+static void json_fullest(cr_buf *out, const cr_plan *p)
+{
+    const cr_plan_fullest_device full = cr_plan_fullest(p, &p->role[0], NULL);
+
+    key(out, "fullest_device");
+    cr_buf_addf(out, "{\"first\":%d,\"last\":%d,\"roles\":[", full.first, full.last);
+    for (size_t r = 0; r < p->num_roles; r++) {
+        const cr_plan_role *role = &p->role[r];
+        bool is_working = r == full.working || role->is_judge;
+        if (!cr_plan_is_on(p->worker[r], full.first)) continue;
+        cr_buf_adds(out, out->data[out->num_bytes - 1] == '[' ? "{" : ",{");
+        text(out, "name", role->name, strlen(role->name));
+        number(out, "bytes",
+               is_working ? cr_plan_work_bytes(p, role)
+                          : cr_plan_idle_bytes(p, role, p->worker[r]));
+        cr_buf_addc(out, '}');
+    }
+    cr_buf_adds(out, "]}");
+}
+
 void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
 {
     bool is_first = true;
@@ -396,6 +508,7 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
     }
     cr_buf_addc(out, ']');
     number(out, "device_peak_bytes", p->device_peak);
+    json_fullest(out, p);
     if (p->memory) {
         number(out, "memory_bytes", p->memory);
         key(out, "fits");

@@ -11,13 +11,14 @@
 /* NVIDIA's data sheets, SXM: bf16 without sparsity, one direction of NVLink. */
 static const struct gpu {
     const char *name, *title;
-    double flops, memory_s, inside_s, memory_gb;
+    double flops, memory_s, inside_s;
+    int64_t memory_mib; /* as nvidia-smi shows it of the card; none was looked at by croll */
     double product_share, attention_share; /* of flops */
 } gpus[] = {
-    {"a100", "A100 80 GB", 312e12, 2.04e12, 300e9, 80, 0.65, 0.4},
-    {"h100", "H100", 989e12, 3.35e12, 450e9, 80, 0.45, 0.3},
-    {"h200", "H200", 989e12, 4.8e12, 450e9, 141, 0.45, 0.3},
-    {"b200", "B200", 2250e12, 8e12, 900e9, 180, 0.45, 0.3},
+    {"a100", "A100 80 GB", 312e12, 2.04e12, 300e9, 81920, 0.65, 0.4},
+    {"h100", "H100 80 GB", 989e12, 3.35e12, 450e9, 81559, 0.45, 0.3},
+    {"h200", "H200", 989e12, 4.8e12, 450e9, 143771, 0.45, 0.3},
+    {"b200", "B200", 2250e12, 8e12, 900e9, 183359, 0.45, 0.3},
 };
 
 /* Shares are such that a plan comes near published runs of torchtitan (bench/README.md). croll's own kernels have not run on

@@ -1,16 +1,13 @@
 /* cmd_plan.c -- `croll plan`: batch arithmetic, meshes, memory and traffic of a run before it starts.
  *
- * What a role's rank does is counted by plan.c; here are the file, the devices, the search for the
+ * What a role's rank does is counted by plan.c and roles.c; here are the file, the search for the
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
 #include "actors/roles.h"
 #include "commands/commands.h"
 #include "commands/plan/hosts.h"
-#include "engine/engine.h"
-#include "kernels/attention.h"
-#include "plan/gpu.h"
-#include "plan/shapes.h"
+#include "commands/plan/roles.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -160,237 +157,7 @@ static cr_status read_memory(const char *text, int64_t *out, cr_err *err)
     return CR_OK;
 }
 
-/* ---- the numbers ---- */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-/* Micro-batches of a pass for log-probs over num samples of full length. */
-static int64_t num_forwards(const cr_plan *p, const cr_worker_config *w, int64_t samples)
-{
-    return ceil_div(samples, w->batching.infer_tokens
-                                 ? w->batching.infer_tokens / p->config.sequence_length
-                                 : w->infer_batch_size);
-}
-
-static void arithmetic(cr_plan *p)
-{
-    const cr_config *c = &p->config;
-    const cr_worker_config *w = &c->train;
-    int64_t mini = cr_worker_batch_samples(w), length = c->sequence_length;
-
-    p->is_sft = c->kind == CR_PIPELINE_SFT;
-    p->num_dp = cr_worker_num_batches(w);
-    p->num_samples = p->is_sft ? p->num_dp * mini : c->rollout_batch_size * c->group_size;
-    p->rank_samples = ceil_div(p->num_samples, p->num_dp);
-    p->batch = (cr_plan_batch){
-        .num_samples = w->training.per_device_train_batch_size,
-        .num_infer = w->infer_batch_size,
-        .sample_tokens = c->sequence_length,
-        .sample_rows = c->sequence_length - (p->is_sft ? 1 : c->prompt_length),
-        .micros = w->training.gradient_accumulation_steps,
-        .updates = p->is_sft ? 1
-                             : (c->algorithm.ppo_epochs < 1 ? 1 : c->algorithm.ppo_epochs) *
-                                   ceil_div(p->rank_samples, mini)};
-    p->batch.train_tokens = w->batching.train_tokens;
-    p->batch.infer_tokens = w->batching.infer_tokens;
-    if (p->batch.train_tokens) /* at most: if every sample has full length */
-        p->batch.micros = ceil_div(mini, p->batch.train_tokens / length);
-    if (!p->is_sft && c->old_log_probs == CR_OLD_COMPUTED)
-        p->batch.forwards = num_forwards(p, w, p->rank_samples);
-}
-
-/* A model of the role, from its folder or from its published shape. */
-static cr_status open_model(const char *folder, const cr_worker_config *train, bool should_freeze,
-                            cr_model **out, cr_err *err)
-{
-    json_t *known = cr_dir_exists(folder) ? NULL : cr_shape_config(folder);
-
-    if (known)
-        cr_note(cr_model_build(known, NULL, out, err));
-    else if (cr_model_open(folder, out, err) != CR_OK)
-        cr_fail_add(err,
-                    "the plan needs the model's config.json (pretrain=FOLDER; known by name are "
-                    "Qwen/Qwen3-0.6B to 235B-A22B, Qwen/Qwen2.5-0.5B to 72B, "
-                    "meta-llama/Meta-Llama-3-8B and 70B)");
-    json_decref(known);
-    CR_TRY(err->status);
-    return cr_model_prepare(*out, train, should_freeze, err);
-}
-
-static cr_status plan_train(const cr_plan *p, const cr_plan_batch *batch, cr_plan_role *out,
-                            cr_err *err)
-{
-    const cr_worker_config *w = &p->config.train;
-    cr_model *model = NULL;
-
-    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_TRAIN, &p->config),
-                          .is_train = true,
-                          .with_moments = p->with_moments && batch == &p->batch};
-    if (open_model(w->model_path, w, true, &model, err) == CR_OK)
-        cr_note(cr_plan_run(model, w, w->num_devices, batch, out, err));
-    cr_model_free(model);
-    return err->status;
-}
-
-/* A role with a model of its own that is run forward over the samples of a step. */
-static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role *out, cr_err *err)
-{
-    int64_t dp = cr_worker_num_batches(w);
-    cr_plan_batch batch = p->batch;
-    cr_model *model = NULL;
-
-    *out = (cr_plan_role){.name = w->name, .with_moments = p->with_moments};
-    batch.num_infer = w->infer_batch_size;
-    batch.infer_tokens = w->batching.infer_tokens;
-    batch.forwards = num_forwards(p, w, ceil_div(p->num_samples, dp));
-    if (open_model(w->model_path, &p->config.train, false, &model, err) == CR_OK)
-        cr_note(cr_plan_run(model, w, w->num_devices, &batch, out, err));
-    cr_model_free(model);
-    return err->status;
-}
-
-/* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of --memory leaves
- * beside the weights. Without --memory nothing is known of the devices: a plan is often for another machine. */
-static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device *dev,
-                             int64_t length, int64_t weights, int64_t *out, cr_err *err)
-{
-    const cr_worker_config *w = &p->config.infer;
-    const double share = w->engine.gpu_memory_utilization;
-    const int64_t block = model->config.num_layers *
-                          (int64_t)cr_kv_block_bytes(dev, cr_dtype_of(w->dtype),
-                                                     model->config.num_kv_heads,
-                                                     model->config.head_dim),
-                  one = ceil_div(length, CR_KV_BLOCK) * block;
-    int64_t memory = p->memory, budget;
-
-    *out = p->config.max_running_requests * one;
-    if (share <= 0 || memory == 0) return CR_OK;
-    budget = cr_engine_cache_budget(share, memory, weights);
-    if (budget < one)
-        return cr_fail(err, CR_ECONFIG,
-                       "actor_infer: gpu_memory_utilization %g of %lld bytes leaves %lld beside "
-                       "%lld bytes of weights, and one sequence of %lld tokens needs %lld (raise "
-                       "it, or shorten max_model_len)",
-                       share, (long long)memory, (long long)(budget > 0 ? budget : 0),
-                       (long long)weights, (long long)length, (long long)one);
-    if (budget < *out) *out = budget / block * block;
-    return CR_OK;
-}
-
-/* The engine has the whole model, cut as the sender cuts it, and a cache for its samples. */
-static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
-{
-    const cr_config *c = &p->config;
-    const cr_worker_config *w = &c->infer;
-    cr_wrap_policy wrap = cr_wrap_policy_of(&c->train);
-    int64_t length = w->engine.max_model_len ? w->engine.max_model_len : c->sequence_length, packed;
-    cr_plan_bytes bytes = {0};
-    cr_weight_copy *weights = NULL;
-    cr_device *dev = NULL;
-    cr_model *model = NULL;
-
-    *out = (cr_plan_role){.name = cr_role_name(CR_ROLE_INFER, &p->config)};
-    out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
-    CR_TRY_GOTO(out, open_model(w->model_path, &c->train, true, &model, err));
-    CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
-    CR_TRY_GOTO(out, cr_weight_copy_create(model, dev, &wrap, p->role[0].mesh.num_fsdp,
-                                           cr_dtype_of(w->dtype), &weights, err));
-    bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
-    if (model->config.position_limit && length > model->config.position_limit)
-        length = model->config.position_limit;
-    packed = cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
-    CR_TRY_GOTO(out, cache_bytes(p, model, dev, length, bytes.values + packed, &bytes.kept, err));
-    bytes.kept += packed;
-    for (size_t i = 0; i < model->num_params; i++)
-        out->num_elems += model->params[i]->num_elems;
-    out->num_recorded = cr_engine_most_recorded(model, w->engine.enforce_eager);
-    out->phase[out->num_phases++] = (struct cr_plan_phase){"rollout", bytes};
-    out->synced.num = 1;
-    out->synced.num_bytes = bytes.values;
-out:
-    cr_weight_copy_destroy(weights);
-    if (dev) cr_device_close(dev);
-    cr_model_free(model);
-    return err->status;
-}
-
-/* A process of a judge has its model as shards of one rank and as the engine's copy, and a cache. */
-static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan_role *out,
-                            cr_err *err)
-{
-    enum {
-        SAMPLES = 64,
-        SHARE = 4
-    }; /* croll serve: at a time; the most of the memory that a cache takes */
-    cr_plan_bytes bytes = {0};
-    cr_device *dev = NULL;
-    cr_model *model = NULL;
-    cr_dtype dtype = cr_dtype_of(w->dtype);
-    int64_t length = w->engine.max_model_len;
-
-    *out = (cr_plan_role){.name = w->name, .is_judge = true};
-    out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
-    CR_TRY_GOTO(out, open_model(w->model_path, w, true, &model, err));
-    CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
-    for (size_t i = 0; i < model->num_params; i++)
-        out->num_elems += model->params[i]->num_elems;
-    bytes.values = 2 * out->num_elems * (int64_t)cr_dtype_bytes(dtype);
-    if (!length || length > model->config.max_position_embeddings)
-        length = model->config.max_position_embeddings;
-    bytes.kept =
-        SAMPLES * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
-        (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
-    if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
-    bytes.kept += cr_engine_packed_bytes(model, dev, dtype);
-    out->num_recorded = cr_engine_most_recorded(model, /*is_eager=*/false);
-    out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
-out:
-    if (dev) cr_device_close(dev);
-    cr_model_free(model);
-    return cr_fail_add(err, "rewards.%s", w->name);
-}
-
-static int64_t peak_bytes(const cr_plan *p, const cr_plan_role *r)
-{
-    return p->is_gpu ? cr_gpu_peak(r) : cr_plan_peak(r);
-}
-
-/* What a role keeps of a device while another one works there (phases.h, on a device that is the host). */
-static int64_t idle_bytes(const cr_plan *p, const cr_plan_role *r, const cr_worker_config *w)
-{
-    const cr_plan_bytes *b = &r->phase[0].bytes;
-    int64_t own = p->is_gpu ? cr_gpu_idle_bytes(r) : 0;
-
-    if (r->is_judge) return peak_bytes(p, r);
-    return own + (w->engine.sleep_level > 1 ? 0 : b->masters + b->moments + b->values);
-}
-
-/* The fullest device. Roles that share one take turns. */
-static int64_t device_peak(const cr_plan *p, const cr_plan_role *train)
-{
-    int most = 0;
-    int64_t *idle, peak = 0;
-
-    for (size_t r = 0; r < p->num_roles; r++)
-        for (int i = 0; i < p->worker[r]->num_devices; i++)
-            if (p->worker[r]->devices[i] >= most) most = p->worker[r]->devices[i] + 1;
-    idle = CR_NEW_ARRAY(int64_t, most);
-    for (int pass = 0; pass < 2; pass++) /* first what all of them keep, then who works */
-        for (size_t r = 0; r < p->num_roles; r++) {
-            const cr_plan_role *role = r == 0 ? train : &p->role[r];
-            int64_t kept = idle_bytes(p, role, p->worker[r]), extra = peak_bytes(p, role) - kept;
-            for (int i = 0; i < p->worker[r]->num_devices; i++) {
-                int64_t *at = &idle[p->worker[r]->devices[i]];
-                if (pass == 0) *at += kept;
-                if (pass == 1 && *at + extra > peak) peak = *at + extra;
-            }
-        }
-    cr_free(idle);
-    return peak;
-}
+/* ---- the largest micro-batch ---- */
 
 /* Does a micro-batch of num samples fit, or, if it is not 0, one of that number of tokens? */
 static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *fits, cr_err *err)
@@ -401,8 +168,8 @@ static cr_status try_micro(const cr_plan *p, int64_t num, int64_t tokens, bool *
     batch.num_samples = num;
     batch.train_tokens = tokens;
     batch.micros = 1;
-    CR_TRY(plan_train(p, &batch, &role, err));
-    *fits = device_peak(p, &role) <= p->memory;
+    CR_TRY(cr_plan_train(p, &batch, &role, err));
+    *fits = cr_plan_fullest(p, &role, NULL).bytes <= p->memory;
     cr_plan_role_free(&role);
     return CR_OK;
 }
@@ -455,7 +222,7 @@ static void add_choice(cr_plan *p, const cr_plan_role *role)
 
     p->hosts.choice[p->hosts.num_choices++] = (cr_plan_choice){
         .fsdp_size = role->mesh.num_fsdp,
-        .peak_bytes = device_peak(p, role),
+        .peak_bytes = cr_plan_fullest(p, role, NULL).bytes,
         .micro_s = cr_plan_time(role, &place, &p->hosts.rates, CR_PLAN_FIRST).all_s,
         .update_s = cr_plan_time(role, &place, &p->hosts.rates, CR_PLAN_UPDATE).all_s,
         .step_s = cr_plan_step_s(role, &place, &p->hosts.rates),
@@ -470,7 +237,7 @@ static cr_status choose_size(cr_plan *p, int size, cr_err *err)
     cr_plan_role role;
 
     p->config.train.fsdp_size = size;
-    cr_note(plan_train(p, &batch, &role, err));
+    cr_note(cr_plan_train(p, &batch, &role, err));
     p->config.train.fsdp_size = file;
     CR_TRY(err->status);
     add_choice(p, &role);
@@ -516,27 +283,8 @@ static cr_status choose(cr_plan *p, cr_err *err)
 
 static cr_status make(cr_plan *p, cr_err *err)
 {
-    const cr_config *c = &p->config;
-
-    arithmetic(p);
-    p->role = CR_NEW_ARRAY(cr_plan_role, CR_NUM_ROLES + c->num_rewards);
-    p->worker = CR_NEW_ARRAY(const cr_worker_config *, CR_NUM_ROLES + c->num_rewards);
-    for (cr_role r = 0; r < CR_NUM_ROLES; r++) {
-        const cr_worker_config *w = cr_role_in_run(r, c);
-        cr_plan_role *role = &p->role[p->num_roles];
-        if (!w || (r != CR_ROLE_TRAIN && !w->num_devices)) continue;
-        p->worker[p->num_roles++] = w;
-        CR_TRY(w->task == CR_TASK_TRAIN      ? plan_train(p, &p->batch, role, err)
-               : w->task == CR_TASK_GENERATE ? plan_infer(p, role, err)
-                                             : plan_score(p, w, role, err));
-    }
-    for (size_t i = 0; i < c->num_rewards; i++) {
-        const cr_worker_config *w = &c->rewards[i].judge_model;
-        if (!w->is_given || !w->num_devices || !w->model_path) continue;
-        p->worker[p->num_roles] = w;
-        CR_TRY(plan_judge(p, w, &p->role[p->num_roles++], err));
-    }
-    p->device_peak = device_peak(p, &p->role[0]);
+    CR_TRY(cr_plan_roles(p, err));
+    p->device_peak = cr_plan_fullest(p, &p->role[0], NULL).bytes;
     cr_plan_hosts_place(p);
     if (p->hosts.num) CR_TRY(choose(p, err));
     return p->memory ? search(p, err) : CR_OK;
@@ -620,13 +368,10 @@ static int run(int argc, char **argv)
     }
     cr_words_free(&words);
     cr_plan_hosts_free(&p);
-    for (size_t i = 0; i < p.num_roles; i++)
-        cr_plan_role_free(&p.role[i]);
+    cr_plan_roles_free(&p);
     for (size_t i = 0; p.override && p.override[i]; i++)
         cr_free(p.override[i]);
     cr_free(p.override);
-    cr_free(p.role);
-    cr_free(p.worker);
     cr_config_free(&p.config);
     cr_diagnostics_free(&p.d);
     return err.status == CR_OK ? 0 : cr_command_fail(&cr_command_plan, &err);

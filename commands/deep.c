@@ -1,0 +1,238 @@
+/* deep.c -- see deep.h. */
+#include "commands/deep.h"
+#include "actors/roles.h"
+#include "actors/strategy_args.h"
+#include "base/limits.h"
+#include "commands/plan/roles.h"
+#include "commands/worker.h"
+#include "models/weights.h"
+#include "reports/html.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- models ---- */
+
+/* A run gives its model text, from which a vision tower and its projector learn nothing. */
+static cr_status check_learners(const cr_model *model, const char *role, cr_err *err)
+{
+    const char *tower = model->tower ? model->tower->name : NULL;
+    size_t num = 0, num_tower = 0;
+
+    if (!tower) return CR_OK;
+    for (size_t i = 0; i < model->num_params; i++) {
+        const cr_param *p = model->params[i];
+        bool is_tower = strncmp(p->name, tower, strlen(tower)) == 0;
+        num += p->is_trainable && !is_tower;
+        num_tower += p->is_trainable && is_tower;
+    }
+    if (num == 0)
+        return cr_fail(err, CR_ECONFIG,
+                       "model_args: only parts of %s are trained, which learn from images, and a "
+                       "run has text (stage finetune or last-layer-finetune trains the language "
+                       "model)",
+                       tower);
+    if (num_tower)
+        cr_log(CR_LOG_WARN, "run",
+               "%s: the trained parts of %s get no gradient from text, only weight decay "
+               "(model_args.freeze_module_prefix: %s leaves them alone)",
+               role, tower, tower);
+    return CR_OK;
+}
+
+/* Its files are there and whole: names, shapes and lengths. */
+static cr_status check_weights(const cr_worker_config *w, const cr_model *model, cr_err *err)
+{
+    cr_weights *weights = NULL;
+
+    if (w->task == CR_TASK_GENERATE) return CR_OK; /* its weights come from actor_train */
+    cr_note(cr_weights_open(w->model_path, model, &weights, err));
+    cr_weights_close(weights);
+    return err->status;
+}
+
+static cr_status check_tokenizer(const char *folder, cr_err *err)
+{
+    cr_tokenizer *tokenizer = NULL;
+
+    cr_note(cr_tokenizer_open(folder, &tokenizer, err));
+    cr_tokenizer_close(tokenizer);
+    return err->status;
+}
+
+/* The tree of a role exists, and what the file says of its modules matches something. */
+static cr_status check_tree(const struct cr_role_ranks *ranks, cr_err *err)
+{
+    const cr_worker_config *w = ranks->worker;
+    cr_wrap_policy policy = cr_wrap_policy_of(w);
+    cr_model *model = NULL;
+    cr_units units = {0};
+
+    if (!w->model_path || w->num_devices < 1) return CR_OK;
+    if (cr_model_open(w->model_path, &model, err) == CR_OK &&
+        cr_model_prepare(model, w, true, err) == CR_OK &&
+        (w->strategy != CR_STRATEGY_FSDP2_TRAIN ||
+         check_learners(model, ranks->name, err) == CR_OK) &&
+        check_weights(w, model, err) == CR_OK && w->ep_size <= 1 &&
+        w->strategy != CR_STRATEGY_OTHER)
+        cr_note(cr_units_build(model, &policy, 1, &units, err));
+    cr_units_free(&units);
+    cr_model_free(model);
+    CR_TRY(err->status);
+    return w->task == CR_TASK_GENERATE ? check_tokenizer(w->model_path, err) : CR_OK;
+}
+
+/* The model of a judge that the run starts, read as the judge will. */
+static cr_status check_judge(const cr_reward_config *r, cr_err *err)
+{
+    cr_weights *weights = NULL;
+    cr_model *model = NULL;
+
+    if (cr_model_open(r->judge_model.model_path, &model, err) == CR_OK &&
+        cr_model_prepare(model, &r->judge_model, true, err) == CR_OK)
+        cr_note(cr_weights_open(r->judge_model.model_path, model, &weights, err));
+    cr_weights_close(weights);
+    cr_model_free(model);
+    CR_TRY(err->status);
+    return check_tokenizer(r->judge_model.model_path, err);
+}
+
+/* Where the file says the model of a block: its own key, or pretrain. */
+static cr_place place_of_model(const cr_config *c, const char *block)
+{
+    char *dotted = cr_asprintf("%s.model_args.model_name_or_path", block);
+    const cr_node *own = cr_node_at(c->yaml.root, dotted),
+                  *all = cr_node_get(c->yaml.root, "pretrain");
+
+    cr_free(dotted);
+    if (own && own->place.line) return own->place;
+    return all && all->place.line ? all->place : (cr_place){c->path, 0, 0};
+}
+
+static void check_models(const cr_config *c, cr_diagnostics *d)
+{
+    cr_layout layout;
+
+    cr_layout_init(&layout, c);
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const char *name = layout.role[r].name;
+        cr_err err = {0};
+        if (layout.role[r].worker && check_tree(&layout.role[r], &err) != CR_OK)
+            cr_diagnose(d, CR_ERROR, place_of_model(c, name), "%s: %s", name, err.msg);
+    }
+    for (size_t i = 0; i < c->num_rewards; i++) {
+        char *name = cr_asprintf("rewards.%s", c->rewards[i].domain);
+        cr_err err = {0};
+        if (c->rewards[i].judge_model.is_given && check_judge(&c->rewards[i], &err) != CR_OK)
+            cr_diagnose(d, CR_ERROR, place_of_model(c, name), "%s: %s", name, err.msg);
+        cr_free(name);
+    }
+}
+
+/* ---- memory: on device cpu all ranks have that of the machine ---- */
+
+/* What a rank has for certain when it works: not activations, which depend on the samples, and not a cache, of which the
+ * system gives what is written. */
+static int64_t least_bytes(const cr_plan_role *r)
+{
+    const bool is_engine = !r->is_train && r->num_units == 0;
+    int64_t most = 0;
+
+    for (size_t i = 0; i < r->num_phases; i++) {
+        const cr_plan_bytes *b = &r->phase[i].bytes;
+        int64_t sum = b->masters + b->gradients + b->moments + b->values +
+                      (is_engine ? b->kept - r->cache_bytes : 0);
+        if (sum > most) most = sum;
+    }
+    return most + r->host_bytes;
+}
+
+typedef struct need {
+    double all;     /* bytes of all ranks when the role that takes most works */
+    size_t largest; /* the role that takes most of it */
+} need;
+
+/* is_least: what is certain; otherwise what the plan counts. */
+static need need_of(const cr_plan *p, bool is_least)
+{
+    double extra = 0, most = 0;
+    need out = {0};
+
+    for (size_t r = 0; r < p->num_roles; r++) {
+        const cr_plan_role *role = &p->role[r];
+        double num = p->worker[r]->num_devices, work, idle;
+        work = num * (double)(is_least ? least_bytes(role)
+                                       : cr_plan_work_bytes(p, role) + role->host_bytes);
+        idle = role->is_judge
+                   ? work
+                   : num * (double)(cr_plan_idle_bytes(p, role, p->worker[r]) + role->host_bytes);
+        out.all += idle;
+        if (work - idle > extra) extra = work - idle;
+        if (work > most) most = work, out.largest = r;
+    }
+    out.all += extra;
+    return out;
+}
+
+static void add_roles(const cr_plan *p, bool is_least, cr_buf *out)
+{
+    char size[32];
+
+    for (size_t r = 0; r < p->num_roles; r++) {
+        const cr_plan_role *role = &p->role[r];
+        cr_buf_addf(out, "%s%s%s %d x %s", r ? ", " : "", role->is_judge ? "rewards." : "",
+                    role->name, p->worker[r]->num_devices,
+                    cr_size_text(is_least ? least_bytes(role)
+                                          : cr_plan_work_bytes(p, role) + role->host_bytes,
+                                 size));
+    }
+}
+
+static void check_fit(const cr_plan *p, cr_diagnostics *d)
+{
+    const int64_t memory = cr_memory_limit();
+    const bool is_error = need_of(p, true).all > (double)memory;
+    const need n = need_of(p, is_error);
+    const cr_plan_role *largest = &p->role[n.largest];
+    char *name = cr_asprintf("%s%s", largest->is_judge ? "rewards." : "", largest->name), a[32],
+         b[32];
+    cr_buf roles = {0};
+
+    add_roles(p, is_error, &roles);
+    if (n.all > (double)memory)
+        cr_diagnose(d, is_error ? CR_ERROR : CR_WARNING, place_of_model(&p->config, name),
+                    "%s %s of memory, this machine (or its cgroup) has %s: %s; %s takes most "
+                    "(croll plan shows of what)",
+                    is_error ? "the run needs at least" : "the run may need",
+                    cr_size_text((int64_t)n.all, a), cr_size_text(memory, b), roles.data, name);
+    cr_buf_free(&roles);
+    cr_free(name);
+}
+
+/* The cache of actor_infer as its ranks will have it (actors/generator.c), and all roles together. */
+static void check_memory(const cr_config *c, bool is_one_host, cr_diagnostics *d)
+{
+    const cr_node *strategy = cr_node_at(c->yaml.root, "actor_infer.strategy_args.strategy_config");
+    const cr_node *share = cr_node_get(strategy, "gpu_memory_utilization");
+    cr_plan p = {.path = c->path, .config = *c};
+    cr_layout layout;
+    cr_err err = {0};
+
+    cr_layout_init(&layout, c);
+    p.memory = cr_memory_limit() / layout.num_ranks;
+    if (cr_plan_roles(&p, &err) != CR_OK)
+        cr_diagnose(d, CR_ERROR,
+                    share && share->place.line ? share->place : (cr_place){c->path, 0, 0}, "%s",
+                    err.msg);
+    else if (is_one_host && !cr_device_is_cuda())
+        check_fit(&p, d);
+    cr_plan_roles_free(&p);
+}
+
+void cr_deep_check(const cr_config *config, bool is_one_host, cr_diagnostics *d)
+{
+    check_models(config, d);
+    if (d->num_errors == 0) check_memory(config, is_one_host, d);
+}
