@@ -1,5 +1,6 @@
 /* schema.c -- the check of a tree against the table of keys (keys.c). */
 #include "configs/schema.h"
+#include "configs/yaml_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +77,12 @@ static void unknown_key(const char *block, const struct cr_item *item, cr_diagno
         if (strlen(item->key) > 5 && strstr(names[i], item->key)) near = names[i];
     if (!near) near = cr_nearest(item->key, names, num);
     where = where_it_belongs(block, item->key);
-    if (where)
+    if (cri_is_secret(item->key) && cri_find_key(block, "key_env"))
+        cr_diagnose(d, CR_ERROR, item->place,
+                    "unknown key '%.60s': a key stays out of the file (key_env: NAME of a variable "
+                    "of the environment, or key_file: FILE)",
+                    item->key);
+    else if (where)
         cr_diagnose(d, CR_ERROR, item->place, "unknown key '%.60s' here (it belongs to %s)",
                     item->key, where);
     else

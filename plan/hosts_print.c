@@ -47,6 +47,9 @@ static void text_hosts(const cr_plan *p, cr_buf *out)
 
     cr_buf_addf(out, "\nhosts    %d", h->num);
     if (h->num_devices) cr_buf_addf(out, " with %d devices each", h->num_devices);
+    if (h->num_idle)
+        cr_buf_addf(out, "; %d of them %s no rank: the roles' device_mapping does not reach them",
+                    h->num_idle, h->num_idle == 1 ? "has" : "have");
     cr_buf_addf(out, "\n%s", h->num <= MOST_LISTED ? h->table : "");
     text_rate(&r->link, "B/s", "into a host", "--link 400GB/s, or hosts.json of a run", out);
     if (r->latency_s > 0)

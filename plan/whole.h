@@ -14,6 +14,7 @@ typedef struct cr_plan_choice {
 
 typedef struct cr_plan_hosts {
     int num;         /* 0: not asked for */
+    int num_idle;    /* without a rank */
     int num_devices; /* of each; 0: a list of hosts says how many ranks, not how many devices */
     char *table;     /* owned: which ranks are where */
     int *all_hosts;  /* owned: of the ranks of all roles */

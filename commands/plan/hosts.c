@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DEVICES = 65536 };
+enum { MOST_DEVICES = 65536, MOST_NUMBER = 1000000 }; /* of a device: configs/devices.c */
 
 /* ---- the hosts ---- */
 
@@ -29,6 +29,24 @@ static int ranks_a_device(const cr_plan *p)
     return most;
 }
 
+/* Devices that roles name, each once. */
+static int num_named(const cr_plan *p)
+{
+    bool *is_named = CR_NEW_ARRAY(bool, MOST_NUMBER + 1);
+    cr_layout layout;
+    int num = 0;
+
+    cr_layout_init(&layout, &p->config);
+    for (int r = 0; r < CR_NUM_ROLES; r++)
+        for (int i = 0; i < layout.role[r].num; i++) {
+            bool *named = &is_named[layout.role[r].worker->devices[i]];
+            num += !*named;
+            *named = true;
+        }
+    cr_free(is_named);
+    return num;
+}
+
 /* "128x8": *list as cr_hosts_choose takes it, owned by the caller; NULL: it is not of that form. */
 static cr_status read_shape(const cr_plan *p, const char *text, char **list, int *devices,
                             cr_err *err)
@@ -36,7 +54,7 @@ static cr_status read_shape(const cr_plan *p, const char *text, char **list, int
     char *end = NULL;
     long num = strtol(text, &end, 10),
          each = end != text && *end == 'x' ? strtol(end + 1, &end, 10) : 0;
-    int ranks = ranks_a_device(p);
+    int ranks = ranks_a_device(p), named = num_named(p);
     cr_buf out = {0};
 
     *list = NULL;
@@ -44,6 +62,10 @@ static cr_status read_shape(const cr_plan *p, const char *text, char **list, int
     if (*end || num < 1 || each < 1 || num > MOST_DEVICES || each > MOST_DEVICES / num)
         return cr_fail(err, CR_EUSAGE, "--hosts %.40s: hosts x devices, 1x1 to %d devices in all",
                        text, MOST_DEVICES);
+    if (named > num * each)
+        return cr_fail(err, CR_ECONFIG,
+                       "--hosts %.40s: %ld devices, device_mapping of the roles names %d", text,
+                       num * each, named);
     for (long i = 0; i < num; i++)
         cr_buf_addf(&out, "%sh%ld:%ld", i ? "," : "", i + 1, each * ranks);
     *list = cr_strndup(out.data, out.num_bytes);
@@ -101,6 +123,13 @@ static cr_status choose(cr_plan *p, const cr_plan_options *o, cr_err *err)
     h->table = cr_placement_table(&hosts, &layout);
     h->all_hosts = CR_NEW_ARRAY(int, layout.num_ranks);
     memcpy(h->all_hosts, hosts.host_of, (size_t)layout.num_ranks * sizeof(int));
+    h->num_idle = h->num;
+    for (int i = 0; i < h->num; i++)
+        for (int r = 0; r < layout.num_ranks; r++)
+            if (hosts.host_of[r] == i) {
+                h->num_idle--;
+                break;
+            }
 out:
     cr_hosts_free(&hosts);
     return err->status;

@@ -173,7 +173,7 @@ in_job 16 "$CROLL" run "$dir/sft.yaml" --hosts a:32 > "$dir/out" 2> "$dir/err"
 
 # what a GPU keeps, and its data sheet
 plan 'keeps = sum(x["bytes"] for x in r["device_keeps"]); assert all(x["source"] for x in r["device_keeps"])
-assert 0.5e9 < keeps < 3e9 and p["memory_bytes"] == 141e9
+assert 0.5e9 < keeps < 3e9 and p["memory_bytes"] == 143771 * 2 ** 20
 near(p["device_peak_bytes"], r["peak_bytes"]["total"] + keeps + 9 * 2 ** 21)' "$dir/sft.yaml" --device h200
 plan 'assert "device_keeps" not in r' "$dir/sft.yaml"
 plan 'assert "device_keeps" in r and "memory_bytes" not in p' "$dir/sft.yaml" --device cuda
@@ -184,6 +184,11 @@ refuses '--link 400 is not a rate' "$dir/sft.yaml" --hosts 4x8 --link 400
 refuses '--link and --rates are of a plan with --hosts' "$dir/sft.yaml" --link 1GB/s
 refuses '--device h1000: cpu, cuda, or a GPU by name' "$dir/sft.yaml" --device h1000
 for shape in 70000x8 0x8 8x 8x8x8; do refuses "--hosts $shape: hosts x devices" "$dir/sft.yaml" --hosts $shape; done
+# hosts are counted in devices, those without a rank are named; a GPU has the memory that nvidia-smi shows of it
+refuses '--hosts 2x8: 16 devices, device_mapping of the roles names 32' "$dir/rlvr.yaml" --hosts 2x8
+"$CROLL" plan "$dir/rlvr.yaml" --hosts 7x8 --device h100 > "$dir/out" 2> "$dir/err" || fail "7x8"
+grep -q '^hosts    7 with 8 devices each; 3 of them have no rank' "$dir/out" || fail "idle hosts: $(grep ^hosts "$dir/out")"
+plan 'assert p["memory_bytes"] == 81559 * 2 ** 20, p["memory_bytes"]' "$dir/rlvr.yaml" --device h100
 refuses "room for 16 ranks" "$dir/sft.yaml" --hosts a:8,b:8
 refuses 'cannot open' "$dir/sft.yaml" --hosts 4x8 --rates "$dir/none"
 echo '{"device": "test", "product_flops_per_s": -1}' > "$dir/rates"

@@ -103,6 +103,22 @@ plan 7615616512 llm_judge 32 pretrain=Qwen/Qwen2.5-7B-Instruct actor_train.model
 plan $q8 lora_target 16 actor_train.model_args.lora_target=all-linear actor_train.model_args.lora_rank=16
 plan $a3 llm_judge 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.strategy_config.ep_size=8 \
     "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeExperts]}"
+# the judge on devices of actor_train: who is on the fullest devices, what helps, and what runs instead of the engines of the file
+"$CROLL" plan $tmp/roll.yaml --memory 80GB >$tmp/plan 2>$log || fail "--memory"
+for line in '^actor_train  fsdp2_train on 8 ranks' '^actor_infer  engine on 6 ranks' '^reference  fsdp2_infer on 8 ranks' '^rewards.llm_judge  engine on 2 ranks' \
+    '^fullest device: [0-9.]* GiB on devices 6-7 ' '^    actor_train  *[0-9.]* GiB  at work: backward' '^    reference  *[0-9.]* GiB  kept while another one works' \
+    '^    rewards.llm_judge  *[0-9.]* GiB  always' '^it does NOT fit in 74.51 GiB' \
+    "^rewards.llm_judge keeps [0-9.]* GiB on devices 6-7, which other roles have, too: with rewards.llm_judge.device_mapping='list(range(8,10))' .* which fits"; do
+    grep -q -- "$line" $tmp/plan || { cat $tmp/plan; fail "no line: $line"; }
+done
+"$CROLL" plan $tmp/roll.yaml --memory 80GB --json "rewards.llm_judge.device_mapping='list(range(8,10))'" >$tmp/plan 2>$log || fail "with the advice"
+grep -q '"fits":true' $tmp/plan || fail "the advice does not help"
+python3 - $tmp/plan <<'PY' || fail "the fullest device"
+import json, sys
+p = json.load(open(sys.argv[1]))
+full = p["fullest_device"]
+assert sum(r["bytes"] for r in full["roles"]) == p["device_peak_bytes"] and len(full["roles"]) > 1, full
+PY
 refuse "is not a folder" pretrain=Nowhere/Unknown-3B
 refuse "M2: " actor_train.model_args.ulysses_size=3
 refuse "rollout_batch_sise" rollout_batch_sise=3

@@ -128,6 +128,9 @@ unknown key 'fsdp_size' here \(it belongs to strategy_args.strategy_config of a 
 adv_estimator: .?GRPO.? is none of .* \(did you mean grpo\?|adv_estimator=GRPO
 top_p: a number above 0 and of at most 1|actor_infer.generating_args.top_p=1e-300
 exchange.prefix is empty: the keys of the run|exchange.prefix=""
+unknown key .api_key.: a key stays out of the file \(key_env: NAME .*key_file: FILE|rewards.math_rule.judge.api_key=abc
+unknown key .judge_api_key.: a key stays out of the file|rewards.math_rule.judge.judge_api_key=abc
+unknown key .api_key.: a key stays out of the file|reference.service.api_key=abc
 track_with: \[.*\] is none of tensorboard|track_with=[wandb,tensorboard]
 LIST
 refuse '--memory 80 is 80 bytes \(did you mean 80GiB\?' plan configs/quickstart/rlvr.yaml pretrain=$model --memory 80
