@@ -100,7 +100,7 @@ static void note_keys(const meaning *list, size_t num, const cr_node *map, cr_di
 
 /* ---- values ---- */
 
-/* A whole number from 1; `otherwise` where there is none. */
+/* A whole number from 1; `otherwise` if the key is not given. */
 static int64_t count_of(const cr_node *map, const char *key, int64_t otherwise, cr_diagnostics *d)
 {
     const cr_node *n = cr_node_get(map, key);

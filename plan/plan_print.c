@@ -167,10 +167,12 @@ static void text_role(const cr_plan_role *r, const cr_worker_config *w, bool is_
                       cr_buf *out)
 {
     const cr_mesh_shape *m = &r->mesh;
+    const bool is_mapped = w->strategy == CR_STRATEGY_OTHER; /* the file names another engine */
     const char *at = r->tree.data;
     size_t num;
 
-    cr_buf_addf(out, "\n%s%s  %s on %d rank%s", prefix_of(r), r->name, cr_worker_runs(w),
+    cr_buf_addf(out, "\n%s%s  %s%s%s%s on %d rank%s", prefix_of(r), r->name, cr_worker_runs(w),
+                is_mapped ? " (for " : "", is_mapped ? w->strategy_name : "", is_mapped ? ")" : "",
                 m->num_ranks, m->num_ranks == 1 ? "" : "s");
     if (r->num_units == 0)
         cr_buf_adds(out, ", each with the whole model\n");

@@ -105,7 +105,7 @@ plan $a3 llm_judge 32 pretrain=Qwen/Qwen3-30B-A3B actor_train.strategy_args.stra
     "actor_train.strategy_args.strategy_config.wrap_policy={moe_experts: [Qwen3MoeExperts]}"
 # the judge on devices of actor_train: who is on the fullest devices, what helps, and what runs instead of the engines of the file
 "$CROLL" plan $tmp/roll.yaml --memory 80GB >$tmp/plan 2>$log || fail "--memory"
-for line in '^actor_train  fsdp2_train on 8 ranks' '^actor_infer  engine on 6 ranks' '^reference  fsdp2_infer on 8 ranks' '^rewards.llm_judge  engine on 2 ranks' \
+for line in '^actor_train  fsdp2_train on 8 ranks' '^actor_infer  engine (for vllm) on 6 ranks' '^reference  fsdp2_infer (for megatron_infer) on 8 ranks' '^rewards.llm_judge  engine (for vllm) on 2 ranks' \
     '^fullest device: [0-9.]* GiB on devices 6-7 ' '^    actor_train  *[0-9.]* GiB  at work: backward' '^    reference  *[0-9.]* GiB  kept while another one works' \
     '^    rewards.llm_judge  *[0-9.]* GiB  always' '^it does NOT fit in 74.51 GiB' \
     "^rewards.llm_judge keeps [0-9.]* GiB on devices 6-7, which other roles have, too: with rewards.llm_judge.device_mapping='list(range(8,10))' .* which fits"; do

@@ -1,6 +1,6 @@
 /* configs_engines.c -- strategy blocks of Megatron-Core and DeepSpeed as fsdp2: an update has the same samples, what the
- * blocks become, a note for each key that loses its meaning, and the error without as_fsdp2. Notes of one kind are told apart
- * from others. Not covered: what a run of such a file computes (e2e/roll_runs).
+ * blocks become, a note for each key that loses its meaning, and the error without as_fsdp2.
+ * Not covered: what a run of such a file computes (e2e/roll_runs); the lines that are printed (e2e/roll_files).
  */
 #include "configs/configs.h"
 #include "tests/check_near.h"
