@@ -72,6 +72,19 @@ static void proc_value(const char *path, const char *key, char *out, size_t size
     if (file) fclose(file);
 }
 
+/* Linux on aarch64 knows no name: "CPU 0xd4f of implementer 0x41" (Neoverse V2 of Arm). */
+static void name_arm(char *out, size_t size)
+{
+    char implementer[64], part[64];
+
+    proc_value("/proc/cpuinfo", "CPU implementer", implementer, sizeof implementer);
+    proc_value("/proc/cpuinfo", "CPU part", part, sizeof part);
+    if (part[0])
+        snprintf(out, size, "CPU %s of implementer %s", part, implementer);
+    else
+        snprintf(out, size, "CPU without a name");
+}
+
 static cr_status check_cpu(report *r, cr_err *err)
 {
     char model[256], found[400];
@@ -79,11 +92,11 @@ static cr_status check_cpu(report *r, cr_err *err)
 
     CR_TRY(cr_device_open("cpu", 1, &dev, err));
     proc_value("/proc/cpuinfo", "model name", model, sizeof model);
+    if (!model[0]) name_arm(model, sizeof model);
     snprintf(found, sizeof found, "%s, %d usable cores, kernels for %s", model, cr_num_cores(),
              cr_device_variant(dev));
     say(r, "cpu", FINE, found,
-        strcmp(cr_device_variant(dev), "amx") == 0 ||
-                strcmp(cr_device_variant(dev), "avx512bf16") == 0
+        strcmp(cr_device_variant(dev), "amx") == 0 || strstr(cr_device_variant(dev), "bf16")
             ? "bf16 products run in hardware"
             : "bf16 works, but its products are computed in fp32 here and gain no speed");
     cr_device_close(dev);

@@ -13,6 +13,7 @@
  * A touch ends the process by SIGSEGV, after a message with the block, the last call of the device and the
  * caller's stack. With CROLL_DEVICE=far whole runs compute on it; they are a few times slower.
  */
+#include "base/isa.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/queue.h"
 
@@ -24,10 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/ucontext.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MAX_FRAMES = 24 };
+enum { MAX_FRAMES = 24 };
 static const size_t reserved_bytes = (size_t)1 << 42;
 
 typedef struct block {
@@ -41,6 +41,7 @@ typedef struct block {
 /* One for the process, as the address space is. Blocks are in the order of their addresses. */
 static struct {
     pthread_mutex_t lock;
+    size_t page;        /* 4 KB; on aarch64 also 16 or 64 */
     char *begin, *next; /* of the reserved addresses */
     block *blocks;
     size_t num_blocks, capacity;
@@ -79,13 +80,12 @@ static void describe(const char *address, bool is_write, char *text, size_t capa
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
-    const ucontext_t *u = context;
     const char *address = info->si_addr;
     void *frames[MAX_FRAMES];
     char text[512];
 
     if (address >= far.begin && address < far.begin + reserved_bytes) {
-        describe(address, (u->uc_mcontext.gregs[REG_ERR] & 2) != 0, text, sizeof text);
+        describe(address, cr_fault_is_write(context), text, sizeof text);
         if (write(STDERR_FILENO, text, strlen(text)) > 0)
             backtrace_symbols_fd(frames, backtrace(frames, MAX_FRAMES), STDERR_FILENO);
     }
@@ -115,14 +115,14 @@ static cr_status add_view(block *b, cr_err *err)
 {
     char *at = far.next;
 
-    CR_CHECK(at + b->num_bytes + PAGE < far.begin + reserved_bytes,
+    CR_CHECK(at + b->num_bytes + far.page < far.begin + reserved_bytes,
              "device far is out of addresses");
     if (mremap(b->open, 0, b->num_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED)
         return cr_fail(err, CR_EABSENT, "device far: %zu bytes have no second address",
                        b->num_bytes);
     b->closed = at;
     b->is_live = true;
-    far.next = at + b->num_bytes + PAGE;
+    far.next = at + b->num_bytes + far.page;
     protect(b, far.num_running ? PROT_READ | PROT_WRITE : PROT_NONE);
     far.blocks = cr_grow(far.blocks, far.num_blocks, &far.capacity, sizeof *far.blocks);
     far.blocks[far.num_blocks++] = *b;
@@ -155,7 +155,7 @@ static cr_status far_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_er
 
     (void)dev;
     *out = NULL;
-    b.num_bytes = round_up(rounded, PAGE);
+    b.num_bytes = round_up(rounded, far.page);
     b.offset = b.num_bytes - rounded; /* its end is the end of the pages */
     b.open = mmap(NULL, b.num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (b.open == MAP_FAILED)
@@ -191,11 +191,11 @@ static void far_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 
 static cr_status far_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)
 {
-    size_t offset = (uintptr_t)host % PAGE;
+    size_t offset = (uintptr_t)host % far.page;
     block b = {.open = (char *)host - offset,
                .offset = offset,
                .wanted_bytes = num_bytes,
-               .num_bytes = round_up(offset + num_bytes, PAGE),
+               .num_bytes = round_up(offset + num_bytes, far.page),
                .is_host_owned = true};
     cr_status status;
 
@@ -515,7 +515,8 @@ static void reserve(void)
     far.begin =
         mmap(NULL, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CR_CHECK(far.begin != MAP_FAILED, "device far: no %zu bytes of addresses", reserved_bytes);
-    far.next = far.begin + PAGE;
+    far.page = (size_t)sysconf(_SC_PAGESIZE);
+    far.next = far.begin + far.page;
     (void)backtrace(first, 1); /* loads what it needs now, not in the handler */
 }
 

@@ -1,5 +1,6 @@
 /* memory.c -- zero pages, and counters in shared memory that other processes wait for: spin, yield, then
  * sleep in a futex (see mesh_impl.h). */
+#include "base/isa.h"
 #include "mesh/mesh_impl.h"
 
 #include <linux/futex.h>
@@ -63,7 +64,7 @@ bool cri_flag_wait(cri_flag *flag, uint32_t target, double until_s, bool should_
     while (should_spin && now_s - begin_s < spin_s) {
         for (int i = 0; i < LOOKS; i++) {
             if (cri_flag_reached(flag, target)) return true;
-            __builtin_ia32_pause();
+            cr_pause();
         }
         now_s = cr_now_s();
     }

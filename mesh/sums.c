@@ -1,8 +1,9 @@
 /* sums.c -- sums of the ranks' contributions, along the tree of comm.h (see mesh_impl.h).
  *
  * One pass: every contribution is read once and the result written once, so that a sum is as fast as the
- * memory (or the cache that the peer just wrote to). The same additions in vectors of 64 bytes, made three
- * times: the widest that this CPU has is chosen when first used. All of them give the same bits. */
+ * memory (or the cache that the peer just wrote to). The same additions in vectors of 64 bytes, compiled for each
+ * width of base/isa.h: the widest that this CPU has is chosen when first used. All of them give the same bits. */
+#include "base/isa.h"
 #include "mesh/mesh_impl.h"
 
 #include <string.h>
@@ -135,25 +136,17 @@ INLINE void add_4(f32s_4 *x, const f32s_4 *y)
     DEFINE_SUM(rounded_##isa, target, float, load_rounded) \
     DEFINE_SUM(bf16_##isa, target, uint16_t, load_bf16)
 
-DEFINE_SUMS(any, )
-#ifdef __x86_64__
-DEFINE_SUMS(avx2, __attribute__((target("avx2"))))
-DEFINE_SUMS(avx512, __attribute__((target("avx512f"))))
-#endif
+CR_ISAS(DEFINE_SUMS)
 
 void cri_sum(cri_sum_kind kind, float *out, const void *const *parts, const uint8_t *merges,
              int num_parts, size_t num, bool is_added)
 {
-    static sum_fn *const any[] = {f32_any, rounded_any, bf16_any};
-    static sum_fn *const *best = any;
-#ifdef __x86_64__
-    static sum_fn *const avx2[] = {f32_avx2, rounded_avx2, bf16_avx2};
-    static sum_fn *const avx512[] = {f32_avx512, rounded_avx512, bf16_avx512};
+#define LIST_SUMS(isa, target) {f32_##isa, rounded_##isa, bf16_##isa},
+    static sum_fn *const sums[][3] = {CR_ISAS(LIST_SUMS)};
+    static int best = -1;
 
-    if (best == any && __builtin_cpu_supports("avx2"))
-        best = __builtin_cpu_supports("avx512f") ? avx512 : avx2;
-#endif
-    best[kind](out, parts, merges, num_parts, num, is_added);
+    if (best < 0) best = cr_isa_best();
+    sums[best][kind](out, parts, merges, num_parts, num, is_added);
 }
 
 int cri_half(int num)

@@ -51,6 +51,8 @@ static inline cri_cpu *cri_cpu_of(const cr_device *dev)
 void *cri_scratch(cr_device *dev, int slot, size_t num_bytes);
 /* The kernels of the widest instruction set that this CPU has, or that CROLL_CPU names. */
 const cr_kernels *cri_cpu_best(void);
+/* Name i of the variants of this architecture, narrowest first; NULL: there are no more. */
+const char *cri_cpu_variant(size_t i);
 
 /* Which thread of a parallel loop of dev this is: its share of a scratch. */
 int cri_thread(const cr_device *dev);

@@ -1,19 +1,41 @@
 /* device.c -- the cpu device: memory, and the choice of the instruction set.
  *
- * Five variants of the same code: baseline x86-64, AVX2 + FMA, AVX-512, AVX-512 with bfloat16
- * products, AMX. CROLL_CPU=x86_64|avx2|avx512|avx512bf16|amx forces one (tests compare them).
+ * Variants of the same code, of which CROLL_CPU=NAME forces one (tests compare them): on x86-64 the
+ * baseline, AVX2 + FMA, AVX-512, AVX-512 with bfloat16 products and AMX; on aarch64 NEON, and NEON with
+ * bfloat16 products.
  */
 #include "kernels/cpu/cpu.h"
 
-#include <cpuid.h>
 #include <errno.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#else
+#include <sys/auxv.h>
+#endif
 
+/* A CPU that has one of these has all before it. */
+typedef struct variant {
+    const char *name;
+    const cr_kernels *kernels;
+    bool (*has)(void);
+    /* CPUs have it, but a process has to ask for it: 0, or errno, with what it needs. NULL: no need to ask */
+    int (*ask)(void);
+    const char *needs;
+} variant;
+
+static bool has_always(void)
+{
+    return true;
+}
+
+#if defined(__x86_64__)
 extern const cr_kernels cri_cpu_kernels_base, cri_cpu_kernels_avx2, cri_cpu_kernels_avx512,
     cri_cpu_kernels_avx512bf16, cri_cpu_kernels_amx;
 
@@ -25,6 +47,22 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
+static bool has_avx512bf16(void)
+{
+    return __builtin_cpu_supports("avx512bf16");
+}
+
 static bool has_amx(void)
 {
     unsigned a, b, c, d, tile_and_bf16 = 1u << 24 | 1u << 22;
@@ -33,48 +71,61 @@ static bool has_amx(void)
 }
 
 /* Tiles are 8 KB of a thread's registers, and Linux (since 5.16) gives them to processes that ask. */
-static bool may_use_tiles(void)
+static int ask_for_tiles(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 ? 0 : errno;
 }
 
-static const char *const names[] = {"x86_64", "avx2", "avx512", "avx512bf16", "amx"};
-static const cr_kernels *const kernels[] = {&cri_cpu_kernels_base, &cri_cpu_kernels_avx2,
-                                            &cri_cpu_kernels_avx512, &cri_cpu_kernels_avx512bf16,
-                                            &cri_cpu_kernels_amx};
+static const variant variants[] = {
+    {"x86_64", &cri_cpu_kernels_base, has_always, NULL, NULL},
+    {"avx2", &cri_cpu_kernels_avx2, has_avx2, NULL, NULL},
+    {"avx512", &cri_cpu_kernels_avx512, has_avx512, NULL, NULL},
+    {"avx512bf16", &cri_cpu_kernels_avx512bf16, has_avx512bf16, NULL, NULL},
+    {"amx", &cri_cpu_kernels_amx, has_amx, ask_for_tiles, "Linux 5.16 or later for its tiles"}};
+#elif defined(__aarch64__)
+extern const cr_kernels cri_cpu_kernels_neon, cri_cpu_kernels_neonbf16;
 
-/* Index of the widest one that this CPU has. *denied: why the kernel does not give AMX that the CPU has, or
- * 0. */
+static bool has_bf16(void)
+{
+    enum { BF16 = 1 << 14 }; /* HWCAP2_BF16 */
+
+    return getauxval(AT_HWCAP2) & BF16;
+}
+
+static const variant variants[] = {{"neon", &cri_cpu_kernels_neon, has_always, NULL, NULL},
+                                   {"neonbf16", &cri_cpu_kernels_neonbf16, has_bf16, NULL, NULL}};
+#else
+#error "device cpu: x86-64 and aarch64"
+#endif
+
+const char *cri_cpu_variant(size_t i)
+{
+    return i < CR_COUNT(variants) ? variants[i].name : NULL;
+}
+
+/* Index of the widest one that this CPU has. *denied: errno of the kernel that does not give the one after it, or 0. */
 static size_t find_best(int *denied)
 {
     size_t best = 0;
 
     *denied = 0;
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) best = 1;
-    if (best == 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        best = 2;
-    if (best == 2 && __builtin_cpu_supports("avx512bf16")) best = 3;
-    if (best == 3 && has_amx()) {
-        if (may_use_tiles())
-            best = 4;
-        else
-            *denied = errno;
+    while (best + 1 < CR_COUNT(variants) && variants[best + 1].has()) {
+        if (variants[best + 1].ask && (*denied = variants[best + 1].ask()) != 0) break;
+        best++;
     }
     return best;
 }
 
-/* What CROLL_CPU names; CR_COUNT(names): an unknown name. */
+/* What CROLL_CPU names; CR_COUNT(variants): an unknown name. */
 static size_t find_wanted(size_t best)
 {
     const char *wanted = getenv("CROLL_CPU");
     size_t i = 0;
 
     if (!wanted || !wanted[0]) return best;
-    while (i < CR_COUNT(names) && strcmp(names[i], wanted) != 0)
+    while (i < CR_COUNT(variants) && strcmp(variants[i].name, wanted) != 0)
         i++;
     return i;
 }
@@ -83,20 +134,22 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
 {
     int denied;
     size_t best = find_best(&denied), wanted = find_wanted(best);
+    char known[120] = "";
 
-    if (wanted == 4 && denied)
+    if (denied && wanted == best + 1)
         return cr_fail(err, CR_EABSENT,
-                       "CROLL_CPU=amx: the CPU has it, but the kernel does not give its tiles to "
-                       "this process (arch_prctl: %s); Linux 5.16 or later is needed",
-                       strerror(denied));
+                       "CROLL_CPU=%s: the CPU has it, but the kernel does not give it to this "
+                       "process (%s); it needs %s",
+                       variants[wanted].name, strerror(denied), variants[wanted].needs);
+    for (size_t i = 0; i < CR_COUNT(variants); i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 variants[i].name);
     if (wanted > best)
-        return cr_fail(
-            err, CR_EABSENT,
-            "CROLL_CPU=%s is not one of x86_64, avx2, avx512, avx512bf16 and amx, or this "
-            "CPU, which has up to %s, lacks it",
-            getenv("CROLL_CPU"), names[best]);
-    dev->kernels = kernels[wanted];
-    dev->variant = names[wanted];
+        return cr_fail(err, CR_EABSENT,
+                       "CROLL_CPU=%s is not one of %s, or this CPU, which has up to %s, lacks it",
+                       getenv("CROLL_CPU"), known, variants[best].name);
+    dev->kernels = variants[wanted].kernels;
+    dev->variant = variants[wanted].name;
     dev->impl = CR_NEW(cri_cpu);
     return CR_OK;
 }
@@ -109,7 +162,7 @@ const cr_kernels *cri_cpu_best(void)
 
     if (!best) best = find_best(&denied) + 1;
     wanted = find_wanted(best - 1);
-    return kernels[wanted < best ? wanted : best - 1];
+    return variants[wanted < best ? wanted : best - 1].kernels;
 }
 
 void cri_cpu_open_lane(const cr_device *dev, cr_device *lane)

@@ -1,0 +1,17 @@
+# aarch64.cmake -- Debian's cross compiler, with the libraries in build/aarch64-root (scripts/check_aarch64 unpacks them).
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+cmake_path(SET CMAKE_SYSROOT NORMALIZE ${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-root)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(libraries /usr/lib/aarch64-linux-gnu)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${CMAKE_SYSROOT})
+set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_SYSROOT}${libraries}/pkgconfig:${CMAKE_SYSROOT}/usr/share/pkgconfig)
+# mpicc of this machine would name its own libraries.
+set(MPI_SKIP_COMPILER_WRAPPER ON)
+set(MPI_C_LIB_NAMES mpi)
+set(MPI_C_HEADER_DIR ${CMAKE_SYSROOT}${libraries}/openmpi/include)
+set(MPI_mpi_LIBRARY ${CMAKE_SYSROOT}${libraries}/openmpi/lib/libmpi.so)
