@@ -76,12 +76,25 @@ static int common_places(const cri_math *a, const cri_math *b)
     return x && (x < y || !y) ? x : y;
 }
 
-/* 3:30 and 12:05, of which no ratio is meant */
+/* 3:30 or 12:05 by its form; 12:25 may be a ratio, too */
 static bool is_time(const cri_math *m)
 {
     return m->kind == CRI_DIV && m->op == 1 && m->arg[0]->kind == CRI_NUM &&
            m->arg[1]->kind == CRI_NUM && strlen(m->arg[0]->text) <= 2 &&
            strlen(m->arg[1]->text) == 2 && *m->arg[1]->text < '6';
+}
+
+/* Of a time: its parts have no common factor, as in a ratio that someone has simplified. */
+static bool is_reduced(const cri_math *m)
+{
+    int a = atoi(m->arg[0]->text), b = atoi(m->arg[1]->text);
+
+    while (a) {
+        int rest = b % a;
+        b = a;
+        a = rest;
+    }
+    return b == 1;
 }
 
 static bool is_infinite(const cri_math *m)
@@ -113,11 +126,11 @@ static bool are_expressions_equal(cri_question *q, const cri_math *a, const cri_
         return strcmp(x, y) == 0;
     va = cri_math_eval(q, a, 0);
     vb = cri_math_eval(q, b, 0);
-    if (va.is_undefined || vb.is_undefined || (is_time(a) && is_time(b)))
+    if (va.is_undefined || vb.is_undefined || (is_time(a) && (is_time(b) || !is_reduced(a))))
         return is_same_tree(a, b); /* 12:00 */
     answer = cri_value_equal(&va, &vb);
-    if (answer != CRI_YES && (places = common_places(a, b)) && cri_math_real(q, a, &ra) &&
-        cri_math_real(q, b, &rb))
+    if (answer != CRI_YES && (places = common_places(a, b)) && !(va.is_small && va.den == 1) &&
+        !(vb.is_small && vb.den == 1) && cri_math_real(q, a, &ra) && cri_math_real(q, b, &rb))
         return cri_value_near(&va, &vb, places);
     if (answer == CRI_UNKNOWN && is_same_tree(a, b)) return true;
     if (answer == CRI_UNKNOWN && !q->trouble && !has_alien(a) && !has_alien(b))
@@ -358,24 +371,45 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->arg[0]->text, (*y)->arg[0]->text);
 }
 
-/* y = 2, x = 1 for a tuple without names: by the alphabet, if the names are letters. */
-static cri_math *in_order_of_names(cri_question *q, cri_math *m)
+/* x = 1, y = 2, each name once */
+static bool has_names(const cri_math *m)
 {
-    cri_math *copy;
-
-    if (!is_list(m) || m->num_args < 2 || !are_assignments(m)) return m;
+    if (!is_list(m) || m->num_args < 2 || m->num_args > MAX_ELEMENTS || !are_assignments(m))
+        return false;
     for (int i = 0; i < m->num_args; i++)
-        if (m->arg[i]->arg[0]->kind != CRI_SYM || strlen(m->arg[i]->arg[0]->text) != 1) return m;
-    copy = cri_math_node(q, m->kind, 0, NULL, NULL);
-    if (!copy) return m;
-    copy->op = m->op;
-    copy->num_args = m->num_args;
-    copy->text = m->text;
-    copy->height = m->height;
-    copy->arg = cr_arena_alloc(q->arena, (size_t)m->num_args * sizeof *copy->arg);
-    memcpy(copy->arg, m->arg, (size_t)m->num_args * sizeof *copy->arg);
-    qsort(copy->arg, (size_t)copy->num_args, sizeof *copy->arg, by_name);
-    return copy;
+        for (int k = 0; k < i; k++)
+            if (is_same_tree(m->arg[i]->arg[0], m->arg[k]->arg[0])) return false;
+    return true;
+}
+
+/* The values of these assignments, in this order, are those of the other side. */
+static bool are_values(cri_question *q, cri_math *const *item, const cri_math *values, bool is_gold)
+{
+    for (int i = 0; i < values->num_args; i++)
+        if (!cri_math_equal(q, is_gold ? item[i] : values->arg[i],
+                            is_gold ? values->arg[i] : item[i]))
+            return false;
+    return true;
+}
+
+/* y = 2, x = 1 against values without names: names of one letter by the alphabet, others as they are written; a list
+ * of values may also follow what is written. */
+static bool are_values_in_order(cri_question *q, const cri_math *named, const cri_math *values,
+                                bool is_gold)
+{
+    const int n = named->num_args;
+    cri_math **item = cr_arena_alloc(q->arena, (size_t)n * sizeof *item);
+    bool are_letters = true;
+
+    if (!is_list(values) || values->num_args != n) return false;
+    if (values->kind == CRI_TUPLE && brackets(q, values) != (CRI_OPEN_LEFT | CRI_OPEN_RIGHT))
+        return false;
+    if (values->kind == CRI_SET && are_values(q, named->arg, values, is_gold)) return true;
+    memcpy(item, named->arg, (size_t)n * sizeof *item);
+    for (int i = 0; i < n; i++)
+        are_letters = are_letters && item[i]->arg[0]->kind == CRI_SYM && !item[i]->arg[0]->text[1];
+    if (are_letters) qsort(item, (size_t)n, sizeof *item, by_name);
+    return are_values(q, item, values, is_gold);
 }
 
 static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
@@ -391,11 +425,10 @@ static bool are_collections_equal(cri_question *q, cri_math *a, cri_math *b)
     }
     if (is_list(a) && is_list(b) && are_assignments(a) && are_assignments(b))
         return are_same_elements(q, a, b);
-    if (a->kind == CRI_TUPLE && b->kind != CRI_TUPLE) b = in_order_of_names(q, b);
-    if (b->kind == CRI_TUPLE && a->kind != CRI_TUPLE) a = in_order_of_names(q, a);
+    if (has_names(a) || has_names(b))
+        return has_names(a) ? are_values_in_order(q, a, b, true)
+                            : are_values_in_order(q, b, a, false);
     if (a->kind == CRI_TUPLE && b->kind == CRI_TUPLE) {
-        if (!are_assignments(a)) b = in_order_of_names(q, b);
-        if (!are_assignments(b)) a = in_order_of_names(q, a);
         return (a->num_args != 2 || brackets(q, a) == brackets(q, b)) && are_in_order(q, a, b);
     }
     if (a->kind == CRI_EMPTY || b->kind == CRI_EMPTY) return a->kind == b->kind;

@@ -88,7 +88,7 @@ char *cri_math_signs(const char *text);
 bool cri_math_is_currency(uint32_t code_point);
 /* Bytes of a word of size at s (million, percent), and what it says; 0: none. */
 size_t cri_math_size_word(const char *s, const char **latex);
-/* 2 hours 30 minutes: several units of one dimension, as CRI_UNIT of the last. NULL: it is none. */
+/* 2 hours 30 minutes, 5 cm: numbers with units of one dimension, as CRI_UNIT of the last. NULL: it is none. */
 cri_math *cri_math_amount(cri_question *q, const char *text);
 /* The value found in free text: the last formula or number, those after "answer" first. NULL: none
  * that can be read. formulas_only: numbers outside of formulas do not count, nor does an earlier formula for one

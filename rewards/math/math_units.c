@@ -96,7 +96,7 @@ cri_math *cri_math_amount(cri_question *q, const char *text)
         cr_buf_addf(&sum, "%s%.*s*%lld", num ? "+" : "(", (int)digits, s, (long long)unit->scale);
         s = skip_filler(name + letters);
     }
-    if (num > 1 && unit && (!*s || !s[1])) {
+    if (num && unit && (!*s || !s[1])) {
         char *one = cr_asprintf("%lld", (long long)unit->scale);
         cr_buf_addf(&sum, ")/%s", one);
         value = cri_math_parse(q, sum.data);
