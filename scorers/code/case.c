@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* harness.py, link.py and tests.py as one text. */
+/* The files of Python in this folder as one text. */
 __asm__(".section .rodata\n"
         ".global cri_harness_begin\n"
         "cri_harness_begin: .incbin \"scorers/code/harness.py\"\n"
         ".incbin \"scorers/code/link.py\"\n"
+        ".incbin \"scorers/code/solution.py\"\n"
+        ".incbin \"scorers/code/stand_ins.py\"\n"
         ".incbin \"scorers/code/tests.py\"\n"
         ".byte 0\n"
         ".previous\n");

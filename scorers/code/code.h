@@ -3,6 +3,7 @@
  * Flow 4 of 7. Each line of `croll score` is a response with a program; several are under way at once, each case in a sandbox of its
  * own (sandbox/sandbox.h) or, with code_url, at a service over HTTP. A program that fails a case, ends badly or exceeds a limit is
  * score 0; a case that could not be run, and a deadline that passes before all cases were, are no verdict (status "error", "timeout").
+ * Answers come as lines end, not in their order; each has its id.
  *
  * One thread. The keys are borrowed.
  */

@@ -30,8 +30,7 @@ typedef struct cri_case_end {
     char detail[160];
 } cri_case_end;
 
-extern const char
-    cri_harness_begin[]; /* the three files of Python in this folder, ends with a NUL */
+extern const char cri_harness_begin[]; /* the files of Python in this folder, ends with a NUL */
 
 /* case.c */
 void cri_field_add(cr_buf *out, const char *key, const char *text); /* ,"key":"text" */

@@ -4,8 +4,8 @@ main(job, link, result) is one process of a program (sandbox/zygote.py calls it)
 
     script    {code}                     the solution as a program: stdin in, stdout out
     call      {code, function, lines}    a function of the solution with one argument a line: its value goes to `result`
-    solution  {code}                     the solution as a module, which `test` uses over the link (link.py)
-    test      {code, entry}              tests of the solution (tests.py): their verdict goes to `result`
+    solution  {code}                     the solution as a module (solution.py), which `test` uses over the link (link.py)
+    test      {code, entry}              tests (tests.py) of stand-ins for the solution (stand_ins.py): their verdict goes to `result`
     text      {code}                     a test without a solution
 
 What a right answer is is known to no process that runs a solution: outputs and values are compared outside, tests run in a process of

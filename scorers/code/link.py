@@ -1,65 +1,106 @@
-"""link.py -- a solution in one process, its tests in another.
+"""link.py -- the messages between a solution in one process (solution.py) and its tests in another (stand_ins.py).
 
-The tests see functions, classes and objects of the solution as stand-ins, whose uses become messages. Plain data (numbers, texts,
-containers, dates ..) crosses by value, so that what a test compares is the test's own: an object of the solution that claims to equal
-everything, or to be less than anything, never meets the value that it is compared with. Exceptions:
- - two objects of the solution are compared by the solution;
- - objects of a class that the test itself calls by a Capitalized name (Vector(1, 2) * 3) have their operators.
-What a call changes in lists, dictionaries and sets that it was given is changed in the tests' ones after it. Functions and objects of
-the tests that a solution gets are stand-ins there; it can call them, and read names without a leading underscore of objects of
-classes that the tests define.
+The tests see functions, classes and objects of the solution as stand-ins, whose uses become messages. From the solution to the tests
+only data crosses: numbers, texts, plain containers, names of exceptions, and handles (numbers of objects). docs/sandbox.md has the
+grammar. What is not of it ends the case: the tests read nothing as a name of theirs but the tags below, and evaluate nothing.
 
-A message is a line of JSON, at most LONGEST bytes. Values are tagged lists; both sides read them as data, and nothing in them
-is evaluated. A message that is not as expected ends the process that gets it.
+A message is a line of JSON, at most LONGEST bytes. A value that JSON has not is a list that begins with its tag.
 """
 import asyncio
 import collections
+import collections.abc
 import datetime
 import decimal
 import fractions
 import inspect
 import io
+import operator as operator_module
 import pathlib
+import re as re_module
 
 LONGEST = 64 << 20
 SCALARS = (type(None), bool, int, float, str)
-OPERATORS = {n: "__%s__" % n for n in ("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge eq ne").split()}
+COMPARISONS = "lt le gt ge eq ne".split()
+OPERATORS = {n: "__%s__" % n for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split() + COMPARISONS}
 REFLECTED = {"__r%s__" % n: n for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()}
 UNARY = {"__neg__": lambda x: -x, "__pos__": lambda x: +x, "__abs__": abs, "__invert__": lambda x: ~x, "__len__": len, "__bool__": bool,
          "__str__": str, "__repr__": repr, "__hash__": hash, "__int__": int, "__float__": float, "__complex__": complex,
          "__index__": lambda x: x.__index__(), "__next__": next, "__iter__": iter, "__reversed__": reversed,
          "__enter__": lambda x: x.__enter__(), "__round__": round, "__bytes__": bytes, "__dir__": dir}
-RECORDS = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time, "timedelta": datetime.timedelta,
-           "Decimal": decimal.Decimal, "Fraction": fractions.Fraction}
-CONTAINERS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-MAPPINGS = {"dict": dict, "OrderedDict": collections.OrderedDict, "Counter": collections.Counter}
+CONTAINERS = {k.__name__: k for k in (list, tuple, set, frozenset, collections.deque)}
+MAPPINGS = {k.__name__: k for k in (dict, collections.OrderedDict, collections.Counter)}
+RECORDS = {"datetime": (datetime.datetime, "year month day hour minute second microsecond"), "date": (datetime.date, "year month day"),
+           "time": (datetime.time, "hour minute second microsecond"), "timedelta": (datetime.timedelta, "days seconds microseconds"),
+           "Fraction": (fractions.Fraction, "numerator denominator")}
+RECORD_NAMES = {kind: (name, fields.split()) for name, (kind, fields) in RECORDS.items()}
+DTYPES = r"bool|u?int(8|16|32|64)|float(16|32|64|128)|complex(64|128|256)|[<|][US][0-9]{1,5}|(datetime|timedelta)64(\[[a-zA-Z]{1,2}\])?|object"
+EXCEPTIONS = {n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, BaseException)}
 
 
 class LinkError(BaseException):
-    pass
+    """A message that is not of the grammar, or the end of the other process: the end of the case, too."""
 
 
-def record_arguments(v):
-    if type(v) is datetime.timedelta:
-        return [v.days, v.seconds, v.microseconds]
-    if type(v) is decimal.Decimal:
-        return [str(v)]
-    if type(v) is fractions.Fraction:
-        return [v.numerator, v.denominator]
-    names = "year month day".split() if not isinstance(v, datetime.time) else []
-    if not type(v) is datetime.date:
-        names += "hour minute second microsecond".split()
-    return [getattr(v, n) for n in names]
+def of(kind, x):
+    """x, which is of this kind and not of one derived from it."""
+    if type(x) is not kind:
+        raise LinkError("%s where the link has %s" % (type(x).__name__, kind.__name__))
+    return x
+
+
+def read_array(link, dtype, values):
+    if not re_module.fullmatch(DTYPES, dtype):
+        raise LinkError("an array of %r" % dtype)
+    return importlib.import_module("numpy").array(link.read(values), dtype=dtype if dtype != "object" else None)
+
+
+named_tuples = {}
+
+
+def read_named(link, name, fields, *values):
+    key = of(str, name), tuple(of(str, f) for f in of(list, fields))
+    if key not in named_tuples:
+        named_tuples[key] = collections.namedtuple(*key)
+    return named_tuples[key](*map(link.read, values))
+
+
+def container_reader(kind):
+    return lambda link, *values: kind(map(link.read, values))
+
+
+def mapping_reader(kind):
+    return lambda link, *pairs: kind({link.read(k): link.read(v) for k, v in pairs})
+
+
+def record_reader(kind):
+    return lambda link, *numbers: kind(*[of(int, n) for n in numbers])
+
+
+DATA = {
+    **{name: container_reader(kind) for name, kind in CONTAINERS.items()},
+    **{name: mapping_reader(kind) for name, kind in MAPPINGS.items()},
+    **{name: record_reader(kind) for name, (kind, fields) in RECORDS.items()},
+    "bytes": lambda link, x: bytes.fromhex(x),
+    "bytearray": lambda link, x: bytearray.fromhex(x),
+    "complex": lambda link, a, b: complex(of(float, a), of(float, b)),
+    "range": lambda link, a, b, step: range(of(int, a), of(int, b), of(int, step)),
+    "slice": lambda link, *ends: slice(*[None if x is None else of(int, x) for x in ends]),
+    "Decimal": lambda link, x: decimal.Decimal(of(str, x)),
+    "path": lambda link, x: pathlib.Path(of(str, x)),
+    "ellipsis": lambda link: Ellipsis,
+    "array": read_array,
+    "named": read_named,
+}
 
 
 class Link:
-    """What both sides have in common. Objects that the other side holds are kept by number."""
+    """What both sides have in common. Objects that the other side has a handle of are kept by number."""
+
+    readers = DATA
 
     def __init__(self, sock):
         self.file = sock.makefile("rwb")
         self.kept, self.numbers = {}, {}
-
-    # ---- values ----
 
     def keep(self, value):
         number = self.numbers.get(id(value))
@@ -68,36 +109,34 @@ class Link:
             self.kept[number] = value
         return number
 
+    # ---- values ----
+
     def write(self, v):
         kind = type(v)
         if kind in SCALARS:
             return v
         if kind in CONTAINERS.values():
             return [kind.__name__] + [self.write(x) for x in v]
-        if kind in MAPPINGS.values():
-            return [kind.__name__] + [[self.write(k), self.write(x)] for k, x in v.items()]
-        if kind is collections.defaultdict:
-            return ["dict"] + [[self.write(k), self.write(x)] for k, x in v.items()]
+        if kind in (dict, collections.OrderedDict, collections.Counter, collections.defaultdict):
+            name = "dict" if kind is collections.defaultdict else kind.__name__
+            return [name] + [[self.write(k), self.write(x)] for k, x in v.items()]
         if kind in (bytes, bytearray):
             return [kind.__name__, v.hex()]
         if kind is complex:
             return ["complex", v.real, v.imag]
-        if kind is range:
-            return ["range", v.start, v.stop, v.step]
-        if kind is slice:
-            return ["slice", self.write(v.start), self.write(v.stop), self.write(v.step)]
-        if kind in RECORDS.values() and getattr(v, "tzinfo", None) is None:
-            return ["record", kind.__name__] + record_arguments(v)
+        if kind is range or kind is slice and all(x is None or type(x) is int for x in (v.start, v.stop, v.step)):
+            return [kind.__name__, v.start, v.stop, v.step]
+        if kind in RECORD_NAMES and getattr(v, "tzinfo", None) is None:
+            name, fields = RECORD_NAMES[kind]
+            return [name] + [getattr(v, f) for f in fields]
+        if kind is decimal.Decimal:
+            return ["Decimal", str(v)]
         if isinstance(v, pathlib.PurePath):
             return ["path", str(v)]
-        if v is NotImplemented or v is Ellipsis:
-            return ["constant", str(v)]
-        if kind.__module__ == "numpy" and hasattr(v, "tolist"):
+        if v is Ellipsis:
+            return ["ellipsis"]
+        if kind.__module__ == "numpy" and hasattr(v, "tolist") and (not v.shape or re_module.fullmatch(DTYPES, str(v.dtype))):
             return self.write(v.tolist()) if not v.shape else ["array", str(v.dtype), self.write(v.tolist())]
-        if isinstance(v, type) and getattr(builtins, v.__name__, None) is v:
-            return ["builtin", v.__name__]
-        if isinstance(v, types.ModuleType):
-            return ["module", v.__name__]
         for base in (bool, int, float, str, bytes):
             if isinstance(v, base) and not hasattr(v, "_value_"):
                 return self.write(base(v) if base is not str else str.__str__(v))
@@ -106,229 +145,41 @@ class Link:
         return self.write_object(v)
 
     def read(self, v):
-        if not isinstance(v, list):
+        if type(v) in SCALARS:
             return v
-        tag, rest = v[0], v[1:]
-        if tag in CONTAINERS:
-            return CONTAINERS[tag]([self.read(x) for x in rest])
-        if tag in MAPPINGS:
-            return MAPPINGS[tag]({self.read(k): self.read(x) for k, x in rest})
-        if tag in ("bytes", "bytearray"):
-            return (bytes if tag == "bytes" else bytearray).fromhex(rest[0])
-        if tag == "complex":
-            return complex(float(rest[0]), float(rest[1]))
-        if tag == "range":
-            return range(*map(int, rest))
-        if tag == "slice":
-            return slice(*[self.read(x) for x in rest])
-        if tag == "record":
-            return RECORDS[rest[0]](*rest[1:])
-        if tag == "path":
-            return pathlib.Path(rest[0])
-        if tag == "constant":
-            return NotImplemented if rest[0] == "NotImplemented" else Ellipsis
-        if tag == "array":
-            return importlib.import_module("numpy").array(self.read(rest[1]), dtype=rest[0] if rest[0] != "object" else None)
-        if tag == "builtin":
-            kind = getattr(builtins, rest[0])
-            return kind if isinstance(kind, type) else None
-        if tag == "module":
-            return importlib.import_module(rest[0])
-        if tag == "named":
-            return collections.namedtuple(rest[0], rest[1])(*[self.read(x) for x in rest[2:]])
-        if tag == "yours":
-            return self.kept[rest[0]]
-        return self.read_object(tag, rest)
+        reader = self.readers.get(of(str, of(list, v)[0]))
+        if reader is None:
+            raise LinkError("a value with the tag %r" % v[0])
+        return reader(self, *v[1:])
+
+    def read_yours(self, number):
+        """An object of this side, which the other one has a handle of."""
+        return self.kept[of(int, number)]
 
     # ---- messages ----
 
     def send(self, message):
-        self.file.write(json.dumps(message).encode() + b"\n")
-        self.file.flush()
+        try:
+            self.file.write(json.dumps(message).encode() + b"\n")
+            self.file.flush()
+        except OSError:
+            raise LinkError("the process of the solution has ended") from None
 
     def receive(self):
-        line = self.file.readline(LONGEST)
-        if not line.endswith(b"\n"):
-            raise LinkError("the process of the solution has ended" if not line else "a message is too long")
-        return json.loads(line)
+        try:
+            line = self.file.readline(LONGEST)
+            if not line.endswith(b"\n"):
+                raise LinkError("the process of the solution has ended" if not line else "a message is too long")
+            kind, *rest = of(list, json.loads(line))
+        except Exception as e:
+            raise LinkError("a line that is no message (%s: %s)" % (type(e).__name__, e)) from None
+        return of(str, kind), rest
 
     def ask(self, *message):
         """Send a request; the other side may ask back before it answers."""
         self.send(["ask"] + list(message))
         while True:
-            kind, *rest = self.receive()
+            kind, rest = self.receive()
             if kind != "ask":
-                return self.take_answer(kind, rest)
+                return self.take_answer(message, kind, rest)
             self.answer(rest)
-
-
-def changed(before, values, link):
-    """Which of the containers that a call got it has changed."""
-    return [[i, link.write(v)] for i, v in enumerate(values) if before[i] is not None and link.write(v) != before[i]]
-
-
-class SolutionLink(Link):
-    """The side of the solution."""
-
-    def __init__(self, sock, module):
-        super().__init__(sock)
-        self.module = module
-        self.text = io.StringIO()
-
-    def write_object(self, v):
-        if isinstance(v, Foreign):
-            return ["yours", vars(v)["number"]]
-        kind = v if isinstance(v, type) else type(v)
-        if isinstance(v, type):
-            names = [b.__name__ for b in kind.__mro__[1:] if getattr(builtins, b.__name__, None) is b and issubclass(b, BaseException)]
-            bases = [self.write(b) for b in kind.__bases__ if getattr(builtins, b.__name__, None) is not b and b.__module__ == "solution"]
-            return ["class", self.keep(v), v.__name__, names[:1], bases]
-        return ["object", self.keep(v), self.write(kind) if kind.__module__ == "solution" else ["builtin", "object"],
-                any(isinstance(v, k) for k in (list, tuple, dict, set, frozenset, collections.deque)), inspect.isawaitable(v)]
-
-    def read_object(self, tag, rest):
-        return Foreign(self, rest[0])
-
-    def take_answer(self, kind, rest):
-        if kind == "value":
-            return self.read(rest[0])
-        raise getattr(builtins, rest[0])(*self.read(rest[1]))
-
-    def do(self, what, target, rest):
-        if what == "call":
-            return target(*rest[0], **rest[1])
-        if what == "get":
-            return getattr(target, rest[0])
-        if what == "set":
-            return setattr(target, rest[0], rest[1])
-        if what == "delete":
-            return delattr(target, rest[0])
-        if what == "unary":
-            return UNARY[rest[0]](target)
-        if what == "operator":
-            a, b = (rest[1], target) if rest[2] else (target, rest[1])
-            return getattr(operator_module, OPERATORS[rest[0]])(a, b)
-        if what == "item":
-            return target[rest[0]]
-        if what == "set item":
-            target[rest[0]] = rest[1]
-            return None
-        if what == "delete item":
-            del target[rest[0]]
-            return None
-        if what == "in":
-            return rest[0] in target
-        if what == "exit":
-            return target.__exit__(*rest[0])
-        if what == "format":
-            return format(target, rest[0])
-        if what == "await":
-            return asyncio.run(target) if inspect.iscoroutine(target) else asyncio.run(awaited(target))
-        base = next(k for k in (list, tuple, dict, set, frozenset, collections.deque) if isinstance(target, k))
-        return base(target)  # "plain"
-
-    def answer(self, message):
-        """Do what the tests ask for; what it changes and prints goes with the answer."""
-        try:
-            what, target, *rest = message
-            target = self.read(target)
-            rest = [self.read(x) for x in rest]
-            given = list(rest[0]) + list(rest[1].values()) if what == "call" else []
-            before = [self.write(v) if type(v) in (list, dict, set, bytearray, collections.deque) else None for v in given]
-            value = self.write(self.do(what, target, rest))
-            answer = ["value", value, changed(before, given, self)]
-        except LinkError:
-            raise
-        except BaseException as e:
-            kind = next(k for k in type(e).__mro__ if getattr(builtins, k.__name__, None) is k)
-            try:
-                shown = str(e)
-            except BaseException:
-                shown = ""
-            answer = ["raise", kind.__name__, self.write(type(e)) if type(e) is not kind else None, shown[:10000],
-                      self.keep(e), self.arguments_of(e)]
-        text = self.text.getvalue()
-        self.text.seek(0)
-        self.text.truncate()
-        self.send(answer + [text])
-
-    def arguments_of(self, e):
-        try:
-            return self.write(e.args)
-        except BaseException:
-            return ["tuple"]
-
-
-async def awaited(x):
-    return await x
-
-
-class Foreign:
-    """An object of the tests, in the solution."""
-
-    def __init__(self, link, number):
-        vars(self).update(link=link, number=number)
-
-    def __call__(self, *args, **kwargs):
-        v = vars(self)
-        return v["link"].ask("call", ["yours", v["number"]], v["link"].write(args), v["link"].write(kwargs))
-
-    def __getattr__(self, name):
-        v = vars(self)
-        return v["link"].ask("get", ["yours", v["number"]], name)
-
-    def __iter__(self):
-        v = vars(self)
-        return v["link"].ask("iter", ["yours", v["number"]])
-
-    def __next__(self):
-        v = vars(self)
-        return v["link"].ask("next", ["yours", v["number"]])
-
-
-class Input:
-    """stdin of a solution that is tested."""
-
-    def __init__(self, link):
-        self.link = link
-
-    def readline(self, *args):
-        return self.link.ask("readline", None)
-
-    def read(self, *args):
-        return self.link.ask("read", None)
-
-    def readlines(self):
-        return self.read().splitlines(True)
-
-    def __iter__(self):
-        return iter(self.readline, "")
-
-
-def serve_solution(job, sock):
-    module = module_of("solution", job["code"])
-    sys.modules["solution"] = sys.modules["__main__"] = module
-    link = SolutionLink(sock, module)
-    sys.stdout, sys.stdin = link.text, Input(link)
-    builtins.input = lambda *prompt: link.ask("input", None, *map(str, prompt))
-    try:
-        run_module(module, job["code"])
-    except BaseException as e:
-        link.send(["failed", last_line(e)])
-        return
-    names = {}
-    for name, value in list(vars(module).items()):
-        if name in prelude and prelude[name] is value or name.startswith("__"):
-            continue
-        try:
-            names[name] = link.write(value)
-            json.dumps(names[name])
-        except Exception:
-            names.pop(name, None)
-    link.send(["names", link.keep(module), names])
-    while True:
-        kind, *message = link.receive()
-        link.answer(message)
-
-
-import operator as operator_module  # noqa: E402 (the prelude has another operator)

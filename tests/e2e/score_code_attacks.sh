@@ -24,12 +24,12 @@ sed 's/worker_cls: .*MathRuleRewardWorker.*/worker_cls: roll.pipeline.rlvr.rewar
     configs/quickstart/rlvr.yaml >$tmp/attacks.yaml
 domain=$(sed -n '/^rewards:/,$s/^  \([a-z_]*\):.*/\1/p' $tmp/attacks.yaml | head -n 1)
 sed -i "s/^pretrain:.*/pretrain: $(echo $tmp | sed 's|/|\\/|g')/" $tmp/attacks.yaml
-python3 tests/e2e/score_code_attacks.py lines >$tmp/lines
+python3 -B tests/e2e/score_code_attacks.py lines >$tmp/lines
 mounts=$(wc -l </proc/self/mounts)
 "$CROLL" score $domain --config $tmp/attacks.yaml --timeout 30 --explain <$tmp/lines >$tmp/answers 2>$tmp/err &
 scorer=$!
 wait $scorer || { cat $tmp/err; fail "exit code $?"; }
-python3 tests/e2e/score_code_attacks.py check <$tmp/answers || fail "an attack"
+python3 -B tests/e2e/score_code_attacks.py check <$tmp/answers || fail "an attack"
 [ "$(cat $CANARY)" = hush ] || fail "the file of the host was changed"
 kill -0 $server || fail "a process of the host was ended"
 until_true "! grep -qs '^croll-daemon$' /proc/[0-9]*/comm"
