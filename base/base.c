@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -560,13 +559,6 @@ double cr_now_s(void)
 double cr_wall_s(void)
 {
     return clock_s(CLOCK_REALTIME);
-}
-
-int cr_num_cores(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 void cr_sleep_s(double seconds)

@@ -10,5 +10,7 @@ int64_t cr_find_number(const char *path, const char *name);
 int64_t cr_memory_limit(void);
 /* Of them those that this process can still get: of the machine, its cgroups and its address space the least. */
 int64_t cr_memory_left(void);
+/* CPU time that the cgroup of this process gives, or one above it (docker --cpus, a limit of Kubernetes), in CPUs; 0: no limit. */
+double cr_cpu_quota(void);
 
 #endif

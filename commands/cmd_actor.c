@@ -4,6 +4,7 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
+#include "launch/cores/cores.h"
 #include "launch/endpoint.h"
 #include "launch/mpi_folder.h"
 #include "mesh/flight.h"
@@ -120,19 +121,20 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
     }
 }
 
-/* Threads of one rank: the cores of this host, shared by its ranks of the role that has most of them here. */
-static int threads_for(const cr_actor *a)
+/* The device, once this rank has its cores: those of this host are shared by its ranks of the role. */
+static cr_status open_device(cr_actor *a, cr_err *err)
 {
-    int cores = cr_num_cores(), widest = 1;
+    int num_threads = 1, index = 0, num = 0;
 
-    for (int r = 0; r < CR_NUM_ROLES; r++) {
-        const struct cr_role_ranks *ranks = &a->layout.role[r];
-        int num = 0;
-        for (int i = 0; i < ranks->num; i++)
-            num += cr_world_is_here(a->world, ranks->first + i);
-        if (num > widest) widest = num;
+    for (int r = 0; r < a->ranks->num; r++) {
+        bool is_here = cr_world_is_here(a->world, a->ranks->first + r);
+        num += is_here;
+        index += is_here && r < a->rank;
     }
-    return cores / widest > 1 ? cores / widest : 1;
+    if (!cr_device_is_cuda()) /* system_envs are in the environment */
+        CR_TRY(cr_cores_take(NULL, index, num, &num_threads, err));
+    return cr_device_open_to_compute(NULL, a->ranks->worker->devices[a->rank], num_threads, &a->dev,
+                                     err);
 }
 
 /* flight/rank-NN.bin of the run: there after any kind of death. A host without the run's folder may have no room for it. */
@@ -201,8 +203,7 @@ static cr_status open_actor(cr_actor *a, cr_err *err)
     CR_TRY(cr_exchange_open(&a->exchange, &a->x, err));
     CR_TRY(cr_heartbeat_start(&a->exchange, name, &lease, &a->heart, err));
     note_clock(a);
-    CR_TRY(cr_device_open_to_compute(NULL, a->ranks->worker->devices[a->rank], threads_for(a),
-                                     &a->dev, err));
+    CR_TRY(open_device(a, err));
     CR_TRY(cr_model_open(a->ranks->worker->model_path, &a->model, err));
     CR_TRY(open_sync_group(a, err));
     return a->ranks->worker->task == CR_TASK_GENERATE ? CR_OK : open_mesh(a, err);

@@ -6,6 +6,7 @@
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
 #include "kernels/measure.h"
+#include "launch/cores/cores.h"
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
 #include "plan/rates.h"
@@ -93,8 +94,8 @@ static cr_status check_cpu(report *r, cr_err *err)
     CR_TRY(cr_device_open("cpu", 1, &dev, err));
     proc_value("/proc/cpuinfo", "model name", model, sizeof model);
     if (!model[0]) name_arm(model, sizeof model);
-    snprintf(found, sizeof found, "%s, %d usable cores, kernels for %s", model, cr_num_cores(),
-             cr_device_variant(dev));
+    snprintf(found, sizeof found, "%s, %d usable hardware threads, kernels for %s", model,
+             cr_num_cores(), cr_device_variant(dev));
     say(r, "cpu", FINE, found,
         strcmp(cr_device_variant(dev), "amx") == 0 || strstr(cr_device_variant(dev), "bf16")
             ? "bf16 products run in hardware"
@@ -269,10 +270,57 @@ out:
     return err->status;
 }
 
+/* Ranks of one role that there may be: a whole machine each, a node each, and twice as many. */
+static size_t choose_counts(const cr_topology *t, int counts[3])
+{
+    const int wanted[] = {1, t->num_nodes, 2 * t->num_nodes};
+    size_t num = 0;
+
+    for (size_t i = 0; i < CR_COUNT(wanted); i++)
+        if (wanted[i] <= t->num_cores && (num == 0 || wanted[i] > counts[num - 1]))
+            counts[num++] = wanted[i];
+    return num;
+}
+
+static void show_cores(report *r, const cr_topology *t, const cr_cores_wish *wish)
+{
+    int counts[3];
+    size_t num = choose_counts(t, counts);
+    cr_buf found = {0}, table = {0};
+    char name[32];
+
+    cr_topology_text(t, &found);
+    say(r, "cores", FINE, found.data,
+        t->num_nodes > 1 ? "a role does best with a rank for each NUMA node, or a multiple of that"
+                         : "ranks of a role share them; roles take turns (docs/cores.md)");
+    if (!r->has_json) cr_cores_row(t, wish, NULL, 0, &table);
+    for (size_t i = 0; i < num; i++) {
+        snprintf(name, sizeof name, "role of %d", counts[i]);
+        (r->has_json ? cr_cores_json : cr_cores_row)(t, wish, name, counts[i], &table);
+    }
+    printf(r->has_json ? "{\"name\":\"shares\",\"shares\":[%s]}\n" : "%s", table.data);
+    cr_buf_free(&found);
+    cr_buf_free(&table);
+}
+
+/* description: of another machine (cr_topology_read), or NULL. */
+static cr_status check_cores(report *r, const char *description, cr_err *err)
+{
+    cr_topology t = {0};
+    cr_cores_wish wish;
+
+    if (cr_cores_wish_read(NULL, &wish, err) == CR_OK &&
+        cr_topology_read(description, &t, err) == CR_OK)
+        show_cores(r, &t, &wish);
+    cr_topology_free(&t);
+    return err->status;
+}
+
 /* rates: where the speed of the device goes, or NULL. */
 static cr_status check_here(report *r, const char *rates, cr_err *err)
 {
     CR_TRY(check_cpu(r, err));
+    CR_TRY(check_cores(r, NULL, err));
     check_memory(r);
     check_programs(r);
     check_limits(r);
@@ -336,7 +384,7 @@ static cr_status check_run(const report *r, const cr_hosts_args *args, const cha
 static int run(int argc, char **argv)
 {
     report r = {0};
-    const char *network = NULL, *rates = NULL;
+    const char *network = NULL, *rates = NULL, *topology = NULL;
     cr_hosts_args hosts = {NULL, NULL};
     const cr_option options[] = {
         {"json", CR_OPT_FLAG, &r.has_json, NULL, "one JSON object a finding"},
@@ -346,6 +394,8 @@ static int run(int argc, char **argv)
         CR_HOSTS_OPTIONS(hosts),
         {"network", CR_OPT_STRING, &network, "CIDR",
          "the network between them (default: found out)"},
+        {"topology", CR_OPT_STRING, &topology, "TEXT",
+         "only the cores, of another machine: \"numa:8 core:16 pu:2\", or an XML file of lstopo"},
     };
     cr_words words = {0};
     cr_err err = {0};
@@ -356,7 +406,12 @@ static int run(int argc, char **argv)
         !is_help) {
         const char *nodes = getenv("SLURM_JOB_NUM_NODES");
         bool has_hosts = hosts.list || hosts.file || words.num || (nodes && atoi(nodes) > 1);
-        if (has_hosts && rates)
+        if (topology)
+            cr_note(hosts.list || hosts.file || words.num || rates
+                        ? cr_fail(&err, CR_EUSAGE,
+                                  "--topology stands alone (croll plan FILE --topology: of a run)")
+                        : check_cores(&r, topology, &err));
+        else if (has_hosts && rates)
             cr_fail(&err, CR_EUSAGE, "--measure is of this host alone");
         else if (has_hosts)
             cr_note(check_run(&r, &hosts, network, &words, &err));
@@ -371,7 +426,8 @@ static int run(int argc, char **argv)
 
 const cr_command cr_command_doctor = {
     "doctor",
-    "doctor [--json] [--measure FILE]\n       croll doctor --hosts H:N,.. [--network CIDR] "
+    "doctor [--json] [--measure FILE | --topology TEXT]\n       croll doctor --hosts H:N,.. "
+    "[--network CIDR] "
     "[--json] [FILE "
     "[key=value ..]]",
     "What croll finds on this machine (CPU, memory, MPI, Redis, limits, GPUs), and what each "

@@ -8,6 +8,7 @@
 #include "commands/commands.h"
 #include "commands/deep.h"
 #include "commands/worker.h"
+#include "launch/cores/cores.h"
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
 #include "pipelines/checkpoint.h"
@@ -210,6 +211,21 @@ static cr_status check_device(const cr_config *config, const cr_hosts *hosts, cr
     return try_device(config->train.num_devices ? config->train.devices[0] : -1, err);
 }
 
+/* What the environment of each role says of its threads. */
+static cr_status check_threads(const cr_config *config, cr_err *err)
+{
+    cr_layout layout;
+    cr_cores_wish wish;
+
+    cr_layout_init(&layout, config);
+    for (int r = 0; r < CR_NUM_ROLES; r++) {
+        const cr_worker_config *w = layout.role[r].worker;
+        if (w && cr_cores_wish_read(w->envs, &wish, err) != CR_OK)
+            return cr_fail_add(err, "%s", layout.role[r].name);
+    }
+    return CR_OK;
+}
+
 /* With fewer files Open MPI's ranks wait for one another for ever. */
 static cr_status check_files(const cr_config *config, cr_err *err)
 {
@@ -329,6 +345,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, check_device(config, &hosts, err));
     CR_TRY_GOTO(out, check_files(config, err));
     CR_TRY_GOTO(out, check_needs(config, &hosts, err));
+    CR_TRY_GOTO(out, check_threads(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);
     CR_TRY_GOTO(out, cr_checkpoint_find(config, &resume_path, &first_step, err));

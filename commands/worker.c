@@ -2,6 +2,7 @@
 #include "commands/worker.h"
 #include "actors/roles.h"
 #include "base/children.h"
+#include "launch/cores/cores.h"
 #include "launch/ranks.h"
 
 #include <stdio.h>
@@ -231,12 +232,24 @@ int cr_worker_num_here(const cr_worker *w)
     return num;
 }
 
+/* The device, once this rank has its share of the cores of its host. */
+static cr_status open_device(cr_worker *w, const char *name, cr_err *err)
+{
+    int num_threads = 1, index = 0;
+
+    for (int r = 0; r < w->rank; r++)
+        index += cr_world_is_here(w->world, r);
+    if (!cr_device_is_cuda())
+        CR_TRY(cr_cores_take(w->keys->envs, index, cr_worker_num_here(w), &num_threads, err));
+    return cr_device_open_to_compute(
+        name, w->rank < w->keys->num_devices ? w->keys->devices[w->rank] : -1, num_threads, &w->dev,
+        err);
+}
+
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)
 {
     if (!w->world) CR_TRY(cr_worker_join(w, err));
-    CR_TRY(cr_device_open_to_compute(
-        device_name, w->rank < w->keys->num_devices ? w->keys->devices[w->rank] : -1,
-        cr_num_cores() / cr_worker_num_here(w), &w->dev, err));
+    CR_TRY(open_device(w, device_name, err));
     CR_TRY(open_mesh(w, err));
     if (w->kind == CR_WORKER_SERVE) return CR_OK;
     if (w->kind != CR_WORKER_GENERATE)

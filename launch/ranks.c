@@ -54,8 +54,9 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     static const char *const slurm[] = {
         "--mca", "plm", "slurm", "--mca", "plm_slurm_args", "--overlap --mpi=none --cpu-bind=none"};
     static const char *const variables[] = {
-        CR_EXCHANGE_VARIABLE, "HWLOC_COMPONENTS", "CROLL_CPU",      "CROLL_CUDA_PRODUCTS",
-        "CROLL_DEVICE",       "CROLL_TRANSPORT",  "OMP_NUM_THREADS"};
+        CR_EXCHANGE_VARIABLE, "HWLOC_COMPONENTS", "CROLL_CPU",        "CROLL_CUDA_PRODUCTS",
+        "CROLL_DEVICE",       "CROLL_TRANSPORT",  "CROLL_BIND",       "OMP_NUM_THREADS",
+        "OMP_PROC_BIND",      "OMP_PLACES",       "GOMP_CPU_AFFINITY"};
 
     if (!hosts->list) {
         add_words(m, here, CR_COUNT(here)); /* nothing outside this host is searched */

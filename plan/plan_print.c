@@ -326,6 +326,7 @@ void cr_plan_text(const cr_plan *p, bool with_tree, cr_buf *out)
     for (size_t r = 0; r < p->num_roles; r++)
         text_role(&p->role[r], p->worker[r], p->is_gpu, with_tree, out);
     text_memory(p, out);
+    if (p->cores) cr_buf_addf(out, "\n%s", p->cores);
     if (p->hosts.num) cr_plan_hosts_text(p, out);
     for (size_t i = 0; i < p->d.num; i++)
         if (strstr(p->d.items[i].text, "not available"))
@@ -517,6 +518,10 @@ void cr_plan_json(const cr_plan *p, bool with_tree, cr_buf *out)
         cr_buf_adds(out, p->device_peak <= p->memory ? "true" : "false");
         number(out, "largest_per_device_train_batch_size", p->largest);
         number(out, "largest_max_tokens_per_microbatch_in_train", p->largest_tokens);
+    }
+    if (p->cores_json) {
+        key(out, "cores");
+        cr_buf_addf(out, "[%s]", p->cores_json);
     }
     if (p->hosts.num) cr_plan_hosts_json(p, out);
     key(out, "not_available");

@@ -44,6 +44,8 @@ typedef struct cr_plan {
     int64_t largest_tokens; /* likewise, cut by tokens */
     bool is_limit;          /* nothing larger was looked at */
     cr_plan_hosts hosts;
+    char *cores,
+        *cores_json; /* owned: threads and cores of ranks, as lines and as JSON objects; NULL: not known */
 } cr_plan;
 
 #endif

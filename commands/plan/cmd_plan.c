@@ -306,6 +306,7 @@ static cr_status plan(cr_plan *p, const cr_words *words, const char *memory,
     cr_diagnostics_print(&p->d);
     CR_TRY(status);
     CR_TRY(cr_plan_hosts_open(p, options, err));
+    CR_TRY(cr_plan_cores_open(p, options, err));
     return make(p, err);
 }
 
@@ -350,6 +351,10 @@ static int run(int argc, char **argv)
         {"rates", CR_OPT_STRING, &where.rates, "FILE",
          "what `croll doctor --measure FILE` found: speed of a device for --hosts"},
         CR_AS_FSDP2_OPTION(as_fsdp2),
+        {"topology", CR_OPT_STRING, &where.topology, "TEXT",
+         "of each host, for threads and cores of its ranks: \"numa:8 core:16 pu:2\", or an XML "
+         "file of "
+         "lstopo (default: this machine's, without --hosts)"},
         {"tree", CR_OPT_FLAG, &with_tree, NULL, "the wrapped tree of every role, too"},
         {"json", CR_OPT_FLAG, &is_json, NULL, "one JSON object"},
         {"html", CR_OPT_STRING, &page, "PAGE",

@@ -191,4 +191,6 @@ void cr_plan_hosts_free(cr_plan *p)
     cr_free(p->hosts.all_hosts);
     cr_free(p->hosts.table);
     cr_free(p->hosts.choice);
+    cr_free(p->cores);
+    cr_free(p->cores_json);
 }
