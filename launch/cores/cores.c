@@ -66,7 +66,7 @@ static node *make_nodes(const cr_topology *t)
     return nodes;
 }
 
-/* The nodes of rank index of num: those whose middle lies in its part of the line of cores, or else the one that the middle of
+/* The nodes of rank index of num: those whose middle is in its part of the line of cores, or else the one that the middle of
  * its part is in. */
 static void find_nodes(const cr_topology *t, const node *nodes, int index, int num, cr_share *s)
 {
