@@ -11,7 +11,6 @@
 #include "kernels/cpu/variant/entries.h"
 
 enum { MC = 192, NC = 1024 };
-
 /* ---- the register tile ---- */
 
 CR_INLINE vf multiply_add(cr_dtype dtype, uint32_t a, vf b, vf acc)
@@ -47,7 +46,10 @@ CR_INLINE void load_columns(cr_dtype dtype, const char *row, vf b[2])
 CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, const uint32_t *a,
                     int64_t row_stride, int64_t k_stride, const char *panel, bool is_more, vf *sums)
 {
+    enum { AHEAD_BYTES = 4096 };
     const int64_t row_bytes = gemm_panel_bytes(dtype, 1), panel_bytes = units * row_bytes;
+    /* weights that come from memory: the CPU's own prefetch is late for narrow rows of a panel */
+    const bool is_streamed = gemm_is_narrow(dtype) || (V_LANES < 16 && rows <= 4);
     vf acc[2 * CRI_ROWS];
 
 #pragma GCC unroll 24
@@ -60,8 +62,10 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
+            const char *at = panel + p * panel_bytes + k * row_bytes;
             vf b[2];
-            load_columns(dtype, panel + p * panel_bytes + k * row_bytes, b);
+            if (is_streamed) __builtin_prefetch(at + AHEAD_BYTES);
+            load_columns(dtype, at, b);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 uint32_t x = a[r * row_stride + k * k_stride];
