@@ -41,6 +41,7 @@ typedef struct cr_hosts {
     char *list;       /* owned: "a,a,b,b", the host of each rank; NULL: this host alone */
     char address[16]; /* of this host in the network that connects them; "": none is known */
     char subnet[20];  /* "10.77.0.0/24" */
+    char cpu[32];     /* the instruction set that all ranks use; "": each host its best */
 } cr_hosts;
 
 /* CR_ECONFIG: they have no room for num_ranks, or an allocation or a list of hosts in the environment would not be used. */

@@ -67,6 +67,7 @@ static void add_hosts(cr_mpirun *m, const cr_hosts *hosts)
     unsetenv("OMPI_MCA_btl_tcp_if_exclude"); /* Open MPI takes no list of both kinds */
     unsetenv("OMPI_MCA_oob_tcp_if_exclude");
     add_words(m, hosts->by == CR_HOSTS_BY_SLURM ? slurm : ssh, CR_COUNT(ssh));
+    if (hosts->cpu[0]) setenv("CROLL_CPU", hosts->cpu, 1);
     for (size_t i = 0; i < CR_COUNT(variables); i++)
         if (getenv(variables[i])) cr_mpirun_add(m, "-x", variables[i]);
     add_option(m, "btl", "self,vader,tcp");

@@ -5,6 +5,7 @@
  * bfloat16 products.
  */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu_variants.h"
 
 #include <errno.h>
 #include <omp.h>
@@ -152,6 +153,14 @@ cr_status cri_cpu_open(cr_device *dev, cr_err *err)
     dev->variant = variants[wanted].name;
     dev->impl = CR_NEW(cri_cpu);
     return CR_OK;
+}
+
+const char *cr_cpu_variant_here(size_t i)
+{
+    int denied;
+    size_t best = find_best(&denied), wanted = find_wanted(best);
+
+    return i <= best && i <= wanted ? variants[i].name : NULL;
 }
 
 const cr_kernels *cri_cpu_best(void)

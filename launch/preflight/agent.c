@@ -21,8 +21,7 @@ enum { IDLE_SECONDS = 60 };
 
 typedef struct agent {
     cr_agent_self self;
-    int num_gpus;
-    const char *gpu;
+    const cr_agent_look *host;
 } agent;
 
 static cr_status say_hello(agent *a, const cr_agent_request *r, cr_buf *line, cr_err *err)
@@ -133,13 +132,16 @@ static void look_around(const agent *a, const cr_agent_request *r, cr_buf *line)
                           .memory = cr_memory_left(),
                           .disk = r->folder ? free_bytes(r->folder) : -1,
                           .has_orted = has_program("orted") || has_program("prted"),
-                          .num_gpus = a->num_gpus};
+                          .num_gpus = a->host->num_gpus,
+                          .num_cores = a->host->num_cores,
+                          .num_nodes = a->host->num_nodes};
     struct rlimit files;
 
     find_addresses(&look);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
         look.files = files.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)files.rlim_cur;
-    snprintf(look.gpu, sizeof look.gpu, "%.*s", (int)sizeof look.gpu - 1, a->gpu);
+    memcpy(look.gpu, a->host->gpu, sizeof look.gpu);
+    memcpy(look.cpus, a->host->cpus, sizeof look.cpus);
     look_at_models(r, &look);
     look.has_mark = r->mark && r->text && has_text(r->mark, r->text, r->seconds);
     cr_agent_look_write(&look, line);
@@ -202,9 +204,9 @@ static bool write_all(int fd, const cr_buf *line)
     return n > 0;
 }
 
-cr_status cr_agent_serve(int in, int out, int num_gpus, const char *gpu, cr_err *err)
+cr_status cr_agent_serve(int in, int out, const cr_agent_look *host, cr_err *err)
 {
-    agent a = {.num_gpus = num_gpus, .gpu = gpu};
+    agent a = {.host = host};
     FILE *lines = fdopen(in, "r");
     char *text = NULL;
     size_t capacity = 0;

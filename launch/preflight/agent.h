@@ -10,7 +10,7 @@
 
 #include "launch/preflight/agent_lines.h"
 
-/* Until the end of `in`. num_gpus, gpu: those of this host, which the caller knows. */
-CR_MUST cr_status cr_agent_serve(int in, int out, int num_gpus, const char *gpu, cr_err *err);
+/* Until the end of `in`. host: what the caller knows of this host: of the fields those of GPUs, cores and cpus. */
+CR_MUST cr_status cr_agent_serve(int in, int out, const cr_agent_look *host, cr_err *err);
 
 #endif

@@ -300,7 +300,7 @@ static cr_status read_models(const json_t *object, cr_agent_look *out, cr_err *e
 
 static cr_status read_look(const json_t *object, cr_agent_look *out, cr_err *err)
 {
-    int64_t gpus;
+    int64_t gpus, cores, nodes;
 
     CR_TRY(read_addresses(object, out, err));
     CR_TRY(read_models(object, out, err));
@@ -310,6 +310,11 @@ static cr_status read_look(const json_t *object, cr_agent_look *out, cr_err *err
     CR_TRY(get_int(object, "files", 0, INT64_MAX, &out->files, err));
     CR_TRY(get_int(object, "gpus", 0, MOST, &gpus, err));
     out->num_gpus = (int)gpus;
+    CR_TRY(get_int(object, "cores", 1, MOST, &cores, err));
+    CR_TRY(get_int(object, "nodes", 1, MOST, &nodes, err));
+    out->num_cores = (int)cores;
+    out->num_nodes = (int)nodes;
+    CR_TRY(get_text(object, "cpus", out->cpus, sizeof out->cpus, err));
     out->has_mark = json_is_true(json_object_get(object, "has_mark"));
     out->has_orted = json_is_true(json_object_get(object, "has_orted"));
     return get_text(object, "gpu", out->gpu, sizeof out->gpu, err);
@@ -346,10 +351,12 @@ void cr_agent_look_write(const cr_agent_look *look, cr_buf *line)
     }
     cr_buf_addf(line,
                 "],\"shm\":%lld,\"memory\":%lld,\"disk\":%lld,\"files\":%lld,\"has_mark\":%s,"
-                "\"has_orted\":%s,\"gpus\":%d",
+                "\"has_orted\":%s,\"gpus\":%d,\"cores\":%d,\"nodes\":%d",
                 (long long)look->shm, (long long)look->memory, (long long)look->disk,
                 (long long)look->files, look->has_mark ? "true" : "false",
-                look->has_orted ? "true" : "false", look->num_gpus);
+                look->has_orted ? "true" : "false", look->num_gpus, look->num_cores,
+                look->num_nodes);
+    add_pair(line, "cpus", look->cpus);
     add_pair(line, "gpu", look->gpu);
     cr_buf_adds(line, "}\n");
 }

@@ -79,8 +79,11 @@ typedef struct cr_agent_look {
     int64_t files;  /* that a process may open */
     bool has_mark;  /* the text was found at the mark */
     bool has_orted; /* Open MPI's daemon is in PATH */
-    int num_gpus;
+    int num_gpus, num_cores, num_nodes; /* nodes: NUMA */
     char gpu[CR_AGENT_NAME];
+    char cpus
+        [2 *
+         CR_AGENT_NAME]; /* instruction sets of device cpu, narrowest first, with spaces between */
 } cr_agent_look;
 
 typedef struct cr_agent_rate {

@@ -242,6 +242,48 @@ static void check_room(cr_preflight *p, size_t i)
                    look->gpu, here->num_gpus, here->gpu);
 }
 
+const char *cri_best_cpu(const cr_agent_look *look)
+{
+    const char *space = strrchr(look->cpus, ' ');
+
+    return space ? space + 1 : look->cpus;
+}
+
+static bool has_cpu(const cr_agent_look *look, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (const char *at = look->cpus; (at = strstr(at, name)); at += n)
+        if ((at == look->cpus || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return true;
+    return false;
+}
+
+/* Log-probs of two instruction sets differ in their last bits: all ranks have the one that CROLL_CPU names, or the best that all
+ * hosts have. A CPU that has one of them has all before it. */
+static void choose_cpu(cr_preflight *p)
+{
+    const char *wanted = getenv("CROLL_CPU"), *best;
+    size_t least = p->num;
+    bool is_different = false;
+
+    for (size_t i = 0; i < p->num; i++) {
+        const cr_agent_look *look = &p->node[i].look;
+        if (!p->node[i].has_ranks || !p->node[i].has_looked || p->needs->has_gpus) continue;
+        if (wanted && wanted[0] && !has_cpu(look, wanted))
+            find_fault(p, i, CRI_CPU, true, "CROLL_CPU is %.40s, and its CPU has %.120s", wanted,
+                       look->cpus);
+        if (least < p->num) is_different |= strcmp(look->cpus, p->node[least].look.cpus) != 0;
+        if (least == p->num || has_cpu(&p->node[least].look, cri_best_cpu(look))) least = i;
+    }
+    if (!is_different || (wanted && wanted[0])) return;
+    best = cri_best_cpu(&p->node[least].look);
+    snprintf(p->hosts->cpu, sizeof p->hosts->cpu, "%.31s", best);
+    find_fault(p, least, CRI_CPU, false,
+               "its CPU has up to %s, others have more: all ranks use %s, so that generation and "
+               "training have the same bits on all hosts (CROLL_CPU=NAME chooses)",
+               best, best);
+}
+
 static void check_disk(cr_preflight *p, size_t i)
 {
     const cr_preflight_needs *needs = p->needs;
@@ -325,6 +367,7 @@ static void look(cr_preflight *p)
             check_model(p, i, k);
         check_room(p, i);
     }
+    choose_cpu(p);
 }
 
 /* The others are asked for the mark once more, after all else: on most of them it was there, and nothing had to be waited for. */

@@ -26,7 +26,7 @@ typedef struct cr_preflight_needs {
 
 typedef struct cr_preflight cr_preflight;
 
-/* Make the checks. hosts is borrowed until cr_preflight_free; it gets the address and subnet of the network that was found. */
+/* Make the checks. hosts is borrowed until cr_preflight_free; it gets the address and subnet of the network that was found, and the instruction set for all ranks. */
 cr_preflight *cr_preflight_make(cr_hosts *hosts, const cr_preflight_needs *needs);
 /* CR_ECONFIG: the errors that were found, by host, with what to do. CR_ESIGNAL: SIGINT, SIGTERM or SIGHUP came, which they catch. */
 CR_MUST cr_status cr_preflight_check(const cr_preflight *p, cr_err *err);

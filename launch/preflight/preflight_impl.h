@@ -16,6 +16,8 @@ typedef enum cri_topic {
     CRI_MEMORY,
     CRI_FILES,
     CRI_GPUS,
+    CRI_CORES,
+    CRI_CPU,
     CRI_OUTPUT,
     CRI_LINK,
     CRI_TOPICS
@@ -70,6 +72,8 @@ static inline const cr_agent_rate *cri_rate(const cr_preflight *p, size_t from, 
 {
     return &p->rate[from * p->num + to];
 }
+/* The best of a host's instruction sets. */
+const char *cri_best_cpu(const cr_agent_look *look);
 /* "9.1 GB", "64 MB". */
 enum { CRI_BYTES_TEXT = 24 };
 const char *cri_bytes(double num, char text[CRI_BYTES_TEXT]);

@@ -143,6 +143,12 @@ static void write_cell(const cr_preflight *p, size_t i, const column *c, char *c
         else
             snprintf(cell, CELL_BYTES, "none");
         return;
+    case CRI_CORES:
+        snprintf(cell, CELL_BYTES, "%d/%d", look->num_cores, look->num_nodes);
+        return;
+    case CRI_CPU:
+        snprintf(cell, CELL_BYTES, "%.40s", cri_best_cpu(look));
+        return;
     default:
         if (look->disk >= 0)
             snprintf(cell, CELL_BYTES, "%s, %s", is_shared(p, i) ? "shared" : "own",
@@ -179,9 +185,10 @@ static void add_columns(table *t)
     static const struct {
         cri_topic topic;
         const char *title;
-    } columns[] = {{CRI_HOST, "host"},   {CRI_CROLL, "croll"},  {CRI_MODEL, "model"},
-                   {CRI_CLOCK, "clock"}, {CRI_SHM, "/dev/shm"}, {CRI_MEMORY, "free mem"},
-                   {CRI_FILES, "files"}, {CRI_GPUS, "GPUs"},    {CRI_OUTPUT, "output_dir"}};
+    } columns[] = {{CRI_HOST, "host"},   {CRI_CROLL, "croll"},      {CRI_MODEL, "model"},
+                   {CRI_CLOCK, "clock"}, {CRI_SHM, "/dev/shm"},     {CRI_MEMORY, "free mem"},
+                   {CRI_FILES, "files"}, {CRI_CORES, "cores"},      {CRI_CPU, "CPU"},
+                   {CRI_GPUS, "GPUs"},   {CRI_OUTPUT, "output_dir"}};
 
     for (size_t k = 0; k < CR_COUNT(columns); k++)
         if ((columns[k].topic != CRI_MODEL || t->p->needs->num_models) &&
@@ -294,6 +301,8 @@ static void add_host_object(const cr_preflight *p, size_t i, cr_buf *out)
             out, ",\"shm_bytes\":%lld,\"memory_bytes\":%lld,\"files\":%lld,\"num_gpus\":%d,",
             (long long)look->shm, (long long)look->memory, (long long)look->files, look->num_gpus);
         add_text(out, "gpu", look->gpu);
+        cr_buf_addf(out, ",\"num_cores\":%d,\"num_nodes\":%d,", look->num_cores, look->num_nodes);
+        add_text(out, "cpu", cri_best_cpu(look));
         if (look->disk >= 0)
             cr_buf_addf(out, ",\"disk_bytes\":%lld,\"is_output_dir_shared\":%s",
                         (long long)look->disk, is_shared(p, i) ? "true" : "false");

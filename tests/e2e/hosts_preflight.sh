@@ -142,6 +142,27 @@ sshd() { # OPTIONS ..: another one on h2
 sshd -o SetEnv=PATH=/nowhere
 doctor 0
 says "^warning: host h2: Open MPI's orted is not in PATH of what ssh or srun starts there"
+
+# a CPU with less: all ranks have its instructions, so that lines have the same bits on both hosts
+has=$("$CROLL" doctor | sed -n 's/.*kernels for //p')
+if [ "$has" != x86_64 ] && [ "$has" != avx2 ] && [ "$has" != neon ]; then
+    less=avx2
+    [ "$(uname -m)" = x86_64 ] || less=neon
+    sshd -o SetEnv=CROLL_CPU=$less
+    doctor 0
+    says "^warning: host h2: its CPU has up to $less, others have more: all ranks use $less, so that"
+    row h1 | grep -q " $has " && row h2 | grep -q " $less! " || fail "the rows: $(row h1) $(row h2)"
+    CROLL_CPU=$has doctor 2
+    says "^error: host h2: CROLL_CPU is $has, and its CPU has .*$less\$"
+    CROLL_CPU=$less doctor 0
+    ! grep -E '^(error|warning)' $log || fail "a set that all hosts have, named by the user"
+    for i in $(seq 8); do echo "{\"prompt\":\"$i+1=\",\"response\":\"2\"}"; done >$tmp/lines
+    rig in h1 $program logprobs /mnt/shared/home/sft_model "device_mapping=[0,1]" --hosts h1:1,h2:1 <$tmp/lines >$tmp/both 2>$log || fail "logprobs on two CPUs: exit code $?"
+    says "^warning: host h2: its CPU has up to $less"
+    CROLL_CPU=$less "$CROLL" logprobs $tmp/home/sft_model <$tmp/lines >$tmp/one 2>/dev/null
+    cmp $tmp/one $tmp/both || fail "two CPUs, other bits"
+    "$CROLL" logprobs $tmp/home/sft_model <$tmp/lines 2>/dev/null | cmp -s - $tmp/one && fail "$has and $less have the same bits: nothing was shown"
+fi
 sshd -o 'ForceCommand=echo This account is not available; exit 1'
 doctor 2
 says '^error: host h2: its agent ended: This account is not available \(tried: ssh '
