@@ -146,6 +146,36 @@ static void products_do_not_depend_on_the_batch(void **state)
     (void)state;
     products_of_any_batch(130, 96, 200);
     products_of_any_batch(67, 83, 49);
+    products_of_any_batch(67, 4161, 49); /* sums that are cut where W is not packed */
+}
+
+/* dx = dy W has the bits of y = x W^T with dy for x and W^T, packed, for W. */
+static void a_gradient_is_a_product(void **state)
+{
+    enum { M = 35, N = 4161, K = 49 };
+
+    (void)state;
+    for (int t = 0; t < 3; t++) {
+        cr_dtype dt = both[t];
+        size_t bytes = cr_dtype_bytes(dt), num_bytes = (size_t)(M * K) * bytes;
+        array dy = make(dt, M * N, 1), w = make(dt, N * K, 0.3), turned = make(dt, N * K, 1);
+        char *dx = cr_alloc(num_bytes), *y = cr_alloc(num_bytes);
+        cr_weight weight = {w.data, dt, N, K, NULL}, other = {turned.data, dt, K, N, NULL};
+        cr_linear_grad_args g = {.dy = dy.data, .w = &weight, .dx = MEM(dx), .num_rows = M};
+        cr_linear_args a = {.x = dy.data, .w = &other, .y = MEM(y), .out_dtype = dt, .num_rows = M};
+        void *panels = cr_alloc(cr_weight_packed_bytes(dev, &other));
+        for (size_t i = 0; i < N; i++)
+            for (size_t j = 0; j < K; j++)
+                memcpy((char *)turned.data + (j * N + i) * bytes,
+                       (const char *)w.data + (i * K + j) * bytes, bytes);
+        OK(cr_weight_pack(dev, &(cr_weight_pack_args){&other, panels}, &err));
+        other.packed = panels;
+        OK(cr_linear(dev, &a, &err));
+        OK(cr_linear_grad(dev, &g, &err));
+        assert_memory_equal(dx, y, num_bytes);
+        drop(dy), drop(w), drop(turned);
+        cr_free(dx), cr_free(y), cr_free(panels);
+    }
 }
 
 /* M, K, N of no whole tile. */
@@ -721,6 +751,7 @@ static int run(void)
         cmocka_unit_test(float16),
         cmocka_unit_test(linear_and_its_gradient),
         cmocka_unit_test(products_do_not_depend_on_the_batch),
+        cmocka_unit_test(a_gradient_is_a_product),
         cmocka_unit_test(products_start_from_nothing),
         cmocka_unit_test(rows_with_no_numbers_stay_alone),
         cmocka_unit_test(weights_with_no_numbers_stay_alone),

@@ -490,24 +490,29 @@ typedef struct cut {
     int64_t cols, depth;
 } cut;
 
-/* Panels stay in the L2 of each thread. Long sums are cut, too: otherwise a panel alone would not fit. */
-static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t k)
+/* Panels of n columns stay in the L2 of each thread. Long sums are cut, all columns at once so that rows of A are copied
+ * once: otherwise a panel alone would not fit. */
+static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t n, int64_t k)
 {
-    enum { L2_BYTES = 1 << 19, LEAST_PANELS = 8, DEPTH = 512 };
-    cut c = {0, k};
-    int64_t whole;
+    enum { L2_BYTES = 1 << 19, LEAST_PANELS = 8, LEAST_DEPTH = 256 };
+    int64_t units = gemm_units(dtype, k), most, fits;
+    cut c = {n < NC ? n : NC, k};
 
 #if defined(__AMX_BF16__)
     if (dtype == CR_BF16) {
-        c.cols = L2_BYTES / 4 / gemm_units(dtype, k) / CRI_PANEL * CRI_PANEL;
+        c.cols = L2_BYTES / 4 / units / CRI_PANEL * CRI_PANEL;
         if (c.cols < 2 * CRI_PANEL || c.cols > NC) c.cols = NC;
         return c;
     }
 #endif
-    if (gemm_units(dtype, k) > MOST_DEPTH) c.depth = gemm_has_pairs(dtype) ? 2 * DEPTH : DEPTH;
-    whole = L2_BYTES / gemm_panel_bytes(dtype, gemm_units(dtype, c.depth));
-    c.cols = (whole < LEAST_PANELS ? LEAST_PANELS : whole) * CRI_PANEL * dev->num_threads;
-    if (c.cols > NC) c.cols = NC;
+    if (units > MOST_DEPTH) {
+        fits = L2_BYTES / (int64_t)gemm_panels_bytes(dtype, c.cols, 1) / 16 * 16;
+        c.depth = (fits < LEAST_DEPTH ? LEAST_DEPTH : fits) * (gemm_has_pairs(dtype) ? 2 : 1);
+        return c;
+    }
+    fits = L2_BYTES / gemm_panel_bytes(dtype, units);
+    most = (fits < LEAST_PANELS ? LEAST_PANELS : fits) * CRI_PANEL * dev->num_threads;
+    if (c.cols > most) c.cols = most;
     return c;
 }
 
@@ -587,7 +592,7 @@ static void multiply(cr_device *dev, const cr_weight *w, bool is_transposed, con
     int64_t n = is_transposed ? w->num_rows : w->num_cols,
             k = is_transposed ? w->num_cols : w->num_rows;
     size_t c_bytes = cr_dtype_bytes(out->c_dtype), aux_bytes = cr_dtype_bytes(out->aux_dtype);
-    cut c = cut_of(dev, w->dtype, k);
+    cut c = cut_of(dev, w->dtype, n, k);
 
     for (int64_t n0 = 0; n0 < n; n0 += c.cols) {
         gemm_out some = *out;
