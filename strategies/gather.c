@@ -206,6 +206,29 @@ static cr_status unshard(cri_unit *u, cr_err *err)
     return CR_OK;
 }
 
+bool cr_fsdp_lend(const cr_fsdp *f, cr_model *to)
+{
+    size_t num = 0;
+
+    for (size_t i = 0; i < f->units.num; i++)
+        for (int k = 0; k < 2; k++) {
+            const cr_flat *flat = f->state[i].flat[k].flat;
+            if (flat->num_params && !is_resident(&f->state[i], k)) return false;
+            for (size_t j = 0; j < flat->num_params; j++, num++) {
+                const cr_param *own = flat->params[j];
+                cr_param *p = cr_model_find_param(to, own->name);
+                cr_dtype dtype = cri_dtype(f, flat);
+                if (!p || p->num_elems != own->num_elems || p->is_fp32 != own->is_fp32)
+                    return false;
+                p->weight.data =
+                    cr_at_const(dtype, cri_shard(f, flat, k == 0, f->master), flat->offset[j]);
+                p->weight.dtype = dtype;
+                p->weight.packed = NULL;
+            }
+        }
+    return num == to->num_params;
+}
+
 /* Drop the gathered copy, if there is one. */
 static cr_status reshard(cri_unit *u, cr_err *err)
 {

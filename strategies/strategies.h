@@ -105,6 +105,11 @@ CR_MUST cr_status cr_fsdp_visit_grads(cr_fsdp *f, cr_grad_visit visit, void *ctx
  * those of the first replica are taken before (sync_module_states). cr_fsdp_resume checks. Collective. */
 CR_MUST cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err);
 
+/* Point the parameters of `to`, another tree of the same model, at the values here, where each is whole on this rank in the
+ * dtype that it computes in; until this is destroyed or its values are moved. False: it is not so; those of `to` are not to be
+ * used then. Local. */
+bool cr_fsdp_lend(const cr_fsdp *f, cr_model *to);
+
 /* CR_EFORMAT on all ranks, naming a parameter that has a NaN or an infinity. Collective. */
 CR_MUST cr_status cr_fsdp_check_finite(cr_fsdp *f, cr_err *err);
 

@@ -166,7 +166,7 @@ out:
     return err->status;
 }
 
-/* A process of a judge has its model as shards of one rank and as the engine's copy, and a cache. */
+/* A process of a judge has its model once, packed once more where the device packs, and a cache. */
 static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan_role *out,
                             cr_err *err)
 {
@@ -178,7 +178,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
     cr_device *dev = NULL;
     cr_model *model = NULL;
     cr_dtype dtype = cr_dtype_of(w->dtype);
-    int64_t length = w->engine.max_model_len;
+    int64_t length = w->engine.max_model_len, packed, left;
 
     *out = (cr_plan_role){.name = w->name, .is_judge = true};
     out->mesh = (cr_mesh_shape){w->num_devices, 1, 1, w->num_devices, 1, 1, 1, 1, false};
@@ -186,15 +186,26 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
     CR_TRY_GOTO(out, cr_device_open("meta", 1, &dev, err));
     for (size_t i = 0; i < model->num_params; i++)
         out->num_elems += model->params[i]->num_elems;
-    bytes.values = 2 * out->num_elems * (int64_t)cr_dtype_bytes(dtype);
+    bytes.values = out->num_elems * (int64_t)cr_dtype_bytes(dtype);
     if (!length || length > model->config.max_position_embeddings)
         length = model->config.max_position_embeddings;
     bytes.kept =
         SAMPLES * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
         (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
     if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
+    packed = cr_engine_packed_bytes(model, dev, dtype);
+    left = cr_engine_cache_budget(w->engine.gpu_memory_utilization, p->memory,
+                                  bytes.values + packed);
+    if (p->memory && w->engine.gpu_memory_utilization > 0 && left < bytes.kept) bytes.kept = left;
+    if (bytes.kept < 1)
+        CR_TRY_GOTO(out,
+                    cr_fail(err, CR_ECONFIG,
+                            "gpu_memory_utilization %g of %lld bytes leaves nothing for the cache "
+                            "beside %lld bytes of weights",
+                            w->engine.gpu_memory_utilization, (long long)p->memory,
+                            (long long)(bytes.values + packed)));
     out->cache_bytes = bytes.kept;
-    bytes.kept += cr_engine_packed_bytes(model, dev, dtype);
+    bytes.kept += packed;
     out->num_recorded = cr_engine_most_recorded(model, /*is_eager=*/false);
     out->phase[out->num_phases++] = (struct cr_plan_phase){"judge", bytes};
 out:

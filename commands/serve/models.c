@@ -96,19 +96,42 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
 
 /* ---- models ---- */
 
-/* The engine generates with packed copies of all weights, rounds are of the units. */
+/* A quarter of the memory for the caches of all models; less, where gpu_memory_utilization leaves less beside the weights. */
+static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int64_t *num_bytes,
+                              cr_err *err)
+{
+    const double share = m->worker->keys->engine.gpu_memory_utilization;
+    const int64_t memory = cr_memory_limit() / m->worker->num_ranks,
+                  weights = cr_fsdp_get_stats(x->fsdp).held_bytes +
+                            cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype);
+    int64_t left;
+
+    *num_bytes = cr_memory_limit() / 4 / (int64_t)(m->num + m->can_update);
+    if (share <= 0) return CR_OK;
+    left = cr_engine_cache_budget(share, memory, weights);
+    if (left < 1)
+        return cr_fail(err, CR_ECONFIG,
+                       "gpu_memory_utilization %g of %lld bytes of memory leaves nothing for the "
+                       "cache beside %lld bytes of weights",
+                       share, (long long)memory, (long long)weights);
+    if (left < *num_bytes) *num_bytes = left;
+    return CR_OK;
+}
+
+/* The engine generates with packed copies of all weights and, on one rank, the others that rounds have. */
 static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err)
 {
     cr_device *dev = m->worker->dev;
     const cr_model_config *c = &x->model->config;
-    int64_t bytes = cr_memory_limit() / 4 / (int64_t)(m->num + m->can_update);
+    int64_t bytes;
     int64_t block =
         c->num_layers * (int64_t)cr_kv_block_bytes(dev, x->dtype, c->num_kv_heads, c->head_dim);
     cr_engine_limits limits = {.max_running = MOST_SAMPLES,
                                .max_model_len = x->identity.max_model_len,
-                               .kv_bytes = bytes,
                                .keeps_prefixes = true};
 
+    CR_TRY(cache_budget(m, x, &bytes, err));
+    limits.kv_bytes = bytes;
     if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
         limits.max_model_len = bytes / block * CR_KV_BLOCK;
     if (m->worker->keys->engine.max_model_len &&
@@ -117,7 +140,8 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
     x->identity.max_model_len = limits.max_model_len;
     CR_TRY(cr_model_open(x->folder, &x->sampled, err));
     cr_experts_set(x->sampled, NULL);
-    CR_TRY(cr_full_weights_load(&x->full, x->sampled, dev, x->dtype, x->folder, err));
+    if (!cr_fsdp_lend(x->fsdp, x->sampled))
+        CR_TRY(cr_full_weights_load(&x->full, x->sampled, dev, x->dtype, x->folder, err));
     CR_TRY(cr_engine_create(x->sampled, dev, &limits, &x->engine, err));
     cr_engine_set_tokenizer(x->engine, x->identity.tokenizer);
     return cr_engine_set_weights(x->engine, err);
