@@ -165,6 +165,59 @@ static void c3_c41_c42_each_rank_its_own(void **state)
     cr_model_free(model);
 }
 
+/* ---- lent to another tree ---- */
+
+/* Every value of the other tree is that of its name; not where shards are cut, or masters are in another dtype. */
+static void lent(void **state)
+{
+    static const struct {
+        int num_ranks;
+        bool is_train, is_lent;
+        cr_dtype dtype;
+    } cases[] = {{1, false, true, CR_F32}, {2, false, false, CR_F32}, {1, true, false, CR_BF16}};
+    const int ranks[] = {0, 1};
+
+    (void)state;
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        cr_world_args world_args = {CR_WORLD_META, 0, cases[i].num_ranks, 0};
+        cr_fsdp_args args = {
+            .is_train = cases[i].is_train, .seed = SEED, .param_dtype = cases[i].dtype};
+        cr_err err = {0};
+        cr_model *model = make_model(), *other = make_model();
+        cr_world *world;
+        cr_device *dev;
+        cr_mesh_shape shape;
+        cr_mesh *mesh;
+        cr_fsdp *f;
+        assert_int_equal(cr_world_open(&world_args, &world, &err), CR_OK);
+        assert_int_equal(cr_device_open(cr_device_default(), 1, &dev, &err), CR_OK);
+        assert_int_equal(
+            cr_mesh_shape_init(&shape, cases[i].num_ranks, cases[i].num_ranks, 1, 1, 0, &err),
+            CR_OK);
+        assert_int_equal(cr_mesh_create(world, dev, "reference", ranks, &shape, &mesh, &err),
+                         CR_OK);
+        if (cr_fsdp_create(model, dev, mesh, &args, &f, &err) != CR_OK) fail_msg("%s", err.msg);
+        assert_int_equal(cr_fsdp_lend(f, other), cases[i].is_lent);
+        for (size_t k = 0; cases[i].is_lent && k < other->num_params; k++) {
+            const cr_param *p = other->params[k];
+            size_t num = (size_t)p->num_elems;
+            float *want = CR_NEW_ARRAY(float, num),
+                  *got = downloaded(dev, p->weight.data, num * sizeof *got);
+            cr_param_init(other, p, SEED, 0, p->num_elems, want);
+            assert_int_equal(p->weight.dtype, CR_F32);
+            assert_memory_equal(got, want, num * sizeof *got);
+            cr_free(want);
+            cr_free(got);
+        }
+        cr_fsdp_destroy(f);
+        cr_mesh_destroy(mesh);
+        cr_device_close(dev);
+        cr_world_close(world);
+        cr_model_free(model);
+        cr_model_free(other);
+    }
+}
+
 /* ---- C4 ---- */
 
 /* A parameter is not a matrix to a flat: its elements lie one after another and are cut where a shard ends,
@@ -238,6 +291,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(c3_c4_any_shape_round_trips),
         cmocka_unit_test(c3_c41_c42_each_rank_its_own),
+        cmocka_unit_test(lent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
