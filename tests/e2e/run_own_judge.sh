@@ -108,9 +108,9 @@ server=
 
 # its share of the memory, which bounds its cache
 share=rewards.math_rule.strategy_args.strategy_config
-"$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand "$share={gpu_memory_utilization: 0.0000001}" >$tmp/out 2>$tmp/serve.err &&
+"$CROLL" serve $tmp/killed/config.yaml --role rewards.math_rule --listen unix:$tmp/hand "$share={gpu_memory_utilization: 0.000001}" >$tmp/out 2>$tmp/serve.err &&
     fail "a share without room: exit code 0"
-grep -q 'gpu_memory_utilization 1e-07 of [0-9]* bytes of memory leaves nothing for the cache beside [0-9]* bytes of weights' $tmp/serve.err ||
+grep -q 'gpu_memory_utilization 1e-06 of [0-9]* bytes of memory leaves nothing for the cache beside [0-9]* bytes of weights' $tmp/serve.err ||
     fail "a share without room: $(tail -1 $tmp/serve.err)"
 planned() { # GPU_MEMORY_UTILIZATION: bytes of the judge on a device
     "$CROLL" plan configs/quickstart/rlvr.yaml pretrain=$tmp/home/sft_model "$own" "$share={gpu_memory_utilization: $1}" --memory 64MB --json 2>$tmp/plan.err >$tmp/plan || return
