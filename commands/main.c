@@ -1,5 +1,6 @@
 /* main.c -- croll: one binary, one command a word. Only this file prints the list of commands. */
 #include "commands/commands.h"
+#include "kernels/kernels.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -73,6 +74,21 @@ static bool has_stack(void)
     return false;
 }
 
+/* A CPU that is asked for and is not this one is told by every command, not only by those that compute. */
+static bool has_cpu(void)
+{
+    cr_err err = {0};
+    cr_device *dev;
+
+    if (!getenv("CROLL_CPU")) return true;
+    if (cr_device_open("cpu", 1, &dev, &err) == CR_OK) {
+        cr_device_close(dev);
+        return true;
+    }
+    fprintf(stderr, "croll: %s\n", err.msg);
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     const char *names[64];
@@ -82,7 +98,7 @@ int main(int argc, char **argv)
     spin_briefly(argv);
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
     signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
-    if (!has_stack()) return 2;
+    if (!has_stack() || !has_cpu()) return 2;
     if (argc < 2) {
         print_commands(stderr);
         return 2;

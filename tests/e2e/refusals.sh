@@ -145,6 +145,7 @@ done
 grep -q "note: reference has no effect (init_kl_coef and use_kl_loss are off" $log || fail "an unused reference: no note"
 (export CROLL_DEVICE=meta; sft 'device meta only counts, it has no numbers to answer with') || exit 1
 (export CROLL_CPU=486; sft 'CROLL_CPU=486 is not one of [a-z]') || exit 1
+(export CROLL_CPU=486; refuse '^croll: CROLL_CPU=486 is not one of [a-z]' config configs/quickstart/rlvr.yaml) || exit 1
 (ulimit -n 40; sft 'ulimit -n is 40, a run of 2 ranks needs at least 64 open files') || exit 1
 "$CROLL" generate $model --prompt 1+1= generating_args.max_new_tokens=1 >$tmp/stdout 2>$log || fail "generating_args of generate: refused"
 ! grep -q note $log || fail "generating_args have an effect in generate, a note denies it"
