@@ -81,7 +81,7 @@ nothing_left frozen
 runner=
 
 # one freezes again and again
-words freezes $small max_steps=1000 collective_timeout=$((2 * slower)) "$own"
+words freezes $small max_steps=1000 collective_timeout=$((10 * slower)) reward_timeout=1000 "$own"
 log=$tmp/freezes.log code=0
 "${words[@]}" >$log 2>&1 </dev/null &
 runner=$!
