@@ -194,8 +194,8 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
         (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
     if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
     packed = cr_engine_packed_bytes(model, dev, dtype);
-    left = cr_engine_cache_budget(w->engine.gpu_memory_utilization, p->memory,
-                                  bytes.values + packed);
+    left =
+        cr_engine_cache_budget(w->engine.gpu_memory_utilization, p->memory, bytes.values + packed);
     if (p->memory && w->engine.gpu_memory_utilization > 0 && left < bytes.kept) bytes.kept = left;
     if (bytes.kept < 1)
         CR_TRY_GOTO(out,
