@@ -74,7 +74,7 @@ static bool has_stack(void)
     return false;
 }
 
-/* A CPU that is asked for and is not this one is told by every command, not only by those that compute. */
+/* A CPU that is asked for and is not this one is an error of every command, not only of those that compute. */
 static bool has_cpu(void)
 {
     cr_err err = {0};
