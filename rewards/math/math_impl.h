@@ -58,8 +58,8 @@ typedef enum cri_kind {
     CRI_MINUS,  /* sets */
     CRI_EMPTY,  /* */
     CRI_NAMED,  /* text: R, Q, Z, N, C */
-    CRI_REL,    /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>nia" each */
-    CRI_CASES,  /* value, condition, value, condition .. */
+    CRI_REL,   /* a chain: args[0] rel[0] args[1] rel[1] ..; text: one letter of "=<lg>niam" each */
+    CRI_CASES, /* value, condition, value, condition .. */
     CRI_CONGRUENT /* left side (or none), remainder, modulus */
 } cri_kind;
 

@@ -247,6 +247,7 @@ cri_math *cri_parse_product(cri_parser *p)
 
     while (m) {
         bool is_ratio = cri_sees(p, ":");
+        if (is_ratio && p->is_set) break;
         if (cri_sees(p, "**")) return m;
         if (cri_take_any(p, times)) {
             m = cri_math_node(p->q, CRI_MUL, 2, m, parse_run(p));
@@ -316,7 +317,7 @@ static cri_math *parse_operand(cri_parser *p)
     return m;
 }
 
-/* One letter a relation: = < > l(e) g(e) n(e) i(n) a(pprox) c(ongruent). 0: none here. */
+/* One letter a relation: = < > l(e) g(e) n(e) i(n) a(pprox) c(ongruent) m(id). 0: none here. */
 static char take_relation(cri_parser *p)
 {
     static const struct {
@@ -352,7 +353,7 @@ static char take_relation(cri_parser *p)
 
     for (size_t i = 0; i < CR_COUNT(signs); i++)
         if (cri_take(p, signs[i].text)) return signs[i].letter;
-    return 0;
+    return p->is_given && (cri_take(p, "|") || cri_take(p, "\\mid")) ? 'm' : 0;
 }
 
 /* x, f(x), |AB|, A/B: it has no value of its own. */

@@ -14,6 +14,8 @@ typedef struct cri_parser {
     bool is_angle;       /* inside a trigonometric argument: degrees count */
     int num_series;      /* sums and products around this place */
     bool is_interval;    /* in a bracket, after a comma: [ closes it, as in [2,5[ */
+    bool is_set;         /* in \{ \}: a colon is no quotient */
+    bool is_given;       /* in P( ): a bar is no absolute value, as in P(A|B) */
     bool has_rows;       /* in cases or aligned: \\ separates .. */
     bool skips_columns;  /* .. and & means nothing */
 } cri_parser;

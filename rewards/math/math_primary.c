@@ -49,16 +49,31 @@ static cri_math *opaque(cri_parser *p, size_t start)
     return cri_symbol(p, p->s + start, p->at - start);
 }
 
+/* The bracket before this place is that of P(A|B). */
+static bool is_after_probability(const cri_parser *p)
+{
+    const char *s = p->s + p->at - 1;
+
+    if (p->at > 5 && memcmp(s - 5, "\\left", 5) == 0) s -= 5;
+    while (s > p->s && s[-1] == ' ')
+        s--;
+    return s > p->s &&
+           (s[-1] == 'P' || s[-1] == 'E' || (s - p->s > 1 && memcmp(s - 2, "Pr", 2) == 0));
+}
+
 /* After the bracket that opens: one value, a tuple or an interval, which ]2,5[ closes and opens the other way. */
 static cri_math *bracket(cri_parser *p, char open)
 {
-    const bool was_interval = p->is_interval;
+    const bool was_interval = p->is_interval, was_given = p->is_given, was_set = p->is_set;
     cri_math *m;
     char close;
 
-    p->is_interval = false;
+    p->is_interval = p->is_set = false;
+    p->is_given = is_after_probability(p);
     m = cri_parse_list(p, CRI_TUPLE, true);
     p->is_interval = was_interval;
+    p->is_given = was_given;
+    p->is_set = was_set;
     if (!m) return NULL;
     cri_skip(p);
     close = p->s[p->at];
@@ -117,6 +132,7 @@ static cri_math *set_builder(cri_parser *p, cri_math *name)
 static cri_math *braced_set(cri_parser *p, const char *close)
 {
     cri_math *m, *name;
+    bool was_set;
 
     if (cri_take(p, close)) return cri_math_node(p->q, CRI_EMPTY, 0, NULL, NULL);
     if (cri_sees(p, "\\begin")) { /* \left\{ \begin{array} .. \right. */
@@ -128,7 +144,10 @@ static cri_math *braced_set(cri_parser *p, const char *close)
         m = set_builder(p, name);
         return m && cri_take(p, close) ? m : NULL;
     }
+    was_set = p->is_set;
+    p->is_set = true;
     m = cri_parse_list(p, CRI_SET, false);
+    p->is_set = was_set;
     if (!m || !cri_take(p, close)) return NULL;
     if (m->kind != CRI_SET || m->op >= 0) return cri_math_node(p->q, CRI_SET, 1, m, NULL);
     m->op = 0;
@@ -562,7 +581,7 @@ bool cri_starts_primary(cri_parser *p)
 
     cri_skip(p);
     s = p->s + p->at;
-    if (*s == '|') return p->bars == 0;
+    if (*s == '|') return p->bars == 0 && !p->is_given;
     if ((*s == '[' && p->is_interval) || (*s == '(' && cri_modulus_at(p))) return false;
     if (isalnum((unsigned char)*s) || (*s && strchr("([{", *s))) return true;
     if (*s == '.') return isdigit((unsigned char)s[1]);

@@ -24,8 +24,8 @@ static bool skip_widths(cri_parser *p, const char *name)
     return true;
 }
 
-/* "if", "for" before a condition. */
-static void take_if(cri_parser *p)
+/* "if", "for" before a condition; true: in a text that ends after it. */
+static bool take_if(cri_parser *p)
 {
     static const char *const words[] = {"\\text{if}",
                                         "\\text{if }",
@@ -35,10 +35,12 @@ static void take_if(cri_parser *p)
                                         "\\mbox{if }",
                                         "if ",
                                         ",",
-                                        NULL};
+                                        NULL},
+                             *const opened[] = {"\\text{if ", "\\text{for ", "\\mbox{if ", NULL};
 
     while (cri_take_any(p, words))
         ;
+    return cri_take_any(p, opened);
 }
 
 /* value & condition, in each row */
@@ -46,13 +48,15 @@ static cri_math *piecewise(cri_parser *p)
 {
     static const char *const ends[] = {",", ";", ".", NULL};
     cri_nodes all = {0};
+    bool is_text;
 
     do {
         if (!cri_push(p, &all, cri_parse_sum(p))) return NULL;
         cri_take_any(p, ends);
         if (!cri_take(p, "&")) return NULL;
-        take_if(p);
-        if (!cri_push(p, &all, cri_parse_relation(p))) return NULL;
+        is_text = take_if(p);
+        if (!cri_push(p, &all, cri_parse_relation(p)) || (is_text && !cri_take(p, "}")))
+            return NULL;
         cri_take_any(p, ends);
     } while (cri_take(p, "\\\\") && !cri_sees(p, "\\end"));
     return cri_from_nodes(p, CRI_CASES, &all);

@@ -30,8 +30,8 @@ static void show_arguments(const cri_math *m, const char *between, bool in_brack
 /* The sign before each argument but the first is one letter of text. */
 static void show_relations(const cri_math *m, cr_buf *out)
 {
-    static const char letters[] = "=<lg>nia", *const names[] = {
-                                                  "=", "<", "<=", ">=", ">", "!=", "in", "~"};
+    static const char letters[] = "=<lg>niam", *const names[] = {"=",  "<",  "<=", ">=",   ">",
+                                                                 "!=", "in", "~",  "given"};
 
     for (int i = 0; i < m->num_args && out->num_bytes < LONGEST; i++) {
         const char *at = i && m->text[i - 1] ? strchr(letters, m->text[i - 1]) : NULL;

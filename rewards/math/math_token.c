@@ -89,10 +89,10 @@ cri_math *cri_from_nodes(cri_parser *p, cri_kind kind, const cri_nodes *l)
 /* ---- tokens ---- */
 
 static const char *const skipped[] = {
-    "left",         "right",     "mleft",       "mright",   "big",  "Big",   "bigg",
-    "Bigg",         "bigl",      "bigr",        "Bigl",     "Bigr", "biggl", "biggr",
-    "quad",         "qquad",     "limits",      "rm",       "it",   "bf",    "mathstrut",
-    "displaystyle", "textstyle", "scriptstyle", "nolimits", "strut"};
+    "left",         "right",     "mleft",       "mright",   "big",   "Big",   "bigg",
+    "Bigg",         "bigl",      "bigr",        "Bigl",     "Bigr",  "biggl", "biggr",
+    "quad",         "qquad",     "limits",      "rm",       "it",    "bf",    "mathstrut",
+    "displaystyle", "textstyle", "scriptstyle", "nolimits", "strut", "middle"};
 
 size_t cri_name_bytes(const char *s)
 {
