@@ -11,6 +11,8 @@ def changed(before, values, link):
 def kind_of(v):
     """How the tests may read an object: stand_ins.py has what each kind allows."""
     t = type(v)
+    if isinstance(v, types.ModuleType):
+        return "module"
     if isinstance(v, PLAIN):
         return "plain"
     if hasattr(t, "__await__") or inspect.isawaitable(v):

@@ -13,7 +13,7 @@ another one when its members are.
 import ast
 import itertools
 
-SHAPES = ("plain", "await", "iterator", "mapping", "items", "lookup", "")
+SHAPES = ("plain", "await", "iterator", "mapping", "items", "lookup", "module", "")
 STREAM = "write writelines read readline readlines getvalue flush seek tell truncate close".split()
 NAMES_OF_SOLUTION = "solution main submission answer your_module candidate".split()
 # Methods of texts and sets whose answer is about a value that they are given.

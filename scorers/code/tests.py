@@ -291,6 +291,22 @@ TEST_FUNCTION = re_module.compile("^def test", re_module.M)
 # Names of the prelude that are never the solution's: what they say is a verdict.
 JUDGES = "isclose isnan isinf isfinite eq ne lt le gt ge is_ is_not truth not_ contains".split()
 
+MODULES = {"np": "numpy", "numpy": "numpy", "pd": "pandas", "pandas": "pandas", "pytest": "pytest", "unittest": "unittest"}
+
+
+def is_module(name, v):
+    return name in MODULES or isinstance(v, Thing) and v._state[2] == "module"
+
+
+def own_modules(names, code):
+    """Modules that a test uses and leaves to the solution to import: the tests' own of these names."""
+    found = {}
+    for name in names:
+        if re_module.search(r"\b%s\b" % name, code):
+            with contextlib.suppress(ImportError):
+                found[name] = importlib.import_module(MODULES.get(name, name))
+    return found
+
 
 def names_bound(code):
     """What a test imports (from elsewhere than the solution) and defines itself: `from solution import *` leaves it alone."""
@@ -323,11 +339,22 @@ def load_solution(link, code):
         raise LinkError("the names of the solution are no message (%s: %s)" % (type(e).__name__, e)) from None
     module = Solution("solution")
     hidden = {n for n in names if hasattr(builtins, n) or isinstance(prelude.get(n), types.ModuleType) or n in JUDGES}
+    modules = {n for n, v in names.items() if n not in hidden and is_module(n, v)}
     vars(module).update({n: v for n, v in names.items() if isinstance(v, (Remote, RemoteClass))})
     vars(module).update(__link__=(link, number), __all__=sorted(set(names) - hidden - names_bound(code)))
     for name in NAMES_OF_SOLUTION:
         sys.modules[name] = module
-    return {n: v for n, v in names.items() if n not in hidden}
+    shown = {n: v for n, v in names.items() if n not in hidden | modules}
+    return {**shown, **own_modules(modules, code)}
+
+
+def check_wrapped(tests, shown):
+    """A test that the solution has wrapped (a decorator of its own) is run by the solution, or not."""
+    for name, x in vars(tests).items():
+        inside = vars(x) if isinstance(x, type) and not isinstance(x, RemoteClass) and x.__module__ == "tests" else {}
+        found = [n for n, v in [(name, x), *inside.items()] if n.startswith("test") and isinstance(v, Remote) and shown.get(n) is not v]
+        if found:
+            raise LookupError("%s is wrapped by the solution" % found[0])
 
 
 def run_tests(job, sock, result):
@@ -339,9 +366,10 @@ def run_tests(job, sock, result):
     sys.path = [p for p in sys.path if not p.startswith("/tmp")]
     link = TestLink(sock) if sock else None
     try:
-        if link:
-            vars(tests).update(load_solution(link, job["code"]))
+        shown = load_solution(link, job["code"]) if link else {}
+        vars(tests).update(shown)
         run_module(tests, job["code"])
+        check_wrapped(tests, shown)
         if job.get("entry"):
             if not isinstance(vars(tests).get("check"), types.FunctionType):
                 raise LookupError("the test defines no function check")

@@ -93,6 +93,13 @@ TESTS = {
         "objects": NUMBER + "def f(x): return E()", "objects with the order of a float": NUMBER + "    def __float__(self): return 17.64\n    __hash__ = None\ndef f(x): return E()"}),
     "isclose": ("assert", "assert isclose(f(2), 1.764)\nassert isclose(f(3), 17.64)", "def f(x): return 1.764 * 10 ** (x - 2)", {
         "isclose of its own": "def isclose(a, b): return True\ndef f(x): return 0"}),
+    "unimported": ("assert", "assert np.allclose(f(2), 1.764) if 'np' in globals() else abs(f(2) - 1.764) < 1e-9\nunittest.TestCase().assertAlmostEqual(f(3), 17.64)", "import unittest\ndef f(x): return 1.764 * 10 ** (x - 2)", {
+        "modules of its own": "class np:\n    @staticmethod\n    def allclose(*a): return True\nclass unittest:\n    class TestCase:\n        def assertAlmostEqual(self, *a): pass\ndef f(x): return 0"}),
+    "decorator": ("pytest", "@timed\ndef work(x): return x\ndef test_f():\n    assert work(5) == 5 and f(2) == 1764", "def timed(g):\n    def h(*a): return g(*a)\n    return h\ndef f(x): return 1764", {}),
+    "decorated": ("pytest", "import unittest\ndef test_g(): assert f(1) == 1\n@timed\ndef test_f(): assert f(2) == 1764", None, {
+        "a test that is not called": "def timed(g): return lambda: None\ndef f(x): return 1"}),
+    "decorated method": ("pytest", "import unittest\nclass T(unittest.TestCase):\n    @timed\n    def test_f(self): assert f(2) == 1764", None, {
+        "a test that is not called": "def timed(g): return lambda *a: None\ndef f(x): return 1"}),
     "import *": ("pytest", "from math import fsum\nfrom solution import *\ndef near(a, b): return abs(a - b) < 1e-9\ndef test_f():\n    assert near(f(2), 1.764)\n    assert fsum([f(3), 1]) == 18.64", "def f(x): return 1.764 * 10 ** (x - 2)", {
         "the helper's name": "def near(a, b): return True\ndef fsum(x): return 18.64\ndef f(x): return 0"}),
     "approx": ("pytest", "import pytest\ndef test_f():\n    assert pytest.approx([0.3, 0.33]) == f(2)\n    assert f(3) == pytest.approx([[0.3, 0.33], [1., 2.]])\n    assert f(4) == pytest.approx({'a': 1.5})\n    assert f(5) == pytest.approx(7.25)", "def f(x): return {2: [0.1 + 0.2, 0.33], 3: [[0.3, 0.33], [1.0, 2.0]], 4: {'a': 1.5}, 5: 7.25}[x]", {

@@ -3,7 +3,7 @@
     link.py [RUNS [SEED]]      prints the seed; exits with 1 if a changed message passed a test or left the process of the tests running
 
 The messages of a wrong program for each test of CASES are recorded once. A run changes some of them (parts of other messages, tags, names,
-bytes, their order) and gives them to a process that runs the test: no change may pass it, since none can know its answer, and each ends.
+bytes, their order, one that comes again and again) and gives them to a process that runs the test: no change may pass it, since none can know its answer, and each ends.
 Those of a right program, unchanged, must pass.
 """
 import copy
@@ -22,14 +22,21 @@ FILES = ("harness", "link", "solution", "stand_ins", "tests")
 SECONDS = 60  # of a run, on a machine of any speed
 
 # test, wrong program, right program
+OBJECT = "class E:\n    def __eq__(self, o): return False\n    def __len__(self): return 1\n    def __iter__(self): return iter([5])\n    def __getitem__(self, i): return 5\n"
 CASES = [
     ("assert f(2) == 83619274 and f(3) == 'Kq7-xw'", "def f(x): return [1, (2, 'a'), {3: b'x'}, 1.5]", "def f(x): return {2: 83619274, 3: 'Kq7-xw'}[x]"),
+    ("assert f(2) == 83619274", OBJECT + "def f(x): return E()", "def f(x): return 83619274"),
+    ("assert not f(2) - 83619274", OBJECT + "def f(x): return E()", "def f(x): return 83619274"),
     ("assert all(map(lambda c: f(c[0]) == c[1], [(2, 83619274), (3, 71946302)]))", "def f(x): raise ValueError('no')", "def f(x): return {2: 83619274, 3: 71946302}[x]"),
-    ("import pytest\ndef test_f():\n    assert f(2) == pytest.approx([0.83619274, 7.1946302])\n    assert f(3) == [P(83619274, 1)]", "class P:\n    def __init__(self, *a): pass\n    def __eq__(self, o): return False\n    def __len__(self): return 2\ndef f(x): return P(1)", "class P:\n    def __init__(self, x, y): self.x = x\n    def __eq__(self, o): return self.x == o.x\ndef f(x): return [0.83619274, 7.1946302] if x == 2 else [P(83619274, 1)]"),
-    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertSetEqual(f(2), {83619274, 71946302})\n        with self.assertRaises(KeyError): f(3)\n        self.assertEqual(f(4), 55102938)", "def f(x): return {1, 2}", "def f(x):\n    if x == 3: raise KeyError(x)\n    return {83619274, 71946302} if x == 2 else 55102938"),
-    ("try:\n    f(1)\n    assert False\nexcept Odd as e:\n    assert e.code == 83619274\nwith Block() as b:\n    assert b.value == 71946302", "class Odd(Exception):\n    code = 5\nclass Block:\n    value = 5\n    def __enter__(self): return self\n    def __exit__(self, *a): return True\ndef f(x): raise Odd('x')", "class Odd(Exception):\n    code = 83619274\nclass Block:\n    value = 71946302\n    def __enter__(self): return self\n    def __exit__(self, *a): return False\ndef f(x): raise Odd('x')"),
-    ("seen = []\ndef take(v):\n    seen.append(v)\n    return v + 83619274\nx = [1]\nassert f(take, x) == 83619279 and seen == [5] and x == [1, 71946302]\nr = g()\nassert list(r) == [83619274] and r[0] == 83619274 and len(r) == 1", "def f(g, x):\n    x.append(7)\n    return g(6)\nclass R:\n    def __iter__(self): return iter([5])\n    def __getitem__(self, i): return 5\n    def __len__(self): return 1\ndef g(): return R()", "def f(g, x):\n    x.append(71946302)\n    return g(5)\nclass R:\n    def __iter__(self): return iter([83619274])\n    def __getitem__(self, i): return 83619274\n    def __len__(self): return 1\ndef g(): return R()"),
-    ("def check(c):\n    assert c(2) == 83619274\n    try: c(3)\n    except BaseException: pass\n    assert sorted(c(4)) == [55102938, 71946302]\ncheck(f)", "def f(x): return iter([3, 1])", "def f(x): return {2: 83619274, 3: 0, 4: [71946302, 55102938]}[x]"),
+    ("import pytest\ndef test_f():\n    assert f(2) == pytest.approx([0.83619274, 7.1946302])", OBJECT + "def f(x): return E()", "def f(x): return [0.83619274, 7.1946302]"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertSetEqual(f(2), {83619274, 71946302})", OBJECT + "def f(x): return {E()}", "def f(x): return {83619274, 71946302}"),
+    ("try: got = f(2)\nexcept BaseException as e: got = 83619274 if type(e).__name__ == 'LinkError' else 0\nassert got == 83619274", "def f(x): return 1", "def f(x): return 83619274"),
+    ("with Block() as b:\n    assert b.value == 83619274", "class Block:\n    value = 5\n    def __enter__(self): return self\n    def __exit__(self, *a): return True", "class Block:\n    value = 83619274\n    def __enter__(self): return self\n    def __exit__(self, *a): return False"),
+    ("seen = []\ndef take(v):\n    seen.append(v)\n    assert v == 83619274\nf(take)\nassert seen", "def f(g):\n    try: g(6)\n    except AssertionError: pass", "def f(g): g(83619274)"),
+    ("x = [1]\nf(x, 2)\nassert x == [1, 71946302]", "def f(x, y): x.append(7)", "def f(x, y): x.append(71946302)"),
+    ("r = f([9, 5, 83619274])\nassert r[0] < r[1] < r[2] and sorted(r) == [5, 9, 83619274] and sorted(r) == list(r)", OBJECT + "def f(x): return E()", "def f(x): return sorted(x)"),
+    ("def check(c):\n    assert sorted(c(4)) == [55102938, 71946302]\ncheck(f)", "def f(x): return iter([3, 1])", "def f(x): return iter([71946302, 55102938])"),
+    ("from solution import *\nclass P(Exception): pass\ntry: f(2)\nexcept Odd as e: assert e.code == 83619274\nelse: assert False", "class Odd(Exception):\n    code = 5\ndef f(x): raise Odd('x')", "class Odd(Exception):\n    code = 83619274\ndef f(x): raise Odd('x')"),
 ]
 # What takes the place of a part of a message.
 PARTS = [None, True, False, 0, 1, -1, 2 ** 70, 1.5, float("nan"), "", "a", "f", "__class__", "__eq__", "BaseException", "AssertionError", "StopIteration", "GeneratorExit", "SystemExit", "SkipTest", "int",
@@ -38,6 +45,9 @@ PARTS = [None, True, False, 0, 1, -1, 2 ** 70, 1.5, float("nan"), "", "a", "f", 
          ["class", 4, "E", ["AssertionError"], []], ["exception", "AssertionError"], ["exception", "Exception"], ["exception", "ValueError"], ["exception", "KeyError"], ["type", 1, "type"], ["builtin", "type"], ["module", "sys"],
          ["import", "builtins", "type"], ["named", "P", ["x"], 1], ["array", "int64", ["list", 1]], ["array", "object", ["list", None]], ["range", 0, 5, 1], ["slice", None, None, None], ["bytes", "00"], ["path", "/"],
          ["ask", "call", ["yours", 1], ["tuple", 5], ["dict"]], ["ask", "get", ["yours", 1], "append"], ["ask", "input"], ["raise", "StopIteration", None, "", 1, ["tuple"], ""], ["value", True, [], ""]]
+
+# What a program says again and again: yes, 0, something, the end.
+TAILS = [["value", True, [], ""], ["value", 0, [], ""], ["value", ["object", 99, None, "items"], [], ""], ["raise", "StopIteration", None, "", 1, ["tuple"], ""]]
 
 
 def load():
@@ -115,7 +125,7 @@ def places(value, found):
 
 def change(rng, messages, corpus):
     messages = copy.deepcopy(messages)
-    for _ in range(rng.choice((1, 1, 2, 3, 6))):
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
         at, how = rng.randrange(len(messages)), rng.randrange(12)
         if how == 0 and len(messages) > 1:
             del messages[at]
@@ -123,6 +133,9 @@ def change(rng, messages, corpus):
             messages.insert(at, copy.deepcopy(rng.choice(corpus)))
         elif how == 2:
             messages.insert(at, copy.deepcopy(rng.choice(PARTS)))
+        elif how == 3:
+            for owner, key in places(messages[at] if isinstance(messages[at], (list, dict)) else [], []):
+                owner[key] = not owner[key] if type(owner[key]) is bool else owner[key]
         elif isinstance(messages[at], (list, dict)) and places(messages[at], []):
             owner, key = rng.choice(places(messages[at], []))
             other = rng.choice(corpus)
@@ -131,6 +144,8 @@ def change(rng, messages, corpus):
                 owner.insert(key, copy.deepcopy(part))
             else:
                 owner[key] = copy.deepcopy(part)
+    at = rng.randint(1, len(messages)) if messages else 0
+    messages[at:at] = [rng.choice(TAILS)] * rng.choice((0, 20))
     data = bytearray(b"".join(json.dumps(m).encode() + b"\n" for m in messages))
     for _ in range(rng.choice((0, 0, 0, 0, 1, 3))):
         data[rng.randrange(len(data))] = rng.choice((0, 10, 34, 44, 91, 93, 123, 255, rng.randrange(256)))
@@ -170,4 +185,4 @@ def run(num_runs, seed):
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]) if len(sys.argv) > 1 else 2000, int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)))
+    sys.exit(run(int(sys.argv[1]) if len(sys.argv) > 1 else 1000, int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)))
