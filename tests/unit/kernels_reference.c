@@ -690,15 +690,14 @@ static void c24_adamw_is_torchs(void **state)
     json_decref(all);
 }
 
-/* Products large enough to be cut over threads, by rows and by columns. */
-static void threads_change_nothing(void **state)
+/* Products large enough to be cut over threads, by rows and by columns: fewer threads than panels, and more. */
+static void compare_threads(int threads)
 {
     static const int64_t shape[][3] = {
         {500, 128, 256}, {60, 600, 700}, {391, 129, 257}, {1, 601, 700}};
     cr_device *two;
 
-    (void)state;
-    OK(cr_device_open(cr_device_default(), 2, &two, &err));
+    OK(cr_device_open(cr_device_default(), threads, &two, &err));
     for (size_t s = 0; s < CR_COUNT(shape); s++)
         for (int t = 0; t < 2; t++) {
             int64_t m = shape[s][0], k = shape[s][1], n = shape[s][2], size[] = {m * n, m * k};
@@ -721,6 +720,13 @@ static void threads_change_nothing(void **state)
             drop(x), drop(w), drop(dy);
         }
     cr_device_close(two);
+}
+
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    compare_threads(2);
+    compare_threads(7);
 }
 
 static void a_stack_gives_back_what_it_took(void **state)

@@ -461,6 +461,21 @@ static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint3
     }
 }
 
+/* Panels of one thread: it packs them and multiplies them with all rows, so that they stay in its L2. */
+static int64_t panels_each(int64_t num_panels, int threads)
+{
+    return (num_panels + threads - 1) / threads;
+}
+
+/* Rows in blocks that stay in L2, too. */
+static void block_rows(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
+                       int64_t row_stride, const void *panels, const gemm_out *o)
+{
+    for (int64_t m = at.m0; m < at.m1; m += MC)
+        block((part){m, m + MC < at.m1 ? m + MC : at.m1, at.p0, at.p1}, dtype, n, units, a,
+              row_stride, panels, o);
+}
+
 void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t units,
                 const uint32_t *a, int64_t row_stride, const void *panels, const gemm_out *out)
 {
@@ -468,19 +483,19 @@ void CR_V(gemm)(cr_device *dev, cr_dtype dtype, int64_t m, int64_t n, int64_t un
     /* what it takes to start threads: about as long as 2e6 multiply-adds, or as reading 128 KB of B */
     bool is_worth = (double)m * (double)n * (double)units > 2e6 || n * units > 32768;
     int threads = is_worth ? dev->num_threads : 1;
+    int64_t each = panels_each(num_panels, threads), bands = (num_panels + each - 1) / each,
+            blocks = num_panels < 4 * threads && m >= 2 * MC ? (m + MC - 1) / MC : 1;
 
-    if (m >= 2 * MC || threads == 1) {
-        int64_t num_blocks = (m + MC - 1) / MC;
-        CRI_FOR(threads, b, num_blocks,
-                block((part){b * MC, (b + 1) * MC < m ? (b + 1) * MC : m, 0, num_panels}, dtype, n,
-                      units, a, row_stride, panels, out));
-    } else {
-        int64_t step = (num_panels + threads - 1) / threads;
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int64_t p = 0; p < num_panels; p += step)
-            block((part){0, m, p, p + step < num_panels ? p + step : num_panels}, dtype, n, units,
-                  a, row_stride, panels, out);
+    if (threads == 1) {
+        block_rows((part){0, m, 0, num_panels}, dtype, n, units, a, row_stride, panels, out);
+        return;
     }
+#pragma omp parallel for schedule(static, 1) num_threads(threads) collapse(2)
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t i = 0; i < bands; i++)
+            block_rows((part){b * MC, b + 1 < blocks ? (b + 1) * MC : m, i * each,
+                              (i + 1) * each < num_panels ? (i + 1) * each : num_panels},
+                       dtype, n, units, a, row_stride, panels, out);
 }
 
 /* ---- the products of a Linear ---- */
@@ -512,8 +527,14 @@ static cut cut_of(const cr_device *dev, cr_dtype dtype, int64_t n, int64_t k)
     }
     fits = L2_BYTES / gemm_panel_bytes(dtype, units);
     most = (fits < LEAST_PANELS ? LEAST_PANELS : fits) * CRI_PANEL * dev->num_threads;
-    if (c.cols > most) c.cols = most;
+    c.cols = most < NC * dev->num_threads ? most : NC * dev->num_threads;
     return c;
+}
+
+/* Threads for work on num numbers: what it takes to start them is about as long as packing 32768. */
+static int threads_for(const cr_device *dev, int64_t num)
+{
+    return num > 32768 ? dev->num_threads : 1;
 }
 
 /* A as units, where it lies if possible; otherwise in the scratch. Cut rows are copied: they lie so far apart that they
@@ -527,8 +548,29 @@ static const uint32_t *units_of(cr_device *dev, cr_dtype dtype, const void *x, i
     *row_stride = units;
     if (ld == k && gemm_in_place(dtype, k)) return x;
     packed = cri_scratch(dev, CRI_SLOT_ROWS, (size_t)(m * units) * 4);
-    CR_V(pack_a)(dtype, x, ld, m, k, packed);
+    CRI_FOR(threads_for(dev, m * k), i, (m + MC - 1) / MC,
+            CR_V(pack_a)(dtype, (const char *)x + i * MC * ld * (int64_t)cr_dtype_bytes(dtype), ld,
+                         m - i * MC < MC ? m - i * MC : MC, k, packed + i * MC * units));
     return packed;
+}
+
+/* Panels of n columns of B, [n, k] (is_transposed: B = W^T) or [k, n], by the threads that multiply them. */
+static void pack_panels(const cr_device *dev, cr_dtype dtype, bool is_transposed, const void *w,
+                        int64_t ld, int64_t k, int64_t n, void *panels)
+{
+    int64_t num = (n + CRI_PANEL - 1) / CRI_PANEL, bytes = (int64_t)cr_dtype_bytes(dtype);
+    int threads = threads_for(dev, n * k);
+    int64_t each = panels_each(num, threads), cols = each * CRI_PANEL;
+
+#pragma omp parallel for schedule(static, 1) num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < (num + each - 1) / each; i++) {
+        int64_t n0 = i * cols, some = n - n0 < cols ? n - n0 : cols;
+        char *to = (char *)panels + i * each * gemm_panel_bytes(dtype, gemm_units(dtype, k));
+        if (is_transposed)
+            CR_V(pack_rows)(dtype, (const char *)w + n0 * ld * bytes, ld, some, k, to);
+        else
+            CR_V(pack_cols)(dtype, (const char *)w + n0 * bytes, ld, k, some, to);
+    }
 }
 
 size_t CR_V(packed_bytes)(const cr_device *dev, const cr_weight *w)
@@ -541,24 +583,20 @@ cr_status CR_V(weight_pack)(cr_device *dev, const cr_weight_pack_args *a, cr_err
 {
     const cr_weight *w = a->w;
 
-    (void)dev;
     (void)err;
-    CR_V(pack_rows)
-    (w->dtype, w->data, w->num_cols, w->num_rows, w->num_cols, cr_mem_to_host(a->packed));
+    pack_panels(dev, w->dtype, /*is_transposed=*/true, w->data, w->num_cols, w->num_cols,
+                w->num_rows, cr_mem_to_host(a->packed));
     return CR_OK;
 }
 
 /* `depth` numbers along k, from k0 on, of columns n0 .. n0 + cols - 1 of B = W^T, or W. */
-static void pack_part(const cr_weight *w, bool is_transposed, int64_t n0, int64_t cols, int64_t k0,
-                      int64_t depth, void *panels)
+static void pack_part(const cr_device *dev, const cr_weight *w, bool is_transposed, int64_t n0,
+                      int64_t cols, int64_t k0, int64_t depth, void *panels)
 {
     int64_t ld = w->num_cols, first = is_transposed ? n0 * ld + k0 : k0 * ld + n0;
     const char *at = (const char *)w->data + (size_t)first * cr_dtype_bytes(w->dtype);
 
-    if (is_transposed)
-        CR_V(pack_rows)(w->dtype, at, ld, cols, depth, panels);
-    else
-        CR_V(pack_cols)(w->dtype, at, ld, depth, cols, panels);
+    pack_panels(dev, w->dtype, is_transposed, at, ld, depth, cols, panels);
 }
 
 /* Columns n0 .. n0 + cols - 1 of C = A B with A [m, k] and B = W^T, or W, whose panels are made in the scratch. */
@@ -580,7 +618,7 @@ static void multiply_columns(cr_device *dev, const cr_weight *w, bool is_transpo
         const uint32_t *units = units_of(dev, w->dtype, at, k, m, num, &stride);
         out.before = k0 > 0 ? sums : NULL;
         out.after = k - k0 > num ? sums : NULL;
-        pack_part(w, is_transposed, n0, cols, k0, num, panels);
+        pack_part(dev, w, is_transposed, n0, cols, k0, num, panels);
         CR_V(gemm)(dev, w->dtype, m, cols, gemm_units(w->dtype, num), units, stride, panels, &out);
     }
 }
@@ -658,6 +696,19 @@ cr_status CR_V(linear)(cr_device *dev, const cr_linear_args *a, cr_err *err)
     return CR_OK;
 }
 
+/* A^T of [k, m] in groups. A part is whole groups, also those of AMX, which have 16 rows. */
+static void pack_band(const cr_device *dev, cr_dtype dtype, const char *a, int64_t lda, int64_t k,
+                      int64_t m, uint32_t *groups)
+{
+    enum { PART = 4 * CRI_ROWS };
+    int64_t units = gemm_units(dtype, k), bytes = (int64_t)cr_dtype_bytes(dtype);
+
+    CRI_FOR(threads_for(dev, m * k), i, (m + PART - 1) / PART,
+            CR_V(pack_at)(dtype, a + i * PART * bytes, lda, k,
+                          m - i * PART < PART ? m - i * PART : PART,
+                          groups + gemm_groups_at(dtype, i * PART, units)));
+}
+
 /* dw[n, k] += dy[t, n]^T x[t, k], t in chunks; bands of dy^T stay in L2. */
 void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld_dy, const void *x,
                       int64_t num_rows, int64_t n, int64_t k, float *dw)
@@ -671,13 +722,14 @@ void CR_V(product_tn)(cr_device *dev, cr_dtype dtype, const void *dy, int64_t ld
         uint32_t *groups =
             cri_scratch(dev, CRI_SLOT_ROWS, (size_t)gemm_groups_units(dtype, BAND, units) * 4);
         void *panels = cri_scratch(dev, CRI_SLOT_PANELS, gemm_panels_bytes(dtype, k, units));
-        CR_V(pack_cols)(dtype, (const char *)x + (size_t)(t * k) * bytes, k, rows, k, panels);
+        pack_panels(dev, dtype, /*is_transposed=*/false, (const char *)x + (size_t)(t * k) * bytes,
+                    k, rows, k, panels);
         for (int64_t n0 = 0; n0 < n; n0 += BAND) {
             int64_t band = n - n0 < BAND ? n - n0 : BAND;
             float *at = dw + n0 * k;
             gemm_out out = {.c = at, .ldc = k, .add = at, .ldadd = k}; /* all of it float32 */
-            CR_V(pack_at)
-            (dtype, (const char *)dy + (size_t)(t * ld_dy + n0) * bytes, ld_dy, rows, band, groups);
+            pack_band(dev, dtype, (const char *)dy + (size_t)(t * ld_dy + n0) * bytes, ld_dy, rows,
+                      band, groups);
             CR_V(gemm)(dev, dtype, band, k, units, groups, CRI_GROUPS, panels, &out);
         }
     }

@@ -73,6 +73,16 @@ CR_INLINE int64_t gemm_group_units(int64_t units)
     return units * CRI_ROWS + 16;
 }
 
+/* Where the group of row m begins. */
+CR_INLINE int64_t gemm_groups_at(cr_dtype dtype, int64_t m, int64_t units)
+{
+#if defined(__AMX_BF16__)
+    if (dtype == CR_BF16) return m * units;
+#endif
+    (void)dtype;
+    return m / CRI_ROWS * gemm_group_units(units);
+}
+
 /* Units of all groups of m rows. */
 CR_INLINE int64_t gemm_groups_units(cr_dtype dtype, int64_t m, int64_t units)
 {
