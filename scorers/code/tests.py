@@ -350,7 +350,7 @@ def load_solution(link, code):
 
 def check_wrapped(tests, shown):
     """A test that the solution has wrapped (a decorator of its own) is run by the solution, or not."""
-    for name, x in vars(tests).items():
+    for name, x in Runner(tests).own():
         inside = vars(x) if isinstance(x, type) and not isinstance(x, RemoteClass) and x.__module__ == "tests" else {}
         found = [n for n, v in [(name, x), *inside.items()] if n.startswith("test") and isinstance(v, Remote) and shown.get(n) is not v]
         if found:
