@@ -63,6 +63,9 @@ void cri_check_batching(const cr_config *c, const cr_worker_config *w, cr_diagno
 void cri_bind_correction(cr_config *c, cr_node *root, cr_correction_config *k, cr_diagnostics *d);
 /* Settings of the loss that exclude each other, and what critic_warmup means here. */
 void cri_check_loss(const cr_config *c, cr_diagnostics *d);
+/* columns.c: data_args.columns; NULL: none. */
+cr_data_column *cri_columns_of(const cr_node *block, size_t *num, cr_diagnostics *d);
+void cri_columns_free(cr_data_column *columns, size_t num);
 /* data_args that validation does not give itself are those of training. */
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d);
 /* opd.c: before the schema, other shapes of the same: student_train, student_infer, a list of one teacher; before the

@@ -325,6 +325,7 @@ static void worker_free(cr_worker_config *w)
     texts_free(w->wrap.moe_experts, w->wrap.num_moe_experts);
     envs_free(w->envs);
     texts_free(w->data.file_names, w->data.num_file_names);
+    cri_columns_free(w->data.columns, w->data.num_columns);
     texts_free(w->generating.stop_strings, w->generating.num_stop_strings);
     cr_free(w->devices);
 }

@@ -376,6 +376,7 @@ const cri_key cri_keys[] = {
     READ("data_args", "domain_interleave_probs", CRI_NUMBERS, NULL, "prompts"),
     NONE("data_args", "preprocessing_num_workers", "rows are read before the first step"),
     T("data_args", "tag", "tag", "prompts"),
+    READ("data_args", "columns", CRI_MAP, NULL, "rows"),             /* croll's own */
     C("data_args", "unknown_tag", "error", "error|drop", "prompts"), /* croll's own */
     LATER("data_args", "image_folder", CRI_TEXT, NULL, NULL),
     LATER("data_args", "image_max_pixels", CRI_ANY, NULL, NULL),

@@ -79,6 +79,7 @@ static void bind_data(const cr_node *block, const char *role, cr_data_args *a, c
     a->messages = cri_text_of(block, "messages");
     a->prompt = cri_text_of(block, "prompt");
     a->tag = cri_text_of(block, "tag");
+    a->columns = cri_columns_of(block, &a->num_columns, d);
     a->drops_unknown_tags = cri_choice_of("data_args", block, "unknown_tag") == 1;
     if (a->messages && a->prompt)
         cr_diagnose(d, CR_ERROR, cr_node_get(block, "prompt")->place,
@@ -420,8 +421,10 @@ int64_t cr_worker_batch_samples(const cr_worker_config *w)
 
 static void inherit(cr_config *c, cr_node *to, const cr_node *from, const char *key)
 {
+    cr_node *value = cr_node_get(from, key);
+
     if (!cri_is_in_file(to, key) && cri_is_given(from, key))
-        cri_set_text(c, to, key, cr_node_get(from, key)->text);
+        cr_node_set(&c->yaml, to, key, (cr_place){c->path, 0, 0}, value);
 }
 
 void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diagnostics *d)
@@ -438,6 +441,7 @@ void cri_bind_validation(cr_config *c, cr_node *root, const char *train, cr_diag
     inherit(c, to, from, "template");
     inherit(c, to, from, "tag");
     inherit(c, to, from, "unknown_tag");
+    inherit(c, to, from, "columns");
     cri_bind_worker(c, root, "validation", &c->validation, CR_TASK_SCORE, d);
     c->has_validation = c->validation.data.num_file_names > 0;
 }

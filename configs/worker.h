@@ -22,12 +22,29 @@ typedef struct cr_training_args {
     int64_t per_device_train_batch_size, gradient_accumulation_steps, warmup_steps;
 } cr_training_args;
 
+/* A column of a row that is made of others, or of a text (data_args.columns, docs/data.md). */
+typedef struct cr_data_column_part {
+    char *path;  /* into the row; NULL: value is given */
+    char *value; /* the same text for every row */
+    char *after; /* only what comes after the last place where this stands; NULL: all */
+    char *role; /* the text is the content of a chat's message of this role; NULL: it is as it is */
+} cr_data_column_part;
+
+typedef struct cr_data_column {
+    char *name;
+    bool is_list; /* the parts are lists, joined to one */
+    cr_data_column_part *parts;
+    size_t num_parts; /* 1 if !is_list */
+} cr_data_column;
+
 typedef struct cr_data_args {
     char **file_names;
     size_t num_file_names;
     char *template;
     char *messages, *prompt, *tag; /* names of columns; messages, prompt: NULL: none */
     bool drops_unknown_tags;
+    cr_data_column *columns;
+    size_t num_columns;
 } cr_data_args;
 
 /* Which modules are units (wrap_policy), and which are experts. */

@@ -1,5 +1,6 @@
 /* prompts.c -- see prompts.h. */
 #include "data/prompts.h"
+#include "data/columns.h"
 #include "rewards/rules.h"
 #include "text/encoder.h"
 
@@ -7,8 +8,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Chats of ShareGPT's form: {"from": "human", "value": ..}. A new reference; other lists are as they are. */
+static json_t *with_roles(json_t *list)
+{
+    static const char *const roles[][2] = {{"human", "user"},
+                                           {"gpt", "assistant"},
+                                           {"function_call", "assistant"},
+                                           {"observation", "tool"}};
+    json_t *first = json_array_get(list, 0), *out, *message;
+    size_t i;
+
+    if (!json_object_get(first, "from") || json_object_get(first, "role")) return json_incref(list);
+    out = json_array();
+    json_array_foreach(list, i, message)
+    {
+        json_t *from = json_object_get(message, "from"), *copy = json_object();
+        const char *name = json_string_value(from);
+        for (size_t k = 0; name && k < CR_COUNT(roles); k++)
+            if (strcmp(name, roles[k][0]) == 0) from = json_string(roles[k][1]);
+        if (from == json_object_get(message, "from")) json_incref(from);
+        json_object_set_new(copy, "role", from);
+        json_object_set(copy, "content", json_object_get(message, "value"));
+        json_array_append_new(out, copy);
+    }
+    return out;
+}
+
 /* `messages`: a list, or a list written as JSON text. */
-static cr_status get_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
+static cr_status read_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
 {
     *out = NULL;
     if (json_is_array(column)) {
@@ -25,6 +52,17 @@ static cr_status get_messages(const json_t *column, const char *name, json_t **o
     json_decref(*out);
     *out = NULL;
     return cr_fail(err, CR_EFORMAT, "the column %s holds no list of messages", name);
+}
+
+static cr_status get_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
+{
+    json_t *list;
+
+    *out = NULL;
+    CR_TRY(read_messages(column, name, &list, err));
+    *out = with_roles(list);
+    json_decref(list);
+    return CR_OK;
 }
 
 static cr_status check_text(const json_t *column, const char *name, const char *key, cr_err *err)
@@ -182,6 +220,7 @@ cr_status cr_prompt_encode_rlvr(void *ctx, cr_row *row, cr_err *err)
     json_t *messages = NULL, *prompt;
     cr_buf text = {0};
 
+    CR_TRY(cr_columns_make(&w->data, row, err));
     CR_TRY(find_domain(m, row, err));
     if (row->domain < 0) {
         m->num_unknown++;
@@ -420,6 +459,7 @@ cr_status cr_prompt_encode_sft(void *ctx, cr_row *row, cr_err *err)
     cr_prompt_maker *m = ctx;
     int64_t most = m->config->sequence_length;
 
+    CR_TRY(cr_columns_make(&m->from->data, row, err));
     CR_TRY(m->from->data.messages ? encode_turns(m, row, err) : encode_columns(m, row, err));
     if ((int64_t)row->num_ids > most) {
         row->num_ids = (size_t)most;

@@ -1,5 +1,5 @@
 /* fuzz_rows.c -- arbitrary bytes as a file of rows, lines or an array, of SFT (columns, messages) and of
- * RLVR: every line is a row, is dropped, or is named by its number; ids of rows are in the vocabulary and rows
+ * RLVR, with columns as they are and made of others: every line is a row, is dropped, or is named by its number; ids of rows are in the vocabulary and rows
  * can be drawn. */
 #include "data/prompts.h"
 #include "tests/byte_tokenizer.h"
@@ -17,6 +17,14 @@ static char *tags[] = {(char[]){"gsm8k"}, (char[]){"ifeval"}};
 static cr_reward_config rewards[] = {
     {.domain = (char[]){"math_rule"}, .tags = tags, .num_tags = 2},
     {.domain = (char[]){"ifeval"}, .tags = tags + 1, .num_tags = 1}};
+static cr_data_column_part nested = {.path = (char[]){"a.b.0"}},
+                           after = {.path = (char[]){"answer"}, .after = (char[]){"#"}},
+                           chat_parts[] = {{.value = (char[]){"s"}, .role = (char[]){"system"}},
+                                           {.path = (char[]){"messages"}}};
+static cr_data_column columns[] = {
+    {.name = (char[]){"prompt"}, .parts = &nested, .num_parts = 1},
+    {.name = (char[]){"ground_truth"}, .parts = &after, .num_parts = 1},
+    {.name = (char[]){"messages"}, .is_list = true, .parts = chat_parts, .num_parts = 2}};
 static cr_tokenizer *tokenizer;
 static cr_chat *chat;
 
@@ -105,6 +113,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     load(path, num_lines, cr_prompt_encode_sft, &maker);
     config.train.data.prompt = (char[]){"prompt"}; /* ready text instead of messages */
     load(path, num_lines, cr_prompt_encode_rlvr, &maker);
+    config.train.data.columns = columns;
+    for (size_t n = 1; n <= CR_COUNT(columns); n++) {
+        config.train.data.num_columns = n;
+        config.train.data.messages = n == 3 ? (char[]){"messages"} : NULL;
+        load(path, num_lines, n % 2 ? cr_prompt_encode_rlvr : cr_prompt_encode_sft, &maker);
+    }
     close(fd);
     return 0;
 }
