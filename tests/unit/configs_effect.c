@@ -90,6 +90,13 @@ static void show_worker(cr_buf *out, const cr_worker_config *w)
     show_texts(out, w->data.file_names, w->data.num_file_names);
     SHOW(w->data.template), SHOW(w->data.messages), SHOW(w->data.prompt), SHOW(w->data.tag);
     SHOW(w->data.drops_unknown_tags);
+    for (size_t i = 0; i < w->data.num_columns; i++) {
+        const cr_data_column *c = &w->data.columns[i];
+        SHOW(c->name), SHOW(c->is_list);
+        for (size_t k = 0; k < c->num_parts; k++)
+            SHOW(c->parts[k].path), SHOW(c->parts[k].value), SHOW(c->parts[k].after),
+                SHOW(c->parts[k].role);
+    }
     show_generating(out, &w->generating);
     show_envs(out, w->envs);
     SHOW(w->batching.train_tokens), SHOW(w->batching.infer_tokens);
@@ -334,6 +341,7 @@ static const struct {
      "text",
      {"actor_train.data_args.messages=null", "actor_train.data_args.prompt=first"}},
     {"data_args", "messages", "chat", {NULL}},
+    {"data_args", "columns", "{a: [{path: b, after: c}, {value: d, role: e}]}", {NULL}},
     {"data_args", "domain_interleave_probs", "{math_rule: 0.5, ifeval: 0.5}", {NULL}},
     {"generating_args", "max_new_tokens", "5", {NULL}},
     {"generating_args", "num_return_sequences", "5", {NULL}},
