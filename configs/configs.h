@@ -13,7 +13,7 @@
 #define CR_CONFIGS_H
 
 #include "configs/worker.h"
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 #include "rl/loss.h"
 
 /* How the reply of a judge says its verdict: YES or NO, or a number from least to most; in the text, in what a pattern

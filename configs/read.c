@@ -1,6 +1,6 @@
 /* read.c -- values of a checked tree, and values put into it. */
 #include "configs/bind.h"
-#include "configs/yaml_impl.h"
+#include "configs/yaml/yaml_impl.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* schema.c -- the check of a tree against the table of keys (keys.c). */
 #include "configs/schema.h"
-#include "configs/yaml_impl.h"
+#include "configs/yaml/yaml_impl.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -47,7 +47,7 @@ static cr_status not_there(const char *path, size_t done, const json_t *at, cr_e
                    what, *members ? " " : "", members);
 }
 
-/* One step along path[*done ..], to the member with the longest name; *done moves behind it. NULL: there is nothing. */
+/* One step along path[*done ..], to the member with the longest name; *done moves past it. NULL: the path leads no further. */
 static json_t *step(const json_t *at, const char *path, size_t *done)
 {
     const char *rest = path + *done;

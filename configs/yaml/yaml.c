@@ -1,7 +1,7 @@
 /* yaml.c -- libyaml events to a tree with places, and the way back (see yaml.h). */
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 #include "base/json.h"
-#include "configs/yaml_impl.h"
+#include "configs/yaml/yaml_impl.h"
 
 #include <ctype.h>
 #include <errno.h>

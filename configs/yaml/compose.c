@@ -1,5 +1,5 @@
 /* compose.c -- files into one tree: `defaults`, overrides, interpolation (see yaml.h). */
-#include "configs/yaml_impl.h"
+#include "configs/yaml/yaml_impl.h"
 
 #include <errno.h>
 #include <stdio.h>

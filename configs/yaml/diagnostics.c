@@ -1,5 +1,5 @@
 /* diagnostics.c -- what is to be said of a file, and how it is printed (see yaml.h). */
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 
 #include <stdarg.h>
 #include <stdio.h>

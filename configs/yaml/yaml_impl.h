@@ -2,7 +2,7 @@
 #ifndef CR_YAML_IMPL_H
 #define CR_YAML_IMPL_H
 
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 
 /* NULL after a diagnostic, or for an empty document. */
 cr_node *cri_yaml_parse(cr_yaml *yaml, const char *text, size_t num_bytes, const char *file,
