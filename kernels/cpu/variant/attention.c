@@ -13,20 +13,20 @@
 
 #include <math.h>
 
-/* VALUE: the length of V's rows is a multiple of it. KEY_VECTORS: vectors of keys whose sums a row has in registers. */
-#if V_REGISTERS == 32
-enum { SCORE_ROWS = 4, VALUE_ROWS = 8 };
-#else
-enum { SCORE_ROWS = 2, VALUE_ROWS = 4 };
-#endif
+/* VALUE: the length of V's rows is a multiple of it. Sums of SCORE_ROWS rows and KEY_VECTORS vectors of keys, or of VALUE_ROWS
+ * rows and two vectors of values, stay in registers; APART_ROWS: rows whose keys are not the same. */
 enum {
     TILE = CR_KV_BLOCK,
     VALUE = 16,
     MOST_ROWS = 8,
     MOST_DIM = 256,
-    TILE_VECTORS = TILE / V_LANES,
-    KEY_VECTORS = 4
+    TILE_VECTORS = TILE / V_LANES
 };
+#if V_REGISTERS == 32
+enum { SCORE_ROWS = 4, APART_ROWS = 2, KEY_VECTORS = 4, VALUE_ROWS = 8 };
+#else
+enum { SCORE_ROWS = 4, APART_ROWS = 4, KEY_VECTORS = 2, VALUE_ROWS = 4 };
+#endif
 
 CR_INLINE int64_t padded(int64_t head_dim)
 {
@@ -103,7 +103,7 @@ typedef struct row {
 CR_INLINE void scores(int num, bool is_shared, const row *rows, const float *const *kt,
                       int64_t head_dim, int64_t k0, float scale, int first, vf s[][TILE_VECTORS])
 {
-    vf acc[4 * KEY_VECTORS];
+    vf acc[SCORE_ROWS * KEY_VECTORS];
 
     k0 += first * V_LANES;
 
@@ -137,33 +137,44 @@ CR_INLINE void scores(int num, bool is_shared, const row *rows, const float *con
     }
 }
 
-/* o_r = o_r shrink_r + p_r V_r for num rows, keys in order. */
+/* o_r = o_r shrink_r + p_r V_r for num rows and `wide` vectors of V from the g-th on, keys in order. */
+CR_INLINE void take_columns(int num, int wide, bool is_shared, row *rows, const float *const *tiles,
+                            int64_t head_dim, int g, int64_t keys, float p[][TILE],
+                            const float *shrink)
+{
+    int64_t at = head_dim * TILE + V_LANES * g, dp = padded(head_dim);
+    vf acc[VALUE_ROWS * 2];
+
+#pragma GCC unroll 8
+    for (int r = 0; r < num; r++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wide; w++)
+            acc[r * 2 + w] = v_load(rows[r].o + V_LANES * (g + w)) * v_set(shrink[r]);
+    for (int64_t j = 0; j < keys; j++) {
+        vf v[2];
+#pragma GCC unroll 8
+        for (int r = 0; r < num; r++)
+#pragma GCC unroll 2
+            for (int w = 0; w < wide; w++) {
+                if (r == 0 || !is_shared) v[w] = v_load(tiles[r] + at + j * dp + V_LANES * w);
+                acc[r * 2 + w] = v_fma(v_set(p[r][j]), v[w], acc[r * 2 + w]);
+            }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < num; r++)
+#pragma GCC unroll 2
+        for (int w = 0; w < wide; w++)
+            v_store(rows[r].o + V_LANES * (g + w), acc[r * 2 + w]);
+}
+
 CR_INLINE void take_values(int num, bool is_shared, row *rows, const float *const *tiles,
                            int64_t head_dim, int64_t keys, float p[][TILE], const float *shrink)
 {
-    int64_t at = head_dim * TILE, dp = padded(head_dim);
-    int vectors = (int)(dp / V_LANES);
-    vf acc[VALUE_ROWS * 2];
+    int vectors = (int)(padded(head_dim) / V_LANES), g = 0;
 
-    for (int g = 0; g < vectors; g += 2) { /* two at a time keep the sums in registers */
-        int wide = vectors - g < 2 ? 1 : 2;
-        for (int r = 0; r < num; r++)
-            for (int w = 0; w < wide; w++)
-                acc[r * 2 + w] = v_load(rows[r].o + V_LANES * (g + w)) * v_set(shrink[r]);
-        for (int64_t j = 0; j < keys; j++)
-            for (int w = 0; w < wide; w++) {
-                int64_t from = at + j * dp + V_LANES * (g + w);
-                vf v = v_load(tiles[0] + from);
-#pragma GCC unroll 8
-                for (int r = 0; r < num; r++) {
-                    if (!is_shared) v = v_load(tiles[r] + from);
-                    acc[r * 2 + w] = v_fma(v_set(p[r][j]), v, acc[r * 2 + w]);
-                }
-            }
-        for (int r = 0; r < num; r++)
-            for (int w = 0; w < wide; w++)
-                v_store(rows[r].o + V_LANES * (g + w), acc[r * 2 + w]);
-    }
+    for (; g + 2 <= vectors; g += 2)
+        take_columns(num, 2, is_shared, rows, tiles, head_dim, g, keys, p, shrink);
+    if (g < vectors) take_columns(num, 1, is_shared, rows, tiles, head_dim, g, keys, p, shrink);
 }
 
 /* p = e^(s - most) for a row's 64 keys, most being the largest so far: what went before shrinks. A
