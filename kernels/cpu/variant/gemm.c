@@ -140,12 +140,16 @@ CR_INLINE void finish(cr_dtype dtype, cr_dtype aux, const gemm_out *o, int64_t m
 }
 
 /* A whole tile to rows m .. m + rows - 1, columns n0 .. n0 + CRI_PANEL wide - 1 of C. */
-CR_INLINE void finish_tile(cr_dtype dtype, const gemm_out *o, int64_t m, int64_t n0, int rows,
+CR_INLINE void finish_tile(cr_dtype dtype, const gemm_out *out, int64_t m, int64_t n0, int rows,
                            int wide, const vf *acc)
 {
+    const gemm_out o = *out; /* no store to C changes it */
+
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < 2 * wide; i++)
-            finish(dtype, dtype, o, m + r, n0 + i * V_LANES, V_LANES, acc[r * 2 * wide + i]);
+        for (int64_t n = n0; n < n0 + wide * CRI_PANEL; n += CRI_PANEL, acc += 2) {
+            finish(dtype, dtype, &o, m + r, n, V_LANES, acc[0]);
+            finish(dtype, dtype, &o, m + r, n + V_LANES, V_LANES, acc[1]);
+        }
 }
 
 /* At the right edge of C, which has n columns, or with a bias or residual of another dtype. */
