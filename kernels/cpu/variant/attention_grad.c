@@ -111,13 +111,13 @@ static const uint32_t *rows_of(const shape *z, const work *w, const void *x, int
 
 /* P and dS of V_LANES keys from k0 on of a row that sees keys up to position pos. */
 CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t pos, int64_t k0,
-                     float lse, float delta, vf *p, vf *ds)
+                     vf lse, vf delta, vf *p, vf *ds)
 {
     int64_t first = z->a->window > 0 ? pos + 1 - z->a->window : 0;
     vf scale = v_set(z->a->scale);
 
-    *p = v_exp(v_load(s) * scale - v_set(lse));
-    *ds = *p * (v_load(dp) - v_set(delta)) * scale;
+    *p = v_exp(v_load(s) * scale - lse);
+    *ds = *p * (v_load(dp) - delta) * scale;
     if (k0 + V_LANES - 1 > pos || k0 < first) {
         vi key = v_lanes() + (int32_t)k0;
         vi is_seen = (key <= (int32_t)pos) & (key >= (int32_t)first);
@@ -127,22 +127,33 @@ CR_INLINE void weigh(const shape *z, const float *s, const float *dp, int64_t po
 }
 
 /* P and dS of rows i .. i + num - 1 of a sequence of len rows against the keys of a tile. */
-static void weigh_rows(const shape *z, const work *w, const float *lse, const float *delta,
-                       int64_t len, int64_t i, int64_t num, int64_t k0, int64_t keys)
+CR_INLINE void weigh_rows(int64_t step, const shape *z, const work *w, const float *lse,
+                          const float *delta, int64_t len, int64_t i, int64_t num, int64_t k0,
+                          int64_t keys)
 {
-    int64_t units = gemm_units(z->inner, num), step = z->is_pairs ? 2 : 1, stride = z->a->num_heads,
+    int64_t units = gemm_units(z->inner, num), stride = z->a->num_heads,
             wide = gemm_units(z->inner, keys) * step;
 
-    for (int64_t r = 0; r < units * step; r += step)
+    for (int64_t r = 0; r < units * step; r += step) {
+        vf row_lse[2] = {v_set(0), v_set(0)}, row_delta[2] = {v_set(0), v_set(0)};
+#pragma GCC unroll 2
+        for (int64_t t = 0; t < step; t++) {
+            if (r + t >= num) break;
+            row_lse[t] = v_set(lse[(r + t) * stride]);
+            row_delta[t] = v_set(delta[r + t]);
+        }
         for (int64_t j = 0; j < wide; j += V_LANES) {
             int64_t at = (j / CRI_PANEL * units + r / step) * CRI_PANEL + j % CRI_PANEL;
             vf p[2] = {v_set(0), v_set(0)}, ds[2] = {v_set(0), v_set(0)};
-            for (int64_t t = 0; t < step && r + t < num; t++)
+#pragma GCC unroll 2
+            for (int64_t t = 0; t < step; t++) {
+                if (r + t >= num) break;
                 weigh(z, w->s + (r + t) * TILE + j, w->dp + (r + t) * TILE + j,
-                      z->a->is_bidirectional ? len - 1 : i + r + t, k0 + j, lse[(r + t) * stride],
-                      delta[r + t], &p[t], &ds[t]);
+                      z->a->is_bidirectional ? len - 1 : i + r + t, k0 + j, row_lse[t],
+                      row_delta[t], &p[t], &ds[t]);
+            }
 #if defined(__AVX512BF16__)
-            if (z->is_pairs) {
+            if (step == 2) {
                 v_store((float *)w->p_panels + at, pairs_of(p[0], p[1]));
                 v_store((float *)w->ds_panels + at, pairs_of(ds[0], ds[1]));
                 v_put(CR_BF16, w->ds, r * TILE + j, ds[0]);
@@ -154,6 +165,7 @@ static void weigh_rows(const shape *z, const work *w, const float *lse, const fl
             v_store((float *)w->ds_panels + at, ds[0]);
             v_store((float *)w->ds + r * TILE + j, ds[0]);
         }
+    }
 }
 
 /* What num rows of head h from position i on give and get at the tile of k0. */
@@ -165,12 +177,15 @@ static void take_block(const shape *z, const work *w, int64_t first, int64_t len
             local = (h % z->group) * len + i, units = gemm_units(z->inner, num), stride;
     size_t bytes = cr_dtype_bytes(a->dtype);
     const uint32_t *rows = rows_of(z, w, a->q, at, num, &stride);
+    const float *lse = (const float *)cr_mem_to_host(a->lse) + row;
 
     product(z, a->dtype, num, keys, z->d_units, rows, stride, w->kt, w->s, TILE, false);
     rows = rows_of(z, w, z->g->d_o, at, num, &stride);
     product(z, a->dtype, num, keys, z->d_units, rows, stride, w->vt, w->dp, TILE, false);
-    weigh_rows(z, w, (const float *)cr_mem_to_host(a->lse) + row, w->delta + local, len, i, num, k0,
-               keys);
+    if (z->is_pairs)
+        weigh_rows(2, z, w, lse, w->delta + local, len, i, num, k0, keys);
+    else
+        weigh_rows(1, z, w, lse, w->delta + local, len, i, num, k0, keys);
     CR_V(pack_at)(a->dtype, (const char *)a->q + (size_t)at * bytes, ld, num, z->d, w->q);
     CR_V(pack_at)(a->dtype, (const char *)z->g->d_o + (size_t)at * bytes, ld, num, z->d, w->d_o);
     product(z, z->inner, z->d, keys, units, w->d_o, CRI_GROUPS, w->p_panels, w->dv, TILE, true);

@@ -13,17 +13,20 @@ static const float log2_e = 1.44269504088896341f, ln_2 = 0.69314718055994531f;
 /* 2^x for x <= 0, relative error below 2e-7; 0 from -127 down; NaN stays. */
 CR_INLINE vf exp2_below(vf x)
 {
-    const vf magic = v_set(12582912.0f + 127.0f); /* 1.5 2^23: the sum's last bits are x + 127 */
-    vf y = v_set(0x1.5bba14p-10f), biased;
+    V_CONSTANTS(x, c, V_ALL(12582912.0f + 127.0f), V_ALL(0x1.5bba14p-10f), V_ALL(-127.0f),
+                V_ALL(0x1.3cea88p-7f), V_ALL(0x1.c6b752p-5f), V_ALL(0x1.ebf9bcp-3f),
+                V_ALL(0x1.62e42ap-1f), V_ALL(1.0f));
+    const vf magic = c[0]; /* 1.5 2^23: the sum's last bits are x + 127 */
+    vf y = c[1], biased;
 
-    x = v_max(v_set(-127.0f), x);
+    x = v_max(c[2], x);
     biased = x + magic;
     x = x - (biased - magic);
-    y = v_fma(y, x, v_set(0x1.3cea88p-7f));
-    y = v_fma(y, x, v_set(0x1.c6b752p-5f));
-    y = v_fma(y, x, v_set(0x1.ebf9bcp-3f));
-    y = v_fma(y, x, v_set(0x1.62e42ap-1f));
-    y = v_fma(y, x, v_set(1.0f));
+    y = v_fma(y, x, c[3]);
+    y = v_fma(y, x, c[4]);
+    y = v_fma(y, x, c[5]);
+    y = v_fma(y, x, c[6]);
+    y = v_fma(y, x, c[7]);
     return y * (vf)((vi)biased << 23);
 }
 
@@ -124,11 +127,9 @@ CR_INLINE void weigh(int num, int dims, int d0, int some, const short_heads *h, 
 {
     span all = groups(h, p);
     int64_t next_tiles = h->next_table && d0 == 0 ? h->next_tiles : 0;
-    vf shift[2];
 
 #pragma GCC unroll 2
     for (int r = 0; r < num; r++) {
-        shift[r] = v_set(most[r]);
         if (d0 == 0) sum[r] = v_set(0);
 #pragma GCC unroll 8
         for (int d = d0; d < d0 + some; d++)
@@ -147,7 +148,7 @@ CR_INLINE void weigh(int num, int dims, int d0, int some, const short_heads *h, 
             for (int r = 0; r < num; r++) {
                 w[r] = v_load(scores + r * h->ld_scores);
                 if (d0 > 0) continue;
-                w[r] = exp2_below(w[r] - shift[r]);
+                w[r] = exp2_below(w[r] - v_set(most[r]));
                 sum[r] = sum[r] + w[r];
                 if (some < dims) v_store(scores + r * h->ld_scores, w[r]);
             }

@@ -63,12 +63,15 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
             const char *at = panel + p * panel_bytes + k * row_bytes;
+            const uint32_t *from = a;
             vf b[2];
+            /* each panel reads A, for whose values 12 sums leave no registers from panel to panel */
+            if (V_REGISTERS < 32 && rows == 3 && p > 0) __asm__("" : "+r"(from));
             if (is_streamed) __builtin_prefetch(at + AHEAD_BYTES);
             load_columns(dtype, at, b);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
-                uint32_t x = a[r * row_stride + k * k_stride];
+                uint32_t x = from[r * row_stride + k * k_stride];
                 int i = (r * num_panels + p) * 2;
                 acc[i] = multiply_add(dtype, x, b[0], acc[i]);
                 acc[i + 1] = multiply_add(dtype, x, b[1], acc[i + 1]);

@@ -8,6 +8,7 @@
 #include "kernels/cpu/variant/entries.h"
 #include "kernels/cpu/variant/gemm.h"
 #include "kernels/cpu/variant/head_more.h"
+#include "kernels/cpu/variant/simd_rows.h"
 
 enum { TILE = CRI_TILE, ROWS = 96 };
 
@@ -35,19 +36,15 @@ static void take_tile(row_state *s, const float *z, int64_t n)
     most = v_greatest(best);
     if (s->most > most) most = s->most;
     shift = v_set(most);
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        vf d, e;
-        if (n - i >= V_LANES) {
-            d = v_load(z + i) - shift;
-            e = v_exp(d);
-        } else {
-            vi is_in = v_lanes() < (int32_t)(n - i);
-            d = v_select(is_in, v_get_some(CR_F32, z, i, n - i) - shift, v_set(0));
-            e = v_select(is_in, v_exp(d), v_set(0));
-        }
+    V_EACH(i, some, n, {
+        vf d = v_get_left(CR_F32, z, i, some) - shift, e;
+        vi is_in = v_lanes() < (int32_t)some;
+        if (some < V_LANES) d = v_select(is_in, d, v_set(0));
+        e = v_exp(d);
+        if (some < V_LANES) e = v_select(is_in, e, v_set(0));
         sum = sum + e;
         moment = v_fma(d, e, moment);
-    }
+    });
     scale = s->sum > 0 ? expf(s->most - most) : 0;
     s->moment = scale * (s->moment + (s->most - most) * s->sum);
     if (scale == 0) s->moment = 0;
@@ -229,18 +226,14 @@ cr_status CR_V(head)(cr_device *dev, const cr_head_args *a, cr_err *err)
 CR_INLINE void dz_row(cr_dtype dtype, const float *z, int64_t cols, float lse, float mean_z,
                       float g, float ge, int64_t label, void *dz, int64_t at)
 {
-    for (int64_t i = 0; i < cols; i += V_LANES) {
-        int64_t some = cols - i < V_LANES ? cols - i : V_LANES;
-        vf x = some == V_LANES ? v_load(z + i) : v_get_some(CR_F32, z, i, some);
+    V_EACH(i, some, cols, {
+        vf x = v_get_left(CR_F32, z, i, some);
         vf p = v_exp(x - v_set(lse));
         vf d = -(p * v_fma(v_set(ge), x - v_set(mean_z), v_set(g)));
         if (label >= i && label < i + V_LANES)
             d = v_select(v_lanes() == (int32_t)(label - i), d + v_set(g), d);
-        if (some == V_LANES)
-            v_put(dtype, dz, at + i, d);
-        else
-            v_put_some(dtype, dz, at + i, d, some);
-    }
+        v_put_left(dtype, dz, at + i, d, some);
+    });
 }
 
 /* A tile of the vocabulary and its panels: W^T to make logits, W to make dx. */
@@ -268,11 +261,7 @@ static head_tile pack_tile(cr_device *dev, const cr_weight *w, int64_t v0)
 
 CR_INLINE void put_row(cr_dtype dtype, void *to, int64_t at, const float *x, int64_t num)
 {
-    for (int64_t i = 0; i < num; i += V_LANES)
-        if (num - i >= V_LANES)
-            v_put(dtype, to, at + i, v_load(x + i));
-        else
-            v_put_some(dtype, to, at + i, v_load(x + i), num - i);
+    V_EACH(i, some, num, v_put_left(dtype, to, at + i, v_load(x + i), some););
 }
 
 /* What the gradient of row r is made of. */
@@ -444,12 +433,33 @@ static float row_log_prob(const float *z, int64_t vocab_size, int32_t label,
     return log_prob;
 }
 
+enum { DRAW_GROUP = 16, DRAW_VECTORS = DRAW_GROUP / V_LANES };
+
+/* The weights of a group of words, of which n <= 0 or more are left, and their sum. */
+CR_INLINE float weigh_group(const float *z, int64_t n, float most, float inverse, float *weight)
+{
+    vf e[DRAW_VECTORS];
+
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < DRAW_VECTORS; i++, n -= V_LANES) {
+        e[i] = v_exp((v_get_words(z, i * V_LANES, n) - v_set(most)) * v_set(inverse));
+        if (n < V_LANES) e[i] = v_select(v_lanes() < (int32_t)n, e[i], v_set(0));
+        v_store(weight + i * V_LANES, e[i]);
+    }
+#pragma GCC unroll 2
+    for (int64_t half = DRAW_VECTORS / 2; half; half /= 2)
+#pragma GCC unroll 2
+        for (int64_t i = 0; i < half; i++)
+            e[i] = e[i] + e[i + half];
+    return v_sum(e[0]);
+}
+
 /* Weights e^((z - most) / T) are summed in groups of 16 (one tree for every width of vectors), then of all; the draw walks down the same
  * sums, so nothing is added twice in another order. */
 static int32_t draw_word(const float *all, int64_t vocab_size, float temperature, float u,
                          float *weight)
 {
-    enum { GROUP = 16, VECTORS = GROUP / V_LANES };
+    enum { GROUP = DRAW_GROUP };
     int64_t num_groups = (vocab_size + GROUP - 1) / GROUP, best = 0;
     float *group = weight + num_groups * GROUP, most = -INFINITY, inverse, sum = 0, left;
 
@@ -465,22 +475,14 @@ static int32_t draw_word(const float *all, int64_t vocab_size, float temperature
         return (int32_t)best;
     }
     inverse = 1 / temperature;
-    for (int64_t g = 0; g < num_groups; g++) {
-        vf e[VECTORS];
-        for (int64_t i = 0; i < VECTORS; i++) {
-            int64_t at = g * GROUP + i * V_LANES, n = vocab_size - at;
-            e[i] = v_exp((v_get_words(all, at, n) - v_set(most)) * v_set(inverse));
-            if (n < V_LANES) e[i] = v_select(v_lanes() < (int32_t)n, e[i], v_set(0));
-            v_store(weight + at, e[i]);
-        }
-        for (int64_t half = VECTORS / 2; half; half /= 2)
-            for (int64_t i = 0; i < half; i++)
-                e[i] = e[i] + e[i + half];
-        group[g] = v_sum(e[0]);
-        sum += group[g];
-    }
-    left = u * sum;
     int64_t g = 0, v, last = 0;
+    for (; g < vocab_size / GROUP; g++)
+        sum += group[g] = weigh_group(all + g * GROUP, GROUP, most, inverse, weight + g * GROUP);
+    if (g < num_groups)
+        sum += group[g] =
+            weigh_group(all + g * GROUP, vocab_size - g * GROUP, most, inverse, weight + g * GROUP);
+    left = u * sum;
+    g = 0;
     while (g + 1 < num_groups && left >= group[g])
         left -= group[g++];
     for (v = g * GROUP; v < vocab_size; v++) {

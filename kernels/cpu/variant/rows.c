@@ -167,42 +167,26 @@ CR_INLINE void rmsnorm_grad_rows(cr_dtype dtype, const cr_rmsnorm_grad_args *a)
     for (int64_t r = 0; r < a->num_rows; r++) {
         int64_t at = r * n;
         vf dot = v_set(0), s = v_set(rstd[r]), mean;
-        for (int64_t i = 0; i < n; i += V_LANES) {
-            int64_t some = n - i < V_LANES ? n - i : V_LANES;
-            vf x = some == V_LANES ? v_get(dtype, a->x, at + i)
-                                   : v_get_some(dtype, a->x, at + i, some);
-            vf dy = some == V_LANES ? v_get(dtype, a->dy, at + i)
-                                    : v_get_some(dtype, a->dy, at + i, some);
-            vf w = some == V_LANES ? v_get(dtype, a->weight, i)
-                                   : v_get_some(dtype, a->weight, i, some);
+        V_EACH(i, some, n, {
+            vf x = v_get_left(dtype, a->x, at + i, some);
+            vf dy = v_get_left(dtype, a->dy, at + i, some);
+            vf w = v_get_left(dtype, a->weight, i, some);
             dot = v_fma(dy * w, x, dot);
             if (dweight) {
-                vf g = some == V_LANES ? v_load(dweight + i) : v_get_some(CR_F32, dweight, i, some);
+                vf g = v_get_left(CR_F32, dweight, i, some);
                 g = v_fma(dy, v_rounded(dtype, x * s), g);
-                if (some == V_LANES)
-                    v_store(dweight + i, g);
-                else
-                    v_put_some(CR_F32, dweight, i, g, some);
+                v_put_left(CR_F32, dweight, i, g, some);
             }
-        }
+        });
         mean = v_set(v_sum(dot) / (float)n) * s * s;
-        for (int64_t i = 0; i < n; i += V_LANES) {
-            int64_t some = n - i < V_LANES ? n - i : V_LANES;
-            vf x = some == V_LANES ? v_get(dtype, a->x, at + i)
-                                   : v_get_some(dtype, a->x, at + i, some);
-            vf dy = some == V_LANES ? v_get(dtype, a->dy, at + i)
-                                    : v_get_some(dtype, a->dy, at + i, some);
-            vf w = some == V_LANES ? v_get(dtype, a->weight, i)
-                                   : v_get_some(dtype, a->weight, i, some);
+        V_EACH(i, some, n, {
+            vf x = v_get_left(dtype, a->x, at + i, some);
+            vf dy = v_get_left(dtype, a->dy, at + i, some);
+            vf w = v_get_left(dtype, a->weight, i, some);
             vf dx = s * (dy * w - x * mean);
-            if (a->is_dx_added)
-                dx = dx + (some == V_LANES ? v_get(dtype, a->dx, at + i)
-                                           : v_get_some(dtype, a->dx, at + i, some));
-            if (some == V_LANES)
-                v_put(dtype, a->dx, at + i, dx);
-            else
-                v_put_some(dtype, a->dx, at + i, dx, some);
-        }
+            if (a->is_dx_added) dx = dx + v_get_left(dtype, a->dx, at + i, some);
+            v_put_left(dtype, a->dx, at + i, dx, some);
+        });
     }
 }
 
@@ -362,16 +346,12 @@ CR_INLINE vf sigmoid(vf x)
 
 CR_INLINE void swiglu_range(cr_dtype dtype, const void *gate, const void *up, void *h, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        int64_t some = n - i < V_LANES ? n - i : V_LANES;
-        vf a = some == V_LANES ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
-        vf u = some == V_LANES ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
+    V_EACH(i, some, n, {
+        vf a = v_get_left(dtype, gate, i, some);
+        vf u = v_get_left(dtype, up, i, some);
         vf y = v_rounded(dtype, a * sigmoid(a)) * u;
-        if (some == V_LANES)
-            v_put(dtype, h, i, y);
-        else
-            v_put_some(dtype, h, i, y, some);
-    }
+        v_put_left(dtype, h, i, y, some);
+    });
 }
 
 cr_status CR_V(swiglu)(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
@@ -385,20 +365,14 @@ cr_status CR_V(swiglu)(cr_device *dev, const cr_swiglu_args *a, cr_err *err)
 CR_INLINE void swiglu_grad_range(cr_dtype dtype, const void *gate, const void *up, const void *dh,
                                  void *dgate, void *dup, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        int64_t some = n - i < V_LANES ? n - i : V_LANES;
-        vf a = some == V_LANES ? v_get(dtype, gate, i) : v_get_some(dtype, gate, i, some);
-        vf u = some == V_LANES ? v_get(dtype, up, i) : v_get_some(dtype, up, i, some);
-        vf g = some == V_LANES ? v_get(dtype, dh, i) : v_get_some(dtype, dh, i, some);
+    V_EACH(i, some, n, {
+        vf a = v_get_left(dtype, gate, i, some);
+        vf u = v_get_left(dtype, up, i, some);
+        vf g = v_get_left(dtype, dh, i, some);
         vf s = sigmoid(a), da = g * u * s * v_fma(a, v_set(1.0f) - s, v_set(1.0f)), du = g * a * s;
-        if (some == V_LANES) {
-            v_put(dtype, dgate, i, da);
-            v_put(dtype, dup, i, du);
-        } else {
-            v_put_some(dtype, dgate, i, da, some);
-            v_put_some(dtype, dup, i, du, some);
-        }
-    }
+        v_put_left(dtype, dgate, i, da, some);
+        v_put_left(dtype, dup, i, du, some);
+    });
 }
 
 cr_status CR_V(swiglu_grad)(cr_device *dev, const cr_swiglu_grad_args *a, cr_err *err)

@@ -132,25 +132,47 @@ CR_INLINE vi v_lanes(void)
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define V_ALL(x)               \
+    {                          \
+        x, x, x, x, x, x, x, x \
+    }
+/* Constants in memory, which are operands of instructions: 16 registers do not hold them beside the sums of a loop, and
+ * gcc would keep copies of them on the stack. It does not see that they are the same for every x. */
+#define V_CONSTANTS(x, name, ...)                    \
+    static const vf name##_values[] = {__VA_ARGS__}; \
+    const vf *name = name##_values;                  \
+    __asm__("" : "+r"(name) : "x"(x))
+#else
+#define V_ALL(x)                  v_set(x)
+#define V_CONSTANTS(x, name, ...) const vf name[] = {__VA_ARGS__}
+#endif
+
 /* exp, relative error below 2e-7 in [-87, 88]; 0 below -87.3; NaN stays. (Cephes' polynomial.) */
 CR_INLINE vf v_exp(vf x)
 {
-    const vf least = v_set(-87.33654f), most = v_set(88.3762626f);
+    V_CONSTANTS(x, c, V_ALL(-87.33654f), V_ALL(88.3762626f), V_ALL(1.44269504088896341f),
+                V_ALL(12582912.0f), V_ALL(-0.693359375f), V_ALL(2.12194440e-4f),
+                V_ALL(1.9875691500e-4f), V_ALL(1.3981999507e-3f), V_ALL(8.3334519073e-3f),
+                V_ALL(4.1665795894e-2f), V_ALL(1.6666665459e-1f), V_ALL(5.0000001201e-1f),
+                V_ALL(1.0f));
+    const vf least = c[0], most = c[1];
     vi is_low = x < least;
     vf n, r, y;
     x = v_max(least, x);
     x = v_select(x > most, most, x);
-    n = v_fma(x, v_set(1.44269504088896341f), v_set(12582912.0f)) - v_set(12582912.0f);
-    r = v_fma(n, v_set(-0.693359375f), x);
-    r = v_fma(n, v_set(2.12194440e-4f), r);
-    y = v_set(1.9875691500e-4f);
-    y = v_fma(y, r, v_set(1.3981999507e-3f));
-    y = v_fma(y, r, v_set(8.3334519073e-3f));
-    y = v_fma(y, r, v_set(4.1665795894e-2f));
-    y = v_fma(y, r, v_set(1.6666665459e-1f));
-    y = v_fma(y, r, v_set(5.0000001201e-1f));
-    y = v_fma(y, r * r, r) + v_set(1.0f);
-    vi exponent = (__builtin_convertvector(n, vi) + 127) << 23;
+    n = v_fma(x, c[2], c[3]) - c[3];
+    r = v_fma(n, c[4], x);
+    r = v_fma(n, c[5], r);
+    y = c[6];
+    y = v_fma(y, r, c[7]);
+    y = v_fma(y, r, c[8]);
+    y = v_fma(y, r, c[9]);
+    y = v_fma(y, r, c[10]);
+    y = v_fma(y, r, c[11]);
+    y = v_fma(y, r * r, r) + c[12];
+    vi exponent =
+        (__builtin_convertvector(n, vi) << 23) + (vi)c[12]; /* 127 << 23 are the bits of 1 */
     y = y * (vf)exponent;
     return v_select(is_low, v_set(0.0f), y);
 }

@@ -21,7 +21,7 @@ CR_INLINE void v_store_bf16(uint16_t *p, vf v)
     memcpy(p, &b, sizeof b);
 #else
     vu u = (vu)v, rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
-    vu is_nan = (vu)((u & 0x7FFFFFFFu) > 0x7F800000u);
+    vu is_nan = (vu)(v != v);
     vh h = v_narrowed((is_nan & (u >> 16 | 0x40)) | (~is_nan & rounded));
     memcpy(p, &h, sizeof h);
 #endif

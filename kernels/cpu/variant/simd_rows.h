@@ -4,6 +4,21 @@
 
 #include "kernels/cpu/variant/simd_io.h"
 
+/* The block for each vector of n elements: from element i on, of which `left` are in it. Whole vectors are a loop
+ * of their own, so that what the last ones need (arrays on the stack) is not in it. */
+#define V_EACH(i, left, n, ...)                    \
+    do {                                           \
+        int64_t i = 0;                             \
+        for (; i + V_LANES <= (n); i += V_LANES) { \
+            const int64_t left = V_LANES;          \
+            __VA_ARGS__                            \
+        }                                          \
+        if (i < (n)) {                             \
+            const int64_t left = (n)-i;            \
+            __VA_ARGS__                            \
+        }                                          \
+    } while (0)
+
 /* Of n elements that are left: V_LANES, or those. */
 CR_INLINE vf v_get_left(cr_dtype dtype, const void *p, int64_t i, int64_t n)
 {

@@ -65,24 +65,24 @@ CR_INLINE void layernorm_grad_rows(cr_dtype dtype, const cr_layernorm_grad_args 
     for (int64_t row = 0; row < a->num_rows; row++) {
         int64_t at = row * n;
         vf sum = v_set(0), dot = v_set(0), mean = v_set(means[row]), r = v_set(rstd[row]);
-        for (int64_t i = 0; i < n; i += V_LANES) {
-            vf x = centred(dtype, a->x, at + i, n - i, mean) * r,
-               dy = v_get_left(dtype, a->dy, at + i, n - i),
-               u = dy * v_get_left(dtype, a->weight, i, n - i);
+        V_EACH(i, left, n, {
+            vf x = centred(dtype, a->x, at + i, left, mean) * r,
+               dy = v_get_left(dtype, a->dy, at + i, left),
+               u = dy * v_get_left(dtype, a->weight, i, left);
             sum = sum + u;
             dot = v_fma(u, x, dot);
-            if (dweight) add_to(dweight, i, dy * x, n - i);
-            if (dbias) add_to(dbias, i, dy, n - i);
-        }
+            if (dweight) add_to(dweight, i, dy * x, left);
+            if (dbias) add_to(dbias, i, dy, left);
+        });
         sum = v_set(v_sum(sum) / (float)n);
         dot = v_set(v_sum(dot) / (float)n);
-        for (int64_t i = 0; i < n; i += V_LANES) {
-            vf x = centred(dtype, a->x, at + i, n - i, mean) * r,
-               u = v_get_left(dtype, a->dy, at + i, n - i) * v_get_left(dtype, a->weight, i, n - i),
+        V_EACH(i, left, n, {
+            vf x = centred(dtype, a->x, at + i, left, mean) * r,
+               u = v_get_left(dtype, a->dy, at + i, left) * v_get_left(dtype, a->weight, i, left),
                dx = r * (u - sum - x * dot);
-            if (a->is_dx_added) dx = dx + v_get_left(dtype, a->dx, at + i, n - i);
-            v_put_left(dtype, a->dx, at + i, dx, n - i);
-        }
+            if (a->is_dx_added) dx = dx + v_get_left(dtype, a->dx, at + i, left);
+            v_put_left(dtype, a->dx, at + i, dx, left);
+        });
     }
 }
 
@@ -147,8 +147,8 @@ CR_INLINE vf gelu_slope(cr_gelu_kind kind, vf x)
 
 CR_INLINE void gelu_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, void *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += V_LANES)
-        v_put_left(dtype, y, i, gelu_of(kind, v_get_left(dtype, x, i, n - i)), n - i);
+    V_EACH(i, left, n,
+           v_put_left(dtype, y, i, gelu_of(kind, v_get_left(dtype, x, i, left)), left););
 }
 
 cr_status CR_V(gelu)(cr_device *dev, const cr_gelu_args *a, cr_err *err)
@@ -167,11 +167,11 @@ cr_status CR_V(gelu)(cr_device *dev, const cr_gelu_args *a, cr_err *err)
 CR_INLINE void gelu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const void *x, const void *dy,
                                void *dx, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += V_LANES)
+    V_EACH(
+        i, left, n,
         v_put_left(dtype, dx, i,
-                   v_get_left(dtype, dy, i, n - i) *
-                       gelu_slope(kind, v_get_left(dtype, x, i, n - i)),
-                   n - i);
+                   v_get_left(dtype, dy, i, left) * gelu_slope(kind, v_get_left(dtype, x, i, left)),
+                   left););
 }
 
 cr_status CR_V(gelu_grad)(cr_device *dev, const cr_gelu_grad_args *a, cr_err *err)
@@ -191,10 +191,10 @@ CR_INLINE void geglu_range(cr_dtype dtype, cr_gelu_kind kind, const cr_geglu_arg
 {
     int64_t n = (int64_t)a->num;
 
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        vf gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
-        v_put_left(dtype, a->h, i, v_rounded(dtype, gelu_of(kind, gate)) * up, n - i);
-    }
+    V_EACH(i, left, n, {
+        vf gate = v_get_left(dtype, a->gate, i, left), up = v_get_left(dtype, a->up, i, left);
+        v_put_left(dtype, a->h, i, v_rounded(dtype, gelu_of(kind, gate)) * up, left);
+    });
 }
 
 cr_status CR_V(geglu)(cr_device *dev, const cr_geglu_args *a, cr_err *err)
@@ -212,12 +212,12 @@ CR_INLINE void geglu_grad_range(cr_dtype dtype, cr_gelu_kind kind, const cr_gegl
 {
     int64_t n = (int64_t)a->num;
 
-    for (int64_t i = 0; i < n; i += V_LANES) {
-        vf gate = v_get_left(dtype, a->gate, i, n - i), up = v_get_left(dtype, a->up, i, n - i);
-        vf dh = v_get_left(dtype, a->dh, i, n - i);
-        v_put_left(dtype, a->dgate, i, dh * up * gelu_slope(kind, gate), n - i);
-        v_put_left(dtype, a->dup, i, dh * gelu_of(kind, gate), n - i);
-    }
+    V_EACH(i, left, n, {
+        vf gate = v_get_left(dtype, a->gate, i, left), up = v_get_left(dtype, a->up, i, left);
+        vf dh = v_get_left(dtype, a->dh, i, left);
+        v_put_left(dtype, a->dgate, i, dh * up * gelu_slope(kind, gate), left);
+        v_put_left(dtype, a->dup, i, dh * gelu_of(kind, gate), left);
+    });
 }
 
 cr_status CR_V(geglu_grad)(cr_device *dev, const cr_geglu_grad_args *a, cr_err *err)
