@@ -119,7 +119,7 @@ p = json.load(open(sys.argv[1]))
 full = p["fullest_device"]
 assert sum(r["bytes"] for r in full["roles"]) == p["device_peak_bytes"] and len(full["roles"]) > 1, full
 PY
-refuse "is not a folder" pretrain=Nowhere/Unknown-3B
+refuse "there is no folder" pretrain=Nowhere/Unknown-3B
 refuse "M2: " actor_train.model_args.ulysses_size=3
 refuse "rollout_batch_sise" rollout_batch_sise=3
 echo ok

@@ -94,7 +94,7 @@ for later in both:
     assert later.answer.status == 200, later.text
 END2
 python3 $tmp/client.py $port || fail "one tenant holds up the other: $(cat $tmp/err)"
-until_true '[ $(grep -c "\"route\":\"/v1/completions\"" $tmp/access) -ge 6 ]'
+until_true '[ $(grep "\"route\":\"/v1/completions\"" $tmp/access | grep -c "\"status\":200") -ge 6 ]'
 python3 - $tmp/access <<'PY' || fail "the model's time in the log"
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
