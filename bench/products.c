@@ -2,10 +2,11 @@
  * 15, on the device of CROLL_DEVICE. A JSON line for each shape, or those of SmolLM2-135M (N x K 1536x576, 576x1536, 576x576, head
  * 49152x576) and M = 16, 64, 256, 512: y = x W^T with W as it lies and packed, dx = dy W, dw += dy^T x. [best, median,
  * seconds of the median, FLOPs as the device counts them]; the GFLOP/s are of 2 M N K, a multiplication and an
- * addition for each of M N sums of K. own_sizes: weights whose products cuBLASLt should make, and croll's own kernels do,
+ * addition for each of M N sums of K. core_peak: peak.h, measured before the shape. own_sizes: weights whose products cuBLASLt should make, and croll's own kernels do,
  * because it keeps no promise for them. How they are timed: lab.h.
  */
 #include "bench/lab.h"
+#include "bench/peak.h"
 #include "kernels/gpu.h"
 #include "kernels/kernels.h"
 
@@ -82,9 +83,9 @@ static cr_status run(lab *l, cr_dtype dtype, shape s, cr_err *err)
     grad.dy = mem[DY], grad.dx = mem[OUT_DX], grad.dw = mem[OUT_DW];
     printf(
         "{\"peer\":\"croll\",\"device\":\"%s\",\"variant\":\"%s\",\"dtype\":\"%s\",\"threads\":%d,"
-        "\"m\":%lld,\"n\":%lld,\"k\":%lld,",
+        "\"m\":%lld,\"n\":%lld,\"k\":%lld,\"core_peak\":%.4g,",
         cr_device_name(l->dev), cr_device_variant(l->dev), cr_dtype_name(dtype), l->threads,
-        (long long)s.m, (long long)s.n, (long long)s.k);
+        (long long)s.m, (long long)s.n, (long long)s.k, peak_gflops(l, dtype));
     for (int what = Y; what <= DW; what++) {
         to_y.w = what == Y_PACKED ? &with : &weight;
         CR_TRY(measure(l, s, &(product){what, &to_y, &grad}, err));
