@@ -140,14 +140,14 @@ static char half_at(const char *text)
     return text[3] < '8' ? 0 : strchr("89abAB", text[3]) ? 'h' : 'l';
 }
 
-/* What stands for no character is U+FFFD: half of a surrogate pair, which Python writes as it is, and NUL, at which
-   a text would seem to end. */
-static void mend_escapes(char *line, size_t n)
+/* What stands for no character is U+FFFD: half of a surrogate pair, which Python writes as it is, and, unless it is kept, NUL, at
+   which a text would seem to end. */
+static void mend_escapes(char *line, size_t n, bool keeps_nul)
 {
     for (size_t i = 0; i + 6 <= n; i++) {
         char half;
         if (line[i] != '\\') continue;
-        if (memcmp(line + i, "\\u0000", 6) == 0) memcpy(line + i + 2, "fffd", 4);
+        if (!keeps_nul && memcmp(line + i, "\\u0000", 6) == 0) memcpy(line + i + 2, "fffd", 4);
         half = half_at(line + i);
         if (half == 'h' && i + 12 <= n && half_at(line + i + 6) == 'l')
             i += 11;
@@ -165,7 +165,7 @@ static cr_status read_row(char *line, size_t n, long number, bool has_ground_tru
 
     *row = NULL;
     snprintf(what, sizeof what, "line %ld", number);
-    mend_escapes(line, n);
+    mend_escapes(line, n, /*keeps_nul=*/!has_ground_truth);
     CR_TRY(cr_json_parse_integers(line, n, what, CR_JSON_EXACT, row, err));
     if (!json_is_object(*row))
         return cr_fail(err, CR_EFORMAT, "%s: a row must be a JSON object", what);

@@ -7,7 +7,7 @@
 /* The row of a line, an object with the text "response" and ground_truth; line[n] is changed. *row is owned, also after a
  * failure (NULL: no JSON). */
 CR_MUST cr_status cr_score_row(char *line, size_t n, long number, json_t **row, cr_err *err);
-/* The same without ground_truth, which not every row has. */
+/* The same without ground_truth, which not every row has; a NUL in a text stays one. */
 CR_MUST cr_status cr_score_row_any(char *line, size_t n, long number, json_t **row, cr_err *err);
 /* What an answer looks like: a line of JSON, without or with the member "explain", or a paragraph for people. */
 typedef enum cr_score_form { CR_SCORE_PLAIN, CR_SCORE_EXPLAINED, CR_SCORE_PARAGRAPH } cr_score_form;

@@ -8,13 +8,25 @@ enum { MAX_CASES = 10000 };
 
 /* ---- rows ---- */
 
+/* A text whose end is its first NUL: those in it become U+FFFD. */
+static void add_text(cr_buf *out, const char *text, size_t num_bytes)
+{
+    size_t n;
+
+    for (size_t at = 0; at <= num_bytes; at += n + 1) {
+        if (at) cr_buf_adds(out, "\xEF\xBF\xBD");
+        n = strnlen(text + at, num_bytes - at);
+        cr_buf_add(out, text + at, n);
+    }
+}
+
 /* A text, or a list of lines. */
 static char *text_of(const json_t *v)
 {
     cr_buf out = {0};
 
     if (cr_json_digits(v)) return NULL;
-    if (json_is_string(v)) return cr_strndup(json_string_value(v), json_string_length(v));
+    if (json_is_string(v)) add_text(&out, json_string_value(v), json_string_length(v));
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *line = json_array_get(v, i);
         if (!json_is_string(line) || cr_json_digits(line)) {
@@ -22,7 +34,7 @@ static char *text_of(const json_t *v)
             return NULL;
         }
         if (i) cr_buf_addc(&out, '\n');
-        cr_buf_add(&out, json_string_value(line), json_string_length(line));
+        add_text(&out, json_string_value(line), json_string_length(line));
     }
     return out.data;
 }
@@ -255,10 +267,12 @@ static const char *find_block(const char *text, size_t *num)
 
 static char *solution_of(const char *text, size_t num_bytes)
 {
-    char *copy = cr_strndup(text, num_bytes), *solution;
+    cr_buf copy = {0};
+    char *solution;
 
-    solution = cr_strdup(after_last(after_last(copy, "</think>"), "<|begin_of_solution|>"));
-    cr_free(copy);
+    add_text(&copy, text, num_bytes);
+    solution = cr_strdup(after_last(after_last(copy.data, "</think>"), "<|begin_of_solution|>"));
+    cr_buf_free(&copy);
     return solution;
 }
 

@@ -40,9 +40,11 @@ char *cr_code_of_response(const char *text, size_t num_bytes);
 void cr_code_language(const char *text, size_t num_bytes, char out[16]);
 
 /* Is what a program wrote what it should have written? Blanks at the ends of lines and of the text do not count; words
- * that are numbers, one of them not an integer, may differ by 1e-6 of the larger, or by 1e-6. */
+ * that are numbers, both not written as integers, may differ by 1e-6 of the larger, or by 1e-6; an integer equals a number that
+ * is it exactly (5 and 5.0, not 5 and 5.0000000001), as == of Python has it. */
 bool cr_code_same_output(const char *got, const char *want);
-/* Two values as JSON; what is not JSON is compared as text. Numbers that are not integers may differ by 1e-9 of the larger. */
+/* Two values as JSON; what is not JSON is compared as text. Two numbers that are not integers may differ by 1e-9 of the
+ * larger. */
 bool cr_code_same_value(const char *got, const char *want);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,18 +15,33 @@ static bool is_near(double a, double b, double tolerance, double least)
            (isnan(a) && isnan(b));
 }
 
-/* A number in decimal, not only of digits; false: another word. */
-static bool is_number(const char *word, size_t n, double *x, bool *is_integer)
-{
-    char text[64], *end;
+enum { WORD_BYTES = 64 };
 
-    if (n == 0 || n >= sizeof text) return false;
+/* A number in decimal, as text[WORD_BYTES], not only of digits; false: another word. */
+static bool is_number(const char *word, size_t n, char *text, double *x, bool *is_integer)
+{
+    char *end;
+
+    if (n == 0 || n >= WORD_BYTES) return false;
     memcpy(text, word, n);
     text[n] = '\0';
     if (strpbrk(text, "xXpP(")) return false; /* of C alone */
     *is_integer = text[strspn(text, "+-0123456789")] == '\0';
     *x = strtod(text, &end);
     return end != text && *end == '\0';
+}
+
+/* Is x the integer, without rounding? As == of Python compares a float with an int. */
+static bool is_integer_of(double x, const char *integer)
+{
+    char digits[400];
+    bool is_negative = *integer == '-';
+
+    if (!isfinite(x) || x != trunc(x) || (x != 0 && (x < 0) != is_negative)) return false;
+    integer += is_negative || *integer == '+';
+    integer += strspn(integer, "0");
+    snprintf(digits, sizeof digits, "%.0f", fabs(x));
+    return strcmp(integer, x == 0 ? "" : digits) == 0;
 }
 
 static bool is_blank(char c)
@@ -35,12 +51,16 @@ static bool is_blank(char c)
 
 static bool same_word(const char *a, size_t num_a, const char *b, size_t num_b)
 {
+    char text_a[WORD_BYTES], text_b[WORD_BYTES];
     bool is_integer_a, is_integer_b;
     double x, y;
 
     if (num_a == num_b && memcmp(a, b, num_a) == 0) return true;
-    return is_number(a, num_a, &x, &is_integer_a) && is_number(b, num_b, &y, &is_integer_b) &&
-           !(is_integer_a && is_integer_b) && is_near(x, y, 1e-6, 1e-6);
+    if (!is_number(a, num_a, text_a, &x, &is_integer_a) ||
+        !is_number(b, num_b, text_b, &y, &is_integer_b) || (is_integer_a && is_integer_b))
+        return false;
+    if (is_integer_a) return is_integer_of(y, text_a);
+    return is_integer_b ? is_integer_of(x, text_b) : is_near(x, y, 1e-6, 1e-6);
 }
 
 static size_t word_at(const char *line, size_t num)
@@ -102,16 +122,25 @@ bool cr_code_same_output(const char *a, const char *b)
     }
 }
 
+static bool same_number(const json_t *a, const json_t *b)
+{
+    char integer[32];
+
+    if (json_is_integer(a) && json_is_integer(b))
+        return json_integer_value(a) == json_integer_value(b);
+    if (json_is_real(a) && json_is_real(b))
+        return is_near(json_real_value(a), json_real_value(b), 1e-9, 1e-12);
+    snprintf(integer, sizeof integer, "%lld",
+             (long long)json_integer_value(json_is_integer(a) ? a : b));
+    return is_integer_of(json_real_value(json_is_integer(a) ? b : a), integer);
+}
+
 static bool same_json(const json_t *a, const json_t *b)
 {
     const char *key;
     json_t *v;
 
-    if (json_is_number(a) && json_is_number(b)) {
-        if (json_is_integer(a) && json_is_integer(b))
-            return json_integer_value(a) == json_integer_value(b);
-        return is_near(json_number_value(a), json_number_value(b), 1e-9, 1e-12);
-    }
+    if (json_is_number(a) && json_is_number(b)) return same_number(a, b);
     if (json_is_array(a) && json_is_array(b)) {
         for (size_t i = 0; i < json_array_size(a) && json_array_size(a) == json_array_size(b); i++)
             if (!same_json(json_array_get(a, i), json_array_get(b, i))) return false;

@@ -29,14 +29,15 @@ static void begin_job(cr_buf *out, const char *role, const char *code)
 }
 
 /* The test of a text, with the response where it stands, as a literal. */
-static void write_text_test(const char *test, const char *response, cr_buf *out)
+static void write_text_test(const char *test, const json_t *response, cr_buf *out)
 {
     static const char place[] = "{response}";
+    const char *text = json_string_value(response);
     cr_buf code = {0};
 
     for (const char *at; (at = strstr(test, place)); test = at + strlen(place)) {
         cr_buf_add(&code, test, (size_t)(at - test));
-        cr_json_add_string(&code, response, strlen(response));
+        cr_json_add_string(&code, text, json_string_length(response));
     }
     cr_buf_adds(&code, test);
     begin_job(out, "text", code.data);
@@ -59,7 +60,7 @@ void cri_jobs_write(cri_line *l, bool is_python, cr_program *p)
         cri_field_add(job, "function", l->want.function);
         cri_field_add(job, "lines", c->input);
     } else if (l->want.kind == CR_CASE_TEXT) {
-        write_text_test(c->test, l->code, job);
+        write_text_test(c->test, json_object_get(l->row, "response"), job);
     } else {
         begin_job(job, "test", c->test);
         if (c->entry) cri_field_add(job, "entry", c->entry);

@@ -40,6 +40,7 @@ class TestLink(Link):
         self.memo = {}  # what was read since the last call
         self.ended = set()  # numbers of iterators
         self.failure = self.swallowed = None
+        self.pending = []  # for each ask that waits: what failed in callbacks below it, and was not raised by it so far
 
     # ---- what the tests give ----
 
@@ -126,9 +127,8 @@ class TestLink(Link):
         except Exception as e:
             raise LinkError("the solution sends a line that is not a message (%s: %s)" % (type(e).__name__, e)) from None
         sys.stdout.write(text)
-        if isinstance(error, (AssertionError, TypeError)):
-            self.swallowed = None
         if error is not None:
+            self.pending[-1][:] = [e for e in self.pending[-1] if not isinstance(error, TypeError if isinstance(e, Misuse) else AssertionError)]
             raise error
         return result
 
@@ -136,11 +136,15 @@ class TestLink(Link):
         with self.lock:
             if self.failure:
                 raise LinkError(self.failure)
+            self.pending.append([])
             try:
                 return super().ask(*message)
             except LinkError as e:
                 self.failure = str(e)
                 raise
+            finally:
+                for e in self.pending.pop():
+                    self.swallowed = "%s: %s" % (type(e).__name__, e)
 
     def check(self):
         """At the end: a test may have taken an exception that was the end of the link."""
@@ -198,7 +202,7 @@ class TestLink(Link):
             raise
         except BaseException as e:
             if isinstance(e, (AssertionError, Misuse)):
-                self.swallowed = "%s: %s" % (type(e).__name__, e)
+                self.pending[-1].append(e)
             kind = next(k for k in type(e).__mro__ if EXCEPTIONS.get(k.__name__) is k)
             answer = ["raise", kind.__name__, self.write(tuple(str(a) for a in e.args))]
         self.send(answer)

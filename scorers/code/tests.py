@@ -1,5 +1,6 @@
 """tests.py -- runs the tests of a solution, with the part of pytest that tests of functions use."""
 import contextlib
+import symtable
 import tempfile
 import traceback as traceback_module
 import unittest
@@ -218,7 +219,9 @@ class Runner:
         if self.is_skipped(f):
             self.num_skipped += 1
             return
-        for values in self.cases(f):
+        cases = self.cases(f)
+        self.num_skipped += not cases
+        for values in cases:
             ends = []
             try:
                 for name, x in self.own():
@@ -245,7 +248,7 @@ class Runner:
                 raise AssertionError("%s: %s" % (test, text.strip().splitlines()[-1]))
             for test in result.unexpectedSuccesses:
                 raise AssertionError("%s: it passes, and is expected to fail" % test)
-            self.num_skipped += len(result.skipped)
+            self.num_skipped += len(result.skipped) + (result.testsRun == 0)
             self.num_run += result.testsRun - len(result.skipped)
             return
         for name in [n for n in dir(kind) if n.startswith("test")]:
@@ -309,15 +312,15 @@ def own_modules(names, code):
 
 
 def names_bound(code):
-    """What a test imports (from elsewhere than the solution) and defines itself: `from solution import *` leaves it alone."""
+    """What a test itself binds in its module, by any statement: `from solution import *` leaves it alone."""
     if "import *" not in code:
         return set()
-    tree = ast.parse(code)
-    made = {x.name for x in tree.body if isinstance(x, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
-    for x in tree.body:
-        if isinstance(x, (ast.Import, ast.ImportFrom)) and getattr(x, "module", None) not in NAMES_OF_SOLUTION:
-            made.update((a.asname or a.name).partition(".")[0] for a in x.names)
-    return made
+    tables, found = [symtable.symtable(code, "tests.py", "exec")], set()
+    for table in tables:
+        is_module = table.get_type() == "module"
+        found.update(s.get_name() for s in table.get_symbols() if (s.is_assigned() or s.is_imported()) and (is_module or s.is_declared_global()))
+        tables.extend(table.get_children())
+    return found
 
 
 def load_solution(link, code):

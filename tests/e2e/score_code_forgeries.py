@@ -37,6 +37,29 @@ NUMBER = EQUAL + "    def __lt__(self, o): return True\n    __gt__ = __le__ = __
 TWO_FACED = "class R:\n    def __init__(self, x): self.x = x\n    def __len__(self): return len(self.x)\n    def __getitem__(self, i): return i\n    def __iter__(self): return iter(self.x)\n"
 NEVER_SORTED = "assert len(r) == 4\nassert all(r[i] <= r[i + 1] for i in range(3))\nassert sorted(r) == [0, 5, 7, 9]"
 
+# What a test binds in its module before `from solution import *`, by any statement, and what uses it.
+BOUND = {"EPS": "abs(f(2) - 1.764) < EPS", "near": "near(f(2), 1.764)", "fabs": "fabs(f(2) - 1.764) < EPS", "tiny": "abs(f(2) - 1.764) < tiny", "stream": "abs(f(2) - 1.764) < stream.x",
+         "least": "abs(f(2) - 1.764) < least", "last": "abs(f(2) - 1.764) < last", "given": "abs(f(2) - 1.764) < given", "caught": "abs(f(2) - 1.764) < caught", "Box": "abs(f(2) - 1.764) < Box.x"}
+BINDS = """import contextlib
+EPS = 1e-9
+near = lambda a, b: abs(a - b) < 1e-9
+class Box: x = 1e-9
+try:
+    from math import fabs
+except ImportError: pass
+for tiny in [1e-9]: pass
+with contextlib.nullcontext(Box) as stream: pass
+if (least := 1e-9): pass
+[last := 1e-9 for i in range(1)]
+def give():
+    global given
+    given = 1e-9
+give()
+match [1e-9]:
+    case [caught]: pass
+from solution import *
+def test_f(): assert """
+
 # name: type of case, test, right program, forgeries by name
 TESTS = {
     "number": ("assert", "assert f(2) == 1764\nassert f(3) == 17640", "def f(x): return 1764 * 10 ** (x - 2)", {
@@ -102,6 +125,12 @@ TESTS = {
         "a test that is not called": "def timed(g): return lambda *a: None\ndef f(x): return 1"}),
     "import *": ("pytest", "from math import fsum\nfrom solution import *\ndef near(a, b): return abs(a - b) < 1e-9\ndef test_f():\n    assert near(f(2), 1.764)\n    assert fsum([f(3), 1]) == 18.64", "def f(x): return 1.764 * 10 ** (x - 2)", {
         "the helper's name": "def near(a, b): return True\ndef fsum(x): return 18.64\ndef f(x): return 0"}),
+    **{"import *, " + name: ("pytest", BINDS + use, "def f(x): return 1.764", {"the test's name": "class Near:\n    x = 9\n    def __new__(c, *a): return 1e-12\n%s = %s\ndef f(x): return 0" % (name, "Near" if name in ("near", "fabs", "stream", "Box") else 9)}) for name, use in BOUND.items()},
+    "no cases": ("pytest", "import pytest, solution\n@pytest.mark.parametrize('x', [2])\n@pytest.mark.parametrize('y', solution.CASES)\ndef test_f(x, y): assert solution.f(x) == y * 1764", "CASES = [1]\ndef f(x): return 1764", {
+        "no cases": "CASES = []\ndef f(x): return 1"}),
+    "no methods": ("pytest", "import unittest, solution\nclass T(unittest.TestCase): pass\nfor y in solution.CASES: T.test_f = lambda self: self.assertEqual(solution.f(2), 1764 * y)", "CASES = [1]\ndef f(x): return 1764", {
+        "no cases": "CASES = []\ndef f(x): return 1"}),
+    "text": ("text", "assert {response} == '```python\\nx\\x00y\\n```'", "x\0y", {"a text that ends": "x"}),
     "approx": ("pytest", "import pytest\ndef test_f():\n    assert pytest.approx([0.3, 0.33]) == f(2)\n    assert f(3) == pytest.approx([[0.3, 0.33], [1., 2.]])\n    assert f(4) == pytest.approx({'a': 1.5})\n    assert f(5) == pytest.approx(7.25)", "def f(x): return {2: [0.1 + 0.2, 0.33], 3: [[0.3, 0.33], [1.0, 2.0]], 4: {'a': 1.5}, 5: 7.25}[x]", {
         "a length and no items": "class E:\n    def __len__(self): return 2\n    def __iter__(self): return iter(())\ndef f(x): return E()",
         "a list with a length": "class E(list):\n    def __len__(self): return 2\ndef f(x): return E()",
@@ -146,6 +175,13 @@ TESTS = {
         "an assertion that it takes": "def f(g):\n    try: g(1)\n    except AssertionError: pass",
         "an error that it takes": NUMBER + "def f(g):\n    try: g(E())\n    except BaseException: pass",
         "its own handle": RAW + "def f(g): give(['yours', 1])"}),
+    "callback, later": ("assert", "def take(v): assert v - 1764 == 0\nf(take)\ntry: fails(TypeError)\nexcept TypeError: pass\ntry: fails(AssertionError)\nexcept AssertionError: pass\nelse: raise ValueError", "def f(g): g(1764)\ndef fails(e): raise e", {
+        "an assertion that it takes": "def f(g):\n    try: g(1)\n    except AssertionError: pass\ndef fails(e): raise e",
+        "an error that it takes": NUMBER + "def f(g):\n    try: g(E())\n    except TypeError: pass\ndef fails(e): raise e"}),
+    "callback, another error": ("assert", "def take(v): assert v == 1764\ntry: f(take)\nexcept TypeError: pass", "def f(g): g(1764)", {
+        "an assertion that it takes": "def f(g):\n    try: g(1)\n    except AssertionError: raise TypeError"}),
+    "callback of a callback": ("assert", "def take(v): assert v == 1764\ndef outer(v):\n    h(take, v)\n    raise AssertionError('x')\ntry: f(outer)\nexcept AssertionError as e: assert str(e) == 'x'\nelse: raise ValueError", "def f(g): g(1764)\ndef h(g, v): g(v)", {
+        "an assertion that it takes": "def f(g): g(1)\ndef h(g, v):\n    try: g(v)\n    except AssertionError: pass"}),
     "callback adds": ("assert", "assert f(lambda x: x + 1764) == 1769", "def f(g): return g(5)", {
         "attributes": "def f(g):\n    for n in ('__globals__', '__code__', '__closure__', '__defaults__', 'gi_frame', 'f_locals', '__call__', '__self__'):\n        try: return eval(str(getattr(g, n)))\n        except Exception: pass",
         "handles that it was not given": RAW + "def f(g):\n    for i in range(-3, 9):\n        for what in ('call', 'get', 'iter', 'next', 'set', 'delete', 'unary', 'item'):\n            if i == 1: continue\n            say('ask', what, ['yours', i], ['tuple'], ['dict'])\n    time.sleep(1)"}),
