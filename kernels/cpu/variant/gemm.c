@@ -42,9 +42,11 @@ CR_INLINE void load_columns(cr_dtype dtype, const char *row, vf b[2])
     }
 }
 
-/* rows x (CRI_PANEL * num_panels) sums; is_more: on top of those that are there. */
+/* rows x (CRI_PANEL * num_panels) sums; is_more: on top of those that are there. is_widening: puts the numbers of the
+ * panel there in float32. */
 CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, const uint32_t *a,
-                    int64_t row_stride, int64_t k_stride, const char *panel, bool is_more, vf *sums)
+                    int64_t row_stride, int64_t k_stride, const char *panel, bool is_more, vf *sums,
+                    bool is_widening, float *widened)
 {
     enum { AHEAD_BYTES = 4096 };
     const int64_t row_bytes = gemm_panel_bytes(dtype, 1), panel_bytes = units * row_bytes;
@@ -69,6 +71,10 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
             if (V_REGISTERS < 32 && rows == 3 && p > 0) __asm__("" : "+r"(from));
             if (is_streamed) __builtin_prefetch(at + AHEAD_BYTES);
             load_columns(dtype, at, b);
+            if (is_widening) {
+                v_store(widened + k * CRI_PANEL, b[0]);
+                v_store(widened + k * CRI_PANEL + V_LANES, b[1]);
+            }
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 uint32_t x = from[r * row_stride + k * k_stride];
@@ -83,9 +89,10 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
         sums[i] = acc[i];
 }
 
-#define TILE_CASE(rows, panels)                                                          \
-    case (rows)*8 + (panels):                                                            \
-        tile(dtype, rows, panels, units, a, row_stride, k_stride, panel, is_more, sums); \
+#define TILE_CASE(rows, panels)                                                                \
+    case (rows)*8 + (panels):                                                                  \
+        tile(dtype, rows, panels, units, a, row_stride, k_stride, panel, is_more, sums, false, \
+             NULL);                                                                            \
         return
 
 CR_INLINE void any_tile(cr_dtype dtype, int rows, int panels, int64_t units, const uint32_t *a,
@@ -123,6 +130,20 @@ static __attribute__((noinline)) void run_tile(cr_dtype dtype, int rows, int pan
 {
     CR_BY_DTYPE(dtype, any_tile, rows, panels, units, a, row_stride, k_stride, panel, is_more,
                 sums);
+}
+
+/* A whole tile of a panel of 16-bit numbers, which is widened on the way, for the tiles after it. */
+static __attribute__((noinline)) void run_widening_tile(cr_dtype dtype, int64_t units,
+                                                        const uint32_t *a, int64_t row_stride,
+                                                        int64_t k_stride, const char *panel,
+                                                        bool is_more, vf *sums, float *widened)
+{
+    if (dtype == CR_BF16)
+        tile(CR_BF16, CRI_ROWS, 1, units, a, row_stride, k_stride, panel, is_more, sums, true,
+             widened);
+    else
+        tile(CR_F16, CRI_ROWS, 1, units, a, row_stride, k_stride, panel, is_more, sums, true,
+             widened);
 }
 
 /* V_LANES columns of a row of C from their sums; some < V_LANES: the last ones. */
@@ -402,13 +423,15 @@ typedef struct part {
     int64_t m0, m1, p0, p1;
 } part;
 
-/* At most four panels; p1 - p0 and the rows are what register tiles there are for. */
+/* At most four panels; p1 - p0 and the rows are what register tiles there are for. widened: room for one panel in
+ * float32, with which rows after the first tile are multiplied, or NULL. */
 static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
-                         int64_t row_stride, const void *panel, const gemm_out *o)
+                         int64_t row_stride, const void *panel, float *widened, const gemm_out *o)
 {
     bool is_grouped = row_stride == CRI_GROUPS;
     bool is_plain = o->aux_dtype == o->c_dtype || (!o->bias && !o->add);
-    int64_t n0 = at.p0 * CRI_PANEL, rows;
+    int64_t n0 = at.p0 * CRI_PANEL, rows, row_step = is_grouped ? 1 : row_stride,
+            k_step = is_grouped ? CRI_ROWS : 1;
     int wide = (int)(at.p1 - at.p0);
 
     for (int64_t m = at.m0; m < at.m1; m += rows) {
@@ -419,9 +442,15 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
             rows = (left + 1) / 2; /* even parts */
         if (o->add) prefetch_add(o, m, n0, (int)rows);
         if (o->before) begin_tile(o, m, n0, (int)rows, wide, sums);
-        run_tile(dtype, (int)rows, wide, units,
-                 a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride),
-                 is_grouped ? 1 : row_stride, is_grouped ? CRI_ROWS : 1, panel, o->before, sums);
+        const uint32_t *from =
+            a + (is_grouped ? m / CRI_ROWS * gemm_group_units(units) : m * row_stride);
+        if (widened && m == at.m0) {
+            run_widening_tile(dtype, units, from, row_step, k_step, panel, o->before, sums,
+                              widened);
+            dtype = CR_F32, panel = widened;
+        } else {
+            run_tile(dtype, (int)rows, wide, units, from, row_step, k_step, panel, o->before, sums);
+        }
         if (o->after)
             keep_tile(o, m, n0, (int)rows, wide, sums);
         else if (is_plain && n - n0 >= wide * CRI_PANEL)
@@ -431,17 +460,7 @@ static void block_panels(part at, cr_dtype dtype, int64_t n, int64_t units, cons
     }
 }
 
-CR_INLINE void widen_panel(cr_dtype dtype, const char *panel, int64_t units, float *out)
-{
-    for (int64_t k = 0; k < units; k++, panel += gemm_panel_bytes(dtype, 1), out += CRI_PANEL) {
-        vf b[2];
-        load_columns(dtype, panel, b);
-        v_store(out, b[0]);
-        v_store(out + V_LANES, b[1]);
-    }
-}
-
-/* Rows enough to widen a panel once, before all tiles, and its most units. */
+/* Rows enough to widen a panel once, with the first tile, and its most units. */
 enum { WIDEN_ROWS = 4 * CRI_ROWS, MOST_DEPTH = 2048 };
 
 static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint32_t *a,
@@ -462,9 +481,8 @@ static void block(part at, cr_dtype dtype, int64_t n, int64_t units, const uint3
         wide = rows == 1 ? 4 : rows <= 3 ? 2 : 1;
         while (p + wide > at.p1)
             wide /= 2;
-        if (is_widened) CR_BY_DTYPE(dtype, widen_panel, panel, units, widened);
-        block_panels((part){at.m0, at.m1, p, p + wide}, is_widened ? CR_F32 : dtype, n, units, a,
-                     row_stride, is_widened ? (const void *)widened : panel, o);
+        block_panels((part){at.m0, at.m1, p, p + wide}, dtype, n, units, a, row_stride, panel,
+                     is_widened ? widened : NULL, o);
     }
 }
 
