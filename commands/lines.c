@@ -222,7 +222,9 @@ cr_status cr_lines_write(cr_lines *lines, const cr_buf *text, cr_err *err)
          fwrite(text->data, 1, text->num_bytes, lines->out) != text->num_bytes) ||
         fputc('\n', lines->out) == EOF || fflush(lines->out) != 0) {
         lines->is_closed = true;
-        return cr_fail(err, CR_EIO, "the answers cannot be written: the reader has closed stdout");
+        return cr_fail(err, CR_EIO,
+                       "the answers cannot be written to stdout: its disk is full, or its reader "
+                       "has closed it");
     }
     return CR_OK;
 }

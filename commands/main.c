@@ -2,6 +2,8 @@
 #include "commands/commands.h"
 #include "kernels/kernels.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,12 +91,36 @@ static bool has_cpu(void)
     return false;
 }
 
+/* Of standard streams that the caller has closed: else the next files that are opened would have their numbers, and
+ * what is printed would be written into them. Writing to stdout fails as before; programs may have a stderr. */
+static void hold_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDOUT_FILENO
+                                         ? O_RDONLY
+                                         : O_RDWR); /* gives the lowest that is free: fd */
+}
+
+/* The exit code of a command, which is no success if stdout did not take its answer. A reader that has left (head) is
+ * told nothing more. */
+static int check_stdout(int code, const char *name)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code != 0) return code;
+    if (poll(&out, 1, 0) < 1 || !(out.revents & POLLERR))
+        fprintf(stderr, "croll %s: stdout cannot be written: is its disk full?\n", name);
+    return cr_exit_code(CR_EIO);
+}
+
 int main(int argc, char **argv)
 {
     const char *names[64];
     size_t num = 0;
     const char *near;
 
+    hold_streams();
     spin_briefly(argv);
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of write, not a silent death */
     signal(SIGXFSZ, SIG_IGN); /* likewise a file that may not grow (ulimit -f) */
@@ -106,14 +132,15 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_commands(stdout);
-        return 0;
+        return check_stdout(0, argv[1]);
     }
     if (strcmp(argv[1], "--version") == 0) {
         puts("croll " CR_VERSION);
-        return 0;
+        return check_stdout(0, argv[1]);
     }
     for (size_t i = 0; commands[i]; i++) {
-        if (strcmp(argv[1], commands[i]->name) == 0) return commands[i]->run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i]->name) == 0)
+            return check_stdout(commands[i]->run(argc - 1, argv + 1), argv[1]);
         names[num++] = commands[i]->name;
     }
     near = cr_nearest(argv[1], names, num);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* What is being loaded, and what is wrong with it so far. */
 typedef struct loading {
@@ -66,6 +67,12 @@ static void load_lines(loading *l, const cr_buf *text, size_t at)
         if (cr_json_parse_integers(line, n, what, CR_JSON_EXACT, &row.json, &bad) == CR_OK) {
             row.text = cr_strndup(line, n);
             if (add_row(l, &row, &bad) != CR_OK) cr_fail_add(&bad, "%s", what);
+        } else if (line_number == 1) {
+            const cr_err why = bad;
+            bad.status = CR_OK;
+            cr_fail(&bad, why.status,
+                    "%.400s (a file is lines with one JSON object each, or one JSON array)",
+                    why.msg);
         }
         if (bad.status != CR_OK) note_bad(l, &bad);
     }
@@ -118,6 +125,8 @@ static cr_status check_format(const char *path, const cr_buf *text, cr_err *err)
         {"PK\x03\x04", 4, "a zip archive", "unzip ", ""},
         {"\xff\xfe", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
         {"\xfe\xff", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8 ", " > rows.jsonl"},
+        {"{\0", 2, "UTF-16", "iconv -f UTF-16LE -t UTF-8 ", " > rows.jsonl"},
+        {"[\0", 2, "UTF-16", "iconv -f UTF-16LE -t UTF-8 ", " > rows.jsonl"},
     };
 
     for (size_t i = 0; i < CR_COUNT(formats); i++)
@@ -135,7 +144,11 @@ cr_status cr_dataset_load(cr_dataset *data, const char *path, cr_row_encode enco
     loading l = {.data = data, .path = path, .encode = encode, .ctx = ctx};
     cr_buf text = {0};
     size_t at = 0, blank;
+    struct stat file;
 
+    if (stat(path, &file) == 0 && S_ISFIFO(file.st_mode))
+        return cr_fail(err, CR_EFORMAT,
+                       "%s is a pipe, a file is expected: rows are read more than once", path);
     CR_TRY(cr_file_read(path, &text, err));
     if (check_format(path, &text, err) != CR_OK) goto out;
     data->sum = 31 * data->sum + cr_sum_bytes(0, text.data, text.num_bytes);

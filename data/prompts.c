@@ -37,6 +37,8 @@ static json_t *with_roles(json_t *list)
 /* `messages`: a list, or a list written as JSON text. */
 static cr_status read_messages(const json_t *column, const char *name, json_t **out, cr_err *err)
 {
+    const char *text;
+
     *out = NULL;
     if (json_is_array(column)) {
         *out = json_incref((json_t *)(uintptr_t)column);
@@ -47,7 +49,14 @@ static cr_status read_messages(const json_t *column, const char *name, json_t **
                        "the column %s is %s, a list of messages is expected (data_args.messages "
                        "names the column)",
                        name, column ? "no list" : "missing");
-    CR_TRY(cr_json_parse(json_string_value(column), json_string_length(column), name, out, err));
+    text = json_string_value(column);
+    if (!strchr("[{", text[strspn(text, " \t\r\n")]))
+        return cr_fail(err, CR_EFORMAT,
+                       "the column %s is plain text, a list of messages is expected "
+                       "(data_args.columns: {%s: {path: %s, "
+                       "role: user}} makes a chat of a question)",
+                       name, name, name);
+    CR_TRY(cr_json_parse(text, json_string_length(column), name, out, err));
     if (json_is_array(*out)) return CR_OK;
     json_decref(*out);
     *out = NULL;

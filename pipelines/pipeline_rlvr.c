@@ -49,7 +49,8 @@ static cr_status load_files(rlvr *s, cr_dataset *data, const cr_worker_config *f
     cr_prompt_report(&maker, from->name);
     return data->num_rows
                ? CR_OK
-               : cr_fail(err, CR_ECONFIG, "%s: its files have no row to take", from->name);
+               : cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
+                         from->data.file_names[0], from->data.num_file_names > 1 ? ", .." : "");
 }
 
 static cr_status watch_run(void *run, cr_err *err)
@@ -153,8 +154,9 @@ static cr_status split_domains(rlvr *s, cr_err *err)
         s->shares[d] = c->rewards[d].probability / sum;
         if (s->shares[d] <= 0) continue;
         if ((double)s->orders[d].num < ceil(prompts - 1e-9))
-            return cr_fail(err, CR_ECONFIG, "the domain %s has %zu row%s, a step takes %.0f", name,
-                           s->orders[d].num, s->orders[d].num == 1 ? "" : "s",
+            return cr_fail(err, CR_ECONFIG,
+                           "the domain %s has %zu row%s, a step takes %.0f (rollout_batch_size)",
+                           name, s->orders[d].num, s->orders[d].num == 1 ? "" : "s",
                            ceil(prompts - 1e-9));
         if (s->shares[d] < 1)
             cr_log(CR_LOG_INFO, "data", "domain %s: %g of %lld prompts a step, %zu row%s", name,

@@ -69,7 +69,8 @@ static cr_status load_files(sft *s, cr_dataset *data, const cr_worker_config *fr
         CR_TRY(cr_dataset_load(data, from->data.file_names[i], cr_prompt_encode_sft, &maker, err));
     cr_prompt_report(&maker, from->name);
     if (!data->num_rows)
-        return cr_fail(err, CR_ECONFIG, "%s: its files have no row to take", from->name);
+        return cr_fail(err, CR_ECONFIG, "%s: its files (%s%s) have no row to take", from->name,
+                       from->data.file_names[0], from->data.num_file_names > 1 ? ", .." : "");
     return check_answers(s, data, from->name, err);
 }
 

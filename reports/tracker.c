@@ -116,9 +116,12 @@ cr_status cr_tracker_log(cr_tracker *t, int64_t step, cr_metrics *m, cr_err *err
         else
             done += (size_t)n;
     }
-    if (status == CR_OK && t->is_stdout) {
-        fputs(line.data, stdout);
-        fflush(stdout);
+    if (status == CR_OK && t->is_stdout &&
+        (fputs(line.data, stdout) == EOF || fflush(stdout) != 0)) {
+        cr_log(CR_LOG_WARN, "metrics",
+               "stdout cannot be written: no more lines go there, metrics.jsonl has all");
+        t->is_stdout = false;
+        clearerr(stdout); /* the run goes on */
     }
     if (status == CR_OK && t->program) cr_track_program_add(t->program, line.data, line.num_bytes);
     if (status == CR_OK && t->tensorboard)

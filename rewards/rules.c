@@ -74,7 +74,8 @@ cr_status cr_rule_take_ground_truth(json_t *row, cr_err *err)
         return CR_OK;
     }
     return cr_fail(err, CR_EFORMAT,
-                   "the column ground_truth is %s (it needs the right answer, a text or a number)",
+                   "the column ground_truth is %s (it needs the right answer, a text or a number; "
+                   "data_args.columns of a run takes it from another column)",
                    !gold                ? "missing"
                    : json_is_null(gold) ? "null"
                                         : "neither text nor number");

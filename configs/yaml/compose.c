@@ -127,6 +127,11 @@ static void override(cr_yaml *yaml, const char *argument, cr_diagnostics *d)
                     argument);
         return;
     }
+    if (!equals[1 + strspn(equals + 1, " ")]) {
+        cr_diagnose(d, CR_ERROR, place, "'%.100s' gives no value (KEY=null means the default)",
+                    argument);
+        return;
+    }
     value = cr_yaml_parse_value(yaml, equals + 1, place, d);
     if (!value) {
         cr_diagnose(d, CR_ERROR, place, "the override of %.*s could not be read",

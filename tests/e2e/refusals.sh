@@ -152,7 +152,7 @@ grep -q "note: reference has no effect (init_kl_coef and use_kl_loss are off" $l
 sft 'num_train_epochs: a number of at most 1e9' sft_train.training_args.num_train_epochs=1e30
 sft '65536 x 65536 samples of an update' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=65536
 sft '65536 x 2147483647 tokens of a step' sft_train.training_args.per_device_train_batch_size=65536 sft_train.training_args.gradient_accumulation_steps=1 sequence_length=2147483647
-sft 'validation: its files have no row to take' 'validation={data_args: {file_name: [/dev/null]}}'
+sft 'validation: its files \(/dev/null\) have no row to take' 'validation={data_args: {file_name: [/dev/null]}}'
 sft 'cannot open .*/no_rows' "sft_train.data_args.file_name=[$tmp/no_rows]"
 only=(run configs/quickstart/sft.yaml pretrain=$model output_dir=$tmp/only track_with=none max_steps=1
     "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.save_only_model=true)
@@ -160,6 +160,21 @@ log=$tmp/only.log
 "$CROLL" "${only[@]}" >$log 2>&1 </dev/null || fail "save_only_model: exit code $?"
 refuse "output_dir: $tmp/ids is there and is not a folder" "${only[@]}" output_dir=$tmp/ids
 refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
+refuse "'max_steps=' gives no value" config configs/quickstart/rlvr.yaml max_steps=
+
+# an answer that stdout does not take is no success; a reader that has left is told nothing
+echo '{"id":1,"ground_truth":"7","response":"7"}' >$tmp/score
+for command in --version 'config configs/quickstart/rlvr.yaml' 'score math_rule' 'formula --list' "inspect $model" "tokenize $model"; do
+    code=0
+    "$CROLL" $command <$tmp/score >/dev/full 2>$log || code=$?
+    [ $code = 1 ] && grep -Eq 'cannot be written.*full' $log || fail "$command with a full disk: exit code $code"
+done
+{ "$CROLL" inspect $model 2>$log || true; } | true
+[ ! -s $log ] || fail "a reader that has left is told something"
+# closed streams: no file gets their numbers, and with them what is printed
+"$CROLL" "${only[@]}" output_dir=$tmp/closed track_with=stdout <&- >&- 2>&- || fail "closed streams: exit code $?"
+! grep -q '^step' $tmp/closed/metrics.jsonl || fail "closed streams: the terminal's lines are in metrics.jsonl"
+grep -q 'stdout cannot be written: no more lines go there' $tmp/closed/run.log || fail "closed stdout: no warning"
 
 "$CROLL" logprobs $model $two model_args.ulysses_size=2 model_args.attn_implementation=sdpa model_args.dtype=fp32 <$tmp/ids >$tmp/two 2>$tmp/log ||
     fail "sdpa with ulysses: exit code $?"

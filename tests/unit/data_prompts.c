@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char *tags[] = {(char[]){"gsm8k"}};
@@ -277,11 +278,16 @@ static void other_formats(void **state)
         const char *bytes;
         size_t num;
         const char *error;
-    } cases[] = {
-        {"PAR1....", 8, "read_parquet('"},          {"\x1f\x8b\x08", 3, "gunzip -c "},
-        {"\xff\xfe{\0", 4, "iconv -f UTF-16"},      {"\xfe\xff\0{", 4, "iconv -f UTF-16"},
-        {"\x28\xb5\x2f\xfd.", 5, "zstd -dc"},       {"{\"q\":}", 6, ":1: not valid JSON: column"},
-        {"{}\n{", 4, "x:2: not valid JSON: column"}};
+    } cases[] = {{"PAR1....", 8, "read_parquet('"},
+                 {"\x1f\x8b\x08", 3, "gunzip -c "},
+                 {"\xff\xfe{\0", 4, "iconv -f UTF-16"},
+                 {"\xfe\xff\0{", 4, "iconv -f UTF-16"},
+                 {"\x28\xb5\x2f\xfd.", 5, "zstd -dc"},
+                 {"{\"q\":}", 6, ":1: not valid JSON: column"},
+                 {"{}\n{", 4, "x:2: not valid JSON: column"},
+                 {"{\0\"\0", 4, "iconv -f UTF-16LE"},
+                 {"q,a\n", 4, "(a file is lines with one JSON object each"},
+                 {"[\0{\0", 4, "iconv -f UTF-16LE"}};
     cr_worker_config from = {.data = {.prompt = (char[]){"q"}, .drops_unknown_tags = true}};
     cr_dataset data;
     cr_err err;
@@ -295,6 +301,34 @@ static void other_formats(void **state)
         assert_null(strstr(err.msg, "more wrong"));
         cr_dataset_free(&data);
     }
+}
+
+/* A run reads its rows more than once, and would wait for a writer for ever. */
+static void pipes_are_refused(void **state)
+{
+    char *path = cr_path_join(temp_folder, "pipe");
+    cr_dataset data = {0};
+    cr_err err = {0};
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(cr_dataset_load(&data, path, cr_prompt_encode_rlvr, NULL, &err), CR_EFORMAT);
+    assert_non_null(strstr(err.msg, "pipe is a pipe, a file is expected"));
+    cr_dataset_free(&data);
+    cr_free(path);
+}
+
+/* A question as text where a chat is expected: the message has the key that makes one of it. */
+static void text_is_no_chat(void **state)
+{
+    cr_worker_config from = {.data = {.messages = (char[]){"q"}}};
+
+    (void)state;
+    check_rlvr("{\"tag\":\"gsm8k\",\"q\":\"3+4?\"}", &from, 0,
+               "the column q is plain text, a list of messages is "
+               "expected (data_args.columns: {q: {path: q, role: user}}");
+    check_rlvr("{\"tag\":\"gsm8k\",\"q\":\" [3\"}", &from, 0, "q: not valid JSON");
+    check_rlvr("{\"tag\":\"gsm8k\",\"q\":\"{}\"}", &from, 0, "the column q holds no list");
 }
 
 static int begin(void **state)
@@ -396,7 +430,9 @@ int main(void)
                                        cmocka_unit_test(rows_that_no_rule_can_judge),
                                        cmocka_unit_test(images_are_refused),
                                        cmocka_unit_test(arrays_are_rows),
-                                       cmocka_unit_test(other_formats)};
+                                       cmocka_unit_test(other_formats),
+                                       cmocka_unit_test(pipes_are_refused),
+                                       cmocka_unit_test(text_is_no_chat)};
 
     return cmocka_run_group_tests(tests, begin, end);
 }
