@@ -102,8 +102,8 @@ static void hold_streams(void)
                                          : O_RDWR); /* gives the lowest that is free: fd */
 }
 
-/* The exit code of a command, which is no success if stdout did not take its answer. A reader that has left (head) is
- * told nothing more. */
+/* The exit code of a command, which is no success if stdout did not take its answer. A reader that has left (head)
+ * gets no message. */
 static int check_stdout(int code, const char *name)
 {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};

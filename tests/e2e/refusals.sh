@@ -162,7 +162,7 @@ refuse "output_dir: $tmp/ids is there and is not a folder" "${only[@]}" output_d
 refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
 refuse "'max_steps=' gives no value" config configs/quickstart/rlvr.yaml max_steps=
 
-# an answer that stdout does not take is no success; a reader that has left is told nothing
+# an answer that stdout does not take is no success; a reader that has left gets no message
 echo '{"id":1,"ground_truth":"7","response":"7"}' >$tmp/score
 for command in --version 'config configs/quickstart/rlvr.yaml' 'score math_rule' 'formula --list' "inspect $model" "tokenize $model"; do
     code=0
@@ -170,7 +170,7 @@ for command in --version 'config configs/quickstart/rlvr.yaml' 'score math_rule'
     [ $code = 1 ] && grep -Eq 'cannot be written.*full' $log || fail "$command with a full disk: exit code $code"
 done
 { "$CROLL" inspect $model 2>$log || true; } | true
-[ ! -s $log ] || fail "a reader that has left is told something"
+[ ! -s $log ] || fail "a message for a reader that has left"
 # closed streams: no file gets their numbers, and with them what is printed
 "$CROLL" "${only[@]}" output_dir=$tmp/closed track_with=stdout <&- >&- 2>&- || fail "closed streams: exit code $?"
 ! grep -q '^step' $tmp/closed/metrics.jsonl || fail "closed streams: the terminal's lines are in metrics.jsonl"
