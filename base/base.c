@@ -1,14 +1,11 @@
-/* base.c -- errors, memory, text buffers, files, UTF-8, time and the log (see base.h). */
+/* base.c -- errors, memory, text buffers, UTF-8, time and the log (see base.h). */
 #include "base/base.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,14 +78,24 @@ void cr_check_failed(const char *file, int line, const char *cond, const char *f
 
 /* ---- host memory ---- */
 
+/* A limit of this process or of the machine, no fault of the program: a sentence, and the same end. */
+static _Noreturn void out_of_memory(size_t num_bytes)
+{
+    cr_log(CR_LOG_ERROR, "memory",
+           "out of memory: there is no room for %zu bytes more (what the machine, its cgroups, "
+           "ulimit -v and ulimit -d give is used up)",
+           num_bytes);
+    if (abort_hook) abort_hook();
+    _exit(1);
+}
+
 void *cr_alloc(size_t num_bytes)
 {
     void *ptr = NULL;
     size_t rounded = (num_bytes + 63) / 64 * 64;
 
     if (rounded == 0) rounded = 64;
-    CR_CHECK(rounded >= num_bytes && posix_memalign(&ptr, 64, rounded) == 0,
-             "out of memory asking for %zu bytes", num_bytes);
+    if (rounded < num_bytes || posix_memalign(&ptr, 64, rounded) != 0) out_of_memory(num_bytes);
     memset(ptr, 0, rounded);
     return ptr;
 }
@@ -152,8 +159,7 @@ static struct block *block_create(size_t capacity)
     struct block *b = CR_NEW(struct block);
     void *data = NULL;
 
-    CR_CHECK(posix_memalign(&data, 64, capacity) == 0, "out of memory asking for %zu bytes",
-             capacity);
+    if (posix_memalign(&data, 64, capacity) != 0) out_of_memory(capacity);
     b->data = data;
     b->capacity = capacity;
     return b;
@@ -225,7 +231,7 @@ void cr_buf_reserve(cr_buf *buf, size_t num_bytes)
     while (want <= num_bytes)
         want *= 2;
     data = realloc(buf->data, want);
-    CR_CHECK(data, "out of memory asking for %zu bytes", want);
+    if (!data) out_of_memory(want);
     buf->data = data;
     buf->data[buf->num_bytes] = 0;
     buf->capacity_bytes = want;
@@ -289,145 +295,7 @@ char *cr_asprintf(const char *fmt, ...)
     return buf.data;
 }
 
-/* ---- files and names ---- */
-
-cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err)
-{
-    bool is_stdin = strcmp(path, "-") == 0;
-    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = -1;
-    struct stat file;
-    bool is_endless;
-
-    if (fd < 0) return cr_fail(err, CR_EIO, "cannot open %s: %s", path, strerror(errno));
-    is_endless = !is_stdin && fstat(fd, &file) == 0 && S_ISCHR(file.st_mode) && !isatty(fd);
-    cr_buf_clear(out);
-    do {
-        cr_buf_reserve(out, out->num_bytes + 65536);
-        n = read(fd, out->data + out->num_bytes, out->capacity_bytes - out->num_bytes - 1);
-        if (n > 0) out->num_bytes += (size_t)n;
-    } while ((n > 0 && !is_endless) || (n < 0 && errno == EINTR));
-    out->data[out->num_bytes] = 0;
-    if (n > 0) {
-        close(fd);
-        return cr_fail(err, CR_EIO, "%s is a device without an end, not a file", path);
-    }
-    if (n < 0) cr_fail(err, CR_EIO, "cannot read %s: %s", path, strerror(errno));
-    if (!is_stdin) close(fd);
-    return n < 0 ? CR_EIO : CR_OK;
-}
-
-const char *cr_line_next(const cr_buf *text, size_t *at, size_t *num_bytes)
-{
-    const char *line, *end;
-
-    if (*at >= text->num_bytes) return NULL;
-    line = text->data + *at;
-    end = memchr(line, '\n', text->num_bytes - *at);
-    *num_bytes = end ? (size_t)(end - line) : text->num_bytes - *at;
-    *at += *num_bytes + 1;
-    return line;
-}
-
-cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes, cr_err *err)
-{
-    char *temporary = cr_asprintf("%s.tmp.%d", path, (int)getpid());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    size_t done = 0;
-    cr_status status = CR_OK;
-
-    while (fd >= 0 && done < num_bytes) {
-        ssize_t n = write(fd, (const char *)data + done, num_bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) break;
-        done += (size_t)n;
-    }
-    if (fd < 0 || done < num_bytes || fsync(fd) != 0 || close(fd) != 0 ||
-        rename(temporary, path) != 0) {
-        status = cr_fail(err, CR_EIO, "cannot write %s: %s", path, strerror(errno));
-        unlink(temporary);
-    }
-    cr_free(temporary);
-    return status;
-}
-
-void cr_folder_sync(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0) return;
-    fsync(fd);
-    close(fd);
-}
-
-cr_status cr_mkdirs(const char *path, cr_err *err)
-{
-    char *copy = cr_strdup(path);
-    cr_status status = CR_OK;
-
-    for (char *p = copy + 1; status == CR_OK; p++) {
-        char c = *p;
-        if (c != '/' && c != 0) continue;
-        *p = 0;
-        if (mkdir(copy, 0777) != 0 && errno != EEXIST)
-            status = cr_fail(err, CR_EIO, "cannot make the folder %s: %s", copy, strerror(errno));
-        *p = c;
-        if (c == 0) break;
-    }
-    cr_free(copy);
-    if (status == CR_OK && !cr_dir_exists(path))
-        status = cr_fail(err, CR_EIO, "%s is there and is not a folder", path);
-    return status;
-}
-
-cr_status cr_remove_tree(const char *path, cr_err *err)
-{
-    struct stat st;
-    DIR *dir;
-    struct dirent *entry;
-    cr_status status = CR_OK;
-
-    if (lstat(path, &st) != 0) return CR_OK;
-    if (!S_ISDIR(st.st_mode)) {
-        if (unlink(path) != 0)
-            return cr_fail(err, CR_EIO, "cannot remove %s: %s", path, strerror(errno));
-        return CR_OK;
-    }
-    dir = opendir(path);
-    if (!dir) return cr_fail(err, CR_EIO, "cannot read the folder %s: %s", path, strerror(errno));
-    while (status == CR_OK && (entry = readdir(dir))) {
-        char *child;
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        child = cr_path_join(path, entry->d_name);
-        status = cr_remove_tree(child, err);
-        cr_free(child);
-    }
-    closedir(dir);
-    if (status == CR_OK && rmdir(path) != 0)
-        status = cr_fail(err, CR_EIO, "cannot remove %s: %s", path, strerror(errno));
-    return status;
-}
-
-bool cr_file_exists(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-bool cr_dir_exists(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-char *cr_path_join(const char *folder, const char *name)
-{
-    size_t n = strlen(folder);
-
-    return cr_asprintf("%s%s%s", folder, n && folder[n - 1] != '/' ? "/" : "", name);
-}
+/* ---- names ---- */
 
 /* Levenshtein distance, at most `limit` + 1. */
 static size_t edit_distance(const char *a, const char *b)

@@ -125,7 +125,8 @@ void cr_buf_addf(cr_buf *buf, const char *fmt, ...) CR_PRINTF(2, 3);
 
 /* ---- files and names ---- */
 
-/* Read a whole file (or, for "-", stdin). data gets a NUL after its last byte. CR_EIO. */
+/* Read a whole file (or, for "-", stdin). data gets a NUL after its last byte. CR_EIO, also for what takes more than a
+ * third of the memory that is left, so that a file without an end is an error. */
 CR_MUST cr_status cr_file_read(const char *path, cr_buf *out, cr_err *err);
 /* Write to a temporary name in the same folder, fsync, rename: it appears whole or not at all. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *data, size_t num_bytes,

@@ -133,12 +133,20 @@ int64_t cr_memory_left(void)
 {
     int64_t left = 1024 * cr_find_number("/proc/meminfo", "MemAvailable:"),
             limit = memory_limit(/*is_left=*/true);
+    static const struct {
+        __rlimit_resource_t which;
+        const char *used;
+    } spaces[] = {{RLIMIT_AS, "VmSize:"}, {RLIMIT_DATA, "VmData:"}};
     struct rlimit space;
 
     if (limit > 0 && limit < left) left = limit;
-    if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return left;
-    limit = (int64_t)space.rlim_cur - 1024 * cr_find_number("/proc/self/status", "VmSize:");
-    return limit < left ? cr_max64(0, limit) : left;
+    for (size_t i = 0; i < CR_COUNT(spaces); i++) {
+        if (getrlimit(spaces[i].which, &space) != 0 || space.rlim_cur == RLIM_INFINITY) continue;
+        limit =
+            (int64_t)space.rlim_cur - 1024 * cr_find_number("/proc/self/status", spaces[i].used);
+        left = cr_max64(0, limit < left ? limit : left);
+    }
+    return left;
 }
 
 double cr_cpu_quota(void)

@@ -1,6 +1,7 @@
 /* cmd_score.c -- `croll score`: rows with a response in, scores out, one line each. */
 #include "base/children.h"
 #include "commands/commands.h"
+#include "commands/lines.h"
 #include "configs/configs.h"
 #include "reports/rollout_files.h"
 #include "scorers/code/code.h"
@@ -68,24 +69,29 @@ static cr_status find_rule(const char *name, cr_rule *out, cr_err *err)
 static cr_status score_lines(cr_rule rule, const cr_rule_args *settings, cr_score_form form,
                              cr_err *err)
 {
+    cr_lines lines;
     bool has_bad = false;
-    char *line = NULL;
-    size_t capacity = 0;
+    char *line;
     cr_buf out = {0};
-    long number = 0;
-    ssize_t n;
+    size_t n;
 
-    while ((n = getline(&line, &capacity, stdin)) >= 0) {
-        number++;
-        if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (!cr_score_line(rule, settings, form, line, (size_t)n, number, &out)) has_bad = true;
+    cr_lines_init(&lines, stdin, stdout);
+    while (cr_lines_text(&lines, &line, &n)) {
+        if (n > CR_LONGEST_LINE) {
+            cr_fail(err, CR_EFORMAT, "line %lld has more than 64 MiB; what follows is not read",
+                    (long long)lines.number);
+            break;
+        }
+        if (strspn(line, " \t\r\n") >= n) continue;
+        if (!cr_score_line(rule, settings, form, line, n, (long)lines.number, &out)) has_bad = true;
         if (fwrite(out.data, 1, out.num_bytes, stdout) != out.num_bytes || fflush(stdout) != 0)
             break; /* the reader has closed */
     }
-    free(line);
+    if (has_bad && err->status == CR_OK)
+        cr_fail(err, CR_EFORMAT, "some lines were wrong (see their \"error\")");
+    cr_lines_fini(&lines);
     cr_buf_free(&out);
-    return has_bad ? cr_fail(err, CR_EFORMAT, "some lines were wrong (see their \"error\")")
-                   : CR_OK;
+    return err->status;
 }
 
 /* The model that a domain of the file asks; a run's deadline is a little later than ours, which says why. */

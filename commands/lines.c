@@ -147,8 +147,7 @@ static cr_status read_line(cr_lines *lines, const cr_line_rules *rules, const ch
     return read_labels(line, rules, err);
 }
 
-/* The next line of the input with its bytes, valid until the next call; false at the end. */
-static bool next_text(cr_lines *lines, const char **text, size_t *num_bytes)
+bool cr_lines_text(cr_lines *lines, char **text, size_t *num_bytes)
 {
     enum { BLOCK = 1 << 16 };
     size_t seen = lines->next; /* the line does not end before this */
@@ -158,10 +157,15 @@ static bool next_text(cr_lines *lines, const char **text, size_t *num_bytes)
         size_t num = lines->text.num_bytes;
         ssize_t got;
         if (num > seen) end = memchr(data + seen, '\n', num - seen);
-        if (end || (lines->has_ended && num > lines->next)) {
+        if (end || num - lines->next > (lines->has_ended ? 0 : CR_LONGEST_LINE)) {
             *text = data + lines->next;
             *num_bytes = end ? (size_t)(end - *text) + 1 : num - lines->next;
             lines->next += *num_bytes;
+            lines->number++;
+            if (*num_bytes > CR_LONGEST_LINE) {
+                lines->has_ended = true;
+                lines->text.num_bytes = lines->next;
+            }
             return true;
         }
         if (lines->has_ended) return false;
@@ -195,20 +199,22 @@ bool cr_lines_is_ready(const cr_lines *lines)
 
 bool cr_lines_next(cr_lines *lines, const cr_line_rules *rules, cr_line *line)
 {
-    const char *text;
+    char *text;
     size_t num;
 
     *line = (cr_line){0};
-    while (next_text(lines, &text, &num)) {
+    while (cr_lines_text(lines, &text, &num)) {
         cr_err err = {0};
         size_t blank = 0;
-        lines->number++;
         while (blank < num && strchr(" \t\r\n", text[blank]) && text[blank])
             blank++;
         if (blank == num) continue;
         line->number = lines->number;
         line->id = cr_strdup("null");
-        if (read_line(lines, rules, text, num, line, &err) != CR_OK) cr_line_fail(line, err.msg);
+        if (num > CR_LONGEST_LINE)
+            cr_line_fail(line, "it has more than 64 MiB; what follows is not read");
+        else if (read_line(lines, rules, text, num, line, &err) != CR_OK)
+            cr_line_fail(line, err.msg);
         return true;
     }
     return false;

@@ -14,6 +14,8 @@
 
 #include <stdio.h>
 
+enum { CR_LONGEST_LINE = 64 << 20 }; /* bytes */
+
 /* One request. If error is not NULL, only number and id are to be used. */
 typedef struct cr_line {
     int64_t number; /* in the input, from 1 */
@@ -57,6 +59,9 @@ typedef struct cr_lines {
 
 void cr_lines_init(cr_lines *lines, FILE *in, FILE *out);
 void cr_lines_fini(cr_lines *lines);
+/* The next line with its newline, valid until the next call; false at the end of input. Of a line that is longer than
+ * CR_LONGEST_LINE that many bytes or a few more, and it is the last: an input without an end is not read for ever. */
+bool cr_lines_text(cr_lines *lines, char **text, size_t *num_bytes);
 /* The next line that is not blank; false at the end of input. line is then empty. */
 bool cr_lines_next(cr_lines *lines, const cr_line_rules *rules, cr_line *line);
 /* Whether there is something to read now: cr_lines_next need not wait for its first byte. */

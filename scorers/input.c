@@ -18,6 +18,7 @@ char *cr_input_next(cr_input *l, size_t *num_bytes)
     if (!end && !l->has_ended && left < LONGEST_LINE) return NULL;
     *num_bytes = end ? (size_t)(end - text) + 1 : left;
     l->at += *num_bytes;
+    if (!end) l->has_ended = true;
     return cr_strndup(text, *num_bytes);
 }
 

@@ -76,6 +76,14 @@ refuse 'ppo_epochs: ' config configs/quickstart/rlvr.yaml ppo_epochs=2147483647
     grep -q 'sequence_length 99999 is more than the [0-9]* positions' || fail "a sequence_length beyond the model's positions"
 "$CROLL" config configs/quickstart/rlvr.yaml pretrain=$model 2>&1 | grep -q positions && fail "a warning of positions for nothing"
 sft '/dev/zero is a device without an end, not a file' "sft_train.data_args.file_name=[/dev/zero]"
+truncate -s 1T $tmp/holes.jsonl
+truncate -s 1T $tmp/holes.yaml
+sft 'holes.jsonl is too large, or has no end: it is read whole, which takes 1099511627776 bytes more' "sft_train.data_args.file_name=[$tmp/holes.jsonl]"
+refuse 'holes.yaml is too large, or has no end' config $tmp/holes.yaml
+"$CROLL" tokenize $model </dev/zero >$tmp/stdout 2>$log && fail "a line without an end"
+grep -q '"error":"line 1: it has more than 64 MiB; what follows is not read"' $tmp/stdout || fail "a line without an end: another sentence"
+"$CROLL" score math_rule </dev/zero >$tmp/stdout 2>$log && fail "a row without an end"
+grep -q 'line 1 has more than 64 MiB; what follows is not read' $log || fail "a row without an end: another sentence"
 # a MODEL by its name
 mkdir -p $tmp/hub/models--org--name/refs $tmp/hub/models--org--name/snapshots && cp -r $model $tmp/hub/models--org--name/snapshots/0abc
 echo -n 0abc >$tmp/hub/models--org--name/refs/main
