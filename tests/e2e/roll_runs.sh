@@ -3,7 +3,7 @@
 # files, which are made here (small models, rows of every domain). Each reward gives verdicts, which training sees; five domains
 # with a judge that the run starts and code that is executed; experts; sequences that ranks share.
 # ROLL_EXAMPLES=FOLDER runs ROLL's own (`examples` of a checkout) instead, every text file with fsdp2 actors and without LoRA
-# or a critic. Not covered: what is learned.
+# or a critic, and three with Megatron-Core's (--as-fsdp2). Not covered: what is learned.
 . tests/e2e/run.inc
 # ---- a policy that answers sums, prints numbers and picks letters, often wrongly; a judge that says YES or NO ----
 scripts/make_sums $tmp/home
@@ -70,6 +70,7 @@ sed -i 's/"num_experts_per_tok": 2/"num_experts_per_tok": 4/' $tmp/home/all_expe
 run() {
     local name=$1 file=$2 model=$3 train=$4 infer=$5 reference=$6 files=$7 from=$(pwd) flags=$(sed -n '1s/^# flags: //p' $2)
     shift 7
+    [ -z "${ROLL_EXAMPLES:-}" ] || flags=--as-fsdp2
     log=$tmp/$name.log code=0
     (cd "$(dirname "$file")" && "$CROLL" config "$(basename "$file")" $flags >$tmp/config.yaml 2>$log) || fail "$file: croll config does not accept it"
     "$CROLL" run $file $flags pretrain=$tmp/home/$model reward_pretrain=$tmp/home/$model output_dir=$tmp/$name logging_dir=$tmp/logs tracker_kwargs.log_dir=$tmp/curves checkpoint_config.output_dir=$tmp/$name.saved \
@@ -109,11 +110,15 @@ roll() {
     moe) run $1 $2 experts.taught '[0,1]' '[0,1]' '[0,1]' $math $workers ;;
     moe_long) run $1 $2 all_experts.taught '[0,1,2,3]' '[0,1]' '[0,1]' $math $workers ;;
     moe_ep) run $1 $2 experts.taught '[0,1,2,3]' '[0,1]' '[0,1,2,3]' $math $workers $train.ep_size=2 $train.efsdp_size=2 $reference.ep_size=2 $reference.efsdp_size=2 ;;
+    moe_five) run $1 $2 all_experts.taught '[0,1,2,3]' '[0,1]' '[0,1,2,3]' $five $judge rewards.llm_judge.device_mapping=[4] $all_workers ;;
     megatron) run $1 $2 all_experts.taught '[0,1]' '[0,1]' '[0,1]' $math $workers ;;
     apart) run $1 $2 model.taught '[0,1]' '[2]' '[3]' $math $workers ;;
     esac
 }
 if [ "${ROLL_EXAMPLES:-}" ]; then
+    roll m7b $ROLL_EXAMPLES/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml five
+    roll m8b $ROLL_EXAMPLES/qwen3-8B-rlvr_megatron/rlvr_config.yaml five
+    roll m30b $ROLL_EXAMPLES/qwen3-30BA3B-rlvr_megatron/rlvr_config.yaml moe_five
     roll r8b $ROLL_EXAMPLES/qwen3-8B-rlvr_fsdp2/rlvr_config.yaml five
     roll r8b_wo $ROLL_EXAMPLES/qwen3-8B-rlvr_fsdp2/rlvr_config_wo_cpuoffload.yaml five
     roll sp2 $ROLL_EXAMPLES/qwen2.5-7B-rlvr_megatron/rlvr_fsdp2_sp2.yaml sp2
