@@ -34,14 +34,11 @@ typedef struct shape {
     int64_t wide; /* D in whole panels: row stride of sums */
 } shape;
 
-#if defined(__AVX512BF16__)
+#if V_HAS_PAIRS
 /* Units of two rows, rounded to bfloat16. */
 CR_INLINE vf pairs_of(vf low, vf high)
 {
-    __m512i x = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low)),
-            y = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
-
-    return (vf)_mm512_or_si512(x, _mm512_slli_epi32(y, 16));
+    return (vf)((vu)v_rounded(CR_BF16, low) >> 16 | (vu)v_rounded(CR_BF16, high));
 }
 #endif
 
@@ -152,7 +149,7 @@ CR_INLINE void weigh_rows(int64_t step, const shape *z, const work *w, const flo
                       z->a->is_bidirectional ? len - 1 : i + r + t, k0 + j, row_lse[t],
                       row_delta[t], &p[t], &ds[t]);
             }
-#if defined(__AVX512BF16__)
+#if V_HAS_PAIRS
             if (step == 2) {
                 v_store((float *)w->p_panels + at, pairs_of(p[0], p[1]));
                 v_store((float *)w->ds_panels + at, pairs_of(ds[0], ds[1]));

@@ -1,14 +1,18 @@
 /* gemm.c -- the register tile and the three products of a Linear (see gemm.h).
  *
- * Register tile: CRI_ROWS rows x two vectors of columns, with AVX-512 12 x 32 (24 accumulators of 32
- * registers), with AVX2 6 x 16 (12 of 16). Fewer rows take several panels at once so that a single row
- * (decoding) still has 8 independent chains. Rows of A stay in L2 (MC), a panel of B in L1/L2.
+ * Register tile: CRI_ROWS rows x two vectors of columns, with AVX-512 12 x 32 (24 accumulators of 32 registers), with
+ * NEON 12 x 8 (of 32, too; with BFMMLA an accumulator is a square of two rows and two columns), with AVX2 6 x 16 (12 of
+ * 16). Fewer rows take several panels at once so that a single row (decoding) still has 8 independent chains. Rows of A
+ * stay in L2 (MC), a panel of B in L1/L2.
  * Bytes: A is read n / CRI_PANEL times, B m / CRI_ROWS times from the near caches.
  * AMX: 32 rows x 32 columns in four tiles, so that two tiles of A and two of B are four products.
  */
 #include "kernels/cpu/variant/gemm.h"
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/variant/entries.h"
+#if defined(V_NEON_BF16)
+#include "kernels/cpu/variant/gemm_neon.h"
+#endif
 
 enum { MC = 192, NC = 1024 };
 /* ---- the register tile ---- */
@@ -61,6 +65,13 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
 #pragma GCC unroll 24
         for (int i = 0; i < rows * num_panels * 2; i++)
             acc[i] = sums[i];
+#if defined(V_NEON_BF16)
+    if (gemm_has_pairs(dtype)) {
+        neon_tile(rows, num_panels, units, a, row_stride, k_stride,
+                  (const uint32_t *)(const void *)panel, acc);
+        units = 0;
+    }
+#endif
     for (int64_t k = 0; k < units; k++) {
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {

@@ -1,7 +1,7 @@
 /* gemm.h -- the one product all others are made of.
  *
  * C[m, n] = sum over k of A[m, k] B[k, n], k ascending, one float32 accumulator an element.
- * Numbers come in units of 4 bytes: one float32, or (where the variant has vdpbf16ps) a pair of
+ * Numbers come in units of 4 bytes: one float32, or (where the variant has vdpbf16ps or BFMMLA) a pair of
  * bfloat16 along k. B is packed in panels of CRI_PANEL columns: panel[k][CRI_PANEL] units. Without pairs, 16-bit
  * numbers keep their 16 bits in panels and are widened when they are multiplied with units of A, which are
  * float32: panel[k][CRI_PANEL] of float16 as they are, or panel[k][V_LANES] words with the bfloat16 of column
@@ -20,27 +20,26 @@
 
 /* CRI_ROWS: rows of the largest register tile, whose sums are 24 of 32 registers or 12 of 16. */
 enum { CRI_PANEL = 2 * V_LANES, CRI_ROWS = V_REGISTERS * 3 / 8, CRI_GROUPS = 0 };
+/* Units of a tile along k. */
+#if defined(__AMX_BF16__)
 enum { CRI_TILE_UNITS = 16 };
+#elif defined(V_NEON_BF16)
+enum { CRI_TILE_UNITS = 2 };
+#else
+enum { CRI_TILE_UNITS = 1 };
+#endif
 
 /* Is this dtype multiplied in pairs here? */
 CR_INLINE bool gemm_has_pairs(cr_dtype dtype)
 {
-#if defined(__AVX512BF16__)
-    return dtype == CR_BF16;
-#else
-    (void)dtype;
-    return false;
-#endif
+    return V_HAS_PAIRS && dtype == CR_BF16;
 }
 
 /* Units along k of num elements. */
 CR_INLINE int64_t gemm_units(cr_dtype dtype, int64_t num)
 {
-#if defined(__AMX_BF16__)
-    if (dtype == CR_BF16)
-        return (num + 2 * CRI_TILE_UNITS - 1) / (2 * CRI_TILE_UNITS) * CRI_TILE_UNITS;
-#endif
-    return gemm_has_pairs(dtype) ? (num + 1) / 2 : num;
+    if (!gemm_has_pairs(dtype)) return num;
+    return (num + 2 * CRI_TILE_UNITS - 1) / (2 * CRI_TILE_UNITS) * CRI_TILE_UNITS;
 }
 
 /* Do panels have 16 bits a number? */

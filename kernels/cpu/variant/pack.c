@@ -260,8 +260,10 @@ CR_INLINE void pack_group(cr_dtype dtype, const void *a, int64_t lda, int64_t k,
         v_store((float *)out, v_get(dtype, &x, 0));
     }
 #else
-    (void)k;
-    widen_row(dtype, low, CRI_ROWS, (float *)out);
+    if (gemm_has_pairs(dtype))
+        pack_pairs(a, lda, k, i, CRI_ROWS, out);
+    else
+        widen_row(dtype, low, CRI_ROWS, (float *)out);
 #endif
 }
 

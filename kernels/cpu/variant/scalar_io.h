@@ -25,6 +25,10 @@ CR_INLINE float f16_get(uint16_t h)
 {
 #if defined(__F16C__)
     return _cvtsh_ss(h);
+#elif defined(__aarch64__)
+    __fp16 x;
+    memcpy(&x, &h, 2);
+    return x;
 #else
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13, u;
     float x;
@@ -46,6 +50,11 @@ CR_INLINE uint16_t f16_of(float x)
 {
 #if defined(__F16C__)
     return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__aarch64__)
+    __fp16 y = (__fp16)x;
+    uint16_t h;
+    memcpy(&h, &y, 2);
+    return h;
 #else
     uint32_t u, sign, h;
     memcpy(&u, &x, 4);

@@ -1,10 +1,9 @@
 /* simd.h -- V_LANES floats at a time, which are one register of the variant: arithmetic (simd_lanes.h: across the
  * lanes of a vector; simd_io.h: memory).
  *
- * The files of this folder are compiled once for each instruction set (CR_VARIANT names it); the
- * device chooses at run time. A loop goes in steps of V_LANES; what is a number of elements for
- * another reason (keys of a tile, words of a group) has a name of its own. A variant's results do not
- * depend on how a loop was cut; those of another width add in another order.
+ * The files of this folder are compiled once for each instruction set (CR_VARIANT names it); the device chooses at run
+ * time. A loop goes in steps of V_LANES; what is a number of elements for another reason (keys of a tile, words of a
+ * group) has a name of its own. A variant's results do not depend on how a loop was cut; other widths add in other orders.
  */
 #ifndef CR_SIMD_H
 #define CR_SIMD_H
@@ -14,6 +13,18 @@
 #include <string.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define V_NEON_BF16 1
+#endif
+/* Is the sum of two products of bfloat16 one instruction? */
+#if defined(__AVX512BF16__) || defined(V_NEON_BF16)
+#define V_HAS_PAIRS 1
+#else
+#define V_HAS_PAIRS 0
 #endif
 
 #define CR_PASTE2(a, b) a##_##b
@@ -33,6 +44,9 @@
 #elif defined(__AVX2__)
 #define V_LANES     8
 #define V_REGISTERS 16
+#elif defined(__aarch64__)
+#define V_LANES     4
+#define V_REGISTERS 32
 #else
 #define V_LANES     4
 #define V_REGISTERS 16
@@ -72,6 +86,8 @@ CR_INLINE vf v_fma(vf a, vf b, vf c)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -105,6 +121,8 @@ CR_INLINE vu v_widened(vh h)
     return (vu)_mm512_cvtepu16_epi32((__m256i)h);
 #elif defined(__AVX2__)
     return (vu)_mm256_cvtepu16_epi32((__m128i)h);
+#elif defined(__aarch64__)
+    return (vu)vmovl_u16((uint16x4_t)h);
 #else
     return __builtin_convertvector(h, vu);
 #endif
@@ -116,6 +134,8 @@ CR_INLINE vh v_narrowed(vu u)
 #if defined(__AVX2__) && !defined(__AVX512F__)
     __m256i x = (__m256i)u; /* the halves of the register are packed apart */
     return (vh)_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+#elif defined(__aarch64__)
+    return (vh)vmovn_u32((uint32x4_t)u);
 #else
     return __builtin_convertvector(u, vh);
 #endif

@@ -19,6 +19,8 @@ CR_INLINE void v_store_bf16(uint16_t *p, vf v)
 #if defined(__AVX512BF16__) /* denormals become 0, as they do in products of pairs */
     __m256bh b = _mm512_cvtneps_pbh((__m512)v);
     memcpy(p, &b, sizeof b);
+#elif defined(V_NEON_BF16)
+    vst1_bf16((bfloat16_t *)p, vcvt_bf16_f32((float32x4_t)v));
 #else
     vu u = (vu)v, rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
     vu is_nan = (vu)(v != v);
@@ -35,6 +37,8 @@ CR_INLINE vf v_load_f16(const uint16_t *p)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 #elif defined(__F16C__)
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+#elif defined(__aarch64__)
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
     float x[V_LANES];
     for (int i = 0; i < V_LANES; i++)
@@ -50,6 +54,8 @@ CR_INLINE void v_store_f16(uint16_t *p, vf v)
                         _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
 #else
     for (int i = 0; i < V_LANES; i++)
         p[i] = f16_of(v[i]);
