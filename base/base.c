@@ -443,7 +443,8 @@ static struct {
     cr_level least;
     const char *who;
     int tee_fd;
-} sink = {PTHREAD_MUTEX_INITIALIZER, CR_LOG_INFO, NULL, -1};
+    bool has_transient;
+} sink = {PTHREAD_MUTEX_INITIALIZER, CR_LOG_INFO, NULL, -1, false};
 
 void cr_log_setup(cr_level least, const char *who)
 {
@@ -493,6 +494,22 @@ void cr_put_line(int fd, const char *line)
     put(fd, text, n);
 }
 
+static void put_transient(const char *text)
+{
+    static const char clear[] = "\r\033[K";
+
+    if (sink.has_transient) put(STDERR_FILENO, clear, sizeof clear - 1);
+    put(STDERR_FILENO, text, strlen(text));
+    sink.has_transient = *text != 0;
+}
+
+void cr_log_transient(const char *text)
+{
+    pthread_mutex_lock(&sink.lock);
+    put_transient(text);
+    pthread_mutex_unlock(&sink.lock);
+}
+
 void cr_log_line(const char *line)
 {
     char stamp[32];
@@ -500,6 +517,7 @@ void cr_log_line(const char *line)
     struct tm tm;
 
     pthread_mutex_lock(&sink.lock);
+    put_transient("");
     cr_put_line(STDERR_FILENO, line);
     if (sink.tee_fd >= 0) {
         put(sink.tee_fd, stamp,

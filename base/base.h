@@ -169,6 +169,8 @@ typedef enum cr_level { CR_LOG_DEBUG, CR_LOG_INFO, CR_LOG_WARN, CR_LOG_ERROR } c
 void cr_log_setup(cr_level least, const char *who);
 void cr_log_tee(int fd);            /* also write each line, with its time, to fd; -1: stop */
 void cr_log_line(const char *line); /* one line, to stderr and the tee */
+/* Of a terminal: a text without newline on stderr that the next one, or the next line, replaces; "" clears it. */
+void cr_log_transient(const char *text);
 /* A line of a message: control characters that came with a text of others (a terminal would obey them) as \x1b. */
 void cr_put_line(int fd, const char *line);
 void cr_log(cr_level level, const char *room, const char *fmt, ...) CR_PRINTF(3, 4);

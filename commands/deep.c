@@ -2,6 +2,8 @@
 #include "commands/deep.h"
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
+#include "base/args.h"
+#include "base/children.h"
 #include "base/limits.h"
 #include "commands/plan/roles.h"
 #include "commands/worker.h"
@@ -11,7 +13,9 @@
 #include "text/tokenizer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- models ---- */
 
@@ -231,8 +235,30 @@ static void check_memory(const cr_config *c, bool is_one_host, cr_diagnostics *d
     cr_plan_roles_free(&p);
 }
 
+/* ---- the tracker ---- */
+
+/* It starts when the ranks have: whether it can be is known before. */
+static void check_tracker(const cr_config *c, cr_diagnostics *d)
+{
+    const cr_node *key = cr_node_get(c->yaml.root, "track_with");
+    char **words, *found = NULL;
+    cr_err err = {0};
+
+    if (!c->track_program || !key) return;
+    if (cr_split_words(c->track_program, &words, &err) == CR_OK) {
+        found = cr_find_program(words[0]);
+        if (!found || access(found, X_OK) != 0)
+            cr_fail(&err, CR_ECONFIG, "%.200s %s", words[0],
+                    found ? "cannot be executed" : "is not there");
+        free(found); /* realpath's */
+        cr_free(words);
+    }
+    if (err.status != CR_OK) cr_diagnose(d, CR_ERROR, key->place, "track_with: %s", err.msg);
+}
+
 void cr_deep_check(const cr_config *config, bool is_one_host, cr_diagnostics *d)
 {
     check_models(config, d);
+    check_tracker(config, d);
     if (d->num_errors == 0) check_memory(config, is_one_host, d);
 }

@@ -154,6 +154,15 @@ static void wrong(const cri_key *key, const cr_node *n, const char *expected, cr
                 shown(n, text));
 }
 
+/* A path like a shell's: a folder of the name ~ would be made. */
+static void check_home(const cr_node *n, cr_diagnostics *d)
+{
+    if (n->kind == CR_NODE_TEXT && strncmp(n->text, "~/", 2) == 0)
+        cr_diagnose(d, CR_ERROR, n->place,
+                    "'%.200s': ~ is not replaced here (write ${oc.env:HOME}%.200s)", n->text,
+                    n->text + 1);
+}
+
 static void check_number(const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
     double x = n->kind == CR_NODE_INT ? (double)n->integer : n->real;
@@ -323,6 +332,7 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
         break;
     case CRI_TEXT:
         if (n->kind == CR_NODE_LIST || n->kind == CR_NODE_MAP) wrong(key, n, "a text", d);
+        check_home(n, d);
         break;
     case CRI_CHOICE:
         check_choice(key, n, d);
@@ -335,9 +345,12 @@ static cr_node *check_value(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_di
         break;
     case CRI_TEXTS:
         if (n->kind == CR_NODE_MAP) wrong(key, n, "a text or a list of texts", d);
-        for (size_t i = 0; n->kind == CR_NODE_LIST && i < n->num; i++)
+        check_home(n, d);
+        for (size_t i = 0; n->kind == CR_NODE_LIST && i < n->num; i++) {
             if (n->items[i].value->kind == CR_NODE_MAP || n->items[i].value->kind == CR_NODE_LIST)
                 wrong(key, n->items[i].value, "a text", d);
+            check_home(n->items[i].value, d);
+        }
         break;
     case CRI_MAP:
         if (n->kind != CR_NODE_MAP) wrong(key, n, "a map", d);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { CURVE = 24, QUIET_SECONDS = 30 };
@@ -16,7 +17,7 @@ struct cr_view {
     int num_curve;
     double recent_s; /* smoothed duration of a step */
     double said_s;   /* when a line was written */
-    bool is_terminal, has_progress;
+    bool is_terminal;
 };
 
 cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score_name)
@@ -39,7 +40,7 @@ cr_view *cr_view_create(int64_t first_step, int64_t max_steps, const char *score
 
 void cr_view_free(cr_view *v)
 {
-    if (v) cr_view_clear_progress(v);
+    cr_log_transient("");
     cr_free(v);
 }
 
@@ -113,7 +114,6 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
     if (strchr(line.data, '(')) cr_buf_addc(&line, ')');
     if (left >= 1) cr_buf_addf(&line, "  left %d:%02d", (int)(left / 60), (int)fmod(left, 60));
     if (score && v->is_terminal) add_curve(v, &line, *score);
-    cr_view_clear_progress(v);
     v->said_s = cr_now_s();
     cr_log_line(line.data);
     cr_buf_free(&line);
@@ -122,6 +122,7 @@ void cr_view_step(cr_view *v, int64_t step, const cr_metrics *m, double step_s)
 void cr_view_progress(cr_view *v, const char *fmt, ...)
 {
     char text[120];
+    struct winsize size;
     va_list ap;
 
     if (!v->is_terminal && cr_now_s() - v->said_s < QUIET_SECONDS) return;
@@ -133,12 +134,8 @@ void cr_view_progress(cr_view *v, const char *fmt, ...)
         cr_log_line(text);
         return;
     }
-    fprintf(stderr, "\r\033[K%s", text);
-    v->has_progress = true;
-}
-
-void cr_view_clear_progress(cr_view *v)
-{
-    if (v->has_progress) fputs("\r\033[K", stderr);
-    v->has_progress = false;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 &&
+        strlen(text) >= size.ws_col)
+        text[size.ws_col - 1] = 0; /* a text of two lines cannot be replaced */
+    cr_log_transient(text);
 }

@@ -15,6 +15,5 @@ void cr_view_free(cr_view *view);
 void cr_view_step(cr_view *view, int64_t step, const cr_metrics *m, double step_s);
 /* Progress inside a step: a transient line under the last one on a terminal, else a line of the log every 30 s. */
 void cr_view_progress(cr_view *view, const char *fmt, ...) CR_PRINTF(2, 3);
-void cr_view_clear_progress(cr_view *view);
 
 #endif

@@ -184,7 +184,12 @@ static cr_status start(cr_scorer *s, cr_err *err)
         failed[1] = -1;
         while (s->pid > 0 && read(failed[0], &why, sizeof why) < 0 && errno == EINTR)
             continue;
-        if (why) cr_fail(err, CR_EIO, CR_CANNOT_START " %s: %s", s->args.argv[0], strerror(why));
+        if (why)
+            cr_fail(err, CR_EIO, CR_CANNOT_START " %s: %s%s", s->args.argv[0], strerror(why),
+                    why == ENOENT && cr_file_exists(s->args.argv[0])
+                        ? " (the program that its first line, #!, names; an end of line of Windows "
+                          "belongs to the name)"
+                        : "");
     }
     if (err->status == CR_OK) {
         setpgid(s->pid, s->pid);

@@ -199,6 +199,11 @@ static cr_status read_file(cr_tensors *all, const cri_file *f, cr_err *err)
                        f->num_bytes);
     for (int i = 7; i >= 0; i--)
         num = num << 8 | f->bytes[i];
+    if (f->num_bytes > 11 && memcmp(f->bytes, "version http", 12) == 0)
+        return cr_fail(
+            err, CR_EFORMAT,
+            "%s is a Git LFS pointer and not the file (git lfs pull, or hf download, gets it)",
+            f->path);
     if (num > MAX_HEADER_BYTES)
         return cr_fail(err, CR_EFORMAT,
                        "%s: a header of %llu bytes (at most 100000000): this is no "
@@ -360,6 +365,7 @@ static cr_status open_folder(cr_tensors *all, const char *folder, cr_err *err)
 {
     char *one = cr_path_join(folder, "model.safetensors");
     char *index = cr_path_join(folder, "model.safetensors.index.json");
+    char *pickle = cr_path_join(folder, "pytorch_model.bin");
     cr_status status;
 
     if (cr_file_exists(one))
@@ -369,7 +375,11 @@ static cr_status open_folder(cr_tensors *all, const char *folder, cr_err *err)
     else
         status =
             cr_fail(err, CR_EFORMAT,
-                    "%s has neither model.safetensors nor model.safetensors.index.json", folder);
+                    "%s has neither model.safetensors nor model.safetensors.index.json%s", folder,
+                    cr_file_exists(pickle) ? " (pytorch_model.bin is not read: Transformers' "
+                                             "save_pretrained writes safetensors)"
+                                           : "");
+    cr_free(pickle);
     cr_free(one);
     cr_free(index);
     return status;

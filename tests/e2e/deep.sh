@@ -31,6 +31,22 @@ refuse 'error: actor_infer: .*tokenizer.json' 1 pretrain=$tmp/mute
 cp -r $tmp/home/sft_model $tmp/cut
 truncate -s -100 $tmp/cut/model.safetensors
 refuse 'error: actor_train: .*model.safetensors' 1 pretrain=$tmp/cut
+cp -r $tmp/home/sft_model $tmp/pointer
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 9\n' 0 >$tmp/pointer/model.safetensors
+refuse 'error: actor_train: .*model.safetensors is a Git LFS pointer' 1 pretrain=$tmp/pointer
+cp -r $tmp/home/sft_model $tmp/pickle
+mv $tmp/pickle/model.safetensors $tmp/pickle/pytorch_model.bin
+refuse 'error: actor_train: .*has neither model.safetensors.*pytorch_model.bin is not read' 1 pretrain=$tmp/pickle
+# what else would be found out when the ranks have started
+refuse 'error: track_with: ./nowhere is not there' 1 'track_with=exec ./nowhere'
+refuse 'error: track_with: .*/sums.train.jsonl cannot be executed' 1 "track_with=exec $tmp/home/sums.train.jsonl"
+refuse 'error: track_with: a quote is not closed' 1 "track_with=exec 'cat"
+printf '#!/bin/sh\r\n' >$tmp/windows
+chmod +x $tmp/windows
+refuse 'cannot start .*/windows: No such file or directory .the program that its first line' 1 rewards.math_rule.exec=$tmp/windows
+for key in output_dir=\~/x pretrain=\~/x "actor_train.data_args.file_name=[~/x]" "actor_train.data_args.file_name=~/x"; do
+    refuse "error: '~/x': ~ is not replaced here .write .*HOME}/x" 1 "$key"
+done
 refuse 'cannot open .*/nowhere.jsonl' 0 "actor_train.data_args.file_name=[$tmp/nowhere.jsonl]"
 refuse 'gpu_memory_utilization 1e-06 of [0-9]* bytes leaves 0 beside .*one sequence of 56 tokens needs [0-9]* .raise it to' 1 \
     actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.000001
