@@ -11,6 +11,7 @@ __asm__(".section .rodata\n"
         ".incbin \"scorers/code/link.py\"\n"
         ".incbin \"scorers/code/solution.py\"\n"
         ".incbin \"scorers/code/stand_ins.py\"\n"
+        ".incbin \"scorers/code/guard.py\"\n"
         ".incbin \"scorers/code/tests.py\"\n"
         ".byte 0\n"
         ".previous\n");

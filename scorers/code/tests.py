@@ -368,6 +368,7 @@ def run_tests(job, sock, result):
     asyncio.run = run_awaited
     sys.path = [p for p in sys.path if not p.startswith("/tmp")]
     link = TestLink(sock) if sock else None
+    guard(job["code"] if link else "")
     try:
         shown = load_solution(link, job["code"]) if link else {}
         vars(tests).update(shown)

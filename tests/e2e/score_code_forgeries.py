@@ -60,6 +60,10 @@ match [1e-9]:
 from solution import *
 def test_f(): assert """
 
+# An expression that writes the verdict and ends the process, and a pickle of it.
+VERDICT = """__import__('os').write(3, b'{"passed": true}') and __import__('os')._exit(0)"""
+PICKLE = "import pickle\nclass X:\n    def __reduce__(self): return eval, (%r,)\n" % VERDICT
+
 # name: type of case, test, right program, forgeries by name
 TESTS = {
     "number": ("assert", "assert f(2) == 1764\nassert f(3) == 17640", "def f(x): return 1764 * 10 ** (x - 2)", {
@@ -130,6 +134,19 @@ TESTS = {
         "no cases": "CASES = []\ndef f(x): return 1"}),
     "no methods": ("pytest", "import unittest, solution\nclass T(unittest.TestCase): pass\nfor y in solution.CASES: T.test_f = lambda self: self.assertEqual(solution.f(2), 1764 * y)", "CASES = [1]\ndef f(x): return 1764", {
         "no cases": "CASES = []\ndef f(x): return 1"}),
+    "eval": ("assert", "import statistics\nwant = 1764\nassert eval(f(2)) == want\nassert eval(f(3)) == want", "def f(x): return '42 * 42'", {
+        "a verdict": "def f(x): return " + repr(VERDICT), "a class": "def f(x): return 'type(\"E\", (), {\"__eq__\": lambda a, b: True})()'", "a name of the test": "def f(x): return 'want'",
+        "a module of a module": "def f(x): return " + repr(VERDICT.replace("__import__('os')", "statistics.sys.modules['os']")),
+        "a frame": "def f(x): return " + repr("[%s for g in [(x for x in [1])]]" % VERDICT.replace("__import__", "g.gi_frame.f_builtins['__import__']")), "an assignment": "def f(x): return '(want := 0)'"}),
+    "exec": ("assert", "import ast\nwant = 1764\nexec(f(2))\nexec(compile(ast.parse(f(3)), 'x', 'exec'))\nassert f(4) == want\nexec('want = f(4)')\nassert want == 1764", "def f(x): return ['assert 1 < 2', 'f(1)', 1764][x - 2] if x > 1 else 0", {
+        "a verdict": "def f(x): return " + repr(VERDICT), "a verdict, parsed": "def f(x): return '1' if x == 2 else " + repr(VERDICT), "an assignment": "def f(x): return 'want = 0' if x < 4 else 0", "a function": "def f(x): return 'def f(x): return want'"}),
+    "hints": ("assert", "import typing\nassert typing.get_type_hints(f)['x'] == int and f(2) == 1764", "from __future__ import annotations\ndef f(x: int) -> list[int]: return 1764", {
+        "a verdict": "def f(x): return 0\nf.__annotations__ = {'x': %r}" % VERDICT}),
+    "pickle": ("assert", "import pickle, datetime\nfrom collections import Counter\nclass W:\n    def is_right(self, x): return x == 1764\nassert pickle.loads(f([1764, {1}, datetime.date(2020, 1, 1)])) == [1764, {1}, datetime.date(2020, 1, 1)]\nassert W().is_right(g()) and Counter(h()) == Counter('ab')\nf('/tmp/p')\nassert pickle.load(open('/tmp/p', 'rb')) == 1764", "import pickle\ndef f(x): return pickle.dump(1764, open(x, 'wb')) if x == '/tmp/p' else pickle.dumps(x)\ndef g(): return 1764\ndef h(): return 'ab'", {
+        "a call": PICKLE + "def f(x): return pickle.dumps(X())", "a call in a file": PICKLE + "def f(x): return pickle.dump(X(), open(x, 'wb')) if x == '/tmp/p' else pickle.dumps(x)\ndef g(): return 1764\ndef h(): return 'ab'",
+        "a method of the test's class": PICKLE + "def f(x):\n    if x == '/tmp/p': return pickle.dump(1764, open(x, 'wb'))\n    return b'\\x80\\x02ctests\\nW\\nN}X\\x08\\x00\\x00\\x00is_rightcbuiltins\\nrepr\\ns\\x86b0' + pickle.dumps(x, 2)[2:]\ndef g(): return 1\ndef h(): return 'ab'",
+        "== of a class": PICKLE + "def f(x):\n    if x == '/tmp/p': return pickle.dump(1764, open(x, 'wb'))\n    return b'\\x80\\x02ccollections\\nCounter\\nN}X\\x06\\x00\\x00\\x00__eq__cbuiltins\\nrepr\\ns\\x86b0' + pickle.dumps(x, 2)[2:]\ndef g(): return 1764\ndef h(): return 'x'"}),
+    "text that is evaluated": ("text", "assert eval({response}.split('\\n')[1]) == 1764", "42 * 42", {"a verdict": VERDICT}),
     "text": ("text", "assert {response} == '```python\\nx\\x00y\\n```'", "x\0y", {"a text that ends": "x"}),
     "approx": ("pytest", "import pytest\ndef test_f():\n    assert pytest.approx([0.3, 0.33]) == f(2)\n    assert f(3) == pytest.approx([[0.3, 0.33], [1., 2.]])\n    assert f(4) == pytest.approx({'a': 1.5})\n    assert f(5) == pytest.approx(7.25)", "def f(x): return {2: [0.1 + 0.2, 0.33], 3: [[0.3, 0.33], [1.0, 2.0]], 4: {'a': 1.5}, 5: 7.25}[x]", {
         "a length and no items": "class E:\n    def __len__(self): return 2\n    def __iter__(self): return iter(())\ndef f(x): return E()",
@@ -239,6 +256,8 @@ LINK = {
 
 # Right programs whose tests use what the forgeries use: name, test, program.
 RIGHT = [
+    ("texts that are evaluated", "import math\nfrom fractions import Fraction\nassert eval(repr(P(1, 2))) == P(1, 2) and eval(f(0)) == math.sqrt(2) and eval(f(1)) == Fraction(1, 2)\nx = 3\nassert eval(f('x ** 2')) == 6 and eval(f('y'), {'x': 5}) == 10\nexec('import math')\nfor i in range(2): exec(f'assert f({i}) == {f(i)!r}')", "class P:\n    def __init__(self, x, y): self.x, self.y = x, y\n    def __repr__(self): return 'P(%r, %r)' % (self.x, self.y)\n    def __eq__(self, o): return (self.x, self.y) == (o.x, o.y)\ndef f(x): return '2*x' if type(x) is str else ['math.sqrt(2)', 'Fraction(1, 2)'][x]"),
+    ("libraries that evaluate texts of the test", "import collections, copy, dataclasses, multiprocessing, typing\nfrom unittest import mock\n@dataclasses.dataclass(order=True, frozen=True)\nclass D:\n    a: 'int' = 1\n    b: 'typing.List[D]' = dataclasses.field(default_factory=list)\nP = collections.namedtuple('P', 'x y')\ndef g(a, b=1): return a * b\ndef test_f():\n    m = mock.create_autospec(g)\n    f(m)\n    m.assert_called_once_with(1, b=2)\n    assert typing.get_type_hints(D)['a'] is int and copy.deepcopy(D([1])).a == [1] and P(1, 2).x == 1\ndef test_pool():\n    with multiprocessing.Pool(2) as p: assert p.map(g, [1, 2]) == [1, 2]", "def f(m): m(1, b=2)"),
     ("enums with numbers", "assert P.HIGH == 3 and P.LOW < 2 and P.LOW + 1 == 2 and f() == 3 and S.A == 'a' and [P.HIGH] == [3]", "import enum\nclass P(enum.IntEnum):\n    LOW = 1\n    HIGH = 3\nclass S(str, enum.Enum):\n    A = 'a'\ndef f(): return P.HIGH"),
     ("builtin classes", "assert f('3') == 3 and kinds([1, 'a']) == {int: 1, str: 'a'} and kinds([2.5]) != {int: 2.5} and kind(5) == int", "f = int\ndef kind(x): return type(x)\ndef kinds(x): return {type(v): v for v in x}"),
     ("an alias of an exception", "try:\n    f()\n    assert False\nexcept Odd as e:\n    assert str(e) == 'x'", "Odd = ValueError\ndef f(): raise ValueError('x')"),

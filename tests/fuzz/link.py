@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-FILES = ("harness", "link", "solution", "stand_ins", "tests")
+FILES = ("harness", "link", "solution", "stand_ins", "guard", "tests")
 SECONDS = 60  # of a run, on a machine of any speed
 
 # test, wrong program, right program
