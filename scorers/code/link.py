@@ -26,7 +26,11 @@ REFLECTED = {"__r%s__" % n: n for n in "add sub mul truediv floordiv mod pow mat
 UNARY = {"__neg__": lambda x: -x, "__pos__": lambda x: +x, "__abs__": abs, "__invert__": lambda x: ~x, "__len__": len, "__bool__": bool,
          "__str__": str, "__repr__": repr, "__hash__": hash, "__int__": int, "__float__": float, "__complex__": complex,
          "__index__": lambda x: x.__index__(), "__next__": next, "__iter__": iter, "__reversed__": reversed,
-         "__enter__": lambda x: x.__enter__(), "__round__": round, "__bytes__": bytes, "__dir__": dir}
+         "__enter__": lambda x: x.__enter__(), "__round__": round, "__bytes__": bytes, "__dir__": dir, "__aiter__": lambda x: x.__aiter__()}
+# What a solution may do with any object of the tests that it was given, and with one of a class of the tests.
+STEPS = "__call__ __iter__ __next__ __await__".split()
+METHODS = ["__hash__", *OPERATORS.values(), *REFLECTED, *"__neg__ __pos__ __abs__ __invert__ __len__ __bool__ __str__ __repr__ __int__ __float__ __index__ __reversed__ "
+           "__round__ __enter__ __exit__ __getitem__ __setitem__ __delitem__ __contains__".split()]
 CONTAINERS = {k.__name__: k for k in (list, tuple, set, frozenset, collections.deque)}
 MAPPINGS = {k.__name__: k for k in (dict, collections.OrderedDict, collections.Counter)}
 RECORDS = {"datetime": (datetime.datetime, "year month day hour minute second microsecond"), "date": (datetime.date, "year month day"),
@@ -52,6 +56,25 @@ def read_array(link, dtype, values):
     if not re_module.fullmatch(DTYPES, dtype):
         raise LinkError("an array of %r" % dtype)
     return importlib.import_module("numpy").array(link.read(values), dtype=dtype if dtype != "object" else None)
+
+
+loops = []
+
+
+def run_here(x):
+    """An awaitable to its end, also below a coroutine that runs. All others run in the same loop."""
+    async def wait():
+        return await x
+
+    running = asyncio._get_running_loop()
+    if not running and not loops:
+        loops.append(asyncio.new_event_loop())
+    loop = asyncio.new_event_loop() if running else loops[0]
+    asyncio._set_running_loop(None)
+    try:
+        return loop.run_until_complete(wait())
+    finally:
+        asyncio._set_running_loop(running)
 
 
 named_tuples = {}

@@ -1,5 +1,6 @@
 """solution.py -- the side of the solution: does what the tests ask for, and shows them things of theirs as stand-ins."""
 
+NAMED = "__name__ __qualname__ __doc__".split()  # of functions and classes of the tests
 PLAIN = (list, tuple, dict, set, frozenset, collections.deque, int, float, str, bytes)
 
 
@@ -34,6 +35,16 @@ class SolutionLink(Link):
         super().__init__(sock)
         self.module = module
         self.text = io.StringIO()
+        self.foreign, self.kinds = {}, {}
+
+    def read_foreign(self, number, name, methods):
+        """The same object each time, of a class that has what the tests' one has."""
+        if number not in self.foreign:
+            key = name, tuple(methods)
+            if key not in self.kinds:
+                self.kinds[key] = type(name, (Foreign,), {n: foreign_method(n) for n in methods})
+            self.foreign[number] = self.kinds[key](self, number)
+        return self.foreign[number]
 
     def write_class(self, kind):
         errors = [b.__name__ for b in kind.__mro__[1:] if EXCEPTIONS.get(b.__name__) is b]
@@ -55,7 +66,7 @@ class SolutionLink(Link):
             v = getattr(v, part)
         return v
 
-    readers = {**DATA, "yours": Link.read_yours, "object": lambda link, number: Foreign(link, number), "import": read_import}
+    readers = {**DATA, "yours": Link.read_yours, "object": lambda link, *rest: link.read_foreign(*rest), "import": read_import}
 
     def take_answer(self, message, kind, rest):
         if kind == "value":
@@ -72,7 +83,7 @@ class SolutionLink(Link):
         if what == "delete":
             return delattr(target, rest[0])
         if what == "unary":
-            return UNARY[rest[0]](target)
+            return UNARY[rest[0]](target, *rest[1:])
         if what == "operator":
             a, b = (rest[1], target) if rest[2] else (target, rest[1])
             return getattr(operator_module, OPERATORS[rest[0]])(a, b)
@@ -91,7 +102,7 @@ class SolutionLink(Link):
         if what == "format":
             return format(target, rest[0])
         if what == "await":
-            return asyncio.run(target) if inspect.iscoroutine(target) else asyncio.run(awaited(target))
+            return run_here(getattr(target, rest[0])(*rest[1]) if rest else target)
         base = next(k for k in PLAIN if isinstance(target, k))
         return str.__str__(target) if base is str else base(target)  # "plain"
 
@@ -127,31 +138,37 @@ class SolutionLink(Link):
             return ["tuple"]
 
 
-async def awaited(x):
-    return await x
-
-
 class Foreign:
-    """An object of the tests, in the solution."""
+    """An object of the tests, in the solution: what is done with it is an ask."""
 
     def __init__(self, link, number):
         vars(self).update(link=link, number=number)
 
-    def __call__(self, *args, **kwargs):
-        v = vars(self)
-        return v["link"].ask("call", ["yours", v["number"]], v["link"].write(args), v["link"].write(kwargs))
-
     def __getattr__(self, name):
-        v = vars(self)
-        return v["link"].ask("get", ["yours", v["number"]], name)
+        if name.startswith("__") and name not in NAMED:
+            raise AttributeError(name)
+        return ask_of(self, "get", name)
 
-    def __iter__(self):
-        v = vars(self)
-        return v["link"].ask("iter", ["yours", v["number"]])
+    def __setattr__(self, name, value):
+        ask_of(self, "set", name, vars(self)["link"].write(value))
 
-    def __next__(self):
-        v = vars(self)
-        return v["link"].ask("next", ["yours", v["number"]])
+
+def ask_of(x, what, *rest):
+    v = vars(x)
+    return v["link"].ask(what, ["yours", v["number"]], *rest)
+
+
+def foreign_method(name):
+    def method(self, *args, **kwargs):
+        write = vars(self)["link"].write
+        rest = () if name in STEPS and name != "__call__" else (write(args), write(kwargs)) if name == "__call__" else (name, write(args))
+        return ask_of(self, name.strip("_") if name in STEPS else "method", *rest)
+
+    def wait(self):
+        return method(self)
+        yield  # it is a generator that waits for nothing
+
+    return wait if name == "__await__" else method
 
 
 class Input:

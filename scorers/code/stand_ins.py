@@ -11,7 +11,9 @@ the solution, and its length and items are those of one iteration. So nothing is
 another one when its members are.
 """
 import ast
+import functools
 import itertools
+import unittest.mock
 
 SHAPES = ("plain", "await", "iterator", "mapping", "items", "lookup", "module", "")
 STREAM = "write writelines read readline readlines getvalue flush seek tell truncate close".split()
@@ -49,7 +51,7 @@ class TestLink(Link):
             return ["yours", number_of(v)]
         if isinstance(v, RemoteClass):
             return ["yours", v._class[1]]
-        return place_of(v) or ["object", self.keep(v)]
+        return place_of(v) or ["object", self.keep(v), type(v).__name__, methods_of(type(v))]
 
     # ---- what the solution gives ----
 
@@ -221,9 +223,15 @@ class TestLink(Link):
             return lambda: target(*args, **kwargs)
         if what == "get":
             return lambda: attribute(target, of(str, rest[1]))
-        if what not in ("iter", "next"):
+        if what == "set":
+            value = self.read(rest[2])
+            return lambda: set_attribute(target, of(str, rest[1]), value)
+        if what == "method":
+            name, args = of(str, rest[1]), of(tuple, self.read(rest[2]))
+            return lambda: method_of(target, name)(target, *args)
+        if what not in ("iter", "next", "await"):
             raise LinkError("the solution asks %r" % (what,))
-        return (lambda: Handle(iter(target))) if what == "iter" else lambda: next(target.iterator if isinstance(target, Handle) else target)
+        return {"iter": lambda: Handle(iter(target)), "next": lambda: next(target), "await": lambda: run_here(target)}[what]
 
 
 def error_of(kind, args, shown):
@@ -237,6 +245,8 @@ def error_of(kind, args, shown):
 
 def place_of(v):
     """A function, class or module that the solution has as well, from the same module; or None."""
+    if v is NotImplemented:
+        return ["import", "builtins", "NotImplemented"]
     if isinstance(v, types.ModuleType):
         return ["import", v.__name__, ""]
     if not isinstance(v, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)):
@@ -250,10 +260,37 @@ def place_of(v):
     return ["import", module, v.__qualname__] if found is v else None
 
 
+def is_of_tests(kind):
+    """A class of the tests, or of a mock that they made."""
+    return kind.__module__ in ("tests", "unittest.mock") and not issubclass(kind, unittest.TestCase)
+
+
+def is_of_mocks(target, name):
+    """What a mock is asked for by its test, not by what it is given to."""
+    return type(target).__module__ == "unittest.mock" and (hasattr(unittest.mock.Mock, name) or name == "method_calls" or name.startswith("assert"))
+
+
+@functools.lru_cache(None)
+def methods_of(kind):
+    """The special methods that a solution may use of objects of a class."""
+    names = STEPS + (METHODS if is_of_tests(kind) else [])
+    found = {n: next((vars(k)[n] for k in kind.__mro__[:-1] if n in vars(k)), None) for n in names}
+    return [n for n in names if found[n] is not None]
+
+
+def method_of(target, name):
+    if name not in methods_of(type(target)):
+        raise LinkError("the solution uses %s of an object of the class %s" % (name, type(target).__name__))
+    return getattr(type(target), name)
+
+
 def attribute(target, name):
-    """Of objects of classes of the tests, and of their streams."""
-    module = type(target).__module__
-    if name.startswith("_") or module not in ("tests", "_io") or module == "_io" and name not in STREAM or isinstance(target, unittest.TestCase):
+    """Of objects and classes of the tests, of their mocks and streams; the names of functions."""
+    if name in NAMED and isinstance(target, (type, types.FunctionType, types.MethodType)):
+        return getattr(target, name)
+    is_stream = type(target).__module__ == "_io" and name in STREAM
+    is_class = isinstance(target, type) and target.__module__ == "tests" and is_of_tests(target)
+    if name.startswith("_") or is_of_mocks(target, name) or not (is_stream or is_class or is_of_tests(type(target))):
         raise AttributeError(name)
     value = getattr(target, name)
     if isinstance(value, (types.FrameType, types.CodeType, types.ModuleType, types.TracebackType)):
@@ -261,9 +298,25 @@ def attribute(target, name):
     return value
 
 
+def set_attribute(target, name, value):
+    """Of objects of the tests: not a method, and of mocks only data."""
+    kind = type(target)
+    if name.startswith("_") or not is_of_tests(kind) or callable(getattr(kind, name, None)) or kind.__module__ != "tests" and (is_of_mocks(target, name) or isinstance(value, Remote)):
+        raise AttributeError("the attribute %r of an object of the tests cannot be set" % name)
+    setattr(target, name, value)
+
+
 class Handle:
+    """An iterator of the tests."""
+
     def __init__(self, iterator):
         self.iterator = iterator
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.iterator)
 
 
 # ---- classes ----
@@ -436,9 +489,19 @@ def may_suppress(e, tb):
                                                                hasattr(builtins, x.id) for x in ast.walk(s)) for s in found)
 
 
+def may_end(is_ended, e, tb):
+    """Does the block of a context manager of the solution end without its exception?"""
+    return is_ended is True and e is not None and may_suppress(e, tb)
+
+
+def end_of_block(e):
+    """What its __exit__ is given."""
+    return (None, None, None) if e is None else (type(e), e if isinstance(e, Remote) else str(e), None)
+
+
 def make_unary(name):
-    def method(self, *args):
-        return look(self, "unary", name)
+    def method(self, *digits):
+        return look(self, "unary", name, *digits)  # of round
 
     return method
 
@@ -527,9 +590,23 @@ class Thing(Remote, metaclass=RemoteClass):
         return link.use("in", number, x) if is_named or isinstance(x, Remote) else any(x == y for y in self)
 
     def __exit__(self, kind, e, tb):
-        given = (None, None, None) if e is None else (type(e), e if isinstance(e, Remote) else str(e), None)
-        is_ended = self._state[0].change("exit", number_of(self), given)
-        return is_ended is True and e is not None and may_suppress(e, tb)
+        return may_end(self._state[0].change("exit", number_of(self), end_of_block(e)), e, tb)
+
+    async def __aenter__(self):
+        return self._state[0].change("await", number_of(self), "__aenter__", ())
+
+    async def __aexit__(self, kind, e, tb):
+        return may_end(self._state[0].change("await", number_of(self), "__aexit__", end_of_block(e)), e, tb)
+
+    async def __anext__(self):
+        link, number, shape, is_named = self._state
+        if number in link.ended:
+            raise StopAsyncIteration
+        try:
+            return link.change("await", number, "__anext__", ())
+        except Stopped:
+            link.ended.add(number)
+            raise StopAsyncIteration from None
 
     def __format__(self, spec):
         return look(self, "format", spec)

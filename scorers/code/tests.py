@@ -89,12 +89,13 @@ class Marks:
                 f.marks = getattr(f, "marks", []) + [(name, args, kwargs)]
                 return f
 
+            put.mark = name, args, kwargs
             if len(args) == 1 and not kwargs and callable(args[0]) and name != "usefixtures":
-                f, args_given = args[0], ()
-                f.marks = getattr(f, "marks", []) + [(name, args_given, {})]
-                return f
+                f, args = args[0], ()
+                return put(f)
             return put
 
+        mark.mark = name, (), {}
         return mark
 
 
@@ -202,34 +203,55 @@ class Runner:
             self.shared[name] = value
         return value
 
-    def cases(self, f):
+    def marks(self, f, kind):
+        """The function's, its class's, and the module's."""
+        found = getattr(f, "marks", []) + getattr(kind, "marks", [])
+        for owner in (kind, self.module):
+            more = vars(owner).get("pytestmark", []) if owner else []
+            found = found + [m.mark for m in (more if isinstance(more, (list, tuple)) else [more])]
+        return found
+
+    def cases(self, marks):
         """Values by name, for each combination of parameters."""
         made = [{}]
-        for name, args, kwargs in getattr(f, "marks", []):
+        for name, args, kwargs in marks:
             if name == "parametrize":
+                args = args + tuple(kwargs[k] for k in ("argnames", "argvalues") if k in kwargs)
                 names = [n.strip() for n in args[0].split(",")] if isinstance(args[0], str) else list(args[0])
                 rows = [dict(zip(names, row if len(names) > 1 else (row,))) for row in args[1]]
                 made = [dict(a, **b) for a in made for b in rows]
         return made
 
-    def is_skipped(self, f):
-        return any(n == "skip" or n == "skipif" and a and a[0] or n == "xfail" for n, a, k in getattr(f, "marks", []))
+    def is_skipped(self, marks):
+        return any(n == "skip" or n == "skipif" and a and a[0] or n == "xfail" for n, a, k in marks)
 
-    def run(self, f, owner=None):
-        if self.is_skipped(f):
+    def call(self, owner, name, *given):
+        """setup_method and its kin, if owner has one: with as many arguments as it takes."""
+        f = vars(owner).get(name) if isinstance(owner, types.ModuleType) else getattr(owner, name, None)
+        if callable(f) and not isinstance(f, Remote):
+            f(*given[:len([p for p in inspect.signature(f).parameters.values() if p.default is p.empty])])
+
+    def run(self, name, f, kind=None):
+        """A function, or a method of a class: each case has an object of its own."""
+        marks = self.marks(f, kind)
+        cases = self.cases(marks)
+        if self.is_skipped(marks) or not cases:
             self.num_skipped += 1
             return
-        cases = self.cases(f)
-        self.num_skipped += not cases
         for values in cases:
-            ends = []
+            owner, ends = kind and kind(), []
+            f = getattr(owner, name) if kind else f
             try:
-                for name, x in self.own():
+                for before in ("setup_method", "setUp", "setup") if kind else ("setup_function",):
+                    self.call(owner or self.module, before, f)
+                for after in ("teardown", "tearDown", "teardown_method") if kind else ("teardown_function",):
+                    ends.append(functools.partial(self.call, owner or self.module, after, f))
+                for fixture_name, x in self.own():
                     if (vars(x) if isinstance(x, types.FunctionType) else {}).get("fixture_options", {}).get("autouse"):
-                        self.give(name, ends)
-                for name, p in inspect.signature(f).parameters.items():
-                    if name not in values and p.default is p.empty:
-                        values[name] = self.give(name, ends, owner)
+                        self.give(fixture_name, ends)
+                for n, p in inspect.signature(f).parameters.items():
+                    if n not in values and p.default is p.empty:
+                        values[n] = self.give(n, ends, owner)
                 value = f(**values)
                 if inspect.iscoroutine(value):
                     asyncio.run(value)
@@ -251,28 +273,27 @@ class Runner:
             self.num_skipped += len(result.skipped) + (result.testsRun == 0)
             self.num_run += result.testsRun - len(result.skipped)
             return
+        self.call(kind, "setup_class", kind)
         for name in [n for n in dir(kind) if n.startswith("test")]:
-            x = kind()
-            for before in ("setup_class", "setup_method", "setUp", "setup"):
-                if hasattr(x, before):
-                    f = getattr(x, before)
-                    f(*[None] * len([p for p in inspect.signature(f).parameters.values() if p.default is p.empty]))
-            self.run(getattr(x, name), x)
+            self.run(name, getattr(kind, name), kind)
+        self.call(kind, "teardown_class", kind)
 
     def run_all(self):
         """How many it found."""
         found = 0
+        self.call(self.module, "setup_module", self.module)
         for name, x in self.own():
             if getattr(x, "__module__", None) != "tests":
                 continue
             if isinstance(x, types.FunctionType) and name.startswith("test") and not hasattr(x, "fixture_options"):
                 found += 1
-                self.run(x)
+                self.run(name, x)
             elif isinstance(x, type) and (name.startswith("Test") or issubclass(x, unittest.TestCase)):
                 if isinstance(x, RemoteClass):
                     raise LookupError("%s: a class of tests is derived from one of the solution" % name)
                 found += 1
                 self.run_class(x)
+        self.call(self.module, "teardown_module", self.module)
         if self.num_skipped and not self.num_run:
             raise LookupError("all tests were skipped")
         return found
