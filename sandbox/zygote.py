@@ -41,6 +41,8 @@ no_rights = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 
 
 threading.stack_size(8 << 20)  # not as large as the main thread's, which may recurse
+if hasattr(libc, "mallopt"):
+    libc.mallopt(-8, 2)  # M_ARENA_MAX: else each thread may take 64 MB of the address space
 
 
 def check(result, what):

@@ -21,6 +21,7 @@ NAMES_OF_SOLUTION = "solution main submission answer your_module candidate".spli
 # Methods of texts and sets whose answer is about a value that they are given.
 ABOUT_VALUES = ("startswith endswith issubset issuperset isdisjoint union intersection difference symmetric_difference "
                 "equals").split()
+PLACES = "index rindex find rfind count".split()  # of a class derived from a plain one
 
 
 class Misuse(TypeError):
@@ -531,9 +532,11 @@ class Thing(Remote, metaclass=RemoteClass):
     def __getattr__(self, name):
         if name in ("_state", "_type") or name.startswith("__") and name not in ("__name__", "__doc__", "__wrapped__", "__annotations__", "__dict__"):
             raise AttributeError(name)
-        if name in ABOUT_VALUES and not is_direct(self):
+        if name in ABOUT_VALUES + PLACES and not is_direct(self):
             if self._state[2] == "plain":
                 return getattr(plain_of(self), name)
+            if name in PLACES:
+                return look(self, "get", name)
             raise AttributeError("%s: the solution gave an object where its test has a value" % name)
         return look(self, "get", name)
 

@@ -161,6 +161,8 @@ TESTS = {
     "methods": ("assert", "assert f(2).startswith('1764') and f(2).endswith('x')\nassert g().issubset({1, 2, 3}) and not g().isdisjoint({2}) and g().union({5}) == {2, 5}", "def f(x): return '1764xx'\ndef g(): return {2}", {
         "methods": "class E:\n    def startswith(self, x): return True\n    endswith = issubset = startswith\n    def isdisjoint(self, x): return False\n    def union(self, x): return {2} | x\ndef f(x): return E()\ng = E",
         "methods of a text": "class E(str):\n    _value_ = 1\n    def startswith(self, x): return True\n    endswith = startswith\nclass S(set):\n    def issubset(self, x): return True\n    def isdisjoint(self, x): return False\n    def union(self, x): return {2} | x\ndef f(x): return E()\ndef g(): return S()"}),
+    "places": ("assert", "r = f(2)\nassert r.index(1764) == 1 and r.count(1764) == 1 and len(r) == 2", "class L(list): pass\ndef f(x): return L([5, 1764])", {
+        "methods of a list class": "class L(list):\n    def index(self, x): return 1\n    def count(self, x): return 1\ndef f(x): return L([0, 0])"}),
     "sorted": ("assert", "r = f([9, 5, 7, 0])\n" + NEVER_SORTED, "def f(x): return sorted(x)", {
         "index and iteration": TWO_FACED + "def f(x): return R(x)",
         "a list class": TWO_FACED.replace("class R", "class R(list)") + "def f(x): return R(x)",
