@@ -139,7 +139,7 @@ static void list_changes(const char *block, const cr_node *a, const cr_node *b, 
         }
 }
 
-/* Write it where the run keeps it. *changes: to what was there, if the run is resumed, or NULL; owned by the caller. */
+/* Write it where the run keeps it. *changes: what a resumed run says of the keys that were there, or NULL; owned by the caller. */
 static cr_status write_config(const cr_config *config, const char *path, bool is_resumed,
                               char **changes, cr_err *err)
 {
@@ -154,9 +154,16 @@ static cr_status write_config(const cr_config *config, const char *path, bool is
         list_changes("", before.root, now.root, &text);
         cr_yaml_free(&now);
     }
+    *changes = NULL;
+    if (text.num_bytes)
+        *changes = cr_asprintf("keys that differ from those of the run before: %s", text.data);
+    else if (is_resumed && (!has_before || d.num_errors))
+        *changes =
+            cr_asprintf("%s %s: which keys differ from those of the run before is not known", path,
+                        has_before ? "cannot be read"
+                                   : "was not there (was it removed, or is it another folder?)");
     if (has_before) cr_yaml_free(&before);
     cr_diagnostics_free(&d);
-    *changes = text.num_bytes ? cr_strdup(text.data) : NULL;
     cr_buf_free(&text);
     return err->status;
 }
@@ -362,8 +369,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
         cr_path_join(config->output_dir, "flight"); /* of the run before; its ranks may be more */
     CR_TRY_GOTO(out, cr_remove_tree(flight, err));
     status = cr_run_open(&run, config, config_path, &hosts, &endpoint, first_step, err);
-    if (changes)
-        cr_log(CR_LOG_WARN, "run", "keys that differ from those of the run before: %s", changes);
+    if (changes) cr_log(CR_LOG_WARN, "run", "%s", changes);
     if (status == CR_OK) status = ops->run(pipeline, &run, resume_path, err);
     if (run.has_begun && cr_exit_code(status) == 2) status = err->status = CR_EPEER;
     if (status != CR_OK && status != CR_ESIGNAL && run.actors.pid) { /* let a dying rank say why */

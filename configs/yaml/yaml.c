@@ -246,13 +246,23 @@ static void fail_at(reader *r, cr_place place, const char *fmt, const char *what
 
 static bool next_event(reader *r, yaml_event_t *event)
 {
+    const yaml_parser_t *p = &r->parser;
+    bool begins_before;
+    yaml_mark_t mark;
+    char *what;
+
     if (r->has_failed) return false;
     if (yaml_parser_parse(&r->parser, event)) return true;
-    yaml_mark_t mark = r->parser.problem_mark;
-    if (r->parser.error == YAML_READER_ERROR)
-        mark = (yaml_mark_t){r->parser.problem_offset, r->parser.mark.line, r->parser.mark.column};
-    fail_at(r, place_of(r, mark), "not valid YAML: %s",
-            r->parser.problem ? r->parser.problem : "the parser ran out of memory");
+    mark = p->problem_mark;
+    if (p->error == YAML_READER_ERROR)
+        mark = (yaml_mark_t){p->problem_offset, p->mark.line, p->mark.column};
+    /* what is not closed is found where it could have ended */
+    begins_before = p->problem && p->context && p->context_mark.line < mark.line;
+    what = begins_before ? cr_asprintf("%s (%s, from line %zu on)", p->problem, p->context,
+                                       p->context_mark.line + 1)
+                         : cr_strdup(p->problem ? p->problem : "the parser ran out of memory");
+    fail_at(r, place_of(r, mark), "not valid YAML: %s", what);
+    cr_free(what);
     return false;
 }
 

@@ -34,6 +34,9 @@ refuse 'top_p: a number above 0 and of at most 1' generate $model generating_arg
 refuse 'min_p: a number of at most 1' generate $model generating_args.min_p=2
 refuse 'profiler_timeline and profiler_memory exclude each other' config configs/quickstart/rlvr.yaml profiler_timeline=true profiler_memory=true
 refuse '^croll config: 1 error in' config configs/quickstart/rlvr.yaml rollout_batch_size=-1
+# what is not closed is found where the file ends: the error names the line where it begins, too
+printf 'a: 1\nb: [1,\nc: 2\n' >$tmp/open.yaml
+refuse "open.yaml:4:1: error: not valid YAML: did not find expected ',' or ']' \(while parsing a flow sequence, from line 2 on\)" config $tmp/open.yaml
 # interpolations: those that multiply are bounded, the environment is read, names of one's own that they read are no unknown keys
 { for i in $(seq 0 39); do echo "v$i: \${v$((i + 1))}\${v$((i + 1))}"; done; echo v40: ab; } >$tmp/bomb.yaml
 refuse "bomb.yaml:[0-9]*:[0-9]*: error: v[0-9]*: .*: the texts of all interpolations have more than 16777216 bytes" config $tmp/bomb.yaml

@@ -119,6 +119,10 @@ for change in 'seed [0-9]+ -> 7' 'sft_train.training_args.learning_rate [-0-9.e]
 done
 said 'the data files hold something else than at .*then \{"rows":[0-9]+,"sum":"[0-9a-f]{16}"\}, now \{"rows":2000,' "a resume with other data"
 said 'metrics.jsonl has lines of 0 of the 3 steps before this resume' "a resume without metrics"
+rm $tmp/again/config.yaml
+sft $tmp/again save_steps=1 max_steps=5 resume_from_checkpoint=true
+[ $code = 0 ] || fail "a resume without config.yaml: exit code $code"
+said 'again/config.yaml was not there .was it removed, or is it another folder..: which keys differ .* is not known' "a resume without config.yaml"
 if unshare -mn true 2>/dev/null; then
     unshare -n bash -c '"$@"' x "$CROLL" run configs/quickstart/sft.yaml pretrain=$tmp/home/model track_with=none max_steps=1 \
         "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" output_dir=$tmp/net >$log 2>&1 && fail "no network: exit code 0"
