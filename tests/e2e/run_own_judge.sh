@@ -68,7 +68,7 @@ nothing_left killed
 runner=
 
 # one is frozen
-words frozen $small max_steps=12 collective_timeout=$((2 * slower)) reward_timeout=$((40 * slower)) "$own"
+words frozen $small max_steps=12 collective_timeout=$((10 * slower)) reward_timeout=1000 "$own"
 log=$tmp/frozen.log
 "${words[@]}" >$log 2>&1 </dev/null &
 runner=$!
