@@ -287,12 +287,16 @@ static const char *name_of(const cri_key *key, const cr_node *block)
 
 static void check_blocks(cr_yaml *yaml, const cri_key *key, cr_node *n, cr_diagnostics *d)
 {
+    char text[80];
+
     for (size_t i = 0; i < n->num; i++)
         if (n->items[i].value->kind == CR_NODE_MAP)
             n->items[i].value =
                 cri_check_block(yaml, name_of(key, n->items[i].value), n->items[i].value, d);
         else
-            wrong(key, n->items[i].value, "a block of keys", d);
+            cr_diagnose(d, CR_ERROR, n->items[i].value->place,
+                        "%s.%s: a block of keys is expected, not %s", key->name, n->items[i].key,
+                        shown(n->items[i].value, text));
 }
 
 /* A block with a url may be given as this url alone. */

@@ -84,8 +84,8 @@ static cr_status load(sft *s, cr_err *err)
     if (s->c->has_validation) CR_TRY(load_files(s, &s->validation, &s->c->validation, err));
     s->batch = (size_t)(cr_worker_num_batches(w) * cr_worker_batch_samples(w));
     if (s->data.num_rows < s->batch)
-        return cr_fail(err, CR_ECONFIG, "the data has %zu rows, a step takes %zu", s->data.num_rows,
-                       s->batch);
+        return cr_fail(err, CR_ECONFIG, "the data has %zu row%s, a step takes %zu",
+                       s->data.num_rows, s->data.num_rows == 1 ? "" : "s", s->batch);
     s->order = CR_NEW_ARRAY(uint32_t, s->data.num_rows);
     s->epoch = -1;
     s->schedule_steps =

@@ -171,6 +171,7 @@ log=$tmp/only.log
 "$CROLL" "${only[@]}" >$log 2>&1 </dev/null || fail "save_only_model: exit code $?"
 refuse "output_dir: $tmp/ids is there and is not a folder" "${only[@]}" output_dir=$tmp/ids
 refuse 'sft_train.json is not there, so it cannot be resumed' "${only[@]}" max_steps=2 resume_from_checkpoint=true
+refuse 'rewards.math_rule: a block of keys is expected, not null' config configs/quickstart/rlvr.yaml rewards.math_rule=null
 refuse "'max_steps=' gives no value" config configs/quickstart/rlvr.yaml max_steps=
 
 # an answer that stdout does not take is no success; a reader that has left gets no message
