@@ -13,7 +13,6 @@ another one when its members are.
 import ast
 import functools
 import itertools
-import unittest.mock
 
 SHAPES = ("plain", "await", "iterator", "mapping", "items", "lookup", "module", "")
 STREAM = "write writelines read readline readlines getvalue flush seek tell truncate close".split()
@@ -268,7 +267,7 @@ def is_of_tests(kind):
 
 def is_of_mocks(target, name):
     """What a mock is asked for by its test, not by what it is given to."""
-    return type(target).__module__ == "unittest.mock" and (hasattr(unittest.mock.Mock, name) or name == "method_calls" or name.startswith("assert"))
+    return type(target).__module__ == "unittest.mock" and (hasattr(sys.modules["unittest.mock"].Mock, name) or name == "method_calls" or name.startswith("assert"))
 
 
 @functools.lru_cache(None)
