@@ -73,6 +73,25 @@ static size_t separator(const char *p)
     return 0;
 }
 
+/* Words of one formula between two boxes: \\text{ for part (a) and }, or another last word or mark that joins. */
+static bool is_text_that_joins(const char *p, const char *end)
+{
+    const char *last;
+
+    p += strspn(p, " ");
+    if (strncmp(p, "\\text{", 6) != 0 || !(last = closing(p + 6, false)) || last >= end)
+        return false;
+    for (const char *after = last + 1; after < end; after++)
+        if (*after != ' ') return false;
+    while (last > p + 6 && last[-1] == ' ')
+        last--;
+    for (const char *word = last - 1; word >= p + 6 && last - word <= 3; word--)
+        if (separator(word) == (size_t)(last - word) &&
+            !(isalpha((unsigned char)*word) && isalpha((unsigned char)word[-1])))
+            return true;
+    return false;
+}
+
 /* The text between two boxes makes one answer of them: "and" or a comma; after it perhaps
  * "y =", which belongs to the second: name and n. */
 static bool is_joint(const char *p, const char *end, const char **name, size_t *n)
@@ -81,6 +100,7 @@ static bool is_joint(const char *p, const char *end, const char **name, size_t *
     size_t k;
 
     *n = 0;
+    if (is_text_that_joins(p, end)) return true;
     while (p < end) {
         if ((k = separator(p))) {
             has_separator = true;
