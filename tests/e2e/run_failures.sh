@@ -92,8 +92,8 @@ done
     said "^croll: ulimit -s is 64, at least 2048 KiB are needed" "a small stack") || exit 1
 
 # ranks that refuse at their start: the folder is free for the next try
-sft $tmp/again track_with="exec $tmp/absent"
-[ $code = 2 ] && [ -e $tmp/again/config.yaml ] || fail "a tracker that is not there: exit code $code"
+sft $tmp/again pretrain=$tmp/nan
+[ $code = 2 ] && [ -e $tmp/again/config.yaml ] || fail "ranks that refuse: exit code $code"
 # and what a run before left of its exchange is not needed
 mkdir -p $tmp/again/exchange/appendonlydir
 echo junk | tee $tmp/again/exchange/appendonlydir/appendonly.aof.{1.base.rdb,1.incr.aof,manifest} >/dev/null
