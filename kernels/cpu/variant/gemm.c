@@ -55,7 +55,11 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
     enum { AHEAD_BYTES = 4096 };
     const int64_t row_bytes = gemm_panel_bytes(dtype, 1), panel_bytes = units * row_bytes;
     /* weights that come from memory: the CPU's own prefetch is late for narrow rows of a panel */
-    const bool is_streamed = gemm_is_narrow(dtype) || (V_LANES < 16 && rows <= 4);
+    const bool
+        is_streamed = gemm_is_narrow(dtype) || (V_LANES < 16 && rows <= 4),
+        /* several panels side by side are lines far apart: those after them are asked for in their order */
+        is_in_order = is_streamed && rows == 1 && row_bytes < 64 && num_panels > 1;
+    const char *next = panel + num_panels * panel_bytes;
     vf acc[2 * CRI_ROWS];
 
 #pragma GCC unroll 24
@@ -73,6 +77,10 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
     }
 #endif
     for (int64_t k = 0; k < units; k++) {
+        if (is_in_order)
+#pragma GCC unroll 4
+            for (int i = 0; i < num_panels * row_bytes; i += 64)
+                __builtin_prefetch(next + k * num_panels * row_bytes + i, 0, 2);
 #pragma GCC unroll 4
         for (int p = 0; p < num_panels; p++) {
             const char *at = panel + p * panel_bytes + k * row_bytes;
@@ -80,7 +88,7 @@ CR_INLINE void tile(cr_dtype dtype, int rows, int num_panels, int64_t units, con
             vf b[2];
             /* each panel reads A, for whose values 12 sums leave no registers from panel to panel */
             if (V_REGISTERS < 32 && rows == 3 && p > 0) __asm__("" : "+r"(from));
-            if (is_streamed) __builtin_prefetch(at + AHEAD_BYTES);
+            if (is_streamed && !is_in_order) __builtin_prefetch(at + AHEAD_BYTES);
             load_columns(dtype, at, b);
             if (is_widening) {
                 v_store(widened + k * CRI_PANEL, b[0]);
