@@ -36,6 +36,7 @@ mkfifo $tmp/pipe
 for i in $(seq 400); do cat $tmp/lines; done >$tmp/many
 for input in pipe many; do
     exec 9<>$tmp/pipe
+    : >$tmp/ranks # what the last one wrote is no answer of this one
     sed -n 1,2p $tmp/lines >&9
     generate device_mapping=[0,1] --max-new-tokens 240 --n 2 <$tmp/$input >$tmp/ranks 2>$tmp/err 9>&- &
     job=$! code=0
