@@ -199,7 +199,7 @@ static void run(const heads *h, const char *capability, uint64_t seed, char *out
 /* ---- stretches of keys ---- */
 
 /* Keys of a row are summed in stretches of this many (SPLIT of attention.h), which blocks share where rows are few. */
-enum { STRETCH = 2048, NUM_LONG = 6, FILLERS = 133, FILLER_BLOCKS = 3 };
+enum { STRETCH = 512, NUM_LONG = 6, FILLERS = 133, FILLER_BLOCKS = 3 };
 
 /* A sequence whose keys are in the cache: q, k, v of all its rows on the host, as floats of bfloat16 values. */
 typedef struct sequence {
@@ -346,16 +346,16 @@ static double check_row(const sequence *s, int64_t pos, int64_t head, const uint
     return most * (double)0.3F + log(whole);
 }
 
-/* Rows of three stretches, of one, at their edges: blocks that share keys, blocks that do not, both GPUs: by bits; and float64. */
+/* Rows of five stretches, of one, at their edges: blocks that share keys, blocks that do not, both GPUs: by bits; and float64. */
 static void test_shared_keys(void **state)
 {
     static const heads shapes[] = {{20, 1, 128, 0, false, NULL, 0},
                                    {66, 1, 64, 0, false, NULL, 0},
                                    {3, 1, 64, STRETCH + 40, false, NULL, 0},
                                    {2, 1, 128, 30, false, NULL, 0}};
-    const int32_t len = 2 * STRETCH + 101,
+    const int32_t len = 4 * STRETCH + 101,
                   places[NUM_LONG] = {
-                      5, STRETCH - 1, STRETCH, 2 * STRETCH + 20, 2 * STRETCH - 1, len - 1};
+                      5, STRETCH - 1, STRETCH, 2 * STRETCH + 20, 4 * STRETCH - 1, len - 1};
 
     (void)state;
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
@@ -381,13 +381,14 @@ static void test_shared_keys(void **state)
     }
 }
 
-/* A packed sequence of two stretches has the bits of its rows in the cache; and float64. Once more with scores of some hundreds: what
+/* A packed sequence of four stretches has the bits of its rows in the cache; and float64. Once more with scores of some hundreds: what
  * e^x of one tile or stretch has more than of another is infinite. */
 static void test_packed_stretches(void **state)
 {
     static const heads h = {1, 1, 64, 0, false, NULL, 0};
-    const int32_t len = STRETCH + 70, cu[2] = {0, len},
-                  places[NUM_LONG] = {0, STRETCH - 1, STRETCH, STRETCH + 1, STRETCH + 64, len - 1};
+    const int32_t len = 3 * STRETCH + 70, cu[2] = {0, len},
+                  places[NUM_LONG] = {
+                      0, STRETCH - 1, STRETCH, 2 * STRETCH + 1, 3 * STRETCH + 64, len - 1};
     uint16_t got[NUM_LONG * 64], *whole = CR_NEW_ARRAY(uint16_t, len * 64);
     float *lse = CR_NEW_ARRAY(float, len);
     sequence s;

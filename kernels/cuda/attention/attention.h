@@ -161,7 +161,7 @@ static inline bool is_for_tensor_cores(cr_dtype dtype, int64_t head_dim)
 
 /* Their keys are summed in stretches of SPLIT positions from the start of the sequence, each from nothing, and then one stretch
  * after the other. So several blocks can share a row's keys and have the bits of one block that takes them all. */
-enum { SPLIT = 32 * CR_KV_BLOCK };
+enum { SPLIT = 8 * CR_KV_BLOCK };
 /* Of the rows of a generation step: num stretches at most, a block each, whose `warps` first warps leave what they have in sums, and a launch
  * that adds it up. sums NULL: one block takes all keys of a row. */
 struct shares {

@@ -185,7 +185,7 @@ cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16
     return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
 }
 
-/* Bytes: those of the sums, which are written and read once: 1/60 of the stretch's in the cache for a group of up to 16 heads. */
+/* Bytes: those of the sums, which are written and read once: 1/15 of the stretch's in the cache for a group of up to 16 heads. */
 template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
     add_stretches(cached_args<bf16> a, shares share)
