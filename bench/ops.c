@@ -1,6 +1,7 @@
 /* ops.c -- seconds of single operations in bf16 on the device of CROLL_DEVICE: `bench_ops REPEATS OP=SIZES ..`, a JSON line for each:
  *
  *     copy=BYTES                cr_copy; a number of float32
+ *     checksum=BYTES
  *     adamw=ELEMENTS            masters, moments and gradients in float32
  *     rmsnorm=ROWSxCOLS         and rmsnorm_grad: with rstd kept, and the weight's gradient
  *     attention=TxHxKxD         and attention_grad: one causal sequence of T tokens, H heads, K kv heads, D a head
@@ -70,6 +71,22 @@ static cr_status copy(lab *l, bench_op *o, const char *sizes, cr_err *err)
     CR_TRY(add(l, o, CR_F32, o->n[0] / 4, &unused, err));
     CR_TRY(add_zeros(l, o, o->n[0] / 4 * 4, &unused, err));
     return report(l, "copy", sizes, call_copy, o, err);
+}
+
+static cr_status call_checksum(lab *l, void *ctx, cr_err *err)
+{
+    const bench_op *o = ctx;
+    uint64_t sum;
+
+    return cr_checksum(l->dev, &(cr_checksum_args){o->mem[0], o->bytes[0], 1, &sum}, err);
+}
+
+static cr_status checksum(lab *l, bench_op *o, const char *sizes, cr_err *err)
+{
+    cr_mem *unused;
+
+    CR_TRY(add(l, o, CR_F32, o->n[0] / 4, &unused, err));
+    return report(l, "checksum", sizes, call_checksum, o, err);
 }
 
 #define CALL(name)                                                           \
@@ -180,11 +197,8 @@ static cr_status run(lab *l, const char *arg, cr_err *err)
         const char *name;
         int num_sizes;
         cr_status (*run)(lab *l, bench_op *o, const char *sizes, cr_err *err);
-    } ops[] = {{"copy", 1, copy},
-               {"adamw", 1, adamw},
-               {"rmsnorm", 2, rmsnorm},
-               {"attention", 4, attention},
-               {"head", 3, head}};
+    } ops[] = {{"copy", 1, copy},       {"checksum", 1, checksum},   {"adamw", 1, adamw},
+               {"rmsnorm", 2, rmsnorm}, {"attention", 4, attention}, {"head", 3, head}};
     const char *sizes = strchr(arg, '=');
     bench_op o = {.num_arrays = 0};
 

@@ -1,26 +1,22 @@
 /* kernels.h -- the one table of operations that models run on.
  *
- * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the
- * optimizer call the operations and never ask which device they run on. Each takes one struct of arguments, whose
- * comment says what it computes: kernels.h has those that every model needs, attention.h, experts.h and vision.h the
- * others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only counts bytes and FLOPs, so the
- * same code is a plan.
+ * A device (`cpu`, `meta`, later `cuda`) fills in one table of kernels (kernels_impl.h). Models, strategies and the optimizer call the operations
+ * and never ask which device they run on. Each takes one struct of arguments, whose comment says what it computes: kernels.h has those that every
+ * model needs, attention.h, experts.h and vision.h the others, ops.h the list. Backward of `x` is `x_grad`. `meta` touches no data: it only
+ * counts bytes and FLOPs, so the same code is a plan.
  *
  * Promises, on every device:
- * - A row's result does not depend on which other rows are in the call, on their number, or on the number of threads:
- *   each output element is accumulated over the whole inner dimension in one fixed order. So log-probs of generation
- *   equal those of training bit for bit.
+ * - A row's result does not depend on which other rows are in the call, on their number, or on the number of threads: each output element is
+ *   accumulated over the whole inner dimension in one fixed order. So log-probs of generation equal those of training bit for bit.
  * - Products accumulate in float32; softmax, norms, log-probs and losses are float32 inside.
- * - Gradients of parameters are float32 and are ADDED to; gradients of activations are overwritten unless the comment
- *   says added.
+ * - Gradients of parameters are float32 and are ADDED to; gradients of activations are overwritten unless the comment says added.
  * - No kernel allocates after warm-up (scratch grows inside the device) or communicates.
  *
- * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head dimension, V
- * vocabulary. All matrices are row-major and contiguous. `act` dtype is that of the activations (CR_F32, CR_BF16 or
- * CR_F16). Every tensor and every array of indices is device memory (cr_mem, memory.h; indices are int32 and in
- * range); numbers that follow from indices, and that a launch or the count of FLOPs needs, come beside them. Structs
- * that an argument points to (cr_weight, cr_row_edits_mem) have been read when the call returns. Results in host
- * memory (double *, float *) are there when the call returns.
+ * Shapes: T tokens of packed sequences (no padding), h hidden, H query heads, K kv heads, D head dimension, V vocabulary. All matrices are
+ * row-major and contiguous. `act` dtype is that of the activations (CR_F32, CR_BF16 or CR_F16). Every tensor and every array of indices is
+ * device memory (cr_mem, memory.h; indices are int32 and in range); numbers that follow from indices, and that a launch or the count of FLOPs
+ * needs, come beside them. Structs that an argument points to (cr_weight, cr_row_edits_mem) have been read when the call returns. Results in
+ * host memory (double *, float *) are there when the call returns.
  * Threads: one caller a device. Errors: shapes and dtypes are checked here (CR_EARG), devices do not check again;
  * what a device lacks is CR_EABSENT.
  */
@@ -63,7 +59,11 @@ typedef struct cr_square_sum_args {
     double *out; /* host */
 } cr_square_sum_args;
 
-/* A checksum of bytes that depends on their order and on `start`: equal data, equal sums, on every device. */
+/* A checksum of bytes that depends on their order and on `start`: equal data, equal sums, on every device. C(bytes, start) of at most
+ * 64 KiB: lanes L0 .. L3 begin as start ^ 0x9E3779B97F4A7C15, start + 1, start ^ 2, start + 3. Word i of 8 bytes (little-endian) of the whole
+ * groups of four goes to L = L(i % 4): L = (L ^ word) * 0xFF51AFD7ED558CCD, L ^= L >> 29; then each byte left to L0 = (L0 ^ byte) * 0x100000001B3.
+ * C = ((L0 * 31 + L1) * 31 + L2) * 31 + L3. The checksum is C(C of each 64 KiB, the last one may be shorter, as words of 8 bytes, start). */
+enum { CR_CHECKSUM_BLOCK = 64 * 1024 };
 typedef struct cr_checksum_args {
     const cr_mem *data;
     size_t num_bytes;

@@ -18,7 +18,8 @@ enum cri_slot {
     /* kernels that call no product and are called by none of the above */
     CRI_SLOT_TASKS = CRI_SLOT_PANELS, /* attention: the memory of each thread */
     CRI_SLOT_EXPERTS = CRI_SLOT_PANELS,
-    CRI_SLOT_DRAW = CRI_SLOT_HEAD, /* sampling: the memory of each thread */
+    CRI_SLOT_SUMS = CRI_SLOT_PANELS, /* of the blocks of a checksum */
+    CRI_SLOT_DRAW = CRI_SLOT_HEAD,   /* sampling: the memory of each thread */
 };
 _Static_assert((int)CRI_NUM_SLOTS == (int)CRI_NUM_SCRATCH, "a slot of the scratch has no name");
 

@@ -81,6 +81,61 @@ static void flat_ranges(void **state)
     }
 }
 
+/* As kernels.h writes it. */
+static uint64_t sum_as_written(const uint8_t *p, size_t num, uint64_t start)
+{
+    uint64_t lane[4] = {start ^ 0x9E3779B97F4A7C15u, start + 1, start ^ 2, start + 3};
+
+    for (size_t word = 0; word < num / 32 * 4; word++) {
+        uint64_t x = 0, *l = &lane[word % 4];
+        for (size_t b = 0; b < 8; b++)
+            x |= (uint64_t)p[8 * word + b] << 8 * b;
+        *l = (*l ^ x) * 0xFF51AFD7ED558CCDu;
+        *l ^= *l >> 29;
+    }
+    for (size_t i = num / 32 * 32; i < num; i++)
+        lane[0] = (lane[0] ^ p[i]) * 0x100000001B3u;
+    return ((lane[0] * 31 + lane[1]) * 31 + lane[2]) * 31 + lane[3];
+}
+
+/* Of memory that begins at any byte, with one thread and several, on both devices: the value that kernels.h defines. */
+static void checksums(void **state)
+{
+    enum { BLOCK = CR_CHECKSUM_BLOCK, LARGEST = 11 * BLOCK + 64 };
+    static const size_t sizes[] = {
+        0, 1, 8, 31, 32, 100, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 8 * BLOCK + 40, LARGEST - 8};
+    uint8_t *bytes = cr_alloc(LARGEST);
+    uint64_t sums[12];
+    cr_device *three;
+    int x = floats(CR_F32, LARGEST / 4, 1, 0);
+
+    (void)state;
+    OK(cr_device_open("cpu", 3, &three, &err));
+    OK(cr_download(cpu, bytes, all[x].on[0], LARGEST, &err));
+    for (size_t i = 0; i < CR_COUNT(sizes); i++)
+        for (size_t odd = 0; odd < 8; odd += 7) {
+            uint64_t start = 77 * i, wanted, got;
+            size_t num = 0;
+            for (size_t at = 0; at < sizes[i]; at += BLOCK)
+                sums[num++] = sum_as_written(bytes + odd + at,
+                                             sizes[i] - at < BLOCK ? sizes[i] - at : BLOCK, start);
+            wanted = sum_as_written((const uint8_t *)sums, 8 * num, start);
+            for (int d = 0; d < 3; d++) {
+                OK(cr_checksum(
+                    d == 2 ? three
+                    : d    ? dev
+                           : cpu,
+                    &(cr_checksum_args){cr_mem_add(all[x].on[d == 1], odd), sizes[i], start, &got},
+                    &err));
+                if (got != wanted)
+                    fail_msg("checksum of %zu bytes from %zu on, device %d", sizes[i], odd, d);
+            }
+        }
+    cr_device_close(three);
+    cr_free(bytes);
+    drop_all();
+}
+
 /* ---- products ---- */
 
 static const int64_t shapes[][3] = {{1, 1, 1},     {7, 33, 65},    {13, 64, 512},
@@ -565,6 +620,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts),
         cmocka_unit_test(flat_ranges),
+        cmocka_unit_test(checksums),
         cmocka_unit_test(products),
         cmocka_unit_test(product_rows_alone),
         cmocka_unit_test(norms),
