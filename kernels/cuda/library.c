@@ -13,7 +13,8 @@
 enum {
     MANY_ROWS = 8192, /* for which the algorithm is asked */
     ALIGNED = 16,
-    PROBE_BYTES = 32 << 20 /* of rows, and of their products */
+    PROBE_BYTES = 128 << 20, /* of rows, and of their products */
+    OWN_ROWS = 256           /* of the probe, each different; further ones repeat them */
 };
 
 /* The sizes and types that one algorithm is kept for. m is that of dw alone, whose k is the number of rows. */
@@ -57,12 +58,10 @@ static cudaDataType_t type_of(cr_dtype dtype)
     return dtype == CR_F32 ? CUDA_R_32F : dtype == CR_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-static cr_status layout(cublasLtMatrixLayout_t *out, cr_dtype dtype, int64_t rows, int64_t cols,
-                        int64_t ld, cr_err *err)
+static cublasStatus_t layout(cublasLtMatrixLayout_t *out, cr_dtype dtype, int64_t rows,
+                             int64_t cols, int64_t ld)
 {
-    return check(
-        "a matrix of cuBLASLt",
-        cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld), err);
+    return cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld);
 }
 
 static int64_t rows_of(const cri_product *p)
@@ -70,65 +69,69 @@ static int64_t rows_of(const cri_product *p)
     return p->is_a_turned ? p->k : p->m;
 }
 
-static cr_status describe_matrices(kept *k, const cri_product *p, cr_err *err)
+static cublasStatus_t describe_matrices(kept *k, const cri_product *p)
 {
+    cublasStatus_t code = layout(&k->weight, p->dtype, p->is_b_turned ? p->n : p->k,
+                                 p->is_b_turned ? p->k : p->n, p->ldb);
+
     k->num_rows = rows_of(p);
-    CR_TRY(layout(&k->weight, p->dtype, p->is_b_turned ? p->n : p->k, p->is_b_turned ? p->k : p->n,
-                  p->ldb, err));
-    CR_TRY(layout(&k->rows, p->dtype, p->is_a_turned ? p->m : p->k, p->is_a_turned ? p->k : p->m,
-                  p->lda, err));
-    return layout(&k->out, p->c_dtype, p->n, p->m, p->ldc, err);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = layout(&k->rows, p->dtype, p->is_a_turned ? p->m : p->k,
+                      p->is_a_turned ? p->k : p->m, p->lda);
+    return code == CUBLAS_STATUS_SUCCESS ? layout(&k->out, p->c_dtype, p->n, p->m, p->ldc) : code;
 }
 
 /* Rows are the columns of B and D, of dw those of A and B. */
-static cr_status set_rows(kept *k, int64_t num, cr_err *err)
+static cublasStatus_t set_rows(kept *k, int64_t num)
 {
     const uint64_t cols = (uint64_t)num;
     const cublasLtMatrixLayout_t other = k->of.is_a_turned ? k->weight : k->out;
+    cublasStatus_t code;
 
-    if (k->num_rows == num) return CR_OK;
+    if (k->num_rows == num) return CUBLAS_STATUS_SUCCESS;
     k->num_rows = -1;
-    CR_TRY(check(
-        "the rows of a matrix of cuBLASLt",
-        cublasLtMatrixLayoutSetAttribute(k->rows, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols),
-        err));
-    CR_TRY(check(
-        "the rows of a matrix of cuBLASLt",
-        cublasLtMatrixLayoutSetAttribute(other, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols),
-        err));
-    k->num_rows = num;
-    return CR_OK;
+    code =
+        cublasLtMatrixLayoutSetAttribute(k->rows, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof cols);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutSetAttribute(other, CUBLASLT_MATRIX_LAYOUT_COLS, &cols,
+                                                sizeof cols);
+    if (code == CUBLAS_STATUS_SUCCESS) k->num_rows = num;
+    return code;
 }
 
-static cr_status set_bias(const kept *k, const void *bias, cr_err *err)
+static cublasStatus_t set_bias(const kept *k, const void *bias)
 {
-    return check("a bias",
-                 cublasLtMatmulDescSetAttribute(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                sizeof bias),
-                 err);
+    return cublasLtMatmulDescSetAttribute(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                          sizeof bias);
 }
 
-static cr_status multiply(cri_library *l, kept *k, const cri_product *p, cudaStream_t stream,
-                          cr_err *err)
+static cublasStatus_t multiply(cri_library *l, kept *k, const cri_product *p, cudaStream_t stream)
 {
     const float one = 1, beta = p->add ? 1 : 0;
+    cublasStatus_t code = p->bias ? set_bias(k, p->bias) : CUBLAS_STATUS_SUCCESS;
 
-    if (p->bias) CR_TRY(set_bias(k, p->bias, err));
-    CR_TRY(set_rows(k, rows_of(p), err));
-    return check("a product that cuBLASLt has accepted before",
-                 cublasLtMatmul(l->handle, k->desc, &one, p->b, k->weight, p->a, k->rows, &beta,
-                                p->add ? p->add : p->c, k->out, p->c, k->out, &k->algo, NULL, 0,
-                                stream),
-                 err);
+    if (code == CUBLAS_STATUS_SUCCESS) code = set_rows(k, rows_of(p));
+    if (code != CUBLAS_STATUS_SUCCESS) return code;
+    return cublasLtMatmul(l->handle, k->desc, &one, p->b, k->weight, p->a, k->rows, &beta,
+                          p->add ? p->add : p->c, k->out, p->c, k->out, &k->algo, NULL, 0, stream);
 }
 
 /* ---- choosing the algorithm ---- */
 
-static cr_status describe(kept *k, cr_err *err)
+/* A call that does not succeed before the first product is a refusal: croll's own kernels multiply. */
+static bool is_refused(kept *k, const char *what, cublasStatus_t code)
+{
+    if (code == CUBLAS_STATUS_SUCCESS) return false;
+    snprintf(k->refusal, sizeof k->refusal, "%s: cuBLAS status %d", what, (int)code);
+    return true;
+}
+
+/* With the bias, whose address the heuristic looks at. */
+static cublasStatus_t describe(kept *k, const void *bias)
 {
     const cublasOperation_t weight = k->of.is_b_turned ? CUBLAS_OP_N : CUBLAS_OP_T,
                             rows = k->of.is_a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t code = cublasLtMatmulDescCreate(&k->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     if (code == CUBLAS_STATUS_SUCCESS)
@@ -137,13 +140,13 @@ static cr_status describe(kept *k, cr_err *err)
     if (code == CUBLAS_STATUS_SUCCESS)
         code = cublasLtMatmulDescSetAttribute(k->desc, CUBLASLT_MATMUL_DESC_TRANSB, &rows,
                                               sizeof rows);
-    if (code == CUBLAS_STATUS_SUCCESS && k->of.has_bias)
-        code = cublasLtMatmulDescSetAttribute(k->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
-                                              sizeof bias);
-    return check("a product of cuBLASLt", code, err);
+    if (code == CUBLAS_STATUS_SUCCESS && bias)
+        code = cublasLtMatmulDescSetAttribute(k->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof epilogue);
+    return code == CUBLAS_STATUS_SUCCESS && bias ? set_bias(k, bias) : code;
 }
 
-static cr_status prefer(cublasLtMatmulPreference_t *out, cr_err *err)
+static cublasStatus_t prefer(cublasLtMatmulPreference_t *out)
 {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -160,43 +163,50 @@ static cr_status prefer(cublasLtMatmulPreference_t *out, cr_err *err)
             *out, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
     for (size_t i = 0; i < CR_COUNT(alignments) && code == CUBLAS_STATUS_SUCCESS; i++)
         code = cublasLtMatmulPreferenceSetAttribute(*out, alignments[i], &aligned, sizeof aligned);
-    return check("what cuBLASLt may choose", code, err);
+    return code;
 }
 
-/* The algorithm for many rows into k->algo, or k->refusal. */
-static cr_status choose(cri_library *l, kept *k, const cri_product *p, cr_err *err)
+/* The algorithm for the rows of k's layouts into k->algo, or k->refusal. */
+static void ask(cri_library *l, kept *k, cublasLtMatmulPreference_t preference)
 {
     cublasLtMatmulHeuristicResult_t found;
+    int num = 0, parts = 0;
+    cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
+        l->handle, k->desc, k->weight, k->rows, k->out, k->out, preference, 1, &found, &num);
+
+    if (is_refused(k, "it has no algorithm without workspace", code)) return;
+    if (num < 1)
+        snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
+    else if (!is_refused(k, "it has no algorithm without workspace", found.state) &&
+             !is_refused(k, "its algorithm does not say into how many parts it splits k",
+                         cublasLtMatmulAlgoConfigGetAttribute(&found.algo,
+                                                              CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                              &parts, sizeof parts, NULL)) &&
+             parts > 1)
+        snprintf(k->refusal, sizeof k->refusal, "its algorithm splits k into %d parts", parts);
+    if (num) k->algo = found.algo;
+}
+
+/* With many rows. */
+static void choose(cri_library *l, kept *k, const cri_product *p)
+{
     cublasLtMatmulPreference_t preference = NULL;
     cri_product many = *p;
-    int num = 0, parts = 0;
 
     if (p->is_a_turned)
         many.k = MANY_ROWS;
     else
         many.m = MANY_ROWS;
-    if (prefer(&preference, err) == CR_OK && describe_matrices(k, &many, err) == CR_OK) {
-        cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
-            l->handle, k->desc, k->weight, k->rows, k->out, k->out, preference, 1, &found, &num);
-        if (code != CUBLAS_STATUS_SUCCESS || num < 1 || found.state != CUBLAS_STATUS_SUCCESS)
-            snprintf(k->refusal, sizeof k->refusal, "it has no algorithm without workspace");
-        else
-            cr_note(check("an algorithm of cuBLASLt",
-                          cublasLtMatmulAlgoConfigGetAttribute(&found.algo,
-                                                               CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-                                                               &parts, sizeof parts, NULL),
-                          err));
-        if (parts > 1)
-            snprintf(k->refusal, sizeof k->refusal, "its algorithm splits k into %d parts", parts);
-        if (num) k->algo = found.algo;
-    }
+    if (!is_refused(k, "a product of cuBLASLt", describe(k, p->bias)) &&
+        !is_refused(k, "what cuBLASLt may choose", prefer(&preference)) &&
+        !is_refused(k, "a matrix of cuBLASLt", describe_matrices(k, &many)))
+        ask(l, k, preference);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
-    return err->status;
 }
 
 /* ---- the probe ---- */
 
-static const int64_t probe_rows[] = {1, 2, 16, 17, 64, 257, 2048};
+static const int64_t probe_rows[] = {1, 2, 16, 17, 64, 257, 2048, MANY_ROWS};
 
 typedef struct probe {
     cri_product p; /* of its own memory */
@@ -210,14 +220,16 @@ typedef struct probe {
 static cr_status upload_rows(cr_device *dev, probe *x, cr_err *err)
 {
     uint16_t *bits = cr_alloc((size_t)x->most * x->row_bytes);
-    int64_t k = x->p.lda;
+    int64_t k = x->p.lda, num = x->most < OWN_ROWS ? x->most : OWN_ROWS;
     uint32_t state = 1;
 
-    for (int64_t i = 0; i < x->most * k; i++) {
+    for (int64_t i = 0; i < num * k; i++) {
         state = state * 1664525u + 1013904223u;
         bits[i] = (uint16_t)((x->p.dtype == CR_BF16 ? 0x3f00 : 0x3800) | state >> 24 |
                              (state >> 8 & 0x8000)); /* 0.5 to 2, either sign */
     }
+    for (int64_t row = num; row < x->most; row++)
+        memcpy(bits + row * k, bits + row % num * k, x->row_bytes);
     for (size_t i = 1; i < CR_COUNT(probe_rows) && probe_rows[i] <= x->most; i++)
         memcpy(bits + (probe_rows[i] - 1) * k, bits, x->row_bytes);
     cr_note(dev->kernels->upload(dev, x->rows, bits, (size_t)x->most * x->row_bytes, err));
@@ -256,12 +268,12 @@ static cr_status try_rows(cr_device *dev, cri_library *l, kept *k, probe *x, int
                           cr_err *err)
 {
     const int64_t places[] = {0, num - 1};
-    cr_err refused = {0};
+    char what[32];
 
     x->p.m = num;
     CR_TRY(dev->kernels->zero(dev, x->out, (size_t)num * x->out_bytes, err)); /* the addend */
-    if (multiply(l, k, &x->p, cri_cuda_stream(dev), &refused) != CR_OK)
-        snprintf(k->refusal, sizeof k->refusal, "it refuses %lld rows", (long long)num);
+    snprintf(what, sizeof what, "it refuses %lld rows", (long long)num);
+    if (is_refused(k, what, multiply(l, k, &x->p, cri_cuda_stream(dev)))) return CR_OK;
     for (int i = 0; i < 2 && !k->refusal[0]; i++) {
         CR_TRY(dev->kernels->download(dev, num == 1 ? x->alone : x->company,
                                       cr_mem_add(x->out, (size_t)places[i] * x->out_bytes),
@@ -306,8 +318,7 @@ static cr_status meet(cr_device *dev, cri_library *l, const sizes *of, const cri
     k->of = *of;
     k->next = l->first;
     l->first = *out = k;
-    CR_TRY(describe(k, err));
-    CR_TRY(choose(l, k, p, err));
+    choose(l, k, p);
     if (!k->refusal[0] && !p->is_a_turned) CR_TRY(check_rows(dev, l, k, p, err));
     if (k->refusal[0])
         cr_log(CR_LOG_WARN, "cuda",
@@ -375,7 +386,8 @@ cr_status cri_library_product(cr_device *dev, cri_library *l, const char *op, co
     if (!k) CR_TRY(meet(dev, l, &of, &now, &k, err));
     if (k->refusal[0]) return CR_OK;
     *is_taken = true;
-    return multiply(l, k, &now, cri_cuda_stream(dev), err);
+    return check("a product that cuBLASLt has accepted before",
+                 multiply(l, k, &now, cri_cuda_stream(dev)), err);
 }
 
 /* ---- the library ---- */

@@ -1,14 +1,14 @@
 /* library.h -- products of activations and weights by cuBLASLt, as far as it keeps the promise that a row's bits do not
  * depend on the other rows.
  *
- * cuBLASLt promises that for no number of rows. So one algorithm is asked for once a weight's sizes and types, with 8192 rows,
- * without workspace and without any way to split k, and is kept for every number of rows; before its first use a probe
- * with the weight at hand compares bytes: the same row alone, first and last among 2, 16, 17, 64, 257 and 2048 rows. Sizes for which there is
- * no such algorithm, or whose probe finds a difference, are left to the kernels of linear.cu for good, with a
- * warning that says why.
+ * cuBLASLt promises that for no number of rows. So one algorithm is asked for once a weight's sizes and types, with 8192 rows, without
+ * workspace and without any way to split k, and is kept for every number of rows; before its first use a probe with the weight at hand
+ * compares bytes: the same row alone, first and last among 2, 16, 17, 64, 257, 2048 and 8192 rows, as far as rows and products have 128 MiB
+ * each. Sizes for which there is no such algorithm, for which a call of cuBLASLt fails before the first product, or whose probe finds a
+ * difference, are left to the kernels of linear.cu for good, with a warning that says why.
  *
  * Threads: one caller, that of the device. Scratch: of the stream, for a bias that is not aligned to 16 bytes. The probe takes up to
- * 64 MiB of device memory for its time, once a size.
+ * 256 MiB of device memory for its time, once a size.
  */
 #ifndef CR_CUDA_LIBRARY_H
 #define CR_CUDA_LIBRARY_H

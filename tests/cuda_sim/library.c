@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { M = 130, MANY = 2049, N = 72, K = 200 };
+enum { M = 130, MANY = 8193, N = 72, K = 200 };
 
 typedef struct place {
     cr_device *dev;
@@ -175,6 +175,10 @@ static void left_to_own_kernels(void **state)
     static const char *const wrong[][2] = {
         {"split", "its algorithm splits k into 2 parts"},
         {"none", "it has no algorithm without workspace"},
+        {"product", "a product of cuBLASLt: cuBLAS status 15"},
+        {"matrix", "a matrix of cuBLASLt: cuBLAS status 7"},
+        {"choice", "what cuBLASLt may choose: cuBLAS status 15"},
+        {"parts", "its algorithm does not say into how many parts it splits k: cuBLAS status 7"},
         {"fickle", "row 0 of 257 has other bits than the same row alone"}};
     static float own[M * N], y[M * N];
     place p;

@@ -30,10 +30,10 @@ static bool is_wrong(const char *how)
     const char *chosen = getenv("CROLL_SIM_CUBLASLT");
 
     if (!chosen) return false;
-    if (strcmp(chosen, "split") != 0 && strcmp(chosen, "none") != 0 &&
-        strcmp(chosen, "fickle") != 0 && strcmp(chosen, "late") != 0)
-        cri_sim_die("CROLL_SIM_CUBLASLT=%s: split, none, fickle or late", chosen);
-    return strcmp(chosen, how) == 0;
+    for (const char *known :
+         {"split", "none", "fickle", "late", "product", "matrix", "choice", "parts"})
+        if (strcmp(chosen, known) == 0) return strcmp(chosen, how) == 0;
+    cri_sim_die("CROLL_SIM_CUBLASLT=%s: see kernels/cuda/sim/include/cublasLt.h", chosen);
 }
 
 cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int *value)
@@ -59,7 +59,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t c,
                                         cudaDataType_t s)
 {
-    if (c != CUBLAS_COMPUTE_32F || s != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (c != CUBLAS_COMPUTE_32F || s != CUDA_R_32F || is_wrong("product"))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = new cublasLtMatmulDesc();
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -88,6 +89,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t t, uint64_t r,
                                           uint64_t c, int64_t ld)
 {
+    if (is_wrong("matrix")) return CUBLAS_STATUS_INVALID_VALUE;
     *out = new cublasLtLayout{t, r, c, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -117,6 +119,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t a,
                                                     const void *value, size_t n)
 {
+    if (is_wrong("choice")) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (a == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && n == 8)
         memcpy(&p->workspace, value, 8);
     else if (a == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && n == 4)
@@ -136,7 +139,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
 
 /* ---- algorithms ---- */
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t p, int wanted,
@@ -148,6 +151,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 
     *num = wanted < 1 || is_wrong("none") ? 0 : 1;
     if (!*num) return CUBLAS_STATUS_SUCCESS;
+    if (d->epilogue == CUBLASLT_EPILOGUE_BIAS && !d->bias) {
+        *num = 0; /* which algorithms there are depends on how the bias is aligned */
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     memset((void *)out, 0, sizeof *out);
     out->algo.data[0] = MAGIC;
     out->algo.data[1] = n <= 16 ? 10 : 21;
@@ -186,7 +193,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     int index = a == CUBLASLT_ALGO_CONFIG_ID ? 1 : a == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? 2 : 3;
     int32_t v = (int32_t)algo->data[index];
 
-    if (n != 4) return CUBLAS_STATUS_INVALID_VALUE;
+    if (n != 4 || is_wrong("parts")) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(value, &v, 4);
     if (written) *written = 4;
     return CUBLAS_STATUS_SUCCESS;
@@ -319,7 +326,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
         cri_sim_die("cublasLtMatmul: a matrix or bias is not aligned to the %d bytes that its "
                     "algorithm was asked for",
                     (int)algo->data[4]);
-    if (is_wrong("late") && p.n > 2048) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (is_wrong("late") && p.n > 8192) return CUBLAS_STATUS_NOT_SUPPORTED;
     parts = (int64_t)algo->data[2];
     p.step = is_wrong("fickle") && p.n <= 64 ? 8 : (int64_t)algo->data[3];
     p.per = ((p.k + parts - 1) / parts + p.step - 1) / p.step * p.step;
