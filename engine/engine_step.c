@@ -476,7 +476,8 @@ static cr_kv_view view_of(const cr_engine *e, cri_part *own)
         if (r == 0 || slot[r] != slot[r - 1])
             memcpy(own->table + own->row_slot[r] * num_blocks, e->table + slot[r] * e->max_blocks,
                    (size_t)num_blocks * sizeof *own->table);
-    return (cr_kv_view){e->layer_blocks, own->row_slot, pos, own->table, num_slots, num_blocks};
+    return (cr_kv_view){e->layer_blocks, own->row_slot, pos,          own->table,
+                        num_slots,       num_blocks,    e->num_blocks};
 }
 
 /* Forward of a part of the step's rows, and tokens for those that are picked. */

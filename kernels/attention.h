@@ -17,7 +17,7 @@ enum { CR_KV_BLOCK = 64 }; /* positions in a cache block and in a key tile */
 typedef struct cr_seq_sizes {
     int64_t max_seqlen;
     double num_pairs; /* of a query and a key that it sees, as if there were no window: for FLOPs */
-    int64_t num_rows; /* T; the forward does without */
+    int64_t num_rows; /* T; the forward does with 0: at most num_seqs x max_seqlen */
 } cr_seq_sizes;
 
 /* Packed sequences: rows cu_seqlens[s] .. cu_seqlens[s+1]-1 are sequence s, key <= query unless said. */
@@ -58,6 +58,7 @@ typedef struct cr_attention_cached_args {
     cr_seq_sizes sizes; /* of a row: row_pos + 1 */
     float scale;
     int64_t window;
+    int64_t num_blocks; /* of `blocks` */
 } cr_attention_cached_args;
 
 /* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),

@@ -245,6 +245,9 @@ static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, 
 static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
     *w = attention(a->num_rows, a->num_rows, &a->sizes, a->num_heads * a->head_dim);
+    if (a->num_blocks < 1)
+        return cr_fail(err, CR_EARG, "attention_cached: a cache of %lld blocks",
+                       (long long)a->num_blocks);
     return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 

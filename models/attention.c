@@ -135,7 +135,8 @@ static cr_status attend(const cr_module *m, cr_pass *p, const activations *a, cr
                                         .num_kv_heads = packed.num_kv_heads,
                                         .head_dim = packed.head_dim,
                                         .scale = packed.scale,
-                                        .window = packed.window};
+                                        .window = packed.window,
+                                        .num_blocks = p->kv->num_blocks};
     return cr_attention_cached(p->dev, &cached, err);
 }
 

@@ -46,6 +46,7 @@ typedef struct cr_kv_view {
     cr_mem **layer_blocks;                           /* [num_layers] */
     const int32_t *row_slot, *row_pos, *block_table; /* host */
     int64_t num_slots, max_blocks;
+    int64_t num_blocks; /* of each layer */
 } cr_kv_view;
 
 /* Arrays of a batch in memory of the device: uploaded in one piece when a pass begins, and there until its

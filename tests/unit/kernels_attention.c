@@ -341,7 +341,8 @@ static void attention_alone_and_cached(void **state)
                                               h.dim,
                                               {len, 1},
                                               0.3f,
-                                              h.window};
+                                              h.window,
+                                              BLOCKS};
                 OK(cr_attention_cached(dev, &c, &err));
             }
             part = fetched(one);

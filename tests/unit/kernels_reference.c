@@ -525,7 +525,8 @@ static void cache_against_packed(int64_t H, int64_t K, int64_t D, int64_t window
                                       .num_kv_heads = K,
                                       .head_dim = D,
                                       .scale = 0.2f,
-                                      .window = window};
+                                      .window = window,
+                                      .num_blocks = 8};
         memset(blocks, 0xFF, 8 * block); /* NaN */
         /* both sequences have the same prompt */
         memcpy(HOST(q.data) + LEN * qrow, HOST(q.data), PROMPT * qrow);

@@ -644,7 +644,7 @@ static void cached_rows_equal_packed_rows(void **state)
             /* step 0: 66 tokens of slot 0; then one token of slot 0 and 1..3 of slot 1 */
             for (int done[2] = {0, 0}; done[0] < lengths[0] || done[1] < lengths[1];) {
                 int take[2] = {done[0] ? 1 : 66, done[0] ? 1 + done[1] % 3 : 0}, num = 0;
-                cr_kv_view kv = {blocks, slot, pos, table, 2, MAX_BLOCKS};
+                cr_kv_view kv = {blocks, slot, pos, table, 2, MAX_BLOCKS, 2 * MAX_BLOCKS};
                 cr_batch batch = {.ids = ids, .positions = pos};
                 for (int s = 0; s < 2; s++)
                     for (int i = 0; i < take[s] && done[s] < lengths[s]; i++, num++, done[s]++) {

@@ -223,7 +223,8 @@ template <class T> static packed_args<T> packed_of(const cr_attention_args *a, i
             (int)a->num_kv_heads,
             (int)a->head_dim,
             a->scale,
-            a->is_bidirectional};
+            a->is_bidirectional,
+            a->sizes.num_rows ? a->sizes.num_rows : a->num_seqs * a->sizes.max_seqlen};
 }
 
 template <class T, int DPAD> static cudaError_t packed(cr_device *dev, const cr_attention_args *a)
@@ -314,7 +315,8 @@ template <class T> static cached_args<T> cached_of(const cr_attention_cached_arg
             (int)a->num_heads,
             (int)a->num_kv_heads,
             (int)a->head_dim,
-            a->scale};
+            a->scale,
+            a->num_blocks};
 }
 
 template <class T>

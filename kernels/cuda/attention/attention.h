@@ -80,6 +80,7 @@ template <class T> struct packed_args {
     int window, num_heads, num_kv_heads, head_dim;
     float scale;
     bool is_bidirectional;
+    int64_t num_rows; /* of k and v */
 };
 
 template <class T> struct cached_args {
@@ -89,6 +90,7 @@ template <class T> struct cached_args {
     int64_t max_blocks;
     int window, num_heads, num_kv_heads, head_dim;
     float scale;
+    int64_t num_blocks;
 };
 
 /* Positions are below 2^31, and a longer window sees all. */

@@ -1,26 +1,32 @@
 /* attention_grad.cu -- backward of attention over packed sequences.
  *
  * With P from lse, dP = dO V^T and dS = scale P (dP - delta), delta = dO . o: dV = P^T dO, dK = dS^T q, dq = dS K. Three
- * kernels: delta (a warp a row of a head: bound by memory); dK and dV (a block takes 32 keys of a sequence and kv head, and goes over the
- * heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
- * goes over their keys, 32 at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S and dP
+ * kernels: delta (a warp a row of a head: bound by memory); dK and dV (a block takes 32 keys of a sequence and kv head, of heads above 128 16,
+ * and goes over the heads of the group and over the rows that see the keys, 16 at a time, upwards); dq (a block takes 16 rows of a head and
+ * goes over their keys, as many at a time, upwards). Each sum has one order, in float32, which no other sequence changes; S and dP
  * are made twice, so that there are no atomics. The last two for bf16 heads of 64 and 128: attention_grad_mma.cu
  * and, on a GPU of compute capability 9.0, attention_grad_wgmma.cu.
  *
  * Blocks of 256 threads. FLOPs 14 D a pair of query and key (10 D and the second S and dP); tiles come from L2, 16 to 32
- * FLOPs a byte. Shared memory, as floats: 96 (D + 1) and 2 x 16 x 33: 53 KiB for D 128, 101 KiB for D 256. Registers: D / 4
+ * FLOPs a byte. Shared memory, as floats: 2 (16 + keys) (D + 1) and 2 x 16 (keys + 1): 53 KiB for D 128, 67 KiB for D 256, below the 99 KiB
+ * of compute capability 8.6 and 8.9. Registers: D / 4
  * sums a thread in dK and dV, D / 16 in dq, below 128. Limit: fp32 units, as the forward.
  */
 #include "kernels/cuda/attention/attention_grad.h"
 
 #include <math.h>
 
-enum { ROWS = 16, KEYS = 32, PITCH = KEYS + 1 };
+enum { ROWS = 16 };
+static constexpr int keys_of(int64_t head_dim)
+{
+    return head_dim > 128 ? 16 : 32;
+}
 
 struct grad_tiles {
     float *q, *d_o, *k, *v, *p, *ds;
 };
 
+template <int KEYS>
 static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int D)
 {
     grad_tiles s;
@@ -30,20 +36,23 @@ static __device__ __forceinline__ grad_tiles tiles_in(unsigned char *memory, int
     s.k = s.d_o + ROWS * (D + 1);
     s.v = s.k + KEYS * (D + 1);
     s.p = s.v + KEYS * (D + 1);
-    s.ds = s.p + ROWS * PITCH;
+    s.ds = s.p + ROWS * (KEYS + 1);
     return s;
 }
 
 static int shared_bytes(int64_t head_dim)
 {
-    return (int)(2 * (ROWS + KEYS) * (head_dim + 1) + 2 * ROWS * PITCH) * (int)sizeof(float);
+    const int64_t keys = keys_of(head_dim);
+
+    return (int)(2 * (ROWS + keys) * (head_dim + 1) + 2 * ROWS * (keys + 1)) * (int)sizeof(float);
 }
 
 /* P and dS of rows i0 .. and keys k0 .., from the tiles of q, dO, k and v. */
-template <class T>
+template <int KEYS, class T>
 static __device__ __forceinline__ void weigh(const grad_args<T> &a, const sequence<T> &seq,
                                              const grad_tiles &s, int i0, int k0)
 {
+    constexpr int PITCH = KEYS + 1;
     int D = a.head_dim;
 
     for (int at = (int)threadIdx.x; at < ROWS * KEYS; at += THREADS) {
@@ -93,6 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a)
 {
+    constexpr int KEYS = keys_of(DPAD), PITCH = KEYS + 1;
     typedef mine<DPAD, KEYS> M;
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, kv = (int)blockIdx.y, group = a.num_heads / a.num_kv_heads,
@@ -101,7 +111,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a
     if (piece.first >= piece.len) return;
     int k0 = piece.first, last = k0 + KEYS < piece.len ? k0 + KEYS - 1 : piece.len - 1,
         end = a.window > 0 && a.window < piece.len - last ? last + a.window : piece.len;
-    const grad_tiles s = tiles_in(memory, D);
+    const grad_tiles s = tiles_in<KEYS>(memory, D);
     float dk[M::NUM] = {}, dv[M::NUM] = {};
     sequence<T> seq = sequence_of(a, piece, kv * group);
 
@@ -113,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a
             load_rows<ROWS, THREADS>(s.q, seq.q, i0, seq.see.len, D);
             load_rows<ROWS, THREADS>(s.d_o, seq.d_o, i0, seq.see.len, D);
             __syncthreads();
-            weigh(a, seq, s, i0, k0);
+            weigh<KEYS>(a, seq, s, i0, k0);
             __syncthreads();
             for (int r = 0; d < D && r < ROWS; r++) {
                 float x = s.d_o[r * (D + 1) + d], y = s.q[r * (D + 1) + d];
@@ -140,6 +150,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_of_keys(grad_args<T> a
 template <class T, int DPAD>
 static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
 {
+    constexpr int KEYS = keys_of(DPAD), PITCH = KEYS + 1;
     typedef mine<DPAD, ROWS> M;
     DYNAMIC_SHARED(memory);
     int D = a.head_dim, head = (int)blockIdx.y, d = (int)threadIdx.x % DPAD,
@@ -149,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
     int i0 = piece.first, after = i0 + ROWS < piece.len ? i0 + ROWS : piece.len,
         end = a.is_bidirectional ? piece.len : after,
         begin = a.window > 0 && i0 + 1 > a.window ? i0 + 1 - a.window : 0;
-    const grad_tiles s = tiles_in(memory, D);
+    const grad_tiles s = tiles_in<KEYS>(memory, D);
     const sequence<T> seq = sequence_of(a, piece, head);
     float dq[M::NUM] = {};
 
@@ -159,7 +170,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
         load_rows<KEYS, THREADS>(s.k, seq.k, k0, seq.see.len, D);
         load_rows<KEYS, THREADS>(s.v, seq.v, k0, seq.see.len, D);
         __syncthreads();
-        weigh(a, seq, s, i0, k0);
+        weigh<KEYS>(a, seq, s, i0, k0);
         __syncthreads();
         for (int j = 0; d < D && j < KEYS; j++) {
             float x = s.k[j * (D + 1) + d];
@@ -180,6 +191,7 @@ static __global__ void __launch_bounds__(THREADS) grad_of_rows(grad_args<T> a)
 
 template <class T, int DPAD> static cudaError_t gradient(cr_device *dev, const grad_args<T> &a)
 {
+    constexpr int KEYS = keys_of(DPAD);
     int64_t tiles = (a.max_seqlen + KEYS - 1) / KEYS, pieces = (a.max_seqlen + ROWS - 1) / ROWS;
     cudaError_t code = launch_shared(dev, grad_of_keys<T, DPAD>,
                                      dim3((unsigned)(tiles * a.num_seqs), (unsigned)a.num_kv_heads),
@@ -224,7 +236,8 @@ static cudaError_t all_gradients(cr_device *dev, const cr_attention_grad_args *g
                             (int)f->num_kv_heads,
                             (int)f->head_dim,
                             f->scale,
-                            f->is_bidirectional};
+                            f->is_bidirectional,
+                            f->sizes.num_rows};
     int64_t num = f->sizes.num_rows * f->num_heads;
     bool is_fast = f->head_dim % PER == 0 && is_wide(f->o) && is_wide(g->d_o);
     auto of_deltas = sum_deltas<T>;

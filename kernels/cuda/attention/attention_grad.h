@@ -35,6 +35,7 @@ template <class T> struct grad_args {
     int window, num_heads, num_kv_heads, head_dim;
     float scale;
     bool is_bidirectional;
+    int64_t num_rows;
 };
 
 /* One sequence and head. */

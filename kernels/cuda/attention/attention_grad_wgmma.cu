@@ -291,11 +291,11 @@ template <int D> static cudaError_t gradient(cr_device *dev, const grad_args<bf1
     const unsigned pieces = (unsigned)((a.max_seqlen + STAY - 1) / STAY * a.num_seqs);
     const int64_t cols = (int64_t)a.num_heads * D, kv_cols = (int64_t)a.num_kv_heads * D;
     grad_maps maps;
-    cudaError_t code = map_of_rows(dev, &maps.q, a.q, cols, PASS);
+    cudaError_t code = map_of_rows(dev, &maps.q, a.q, a.num_rows, cols, PASS);
 
-    if (code == cudaSuccess) code = map_of_rows(dev, &maps.d_o, a.d_o, cols, PASS);
-    if (code == cudaSuccess) code = map_of_rows(dev, &maps.k, a.k, kv_cols, PASS);
-    if (code == cudaSuccess) code = map_of_rows(dev, &maps.v, a.v, kv_cols, PASS);
+    if (code == cudaSuccess) code = map_of_rows(dev, &maps.d_o, a.d_o, a.num_rows, cols, PASS);
+    if (code == cudaSuccess) code = map_of_rows(dev, &maps.k, a.k, a.num_rows, kv_cols, PASS);
+    if (code == cudaSuccess) code = map_of_rows(dev, &maps.v, a.v, a.num_rows, kv_cols, PASS);
     if (code == cudaSuccess)
         code = launch_shared(dev, grad_of_keys_wgmma<D>, dim3(pieces, (unsigned)a.num_kv_heads),
                              MMA_THREADS, stages + stays, maps, a);

@@ -248,9 +248,9 @@ static cudaError_t packed(cr_device *dev, const packed_args<bf16> &a, int64_t nu
 {
     const dim3 grid((unsigned)(a.pieces_a_seq * num_seqs), (unsigned)a.num_heads);
     CUtensorMap k, v;
-    cudaError_t code = map_of_rows(dev, &k, a.k, a.num_kv_heads * D, KEYS);
+    cudaError_t code = map_of_rows(dev, &k, a.k, a.num_rows, a.num_kv_heads * D, KEYS);
 
-    if (code == cudaSuccess) code = map_of_rows(dev, &v, a.v, a.num_kv_heads * D, KEYS);
+    if (code == cudaSuccess) code = map_of_rows(dev, &v, a.v, a.num_rows, a.num_kv_heads * D, KEYS);
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_packed_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
                          shared_bytes<D, PACKED_GROUPS>(a.pieces_a_seq * WGMMA_ROWS > SPLIT), k, v,
@@ -289,7 +289,8 @@ static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, const shar
     const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS),
                     (unsigned)(s.sums ? s.num : 1));
     CUtensorMap blocks;
-    cudaError_t code = map_of_rows(dev, &blocks, a.blocks, D, KEYS);
+    const int64_t rows_a_block = 2 * CR_KV_BLOCK * (int64_t)a.num_kv_heads;
+    cudaError_t code = map_of_rows(dev, &blocks, a.blocks, a.num_blocks * rows_a_block, D, KEYS);
 
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_cached_wgmma<D>, grid, threads_of<1>(),

@@ -7,11 +7,11 @@
 
 enum { ROW_BYTES = 64 * (int)sizeof(bf16) }; /* of a row of a box */
 
-/* Rows of `cols` elements, one after the other, in boxes of box_rows; only rows that are there may be asked for. */
-static inline cudaError_t map_of_rows(cr_device *dev, CUtensorMap *out, const bf16 *x, int64_t cols,
-                                      int box_rows)
+/* `num` rows of `cols` elements, one after the other, in boxes of box_rows. */
+static inline cudaError_t map_of_rows(cr_device *dev, CUtensorMap *out, const bf16 *x, int64_t num,
+                                      int64_t cols, int box_rows)
 {
-    return cri_cuda_tensor_map(dev, out, x, INT32_MAX, cols, cols, box_rows);
+    return cri_cuda_tensor_map(dev, out, x, num, cols, cols, box_rows);
 }
 
 /* Rows first .. first + 15 of num, straight into the fragments of A that they are; zeros after them. */

@@ -19,24 +19,35 @@ cudaError_t cri_sim_keep_error(cudaError_t e)
 
 /* ---- launches ---- */
 
-/* Major number of the compute capability, CROLL_SIM_CAPABILITY: 9, or 8, which has less shared memory and no wgmma. */
-static int capability(void)
+/* Of compute capabilities: the shared memory that a block may have. Only 9.0 has wgmma. CROLL_SIM_CAPABILITY names one. */
+static const struct kind {
+    const char *name;
+    int major, shared;
+} capabilities[] = {{"9.0", 9, CRI_SIM_SHARED_MAX}, {"8.0", 8, 163 * 1024}, {"8.9", 8, 99 * 1024}};
+
+static const struct kind *chosen(void)
 {
     const char *text = getenv("CROLL_SIM_CAPABILITY");
 
-    if (!text || !strcmp(text, "9.0")) return 9;
-    if (strcmp(text, "8.0") != 0) cri_sim_die("CROLL_SIM_CAPABILITY=%s: 8.0 or 9.0", text);
-    return 8;
+    if (!text) return &capabilities[0];
+    for (const kind &c : capabilities)
+        if (!strcmp(text, c.name)) return &c;
+    cri_sim_die("CROLL_SIM_CAPABILITY=%s: 8.0, 8.9 or 9.0", text);
+}
+
+static int capability(void)
+{
+    return chosen()->major;
 }
 
 void cri_sim_need_sm_90(const char *what)
 {
-    if (capability() < 9) cri_sim_die("%s on a GPU of compute capability 8.0", what);
+    if (capability() < 9) cri_sim_die("%s on a GPU of compute capability %s", what, chosen()->name);
 }
 
 static int most_shared(void)
 {
-    return capability() < 9 ? 163 * 1024 : CRI_SIM_SHARED_MAX;
+    return chosen()->shared;
 }
 
 static bool fits(dim3 grid, dim3 block, size_t shared, const void *kernel)
