@@ -8,7 +8,6 @@
 #include "actors/actor.h"
 #include "actors/distribution.h"
 #include "actors/messages.h"
-#include "base/limits.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -47,23 +46,44 @@ static cr_status need_weights(cr_generator *g, cr_err *err)
                                      cr_dtype_of(g->a->ranks->worker->dtype), &g->weights, err);
 }
 
-/* gpu_memory_utilization: the engine's share of the memory, without what its weights take. On the cpu all
- * ranks of the run share one memory. 0: no limit. */
+/* Bytes of memory that this rank may have of its device: of a GPU, divided by the numbers of device_mapping that are on it, and elsewhere of
+ * the host, divided by all ranks of the run. */
+static cr_status memory_of_rank(const cr_actor *a, int64_t *num_bytes, int *num_sharers,
+                                cr_err *err)
+{
+    int *host_of = CR_NEW_ARRAY(int, a->layout.num_ranks); /* 0: this one */
+    cr_device_memory memory;
+
+    *num_sharers = a->layout.num_ranks;
+    for (int r = 0; r < a->layout.num_ranks; r++)
+        host_of[r] = !cr_world_is_here(a->world, r);
+    cr_note(cr_device_get_memory(a->dev, &memory, err));
+    if (memory.num_gpus)
+        *num_sharers =
+            cr_layout_num_on_gpu(&a->layout, a->ranks->first + a->rank, memory.num_gpus, host_of);
+    *num_bytes = memory.all_bytes / *num_sharers;
+    cr_free(host_of);
+    return err->status;
+}
+
+/* gpu_memory_utilization: the engine's share of its memory, without what its weights take. 0: no limit. */
 static cr_status cache_budget(const cr_generator *g, int64_t *num_bytes, cr_err *err)
 {
     const cr_actor *a = g->a;
     const cr_worker_config *w = a->ranks->worker;
     double share = w->engine.gpu_memory_utilization;
-    int64_t all = cr_memory_limit() / a->layout.num_ranks,
-            weights = (int64_t)cr_device_get_stats(a->dev).bytes_now +
-                      cr_engine_packed_bytes(a->model, a->dev, cr_dtype_of(w->dtype));
+    int64_t all, weights = (int64_t)cr_device_get_stats(a->dev).bytes_now +
+                           cr_engine_packed_bytes(a->model, a->dev, cr_dtype_of(w->dtype));
+    int num_sharers;
 
+    CR_TRY(memory_of_rank(a, &all, &num_sharers, err));
     *num_bytes = share > 0 ? cr_engine_cache_budget(share, all, weights) : 0;
     if (share > 0 && *num_bytes < 1)
-        return cr_fail(err, CR_ECONFIG,
-                       "gpu_memory_utilization %g of %lld bytes (the memory over %d ranks) leaves "
-                       "nothing beside %lld bytes of weights",
-                       share, (long long)all, a->layout.num_ranks, (long long)weights);
+        return cr_fail(
+            err, CR_ECONFIG,
+            "gpu_memory_utilization %g of %lld bytes (the memory of the device, divided by "
+            "%d that share it) leaves nothing beside %lld bytes of weights",
+            share, (long long)all, num_sharers, (long long)weights);
     return CR_OK;
 }
 

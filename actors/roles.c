@@ -28,6 +28,33 @@ cr_role cr_layout_role(const cr_layout *layout, int world_rank)
     return (cr_role)r;
 }
 
+/* That of device_mapping. */
+static int device_of(const cr_layout *layout, int world_rank)
+{
+    const struct cr_role_ranks *role = &layout->role[cr_layout_role(layout, world_rank)];
+
+    return role->worker->devices[world_rank - role->first];
+}
+
+int cr_layout_num_on_gpu(const cr_layout *layout, int world_rank, int num_gpus, const int *host_of)
+{
+    int own = device_of(layout, world_rank), num = 0;
+    int *found; /* numbers */
+
+    if (num_gpus < 1) return 1;
+    found = CR_NEW_ARRAY(int, layout->num_ranks);
+    for (int r = 0; r < layout->num_ranks; r++) {
+        int device = device_of(layout, r), i = 0;
+        if (device % num_gpus != own % num_gpus) continue;
+        if (host_of && host_of[r] != host_of[world_rank]) continue;
+        while (i < num && found[i] != device)
+            i++;
+        if (i == num) found[num++] = device;
+    }
+    cr_free(found);
+    return num;
+}
+
 const char *cr_layout_name(const cr_layout *layout, int world_rank, char text[64])
 {
     cr_role role = cr_layout_role(layout, world_rank);

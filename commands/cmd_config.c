@@ -1,7 +1,9 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
 #include "actors/roles.h"
 #include "commands/commands.h"
-#include "commands/deep.h"
+#include "commands/deep/deep.h"
+#include "commands/deep/device_try.h"
+#include "commands/worker.h"
 #include "configs/configs.h"
 #include "pipelines/pipelines.h"
 
@@ -33,9 +35,12 @@ static cr_status look(const cr_config *config, cr_diagnostics *d, cr_err *err)
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
     void *pipeline = NULL;
+    cr_device_memory memory = {0};
+    cr_err absent = {0}; /* the run may be for another machine */
 
     cr_envs_set(config->envs);
-    cr_deep_check(config, /*is_one_host=*/true, d);
+    if (cr_device_is_cuda()) cr_note(cr_device_try(-1, &memory, &absent));
+    cr_deep_check(config, /*is_one_host=*/true, &memory, d);
     if (d->num_errors)
         return cr_fail(err, CR_ECONFIG, "%zu error%s", d->num_errors, d->num_errors > 1 ? "s" : "");
     if (ops->open(config, &pipeline, err) != CR_OK) err->status = CR_ECONFIG; /* inputs only */

@@ -175,6 +175,33 @@ static cr_status try_products(cr_device *dev, cr_err *err)
     return err->status;
 }
 
+/* What uploads and offloaded states use. */
+static void check_pinned(report *r)
+{
+    enum { MIB = 256 };
+    const size_t bytes = (size_t)MIB << 20;
+    double began_s = cr_now_s();
+    char found[600];
+    cr_device *dev = NULL;
+    cr_mem *mem = NULL;
+    cr_err err = {0};
+
+    if (cr_device_open("cuda", 1, &dev, &err) == CR_OK) {
+        began_s = cr_now_s();
+        cr_note(cr_host_alloc(dev, bytes, &mem, &err));
+    }
+    if (err.status)
+        snprintf(found, sizeof found, "%s", err.msg);
+    else
+        snprintf(found, sizeof found, "%d MiB pinned in %.0f ms, %.1f GB of the host are free", MIB,
+                 (cr_now_s() - began_s) * 1e3, (double)cr_memory_left() / 1e9);
+    if (mem) cr_host_free(dev, mem, bytes);
+    if (dev) cr_device_close(dev);
+    say(r, "pinned memory", err.status ? NOTE : FINE, found,
+        "roles that take turns on a GPU offload 12 bytes a trained parameter into it (croll run "
+        "compares)");
+}
+
 static void check_products(report *r)
 {
     cr_device *dev;
@@ -226,7 +253,10 @@ static void check_gpus(report *r)
                      "code of this build runs on it: CROLL_DEVICE=cuda uses it (docs/cuda.md)");
         say(r, "gpu", gpu->fault[0] ? NOTE : FINE, found, meaning);
     }
-    if (g->num_listed > 0 && !g->gpu[0].fault[0]) check_products(r);
+    if (g->num_listed > 0 && !g->gpu[0].fault[0]) {
+        check_products(r);
+        check_pinned(r);
+    }
     cr_free(g);
 }
 

@@ -404,7 +404,7 @@ static cr_status answer_all(ask *a, cr_err *err)
 
 /* ---- the command ---- */
 
-/* The caches of a host may take a quarter of its memory; sequences are as long as the model and that allow, on all ranks
+/* The caches of a host, or of a GPU, may take a quarter of its memory; sequences are as long as the model and that allow, on all ranks
  * the same. */
 static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
 {
@@ -412,9 +412,15 @@ static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
     const cr_model_config *c = &w->model->config;
     size_t block =
         cr_kv_block_bytes(w->dev, w->dtype, c->num_kv_heads, c->head_dim) * (size_t)c->num_layers;
-    int64_t bytes = cr_memory_limit() / 4 / cr_worker_num_here(w);
-    double longest = (double)(bytes / (int64_t)block * CR_KV_BLOCK);
+    cr_device_memory memory;
+    int64_t bytes;
+    double longest;
 
+    CR_TRY(cr_agree(w->mesh->group[CR_AXIS_ALL], "load the weights", err)); /* all are on the GPU */
+    CR_TRY(cr_worker_memory(w, &memory, err));
+    CR_TRY(cr_worker_cache_bytes(&memory, memory.all_bytes / 4,
+                                 cr_engine_packed_bytes(w->model, w->dev, w->dtype), &bytes, err));
+    longest = (double)(bytes / (int64_t)block * CR_KV_BLOCK);
     *out = (cr_engine_limits){.max_running = w->batch_size,
                               .max_model_len = c->max_position_embeddings,
                               .kv_bytes = bytes};

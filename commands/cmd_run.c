@@ -6,13 +6,15 @@
 #include "actors/roles.h"
 #include "base/children.h"
 #include "commands/commands.h"
-#include "commands/deep.h"
+#include "commands/deep/deep.h"
+#include "commands/deep/device_try.h"
 #include "commands/worker.h"
 #include "launch/cores/cores.h"
 #include "launch/placement.h"
 #include "launch/preflight/needs.h"
 #include "pipelines/checkpoint.h"
 #include "pipelines/pipelines.h"
+#include "reports/html.h"
 #include "reports/report.h"
 
 #include <dirent.h>
@@ -26,10 +28,9 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { DEVICE_LIMIT_MS = 60000 };
 
 static int run_command(int argc, char **argv);
 
@@ -178,44 +179,12 @@ static bool has_rank_here(const cr_hosts *hosts, int first, int num)
     return false;
 }
 
-/* By a process of its own: what CUDA takes of a GPU, half a gigabyte, it keeps until its process ends. */
-static cr_status try_device(int number, cr_err *err)
-{
-    cr_err found = {0};
-    cr_device *dev;
-    ssize_t num_bytes = 0;
-    int ends[2];
-    pid_t pid;
-
-    if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
-        return cr_fail(err, CR_EIO, "cannot look at the device: %s", strerror(errno));
-    if (pid == 0) {
-        if (cr_device_open_to_compute(NULL, number, 1, &dev, &found) == CR_OK) cr_device_close(dev);
-        _exit(write(ends[1], &found, sizeof found) == sizeof found ? 0 : 1);
-    }
-    close(ends[1]);
-    if (poll(&(struct pollfd){.fd = ends[0], .events = POLLIN}, 1, DEVICE_LIMIT_MS) == 1)
-        num_bytes = read(ends[0], &found, sizeof found);
-    close(ends[0]);
-    if (num_bytes != sizeof found) {
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, WNOHANG);
-        return cr_fail(
-            err, CR_EIO,
-            "device %s: a process that opens it ends, or gives no answer within a minute "
-            "(croll doctor)",
-            cr_device_default());
-    }
-    waitpid(pid, NULL, 0);
-    *err = found;
-    return err->status;
-}
-
 /* The one that each rank will open, where one is on this host; the others are asked by check_hosts. */
-static cr_status check_device(const cr_config *config, const cr_hosts *hosts, cr_err *err)
+static cr_status check_device(const cr_config *config, const cr_hosts *hosts,
+                              cr_device_memory *memory, cr_err *err)
 {
     if (!has_rank_here(hosts, 0, hosts->num_ranks)) return CR_OK;
-    return try_device(config->train.num_devices ? config->train.devices[0] : -1, err);
+    return cr_device_try(config->train.num_devices ? config->train.devices[0] : -1, memory, err);
 }
 
 /* What the environment of each role says of its threads. */
@@ -249,6 +218,32 @@ static cr_status check_files(const cr_config *config, cr_err *err)
     return CR_OK;
 }
 
+/* Where ranks of this host exchange data; other hosts are asked by check_hosts. */
+static cr_status check_shm(const cr_config *config, const cr_hosts *hosts, cr_err *err)
+{
+    const bool is_cuda = cr_device_is_cuda();
+    cr_needs needs;
+    struct statvfs fs;
+    char *text, has[32], wants[32];
+
+    if (hosts->by != CR_HOSTS_HERE) return CR_OK;
+    if (statvfs("/dev/shm", &fs) != 0)
+        return cr_fail(err, CR_ECONFIG, "there is no /dev/shm, through which ranks talk");
+    cr_needs_init(&needs, config, hosts, NULL, is_cuda);
+    if ((int64_t)fs.f_bavail * (int64_t)fs.f_frsize >= needs.all.shm_bytes) return CR_OK;
+    text =
+        cr_asprintf("/dev/shm has %s free, ranks of this run %s %s there: mount it with a larger "
+                    "size (docker: --shm-size)",
+                    cr_size_text((int64_t)fs.f_bavail * (int64_t)fs.f_frsize, has),
+                    is_cuda ? "need" : "may need", cr_size_text(needs.all.shm_bytes, wants));
+    if (is_cuda)
+        cr_fail(err, CR_ECONFIG, "%s", text);
+    else
+        cr_log(CR_LOG_WARN, "run", "%s", text);
+    cr_free(text);
+    return err->status;
+}
+
 /* One run at a time in a folder; the lock goes with the process, so nothing remains. */
 static cr_status lock_folder(const char *folder, const char *key, int *fd, cr_err *err)
 {
@@ -276,12 +271,13 @@ static cr_status lock_output(const cr_config *config, int fds[2], cr_err *err)
 }
 
 /* What the file names is there and fits; all faults are said at once. */
-static cr_status check_needs(const cr_config *config, const cr_hosts *hosts, cr_err *err)
+static cr_status check_needs(const cr_config *config, const cr_hosts *hosts,
+                             const cr_device_memory *memory, cr_err *err)
 {
     cr_diagnostics d = {0};
     size_t num;
 
-    cr_deep_check(config, hosts->by == CR_HOSTS_HERE, &d);
+    cr_deep_check(config, hosts->by == CR_HOSTS_HERE, memory, &d);
     cr_diagnostics_print(&d);
     num = d.num_errors;
     cr_diagnostics_free(&d);
@@ -336,6 +332,7 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     cr_preflight *preflight = NULL;
     cr_needs needs;
     cr_layout layout;
+    cr_device_memory memory = {0};
     const cr_pipeline_ops *ops =
         config->kind == CR_PIPELINE_SFT ? &cr_pipeline_sft : &cr_pipeline_rlvr;
     void *pipeline = NULL;
@@ -349,9 +346,10 @@ static cr_status go(const cr_config *config, bool should_overwrite, const cr_hos
     CR_TRY_GOTO(out, cr_placement_make(&hosts, &layout, cr_device_is_cuda(),
                                        config->num_gpus_per_node, err));
     CR_TRY_GOTO(out, check_writer(config, &hosts, &layout, err));
-    CR_TRY_GOTO(out, check_device(config, &hosts, err));
+    CR_TRY_GOTO(out, check_device(config, &hosts, &memory, err));
     CR_TRY_GOTO(out, check_files(config, err));
-    CR_TRY_GOTO(out, check_needs(config, &hosts, err));
+    CR_TRY_GOTO(out, check_shm(config, &hosts, err));
+    CR_TRY_GOTO(out, check_needs(config, &hosts, &memory, err));
     CR_TRY_GOTO(out, check_threads(config, err));
     if (ops->open(config, &pipeline, err) == CR_EIO) err->status = CR_ECONFIG; /* inputs only */
     CR_TRY_GOTO(out, err->status);

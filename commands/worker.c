@@ -232,6 +232,47 @@ int cr_worker_num_here(const cr_worker *w)
     return num;
 }
 
+/* The number of its device that a rank asks for; device_mapping may say none. */
+static int device_of(const cr_worker *w, int rank)
+{
+    return rank < w->keys->num_devices ? w->keys->devices[rank] : -1;
+}
+
+/* Ranks on this host whose devices are the same GPU. */
+static int num_on_gpu(const cr_worker *w, int num_gpus)
+{
+    int own = device_of(w, w->rank), num = 0;
+
+    for (int r = 0; r < w->num_ranks; r++)
+        num += cr_world_is_here(w->world, r) && (device_of(w, r) - own) % num_gpus == 0;
+    return num;
+}
+
+cr_status cr_worker_memory(const cr_worker *w, cr_device_memory *out, cr_err *err)
+{
+    int num;
+
+    CR_TRY(cr_device_get_memory(w->dev, out, err));
+    num = out->num_gpus ? num_on_gpu(w, out->num_gpus) : cr_worker_num_here(w);
+    out->all_bytes /= num;
+    out->free_bytes /= num;
+    return CR_OK;
+}
+
+cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most, int64_t packed_bytes,
+                                int64_t *out, cr_err *err)
+{
+    int64_t left = memory->free_bytes - packed_bytes;
+
+    *out = memory->num_gpus && left < most ? left : most;
+    if (*out > 0) return CR_OK;
+    return cr_fail(err, CR_ECONFIG,
+                   "the GPU has %lld bytes left for this rank, of %lld: nothing for a cache beside "
+                   "%lld bytes of packed weights (nvidia-smi shows who has the others)",
+                   (long long)memory->free_bytes, (long long)memory->all_bytes,
+                   (long long)packed_bytes);
+}
+
 /* The device, once this rank has its share of the cores of its host. */
 static cr_status open_device(cr_worker *w, const char *name, cr_err *err)
 {
@@ -241,9 +282,7 @@ static cr_status open_device(cr_worker *w, const char *name, cr_err *err)
         index += cr_world_is_here(w->world, r);
     if (!cr_device_is_cuda())
         CR_TRY(cr_cores_take(w->keys->envs, index, cr_worker_num_here(w), &num_threads, err));
-    return cr_device_open_to_compute(
-        name, w->rank < w->keys->num_devices ? w->keys->devices[w->rank] : -1, num_threads, &w->dev,
-        err);
+    return cr_device_open_to_compute(name, device_of(w, w->rank), num_threads, &w->dev, err);
 }
 
 cr_status cr_worker_open(cr_worker *w, const char *device_name, cr_err *err)

@@ -16,6 +16,9 @@
 cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err);
 void cri_forget(cr_device *dev, cr_mem *mem, size_t num_bytes);
 
+/* memory of a device that computes in the host's */
+cr_status cri_host_memory(const cr_device *dev, cr_device_memory *out, cr_err *err);
+
 /* run_recorded and drop_recording of a device without recordings */
 cr_status cri_call_work(cr_device *dev, cr_recording **recording, uint64_t key, cr_work work,
                         void *ctx, cr_err *err);
@@ -101,6 +104,7 @@ typedef struct cr_kernels {
     void (*unshare)(cr_device *dev, cr_mem *mem, size_t num_bytes);
     /* the content of mem is undefined from now on */
     void (*spoil)(cr_device *dev, cr_mem *mem, size_t num_bytes);
+    cr_status (*memory)(const cr_device *dev, cr_device_memory *out, cr_err *err);
     /* layouts of the device */
     size_t (*packed_bytes)(const cr_device *dev, const cr_weight *w);
     size_t (*kv_block_bytes)(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,

@@ -1,4 +1,5 @@
 /* memory.c -- devices, their memory and stacks (see memory.h). */
+#include "base/limits.h"
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -146,6 +147,20 @@ void cr_host_free(cr_device *dev, cr_mem *mem, size_t num_bytes)
 cr_device_stats cr_device_get_stats(const cr_device *dev)
 {
     return *stats_of(dev);
+}
+
+cr_status cr_device_get_memory(const cr_device *dev, cr_device_memory *out, cr_err *err)
+{
+    *out = (cr_device_memory){0};
+    return dev->kernels->memory(dev, out, err);
+}
+
+cr_status cri_host_memory(const cr_device *dev, cr_device_memory *out, cr_err *err)
+{
+    (void)dev;
+    (void)err;
+    *out = (cr_device_memory){cr_memory_limit(), cr_memory_left(), 0};
+    return CR_OK;
 }
 
 cr_status cri_share_as_is(cr_device *dev, void *host, size_t num_bytes, cr_mem **out, cr_err *err)

@@ -1,20 +1,17 @@
 /* memory.h -- devices and their memory.
  *
- * A device (`cpu`, `meta`, later `cuda`) owns memory that only its kernels (kernels.h) and the
- * communicators (mesh/collectives.h) read and write. Such memory is a `cr_mem *`, a type without a
- * definition, so the compiler refuses to dereference it on the host. A `void *`, `float *` or
+ * A device (`cpu`, `meta`, `cuda`) owns memory that only its kernels (kernels.h) and the communicators (mesh/collectives.h) read and write. Such
+ * memory is a `cr_mem *`, a type without a definition, so the compiler refuses to dereference it on the host. A `void *`, `float *` or
  * `int32_t *` is host memory. Data crosses the border by name:
  *
  *     cr_upload      host to device            cr_copy   within a device
  *     cr_download    device to host            cr_move   from one device to another
  *
- * Order: a device has four streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and
- * cr_zero are queued on the stream of their handle and run there in the order of the calls; the calls may return
- * before. Work of two streams has no order but that of events: what one stream writes and another reads, or writes
- * again, needs one in between. The host waits for a stream by cr_device_sync, by cr_download and by operations
- * with results in host memory. On cpu all is finished when a call returns.
- * Structs and host arrays that a call points to have been read when it returns, but for the host memory of
- * cr_upload_async and cr_download_async.
+ * Order: a device has four streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and cr_zero are queued on the
+ * stream of their handle and run there in the order of the calls; the calls may return before. Work of two streams has no order but that of
+ * events: what one stream writes and another reads, or writes again, needs one in between. The host waits for a stream by cr_device_sync, by
+ * cr_download and by operations with results in host memory. On cpu all is finished when a call returns. Structs and host arrays that a call
+ * points to have been read when it returns, but for the host memory of cr_upload_async and cr_download_async.
  *
  * Ownership: who opens a device closes it, who allocates memory frees it (with the same size).
  * Threads: one caller a device, all streams together, except cr_download, which any thread may call.
@@ -60,6 +57,13 @@ typedef struct cr_device_stats {
 } cr_device_stats;
 cr_device_stats cr_device_get_stats(const cr_device *dev);
 
+/* Of a GPU its own memory, of other devices what the machine, or its cgroup, has for this process. */
+typedef struct cr_device_memory {
+    int64_t all_bytes, free_bytes;
+    int num_gpus; /* that this process sees, and a number of cr_device_open_number chooses from, round robin; 0: the memory is the host's */
+} cr_device_memory;
+CR_MUST cr_status cr_device_get_memory(const cr_device *dev, cr_device_memory *out, cr_err *err);
+
 /* ---- streams and events ---- */
 
 typedef enum cr_stream {
@@ -82,8 +86,7 @@ void cr_event_destroy(cr_event *event); /* accepts NULL; waits that are queued s
 CR_MUST cr_status cr_event_record(cr_event *event, cr_device *dev, cr_err *err);
 /* Without a wait: the event is over, and what came before it too. An event that was not recorded is over. */
 CR_MUST cr_status cr_event_is_over(const cr_event *event, bool *out, cr_err *err);
-/* What is queued on dev's stream from now on runs after the event. The host does not wait. An event that was not
- * recorded is over. */
+/* What is queued on dev's stream from now on runs after the event. The host does not wait. An event that was not recorded is over. */
 CR_MUST cr_status cr_event_wait(const cr_event *event, cr_device *dev, cr_err *err);
 /* What is queued on dev's stream from now on runs after all that is queued on other's now. */
 CR_MUST cr_status cr_stream_join(cr_device *dev, cr_device *other, cr_err *err);
@@ -96,8 +99,7 @@ typedef struct cr_mem cr_mem; /* never defined */
 CR_MUST cr_status cr_device_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
 /* Accepts NULL; after all streams. */
 void cr_device_free(cr_device *dev, cr_mem *mem, size_t num_bytes);
-/* Host memory, as memory of a `cpu` device, which may compute on it (meta of meta); asynchronous copies of dev use it (of a
- * GPU: pinned). NOT zeroed. */
+/* Host memory, as memory of a `cpu` device, which may compute on it (meta of meta); asynchronous copies of dev use it (of a GPU: pinned). NOT zeroed. */
 CR_MUST cr_status cr_host_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_err *err);
 void cr_host_free(cr_device *dev, cr_mem *mem, size_t num_bytes); /* as cr_device_free */
 
@@ -140,14 +142,12 @@ CR_MUST cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err 
 /* Host to host: what cr_cast (kernels.h) does on a device. */
 void cr_cast_host(cr_dtype to, void *dst, cr_dtype from, const void *src, size_t num);
 
-/* Buffers of a communicator that moves data on the host, as memory of dev: *out is where kernels find them,
- * until unshare, which comes before the host unmaps them. host: shared pages, at any offset.
- * CR_EABSENT: dev cannot. */
+/* Buffers of a communicator that moves data on the host, as memory of dev: *out is where kernels find them, until unshare, which comes before
+ * the host unmaps them. host: shared pages, at any offset. CR_EABSENT: dev cannot. */
 CR_MUST cr_status cr_device_share(cr_device *dev, void *host, size_t num_bytes, cr_mem **out,
                                   cr_err *err);
 void cr_device_unshare(cr_device *dev, cr_mem *mem, size_t num_bytes);
-/* Where the host reads and writes memory of a device that computes on host memory, after all streams: for those
- * communicators, and for tests. */
+/* Where the host reads and writes memory of a device that computes on host memory, after all streams: for those communicators, and for tests. */
 void *cr_host_view(const cr_mem *mem);
 /* The same address, without a wait: for communicators that wait for the stream they work on. What they have written
  * counts as work of that stream: cr_host_wrote says so. */
@@ -182,8 +182,8 @@ void cr_recording_destroy(cr_device *dev, cr_recording *recording); /* accepts N
 
 /* ---- stacks ---- */
 
-/* Stack memory for work of one stream: allocations are released together by going back to a mark. One block
- * reserved on first use and grown only while the stack is empty; peak is exact. */
+/* Stack memory for work of one stream: allocations are released together by going back to a mark. One block reserved on first use and grown
+ * only while the stack is empty; peak is exact. */
 typedef struct cr_stack cr_stack;
 cr_stack *cr_stack_create(cr_device *dev);
 void cr_stack_destroy(cr_stack *stack); /* accepts NULL */

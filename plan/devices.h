@@ -1,5 +1,5 @@
 /* devices.h -- the devices of a plan: which roles add up on them. Roles that share a device take turns: one works, the others
- * keep what they keep while they wait; a judge always has all of its own. Pure functions.
+ * keep what they keep while they wait; a judge always has all of its own. Devices that are one GPU (p->num_gpus) add up. Pure functions.
  */
 #ifndef CR_PLAN_DEVICES_H
 #define CR_PLAN_DEVICES_H
@@ -10,7 +10,13 @@
 int64_t cr_plan_work_bytes(const cr_plan *p, const cr_plan_role *role);
 int64_t cr_plan_idle_bytes(const cr_plan *p, const cr_plan_role *role, const cr_worker_config *w);
 
-/* The fullest device, and those that follow it with as many bytes. */
+/* What a role has for certain at work: not activations, which depend on the samples, and no estimate. A cache counts on a GPU alone: of
+ * other memory the system gives what is written. */
+int64_t cr_plan_least_bytes(const cr_plan *p, const cr_plan_role *role);
+/* Of the host's memory: offloaded states, on a GPU also those of a role that shares its devices, while another one works (phases.h). */
+int64_t cr_plan_host_bytes(const cr_plan *p, size_t role);
+
+/* The fullest device, or GPU, and those that follow it with as many bytes. */
 typedef struct cr_plan_fullest_device {
     int first, last;
     int64_t bytes;
@@ -20,6 +26,8 @@ typedef struct cr_plan_fullest_device {
 /* train: in place of p->role[0]. without: a worker that is left out, or NULL. */
 cr_plan_fullest_device cr_plan_fullest(const cr_plan *p, const cr_plan_role *train,
                                        const cr_worker_config *without);
+/* By cr_plan_least_bytes. */
+cr_plan_fullest_device cr_plan_fullest_least(const cr_plan *p);
 bool cr_plan_is_on(const cr_worker_config *w, int device);
 
 #endif

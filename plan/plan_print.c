@@ -216,8 +216,9 @@ static void text_fullest(const cr_plan *p, cr_buf *out)
     const cr_plan_fullest_device full = cr_plan_fullest(p, &p->role[0], NULL);
     char size[32], devices[48];
 
-    cr_buf_addf(out, "\nfullest device: %s on %s%s\n", cr_size_text(full.bytes, size),
-                devices_text(full.first, full.last, devices),
+    cr_buf_addf(out, "\nfullest %s: %s on %s%s%s\n", p->num_gpus ? "GPU" : "device",
+                cr_size_text(full.bytes, size), devices_text(full.first, full.last, devices),
+                p->num_gpus ? ", with all devices that are on it (--gpus)" : "",
                 p->num_roles > 1 ? " (roles that share one take turns)" : "");
     for (size_t r = 0; r < p->num_roles; r++) {
         const cr_plan_role *role = &p->role[r];
@@ -286,6 +287,20 @@ static void text_advice(const cr_plan *p, cr_buf *out)
     }
 }
 
+/* As croll run will judge on such GPUs (commands/deep/deep.c). */
+static void text_refusal(const cr_plan *p, cr_buf *out)
+{
+    const int64_t least = cr_plan_fullest_least(p).bytes;
+    char a[32];
+
+    cr_buf_addf(out, "states, weights and cache alone have %s there: croll run %s\n",
+                cr_size_text(least, a),
+                least > p->memory
+                    ? "refuses it"
+                    : "starts, with a warning, and may run out of memory with samples "
+                      "of full length");
+}
+
 static void text_memory(const cr_plan *p, cr_buf *out)
 {
     const cr_plan_role *alone;
@@ -298,6 +313,7 @@ static void text_memory(const cr_plan *p, cr_buf *out)
     else
         cr_buf_addf(out, "it does NOT fit in %s: %s too much\n", cr_size_text(p->memory, b),
                     cr_size_text(p->device_peak - p->memory, a));
+    if (p->device_peak > p->memory && p->is_gpu) text_refusal(p, out);
     if (p->device_peak > p->memory) text_advice(p, out);
     if (p->largest) {
         const char *more = !p->is_limit ? ""

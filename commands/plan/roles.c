@@ -1,5 +1,6 @@
 /* roles.c -- see roles.h. */
 #include "commands/plan/roles.h"
+#include "actors/roles.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "plan/shapes.h"
@@ -96,6 +97,21 @@ static cr_status plan_score(cr_plan *p, const cr_worker_config *w, cr_plan_role 
     return err->status;
 }
 
+/* The part of p->memory that an engine has, of its fullest GPU (actors/generator.c). */
+static int64_t engine_memory(const cr_plan *p)
+{
+    cr_layout layout;
+    int most = 1;
+
+    cr_layout_init(&layout, &p->config);
+    for (int i = 0; i < layout.role[CR_ROLE_INFER].num && p->num_gpus; i++) {
+        int num = cr_layout_num_on_gpu(&layout, layout.role[CR_ROLE_INFER].first + i,
+                                       (int)p->num_gpus, p->hosts.all_hosts);
+        if (num > most) most = num;
+    }
+    return p->memory / most;
+}
+
 /* The engine's cache: what max_running_requests sequences need, or what gpu_memory_utilization of --memory leaves
  * beside the weights. Without --memory nothing is known of the devices: a plan is often for another machine. */
 static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device *dev,
@@ -108,7 +124,7 @@ static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device 
                                                      model->config.num_kv_heads,
                                                      model->config.head_dim),
                   one = ceil_div(length, CR_KV_BLOCK) * block;
-    int64_t memory = p->memory, budget;
+    int64_t memory = engine_memory(p), budget;
     char raise[48];
     double least;
 

@@ -96,24 +96,27 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
 
 /* ---- models ---- */
 
-/* A quarter of the memory for the caches of all models; less, where gpu_memory_utilization leaves less beside the weights. */
+/* A quarter of the memory, of a GPU of this rank's share, for the caches of all models; less, where gpu_memory_utilization leaves less beside the weights. */
 static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int64_t *num_bytes,
                               cr_err *err)
 {
     const double share = m->worker->keys->engine.gpu_memory_utilization;
-    const int64_t memory = cr_memory_limit() / m->worker->num_ranks,
-                  weights = cr_fsdp_get_stats(x->fsdp).held_bytes +
-                            cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype);
+    const int64_t packed = cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype),
+                  weights = cr_fsdp_get_stats(x->fsdp).held_bytes + packed;
+    cr_device_memory memory;
     int64_t left;
 
-    *num_bytes = cr_memory_limit() / 4 / (int64_t)(m->num + m->can_update);
+    CR_TRY(cr_worker_memory(m->worker, &memory, err));
+    left = (memory.num_gpus ? memory.all_bytes : cr_memory_limit()) / 4;
+    CR_TRY(cr_worker_cache_bytes(&memory, left / (int64_t)(m->num + m->can_update), packed,
+                                 num_bytes, err));
     if (share <= 0) return CR_OK;
-    left = cr_engine_cache_budget(share, memory, weights);
+    left = cr_engine_cache_budget(share, memory.all_bytes, weights);
     if (left < 1)
         return cr_fail(err, CR_ECONFIG,
                        "gpu_memory_utilization %g of %lld bytes of memory leaves nothing for the "
                        "cache beside %lld bytes of weights",
-                       share, (long long)memory, (long long)weights);
+                       share, (long long)memory.all_bytes, (long long)weights);
     if (left < *num_bytes) *num_bytes = left;
     return CR_OK;
 }

@@ -180,6 +180,16 @@ static cr_status cuda_alloc(cr_device *dev, size_t num_bytes, cr_mem **out, cr_e
     return CR_OK;
 }
 
+static cr_status cuda_memory(const cr_device *dev, cr_device_memory *out, cr_err *err)
+{
+    size_t num_free = 0, num_all = 0;
+
+    (void)cri_cuda_stream(dev);
+    CR_TRY(check("its memory", cudaMemGetInfo(&num_free, &num_all), err));
+    *out = (cr_device_memory){.all_bytes = (int64_t)num_all, .free_bytes = (int64_t)num_free};
+    return check("its GPUs", cudaGetDeviceCount(&out->num_gpus), err);
+}
+
 /* Waits for all streams. */
 static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
@@ -568,6 +578,7 @@ static const cr_kernels table = {.name = "cuda",
                                  .share = cuda_share,
                                  .unshare = cri_forget,
                                  .spoil = cuda_spoil,
+                                 .memory = cuda_memory,
                                  .packed_bytes = cri_cuda_packed_bytes,
                                  .kv_block_bytes = cri_cuda_kv_block_bytes,
                                  CR_OPS(ENTRY, ENTRY)};

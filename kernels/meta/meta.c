@@ -176,6 +176,7 @@ cr_status cri_meta_open(cr_device *dev, cr_err *err)
                                             .share = cri_share_as_is,
                                             .unshare = cri_forget,
                                             .spoil = cri_forget,
+                                            .memory = cri_host_memory,
                                             .packed_bytes = meta_packed_bytes,
                                             .kv_block_bytes = meta_kv_block_bytes,
                                             CR_OPS(ENTRY, ENTRY)};

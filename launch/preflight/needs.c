@@ -9,8 +9,8 @@
 enum {
     LEAST_FILES = 56, /* measured: 16 ranks run with 112, not 64 */
     FILES_OF_A_RANK = 4,
-    MPI_SHM_BYTES = 4500000,  /* measured: of Open MPI for each rank */
-    GATHERED_UNITS = 2,       /* at a time, shared by the ranks of a host */
+    MPI_SHM_BYTES = 4500000, /* measured: of Open MPI for each rank */
+    GATHERED_UNITS = 2,      /* at a time, shared by the ranks of a host; of GPUs in their memory */
     SAVED_BYTES_OF_ELEM = 14, /* master and two moments in float32, the weight in 16 bits */
 };
 
@@ -76,7 +76,7 @@ void cr_needs_init(cr_needs *needs, const cr_config *config, const cr_hosts *hos
     needs->all.output_dir = config->output_dir;
     needs->all.num_files = cr_needs_files(layout.num_ranks);
     needs->all.shm_bytes = num_local * MPI_SHM_BYTES;
-    if (num_local > 1 && !getenv("CROLL_TRANSPORT"))
+    if (num_local > 1 && !has_gpus && !getenv("CROLL_TRANSPORT"))
         needs->all.shm_bytes += GATHERED_UNITS * 2 * largest;
     needs->all.disk_bytes = SAVED_BYTES_OF_ELEM * trained;
     needs->all.is_gathered = config->checkpoint_hosts == CR_FILES_GATHER;

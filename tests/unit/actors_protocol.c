@@ -86,12 +86,38 @@ static void test_ranks_are_dealt_in_order(void **state)
                 (const int[]){2, 0, 0, 0});
 }
 
+/* Numbers with the same rest on the same host share a GPU; roles with the same number count once. */
+static void test_numbers_on_a_gpu(void **state)
+{
+    int train[] = {0, 1, 2, 3}, infer[] = {0, 4, 5};
+    const int host_of[] = {0, 0, 1, 1, 0, 0, 1}; /* of ranks: those of actor_train first */
+    cr_config c = {.kind = CR_PIPELINE_RLVR};
+    cr_layout layout;
+
+    (void)state;
+    c.train.devices = train, c.train.num_devices = 4;
+    c.infer.devices = infer, c.infer.num_devices = 3;
+    cr_layout_init(&layout, &c);
+    for (int r = 0; r < 7; r++) {
+        assert_int_equal(cr_layout_num_on_gpu(&layout, r, 0, NULL), 1);
+        assert_int_equal(cr_layout_num_on_gpu(&layout, r, 1, NULL), 6);
+        assert_int_equal(cr_layout_num_on_gpu(&layout, r, 8, NULL), 1);
+        assert_int_equal(cr_layout_num_on_gpu(&layout, r, 1, host_of), 3);
+    }
+    assert_int_equal(cr_layout_num_on_gpu(&layout, 0, 4, NULL), 2); /* 0 and 4 */
+    assert_int_equal(cr_layout_num_on_gpu(&layout, 5, 4, NULL), 2);
+    assert_int_equal(cr_layout_num_on_gpu(&layout, 2, 4, NULL), 1);
+    assert_int_equal(cr_layout_num_on_gpu(&layout, 6, 4, host_of), 1); /* 1 is on the other host */
+    assert_int_equal(cr_layout_num_on_gpu(&layout, 6, 2, host_of), 2); /* 5 and 3 */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_commands_are_found_by_their_roles_only),
         cmocka_unit_test(test_unknown_commands),
         cmocka_unit_test(test_ranks_are_dealt_in_order),
+        cmocka_unit_test(test_numbers_on_a_gpu),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

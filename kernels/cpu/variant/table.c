@@ -28,6 +28,7 @@ const cr_kernels CR_V(cpu_kernels) = {.name = "cpu",
                                       .share = cri_share_as_is,
                                       .unshare = cri_forget,
                                       .spoil = cri_forget,
+                                      .memory = cri_host_memory,
                                       .packed_bytes = CR_V(packed_bytes),
                                       .kv_block_bytes = CR_V(kv_block_bytes),
                                       CR_OPS(ENTRY, ENTRY)};

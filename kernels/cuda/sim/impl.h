@@ -109,13 +109,13 @@ struct cri_sim_allocation {
     uint64_t base, num_bytes, map_base, map_bytes, number;
     bool is_freed;
 };
+uint64_t cri_sim_memory_bytes(void); /* of the GPU: CROLL_SIM_MEMORY_MIB */
 extern uint64_t cri_sim_arena, cri_sim_arena_end;
 static inline bool cri_sim_in_arena(const void *p)
 {
     return (uint64_t)p >= cri_sim_arena && (uint64_t)p < cri_sim_arena_end;
 }
-void cri_sim_memory_begin(
-    void); /* may be called again: the handler of faults becomes the first one */
+void cri_sim_memory_begin(void); /* again: the handler of faults becomes the first one */
 /* The allocation whose pages p is in, freed or not; NULL: none. */
 const cri_sim_allocation *cri_sim_memory_of(const void *p);
 bool cri_sim_is_pinned(const void *p, size_t num_bytes);

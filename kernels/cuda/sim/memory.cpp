@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, ALIGN = 256, WINDOW = 256 * 1024, ALT_STACK_BYTES = 64 * 1024 };
-static const uint64_t ARENA_BYTES = 64ull << 30;
+static const uint64_t ARENA_BYTES = 256ull << 30, MEMORY_MIB = 64 << 10; /* of a GPU, unless said */
 
 uint64_t cri_sim_arena, cri_sim_arena_end;
 
@@ -164,12 +164,13 @@ void cri_sim_memory_begin(void)
 
 /* ---- allocations ---- */
 
-/* CROLL_SIM_MEMORY_MIB: of the GPU. */
-static uint64_t most_bytes(void)
+uint64_t cri_sim_memory_bytes(void)
 {
-    uint64_t mib = cri_sim_setting("CROLL_SIM_MEMORY_MIB", ARENA_BYTES >> 20);
+    uint64_t mib = cri_sim_setting("CROLL_SIM_MEMORY_MIB", MEMORY_MIB);
 
-    return mib < ARENA_BYTES >> 20 ? mib << 20 : ARENA_BYTES;
+    if (mib > ARENA_BYTES >> 20)
+        cri_sim_die("CROLL_SIM_MEMORY_MIB: at most %lu", (unsigned long)(ARENA_BYTES >> 20));
+    return mib << 20;
 }
 
 cudaError_t cudaMalloc(void **out, size_t num_bytes)
@@ -180,7 +181,7 @@ cudaError_t cudaMalloc(void **out, size_t num_bytes)
 
     if (cri_sim_lost) return cri_sim_lost;
     if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
-    if (cri_sim_fails(CRI_SIM_FAIL_ALLOC) || device_bytes + size > most_bytes())
+    if (cri_sim_fails(CRI_SIM_FAIL_ALLOC) || device_bytes + size > cri_sim_memory_bytes())
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     if (num_bytes > ARENA_BYTES || map + pages + PAGE > cri_sim_arena_end)
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
@@ -254,7 +255,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     cri_sim_enter enter;
 
-    *total_bytes = most_bytes();
+    *total_bytes = cri_sim_memory_bytes();
     *free_bytes = *total_bytes - device_bytes;
     return cri_sim_lost;
 }

@@ -400,7 +400,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int index)
     *out = {};
     snprintf(out->name, sizeof out->name, "simulated GPU (kernels run on the CPU, %s)",
              cri_sim_is_checked ? "every access is checked" : "fast");
-    out->totalGlobalMem = (size_t)64 << 30;
+    out->totalGlobalMem = (size_t)cri_sim_memory_bytes();
     out->major = capability();
     out->multiProcessorCount = 132;
     return cudaSuccess;

@@ -1,5 +1,5 @@
 /* deep.c -- see deep.h. */
-#include "commands/deep.h"
+#include "commands/deep/deep.h"
 #include "actors/roles.h"
 #include "actors/strategy_args.h"
 #include "base/args.h"
@@ -137,22 +137,6 @@ static void check_models(const cr_config *c, cr_diagnostics *d)
 
 /* ---- memory: on device cpu all ranks have that of the machine ---- */
 
-/* What a rank has for certain when it works: not activations, which depend on the samples, and not a cache, of which the
- * system gives what is written. */
-static int64_t least_bytes(const cr_plan_role *r)
-{
-    const bool is_engine = !r->is_train && r->num_units == 0;
-    int64_t most = 0;
-
-    for (size_t i = 0; i < r->num_phases; i++) {
-        const cr_plan_bytes *b = &r->phase[i].bytes;
-        int64_t sum = b->masters + b->gradients + b->moments + b->values +
-                      (is_engine ? b->kept - r->cache_bytes : 0);
-        if (sum > most) most = sum;
-    }
-    return most + r->host_bytes;
-}
-
 typedef struct need {
     double all;     /* bytes of all ranks when the role that takes most works */
     size_t largest; /* the role that takes most of it */
@@ -167,8 +151,8 @@ static need need_of(const cr_plan *p, bool is_least)
     for (size_t r = 0; r < p->num_roles; r++) {
         const cr_plan_role *role = &p->role[r];
         double num = p->worker[r]->num_devices, work, idle;
-        work = num * (double)(is_least ? least_bytes(role)
-                                       : cr_plan_work_bytes(p, role) + role->host_bytes);
+        work = num * (double)(role->host_bytes + (is_least ? cr_plan_least_bytes(p, role)
+                                                           : cr_plan_work_bytes(p, role)));
         idle = role->is_judge
                    ? work
                    : num * (double)(cr_plan_idle_bytes(p, role, p->worker[r]) + role->host_bytes);
@@ -188,9 +172,10 @@ static void add_roles(const cr_plan *p, bool is_least, cr_buf *out)
         const cr_plan_role *role = &p->role[r];
         cr_buf_addf(out, "%s%s%s %d x %s", r ? ", " : "", role->is_judge ? "rewards." : "",
                     role->name, p->worker[r]->num_devices,
-                    cr_size_text(is_least ? least_bytes(role)
-                                          : cr_plan_work_bytes(p, role) + role->host_bytes,
-                                 size));
+                    cr_size_text(
+                        (p->is_gpu ? 0 : role->host_bytes) +
+                            (is_least ? cr_plan_least_bytes(p, role) : cr_plan_work_bytes(p, role)),
+                        size));
     }
 }
 
@@ -215,23 +200,84 @@ static void check_fit(const cr_plan *p, cr_diagnostics *d)
     cr_free(name);
 }
 
+/* gpu_memory_utilization is a share of all of a GPU, and others may have some of it. */
+static void check_share(const cr_plan *p, const cr_device_memory *gpu, cr_place place,
+                        cr_diagnostics *d)
+{
+    const double share = p->config.infer.engine.gpu_memory_utilization;
+    char free[32], all[32];
+
+    if (share * (double)gpu->all_bytes > (double)gpu->free_bytes)
+        cr_diagnose(d, CR_ERROR, place,
+                    "gpu_memory_utilization %g of a GPU with %s is more than the %s that are free "
+                    "there (nvidia-smi shows who has the rest)",
+                    share, cr_size_text(gpu->all_bytes, all), cr_size_text(gpu->free_bytes, free));
+}
+
+/* Roles of the fullest GPU, as croll plan adds them up. */
+static void check_gpus(const cr_plan *p, const cr_device_memory *gpu, cr_diagnostics *d)
+{
+    const cr_plan_fullest_device least = cr_plan_fullest_least(p),
+                                 most = cr_plan_fullest(p, &p->role[0], NULL);
+    const bool is_error = least.bytes > gpu->free_bytes;
+    const cr_plan_fullest_device *full = is_error ? &least : &most;
+    const cr_plan_role *working = &p->role[full->working];
+    char *name = cr_asprintf("%s%s", working->is_judge ? "rewards." : "", working->name), a[32],
+         b[32];
+    cr_buf roles = {0};
+
+    add_roles(p, is_error, &roles);
+    if (full->bytes > gpu->free_bytes)
+        cr_diagnose(d, is_error ? CR_ERROR : CR_WARNING, place_of_model(&p->config, name),
+                    "%s %s of device %d's GPU when %s works, %s are free: %s (croll plan FILE "
+                    "--device cuda --gpus %d shows of what)",
+                    is_error ? "the run needs at least" : "the run may need",
+                    cr_size_text(full->bytes, a), full->first, name,
+                    cr_size_text(gpu->free_bytes, b), roles.data, gpu->num_gpus);
+    cr_buf_free(&roles);
+    cr_free(name);
+}
+
+/* What is offloaded, on GPUs pinned. A virtual machine's memory may grow when it is used, so this is no error. */
+static void check_offloaded(const cr_plan *p, cr_diagnostics *d)
+{
+    const int64_t left = cr_memory_left();
+    int64_t sum = 0;
+    char a[32], b[32];
+
+    for (size_t r = 0; r < p->num_roles; r++)
+        sum += p->worker[r]->num_devices * cr_plan_host_bytes(p, r);
+    if (sum > left)
+        cr_diagnose(
+            d, CR_WARNING, (cr_place){p->config.path, 0, 0},
+            "states that roles offload need %s of this host's memory, pinned for the GPU, and "
+            "it has %s left: more memory, more hosts or devices of their own for roles",
+            cr_size_text(sum, a), cr_size_text(left, b));
+}
+
 /* The cache of actor_infer as its ranks will have it (actors/generator.c), and all roles together. */
-static void check_memory(const cr_config *c, bool is_one_host, cr_diagnostics *d)
+static void check_memory(const cr_config *c, bool is_one_host, const cr_device_memory *gpu,
+                         cr_diagnostics *d)
 {
     const cr_node *strategy = cr_node_at(c->yaml.root, "actor_infer.strategy_args.strategy_config");
     const cr_node *share = cr_node_get(strategy, "gpu_memory_utilization");
-    cr_plan p = {.path = c->path, .config = *c};
+    const cr_place place = share && share->place.line ? share->place : (cr_place){c->path, 0, 0};
+    cr_plan p = {.path = c->path, .config = *c, .is_gpu = cr_device_is_cuda()};
     cr_layout layout;
     cr_err err = {0};
 
     cr_layout_init(&layout, c);
-    p.memory = cr_memory_limit() / layout.num_ranks;
-    if (cr_plan_roles(&p, &err) != CR_OK)
-        cr_diagnose(d, CR_ERROR,
-                    share && share->place.line ? share->place : (cr_place){c->path, 0, 0}, "%s",
-                    err.msg);
-    else if (is_one_host && !cr_device_is_cuda())
+    p.memory = p.is_gpu ? gpu->all_bytes : cr_memory_limit() / layout.num_ranks;
+    if (is_one_host) p.num_gpus = gpu->num_gpus;
+    if (cr_plan_roles(&p, &err) != CR_OK) {
+        cr_diagnose(d, CR_ERROR, place, "%s", err.msg);
+    } else if (is_one_host && !p.is_gpu) {
         check_fit(&p, d);
+    } else if (is_one_host && gpu->num_gpus) {
+        check_share(&p, gpu, place, d);
+        check_gpus(&p, gpu, d);
+        check_offloaded(&p, d);
+    }
     cr_plan_roles_free(&p);
 }
 
@@ -256,9 +302,10 @@ static void check_tracker(const cr_config *c, cr_diagnostics *d)
     if (err.status != CR_OK) cr_diagnose(d, CR_ERROR, key->place, "track_with: %s", err.msg);
 }
 
-void cr_deep_check(const cr_config *config, bool is_one_host, cr_diagnostics *d)
+void cr_deep_check(const cr_config *config, bool is_one_host, const cr_device_memory *gpu,
+                   cr_diagnostics *d)
 {
     check_models(config, d);
     check_tracker(config, d);
-    if (d->num_errors == 0) check_memory(config, is_one_host, d);
+    if (d->num_errors == 0) check_memory(config, is_one_host, gpu, d);
 }

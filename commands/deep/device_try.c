@@ -1,0 +1,53 @@
+/* device_try.c -- see device_try.h. */
+#include "commands/deep/device_try.h"
+#include "commands/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { DEVICE_LIMIT_MS = 60000 };
+
+cr_status cr_device_try(int number, cr_device_memory *memory, cr_err *err)
+{
+    struct answer {
+        cr_err err;
+        cr_device_memory memory;
+    } found = {{0}, {0}};
+    cr_device *dev;
+    ssize_t num_bytes = 0;
+    int ends[2];
+    pid_t pid;
+
+    *memory = (cr_device_memory){0};
+    if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)
+        return cr_fail(err, CR_EIO, "cannot look at the device: %s", strerror(errno));
+    if (pid == 0) {
+        if (cr_device_open_to_compute(NULL, number, 1, &dev, &found.err) == CR_OK) {
+            cr_note(cr_device_get_memory(dev, &found.memory, &found.err));
+            cr_device_close(dev);
+        }
+        _exit(write(ends[1], &found, sizeof found) == sizeof found ? 0 : 1);
+    }
+    close(ends[1]);
+    if (poll(&(struct pollfd){.fd = ends[0], .events = POLLIN}, 1, DEVICE_LIMIT_MS) == 1)
+        num_bytes = read(ends[0], &found, sizeof found);
+    close(ends[0]);
+    if (num_bytes != sizeof found) {
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, WNOHANG);
+        return cr_fail(
+            err, CR_EIO,
+            "device %s: a process that opens it ends, or gives no answer within a minute "
+            "(croll doctor)",
+            cr_device_default());
+    }
+    waitpid(pid, NULL, 0);
+    *memory = found.memory;
+    *err = found.err;
+    return err->status;
+}
