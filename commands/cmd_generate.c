@@ -418,8 +418,7 @@ static cr_status limit(const ask *a, cr_engine_limits *out, cr_err *err)
 
     CR_TRY(cr_agree(w->mesh->group[CR_AXIS_ALL], "load the weights", err)); /* all are on the GPU */
     CR_TRY(cr_worker_memory(w, &memory, err));
-    CR_TRY(cr_worker_cache_bytes(&memory, memory.all_bytes / 4,
-                                 cr_engine_packed_bytes(w->model, w->dev, w->dtype), &bytes, err));
+    CR_TRY(cr_worker_cache_bytes(&memory, memory.all_bytes / 4, (int64_t)block, &bytes, err));
     longest = (double)(bytes / (int64_t)block * CR_KV_BLOCK);
     *out = (cr_engine_limits){.max_running = w->batch_size,
                               .max_model_len = c->max_position_embeddings,

@@ -259,18 +259,16 @@ cr_status cr_worker_memory(const cr_worker *w, cr_device_memory *out, cr_err *er
     return CR_OK;
 }
 
-cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most, int64_t packed_bytes,
+cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most, int64_t least,
                                 int64_t *out, cr_err *err)
 {
-    int64_t left = memory->free_bytes - packed_bytes;
-
-    *out = memory->num_gpus && left < most ? left : most;
-    if (*out > 0) return CR_OK;
+    *out = memory->num_gpus && memory->free_bytes < most ? memory->free_bytes : most;
+    if (*out >= least || !memory->num_gpus) return CR_OK;
     return cr_fail(err, CR_ECONFIG,
-                   "the GPU has %lld bytes left for this rank, of %lld: nothing for a cache beside "
-                   "%lld bytes of packed weights (nvidia-smi shows who has the others)",
-                   (long long)memory->free_bytes, (long long)memory->all_bytes,
-                   (long long)packed_bytes);
+                   "the GPU has %lld bytes left for this rank, of %lld: %lld for a cache hold no "
+                   "block of %lld (nvidia-smi shows who has the others)",
+                   (long long)memory->free_bytes, (long long)memory->all_bytes, (long long)*out,
+                   (long long)least);
 }
 
 /* The device, once this rank has its share of the cores of its host. */

@@ -76,10 +76,9 @@ int cr_worker_num_here(const cr_worker *worker);
 /* Memory of this rank: of its GPU, divided by the ranks that the command has on it; elsewhere of the host, divided by those on it. num_gpus
  * 0: of the host. */
 CR_MUST cr_status cr_worker_memory(const cr_worker *worker, cr_device_memory *out, cr_err *err);
-/* Bytes for a cache that may take `most` of a memory, and of a GPU no more than is free beside `packed` bytes that are still to come. CR_ECONFIG:
- * nothing is. */
-CR_MUST cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most,
-                                        int64_t packed_bytes, int64_t *out, cr_err *err);
+/* Bytes for a cache that may take `most` of a memory, and of a GPU no more than is free. CR_ECONFIG: of a GPU less than `least`, one block. */
+CR_MUST cr_status cr_worker_cache_bytes(const cr_device_memory *memory, int64_t most, int64_t least,
+                                        int64_t *out, cr_err *err);
 /* Say what went wrong (once, not on every rank), close, and give the exit code. {0} is fine. After a failure on several
  * ranks it ends the process: their groups cannot be closed. */
 int cr_worker_leave(cr_worker *worker, const cr_command *command, int code, const cr_err *err);

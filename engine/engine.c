@@ -252,6 +252,7 @@ cr_status cr_engine_set_weights(cr_engine *e, cr_err *err)
         p->weight.packed = NULL;
         if (!e->packed[i].data) {
             e->packed[i].num_bytes = cr_weight_packed_bytes(e->dev, &p->weight);
+            if (!e->packed[i].num_bytes) continue;
             e->packed_bytes += e->packed[i].num_bytes;
             CR_TRY(cr_device_alloc(e->dev, e->packed[i].num_bytes, &e->packed[i].data, err));
         }

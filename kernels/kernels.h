@@ -83,8 +83,8 @@ typedef struct cr_adamw_args {
 
 /* ---- products ---- */
 
-/* A weight [num_rows, num_cols] as torch's Linear stores it (out, in). packed is NULL or what
- * cr_weight_pack made of exactly these values; results are the same bits with and without. */
+/* A weight [num_rows, num_cols] as torch's Linear stores it (out, in). packed is NULL or what cr_weight_pack made of exactly these values; results
+ * are the same bits with and without. cr_weight_packed_bytes 0: the device reads weights as they lie, packed is without effect. */
 typedef struct cr_weight {
     const cr_mem *data;
     cr_dtype dtype; /* the act dtype of the products it takes part in */

@@ -144,6 +144,12 @@ static cr_status cache_bytes(const cr_plan *p, const cr_model *model, cr_device 
     return CR_OK;
 }
 
+/* Of an engine; GPUs read weights as they lie. */
+static int64_t packed_bytes(const cr_plan *p, const cr_model *model, cr_device *dev, cr_dtype dtype)
+{
+    return p->is_gpu ? 0 : cr_engine_packed_bytes(model, dev, dtype);
+}
+
 /* The engine has the whole model, cut as the sender cuts it, and a cache for its samples. */
 static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
 {
@@ -165,7 +171,7 @@ static cr_status plan_infer(cr_plan *p, cr_plan_role *out, cr_err *err)
     bytes.values = (int64_t)cr_device_get_stats(dev).bytes_now;
     if (model->config.position_limit && length > model->config.position_limit)
         length = model->config.position_limit;
-    packed = cr_engine_packed_bytes(model, dev, cr_dtype_of(w->dtype));
+    packed = packed_bytes(p, model, dev, cr_dtype_of(w->dtype));
     CR_TRY_GOTO(out, cache_bytes(p, model, dev, length, bytes.values + packed, &bytes.kept, err));
     out->cache_bytes = bytes.kept;
     bytes.kept += packed;
@@ -209,7 +215,7 @@ static cr_status plan_judge(const cr_plan *p, const cr_worker_config *w, cr_plan
         SAMPLES * ceil_div(length, CR_KV_BLOCK) * model->config.num_layers *
         (int64_t)cr_kv_block_bytes(dev, dtype, model->config.num_kv_heads, model->config.head_dim);
     if (p->memory && bytes.kept > p->memory / SHARE) bytes.kept = p->memory / SHARE;
-    packed = cr_engine_packed_bytes(model, dev, dtype);
+    packed = packed_bytes(p, model, dev, dtype);
     left =
         cr_engine_cache_budget(w->engine.gpu_memory_utilization, p->memory, bytes.values + packed);
     if (p->memory && w->engine.gpu_memory_utilization > 0 && left < bytes.kept) bytes.kept = left;

@@ -97,18 +97,18 @@ static cr_status describe(cr_served *x, const char *template, cr_err *err)
 /* ---- models ---- */
 
 /* A quarter of the memory, of a GPU of this rank's share, for the caches of all models; less, where gpu_memory_utilization leaves less beside the weights. */
-static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int64_t *num_bytes,
-                              cr_err *err)
+static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int64_t block,
+                              int64_t *num_bytes, cr_err *err)
 {
     const double share = m->worker->keys->engine.gpu_memory_utilization;
-    const int64_t packed = cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype),
-                  weights = cr_fsdp_get_stats(x->fsdp).held_bytes + packed;
+    const int64_t weights = cr_fsdp_get_stats(x->fsdp).held_bytes +
+                            cr_engine_packed_bytes(x->model, m->worker->dev, x->dtype);
     cr_device_memory memory;
     int64_t left;
 
     CR_TRY(cr_worker_memory(m->worker, &memory, err));
     left = (memory.num_gpus ? memory.all_bytes : cr_memory_limit()) / 4;
-    CR_TRY(cr_worker_cache_bytes(&memory, left / (int64_t)(m->num + m->can_update), packed,
+    CR_TRY(cr_worker_cache_bytes(&memory, left / (int64_t)(m->num + m->can_update), block,
                                  num_bytes, err));
     if (share <= 0) return CR_OK;
     left = cr_engine_cache_budget(share, memory.all_bytes, weights);
@@ -121,7 +121,7 @@ static cr_status cache_budget(const cr_serve_models *m, const cr_served *x, int6
     return CR_OK;
 }
 
-/* The engine generates with packed copies of all weights and, on one rank, the others that rounds have. */
+/* The engine generates with all weights, on a CPU packed as well; on one rank with those that rounds have. */
 static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err)
 {
     cr_device *dev = m->worker->dev;
@@ -133,7 +133,7 @@ static cr_status open_engine(const cr_serve_models *m, cr_served *x, cr_err *err
                                .max_model_len = x->identity.max_model_len,
                                .keeps_prefixes = true};
 
-    CR_TRY(cache_budget(m, x, &bytes, err));
+    CR_TRY(cache_budget(m, x, block, &bytes, err));
     limits.kv_bytes = bytes;
     if (limits.max_model_len > bytes / block * CR_KV_BLOCK)
         limits.max_model_len = bytes / block * CR_KV_BLOCK;

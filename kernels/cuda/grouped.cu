@@ -134,7 +134,7 @@ static cr_status multiply_rows(cr_device *dev, const char *op, const cr_mem *a,
     g.k = is_turned ? w[0]->num_rows : w[0]->num_cols;
     g.at = groups_of(rows, num);
     for (int64_t e = 0; e < num; e++)
-        g.w[e] = in<bf16>(!is_turned && w[e]->packed ? w[e]->packed : w[e]->data);
+        g.w[e] = in<bf16>(w[e]->data);
     const dim3 grid((unsigned)g.at.first_tile[num], num_tiles(g.n, TN));
     return launched(op,
                     is_turned ? launch(dev, grouped_rows<true>, grid, g)

@@ -22,7 +22,7 @@ enum { ROWS = 4096, LABELS = 64 };
 static cri_product logits_of(const cr_weight *w, const void *x, int64_t num, int64_t v0,
                              int64_t cols, float *z, int64_t ld)
 {
-    const char *data = (const char *)cr_mem_to_host(w->packed ? w->packed : w->data);
+    const char *data = (const char *)cr_mem_to_host(w->data);
     cri_product p = {};
 
     p.dtype = w->dtype;
@@ -87,8 +87,7 @@ static cr_status find_labels(cr_device *dev, const cr_head_args *a, const cri_wo
         p.b = words;
         CR_TRY(launched("head",
                         CUDA_LAUNCH(gather, dim3((unsigned)num), dim3(128), 0, stream, (T *)words,
-                                    in<T>(w->packed ? w->packed : w->data), rows->labels + row,
-                                    w->num_cols),
+                                    in<T>(w->data), rows->labels + row, w->num_cols),
                         err));
         CR_TRY(cri_cuda_product(dev, "head", &p, err));
         CR_TRY(

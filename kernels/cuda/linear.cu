@@ -1,4 +1,4 @@
-/* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x, and the packed weight.
+/* linear.cu -- products of activations and weights: y = x W^T, dx = dy W, dw += dy^T x.
  *
  * Those of 16-bit numbers are cuBLASLt's where it can promise what product.h does (library.h); the head's, logits, and
  * all others run here, by kernels chosen by the GPU, dtypes and the sizes of the weight alone, never by the number of rows:
@@ -9,8 +9,7 @@
  * plain (fp32, fp16, odd sizes): a block of 256 threads makes a 64 x 64 tile, a thread 4 x 4; 16 of k at a time by shared memory
  *   (8.5 KiB); fused multiply-add. Limit: fp32 units, 8 shared loads for 16 of them: about half of 67 TFLOP/s. TF32 is not used.
  * Columns sums of dy (dbias): a thread a column over a stretch of 256 rows, then the stretches in order.
- * weight_pack copies: both kernels read W as it is, so that a packed weight has the same bits. It is there because callers
- * may release W's memory.
+ * Nothing is packed: all read W as it lies.
  */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/library.h"
@@ -187,7 +186,7 @@ static cri_product forward(const cr_linear_args *a)
 
     return {.dtype = w->dtype,
             .a = a->x,
-            .b = w->packed ? w->packed : w->data,
+            .b = w->data,
             .is_a_turned = false,
             .is_b_turned = false,
             .m = a->num_rows,
@@ -278,10 +277,14 @@ cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_
 size_t cri_cuda_packed_bytes(const cr_device *dev, const cr_weight *w)
 {
     (void)dev;
-    return (size_t)(w->num_rows * w->num_cols) * cr_dtype_bytes(w->dtype);
+    (void)w;
+    return 0;
 }
 
 cr_status cri_cuda_weight_pack(cr_device *dev, const cr_weight_pack_args *a, cr_err *err)
 {
-    return dev->kernels->copy(dev, a->packed, a->w->data, cri_cuda_packed_bytes(dev, a->w), err);
+    (void)dev;
+    (void)a;
+    (void)err;
+    return CR_OK;
 }
