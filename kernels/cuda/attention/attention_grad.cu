@@ -17,7 +17,7 @@
 #include <math.h>
 
 enum { ROWS = 16 };
-static constexpr int keys_of(int64_t head_dim)
+static __host__ __device__ constexpr int keys_of(int64_t head_dim)
 {
     return head_dim > 128 ? 16 : 32;
 }
