@@ -7,10 +7,10 @@
 #define CR_ACTOR_H
 
 #include "actors/phases.h"
-#include "actors/protocol.h"
 #include "actors/strategy_args.h"
 #include "exchange/heartbeat.h"
 #include "exchange/record.h"
+#include "samples/protocol.h"
 
 /* Commands and prompts of a rank are its own: a dead rank ends the run, no other takes them over. */
 enum { CR_RANK_CLAIM_SECONDS = 3600 };

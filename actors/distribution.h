@@ -11,10 +11,10 @@
 #ifndef CR_DISTRIBUTION_H
 #define CR_DISTRIBUTION_H
 
-#include "actors/messages.h"
 #include "configs/configs.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
+#include "samples/messages.h"
 
 typedef struct cr_distribution {
     float temperature, repetition_penalty; /* 1: off */

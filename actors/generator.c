@@ -7,7 +7,7 @@
  */
 #include "actors/actor.h"
 #include "actors/distribution.h"
-#include "actors/messages.h"
+#include "samples/messages.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -362,7 +362,7 @@ static cr_status serve_rollout(cr_generator *g, const cr_record *command, cr_rec
     if (!g->is_shared) return CR_OK;
     if (should_offload) offload(g);
     phase.bytes[3] = held_bytes(g);
-    cr_phase_report(&phase, reply);
+    cr_phase_write(&phase, reply);
     return CR_OK;
 }
 

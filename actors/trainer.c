@@ -260,6 +260,6 @@ cr_status cr_trainer_serve(void *trainer, cr_ask ask, const cr_record *command, 
     phase.bytes[2] = held_bytes(t);
     if (should_offload) CR_TRY(offload(t, err));
     phase.bytes[3] = held_bytes(t);
-    cr_phase_report(&phase, reply);
+    cr_phase_write(&phase, reply);
     return CR_OK;
 }

@@ -1,11 +1,11 @@
 /* cmd_config.c -- `croll config`: the resolved configuration, or everything that is wrong with it. */
-#include "actors/roles.h"
 #include "commands/commands.h"
 #include "commands/deep/deep.h"
 #include "commands/deep/device_try.h"
 #include "commands/worker.h"
 #include "configs/configs.h"
 #include "pipelines/pipelines.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 

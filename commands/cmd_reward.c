@@ -6,12 +6,13 @@
  * hb:WORKER is "PROCESS COUNT STATE": COUNT moves at least once in two seconds (one that stands still is frozen),
  * STATE is idle, asked (samples are with the program, which has not answered yet), answered, or failed and why.
  */
-#include "actors/protocol.h"
 #include "base/children.h"
 #include "commands/commands.h"
 #include "exchange/exchange.h"
 #include "exchange/record.h"
 #include "launch/endpoint.h"
+#include "samples/id.h"
+#include "samples/protocol.h"
 #include "scorers/reward_program.h"
 
 #include <signal.h>
@@ -88,10 +89,8 @@ static cr_status beat(worker *w, cr_err *err)
 /* The sample's line to the scorer; the entry is held until its verdict comes. */
 static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
 {
-    unsigned long long bits = strtoull(entry->id, NULL, 16);
-    cr_reward_line line = {.id = entry->id,
-                           .step = (int64_t)(bits >> 40 & 0x7FFFFF),
-                           .is_validation = bits >> 63 != 0};
+    cr_sample_id id = cr_sample_id_read(entry->id);
+    cr_reward_line line = {.id = entry->id, .step = id.step, .is_validation = id.is_validation};
     cr_record sample;
     cr_buf text = {0};
     const void *ids, *prompt_ids;
@@ -124,6 +123,7 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *ver
 {
     cr_record sample;
     cr_buf packed = {0}, metrics = {0};
+    const char *status = cr_outcome_name(verdict->outcome);
     const void *ids;
     size_t num_ids;
 
@@ -131,7 +131,7 @@ static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *ver
     cr_record_set_real(&sample, "score", verdict->score);
     cr_record_set_real(&sample, "reward", verdict->reward);
     cr_record_set_real(&sample, "seconds", verdict->seconds);
-    cr_record_set_text(&sample, "status", verdict->status, strlen(verdict->status));
+    cr_record_set_text(&sample, "status", status, strlen(status));
     cr_record_set_text(&sample, "detail", verdict->detail, strlen(verdict->detail));
     CR_TRY_GOTO(out, cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
     if (verdict->token_rewards)

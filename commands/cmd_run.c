@@ -3,7 +3,6 @@
  * Everything that can be wrong with the configuration, the data and the folders is found before a
  * process starts; from then on run.c watches and the pipeline works.
  */
-#include "actors/roles.h"
 #include "base/children.h"
 #include "commands/commands.h"
 #include "commands/deep/deep.h"
@@ -16,6 +15,7 @@
 #include "pipelines/pipelines.h"
 #include "reports/html.h"
 #include "reports/report.h"
+#include "samples/roles.h"
 
 #include <dirent.h>
 #include <errno.h>

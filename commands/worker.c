@@ -1,9 +1,9 @@
 /* worker.c -- MODEL and worker keys to a model that is ready to run (see worker.h). */
 #include "commands/worker.h"
-#include "actors/roles.h"
 #include "base/children.h"
 #include "launch/cores/cores.h"
 #include "launch/ranks.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 #include <string.h>

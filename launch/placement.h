@@ -14,8 +14,8 @@
 #ifndef CR_PLACEMENT_H
 #define CR_PLACEMENT_H
 
-#include "actors/roles.h"
 #include "launch/hosts.h"
+#include "samples/roles.h"
 
 /* hosts have room for all ranks of the layout (cr_hosts_open). num_gpus_per_node: 0: as many as there is room for.
  * CR_ECONFIG, of several hosts with GPUs alone: they have none for a device. */

@@ -11,7 +11,6 @@
 #ifndef CR_RUN_H
 #define CR_RUN_H
 
-#include "actors/protocol.h"
 #include "actors/run_mark.h"
 #include "base/children.h"
 #include "configs/configs.h"
@@ -22,6 +21,7 @@
 #include "launch/mpi_folder.h"
 #include "reports/tracker.h"
 #include "reports/view.h"
+#include "samples/protocol.h"
 #include "scorers/reward_workers.h"
 
 typedef struct cr_run {

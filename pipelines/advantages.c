@@ -45,7 +45,7 @@ static cr_reward_kinds kinds_of(const cr_config *c, const cri_learn_batch *b, si
         for (size_t k = 0; k < s->num_rewards; k++) {
             const cr_sample_reward *x = &s->rewards[k];
             values[(size_t)x->block * n + i] = x->reward;
-            has[(size_t)x->block * n + i] = strcmp(x->status, "ok") == 0;
+            has[(size_t)x->block * n + i] = x->outcome == CR_OUTCOME_OK;
         }
     }
     return (cr_reward_kinds){num, values, has, weights};

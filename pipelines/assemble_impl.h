@@ -7,8 +7,8 @@
 #ifndef CR_ASSEMBLE_IMPL_H
 #define CR_ASSEMBLE_IMPL_H
 
-#include "actors/messages.h"
 #include "pipelines/assemble.h"
+#include "samples/messages.h"
 
 typedef struct cri_learn_batch {
     cr_rollout *r;

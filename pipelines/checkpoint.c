@@ -5,10 +5,10 @@
  * `latest` at a complete checkpoint (tests/unit/pipelines_checkpoint.c tries every one).
  */
 #include "pipelines/checkpoint.h"
-#include "actors/roles.h"
 #include "actors/run_mark.h"
 #include "base/digest.h"
 #include "base/json.h"
+#include "samples/roles.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* learn_batch.c -- the batch of a step, the payloads of its requests, log-probs (see assemble_impl.h). */
-#include "actors/phases.h"
 #include "pipelines/assemble_impl.h"
+#include "reports/phase_metrics.h"
 
 #include <string.h>
 

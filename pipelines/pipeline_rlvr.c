@@ -281,7 +281,7 @@ static void show_samples(const rlvr *s, const cr_rollout *r, int64_t step)
         if (cr_sample_has_verdict(x))
             cr_buf_addf(&line, "score %g: ", x->score);
         else
-            cr_buf_addf(&line, "no score (%s): ", x->status);
+            cr_buf_addf(&line, "no score (%s): ", cr_outcome_name(x->outcome));
         cr_json_add_string(&line, prompt ? prompt : "", prompt ? strlen(prompt) : 0);
         cr_buf_adds(&line, " -> ");
         cr_json_add_string(&line, x->response, x->response_bytes);

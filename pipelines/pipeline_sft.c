@@ -1,13 +1,13 @@
 /* pipeline_sft.c -- supervised fine-tuning: one optimizer update a step, over rows in file order or, with
  * shuffle, in a new order each epoch; the loss of a validation set before step 0, every eval_steps and
  * after the last step. */
-#include "actors/messages.h"
 #include "actors/packing.h"
 #include "base/rng.h"
 #include "data/prompts.h"
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
 #include "rl/rl.h"
+#include "samples/messages.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* rollout.c -- see rollout.h. */
 #include "pipelines/rollout.h"
 #include "actors/distribution.h"
-#include "actors/messages.h"
-#include "actors/phases.h"
+#include "reports/phase_metrics.h"
+#include "samples/messages.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ typedef struct collector {
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
 {
-    return (uint64_t)args->is_validation << 63 | (uint64_t)args->step << 40 | (uint64_t)draw << 16 |
-           (uint64_t)index;
+    return cr_sample_id_make(
+        (cr_sample_id){args->step, (uint32_t)draw, (uint32_t)index, args->is_validation});
 }
 
 /* Put one prompt on the stream. */
@@ -54,7 +54,7 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     char name[CR_SAMPLE_NAME];
     flight f = {.domain = domain};
 
-    if (c->num >> 24) {
+    if (c->num >= CR_SAMPLE_ID_DRAWS) {
         cr_free(ids);
         return cr_fail(err, CR_ECONFIG, "a step has drawn %zu groups: no id is left for more",
                        c->num);
@@ -122,9 +122,9 @@ static void settle_sample(collector *c, cr_sample *s)
 {
     cr_sample_merge(c->run->config, s);
     c->num_verdicts += cr_sample_has_verdict(s);
-    c->num_timeouts += strcmp(s->status, "timeout") == 0;
-    c->num_errors += strcmp(s->status, "error") == 0;
-    c->num_abstained += strcmp(s->status, "abstain") == 0;
+    c->num_timeouts += s->outcome == CR_OUTCOME_TIMEOUT;
+    c->num_errors += s->outcome == CR_OUTCOME_ERROR;
+    c->num_abstained += s->outcome == CR_OUTCOME_ABSTAIN;
     if (!c->failure && !cr_sample_has_verdict(s)) c->failure = cr_sample_reason(c->run->config, s);
     for (size_t k = 0; cr_sample_has_verdict(s) && k < s->num_rewards; k++) {
         if (cr_reward_is_answer(&s->rewards[k])) continue;
@@ -196,18 +196,18 @@ static size_t max_ids_of(const collector *c, const cr_sample *s)
  * another step or a second copy. */
 static cr_sample *find_sample(const collector *c, const char *name, flight **f, size_t *k)
 {
-    uint64_t id;
+    uint64_t bits;
     bool is_second;
-    size_t draw, index;
+    cr_sample_id id;
     cr_sample *s;
 
-    if (!cr_sample_name_read(name, &id, k, &is_second)) return NULL;
-    draw = id >> 16 & 0xFFFFFF;
-    index = id & 0xFFFF;
-    if (draw >= c->num || index >= c->args->group_size || id_of(c->args, draw, index) != id)
+    if (!cr_sample_name_read(name, &bits, k, &is_second)) return NULL;
+    id = cr_sample_id_parse(bits);
+    if (id.step != c->args->step || id.is_validation != c->args->is_validation ||
+        id.draw >= c->num || id.index >= c->args->group_size)
         return NULL;
-    *f = &c->flights[draw];
-    s = &(*f)->samples[index];
+    *f = &c->flights[id.draw];
+    s = &(*f)->samples[id.index];
     if (*k >= s->num_rewards || s->rewards[*k].has_come || s->rewards[*k].is_second != is_second)
         return NULL;
     return s;

@@ -5,7 +5,7 @@
  * kept is always the same prefix of the same sequence, whoever finished first. Samples are ordered by
  * (domain, draw, index).
  *
- * A sample is scored by each of its row's blocks of rewards; what they say becomes one verdict (actors/sample.h) when all
+ * A sample is scored by each of its row's blocks of rewards; what they say becomes one verdict (samples/sample.h) when all
  * have come. A block whose answer is a time-out or an error is asked once more, under "ID.1". A group in which
  * no sample has a verdict then is replaced by the next prompt, too, at most as often as the step has
  * groups and once all others have come; where nothing at all has a verdict, and after that, such groups
@@ -16,9 +16,9 @@
 #ifndef CR_ROLLOUT_H
 #define CR_ROLLOUT_H
 
-#include "actors/sample.h"
 #include "data/data.h"
 #include "launch/run.h"
+#include "samples/sample.h"
 
 typedef struct cr_rollout {
     cr_sample *samples; /* [num_groups * group_size], groups adjacent */

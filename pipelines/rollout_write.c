@@ -35,10 +35,12 @@ static void add_text(cr_buf *out, const char *name, const char *text, size_t num
 }
 
 /* Members of a verdict, of a sample or of one of its rewards. Without a verdict there is no score. */
-static cr_status add_numbers(cr_buf *out, const char *status, const char *detail, double score,
+static cr_status add_numbers(cr_buf *out, cr_outcome outcome, const char *detail, double score,
                              double reward, cr_err *err)
 {
-    if (strcmp(status, "ok") == 0) {
+    const char *status = cr_outcome_name(outcome);
+
+    if (outcome == CR_OUTCOME_OK) {
         cr_buf_addf(out, "\"score\":%.9g,\"reward\":", score);
         CR_TRY(cr_json_add_double(out, reward, err));
     } else {
@@ -68,7 +70,7 @@ static cr_status add_rewards(cr_buf *out, const cr_config *c, const cr_sample *s
         cr_buf_addc(out, k ? ',' : '{');
         cr_json_add_string(out, name, strlen(name));
         cr_buf_adds(out, ":{");
-        CR_TRY(add_numbers(out, x->status, x->detail, x->score, x->reward, err));
+        CR_TRY(add_numbers(out, x->outcome, x->detail, x->score, x->reward, err));
         CR_TRY(add_extras(out, x->token_rewards, x->num_ids, x->metrics, err));
         cr_buf_addc(out, '}');
     }
@@ -81,7 +83,7 @@ static cr_status add_verdict(cr_buf *out, const cr_config *c, const cr_sample *s
     const json_t *metrics = s->num_rewards == 1 ? s->rewards->metrics : NULL;
 
     cr_buf_addc(out, ',');
-    CR_TRY(add_numbers(out, s->status, s->detail, s->score, s->reward, err));
+    CR_TRY(add_numbers(out, s->outcome, s->detail, s->score, s->reward, err));
     CR_TRY(add_extras(out, s->token_rewards, s->num_ids, metrics, err));
     if (s->num_rewards > 1) CR_TRY(add_rewards(out, c, s, err));
     return s->advantages ? add_advantage(out, s, err) : CR_OK;

@@ -1,8 +1,8 @@
 /* train_request.c -- one epoch over the batch: requests to the train ranks, sums of their replies
  * (see assemble_impl.h). */
 #include "actors/packing.h"
-#include "actors/phases.h"
 #include "pipelines/assemble_impl.h"
+#include "reports/phase_metrics.h"
 #include "rl/loss.h"
 
 typedef struct epoch {

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { FLAT_STEPS = 3 };
 
@@ -23,9 +24,9 @@ static kind collect(const cr_rollout *r, int domain, int block, double *values)
             const cr_sample_reward *x = &s->rewards[k];
             if (x->block != block) continue;
             out.num_asked++;
-            out.num_abstained += strcmp(x->status, "abstain") == 0;
+            out.num_abstained += x->outcome == CR_OUTCOME_ABSTAIN;
             out.num_failed += !cr_reward_is_answer(x);
-            if (cr_sample_has_verdict(s) && strcmp(x->status, "ok") == 0)
+            if (cr_sample_has_verdict(s) && x->outcome == CR_OUTCOME_OK)
                 values[out.num++] = x->reward;
         }
     }
@@ -128,8 +129,8 @@ static const char *const cause_names[NUM_CAUSES] = {"right",   "in_part", "wrong
 
 static cause cause_of(const cr_sample *s)
 {
-    if (strcmp(s->status, "timeout") == 0) return TIMED_OUT;
-    if (strcmp(s->status, "abstain") == 0) return ABSTAIN;
+    if (s->outcome == CR_OUTCOME_TIMEOUT) return TIMED_OUT;
+    if (s->outcome == CR_OUTCOME_ABSTAIN) return ABSTAIN;
     if (!cr_sample_has_verdict(s)) return FAILED;
     if (s->score > 0) return s->score == 1 ? RIGHT : IN_PART;
     if (strcmp(s->finish, "length") == 0) return CUT_OFF;
@@ -167,7 +168,7 @@ static void domain_metrics(const cr_config *config, const cr_rollout *r, int dom
     if (most <= 0) return;
     cr_metrics_set(m, sum / (double)num, "time/verdict/%s/mean", name);
     cr_metrics_set(m, most, "time/verdict/%s/max", name);
-    cr_metrics_set(m, (double)(slowest & 0xFFFFFFFFFF), "time/verdict/%s/slowest", name);
+    cr_metrics_set(m, cr_sample_id_in_step(slowest), "time/verdict/%s/slowest", name);
 }
 
 void cr_verdict_causes(const cr_config *config, const cr_rollout *r, cr_metrics *m)

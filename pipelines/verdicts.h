@@ -7,8 +7,7 @@
 #include "pipelines/rollout.h"
 
 /* DOMAIN/verdict/right and its kin: numbers of samples by cause, which together are all of the domain's;
- * time/verdict/DOMAIN/mean, /max and /slowest, which is the draw times 65536 plus the index of that sample's id.
- * Part of: */
+ * time/verdict/DOMAIN/mean, /max and /slowest, the place of that sample in the step (cr_sample_id_in_step). Part of cr_verdict_metrics. */
 void cr_verdict_causes(const cr_config *config, const cr_rollout *r, cr_metrics *m);
 /* Where samples of a domain have several rewards: DOMAIN/rewards/BLOCK/mean and its kin (docs/metrics.md).
  * scheduler/reward_timeouts and its kin; DOMAIN/reward/NAME, the mean over samples that have NAME. */

@@ -1,7 +1,7 @@
 /* devices.c -- see devices.h. */
 #include "plan/devices.h"
-#include "actors/roles.h"
 #include "plan/gpu.h"
+#include "samples/roles.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
 #include "reports/verdicts_html.h"
 #include "reports/html.h"
 #include "reports/rollout_files.h"
+#include "samples/id.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,18 +204,19 @@ static size_t find_slowest(const json_t *rows, const char *domain, slow out[SHOW
 
     json_array_foreach(rows, i, row)
     {
-        double seconds = number_of(row, "time/verdict/", domain, "/max"),
-               bits = number_of(row, "time/verdict/", domain, "/slowest");
+        double seconds = number_of(row, "time/verdict/", domain, "/max");
+        uint64_t id;
         json_int_t step = json_integer_value(json_object_get(row, "step"));
         size_t at = num;
-        if (!(seconds > 0) || !(bits >= 0 && bits < (double)(1LL << 40)) || step < 0 || step >> 23)
+        if (!(seconds > 0) ||
+            !cr_sample_id_of_step(step, number_of(row, "time/verdict/", domain, "/slowest"), &id))
             continue;
         while (at > 0 && out[at - 1].seconds < seconds)
             at--;
         if (at == SHOWN) continue;
         if (num < SHOWN) num++;
         memmove(out + at + 1, out + at, (num - at - 1) * sizeof *out);
-        out[at] = (slow){seconds, step, (uint64_t)step << 40 | (uint64_t)bits};
+        out[at] = (slow){seconds, step, id};
     }
     return num;
 }

@@ -131,7 +131,7 @@ static char *prepare(const cr_rule_args *a, const char **gold, cr_rule_result *o
 
 static void answer(const verdict *v, bool is_right, double reward, cr_rule_result *out)
 {
-    *out = (cr_rule_result){.score = is_right, .reward = reward, .status = "ok"};
+    *out = (cr_rule_result){.score = is_right, .reward = reward, .outcome = CR_OUTCOME_OK};
     if (!v->letter)
         snprintf(out->detail, sizeof out->detail, CR_NO_ANSWER ": there is no capital letter");
 }

@@ -551,7 +551,8 @@ void cr_ifeval_rule(const cr_rule_args *a, cr_rule_result *out)
         cr_rule_error(out, "%s: an argument is missing or has the wrong kind",
                       instructions[which].name);
     else
-        *out = (cr_rule_result){.score = holds, .reward = holds + repetition, .status = "ok"};
+        *out = (cr_rule_result){
+            .score = holds, .reward = holds + repetition, .outcome = CR_OUTCOME_OK};
     json_decref(root);
     cr_free(text);
 }

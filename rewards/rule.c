@@ -8,8 +8,7 @@ void cr_rule_error(cr_rule_result *out, const char *fmt, ...)
 {
     va_list ap;
 
-    *out = (cr_rule_result){0};
-    memcpy(out->status, "error", 6);
+    *out = (cr_rule_result){.outcome = CR_OUTCOME_ERROR};
     va_start(ap, fmt);
     vsnprintf(out->detail, sizeof out->detail, fmt, ap);
     va_end(ap);

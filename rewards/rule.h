@@ -4,10 +4,11 @@
 #define CR_RULE_H
 
 #include "base/json.h"
+#include "samples/outcome.h"
 
 typedef struct cr_rule_result {
     double score, reward;
-    char status[12]; /* "ok", "timeout", "error" */
+    cr_outcome outcome;
     char detail[200];
 } cr_rule_result;
 

@@ -46,19 +46,22 @@ static cr_status read_status(const json_t *root, cr_verdict *out, cr_err *err)
 {
     const json_t *status = json_object_get(root, "status"), *error = json_object_get(root, "error"),
                  *detail = json_object_get(root, "detail");
-    const char *text = status ? json_string_value(status) : error ? "error" : "ok";
+    const char *text;
 
-    if (!text || (strcmp(text, "ok") != 0 && strcmp(text, "abstain") != 0 &&
-                  strcmp(text, "timeout") != 0 && strcmp(text, "error") != 0))
+    out->outcome = status  ? cr_outcome_find(json_string_value(status))
+                   : error ? CR_OUTCOME_ERROR
+                           : CR_OUTCOME_OK;
+    if (out->outcome == CR_OUTCOME_NONE)
         return cr_fail(err, CR_EFORMAT,
                        "status must be \"ok\", \"abstain\", \"timeout\" or \"error\"");
-    if (error && (strcmp(text, "ok") == 0 || strcmp(text, "abstain") == 0))
-        return cr_fail(err, CR_EFORMAT, "it has an \"error\", but status %s", text);
-    if (strcmp(text, "ok") == 0 && json_is_null(json_object_get(root, "score"))) text = "abstain";
+    if (error && (out->outcome == CR_OUTCOME_OK || out->outcome == CR_OUTCOME_ABSTAIN))
+        return cr_fail(err, CR_EFORMAT, "it has an \"error\", but status %s",
+                       cr_outcome_name(out->outcome));
+    if (out->outcome == CR_OUTCOME_OK && json_is_null(json_object_get(root, "score")))
+        out->outcome = CR_OUTCOME_ABSTAIN;
     if (error && !json_is_string(error)) return cr_fail(err, CR_EFORMAT, "error is not a text");
     if (detail && !json_is_string(detail) && !json_is_null(detail))
         return cr_fail(err, CR_EFORMAT, "detail is not a text");
-    snprintf(out->status, sizeof out->status, "%s", text);
     text = json_string_value(error ? error : detail);
     if (text) snprintf(out->detail, sizeof out->detail, "%.399s", text);
     return CR_OK;
@@ -120,7 +123,7 @@ static cr_status read_verdict(const json_t *root, size_t num_tokens, cr_verdict 
     const json_t *reward = json_object_get(root, "reward");
 
     CR_TRY(read_status(root, out, err));
-    if (strcmp(out->status, "ok") != 0) return CR_OK;
+    if (out->outcome != CR_OUTCOME_OK) return CR_OK;
     CR_TRY(read_number(json_object_get(root, "score"), "score", &out->score, err));
     out->reward = out->score;
     if (reward && !json_is_null(reward)) CR_TRY(read_number(reward, "reward", &out->reward, err));
@@ -136,6 +139,6 @@ void cr_verdict_read(const json_t *root, size_t num_tokens, cr_verdict *out)
     if (read_verdict(root, num_tokens, out, &err) == CR_OK) return;
     cr_verdict_free(out);
     out->is_fault = true;
-    snprintf(out->status, sizeof out->status, "error");
+    out->outcome = CR_OUTCOME_ERROR;
     snprintf(out->detail, sizeof out->detail, "the program's answer is wrong: %.200s", err.msg);
 }

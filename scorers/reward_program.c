@@ -103,8 +103,8 @@ static cr_status ask_probe(const cr_reward_program *program, const char *row, cr
             continue; /* limit_s ends it */
         if (verdict.is_fault)
             cr_fail(err, CR_ECONFIG, "the first row with an empty response got no verdict: %s: %s",
-                    verdict.status, verdict.detail);
-        else if (strcmp(verdict.status, "error") == 0)
+                    cr_outcome_name(verdict.outcome), verdict.detail);
+        else if (verdict.outcome == CR_OUTCOME_ERROR)
             cr_log(CR_LOG_WARN, "rewards",
                    "the scoring program cannot score the first row with an empty response: %s "
                    "(samples whose verdict is an error are not trained on)",

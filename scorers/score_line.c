@@ -66,8 +66,8 @@ static void add_paragraph(const json_t *row, const cr_rule_result *r, const json
 
     cr_buf_adds(out, "id ");
     if (id) add_words(out, id);
-    if (error || strcmp(r->status, "ok") != 0)
-        cr_buf_addf(out, ": %s", error ? "error" : r->status);
+    if (error || r->outcome != CR_OUTCOME_OK)
+        cr_buf_addf(out, ": %s", error ? "error" : cr_outcome_name(r->outcome));
     else
         cr_buf_addf(out, ": %s (score %.6g, reward %.6g)",
                     r->score == 1   ? "right"
@@ -118,7 +118,7 @@ void cr_score_answer(const json_t *row, const cr_rule_result *r, const json_t *e
         cr_json_add_string(out, error, strlen(error));
     } else {
         cr_buf_addf(out, ",\"score\":%.9g,\"reward\":%.17g,\"status\":\"%s\",\"detail\":", r->score,
-                    r->reward, r->status);
+                    r->reward, cr_outcome_name(r->outcome));
         cr_json_add_string(out, r->detail, strlen(r->detail));
         if (form == CR_SCORE_EXPLAINED) {
             cr_buf_adds(out, ",\"explain\":");

@@ -262,22 +262,21 @@ static void finish(cr_scorer *s, size_t i, const cr_verdict *verdict)
     cr_buf_free(&q.line);
 }
 
-static void fail_question(cr_scorer *s, size_t i, const char *status, const char *detail)
+static void fail_question(cr_scorer *s, size_t i, cr_outcome outcome, const char *detail)
 {
-    cr_verdict v = {.is_fault = true};
+    cr_verdict v = {.is_fault = true, .outcome = outcome};
 
-    snprintf(v.status, sizeof v.status, "%s", status);
     snprintf(v.detail, sizeof v.detail, "%.399s", detail);
     finish(s, i, &v);
 }
 
 /* The same, for one that the program may still answer. */
-static void abandon_question(cr_scorer *s, size_t i, const char *status, const char *detail)
+static void abandon_question(cr_scorer *s, size_t i, cr_outcome outcome, const char *detail)
 {
     s->late =
         cr_realloc(s->late, s->num_late * sizeof *s->late, (s->num_late + 1) * sizeof *s->late);
     s->late[s->num_late++] = cr_strdup(s->questions[i].id);
-    fail_question(s, i, status, detail);
+    fail_question(s, i, outcome, detail);
 }
 
 /* ---- what the program writes ---- */
@@ -319,7 +318,7 @@ static void take_wrong_line(cr_scorer *s, const char *why, const char *line, siz
     }
     if (++s->num_wrong < s->num_asked) return;
     while (s->num_asked > 0)
-        abandon_question(s, 0, "error", s->wrong);
+        abandon_question(s, 0, CR_OUTCOME_ERROR, s->wrong);
     s->num_wrong = 0;
 }
 
@@ -419,7 +418,7 @@ static void take_end(cr_scorer *s)
     if (is_fresh || s->questions[0].has_ended_one) {
         snprintf(why, sizeof why, "%.120s %s without an answer", s->args.argv[0], fate);
         add_last_words(s, why, sizeof why);
-        fail_question(s, 0, "error", why);
+        fail_question(s, 0, CR_OUTCOME_ERROR, why);
     } else {
         s->questions[0].has_ended_one = true; /* it may have ended before that */
     }
@@ -439,9 +438,9 @@ static void take_timeouts(cr_scorer *s)
         }
         has_timed_out = true;
         if (s->num_wrong > 0)
-            abandon_question(s, i, "error", s->wrong);
+            abandon_question(s, i, CR_OUTCOME_ERROR, s->wrong);
         else
-            abandon_question(s, i, "timeout", why);
+            abandon_question(s, i, CR_OUTCOME_TIMEOUT, why);
     }
     if (has_timed_out && (now - s->answered_s >= s->args.limit_s || /* it does nothing any more */
                           s->num_late >= s->args.max_in_flight))
@@ -502,7 +501,7 @@ static void work(cr_scorer *s, double wait_s)
     }
     if (s->pid == 0 && (s->broken[0] || start(s, &err) != CR_OK)) {
         while (s->num > 0)
-            fail_question(s, 0, "error", s->broken[0] ? s->broken : err.msg);
+            fail_question(s, 0, CR_OUTCOME_ERROR, s->broken[0] ? s->broken : err.msg);
         return;
     }
     ask_lines(s);

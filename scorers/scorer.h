@@ -19,17 +19,15 @@
 #define CR_SCORER_H
 
 #include "base/json.h"
+#include "samples/outcome.h"
 #include <sys/types.h>
-
-/* Scores, rewards and rewards of tokens are finite and within +-CR_SCORE_LIMIT. */
-#define CR_SCORE_LIMIT 1e6
 
 /* What the detail begins with where the program is not there, or is none. */
 #define CR_CANNOT_START "cannot start"
 
 typedef struct cr_verdict {
-    double score, reward; /* 0 unless status is "ok" */
-    char status[12];      /* "ok", "abstain" (not its business), "timeout", "error" */
+    double score, reward; /* 0 unless the outcome is CR_OUTCOME_OK */
+    cr_outcome outcome;
     char detail[400];
     double seconds;       /* from writing the line to the answer */
     bool is_fault;        /* of the program: it timed out, ended, or its answer is wrong */

@@ -1,6 +1,5 @@
 /* deep.c -- see deep.h. */
 #include "commands/deep/deep.h"
-#include "actors/roles.h"
 #include "actors/strategy_args.h"
 #include "base/args.h"
 #include "base/children.h"
@@ -9,6 +8,7 @@
 #include "commands/worker.h"
 #include "models/weights.h"
 #include "reports/html.h"
+#include "samples/roles.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 

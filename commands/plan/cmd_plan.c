@@ -4,10 +4,10 @@
  * largest micro-batch, and the ways to print. What the file asks for and croll does not have yet
  * is named and left out of the plan.
  */
-#include "actors/roles.h"
 #include "commands/commands.h"
 #include "commands/plan/hosts.h"
 #include "commands/plan/roles.h"
+#include "samples/roles.h"
 
 #include <ctype.h>
 #include <stdio.h>

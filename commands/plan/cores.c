@@ -1,7 +1,7 @@
 /* cores.c -- threads and cores of the ranks of a plan (hosts.h): the shares of launch/cores, host by host. */
 #include "launch/cores/cores.h"
-#include "actors/roles.h"
 #include "commands/plan/hosts.h"
+#include "samples/roles.h"
 
 /* Ranks of a role on host `host`; without hosts all are here. */
 static int count_ranks(const cr_plan *p, const struct cr_role_ranks *role, int host)

@@ -1,9 +1,9 @@
 /* roles.c -- see roles.h. */
 #include "commands/plan/roles.h"
-#include "actors/roles.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
 #include "plan/shapes.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 

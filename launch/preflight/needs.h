@@ -2,8 +2,8 @@
 #ifndef CR_NEEDS_H
 #define CR_NEEDS_H
 
-#include "actors/roles.h"
 #include "launch/preflight/preflight.h"
+#include "samples/roles.h"
 
 typedef struct cr_needs {
     cr_preflight_needs all;

@@ -121,7 +121,7 @@ static void judge(cri_question *q, const char *region, const char *gold, json_t 
     char *box = cri_math_last_box(region);
     cri_math *answer, *right;
 
-    *out = (cr_rule_result){.status = "ok"};
+    *out = (cr_rule_result){.outcome = CR_OUTCOME_OK};
     if (box) explain_box(explain, region, box);
     if (box && is_same_text(box, gold) && *gold) {
         out->score = out->reward = 1;
@@ -157,14 +157,14 @@ void cr_math_rule(const char *prompt, const char *response, size_t response_byte
     char *region = region_of(text, prompt, explain);
 
     if (!region) {
-        *out = (cr_rule_result){.status = "ok"};
+        *out = (cr_rule_result){.outcome = CR_OUTCOME_OK};
         snprintf(out->detail, sizeof out->detail, "think tags are not in their place");
     } else {
         q.arena = cr_arena_create(1 << 16);
         judge(&q, region, ground_truth, explain, out);
         if (q.is_late) {
             cr_rule_error(out, "the deadline passed while the answer was judged");
-            memcpy(out->status, "timeout", 8);
+            out->outcome = CR_OUTCOME_TIMEOUT;
         } else if (q.trouble) {
             cr_rule_error(out, "%s", q.trouble);
         }

@@ -8,7 +8,7 @@
 
 static void answer(bool is_fine, double reward, cr_rule_result *out)
 {
-    *out = (cr_rule_result){.score = is_fine, .reward = reward, .status = "ok"};
+    *out = (cr_rule_result){.score = is_fine, .reward = reward, .outcome = CR_OUTCOME_OK};
 }
 
 /* ---- format ---- */

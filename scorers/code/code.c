@@ -146,17 +146,17 @@ static void finish(cr_code *c, cri_line *l)
     c->num_used--;
 }
 
-static void fail_line(cr_code *c, cri_line *l, const char *status, const char *why)
+static void fail_line(cr_code *c, cri_line *l, cr_outcome outcome, const char *why)
 {
     cr_rule_error(&l->result, "%.190s", why);
-    snprintf(l->result.status, sizeof l->result.status, "%s", status);
+    l->result.outcome = outcome;
     finish(c, l);
 }
 
 static void end_line(cr_code *c, cri_line *l, bool is_passed)
 {
     l->result.score = l->result.reward = is_passed;
-    snprintf(l->result.status, sizeof l->result.status, "ok");
+    l->result.outcome = CR_OUTCOME_OK;
     finish(c, l);
 }
 
@@ -189,7 +189,8 @@ static void take_case(cr_code *c, cri_line *l, const cri_case_end *end)
     } else {
         char why[sizeof l->result.detail];
         snprintf(why, sizeof why, "%s", l->result.detail);
-        fail_line(c, l, strcmp(end->status, "late") == 0 ? "timeout" : "error", why);
+        fail_line(c, l, strcmp(end->status, "late") == 0 ? CR_OUTCOME_TIMEOUT : CR_OUTCOME_ERROR,
+                  why);
     }
 }
 
@@ -204,7 +205,7 @@ static void start_case(cr_code *c, cri_line *l)
         snprintf(why, sizeof why,
                  "the time for a line is over after %zu of %zu cases (reward_timeout)", l->at,
                  l->want.num_cases);
-        fail_line(c, l, "timeout", why);
+        fail_line(c, l, CR_OUTCOME_TIMEOUT, why);
         return;
     }
     if (l->is_remote) {
@@ -234,7 +235,7 @@ static void start_line(cr_code *c, cri_line *l)
 
     l->deadline_s = cr_now_s() + c->settings.limit_s;
     if (cr_code_row_read(l->row, &l->want, &err) != CR_OK) {
-        fail_line(c, l, "error", err.msg);
+        fail_line(c, l, CR_OUTCOME_ERROR, err.msg);
         return;
     }
     l->code = l->want.kind == CR_CASE_TEXT
@@ -258,7 +259,7 @@ static void start_line(cr_code *c, cri_line *l)
             l->want.kind != CR_CASE_IO)
             cr_fail(&err, CR_EFORMAT, "%s runs programs with stdin and stdout only", interpreter);
         if (err.status != CR_OK) {
-            fail_line(c, l, "error", err.msg);
+            fail_line(c, l, CR_OUTCOME_ERROR, err.msg);
             return;
         }
         l->sandbox = r->sandbox;

@@ -79,10 +79,9 @@ void cr_compare_close(cr_compare *c)
 
 static kind kind_of(const cr_verdict *v)
 {
-    if (strcmp(v->status, "ok") == 0)
-        return v->score == 1 ? RIGHT : v->score == 0 ? WRONG : IN_PART;
-    if (strcmp(v->status, "timeout") == 0) return TIMEOUT;
-    return strcmp(v->status, "abstain") == 0 ? ABSTAIN : FAILED;
+    if (v->outcome == CR_OUTCOME_OK) return v->score == 1 ? RIGHT : v->score == 0 ? WRONG : IN_PART;
+    if (v->outcome == CR_OUTCOME_TIMEOUT) return TIMEOUT;
+    return v->outcome == CR_OUTCOME_ABSTAIN ? ABSTAIN : FAILED;
 }
 
 /* Files have the nine digits of a float32. */
@@ -111,10 +110,10 @@ static void add_verdict_text(cr_buf *out, const char *name, const cr_verdict *v)
 
     cr_json_add_string(&detail, v->detail, strlen(v->detail));
     cr_buf_addf(out, "    %-13s ", name);
-    if (strcmp(v->status, "ok") == 0)
+    if (v->outcome == CR_OUTCOME_OK)
         cr_buf_addf(out, "score %.6g, reward %.6g", v->score, v->reward);
     else
-        cr_buf_adds(out, v->status);
+        cr_buf_adds(out, cr_outcome_name(v->outcome));
     if (v->detail[0]) cr_buf_addf(out, " %s", detail.data);
     cr_buf_addc(out, '\n');
     cr_buf_free(&detail);
@@ -137,9 +136,9 @@ static void show(const sample *s, cr_buf *out)
 static void add_verdict(cr_buf *out, const char *name, const cr_verdict *v)
 {
     cr_buf_addf(out, ",\"%s\":{", name);
-    if (strcmp(v->status, "ok") == 0)
+    if (v->outcome == CR_OUTCOME_OK)
         cr_buf_addf(out, "\"score\":%.9g,\"reward\":%.9g,", v->score, v->reward);
-    cr_buf_addf(out, "\"status\":\"%s\",\"detail\":", v->status);
+    cr_buf_addf(out, "\"status\":\"%s\",\"detail\":", cr_outcome_name(v->outcome));
     cr_json_add_string(out, v->detail, strlen(v->detail));
     cr_buf_addc(out, '}');
 }

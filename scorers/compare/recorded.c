@@ -1,5 +1,6 @@
 /* recorded.c -- see recorded.h. */
 #include "scorers/compare/recorded.h"
+#include "samples/id.h"
 #include "scorers/reward_program.h"
 
 #include <stdlib.h>
@@ -81,15 +82,15 @@ cr_status cr_recorded_write(const cr_recorded *r, const json_t *row, cr_buf *out
 {
     const json_t *response = json_object_get(r->root, "response");
     const char *finish = json_string_value(json_object_get(r->root, "finish"));
-    unsigned long long bits = strtoull(r->id, NULL, 16); /* actors/sample.h */
+    cr_sample_id id = cr_sample_id_read(r->id);
     int32_t *ids = NULL, *prompt_ids = NULL;
     json_t *made = row ? NULL : short_row(r->root);
     cr_reward_line line = {.id = r->id,
                            .response = json_string_value(response),
                            .response_bytes = json_string_length(response),
                            .finish = finish ? finish : "stop",
-                           .step = (int64_t)(bits >> 40 & 0x7FFFFF),
-                           .is_validation = bits >> 63 != 0};
+                           .step = id.step,
+                           .is_validation = id.is_validation};
     cr_buf text = {0};
 
     if (cr_json_add_value(&text, row ? row : made, err) == CR_OK &&

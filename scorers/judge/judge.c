@@ -258,7 +258,7 @@ static bool judge(cr_judge *j, line *l, cr_rule_result *out)
         return true;
     }
     cr_rule_error(out, "%.190s", err.msg);
-    if (err.status == CR_ETIMEOUT) snprintf(out->status, sizeof out->status, "timeout");
+    if (err.status == CR_ETIMEOUT) out->outcome = CR_OUTCOME_TIMEOUT;
     return true;
 }
 

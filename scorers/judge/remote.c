@@ -68,7 +68,7 @@ bool cr_remote_read(const char *body, size_t num_bytes, bool was_submitted, char
     cr_err ignored = {0};
 
     *path = NULL;
-    *out = (cr_rule_result){.status = "ok"};
+    *out = (cr_rule_result){.outcome = CR_OUTCOME_OK};
     cr_note(cr_json_parse(body, num_bytes, NULL, &root, &ignored));
     status = json_string_value(json_object_get(root, "status"));
     task = was_submitted ? NULL : json_object_get(root, "task_id");
@@ -85,7 +85,7 @@ bool cr_remote_read(const char *body, size_t num_bytes, bool was_submitted, char
         cr_verdict_read(root, 0, &v);
         out->score = v.score;
         out->reward = v.reward;
-        snprintf(out->status, sizeof out->status, "%s", v.status);
+        out->outcome = v.outcome;
         snprintf(out->detail, sizeof out->detail, "%.199s", v.detail);
         cr_verdict_free(&v);
     }

@@ -301,7 +301,7 @@ void cr_judge_read(const cr_judge_reader *r, const char *body, size_t num_bytes,
     saying says;
     cr_err ignored = {0};
 
-    *out = (cr_rule_result){.status = "ok"};
+    *out = (cr_rule_result){.outcome = CR_OUTCOME_OK};
     cr_note(cr_json_parse(body, num_bytes, NULL, &root, &ignored));
     choices = json_object_get(root, "choices");
     choice = json_array_size(choices) == 1 ? json_array_get(choices, 0) : NULL;

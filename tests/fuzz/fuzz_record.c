@@ -1,6 +1,6 @@
 /* fuzz_record.c -- a record may come from any process that reaches Redis: what was read can be written, and
  * what the streams carry is refused with a sentence or can be used. */
-#include "actors/messages.h"
+#include "samples/messages.h"
 
 #include <math.h>
 #include <stdio.h>

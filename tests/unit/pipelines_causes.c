@@ -62,7 +62,7 @@ static void causes(void **state)
                                  .detail = cases[i].detail,
                                  .rewards = rewards[i],
                                  .num_rewards = 2};
-        snprintf(samples[i].status, sizeof samples[i].status, "%s", cases[i].status);
+        samples[i].outcome = cr_outcome_find(cases[i].status);
         snprintf(samples[i].finish, sizeof samples[i].finish, "%s", cases[i].finish);
     }
     cr_verdict_causes(&config, &r, &m);

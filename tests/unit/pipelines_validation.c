@@ -6,6 +6,7 @@
 #include "tests/check_near.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Of all subsets of k of n samples, the first c of which are right: the share that holds a right one. */
 static double count_subsets(unsigned n, unsigned c, unsigned k)
@@ -109,10 +110,10 @@ static void by_tag_and_domain(void **state)
                                  .domain = i >= 8,
                                  .response = responses[i % 4],
                                  .response_bytes = 1,
-                                 .status = "ok",
+                                 .outcome = CR_OUTCOME_OK,
                                  .score = scores[i / 4][i % 4]};
-    memcpy(samples[9].status, "error", 6);
-    memcpy(samples[11].status, "timeout", 8);
+    samples[9].outcome = CR_OUTCOME_ERROR;
+    samples[11].outcome = CR_OUTCOME_TIMEOUT;
     cr_validation_metrics(&config, &rollout, &data, "final/", &m);
     check_near(at(&m, "final/val_correct/all/mean"), 5.0 / 10, 1e-12);
     check_near(at(&m, "final/val_score/all/mean"), 5.5 / 10, 1e-12);

@@ -22,9 +22,10 @@ static double score(const char *gold, const char *response, const char *status)
     cr_rule_result r;
 
     cr_math_rule("", response, strlen(response), gold, cr_now_s() + 5, NULL, &r);
-    if (strcmp(r.status, status) != 0)
-        print_error("gold %s, response %s: %s %s\n", gold, response, r.status, r.detail);
-    assert_string_equal(r.status, status);
+    if (strcmp(cr_outcome_name(r.outcome), status) != 0)
+        print_error("gold %s, response %s: %s %s\n", gold, response, cr_outcome_name(r.outcome),
+                    r.detail);
+    assert_string_equal(cr_outcome_name(r.outcome), status);
     check_near(r.reward, r.score, 0);
     return r.score;
 }
@@ -231,9 +232,10 @@ static const char *verdict_of(const char *gold, const char *answer)
 
     cr_math_rule("", response, strlen(response), gold, cr_now_s() + 60, NULL, &r);
     cr_free(response);
-    return strcmp(r.status, "ok") != 0 ? strcmp(r.status, "error") == 0 ? "error" : "timeout"
-           : r.score == 1              ? "1"
-                                       : "0";
+    return strcmp(cr_outcome_name(r.outcome), "ok") != 0
+               ? strcmp(cr_outcome_name(r.outcome), "error") == 0 ? "error" : "timeout"
+           : r.score == 1 ? "1"
+                          : "0";
 }
 
 static void pairs_of_every_form(void **state)

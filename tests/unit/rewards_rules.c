@@ -79,14 +79,15 @@ static void math_pairs(void **state)
     for (size_t i = 0; i < CR_COUNT(pairs); i++) {
         cr_rule_result right = boxed(pairs[i].gold, pairs[i].right),
                        wrong = boxed(pairs[i].gold, pairs[i].wrong);
-        if (right.score != 1 || wrong.score != 0 || strcmp(wrong.status, "ok") != 0)
+        if (right.score != 1 || wrong.score != 0 ||
+            strcmp(cr_outcome_name(wrong.outcome), "ok") != 0)
             print_error("%s: right %s %g %s, wrong %s %g %s %s\n", pairs[i].gold, pairs[i].right,
-                        right.score, right.detail, pairs[i].wrong, wrong.score, wrong.status,
-                        wrong.detail);
+                        right.score, right.detail, pairs[i].wrong, wrong.score,
+                        cr_outcome_name(wrong.outcome), wrong.detail);
         check_near(right.score, 1, 0);
         check_near(right.reward, 1, 0);
         check_near(wrong.score, 0, 0);
-        assert_string_equal(wrong.status, "ok");
+        assert_string_equal(cr_outcome_name(wrong.outcome), "ok");
     }
 }
 
@@ -116,7 +117,7 @@ static void where_the_answer_is(void **state)
             ask("math_rule", "5", cases[i].response, strlen(cases[i].response), "math");
         if (r.score != cases[i].score) print_error("%s\n", cases[i].response);
         check_near(r.score, cases[i].score, 0);
-        assert_string_equal(r.status, "ok");
+        assert_string_equal(cr_outcome_name(r.outcome), "ok");
     }
     check_near(ask("math_rule", "5", "a\0b \\boxed{5}", 13, "math").score, 1, 0);
 }
@@ -132,7 +133,7 @@ static void what_cannot_be_judged_says_so(void **state)
     (void)state;
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         r = boxed(cases[i].gold, cases[i].answer);
-        assert_string_equal(r.status, "error");
+        assert_string_equal(cr_outcome_name(r.outcome), "error");
         assert_true(strlen(r.detail) > 10 && r.score == 0);
     }
     memset(deep, '(', 10000);
@@ -142,7 +143,8 @@ static void what_cannot_be_judged_says_so(void **state)
     r = ask("math_rule", "5", deep, 20000, "math");
     assert_true(r.score == 0);
     cr_math_rule("", "\\boxed{(x+1)^2+(x+2)^2}", 23, "2x^2+6x+5", cr_now_s() - 1, NULL, &r);
-    assert_true(strcmp(r.status, "ok") == 0 || strcmp(r.status, "timeout") == 0);
+    assert_true(strcmp(cr_outcome_name(r.outcome), "ok") == 0 ||
+                strcmp(cr_outcome_name(r.outcome), "timeout") == 0);
     cr_free(deep);
 }
 
@@ -172,9 +174,10 @@ static void choices(void **state)
     }
     /* 8 words, 6 threes of which 3 differ: -0.5 (1 - 3/6) */
     check_near(ask("crossthinkqa", "B", "a b B a b B a b", 15, "x").reward, 0.5 - 0.25, 1e-12);
-    assert_string_equal(ask("general_val", "B", "B", 1, "nonsense").status, "error");
-    assert_string_equal(ask("general_val", "", "B", 1, "ceval").status, "error");
-    assert_string_equal(ask("general_val", "2", "B", 1, "ceval").status, "error");
+    assert_string_equal(cr_outcome_name(ask("general_val", "B", "B", 1, "nonsense").outcome),
+                        "error");
+    assert_string_equal(cr_outcome_name(ask("general_val", "", "B", 1, "ceval").outcome), "error");
+    assert_string_equal(cr_outcome_name(ask("general_val", "2", "B", 1, "ceval").outcome), "error");
     for (int i = 0; i < 2; i++) {
         json_t *row = json_pack("{s:s}", "ground_truth", i ? "b)" : "2");
         cr_err err = {0};
@@ -235,7 +238,7 @@ static void ifeval_odd_rows(void **state)
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         cr_rule_result r =
             ask("ifeval", cases[i].gold, cases[i].response, strlen(cases[i].response), "ifeval");
-        double got = strcmp(r.status, "ok") == 0 ? r.score : -1;
+        double got = strcmp(cr_outcome_name(r.outcome), "ok") == 0 ? r.score : -1;
         if (got != cases[i].score) print_error("%s: %s\n", cases[i].gold, cases[i].response);
         check_near(got, cases[i].score, 0);
     }
@@ -268,11 +271,12 @@ static void ifeval_languages(void **state)
             if (r.score != (i == k)) print_error("%s as %s\n", cases[i].text, cases[k].code);
             check_near(r.score, i == k, 0);
         }
-    assert_string_equal(ask("ifeval",
+    assert_string_equal(
+        cr_outcome_name(ask("ifeval",
                             "{\"func_name\": \"validate_response_language\", \"language\": \"xx\"}",
                             "text", 4, "ifeval")
-                            .status,
-                        "error");
+                            .outcome),
+        "error");
 }
 
 /* What is wrong with a row is known before any response is: says NULL where nothing is. */
@@ -377,9 +381,10 @@ static void formats(void **state)
                                     has_tags  ? &by_tags
                                     : pattern ? &own
                                               : NULL);
-        if (strcmp(r.status, "ok") != 0 || r.reward != cases[i].reward || r.score != r.reward)
+        if (strcmp(cr_outcome_name(r.outcome), "ok") != 0 || r.reward != cases[i].reward ||
+            r.score != r.reward)
             fail_msg("%s on %s: %s %g %s", pattern ? pattern : "ROLL's", cases[i].response,
-                     r.status, r.reward, r.detail);
+                     cr_outcome_name(r.outcome), r.reward, r.detail);
         cr_free(pattern);
     }
 }
@@ -394,7 +399,7 @@ static void formats_that_take_long(void **state)
     (void)state;
     memset(text, 'a', 4000);
     text[3999] = 'b', text[4000] = 0;
-    assert_string_equal(ask_term("format", text, -1, 0, &terms).status, "error");
+    assert_string_equal(cr_outcome_name(ask_term("format", text, -1, 0, &terms).outcome), "error");
     assert_true(cr_now_s() - start < 60);
 }
 
@@ -417,9 +422,9 @@ static void lengths(void **state)
     }
     check_near(ask_term("length", "", 250, 1, NULL).reward, -0.25, 1e-12);
     check_near(ask_term("length", "", 401, 1, NULL).reward, 0, 0);
-    assert_string_equal(ask_term("length", "", 250, 0, NULL).status, "error");
-    assert_string_equal(ask_term("length", "", -1, 0, &terms).status, "error");
-    assert_string_equal(ask_term("length", "", -1, 1, NULL).status, "error");
+    assert_string_equal(cr_outcome_name(ask_term("length", "", 250, 0, NULL).outcome), "error");
+    assert_string_equal(cr_outcome_name(ask_term("length", "", -1, 0, &terms).outcome), "error");
+    assert_string_equal(cr_outcome_name(ask_term("length", "", -1, 1, NULL).outcome), "error");
 }
 
 /* repetition_max_penalty x (1 - different / all n-grams of words). */

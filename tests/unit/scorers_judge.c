@@ -18,9 +18,9 @@ static void expect_score(const cr_judge_reader *reader, const char *body, double
     cr_rule_result r;
 
     cr_judge_read(reader, body, strlen(body), &r);
-    if (strcmp(r.status, want == NONE ? "error" : "ok") != 0 ||
+    if (strcmp(cr_outcome_name(r.outcome), want == NONE ? "error" : "ok") != 0 ||
         r.score != (want == NONE ? 0 : want) || r.reward != r.score)
-        fail_msg("%s: %s %g %s", body, r.status, r.score, r.detail);
+        fail_msg("%s: %s %g %s", body, cr_outcome_name(r.outcome), r.score, r.detail);
 }
 
 struct reply {
@@ -310,7 +310,7 @@ static void results(void **state)
         char *path;
         bool is_there =
             cr_remote_read(cases[i].body, strlen(cases[i].body), cases[i].was_submitted, &path, &r);
-        const char *got = is_there ? r.status : path ? path : "later";
+        const char *got = is_there ? cr_outcome_name(r.outcome) : path ? path : "later";
         if (strcmp(got, cases[i].want) != 0) fail_msg("%s: %s", cases[i].body, got);
         assert_true(r.score == cases[i].score && r.reward == cases[i].reward);
         cr_free(path);

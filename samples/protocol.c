@@ -1,5 +1,5 @@
 /* protocol.c -- see protocol.h. */
-#include "actors/protocol.h"
+#include "samples/protocol.h"
 
 #include <string.h>
 

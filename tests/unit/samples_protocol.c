@@ -1,6 +1,6 @@
-/* actors_protocol.c -- roles and the commands they take: names are found by their roles only, ranks are dealt in
+/* samples_protocol.c -- roles and the commands they take: names are found by their roles only, ranks are dealt in
  * order, runs of either kind. Not covered: what commands do (e2e). */
-#include "actors/protocol.h"
+#include "samples/protocol.h"
 #include "tests/check_near.h"
 
 #include <stdio.h>

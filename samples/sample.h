@@ -1,17 +1,14 @@
 /* sample.h -- one sample as the pipeline keeps it: a response to a prompt, and what became of it.
  *
- * Sample ids: bit 63 for validation, then step (23 bits), draw (24 bits), index (16 bits). They key
- * the random numbers of generation, name the sample in every file, and make retries harmless.
- *
- * Ownership: a cr_sample owns its arrays and texts (cr_sample_free in actors/messages.h).
+ * Ownership: a cr_sample owns its arrays and texts (cr_sample_free in samples/messages.h).
  */
 #ifndef CR_SAMPLE_H
 #define CR_SAMPLE_H
 
 #include "base/json.h"
 #include "configs/configs.h"
-
-#include <string.h>
+#include "samples/id.h"
+#include "samples/outcome.h"
 
 /* Which words each token of a sample was drawn from (cr_generated); {0}: no filters. */
 typedef struct cr_kept {
@@ -23,8 +20,9 @@ typedef struct cr_kept {
 /* What one block of rewards says of a sample. */
 typedef struct cr_sample_reward {
     int block; /* index into config->rewards */
-    char status[12], *detail;
-    double score, reward; /* before its weight; 0 unless status is "ok" */
+    cr_outcome outcome;
+    char *detail;         /* owned */
+    double score, reward; /* before its weight; 0 unless the outcome is CR_OUTCOME_OK */
     double seconds;       /* from the question to the answer; 0: not known */
     float *token_rewards; /* [num_ids], what its program gives single tokens, or NULL */
     size_t num_ids;
@@ -36,7 +34,7 @@ typedef struct cr_sample_reward {
 /* Its block had something to say of the sample, or said that it has not. */
 static inline bool cr_reward_is_answer(const cr_sample_reward *x)
 {
-    return strcmp(x->status, "ok") == 0 || strcmp(x->status, "abstain") == 0;
+    return x->outcome == CR_OUTCOME_OK || x->outcome == CR_OUTCOME_ABSTAIN;
 }
 
 typedef struct cr_sample {
@@ -54,7 +52,7 @@ typedef struct cr_sample {
     cr_sample_reward *rewards; /* [num_rewards], that of its domain first */
     size_t num_rewards, num_come;
     /* of all rewards, once they have come (cr_sample_merge) */
-    char status[12];
+    cr_outcome outcome;
     const char *detail;   /* borrowed from rewards */
     double score, reward; /* reward: the sum by weight */
     float *token_rewards; /* [num_ids] the sum by weight, or NULL */
@@ -66,7 +64,7 @@ typedef struct cr_sample {
  * mean. */
 static inline bool cr_sample_has_verdict(const cr_sample *s)
 {
-    return strcmp(s->status, "ok") == 0;
+    return s->outcome == CR_OUTCOME_OK;
 }
 
 /* All rewards of a sample have come: its status, score, reward and rewards of tokens (docs/rewards.md). The score is

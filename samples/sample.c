@@ -1,11 +1,11 @@
 /* sample.c -- see sample.h. */
-#include "actors/sample.h"
+#include "samples/sample.h"
 
 #include <stdio.h>
 
 static bool is_left_out(const cr_config *config, const cr_sample_reward *x)
 {
-    return strcmp(x->status, "abstain") == 0 ||
+    return x->outcome == CR_OUTCOME_ABSTAIN ||
            (!cr_reward_is_answer(x) && config->rewards[x->block].is_failure_left_out);
 }
 
@@ -19,7 +19,7 @@ static void add_tokens(cr_sample *s, const cr_sample_reward *x, double weight)
 
 static void set_verdict(cr_sample *s, const cr_sample_reward *from)
 {
-    snprintf(s->status, sizeof s->status, "%s", from->status);
+    s->outcome = from->outcome;
     s->detail = from->detail;
     s->score = from->score;
 }
@@ -43,7 +43,7 @@ void cr_sample_merge(const cr_config *config, cr_sample *s)
     }
     set_verdict(s, failed ? failed : first ? first : &s->rewards[0]);
     if (!failed && first) return;
-    if (!failed) snprintf(s->status, sizeof s->status, "abstain");
+    if (!failed) s->outcome = CR_OUTCOME_ABSTAIN;
     s->score = s->reward = 0;
     cr_free(s->token_rewards);
     s->token_rewards = NULL;
@@ -55,7 +55,7 @@ char *cr_sample_reason(const cr_config *config, const cr_sample *s)
     for (size_t i = 0; i < 2 * s->num_rewards; i++) {
         const cr_sample_reward *x = &s->rewards[i % s->num_rewards];
         if (cr_reward_is_answer(x) || (i < s->num_rewards && is_left_out(config, x))) continue;
-        return cr_asprintf("%s of %s, sample %016llx: %s", x->status,
+        return cr_asprintf("%s of %s, sample %016llx: %s", cr_outcome_name(x->outcome),
                            config->rewards[x->block].domain, (unsigned long long)s->id, x->detail);
     }
     return cr_asprintf("%s, sample %016llx: no reward has anything to say of it",

@@ -1,5 +1,5 @@
 /* roles.c -- see roles.h. */
-#include "actors/roles.h"
+#include "samples/roles.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* actors_messages.c -- what other programs send: records of the streams, lines and answers of scoring. What is
+/* samples_messages.c -- what other programs send: records of the streams, lines and answers of scoring. What is
  * wrong is refused with a sentence; halves of surrogate pairs and NUL are mended, and nothing else is.
  * Not covered: arbitrary bytes (tests/fuzz); the streams themselves (exchange_streams.c, e2e/run_rewards.sh).
  */
-#include "actors/messages.h"
+#include "samples/messages.h"
 #include "scorers/score_line.h"
 #include "scorers/scorer.h"
 #include "tests/check_near.h"
@@ -294,7 +294,7 @@ static void arrays_of_a_step(void **state)
 /* The rule of the lines below: it answers with the response. */
 static void echo(const cr_rule_args *a, cr_rule_result *out)
 {
-    *out = (cr_rule_result){.score = 1, .reward = 1, .status = "ok"};
+    *out = (cr_rule_result){.score = 1, .reward = 1, .outcome = CR_OUTCOME_OK};
     memcpy(out->detail, a->response, a->response_bytes);
 }
 
@@ -329,7 +329,7 @@ static void escapes_without_a_character(void **state)
         assert_int_equal(cr_json_parse(out.data, out.num_bytes, "answer", &root, &err), CR_OK);
         cr_verdict_read(root, 0, &verdict);
         json_decref(root);
-        assert_string_equal(verdict.status, cases[i].text ? "ok" : "error");
+        assert_string_equal(cr_outcome_name(verdict.outcome), cases[i].text ? "ok" : "error");
         if (cases[i].text && !strstr(out.data, cases[i].text))
             fail_msg("%s: %s", cases[i].escaped, out.data);
         cr_buf_free(&line);

@@ -1,7 +1,6 @@
 /* messages.c -- see messages.h. */
-#include "actors/messages.h"
-#include "actors/protocol.h"
-#include "scorers/scorer.h"
+#include "samples/messages.h"
+#include "samples/protocol.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,26 +24,6 @@ cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
     out->blocks = blocks;
     out->samples = samples;
     return CR_OK;
-}
-
-void cr_sample_name(uint64_t id, size_t k, bool is_second, char out[CR_SAMPLE_NAME])
-{
-    char place[24] = "";
-
-    if (k > 0) snprintf(place, sizeof place, "-%zu", k);
-    snprintf(out, CR_SAMPLE_NAME, "%016llx%s%s", (unsigned long long)id, place,
-             is_second ? ".1" : "");
-}
-
-bool cr_sample_name_read(const char *name, uint64_t *id, size_t *k, bool *is_second)
-{
-    char *end, again[CR_SAMPLE_NAME];
-
-    *id = strtoull(name, &end, 16);
-    *k = *end == '-' ? (size_t)strtoull(end + 1, &end, 10) : 0;
-    *is_second = strcmp(end, ".1") == 0;
-    cr_sample_name(*id, *k, *is_second, again);
-    return strcmp(name, again) == 0;
 }
 
 /* What its scoring program said beside the verdict. */
@@ -71,10 +50,9 @@ static cr_status read_extras(const cr_record *r, cr_sample_reward *x, cr_err *er
 
 cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err *err)
 {
-    static const char *const statuses[] = {"ok", "abstain", "timeout", "error"};
     const char *text;
     const void *ids;
-    size_t n, i = 0;
+    size_t n;
 
     CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &x->num_ids, err));
     CR_TRY(cr_record_get_real(r, "score", &x->score, err));
@@ -82,10 +60,8 @@ cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err 
     if (!(fabs(x->score) <= CR_SCORE_LIMIT) || !(fabs(x->reward) <= CR_SCORE_LIMIT))
         return cr_fail(err, CR_EFORMAT, "the score is outside -1e6 .. 1e6");
     CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
-    while (i < CR_COUNT(statuses) && strcmp(text, statuses[i]) != 0)
-        i++;
-    if (i == CR_COUNT(statuses)) return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
-    snprintf(x->status, sizeof x->status, "%s", text);
+    x->outcome = cr_outcome_find(text);
+    if (x->outcome == CR_OUTCOME_NONE) return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
     CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
     cr_free(x->detail);
     x->detail = cr_strndup(text, n);

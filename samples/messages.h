@@ -6,9 +6,9 @@
 #ifndef CR_MESSAGES_H
 #define CR_MESSAGES_H
 
-#include "actors/sample.h"
 #include "exchange/record.h"
 #include "rl/loss.h"
+#include "samples/sample.h"
 
 /* `prompts`: one prompt and the ids of the samples that are wanted of it, at least one. */
 typedef struct cr_prompt {
@@ -21,12 +21,6 @@ typedef struct cr_prompt {
     size_t num_ids, num_blocks, num_samples;
 } cr_prompt;
 CR_MUST cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err);
-
-/* The entry of a sample's reward number k: "ID", from the second on "ID-K"; asked again, it ends with ".1". */
-enum { CR_SAMPLE_NAME = 48 };
-void cr_sample_name(uint64_t id, size_t k, bool is_second, char out[CR_SAMPLE_NAME]);
-/* Any text; false: it is no such name. */
-bool cr_sample_name_read(const char *name, uint64_t *id, size_t *k, bool *is_second);
 
 /* `scored`, of the sample's first reward: the response itself, which has room for max_ids tokens. What it has is
  * owned, also after a failure. */

@@ -10,7 +10,7 @@
 #ifndef CR_PROTOCOL_H
 #define CR_PROTOCOL_H
 
-#include "actors/roles.h"
+#include "samples/roles.h"
 
 typedef enum cr_ask {
     CR_ASK_LOG_PROBS,
