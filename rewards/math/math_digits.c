@@ -119,13 +119,14 @@ static cri_math *spaced_number(cri_parser *p, size_t start)
     return cri_leaf(p, CRI_NUM, digits, (size_t)(to - digits));
 }
 
-/* 1A3_{16}: digits and capital letters before this base. */
-static cri_math *hexadecimal(cri_parser *p, size_t start)
+/* 1A3_{16}, FF_{16}: digits and capital letters before this base; A_{16} is a name. */
+cri_math *cri_hexadecimal(cri_parser *p, size_t start)
 {
     const char *s = p->s + start;
     size_t n = strspn(s, "0123456789ABCDEF");
 
-    if (start + n == p->at || (strncmp(s + n, "_{16}", 5) != 0 && strncmp(s + n, "_16", 3) != 0))
+    if (n < 2 || start + n == p->at ||
+        (strncmp(s + n, "_{16}", 5) != 0 && strncmp(s + n, "_16", 3) != 0))
         return NULL;
     p->at = start + n;
     return cri_leaf(p, CRI_NUM, s, n);
@@ -151,7 +152,7 @@ cri_math *cri_number(cri_parser *p)
         p->at = end;
         if ((m = shown_period(p, start, end))) return m;
         p->at = end;
-    } else if ((m = hexadecimal(p, start))) {
+    } else if ((m = cri_hexadecimal(p, start))) {
         return m;
     }
     m = cri_leaf(p, CRI_NUM, s + start, end - start);

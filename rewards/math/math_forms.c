@@ -104,10 +104,35 @@ static cri_math *without_domain(cri_question *q, cri_math *m, const cri_math **d
     return num == 1 ? rest->arg[0] : rest;
 }
 
-static bool is_same_domain(const cri_math *a, const cri_math *b)
+static bool has_symbol(const cri_math *m, const char *name)
 {
-    return strcmp(a->arg[0]->text, b->arg[0]->text) == 0 &&
-           strcmp(a->arg[1]->text, b->arg[1]->text) == 0;
+    bool has = m->kind == CRI_SYM && strcmp(m->text, name) == 0;
+
+    for (int i = 0; i < m->num_args && !has; i++)
+        has = has_symbol(m->arg[i], name);
+    return has;
+}
+
+static void rename_symbol(cri_math *m, const char *from, const char *to)
+{
+    for (int i = 0; i < m->num_args; i++)
+        rename_symbol(m->arg[i], from, to);
+    if (m->kind == CRI_SYM && strcmp(m->text, from) == 0) m->text = to;
+}
+
+/* 2k pi, k \in Z and 2n pi, n \in Z: what is left of both, of which each variable may have its own name. */
+static bool are_equal_in(cri_question *q, cri_math *a, const cri_math *in_a, cri_math *b,
+                         const cri_math *in_b)
+{
+    const char *name_a = in_a ? in_a->arg[0]->text : "", *name_b = in_b ? in_b->arg[0]->text : "";
+    bool is_equal;
+
+    if (!in_a || !in_b || strcmp(name_a, name_b) == 0) return cri_math_equal(q, a, b);
+    if (has_symbol(b, name_a)) return false;
+    rename_symbol(b, name_b, name_a);
+    is_equal = cri_math_equal(q, a, b);
+    rename_symbol(b, name_a, name_b);
+    return is_equal;
 }
 
 /* ---- functions in parts, congruences ---- */
@@ -155,8 +180,8 @@ cri_answer cri_forms_equal(cri_question *q, cri_math *gold, cri_math *answer)
     if (a != gold || b != answer) return cri_math_equal(q, a, b) ? CRI_YES : CRI_NO;
     a = without_domain(q, gold, &in_a);
     b = without_domain(q, answer, &in_b);
-    if (in_a && in_b && !is_same_domain(in_a, in_b)) return CRI_NO;
-    if (a != gold || b != answer) return cri_math_equal(q, a, b) ? CRI_YES : CRI_NO;
+    if (in_a && in_b && strcmp(in_a->arg[1]->text, in_b->arg[1]->text) != 0) return CRI_NO;
+    if (a != gold || b != answer) return are_equal_in(q, a, in_a, b, in_b) ? CRI_YES : CRI_NO;
     return CRI_UNKNOWN;
 }
 
@@ -176,15 +201,6 @@ typedef struct names {
 static bool is_indexed(const char *s)
 {
     return (*s == 'c' || *s == 'k') && s[1] == '_' && isdigit((unsigned char)s[2]) && !s[3];
-}
-
-static bool has_symbol(const cri_math *m, const char *name)
-{
-    bool has = m->kind == CRI_SYM && strcmp(m->text, name) == 0;
-
-    for (int i = 0; i < m->num_args && !has; i++)
-        has = has_symbol(m->arg[i], name);
-    return has;
 }
 
 /* Constants of m: c_1, k_2; a, b, c, d, k, if the other side does not have them. */

@@ -54,6 +54,7 @@ cri_math *cri_rows(cri_parser *p, const char *name, size_t n);
 /* ---- math_digits.c ---- */
 
 cri_math *cri_number(cri_parser *p);
+cri_math *cri_hexadecimal(cri_parser *p, size_t start);
 /* A number written with a base, 1011_2 or 1A_{16}: its value, else a name of its own. */
 cri_math *cri_in_base(cri_parser *p, const char *digits, const char *base, size_t num_base);
 

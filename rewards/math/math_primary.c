@@ -522,6 +522,8 @@ cri_math *cri_primary(cri_parser *p)
     s = p->s + start;
     if (isdigit((unsigned char)*s) || (*s == '.' && isdigit((unsigned char)s[1]))) {
         m = cri_number(p);
+    } else if ((m = cri_hexadecimal(p, start))) {
+        ;
     } else if (*s == '(') {
         p->at++;
         m = bracket(p, '(');

@@ -20,7 +20,7 @@ NAMES_OF_SOLUTION = "solution main submission answer your_module candidate".spli
 # Methods of texts and sets whose answer is about a value that they are given.
 ABOUT_VALUES = ("startswith endswith issubset issuperset isdisjoint union intersection difference symmetric_difference "
                 "equals").split()
-PLACES = "index rindex find rfind count".split()  # of a class derived from a plain one
+PLACES = "index rindex find rfind count copy".split()  # of a class derived from a plain one
 
 
 class Misuse(TypeError):
@@ -171,9 +171,12 @@ class TestLink(Link):
             self.memo.clear()
 
     def call(self, number, args, kwargs):
+        return self.call_of(["yours", number], args, kwargs)
+
+    def call_of(self, target, args, kwargs):
         self.memo.clear()
         try:
-            value, changes = self.ask("call", ["yours", number], self.write(tuple(args)), self.write(kwargs))
+            value, changes = self.ask("call", target, self.write(tuple(args)), self.write(kwargs))
         finally:
             self.memo.clear()
         given = list(args) + list(kwargs.values())
@@ -301,7 +304,8 @@ def attribute(target, name):
 def set_attribute(target, name, value):
     """Of objects of the tests: not a method, and of mocks only data."""
     kind = type(target)
-    if name.startswith("_") or not is_of_tests(kind) or callable(getattr(kind, name, None)) or kind.__module__ != "tests" and (is_of_mocks(target, name) or isinstance(value, Remote)):
+    is_method = callable(getattr(kind, name, None)) or callable(getattr(target, "__dict__", {}).get(name))
+    if name.startswith("_") or not is_of_tests(kind) or is_method or kind.__module__ != "tests" and (is_of_mocks(target, name) or isinstance(value, Remote)):
         raise AttributeError("the attribute %r of an object of the tests cannot be set" % name)
     setattr(target, name, value)
 
@@ -341,14 +345,26 @@ def titled_class(cls):
     return link, number
 
 
+def object_of_derived(cls, value):
+    """An object of a class of the tests that is derived from one of the solution: what that class defines is the tests'."""
+    if not isinstance(value, Thing) or not issubclass(cls, type(value)):
+        raise Misuse("the solution gave another object than one of the class %s" % cls.__name__)
+    x = cls.__new__(cls)
+    set_state(x, *value._state)
+    return x
+
+
 class RemoteClass(type):
     """What a class of the solution is."""
 
     def __call__(cls, *args, **kwargs):
         link, number = cls._class
         value = link.call(number, args, kwargs)
+        if "_class" not in vars(cls):
+            value = object_of_derived(cls, value)
         if isinstance(value, cls) and number not in link.untitled:
-            type.__setattr__(cls, "_is_called", True)
+            if args or kwargs:
+                type.__setattr__(cls, "_is_called", True)
             set_state(value, *value._state[:3], True)
         return value
 
@@ -386,7 +402,7 @@ class RemoteClass(type):
 
 
 def is_direct(x):
-    """Does x answer anew each time? The test has made it, or others of its class."""
+    """Does x answer anew each time? The test has made it, or others of its class from arguments (Matrix(..), not Solution())."""
     return x._state[3] or type(x)._is_called
 
 
@@ -425,6 +441,11 @@ class Items:
         if not found:
             raise IndexError("list index out of range")
         return found[0]
+
+    def between(self, key):
+        """The items of a slice; of an endless object as far as they are needed."""
+        is_forward = (key.start or 0) >= 0 and (key.stop or 0) >= 0 and (key.step or 1) > 0
+        return list(itertools.islice(self, key.start, key.stop, key.step)) if is_forward else list(self)[key]
 
 
 def steps(link, number):
@@ -469,8 +490,8 @@ def item_of(x, key):
     if shape == "mapping":
         if not any(key == k for k in items_of(x)):
             raise KeyError(key)
-    elif shape == "items" and isinstance(key, slice):
-        return list(items_of(x))[key]
+    elif shape in ("items", "lookup") and isinstance(key, slice) and all(type(k) in (int, type(None)) for k in (key.start, key.stop, key.step)):
+        return items_of(x).between(key)
     elif shape == "items" and hasattr(type(key), "__index__") and not isinstance(key, Remote):
         return items_of(x).at(operator_module.index(key))
     elif shape not in ("items", "lookup"):
@@ -529,10 +550,10 @@ class Thing(Remote, metaclass=RemoteClass):
     _is_called = False
 
     def __getattr__(self, name):
-        if name in ("_state", "_type") or name.startswith("__") and name not in ("__name__", "__doc__", "__wrapped__", "__annotations__", "__dict__"):
+        if name in ("_state", "_type") or name.startswith("__") and name not in ("__name__", "__qualname__", "__wrapped__", "__annotations__"):
             raise AttributeError(name)
         if name in ABOUT_VALUES + PLACES and not is_direct(self):
-            if self._state[2] == "plain":
+            if self._state[2] == "plain" and hasattr(plain_of(self), name):
                 return getattr(plain_of(self), name)
             if name in PLACES:
                 return look(self, "get", name)
@@ -584,6 +605,15 @@ class Thing(Remote, metaclass=RemoteClass):
             link.ended.add(number)
             raise StopIteration(*e.args[1:]) from None
 
+    def __copy__(self):
+        return self._state[0].call_of(["import", "copy", "copy"], (self,), {})
+
+    def __deepcopy__(self, memo):
+        return self._state[0].call_of(["import", "copy", "deepcopy"], (self,), {})
+
+    __dict__ = property(lambda self: look(self, "get", "__dict__"))
+    __doc__ = property(lambda self: look(self, "get", "__doc__"))
+
     def __reversed__(self):
         return look(self, "unary", "__reversed__") if is_direct(self) else iter(list(self)[::-1])
 
@@ -615,11 +645,48 @@ class Thing(Remote, metaclass=RemoteClass):
 
 
 class Awaited(Thing):
-    """A coroutine, which runs where it is."""
+    """A coroutine, which runs where it is: as one of the tests it ends at its first step."""
 
     def __await__(self):
         return self._state[0].change("await", number_of(self))
         yield  # it is a generator that waits for nothing
+
+    def __next__(self):
+        raise StopIteration(self._state[0].change("await", number_of(self)))
+
+    def send(self, x):
+        return next(self)
+
+    def throw(self, kind, *rest):
+        raise kind
+
+    def close(self):
+        pass
+
+
+collections.abc.Coroutine.register(Awaited)
+
+
+def there(module, name):
+    """A function of a module, which runs in the solution if it is asked about a thing of the solution."""
+    here = getattr(module, name)
+
+    @functools.wraps(here)
+    def either(*args, **kwargs):
+        x = args[0] if args else None
+        if not isinstance(x, (Remote, RemoteClass)):
+            return here(*args, **kwargs)
+        link = x._class[0] if isinstance(x, RemoteClass) else x._state[0]
+        return link.call_of(["import", module.__name__, name], args, kwargs)
+
+    setattr(module, name, either)
+
+
+def ask_there():
+    for name in "asdict astuple fields replace".split():
+        there(importlib.import_module("dataclasses"), name)
+    for name in "signature getsource getdoc isgenerator isgeneratorfunction iscoroutine iscoroutinefunction isabstract".split():
+        there(inspect, name)
 
 
 class TypeName(Thing):
@@ -656,7 +723,9 @@ class Solution(types.ModuleType):
     def __setattr__(self, name, value):
         link, number = vars(self)["__link__"]
         link.change("set", number, name, value)
+        vars(self)[name] = value
 
     def __delattr__(self, name):
         link, number = vars(self)["__link__"]
         link.change("delete", number, name)
+        vars(self).pop(name, None)

@@ -170,6 +170,13 @@ def make_pytest():
     return module
 
 
+def fixtures_of(f):
+    """The parameters that a test leaves to its fixtures: those that have no value and are no mocks of @patch."""
+    names = [n for n, p in inspect.signature(f).parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    mocks = [x for x in getattr(f, "patchings", ()) if not x.attribute_name and x.new is sys.modules["unittest.mock"].DEFAULT]
+    return names[len(mocks):]
+
+
 class Runner:
     """Calls the tests of a module, with their fixtures and parameters."""
 
@@ -249,8 +256,8 @@ class Runner:
                 for fixture_name, x in self.own():
                     if (vars(x) if isinstance(x, types.FunctionType) else {}).get("fixture_options", {}).get("autouse"):
                         self.give(fixture_name, ends)
-                for n, p in inspect.signature(f).parameters.items():
-                    if n not in values and p.default is p.empty:
+                for n in fixtures_of(f):
+                    if n not in values:
                         values[n] = self.give(n, ends, owner)
                 value = f(**values)
                 if inspect.iscoroutine(value):
@@ -279,39 +286,23 @@ class Runner:
         self.call(kind, "teardown_class", kind)
 
     def run_all(self):
-        """How many it found."""
-        found = 0
+        """How many it has run."""
         self.call(self.module, "setup_module", self.module)
         for name, x in self.own():
             if getattr(x, "__module__", None) != "tests":
                 continue
             if isinstance(x, types.FunctionType) and name.startswith("test") and not hasattr(x, "fixture_options"):
-                found += 1
                 self.run(name, x)
             elif isinstance(x, type) and (name.startswith("Test") or issubclass(x, unittest.TestCase)):
                 if isinstance(x, RemoteClass):
                     raise LookupError("%s: a class of tests is derived from one of the solution" % name)
-                found += 1
                 self.run_class(x)
         self.call(self.module, "teardown_module", self.module)
         if self.num_skipped and not self.num_run:
             raise LookupError("all tests were skipped")
-        return found
+        return self.num_run
 
 
-def run_awaited(x, **kwargs):
-    """asyncio.run, also of a coroutine of the solution, which runs there."""
-    if not isinstance(x, Remote):
-        return asyncio_run(x, **kwargs)
-
-    async def wait():
-        return await x
-
-    return asyncio_run(wait(), **kwargs)
-
-
-asyncio_run = asyncio.run
-TEST_FUNCTION = re_module.compile("^def test", re_module.M)
 # Names of the prelude that are never the solution's: what they say is a verdict.
 JUDGES = "isclose isnan isinf isfinite eq ne lt le gt ge is_ is_not truth not_ contains".split()
 
@@ -372,13 +363,56 @@ def load_solution(link, code):
     return {**shown, **own_modules(modules, code)}
 
 
-def check_wrapped(tests, shown):
-    """A test that the solution has wrapped (a decorator of its own) is run by the solution, or not."""
-    for name, x in Runner(tests).own():
-        inside = vars(x) if isinstance(x, type) and not isinstance(x, RemoteClass) and x.__module__ == "tests" else {}
-        found = [n for n, v in [(name, x), *inside.items()] if n.startswith("test") and isinstance(v, Remote) and shown.get(n) is not v]
-        if found:
-            raise LookupError("%s is wrapped by the solution" % found[0])
+def definitions(code):
+    """Functions and classes of a compiled text, by name: a test may be defined twice."""
+    found = {}
+    for c in code.co_consts:
+        if isinstance(c, types.CodeType) and not c.co_name.startswith("<"):
+            found.setdefault(c.co_name, []).append(c)
+    return found
+
+
+def is_function(code):
+    return bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def leads_to(value, codes):
+    """Is value one of these functions of the test, or what the test has made of it (a wrapper, a part of a closure)?"""
+    where, seen, open_ends = {(c.co_name, c.co_firstlineno) for c in codes}, set(), [value]
+    while open_ends:
+        v = open_ends.pop()
+        v = v.__func__ if isinstance(v, (types.MethodType, staticmethod, classmethod)) else v
+        if not isinstance(v, types.FunctionType) or id(v) in seen:
+            continue
+        seen.add(id(v))
+        c = v.__code__
+        if c.co_filename == "tests.py" and (c.co_name, c.co_firstlineno) in where:
+            return True
+        open_ends += [x.cell_contents for x in v.__closure__ or () if x != types.CellType()] + list(vars(v).values())
+    return False
+
+
+def check_defined(names, found, is_test):
+    """What the test has by the names of its tests is what it defines there, not what a decorator of the solution gave for it."""
+    for name, codes in found.items():
+        functions = [c for c in codes if is_function(c)]
+        inside = {} if functions else {n: x for c in codes for n, x in definitions(c).items() if n.startswith("test")}
+        if name not in names or not (functions and is_test(name) or inside):
+            continue
+        v = names[name]
+        if functions and not leads_to(v, functions) or inside and (not isinstance(v, type) or isinstance(v, RemoteClass)):
+            raise LookupError("%s is not what the test defines: it is wrapped by the solution" % name)
+        check_defined(vars(v) if inside else {}, inside, is_test)
+
+
+def has_tests(names, found):
+    """Does the text define tests that are to be run?"""
+    def is_run(name, codes):
+        v = names.get(name)
+        is_class = isinstance(v, type) and (name.startswith("Test") or issubclass(v, unittest.TestCase))
+        return any(is_function(c) and name.startswith("test") or not is_function(c) and is_class and any(n.startswith("test") for n in definitions(c)) for c in codes)
+
+    return any(is_run(name, codes) for name, codes in found.items())
 
 
 def run_tests(job, sock, result):
@@ -386,7 +420,7 @@ def run_tests(job, sock, result):
     tests = module_of("tests", job["code"])
     sys.modules["tests"] = sys.modules["__main__"] = tests
     sys.modules["pytest"] = make_pytest()
-    asyncio.run = run_awaited
+    ask_there()
     sys.path = [p for p in sys.path if not p.startswith("/tmp")]
     link = TestLink(sock) if sock else None
     guard(job["code"] if link else "")
@@ -394,12 +428,13 @@ def run_tests(job, sock, result):
         shown = load_solution(link, job["code"]) if link else {}
         vars(tests).update(shown)
         run_module(tests, job["code"])
-        check_wrapped(tests, shown)
+        found = definitions(compile(job["code"], "tests.py", "exec", dont_inherit=True))
+        check_defined(vars(tests), found, lambda name: name.startswith("test") or job.get("entry") and name == "check")
         if job.get("entry"):
             if not isinstance(vars(tests).get("check"), types.FunctionType):
                 raise LookupError("the test defines no function check")
             tests.check(eval(job["entry"], vars(tests)))
-        if Runner(tests).run_all() == 0 and TEST_FUNCTION.search(job["code"]):
+        if Runner(tests).run_all() == 0 and has_tests(vars(tests), found):
             raise LookupError("none of the tests was called")
         if link:
             link.check()

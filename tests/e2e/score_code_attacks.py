@@ -4,13 +4,14 @@
     score_code_attacks.py check     its answers on stdin
 
 PROBES are right (score 1) only if the attack succeeds: they print BREACH, or the test passes that they cannot pass honestly. KEPT are
-harmless programs that must be judged right although the one before them tried to leave something. Verdicts that are forged: score_code_forgeries.py.
+harmless programs that must be judged right although the one before them tried to leave something. Verdicts that are forged: score_code_forgeries.py, score_code_shapes.py.
 """
 import json
 import os
 import sys
 
 from score_code_forgeries import forgeries
+from score_code_shapes import shapes
 
 CANARY, PORT = os.environ["CANARY"], os.environ["PORT"]
 
@@ -240,7 +241,7 @@ def lines():
         yield line("test: " + name, program, want=0, case_type="assert", test_cases=[{"assert_code": TEST}])
     for name, test, program in HELPERS:
         yield line("test: " + name, program, want=0, case_type="pytest", test_cases=[{"assert_code": test}])
-    for name, columns, program, want in forgeries():
+    for name, columns, program, want in [*forgeries(), *shapes()]:
         yield line(name, program, want=want, **columns)
     for name, program in CALLED:
         yield line("call: " + name, program, want=0, case_type="call_based", test_case_function="f",
