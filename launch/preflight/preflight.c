@@ -14,7 +14,7 @@
 
 enum { CLOCK_TRIPS = 20, ALL_PAIRS = 8, LINK_FACTOR = 4 };
 static const char mark_name[] = "/.croll-hosts";
-static const double HELLO_S = 20, CLOCK_S = 5, TRIPS_S = 0.25, LOOK_S = 60, CONNECT_S = 1.5,
+static const double HELLO_S = 60, CLOCK_S = 5, TRIPS_S = 0.25, LOOK_S = 60, CONNECT_S = 1.5,
                     LOSSY_S = 3, MEASURE_S = 0.1, CLOCK_LIMIT_S = 0.1, LATENCY_LIMIT_S = 1e-3,
                     AGAIN_S = 1, LONG_S = 10e-3, MEASURE_LIMIT_S = 10,
                     SEEN_WITHIN_S = 1; /* a network's file system may show a new file late */

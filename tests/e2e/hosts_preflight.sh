@@ -14,7 +14,7 @@ log=$tmp/log
 doctor() { # CODE OPTIONS ..: on h1, of the quickstart with the model above
     local want=$1 code=0
     shift
-    rig in h1 timeout $((60 * slower)) $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/no/out "$@" >$log 2>&1 </dev/null || code=$?
+    rig in h1 timeout $((2 * deadline)) $program doctor --hosts h1:2,h2:2 configs/quickstart/rlvr.yaml pretrain=$model output_dir=/mnt/shared/no/out "$@" >$log 2>&1 </dev/null || code=$?
     [ $code = $want ] || { cat $log; fail "$*: exit code $code, not $want"; }
 }
 says() { grep -Eq -- "$1" $log || { cat $log; fail "not said: $1"; }; }

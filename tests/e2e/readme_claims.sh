@@ -80,12 +80,12 @@ says docs/serve.md 'pip install "trl[vllm]"'
 printf 'root k admin\nother o score,generate\n' >$tmp/keys
 chmod 600 $tmp/keys
 update() { # KEY OPTION ..: status and code of an update
-    local key=$1 server status try
+    local key=$1 server status
     shift
     rm -f $tmp/port
     "$CROLL" serve $model --listen 127.0.0.1:0 --port-file $tmp/port --access-log none "$@" >$tmp/ready 2>$log &
     server=$!
-    for try in $(seq $((600 * slower))); do grep -q ^ready $tmp/ready && break; kill -0 $server 2>/dev/null || break; sleep 0.1; done
+    until_true "grep -q ^ready $tmp/ready || ! kill -0 $server 2>/dev/null"
     status=$(curl -sS -m 20 -o $tmp/body -w '%{http_code}' ${key:+-H "X-Api-Key: $key"} -d '{"model_path":"/nope"}' \
         http://127.0.0.1:$(cat $tmp/port)/update_weights_from_disk 2>>$log) || true
     kill -9 $server 2>/dev/null
