@@ -1,7 +1,7 @@
 /* decode.c -- tokens per second of the generation engine: `bench_decode MODEL [streams,..] [new tokens]
- * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled] [stored|random]`, defaults 1 256 fp32 0 1 5 none stored,
+ * [fp32|bf16] [temperature] [threads] [repeats] [none|raw|sampled|roll] [stored|random]`, defaults 1 256 fp32 0 1 5 none stored,
  * on the device of CROLL_DEVICE; random: MODEL has a config.json only, or its weights are not read. The filters: top_k 50,
- * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled. One JSON line a number of streams, as those of the peers: 16 prompt tokens a
+ * top_p 0.9 and repetition penalty 1.1, with log-probs of the model or of what was sampled; roll: top_k 100 and top_p 0.99, as in ROLL's files. One JSON line a number of streams, as those of the peers: 16 prompt tokens a
  * stream, ends held back, the first run not counted. cpu_s is that of the best run.
  */
 #include "engine/engine.h"
@@ -63,13 +63,17 @@ static cr_status measure(const setup *s, cr_model *model, cr_device *dev, int64_
     cr_engine *e;
     times best = {.wall = 1e30};
     double *walls = CR_NEW_ARRAY(double, s->repeats);
-    bool has_filters = strcmp(s->filters, "none") != 0;
+    bool has_filters = strcmp(s->filters, "none") != 0, is_roll = strcmp(s->filters, "roll") == 0;
     cr_generating how = {.log_probs = strcmp(s->filters, "sampled") == 0 ? CR_LOG_PROBS_SAMPLED
                                                                          : CR_LOG_PROBS_RAW,
                          .temperature = s->temperature,
-                         .top_k = has_filters ? 50 : 0,
-                         .top_p = has_filters ? 0.9f : 1,
-                         .repetition_penalty = has_filters ? 1.1f : 1,
+                         .top_k = is_roll       ? 100
+                                  : has_filters ? 50
+                                                : 0,
+                         .top_p = is_roll       ? 0.99f
+                                  : has_filters ? 0.9f
+                                                : 1,
+                         .repetition_penalty = has_filters && !is_roll ? 1.1f : 1,
                          .max_new_tokens = s->num_new,
                          .seed = 1};
     cr_engine_limits limits = {
@@ -141,7 +145,7 @@ int main(int argc, char **argv)
     if (argc < 2 || s.repeats < 1) {
         fprintf(stderr,
                 "usage: bench_decode MODEL [streams,..] [new] [dtype] [temperature] [threads] "
-                "[repeats] [none|raw|sampled] [stored|random]\n");
+                "[repeats] [none|raw|sampled|roll] [stored|random]\n");
         return 2;
     }
     if (measure_all(&s, argc > 2 ? argv[2] : "1", &err) == CR_OK) return 0;

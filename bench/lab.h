@@ -69,18 +69,24 @@ static inline cr_status lab_measure(lab *l, lab_call *call, void *ctx, lab_cost 
     return CR_OK;
 }
 
-/* num elements of the dtype, small numbers of both signs. */
+/* num elements of the dtype, small numbers of both signs: a pattern, once from the host, and copied on the device. */
 static inline cr_status lab_fill(lab *l, cr_dtype dtype, int64_t num, cr_mem **out, cr_err *err)
 {
-    size_t num_bytes = (size_t)num * cr_dtype_bytes(dtype);
-    float *x = CR_NEW_ARRAY(float, num);
-    void *narrow = cr_alloc(num_bytes);
+    enum { PATTERN = 2003 * 1024 };
+    size_t num_bytes = (size_t)num * cr_dtype_bytes(dtype),
+           done = PATTERN < num ? PATTERN * cr_dtype_bytes(dtype) : num_bytes;
+    float *x = CR_NEW_ARRAY(float, PATTERN);
+    void *narrow = cr_alloc(PATTERN * sizeof *x);
 
-    for (int64_t i = 0; i < num; i++)
+    for (int64_t i = 0; i < PATTERN; i++)
         x[i] = (float)(i * 7919 % 2003 - 1001) * 1e-3f;
-    cr_cast_host(dtype, narrow, CR_F32, x, (size_t)num);
+    cr_cast_host(dtype, narrow, CR_F32, x, PATTERN);
     if (cr_device_alloc(l->dev, num_bytes, out, err) == CR_OK)
-        cr_note(cr_upload(l->dev, *out, narrow, num_bytes, err));
+        cr_note(cr_upload(l->dev, *out, narrow, done, err));
+    for (size_t more = 0; done < num_bytes && err->status == CR_OK; done += more) {
+        more = done < num_bytes - done ? done : num_bytes - done;
+        cr_note(cr_copy(l->dev, cr_mem_add(*out, done), *out, more, err));
+    }
     cr_free(x), cr_free(narrow);
     return err->status;
 }

@@ -42,7 +42,7 @@ chmod +x $tmp/bare
 device=${CROLL_DEVICE:-cpu}
 speed 0 --tiny --seconds 800 --device $device --build "$TOOLS" --python $tmp/bare --gpu "NVIDIA H100 80GB HBM3"
 lines "
-assert len(x) == (20 if '$device' == 'cuda' else 17), len(x)
+assert len(x) == (23 if '$device' == 'cuda' else 20), len(x)
 for y in x.values():
     assert 'value' in y and 'fault' not in y and 'torch' in y['peer_missing'], y
     near(y['share'], y['value'] / y['limit'])
@@ -79,13 +79,14 @@ elif name == "bench_ops":
 elif name == "bench_train":
     print(json.dumps({"tokens_per_s": 10000.0, "gflop_per_s": 71000.0 if args[0].endswith("0.6B") else 140000.0}))
 else:
+    rate = {("0", "none"): 1000, ("0.99", "roll"): 500}[args[4], args[7]]
     for streams in map(int, args[1].split(",")):
-        print(json.dumps({"streams": streams, "tokens_per_s_median": 1000}))
+        print(json.dumps({"streams": streams, "tokens_per_s_median": rate}))
 PY
 chmod +x $tmp/fake/any
 for name in products ops train decode; do ln -s any $tmp/fake/bench_$name; done
 fake() { speed "$1" --device cpu --build $tmp/fake --python $tmp/bare "${@:2}"; }
-fake 0 --gpu "NVIDIA H100 80GB HBM3" --only 'gemm y 4096|heads of 128|elements|rmsnorm|copy|rows|train.*0.6B|decode'
+fake 0 --gpu "NVIDIA H100 80GB HBM3" --only 'gemm y 4096|heads of 128|elements|rmsnorm|copy|checksum|rows|train.*0.6B|decode'
 lines "
 at = lambda part: next(y for y in x.values() if part in y['what'])
 near(at('gemm y 4096')['value'], 0.5497558)                # 2 x 4096^3 = 137,438,953,472 in 0.25 s
@@ -93,6 +94,7 @@ near(at('gemm y 4096')['share'], 0.5497558 / 989)
 near(at('attention causal')['value'], 0.5498229)           # 8192 x 8193 / 2 pairs x 16 heads x 4 x 128 in 0.5 s
 near(at('attention backward')['value'], 1.3745573)         # 2.5 times that
 near(at('copy 512 MiB')['value'], 2.1474836)               # 2 x 2^29 bytes in 0.5 s
+near(at('checksum 512 MiB')['value'], 1.0737418)           # 2^29
 near(at('adamw')['value'], 3.7580964)                      # 28 x 2^26
 near(at('rmsnorm 65536')['value'], 1.0737418)              # 4 x 2^27
 near(at('rmsnorm backward')['value'], 1.6106127)           # 6 x 2^27
@@ -100,7 +102,7 @@ near(at('head 16 rows')['value'], 0.6223954)               # 2 x 151952 x 1024
 near(at('log-probs 8192 rows')['value'], 5.0981534)             # 2 x 8192 x 151936 x 1024
 near(at('log-probs backward 8192')['value'], 15.2944602)        # 3 times that
 near(at('train')['share'], 0.0646634)                      # (6 x 596,049,920 + 12 x 4096.5 x 28 x 16 x 128) x 10000 / 989e12
-near(at('decode Qwen3 0.6B, 16 ')['limit'], 40033)         # 3350e9 x 16 / (2 x 596,049,920 + 16 x 114,688 x 80)"
+near(at('0.6B, 16 sequences, bf16, greedy')['limit'], 40033)         # 3350e9 x 16 / (2 x 596,049,920 + 16 x 114,688 x 80)"
 fake 0 --gpu "NVIDIA B200" --only 'train.*1.7B'
 lines "near(x['train Qwen3 1.7B, 8192 tokens a step, bf16']['share'], 0.0584118)" # 6 x 1,720,574,976 + the same attention, 2250e12
 fake 0 --only 'gemm y 4096'
@@ -119,7 +121,8 @@ fake 1 --seconds 20 --only 'copy|train.*1.7B|decode.*16 seq'
 lines "
 assert x['copy 512 MiB']['missing'] == 'bench_ops: no memory'
 assert 'bench_train Qwen3-1.7B was not done in ' in x['train Qwen3 1.7B, 8192 tokens a step, bf16']['missing']
-near(x['decode Qwen3 0.6B, 16 sequences, bf16']['value'], 1000)"
+near(x['decode Qwen3 0.6B, 16 sequences, bf16, greedy']['value'], 1000)
+near(x['decode Qwen3 0.6B, 16 sequences, bf16, top_k 100, top_p 0.99']['value'], 500)"
 
 fake 0 --seconds 10 --only 'train.*1.7B' # the time is no failure
 lines "assert 'was not done in' in x['train Qwen3 1.7B, 8192 tokens a step, bf16']['missing']"
@@ -166,9 +169,14 @@ near(x['copy 512 MiB']['peer_value'], 8.589935)
 assert x['adamw 67108864 elements']['peer_missing'] == 'OutOfMemoryError: none left'
 assert x['log-probs 8192 rows, 151936 words of 1024']['peer_missing'] == 'torch gave no answer in its time'
 assert x['train Qwen3 0.6B, 8192 tokens a step, bf16']['peer_missing'] == 'RuntimeError: no nccl here'
-near(x['decode Qwen3 0.6B, 16 sequences, bf16']['ratio'], 4)
-assert x['decode Qwen3 0.6B, 16 sequences, bf16']['peer'] == 'Transformers'"
+near(x['decode Qwen3 0.6B, 16 sequences, bf16, greedy']['ratio'], 4)
+assert x['decode Qwen3 0.6B, 16 sequences, bf16, greedy']['peer'] == 'Transformers'
+assert x['decode Qwen3 0.6B, 16 sequences, bf16, top_k 100, top_p 0.99']['peer_missing'] == 'peers decode greedily'"
 [ "$(wc -l <$tmp/pids)" -ge 2 ] || fail "what hung was not started"
+wc -l <$tmp/pids >$tmp/asked
+speed 0 --device cpu --build $tmp/fake --python "$(command -v python3)" --peers $tmp/peers --no-peers --only 'copy|decode.*16 seq'
+lines "assert {y['peer_missing'] for y in x.values()} == {'peers were left out'}"
+[ "$(wc -l <$tmp/pids)" = "$(cat $tmp/asked)" ] || fail "a peer was started in spite of --no-peers"
 while read -r pid; do
     [ ! -e /proc/$pid ] || fail "process $pid is left"
 done <$tmp/pids
