@@ -6,7 +6,7 @@
 . tests/e2e/run.inc
 tree=$tmp/tree built=$tmp/built log=$tmp/out
 mkdir -p $tree/tests $tree/configs $built/quick_model $tmp/tools
-cp -r scripts $tree
+cp -r scripts CMakeLists.txt $tree
 cp -r tests/e2e $tree/tests
 cp -r configs/quickstart $tree/configs
 # pretended programs: FAKE="NAME=fail NAME=hang .."
@@ -22,7 +22,7 @@ esac
 {"name":"gpu","status":"'${FAKE_GPU:-ok}'","found":"a pretended GPU"}'
 SH
 chmod +x $built/croll
-for program in unit_kernels_devices unit_kernels_attention unit_kernels_words cuda_device cuda_probe cuda_recordings; do
+for program in unit_kernels_devices unit_kernels_attention unit_kernels_words cuda_device cuda_probe cuda_recordings bench_{products,ops,train,decode}; do
     cp $built/croll $built/$program
 done
 export FAKE= FAKE_PID=$tmp/pid
@@ -55,25 +55,36 @@ gone() { # the process whose number is in $FAKE_PID
 says() { grep -q -- "$1" $log || fail "not said: $1"; }
 
 # all is well; what is missing is named
-steps=doctor,kernels,graphs,memcheck,speed
+steps=doctor,kernels,words,graphs,memcheck
 hidden=$(tr : '\n' <<<$PATH | grep -v cuda | paste -sd:)
 PATH=$hidden CUDA_HOME=$tmp check 0 --only $steps
-report 'r["result"] == "passed" and list(step) == "'$steps'".split(",") and [step[n] for n in ("doctor", "kernels", "graphs")] == ["ok"] * 3'
-report 'step["memcheck"] == "skipped: no compute-sanitizer" and step["speed"] == "skipped: no bench/gpu_speed"'
+report 'r["result"] == "passed" and list(step) == "'$steps'".split(",") and [step[n] for n in ("doctor", "kernels", "words", "graphs")] == ["ok"] * 4'
+report 'step["memcheck"] == "skipped: no compute-sanitizer" and r["libraries"] == ["none"]'
+# the limits of what has most value fit into the whole; tools come last
+$tree/scripts/gpu-check --list | python3 -c '
+import sys
+rows = [line.split() for line in sys.stdin]
+names, limits = [r[0] for r in rows], [int(r[1]) for r in rows]
+assert sum(limits[:names.index("train") + 1]) <= 540 and names[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"], names' || fail "the order of steps"
+# kernels that ncu is asked for are there
+for kernel in $(PYTHONPATH=$tree/scripts python3 -c 'from gpu_check.steps import PROFILED; print(*PROFILED)'); do
+    grep -rq "\b$kernel(" kernels/cuda || fail "no kernel $kernel"
+done
 report 'all(b["result"] == "not measured" for b in r["bars"])'
 
 # a failed step, one that skips itself, one that is over its limit, one that leaves a process; the others go on
-FAKE="unit_kernels_words=fail cuda_device=skip" check 1 --only $steps
-report 'r["result"] == "failed" and step["kernels"] == "failed: unit_kernels_words: exit code 3; cuda_device: skipped itself" and step["graphs"] == "ok"'
+FAKE="cuda_probe=fail cuda_device=skip" check 1 --only memory,graphs
+report 'r["result"] == "failed" and step["memory"] == "failed: cuda_device: skipped itself; cuda_probe: exit code 3" and step["graphs"] == "ok"'
+report '"a planted failure" in "".join(r["steps"][0]["said"]) and "    a planted failure" in text'
 says 'a planted failure'
-FAKE="unit_kernels_attention=hang" check 1 --only kernels,graphs --each 1
-report '"unit_kernels_attention: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
+FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --each 1
+report '"unit_kernels_devices: ended after the 1 s" in step["kernels"] and step["graphs"] == "ok"'
 gone
 FAKE="unit_kernels_devices=hang" check 1 --only kernels,graphs --limit 1
 report '"the whole check was up" in step["kernels"] and "not run, because" in step["graphs"] and r["steps"][0]["seconds"] < 60'
 gone
-FAKE="cuda_device=leave" check 0 --only kernels
-grep -q 'left processes' $tree/build/gpu-check/kernels.log || fail "a process that was left is not named"
+FAKE="cuda_device=leave" check 0 --only memory
+grep -q 'left processes' $tree/build/gpu-check/gpu-check.log || fail "a process that was left is not named"
 gone
 FAKE_GPU=missing check 1 --only doctor
 report 'step["doctor"] == "failed: gpu: a pretended GPU"'
@@ -87,25 +98,38 @@ echo '{"what": "train Qwen3 1.7B, bf16", "value": 9, "unit": "tokens/s", "share"
 echo '{"what": "AdamW", "value": 2900.5, "unit": "GB/s", "limit": 3350, "share": 0.86, "peer": "torch | fused", "peer_value": 2800}'
 echo '{"what": "rmsnorm 1", "value": 1, "unit": "GB/s", "share": 0.95}'
 echo '{"what": "rmsnorm backward 1", "value": 1, "unit": "GB/s", "share": 0.5}'
+echo '{"what": "copy 512 MiB", "value": 300, "unit": "GB/s", "share": 0.8}'
 echo '{"what": "head, many rows", "value": 300, "unit": "TFLOP/s", "limit": 989, "share": 0.3}'
 echo "$FAKE_SPEED"
 SH
 chmod +x $tmp/tools/compute-sanitizer $tree/bench/gpu_speed
-PATH=$tmp/tools:$PATH check 1 --only memcheck,racecheck,speed
-report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["speed"] == "ok" and len(r["speeds"]) == 5'
-report '[(b["share"], b["result"]) for b in r["bars"]] == [(0.44, "not met"), (0.86, "met"), (0.5, "not met"), (None, "not measured")] and "no torch" in text'
+PATH=$tmp/tools:$PATH check 1 --only memcheck,racecheck,ops
+report '"exit code 86" in step["memcheck"] and "norms" not in step["memcheck"] and step["ops"] == "ok" and len(r["speeds"]) == 6'
+report '{b["bar"].split(":")[0]: (b["share"], b["result"]) for b in r["bars"] if b["share"]} == {"training, 1.7B shape, bf16": (0.44, "met"), "AdamW": (0.86, "met"), "RMSNorm": (0.95, "met"), "its gradient": (0.5, "met"), "copy": (0.8, "not met")} and "no torch" in text'
 grep -q -- '--tool racecheck .*/unit_kernels_devices norms' $tmp/watched || fail "the tool was not called"
-check 0 --only speed
-FAKE_SPEED='{"what": 3}' check 0 --only speed
-report '"not a speed" in step["speed"] and step["speed"].startswith("incomplete: ")'
-FAKE_SPEED='{"what": "copy", "unit": "GB/s", "missing": "out of memory"}' check 0 --only speed
-report 'step["speed"] == "incomplete: copy: out of memory" and "incomplete: speed" in r["summary"] and len(r["speeds"]) == 6'
-rm -r $tree/bench
+FAKE_SPEED='{"what": 3}' check 0 --only ops
+report '"not a speed" in step["ops"] and step["ops"].startswith("incomplete: ")'
+# a tool that has too little time has found nothing
+printf '#!/bin/sh\nexec sleep 98765\n' >$tmp/tools/compute-sanitizer
+PATH=$tmp/tools:$PATH check 0 --only memcheck,racecheck --each 1
+report 'step["memcheck"].startswith("incomplete: ") and "after the 1 s" in step["racecheck"] and r["result"] == "passed"'
+FAKE_SPEED='{"what": "copy", "unit": "GB/s", "missing": "out of memory"}' check 0 --only ops
+report 'step["ops"] == "incomplete: copy: out of memory" and "incomplete: ops" in r["summary"] and len(r["speeds"]) == 7'
+
+# killed: the report says what ran, where --out is
+FAKE="cuda_probe=hang" $tree/scripts/gpu-check --device sim --built $built --only doctor,kernels,memory,graphs --out $tmp/killed/build/gpu-check >$log 2>&1 </dev/null &
+check=$!
+until_true '[ -s $FAKE_PID ]'
+kill -KILL $check
+wait $check || true
+report 'r["result"] == "unfinished" and list(step.values()) == ["ok", "ok", "running", "not run"]' $tmp/killed
+kill $(cat $FAKE_PID)
+rm $FAKE_PID
 
 # stopped: children end, the report says what was done
 for signal in TERM INT; do
     rm -rf $tree/build $FAKE_PID
-    FAKE="cuda_probe=hang" $tree/scripts/gpu-check --device sim --built $built --only doctor,kernels,graphs >$log 2>&1 </dev/null &
+    FAKE="cuda_probe=hang" $tree/scripts/gpu-check --device sim --built $built --only doctor,memory,graphs >$log 2>&1 </dev/null &
     check=$!
     until_true '[ -s $FAKE_PID ]'
     kill -$signal $check
@@ -119,16 +143,16 @@ done
 # wrong words
 check 2 --only doctor,nothing
 says 'there is no step nothing'
-PATH=$hidden CUDA_HOME=$tmp check 2 --only memcheck,speed
+PATH=$hidden CUDA_HOME=$tmp check 2 --only memcheck,racecheck
 report 'r["result"] == "nothing was checked"'
-for words in "--only ," "--to $tmp" "--pack $tmp/none/x" "--each 0" "--limit soon" "--device tpu" "--what" "$tmp/absent.tar.gz" "1 2" "--only"; do check 2 $words; done
+for words in "--only ," "--to $tmp" "--with-nvidia" "--pack $tmp/none/x" "--each 0" "--limit soon" "--device tpu" "--what" "$tmp/absent.tar.xz" "1 2" "--only"; do check 2 $words; done
 mv $built/cuda_probe $tmp
-check 2 --only kernels
+check 2 --only memory
 says 'has no cuda_probe'
 mv $tmp/cuda_probe $built
 
 # a file for another machine
-check 0 --only doctor,kernels --pack $tmp/check.tar.gz
+check 0 --only doctor,memory --pack $tmp/check.tar.xz
 unpacked() { # CODE [ARGUMENT ..]
     local want=$1 code=0
     shift
@@ -141,33 +165,33 @@ refused() { # TEXT FILE
     [ "$(grep -c . $log)" = 1 ] || fail "more than a sentence"
     ! compgen -G "$tmp/refused*" >/dev/null || fail "a folder is left"
 }
-unpacked 0 check.tar.gz
+unpacked 0 check.tar.xz
 report 'list(step.values()) == ["ok"] * 2' $tmp/check
-unpacked 2 check.tar.gz
+unpacked 2 check.tar.xz
 says 'is there already'
-FAKE="cuda_probe=fail" && ! $tmp/check/scripts/gpu-check --only kernels >$log 2>&1 || fail "a failure in the folder"
+FAKE="cuda_probe=fail" && ! $tmp/check/scripts/gpu-check --only memory >$log 2>&1 || fail "a failure in the folder"
 FAKE=
-report '"cuda_probe: exit code 3" in step["kernels"]' $tmp/check
+report '"cuda_probe: exit code 3" in step["memory"]' $tmp/check
 ! $tmp/check/scripts/gpu-check --only graphs >$log 2>&1 || fail "a step that was not packed"
 says 'graphs is not in this folder'
 rm $tmp/check/build/cuda-sim/cuda_probe
 ! $tmp/check/scripts/gpu-check >$log 2>&1 || fail "a folder with a hole"
 says 'is not whole: build/cuda-sim/cuda_probe'
 
-size=$(stat -c %s $tmp/check.tar.gz)
-head -c $((size / 2)) $tmp/check.tar.gz >$tmp/half.tar.gz
-refused '' $tmp/half.tar.gz
-for bytes in 0 5 100; do head -c $bytes $tmp/check.tar.gz >$tmp/half.tar.gz; refused '' $tmp/half.tar.gz; done
-tar czf $tmp/other.tar.gz -C $tmp out
-refused 'not made by gpu-check --pack' $tmp/other.tar.gz
+size=$(stat -c %s $tmp/check.tar.xz)
+head -c $((size / 2)) $tmp/check.tar.xz >$tmp/half.tar.xz
+refused '' $tmp/half.tar.xz
+for bytes in 0 5 100; do head -c $bytes $tmp/check.tar.xz >$tmp/half.tar.xz; refused '' $tmp/half.tar.xz; done
+tar cJf $tmp/other.tar.xz -C $tmp out
+refused 'not made by gpu-check --pack' $tmp/other.tar.xz
 python3 - $tmp <<'PY'
 import io, json, sys, tarfile
 tmp = sys.argv[1]
-members = [(m, tarfile.open(f"{tmp}/check.tar.gz").extractfile(m).read()) for m in tarfile.open(f"{tmp}/check.tar.gz") if m.size < 1e5 or "pack.json" in m.name]
+members = [(m, tarfile.open(f"{tmp}/check.tar.xz").extractfile(m).read()) for m in tarfile.open(f"{tmp}/check.tar.xz") if m.size < 1e5 or "pack.json" in m.name]
 pack = json.loads(members[0][1])
 pack["files"] = {n: f for n, f in pack["files"].items() if f"croll-gpu-check/{n}" in {m.name for m, _ in members}}
 def write(name, change):
-    with tarfile.open(f"{tmp}/{name}.tar.gz", "w:gz", compresslevel=1) as tar:
+    with tarfile.open(f"{tmp}/{name}.tar.xz", "w:xz", preset=1) as tar:
         for m, data in members:
             m, data = tarfile.TarInfo(m.name), json.dumps(pack).encode() if "pack.json" in m.name else data
             m, data = change(m, data)
@@ -186,16 +210,16 @@ def outside(m, d):
     return m, d
 write("outside", outside)
 PY
-refused 'is not what was packed' $tmp/changed.tar.gz
-refused 'there is no room' $tmp/huge.tar.gz
-refused 'it ends before absent' $tmp/absent.tar.gz
-refused 'which is not in its list' $tmp/outside.tar.gz
-(ulimit -f 100 && refused 'File too large' $tmp/check.tar.gz)
+refused 'is not what was packed' $tmp/changed.tar.xz
+refused 'there is no room' $tmp/huge.tar.xz
+refused 'it ends before absent' $tmp/absent.tar.xz
+refused 'which is not in its list' $tmp/outside.tar.xz
+(ulimit -f 100 && refused 'File too large' $tmp/check.tar.xz)
 
 # croll itself, from a folder that was packed
 [ "${CROLL_DEVICE:-cpu}" = cuda ] || { echo ok; exit 0; }
-check 0 --built "$TOOLS" --only doctor,sft,bits --pack $tmp/real.tar.gz
-unpacked 0 real.tar.gz
+check 0 --built "$TOOLS" --only doctor,sft,bits --pack $tmp/real.tar.xz
+unpacked 0 real.tar.xz
 report 'list(step.values()) == ["ok"] * 3' $tmp/real
 # neither it nor mpirun takes a library of this machine that is in the folder
 log=$tmp/maps

@@ -13,7 +13,11 @@ printf '#!/bin/sh\necho "Cuda compilation tools, release 12.4, V12.4.131"\n' >$t
 printf '#!/bin/sh\nexit 9\n' >$tmp/nvidia-smi
 chmod +x $tmp/nvcc $tmp/nvidia-smi
 refused 'no GPU: nvidia-smi' scripts/gpu-check
-refused "$tmp/nvcc is of CUDA 12.4, croll needs 13 or newer" scripts/gpu-check 4
+printf '#!/bin/sh\necho a GPU\n' >$tmp/nvidia-smi
+printf '#!/bin/sh\nexit 1\n' >$tmp/pkg-config
+chmod +x $tmp/pkg-config
+refused "a build needs what is not here: .*libevent_core.*cmocka, CUDA 12.8 or newer ($tmp/nvcc is of CUDA 12.4); make a file on a machine" scripts/gpu-check 4
+[ "$(wc -l <$log)" = 1 ] || fail "more than a sentence"
 for jobs in --help 0 many; do refused '^scripts/gpu-check \[JOBS\] -- ' scripts/gpu-check $jobs; done
 for seeds in --help text "-1 2" "1 x" "5 -2"; do refused '^usage: scripts/cuda-seeds' scripts/cuda-seeds $seeds; done
 refused 'no seeds from 3 to 1' scripts/cuda-seeds 3 1
