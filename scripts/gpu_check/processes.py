@@ -1,4 +1,4 @@
-"""Programs with a time limit, and the end of all that they leave behind."""
+"""Programs with a time limit, and the end of all that they leave running."""
 import ctypes
 import glob
 import os
