@@ -59,11 +59,18 @@ char *cri_key(const cr_exchange *x, const char *kind, const char *name)
 
 /* ---- connecting ---- */
 
-/* An error that passes by itself. */
+const char cri_move_script[] =
+    "local new = redis.call('SADD', KEYS[2], ARGV[1])\n"
+    "if new == 1 then redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'd', ARGV[2]) end\n"
+    "if ARGV[4] ~= '' then redis.call('XACK', KEYS[3], ARGV[3], ARGV[4]) redis.call('XDEL', "
+    "KEYS[3], ARGV[4]) end\n"
+    "return new\n";
+
+/* An error that passes by itself, or with a new connection (which loads the script that somebody has flushed). */
 static bool will_pass(const redisReply *r)
 {
-    return strncmp(r->str, "LOADING", 7) == 0 || strncmp(r->str, "BUSY ", 5) == 0 ||
-           strstr(r->str, "max number of clients");
+    return strncmp(r->str, "NOSCRIPT", 8) == 0 || strncmp(r->str, "LOADING", 7) == 0 ||
+           strncmp(r->str, "BUSY ", 5) == 0 || strstr(r->str, "max number of clients");
 }
 
 static void drop(cr_exchange *x)
@@ -72,7 +79,7 @@ static void drop(cr_exchange *x)
     x->link = NULL;
 }
 
-/* User, password and database, on a connection that was just made. */
+/* User, password, database and script, on a connection that was just made. */
 static cri_outcome log_in(cr_exchange *x, double until_s, char why[CRI_WHY])
 {
     const cri_address *a = &x->address;
@@ -90,14 +97,17 @@ static cri_outcome log_in(cr_exchange *x, double until_s, char why[CRI_WHY])
     } else {
         cri_add(&q, "PING", NULL);
     }
+    cri_add(&q, "SCRIPT", "LOAD", cri_move_script, NULL);
     num = q.num;
     outcome = cri_link_send(x->link, q.bytes.data, q.bytes.num_bytes, until_s, why);
     cr_buf_free(&q.bytes);
     for (int i = 0; i < num && outcome == CRI_DONE; i++) {
         redisReply *r;
-        bool is_auth = i + 1 < num;
+        bool is_auth = a->password && i == 0;
         outcome = cri_link_receive(x->link, until_s, &r, why);
         if (outcome != CRI_DONE || r->type != REDIS_REPLY_ERROR) {
+            if (outcome == CRI_DONE && i + 1 == num && r->type == REDIS_REPLY_STRING)
+                snprintf(x->move_sha, sizeof x->move_sha, "%s", r->str);
             freeReplyObject(r);
             continue;
         }

@@ -23,10 +23,16 @@ typedef struct cr_exchange {
     cr_exchange_revive revive;    /* NULL: only wait */
     void *revive_ctx;
     cri_request later; /* sent with the next call */
+    char
+        move_sha[48]; /* the name that Redis has for cri_move_script, loaded with each connection */
     bool may_be_starting, has_connected;
     bool
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
 } cr_exchange;
+
+/* The script by which an entry moves on. KEYS: stream to append to, its set of ids, stream to finish in. ARGV: id, data,
+ * group, stream id to finish ("": none). 1 when appended, 0 when the id was there. */
+extern const char cri_move_script[];
 
 /* One command of words (texts), ended by NULL. */
 void cri_add(cri_request *q, ...);

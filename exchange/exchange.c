@@ -123,23 +123,14 @@ cr_status cr_stream_make(cr_exchange *x, const char *stream, const char *group, 
     return cri_call(x, &q, 0, "BUSYGROUP", NULL, err);
 }
 
-/* KEYS: stream to append to, its set of ids, stream to finish in ("" for none).
- * ARGV: id, data, group, stream id to finish. 1 when appended, 0 when the id was there. */
-static const char move_script[] =
-    "local new = redis.call('SADD', KEYS[2], ARGV[1])\n"
-    "if new == 1 then redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'd', ARGV[2]) end\n"
-    "if ARGV[4] ~= '' then redis.call('XACK', KEYS[3], ARGV[3], ARGV[4]) redis.call('XDEL', "
-    "KEYS[3], ARGV[4]) end\n"
-    "return new\n";
-
 static void add_move(cr_exchange *x, cri_request *q, const cr_entry *entry, const char *group,
                      const char *to, const char *id, const void *data, size_t num_bytes)
 {
     char *to_key = cri_key(x, "s:", to), *ids_key = cri_key(x, "ids:", to),
          *from_key = cri_key(x, "s:", entry ? entry->stream : to);
 
-    cri_begin(q, 10, "EVAL");
-    cri_text(q, move_script);
+    cri_begin(q, 10, "EVALSHA");
+    cri_text(q, x->move_sha);
     cri_int(q, 3);
     cri_text(q, to_key);
     cri_text(q, ids_key);
