@@ -14,7 +14,7 @@
 #include "configs/configs.h"
 #include "engine/engine.h"
 #include "kernels/attention.h"
-#include "samples/messages.h"
+#include "samples/train.h"
 
 typedef struct cr_distribution {
     float temperature, repetition_penalty; /* 1: off */

@@ -8,6 +8,7 @@
 #include "actors/actor.h"
 #include "actors/distribution.h"
 #include "samples/messages.h"
+#include "samples/protocol.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -28,9 +29,8 @@ struct cr_generator {
 typedef struct request {
     cr_entry entry; /* its stream and id; data is gone */
     cr_record record;
-    const char *row;
-    const int32_t *ids, *blocks; /* ids of the prompt; blocks of rewards */
-    size_t row_bytes, num_ids, num_blocks, num_left;
+    cr_prompt prompt; /* borrows from record */
+    size_t num_left;  /* samples that are not finished */
 } request;
 
 /* A place for the weights, unless there is one. */
@@ -138,6 +138,12 @@ static cr_status sync_weights(cr_generator *g, cr_err *err)
 
 /* ---- a rollout ---- */
 
+/* Which block of rewards scores its samples as number k. */
+static int32_t block_of(const request *r, size_t k)
+{
+    return ((const int32_t *)r->prompt.blocks.data)[k];
+}
+
 static void request_free(request *r)
 {
     cr_record_free(&r->record);
@@ -148,29 +154,23 @@ static cr_status submit(cr_generator *g, const cr_entry *entry, cr_err *err)
 {
     const cr_config *c = g->a->config;
     request *r = CR_NEW(request);
-    cr_prompt p;
+    const cr_prompt *p = &r->prompt;
     cr_generating how;
 
     r->entry = *entry;
     r->entry.id = r->entry.data = NULL;
     CR_TRY_GOTO(bad, cr_record_unpack(entry->data, entry->num_bytes, &r->record, err));
-    CR_TRY_GOTO(bad, cr_prompt_read(&r->record, &p, err));
-    r->blocks = p.blocks;
-    r->num_blocks = p.num_blocks;
-    for (size_t k = 0; k < p.num_blocks; k++)
-        if (p.blocks[k] < 0 || (size_t)p.blocks[k] >= c->num_rewards) {
-            cr_fail(err, CR_EFORMAT, "there is no block %d of rewards", p.blocks[k]);
+    CR_TRY_GOTO(bad, cr_prompt_read(&r->record, &r->prompt, err));
+    for (size_t k = 0; k < p->blocks.num; k++)
+        if (block_of(r, k) < 0 || (size_t)block_of(r, k) >= c->num_rewards) {
+            cr_fail(err, CR_EFORMAT, "there is no block %d of rewards", block_of(r, k));
             goto bad;
         }
-    r->row = p.row;
-    r->row_bytes = p.row_bytes;
-    r->ids = p.ids;
-    r->num_ids = p.num_ids;
-    r->num_left = p.num_samples;
-    how = cr_generating_of(c, p.is_validation ? &c->validation.generating : &c->infer.generating);
-    if (p.is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* not trained on */
-    CR_TRY_GOTO(
-        bad, cr_engine_submit(g->engine, p.ids, p.num_ids, p.samples, p.num_samples, &how, r, err));
+    r->num_left = p->samples.num;
+    how = cr_generating_of(c, p->is_validation ? &c->validation.generating : &c->infer.generating);
+    if (p->is_validation) how.log_probs = CR_LOG_PROBS_RAW; /* not trained on */
+    CR_TRY_GOTO(bad, cr_engine_submit(g->engine, p->ids.data, p->ids.num, p->samples.data,
+                                      p->samples.num, &how, r, err));
     return CR_OK;
 bad:
     cr_fail_add(err, "prompt %s", entry->id);
@@ -178,61 +178,73 @@ bad:
     return err->status;
 }
 
-/* What each of its rewards gets of a sample. */
-static void fill_record(const cr_generator *g, const cr_generated *s, cr_record *record)
+/* The message on a stream, packed into a buffer that is used again. */
+static cr_status pack(cr_message_kind kind, const void *message, cr_buf *packed, cr_err *err)
 {
-    const request *r = s->user;
-
-    cr_record_set_text(record, "row", r->row, r->row_bytes);
-    cr_record_add(record, "prompt_ids", CR_RECORD_INT32, r->ids, r->num_ids);
-    cr_record_set_text(record, "response", s->text, s->text_bytes);
-    cr_record_set_text(record, "finish", s->finish, strlen(s->finish));
-    cr_record_set_int(record, "version", cr_weight_copy_version(g->weights));
-    cr_record_add(record, "ids", CR_RECORD_INT32, s->ids, s->num_ids);
-}
-
-/* What only training reads, with the first reward. */
-static void add_log_probs(const cr_generated *s, cr_record *record)
-{
-    cr_record_add(record, "log_probs", CR_RECORD_FLOAT32, s->log_probs, s->num_ids);
-    if (!s->num_kept) return;
-    cr_record_add(record, "log_mass", CR_RECORD_FLOAT32, s->log_mass, s->num_ids);
-    cr_record_add(record, "num_kept", CR_RECORD_INT32, s->num_kept, s->num_ids);
-    cr_record_add(record, "kept_ids", CR_RECORD_INT32, s->kept_ids ? s->kept_ids : s->ids,
-                  s->num_kept_ids);
-}
-
-/* The sample on the stream of its reward number k; the last one of all finishes its prompt's entry. */
-static cr_status publish_for(cr_generator *g, cr_generated *s, size_t k, cr_err *err)
-{
-    request *r = s->user;
-    bool is_last = r->num_left == 0 && k + 1 == r->num_blocks;
     cr_record record = {0};
-    cr_buf packed = {0};
-    char id[CR_SAMPLE_NAME], stream[96];
 
-    cr_sample_name(s->sample_id, k, /*is_second=*/false, id);
-    snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
-             g->a->config->rewards[r->blocks[k]].domain);
-    fill_record(g, s, &record);
-    if (k == 0) add_log_probs(s, &record);
-    if (cr_record_pack(&record, &packed, err) == CR_OK && is_last)
-        cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed.data,
-                               packed.num_bytes, NULL, err));
-    else if (err->status == CR_OK)
-        cr_stream_put_later(g->a->x, stream, id, packed.data, packed.num_bytes);
+    cr_message_write(&cr_messages[kind], message, &record);
+    cr_note(cr_record_pack(&record, packed, err));
     cr_record_free(&record);
-    cr_buf_free(&packed);
     return err->status;
 }
 
-static cr_status publish(cr_generator *g, cr_generated *s, cr_err *err)
+/* The sample to the pipeline. */
+static cr_status publish_response(cr_generator *g, const cr_generated *s, cr_buf *packed,
+                                  cr_err *err)
+{
+    cr_response response = {.version = cr_weight_copy_version(g->weights),
+                            .text = {s->text, s->text_bytes},
+                            .finish = {s->finish, strlen(s->finish)},
+                            .ids = {s->ids, s->num_ids},
+                            .log_probs = {s->log_probs, s->num_ids}};
+    char id[CR_SAMPLE_NAME];
+
+    if (s->num_kept) {
+        response.log_mass = (cr_field_array){s->log_mass, s->num_ids};
+        response.num_kept = (cr_field_array){s->num_kept, s->num_ids};
+        response.kept_ids = (cr_field_array){s->kept_ids ? s->kept_ids : s->ids, s->num_kept_ids};
+    }
+    cr_sample_name(s->sample_id, 0, /*is_second=*/false, id);
+    CR_TRY(pack(CR_MESSAGE_RESPONSE, &response, packed, err));
+    cr_stream_put_later(g->a->x, CR_STREAM_SAMPLED, id, packed->data, packed->num_bytes);
+    return CR_OK;
+}
+
+/* The question for each reward; the last one of all samples finishes the prompt's entry. */
+static cr_status publish_questions(cr_generator *g, const cr_generated *s, cr_buf *packed,
+                                   cr_err *err)
+{
+    const request *r = s->user;
+    const cr_question question = {.response = {s->text, s->text_bytes},
+                                  .finish = {s->finish, strlen(s->finish)},
+                                  .ids = {s->ids, s->num_ids}};
+    char id[CR_SAMPLE_NAME], stream[96];
+
+    CR_TRY(pack(CR_MESSAGE_QUESTION, &question, packed, err));
+    for (size_t k = 0; k < r->prompt.blocks.num && err->status == CR_OK; k++) {
+        bool is_last = r->num_left == 0 && k + 1 == r->prompt.blocks.num;
+        cr_sample_name(s->sample_id, k, /*is_second=*/false, id);
+        snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
+                 g->a->config->rewards[block_of(r, k)].domain);
+        if (is_last)
+            cr_note(cr_stream_move(g->a->x, &r->entry, g->a->ranks->name, stream, id, packed->data,
+                                   packed->num_bytes, NULL, err));
+        else
+            cr_stream_put_later(g->a->x, stream, id, packed->data, packed->num_bytes);
+    }
+    return err->status;
+}
+
+static cr_status publish(cr_generator *g, const cr_generated *s, cr_err *err)
 {
     request *r = s->user;
+    cr_buf packed = {0};
 
     r->num_left--;
-    for (size_t k = 0; k < r->num_blocks && err->status == CR_OK; k++)
-        cr_note(publish_for(g, s, k, err));
+    if (publish_response(g, s, &packed, err) == CR_OK)
+        cr_note(publish_questions(g, s, &packed, err));
+    cr_buf_free(&packed);
     if (r->num_left == 0) request_free(r);
     return err->status;
 }
@@ -256,7 +268,7 @@ static cr_status take_command(cr_generator *g, const cr_entry *entry, bool *is_p
     cr_record_set_int(&reply, CR_FIELD_STATUS, CR_OK);
     CR_TRY_GOTO(out, cr_record_pack(&reply, &packed, err));
     CR_TRY_GOTO(out, cr_reply_put(g->a->x, name, packed.data, packed.num_bytes, err));
-    cr_stream_done(g->a->x, entry, g->a->ranks->name);
+    cr_stream_done(g->a->x, entry, 1, g->a->ranks->name);
 out:
     cr_record_free(&command);
     cr_record_free(&reply);

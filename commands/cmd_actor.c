@@ -98,7 +98,7 @@ static cr_status serve(cr_actor *a, cr_actor_serve role_serve, void *role, cr_er
             CR_TRY_GOTO(next, cr_record_get_text(&command, CR_FIELD_OP, &op, &n, err));
             CR_TRY_GOTO(next, cr_record_get_text(&command, CR_FIELD_REQUEST, &request, &n, err));
             /* finished before it is done: a rank that dies in it ends the run anyway */
-            cr_stream_done(a->x, &entries.items[0], a->ranks->name);
+            cr_stream_done(a->x, &entries.items[0], 1, a->ranks->name);
             cr_heartbeat_say(a->heart, "%s", op);
             cr_world_set_phase(a->world, NULL, op);
             if (cr_ask_find(op, a->role, &ask, &how) == CR_OK && ask != CR_ASK_STOP)

@@ -9,10 +9,9 @@
 #include "base/children.h"
 #include "commands/commands.h"
 #include "exchange/exchange.h"
-#include "exchange/record.h"
 #include "launch/endpoint.h"
-#include "samples/id.h"
 #include "samples/protocol.h"
+#include "samples/rows.h"
 #include "scorers/reward_program.h"
 
 #include <signal.h>
@@ -44,6 +43,7 @@ typedef struct worker {
     cr_scorer *scorer;
     cr_reward_program program;
     char stream[96], name[128];
+    cr_rows rows;   /* of the prompts whose samples came last */
     cr_entry *held; /* owned: their verdicts are awaited */
     size_t num_held, capacity;
     double trip_s;  /* the way to Redis and back */
@@ -89,23 +89,31 @@ static cr_status beat(worker *w, cr_err *err)
 /* The sample's line to the scorer; the entry is held until its verdict comes. */
 static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
 {
+    const cr_prompt_row *row = cr_rows_find(&w->rows, entry->id);
     cr_sample_id id = cr_sample_id_read(entry->id);
-    cr_reward_line line = {.id = entry->id, .step = id.step, .is_validation = id.is_validation};
     cr_record sample;
+    cr_question q;
     cr_buf text = {0};
-    const void *ids, *prompt_ids;
-    size_t n;
 
+    if (!row) { /* its step is over: another worker was faster */
+        cr_log(CR_LOG_WARN, "reward", "sample %s is left out: its step is over", entry->id);
+        cr_stream_done(w->x, entry, 1, CR_GROUP_REWARD);
+        return CR_OK;
+    }
     CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
-    if (cr_record_get_text(&sample, "row", &line.row, &line.row_bytes, err) == CR_OK &&
-        cr_record_get_text(&sample, "response", &line.response, &line.response_bytes, err) ==
-            CR_OK &&
-        cr_record_get_text(&sample, "finish", &line.finish, &n, err) == CR_OK &&
-        cr_record_get(&sample, "prompt_ids", CR_RECORD_INT32, &prompt_ids, &line.num_prompt_ids,
-                      err) == CR_OK &&
-        cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &line.num_ids, err) == CR_OK) {
-        line.ids = w->program.is_own ? ids : NULL;
-        line.prompt_ids = w->program.is_own ? prompt_ids : NULL;
+    if (cr_message_read(&cr_messages[CR_MESSAGE_QUESTION], &sample, &q, err) == CR_OK) {
+        cr_reward_line line = {.id = entry->id,
+                               .step = id.step,
+                               .is_validation = id.is_validation,
+                               .row = row->text.data,
+                               .row_bytes = row->text.num_bytes,
+                               .response = q.response.data,
+                               .response_bytes = q.response.num_bytes,
+                               .finish = q.finish.data,
+                               .num_ids = q.ids.num,
+                               .num_prompt_ids = row->ids.num};
+        line.ids = w->program.is_own ? q.ids.data : NULL;
+        line.prompt_ids = w->program.is_own ? row->ids.data : NULL;
         if (cr_reward_line_write(&line, &text, err) == CR_OK)
             cr_scorer_put(w->scorer, entry->id, &text, line.num_ids);
     }
@@ -119,32 +127,28 @@ static cr_status ask(worker *w, cr_entry *entry, cr_err *err)
     return cr_fail_add(err, "sample %s", entry->id ? entry->id : "");
 }
 
-static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *verdict, cr_err *err)
+static cr_status publish(worker *w, const cr_entry *entry, const cr_verdict *v, cr_err *err)
 {
-    cr_record sample;
+    const char *status = cr_outcome_name(v->outcome);
+    cr_scored scored = {.score = v->score,
+                        .reward = v->reward,
+                        .seconds = v->seconds,
+                        .status = {status, strlen(status)},
+                        .detail = {v->detail, strlen(v->detail)}};
+    cr_record record = {0};
     cr_buf packed = {0}, metrics = {0};
-    const char *status = cr_outcome_name(verdict->outcome);
-    const void *ids;
-    size_t num_ids;
 
-    CR_TRY(cr_record_unpack(entry->data, entry->num_bytes, &sample, err));
-    cr_record_set_real(&sample, "score", verdict->score);
-    cr_record_set_real(&sample, "reward", verdict->reward);
-    cr_record_set_real(&sample, "seconds", verdict->seconds);
-    cr_record_set_text(&sample, "status", status, strlen(status));
-    cr_record_set_text(&sample, "detail", verdict->detail, strlen(verdict->detail));
-    CR_TRY_GOTO(out, cr_record_get(&sample, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
-    if (verdict->token_rewards)
-        cr_record_add(&sample, "token_rewards", CR_RECORD_FLOAT32, verdict->token_rewards, num_ids);
-    if (verdict->metrics) {
-        CR_TRY_GOTO(out, cr_json_add_value(&metrics, verdict->metrics, err));
-        cr_record_set_text(&sample, "metrics", metrics.data, metrics.num_bytes);
+    if (v->token_rewards) scored.token_rewards = (cr_field_array){v->token_rewards, v->num_tokens};
+    if (v->metrics) {
+        CR_TRY_GOTO(out, cr_json_add_value(&metrics, v->metrics, err));
+        scored.metrics = (cr_field_text){metrics.data, metrics.num_bytes};
     }
-    CR_TRY_GOTO(out, cr_record_pack(&sample, &packed, err));
+    cr_message_write(&cr_messages[CR_MESSAGE_VERDICT], &scored, &record);
+    CR_TRY_GOTO(out, cr_record_pack(&record, &packed, err));
     cr_stream_move_later(w->x, entry, CR_GROUP_REWARD, CR_STREAM_SCORED, entry->id, packed.data,
                          packed.num_bytes);
 out:
-    cr_record_free(&sample);
+    cr_record_free(&record);
     cr_buf_free(&packed);
     cr_buf_free(&metrics);
     return cr_fail_add(err, "sample %s", entry->id);
@@ -239,6 +243,7 @@ static cr_status take(worker *w, cr_err *err)
         w->has_asked = true;
         status = say(w, "asked", NULL, err);
     }
+    if (status == CR_OK) status = cr_rows_fetch(&w->rows, w->x, &entries, err);
     /* after a lost connection what is held comes again */
     for (size_t i = 0; i < entries.num && status == CR_OK; i++)
         if (!is_held(w, entries.items[i].id)) status = ask(w, &entries.items[i], err);
@@ -322,6 +327,7 @@ static void close_worker(worker *w)
     cr_scorer_destroy(w->scorer);
     cr_reward_program_close(&w->program);
     cr_exchange_close(w->x);
+    cr_rows_free(&w->rows);
     for (size_t i = 0; i < w->num_held; i++)
         entry_free(&w->held[i]);
     cr_free(w->held);

@@ -60,13 +60,16 @@ char *cri_key(const cr_exchange *x, const char *kind, const char *name)
 /* ---- connecting ---- */
 
 const char cri_move_script[] =
-    "local new = redis.call('SADD', KEYS[2], ARGV[1])\n"
-    "if new == 1 then redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'd', ARGV[2]) end\n"
-    "if ARGV[4] ~= '' then redis.call('XACK', KEYS[3], ARGV[3], ARGV[4]) redis.call('XDEL', "
-    "KEYS[3], ARGV[4]) end\n"
+    "local to, ids = ARGV[1] .. 's:' .. ARGV[2], ARGV[1] .. 'ids:' .. ARGV[2]\n"
+    "local new = redis.call('SADD', ids, ARGV[3])\n"
+    "if new == 1 then redis.call('XADD', to, '*', 'id', ARGV[3], 'd', ARGV[4]) end\n"
+    "if ARGV[7] then\n"
+    "  local from = ARGV[1] .. 's:' .. ARGV[5]\n"
+    "  redis.call('XACK', from, ARGV[6], ARGV[7]) redis.call('XDEL', from, ARGV[7])\n"
+    "end\n"
     "return new\n";
 
-/* An error that passes by itself, or with a new connection (which loads the script that somebody has flushed). */
+/* An error that passes by itself, or with a new connection (which loads the script again after a SCRIPT FLUSH). */
 static bool will_pass(const redisReply *r)
 {
     return strncmp(r->str, "NOSCRIPT", 8) == 0 || strncmp(r->str, "LOADING", 7) == 0 ||

@@ -30,8 +30,8 @@ typedef struct cr_exchange {
         should_read_pending; /* a connection was made: what was being delivered may have been lost */
 } cr_exchange;
 
-/* The script by which an entry moves on. KEYS: stream to append to, its set of ids, stream to finish in. ARGV: id, data,
- * group, stream id to finish ("": none). 1 when appended, 0 when the id was there. */
+/* The script by which an entry moves on. ARGV: prefix, stream to append to, id, data, and if an entry is to be finished:
+ * its stream, the group, its id in the stream. 1 when appended, 0 when the id was there. */
 extern const char cri_move_script[];
 
 /* One command of words (texts), ended by NULL. */

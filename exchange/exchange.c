@@ -126,22 +126,17 @@ cr_status cr_stream_make(cr_exchange *x, const char *stream, const char *group, 
 static void add_move(cr_exchange *x, cri_request *q, const cr_entry *entry, const char *group,
                      const char *to, const char *id, const void *data, size_t num_bytes)
 {
-    char *to_key = cri_key(x, "s:", to), *ids_key = cri_key(x, "ids:", to),
-         *from_key = cri_key(x, "s:", entry ? entry->stream : to);
-
-    cri_begin(q, 10, "EVALSHA");
+    cri_begin(q, entry ? 10 : 7, "EVALSHA");
     cri_text(q, x->move_sha);
-    cri_int(q, 3);
-    cri_text(q, to_key);
-    cri_text(q, ids_key);
-    cri_text(q, from_key);
+    cri_int(q, 0);
+    cri_text(q, x->prefix);
+    cri_text(q, to);
     cri_text(q, id);
     cri_word(q, data, num_bytes);
+    if (!entry) return;
+    cri_text(q, entry->stream);
     cri_text(q, group);
-    cri_text(q, entry ? entry->stream_id : "");
-    cr_free(to_key);
-    cr_free(ids_key);
-    cr_free(from_key);
+    cri_text(q, entry->stream_id);
 }
 
 cr_status cr_stream_move(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
@@ -176,13 +171,28 @@ void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *gro
     add_move(x, &x->later, entry, group, to, id, data, num_bytes);
 }
 
-void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group)
+/* XACK or XDEL of entries of one stream. */
+static void add_done(cr_exchange *x, const char *verb, const cr_entry *entries, size_t num,
+                     const char *group)
 {
-    char *key = cri_key(x, "s:", entry->stream);
+    char *key = cri_key(x, "s:", entries->stream);
 
-    cri_add(&x->later, "XACK", key, group, entry->stream_id, NULL);
-    cri_add(&x->later, "XDEL", key, entry->stream_id, NULL);
+    cri_begin(&x->later, (group ? 3 : 2) + num, verb);
+    cri_text(&x->later, key);
+    if (group) cri_text(&x->later, group);
+    for (size_t i = 0; i < num; i++)
+        cri_text(&x->later, entries[i].stream_id);
     cr_free(key);
+}
+
+void cr_stream_done(cr_exchange *x, const cr_entry *entries, size_t num, const char *group)
+{
+    for (size_t i = 0, n; i < num; i += n) {
+        for (n = 1; i + n < num && strcmp(entries[i + n].stream, entries[i].stream) == 0; n++)
+            continue;
+        add_done(x, "XACK", entries + i, n, group);
+        add_done(x, "XDEL", entries + i, n, NULL);
+    }
 }
 
 /* items: the array of entries that XREADGROUP and XAUTOCLAIM give for one stream. Entries that were
@@ -335,6 +345,57 @@ cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *out, cr_
     return err->status;
 }
 
+/* ---- tables ---- */
+
+void cr_table_put_later(cr_exchange *x, const char *table, const char *name, const void *data,
+                        size_t num_bytes)
+{
+    char *key = cri_key(x, "t:", table);
+
+    cri_begin(&x->later, 4, "HSET");
+    cri_text(&x->later, key);
+    cri_text(&x->later, name);
+    cri_word(&x->later, data, num_bytes);
+    cr_free(key);
+}
+
+void cr_table_clear(cr_exchange *x, const char *table)
+{
+    char *key = cri_key(x, "t:", table);
+
+    cri_add(&x->later, "DEL", key, NULL);
+    cr_free(key);
+}
+
+/* The values of a reply to MGET or HMGET. */
+static void take_values(const redisReply *r, size_t num, cr_buf *out)
+{
+    for (size_t i = 0; i < num; i++)
+        cr_buf_clear(&out[i]);
+    if (!r || r->type != REDIS_REPLY_ARRAY) return;
+    for (size_t i = 0; i < num && i < r->elements; i++)
+        if (r->element[i]->type == REDIS_REPLY_STRING)
+            cr_buf_add(&out[i], r->element[i]->str, r->element[i]->len);
+}
+
+cr_status cr_table_get(cr_exchange *x, const char *table, const char *const *names, size_t num,
+                       cr_buf *out, cr_err *err)
+{
+    char *key = cri_key(x, "t:", table);
+    cri_request q = {0};
+    redisReply *r;
+
+    cri_begin(&q, 2 + num, "HMGET");
+    cri_text(&q, key);
+    for (size_t i = 0; i < num; i++)
+        cri_text(&q, names[i]);
+    cr_note(cri_call(x, &q, 0, NULL, &r, err));
+    take_values(r, num, out);
+    freeReplyObject(r);
+    cr_free(key);
+    return err->status;
+}
+
 /* ---- small values ---- */
 
 cr_status cr_reply_put(cr_exchange *x, const char *request, const void *data, size_t num_bytes,
@@ -398,12 +459,9 @@ cr_status cr_values_get(cr_exchange *x, const char *const *names, size_t num, cr
         char *key = cri_key(x, "", names[i]);
         cri_text(&q, key);
         cr_free(key);
-        cr_buf_clear(&out[i]);
     }
-    if (cri_call(x, &q, 0, NULL, &r, err) == CR_OK && r->type == REDIS_REPLY_ARRAY)
-        for (size_t i = 0; i < num && i < r->elements; i++)
-            if (r->element[i]->type == REDIS_REPLY_STRING)
-                cr_buf_add(&out[i], r->element[i]->str, r->element[i]->len);
+    cr_note(cri_call(x, &q, 0, NULL, &r, err));
+    take_values(r, num, out);
     freeReplyObject(r);
     return err->status;
 }
@@ -473,7 +531,7 @@ static char *pattern_of(const char *prefix)
    instead. */
 static bool is_of_run(const char *key, const char *prefix)
 {
-    static const char *const kinds[] = {"s:", "ids:", "reply:", "hb:"};
+    static const char *const kinds[] = {"s:", "ids:", "t:", "reply:", "hb:"};
     const char *name = key + strlen(prefix);
 
     if (strcmp(name, "config") == 0) return true;

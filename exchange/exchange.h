@@ -89,14 +89,24 @@ void cr_stream_put_later(cr_exchange *x, const char *stream, const char *id, con
                          size_t num_bytes);
 void cr_stream_move_later(cr_exchange *x, const cr_entry *entry, const char *group, const char *to,
                           const char *id, const void *data, size_t num_bytes);
-/* Finish an entry. */
-void cr_stream_done(cr_exchange *x, const cr_entry *entry, const char *group);
+/* Finish entries. */
+void cr_stream_done(cr_exchange *x, const cr_entry *entries, size_t num, const char *group);
 /* Forget the ids seen by a stream (a step is over) and what is still in it. */
 void cr_stream_clear(cr_exchange *x, const char *stream);
 /* Send them now. */
 CR_MUST cr_status cr_exchange_flush(cr_exchange *x, cr_err *err);
 /* Entries that wait or are being worked on. */
 CR_MUST cr_status cr_stream_length(cr_exchange *x, const char *stream, int64_t *out, cr_err *err);
+
+/* ---- tables: values by name that many readers look up ---- */
+
+/* Sent with the next command. */
+void cr_table_put_later(cr_exchange *x, const char *table, const char *name, const void *data,
+                        size_t num_bytes);
+/* out [num] is replaced; empty where the table has no such name. */
+CR_MUST cr_status cr_table_get(cr_exchange *x, const char *table, const char *const *names,
+                               size_t num, cr_buf *out, cr_err *err);
+void cr_table_clear(cr_exchange *x, const char *table); /* with the next command */
 
 /* ---- small values: replies and signs of life ---- */
 

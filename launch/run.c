@@ -123,6 +123,7 @@ static cr_status make_streams(cr_run *run, cr_err *err)
 
     CR_TRY(cr_prefix_wipe(run->x, err)); /* a resumed run samples its unfinished step again */
     CR_TRY(cr_stream_make(run->x, CR_STREAM_PROMPTS, run->layout.role[CR_ROLE_INFER].name, err));
+    CR_TRY(cr_stream_make(run->x, CR_STREAM_SAMPLED, CR_GROUP_PIPELINE, err));
     CR_TRY(cr_stream_make(run->x, CR_STREAM_SCORED, CR_GROUP_PIPELINE, err));
     for (size_t i = 0; i < run->config->num_rewards; i++) {
         snprintf(name, sizeof name, CR_STREAM_GENERATED "%s", run->config->rewards[i].domain);

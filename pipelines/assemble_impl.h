@@ -8,7 +8,7 @@
 #define CR_ASSEMBLE_IMPL_H
 
 #include "pipelines/assemble.h"
-#include "samples/messages.h"
+#include "samples/train.h"
 
 typedef struct cri_learn_batch {
     cr_rollout *r;

@@ -7,7 +7,7 @@
 #include "pipelines/pipelines.h"
 #include "pipelines/saver.h"
 #include "rl/rl.h"
-#include "samples/messages.h"
+#include "samples/train.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,8 @@
 #include "pipelines/rollout.h"
 #include "actors/distribution.h"
 #include "reports/phase_metrics.h"
-#include "samples/messages.h"
+#include "samples/protocol.h"
+#include "samples/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,6 +36,8 @@ typedef struct collector {
     tally *tallies; /* [num_rewards of the configuration] (owned) */
     char *failure;  /* of the first sample without a verdict (owned) */
     char *left_out; /* the first failed reward of a sample that has a verdict without it (owned) */
+    cr_entry *waiting; /* that have come and were not read yet: responses, then verdicts (owned) */
+    size_t num_waiting, waiting_capacity;
 } collector;
 
 static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
@@ -43,14 +46,36 @@ static uint64_t id_of(const cr_rollout_args *args, size_t draw, size_t index)
         (cr_sample_id){args->step, (uint32_t)draw, (uint32_t)index, args->is_validation});
 }
 
-/* Put one prompt on the stream. */
+/* A message on a stream; with entry it is the next life of that entry. */
+static cr_status put(collector *c, cr_message_kind kind, const void *message, const char *stream,
+                     const char *name, const cr_entry *entry, cr_err *err)
+{
+    cr_record record = {0};
+    cr_buf packed = {0};
+
+    cr_message_write(&cr_messages[kind], message, &record);
+    if (cr_record_pack(&record, &packed, err) == CR_OK && entry)
+        cr_note(cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, name, packed.data,
+                               packed.num_bytes, NULL, err));
+    else if (err->status == CR_OK)
+        cr_stream_put_later(c->run->x, stream, name, packed.data, packed.num_bytes);
+    cr_record_free(&record);
+    cr_buf_free(&packed);
+    return err->status;
+}
+
+/* Put one prompt on the stream, and its row into the table. */
 static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
 {
     const cr_rollout_args *args = c->args;
     const cr_row *row = &args->data->rows[row_index];
+    const cr_field_array prompt_ids = {row->ids, row->num_ids};
+    const cr_prompt_row text = {{row->text, strlen(row->text)}, prompt_ids};
     uint64_t *ids = CR_NEW_ARRAY(uint64_t, args->group_size);
-    cr_record record = {0};
-    cr_buf packed = {0};
+    const cr_prompt prompt = {.is_validation = args->is_validation,
+                              .ids = prompt_ids,
+                              .samples = {ids, args->group_size},
+                              .blocks = {row->rewards, row->num_rewards}};
     char name[CR_SAMPLE_NAME];
     flight f = {.domain = domain};
 
@@ -71,15 +96,8 @@ static cr_status ask(collector *c, int domain, uint32_t row_index, cr_err *err)
     c->flights = cr_grow(c->flights, c->num, &c->capacity, sizeof *c->flights);
     cr_sample_name(ids[0], 0, /*is_second=*/false, name);
     c->flights[c->num++] = f;
-    cr_record_set_text(&record, "row", row->text, strlen(row->text));
-    cr_record_set_int(&record, "validation", args->is_validation);
-    cr_record_add(&record, "prompt_ids", CR_RECORD_INT32, row->ids, row->num_ids);
-    cr_record_add(&record, "sample_ids", CR_RECORD_UINT64, ids, args->group_size);
-    cr_record_add(&record, "rewards", CR_RECORD_INT32, row->rewards, row->num_rewards);
-    if (cr_record_pack(&record, &packed, err) == CR_OK)
-        cr_stream_put_later(c->run->x, CR_STREAM_PROMPTS, name, packed.data, packed.num_bytes);
-    cr_record_free(&record);
-    cr_buf_free(&packed);
+    if (cr_rows_put(c->run->x, ids[0], &text, err) == CR_OK)
+        cr_note(put(c, CR_MESSAGE_PROMPT, &prompt, CR_STREAM_PROMPTS, name, NULL, err));
     cr_free(ids);
     return err->status;
 }
@@ -105,6 +123,9 @@ static cr_status score_again(collector *c, const cr_entry *entry, cr_sample *s, 
                              cr_err *err)
 {
     cr_sample_reward *x = &s->rewards[k];
+    const cr_question question = {.response = {s->response, s->response_bytes},
+                                  .finish = {s->finish, strlen(s->finish)},
+                                  .ids = {s->ids, s->num_ids}};
     char stream[96], id[CR_SAMPLE_NAME];
 
     snprintf(stream, sizeof stream, CR_STREAM_GENERATED "%s",
@@ -113,8 +134,7 @@ static cr_status score_again(collector *c, const cr_entry *entry, cr_sample *s, 
     cr_sample_reward_free(x);
     *x = (cr_sample_reward){.block = x->block, .is_second = true};
     c->num_retries++;
-    return cr_stream_move(c->run->x, entry, CR_GROUP_PIPELINE, stream, id, entry->data,
-                          entry->num_bytes, NULL, err);
+    return put(c, CR_MESSAGE_QUESTION, &question, stream, id, entry, err);
 }
 
 /* All of its rewards have come. */
@@ -193,7 +213,7 @@ static size_t max_ids_of(const collector *c, const cr_sample *s)
 }
 
 /* The sample that an entry is of, and which of its rewards. NULL: no flight waits for it, it is a left-over of
- * another step or a second copy. */
+ * another step. */
 static cr_sample *find_sample(const collector *c, const char *name, flight **f, size_t *k)
 {
     uint64_t bits;
@@ -208,24 +228,15 @@ static cr_sample *find_sample(const collector *c, const char *name, flight **f, 
         return NULL;
     *f = &c->flights[id.draw];
     s = &(*f)->samples[id.index];
-    if (*k >= s->num_rewards || s->rewards[*k].has_come || s->rewards[*k].is_second != is_second)
-        return NULL;
-    return s;
+    return *k < s->num_rewards && s->rewards[*k].is_second == is_second ? s : NULL;
 }
 
-/* The response comes with the first reward; each has its own verdict. */
-static cr_status read_entry(collector *c, const cr_entry *entry, cr_sample *s, size_t k,
-                            cr_err *err)
+static cr_status read_response(collector *c, const cr_record *record, cr_sample *s, cr_err *err)
 {
-    cr_record record = {0};
-
-    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK && k == 0 &&
-        !s->ids && cr_sample_read(&record, max_ids_of(c, s), s, err) == CR_OK &&
-        !c->args->is_validation)
-        cr_note(cr_distribution_check(&c->distribution, s->kept.num != NULL, err));
-    if (err->status == CR_OK) cr_note(cr_sample_reward_read(&record, &s->rewards[k], err));
-    cr_record_free(&record);
-    return err->status;
+    if (s->ids) return CR_OK; /* a second copy */
+    CR_TRY(cr_sample_read(record, max_ids_of(c, s), s, err));
+    if (c->args->is_validation) return CR_OK;
+    return cr_distribution_check(&c->distribution, s->kept.num != NULL, err);
 }
 
 /* Has a block no verdict on a sample? Then it is asked once more, unless it is in vain: enough have tried. */
@@ -236,17 +247,14 @@ static bool should_ask_again(const collector *c, const cr_sample_reward *x)
     return !x->is_second && (t->num_answers > 0 || t->num_failures < ENOUGH);
 }
 
-static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+/* What reward number k of a sample says. */
+static cr_status accept_verdict(collector *c, const cr_entry *entry, const cr_record *record,
+                                flight *f, cr_sample *s, size_t k, cr_err *err)
 {
-    size_t k;
-    flight *f;
-    cr_sample *s = find_sample(c, entry->id, &f, &k);
-    cr_sample_reward *x;
+    cr_sample_reward *x = &s->rewards[k];
 
-    if (!s) return CR_OK;
-    x = &s->rewards[k];
-    cr_note(read_entry(c, entry, s, k, err));
-    CR_TRY(cr_fail_add(err, "sample %s", entry->id));
+    if (x->has_come) return CR_OK; /* a second copy */
+    CR_TRY(cr_sample_reward_read(record, s->num_ids, x, err));
     if (cr_reward_is_answer(x))
         c->tallies[x->block].num_answers++;
     else if (should_ask_again(c, x))
@@ -254,13 +262,87 @@ static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
     else
         c->tallies[x->block].num_failures++;
     if (++s->num_come < s->num_rewards) return CR_OK;
-    for (size_t i = 0; i < s->num_rewards; i++)
-        if (s->rewards[i].num_ids != s->num_ids)
-            return cr_fail(err, CR_EFORMAT, "sample %s has %zu tokens, and %zu with its first",
-                           entry->id, s->rewards[i].num_ids, s->num_ids);
     settle_sample(c, s);
     if (++f->num_come < c->args->group_size) return CR_OK;
     return settle(c, f, err);
+}
+
+static cr_status accept(collector *c, const cr_entry *entry, cr_err *err)
+{
+    size_t k;
+    flight *f;
+    cr_sample *s = find_sample(c, entry->id, &f, &k);
+    cr_record record = {0};
+
+    if (!s) return CR_OK;
+    if (cr_record_unpack(entry->data, entry->num_bytes, &record, err) == CR_OK)
+        cr_note(strcmp(entry->stream, CR_STREAM_SAMPLED) == 0
+                    ? read_response(c, &record, s, err)
+                    : accept_verdict(c, entry, &record, f, s, k, err));
+    cr_record_free(&record);
+    return cr_fail_add(err, "sample %s", entry->id);
+}
+
+/* A verdict on a response that has not come yet: engines put the response on its stream before they ask for rewards,
+ * but both streams are read in pieces. */
+static bool must_wait(const collector *c, const cr_entry *entry)
+{
+    size_t k;
+    flight *f;
+    const cr_sample *s = find_sample(c, entry->id, &f, &k);
+
+    return s && !s->ids && strcmp(entry->stream, CR_STREAM_SCORED) == 0;
+}
+
+static void entry_free(cr_entry *entry)
+{
+    cr_free(entry->id);
+    cr_free(entry->data);
+}
+
+/* The entries that wait and can be read now. */
+static cr_status accept_waiting(collector *c, cr_err *err)
+{
+    size_t num = c->num_waiting, num_read = 0;
+    cr_entry *read = CR_NEW_ARRAY(cr_entry, num);
+
+    c->num_waiting = 0;
+    for (size_t i = 0; i < num; i++) {
+        cr_entry *entry = &c->waiting[i];
+        if (err->status == CR_OK && must_wait(c, entry)) {
+            c->waiting[c->num_waiting++] = *entry;
+            continue;
+        }
+        if (err->status == CR_OK) cr_note(accept(c, entry, err));
+        read[num_read++] = *entry;
+    }
+    cr_stream_done(c->run->x, read, num_read, CR_GROUP_PIPELINE);
+    for (size_t i = 0; i < num_read; i++)
+        entry_free(&read[i]);
+    cr_free(read);
+    return err->status;
+}
+
+/* Responses and verdicts that have come meanwhile. */
+static cr_status take(collector *c, size_t *num, cr_err *err)
+{
+    static const char *const streams[] = {CR_STREAM_SAMPLED, CR_STREAM_SCORED};
+    cr_entries entries;
+
+    CR_TRY(cr_stream_take(c->run->x, streams, 2, CR_GROUP_PIPELINE, "pipeline", 64, 0.2, 60,
+                          &entries, err));
+    *num = entries.num;
+    for (int is_verdict = 0; is_verdict < 2; is_verdict++)
+        for (size_t i = 0; i < entries.num; i++) {
+            cr_entry *entry = &entries.items[i];
+            if ((strcmp(entry->stream, CR_STREAM_SCORED) == 0) != is_verdict) continue;
+            c->waiting =
+                cr_grow(c->waiting, c->num_waiting, &c->waiting_capacity, sizeof *c->waiting);
+            c->waiting[c->num_waiting++] = *entry;
+            entry->id = entry->data = NULL;
+        }
+    cr_entries_free(&entries);
+    return accept_waiting(c, err);
 }
 
 static cr_status ask_all(collector *c, cr_err *err)
@@ -307,23 +389,15 @@ static cr_status no_sample_came(const collector *c, cr_err *err)
 
 static cr_status collect(collector *c, cr_err *err)
 {
-    static const char *const scored[] = {CR_STREAM_SCORED};
     double came_s;
 
     CR_TRY(ask_all(c, err));
     CR_TRY(cr_exchange_flush(c->run->x, err));
     came_s = cr_now_s();
     while (c->num_done < c->num) {
-        cr_entries entries;
-        CR_TRY(cr_stream_take(c->run->x, scored, 1, CR_GROUP_PIPELINE, "pipeline", 64, 0.2, 60,
-                              &entries, err));
-        for (size_t i = 0; i < entries.num && err->status == CR_OK; i++) {
-            cr_note(accept(c, &entries.items[i], err));
-            cr_stream_done(c->run->x, &entries.items[i], CR_GROUP_PIPELINE);
-        }
-        if (entries.num) came_s = cr_now_s();
-        cr_entries_free(&entries);
-        CR_TRY(err->status);
+        size_t num;
+        CR_TRY(take(c, &num, err));
+        if (num) came_s = cr_now_s();
         CR_TRY(cr_run_watch(c->run, err));
         if (cr_now_s() - came_s > c->run->config->rpc_timeout) return no_sample_came(c, err);
         if (c->run->view)
@@ -373,7 +447,9 @@ static void clear_streams(cr_run *run)
     char name[96];
 
     cr_stream_clear(run->x, CR_STREAM_PROMPTS);
+    cr_stream_clear(run->x, CR_STREAM_SAMPLED);
     cr_stream_clear(run->x, CR_STREAM_SCORED);
+    cr_rows_clear(run->x);
     for (size_t i = 0; i < run->config->num_rewards; i++) {
         snprintf(name, sizeof name, CR_STREAM_GENERATED "%s", run->config->rewards[i].domain);
         cr_stream_clear(run->x, name);
@@ -414,6 +490,9 @@ cr_status cr_rollout_collect(cr_run *run, const cr_rollout_args *args, cr_rollou
         cr_free(c.flights[i].samples);
     }
     cr_free(c.flights);
+    for (size_t i = 0; i < c.num_waiting; i++)
+        entry_free(&c.waiting[i]);
+    cr_free(c.waiting);
     cr_free(c.tallies);
     cr_free(c.failure);
     cr_free(c.left_out);

@@ -1,172 +1,173 @@
 /* messages.c -- see messages.h. */
 #include "samples/messages.h"
+#include "samples/kept.h"
 #include "samples/protocol.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#define FIELD(message, name, type, member, ...)                      \
+    {                                                                \
+        name, CR_TYPE_##type, offsetof(message, member), __VA_ARGS__ \
+    }
+
+static const cr_field prompt[] = {
+    FIELD(cr_prompt, "validation", INT, is_validation, .what = "1 in a validation, else 0"),
+    FIELD(cr_prompt, "prompt_ids", INT32S, ids, .what = "tokens of the prompt"),
+    FIELD(cr_prompt, "sample_ids", UINT64S, samples,
+          .what = "the ids of its samples, at least one"),
+    FIELD(cr_prompt, "rewards", INT32S, blocks,
+          .what = "the blocks that score them, by their places in the file, at least one")};
+
+static const cr_field row[] = {
+    FIELD(cr_prompt_row, "row", TEXT, text, .what = "the data row, JSON"),
+    FIELD(cr_prompt_row, "prompt_ids", INT32S, ids, .what = "tokens of the prompt")};
+
+static const cr_field question[] = {
+    FIELD(cr_question, "response", TEXT, response, .what = "the text of the response"),
+    FIELD(cr_question, "finish", TEXT, finish, .what = "`stop` or `length`"),
+    FIELD(cr_question, "ids", INT32S, ids, .what = "tokens of the response")};
+
+static const cr_field response[] = {
+    FIELD(cr_response, "version", INT, version,
+          .what = "updates that the weights it was sampled with have had"),
+    FIELD(cr_response, "response", TEXT, text, .what = "the text of the response"),
+    FIELD(cr_response, "finish", TEXT, finish, .what = "`stop` or `length`"),
+    FIELD(cr_response, "ids", INT32S, ids, .what = "tokens of the response, at least one"),
+    FIELD(cr_response, "log_probs", FLOATS, log_probs, CR_LENGTH_PER_TOKEN,
+          .what = "of the tokens, as they were sampled"),
+    FIELD(cr_response, "log_mass", FLOATS, log_mass, CR_LENGTH_PER_TOKEN, true,
+          "log of the mass that filters kept ([sampling.md](sampling.md))"),
+    FIELD(cr_response, "num_kept", INT32S, num_kept, CR_LENGTH_PER_TOKEN, true,
+          "how many ids they kept"),
+    FIELD(cr_response, "kept_ids", INT32S, kept_ids, CR_LENGTH_FREE, true,
+          "these ids, of one token after the other, ascending")};
+
+static const cr_field verdict[] = {
+    FIELD(cr_scored, "score", REAL, score, .what = "within 1e6 on both sides of 0"),
+    FIELD(cr_scored, "reward", REAL, reward, .what = "likewise"),
+    FIELD(cr_scored, "status", TEXT, status, .what = "`ok`, `abstain`, `timeout` or `error`"),
+    FIELD(cr_scored, "detail", TEXT, detail, .what = "why"),
+    FIELD(cr_scored, "seconds", REAL, seconds, CR_LENGTH_FREE, true, "how long the answer took"),
+    FIELD(cr_scored, "metrics", TEXT, metrics, CR_LENGTH_FREE, true,
+          "a JSON object of numbers of the program's own"),
+    FIELD(cr_scored, "token_rewards", FLOATS, token_rewards, CR_LENGTH_PER_TOKEN, true,
+          "of the tokens of the response")};
+
+const cr_message cr_messages[CR_NUM_MESSAGES] = {
+    [CR_MESSAGE_PROMPT] = {"prompt", CR_STREAM_PROMPTS, prompt, CR_COUNT(prompt)},
+    [CR_MESSAGE_ROW] = {"row", CR_TABLE_ROWS, row, CR_COUNT(row)},
+    [CR_MESSAGE_QUESTION] = {"question", CR_STREAM_GENERATED "<block>", question,
+                             CR_COUNT(question)},
+    [CR_MESSAGE_RESPONSE] = {"response", CR_STREAM_SAMPLED, response, CR_COUNT(response)},
+    [CR_MESSAGE_VERDICT] = {"verdict", CR_STREAM_SCORED, verdict, CR_COUNT(verdict)}};
+
+static void *copy_of(const void *data, size_t num_bytes)
+{
+    return memcpy(cr_alloc(num_bytes), data, num_bytes);
+}
 
 cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err)
 {
-    const void *ids, *samples, *blocks;
-    int64_t is_validation;
-
-    CR_TRY(cr_record_get_text(r, "row", &out->row, &out->row_bytes, err));
-    CR_TRY(cr_record_get_int(r, "validation", &is_validation, err));
-    CR_TRY(cr_record_get(r, "prompt_ids", CR_RECORD_INT32, &ids, &out->num_ids, err));
-    CR_TRY(cr_record_get(r, "sample_ids", CR_RECORD_UINT64, &samples, &out->num_samples, err));
-    CR_TRY(cr_record_get(r, "rewards", CR_RECORD_INT32, &blocks, &out->num_blocks, err));
-    if (out->num_samples == 0) return cr_fail(err, CR_EFORMAT, "no sample is wanted of it");
-    if (out->num_blocks == 0) return cr_fail(err, CR_EFORMAT, "no reward is wanted of it");
-    out->is_validation = is_validation != 0;
-    out->ids = ids;
-    out->blocks = blocks;
-    out->samples = samples;
+    CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_PROMPT], r, out, err));
+    if (out->samples.num == 0) return cr_fail(err, CR_EFORMAT, "no sample is wanted of it");
+    if (out->blocks.num == 0) return cr_fail(err, CR_EFORMAT, "no reward is wanted of it");
     return CR_OK;
 }
 
-/* What its scoring program said beside the verdict. */
-static cr_status read_extras(const cr_record *r, cr_sample_reward *x, cr_err *err)
-{
-    const float *tokens;
-    const char *text;
-    size_t n;
+/* ---- verdicts ---- */
 
-    if (cr_record_has(r, "token_rewards")) {
-        CR_TRY(cr_floats_read(r, "token_rewards", x->num_ids, &tokens, err));
-        x->token_rewards = CR_NEW_ARRAY(float, n = x->num_ids);
-        memcpy(x->token_rewards, tokens, n * sizeof *tokens);
-        for (size_t i = 0; i < n; i++)
-            if (!(fabsf(tokens[i]) <= (float)CR_SCORE_LIMIT))
-                return cr_fail(err, CR_EFORMAT, "the reward of token %zu is out of range", i);
-    }
-    if (!cr_record_has_value(r, "metrics")) return CR_OK;
-    CR_TRY(cr_record_get_text(r, "metrics", &text, &n, err));
-    CR_TRY(cr_json_parse(text, n, "metrics", &x->metrics, err));
+/* What its scoring program said beside the verdict. */
+static cr_status read_extras(const cr_scored *v, size_t num_ids, cr_sample_reward *x, cr_err *err)
+{
+    const float *tokens = v->token_rewards.data;
+
+    if (tokens && v->token_rewards.num != num_ids)
+        return cr_fail(err, CR_EFORMAT, "token_rewards has %zu numbers, expected %zu",
+                       v->token_rewards.num, num_ids);
+    for (size_t i = 0; tokens && i < num_ids; i++)
+        if (!(fabsf(tokens[i]) <= (float)CR_SCORE_LIMIT))
+            return cr_fail(err, CR_EFORMAT, "the reward of token %zu is out of range", i);
+    if (tokens) x->token_rewards = copy_of(tokens, num_ids * sizeof *tokens);
+    if (!v->metrics.data) return CR_OK;
+    CR_TRY(cr_json_parse(v->metrics.data, v->metrics.num_bytes, "metrics", &x->metrics, err));
     if (!json_is_object(x->metrics)) return cr_fail(err, CR_EFORMAT, "metrics is not an object");
     return CR_OK;
 }
 
-cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err *err)
+cr_status cr_sample_reward_read(const cr_record *r, size_t num_ids, cr_sample_reward *x,
+                                cr_err *err)
 {
-    const char *text;
-    const void *ids;
-    size_t n;
+    cr_scored v;
 
-    CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &x->num_ids, err));
-    CR_TRY(cr_record_get_real(r, "score", &x->score, err));
-    CR_TRY(cr_record_get_real(r, "reward", &x->reward, err));
-    if (!(fabs(x->score) <= CR_SCORE_LIMIT) || !(fabs(x->reward) <= CR_SCORE_LIMIT))
+    CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_VERDICT], r, &v, err));
+    if (!(fabs(v.score) <= CR_SCORE_LIMIT) || !(fabs(v.reward) <= CR_SCORE_LIMIT))
         return cr_fail(err, CR_EFORMAT, "the score is outside -1e6 .. 1e6");
-    CR_TRY(cr_record_get_text(r, "status", &text, &n, err));
-    x->outcome = cr_outcome_find(text);
-    if (x->outcome == CR_OUTCOME_NONE) return cr_fail(err, CR_EFORMAT, "the status is %.40s", text);
-    CR_TRY(cr_record_get_text(r, "detail", &text, &n, err));
-    cr_free(x->detail);
-    x->detail = cr_strndup(text, n);
-    if (cr_record_has_value(r, "seconds"))
-        CR_TRY(cr_record_get_real(r, "seconds", &x->seconds, err));
-    if (!(x->seconds >= 0 && x->seconds < 1e9))
+    x->outcome = cr_outcome_find(v.status.data);
+    if (x->outcome == CR_OUTCOME_NONE)
+        return cr_fail(err, CR_EFORMAT, "the status is %.40s", v.status.data);
+    if (!(v.seconds >= 0 && v.seconds < 1e9))
         return cr_fail(err, CR_EFORMAT, "the seconds of its verdict are out of range");
-    CR_TRY(read_extras(r, x, err));
+    x->score = v.score;
+    x->reward = v.reward;
+    x->seconds = v.seconds;
+    x->num_ids = num_ids;
+    cr_free(x->detail);
+    x->detail = cr_strndup(v.detail.data, v.detail.num_bytes);
+    CR_TRY(read_extras(&v, num_ids, x, err));
     x->has_come = true;
     return CR_OK;
 }
 
-static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
-                          cr_err *err)
+/* ---- responses ---- */
+
+static cr_status read_kept(const cr_response *from, cr_sample *s, cr_err *err)
 {
-    const void *data;
+    const int32_t *num_kept = from->num_kept.data, *ids = from->kept_ids.data;
+    const float *log_mass = from->log_mass.data;
+    size_t num_ids = from->kept_ids.num, at = 0;
 
-    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
-    *out = data;
-    return CR_OK;
-}
-
-/* Kept words of num tokens begin at ids[*at]: they ascend, are in the vocabulary, and the token is one of them. */
-static cr_status check_kept(const int32_t *tokens, size_t num, const int32_t *num_kept,
-                            const int32_t *ids, size_t num_ids, int64_t vocab_size, size_t *at,
-                            cr_err *err)
-{
-    for (size_t t = 0; t < num; t++) {
-        bool has_token = num_kept[t] == 0;
-        if (num_kept[t] < 0 || (size_t)num_kept[t] > num_ids - *at)
-            return cr_fail(err, CR_EFORMAT, "token %zu has %d kept_ids of %zu", t, num_kept[t],
-                           num_ids - *at);
-        for (const int32_t *id = ids + *at, *end = id + num_kept[t]; id < end; id++) {
-            if (*id < 0 || *id >= vocab_size || (id > ids + *at && *id <= id[-1]))
-                return cr_fail(err, CR_EFORMAT, "kept_ids of token %zu: %d is out of place", t,
-                               *id);
-            has_token |= *id == tokens[t];
-        }
-        if (!has_token)
-            return cr_fail(err, CR_EFORMAT, "kept_ids of token %zu are without itself, %d", t,
-                           tokens[t]);
-        *at += (size_t)num_kept[t];
-    }
-    return CR_OK;
-}
-
-/* Of a sample that has its ids. */
-static cr_status read_kept(const cr_record *r, cr_sample *s, cr_err *err)
-{
-    const int32_t *num_kept, *kept_ids;
-    const float *log_mass;
-    size_t num, num_ids, at = 0;
-
-    if (!cr_record_has(r, "num_kept")) return CR_OK;
-    CR_TRY(get_ints(r, "num_kept", &num_kept, &num, err));
-    CR_TRY(get_ints(r, "kept_ids", &kept_ids, &num_ids, err));
-    CR_TRY(cr_floats_read(r, "log_mass", s->num_ids, &log_mass, err));
-    if (num != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu num_kept", s->num_ids, num);
-    CR_TRY(check_kept(s->ids, num, num_kept, kept_ids, num_ids, INT64_MAX, &at, err));
+    if (!num_kept) return CR_OK;
+    if (!ids || !log_mass)
+        return cr_fail(err, CR_EFORMAT, "num_kept came without kept_ids or log_mass");
+    CR_TRY(cri_kept_check(s->ids, s->num_ids, num_kept, ids, num_ids, INT64_MAX, &at, err));
     if (at != num_ids)
         return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
-    for (size_t t = 0; t < num; t++)
+    for (size_t t = 0; t < s->num_ids; t++)
         if (!(log_mass[t] <= 1e-3f && log_mass[t] > -INFINITY))
             return cr_fail(err, CR_EFORMAT, "token %zu has log_mass %g", t, (double)log_mass[t]);
-    s->kept = (cr_kept){CR_NEW_ARRAY(float, num), CR_NEW_ARRAY(int32_t, num),
-                        CR_NEW_ARRAY(int32_t, num_ids), num_ids};
-    memcpy(s->kept.log_mass, log_mass, num * sizeof *log_mass);
-    memcpy(s->kept.num, num_kept, num * sizeof *num_kept);
-    memcpy(s->kept.ids, kept_ids, num_ids * sizeof *kept_ids);
+    s->kept = (cr_kept){copy_of(log_mass, s->num_ids * sizeof *log_mass),
+                        copy_of(num_kept, s->num_ids * sizeof *num_kept),
+                        copy_of(ids, num_ids * sizeof *ids), num_ids};
     return CR_OK;
 }
 
 cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err)
 {
-    const void *ids, *log_probs;
-    const char *text, *response;
-    size_t num_ids, num_log_probs, n, num_bytes;
+    cr_response x;
+    const float *log_probs;
 
-    CR_TRY(cr_record_get(r, "ids", CR_RECORD_INT32, &ids, &num_ids, err));
-    CR_TRY(cr_record_get(r, "log_probs", CR_RECORD_FLOAT32, &log_probs, &num_log_probs, err));
-    if (num_ids != num_log_probs)
-        return cr_fail(err, CR_EFORMAT, "%zu tokens with %zu log-probs", num_ids, num_log_probs);
-    if (num_ids == 0) return cr_fail(err, CR_EFORMAT, "it has no tokens");
-    if (num_ids > max_ids)
+    CR_TRY(cr_message_read(&cr_messages[CR_MESSAGE_RESPONSE], r, &x, err));
+    log_probs = x.log_probs.data;
+    if (x.ids.num == 0) return cr_fail(err, CR_EFORMAT, "it has no tokens");
+    if (x.ids.num > max_ids)
         return cr_fail(
             err, CR_EFORMAT,
-            "it has %zu tokens, and sequence_length leaves room for %zu after its prompt", num_ids,
-            max_ids);
-    for (size_t i = 0; i < num_ids; i++)
-        if (!isfinite(((const float *)log_probs)[i]) || ((const float *)log_probs)[i] > 1e-3f)
+            "it has %zu tokens, and sequence_length leaves room for %zu after its prompt",
+            x.ids.num, max_ids);
+    for (size_t i = 0; i < x.ids.num; i++)
+        if (!isfinite(log_probs[i]) || log_probs[i] > 1e-3f)
             return cr_fail(err, CR_EFORMAT, "the log-prob of token %zu is not finite, or above 0",
                            i);
-    CR_TRY(cr_record_get_int(r, "version", &s->version, err));
-    CR_TRY(cr_record_get_text(r, "finish", &text, &n, err));
-    snprintf(s->finish, sizeof s->finish, "%s", text);
-    CR_TRY(cr_record_get_text(r, "response", &response, &num_bytes, err));
-    s->response = cr_strndup(response, num_bytes);
-    s->response_bytes = num_bytes;
-    s->num_ids = num_ids;
-    s->ids = CR_NEW_ARRAY(int32_t, num_ids);
-    s->log_prob_infer = CR_NEW_ARRAY(float, num_ids);
-    memcpy(s->ids, ids, num_ids * sizeof *s->ids);
-    memcpy(s->log_prob_infer, log_probs, num_ids * sizeof *s->log_prob_infer);
-    return read_kept(r, s, err);
+    s->version = x.version;
+    snprintf(s->finish, sizeof s->finish, "%s", x.finish.data);
+    s->response = cr_strndup(x.text.data, x.text.num_bytes);
+    s->response_bytes = x.text.num_bytes;
+    s->num_ids = x.ids.num;
+    s->ids = copy_of(x.ids.data, x.ids.num * sizeof *s->ids);
+    s->log_prob_infer = copy_of(log_probs, x.ids.num * sizeof *log_probs);
+    return read_kept(&x, s, err);
 }
 
 void cr_sample_reward_free(cr_sample_reward *x)
@@ -189,262 +190,4 @@ void cr_sample_free(cr_sample *s)
     for (size_t i = 0; i < s->num_rewards; i++)
         cr_sample_reward_free(&s->rewards[i]);
     cr_free(s->rewards);
-}
-
-/* ---- to a train rank ---- */
-
-cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const float **out,
-                         cr_err *err)
-{
-    const void *data;
-    size_t n;
-
-    CR_TRY(cr_record_get(r, name, CR_RECORD_FLOAT32, &data, &n, err));
-    if (n != num) return cr_fail(err, CR_EFORMAT, "%s has %zu numbers, expected %zu", name, n, num);
-    *out = data;
-    return CR_OK;
-}
-
-/* Says which one an error is of. */
-static cr_status of_sample(const cr_samples *s, size_t i, cr_err *err)
-{
-    if (s->sample_ids)
-        return cr_fail_add(err, "sample %016llx", (unsigned long long)s->sample_ids[i]);
-    return cr_fail_add(err, "sample %zu", i);
-}
-
-static cr_status read_sample_ids(const cr_record *r, cr_samples *s, cr_err *err)
-{
-    const void *ids;
-    size_t num;
-
-    if (!cr_record_has(r, CR_FIELD_SAMPLE_IDS)) return CR_OK;
-    CR_TRY(cr_record_get(r, CR_FIELD_SAMPLE_IDS, CR_RECORD_UINT64, &ids, &num, err));
-    if (num != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu sample_ids", s->num, num);
-    s->sample_ids = ids;
-    return CR_OK;
-}
-
-/* Those of sample i are in the vocabulary. */
-static cr_status check_ids(const cr_samples *s, size_t i, int64_t vocab_size, cr_err *err)
-{
-    const int32_t *ids = s->ids + s->first_id[i];
-
-    for (int64_t k = 0; k < (int64_t)s->prompts[i] + s->lengths[i]; k++)
-        if (ids[k] < 0 || ids[k] >= vocab_size)
-            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", ids[k]);
-    return CR_OK;
-}
-
-static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
-{
-    size_t num, num_ids, at = 0;
-
-    if (!cr_record_has(r, CR_FIELD_NUM_KEPT)) return CR_OK;
-    CR_TRY(get_ints(r, CR_FIELD_NUM_KEPT, &s->num_kept, &num, err));
-    CR_TRY(get_ints(r, CR_FIELD_KEPT_IDS, &s->kept_ids, &num_ids, err));
-    if (num != s->num_tokens)
-        return cr_fail(err, CR_EFORMAT, "%zu response tokens with %zu num_kept", s->num_tokens,
-                       num);
-    s->first_kept = CR_NEW_ARRAY(size_t, num);
-    for (size_t i = 0; i < s->num; i++) {
-        const int32_t *tokens = s->ids + s->first_id[i] + s->prompts[i],
-                      *num_kept = s->num_kept + s->first_token[i];
-        size_t first = at;
-        if (check_kept(tokens, (size_t)s->lengths[i], num_kept, s->kept_ids, num_ids, vocab_size,
-                       &at, err) != CR_OK)
-            return of_sample(s, i, err);
-        for (size_t t = 0; t < (size_t)s->lengths[i]; t++) {
-            s->first_kept[s->first_token[i] + t] = first;
-            first += (size_t)num_kept[t];
-        }
-    }
-    if (at != num_ids)
-        return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
-    return CR_OK;
-}
-
-cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
-{
-    size_t num_prompts, num_minis;
-
-    *s = (cr_samples){0};
-    CR_TRY(get_ints(r, CR_FIELD_PROMPTS, &s->prompts, &num_prompts, err));
-    CR_TRY(get_ints(r, CR_FIELD_LENGTHS, &s->lengths, &s->num, err));
-    CR_TRY(get_ints(r, CR_FIELD_MINI, &s->mini, &num_minis, err));
-    CR_TRY(get_ints(r, CR_FIELD_IDS, &s->ids, &s->num_ids, err));
-    if (num_prompts != s->num || num_minis != s->num)
-        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
-    CR_TRY(read_sample_ids(r, s, err));
-    s->first_id = CR_NEW_ARRAY(size_t, s->num);
-    s->first_token = CR_NEW_ARRAY(size_t, s->num);
-    size_t ids = 0;
-    for (size_t i = 0; i < s->num; i++) {
-        if (s->prompts[i] < 1 || s->lengths[i] < 0)
-            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
-                           s->prompts[i], s->lengths[i]);
-        s->first_id[i] = ids;
-        s->first_token[i] = s->num_tokens;
-        ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
-        s->num_tokens += (size_t)s->lengths[i];
-    }
-    if (ids != s->num_ids)
-        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
-    for (size_t i = 0; i < s->num; i++)
-        if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
-    return read_all_kept(r, vocab_size, s, err);
-}
-
-void cr_samples_free(cr_samples *s)
-{
-    cr_free(s->first_id);
-    cr_free(s->first_token);
-    cr_free(s->first_kept);
-}
-
-/* ---- train_step ---- */
-
-const char *const cr_step_array_names[CR_STEP_ARRAYS] = {[CR_STEP_INFER] = "infer",
-                                                         [CR_STEP_ADVANTAGES] = "advantages",
-                                                         [CR_STEP_MASK] = "mask",
-                                                         [CR_STEP_FINAL] = "final",
-                                                         [CR_STEP_OLD] = "old",
-                                                         [CR_STEP_REF] = "ref",
-                                                         [CR_STEP_ENTROPY_MASK] = "entropy_mask",
-                                                         [CR_STEP_IS_WEIGHT] = "is_weight",
-                                                         [CR_STEP_SCORES] = "scores",
-                                                         [CR_STEP_WEIGHTS] = "weights"};
-
-cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
-                              const float *out[CR_STEP_ARRAYS], cr_err *err)
-{
-    static const bool is_optional[CR_STEP_ARRAYS] = {[CR_STEP_OLD] = true,
-                                                     [CR_STEP_REF] = true,
-                                                     [CR_STEP_ENTROPY_MASK] = true,
-                                                     [CR_STEP_IS_WEIGHT] = true,
-                                                     [CR_STEP_WEIGHTS] = true};
-
-    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
-        const char *name = cr_step_array_names[k];
-        out[k] = NULL;
-        if (is_optional[k] && !cr_record_has(r, name)) continue;
-        CR_TRY(cr_floats_read(r, name, k >= CR_STEP_SCORES ? s->num : s->num_tokens, &out[k], err));
-    }
-    return CR_OK;
-}
-
-cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out, cr_err *err)
-{
-    const void *data;
-    size_t n;
-
-    CR_TRY(cr_record_get(r, CR_FIELD_COUNTS, CR_RECORD_UINT64, &data, &n, err));
-    if (n % CR_MINI_COUNTS != 0 || n / CR_MINI_COUNTS != num_minis)
-        return cr_fail(err, CR_EFORMAT, "%zu counts of %zu mini-batches", n, num_minis);
-    *out = data;
-    return CR_OK;
-}
-
-/* How parts of a sum come together. */
-typedef enum part_kind {
-    ADDED,
-    GREATEST,  /* of numbers >= 0 */
-    LEAST,     /* of the parts that have tokens */
-    OF_UPDATES /* added over updates, the same on every rank */
-} part_kind;
-
-static const struct real_field {
-    const char *name;
-    size_t at;
-    part_kind part;
-} reals[] = {
-#define LOSS(name, part)                                \
-    {                                                   \
-#name, offsetof(cr_train_sums, loss.name), part \
-    }
-    LOSS(total_loss, ADDED),
-    LOSS(pg_loss, ADDED),
-    LOSS(weighted_pg_loss, ADDED),
-    LOSS(kl_loss, ADDED),
-    LOSS(entropy_loss, ADDED),
-    LOSS(approxkl, ADDED),
-    LOSS(policykl, ADDED),
-    LOSS(clip_low, ADDED),
-    LOSS(clip_high, ADDED),
-    LOSS(ratio_sum, ADDED),
-    LOSS(num_tokens, ADDED),
-    LOSS(factor_sum, ADDED),
-    LOSS(masked_low, ADDED),
-    LOSS(masked_high, ADDED),
-    LOSS(log_ratio_sum, ADDED),
-    LOSS(log_ratio_abs, ADDED),
-    LOSS(log_ratio_squares, ADDED),
-    LOSS(policy_abs, ADDED),
-    LOSS(ratio_max, GREATEST),
-    LOSS(ratio_min, LEAST),
-    LOSS(infer_diff_max, GREATEST),
-    {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
-    {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
-#undef LOSS
-};
-
-static const struct int_field {
-    const char *name;
-    size_t at;
-    part_kind part;
-} ints[] = {{"compared", offsetof(cr_train_sums, num_compared), ADDED},
-            {"different", offsetof(cr_train_sums, num_different), ADDED},
-            {"updates", offsetof(cr_train_sums, num_updates), OF_UPDATES},
-            {"skipped", offsetof(cr_train_sums, num_skipped), OF_UPDATES}};
-
-static double *real_at(cr_train_sums *s, const struct real_field *f)
-{
-    return (double *)(void *)((char *)s + f->at);
-}
-
-static int64_t *int_at(cr_train_sums *s, const struct int_field *f)
-{
-    return (int64_t *)(void *)((char *)s + f->at);
-}
-
-void cr_train_sums_write(const cr_train_sums *s, cr_record *r)
-{
-    cr_train_sums copy = *s;
-
-    for (size_t i = 0; i < CR_COUNT(reals); i++)
-        if (isfinite(*real_at(&copy, &reals[i])))
-            cr_record_set_real(r, reals[i].name, *real_at(&copy, &reals[i]));
-    for (size_t i = 0; i < CR_COUNT(ints); i++)
-        cr_record_set_int(r, ints[i].name, *int_at(&copy, &ints[i]));
-}
-
-cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err)
-{
-    for (size_t i = 0; i < CR_COUNT(reals); i++) {
-        *real_at(s, &reals[i]) = (double)NAN;
-        if (cr_record_has_value(r, reals[i].name))
-            CR_TRY(cr_record_get_real(r, reals[i].name, real_at(s, &reals[i]), err));
-    }
-    for (size_t i = 0; i < CR_COUNT(ints); i++)
-        CR_TRY(cr_record_get_int(r, ints[i].name, int_at(s, &ints[i]), err));
-    return CR_OK;
-}
-
-/* fmax and fmin would leave NaN out. */
-void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update)
-{
-    cr_train_sums part = *from;
-    bool has_tokens = to->loss.num_tokens > 0, adds_tokens = from->loss.num_tokens > 0;
-
-    for (size_t i = 0; i < CR_COUNT(reals); i++) {
-        double *x = real_at(to, &reals[i]), y = *real_at(&part, &reals[i]);
-        if (reals[i].part == ADDED || (reals[i].part == OF_UPDATES && !is_same_update)) *x += y;
-        if (reals[i].part == GREATEST) *x = isnan(*x) || isnan(y) ? (double)NAN : fmax(*x, y);
-        if (reals[i].part == LEAST && adds_tokens)
-            *x = !has_tokens ? y : isnan(*x) || isnan(y) ? (double)NAN : fmin(*x, y);
-    }
-    for (size_t i = 0; i < CR_COUNT(ints); i++)
-        if (ints[i].part == ADDED || !is_same_update)
-            *int_at(to, &ints[i]) += *int_at(&part, &ints[i]);
 }

@@ -1,101 +1,60 @@
-/* messages.h -- reading the records that travel on the streams (docs/exchange.md).
- *
- * A record may come from any process that reaches Redis: everything is checked before it is used. CR_EFORMAT
- * says what is wrong. What is read borrows from the record unless it is said to be owned.
+/* messages.h -- the records of a sample's life on the streams (docs/exchange.md), from and to any process that
+ * reaches Redis: everything is checked before it is used, and CR_EFORMAT says what is wrong. What is read borrows from
+ * the record unless it is said to be owned.
  */
 #ifndef CR_MESSAGES_H
 #define CR_MESSAGES_H
 
-#include "exchange/record.h"
-#include "rl/loss.h"
+#include "samples/fields.h"
 #include "samples/sample.h"
 
-/* `prompts`: one prompt and the ids of the samples that are wanted of it, at least one. */
+typedef enum cr_message_kind {
+    CR_MESSAGE_PROMPT,   /* pipeline to engines */
+    CR_MESSAGE_ROW,      /* pipeline to reward workers, once a prompt */
+    CR_MESSAGE_QUESTION, /* engine to reward workers, one for each reward of a sample */
+    CR_MESSAGE_RESPONSE, /* engine to pipeline */
+    CR_MESSAGE_VERDICT,  /* reward worker to pipeline */
+    CR_NUM_MESSAGES
+} cr_message_kind;
+extern const cr_message cr_messages[CR_NUM_MESSAGES];
+
 typedef struct cr_prompt {
-    const char *row;
-    size_t row_bytes;
-    bool is_validation;
-    const int32_t *ids,
-        *blocks; /* blocks of rewards that score its samples, as indices: at least one */
-    const uint64_t *samples;
-    size_t num_ids, num_blocks, num_samples;
+    int64_t is_validation;
+    cr_field_array ids, samples, blocks; /* blocks of rewards: indices into config->rewards */
 } cr_prompt;
+
+typedef struct cr_prompt_row {
+    cr_field_text text; /* the data row as JSON */
+    cr_field_array ids; /* of the prompt */
+} cr_prompt_row;
+
+typedef struct cr_question {
+    cr_field_text response, finish;
+    cr_field_array ids; /* of the response */
+} cr_question;
+
+typedef struct cr_response {
+    int64_t version;
+    cr_field_text text, finish;
+    cr_field_array ids, log_probs;               /* at least one token */
+    cr_field_array log_mass, num_kept, kept_ids; /* cr_kept; data NULL: no filters */
+} cr_response;
+
+typedef struct cr_scored {
+    double score, reward, seconds;
+    cr_field_text status, detail, metrics;
+    cr_field_array token_rewards;
+} cr_scored;
+
+/* At least one sample and one block. */
 CR_MUST cr_status cr_prompt_read(const cr_record *r, cr_prompt *out, cr_err *err);
 
-/* `scored`, of the sample's first reward: the response itself, which has room for max_ids tokens. What it has is
- * owned, also after a failure. */
+/* A sample's response, which has room for max_ids tokens. What it has is owned, also after a failure. */
 CR_MUST cr_status cr_sample_read(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err);
-/* `scored`: what a block of rewards says; likewise. */
-CR_MUST cr_status cr_sample_reward_read(const cr_record *r, cr_sample_reward *x, cr_err *err);
+/* What a block of rewards says of a sample of num_ids tokens; likewise. */
+CR_MUST cr_status cr_sample_reward_read(const cr_record *r, size_t num_ids, cr_sample_reward *x,
+                                        cr_err *err);
 void cr_sample_reward_free(cr_sample_reward *x);
 void cr_sample_free(cr_sample *s);
-
-/* `cmd:*` of train ranks and references: samples to pass over. */
-typedef struct cr_samples {
-    const int32_t *prompts, *lengths, *ids, *mini;
-    const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
-    size_t num, num_ids, num_tokens;
-    size_t *first_id, *first_token;     /* [num] (owned) */
-    const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
-    size_t *first_kept;                 /* [num_tokens] (owned) */
-} cr_samples;
-
-/* Ids are below vocab_size. Free with cr_samples_free, also after a failure. */
-CR_MUST cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
-                                  cr_err *err);
-void cr_samples_free(cr_samples *s);
-
-/* ---- train_step and sft_step: what both sides of the stream share ---- */
-
-/* Arrays of a train_step: of response tokens, or (from SCORES on) of samples. */
-typedef enum cr_step_array {
-    CR_STEP_INFER,
-    CR_STEP_ADVANTAGES,
-    CR_STEP_MASK,
-    CR_STEP_FINAL,
-    CR_STEP_OLD,          /* optional, as old_from says */
-    CR_STEP_REF,          /* optional: without a reference */
-    CR_STEP_ENTROPY_MASK, /* optional: mask */
-    CR_STEP_IS_WEIGHT,    /* optional: 1 */
-    CR_STEP_SCORES,
-    CR_STEP_WEIGHTS, /* optional: 1 */
-    CR_STEP_ARRAYS
-} cr_step_array;
-extern const char *const cr_step_array_names[CR_STEP_ARRAYS];
-/* NULL: an optional one that did not come. */
-CR_MUST cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
-                                      const float *out[CR_STEP_ARRAYS], cr_err *err);
-
-/* `counts`: numbers of each mini-batch over all ranks. */
-typedef enum cr_mini_count {
-    CR_MINI_FINAL_TOKENS,
-    CR_MINI_FINAL_SAMPLES,
-    CR_MINI_TOKENS,
-    CR_MINI_SAMPLES,
-    CR_MINI_ENTROPY_TOKENS,
-    CR_MINI_ENTROPY_SAMPLES,
-    CR_MINI_WIDTH, /* the longest response that may be */
-    CR_MINI_COUNTS
-} cr_mini_count;
-/* [num_minis][CR_MINI_COUNTS], borrowed. */
-CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out,
-                                 cr_err *err);
-
-/* The reply: sums over micro-batches (of this rank's part) and numbers of updates (the same on every
- * rank). A number that is not finite cannot be written as JSON: it is left out, and read as NaN. */
-typedef struct cr_train_sums {
-    cr_loss_metrics loss; /* infer_diff_max: before the first update */
-    double entropy_sum;
-    double grad_norm; /* sum over the updates that were not skipped */
-    int64_t num_compared, num_different, num_updates, num_skipped;
-} cr_train_sums;
-void cr_train_sums_write(const cr_train_sums *s, cr_record *r);
-CR_MUST cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err);
-/* is_same_update: from is another rank's part of the updates that to has already. */
-void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update);
-
-/* An array of exactly num numbers. */
-CR_MUST cr_status cr_floats_read(const cr_record *r, const char *name, size_t num,
-                                 const float **out, cr_err *err);
 
 #endif

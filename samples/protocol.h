@@ -34,7 +34,9 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 
 /* Streams, and the groups of their consumers: the role that generates, reward workers, the pipeline. */
 #define CR_STREAM_PROMPTS   "prompts"
-#define CR_STREAM_GENERATED "generated:" /* and the domain */
+#define CR_TABLE_ROWS       "rows"       /* by the name of the group's first sample */
+#define CR_STREAM_GENERATED "generated:" /* and the block of rewards */
+#define CR_STREAM_SAMPLED   "sampled"
 #define CR_STREAM_SCORED    "scored"
 #define CR_GROUP_REWARD     "reward"
 #define CR_GROUP_PIPELINE   "pipeline"
@@ -54,7 +56,7 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_SAMPLE_IDS "sample_ids"
 #define CR_FIELD_NUM_KEPT   "num_kept"
 #define CR_FIELD_KEPT_IDS   "kept_ids"
-/* train_step, sft_step; their arrays: cr_step_array_names (messages.h) */
+/* train_step, sft_step; their arrays: cr_step_array_names (train.h) */
 #define CR_FIELD_MINIS    "minis"
 #define CR_FIELD_LR       "lr"
 #define CR_FIELD_COUNTS   "counts"
@@ -80,7 +82,6 @@ CR_MUST cr_status cr_ask_find(const char *name, cr_role role, cr_ask *out, cr_er
 #define CR_FIELD_SHARD_BYTES "shard_bytes"
 #define CR_FIELD_SHARD_HASH  "shard_sha256"
 #define CR_FIELD_IS_HERE     "is_here" /* it has the launcher's folder */
-#define CR_FIELD_STEP        "step"
 
 /* The files that CR_FIELD_WRITTEN has numbers of, below the checkpoint. Owned by the caller. */
 enum { CR_WRITTEN_FILES = 4 };

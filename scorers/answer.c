@@ -110,6 +110,7 @@ static cr_status read_tokens(const json_t *list, size_t num_tokens, cr_verdict *
                        "response",
                        num_tokens);
     out->token_rewards = CR_NEW_ARRAY(float, num_tokens);
+    out->num_tokens = num_tokens;
     json_array_foreach(list, i, v)
     {
         CR_TRY(read_number(v, "one of token_rewards", &x, err));

@@ -32,7 +32,8 @@ typedef struct cr_verdict {
     double seconds;       /* from writing the line to the answer */
     bool is_fault;        /* of the program: it timed out, ended, or its answer is wrong */
     json_t *metrics;      /* name -> number, or NULL (owned) */
-    float *token_rewards; /* of each token of the response, or NULL (owned) */
+    float *token_rewards; /* [num_tokens] of the response, or NULL (owned) */
+    size_t num_tokens;
 } cr_verdict;
 void cr_verdict_free(cr_verdict *verdict);
 

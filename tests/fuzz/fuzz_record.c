@@ -1,6 +1,8 @@
 /* fuzz_record.c -- a record may come from any process that reaches Redis: what was read can be written, and
  * what the streams carry is refused with a sentence or can be used. */
+#include "samples/id.h"
 #include "samples/messages.h"
+#include "samples/train.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +17,7 @@ static void read_prompt(const cr_record *r)
     cr_err err = {0};
 
     if (cr_prompt_read(r, &p, &err) == CR_OK)
-        CR_CHECK(p.num_samples > 0 && p.row[p.row_bytes] == 0 && p.num_blocks > 0, "%zu samples",
-                 p.num_samples);
+        CR_CHECK(p.samples.num > 0 && p.blocks.num > 0, "%zu samples", p.samples.num);
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
 }
@@ -35,10 +36,10 @@ static void read_sample(const cr_record *r)
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
     err = (cr_err){0};
-    if (cr_sample_reward_read(r, &x, &err) == CR_OK)
-        CR_CHECK(isfinite(x.score) && isfinite(x.reward) && x.detail && x.status[0] &&
+    if (cr_sample_reward_read(r, s.num_ids, &x, &err) == CR_OK)
+        CR_CHECK(isfinite(x.score) && isfinite(x.reward) && x.detail && x.outcome &&
                      (!x.token_rewards || !x.num_ids || isfinite(x.token_rewards[x.num_ids - 1])),
-                 "%s", x.status);
+                 "%s", cr_outcome_name(x.outcome));
     else
         CR_CHECK(err.status == CR_EFORMAT && err.msg[0] && !x.has_come, "%s", err.msg);
     cr_sample_reward_free(&x);
@@ -46,6 +47,29 @@ static void read_sample(const cr_record *r)
         for (int32_t k = 0; k < s.kept.num[t]; k++, at++)
             CR_CHECK(at < s.kept.num_ids && s.kept.ids[at] >= 0, "kept word %zu", at);
     cr_sample_free(&s);
+}
+
+/* Each message of a sample's life: what is read is written and read again, with the same number of fields. */
+static void read_messages(const cr_record *r)
+{
+    for (int i = 0; i < CR_NUM_MESSAGES; i++) {
+        union {
+            cr_prompt prompt;
+            cr_prompt_row row;
+            cr_question question;
+            cr_response response;
+            cr_scored scored;
+        } one, two;
+        cr_record again = {0};
+        cr_err err = {0};
+        if (cr_message_read(&cr_messages[i], r, &one, &err) != CR_OK) {
+            CR_CHECK(err.status == CR_EFORMAT && err.msg[0], "%s", err.msg);
+            continue;
+        }
+        cr_message_write(&cr_messages[i], &one, &again);
+        CR_CHECK(cr_message_read(&cr_messages[i], &again, &two, &err) == CR_OK, "%s", err.msg);
+        cr_record_free(&again);
+    }
 }
 
 static void read_step(const cr_record *r, const cr_samples *s)
@@ -128,6 +152,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (cr_record_unpack(data, size, &r, &err) != CR_OK) return 0;
     CR_CHECK(cr_record_pack(&r, &again, &err) == CR_OK, "%s", err.msg);
     read_prompt(&r);
+    read_messages(&r);
     read_sample(&r);
     read_samples(&r);
     read_sums(&r);

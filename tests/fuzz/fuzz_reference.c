@@ -38,12 +38,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             CR_CHECK(cr_judge_reader_open(&readers[i], &forms[i], &err) == CR_OK, "");
         cr_judge_read(&readers[i], bytes, size, &verdict);
         CR_CHECK(verdict.score >= 0 && verdict.score <= 1, "%g", verdict.score);
-        CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+        CR_CHECK(verdict.outcome == CR_OUTCOME_OK || verdict.score == 0, "%s",
+                 cr_outcome_name(verdict.outcome));
     }
     for (int i = 0; i < 2; i++) {
         char *path;
         (void)cr_remote_read(bytes, size, i, &path, &verdict);
-        CR_CHECK(strcmp(verdict.status, "ok") == 0 || verdict.score == 0, "%s", verdict.status);
+        CR_CHECK(verdict.outcome == CR_OUTCOME_OK || verdict.score == 0, "%s",
+                 cr_outcome_name(verdict.outcome));
         CR_CHECK(!path || strcspn(path, " \r\n?#%") == strlen(path), "%s", path);
         cr_free(path);
     }

@@ -20,9 +20,7 @@ static void read_answer(const cr_buf *line)
     if (cr_answer_parse(line->data, line->num_bytes, &root, &id, &err) != CR_OK) return;
     cr_verdict_read(root, 3, &v);
     CR_CHECK(fabs(v.score) <= CR_SCORE_LIMIT && fabs(v.reward) <= CR_SCORE_LIMIT, "%g", v.score);
-    CR_CHECK(strcmp(v.status, "ok") == 0 || strcmp(v.status, "abstain") == 0 ||
-                 strcmp(v.status, "timeout") == 0 || strcmp(v.status, "error") == 0,
-             "%s", v.status);
+    CR_CHECK(v.outcome > CR_OUTCOME_NONE && v.outcome < CR_NUM_OUTCOMES, "outcome %d", v.outcome);
     for (size_t i = 0; v.token_rewards && i < 3; i++)
         CR_CHECK(fabsf(v.token_rewards[i]) <= (float)CR_SCORE_LIMIT, "%g", v.token_rewards[i]);
     cr_verdict_free(&v);

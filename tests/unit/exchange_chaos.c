@@ -93,7 +93,7 @@ static size_t drain(cr_exchange *x, bool *has_come, cr_err *err)
         assert_false(has_come[id]);
         has_come[id] = true;
         num++;
-        cr_stream_done(x, &got.items[i], "g");
+        cr_stream_done(x, &got.items[i], 1, "g");
     }
     cr_entries_free(&got);
     assert_int_equal(cr_exchange_flush(x, err), CR_OK);

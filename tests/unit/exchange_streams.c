@@ -219,7 +219,7 @@ static void later_commands_come_first(void **state)
     assert_int_equal(cr_stream_take(x, in, 1, "g", "c", 2, 0, 60, &got, &err), CR_OK);
     assert_int_equal(got.num, 2);
     assert_memory_equal(got.items[1].data, "a\0b", 3);
-    cr_stream_done(x, &got.items[0], "g");
+    cr_stream_done(x, &got.items[0], 1, "g");
     cr_stream_put_later(x, "in", "s8", "x", 1);
     cr_stream_put_later(x, "in", "s9", "x", 1);
     kill(server, SIGKILL); /* lost with the connection, and sent again */

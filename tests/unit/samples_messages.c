@@ -3,19 +3,21 @@
  * Not covered: arbitrary bytes (tests/fuzz); the streams themselves (exchange_streams.c, e2e/run_rewards.sh).
  */
 #include "samples/messages.h"
+#include "samples/rows.h"
+#include "samples/train.h"
 #include "scorers/score_line.h"
 #include "scorers/scorer.h"
 #include "tests/check_near.h"
 
 #include <string.h>
 
-/* Both parts of a sample's entry. */
+/* A record that is a response and a verdict at once: messages read their own fields. */
 static cr_status read_both(const cr_record *r, size_t max_ids, cr_sample *s, cr_err *err)
 {
     s->rewards = CR_NEW_ARRAY(cr_sample_reward, 1);
     s->num_rewards = 1;
     CR_TRY(cr_sample_read(r, max_ids, s, err));
-    return cr_sample_reward_read(r, s->rewards, err);
+    return cr_sample_reward_read(r, s->num_ids, s->rewards, err);
 }
 
 /* A sample; wrong: 0 nothing, else what the sentence has to say. */
@@ -61,7 +63,7 @@ static void samples(void **state)
     sample_of(1, "the log-prob of token 1 is not finite");
     sample_of(2, "the log-prob of token 1 is not finite");
     sample_of(3, "no tokens");
-    sample_of(4, "2 tokens with 1 log-probs");
+    sample_of(4, "log_probs has 1 numbers, expected 2");
     sample_of(5, "response");
     sample_of(6, "the status is banana");
     sample_of(7, "token_rewards has 1 numbers, expected 2");
@@ -144,7 +146,6 @@ static void prompts(void **state)
         cr_record r = {0};
         cr_prompt p;
         cr_err err = {0};
-        cr_record_set_text(&r, "row", "{}", 2);
         cr_record_add(&r, "rewards", CR_RECORD_INT32, ids, 1);
         cr_record_set_int(&r, "validation", 0);
         cr_record_add(&r, "prompt_ids", CR_RECORD_INT32, ids, 1);
@@ -152,6 +153,68 @@ static void prompts(void **state)
         assert_int_equal(cr_prompt_read(&r, &p, &err), num ? CR_OK : CR_EFORMAT);
         cr_record_free(&r);
     }
+}
+
+/* What is written is read; what is optional and not there is left out; docs/exchange.md has each field. */
+static void messages(void **state)
+{
+    const int32_t ids[] = {5, 6};
+    const float log_probs[] = {-1, -2}, token_rewards[] = {0.5f, -0.5f};
+    const cr_response response = {.version = 7,
+                                  .text = {"a\0b", 3},
+                                  .finish = {"stop", 4},
+                                  .ids = {ids, 2},
+                                  .log_probs = {log_probs, 2}};
+    const cr_scored scored = {.score = 1,
+                              .reward = -2,
+                              .status = {"ok", 2},
+                              .detail = {"", 0},
+                              .token_rewards = {token_rewards, 2}};
+    cr_response back;
+    cr_scored verdict;
+    cr_record r = {0}, v = {0};
+    cr_buf table = {0}, page = {0};
+    cr_err err = {0};
+
+    (void)state;
+    cr_message_write(&cr_messages[CR_MESSAGE_RESPONSE], &response, &r);
+    assert_false(cr_record_has(&r, "num_kept"));
+    assert_int_equal(cr_message_read(&cr_messages[CR_MESSAGE_RESPONSE], &r, &back, &err), CR_OK);
+    assert_true(back.version == 7 && back.text.num_bytes == 3 && back.ids.data == ids &&
+                back.log_probs.num == 2 && !back.num_kept.data);
+    cr_message_write(&cr_messages[CR_MESSAGE_VERDICT], &scored, &v);
+    assert_false(cr_record_has_value(&v, "seconds") || cr_record_has_value(&v, "metrics"));
+    assert_int_equal(cr_message_read(&cr_messages[CR_MESSAGE_VERDICT], &v, &verdict, &err), CR_OK);
+    check_near(verdict.reward, -2, 0);
+    assert_true(verdict.token_rewards.num == 2 && !verdict.metrics.data);
+    cr_record_free(&r);
+    cr_record_free(&v);
+    for (int i = 0; i < CR_NUM_MESSAGES; i++)
+        cr_message_describe(&cr_messages[i], &table);
+    assert_int_equal(cr_file_read("docs/exchange.md", &page, &err), CR_OK);
+    if (!strstr(page.data, table.data)) fail_msg("docs/exchange.md needs:\n%s", table.data);
+    cr_buf_free(&table);
+    cr_buf_free(&page);
+}
+
+/* Fields of an id, and ids as numbers in a step. */
+static void ids_of_samples(void **state)
+{
+    const cr_sample_id id = {
+        .step = 8388607, .draw = 16777215, .index = 65535, .is_validation = true};
+    uint64_t bits = cr_sample_id_make(id), again;
+    cr_sample_id back = cr_sample_id_parse(bits);
+
+    (void)state;
+    assert_true(bits == UINT64_MAX && back.step == id.step && back.draw == id.draw &&
+                back.index == id.index && back.is_validation);
+    back = cr_sample_id_read("0000070000120003-1.1");
+    assert_true(back.step == 7 && back.draw == 0x12 && back.index == 3 && !back.is_validation);
+    assert_true(cr_sample_id_read("text").step == 0 && cr_sample_id_read("7").index == 0);
+    assert_true(cr_sample_id_of_step(7, cr_sample_id_in_step(UINT64_C(0x70000120003)), &again));
+    assert_true(again == UINT64_C(0x70000120003));
+    assert_false(cr_sample_id_of_step(7, -1, &again) || cr_sample_id_of_step(7, 0x1p40, &again) ||
+                 cr_sample_id_of_step(1 << 23, 0, &again));
 }
 
 /* Names of entries, and texts that are not such a name. */
@@ -343,6 +406,8 @@ int main(void)
                                        cmocka_unit_test(kept_words),
                                        cmocka_unit_test(prompts),
                                        cmocka_unit_test(names_of_samples),
+                                       cmocka_unit_test(ids_of_samples),
+                                       cmocka_unit_test(messages),
                                        cmocka_unit_test(rows_of_a_train_rank),
                                        cmocka_unit_test(sums_of_updates),
                                        cmocka_unit_test(arrays_of_a_step),

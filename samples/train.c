@@ -1,0 +1,272 @@
+/* train.c -- see train.h. */
+#include "samples/train.h"
+#include "samples/kept.h"
+#include "samples/protocol.h"
+
+#include <math.h>
+
+static cr_status get_ints(const cr_record *r, const char *name, const int32_t **out, size_t *num,
+                          cr_err *err)
+{
+    const void *data;
+
+    CR_TRY(cr_record_get(r, name, CR_RECORD_INT32, &data, num, err));
+    *out = data;
+    return CR_OK;
+}
+
+cr_status cr_floats_read(const cr_record *r, const char *name, size_t num, const float **out,
+                         cr_err *err)
+{
+    const void *data;
+    size_t n;
+
+    CR_TRY(cr_record_get(r, name, CR_RECORD_FLOAT32, &data, &n, err));
+    if (n != num) return cr_fail(err, CR_EFORMAT, "%s has %zu numbers, expected %zu", name, n, num);
+    *out = data;
+    return CR_OK;
+}
+
+/* Says which one an error is of. */
+static cr_status of_sample(const cr_samples *s, size_t i, cr_err *err)
+{
+    if (s->sample_ids)
+        return cr_fail_add(err, "sample %016llx", (unsigned long long)s->sample_ids[i]);
+    return cr_fail_add(err, "sample %zu", i);
+}
+
+static cr_status read_sample_ids(const cr_record *r, cr_samples *s, cr_err *err)
+{
+    const void *ids;
+    size_t num;
+
+    if (!cr_record_has(r, CR_FIELD_SAMPLE_IDS)) return CR_OK;
+    CR_TRY(cr_record_get(r, CR_FIELD_SAMPLE_IDS, CR_RECORD_UINT64, &ids, &num, err));
+    if (num != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu sample_ids", s->num, num);
+    s->sample_ids = ids;
+    return CR_OK;
+}
+
+/* Those of sample i are in the vocabulary. */
+static cr_status check_ids(const cr_samples *s, size_t i, int64_t vocab_size, cr_err *err)
+{
+    const int32_t *ids = s->ids + s->first_id[i];
+
+    for (int64_t k = 0; k < (int64_t)s->prompts[i] + s->lengths[i]; k++)
+        if (ids[k] < 0 || ids[k] >= vocab_size)
+            return cr_fail(err, CR_EFORMAT, "id %d is outside the vocabulary", ids[k]);
+    return CR_OK;
+}
+
+static cr_status read_all_kept(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
+{
+    size_t num, num_ids, at = 0;
+
+    if (!cr_record_has(r, CR_FIELD_NUM_KEPT)) return CR_OK;
+    CR_TRY(get_ints(r, CR_FIELD_NUM_KEPT, &s->num_kept, &num, err));
+    CR_TRY(get_ints(r, CR_FIELD_KEPT_IDS, &s->kept_ids, &num_ids, err));
+    if (num != s->num_tokens)
+        return cr_fail(err, CR_EFORMAT, "%zu response tokens with %zu num_kept", s->num_tokens,
+                       num);
+    s->first_kept = CR_NEW_ARRAY(size_t, num);
+    for (size_t i = 0; i < s->num; i++) {
+        const int32_t *tokens = s->ids + s->first_id[i] + s->prompts[i],
+                      *num_kept = s->num_kept + s->first_token[i];
+        size_t first = at;
+        if (cri_kept_check(tokens, (size_t)s->lengths[i], num_kept, s->kept_ids, num_ids,
+                           vocab_size, &at, err) != CR_OK)
+            return of_sample(s, i, err);
+        for (size_t t = 0; t < (size_t)s->lengths[i]; t++) {
+            s->first_kept[s->first_token[i] + t] = first;
+            first += (size_t)num_kept[t];
+        }
+    }
+    if (at != num_ids)
+        return cr_fail(err, CR_EFORMAT, "tokens of %zu kept_ids came with %zu", at, num_ids);
+    return CR_OK;
+}
+
+cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s, cr_err *err)
+{
+    size_t num_prompts, num_minis;
+
+    *s = (cr_samples){0};
+    CR_TRY(get_ints(r, CR_FIELD_PROMPTS, &s->prompts, &num_prompts, err));
+    CR_TRY(get_ints(r, CR_FIELD_LENGTHS, &s->lengths, &s->num, err));
+    CR_TRY(get_ints(r, CR_FIELD_MINI, &s->mini, &num_minis, err));
+    CR_TRY(get_ints(r, CR_FIELD_IDS, &s->ids, &s->num_ids, err));
+    if (num_prompts != s->num || num_minis != s->num)
+        return cr_fail(err, CR_EFORMAT, "%zu samples with %zu prompts", s->num, num_prompts);
+    CR_TRY(read_sample_ids(r, s, err));
+    s->first_id = CR_NEW_ARRAY(size_t, s->num);
+    s->first_token = CR_NEW_ARRAY(size_t, s->num);
+    size_t ids = 0;
+    for (size_t i = 0; i < s->num; i++) {
+        if (s->prompts[i] < 1 || s->lengths[i] < 0)
+            return cr_fail(err, CR_EFORMAT, "sample %zu has %d prompt and %d response tokens", i,
+                           s->prompts[i], s->lengths[i]);
+        s->first_id[i] = ids;
+        s->first_token[i] = s->num_tokens;
+        ids += (size_t)s->prompts[i] + (size_t)s->lengths[i];
+        s->num_tokens += (size_t)s->lengths[i];
+    }
+    if (ids != s->num_ids)
+        return cr_fail(err, CR_EFORMAT, "samples of %zu ids came with %zu", ids, s->num_ids);
+    for (size_t i = 0; i < s->num; i++)
+        if (check_ids(s, i, vocab_size, err) != CR_OK) return of_sample(s, i, err);
+    return read_all_kept(r, vocab_size, s, err);
+}
+
+void cr_samples_free(cr_samples *s)
+{
+    cr_free(s->first_id);
+    cr_free(s->first_token);
+    cr_free(s->first_kept);
+}
+
+/* ---- train_step ---- */
+
+const char *const cr_step_array_names[CR_STEP_ARRAYS] = {[CR_STEP_INFER] = "infer",
+                                                         [CR_STEP_ADVANTAGES] = "advantages",
+                                                         [CR_STEP_MASK] = "mask",
+                                                         [CR_STEP_FINAL] = "final",
+                                                         [CR_STEP_OLD] = "old",
+                                                         [CR_STEP_REF] = "ref",
+                                                         [CR_STEP_ENTROPY_MASK] = "entropy_mask",
+                                                         [CR_STEP_IS_WEIGHT] = "is_weight",
+                                                         [CR_STEP_SCORES] = "scores",
+                                                         [CR_STEP_WEIGHTS] = "weights"};
+
+cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
+                              const float *out[CR_STEP_ARRAYS], cr_err *err)
+{
+    static const bool is_optional[CR_STEP_ARRAYS] = {[CR_STEP_OLD] = true,
+                                                     [CR_STEP_REF] = true,
+                                                     [CR_STEP_ENTROPY_MASK] = true,
+                                                     [CR_STEP_IS_WEIGHT] = true,
+                                                     [CR_STEP_WEIGHTS] = true};
+
+    for (int k = 0; k < CR_STEP_ARRAYS; k++) {
+        const char *name = cr_step_array_names[k];
+        out[k] = NULL;
+        if (is_optional[k] && !cr_record_has(r, name)) continue;
+        CR_TRY(cr_floats_read(r, name, k >= CR_STEP_SCORES ? s->num : s->num_tokens, &out[k], err));
+    }
+    return CR_OK;
+}
+
+cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out, cr_err *err)
+{
+    const void *data;
+    size_t n;
+
+    CR_TRY(cr_record_get(r, CR_FIELD_COUNTS, CR_RECORD_UINT64, &data, &n, err));
+    if (n % CR_MINI_COUNTS != 0 || n / CR_MINI_COUNTS != num_minis)
+        return cr_fail(err, CR_EFORMAT, "%zu counts of %zu mini-batches", n, num_minis);
+    *out = data;
+    return CR_OK;
+}
+
+/* How parts of a sum come together. */
+typedef enum part_kind {
+    ADDED,
+    GREATEST,  /* of numbers >= 0 */
+    LEAST,     /* of the parts that have tokens */
+    OF_UPDATES /* added over updates, the same on every rank */
+} part_kind;
+
+static const struct real_field {
+    const char *name;
+    size_t at;
+    part_kind part;
+} reals[] = {
+#define LOSS(name, part)                                \
+    {                                                   \
+#name, offsetof(cr_train_sums, loss.name), part \
+    }
+    LOSS(total_loss, ADDED),
+    LOSS(pg_loss, ADDED),
+    LOSS(weighted_pg_loss, ADDED),
+    LOSS(kl_loss, ADDED),
+    LOSS(entropy_loss, ADDED),
+    LOSS(approxkl, ADDED),
+    LOSS(policykl, ADDED),
+    LOSS(clip_low, ADDED),
+    LOSS(clip_high, ADDED),
+    LOSS(ratio_sum, ADDED),
+    LOSS(num_tokens, ADDED),
+    LOSS(factor_sum, ADDED),
+    LOSS(masked_low, ADDED),
+    LOSS(masked_high, ADDED),
+    LOSS(log_ratio_sum, ADDED),
+    LOSS(log_ratio_abs, ADDED),
+    LOSS(log_ratio_squares, ADDED),
+    LOSS(policy_abs, ADDED),
+    LOSS(ratio_max, GREATEST),
+    LOSS(ratio_min, LEAST),
+    LOSS(infer_diff_max, GREATEST),
+    {"entropy_sum", offsetof(cr_train_sums, entropy_sum), ADDED},
+    {"grad_norm", offsetof(cr_train_sums, grad_norm), OF_UPDATES}
+#undef LOSS
+};
+
+static const struct int_field {
+    const char *name;
+    size_t at;
+    part_kind part;
+} ints[] = {{"compared", offsetof(cr_train_sums, num_compared), ADDED},
+            {"different", offsetof(cr_train_sums, num_different), ADDED},
+            {"updates", offsetof(cr_train_sums, num_updates), OF_UPDATES},
+            {"skipped", offsetof(cr_train_sums, num_skipped), OF_UPDATES}};
+
+static double *real_at(cr_train_sums *s, const struct real_field *f)
+{
+    return (double *)(void *)((char *)s + f->at);
+}
+
+static int64_t *int_at(cr_train_sums *s, const struct int_field *f)
+{
+    return (int64_t *)(void *)((char *)s + f->at);
+}
+
+void cr_train_sums_write(const cr_train_sums *s, cr_record *r)
+{
+    cr_train_sums copy = *s;
+
+    for (size_t i = 0; i < CR_COUNT(reals); i++)
+        if (isfinite(*real_at(&copy, &reals[i])))
+            cr_record_set_real(r, reals[i].name, *real_at(&copy, &reals[i]));
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        cr_record_set_int(r, ints[i].name, *int_at(&copy, &ints[i]));
+}
+
+cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err)
+{
+    for (size_t i = 0; i < CR_COUNT(reals); i++) {
+        *real_at(s, &reals[i]) = (double)NAN;
+        if (cr_record_has_value(r, reals[i].name))
+            CR_TRY(cr_record_get_real(r, reals[i].name, real_at(s, &reals[i]), err));
+    }
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        CR_TRY(cr_record_get_int(r, ints[i].name, int_at(s, &ints[i]), err));
+    return CR_OK;
+}
+
+/* fmax and fmin would leave NaN out. */
+void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update)
+{
+    cr_train_sums part = *from;
+    bool has_tokens = to->loss.num_tokens > 0, adds_tokens = from->loss.num_tokens > 0;
+
+    for (size_t i = 0; i < CR_COUNT(reals); i++) {
+        double *x = real_at(to, &reals[i]), y = *real_at(&part, &reals[i]);
+        if (reals[i].part == ADDED || (reals[i].part == OF_UPDATES && !is_same_update)) *x += y;
+        if (reals[i].part == GREATEST) *x = isnan(*x) || isnan(y) ? (double)NAN : fmax(*x, y);
+        if (reals[i].part == LEAST && adds_tokens)
+            *x = !has_tokens ? y : isnan(*x) || isnan(y) ? (double)NAN : fmin(*x, y);
+    }
+    for (size_t i = 0; i < CR_COUNT(ints); i++)
+        if (ints[i].part == ADDED || !is_same_update)
+            *int_at(to, &ints[i]) += *int_at(&part, &ints[i]);
+}

@@ -1,0 +1,80 @@
+/* train.h -- what train ranks and references get of samples, and what they answer (docs/exchange.md).
+ *
+ * Everything is checked before it is used: CR_EFORMAT says what is wrong. What is read borrows from the record unless it
+ * is said to be owned.
+ */
+#ifndef CR_TRAIN_RECORDS_H
+#define CR_TRAIN_RECORDS_H
+
+#include "exchange/record.h"
+#include "rl/loss.h"
+
+/* `cmd:*` of train ranks and references: samples to pass over. */
+typedef struct cr_samples {
+    const int32_t *prompts, *lengths, *ids, *mini;
+    const uint64_t *sample_ids; /* for errors; NULL: they have none (sft) */
+    size_t num, num_ids, num_tokens;
+    size_t *first_id, *first_token;     /* [num] (owned) */
+    const int32_t *num_kept, *kept_ids; /* of response tokens (cr_kept); NULL: they have none */
+    size_t *first_kept;                 /* [num_tokens] (owned) */
+} cr_samples;
+
+/* Ids are below vocab_size. Free with cr_samples_free, also after a failure. */
+CR_MUST cr_status cr_samples_read(const cr_record *r, int64_t vocab_size, cr_samples *s,
+                                  cr_err *err);
+void cr_samples_free(cr_samples *s);
+
+/* ---- train_step and sft_step: what both sides of the stream share ---- */
+
+/* Arrays of a train_step: of response tokens, or (from SCORES on) of samples. */
+typedef enum cr_step_array {
+    CR_STEP_INFER,
+    CR_STEP_ADVANTAGES,
+    CR_STEP_MASK,
+    CR_STEP_FINAL,
+    CR_STEP_OLD,          /* optional, as old_from says */
+    CR_STEP_REF,          /* optional: without a reference */
+    CR_STEP_ENTROPY_MASK, /* optional: mask */
+    CR_STEP_IS_WEIGHT,    /* optional: 1 */
+    CR_STEP_SCORES,
+    CR_STEP_WEIGHTS, /* optional: 1 */
+    CR_STEP_ARRAYS
+} cr_step_array;
+extern const char *const cr_step_array_names[CR_STEP_ARRAYS];
+/* NULL: an optional one that did not come. */
+CR_MUST cr_status cr_step_arrays_read(const cr_record *r, const cr_samples *s,
+                                      const float *out[CR_STEP_ARRAYS], cr_err *err);
+
+/* `counts`: numbers of each mini-batch over all ranks. */
+typedef enum cr_mini_count {
+    CR_MINI_FINAL_TOKENS,
+    CR_MINI_FINAL_SAMPLES,
+    CR_MINI_TOKENS,
+    CR_MINI_SAMPLES,
+    CR_MINI_ENTROPY_TOKENS,
+    CR_MINI_ENTROPY_SAMPLES,
+    CR_MINI_WIDTH, /* the longest response that may be */
+    CR_MINI_COUNTS
+} cr_mini_count;
+/* [num_minis][CR_MINI_COUNTS], borrowed. */
+CR_MUST cr_status cr_counts_read(const cr_record *r, size_t num_minis, const uint64_t **out,
+                                 cr_err *err);
+
+/* The reply: sums over micro-batches (of this rank's part) and numbers of updates (the same on every
+ * rank). A number that is not finite cannot be written as JSON: it is left out, and read as NaN. */
+typedef struct cr_train_sums {
+    cr_loss_metrics loss; /* infer_diff_max: before the first update */
+    double entropy_sum;
+    double grad_norm; /* sum over the updates that were not skipped */
+    int64_t num_compared, num_different, num_updates, num_skipped;
+} cr_train_sums;
+void cr_train_sums_write(const cr_train_sums *s, cr_record *r);
+CR_MUST cr_status cr_train_sums_read(const cr_record *r, cr_train_sums *s, cr_err *err);
+/* is_same_update: from is another rank's part of the updates that to has already. */
+void cr_train_sums_add(cr_train_sums *to, const cr_train_sums *from, bool is_same_update);
+
+/* An array of exactly num numbers. */
+CR_MUST cr_status cr_floats_read(const cr_record *r, const char *name, size_t num,
+                                 const float **out, cr_err *err);
+
+#endif
