@@ -31,13 +31,25 @@ typedef struct cr_gpu_report {
  * moment, since each GPU gets a context. */
 CR_MUST cr_status cr_gpu_probe(cr_gpu_report *out, cr_err *err);
 
-/* ---- for a communicator of GPU memory (mesh/gpu/comm_nccl.c), of a device "cuda"; only in builds with it ---- */
+/* ---- for a communicator of GPU memory (mesh/gpu/), of a device "cuda"; only in builds with it ---- */
 
 /* The cudaStream_t of the handle; its GPU becomes the calling thread's. */
 void *cr_gpu_stream(const cr_device *dev);
 /* The same text in two processes of one host that share a GPU. */
 CR_MUST cr_status cr_gpu_identity(const cr_device *dev, char *text, size_t capacity_bytes,
                                   cr_err *err);
+/* Memory of a device for the other processes on its GPU (CUDA IPC). From lend to take_back they may open it, and it is not freed: what has
+ * been lent and is released all the same, as when a run fails, stays until the process ends. */
+typedef struct cr_gpu_loan {
+    char allocation[64]; /* a cudaIpcMemHandle_t */
+    size_t offset_bytes; /* in it */
+} cr_gpu_loan;
+CR_MUST cr_status cr_gpu_lend(cr_device *dev, const cr_mem *mem, cr_gpu_loan *out, cr_err *err);
+void cr_gpu_take_back(cr_device *dev, const cr_mem *mem);
+/* What another process lends. *base is for close, which comes when all that was queued with it has run. CR_EABSENT: it cannot be opened. */
+CR_MUST cr_status cr_gpu_open_loan(cr_device *dev, const cr_gpu_loan *loan, cr_mem **base,
+                                   cr_err *err);
+CR_MUST cr_status cr_gpu_close_loan(cr_device *dev, cr_mem *base, cr_err *err);
 /* Sizes of weights that products were asked for, and those whose products are cuBLASLt's; of the others all are croll's own
  * kernels'. */
 typedef struct cr_gpu_products {

@@ -54,7 +54,7 @@ cr_status cr_device_open_number(const char *name, int number, int num_threads, c
 
     *out = NULL;
     dev->number = number;
-    dev->num_threads = num_threads < 1 ? 1 : num_threads;
+    dev->num_threads = dev->host_threads = num_threads < 1 ? 1 : num_threads;
     for (size_t i = 0; i < CR_COUNT(devices); i++)
         if (strcmp(devices[i].name, name) == 0) {
             if (devices[i].open(dev, err) == CR_OK) {
@@ -96,6 +96,11 @@ const char *cr_device_name(const cr_device *dev)
 const char *cr_device_variant(const cr_device *dev)
 {
     return dev->variant ? dev->variant : "";
+}
+
+int cr_device_host_threads(const cr_device *dev)
+{
+    return dev->host_threads;
 }
 
 bool cr_device_is_meta(const cr_device *dev)
@@ -319,14 +324,19 @@ cr_status cr_copy(cr_device *dev, cr_mem *dst, const cr_mem *src, size_t num_byt
 cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src, size_t num_bytes,
                   cr_err *err)
 {
-    bool is_from_cpu = strcmp(from->kernels->name, "cpu") == 0;
+    bool is_alike = to->kernels == from->kernels,
+         is_from_cpu = strcmp(from->kernels->name, "cpu") == 0;
 
+    CR_CHECK(is_alike || is_from_cpu || strcmp(to->kernels->name, "cpu") == 0,
+             "memory goes from %s to %s", from->kernels->name, to->kernels->name);
     if (from != to) CR_TRY(cr_device_sync(from, err));
-    if (to->kernels == from->kernels) return cr_copy(to, dst, src, num_bytes, err);
-    CR_CHECK(is_from_cpu || strcmp(to->kernels->name, "cpu") == 0, "memory goes from %s to %s",
-             from->kernels->name, to->kernels->name);
-    return is_from_cpu ? cr_upload(to, dst, cr_mem_to_host(src), num_bytes, err)
-                       : cr_download(from, cr_mem_to_host(dst), src, num_bytes, err);
+    if (is_alike) return cr_copy(to, dst, src, num_bytes, err);
+    if (is_from_cpu) {
+        CR_TRY(cr_upload_async(to, dst, src, num_bytes, err));
+        return cr_device_sync(to, err);
+    }
+    CR_TRY(cr_download_async(from, dst, src, num_bytes, err));
+    return cr_device_sync(from, err);
 }
 
 cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err)

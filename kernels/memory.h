@@ -7,7 +7,7 @@
  *     cr_upload      host to device            cr_copy   within a device
  *     cr_download    device to host            cr_move   from one device to another
  *
- * Order: a device has four streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and cr_zero are queued on the
+ * Order: a device has five streams, and a `cr_device *` stands for a device and one of them. Kernels, copies and cr_zero are queued on the
  * stream of their handle and run there in the order of the calls; the calls may return before. Work of two streams has no order but that of
  * events: what one stream writes and another reads, or writes again, needs one in between. The host waits for a stream by cr_device_sync, by
  * cr_download and by operations with results in host memory. On cpu all is finished when a call returns. Structs and host arrays that a call
@@ -41,6 +41,8 @@ void cr_device_close(cr_device *dev); /* accepts NULL */
 const char *cr_device_default(void);
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
+/* Threads that work of the host beside the device may use: num_threads of its open. */
+int cr_device_host_threads(const cr_device *dev);
 bool cr_device_is_meta(const cr_device *dev);
 /* Frees the memory that kernels keep to work in (not counted in the stats), until one needs it. Only while none runs. */
 void cr_device_drop_scratch(cr_device *dev);
@@ -71,6 +73,7 @@ typedef enum cr_stream {
     CR_STREAM_GATHER,
     CR_STREAM_REDUCE,
     CR_STREAM_COPY,
+    CR_STREAM_UPLOAD,
     CR_NUM_STREAMS
 } cr_stream;
 
@@ -135,7 +138,7 @@ CR_MUST cr_status cr_upload_async(cr_device *dev, cr_mem *dst, const cr_mem *hos
                                   cr_err *err);
 CR_MUST cr_status cr_download_async(cr_device *dev, cr_mem *host, const cr_mem *src,
                                     size_t num_bytes, cr_err *err);
-/* Between two devices, one of which is a cpu, or which are the same. */
+/* Between two devices, one of which is a cpu and its memory of the other's cr_host_alloc, or which are the same. A copy to or from the cpu has run when it returns. */
 CR_MUST cr_status cr_move(cr_device *to, cr_mem *dst, cr_device *from, const cr_mem *src,
                           size_t num_bytes, cr_err *err);
 CR_MUST cr_status cr_zero(cr_device *dev, cr_mem *dst, size_t num_bytes, cr_err *err);

@@ -10,7 +10,8 @@
  * host memory, and for device memory (collectives.h: cr_mem) one of
  *     cri_comm_device  one rank
  *     cri_comm_nccl    NCCL
- *     cri_comm_staged  through host memory and the base: ranks that share a GPU, which NCCL refuses
+ *     cri_comm_ipc     ranks that share a GPU, which NCCL refuses: transfers by CUDA IPC on a GPU, by NCCL between GPUs, the rest as staged
+ *     cri_comm_staged  through host memory and the base
  * which have only the functions from all_reduce on, less those of host memory. Elsewhere comm == base.
  *
  * Control plane (control.c): each call of a group has the next sequence number. A rank POSTS its entry (number,

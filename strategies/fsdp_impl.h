@@ -23,10 +23,14 @@ typedef enum cri_kind {
     CRI_FROZEN,
     CRI_NUM_KINDS
 } cri_kind;
+enum { CRI_NUM_STAGINGS = 2 };
+
 typedef struct cri_arena {
-    cr_mem *data;
+    cr_mem *on_device,
+        *on_host; /* on_host stays from the first offload on; with is_offloaded it is all there is */
     size_t num_bytes;
-    bool is_away; /* on the host */
+    bool is_away;   /* on the host only */
+    bool is_copied; /* on_host has the same, until cri_states_changed */
 } cri_arena;
 
 struct cr_fsdp {
@@ -46,8 +50,12 @@ struct cr_fsdp {
     cr_mem *grad;       /* float32 */
     cr_mem *whole_grad; /* float32, with is_reduced_once: unreduced gradients of all units */
     int64_t whole_elems;
-    cr_mem *staging,
-        *part;          /* is_offloaded: a block of a shard; [part_elems] the sum of a gradient */
+    cr_mem *staging; /* is_offloaded: [CRI_NUM_STAGINGS, staged_elems] pieces of shards */
+    cr_event *is_cast
+        [CRI_NUM_STAGINGS]; /* on the gather stream: the piece that was there has been read */
+    int64_t staged_elems;
+    unsigned next_staging;
+    cr_mem *part;       /* is_offloaded: [part_elems] the sum of a gradient */
     int64_t part_elems; /* of the largest unit's shard */
     bool has_whole_grad, is_grad_complete;
     bool has_grad; /* a backward since the last update: else gradients are zero */
@@ -142,10 +150,10 @@ static inline cr_device *cri_stream(const cr_fsdp *f, cr_stream stream)
 }
 /* Where arenas are that are not away: the device, or the host with is_offloaded. */
 cr_device *cri_home(const cr_fsdp *f);
-/* num_bytes of the device, or of the host: then f->host computes on it, and the device copies to and from it. */
-CR_MUST cr_status cri_states_alloc(cr_fsdp *f, bool is_on_host, size_t num_bytes, cr_mem **out,
-                                   cr_err *err);
-void cri_states_free(cr_fsdp *f, bool is_on_host, cr_mem *mem, size_t num_bytes); /* accepts NULL */
+/* NULL: away. */
+cr_mem *cri_arena_at(const cr_fsdp *f, cri_kind kind);
+/* To be called by who writes masters, moments, values or frozen shards: the host's copies are old now. */
+void cri_states_changed(cr_fsdp *f);
 CR_MUST cr_status cri_shards_create(cr_fsdp *f, cr_err *err);
 CR_MUST cr_status cri_shards_read_frozen(cr_fsdp *f, const char *folder, cr_err *err); /* again */
 void cri_shards_destroy(cr_fsdp *f);

@@ -85,22 +85,23 @@ static int slots_needed(const cri_unit *u)
 
 /* ---- unshard ---- */
 
-enum { STAGED_ELEMS = 1 << 16 };
-
-/* A shard that lives on the host: uploaded as it is and cast on the device, block by block. */
-static cr_status fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype from,
-                                const cr_mem *shard, int64_t num, cr_err *err)
+cr_status cri_fill_from_host(cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype from,
+                             const cr_mem *shard, int64_t num, cr_err *err)
 {
-    cr_device *gather = cri_stream(f, CR_STREAM_GATHER);
+    cr_device *gather = cri_stream(f, CR_STREAM_GATHER), *upload = cri_stream(f, CR_STREAM_UPLOAD);
 
     if (to == from)
         return cr_upload_async(gather, own, shard, (size_t)num * cr_dtype_bytes(to), err);
-    for (int64_t first = 0; first < num; first += STAGED_ELEMS) {
-        size_t n = (size_t)(num - first < STAGED_ELEMS ? num - first : STAGED_ELEMS);
-        CR_TRY(cr_upload_async(gather, f->staging, cr_at_const(from, shard, first),
+    for (int64_t first = 0; first < num; first += f->staged_elems) {
+        int k = f->next_staging++ % CRI_NUM_STAGINGS;
+        size_t n = (size_t)(num - first < f->staged_elems ? num - first : f->staged_elems);
+        cr_mem *piece = cr_at(CR_F32, f->staging, f->staged_elems * k);
+        CR_TRY(cr_event_wait(f->is_cast[k], upload, err));
+        CR_TRY(cr_upload_async(upload, piece, cr_at_const(from, shard, first),
                                n * cr_dtype_bytes(from), err));
-        CR_TRY(
-            cr_cast(gather, &(cr_cast_args){to, cr_at(to, own, first), from, f->staging, n}, err));
+        CR_TRY(cr_stream_join(gather, upload, err));
+        CR_TRY(cr_cast(gather, &(cr_cast_args){to, cr_at(to, own, first), from, piece, n}, err));
+        CR_TRY(cr_event_record(f->is_cast[k], gather, err));
     }
     return CR_OK;
 }
@@ -117,8 +118,8 @@ static cr_status fill_part(cri_unit *u, int kind, cr_mem *own, cr_err *err)
         return cr_copy(gather, own, cr_mem_add(f->slices, (size_t)s->slice_at),
                        cri_gathered_bytes(f, flat) / (size_t)f->num_slices, err);
     if (f->args.is_offloaded)
-        return fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
-                              flat->shard_elems, err);
+        return cri_fill_from_host(f, to, own, from, cri_shard(f, flat, kind == 0, f->master),
+                                  flat->shard_elems, err);
     return cr_cast(gather,
                    &(cr_cast_args){to, own, from, cri_shard(f, flat, kind == 0, f->master),
                                    (size_t)flat->shard_elems},
@@ -655,14 +656,39 @@ static cr_status wide_create(cr_fsdp *f, cr_err *err)
     return cr_zero(f->dev, data, (size_t)f->whole_elems * sizeof(float), err);
 }
 
-/* With is_offloaded: a block of a shard on its way to the device, and the sum of a unit's gradient. */
-static cr_status staging_create(cr_fsdp *f, cr_err *err)
+cr_status cri_staging_create(cr_fsdp *f, cr_err *err)
+{
+    enum { PIECE_ELEMS = 4 << 20 };
+
+    f->staged_elems = 1;
+    for (size_t i = 0; i < f->units.num; i++)
+        f->staged_elems = cr_max64(f->staged_elems, cr_max64(f->units.unit[i].trained.shard_elems,
+                                                             f->units.unit[i].frozen.shard_elems));
+    if (f->staged_elems > PIECE_ELEMS) f->staged_elems = PIECE_ELEMS;
+    for (int k = 0; k < CRI_NUM_STAGINGS; k++)
+        CR_TRY(cr_event_create(f->dev, &f->is_cast[k], err));
+    return cr_device_alloc(f->dev, CRI_NUM_STAGINGS * (size_t)f->staged_elems * sizeof(float),
+                           &f->staging, err);
+}
+
+void cri_staging_destroy(cr_fsdp *f)
+{
+    cr_device_free(f->dev, f->staging, CRI_NUM_STAGINGS * (size_t)f->staged_elems * sizeof(float));
+    for (int k = 0; k < CRI_NUM_STAGINGS; k++) {
+        cr_event_destroy(f->is_cast[k]);
+        f->is_cast[k] = NULL;
+    }
+    f->staging = NULL;
+}
+
+/* With is_offloaded: pieces of shards on their way to the device, and the sum of a unit's gradient. */
+static cr_status offloaded_create(cr_fsdp *f, cr_err *err)
 {
     f->part_elems = 0;
     if (!f->args.is_offloaded) return CR_OK;
     for (size_t i = 0; i < f->units.num && f->args.is_train; i++)
         f->part_elems = cr_max64(f->part_elems, f->units.unit[i].trained.shard_elems);
-    CR_TRY(cr_device_alloc(f->dev, STAGED_ELEMS * sizeof(float), &f->staging, err));
+    CR_TRY(cri_staging_create(f, err));
     return cr_device_alloc(f->dev, (size_t)f->part_elems * sizeof(float), &f->part, err);
 }
 
@@ -709,7 +735,7 @@ cr_status cri_buffers_create(cr_fsdp *f, cr_err *err)
     CR_TRY(reduces_create(f, &f->root_reduces, group, 1, root.trained, err));
     CR_TRY(reduces_create(f, &f->reduces, group, alive, units.trained, err));
     CR_TRY(reduces_create(f, &f->dealt_reduces, dealt_group, 2, dealt.trained, err));
-    CR_TRY(staging_create(f, err));
+    CR_TRY(offloaded_create(f, err));
     return wide_create(f, err);
 }
 
@@ -730,9 +756,9 @@ void cri_buffers_destroy(cr_fsdp *f)
     pool_destroy(&f->slice_pool);
     pool_destroy(&f->pool);
     pool_destroy(&f->root_pool);
-    cr_device_free(f->dev, f->staging, STAGED_ELEMS * sizeof(float));
+    cri_staging_destroy(f);
     cr_device_free(f->dev, f->part, (size_t)f->part_elems * sizeof(float));
-    f->staging = f->part = NULL;
+    f->part = NULL;
     if (f->slices) cr_device_free(f->dev, f->slices, (size_t)f->slice_bytes);
     if (f->whole_grad)
         cr_device_free(f->dev, f->whole_grad, (size_t)f->whole_elems * sizeof(float));

@@ -1,10 +1,13 @@
 /* gather.h -- units while the model runs: gathered copies around modules, and gradients (strategies/ only).
  *
  * Streams (kernels/memory.h): model kernels, updates and all that comes between passes run on compute, gathered copies
- * are filled on gather, gradients are reduced on reduce; with is_offloaded they go to the host on copy. Events at each hand-over:
+ * are filled on gather, gradients are reduced on reduce; with is_offloaded they go to the host on copy, and shards come from there on
+ * upload, piece after piece, while gather casts the piece before. Events at each hand-over:
  *     compute after gather   a unit's gathered copy is there before its modules run (cri_unit.ready)
  *     gather after compute   the modules that read a copy are over before its slot is released; weights are updated
  *                            before a pass gathers them
+ *     gather after upload    (is_offloaded) a piece of a shard is there before it is cast
+ *     upload after gather    (is_offloaded) a piece has been cast before another one takes its place
  *     reduce after compute   a unit's gradient is complete before it is published
  *     reduce after copy      (is_offloaded) what the shard has on the host is there before a sum is added
  *     copy after reduce      (is_offloaded) the sum is complete before it goes to the host
@@ -75,6 +78,12 @@ CR_MUST cr_status cri_before(void *ctx, const cr_module *module, cr_phase phase,
 CR_MUST cr_status cri_after(void *ctx, const cr_module *module, cr_phase phase, cr_err *err);
 CR_MUST cr_status cri_reshard_all(struct cr_fsdp *f,
                                   cr_err *err); /* gathered copies are of old weights */
+/* Where pieces of shards come to, with the buffers of an offloaded model. Destroy accepts none. */
+CR_MUST cr_status cri_staging_create(struct cr_fsdp *f, cr_err *err);
+void cri_staging_destroy(struct cr_fsdp *f);
+/* num elements of a shard on the host, cast on the device, to `own`, on the gather stream. With staging. */
+CR_MUST cr_status cri_fill_from_host(struct cr_fsdp *f, cr_dtype to, cr_mem *own, cr_dtype from,
+                                     const cr_mem *shard, int64_t num, cr_err *err);
 /* No unit is gathered: shards are whole (a mesh of one rank), in the dtype of compute and on the device. Then the weights of all can
  * be there at the same time, at no cost: until the end of the pass, or (reshard never) longer. */
 bool cri_is_resident(const struct cr_fsdp *f);

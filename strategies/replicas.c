@@ -22,17 +22,18 @@ typedef struct range {
 
 static range range_of(const cr_fsdp *f, cri_kind kind, cr_axis axis)
 {
-    const cri_arena *a = &f->arena[kind];
     const cr_units *u = &f->units;
+    cr_mem *data = cri_arena_at(f, kind);
     bool is_frozen = kind == CRI_FROZEN;
     bool is_master = !is_frozen && kind != CRI_VALUES;
     cr_extent common = is_frozen ? u->common_frozen : u->common_trained;
     size_t border = is_master ? (size_t)common.elems * cr_dtype_bytes(f->args.master_dtype)
                               : (size_t)cr_extent_bytes(common, f->args.param_dtype);
 
-    if (!a->data) return (range){0};
-    return axis == CR_AXIS_DDP ? (range){a->data, border}
-                               : (range){cr_mem_add(a->data, border), a->num_bytes - border};
+    if (!data) return (range){0};
+    return axis == CR_AXIS_DDP
+               ? (range){data, border}
+               : (range){cr_mem_add(data, border), f->arena[kind].num_bytes - border};
 }
 
 /* The first replica whose bits are not those of replica 0, or -1; *which: of what. */
@@ -107,7 +108,10 @@ cr_status cr_fsdp_check_replicas(cr_fsdp *f, bool should_repair, cr_err *err)
     if ((shape->num_ddp == 1 && (shape->num_ep == 1 || shape->num_eddp == 1)) ||
         cr_device_is_meta(f->dev))
         return CR_OK;
-    if (should_repair) CR_TRY(cri_reshard_all(f, err));
+    if (should_repair) {
+        cri_states_changed(f);
+        CR_TRY(cri_reshard_all(f, err));
+    }
     cr_note(check_axis(f, CR_AXIS_DDP, should_repair, err));
     CR_TRY(cr_agree(f->mesh->group[CR_AXIS_ALL], "compare replicas", err));
     if (shape->num_ep == 1) return CR_OK;

@@ -481,6 +481,7 @@ cr_status cr_fsdp_resume(cr_fsdp *f, const char *folder, const char *role, bool 
     cr_err ignored = {0};
 
     CR_TRY(cri_need_states(f, CR_STATE_PARAMS | CR_STATE_MOMENTS, "resume", err));
+    cri_states_changed(f);
     r.index_path = cri_index_path(folder, role);
     if (read_all(&r, err) == CR_OK) cr_note(cri_reshard_all(f, err));
     cr_note(cr_agree(f->mesh->group[CR_AXIS_ALL], "resume", err));

@@ -205,7 +205,7 @@ static cr_status copy_shards(cr_fsdp *f, struct cri_save *s, cr_err *err)
     size_t bytes = (size_t)f->units.trained_shard.elems * cr_dtype_bytes(f->args.master_dtype);
 
     s->copy_bytes = CRI_NUM_STATES * bytes;
-    CR_TRY(cri_states_alloc(f, /*is_on_host=*/true, s->copy_bytes, &s->copy, err));
+    CR_TRY(cr_host_alloc(f->dev, s->copy_bytes, &s->copy, err));
     for (size_t kind = 0; kind < CRI_NUM_STATES; kind++)
         CR_TRY(cr_move(f->host, cr_mem_add(s->copy, kind * bytes), cri_home(f),
                        cri_state_of(f, kind), bytes, err));

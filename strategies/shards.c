@@ -35,19 +35,21 @@ static const unsigned state_of[CRI_NUM_KINDS] = {
     [CRI_MASTER] = CR_STATE_PARAMS, [CRI_GRAD] = CR_STATE_GRADS,    [CRI_M] = CR_STATE_MOMENTS,
     [CRI_V] = CR_STATE_MOMENTS,     [CRI_VALUES] = CR_STATE_PARAMS, [CRI_FROZEN] = CR_STATE_PARAMS};
 
-static cr_mem *here(const cr_fsdp *f, cri_kind kind)
+cr_mem *cri_arena_at(const cr_fsdp *f, cri_kind kind)
 {
-    return f->arena[kind].is_away ? NULL : f->arena[kind].data;
+    const cri_arena *a = &f->arena[kind];
+
+    return a->is_away ? NULL : f->args.is_offloaded ? a->on_host : a->on_device;
 }
 
 static void point(cr_fsdp *f)
 {
-    f->master = here(f, CRI_MASTER);
-    f->grad = here(f, CRI_GRAD);
-    f->m = here(f, CRI_M);
-    f->v = here(f, CRI_V);
-    f->values = here(f, CRI_VALUES);
-    f->frozen = here(f, CRI_FROZEN);
+    f->master = cri_arena_at(f, CRI_MASTER);
+    f->grad = cri_arena_at(f, CRI_GRAD);
+    f->m = cri_arena_at(f, CRI_M);
+    f->v = cri_arena_at(f, CRI_V);
+    f->values = cri_arena_at(f, CRI_VALUES);
+    f->frozen = cri_arena_at(f, CRI_FROZEN);
 }
 
 cr_device *cri_home(const cr_fsdp *f)
@@ -55,71 +57,74 @@ cr_device *cri_home(const cr_fsdp *f)
     return f->args.is_offloaded ? f->host : f->dev;
 }
 
-static cr_device *place(const cr_fsdp *f, bool is_away)
-{
-    return is_away ? f->host : cri_home(f);
-}
-
-cr_status cri_states_alloc(cr_fsdp *f, bool is_on_host, size_t num_bytes, cr_mem **out, cr_err *err)
-{
-    return is_on_host ? cr_host_alloc(f->dev, num_bytes, out, err)
-                      : cr_device_alloc(f->dev, num_bytes, out, err);
-}
-
-void cri_states_free(cr_fsdp *f, bool is_on_host, cr_mem *mem, size_t num_bytes)
-{
-    if (is_on_host)
-        cr_host_free(f->dev, mem, num_bytes);
-    else
-        cr_device_free(f->dev, mem, num_bytes);
-}
-
 static cr_status allocate(cr_fsdp *f, cri_kind kind, size_t num_bytes, cr_err *err)
 {
     cri_arena *a = &f->arena[kind];
 
-    CR_TRY(cri_states_alloc(f, f->args.is_offloaded, num_bytes, &a->data, err));
+    CR_TRY(f->args.is_offloaded ? cr_host_alloc(f->dev, num_bytes, &a->on_host, err)
+                                : cr_device_alloc(f->dev, num_bytes, &a->on_device, err));
     a->num_bytes = num_bytes;
     f->stats.shard_bytes += (int64_t)num_bytes;
-    return cr_zero(cri_home(f), a->data, num_bytes, err);
+    return cr_zero(cri_home(f), cri_arena_at(f, kind), num_bytes, err);
 }
 
 /* Gradients that are zero: nothing is kept of them. */
 static cr_status move_zeros(cr_fsdp *f, cri_arena *a, bool is_away, cr_err *err)
 {
-    if (is_away) {
-        cr_device_free(f->dev, a->data, a->num_bytes);
-        a->data = NULL;
-    } else {
-        CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->data, err));
-        CR_TRY(cr_zero(f->dev, a->data, a->num_bytes, err));
+    if (!is_away) {
+        CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->on_device, err));
+        CR_TRY(cr_zero(f->dev, a->on_device, a->num_bytes, err));
     }
     a->is_away = is_away;
     return CR_OK;
 }
 
+/* Queued on the device's stream. The host's memory stays, and what has not changed since it came from there does not go back. */
 static cr_status move(cr_fsdp *f, cri_kind kind, bool is_away, cr_err *err)
 {
     cri_arena *a = &f->arena[kind];
-    cr_mem *data;
 
     if (a->num_bytes == 0 || a->is_away == is_away || f->args.is_offloaded) return CR_OK;
-    if (kind == CRI_GRAD && (is_away ? !f->has_grad : !a->data))
-        return move_zeros(f, a, is_away, err);
-    CR_TRY(cri_states_alloc(f, is_away, a->num_bytes, &data, err));
-    CR_TRY(cr_move(place(f, is_away), data, place(f, a->is_away), a->data, a->num_bytes, err));
-    cri_states_free(f, a->is_away, a->data, a->num_bytes);
-    a->data = data;
+    if (kind == CRI_GRAD && !f->has_grad) return move_zeros(f, a, is_away, err);
+    if (!a->on_host) CR_TRY(cr_host_alloc(f->dev, a->num_bytes, &a->on_host, err));
+    if (!is_away) {
+        CR_TRY(cr_device_alloc(f->dev, a->num_bytes, &a->on_device, err));
+        CR_TRY(cr_upload_async(f->dev, a->on_device, a->on_host, a->num_bytes, err));
+    } else if (!a->is_copied) {
+        CR_TRY(cr_download_async(f->dev, a->on_host, a->on_device, a->num_bytes, err));
+    }
+    a->is_copied = kind != CRI_GRAD;
     a->is_away = is_away;
     return CR_OK;
 }
 
+/* When all copies to the host are queued: waits for them, and frees what was copied. */
+static cr_status leave(cr_fsdp *f, cr_err *err)
+{
+    CR_TRY(cr_device_sync(f->dev, err));
+    for (int kind = 0; kind < CRI_NUM_KINDS; kind++) {
+        cri_arena *a = &f->arena[kind];
+        if (!a->is_away) continue;
+        cr_device_free(f->dev, a->on_device, a->num_bytes);
+        a->on_device = NULL;
+    }
+    return CR_OK;
+}
+
+/* A load is not waited for: what computes with the states comes after it on the stream, and the host goes on. */
 static cr_status move_states(cr_fsdp *f, unsigned states, bool is_away, cr_err *err)
 {
     for (int kind = 0; kind < CRI_NUM_KINDS && err->status == CR_OK; kind++)
         if (state_of[kind] & states) cr_note(move(f, (cri_kind)kind, is_away, err));
+    if (is_away && err->status == CR_OK) cr_note(leave(f, err));
     point(f);
     return cr_agree(f->mesh->group[CR_AXIS_ALL], is_away ? "offload" : "load", err);
+}
+
+void cri_states_changed(cr_fsdp *f)
+{
+    for (int kind = 0; kind < CRI_NUM_KINDS; kind++)
+        f->arena[kind].is_copied = false;
 }
 
 cr_status cr_fsdp_offload(cr_fsdp *f, unsigned states, cr_err *err)
@@ -208,6 +213,7 @@ cr_status cri_shards_read_frozen(cr_fsdp *f, const char *model_folder, cr_err *e
 {
     cr_weights *source;
 
+    cri_states_changed(f);
     CR_TRY(cr_weights_open(model_folder, f->model, &source, err));
     for (size_t i = 0; i < f->units.num && err->status == CR_OK; i++)
         cr_note(fill_flat(f, source, &f->units.unit[i].frozen, false, err));
@@ -223,7 +229,8 @@ cr_status cri_shards_create(cr_fsdp *f, cr_err *err)
            values = (size_t)cr_extent_bytes(u->trained_shard, f->args.param_dtype),
            frozen = (size_t)cr_extent_bytes(u->frozen_shard, f->args.param_dtype);
 
-    CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu", 1, &f->host, err));
+    CR_TRY(cr_device_open(cr_device_is_meta(f->dev) ? "meta" : "cpu",
+                          cr_device_host_threads(f->dev), &f->host, err));
     f->host_scratch = cr_stack_create(f->host);
     if (f->args.is_train) {
         CR_TRY(allocate(f, CRI_MASTER, trained * master_bytes, err));
@@ -242,7 +249,8 @@ void cri_shards_destroy(cr_fsdp *f)
 {
     for (int kind = 0; kind < CRI_NUM_KINDS; kind++) {
         cri_arena *a = &f->arena[kind];
-        cri_states_free(f, a->is_away || f->args.is_offloaded, a->data, a->num_bytes);
+        cr_device_free(f->dev, a->on_device, a->num_bytes);
+        cr_host_free(f->dev, a->on_host, a->num_bytes);
     }
     cr_stack_destroy(f->host_scratch);
     cr_device_close(f->host);

@@ -107,47 +107,42 @@ int64_t cr_weight_copy_version(const cr_weight_copy *r)
     return r->version;
 }
 
-/* A flat's shard in dtype (in float32 that of modules that are) to `to` on the device, and its checksum. Offloaded shards
- * are cast in `room`, on the host. */
-static cr_status fill_flat(cr_fsdp *f, size_t k, cr_dtype dtype, cr_mem *to, cr_mem *room,
-                           uint64_t start, uint64_t *sum, cr_err *err)
+/* A flat's shard in dtype (in float32 that of modules that are) to `to` on the device, and its checksum. */
+static cr_status fill_flat(cr_fsdp *f, size_t k, cr_dtype dtype, cr_mem *to, uint64_t start,
+                           uint64_t *sum, cr_err *err)
 {
     const cr_flat *flat = flat_of(&f->units, k);
-    size_t n = (size_t)flat->shard_elems, bytes = shard_bytes(flat, dtype);
     bool is_trained = k % 2 == 0;
-    cr_mem *cast = room ? room : to;
+    cr_dtype as = cr_flat_dtype(flat, dtype), from = cri_shard_dtype(f, flat, is_trained);
+    const cr_mem *shard = cri_shard(f, flat, is_trained, f->master);
 
-    if (n)
-        CR_TRY(cr_cast(cri_home(f),
-                       &(cr_cast_args){cr_flat_dtype(flat, dtype), cast,
-                                       cri_shard_dtype(f, flat, is_trained),
-                                       cri_shard(f, flat, is_trained, f->master), n},
-                       err));
-    CR_TRY(cr_checksum(cri_home(f), &(cr_checksum_args){cast, bytes, start, sum}, err));
-    return room ? cr_move(f->dev, to, f->host, room, bytes, err) : CR_OK;
+    if (f->args.is_offloaded) {
+        CR_TRY(cri_fill_from_host(f, as, to, from, shard, flat->shard_elems, err));
+        CR_TRY(cr_stream_join(f->dev, cri_stream(f, CR_STREAM_GATHER), err));
+    } else if (flat->shard_elems) {
+        CR_TRY(
+            cr_cast(f->dev, &(cr_cast_args){as, to, from, shard, (size_t)flat->shard_elems}, err));
+    }
+    return cr_checksum(f->dev, &(cr_checksum_args){to, shard_bytes(flat, dtype), start, sum}, err);
 }
 
 /* This rank's shards, one flat after another, and the trailer. */
 static cr_status fill(cr_fsdp *f, cr_dtype dtype, cr_mem *send, cr_err *err)
 {
-    size_t at = 0, most = 0, num = trailer_words(&f->units);
+    size_t at = 0, num = trailer_words(&f->units);
     uint64_t *trailer = CR_NEW_ARRAY(uint64_t, num);
-    cr_mem *room = NULL;
+    bool is_staged = f->args.is_offloaded && !f->staging;
 
     trailer[0] = (uint64_t)f->num_updates;
+    if (is_staged) CR_TRY_GOTO(out, cri_staging_create(f, err));
     for (size_t k = 0; k < 2 * f->units.num; k++) {
-        size_t bytes = shard_bytes(flat_of(&f->units, k), dtype);
-        most = bytes > most ? bytes : most;
-    }
-    if (f->args.is_offloaded) CR_TRY_GOTO(out, cri_states_alloc(f, true, most, &room, err));
-    for (size_t k = 0; k < 2 * f->units.num; k++) {
-        CR_TRY_GOTO(out, fill_flat(f, k, dtype, cr_mem_add(send, at), room,
+        CR_TRY_GOTO(out, fill_flat(f, k, dtype, cr_mem_add(send, at),
                                    trailer[0] ^ (uint64_t)k << 56, &trailer[1 + k], err));
         at += shard_bytes(flat_of(&f->units, k), dtype);
     }
     cr_note(cr_upload(f->dev, cr_mem_add(send, at), trailer, num * sizeof *trailer, err));
 out:
-    cri_states_free(f, true, room, most);
+    if (is_staged) cri_staging_destroy(f);
     cr_free(trailer);
     return err->status;
 }

@@ -21,7 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUM_EVENTS = 256, NUM_SLOTS = 32, SLOT_BYTES = 1 << 18, SCRATCH_UNIT = 1 << 20 };
+enum {
+    MAX_LENT = 8,
+    NUM_EVENTS = 256,
+    NUM_SLOTS = 32,
+    SLOT_BYTES = 1 << 18,
+    SCRATCH_UNIT = 1 << 20
+};
 
 typedef struct stream {
     cudaStream_t stream;
@@ -37,6 +43,9 @@ typedef CUresult encode_map(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void
                             const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+/* cuMemGetAddressRange, likewise. */
+typedef CUresult address_range(CUdeviceptr *, size_t *, CUdeviceptr);
+
 typedef struct cuda { /* a device's `impl`; lanes have the same one */
     int gpu;
     stream of[CR_NUM_STREAMS];
@@ -44,7 +53,9 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     cudaEvent_t slot_free[NUM_SLOTS];
     uint64_t num_uploads;
     cri_library *library;
-    encode_map *encode;   /* of tensor maps; NULL on a GPU without wgmma */
+    encode_map *encode; /* of tensor maps; NULL on a GPU without wgmma */
+    address_range *range_of;
+    const cr_mem *lent[MAX_LENT]; /* NULL: free */
     pthread_mutex_t lock; /* recursive: of recording, and of downloads, which any thread may call */
     const cr_device *recorder; /* the handle whose stream is recorded now, or NULL */
     uint64_t num_released;     /* allocations */
@@ -190,6 +201,82 @@ static cr_status cuda_memory(const cr_device *dev, cr_device_memory *out, cr_err
     return check("its GPUs", cudaGetDeviceCount(&out->num_gpus), err);
 }
 
+/* ---- memory that other processes of the GPU open ---- */
+
+static bool is_lent(const cuda *c, const cr_mem *mem)
+{
+    for (int i = 0; i < MAX_LENT; i++)
+        if (mem && c->lent[i] == mem) return true;
+    return false;
+}
+
+static cr_status base_of(const cuda *c, const cr_mem *mem, cr_mem **base, cr_err *err)
+{
+    CUdeviceptr first;
+    size_t num_bytes;
+
+    if (c->range_of(&first, &num_bytes, (CUdeviceptr)(uintptr_t)mem) != CUDA_SUCCESS)
+        return cr_fail(err, CR_EIO, "device cuda: memory that is lent is no allocation");
+    *base = cr_mem_of_host((void *)(uintptr_t)first);
+    return CR_OK;
+}
+
+cr_status cr_gpu_lend(cr_device *dev, const cr_mem *mem, cr_gpu_loan *out, cr_err *err)
+{
+    cuda *c = dev->impl;
+    cudaIpcMemHandle_t handle;
+    cr_mem *base = NULL;
+    int i = 0;
+
+    (void)cri_cuda_stream(dev);
+    CR_TRY(base_of(c, mem, &base, err));
+    CR_TRY(check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&handle, cr_mem_to_host(base)), err));
+    while (i < MAX_LENT && c->lent[i])
+        i++;
+    CR_CHECK(i < MAX_LENT, "device cuda: more than %d allocations are lent", MAX_LENT);
+    c->lent[i] = base;
+    memcpy(out->allocation, &handle, sizeof handle);
+    out->offset_bytes = (size_t)((const char *)cr_mem_to_host(mem) - (char *)cr_mem_to_host(base));
+    return CR_OK;
+}
+
+void cr_gpu_take_back(cr_device *dev, const cr_mem *mem)
+{
+    cuda *c = dev->impl;
+    cr_err err = {0};
+    cr_mem *base = NULL;
+
+    (void)cri_cuda_stream(dev);
+    if (base_of(c, mem, &base, &err) != CR_OK) return; /* a lost GPU */
+    for (int i = 0; i < MAX_LENT; i++)
+        if (c->lent[i] == base) {
+            c->lent[i] = NULL;
+            return;
+        }
+}
+
+cr_status cr_gpu_open_loan(cr_device *dev, const cr_gpu_loan *loan, cr_mem **base, cr_err *err)
+{
+    cudaIpcMemHandle_t handle;
+    void *at = NULL;
+    cudaError_t code;
+
+    (void)cri_cuda_stream(dev);
+    memcpy(&handle, loan->allocation, sizeof handle);
+    code = cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess);
+    *base = cr_mem_of_host(at);
+    if (code == cudaSuccess) return CR_OK;
+    (void)cudaGetLastError();
+    return cr_fail(err, CR_EABSENT, "device cuda: memory of another process: %s (%s)",
+                   cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+cr_status cr_gpu_close_loan(cr_device *dev, cr_mem *base, cr_err *err)
+{
+    (void)cri_cuda_stream(dev);
+    return check("cudaIpcCloseMemHandle", cudaIpcCloseMemHandle(cr_mem_to_host(base)), err);
+}
+
 /* Waits for all streams. */
 static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
 {
@@ -200,9 +287,12 @@ static void cuda_release(cr_device *dev, cr_mem *mem, size_t num_bytes)
              "device cuda: memory is released while operations are recorded");
     (void)cri_cuda_stream(dev);
     ((cuda *)dev->impl)->num_released++;
+    if (is_lent(dev->impl, mem)) return;
     code = cudaFree(cr_mem_to_host(mem));
     CR_CHECK(code == cudaSuccess || is_lost(), "cudaFree: %s", cudaGetErrorString(code));
 }
+
+/* ---- memory of the host ---- */
 
 static cr_status pin(void **mem, size_t num_bytes, cr_err *err)
 {
@@ -599,25 +689,49 @@ static cr_status find_gpu(int number, int *gpu, cr_err *err)
     return check("cudaSetDevice", cudaSetDevice(*gpu), err);
 }
 
-static cr_status find_wgmma(cuda *c, cr_err *err)
+static cr_status find_in_driver(const char *name, void **out, cr_err *err)
+{
+    enum cudaDriverEntryPointQueryResult found;
+
+    CR_TRY(check(
+        name, cudaGetDriverEntryPointByVersion(name, out, 12000, cudaEnableDefault, &found), err));
+    if (found == cudaDriverEntryPointSuccess) return CR_OK;
+    return cr_fail(err, CR_EABSENT, "device cuda: the driver has no %s", name);
+}
+
+static cr_status find_functions(cuda *c, cr_err *err)
 {
     union {
         void *mem;
         encode_map *encode;
+        address_range *range_of;
     } symbol = {NULL};
-    enum cudaDriverEntryPointQueryResult found;
     int major;
 
+    CR_TRY(find_in_driver("cuMemGetAddressRange", &symbol.mem, err));
+    c->range_of = symbol.range_of;
     CR_TRY(check("its compute capability",
                  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->gpu), err));
     if (major != 9) return CR_OK;
-    CR_TRY(check("cuTensorMapEncodeTiled of the driver",
-                 cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol.mem, 12000,
-                                                  cudaEnableDefault, &found),
-                 err));
-    if (found != cudaDriverEntryPointSuccess)
-        return cr_fail(err, CR_EABSENT, "device cuda: the driver has no cuTensorMapEncodeTiled");
+    CR_TRY(find_in_driver("cuTensorMapEncodeTiled", &symbol.mem, err));
     c->encode = symbol.encode;
+    return CR_OK;
+}
+
+/* Blocks of kernels of NCCL, and of casts and sums beside it, which other GPUs wait for, are placed before those of compute. */
+static cr_status make_streams(cuda *c, cr_err *err)
+{
+    int least, greatest;
+
+    CR_TRY(
+        check("priorities of streams", cudaDeviceGetStreamPriorityRange(&least, &greatest), err));
+    for (int s = 0; s < CR_NUM_STREAMS; s++) {
+        bool is_first = s == CR_STREAM_GATHER || s == CR_STREAM_REDUCE;
+        CR_TRY(check("a stream",
+                     cudaStreamCreateWithPriority(&c->of[s].stream, cudaStreamNonBlocking,
+                                                  is_first ? greatest : least),
+                     err));
+    }
     return CR_OK;
 }
 
@@ -640,11 +754,9 @@ cr_status cri_cuda_open(cr_device *dev, cr_err *err)
     c = CR_NEW(cuda);
     c->gpu = gpu;
     init_lock(&c->lock);
-    cr_note(find_wgmma(c, err));
+    cr_note(find_functions(c, err));
     if (err->status == CR_OK) cr_note(cri_library_open(&c->library, err));
-    for (int s = 0; s < CR_NUM_STREAMS && err->status == CR_OK; s++)
-        cr_note(check("a stream",
-                      cudaStreamCreateWithFlags(&c->of[s].stream, cudaStreamNonBlocking), err));
+    if (err->status == CR_OK) cr_note(make_streams(c, err));
     if (err->status != CR_OK) {
         for (int s = 0; s < CR_NUM_STREAMS; s++)
             if (c->of[s].stream) (void)cudaStreamDestroy(c->of[s].stream);

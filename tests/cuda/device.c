@@ -273,7 +273,7 @@ static void test_two_devices(void **state)
     OK(cr_device_open("cpu", 1, &cpu, &err));
     OK(cr_device_alloc(dev, 640, &x, &err));
     OK(cr_device_alloc(other, 640, &y, &err));
-    OK(cr_device_alloc(cpu, 640, &host, &err));
+    OK(cr_host_alloc(other, 640, &host, &err));
     put(dev, x, 640, 4);
     OK(cr_move(other, y, dev, x, 640, &err));
     assert_true(has_pattern(other, y, 640, 4));
@@ -285,7 +285,7 @@ static void test_two_devices(void **state)
     assert_true(has_pattern(other, y, 640, 4));
     cr_device_free(dev, x, 640);
     cr_device_free(other, y, 640);
-    cr_device_free(cpu, host, 640);
+    cr_host_free(other, host, 640);
     cr_device_close(other);
     cr_device_close(cpu);
 }

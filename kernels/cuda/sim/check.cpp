@@ -102,10 +102,17 @@ void cri_sim_check_unwritten(const void *p, size_t n)
         cell_of(a)->is_written = 0;
 }
 
+/* With another process, whose writes are not seen here. */
+static bool is_shared(const cri_sim_allocation *m)
+{
+    return m && (m->fd >= 0 || m->num_opens);
+}
+
 std::vector<size_t> cri_sim_check_fill_holes(const void *p, size_t n)
 {
     std::vector<size_t> holes;
 
+    if (is_shared(cri_sim_memory_of(p))) return holes;
     for (size_t at = 0; at < n; at += CRI_SIM_GRANULE) {
         cell *c = cell_of((uint64_t)p + at);
         if (c->is_written) continue;
@@ -178,7 +185,7 @@ static void check_first(const range &at)
     if (m->is_freed)
         cri_sim_die("%s of freed device memory %p, at %s", what, at.p,
                     cri_sim_line_of_code().c_str());
-    if (!at.is_write)
+    if (!at.is_write && !is_shared(m))
         cri_sim_die("read of device memory %p that nothing has written, at %s", at.p,
                     cri_sim_line_of_code().c_str());
 }

@@ -108,7 +108,17 @@ void cri_sim_want_progress_thread(void);
 struct cri_sim_allocation {
     uint64_t base, num_bytes, map_base, map_bytes, number;
     bool is_freed;
+    int fd = -1;       /* of memory that other processes may open (ipc.cpp) */
+    int num_opens = 0; /* of this process, of another one's memory */
 };
+/* Pages for an allocation, without access: of the file at its start, or (fd -1) of this process. NULL: no address space. */
+cri_sim_allocation *cri_sim_new_pages(size_t num_bytes, int fd);
+void cri_sim_free_pages(cri_sim_allocation *m);
+/* This process's own, in which nothing has been opened elsewhere; false: it is open there. ipc.cpp */
+bool cri_sim_is_alone(const cri_sim_allocation *m);
+void cri_sim_end_sharing(cri_sim_allocation *m);
+int cri_sim_gpu(
+    void); /* that of the calling thread; without CROLL_SIM_GPUS no other process has it. runtime.cpp */
 uint64_t cri_sim_memory_bytes(void); /* of the GPU: CROLL_SIM_MEMORY_MIB */
 extern uint64_t cri_sim_arena, cri_sim_arena_end;
 static inline bool cri_sim_in_arena(const void *p)
@@ -126,7 +136,7 @@ void cri_sim_touch(const void *p, size_t num_bytes, bool is_write);
 
 /* ---- failures.cpp ---- */
 
-enum cri_sim_fail { CRI_SIM_FAIL_ALLOC, CRI_SIM_FAIL_WORK, CRI_SIM_FAIL_NCCL };
+enum cri_sim_fail { CRI_SIM_FAIL_ALLOC, CRI_SIM_FAIL_WORK, CRI_SIM_FAIL_NCCL, CRI_SIM_FAIL_IPC };
 bool cri_sim_fails(cri_sim_fail kind); /* does this one? Each call counts */
 extern cudaError_t cri_sim_lost;       /* what all calls return once the GPU is lost */
 /* The whole number in the environment's NAME; anything else there ends the process. */

@@ -173,27 +173,49 @@ uint64_t cri_sim_memory_bytes(void)
     return mib << 20;
 }
 
+cri_sim_allocation *cri_sim_new_pages(size_t num_bytes, int fd)
+{
+    size_t pages = (num_bytes + PAGE - 1) / PAGE * PAGE;
+    uint64_t map =
+        arena_next + PAGE; /* one guard page before each; the data ends near the next one */
+
+    if (num_bytes > ARENA_BYTES || map + pages + PAGE > cri_sim_arena_end) return nullptr;
+    if (fd >= 0 && mmap((void *)map, pages, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        return nullptr;
+    arena_next = map + pages;
+    memory[map] = {
+        (map + pages - num_bytes) / ALIGN * ALIGN, num_bytes, map, pages, memory_count++, false};
+    return &memory[map];
+}
+
+void cri_sim_free_pages(cri_sim_allocation *m)
+{
+    if (mmap((void *)m->map_base, m->map_bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        cri_sim_die("a release of %lu bytes", (unsigned long)m->num_bytes);
+    m->is_freed = true;
+    if (cri_sim_is_checked) cri_sim_check_forget((void *)m->base, m->num_bytes);
+}
+
 cudaError_t cudaMalloc(void **out, size_t num_bytes)
 {
     cri_sim_enter enter;
-    size_t size = num_bytes ? num_bytes : 1, pages = (size + PAGE - 1) / PAGE * PAGE;
-    uint64_t map = arena_next + PAGE, base;
+    size_t size = num_bytes ? num_bytes : 1;
+    cri_sim_allocation *m;
 
     if (cri_sim_lost) return cri_sim_lost;
     if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     if (cri_sim_fails(CRI_SIM_FAIL_ALLOC) || device_bytes + size > cri_sim_memory_bytes())
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
-    if (num_bytes > ARENA_BYTES || map + pages + PAGE > cri_sim_arena_end)
+    m = cri_sim_new_pages(size, -1);
+    if (!m || mprotect((void *)m->map_base, m->map_bytes, PROT_READ | PROT_WRITE))
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
-    arena_next = map + pages; /* one guard page before each; the data ends near the next one */
-    base = (map + pages - size) / ALIGN * ALIGN;
-    if (mprotect((void *)map, pages, PROT_READ | PROT_WRITE))
-        return cri_sim_keep_error(cudaErrorMemoryAllocation);
-    memset((void *)map, 0xff, pages);
-    mprotect((void *)map, pages, PROT_NONE);
-    memory[map] = {base, size, map, pages, memory_count++, false};
+    memset((void *)m->map_base, 0xff, m->map_bytes);
+    mprotect((void *)m->map_base, m->map_bytes, PROT_NONE);
     device_bytes += size;
-    *out = (void *)base;
+    cri_sim_counts.device_allocs++;
+    cri_sim_counts.device_bytes += size;
+    *out = (void *)m->base;
     return cudaSuccess;
 }
 
@@ -206,14 +228,14 @@ cudaError_t cudaFree(void *ptr)
     if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
     cri_sim_run_all();
     m = const_cast<cri_sim_allocation *>(cri_sim_memory_of(ptr));
-    if (!m || m->base != (uint64_t)ptr || m->is_freed)
+    if (!m || m->base != (uint64_t)ptr || m->is_freed || m->num_opens)
         cri_sim_die("cudaFree of %p, which cudaMalloc did not give or which is freed", ptr);
-    if (mmap((void *)m->map_base, m->map_bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-        cri_sim_die("cudaFree of %lu bytes", (unsigned long)m->num_bytes);
-    m->is_freed = true;
+    if (!cri_sim_is_alone(m))
+        cri_sim_die("cudaFree of allocation %lu, which another process has open",
+                    (unsigned long)m->number);
+    cri_sim_end_sharing(m);
+    cri_sim_free_pages(m);
     device_bytes -= m->num_bytes;
-    if (cri_sim_is_checked) cri_sim_check_forget(ptr, m->num_bytes);
     return cri_sim_lost;
 }
 
@@ -230,6 +252,8 @@ cudaError_t cudaMallocHost(void **out, size_t num_bytes)
         return cri_sim_keep_error(cudaErrorMemoryAllocation);
     memset(at, 0xff, size);
     pinned[(uint64_t)at] = size;
+    cri_sim_counts.pinned_allocs++;
+    cri_sim_counts.pinned_bytes += size;
     *out = at;
     return cudaSuccess;
 }

@@ -91,8 +91,13 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, i
 /* On the device what is unwritten stays so in the copy: a block of a cache that is not full is copied whole. */
 static void do_copy(void *dst, const void *src, size_t n)
 {
-    bool is_inside = cri_sim_is_checked && cri_sim_in_arena(src) && cri_sim_in_arena(dst);
+    bool to = cri_sim_in_arena(dst), from = cri_sim_in_arena(src);
+    bool is_inside = cri_sim_is_checked && from && to;
     std::vector<size_t> holes;
+
+    cri_sim_counts.to_device += to && !from ? n : 0;
+    cri_sim_counts.to_host += from && !to ? n : 0;
+    cri_sim_counts.on_device += from && to ? n : 0;
 
     if (is_inside) holes = cri_sim_check_fill_holes(src, n);
     cri_sim_touch(src, n, false);
@@ -164,6 +169,7 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind
 
     check_direction(dst, src, n, kind);
     if (cri_sim_unless_captured(nullptr) != cudaSuccess) return cudaErrorStreamCaptureUnsupported;
+    cri_sim_counts.host_waits++;
     if (!own) own = cri_sim_new_stream();
     op.name = "cudaMemcpy";
     op.run = [=] { do_copy(dst, src, n); };
@@ -226,6 +232,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     return cudaSuccess;
 }
 
+/* Lower numbers come first, as CUDA has it; the simulation's order is the seed's all the same. */
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
+{
+    if (priority < -5 || priority > 0)
+        cri_sim_die("a stream of priority %d: they go from 0 to -5", priority);
+    return cudaStreamCreateWithFlags(out, flags);
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     cri_sim_enter enter;
@@ -242,6 +263,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     cudaError_t code = cri_sim_unless_captured(s);
 
     if (code != cudaSuccess) return code;
+    cri_sim_counts.host_waits++;
     cri_sim_run_stream(s);
     cri_sim_host_clock.join(s->clock);
     return cri_sim_lost;
@@ -253,6 +275,7 @@ cudaError_t cudaDeviceSynchronize(void)
     cudaError_t code = cri_sim_unless_any_captured();
 
     if (code != cudaSuccess) return code;
+    cri_sim_counts.host_waits++;
     cri_sim_run_all();
     for (CUstream_st *s : cri_sim_streams())
         cri_sim_host_clock.join(s->clock);
@@ -325,6 +348,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     cri_sim_place place = e->place;
 
     if (code != cudaSuccess || !place) return code;
+    cri_sim_counts.host_waits += !place->is_over;
     cri_sim_run_until([place] { return place->is_over; }, place->stream);
     cri_sim_host_clock.join(place->clock);
     return cri_sim_lost;
@@ -381,9 +405,18 @@ cudaError_t cudaGetDeviceCount(int *num)
     return cudaSuccess;
 }
 
+static thread_local int current; /* as CUDA has it */
+
+int cri_sim_gpu(void)
+{
+    return getenv("CROLL_SIM_GPUS") ? current : (int)getpid();
+}
+
 cudaError_t cudaSetDevice(int index)
 {
-    return is_gpu(index) ? cudaSuccess : cri_sim_keep_error(cudaErrorInvalidValue);
+    if (!is_gpu(index)) return cri_sim_keep_error(cudaErrorInvalidValue);
+    current = index;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int index)
@@ -418,10 +451,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, uns
                                              unsigned long long,
                                              enum cudaDriverEntryPointQueryResult *found)
 {
-    bool is_known = !strcmp(symbol, "cuTensorMapEncodeTiled");
-
-    *out = is_known ? (void *)cuTensorMapEncodeTiled : nullptr;
-    *found = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *out = !strcmp(symbol, "cuTensorMapEncodeTiled") ? (void *)cuTensorMapEncodeTiled
+           : !strcmp(symbol, "cuMemGetAddressRange") ? (void *)cuMemGetAddressRange
+                                                     : nullptr;
+    *found = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 
@@ -445,6 +478,10 @@ static const struct {
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {cudaErrorMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed",
+     "mapping of buffer object failed"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
     {cudaErrorIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},

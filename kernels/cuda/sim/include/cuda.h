@@ -1,8 +1,9 @@
-/* cuda.h -- the part of the CUDA driver's API that croll uses: tensor maps. With NVIDIA's names and values, for a machine without
+/* cuda.h -- the part of the CUDA driver's API that croll uses: tensor maps, and where an allocation begins. With NVIDIA's names and values, for a machine without
  * CUDA. The driver is never linked: cudaGetDriverEntryPointByVersion gives the function. */
 #ifndef CR_SIM_CUDA_H
 #define CR_SIM_CUDA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -11,6 +12,7 @@ extern "C" {
 
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
+typedef unsigned long long CUdeviceptr;
 typedef enum cudaError_enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
 typedef enum CUtensorMapDataType_enum { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 } CUtensorMapDataType;
 typedef enum CUtensorMapInterleave_enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 } CUtensorMapInterleave;
@@ -36,6 +38,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType dtype, cuu
                                 const cuuint32_t *box, const cuuint32_t *element_strides,
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
+
+CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *num_bytes, CUdeviceptr ptr);
 
 #ifdef __cplusplus
 }

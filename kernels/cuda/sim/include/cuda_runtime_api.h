@@ -21,7 +21,10 @@ typedef enum cudaError {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorDeviceUninitialized = 201,
+    cudaErrorMapBufferObjectFailed = 205,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorIllegalState = 401,
     cudaErrorNotReady = 600,
     cudaErrorNotSupported = 801,
@@ -41,7 +44,10 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToDevice = 3,
     cudaMemcpyDefault = 4
 };
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaIpcMemLazyEnablePeerAccess = 1 };
+typedef struct cudaIpcMemHandle_st {
+    char reserved[64];
+} cudaIpcMemHandle_t;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75 };
 enum { cudaEnableDefault = 0 };
@@ -84,7 +90,14 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t num_bytes, enum cudaMe
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t num_bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t num_bytes, cudaStream_t stream);
+/* Memory of another process of the same GPU. The handle is that of an allocation, by its first address. A process does not open
+ * its own; what is open elsewhere is not freed; each open has its close. */
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr);
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags);
+cudaError_t cudaIpcCloseMemHandle(void *ptr);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -127,7 +140,12 @@ typedef struct cri_sim_stats {
     uint64_t
         submitted; /* calls that queue kernels, products of the library, copies, zeros; a graph is one */
     uint64_t ops, launches, blocks, threads, switches, windows, mma, ldmatrix, ldmatrix_conflicts,
-        wgmma; /* of a warp, as mma */
+        wgmma;                              /* of a warp, as mma */
+    uint64_t to_device, to_host, on_device; /* bytes of copies */
+    uint64_t
+        host_waits; /* of the host: for a stream, the device, an event, or a copy that is not asynchronous */
+    uint64_t device_allocs, device_bytes, pinned_allocs,
+        pinned_bytes; /* made, freed ones among them */
 } cri_sim_stats;
 extern cri_sim_stats cri_sim_counts;
 
