@@ -10,7 +10,8 @@ enum {
     RING_KIB = 512 + 4800 + 4096,
     NEAR_GPUS = 7,
     PEER_CHANNELS = 4,
-    PEER_MIB = 4
+    PEER_MIB = 4,
+    ROOMS_MIB = 64 /* mesh/gpu/comm_nccl.c: two chunks of an all-reduce over replicas */
 };
 
 /* head.cu: of HEAD_ROWS rows a tile of logits, their gradients, and dx in float32. */
@@ -40,7 +41,11 @@ void cr_gpu_needs(const cr_plan_role *r, cr_gpu_need out[CR_GPU_NEEDS])
     out[1] = (cr_gpu_need){"buffers of NCCL",
                            "defaults of NCCL 2: 16 channels of 9.2 MiB and 7 GPUs x 4 channels of "
                            "4 MiB a communicator; NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS change it",
-                           communicator * num_communicators(r), false};
+                           communicator * num_communicators(r) +
+                               (r->is_train && (r->mesh.num_ddp > 1 || r->mesh.num_eddp > 1)
+                                    ? (int64_t)ROOMS_MIB * MIB
+                                    : 0),
+                           false};
     out[2] = (cr_gpu_need){"scratch of kernels", "the vocabulary head: kernels/cuda/head.cu",
                            r->hidden_size ? HEAD_ROWS * (HEAD_WORDS * 6 + r->hidden_size * 4) : 0,
                            false};
