@@ -14,8 +14,7 @@
  * points to have been read when it returns, but for the host memory of cr_upload_async and cr_download_async.
  *
  * Ownership: who opens a device closes it, who allocates memory frees it (with the same size).
- * Threads: one caller a device, all streams together, except cr_download, which any thread may call.
- * Errors: CR_EIO when memory runs out, CR_EABSENT for an unknown device.
+ * Threads: one caller a device, all streams together, except cr_download: any thread. Errors: CR_EIO when memory runs out, CR_EABSENT for an unknown device.
  */
 #ifndef CR_MEMORY_H
 #define CR_MEMORY_H
@@ -41,8 +40,7 @@ void cr_device_close(cr_device *dev); /* accepts NULL */
 const char *cr_device_default(void);
 const char *cr_device_name(const cr_device *dev);
 const char *cr_device_variant(const cr_device *dev); /* "avx512bf16", ..; "": only one */
-/* Threads that work of the host beside the device may use: num_threads of its open. */
-int cr_device_host_threads(const cr_device *dev);
+int cr_device_host_threads(const cr_device *dev); /* for work beside it: num_threads of its open */
 bool cr_device_is_meta(const cr_device *dev);
 /* Frees the memory that kernels keep to work in (not counted in the stats), until one needs it. Only while none runs. */
 void cr_device_drop_scratch(cr_device *dev);
@@ -115,7 +113,6 @@ static inline const cr_mem *cr_mem_add_const(const cr_mem *mem, size_t num_bytes
 {
     return (const cr_mem *)(const void *)((const char *)mem + num_bytes);
 }
-/* Element number `elem` of an array in dtype. */
 static inline cr_mem *cr_at(cr_dtype dtype, cr_mem *mem, int64_t elem)
 {
     return cr_mem_add(mem, (size_t)elem * cr_dtype_bytes(dtype));

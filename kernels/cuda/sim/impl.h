@@ -3,7 +3,6 @@
 #define CR_SIM_IMPL_H
 
 #include "kernels/cuda/sim/sim.h"
-
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -108,17 +107,8 @@ void cri_sim_want_progress_thread(void);
 struct cri_sim_allocation {
     uint64_t base, num_bytes, map_base, map_bytes, number;
     bool is_freed;
-    int fd = -1;       /* of memory that other processes may open (ipc.cpp) */
-    int num_opens = 0; /* of this process, of another one's memory */
+    int fd = -1, num_opens = 0; /* ipc.cpp: others may open it; opened here, another one's */
 };
-/* Pages for an allocation, without access: of the file at its start, or (fd -1) of this process. NULL: no address space. */
-cri_sim_allocation *cri_sim_new_pages(size_t num_bytes, int fd);
-void cri_sim_free_pages(cri_sim_allocation *m);
-/* This process's own, in which nothing has been opened elsewhere; false: it is open there. ipc.cpp */
-bool cri_sim_is_alone(const cri_sim_allocation *m);
-void cri_sim_end_sharing(cri_sim_allocation *m);
-int cri_sim_gpu(
-    void); /* that of the calling thread; without CROLL_SIM_GPUS no other process has it. runtime.cpp */
 uint64_t cri_sim_memory_bytes(void); /* of the GPU: CROLL_SIM_MEMORY_MIB */
 extern uint64_t cri_sim_arena, cri_sim_arena_end;
 static inline bool cri_sim_in_arena(const void *p)
