@@ -234,10 +234,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 }
 
 /* Lower numbers come first, as CUDA has it; the simulation's order is the seed's all the same. */
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *highest)
 {
     *least = 0;
-    *greatest = -5;
+    *highest = -5;
     return cudaSuccess;
 }
 
