@@ -4,7 +4,7 @@
  *
  * A transfer: ranks of one GPU lend each other the allocations that they send from (CUDA IPC), and the receiver copies. From GPU to
  * GPU it is one group of messages of NCCL, between the first ranks of the GPUs: these move what the others of their GPU send, and
- * receive in the others' place, in memory that is lent to them. Then all meet: nobody reads or writes lent memory any more.
+ * receive in the others' place, in memory that is lent to them. Then all meet: no rank reads or writes lent memory any more.
  *
  *     sizes are compared -> what is sent is complete (the host waits for compute) -> loans and pieces are exchanged
  *     -> copies and messages -> the host waits, and closes what it has opened -> all meet -> loans are taken back
