@@ -359,7 +359,7 @@ void cr_world_fail(cr_world *world, const cr_err *err)
     atomic_store(&world->own_board->has_failed, (uint32_t)err->status);
     for (cr_group *g = is_first ? world->groups : NULL; g; g = g->next) {
         g->base->abort(g, err);
-        if (g->nccl) g->comm->abort(g, err);
+        if (g->comm && g->nccl) g->comm->abort(g, err); /* no comm: its transport is being chosen */
     }
 }
 

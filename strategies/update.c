@@ -125,9 +125,9 @@ static cr_status adamw(cr_fsdp *f, double lr, double norm, cr_err *err)
                        .t = f->num_updates + 1};
 
     if (o->max_grad_norm > 0) a.grad_scale = fmin(1, o->max_grad_norm / (norm + 1e-6));
+    cri_states_changed(f);
     CR_TRY(o->master_dtype == CR_F32 ? cr_adamw(cri_home(f), &a, err) : update_rounded(f, &a, err));
     f->num_updates++;
-    cri_states_changed(f);
     return CR_OK;
 }
 

@@ -68,7 +68,7 @@ static cr_status probe(cr_group *g, cr_err *err)
                    g->name, g->world_ranks[r], text);
     }
 out:
-    if (mine.is_there) cr_gpu_take_back(g->dev, mem);
+    if (mine.is_there && err->status == CR_OK) cr_gpu_take_back(g->dev, mem);
     cr_device_free(g->dev, mem, PROBE_BYTES);
     cr_buf_free(&offers);
     cr_buf_free(&all);

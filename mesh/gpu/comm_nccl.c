@@ -44,8 +44,9 @@ static cr_status share_id(cr_group *g, cr_err *err)
     struct {
         ncclUniqueId id;
         int is_there;
-    } offer = {.is_there = g->rank == 0 && ncclGetUniqueId(&offer.id) == ncclSuccess};
+    } offer = {.is_there = 0};
 
+    if (g->rank == 0) offer.is_there = ncclGetUniqueId(&offer.id) == ncclSuccess;
     CR_TRY(cr_broadcast(g, "meeting of NCCL", 0, &offer, sizeof offer, err));
     g->nccl->id = offer.id;
     if (offer.is_there) return CR_OK;
