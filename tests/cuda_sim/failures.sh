@@ -49,6 +49,9 @@ done
 good() { timeout 100 "$CROLL" "${two[@]}" "$@" <$tmp/lines >$tmp/out 2>$log || fail "$*: exit code $?"; }
 export CROLL_SIM_GPUS=4 CROLL_SIM_FAIL=nccl:1
 good "device_mapping=[1,5]"
+# memory of another process that cannot be opened: a warning, and the same path through the host as before
+CROLL_SIM_FAIL=ipc:1 good "device_mapping=[1,5]"
+grep -q "processes of one GPU do not open each other's memory (rank 1: .*mapping of buffer object failed" $log || fail "ipc:1: $(cat $log)"
 for mapping in [1,6] [2,3]; do
     fails "${two[0]}" 'NCCL says' "${two[@]:1}" "device_mapping=$mapping" || fail "$mapping: exit code $code"
 done
