@@ -44,6 +44,16 @@ typedef struct cr_attention_grad_args {
 size_t cr_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,
                          int64_t head_dim);
 
+/* Rows of one slot at positions that follow each other. */
+enum { CR_ROW_TILE = 128 }; /* at most */
+typedef struct cr_row_tile {
+    int32_t first, num;
+} cr_row_tile;
+/* Tiles of all rows from the first that has its slot's next position right after it; the rows before it are alone. At most num_rows of
+ * them: how many. Of cr_attention_cached_args. */
+int64_t cr_row_tiles(const int32_t *row_slot, const int32_t *row_pos, int64_t num_rows,
+                     cr_row_tile *tiles);
+
 /* Rows of a generation step: row r belongs to slot row_slot[r] at position row_pos[r] (0-based); the
  * keys of that slot are in blocks block_table[slot * max_blocks + pos / CR_KV_BLOCK]. Rows of one
  * slot come in ascending position. First writes k and v of all rows into the cache, then attends. */
@@ -59,6 +69,10 @@ typedef struct cr_attention_cached_args {
     float scale;
     int64_t window;
     int64_t num_blocks; /* of `blocks` */
+    /* cr_row_tile [num_tiles] cover all rows from num_alone on; 0: every row is alone. Results are the same: rows of a tile read their
+     * keys together. */
+    const cr_mem *tiles;
+    int64_t num_tiles, num_alone;
 } cr_attention_cached_args;
 
 /* What sampling makes of rows of logits before it draws: ids of a row's history are penalised (z < 0: z p, else z / p),

@@ -242,12 +242,37 @@ static cr_status check_attention_grad(const cr_attention_grad_args *a, work *w, 
     return CR_OK;
 }
 
+static bool is_next(const int32_t *row_slot, const int32_t *row_pos, int64_t row)
+{
+    return row_slot[row] == row_slot[row - 1] && row_pos[row] == row_pos[row - 1] + 1;
+}
+
+int64_t cr_row_tiles(const int32_t *row_slot, const int32_t *row_pos, int64_t num_rows,
+                     cr_row_tile *tiles)
+{
+    int64_t num = 0, first = 1;
+
+    while (first < num_rows && !is_next(row_slot, row_pos, first))
+        first++;
+    for (int64_t r = first - 1; first < num_rows && r < num_rows; num++) {
+        int64_t end = r + 1;
+        while (end < num_rows && end - r < CR_ROW_TILE && is_next(row_slot, row_pos, end))
+            end++;
+        tiles[num] = (cr_row_tile){(int32_t)r, (int32_t)(end - r)};
+        r = end;
+    }
+    return num;
+}
+
 static cr_status check_attention_cached(const cr_attention_cached_args *a, work *w, cr_err *err)
 {
     *w = attention(a->num_rows, a->num_rows, &a->sizes, a->num_heads * a->head_dim);
     if (a->num_blocks < 1)
         return cr_fail(err, CR_EARG, "attention_cached: a cache of %lld blocks",
                        (long long)a->num_blocks);
+    if (a->num_tiles > 0 && (a->num_alone < 0 || a->num_alone >= a->num_rows))
+        return cr_fail(err, CR_EARG, "attention_cached: tiles of rows after %lld of %lld",
+                       (long long)a->num_alone, (long long)a->num_rows);
     return check_heads(a->num_heads, a->num_kv_heads, a->head_dim, a->dtype, err);
 }
 

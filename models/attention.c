@@ -136,7 +136,10 @@ static cr_status attend(const cr_module *m, cr_pass *p, const activations *a, cr
                                         .head_dim = packed.head_dim,
                                         .scale = packed.scale,
                                         .window = packed.window,
-                                        .num_blocks = p->kv->num_blocks};
+                                        .num_blocks = p->kv->num_blocks,
+                                        .tiles = p->index.row_tiles,
+                                        .num_tiles = p->index.num_tiles,
+                                        .num_alone = p->index.num_alone};
     return cr_attention_cached(p->dev, &cached, err);
 }
 

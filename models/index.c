@@ -59,6 +59,22 @@ static cr_seq_sizes sizes_of_rows(const int32_t *row_pos, int64_t num_rows)
     return sizes;
 }
 
+/* What is recorded is repeated with other rows: there all are alone. */
+static void stage_tiles(cri_staging *s, const cr_pass *p, cr_pass_index *x)
+{
+    const cr_kv_view *kv = p->kv;
+    cr_row_tile *tiles;
+
+    if (p->recording) return;
+    tiles = CR_NEW_ARRAY(cr_row_tile, p->batch->num_tokens);
+    x->num_tiles = cr_row_tiles(kv->row_slot, kv->row_pos, p->batch->num_tokens, tiles);
+    if (x->num_tiles > 0) {
+        x->num_alone = tiles[0].first;
+        stage(s, &x->row_tiles, tiles, (size_t)x->num_tiles * sizeof *tiles);
+    }
+    cr_free(tiles);
+}
+
 static void stage_attention(cri_staging *s, cr_pass *p)
 {
     const cr_batch *b = p->batch;
@@ -72,6 +88,7 @@ static void stage_attention(cri_staging *s, cr_pass *p)
         stage_words(s, &x->row_slot, kv->row_slot, b->num_tokens);
         stage_words(s, &x->row_pos, kv->row_pos, b->num_tokens);
         stage_words(s, &x->block_table, kv->block_table, kv->num_slots * kv->max_blocks);
+        stage_tiles(s, p, x);
         return;
     }
     x->sizes = cri_seq_sizes(cu_seqlens, num_seqs, /*is_bidirectional=*/false);

@@ -57,7 +57,9 @@ typedef struct cr_pass_index {
     const cr_mem *cu_seqlens;      /* of attention: of the split, if there is one */
     cr_seq_sizes sizes;            /* of the same, or of the rows of the cache */
     const cr_mem *row_slot, *row_pos, *block_table; /* of kv */
-    const cr_mem *split_lists;                      /* split.h */
+    const cr_mem *row_tiles;                        /* of its rows, unless the pass is recorded */
+    int64_t num_tiles, num_alone;
+    const cr_mem *split_lists;        /* split.h */
     const cr_mem *head_rows, *labels; /* of the head's rows: which, and their labels */
     cr_row_edits_mem edits;           /* of the batch */
 } cr_pass_index;

@@ -139,14 +139,17 @@ static void make_nan(cr_device *dev, cr_mem *x, int64_t first, int64_t num)
     cr_free(nan);
 }
 
-/* The first rows of the batch as one sequence, all in one call; in blocks in any order, which are NaN before, or as they come. */
-static void run_cached(const batch *b, bool is_nan, char *out)
+/* The first rows of the batch as one sequence, all in one call, in blocks in any order: each row alone, or all in tiles and blocks that are
+ * NaN before. */
+static void run_cached(const batch *b, bool in_tiles, char *out)
 {
     static const int32_t table[BLOCKS] = {2, 0, 1};
     const heads *h = &b->h;
     int32_t zeros[BLOCKS * CR_KV_BLOCK] = {0}, places[BLOCKS * CR_KV_BLOCK];
     size_t block = cr_kv_block_bytes(b->dev, CR_BF16, h->kv, h->dim);
-    cr_mem *slots, *pos, *blocks, *cache;
+    cr_row_tile in_order[BLOCKS * CR_KV_BLOCK];
+    cr_mem *slots, *pos, *blocks, *cache, *tiles = NULL;
+    int64_t num_tiles = 0;
 
     if (h->num_rows == 0) return;
     for (int i = 0; i < h->num_rows; i++)
@@ -154,7 +157,12 @@ static void run_cached(const batch *b, bool is_nan, char *out)
     slots = ids(b->dev, zeros, h->num_rows), pos = ids(b->dev, places, h->num_rows);
     blocks = ids(b->dev, table, BLOCKS);
     OK(cr_device_alloc(b->dev, BLOCKS * block, &cache, &err));
-    if (is_nan) make_nan(b->dev, cache, 0, (int64_t)(BLOCKS * block / 2));
+    if (in_tiles) {
+        make_nan(b->dev, cache, 0, (int64_t)(BLOCKS * block / 2));
+        num_tiles = cr_row_tiles(zeros, places, h->num_rows, in_order);
+        assert_true(num_tiles == (h->num_rows + CR_ROW_TILE - 1) / CR_ROW_TILE);
+        tiles = ids(b->dev, (int32_t *)in_order, 2 * num_tiles);
+    }
     const cr_attention_cached_args a = {.q = b->q,
                                         .k = b->k,
                                         .v = b->v,
@@ -172,12 +180,15 @@ static void run_cached(const batch *b, bool is_nan, char *out)
                                         .sizes = {h->num_rows, 1, h->num_rows},
                                         .num_blocks = BLOCKS,
                                         .scale = 0.3F,
-                                        .window = h->window};
+                                        .window = h->window,
+                                        .tiles = tiles,
+                                        .num_tiles = num_tiles};
     OK(cr_attention_cached(b->dev, &a, &err));
     OK(cr_download(b->dev, out, b->outs[O], (size_t)h->num_rows * row_bytes(h, O), &err));
     cr_device_free(b->dev, slots, (size_t)h->num_rows * 4);
     cr_device_free(b->dev, pos, (size_t)h->num_rows * 4);
     cr_device_free(b->dev, blocks, sizeof table);
+    if (tiles) cr_device_free(b->dev, tiles, (size_t)num_tiles * 8);
     cr_device_free(b->dev, cache, BLOCKS * block);
 }
 
@@ -458,6 +469,8 @@ static void test_same_bits(void **state)
         char *want = cr_alloc(num_bytes), *got = cr_alloc(num_bytes);
         memset(want, 0, num_bytes), memset(got, 0, num_bytes);
         run(h, "8.0", 0, want);
+        run(h, "8.0", 1, got);
+        assert_memory_equal(got, want, num_bytes);
         for (uint64_t seed = 0; seed < NUM_SEEDS; seed++) {
             run(h, "9.0", seed, got);
             assert_memory_equal(got, want, num_bytes);

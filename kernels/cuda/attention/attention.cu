@@ -316,7 +316,9 @@ template <class T> static cached_args<T> cached_of(const cr_attention_cached_arg
             (int)a->num_kv_heads,
             (int)a->head_dim,
             a->scale,
-            a->num_blocks};
+            a->num_blocks,
+            a->num_tiles,
+            in<cr_row_tile>(a->tiles)};
 }
 
 template <class T>
@@ -340,15 +342,20 @@ static cudaError_t cached(cr_device *dev, const cr_attention_cached_args *a)
                          shared_bytes(a->head_dim), c);
 }
 
+/* The first num_alone of num_rows rows are alone. */
 static cudaError_t cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &c,
-                                          const shares &s, int64_t num_rows)
+                                          const shares &s, int64_t num_alone, int64_t num_rows)
 {
+    bool by_wgmma = cri_cuda_has_wgmma(dev), has_stretches = s.num > 1;
     cudaError_t code = write_rows(dev, c, num_rows);
 
-    if (code == cudaSuccess)
-        code = cri_cuda_has_wgmma(dev) ? attend_cached_by_wgmma(dev, c, s, num_rows)
-                                       : attend_cached_on_tensor_cores(dev, c, s, num_rows);
-    return code == cudaSuccess && s.sums ? add_shares(dev, c, s, num_rows) : code;
+    if (code == cudaSuccess && num_alone > 0)
+        code = by_wgmma ? attend_cached_by_wgmma(dev, c, s, num_alone)
+                        : attend_cached_on_tensor_cores(dev, c, s, num_alone);
+    if (code == cudaSuccess && s.sums) code = add_shares(dev, c, s, num_alone);
+    if (code != cudaSuccess || c.num_tiles == 0) return code;
+    return by_wgmma ? attend_tiles_by_wgmma(dev, c, has_stretches)
+                    : attend_tiles_on_tensor_cores(dev, c, has_stretches);
 }
 
 /* Blocks share a row's keys where there are fewer blocks than multiprocessors. By the size of the table, not by the rows' positions:
@@ -364,7 +371,7 @@ static cr_status shares_of(cr_device *dev, const cached_args<bf16> &c, int64_t n
     void *sums;
 
     *out = shares{NULL, (int)num, warps};
-    if (num == 1 || blocks > MULTIPROCESSORS) return CR_OK;
+    if (num == 1 || num_rows == 0 || blocks > MULTIPROCESSORS) return CR_OK;
     CR_TRY(cri_cuda_scratch(
         dev, (size_t)(blocks * num * warps * 32 * (c.head_dim / 2 + 4)) * sizeof(float), &sums,
         err));
@@ -379,9 +386,11 @@ cr_status cri_cuda_attention_cached(cr_device *dev, const cr_attention_cached_ar
                         CRI_BY_DTYPE_AND_DIM(a->dtype, a->head_dim, cached, dev, a), err);
     CR_TRY(check_aligned("attention_cached", a->q, a->blocks, a->blocks, err));
     const cached_args<bf16> c = cached_of<bf16>(a);
+    int64_t num_alone = a->num_tiles > 0 ? a->num_alone : a->num_rows;
     shares s;
-    CR_TRY(shares_of(dev, c, a->num_rows, &s, err));
-    return launched("attention_cached", cached_on_tensor_cores(dev, c, s, a->num_rows), err);
+    CR_TRY(shares_of(dev, c, num_alone, &s, err));
+    return launched("attention_cached", cached_on_tensor_cores(dev, c, s, num_alone, a->num_rows),
+                    err);
 }
 
 size_t cri_cuda_kv_block_bytes(const cr_device *dev, cr_dtype dtype, int64_t num_kv_heads,

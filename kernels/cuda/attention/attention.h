@@ -1,6 +1,5 @@
 /* attention.h -- what forward and backward of attention share: where the rows of a sequence lie, and tiles in shared
- * memory. Inside kernels/cuda only.
- */
+ * memory. Inside kernels/cuda only. */
 #ifndef CR_CUDA_ATTENTION_H
 #define CR_CUDA_ATTENTION_H
 
@@ -90,7 +89,8 @@ template <class T> struct cached_args {
     int64_t max_blocks;
     int window, num_heads, num_kv_heads, head_dim;
     float scale;
-    int64_t num_blocks;
+    int64_t num_blocks, num_tiles;
+    const cr_row_tile *tiles; /* of rows that are not alone */
 };
 
 /* Positions are below 2^31, and a longer window sees all. */
@@ -177,11 +177,14 @@ cudaError_t attend_packed_on_tensor_cores(cr_device *dev, const packed_args<bf16
                                           int64_t num_seqs);
 cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
                                           const shares &s, int64_t num_rows);
+cudaError_t attend_tiles_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
+                                         bool has_stretches);
 /* attention_wgmma.cu: the same on a GPU that has wgmma; a block of packed rows has WGMMA_ROWS. */
 enum { WGMMA_ROWS = 128 };
 cudaError_t attend_packed_by_wgmma(cr_device *dev, const packed_args<bf16> &a, int64_t num_seqs);
 cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, const shares &s,
                                    int64_t num_rows);
+cudaError_t attend_tiles_by_wgmma(cr_device *dev, const cached_args<bf16> &a, bool has_stretches);
 
 /* call<T, DPAD>(..): DPAD is head_dim rounded up to 16, 64, 128 or 256. */
 #define CRI_BY_HEAD_DIM(T, head_dim, call, ...)      \

@@ -185,6 +185,45 @@ cudaError_t attend_cached_on_tensor_cores(cr_device *dev, const cached_args<bf16
     return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
 }
 
+/* ---- tiles of rows over the cache: the blocks of packed rows, keys where the table says ---- */
+
+template <int D>
+static __global__ void __launch_bounds__(MMA_THREADS, 2) attend_tiles_mma(cached_args<bf16> a)
+{
+    constexpr int PIECES = CR_ROW_TILE / MMA_ROWS;
+    DYNAMIC_SHARED(memory);
+    bf16 *tiles = (bf16 *)(void *)memory;
+    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads);
+    const tile_rows t =
+        rows_of_tile(a, blockIdx.x / PIECES, (int)(blockIdx.x % PIECES) * MMA_ROWS, MMA_ROWS);
+    const cached_keys where = {&a, t.slot, kv, t.end};
+    int64_t stride = (int64_t)a.num_heads * D, at = t.row * stride + (int64_t)head * D;
+    const head_rows<bf16> q = {a.q + at, stride};
+    warp_rows<D> w;
+
+    if (t.rows.num <= 0) return;
+    take_queries<D>(w, tiles, q, t.rows.num);
+    attend<D>(w, tiles, where, t.rows, in_base_2(a.scale));
+    finish<D>(w, (int)threadIdx.x / 32 * 16, t.rows.num, a.o + at, stride, NULL, 0, a.scale);
+}
+
+template <int D>
+static cudaError_t tiled(cr_device *dev, const cached_args<bf16> &a, bool has_stretches)
+{
+    const dim3 grid((unsigned)(a.num_tiles * (CR_ROW_TILE / MMA_ROWS)), (unsigned)a.num_heads);
+
+    return launch_shared(dev, attend_tiles_mma<D>, grid, MMA_THREADS,
+                         shared_bytes<D>(has_stretches), a);
+}
+
+cudaError_t attend_tiles_on_tensor_cores(cr_device *dev, const cached_args<bf16> &a,
+                                         bool has_stretches)
+{
+    return a.head_dim == 64 ? tiled<64>(dev, a, has_stretches) : tiled<128>(dev, a, has_stretches);
+}
+
+/* ---- what blocks that share a row's keys have left ---- */
+
 /* Bytes: those of the sums, which are written and read once: 1/15 of the stretch's in the cache for a group of up to 16 heads. */
 template <int D>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)

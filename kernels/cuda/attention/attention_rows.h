@@ -99,6 +99,23 @@ static __device__ __forceinline__ void finish(const warp_rows<D> &w, int first, 
     }
 }
 
+/* `most` rows of a tile, from row `first` of it on, and where their keys end; num <= 0: it has none there. */
+struct tile_rows {
+    int64_t row; /* of the call: the first */
+    int slot, end;
+    block_rows rows;
+};
+template <class T>
+static __device__ __forceinline__ tile_rows rows_of_tile(const cached_args<T> &a, int64_t tile,
+                                                         int first, int most)
+{
+    const cr_row_tile t = a.tiles[tile];
+    int left = t.num - first, num = left < most ? left : most, pos = a.row_pos[t.first] + first;
+
+    return tile_rows{t.first + first, a.row_slot[t.first], pos + num,
+                     block_rows{num, pos + 1, 1, a.window}};
+}
+
 /* ---- where keys lie, by positions that are multiples of KEYS ---- */
 
 struct packed_keys {

@@ -218,6 +218,7 @@ template <int D, int GROUPS> static int shared_bytes(bool has_stretches)
 /* ---- packed ---- */
 
 enum { PACKED_GROUPS = WGMMA_ROWS / MMA_ROWS };
+static_assert(CR_ROW_TILE == (int)WGMMA_ROWS, "a block takes a tile");
 
 template <int D>
 static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
@@ -282,6 +283,13 @@ static __global__ void __launch_bounds__(threads_of<1>(), 2)
     finish_cached<D>(w, rows.num, a.o + at, share, a.scale);
 }
 
+static cudaError_t map_of_cache(cr_device *dev, CUtensorMap *out, const cached_args<bf16> &a)
+{
+    const int64_t rows_a_block = 2 * CR_KV_BLOCK * (int64_t)a.num_kv_heads;
+
+    return map_of_rows(dev, out, a.blocks, a.num_blocks * rows_a_block, a.head_dim, KEYS);
+}
+
 template <int D>
 static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, const shares &s,
                           int64_t num_rows)
@@ -289,8 +297,7 @@ static cudaError_t cached(cr_device *dev, const cached_args<bf16> &a, const shar
     const dim3 grid((unsigned)num_rows, num_group_parts(a, MMA_ROWS),
                     (unsigned)(s.sums ? s.num : 1));
     CUtensorMap blocks;
-    const int64_t rows_a_block = 2 * CR_KV_BLOCK * (int64_t)a.num_kv_heads;
-    cudaError_t code = map_of_rows(dev, &blocks, a.blocks, a.num_blocks * rows_a_block, D, KEYS);
+    cudaError_t code = map_of_cache(dev, &blocks, a);
 
     if (code != cudaSuccess) return code;
     return launch_shared(dev, attend_cached_wgmma<D>, grid, threads_of<1>(),
@@ -301,4 +308,40 @@ cudaError_t attend_cached_by_wgmma(cr_device *dev, const cached_args<bf16> &a, c
                                    int64_t num_rows)
 {
     return a.head_dim == 64 ? cached<64>(dev, a, s, num_rows) : cached<128>(dev, a, s, num_rows);
+}
+
+/* ---- tiles of rows over the cache: the blocks of packed rows, keys where the table says ---- */
+
+template <int D>
+static __global__ void __launch_bounds__(threads_of<PACKED_GROUPS>(), 1)
+    attend_tiles_wgmma(const __grid_constant__ CUtensorMap blocks, cached_args<bf16> a)
+{
+    int head = (int)blockIdx.y, kv = head / (a.num_heads / a.num_kv_heads),
+        first = (int)threadIdx.x / GROUP_THREADS * MMA_ROWS, warp = (int)threadIdx.x / 32 % 4;
+    const tile_rows all = rows_of_tile(a, blockIdx.x, 0, WGMMA_ROWS),
+                    mine = rows_of_tile(a, blockIdx.x, first, MMA_ROWS);
+    const cached_boxes where = {{&a, all.slot, kv, all.end}, &blocks, &blocks, 0};
+    int64_t stride = (int64_t)a.num_heads * D, at = mine.row * stride + (int64_t)head * D;
+    warp_rows<D> w;
+
+    if (attend<D, PACKED_GROUPS>(w, {a.q + at, stride}, where, all.rows, mine.rows,
+                                 in_base_2(a.scale)))
+        finish<D>(w, warp * 16, mine.rows.num, a.o + at, stride, NULL, 0, a.scale);
+}
+
+template <int D>
+static cudaError_t tiled(cr_device *dev, const cached_args<bf16> &a, bool has_stretches)
+{
+    const dim3 grid((unsigned)a.num_tiles, (unsigned)a.num_heads);
+    CUtensorMap blocks;
+    cudaError_t code = map_of_cache(dev, &blocks, a);
+
+    if (code != cudaSuccess) return code;
+    return launch_shared(dev, attend_tiles_wgmma<D>, grid, threads_of<PACKED_GROUPS>(),
+                         shared_bytes<D, PACKED_GROUPS>(has_stretches), blocks, a);
+}
+
+cudaError_t attend_tiles_by_wgmma(cr_device *dev, const cached_args<bf16> &a, bool has_stretches)
+{
+    return a.head_dim == 64 ? tiled<64>(dev, a, has_stretches) : tiled<128>(dev, a, has_stretches);
 }
