@@ -51,6 +51,8 @@ typedef struct cuda { /* a device's `impl`; lanes have the same one */
     stream of[CR_NUM_STREAMS];
     char *slots; /* pinned, NUM_SLOTS of SLOT_BYTES; NULL until the first upload */
     cudaEvent_t slot_free[NUM_SLOTS];
+    void *pinned[CRI_NUM_PINNED]; /* grown, as scratch is */
+    size_t pinned_bytes[CRI_NUM_PINNED];
     uint64_t num_uploads;
     cri_library *library;
     encode_map *encode; /* of tensor maps; NULL on a GPU without wgmma */
@@ -363,6 +365,24 @@ cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err 
     return CR_OK;
 }
 
+cr_status cri_cuda_pinned(cr_device *dev, int which, size_t num_bytes, void **mem, cr_err *err)
+{
+    cuda *c = dev->impl;
+    size_t wanted = num_bytes + num_bytes / 2;
+
+    if (c->pinned_bytes[which] < num_bytes) {
+        CR_TRY(check_free(dev, "an allocation", err));
+        CR_TRY(sync_all(dev, err));
+        if (c->pinned[which]) CR_TRY(check("cudaFreeHost", cudaFreeHost(c->pinned[which]), err));
+        c->pinned[which] = NULL;
+        c->pinned_bytes[which] = 0;
+        CR_TRY(pin(&c->pinned[which], wanted, err));
+        c->pinned_bytes[which] = wanted;
+    }
+    *mem = c->pinned[which];
+    return CR_OK;
+}
+
 static void cuda_drop_scratch(cr_device *dev)
 {
     cuda *c = dev->impl;
@@ -629,6 +649,8 @@ static void cuda_close(cr_device *dev)
     for (int i = 0; i < NUM_SLOTS; i++)
         if (c->slot_free[i]) (void)cudaEventDestroy(c->slot_free[i]);
     if (c->slots) (void)cudaFreeHost(c->slots);
+    for (int i = 0; i < CRI_NUM_PINNED; i++)
+        if (c->pinned[i]) (void)cudaFreeHost(c->pinned[i]);
     for (int s = 0; s < CR_NUM_STREAMS; s++) {
         for (int i = 0; i < NUM_EVENTS; i++)
             if (c->of[s].events[i]) (void)cudaEventDestroy(c->of[s].events[i]);

@@ -18,6 +18,10 @@ cudaStream_t cri_cuda_stream(const cr_device *dev);
  * before may still use the same memory. */
 cr_status cri_cuda_scratch(cr_device *dev, size_t num_bytes, void **mem, cr_err *err);
 
+/* At least num_bytes of pinned memory of the device, for one copy each way: the caller waits for it before it asks again. */
+enum { CRI_TO_DEVICE, CRI_TO_HOST, CRI_NUM_PINNED };
+cr_status cri_cuda_pinned(cr_device *dev, int which, size_t num_bytes, void **mem, cr_err *err);
+
 /* wgmma is there on compute capability 9 alone, and tensor maps are used where it is. */
 bool cri_cuda_has_wgmma(const cr_device *dev);
 /* Of a bf16 matrix of `rows` rows of `cols` elements, `ld` from one to the next, for boxes of box_rows rows of 64, laid out in

@@ -282,26 +282,22 @@ cr_status cri_cuda_head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err 
 
 cr_status cri_cuda_logits_log_prob(cr_device *dev, const cr_logits_log_prob_args *a, cr_err *err)
 {
-    cudaStream_t stream = cri_cuda_stream(dev);
     cri_word_rows rows = {};
-    size_t bytes = (size_t)a->num_rows * sizeof(float);
+    size_t bytes = (size_t)a->num_rows * sizeof(float), at = 0;
     void *mem;
 
     if (a->num_rows <= 0) return CR_OK;
-    CR_TRY(cri_cuda_scratch(dev, 2 * bytes + (size_t)a->num_rows * sizeof(word_state), &mem, err));
     rows.num_rows = a->num_rows;
     rows.vocab_size = a->vocab_size;
     rows.labels = in<int32_t>(a->labels);
     rows.edits = cri_cuda_edits(a->edits);
-    rows.log_prob = (float *)mem;
-    rows.entropy = rows.log_prob + a->num_rows;
-    word_state *state = (word_state *)(void *)(rows.entropy + a->num_rows);
-    CR_TRY(launched("logits_log_prob", cri_cuda_words_begin(&rows, state, stream), err));
+    CR_TRY(cri_cuda_scratch(dev, 2 * (bytes + 256) + cri_cuda_words_tiles(&rows), &mem, err));
+    carve((char *)mem, &at, &rows.log_prob, a->num_rows);
+    carve((char *)mem, &at, &rows.entropy, a->num_rows);
     CR_TRY(launched("logits_log_prob",
-                    cri_cuda_words_take(&rows, state, in<float>(a->logits), a->vocab_size, 0,
-                                        a->vocab_size, stream),
+                    cri_cuda_words_whole(&rows, word_source{in<float>(a->logits), NULL, NULL},
+                                         (char *)mem + at, cri_cuda_stream(dev)),
                     err));
-    CR_TRY(launched("logits_log_prob", cri_cuda_words_end(&rows, state, stream), err));
     if (a->log_prob)
         CR_TRY(dev->kernels->download(dev, a->log_prob, cr_mem_of_host(rows.log_prob), bytes, err));
     if (a->entropy)

@@ -45,6 +45,13 @@ static inline bool is_wide(const cr_mem *mem)
     return (uintptr_t)mem % 16 == 0;
 }
 
+/* The next array of num in scratch that begins at `base`; NULL: only `at` moves. */
+template <class T> static inline void carve(char *base, size_t *at, T **array, int64_t num)
+{
+    *array = base ? (T *)(void *)(base + *at) : NULL;
+    *at += ((size_t)num * sizeof(T) + 255) / 256 * 256;
+}
+
 /* Blocks for num pieces of work, `per` a block; at most `most`, which then go round. */
 static inline dim3 blocks_for(int64_t num, int64_t per, int64_t most = 2112)
 {

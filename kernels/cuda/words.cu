@@ -1,12 +1,17 @@
 /* words.cu -- rows of logits are reduced tile by tile of 1024 words: log-prob of the label, entropy, log-sum, rank of the
  * label, the largest words, chosen words.
  *
- * Mapping: a block of 128 threads takes one row, tile by tile, a thread 8 words, 128 apart; sums and maxima by fixed
- * shuffles, then the row's state is brought up to date by thread 0. So the bits of a row depend on its logits alone, and training
- * (tiles made by products in head.cu) and generation (whole rows) agree. The largest words of a tile are taken one by one by the
- * block, and put into a sorted list that is the result itself; after the first tiles hardly one is taken.
- * Bytes: 4 a logit, which the product has left in L2 (16 MB for 4096 rows); about 20 FLOPs a logit: below a hundredth of the
- * product of 2048 columns. Shared memory below 200 bytes, below 64 registers.
+ * A tile is a block of 128 threads, a thread 8 words, 128 apart, which are loaded together before they are edited; sums and maxima by
+ * fixed shuffles. The sums of a tile are relative to the largest word of all tiles up to it, and join the row's in the order of tiles. So the
+ * bits of a row depend on its logits alone, and training (tiles made by products in head.cu) and generation (whole rows) agree.
+ *
+ * Training: a block takes one row of each tile that it is given, and thread 0 brings the row's state up to date. The largest words of
+ * a tile are taken one by one by the block, and put into a sorted list that is the result itself; after the first tiles hardly one is taken.
+ * Whole rows: a block a tile in two launches, first the largest word of each tile, then the sums, for which it looks at the largest words
+ * of the tiles before it; a third launch joins the tiles of a row, one thread three FMA a tile, factors by all threads before. The largest
+ * words are lists of tiles, from which a block a row takes the first ones. A row of 152k words: 149 blocks, 20 bytes of scratch a tile.
+ * Bytes: 4 a logit, twice for whole rows, which the product has left in L2 (16 MB for 4096 rows); about 20 FLOPs a logit: below a
+ * hundredth of the product of 2048 columns. Shared memory below 200 bytes (joining: 16 KiB), below 64 registers.
  */
 #include "kernels/cuda/words.h"
 
@@ -59,10 +64,79 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
     return most;
 }
 
-/* The words of this tile that belong into the row's list. z, ids: this thread's, id -1: not kept. */
+/* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). */
+static __device__ __forceinline__ void join(word_state *s, float most, float scale, float sum,
+                                            float moment)
+{
+    if (!(s->sum > 0.0f)) scale = 0.0f;
+    s->moment = scale > 0.0f ? scale * fmaf(s->most - most, s->sum, s->moment) : 0.0f;
+    s->sum = fmaf(s->sum, scale, sum);
+    s->moment += moment;
+    s->most = most;
+}
+
+/* A thread's words of a tile. id -1: not kept, or past the tile. */
+struct tile_words {
+    float z[MINE];
+    int32_t ids[MINE];
+};
+
+/* Words v0 .. v0 + cols - 1 of row `row`, whose logits begin at z0 with word v0; cols up to CRI_WORDS. */
+static __device__ __forceinline__ tile_words load_tile(const word_edits &e, int64_t row,
+                                                       const float *z0, int64_t v0, int64_t cols)
+{
+    tile_words t;
+    float slope;
+
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        int64_t c = threadIdx.x + (int64_t)i * BLOCK;
+        t.z[i] = c < cols ? z0[c] : -INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        int64_t c = threadIdx.x + (int64_t)i * BLOCK;
+        int32_t id = (int32_t)(v0 + c);
+        t.ids[i] = c < cols && edit_word(e, row, id, t.z[i], slope) ? id : -1;
+    }
+    return t;
+}
+
+/* The largest kept word, in every thread, and how many kept words are above label_z, of this one. */
+static __device__ __forceinline__ float find_most(const tile_words &t, float label_z, float &above,
+                                                  float *shared)
+{
+    float most = -INFINITY;
+
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        if (t.ids[i] < 0) continue;
+        most = fmaxf(most, isnan(t.z[i]) ? INFINITY : t.z[i]);
+        above += t.z[i] > label_z ? 1.0f : 0.0f;
+    }
+    return block_max(most, shared);
+}
+
+/* The sums of a tile relative to `most`, in every thread. */
+static __device__ __forceinline__ void add_words(const tile_words &t, float most, float &sum,
+                                                 float &moment, float *shared)
+{
+    sum = moment = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        if (t.ids[i] < 0) continue;
+        float d = t.z[i] - most, e = expf(d);
+        sum += e;
+        moment = fmaf(d, e, moment);
+    }
+    sum = group_sum<BLOCK>(sum, shared);
+    moment = group_sum<BLOCK>(moment, shared);
+}
+
+/* The words of this tile that belong into the row's list. */
 static __device__ void take_top(const cri_word_rows &w, word_state *state, int64_t row,
-                                const float (&z)[MINE], const int32_t (&ids)[MINE], float *zs,
-                                int32_t *first_ids, int32_t *is_full)
+                                const tile_words &t, float *zs, int32_t *first_ids,
+                                int32_t *is_full)
 {
     float *list_z = w.top_log_prob + row * w.num_top;
     int32_t *list_id = w.top_ids + row * w.num_top;
@@ -73,13 +147,13 @@ static __device__ void take_top(const cri_word_rows &w, word_state *state, int64
         int32_t id = INT32_MAX;
 #pragma unroll
         for (int i = 0; i < MINE; i++)
-            if (ids[i] >= 0 && !(taken >> i & 1) && is_before(z[i], ids[i], best, id))
-                best = z[i], id = ids[i];
+            if (t.ids[i] >= 0 && !(taken >> i & 1) && is_before(t.z[i], t.ids[i], best, id))
+                best = t.z[i], id = t.ids[i];
         block_first<BLOCK>(best, id, zs, first_ids);
         if (id == INT32_MAX) return; /* the same in all threads */
 #pragma unroll
         for (int i = 0; i < MINE; i++)
-            if (ids[i] == id) taken |= 1u << i;
+            if (t.ids[i] == id) taken |= 1u << i;
         if (threadIdx.x == 0) {
             int64_t num = state->num_top, at;
             *is_full = num == w.num_top && !(best > list_z[num - 1]);
@@ -100,59 +174,27 @@ static __device__ void take_top(const cri_word_rows &w, word_state *state, int64
     }
 }
 
-/* The state takes in a tile with the largest `most` and its sums relative to the larger of both. */
-static __device__ __forceinline__ void join(word_state *s, float most, float sum, float moment)
-{
-    float scale = s->sum > 0.0f ? expf(s->most - most) : 0.0f;
-
-    s->moment = scale > 0.0f ? scale * (s->moment + (s->most - most) * s->sum) : 0.0f;
-    s->sum = s->sum * scale + sum;
-    s->moment += moment;
-    s->most = most;
-}
-
-/* Words v0 .. v0 + cols - 1 of row `row`, whose logits begin at z0 with word v0; cols up to CRI_WORDS. */
 static __device__ __forceinline__ void take_tile(const cri_word_rows &w, word_state *s, int64_t row,
                                                  const float *z0, int64_t v0, int64_t cols,
                                                  float *shared, int32_t *shared_ids,
                                                  int32_t *is_full)
 {
-    int32_t label = w.labels[row], ids[MINE];
-    float z[MINE], slope, most = -INFINITY, before = s->most, label_z = s->label, above = 0.0f;
-    float sum = 0.0f, moment = 0.0f;
+    int32_t label = w.labels[row];
+    float before = s->most, above = 0.0f, sum, moment, slope;
+    const tile_words t = load_tile(w.edits, row, z0, v0, cols);
+    float most = find_most(t, s->label, above, shared); /* after its barriers all have read s */
 
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        int64_t c = threadIdx.x + (int64_t)i * BLOCK;
-        ids[i] = -1;
-        z[i] = -INFINITY;
-        if (c >= cols) continue;
-        z[i] = z0[c];
-        if (edit_word(w.edits, row, (int32_t)(v0 + c), z[i], slope)) ids[i] = (int32_t)(v0 + c);
-        if (ids[i] < 0) continue;
-        most = fmaxf(most, isnan(z[i]) ? INFINITY : z[i]);
-        above += z[i] > label_z ? 1.0f : 0.0f;
-    }
-    most = block_max(most, shared); /* after its barriers all have read the state */
-#pragma unroll
     for (int i = 0; i < MINE; i++)
-        if (ids[i] == label) s->label = z[i];
+        if (t.ids[i] == label) s->label = t.z[i];
     if (w.rank) above = group_sum<BLOCK>(above, shared);
     if (most > -INFINITY) {
         float top = fmaxf(most, before);
-#pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            if (ids[i] < 0) continue;
-            float d = z[i] - top, e = expf(d);
-            sum += e;
-            moment = fmaf(d, e, moment);
-        }
-        sum = group_sum<BLOCK>(sum, shared);
-        moment = group_sum<BLOCK>(moment, shared);
-        if (threadIdx.x == 0) join(s, top, sum, moment);
+        add_words(t, top, sum, moment, shared);
+        if (threadIdx.x == 0) join(s, top, expf(before - top), sum, moment);
     }
     if (threadIdx.x == 0 && w.rank) s->rank += (int32_t)above;
-    if (w.num_top) take_top(w, s, row, z, ids, shared, shared_ids, is_full);
+    if (w.num_top) take_top(w, s, row, t, shared, shared_ids, is_full);
     for (int64_t i = threadIdx.x; i < w.num_chosen; i += BLOCK) {
         int32_t id = w.chosen_ids[row * w.num_chosen + i];
         if (id < v0 || id >= v0 + cols) continue;
@@ -169,7 +211,7 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     SHARED(int32_t, shared_ids, BLOCK / 32);
     SHARED(int32_t, is_full, 1);
     int64_t r = blockIdx.x, row = w.first_row + r;
-    const float *z = logits ? logits + r * ld : w.sources[row] + v0;
+    const float *z = logits + r * ld;
 
     for (int64_t c = 0; c < cols; c += CRI_WORDS) {
         if (c) __syncthreads(); /* the state of the tile before is complete */
@@ -179,19 +221,25 @@ static __global__ void __launch_bounds__(BLOCK, 8)
     }
 }
 
+static __device__ __forceinline__ void put_numbers(const cri_word_rows &w, int64_t row,
+                                                   const word_state &s)
+{
+    float log_sum = logf(s.sum);
+
+    if (w.log_prob) w.log_prob[row] = (s.label - s.most) - log_sum;
+    if (w.entropy) w.entropy[row] = log_sum - s.moment / s.sum;
+    if (w.lse) w.lse[row] = s.most + log_sum;
+    if (w.mean_z) w.mean_z[row] = s.most + s.moment / s.sum;
+    if (w.rank) w.rank[row] = s.rank;
+}
+
 static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const word_state *states)
 {
     int64_t r = blockIdx.x, row = w.first_row + r;
     const word_state s = states[r];
     float log_sum = logf(s.sum);
 
-    if (threadIdx.x == 0) {
-        if (w.log_prob) w.log_prob[row] = (s.label - s.most) - log_sum;
-        if (w.entropy) w.entropy[row] = log_sum - s.moment / s.sum;
-        if (w.lse) w.lse[row] = s.most + log_sum;
-        if (w.mean_z) w.mean_z[row] = s.most + s.moment / s.sum;
-        if (w.rank) w.rank[row] = s.rank;
-    }
+    if (threadIdx.x == 0) put_numbers(w, row, s);
     for (int64_t i = threadIdx.x; i < w.num_top; i += BLOCK) {
         int64_t at = row * w.num_top + i;
         w.top_log_prob[at] = i < s.num_top ? (w.top_log_prob[at] - s.most) - log_sum : -INFINITY;
@@ -200,6 +248,157 @@ static __global__ void __launch_bounds__(BLOCK) end_rows(cri_word_rows w, const 
     for (int64_t i = threadIdx.x; i < w.num_chosen; i += BLOCK) {
         int64_t at = row * w.num_chosen + i;
         w.chosen_log_prob[at] = (w.chosen_log_prob[at] - s.most) - log_sum;
+    }
+}
+
+/* ---- whole rows ---- */
+
+/* Numbers of each tile, [num_rows, num]. */
+struct tile_rows {
+    int64_t num;                      /* tiles of a row */
+    float *most, *top, *sum, *moment; /* top: the largest word up to its end */
+    int32_t *above;
+    float *top_z; /* [num_rows, num, num_top], falling; id INT32_MAX: no more */
+    int32_t *top_ids;
+    word_state *states; /* [num_rows] */
+};
+
+static __device__ __forceinline__ const float *row_of(const cri_word_rows &w, const word_source &s,
+                                                      int64_t row)
+{
+    return (s.flags && s.flags[row] ? s.edited : s.logits) + row * w.vocab_size;
+}
+
+static __device__ __forceinline__ tile_words tile_of(const cri_word_rows &w, const float *z)
+{
+    int64_t row = blockIdx.y, v0 = (int64_t)blockIdx.x * CRI_WORDS, left = w.vocab_size - v0;
+
+    return load_tile(w.edits, row, z + v0, v0, left < CRI_WORDS ? left : (int64_t)CRI_WORDS);
+}
+
+/* As words are taken in one by one: 0 if the label is not kept and no rank is wanted. */
+static __device__ __forceinline__ float label_of(const cri_word_rows &w, int64_t row,
+                                                 const float *z)
+{
+    float x = z[w.labels[row]], slope;
+
+    return edit_word(w.edits, row, w.labels[row], x, slope) || w.rank ? x : 0.0f;
+}
+
+/* (x, n) becomes the next one after (z, id) in the order of the largest, if it is before the one found so far. */
+static __device__ __forceinline__ void see_next(float x, int32_t n, float z, int32_t id,
+                                                float &next_z, int32_t &next_id)
+{
+    if (is_before(z, id, x, n) && is_before(x, n, next_z, next_id)) next_z = x, next_id = n;
+}
+
+static __global__ void __launch_bounds__(BLOCK, 8)
+    find_tiles(cri_word_rows w, word_source from, tile_rows to)
+{
+    SHARED(float, shared, BLOCK / 32);
+    SHARED(int32_t, shared_ids, BLOCK / 32);
+    int64_t row = blockIdx.y, tile = row * to.num + blockIdx.x;
+    const float *words = row_of(w, from, row);
+    float above = 0.0f, label_z = w.rank ? label_of(w, row, words) : 0.0f, z = INFINITY;
+    const tile_words t = tile_of(w, words);
+    float most = find_most(t, label_z, above, shared);
+    int32_t id = -1;
+
+    if (w.rank) above = group_sum<BLOCK>(above, shared);
+    if (threadIdx.x == 0) {
+        to.most[tile] = most;
+        to.above[tile] = (int32_t)above;
+    }
+    for (int64_t n = 0; n < w.num_top; n++) {
+        float next_z = -INFINITY;
+        int32_t next_id = INT32_MAX;
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            if (t.ids[i] >= 0) see_next(t.z[i], t.ids[i], z, id, next_z, next_id);
+        block_first<BLOCK>(next_z, next_id, shared, shared_ids);
+        z = next_z, id = next_id;
+        if (threadIdx.x) continue;
+        to.top_z[tile * w.num_top + n] = z;
+        to.top_ids[tile * w.num_top + n] = id;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK, 8)
+    sum_tiles(cri_word_rows w, word_source from, tile_rows to)
+{
+    SHARED(float, shared, BLOCK / 32);
+    int64_t row = blockIdx.y, first = row * to.num, tile = first + blockIdx.x;
+    const tile_words t = tile_of(w, row_of(w, from, row));
+    float top = -INFINITY, sum, moment;
+
+    for (int64_t i = first + threadIdx.x; i <= tile; i += BLOCK)
+        top = fmaxf(top, to.most[i]);
+    top = block_max(top, shared);
+    add_words(t, top, sum, moment, shared);
+    if (threadIdx.x) return;
+    to.top[tile] = top;
+    to.sum[tile] = sum;
+    to.moment[tile] = moment;
+}
+
+/* Joins the tiles of a row in their order. Of a tile without kept words the factor is -1. */
+static __global__ void __launch_bounds__(BLOCK)
+    join_tiles(cri_word_rows w, word_source from, tile_rows t)
+{
+    enum { SOME = 1024 };
+    SHARED(float, scale, SOME);
+    SHARED(float, top, SOME);
+    SHARED(float, sum, SOME);
+    SHARED(float, moment, SOME);
+    SHARED(int32_t, ranks, BLOCK / 32);
+    int64_t row = blockIdx.x, first = row * t.num;
+    word_state s = {-INFINITY, 0.0f, 0.0f, label_of(w, row, row_of(w, from, row)), 0, 1};
+    int32_t above = 0;
+
+    for (int64_t i0 = 0; i0 < t.num; i0 += SOME) {
+        int64_t num = t.num - i0 < SOME ? t.num - i0 : (int64_t)SOME;
+        for (int64_t i = threadIdx.x; i < num; i += BLOCK) {
+            int64_t tile = first + i0 + i;
+            float before = i0 + i ? t.top[tile - 1] : -INFINITY;
+            top[i] = t.top[tile];
+            sum[i] = t.sum[tile];
+            moment[i] = t.moment[tile];
+            scale[i] = t.most[tile] == -INFINITY ? -1.0f : expf(before - top[i]);
+            above += t.above[tile];
+        }
+        __syncthreads();
+        for (int64_t i = 0; threadIdx.x == 0 && i < num; i++)
+            if (!(scale[i] < 0.0f)) join(&s, top[i], scale[i], sum[i], moment[i]);
+        __syncthreads(); /* all are written again */
+    }
+    s.rank += group_sum<BLOCK>(above, ranks);
+    if (threadIdx.x) return;
+    put_numbers(w, row, s);
+    t.states[row] = s;
+}
+
+/* The first words of the lists of a row's tiles. */
+static __global__ void __launch_bounds__(BLOCK) take_first(cri_word_rows w, tile_rows t)
+{
+    SHARED(float, zs, BLOCK / 32);
+    SHARED(int32_t, ids, BLOCK / 32);
+    int64_t row = blockIdx.x, num = t.num * w.num_top;
+    const float *list_z = t.top_z + row * num;
+    const int32_t *list_id = t.top_ids + row * num;
+    const word_state s = t.states[row];
+    float log_sum = logf(s.sum), z = INFINITY;
+    int32_t id = -1;
+
+    for (int64_t n = 0; n < w.num_top; n++) {
+        float next_z = -INFINITY;
+        int32_t next_id = INT32_MAX;
+        for (int64_t i = threadIdx.x; i < num; i += BLOCK)
+            see_next(list_z[i], list_id[i], z, id, next_z, next_id);
+        block_first<BLOCK>(next_z, next_id, zs, ids);
+        z = next_z, id = next_id;
+        if (threadIdx.x) continue;
+        w.top_ids[row * w.num_top + n] = id < INT32_MAX ? id : -1;
+        w.top_log_prob[row * w.num_top + n] = id < INT32_MAX ? (z - s.most) - log_sum : -INFINITY;
     }
 }
 
@@ -220,4 +419,45 @@ cudaError_t cri_cuda_words_end(const cri_word_rows *w, word_state *state, cudaSt
 {
     return CUDA_LAUNCH(end_rows, dim3((unsigned)w->num_rows), dim3(BLOCK), 0, stream, *w,
                        (const word_state *)state);
+}
+
+static size_t lay_out(const cri_word_rows *w, char *base, tile_rows *t)
+{
+    int64_t tiles = (w->vocab_size + CRI_WORDS - 1) / CRI_WORDS, num = w->num_rows * tiles;
+    size_t at = 0;
+
+    t->num = tiles;
+    carve(base, &at, &t->most, num);
+    carve(base, &at, &t->top, num);
+    carve(base, &at, &t->sum, num);
+    carve(base, &at, &t->moment, num);
+    carve(base, &at, &t->above, num);
+    carve(base, &at, &t->top_z, num * w->num_top);
+    carve(base, &at, &t->top_ids, num * w->num_top);
+    carve(base, &at, &t->states, w->num_rows);
+    return at;
+}
+
+size_t cri_cuda_words_tiles(const cri_word_rows *w)
+{
+    tile_rows t;
+
+    return lay_out(w, NULL, &t);
+}
+
+cudaError_t cri_cuda_words_whole(const cri_word_rows *w, word_source from, void *tiles,
+                                 cudaStream_t stream)
+{
+    const dim3 rows((unsigned)w->num_rows), block(BLOCK);
+    tile_rows t;
+    cudaError_t code;
+
+    (void)lay_out(w, (char *)tiles, &t);
+    const dim3 grid((unsigned)t.num, (unsigned)w->num_rows);
+    code = CUDA_LAUNCH(find_tiles, grid, block, 0, stream, *w, from, t);
+    if (code == cudaSuccess) code = CUDA_LAUNCH(sum_tiles, grid, block, 0, stream, *w, from, t);
+    if (code == cudaSuccess) code = CUDA_LAUNCH(join_tiles, rows, block, 0, stream, *w, from, t);
+    if (code == cudaSuccess && w->num_top)
+        code = CUDA_LAUNCH(take_first, rows, block, 0, stream, *w, t);
+    return code;
 }

@@ -101,7 +101,6 @@ typedef struct cri_word_rows {
     int64_t num_rows,
         first_row; /* first_row: number of the first one in labels, edits and results */
     int64_t vocab_size;
-    const float *const *sources; /* where the logits of each row are, if not in one array */
     const int32_t *labels;
     word_edits edits;
     float *log_prob, *entropy, *lse, *mean_z;
@@ -120,14 +119,24 @@ struct word_state {
     int32_t num_top, rank;
 };
 
-enum { CRI_WORDS = 1024 }; /* of a tile: logits in memory are never more a row, but in generation */
+enum { CRI_WORDS = 1024 }; /* of a tile */
 
-/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld from word v0 on (NULL: w->sources), v0 where a
+/* Begin; take in words v0 .. v0 + cols - 1, z [num_rows] with row stride ld from word v0 on, v0 where a
  * tile begins; end. state: [num_rows] scratch. If the rank is wanted, state.label is filled in between begin and the first
  * tile. */
 cudaError_t cri_cuda_words_begin(const cri_word_rows *w, word_state *state, cudaStream_t stream);
 cudaError_t cri_cuda_words_take(const cri_word_rows *w, word_state *state, const float *z,
                                 int64_t ld, int64_t v0, int64_t cols, cudaStream_t stream);
 cudaError_t cri_cuda_words_end(const cri_word_rows *w, word_state *state, cudaStream_t stream);
+
+/* The same bits of rows whose logits are all there, many blocks a row; without chosen words and first_row. A row with flags[row] has its
+ * logits in `edited`; flags NULL: none has. tiles: cri_cuda_words_tiles bytes of scratch. */
+struct word_source {
+    const float *logits, *edited; /* [num_rows, vocab_size] */
+    const int32_t *flags;
+};
+size_t cri_cuda_words_tiles(const cri_word_rows *w);
+cudaError_t cri_cuda_words_whole(const cri_word_rows *w, word_source from, void *tiles,
+                                 cudaStream_t stream);
 
 #endif

@@ -201,21 +201,56 @@ static void draws(void **state)
     free_rows(want, NUM_WAYS), free_rows(got, NUM_WAYS);
 }
 
-/* More words than 2048 groups of 32: so a group has several. */
+/* The log-prob of a draw has the bits of logits_log_prob with the same temperature and kept ids. */
+static void check_log_prob(const float *z, int64_t n, const cr_draw_row *row, const drawn_row *got)
+{
+    enum { d = 1 };
+    size_t nothing = 0;
+    int32_t num = (int32_t)got->d.num_kept;
+    int logits = add(FLOATS, CR_F32, n, 0, z), label = ints(&got->d.id, 1),
+        first = ints((const int32_t *)(const void *)&nothing, 2), nums = ints(&num, 1),
+        ids = ints(num ? (const int32_t *)(const void *)got->kept.data : &num, num ? num : 1);
+    bool is_raw = row->is_raw || row->temperature == 0;
+    cr_row_edits_mem e = {.temperature = is_raw ? 1 : row->temperature,
+                          .penalty = 1,
+                          .kept_first = M(first),
+                          .kept_num = M(nums),
+                          .kept_ids = M(ids)};
+    float log_prob;
+
+    OK(cr_logits_log_prob(
+        dev, &(cr_logits_log_prob_args){M(logits), 1, n, M(label), &e, &log_prob, NULL}, &err));
+    assert_memory_equal(&log_prob, &got->d.log_prob, sizeof log_prob);
+    drop_all();
+}
+
+/* More words than the pieces and stretches that devices cut a row into: filters, ranks and largest words over several of them, more
+ * kept ids than come with the results; rows alone and in company, by bytes. */
 static void many_words(void **state)
 {
-    enum { N = 70001 };
-    float *z = CR_NEW_ARRAY(float, 2 * N);
-    cr_draw_row rows[] = {way(0, N, 0.71f), way(4, N, 0.2f)};
-    drawn_row want[2] = {0}, got[2] = {0};
+    enum { N = 70001, ROWS = 6 };
+    static const int ways[ROWS] = {0, 4, 3, 7, 8, 21};
+    float *z = CR_NEW_ARRAY(float, ROWS *N);
+    cr_draw_row rows[ROWS];
+    drawn_row want[ROWS] = {0}, got[ROWS] = {0}, one = {0};
 
     (void)state;
-    make_logits(z, 2 * N, 0, 9);
-    draw_rows(cpu, z, N, rows, 2, want);
-    draw_rows(dev, z, N, rows, 2, got);
-    for (int r = 0; r < 2; r++)
+    make_logits(z, (int64_t)ROWS * N, 0, 9);
+    for (int r = 0; r < ROWS; r++) {
+        rows[r] = way(ways[r], N, 0.71f);
+        rows[r].has_rank = true, rows[r].num_top = r % 2 ? 0 : 5;
+    }
+    draw_rows(cpu, z, N, rows, ROWS, want);
+    draw_rows(dev, z, N, rows, ROWS, got);
+    for (int r = 0; r < ROWS; r++) {
         check_row("many words", z + r * N, N, &rows[r], &want[r], &got[r]);
-    free_rows(want, 2), free_rows(got, 2);
+        draw_rows(dev, z + r * N, N, &rows[r], 1, &one);
+        assert_int_equal(one.d.id, got[r].d.id);
+        assert_memory_equal(&one.d.log_prob, &got[r].d.log_prob, 4);
+        assert_memory_equal(&one.d.log_mass, &got[r].d.log_mass, 4);
+        if (ways[r] < 11) check_log_prob(z + r * N, N, &rows[r], &one);
+    }
+    free_rows(want, ROWS), free_rows(got, ROWS), free_rows(&one, 1);
     cr_free(z);
 }
 
@@ -297,29 +332,6 @@ static void not_finite(void **state)
             assert_in_range(got.d.id, 0, N - 1);
         }
     free_rows(&got, 1);
-}
-
-/* The log-prob of a draw has the bits of logits_log_prob with the same temperature and kept ids. */
-static void check_log_prob(const float *z, int64_t n, const cr_draw_row *row, const drawn_row *got)
-{
-    enum { d = 1 };
-    size_t nothing = 0;
-    int32_t num = (int32_t)got->d.num_kept;
-    int logits = add(FLOATS, CR_F32, n, 0, z), label = ints(&got->d.id, 1),
-        first = ints((const int32_t *)(const void *)&nothing, 2), nums = ints(&num, 1),
-        ids = ints(num ? (const int32_t *)(const void *)got->kept.data : &num, num ? num : 1);
-    bool is_raw = row->is_raw || row->temperature == 0;
-    cr_row_edits_mem e = {.temperature = is_raw ? 1 : row->temperature,
-                          .penalty = 1,
-                          .kept_first = M(first),
-                          .kept_num = M(nums),
-                          .kept_ids = M(ids)};
-    float log_prob;
-
-    OK(cr_logits_log_prob(
-        dev, &(cr_logits_log_prob_args){M(logits), 1, n, M(label), &e, &log_prob, NULL}, &err));
-    assert_memory_equal(&log_prob, &got->d.log_prob, sizeof log_prob);
-    drop_all();
 }
 
 /* Rows alone and in company, by bytes. */

@@ -166,6 +166,7 @@ static inline int __all_sync(uint32_t mask, int p)
 /* Atomics do not race with each other. */
 float atomicAdd(float *p, float v);
 int atomicAdd(int *p, int v);
+unsigned atomicAdd(unsigned *p, unsigned v);
 unsigned long long atomicAdd(unsigned long long *p, unsigned long long v);
 int atomicOr(int *p, int v);
 template <class T> static inline T __ldg(const T *p)

@@ -412,6 +412,12 @@ int atomicAdd(int *p, int v)
         p, [v](int x) { return x + v; }, __builtin_return_address(0));
 }
 
+unsigned atomicAdd(unsigned *p, unsigned v)
+{
+    return change(
+        p, [v](unsigned x) { return x + v; }, __builtin_return_address(0));
+}
+
 unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
 {
     return change(
