@@ -17,7 +17,7 @@
  * expf a logit and pass, below a tenth of that. Atomics: one of 32 bits in shared memory a logit of a filtered row (two where a mass has more
  * than 32 bits, or the sum of a bin has a carry); of 64 bits in memory one a bin in use and block.
  * If nearly all words are kept (a flat distribution with top_p alone) one block goes over all of them nine times: that is slow.
- * Shared memory 26 KiB, below 64 registers: 2 blocks an SM.
+ * Shared memory up to 26 KiB; pieces below 64 registers: 2 blocks an SM.
  */
 #include "kernels/cuda/draw.h"
 
@@ -545,7 +545,7 @@ static __device__ void list_kept(const draw_rows &a, const bins &b, const source
     }
 }
 
-static __global__ void __launch_bounds__(WIDTH, 2) draw_words(draw_rows a)
+static __global__ void __launch_bounds__(WIDTH, 1) draw_words(draw_rows a)
 {
     SHARED(int32_t, count, BINS);
     SHARED(uint32_t, low, BINS);
