@@ -163,8 +163,7 @@ static inline int __all_sync(uint32_t mask, int p)
 
 /* ---- memory ---- */
 
-/* Atomics do not race with each other. */
-float atomicAdd(float *p, float v);
+float atomicAdd(float *p, float v); /* atomics do not race with each other */
 int atomicAdd(int *p, int v);
 unsigned atomicAdd(unsigned *p, unsigned v);
 unsigned long long atomicAdd(unsigned long long *p, unsigned long long v);

@@ -19,7 +19,7 @@
  * If nearly all words are kept (a flat distribution with top_p alone) one block goes over all of them nine times: that is slow.
  * Shared memory up to 26 KiB; pieces below 64 registers: 2 blocks an SM.
  */
-#include "kernels/cuda/draw.h"
+#include "kernels/cuda/draw/draw.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* draw_call.cu -- the call of a draw: its rows go to the device in one pinned block, its results come back in another, and the host waits
  * once. The logits stay on the device; kept ids of a row beyond the first CRI_DRAW_KEPT are fetched after that.
  */
-#include "kernels/cuda/draw.h"
+#include "kernels/cuda/draw/draw.h"
 
 /* The ids of the lists that edits of this row need. */
 static void lists_of(const cr_draw_row *row, const int32_t **ids, size_t *num)
