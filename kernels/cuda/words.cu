@@ -64,14 +64,15 @@ static __device__ __forceinline__ float block_max(float x, float *shared)
     return most;
 }
 
-/* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). */
+/* The state takes in a tile whose sums are relative to `most`, the larger of both; scale: e^(state's - most). The products are
+ * fused by name: two kernels join tiles, and their bits must not depend on the compiler. */
 static __device__ __forceinline__ void join(word_state *s, float most, float scale, float sum,
                                             float moment)
 {
     if (!(s->sum > 0.0f)) scale = 0.0f;
-    s->moment = scale > 0.0f ? scale * fmaf(s->most - most, s->sum, s->moment) : 0.0f;
+    if (scale > 0.0f) moment = fmaf(scale, fmaf(s->most - most, s->sum, s->moment), moment);
+    s->moment = moment;
     s->sum = fmaf(s->sum, scale, sum);
-    s->moment += moment;
     s->most = most;
 }
 
