@@ -1,26 +1,31 @@
 /* head.cu -- the vocabulary head: log-probs and entropies of rows against all words, and their gradients, without an array of all
  * logits.
  *
- * For 4096 rows at a time, and 1024 words at a time: z = x W^T by the product of linear.cu, which words.cu reduces; the backward
- * makes z again, turns it into dz (rounded to the act dtype), and adds dx += dz W (float32 until all words are in) and
- * dw += dz^T x. Generation reduces whole rows of the same logits by the same tiles, so its log-probs have the same bits.
+ * For 4096 rows at a time, and as many tiles of 1024 words as leave z at most 32 MB (2048 words of 4096 rows, 65,536 of up to 128 rows):
+ * z = x W^T by the product of linear.cu, which words.cu reduces. The backward makes z again, 4096 words at a time; the product's epilogue
+ * turns it into dz (ending.h: the log-sum is known), rounded to the act dtype, and dx += dz W (float32 until all words are in) and dw += dz^T x
+ * are products by cuBLASLt where it is taken (library.h). Generation reduces whole rows of the same logits, so its log-probs have the same bits.
  *
- * FLOPs 2 h a logit forward, 6 h backward (8 h with dw): products, whose limits are those of linear.cu. Bytes beside W, read
- * once in 4096 rows: a tile of z written and read, 8 bytes a logit, 16 MB that stay in L2 (50 MB); for h = 2048 512 FLOPs a
- * byte of L2. dz_rows: a thread 8 words of a row, bound by L2; no shared memory, below 64 registers. Two launches a tile
- * forward: 149 tiles for 152k words, 3 us each at most. Scratch: 16 MB + 8 MB + 4 bytes an element of dx of 4096 rows.
- * A fused kernel, which keeps z in registers, is not available yet: it would save the 8 bytes a logit.
+ * FLOPs 2 h a logit forward, 6 h backward (8 h with dw): products, whose limits are those of linear.cu and cuBLASLt. Bytes beside W, read
+ * once in 4096 rows: forward a tile of z written and read, 8 bytes a logit, 32 MB that stay in L2 (50 MB); backward 2 bytes a logit
+ * written and twice read, and 8 bytes an element of dx for each 4096 words. Launches for 8192 rows of 152k words: 300 forward, 228 backward.
+ * Scratch: 32 MB, or 32 MB + 4 bytes an element of dx of 4096 rows.
  */
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/words.h"
+#include "kernels/cuda/ending.h"
 
 #include <math.h>
 
-enum { ROWS = 4096, LABELS = 64 };
+enum {
+    ROWS = 4096,
+    LABELS = 64,
+    MOST_Z = 8 << 20, /* logits in memory */
+    MOST_TILES = 64,  /* of words, a launch */
+    GRAD_WORDS = 4096 /* of a tile of dz, for any number of rows: a row's dx depends on it */
+};
 
 /* z [num, cols] of rows of x against words v0 .. v0 + cols - 1. */
 static cri_product logits_of(const cr_weight *w, const void *x, int64_t num, int64_t v0,
-                             int64_t cols, float *z, int64_t ld)
+                             int64_t cols, void *z, int64_t ld)
 {
     const char *data = (const char *)cr_mem_to_host(w->data);
     cri_product p = {};
@@ -122,11 +127,20 @@ static cri_word_rows words_of(const cr_head_args *a)
     return w;
 }
 
+/* Whole tiles of words.cu, as many as rows leave room for. Results do not depend on it. */
+static int64_t words_a_launch(const cr_weight *w, int64_t num_rows)
+{
+    int64_t all = (w->num_rows + CRI_WORDS - 1) / CRI_WORDS,
+            room = MOST_Z / CRI_WORDS / (num_rows < 1 ? 1 : num_rows);
+
+    return at_most(all, at_most(room, MOST_TILES)) * CRI_WORDS;
+}
+
 cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 {
     const cr_weight *w = a->w;
-    int64_t most = at_most(a->num_rows, ROWS);
-    size_t z_bytes = (size_t)(most * CRI_WORDS) * sizeof(float),
+    int64_t most = at_most(a->num_rows, ROWS), width = words_a_launch(w, most);
+    size_t z_bytes = (size_t)(most * width) * sizeof(float),
            words_bytes = (size_t)(LABELS * w->num_cols) * sizeof(float);
     cudaStream_t stream = cri_cuda_stream(dev);
     cri_word_rows rows = words_of(a);
@@ -142,13 +156,13 @@ cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
         CR_TRY(launched("head", cri_cuda_words_begin(&rows, state, stream), err));
         if (a->rank)
             CR_TRY(CRI_BY_DTYPE(w->dtype, find_labels, dev, a, &rows, state, words, z, err));
-        for (int64_t v0 = 0; v0 < w->num_rows; v0 += CRI_WORDS) {
-            int64_t cols = at_most(w->num_rows - v0, CRI_WORDS);
+        for (int64_t v0 = 0; v0 < w->num_rows; v0 += width) {
+            int64_t cols = at_most(w->num_rows - v0, width);
             cri_product p =
-                logits_of(w, row_at(a, rows.first_row), rows.num_rows, v0, cols, z, CRI_WORDS);
+                logits_of(w, row_at(a, rows.first_row), rows.num_rows, v0, cols, z, width);
             CR_TRY(cri_cuda_product(dev, "head", &p, err));
-            CR_TRY(launched(
-                "head", cri_cuda_words_take(&rows, state, z, CRI_WORDS, v0, cols, stream), err));
+            CR_TRY(launched("head", cri_cuda_words_take(&rows, state, z, width, v0, cols, stream),
+                            err));
         }
         CR_TRY(launched("head", cri_cuda_words_end(&rows, state, stream), err));
     }
@@ -156,32 +170,6 @@ cr_status cri_cuda_head(cr_device *dev, const cr_head_args *a, cr_err *err)
 }
 
 /* ---- backward ---- */
-
-struct dz_args {
-    const float *z, *lse, *mean_z, *grad_log_prob, *grad_entropy;
-    const int32_t *labels;
-    word_edits edits;
-    int64_t first_row, v0, cols;
-};
-
-/* dz [num, CRI_WORDS] of a tile: one block a row. */
-template <class T> static __global__ void __launch_bounds__(128) dz_rows(dz_args a, T *dz)
-{
-    int64_t r = blockIdx.x, row = a.first_row + r;
-    float lse = a.lse[row], mean_z = a.mean_z[row], g = a.grad_log_prob[row],
-          ge = a.grad_entropy ? a.grad_entropy[row] : 0.0f;
-    int32_t label = a.labels[row];
-
-    for (int64_t c = threadIdx.x; c < a.cols; c += 128) {
-        int32_t id = (int32_t)(a.v0 + c);
-        float x = a.z[r * CRI_WORDS + c], slope, d = 0.0f;
-        if (edit_word(a.edits, row, id, x, slope)) {
-            d = -(expf(x - lse) * fmaf(ge, x - mean_z, g));
-            if (id == label) d += g;
-        }
-        dz[r * CRI_WORDS + c] = from_float<T>(d * slope);
-    }
-}
 
 template <class T> static __global__ void round_rows(T *to, const float *from, int64_t num)
 {
@@ -192,46 +180,44 @@ template <class T> static __global__ void round_rows(T *to, const float *from, i
 
 /* What the products of the backward share. */
 struct backward_memory {
-    float *z, *dx;
-    void *dz;
+    void *dz; /* [rows, GRAD_WORDS] */
+    float *dx;
 };
 
+static cri_dz dz_of(const cr_head_grad_args *a, int64_t first, int64_t v0)
+{
+    return {in<float>(a->fwd.lse),
+            in<float>(a->fwd.mean_z),
+            in<float>(a->grad_log_prob),
+            in<float>(a->grad_entropy),
+            in<int32_t>(a->fwd.labels),
+            cri_cuda_edits(a->fwd.edits),
+            first,
+            v0};
+}
+
 /* Words v0 .. of rows first .. first + num - 1. */
-template <class T>
 static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const backward_memory *m,
                            int64_t first, int64_t num, int64_t v0, cr_err *err)
 {
-    cudaStream_t stream = cri_cuda_stream(dev);
     const cr_weight *w = a->fwd.w;
-    int64_t cols = at_most(w->num_rows - v0, CRI_WORDS), h = w->num_cols;
-    const dz_args d = {m->z,
-                       in<float>(a->fwd.lse),
-                       in<float>(a->fwd.mean_z),
-                       in<float>(a->grad_log_prob),
-                       in<float>(a->grad_entropy),
-                       in<int32_t>(a->fwd.labels),
-                       cri_cuda_edits(a->fwd.edits),
-                       first,
-                       v0,
-                       cols};
-    auto kernel = dz_rows<T>;
-    cri_product z = logits_of(w, row_at(&a->fwd, first), num, v0, cols, m->z, CRI_WORDS), dx = z,
-                dw = z;
+    int64_t cols = at_most(w->num_rows - v0, GRAD_WORDS), h = w->num_cols;
+    const cri_dz how = dz_of(a, first, v0);
+    cri_product z = logits_of(w, row_at(&a->fwd, first), num, v0, cols, m->dz, GRAD_WORDS), dx = z,
+                dw;
 
+    z.c_dtype = w->dtype;
+    z.dz = &how;
     CR_TRY(cri_cuda_product(dev, "head_grad", &z, err));
-    CR_TRY(launched("head_grad",
-                    CUDA_LAUNCH(kernel, dim3((unsigned)num), dim3(128), 0, stream, d, (T *)m->dz),
-                    err));
     dx.a = m->dz;
-    dx.b = in<T>(w->data) + v0 * h;
     dx.is_b_turned = true;
     dx.n = dx.ldc = h;
     dx.k = cols;
-    dx.lda = CRI_WORDS;
+    dx.lda = GRAD_WORDS;
     dx.aux_dtype = CR_F32;
     dx.c = m->dx;
     dx.add = m->dx;
-    CR_TRY(cri_cuda_product(dev, "head_grad", &dx, err));
+    CR_TRY(cri_cuda_product_anyhow(dev, "head_grad", &dx, err));
     if (!a->dw) return CR_OK;
     dw = dx;
     dw.is_a_turned = true;
@@ -240,30 +226,26 @@ static cr_status take_back(cr_device *dev, const cr_head_grad_args *a, const bac
     dw.k = num;
     dw.c = out<float>(a->dw) + v0 * h;
     dw.add = dw.c;
-    return cri_cuda_product(dev, "head_grad", &dw, err);
+    return cri_cuda_product_anyhow(dev, "head_grad", &dw, err);
 }
 
 template <class T>
 static cr_status head_grad(cr_device *dev, const cr_head_grad_args *a, cr_err *err)
 {
     int64_t num = a->fwd.num_rows, most = at_most(num, ROWS), h = a->fwd.w->num_cols;
-    size_t z_bytes = (size_t)(most * CRI_WORDS) * sizeof(float),
-           dx_bytes = (size_t)(most * h) * sizeof(float),
-           dx_whole = (dx_bytes + 255) / 256 * 256; /* so that dz begins at a multiple */
+    size_t dz_bytes = (size_t)(most * GRAD_WORDS) * sizeof(T);
     cudaStream_t stream = cri_cuda_stream(dev);
     auto round = round_rows<T>;
     void *mem;
 
-    CR_TRY(cri_cuda_scratch(dev, z_bytes + dx_whole + (size_t)(most * CRI_WORDS) * sizeof(T), &mem,
-                            err));
-    const backward_memory m = {(float *)mem, (float *)(void *)((char *)mem + z_bytes),
-                               (char *)mem + z_bytes + dx_whole};
+    CR_TRY(cri_cuda_scratch(dev, dz_bytes + (size_t)(most * h) * sizeof(float), &mem, err));
+    const backward_memory m = {mem, (float *)(void *)((char *)mem + dz_bytes)};
     for (int64_t first = 0; first < num; first += ROWS) {
         int64_t rows = at_most(num - first, ROWS);
         CR_TRY(
             dev->kernels->zero(dev, cr_mem_of_host(m.dx), (size_t)(rows * h) * sizeof(float), err));
-        for (int64_t v0 = 0; v0 < a->fwd.w->num_rows; v0 += CRI_WORDS)
-            CR_TRY(take_back<T>(dev, a, &m, first, rows, v0, err));
+        for (int64_t v0 = 0; v0 < a->fwd.w->num_rows; v0 += GRAD_WORDS)
+            CR_TRY(take_back(dev, a, &m, first, rows, v0, err));
         CR_TRY(
             launched("head_grad",
                      CUDA_LAUNCH(round, blocks_for(rows * h, 256, INT32_MAX), dim3(256), 0, stream,

@@ -40,9 +40,9 @@ static __device__ __forceinline__ void load_side(float *tile, const strided<T> &
     }
 }
 
-template <class T, class To, class Aux>
+template <class T, class End>
 static __global__ void __launch_bounds__(THREADS)
-    plain_product(strided<T> a, strided<T> b, int64_t num_k, ending<To, Aux> end)
+    plain_product(strided<T> a, strided<T> b, int64_t num_k, const __grid_constant__ End end)
 {
     SHARED(float, as, DEPTH *(SIDE + EDGE));
     SHARED(float, bs, DEPTH *(SIDE + EDGE));
@@ -68,22 +68,22 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads(); /* the next tiles overwrite these */
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
+        const auto to = end.row(row0 + row + i);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            end.put(row0 + row + i, col0 + col + j, acc[i][j]);
+            to.put(col0 + col + j, acc[i][j]);
+    }
 }
 
-template <class T, class To, class Aux>
-static cudaError_t launch_plain(const cri_product *p, cudaStream_t stream)
+template <class T, class End>
+static cudaError_t launch_plain(const cri_product *p, const End &end, cudaStream_t stream)
 {
     const strided<T> a = {(const T *)p->a, p->m, p->is_a_turned ? 1 : p->lda,
                           p->is_a_turned ? p->lda : 1},
                      b = {(const T *)p->b, p->n, p->is_b_turned ? 1 : p->ldb,
                           p->is_b_turned ? p->ldb : 1};
-    const ending<To, Aux> end = {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n,
-                                 p->ldc};
-    auto kernel = plain_product<T, To, Aux>;
+    auto kernel = plain_product<T, End>;
 
     return CUDA_LAUNCH(
         kernel, dim3((unsigned)((p->m + SIDE - 1) / SIDE), (unsigned)((p->n + SIDE - 1) / SIDE)),
@@ -92,24 +92,22 @@ static cudaError_t launch_plain(const cri_product *p, cudaStream_t stream)
 
 /* ---- tensor cores ---- */
 
-template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
+template <bool IS_A_TURNED, bool IS_B_TURNED, class End>
 static __global__ void __launch_bounds__(MMA_THREADS, 2)
-    mma_product(lying a, lying b, int64_t num_k, ending<To, Aux> end)
+    mma_product(lying a, lying b, int64_t num_k, const __grid_constant__ End end)
 {
     mma_tile<IS_A_TURNED, IS_B_TURNED>(a, b, num_k, end, (int64_t)blockIdx.x * TM,
                                        (int64_t)blockIdx.y * TN);
 }
 
-template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
-static cudaError_t launch_mma(const cri_product *p, cudaStream_t stream)
+template <bool IS_A_TURNED, bool IS_B_TURNED, class End>
+static cudaError_t launch_mma(const cri_product *p, const End &end, cudaStream_t stream)
 {
     const lying a = {(const bf16 *)p->a, p->is_a_turned ? p->k : p->m, p->is_a_turned ? p->m : p->k,
                      p->lda},
                 b = {(const bf16 *)p->b, p->is_b_turned ? p->k : p->n, p->is_b_turned ? p->n : p->k,
                      p->ldb};
-    const ending<To, Aux> end = {(To *)p->c, (const Aux *)p->bias, (const Aux *)p->add, p->m, p->n,
-                                 p->ldc};
-    auto kernel = mma_product<IS_A_TURNED, IS_B_TURNED, To, Aux>;
+    auto kernel = mma_product<IS_A_TURNED, IS_B_TURNED, End>;
     cudaError_t code =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MMA_SHARED);
 
@@ -137,19 +135,30 @@ static bool is_for_wgmma(const cr_device *dev, const cri_product *p)
 template <class To, class Aux> static cudaError_t launch_bf16(cr_device *dev, const cri_product *p)
 {
     cudaStream_t stream = cri_cuda_stream(dev);
+    const ending<To, Aux> end = ending_of<To, Aux>(p);
 
-    if (!is_for_mma(p)) return launch_plain<bf16, To, Aux>(p, stream);
+    if (!is_for_mma(p)) return launch_plain<bf16>(p, end, stream);
     if (is_for_wgmma(dev, p)) return cri_cuda_product_wgmma(dev, p);
-    return p->is_a_turned   ? launch_mma<true, true, To, Aux>(p, stream)
-           : p->is_b_turned ? launch_mma<false, true, To, Aux>(p, stream)
-                            : launch_mma<false, false, To, Aux>(p, stream);
+    return p->is_a_turned   ? launch_mma<true, true>(p, end, stream)
+           : p->is_b_turned ? launch_mma<false, true>(p, end, stream)
+                            : launch_mma<false, false>(p, end, stream);
 }
 
 template <class T> static cudaError_t launch_act(const cri_product *p, cudaStream_t stream)
 {
-    return p->c_dtype == p->dtype     ? launch_plain<T, T, T>(p, stream)
-           : p->aux_dtype == p->dtype ? launch_plain<T, float, T>(p, stream)
-                                      : launch_plain<T, float, float>(p, stream);
+    return p->c_dtype == p->dtype     ? launch_plain<T>(p, ending_of<T, T>(p), stream)
+           : p->aux_dtype == p->dtype ? launch_plain<T>(p, ending_of<float, T>(p), stream)
+                                      : launch_plain<T>(p, ending_of<float, float>(p), stream);
+}
+
+template <class T> static cudaError_t launch_dz(cr_device *dev, const cri_product *p)
+{
+    cudaStream_t stream = cri_cuda_stream(dev);
+
+    if (p->dtype == CR_BF16 && is_for_mma(p))
+        return is_for_wgmma(dev, p) ? cri_cuda_product_wgmma(dev, p)
+                                    : launch_mma<false, false>(p, dz_ending_of<bf16>(p), stream);
+    return launch_plain<T>(p, dz_ending_of<T>(p), stream);
 }
 
 cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p, cr_err *err)
@@ -161,7 +170,9 @@ cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p,
                        "%s on device cuda: bf16 matrices begin at multiples of 16 bytes", op);
     if (p->m <= 0 || p->n <= 0) return CR_OK;
     return launched(op,
-                    p->dtype == CR_F32        ? launch_plain<float, float, float>(p, stream)
+                    p->dz ? CRI_BY_DTYPE(p->dtype, launch_dz, dev, p)
+                    : p->dtype == CR_F32
+                        ? launch_plain<float>(p, ending_of<float, float>(p), stream)
                     : p->dtype == CR_F16      ? launch_act<f16>(p, stream)
                     : p->c_dtype == CR_BF16   ? launch_bf16<bf16, bf16>(dev, p)
                     : p->aux_dtype == CR_BF16 ? launch_bf16<float, bf16>(dev, p)
@@ -171,8 +182,7 @@ cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p,
 
 /* ---- entries ---- */
 
-/* By cuBLASLt, or here. */
-static cr_status product(cr_device *dev, const char *op, const cri_product *p, cr_err *err)
+cr_status cri_cuda_product_anyhow(cr_device *dev, const char *op, const cri_product *p, cr_err *err)
 {
     bool is_taken;
 
@@ -199,14 +209,15 @@ static cri_product forward(const cr_linear_args *a)
             .ldc = w->num_rows,
             .aux_dtype = w->dtype,
             .bias = a->bias,
-            .add = a->add};
+            .add = a->add,
+            .dz = NULL};
 }
 
 cr_status cri_cuda_linear(cr_device *dev, const cr_linear_args *a, cr_err *err)
 {
     const cri_product p = forward(a);
 
-    return product(dev, "linear", &p, err);
+    return cri_cuda_product_anyhow(dev, "linear", &p, err);
 }
 
 /* By the tiles that the head uses. */
@@ -251,7 +262,8 @@ cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_
                             .ldc = k,
                             .aux_dtype = w->dtype,
                             .bias = NULL,
-                            .add = a->is_dx_added ? a->dx : NULL},
+                            .add = a->is_dx_added ? a->dx : NULL,
+                            .dz = NULL},
                       dw = {.dtype = w->dtype,
                             .a = a->dy,
                             .b = a->x,
@@ -267,10 +279,11 @@ cr_status cri_cuda_linear_grad(cr_device *dev, const cr_linear_grad_args *a, cr_
                             .ldc = k,
                             .aux_dtype = CR_F32,
                             .bias = NULL,
-                            .add = a->dw};
+                            .add = a->dw,
+                            .dz = NULL};
 
-    if (a->dx) CR_TRY(product(dev, "linear_grad", &dx, err));
-    if (a->dw) CR_TRY(product(dev, "linear_grad", &dw, err));
+    if (a->dx) CR_TRY(cri_cuda_product_anyhow(dev, "linear_grad", &dx, err));
+    if (a->dw) CR_TRY(cri_cuda_product_anyhow(dev, "linear_grad", &dw, err));
     return a->dbias ? CRI_BY_DTYPE(w->dtype, bias_grad, dev, a, err) : CR_OK;
 }
 

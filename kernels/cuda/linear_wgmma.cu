@@ -69,10 +69,10 @@ static __device__ __forceinline__ void multiply(float (&acc)[TN / 8][4], const s
     wgmma_wait<0>(acc);
 }
 
-template <class To, class Aux>
+template <class End>
 static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     wgmma_product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                  int steps, ending<To, Aux> end)
+                  int steps, const __grid_constant__ End end)
 {
     DYNAMIC_SHARED(memory);
     SHARED(barrier, full, STAGES);
@@ -96,18 +96,18 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     float acc[TN / 8][4];
     multiply(acc, s, warp / 4, steps);
 #pragma unroll
-    for (int j = 0; j < TN / 8; j++)
+    for (int e = 0; e < 4; e += 2) {
+        const auto row = end.row(row0 + warp * 16 + lane / 4 + 8 * (e / 2));
 #pragma unroll
-        for (int e = 0; e < 4; e += 2)
-            end.put_two(row0 + warp * 16 + lane / 4 + 8 * (e / 2), col0 + 8 * j + lane % 4 * 2,
-                        acc[j][e], acc[j][e + 1]);
+        for (int j = 0; j < TN / 8; j++)
+            row.put_two(col0 + 8 * j + lane % 4 * 2, acc[j][e], acc[j][e + 1]);
+    }
 }
 
-template <class To> static cudaError_t launch_wgmma(cr_device *dev, const cri_product *p)
+template <class End>
+static cudaError_t launch_wgmma(cr_device *dev, const cri_product *p, const End &end)
 {
-    const ending<To, bf16> end = {
-        (To *)p->c, (const bf16 *)p->bias, (const bf16 *)p->add, p->m, p->n, p->ldc};
-    auto kernel = wgmma_product<To, bf16>;
+    auto kernel = wgmma_product<End>;
     CUtensorMap a, b;
     cudaError_t code = p->m > INT32_MAX - TM || p->n > INT32_MAX - TN || p->k > INT32_MAX - TK
                            ? cudaErrorInvalidValue /* places are ints */
@@ -125,5 +125,7 @@ template <class To> static cudaError_t launch_wgmma(cr_device *dev, const cri_pr
 
 cudaError_t cri_cuda_product_wgmma(cr_device *dev, const cri_product *p)
 {
-    return p->c_dtype == CR_BF16 ? launch_wgmma<bf16>(dev, p) : launch_wgmma<float>(dev, p);
+    return p->dz                   ? launch_wgmma(dev, p, dz_ending_of<bf16>(p))
+           : p->c_dtype == CR_BF16 ? launch_wgmma(dev, p, ending_of<bf16, bf16>(p))
+                                   : launch_wgmma(dev, p, ending_of<float, bf16>(p));
 }

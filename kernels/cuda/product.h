@@ -27,10 +27,15 @@ typedef struct cri_product {
     cr_dtype aux_dtype; /* of bias and add: dtype, or CR_F32 with a float32 C */
     const void *bias;   /* [n] or NULL */
     const void *add;    /* [m, n], row stride ldc, or NULL; may be C */
+    const struct cri_dz
+        *dz; /* ending.h: C, of dtype, is the gradient of these logits; NULL: C is the product */
 } cri_product;
 
 /* Queues it on the stream of dev. Turned: A not, B is (dx), or both (dw). */
 cr_status cri_cuda_product(cr_device *dev, const char *op, const cri_product *p, cr_err *err);
+/* The same by cuBLASLt where it can promise that (library.h). */
+cr_status cri_cuda_product_anyhow(cr_device *dev, const char *op, const cri_product *p,
+                                  cr_err *err);
 /* Of bf16 whose rows are whole 16-byte pieces, neither turned, aux of bf16, on a GPU that has wgmma (linear_wgmma.cu). */
 cudaError_t cri_cuda_product_wgmma(cr_device *dev, const cri_product *p);
 

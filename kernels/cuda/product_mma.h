@@ -80,10 +80,9 @@ static __device__ __forceinline__ void b_fragments(uint32_t (&f)[4], const bf16 
 }
 
 /* The tile of C from row0 and col0 on, with MMA_SHARED bytes of dynamic shared memory. */
-template <bool IS_A_TURNED, bool IS_B_TURNED, class To, class Aux>
+template <bool IS_A_TURNED, bool IS_B_TURNED, class End>
 static __device__ __forceinline__ void mma_tile(const lying &a, const lying &b, int64_t num_k,
-                                                const ending<To, Aux> &end, int64_t row0,
-                                                int64_t col0)
+                                                const End &end, int64_t row0, int64_t col0)
 {
     DYNAMIC_SHARED(memory);
     bf16 *shared = (bf16 *)(void *)memory;
@@ -129,12 +128,13 @@ static __device__ __forceinline__ void mma_tile(const lying &a, const lying &b, 
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int e = 0; e < 4; e += 2) {
+            const auto row = end.row(row0 + warp % 2 * 32 + 16 * m + lane / 4 + 8 * (e / 2));
 #pragma unroll
-            for (int e = 0; e < 4; e += 2)
-                end.put_two(row0 + warp % 2 * 32 + 16 * m + lane / 4 + 8 * (e / 2),
-                            col0 + warp / 2 * 64 + 8 * n + lane % 4 * 2, acc[m][n][e],
+            for (int n = 0; n < 8; n++)
+                row.put_two(col0 + warp / 2 * 64 + 8 * n + lane % 4 * 2, acc[m][n][e],
                             acc[m][n][e + 1]);
+        }
 }
 
 #endif
