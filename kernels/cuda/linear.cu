@@ -41,7 +41,7 @@ static __device__ __forceinline__ void load_side(float *tile, const strided<T> &
 }
 
 template <class T, class End>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     plain_product(strided<T> a, strided<T> b, int64_t num_k, const __grid_constant__ End end)
 {
     SHARED(float, as, DEPTH *(SIDE + EDGE));
