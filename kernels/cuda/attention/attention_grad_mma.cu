@@ -93,10 +93,10 @@ static __device__ __forceinline__ void load_two(bf16 *tiles, const head_rows<bf1
 template <int D>
 static __device__ __forceinline__ void load_rows(bf16 *tiles, row_sums *sums,
                                                  const grad_args<bf16> &a, const seq_piece &piece,
-                                                 const rows_to_come &rows, int tile)
+                                                 const tile_rows &tile)
 {
-    const sequence<bf16> seq = sequence_of(a, piece, rows.head(tile));
-    int i0 = rows.row(tile), i = (int)threadIdx.x % PASS;
+    const sequence<bf16> seq = sequence_of(a, piece, tile.head);
+    int i0 = tile.row, i = (int)threadIdx.x % PASS;
 
     load_two<PASS, D>(tiles, seq.q, seq.d_o, i0, piece.len);
     if ((int)threadIdx.x < PASS)
@@ -118,6 +118,7 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     const rows_to_come rows = rows_of_keys(a, piece, kv);
     const sequence<bf16> seq = sequence_of(a, piece, rows.first_head);
     int k0 = piece.first, key = k0 + (int)threadIdx.x / 32 * WARP_ROWS; /* the warp's first */
+    tile_rows next = {rows.first_head, rows.first_row};
     float dk[D / 8][4], dv[D / 8][4];
     staying<D, D == 64> stay;
 
@@ -125,21 +126,23 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) grad_of_keys_mma(grad_a
     set_zero(dv);
     load_two<STAY, D>(stays, seq.k, seq.v, k0, piece.len);
     cp_async_commit();
-    load_rows<D>(stages, sums, a, piece, rows, 0);
+    load_rows<D>(stages, sums, a, piece, next);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
     stay.take(stays);
     for (int i = 0; i < rows.num; i++) {
+        const int row = next.row;
+        next = rows.after(next);
         if (i + 1 < rows.num)
-            load_rows<D>(stages + (~i & 1) * PAIR, sums + (~i & 1), a, piece, rows, i + 1);
+            load_rows<D>(stages + (~i & 1) * PAIR, sums + (~i & 1), a, piece, next);
         cp_async_commit(); /* empty at the end */
         cp_async_wait<1>();
         __syncthreads();
         const bf16 *q = stages + (i & 1) * PAIR, *d_o = q + PASS * D;
         float s[2][PASS / 8][4];
         two_products<D>(s, stay, q);
-        weigh_keys(s, sums + (i & 1), seq.see, key, rows.row(i), in_base_2(a.scale));
+        weigh_keys(s, sums + (i & 1), seq.see, key, row, in_base_2(a.scale));
         add_product<D>(dv, s[0], d_o);
         add_product<D>(dk, s[1], q);
         __syncthreads(); /* the load after next overwrites this stage */

@@ -46,6 +46,11 @@ struct row_sums {
     float lse[PASS], delta[PASS];
 };
 
+/* A tile of rows that pass: of which head, from which row on. */
+struct tile_rows {
+    int head, row;
+};
+
 /* The rows that pass, in their order: tiles of the sequence, for each head of the group. */
 struct rows_to_come {
     int first_head, first_row, tiles_a_head, num; /* tiles, of all heads */
@@ -57,6 +62,13 @@ struct rows_to_come {
     __device__ __forceinline__ int row(int tile) const
     {
         return first_row + tile % tiles_a_head * PASS;
+    }
+    /* Without a division, whose registers a loop may lack. */
+    __device__ __forceinline__ tile_rows after(const tile_rows &tile) const
+    {
+        bool is_last = tile.row == first_row + (tiles_a_head - 1) * PASS;
+
+        return {is_last ? tile.head + 1 : tile.head, is_last ? first_row : tile.row + PASS};
     }
 };
 
