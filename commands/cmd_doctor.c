@@ -1,6 +1,7 @@
 /* cmd_doctor.c -- croll doctor: what this machine offers a run, and what each finding means. */
 #include "base/json.h"
 #include "base/limits.h"
+#include "base/rng.h"
 #include "commands/commands.h"
 #include "commands/worker.h"
 #include "kernels/gpu.h"
@@ -155,23 +156,42 @@ static void check_limits(report *r)
     }
 }
 
-/* One product on the first GPU, so that its library is looked at. */
+/* bf16 numbers of 2^-15 to 2, either sign. Zeros, or numbers of one size, whose sums are exact, have the same bits in every order. */
+static cr_status upload_numbers(cr_device *dev, cr_mem *mem, size_t num, cr_err *err)
+{
+    uint16_t *bits = CR_NEW_ARRAY(uint16_t, num);
+
+    for (size_t i = 0; i < num; i++) {
+        uint32_t word[4];
+        cr_rng_philox(0, CR_RNG_INIT, 0, i, word);
+        bits[i] = (uint16_t)((112 + word[1] % 16) << 7 | (word[0] & 0x807f));
+    }
+    cr_note(cr_upload(dev, mem, bits, num * sizeof *bits, err));
+    cr_free(bits);
+    return err->status;
+}
+
+/* Products on the first GPU, so that its library is looked at: with float32 results, too, whose last bits show another order of a sum. */
 static cr_status try_products(cr_device *dev, cr_err *err)
 {
-    enum { SIDE = 1024, BYTES = SIDE * SIDE * 2 };
+    enum { SIDE = 512, NUM = SIDE * SIDE, BYTES = NUM * 2 };
+    static const cr_dtype types[] = {CR_BF16, CR_F32};
     cr_mem *w = NULL, *x = NULL, *y = NULL;
     cr_weight weight = {.dtype = CR_BF16, .num_rows = SIDE, .num_cols = SIDE};
 
-    if (cr_device_alloc(dev, BYTES, &w, err) == CR_OK && cr_zero(dev, w, BYTES, err) == CR_OK &&
+    if (cr_device_alloc(dev, BYTES, &w, err) == CR_OK &&
+        upload_numbers(dev, w, NUM, err) == CR_OK &&
         cr_device_alloc(dev, BYTES, &x, err) == CR_OK && cr_zero(dev, x, BYTES, err) == CR_OK &&
-        cr_device_alloc(dev, BYTES, &y, err) == CR_OK) {
+        cr_device_alloc(dev, NUM * 4, &y, err) == CR_OK) {
         weight.data = w;
-        cr_note(cr_linear(dev, &(cr_linear_args){x, &weight, NULL, NULL, y, CR_BF16, SIDE}, err));
+        for (size_t i = 0; i < CR_COUNT(types) && err->status == CR_OK; i++)
+            cr_note(
+                cr_linear(dev, &(cr_linear_args){x, &weight, NULL, NULL, y, types[i], SIDE}, err));
         if (err->status == CR_OK) cr_note(cr_device_sync(dev, err));
     }
     cr_device_free(dev, w, BYTES);
     cr_device_free(dev, x, BYTES);
-    cr_device_free(dev, y, BYTES);
+    cr_device_free(dev, y, NUM * 4);
     return err->status;
 }
 

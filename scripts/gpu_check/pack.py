@@ -41,13 +41,14 @@ def read_folder():
 def link_nvidia(pack):
     """NVIDIA's libraries that were not packed, as links in lib/, where all programs of the folder look first."""
     known = dict(re.findall(r"^\s*(\S+) .*=> (\S+)", output_of("ldconfig", "-p") or output_of("/sbin/ldconfig", "-p"), re.M))
-    places = [*sorted(glob.glob("/usr/local/cuda*/lib64"), reverse=True), "/usr/lib/x86_64-linux-gnu",
+    home = os.environ.get("CUDA_HOME")
+    places = [*([f"{home}/lib64"] if home else []), *sorted(glob.glob("/usr/local/cuda*/lib64"), reverse=True), "/usr/lib/x86_64-linux-gnu",
               *(at for path in sys.path if path for at in sorted(glob.glob(f"{path}/nvidia/*/lib")))]
     os.makedirs(f"{HOME}/lib", exist_ok=True)
     for name in pack["of_nvidia"]:
         at = next((path for path in [known.get(name), *(f"{place}/{name}" for place in places)] if path and os.path.exists(path)), None)
         if not at:
-            raise Refused(f"nothing was checked, because {name} is neither in ldconfig's list nor in /usr/local/cuda*/lib64, /usr/lib/x86_64-linux-gnu or "
+            raise Refused(f"nothing was checked, because {name} is neither in ldconfig's list nor in CUDA_HOME/lib64, /usr/local/cuda*/lib64, /usr/lib/x86_64-linux-gnu or "
                           "nvidia/*/lib of python3's packages: install it, or make the file --with-nvidia")
         if os.path.lexists(f"{HOME}/lib/{name}"):
             os.remove(f"{HOME}/lib/{name}")
@@ -105,7 +106,7 @@ def collect(check, steps, with_nvidia):
     programs = list(files.values())
     names = ["scripts/gpu-check", *(f"scripts/gpu_check/{n}" for n in glob.glob("*.py", root_dir=f"{HOME}/scripts/gpu_check")), "scripts/mpi", "scripts/make_sums",
              "tests/e2e/run.inc", *glob.glob("configs/quickstart/*.yaml", root_dir=HOME), *glob.glob("bench/peers/*", root_dir=HOME)]
-    names += [word for step in steps for word in step.words() if word.startswith(("tests/", "bench/"))]
+    names += [name for step in steps for name in (*step.words(), *step.reads) if name.startswith(("tests/", "bench/"))]
     files |= {n: f"{HOME}/{n}" for n in names if os.path.isfile(f"{HOME}/{n}")}
     if any(s.needs_model for s in steps):
         for at, _, names in os.walk(f"{check.build}/quick_model"):

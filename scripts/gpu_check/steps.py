@@ -10,11 +10,12 @@ class Step:
 
     kind: "right" fails if a command fails, is ended at its limit or skips itself, or if the whole time is up before it; "tool" fails if a command
     does, but is incomplete where it has too little time, and skipped without the program that its commands begin with; "speed" is never more than
-    incomplete; "facts" is ok. in_sim: it ends in minutes on the simulated GPU. check: what is wrong in its output."""
+    incomplete; "facts" is ok. in_sim: it ends in minutes on the simulated GPU. check: what is wrong in its output. reads: files of the tree that
+    its programs read."""
 
-    def __init__(self, name, limit_s, what, *commands, kind="right", needs_model=False, in_sim=True, check=None):
+    def __init__(self, name, limit_s, what, *commands, kind="right", needs_model=False, in_sim=True, check=None, reads=()):
         self.name, self.limit_s, self.what, self.commands, self.kind = name, limit_s, what, commands, kind
-        self.needs_model, self.in_sim, self.check = needs_model, in_sim, check
+        self.needs_model, self.in_sim, self.check, self.reads = needs_model, in_sim, check, reads
         self.tool = commands[0][0] if kind == "tool" else None
 
     def words(self):
@@ -67,6 +68,8 @@ STEPS = [
          *(["bench_products", "1", "bf16", "1", "200x512x256", {"CROLL_CUDA_PRODUCTS": way}] for way in ("own", "library"))),
     Step("kernels", 60, "every operation against the cpu; rows alone and in company", ["unit_kernels_devices"]),
     Step("attention", 60, "attention packed, cached, and its gradient, against the cpu and by bits", ["unit_kernels_attention"]),
+    Step("long", 45, "attention of sequences of 300, 2049 and 5000, packed and over the cache, by bytes, and against float64 by PyTorch",
+         ["unit_kernels_attention_long", "whole"], in_sim=False, reads=("tests/parity/attention.json",)),
     Step("words", 45, "log-probs, filters and draws against the cpu", ["unit_kernels_words"]),
     Step("memory", 30, "memory, streams, events", ["cuda_device"], ["cuda_probe"]),
     Step("graphs", 30, "recorded steps (CUDA graphs) have the bits of the same steps without", ["cuda_recordings"]),
@@ -75,6 +78,8 @@ STEPS = [
     speed("train", 60, "tokens a second of training", "--no-peers", "--only", "^train"),
     profiled(),
     Step("bits", 40, "what generation says of its tokens are the bits of logprobs, fp32 and bf16", ["tests/e2e/device_step.sh", "generation"]),
+    Step("engine", 40, "the engine's batches, prefixes and sampling", *([f"unit_engine_{name}"] for name in ("batching", "prefixes", "sampling")), in_sim=False,
+         reads=("tests/parity/sampling.json",)),
     Step("cut_matrix", 90, "gradients of 1, 2 and 4 ranks, however model and batch are cut, against one rank",
          *(["scripts/mpi", ranks, "mesh_cut_matrix", {"CUT_NUM": num}] for ranks, num in (("1", "4"), ("2", "8"), ("4", "16")))),
     Step("sft", 40, "gradient of each tensor, and losses of fine-tuning over its updates, against the cpu", ["tests/e2e/device_step.sh", "gradient", "sft"]),

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A step on 2 ranks of the device ($CROLL_DEVICE) against one rank of cpu: loss and gradient tensor by tensor, and sft from its
-# loss over three updates to the next one; and what generation says of its tokens are the bits of logprobs, in fp32 and bf16.
+# loss over three updates to the next one; and what generation says of its tokens are the bits of logprobs, in fp32, in bf16 and in bf16
+# with heads of 128, there also after 700 tokens (two stretches of keys, several tiles of rows).
 # Arguments choose of gradient, sft, generation. Not covered: rlvr (device_run.sh).
 # also on far
 # also on cuda
@@ -65,18 +66,26 @@ if wants sft; then
     done
 fi
 
-generate() { "$CROLL" generate $model --json --max-new-tokens 5 --temperature 1 --top-p 1 --top-k 0 --seed 7 "$@"; }
-for dtype in fp32 bf16; do
-    wants generation || break
-    log=$tmp/$dtype.log
-    printf '{"id":"a","input_ids":[1,200,117]}\n{"id":"b","input_ids":[5%s]}\n' "$(printf ',%d' $(seq 70 99))" |
-        generate model_args.dtype=$dtype >$tmp/$dtype.all 2>$log || fail "generate in $dtype: exit code $?"
-    [ "$(wc -l <$tmp/$dtype.all)" = 2 ] || fail "two lines"
+# generation NAME KEY: what it says of its tokens are the bits of logprobs, one call a line
+generation() {
+    log=$tmp/$1.log
+    "$CROLL" generate $model "$2" --json --max-new-tokens 5 --temperature 1 --top-p 1 --top-k 0 --seed 7 <$tmp/prompts >$tmp/$1.all 2>$log ||
+        fail "generate, $1: exit code $?"
+    [ "$(wc -l <$tmp/$1.all)" = "$(wc -l <$tmp/prompts)" ] || fail "generate, $1: another number of lines"
     while read -r line; do
         prompt=$(sed 's/.*"prompt_ids":\[\([0-9,]*\)\].*/\1/' <<<"$line") output=$(sed 's/.*"output_ids":\[\([0-9,]*\)\].*/\1/' <<<"$line")
         want=$(sed 's/.*"logprobs":\[\([^]]*\)\].*/\1/' <<<"$line")
-        got=$(echo "{\"id\":1,\"input_ids\":[$prompt,$output]}" | "$CROLL" logprobs $model model_args.dtype=$dtype)
-        [[ $got == *",$want]"* ]] || fail "log-probs in $dtype: $got, generation said $want"
-    done <$tmp/$dtype.all
-done
+        got=$(echo "{\"id\":1,\"input_ids\":[$prompt,$output]}" | "$CROLL" logprobs $model "$2")
+        [[ $got == *",$want]"* ]] || fail "log-probs, $1: $got, generation said $want"
+    done <$tmp/$1.all
+}
+if wants generation; then
+    printf '{"id":"a","input_ids":[1,200,117]}\n{"id":"b","input_ids":[5%s]}\n' "$(printf ',%d' $(seq 70 99))" >$tmp/prompts
+    generation fp32 model_args.dtype=fp32
+    generation bf16 model_args.dtype=bf16
+    model=$tmp/heads
+    wide_model $model
+    echo "{\"id\":\"c\",\"input_ids\":[$(seq -s, 1 250),$(seq -s, 1 250),$(seq -s, 31 230)]}" >>$tmp/prompts
+    generation heads model_args.dtype=bf16
+fi
 echo ok

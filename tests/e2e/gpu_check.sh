@@ -5,9 +5,10 @@
 # also on cuda
 . tests/e2e/run.inc
 tree=$tmp/tree built=$tmp/built log=$tmp/out
-mkdir -p $tree/tests $tree/configs $built/quick_model $tmp/tools
+mkdir -p $tree/tests/parity $tree/configs $built/quick_model $tmp/tools
 cp -r scripts CMakeLists.txt $tree
 cp -r tests/e2e $tree/tests
+cp tests/parity/attention.json $tree/tests/parity
 cp -r configs/quickstart $tree/configs
 # pretended programs: FAKE="NAME=fail NAME=hang .."
 cat >$built/croll <<'SH'
@@ -22,7 +23,7 @@ esac
 {"name":"gpu","status":"'${FAKE_GPU:-ok}'","found":"a pretended GPU"}'
 SH
 chmod +x $built/croll
-for program in unit_kernels_devices unit_kernels_attention unit_kernels_words cuda_device cuda_probe cuda_recordings bench_{products,ops,train,decode}; do
+for program in unit_kernels_{devices,attention,attention_long,words} cuda_device cuda_probe cuda_recordings bench_{products,ops,train,decode}; do
     cp $built/croll $built/$program
 done
 export FAKE= FAKE_PID=$tmp/pid
@@ -177,6 +178,43 @@ says 'graphs is not in this folder'
 rm $tmp/check/build/cuda-sim/cuda_probe
 ! $tmp/check/scripts/gpu-check >$log 2>&1 || fail "a folder with a hole"
 says 'is not whole: build/cuda-sim/cuda_probe'
+
+# libraries of NVIDIA's, which are not packed: the places where they are looked for; and packed. What steps read is in the folder
+mkdir -p $tmp/toolkit/lib64 $tmp/site/nvidia/cublas/lib $tmp/found
+cat >$tmp/tools/ldconfig <<SH
+#!/bin/sh
+for at in $tmp/found/*; do echo "	\${at##*/} (libc6,x86-64) => \$at"; done
+SH
+chmod +x $tmp/tools/ldconfig
+for lib in cublasLt nccl; do
+    echo "int $lib(void) { return 0; }" | cc -shared -x c - -o $tmp/lib$lib.so.99 -Wl,-soname,lib$lib.so.99
+done
+mv $built/cuda_probe $tmp
+echo 'int cublasLt(void), nccl(void); int main(void) { return cublasLt() + nccl(); }' >$tmp/probe.c
+cc $tmp/probe.c -o $built/cuda_probe $tmp/lib{cublasLt,nccl}.so.99 -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../../lib'
+LD_LIBRARY_PATH=$tmp check 0 --only memory,long --pack $tmp/without.tar.xz
+says 'without libcublasLt.so.99, libnccl.so.99;'
+LD_LIBRARY_PATH=$tmp check 0 --only memory --pack $tmp/with.tar.xz --with-nvidia
+! grep -q 'without' $log || fail "--with-nvidia leaves some out"
+mv $built/cuda_probe $tmp/probe
+mv $tmp/cuda_probe $built
+unpacked 2 without.tar.xz
+says 'nothing was checked, because libcublasLt.so.99 is neither in ldconfig'
+searched() { # FOLDER NAME=VALUE: both libraries are found there alone
+    mv $tmp/lib*.so.99 $1
+    env "$2" $tmp/without/scripts/gpu-check >$log 2>&1 </dev/null || fail "libraries in $1: exit code $?"
+    for lib in cublasLt nccl; do
+        [ $(readlink $tmp/without/lib/lib$lib.so.99) = $1/lib$lib.so.99 ] || fail "$1: another library"
+    done
+    report 'list(step.values()) == ["ok"] * 2' $tmp/without
+    mv $1/lib*.so.99 $tmp
+}
+searched $tmp/toolkit/lib64 CUDA_HOME=$tmp/toolkit
+searched $tmp/site/nvidia/cublas/lib PYTHONPATH=$tmp/site
+searched $tmp/found PATH=$tmp/tools:$PATH
+cmp $tmp/without/tests/parity/attention.json tests/parity/attention.json || fail "what a step reads is not packed"
+rm $tmp/lib*.so.99
+unpacked 0 with.tar.xz
 
 size=$(stat -c %s $tmp/check.tar.xz)
 head -c $((size / 2)) $tmp/check.tar.xz >$tmp/half.tar.xz

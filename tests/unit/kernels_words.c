@@ -3,7 +3,7 @@
  * alone: rows alone and in company, the log-prob of a draw and that of logits_log_prob with the kept ids, head and
  * logits with edits.
  *
- * Vocabularies of 1, odd, one past a tile of 1024 words, 70,001; equal logits, zeros of both signs, all
+ * Vocabularies of 1, odd, one past a tile of 1024 words, 70,001; 255, 256 and 257 kept ids; equal logits, zeros of both signs, all
  * ids but one banned. Tolerances: float32 sums (2e-5 of a log-prob); an id may be another one only where u is within 2e-6 of
  * the place at which the cpu's id changes. Not covered: that draws follow the distribution (engine_sampling.c).
  */
@@ -254,6 +254,30 @@ static void many_words(void **state)
     cr_free(z);
 }
 
+/* As many kept ids as come with the results of a GPU (256), one less and one more. */
+static void kept_with_results(void **state)
+{
+    enum { N = 9001, ROWS = 3, WITH = 256 };
+    static float z[ROWS * N];
+    cr_draw_row rows[ROWS];
+    drawn_row want[ROWS] = {0}, got[ROWS] = {0};
+
+    (void)state;
+    for (int i = 0; i < ROWS * N; i++) /* each logit once a row: all above the place of top_k */
+        z[i] = (float)(i * 4099 % N) / 2048;
+    for (int r = 0; r < ROWS; r++)
+        rows[r] = (cr_draw_row){
+            .temperature = 1, .penalty = 1, .top_p = 1, .top_k = WITH - 1 + r, .u = 0.4f};
+    draw_rows(cpu, z, N, rows, ROWS, want);
+    draw_rows(dev, z, N, rows, ROWS, got);
+    for (int r = 0; r < ROWS; r++) {
+        assert_int_equal(got[r].kept.num_bytes, (WITH - 1 + r) * 4);
+        check_row("kept ids", z + r * N, N, &rows[r], &want[r], &got[r]);
+        check_log_prob(z + r * N, N, &rows[r], &got[r]);
+    }
+    free_rows(want, ROWS), free_rows(got, ROWS);
+}
+
 /* The whole range of u, with and without filters: so each id at its place. */
 static void range_of_u(void **state)
 {
@@ -497,9 +521,13 @@ static void head_with_edits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws),           cmocka_unit_test(many_words),
-        cmocka_unit_test(range_of_u),      cmocka_unit_test(one_is_left),
-        cmocka_unit_test(not_finite),      cmocka_unit_test(rows_alone),
+        cmocka_unit_test(draws),
+        cmocka_unit_test(many_words),
+        cmocka_unit_test(kept_with_results),
+        cmocka_unit_test(range_of_u),
+        cmocka_unit_test(one_is_left),
+        cmocka_unit_test(not_finite),
+        cmocka_unit_test(rows_alone),
         cmocka_unit_test(head_with_edits),
     };
 
