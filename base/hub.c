@@ -74,6 +74,19 @@ char *cr_hub_find(const char *model)
     return folder;
 }
 
+/* A path of two names: its first is a folder here, or one of the names that no account of Hugging Face has, as its pages have them. */
+static bool is_local(const char *model)
+{
+    static const char *const pages[] = {"models", "datasets", "spaces"};
+    char *first = cr_asprintf("%.*s", (int)strcspn(model, "/"), model);
+    bool is = cr_dir_exists(first);
+
+    for (size_t i = 0; i < CR_COUNT(pages); i++)
+        is = is || strcmp(first, pages[i]) == 0;
+    cr_free(first);
+    return is;
+}
+
 cr_status cr_hub_absent(const char *model, cr_err *err)
 {
     const char *at = strchr(model, '@');
@@ -82,6 +95,11 @@ cr_status cr_hub_absent(const char *model, cr_err *err)
     if (!cr_hub_is_name(model))
         return cr_fail(err, CR_EFORMAT, "%s is not a folder; a MODEL is a folder with config.json",
                        model);
+    if (is_local(model))
+        return cr_fail(err, CR_EFORMAT,
+                       "there is no folder %s (croll downloads nothing: hf download ORG/NAME "
+                       "--local-dir %.*s makes it)",
+                       model, n, model);
     return cr_fail(
         err, CR_EFORMAT,
         "there is no folder %s, and as a name of Hugging Face its cache does not hold it (croll "

@@ -113,7 +113,7 @@ static cr_status export(const cr_words *words, const char *role, cr_err *err)
         join(words->word[0], source, partial, err) == CR_OK && rename(partial, out) != 0)
         cr_fail(err, CR_EIO, "cannot rename %s: %s", partial, strerror(errno));
     if (err->status == CR_OK) {
-        printf("%s: %s\n", out, source);
+        printf("%s holds the model of %s\n", out, source);
     } else {
         cr_err ignored = {0};
         cr_note(cr_remove_tree(partial, &ignored));

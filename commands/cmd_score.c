@@ -50,15 +50,19 @@ static cr_status take_domain(const cr_config *config, const char *path, const ch
 
 static cr_status find_rule(const char *name, cr_rule *out, cr_err *err)
 {
+    enum { MOST_NAMES = 32 };
+    const char *names[MOST_NAMES], *near;
     cr_buf there = {0};
     size_t num = 0;
-    const char *near;
 
     *out = cr_rule_find(name);
     if (*out) return CR_OK;
     for (; cr_rule_names[num]; num++)
-        cr_buf_addf(&there, "%s%s", num ? ", " : "", cr_rule_names[num]);
-    near = cr_nearest(name, cr_rule_names, num);
+        names[num] = cr_rule_names[num];
+    names[num++] = "code"; /* a domain with a program of its own */
+    for (size_t i = 0; i < num; i++)
+        cr_buf_addf(&there, "%s%s", i ? ", " : "", names[i]);
+    near = cr_nearest(name, names, num);
     cr_fail(err, CR_EUSAGE, "no rule '%s'%s%s (there are %s)", name, near ? ", did you mean " : "",
             near ? near : "", there.data);
     cr_buf_free(&there);

@@ -40,7 +40,7 @@ static void load_sft(cr_config *c, cr_node *root, cr_diagnostics *d)
     c->sft.response_key = cri_text_of(root, "response_key");
     c->sft.system_key = cri_text_of(root, "system_key");
     c->sft.shuffle = cri_flag_of(root, "shuffle");
-    if (c->train.num_devices == 0)
+    if (!c->train.is_mapped)
         cr_diagnose(d, CR_ERROR, cri_place_of(c, "sft_train"),
                     "sft_train.device_mapping is missing");
     if (c->train.data.num_file_names == 0)

@@ -140,9 +140,9 @@ static void check_model(const cr_config *c, const cr_node *block, const cr_rewar
                         cr_diagnostics *d)
 {
     const cr_worker_config *w = &r->judge_model;
-    const char *missing = !w->model_path    ? "model_args.model_name_or_path"
-                          : !w->num_devices ? "device_mapping"
-                                            : NULL;
+    const char *missing = !w->model_path  ? "model_args.model_name_or_path"
+                          : !w->is_mapped ? "device_mapping"
+                                          : NULL;
     size_t num = strlen(c->output_dir);
 
     if (missing)

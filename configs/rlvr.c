@@ -373,7 +373,7 @@ static void check_roles(cr_config *c, cr_diagnostics *d)
     for (int r = 0; r < CR_NUM_ROLES; r++) {
         const cr_worker_config *w = cr_role_worker((cr_role)r, c);
         if (w->service.url) continue;
-        if (w->num_devices == 0 && (w->is_given || w->task != CR_TASK_SCORE))
+        if (!w->is_mapped && (w->is_given || w->task != CR_TASK_SCORE))
             cr_diagnose(d, CR_ERROR, cri_place_of(c, w->name), "%s.device_mapping is missing",
                         w->name);
         if (w->is_given && w->task != CR_TASK_GENERATE) cri_check_batching(c, w, d);

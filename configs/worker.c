@@ -240,7 +240,8 @@ static void bind_devices(cr_node *block, cr_worker_config *w, cr_diagnostics *d)
     cr_buf text = {0};
     cr_err err = {0};
 
-    if (!n || n->kind == CR_NODE_NULL) return;
+    w->is_mapped = n && n->kind != CR_NODE_NULL;
+    if (!w->is_mapped) return;
     if (n->kind == CR_NODE_TEXT)
         cr_buf_adds(&text, n->text);
     else

@@ -104,6 +104,7 @@ typedef struct cr_worker_config {
     /* devices and their strategy */
     int *devices; /* device_mapping evaluated */
     int num_devices;
+    bool is_mapped; /* it is given, right or not */
     char *strategy_name;
     cr_choice_strategy strategy;
     cr_wrap_args wrap;

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -251,7 +252,16 @@ static cr_status dial(const cr_agent_self *self, const cr_agent_peer *to, char w
     return CR_OK;
 }
 
-/* Bytes a second, counted after `first` seconds of that time: before, TCP looks for the rate. */
+/* Bytes that have arrived and were not read. */
+static double num_waiting(int fd)
+{
+    int num = 0;
+
+    return ioctl(fd, FIONREAD, &num) == 0 ? num : 0;
+}
+
+/* Bytes a second that arrive, counted after `first` seconds of that time: before, TCP looks for the rate. What waits when the count
+ * begins came earlier: a process that had to wait for its core reads much of it at once. */
 static double receive_rate(int fd, double first, double seconds)
 {
     char *chunk = CR_NEW_ARRAY(char, CHUNK);
@@ -264,10 +274,12 @@ static double receive_rate(int fd, double first, double seconds)
         if (from_s > 0)
             counted += (double)n;
         else if (now_s - first_s >= first)
-            from_s = now_s;
+            from_s = now_s, counted = -num_waiting(fd);
     }
     cr_free(chunk);
-    if (counted > 0 && now_s > from_s) return counted / (now_s - from_s);
+    counted += num_waiting(fd);
+    now_s = cr_now_s();
+    if (from_s > 0 && counted > 0) return counted / (now_s - from_s);
     return now_s > first_s ? all / (now_s - first_s) : 0;
 }
 

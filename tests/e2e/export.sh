@@ -74,7 +74,8 @@ check() {
     "$CROLL" run configs/quickstart/sft.yaml pretrain=$1 output_dir=$tmp/$3.$2 track_with=none max_steps=1 \
         "sft_train.data_args.file_name=[$tmp/home/sft.jsonl]" sft_train.strategy_args.strategy_config.param_dtype=$3 \
         >$log 2>&1 </dev/null || fail "$2 $3: exit code $?"
-    "$CROLL" export $tmp/$3.$2/latest $tmp/$3.$2.model >/dev/null || fail "$2 $3: export"
+    "$CROLL" export $tmp/$3.$2/latest $tmp/$3.$2.model >$log || fail "$2 $3: export"
+    grep -qx "$tmp/$3.$2.model holds the model of $tmp/$3.$2/latest/sft_train" $log || fail "$2 $3: another sentence"
     python3 $tmp/files.py $tmp/$3.$2.model $1 $4 $2 >$log 2>&1 || fail "$2 $3"
 }
 for kind in tied untied; do

@@ -71,7 +71,8 @@ warn "warning: num_return_sequences_in_group is 1 .*every advantage is 0" num_re
 warn "warning: actor_infer: without temperature .*every advantage is 0" actor_infer.generating_args.temperature=0
 "$CROLL" config configs/quickstart/rlvr.yaml "$filter={type: std_filter, filter_args: {std_threshold: 0}}" >$tmp/stdout 2>$log || fail "std_filter"
 [ ! -s $log ] || fail "std_filter: a warning for nothing"
-refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, " score ifevil
+refuse "no rule 'ifevil', did you mean ifeval \(there are math_rule, .*, code\)$" score ifevil
+refuse "no rule 'codes', did you mean code " score codes
 sed 's/^rewards:/&\n  own: {exec: cat, tag_included: [x]}/' configs/quickstart/rlvr.yaml >$tmp/own.yaml
 refuse "the domain own is scored by a program, exec: cat" score own --config $tmp/own.yaml
 refuse 'ppo_epochs: ' config configs/quickstart/rlvr.yaml ppo_epochs=2147483647
@@ -118,6 +119,14 @@ sft 'strategy_name: sft_train needs fsdp2_train, not fsdp2_infer' sft_train.stra
     >$tmp/stdout 2>$log || fail "model_type, which ROLL reads for tiles, is refused"
 sft 'no row has a token of its answer within sequence_length 3' sequence_length=3
 sft 'sft_train is empty' sft_train=null
+# a list of no device is no list that is missing
+for role in actor_train actor_infer; do
+    refuse "device_mapping: 'list\(range\(0,0\)\)' lists no device" config configs/quickstart/rlvr.yaml "$role.device_mapping=list(range(0,0))"
+    ! grep -q missing $log || fail "$role.device_mapping is there: $(cat $log)"
+done
+sft "device_mapping: '\[\]' lists no device" 'sft_train.device_mapping=[]'
+! grep -q missing $log || fail "sft_train.device_mapping is there: $(cat $log)"
+sft 'sft_train.device_mapping is missing' sft_train.device_mapping=null
 sft 'adam_beta2: a number below 1 is expected' sft_train.training_args.adam_beta2=1.0
 sft 'warmup_ratio: a number of at most 1' sft_train.training_args.warmup_ratio=2
 sft 'collective_timeout: a number of at most 1e8 is expected' collective_timeout=1e300

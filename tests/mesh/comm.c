@@ -466,8 +466,9 @@ static void test_mesh(void)
 /* ---- failures: every rank says who and what, in time ---- */
 
 static const int everyone[] = {0, 1, 2, 3};
-/* A busy machine is given time: levels of hosts wait a quarter of the deadline for each other's news. */
-static const double deadline_s = 1, sleep_s = 2, soon_s = 4;
+/* A busy machine is given time: levels of hosts wait a quarter of the deadline for each other's news. Soon: long before the world's own
+ * deadline of 60 s. */
+static const double deadline_s = 1, sleep_s = 2, soon_s = 30;
 
 /* The call after the first barrier; on cuda the ranks have compared their GPUs before. */
 static const char *second(void)
@@ -518,7 +519,7 @@ static void test_divergence(int other)
     e = (cr_err){0};
     expect(cr_group_transport(g), cr_all_reduce_f64(g, "norm", CR_OP_SUM, x, is_other ? 0 : 2, &e),
            &e, CR_EDIVERGED, WORDS(who, "all_reduce norm", "has 16", "has 0"));
-    CR_CHECK(cr_now_s() - begin_s < 3 * soon_s, "after %.2f s", cr_now_s() - begin_s);
+    CR_CHECK(cr_now_s() - begin_s < soon_s, "after %.2f s", cr_now_s() - begin_s);
 }
 
 static void test_deadline(int late)

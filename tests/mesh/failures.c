@@ -12,6 +12,8 @@
 #define OK(expr)   CR_CHECK((expr) == CR_OK, "%s", err.msg)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
+enum { DEADLINE_S = 60, SOON_S = 30 }; /* soon: long before the deadline, on a busy machine, too */
+
 static cr_err err;
 static cr_world *world;
 static const int both[] = {0, 1};
@@ -52,7 +54,7 @@ static void test_mismatch(void)
     OK(cr_gather_publish(gather, 0, &err));
     expect(cr_gather_wait(gather, 0, &whole, &e), &e, CR_EDIVERGED,
            WORDS("all_gather experts.0", "all_gather experts.1", "rank 0", "rank 1", "fsdp"));
-    CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
+    CR_CHECK(cr_now_s() - begin_s < SOON_S, "not at once");
     g = fresh("sizes");
     e = (cr_err){0};
     expect(cr_all_reduce_f64(g, "norm", CR_OP_SUM, x, world->rank ? 2 : 1, &e), &e, CR_EDIVERGED,
@@ -81,7 +83,7 @@ static void test_slots(void)
     expect(cr_gather_wait(gather, world->rank, &whole, &e), &e, CR_EDIVERGED,
            WORDS("rank 0 calls all_gather experts.2 in slot 0",
                  "rank 1 calls all_gather experts.2 in slot 1"));
-    CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
+    CR_CHECK(cr_now_s() - begin_s < SOON_S, "not at once");
 }
 
 /* Rank 1 begins a slot that rank 0 never releases, because it went another way before. */
@@ -108,7 +110,7 @@ static void test_busy_slot(void)
                WORDS("rank 0", "rank 1", "experts.1"));
     else
         cr_sleep_s(0.5);
-    CR_CHECK(cr_now_s() - begin_s < 2, "not at once");
+    CR_CHECK(cr_now_s() - begin_s < SOON_S, "not at once");
 }
 
 static void test_all_to_all_sizes(void)
@@ -140,9 +142,9 @@ static void test_deadline(void)
         expect(cr_barrier(g, "model.layers.3", &e), &e, CR_ETIMEOUT,
                WORDS("barrier model.layers.3", "sequence 2", "rank 1", "barrier begin",
                      has_board ? "step 7 train" : "", has_board ? "actor_train" : ""));
-        CR_CHECK(cr_now_s() - begin_s < 0.9, "waited %.3f s", cr_now_s() - begin_s);
+        CR_CHECK(cr_now_s() - begin_s < SOON_S, "waited %.3f s", cr_now_s() - begin_s);
     }
-    cr_world_set_deadline(world, 3);
+    cr_world_set_deadline(world, DEADLINE_S);
 }
 
 /* A slot that a peer never releases. */
@@ -168,7 +170,7 @@ static void test_late_release(void)
     CR_CHECK(!cr_gather_is_free(gather, 0), "free");
     expect(cr_gather_begin(gather, 0, &part, &e), &e, CR_ETIMEOUT,
            WORDS("beginning b", "slot 0", "rank 1"));
-    cr_world_set_deadline(world, 3);
+    cr_world_set_deadline(world, DEADLINE_S);
 }
 
 /* Long before the deadline: the peer has said that it failed. */
@@ -184,13 +186,13 @@ static void test_failed_peer(void)
         cr_sleep_s(1);
     } else {
         expect(cr_barrier(g, "x", &e), &e, CR_EPEER, WORDS("rank 1 failed: loss is NaN at step 3"));
-        CR_CHECK(cr_now_s() - begin_s < 0.9, "after %.2f s", cr_now_s() - begin_s);
+        CR_CHECK(cr_now_s() - begin_s < SOON_S, "after %.2f s", cr_now_s() - begin_s);
     }
 }
 
 int main(void)
 {
-    cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = 3};
+    cr_world_args args = {.kind = cr_world_kind_here(), .deadline_s = DEADLINE_S};
 
     OK(cr_world_open(&args, &world, &err));
     CR_CHECK(world->num_ranks == 2, "run with scripts/mpi 2");

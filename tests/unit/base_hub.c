@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void put(const char *name, const char *text)
 {
@@ -68,9 +69,29 @@ static void snapshots(void **state)
     assert_non_null(strstr(err.msg, "hf download org/name --revision v2 fills the cache"));
 }
 
+/* A path that was not downloaded yet is no name at Hugging Face: only the command that makes it is offered. */
+static void paths(void **state)
+{
+    static const char *const local[] = {"models/Qwen2.5-0.5B", "my_runs/model"};
+
+    (void)state;
+    put("my_runs/other/x", "");
+    assert_int_equal(chdir(temp_folder), 0);
+    for (size_t i = 0; i < CR_COUNT(local); i++) {
+        cr_err err = {0};
+        char *says = cr_asprintf("there is no folder %s (croll downloads nothing: hf download "
+                                 "ORG/NAME --local-dir %s makes it)",
+                                 local[i], local[i]);
+        assert_int_equal(cr_hub_absent(local[i], &err), CR_EFORMAT);
+        assert_string_equal(err.msg, says);
+        cr_free(says);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(snapshots)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(snapshots),
+                                       cmocka_unit_test(paths)};
 
     return cmocka_run_group_tests(tests, make_temp_folder, remove_temp_folder);
 }

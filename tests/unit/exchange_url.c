@@ -238,7 +238,7 @@ static void refused_at_once(void **state)
         char url[100];
         cr_exchange_args args = {.url = url,
                                  .prefix = "a:",
-                                 .deadline_s = 30,
+                                 .deadline_s = 100,
                                  .ca_file = bad[i].ca_file,
                                  .cert_file = bad[i].cert_file,
                                  .key_file = bad[i].key_file};
@@ -247,7 +247,7 @@ static void refused_at_once(void **state)
         snprintf(url, sizeof url, bad[i].url, bad[i].port);
         if (cr_exchange_open(&args, &x, &err) != CR_ECONFIG || !strstr(err.msg, bad[i].text))
             fail_msg("%s: %d %s", url, (int)err.status, err.msg);
-        if (cr_now_s() - start > 5) fail_msg("%s: after %.1f s", url, cr_now_s() - start);
+        if (cr_now_s() - start > 50) fail_msg("%s: after %.1f s", url, cr_now_s() - start);
         assert_null(x);
         assert_null(strstr(err.msg, "hunter2"));
     }

@@ -209,7 +209,7 @@ static void held_up(void **state)
 {
     char busy[160];
     const char *const answers[] = {busy, HI, HI, DROP, HI};
-    time_t then = time(NULL) + 2;
+    time_t then = time(NULL) + 4;
     cr_http_call calls[2];
     cr_http_client *c;
     double from = cr_now_s();
@@ -238,7 +238,7 @@ static void held_up(void **state)
     assert_int_equal(num_requests, 3);
     from = cr_now_s();
     expect(c, "x", 9, "200 hi"); /* a dropped connection waits for no date */
-    assert_true(cr_now_s() - from < 0.5);
+    assert_true(cr_now_s() - from < 3);
     cr_http_client_close(c);
     end();
 }
